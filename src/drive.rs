@@ -1,0 +1,134 @@
+//! What sinks are owed: to be sent what is queued, to be flushed, to be closed, to be told the end.
+//!
+//! `share` is what may still be spent: one for each slot that was woken, each item moved out of a
+//! queue, each flush, each slot that is told. What cannot be done now is listed for the next turn.
+
+use core::hash::{BuildHasher, Hash};
+use core::task::{Context, Poll};
+
+use futures_sink::Sink;
+
+use crate::hooks::{Detached, Hooks};
+use crate::hub::Hub;
+use crate::lease::Wish;
+use crate::ready::Woken;
+use crate::slot::{Farewell, Stage};
+
+impl<K, S, V, H, B> Hub<K, S, V, H, B>
+where
+    K: Hash + Eq,
+    S: Sink<V> + Unpin,
+    H: Hooks<K, V, S::Error>,
+    B: BuildHasher,
+{
+    /// Looks after the slots that were woken.
+    pub(crate) fn serve(&mut self, share: &mut usize) {
+        while *share > 0 {
+            let Some(woken) = self.ready.pop() else { return };
+            *share -= 1;
+            self.service(woken, share);
+        }
+    }
+
+    /// Looks after a slot that was woken, by its sink, by a lease, or by what was left undone.
+    fn service(&mut self, Woken { slot, by_sink }: Woken, share: &mut usize) {
+        // A waker that is older than the tenant, or younger than the last one: nothing to do.
+        let Some(tenant) = self.table.get_mut(slot) else { return };
+        if by_sink {
+            tenant.woken();
+        }
+        match tenant.wish() {
+            Wish::Evict => return self.remove(slot, Detached::Evicted, None),
+            Wish::Detach if tenant.receives() => self.leave(slot, Farewell::Requested),
+            Wish::Detach | Wish::Stay => {}
+        }
+        self.look_after(slot, share);
+    }
+
+    /// Looks after a slot of which something is wanted that nothing woke, unless it is listed anyway.
+    pub(crate) fn attend(&mut self, slot: usize, share: &mut usize) {
+        if !self.ready.is_listed(slot) {
+            self.look_after(slot, share);
+        }
+    }
+
+    /// Does all that can be done for a slot: drains it, then closes it if it is leaving, or asks again
+    /// for a flush that it waited for.
+    fn look_after(&mut self, slot: usize, share: &mut usize) {
+        if !self.drain(slot, share) {
+            return;
+        }
+        let tenant = &self.table[slot];
+        if tenant.is_closable() {
+            self.close(slot);
+        } else if tenant.wants_flush_again() {
+            self.flush_one(slot);
+        }
+    }
+
+    /// Sends what is queued. False if the rest must wait for the next turn, or the slot is gone.
+    fn drain(&mut self, slot: usize, share: &mut usize) -> bool {
+        while self.table[slot].is_queued() && !self.table[slot].is_parked() {
+            if *share == 0 {
+                self.ready.list(slot);
+                return false;
+            }
+            match self.ask(slot) {
+                Ok(true) => {}
+                Ok(false) => return true,
+                Err(error) => {
+                    self.remove(slot, Detached::Failed(error), None);
+                    return false;
+                }
+            }
+            *share -= 1;
+            let Some(item) = self.dequeue(slot) else { return true };
+            if !self.send(slot, item) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn close(&mut self, slot: usize) {
+        let tenant = &mut self.table[slot];
+        let Stage::Leaving(why) = tenant.stage() else { return };
+        let mut cx = Context::from_waker(self.ready.waker(slot));
+        match tenant.close(&mut cx) {
+            Poll::Pending => {}
+            Poll::Ready(Ok(())) => self.remove(slot, why.into(), None),
+            Poll::Ready(Err(error)) => self.remove(slot, Detached::Failed(error), None),
+        }
+    }
+
+    /// Flushes the sinks whose flush is due by the time the input will have given `by` items.
+    pub(crate) fn flush(&mut self, by: u64, share: &mut usize) {
+        while *share > 0 {
+            let Some(slot) = self.flushes.next(by) else { return };
+            *share -= 1;
+            if self.table.get(slot).is_some_and(|tenant| tenant.wants_flush()) {
+                self.flush_one(slot);
+            }
+        }
+    }
+
+    fn flush_one(&mut self, slot: usize) {
+        let mut cx = Context::from_waker(self.ready.waker(slot));
+        if let Err(error) = self.table[slot].flush(&mut cx) {
+            self.remove(slot, Detached::Failed(error), None);
+        }
+    }
+
+    /// Tells slots that the input is over: they leave.
+    pub(crate) fn tell(&mut self, share: &mut usize) {
+        while *share > 0 {
+            let Some(slot) = self.told.filter(|_| self.is_telling()) else { return };
+            self.told = Some(slot + 1);
+            *share -= 1;
+            if self.table.get(slot).is_some_and(|tenant| tenant.receives()) {
+                self.leave(slot, Farewell::Finished);
+                self.attend(slot, share);
+            }
+        }
+    }
+}

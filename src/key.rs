@@ -1,0 +1,145 @@
+//! What an item's key is: [`ByValue`], [`ByRef`], and the hasher that finds it.
+
+use core::borrow::Borrow;
+use core::fmt;
+use core::hash::{BuildHasher, Hash, Hasher};
+use core::marker::PhantomData;
+
+/// The key function of [`demux_by`](crate::DemuxStreamExt::demux_by).
+#[derive(Clone, Copy)]
+pub struct ByValue<F>(F);
+
+/// The key function of [`demux_by_ref`](crate::DemuxStreamExt::demux_by_ref).
+pub struct ByRef<F, Q: ?Sized>(F, PhantomData<fn(&Q)>);
+
+impl<F> ByValue<F> {
+    pub(crate) fn new(key: F) -> Self {
+        Self(key)
+    }
+}
+
+impl<F, Q: ?Sized> ByRef<F, Q> {
+    pub(crate) fn new(key: F) -> Self {
+        Self(key, PhantomData)
+    }
+}
+
+impl<F> fmt::Debug for ByValue<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ByValue")
+    }
+}
+
+impl<F, Q: ?Sized> fmt::Debug for ByRef<F, Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ByRef")
+    }
+}
+
+/// Sealed by its module: a key is had by value or by reference, and the demux need not know which.
+pub(crate) mod sealed {
+    use super::{Borrow, Hash};
+
+    /// Where keys are looked up.
+    pub trait Directory<K> {
+        /// The slot that receives items with this key.
+        fn find<Q>(&self, key: &Q) -> Option<usize>
+        where
+            K: Borrow<Q>,
+            Q: Hash + Eq + ?Sized;
+    }
+
+    /// Finds the slot for an item.
+    pub trait FindByKey<V, K> {
+        fn find_in(&mut self, directory: &impl Directory<K>, item: &V) -> Option<usize>;
+    }
+}
+
+use sealed::{Directory, FindByKey};
+
+impl<V, K, F> FindByKey<V, K> for ByValue<F>
+where
+    F: FnMut(&V) -> K,
+    K: Hash + Eq,
+{
+    #[inline]
+    fn find_in(&mut self, directory: &impl Directory<K>, item: &V) -> Option<usize> {
+        directory.find(&(self.0)(item))
+    }
+}
+
+impl<V, K, F, Q> FindByKey<V, K> for ByRef<F, Q>
+where
+    F: for<'a> FnMut(&'a V) -> &'a Q,
+    K: Borrow<Q>,
+    Q: Hash + Eq + ?Sized,
+{
+    #[inline]
+    fn find_in(&mut self, directory: &impl Directory<K>, item: &V) -> Option<usize> {
+        directory.find((self.0)(item))
+    }
+}
+
+/// The hasher that keys have unless [`with_hasher`](crate::Demux::with_hasher) says otherwise: fast,
+/// and not made to withstand keys that somebody chose to collide. For keys from strangers use
+/// `std::hash::RandomState`.
+///
+/// It is hashbrown's default, which is not promised: only that it is fast and needs no `std`.
+#[derive(Clone, Debug, Default)]
+pub struct DefaultHashBuilder(hashbrown::DefaultHashBuilder);
+
+impl BuildHasher for DefaultHashBuilder {
+    type Hasher = DefaultHasher;
+
+    #[inline]
+    fn build_hasher(&self) -> DefaultHasher {
+        DefaultHasher(self.0.build_hasher())
+    }
+}
+
+/// The [`Hasher`] of [`DefaultHashBuilder`].
+#[derive(Clone)]
+pub struct DefaultHasher(<hashbrown::DefaultHashBuilder as BuildHasher>::Hasher);
+
+impl fmt::Debug for DefaultHasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DefaultHasher")
+    }
+}
+
+// Each integer is passed on as such: the defaults of `Hasher` would turn it into a slice of bytes,
+// which costs more than all the rest of a look-up.
+impl Hasher for DefaultHasher {
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0.finish()
+    }
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.write(bytes);
+    }
+    #[inline]
+    fn write_u8(&mut self, i: u8) {
+        self.0.write_u8(i);
+    }
+    #[inline]
+    fn write_u16(&mut self, i: u16) {
+        self.0.write_u16(i);
+    }
+    #[inline]
+    fn write_u32(&mut self, i: u32) {
+        self.0.write_u32(i);
+    }
+    #[inline]
+    fn write_u64(&mut self, i: u64) {
+        self.0.write_u64(i);
+    }
+    #[inline]
+    fn write_u128(&mut self, i: u128) {
+        self.0.write_u128(i);
+    }
+    #[inline]
+    fn write_usize(&mut self, i: usize) {
+        self.0.write_usize(i);
+    }
+}

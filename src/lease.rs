@@ -1,0 +1,164 @@
+//! A [`Lease`]: attachments that last as long as somebody holds on to them.
+//!
+//! One [`Claim`] stands for one attachment. It is owned by the attachment, from `Attach` to the last
+//! breath of its slot, and known to any number of leases, weakly: a claim whose attachment is gone
+//! cannot be upgraded, and that is how a lease knows what it may forget.
+//!
+//! A wish can come from any thread, before the attachment has a slot, while it has one, or after:
+//! the slot registers its waker first and looks for a wish second, the lease wishes first and wakes
+//! second, so one of them sees the other (`AtomicWaker` has the orderings).
+
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::fmt;
+use core::mem;
+use core::sync::atomic::{AtomicU8, Ordering};
+use core::task::Waker;
+
+use atomic_waker::AtomicWaker;
+
+/// What a lease wants of its attachments. The order is that of strength: the strongest wins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Wish {
+    Stay = 0,
+    Detach = 1,
+    Evict = 2,
+}
+
+/// One attachment, as its leases know it.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    wish: AtomicU8,
+    slot: AtomicWaker,
+}
+
+impl Claim {
+    fn new() -> Self {
+        Self { wish: AtomicU8::new(Wish::Stay as u8), slot: AtomicWaker::new() }
+    }
+
+    /// What is wished now.
+    pub(crate) fn wish(&self) -> Wish {
+        // Acquire pairs with the Release in `make`, for what its thread did before.
+        match self.wish.load(Ordering::Acquire) {
+            0 => Wish::Stay,
+            1 => Wish::Detach,
+            _ => Wish::Evict,
+        }
+    }
+
+    /// Says which waker a later wish shall fire. Look for a wish after this, not before.
+    pub(crate) fn register(&self, slot: &Waker) {
+        self.slot.register(slot);
+    }
+
+    fn make(&self, wish: Wish) {
+        // Release pairs with the Acquire in `wish`.
+        self.wish.fetch_max(wish as u8, Ordering::Release);
+        self.slot.wake();
+    }
+}
+
+/// Holds attachments; dropping it evicts them.
+///
+/// A lease speaks of *attachments*, not of keys: the late clean-up of an old consumer never removes
+/// its successor under the same key. Give it to whatever the sinks belong to (a client's connection,
+/// a subscription handle), and when that is dropped its attachments go with it, promptly, with no
+/// item needed to find out.
+///
+/// One lease may hold any number of attachments (all the topics of a client), and forgets those that
+/// are gone; an attachment may be held by several leases, and then the strongest wish wins: evict
+/// over detach over stay. It works from any thread, before the order was applied (the attachment
+/// then never takes its key), and after the demux is gone (nothing happens).
+///
+/// Each method that ends a lease wakes the task that runs the demux; the hooks and the sink's drop
+/// run there, not in the thread that dropped the lease.
+///
+/// # Examples
+///
+/// ```
+/// use futures::{SinkExt, StreamExt, channel::mpsc, executor::block_on, future};
+/// use stream_demux::{Attach, DemuxStreamExt, Lease};
+///
+/// let (items, input) = mpsc::unbounded::<u32>();
+/// let (orders, orders_in) = mpsc::unbounded();
+/// let (sink, received) = mpsc::unbounded();
+///
+/// let mut lease = Lease::new();
+/// orders.unbounded_send(Attach::new(7, sink).leased(&mut lease)).unwrap();
+/// let demux = input.demux_by(|&n| n, orders_in);
+///
+/// let client = async move {
+///     items.unbounded_send(7).unwrap();
+///     let got = received.take(1).collect::<Vec<_>>().await;
+///     drop(lease); // the client is gone
+///     drop(items); // and so, here, is the input
+///     got
+/// };
+/// let (totals, got) = block_on(future::join(demux, client));
+/// assert_eq!(got, [7]);
+/// assert_eq!((totals.delivered, totals.detached), (1, 1));
+/// ```
+#[derive(Default)]
+#[must_use = "dropping a lease evicts what it holds"]
+pub struct Lease {
+    claims: Vec<Weak<Claim>>,
+}
+
+impl Lease {
+    /// A lease that holds nothing yet; see [`Attach::leased`](crate::Attach::leased).
+    pub const fn new() -> Self {
+        Self { claims: Vec::new() }
+    }
+
+    /// Ends the lease gracefully: each attachment gets no new items, is sent what is queued for it,
+    /// and is closed, as by [`Order::Detach`](crate::Order::Detach).
+    pub fn detach(mut self) {
+        self.end(Wish::Detach);
+    }
+
+    /// Ends the lease and lets its attachments stay, as if they had never been leased.
+    pub fn disarm(mut self) {
+        self.claims = Vec::new();
+    }
+
+    /// Holds one more attachment. `claim` is that attachment's own place for it.
+    pub(crate) fn hold(&mut self, claim: &mut Option<Arc<Claim>>) {
+        let claim = claim.get_or_insert_with(|| Arc::new(Claim::new()));
+        self.forget_gone();
+        self.claims.push(Arc::downgrade(claim));
+    }
+
+    /// Makes room by forgetting what is gone, when there is no room. Reserves as many again as are
+    /// left, so that a lease near its capacity does not look through all of it for each addition.
+    fn forget_gone(&mut self) {
+        if self.claims.len() == self.claims.capacity() {
+            self.claims.retain(|claim| claim.strong_count() > 0);
+            self.claims.reserve(self.claims.len().max(4));
+            self.claims.shrink_to(self.claims.len().saturating_mul(2).max(4));
+        }
+    }
+
+    fn end(&mut self, wish: Wish) {
+        for claim in mem::take(&mut self.claims) {
+            if let Some(claim) = claim.upgrade() {
+                claim.make(wish);
+            }
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.end(Wish::Evict);
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { claims } = self;
+        let held = claims.iter().filter(|claim| claim.strong_count() > 0).count();
+        f.debug_struct("Lease").field("held", &held).finish()
+    }
+}

@@ -1,0 +1,263 @@
+//! What the orders stream says: [`Order`], [`Attach`] and its terms.
+
+use alloc::sync::Arc;
+use core::fmt;
+
+use crate::lease::{Claim, Lease};
+
+/// An order to a running [`Demux`](crate::Demux): one item of its orders stream.
+///
+/// Orders come into force in the order in which they are read, and one that was ready before the
+/// input returned an item is applied before that item is routed.
+///
+/// # Examples
+///
+/// ```
+/// use futures::sink;
+/// use stream_demux::{Attach, Order};
+///
+/// # type Sink = futures::sink::Drain<u32>;
+/// let plain: Order<&str, Sink> = ("key", sink::drain()).into();
+/// let with_terms: Order<&str, Sink> = Attach::new("key", sink::drain()).buffer(16).into();
+/// let no_longer: Order<&str, Sink> = Order::Detach("key");
+/// ```
+#[non_exhaustive]
+pub enum Order<K, S> {
+    /// From now on items with this key go to this sink, on these terms.
+    Attach(Attach<K, S>),
+    /// The key is no longer wanted. Graceful: its sinks get no new items, are sent what is queued for
+    /// them, and are closed. Does nothing for an unknown key, nor to sinks that are leaving already.
+    Detach(K),
+    /// The key is no longer wanted, now: what is queued is discarded, the sinks are dropped without
+    /// being flushed or closed, also those of this key that were still draining or closing. Does
+    /// nothing for an unknown key.
+    Evict(K),
+    /// Reads no more of the input, as if it had ended: queues drain, sinks are closed, the future
+    /// completes. An item that was read already keeps its place.
+    Finish,
+}
+
+impl<K, S> From<Attach<K, S>> for Order<K, S> {
+    fn from(attach: Attach<K, S>) -> Self {
+        Self::Attach(attach)
+    }
+}
+
+impl<K, S> From<(K, S)> for Order<K, S> {
+    fn from((key, sink): (K, S)) -> Self {
+        Self::Attach(Attach::new(key, sink))
+    }
+}
+
+impl<K: fmt::Debug, S> fmt::Debug for Order<K, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Attach(attach) => attach.fmt(f),
+            Self::Detach(key) => f.debug_tuple("Detach").field(key).finish(),
+            Self::Evict(key) => f.debug_tuple("Evict").field(key).finish(),
+            Self::Finish => f.write_str("Finish"),
+        }
+    }
+}
+
+/// What an orders stream may yield: `(key, sink)`, [`Attach`] or [`Order`].
+///
+/// Implement it for a type of your own to spare a `map` on the orders stream.
+///
+/// # Examples
+///
+/// ```
+/// use stream_demux::{IntoOrder, Order};
+///
+/// /// A subscriber goes by its name.
+/// struct Subscriber<S> { name: String, sink: S }
+///
+/// impl<S> IntoOrder for Subscriber<S> {
+///     type Key = String;
+///     type Sink = S;
+///     fn into_order(self) -> Order<String, S> {
+///         (self.name, self.sink).into()
+///     }
+/// }
+/// # let _ = Subscriber { name: "ann".into(), sink: () }.into_order();
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no order",
+    label = "this orders stream yields `{Self}`",
+    note = "the orders stream must yield `(key, sink)`, `Attach<K, S>` or `Order<K, S>`",
+    note = "if it yields `Result`s, filter them first, for example with `filter_map`"
+)]
+pub trait IntoOrder {
+    /// The key of the items that the order speaks of.
+    type Key;
+    /// The sink that it may attach.
+    type Sink;
+    /// The order itself.
+    fn into_order(self) -> Order<Self::Key, Self::Sink>;
+}
+
+impl<K, S> IntoOrder for (K, S) {
+    type Key = K;
+    type Sink = S;
+    fn into_order(self) -> Order<K, S> {
+        self.into()
+    }
+}
+
+impl<K, S> IntoOrder for Attach<K, S> {
+    type Key = K;
+    type Sink = S;
+    fn into_order(self) -> Order<K, S> {
+        self.into()
+    }
+}
+
+impl<K, S> IntoOrder for Order<K, S> {
+    type Key = K;
+    type Sink = S;
+    fn into_order(self) -> Self {
+        self
+    }
+}
+
+/// What happens to an item whose sink is not ready and whose queue is full.
+///
+/// # Examples
+///
+/// ```
+/// # use futures::sink::drain;
+/// use stream_demux::{Attach, Overflow};
+///
+/// # let sink = drain::<u32>();
+/// // A slow viewer sees the latest 32 items, with gaps, and delays nobody.
+/// let viewer = Attach::new("prices", sink).buffer(32).overflow(Overflow::DropOldest);
+/// # let _ = viewer;
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Overflow {
+    /// The item is held and the input is not read on until the sink takes something, leaves or fails.
+    /// Nothing is lost, and one slow sink holds back the items of all others: backpressure.
+    #[default]
+    Wait,
+    /// This item is discarded.
+    DropNewest,
+    /// The head of the queue is discarded, and this item queued. Without a queue
+    /// ([`buffer`](Attach::buffer)`(0)`) this is [`DropNewest`](Self::DropNewest).
+    DropOldest,
+    /// The attachment is ended: its queue and this item are discarded, its sink is dropped.
+    Evict,
+}
+
+/// An order to attach a sink under a key, and its terms.
+///
+/// On a taken key it replaces the attachment that is there: what was queued for the old sink goes to
+/// the new one, in order, and the old sink is flushed and closed in the background. With
+/// [`multicast`](crate::Demux::multicast) it joins instead.
+///
+/// # Examples
+///
+/// ```
+/// # use futures::sink::drain;
+/// use stream_demux::{Attach, Lease, Overflow};
+///
+/// # let sink = drain::<u32>();
+/// let mut lease = Lease::new();
+/// let attach = Attach::new("temperature", sink)
+///     .buffer(64)
+///     .overflow(Overflow::DropOldest)
+///     .tag(42)
+///     .leased(&mut lease);
+/// # let _ = attach;
+/// ```
+#[must_use = "does nothing until the orders stream yields it"]
+pub struct Attach<K, S> {
+    pub(crate) key: K,
+    pub(crate) sink: S,
+    pub(crate) terms: Terms,
+    pub(crate) claim: Option<Arc<Claim>>,
+}
+
+/// The terms of an attachment, as far as they were set.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Terms {
+    pub(crate) tag: u64,
+    pub(crate) buffer: Option<usize>,
+    pub(crate) overflow: Option<Overflow>,
+    pub(crate) limit: Option<u64>,
+    pub(crate) keep_existing: bool,
+    pub(crate) catch_all: bool,
+}
+
+impl<K, S> Attach<K, S> {
+    /// Attaches `sink` under `key`, on the default terms of the demux.
+    pub fn new(key: K, sink: S) -> Self {
+        Self { key, sink, terms: Terms::default(), claim: None }
+    }
+
+    /// A number of yours, 0 unless set, that every hook gets with the key: it tells the recipients of
+    /// one key apart.
+    pub fn tag(mut self, tag: u64) -> Self {
+        self.terms.tag = tag;
+        self
+    }
+
+    /// How many items may wait for this sink, instead of the
+    /// [default of the demux](crate::Demux::buffer). At most `u32::MAX` are queued.
+    pub fn buffer(mut self, items: usize) -> Self {
+        self.terms.buffer = Some(items);
+        self
+    }
+
+    /// What happens when the queue is full, instead of the
+    /// [default of the demux](crate::Demux::overflow).
+    pub fn overflow(mut self, overflow: Overflow) -> Self {
+        self.terms.overflow = Some(overflow);
+        self
+    }
+
+    /// Accepts `items` items, sent or queued; then the key is free, and the sink is sent what is
+    /// queued and closed.
+    ///
+    /// `limit(1)` is the request/response case: an answer goes to whoever waits for it, and a late
+    /// second one is unmatched, never somebody else's. With `limit(0)` the attachment takes no key and
+    /// is closed at once.
+    pub fn limit(mut self, items: u64) -> Self {
+        self.terms.limit = Some(items);
+        self
+    }
+
+    /// On a taken key, closes this sink ([`Detached::Refused`](crate::Detached::Refused)) instead of
+    /// replacing, or joining, what is there.
+    pub fn keep_existing(mut self) -> Self {
+        self.terms.keep_existing = true;
+        self
+    }
+
+    /// This attachment also receives the items that match no key, on its own terms.
+    ///
+    /// Such items are delivered, not unmatched. The last attachment with this term counts; when it
+    /// leaves, unmatched items are unmatched again: an earlier one does not come back.
+    pub fn catch_all(mut self) -> Self {
+        self.terms.catch_all = true;
+        self
+    }
+
+    /// Lets `lease` hold this attachment: when the lease is dropped, the attachment is evicted. An
+    /// attachment may be leased more than once.
+    pub fn leased(mut self, lease: &mut Lease) -> Self {
+        lease.hold(&mut self.claim);
+        self
+    }
+}
+
+impl<K: fmt::Debug, S> fmt::Debug for Attach<K, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, sink: _, terms, claim } = self;
+        f.debug_struct("Attach")
+            .field("key", key)
+            .field("terms", terms)
+            .field("leased", &claim.is_some())
+            .finish_non_exhaustive()
+    }
+}

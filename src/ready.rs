@@ -1,0 +1,265 @@
+//! Who asked to be polled: one waker per slot, one list of woken slots.
+//!
+//! The only atomics of the crate are here and in `lease.rs`. What must hold:
+//!
+//! 1. A node is in at most one list, and in none unless its `LISTED` bit is set: only the wake that
+//!    sets the bit links the node, and only the owner clears it, after it has taken the node out.
+//! 2. `next` belongs to whoever set `LISTED` until the node is linked, then to the owner until the
+//!    bit is cleared: so the owner reads `next` first and clears second.
+//! 3. A wake that comes before the owner cleared the bits is seen by the poll that follows the
+//!    clearing; a wake that comes after it links the node anew. No wake is between.
+//! 4. The owner goes to sleep only if, *after* it left its waker, nothing was listed and the orders
+//!    bell was silent. Whoever lists or rings later finds the waker.
+//! 5. The list is taken at most once a turn, first thing. So a sink that wakes itself
+//!    while it is polled is found in the next turn, never again in this one.
+//!
+//! | write | ordering | pairs with | so that |
+//! | --- | --- | --- | --- |
+//! | wake: `bits.fetch_or` | AcqRel | owner: `bits.swap(0)` AcqRel | what the sink did before the wake is seen by the poll after it (3), also when the bit was set already |
+//! | wake: `head.compare_exchange` | Release | owner: `head.swap`, `head.load` Acquire | `next` of every node in the chain is seen (2) |
+//! | wake: `bell.swap` | Release | owner: `bell.swap` Acquire | the orders that were sent are seen by the poll after it; a swap, not a store, because a second ring must not hide the first |
+//! | wake: `task.wake` | AcqRel inside | owner: `task.register` AcqRel inside | either the wake finds the waker or the owner sees the list (4) |
+//!
+//! The list is a stack (Treiber, 1986) that is only ever emptied as a whole, which leaves no ABA
+//! problem; nodes are chained by index, not by pointer, which leaves no `unsafe`.
+
+use alloc::sync::Arc;
+use alloc::task::Wake;
+use alloc::vec::Vec;
+use core::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU32,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
+use core::task::Waker;
+
+use atomic_waker::AtomicWaker;
+
+/// The end of a chain; no slot has this index.
+const END: u32 = u32::MAX;
+
+/// The node is in a list, or about to be.
+const LISTED: u8 = 1;
+/// The sink's own waker fired, as opposed to the demux or a lease having business with the slot.
+const BY_SINK: u8 = 2;
+
+/// What wakers and the owner share. As a waker it is the one that the orders stream gets.
+struct Shared {
+    /// The top of the stack of woken nodes.
+    head: AtomicU32,
+    /// The orders stream asked to be polled.
+    bell: AtomicBool,
+    /// The sleeping task; empty while it runs.
+    task: AtomicWaker,
+}
+
+impl Wake for Shared {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.bell.swap(true, Release);
+        self.task.wake();
+    }
+}
+
+/// One slot index, through all its tenants. As a waker it is the one that their sinks get; a stale
+/// one, kept from an earlier tenant, costs the present one a spurious look.
+struct Node {
+    shared: Arc<Shared>,
+    index: u32,
+    next: AtomicU32,
+    bits: AtomicU8,
+}
+
+impl Node {
+    /// Lists the node unless it is listed. Does not wake the task.
+    fn list(&self, why: u8) {
+        if self.bits.fetch_or(LISTED | why, AcqRel) & LISTED != 0 {
+            return;
+        }
+        let mut head = self.shared.head.load(Relaxed);
+        loop {
+            self.next.store(head, Relaxed);
+            match self.shared.head.compare_exchange_weak(head, self.index, Release, Relaxed) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+}
+
+impl Wake for Node {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.list(BY_SINK);
+        self.shared.task.wake();
+    }
+}
+
+/// Wakes a slot on behalf of its lease: the sink's own waker has not fired, so the sink is not to
+/// be asked again for that.
+struct Nudge(Arc<Node>);
+
+impl Wake for Nudge {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.list(0);
+        self.0.shared.task.wake();
+    }
+}
+
+/// A slot that has something to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Woken {
+    pub(crate) slot: usize,
+    /// Its sink's own waker fired.
+    pub(crate) by_sink: bool,
+}
+
+/// The owner's side: held by the demux, never shared.
+pub(crate) struct Ready {
+    shared: Arc<Shared>,
+    /// For the orders stream.
+    orders: Waker,
+    /// For the sinks, by slot index. Beside `nodes`, not in them, because a `Waker` cannot be
+    /// borrowed from an `Arc` and making one for every poll would cost two atomic operations.
+    wakers: Vec<Waker>,
+    nodes: Vec<Arc<Node>>,
+    /// What is left of the chain that was taken last.
+    taken: u32,
+}
+
+impl Ready {
+    pub(crate) fn new() -> Self {
+        let shared = Arc::new(Shared {
+            head: AtomicU32::new(END),
+            // The first poll looks at the orders without having been asked to.
+            bell: AtomicBool::new(true),
+            task: AtomicWaker::new(),
+        });
+        Self {
+            orders: Waker::from(Arc::clone(&shared)),
+            shared,
+            wakers: Vec::new(),
+            nodes: Vec::new(),
+            taken: END,
+        }
+    }
+
+    /// Makes sure that slot `index` has a node. Indices are handed out densely.
+    pub(crate) fn seat(&mut self, index: usize) {
+        if index < self.nodes.len() {
+            return;
+        }
+        debug_assert_eq!(index, self.nodes.len());
+        let index = u32::try_from(index).ok().filter(|&index| index != END);
+        let node = Arc::new(Node {
+            shared: Arc::clone(&self.shared),
+            index: index.expect("more than u32::MAX - 1 sinks attached at once"),
+            next: AtomicU32::new(END),
+            bits: AtomicU8::new(0),
+        });
+        self.wakers.push(Waker::from(Arc::clone(&node)));
+        self.nodes.push(node);
+    }
+
+    /// How many slot indices were ever in use.
+    pub(crate) fn seats(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// The waker of the sink in slot `index`.
+    #[inline]
+    pub(crate) fn waker(&self, index: usize) -> &Waker {
+        &self.wakers[index]
+    }
+
+    /// A waker for the lease of slot `index`.
+    pub(crate) fn nudge(&self, index: usize) -> Waker {
+        Waker::from(Arc::new(Nudge(Arc::clone(&self.nodes[index]))))
+    }
+
+    /// The waker of the orders stream.
+    pub(crate) fn orders_waker(&self) -> &Waker {
+        &self.orders
+    }
+
+    /// Has the orders stream asked to be polled? The one load that every item pays.
+    #[inline]
+    pub(crate) fn rung(&self) -> bool {
+        self.shared.bell.load(Acquire)
+    }
+
+    /// Silences the bell; the orders must be polled after this, not before.
+    pub(crate) fn hush(&self) {
+        self.shared.bell.swap(false, Acquire);
+    }
+
+    /// Lists slot `index` for the next look at the list, this turn's if that is still to come.
+    pub(crate) fn list(&self, index: usize) {
+        self.nodes[index].list(0);
+    }
+
+    /// Will [`pop`](Self::pop) come to slot `index` without further ado?
+    pub(crate) fn is_listed(&self, index: usize) -> bool {
+        self.nodes[index].bits.load(Relaxed) & LISTED != 0
+    }
+
+    /// Is there a slot to look at?
+    pub(crate) fn any(&self) -> bool {
+        self.taken != END || self.shared.head.load(Acquire) != END
+    }
+
+    /// Takes the list, unless the last one taken was not finished: that one comes first, and what
+    /// was listed meanwhile waits its turn.
+    pub(crate) fn take(&mut self) {
+        if self.taken == END {
+            self.taken = self.shared.head.swap(END, Acquire);
+        }
+    }
+
+    /// The next slot of the list that was taken.
+    pub(crate) fn pop(&mut self) -> Option<Woken> {
+        let node = self.nodes.get(self.taken as usize)?;
+        let slot = self.taken as usize;
+        self.taken = node.next.load(Relaxed); // (2): before the bits are cleared
+        let bits = node.bits.swap(0, AcqRel);
+        Some(Woken { slot, by_sink: bits & BY_SINK != 0 })
+    }
+
+    /// The task runs: until it sleeps nobody need wake it.
+    pub(crate) fn awake(&self) {
+        drop(self.shared.task.take());
+    }
+
+    /// The task is about to sleep. Wakes it, once, if something was listed or rung before its waker
+    /// was in place.
+    pub(crate) fn sleep(&self, task: &Waker) {
+        self.shared.task.register(task);
+        if self.any() || self.rung() {
+            self.shared.task.wake();
+        }
+    }
+
+    /// Frees what grew with the number of slots.
+    pub(crate) fn clear(&mut self) {
+        self.taken = END;
+        self.wakers = Vec::new();
+        self.nodes = Vec::new();
+    }
+}
+
+impl Drop for Ready {
+    fn drop(&mut self) {
+        // Sinks and orders may outlive us with wakers in their hands. The task's own waker must not
+        // stay behind: task, future, sink, waker, task would be a cycle.
+        self.awake();
+    }
+}

@@ -1,0 +1,400 @@
+//! One attachment: its sink's state machine, its queue, what it is owed.
+//!
+//! Here the contract of `Sink` is kept, to the letter:
+//!
+//! 1. `start_send` follows a `poll_ready` that said `Ready(Ok)`, one for one: `READY` stands for an
+//!    answer that was not used yet.
+//! 2. An operation that said `Pending` is not asked again before the sink's waker fired: `PARKED`,
+//!    `FLUSHING` and `CLOSING` stand for the three that wait. Only a flush may be asked earlier, when
+//!    the sink took another item.
+//! 3. An error is returned to the caller, who removes the slot: the sink is not touched again.
+//! 4. After `poll_close` was asked there is nothing in the queue and nobody to put something there.
+//!
+//! `QUEUED`, `LIMITED` and `GROUPED` mirror what the extras say, so that one test of one word tells
+//! the common case from all others.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+
+use futures_sink::Sink;
+
+use crate::hooks::{Detached, Recipient};
+use crate::lease::{Claim, Wish};
+use crate::order::{Overflow, Terms};
+
+/// The sink said that it is ready, and was sent nothing since.
+const READY: u16 = 1;
+/// `poll_ready` said `Pending`, and the sink's waker has not fired since.
+const PARKED: u16 = 1 << 1;
+/// Something is in the queue.
+const QUEUED: u16 = 1 << 2;
+/// It accepts so many items and no more.
+const LIMITED: u16 = 1 << 3;
+/// It shares its key, and `prev` and `next` of its extras are links.
+const GROUPED: u16 = 1 << 4;
+/// It took an item since `poll_flush` was called last. Set, it is in the list of flushes.
+const UNFLUSHED: u16 = 1 << 5;
+/// `poll_flush` said `Pending`, and the sink's waker has not fired since.
+const FLUSHING: u16 = 1 << 6;
+/// `poll_flush` said `Pending`, and the sink's waker has fired.
+const FLUSH_AGAIN: u16 = 1 << 7;
+/// `poll_close` said `Pending`, and the sink's waker has not fired since.
+const CLOSING: u16 = 1 << 8;
+/// It had its copy of the item that is held (multicast), or refused it.
+const SERVED: u16 = 1 << 9;
+
+/// An item cannot go straight to the sink.
+const UNUSUAL: u16 = READY | PARKED | QUEUED | LIMITED | GROUPED;
+
+/// No neighbour.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// Where an attachment is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// It gets the items of its key.
+    Receiving,
+    /// It gets no new ones: its queue is sent, then its sink is closed.
+    Leaving(Farewell),
+}
+
+/// Why an attachment leaves gracefully; what [`Detached`] will say if all goes well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Farewell {
+    Finished,
+    Requested,
+    Replaced,
+    Limited,
+    Refused,
+}
+
+impl<E> From<Farewell> for Detached<E> {
+    fn from(why: Farewell) -> Self {
+        match why {
+            Farewell::Finished => Self::Finished,
+            Farewell::Requested => Self::Requested,
+            Farewell::Replaced => Self::Replaced,
+            Farewell::Limited => Self::Limited,
+            Farewell::Refused => Self::Refused,
+        }
+    }
+}
+
+/// An attachment. This part of it is 32 bytes with a key and a sink of 8 bytes each, two to a cache
+/// line: with many keys, fetching it is most of what routing an item costs. What few attachments
+/// need, and none for each item, is in a box.
+pub(crate) struct Slot<K, S, V> {
+    key: K,
+    sink: S,
+    extras: Option<Box<Extras<V>>>,
+    buffer: u32,
+    flags: u16,
+    overflow: Overflow,
+    stage: Stage,
+}
+
+struct Extras<V> {
+    queue: VecDeque<V>,
+    tag: u64,
+    /// How many more items are accepted, if `LIMITED`.
+    limit: u64,
+    claim: Option<Arc<Claim>>,
+    prev: u32,
+    next: u32,
+}
+
+impl<V> Default for Extras<V> {
+    fn default() -> Self {
+        Self { queue: VecDeque::new(), tag: 0, limit: 0, claim: None, prev: NONE, next: NONE }
+    }
+}
+
+/// Its life in the table.
+impl<K, S, V> Slot<K, S, V> {
+    /// An attachment on these terms; `terms.buffer` and `terms.overflow` are the defaults' business.
+    pub(crate) fn new(
+        key: K,
+        sink: S,
+        terms: Terms,
+        claim: Option<Arc<Claim>>,
+        stage: Stage,
+    ) -> Self {
+        let mut slot = Self {
+            key,
+            sink,
+            extras: None,
+            buffer: u32::try_from(terms.buffer.unwrap_or(0)).unwrap_or(u32::MAX),
+            flags: 0,
+            overflow: terms.overflow.unwrap_or_default(),
+            stage,
+        };
+        if terms.tag != 0 {
+            slot.extras_mut().tag = terms.tag;
+        }
+        if let Some(limit) = terms.limit {
+            slot.extras_mut().limit = limit;
+            slot.flags |= LIMITED;
+        }
+        if claim.is_some() {
+            slot.extras_mut().claim = claim;
+        }
+        slot
+    }
+
+    #[inline]
+    pub(crate) fn key(&self) -> &K {
+        &self.key
+    }
+
+    #[inline]
+    pub(crate) fn recipient(&self) -> Recipient<'_, K> {
+        Recipient { key: &self.key, tag: self.extras.as_ref().map_or(0, |extras| extras.tag) }
+    }
+
+    #[inline]
+    pub(crate) fn receives(&self) -> bool {
+        self.stage == Stage::Receiving
+    }
+
+    pub(crate) fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    pub(crate) fn set_leaving(&mut self, why: Farewell) {
+        self.stage = Stage::Leaving(why);
+    }
+
+    pub(crate) fn claim(&self) -> Option<&Claim> {
+        self.extras.as_ref()?.claim.as_deref()
+    }
+
+    /// What its leases wish.
+    pub(crate) fn wish(&self) -> Wish {
+        self.claim().map_or(Wish::Stay, Claim::wish)
+    }
+
+    /// Its neighbours among those that share its key: the first one's `prev` is the last, the last
+    /// one's `next` is [`NONE`].
+    pub(crate) fn links(&self) -> (u32, u32) {
+        self.extras.as_ref().map_or((NONE, NONE), |extras| (extras.prev, extras.next))
+    }
+
+    pub(crate) fn set_prev(&mut self, prev: u32) {
+        self.extras_mut().prev = prev;
+    }
+
+    pub(crate) fn set_next(&mut self, next: u32) {
+        self.extras_mut().next = next;
+    }
+
+    pub(crate) fn is_grouped(&self) -> bool {
+        self.has(GROUPED)
+    }
+
+    pub(crate) fn set_grouped(&mut self, grouped: bool) {
+        self.set(GROUPED, grouped);
+    }
+
+    /// Drops the sink; what is left is for the hooks.
+    pub(crate) fn into_remains(self) -> (K, u64, VecDeque<V>) {
+        let Self { key, sink, extras, .. } = self;
+        drop(sink);
+        let extras = extras.map(|extras| *extras).unwrap_or_default();
+        (key, extras.tag, extras.queue)
+    }
+
+    fn extras_mut(&mut self) -> &mut Extras<V> {
+        self.extras.get_or_insert_default()
+    }
+
+    #[inline]
+    fn has(&self, flags: u16) -> bool {
+        self.flags & flags != 0
+    }
+
+    #[inline]
+    fn set(&mut self, flags: u16, on: bool) {
+        if on {
+            self.flags |= flags;
+        } else {
+            self.flags &= !flags;
+        }
+    }
+}
+
+/// Its queue and its terms.
+impl<K, S, V> Slot<K, S, V> {
+    /// Nothing stands between an item and `poll_ready`.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        !self.has(UNUSUAL)
+    }
+
+    pub(crate) fn overflow(&self) -> Overflow {
+        self.overflow
+    }
+
+    pub(crate) fn has_buffer(&self) -> bool {
+        self.buffer > 0
+    }
+
+    #[inline]
+    pub(crate) fn is_queued(&self) -> bool {
+        self.has(QUEUED)
+    }
+
+    /// May one more item be queued? A queue can be longer than the buffer: it grows over it when it is
+    /// handed on, and when an item that was held joins it.
+    pub(crate) fn has_room(&self) -> bool {
+        let queued = self.extras.as_ref().map_or(0, |extras| extras.queue.len());
+        queued < self.buffer as usize
+    }
+
+    pub(crate) fn push(&mut self, item: V) {
+        self.extras_mut().queue.push_back(item);
+        self.set(QUEUED, true);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<V> {
+        let queue = &mut self.extras.as_mut()?.queue;
+        let item = queue.pop_front();
+        let left = !queue.is_empty();
+        self.set(QUEUED, left);
+        item
+    }
+
+    pub(crate) fn take_queue(&mut self) -> VecDeque<V> {
+        self.set(QUEUED, false);
+        self.extras.as_mut().map(|extras| core::mem::take(&mut extras.queue)).unwrap_or_default()
+    }
+
+    /// One more item is accepted. False if it was the last that may be.
+    pub(crate) fn accept(&mut self) -> bool {
+        if !self.has(LIMITED) {
+            return true;
+        }
+        let limit = &mut self.extras_mut().limit;
+        *limit = limit.saturating_sub(1);
+        *limit > 0
+    }
+
+    /// Is it limited, and was the last item accepted?
+    pub(crate) fn is_spent(&self) -> bool {
+        self.has(LIMITED) && self.extras.as_ref().is_none_or(|extras| extras.limit == 0)
+    }
+
+    /// Multicast: it is not to get the item that is held, because it refused its copy.
+    pub(crate) fn is_served(&self) -> bool {
+        self.has(SERVED)
+    }
+
+    pub(crate) fn set_served(&mut self, served: bool) {
+        self.set(SERVED, served);
+    }
+}
+
+/// Its sink.
+impl<K, S, V> Slot<K, S, V> {
+    /// Its own waker fired: what said `Pending` may be asked again.
+    pub(crate) fn woken(&mut self) {
+        let flush_again = self.has(FLUSHING);
+        self.set(PARKED | FLUSHING | CLOSING, false);
+        if flush_again {
+            self.set(FLUSH_AGAIN, true);
+        }
+    }
+
+    /// `poll_ready` said `Pending`, and nothing was heard since.
+    pub(crate) fn is_parked(&self) -> bool {
+        self.has(PARKED)
+    }
+
+    /// It is to be closed, and nothing stands in the way.
+    pub(crate) fn is_closable(&self) -> bool {
+        self.stage != Stage::Receiving && !self.has(QUEUED | CLOSING)
+    }
+
+    /// It took an item since it was flushed.
+    #[inline]
+    pub(crate) fn is_unflushed(&self) -> bool {
+        self.has(UNFLUSHED)
+    }
+
+    #[inline]
+    pub(crate) fn set_unflushed(&mut self) {
+        self.flags |= UNFLUSHED;
+    }
+
+    /// It has a flush to come. A sink that is being closed has not: closing flushes.
+    pub(crate) fn wants_flush(&self) -> bool {
+        self.has(UNFLUSHED) && (self.stage == Stage::Receiving || self.has(QUEUED))
+    }
+
+    /// It waited for a flush, and its waker fired.
+    pub(crate) fn wants_flush_again(&self) -> bool {
+        self.has(FLUSH_AGAIN)
+    }
+}
+
+/// Asking it.
+impl<K, S, V> Slot<K, S, V>
+where
+    S: Sink<V> + Unpin,
+{
+    /// The two calls that an item costs in the common case; the slot must be plain.
+    #[inline]
+    pub(crate) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        Pin::new(&mut self.sink).poll_ready(cx)
+    }
+
+    #[inline]
+    pub(crate) fn start_send(&mut self, item: V) -> Result<(), S::Error> {
+        Pin::new(&mut self.sink).start_send(item)
+    }
+
+    /// Is the sink ready? Asks it unless that is known.
+    pub(crate) fn ready(&mut self, cx: &mut Context<'_>) -> Result<bool, S::Error> {
+        if self.has(READY | PARKED) {
+            return Ok(self.has(READY));
+        }
+        let answer = self.poll_ready(cx);
+        self.note_ready(answer)
+    }
+
+    /// Remembers what `poll_ready` said.
+    pub(crate) fn note_ready<E>(&mut self, answer: Poll<Result<(), E>>) -> Result<bool, E> {
+        match answer {
+            Poll::Ready(Ok(())) => self.set(READY, true),
+            Poll::Ready(Err(error)) => return Err(error),
+            Poll::Pending => self.set(PARKED, true),
+        }
+        Ok(self.has(READY))
+    }
+
+    /// Sends, once [`ready`](Self::ready) said yes.
+    pub(crate) fn send(&mut self, item: V) -> Result<(), S::Error> {
+        debug_assert!(self.has(READY));
+        self.set(READY, false);
+        self.start_send(item)
+    }
+
+    pub(crate) fn flush(&mut self, cx: &mut Context<'_>) -> Result<(), S::Error> {
+        self.set(UNFLUSHED | FLUSHING | FLUSH_AGAIN, false);
+        match Pin::new(&mut self.sink).poll_flush(cx) {
+            Poll::Ready(flushed) => flushed,
+            Poll::Pending => {
+                self.set(FLUSHING, true);
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn close(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        let closed = Pin::new(&mut self.sink).poll_close(cx);
+        self.set(CLOSING, closed.is_pending());
+        closed
+    }
+}

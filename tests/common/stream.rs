@@ -1,0 +1,274 @@
+//! A stream that does what its handle says, and objects when it is polled after its end.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use futures::Stream;
+
+use super::{Action, lock};
+
+/// A stream and its handle. The name is what its complaints begin with. It has nothing to say until
+/// the handle is used.
+pub fn scripted_stream<T>(name: impl fmt::Display) -> (ScriptedStream<T>, StreamHandle<T>) {
+    let state = Arc::new(Mutex::new(State {
+        name: name.to_string(),
+        steps: VecDeque::new(),
+        endless: None,
+        invented: 0,
+        taken: 0,
+        polls: 0,
+        polled: Polled::Freely,
+        awake: true,
+        ended: false,
+        dropped: false,
+        waiting: None,
+        last_waker: None,
+    }));
+    (ScriptedStream(Arc::clone(&state)), StreamHandle(state))
+}
+
+enum Step<T> {
+    Item(T),
+    /// Pending once, with the waker fired inside the poll.
+    Stutter,
+    /// Something happens inside the poll, before the next step.
+    Action(Action),
+    End,
+}
+
+/// When it does not object to being polled.
+#[derive(PartialEq, Eq)]
+enum Polled {
+    Freely,
+    /// After a Pending, only once it has woken somebody.
+    WhenAwake,
+    Never,
+}
+
+type Inventor<T> = Box<dyn FnMut(u64) -> T + Send>;
+
+struct State<T> {
+    name: String,
+    steps: VecDeque<Step<T>>,
+    /// Makes the items once there are no more steps.
+    endless: Option<Inventor<T>>,
+    invented: u64,
+    taken: usize,
+    polls: usize,
+    polled: Polled,
+    /// It was never polled, did not answer Pending last, or has woken somebody since.
+    awake: bool,
+    ended: bool,
+    dropped: bool,
+    /// Of the last Pending answer, until something is pushed.
+    waiting: Option<Waker>,
+    last_waker: Option<Waker>,
+}
+
+/// The stream itself: `Unpin`, and `Send` if its items are.
+pub struct ScriptedStream<T>(Arc<Mutex<State<T>>>);
+
+impl<T> ScriptedStream<T> {
+    /// Counts the poll, and objects if it must not be.
+    #[track_caller]
+    fn enter(&self, cx: &Context<'_>) {
+        let lent = cx.waker().clone();
+        let mut state = lock(&self.0);
+        state.polls += 1;
+        let breach = if state.ended {
+            Some("polled after its end")
+        } else if state.polled == Polled::Never {
+            Some("polled though this was forbidden")
+        } else if state.polled == Polled::WhenAwake && !state.awake {
+            Some("polled again before its waker fired")
+        } else {
+            None
+        };
+        if let Some(breach) = breach {
+            let breach = format!("stream {}: {breach}", state.name);
+            drop(state);
+            panic!("{breach}");
+        }
+        state.awake = true;
+        let replaced = (state.last_waker.replace(lent), state.waiting.take());
+        drop(state);
+        drop(replaced);
+    }
+
+    /// The next step; `None`: there is nothing now, and the waker is kept.
+    fn next_step(&self, cx: &Context<'_>) -> Option<Step<T>> {
+        let mut state = lock(&self.0);
+        if let Some(step) = state.steps.pop_front() {
+            return Some(step);
+        }
+        let Some(mut invent) = state.endless.take() else {
+            state.awake = false;
+            state.waiting = Some(cx.waker().clone());
+            return None;
+        };
+        let n = state.invented;
+        state.invented += 1;
+        drop(state); // the closure may use the handle
+        let item = invent(n);
+        lock(&self.0).endless.get_or_insert(invent);
+        Some(Step::Item(item))
+    }
+}
+
+impl<T> Stream for ScriptedStream<T> {
+    type Item = T;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        self.enter(cx);
+        loop {
+            match self.next_step(cx) {
+                Some(Step::Item(item)) => {
+                    lock(&self.0).taken += 1;
+                    return Poll::Ready(Some(item));
+                }
+                Some(Step::Action(action)) => action(),
+                Some(Step::Stutter) => {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Some(Step::End) => {
+                    lock(&self.0).ended = true;
+                    return Poll::Ready(None);
+                }
+                None => return Poll::Pending,
+            }
+        }
+    }
+}
+
+impl<T> fmt::Debug for ScriptedStream<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ScriptedStream({})", lock(&self.0).name)
+    }
+}
+
+impl<T> Drop for ScriptedStream<T> {
+    fn drop(&mut self) {
+        lock(&self.0).dropped = true;
+    }
+}
+
+/// Steers and observes one stream; lives on when the stream is gone, and then still holds its waker.
+pub struct StreamHandle<T>(Arc<Mutex<State<T>>>);
+
+impl<T> Clone for StreamHandle<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> StreamHandle<T> {
+    /// Queues an item.
+    pub fn push(&self, item: T) {
+        self.script([Step::Item(item)]);
+    }
+
+    /// Queues several items, with one wake.
+    pub fn extend(&self, items: impl IntoIterator<Item = T>) {
+        self.script(items.into_iter().map(Step::Item));
+    }
+
+    /// Queues the end. Also ends an endless stream.
+    pub fn end(&self) {
+        self.script([Step::End]);
+    }
+
+    /// Queues a Pending that wakes its own waker inside the poll.
+    pub fn stutter(&self) {
+        self.script([Step::Stutter]);
+    }
+
+    /// Queues something to be done inside a poll, right before the next step of that same poll.
+    pub fn action(&self, action: impl FnOnce() + Send + 'static) {
+        self.script([Step::Action(Box::new(action))]);
+    }
+
+    /// Whenever nothing is queued, `invent` makes the next item; it is given 0, 1, 2 and so on.
+    pub fn endless(&self, invent: impl FnMut(u64) -> T + Send + 'static) {
+        let replaced = self.look(|state| state.endless.replace(Box::new(invent)));
+        drop(replaced);
+        self.script([]);
+    }
+
+    /// From now on any poll is a breach.
+    pub fn forbid_polls(&self) {
+        self.look(|state| state.polled = Polled::Never);
+    }
+
+    /// Takes `forbid_polls` and `strict` back.
+    pub fn permit_polls(&self) {
+        self.look(|state| state.polled = Polled::Freely);
+    }
+
+    /// From now on a poll that follows a Pending with no wake of this stream between is a breach.
+    pub fn strict(&self) {
+        self.look(|state| state.polled = Polled::WhenAwake);
+    }
+
+    /// Wakes the last waker the stream has seen, for no reason. False: it has seen none.
+    pub fn wake(&self) -> bool {
+        let waker = self.look(|state| {
+            state.awake = true;
+            state.last_waker.clone()
+        });
+        waker.inspect(Waker::wake_by_ref).is_some()
+    }
+
+    /// The last waker the stream has seen.
+    pub fn waker(&self) -> Option<Waker> {
+        self.look(|state| state.last_waker.clone())
+    }
+
+    pub fn polls(&self) -> usize {
+        self.look(|state| state.polls)
+    }
+
+    /// How many items were taken out of the stream.
+    pub fn taken(&self) -> usize {
+        self.look(|state| state.taken)
+    }
+
+    /// How many items are queued and not yet taken.
+    pub fn left(&self) -> usize {
+        let is_item = |step: &&Step<T>| matches!(step, Step::Item(_));
+        self.look(|state| state.steps.iter().filter(is_item).count())
+    }
+
+    /// It last answered Pending, without a stutter, and nothing was queued since.
+    pub fn is_waiting(&self) -> bool {
+        self.look(|state| state.waiting.is_some())
+    }
+
+    /// It has answered `None`.
+    pub fn is_ended(&self) -> bool {
+        self.look(|state| state.ended)
+    }
+
+    pub fn is_dropped(&self) -> bool {
+        self.look(|state| state.dropped)
+    }
+
+    fn script(&self, steps: impl IntoIterator<Item = Step<T>>) {
+        let steps: Vec<_> = steps.into_iter().collect(); // foreign code, so before the lock
+        let waiting = self.look(|state| {
+            state.steps.extend(steps);
+            state.awake |= state.waiting.is_some();
+            state.waiting.take()
+        });
+        if let Some(waker) = waiting {
+            waker.wake();
+        }
+    }
+
+    fn look<R>(&self, at: impl FnOnce(&mut State<T>) -> R) -> R {
+        at(&mut lock(&self.0))
+    }
+}
