@@ -36,7 +36,7 @@ where
             }
             Order::Finish => {
                 if let Some(item) = self.take_overtaken() {
-                    self.route_by(key, item);
+                    self.route_late(key, item);
                 }
                 self.finish();
             }
@@ -69,7 +69,7 @@ where
         self.hooks.attached(self.table[slot].recipient());
         match taken {
             Some(old) if farewell.is_none() && self.clone.is_none() => {
-                self.replace(old, slot, share)
+                self.replace(old, slot, share);
             }
             _ => self.table.link(slot),
         }

@@ -127,9 +127,9 @@ impl Turn {
         }
     }
 
-    /// Half of a share, for each of two in turn if it is odd.
+    /// Half of a share; what is left over from an odd one goes to either half in turn.
     fn half(&self, share: usize, bit: u8) -> usize {
-        (share + usize::from(self.number >> bit & 1)) / 2
+        share / 2 + share % 2 * usize::from(self.number >> bit & 1)
     }
 }
 
@@ -560,7 +560,7 @@ where
             return false;
         }
         let routed = match this.hub.take_overtaken() {
-            Some(item) => this.hub.route_by(this.key, item),
+            Some(item) => this.hub.route_late(this.key, item),
             None => this.hub.let_go(),
         };
         turn.spend(routed)

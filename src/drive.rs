@@ -106,7 +106,7 @@ where
         while *share > 0 {
             let Some(slot) = self.flushes.next(by) else { return };
             *share -= 1;
-            if self.table.get(slot).is_some_and(|tenant| tenant.wants_flush()) {
+            if self.table.get(slot).is_some_and(super::slot::Slot::wants_flush) {
                 self.flush_one(slot);
             }
         }
@@ -125,7 +125,7 @@ where
             let Some(slot) = self.told.filter(|_| self.is_telling()) else { return };
             self.told = Some(slot + 1);
             *share -= 1;
-            if self.table.get(slot).is_some_and(|tenant| tenant.receives()) {
+            if self.table.get(slot).is_some_and(super::slot::Slot::receives) {
                 self.leave(slot, Farewell::Finished);
                 self.attend(slot, share);
             }

@@ -209,7 +209,7 @@ where
     pub(crate) fn send(&mut self, slot: usize, item: V) -> bool {
         match self.table[slot].send(item) {
             Ok(()) => {
-                self.sent(slot);
+                self.sent(slot, self.table[slot].is_unflushed());
                 true
             }
             Err(error) => {
@@ -219,11 +219,11 @@ where
         }
     }
 
-    /// A sink took an item.
+    /// A sink took an item; `unflushed` is whether it had one already.
     #[inline]
-    pub(crate) fn sent(&mut self, slot: usize) {
+    pub(crate) fn sent(&mut self, slot: usize, unflushed: bool) {
         self.totals.delivered += 1;
-        if !self.table[slot].is_unflushed() {
+        if !unflushed {
             self.owe_flush(slot);
         }
     }

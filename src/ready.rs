@@ -13,12 +13,14 @@
 //! 5. The list is taken at most once a turn, first thing. So a sink that wakes itself
 //!    while it is polled is found in the next turn, never again in this one.
 //!
-//! | write | ordering | pairs with | so that |
-//! | --- | --- | --- | --- |
-//! | wake: `bits.fetch_or` | AcqRel | owner: `bits.swap(0)` AcqRel | what the sink did before the wake is seen by the poll after it (3), also when the bit was set already |
-//! | wake: `head.compare_exchange` | Release | owner: `head.swap`, `head.load` Acquire | `next` of every node in the chain is seen (2) |
-//! | wake: `bell.swap` | Release | owner: `bell.swap` Acquire | the orders that were sent are seen by the poll after it; a swap, not a store, because a second ring must not hide the first |
-//! | wake: `task.wake` | AcqRel inside | owner: `task.register` AcqRel inside | either the wake finds the waker or the owner sees the list (4) |
+//! What each ordering pairs with (R release, A acquire, AR both):
+//!
+//! | write | read | so that |
+//! | --- | --- | --- |
+//! | wake: `bits.fetch_or` AR | owner: `bits.swap(0)` AR | what the sink did before the wake is seen by the poll after it, also if the bit was set (3); the owner's read of `next` is over before the next wake writes it (2) |
+//! | wake: `head.compare_exchange` R | owner: `head.swap`, `head.load` A | `next` is seen of every node in the chain (2) |
+//! | wake: `bell.swap(true)` R | owner: `bell.swap(false)` A | the orders that were sent are seen by the poll after it; a swap, not a store, because a second ring must not hide the first |
+//! | wake: `task.wake` AR inside | owner: `task.register` AR inside | either the wake finds the waker, or the owner finds the list or the bell (4) |
 //!
 //! The list is a stack (Treiber, 1986) that is only ever emptied as a whole, which leaves no ABA
 //! problem; nodes are chained by index, not by pointer, which leaves no `unsafe`.

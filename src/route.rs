@@ -33,6 +33,17 @@ where
     H: Hooks<K, V, S::Error>,
     B: BuildHasher,
 {
+    /// Routes an item that was read a while ago; the same as [`route_by`](Self::route_by), out of the
+    /// way of the loop that is to have the only copy of that one.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn route_late<F>(&mut self, key: &mut F, item: V) -> Routed
+    where
+        F: FindByKey<V, K>,
+    {
+        self.route_by(key, item)
+    }
+
     /// Routes an item to whom its key belongs.
     #[inline]
     pub(crate) fn route_by<F>(&mut self, key: &mut F, item: V) -> Routed
@@ -61,8 +72,9 @@ where
         if !matches!(answer, Poll::Ready(Ok(()))) {
             return self.route_unready(slot, item, answer);
         }
+        let unflushed = tenant.is_unflushed();
         match tenant.start_send(item) {
-            Ok(()) => self.sent(slot),
+            Ok(()) => self.sent(slot, unflushed),
             Err(error) => self.lost(slot, error),
         }
         Routed::Done
@@ -190,7 +202,7 @@ where
                 self.accepted(slot);
             }
             Overflow::DropNewest | Overflow::DropOldest => {
-                self.discard(slot, item, Discarded::Overflowed)
+                self.discard(slot, item, Discarded::Overflowed);
             }
             Overflow::Evict => self.remove(slot, Detached::Overflowed, Some(item)),
         }

@@ -281,11 +281,6 @@ impl<K, S, V> Slot<K, S, V> {
         *limit > 0
     }
 
-    /// Is it limited, and was the last item accepted?
-    pub(crate) fn is_spent(&self) -> bool {
-        self.has(LIMITED) && self.extras.as_ref().is_none_or(|extras| extras.limit == 0)
-    }
-
     /// Multicast: it is not to get the item that is held, because it refused its copy.
     pub(crate) fn is_served(&self) -> bool {
         self.has(SERVED)
