@@ -491,7 +491,11 @@ where
         let mut this = self.project();
         turn.orders_read = false;
         while *this.inbox == Inbox::Unread || (this.hub.ready.rung() && !turn.orders_deaf) {
-            let Some(orders) = this.orders.as_mut().as_pin_mut() else { break };
+            let Some(orders) = this.orders.as_mut().as_pin_mut() else {
+                // A waker that outlived them rang.
+                this.hub.ready.hush();
+                break;
+            };
             if turn.left == 0 || turn.left <= turn.quarter(0) && this.hub.is_busy(turn) {
                 return;
             }

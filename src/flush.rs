@@ -109,3 +109,49 @@ impl Flushes {
 fn place(slot: usize) -> (usize, u64) {
     (slot / 64, 1 << (slot % 64))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn every(items: usize) -> Flushes {
+        let mut flushes = Flushes::new();
+        flushes.set_every(items);
+        flushes
+    }
+
+    #[test]
+    fn a_slot_is_due_so_many_items_after_the_first_it_took() {
+        let mut flushes = every(10);
+        flushes.add(3, 1);
+        flushes.add(4, 2);
+        flushes.add(3, 5);
+        assert_eq!(flushes.due_in(5), 6);
+        assert_eq!(flushes.next(10), None);
+        assert_eq!(flushes.next(11), Some(3));
+        assert_eq!(flushes.next(11), None);
+        assert_eq!(flushes.due_in(12), 0);
+        assert_eq!(flushes.next(12), Some(4));
+        assert!(flushes.is_empty());
+    }
+
+    #[test]
+    fn what_is_owed_is_due_at_once_and_what_comes_after_is_not() {
+        let mut flushes = every(100);
+        flushes.add(0, 1);
+        flushes.owe_all();
+        flushes.add(1, 1);
+        assert_eq!(flushes.next(1), Some(0));
+        assert_eq!(flushes.next(1), None);
+    }
+
+    #[test]
+    fn an_entry_is_handed_on_to_the_next_tenant() {
+        let mut flushes = every(usize::MAX);
+        for (now, slot) in (0..1_000).zip([0, 1, 2].into_iter().cycle()) {
+            flushes.add(slot, now);
+        }
+        assert_eq!(flushes.list.len(), 3);
+        assert_eq!(flushes.due_in(u64::MAX - 1), 1);
+    }
+}

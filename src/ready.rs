@@ -265,3 +265,154 @@ impl Drop for Ready {
         self.awake();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::thread;
+    use std::vec;
+
+    use super::*;
+
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+
+    fn task() -> (Arc<Count>, Waker) {
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        (Arc::clone(&count), Waker::from(count))
+    }
+
+    fn seated(slots: usize) -> Ready {
+        let mut ready = Ready::new();
+        ready.hush();
+        (0..slots).for_each(|slot| ready.seat(slot));
+        ready
+    }
+
+    fn drain(ready: &mut Ready) -> Vec<Woken> {
+        ready.take();
+        core::iter::from_fn(|| ready.pop()).collect()
+    }
+
+    #[test]
+    fn a_node_is_listed_once_however_often_it_is_woken() {
+        let mut ready = seated(2);
+        ready.list(1);
+        ready.waker(1).wake_by_ref();
+        ready.waker(1).wake_by_ref();
+        assert!(ready.any() && ready.is_listed(1) && !ready.is_listed(0));
+        assert_eq!(drain(&mut ready), [Woken { slot: 1, by_sink: true }]);
+        assert!(!ready.any() && !ready.is_listed(1));
+    }
+
+    #[test]
+    fn a_nudge_is_not_a_wake_by_the_sink() {
+        let mut ready = seated(1);
+        let (count, waker) = task();
+        ready.sleep(&waker);
+        ready.nudge(0).wake();
+        assert_eq!(count.0.load(SeqCst), 1);
+        assert_eq!(drain(&mut ready), [Woken { slot: 0, by_sink: false }]);
+    }
+
+    #[test]
+    fn what_is_woken_while_a_list_is_worked_off_waits_for_the_next() {
+        let mut ready = seated(3);
+        ready.waker(0).wake_by_ref();
+        ready.waker(1).wake_by_ref();
+        ready.take();
+        let first = ready.pop().map(|woken| woken.slot);
+        assert_eq!(first, Some(1));
+        ready.waker(1).wake_by_ref(); // it wakes itself
+        ready.waker(2).wake_by_ref();
+        ready.take(); // the next turn goes on with the old list
+        assert_eq!(ready.pop().map(|woken| woken.slot), Some(0));
+        assert_eq!(ready.pop(), None);
+        assert!(ready.any());
+        assert_eq!(drain(&mut ready).len(), 2);
+    }
+
+    #[test]
+    fn the_task_is_woken_only_while_it_sleeps() {
+        let ready = seated(1);
+        let (count, waker) = task();
+        ready.waker(0).wake_by_ref();
+        assert_eq!(count.0.load(SeqCst), 0, "it has never slept");
+        ready.sleep(&waker);
+        assert_eq!(count.0.load(SeqCst), 1, "there was something to do already");
+        ready.orders_waker().wake_by_ref();
+        assert_eq!(count.0.load(SeqCst), 1, "one wake is enough");
+        assert!(ready.rung());
+    }
+
+    #[test]
+    fn wakers_that_outlive_the_owner_keep_no_task() {
+        let ready = seated(1);
+        let (count, waker) = task();
+        let (sink, nudge, orders) =
+            (ready.waker(0).clone(), ready.nudge(0), ready.orders_waker().clone());
+        ready.sleep(&waker);
+        drop(ready);
+        sink.wake();
+        nudge.wake();
+        orders.wake();
+        assert_eq!(count.0.load(SeqCst), 0);
+        drop(waker);
+        assert_eq!(Arc::strong_count(&count), 1);
+    }
+
+    /// Each thread bumps a counter of the slot and wakes it. The owner drains, sleeping by the rules
+    /// in between: if a wake were lost, it would sleep for ever with a counter it has not read.
+    #[test]
+    fn many_threads_wake_while_the_owner_drains() {
+        const THREADS: usize = 4;
+        const SLOTS: usize = 8;
+        const WAKES: usize = 20_000;
+
+        struct Unpark(thread::Thread);
+        impl Wake for Unpark {
+            fn wake(self: Arc<Self>) {
+                self.0.unpark();
+            }
+        }
+
+        let mut ready = seated(SLOTS);
+        let counters: Arc<[AtomicUsize; SLOTS]> = Arc::default();
+        let wakers = (0..SLOTS).map(|slot| ready.waker(slot).clone()).collect::<Vec<_>>();
+        let threads = (0..THREADS).map(|thread| {
+            let (counters, wakers) = (Arc::clone(&counters), wakers.clone());
+            thread::spawn(move || {
+                for wake in 0..WAKES {
+                    let slot = (wake * (thread + 1)) % SLOTS;
+                    counters[slot].fetch_add(1, Relaxed);
+                    wakers[slot].wake_by_ref();
+                }
+            })
+        });
+        let threads = threads.collect::<Vec<_>>();
+
+        let task = Waker::from(Arc::new(Unpark(thread::current())));
+        let mut seen = vec![0; SLOTS];
+        while seen.iter().sum::<usize>() < THREADS * WAKES {
+            ready.awake();
+            for woken in drain(&mut ready) {
+                // Relaxed: the swap in `pop` has to do, as it has to for what a sink shares.
+                seen[woken.slot] = counters[woken.slot].load(Relaxed);
+            }
+            if seen.iter().sum::<usize>() < THREADS * WAKES {
+                ready.sleep(&task);
+                thread::park();
+            }
+        }
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        drain(&mut ready);
+        assert!(!ready.any());
+    }
+}

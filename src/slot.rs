@@ -393,3 +393,18 @@ where
         closed
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::mem::size_of;
+
+    use super::*;
+
+    /// Two slots to a cache line; and what a `Slab` makes of it is no larger.
+    #[test]
+    fn the_hot_part_of_a_slot_is_32_bytes() {
+        type Small = Slot<u64, Box<u8>, [u8; 100]>;
+        assert_eq!(size_of::<Small>(), 32);
+        assert_eq!(size_of::<Option<Small>>(), 32);
+    }
+}

@@ -5,6 +5,7 @@
 //! reads a clock or spawns; all handles are `Clone` and `Send`, so other threads may pull them.
 
 #![allow(dead_code, unused_imports, reason = "each test binary uses a part of the harness")]
+#![allow(unreachable_pub, reason = "nothing is reachable from outside a test binary")]
 
 pub mod alloc;
 pub mod executor;
