@@ -272,7 +272,6 @@ mod tests {
 
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     use std::thread;
-    use std::vec;
 
     use super::*;
 
@@ -399,7 +398,7 @@ mod tests {
         let threads = threads.collect::<Vec<_>>();
 
         let task = Waker::from(Arc::new(Unpark(thread::current())));
-        let mut seen = vec![0; SLOTS];
+        let mut seen = [0; SLOTS];
         while seen.iter().sum::<usize>() < THREADS * WAKES {
             ready.awake();
             for woken in drain(&mut ready) {
@@ -411,7 +410,9 @@ mod tests {
                 thread::park();
             }
         }
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        for thread in threads {
+            thread.join().unwrap();
+        }
         drain(&mut ready);
         assert!(!ready.any());
     }

@@ -14,6 +14,7 @@ use common::{
     Broken, Call, Log, Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task,
     scripted_sink, scripted_stream,
 };
+use futures::future::FusedFuture;
 use futures::{SinkExt, StreamExt, future, sink::Sink};
 
 #[global_allocator]
@@ -456,7 +457,7 @@ fn kept_wakers_are_counted_when_the_future_is_gone() {
 #[test]
 fn future_can_be_looked_at_and_given_away() {
     let mut task = Task::new(future::ready(1));
-    assert!(!FusedFuture::is_terminated(task.get_ref()));
+    assert!(!task.get_ref().is_terminated());
     assert_eq!(task.get_pin_mut().as_mut().get_mut().clone().into_inner(), 1);
     assert_eq!(Task::new(task.into_inner()).run(), Poll::Ready(1));
 }
