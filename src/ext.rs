@@ -4,24 +4,10 @@ use core::borrow::Borrow;
 use core::hash::Hash;
 
 use futures_core::Stream;
-use futures_sink::Sink;
 
 use crate::demux::Demux;
 use crate::key::{ByRef, ByValue};
-use crate::order::IntoOrder;
-
-/// A sink that items `V` can be sent to: any `Sink<V> + Unpin`.
-///
-/// Implemented for all of them; it exists so that the compiler says something useful about the others.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be attached to a stream of `{V}`",
-    label = "a sink must implement `Sink<{V}>` and `Unpin`",
-    note = "a sink that is not `Unpin` is attached as `Box::pin(sink)`",
-    note = "a `tokio::sync::mpsc::Sender` is no `Sink`: attach `tokio_util::sync::PollSender::new(sender)`"
-)]
-pub trait Attachable<V>: Sink<V> + Unpin {}
-
-impl<V, S: Sink<V> + Unpin + ?Sized> Attachable<V> for S {}
+use crate::order::{Attachable, IntoOrder};
 
 /// Splits a stream by key.
 pub trait DemuxStreamExt: Stream {

@@ -172,18 +172,20 @@ mod hub;
 mod key;
 mod lease;
 mod order;
+mod poll;
 mod ready;
 mod route;
+mod settings;
 mod slot;
 mod table;
 mod totals;
 
 pub use crate::demux::Demux;
-pub use crate::ext::{Attachable, DemuxStreamExt};
+pub use crate::ext::DemuxStreamExt;
 pub use crate::hooks::{Callbacks, Detached, Discarded, Hooks, Recipient};
 pub use crate::key::{ByRef, ByValue, DefaultHashBuilder, DefaultHasher};
 pub use crate::lease::Lease;
-pub use crate::order::{Attach, IntoOrder, Order, Overflow};
+pub use crate::order::{Attach, Attachable, IntoOrder, Order, Overflow};
 pub use crate::totals::Totals;
 
 /// Compiles and runs the examples of the README.

@@ -1,7 +1,9 @@
-//! What the orders stream says: [`Order`], [`Attach`] and its terms.
+//! What the orders stream says: [`Order`], [`Attach`] and its terms; what can be attached.
 
 use alloc::sync::Arc;
 use core::fmt;
+
+use futures_sink::Sink;
 
 use crate::lease::{Claim, Lease};
 
@@ -119,6 +121,19 @@ impl<K, S> IntoOrder for Order<K, S> {
         self
     }
 }
+
+/// A sink that items `V` can be sent to: any `Sink<V> + Unpin`.
+///
+/// Implemented for all of them; it exists so that the compiler says something useful about the others.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be attached to a stream of `{V}`",
+    label = "a sink must implement `Sink<{V}>` and `Unpin`",
+    note = "a sink that is not `Unpin` is attached as `Box::pin(sink)`",
+    note = "a `tokio::sync::mpsc::Sender` is no `Sink`: attach `tokio_util::sync::PollSender::new(sender)`"
+)]
+pub trait Attachable<V>: Sink<V> + Unpin {}
+
+impl<V, S: Sink<V> + Unpin + ?Sized> Attachable<V> for S {}
 
 /// What happens to an item whose sink is not ready and whose queue is full.
 ///

@@ -1,0 +1,227 @@
+//! The settings of a [`Demux`], made before it is polled.
+
+use core::hash::BuildHasher;
+
+use futures_core::Stream;
+
+use crate::demux::{Demux, ErrorOf, KeyOf, SinkOf};
+use crate::hooks::{Callbacks, Discarded, Hooks, Recipient};
+use crate::hub::Hub;
+use crate::order::{Attachable, IntoOrder, Overflow};
+
+/// Settings, before the first poll.
+impl<St, F, O, H, B> Demux<St, F, O, H, B>
+where
+    St: Stream,
+    O: Stream,
+    O::Item: IntoOrder,
+{
+    /// How much one call of `poll` may do before it lets other tasks run: items read, orders applied,
+    /// items moved out of a queue, woken sinks looked after and flushes, each counting one. 128 unless
+    /// set.
+    ///
+    /// # Panics
+    ///
+    /// If `items` is 0.
+    #[track_caller]
+    pub fn budget(mut self, items: usize) -> Self {
+        assert!(items > 0, "a budget of 0 items would never route one");
+        self.budget = items;
+        self
+    }
+
+    /// How many items may wait for a sink, unless its [`Attach`](crate::Attach::buffer) says
+    /// otherwise. 0 unless set.
+    pub fn buffer(mut self, items: usize) -> Self {
+        self.hub.buffer = items;
+        self
+    }
+
+    /// What happens when that many wait, unless the [`Attach`](crate::Attach::overflow) says
+    /// otherwise. [`Overflow::Wait`] unless set.
+    pub fn overflow(mut self, overflow: Overflow) -> Self {
+        self.hub.overflow = overflow;
+        self
+    }
+
+    /// How many further items are read from a busy input before a sink that took one is flushed.
+    /// 16,384 unless set. When the input has nothing ready, sinks are flushed at once, whatever this
+    /// says.
+    ///
+    /// Few items let a sink's last item wait less while others are busy; many let more items share a
+    /// flush. With many more busy keys than this, nearly every item has a flush of its own.
+    ///
+    /// # Panics
+    ///
+    /// If `items` is 0.
+    #[track_caller]
+    pub fn flush_every(mut self, items: usize) -> Self {
+        assert!(items > 0, "flushing every 0 items would leave no item to flush");
+        self.hub.flushes.set_every(items);
+        self
+    }
+
+    /// A key may have many sinks: an attachment joins those that are there instead of replacing them.
+    /// Each gets its own clone of an item, the last one the item itself.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{StreamExt, channel::mpsc, executor::block_on, stream};
+    /// use stream_demux::DemuxStreamExt;
+    ///
+    /// let (left, left_out) = mpsc::unbounded();
+    /// let (right, right_out) = mpsc::unbounded();
+    /// let orders = stream::iter([("news", left), ("news", right)]);
+    /// let totals = block_on(stream::iter(["hello"]).demux_by(|_| "news", orders).multicast());
+    ///
+    /// assert_eq!(block_on(left_out.collect::<Vec<_>>()), ["hello"]);
+    /// assert_eq!(block_on(right_out.collect::<Vec<_>>()), ["hello"]);
+    /// assert_eq!((totals.received, totals.copies, totals.delivered), (1, 1, 2));
+    /// ```
+    pub fn multicast(mut self) -> Self
+    where
+        St::Item: Clone,
+    {
+        self.hub.clone = Some(St::Item::clone);
+        self
+    }
+
+    /// Looks keys up with another hasher. For keys that are chosen by strangers, use
+    /// `std::hash::RandomState::new()`.
+    ///
+    /// # Panics
+    ///
+    /// If something is attached.
+    #[track_caller]
+    pub fn with_hasher<B2: BuildHasher>(self, hasher: B2) -> Demux<St, F, O, H, B2> {
+        assert!(
+            self.hub.table.is_vacant(),
+            "the hasher cannot be changed once something is attached"
+        );
+        self.map_hub(|hub| hub.with_hasher(hasher))
+    }
+
+    fn map_hub<H2, B2>(
+        self,
+        change: impl FnOnce(
+            Hub<KeyOf<O>, SinkOf<O>, St::Item, H, B>,
+        ) -> Hub<KeyOf<O>, SinkOf<O>, St::Item, H2, B2>,
+    ) -> Demux<St, F, O, H2, B2> {
+        let Self { hub, input, orders, key, budget, turns, inbox, stage } = self;
+        let hub = change(hub);
+        Demux { hub, input, orders, key, budget, turns, inbox, stage }
+    }
+}
+
+/// One value that hears everything.
+impl<St, F, O, B> Demux<St, F, O, Callbacks, B>
+where
+    St: Stream,
+    O: Stream,
+    O::Item: IntoOrder,
+{
+    /// Tells `hooks`, or `&mut hooks`, what happens. For an error handler alone, or the like, a
+    /// closure will do: [`on_error`](Self::on_error) and its neighbours. It is one or the other.
+    pub fn hooks<H>(self, hooks: H) -> Demux<St, F, O, H, B>
+    where
+        SinkOf<O>: Attachable<St::Item>,
+        H: Hooks<KeyOf<O>, St::Item, ErrorOf<O, St::Item>>,
+    {
+        self.map_hub(|hub| hub.with_hooks(|_| hooks))
+    }
+}
+
+/// Closures for what people ask for most. A second one of a kind takes the place of the first.
+impl<St, F, O, E, U, D, A, B> Demux<St, F, O, Callbacks<E, U, D, A>, B>
+where
+    St: Stream,
+    O: Stream,
+    O::Item: IntoOrder,
+{
+    /// Called when a sink has failed and was dropped. Everything else goes on.
+    pub fn on_error<C>(self, on_error: C) -> Demux<St, F, O, Callbacks<C, U, D, A>, B>
+    where
+        SinkOf<O>: Attachable<St::Item>,
+        C: FnMut(Recipient<'_, KeyOf<O>>, ErrorOf<O, St::Item>),
+    {
+        self.map_hub(|hub| {
+            hub.with_hooks(|hooks| {
+                let Callbacks { on_error: _, on_unmatched, on_discarded, admit } = hooks;
+                Callbacks { on_error, on_unmatched, on_discarded, admit }
+            })
+        })
+    }
+
+    /// Called with each item that nobody wants.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{executor::block_on, sink, stream};
+    /// use stream_demux::DemuxStreamExt;
+    ///
+    /// let mut strays = Vec::new();
+    /// let orders = stream::iter([(1, sink::drain())]);
+    /// block_on(stream::iter([1, 2, 3]).demux_by(|&n| n, orders).on_unmatched(|n| strays.push(n)));
+    /// assert_eq!(strays, [2, 3]);
+    /// ```
+    pub fn on_unmatched<C>(self, on_unmatched: C) -> Demux<St, F, O, Callbacks<E, C, D, A>, B>
+    where
+        C: FnMut(St::Item),
+    {
+        self.map_hub(|hub| {
+            hub.with_hooks(|hooks| {
+                let Callbacks { on_error, on_unmatched: _, on_discarded, admit } = hooks;
+                Callbacks { on_error, on_unmatched, on_discarded, admit }
+            })
+        })
+    }
+
+    /// Called with each item that an attachment does not get, and the reason.
+    pub fn on_discarded<C>(self, on_discarded: C) -> Demux<St, F, O, Callbacks<E, U, C, A>, B>
+    where
+        C: FnMut(Recipient<'_, KeyOf<O>>, St::Item, Discarded),
+    {
+        self.map_hub(|hub| {
+            hub.with_hooks(|hooks| {
+                let Callbacks { on_error, on_unmatched, on_discarded: _, admit } = hooks;
+                Callbacks { on_error, on_unmatched, on_discarded, admit }
+            })
+        })
+    }
+
+    /// Asked, once for each item and recipient, whether the one may have the other; if not, the item
+    /// is discarded. A rate limit for each key is `|to, _| limiter.check_key(to.key).is_ok()` with the
+    /// `governor` crate.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{executor::block_on, sink, stream};
+    /// use stream_demux::{DemuxStreamExt, Discarded};
+    ///
+    /// let (mut asked, mut refused) = (0, 0);
+    /// let orders = stream::iter([("a", sink::drain())]);
+    /// let demux = stream::iter(0..10)
+    ///     .demux_by(|_| "a", orders)
+    ///     .admit(|_to, _item| { asked += 1; asked <= 4 })
+    ///     .on_discarded(|_to, _item, why| {
+    ///         assert_eq!(why, Discarded::NotAdmitted);
+    ///         refused += 1;
+    ///     });
+    /// assert_eq!(block_on(demux).delivered, 4);
+    /// assert_eq!(refused, 6);
+    /// ```
+    pub fn admit<C>(self, admit: C) -> Demux<St, F, O, Callbacks<E, U, D, C>, B>
+    where
+        C: FnMut(Recipient<'_, KeyOf<O>>, &St::Item) -> bool,
+    {
+        self.map_hub(|hub| {
+            hub.with_hooks(|hooks| {
+                let Callbacks { on_error, on_unmatched, on_discarded, admit: _ } = hooks;
+                Callbacks { on_error, on_unmatched, on_discarded, admit }
+            })
+        })
+    }
+}
