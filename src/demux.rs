@@ -140,8 +140,8 @@ where
         self.hub.table.find(key).is_some()
     }
 
-    /// Whom the input is waiting for: the attachment of which [`Hooks::blocked`] was said last, unless
-    /// [`Hooks::unblocked`] was said since.
+    /// Whom the input is waiting for: the attachment of which [`Hooks::blocked`](crate::Hooks::blocked) was said last, unless
+    /// [`Hooks::unblocked`](crate::Hooks::unblocked) was said since.
     pub fn blocked_on(&self) -> Option<Recipient<'_, KeyOf<O>>> {
         self.hub.said.map(|slot| self.hub.table[slot].recipient())
     }
