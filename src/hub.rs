@@ -77,42 +77,25 @@ impl<K, S, V, H, B> Hub<K, S, V, H, B> {
         }
     }
 
-    /// The same with other hooks.
-    pub(crate) fn with_hooks<H2>(self, change: impl FnOnce(H) -> H2) -> Hub<K, S, V, H2, B> {
-        let Self {
-            ready,
-            table,
-            flushes,
-            hooks,
-            totals,
-            held,
-            said,
-            clone,
-            buffer,
-            overflow,
-            told,
-        } = self;
-        let hooks = change(hooks);
-        Hub { ready, table, flushes, hooks, totals, held, said, clone, buffer, overflow, told }
-    }
-
-    /// The same with another hasher; the table must be vacant.
-    pub(crate) fn with_hasher<B2>(self, hasher: B2) -> Hub<K, S, V, H, B2> {
-        let Self {
-            ready,
-            table,
-            flushes,
-            hooks,
-            totals,
-            held,
-            said,
-            clone,
-            buffer,
-            overflow,
-            told,
-        } = self;
-        let table = table.with_hasher(hasher);
-        Hub { ready, table, flushes, hooks, totals, held, said, clone, buffer, overflow, told }
+    /// The same with other hooks, or another table.
+    pub(crate) fn refit<H2, B2>(
+        self,
+        hooks: impl FnOnce(H) -> H2,
+        table: impl FnOnce(Table<K, S, V, B>) -> Table<K, S, V, B2>,
+    ) -> Hub<K, S, V, H2, B2> {
+        Hub {
+            ready: self.ready,
+            table: table(self.table),
+            flushes: self.flushes,
+            hooks: hooks(self.hooks),
+            totals: self.totals,
+            held: self.held,
+            said: self.said,
+            clone: self.clone,
+            buffer: self.buffer,
+            overflow: self.overflow,
+            told: self.told,
+        }
     }
 
     /// The input is over.

@@ -6,8 +6,10 @@ use futures_core::Stream;
 
 use crate::demux::{Demux, ErrorOf, KeyOf, SinkOf};
 use crate::hooks::{Callbacks, Discarded, Hooks, Recipient};
-use crate::hub::Hub;
 use crate::order::{Attachable, IntoOrder, Overflow};
+use crate::table::Table;
+
+type TableOf<St, O, B> = Table<KeyOf<O>, SinkOf<O>, <St as Stream>::Item, B>;
 
 /// Settings, before the first poll.
 impl<St, F, O, H, B> Demux<St, F, O, H, B>
@@ -99,17 +101,17 @@ where
             self.hub.table.is_vacant(),
             "the hasher cannot be changed once something is attached"
         );
-        self.map_hub(|hub| hub.with_hasher(hasher))
+        self.refit(|hooks| hooks, |table| table.with_hasher(hasher))
     }
 
-    fn map_hub<H2, B2>(
+    /// The same with other hooks, or another table.
+    fn refit<H2, B2>(
         self,
-        change: impl FnOnce(
-            Hub<KeyOf<O>, SinkOf<O>, St::Item, H, B>,
-        ) -> Hub<KeyOf<O>, SinkOf<O>, St::Item, H2, B2>,
+        hooks: impl FnOnce(H) -> H2,
+        table: impl FnOnce(TableOf<St, O, B>) -> TableOf<St, O, B2>,
     ) -> Demux<St, F, O, H2, B2> {
         let Self { hub, input, orders, key, budget, turns, inbox, stage } = self;
-        let hub = change(hub);
+        let hub = hub.refit(hooks, table);
         Demux { hub, input, orders, key, budget, turns, inbox, stage }
     }
 }
@@ -128,7 +130,7 @@ where
         SinkOf<O>: Attachable<St::Item>,
         H: Hooks<KeyOf<O>, St::Item, ErrorOf<O, St::Item>>,
     {
-        self.map_hub(|hub| hub.with_hooks(|_| hooks))
+        self.refit(|_| hooks, |table| table)
     }
 }
 
@@ -145,12 +147,11 @@ where
         SinkOf<O>: Attachable<St::Item>,
         C: FnMut(Recipient<'_, KeyOf<O>>, ErrorOf<O, St::Item>),
     {
-        self.map_hub(|hub| {
-            hub.with_hooks(|hooks| {
-                let Callbacks { on_error: _, on_unmatched, on_discarded, admit } = hooks;
-                Callbacks { on_error, on_unmatched, on_discarded, admit }
-            })
-        })
+        let change = |hooks| {
+            let Callbacks { on_error: _, on_unmatched, on_discarded, admit } = hooks;
+            Callbacks { on_error, on_unmatched, on_discarded, admit }
+        };
+        self.refit(change, |table| table)
     }
 
     /// Called with each item that nobody wants.
@@ -170,12 +171,11 @@ where
     where
         C: FnMut(St::Item),
     {
-        self.map_hub(|hub| {
-            hub.with_hooks(|hooks| {
-                let Callbacks { on_error, on_unmatched: _, on_discarded, admit } = hooks;
-                Callbacks { on_error, on_unmatched, on_discarded, admit }
-            })
-        })
+        let change = |hooks| {
+            let Callbacks { on_error, on_unmatched: _, on_discarded, admit } = hooks;
+            Callbacks { on_error, on_unmatched, on_discarded, admit }
+        };
+        self.refit(change, |table| table)
     }
 
     /// Called with each item that an attachment does not get, and the reason.
@@ -183,12 +183,11 @@ where
     where
         C: FnMut(Recipient<'_, KeyOf<O>>, St::Item, Discarded),
     {
-        self.map_hub(|hub| {
-            hub.with_hooks(|hooks| {
-                let Callbacks { on_error, on_unmatched, on_discarded: _, admit } = hooks;
-                Callbacks { on_error, on_unmatched, on_discarded, admit }
-            })
-        })
+        let change = |hooks| {
+            let Callbacks { on_error, on_unmatched, on_discarded: _, admit } = hooks;
+            Callbacks { on_error, on_unmatched, on_discarded, admit }
+        };
+        self.refit(change, |table| table)
     }
 
     /// Asked, once for each item and recipient, whether the one may have the other; if not, the item
@@ -217,11 +216,10 @@ where
     where
         C: FnMut(Recipient<'_, KeyOf<O>>, &St::Item) -> bool,
     {
-        self.map_hub(|hub| {
-            hub.with_hooks(|hooks| {
-                let Callbacks { on_error, on_unmatched, on_discarded, admit: _ } = hooks;
-                Callbacks { on_error, on_unmatched, on_discarded, admit }
-            })
-        })
+        let change = |hooks| {
+            let Callbacks { on_error, on_unmatched, on_discarded, admit: _ } = hooks;
+            Callbacks { on_error, on_unmatched, on_discarded, admit }
+        };
+        self.refit(change, |table| table)
     }
 }
