@@ -113,9 +113,12 @@ impl<K, S, V, H, B> Hub<K, S, V, H, B> {
         self.told.is_some() && self.table.is_vacant()
     }
 
-    /// Must the input not be read now? Then the sink it waits for has not been heard of since.
+    /// Must the input not be read now? Then the sink it waits for is not ready, and has no room.
     pub(crate) fn is_blocked(&self) -> bool {
-        self.said.is_some_and(|slot| self.table[slot].is_parked())
+        self.said.is_some_and(|slot| {
+            let tenant = &self.table[slot];
+            tenant.is_parked() && !tenant.has_room()
+        })
     }
 
     /// Frees everything but the hooks.

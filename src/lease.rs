@@ -30,12 +30,15 @@ pub(crate) enum Wish {
 #[derive(Debug)]
 pub(crate) struct Claim {
     wish: AtomicU8,
-    slot: AtomicWaker,
+    /// One for each wish that changes something, as firing one uses it up.
+    detach: AtomicWaker,
+    evict: AtomicWaker,
 }
 
 impl Claim {
     fn new() -> Self {
-        Self { wish: AtomicU8::new(Wish::Stay as u8), slot: AtomicWaker::new() }
+        let wish = AtomicU8::new(Wish::Stay as u8);
+        Self { wish, detach: AtomicWaker::new(), evict: AtomicWaker::new() }
     }
 
     /// What is wished now.
@@ -50,13 +53,18 @@ impl Claim {
 
     /// Says which waker a later wish shall fire. Look for a wish after this, not before.
     pub(crate) fn register(&self, slot: &Waker) {
-        self.slot.register(slot);
+        self.detach.register(slot);
+        self.evict.register(slot);
     }
 
     fn make(&self, wish: Wish) {
         // Release pairs with the Acquire in `wish`.
         self.wish.fetch_max(wish as u8, Ordering::Release);
-        self.slot.wake();
+        match wish {
+            Wish::Stay => {}
+            Wish::Detach => self.detach.wake(),
+            Wish::Evict => self.evict.wake(),
+        }
     }
 }
 

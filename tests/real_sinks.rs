@@ -9,23 +9,22 @@ use std::cell::RefCell;
 use std::convert::Infallible;
 use std::fmt::{Debug, Display};
 use std::future::Future;
-use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 
 use common::{Log, Op, Task, scripted_sink, scripted_stream};
 use futures::channel::mpsc;
-use futures::future::{self, Either, FusedFuture};
+use futures::future::{self, Either};
 use futures::{FutureExt, Sink, SinkExt, Stream, StreamExt, executor, sink, stream};
 use stream_demux::{
     Attach, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Overflow, Recipient, Totals,
 };
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc as tokio_mpsc;
@@ -544,11 +543,13 @@ fn tcp_client_that_reads_nothing_loses_its_own_lines_and_nobody_elses() {
         let input = long_lines(1, 500).chain(rest).chain(hang_up);
         let discarded = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&discarded);
-        let demux = pin!(input).demux_by(|item| item.0, orders).on_discarded(|to, _, _| {
-            assert_eq!(*to.key, 1);
-            counter.fetch_add(1, SeqCst);
-        });
-        let totals = demux.await;
+        let totals = input
+            .demux_by(|item| item.0, orders)
+            .on_discarded(|to, _, _| {
+                assert_eq!(*to.key, 1);
+                counter.fetch_add(1, SeqCst);
+            })
+            .await;
         let expected: Vec<_> = (0..100).map(|n| n.to_string()).collect();
         assert_eq!(reader.await.unwrap(), expected);
         assert!(totals.discarded > 2 && totals.discarded == discarded.load(SeqCst) as u64);
@@ -562,8 +563,7 @@ fn tcp_client_that_resets_its_connection_fails_alone() {
     current_thread().block_on(async {
         let (gone, gone_client) = connection().await;
         let (stays, stays_client) = connection().await;
-        let reset = socket_reset(gone_client);
-        reset.await;
+        let gone = reset(gone, gone_client).await;
         let orders = stream::iter([(1, keyed(gone)), (2, keyed(stays))]);
         let reader = tokio::spawn(read_lines(stays_client));
         let input = long_lines(1, 500).chain(stream::iter([(2, "after".to_owned())]));
@@ -576,16 +576,403 @@ fn tcp_client_that_resets_its_connection_fails_alone() {
     });
 }
 
-/// Ends a connection with data unread, which resets it.
-async fn socket_reset(client: TcpStream) {
-    client.writable().await.unwrap();
-    let client = client.into_std().unwrap();
-    let linger = tokio_linger(&client);
-    assert!(linger.is_ok());
+/// Lets the client end the connection with something unread, which resets it.
+async fn reset(mut ours: TcpStream, client: TcpStream) -> TcpStream {
+    ours.write_all(b"unread\n").await.unwrap();
+    client.readable().await.unwrap();
     drop(client);
+    ours
 }
 
-fn tokio_linger(client: &std::net::TcpStream) -> io::Result<()> {
-    let _ = client;
-    Ok(())
+// `sink_map_err`, which panics when it is polled after an error
+
+#[test]
+fn sink_map_err_is_not_touched_after_its_first_error() {
+    for op in [Op::Ready, Op::Send, Op::Flush, Op::Close] {
+        let (sink, handle) = scripted_sink("a");
+        handle.fail_quietly(op);
+        let mut errors = Vec::new();
+        let orders = stream::iter([(1, sink.sink_map_err(|error| error.0))]);
+        let (input, feed) = scripted_stream("input");
+        let mut task =
+            Task::new(input.demux_by(tens, orders).on_error(|to, e| errors.push((*to.key, e))));
+        feed.extend([11, 12]);
+        assert!(task.run().is_pending());
+        feed.push(13);
+        feed.end();
+        let Poll::Ready(totals) = task.run() else { panic!("it does not end") };
+        drop(task);
+        assert_eq!(errors, [(1, op.name())]);
+        assert_settled(totals);
+    }
+}
+
+#[test]
+fn sink_map_err_of_a_sender_with_a_dead_receiver_fails_once() {
+    let (sink, receiver) = mpsc::channel(8);
+    drop(receiver);
+    let mut errors = Vec::new();
+    let orders = stream::iter([Attach::new(1, sink.sink_map_err(|_| "gone")).buffer(8)]);
+    let demux = stream::iter([11, 12, 13]).demux_by(tens, orders).on_error(|_, e| errors.push(e));
+    let totals = executor::block_on(demux);
+    assert_eq!(errors, ["gone"]);
+    assert_eq!((totals.discarded, totals.unmatched, totals.lost), (1, 2, 0));
+}
+
+// tokio's cooperative budget
+
+/// A tokio receiver as a stream; counts its polls.
+struct Receiving<T>(tokio_mpsc::Receiver<T>, Arc<AtomicUsize>);
+
+impl<T> Stream for Receiving<T> {
+    type Item = T;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        self.1.fetch_add(1, SeqCst);
+        self.0.poll_recv(cx)
+    }
+}
+
+/// A sink that counts how often it is asked whether it is ready.
+struct Asked<S>(S, Arc<AtomicUsize>);
+
+impl<S: Unpin> Asked<S> {
+    fn inner(self: Pin<&mut Self>) -> Pin<&mut S> {
+        Pin::new(&mut self.get_mut().0)
+    }
+}
+
+impl<V, S: Sink<V> + Unpin> Sink<V> for Asked<S> {
+    type Error = S::Error;
+
+    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.1.fetch_add(1, SeqCst);
+        self.inner().poll_ready(cx)
+    }
+    fn start_send(self: Pin<&mut Self>, item: V) -> Result<(), S::Error> {
+        self.inner().start_send(item)
+    }
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner().poll_flush(cx)
+    }
+    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner().poll_close(cx)
+    }
+}
+
+/// What tokio grants a task before its resources answer Pending.
+const COOP: usize = 128;
+
+/// Runs a demux as a task beside one that is always awake. The demux's turns, and the other's.
+async fn beside_a_busy_task<F>(demux: F) -> (F::Output, usize, usize)
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    let done = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&done);
+    let busy = tokio::spawn(async move {
+        let mut turns = 0;
+        future::poll_fn(|cx| {
+            turns += 1;
+            if seen.load(SeqCst) == 1 {
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+        turns
+    });
+    let demux = tokio::spawn(async move {
+        let mut demux = pin!(demux);
+        let mut turns = 0;
+        let output = future::poll_fn(|cx| {
+            turns += 1;
+            demux.as_mut().poll(cx)
+        })
+        .await;
+        done.store(1, SeqCst);
+        (output, turns)
+    });
+    let (output, turns) = demux.await.unwrap();
+    (output, turns, busy.await.unwrap())
+}
+
+#[test]
+fn spent_coop_budget_neither_spins_nor_starves() {
+    const ITEMS: u32 = 1_000;
+    let (items, input) = tokio_mpsc::channel(ITEMS as usize);
+    let (sink, mut received) = tokio_mpsc::channel(ITEMS as usize);
+    (0..ITEMS).for_each(|n| items.try_send(n).unwrap());
+    drop(items);
+    let (read, asked) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+    let orders = stream::iter([((), Asked(PollSender::new(sink), Arc::clone(&asked)))]);
+    let demux =
+        Receiving(input, Arc::clone(&read)).demux_by(|_| (), orders).budget(100 * ITEMS as usize);
+
+    let (totals, turns, others) = current_thread().block_on(beside_a_busy_task(demux));
+    assert_eq!(totals.delivered, u64::from(ITEMS));
+    assert_settled(totals);
+    let all: Vec<_> = std::iter::from_fn(|| received.try_recv().ok()).collect();
+    assert_eq!(all, (0..ITEMS).collect::<Vec<_>>());
+
+    let items = ITEMS as usize;
+    assert!(turns > 2 * items / COOP, "each item takes two of the {COOP}: {turns} turns");
+    assert!(turns <= 2 * items / COOP + 8, "each turn uses all of the {COOP}: {turns} turns");
+    assert!(others + 1 >= turns, "{turns} turns, but {others} of the other task");
+    let (read, asked) = (read.load(SeqCst), asked.load(SeqCst));
+    assert!(read <= items + turns, "at most one idle poll a turn: {read} polls, {turns} turns");
+    assert!(asked <= items + turns, "at most one idle poll a turn: {asked} polls, {turns} turns");
+}
+
+/// The budget that the many have used up is nobody's fault.
+#[test]
+fn spent_coop_budget_of_many_sinks_reaches_all_of_them() {
+    const SINKS: u32 = 300;
+    let asked = Arc::<AtomicUsize>::default();
+    let (mut sinks, mut outs) = (Vec::new(), Vec::new());
+    for key in 0..SINKS {
+        let (sink, out) = tokio_mpsc::channel(1);
+        let sink = Asked(PollSender::new(sink), Arc::clone(&asked));
+        sinks.push(Attach::new(key, sink).buffer(4));
+        outs.push(out);
+    }
+    let input = stream::iter((0..SINKS).chain(0..SINKS).chain(0..SINKS));
+    let readers = outs.into_iter().map(|mut out| async move {
+        let mut count = 0;
+        while out.recv().await.is_some() {
+            count += 1;
+        }
+        count
+    });
+    let runtime = current_thread();
+    let counts = runtime.block_on(async {
+        let readers: Vec<_> = readers.map(tokio::spawn).collect();
+        let demux = input.demux_by(|&n| n, stream::iter(sinks)).budget(100_000);
+        let (totals, turns, _) = beside_a_busy_task(demux).await;
+        assert_eq!(totals.delivered, 3 * u64::from(SINKS));
+        assert_settled(totals);
+        let asked = asked.load(SeqCst);
+        let bound = (3 + turns) * SINKS as usize;
+        assert!(asked <= bound, "{asked} polls in {turns} turns");
+        future::join_all(readers).await
+    });
+    assert!(counts.into_iter().all(|count| count.unwrap() == 3));
+}
+
+// Kinds of sinks
+
+#[test]
+fn sinks_of_many_kinds_share_one_demux() {
+    let (futures_sink, futures_out) = mpsc::channel(10);
+    let (unbounded, unbounded_out) = mpsc::unbounded();
+    let (tokio_sink, mut tokio_out) = tokio_mpsc::channel(10);
+    let (flume_sink, flume_out) = flume::unbounded();
+    let collected = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let unfold = sink::unfold(Arc::clone(&collected), |all, n| async move {
+        all.lock().unwrap().push(n);
+        Ok::<_, Infallible>(all)
+    });
+    let orders = stream::iter([
+        (0, boxed(futures_sink)),
+        (1, boxed(unbounded)),
+        (2, boxed(PollSender::new(tokio_sink))),
+        (3, boxed(flume_sink.into_sink())),
+        (4, boxed(unfold)),
+        (5, boxed(sink::drain())),
+        (6, boxed(Vec::new())),
+        (7, boxed(sink::unfold((), |(), _| future::err::<(), _>("broken")))),
+    ]);
+    let mut errors = Vec::new();
+    let demux =
+        stream::iter(0..80).demux_by(tens, orders).on_error(|to, e| errors.push((*to.key, e)));
+    let totals = executor::block_on(demux);
+    assert_eq!(errors, [(7, "\"broken\"".to_owned())]);
+    assert_eq!(executor::block_on(futures_out.collect::<Vec<_>>()), (0..10).collect::<Vec<_>>());
+    assert_eq!(executor::block_on(unbounded_out.collect::<Vec<_>>()), (10..20).collect::<Vec<_>>());
+    let of_tokio: Vec<_> = std::iter::from_fn(|| tokio_out.try_recv().ok()).collect();
+    assert_eq!(of_tokio, (20..30).collect::<Vec<_>>());
+    assert_eq!(flume_out.drain().collect::<Vec<_>>(), (30..40).collect::<Vec<_>>());
+    assert_eq!(*collected.lock().unwrap(), (40..50).collect::<Vec<_>>());
+    assert_settled(totals);
+}
+
+// Executors
+
+#[test]
+fn sinks_that_are_not_send_run_on_a_local_set() {
+    let received = Rc::new(RefCell::new(Vec::new()));
+    let sink = sink::unfold(Rc::clone(&received), |received, n| async move {
+        tokio::task::yield_now().await;
+        received.borrow_mut().push(n);
+        Ok::<_, Infallible>(received)
+    });
+    let (feed, input) = mpsc::channel(1);
+    let demux = input.demux_by(tens, stream::iter([(1, Box::pin(sink))]));
+    let tasks = LocalSet::new();
+    let totals = tasks.block_on(&current_thread(), async move {
+        let demux = tokio::task::spawn_local(demux);
+        let mut feed = feed;
+        feed.send_all(&mut stream::iter(10..20).map(Ok)).await.unwrap();
+        drop(feed);
+        demux.await.unwrap()
+    });
+    assert_eq!(*received.borrow(), (10..20).collect::<Vec<_>>());
+    assert_settled(totals);
+}
+
+#[test]
+fn workers_of_a_multi_thread_runtime_share_the_load() {
+    const EACH: u32 = 1_000;
+    let runtime = Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    let totals = runtime.block_on(async {
+        let (items, input) = mpsc::channel(8);
+        let (orders, orders_in) = mpsc::unbounded();
+        let mut readers = Vec::new();
+        for key in 0..4 {
+            let (sink, out) = tokio_mpsc::channel(4);
+            orders.unbounded_send((key, PollSender::new(sink))).unwrap();
+            readers.push(tokio::spawn(Receiving(out, Arc::default()).collect::<Vec<_>>()));
+        }
+        let demux = tokio::spawn(input.demux_by(|item: &(u32, u32)| item.0, orders_in));
+        for key in 0..4 {
+            let mut items = items.clone();
+            tokio::spawn(async move {
+                for n in 0..EACH {
+                    items.send((key, n)).await.unwrap();
+                }
+            });
+        }
+        drop(items);
+        for (key, reader) in (0..4).zip(readers) {
+            assert_eq!(reader.await.unwrap(), (0..EACH).map(|n| (key, n)).collect::<Vec<_>>());
+        }
+        demux.await.unwrap()
+    });
+    assert_eq!(totals.delivered, 4 * u64::from(EACH));
+    assert_settled(totals);
+}
+
+#[test]
+fn block_on_with_threads_at_both_ends_needs_no_runtime() {
+    let (mut items, input) = mpsc::channel(1);
+    let (sink, received) = mpsc::channel(1);
+    let demux = input.demux_by(|_: &u32| (), stream::iter([((), sink)]));
+    let feeding = thread::spawn(move || {
+        for n in 0..1_000 {
+            executor::block_on(items.send(n)).unwrap();
+        }
+    });
+    let reading = thread::spawn(move || executor::block_on(received.collect::<Vec<_>>()));
+    assert_eq!(executor::block_on(demux).delivered, 1_000);
+    feeding.join().unwrap();
+    assert_eq!(reading.join().unwrap(), (0..1_000).collect::<Vec<_>>());
+}
+
+/// Begun in one runtime, woken and finished in another.
+#[test]
+fn demux_moves_from_one_runtime_to_another() {
+    let (items, input) = mpsc::unbounded();
+    let (sink, received) = mpsc::unbounded();
+    let mut demux = input.demux_by(tens, stream::iter([(1, sink)]));
+    current_thread().block_on(async {
+        items.unbounded_send(11).unwrap();
+        assert!((&mut demux).now_or_never().is_none());
+        let raced = future::select(&mut demux, tokio::task::spawn(future::ready(()))).await;
+        assert!(matches!(raced, Either::Right(_)));
+    });
+    let totals = current_thread().block_on(async {
+        let demux = tokio::spawn(demux);
+        tokio::task::yield_now().await;
+        items.unbounded_send(12).unwrap();
+        drop(items);
+        demux.await.unwrap()
+    });
+    assert_eq!(executor::block_on(received.collect::<Vec<_>>()), [11, 12]);
+    assert_settled(totals);
+}
+
+// Cancel safety
+
+type Running = Pin<Box<dyn Future<Output = Totals> + Send>>;
+type Outs = [mpsc::Receiver<u32>; 3];
+
+/// A demux with something of everything: a sink that takes one item at a time, one with a queue, one
+/// that is limited, and items that nobody wants.
+fn eventful(log: &Log) -> (Running, Outs) {
+    let (slow, slow_out) = mpsc::channel(0);
+    let (queued, queued_out) = mpsc::channel(0);
+    let (limited, limited_out) = mpsc::channel(9);
+    let orders = stream::iter([
+        Attach::new(1, slow),
+        Attach::new(2, queued).buffer(3),
+        Attach::new(3, limited).limit(2),
+    ]);
+    let input = stream::iter([11, 21, 12, 31, 22, 32, 41, 33, 23, 13, 24, 25, 14, 26]);
+    let demux = input.demux_by(tens, orders).budget(3).hooks(Told(log.clone()));
+    (Box::pin(demux), [slow_out, queued_out, limited_out])
+}
+
+/// Takes one item from each, if there is one, and writes it down.
+fn read_on(outs: &mut Outs, log: &Log) {
+    for n in outs.iter_mut().filter_map(next) {
+        log.push(format!("read {n}"));
+    }
+}
+
+/// What the eventful demux comes to, however it is polled.
+fn assert_eventful(totals: Totals, log: &[String]) {
+    assert_settled(totals);
+    assert_eq!((totals.received, totals.delivered, totals.unmatched), (14, 12, 2));
+    for (key, expected) in [(1, vec![11, 12, 13, 14]), (2, (21..=26).collect()), (3, vec![31, 32])]
+    {
+        let read = log.iter().filter_map(|line| line.strip_prefix("read ")?.parse::<u32>().ok());
+        assert_eq!(read.filter(|n| n / 10 == key).collect::<Vec<_>>(), expected);
+    }
+}
+
+#[test]
+fn losing_every_race_changes_nothing() {
+    let log = Log::new();
+    let (mut demux, mut outs) = eventful(&log);
+    let undisturbed = executor::block_on(async {
+        loop {
+            if let Poll::Ready(totals) = futures::poll!(&mut demux) {
+                break totals;
+            }
+            read_on(&mut outs, &log);
+        }
+    });
+    read_on(&mut outs, &log);
+    let undisturbed_log = log.take();
+    assert_eventful(undisturbed, &undisturbed_log);
+
+    let (mut demux, mut outs) = eventful(&log);
+    let raced = executor::block_on(async {
+        loop {
+            match future::select(&mut demux, future::ready(())).await {
+                Either::Left((totals, _)) => break totals,
+                Either::Right(_) => read_on(&mut outs, &log),
+            }
+        }
+    });
+    read_on(&mut outs, &log);
+    assert_eq!((raced, log.take()), (undisturbed, undisturbed_log));
+}
+
+/// It may or may not win the race against a deadline that has passed: that changes nothing either.
+#[test]
+fn timeouts_that_have_passed_change_nothing() {
+    let log = Log::new();
+    let (mut demux, mut outs) = eventful(&log);
+    let totals = current_thread().block_on(async {
+        loop {
+            match tokio::time::timeout(Duration::ZERO, &mut demux).await {
+                Ok(totals) => break totals,
+                Err(_) => read_on(&mut outs, &log),
+            }
+        }
+    });
+    read_on(&mut outs, &log);
+    assert_eventful(totals, &log.lines());
 }
