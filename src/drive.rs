@@ -25,8 +25,10 @@ where
     pub(crate) fn serve(&mut self, share: &mut usize) {
         while *share > 0 {
             let Some(woken) = self.ready.pop() else { return };
-            *share -= 1;
+            let left = *share - 1;
             self.service(woken, share);
+            // The first item of a queue is in the price: otherwise a budget of 1 would never drain one.
+            *share = left.min(*share);
         }
     }
 
