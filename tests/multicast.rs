@@ -1,0 +1,1055 @@
+//! `multicast()` (attachment rules): a key with many sinks. Each gets its own clone of an item, the last
+//! one the original; a member that waits holds the item back from all; members may come, leave, fail
+//! and be evicted meanwhile. Every item and copy has one fate (guarantee 3).
+//!
+//! Items know whether they are clones: item 7 shows as `7`, a clone of it as `7'`.
+
+mod common;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::task::Poll;
+
+use common::{
+    Log, Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task, scripted_sink,
+    scripted_stream,
+};
+use stream_demux::{
+    Attach, ByValue, Demux, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Overflow,
+    Recipient, Totals,
+};
+
+/// An item that knows how often it was cloned, and whether it is a clone itself.
+struct Note {
+    n: u32,
+    is_clone: bool,
+    clones: Arc<AtomicUsize>,
+}
+
+impl Clone for Note {
+    fn clone(&self) -> Self {
+        self.clones.fetch_add(1, SeqCst);
+        Self { n: self.n, is_clone: true, clones: Arc::clone(&self.clones) }
+    }
+}
+
+impl fmt::Debug for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.n, if self.is_clone { "'" } else { "" })
+    }
+}
+
+type Sink = ScriptedSink<Note>;
+type Orders = Order<u32, Sink>;
+type Split =
+    Demux<ScriptedStream<Note>, ByValue<fn(&Note) -> u32>, ScriptedStream<Orders>, Recorder>;
+
+/// Writes down every hook, by tag: here each sink has its own. `admit` is asked of `refuse`.
+struct Recorder {
+    log: Log,
+    refuse: fn(u64, u32) -> bool,
+}
+
+impl Hooks<u32, Note, common::Broken> for Recorder {
+    fn admit(&mut self, to: Recipient<'_, u32>, item: &Note) -> bool {
+        !(self.refuse)(to.tag, item.n)
+    }
+    fn detached(&mut self, to: Recipient<'_, u32>, why: Detached<common::Broken>) {
+        self.log.push(format!("detached {} {why:?}", to.tag));
+    }
+    fn unmatched(&mut self, item: Note) {
+        self.log.push(format!("unmatched {item:?}"));
+    }
+    fn discarded(&mut self, to: Recipient<'_, u32>, item: Note, why: Discarded) {
+        self.log.push(format!("discarded {item:?} of {} {why:?}", to.tag));
+    }
+    fn blocked(&mut self, on: Recipient<'_, u32>) {
+        self.log.push(format!("blocked {}", on.tag));
+    }
+    fn unblocked(&mut self, on: Recipient<'_, u32>) {
+        self.log.push(format!("unblocked {}", on.tag));
+    }
+}
+
+struct Rig {
+    task: Task<Split>,
+    input: StreamHandle<Note>,
+    orders: StreamHandle<Orders>,
+    log: Log,
+    clones: Arc<AtomicUsize>,
+}
+
+type Terms = Attach<u32, Sink>;
+
+impl Rig {
+    fn new() -> Self {
+        Self::refusing(|_, _| false)
+    }
+
+    /// `refuse` is given tag and item.
+    fn refusing(refuse: fn(u64, u32) -> bool) -> Self {
+        let (input, input_handle) = scripted_stream("input");
+        let (orders, orders_handle) = scripted_stream("orders");
+        let log = Log::new();
+        let key: fn(&Note) -> u32 = |note| note.n / 100;
+        let hooks = Recorder { log: log.clone(), refuse };
+        let demux = input.demux_by(key, orders).hooks(hooks).multicast();
+        Self {
+            task: Task::new(demux),
+            input: input_handle,
+            orders: orders_handle,
+            log,
+            clones: Arc::default(),
+        }
+    }
+
+    #[track_caller]
+    fn run(&mut self) -> Poll<Totals> {
+        let output = self.task.run();
+        self.check();
+        output
+    }
+
+    /// The account balances, and every clone that was made is in it.
+    #[track_caller]
+    fn check(&self) {
+        let t = self.totals();
+        assert_eq!(
+            t.received + t.copies,
+            t.unmatched + t.delivered + t.discarded + t.lost + t.queued
+        );
+        assert_eq!(t.copies, self.clones.load(SeqCst) as u64);
+    }
+
+    /// Runs until it sleeps, and tells what was logged meanwhile, but for the flushes.
+    #[track_caller]
+    fn lines(&mut self) -> Vec<String> {
+        assert!(self.run().is_pending());
+        self.take_log()
+    }
+
+    /// Nobody says whether the wait for a sink ends right before or right after the sends it was for:
+    /// here it always shows before them.
+    fn take_log(&self) -> Vec<String> {
+        let mut lines: Vec<String> = Vec::new();
+        for line in self.log.take().into_iter().filter(|line| !line.ends_with("flushed")) {
+            let sends = match line.starts_with("unblocked") {
+                true => lines.iter().rev().take_while(|line| line.contains(" sent ")).count(),
+                false => 0,
+            };
+            lines.insert(lines.len() - sends, line);
+        }
+        lines
+    }
+
+    #[track_caller]
+    fn feed(&mut self, items: impl IntoIterator<Item = u32>) -> Vec<String> {
+        let note = |n| Note { n, is_clone: false, clones: Arc::clone(&self.clones) };
+        let notes: Vec<_> = items.into_iter().map(note).collect();
+        self.input.extend(notes);
+        self.lines()
+    }
+
+    fn totals(&self) -> Totals {
+        self.task.get_ref().totals()
+    }
+
+    /// Attaches a sink under key 1, tagged and named `tag`, on the terms that `terms` adds.
+    #[track_caller]
+    fn join_on(&mut self, tag: u64, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<Note> {
+        let (sink, handle) = scripted_sink(tag);
+        handle.log_to(&self.log);
+        self.orders.push(terms(Attach::new(1, sink).tag(tag)).into());
+        assert!(self.run().is_pending());
+        handle
+    }
+
+    #[track_caller]
+    fn join(&mut self, tag: u64) -> SinkHandle<Note> {
+        self.join_on(tag, |attach| attach)
+    }
+
+    /// Members 1 to `count`, of which the `parked` ones are parked.
+    #[track_caller]
+    fn group(&mut self, count: u64, parked: &[u64]) -> Vec<SinkHandle<Note>> {
+        let members: Vec<_> = (1..=count).map(|tag| self.join(tag)).collect();
+        for &tag in parked {
+            members[tag as usize - 1].park();
+        }
+        members
+    }
+
+    fn blocked_on(&self) -> Option<u64> {
+        self.task.get_ref().blocked_on().map(|on| on.tag)
+    }
+}
+
+// Who gets what.
+
+#[test]
+fn each_member_gets_a_clone_and_the_last_the_original() {
+    for count in 1..=5 {
+        let mut rig = Rig::new();
+        rig.group(count, &[]);
+        let mut lines: Vec<_> = (1..count).map(|tag| format!("{tag} sent 101'")).collect();
+        lines.push(format!("{count} sent 101"));
+        assert_eq!(rig.feed([101]), lines);
+        let t = rig.totals();
+        assert_eq!((t.received, t.copies, t.delivered), (1, count - 1, count));
+    }
+}
+
+#[test]
+fn without_multicast_nothing_is_cloned_and_a_second_sink_replaces() {
+    let (input, items) = scripted_stream("input");
+    let (orders, told) = scripted_stream("orders");
+    let (first, second) = (scripted_sink(1), scripted_sink(2));
+    let mut task = Task::new(input.demux_by(|_: &Note| 1, orders));
+    told.extend([(1, first.0), (1, second.0)]);
+    let clones = Arc::<AtomicUsize>::default();
+    items.push(Note { n: 101, is_clone: false, clones: Arc::clone(&clones) });
+    assert!(task.run().is_pending());
+    assert_eq!((first.1.taken(), second.1.taken(), clones.load(SeqCst)), (0, 1, 0));
+    assert_eq!(task.get_ref().totals().copies, 0);
+}
+
+#[test]
+fn other_keys_are_none_of_the_groups_business() {
+    let mut rig = Rig::new();
+    rig.group(2, &[]);
+    assert_eq!(rig.feed([201]), ["unmatched 201"]);
+    assert_eq!((rig.totals().copies, rig.task.get_ref().len()), (0, 2));
+}
+
+#[test]
+fn member_that_joins_later_gets_only_what_follows() {
+    let mut rig = Rig::new();
+    rig.group(1, &[]);
+    assert_eq!(rig.feed([101]), ["1 sent 101"]);
+    rig.join(2);
+    assert_eq!(rig.feed([102]), ["1 sent 102'", "2 sent 102"]);
+    assert!(rig.task.get_ref().contains_key(&1));
+    assert_eq!(rig.task.get_ref().len(), 2);
+}
+
+#[test]
+fn first_middle_or_last_member_leaves_and_the_others_go_on() {
+    for (leaver, lines) in [
+        (1, ["2 sent 101'", "3 sent 101"]),
+        (2, ["1 sent 101'", "3 sent 101"]),
+        (3, ["1 sent 101'", "2 sent 101"]),
+    ] {
+        for detach in [false, true] {
+            let mut rig = Rig::new();
+            let mut leases: Vec<_> = (0..3).map(|_| Lease::new()).collect();
+            for tag in 1..=3 {
+                rig.join_on(tag, |attach| attach.leased(&mut leases[tag as usize - 1]));
+            }
+            let lease = leases.remove(leaver as usize - 1);
+            if detach {
+                lease.detach();
+                assert_eq!(rig.lines()[2], format!("detached {leaver} Requested"));
+            } else {
+                drop(lease);
+                assert_eq!(rig.lines()[1], format!("detached {leaver} Evicted"));
+            }
+            assert_eq!(rig.feed([101]), lines);
+            assert_eq!(rig.task.get_ref().len(), 2);
+        }
+    }
+}
+
+#[test]
+fn members_leave_one_after_the_other_in_any_order() {
+    let orders: [[usize; 3]; 6] =
+        [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+    for order in orders {
+        let mut rig = Rig::new();
+        let mut leases: Vec<_> = (0..3).map(|_| Some(Lease::new())).collect();
+        for (tag, lease) in (0..).zip(&mut leases) {
+            rig.join_on(tag, |attach| attach.leased(lease.as_mut().unwrap()));
+        }
+        let mut left = vec![0, 1, 2];
+        for leaver in order {
+            drop(leases[leaver].take());
+            rig.lines();
+            left.retain(|&tag| tag != leaver);
+            let mut lines: Vec<_> = left.iter().map(|tag| format!("{tag} sent 101'")).collect();
+            match lines.last_mut() {
+                Some(last) => drop(last.pop()),
+                None => lines.push("unmatched 101".to_owned()),
+            }
+            assert_eq!(rig.feed([101]), lines, "{order:?}");
+        }
+        // And the key can be taken anew.
+        rig.join(7);
+        assert_eq!(rig.feed([102]), ["7 sent 102"]);
+    }
+}
+
+#[test]
+fn thousand_members_get_their_copies_and_leave_one_by_one() {
+    let mut rig = Rig::new();
+    let mut leases: Vec<_> = (0..1_000).map(|_| Lease::new()).collect();
+    let members: Vec<_> =
+        (0..).zip(&mut leases).map(|(tag, lease)| rig.join_on(tag, |a| a.leased(lease))).collect();
+    rig.feed([101, 102]);
+    assert!(members.iter().all(|member| member.taken() == 2));
+    assert_eq!((rig.totals().copies, rig.totals().delivered), (1_998, 2_000));
+    // Every other one leaves, from both ends of the group at once.
+    let mut kept = Vec::new();
+    for (n, lease) in leases.into_iter().enumerate() {
+        if n % 2 == 0 {
+            drop(lease);
+        } else {
+            kept.push(lease);
+        }
+    }
+    rig.lines();
+    assert_eq!(rig.task.get_ref().len(), 500);
+    rig.feed([103]);
+    for (n, member) in members.iter().enumerate() {
+        assert_eq!(member.taken(), if n % 2 == 0 { 2 } else { 3 });
+    }
+    assert_eq!((rig.totals().copies, rig.totals().delivered), (2_497, 2_500));
+    rig.orders.push(Order::Detach(1));
+    rig.lines();
+    assert_eq!((rig.task.get_ref().len(), rig.totals().detached), (0, 1_000));
+    drop(kept);
+}
+
+#[test]
+fn keep_existing_is_refused_on_a_taken_key_and_joins_a_free_one() {
+    let mut rig = Rig::new();
+    let first = rig.join_on(1, Attach::keep_existing);
+    let second = rig.join_on(2, Attach::keep_existing);
+    assert_eq!(rig.take_log(), ["2 closed", "2 dropped", "detached 2 Refused"]);
+    assert!(second.is_dropped() && !first.is_dropped());
+    assert_eq!(rig.feed([101]), ["1 sent 101"]);
+    // One that is there with `keep_existing` does not keep others from joining.
+    rig.join(3);
+    assert_eq!(rig.feed([102]), ["1 sent 102'", "3 sent 102"]);
+}
+
+#[test]
+fn lease_speaks_of_its_one_and_orders_of_all() {
+    for evict in [false, true] {
+        let mut rig = Rig::new();
+        let mut lease = Lease::new();
+        rig.join(1);
+        rig.join_on(2, |attach| attach.leased(&mut lease));
+        rig.join(3);
+        rig.join(4);
+        drop(lease);
+        assert_eq!(rig.lines(), ["2 dropped", "detached 2 Evicted"]);
+        rig.orders.push(if evict { Order::Evict(1) } else { Order::Detach(1) });
+        let mut lines = rig.lines();
+        lines.retain(|line| line.starts_with("detached"));
+        let why = if evict { "Evicted" } else { "Requested" };
+        assert_eq!(lines, [1, 3, 4].map(|tag| format!("detached {tag} {why}")));
+        assert_eq!(rig.feed([101]), ["unmatched 101"]);
+    }
+}
+
+#[test]
+fn evict_speaks_also_of_members_that_are_still_leaving() {
+    let mut rig = Rig::new();
+    let mut lease = Lease::new();
+    let slow = rig.join_on(1, |attach| attach.leased(&mut lease));
+    slow.hold(Op::Close);
+    rig.join(2);
+    lease.detach();
+    rig.lines();
+    assert!(slow.is_closing());
+    rig.orders.push(Order::Evict(1));
+    let mut lines = rig.lines();
+    lines.sort();
+    assert_eq!(lines, ["1 dropped", "2 dropped", "detached 1 Evicted", "detached 2 Evicted"]);
+}
+
+#[test]
+fn members_may_have_limits_of_their_own() {
+    let mut rig = Rig::new();
+    rig.join_on(1, |attach| attach.limit(1));
+    rig.join(2);
+    rig.join_on(3, |attach| attach.limit(2));
+    let mut sent = rig.feed([101, 102, 103]);
+    sent.retain(|line| line.contains("sent") || line.contains("detached"));
+    assert_eq!(
+        sent,
+        [
+            "1 sent 101'",
+            "detached 1 Limited",
+            "2 sent 101'",
+            "3 sent 101",
+            "2 sent 102'",
+            "3 sent 102",
+            "detached 3 Limited",
+            "2 sent 103"
+        ]
+    );
+}
+
+// Held back.
+
+#[test]
+fn member_that_waits_holds_the_item_back_from_all() {
+    for slow in 1..=3 {
+        let mut rig = Rig::new();
+        let members = rig.group(3, &[slow]);
+        assert_eq!(rig.feed([101, 102]), [format!("blocked {slow}")]);
+        assert_eq!(rig.blocked_on(), Some(slow));
+        let t = rig.totals();
+        assert_eq!((t.received, t.queued, t.copies, t.delivered), (1, 1, 0, 0));
+        members[slow as usize - 1].open();
+        assert_eq!(
+            rig.lines(),
+            [
+                format!("unblocked {slow}").as_str(),
+                "1 sent 101'",
+                "2 sent 101'",
+                "3 sent 101",
+                "1 sent 102'",
+                "2 sent 102'",
+                "3 sent 102"
+            ]
+        );
+        assert_eq!(rig.totals().queued, 0);
+    }
+}
+
+#[test]
+fn member_with_room_in_its_queue_holds_nothing_back() {
+    let mut rig = Rig::new();
+    let slow = rig.join_on(1, |attach| attach.buffer(2));
+    rig.join(2);
+    slow.park();
+    assert_eq!(rig.feed([101, 102]), ["2 sent 101", "2 sent 102"]);
+    assert_eq!((rig.totals().queued, rig.totals().copies), (2, 2));
+    assert_eq!(rig.feed([103]), ["blocked 1"]);
+    assert_eq!(rig.totals().queued, 3);
+    slow.open();
+    let mut lines = rig.lines();
+    lines.sort();
+    assert_eq!(lines, ["1 sent 101'", "1 sent 102'", "1 sent 103'", "2 sent 103", "unblocked 1"]);
+}
+
+#[test]
+fn member_whose_queue_has_room_again_holds_nothing_back() {
+    let mut rig = Rig::new();
+    let slow = rig.join_on(1, |attach| attach.buffer(2));
+    rig.join(2);
+    slow.park();
+    rig.feed([101, 102, 103]);
+    assert_eq!(rig.blocked_on(), Some(1));
+    slow.allow(1);
+    assert_eq!(rig.lines(), ["unblocked 1", "1 sent 101'", "2 sent 103"]);
+    assert_eq!(rig.totals().queued, 2);
+}
+
+#[test]
+fn other_policies_speak_for_themselves() {
+    let mut rig = Rig::new();
+    let newest = rig.join_on(1, |attach| attach.overflow(Overflow::DropNewest).buffer(1));
+    let oldest = rig.join_on(2, |attach| attach.overflow(Overflow::DropOldest).buffer(1));
+    let evicted = rig.join_on(3, |attach| attach.overflow(Overflow::Evict).buffer(1));
+    rig.join(4);
+    for slow in [&newest, &oldest, &evicted] {
+        slow.park();
+    }
+    assert_eq!(rig.feed([101]), ["4 sent 101"]);
+    assert_eq!(
+        rig.feed([102]),
+        [
+            "discarded 102' of 1 Overflowed",
+            "discarded 101' of 2 Overflowed",
+            "3 dropped",
+            "discarded 101' of 3 Overflowed",
+            "discarded 102' of 3 Overflowed",
+            "detached 3 Overflowed",
+            "4 sent 102"
+        ]
+    );
+    newest.open();
+    oldest.open();
+    let mut lines = rig.lines();
+    lines.sort();
+    assert_eq!(lines, ["1 sent 101'", "2 sent 102'"]);
+}
+
+#[test]
+fn dropping_member_misses_nothing_while_the_item_is_held_for_another() {
+    // Its policy is applied when the item is handed out, not when it is read.
+    let mut rig = Rig::new();
+    let dropping = rig.join_on(1, |attach| attach.overflow(Overflow::DropNewest));
+    let waiting = rig.join(2);
+    dropping.park();
+    waiting.park();
+    assert_eq!(rig.feed([101]), ["blocked 2"]);
+    dropping.open();
+    assert!(rig.lines().is_empty());
+    waiting.open();
+    assert_eq!(rig.lines(), ["unblocked 2", "1 sent 101'", "2 sent 101"]);
+}
+
+#[test]
+fn blocked_moves_from_one_to_the_next() {
+    let mut rig = Rig::new();
+    let members = rig.group(3, &[1, 3]);
+    assert_eq!(rig.feed([101]), ["blocked 1"]);
+    members[0].open();
+    assert_eq!(rig.lines(), ["unblocked 1", "blocked 3"]);
+    assert_eq!(rig.blocked_on(), Some(3));
+    members[2].open();
+    assert_eq!(rig.lines(), ["unblocked 3", "1 sent 101'", "2 sent 101'", "3 sent 101"]);
+    assert_eq!(rig.blocked_on(), None);
+}
+
+#[test]
+fn readiness_of_one_that_is_not_waited_for_changes_nothing() {
+    let mut rig = Rig::new();
+    let members = rig.group(2, &[1, 2]);
+    rig.feed([101]);
+    let first = rig.blocked_on().unwrap();
+    let other = 3 - first;
+    members[other as usize - 1].open();
+    assert!(rig.lines().is_empty());
+    assert_eq!(rig.blocked_on(), Some(first));
+    members[first as usize - 1].open();
+    assert_eq!(rig.lines(), [&format!("unblocked {first}"), "1 sent 101'", "2 sent 101"]);
+}
+
+#[test]
+fn readiness_found_early_is_kept_and_not_asked_for_twice() {
+    let mut rig = Rig::new();
+    let members = rig.group(2, &[2]);
+    rig.feed([101]);
+    assert_eq!((members[0].count(Op::Ready), members[0].taken()), (1, 0));
+    members[0].park(); // what it promised before, it keeps
+    members[1].open();
+    assert_eq!(rig.lines(), ["unblocked 2", "1 sent 101'", "2 sent 101"]);
+    assert_eq!(members[0].count(Op::Ready), 1);
+}
+
+#[test]
+fn held_item_reaches_one_that_joined_meanwhile() {
+    let mut rig = Rig::new();
+    let members = rig.group(2, &[2]);
+    rig.feed([101]);
+    rig.join(3);
+    assert!(rig.take_log().is_empty());
+    members[1].open();
+    assert_eq!(rig.lines(), ["unblocked 2", "1 sent 101'", "2 sent 101'", "3 sent 101"]);
+}
+
+#[test]
+fn second_member_joins_while_the_item_is_held_for_the_only_one() {
+    let mut rig = Rig::new();
+    let members = rig.group(1, &[1]);
+    rig.feed([101]);
+    rig.join(2);
+    assert_eq!((rig.totals().queued, rig.totals().copies), (1, 0));
+    members[0].open();
+    assert_eq!(rig.lines(), ["unblocked 1", "1 sent 101'", "2 sent 101"]);
+}
+
+#[test]
+fn newcomer_that_is_not_ready_is_waited_for_too() {
+    let mut rig = Rig::new();
+    let members = rig.group(1, &[1]);
+    rig.feed([101]);
+    let (sink, late) = scripted_sink(2);
+    late.park();
+    late.log_to(&rig.log);
+    rig.orders.push(Attach::new(1, sink).tag(2).into());
+    assert!(rig.lines().is_empty());
+    members[0].open();
+    assert_eq!(rig.lines(), ["unblocked 1", "blocked 2"]);
+    late.open();
+    assert_eq!(rig.lines(), ["unblocked 2", "1 sent 101'", "2 sent 101"]);
+}
+
+#[test]
+fn member_that_leaves_gracefully_takes_its_copy_along() {
+    for leaver in 1..=2 {
+        let mut rig = Rig::new();
+        let mut leases = [Lease::new(), Lease::new(), Lease::new()];
+        let members: Vec<_> = (1..)
+            .zip(&mut leases)
+            .map(|(tag, lease)| rig.join_on(tag, |attach| attach.leased(lease)))
+            .collect();
+        members[0].park();
+        members[2].park();
+        assert_eq!(rig.feed([101]), ["blocked 1"]);
+        let [first, second, third] = leases;
+        if leaver == 1 {
+            // Whom the input waits for.
+            first.detach();
+            assert_eq!(rig.lines(), ["unblocked 1", "blocked 3"]);
+            assert_eq!((rig.totals().queued, rig.totals().copies), (2, 1));
+            members[0].open();
+            assert_eq!(
+                rig.lines(),
+                ["1 sent 101'", "1 closed", "1 dropped", "detached 1 Requested"]
+            );
+            members[2].open();
+            assert_eq!(rig.lines(), ["unblocked 3", "2 sent 101'", "3 sent 101"]);
+        } else {
+            // One that is ready.
+            second.detach();
+            let gone = ["2 sent 101'", "2 closed", "2 dropped", "detached 2 Requested"];
+            assert_eq!(rig.lines(), gone);
+            members[0].open();
+            assert_eq!(rig.lines(), ["unblocked 1", "blocked 3"]);
+            members[2].open();
+            assert_eq!(rig.lines(), ["unblocked 3", "1 sent 101'", "3 sent 101"]);
+            first.disarm();
+            third.disarm();
+            continue;
+        }
+        second.disarm();
+        third.disarm();
+    }
+}
+
+#[test]
+fn last_member_that_leaves_gracefully_takes_the_item_itself_along() {
+    let mut rig = Rig::new();
+    let members = rig.group(1, &[1]);
+    rig.feed([101]);
+    rig.orders.push(Order::Detach(1));
+    assert_eq!(rig.feed([102]), ["unblocked 1", "unmatched 102"]);
+    members[0].open();
+    assert_eq!(rig.lines(), ["1 sent 101", "1 closed", "1 dropped", "detached 1 Requested"]);
+    assert_eq!(rig.totals().copies, 0);
+}
+
+#[test]
+fn member_that_is_evicted_takes_no_copy() {
+    let mut rig = Rig::new();
+    let (mut first, mut second) = (Lease::new(), Lease::new());
+    let a = rig.join_on(1, |attach| attach.leased(&mut first));
+    a.park();
+    rig.join_on(2, |attach| attach.leased(&mut second));
+    rig.join(3);
+    rig.feed([101]);
+    drop(second);
+    assert_eq!(rig.lines(), ["2 dropped", "detached 2 Evicted"]);
+    drop(first);
+    assert_eq!(rig.lines(), ["unblocked 1", "1 dropped", "detached 1 Evicted", "3 sent 101"]);
+    assert_eq!((rig.totals().copies, rig.totals().discarded), (0, 0));
+}
+
+#[test]
+fn last_member_that_is_evicted_takes_the_item_down() {
+    let mut rig = Rig::new();
+    let (mut first, mut second) = (Lease::new(), Lease::new());
+    let a = rig.join_on(1, |attach| attach.leased(&mut first));
+    let b = rig.join_on(2, |attach| attach.leased(&mut second));
+    a.park();
+    b.park();
+    rig.feed([101]);
+    drop(first);
+    assert_eq!(rig.lines(), ["unblocked 1", "1 dropped", "detached 1 Evicted", "blocked 2"]);
+    drop(second);
+    assert_eq!(
+        rig.feed([102]),
+        [
+            "unblocked 2",
+            "2 dropped",
+            "discarded 101 of 2 Evicted",
+            "detached 2 Evicted",
+            "unmatched 102"
+        ]
+    );
+    assert_eq!(rig.totals().copies, 0);
+}
+
+#[test]
+fn detaching_all_while_an_item_is_held_gives_everyone_a_copy() {
+    let mut rig = Rig::new();
+    let members = rig.group(3, &[1, 2, 3]);
+    rig.feed([101]);
+    rig.orders.push(Order::Detach(1));
+    assert_eq!(rig.feed([102]), ["unblocked 1", "unmatched 102"]);
+    assert_eq!((rig.totals().queued, rig.totals().copies), (3, 2));
+    for member in &members {
+        member.open();
+    }
+    let mut lines = rig.lines();
+    lines.retain(|line| line.contains("sent"));
+    lines.sort();
+    assert_eq!(lines, ["1 sent 101'", "2 sent 101'", "3 sent 101"]);
+}
+
+#[test]
+fn evicting_all_while_an_item_is_held_discards_it_once() {
+    let mut rig = Rig::new();
+    rig.group(3, &[1, 2, 3]);
+    rig.feed([101]);
+    rig.orders.push(Order::Evict(1));
+    assert_eq!(
+        rig.lines(),
+        [
+            "unblocked 1",
+            "1 dropped",
+            "detached 1 Evicted",
+            "2 dropped",
+            "detached 2 Evicted",
+            "3 dropped",
+            "discarded 101 of 3 Evicted",
+            "detached 3 Evicted"
+        ]
+    );
+    assert_eq!((rig.totals().copies, rig.totals().discarded), (0, 1));
+}
+
+#[test]
+fn member_that_fails_while_the_item_is_held_discards_its_copy() {
+    let mut rig = Rig::new();
+    let members = rig.group(3, &[1, 3]);
+    rig.feed([101]);
+    members[0].fail(Op::Ready);
+    assert_eq!(
+        rig.lines(),
+        [
+            "1 failed in poll_ready",
+            "unblocked 1",
+            "1 dropped",
+            "discarded 101' of 1 Failed",
+            "detached 1 Failed(Broken(\"poll_ready\"))",
+            "blocked 3"
+        ]
+    );
+    members[2].open();
+    assert_eq!(rig.lines(), ["unblocked 3", "2 sent 101'", "3 sent 101"]);
+}
+
+#[test]
+fn last_member_that_fails_while_the_item_is_held_discards_the_item_itself() {
+    let mut rig = Rig::new();
+    let members = rig.group(2, &[1, 2]);
+    rig.feed([101]);
+    members[0].fail(Op::Ready);
+    rig.lines();
+    members[1].fail(Op::Ready);
+    assert_eq!(
+        rig.feed([102]),
+        [
+            "2 failed in poll_ready",
+            "unblocked 2",
+            "2 dropped",
+            "discarded 101 of 2 Failed",
+            "detached 2 Failed(Broken(\"poll_ready\"))",
+            "unmatched 102"
+        ]
+    );
+}
+
+#[test]
+fn all_members_fail_at_once_when_they_are_asked() {
+    let mut rig = Rig::new();
+    let members = rig.group(3, &[]);
+    for member in &members {
+        member.fail_quietly(Op::Ready);
+    }
+    let mut lines = rig.feed([101, 102]);
+    lines.retain(|line| line.starts_with("discarded") || line.starts_with("unmatched"));
+    assert_eq!(
+        lines,
+        [
+            "discarded 101' of 1 Failed",
+            "discarded 101' of 2 Failed",
+            "discarded 101 of 3 Failed",
+            "unmatched 102"
+        ]
+    );
+    assert_eq!((rig.totals().discarded, rig.totals().detached), (3, 3));
+}
+
+#[test]
+fn each_member_in_turn_fails_while_the_item_is_handed_out() {
+    for op in [Op::Ready, Op::Send] {
+        for broken in 1..=3_u64 {
+            let mut rig = Rig::new();
+            let members = rig.group(3, &[]);
+            members[broken as usize - 1].fail(op);
+            rig.feed([101]);
+            for (tag, member) in (1..).zip(&members) {
+                assert_eq!(member.taken(), usize::from(tag != broken), "{op:?} {broken} {tag}");
+            }
+            let t = rig.totals();
+            assert_eq!((t.received, t.copies, t.delivered, t.detached), (1, 2, 2, 1));
+            let lost = u64::from(op == Op::Send);
+            assert_eq!((t.lost, t.discarded), (lost, 1 - lost));
+            // The others are as they were.
+            let mut rest: Vec<_> = (1..=3).filter(|&tag| tag != broken).collect();
+            let last = rest.pop().unwrap();
+            assert_eq!(
+                rig.feed([102]),
+                [format!("{} sent 102'", rest[0]), format!("{last} sent 102")]
+            );
+        }
+    }
+}
+
+#[test]
+fn member_that_drops_its_items_fails_while_the_item_is_handed_out() {
+    // It is first asked then: it holds nothing back.
+    for broken in 1..=3_u64 {
+        let mut rig = Rig::new();
+        let members: Vec<_> =
+            (1..=3).map(|tag| rig.join_on(tag, |a| a.overflow(Overflow::DropNewest))).collect();
+        members[broken as usize - 1].fail(Op::Ready);
+        let lines = rig.feed([101]);
+        let copy = if broken == 3 { "101" } else { "101'" };
+        assert!(lines.contains(&format!("discarded {copy} of {broken} Failed")), "{lines:?}");
+        let t = rig.totals();
+        assert_eq!((t.copies, t.delivered, t.discarded, t.detached), (2, 2, 1, 1));
+    }
+}
+
+#[test]
+fn every_member_fails_while_the_item_is_handed_out() {
+    let mut rig = Rig::new();
+    let members = rig.group(3, &[]);
+    for member in &members {
+        member.fail(Op::Send);
+    }
+    rig.feed([101, 102]);
+    let t = rig.totals();
+    assert_eq!((t.received, t.copies, t.lost, t.unmatched, t.detached), (2, 2, 3, 1, 3));
+}
+
+#[test]
+fn evict_overflow_of_every_member_frees_the_key() {
+    let mut rig = Rig::new();
+    let members: Vec<_> =
+        (1..=3).map(|tag| rig.join_on(tag, |a| a.overflow(Overflow::Evict))).collect();
+    for member in &members {
+        member.park();
+    }
+    let mut lines = rig.feed([101, 102]);
+    lines.retain(|line| !line.ends_with("dropped"));
+    assert_eq!(
+        lines,
+        [
+            "discarded 101' of 1 Overflowed",
+            "detached 1 Overflowed",
+            "discarded 101' of 2 Overflowed",
+            "detached 2 Overflowed",
+            "discarded 101 of 3 Overflowed",
+            "detached 3 Overflowed",
+            "unmatched 102"
+        ]
+    );
+}
+
+#[test]
+fn finish_while_an_item_is_held_gives_every_member_its_copy() {
+    let mut rig = Rig::new();
+    let members = rig.group(3, &[2]);
+    rig.feed([101, 102]);
+    rig.orders.push(Order::Finish);
+    assert!(rig.run().is_pending());
+    assert_eq!(rig.totals().queued, 1);
+    members[1].open();
+    let Poll::Ready(totals) = rig.run() else { panic!("all is done") };
+    assert_eq!((totals.received, totals.copies, totals.delivered), (1, 2, 3));
+    assert!(members.iter().all(|member| member.taken() == 1 && member.is_closed()));
+    assert_eq!(totals.detached, 3);
+}
+
+#[test]
+fn finish_with_short_turns_gives_every_member_its_copy_of_the_held_item() {
+    for budget in 1..=6 {
+        let (input, items) = scripted_stream("input");
+        let (orders, told) = scripted_stream("orders");
+        let mut task = Task::new(input.demux_by(|_: &u32| 1, orders).multicast().budget(budget));
+        let members: Vec<_> = (0..5).map(scripted_sink::<u32>).collect();
+        let mut handles = Vec::new();
+        for (sink, handle) in members {
+            told.push(Order::Attach(Attach::new(1, sink)));
+            handles.push(handle);
+        }
+        assert!(task.run().is_pending());
+        handles[3].park();
+        items.push(7);
+        assert!(task.run().is_pending());
+        told.push(Order::Finish);
+        assert!(task.run().is_pending());
+        handles[3].open();
+        let Poll::Ready(totals) = task.run() else { panic!("all is done") };
+        assert_eq!((totals.copies, totals.delivered, totals.queued), (4, 5, 0));
+        assert!(handles.iter().all(|handle| handle.items() == [7] && handle.is_closed()));
+    }
+}
+
+#[test]
+fn end_of_the_input_right_after_a_held_item_gives_every_member_its_copy() {
+    let mut rig = Rig::new();
+    let members = rig.group(2, &[1]);
+    rig.feed([101]);
+    rig.input.end();
+    assert!(rig.run().is_pending() && !rig.input.is_ended());
+    members[0].open();
+    let Poll::Ready(totals) = rig.run() else { panic!("all is done") };
+    assert_eq!((totals.delivered, totals.copies, totals.queued), (2, 1, 0));
+    rig.take_log();
+}
+
+// Admission.
+
+#[test]
+fn refused_members_discard_their_copies_and_the_last_admitted_gets_the_original() {
+    let mut rig = Rig::refusing(|tag, _| tag == 1 || tag == 4);
+    rig.group(4, &[]);
+    let mut lines = rig.feed([101]);
+    lines.sort();
+    assert_eq!(
+        lines,
+        [
+            "2 sent 101'",
+            "3 sent 101",
+            "discarded 101' of 1 NotAdmitted",
+            "discarded 101' of 4 NotAdmitted"
+        ]
+    );
+    assert_eq!((rig.totals().copies, rig.totals().discarded), (3, 2));
+}
+
+#[test]
+fn item_that_all_members_refuse_is_discarded_by_each() {
+    let mut rig = Rig::refusing(|_, n| n == 101);
+    rig.group(3, &[2]);
+    assert_eq!(
+        rig.feed([101]),
+        [
+            "discarded 101' of 1 NotAdmitted",
+            "discarded 101' of 2 NotAdmitted",
+            "discarded 101 of 3 NotAdmitted"
+        ]
+    );
+    assert_eq!((rig.totals().copies, rig.totals().queued), (2, 0));
+    // Nothing is remembered of it: the next item goes to all.
+    assert_eq!(rig.feed([102]), ["blocked 2"]);
+}
+
+#[test]
+fn refused_member_is_not_waited_for() {
+    let mut rig = Rig::refusing(|tag, n| tag == 1 && n == 101);
+    let members = rig.group(2, &[1]);
+    assert_eq!(rig.feed([101]), ["discarded 101' of 1 NotAdmitted", "2 sent 101"]);
+    assert_eq!(members[0].count(Op::Ready), 0);
+    assert_eq!(rig.feed([102]), ["blocked 1"]);
+}
+
+#[test]
+fn refused_member_that_leaves_while_the_item_is_held_gets_no_copy() {
+    for evict in [false, true] {
+        let mut rig = Rig::refusing(|tag, _| tag == 1);
+        let mut lease = Lease::new();
+        rig.join_on(1, |attach| attach.leased(&mut lease));
+        let slow = rig.join(2);
+        slow.park();
+        assert_eq!(rig.feed([101]), ["discarded 101' of 1 NotAdmitted", "blocked 2"]);
+        if evict {
+            drop(lease);
+            assert_eq!(rig.lines(), ["1 dropped", "detached 1 Evicted"]);
+        } else {
+            lease.detach();
+            assert_eq!(rig.lines(), ["1 closed", "1 dropped", "detached 1 Requested"]);
+        }
+        slow.open();
+        assert_eq!(rig.lines(), ["unblocked 2", "2 sent 101"]);
+    }
+}
+
+#[test]
+fn last_admitted_member_leaves_and_those_who_refused_get_the_next_item() {
+    for evict in [false, true] {
+        let mut rig = Rig::refusing(|tag, n| tag != 2 && n == 101);
+        let mut lease = Lease::new();
+        rig.join(1);
+        let slow = rig.join_on(2, |attach| attach.leased(&mut lease));
+        rig.join(3);
+        slow.park();
+        rig.feed([101]);
+        if evict {
+            drop(lease);
+            assert_eq!(
+                rig.lines(),
+                ["unblocked 2", "2 dropped", "discarded 101 of 2 Evicted", "detached 2 Evicted"]
+            );
+        } else {
+            lease.detach();
+            assert_eq!(rig.lines(), ["unblocked 2"]);
+        }
+        assert_eq!(rig.feed([102]), ["1 sent 102'", "3 sent 102"]);
+        assert_eq!(rig.totals().queued, u64::from(!evict));
+    }
+}
+
+#[test]
+fn newcomer_that_is_refused_discards_its_copy_at_once_and_is_not_waited_for() {
+    let mut rig = Rig::refusing(|tag, n| tag == 3 && n == 101);
+    let members = rig.group(2, &[2]);
+    rig.feed([101]);
+    let (sink, late) = scripted_sink(3);
+    late.park();
+    late.log_to(&rig.log);
+    rig.orders.push(Attach::new(1, sink).tag(3).into());
+    assert_eq!(rig.lines(), ["discarded 101' of 3 NotAdmitted"]);
+    assert_eq!((rig.totals().copies, rig.totals().queued), (1, 1));
+    members[1].open();
+    assert_eq!(rig.lines(), ["unblocked 2", "1 sent 101'", "2 sent 101"]);
+    assert_eq!(late.count(Op::Ready), 0);
+    late.open();
+    assert_eq!(rig.feed([102]), ["1 sent 102'", "2 sent 102'", "3 sent 102"]);
+}
+
+#[test]
+fn newcomer_that_is_refused_survives_the_only_one_the_item_was_held_for() {
+    let mut rig = Rig::refusing(|tag, n| tag == 2 && n == 101);
+    let members = rig.group(1, &[1]);
+    rig.feed([101]);
+    rig.join(2);
+    assert_eq!(rig.take_log(), ["discarded 101' of 2 NotAdmitted"]);
+    members[0].fail(Op::Ready);
+    rig.lines();
+    assert_eq!(rig.feed([102]), ["2 sent 102"]);
+}
+
+#[test]
+fn blocked_member_leaves_and_one_that_has_room_takes_its_place_at_once() {
+    for end in [drop as fn(Lease), Lease::detach] {
+        let mut rig = Rig::new();
+        let mut lease = Lease::new();
+        let slow = rig.join_on(1, |attach| attach.leased(&mut lease));
+        slow.park();
+        rig.join(2);
+        rig.feed([101, 102]);
+        end(lease);
+        assert!(rig.task.poll().is_pending());
+        rig.check();
+        let mut lines = rig.take_log();
+        lines.retain(|line| line.starts_with("2 "));
+        assert_eq!(lines, ["2 sent 101", "2 sent 102"]);
+    }
+}
+
+#[test]
+fn member_that_is_blocked_in_one_group_does_not_hide_a_catch_all() {
+    let mut rig = Rig::new();
+    let caught = rig.join_on(1, Attach::catch_all);
+    rig.join(2);
+    // Of its own key for both, of no key for the catch-all alone.
+    assert_eq!(rig.feed([101, 901]), ["1 sent 101'", "2 sent 101", "1 sent 901"]);
+    caught.park();
+    assert_eq!(rig.feed([902]), ["blocked 1"]);
+    rig.join(3);
+    caught.open();
+    assert_eq!(rig.lines(), ["unblocked 1", "1 sent 902"]);
+    assert_eq!(rig.totals().copies, 1);
+}
