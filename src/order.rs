@@ -133,6 +133,8 @@ impl<K, S> IntoOrder for Order<K, S> {
 )]
 pub trait Attachable<V>: Sink<V> + Unpin {}
 
+// Without this rustc speaks of the bound that is not met, in words that fill a screen.
+#[diagnostic::do_not_recommend]
 impl<V, S: Sink<V> + Unpin + ?Sized> Attachable<V> for S {}
 
 /// What happens to an item whose sink is not ready and whose queue is full.

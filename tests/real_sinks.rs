@@ -353,12 +353,12 @@ fn full_flume_sink_makes_the_input_wait_and_keeps_the_order() {
     let mut task = Task::new(input.demux_by(tens, stream::iter([(1, sender.into_sink())])));
     feed.extend(11..=15);
     feed.end();
-    let mut received = Vec::new();
-    while let Poll::Pending = task.run() {
-        received.push(receiver.try_recv().expect("the demux sleeps only when the channel is full"));
+    let mut got = Vec::new();
+    while task.run().is_pending() {
+        got.push(receiver.try_recv().expect("the demux sleeps only when the channel is full"));
     }
-    received.extend(receiver.try_iter());
-    assert_eq!(received, [11, 12, 13, 14, 15]);
+    got.extend(receiver.try_iter());
+    assert_eq!(got, [11, 12, 13, 14, 15]);
 }
 
 /// It is always ready once what it took before is gone, and sends in the flush.

@@ -1,0 +1,586 @@
+//! What must not compile, and what rustc says to the likeliest mistakes: our words, not only its own.
+//!
+//! Guards the bounds of the public surface and its `diagnostic::on_unimplemented` texts. Each snippet is
+//! compiled twice: as it should be, which must work, and with one mistake, which must not.
+//!
+//! The snippets are checked with rustc alone, against the libraries that lie beside this test binary.
+
+use std::env;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::SystemTime;
+
+/// What every snippet begins with.
+const PRELUDE: &str = "
+#![allow(unused)]
+use futures::{channel::mpsc, executor::block_on, sink, stream, Sink, SinkExt, Stream, StreamExt};
+use stream_demux::*;
+use std::{pin::Pin, rc::Rc};
+";
+
+/// A snippet that compiles, in which `bad` in the place of `good` does not: with this error, and with all
+/// of these words in what rustc says.
+#[track_caller]
+fn mistake(snippet: &str, good: &str, bad: &str, code: &str, words: &[&str]) {
+    assert_eq!(snippet.matches("@@").count(), 1, "one place for the mistake");
+    if let Err(said) = check(&snippet.replace("@@", good)) {
+        panic!("it should compile as it should be:\n{said}");
+    }
+    let Err(said) = check(&snippet.replace("@@", bad)) else {
+        panic!("`{bad}` should not compile");
+    };
+    assert!(said.contains(&format!("error[{code}]")), "another error than {code}:\n{said}");
+    for words in words {
+        assert!(said.contains(words), "`{words}` is not in\n{said}");
+    }
+}
+
+/// Compiles the body of a function, as far as to its types.
+fn check(body: &str) -> Result<(), String> {
+    static LIBRARIES: OnceLock<Result<Libraries, String>> = OnceLock::new();
+    match LIBRARIES.get_or_init(Libraries::find) {
+        Ok(libraries) => libraries.check(body),
+        Err(reason) => panic!("{reason}"),
+    }
+}
+
+/// What snippets are linked with.
+struct Libraries {
+    deps: Vec<PathBuf>,
+    /// Name and file.
+    externs: Vec<(&'static str, PathBuf)>,
+}
+
+impl Libraries {
+    /// Looks beside the test binary. There may be several of each name, of other profiles, features and
+    /// compilers: the newest that go together with this compiler are the ones.
+    fn find() -> Result<Self, String> {
+        let binary = env::current_exe().map_err(|error| error.to_string())?;
+        let beside = binary.parent().ok_or("the test binary lies nowhere")?.to_owned();
+        let mut deps = vec![beside.clone()];
+        deps.extend(host_deps(&beside).filter(|host| host.is_dir()));
+        let [ours, futures, tokio] =
+            ["stream_demux", "futures", "tokio"].map(|name| candidates(&beside, name));
+        let mut said = String::from("none of a kind was found");
+        for (ours, futures) in ours.iter().flat_map(|a| futures.iter().map(move |b| (a, b))) {
+            for tokio in &tokio {
+                let externs = vec![
+                    ("stream_demux", ours.clone()),
+                    ("futures", futures.clone()),
+                    ("tokio", tokio.clone()),
+                ];
+                let libraries = Self { deps: deps.clone(), externs };
+                match libraries.check(CONTROL) {
+                    Ok(()) => return Ok(libraries),
+                    Err(error) => said = error,
+                }
+            }
+        }
+        let mut reason =
+            format!("no libstream_demux, libfutures and libtokio in {} that ", beside.display());
+        let _ =
+            write!(reason, "rustc could compile a snippet with. It was run as plain rustc with ");
+        let _ =
+            write!(reason, "RUSTFLAGS; with a std of its own (-Zbuild-std) leave this test out. ");
+        let _ = write!(reason, "The last attempt:\n{said}");
+        Err(reason)
+    }
+
+    fn check(&self, body: &str) -> Result<(), String> {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let n = COUNT.fetch_add(1, Relaxed);
+        let folder = env::temp_dir().join(format!("stream-demux-{}-{n}", std::process::id()));
+        fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
+        let source = folder.join("snippet.rs");
+        fs::write(&source, format!("{PRELUDE}\nfn snippet() {{\n{body}\n}}\n"))
+            .map_err(|error| error.to_string())?;
+
+        let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+        rustc.args(["--edition=2021", "--crate-type=lib", "--emit=metadata", "--color=never"]);
+        rustc.arg("--out-dir").arg(&folder).args(rustflags(&self.deps[0]));
+        for deps in &self.deps {
+            rustc.arg("-L").arg(joined("dependency=", deps));
+        }
+        for (name, file) in &self.externs {
+            rustc.arg("--extern").arg(joined(&format!("{name}="), file));
+        }
+        let output = rustc.arg(&source).output();
+        let _ = fs::remove_dir_all(&folder);
+        let output = output.map_err(|error| format!("rustc cannot be run: {error}"))?;
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
+    }
+}
+
+/// Compiles if the libraries fit each other and the compiler.
+const CONTROL: &str = "
+    let _: tokio::sync::mpsc::Sender<u8> = todo!();
+    block_on(stream::iter([1]).demux_by(|n| *n, stream::iter([(1, sink::drain())])));
+";
+
+/// The libraries of that name, the newest first.
+fn candidates(deps: &Path, name: &str) -> Vec<PathBuf> {
+    let prefix = format!("lib{name}-");
+    let is_one = |path: &PathBuf| {
+        let file = path.file_name().and_then(|file| file.to_str()).unwrap_or_default();
+        file.starts_with(&prefix) && path.extension().is_some_and(|kind| kind == "rlib")
+    };
+    let files = fs::read_dir(deps).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut files: Vec<_> = files.filter(is_one).collect();
+    let age = |path: &PathBuf| fs::metadata(path).and_then(|data| data.modified()).ok();
+    files.sort_by_key(|path| std::cmp::Reverse(age(path).unwrap_or(SystemTime::UNIX_EPOCH)));
+    files
+}
+
+/// With `--target`, macros lie in the host's own folder: `target/debug/deps` instead of
+/// `target/<triple>/debug/deps`.
+fn host_deps(deps: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    triple(deps).into_iter().map({
+        let deps = deps.to_owned();
+        move |_| {
+            let profile = deps.parent().and_then(Path::file_name).unwrap_or_default();
+            let target = deps.ancestors().nth(3).unwrap_or(&deps);
+            target.join(profile).join("deps")
+        }
+    })
+}
+
+/// The target the test was built for, if one was named.
+fn triple(deps: &Path) -> Option<String> {
+    let folder = deps.ancestors().nth(2)?.file_name()?.to_str()?;
+    let is_triple = folder.split('-').count() >= 3 && !folder.starts_with("target");
+    is_triple.then(|| folder.to_owned())
+}
+
+/// The flags that cargo was given for the libraries: sanitizers must match.
+fn rustflags(deps: &Path) -> Vec<OsString> {
+    let encoded = env::var("CARGO_ENCODED_RUSTFLAGS").ok();
+    let mut flags: Vec<OsString> = match &encoded {
+        Some(flags) => {
+            flags.split('\x1f').filter(|flag| !flag.is_empty()).map(Into::into).collect()
+        }
+        None => {
+            env::var("RUSTFLAGS").unwrap_or_default().split_whitespace().map(Into::into).collect()
+        }
+    };
+    if let Some(triple) = triple(deps) {
+        flags.extend(["--target".into(), triple.into()]);
+    }
+    flags
+}
+
+fn joined(prefix: &str, path: &Path) -> OsString {
+    let mut joined = OsString::from(prefix);
+    joined.push(path);
+    joined
+}
+
+// The five likeliest mistakes, in our words
+
+#[test]
+fn orders_that_yield_results() {
+    mistake(
+        "let (send, orders) = mpsc::unbounded::<@@>();
+        let _ = stream::iter([1_u32]).demux_by(|n| *n, orders);",
+        "(u32, sink::Drain<u32>)",
+        "Result<(u32, sink::Drain<u32>), std::io::Error>",
+        "E0277",
+        &["` is no order", "must yield `(key, sink)`, `Attach<K, S>` or `Order<K, S>`", "filter"],
+    );
+}
+
+#[test]
+fn orders_that_yield_plain_sinks() {
+    mistake(
+        "let orders = stream::iter([@@]);
+        let _ = stream::iter([1_u32]).demux_by(|n| *n, orders);",
+        "(1_u32, sink::drain())",
+        "sink::drain::<u32>()",
+        "E0277",
+        &["` is no order", "must yield `(key, sink)`"],
+    );
+}
+
+#[test]
+fn sink_that_is_not_unpin() {
+    mistake(
+        "let sink = sink::unfold((), |(), _: u32| async { Ok::<_, ()>(()) });
+        let _ = stream::iter([1_u32]).demux_by(|n| *n, stream::iter([(1, @@)]));",
+        "Box::pin(sink)",
+        "sink",
+        "E0277",
+        &["Unpin", "Box::pin(sink)"],
+    );
+}
+
+#[test]
+fn tokio_sender() {
+    mistake(
+        "let (sender, _) = tokio::sync::mpsc::channel::<u32>(1);
+        let _ = stream::iter([1_u32]).demux_by(|n| *n, stream::iter([(1, @@)]));",
+        "{ drop(sender); sink::drain() }",
+        "sender",
+        "E0277",
+        &["cannot be attached to a stream of `u32`", "PollSender"],
+    );
+}
+
+#[test]
+fn hooks_for_another_key() {
+    mistake(
+        "struct Mine;
+        impl<V, E> Hooks<@@, V, E> for Mine {}
+        let demux = stream::iter([1_u32]).demux_by(|n| *n, stream::iter([(1, sink::drain())]));
+        let _ = demux.hooks(Mine);",
+        "u32",
+        "String",
+        "E0277",
+        &["does not implement `Hooks`", "key `u32`", "item `u32`", "sink error `Infallible`"],
+    );
+}
+
+#[test]
+fn type_that_implements_no_hooks() {
+    mistake(
+        "struct Mine;
+        let demux = stream::iter([1_u32]).demux_by(|n| *n, stream::iter([(1, sink::drain())]));
+        let _ = demux.hooks(@@);",
+        "()",
+        "Mine",
+        "E0277",
+        &["`Mine` does not implement `Hooks` for this demux", "closures are given to `on_error`"],
+    );
+}
+
+#[test]
+fn closure_given_to_hooks() {
+    mistake(
+        "let demux = stream::iter([1_u32]).demux_by(|n| *n, stream::iter([(1, sink::drain())]));
+        let _ = demux.@@(|_: u32| ());",
+        "on_unmatched",
+        "hooks",
+        "E0277",
+        &["does not implement `Hooks`", "`on_unmatched`"],
+    );
+}
+
+#[test]
+fn sink_of_other_items() {
+    mistake(
+        "let (sink, _) = mpsc::unbounded::<@@>();
+        let _ = stream::iter([1_u32]).demux_by(|n| *n, stream::iter([(1, sink)]));",
+        "u32",
+        "String",
+        "E0277",
+        &["cannot be attached to a stream of `u32`", "must implement `Sink<u32>`"],
+    );
+}
+
+#[test]
+fn boxed_sink_of_other_items() {
+    mistake(
+        "let orders = stream::empty::<(u32, Pin<Box<dyn Sink<@@, Error = ()> + Send>>)>();
+        let _ = stream::iter([1_u32]).demux_by(|n| *n, orders);",
+        "u32",
+        "String",
+        "E0277",
+        &["cannot be attached to a stream of `u32`"],
+    );
+}
+
+#[test]
+fn sink_of_other_items_by_reference() {
+    mistake(
+        "let (sink, _) = mpsc::unbounded::<@@>();
+        let orders = stream::iter([(String::new(), sink)]);
+        let _ = stream::iter([String::new()]).demux_by_ref(|s| s.as_str(), orders);",
+        "String",
+        "u32",
+        "E0277",
+        &["cannot be attached to a stream of `String`"],
+    );
+}
+
+// Keys
+
+#[test]
+fn key_of_another_type_than_the_orders() {
+    mistake(
+        "let orders = stream::iter([(@@, sink::drain())]);
+        let _ = stream::iter([1_u32]).demux_by(|n| *n, orders);",
+        "1_u32",
+        "1_u64",
+        "E0308",
+        &["expected `u64`, found `u32`"],
+    );
+}
+
+#[test]
+fn borrowed_key_that_the_orders_key_cannot_be_borrowed_as() {
+    mistake(
+        "let orders = stream::iter([(@@, sink::drain())]);
+        let _ = stream::iter([String::new()]).demux_by_ref(|s| s.as_str(), orders);",
+        "String::new()",
+        "1_u32",
+        "E0308",
+        &["expected `&u32`, found `&str`"],
+    );
+}
+
+#[test]
+fn key_that_is_not_hashed() {
+    mistake(
+        "#[derive(PartialEq, Eq, @@)] struct Key(u32);
+        let orders = stream::iter([(Key(1), sink::drain())]);
+        let _ = stream::iter([1_u32]).demux_by(|n| Key(*n), orders);",
+        "Hash",
+        "Debug",
+        "E0277",
+        &["Key", "Hash"],
+    );
+}
+
+#[test]
+fn key_that_is_not_eq() {
+    mistake(
+        "#[derive(PartialEq, @@ Hash)] struct Key(u32);
+        let orders = stream::iter([(Key(1), sink::drain())]);
+        let _ = stream::iter([1_u32]).demux_by(|n| Key(*n), orders);",
+        "Eq,",
+        "",
+        "E0277",
+        &["Key", "Eq"],
+    );
+}
+
+#[test]
+fn key_borrowed_through_demux_by() {
+    let snippet = "let orders = stream::iter([(\"\", sink::drain())]);
+        let _ = stream::iter([String::new()]).@@;";
+    let body = |good: &str| snippet.replace("@@", good);
+    assert_eq!(
+        check(&body("demux_by_ref(|s| s.as_str(), orders.map(|(k, s)| (String::from(k), s)))")),
+        Ok(())
+    );
+    let said = check(&body("demux_by(|s| s.as_str(), orders)")).unwrap_err();
+    assert!(said.contains("lifetime may not live long enough"), "{said}");
+}
+
+// Settings
+
+#[test]
+fn multicast_of_items_that_are_not_clone() {
+    mistake(
+        "@@ struct Item(u32);
+        let demux = stream::iter([Item(1)]).demux_by(|n| n.0, stream::iter([(1, sink::drain())]));
+        let _ = demux.multicast();",
+        "#[derive(Clone)]",
+        "",
+        "E0277",
+        &["Item: Clone", "multicast"],
+    );
+}
+
+#[test]
+fn hooks_after_a_closure() {
+    mistake(
+        "let demux = stream::iter([1_u32]).demux_by(|n| *n, stream::iter([(1, sink::drain())]));
+        let _ = demux.@@hooks(());",
+        "",
+        "on_unmatched(|_| ()).",
+        "E0599",
+        &["hooks"],
+    );
+}
+
+#[test]
+fn closure_after_hooks() {
+    for closure in [
+        "on_error(|_, _| ())",
+        "on_unmatched(|_| ())",
+        "on_discarded(|_, _, _| ())",
+        "admit(|_, _| true)",
+    ] {
+        let snippet = format!(
+            "let demux = stream::iter([1_u32]).demux_by(|n| *n, stream::iter([(1, sink::drain())]));
+            let _ = demux.@@{closure};"
+        );
+        mistake(&snippet, "", "hooks(()).", "E0599", &[]);
+    }
+}
+
+#[test]
+fn hooks_given_twice() {
+    mistake(
+        "let demux = stream::iter([1_u32]).demux_by(|n| *n, stream::iter([(1, sink::drain())]));
+        let _ = demux.hooks(())@@;",
+        "",
+        ".hooks(())",
+        "E0599",
+        &[],
+    );
+}
+
+#[test]
+fn hasher_that_is_none() {
+    mistake(
+        "let demux = stream::iter([1_u32]).demux_by(|n| *n, stream::iter([(1, sink::drain())]));
+        let _ = demux.with_hasher(@@);",
+        "std::hash::RandomState::new()",
+        "std::hash::DefaultHasher::new()",
+        "E0277",
+        &["BuildHasher"],
+    );
+}
+
+#[test]
+fn closures_of_the_wrong_shape() {
+    let demux = "stream::iter([1_u32]).demux_by(|n| *n, stream::iter([(1, sink::drain())]))";
+    for (method, good, bad, code) in [
+        ("on_error", "|_, _| ()", "|_| ()", "E0593"),
+        ("on_unmatched", "|_| ()", "|_: String| ()", "E0631"),
+        ("on_discarded", "|_, _, _| ()", "|_, _| ()", "E0593"),
+        ("admit", "|_, n: &u32| *n > 0", "|_, n: u32| n > 0", "E0631"),
+    ] {
+        mistake(&format!("let _ = {demux}.{method}(@@);"), good, bad, code, &[]);
+    }
+}
+
+// What is sealed, guarded and lent
+
+#[test]
+fn words_that_may_grow_cannot_be_matched_or_made_from_outside() {
+    mistake(
+        "match Overflow::Wait { Overflow::Wait | Overflow::DropNewest | Overflow::DropOldest => (),
+            Overflow::Evict => (), @@ }",
+        "_ => ()",
+        "",
+        "E0004",
+        &["non-exhaustive"],
+    );
+    mistake(
+        "match Detached::Failed(1) { Detached::Failed(_) | Detached::Finished | Detached::Requested
+            | Detached::Replaced | Detached::Limited | Detached::Evicted | Detached::Overflowed
+            | Detached::Refused => (), @@ }",
+        "_ => ()",
+        "",
+        "E0004",
+        &[],
+    );
+    mistake(
+        "match Discarded::Failed { Discarded::NotAdmitted | Discarded::Overflowed
+            | Discarded::Evicted | Discarded::Failed => (), @@ }",
+        "_ => ()",
+        "",
+        "E0004",
+        &[],
+    );
+    mistake(
+        "match Order::Detach::<_, ()>(1) { Order::Attach(_) | Order::Detach(_) | Order::Evict(_)
+            | Order::Finish => (), @@ }",
+        "_ => ()",
+        "",
+        "E0004",
+        &[],
+    );
+    mistake(
+        "let Totals { received, copies, unmatched, delivered, discarded, lost, queued, attached,
+            detached, @@ } = Totals::default();",
+        "..",
+        "",
+        "E0638",
+        &[],
+    );
+    mistake(
+        "fn f(to: Recipient<'_, u8>) { let Recipient { key, tag, @@ } = to; }",
+        "..",
+        "",
+        "E0638",
+        &[],
+    );
+}
+
+#[test]
+fn key_of_a_recipient_does_not_outlive_the_call() {
+    mistake(
+        "let mut kept: Option<@@> = None;
+        let orders = stream::iter([(String::new(), sink::drain())]);
+        let _ = stream::iter([String::new()]).demux_by_ref(|s| s.as_str(), orders)
+            .admit(|to, _| { kept = Some(to.key.into()); true });",
+        "String",
+        "&String",
+        "E0521",
+        &["escapes the closure body"],
+    );
+}
+
+#[test]
+fn borrowed_lease_is_free_once_the_attach_is_made() {
+    assert_eq!(
+        check(
+            "let mut lease = Lease::new();
+            let first = Attach::new(1, sink::drain::<u8>()).leased(&mut lease);
+            let second = Attach::new(2, sink::drain::<u8>()).leased(&mut lease);
+            drop(lease);
+            drop((first, second));"
+        ),
+        Ok(())
+    );
+}
+
+#[test]
+fn demux_with_sinks_that_are_not_send_cannot_be_sent() {
+    mistake(
+        "fn send<T: Send>(_: T) {}
+        type Boxed = Pin<Box<dyn Sink<u32, Error = ()> @@>>;
+        send(stream::iter([1_u32]).demux_by(|n| *n, stream::empty::<(u32, Boxed)>()));",
+        "+ Send",
+        "",
+        "E0277",
+        &["cannot be sent between threads safely"],
+    );
+}
+
+#[test]
+fn what_does_nothing_unless_it_is_used_is_said_to() {
+    let unused = |statement: &str| {
+        check(&format!("#[deny(unused_must_use)] fn f(lease: &mut Lease) {{ {statement} }}"))
+    };
+    for (statement, words) in [
+        ("stream::iter([1]).demux_by(|n| *n, stream::iter([(1, sink::drain())]));", "Demux"),
+        (
+            "stream::iter([1]).demux_by(|n| *n, stream::iter([(1, sink::drain())])).budget(1);",
+            "Demux",
+        ),
+        ("Attach::new(1, ());", "Attach"),
+        ("Attach::new(1, ()).buffer(1);", "Attach"),
+        ("Attach::new(1, ()).leased(lease);", "Attach"),
+        ("Lease::new();", "Lease"),
+    ] {
+        let said = unused(statement).expect_err(statement);
+        assert!(said.contains(words) && said.contains("must be used"), "{said}");
+        assert_eq!(unused(&format!("let _kept = {statement}")), Ok(()));
+    }
+}
+
+#[test]
+fn key_functions_that_are_neither_by_value_nor_by_ref_are_no_future() {
+    mistake(
+        "fn run<F: std::future::Future>(_: F) {}
+        fn f(demux: Demux<stream::Empty<u32>, @@, stream::Empty<(u32, sink::Drain<u32>)>>) {
+            run(demux)
+        }",
+        "ByValue<fn(&u32) -> u32>",
+        "fn(&u32) -> u32",
+        "E0277",
+        &["Demux"],
+    );
+}

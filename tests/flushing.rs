@@ -1,0 +1,581 @@
+//! Guarantee 6, flushing: at a lull at once, under load once a window, never once per item, never
+//! forgotten, and not besides closing.
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+
+use common::{
+    Answer::{Done, Pending},
+    Call, Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task, scripted_sink,
+    scripted_stream,
+};
+use stream_demux::{Attach, ByValue, Demux, DemuxStreamExt, Order, Totals};
+
+type Sink = ScriptedSink<u32>;
+type Terms = Attach<u32, Sink>;
+type Orders = Order<u32, Sink>;
+type Split = Demux<ScriptedStream<u32>, ByValue<fn(&u32) -> u32>, ScriptedStream<Orders>>;
+
+/// The default of `flush_every`, and of `budget`.
+const WINDOW: usize = 16_384;
+const BUDGET: usize = 128;
+
+/// A demux whose items are their own keys, and the handles of its streams.
+struct Rig {
+    task: Task<Split>,
+    input: StreamHandle<u32>,
+    orders: StreamHandle<Orders>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self::with(|demux| demux)
+    }
+
+    fn with(settings: impl FnOnce(Split) -> Split) -> Self {
+        let (input, input_handle) = scripted_stream("input");
+        let (orders, orders_handle) = scripted_stream("orders");
+        let key: fn(&u32) -> u32 = |n| *n;
+        let task = Task::new(settings(input.demux_by(key, orders)));
+        Self { task, input: input_handle, orders: orders_handle }
+    }
+
+    fn order(&self, key: u32, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
+        let (sink, handle) = scripted_sink(key);
+        self.orders.push(terms(Attach::new(key, sink)).into());
+        handle
+    }
+
+    /// Attaches a sink to each key.
+    #[track_caller]
+    fn attach(&mut self, keys: std::ops::Range<u32>) -> Vec<SinkHandle<u32>> {
+        let handles = keys.map(|key| self.order(key, |attach| attach)).collect();
+        self.sleep();
+        handles
+    }
+
+    #[track_caller]
+    fn attach_one(&mut self) -> SinkHandle<u32> {
+        self.attach(1..2).remove(0)
+    }
+
+    /// Runs until it sleeps.
+    #[track_caller]
+    fn sleep(&mut self) {
+        assert!(self.task.run().is_pending());
+    }
+
+    /// One turn that does not complete it.
+    #[track_caller]
+    fn poll(&mut self) {
+        assert!(self.task.poll().is_pending());
+    }
+
+    #[track_caller]
+    fn poll_until(&mut self, limit: usize, done: impl Fn(&Self) -> bool) {
+        for _ in 0..limit {
+            if done(self) {
+                return;
+            }
+            self.poll();
+        }
+        assert!(done(self), "not done after {limit} turns");
+    }
+
+    fn totals(&self) -> Totals {
+        self.task.get_ref().totals()
+    }
+}
+
+fn flushes(sinks: &[SinkHandle<u32>]) -> usize {
+    sinks.iter().map(|sink| sink.count(Op::Flush)).sum()
+}
+
+/// Watches, from inside the input, how many items were read since each sink took its first item that
+/// no flush was asked for. Items go round the sinks, without end.
+struct Watch(Arc<Mutex<Lag>>);
+
+#[derive(Default)]
+struct Lag {
+    /// Per sink: the number of the first item that waits for its flush.
+    first: Vec<Option<u64>>,
+    worst: u64,
+}
+
+impl Watch {
+    /// `sinks` have the keys 0, 1, 2 and so on.
+    fn over(input: &StreamHandle<u32>, sinks: &[SinkHandle<u32>]) -> Self {
+        let lag = Lag { first: vec![None; sinks.len()], worst: 0 };
+        let lag = Arc::new(Mutex::new(lag));
+        let (shared, sinks) = (Arc::clone(&lag), sinks.to_vec());
+        input.endless(move |read| {
+            let mut lag = shared.lock().unwrap();
+            let count = sinks.len() as u64;
+            // Who was sent the last item?
+            if read > 0 {
+                let last = usize::try_from((read - 1) % count).unwrap();
+                lag.first[last].get_or_insert(read);
+            }
+            for (index, sink) in sinks.iter().enumerate() {
+                if sink.flush_asked() == sink.taken() {
+                    lag.first[index] = None;
+                }
+                if let Some(first) = lag.first[index] {
+                    lag.worst = lag.worst.max(read - first);
+                }
+            }
+            u32::try_from(read % count).unwrap()
+        });
+        Self(lag)
+    }
+
+    /// The most items that were read, before yet another was asked for, while one waited for a flush.
+    fn worst(&self) -> u64 {
+        self.0.lock().unwrap().worst
+    }
+}
+
+// A lull.
+
+#[test]
+fn a_lull_flushes_in_the_same_poll() {
+    let mut rig = Rig::new();
+    let sink = rig.attach_one();
+    rig.input.extend([1, 1, 1]);
+    rig.poll();
+    assert_eq!((sink.flushed(), sink.count(Op::Flush), rig.task.woken()), (3, 1, false));
+    rig.poll();
+    assert_eq!(sink.count(Op::Flush), 1, "once is enough");
+}
+
+#[test]
+fn a_lull_flushes_whoever_took_something_and_nobody_else() {
+    let mut rig = Rig::new();
+    let sinks = rig.attach(0..10);
+    rig.input.extend([2, 5, 2, 7]);
+    rig.poll();
+    let counts: Vec<_> = sinks.iter().map(|sink| sink.count(Op::Flush)).collect();
+    assert_eq!(counts, [0, 0, 1, 0, 0, 1, 0, 1, 0, 0]);
+    rig.input.push(5);
+    rig.poll();
+    assert_eq!((sinks[2].count(Op::Flush), sinks[5].count(Op::Flush)), (1, 2));
+}
+
+#[test]
+fn a_lull_that_wakes_itself_is_a_lull() {
+    let mut rig = Rig::new();
+    let sink = rig.attach_one();
+    rig.input.push(1);
+    rig.input.stutter();
+    rig.poll();
+    assert_eq!(sink.flushed(), 1);
+}
+
+#[test]
+fn a_sink_that_is_not_ready_any_more_is_flushed_before_the_task_sleeps() {
+    for buffer in [0, 3] {
+        let mut rig = Rig::new();
+        let sink = rig.order(1, |attach| attach.buffer(buffer));
+        sink.park();
+        sink.allow(1);
+        rig.input.extend([1, 1]);
+        rig.sleep();
+        assert_eq!((sink.taken(), sink.flushed(), rig.totals().queued), (1, 1, 1));
+        assert!(sink.is_waiting(Op::Ready));
+    }
+}
+
+#[test]
+fn what_a_drain_sent_is_flushed_before_the_task_sleeps() {
+    let mut rig = Rig::new();
+    let sink = rig.order(1, |attach| attach.buffer(5));
+    sink.park();
+    rig.input.extend([1, 1, 1]);
+    rig.sleep();
+    assert_eq!(sink.count(Op::Flush), 0, "nothing was taken yet");
+    sink.allow(2);
+    rig.poll();
+    assert_eq!((sink.taken(), sink.flushed(), rig.task.woken()), (2, 2, false));
+    sink.open();
+    rig.poll();
+    assert_eq!((sink.flushed(), sink.count(Op::Flush)), (3, 2));
+}
+
+#[test]
+fn the_budget_ends_before_all_is_flushed_and_the_rest_follows() {
+    for budget in [1, 2, 3, 4, 7] {
+        let mut rig = Rig::with(|demux| demux.budget(budget));
+        let sinks = rig.attach(0..20);
+        rig.input.extend(0..20);
+        rig.poll_until(40, |_| sinks.iter().all(|sink| sink.taken() == 1));
+        assert!(flushes(&sinks) < 20);
+        while rig.task.woken() {
+            rig.poll();
+        }
+        assert!(sinks.iter().all(|sink| sink.flushed() == 1 && sink.count(Op::Flush) == 1));
+    }
+}
+
+#[test]
+fn an_input_that_goes_on_after_the_lull_does_not_forget_who_was_left() {
+    let mut rig = Rig::with(|demux| demux.budget(4));
+    let sinks = rig.attach(0..20);
+    rig.input.extend(0..20);
+    rig.poll_until(40, |_| flushes(&sinks) > 0); // the lull was seen, and some were flushed
+    assert!(flushes(&sinks) < 20);
+    rig.input.endless(|_| 1_000);
+    rig.poll_until(20, |_| flushes(&sinks) == 20);
+}
+
+// No lull.
+
+#[test]
+fn a_window_of_one_flushes_before_the_second_item_after() {
+    let mut rig = Rig::with(|demux| demux.budget(1).flush_every(1));
+    let sinks = rig.attach(0..3);
+    let watch = Watch::over(&rig.input, &sinks);
+    rig.poll_until(200, |rig| rig.totals().received == 60);
+    assert!(watch.worst() < 1, "{}", watch.worst());
+}
+
+#[test]
+fn no_sink_waits_longer_than_the_window() {
+    for window in [1, 2, 3, 10, 100, 1_000] {
+        for budget in [1, 2, 4, 16, 128] {
+            for keys in [1, 2, 30] {
+                let mut rig = Rig::with(|demux| demux.budget(budget).flush_every(window));
+                let sinks = rig.attach(0..keys);
+                let watch = Watch::over(&rig.input, &sinks);
+                rig.poll_until(20_000, |rig| rig.totals().received >= 2_500);
+                assert!(
+                    watch.worst() < window as u64,
+                    "{} of {window}, budget {budget}, {keys} keys",
+                    watch.worst()
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn with_many_more_keys_than_the_window_each_item_has_its_flush_in_time() {
+    let mut rig = Rig::with(|demux| demux.flush_every(64));
+    let sinks = rig.attach(0..1_000);
+    let watch = Watch::over(&rig.input, &sinks);
+    rig.poll_until(1_000, |rig| rig.totals().received >= 5_000);
+    assert!(watch.worst() < 64, "{}", watch.worst());
+    let sent = usize::try_from(rig.totals().delivered).unwrap();
+    assert!(flushes(&sinks) <= sent && flushes(&sinks) + 64 + BUDGET >= sent);
+}
+
+#[test]
+fn by_default_a_busy_sink_is_flushed_once_in_16_384_items() {
+    let mut rig = Rig::new();
+    let sink = rig.attach_one();
+    rig.input.extend(std::iter::repeat_n(1, 4 * WINDOW + WINDOW / 2));
+    rig.sleep();
+    assert_eq!(sink.flushed(), sink.taken());
+    // Four that fell due, perhaps up to a budget early, and one for the lull.
+    assert_eq!(sink.count(Op::Flush), 5);
+}
+
+#[test]
+fn a_busy_sink_is_flushed_once_a_window_and_not_once_per_item() {
+    let mut rig = Rig::with(|demux| demux.budget(10).flush_every(1_000));
+    let sink = rig.attach_one();
+    rig.input.endless(|_| 1);
+    rig.poll_until(5_000, |rig| rig.totals().received >= 20_000);
+    let flushes = sink.count(Op::Flush);
+    assert!((19..=20).contains(&flushes), "{flushes}"); // each of them may be ten items early
+}
+
+#[test]
+fn a_sink_whose_items_paused_is_flushed_while_others_stay_busy() {
+    let mut rig = Rig::with(|demux| demux.budget(8).flush_every(100));
+    let sinks = rig.attach(0..2);
+    rig.input.push(1);
+    rig.input.endless(|_| 0);
+    rig.poll_until(20, |rig| rig.totals().received >= 80);
+    assert_eq!(sinks[1].count(Op::Flush), 0);
+    rig.poll_until(20, |rig| rig.totals().received >= 101);
+    rig.poll();
+    assert_eq!((sinks[1].count(Op::Flush), sinks[1].flushed()), (1, 1));
+}
+
+#[test]
+fn a_busy_input_that_is_unmatched_counts_too() {
+    let mut rig = Rig::with(|demux| demux.budget(8).flush_every(50));
+    let sink = rig.attach_one();
+    rig.input.push(1);
+    rig.input.endless(|_| 99);
+    rig.poll_until(20, |rig| rig.totals().received >= 64);
+    assert_eq!(sink.flushed(), 1);
+}
+
+#[test]
+fn what_a_drain_sent_is_flushed_within_a_window_of_a_busy_input() {
+    let mut rig = Rig::with(|demux| demux.budget(8).flush_every(40));
+    let sink = rig.order(1, |attach| attach.buffer(5));
+    sink.park();
+    rig.input.extend([1, 1]);
+    rig.sleep();
+    rig.input.endless(|_| 99);
+    rig.poll();
+    sink.open();
+    rig.poll_until(10, |_| sink.taken() == 2);
+    let then = rig.totals().received;
+    rig.poll_until(10, |rig| rig.totals().received > then + 40);
+    assert_eq!((sink.flushed(), sink.count(Op::Flush)), (2, 1));
+}
+
+// Nothing is read, though the input would have something.
+
+#[test]
+fn a_turn_that_reads_nothing_for_orders_flushes() {
+    let mut rig = Rig::with(|demux| demux.budget(16));
+    let sinks = rig.attach(0..4);
+    rig.input.extend([0, 1, 2, 3]);
+    rig.input.endless(|_| 99);
+    rig.poll();
+    assert_eq!((rig.totals().received, flushes(&sinks)), (16, 0));
+    rig.orders.endless(|_| Order::Detach(50));
+    rig.poll();
+    rig.poll();
+    assert_eq!((rig.totals().received, flushes(&sinks)), (16, 4));
+}
+
+#[test]
+fn drains_are_flushed_while_the_input_is_blocked() {
+    let mut rig = Rig::new();
+    let sink = rig.order(1, |attach| attach.buffer(5));
+    let stuck = rig.attach(2..3).remove(0);
+    stuck.park();
+    sink.park();
+    rig.input.extend([1, 1, 2, 99]);
+    rig.sleep();
+    sink.open();
+    rig.poll();
+    assert_eq!((sink.flushed(), rig.task.woken(), rig.input.left()), (2, false, 1));
+}
+
+#[test]
+fn the_item_before_the_one_that_blocks_is_flushed() {
+    let mut rig = Rig::new();
+    let sinks = rig.attach(0..2);
+    sinks[1].park();
+    rig.input.extend([0, 1, 0]);
+    rig.poll();
+    assert_eq!((sinks[0].flushed(), rig.task.woken(), rig.input.left()), (1, false, 1));
+}
+
+// A flush that is pending.
+
+#[test]
+fn a_pending_flush_holds_up_no_other_sink() {
+    let mut rig = Rig::new();
+    let sinks = rig.attach(0..3);
+    sinks[0].hold(Op::Flush);
+    rig.input.extend([0, 1, 2]);
+    rig.sleep();
+    rig.input.extend([1, 2]);
+    rig.sleep();
+    assert_eq!((sinks[1].flushed(), sinks[2].flushed()), (2, 2));
+    assert_eq!((sinks[0].flushed(), sinks[0].count(Op::Flush)), (0, 1));
+}
+
+#[test]
+fn a_pending_flush_that_was_woken_is_asked_at_once_though_the_input_is_busy() {
+    let mut rig = Rig::with(|demux| demux.budget(8));
+    let sink = rig.attach_one();
+    sink.hold(Op::Flush);
+    rig.input.push(1);
+    rig.sleep();
+    rig.input.endless(|_| 99);
+    rig.poll();
+    sink.release(Op::Flush);
+    rig.poll();
+    assert_eq!((sink.flushed(), sink.count(Op::Flush)), (1, 2));
+}
+
+#[test]
+fn a_pending_flush_is_asked_again_for_every_window_in_which_the_sink_took_something() {
+    let mut rig = Rig::with(|demux| demux.budget(10).flush_every(100));
+    let sink = rig.attach_one();
+    sink.hold(Op::Flush);
+    rig.input.endless(|_| 1);
+    rig.poll_until(300, |rig| rig.totals().received >= 1_000);
+    let asked = sink.count(Op::Flush);
+    assert!((9..=11).contains(&asked), "{asked}");
+    sink.release(Op::Flush);
+    rig.poll();
+    assert!(sink.flushed() >= 1_000);
+}
+
+#[test]
+fn a_pending_flush_is_asked_again_at_the_lull_after_another_item() {
+    let mut rig = Rig::new();
+    let sink = rig.attach_one();
+    sink.hold(Op::Flush);
+    for item in 1..=3 {
+        rig.input.push(1);
+        rig.sleep();
+        assert_eq!((sink.flush_asked(), sink.count(Op::Flush)), (item, item));
+    }
+    sink.release(Op::Flush);
+    rig.sleep();
+    assert_eq!((sink.flushed(), sink.count(Op::Flush)), (3, 4));
+}
+
+// A flush that fails.
+
+#[test]
+fn a_flush_that_fails_and_frees_the_input_wakes_the_task() {
+    for budget in [3, 4, 128] {
+        let mut rig = Rig::with(|demux| demux.budget(budget));
+        let sinks = rig.attach(0..2);
+        sinks[1].park();
+        sinks[1].allow(1);
+        sinks[1].fail_quietly(Op::Flush);
+        rig.input.extend([1, 1, 0, 0]);
+        rig.sleep();
+        assert!(sinks[1].is_dropped());
+        assert_eq!((sinks[0].flushed(), rig.input.left()), (2, 0), "budget {budget}");
+    }
+}
+
+#[test]
+fn a_flush_that_fails_after_the_end_completes() {
+    for budget in [1, 2, 3, 4, 128] {
+        let mut rig = Rig::with(|demux| demux.budget(budget));
+        let sink = rig.order(1, |attach| attach.buffer(5));
+        sink.park();
+        rig.input.extend([1, 1, 1]);
+        rig.input.end();
+        rig.sleep();
+        sink.fail_quietly(Op::Flush);
+        sink.allow(1);
+        assert!(rig.task.run().is_ready(), "budget {budget}");
+        assert_eq!((sink.taken(), sink.count(Op::Close)), (1, 0));
+    }
+}
+
+#[test]
+fn a_flush_that_fails_leaves_those_of_others_to_come() {
+    let mut rig = Rig::new();
+    let sinks = rig.attach(0..3);
+    sinks[0].fail_quietly(Op::Flush);
+    rig.input.extend([0, 1, 2]);
+    rig.sleep();
+    assert_eq!((sinks[1].flushed(), sinks[2].flushed()), (1, 1));
+}
+
+// Not besides closing.
+
+const SENT_AND_CLOSED: [Call; 4] =
+    [Call::Ready(Done), Call::Send(Done), Call::Close(Done), Call::Drop];
+
+#[test]
+fn a_sink_that_is_told_the_end_is_not_flushed_besides() {
+    let mut rig = Rig::new();
+    let sinks = rig.attach(0..3);
+    rig.input.extend([0, 1, 2]);
+    rig.input.end();
+    assert!(rig.task.run().is_ready());
+    assert!(sinks.iter().all(|sink| sink.calls() == SENT_AND_CLOSED && sink.flushed() == 1));
+}
+
+#[test]
+fn a_sink_that_reached_its_limit_is_not_flushed_besides() {
+    let mut rig = Rig::new();
+    let sink = rig.order(1, |attach| attach.limit(1));
+    rig.input.push(1);
+    rig.sleep();
+    assert_eq!(sink.calls(), SENT_AND_CLOSED);
+}
+
+#[test]
+fn a_sink_that_is_detached_in_the_turn_in_which_it_took_something_is_not_flushed_besides() {
+    let mut rig = Rig::new();
+    let sink = rig.attach_one();
+    let orders = rig.orders.clone();
+    rig.input.push(1);
+    rig.input.action(move || orders.push(Order::Detach(1)));
+    rig.input.push(1);
+    rig.sleep();
+    assert_eq!(sink.calls(), SENT_AND_CLOSED);
+}
+
+#[test]
+fn a_sink_whose_close_is_pending_is_not_flushed() {
+    let mut rig = Rig::new();
+    let sink = rig.order(1, |attach| attach.limit(1));
+    sink.hold(Op::Close);
+    rig.input.push(1);
+    rig.sleep();
+    rig.input.extend([99, 99]);
+    rig.sleep();
+    sink.release(Op::Close);
+    rig.sleep();
+    let calls =
+        [Call::Ready(Done), Call::Send(Done), Call::Close(Pending), Call::Close(Done), Call::Drop];
+    assert_eq!(sink.calls(), calls);
+}
+
+#[test]
+fn a_sink_whose_flush_is_pending_is_closed_without_waiting_for_it() {
+    let mut rig = Rig::new();
+    let sink = rig.attach_one();
+    sink.hold(Op::Flush);
+    rig.input.push(1);
+    rig.sleep();
+    rig.orders.push(Order::Detach(1));
+    rig.poll();
+    let calls =
+        [Call::Ready(Done), Call::Send(Done), Call::Flush(Pending), Call::Close(Done), Call::Drop];
+    assert_eq!(sink.calls(), calls);
+}
+
+#[test]
+fn a_leaver_that_still_drains_is_flushed_before_the_task_sleeps() {
+    let mut rig = Rig::new();
+    let sink = rig.order(1, |attach| attach.buffer(5));
+    sink.park();
+    rig.input.extend([1, 1, 1]);
+    rig.orders.push(Order::Detach(50));
+    rig.sleep();
+    rig.orders.push(Order::Detach(1));
+    rig.sleep();
+    sink.allow(1);
+    rig.sleep();
+    assert_eq!((sink.taken(), sink.flushed(), sink.count(Op::Flush)), (1, 1, 1));
+    sink.open();
+    rig.sleep();
+    assert_eq!((sink.taken(), sink.count(Op::Flush), sink.is_closed()), (3, 1, true));
+}
+
+#[test]
+fn the_next_tenant_of_a_slot_is_flushed_like_any_other() {
+    let mut rig = Rig::with(|demux| demux.budget(4).flush_every(50));
+    let old = rig.attach_one();
+    let orders = rig.orders.clone();
+    rig.input.push(1);
+    rig.input.action(move || orders.push(Order::Evict(1)));
+    rig.input.push(99);
+    rig.input.endless(|_| 99);
+    rig.poll();
+    let new = rig.order(2, |attach| attach);
+    rig.poll();
+    assert_eq!((old.is_dropped(), new.count(Op::Flush)), (true, 0));
+    rig.input.push(2);
+    rig.poll_until(5, |_| new.taken() == 1);
+    let then = rig.totals().received;
+    rig.poll_until(40, |rig| rig.totals().received > then + 50);
+    assert_eq!((new.flushed(), new.count(Op::Flush)), (1, 1));
+}
+
+#[test]
+#[should_panic(expected = "flushing every 0")]
+fn a_window_of_nothing_is_refused() {
+    drop(Rig::with(|demux| demux.flush_every(0)));
+}
