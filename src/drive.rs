@@ -25,10 +25,12 @@ where
     pub(crate) fn serve(&mut self, share: &mut usize) {
         while *share > 0 {
             let Some(woken) = self.ready.pop() else { return };
-            let left = *share - 1;
-            self.service(woken, share);
-            // The first item of a queue is in the price: otherwise a budget of 1 would never drain one.
-            *share = left.min(*share);
+            *share -= 1;
+            // If that was the last, an item may go on top of it: with a share of 1 in each turn a queue
+            // would never drain otherwise.
+            let mut purse = (*share).max(1);
+            self.service(woken, &mut purse);
+            *share = purse.min(*share);
         }
     }
 

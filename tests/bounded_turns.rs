@@ -80,7 +80,9 @@ impl Rig {
     #[track_caller]
     fn restless(&mut self, keys: std::ops::Range<u32>) -> Vec<SinkHandle<u32>> {
         let sinks = self.attach(keys.clone());
-        sinks.iter().for_each(|sink| sink.stutter(Op::Close, usize::MAX));
+        for sink in &sinks {
+            sink.stutter(Op::Close, usize::MAX);
+        }
         self.orders.extend(keys.map(Order::Detach));
         while self.orders.left() > 0 {
             self.poll();
@@ -186,10 +188,14 @@ fn each_service_of_a_woken_sink_costs_one() {
     for budget in 1..=5 {
         let mut rig = Rig::new(budget);
         let sinks = rig.attach(1..11);
-        sinks.iter().for_each(|sink| sink.hold(Op::Close));
+        for sink in &sinks {
+            sink.hold(Op::Close);
+        }
         rig.input.end();
         rig.sleep();
-        sinks.iter().for_each(|sink| sink.release(Op::Close));
+        for sink in &sinks {
+            sink.release(Op::Close);
+        }
         for turn in 1..10_usize.div_ceil(budget) {
             rig.poll();
             let closed = sum(&sinks, |sink| usize::from(sink.is_closed()));
@@ -326,10 +332,14 @@ fn endless_orders_leave_a_quarter_to_sinks() {
     for budget in [4, 8, 30, 128] {
         let mut rig = Rig::new(budget);
         let sinks = rig.attach(1..500);
-        sinks.iter().for_each(|sink| sink.hold(Op::Close));
+        for sink in &sinks {
+            sink.hold(Op::Close);
+        }
         rig.orders.extend((1..500).map(Order::Detach));
         rig.sleep();
-        sinks.iter().for_each(|sink| sink.release(Op::Close));
+        for sink in &sinks {
+            sink.release(Op::Close);
+        }
         rig.endless_orders();
         for _ in 0..3 {
             let (orders, detached) = (rig.orders.taken(), rig.totals().detached);
@@ -371,10 +381,14 @@ fn orders_that_come_in_bursts_leave_sinks_their_quarter_too() {
     for burst in [80, 90, 95, 96, 97] {
         let mut rig = Rig::new(128);
         let sinks = rig.attach(1..500);
-        sinks.iter().for_each(|sink| sink.hold(Op::Close));
+        for sink in &sinks {
+            sink.hold(Op::Close);
+        }
         rig.orders.extend((1..500).map(Order::Detach));
         rig.sleep();
-        sinks.iter().for_each(|sink| sink.release(Op::Close));
+        for sink in &sinks {
+            sink.release(Op::Close);
+        }
         for _ in 0..3 {
             rig.orders.extend((0..burst).map(|_| Order::Detach(NOBODY)));
             let before = rig.totals().detached;
@@ -420,12 +434,16 @@ fn sinks_that_are_waited_for_take_the_share_of_items() {
     // Nothing can be read while the input is blocked: no quarter is kept for it.
     let mut rig = Rig::new(8);
     let sinks = rig.attach(1..41);
-    sinks.iter().for_each(|sink| sink.hold(Op::Close));
+    for sink in &sinks {
+        sink.hold(Op::Close);
+    }
     rig.orders.extend((2..41).map(Order::Detach));
     sinks[0].park();
     rig.input.extend([101, 102]);
     rig.sleep();
-    sinks[1..].iter().for_each(|sink| sink.release(Op::Close));
+    for sink in &sinks[1..] {
+        sink.release(Op::Close);
+    }
     for turn in 1..=4 {
         rig.poll();
         assert_eq!(rig.totals().detached, turn * 8);

@@ -1025,6 +1025,16 @@ fn last_admitted_member_leaves_and_those_who_refused_get_the_next_item() {
 }
 
 #[test]
+fn refused_member_is_not_asked_when_the_last_admitted_one_fails() {
+    let mut rig = Rig::refusing(|tag, n| tag == 2 && n == 101);
+    let members = rig.group(2, &[]);
+    members[0].fail(Op::Ready);
+    rig.feed([101]);
+    assert!(members[0].is_dropped() && members[1].calls().is_empty());
+    assert_eq!(rig.feed([102]), ["2 sent 102"]);
+}
+
+#[test]
 fn newcomer_that_is_refused_discards_its_copy_at_once_and_is_not_waited_for() {
     let mut rig = Rig::refusing(|tag, n| tag == 3 && n == 101);
     let members = rig.group(2, &[2]);

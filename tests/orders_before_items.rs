@@ -372,9 +372,9 @@ fn orders_that_wake_themselves_for_ever_do_not_hold_items_back() {
     rig.input.endless(|_| 101);
     rig.poll();
     assert_eq!(rig.routed(), 0);
-    for turn in 1..30 {
+    for turn in 1..30_usize {
         rig.poll();
-        assert_eq!((rig.routed(), rig.orders.polls()), (turn * 4, 1 + turn as usize));
+        assert_eq!((rig.routed(), rig.orders.polls()), (turn as u64 * 4, 1 + turn));
     }
 }
 

@@ -760,6 +760,85 @@ fn spent_coop_budget_of_many_sinks_reaches_all_of_them() {
     assert!(counts.into_iter().all(|count| count.unwrap() == 3));
 }
 
+/// What a task's resources share, as tokio's did before it put such wakes off: once it is spent, they
+/// answer Pending and wake at once, until the next turn.
+#[derive(Clone, Default)]
+struct Allowance(Arc<AtomicUsize>, Arc<AtomicUsize>);
+
+impl Allowance {
+    fn proceed(&self, cx: &Context<'_>) -> Poll<()> {
+        if self.0.load(SeqCst) == 0 {
+            self.1.fetch_add(1, SeqCst);
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        self.0.fetch_sub(1, SeqCst);
+        Poll::Ready(())
+    }
+
+    /// Begins a turn; how often it was asked in vain in the last one.
+    fn renew(&self) -> usize {
+        self.0.store(COOP, SeqCst);
+        self.1.swap(0, SeqCst)
+    }
+}
+
+/// A sink that goes by the allowance, and never needs more than that.
+struct Thrifty(Allowance, Arc<AtomicUsize>);
+
+impl Sink<u32> for Thrifty {
+    type Error = Infallible;
+
+    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.0.proceed(cx).map(Ok)
+    }
+    fn start_send(self: Pin<&mut Self>, _: u32) -> Result<(), Infallible> {
+        self.1.fetch_add(1, SeqCst);
+        Ok(())
+    }
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.0.proceed(cx).map(Ok)
+    }
+    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.0.proceed(cx).map(Ok)
+    }
+}
+
+#[test]
+fn sink_and_input_that_wake_at_once_when_their_budget_is_spent_are_not_asked_twice_a_turn() {
+    const ITEMS: u32 = 1_000;
+    let allowance = Allowance::default();
+    let taken = [(); 3].map(|()| Arc::<AtomicUsize>::default());
+    let orders = stream::iter([0, 1, 2].map(|key| {
+        Attach::new(key, Thrifty(allowance.clone(), Arc::clone(&taken[key as usize]))).buffer(64)
+    }));
+    let (of_input, mut n) = (allowance.clone(), 0);
+    let input = stream::poll_fn(move |cx| {
+        if n == ITEMS {
+            return Poll::Ready(None);
+        }
+        of_input.proceed(cx).map(|()| {
+            n += 1;
+            Some(n)
+        })
+    });
+    let mut task = Task::new(input.demux_by(|n| n % 3, orders).budget(100_000));
+    allowance.renew();
+    let totals = loop {
+        if let Poll::Ready(totals) = task.poll() {
+            break totals;
+        }
+        assert!(task.woken(), "whoever woke itself is looked after in the next turn");
+        // The input, and each sink for readiness, flush or close.
+        let vain = allowance.renew();
+        assert!(vain <= 1 + 2 * 3, "{vain} times in vain in one turn");
+        assert!(task.polls() < 60, "it does not get on");
+    };
+    assert_eq!(totals.delivered, u64::from(ITEMS));
+    assert_eq!(taken.map(|taken| taken.load(SeqCst)), [333, 334, 333]);
+    assert_settled(totals);
+}
+
 // Kinds of sinks
 
 #[test]
