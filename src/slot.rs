@@ -307,9 +307,14 @@ impl<K, S, V> Slot<K, S, V> {
         self.has(PARKED)
     }
 
-    /// It is to be closed, and nothing stands in the way.
+    /// It is being closed: nothing is asked of it but that.
+    fn is_past_sending(&self) -> bool {
+        self.stage != Stage::Receiving && !self.has(QUEUED)
+    }
+
+    /// It is to be asked to close.
     pub(crate) fn is_closable(&self) -> bool {
-        self.stage != Stage::Receiving && !self.has(QUEUED | CLOSING)
+        self.is_past_sending() && !self.has(CLOSING)
     }
 
     /// It took an item since it was flushed.
@@ -325,12 +330,12 @@ impl<K, S, V> Slot<K, S, V> {
 
     /// It has a flush to come. A sink that is being closed has not: closing flushes.
     pub(crate) fn wants_flush(&self) -> bool {
-        self.has(UNFLUSHED) && (self.stage == Stage::Receiving || self.has(QUEUED))
+        self.has(UNFLUSHED) && !self.is_past_sending()
     }
 
     /// It waited for a flush, and its waker fired.
     pub(crate) fn wants_flush_again(&self) -> bool {
-        self.has(FLUSH_AGAIN)
+        self.has(FLUSH_AGAIN) && !self.is_past_sending()
     }
 }
 
