@@ -8,7 +8,7 @@ use crate::hooks::{Detached, Discarded, Hooks, Recipient};
 use crate::hub::{Held, Hub};
 use crate::key::sealed::{Directory, FindByKey};
 use crate::lease::Wish;
-use crate::order::{Attach, Order};
+use crate::order::{Attach, Order, Terms};
 use crate::slot::{Farewell, Slot, Stage};
 
 impl<K, S, V, H, B> Hub<K, S, V, H, B>
@@ -54,33 +54,40 @@ where
         terms.buffer.get_or_insert(self.buffer);
         terms.overflow.get_or_insert(self.overflow);
         let taken = self.table.find(&key);
-        let farewell = if wish == Wish::Detach {
+        let farewell = self.turned_away(terms, wish, taken.is_some());
+        let stage = farewell.map_or(Stage::Receiving, Stage::Leaving);
+        let slot = self.seat(Slot::new(key, sink, terms, claim, stage));
+        self.hooks.attached(self.table[slot].recipient());
+        if farewell.is_some() {
+            self.table.link(slot);
+            return self.attend(slot, share);
+        }
+        if terms.catch_all {
+            // Before its backlog is moved to it, which may be all that it accepts: the one before it
+            // does not come back.
+            self.table.set_catch_all(slot);
+        }
+        match taken {
+            Some(old) if self.clone.is_none() => self.replace(old, slot, share),
+            _ => {
+                self.table.link(slot);
+                self.join(slot);
+            }
+        }
+    }
+
+    /// Why an attachment is to be closed at once, if it is.
+    fn turned_away(&self, terms: Terms, wish: Wish, taken: bool) -> Option<Farewell> {
+        if wish == Wish::Detach {
             Some(Farewell::Requested)
         } else if self.told.is_some() {
             Some(Farewell::Finished)
         } else if terms.limit == Some(0) {
             Some(Farewell::Limited)
+        } else if terms.keep_existing && taken {
+            Some(Farewell::Refused)
         } else {
-            taken.filter(|_| terms.keep_existing).map(|_| Farewell::Refused)
-        };
-
-        let stage = farewell.map_or(Stage::Receiving, Stage::Leaving);
-        let slot = self.seat(Slot::new(key, sink, terms, claim, stage));
-        self.hooks.attached(self.table[slot].recipient());
-        match taken {
-            Some(old) if farewell.is_none() && self.clone.is_none() => {
-                self.replace(old, slot, share);
-            }
-            _ => self.table.link(slot),
-        }
-        if farewell.is_some() {
-            return self.attend(slot, share);
-        }
-        if terms.catch_all && self.table.get(slot).is_some_and(Slot::receives) {
-            self.table.set_catch_all(slot);
-        }
-        if self.clone.is_some() {
-            self.join(slot);
+            None
         }
     }
 

@@ -139,12 +139,10 @@ fn fails_in_each<const N: usize>(ops: [Op; N], situation: impl Fn(&mut Rig) -> S
         assert_eq!(ends, [&format!("detached 1/0 {failure}")], "{op:?}: {lines:?}");
         let at = |what: &str| lines.iter().position(|line| line == what);
         assert!(at("a dropped") < at(&format!("detached 1/0 {failure}")), "{op:?}: {lines:?}");
-        assert_eq!(lines.iter().filter(|line| line.starts_with("discarded")).count() as u64, {
-            let foul = |line: &&String| line.ends_with(" of 1/0 Failed");
-            lines.iter().filter(foul).count() as u64
-        });
+        let mut discarded = lines.iter().filter(|line| line.starts_with("discarded"));
+        assert!(discarded.all(|line| line.ends_with(" of 1/0 Failed")), "{op:?}: {lines:?}");
         assert!(a.is_failed() && a.is_dropped(), "{op:?}");
-        assert_eq!(at("unmatched 160").map(|at| lines.len() > at), Some(true), "{op:?}: {lines:?}");
+        assert!(at("unmatched 160").is_some(), "{op:?}: {lines:?}");
         assert_eq!((rig.totals().queued, rig.len()), (0, 1), "{op:?}");
         assert_eq!(rig.totals().lost, u64::from(op == Op::Send), "{op:?}");
         assert_eq!((b.items(), b.flushed(), b.is_dropped()), (vec![250, 260], 2, false), "{op:?}");
@@ -243,7 +241,7 @@ fn it_fails_while_its_close_is_pending() {
 #[test]
 fn it_fails_in_a_group_and_the_others_go_on() {
     for op in ALL {
-        for place in 0..3 {
+        for place in 0..3_u32 {
             let mut rig = Rig::with(Demux::multicast);
             let mut lease = Lease::new();
             let sinks: Vec<_> = (0..3)

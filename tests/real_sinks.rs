@@ -839,6 +839,31 @@ fn sink_and_input_that_wake_at_once_when_their_budget_is_spent_are_not_asked_twi
     assert_settled(totals);
 }
 
+/// More of them than the budget is for: some are always left over, and wake at once.
+#[test]
+fn many_sinks_that_wake_at_once_when_the_budget_is_spent_are_not_asked_twice_a_turn() {
+    const SINKS: usize = 300;
+    let allowance = Allowance::default();
+    let taken: Vec<_> = (0..SINKS).map(|_| Arc::<AtomicUsize>::default()).collect();
+    let attach =
+        |(key, taken)| Attach::new(key, Thrifty(allowance.clone(), Arc::clone(taken))).buffer(10);
+    let orders = stream::iter((0..).zip(&taken).map(attach).collect::<Vec<_>>());
+    let input = stream::iter((0..3_000).map(|n| n % 300));
+    let mut task = Task::new(input.demux_by(|n| *n, orders).budget(100_000));
+    allowance.renew();
+    let totals = loop {
+        if let Poll::Ready(totals) = task.poll() {
+            break totals;
+        }
+        assert!(task.woken(), "whoever woke itself is looked after in the next turn");
+        let vain = allowance.renew();
+        assert!(vain <= 2 * SINKS, "{vain} times in vain in one turn");
+        assert!(task.polls() < 100, "it does not get on");
+    };
+    assert!(taken.iter().all(|taken| taken.load(SeqCst) == 10));
+    assert_settled(totals);
+}
+
 // Kinds of sinks
 
 #[test]

@@ -331,6 +331,20 @@ fn request_given_up_before_it_was_read_never_takes_its_id() {
     assert_eq!(all(&mut retried.answer), [Answer { id: 1, text: "one" }]);
 }
 
+#[test]
+fn request_with_an_id_in_use_is_refused_and_takes_nobodys_answer() {
+    let (input, feed) = scripted_stream("answers");
+    let (orders, orders_in) = mpsc::unbounded();
+    let mut task = Task::new(input.demux_by(|answer: &Answer| answer.id, orders_in));
+    let mut first = request(&orders, 1);
+    let mut second = request(&orders, 1);
+    assert!(task.run().is_pending());
+    assert_eq!(second.answer.next().now_or_never(), Some(None), "it is closed at once");
+    feed.push(Answer { id: 1, text: "one" });
+    assert!(task.run().is_pending());
+    assert_eq!(all(&mut first.answer), [Answer { id: 1, text: "one" }]);
+}
+
 /// A `oneshot` is no sink, but `unfold` makes one of it.
 #[test]
 fn answer_through_a_oneshot() {

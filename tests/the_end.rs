@@ -684,8 +684,8 @@ fn busy_sinks_and_orders_do_not_keep_the_end_from_being_told() {
     for sink in &busy {
         sink.stutter(Op::Close, usize::MAX);
     }
+    rig.orders.push(Order::Finish); // an end of the input would never be read
     rig.orders.endless(|_| Order::Detach(77));
-    rig.input.end();
     assert!(rig.task.turns(400).is_pending());
     assert!(idle.iter().all(SinkHandle::is_closed));
     assert_eq!(rig.len(), 0);
@@ -748,14 +748,12 @@ fn endless_orders_are_dropped_after_the_last_close() {
 #[test]
 fn endless_attachments_after_the_last_close_do_not_keep_it_from_completing() {
     let mut rig = Rig::with(|demux| demux.budget(16));
-    rig.orders.endless(|n| {
-        let (sink, _) = scripted_sink(n);
-        Attach::new(n as u32, sink).into()
-    });
-    assert!(rig.task.turns(3).is_pending());
-    rig.input.end();
-    let limit = rig.len() + 20; // each of those is told
-    assert!(rig.task.run_within(limit).is_ready());
+    let attach = |n| Attach::new(n, scripted_sink(n).0).into();
+    rig.orders.extend((0..30).map(attach));
+    rig.orders.push(Order::Finish);
+    rig.orders.endless(move |n| attach(n as u32));
+    assert!(rig.task.run_within(100).is_ready());
+    assert!(rig.totals().attached >= 30);
     assert_eq!(rig.totals().attached, rig.totals().detached);
     rig.check_account();
 }

@@ -10,6 +10,7 @@
 pub mod alloc;
 pub mod executor;
 pub mod log;
+pub mod model;
 pub mod sink;
 pub mod stream;
 

@@ -1,0 +1,516 @@
+//! Guarantee 12: memory follows the most that was attached at once, never how many keys there ever
+//! were; with nothing queued there is no allocation per item.
+//!
+//! All sinks here merely count, and all streams make up what they yield, so that every allocation is
+//! the crate's own.
+
+mod common;
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use common::Task;
+use common::alloc::{CountingAllocator, Usage, allocations_during};
+use futures::{Sink, Stream};
+use stream_demux::{Attach, Demux, DemuxStreamExt, Lease, Order, Overflow};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+/// A sink that counts; with a gate, which all sinks that share it go through.
+#[derive(Clone, Default)]
+struct Counter(Rc<Gate>);
+
+#[derive(Default)]
+struct Gate {
+    taken: Cell<u64>,
+    flushed: Cell<u64>,
+    shut: Cell<bool>,
+    waiting: Cell<Option<Waker>>,
+}
+
+impl Gate {
+    fn open(&self) {
+        self.shut.set(false);
+        if let Some(waker) = self.waiting.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl<V> Sink<V> for Counter {
+    type Error = ();
+
+    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), ()>> {
+        if self.0.shut.get() {
+            self.0.waiting.set(Some(cx.waker().clone()));
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(()))
+    }
+    fn start_send(self: Pin<&mut Self>, _: V) -> Result<(), ()> {
+        self.0.taken.set(self.0.taken.get() + 1);
+        Ok(())
+    }
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+        self.0.flushed.set(self.0.flushed.get() + 1);
+        Poll::Ready(Ok(()))
+    }
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+type Orders = Order<u64, Counter>;
+
+/// What a test and the streams that it feeds share.
+#[derive(Default)]
+struct Feed {
+    /// Items still to come; they are numbered from 0.
+    items: Cell<u64>,
+    next: Cell<u64>,
+    input: Cell<Option<Waker>>,
+    orders: RefCell<VecDeque<Orders>>,
+    inbox: Cell<Option<Waker>>,
+    /// Called with the number of each item before it is yielded.
+    before: RefCell<Option<Before>>,
+}
+
+type Before = Box<dyn FnMut(u64, &Feed)>;
+
+impl Feed {
+    fn order(&self, order: impl Into<Orders>) {
+        self.orders.borrow_mut().push_back(order.into());
+        if let Some(waker) = self.inbox.take() {
+            waker.wake();
+        }
+    }
+
+    fn send(&self, items: u64) {
+        self.items.set(self.items.get() + items);
+        if let Some(waker) = self.input.take() {
+            waker.wake();
+        }
+    }
+}
+
+struct Items(Rc<Feed>);
+
+impl Stream for Items {
+    type Item = u64;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<u64>> {
+        let feed = &self.0;
+        if feed.items.get() == 0 {
+            feed.input.set(Some(cx.waker().clone()));
+            return Poll::Pending;
+        }
+        let next = feed.next.get();
+        feed.items.set(feed.items.get() - 1);
+        feed.next.set(next + 1);
+        if let Some(before) = &mut *feed.before.borrow_mut() {
+            before(next, feed);
+        }
+        Poll::Ready(Some(next))
+    }
+}
+
+struct Inbox(Rc<Feed>);
+
+impl Stream for Inbox {
+    type Item = Orders;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Orders>> {
+        let order = self.0.orders.borrow_mut().pop_front();
+        if order.is_none() {
+            self.0.inbox.set(Some(cx.waker().clone()));
+            return Poll::Pending;
+        }
+        Poll::Ready(order)
+    }
+}
+
+type Split<F> = Demux<Items, stream_demux::ByValue<F>, Inbox>;
+
+/// A demux in a task, and what feeds it.
+fn demux<F: FnMut(&u64) -> u64>(key: F) -> (Split<F>, Rc<Feed>) {
+    let feed = Rc::new(Feed::default());
+    feed.orders.borrow_mut().reserve(1_024);
+    (Items(Rc::clone(&feed)).demux_by(key, Inbox(Rc::clone(&feed))).budget(1_000), feed)
+}
+
+/// Runs until it sleeps; what that took.
+#[track_caller]
+fn run<F: Future>(task: &mut Task<F>) -> Usage {
+    let (pending, usage) = allocations_during(|| task.run_within(100_000).is_pending());
+    assert!(pending);
+    usage
+}
+
+// Items.
+
+#[test]
+fn an_item_to_a_ready_sink_allocates_nothing() {
+    let (demux, feed) = demux(|n| n % 3);
+    let mut task = Task::new(demux);
+    let sink = Counter::default();
+    for key in 0..3 {
+        feed.order((key, sink.clone()));
+    }
+    feed.send(3);
+    run(&mut task);
+    for _ in 0..5 {
+        feed.send(20_000);
+        assert_eq!(run(&mut task), Usage::default());
+    }
+    assert_eq!(sink.0.taken.get(), 100_003);
+}
+
+#[test]
+fn the_same_with_terms_a_lease_a_catch_all_and_unmatched_items() {
+    let (demux, feed) = demux(|n| n % 6);
+    let mut task = Task::new(demux.on_unmatched(drop));
+    let (sink, mut lease) = (Counter::default(), Lease::new());
+    feed.order(Attach::new(0, sink.clone()).buffer(8).tag(1).leased(&mut lease));
+    feed.order(Attach::new(1, sink.clone()).limit(u64::MAX));
+    feed.order(Attach::new(2, sink.clone()).overflow(Overflow::DropNewest));
+    feed.send(12);
+    run(&mut task);
+    feed.send(60_000);
+    assert_eq!(run(&mut task), Usage::default());
+    feed.order(Attach::new(3, sink.clone()).catch_all());
+    feed.send(12);
+    run(&mut task);
+    feed.send(60_000);
+    assert_eq!(run(&mut task), Usage::default());
+    assert_eq!(sink.0.taken.get(), 6 + 30_000 + 12 + 60_000);
+}
+
+#[test]
+fn copies_for_a_group_allocate_nothing_of_their_own() {
+    let (demux, feed) = demux(|_| 0);
+    let mut task = Task::new(demux.multicast());
+    let sink = Counter::default();
+    for tag in 0..3 {
+        feed.order(Attach::new(0, sink.clone()).tag(tag));
+    }
+    feed.send(3);
+    run(&mut task);
+    feed.send(20_000);
+    assert_eq!(run(&mut task), Usage::default());
+    assert_eq!(sink.0.taken.get(), 60_009);
+}
+
+#[test]
+fn an_item_that_is_held_and_let_go_allocates_nothing() {
+    let (demux, feed) = demux(|_| 0);
+    let mut task = Task::new(demux);
+    let sink = Counter::default();
+    feed.order((0, sink.clone()));
+    let hold_one = |task: &mut Task<_>| {
+        sink.0.shut.set(true);
+        feed.send(2);
+        let mut usage = run(task).allocations;
+        sink.0.open();
+        usage += run(task).allocations;
+        usage
+    };
+    hold_one(&mut task);
+    let allocations: u64 = (0..1_000).map(|_| hold_one(&mut task)).sum();
+    assert_eq!((allocations, sink.0.taken.get()), (0, 2_002));
+}
+
+#[test]
+fn an_item_that_orders_overtook_allocates_nothing() {
+    let (demux, feed) = demux(|_| 0);
+    let mut task = Task::new(demux);
+    let sink = Counter::default();
+    feed.order((0, sink.clone()));
+    *feed.before.borrow_mut() = Some(Box::new(|_, feed| feed.order(Order::Detach(9))));
+    feed.send(10);
+    run(&mut task);
+    feed.send(10_000);
+    assert_eq!(run(&mut task), Usage::default());
+    assert_eq!(sink.0.taken.get(), 10_010);
+}
+
+#[test]
+fn wakes_and_flushes_of_many_sinks_allocate_nothing() {
+    let (demux, feed) = demux(|n| n % 1_000);
+    let mut task = Task::new(demux.flush_every(100));
+    let sink = Counter::default();
+    for key in 0..1_000 {
+        feed.order((key, sink.clone()));
+    }
+    feed.send(5_000);
+    run(&mut task);
+    let flushed = sink.0.flushed.get();
+    feed.send(20_000);
+    assert_eq!(run(&mut task), Usage::default());
+    assert!(sink.0.flushed.get() > flushed);
+}
+
+// Queues.
+
+#[test]
+fn a_large_buffer_costs_nothing_until_it_is_used() {
+    let (demux, feed) = demux(|_| 0);
+    let mut task = Task::new(demux);
+    feed.order(Attach::new(0, Counter::default()).buffer(100_000_000));
+    assert!(run(&mut task).peak < 10_000);
+    feed.send(10);
+    assert!(run(&mut task).peak < 10_000);
+}
+
+#[test]
+fn a_queue_that_was_as_long_before_allocates_nothing() {
+    let (demux, feed) = demux(|_| 0);
+    let mut task = Task::new(demux);
+    let sink = Counter::default();
+    feed.order(Attach::new(0, sink.clone()).buffer(1_000));
+    let fill_and_drain = |task: &mut Task<_>| {
+        sink.0.shut.set(true);
+        feed.send(1_000);
+        let filled = run(task);
+        sink.0.open();
+        run(task);
+        filled
+    };
+    let first = fill_and_drain(&mut task);
+    assert!((1..=20).contains(&first.allocations), "{first:?}");
+    assert!(first.peak <= 2 * 1_024 * 8 + 10_000, "{first:?}");
+    for _ in 0..20 {
+        assert_eq!(fill_and_drain(&mut task), Usage::default());
+    }
+}
+
+#[test]
+fn a_full_queue_that_drops_does_not_grow() {
+    for overflow in [Overflow::DropNewest, Overflow::DropOldest] {
+        let (demux, feed) = demux(|_| 0);
+        let mut task = Task::new(demux);
+        let sink = Counter::default();
+        sink.0.shut.set(true);
+        feed.order(Attach::new(0, sink.clone()).buffer(16).overflow(overflow));
+        feed.send(100);
+        run(&mut task);
+        feed.send(50_000);
+        assert_eq!(run(&mut task), Usage::default(), "{overflow:?}");
+        assert_eq!(task.get_ref().totals().queued, 16);
+    }
+}
+
+#[test]
+fn a_queue_is_freed_with_its_attachment() {
+    let (demux, feed) = demux(|_| 0);
+    let mut task = Task::new(demux);
+    for _ in 0..2 {
+        let sink = Counter::default();
+        sink.0.shut.set(true);
+        feed.order(Attach::new(0, sink.clone()).buffer(100_000));
+        feed.send(10);
+        run(&mut task);
+        feed.send(99_990);
+        let filled = run(&mut task);
+        assert!(filled.live > 700_000, "{filled:?}");
+        feed.order(Order::Evict(0));
+        let evicted = run(&mut task);
+        assert!(evicted.live <= -filled.live, "{evicted:?} after {filled:?}");
+    }
+}
+
+// Attachments.
+
+/// Each item comes with two orders: its key is attached, and that of `width` items ago is detached.
+fn churn(width: u64, sink: &Counter) -> Before {
+    let sink = sink.clone();
+    Box::new(move |n, feed| {
+        if let Some(old) = n.checked_sub(width) {
+            feed.order(if n % 2 == 0 { Order::Detach(old) } else { Order::Evict(old) });
+        }
+        feed.order((n, sink.clone()));
+    })
+}
+
+#[test]
+fn a_million_distinct_keys_take_no_more_than_those_attached_at_once() {
+    const WIDTH: u64 = 100;
+    let (demux, feed) = demux(|n| *n);
+    let mut task = Task::new(demux);
+    let sink = Counter::default();
+    *feed.before.borrow_mut() = Some(churn(WIDTH, &sink));
+    feed.send(10 * WIDTH);
+    let settled = run(&mut task);
+    feed.send(1_000_000);
+    let usage = run(&mut task);
+    assert_eq!(task.get_ref().len() as u64, WIDTH);
+    assert_eq!(task.get_ref().totals().delivered, 1_000_000 + 10 * WIDTH);
+    assert!(usage.peak <= settled.live, "{usage:?} after {settled:?}");
+}
+
+#[test]
+fn the_list_of_flushes_does_not_grow_under_churn() {
+    let (demux, feed) = demux(|n| *n);
+    // Nothing is due while the input is busy.
+    let mut task = Task::new(demux.flush_every(usize::MAX));
+    let sink = Counter::default();
+    *feed.before.borrow_mut() = Some(churn(3, &sink));
+    feed.send(1_000);
+    run(&mut task);
+    feed.send(300_000);
+    let usage = run(&mut task);
+    assert!(usage.peak < 1_024, "{usage:?}");
+    assert_eq!(sink.0.taken.get(), 301_000);
+}
+
+#[test]
+fn replacing_a_sink_over_and_over_takes_no_memory() {
+    let (demux, feed) = demux(|_| 0);
+    let mut task = Task::new(demux);
+    let sink = Counter::default();
+    let heir = sink.clone();
+    *feed.before.borrow_mut() = Some(Box::new(move |_, feed| feed.order((0, heir.clone()))));
+    feed.send(1_000);
+    run(&mut task);
+    feed.send(100_000);
+    let usage = run(&mut task);
+    assert!(usage.peak < 1_024, "{usage:?}");
+    assert_eq!(task.get_ref().totals().detached, 100_999);
+}
+
+#[test]
+fn limited_attachments_come_and_go_without_a_trace() {
+    let (demux, feed) = demux(|n| *n);
+    let mut task = Task::new(demux);
+    let sink = Counter::default();
+    let asked = sink.clone();
+    let ask = move |n, feed: &Feed| feed.order(Attach::new(n, asked.clone()).limit(1).tag(n));
+    *feed.before.borrow_mut() = Some(Box::new(ask));
+    feed.send(1_000);
+    run(&mut task);
+    feed.send(100_000);
+    let usage = run(&mut task);
+    assert!(usage.live <= 0 && usage.peak < 1_024, "{usage:?}");
+    assert!(task.get_ref().is_empty());
+}
+
+#[test]
+fn members_that_join_and_leave_a_group_take_no_memory() {
+    let (demux, feed) = demux(|_| 0);
+    let mut task = Task::new(demux.multicast());
+    let (sink, stays) = (Counter::default(), Counter::default());
+    feed.order((0, stays.clone()));
+    let joins = sink.clone();
+    let join = move |_, feed: &Feed| feed.order(Attach::new(0, joins.clone()).limit(1));
+    *feed.before.borrow_mut() = Some(Box::new(join));
+    feed.send(1_000);
+    run(&mut task);
+    feed.send(50_000);
+    let usage = run(&mut task);
+    assert!(usage.live <= 0 && usage.peak < 1_024, "{usage:?}");
+    assert_eq!((sink.0.taken.get(), stays.0.taken.get()), (51_000, 51_000));
+}
+
+#[test]
+fn the_memory_of_many_serves_as_many_again() {
+    const MANY: u64 = 20_000;
+    let (demux, feed) = demux(|n| *n);
+    let mut task = Task::new(demux);
+    let sink = Counter::default();
+    let attach_and_evict = |task: &mut Task<_>, from: u64| {
+        feed.orders.borrow_mut().reserve(2 * MANY as usize);
+        let ((), usage) = allocations_during(|| {
+            (from..from + MANY).for_each(|key| feed.order((key, sink.clone())));
+            run(task);
+            (from..from + MANY).for_each(|key| feed.order(Order::Evict(key)));
+            run(task);
+        });
+        usage
+    };
+    let first = attach_and_evict(&mut task, 0);
+    assert!(first.live > 0);
+    for round in 1..5 {
+        let usage = attach_and_evict(&mut task, round * MANY);
+        assert!(usage.peak < 1_024, "{usage:?} after {first:?}");
+    }
+}
+
+#[test]
+fn completion_frees_what_grew_with_the_attachments() {
+    let (demux, feed) = demux(|n| *n);
+    let mut task = Task::new(demux);
+    let sink = Counter::default();
+    feed.orders.borrow_mut().reserve(20_000);
+    let ((), usage) = allocations_during(|| {
+        (0..10_000).for_each(|key| feed.order((key, sink.clone())));
+        feed.send(10_000);
+        run(&mut task);
+        feed.order(Order::Finish);
+        assert!(task.run().is_ready());
+    });
+    assert!(usage.peak > 500_000 && usage.live < 1_024, "{usage:?}");
+}
+
+#[test]
+fn nothing_at_all_is_left_when_the_future_is_gone() {
+    let ((), usage) = allocations_during(|| {
+        let (demux, feed) = demux(|n| n % 50);
+        let mut task = Task::new(demux.multicast());
+        let (sink, mut lease) = (Counter::default(), Lease::new());
+        for key in 0..50 {
+            feed.order(Attach::new(key, sink.clone()).buffer(4).leased(&mut lease));
+            feed.order(Attach::new(key, sink.clone()).limit(7));
+        }
+        feed.send(100);
+        run(&mut task);
+        sink.0.shut.set(true);
+        feed.send(1_000);
+        run(&mut task);
+        assert!(task.get_ref().totals().queued > 0);
+        task.drop_future();
+        drop(lease);
+        drop(feed.input.take());
+        drop(feed.inbox.take());
+    });
+    assert_eq!((usage.live, usage.allocations > 100), (0, true));
+}
+
+// Leases.
+
+#[test]
+fn a_lease_held_over_many_gone_attachments_stays_small() {
+    let (demux, feed) = demux(|n| *n);
+    let mut task = Task::new(demux);
+    let sink = Counter::default();
+    let lease = Rc::new(RefCell::new(Lease::new()));
+    let (held, asked) = (Rc::clone(&lease), sink.clone());
+    let ask = move |n, feed: &Feed| {
+        let attach = Attach::new(n, asked.clone()).limit(1);
+        feed.order(attach.leased(&mut held.borrow_mut()));
+    };
+    *feed.before.borrow_mut() = Some(Box::new(ask));
+    feed.send(100);
+    run(&mut task);
+    feed.send(100_000);
+    let usage = run(&mut task);
+    assert!(usage.peak < 4_096, "{usage:?}");
+    assert_eq!(sink.0.taken.get(), 100_100);
+    feed.order(Order::Finish);
+    assert!(task.run().is_ready());
+    let ((), usage) = allocations_during(|| drop(lease.take()));
+    assert!(usage.live > -4_096, "{usage:?}");
+}
+
+#[test]
+fn a_lease_forgets_attachments_that_were_never_applied() {
+    let mut lease = Lease::new();
+    let ((), usage) = allocations_during(|| {
+        for key in 0..100_000_u64 {
+            drop(Attach::new(key, Counter::default()).leased(&mut lease));
+        }
+    });
+    assert!(usage.live < 4_096, "{usage:?}");
+}
