@@ -94,6 +94,37 @@
 //! 13. **Any task, any waker.** The future may move to another task, or get another waker, between
 //!     polls; no wake-up is lost.
 //!
+//! # Attachments
+//!
+//! * Every [`Attach`] is announced by [`attached`](Hooks::attached) and ends with one
+//!   [`detached`](Hooks::detached), when its sink is gone: also one that was refused, or came after the
+//!   end.
+//! * **Taken key.** An attachment replaces the one that has its key: what is queued or held for the old
+//!   sink moves to the new one, in order, even beyond its buffer, and counts towards its limit; a surplus
+//!   is unmatched. The old sink is flushed and closed in the background. With
+//!   [`keep_existing`](Attach::keep_existing) the newcomer is closed instead.
+//! * **[`Order::Detach`]** is graceful and speaks of those that receive: no new items, what waits is still
+//!   sent, then the sink is closed. **[`Order::Evict`]** is not, and speaks of every sink of the key, also
+//!   those still draining or closing: what waits is discarded, the sink dropped. For an unknown key both
+//!   do nothing.
+//! * **[`limit(n)`](Attach::limit).** After `n` items were accepted, that is sent or queued, the key is
+//!   free, and the sink drains and is closed.
+//! * **[`Lease`]** speaks of one attachment, not of a key: the late clean-up of an old consumer never
+//!   removes its successor. Dropped before its order was applied, it lets the attachment never take the
+//!   key.
+//! * **[`Overflow`]** is a matter of each attachment. Under `Wait` an item is held, and the input with it,
+//!   while the queue is full and the sink not ready.
+//! * **[`multicast`](Demux::multicast).** An attachment joins those that have its key. A member with
+//!   `Wait` and a full queue holds the item back from all; other policies speak for themselves. A held
+//!   item goes to the members of the moment it is let go. One that leaves gracefully takes its copy
+//!   along, one that fails discards it, one that is evicted takes none unless it was the last. While held
+//!   it counts once in `queued`. Totals count copies.
+//! * **[`admit`](Hooks::admit)** is asked once for each item and recipient, before queue and readiness are
+//!   looked at; one who joins while an item is held is asked as it joins.
+//! * **[`catch_all`](Attach::catch_all).** The last one attached with it receives what matches nobody, on
+//!   its own terms. When it leaves, unmatched items are unmatched again; when it is replaced, what waits
+//!   for it moves to the successor. A caught item goes to that attachment alone, not to its key's group.
+//!
 //! # Head-of-line blocking
 //!
 //! With [`Overflow::Wait`], the default, a sink that is not ready while its queue is full **holds the

@@ -386,7 +386,7 @@ fn threads_race_and_nothing_is_left_behind() {
         let done = Arc::new(AtomicUsize::new(0));
         let finish = |done: &Arc<AtomicUsize>| {
             let done = Arc::clone(done);
-            move || drop(done.fetch_add(1, SeqCst))
+            move || _ = done.fetch_add(1, SeqCst)
         };
         let mut threads = Vec::new();
 
@@ -436,7 +436,9 @@ fn threads_race_and_nothing_is_left_behind() {
             }
             thread::yield_now();
         }
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        for thread in threads {
+            thread.join().unwrap();
+        }
         let gone = gone.join().unwrap();
         rig.sleep();
         assert!(gone.iter().all(SinkHandle::is_dropped), "an attachment was forgotten");

@@ -219,6 +219,17 @@ fn a_backlog_that_is_handed_on_twice_stays_in_order() {
 }
 
 #[test]
+fn an_item_that_comes_while_a_backlog_beyond_the_buffer_drains_does_not_overtake_it() {
+    for budget in 1..=8 {
+        let mut rig = Rig::with(|demux| demux.budget(budget));
+        rig.parked(1, |attach| attach.buffer(20));
+        rig.read(1_001..1_040); // twenty queued, one held, eighteen unread
+        let new = rig.attach(1, |attach| attach);
+        assert_eq!(new.items(), (1_001..1_040).collect::<Vec<_>>(), "budget {budget}");
+    }
+}
+
+#[test]
 fn what_a_detached_sink_has_waiting_it_gets_in_order_and_its_successor_the_rest() {
     let mut rig = Rig::new();
     let old = rig.parked(1, |attach| attach.buffer(2));

@@ -205,6 +205,17 @@ fn the_item_that_finish_overtook_is_routed_at_that_moment() {
 }
 
 #[test]
+fn the_item_that_finish_overtook_reaches_the_sink_of_that_moment() {
+    let mut rig = Rig::new();
+    let a = rig.attach(1, "a");
+    rig.order_with_next_item(Order::Finish);
+    rig.order_with_next_item(Order::Detach(1));
+    rig.input.push(101);
+    let Poll::Ready(totals) = rig.task.run() else { panic!("all is closed") };
+    assert_eq!((a.items(), totals.unmatched), (vec![101], 0));
+}
+
+#[test]
 fn the_end_of_the_orders_that_comes_with_an_item_does_not_lose_it() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
@@ -289,6 +300,9 @@ fn the_next_turn_goes_on_with_orders_if_the_budget_ended_among_them() {
 #[test]
 fn endless_orders_hold_items_back_without_end() {
     let mut rig = Rig::with(|demux| demux.budget(8));
+    let restless = rig.attach(9, "restless"); // has the orders leave a part of each turn
+    restless.stutter(Op::Close, usize::MAX);
+    rig.orders.push(Order::Detach(9));
     rig.input.extend([101, 102]);
     rig.orders.endless(|_| Order::Detach(50));
     for _ in 0..100 {
