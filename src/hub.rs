@@ -187,8 +187,14 @@ where
 
     /// Is the sink of `slot` ready? Asks it unless that is known.
     pub(crate) fn ask(&mut self, slot: usize) -> Result<bool, S::Error> {
+        let tenant = &mut self.table[slot];
+        if tenant.is_flushing_only() && self.ready.hear(slot) {
+            // Its flush was woken before this. If it says `Pending` now, that wake is not one to ask
+            // again for.
+            tenant.woken();
+        }
         let mut cx = Context::from_waker(self.ready.waker(slot));
-        self.table[slot].ready(&mut cx)
+        tenant.ready(&mut cx)
     }
 
     /// Sends to a sink that is ready. False if that ended the attachment.

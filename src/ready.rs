@@ -17,7 +17,7 @@
 //!
 //! | write | read | so that |
 //! | --- | --- | --- |
-//! | wake: `bits.fetch_or` AR | owner: `bits.swap(0)` AR | what the sink did before the wake is seen by the poll after it, also if the bit was set (3); the owner's read of `next` is over before the next wake writes it (2) |
+//! | wake: `bits.fetch_or` AR | owner: `bits.swap(0)`, `bits.fetch_and` AR | what the sink did before the wake is seen by the poll after it, also if the bit was set (3); the owner's read of `next` is over before the next wake writes it (2) |
 //! | wake: `head.compare_exchange` R | owner: `head.swap`, `head.load` A | `next` is seen of every node in the chain (2) |
 //! | wake: `bell.swap(true)` R | owner: `bell.swap(false)` A | the orders that were sent are seen by the poll after it; a swap, not a store, because a second ring must not hide the first |
 //! | wake: `task.wake` AR inside | owner: `task.register` AR inside | either the wake finds the waker, or the owner finds the list or the bell (4) |
@@ -212,6 +212,13 @@ impl Ready {
     /// Will [`pop`](Self::pop) come to slot `index` without further ado?
     pub(crate) fn is_listed(&self, index: usize) -> bool {
         self.nodes[index].bits.load(Relaxed) & LISTED != 0
+    }
+
+    /// Has the sink's waker of slot `index` fired since this was looked at last? [`pop`](Self::pop) will
+    /// come to it all the same, but not report that.
+    pub(crate) fn hear(&self, index: usize) -> bool {
+        let bits = &self.nodes[index].bits;
+        bits.load(Relaxed) & BY_SINK != 0 && bits.fetch_and(!BY_SINK, AcqRel) & BY_SINK != 0
     }
 
     /// Is there a slot to look at?

@@ -46,8 +46,8 @@ const CLOSING: u16 = 1 << 8;
 /// It had its copy of the item that is held (multicast), or refused it.
 const SERVED: u16 = 1 << 9;
 
-/// An item cannot go straight to the sink.
-const UNUSUAL: u16 = READY | PARKED | QUEUED | LIMITED | GROUPED;
+/// An item cannot go straight to the sink, or a wake may have come that nobody has looked at.
+const UNUSUAL: u16 = READY | PARKED | QUEUED | LIMITED | GROUPED | FLUSHING;
 
 /// No neighbour.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -305,6 +305,11 @@ impl<K, S, V> Slot<K, S, V> {
     /// `poll_ready` said `Pending`, and nothing was heard since.
     pub(crate) fn is_parked(&self) -> bool {
         self.has(PARKED)
+    }
+
+    /// It would be asked if an item came, though it waits to be woken for a flush.
+    pub(crate) fn is_flushing_only(&self) -> bool {
+        self.flags & (FLUSHING | PARKED | READY) == FLUSHING
     }
 
     /// It is being closed: nothing is asked of it but that.

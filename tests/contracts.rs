@@ -418,11 +418,16 @@ impl Dice {
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         let high = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
-        (high % u64::from(sides)) as u32
+        u32::try_from(high % u64::from(sides)).unwrap()
+    }
+
+    /// An index below `len`.
+    fn pick(&mut self, len: usize) -> usize {
+        self.roll(u32::try_from(len).unwrap()) as usize
     }
 
     fn op(&mut self) -> Op {
-        [Op::Ready, Op::Flush, Op::Close][self.roll(3) as usize]
+        [Op::Ready, Op::Flush, Op::Close][self.pick(3)]
     }
 }
 
@@ -449,8 +454,8 @@ fn step(
 ) {
     let key = dice.roll(4);
     let pick = |dice: &mut Dice, sinks: &[SinkHandle<u32>]| {
-        let recent = sinks.len().min(12) as u32;
-        (recent > 0).then(|| sinks[sinks.len() - 1 - dice.roll(recent) as usize].clone())
+        let recent = sinks.len().min(12);
+        (recent > 0).then(|| sinks[sinks.len() - 1 - dice.pick(recent)].clone())
     };
     match dice.roll(20) {
         0..3 => {
@@ -461,8 +466,8 @@ fn step(
                 [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict];
             let mut attach = Attach::new(key, sink)
                 .tag(sinks.len() as u64)
-                .buffer(dice.roll(3) as usize)
-                .overflow(overflows[dice.roll(4) as usize]);
+                .buffer(dice.pick(3))
+                .overflow(overflows[dice.pick(4)]);
             if dice.roll(4) == 0 {
                 attach = attach.limit(u64::from(dice.roll(5)));
             }
@@ -484,7 +489,7 @@ fn step(
         3 => orders.push(Order::Detach(key)),
         4 => orders.push(Order::Evict(key)),
         5 if !leases.is_empty() => {
-            let lease = leases.swap_remove(dice.roll(leases.len() as u32) as usize);
+            let lease = leases.swap_remove(dice.pick(leases.len()));
             match dice.roll(3) {
                 0 => drop(lease),
                 1 => lease.detach(),
@@ -497,9 +502,9 @@ fn step(
             let op = dice.op();
             match dice.roll(6) {
                 0 => sink.hold(op),
-                1 => sink.allow(1 + dice.roll(3) as usize),
+                1 => sink.allow(1 + dice.pick(3)),
                 2 => sink.release(op),
-                3 => sink.stutter(op, 1 + dice.roll(2) as usize),
+                3 => sink.stutter(op, 1 + dice.pick(2)),
                 4 => drop(sink.wake()),
                 _ if dice.roll(4) == 0 && op == Op::Ready => sink.fail(Op::Send),
                 _ if dice.roll(3) == 0 => sink.fail(op),
@@ -519,8 +524,8 @@ fn whatever_happens_no_contract_is_breached_and_everything_ends() {
         let (orders_stream, orders) = scripted_stream("orders");
         let key: fn(&u32) -> u32 = |n| n / 100;
         let demux = input_stream.demux_by(key, orders_stream).hooks(Fussy);
-        let budget = [1, 2, 3, 5, 16, 128][dice.roll(6) as usize];
-        let demux = demux.budget(budget).flush_every(1 + dice.roll(30) as usize);
+        let budget = [1, 2, 3, 5, 16, 128][dice.pick(6)];
+        let demux = demux.budget(budget).flush_every(1 + dice.pick(30));
         let mut task = Task::new(if seed % 2 == 0 { demux.multicast() } else { demux });
         let (mut sinks, mut leases) = (Vec::new(), Vec::new());
         for _ in 0..250 {

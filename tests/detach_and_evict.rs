@@ -174,7 +174,7 @@ fn the_held_item_joins_the_queue_over_the_buffer_by_one() {
         let mut rig = Rig::new();
         let a = rig.attach_on(1, "a", |attach| attach.buffer(buffer));
         a.park();
-        let all: Vec<_> = (101..=101 + buffer as u32).collect();
+        let all = [101, 102, 103][..=buffer].to_vec();
         rig.input.extend(all.clone());
         rig.send([201]);
         assert_eq!(rig.input.left(), 1);
@@ -518,7 +518,9 @@ fn evict_speaks_of_all_members_and_the_last_discards_the_held_item() {
 fn evict_finds_the_members_that_leave_as_well_as_those_that_receive() {
     let mut rig = Rig::with(Demux::multicast);
     let leaving = group(&mut rig, 4, |attach| attach);
-    leaving.iter().for_each(|sink| sink.hold(Op::Close));
+    for sink in &leaving {
+        sink.hold(Op::Close);
+    }
     rig.apply(Order::Detach(1));
     let receiving = group(&mut rig, 4, |attach| attach);
     assert_eq!(rig.len(), 4);

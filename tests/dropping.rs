@@ -92,11 +92,8 @@ impl Rig {
 
         // Wakers that outlive it.
         let sinks = self.sinks.iter().filter_map(SinkHandle::waker);
-        let wakers: Vec<_> = sinks.chain(self.orders.waker()).collect();
-        for waker in &wakers {
-            waker.wake_by_ref();
-            waker.clone().wake();
-        }
+        let kept: Vec<_> = sinks.chain(self.orders.waker()).collect();
+        kept.iter().for_each(Waker::wake_by_ref);
         for sink in &self.sinks {
             sink.open();
             sink.release(Op::Flush);
@@ -109,7 +106,7 @@ impl Rig {
         let Self { task, input, .. } = self;
         drop(input);
         assert_eq!(task.wakers_kept(), 0, "the task is kept alive");
-        drop(wakers);
+        drop(kept);
     }
 }
 

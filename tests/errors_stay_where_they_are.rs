@@ -247,9 +247,9 @@ fn it_fails_in_a_group_and_the_others_go_on() {
             let sinks: Vec<_> = (0..3)
                 .map(|n| {
                     let tag = u64::from(n);
-                    let terms = |attach: Terms| match n == place {
-                        true => attach.tag(tag).leased(&mut lease),
-                        false => attach.tag(tag),
+                    let terms = |attach: Terms| {
+                        let attach = attach.tag(tag);
+                        if n == place { attach.leased(&mut lease) } else { attach }
                     };
                     rig.attach_on(1, &format!("s{n}"), terms)
                 })
@@ -479,6 +479,8 @@ fn all_sinks_fail_with_items_waiting_and_the_input_flows_on() {
 
 #[test]
 fn a_close_that_fails_is_reported_as_failed_whatever_it_was_for() {
+    type Leave = fn(&mut Rig) -> Vec<String>;
+
     let failed = "detached 1/0 Failed(Broken(\"poll_close\"))".to_owned();
     let requested = |rig: &mut Rig| rig.order(Order::Detach(1));
     let limited = |rig: &mut Rig| rig.send([101]);
@@ -486,8 +488,8 @@ fn a_close_that_fails_is_reported_as_failed_whatever_it_was_for() {
         let (heir, _) = scripted_sink("heir");
         rig.order(Attach::new(1, heir).tag(1).into())
     };
-    let leaving: [(&str, &dyn Fn(&mut Rig) -> Vec<String>); 3] =
-        [("requested", &requested), ("limited", &limited), ("replaced", &replaced)];
+    let leaving: [(&str, Leave); 3] =
+        [("requested", requested), ("limited", limited), ("replaced", replaced)];
     for (name, leave) in leaving {
         for held in [false, true] {
             let mut rig = Rig::new();

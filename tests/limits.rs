@@ -144,8 +144,8 @@ fn after_the_last_item_the_key_is_free_and_the_sink_is_closed() {
     for limit in 1..=3 {
         let mut rig = Rig::new();
         let a = rig.attach_on(1, "a", |attach| attach.limit(limit));
-        for n in 1..limit {
-            rig.send([100 + n as u32]);
+        for _ in 1..limit {
+            rig.send([101]);
             assert_eq!(rig.len(), 1);
         }
         assert_eq!(rig.send([150])[1..], ["a closed", "a dropped", "detached 1/0 Limited"]);
@@ -254,10 +254,10 @@ fn a_late_second_answer_is_unmatched_and_never_somebody_elses() {
 #[test]
 fn a_request_for_the_next_answer_can_be_made_at_once() {
     let mut rig = Rig::new();
-    let requests: Vec<_> = (0..5)
+    let requests: Vec<_> = (0..5_u32)
         .map(|n| {
-            let request = rig.order(1, "request", |attach| attach.limit(1).tag(n));
-            let lines = hooks(rig.send([100 + n as u32]));
+            let request = rig.order(1, "request", |attach| attach.limit(1).tag(n.into()));
+            let lines = hooks(rig.send([100 + n]));
             assert_eq!(lines, [format!("attached 1/{n}"), format!("detached 1/{n} Limited")]);
             request
         })

@@ -421,7 +421,7 @@ fn the_memory_of_many_serves_as_many_again() {
     let mut task = Task::new(demux);
     let sink = Counter::default();
     let attach_and_evict = |task: &mut Task<_>, from: u64| {
-        feed.orders.borrow_mut().reserve(2 * MANY as usize);
+        feed.orders.borrow_mut().reserve(50_000);
         let ((), usage) = allocations_during(|| {
             (from..from + MANY).for_each(|key| feed.order((key, sink.clone())));
             run(task);

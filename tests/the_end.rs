@@ -132,8 +132,10 @@ impl Rig {
     }
 }
 
+type End = fn(&Rig);
+
 /// The two ways in which the input can be over.
-fn both_ends() -> [(&'static str, fn(&Rig)); 2] {
+fn both_ends() -> [(&'static str, End); 2] {
     [("the input ends", |rig| rig.input.end()), ("Finish", |rig| rig.orders.push(Order::Finish))]
 }
 
@@ -173,7 +175,9 @@ fn each_sink_is_closed_once_and_not_flushed_besides() {
             // Behind the items, so that they are read.
             rig.lines();
         }
-        sinks.iter().for_each(|sink| drop(sink.take_calls()));
+        for sink in &sinks {
+            sink.take_calls();
+        }
         end(&rig);
         rig.last_lines();
         for sink in &sinks {
@@ -645,7 +649,7 @@ fn a_late_catch_all_catches_nothing() {
 fn len_counts_down_while_the_end_is_told_over_many_turns() {
     const SINKS: usize = 50;
     let mut rig = Rig::with(|demux| demux.budget(4));
-    let sinks: Vec<_> = (0..SINKS).map(|key| rig.attach(key as u32, "s")).collect();
+    let sinks: Vec<_> = (0..).take(SINKS).map(|key| rig.attach(key, "s")).collect();
     assert_eq!(rig.len(), SINKS);
     rig.input.end();
     let mut turns = 0;
@@ -751,7 +755,8 @@ fn endless_attachments_after_the_last_close_do_not_keep_it_from_completing() {
     let attach = |n| Attach::new(n, scripted_sink(n).0).into();
     rig.orders.extend((0..30).map(attach));
     rig.orders.push(Order::Finish);
-    rig.orders.endless(move |n| attach(n as u32));
+    let mut keys = 30..;
+    rig.orders.endless(move |_| attach(keys.next().unwrap()));
     assert!(rig.task.run_within(100).is_ready());
     assert!(rig.totals().attached >= 30);
     assert_eq!(rig.totals().attached, rig.totals().detached);

@@ -1221,6 +1221,8 @@ struct Monitor {
     /// The orders answered Pending; their waker fired since they were asked.
     orders_pending: bool,
     orders_woken: bool,
+    /// In which turn they woke themselves, if that is what they answered last.
+    orders_stuttered: Option<u32>,
     /// An item that was read and not yet routed, and the orders that come before it.
     fresh: Option<(u32, usize)>,
     cost: Cost,
@@ -1232,6 +1234,7 @@ struct Cost {
     reads: usize,
     sends: usize,
     flushes: usize,
+    tells: usize,
 }
 
 impl Monitor {
@@ -1253,6 +1256,7 @@ impl Monitor {
             yielded: false,
             orders_pending: false,
             orders_woken: false,
+            orders_stuttered: None,
             fresh: None,
             cost: Cost::default(),
         }
@@ -1338,15 +1342,26 @@ impl Monitor {
             }
             Ev::OrdersWoken => self.orders_woken = true,
             Ev::AskOrders => {
+                let spun = self.orders_stuttered == Some(self.turn);
                 if self.orders_pending && !self.orders_woken {
-                    return Err("asked again before their waker fired".into());
+                    match self.orders_stuttered {
+                        None => return Err("asked again before their waker fired".into()),
+                        Some(_) if spun => {
+                            return Err(
+                                "asked again in the turn in which they woke themselves".into()
+                            );
+                        }
+                        Some(_) => {}
+                    }
                 }
                 (self.orders_pending, self.orders_woken) = (false, false);
+                self.orders_stuttered = None;
             }
             Ev::OrdersPending { stutters } => {
-                self.orders_pending = true;
-                self.orders_woken |= stutters;
-                self.stutters = if self.orders_woken { self.stutters + 1 } else { 0 };
+                let stutters = stutters || self.orders_woken;
+                (self.orders_pending, self.orders_woken) = (true, false);
+                self.orders_stuttered = stutters.then_some(self.turn);
+                self.stutters = if stutters { self.stutters + 1 } else { 0 };
                 self.yielded = self.stutters == 1;
             }
             Ev::OrdersEnd => self.orders_ended = true,
@@ -1357,7 +1372,12 @@ impl Monitor {
                 self.recs[att].dropped = true;
             }
             Ev::Ready(att, said) => self.answered(att, Op::Ready, said),
-            Ev::Ask(att, op) => return self.asked(att, op),
+            Ev::Ask(att, op) => {
+                let first = op == Op::Close && !self.recs[att].closing;
+                let ends = |belief: &State| belief.atts[att].was_told_with_all();
+                self.cost.tells += usize::from(first && self.beliefs.iter().all(ends));
+                return self.asked(att, op);
+            }
             Ev::Send(att, _, said) => self.answered(att, Op::Send, said),
             Ev::Flush(att, said) => self.answered(att, Op::Flush, said),
             Ev::Close(att, said) => self.answered(att, Op::Close, said),
@@ -1493,8 +1513,8 @@ impl Monitor {
 
     /// What must hold between two polls.
     fn rest(&mut self, view: &View<'_>) -> Result<(), String> {
-        let Cost { orders, reads, sends, flushes } = self.cost;
-        let cost = orders + flushes + reads.max(sends);
+        let Cost { orders, reads, sends, flushes, tells } = self.cost;
+        let cost = orders + flushes + tells + reads.max(sends);
         let group = self.beliefs.iter().map(|belief| belief.widest).max().unwrap_or(1).max(1);
         if cost > self.settings.budget + group {
             return Err(format!("a turn with a budget of {} did {cost}", self.settings.budget));
@@ -1636,6 +1656,11 @@ impl Attachment {
 
     fn waits(&self) -> bool {
         self.overflow == Overflow::Wait
+    }
+
+    /// It is leaving because the input is over, as far as is known.
+    fn was_told_with_all(&self) -> bool {
+        self.stage == Stage::Leaving { reasons: FINISHED, told: false }
     }
 
     fn needs_no_flush(&self) -> bool {
