@@ -161,8 +161,8 @@ fn schedules_of_all_kinds_keep_the_contract() {
     play("uniform", 0..UNIFORMS, uniform);
 }
 
-const SWARMS: u64 = 12_000;
-const UNIFORMS: u64 = 6_000;
+const SWARMS: u64 = 6_000;
+const UNIFORMS: u64 = 5_000;
 
 // Scripts that are kept, as `model::shrink` left them.
 
