@@ -113,13 +113,6 @@ impl Rig {
 // The future is dropped.
 
 #[test]
-fn before_its_first_poll() {
-    let rig = Rig::new();
-    rig.push([1]);
-    rig.dropped();
-}
-
-#[test]
 fn while_it_sleeps_with_idle_sinks() {
     let mut rig = Rig::new();
     for key in 0..100 {

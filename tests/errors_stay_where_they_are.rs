@@ -679,6 +679,32 @@ fn a_member_that_fails_while_the_group_waits_discards_its_copy_and_frees_the_oth
 }
 
 #[test]
+fn a_draining_sink_that_fails_takes_no_copy_of_an_item_that_is_held_for_its_key() {
+    let mut rig = Rig::with(Demux::multicast);
+    let a = rig.attach_on(1, "a", |attach| attach.tag(1).buffer(1));
+    a.park();
+    rig.send([101]);
+    rig.order(Order::Detach(1));
+    let b = rig.attach_on(1, "b", |attach| attach.tag(2));
+    b.park();
+    rig.send([102]);
+    a.fail(Op::Ready);
+    assert_eq!(
+        rig.lines(),
+        [
+            "a failed in poll_ready",
+            "a dropped",
+            "discarded 101 of 1/1 Failed",
+            "detached 1/1 Failed(Broken(\"poll_ready\"))",
+        ]
+    );
+    assert_eq!((rig.totals().copies, rig.totals().queued), (0, 1));
+    b.open();
+    rig.lines();
+    assert_eq!(b.items(), [102]);
+}
+
+#[test]
 fn the_last_members_of_a_group_fail_together_and_the_key_is_free() {
     let mut rig = Rig::with(Demux::multicast);
     let a = rig.attach_on(1, "a", |attach| attach.tag(1));

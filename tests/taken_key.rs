@@ -574,6 +574,7 @@ fn a_leased_newcomer_whose_lease_is_gone_does_not_replace() {
         }
         let why = if detach { "Requested" } else { "Evicted" };
         assert_eq!(hooks(rig.lines()), ["attached 1/2".to_owned(), format!("detached 1/2 {why}")]);
+        assert_eq!((rig.totals().attached, rig.totals().detached), (2, 1));
         old.open();
         rig.lines();
         assert_eq!(old.items(), [101, 102]);

@@ -516,7 +516,7 @@ fn a_lease_that_asks_to_detach_at_the_end_leaves_a_sink_that_is_closing_alone() 
     assert!(rig.lines().is_empty());
     assert_eq!(a.count(Op::Close), 1);
     a.release(Op::Close);
-    rig.last_lines();
+    assert_eq!(rig.last_lines().last().unwrap(), "detached 1/0 Finished");
 }
 
 #[test]
