@@ -125,15 +125,20 @@ pub(crate) struct Woken {
     pub(crate) by_sink: bool,
 }
 
+/// What there is for each slot index. The waker is made once, from the node: a `Waker` cannot be
+/// borrowed from an `Arc`, and making one for every poll would cost two atomic operations.
+struct Seat {
+    waker: Waker,
+    node: Arc<Node>,
+}
+
 /// The owner's side: held by the demux, never shared.
 pub(crate) struct Ready {
     shared: Arc<Shared>,
     /// For the orders stream.
     orders: Waker,
-    /// For the sinks, by slot index. Beside `nodes`, not in them, because a `Waker` cannot be
-    /// borrowed from an `Arc` and making one for every poll would cost two atomic operations.
-    wakers: Vec<Waker>,
-    nodes: Vec<Arc<Node>>,
+    /// By slot index.
+    seats: Vec<Seat>,
     /// What is left of the chain that was taken last.
     taken: u32,
 }
@@ -146,21 +151,15 @@ impl Ready {
             bell: AtomicBool::new(true),
             task: AtomicWaker::new(),
         });
-        Self {
-            orders: Waker::from(Arc::clone(&shared)),
-            shared,
-            wakers: Vec::new(),
-            nodes: Vec::new(),
-            taken: END,
-        }
+        Self { orders: Waker::from(Arc::clone(&shared)), shared, seats: Vec::new(), taken: END }
     }
 
     /// Makes sure that slot `index` has a node. Indices are handed out densely.
     pub(crate) fn seat(&mut self, index: usize) {
-        if index < self.nodes.len() {
+        if index < self.seats.len() {
             return;
         }
-        debug_assert_eq!(index, self.nodes.len());
+        debug_assert_eq!(index, self.seats.len());
         let index = u32::try_from(index).ok().filter(|&index| index != END);
         let node = Arc::new(Node {
             shared: Arc::clone(&self.shared),
@@ -168,24 +167,23 @@ impl Ready {
             next: AtomicU32::new(END),
             bits: AtomicU8::new(0),
         });
-        self.wakers.push(Waker::from(Arc::clone(&node)));
-        self.nodes.push(node);
+        self.seats.push(Seat { waker: Waker::from(Arc::clone(&node)), node });
     }
 
     /// How many slot indices were ever in use.
     pub(crate) fn seats(&self) -> usize {
-        self.nodes.len()
+        self.seats.len()
     }
 
     /// The waker of the sink in slot `index`.
     #[inline]
     pub(crate) fn waker(&self, index: usize) -> &Waker {
-        &self.wakers[index]
+        &self.seats[index].waker
     }
 
     /// A waker for the lease of slot `index`.
     pub(crate) fn nudge(&self, index: usize) -> Waker {
-        Waker::from(Arc::new(Nudge(Arc::clone(&self.nodes[index]))))
+        Waker::from(Arc::new(Nudge(Arc::clone(&self.seats[index].node))))
     }
 
     /// The waker of the orders stream.
@@ -206,18 +204,18 @@ impl Ready {
 
     /// Lists slot `index` for the next look at the list, this turn's if that is still to come.
     pub(crate) fn list(&self, index: usize) {
-        self.nodes[index].list(0);
+        self.seats[index].node.list(0);
     }
 
     /// Will [`pop`](Self::pop) come to slot `index` without further ado?
     pub(crate) fn is_listed(&self, index: usize) -> bool {
-        self.nodes[index].bits.load(Relaxed) & LISTED != 0
+        self.seats[index].node.bits.load(Relaxed) & LISTED != 0
     }
 
     /// Has the sink's waker of slot `index` fired since this was looked at last? [`pop`](Self::pop) will
     /// come to it all the same, but not report that.
     pub(crate) fn hear(&self, index: usize) -> bool {
-        let bits = &self.nodes[index].bits;
+        let bits = &self.seats[index].node.bits;
         bits.load(Relaxed) & BY_SINK != 0 && bits.fetch_and(!BY_SINK, AcqRel) & BY_SINK != 0
     }
 
@@ -236,7 +234,7 @@ impl Ready {
 
     /// The next slot of the list that was taken.
     pub(crate) fn pop(&mut self) -> Option<Woken> {
-        let node = self.nodes.get(self.taken as usize)?;
+        let Seat { node, .. } = self.seats.get(self.taken as usize)?;
         let slot = self.taken as usize;
         self.taken = node.next.load(Relaxed); // (2): before the bits are cleared
         let bits = node.bits.swap(0, AcqRel);
@@ -260,8 +258,7 @@ impl Ready {
     /// Frees what grew with the number of slots.
     pub(crate) fn clear(&mut self) {
         self.taken = END;
-        self.wakers = Vec::new();
-        self.nodes = Vec::new();
+        self.seats = Vec::new();
     }
 }
 
