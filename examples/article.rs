@@ -260,7 +260,8 @@ fn run(variant: &str, messages: u64) -> Result<(), String> {
 
 fn arguments() -> Result<(String, u64), String> {
     let (mut variant, mut messages) = (VARIANTS[0].to_owned(), 10_000_000);
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments =
+        std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
     while let Some(name) = arguments.next() {
         let mut value = || arguments.next().ok_or_else(|| format!("`{name}` needs a value"));
         match name.as_str() {
@@ -280,7 +281,7 @@ fn arguments() -> Result<(String, u64), String> {
 }
 
 fn main() -> ExitCode {
-    if std::env::args().any(|argument| argument == "--help") {
+    if std::env::args_os().any(|argument| argument == "--help") {
         println!("{USAGE}");
         return ExitCode::SUCCESS;
     }

@@ -1,300 +1,298 @@
-//! A publish/subscribe server for lines of text. Run it, and talk to it with `nc 127.0.0.1 7000`:
+//! A publish/subscribe server: lines of text over TCP, many clients, one demux.
 //!
-//! ```sh
-//! cargo run --release --example lines -- --listen 127.0.0.1:7000
+//! `cargo run --release --example lines` listens on 127.0.0.1:7000, or `-- --listen ADDRESS:PORT`. Talk
+//! to it with `nc 127.0.0.1 7000`: `sub KEY`, `unsub KEY`, `pub KEY TEXT`, `quit`. A client receives
+//! `KEY TEXT` for each of its keys, and `err …` for what it gets wrong. If it reads too slowly it loses
+//! its oldest lines and is told how many, `lost N`, before the next one; nobody waits for it. `Ctrl-C`
+//! delivers what is queued, gives slow clients five seconds to read it, and prints the totals.
+//!
+//! ```text
+//!        ┌─▶ lines ───▶ demux ─▶ subscription ─┐
+//! obey ──┼─▶ orders ──────┘      (has a queue) ├─▶ outbox ─▶ write     for each client one task
+//!        └─▶ err … ────────────────────────────┘                       obeys it and writes to it
 //! ```
-//!
-//! A client sends `sub KEY`, `unsub KEY`, `pub KEY TEXT` or `quit`, and receives `KEY TEXT` for each of
-//! its keys. What it gets wrong is answered by `err …`. If it reads too slowly it loses its oldest
-//! lines, is told how many (`lost N`), and delays nobody. `Ctrl-C` delivers what is queued and ends.
-//!
-//! One [`Demux`](stream_demux::Demux) serves all clients. A subscription is an attachment: its sink
-//! puts lines into the outbox of its client, a channel that the client's writer empties into the
-//! socket. A lease for each client ends all its subscriptions, a lease for each subscription that one.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::hash::RandomState;
-use std::io::{self, ErrorKind::InvalidData};
+use std::io::{self, Write};
 use std::pin::{Pin, pin};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures::future::{Either, ready, select};
-use futures::{Sink, SinkExt, StreamExt, stream};
-use stream_demux::{
-    Attach, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Overflow, Recipient,
-};
+use futures::{Sink, SinkExt, StreamExt, future};
+use stream_demux::{Attach, DemuxStreamExt, Discarded, Lease, Order, Overflow};
+use tokio::io::{AsyncWriteExt, BufWriter};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinSet, unconstrained};
 use tokio::time::{sleep, timeout};
 use tokio_util::bytes::BytesMut;
-use tokio_util::codec::{Decoder, FramedRead, FramedWrite, LinesCodec, LinesCodecError};
-use tokio_util::sync::{PollSendError, PollSender};
+use tokio_util::codec::{Decoder, FramedRead, LinesCodec, LinesCodecError};
+use tokio_util::sync::{CancellationToken, PollSendError, PollSender};
 
-/// The longest line that a client may send, in bytes.
-const LONGEST: usize = 64 * 1024;
-/// How many lines wait for a slow client: in its outbox, and then for each of its subscriptions.
-const OUTBOX: usize = 64;
-const BUFFER: usize = 256;
-/// How long whoever is stuck may take at the end.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// And then, until its socket is closed on it.
-const GRACE: Duration = Duration::from_secs(1);
+const LONGEST: usize = 64 * 1024; // bytes, of a line that a client sends
+const INBOX: usize = 256; // lines, or orders, that wait for the demux: who sends more waits
+const OUTBOX: usize = 64; // lines that wait for the socket of a client
+const QUEUE: usize = 256; // lines of one key that wait for that outbox: then the oldest is lost
+const PATIENCE: Duration = Duration::from_secs(5); // with a client that is to leave, and reads slowly
 
-/// A published line, `KEY TEXT`, and where its key ends.
+/// A published line, `KEY TEXT` and its end. Its copies share the text.
 #[derive(Clone)]
 struct Line {
     text: Arc<str>,
-    key: usize,
+    key_len: usize,
 }
 
 impl Line {
     fn key(&self) -> &str {
-        &self.text[..self.key]
+        &self.text[..self.key_len]
     }
 }
 
-/// What a client is sent: a line, and how many it lost before that.
-struct Sent {
+/// What is written to a client: how many lines it lost, if any, and the next one.
+struct Outgoing {
     lost: u64,
     text: Arc<str>,
 }
 
-/// The sink of a subscription.
-type Subscription = Pin<Box<dyn Sink<Line, Error = PollSendError<Sent>> + Send>>;
+/// The way there, and how many lines the client lost and was not told of.
+#[derive(Clone)]
+struct Outbox {
+    outgoing: mpsc::Sender<Outgoing>,
+    lost: Arc<AtomicU64>,
+}
 
-/// What all parts of the server share.
+/// What is attached: puts lines into the outbox of a client.
+type Subscription = Pin<Box<dyn Sink<Line, Error = PollSendError<Outgoing>> + Send>>;
+
+/// What all clients share.
 struct Server {
-    publish: mpsc::Sender<Line>,
+    publish: flume::Sender<Line>,
     orders: flume::Sender<Order<String, Subscription>>,
-    /// Holds every subscription, until the end.
-    everybody: Mutex<Lease>,
-    /// How many lines each client lost and was not told of yet, by the number that tags it.
-    lost: Mutex<HashMap<u64, Arc<AtomicU64>>>,
-    evicted: AtomicU64,
+    /// What each client lost, by the tag of its attachments.
+    losses: Mutex<HashMap<u64, Arc<AtomicU64>>>,
+    /// How many clients were too slow to leave.
+    stuck: AtomicU64,
+    closing: CancellationToken,
 }
 
-type Closing = watch::Receiver<bool>;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Counts what slow clients lose.
-struct Account(Arc<Server>);
-
-impl<E> Hooks<String, Line, E> for Account {
-    fn discarded(&mut self, to: Recipient<'_, String>, _: Line, _: Discarded) {
-        if let Some(lost) = lock(&self.0.lost).get(&to.tag) {
-            lost.fetch_add(1, Relaxed);
-        }
-    }
-
-    fn detached(&mut self, _: Recipient<'_, String>, why: Detached<E>) {
-        self.0.evicted.fetch_add(u64::from(matches!(why, Detached::Evicted)), Relaxed);
-    }
-}
-
-/// Lines, or what is wrong with them. Never fails over a bad line, so that the connection lives on.
+/// Lines, or what is wrong with one: as an item, for an error would end the stream.
 struct Requests(LinesCodec);
 
 impl Decoder for Requests {
-    type Item = Result<String, &'static str>;
+    type Item = Result<String, String>;
     type Error = io::Error;
 
     fn decode(&mut self, bytes: &mut BytesMut) -> io::Result<Option<Self::Item>> {
-        match self.0.decode(bytes) {
-            Ok(line) => Ok(line.map(Ok)),
-            Err(LinesCodecError::MaxLineLengthExceeded) => Ok(Some(Err("line longer than 64 KiB"))),
-            Err(LinesCodecError::Io(e)) if e.kind() == InvalidData => {
-                Ok(Some(Err("line is not UTF-8")))
-            }
-            Err(LinesCodecError::Io(error)) => Err(error),
-        }
+        Ok(request(self.0.decode(bytes)))
+    }
+    fn decode_eof(&mut self, bytes: &mut BytesMut) -> io::Result<Option<Self::Item>> {
+        Ok(request(self.0.decode_eof(bytes)))
     }
 }
 
-/// A connected client. Its subscriptions end with it.
+fn request(line: Result<Option<String>, LinesCodecError>) -> Option<Result<String, String>> {
+    let wrong = |error| match error {
+        LinesCodecError::MaxLineLengthExceeded => "line longer than 64 KiB".to_owned(),
+        LinesCodecError::Io(_) => "line not UTF-8".to_owned(), // decoding reads from nowhere
+    };
+    line.map_err(wrong).transpose()
+}
+
 struct Client {
     server: Arc<Server>,
-    number: u64,
-    outbox: mpsc::Sender<Sent>,
-    lost: Arc<AtomicU64>,
+    id: u64,
+    /// A lease for each key, and what ends when the subscription is gone.
+    subscriptions: HashMap<String, (Lease, oneshot::Receiver<()>)>,
+    /// Holds all that was attached for it: once the client is dropped, nothing is left of that.
     lease: Lease,
-    subscriptions: HashMap<String, Lease>,
+    has_published: bool,
 }
 
 impl Client {
-    /// Does what the client says, until it quits or is gone.
-    async fn obey(mut self, socket: OwnedReadHalf) {
-        let mut requests =
-            FramedRead::new(socket, Requests(LinesCodec::new_with_max_length(LONGEST)));
-        while let Some(Ok(request)) = requests.next().await {
-            let done = match request.as_deref() {
-                Ok("quit") => return std::mem::take(&mut self.lease).detach(),
-                Ok(request) => self.execute(request).await,
-                Err(wrong) => Err((*wrong).to_owned()),
+    /// Does what the client says until it is over. An error if the connection is broken.
+    async fn obey(&mut self, from: OwnedReadHalf, outbox: Outbox) -> io::Result<()> {
+        let codec = LinesCodec::new_with_max_length(LONGEST);
+        let mut requests = FramedRead::new(from, Requests(codec));
+        while let Some(request) = requests.next().await {
+            let done = match request? {
+                Ok(request) if request == "quit" => break,
+                Ok(request) => self.serve(&request, &outbox).await,
+                Err(wrong) => Err(wrong),
             };
-            let Err(wrong) = done else { continue };
-            // If nobody writes any more, the next request will find the connection gone.
-            let _ = self.outbox.send(Sent { lost: 0, text: format!("err {wrong}").into() }).await;
+            if let Err(wrong) = done {
+                let news = Outgoing { lost: 0, text: format!("err {wrong}\n").into() };
+                let _ = outbox.outgoing.send(news).await;
+            }
         }
+        self.catch_up().await;
+        self.subscriptions.drain().for_each(|(_, (lease, _))| lease.detach());
+        Ok(())
     }
 
-    async fn execute(&mut self, request: &str) -> Result<(), String> {
+    async fn serve(&mut self, request: &str, outbox: &Outbox) -> Result<(), String> {
         let (verb, rest) = request.split_once(' ').unwrap_or((request, ""));
-        let (key, text) =
-            rest.split_once(' ').map_or((rest, None), |(key, text)| (key, Some(text)));
-        match (verb, text) {
-            ("sub" | "unsub" | "pub", _) if key.is_empty() => Err(format!("{verb}: missing key")),
-            ("sub", None) => self.subscribe(key),
-            ("unsub", None) => {
-                let lease = self.subscriptions.remove(key).map(Lease::detach);
-                lease.ok_or_else(|| format!("unsub: not subscribed to {key}"))
-            }
-            ("sub" | "unsub", Some(_)) => Err(format!("{verb}: a key has no spaces")),
-            ("pub", Some(_)) => {
-                let line = Line { text: rest.into(), key: key.len() };
-                self.server.publish.send(line).await.map_err(|_| "pub: the server ends".to_owned())
-            }
-            ("pub", None) => Err("pub: missing text".to_owned()),
-            _ => Err(format!("unknown verb {verb:?}: try sub, unsub, pub or quit")),
+        let (key, text) = rest.split_once(' ').unwrap_or((rest, ""));
+        let subscribed = self.subscriptions.contains_key(key);
+        match verb {
+            "sub" | "unsub" | "pub" if key.is_empty() => return Err("missing key".to_owned()),
+            "sub" | "unsub" if !text.is_empty() => return Err(format!("key with a space: {rest}")),
+            "sub" if subscribed => return Err(format!("already subscribed {key}")),
+            "unsub" if !subscribed => return Err(format!("not subscribed {key}")),
+            "pub" if text.is_empty() => return Err(format!("missing text for {key}")),
+            "sub" => self.subscribe(key, outbox.clone()).await,
+            "unsub" => self.unsubscribe(key).await,
+            "pub" => self.publish(key, text).await,
+            _ => return Err(format!("unknown verb \"{verb:.20}\"")),
         }
+        Ok(())
     }
 
-    fn subscribe(&mut self, key: &str) -> Result<(), String> {
-        let Entry::Vacant(entry) = self.subscriptions.entry(key.to_owned()) else {
-            return Err(format!("sub: already subscribed to {key}"));
-        };
-        let lost = Arc::clone(&self.lost);
-        let sink = PollSender::new(self.outbox.clone()).with(move |line: Line| {
-            ready(Ok(Sent { lost: lost.swap(0, Relaxed), text: line.text }))
+    async fn subscribe(&mut self, key: &str, outbox: Outbox) {
+        let (alive, gone) = oneshot::channel();
+        let sink = PollSender::new(outbox.outgoing).with(move |line: Line| {
+            let _until_the_sink_is_dropped = &alive;
+            future::ready(Ok(Outgoing { lost: outbox.lost.swap(0, Relaxed), text: line.text }))
         });
-        let attach = Attach::new(key.to_owned(), Box::pin(sink) as Subscription)
-            .tag(self.number)
-            .leased(&mut self.lease)
-            .leased(entry.insert(Lease::new()))
-            .leased(&mut lock(&self.server.everybody));
-        self.server.orders.send(attach.into()).map_err(|_| "sub: the server ends".to_owned())
+        let mut lease = Lease::new();
+        let attach = Attach::new(key.to_owned(), Box::pin(sink) as Subscription).tag(self.id);
+        let attach = attach.leased(&mut self.lease).leased(&mut lease);
+        // Refused only if the server closes, and then the connection is closed as well.
+        let _ = self.server.orders.send_async(attach.into()).await;
+        self.subscriptions.insert(key.to_owned(), (lease, gone));
     }
-}
 
-impl Drop for Client {
-    fn drop(&mut self) {
-        lock(&self.server.lost).remove(&self.number);
-        // The lease of the client speaks for them, gracefully if it quit.
-        self.subscriptions.drain().for_each(|(_, lease)| lease.disarm());
-    }
-}
-
-/// Serves one client, from when it connected until its socket is closed.
-async fn serve(socket: TcpStream, server: Arc<Server>, number: u64, mut closing: Closing) {
-    let (reading, writing) = socket.into_split();
-    let (outbox, lines) = mpsc::channel(OUTBOX);
-    let lost = Arc::new(AtomicU64::new(0));
-    lock(&server.lost).insert(number, Arc::clone(&lost));
-    let client =
-        Client { server, number, outbox, lost, lease: Lease::new(), subscriptions: HashMap::new() };
-    let mut writer = tokio::spawn(write(writing, lines));
-    // Once this is over the client is dropped, so that the outbox ends, and then the writer.
-    select(pin!(client.obey(reading)), pin!(closing.wait_for(|&closing| closing))).await;
-    let _ = timeout(PATIENCE, &mut writer).await;
-    writer.abort();
-}
-
-/// Writes what is in the outbox, flushing once for all that is there.
-async fn write(
-    socket: OwnedWriteHalf,
-    mut outbox: mpsc::Receiver<Sent>,
-) -> Result<(), LinesCodecError> {
-    let mut lines = FramedWrite::new(socket, LinesCodec::new());
-    let mut batch = Vec::with_capacity(OUTBOX);
-    while outbox.recv_many(&mut batch, OUTBOX).await > 0 {
-        for Sent { lost, text } in batch.drain(..) {
-            if lost > 0 {
-                SinkExt::<String>::feed(&mut lines, format!("lost {lost}")).await?;
-            }
-            lines.feed(text).await?;
+    /// Ends only the subscription of this client: `Order::Detach` would end everybody's.
+    async fn unsubscribe(&mut self, key: &str) {
+        self.catch_up().await;
+        if let Some((lease, gone)) = self.subscriptions.remove(key) {
+            lease.detach();
+            // Were it to meet its successor, both would receive the next line.
+            let _ = gone.await;
         }
-        SinkExt::<String>::flush(&mut lines).await?;
     }
-    SinkExt::<String>::close(&mut lines).await
+
+    async fn publish(&mut self, key: &str, text: &str) {
+        self.has_published = true;
+        let line = Line { text: format!("{key} {text}\n").into(), key_len: key.len() };
+        let _ = self.server.publish.send_async(line).await;
+    }
+
+    /// Waits until what the client published is routed, because a lease does not: without this one
+    /// that subscribes, publishes and quits would not see its line.
+    async fn catch_up(&mut self) {
+        if self.has_published && !self.subscriptions.is_empty() {
+            let key = format!(" {}", self.id); // has a space: no client can name it
+            let (outgoing, mut echo) = mpsc::channel(1);
+            self.subscribe(&key, Outbox { outgoing, lost: Arc::default() }).await;
+            self.publish(&key, "").await;
+            echo.recv().await;
+            self.subscriptions.remove(&key);
+            self.has_published = false;
+        }
+    }
 }
 
-/// Accepts clients until `Ctrl-C`.
-async fn accept(listener: &TcpListener, server: &Arc<Server>, closing: &Closing) -> JoinSet<()> {
-    let mut clients = JoinSet::new();
-    let mut ctrl_c = pin!(tokio::signal::ctrl_c());
-    for number in 1.. {
-        let socket = match select(ctrl_c.as_mut(), pin!(listener.accept())).await {
-            Either::Left(_) => break,
-            Either::Right((Ok((socket, _)), _)) => socket,
-            Either::Right((Err(error), _)) => {
-                eprintln!("lines: cannot accept a client: {error}");
-                sleep(Duration::from_millis(100)).await;
-                continue;
+/// Writes what is in the outbox, and flushes when that is all for now.
+async fn write(to: OwnedWriteHalf, mut outbox: mpsc::Receiver<Outgoing>) -> io::Result<()> {
+    let mut to = BufWriter::new(to);
+    while let Some(Outgoing { lost, text }) = outbox.recv().await {
+        if lost > 0 {
+            to.write_all(format!("lost {lost}\n").as_bytes()).await?;
+        }
+        to.write_all(text.as_bytes()).await?;
+        if outbox.is_empty() {
+            to.flush().await?;
+        }
+    }
+    to.shutdown().await
+}
+
+/// Serves a client until its connection is closed.
+async fn connect(socket: TcpStream, server: Arc<Server>, id: u64) {
+    let _ = socket.set_nodelay(true); // `write` knows better what to send together
+    let (reader, writer) = socket.into_split();
+    let ((outgoing, lines), lost) = (mpsc::channel(OUTBOX), Arc::default());
+    server.losses.lock().unwrap().insert(id, Arc::clone(&lost));
+    let (outbox, closing) = (Outbox { outgoing, lost }, server.closing.clone());
+    let (subscriptions, lease) = (HashMap::new(), Lease::new());
+    let mut client = Client { server, id, subscriptions, lease, has_published: false };
+    let mut writing = pin!(write(writer, lines));
+    let orderly = tokio::select! {
+        done = client.obey(reader, outbox) => done.is_ok(),
+        _ = &mut writing => false,
+        () = closing.cancelled() => true,
+    };
+    // The outbox ends when the last subscription is gone, and with it the connection.
+    if orderly && timeout(PATIENCE, writing).await.is_err() {
+        client.server.stuck.fetch_add(1, Relaxed);
+    }
+    client.server.losses.lock().unwrap().remove(&id);
+}
+
+/// Serves whoever connects, until `Ctrl-C`.
+async fn run(listener: TcpListener) -> io::Result<()> {
+    writeln!(io::stdout(), "listening on {}", listener.local_addr()?)?;
+    let ((publish, lines), (orders, orders_in)) = (flume::bounded(INBOX), flume::bounded(INBOX));
+    let (losses, stuck, closing) = Default::default();
+    let server = Arc::new(Server { publish, orders, losses, stuck, closing });
+    let shared = Arc::clone(&server);
+    let demux = lines
+        .into_stream()
+        .demux_by_ref(Line::key, orders_in.into_stream())
+        .multicast()
+        .buffer(QUEUE)
+        .overflow(Overflow::DropOldest)
+        .flush_every(16) // as a line waits in its sink for a flush, or the next one
+        .with_hasher(std::hash::RandomState::new()) // strangers choose the keys
+        .on_discarded(move |to, _line, why| {
+            if let Some(lost) = shared.losses.lock().unwrap().get(&to.tag) {
+                lost.fetch_add(u64::from(why == Discarded::Overflowed), Relaxed);
             }
-        };
-        clients.spawn(serve(socket, Arc::clone(server), number, closing.clone()));
-        while clients.try_join_next().is_some() {}
+        });
+    // The demux has a budget of its own. Tokio's, 128 operations, would end half-way through a line
+    // for more subscribers than that, and make the rest of them seem slow.
+    let demux = tokio::spawn(unconstrained(demux));
+    let (mut clients, mut ctrl_c) = (JoinSet::new(), pin!(tokio::signal::ctrl_c()));
+    for id in 0.. {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((socket, _)) => drop(clients.spawn(connect(socket, Arc::clone(&server), id))),
+                Err(error) => {
+                    eprintln!("lines: cannot accept a client: {error}");
+                    sleep(Duration::from_millis(100)).await; // by then somebody may have left
+                }
+            },
+            Some(_) = clients.join_next() => {} // somebody has left
+            _ = &mut ctrl_c => break,
+        }
     }
-    clients
-}
-
-async fn run(listener: TcpListener) {
-    println!("listening on {}", listener.local_addr().expect("a bound socket has an address"));
-    let (publish, mut items) = mpsc::channel(1024);
-    let (orders, orders_in) = flume::unbounded();
-    let (everybody, lost, evicted) = Default::default();
-    let server = Arc::new(Server { publish, orders, everybody, lost, evicted });
-    let demux = tokio::spawn(
-        stream::poll_fn(move |cx| items.poll_recv(cx))
-            .demux_by_ref(Line::key, orders_in.into_stream())
-            .multicast()
-            .buffer(BUFFER)
-            .overflow(Overflow::DropOldest)
-            .with_hasher(RandomState::new())
-            .hooks(Account(Arc::clone(&server))),
-    );
-    let (close, closing) = watch::channel(false);
-    let clients = accept(&listener, &server, &closing).await;
-
-    let _ = server.orders.send(Order::Finish);
-    let gone = server.evicted.load(Relaxed);
-    if timeout(PATIENCE, server.publish.closed()).await.is_err() {
-        drop(std::mem::take(&mut *lock(&server.everybody)));
-    }
-    let totals = demux.await.expect("the demux does not panic");
-    close.send_replace(true);
-    let _ = timeout(GRACE, clients.join_all()).await;
-    let stuck = server.evicted.load(Relaxed) - gone;
-    println!("{stuck} subscriptions were stuck; {totals:?}");
+    drop(listener);
+    let _ = server.orders.send_async(Order::Finish).await;
+    server.closing.cancel();
+    while clients.join_next().await.is_some() {}
+    let totals = demux.await?;
+    writeln!(io::stdout(), "{} clients were stuck; {totals:?}", server.stuck.load(Relaxed))
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let mut arguments = std::env::args().skip(1);
-    let address = match (arguments.next().as_deref(), arguments.next(), arguments.next()) {
-        (None, ..) => "127.0.0.1:7000".to_owned(),
-        (Some("--listen"), Some(address), None) => address,
+    let args = std::env::args_os().skip(1).collect::<Vec<_>>();
+    let address = match args.as_slice() {
+        [] => "127.0.0.1:7000".into(),
+        [option, address] if option == "--listen" => address.to_string_lossy(),
         _ => {
             eprintln!("usage: lines [--listen ADDRESS:PORT]");
             return ExitCode::from(2);
         }
     };
-    match TcpListener::bind(&address).await {
-        Ok(listener) => {
-            run(listener).await;
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("lines: cannot listen on {address}: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    let done = match TcpListener::bind(&*address).await {
+        Ok(listener) => run(listener).await.map_err(|error| error.to_string()),
+        Err(error) => Err(format!("cannot listen on {address}: {error}")),
+    };
+    let Err(wrong) = done else { return ExitCode::SUCCESS };
+    eprintln!("lines: {wrong}");
+    ExitCode::FAILURE
 }

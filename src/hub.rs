@@ -223,8 +223,9 @@ where
     // Not inlined: with few keys it is rare, and with many it is dwarfed by the cache misses.
     #[inline(never)]
     fn owe_flush(&mut self, slot: usize) {
-        self.table[slot].set_unflushed();
-        self.flushes.add(slot, self.totals.received);
+        if self.table[slot].owe_flush() {
+            self.flushes.add(slot, self.totals.received);
+        }
     }
 
     /// A sink failed while it took an item.
@@ -269,7 +270,11 @@ where
             _ => Discarded::Evicted,
         };
         let held = self.settle(slot, discarded == Discarded::Failed);
-        let (key, tag, queue) = self.table.remove(slot).into_remains();
+        let tenant = self.table.remove(slot);
+        if tenant.is_listed() {
+            self.flushes.vacate(slot);
+        }
+        let (key, tag, queue) = tenant.into_remains();
         let to = crate::hooks::Recipient { key: &key, tag };
         self.totals.queued -= queue.len() as u64;
         for item in queue.into_iter().chain(held).chain(item) {

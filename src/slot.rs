@@ -35,7 +35,7 @@ const QUEUED: u16 = 1 << 2;
 const LIMITED: u16 = 1 << 3;
 /// It shares its key, and `prev` and `next` of its extras are links.
 const GROUPED: u16 = 1 << 4;
-/// It took an item since `poll_flush` was called last. Set, it is in the list of flushes.
+/// It took an item since `poll_flush` was called last. If so, it is `LISTED`.
 const UNFLUSHED: u16 = 1 << 5;
 /// `poll_flush` said `Pending`, and the sink's waker has not fired since.
 const FLUSHING: u16 = 1 << 6;
@@ -43,6 +43,8 @@ const FLUSHING: u16 = 1 << 6;
 const FLUSH_AGAIN: u16 = 1 << 7;
 /// `poll_close` said `Pending`, and the sink's waker has not fired since.
 const CLOSING: u16 = 1 << 8;
+/// It is in the list of flushes, for itself or for its predecessor.
+const LISTED: u16 = 1 << 10;
 /// It had its copy of the item that is held (multicast), or refused it.
 const SERVED: u16 = 1 << 9;
 
@@ -328,13 +330,28 @@ impl<K, S, V> Slot<K, S, V> {
         self.has(UNFLUSHED)
     }
 
+    /// It took an item. True if it has to be listed for a flush.
     #[inline]
-    pub(crate) fn set_unflushed(&mut self) {
-        self.flags |= UNFLUSHED;
+    pub(crate) fn owe_flush(&mut self) -> bool {
+        let listed = self.is_listed();
+        self.flags |= UNFLUSHED | LISTED;
+        !listed
     }
 
-    /// It has a flush to come. A sink that is being closed has not: closing flushes.
-    pub(crate) fn wants_flush(&self) -> bool {
+    #[inline]
+    pub(crate) fn is_listed(&self) -> bool {
+        self.has(LISTED)
+    }
+
+    pub(crate) fn set_listed(&mut self) {
+        self.set(LISTED, true);
+    }
+
+    /// It is no longer in the list. True if it wants to be flushed: a sink that is being closed does
+    /// not, as closing flushes.
+    #[inline]
+    pub(crate) fn unlist(&mut self) -> bool {
+        self.set(LISTED, false);
         self.has(UNFLUSHED) && !self.is_past_sending()
     }
 
