@@ -68,7 +68,7 @@ where
             self.table.set_catch_all(slot);
         }
         match taken {
-            Some(old) if self.clone.is_none() => self.replace(old, slot, share),
+            Some(old) if self.clone_item.is_none() => self.replace(old, slot, share),
             _ => {
                 self.table.link(slot);
                 self.join(slot);
@@ -126,6 +126,11 @@ where
         self.table.link(new);
         self.attend(old, share);
 
+        if !self.table[new].is_limited() {
+            self.totals.queued += backlog.len() as u64;
+            self.table[new].set_queue(backlog);
+            return self.attend(new, share);
+        }
         let mut spent = false;
         for item in backlog {
             if spent {
@@ -148,10 +153,10 @@ where
         if tenant.key() != self.table[*on].key() || self.hooks.admit(tenant.recipient(), item) {
             return;
         }
-        let Some(clone) = self.clone else { return };
+        let Some(clone) = self.clone_item else { return };
         let copy = clone(item);
         self.totals.copies += 1;
-        self.table[slot].set_served(true);
+        self.table[slot].set_refused(true);
         self.discard(slot, copy, Discarded::NotAdmitted);
     }
 

@@ -64,7 +64,7 @@ pin_project! {
         // How many turns there were, as far as `Turn` wants to know.
         pub(crate) turns: u8,
         pub(crate) inbox: Inbox,
-        pub(crate) stage: Stage,
+        pub(crate) state: State,
     }
 }
 
@@ -80,7 +80,7 @@ pub(crate) enum Inbox {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum State {
     Waiting,
     /// In `poll`; found there, it is what a panic has left behind.
     Polling,
@@ -103,7 +103,7 @@ where
             budget: BUDGET,
             turns: 0,
             inbox: Inbox::Quiet,
-            stage: Stage::Waiting,
+            state: State::Waiting,
         }
     }
 }
@@ -143,7 +143,7 @@ where
     /// Whom the input is waiting for: the attachment of which [`Hooks::blocked`](crate::Hooks::blocked) was said last, unless
     /// [`Hooks::unblocked`](crate::Hooks::unblocked) was said since.
     pub fn blocked_on(&self) -> Option<Recipient<'_, KeyOf<O>>> {
-        self.hub.said.map(|slot| self.hub.table[slot].recipient())
+        self.hub.blocked_on.map(|slot| self.hub.table[slot].recipient())
     }
 
     /// The input. It stays until the future is dropped, also when it has ended.
@@ -170,7 +170,7 @@ where
     O::Item: IntoOrder,
 {
     fn is_terminated(&self) -> bool {
-        self.stage == Stage::Completed
+        self.state == State::Completed
     }
 }
 
@@ -181,15 +181,15 @@ where
     O::Item: IntoOrder,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { hub, input: _, orders, key: _, budget, turns: _, inbox, stage } = self;
+        let Self { hub, input: _, orders, key: _, budget, turns: _, inbox, state } = self;
         f.debug_struct("Demux")
-            .field("stage", stage)
+            .field("state", state)
             .field("input_is_over", &hub.told.is_some())
             .field("orders", &orders.as_ref().map(|_| inbox))
             .field("receiving", &hub.table.len())
             .field("leaving", &(hub.table.tenants() - hub.table.len()))
             .field("holds_an_item", &!matches!(hub.held, Held::Nothing))
-            .field("is_blocked", &hub.said.is_some())
+            .field("is_blocked", &hub.blocked_on.is_some())
             .field("budget", budget)
             .field("totals", &hub.totals)
             .finish_non_exhaustive()

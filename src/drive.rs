@@ -26,11 +26,12 @@ where
         while *share > 0 {
             let Some(woken) = self.ready.pop() else { return };
             *share -= 1;
-            // If that was the last, an item may go on top of it: with a share of 1 in each turn a queue
-            // would never drain otherwise.
-            let mut purse = (*share).max(1);
-            self.service(woken, &mut purse);
-            *share = purse.min(*share);
+            // While others wait, nobody gets more than an eighth of what is left. An item may go on top
+            // of an empty share: with a share of 1 in each turn a queue would never drain otherwise.
+            let purse = if self.ready.is_last() { *share } else { *share / 8 }.max(1);
+            let mut left = purse;
+            self.service(woken, &mut left);
+            *share = share.saturating_sub(purse - left);
         }
     }
 
@@ -38,6 +39,7 @@ where
     fn service(&mut self, Woken { slot, by_sink }: Woken, share: &mut usize) {
         // A waker that is older than the tenant, or younger than the last one: nothing to do.
         let Some(tenant) = self.table.get_mut(slot) else { return };
+        tenant.recall();
         if by_sink {
             tenant.woken();
         }
@@ -97,6 +99,8 @@ where
     fn close(&mut self, slot: usize) {
         let tenant = &mut self.table[slot];
         let Stage::Leaving(why) = tenant.stage() else { return };
+        // A wake that came before the answer is none to ask again for.
+        self.ready.hear(slot);
         let mut cx = Context::from_waker(self.ready.waker(slot));
         match tenant.close(&mut cx) {
             Poll::Pending => {}
@@ -121,6 +125,9 @@ where
     }
 
     fn flush_one(&mut self, slot: usize) {
+        if self.ready.hear(slot) {
+            self.table[slot].heard();
+        }
         let mut cx = Context::from_waker(self.ready.waker(slot));
         if let Err(error) = self.table[slot].flush(&mut cx) {
             self.remove(slot, Detached::Failed(error), None);

@@ -8,7 +8,7 @@
 //! 2. A slot with something in its queue is parked, or it is listed in `ready`.
 //! 3. A slot that is leaving and has nothing in its queue waits for its close, or it is listed.
 //! 4. A slot whose sink took an item since its last flush is in `flushes`, unless it is being closed.
-//! 5. An item that is blocked is blocked on a slot that receives. `said` names the slot of which
+//! 5. An item that is blocked is blocked on a slot that receives. `blocked_on` names the slot of which
 //!    `blocked` was said last, if `unblocked` was not: the input may be waiting for none (`None`: look
 //!    again), never for another.
 
@@ -34,9 +34,9 @@ pub(crate) struct Hub<K, S, V, H, B> {
     pub(crate) totals: Totals,
     pub(crate) held: Held<V>,
     /// Whom the input is waiting for, as far as the hooks were told.
-    pub(crate) said: Option<usize>,
+    pub(crate) blocked_on: Option<usize>,
     /// How an item is cloned, if a key may have many sinks.
-    pub(crate) clone: Option<fn(&V) -> V>,
+    pub(crate) clone_item: Option<fn(&V) -> V>,
     /// The defaults of an attachment.
     pub(crate) buffer: usize,
     pub(crate) overflow: Overflow,
@@ -69,8 +69,8 @@ impl<K, S, V, H, B> Hub<K, S, V, H, B> {
             hooks,
             totals: Totals::default(),
             held: Held::Nothing,
-            said: None,
-            clone: None,
+            blocked_on: None,
+            clone_item: None,
             buffer: 0,
             overflow: Overflow::Wait,
             told: None,
@@ -90,8 +90,8 @@ impl<K, S, V, H, B> Hub<K, S, V, H, B> {
             hooks: hooks(self.hooks),
             totals: self.totals,
             held: self.held,
-            said: self.said,
-            clone: self.clone,
+            blocked_on: self.blocked_on,
+            clone_item: self.clone_item,
             buffer: self.buffer,
             overflow: self.overflow,
             told: self.told,
@@ -115,7 +115,7 @@ impl<K, S, V, H, B> Hub<K, S, V, H, B> {
 
     /// Must the input not be read now? Then the sink it waits for is not ready, and has no room.
     pub(crate) fn is_blocked(&self) -> bool {
-        self.said.is_some_and(|slot| {
+        self.blocked_on.is_some_and(|slot| {
             let tenant = &self.table[slot];
             tenant.is_parked() && !tenant.has_room()
         })
@@ -237,16 +237,16 @@ where
 
     /// The input starts to wait for `slot`, or goes on waiting for it.
     pub(crate) fn block(&mut self, slot: usize) {
-        if self.said != Some(slot) {
+        if self.blocked_on != Some(slot) {
             self.unblock();
-            self.said = Some(slot);
+            self.blocked_on = Some(slot);
             self.hooks.blocked(self.table[slot].recipient());
         }
     }
 
     /// The input no longer waits for whom it waited for.
     pub(crate) fn unblock(&mut self) {
-        if let Some(slot) = self.said.take() {
+        if let Some(slot) = self.blocked_on.take() {
             self.hooks.unblocked(self.table[slot].recipient());
         }
     }
@@ -289,7 +289,7 @@ where
     /// it, stops receiving; to be called before it is unlinked. Tells its copy, if it has one coming:
     /// the item itself if it was the last to want it, a clone otherwise and if `wants_copy`.
     pub(crate) fn settle(&mut self, slot: usize, wants_copy: bool) -> Option<V> {
-        if self.said == Some(slot) {
+        if self.blocked_on == Some(slot) {
             self.unblock();
         }
         let Held::Blocked { item, on, caught } = &mut self.held else {
@@ -299,30 +299,30 @@ where
         let concerned = if *caught {
             *on == slot
         } else {
-            leaver.receives() && !leaver.is_served() && leaver.key() == self.table[*on].key()
+            leaver.receives() && !leaver.has_refused() && leaver.key() == self.table[*on].key()
         };
         if !concerned {
             return None;
         }
         let first = if *caught { None } else { self.table.first_like(slot) };
-        let wants = |&other: &usize| other != slot && !self.table[other].is_served();
+        let wants = |&other: &usize| other != slot && !self.table[other].has_refused();
         let heir = self.table.group(first).find(wants);
         if let Some(heir) = heir {
             *on = heir;
-            let clone = self.clone.filter(|_| wants_copy)?;
+            let clone = self.clone_item.filter(|_| wants_copy)?;
             self.totals.copies += 1;
             return Some(clone(item));
         }
-        self.forgive(first);
+        self.clear_refusals(first);
         self.take_held()
     }
 
     /// The item that some of a group refused is settled: they may have the next.
-    pub(crate) fn forgive(&mut self, first: Option<usize>) {
+    pub(crate) fn clear_refusals(&mut self, first: Option<usize>) {
         let mut next = first;
         while let Some(slot) = next {
             next = self.table.next(slot);
-            self.table[slot].set_served(false);
+            self.table[slot].set_refused(false);
         }
     }
 }

@@ -9,7 +9,7 @@ use core::task::{Context, Poll};
 
 use futures_core::Stream;
 
-use crate::demux::{Demux, ErrorOf, Inbox, KeyOf, Stage};
+use crate::demux::{Demux, ErrorOf, Inbox, KeyOf, State};
 use crate::hooks::Hooks;
 use crate::hub::{Held, Hub};
 use crate::key::sealed::FindByKey;
@@ -54,12 +54,12 @@ where
 {
     fn begin(self: Pin<&mut Self>) -> Turn {
         let this = self.project();
-        match *this.stage {
-            Stage::Waiting => *this.stage = Stage::Polling,
-            Stage::Polling => {
+        match *this.state {
+            State::Waiting => *this.state = State::Polling,
+            State::Polling => {
                 panic!("`Demux` polled after a panic in a key function, hook, sink or stream")
             }
-            Stage::Completed => panic!("`Demux` polled after completion"),
+            State::Completed => panic!("`Demux` polled after completion"),
         }
         this.hub.ready.awake();
         this.hub.ready.take();
@@ -96,7 +96,11 @@ where
                 Poll::Ready(Some(order)) => {
                     *this.inbox = Inbox::Unread;
                     turn.left -= 1;
-                    this.hub.apply(this.key, order.into_order(), &mut turn.left);
+                    // What an order sets free to be sent or closed may not cost the sinks their share.
+                    let purse = turn.left.saturating_sub(turn.quarter(0));
+                    let mut left = purse;
+                    this.hub.apply(this.key, order.into_order(), &mut left);
+                    turn.left -= purse - left;
                 }
                 Poll::Ready(None) => {
                     this.orders.set(None);
@@ -228,14 +232,14 @@ where
         let mut this = self.project();
         this.orders.set(None);
         this.hub.clear();
-        *this.stage = Stage::Completed;
+        *this.state = State::Completed;
         this.hub.totals
     }
 
     /// Sleeps, or asks to be polled again if there is more to do.
     fn rest(self: Pin<&mut Self>, turn: &Turn, cx: &Context<'_>) {
         let this = self.project();
-        *this.stage = Stage::Waiting;
+        *this.state = State::Waiting;
         let orders =
             this.orders.is_some() && (*this.inbox == Inbox::Unread || this.hub.ready.rung());
         if orders || this.hub.has_more(turn.input) {

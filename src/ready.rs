@@ -232,6 +232,11 @@ impl Ready {
         }
     }
 
+    /// Has [`pop`](Self::pop) come to the end of the list that was taken?
+    pub(crate) fn is_last(&self) -> bool {
+        self.taken == END
+    }
+
     /// The next slot of the list that was taken.
     pub(crate) fn pop(&mut self) -> Option<Woken> {
         let Seat { node, .. } = self.seats.get(self.taken as usize)?;

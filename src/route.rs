@@ -236,7 +236,7 @@ where
                 (admitted, heir) = (admitted + 1, slot);
             } else {
                 refused += 1;
-                self.table[slot].set_served(true);
+                self.table[slot].set_refused(true);
             }
         }
         if let Some(item) = self.refuse(first, item, refused, admitted == 0) {
@@ -253,11 +253,11 @@ where
         let mut next = Some(first).filter(|_| refused > 0);
         while let Some(slot) = next {
             next = self.table.next(slot);
-            if self.table[slot].is_served() {
+            if self.table[slot].has_refused() {
                 refused -= 1;
                 if all && refused == 0 {
                     self.discard(slot, item, Discarded::NotAdmitted);
-                    self.forgive(Some(first));
+                    self.clear_refusals(Some(first));
                     return None;
                 }
                 let copy = self.copy(&item);
@@ -269,7 +269,7 @@ where
 
     fn copy(&mut self, item: &V) -> V {
         self.totals.copies += 1;
-        let clone = self.clone.expect("a key has several sinks only after `multicast`");
+        let clone = self.clone_item.expect("a key has several sinks only after `multicast`");
         clone(item)
     }
 
@@ -278,7 +278,8 @@ where
     /// All are looked at before the first clone is made. One that fails meanwhile leaves the group,
     /// and may have been the last who wanted the item.
     fn let_go_to_group(&mut self, on: usize) -> Routed {
-        let mut next = self.table.first_like(on);
+        // Those before the one it waits for could take it, and still can: their queues stood still.
+        let mut next = self.blocked_on.or_else(|| self.table.first_like(on));
         while let Some(slot) = next {
             next = self.table.next(slot);
             match self.can_take(slot) {
@@ -303,7 +304,7 @@ where
     /// Would the held item not have to wait for `slot`?
     fn can_take(&mut self, slot: usize) -> Result<bool, S::Error> {
         let tenant = &self.table[slot];
-        if tenant.is_served() || tenant.overflow() != Overflow::Wait || tenant.has_room() {
+        if tenant.has_refused() || tenant.overflow() != Overflow::Wait || tenant.has_room() {
             return Ok(true);
         }
         self.ask(slot)
@@ -313,12 +314,13 @@ where
     /// one the item itself.
     fn hand_out(&mut self, on: usize) -> Routed {
         let first = self.table.first_like(on);
-        let wanted = self.table.group(first).filter(|&slot| !self.table[slot].is_served()).count();
+        let wanted =
+            self.table.group(first).filter(|&slot| !self.table[slot].has_refused()).count();
         let (mut item, mut left, mut next) = (self.take_held(), wanted, first);
         while let Some(slot) = next {
             next = self.table.next(slot);
-            if self.table[slot].is_served() {
-                self.table[slot].set_served(false);
+            if self.table[slot].has_refused() {
+                self.table[slot].set_refused(false);
                 continue;
             }
             left -= 1;

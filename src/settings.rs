@@ -85,7 +85,7 @@ where
     where
         St::Item: Clone,
     {
-        self.hub.clone = Some(St::Item::clone);
+        self.hub.clone_item = Some(St::Item::clone);
         self
     }
 
@@ -110,9 +110,9 @@ where
         hooks: impl FnOnce(H) -> H2,
         table: impl FnOnce(TableOf<St, O, B>) -> TableOf<St, O, B2>,
     ) -> Demux<St, F, O, H2, B2> {
-        let Self { hub, input, orders, key, budget, turns, inbox, stage } = self;
+        let Self { hub, input, orders, key, budget, turns, inbox, state } = self;
         let hub = hub.refit(hooks, table);
-        Demux { hub, input, orders, key, budget, turns, inbox, stage }
+        Demux { hub, input, orders, key, budget, turns, inbox, state }
     }
 }
 

@@ -45,8 +45,12 @@ const FLUSH_AGAIN: u16 = 1 << 7;
 const CLOSING: u16 = 1 << 8;
 /// It is in the list of flushes, for itself or for its predecessor.
 const LISTED: u16 = 1 << 10;
-/// It had its copy of the item that is held (multicast), or refused it.
-const SERVED: u16 = 1 << 9;
+/// It refused its copy of the item that is held (multicast).
+const REFUSED: u16 = 1 << 9;
+
+/// The sink's waker has fired while it was parked, and that was put aside: it is parked no longer when
+/// its slot is looked after next.
+const HEARD: u16 = 1 << 11;
 
 /// An item cannot go straight to the sink, or a wake may have come that nobody has looked at.
 const UNUSUAL: u16 = READY | PARKED | QUEUED | LIMITED | GROUPED | FLUSHING;
@@ -273,6 +277,18 @@ impl<K, S, V> Slot<K, S, V> {
         self.extras.as_mut().map(|extras| core::mem::take(&mut extras.queue)).unwrap_or_default()
     }
 
+    /// Takes over the queue of another; it has none of its own.
+    pub(crate) fn set_queue(&mut self, queue: VecDeque<V>) {
+        if !queue.is_empty() {
+            self.extras_mut().queue = queue;
+            self.set(QUEUED, true);
+        }
+    }
+
+    pub(crate) fn is_limited(&self) -> bool {
+        self.has(LIMITED)
+    }
+
     /// One more item is accepted. False if it was the last that may be.
     pub(crate) fn accept(&mut self) -> bool {
         if !self.has(LIMITED) {
@@ -284,12 +300,12 @@ impl<K, S, V> Slot<K, S, V> {
     }
 
     /// Multicast: it is not to get the item that is held, because it refused its copy.
-    pub(crate) fn is_served(&self) -> bool {
-        self.has(SERVED)
+    pub(crate) fn has_refused(&self) -> bool {
+        self.has(REFUSED)
     }
 
-    pub(crate) fn set_served(&mut self, served: bool) {
-        self.set(SERVED, served);
+    pub(crate) fn set_refused(&mut self, refused: bool) {
+        self.set(REFUSED, refused);
     }
 }
 
@@ -298,9 +314,22 @@ impl<K, S, V> Slot<K, S, V> {
     /// Its own waker fired: what said `Pending` may be asked again.
     pub(crate) fn woken(&mut self) {
         let flush_again = self.has(FLUSHING);
-        self.set(PARKED | FLUSHING | CLOSING, false);
+        self.set(PARKED | FLUSHING | CLOSING | HEARD, false);
         if flush_again {
             self.set(FLUSH_AGAIN, true);
+        }
+    }
+
+    /// Its own waker fired, before it is asked for something else than what it is parked for.
+    pub(crate) fn heard(&mut self) {
+        let parked = self.has(PARKED);
+        self.set(HEARD, parked);
+    }
+
+    /// What was put aside counts now.
+    pub(crate) fn recall(&mut self) {
+        if self.has(HEARD) {
+            self.set(HEARD | PARKED, false);
         }
     }
 
