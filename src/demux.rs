@@ -25,8 +25,7 @@ pub(crate) type ErrorOf<O, V> = <SinkOf<O> as Sink<V>>::Error;
 /// It bounds how long other tasks of the thread wait: 128 items are a few microseconds where sinks
 /// only take them, some hundred where each costs a system call. The cost of a turn itself, some tens
 /// of nanoseconds, is spread over the budget, so that far less would show and far more would gain
-/// nothing. It is also what tokio grants a task before its resources answer `Pending`, and what one
-/// budget inside another leaves of both is the smaller.
+/// nothing. Tokio's cooperative budget is 128 too; of two budgets, one inside the other, the smaller counts.
 const BUDGET: usize = 128;
 
 pin_project! {
@@ -45,7 +44,8 @@ pin_project! {
     ///
     /// # Panics
     ///
-    /// When polled after it has completed, and when polled after a panic in a key function, a hook, a
+    /// When polled after it has completed; when the `Hash` or `Eq` of a key contradicts itself; and when
+    /// polled after a panic in a key function, a hook, a
     /// sink or one of the streams has unwound through an earlier poll: it can only be dropped then.
     #[must_use = "futures do nothing unless polled"]
     pub struct Demux<St, F, O, H = Callbacks, B = DefaultHashBuilder>

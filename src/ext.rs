@@ -15,7 +15,11 @@ pub trait DemuxStreamExt: Stream {
     /// which key is up to `orders`, at any time.
     ///
     /// The key is returned by value: a number, an id, a tuple. One that would have to be cloned from
-    /// the item is better borrowed: [`demux_by_ref`](Self::demux_by_ref).
+    /// the item is better borrowed, with [`demux_by_ref`](Self::demux_by_ref): here `|m| m.topic.as_str()`
+    /// is refused with "lifetime may not live long enough".
+    ///
+    /// `orders` is a `Stream`: a tokio receiver wants `tokio_stream::wrappers::UnboundedReceiverStream`
+    /// or its like around it, a flume receiver its `into_stream`.
     ///
     /// # Examples
     ///

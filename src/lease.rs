@@ -126,7 +126,7 @@ impl Lease {
         self.end(Wish::Detach);
     }
 
-    /// Ends the lease and lets its attachments stay, as if they had never been leased.
+    /// Ends the lease and lets its attachments stay, as far as this lease goes.
     pub fn disarm(mut self) {
         self.claims = Vec::new();
     }

@@ -67,8 +67,8 @@
 //!    returns; see [Fairness](#fairness).
 //! 6. **Flushing.** A sink that took an item is flushed as soon as the input has nothing ready, or a
 //!    turn reads nothing; while the input stays busy, after at most
-//!    [`flush_every`](Demux::flush_every) further items, or up to a budget earlier. Never once per item,
-//!    never forgotten: before the task goes to sleep, `poll_flush` was called on every sink that took an
+//!    [`flush_every`](Demux::flush_every) further items, or up to a budget earlier. Not once per item of a
+//!    busy input, and never forgotten: before the task goes to sleep, `poll_flush` was called on every sink that took an
 //!    item since its last flush. A flush that is pending holds up no other sink. A sink that is being
 //!    closed is not flushed besides.
 //! 7. **A blocked sink holds the input and nothing else.** While the input waits for it, orders are
@@ -120,10 +120,11 @@
 //!   along, one that fails discards it, one that is evicted takes none unless it was the last. While held
 //!   it counts once in `queued`. Totals count copies.
 //! * **[`admit`](Hooks::admit)** is asked once for each item and recipient, before queue and readiness are
-//!   looked at; one who joins while an item is held is asked as it joins.
+//!   looked at; one who joins while an item is held is asked as it joins. Items that were admitted and
+//!   then moved to a successor are not asked about again.
 //! * **[`catch_all`](Attach::catch_all).** The last one attached with it receives what matches nobody, on
-//!   its own terms. When it leaves, unmatched items are unmatched again; when it is replaced, what waits
-//!   for it moves to the successor. A caught item goes to that attachment alone, not to its key's group.
+//!   its own terms. When it leaves, unmatched items are unmatched again; when it is replaced under its
+//!   key, what waits for it moves to the successor. A caught item goes to that attachment alone, not to its key's group.
 //!
 //! # Head-of-line blocking
 //!
@@ -143,6 +144,9 @@
 //! of the end. So orders that never pause can hold back items (guarantee 1 wants it), but no sink; and
 //! neither orders, nor items, nor busy sinks make a woken sink wait for more than a few turns.
 //!
+//! Not spread over turns is what has to happen at once: an eviction or a failure discards a whole queue,
+//! an order may speak of a whole group, and an item for a group goes to all of it.
+//!
 //! A sink or orders stream that wakes itself while it is polled, as tokio's do when the task's
 //! cooperative budget is spent, is polled for that wake in the next turn, not again in this one.
 //!
@@ -158,6 +162,11 @@
 //!   `select!`, and polled on later.
 //! * **After a panic** in a key function, a hook, a sink or a stream, the demux can only be dropped,
 //!   which drops all it holds; another poll panics. The item in hand is dropped by the unwinding.
+//! * **Readers run beside it.** A bounded channel as a sink wants its receiver polled while the demux
+//!   runs, in another task or joined with it; read only afterwards, a full one blocks the demux for good.
+//! * **Tokio's cooperative budget** (128 operations for each poll of a task) makes tokio's channels and
+//!   sockets answer `Pending` beyond it. A demux has a budget of its own: for items that go to more than
+//!   a hundred tokio sinks, spawn it as `tokio::task::unconstrained(demux)`.
 //! * **Composite keys** are tuples, `|m| (m.tenant, m.topic)`, or a reference to a part of the item that
 //!   implements `Hash` and `Eq`, [`demux_by_ref`](DemuxStreamExt::demux_by_ref)`(|m| &m.address)`.
 //! * **Targets** without atomic compare-and-swap (`thumbv6m`, `riscv32imc`) cannot run it.

@@ -262,6 +262,8 @@ impl<K, S> Attach<K, S> {
 
     /// Lets `lease` hold this attachment: when the lease is dropped, the attachment is evicted. An
     /// attachment may be leased more than once.
+    ///
+    /// Keep the lease: `leased(&mut Lease::new())` drops it at once, and the attachment never receives.
     pub fn leased(mut self, lease: &mut Lease) -> Self {
         lease.hold(&mut self.claim);
         self

@@ -22,6 +22,10 @@
 //! | wake: `bell.swap(true)` R | owner: `bell.swap(false)` A | the orders that were sent are seen by the poll after it; a swap, not a store, because a second ring must not hide the first |
 //! | wake: `task.wake` AR inside | owner: `task.register` AR inside | either the wake finds the waker, or the owner finds the list or the bell (4) |
 //!
+//! A wake that meets `awake`, which takes the task's waker away, wakes nobody; the owner sees its node
+//! when it goes to sleep, because `register` reads what that wake has written. `is_listed` and `hear` may
+//! read a bit too early: the node then is listed, and `pop` comes to it.
+//!
 //! The list is a stack (Treiber, 1986) that is only ever emptied as a whole, which leaves no ABA
 //! problem; nodes are chained by index, not by pointer, which leaves no `unsafe`.
 

@@ -11,7 +11,7 @@ use crate::table::Table;
 
 type TableOf<St, O, B> = Table<KeyOf<O>, SinkOf<O>, <St as Stream>::Item, B>;
 
-/// Settings, before the first poll.
+/// Settings, to be made before the first poll: later ones hold for what comes after them.
 impl<St, F, O, H, B> Demux<St, F, O, H, B>
 where
     St: Stream,
@@ -19,8 +19,9 @@ where
     O::Item: IntoOrder,
 {
     /// How much one call of `poll` may do before it lets other tasks run: items read, orders applied,
-    /// items moved out of a queue, woken sinks looked after and flushes, each counting one. 128 unless
-    /// set.
+    /// items moved out of a queue, woken sinks looked after, flushes, sinks told of the end, each counting
+    /// one, and an item for several sinks one for each. 128 unless set. See
+    /// [Fairness](crate#fairness) for what is not bounded by it.
     ///
     /// # Panics
     ///
@@ -124,7 +125,8 @@ where
     O::Item: IntoOrder,
 {
     /// Tells `hooks`, or `&mut hooks`, what happens. For an error handler alone, or the like, a
-    /// closure will do: [`on_error`](Self::on_error) and its neighbours. It is one or the other.
+    /// closure will do: [`on_error`](Self::on_error) and its neighbours. It is one or the other: this
+    /// method does not exist after one of those.
     pub fn hooks<H>(self, hooks: H) -> Demux<St, F, O, H, B>
     where
         SinkOf<O>: Attachable<St::Item>,

@@ -1,0 +1,49 @@
+//! The summary: a short version of all benchmarks, in one table that says what is met and what is not.
+
+mod cli;
+mod report;
+mod sections;
+
+use std::process::ExitCode;
+
+use figures::{alloc, route};
+
+use crate::cli::Task;
+use crate::report::Report;
+
+#[global_allocator]
+static ALLOCATOR: alloc::Counting = alloc::Counting;
+
+fn main() -> ExitCode {
+    match cli::parse(std::env::args().skip(1)) {
+        Ok(Task::Help) => print!("{}", cli::help()),
+        Ok(Task::Loop { demux, keys, items }) => {
+            let run = if demux { route::demux } else { route::bare };
+            println!("{}", run(keys, items).arrived);
+        }
+        Ok(Task::Summary { only }) => return summarize(only.as_deref()),
+        Err(error) => {
+            eprintln!("figures: {error}\nfigures: --help tells what can be said");
+            return ExitCode::from(2);
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn summarize(only: Option<&str>) -> ExitCode {
+    let mut report = Report::default();
+    for section in sections::ALL {
+        if only.is_none_or(|only| only == section.name) {
+            report.begin(section.name);
+            (section.measure)(&mut report);
+        }
+    }
+    print!("\n{}\n{}", report.table(), report.summary());
+    if only.is_some() {
+        println!("benches/figures.md and benches/figures.svg were left as they are: --only");
+    } else if let Err(error) = report.write() {
+        eprintln!("figures: {error}");
+        return ExitCode::FAILURE;
+    }
+    if report.is_met() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

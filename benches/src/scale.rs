@@ -1,0 +1,216 @@
+//! What do many sinks cost that have nothing to do: one wake, and memory?
+
+use std::cell::Cell;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use cpu_time::ThreadTime;
+use futures::channel::mpsc::{Receiver, Sender, channel};
+use futures::{Sink, Stream, stream};
+use stream_demux::{DemuxStreamExt, Totals};
+
+use crate::alloc;
+use crate::measure::{Contender, Group, Run};
+
+/// So many wakes, one at a time, each of one of so many full channels: somebody takes an item from it,
+/// and the one that waits goes in. By a demux, and by whoever knows the channel.
+#[must_use]
+pub fn wake(sinks: &[(u64, &'static str, &'static str)], wakes: u64) -> Group {
+    let mut contenders = Vec::new();
+    for &(sinks, bare, demux) in sinks {
+        let mut state = None;
+        contenders.push(Contender::new(bare, wakes, move |wakes| {
+            state.get_or_insert_with(|| Channels::new(sinks)).wake(wakes)
+        }));
+        let mut state = None;
+        contenders.push(Contender::new(demux, wakes, move |wakes| {
+            state.get_or_insert_with(|| Demuxed::new(sinks)).wake(wakes)
+        }));
+    }
+    Group::new("scale/one wake", contenders)
+}
+
+/// The sizes that [`wake`] is asked for.
+pub const WAKES: [(u64, &str, &str); 3] = [
+    (1_000, "bare channels, 1000", "demux, 1000"),
+    (100_000, "bare channels, 100000", "demux, 100000"),
+    (1_000_000, "bare channels, 1000000", "demux, 1000000"),
+];
+
+/// So many wakes are timed at a stretch; then, untimed, another item is queued for each that has had one.
+const STRETCH: u64 = 1_000;
+
+/// Goes through all sinks, far from the last one each time, and comes to each equally often.
+struct Walk {
+    at: u64,
+    sinks: u64,
+}
+
+impl Walk {
+    fn next(&mut self) -> u64 {
+        self.at = (self.at + 618_033) % self.sinks;
+        self.at
+    }
+}
+
+/// Times `wakes` in stretches: `wake` is timed, and tells whether the right item was taken; `refill` is not.
+fn walk<S>(
+    state: &mut S,
+    sinks: u64,
+    wakes: u64,
+    wake: impl Fn(&mut S, u64) -> bool,
+    refill: impl Fn(&mut S, u64),
+) -> Run {
+    let (mut elapsed, mut sent, mut arrived) = (Duration::ZERO, 0, 0);
+    let mut walk = Walk { at: 0, sinks };
+    while sent < wakes {
+        let stretch = (0..STRETCH).map(|_| walk.next()).collect::<Vec<_>>();
+        let start = ThreadTime::now();
+        for &sink in &stretch {
+            arrived += u64::from(wake(state, sink));
+        }
+        elapsed += start.elapsed();
+        sent += STRETCH;
+        stretch.into_iter().for_each(|sink| refill(state, sink));
+    }
+    Run { elapsed, sent, arrived, allocations: 0 }
+}
+
+/// Full channels.
+struct Channels {
+    senders: Vec<Sender<u64>>,
+    receivers: Vec<Receiver<u64>>,
+}
+
+impl Channels {
+    fn new(sinks: u64) -> Self {
+        let (senders, receivers) = (0..sinks).map(|_| channel(0)).unzip();
+        let mut new = Self { senders, receivers };
+        (0..sinks).for_each(|sink| new.push(sink));
+        new
+    }
+
+    fn push(&mut self, sink: u64) {
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut sender = Pin::new(&mut self.senders[sink as usize]);
+        assert!(sender.as_mut().poll_ready(&mut cx).is_ready());
+        sender.as_mut().start_send(sink).expect("its receiver is here");
+        assert!(sender.poll_flush(&mut cx).is_pending());
+    }
+
+    /// An item is taken from a channel, and the next one goes in.
+    fn wake(&mut self, wakes: u64) -> Run {
+        let wake = |all: &mut Self, sink| {
+            let taken = all.receivers[sink as usize].try_recv() == Ok(sink);
+            all.push(sink);
+            taken
+        };
+        walk(self, self.senders.len() as u64, wakes, wake, |_, _| ())
+    }
+}
+
+/// The same channels behind a demux, which has one item queued for each.
+struct Demuxed {
+    demux: Pin<Box<dyn Future<Output = Totals>>>,
+    feed: Rc<Cell<Option<u64>>>,
+    receivers: Vec<Receiver<u64>>,
+}
+
+impl Demuxed {
+    fn new(sinks: u64) -> Self {
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..sinks).map(|_| channel(0)).unzip();
+        let feed = Rc::new(Cell::new(None));
+        let orders = stream::iter((0..sinks).zip(senders));
+        let demux = Box::pin(Feed(Rc::clone(&feed)).demux_by(|item| *item, orders).buffer(1));
+        let mut new = Self { demux, feed, receivers };
+        (0..sinks).chain(0..sinks).for_each(|item| new.route(item));
+        new
+    }
+
+    fn poll(&mut self) {
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(self.demux.as_mut().poll(&mut cx).is_pending());
+    }
+
+    fn route(&mut self, item: u64) {
+        self.feed.set(Some(item));
+        // Orders come first, and a turn may end before the item: then the next one reads it.
+        while self.feed.get().is_some() {
+            self.poll();
+        }
+    }
+
+    /// An item is taken from a channel, which wakes its sink, and one poll sends the queued one.
+    fn wake(&mut self, wakes: u64) -> Run {
+        let wake = |all: &mut Self, sink| {
+            let taken = all.receivers[sink as usize].try_recv() == Ok(sink);
+            all.poll();
+            taken
+        };
+        walk(self, self.receivers.len() as u64, wakes, wake, Self::route)
+    }
+}
+
+/// An input that is given its items one by one.
+struct Feed(Rc<Cell<Option<u64>>>);
+
+impl Stream for Feed {
+    type Item = u64;
+
+    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<u64>> {
+        self.0.take().map_or(Poll::Pending, |item| Poll::Ready(Some(item)))
+    }
+}
+
+/// A sink of 8 bytes that is always ready.
+struct Null(#[expect(dead_code, reason = "its size counts")] u64);
+
+impl Sink<u64> for Null {
+    type Error = ();
+
+    fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn start_send(self: Pin<&mut Self>, _: u64) -> Result<(), ()> {
+        Ok(())
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Bytes of the heap for one attachment beyond its key and its sink: attached, and after each has had
+/// an item. Needs [`alloc::Counting`].
+#[must_use]
+pub fn bytes_per_attachment(sinks: u64) -> (f64, f64) {
+    let feed = Rc::new(Cell::new(None));
+    let orders = stream::iter((0..sinks).map(|key| (key, Null(key))));
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut demux = Box::pin(Feed(Rc::clone(&feed)).demux_by(|item| *item, orders));
+    let attach = || {
+        while demux.len() < sinks as usize {
+            assert!(demux.as_mut().poll(&mut cx).is_pending());
+        }
+    };
+    let ((), _, attached) = alloc::count(attach);
+    let route = || {
+        for item in 0..sinks {
+            feed.set(Some(item));
+            while feed.get().is_some() {
+                assert!(demux.as_mut().poll(&mut cx).is_pending());
+            }
+        }
+    };
+    let ((), _, served) = alloc::count(route);
+    let each = |bytes: i64| bytes as f64 / sinks as f64;
+    let payload = size_of::<(u64, Null)>() as f64;
+    (each(attached) - payload, each(attached + served) - payload)
+}

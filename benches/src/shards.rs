@@ -1,0 +1,117 @@
+//! Two demux tasks on two cores behind a first one that splits by hash: what is gained?
+
+use std::hash::BuildHasher;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll};
+use std::thread;
+use std::time::Instant;
+
+use futures::channel::mpsc::channel;
+use futures::executor::block_on;
+use futures::{Sink, Stream, stream};
+use stream_demux::{DefaultHashBuilder, DemuxStreamExt};
+
+use crate::measure::{Contender, Group, Run};
+use crate::parts::{Clock, Item, Numbers};
+
+const KEYS: u64 = 1_000;
+
+/// One demux against two shards, where a sink works for so many rounds on each item.
+#[must_use]
+pub fn group(rounds: u64, items: u64) -> Group {
+    Group::new(
+        format!("shards/sinks work {rounds} rounds"),
+        [
+            Contender::new("one demux", items, move |items| one(rounds, items)),
+            Contender::new("two shards", items, move |items| two(rounds, items)),
+        ],
+    )
+}
+
+/// A sink that has something to do for each item.
+struct Work {
+    rounds: u64,
+    sum: u64,
+    all: Arc<AtomicU64>,
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        self.all.fetch_add(self.sum, Relaxed);
+    }
+}
+
+impl Sink<Item> for Work {
+    type Error = ();
+
+    fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, item: Item) -> Result<(), ()> {
+        let mut work = item.value;
+        for _ in 0..self.rounds {
+            work = std::hint::black_box(work.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(17));
+        }
+        std::hint::black_box(work);
+        self.sum = self.sum.wrapping_add(item.value);
+        Ok(())
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Routes to the sinks of the keys for which `has` holds.
+fn route(
+    input: impl Stream<Item = Item>,
+    rounds: u64,
+    all: &Arc<AtomicU64>,
+    has: impl Fn(u64) -> bool,
+) {
+    let sinks = (0..KEYS).filter(|&key| has(key));
+    let sinks = sinks.map(|key| (key, Work { rounds, sum: 0, all: Arc::clone(all) }));
+    block_on(input.demux_by(|item| item.key, stream::iter(sinks)));
+}
+
+fn arrived(all: &AtomicU64, items: u64) -> u64 {
+    if all.load(Relaxed) == items * items.saturating_sub(1) / 2 { items } else { 0 }
+}
+
+fn one(rounds: u64, items: u64) -> Run {
+    let all = Arc::new(AtomicU64::new(0));
+    let start = Instant::now();
+    route(Numbers::new(items, KEYS, &Clock::default()), rounds, &all, |_| true);
+    Run { elapsed: start.elapsed(), sent: items, arrived: arrived(&all, items), allocations: 0 }
+}
+
+/// The first demux is on a thread of its own: it does next to nothing for an item but hand it on.
+fn two(rounds: u64, items: u64) -> Run {
+    let all = Arc::new(AtomicU64::new(0));
+    let hasher = DefaultHashBuilder::default();
+    let shard = move |key: u64| hasher.hash_one(key) & 1;
+    let start = Instant::now();
+    let mut orders = Vec::new();
+    let mut threads = Vec::new();
+    for number in 0..2 {
+        let (sender, receiver) = channel(4_096);
+        orders.push((number, sender));
+        let (all, shard) = (Arc::clone(&all), shard.clone());
+        threads.push(thread::spawn(move || {
+            route(receiver, rounds, &all, |key| shard(key) == number);
+        }));
+    }
+    let input = Numbers::new(items, KEYS, &Clock::default());
+    block_on(input.demux_by(|item| shard(item.key), stream::iter(orders)));
+    for thread in threads {
+        thread.join().expect("no shard panicked");
+    }
+    Run { elapsed: start.elapsed(), sent: items, arrived: arrived(&all, items), allocations: 0 }
+}

@@ -1,0 +1,15 @@
+//! What does a line to one of many TCP clients cost?
+
+mod common;
+
+use figures::tcp::{self, Feed, Job, Keys};
+
+fn main() {
+    let feeds = [Feed::Saturated, Feed::Channel(100), Feed::Channel(128), Feed::Channel(1_024)];
+    let jobs = feeds.into_iter().flat_map(|feed| {
+        [Keys::RoundRobin, Keys::Skewed].into_iter().flat_map(move |keys| {
+            [1, 10, 100, 1_000].into_iter().map(move |clients| Job { clients, feed, keys })
+        })
+    });
+    common::bench(jobs.map(|job| tcp::group(job, 100_000)));
+}
