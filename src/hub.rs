@@ -306,7 +306,9 @@ where
         }
         let first = if *caught { None } else { self.table.first_like(slot) };
         let wants = |&other: &usize| other != slot && !self.table[other].has_refused();
-        let heir = self.table.group(first).find(wants);
+        // Unless it is the leaver's, `on` is the name of one who wants it.
+        let heir =
+            Some(*on).filter(|on| *on != slot).or_else(|| self.table.group(first).find(wants));
         if let Some(heir) = heir {
             *on = heir;
             let clone = self.clone_item.filter(|_| wants_copy)?;

@@ -53,7 +53,7 @@
 //!    before that item is routed; the item is kept meanwhile and counts as `queued`. The orders stream
 //!    is polled only after its waker fired: an idle one costs nothing. Orders that answer `Pending` and
 //!    wake themselves end the turn before another item is routed; if they do so again in the next turn,
-//!    with no order between, they are taken at their word and items go on.
+//!    with no order between, they are taken at their word and items go on for that turn.
 //! 2. **Order per key.** The items of one attachment reach its sink in the order of the input.
 //! 3. **One fate per item.** Between two polls `received + copies = unmatched + delivered + discarded +
 //!    lost + queued`, and after completion `queued` is 0. Nothing is dropped silently.
@@ -61,7 +61,8 @@
 //!    before that sink's own waker fires; only a pending flush is, when the sink took an item meanwhile
 //!    and the flush is due again (6). A pending flush does not stop `poll_ready`. A sink with nothing to
 //!    do is not polled at all, and `poll_ready` is called only when an item is there for it. A waker
-//!    kept from an earlier attachment may cause one spurious poll. A wake costs the same with ten sinks
+//!    kept from an earlier attachment, or one that fires just before the answer, may cause one spurious
+//!    poll. A wake costs the same with ten sinks
 //!    attached or a million.
 //! 5. **Bounded turns.** One `poll` spends at most [`budget`](Demux::budget), then wakes itself and
 //!    returns; see [Fairness](#fairness).

@@ -482,6 +482,32 @@ fn a_woken_sink_gets_its_item_within_four_turns_while_orders_and_input_never_pau
     }
 }
 
+#[test]
+fn a_woken_sink_gets_its_item_within_four_turns_while_orders_set_a_backlog_free() {
+    let mut rig = Rig::new(128);
+    let stuck = rig.order(1, |attach| attach.buffer(10_000));
+    stuck.park();
+    rig.input.extend((0..10_000).map(|_| 100));
+    rig.sleep();
+    let woken = rig.queued(2, 1);
+    // A ready sink takes over the backlog, in every turn another.
+    let sinks = (0..8).map(|_| rig.order(1, |attach| attach.buffer(10_000))).collect::<Vec<_>>();
+    rig.endless_orders();
+    woken.open();
+    rig.turns_until(4, |_| woken.taken() == 1);
+    assert!(sum(&sinks, SinkHandle::taken) > 0, "the backlog moves too");
+}
+
+#[test]
+fn a_long_queue_leaves_the_other_woken_sinks_their_turn() {
+    let mut rig = Rig::new(128);
+    let sinks = (1..101).map(|key| rig.queued(key, 90)).collect::<Vec<_>>();
+    sinks.iter().for_each(SinkHandle::open);
+    rig.turns_until(20, |_| sinks.iter().all(|sink| sink.taken() > 0));
+    assert!(rig.task.run().is_pending());
+    assert_eq!(sum(&sinks, SinkHandle::taken), 9_000);
+}
+
 /// A hundred sinks wait for their flush, and orders that never pause began some turns ago.
 #[track_caller]
 fn flushes_wait(rig: &mut Rig, since: usize) {

@@ -321,6 +321,47 @@ fn a_wake_that_came_before_the_answer_does_not_ask_again_after_it() {
 }
 
 #[test]
+fn a_wake_within_the_send_does_not_ask_a_pending_flush_again() {
+    let mut rig = Rig::new();
+    let sink = rig.attach(|attach| attach);
+    sink.hold(Op::Flush);
+    let handle = sink.clone();
+    sink.during(Op::Send, move || assert!(handle.wake()));
+    rig.read(&[1]);
+    assert_eq!((sink.taken(), sink.count(Op::Flush)), (1, 1));
+}
+
+#[test]
+fn a_wake_within_the_last_send_does_not_ask_a_pending_close_again() {
+    let mut rig = Rig::new();
+    let sink = rig.attach(|attach| attach.buffer(1));
+    sink.park();
+    rig.read(&[1]);
+    sink.hold(Op::Close);
+    rig.order(Order::Detach(1));
+    let handle = sink.clone();
+    sink.during(Op::Send, move || assert!(handle.wake()));
+    sink.open();
+    rig.sleep();
+    assert_eq!((sink.taken(), sink.count(Op::Close)), (1, 1));
+}
+
+#[test]
+fn a_wake_put_aside_for_a_flush_is_not_forgotten() {
+    let mut rig = Rig::new();
+    let sink = rig.attach(|attach| attach.buffer(2));
+    rig.read(&[1]);
+    let handle = sink.clone();
+    sink.allow(1);
+    rig.input.push(1);
+    rig.input.push(1);
+    // Parked by the second item, and woken before the flush that the lull brings.
+    rig.input.action(move || handle.open());
+    rig.sleep();
+    assert_eq!((sink.taken(), sink.flush_asked()), (3, 3));
+}
+
+#[test]
 fn a_detach_does_not_ask_a_parked_sink_again() {
     let mut rig = Rig::new();
     let sink = rig.attach(|attach| attach.buffer(3));
