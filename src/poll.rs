@@ -286,11 +286,7 @@ enum Read {
 impl Turn {
     /// A quarter of the budget, for those whose turn it is in `phase`.
     fn quarter(&self, phase: u8) -> usize {
-        match self.budget {
-            1..4 if self.number % 4 == phase => self.budget,
-            1..4 => 0,
-            _ => self.budget / 4,
-        }
+        if self.budget < 4 && self.number % 4 == phase { self.budget } else { self.budget / 4 }
     }
 
     /// Half of a share; what is left over from an odd one goes to either half in turn, at a pace of
