@@ -111,25 +111,26 @@ where
 
     /// Flushes the sinks whose flush is due by the time the input will have given `by` items.
     pub(crate) fn flush(&mut self, by: u64, share: &mut usize) {
+        self.flushes.fall_due(by);
         while *share > 0 {
-            let Some(slot) = self.flushes.next(by) else { return };
+            let Some(slot) = self.flushes.next() else { return };
             *share -= 1;
-            let Some(tenant) = self.table.get_mut(slot) else {
-                self.flushes.inherit(slot);
-                continue;
-            };
-            if tenant.unlist() {
+            // It may have another tenant now, that took nothing, or none.
+            if self.table.get(slot).is_some_and(super::slot::Slot::wants_flush) {
                 self.flush_one(slot);
             }
         }
     }
 
+    #[inline]
     fn flush_one(&mut self, slot: usize) {
-        if self.ready.hear(slot) {
-            self.table[slot].heard();
+        let tenant = &mut self.table[slot];
+        // While nothing is listed nothing was woken: then the node, a cache miss, is not looked at.
+        if self.ready.any() && self.ready.hear(slot) {
+            tenant.heard();
         }
         let mut cx = Context::from_waker(self.ready.waker(slot));
-        if let Err(error) = self.table[slot].flush(&mut cx) {
+        if let Err(error) = tenant.flush(&mut cx) {
             self.remove(slot, Detached::Failed(error), None);
         }
     }

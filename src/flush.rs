@@ -25,23 +25,39 @@ pub(crate) const FLUSH_EVERY: usize = 16_384;
 
 #[derive(Debug)]
 pub(crate) struct Flushes {
-    list: VecDeque<Entry>,
-    /// A bit for each slot index that is in the list and vacant.
-    vacated: Vec<u64>,
-    /// So many of the list, from its front, are due whatever their stamps say.
-    owed: usize,
+    /// From `next` on.
+    list: Vec<u32>,
+    next: usize,
+    /// What is before this position is to be flushed now.
+    due: usize,
+    /// When what is in the list was added, but for the last batch.
+    batches: VecDeque<Batch>,
+    /// Where the last batch begins, and its stamp.
+    open: Batch,
+    /// A bit for each slot index that is in the list.
+    listed: Vec<u64>,
     every: u64,
 }
 
-#[derive(Debug)]
-struct Entry {
-    slot: u32,
+/// Neighbours in the list that share a stamp.
+#[derive(Debug, Clone, Copy)]
+struct Batch {
     stamp: u64,
+    /// The position after its last one; in `open`, that of its first.
+    at: usize,
 }
 
 impl Flushes {
     pub(crate) fn new() -> Self {
-        Self { list: VecDeque::new(), vacated: Vec::new(), owed: 0, every: FLUSH_EVERY as u64 }
+        Self {
+            list: Vec::new(),
+            next: 0,
+            due: 0,
+            batches: VecDeque::new(),
+            open: Batch { stamp: 0, at: 0 },
+            listed: Vec::new(),
+            every: FLUSH_EVERY as u64,
+        }
     }
 
     pub(crate) fn set_every(&mut self, items: usize) {
@@ -49,70 +65,98 @@ impl Flushes {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.list.is_empty()
+        self.next == self.list.len()
     }
 
-    /// Slot `slot`, which is not listed, took an item when the input had given `now`.
-    #[inline]
-    pub(crate) fn add(&mut self, slot: usize, now: u64) {
-        let slot = u32::try_from(slot).unwrap_or(u32::MAX);
-        self.list.push_back(Entry { slot, stamp: now });
-    }
-
-    /// The tenant of `slot` is gone, and was listed.
-    #[cold]
-    pub(crate) fn vacate(&mut self, slot: usize) {
+    /// Slot `slot` took an item, the first since it was flushed.
+    // Not inlined: it would cost the loop around it more in registers than it saves.
+    #[inline(never)]
+    pub(crate) fn add(&mut self, slot: usize) {
         let (word, bit) = place(slot);
-        if word >= self.vacated.len() {
-            self.vacated.resize(word + 1, 0);
+        if word >= self.listed.len() {
+            self.listed.resize(word + 1, 0);
         }
-        self.vacated[word] |= bit;
+        if self.listed[word] & bit == 0 {
+            self.listed[word] |= bit;
+            self.list.push(u32::try_from(slot).unwrap_or(u32::MAX));
+        }
     }
 
-    /// Was the last tenant of `slot` listed? Its successor is, or the entry is used up now.
-    pub(crate) fn inherit(&mut self, slot: usize) -> bool {
-        let (word, bit) = place(slot);
-        let Some(word) = self.vacated.get_mut(word) else { return false };
-        let listed = *word & bit != 0;
-        *word &= !bit;
-        listed
+    /// What is added from now on is stamped with the next item after the `now` that the input has given.
+    /// Tells how many items may be read before something is due.
+    pub(crate) fn stamp(&mut self, now: u64) -> u64 {
+        while self.batches.front().is_some_and(|batch| batch.at <= self.next) {
+            self.batches.pop_front();
+        }
+        if self.next > self.list.len() / 2 {
+            self.compact();
+        }
+        let at = self.list.len();
+        if at > self.open.at {
+            self.batches.push_back(Batch { at, ..self.open });
+        }
+        self.open = Batch { stamp: now + 1, at };
+        // What is read next can only be due later than `every`.
+        self.first().map_or(self.every, |stamp| stamp.saturating_add(self.every).saturating_sub(now))
+    }
+
+    #[inline(never)]
+    fn compact(&mut self) {
+        let gone = self.next;
+        self.list.drain(..gone);
+        self.batches.iter_mut().for_each(|batch| batch.at -= gone);
+        self.open.at = self.open.at.saturating_sub(gone);
+        self.due = self.due.saturating_sub(gone);
+        self.next = 0;
     }
 
     /// The input has nothing ready: all that is listed now is due.
     pub(crate) fn owe_all(&mut self) {
-        self.owed = self.list.len();
+        self.due = self.list.len();
     }
 
     /// Is something due by the time the input will have given `by`?
     pub(crate) fn is_due(&self, by: u64) -> bool {
-        self.owed > 0
-            || self.list.front().is_some_and(|entry| entry.stamp.saturating_add(self.every) <= by)
+        self.due > self.next
+            || self.first().is_some_and(|stamp| stamp.saturating_add(self.every) <= by)
     }
 
-    /// How many items may be read before something is due.
-    pub(crate) fn due_in(&self, now: u64) -> u64 {
-        let Some(entry) = self.list.front() else {
-            // What is read next can only be due later than this.
-            return self.every;
-        };
-        entry.stamp.saturating_add(self.every).saturating_sub(now)
+    /// All that is due by then is due now.
+    pub(crate) fn fall_due(&mut self, by: u64) {
+        let every = self.every;
+        let is_due = |batch: &&Batch| batch.stamp.saturating_add(every) <= by;
+        let batches = self.batches.iter().take_while(is_due);
+        self.due = batches.last().map_or(self.due, |batch| batch.at.max(self.due));
+        if is_due(&&self.open) {
+            self.due = self.list.len();
+        }
     }
 
-    /// The next one that is due by then; it is no longer listed.
-    pub(crate) fn next(&mut self, by: u64) -> Option<usize> {
-        if !self.is_due(by) {
+    /// The next one that is due; it is no longer listed.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<usize> {
+        if self.next >= self.due {
             return None;
         }
-        let entry = self.list.pop_front()?;
-        self.owed = self.owed.saturating_sub(1);
-        Some(entry.slot as usize)
+        let slot = *self.list.get(self.next)? as usize;
+        self.next += 1;
+        let (word, bit) = place(slot);
+        if let Some(word) = self.listed.get_mut(word) {
+            *word &= !bit;
+        }
+        Some(slot)
     }
 
     /// Frees what grew with the number of slots.
     pub(crate) fn clear(&mut self) {
-        self.list = VecDeque::new();
-        self.vacated = Vec::new();
-        self.owed = 0;
+        *self = Self { every: self.every, ..Self::new() };
+    }
+
+    /// The stamp of what is at the front.
+    fn first(&self) -> Option<u64> {
+        let listed = |batch: &&Batch| batch.at > self.next;
+        let stamp = self.batches.iter().find(listed).map(|batch| batch.stamp);
+        stamp.or_else(|| (!self.is_empty()).then_some(self.open.stamp))
     }
 }
 

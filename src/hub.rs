@@ -199,9 +199,11 @@ where
 
     /// Sends to a sink that is ready. False if that ended the attachment.
     pub(crate) fn send(&mut self, slot: usize, item: V) -> bool {
-        match self.table[slot].send(item) {
+        let tenant = &mut self.table[slot];
+        let first = tenant.owe_flush();
+        match tenant.send(item) {
             Ok(()) => {
-                self.sent(slot, self.table[slot].is_unflushed());
+                self.sent(slot, first);
                 true
             }
             Err(error) => {
@@ -211,20 +213,12 @@ where
         }
     }
 
-    /// A sink took an item; `unflushed` is whether it had one already.
+    /// A sink took an item, the first since it was flushed or not.
     #[inline]
-    pub(crate) fn sent(&mut self, slot: usize, unflushed: bool) {
+    pub(crate) fn sent(&mut self, slot: usize, first: bool) {
         self.totals.delivered += 1;
-        if !unflushed {
-            self.owe_flush(slot);
-        }
-    }
-
-    // Not inlined: with few keys it is rare, and with many it is dwarfed by the cache misses.
-    #[inline(never)]
-    fn owe_flush(&mut self, slot: usize) {
-        if self.table[slot].owe_flush() {
-            self.flushes.add(slot, self.totals.received);
+        if first {
+            self.flushes.add(slot);
         }
     }
 
@@ -271,9 +265,6 @@ where
         };
         let held = self.settle(slot, discarded == Discarded::Failed);
         let tenant = self.table.remove(slot);
-        if tenant.is_listed() {
-            self.flushes.vacate(slot);
-        }
         let (key, tag, queue) = tenant.into_remains();
         let to = crate::hooks::Recipient { key: &key, tag };
         self.totals.queued -= queue.len() as u64;

@@ -169,10 +169,9 @@ where
     }
 
     /// Reads and routes as many items as may be read before a flush is due.
-    #[inline]
-    fn read(self: Pin<&mut Self>, turn: &mut Turn, cx: &mut Context<'_>) -> Read {
-        let mut this = self.project();
-        let due = this.hub.flushes.due_in(this.hub.totals.received);
+    fn read(mut self: Pin<&mut Self>, turn: &mut Turn, cx: &mut Context<'_>) -> Read {
+        let this = self.as_mut().project();
+        let due = this.hub.flushes.stamp(this.hub.totals.received);
         let run = usize::try_from(due).map_or(turn.left, |due| due.min(turn.left));
         if run == 0 {
             // What would fall due later in this turn is flushed with it: otherwise each of many sinks
@@ -182,28 +181,41 @@ where
             return Read::Some;
         }
         turn.input = Input::Flowing;
-        for _ in 0..run {
+        self.route(run, turn, cx)
+    }
+
+    /// Reads and routes up to `run` items: the loop that all speed depends on, in a function of its own
+    /// so that it has the registers to itself.
+    #[inline(never)]
+    fn route(self: Pin<&mut Self>, run: usize, turn: &mut Turn, cx: &mut Context<'_>) -> Read {
+        let mut this = self.project();
+        let (mut count, mut further) = (0, Routed::Done);
+        let read = loop {
+            if count == run {
+                break Read::Some;
+            }
             let item = match this.input.as_mut().poll_next(cx) {
                 Poll::Ready(Some(item)) => item,
-                Poll::Ready(None) => return Read::Ended,
-                Poll::Pending => return Read::Pending,
+                Poll::Ready(None) => break Read::Ended,
+                Poll::Pending => break Read::Pending,
             };
-            turn.left -= 1;
+            count += 1;
             this.hub.totals.received += 1;
             // After the read, not before: an order may have come with the item.
-            if this.hub.ready.rung() && !turn.orders_deaf {
+            if this.hub.ready.rung() & !turn.orders_deaf {
                 this.hub.overtake(item);
-                return Read::Overtaken;
+                break Read::Overtaken;
             }
-            match this.hub.route_by(this.key, item) {
-                Routed::Done => {}
-                routed => {
-                    turn.spend(routed);
-                    return Read::Some;
+            if let Err(odd) = this.hub.route(this.key, item) {
+                further = this.hub.route_odd(odd);
+                if further != Routed::Done {
+                    break Read::Some;
                 }
             }
-        }
-        Read::Some
+        };
+        turn.left -= count;
+        turn.spend(further);
+        read
     }
 
     /// Before the task may sleep: tells the end, and flushes unless there is more to read.

@@ -26,6 +26,20 @@ pub(crate) enum Routed {
     Held,
 }
 
+/// What is in the way of an item, which its slot has not got.
+pub(crate) enum Odd<V, E> {
+    /// Its key belongs to nobody.
+    Unknown(V),
+    /// Its slot is known to be busy, or limited, or one of several.
+    Unusual(usize, V),
+    /// The hooks did not admit it.
+    Refused(usize, V),
+    /// Its sink has just said that it is not ready, or failed.
+    Unready(usize, V, Poll<Result<(), E>>),
+    /// Its sink failed while it took it.
+    Failed(usize, E),
+}
+
 impl<K, S, V, H, B> Hub<K, S, V, H, B>
 where
     K: Hash + Eq,
@@ -33,55 +47,62 @@ where
     H: Hooks<K, V, S::Error>,
     B: BuildHasher,
 {
-    /// Routes an item that was read a while ago; the same as [`route_by`](Self::route_by), out of the
-    /// way of the loop that is to have the only copy of that one.
+    /// Routes an item that was read a while ago; the same as in the reading loop, out of its way.
     #[cold]
     #[inline(never)]
     pub(crate) fn route_late<F>(&mut self, key: &mut F, item: V) -> Routed
     where
         F: FindByKey<V, K>,
     {
-        self.route_by(key, item)
+        match self.route(key, item) {
+            Ok(()) => Routed::Done,
+            Err(odd) => self.route_odd(odd),
+        }
     }
 
-    /// Routes an item to whom its key belongs.
-    #[inline]
-    pub(crate) fn route_by<F>(&mut self, key: &mut F, item: V) -> Routed
+    /// Routes an item to whom its key belongs, if nothing is in the way: the hot path.
+    #[expect(clippy::inline_always, reason = "the loop around it has the only copy that matters")]
+    #[inline(always)]
+    pub(crate) fn route<F>(&mut self, key: &mut F, item: V) -> Result<(), Odd<V, S::Error>>
     where
         F: FindByKey<V, K>,
     {
-        let to = key.find_in(&self.table, &item);
-        self.route(to, item)
-    }
-
-    #[inline]
-    fn route(&mut self, to: Option<usize>, item: V) -> Routed {
-        let Some(slot) = to else {
-            return self.route_unknown(item);
-        };
+        let Some(slot) = key.find_in(&self.table, &item) else { return Err(Odd::Unknown(item)) };
         let tenant = &mut self.table[slot];
         if !tenant.is_plain() {
-            return self.route_unusual(slot, item);
+            return Err(Odd::Unusual(slot, item));
         }
         if !self.hooks.admit(tenant.recipient(), &item) {
-            self.discard(slot, item, Discarded::NotAdmitted);
-            return Routed::Done;
+            return Err(Odd::Refused(slot, item));
         }
         let mut cx = Context::from_waker(self.ready.waker(slot));
         let answer = tenant.poll_ready(&mut cx);
         if !matches!(answer, Poll::Ready(Ok(()))) {
-            return self.route_unready(slot, item, answer);
+            return Err(Odd::Unready(slot, item, answer));
         }
-        let unflushed = tenant.is_unflushed();
-        match tenant.start_send(item) {
-            Ok(()) => self.sent(slot, unflushed),
-            Err(error) => self.lost(slot, error),
+        let first = tenant.owe_flush();
+        if let Err(error) = tenant.start_send(item) {
+            return Err(Odd::Failed(slot, error));
+        }
+        self.sent(slot, first);
+        Ok(())
+    }
+
+    /// Routes an item that has something in its way.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn route_odd(&mut self, odd: Odd<V, S::Error>) -> Routed {
+        match odd {
+            Odd::Unknown(item) => return self.route_unknown(item),
+            Odd::Unusual(slot, item) => return self.route_unusual(slot, item),
+            Odd::Unready(slot, item, answer) => return self.route_unready(slot, item, answer),
+            Odd::Refused(slot, item) => self.discard(slot, item, Discarded::NotAdmitted),
+            Odd::Failed(slot, error) => self.lost(slot, error),
         }
         Routed::Done
     }
 
     /// Its key belongs to nobody.
-    #[cold]
     fn route_unknown(&mut self, item: V) -> Routed {
         let Some(slot) = self.table.catch_all() else {
             self.unmatched(item);
@@ -91,7 +112,6 @@ where
     }
 
     /// Its sink has just said that it is not ready, or failed.
-    #[cold]
     fn route_unready(
         &mut self,
         slot: usize,
@@ -108,7 +128,6 @@ where
     }
 
     /// Its slot is known to be busy, or limited, or one of several.
-    #[cold]
     fn route_unusual(&mut self, slot: usize, item: V) -> Routed {
         if self.table[slot].is_grouped() {
             self.route_group(slot, item)
