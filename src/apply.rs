@@ -104,6 +104,9 @@ where
     fn seat(&mut self, slot: Slot<K, S, V>) -> usize {
         let slot = self.table.insert(slot);
         self.ready.seat(slot);
+        if self.flushes.inherit(slot) {
+            self.table[slot].set_listed();
+        }
         if let Some(claim) = self.table[slot].claim() {
             claim.register(&self.ready.nudge(slot));
             if claim.wish() != Wish::Stay {

@@ -115,8 +115,11 @@ where
         while *share > 0 {
             let Some(slot) = self.flushes.next() else { return };
             *share -= 1;
-            // It may have another tenant now, that took nothing, or none.
-            if self.table.get(slot).is_some_and(super::slot::Slot::wants_flush) {
+            let Some(tenant) = self.table.get_mut(slot) else {
+                self.flushes.inherit(slot);
+                continue;
+            };
+            if tenant.unlist() {
                 self.flush_one(slot);
             }
         }

@@ -200,10 +200,10 @@ where
     /// Sends to a sink that is ready. False if that ended the attachment.
     pub(crate) fn send(&mut self, slot: usize, item: V) -> bool {
         let tenant = &mut self.table[slot];
-        let first = tenant.owe_flush();
         match tenant.send(item) {
             Ok(()) => {
-                self.sent(slot, first);
+                let new = tenant.owe_flush();
+                self.sent::<false>(slot, new);
                 true
             }
             Err(error) => {
@@ -213,13 +213,11 @@ where
         }
     }
 
-    /// A sink took an item, the first since it was flushed or not.
+    /// A sink took an item; `new` is whether it has to be listed for a flush.
     #[inline]
-    pub(crate) fn sent(&mut self, slot: usize, first: bool) {
+    pub(crate) fn sent<const MANY: bool>(&mut self, slot: usize, new: bool) {
         self.totals.delivered += 1;
-        if first {
-            self.flushes.add(slot);
-        }
+        self.flushes.note::<MANY>(slot, self.totals.received, new);
     }
 
     /// A sink failed while it took an item.
@@ -265,6 +263,9 @@ where
         };
         let held = self.settle(slot, discarded == Discarded::Failed);
         let tenant = self.table.remove(slot);
+        if tenant.is_listed() {
+            self.flushes.vacate(slot);
+        }
         let (key, tag, queue) = tenant.into_remains();
         let to = crate::hooks::Recipient { key: &key, tag };
         self.totals.queued -= queue.len() as u64;

@@ -54,7 +54,7 @@ where
     where
         F: FindByKey<V, K>,
     {
-        match self.route(key, item) {
+        match self.route::<false, _>(key, item) {
             Ok(()) => Routed::Done,
             Err(odd) => self.route_odd(odd),
         }
@@ -63,7 +63,11 @@ where
     /// Routes an item to whom its key belongs, if nothing is in the way: the hot path.
     #[expect(clippy::inline_always, reason = "the loop around it has the only copy that matters")]
     #[inline(always)]
-    pub(crate) fn route<F>(&mut self, key: &mut F, item: V) -> Result<(), Odd<V, S::Error>>
+    pub(crate) fn route<const MANY: bool, F>(
+        &mut self,
+        key: &mut F,
+        item: V,
+    ) -> Result<(), Odd<V, S::Error>>
     where
         F: FindByKey<V, K>,
     {
@@ -80,11 +84,11 @@ where
         if !matches!(answer, Poll::Ready(Ok(()))) {
             return Err(Odd::Unready(slot, item, answer));
         }
-        let first = tenant.owe_flush();
         if let Err(error) = tenant.start_send(item) {
             return Err(Odd::Failed(slot, error));
         }
-        self.sent(slot, first);
+        let new = tenant.owe_flush();
+        self.sent::<MANY>(slot, new);
         Ok(())
     }
 

@@ -35,7 +35,7 @@ const QUEUED: u16 = 1 << 2;
 const LIMITED: u16 = 1 << 3;
 /// It shares its key, and `prev` and `next` of its extras are links.
 const GROUPED: u16 = 1 << 4;
-/// It took an item since `poll_flush` was called last. If so, it is in the list of flushes.
+/// It took an item since `poll_flush` was called last. If so, it is `LISTED`.
 const UNFLUSHED: u16 = 1 << 5;
 /// `poll_flush` said `Pending`, and the sink's waker has not fired since.
 const FLUSHING: u16 = 1 << 6;
@@ -43,12 +43,14 @@ const FLUSHING: u16 = 1 << 6;
 const FLUSH_AGAIN: u16 = 1 << 7;
 /// `poll_close` said `Pending`, and the sink's waker has not fired since.
 const CLOSING: u16 = 1 << 8;
+/// It is in the list of flushes, for itself or for its predecessor.
+const LISTED: u16 = 1 << 10;
 /// It refused its copy of the item that is held (multicast).
 const REFUSED: u16 = 1 << 9;
 
 /// The sink's waker has fired while it was parked, and that was put aside: it is parked no longer when
 /// its slot is looked after next.
-const HEARD: u16 = 1 << 10;
+const HEARD: u16 = 1 << 11;
 
 /// An item cannot go straight to the sink, or a wake may have come that nobody has looked at.
 const UNUSUAL: u16 = READY | PARKED | QUEUED | LIMITED | GROUPED | FLUSHING;
@@ -351,18 +353,28 @@ impl<K, S, V> Slot<K, S, V> {
         self.is_past_sending() && !self.has(CLOSING)
     }
 
-    /// It is to take an item. True if that is the first since it was flushed.
+    /// It took an item. True if it has to be listed for a flush.
     #[inline]
     pub(crate) fn owe_flush(&mut self) -> bool {
-        let first = !self.has(UNFLUSHED);
-        self.set(UNFLUSHED, true);
-        first
+        let listed = self.is_listed();
+        self.flags |= UNFLUSHED | LISTED;
+        !listed
     }
 
-    /// It took an item since it was flushed last. A sink that is being closed wants no flush, as closing
-    /// flushes.
     #[inline]
-    pub(crate) fn wants_flush(&self) -> bool {
+    pub(crate) fn is_listed(&self) -> bool {
+        self.has(LISTED)
+    }
+
+    pub(crate) fn set_listed(&mut self) {
+        self.set(LISTED, true);
+    }
+
+    /// It is no longer in the list. True if it wants to be flushed: a sink that is being closed does
+    /// not, as closing flushes.
+    #[inline]
+    pub(crate) fn unlist(&mut self) -> bool {
+        self.set(LISTED, false);
         self.has(UNFLUSHED) && !self.is_past_sending()
     }
 
