@@ -67,10 +67,11 @@
 //! 5. **Bounded turns.** One `poll` spends at most [`budget`](Demux::budget), then wakes itself and
 //!    returns; see [Fairness](#fairness).
 //! 6. **Flushing.** A sink that took an item is flushed as soon as the input has nothing ready, or a
-//!    turn reads nothing; while the input stays busy, after at most
-//!    [`flush_every`](Demux::flush_every) further items, or up to a budget earlier. Not once per item of a
-//!    busy input, and never forgotten: before the task goes to sleep, `poll_flush` was called on every sink that took an
-//!    item since its last flush. A flush that is pending holds up no other sink. A sink that is being
+//!    turn reads nothing; if more than 16 sinks wait for that, the task first lets others run, as one of
+//!    them may be about to feed the input, and flushes in the next turn that reads nothing. While the input
+//!    stays busy, it is flushed after at most [`flush_every`](Demux::flush_every) further items, or up to a
+//!    budget earlier. Not once per item of a busy input, and never forgotten: before the task goes to
+//!    sleep, `poll_flush` was called on every sink that took an item since its last flush. A flush that is pending holds up no other sink. A sink that is being
 //!    closed is not flushed besides.
 //! 7. **A blocked sink holds the input and nothing else.** While the input waits for it, orders are
 //!    applied, other queues drain, flushes and closes go on. Detaching, evicting or replacing it frees

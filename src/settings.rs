@@ -48,8 +48,8 @@ where
     }
 
     /// How many further items are read from a busy input before a sink that took one is flushed.
-    /// 16,384 unless set. When the input has nothing ready, sinks are flushed at once, whatever this
-    /// says.
+    /// 16,384 unless set. When the input has nothing ready, sinks are flushed at once, or a turn later
+    /// if there are more than 16, whatever this says. More than 2³¹ items are 2³¹.
     ///
     /// Few items let a sink's last item wait less while others are busy; many let more items share a
     /// flush. With many more busy keys than this, nearly every item has a flush of its own.

@@ -163,6 +163,53 @@ fn a_lull_flushes_whoever_took_something_and_nobody_else() {
 }
 
 #[test]
+fn a_lull_with_sixteen_sinks_to_flush_flushes_in_the_same_poll() {
+    let mut rig = Rig::new();
+    let sinks = rig.attach(0..20);
+    rig.input.extend(0..16);
+    rig.poll();
+    assert_eq!(flushes(&sinks), 16);
+}
+
+#[test]
+fn a_lull_with_more_sinks_to_flush_lets_others_run_once_before() {
+    let mut rig = Rig::new();
+    let sinks = rig.attach(0..20);
+    rig.input.extend(0..17);
+    rig.poll();
+    assert_eq!(flushes(&sinks), 0);
+    assert!(rig.task.woken());
+    rig.poll();
+    assert_eq!(flushes(&sinks), 17);
+    assert!(!rig.task.woken());
+}
+
+#[test]
+fn a_producer_that_runs_in_that_turn_makes_many_items_share_a_flush() {
+    let mut rig = Rig::new();
+    let sinks = rig.attach(0..20);
+    for _ in 0..50 {
+        rig.input.extend(0..20);
+        rig.poll();
+        assert!(rig.task.woken());
+    }
+    assert_eq!(flushes(&sinks), 0);
+    rig.sleep();
+    assert_eq!((flushes(&sinks), rig.totals().delivered), (20, 1_000));
+}
+
+#[test]
+fn a_lull_with_many_sinks_to_flush_does_not_outlast_the_window() {
+    let mut rig = Rig::with(|demux| demux.flush_every(100));
+    let sinks = rig.attach(0..20);
+    for _ in 0..10 {
+        rig.input.extend(0..20);
+        rig.poll();
+    }
+    assert!(flushes(&sinks) >= 20, "{}", flushes(&sinks));
+}
+
+#[test]
 fn a_lull_that_wakes_itself_is_a_lull() {
     let mut rig = Rig::new();
     let sink = rig.attach_one();
