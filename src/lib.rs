@@ -168,7 +168,9 @@
 //!   runs, in another task or joined with it; read only afterwards, a full one blocks the demux for good.
 //! * **Tokio's cooperative budget** (128 operations for each poll of a task) makes tokio's channels and
 //!   sockets answer `Pending` beyond it. A demux has a budget of its own: for items that go to more than
-//!   a hundred tokio sinks, spawn it as `tokio::task::unconstrained(demux)`.
+//!   a hundred tokio sinks, spawn it as `tokio::task::unconstrained(demux)`. A task on the same runtime
+//!   that fills a channel of tokio's with more than 128 items yields after as many, late enough for all
+//!   sinks to be flushed meanwhile: spawn that one `unconstrained` too, or give its channel room for 100.
 //! * **Composite keys** are tuples, `|m| (m.tenant, m.topic)`, or a reference to a part of the item that
 //!   implements `Hash` and `Eq`, [`demux_by_ref`](DemuxStreamExt::demux_by_ref)`(|m| &m.address)`.
 //! * **Targets** without atomic compare-and-swap (`thumbv6m`, `riscv32imc`) cannot run it.

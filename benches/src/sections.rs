@@ -192,10 +192,15 @@ fn lines(report: &mut Report) {
     report.add(faster(what, &measured, "stream_router"));
     report.plot(measured);
 
-    for size in [100, 1_024] {
-        let fed = Job { feed: Feed::Channel(size), ..saturated };
+    let fed = [
+        (Feed::Channel(100), "a tokio channel of 100"),
+        (Feed::Channel(1_024), "a tokio channel of 1,024"),
+        (Feed::Unconstrained(1_024), "one of 1,024, unconstrained"),
+    ];
+    for (feed, name) in fed {
+        let fed = Job { feed, ..saturated };
         let measured = report.measure(&mut tcp::group(fed, 50_000), ROUNDS);
-        let what = format!("the same, fed by a tokio channel of {}", thousands(size as u64));
+        let what = format!("the same, fed by {name}");
         for rival in ["send().await", "forward, tokio", "forward, futures"] {
             report.add(faster(&what, &measured, rival).aim(AtLeast(20.0)));
         }

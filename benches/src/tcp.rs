@@ -30,6 +30,8 @@ pub enum Feed {
     Saturated,
     /// A bounded tokio channel of this size, filled by a task on the same runtime.
     Channel(usize),
+    /// The same, but the task is exempt from tokio's cooperative budget, which makes it yield each 128 lines.
+    Unconstrained(usize),
 }
 
 /// Whom they go to.
@@ -59,6 +61,7 @@ pub fn group(job: Job, lines: u64) -> Group {
     let feed = match feed {
         Feed::Saturated => "saturated".to_owned(),
         Feed::Channel(size) => format!("fed by a channel of {size}"),
+        Feed::Unconstrained(size) => format!("fed by an unconstrained task, channel of {size}"),
     };
     let keys = match keys {
         Keys::RoundRobin => "round-robin",
@@ -210,13 +213,20 @@ async fn write_all(job: Job, way: Way, lines: u64, clients: Vec<Client>) {
         Feed::Saturated => write(way, stream::iter(lines), clients).await,
         Feed::Channel(size) => {
             let (sender, receiver) = mpsc::channel(size);
-            spawn_local(async move {
-                for line in lines {
-                    sender.send(line).await.expect("its receiver is here");
-                }
-            });
+            spawn_local(produce(lines, sender));
             write(way, Receiving(receiver), clients).await;
         }
+        Feed::Unconstrained(size) => {
+            let (sender, receiver) = mpsc::channel(size);
+            spawn_local(tokio::task::unconstrained(produce(lines, sender)));
+            write(way, Receiving(receiver), clients).await;
+        }
+    }
+}
+
+async fn produce(lines: impl Iterator<Item = Line>, sender: mpsc::Sender<Line>) {
+    for line in lines {
+        sender.send(line).await.expect("its receiver is here");
     }
 }
 
