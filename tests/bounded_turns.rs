@@ -148,6 +148,20 @@ fn each_order_costs_one() {
 }
 
 #[test]
+fn an_order_for_a_group_costs_one_for_each_of_its_members() {
+    for order in [Order::Detach(1), Order::Evict(1)] {
+        let mut rig = Rig::with(|demux| demux.multicast().budget(100));
+        (0..40).for_each(|_| drop(rig.order(1, |attach| attach)));
+        rig.sleep();
+        rig.orders.push(order);
+        rig.input.extend(900..1_100);
+        rig.poll();
+        let Totals { received, detached, .. } = rig.totals();
+        assert_eq!((received, detached), (60, 40));
+    }
+}
+
+#[test]
 fn each_item_read_costs_one_whatever_becomes_of_it() {
     for budget in 1..=5 {
         let mut rig = Rig::new(budget);

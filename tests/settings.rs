@@ -518,6 +518,36 @@ fn after_completion_everything_can_still_be_asked() {
 
 // Debug, and promised traits.
 
+#[test]
+fn the_debug_text_of_a_demux_tells_whom_it_has_and_what_it_waits_for() {
+    let (demux, items, told) = split();
+    let mut task = Task::new(demux.budget(50));
+    let (a, b, _c) = (attach(&told, 1), attach(&told, 2), attach(&told, 3));
+    sleep(&mut task);
+    a.park();
+    items.push(101);
+    b.hold(Op::Close);
+    told.push(Order::Detach(2));
+    sleep(&mut task);
+    let text = format!("{:?}", task.get_ref());
+    for part in [
+        "state: Waiting",
+        "input_is_over: false",
+        "receiving: 2",
+        "leaving: 1",
+        "holds_an_item: true",
+        "is_blocked: true",
+        "budget: 50",
+        "queued: 1",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    a.open();
+    sleep(&mut task);
+    let text = format!("{:?}", task.get_ref());
+    assert!(text.contains("holds_an_item: false, is_blocked: false"), "{text}");
+}
+
 /// A key, item or sink that has no trait but the required ones.
 #[derive(PartialEq, Eq, Hash)]
 struct Bare(u32);
