@@ -1,6 +1,5 @@
 //! What was found, and where it is written.
 
-use std::fmt::Write;
 use std::process::Command;
 use std::time::Instant;
 use std::{fs, io};
@@ -69,13 +68,34 @@ impl Report {
         format!("{met} {}\n", machine())
     }
 
-    /// Writes the table and the plot beside this package's sources.
+    /// Writes the table and the plot beside this package's sources, and puts the table into its README,
+    /// and what is judged of it into that of the crate.
     pub(crate) fn write(&self) -> io::Result<()> {
-        let mut page = self.table();
-        let _ = write!(page, "\n{}", self.summary());
+        let page = format!("{}\n{}", self.table(), self.summary());
+        embed(&format!("{FOLDER}/README.md"), &page)?;
         fs::write(format!("{FOLDER}/figures.md"), page)?;
-        fs::write(format!("{FOLDER}/figures.svg"), plot::render(&self.plotted))
+        fs::write(format!("{FOLDER}/figures.svg"), plot::render(&self.plotted))?;
+        let judged = self.rows.iter().filter(|row| row.is_judged()).cloned().collect::<Vec<_>>();
+        let page = format!("{}\n{}", table::render(&judged), self.summary());
+        embed(&format!("{FOLDER}/../README.md"), &page)
     }
+}
+
+/// Between which lines of a README the table stands.
+const MARKS: [&str; 2] = ["<!-- figures -->\n", "<!-- end of figures -->\n"];
+
+/// Puts the table where it belongs in a README.
+fn embed(path: &str, table: &str) -> io::Result<()> {
+    let text = fs::read_to_string(path)?;
+    let parts = text.split_once(MARKS[0]).and_then(|(before, rest)| {
+        let (_, after) = rest.split_once(MARKS[1])?;
+        Some((before, after))
+    });
+    let Some((before, after)) = parts else {
+        let error = format!("{path}: no place for the table; it is between {MARKS:?}");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+    };
+    fs::write(path, format!("{before}{}{table}{}{after}", MARKS[0], MARKS[1]))
 }
 
 /// What it was measured on.
