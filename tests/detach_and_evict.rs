@@ -3,136 +3,8 @@
 
 mod common;
 
-use std::fmt::Debug;
-
-use common::{
-    Answer, Call, Log, Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task,
-    scripted_sink, scripted_stream,
-};
-use stream_demux::{
-    Attach, ByValue, Demux, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Recipient,
-    Totals,
-};
-
-type Sink = ScriptedSink<u32>;
-type Terms = Attach<u32, Sink>;
-type Orders = Order<u32, Sink>;
-type Split = Demux<ScriptedStream<u32>, ByValue<fn(&u32) -> u32>, ScriptedStream<Orders>, Recorder>;
-
-/// Writes down every hook but `admit`.
-struct Recorder(Log);
-
-impl<K: Debug, V: Debug, E: Debug> Hooks<K, V, E> for Recorder {
-    fn attached(&mut self, to: Recipient<'_, K>) {
-        self.0.push(format!("attached {:?}/{}", to.key, to.tag));
-    }
-    fn detached(&mut self, to: Recipient<'_, K>, why: Detached<E>) {
-        self.0.push(format!("detached {:?}/{} {why:?}", to.key, to.tag));
-    }
-    fn unmatched(&mut self, item: V) {
-        self.0.push(format!("unmatched {item:?}"));
-    }
-    fn discarded(&mut self, to: Recipient<'_, K>, item: V, why: Discarded) {
-        self.0.push(format!("discarded {item:?} of {:?}/{} {why:?}", to.key, to.tag));
-    }
-    fn blocked(&mut self, on: Recipient<'_, K>) {
-        self.0.push(format!("blocked {:?}/{}", on.key, on.tag));
-    }
-    fn unblocked(&mut self, on: Recipient<'_, K>) {
-        self.0.push(format!("unblocked {:?}/{}", on.key, on.tag));
-    }
-}
-
-/// A demux whose items have their hundreds as key, and all its handles.
-struct Rig {
-    task: Task<Split>,
-    input: StreamHandle<u32>,
-    orders: StreamHandle<Orders>,
-    log: Log,
-}
-
-impl Rig {
-    fn new() -> Self {
-        Self::with(|demux| demux)
-    }
-
-    fn with(settings: impl FnOnce(Split) -> Split) -> Self {
-        let (input, input_handle) = scripted_stream("input");
-        let (orders, orders_handle) = scripted_stream("orders");
-        let log = Log::new();
-        let key: fn(&u32) -> u32 = |n| n / 100;
-        let demux = input.demux_by(key, orders).hooks(Recorder(log.clone()));
-        let task = Task::new(settings(demux));
-        Self { task, input: input_handle, orders: orders_handle, log }
-    }
-
-    /// Orders a sink to be attached; it writes to the log of the hooks.
-    fn order(&self, key: u32, name: &str, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
-        let (sink, handle) = scripted_sink(name);
-        handle.log_to(&self.log);
-        self.orders.push(terms(Attach::new(key, sink)).into());
-        handle
-    }
-
-    #[track_caller]
-    fn attach(&mut self, key: u32, name: &str) -> SinkHandle<u32> {
-        self.attach_on(key, name, |attach| attach)
-    }
-
-    #[track_caller]
-    fn attach_on(
-        &mut self,
-        key: u32,
-        name: &str,
-        terms: impl FnOnce(Terms) -> Terms,
-    ) -> SinkHandle<u32> {
-        let handle = self.order(key, name, terms);
-        self.lines();
-        handle
-    }
-
-    /// Runs until it sleeps, and tells what was logged meanwhile.
-    #[track_caller]
-    fn lines(&mut self) -> Vec<String> {
-        assert!(self.task.run().is_pending());
-        self.check_account();
-        self.log.take()
-    }
-
-    #[track_caller]
-    fn send<const N: usize>(&mut self, items: [u32; N]) -> Vec<String> {
-        self.input.extend(items);
-        self.lines()
-    }
-
-    /// Gives one order, and tells what came of it.
-    #[track_caller]
-    fn apply(&mut self, order: impl Into<Orders>) -> Vec<String> {
-        self.orders.push(order.into());
-        self.lines()
-    }
-
-    fn totals(&self) -> Totals {
-        self.task.get_ref().totals()
-    }
-
-    fn len(&self) -> usize {
-        self.task.get_ref().len()
-    }
-
-    #[track_caller]
-    fn check_account(&self) {
-        let all = self.totals();
-        let fates = all.unmatched + all.delivered + all.discarded + all.lost + all.queued;
-        assert_eq!(all.received + all.copies, fates, "{all:?}");
-    }
-}
-
-/// The lines of the hooks, without those of the sinks.
-fn hooks(lines: Vec<String>) -> Vec<String> {
-    let said = ["attached", "detached", "unmatched", "discarded", "blocked", "unblocked"];
-    lines.into_iter().filter(|line| said.iter().any(|hook| line.starts_with(hook))).collect()
-}
+use common::{Answer, Call, Op, Rig, SinkHandle, Terms, hooks};
+use stream_demux::{Demux, Lease, Order};
 
 fn sorted(mut lines: Vec<String>) -> Vec<String> {
     lines.sort();
@@ -147,7 +19,7 @@ fn an_idle_sink_that_is_detached_is_closed_and_its_key_is_free() {
     let a = rig.attach(1, "a");
     rig.send([101]);
     a.take_calls();
-    assert_eq!(rig.apply(Order::Detach(1)), ["a closed", "a dropped", "detached 1/0 Requested"]);
+    assert_eq!(rig.apply(Order::Detach(1)), ["a closed", "a dropped", "detached 1 Requested"]);
     assert_eq!(a.calls(), [Call::Close(Answer::Done), Call::Drop]);
     assert!(rig.task.get_ref().is_empty() && !rig.task.get_ref().contains_key(&1));
     assert_eq!(rig.send([102]), ["unmatched 102"]);
@@ -165,7 +37,7 @@ fn a_detached_sink_is_sent_its_queue_and_nothing_new() {
     a.allow(1);
     assert_eq!(rig.lines(), ["a sent 101", "a flushed"]);
     a.open();
-    assert_eq!(rig.lines(), ["a sent 102", "a closed", "a dropped", "detached 1/0 Requested"]);
+    assert_eq!(rig.lines(), ["a sent 102", "a closed", "a dropped", "detached 1 Requested"]);
 }
 
 #[test]
@@ -178,7 +50,7 @@ fn the_held_item_joins_the_queue_over_the_buffer_by_one() {
         rig.input.extend(all.clone());
         rig.send([201]);
         assert_eq!(rig.input.left(), 1);
-        assert_eq!(rig.apply(Order::Detach(1)), ["unblocked 1/0", "unmatched 201"]);
+        assert_eq!(rig.apply(Order::Detach(1)), ["unblocked 1", "unmatched 201"]);
         assert_eq!(rig.totals().queued, buffer as u64 + 1);
         a.open();
         rig.lines();
@@ -216,7 +88,7 @@ fn detaching_twice_is_detaching_once() {
     assert!(rig.apply(Order::Detach(1)).is_empty());
     assert_eq!(a.count(Op::Close), 1);
     a.release(Op::Close);
-    assert_eq!(rig.lines(), ["a closed", "a dropped", "detached 1/0 Requested"]);
+    assert_eq!(rig.lines(), ["a closed", "a dropped", "detached 1 Requested"]);
     assert_eq!(rig.totals().detached, 1);
 }
 
@@ -229,11 +101,11 @@ fn detach_speaks_of_the_one_that_receives_and_not_of_those_that_leave() {
     limited.park();
     rig.send([101]);
     let receives = rig.attach_on(1, "receives", |attach| attach.tag(3));
-    assert_eq!(hooks(rig.apply(Order::Detach(1))), ["detached 1/3 Requested"]);
+    assert_eq!(hooks(rig.apply(Order::Detach(1))), ["detached 1#3 Requested"]);
     assert!(receives.is_closed());
     replaced.release(Op::Close);
     limited.open();
-    assert_eq!(sorted(hooks(rig.lines())), ["detached 1/1 Replaced", "detached 1/2 Limited"]);
+    assert_eq!(sorted(hooks(rig.lines())), ["detached 1#1 Replaced", "detached 1#2 Limited"]);
     assert_eq!(limited.items(), [101]);
 }
 
@@ -252,7 +124,7 @@ fn a_key_can_be_attached_again_while_its_former_sink_drains_and_both_get_their_o
     a.open();
     rig.lines();
     assert_eq!(a.items(), [101, 102]);
-    assert_eq!(hooks(rig.apply(Order::Detach(1))), ["detached 1/2 Requested"]);
+    assert_eq!(hooks(rig.apply(Order::Detach(1))), ["detached 1#2 Requested"]);
 }
 
 #[test]
@@ -262,7 +134,7 @@ fn attach_and_detach_in_one_turn_leave_nothing_behind() {
     rig.orders.push(Order::Detach(1));
     assert_eq!(
         rig.send([101]),
-        ["attached 1/0", "a closed", "a dropped", "detached 1/0 Requested", "unmatched 101"]
+        ["attached 1", "a closed", "a dropped", "detached 1 Requested", "unmatched 101"]
     );
     assert_eq!(a.taken(), 0);
 }
@@ -276,7 +148,7 @@ fn an_evicted_sink_is_dropped_at_once_without_flush_or_close() {
     a.hold(Op::Flush);
     rig.send([101]);
     a.take_calls();
-    assert_eq!(rig.apply(Order::Evict(1)), ["a dropped", "detached 1/0 Evicted"]);
+    assert_eq!(rig.apply(Order::Evict(1)), ["a dropped", "detached 1 Evicted"]);
     assert_eq!(a.calls(), [Call::Drop]);
     assert_eq!(rig.send([102]), ["unmatched 102"]);
 }
@@ -290,11 +162,11 @@ fn queue_then_held_item_are_discarded_and_the_input_goes_on() {
     assert_eq!(
         hooks(rig.apply(Order::Evict(1))),
         [
-            "unblocked 1/5",
-            "discarded 101 of 1/5 Evicted",
-            "discarded 102 of 1/5 Evicted",
-            "discarded 103 of 1/5 Evicted",
-            "detached 1/5 Evicted",
+            "unblocked 1#5",
+            "discarded 101 of 1#5 Evicted",
+            "discarded 102 of 1#5 Evicted",
+            "discarded 103 of 1#5 Evicted",
+            "detached 1#5 Evicted",
             "unmatched 201",
         ]
     );
@@ -309,7 +181,7 @@ fn the_sink_is_gone_before_its_items_are_discarded() {
     rig.send([101]);
     assert_eq!(
         rig.apply(Order::Evict(1)),
-        ["a dropped", "discarded 101 of 1/0 Evicted", "detached 1/0 Evicted"]
+        ["a dropped", "discarded 101 of 1 Evicted", "detached 1 Evicted"]
     );
 }
 
@@ -324,9 +196,9 @@ fn evicting_a_detached_sink_that_drains_discards_what_it_still_had() {
         rig.apply(Order::Evict(1)),
         [
             "a dropped",
-            "discarded 101 of 1/0 Evicted",
-            "discarded 102 of 1/0 Evicted",
-            "detached 1/0 Evicted",
+            "discarded 101 of 1 Evicted",
+            "discarded 102 of 1 Evicted",
+            "detached 1 Evicted",
         ]
     );
     assert_eq!(rig.totals().detached, 1);
@@ -355,13 +227,13 @@ fn evict_speaks_of_every_sink_of_the_key_however_it_leaves() {
     assert_eq!(
         sorted(hooks(rig.apply(Order::Evict(1)))),
         [
-            "detached 1/1 Evicted",
-            "detached 1/2 Evicted",
-            "detached 1/3 Evicted",
-            "detached 1/4 Evicted",
-            "detached 1/5 Evicted",
-            "discarded 101 of 1/2 Evicted",
-            "discarded 102 of 1/3 Evicted",
+            "detached 1#1 Evicted",
+            "detached 1#2 Evicted",
+            "detached 1#3 Evicted",
+            "detached 1#4 Evicted",
+            "detached 1#5 Evicted",
+            "discarded 101 of 1#2 Evicted",
+            "discarded 102 of 1#3 Evicted",
         ]
     );
     for sink in [replaced, limited, detached, receives, refused] {
@@ -378,7 +250,7 @@ fn evicting_twice_is_evicting_once() {
     let mut rig = Rig::new();
     rig.attach(1, "a");
     rig.orders.extend([Order::Evict(1), Order::Evict(1)]);
-    assert_eq!(rig.lines(), ["a dropped", "detached 1/0 Evicted"]);
+    assert_eq!(rig.lines(), ["a dropped", "detached 1 Evicted"]);
     assert!(rig.apply(Order::Evict(1)).is_empty());
     assert_eq!(rig.totals().detached, 1);
 }
@@ -420,7 +292,7 @@ fn an_item_that_evict_overtook_is_unmatched() {
     let a = rig.attach(1, "a");
     let orders = rig.orders.clone();
     rig.input.action(move || orders.push(Order::Evict(1)));
-    assert_eq!(rig.send([101]), ["a dropped", "detached 1/0 Evicted", "unmatched 101"]);
+    assert_eq!(rig.send([101]), ["a dropped", "detached 1 Evicted", "unmatched 101"]);
     assert_eq!(a.taken(), 0);
 }
 
@@ -468,11 +340,11 @@ fn detach_speaks_of_all_members() {
     rig.send([101, 102]);
     assert_eq!(
         sorted(hooks(rig.apply(Order::Detach(1)))),
-        ["detached 1/0 Requested", "detached 1/2 Requested"]
+        ["detached 1 Requested", "detached 1#2 Requested"]
     );
     assert_eq!(hooks(rig.send([103])), ["unmatched 103"]);
     sinks[1].open();
-    assert_eq!(hooks(rig.lines()), ["detached 1/1 Requested"]);
+    assert_eq!(hooks(rig.lines()), ["detached 1#1 Requested"]);
     for sink in &sinks {
         assert_eq!((sink.items(), sink.is_closed()), (vec![101, 102], true));
     }
@@ -503,7 +375,7 @@ fn evict_speaks_of_all_members_and_the_last_discards_the_held_item() {
     rig.send([101, 102]);
     assert_eq!(sinks[1].items(), [101]);
     let lines = sorted(hooks(rig.apply(Order::Evict(1))));
-    let ends = ["detached 1/0 Evicted", "detached 1/1 Evicted", "detached 1/2 Evicted"];
+    let ends = ["detached 1 Evicted", "detached 1#1 Evicted", "detached 1#2 Evicted"];
     assert_eq!(lines[..3], ends);
     let discarded: Vec<_> = lines.iter().filter(|line| line.starts_with("discarded")).collect();
     // The queues of the two that were parked, and the held item once.
@@ -571,5 +443,5 @@ fn detaching_a_long_queue_on_a_budget_of_one_delivers_all_of_it() {
     a.open();
     let lines = hooks(rig.lines());
     assert_eq!(a.items(), (100..120).collect::<Vec<_>>());
-    assert_eq!(sorted(lines), ["detached 1/0 Requested", "unmatched 150", "unmatched 250"]);
+    assert_eq!(sorted(lines), ["detached 1 Requested", "unmatched 150", "unmatched 250"]);
 }

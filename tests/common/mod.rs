@@ -1,8 +1,9 @@
 //! The test harness: scripted sinks and streams, a task polled by hand, a counting allocator.
 //!
-//! It knows nothing of the crate under test. What it checks are the contracts of `Sink`, `Stream`
-//! and `Future` themselves, so it objects on its own, whatever a test asserts. Nothing here sleeps,
-//! reads a clock or spawns; all handles are `Clone` and `Send`, so other threads may pull them.
+//! But for the rig and the model it knows nothing of the crate under test. What it checks are the
+//! contracts of `Sink`, `Stream` and `Future` themselves, so it objects on its own, whatever a test
+//! asserts. Nothing here sleeps, reads a clock or spawns; all handles are `Clone` and `Send`, so other
+//! threads may pull them.
 
 #![allow(dead_code, unused_imports, reason = "each test binary uses a part of the harness")]
 #![allow(unreachable_pub, reason = "nothing is reachable from outside a test binary")]
@@ -11,11 +12,13 @@ pub mod alloc;
 pub mod executor;
 pub mod log;
 pub mod model;
+pub mod rig;
 pub mod sink;
 pub mod stream;
 
 pub use executor::Task;
 pub use log::Log;
+pub use rig::{Orders, Rig, Split, Terms, hooks, is_of_hooks};
 pub use sink::{Answer, Broken, Call, Op, ScriptedSink, SinkHandle, scripted_sink};
 pub use stream::{ScriptedStream, StreamHandle, scripted_stream};
 

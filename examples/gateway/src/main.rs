@@ -1,1 +1,52 @@
-fn main() {}
+//! A message gateway: from RabbitMQ, or what is posted to it, to WebSockets by key. See the README.
+//!
+//! ```text
+//! config      the command line
+//! gateway     what all parts share; how it starts and stops
+//! serve       accepts connections        http      routes and refusals       access   who may
+//! source      where publishing goes      amqp      RabbitMQ                  message  and its fate
+//! router      the demux                  hooks     what it tells and asks    board    the counters
+//! client      one WebSocket              outlet    its writing half          subscription
+//! ```
+
+mod access;
+mod amqp;
+mod board;
+mod client;
+mod config;
+mod gateway;
+mod hooks;
+mod http;
+mod message;
+mod outlet;
+mod page;
+mod router;
+mod serve;
+mod shutdown;
+mod source;
+mod subscription;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::Parser;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, fmt};
+
+use crate::config::Config;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let config = Config::parse();
+    let lines = fmt::layer().with_writer(io::stderr).with_target(false);
+    let layer = if config.log_json { lines.json().boxed() } else { lines.with_ansi(false).boxed() };
+    tracing_subscriber::registry().with(layer.with_filter(config.log.clone())).init();
+    match gateway::run(config).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(wrong) => {
+            eprintln!("gateway: {wrong}");
+            ExitCode::FAILURE
+        }
+    }
+}

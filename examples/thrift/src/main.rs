@@ -1,1 +1,147 @@
-fn main() {}
+//! `serve`, `load` and `figures`: see the README, or `--help`.
+
+mod figures;
+mod load;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use thrift_demux::demo::{Example, Serve};
+use thrift_demux::{Message, Protocol, Settings, Transport, Way, serve};
+use tokio::net::TcpListener;
+use tokio_util::bytes::Bytes;
+use tokio_util::sync::CancellationToken;
+
+#[derive(Parser)]
+#[command(about = "An asynchronous Apache Thrift client and server on one demux each.")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve idl/demo.thrift, in the binary and the compact protocol, until Ctrl-C.
+    Serve(ServeArguments),
+    /// Call a server many times at once, and check every answer.
+    Load(LoadArguments),
+    /// Measure calls per second, and reads and writes of a struct.
+    Figures,
+}
+
+#[derive(Args)]
+struct ServeArguments {
+    /// Where to listen; port 0 takes a free one.
+    #[arg(long, default_value = "127.0.0.1:9090")]
+    listen: String,
+    /// Compress: one zlib stream in each direction.
+    #[arg(long)]
+    zlib: bool,
+    /// Log every request and answer to standard error.
+    #[arg(long)]
+    tee: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct LoadArguments {
+    /// Where the server listens.
+    #[arg(long, default_value = "127.0.0.1:9090")]
+    server: String,
+    #[arg(long, value_enum, default_value = "binary")]
+    protocol: Written,
+    /// Compress: one zlib stream in each direction.
+    #[arg(long)]
+    zlib: bool,
+    /// How many calls.
+    #[arg(long, default_value_t = 10_000)]
+    calls: u32,
+    /// How many of them at once.
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
+    in_flight: u32,
+    /// Cancel every so-manieth call once its request is sent; 0 for none.
+    #[arg(long, default_value_t = 0)]
+    cancel_every: u32,
+    /// Let calls take up to so many milliseconds on the server, so that answers come shuffled; fail if
+    /// none overtakes another.
+    #[arg(long, default_value_t = 0)]
+    shuffle: u32,
+    /// Seconds that a call may take.
+    #[arg(long, default_value_t = 30)]
+    deadline: u64,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Written {
+    Binary,
+    Compact,
+}
+
+impl From<Written> for Protocol {
+    fn from(written: Written) -> Self {
+        match written {
+            Written::Binary => Self::Binary,
+            Written::Compact => Self::Compact,
+        }
+    }
+}
+
+/// One line of the wire tap: `in Call echo #7, 42 bytes`.
+fn log(way: Way, frame: &Bytes, settings: &Settings) {
+    let (way, length) = (if way == Way::In { "in " } else { "out" }, frame.len());
+    match Message::open(frame, &settings.limits) {
+        Ok(Message { name, kind, id, .. }) => eprintln!("{way} {kind} {name} #{id}, {length} bytes"),
+        Err(error) => eprintln!("{way} {error}, {length} bytes"),
+    }
+}
+
+fn settings(arguments: &ServeArguments) -> Settings {
+    let &ServeArguments { zlib, tee, .. } = arguments;
+    let plain = Settings::default();
+    Settings {
+        wrap: Arc::new(move |from, to, limits| {
+            let transport = if zlib {
+                Transport::zlib(from, to, limits)
+            } else {
+                Transport::framed(from, to, limits)
+            };
+            let plain = plain.clone();
+            if tee { transport.tee(move |way, frame| log(way, frame, &plain)) } else { transport }
+        }),
+        on_closed: Arc::new(|peer, reason| eprintln!("closed {peer}: {reason}")),
+        ..Settings::default()
+    }
+}
+
+async fn run_server(arguments: &ServeArguments) -> Result<ExitCode, String> {
+    let at = &arguments.listen;
+    let listener = TcpListener::bind(at).await;
+    let listener = listener.map_err(|error| format!("cannot listen on {at}: {error}"))?;
+    let address = listener.local_addr().map_err(|error| error.to_string())?;
+    println!("listening on {address}");
+    let stop = CancellationToken::new();
+    let stopped = stop.clone();
+    tokio::spawn(async move {
+        let _ = tokio::signal::ctrl_c().await;
+        stopped.cancel();
+    });
+    let service = Serve(Arc::new(Example::default()));
+    let report = serve(listener, service, settings(arguments), stop).await;
+    // Whoever listened may have gone: that is no error.
+    let _ = writeln!(io::stdout(), "{report:?}");
+    Ok(ExitCode::SUCCESS)
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Command::Serve(arguments) => run_server(&arguments).await,
+        Command::Load(arguments) => load::run(&arguments).await,
+        Command::Figures => figures::run().await,
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("thrift-demux: {error}");
+        ExitCode::FAILURE
+    })
+}

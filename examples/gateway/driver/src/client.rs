@@ -1,0 +1,311 @@
+//! WebSocket clients that account for every message.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use futures::{SinkExt, StreamExt};
+use serde_json::{Value, json};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_tungstenite::client_async_with_config;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::{Error as WsError, Message as Frame};
+
+use crate::ledger::{Ledger, Receipt};
+use crate::message::{self, Key};
+
+pub type Socket = tokio_tungstenite::WebSocketStream<TcpStream>;
+
+/// How long a gateway may be away.
+const AWAY: Duration = Duration::from_secs(60);
+
+/// What the clients have in common.
+#[derive(Default)]
+pub struct Progress {
+    pub subscribed: AtomicU64,
+    /// First deliveries.
+    pub delivered: AtomicU64,
+    pub changed: Notify,
+}
+
+impl Progress {
+    fn count(&self, what: &AtomicU64) {
+        what.fetch_add(1, Relaxed);
+        self.changed.notify_one();
+    }
+}
+
+pub struct Wants {
+    /// HOST:PORT of its gateway.
+    pub gateway: String,
+    /// Its keys, and how many messages each will have.
+    pub keys: Vec<(Key, usize)>,
+    /// Comes back when its connection is lost.
+    pub returns: bool,
+}
+
+/// What became of a client.
+#[derive(Default)]
+pub struct Outcome {
+    pub ledger: Ledger,
+    /// How its connections ended before it was told to leave: the close code, if there was one.
+    pub cuts: Vec<Option<u16>>,
+    pub errors: Vec<String>,
+    /// Of first deliveries, in microseconds.
+    pub latencies: Vec<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Receive,
+    Leave,
+}
+
+/// Many clients, each a task.
+pub struct Crowd {
+    tasks: Vec<JoinHandle<Outcome>>,
+    phase: watch::Sender<Phase>,
+    pub progress: Arc<Progress>,
+    subscriptions: u64,
+}
+
+impl Crowd {
+    pub fn start(wants: impl IntoIterator<Item = Wants>) -> Self {
+        let (phase, told) = watch::channel(Phase::Receive);
+        let progress = Arc::<Progress>::default();
+        let mut subscriptions = 0;
+        let start = |wants: Wants| {
+            subscriptions += wants.keys.len() as u64;
+            tokio::spawn(live(wants, told.clone(), Arc::clone(&progress)))
+        };
+        let tasks = wants.into_iter().map(start).collect();
+        Self { tasks, phase, progress, subscriptions }
+    }
+
+    /// Waits until all of them have subscribed to all they want.
+    pub async fn subscribed(&self, patience: Duration) -> Result<(), String> {
+        let wanted = self.subscriptions;
+        let there = self.until(&self.progress.subscribed, wanted, patience).await;
+        there.map_err(|count| format!("{count} of {wanted} subscriptions are confirmed, and no more come"))
+    }
+
+    /// Waits until so many first deliveries were made; gives up when none is for too long.
+    pub async fn delivered(&self, count: u64, patience: Duration) -> Result<(), String> {
+        let there = self.until(&self.progress.delivered, count, patience).await;
+        there.map_err(|delivered| format!("{delivered} of {count} are delivered, and no more come"))
+    }
+
+    async fn until(&self, counter: &AtomicU64, count: u64, patience: Duration) -> Result<(), u64> {
+        let mut last = counter.load(Relaxed);
+        let mut since = Instant::now();
+        while counter.load(Relaxed) < count {
+            let _ = timeout(Duration::from_millis(500), self.progress.changed.notified()).await;
+            let current = counter.load(Relaxed);
+            if current > last {
+                (last, since) = (current, Instant::now());
+            } else if since.elapsed() > patience {
+                return Err(current);
+            }
+        }
+        Ok(())
+    }
+
+    /// They unsubscribe from everything, which is to be confirmed, and leave.
+    pub async fn leave(self) -> Vec<Outcome> {
+        self.phase.send_replace(Phase::Leave);
+        let mut outcomes = Vec::new();
+        for task in self.tasks {
+            let outcome = task.await.unwrap_or_else(|error| Outcome {
+                errors: vec![format!("a client of the driver: {error}")],
+                ..Outcome::default()
+            });
+            outcomes.push(outcome);
+        }
+        outcomes
+    }
+}
+
+/// One client, over all its connections.
+async fn live(wants: Wants, mut phase: watch::Receiver<Phase>, progress: Arc<Progress>) -> Outcome {
+    let mut outcome = Outcome { ledger: Ledger::new(wants.keys.iter().cloned()), ..Outcome::default() };
+    let mut known = HashSet::new();
+    let mut pause = Duration::from_millis(50);
+    let mut away_since = None;
+    while *phase.borrow() == Phase::Receive {
+        let ended = match connect(&wants.gateway, None).await {
+            Ok(socket) => {
+                away_since = None;
+                pause = Duration::from_millis(50);
+                session(socket, &wants, &mut outcome, &mut known, &mut phase, &progress).await
+            }
+            Err(error) if wants.returns => {
+                // Nobody listens: not a cut, but a gateway that is not back yet.
+                let since = *away_since.get_or_insert_with(Instant::now);
+                if since.elapsed() < AWAY { Ok(Ended::Refused) } else { Err(error) }
+            }
+            Err(error) => Err(error),
+        };
+        match ended {
+            Ok(Ended::Left) => break,
+            Ok(Ended::Refused) => {}
+            Ok(Ended::Cut(code)) => {
+                outcome.cuts.push(code);
+                if !wants.returns {
+                    outcome.errors.push(format!("the gateway closed a connection: {code:?}"));
+                    break;
+                }
+            }
+            Err(error) => {
+                outcome.errors.push(error);
+                break;
+            }
+        }
+        // Not all at the same moment.
+        sleep(pause.mul_f64(0.5 + fastrand::f64())).await;
+        pause = (pause * 2).min(Duration::from_millis(500));
+    }
+    outcome
+}
+
+enum Ended {
+    /// As it was told.
+    Left,
+    Cut(Option<u16>),
+    /// There was no connection.
+    Refused,
+}
+
+/// One connection of a client, to its end.
+async fn session(
+    mut socket: Socket,
+    wants: &Wants,
+    outcome: &mut Outcome,
+    known: &mut HashSet<Key>,
+    phase: &mut watch::Receiver<Phase>,
+    progress: &Progress,
+) -> Result<Ended, String> {
+    for (key, _) in &wants.keys {
+        if say(&mut socket, "subscribe", key).await.is_err() {
+            return Ok(Ended::Cut(None));
+        }
+    }
+    let mut subscribed: HashSet<Key> = HashSet::new();
+    let mut is_leaving = false;
+    let mut until = None;
+    loop {
+        let frame = tokio::select! {
+            frame = socket.next() => frame,
+            _ = phase.changed(), if !is_leaving => {
+                is_leaving = true;
+                until = Some(Instant::now() + Duration::from_secs(30));
+                for (key, _) in &wants.keys {
+                    say(&mut socket, "unsubscribe", key).await.map_err(|error| error.to_string())?;
+                }
+                continue;
+            }
+            () = tokio::time::sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {
+                return Err(format!("{} subscriptions do not end within 30 s", subscribed.len()));
+            }
+        };
+        let frame = match frame {
+            Some(Ok(frame)) => frame,
+            Some(Err(WsError::Io(_) | WsError::Protocol(_))) | None => return Ok(Ended::Cut(None)),
+            Some(Err(error)) => return Err(error.to_string()),
+        };
+        let text = match frame {
+            Frame::Text(text) => text,
+            Frame::Ping(_) | Frame::Pong(_) => continue,
+            Frame::Close(close) => {
+                // Answers, and waits for the end of the connection.
+                while let Some(Ok(_)) = socket.next().await {}
+                return Ok(Ended::Cut(close.map(|close| close.code.into())));
+            }
+            other => return Err(format!("not in the protocol: {other:?}")),
+        };
+        let value: Value =
+            serde_json::from_str(&text).map_err(|error| format!("not JSON: {error}: {text:.200}"))?;
+        let key = value["key"].as_str().unwrap_or_default();
+        match value["type"].as_str() {
+            Some("message") if subscribed.contains(key) => {
+                receive(outcome, key, &value, progress);
+            }
+            Some("message") => {
+                outcome.ledger.receive(key, usize::MAX, false); // before it asked, or after it left
+            }
+            Some("subscribed") => {
+                let Some((key, _)) = wants.keys.iter().find(|(wanted, _)| **wanted == *key) else {
+                    return Err(format!("subscribed to what nobody asked for: {key:?}"));
+                };
+                subscribed.insert(Key::clone(key));
+                if known.insert(Key::clone(key)) {
+                    progress.count(&progress.subscribed);
+                }
+            }
+            Some("unsubscribed") if is_leaving && value["reason"] == "requested" => {
+                subscribed.remove(key);
+                if subscribed.is_empty() {
+                    let _ = socket.close(None).await;
+                    while let Some(Ok(_)) = socket.next().await {}
+                    return Ok(Ended::Left);
+                }
+            }
+            Some("lost") => outcome.ledger.told_lost(key, value["count"].as_u64().unwrap_or(0)),
+            _ => return Err(format!("unexpected: {text:.200}")),
+        }
+    }
+}
+
+fn receive(outcome: &mut Outcome, key: &str, value: &Value, progress: &Progress) {
+    let Some(head) = body_of(value).and_then(|body| message::check(key, &body)) else {
+        outcome.ledger.damaged();
+        return;
+    };
+    let redelivered = value["redelivered"] == true;
+    if outcome.ledger.receive(key, head.number, redelivered) == Receipt::First {
+        outcome.latencies.push(message::now().saturating_sub(head.sent));
+        progress.count(&progress.delivered);
+    }
+}
+
+/// The body of a message, however it is written.
+pub fn body_of(value: &Value) -> Option<Vec<u8>> {
+    match (value["body"].as_str(), value["base64"].as_str()) {
+        (Some(text), None) => Some(text.as_bytes().to_vec()),
+        (None, Some(text)) => BASE64_STANDARD.decode(text).ok(),
+        _ => None,
+    }
+}
+
+/// With a receive buffer of this size in the kernel, if one is given.
+pub async fn connect(gateway: &str, buffer: Option<u32>) -> Result<Socket, String> {
+    let connecting = async {
+        let stream = match buffer {
+            None => TcpStream::connect(gateway).await.map_err(|error| error.to_string())?,
+            Some(size) => {
+                let socket = TcpSocket::new_v4().map_err(|error| error.to_string())?;
+                socket.set_recv_buffer_size(size).map_err(|error| error.to_string())?;
+                let address = gateway.parse().map_err(|_| format!("{gateway} is not an address"))?;
+                socket.connect(address).await.map_err(|error| error.to_string())?
+            }
+        };
+        stream.set_nodelay(true).map_err(|error| error.to_string())?;
+        // A thousand clients with the default of 128 KiB each are a lot.
+        let small = WebSocketConfig::default().read_buffer_size(8 * 1024);
+        let opened = client_async_with_config(format!("ws://{gateway}/ws"), stream, Some(small)).await;
+        opened.map(|(socket, _)| socket).map_err(|error| error.to_string())
+    };
+    let connected = timeout(Duration::from_secs(20), connecting).await;
+    let connected = connected.unwrap_or_else(|_| Err("no answer within 20 s".to_owned()));
+    connected.map_err(|error| format!("no WebSocket to {gateway}: {error}"))
+}
+
+/// `subscribe` or `unsubscribe`.
+pub async fn say(socket: &mut Socket, what: &str, key: &str) -> Result<(), WsError> {
+    socket.send(Frame::text(json!({ "type": what, "key": key }).to_string())).await
+}

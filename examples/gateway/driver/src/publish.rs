@@ -1,0 +1,237 @@
+//! Publishers: straight to the broker, or through the gateway.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use lapin::message::BasicReturnMessage;
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, PublisherConfirm};
+use reqwest::{Client, StatusCode, Url};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use crate::plan::Plan;
+
+/// Messages that may be unconfirmed.
+const WINDOW: usize = 1_000;
+/// How long the broker, or a gateway, may be away.
+const AWAY: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Published {
+    /// Connections after the first.
+    pub reconnects: u64,
+    /// Sent a second time, because it was not sure that they had arrived.
+    pub repeated: u64,
+    /// There was no queue for them.
+    pub unroutable: u64,
+}
+
+/// So many a second, or as fast as it goes.
+#[derive(Clone, Copy)]
+pub struct Pace {
+    start: Instant,
+    each: Option<Duration>,
+}
+
+impl Pace {
+    pub fn new(rate: u32) -> Self {
+        let each = (rate > 0).then(|| Duration::from_secs(1) / rate.max(1));
+        Self { start: Instant::now(), each }
+    }
+
+    /// Waits until it is the turn of this one.
+    async fn wait(self, nth: usize) {
+        if let Some(each) = self.each {
+            let due = self.start + each * u32::try_from(nth).unwrap_or(u32::MAX);
+            // The timer has a resolution of a millisecond.
+            if due > Instant::now() + Duration::from_millis(1) {
+                sleep_until(due).await;
+            }
+        }
+    }
+}
+
+/// Straight to the broker, with confirms: what is not confirmed when the connection is lost is sent again.
+pub struct Broker {
+    uri: String,
+    exchange: String,
+    channel: Option<(Connection, Channel)>,
+}
+
+impl Broker {
+    pub fn new(uri: &str, exchange: &str) -> Self {
+        Self { uri: uri.to_owned(), exchange: exchange.to_owned(), channel: None }
+    }
+
+    /// Connects, and comes back as soon as there is a connection.
+    pub async fn connect(&mut self) -> Result<(), String> {
+        let start = Instant::now();
+        loop {
+            match timeout(PATIENCE, self.try_connect()).await {
+                Ok(Ok(channel)) => {
+                    self.channel = Some(channel);
+                    return Ok(());
+                }
+                failed if start.elapsed() > AWAY => {
+                    let cause = match failed {
+                        Ok(Err(error)) => error.to_string(),
+                        _ => "no answer".to_owned(),
+                    };
+                    return Err(format!("no connection to {} for {} s: {cause}", self.uri, AWAY.as_secs()));
+                }
+                _ => sleep(PAUSE).await,
+            }
+        }
+    }
+
+    async fn try_connect(&self) -> lapin::Result<(Connection, Channel)> {
+        let connection = Connection::connect(&self.uri, ConnectionProperties::default()).await?;
+        let channel = connection.create_channel().await?;
+        channel.confirm_select(ConfirmSelectOptions::default()).await?;
+        Ok((connection, channel))
+    }
+
+    async fn start(&self, key: &str, body: &[u8]) -> Option<PublisherConfirm> {
+        let (_, channel) = self.channel.as_ref()?;
+        // Mandatory: comes back if the queue is not bound for it.
+        let options = BasicPublishOptions { mandatory: true, ..Default::default() };
+        let persistent = BasicProperties::default().with_delivery_mode(2);
+        let sent = channel.basic_publish(
+            self.exchange.as_str().into(),
+            key.into(),
+            options,
+            body,
+            persistent,
+        );
+        timeout(PATIENCE, sent).await.ok()?.ok()
+    }
+
+    /// All of it, in order.
+    pub async fn publish(&mut self, plan: &Plan, pace: Pace) -> Result<Published, String> {
+        let mut published = Published::default();
+        let mut waiting: VecDeque<(usize, PublisherConfirm)> = VecDeque::new();
+        let mut next = 0;
+        if self.channel.is_none() {
+            self.connect().await?;
+        }
+        loop {
+            let is_going = if next < plan.messages.len() && waiting.len() < WINDOW {
+                pace.wait(next).await;
+                let (index, _) = plan.messages[next];
+                match self.start(&plan.keys[index], &plan.body(plan.messages[next])).await {
+                    Some(confirm) => {
+                        waiting.push_back((next, confirm));
+                        next += 1;
+                        true
+                    }
+                    None => false,
+                }
+            } else if let Some((_, confirm)) = waiting.front_mut() {
+                match confirmed(confirm).await {
+                    Some(returned) => {
+                        published.unroutable += u64::from(returned.is_some());
+                        waiting.pop_front();
+                        true
+                    }
+                    None => false,
+                }
+            } else {
+                return Ok(published);
+            };
+            if !is_going {
+                published.repeated += waiting.len() as u64;
+                published.reconnects += 1;
+                next = waiting.front().map_or(next, |(first, _)| *first);
+                waiting.clear();
+                self.channel = None;
+                self.connect().await?;
+            }
+        }
+    }
+
+    /// Publishes one message of each key; how many of the keys is a queue bound for?
+    pub async fn bound(&mut self, plan: &Plan) -> Result<usize, String> {
+        if self.channel.is_none() {
+            self.connect().await?;
+        }
+        let mut waiting = Vec::new();
+        for key in &plan.keys {
+            waiting.push(self.start(key, b"is anybody there?").await.ok_or("the broker is away")?);
+        }
+        let mut bound = 0;
+        for mut confirm in waiting {
+            let returned = confirmed(&mut confirm).await.ok_or("the broker is away")?;
+            bound += usize::from(returned.is_none());
+        }
+        Ok(bound)
+    }
+}
+
+/// None if it is not sure that the broker has it.
+async fn confirmed(confirm: &mut PublisherConfirm) -> Option<Option<BasicReturnMessage>> {
+    match timeout(PATIENCE, confirm).await {
+        Ok(Ok(Confirmation::Ack(returned))) => Some(returned),
+        _ => None,
+    }
+}
+
+/// Through the gateways, over a few connections; the messages of a key all go over the same one.
+pub async fn post(gateways: &[String], plan: &Plan, pace: Pace, insists: bool) -> Result<Published, String> {
+    const CONNECTIONS: usize = 8;
+    let client = Client::new();
+    let all = (0..CONNECTIONS).map(|own| {
+        let (client, gateway) = (client.clone(), &gateways[own % gateways.len()]);
+        async move {
+            let mut published = Published::default();
+            for (nth, message) in plan.messages.iter().enumerate() {
+                if message.0 % CONNECTIONS == own {
+                    pace.wait(nth).await;
+                    let body = plan.body(*message);
+                    published.repeated +=
+                        post_one(&client, gateway, &plan.keys[message.0], body, insists).await?;
+                }
+            }
+            Ok::<_, String>(published)
+        }
+    });
+    let mut sum = Published::default();
+    for published in futures::future::try_join_all(all).await? {
+        sum.repeated += published.repeated;
+    }
+    Ok(sum)
+}
+
+/// How often it had to be tried again.
+pub async fn post_one(
+    client: &Client,
+    gateway: &str,
+    key: &str,
+    body: Vec<u8>,
+    insists: bool,
+) -> Result<u64, String> {
+    let mut url = Url::parse(&format!("http://{gateway}/publish")).map_err(|error| error.to_string())?;
+    url.path_segments_mut().map_err(|()| "no path".to_owned())?.push(key);
+    let start = Instant::now();
+    let mut again = 0;
+    loop {
+        let answer = client.post(url.clone()).body(body.clone()).timeout(PATIENCE).send().await;
+        let failure = match answer {
+            Ok(answer) if answer.status() == StatusCode::ACCEPTED => return Ok(again),
+            Ok(answer) if answer.status() == StatusCode::SERVICE_UNAVAILABLE => answer.status().to_string(),
+            Ok(answer) => {
+                let status = answer.status();
+                let text = answer.text().await.unwrap_or_default();
+                return Err(format!("POST {url}: {status} {text:.200}"));
+            }
+            Err(error) => error.to_string(),
+        };
+        if !insists || start.elapsed() > AWAY {
+            return Err(format!("POST {url}: {failure}"));
+        }
+        again += 1;
+        sleep(PAUSE).await;
+    }
+}

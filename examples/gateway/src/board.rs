@@ -1,0 +1,323 @@
+//! What the gateway knows of itself: for `/stats`, which the page reads, and `/metrics`.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use prometheus::core::Collector;
+use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
+use serde_json::{Value, json};
+use stream_demux::{Detached, Discarded, Totals};
+
+use crate::config::Config;
+use crate::message::Key;
+
+/// Keys that nobody has subscribed to are remembered so long, and at most so many of them.
+const MEMORY: Duration = Duration::from_secs(60);
+const STRANGERS: usize = 1_000;
+
+pub struct Board {
+    /// What does not change.
+    settings: Value,
+    started: Instant,
+    draining: AtomicBool,
+    totals: Mutex<Totals>,
+    keys: Mutex<Keys>,
+    source: Mutex<Source>,
+    blocked: Mutex<Option<Blocked>>,
+    registry: Registry,
+    received: IntCounter,
+    delivered: IntCounter,
+    unmatched: IntCounter,
+    discarded: IntCounterVec,
+    attached: IntCounter,
+    detached: IntCounterVec,
+    blocks: IntCounter,
+    is_blocked: IntGauge,
+    queued: IntGauge,
+    subscriptions: IntGauge,
+    pub connections: IntGauge,
+    pub published: IntCounterVec,
+    pub acknowledged: IntCounter,
+    pub requeued: IntCounter,
+    pub redelivered: IntCounter,
+    is_up: IntGauge,
+    reconnects: IntCounter,
+}
+
+#[derive(Default)]
+struct Keys {
+    known: HashMap<Key, Counts>,
+    /// Received for keys that were not remembered.
+    other: u64,
+    /// At so many it looks which ones to forget.
+    many: usize,
+}
+
+struct Counts {
+    subscribers: u64,
+    received: u64,
+    delivered: u64,
+    dropped: u64,
+    seen: Instant,
+}
+
+struct Source {
+    kind: &'static str,
+    error: Option<String>,
+    is_up: bool,
+}
+
+struct Blocked {
+    key: Key,
+    client: Option<SocketAddr>,
+    since: Instant,
+}
+
+impl Board {
+    pub fn new(config: &Config) -> Self {
+        let registry = Registry::new();
+        let counter = |name, help| registered(&registry, IntCounter::new(name, help));
+        let gauge = |name, help| registered(&registry, IntGauge::new(name, help));
+        let by = |label, name, help| {
+            registered(&registry, IntCounterVec::new(Opts::new(name, help), &[label]))
+        };
+        let overflow = clap::ValueEnum::to_possible_value(&config.overflow);
+        let kind = if config.amqp.is_some() { "amqp" } else { "embedded" };
+        let is_up = gauge("gateway_source_up", "1 while messages can come in.");
+        is_up.set(i64::from(config.amqp.is_none()));
+        Self {
+            settings: json!({
+                "node": config.broker.node,
+                "overflow": overflow.map(|policy| policy.get_name().to_owned()),
+                "buffer": config.buffer,
+                "rate": config.rate,
+            }),
+            started: Instant::now(),
+            draining: AtomicBool::new(false),
+            totals: Mutex::default(),
+            keys: Mutex::default(),
+            source: Mutex::new(Source { kind, error: None, is_up: config.amqp.is_none() }),
+            blocked: Mutex::default(),
+            received: counter("gateway_received_total", "Messages that came in."),
+            delivered: counter("gateway_delivered_total", "Messages sent, one for each subscription."),
+            unmatched: counter("gateway_unmatched_total", "Messages that nobody wanted."),
+            discarded: by("reason", "gateway_discarded_total", "Messages a subscription did not get."),
+            attached: counter("gateway_attached_total", "Subscriptions that began."),
+            detached: by("reason", "gateway_detached_total", "Subscriptions that ended."),
+            blocks: counter("gateway_blocked_total", "Times the input began to wait for a client."),
+            is_blocked: gauge("gateway_blocked", "1 while the input waits for a client."),
+            queued: gauge("gateway_queued", "Messages that wait in the queues of subscriptions."),
+            subscriptions: gauge("gateway_subscriptions", "Subscriptions now."),
+            connections: gauge("gateway_connections", "WebSockets now."),
+            published: by("result", "gateway_published_total", "What became of POST /publish."),
+            acknowledged: counter("gateway_acknowledged_total", "Messages the broker may forget."),
+            requeued: counter("gateway_requeued_total", "Messages the broker was asked for again."),
+            redelivered: counter("gateway_redelivered_total", "Messages that came again."),
+            is_up,
+            reconnects: counter("gateway_reconnects_total", "Times the broker was lost."),
+            registry,
+        }
+    }
+
+    pub fn drain(&self) {
+        self.draining.store(true, Relaxed);
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Relaxed)
+    }
+
+    pub fn set_totals(&self, totals: Totals) {
+        *self.totals.lock().unwrap() = totals;
+        self.queued.set(totals.queued.try_into().unwrap_or(i64::MAX));
+    }
+
+    pub fn totals(&self) -> Totals {
+        *self.totals.lock().unwrap()
+    }
+
+    pub fn source_up(&self) {
+        let mut source = self.source.lock().unwrap();
+        (source.error, source.is_up) = (None, true);
+        self.is_up.set(1);
+    }
+
+    /// The broker is away, and why.
+    pub fn source_down(&self, error: String) {
+        let mut source = self.source.lock().unwrap();
+        if source.is_up {
+            self.reconnects.inc();
+        }
+        (source.error, source.is_up) = (Some(error), false);
+        self.is_up.set(0);
+    }
+
+    pub fn received(&self, key: &str) {
+        self.received.inc();
+        let mut keys = self.keys.lock().unwrap();
+        let has_room = keys.known.len() < STRANGERS;
+        match keys.known.get_mut(key) {
+            Some(counts) => {
+                counts.received += 1;
+                if counts.subscribers == 0 {
+                    counts.seen = Instant::now();
+                }
+            }
+            None if has_room => keys.counts(&key.into()).received = 1,
+            None => keys.other += 1,
+        }
+    }
+
+    pub fn delivered(&self, key: &Key) {
+        self.delivered.inc();
+        self.keys.lock().unwrap().counts(key).delivered += 1;
+    }
+
+    pub fn unmatched(&self) {
+        self.unmatched.inc();
+    }
+
+    pub fn discarded(&self, key: &Key, why: Discarded) {
+        let reason = match why {
+            Discarded::NotAdmitted => "not_admitted",
+            Discarded::Overflowed => "overflowed",
+            Discarded::Evicted => "evicted",
+            Discarded::Failed => "failed",
+            _ => "other",
+        };
+        self.discarded.with_label_values(&[reason]).inc();
+        self.keys.lock().unwrap().counts(key).dropped += 1;
+    }
+
+    pub fn attached(&self, key: &Key) {
+        self.attached.inc();
+        self.subscriptions.inc();
+        self.keys.lock().unwrap().counts(key).subscribers += 1;
+    }
+
+    pub fn detached<E>(&self, key: &Key, why: &Detached<E>) {
+        let reason = match why {
+            Detached::Finished => "finished",
+            Detached::Requested => "requested",
+            Detached::Evicted => "evicted",
+            Detached::Overflowed => "overflowed",
+            Detached::Failed(_) => "failed",
+            _ => "other",
+        };
+        self.detached.with_label_values(&[reason]).inc();
+        self.subscriptions.dec();
+        let mut keys = self.keys.lock().unwrap();
+        let counts = keys.counts(key);
+        counts.subscribers = counts.subscribers.saturating_sub(1);
+        counts.seen = Instant::now();
+        // Clients choose keys as well: one that comes back each time with another leaves no more than
+        // a stranger would.
+        if keys.known.len() > keys.many.max(2 * STRANGERS) {
+            keys.forget();
+            keys.many = 2 * keys.known.len(); // so that not each of many looks through all
+        }
+    }
+
+    /// The input waits for this client, or for nobody.
+    pub fn blocked(&self, on: Option<(Key, Option<SocketAddr>)>) {
+        self.is_blocked.set(i64::from(on.is_some()));
+        if on.is_some() {
+            self.blocks.inc();
+        }
+        let since = Instant::now();
+        *self.blocked.lock().unwrap() = on.map(|(key, client)| Blocked { key, client, since });
+    }
+
+    pub fn health(&self) -> Value {
+        let status = if self.is_draining() { "draining" } else { "ok" };
+        json!({ "status": status, "source": self.source.lock().unwrap().state() })
+    }
+
+    pub fn stats(&self) -> Value {
+        let mut stats = self.settings.clone();
+        let by_reason = |reason: &str| self.discarded.with_label_values(&[reason]).get();
+        let totals = self.totals();
+        {
+            let source = self.source.lock().unwrap();
+            stats["source"] = json!({
+                "kind": source.kind, "state": source.state(), "error": source.error,
+                "reconnects": self.reconnects.get(),
+            });
+        }
+        stats["uptime_ms"] = millis(self.started).into();
+        stats["draining"] = self.is_draining().into();
+        stats["connections"] = self.connections.get().into();
+        stats["subscriptions"] = self.subscriptions.get().into();
+        stats["totals"] = json!({
+            "received": totals.received, "copies": totals.copies, "unmatched": totals.unmatched,
+            "delivered": totals.delivered, "queued": totals.queued, "lost": totals.lost,
+            "attached": totals.attached, "detached": totals.detached,
+            "discarded": {
+                "not_admitted": by_reason("not_admitted"), "overflowed": by_reason("overflowed"),
+                "evicted": by_reason("evicted"), "failed": by_reason("failed"),
+            },
+        });
+        stats["blocked"] = match &*self.blocked.lock().unwrap() {
+            Some(Blocked { key, client, since }) => {
+                json!({ "key": &**key, "client": client, "for_ms": millis(*since) })
+            }
+            None => Value::Null,
+        };
+        let mut keys = self.keys.lock().unwrap();
+        keys.forget();
+        stats["other_received"] = keys.other.into();
+        stats["keys"] = keys
+            .known
+            .iter()
+            .map(|(key, counts)| {
+                json!({
+                    "key": &**key, "subscribers": counts.subscribers, "received": counts.received,
+                    "delivered": counts.delivered, "dropped": counts.dropped,
+                })
+            })
+            .collect();
+        stats
+    }
+
+    /// In the text format of Prometheus.
+    pub fn metrics(&self) -> Result<String, prometheus::Error> {
+        TextEncoder::new().encode_to_string(&self.registry.gather())
+    }
+}
+
+impl Source {
+    fn state(&self) -> &'static str {
+        if self.is_up { "up" } else { "down" }
+    }
+}
+
+impl Keys {
+    fn counts(&mut self, key: &Key) -> &mut Counts {
+        self.known.entry(Key::clone(key)).or_insert_with(|| Counts {
+            subscribers: 0,
+            received: 0,
+            delivered: 0,
+            dropped: 0,
+            seen: Instant::now(),
+        })
+    }
+
+    /// Forgets the keys that nobody wants and that were not heard of for a while, or of too many all.
+    fn forget(&mut self) {
+        let memory = if self.known.len() > 2 * STRANGERS { Duration::ZERO } else { MEMORY };
+        self.known.retain(|_, counts| counts.subscribers > 0 || counts.seen.elapsed() < memory);
+    }
+}
+
+fn registered<C: Collector + Clone + 'static>(to: &Registry, metric: prometheus::Result<C>) -> C {
+    let metric = metric.expect("the names of the metrics are valid");
+    to.register(Box::new(metric.clone())).expect("each metric is registered once");
+    metric
+}
+
+fn millis(since: Instant) -> u64 {
+    since.elapsed().as_millis().try_into().unwrap_or(u64::MAX)
+}

@@ -1,0 +1,313 @@
+//! One WebSocket: obeys its client, tells it what it lost, and sees whether it is still there.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use axum::extract::ws::{CloseFrame, Message as Frame, WebSocket, close_code};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use stream_demux::Lease;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tracing::debug;
+
+use crate::gateway::Gateway;
+use crate::message::Key;
+use crate::outlet::{Gone, Outlet, Subscription};
+use crate::router::attach;
+use crate::subscription::{Ending, News, Terms};
+
+/// The longest message from a client, in bytes.
+pub const LONGEST: usize = 4 * 1024;
+/// How often a client may be told what it lost.
+const TELL: Duration = Duration::from_millis(250);
+/// With a client that is to say goodbye.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
+enum Request {
+    Subscribe { key: String, rate: Option<NonZeroU32> },
+    Unsubscribe { key: String },
+}
+
+/// What a client gets wrong: the code, what to read, and the key if there is one.
+struct Wrong(&'static str, String, Option<String>);
+
+struct Client {
+    gateway: Arc<Gateway>,
+    address: SocketAddr,
+    outlet: Arc<Outlet>,
+    news: mpsc::UnboundedSender<News>,
+    subscriptions: HashMap<Key, Held>,
+    /// Keys of which something was lost that the client was not told of.
+    lossy: Vec<(Key, u64)>,
+    /// Holds all that was attached for it: once the client is dropped, nothing is left of that.
+    lease: Lease,
+}
+
+/// A subscription, as its client knows it.
+struct Held {
+    terms: Arc<Terms>,
+    rate: u32,
+    /// None once it was told to end.
+    lease: Option<Lease>,
+    /// It was asked for again, at this rate, while it was ending.
+    again: Option<Option<NonZeroU32>>,
+}
+
+/// How it ends.
+enum End {
+    /// It left, or its connection broke.
+    Gone,
+    /// It is to leave.
+    Dismissed(CloseFrame),
+}
+
+/// Serves a client until its connection is closed.
+pub async fn serve(socket: WebSocket, gateway: Arc<Gateway>, address: SocketAddr) {
+    gateway.board.connections.inc();
+    debug!(%address, "client connected");
+    let (news, mut heard) = mpsc::unbounded_channel();
+    let outlet = Arc::new(Outlet::new(socket));
+    let mut client = Client {
+        gateway: Arc::clone(&gateway),
+        address,
+        outlet: Arc::clone(&outlet),
+        news,
+        subscriptions: HashMap::new(),
+        lossy: Vec::new(),
+        lease: Lease::new(),
+    };
+    let end = client.run(&mut heard).await;
+    if let End::Dismissed(why) = end {
+        if timeout(GOODBYE, goodbye(&outlet, why)).await.is_err() && gateway.board.is_draining() {
+            gateway.stuck.fetch_add(1, Relaxed);
+        }
+    }
+    outlet.end();
+    gateway.board.connections.dec();
+    debug!(%address, "client gone");
+}
+
+/// Says why, and waits for the answer.
+async fn goodbye(outlet: &Outlet, why: CloseFrame) {
+    outlet.say(Frame::Close(Some(why)));
+    if outlet.flush().await.is_ok() {
+        while let Some(Ok(_)) = outlet.next().await {}
+    }
+}
+
+impl Client {
+    async fn run(&mut self, news: &mut mpsc::UnboundedReceiver<News>) -> End {
+        let period = self.gateway.config.ping;
+        let (mut ping, mut tell) = (interval(period), interval(TELL));
+        ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        tell.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut heard = Instant::now();
+        let outlet = Arc::clone(&self.outlet);
+        let gateway = Arc::clone(&self.gateway);
+        loop {
+            // One that does not read what it is told is told no more, and not listened to.
+            let has_said = outlet.has_said();
+            let done = tokio::select! {
+                request = outlet.next(), if !has_said => {
+                    heard = Instant::now();
+                    match request {
+                        Some(Ok(frame)) => self.obey(frame).await,
+                        Some(Err(error)) => Err(because(error)),
+                        None => Err(End::Gone),
+                    }
+                }
+                flushed = outlet.flush(), if has_said => flushed.map_err(|Gone| End::Gone),
+                Some(news) = news.recv() => self.hear(news).await,
+                _ = tell.tick(), if !has_said && !self.lossy.is_empty() => {
+                    self.tell_losses();
+                    Ok(())
+                }
+                now = ping.tick() => {
+                    if outlet.was_woken() {
+                        heard = now;
+                    }
+                    if now.duration_since(heard) > period * 3 {
+                        debug!(address = %self.address, "client vanished");
+                        Err(End::Gone)
+                    } else {
+                        if !has_said {
+                            outlet.say(Frame::Ping(axum::body::Bytes::new()));
+                        }
+                        Ok(())
+                    }
+                }
+                () = gateway.routed.cancelled() => Err(dismissed(close_code::AWAY, "the gateway stops")),
+            };
+            if let Err(end) = done {
+                return end;
+            }
+        }
+    }
+
+    async fn obey(&mut self, frame: Frame) -> Result<(), End> {
+        let text = match frame {
+            Frame::Text(text) if text.len() <= LONGEST => text,
+            Frame::Text(_) => return Err(dismissed(close_code::SIZE, "longer than 4 KiB")),
+            Frame::Binary(_) => return Err(dismissed(close_code::UNSUPPORTED, "text only, please")),
+            Frame::Ping(_) | Frame::Pong(_) | Frame::Close(_) => return Ok(()),
+        };
+        let done = match parse(&text) {
+            Ok(Request::Subscribe { key, rate }) => self.subscribe(key, rate).await,
+            Ok(Request::Unsubscribe { key }) => self.unsubscribe(key),
+            Err(wrong) => Err(wrong),
+        };
+        if let Err(Wrong(error, message, key)) = done {
+            let mut wrong = json!({ "type": "error", "error": error, "message": message });
+            if let Some(key) = key {
+                wrong["key"] = key.into();
+            }
+            self.say(&wrong);
+        }
+        Ok(())
+    }
+
+    async fn subscribe(&mut self, key: String, rate: Option<NonZeroU32>) -> Result<(), Wrong> {
+        if let Err(what) = self.gateway.check_key(&key) {
+            return Err(Wrong("bad_key", what.to_owned(), Some(key)));
+        }
+        let (count, most) = (self.subscriptions.len(), self.gateway.config.max_subscriptions);
+        match self.subscriptions.get_mut(key.as_str()) {
+            Some(held) if held.lease.is_none() => held.again = Some(rate),
+            Some(_) => {
+                return Err(Wrong("already_subscribed", format!("already subscribed to {key}"), Some(key)));
+            }
+            None if count >= most => {
+                let message = format!("at most {most} subscriptions on a connection");
+                return Err(Wrong("too_many_subscriptions", message, Some(key)));
+            }
+            None => self.attach(key.into(), rate).await,
+        }
+        Ok(())
+    }
+
+    async fn attach(&mut self, key: Key, rate: Option<NonZeroU32>) {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let gateway = &self.gateway;
+        // A client may ask for less than the limit, not for more.
+        let rate = rate.into_iter().chain(NonZeroU32::new(gateway.config.rate)).min();
+        let terms = Arc::new(Terms::new(
+            NEXT.fetch_add(1, Relaxed),
+            Key::clone(&key),
+            self.address,
+            rate,
+            self.news.clone(),
+            Arc::clone(&gateway.board),
+        ));
+        gateway.registry.add(&terms);
+        let mut lease = Lease::new();
+        let subscription = Subscription { outlet: Arc::clone(&self.outlet), terms: Arc::clone(&terms) };
+        let order = attach(subscription).leased(&mut self.lease).leased(&mut lease);
+        if gateway.orders.send(order.into()).await.is_err() {
+            // The gateway has stopped, and this connection is about to hear of it.
+            gateway.registry.remove(terms.id);
+        }
+        let rate = rate.map_or(0, NonZeroU32::get);
+        self.subscriptions.insert(key, Held { terms, rate, lease: Some(lease), again: None });
+    }
+
+    fn unsubscribe(&mut self, key: String) -> Result<(), Wrong> {
+        let held = self.subscriptions.get_mut(key.as_str());
+        match held.and_then(|held| held.lease.take().or_else(|| held.again.take().map(|_| Lease::new()))) {
+            // What waits for it is still sent. `News::Ended` says when it is over.
+            Some(lease) => lease.detach(),
+            None => return Err(Wrong("not_subscribed", format!("not subscribed to {key}"), Some(key))),
+        }
+        Ok(())
+    }
+
+    async fn hear(&mut self, news: News) -> Result<(), End> {
+        match news {
+            News::Subscribed(key, id) => {
+                if let Some(held) = self.held(&key, id) {
+                    let rate = held.rate;
+                    self.say(&json!({ "type": "subscribed", "key": &*key, "rate": rate }));
+                }
+            }
+            News::Lost(key, id) => self.lossy.push((key, id)),
+            News::Ended(key, id, ending) => {
+                let Some(held) = self.held(&key, id) else { return Ok(()) };
+                let (terms, again) = (Arc::clone(&held.terms), held.again.take());
+                self.subscriptions.remove(&key);
+                self.tell_loss(&terms);
+                let reason = match ending {
+                    Ending::Requested => "requested",
+                    Ending::TooSlow => "too_slow",
+                    Ending::Gone if self.gateway.board.is_draining() => return Ok(()),
+                    Ending::Gone => return Err(End::Gone),
+                };
+                self.say(&json!({ "type": "unsubscribed", "key": &*key, "reason": reason }));
+                if let Some(rate) = again {
+                    self.attach(key, rate).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A subscription, unless it has a successor by now.
+    fn held(&mut self, key: &Key, id: u64) -> Option<&mut Held> {
+        self.subscriptions.get_mut(key).filter(|held| held.terms.id == id)
+    }
+
+    fn tell_losses(&mut self) {
+        for (key, id) in std::mem::take(&mut self.lossy) {
+            if let Some(held) = self.held(&key, id) {
+                let terms = Arc::clone(&held.terms);
+                self.tell_loss(&terms);
+            }
+        }
+    }
+
+    fn tell_loss(&self, terms: &Terms) {
+        let losses = terms.losses();
+        for (reason, count) in [("overflow", losses.overflow), ("rate", losses.rate)] {
+            if count > 0 {
+                let key = &*terms.key;
+                self.say(&json!({ "type": "lost", "key": key, "reason": reason, "count": count }));
+            }
+        }
+    }
+
+    fn say(&self, what: &Value) {
+        self.outlet.say(Frame::Text(what.to_string().into()));
+    }
+}
+
+fn parse(text: &str) -> Result<Request, Wrong> {
+    let value: Value =
+        serde_json::from_str(text).map_err(|error| Wrong("bad_json", error.to_string(), None))?;
+    serde_json::from_value(value).map_err(|error| Wrong("bad_request", error.to_string(), None))
+}
+
+fn dismissed(code: u16, reason: &'static str) -> End {
+    End::Dismissed(CloseFrame { code, reason: reason.into() })
+}
+
+/// What a client is told that does not keep to the protocol.
+fn because(error: axum::Error) -> End {
+    use tungstenite::Error as Wrong;
+    let error = error.into_inner();
+    match error.downcast_ref::<Wrong>() {
+        Some(Wrong::Capacity(_)) => dismissed(close_code::SIZE, "longer than 4 KiB"),
+        Some(Wrong::Utf8(_)) => dismissed(close_code::INVALID, "text that is not UTF-8"),
+        Some(Wrong::Protocol(tungstenite::error::ProtocolError::ResetWithoutClosingHandshake)) => End::Gone,
+        Some(Wrong::Protocol(_)) => dismissed(close_code::PROTOCOL, "against the WebSocket protocol"),
+        _ => {
+            debug!(error = &*error as &dyn Error, "a connection is broken");
+            End::Gone
+        }
+    }
+}

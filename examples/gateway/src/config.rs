@@ -1,0 +1,200 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::num::{NonZeroU16, NonZeroU32};
+use std::time::Duration;
+
+use axum::http::Uri;
+use clap::{Parser, ValueEnum};
+use lapin::uri::AMQPUri;
+use stream_demux::Overflow;
+use tracing_subscriber::filter::Targets;
+
+/// A message gateway: from RabbitMQ, or what is posted to it, to WebSockets by key.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 110)]
+pub struct Config {
+    /// Where to listen; port 0 picks one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    pub listen: SocketAddr,
+
+    /// Makes up so many messages a second, on eight keys: demo.tea, demo.coffee, …
+    #[arg(long, value_name = "RATE")]
+    pub demo: Option<NonZeroU32>,
+
+    /// What happens when the buffer of a subscription is full
+    #[arg(long, value_name = "POLICY", default_value = "drop-oldest")]
+    pub overflow: Policy,
+
+    /// Messages that may wait for a client, for each subscription
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub buffer: u32,
+
+    /// Messages a second for each subscription, what exceeds it is dropped; 0: no limit
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub rate: u32,
+
+    /// Send buffer of each client's socket, in the kernel; 0: as the system likes
+    #[arg(long, value_name = "BYTES", default_value_t = 128 * 1024)]
+    pub send_buffer: u32,
+
+    /// The largest message that may be published
+    #[arg(long, value_name = "BYTES", default_value_t = 64 * 1024)]
+    pub max_body: usize,
+
+    /// WebSockets that may be open
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub max_connections: u32,
+
+    /// Keys that one WebSocket may subscribe to
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub max_subscriptions: usize,
+
+    /// Who publishes must have it: Authorization: Bearer TOKEN
+    #[arg(long, env = "GATEWAY_TOKEN", hide_env_values = true, value_parser = token)]
+    pub token: Option<String>,
+
+    /// Another site whose pages may connect, such as https://example.org; * for any; repeatable
+    #[arg(long, value_name = "ORIGIN", value_parser = origin)]
+    pub allow_origin: Vec<String>,
+
+    /// How often clients are pinged. One of which nothing is heard for three times as long is dropped
+    #[arg(long, value_name = "SECONDS", default_value = "15", value_parser = some_seconds)]
+    pub ping: Duration,
+
+    /// How long clients may take for what is queued when the gateway stops
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    pub drain: Duration,
+
+    /// What is logged, to standard error: debug, or warn,gateway=info, …
+    #[arg(long, value_name = "FILTER", default_value = "warn,gateway=info")]
+    pub log: Targets,
+
+    /// Logs one JSON object a line
+    #[arg(long)]
+    pub log_json: bool,
+
+    /// RabbitMQ: `amqp://user:password@host:5672/vhost`
+    #[arg(long, value_name = "URI", env = "GATEWAY_AMQP", hide_env_values = true, value_parser = amqp)]
+    pub amqp: Option<AMQPUri>,
+
+    #[command(flatten, next_help_heading = "With --amqp")]
+    pub broker: BrokerConfig,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+pub struct BrokerConfig {
+    /// Of this gateway, whose queue is gateway.NAME: each has a name of its own
+    #[arg(long, value_name = "NAME", default_value = "main", value_parser = name)]
+    pub node: String,
+
+    /// Where messages are published; declared durable, and direct unless one of the next two is given
+    #[arg(long, value_name = "NAME", default_value = "gateway", value_parser = name)]
+    pub exchange: String,
+
+    /// The exchange is a topic exchange
+    #[arg(long)]
+    pub topic: bool,
+
+    /// The key is this header, not the routing key; the exchange is a headers exchange
+    #[arg(long, value_name = "NAME", value_parser = name, conflicts_with = "topic")]
+    pub key_header: Option<String>,
+
+    /// Binds the queue to this, always, instead of following the subscriptions; repeatable
+    #[arg(long, value_name = "KEY", value_parser = name)]
+    pub binding: Vec<String>,
+
+    /// Messages that may be unacknowledged
+    #[arg(long, value_name = "N", default_value = "1000")]
+    pub prefetch: NonZeroU16,
+
+    /// How long the queue outlives its gateway
+    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = expiry)]
+    pub expires: Duration,
+
+    /// How long clients may take to come back when a gateway starts on a queue that was there
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    pub grace: Duration,
+}
+
+/// [`Overflow`], by the names of the command line.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum Policy {
+    /// The input waits, and everybody with it
+    Wait,
+    /// The new message is dropped
+    DropNewest,
+    /// The oldest that waits is dropped
+    DropOldest,
+    /// The subscription is ended
+    Evict,
+}
+
+impl From<Policy> for Overflow {
+    fn from(policy: Policy) -> Self {
+        match policy {
+            Policy::Wait => Self::Wait,
+            Policy::DropNewest => Self::DropNewest,
+            Policy::DropOldest => Self::DropOldest,
+            Policy::Evict => Self::Evict,
+        }
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    let most = 86_400.0 * 365.0;
+    if !(0.0..=most).contains(&seconds) {
+        return Err("not between 0 and a year".to_owned());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+fn some_seconds(text: &str) -> Result<Duration, String> {
+    let least = Duration::from_millis(100);
+    seconds(text).and_then(|it| if it < least { Err("less than 0.1 s".to_owned()) } else { Ok(it) })
+}
+
+/// RabbitMQ counts it in milliseconds, in a signed 32-bit number.
+fn expiry(text: &str) -> Result<Duration, String> {
+    let most = Duration::from_millis(i32::MAX as u64);
+    some_seconds(text).and_then(|it| if it > most { Err("more than 24 days".into()) } else { Ok(it) })
+}
+
+/// What AMQP calls a short string, with room for a prefix.
+fn name(text: &str) -> Result<String, String> {
+    match text.len() {
+        0 => Err("empty".to_owned()),
+        1..=200 => Ok(text.to_owned()),
+        _ => Err("longer than 200 bytes".to_owned()),
+    }
+}
+
+fn token(text: &str) -> Result<String, String> {
+    let is_header = text.bytes().all(|byte| byte.is_ascii_graphic());
+    if text.is_empty() || !is_header {
+        return Err("must be visible ASCII characters, without a space".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+fn origin(text: &str) -> Result<String, String> {
+    if text == "*" {
+        return Ok(text.to_owned());
+    }
+    let uri: Uri = text.parse().map_err(|_| "not an origin".to_owned())?;
+    match (uri.scheme_str(), uri.authority(), uri.path_and_query().map_or("", |path| path.as_str())) {
+        // Browsers send it in lower case, and without a slash.
+        (Some(scheme), Some(host), "" | "/") => Ok(format!("{scheme}://{host}").to_lowercase()),
+        _ => Err("not an origin, which is a scheme and a host: https://example.org".to_owned()),
+    }
+}
+
+fn amqp(text: &str) -> Result<AMQPUri, String> {
+    let mut uri: AMQPUri = text.parse().map_err(|error| format!("not an AMQP URI: {error}"))?;
+    if !matches!(uri.scheme, lapin::uri::AMQPScheme::AMQP) {
+        return Err("this build has no TLS: amqp:// only".to_owned());
+    }
+    uri.query.heartbeat.get_or_insert(10); // seconds: a broker that vanished is missed after two
+    Ok(uri)
+}

@@ -1,0 +1,180 @@
+//! What all parts share, and the order in which they start and stop.
+
+use std::io::{self, Write};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use futures::future;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{error, info, warn};
+
+use crate::amqp::{Broker, Interest};
+use crate::board::Board;
+use crate::config::Config;
+use crate::hooks::Watch;
+use crate::router::{self, Orders};
+use crate::serve::serve;
+use crate::shutdown::Signals;
+use crate::source::{self, Source};
+use crate::subscription::Registry;
+
+pub struct Gateway {
+    pub config: Config,
+    pub board: Arc<Board>,
+    pub registry: Arc<Registry>,
+    pub orders: Orders,
+    pub source: Source,
+    /// A permit for each WebSocket that may be open.
+    pub places: Arc<Semaphore>,
+    pub clients: TaskTracker,
+    /// Is listened on an address of this machine only?
+    pub is_local: bool,
+    /// All was delivered that will be: clients are to be sent away.
+    pub routed: CancellationToken,
+    /// Clients that did not read what was left for them when the gateway stopped.
+    pub stuck: AtomicU64,
+}
+
+/// Keys that are also what AMQP calls a short string.
+const LONGEST_KEY: usize = 255;
+/// With what is left when all clients are gone.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Gateway {
+    /// May somebody publish to, or subscribe to, this key?
+    pub fn check_key(&self, key: &str) -> Result<(), &'static str> {
+        let is_wild = |word| word == "*" || word == "#";
+        if key.is_empty() {
+            return Err("the key is empty");
+        }
+        if key.len() > LONGEST_KEY {
+            return Err("the key is longer than 255 bytes");
+        }
+        if key.chars().any(char::is_control) {
+            return Err("the key has a control character");
+        }
+        if self.config.broker.topic && self.config.amqp.is_some() && key.split('.').any(is_wild) {
+            return Err("the key has a wildcard: keys are matched as they are");
+        }
+        Ok(())
+    }
+}
+
+/// Runs until it is told to stop. An error if it cannot, or can no longer.
+pub async fn run(config: Config) -> Result<(), String> {
+    let mut signals = Signals::new().map_err(|error| format!("cannot hear signals: {error}"))?;
+    let listener = listen(&config)
+        .map_err(|error| format!("cannot listen on {}: {error}", config.listen))?;
+    let address = listener.local_addr().map_err(|error| error.to_string())?;
+
+    let board = Arc::new(Board::new(&config));
+    let registry = Arc::new(Registry::default());
+    let interest = Arc::new(Interest::new(config.broker.binding.is_empty()));
+    let watch = Watch {
+        board: Arc::clone(&board),
+        registry: Arc::clone(&registry),
+        interest: config.amqp.is_some().then(|| Arc::clone(&interest)),
+    };
+    let (input, orders, routing) = router::start(&config, watch);
+    let stop = CancellationToken::new();
+    let (source, consuming) = match &config.amqp {
+        None => (Source::Embedded(input.clone()), None),
+        Some(uri) => {
+            let broker = Arc::new(Broker {
+                uri: uri.clone(),
+                config: config.broker.clone(),
+                interest,
+                board: Arc::clone(&board),
+                publisher: None.into(),
+            });
+            let (running, input, stop) = (Arc::clone(&broker), input.clone(), stop.clone());
+            let consuming = tokio::spawn(async move { running.run(input, stop).await });
+            (Source::Amqp(broker), Some(consuming))
+        }
+    };
+    let gateway = Arc::new(Gateway {
+        places: Arc::new(Semaphore::new(config.max_connections as usize)),
+        clients: TaskTracker::new(),
+        is_local: address.ip().is_loopback(),
+        routed: CancellationToken::new(),
+        stuck: AtomicU64::new(0),
+        config,
+        board,
+        registry,
+        orders,
+        source,
+    });
+
+    let serving = tokio::spawn(serve(listener, Arc::clone(&gateway), stop.clone()));
+    let demo = gateway.config.demo.map(|rate| source::demo(gateway.source.clone(), rate.get()));
+    let mut demo = pin!(async {
+        match demo {
+            Some(demo) => demo.await,
+            None => future::pending().await,
+        }
+    });
+    writeln!(io::stdout(), "listening on {address}").map_err(|error| error.to_string())?;
+    info!(%address, overflow = ?gateway.config.overflow, "started");
+
+    let mut routing = pin!(routing);
+    tokio::select! {
+        () = signals.next() => {}
+        () = &mut demo => {}
+        died = &mut routing => return Err(format!("routing has ended: {died:?}")),
+    }
+
+    // Nothing comes in any more; what is in goes out; then everybody is sent away.
+    info!("draining");
+    gateway.board.drain();
+    stop.cancel();
+    let patience = gateway.config.drain;
+    let leaving = async {
+        let drained = timeout(patience, future::join(input.end(), &mut routing)).await;
+        if drained.is_err() {
+            warn!("clients do not read what is left for them: they are cut off");
+            routing.abort(); // what it holds is not settled
+            let _ = timeout(PATIENCE, &mut routing).await;
+        } else if let Ok(((), Err(panicked))) = drained {
+            error!(%panicked, "routing has ended");
+        }
+        gateway.routed.cancel();
+        gateway.clients.close();
+        gateway.clients.wait().await;
+        if let Some(consuming) = consuming {
+            // What is settled was said to be, before the connection is closed.
+            let _ = timeout(PATIENCE, consuming).await;
+        }
+        let _ = timeout(PATIENCE, serving).await;
+    };
+    tokio::select! {
+        () = leaving => {}
+        () = signals.next() => return Err("stopped at once, by a second signal".to_owned()),
+    }
+    let totals = gateway.board.totals();
+    info!(
+        received = totals.received,
+        delivered = totals.delivered,
+        unmatched = totals.unmatched,
+        discarded = totals.discarded,
+        stuck = gateway.stuck.load(Relaxed),
+        "stopped"
+    );
+    Ok(())
+}
+
+fn listen(config: &Config) -> io::Result<TcpListener> {
+    let socket =
+        if config.listen.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    if config.send_buffer > 0 {
+        socket.set_send_buffer_size(config.send_buffer)?; // those that are accepted inherit it
+    }
+    socket.bind(config.listen)?;
+    socket.listen(1024)
+}

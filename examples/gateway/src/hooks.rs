@@ -1,0 +1,76 @@
+//! What the demux tells, and asks: rate limits, counters, notices to clients, bindings.
+
+use std::sync::Arc;
+
+use stream_demux::{Detached, Discarded, Hooks, Recipient};
+
+use crate::amqp::Interest;
+use crate::board::Board;
+use crate::message::{Key, Message};
+use crate::outlet::Gone;
+use crate::subscription::{Ending, Registry};
+
+pub struct Watch {
+    pub board: Arc<Board>,
+    pub registry: Arc<Registry>,
+    /// Which keys the broker is to send, if there is one.
+    pub interest: Option<Arc<Interest>>,
+}
+
+impl Hooks<Key, Message, Gone> for Watch {
+    fn admit(&mut self, to: Recipient<'_, Key>, _: &Message) -> bool {
+        self.registry.get(to.tag).is_none_or(|terms| terms.admits())
+    }
+
+    fn attached(&mut self, to: Recipient<'_, Key>) {
+        self.board.attached(to.key);
+        if let Some(terms) = self.registry.get(to.tag) {
+            match &self.interest {
+                Some(interest) => interest.add(terms),
+                None => terms.subscribed(),
+            }
+        }
+    }
+
+    fn detached(&mut self, to: Recipient<'_, Key>, why: Detached<Gone>) {
+        self.board.detached(to.key, &why);
+        if let Some(interest) = &self.interest {
+            interest.remove(to.key);
+        }
+        if let Some(terms) = self.registry.remove(to.tag) {
+            terms.ended(match why {
+                Detached::Requested => Ending::Requested,
+                Detached::Overflowed => Ending::TooSlow,
+                _ => Ending::Gone,
+            });
+        }
+    }
+
+    fn unmatched(&mut self, message: Message) {
+        self.board.unmatched();
+        if let Some(interest) = &self.interest {
+            interest.doubt(message.key());
+        }
+        message.settle();
+    }
+
+    fn discarded(&mut self, to: Recipient<'_, Key>, message: Message, why: Discarded) {
+        self.board.discarded(to.key, why);
+        if matches!(why, Discarded::NotAdmitted | Discarded::Overflowed) {
+            message.settle();
+            if let Some(terms) = self.registry.get(to.tag) {
+                terms.lose(why == Discarded::Overflowed);
+            }
+        }
+        // Otherwise it is the connection that broke: not settled, the message comes again.
+    }
+
+    fn blocked(&mut self, on: Recipient<'_, Key>) {
+        let client = self.registry.get(on.tag).map(|terms| terms.client);
+        self.board.blocked(Some((Key::clone(on.key), client)));
+    }
+
+    fn unblocked(&mut self, _: Recipient<'_, Key>) {
+        self.board.blocked(None);
+    }
+}

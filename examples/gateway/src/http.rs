@@ -1,0 +1,226 @@
+//! What is answered to whom: the routes, and a clear refusal for everything else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::PathRejection;
+use axum::extract::ws::WebSocketUpgrade;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::{ConnectInfo, Extension, Path, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, middleware};
+use futures::StreamExt;
+use hyper::body::Body as _;
+use serde_json::json;
+use std::net::SocketAddr;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
+
+use crate::access;
+use crate::client;
+use crate::gateway::Gateway;
+use crate::page;
+use crate::source::PublishError;
+
+/// With a body that is to come.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What is collected for a client before its socket takes it, in bytes: a system call for many messages.
+const WRITE_BUFFER: usize = 16 * 1024;
+
+type Shared = State<Arc<Gateway>>;
+
+/// An answer other than the one that was hoped for.
+#[derive(Debug)]
+pub struct Refusal {
+    pub status: StatusCode,
+    pub code: &'static str,
+    pub message: String,
+}
+
+impl Refusal {
+    pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into() }
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let body = Json(json!({ "error": self.code, "message": self.message }));
+        let mut response = (self.status, body).into_response();
+        let headers = response.headers_mut();
+        match self.status {
+            StatusCode::UNAUTHORIZED => {
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            StatusCode::UPGRADE_REQUIRED => {
+                headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+            }
+            StatusCode::SERVICE_UNAVAILABLE => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+pub fn router(gateway: Arc<Gateway>) -> Router {
+    Router::new()
+        .merge(page::routes())
+        .route("/ws", get(connect))
+        .route("/publish", post(no_key))
+        .route("/publish/", post(no_key))
+        .route("/publish/{*key}", post(publish))
+        .route("/stats", get(stats))
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(health))
+        .fallback(async || Refusal::new(StatusCode::NOT_FOUND, "not_found", "no such path"))
+        .method_not_allowed_fallback(async || {
+            let what = "no such method for this path, see Allow";
+            Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", what)
+        })
+        .layer(middleware::map_response(async |mut response: Response| {
+            let headers = response.headers_mut();
+            headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+            headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            response
+        }))
+        .with_state(gateway)
+}
+
+async fn connect(
+    State(gateway): Shared,
+    headers: HeaderMap,
+    ConnectInfo(address): ConnectInfo<SocketAddr>,
+    Extension(place): Extension<Arc<OwnedSemaphorePermit>>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Refusal> {
+    use WebSocketUpgradeRejection as Wrong;
+    access::check_origin(&gateway, &headers)?;
+    let upgrade = upgrade.map_err(|wrong| match wrong {
+        Wrong::InvalidConnectionHeader(_) | Wrong::InvalidUpgradeHeader(_) => Refusal::new(
+            StatusCode::UPGRADE_REQUIRED,
+            "upgrade_required",
+            "this is a WebSocket: connect with a WebSocket client",
+        ),
+        wrong => Refusal::new(StatusCode::BAD_REQUEST, "bad_request", wrong.body_text()),
+    })?;
+    refuse_if_draining(&gateway)?;
+    let permit = Arc::clone(&gateway.places).try_acquire_owned().map_err(|_| {
+        let message = format!("{} connections are open, and no more are allowed", gateway.config.max_connections);
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", message)
+    })?;
+    let token = gateway.clients.token();
+    Ok(upgrade
+        .max_message_size(client::LONGEST)
+        .max_frame_size(client::LONGEST)
+        .write_buffer_size(WRITE_BUFFER)
+        .on_upgrade(async move |socket| {
+            let _until_it_has_left = (permit, place, token);
+            client::serve(socket, gateway, address).await;
+        }))
+}
+
+async fn publish(
+    State(gateway): Shared,
+    headers: HeaderMap,
+    key: Result<Path<String>, PathRejection>,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let published = try_publish(&gateway, &headers, key, body).await;
+    let result = published.as_ref().map_or_else(|refusal| refusal.code, |_| "ok");
+    gateway.board.published.with_label_values(&[result]).inc();
+    published
+}
+
+async fn try_publish(
+    gateway: &Gateway,
+    headers: &HeaderMap,
+    key: Result<Path<String>, PathRejection>,
+    body: Body,
+) -> Result<Response, Refusal> {
+    access::check_origin(gateway, headers)?;
+    access::check_token(gateway, headers)?;
+    let Path(key) = key.map_err(|_| bad_key("the key is not UTF-8"))?;
+    gateway.check_key(&key).map_err(bad_key)?;
+    refuse_if_draining(gateway)?;
+    let most = gateway.config.max_body;
+    let read = timeout(PATIENCE, read(body, most)).await;
+    let body = read.unwrap_or_else(|_| Err(timed_out("the body did not come within 10 s")))?;
+    let bytes = body.len();
+    gateway.source.publish(&key, body).await.map_err(|error| match error {
+        PublishError::Blocked => timed_out("the gateway waits for a slow client"),
+        PublishError::Draining => draining(),
+        PublishError::Down => {
+            let what = "the broker did not confirm that it has the message, and may have it or not";
+            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "source_down", what)
+        }
+    })?;
+    Ok((StatusCode::ACCEPTED, Json(json!({ "key": key, "bytes": bytes }))).into_response())
+}
+
+/// A body of at most so many bytes.
+async fn read(body: Body, most: usize) -> Result<Bytes, Refusal> {
+    let too_large = || {
+        let message = format!("a message has at most {most} bytes");
+        Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+    };
+    if body.size_hint().lower() > most as u64 {
+        return Err(too_large()); // before any of it has come
+    }
+    let (mut chunks, mut all) = (body.into_data_stream(), Vec::new());
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(|error| {
+            Refusal::new(StatusCode::BAD_REQUEST, "bad_request", format!("the body broke off: {error}"))
+        })?;
+        if all.len() + chunk.len() > most {
+            return Err(too_large());
+        }
+        all.extend_from_slice(&chunk);
+    }
+    Ok(all.into())
+}
+
+async fn no_key() -> Refusal {
+    bad_key("the key is empty: POST /publish/KEY")
+}
+
+fn bad_key(what: &str) -> Refusal {
+    Refusal::new(StatusCode::BAD_REQUEST, "bad_key", what)
+}
+
+fn timed_out(what: &str) -> Refusal {
+    Refusal::new(StatusCode::REQUEST_TIMEOUT, "timeout", what)
+}
+
+fn draining() -> Refusal {
+    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "draining", "the gateway is about to stop")
+}
+
+fn refuse_if_draining(gateway: &Gateway) -> Result<(), Refusal> {
+    if gateway.board.is_draining() { Err(draining()) } else { Ok(()) }
+}
+
+async fn stats(State(gateway): Shared) -> Response {
+    Json(gateway.board.stats()).into_response()
+}
+
+async fn metrics(State(gateway): Shared) -> Response {
+    match gateway.board.metrics() {
+        Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
+        Err(error) => {
+            let message = error.to_string();
+            Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "no_metrics", message).into_response()
+        }
+    }
+}
+
+async fn health(State(gateway): Shared) -> Response {
+    let draining = gateway.board.is_draining();
+    let status = if draining { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+    (status, Json(gateway.board.health())).into_response()
+}

@@ -1,0 +1,105 @@
+//! The demux of the gateway, and the ways into it.
+
+use std::hash::RandomState;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use futures::{FutureExt, Stream, stream};
+use stream_demux::{Attach, DemuxStreamExt, Order};
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, unconstrained};
+
+use crate::board::Board;
+use crate::config::Config;
+use crate::hooks::Watch;
+use crate::message::{Key, Message};
+use crate::outlet::Subscription;
+
+/// Messages, or orders, that wait for the demux: who brings more waits.
+const INBOX: usize = 256;
+/// How far a busy input is read on before a client sees what it was sent, in messages.
+const FLUSH_EVERY: usize = 1_024;
+/// With an input that is not read on, because it waits for a client.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where messages are put.
+#[derive(Clone)]
+pub struct Input(mpsc::Sender<Letter>);
+
+enum Letter {
+    Message(Message),
+    End,
+}
+
+/// Why a message was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// The input waits for a client.
+    Blocked,
+    /// The gateway stops.
+    Ended,
+}
+
+impl Input {
+    pub async fn send(&self, message: Message) -> Result<(), Refused> {
+        self.0.send(Letter::Message(message)).await.map_err(|_| Refused::Ended)
+    }
+
+    /// The same, but does not wait for ever.
+    pub async fn offer(&self, message: Message) -> Result<(), Refused> {
+        tokio::time::timeout(PATIENCE, self.send(message)).await.unwrap_or(Err(Refused::Blocked))
+    }
+
+    /// What is in it now is routed; no more is taken.
+    pub async fn end(&self) {
+        let _ = self.0.send(Letter::End).await;
+    }
+}
+
+pub type Orders = mpsc::Sender<Order<Key, Subscription>>;
+
+/// Starts the demux, in a task of its own; it runs until the input is ended, and all is delivered.
+pub fn start(config: &Config, watch: Watch) -> (Input, Orders, JoinHandle<()>) {
+    let (input, letters) = mpsc::channel(INBOX);
+    let (orders, mut orders_in) = mpsc::channel::<Order<Key, Subscription>>(INBOX);
+    let board = Arc::clone(&watch.board);
+    let mut demux = read(letters, Arc::clone(&board))
+        .demux_by_ref(Message::key, stream::poll_fn(move |cx| orders_in.poll_recv(cx)))
+        .multicast()
+        .buffer(config.buffer as usize)
+        .overflow(config.overflow.into())
+        .flush_every(FLUSH_EVERY)
+        .with_hasher(RandomState::new()) // strangers choose the keys
+        .hooks(watch);
+    let routing = futures::future::poll_fn(move |cx| {
+        let done = demux.poll_unpin(cx).map(drop);
+        board.set_totals(demux.totals());
+        done
+    });
+    // The demux has a budget of its own. Tokio's, 128 operations, would end half-way through a message
+    // for more clients than that, and make the rest of them seem slow.
+    (Input(input), orders, tokio::spawn(unconstrained(routing)))
+}
+
+fn read(mut letters: mpsc::Receiver<Letter>, board: Arc<Board>) -> impl Stream<Item = Message> + Unpin {
+    stream::poll_fn(move |cx| {
+        loop {
+            match futures::ready!(letters.poll_recv(cx)) {
+                Some(Letter::Message(message)) => {
+                    board.received(message.key());
+                    return Poll::Ready(Some(message));
+                }
+                // Nobody is told "taken" after this; what was taken before is still in there.
+                Some(Letter::End) => letters.close(),
+                None => return Poll::Ready(None),
+            }
+        }
+    })
+}
+
+/// An order to attach.
+pub fn attach(subscription: Subscription) -> Attach<Key, Subscription> {
+    let (key, tag) = (Key::clone(&subscription.terms.key), subscription.terms.id);
+    Attach::new(key, subscription).tag(tag)
+}

@@ -1,0 +1,84 @@
+//! Where published messages go: to the broker if there is one, and otherwise straight in.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use futures::future;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::amqp::Broker;
+use crate::message::{Key, Message};
+use crate::router::{Input, Refused};
+
+#[derive(Clone)]
+pub enum Source {
+    Embedded(Input),
+    Amqp(Arc<Broker>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PublishError {
+    /// The input waits for a client.
+    Blocked,
+    /// The gateway stops.
+    Draining,
+    /// The broker is away, or did not say that it has the message.
+    Down,
+}
+
+impl Source {
+    pub async fn publish(&self, key: &str, body: Bytes) -> Result<(), PublishError> {
+        match self {
+            Self::Embedded(input) => {
+                let message = Message::new(key.into(), body, None);
+                input.offer(message).await.map_err(|refused| match refused {
+                    Refused::Blocked => PublishError::Blocked,
+                    Refused::Ended => PublishError::Draining,
+                })
+            }
+            Self::Amqp(broker) => broker.publish(key, &body).await.map_err(|_| PublishError::Down),
+        }
+    }
+}
+
+/// The keys of the demo, and how often each comes in a hundred messages.
+const MENU: [(&str, u64); 8] = [
+    ("demo.tea", 30),
+    ("demo.coffee", 25),
+    ("demo.cocoa", 15),
+    ("demo.mate", 10),
+    ("demo.cider", 8),
+    ("demo.juice", 6),
+    ("demo.milk", 4),
+    ("demo.water", 2),
+];
+
+/// Publishes made-up messages at this rate, as long as it is polled.
+pub async fn demo(source: Source, rate: u32) {
+    let keys: Vec<Key> = MENU.iter().map(|(key, _)| Key::from(*key)).collect();
+    let mut tick = interval(Duration::from_millis(20));
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut count, mut due, mut last) = (0_u64, 0.0, Instant::now());
+    loop {
+        let now = tick.tick().await;
+        // What could not be published in time, as the input waits or the broker is away, is not made up for.
+        due += f64::from(rate) * now.duration_since(last).as_secs_f64().min(0.1);
+        last = now;
+        let mut published = Vec::new();
+        while due >= 1.0 {
+            due -= 1.0;
+            count += 1;
+            // A walk through all of a hundred, in no order that one would see.
+            let (mut rest, mut choice) = (count.wrapping_mul(37) % 100, 0);
+            while rest >= MENU[choice].1 {
+                rest -= MENU[choice].1;
+                choice += 1;
+            }
+            let body = format!("cup {count} of {}", &keys[choice]["demo.".len()..]);
+            published.push(source.publish(&keys[choice], body.into()));
+        }
+        // Polled in this order, so that each key is published in order.
+        future::join_all(published).await;
+    }
+}

@@ -1,0 +1,77 @@
+//! What one who subscribes to numbered lines may see: the numbers go up by one, but for as many as
+//! the server said were lost, just before the next.
+
+/// Checks the lines of one client with one subscription.
+#[derive(Default)]
+pub struct Checker {
+    last: Option<u64>,
+    /// Lost, and not yet seen to be missing.
+    announced: u64,
+    pub seen: u64,
+    pub lost: u64,
+}
+
+/// A line that was as it had to be.
+pub enum Seen<'a> {
+    Loss,
+    /// A number, and what follows it.
+    Number(u64, &'a str),
+}
+
+impl Checker {
+    pub fn look<'a>(&mut self, key: &str, line: &'a str) -> Result<Seen<'a>, String> {
+        if let Some(lost) = line.strip_prefix("lost ").and_then(|lost| lost.parse::<u64>().ok()) {
+            self.announced += lost;
+            self.lost += lost;
+            return Ok(Seen::Loss);
+        }
+        let text = line.strip_prefix(key).and_then(|rest| rest.strip_prefix(' '));
+        let Some(text) = text else {
+            return Err(format!("subscribed {key}, received {line:.60}"));
+        };
+        let (number, rest) = text.split_once(' ').unwrap_or((text, ""));
+        let number: u64 = number.parse().map_err(|_| format!("{key}: no number in {line:.60}"))?;
+        if let Some(last) = self.last {
+            let due = last + 1 + self.announced;
+            if number != due {
+                let announced = self.announced;
+                return Err(format!(
+                    "{key}: {number} after {last} with {announced} said to be lost, {due} was due"
+                ));
+            }
+        }
+        (self.last, self.announced) = (Some(number), 0);
+        self.seen += 1;
+        Ok(Seen::Number(number, rest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Checker;
+
+    fn check(lines: &[&str]) -> Result<(), String> {
+        let mut checker = Checker::default();
+        lines.iter().try_for_each(|line| checker.look("tea", line).map(drop))
+    }
+
+    #[test]
+    fn it_accepts_gaps_that_were_announced_and_nothing_else() {
+        assert_eq!(check(&["tea 7", "tea 8", "lost 2", "tea 11 x", "lost 1", "tea 13"]), Ok(()));
+        assert_eq!(check(&["lost 3", "tea 7"]), Ok(()), "nothing is known before the first");
+        for wrong in [
+            &["tea 7", "tea 9"][..],
+            &["tea 7", "tea 7"],
+            &["tea 7", "tea 6"],
+            &["tea 7", "lost 2", "tea 9"],
+            &["tea 7", "lost 2", "tea 11"],
+            &["tea 7", "lost 1", "tea 9", "tea 11"],
+            &["teas 7"],
+            &["coffee 7"],
+            &["tea x"],
+            &["err unknown verb"],
+        ] {
+            assert!(check(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

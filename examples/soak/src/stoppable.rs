@@ -1,0 +1,51 @@
+//! A client in a process of its own, which another stops, lets go on, and kills.
+//!
+//! It subscribes and checks what it reads until its standard input ends; then it leaves in good order
+//! and tells how many lines it saw and lost.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::process::ExitCode;
+use std::thread;
+
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+
+use crate::check::Checker;
+use crate::net::PATIENCE;
+
+pub fn run(address: &str, key: &str) -> ExitCode {
+    // It may be stopped when its parent dies, and would stay for ever.
+    if let Err(wrong) = prctl::set_pdeathsig(Signal::SIGKILL) {
+        eprintln!("soak client: cannot follow its parent: {wrong}");
+    }
+    match subscribe(address, key) {
+        Ok(checker) => {
+            println!("{} {}", checker.seen, checker.lost);
+            ExitCode::SUCCESS
+        }
+        Err(wrong) => {
+            println!("{wrong}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn subscribe(address: &str, key: &str) -> io::Result<Checker> {
+    let stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut to = stream.try_clone()?;
+    to.write_all(format!("sub {key}\n").as_bytes())?;
+    thread::spawn(move || {
+        let _ = io::stdin().read_to_end(&mut Vec::new());
+        if to.write_all(b"quit\n").is_err() {
+            // Then the reading must not wait for an answer.
+            let _ = to.shutdown(Shutdown::Both);
+        }
+    });
+    let mut checker = Checker::default();
+    for line in BufReader::new(stream).lines() {
+        checker.look(key, &line?).map_err(io::Error::other)?;
+    }
+    Ok(checker)
+}

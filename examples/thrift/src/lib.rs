@@ -1,0 +1,29 @@
+//! One connection, many calls in flight: an asynchronous Apache Thrift client, and the server beside it.
+//!
+//! ```text
+//! client   socket ─▶ frames ─▶ demux by sequence id ─▶ one sink a call, limit(1), leased
+//!                                    ▲
+//!          a call: its order ────────┘, then its frame ─▶ socket
+//!
+//! server   sockets ─▶ frames ─▶ calls, all at once ─▶ answers ─▶ demux by connection ─▶ sockets
+//! ```
+//!
+//! [`Client`] and [`Pool`] make calls, [`serve`] answers them; [`demo`] has what is made of
+//! `idl/demo.thrift`, and is the one module to replace for a service of your own.
+
+pub mod demo;
+mod client;
+mod error;
+mod frame;
+mod guard;
+mod message;
+mod pool;
+mod server;
+mod transport;
+
+pub use crate::client::{Client, Counts, Options};
+pub use crate::error::Error;
+pub use crate::message::{Limits, Message, Protocol, Wire};
+pub use crate::pool::{Answers, Pool};
+pub use crate::server::{Report, Request, Service, Settings, serve};
+pub use crate::transport::{Incoming, Outgoing, Transport, Way};

@@ -1,0 +1,298 @@
+//! Calls and their answers: every method, any thread, any order, cancelled or late.
+
+mod common;
+
+use std::io::ErrorKind;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::{Gate, LONG, Server, nothing_left, options, raw};
+use futures::{FutureExt, StreamExt, future, stream};
+use thrift::ApplicationErrorKind;
+use thrift_demux::demo::{Forbidden, Serve, one_of_each};
+use thrift_demux::{Client, Error, Limits, Message, Options, Protocol, Settings, Transport, Way};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+const PROTOCOLS: [Protocol; 2] = [Protocol::Binary, Protocol::Compact];
+
+#[tokio::test]
+async fn every_method_in_both_protocols() {
+    let server = Server::example().await;
+    for protocol in PROTOCOLS {
+        let client = server.client(protocol).await;
+        client.ping().await.unwrap();
+        assert_eq!(client.add(2, 3).await.unwrap(), 5);
+        assert_eq!(client.echo("three \u{d7} four").await.unwrap(), "three \u{d7} four");
+        assert_eq!(client.later("soon", 1).await.unwrap(), "soon");
+        assert_eq!(client.each(one_of_each()).await.unwrap(), one_of_each());
+        assert_eq!(client.sum((1..=1000).collect()).await.unwrap(), 500_500);
+        let counts = client.count(vec!["a".into(), "b".into(), "a".into()]).await.unwrap();
+        assert_eq!(counts.into_iter().collect::<Vec<_>>(), [("a".into(), 2), ("b".into(), 1)]);
+        nothing_left(&client).await;
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn exceptions_declared_and_not() {
+    let server = Server::example().await;
+    for protocol in PROTOCOLS {
+        let client = server.client(protocol).await;
+        let error = client.count(vec![String::new()]).await.unwrap_err();
+        assert_eq!(error.declared::<Forbidden>(), Some(&Forbidden { word: String::new() }));
+        let error = client.add(i64::MAX, 1).await.unwrap_err();
+        let Error::Refused(ApplicationErrorKind::InternalError, what) = error else {
+            panic!("{error}")
+        };
+        assert_eq!(what, "the sum is beyond 64 bits");
+        assert_eq!(client.add(i64::MAX, 0).await.unwrap(), i64::MAX, "the connection goes on");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_one_way_call_is_made_and_not_answered() {
+    let server = Server::example().await;
+    let client = server.client(Protocol::Binary).await;
+    for n in 0..100 {
+        client.note(n.to_string()).await.unwrap();
+    }
+    let all = async { while client.notes().await.unwrap() < 100 {} };
+    timeout(LONG, all).await.expect("a note is lost");
+    assert_eq!(client.counts().late, 0);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_service_that_panics_fails_one_call() {
+    let (gate, _held) = Gate::new();
+    let server = Server::start(Serve(gate), Settings::default()).await;
+    let client = server.client(Protocol::Compact).await;
+    let error = client.add(i64::MIN, 0).await.unwrap_err();
+    assert_eq!(error.to_string(), "refused by the server: it panicked (InternalError)");
+    assert_eq!(client.add(1, 1).await.unwrap(), 2);
+    server.stop().await;
+}
+
+#[test]
+fn calls_from_any_thread() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let server = runtime.block_on(Server::example());
+    let client = runtime.block_on(server.client(Protocol::Binary));
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (client, handle) = (client.clone(), runtime.handle().clone());
+            scope.spawn(move || {
+                for n in 0..200 {
+                    let sum = handle.block_on(client.add(thread * 1000, n)).unwrap();
+                    assert_eq!(sum, thread * 1000 + n);
+                }
+            });
+        }
+    });
+    assert_eq!(client.counts().calls, 1600);
+    runtime.block_on(server.stop());
+}
+
+/// The service holds every call until all have come, and then answers them in an order of the test's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shuffled_answers_find_their_callers() {
+    const CALLS: usize = 1000;
+    for protocol in PROTOCOLS {
+        let (gate, mut held) = Gate::new();
+        let server = Server::start(Serve(gate), Settings::default()).await;
+        let (arrived, options) = (Arc::<Mutex<Vec<i32>>>::default(), options(protocol));
+        let (from, to) = TcpStream::connect(server.address).await.unwrap().into_split();
+        let transport = Transport::framed(from, to, &options.limits).tee({
+            let arrived = Arc::clone(&arrived);
+            move |way, frame| {
+                if way == Way::In {
+                    let id = Message::open(frame, &Limits::default()).unwrap().id;
+                    arrived.lock().unwrap().push(id);
+                }
+            }
+        });
+        let client = Client::over(transport, options);
+        let calls = future::join_all((0..CALLS).map(async |n| {
+            let text = format!("call {n}");
+            assert_eq!(client.later(text.clone(), 0).await.unwrap(), text);
+        }));
+        let releases = async {
+            let mut waiting = Vec::new();
+            while waiting.len() < CALLS {
+                waiting.push(held.recv().await.unwrap());
+            }
+            fastrand::Rng::with_seed(7).shuffle(&mut waiting);
+            for call in waiting {
+                call.release.send(()).unwrap();
+            }
+        };
+        timeout(LONG, future::join(calls, releases)).await.expect("a call is lost");
+        let mut arrived = std::mem::take(&mut *arrived.lock().unwrap());
+        let overtaken = arrived.windows(2).filter(|pair| pair[0] > pair[1]).count();
+        assert!(overtaken > CALLS / 4, "only {overtaken} answers came before an earlier call's");
+        arrived.sort_unstable();
+        assert!(arrived.into_iter().eq(1..=1000), "each id is answered once");
+        nothing_left(&client).await;
+        assert_eq!(client.counts().late, 0);
+        server.stop().await;
+    }
+}
+
+/// A tenth is cancelled: some before their request is sent, most after, all before their answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_calls_a_tenth_cancelled_leave_nothing() {
+    const CALLS: i64 = 10_000;
+    let (gate, mut held) = Gate::new();
+    let server = Server::start(Serve(gate), Settings::default()).await;
+    let client = server.client(Protocol::Binary).await;
+    let done = stream::iter(0..CALLS)
+        .map(async |n| {
+            if n % 10 == 9 {
+                // The gate holds its answer. The first poll attaches it and sends its request.
+                let mut call = Box::pin(client.later(n.to_string(), 0));
+                for _ in 0..n % 3 {
+                    assert!(futures::poll!(&mut call).is_pending());
+                    tokio::task::yield_now().await;
+                }
+                return 0;
+            }
+            assert_eq!(client.add(n, 1).await.unwrap(), n + 1);
+            1
+        })
+        .buffer_unordered(500)
+        .fold(0, async |sum, done| sum + done);
+    assert_eq!(timeout(LONG, done).await.expect("a call is lost"), 9_000);
+    nothing_left(&client).await;
+    assert!(client.counts().calls > 9_500, "most were attached: {:?}", client.counts());
+
+    // What was cancelled is answered now. Calls are read in order, so all have come when this is answered.
+    client.ping().await.unwrap();
+    let mut answers = 0;
+    while let Ok(call) = held.try_recv() {
+        call.release.send(()).unwrap();
+        answers += 1;
+    }
+    assert!(answers > 500, "{answers} of the cancelled calls came to the server");
+    let late = async {
+        while client.counts().late < answers {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LONG, late).await.unwrap_or_else(|_| panic!("{answers} late: {:?}", client.counts()));
+    nothing_left(&client).await;
+    assert_eq!(client.add(1, 1).await.unwrap(), 2);
+    assert_eq!(client.counts().late, answers);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_late_answer_reaches_nobody() {
+    let (gate, mut held) = Gate::new();
+    let server = Server::start(Serve(gate), Settings::default()).await;
+    let options = Options { deadline: Duration::from_millis(50), ..Options::default() };
+    let client = Client::connect(server.address, options).await.unwrap();
+    let error = client.later("too late", 0).await.unwrap_err();
+    assert!(matches!(error, Error::Deadline(_)), "{error}");
+    nothing_left(&client).await;
+
+    held.recv().await.unwrap().release.send(()).unwrap();
+    let late = async {
+        while client.counts().late == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LONG, late).await.expect("the late answer is not seen");
+    assert_eq!(client.add(1, 2).await.unwrap(), 3, "the next call has its own answer");
+    assert_eq!(client.counts().late, 1);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_call_that_is_dropped_before_its_first_poll_was_never_made() {
+    let server = Server::example().await;
+    let client = server.client(Protocol::Binary).await;
+    drop(client.ping());
+    client.ping().await.unwrap();
+    assert_eq!(client.counts().calls, 1);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn calls_of_a_connection_that_ends_hear_why() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let client = Client::connect(address, Options::default()).await.unwrap();
+    let (socket, _) = listener.accept().await.unwrap();
+    let calls = future::join_all((0..100).map(|n| client.add(n, n)));
+    let end = async {
+        socket.readable().await.unwrap();
+        drop(socket);
+    };
+    let (answers, ()) = timeout(LONG, future::join(calls, end)).await.expect("a call hangs");
+    for answer in answers {
+        let error = answer.unwrap_err();
+        assert!(matches!(&error, Error::Closed(_)), "{error}");
+    }
+    let error = client.ping().await.unwrap_err();
+    assert!(matches!(&error, Error::Closed(_)), "{error}");
+    nothing_left(&client).await;
+}
+
+#[tokio::test]
+async fn the_connection_ends_with_its_last_handle() {
+    let server = Server::example().await;
+    let client = server.client(Protocol::Binary).await;
+    let other = client.clone();
+    client.ping().await.unwrap();
+    drop(client);
+    other.ping().await.unwrap();
+    drop(other);
+    // Its connection is gone, so there is nothing that the server has to be patient with.
+    assert_eq!(server.stop().await.faulty, 0);
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_holds_up_nobody_else() {
+    let (gate, _held) = Gate::new();
+    let server = Server::start(Serve(gate), Settings { in_flight: 16, ..Settings::default() }).await;
+    let slow = TcpStream::connect(server.address).await.unwrap();
+    let quick = server.client(Protocol::Binary).await;
+    let text = "x".repeat(1 << 16);
+    let request = raw::call(Protocol::Binary, "echo", 1, |to| raw::string(to, 1, &text));
+    // Requests are written until the server reads no more: it waits until its answers are read.
+    let stuck = async {
+        let (mut written, mut quiet) = (0, 0);
+        while quiet < 100 {
+            match slow.try_write(&request[written % request.len()..]) {
+                Ok(bytes) => (written, quiet) = (written + bytes, 0),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => quiet += 1,
+                Err(error) => panic!("{error}"),
+            }
+            assert_eq!(quick.add(1, 1).await.unwrap(), 2);
+        }
+        assert!(written > 16 * request.len(), "{written} bytes: it did not even read 16");
+    };
+    timeout(LONG, stuck).await.expect("held up, or it reads without end");
+    drop(slow);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_server_lets_running_calls_finish() {
+    let (gate, mut held) = Gate::new();
+    let server = Server::start(Serve(gate), Settings::default()).await;
+    let client = server.client(Protocol::Binary).await;
+    let mut call = Box::pin(client.later("at last", 0));
+    assert!((&mut call).now_or_never().is_none());
+    let running = held.recv().await.unwrap();
+    let stop = async {
+        let stopping = server.stop();
+        let release = async { running.release.send(()).unwrap() };
+        future::join(stopping, release).await.0
+    };
+    let (report, answer) = timeout(LONG, future::join(stop, call)).await.unwrap();
+    assert_eq!(answer.unwrap(), "at last");
+    assert_eq!((report.calls, report.answers.delivered), (1, 1));
+}

@@ -1,0 +1,173 @@
+//! A server in this process, and a service whose answers come when the test says so.
+
+#![allow(dead_code, missing_docs, unreachable_pub, reason = "each test uses a part")]
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use thrift_demux::demo::{Demo, Example, OneOfEach, Serve};
+use thrift_demux::{Client, Error, Options, Protocol, Report, Service, Settings, serve};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+/// A watchdog: can only fail.
+pub const LONG: Duration = Duration::from_secs(60);
+
+pub struct Server {
+    pub address: SocketAddr,
+    stop: CancellationToken,
+    done: JoinHandle<Report>,
+}
+
+impl Server {
+    pub async fn start(service: impl Service, settings: Settings) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
+        let done = tokio::spawn(serve(listener, service, settings, stop.clone()));
+        Self { address, stop, done }
+    }
+
+    pub async fn example() -> Self {
+        Self::start(Serve(Arc::new(Example::default())), Settings::default()).await
+    }
+
+    pub async fn client(&self, protocol: Protocol) -> Client {
+        Client::connect(self.address, options(protocol)).await.unwrap()
+    }
+
+    pub async fn stop(self) -> Report {
+        self.stop.cancel();
+        timeout(LONG, self.done).await.expect("the server does not stop").unwrap()
+    }
+}
+
+pub fn options(protocol: Protocol) -> Options {
+    Options { protocol, ..Options::default() }
+}
+
+/// Frames as a stranger could write them.
+pub mod raw {
+    use thrift::protocol::{
+        TBinaryOutputProtocol, TCompactOutputProtocol, TFieldIdentifier, TMessageIdentifier,
+        TMessageType, TOutputProtocol, TType,
+    };
+    use thrift_demux::Protocol;
+
+    pub type To<'a> = &'a mut dyn TOutputProtocol;
+
+    /// A message, without the length of its frame.
+    pub fn message(
+        protocol: Protocol,
+        name: &str,
+        kind: TMessageType,
+        id: i32,
+        body: impl FnOnce(To<'_>),
+    ) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let head = TMessageIdentifier::new(name, kind, id);
+        let write = |to: To<'_>| {
+            to.write_message_begin(&head).unwrap();
+            body(to);
+        };
+        match protocol {
+            Protocol::Binary => write(&mut TBinaryOutputProtocol::new(&mut bytes, true)),
+            Protocol::Compact => write(&mut TCompactOutputProtocol::new(&mut bytes)),
+        }
+        bytes
+    }
+
+    /// The frame of these bytes.
+    pub fn frame(bytes: &[u8]) -> Vec<u8> {
+        [&u32::try_from(bytes.len()).unwrap().to_be_bytes(), bytes].concat()
+    }
+
+    /// The frame of a call, whose arguments are whatever `fields` writes.
+    pub fn call(protocol: Protocol, name: &str, id: i32, fields: impl FnOnce(To<'_>)) -> Vec<u8> {
+        frame(&message(protocol, name, TMessageType::Call, id, |to| {
+            fields(to);
+            to.write_field_stop().unwrap();
+        }))
+    }
+
+    pub fn field(to: To<'_>, field_type: TType, id: i16) {
+        to.write_field_begin(&TFieldIdentifier::new("", field_type, id)).unwrap();
+    }
+
+    pub fn string(to: To<'_>, id: i16, text: &str) {
+        field(to, TType::String, id);
+        to.write_string(text).unwrap();
+    }
+}
+
+/// Waits until nothing is attached.
+pub async fn nothing_left(client: &Client) {
+    let empty = async {
+        while client.counts().waiting > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LONG, empty).await.unwrap_or_else(|_| panic!("left: {:?}", client.counts()));
+}
+
+/// A call of `later` that waits for its release.
+#[derive(Debug)]
+pub struct Held {
+    pub text: String,
+    pub release: oneshot::Sender<()>,
+}
+
+/// `later` answers when the test says so; all else is the example's.
+pub struct Gate {
+    arrivals: mpsc::UnboundedSender<Held>,
+    /// Texts, in the order in which their answers were made.
+    pub answered: Mutex<Vec<String>>,
+    example: Example,
+}
+
+impl Gate {
+    pub fn new() -> (Arc<Self>, mpsc::UnboundedReceiver<Held>) {
+        let (arrivals, held) = mpsc::unbounded_channel();
+        let gate = Self { arrivals, answered: Mutex::default(), example: Example::default() };
+        (Arc::new(gate), held)
+    }
+}
+
+impl Demo for Gate {
+    async fn ping(&self) -> Result<(), Error> {
+        self.example.ping().await
+    }
+    async fn add(&self, left: i64, right: i64) -> Result<i64, Error> {
+        assert_ne!(left, i64::MIN, "a service that panics");
+        self.example.add(left, right).await
+    }
+    async fn echo(&self, text: String) -> Result<String, Error> {
+        self.example.echo(text).await
+    }
+    async fn later(&self, text: String, _millis: i32) -> Result<String, Error> {
+        let (release, released) = oneshot::channel();
+        let _ = self.arrivals.send(Held { text: text.clone(), release });
+        let _ = released.await;
+        self.answered.lock().unwrap().push(text.clone());
+        Ok(text)
+    }
+    async fn each(&self, value: OneOfEach) -> Result<OneOfEach, Error> {
+        self.example.each(value).await
+    }
+    async fn sum(&self, values: Vec<i64>) -> Result<i64, Error> {
+        self.example.sum(values).await
+    }
+    async fn count(&self, words: Vec<String>) -> Result<BTreeMap<String, i32>, Error> {
+        self.example.count(words).await
+    }
+    async fn note(&self, text: String) {
+        self.example.note(text).await;
+    }
+    async fn notes(&self) -> Result<i64, Error> {
+        self.example.notes().await
+    }
+}

@@ -1,0 +1,195 @@
+//! Stages before and after a demux: a tee and zlib, alone and together, on either side.
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+
+use async_compression::tokio::write::ZlibEncoder;
+use common::{Gate, LONG, Server, nothing_left, options};
+use futures::future;
+use thrift::protocol::TMessageType;
+use thrift_demux::demo::{Example, Serve, one_of_each};
+use thrift_demux::{Client, Limits, Message, Protocol, Settings, Transport, Way};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_util::bytes::Bytes;
+
+type Log = Arc<Mutex<Vec<(Way, Bytes)>>>;
+
+fn tap(log: &Log) -> impl Fn(Way, &Bytes) + Send + Sync + 'static {
+    let log = Arc::clone(log);
+    move |way, frame| log.lock().unwrap().push((way, frame.clone()))
+}
+
+fn example() -> Serve<Example> {
+    Serve(Arc::new(Example::default()))
+}
+
+fn heads(log: &Log, way: Way) -> Vec<(i32, TMessageType, String)> {
+    let open = |frame: &Bytes| Message::open(frame, &Limits::default()).unwrap();
+    let log = log.lock().unwrap();
+    let frames = log.iter().filter(|(went, _)| *went == way).map(|(_, frame)| open(frame));
+    frames.map(|message| (message.id, message.kind, message.name)).collect()
+}
+
+async fn connect(server: &Server, zlib: bool, log: Option<&Log>) -> Client {
+    let options = options(Protocol::Compact);
+    let socket = TcpStream::connect(server.address).await.unwrap();
+    socket.set_nodelay(true).unwrap();
+    let (from, to) = socket.into_split();
+    let limits = &options.limits;
+    let stage = if zlib { Transport::zlib } else { Transport::framed };
+    let transport = stage(from, to, limits);
+    Client::over(if let Some(log) = log { transport.tee(tap(log)) } else { transport }, options)
+}
+
+fn settings(zlib: bool, log: Option<Log>) -> Settings {
+    let stage = if zlib { Transport::zlib } else { Transport::framed };
+    Settings {
+        wrap: Arc::new(move |from, to, limits| {
+            let transport = stage(from, to, limits);
+            if let Some(log) = &log { transport.tee(tap(log)) } else { transport }
+        }),
+        ..Settings::default()
+    }
+}
+
+/// Every stage on the client's side, before its demux, and on the server's, after its demux.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_stages_on_both_sides() {
+    for (zlib, tee) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (near, far) = (Log::default(), Log::default());
+        let server = Server::start(example(), settings(zlib, tee.then(|| far.clone()))).await;
+        let client = connect(&server, zlib, tee.then_some(&near)).await;
+        let calls = future::join_all((0..500).map(async |n| {
+            let mut value = one_of_each();
+            value.integer64 = n;
+            assert_eq!(client.each(value.clone()).await.unwrap(), value);
+        }));
+        timeout(LONG, calls).await.expect("a call is lost");
+        nothing_left(&client).await;
+        drop(client);
+        let report = server.stop().await;
+        assert_eq!((report.calls, report.faulty, report.answers.delivered), (500, 0, 500));
+        if tee {
+            let (sent, came) = (heads(&near, Way::Out), heads(&far, Way::In));
+            assert_eq!(sent.len(), 500);
+            assert_eq!(sent, came, "what one tap saw go, the other saw come");
+            assert_eq!(heads(&far, Way::Out), heads(&near, Way::In));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_tee_logs_requests_and_answers_and_changes_neither() {
+    let log = Log::default();
+    let server = Server::start(example(), settings(false, Some(log.clone()))).await;
+    let client = connect(&server, false, None).await;
+    assert_eq!(client.add(2, 2).await.unwrap(), 4);
+    client.note("not answered").await.unwrap();
+    assert_eq!(client.notes().await.unwrap(), 1);
+    drop(client);
+    server.stop().await;
+    let came = heads(&log, Way::In);
+    let names = came.iter().map(|(id, kind, name)| (*id, *kind, name.as_str())).collect::<Vec<_>>();
+    let (call, reply) = (TMessageType::Call, TMessageType::Reply);
+    assert_eq!(names, [(1, call, "add"), (2, TMessageType::OneWay, "note"), (3, call, "notes")]);
+    assert_eq!(heads(&log, Way::Out), [(1, reply, "add".into()), (3, reply, "notes".into())]);
+}
+
+#[tokio::test]
+async fn a_compressed_connection_is_smaller_on_the_wire() {
+    let server = Server::start(example(), settings(true, None)).await;
+    let mut between = TcpStream::connect(server.address).await.unwrap();
+    let (near, mut far) = tokio::io::duplex(1 << 20);
+    let proxy = tokio::spawn(async move {
+        tokio::io::copy_bidirectional(&mut far, &mut between).await.unwrap()
+    });
+    let options = options(Protocol::Binary);
+    let (from, to) = tokio::io::split(near);
+    let client = Client::over(Transport::zlib(from, to, &options.limits), options);
+    let text = "the same again, ".repeat(10_000);
+    assert_eq!(client.echo(text.clone()).await.unwrap(), text);
+    drop(client);
+    let (sent, received) = timeout(LONG, proxy).await.expect("it is not closed").unwrap();
+    assert!(sent < 2_000, "{sent} bytes for {}", text.len());
+    assert!(received < 2_000, "{received} bytes for {}", text.len());
+    assert_eq!(server.stop().await.faulty, 0);
+}
+
+#[tokio::test]
+async fn shuffled_answers_of_a_compressed_connection_find_their_callers() {
+    let (gate, mut held) = Gate::new();
+    let server = Server::start(Serve(gate), settings(true, None)).await;
+    let log = Log::default();
+    let client = connect(&server, true, Some(&log)).await;
+    let calls = future::join_all((0..200).map(async |n| {
+        let text = n.to_string();
+        assert_eq!(client.later(text.clone(), 0).await.unwrap(), text);
+    }));
+    let releases = async {
+        let mut waiting = Vec::new();
+        while waiting.len() < 200 {
+            waiting.push(held.recv().await.unwrap());
+        }
+        // The last first, and each only when the one before it has been answered.
+        while let Some(call) = waiting.pop() {
+            call.release.send(()).unwrap();
+            while heads(&log, Way::In).len() < 200 - waiting.len() {
+                tokio::task::yield_now().await;
+            }
+        }
+    };
+    timeout(LONG, future::join(calls, releases)).await.expect("a call is lost");
+    let came = heads(&log, Way::In).into_iter().map(|(id, ..)| id).collect::<Vec<_>>();
+    assert!(came.is_sorted_by(|a, b| a > b), "the last was to be answered first: {came:?}");
+    drop(client);
+    server.stop().await;
+}
+
+/// Sends these bytes, compressed, and returns why the server closed the connection.
+async fn reason_for(chunks: impl Iterator<Item = Vec<u8>>, limits: Limits) -> String {
+    let reasons = Arc::<Mutex<Vec<String>>>::default();
+    let told = Arc::clone(&reasons);
+    let on_closed = Arc::new(move |_, reason: &str| told.lock().unwrap().push(reason.to_owned()));
+    let settings = Settings { limits, on_closed, ..settings(true, None) };
+    let server = Server::start(example(), settings).await;
+    let (mut from, to) = TcpStream::connect(server.address).await.unwrap().into_split();
+    let mut to = ZlibEncoder::new(to);
+    for chunk in chunks {
+        if to.write_all(&chunk).await.is_err() {
+            break; // it has closed already
+        }
+    }
+    let _ = to.flush().await;
+    let end = timeout(LONG, from.read(&mut [0])).await.expect("it is not closed");
+    assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
+    let reason = reasons.lock().unwrap().pop().expect("no reason is told");
+    reason
+}
+
+/// 64 MiB of zeros in 64 KiB: the length of a frame counts what it inflates to.
+#[tokio::test]
+async fn little_that_inflates_to_much() {
+    let length = 64_u32 << 20;
+    let bomb = std::iter::once(length.to_be_bytes().to_vec())
+        .chain(std::iter::repeat_n(vec![0; 1 << 20], 64));
+    let reason = reason_for(bomb, Limits::default()).await;
+    assert_eq!(reason, "a frame of 67108864 bytes, more than 16384000");
+}
+
+#[tokio::test]
+async fn what_is_not_compressed_closes_the_connection_with_a_reason() {
+    let reasons = Arc::<Mutex<Vec<String>>>::default();
+    let told = Arc::clone(&reasons);
+    let on_closed = Arc::new(move |_, reason: &str| told.lock().unwrap().push(reason.to_owned()));
+    let server =
+        Server::start(example(), Settings { on_closed, ..settings(true, None) }).await;
+    let client = connect(&server, false, None).await;
+    let error = timeout(LONG, client.ping()).await.expect("the call hangs").unwrap_err();
+    assert!(error.to_string().starts_with("no connection: "), "{error}");
+    assert_eq!(reasons.lock().unwrap().len(), 1);
+    assert!(!reasons.lock().unwrap()[0].is_empty());
+    server.stop().await;
+}

@@ -1,0 +1,322 @@
+//! A demux on a microcontroller. Interrupts measure and send orders, tasks wait, nothing polls in vain.
+//!
+//! | channel | measured by | goes to |
+//! | --- | --- | --- |
+//! | temperature | the tick, eight at once now and then | a UART that is too slow for eight: the input waits |
+//! | current | the sampler | a control loop, replaced by another while it runs |
+//! | vibration | the sampler | a radio that is stuck for ever after three; its queue drops the oldest |
+//! | pressure | the sampler | a display whose lease an interrupt drops |
+//! | humidity | the sampler | nobody |
+//!
+//! An interrupt orders the finish, of an input that never ends; the stuck radio is evicted after it. Then
+//! every sample is looked for, and every byte of the heap. Exit status 0 if all was found.
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+mod board;
+mod executor;
+mod heap;
+mod inbox;
+mod ports;
+
+use alloc::boxed::Box;
+use core::cell::RefCell;
+use core::future::poll_fn;
+use core::pin::pin;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use core::task::Poll;
+
+use atomic_waker::AtomicWaker;
+use cortex_m_rt::{entry, exception};
+use cortex_m_semihosting::{debug, hprintln};
+use critical_section::Mutex;
+use futures_sink::Sink;
+use panic_semihosting as _;
+use stream_demux::{
+    Attach, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Overflow, Recipient, Totals,
+};
+
+use board::Irq;
+use executor::Task;
+use inbox::Inbox;
+use ports::{CHANNELS, Channel, Loop, OutOfOrder, Radio, Record, Sample, Uart};
+
+type Port = Box<dyn Sink<Sample, Error = OutOfOrder> + Send + Unpin>;
+
+static SAMPLES: Inbox<Sample, 64> = Inbox::new();
+static ORDERS: Inbox<Order<Channel, Port>, 8> = Inbox::new();
+
+/// Samples that got into the inbox, and those that found it full, by channel.
+static ACCEPTED: [AtomicU32; CHANNELS] = [const { AtomicU32::new(0) }; CHANNELS];
+static REFUSED: [AtomicU32; CHANNELS] = [const { AtomicU32::new(0) }; CHANNELS];
+
+static TICKS: AtomicU32 = AtomicU32::new(0);
+static TICK: AtomicWaker = AtomicWaker::new();
+
+static LEASE: Mutex<RefCell<Option<Lease>>> = Mutex::new(RefCell::new(None));
+static OVER: AtomicBool = AtomicBool::new(false);
+
+static UART: Record = Record::new();
+static FIRST_LOOP: Record = Record::new();
+static SECOND_LOOP: Record = Record::new();
+static RADIO: Record = Record::new();
+static DISPLAY: Record = Record::new();
+
+/// What the radio takes before it is stuck, and what may wait for it then.
+const CREDIT: u32 = 3;
+const BUFFER: usize = 4;
+
+/// When what happens, in milliseconds.
+const REPLACED_AT: u32 = 250;
+const STEADY: core::ops::Range<u32> = 300..480;
+const UNPLUGGED_AT: u32 = 500;
+const FINISHED_AT: u32 = 1000;
+const TOO_LATE: u32 = 4000;
+
+/// Called by interrupts only.
+fn measure(channel: Channel) {
+    let (accepted, refused) = (&ACCEPTED[channel as usize], &REFUSED[channel as usize]);
+    let number = accepted.load(Relaxed);
+    let value = i16::try_from(number % 2000).unwrap_or(0) - 1000;
+    match SAMPLES.push(Sample { channel, number, value }) {
+        Ok(()) => accepted.store(number + 1, Relaxed),
+        Err(_) => refused.store(refused.load(Relaxed) + 1, Relaxed),
+    }
+}
+
+#[exception]
+fn SysTick() {
+    let now = TICKS.load(Relaxed) + 1;
+    TICKS.store(now, Relaxed);
+    if now.is_multiple_of(2) {
+        measure(Channel::Temperature);
+    }
+    if now.is_multiple_of(64) {
+        (0..8).for_each(|_| measure(Channel::Temperature));
+    }
+    assert!(now < TOO_LATE, "the demux has not completed after {now} ms: a wake-up was lost");
+    TICK.wake();
+}
+
+#[exception]
+unsafe fn DefaultHandler(number: i16) {
+    static ROUND: AtomicUsize = AtomicUsize::new(0);
+    const TURN: [Channel; 5] = [
+        Channel::Current,
+        Channel::Vibration,
+        Channel::Current,
+        Channel::Pressure,
+        Channel::Humidity,
+    ];
+    match Irq::from_number(number).expect("an interrupt that nobody asked for") {
+        Irq::Sampler => {
+            board::SAMPLER.acknowledge();
+            measure(TURN[ROUND.fetch_add(1, Relaxed) % TURN.len()]);
+        }
+        Irq::Transmitter => {
+            board::TRANSMITTER.acknowledge();
+            ports::transmit();
+        }
+        Irq::Unplugged => drop(critical_section::with(|cs| LEASE.take(cs))),
+        Irq::Button => order(Order::Finish),
+    }
+}
+
+fn order(order: impl Into<Order<Channel, Port>>) {
+    assert!(ORDERS.push(order.into()).is_ok(), "no room for an order");
+}
+
+/// Waits for a condition, looking at it once a tick.
+async fn until(condition: impl Fn() -> bool) {
+    poll_fn(|cx| {
+        TICK.register(cx.waker());
+        if condition() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+async fn at(tick: u32) {
+    until(|| TICKS.load(Relaxed) >= tick).await;
+}
+
+/// Attaches what is there from the start.
+fn plug_in() {
+    let mut lease = Lease::new();
+    let uart: Port = Box::new(Uart { record: &UART, next: 0 });
+    let first: Port = Box::new(Loop { record: &FIRST_LOOP, next: Some(0) });
+    let radio: Port = Box::new(Radio { record: &RADIO, credit: CREDIT });
+    let display: Port = Box::new(Loop { record: &DISPLAY, next: Some(0) });
+    order((Channel::Temperature, uart));
+    order((Channel::Current, first));
+    let radio = Attach::new(Channel::Vibration, radio);
+    order(radio.buffer(BUFFER).overflow(Overflow::DropOldest));
+    order(Attach::new(Channel::Pressure, display).leased(&mut lease));
+    critical_section::with(|cs| LEASE.replace(cs, Some(lease)));
+}
+
+/// What happens to the ports while the samples flow.
+async fn supervise() {
+    at(REPLACED_AT).await;
+    let second: Port = Box::new(Loop { record: &SECOND_LOOP, next: None });
+    order(Attach::new(Channel::Current, second).tag(2));
+
+    at(STEADY.start).await;
+    let allocations = heap::allocations();
+    at(STEADY.end).await;
+    assert_eq!(heap::allocations(), allocations, "something is allocated for each sample");
+
+    at(UNPLUGGED_AT).await;
+    Irq::Unplugged.pend();
+    at(FINISHED_AT).await;
+    Irq::Button.pend();
+
+    until(|| UART.read().1 == 1).await;
+    let closed = TICKS.load(Relaxed);
+    at(closed + 50).await;
+    assert!(!OVER.load(Relaxed), "it completed without closing the radio");
+    order(Order::Evict(Channel::Vibration));
+}
+
+/// What the demux tells.
+#[derive(Default)]
+struct Told {
+    detached: heapless::Vec<(Channel, u64, Detached<OutOfOrder>), 8>,
+    unmatched: [u32; CHANNELS],
+    overflowed: [u32; CHANNELS],
+    evicted: [u32; CHANNELS],
+    blocked: u32,
+    unblocked: u32,
+}
+
+impl Hooks<Channel, Sample, OutOfOrder> for Told {
+    fn detached(&mut self, to: Recipient<'_, Channel>, why: Detached<OutOfOrder>) {
+        self.detached.push((*to.key, to.tag, why)).expect("five attachments end once each");
+    }
+
+    fn unmatched(&mut self, sample: Sample) {
+        self.unmatched[sample.channel as usize] += 1;
+    }
+
+    fn discarded(&mut self, to: Recipient<'_, Channel>, sample: Sample, why: Discarded) {
+        assert_eq!(*to.key, sample.channel);
+        match why {
+            Discarded::Overflowed => self.overflowed[sample.channel as usize] += 1,
+            Discarded::Evicted => self.evicted[sample.channel as usize] += 1,
+            why => panic!("{sample:?} discarded: {why:?}"),
+        }
+    }
+
+    fn blocked(&mut self, on: Recipient<'_, Channel>) {
+        assert_eq!(*on.key, Channel::Temperature);
+        self.blocked += 1;
+    }
+
+    fn unblocked(&mut self, _: Recipient<'_, Channel>) {
+        self.unblocked += 1;
+    }
+}
+
+/// Looks for every sample. The input is not read any more; it goes on filling up.
+fn check(totals: &Totals, told: &Told) {
+    let received = critical_section::with(|_| {
+        let mut received = ACCEPTED.each_ref().map(|accepted| accepted.load(Relaxed));
+        SAMPLES.drain(|left| received[left.channel as usize] -= 1);
+        received
+    });
+    let [temperature, current, vibration, pressure, humidity] = received;
+    assert_eq!(totals.received, received.iter().copied().map(u64::from).sum::<u64>());
+
+    assert_eq!(UART.read(), (temperature, 1, 1));
+    let (first, second) = (FIRST_LOOP.read(), SECOND_LOOP.read());
+    assert_eq!((first.1, first.2, second.1, second.2), (1, 1, 1, 1));
+    assert_eq!(first.0 + second.0, current);
+    assert_eq!(RADIO.read(), (CREDIT, 0, 1));
+    let (shown, closed, dropped) = DISPLAY.read();
+    assert_eq!((closed, dropped), (0, 1));
+    assert!(first.0 > 0 && second.0 > 0 && shown > 0);
+
+    let buffer = u32::try_from(BUFFER).expect("it is small");
+    assert_eq!(told.evicted, [0, 0, buffer, 0, 0]);
+    assert_eq!(told.overflowed, [0, 0, vibration - CREDIT - buffer, 0, 0]);
+    assert_eq!(told.unmatched, [0, 0, 0, pressure - shown, humidity]);
+    assert!(pressure > shown && humidity > 0, "nothing was unmatched");
+    assert!(told.blocked > 0 && told.blocked == told.unblocked, "the UART never held the input");
+    assert_eq!(
+        told.detached,
+        [
+            (Channel::Current, 0, Detached::Replaced),
+            (Channel::Pressure, 0, Detached::Evicted),
+            (Channel::Current, 2, Detached::Finished),
+            (Channel::Temperature, 0, Detached::Finished),
+            (Channel::Vibration, 0, Detached::Evicted),
+        ]
+    );
+
+    let unmatched = u64::from(pressure - shown + humidity);
+    let discarded = u64::from(vibration - CREDIT);
+    assert_eq!((totals.unmatched, totals.discarded), (unmatched, discarded));
+    assert_eq!(totals.delivered, totals.received - unmatched - discarded);
+    assert_eq!((totals.lost, totals.queued, totals.copies), (0, 0, 0));
+    assert_eq!((totals.attached, totals.detached), (5, 5));
+}
+
+/// Fires the wakers that outlived the demux: nothing happens, but that their memory comes back.
+fn wake_the_dead() {
+    SAMPLES.wake();
+    ORDERS.wake();
+    ports::wake();
+    TICK.wake();
+}
+
+/// The most stack that was in use: the start-up code has painted all of it.
+fn stack() -> usize {
+    unsafe extern "C" {
+        static _stack_start: u32;
+        static _stack_end: u32;
+    }
+    let (top, mut low) = (&raw const _stack_start, &raw const _stack_end);
+    // Safety: all between these two is the stack's; the loop ends at the latest where we stand.
+    while unsafe { low.read_volatile() } == cortex_m_rt::STACK_PAINT_VALUE {
+        low = low.wrapping_add(1);
+    }
+    top.addr() - low.addr()
+}
+
+#[entry]
+fn main() -> ! {
+    heap::start();
+    let mut totals = None;
+    let mut told = Told::default();
+    plug_in();
+    let polls = {
+        let demux = (&SAMPLES).demux_by(|sample| sample.channel, &ORDERS).hooks(&mut told);
+        let run = pin!(async {
+            totals = Some(demux.await);
+            OVER.store(true, Relaxed);
+        });
+        let supervisor = pin!(supervise());
+        let mut tasks = [Task::new(run), Task::new(supervisor)];
+        board::start();
+        executor::run(&mut tasks);
+        tasks[0].polls
+    };
+    let totals = totals.expect("the executor ran it to its end");
+    check(&totals, &told);
+    let refused = REFUSED.each_ref().map(|refused| refused.load(Relaxed));
+    let slept = executor::SLEPT.load(Relaxed);
+    wake_the_dead();
+    assert_eq!(heap::used(), 0, "bytes of the heap have not come back");
+    assert!(slept > 0, "it never slept");
+
+    hprintln!("{:?}", totals);
+    hprintln!("refused by a full inbox, by channel: {:?}", refused);
+    hprintln!("the UART held the input {} times", told.blocked);
+    hprintln!("lines sent: {}", UART.read().0);
+    hprintln!("polls of the demux: {}; the processor slept {} times", polls, slept);
+    hprintln!("heap, at most: {} bytes; {} allocations", heap::peak(), heap::allocations());
+    hprintln!("stack, at most: {} bytes", stack());
+    debug::exit(debug::EXIT_SUCCESS);
+    unreachable!("the emulator has ended");
+}

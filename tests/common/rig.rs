@@ -1,0 +1,255 @@
+//! The rig most tests of the contract stand on: a demux over scripted input and orders, with one log
+//! for its sinks and its hooks, and the account checked after every poll.
+//!
+//! A test file that needs more adds it in an `impl Rig` of its own, so that what is special about its
+//! situations is all it contains.
+
+use std::fmt::{Debug, Display};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+
+use stream_demux::{
+    Attach, ByValue, Demux, DemuxStreamExt, Detached, Discarded, Hooks, Order, Recipient, Totals,
+};
+
+use super::{Broken, Log, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task};
+use super::{lock, scripted_sink, scripted_stream};
+
+/// Polls that `run` makes before it calls the demux restless.
+const LIMIT: usize = 10_000;
+
+pub type Orders<V = u32> = Order<u32, ScriptedSink<V>>;
+pub type Terms<V = u32> = Attach<u32, ScriptedSink<V>>;
+pub type Split<V = u32> =
+    Demux<ScriptedStream<V>, ByValue<fn(&V) -> u32>, ScriptedStream<Orders<V>>, Recorder<V>>;
+
+type Rule<V> = Box<dyn FnMut(Recipient<'_, u32>, &V) -> bool + Send>;
+
+/// Hooks that write down all they hear: `attached 1`, `admit 101 to 1`, `unmatched 201`, `discarded 101
+/// of 1 Evicted`, `blocked 1`, `unblocked 1`, `detached 1 Evicted`. A recipient is its key, and its tag
+/// if that is not 0: `1#7` has the tag 7.
+pub struct Recorder<V> {
+    log: Log,
+    rule: Arc<Mutex<Rule<V>>>,
+}
+
+impl<V: Debug> Hooks<u32, V, Broken> for Recorder<V> {
+    fn admit(&mut self, to: Recipient<'_, u32>, item: &V) -> bool {
+        self.log.push(format!("admit {item:?} to {}", named(to)));
+        lock(&self.rule)(to, item)
+    }
+    fn attached(&mut self, to: Recipient<'_, u32>) {
+        self.log.push(format!("attached {}", named(to)));
+    }
+    fn detached(&mut self, to: Recipient<'_, u32>, why: Detached<Broken>) {
+        self.log.push(format!("detached {} {why:?}", named(to)));
+    }
+    fn unmatched(&mut self, item: V) {
+        self.log.push(format!("unmatched {item:?}"));
+    }
+    fn discarded(&mut self, to: Recipient<'_, u32>, item: V, why: Discarded) {
+        self.log.push(format!("discarded {item:?} of {} {why:?}", named(to)));
+    }
+    fn blocked(&mut self, on: Recipient<'_, u32>) {
+        self.log.push(format!("blocked {}", named(on)));
+    }
+    fn unblocked(&mut self, on: Recipient<'_, u32>) {
+        self.log.push(format!("unblocked {}", named(on)));
+    }
+}
+
+fn named(who: Recipient<'_, u32>) -> String {
+    if who.tag == 0 { who.key.to_string() } else { format!("{}#{}", who.key, who.tag) }
+}
+
+/// Whether a hook wrote the line, and not a sink.
+pub fn is_of_hooks(line: &str) -> bool {
+    let hooks = ["attached", "detached", "unmatched", "discarded", "blocked", "unblocked", "admit"];
+    line.split(' ').next().is_some_and(|word| hooks.contains(&word))
+}
+
+/// The lines of the hooks, without those of the sinks.
+pub fn hooks(mut lines: Vec<String>) -> Vec<String> {
+    lines.retain(|line| is_of_hooks(line));
+    lines
+}
+
+/// A demux and all its handles. Its items are `V`, its keys and its sinks' names what the test says.
+pub struct Rig<V = u32> {
+    pub task: Task<Split<V>>,
+    pub input: StreamHandle<V>,
+    pub orders: StreamHandle<Orders<V>>,
+    pub log: Log,
+    rule: Arc<Mutex<Rule<V>>>,
+}
+
+/// Items are numbers, with their hundreds as key.
+impl Rig {
+    pub fn new() -> Self {
+        Self::with(|demux| demux)
+    }
+
+    pub fn with(settings: impl FnOnce(Split) -> Split) -> Self {
+        Self::keyed(|n| n / 100, settings)
+    }
+}
+
+/// How it is made. It admits every item, and hears all but `admit`, unless it is told otherwise.
+impl<V: Debug + 'static> Rig<V> {
+    pub fn keyed(key: fn(&V) -> u32, settings: impl FnOnce(Split<V>) -> Split<V>) -> Self {
+        let (input, input_handle) = scripted_stream("input");
+        let (orders, orders_handle) = scripted_stream("orders");
+        let log = Log::new();
+        let rule: Arc<Mutex<Rule<V>>> = Arc::new(Mutex::new(Box::new(|_, _| true)));
+        let hooks = Recorder { log: log.clone(), rule: Arc::clone(&rule) };
+        let task = Task::new(settings(input.demux_by(key, orders).hooks(hooks)));
+        Self { task, input: input_handle, orders: orders_handle, log, rule }
+            .hearing(|line| !line.starts_with("admit "))
+    }
+
+    /// Lets `rule` say what is admitted.
+    pub fn admitting(
+        self,
+        rule: impl FnMut(Recipient<'_, u32>, &V) -> bool + Send + 'static,
+    ) -> Self {
+        *lock(&self.rule) = Box::new(rule);
+        self
+    }
+
+    /// Only lines that `matter` are written down.
+    pub fn hearing(self, matter: fn(&str) -> bool) -> Self {
+        self.log.keep_only(matter);
+        self
+    }
+}
+
+/// Orders and items.
+impl<V: Debug + 'static> Rig<V> {
+    /// A sink that writes to the log of the hooks.
+    pub fn sink(&self, name: impl Display) -> (ScriptedSink<V>, SinkHandle<V>) {
+        let (sink, handle) = scripted_sink(name);
+        handle.log_to(&self.log);
+        (sink, handle)
+    }
+
+    /// The order to attach such a sink, on the terms that `terms` adds.
+    pub fn attachment(
+        &self,
+        key: u32,
+        name: impl Display,
+        terms: impl FnOnce(Terms<V>) -> Terms<V>,
+    ) -> (Orders<V>, SinkHandle<V>) {
+        let (sink, handle) = self.sink(name);
+        (terms(Attach::new(key, sink)).into(), handle)
+    }
+
+    /// Gives that order, which is not looked at yet.
+    pub fn order(
+        &self,
+        key: u32,
+        name: impl Display,
+        terms: impl FnOnce(Terms<V>) -> Terms<V>,
+    ) -> SinkHandle<V> {
+        let (order, handle) = self.attachment(key, name, terms);
+        self.orders.push(order);
+        handle
+    }
+
+    /// Attaches a sink on the usual terms; what was logged meanwhile is forgotten.
+    #[track_caller]
+    pub fn attach(&mut self, key: u32, name: impl Display) -> SinkHandle<V> {
+        self.attach_on(key, name, |attach| attach)
+    }
+
+    /// The same on the terms that `terms` adds.
+    #[track_caller]
+    pub fn attach_on(
+        &mut self,
+        key: u32,
+        name: impl Display,
+        terms: impl FnOnce(Terms<V>) -> Terms<V>,
+    ) -> SinkHandle<V> {
+        let handle = self.order(key, name, terms);
+        self.lines();
+        handle
+    }
+
+    /// Applies one order, and tells what was logged meanwhile.
+    #[track_caller]
+    pub fn apply(&mut self, order: impl Into<Orders<V>>) -> Vec<String> {
+        self.orders.push(order.into());
+        self.lines()
+    }
+
+    /// Reads these items, and tells what was logged meanwhile.
+    #[track_caller]
+    pub fn send(&mut self, items: impl IntoIterator<Item = V>) -> Vec<String> {
+        self.input.extend(items);
+        self.lines()
+    }
+}
+
+/// Turns. The account must balance after each.
+impl<V: Debug + 'static> Rig<V> {
+    /// One turn that does not complete it.
+    #[track_caller]
+    pub fn poll(&mut self) {
+        assert!(self.task.poll().is_pending(), "it completes");
+        self.balance();
+    }
+
+    /// Runs until it sleeps.
+    #[track_caller]
+    pub fn sleep(&mut self) {
+        assert!(self.run().is_pending(), "it completes");
+    }
+
+    /// Runs until it sleeps, and tells what was logged meanwhile.
+    #[track_caller]
+    pub fn lines(&mut self) -> Vec<String> {
+        self.sleep();
+        self.log.take()
+    }
+
+    /// Runs until it completes, and tells what was logged meanwhile.
+    #[track_caller]
+    pub fn last_lines(&mut self) -> Vec<String> {
+        assert!(self.run().is_ready(), "it sleeps");
+        self.log.take()
+    }
+
+    /// Runs until it sleeps or completes.
+    #[track_caller]
+    pub fn run(&mut self) -> Poll<Totals> {
+        for _ in 0..LIMIT {
+            let output = self.task.turns(1);
+            self.balance();
+            if let Poll::Ready(totals) = output {
+                assert_eq!(totals, self.totals());
+                assert_eq!((totals.queued, totals.attached), (0, totals.detached), "at the end");
+                return output;
+            }
+            if !self.task.woken() {
+                return output;
+            }
+        }
+        panic!("still awake after {LIMIT} polls");
+    }
+
+    /// Every item has one fate.
+    #[track_caller]
+    pub fn balance(&self) {
+        let all = self.totals();
+        let fates = all.unmatched + all.delivered + all.discarded + all.lost + all.queued;
+        assert_eq!(all.received + all.copies, fates, "{all:?}");
+    }
+
+    pub fn totals(&self) -> Totals {
+        self.task.get_ref().totals()
+    }
+
+    /// How many attachments receive items.
+    pub fn len(&self) -> usize {
+        self.task.get_ref().len()
+    }
+}
