@@ -11,59 +11,15 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
-use common::{
-    Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task, scripted_sink,
-    scripted_stream,
-};
-use stream_demux::{Attach, ByValue, Demux, DemuxStreamExt, Lease, Order};
-
-type Sink = ScriptedSink<u32>;
-type Terms = Attach<u32, Sink>;
-type Orders = Order<u32, Sink>;
-type Split = Demux<ScriptedStream<u32>, ByValue<fn(&u32) -> u32>, ScriptedStream<Orders>>;
-
-/// A demux whose items have their hundreds as key, and all its handles.
-struct Rig {
-    task: Task<Split>,
-    input: StreamHandle<u32>,
-    orders: StreamHandle<Orders>,
-}
+use common::{Op, Rig, SinkHandle, Task, scripted_sink};
+use stream_demux::{Attach, Lease, Order};
 
 impl Rig {
-    fn new() -> Self {
-        let (input, input_handle) = scripted_stream("input");
-        let (orders, orders_handle) = scripted_stream("orders");
-        let key: fn(&u32) -> u32 = |n| n / 100;
-        let task = Task::new(input.demux_by(key, orders));
-        Self { task, input: input_handle, orders: orders_handle }
-    }
-
-    #[track_caller]
-    fn attach(&mut self, key: u32, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
-        let (sink, handle) = scripted_sink(key);
-        self.orders.push(terms(Attach::new(key, sink)).into());
-        self.sleep();
-        handle
-    }
-
-    #[track_caller]
-    fn send<const N: usize>(&mut self, items: [u32; N]) {
-        self.input.extend(items);
-        self.sleep();
-    }
-
-    /// Runs until it sleeps.
-    #[track_caller]
-    fn sleep(&mut self) {
-        assert!(self.task.run().is_pending());
-        assert!(!self.task.woken());
-    }
-
     /// Polls it once with another waker, as another task would, after which it sleeps there.
     #[track_caller]
     fn move_to_another_task(&mut self) {
         self.task.renew_waker();
-        assert!(self.task.poll().is_pending());
+        self.poll();
         assert!(!self.task.woken());
     }
 }
@@ -73,7 +29,7 @@ impl Rig {
 #[test]
 fn while_it_waits_for_the_input() {
     let mut rig = Rig::new();
-    let a = rig.attach(1, |attach| attach);
+    let a = rig.attach(1, "a");
     for n in 0..3 {
         rig.move_to_another_task();
         rig.input.push(100 + n);
@@ -94,7 +50,7 @@ fn while_it_waits_for_orders() {
         rig.orders.push((key, sink).into());
         assert!(rig.task.woken());
         rig.sleep();
-        assert_eq!(rig.task.get_ref().len(), key as usize + 1);
+        assert_eq!(rig.len(), key as usize + 1);
     }
     assert_eq!(rig.task.stale_wakes(), 0);
 }
@@ -103,7 +59,7 @@ fn while_it_waits_for_orders() {
 fn while_it_waits_for_a_sink() {
     for op in [Op::Ready, Op::Flush, Op::Close] {
         let mut rig = Rig::new();
-        let a = rig.attach(1, |attach| attach);
+        let a = rig.attach(1, "a");
         a.hold(op);
         rig.send([101]);
         if op == Op::Close {
@@ -124,7 +80,7 @@ fn while_it_waits_for_a_sink() {
 #[test]
 fn while_it_is_blocked_and_does_not_look_at_the_input() {
     let mut rig = Rig::new();
-    let a = rig.attach(1, |attach| attach);
+    let a = rig.attach(1, "a");
     a.park();
     rig.send([101]);
     rig.move_to_another_task();
@@ -143,7 +99,7 @@ fn while_it_waits_for_a_lease() {
     for detach in [false, true] {
         let mut rig = Rig::new();
         let mut lease = Lease::new();
-        let a = rig.attach(1, |attach| attach.leased(&mut lease));
+        let a = rig.attach_on(1, "a", |attach| attach.leased(&mut lease));
         rig.move_to_another_task();
         if detach {
             lease.detach();
@@ -160,20 +116,20 @@ fn while_it_waits_for_a_lease() {
 #[test]
 fn at_the_end_while_it_waits_for_the_last_close() {
     let mut rig = Rig::new();
-    let a = rig.attach(1, |attach| attach);
+    let a = rig.attach(1, "a");
     a.hold(Op::Close);
     rig.input.end();
     rig.sleep();
     rig.move_to_another_task();
     a.release(Op::Close);
     assert!(rig.task.woken());
-    assert!(rig.task.run().is_ready());
+    assert!(rig.run().is_ready());
 }
 
 #[test]
 fn between_turns_of_which_each_wakes_the_task_for_the_next() {
     let mut rig = Rig::new();
-    let a = rig.attach(1, |attach| attach.buffer(1));
+    let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
     rig.input.extend((0..1_000).map(|n| 100 + n % 100));
     rig.input.end();
     let mut turns = 0;
@@ -190,7 +146,7 @@ fn between_turns_of_which_each_wakes_the_task_for_the_next() {
 #[test]
 fn woken_for_one_task_it_does_the_work_in_another() {
     let mut rig = Rig::new();
-    let a = rig.attach(1, |attach| attach.buffer(2));
+    let a = rig.attach_on(1, "a", |attach| attach.buffer(2));
     a.park();
     rig.send([101, 102]);
     let (sink, b) = scripted_sink("b");
@@ -208,14 +164,14 @@ fn woken_for_one_task_it_does_the_work_in_another() {
 #[test]
 fn a_poll_for_nothing_loses_nothing() {
     let mut rig = Rig::new();
-    let a = rig.attach(1, |attach| attach);
-    let b = rig.attach(2, |attach| attach);
+    let a = rig.attach(1, "a");
+    let b = rig.attach(2, "b");
     a.hold(Op::Flush);
     rig.send([101]);
     b.park();
     rig.send([201]);
     for _ in 0..5 {
-        assert!(rig.task.poll().is_pending());
+        rig.poll();
         assert!(!rig.task.woken());
     }
     a.release(Op::Flush);
@@ -230,13 +186,13 @@ fn a_poll_for_nothing_loses_nothing() {
 #[test]
 fn the_stale_waker_of_a_former_tenant_neither_harms_nor_hides_a_wake_of_the_present_one() {
     let mut rig = Rig::new();
-    let a = rig.attach(1, |attach| attach);
+    let a = rig.attach(1, "a");
     a.park();
     rig.send([101]);
     let stale = a.waker().unwrap();
     rig.orders.push(Order::Evict(1));
     rig.sleep();
-    let b = rig.attach(2, |attach| attach);
+    let b = rig.attach(2, "b");
     b.park();
     rig.send([201]);
     b.excuse();
@@ -259,7 +215,7 @@ fn the_stale_waker_of_a_former_tenant_neither_harms_nor_hides_a_wake_of_the_pres
 fn a_waker_that_fires_in_the_very_call_it_was_lent_to_is_heard() {
     for op in [Op::Ready, Op::Flush, Op::Close] {
         let mut rig = Rig::new();
-        let a = rig.attach(1, |attach| attach);
+        let a = rig.attach(1, "a");
         let handle = a.clone();
         a.hold(op);
         // Another of its operations opens the gate: the wake comes while the sink is being polled.
@@ -276,8 +232,8 @@ fn a_waker_that_fires_in_the_very_call_it_was_lent_to_is_heard() {
 #[test]
 fn a_sink_that_another_sink_wakes_as_it_is_polled_is_looked_after() {
     let mut rig = Rig::new();
-    let a = rig.attach(1, |attach| attach.buffer(1));
-    let b = rig.attach(2, |attach| attach.buffer(1));
+    let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
+    let b = rig.attach_on(2, "b", |attach| attach.buffer(1));
     for op in [Op::Ready, Op::Send, Op::Flush] {
         a.take_items();
         a.park();
@@ -294,7 +250,7 @@ fn a_sink_that_another_sink_wakes_as_it_is_polled_is_looked_after() {
 fn orders_and_leases_from_within_a_poll_of_the_input_are_heard() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
-    let a = rig.attach(1, |attach| attach.leased(&mut lease));
+    let a = rig.attach_on(1, "a", |attach| attach.leased(&mut lease));
     let orders = rig.orders.clone();
     let (sink, b) = scripted_sink("b");
     rig.input.action(move || {
@@ -318,8 +274,8 @@ fn elsewhere<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> R {
 fn whatever_is_done_on_another_thread_wakes_the_task() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
-    let a = rig.attach(1, |attach| attach.buffer(2));
-    let b = rig.attach(2, |attach| attach.leased(&mut lease));
+    let a = rig.attach_on(1, "a", |attach| attach.buffer(2));
+    let b = rig.attach_on(2, "b", |attach| attach.leased(&mut lease));
     a.park();
     rig.send([101, 102]);
 
@@ -342,17 +298,17 @@ fn whatever_is_done_on_another_thread_wakes_the_task() {
     let orders = rig.orders.clone();
     elsewhere(move || orders.push(Order::Finish));
     assert!(rig.task.woken());
-    assert!(rig.task.run().is_ready());
+    assert!(rig.run().is_ready());
     assert_eq!(a.items(), [101, 102, 103]);
 }
 
 #[test]
 fn the_future_moves_to_another_thread_asleep_and_wakes_there() {
     let mut rig = Rig::new();
-    let a = rig.attach(1, |attach| attach.buffer(1));
+    let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
     a.park();
     rig.send([101]);
-    let Rig { task, input, orders } = rig;
+    let Rig { task, input, orders, .. } = rig;
     let future = task.into_inner();
     let handle = a.clone();
     let (mut task, woken) = elsewhere(move || {
@@ -381,7 +337,8 @@ fn threads_race_and_nothing_is_left_behind() {
     const ITEMS: u32 = 3_000;
     for round in 0..4 {
         let mut rig = Rig::new();
-        let sinks: Vec<_> = (0..4).map(|key| rig.attach(key, |attach| attach.buffer(2))).collect();
+        let sinks: Vec<_> =
+            (0..4).map(|key| rig.attach_on(key, key, |attach| attach.buffer(2))).collect();
         sinks.iter().for_each(SinkHandle::lenient); // a gate may open just before it is asked again
         let done = Arc::new(AtomicUsize::new(0));
         let finish = |done: &Arc<AtomicUsize>| {
@@ -445,10 +402,10 @@ fn threads_race_and_nothing_is_left_behind() {
         for sink in &sinks {
             assert_eq!((sink.taken(), sink.flushed()), (600, 600), "an item was forgotten");
         }
-        let totals = rig.task.get_ref().totals();
+        let totals = rig.totals();
         assert_eq!((totals.received, totals.queued), (u64::from(ITEMS), 0));
         rig.input.end();
-        assert!(rig.task.run().is_ready());
+        assert!(rig.run().is_ready());
     }
 }
 

@@ -3,82 +3,12 @@
 
 mod common;
 
-use std::fmt::Debug;
 use std::task::Poll;
 
-use common::{
-    Log, Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task, scripted_sink,
-    scripted_stream,
-};
-use stream_demux::{
-    Attach, ByValue, Demux, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Overflow,
-    Recipient, Totals,
-};
-
-type Sink = ScriptedSink<u32>;
-type Terms = Attach<u32, Sink>;
-type Orders = Order<u32, Sink>;
-type Split = Demux<ScriptedStream<u32>, ByValue<fn(&u32) -> u32>, ScriptedStream<Orders>, Recorder>;
-
-/// Writes down every hook but `admit` and `attached`.
-struct Recorder(Log);
-
-impl<K: Debug, V: Debug, E: Debug> Hooks<K, V, E> for Recorder {
-    fn detached(&mut self, to: Recipient<'_, K>, why: Detached<E>) {
-        self.0.push(format!("detached {:?} {why:?}", to.key));
-    }
-    fn unmatched(&mut self, item: V) {
-        self.0.push(format!("unmatched {item:?}"));
-    }
-    fn discarded(&mut self, to: Recipient<'_, K>, item: V, why: Discarded) {
-        self.0.push(format!("discarded {item:?} of {:?} {why:?}", to.key));
-    }
-    fn blocked(&mut self, on: Recipient<'_, K>) {
-        self.0.push(format!("blocked {:?}/{}", on.key, on.tag));
-    }
-    fn unblocked(&mut self, on: Recipient<'_, K>) {
-        self.0.push(format!("unblocked {:?}/{}", on.key, on.tag));
-    }
-}
-
-/// A demux whose items have their hundreds as key, and all its handles.
-struct Rig {
-    task: Task<Split>,
-    input: StreamHandle<u32>,
-    orders: StreamHandle<Orders>,
-    log: Log,
-}
+use common::{Op, Rig, SinkHandle, Terms};
+use stream_demux::{Demux, Lease, Order, Overflow};
 
 impl Rig {
-    fn new() -> Self {
-        Self::with(|demux| demux)
-    }
-
-    fn with(settings: impl FnOnce(Split) -> Split) -> Self {
-        let (input, input_handle) = scripted_stream("input");
-        let (orders, orders_handle) = scripted_stream("orders");
-        let log = Log::new();
-        let key: fn(&u32) -> u32 = |n| n / 100;
-        let demux = input.demux_by(key, orders).hooks(Recorder(log.clone()));
-        let task = Task::new(settings(demux));
-        Self { task, input: input_handle, orders: orders_handle, log }
-    }
-
-    /// Orders a sink to be attached; it writes to the log of the hooks.
-    fn order(&self, key: u32, name: &str, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
-        let (sink, handle) = scripted_sink(name);
-        handle.log_to(&self.log);
-        self.orders.push(terms(Attach::new(key, sink)).into());
-        handle
-    }
-
-    #[track_caller]
-    fn attach(&mut self, key: u32, name: &str) -> SinkHandle<u32> {
-        let handle = self.order(key, name, |attach| attach);
-        self.lines();
-        handle
-    }
-
     /// Attaches sink `a` under key 1 and blocks the input on it: 101 is held, 102 and 201 wait unread.
     #[track_caller]
     fn blocked(&mut self) -> SinkHandle<u32> {
@@ -90,32 +20,22 @@ impl Rig {
         let a = self.order(1, "a", terms);
         a.park();
         self.input.extend([101, 102, 201]);
-        assert!(self.lines().contains(&"blocked 1/0".to_owned()));
+        assert!(self.lines().contains(&"blocked 1".to_owned()));
         assert_eq!((self.waits_for(), self.input.left()), (Some(1), 2));
         a
     }
 
-    /// Runs until it sleeps, and tells what was logged meanwhile.
-    #[track_caller]
-    fn lines(&mut self) -> Vec<String> {
-        assert!(self.task.run().is_pending());
-        self.log.take()
-    }
-
-    /// The same in a single poll, after which it must not be awake.
+    /// What was logged in a single poll, after which it must not be awake.
     #[track_caller]
     fn lines_of_one_poll(&mut self) -> Vec<String> {
         assert!(self.task.woken());
-        assert!(self.task.poll().is_pending() && !self.task.woken());
+        self.poll();
+        assert!(!self.task.woken());
         self.log.take()
     }
 
     fn waits_for(&self) -> Option<u32> {
         self.task.get_ref().blocked_on().map(|on| *on.key)
-    }
-
-    fn totals(&self) -> Totals {
-        self.task.get_ref().totals()
     }
 }
 
@@ -127,7 +47,7 @@ fn blocked_and_unblocked_are_said_once_per_wait() {
     let a = rig.attach(1, "a");
     a.park();
     rig.input.push(101);
-    assert_eq!(rig.lines(), ["blocked 1/0"]);
+    assert_eq!(rig.lines(), ["blocked 1"]);
     a.wake(); // for nothing: it asks again, and waits on
     assert!(rig.lines().is_empty());
     a.wake();
@@ -135,7 +55,7 @@ fn blocked_and_unblocked_are_said_once_per_wait() {
     assert_eq!((a.count(Op::Ready), rig.waits_for()), (3, Some(1)));
     a.open();
     assert!(matches!(&rig.lines()[..], [first, second, last]
-        if [first, second].contains(&&"unblocked 1/0".to_owned())
+        if [first, second].contains(&&"unblocked 1".to_owned())
             && [first, second].contains(&&"a sent 101".to_owned())
             && last == "a flushed"));
     assert_eq!(rig.waits_for(), None);
@@ -148,11 +68,11 @@ fn each_item_that_waits_is_a_wait_of_its_own() {
     a.allow(1);
     let hooks = |line: &String| !line.starts_with('a');
     let lines: Vec<_> = rig.lines().into_iter().filter(hooks).collect();
-    assert_eq!(lines, ["unblocked 1/0", "blocked 1/0"]);
+    assert_eq!(lines, ["unblocked 1", "blocked 1"]);
     assert_eq!((a.items(), rig.waits_for()), (vec![101], Some(1)));
     a.open();
     let lines: Vec<_> = rig.lines().into_iter().filter(hooks).collect();
-    assert_eq!(lines, ["unblocked 1/0", "unmatched 201"]);
+    assert_eq!(lines, ["unblocked 1", "unmatched 201"]);
     assert_eq!((a.items(), rig.waits_for()), (vec![101, 102], None));
 }
 
@@ -162,11 +82,11 @@ fn the_hooks_and_blocked_on_carry_the_tag() {
     let a = rig.order(1, "a", |attach| attach.tag(7));
     a.park();
     rig.input.push(101);
-    assert_eq!(rig.lines(), ["blocked 1/7"]);
+    assert_eq!(rig.lines(), ["attached 1#7", "blocked 1#7"]);
     let on = rig.task.get_ref().blocked_on().unwrap();
     assert_eq!((*on.key, on.tag), (1, 7));
     rig.orders.push(Order::Evict(1));
-    assert_eq!(rig.lines()[0], "unblocked 1/7");
+    assert_eq!(rig.lines()[0], "unblocked 1#7");
 }
 
 #[test]
@@ -175,10 +95,10 @@ fn a_queue_with_room_blocks_nobody() {
     let a = rig.order(1, "a", |attach| attach.buffer(2));
     a.park();
     rig.input.extend([101, 102]);
-    assert!(rig.lines().is_empty());
+    assert_eq!(rig.lines(), ["attached 1"]);
     assert_eq!((rig.waits_for(), rig.totals().queued), (None, 2));
     rig.input.push(103);
-    assert_eq!(rig.lines(), ["blocked 1/0"]);
+    assert_eq!(rig.lines(), ["blocked 1"]);
     assert_eq!((rig.waits_for(), rig.totals().queued), (Some(1), 3));
 }
 
@@ -230,7 +150,10 @@ fn orders_are_applied_meanwhile() {
     rig.blocked();
     let b = rig.order(2, "b", |attach| attach);
     rig.orders.push(Order::Detach(2));
-    assert_eq!(rig.lines_of_one_poll(), ["b closed", "b dropped", "detached 2 Requested"]);
+    assert_eq!(
+        rig.lines_of_one_poll(),
+        ["attached 2", "b closed", "b dropped", "detached 2 Requested"]
+    );
     assert!(b.is_closed());
     assert_eq!((rig.waits_for(), rig.input.left()), (Some(1), 2));
 }
@@ -300,7 +223,7 @@ fn detaching_the_blocked_sink_frees_the_input_in_the_same_poll() {
     rig.orders.push(Order::Detach(1));
     assert_eq!(
         rig.lines_of_one_poll(),
-        ["unblocked 1/0", "unmatched 102", "b sent 201", "b flushed"]
+        ["unblocked 1", "unmatched 102", "b sent 201", "b flushed"]
     );
     assert_eq!((b.items(), rig.waits_for(), rig.totals().queued), (vec![201], None, 1));
     a.open(); // the item that was held is its last
@@ -316,7 +239,7 @@ fn evicting_the_blocked_sink_frees_the_input_in_the_same_poll() {
     assert_eq!(
         rig.lines_of_one_poll(),
         [
-            "unblocked 1/0",
+            "unblocked 1",
             "a dropped",
             "discarded 101 of 1 Evicted",
             "detached 1 Evicted",
@@ -335,7 +258,7 @@ fn replacing_the_blocked_sink_frees_the_input_in_the_same_poll() {
     rig.blocked();
     let new = rig.order(1, "new", |attach| attach);
     let lines = rig.lines_of_one_poll();
-    assert_eq!(lines[0], "unblocked 1/0");
+    assert_eq!(lines[..2], ["attached 1", "unblocked 1"]);
     assert!(lines.contains(&"detached 1 Replaced".to_owned()));
     assert_eq!((new.items(), rig.waits_for(), rig.input.left()), (vec![101, 102], None, 0));
 }
@@ -348,7 +271,7 @@ fn a_successor_that_is_not_ready_takes_the_held_item_and_blocks_on_the_next() {
     new.park();
     let lines = rig.lines();
     let hooks: Vec<_> = lines.iter().filter(|line| line.contains("blocked")).collect();
-    assert_eq!(hooks, ["unblocked 1/0", "blocked 1/5"]);
+    assert_eq!(hooks, ["unblocked 1", "blocked 1#5"]);
     assert_eq!((rig.totals().queued, rig.input.left()), (2, 1));
     new.open();
     rig.lines();
@@ -365,7 +288,7 @@ fn a_dropped_lease_of_the_blocked_sink_frees_the_input_in_the_same_poll() {
     assert_eq!(
         rig.lines_of_one_poll(),
         [
-            "unblocked 1/0",
+            "unblocked 1",
             "a dropped",
             "discarded 101 of 1 Evicted",
             "detached 1 Evicted",
@@ -385,7 +308,7 @@ fn a_lease_that_detaches_the_blocked_sink_frees_the_input_in_the_same_poll() {
     lease.detach();
     assert_eq!(
         rig.lines_of_one_poll(),
-        ["unblocked 1/0", "unmatched 102", "b sent 201", "b flushed"]
+        ["unblocked 1", "unmatched 102", "b sent 201", "b flushed"]
     );
     assert_eq!((a.count(Op::Ready), rig.totals().queued), (1, 1));
 }
@@ -400,7 +323,7 @@ fn a_blocked_sink_that_fails_frees_the_input_in_the_same_poll() {
         rig.lines_of_one_poll(),
         [
             "a failed in poll_ready",
-            "unblocked 1/0",
+            "unblocked 1",
             "a dropped",
             "discarded 101 of 1 Failed",
             "detached 1 Failed(Broken(\"poll_ready\"))",
@@ -422,7 +345,7 @@ fn a_blocked_sink_that_fails_to_take_the_item_frees_the_input_in_the_same_poll()
     assert_eq!(lines[0], "a failed in start_send");
     assert_eq!(
         lines[1..4],
-        ["unblocked 1/0", "a dropped", "detached 1 Failed(Broken(\"start_send\"))"]
+        ["unblocked 1", "a dropped", "detached 1 Failed(Broken(\"start_send\"))"]
     );
     assert_eq!(lines[4..], ["unmatched 102", "b sent 201", "b flushed"]);
     assert_eq!(rig.totals().lost, 1);
@@ -444,7 +367,7 @@ fn a_blocked_sink_whose_pending_flush_fails_frees_the_input_in_the_same_poll() {
         rig.lines_of_one_poll(),
         [
             "a failed in poll_flush",
-            "unblocked 1/0",
+            "unblocked 1",
             "a dropped",
             "discarded 102 of 1 Failed",
             "detached 1 Failed(Broken(\"poll_flush\"))",
@@ -464,7 +387,7 @@ fn a_blocked_sink_that_fails_in_the_final_flush_wakes_the_task() {
     a.park();
     a.allow(1);
     rig.input.extend([101, 102, 201]);
-    assert!(rig.task.poll().is_pending());
+    rig.poll();
     assert_eq!((a.is_dropped(), rig.waits_for(), rig.totals().discarded), (true, None, 1));
     assert!(rig.task.woken() || rig.input.left() == 0);
     rig.log.take();
@@ -524,10 +447,10 @@ fn finishing_while_blocked_reads_no_more_and_the_held_item_keeps_its_place() {
     let a = rig.blocked();
     rig.input.forbid_polls();
     rig.orders.push(Order::Finish);
-    assert_eq!(rig.lines(), ["unblocked 1/0"]);
+    assert_eq!(rig.lines(), ["unblocked 1"]);
     assert_eq!((rig.waits_for(), rig.totals().queued), (None, 1));
     a.open();
-    let Poll::Ready(totals) = rig.task.run() else { panic!("the last sink is closed") };
+    let Poll::Ready(totals) = rig.run() else { panic!("the last sink is closed") };
     assert_eq!((a.items(), totals.received, totals.delivered), (vec![101], 1, 1));
     assert_eq!(rig.log.take(), ["a sent 101", "a closed", "a dropped", "detached 1 Finished"]);
 }
@@ -539,7 +462,7 @@ fn evicting_the_stuck_sink_after_the_end_completes() {
     rig.orders.push(Order::Finish);
     rig.lines();
     rig.orders.push(Order::Evict(1));
-    let Poll::Ready(totals) = rig.task.run() else { panic!("the last sink is gone") };
+    let Poll::Ready(totals) = rig.run() else { panic!("the last sink is gone") };
     assert_eq!((a.count(Op::Close), totals.discarded, totals.queued), (0, 1, 0));
 }
 
@@ -553,9 +476,9 @@ fn a_wait_moves_from_one_member_to_the_next_with_an_unblocked() {
     a.park();
     b.park();
     rig.input.push(101);
-    assert_eq!(rig.lines(), ["blocked 1/1"]);
+    assert_eq!(rig.lines(), ["attached 1#1", "attached 1#2", "blocked 1#1"]);
     a.open();
-    assert_eq!(rig.lines(), ["unblocked 1/1", "blocked 1/2"]);
+    assert_eq!(rig.lines(), ["unblocked 1#1", "blocked 1#2"]);
     assert_eq!(rig.task.get_ref().blocked_on().map(|on| on.tag), Some(2));
     b.open();
     let lines = rig.lines();
@@ -571,14 +494,14 @@ fn the_member_that_is_waited_for_leaves_and_the_others_get_the_item_in_the_same_
     let b = rig.order(1, "b", |attach| attach.tag(2));
     a.park();
     rig.input.extend([101, 201]);
-    assert_eq!(rig.lines(), ["blocked 1/1"]);
+    assert_eq!(rig.lines(), ["attached 1#1", "attached 1#2", "blocked 1#1"]);
     drop(lease);
     assert_eq!(
         rig.lines_of_one_poll(),
         [
-            "unblocked 1/1",
+            "unblocked 1#1",
             "a dropped",
-            "detached 1 Evicted",
+            "detached 1#1 Evicted",
             "b sent 101",
             "unmatched 201",
             "b flushed"

@@ -5,65 +5,27 @@ mod common;
 
 use std::task::Poll;
 
-use common::{
-    Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task, scripted_sink,
-    scripted_stream,
-};
-use stream_demux::{Attach, ByValue, Demux, DemuxStreamExt, Order, Totals};
-
-type Sink = ScriptedSink<u32>;
-type Orders = Order<u32, Sink>;
-type Split = Demux<ScriptedStream<u32>, ByValue<fn(&u32) -> u32>, ScriptedStream<Orders>>;
+use common::{Op, Rig, SinkHandle, Split};
+use stream_demux::{Order, Totals};
 
 /// A key that nobody attaches to: an order about it costs one and does nothing.
 const NOBODY: u32 = u32::MAX;
 
-/// A demux whose items have their hundreds as key, and the handles of its streams.
-struct Rig {
-    task: Task<Split>,
-    input: StreamHandle<u32>,
-    orders: StreamHandle<Orders>,
+fn rig(budget: usize) -> Rig {
+    rig_with(|demux| demux.budget(budget))
+}
+
+fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
+    Rig::with(settings).with_silent_sinks()
 }
 
 impl Rig {
-    fn new(budget: usize) -> Self {
-        Self::with(|demux| demux.budget(budget))
-    }
-
-    fn with(settings: impl FnOnce(Split) -> Split) -> Self {
-        let (input, input_handle) = scripted_stream("input");
-        let (orders, orders_handle) = scripted_stream("orders");
-        let key: fn(&u32) -> u32 = |n| n / 100;
-        let task = Task::new(settings(input.demux_by(key, orders)));
-        Self { task, input: input_handle, orders: orders_handle }
-    }
-
-    /// Orders a sink to be attached.
-    fn order(
-        &self,
-        key: u32,
-        terms: fn(Attach<u32, Sink>) -> Attach<u32, Sink>,
-    ) -> SinkHandle<u32> {
-        let (sink, handle) = scripted_sink(key);
-        self.orders.push(terms(Attach::new(key, sink)).into());
-        handle
-    }
-
-    /// Attaches a sink to each key.
-    #[track_caller]
-    fn attach(&mut self, keys: std::ops::Range<u32>) -> Vec<SinkHandle<u32>> {
-        let handles = keys.map(|key| self.order(key, |attach| attach)).collect();
-        self.sleep();
-        handles
-    }
-
     /// Attaches a sink that has `items` in its queue, and waits at its gate.
     #[track_caller]
     fn queued(&mut self, key: u32, items: u32) -> SinkHandle<u32> {
-        let sink = self.order(key, |attach| attach.buffer(100));
+        let sink = self.order(key, key, |attach| attach.buffer(100));
         sink.park();
-        self.input.extend((1..=items).map(|n| key * 100 + n));
-        self.sleep();
+        self.send((1..=items).map(|n| key * 100 + n));
         assert!(self.totals().queued >= u64::from(items) && sink.is_waiting(Op::Ready));
         sink
     }
@@ -71,7 +33,7 @@ impl Rig {
     /// Attaches a sink to each key while others keep the task awake.
     #[track_caller]
     fn attach_now(&mut self, keys: std::ops::Range<u32>) -> Vec<SinkHandle<u32>> {
-        let handles = keys.map(|key| self.order(key, |attach| attach)).collect();
+        let handles = keys.map(|key| self.order(key, key, |attach| attach)).collect();
         self.turns_until(100, |rig| rig.orders.left() == 0);
         handles
     }
@@ -79,7 +41,7 @@ impl Rig {
     /// Sinks that are closing, and wake themselves for ever.
     #[track_caller]
     fn restless(&mut self, keys: std::ops::Range<u32>) -> Vec<SinkHandle<u32>> {
-        let sinks = self.attach(keys.clone());
+        let sinks = self.attach_each(keys.clone());
         for sink in &sinks {
             sink.stutter(Op::Close, usize::MAX);
         }
@@ -94,34 +56,6 @@ impl Rig {
     fn endless_orders(&self) {
         self.orders.endless(|_| Order::Detach(NOBODY));
     }
-
-    /// Runs until it sleeps.
-    #[track_caller]
-    fn sleep(&mut self) {
-        assert!(self.task.run().is_pending());
-    }
-
-    /// One turn that does not complete it.
-    #[track_caller]
-    fn poll(&mut self) {
-        assert!(self.task.poll().is_pending());
-    }
-
-    /// How many turns it takes until `done`; at most `limit`, or it is a failure.
-    #[track_caller]
-    fn turns_until(&mut self, limit: usize, done: impl Fn(&Self) -> bool) -> usize {
-        for turns in 0..=limit {
-            if done(self) {
-                return turns;
-            }
-            self.poll();
-        }
-        panic!("not done after {limit} turns: {:?}", self.task.get_ref());
-    }
-
-    fn totals(&self) -> Totals {
-        self.task.get_ref().totals()
-    }
 }
 
 fn sum(sinks: &[SinkHandle<u32>], of: impl Fn(&SinkHandle<u32>) -> usize) -> usize {
@@ -134,8 +68,8 @@ fn sum(sinks: &[SinkHandle<u32>], of: impl Fn(&SinkHandle<u32>) -> usize) -> usi
 #[test]
 fn each_order_costs_one() {
     for budget in 1..=5 {
-        let mut rig = Rig::new(budget);
-        (1..=10).for_each(|key| drop(rig.order(key, |attach| attach)));
+        let mut rig = rig(budget);
+        (1..=10).for_each(|key| drop(rig.order(key, key, |attach| attach)));
         for turn in 1..=10_u64 {
             rig.poll();
             let spent = 10.min(turn * budget as u64);
@@ -150,8 +84,8 @@ fn each_order_costs_one() {
 #[test]
 fn an_order_for_a_group_costs_one_for_each_of_its_members() {
     for order in [Order::Detach(1), Order::Evict(1)] {
-        let mut rig = Rig::with(|demux| demux.multicast().budget(100));
-        (0..40).for_each(|_| drop(rig.order(1, |attach| attach)));
+        let mut rig = rig_with(|demux| demux.multicast().budget(100));
+        (0..40).for_each(|_| drop(rig.order(1, "a", |attach| attach)));
         rig.sleep();
         rig.orders.push(order);
         rig.input.extend(900..1_100);
@@ -164,8 +98,8 @@ fn an_order_for_a_group_costs_one_for_each_of_its_members() {
 #[test]
 fn each_item_read_costs_one_whatever_becomes_of_it() {
     for budget in 1..=5 {
-        let mut rig = Rig::new(budget);
-        rig.attach(1..2);
+        let mut rig = rig(budget);
+        rig.attach_each(1..2);
         rig.input.extend([101, 201, 102, 202, 103, 203, 104, 204, 105, 205]);
         for turn in 1..=10_u64 {
             rig.poll();
@@ -181,8 +115,8 @@ fn each_item_read_costs_one_whatever_becomes_of_it() {
 #[test]
 fn each_flush_costs_one() {
     for budget in 1..=5 {
-        let mut rig = Rig::new(budget);
-        let sinks = rig.attach(1..11);
+        let mut rig = rig(budget);
+        let sinks = rig.attach_each(1..11);
         rig.input.extend((1..11).map(|key| key * 100));
         for turn in 1..=20 {
             rig.poll();
@@ -200,8 +134,8 @@ fn each_flush_costs_one() {
 #[test]
 fn each_service_of_a_woken_sink_costs_one() {
     for budget in 1..=5 {
-        let mut rig = Rig::new(budget);
-        let sinks = rig.attach(1..11);
+        let mut rig = rig(budget);
+        let sinks = rig.attach_each(1..11);
         for sink in &sinks {
             sink.hold(Op::Close);
         }
@@ -223,7 +157,7 @@ fn each_service_of_a_woken_sink_costs_one() {
 #[test]
 fn each_item_moved_out_of_a_queue_costs_one() {
     for budget in 1..=5 {
-        let mut rig = Rig::new(budget);
+        let mut rig = rig(budget);
         let sinks = [rig.queued(1, 20), rig.queued(2, 20)];
         rig.input.end();
         rig.sleep();
@@ -241,8 +175,8 @@ fn each_item_moved_out_of_a_queue_costs_one() {
 
 #[test]
 fn an_item_to_several_sinks_costs_one_for_each_and_only_the_last_may_overrun() {
-    let mut rig = Rig::with(|demux| demux.budget(7).multicast());
-    (0..3).for_each(|_| drop(rig.order(1, |attach| attach)));
+    let mut rig = rig_with(|demux| demux.budget(7).multicast());
+    (0..3).for_each(|_| drop(rig.order(1, "a", |attach| attach)));
     rig.sleep();
     rig.input.extend(101..=106);
     for received in [3, 6] {
@@ -254,12 +188,12 @@ fn an_item_to_several_sinks_costs_one_for_each_and_only_the_last_may_overrun() {
 #[test]
 fn telling_the_end_costs_one_for_each_sink() {
     for budget in 1..=5 {
-        let mut rig = Rig::new(budget);
-        rig.attach(1..11);
+        let mut rig = rig(budget);
+        rig.attach_each(1..11);
         rig.input.end();
         for turn in 1..10_usize.div_ceil(budget) {
             rig.poll();
-            assert_eq!(rig.task.get_ref().len(), 10 - turn * budget, "budget {budget}");
+            assert_eq!(rig.len(), 10 - turn * budget, "budget {budget}");
             assert_eq!(rig.totals().detached, (turn * budget) as u64);
             assert_eq!(rig.task.wakes(), 1);
         }
@@ -269,12 +203,12 @@ fn telling_the_end_costs_one_for_each_sink() {
 
 #[test]
 fn the_end_of_ten_thousand_sinks_is_spread_over_turns() {
-    let mut rig = Rig::with(|demux| demux);
-    let sinks = rig.attach(0..10_000);
+    let mut rig = rig_with(|demux| demux);
+    let sinks = rig.attach_each(0..10_000);
     rig.input.end();
     for turn in 1..=78 {
         rig.poll();
-        assert_eq!(rig.task.get_ref().len(), 10_000 - turn * 128);
+        assert_eq!(rig.len(), 10_000 - turn * 128);
         assert!(rig.task.woken());
     }
     let Poll::Ready(totals) = rig.task.poll() else { panic!("79 turns of 128 are enough") };
@@ -287,7 +221,7 @@ fn the_end_of_ten_thousand_sinks_is_spread_over_turns() {
 #[test]
 fn a_queue_drains_with_any_budget() {
     for budget in 1..=8 {
-        let mut rig = Rig::new(budget);
+        let mut rig = rig(budget);
         let sink = rig.queued(1, 5);
         sink.open();
         rig.turns_until(100, |_| sink.taken() == 5);
@@ -299,9 +233,9 @@ fn a_queue_drains_with_any_budget() {
 #[test]
 fn a_queue_drains_with_any_budget_while_flushes_are_always_due() {
     for budget in 1..=8 {
-        let mut rig = Rig::with(|demux| demux.budget(budget).flush_every(1));
+        let mut rig = rig_with(|demux| demux.budget(budget).flush_every(1));
         let sink = rig.queued(1, 5);
-        rig.attach(2..4);
+        rig.attach_each(2..4);
         rig.input.endless(|n| 200 + u32::from(n % 2 == 0) * 100);
         rig.poll();
         sink.open();
@@ -312,7 +246,7 @@ fn a_queue_drains_with_any_budget_while_flushes_are_always_due() {
 #[test]
 fn a_queue_drains_with_any_budget_while_orders_never_pause() {
     for budget in 1..=8 {
-        let mut rig = Rig::new(budget);
+        let mut rig = rig(budget);
         let sink = rig.queued(1, 5);
         rig.endless_orders();
         rig.poll();
@@ -324,10 +258,10 @@ fn a_queue_drains_with_any_budget_while_orders_never_pause() {
 #[test]
 fn flushes_closes_items_and_orders_go_on_with_the_smallest_budgets() {
     for budget in 1..=3 {
-        let mut rig = Rig::new(budget);
+        let mut rig = rig(budget);
         rig.restless(10..15);
-        let flushing = rig.order(1, |attach| attach);
-        let closing = rig.order(2, |attach| attach);
+        let flushing = rig.order(1, "a", |attach| attach);
+        let closing = rig.order(2, "b", |attach| attach);
         rig.orders.push(Order::Detach(2));
         rig.input.endless(|_| 100);
         rig.turns_until(100, |_| flushing.taken() >= 10 && closing.is_closed());
@@ -344,8 +278,8 @@ fn flushes_closes_items_and_orders_go_on_with_the_smallest_budgets() {
 #[test]
 fn endless_orders_leave_a_quarter_to_sinks() {
     for budget in [4, 8, 30, 128] {
-        let mut rig = Rig::new(budget);
-        let sinks = rig.attach(1..500);
+        let mut rig = rig(budget);
+        let sinks = rig.attach_each(1..500);
         for sink in &sinks {
             sink.hold(Op::Close);
         }
@@ -367,7 +301,7 @@ fn endless_orders_leave_a_quarter_to_sinks() {
 #[test]
 fn with_a_small_budget_endless_orders_leave_sinks_one_turn_in_four() {
     for budget in 1..=3 {
-        let mut rig = Rig::new(budget);
+        let mut rig = rig(budget);
         rig.restless(1..10);
         rig.endless_orders();
         let before = rig.orders.taken();
@@ -380,8 +314,8 @@ fn with_a_small_budget_endless_orders_leave_sinks_one_turn_in_four() {
 
 #[test]
 fn orders_take_the_whole_turn_if_no_sink_has_anything_to_do() {
-    let mut rig = Rig::new(16);
-    rig.attach(1..100);
+    let mut rig = rig(16);
+    rig.attach_each(1..100);
     rig.endless_orders();
     for turn in 1..=5 {
         let before = rig.orders.taken();
@@ -393,8 +327,8 @@ fn orders_take_the_whole_turn_if_no_sink_has_anything_to_do() {
 #[test]
 fn orders_that_come_in_bursts_leave_sinks_their_quarter_too() {
     for burst in [80, 90, 95, 96, 97] {
-        let mut rig = Rig::new(128);
-        let sinks = rig.attach(1..500);
+        let mut rig = rig(128);
+        let sinks = rig.attach_each(1..500);
         for sink in &sinks {
             sink.hold(Op::Close);
         }
@@ -416,7 +350,7 @@ fn orders_that_come_in_bursts_leave_sinks_their_quarter_too() {
 #[test]
 fn sinks_leave_a_quarter_to_items() {
     for budget in [4, 8, 30, 128] {
-        let mut rig = Rig::new(budget);
+        let mut rig = rig(budget);
         rig.restless(1..200);
         rig.input.endless(|_| 0);
         for _ in 0..20 {
@@ -431,7 +365,7 @@ fn sinks_leave_a_quarter_to_items() {
 #[test]
 fn with_a_small_budget_sinks_leave_items_one_turn_in_four() {
     for budget in 1..=3 {
-        let mut rig = Rig::new(budget);
+        let mut rig = rig(budget);
         rig.restless(1..10);
         rig.input.endless(|_| 0);
         let before = rig.totals().received;
@@ -446,8 +380,8 @@ fn with_a_small_budget_sinks_leave_items_one_turn_in_four() {
 #[test]
 fn sinks_that_are_waited_for_take_the_share_of_items() {
     // Nothing can be read while the input is blocked: no quarter is kept for it.
-    let mut rig = Rig::new(8);
-    let sinks = rig.attach(1..41);
+    let mut rig = rig(8);
+    let sinks = rig.attach_each(1..41);
     for sink in &sinks {
         sink.hold(Op::Close);
     }
@@ -469,8 +403,8 @@ fn sinks_that_are_waited_for_take_the_share_of_items() {
 #[test]
 fn a_woken_sink_closes_within_four_turns_while_orders_and_input_never_pause() {
     for budget in [4, 5, 7, 8, 16, 128] {
-        let mut rig = Rig::new(budget);
-        let sink = rig.attach(1..2).remove(0);
+        let mut rig = rig(budget);
+        let sink = rig.attach_each(1..2).remove(0);
         sink.hold(Op::Close);
         rig.orders.push(Order::Detach(1));
         rig.sleep();
@@ -486,7 +420,7 @@ fn a_woken_sink_closes_within_four_turns_while_orders_and_input_never_pause() {
 #[test]
 fn a_woken_sink_gets_its_item_within_four_turns_while_orders_and_input_never_pause() {
     for budget in [4, 5, 7, 8, 16, 128] {
-        let mut rig = Rig::new(budget);
+        let mut rig = rig(budget);
         let sink = rig.queued(1, 1);
         rig.endless_orders();
         rig.input.endless(|_| 0);
@@ -498,14 +432,15 @@ fn a_woken_sink_gets_its_item_within_four_turns_while_orders_and_input_never_pau
 
 #[test]
 fn a_woken_sink_gets_its_item_within_four_turns_while_orders_set_a_backlog_free() {
-    let mut rig = Rig::new(128);
-    let stuck = rig.order(1, |attach| attach.buffer(10_000));
+    let mut rig = rig(128);
+    let stuck = rig.order(1, "a", |attach| attach.buffer(10_000));
     stuck.park();
     rig.input.extend((0..10_000).map(|_| 100));
     rig.sleep();
     let woken = rig.queued(2, 1);
     // A ready sink takes over the backlog, in every turn another.
-    let sinks = (0..8).map(|_| rig.order(1, |attach| attach.buffer(10_000))).collect::<Vec<_>>();
+    let sinks =
+        (0..8).map(|_| rig.order(1, "a", |attach| attach.buffer(10_000))).collect::<Vec<_>>();
     rig.endless_orders();
     woken.open();
     rig.turns_until(4, |_| woken.taken() == 1);
@@ -514,18 +449,18 @@ fn a_woken_sink_gets_its_item_within_four_turns_while_orders_set_a_backlog_free(
 
 #[test]
 fn a_long_queue_leaves_the_other_woken_sinks_their_turn() {
-    let mut rig = Rig::new(128);
+    let mut rig = rig(128);
     let sinks = (1..101).map(|key| rig.queued(key, 90)).collect::<Vec<_>>();
     sinks.iter().for_each(SinkHandle::open);
     rig.turns_until(20, |_| sinks.iter().all(|sink| sink.taken() > 0));
-    assert!(rig.task.run().is_pending());
+    rig.sleep();
     assert_eq!(sum(&sinks, SinkHandle::taken), 9_000);
 }
 
 /// A hundred sinks wait for their flush, and orders that never pause began some turns ago.
 #[track_caller]
 fn flushes_wait(rig: &mut Rig, since: usize) {
-    let sinks = rig.attach(100..200);
+    let sinks = rig.attach_each(100..200);
     rig.input.extend((100..200).map(|key| key * 100));
     rig.turns_until(100, |_| sum(&sinks, SinkHandle::taken) == 100);
     rig.endless_orders();
@@ -536,8 +471,8 @@ fn flushes_wait(rig: &mut Rig, since: usize) {
 #[test]
 fn a_woken_sink_closes_within_four_turns_while_flushes_are_overdue() {
     for (budget, since) in [4, 5, 7, 8, 16].into_iter().flat_map(|b| (0..16).map(move |n| (b, n))) {
-        let mut rig = Rig::new(budget);
-        let sink = rig.attach(1..2).remove(0);
+        let mut rig = rig(budget);
+        let sink = rig.attach_each(1..2).remove(0);
         sink.hold(Op::Close);
         rig.orders.push(Order::Detach(1));
         rig.sleep();
@@ -550,7 +485,7 @@ fn a_woken_sink_closes_within_four_turns_while_flushes_are_overdue() {
 #[test]
 fn a_woken_sink_gets_its_item_within_four_turns_while_flushes_are_overdue() {
     for (budget, since) in [4, 5, 7, 8, 16].into_iter().flat_map(|b| (0..16).map(move |n| (b, n))) {
-        let mut rig = Rig::new(budget);
+        let mut rig = rig(budget);
         let sink = rig.queued(1, 1);
         flushes_wait(&mut rig, since);
         sink.open();
@@ -563,7 +498,7 @@ fn a_woken_sink_gets_its_item_within_four_turns_while_flushes_are_overdue() {
 #[test]
 fn overdue_flushes_are_not_starved_by_sinks_that_wake_themselves_for_ever() {
     for budget in [1, 2, 3, 4, 8, 16] {
-        let mut rig = Rig::new(budget);
+        let mut rig = rig(budget);
         rig.restless(1..50);
         let sinks = rig.attach_now(100..110);
         rig.input.extend((100..110).map(|key| key * 100));
@@ -576,7 +511,7 @@ fn overdue_flushes_are_not_starved_by_sinks_that_wake_themselves_for_ever() {
 #[test]
 fn the_end_is_told_though_sinks_wake_themselves_and_orders_never_pause() {
     for budget in [1, 2, 3, 4, 8, 16] {
-        let mut rig = Rig::new(budget);
+        let mut rig = rig(budget);
         rig.restless(1..50);
         rig.attach_now(100..110);
         rig.orders.push(Order::Finish);
@@ -588,7 +523,7 @@ fn the_end_is_told_though_sinks_wake_themselves_and_orders_never_pause() {
 
 #[test]
 fn one_flush_in_every_window_though_sinks_wake_themselves_for_ever() {
-    let mut rig = Rig::with(|demux| demux.budget(8).flush_every(20));
+    let mut rig = rig_with(|demux| demux.budget(8).flush_every(20));
     rig.restless(1..50);
     let sink = rig.attach_now(100..101).remove(0);
     rig.input.endless(|_| 10_000);
@@ -612,8 +547,8 @@ fn once_a_turn(rig: &mut Rig, sink: &SinkHandle<u32>, op: Op, times: usize) {
 
 #[test]
 fn a_gate_that_wakes_itself_is_asked_once_a_turn_and_the_others_go_on() {
-    let mut rig = Rig::new(128);
-    let sinks = rig.attach(1..3);
+    let mut rig = rig(128);
+    let sinks = rig.attach_each(1..3);
     sinks[0].stutter(Op::Ready, 3);
     rig.input.extend([200, 100, 201]);
     rig.poll();
@@ -629,9 +564,9 @@ fn a_gate_that_wakes_itself_is_asked_once_a_turn_and_the_others_go_on() {
 
 #[test]
 fn a_queue_whose_sink_wakes_itself_is_tried_once_a_turn_and_items_go_on() {
-    let mut rig = Rig::new(128);
-    let sink = rig.order(1, |attach| attach.buffer(2));
-    let other = rig.attach(2..3).remove(0);
+    let mut rig = rig(128);
+    let sink = rig.order(1, "a", |attach| attach.buffer(2));
+    let other = rig.attach_each(2..3).remove(0);
     sink.stutter(Op::Ready, 3);
     for turn in 1..=3 {
         rig.input.push(200);
@@ -648,8 +583,8 @@ fn a_queue_whose_sink_wakes_itself_is_tried_once_a_turn_and_items_go_on() {
 
 #[test]
 fn a_flush_that_wakes_itself_is_asked_once_a_turn() {
-    let mut rig = Rig::new(128);
-    let sinks = rig.attach(1..3);
+    let mut rig = rig(128);
+    let sinks = rig.attach_each(1..3);
     sinks[0].stutter(Op::Flush, 3);
     rig.input.extend([100, 200]);
     once_a_turn(&mut rig, &sinks[0], Op::Flush, 3);
@@ -660,20 +595,20 @@ fn a_flush_that_wakes_itself_is_asked_once_a_turn() {
 
 #[test]
 fn a_close_that_wakes_itself_is_asked_once_a_turn() {
-    let mut rig = Rig::new(128);
-    let sinks = rig.attach(1..3);
+    let mut rig = rig(128);
+    let sinks = rig.attach_each(1..3);
     sinks[0].stutter(Op::Close, 3);
     rig.input.end();
     once_a_turn(&mut rig, &sinks[0], Op::Close, 3);
     assert!(sinks[1].is_closed());
-    assert!(rig.task.run().is_ready());
+    assert!(rig.run().is_ready());
     assert_eq!(sinks[0].count(Op::Close), 4);
 }
 
 #[test]
 fn a_detached_sink_whose_close_wakes_itself_is_asked_once_a_turn() {
-    let mut rig = Rig::new(128);
-    let sink = rig.attach(1..2).remove(0);
+    let mut rig = rig(128);
+    let sink = rig.attach_each(1..2).remove(0);
     sink.stutter(Op::Close, 3);
     rig.orders.push(Order::Detach(1));
     once_a_turn(&mut rig, &sink, Op::Close, 3);
@@ -683,7 +618,7 @@ fn a_detached_sink_whose_close_wakes_itself_is_asked_once_a_turn() {
 
 #[test]
 fn orders_that_wake_themselves_are_asked_once_a_turn() {
-    let mut rig = Rig::new(128);
+    let mut rig = rig(128);
     (0..5).for_each(|_| rig.orders.stutter());
     rig.input.push(0);
     for turn in 1..=5 {
@@ -696,8 +631,8 @@ fn orders_that_wake_themselves_are_asked_once_a_turn() {
 
 #[test]
 fn orders_that_wake_themselves_are_asked_once_in_the_last_turn_too() {
-    let mut rig = Rig::new(128);
-    let sink = rig.attach(1..2).remove(0);
+    let mut rig = rig(128);
+    let sink = rig.attach_each(1..2).remove(0);
     sink.hold(Op::Close);
     rig.input.end();
     rig.sleep();
@@ -712,11 +647,11 @@ fn orders_that_wake_themselves_are_asked_once_in_the_last_turn_too() {
 
 #[test]
 fn whoever_wakes_itself_the_task_is_woken_once() {
-    let mut rig = Rig::new(64);
+    let mut rig = rig(64);
     rig.restless(1..20);
     let flushing = rig.attach_now(30..31).remove(0);
     flushing.stutter(Op::Flush, usize::MAX);
-    let queued = rig.order(31, |attach| attach.buffer(2));
+    let queued = rig.order(31, 31, |attach| attach.buffer(2));
     queued.stutter(Op::Ready, usize::MAX);
     rig.input.extend([3_000, 3_100]);
     for _ in 0..20 {
@@ -729,8 +664,8 @@ fn whoever_wakes_itself_the_task_is_woken_once() {
 
 #[test]
 fn a_turn_that_leaves_work_wakes_the_task_once() {
-    let mut rig = Rig::new(4);
-    rig.attach(1..9);
+    let mut rig = rig(4);
+    rig.attach_each(1..9);
     rig.input.endless(|n| 100 + u32::try_from(n % 8).unwrap() * 100);
     for _ in 0..20 {
         rig.poll();
@@ -740,8 +675,8 @@ fn a_turn_that_leaves_work_wakes_the_task_once() {
 
 #[test]
 fn a_turn_that_leaves_nothing_does_not_wake_the_task() {
-    let mut rig = Rig::new(128);
-    rig.attach(1..9);
+    let mut rig = rig(128);
+    rig.attach_each(1..9);
     rig.input.extend([100, 200, 300]);
     rig.poll();
     assert_eq!(rig.task.wakes(), 0);
@@ -750,5 +685,5 @@ fn a_turn_that_leaves_nothing_does_not_wake_the_task() {
 #[test]
 #[should_panic(expected = "budget")]
 fn a_budget_of_nothing_is_refused() {
-    drop(Rig::new(0));
+    drop(rig(0));
 }

@@ -7,94 +7,31 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use common::Answer::{Done, Failed, Pending};
 use common::{
-    Call, Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task, scripted_sink,
-    scripted_stream,
+    Call, Op, Orders, Rig, SinkHandle, StreamHandle, Task, scripted_sink, scripted_stream,
 };
 use futures::future::FusedFuture;
-use stream_demux::{
-    Attach, ByValue, Demux, DemuxStreamExt, Discarded, Hooks, Lease, Order, Overflow, Totals,
-};
-
-type Sink = ScriptedSink<u32>;
-type Terms = Attach<u32, Sink>;
-type Orders = Order<u32, Sink>;
-type Split = Demux<ScriptedStream<u32>, ByValue<fn(&u32) -> u32>, ScriptedStream<Orders>>;
-
-/// A demux whose items have their hundreds as key, and all its handles.
-struct Rig {
-    task: Task<Split>,
-    input: StreamHandle<u32>,
-    orders: StreamHandle<Orders>,
-}
-
-impl Rig {
-    fn new() -> Self {
-        Self::with(|demux| demux)
-    }
-
-    fn with(settings: impl FnOnce(Split) -> Split) -> Self {
-        let (input, input_handle) = scripted_stream("input");
-        let (orders, orders_handle) = scripted_stream("orders");
-        let key: fn(&u32) -> u32 = |n| n / 100;
-        let task = Task::new(settings(input.demux_by(key, orders)));
-        Self { task, input: input_handle, orders: orders_handle }
-    }
-
-    #[track_caller]
-    fn attach(&mut self, key: u32) -> SinkHandle<u32> {
-        self.attach_on(key, |attach| attach)
-    }
-
-    #[track_caller]
-    fn attach_on(&mut self, key: u32, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
-        let (sink, handle) = scripted_sink(key);
-        self.orders.push(terms(Attach::new(key, sink)).into());
-        self.sleep();
-        handle
-    }
-
-    #[track_caller]
-    fn sleep(&mut self) {
-        assert!(self.task.run().is_pending());
-    }
-
-    #[track_caller]
-    fn send<const N: usize>(&mut self, items: [u32; N]) {
-        self.input.extend(items);
-        self.sleep();
-    }
-
-    #[track_caller]
-    fn order(&mut self, order: Orders) {
-        self.orders.push(order);
-        self.sleep();
-    }
-
-    fn totals(&self) -> Totals {
-        self.task.get_ref().totals()
-    }
-}
+use stream_demux::{Attach, Demux, DemuxStreamExt, Discarded, Hooks, Lease, Order, Overflow};
 
 // The life of a sink, call by call.
 
 #[test]
 fn from_the_first_item_to_the_close_each_call_is_accounted_for() {
     let mut rig = Rig::new();
-    let a = rig.attach(1);
+    let a = rig.attach(1, "a");
     assert!(a.calls().is_empty());
     rig.send([101]);
     assert_eq!(a.take_calls(), [Call::Ready(Done), Call::Send(Done), Call::Flush(Done)]);
     rig.send([102, 103]);
     let two = [Call::Ready(Done), Call::Send(Done), Call::Ready(Done), Call::Send(Done)];
     assert_eq!(a.take_calls(), [&two[..], &[Call::Flush(Done)]].concat());
-    rig.order(Order::Detach(1));
+    rig.apply(Order::Detach(1));
     assert_eq!(a.take_calls(), [Call::Close(Done), Call::Drop]);
 }
 
 #[test]
 fn a_sink_that_was_not_ready_is_asked_again_before_the_send() {
     let mut rig = Rig::new();
-    let a = rig.attach(1);
+    let a = rig.attach(1, "a");
     a.park();
     rig.send([101]);
     a.wake();
@@ -116,7 +53,7 @@ fn a_sink_that_was_not_ready_is_asked_again_before_the_send() {
 #[test]
 fn each_item_of_a_queue_has_its_own_ready() {
     let mut rig = Rig::new();
-    let a = rig.attach_on(1, |attach| attach.buffer(3));
+    let a = rig.attach_on(1, "a", |attach| attach.buffer(3));
     a.park();
     rig.send([101, 102, 103, 104]);
     a.take_calls();
@@ -138,8 +75,8 @@ fn each_item_of_a_queue_has_its_own_ready() {
 #[test]
 fn a_readiness_that_was_found_early_is_used_once() {
     let mut rig = Rig::with(Demux::multicast);
-    let a = rig.attach(1);
-    let b = rig.attach_on(1, |attach| attach.tag(1));
+    let a = rig.attach(1, "a");
+    let b = rig.attach_on(1, "b", |attach| attach.tag(1));
     b.park();
     rig.send([101]);
     assert_eq!(a.calls(), [Call::Ready(Done)]);
@@ -156,8 +93,8 @@ fn a_sink_that_promised_readiness_may_leave_without_a_send() {
     for evict in [false, true] {
         let mut rig = Rig::with(Demux::multicast);
         let mut lease = Lease::new();
-        let a = rig.attach_on(1, |attach| attach.leased(&mut lease).keep_existing());
-        let b = rig.attach_on(1, |attach| attach.tag(1));
+        let a = rig.attach_on(1, "a", |attach| attach.leased(&mut lease).keep_existing());
+        let b = rig.attach_on(1, "b", |attach| attach.tag(1));
         b.park();
         rig.send([101]);
         assert_eq!(a.take_calls(), [Call::Ready(Done)]);
@@ -176,16 +113,16 @@ fn a_sink_that_promised_readiness_may_leave_without_a_send() {
 #[test]
 fn nothing_follows_a_close_that_completed() {
     let mut rig = Rig::new();
-    let a = rig.attach(1);
+    let a = rig.attach(1, "a");
     rig.send([101]);
     let waker = a.waker().unwrap();
-    rig.order(Order::Detach(1));
+    rig.apply(Order::Detach(1));
     let calls = a.calls();
     assert_eq!(calls[3..], [Call::Close(Done), Call::Drop]);
     waker.wake();
     rig.send([102]);
-    rig.order(Order::Detach(1));
-    rig.order(Order::Evict(1));
+    rig.apply(Order::Detach(1));
+    rig.apply(Order::Evict(1));
     assert_eq!(a.calls(), calls);
 }
 
@@ -193,13 +130,13 @@ fn nothing_follows_a_close_that_completed() {
 fn nothing_but_the_drop_follows_an_error() {
     for op in [Op::Ready, Op::Send, Op::Flush, Op::Close] {
         let mut rig = Rig::new();
-        let a = rig.attach_on(1, |attach| attach.buffer(1));
+        let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
         a.fail(op);
         rig.send([101, 102]);
-        rig.order(Order::Detach(1));
+        rig.apply(Order::Detach(1));
         rig.send([103]);
         rig.input.end();
-        assert!(rig.task.run().is_ready());
+        assert!(rig.run().is_ready());
         let calls = a.calls();
         let failure = match op {
             Op::Ready => Call::Ready(Failed),
@@ -216,13 +153,13 @@ fn nothing_but_the_drop_follows_an_error() {
 #[test]
 fn while_a_close_is_pending_only_the_close_is_asked() {
     let mut rig = Rig::new();
-    let a = rig.attach_on(1, |attach| attach.buffer(2));
+    let a = rig.attach_on(1, "a", |attach| attach.buffer(2));
     a.hold(Op::Close);
     rig.send([101]);
-    rig.order(Order::Detach(1));
+    rig.apply(Order::Detach(1));
     a.take_calls();
     rig.send([102, 201]);
-    rig.order(Order::Detach(1));
+    rig.apply(Order::Detach(1));
     assert!(a.calls().is_empty());
     a.wake();
     rig.sleep();
@@ -235,11 +172,11 @@ fn while_a_close_is_pending_only_the_close_is_asked() {
 /// Brings a leased sink to where its close is pending, after a flush that was pending before it and
 /// whose waker has fired since.
 fn closing_after_a_pending_flush(rig: &mut Rig, lease: &mut Lease) -> SinkHandle<u32> {
-    let a = rig.attach_on(1, |attach| attach.leased(lease));
+    let a = rig.attach_on(1, "a", |attach| attach.leased(lease));
     a.hold(Op::Flush);
     a.hold(Op::Close);
     rig.send([101]);
-    rig.order(Order::Detach(1));
+    rig.apply(Order::Detach(1));
     assert!(a.is_waiting(Op::Flush) && a.is_waiting(Op::Close));
     a.release(Op::Flush);
     rig.sleep();
@@ -275,8 +212,8 @@ fn a_lease_that_detaches_a_closing_sink_does_not_have_it_flushed() {
 #[test]
 fn a_sink_that_closes_with_a_flush_due_in_a_busy_stream_is_not_flushed() {
     let mut rig = Rig::with(|demux| demux.flush_every(2).budget(8));
-    let a = rig.attach(1);
-    let b = rig.attach(2);
+    let a = rig.attach(1, "a");
+    let b = rig.attach(2, "b");
     a.hold(Op::Close);
     let orders = rig.orders.clone();
     rig.input.push(101);
@@ -290,11 +227,11 @@ fn a_sink_that_closes_with_a_flush_due_in_a_busy_stream_is_not_flushed() {
 #[test]
 fn a_flush_that_is_pending_does_not_keep_items_and_close_from_the_sink() {
     let mut rig = Rig::new();
-    let a = rig.attach(1);
+    let a = rig.attach(1, "a");
     a.hold(Op::Flush);
     rig.send([101]);
     rig.send([102]);
-    rig.order(Order::Detach(1));
+    rig.apply(Order::Detach(1));
     let item = [Call::Ready(Done), Call::Send(Done), Call::Flush(Pending)];
     assert_eq!(a.calls(), [&item[..], &item, &[Call::Close(Done), Call::Drop]].concat());
 }
@@ -304,8 +241,8 @@ fn a_flush_that_is_pending_does_not_keep_items_and_close_from_the_sink() {
 #[test]
 fn the_input_is_not_polled_after_its_end() {
     let mut rig = Rig::new();
-    let a = rig.attach(1);
-    let b = rig.attach(2);
+    let a = rig.attach(1, "a");
+    let b = rig.attach(2, "b");
     a.hold(Op::Close);
     b.hold(Op::Close);
     rig.input.end();
@@ -314,18 +251,18 @@ fn the_input_is_not_polled_after_its_end() {
     let waker = rig.task.waker();
     b.release(Op::Close);
     rig.sleep();
-    rig.order(Order::Detach(7));
+    rig.apply(Order::Detach(7));
     waker.wake_by_ref();
     rig.sleep();
     a.release(Op::Close);
-    assert!(rig.task.run().is_ready());
+    assert!(rig.run().is_ready());
     assert_eq!(rig.input.polls(), polls);
 }
 
 #[test]
 fn the_orders_are_not_polled_after_their_end_though_their_waker_fires() {
     let mut rig = Rig::new();
-    let a = rig.attach(1);
+    let a = rig.attach(1, "a");
     let waker = rig.orders.waker().unwrap();
     rig.orders.end();
     rig.sleep();
@@ -340,7 +277,7 @@ fn the_orders_are_not_polled_after_their_end_though_their_waker_fires() {
 #[test]
 fn a_waker_of_the_ended_orders_that_fires_over_and_over_holds_up_no_item() {
     let mut rig = Rig::new();
-    let a = rig.attach(1);
+    let a = rig.attach(1, "a");
     let waker = rig.orders.waker().unwrap();
     rig.orders.end();
     for n in 0..300 {
@@ -365,13 +302,13 @@ fn panic_of(poll: impl FnOnce()) -> String {
 fn a_poll_after_completion_panics_and_names_the_type() {
     for finish in [false, true] {
         let mut rig = Rig::new();
-        rig.attach(1);
+        rig.attach(1, "a");
         if finish {
             rig.orders.push(Order::Finish);
         } else {
             rig.input.end();
         }
-        assert!(rig.task.run().is_ready());
+        assert!(rig.run().is_ready());
         for _ in 0..2 {
             let said = panic_of(|| _ = rig.task.poll());
             assert!(said.contains("Demux"), "{said}");
@@ -384,24 +321,24 @@ fn a_poll_after_completion_panics_and_names_the_type() {
 fn it_is_terminated_after_completion_and_not_before() {
     let mut rig = Rig::new();
     assert!(!rig.task.get_ref().is_terminated());
-    let a = rig.attach(1);
+    let a = rig.attach(1, "a");
     a.hold(Op::Close);
     assert!(!rig.task.get_ref().is_terminated());
     rig.input.end();
     rig.sleep();
     assert!(!rig.task.get_ref().is_terminated());
     a.release(Op::Close);
-    assert!(rig.task.run().is_ready());
+    assert!(rig.run().is_ready());
     assert!(rig.task.get_ref().is_terminated());
 }
 
 #[test]
 fn totals_can_be_looked_at_after_completion() {
     let mut rig = Rig::new();
-    rig.attach(1);
+    rig.attach(1, "a");
     rig.input.extend([101, 201]);
     rig.input.end();
-    let output = rig.task.run();
+    let output = rig.run();
     assert_eq!(output, std::task::Poll::Ready(rig.totals()));
     assert_eq!((rig.totals().delivered, rig.totals().unmatched), (1, 1));
     assert!(rig.task.get_ref().is_empty() && rig.task.get_ref().blocked_on().is_none());

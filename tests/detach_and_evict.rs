@@ -328,7 +328,7 @@ fn a_key_that_is_gone_is_unknown() {
 
 /// Sinks under key 1, tagged 0, 1 and so on.
 fn group(rig: &mut Rig, size: u64, terms: impl Fn(Terms) -> Terms) -> Vec<SinkHandle<u32>> {
-    let join = |tag| rig.attach_on(1, &format!("s{tag}"), |attach| terms(attach.tag(tag)));
+    let join = |tag| rig.attach_on(1, format!("s{tag}"), |attach| terms(attach.tag(tag)));
     (0..size).map(join).collect()
 }
 

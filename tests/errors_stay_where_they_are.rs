@@ -4,117 +4,10 @@
 
 mod common;
 
-use std::fmt::Debug;
-
-use common::{
-    Call, Log, Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task, scripted_sink,
-    scripted_stream,
-};
-use stream_demux::{
-    Attach, ByValue, Demux, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Recipient,
-    Totals,
-};
-
-type Sink = ScriptedSink<u32>;
-type Terms = Attach<u32, Sink>;
-type Orders = Order<u32, Sink>;
-type Split = Demux<ScriptedStream<u32>, ByValue<fn(&u32) -> u32>, ScriptedStream<Orders>, Recorder>;
+use common::{Call, Op, Rig, SinkHandle, Terms, scripted_sink};
+use stream_demux::{Attach, Demux, Lease, Order};
 
 const ALL: [Op; 4] = [Op::Ready, Op::Send, Op::Flush, Op::Close];
-
-/// Writes down how attachments and items end.
-struct Recorder(Log);
-
-impl<K: Debug, V: Debug, E: Debug> Hooks<K, V, E> for Recorder {
-    fn detached(&mut self, to: Recipient<'_, K>, why: Detached<E>) {
-        self.0.push(format!("detached {:?}/{} {why:?}", to.key, to.tag));
-    }
-    fn unmatched(&mut self, item: V) {
-        self.0.push(format!("unmatched {item:?}"));
-    }
-    fn discarded(&mut self, to: Recipient<'_, K>, item: V, why: Discarded) {
-        self.0.push(format!("discarded {item:?} of {:?}/{} {why:?}", to.key, to.tag));
-    }
-}
-
-/// A demux whose items have their hundreds as key, and all its handles.
-struct Rig {
-    task: Task<Split>,
-    input: StreamHandle<u32>,
-    orders: StreamHandle<Orders>,
-    log: Log,
-}
-
-impl Rig {
-    fn new() -> Self {
-        Self::with(|demux| demux)
-    }
-
-    fn with(settings: impl FnOnce(Split) -> Split) -> Self {
-        let (input, input_handle) = scripted_stream("input");
-        let (orders, orders_handle) = scripted_stream("orders");
-        let log = Log::new();
-        let key: fn(&u32) -> u32 = |n| n / 100;
-        let demux = input.demux_by(key, orders).hooks(Recorder(log.clone()));
-        let task = Task::new(settings(demux));
-        Self { task, input: input_handle, orders: orders_handle, log }
-    }
-
-    /// Attaches a sink that writes to the log of the hooks.
-    #[track_caller]
-    fn attach_on(
-        &mut self,
-        key: u32,
-        name: &str,
-        terms: impl FnOnce(Terms) -> Terms,
-    ) -> SinkHandle<u32> {
-        let (sink, handle) = scripted_sink(name);
-        handle.log_to(&self.log);
-        self.orders.push(terms(Attach::new(key, sink)).into());
-        self.lines();
-        handle
-    }
-
-    #[track_caller]
-    fn attach(&mut self, key: u32, name: &str) -> SinkHandle<u32> {
-        self.attach_on(key, name, |attach| attach)
-    }
-
-    /// Runs until it sleeps, and tells what was logged meanwhile.
-    #[track_caller]
-    fn lines(&mut self) -> Vec<String> {
-        assert!(self.task.run().is_pending());
-        self.check_account();
-        self.log.take()
-    }
-
-    #[track_caller]
-    fn send<const N: usize>(&mut self, items: [u32; N]) -> Vec<String> {
-        self.input.extend(items);
-        self.lines()
-    }
-
-    #[track_caller]
-    fn order(&mut self, order: Orders) -> Vec<String> {
-        self.orders.push(order);
-        self.lines()
-    }
-
-    fn totals(&self) -> Totals {
-        self.task.get_ref().totals()
-    }
-
-    fn len(&self) -> usize {
-        self.task.get_ref().len()
-    }
-
-    #[track_caller]
-    fn check_account(&self) {
-        let all = self.totals();
-        let fates = all.unmatched + all.delivered + all.discarded + all.lost + all.queued;
-        assert_eq!(all.received + all.copies, fates, "{all:?}");
-    }
-}
 
 // Each operation in each situation.
 
@@ -131,16 +24,16 @@ fn fails_in_each<const N: usize>(ops: [Op; N], situation: impl Fn(&mut Rig) -> S
         // Every reason to be asked, for each of the four.
         a.open();
         let mut lines = rig.send([150, 250]);
-        lines.extend(rig.order(Order::Detach(1)));
+        lines.extend(rig.apply(Order::Detach(1)));
         lines.extend(rig.send([160, 260]));
 
         let failure = format!("Failed(Broken({:?}))", op.name());
         let ends: Vec<_> = lines.iter().filter(|line| line.starts_with("detached")).collect();
-        assert_eq!(ends, [&format!("detached 1/0 {failure}")], "{op:?}: {lines:?}");
+        assert_eq!(ends, [&format!("detached 1 {failure}")], "{op:?}: {lines:?}");
         let at = |what: &str| lines.iter().position(|line| line == what);
-        assert!(at("a dropped") < at(&format!("detached 1/0 {failure}")), "{op:?}: {lines:?}");
+        assert!(at("a dropped") < at(&format!("detached 1 {failure}")), "{op:?}: {lines:?}");
         let mut discarded = lines.iter().filter(|line| line.starts_with("discarded"));
-        assert!(discarded.all(|line| line.ends_with(" of 1/0 Failed")), "{op:?}: {lines:?}");
+        assert!(discarded.all(|line| line.ends_with(" of 1 Failed")), "{op:?}: {lines:?}");
         assert!(a.is_failed() && a.is_dropped(), "{op:?}");
         assert!(at("unmatched 160").is_some(), "{op:?}: {lines:?}");
         assert_eq!((rig.totals().queued, rig.len()), (0, 1), "{op:?}");
@@ -222,7 +115,7 @@ fn it_fails_while_it_drains() {
         let a = rig.attach_on(1, "a", |attach| attach.buffer(3));
         a.park();
         rig.send([101, 102]);
-        rig.order(Order::Detach(1));
+        rig.apply(Order::Detach(1));
         a
     });
 }
@@ -232,7 +125,7 @@ fn it_fails_while_its_close_is_pending() {
     fails_in_each([Op::Close], |rig| {
         let a = rig.attach(1, "a");
         a.hold(Op::Close);
-        rig.order(Order::Detach(1));
+        rig.apply(Order::Detach(1));
         assert!(a.is_closing());
         a
     });
@@ -241,30 +134,29 @@ fn it_fails_while_its_close_is_pending() {
 #[test]
 fn it_fails_in_a_group_and_the_others_go_on() {
     for op in ALL {
-        for place in 0..3_u32 {
+        for place in 1..=3_u64 {
             let mut rig = Rig::with(Demux::multicast);
             let mut lease = Lease::new();
-            let sinks: Vec<_> = (0..3)
+            let sinks: Vec<_> = (1..=3)
                 .map(|n| {
-                    let tag = u64::from(n);
                     let terms = |attach: Terms| {
-                        let attach = attach.tag(tag);
+                        let attach = attach.tag(n);
                         if n == place { attach.leased(&mut lease) } else { attach }
                     };
-                    rig.attach_on(1, &format!("s{n}"), terms)
+                    rig.attach_on(1, format!("s{n}"), terms)
                 })
                 .collect();
-            sinks[place as usize].fail(op);
+            sinks[usize::try_from(place).unwrap() - 1].fail(op);
             let mut lines = rig.send([101]);
             if op == Op::Close {
                 lease.detach();
                 lines.extend(rig.lines());
             }
-            let end = format!("detached 1/{place} Failed(Broken({:?}))", op.name());
+            let end = format!("detached 1#{place} Failed(Broken({:?}))", op.name());
             let ends: Vec<_> = lines.iter().filter(|line| line.starts_with("detached")).collect();
             assert_eq!(ends, [&end], "{op:?} {place}");
             rig.send([102]);
-            for (n, sink) in (0..3).zip(&sinks) {
+            for (n, sink) in (1..).zip(&sinks) {
                 let failed = n == place;
                 assert_eq!(sink.is_dropped(), failed, "{op:?} {place}");
                 if !failed {
@@ -298,8 +190,8 @@ fn an_idle_sink_that_fails_is_found_out_by_its_next_item() {
         [
             "a failed in poll_ready",
             "a dropped",
-            "discarded 101 of 1/0 Failed",
-            "detached 1/0 Failed(Broken(\"poll_ready\"))",
+            "discarded 101 of 1 Failed",
+            "detached 1 Failed(Broken(\"poll_ready\"))",
             "unmatched 102",
         ]
     );
@@ -310,17 +202,18 @@ fn queue_and_held_item_are_discarded_in_their_order_before_detached_is_said() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(2).tag(9));
     a.park();
-    assert!(rig.send([101, 102, 103, 201]).is_empty());
+    assert_eq!(rig.send([101, 102, 103, 201]), ["blocked 1#9"]);
     a.fail(Op::Ready);
     assert_eq!(
         rig.lines(),
         [
             "a failed in poll_ready",
+            "unblocked 1#9",
             "a dropped",
-            "discarded 101 of 1/9 Failed",
-            "discarded 102 of 1/9 Failed",
-            "discarded 103 of 1/9 Failed",
-            "detached 1/9 Failed(Broken(\"poll_ready\"))",
+            "discarded 101 of 1#9 Failed",
+            "discarded 102 of 1#9 Failed",
+            "discarded 103 of 1#9 Failed",
+            "detached 1#9 Failed(Broken(\"poll_ready\"))",
             "unmatched 201",
         ]
     );
@@ -334,7 +227,7 @@ fn the_item_that_goes_down_with_start_send_is_lost_and_shown_to_nobody() {
     a.fail(Op::Send);
     assert_eq!(
         rig.send([101]),
-        ["a failed in start_send", "a dropped", "detached 1/0 Failed(Broken(\"start_send\"))",]
+        ["a failed in start_send", "a dropped", "detached 1 Failed(Broken(\"start_send\"))",]
     );
     let all = rig.totals();
     assert_eq!((all.lost, all.delivered, all.discarded), (1, 0, 0));
@@ -352,10 +245,11 @@ fn a_queue_whose_head_is_lost_is_discarded_behind_it() {
         rig.lines(),
         [
             "a failed in start_send",
+            "unblocked 1",
             "a dropped",
-            "discarded 102 of 1/0 Failed",
-            "discarded 103 of 1/0 Failed",
-            "detached 1/0 Failed(Broken(\"start_send\"))",
+            "discarded 102 of 1 Failed",
+            "discarded 103 of 1 Failed",
+            "detached 1 Failed(Broken(\"start_send\"))",
         ]
     );
     let all = rig.totals();
@@ -373,7 +267,7 @@ fn a_new_item_that_pushes_the_head_of_the_queue_into_a_failure_is_discarded_with
     let lines = rig.send([102]);
     let fate = |line: &str| lines.iter().filter(|said| *said == line).count();
     // 102 came in time for the queue, or found its key free.
-    assert_eq!(fate("discarded 102 of 1/0 Failed") + fate("unmatched 102"), 1);
+    assert_eq!(fate("discarded 102 of 1 Failed") + fate("unmatched 102"), 1);
     assert_eq!(rig.totals().lost, 1);
 }
 
@@ -388,7 +282,7 @@ fn what_was_delivered_stays_delivered_when_the_flush_fails() {
             "a sent 101",
             "a failed in poll_flush",
             "a dropped",
-            "detached 1/0 Failed(Broken(\"poll_flush\"))",
+            "detached 1 Failed(Broken(\"poll_flush\"))",
         ]
     );
     let all = rig.totals();
@@ -409,9 +303,9 @@ fn a_failing_flush_discards_what_is_queued_and_held() {
     assert_eq!(
         lines[lines.len() - 4..],
         [
-            "discarded 102 of 1/0 Failed",
-            "discarded 103 of 1/0 Failed",
-            "detached 1/0 Failed(Broken(\"poll_flush\"))",
+            "discarded 102 of 1 Failed",
+            "discarded 103 of 1 Failed",
+            "detached 1 Failed(Broken(\"poll_flush\"))",
             "unmatched 201",
         ]
     );
@@ -425,7 +319,7 @@ fn the_final_flush_of_the_blocked_sink_fails_and_the_input_goes_on() {
     a.allow(1);
     a.fail(Op::Flush);
     let lines = rig.send([101, 102, 201]);
-    assert!(lines.contains(&"discarded 102 of 1/0 Failed".to_owned()), "{lines:?}");
+    assert!(lines.contains(&"discarded 102 of 1 Failed".to_owned()), "{lines:?}");
     assert_eq!((b.items(), b.flushed(), rig.input.left()), (vec![201], 1, 0));
 }
 
@@ -481,12 +375,12 @@ fn all_sinks_fail_with_items_waiting_and_the_input_flows_on() {
 fn a_close_that_fails_is_reported_as_failed_whatever_it_was_for() {
     type Leave = fn(&mut Rig) -> Vec<String>;
 
-    let failed = "detached 1/0 Failed(Broken(\"poll_close\"))".to_owned();
-    let requested = |rig: &mut Rig| rig.order(Order::Detach(1));
+    let failed = "detached 1 Failed(Broken(\"poll_close\"))".to_owned();
+    let requested = |rig: &mut Rig| rig.apply(Order::Detach(1));
     let limited = |rig: &mut Rig| rig.send([101]);
     let replaced = |rig: &mut Rig| {
         let (heir, _) = scripted_sink("heir");
-        rig.order(Attach::new(1, heir).tag(1).into())
+        rig.apply(Attach::new(1, heir).tag(1))
     };
     let leaving: [(&str, Leave); 3] =
         [("requested", requested), ("limited", limited), ("replaced", replaced)];
@@ -520,7 +414,7 @@ fn a_refused_newcomer_whose_close_fails_is_reported_as_failed_and_the_old_sink_s
         rig.orders.push(Attach::new(1, sink).tag(1).keep_existing().into());
         handle
     };
-    assert_eq!(rig.lines(), ["detached 1/1 Failed(Broken(\"poll_close\"))"]);
+    assert_eq!(rig.lines(), ["attached 1#1", "detached 1#1 Failed(Broken(\"poll_close\"))"]);
     assert_eq!(b.calls()[1..], [Call::Drop]);
     assert_eq!(rig.send([101]), ["a sent 101", "a flushed"]);
     assert!(!a.is_dropped());
@@ -536,13 +430,13 @@ fn closes_that_fail_at_the_end_do_not_keep_it_from_completing() {
     c.hold(Op::Close);
     rig.input.end();
     let lines = rig.lines();
-    assert!(lines.contains(&"detached 1/0 Failed(Broken(\"poll_close\"))".to_owned()));
-    assert!(lines.contains(&"detached 2/0 Finished".to_owned()) && b.is_closed());
+    assert!(lines.contains(&"detached 1 Failed(Broken(\"poll_close\"))".to_owned()));
+    assert!(lines.contains(&"detached 2 Finished".to_owned()) && b.is_closed());
     c.fail(Op::Close);
-    assert!(rig.task.run().is_ready());
+    assert!(rig.run().is_ready());
     assert_eq!(
         rig.log.take(),
-        ["c failed in poll_close", "c dropped", "detached 3/0 Failed(Broken(\"poll_close\"))"]
+        ["c failed in poll_close", "c dropped", "detached 3 Failed(Broken(\"poll_close\"))"]
     );
     assert_eq!(rig.totals().detached, 3);
 }
@@ -564,8 +458,8 @@ fn the_last_sink_fails_while_it_drains_at_the_end_and_the_future_completes() {
         if op != Op::Flush {
             a.open();
         }
-        assert!(rig.task.run().is_ready(), "{op:?}");
-        rig.check_account();
+        assert!(rig.run().is_ready(), "{op:?}");
+        rig.balance();
         let all = rig.totals();
         let expected = match op {
             Op::Ready | Op::Flush => (1, 2, 0),
@@ -573,7 +467,7 @@ fn the_last_sink_fails_while_it_drains_at_the_end_and_the_future_completes() {
             Op::Close => (3, 0, 0),
         };
         assert_eq!((all.delivered, all.discarded, all.lost), expected, "{op:?}");
-        let end = format!("detached 1/0 Failed(Broken({:?}))", op.name());
+        let end = format!("detached 1 Failed(Broken({:?}))", op.name());
         assert_eq!(rig.log.take().last(), Some(&end));
     }
 }
@@ -591,13 +485,13 @@ fn others_flush_drain_and_close_in_the_turn_of_the_failure() {
     c.hold(Op::Flush);
     d.hold(Op::Close);
     rig.send([201, 202, 301]);
-    rig.order(Order::Detach(4));
+    rig.apply(Order::Detach(4));
     a.fail(Op::Ready);
     b.open();
     c.release(Op::Flush);
     d.release(Op::Close);
     rig.input.push(101);
-    assert!(rig.task.poll().is_pending());
+    rig.poll();
     assert!(!rig.task.woken());
     assert!(a.is_dropped() && d.is_dropped());
     assert_eq!((b.items(), b.flushed(), c.flushed()), (vec![201, 202], 2, 1));
@@ -618,7 +512,7 @@ fn it_fails_while_the_input_waits_for_another_and_that_one_is_waited_for_still()
         rig.send([101, 102]);
         if op == Op::Close {
             b.open();
-            rig.order(Order::Detach(2));
+            rig.apply(Order::Detach(2));
         }
         b.fail(op);
         rig.lines();
@@ -669,10 +563,10 @@ fn a_member_that_fails_while_the_group_waits_discards_its_copy_and_frees_the_oth
     let a = rig.attach_on(1, "a", |attach| attach.tag(1));
     let b = rig.attach_on(1, "b", |attach| attach.tag(2));
     a.park();
-    assert!(rig.send([101]).is_empty());
+    assert_eq!(rig.send([101]), ["blocked 1#1"]);
     a.fail(Op::Ready);
     let lines = rig.lines();
-    assert!(lines.contains(&"discarded 101 of 1/1 Failed".to_owned()), "{lines:?}");
+    assert!(lines.contains(&"discarded 101 of 1#1 Failed".to_owned()), "{lines:?}");
     assert_eq!((b.items(), b.flushed()), (vec![101], 1));
     let all = rig.totals();
     assert_eq!((all.received, all.copies, all.delivered, all.discarded), (1, 1, 1, 1));
@@ -684,7 +578,7 @@ fn a_draining_sink_that_fails_takes_no_copy_of_an_item_that_is_held_for_its_key(
     let a = rig.attach_on(1, "a", |attach| attach.tag(1).buffer(1));
     a.park();
     rig.send([101]);
-    rig.order(Order::Detach(1));
+    rig.apply(Order::Detach(1));
     let b = rig.attach_on(1, "b", |attach| attach.tag(2));
     b.park();
     rig.send([102]);
@@ -694,8 +588,8 @@ fn a_draining_sink_that_fails_takes_no_copy_of_an_item_that_is_held_for_its_key(
         [
             "a failed in poll_ready",
             "a dropped",
-            "discarded 101 of 1/1 Failed",
-            "detached 1/1 Failed(Broken(\"poll_ready\"))",
+            "discarded 101 of 1#1 Failed",
+            "detached 1#1 Failed(Broken(\"poll_ready\"))",
         ]
     );
     assert_eq!((rig.totals().copies, rig.totals().queued), (0, 1));
@@ -712,7 +606,7 @@ fn the_last_members_of_a_group_fail_together_and_the_key_is_free() {
     a.fail(Op::Ready);
     b.fail(Op::Ready);
     let lines = rig.send([101, 102]);
-    for line in ["discarded 101 of 1/1 Failed", "discarded 101 of 1/2 Failed", "unmatched 102"] {
+    for line in ["discarded 101 of 1#1 Failed", "discarded 101 of 1#2 Failed", "unmatched 102"] {
         assert_eq!(lines.iter().filter(|said| *said == line).count(), 1, "{line}");
     }
     assert!(rig.task.get_ref().is_empty());

@@ -7,85 +7,21 @@ use std::sync::{Arc, Mutex};
 
 use common::{
     Answer::{Done, Pending},
-    Call, Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task, scripted_sink,
-    scripted_stream,
+    Call, Op, Rig, SinkHandle, Split, StreamHandle,
 };
-use stream_demux::{Attach, ByValue, Demux, DemuxStreamExt, Order, Totals};
-
-type Sink = ScriptedSink<u32>;
-type Terms = Attach<u32, Sink>;
-type Orders = Order<u32, Sink>;
-type Split = Demux<ScriptedStream<u32>, ByValue<fn(&u32) -> u32>, ScriptedStream<Orders>>;
+use stream_demux::Order;
 
 /// The default of `flush_every`, and of `budget`.
 const WINDOW: usize = 16_384;
 const BUDGET: usize = 128;
 
-/// A demux whose items are their own keys, and the handles of its streams.
-struct Rig {
-    task: Task<Split>,
-    input: StreamHandle<u32>,
-    orders: StreamHandle<Orders>,
+/// A demux whose items are their own keys.
+fn rig() -> Rig {
+    rig_with(|demux| demux)
 }
 
-impl Rig {
-    fn new() -> Self {
-        Self::with(|demux| demux)
-    }
-
-    fn with(settings: impl FnOnce(Split) -> Split) -> Self {
-        let (input, input_handle) = scripted_stream("input");
-        let (orders, orders_handle) = scripted_stream("orders");
-        let key: fn(&u32) -> u32 = |n| *n;
-        let task = Task::new(settings(input.demux_by(key, orders)));
-        Self { task, input: input_handle, orders: orders_handle }
-    }
-
-    fn order(&self, key: u32, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
-        let (sink, handle) = scripted_sink(key);
-        self.orders.push(terms(Attach::new(key, sink)).into());
-        handle
-    }
-
-    /// Attaches a sink to each key.
-    #[track_caller]
-    fn attach(&mut self, keys: std::ops::Range<u32>) -> Vec<SinkHandle<u32>> {
-        let handles = keys.map(|key| self.order(key, |attach| attach)).collect();
-        self.sleep();
-        handles
-    }
-
-    #[track_caller]
-    fn attach_one(&mut self) -> SinkHandle<u32> {
-        self.attach(1..2).remove(0)
-    }
-
-    /// Runs until it sleeps.
-    #[track_caller]
-    fn sleep(&mut self) {
-        assert!(self.task.run().is_pending());
-    }
-
-    /// One turn that does not complete it.
-    #[track_caller]
-    fn poll(&mut self) {
-        assert!(self.task.poll().is_pending());
-    }
-
-    #[track_caller]
-    fn poll_until(&mut self, limit: usize, done: impl Fn(&Self) -> bool) {
-        for _ in 0..limit {
-            if done(self) {
-                return;
-            }
-            self.poll();
-        }
-        assert!(done(self), "not done after {limit} turns");
-    }
-
-    fn totals(&self) -> Totals {
-        self.task.get_ref().totals()
-    }
+fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
+    Rig::keyed(|n| *n, settings).with_silent_sinks()
 }
 
 fn flushes(sinks: &[SinkHandle<u32>]) -> usize {
@@ -140,8 +76,8 @@ impl Watch {
 
 #[test]
 fn a_lull_flushes_in_the_same_poll() {
-    let mut rig = Rig::new();
-    let sink = rig.attach_one();
+    let mut rig = rig();
+    let sink = rig.attach(1, "a");
     rig.input.extend([1, 1, 1]);
     rig.poll();
     assert_eq!((sink.flushed(), sink.count(Op::Flush), rig.task.woken()), (3, 1, false));
@@ -151,8 +87,8 @@ fn a_lull_flushes_in_the_same_poll() {
 
 #[test]
 fn a_lull_flushes_whoever_took_something_and_nobody_else() {
-    let mut rig = Rig::new();
-    let sinks = rig.attach(0..10);
+    let mut rig = rig();
+    let sinks = rig.attach_each(0..10);
     rig.input.extend([2, 5, 2, 7]);
     rig.poll();
     let counts: Vec<_> = sinks.iter().map(|sink| sink.count(Op::Flush)).collect();
@@ -164,8 +100,8 @@ fn a_lull_flushes_whoever_took_something_and_nobody_else() {
 
 #[test]
 fn a_lull_with_sixteen_sinks_to_flush_flushes_in_the_same_poll() {
-    let mut rig = Rig::new();
-    let sinks = rig.attach(0..20);
+    let mut rig = rig();
+    let sinks = rig.attach_each(0..20);
     rig.input.extend(0..16);
     rig.poll();
     assert_eq!(flushes(&sinks), 16);
@@ -173,8 +109,8 @@ fn a_lull_with_sixteen_sinks_to_flush_flushes_in_the_same_poll() {
 
 #[test]
 fn a_lull_with_more_sinks_to_flush_lets_others_run_once_before() {
-    let mut rig = Rig::new();
-    let sinks = rig.attach(0..20);
+    let mut rig = rig();
+    let sinks = rig.attach_each(0..20);
     rig.input.extend(0..17);
     rig.poll();
     assert_eq!(flushes(&sinks), 0);
@@ -186,8 +122,8 @@ fn a_lull_with_more_sinks_to_flush_lets_others_run_once_before() {
 
 #[test]
 fn a_producer_that_runs_in_that_turn_makes_many_items_share_a_flush() {
-    let mut rig = Rig::new();
-    let sinks = rig.attach(0..20);
+    let mut rig = rig();
+    let sinks = rig.attach_each(0..20);
     for _ in 0..50 {
         rig.input.extend(0..20);
         rig.poll();
@@ -200,8 +136,8 @@ fn a_producer_that_runs_in_that_turn_makes_many_items_share_a_flush() {
 
 #[test]
 fn a_lull_with_many_sinks_to_flush_does_not_outlast_the_window() {
-    let mut rig = Rig::with(|demux| demux.flush_every(100));
-    let sinks = rig.attach(0..20);
+    let mut rig = rig_with(|demux| demux.flush_every(100));
+    let sinks = rig.attach_each(0..20);
     for _ in 0..10 {
         rig.input.extend(0..20);
         rig.poll();
@@ -211,8 +147,8 @@ fn a_lull_with_many_sinks_to_flush_does_not_outlast_the_window() {
 
 #[test]
 fn a_lull_that_wakes_itself_is_a_lull() {
-    let mut rig = Rig::new();
-    let sink = rig.attach_one();
+    let mut rig = rig();
+    let sink = rig.attach(1, "a");
     rig.input.push(1);
     rig.input.stutter();
     rig.poll();
@@ -222,8 +158,8 @@ fn a_lull_that_wakes_itself_is_a_lull() {
 #[test]
 fn a_sink_that_is_not_ready_any_more_is_flushed_before_the_task_sleeps() {
     for buffer in [0, 3] {
-        let mut rig = Rig::new();
-        let sink = rig.order(1, |attach| attach.buffer(buffer));
+        let mut rig = rig();
+        let sink = rig.order(1, "a", |attach| attach.buffer(buffer));
         sink.park();
         sink.allow(1);
         rig.input.extend([1, 1]);
@@ -235,8 +171,8 @@ fn a_sink_that_is_not_ready_any_more_is_flushed_before_the_task_sleeps() {
 
 #[test]
 fn what_a_drain_sent_is_flushed_before_the_task_sleeps() {
-    let mut rig = Rig::new();
-    let sink = rig.order(1, |attach| attach.buffer(5));
+    let mut rig = rig();
+    let sink = rig.order(1, "a", |attach| attach.buffer(5));
     sink.park();
     rig.input.extend([1, 1, 1]);
     rig.sleep();
@@ -252,10 +188,10 @@ fn what_a_drain_sent_is_flushed_before_the_task_sleeps() {
 #[test]
 fn the_budget_ends_before_all_is_flushed_and_the_rest_follows() {
     for budget in [1, 2, 3, 4, 7] {
-        let mut rig = Rig::with(|demux| demux.budget(budget));
-        let sinks = rig.attach(0..20);
+        let mut rig = rig_with(|demux| demux.budget(budget));
+        let sinks = rig.attach_each(0..20);
         rig.input.extend(0..20);
-        rig.poll_until(40, |_| sinks.iter().all(|sink| sink.taken() == 1));
+        rig.turns_until(40, |_| sinks.iter().all(|sink| sink.taken() == 1));
         assert!(flushes(&sinks) < 20);
         while rig.task.woken() {
             rig.poll();
@@ -266,23 +202,23 @@ fn the_budget_ends_before_all_is_flushed_and_the_rest_follows() {
 
 #[test]
 fn an_input_that_goes_on_after_the_lull_does_not_forget_who_was_left() {
-    let mut rig = Rig::with(|demux| demux.budget(4));
-    let sinks = rig.attach(0..20);
+    let mut rig = rig_with(|demux| demux.budget(4));
+    let sinks = rig.attach_each(0..20);
     rig.input.extend(0..20);
-    rig.poll_until(40, |_| flushes(&sinks) > 0); // the lull was seen, and some were flushed
+    rig.turns_until(40, |_| flushes(&sinks) > 0); // the lull was seen, and some were flushed
     assert!(flushes(&sinks) < 20);
     rig.input.endless(|_| 1_000);
-    rig.poll_until(20, |_| flushes(&sinks) == 20);
+    rig.turns_until(20, |_| flushes(&sinks) == 20);
 }
 
 // No lull.
 
 #[test]
 fn a_window_of_one_flushes_before_the_second_item_after() {
-    let mut rig = Rig::with(|demux| demux.budget(1).flush_every(1));
-    let sinks = rig.attach(0..3);
+    let mut rig = rig_with(|demux| demux.budget(1).flush_every(1));
+    let sinks = rig.attach_each(0..3);
     let watch = Watch::over(&rig.input, &sinks);
-    rig.poll_until(200, |rig| rig.totals().received == 60);
+    rig.turns_until(200, |rig| rig.totals().received == 60);
     assert!(watch.worst() < 1, "{}", watch.worst());
 }
 
@@ -291,10 +227,10 @@ fn no_sink_waits_longer_than_the_window() {
     for window in [1, 2, 3, 10, 100, 1_000] {
         for budget in [1, 2, 4, 16, 128] {
             for keys in [1, 2, 30] {
-                let mut rig = Rig::with(|demux| demux.budget(budget).flush_every(window));
-                let sinks = rig.attach(0..keys);
+                let mut rig = rig_with(|demux| demux.budget(budget).flush_every(window));
+                let sinks = rig.attach_each(0..keys);
                 let watch = Watch::over(&rig.input, &sinks);
-                rig.poll_until(20_000, |rig| rig.totals().received >= 2_500);
+                rig.turns_until(20_000, |rig| rig.totals().received >= 2_500);
                 assert!(
                     watch.worst() < window as u64,
                     "{} of {window}, budget {budget}, {keys} keys",
@@ -307,10 +243,10 @@ fn no_sink_waits_longer_than_the_window() {
 
 #[test]
 fn with_many_more_keys_than_the_window_each_item_has_its_flush_in_time() {
-    let mut rig = Rig::with(|demux| demux.flush_every(64));
-    let sinks = rig.attach(0..1_000);
+    let mut rig = rig_with(|demux| demux.flush_every(64));
+    let sinks = rig.attach_each(0..1_000);
     let watch = Watch::over(&rig.input, &sinks);
-    rig.poll_until(1_000, |rig| rig.totals().received >= 5_000);
+    rig.turns_until(1_000, |rig| rig.totals().received >= 5_000);
     assert!(watch.worst() < 64, "{}", watch.worst());
     let sent = usize::try_from(rig.totals().delivered).unwrap();
     assert!(flushes(&sinks) <= sent && flushes(&sinks) + 64 + BUDGET >= sent);
@@ -318,8 +254,8 @@ fn with_many_more_keys_than_the_window_each_item_has_its_flush_in_time() {
 
 #[test]
 fn by_default_a_busy_sink_is_flushed_once_in_16_384_items() {
-    let mut rig = Rig::new();
-    let sink = rig.attach_one();
+    let mut rig = rig();
+    let sink = rig.attach(1, "a");
     rig.input.extend(std::iter::repeat_n(1, 4 * WINDOW + WINDOW / 2));
     rig.sleep();
     assert_eq!(sink.flushed(), sink.taken());
@@ -329,50 +265,50 @@ fn by_default_a_busy_sink_is_flushed_once_in_16_384_items() {
 
 #[test]
 fn a_busy_sink_is_flushed_once_a_window_and_not_once_per_item() {
-    let mut rig = Rig::with(|demux| demux.budget(10).flush_every(1_000));
-    let sink = rig.attach_one();
+    let mut rig = rig_with(|demux| demux.budget(10).flush_every(1_000));
+    let sink = rig.attach(1, "a");
     rig.input.endless(|_| 1);
-    rig.poll_until(5_000, |rig| rig.totals().received >= 20_000);
+    rig.turns_until(5_000, |rig| rig.totals().received >= 20_000);
     let flushes = sink.count(Op::Flush);
     assert!((19..=20).contains(&flushes), "{flushes}"); // each of them may be ten items early
 }
 
 #[test]
 fn a_sink_whose_items_paused_is_flushed_while_others_stay_busy() {
-    let mut rig = Rig::with(|demux| demux.budget(8).flush_every(100));
-    let sinks = rig.attach(0..2);
+    let mut rig = rig_with(|demux| demux.budget(8).flush_every(100));
+    let sinks = rig.attach_each(0..2);
     rig.input.push(1);
     rig.input.endless(|_| 0);
-    rig.poll_until(20, |rig| rig.totals().received >= 80);
+    rig.turns_until(20, |rig| rig.totals().received >= 80);
     assert_eq!(sinks[1].count(Op::Flush), 0);
-    rig.poll_until(20, |rig| rig.totals().received >= 101);
+    rig.turns_until(20, |rig| rig.totals().received >= 101);
     rig.poll();
     assert_eq!((sinks[1].count(Op::Flush), sinks[1].flushed()), (1, 1));
 }
 
 #[test]
 fn a_busy_input_that_is_unmatched_counts_too() {
-    let mut rig = Rig::with(|demux| demux.budget(8).flush_every(50));
-    let sink = rig.attach_one();
+    let mut rig = rig_with(|demux| demux.budget(8).flush_every(50));
+    let sink = rig.attach(1, "a");
     rig.input.push(1);
     rig.input.endless(|_| 99);
-    rig.poll_until(20, |rig| rig.totals().received >= 64);
+    rig.turns_until(20, |rig| rig.totals().received >= 64);
     assert_eq!(sink.flushed(), 1);
 }
 
 #[test]
 fn what_a_drain_sent_is_flushed_within_a_window_of_a_busy_input() {
-    let mut rig = Rig::with(|demux| demux.budget(8).flush_every(40));
-    let sink = rig.order(1, |attach| attach.buffer(5));
+    let mut rig = rig_with(|demux| demux.budget(8).flush_every(40));
+    let sink = rig.order(1, "a", |attach| attach.buffer(5));
     sink.park();
     rig.input.extend([1, 1]);
     rig.sleep();
     rig.input.endless(|_| 99);
     rig.poll();
     sink.open();
-    rig.poll_until(10, |_| sink.taken() == 2);
+    rig.turns_until(10, |_| sink.taken() == 2);
     let then = rig.totals().received;
-    rig.poll_until(10, |rig| rig.totals().received > then + 40);
+    rig.turns_until(10, |rig| rig.totals().received > then + 40);
     assert_eq!((sink.flushed(), sink.count(Op::Flush)), (2, 1));
 }
 
@@ -380,8 +316,8 @@ fn what_a_drain_sent_is_flushed_within_a_window_of_a_busy_input() {
 
 #[test]
 fn a_turn_that_reads_nothing_for_orders_flushes() {
-    let mut rig = Rig::with(|demux| demux.budget(16));
-    let sinks = rig.attach(0..4);
+    let mut rig = rig_with(|demux| demux.budget(16));
+    let sinks = rig.attach_each(0..4);
     rig.input.extend([0, 1, 2, 3]);
     rig.input.endless(|_| 99);
     rig.poll();
@@ -394,9 +330,9 @@ fn a_turn_that_reads_nothing_for_orders_flushes() {
 
 #[test]
 fn drains_are_flushed_while_the_input_is_blocked() {
-    let mut rig = Rig::new();
-    let sink = rig.order(1, |attach| attach.buffer(5));
-    let stuck = rig.attach(2..3).remove(0);
+    let mut rig = rig();
+    let sink = rig.order(1, "a", |attach| attach.buffer(5));
+    let stuck = rig.attach(2, "b");
     stuck.park();
     sink.park();
     rig.input.extend([1, 1, 2, 99]);
@@ -408,8 +344,8 @@ fn drains_are_flushed_while_the_input_is_blocked() {
 
 #[test]
 fn the_item_before_the_one_that_blocks_is_flushed() {
-    let mut rig = Rig::new();
-    let sinks = rig.attach(0..2);
+    let mut rig = rig();
+    let sinks = rig.attach_each(0..2);
     sinks[1].park();
     rig.input.extend([0, 1, 0]);
     rig.poll();
@@ -420,8 +356,8 @@ fn the_item_before_the_one_that_blocks_is_flushed() {
 
 #[test]
 fn a_pending_flush_holds_up_no_other_sink() {
-    let mut rig = Rig::new();
-    let sinks = rig.attach(0..3);
+    let mut rig = rig();
+    let sinks = rig.attach_each(0..3);
     sinks[0].hold(Op::Flush);
     rig.input.extend([0, 1, 2]);
     rig.sleep();
@@ -433,8 +369,8 @@ fn a_pending_flush_holds_up_no_other_sink() {
 
 #[test]
 fn a_pending_flush_that_was_woken_is_asked_at_once_though_the_input_is_busy() {
-    let mut rig = Rig::with(|demux| demux.budget(8));
-    let sink = rig.attach_one();
+    let mut rig = rig_with(|demux| demux.budget(8));
+    let sink = rig.attach(1, "a");
     sink.hold(Op::Flush);
     rig.input.push(1);
     rig.sleep();
@@ -447,11 +383,11 @@ fn a_pending_flush_that_was_woken_is_asked_at_once_though_the_input_is_busy() {
 
 #[test]
 fn a_pending_flush_is_asked_again_for_every_window_in_which_the_sink_took_something() {
-    let mut rig = Rig::with(|demux| demux.budget(10).flush_every(100));
-    let sink = rig.attach_one();
+    let mut rig = rig_with(|demux| demux.budget(10).flush_every(100));
+    let sink = rig.attach(1, "a");
     sink.hold(Op::Flush);
     rig.input.endless(|_| 1);
-    rig.poll_until(300, |rig| rig.totals().received >= 1_000);
+    rig.turns_until(300, |rig| rig.totals().received >= 1_000);
     let asked = sink.count(Op::Flush);
     assert!((9..=11).contains(&asked), "{asked}");
     sink.release(Op::Flush);
@@ -461,8 +397,8 @@ fn a_pending_flush_is_asked_again_for_every_window_in_which_the_sink_took_someth
 
 #[test]
 fn a_pending_flush_is_asked_again_at_the_lull_after_another_item() {
-    let mut rig = Rig::new();
-    let sink = rig.attach_one();
+    let mut rig = rig();
+    let sink = rig.attach(1, "a");
     sink.hold(Op::Flush);
     for item in 1..=3 {
         rig.input.push(1);
@@ -479,8 +415,8 @@ fn a_pending_flush_is_asked_again_at_the_lull_after_another_item() {
 #[test]
 fn a_flush_that_fails_and_frees_the_input_wakes_the_task() {
     for budget in [3, 4, 128] {
-        let mut rig = Rig::with(|demux| demux.budget(budget));
-        let sinks = rig.attach(0..2);
+        let mut rig = rig_with(|demux| demux.budget(budget));
+        let sinks = rig.attach_each(0..2);
         sinks[1].park();
         sinks[1].allow(1);
         sinks[1].fail_quietly(Op::Flush);
@@ -494,23 +430,23 @@ fn a_flush_that_fails_and_frees_the_input_wakes_the_task() {
 #[test]
 fn a_flush_that_fails_after_the_end_completes() {
     for budget in [1, 2, 3, 4, 128] {
-        let mut rig = Rig::with(|demux| demux.budget(budget));
-        let sink = rig.order(1, |attach| attach.buffer(5));
+        let mut rig = rig_with(|demux| demux.budget(budget));
+        let sink = rig.order(1, "a", |attach| attach.buffer(5));
         sink.park();
         rig.input.extend([1, 1, 1]);
         rig.input.end();
         rig.sleep();
         sink.fail_quietly(Op::Flush);
         sink.allow(1);
-        assert!(rig.task.run().is_ready(), "budget {budget}");
+        assert!(rig.run().is_ready(), "budget {budget}");
         assert_eq!((sink.taken(), sink.count(Op::Close)), (1, 0));
     }
 }
 
 #[test]
 fn a_flush_that_fails_leaves_those_of_others_to_come() {
-    let mut rig = Rig::new();
-    let sinks = rig.attach(0..3);
+    let mut rig = rig();
+    let sinks = rig.attach_each(0..3);
     sinks[0].fail_quietly(Op::Flush);
     rig.input.extend([0, 1, 2]);
     rig.sleep();
@@ -524,18 +460,18 @@ const SENT_AND_CLOSED: [Call; 4] =
 
 #[test]
 fn a_sink_that_is_told_the_end_is_not_flushed_besides() {
-    let mut rig = Rig::new();
-    let sinks = rig.attach(0..3);
+    let mut rig = rig();
+    let sinks = rig.attach_each(0..3);
     rig.input.extend([0, 1, 2]);
     rig.input.end();
-    assert!(rig.task.run().is_ready());
+    assert!(rig.run().is_ready());
     assert!(sinks.iter().all(|sink| sink.calls() == SENT_AND_CLOSED && sink.flushed() == 1));
 }
 
 #[test]
 fn a_sink_that_reached_its_limit_is_not_flushed_besides() {
-    let mut rig = Rig::new();
-    let sink = rig.order(1, |attach| attach.limit(1));
+    let mut rig = rig();
+    let sink = rig.order(1, "a", |attach| attach.limit(1));
     rig.input.push(1);
     rig.sleep();
     assert_eq!(sink.calls(), SENT_AND_CLOSED);
@@ -543,8 +479,8 @@ fn a_sink_that_reached_its_limit_is_not_flushed_besides() {
 
 #[test]
 fn a_sink_that_is_detached_in_the_turn_in_which_it_took_something_is_not_flushed_besides() {
-    let mut rig = Rig::new();
-    let sink = rig.attach_one();
+    let mut rig = rig();
+    let sink = rig.attach(1, "a");
     let orders = rig.orders.clone();
     rig.input.push(1);
     rig.input.action(move || orders.push(Order::Detach(1)));
@@ -555,8 +491,8 @@ fn a_sink_that_is_detached_in_the_turn_in_which_it_took_something_is_not_flushed
 
 #[test]
 fn a_sink_whose_close_is_pending_is_not_flushed() {
-    let mut rig = Rig::new();
-    let sink = rig.order(1, |attach| attach.limit(1));
+    let mut rig = rig();
+    let sink = rig.order(1, "a", |attach| attach.limit(1));
     sink.hold(Op::Close);
     rig.input.push(1);
     rig.sleep();
@@ -571,8 +507,8 @@ fn a_sink_whose_close_is_pending_is_not_flushed() {
 
 #[test]
 fn a_sink_whose_flush_is_pending_is_closed_without_waiting_for_it() {
-    let mut rig = Rig::new();
-    let sink = rig.attach_one();
+    let mut rig = rig();
+    let sink = rig.attach(1, "a");
     sink.hold(Op::Flush);
     rig.input.push(1);
     rig.sleep();
@@ -585,8 +521,8 @@ fn a_sink_whose_flush_is_pending_is_closed_without_waiting_for_it() {
 
 #[test]
 fn a_leaver_that_still_drains_is_flushed_before_the_task_sleeps() {
-    let mut rig = Rig::new();
-    let sink = rig.order(1, |attach| attach.buffer(5));
+    let mut rig = rig();
+    let sink = rig.order(1, "a", |attach| attach.buffer(5));
     sink.park();
     rig.input.extend([1, 1, 1]);
     rig.orders.push(Order::Detach(50));
@@ -603,26 +539,26 @@ fn a_leaver_that_still_drains_is_flushed_before_the_task_sleeps() {
 
 #[test]
 fn the_next_tenant_of_a_slot_is_flushed_like_any_other() {
-    let mut rig = Rig::with(|demux| demux.budget(4).flush_every(50));
-    let old = rig.attach_one();
+    let mut rig = rig_with(|demux| demux.budget(4).flush_every(50));
+    let old = rig.attach(1, "old");
     let orders = rig.orders.clone();
     rig.input.push(1);
     rig.input.action(move || orders.push(Order::Evict(1)));
     rig.input.push(99);
     rig.input.endless(|_| 99);
     rig.poll();
-    let new = rig.order(2, |attach| attach);
+    let new = rig.order(2, "new", |attach| attach);
     rig.poll();
     assert_eq!((old.is_dropped(), new.count(Op::Flush)), (true, 0));
     rig.input.push(2);
-    rig.poll_until(5, |_| new.taken() == 1);
+    rig.turns_until(5, |_| new.taken() == 1);
     let then = rig.totals().received;
-    rig.poll_until(40, |rig| rig.totals().received > then + 50);
+    rig.turns_until(40, |rig| rig.totals().received > then + 50);
     assert_eq!((new.flushed(), new.count(Op::Flush)), (1, 1));
 }
 
 #[test]
 #[should_panic(expected = "flushing every 0")]
 fn a_window_of_nothing_is_refused() {
-    drop(Rig::with(|demux| demux.flush_every(0)));
+    drop(rig_with(|demux| demux.flush_every(0)));
 }

@@ -9,125 +9,21 @@ use std::hash::RandomState;
 use std::task::Poll;
 
 use common::{
-    Broken, Log, Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task, scripted_sink,
-    scripted_stream,
+    Broken, Log, Op, Recorder, Rig, ScriptedSink, ScriptedStream, SinkHandle, Split, StreamHandle,
+    Task, Terms, scripted_sink, scripted_stream,
 };
 use stream_demux::{
     Attach, ByValue, Demux, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Overflow,
     Recipient, Totals,
 };
 
-type Sink = ScriptedSink<u32>;
-type Orders = Order<u32, Sink>;
-type Terms = Attach<u32, Sink>;
-type Split = Demux<ScriptedStream<u32>, ByValue<fn(&u32) -> u32>, ScriptedStream<Orders>, Recorder>;
-
-/// Writes down every hook, with key and tag; `refuse` is given tag and item, and says what `admit` does
-/// not.
-struct Recorder {
-    log: Log,
-    refuse: fn(u64, u32) -> bool,
+/// Hears also what `admit` is asked, but no flushes.
+fn rig() -> Rig {
+    rig_with(|demux| demux)
 }
 
-impl Hooks<u32, u32, Broken> for Recorder {
-    fn admit(&mut self, to: Recipient<'_, u32>, item: &u32) -> bool {
-        self.log.push(format!("admit {item} to {}#{}", to.key, to.tag));
-        !(self.refuse)(to.tag, *item)
-    }
-    fn attached(&mut self, to: Recipient<'_, u32>) {
-        self.log.push(format!("attached {}#{}", to.key, to.tag));
-    }
-    fn detached(&mut self, to: Recipient<'_, u32>, why: Detached<Broken>) {
-        self.log.push(format!("detached {}#{} {why:?}", to.key, to.tag));
-    }
-    fn unmatched(&mut self, item: u32) {
-        self.log.push(format!("unmatched {item}"));
-    }
-    fn discarded(&mut self, to: Recipient<'_, u32>, item: u32, why: Discarded) {
-        self.log.push(format!("discarded {item} of {}#{} {why:?}", to.key, to.tag));
-    }
-    fn blocked(&mut self, on: Recipient<'_, u32>) {
-        self.log.push(format!("blocked {}#{}", on.key, on.tag));
-    }
-    fn unblocked(&mut self, on: Recipient<'_, u32>) {
-        self.log.push(format!("unblocked {}#{}", on.key, on.tag));
-    }
-}
-
-/// A demux whose items have their hundreds as key, and all its handles.
-struct Rig {
-    task: Task<Split>,
-    input: StreamHandle<u32>,
-    orders: StreamHandle<Orders>,
-    log: Log,
-}
-
-impl Rig {
-    fn new() -> Self {
-        Self::with(|_, _| false, |demux| demux)
-    }
-
-    fn with(refuse: fn(u64, u32) -> bool, settings: impl FnOnce(Split) -> Split) -> Self {
-        let (input, input_handle) = scripted_stream("input");
-        let (orders, orders_handle) = scripted_stream("orders");
-        let log = Log::new();
-        let key: fn(&u32) -> u32 = |n| n / 100;
-        let hooks = Recorder { log: log.clone(), refuse };
-        let demux = settings(input.demux_by(key, orders).hooks(hooks));
-        Self { task: Task::new(demux), input: input_handle, orders: orders_handle, log }
-    }
-
-    /// Runs until it sleeps or completes; the account must balance.
-    #[track_caller]
-    fn run(&mut self) -> Poll<Totals> {
-        let output = self.task.run();
-        let t = self.totals();
-        assert_eq!(
-            t.received + t.copies,
-            t.unmatched + t.delivered + t.discarded + t.lost + t.queued
-        );
-        output
-    }
-
-    /// Runs until it sleeps, and tells what was logged meanwhile, but for the flushes.
-    #[track_caller]
-    fn lines(&mut self) -> Vec<String> {
-        assert!(self.run().is_pending());
-        let mut lines = self.log.take();
-        lines.retain(|line| !line.ends_with("flushed"));
-        lines
-    }
-
-    /// Reads these items, and tells what was logged meanwhile.
-    #[track_caller]
-    fn feed(&mut self, items: impl IntoIterator<Item = u32>) -> Vec<String> {
-        self.input.extend(items);
-        self.lines()
-    }
-
-    /// Applies one order, and tells what was logged meanwhile.
-    #[track_caller]
-    fn order(&mut self, order: impl Into<Orders>) -> Vec<String> {
-        self.orders.push(order.into());
-        self.lines()
-    }
-
-    fn totals(&self) -> Totals {
-        self.task.get_ref().totals()
-    }
-
-    /// A sink that writes to the log of the hooks, to be attached under `key`, on the terms that
-    /// `terms` adds.
-    fn sink(
-        &self,
-        name: &str,
-        key: u32,
-        terms: impl FnOnce(Terms) -> Terms,
-    ) -> (Terms, SinkHandle<u32>) {
-        let (sink, handle) = scripted_sink(name);
-        handle.log_to(&self.log);
-        (terms(Attach::new(key, sink)), handle)
-    }
+fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
+    Rig::with(settings).hearing(|line| !line.ends_with("flushed"))
 }
 
 /// One way in which the attachment of sink `a` under key 1, tag 7, comes and goes.
@@ -148,8 +44,8 @@ fn attach_a(rig: &mut Rig) -> SinkHandle<u32> {
 
 /// Attaches `a` without forgetting what was logged.
 fn rig_attach(rig: &mut Rig, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
-    let (attach, a) = rig.sink("a", 1, |attach| terms(attach.tag(7)));
-    rig.orders.push(attach.into());
+    let (attach, a) = rig.attachment(1, "a", |attach| terms(attach.tag(7)));
+    rig.orders.push(attach);
     let _ = rig.run();
     a
 }
@@ -213,9 +109,9 @@ const WAYS: [Way; 21] = [
     }),
     way("Requested", true, |rig| {
         let mut lease = Lease::new();
-        let (attach, _a) = rig.sink("a", 1, |attach| attach.tag(7).leased(&mut lease));
+        let (attach, _a) = rig.attachment(1, "a", |attach| attach.tag(7).leased(&mut lease));
         lease.detach();
-        rig.orders.push(attach.into());
+        rig.orders.push(attach);
         run(rig);
     }),
     way("Replaced", true, |rig| {
@@ -252,9 +148,9 @@ const WAYS: [Way; 21] = [
     }),
     way("Evicted", false, |rig| {
         let mut lease = Lease::new();
-        let (attach, _a) = rig.sink("a", 1, |attach| attach.tag(7).leased(&mut lease));
+        let (attach, _a) = rig.attachment(1, "a", |attach| attach.tag(7).leased(&mut lease));
         drop(lease);
-        rig.orders.push(attach.into());
+        rig.orders.push(attach);
         run(rig);
     }),
     way("Overflowed", false, |rig| {
@@ -283,7 +179,7 @@ const WAYS: [Way; 21] = [
 #[test]
 fn every_attachment_is_announced_once_and_ends_once_with_its_reason() {
     for (n, Way { why, go, .. }) in WAYS.into_iter().enumerate() {
-        let mut rig = Rig::new();
+        let mut rig = rig();
         go(&mut rig);
         let mut lines = rig.log.take();
         lines.retain(|line| line.starts_with("attached 1#7") || line.starts_with("detached 1#7"));
@@ -294,7 +190,7 @@ fn every_attachment_is_announced_once_and_ends_once_with_its_reason() {
 #[test]
 fn sink_is_gone_before_detached_is_said_and_nothing_is_said_of_it_after() {
     for (n, Way { why, go, closed }) in WAYS.into_iter().enumerate() {
-        let mut rig = Rig::new();
+        let mut rig = rig();
         go(&mut rig);
         let lines = rig.log.take();
         let at = |what: &str| lines.iter().position(|line| line == what);
@@ -312,7 +208,7 @@ fn sink_is_gone_before_detached_is_said_and_nothing_is_said_of_it_after() {
 #[test]
 fn attachments_are_counted_as_they_are_announced() {
     for (n, Way { go, .. }) in WAYS.into_iter().enumerate() {
-        let mut rig = Rig::new();
+        let mut rig = rig();
         go(&mut rig);
         let lines = rig.log.take();
         let count = |what| lines.iter().filter(|line| line.starts_with(what)).count() as u64;
@@ -323,44 +219,41 @@ fn attachments_are_counted_as_they_are_announced() {
 
 #[test]
 fn detached_waits_for_the_close_to_complete() {
-    let mut rig = Rig::new();
+    let mut rig = rig();
     let a = attach_a(&mut rig);
     a.hold(Op::Close);
     rig.log.take();
-    assert!(rig.order(Order::Detach(1)).is_empty());
-    assert_eq!((rig.totals().detached, rig.task.get_ref().len()), (0, 0));
+    assert!(rig.apply(Order::Detach(1)).is_empty());
+    assert_eq!((rig.totals().detached, rig.len()), (0, 0));
     a.release(Op::Close);
     assert_eq!(rig.lines(), ["a closed", "a dropped", "detached 1#7 Requested"]);
 }
 
 #[test]
 fn attached_is_said_before_the_sink_is_touched() {
-    let mut rig = Rig::new();
+    let mut rig = rig();
     rig.input.push(101);
-    let (attach, _a) = rig.sink("a", 1, |attach| attach);
-    assert_eq!(rig.order(attach), ["attached 1#0", "admit 101 to 1#0", "a sent 101"]);
+    let (attach, _a) = rig.attachment(1, "a", |attach| attach);
+    assert_eq!(rig.apply(attach), ["attached 1", "admit 101 to 1", "a sent 101"]);
 }
 
 #[test]
 fn newcomer_under_a_key_that_was_not_yet_told_of_the_end_is_finished_and_so_is_the_old_one() {
     for multicast in [false, true] {
-        let mut rig = Rig::with(
-            |_, _| false,
-            |demux| {
-                let demux = demux.budget(4);
-                if multicast { demux.multicast() } else { demux }
-            },
-        );
+        let mut rig = rig_with(|demux| {
+            let demux = demux.budget(4);
+            if multicast { demux.multicast() } else { demux }
+        });
         for key in 1..=40 {
             rig.orders.push(Attach::new(key, scripted_sink(key).0).into());
         }
         run(&mut rig);
         rig.log.take();
         rig.orders.push(Order::Finish);
-        assert!(rig.task.poll().is_pending());
+        rig.poll();
         assert!(rig.task.get_ref().contains_key(&40), "the end is told over several turns");
-        let (attach, _a) = rig.sink("a", 40, |attach| attach.tag(7));
-        rig.orders.push(attach.into());
+        let (attach, _a) = rig.attachment(40, "a", |attach| attach.tag(7));
+        rig.orders.push(attach);
         assert!(rig.run().is_ready());
         let mut lines = rig.log.take();
         assert!(lines.contains(&"detached 40#7 Finished".to_owned()));
@@ -393,10 +286,10 @@ fn unblocked_is_said_once_for_each_blocked_and_before_detached() {
         }),
     ];
     for (why, go) in ways {
-        let mut rig = Rig::new();
+        let mut rig = rig();
         let a = attach_a(&mut rig);
         a.park();
-        rig.feed([101]);
+        rig.send([101]);
         go(&mut rig, &a);
         run(&mut rig);
         let mut lines = rig.log.take();
@@ -407,10 +300,10 @@ fn unblocked_is_said_once_for_each_blocked_and_before_detached() {
 
 #[test]
 fn unblocked_is_said_before_detached_when_the_awaited_send_reaches_the_limit() {
-    let mut rig = Rig::new();
+    let mut rig = rig();
     let a = rig_attach(&mut rig, |attach| attach.limit(1));
     a.park();
-    rig.feed([101]);
+    rig.send([101]);
     a.open();
     let mut lines = rig.lines();
     lines.retain(|line| line.contains("1#7"));
@@ -419,12 +312,12 @@ fn unblocked_is_said_before_detached_when_the_awaited_send_reaches_the_limit() {
 
 #[test]
 fn unblocked_is_said_before_detached_when_the_final_flush_fails() {
-    let mut rig = Rig::new();
+    let mut rig = rig();
     let a = attach_a(&mut rig);
     a.park();
     a.allow(1); // one item is taken, the next one has to wait, and then the flush of the first fails
     a.fail_quietly(Op::Flush);
-    let mut lines = rig.feed([101, 102]);
+    let mut lines = rig.send([101, 102]);
     lines.retain(|line| line.contains("1#7") && !line.starts_with("admit"));
     assert_eq!(
         lines,
@@ -440,20 +333,20 @@ fn unblocked_is_said_before_detached_when_the_final_flush_fails() {
 
 #[test]
 fn blocked_is_not_said_when_nothing_has_to_wait() {
-    let mut rig = Rig::new();
+    let mut rig = rig();
     let a = rig_attach(&mut rig, |attach| attach.buffer(1));
     a.park();
-    let lines = rig.feed([101]);
+    let lines = rig.send([101]);
     assert!(!lines.iter().any(|line| line.contains("blocked")), "{lines:?}");
 }
 
 #[test]
 fn blocked_on_names_the_sink_of_the_last_blocked() {
-    let mut rig = Rig::new();
+    let mut rig = rig();
     let a = attach_a(&mut rig);
     assert!(rig.task.get_ref().blocked_on().is_none());
     a.park();
-    rig.feed([101]);
+    rig.send([101]);
     let on = rig.task.get_ref().blocked_on().unwrap();
     assert_eq!((*on.key, on.tag), (1, 7));
     a.open();
@@ -463,7 +356,7 @@ fn blocked_on_names_the_sink_of_the_last_blocked() {
 
 #[test]
 fn tag_and_key_are_with_every_hook() {
-    let mut rig = Rig::with(|_, n| n == 103, |demux| demux);
+    let mut rig = rig().admitting(|_, n| *n != 103);
     attach_a(&mut rig).park();
     rig.input.extend([103, 101]);
     run(&mut rig);
@@ -487,21 +380,21 @@ fn tag_and_key_are_with_every_hook() {
 
 #[test]
 fn tag_is_0_unless_set_and_may_be_the_largest() {
-    let mut rig = Rig::new();
-    let (unset, _) = rig.sink("unset", 1, |attach| attach);
-    assert_eq!(rig.order(unset), ["attached 1#0"]);
-    let (largest, _) = rig.sink("largest", 2, |attach| attach.tag(u64::MAX));
-    assert_eq!(rig.order(largest), [format!("attached 2#{}", u64::MAX)]);
+    let mut rig = rig();
+    let (unset, _) = rig.attachment(1, "unset", |attach| attach);
+    assert_eq!(rig.apply(unset), ["attached 1"]);
+    let (largest, _) = rig.attachment(2, "largest", |attach| attach.tag(u64::MAX));
+    assert_eq!(rig.apply(largest), [format!("attached 2#{}", u64::MAX)]);
 }
 
 #[test]
 fn tag_tells_old_and_new_of_one_key_apart() {
-    let mut rig = Rig::new();
-    let (old, _) = rig.sink("old", 1, |attach| attach.tag(1));
-    rig.order(old);
-    let (new, _) = rig.sink("new", 1, |attach| attach.tag(2));
+    let mut rig = rig();
+    let (old, _) = rig.attachment(1, "old", |attach| attach.tag(1));
+    rig.apply(old);
+    let (new, _) = rig.attachment(1, "new", |attach| attach.tag(2));
     assert_eq!(
-        rig.order(new),
+        rig.apply(new),
         ["attached 1#2", "old closed", "old dropped", "detached 1#1 Replaced"]
     );
 }
@@ -509,7 +402,7 @@ fn tag_tells_old_and_new_of_one_key_apart() {
 #[test]
 fn hook_may_send_an_order() {
     /// Attaches a successor whenever an attachment ends.
-    struct Successors(StreamHandle<(u32, Sink)>, Vec<Sink>);
+    struct Successors(StreamHandle<(u32, ScriptedSink<u32>)>, Vec<ScriptedSink<u32>>);
     impl Hooks<u32, u32, Broken> for Successors {
         fn detached(&mut self, to: Recipient<'_, u32>, _: Detached<Broken>) {
             if let Some(sink) = self.1.pop() {
@@ -582,7 +475,7 @@ fn everything<H: Hooks<u32, u32, Broken>>(hooks: H) {
 }
 
 fn recorder(log: &Log) -> Recorder {
-    Recorder { log: log.clone(), refuse: |_, n| n == 103 }
+    Recorder::new(log, |_, n| *n != 103)
 }
 
 fn assert_everything(log: &Log) {
@@ -797,7 +690,8 @@ fn closures_may_borrow_and_change_what_is_around_them() {
     assert_eq!((stray, failed), (vec![2], 1));
 }
 
-type Plain = Demux<ScriptedStream<u32>, ByValue<fn(&u32) -> u32>, ScriptedStream<(u32, Sink)>>;
+type Plain =
+    Demux<ScriptedStream<u32>, ByValue<fn(&u32) -> u32>, ScriptedStream<(u32, ScriptedSink<u32>)>>;
 
 /// A demux with two sinks under key 1, and the items 101 and 901, after which the input ends.
 fn plain() -> Plain {

@@ -11,114 +11,18 @@ use std::task::Poll;
 use std::thread;
 
 use common::alloc::{CountingAllocator, allocations_during};
-use common::{
-    Log, Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task, scripted_sink,
-    scripted_stream,
-};
-use stream_demux::{
-    Attach, ByValue, Demux, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Overflow,
-    Recipient, Totals,
-};
+use common::{Op, Rig, SinkHandle, Terms, scripted_sink};
+use stream_demux::{Attach, Lease, Order, Overflow};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-type Sink = ScriptedSink<u32>;
-type Orders = Order<u32, Sink>;
-type Split = Demux<ScriptedStream<u32>, ByValue<fn(&u32) -> u32>, ScriptedStream<Orders>, Recorder>;
-
-/// Writes down every hook but `admit`.
-struct Recorder(Log);
-
-impl<K: Debug, V: Debug, E: Debug> Hooks<K, V, E> for Recorder {
-    fn attached(&mut self, to: Recipient<'_, K>) {
-        self.0.push(format!("attached {:?}", to.key));
-    }
-    fn detached(&mut self, to: Recipient<'_, K>, why: Detached<E>) {
-        self.0.push(format!("detached {:?} {why:?}", to.key));
-    }
-    fn unmatched(&mut self, item: V) {
-        self.0.push(format!("unmatched {item:?}"));
-    }
-    fn discarded(&mut self, to: Recipient<'_, K>, item: V, why: Discarded) {
-        self.0.push(format!("discarded {item:?} of {:?} {why:?}", to.key));
-    }
-    fn blocked(&mut self, on: Recipient<'_, K>) {
-        self.0.push(format!("blocked {:?}", on.key));
-    }
-    fn unblocked(&mut self, on: Recipient<'_, K>) {
-        self.0.push(format!("unblocked {:?}", on.key));
-    }
-}
-
-/// A demux whose items have their hundreds as key, and all its handles.
-struct Rig {
-    task: Task<Split>,
-    input: StreamHandle<u32>,
-    orders: StreamHandle<Orders>,
-    log: Log,
-}
-
 impl Rig {
-    fn new() -> Self {
-        let (input, input_handle) = scripted_stream("input");
-        let (orders, orders_handle) = scripted_stream("orders");
-        let log = Log::new();
-        let key: fn(&u32) -> u32 = |n| n / 100;
-        let demux = input.demux_by(key, orders).hooks(Recorder(log.clone()));
-        Self { task: Task::new(demux), input: input_handle, orders: orders_handle, log }
-    }
-
-    /// A sink that writes to the log of the hooks.
-    fn sink(&self, name: &str) -> (Sink, SinkHandle<u32>) {
-        let (sink, handle) = scripted_sink(name);
-        handle.log_to(&self.log);
-        (sink, handle)
-    }
-
-    /// Runs until it sleeps or completes; the account must balance.
-    #[track_caller]
-    fn run(&mut self) -> Poll<Totals> {
-        let output = self.task.run();
-        let t = self.totals();
-        assert_eq!(
-            t.received + t.copies,
-            t.unmatched + t.delivered + t.discarded + t.lost + t.queued
-        );
-        output
-    }
-
-    /// Runs until it sleeps, and tells what was logged meanwhile.
-    #[track_caller]
-    fn lines(&mut self) -> Vec<String> {
-        assert!(self.run().is_pending());
-        self.log.take()
-    }
-
-    fn totals(&self) -> Totals {
-        self.task.get_ref().totals()
-    }
-
-    fn len(&self) -> usize {
-        self.task.get_ref().len()
-    }
-
-    /// Applies one order; the lines it wrote are forgotten.
-    #[track_caller]
-    fn apply(&mut self, order: impl Into<Orders>) {
-        self.orders.push(order.into());
-        self.lines();
-    }
-
     /// Attaches sink `a` under key 1, leased, on the terms that `terms` adds.
     #[track_caller]
-    fn leased(
-        &mut self,
-        terms: impl FnOnce(Attach<u32, Sink>) -> Attach<u32, Sink>,
-    ) -> (Lease, SinkHandle<u32>) {
-        let (sink, handle) = self.sink("a");
+    fn leased(&mut self, terms: impl FnOnce(Terms) -> Terms) -> (Lease, SinkHandle<u32>) {
         let mut lease = Lease::new();
-        self.apply(terms(Attach::new(1, sink).leased(&mut lease)));
+        let handle = self.attach_on(1, "a", |attach| terms(attach.leased(&mut lease)));
         (lease, handle)
     }
 }
@@ -759,7 +663,7 @@ fn lease_dropped_while_its_sink_blocks_frees_the_input_in_the_same_poll() {
     rig.input.extend([101, 102, 201]);
     assert_eq!(rig.lines(), ["blocked 1"]);
     drop(lease);
-    assert!(rig.task.poll().is_pending());
+    rig.poll();
     assert_eq!(
         rig.log.take(),
         [
@@ -785,7 +689,7 @@ fn lease_detached_while_its_sink_blocks_frees_the_input_and_takes_the_held_item_
     rig.input.extend([101, 102, 201, 103]);
     assert_eq!(rig.lines(), ["blocked 1"]);
     lease.detach();
-    assert!(rig.task.poll().is_pending());
+    rig.poll();
     assert_eq!(rig.log.take(), ["unblocked 1", "b sent 201", "unmatched 103", "b flushed"]);
     assert_eq!(rig.totals().queued, 2);
     a.open();

@@ -2,23 +2,19 @@
 //! one the original; a member that waits holds the item back from all; members may come, leave, fail
 //! and be evicted meanwhile. Every item and copy has one fate (guarantee 3).
 //!
-//! Items know whether they are clones: item 7 shows as `7`, a clone of it as `7'`.
+//! Items know whether they are clones: item 7 shows as `7`, a clone of it as `7'`. Sinks are named as they
+//! are tagged: what hooks say of `1#2` is said of sink 2.
 
 mod common;
 
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::Poll;
 
-use common::{
-    Log, Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task, scripted_sink,
-    scripted_stream,
-};
-use stream_demux::{
-    Attach, ByValue, Demux, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Overflow,
-    Recipient, Totals,
-};
+use common::{Op, SinkHandle, Task, Terms, scripted_sink, scripted_stream};
+use stream_demux::{Attach, Demux, DemuxStreamExt, Lease, Order, Overflow, Totals};
 
 /// An item that knows how often it was cloned, and whether it is a clone itself.
 struct Note {
@@ -40,51 +36,24 @@ impl fmt::Debug for Note {
     }
 }
 
-type Sink = ScriptedSink<Note>;
-type Orders = Order<u32, Sink>;
-type Split =
-    Demux<ScriptedStream<Note>, ByValue<fn(&Note) -> u32>, ScriptedStream<Orders>, Recorder>;
-
-/// Writes down every hook, by tag: here each sink has its own. `admit` is asked of `refuse`.
-struct Recorder {
-    log: Log,
-    refuse: fn(u64, u32) -> bool,
-}
-
-impl Hooks<u32, Note, common::Broken> for Recorder {
-    fn admit(&mut self, to: Recipient<'_, u32>, item: &Note) -> bool {
-        !(self.refuse)(to.tag, item.n)
-    }
-    fn detached(&mut self, to: Recipient<'_, u32>, why: Detached<common::Broken>) {
-        self.log.push(format!("detached {} {why:?}", to.tag));
-    }
-    fn unmatched(&mut self, item: Note) {
-        self.log.push(format!("unmatched {item:?}"));
-    }
-    fn discarded(&mut self, to: Recipient<'_, u32>, item: Note, why: Discarded) {
-        self.log.push(format!("discarded {item:?} of {} {why:?}", to.tag));
-    }
-    fn blocked(&mut self, on: Recipient<'_, u32>) {
-        self.log.push(format!("blocked {}", on.tag));
-    }
-    fn unblocked(&mut self, on: Recipient<'_, u32>) {
-        self.log.push(format!("unblocked {}", on.tag));
-    }
-}
-
+/// A rig whose keys may have many sinks, and which knows how often its items were cloned.
 struct Rig {
-    task: Task<Split>,
-    input: StreamHandle<Note>,
-    orders: StreamHandle<Orders>,
-    log: Log,
+    rig: common::Rig<Note>,
     clones: Arc<AtomicUsize>,
 }
 
-type Terms = Attach<u32, Sink>;
+impl Deref for Rig {
+    type Target = common::Rig<Note>;
 
-/// Where the member tagged `tag` is in a list that starts with 1.
-fn at(tag: u64) -> usize {
-    usize::try_from(tag).unwrap() - 1
+    fn deref(&self) -> &Self::Target {
+        &self.rig
+    }
+}
+
+impl DerefMut for Rig {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.rig
+    }
 }
 
 impl Rig {
@@ -94,40 +63,23 @@ impl Rig {
 
     /// `refuse` is given tag and item.
     fn refusing(refuse: fn(u64, u32) -> bool) -> Self {
-        let (input, input_handle) = scripted_stream("input");
-        let (orders, orders_handle) = scripted_stream("orders");
-        let log = Log::new();
-        let key: fn(&Note) -> u32 = |note| note.n / 100;
-        let hooks = Recorder { log: log.clone(), refuse };
-        let demux = input.demux_by(key, orders).hooks(hooks).multicast();
-        Self {
-            task: Task::new(demux),
-            input: input_handle,
-            orders: orders_handle,
-            log,
-            clones: Arc::default(),
-        }
+        // Sinks are named by numbers: `attached` and `admit` are all that begins with an a.
+        let matters = |line: &str| !line.starts_with('a') && !line.ends_with("flushed");
+        let rig = common::Rig::keyed(|note: &Note| note.n / 100, Demux::multicast)
+            .admitting(move |to, note| !refuse(to.tag, note.n))
+            .hearing(matters);
+        Self { rig, clones: Arc::default() }
     }
 
+    /// Every clone that was made is in the account.
     #[track_caller]
     fn run(&mut self) -> Poll<Totals> {
-        let output = self.task.run();
-        self.check();
+        let output = self.rig.run();
+        assert_eq!(self.totals().copies, self.clones.load(SeqCst) as u64);
         output
     }
 
-    /// The account balances, and every clone that was made is in it.
-    #[track_caller]
-    fn check(&self) {
-        let t = self.totals();
-        assert_eq!(
-            t.received + t.copies,
-            t.unmatched + t.delivered + t.discarded + t.lost + t.queued
-        );
-        assert_eq!(t.copies, self.clones.load(SeqCst) as u64);
-    }
-
-    /// Runs until it sleeps, and tells what was logged meanwhile, but for the flushes.
+    /// Runs until it sleeps, and tells what was logged meanwhile.
     #[track_caller]
     fn lines(&mut self) -> Vec<String> {
         assert!(self.run().is_pending());
@@ -138,7 +90,7 @@ impl Rig {
     /// here it always shows before them.
     fn take_log(&self) -> Vec<String> {
         let mut lines: Vec<String> = Vec::new();
-        for line in self.log.take().into_iter().filter(|line| !line.ends_with("flushed")) {
+        for line in self.log.take() {
             let sends = lines.iter().rev().take_while(|line| line.contains(" sent ")).count();
             let sends = if line.starts_with("unblocked") { sends } else { 0 };
             lines.insert(lines.len() - sends, line);
@@ -154,16 +106,14 @@ impl Rig {
         self.lines()
     }
 
-    fn totals(&self) -> Totals {
-        self.task.get_ref().totals()
-    }
-
     /// Attaches a sink under key 1, tagged and named `tag`, on the terms that `terms` adds.
     #[track_caller]
-    fn join_on(&mut self, tag: u64, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<Note> {
-        let (sink, handle) = scripted_sink(tag);
-        handle.log_to(&self.log);
-        self.orders.push(terms(Attach::new(1, sink).tag(tag)).into());
+    fn join_on(
+        &mut self,
+        tag: u64,
+        terms: impl FnOnce(Terms<Note>) -> Terms<Note>,
+    ) -> SinkHandle<Note> {
+        let handle = self.order(1, tag, |attach| terms(attach.tag(tag)));
         assert!(self.run().is_pending());
         handle
     }
@@ -186,6 +136,11 @@ impl Rig {
     fn blocked_on(&self) -> Option<u64> {
         self.task.get_ref().blocked_on().map(|on| on.tag)
     }
+}
+
+/// Where the member tagged `tag` is in a list that starts with 1.
+fn at(tag: u64) -> usize {
+    usize::try_from(tag).unwrap() - 1
 }
 
 // Who gets what.
@@ -222,7 +177,7 @@ fn other_keys_are_none_of_the_groups_business() {
     let mut rig = Rig::new();
     rig.group(2, &[]);
     assert_eq!(rig.feed([201]), ["unmatched 201"]);
-    assert_eq!((rig.totals().copies, rig.task.get_ref().len()), (0, 2));
+    assert_eq!((rig.totals().copies, rig.len()), (0, 2));
 }
 
 #[test]
@@ -233,7 +188,7 @@ fn member_that_joins_later_gets_only_what_follows() {
     rig.join(2);
     assert_eq!(rig.feed([102]), ["1 sent 102'", "2 sent 102"]);
     assert!(rig.task.get_ref().contains_key(&1));
-    assert_eq!(rig.task.get_ref().len(), 2);
+    assert_eq!(rig.len(), 2);
 }
 
 #[test]
@@ -252,13 +207,13 @@ fn first_middle_or_last_member_leaves_and_the_others_go_on() {
             let lease = leases.remove(at(leaver));
             if detach {
                 lease.detach();
-                assert_eq!(rig.lines()[2], format!("detached {leaver} Requested"));
+                assert_eq!(rig.lines()[2], format!("detached 1#{leaver} Requested"));
             } else {
                 drop(lease);
-                assert_eq!(rig.lines()[1], format!("detached {leaver} Evicted"));
+                assert_eq!(rig.lines()[1], format!("detached 1#{leaver} Evicted"));
             }
             assert_eq!(rig.feed([101]), lines);
-            assert_eq!(rig.task.get_ref().len(), 2);
+            assert_eq!(rig.len(), 2);
         }
     }
 }
@@ -310,7 +265,7 @@ fn thousand_members_get_their_copies_and_leave_one_by_one() {
         }
     }
     rig.lines();
-    assert_eq!(rig.task.get_ref().len(), 500);
+    assert_eq!(rig.len(), 500);
     rig.feed([103]);
     for (n, member) in members.iter().enumerate() {
         assert_eq!(member.taken(), if n % 2 == 0 { 2 } else { 3 });
@@ -318,7 +273,7 @@ fn thousand_members_get_their_copies_and_leave_one_by_one() {
     assert_eq!((rig.totals().copies, rig.totals().delivered), (2_497, 2_500));
     rig.orders.push(Order::Detach(1));
     rig.lines();
-    assert_eq!((rig.task.get_ref().len(), rig.totals().detached), (0, 1_000));
+    assert_eq!((rig.len(), rig.totals().detached), (0, 1_000));
     drop(kept);
 }
 
@@ -327,7 +282,7 @@ fn keep_existing_is_refused_on_a_taken_key_and_joins_a_free_one() {
     let mut rig = Rig::new();
     let first = rig.join_on(1, Attach::keep_existing);
     let second = rig.join_on(2, Attach::keep_existing);
-    assert_eq!(rig.take_log(), ["2 closed", "2 dropped", "detached 2 Refused"]);
+    assert_eq!(rig.take_log(), ["2 closed", "2 dropped", "detached 1#2 Refused"]);
     assert!(second.is_dropped() && !first.is_dropped());
     assert_eq!(rig.feed([101]), ["1 sent 101"]);
     // One that is there with `keep_existing` does not keep others from joining.
@@ -345,12 +300,12 @@ fn lease_speaks_of_its_one_and_orders_of_all() {
         rig.join(3);
         rig.join(4);
         drop(lease);
-        assert_eq!(rig.lines(), ["2 dropped", "detached 2 Evicted"]);
+        assert_eq!(rig.lines(), ["2 dropped", "detached 1#2 Evicted"]);
         rig.orders.push(if evict { Order::Evict(1) } else { Order::Detach(1) });
         let mut lines = rig.lines();
         lines.retain(|line| line.starts_with("detached"));
         let why = if evict { "Evicted" } else { "Requested" };
-        assert_eq!(lines, [1, 3, 4].map(|tag| format!("detached {tag} {why}")));
+        assert_eq!(lines, [1, 3, 4].map(|tag| format!("detached 1#{tag} {why}")));
         assert_eq!(rig.feed([101]), ["unmatched 101"]);
     }
 }
@@ -368,7 +323,7 @@ fn evict_speaks_also_of_members_that_are_still_leaving() {
     rig.orders.push(Order::Evict(1));
     let mut lines = rig.lines();
     lines.sort();
-    assert_eq!(lines, ["1 dropped", "2 dropped", "detached 1 Evicted", "detached 2 Evicted"]);
+    assert_eq!(lines, ["1 dropped", "2 dropped", "detached 1#1 Evicted", "detached 1#2 Evicted"]);
 }
 
 #[test]
@@ -383,12 +338,12 @@ fn members_may_have_limits_of_their_own() {
         sent,
         [
             "1 sent 101'",
-            "detached 1 Limited",
+            "detached 1#1 Limited",
             "2 sent 101'",
             "3 sent 101",
             "2 sent 102'",
             "3 sent 102",
-            "detached 3 Limited",
+            "detached 1#3 Limited",
             "2 sent 103"
         ]
     );
@@ -401,7 +356,7 @@ fn member_that_waits_holds_the_item_back_from_all() {
     for slow in 1..=3 {
         let mut rig = Rig::new();
         let members = rig.group(3, &[slow]);
-        assert_eq!(rig.feed([101, 102]), [format!("blocked {slow}")]);
+        assert_eq!(rig.feed([101, 102]), [format!("blocked 1#{slow}")]);
         assert_eq!(rig.blocked_on(), Some(slow));
         let t = rig.totals();
         assert_eq!((t.received, t.queued, t.copies, t.delivered), (1, 1, 0, 0));
@@ -409,7 +364,7 @@ fn member_that_waits_holds_the_item_back_from_all() {
         assert_eq!(
             rig.lines(),
             [
-                format!("unblocked {slow}").as_str(),
+                format!("unblocked 1#{slow}").as_str(),
                 "1 sent 101'",
                 "2 sent 101'",
                 "3 sent 101",
@@ -430,12 +385,12 @@ fn member_with_room_in_its_queue_holds_nothing_back() {
     slow.park();
     assert_eq!(rig.feed([101, 102]), ["2 sent 101", "2 sent 102"]);
     assert_eq!((rig.totals().queued, rig.totals().copies), (2, 2));
-    assert_eq!(rig.feed([103]), ["blocked 1"]);
+    assert_eq!(rig.feed([103]), ["blocked 1#1"]);
     assert_eq!(rig.totals().queued, 3);
     slow.open();
     let mut lines = rig.lines();
     lines.sort();
-    assert_eq!(lines, ["1 sent 101'", "1 sent 102'", "1 sent 103'", "2 sent 103", "unblocked 1"]);
+    assert_eq!(lines, ["1 sent 101'", "1 sent 102'", "1 sent 103'", "2 sent 103", "unblocked 1#1"]);
 }
 
 #[test]
@@ -447,7 +402,7 @@ fn member_whose_queue_has_room_again_holds_nothing_back() {
     rig.feed([101, 102, 103]);
     assert_eq!(rig.blocked_on(), Some(1));
     slow.allow(1);
-    assert_eq!(rig.lines(), ["unblocked 1", "1 sent 101'", "2 sent 103"]);
+    assert_eq!(rig.lines(), ["unblocked 1#1", "1 sent 101'", "2 sent 103"]);
     assert_eq!(rig.totals().queued, 2);
 }
 
@@ -465,12 +420,12 @@ fn other_policies_speak_for_themselves() {
     assert_eq!(
         rig.feed([102]),
         [
-            "discarded 102' of 1 Overflowed",
-            "discarded 101' of 2 Overflowed",
+            "discarded 102' of 1#1 Overflowed",
+            "discarded 101' of 1#2 Overflowed",
             "3 dropped",
-            "discarded 101' of 3 Overflowed",
-            "discarded 102' of 3 Overflowed",
-            "detached 3 Overflowed",
+            "discarded 101' of 1#3 Overflowed",
+            "discarded 102' of 1#3 Overflowed",
+            "detached 1#3 Overflowed",
             "4 sent 102"
         ]
     );
@@ -489,23 +444,23 @@ fn dropping_member_misses_nothing_while_the_item_is_held_for_another() {
     let waiting = rig.join(2);
     dropping.park();
     waiting.park();
-    assert_eq!(rig.feed([101]), ["blocked 2"]);
+    assert_eq!(rig.feed([101]), ["blocked 1#2"]);
     dropping.open();
     assert!(rig.lines().is_empty());
     waiting.open();
-    assert_eq!(rig.lines(), ["unblocked 2", "1 sent 101'", "2 sent 101"]);
+    assert_eq!(rig.lines(), ["unblocked 1#2", "1 sent 101'", "2 sent 101"]);
 }
 
 #[test]
 fn blocked_moves_from_one_to_the_next() {
     let mut rig = Rig::new();
     let members = rig.group(3, &[1, 3]);
-    assert_eq!(rig.feed([101]), ["blocked 1"]);
+    assert_eq!(rig.feed([101]), ["blocked 1#1"]);
     members[0].open();
-    assert_eq!(rig.lines(), ["unblocked 1", "blocked 3"]);
+    assert_eq!(rig.lines(), ["unblocked 1#1", "blocked 1#3"]);
     assert_eq!(rig.blocked_on(), Some(3));
     members[2].open();
-    assert_eq!(rig.lines(), ["unblocked 3", "1 sent 101'", "2 sent 101'", "3 sent 101"]);
+    assert_eq!(rig.lines(), ["unblocked 1#3", "1 sent 101'", "2 sent 101'", "3 sent 101"]);
     assert_eq!(rig.blocked_on(), None);
 }
 
@@ -520,7 +475,7 @@ fn readiness_of_one_that_is_not_waited_for_changes_nothing() {
     assert!(rig.lines().is_empty());
     assert_eq!(rig.blocked_on(), Some(first));
     members[at(first)].open();
-    assert_eq!(rig.lines(), [&format!("unblocked {first}"), "1 sent 101'", "2 sent 101"]);
+    assert_eq!(rig.lines(), [&format!("unblocked 1#{first}"), "1 sent 101'", "2 sent 101"]);
 }
 
 #[test]
@@ -531,7 +486,7 @@ fn readiness_found_early_is_kept_and_not_asked_for_twice() {
     assert_eq!((members[0].count(Op::Ready), members[0].taken()), (1, 0));
     members[0].park(); // what it promised before, it keeps
     members[1].open();
-    assert_eq!(rig.lines(), ["unblocked 2", "1 sent 101'", "2 sent 101"]);
+    assert_eq!(rig.lines(), ["unblocked 1#2", "1 sent 101'", "2 sent 101"]);
     assert_eq!(members[0].count(Op::Ready), 1);
 }
 
@@ -543,7 +498,7 @@ fn held_item_reaches_one_that_joined_meanwhile() {
     rig.join(3);
     assert!(rig.take_log().is_empty());
     members[1].open();
-    assert_eq!(rig.lines(), ["unblocked 2", "1 sent 101'", "2 sent 101'", "3 sent 101"]);
+    assert_eq!(rig.lines(), ["unblocked 1#2", "1 sent 101'", "2 sent 101'", "3 sent 101"]);
 }
 
 #[test]
@@ -554,7 +509,7 @@ fn second_member_joins_while_the_item_is_held_for_the_only_one() {
     rig.join(2);
     assert_eq!((rig.totals().queued, rig.totals().copies), (1, 0));
     members[0].open();
-    assert_eq!(rig.lines(), ["unblocked 1", "1 sent 101'", "2 sent 101"]);
+    assert_eq!(rig.lines(), ["unblocked 1#1", "1 sent 101'", "2 sent 101"]);
 }
 
 #[test]
@@ -568,9 +523,9 @@ fn newcomer_that_is_not_ready_is_waited_for_too() {
     rig.orders.push(Attach::new(1, sink).tag(2).into());
     assert!(rig.lines().is_empty());
     members[0].open();
-    assert_eq!(rig.lines(), ["unblocked 1", "blocked 2"]);
+    assert_eq!(rig.lines(), ["unblocked 1#1", "blocked 1#2"]);
     late.open();
-    assert_eq!(rig.lines(), ["unblocked 2", "1 sent 101'", "2 sent 101"]);
+    assert_eq!(rig.lines(), ["unblocked 1#2", "1 sent 101'", "2 sent 101"]);
 }
 
 #[test]
@@ -584,29 +539,29 @@ fn member_that_leaves_gracefully_takes_its_copy_along() {
             .collect();
         members[0].park();
         members[2].park();
-        assert_eq!(rig.feed([101]), ["blocked 1"]);
+        assert_eq!(rig.feed([101]), ["blocked 1#1"]);
         let [first, second, third] = leases;
         if leaver == 1 {
             // Whom the input waits for.
             first.detach();
-            assert_eq!(rig.lines(), ["unblocked 1", "blocked 3"]);
+            assert_eq!(rig.lines(), ["unblocked 1#1", "blocked 1#3"]);
             assert_eq!((rig.totals().queued, rig.totals().copies), (2, 1));
             members[0].open();
             assert_eq!(
                 rig.lines(),
-                ["1 sent 101'", "1 closed", "1 dropped", "detached 1 Requested"]
+                ["1 sent 101'", "1 closed", "1 dropped", "detached 1#1 Requested"]
             );
             members[2].open();
-            assert_eq!(rig.lines(), ["unblocked 3", "2 sent 101'", "3 sent 101"]);
+            assert_eq!(rig.lines(), ["unblocked 1#3", "2 sent 101'", "3 sent 101"]);
         } else {
             // One that is ready.
             second.detach();
-            let gone = ["2 sent 101'", "2 closed", "2 dropped", "detached 2 Requested"];
+            let gone = ["2 sent 101'", "2 closed", "2 dropped", "detached 1#2 Requested"];
             assert_eq!(rig.lines(), gone);
             members[0].open();
-            assert_eq!(rig.lines(), ["unblocked 1", "blocked 3"]);
+            assert_eq!(rig.lines(), ["unblocked 1#1", "blocked 1#3"]);
             members[2].open();
-            assert_eq!(rig.lines(), ["unblocked 3", "1 sent 101'", "3 sent 101"]);
+            assert_eq!(rig.lines(), ["unblocked 1#3", "1 sent 101'", "3 sent 101"]);
             first.disarm();
             third.disarm();
             continue;
@@ -622,9 +577,9 @@ fn last_member_that_leaves_gracefully_takes_the_item_itself_along() {
     let members = rig.group(1, &[1]);
     rig.feed([101]);
     rig.orders.push(Order::Detach(1));
-    assert_eq!(rig.feed([102]), ["unblocked 1", "unmatched 102"]);
+    assert_eq!(rig.feed([102]), ["unblocked 1#1", "unmatched 102"]);
     members[0].open();
-    assert_eq!(rig.lines(), ["1 sent 101", "1 closed", "1 dropped", "detached 1 Requested"]);
+    assert_eq!(rig.lines(), ["1 sent 101", "1 closed", "1 dropped", "detached 1#1 Requested"]);
     assert_eq!(rig.totals().copies, 0);
 }
 
@@ -638,9 +593,9 @@ fn member_that_is_evicted_takes_no_copy() {
     rig.join(3);
     rig.feed([101]);
     drop(second);
-    assert_eq!(rig.lines(), ["2 dropped", "detached 2 Evicted"]);
+    assert_eq!(rig.lines(), ["2 dropped", "detached 1#2 Evicted"]);
     drop(first);
-    assert_eq!(rig.lines(), ["unblocked 1", "1 dropped", "detached 1 Evicted", "3 sent 101"]);
+    assert_eq!(rig.lines(), ["unblocked 1#1", "1 dropped", "detached 1#1 Evicted", "3 sent 101"]);
     assert_eq!((rig.totals().copies, rig.totals().discarded), (0, 0));
 }
 
@@ -654,15 +609,15 @@ fn last_member_that_is_evicted_takes_the_item_down() {
     b.park();
     rig.feed([101]);
     drop(first);
-    assert_eq!(rig.lines(), ["unblocked 1", "1 dropped", "detached 1 Evicted", "blocked 2"]);
+    assert_eq!(rig.lines(), ["unblocked 1#1", "1 dropped", "detached 1#1 Evicted", "blocked 1#2"]);
     drop(second);
     assert_eq!(
         rig.feed([102]),
         [
-            "unblocked 2",
+            "unblocked 1#2",
             "2 dropped",
-            "discarded 101 of 2 Evicted",
-            "detached 2 Evicted",
+            "discarded 101 of 1#2 Evicted",
+            "detached 1#2 Evicted",
             "unmatched 102"
         ]
     );
@@ -681,21 +636,21 @@ fn member_that_was_leaving_already_has_no_copy_of_the_held_item() {
         let slow = rig.join(2);
         rig.join(3);
         slow.park();
-        assert_eq!(rig.feed([101]), ["blocked 2"]);
+        assert_eq!(rig.feed([101]), ["blocked 1#2"]);
         if fails {
             gone.fail(Op::Close);
             assert_eq!(
                 rig.lines()[1..],
-                ["1 dropped", "detached 1 Failed(Broken(\"poll_close\"))"]
+                ["1 dropped", "detached 1#1 Failed(Broken(\"poll_close\"))"]
             );
             lease.disarm();
         } else {
             drop(lease);
-            assert_eq!(rig.lines(), ["1 dropped", "detached 1 Evicted"]);
+            assert_eq!(rig.lines(), ["1 dropped", "detached 1#1 Evicted"]);
         }
         assert_eq!((rig.totals().copies, rig.totals().queued), (0, 1));
         slow.open();
-        assert_eq!(rig.lines(), ["unblocked 2", "2 sent 101'", "3 sent 101"]);
+        assert_eq!(rig.lines(), ["unblocked 1#2", "2 sent 101'", "3 sent 101"]);
     }
 }
 
@@ -705,7 +660,7 @@ fn detaching_all_while_an_item_is_held_gives_everyone_a_copy() {
     let members = rig.group(3, &[1, 2, 3]);
     rig.feed([101]);
     rig.orders.push(Order::Detach(1));
-    assert_eq!(rig.feed([102]), ["unblocked 1", "unmatched 102"]);
+    assert_eq!(rig.feed([102]), ["unblocked 1#1", "unmatched 102"]);
     assert_eq!((rig.totals().queued, rig.totals().copies), (3, 2));
     for member in &members {
         member.open();
@@ -725,14 +680,14 @@ fn evicting_all_while_an_item_is_held_discards_it_once() {
     assert_eq!(
         rig.lines(),
         [
-            "unblocked 1",
+            "unblocked 1#1",
             "1 dropped",
-            "detached 1 Evicted",
+            "detached 1#1 Evicted",
             "2 dropped",
-            "detached 2 Evicted",
+            "detached 1#2 Evicted",
             "3 dropped",
-            "discarded 101 of 3 Evicted",
-            "detached 3 Evicted"
+            "discarded 101 of 1#3 Evicted",
+            "detached 1#3 Evicted"
         ]
     );
     assert_eq!((rig.totals().copies, rig.totals().discarded), (0, 1));
@@ -748,15 +703,15 @@ fn member_that_fails_while_the_item_is_held_discards_its_copy() {
         rig.lines(),
         [
             "1 failed in poll_ready",
-            "unblocked 1",
+            "unblocked 1#1",
             "1 dropped",
-            "discarded 101' of 1 Failed",
-            "detached 1 Failed(Broken(\"poll_ready\"))",
-            "blocked 3"
+            "discarded 101' of 1#1 Failed",
+            "detached 1#1 Failed(Broken(\"poll_ready\"))",
+            "blocked 1#3"
         ]
     );
     members[2].open();
-    assert_eq!(rig.lines(), ["unblocked 3", "2 sent 101'", "3 sent 101"]);
+    assert_eq!(rig.lines(), ["unblocked 1#3", "2 sent 101'", "3 sent 101"]);
 }
 
 #[test]
@@ -771,10 +726,10 @@ fn last_member_that_fails_while_the_item_is_held_discards_the_item_itself() {
         rig.feed([102]),
         [
             "2 failed in poll_ready",
-            "unblocked 2",
+            "unblocked 1#2",
             "2 dropped",
-            "discarded 101 of 2 Failed",
-            "detached 2 Failed(Broken(\"poll_ready\"))",
+            "discarded 101 of 1#2 Failed",
+            "detached 1#2 Failed(Broken(\"poll_ready\"))",
             "unmatched 102"
         ]
     );
@@ -792,9 +747,9 @@ fn all_members_fail_at_once_when_they_are_asked() {
     assert_eq!(
         lines,
         [
-            "discarded 101' of 1 Failed",
-            "discarded 101' of 2 Failed",
-            "discarded 101 of 3 Failed",
+            "discarded 101' of 1#1 Failed",
+            "discarded 101' of 1#2 Failed",
+            "discarded 101 of 1#3 Failed",
             "unmatched 102"
         ]
     );
@@ -837,7 +792,7 @@ fn member_that_drops_its_items_fails_while_the_item_is_handed_out() {
         members[at(broken)].fail(Op::Ready);
         let lines = rig.feed([101]);
         let copy = if broken == 3 { "101" } else { "101'" };
-        assert!(lines.contains(&format!("discarded {copy} of {broken} Failed")), "{lines:?}");
+        assert!(lines.contains(&format!("discarded {copy} of 1#{broken} Failed")), "{lines:?}");
         let t = rig.totals();
         assert_eq!((t.copies, t.delivered, t.discarded, t.detached), (2, 2, 1, 1));
     }
@@ -868,12 +823,12 @@ fn evict_overflow_of_every_member_frees_the_key() {
     assert_eq!(
         lines,
         [
-            "discarded 101' of 1 Overflowed",
-            "detached 1 Overflowed",
-            "discarded 101' of 2 Overflowed",
-            "detached 2 Overflowed",
-            "discarded 101 of 3 Overflowed",
-            "detached 3 Overflowed",
+            "discarded 101' of 1#1 Overflowed",
+            "detached 1#1 Overflowed",
+            "discarded 101' of 1#2 Overflowed",
+            "detached 1#2 Overflowed",
+            "discarded 101 of 1#3 Overflowed",
+            "detached 1#3 Overflowed",
             "unmatched 102"
         ]
     );
@@ -945,8 +900,8 @@ fn refused_members_discard_their_copies_and_the_last_admitted_gets_the_original(
         [
             "2 sent 101'",
             "3 sent 101",
-            "discarded 101' of 1 NotAdmitted",
-            "discarded 101' of 4 NotAdmitted"
+            "discarded 101' of 1#1 NotAdmitted",
+            "discarded 101' of 1#4 NotAdmitted"
         ]
     );
     assert_eq!((rig.totals().copies, rig.totals().discarded), (3, 2));
@@ -959,23 +914,23 @@ fn item_that_all_members_refuse_is_discarded_by_each() {
     assert_eq!(
         rig.feed([101]),
         [
-            "discarded 101' of 1 NotAdmitted",
-            "discarded 101' of 2 NotAdmitted",
-            "discarded 101 of 3 NotAdmitted"
+            "discarded 101' of 1#1 NotAdmitted",
+            "discarded 101' of 1#2 NotAdmitted",
+            "discarded 101 of 1#3 NotAdmitted"
         ]
     );
     assert_eq!((rig.totals().copies, rig.totals().queued), (2, 0));
     // Nothing is remembered of it: the next item goes to all.
-    assert_eq!(rig.feed([102]), ["blocked 2"]);
+    assert_eq!(rig.feed([102]), ["blocked 1#2"]);
 }
 
 #[test]
 fn refused_member_is_not_waited_for() {
     let mut rig = Rig::refusing(|tag, n| tag == 1 && n == 101);
     let members = rig.group(2, &[1]);
-    assert_eq!(rig.feed([101]), ["discarded 101' of 1 NotAdmitted", "2 sent 101"]);
+    assert_eq!(rig.feed([101]), ["discarded 101' of 1#1 NotAdmitted", "2 sent 101"]);
     assert_eq!(members[0].count(Op::Ready), 0);
-    assert_eq!(rig.feed([102]), ["blocked 1"]);
+    assert_eq!(rig.feed([102]), ["blocked 1#1"]);
 }
 
 #[test]
@@ -986,16 +941,16 @@ fn refused_member_that_leaves_while_the_item_is_held_gets_no_copy() {
         rig.join_on(1, |attach| attach.leased(&mut lease));
         let slow = rig.join(2);
         slow.park();
-        assert_eq!(rig.feed([101]), ["discarded 101' of 1 NotAdmitted", "blocked 2"]);
+        assert_eq!(rig.feed([101]), ["discarded 101' of 1#1 NotAdmitted", "blocked 1#2"]);
         if evict {
             drop(lease);
-            assert_eq!(rig.lines(), ["1 dropped", "detached 1 Evicted"]);
+            assert_eq!(rig.lines(), ["1 dropped", "detached 1#1 Evicted"]);
         } else {
             lease.detach();
-            assert_eq!(rig.lines(), ["1 closed", "1 dropped", "detached 1 Requested"]);
+            assert_eq!(rig.lines(), ["1 closed", "1 dropped", "detached 1#1 Requested"]);
         }
         slow.open();
-        assert_eq!(rig.lines(), ["unblocked 2", "2 sent 101"]);
+        assert_eq!(rig.lines(), ["unblocked 1#2", "2 sent 101"]);
     }
 }
 
@@ -1013,11 +968,16 @@ fn last_admitted_member_leaves_and_those_who_refused_get_the_next_item() {
             drop(lease);
             assert_eq!(
                 rig.lines(),
-                ["unblocked 2", "2 dropped", "discarded 101 of 2 Evicted", "detached 2 Evicted"]
+                [
+                    "unblocked 1#2",
+                    "2 dropped",
+                    "discarded 101 of 1#2 Evicted",
+                    "detached 1#2 Evicted"
+                ]
             );
         } else {
             lease.detach();
-            assert_eq!(rig.lines(), ["unblocked 2"]);
+            assert_eq!(rig.lines(), ["unblocked 1#2"]);
         }
         assert_eq!(rig.feed([102]), ["1 sent 102'", "3 sent 102"]);
         assert_eq!(rig.totals().queued, u64::from(!evict));
@@ -1039,14 +999,12 @@ fn newcomer_that_is_refused_discards_its_copy_at_once_and_is_not_waited_for() {
     let mut rig = Rig::refusing(|tag, n| tag == 3 && n == 101);
     let members = rig.group(2, &[2]);
     rig.feed([101]);
-    let (sink, late) = scripted_sink(3);
+    let late = rig.order(1, 3, |attach| attach.tag(3));
     late.park();
-    late.log_to(&rig.log);
-    rig.orders.push(Attach::new(1, sink).tag(3).into());
-    assert_eq!(rig.lines(), ["discarded 101' of 3 NotAdmitted"]);
+    assert_eq!(rig.lines(), ["discarded 101' of 1#3 NotAdmitted"]);
     assert_eq!((rig.totals().copies, rig.totals().queued), (1, 1));
     members[1].open();
-    assert_eq!(rig.lines(), ["unblocked 2", "1 sent 101'", "2 sent 101"]);
+    assert_eq!(rig.lines(), ["unblocked 1#2", "1 sent 101'", "2 sent 101"]);
     assert_eq!(late.count(Op::Ready), 0);
     late.open();
     assert_eq!(rig.feed([102]), ["1 sent 102'", "2 sent 102'", "3 sent 102"]);
@@ -1058,7 +1016,7 @@ fn newcomer_that_is_refused_survives_the_only_one_the_item_was_held_for() {
     let members = rig.group(1, &[1]);
     rig.feed([101]);
     rig.join(2);
-    assert_eq!(rig.take_log(), ["discarded 101' of 2 NotAdmitted"]);
+    assert_eq!(rig.take_log(), ["discarded 101' of 1#2 NotAdmitted"]);
     members[0].fail(Op::Ready);
     rig.lines();
     assert_eq!(rig.feed([102]), ["2 sent 102"]);
@@ -1074,8 +1032,7 @@ fn blocked_member_leaves_and_one_that_has_room_takes_its_place_at_once() {
         rig.join(2);
         rig.feed([101, 102]);
         end(lease);
-        assert!(rig.task.poll().is_pending());
-        rig.check();
+        rig.poll();
         let mut lines = rig.take_log();
         lines.retain(|line| line.starts_with("2 "));
         assert_eq!(lines, ["2 sent 101", "2 sent 102"]);
@@ -1090,9 +1047,9 @@ fn member_that_is_blocked_in_one_group_does_not_hide_a_catch_all() {
     // Of its own key for both, of no key for the catch-all alone.
     assert_eq!(rig.feed([101, 901]), ["1 sent 101'", "2 sent 101", "1 sent 901"]);
     caught.park();
-    assert_eq!(rig.feed([902]), ["blocked 1"]);
+    assert_eq!(rig.feed([902]), ["blocked 1#1"]);
     rig.join(3);
     caught.open();
-    assert_eq!(rig.lines(), ["unblocked 1", "1 sent 902"]);
+    assert_eq!(rig.lines(), ["unblocked 1#1", "1 sent 902"]);
     assert_eq!(rig.totals().copies, 1);
 }

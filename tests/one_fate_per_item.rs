@@ -7,42 +7,8 @@ mod common;
 use std::fmt::Debug;
 use std::task::Poll;
 
-use common::{
-    Log, Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task, scripted_sink,
-    scripted_stream,
-};
-use stream_demux::{
-    Attach, ByValue, Demux, DemuxStreamExt, Discarded, Hooks, Lease, Order, Overflow, Recipient,
-    Totals,
-};
-
-type Sink = ScriptedSink<u32>;
-type Terms = Attach<u32, Sink>;
-type Orders = Order<u32, Sink>;
-type Split = Demux<ScriptedStream<u32>, ByValue<fn(&u32) -> u32>, ScriptedStream<Orders>, Recorder>;
-
-/// Writes down the items that reach no sink. Refuses those that end in 99.
-struct Recorder(Log);
-
-impl<K: Debug, E> Hooks<K, u32, E> for Recorder {
-    fn admit(&mut self, _: Recipient<'_, K>, item: &u32) -> bool {
-        item % 100 != 99
-    }
-    fn unmatched(&mut self, item: u32) {
-        self.0.push(format!("unmatched {item}"));
-    }
-    fn discarded(&mut self, _: Recipient<'_, K>, item: u32, why: Discarded) {
-        self.0.push(format!("{why:?} {item}"));
-    }
-}
-
-/// A demux whose items have their hundreds as key, and all its handles.
-struct Rig {
-    task: Task<Split>,
-    input: StreamHandle<u32>,
-    orders: StreamHandle<Orders>,
-    log: Log,
-}
+use common::{Op, Rig, SinkHandle, Split, Terms, scripted_sink};
+use stream_demux::{Attach, Demux, Lease, Order, Overflow};
 
 /// What the account says, in the order of its two sides; see `Rig::account`.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -56,78 +22,39 @@ struct Account {
     queued: u64,
 }
 
+/// Hears what becomes of items that reach no sink, and refuses those that end in 99.
+fn rig() -> Rig {
+    rig_with(|demux| demux)
+}
+
+fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
+    let fates = |line: &str| line.starts_with("unmatched") || line.starts_with("discarded");
+    Rig::with(settings).hearing(fates).admitting(|_, item| item % 100 != 99)
+}
+
 impl Rig {
-    fn new() -> Self {
-        Self::with(|demux| demux)
-    }
-
-    fn with(settings: impl FnOnce(Split) -> Split) -> Self {
-        let (input, input_handle) = scripted_stream("input");
-        let (orders, orders_handle) = scripted_stream("orders");
-        let log = Log::new();
-        let key: fn(&u32) -> u32 = |n| n / 100;
-        let demux = input.demux_by(key, orders).hooks(Recorder(log.clone()));
-        let task = Task::new(settings(demux));
-        Self { task, input: input_handle, orders: orders_handle, log }
-    }
-
-    /// Attaches a sink under key 1.
-    #[track_caller]
-    fn attach(&mut self, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
-        let (sink, handle) = scripted_sink("a");
-        self.order(terms(Attach::new(1, sink)));
-        handle
-    }
-
-    /// Attaches one that is not ready.
+    /// Attaches a sink that is not ready under key 1.
     #[track_caller]
     fn parked(&mut self, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
-        let (sink, handle) = scripted_sink("a");
-        handle.park();
-        self.order(terms(Attach::new(1, sink)));
-        handle
+        let sink = self.order(1, "a", terms);
+        sink.park();
+        self.sleep();
+        sink
     }
 
+    /// Reads these items, and leaves the log as it is.
     #[track_caller]
-    fn order(&mut self, order: impl Into<Orders>) {
-        self.orders.push(order.into());
-        assert!(self.run().is_pending());
+    fn read<const N: usize>(&mut self, items: [u32; N]) {
+        self.input.extend(items);
+        self.sleep();
     }
 
-    #[track_caller]
-    fn read(&mut self, items: &[u32]) {
-        self.input.extend(items.iter().copied());
-        assert!(self.run().is_pending());
-    }
-
-    /// Polls until it sleeps or completes. The account must balance after each poll.
-    #[track_caller]
-    fn run(&mut self) -> Poll<Totals> {
-        for _ in 0..10_000 {
-            let poll = self.task.poll();
-            self.balance();
-            if poll.is_ready() || !self.task.woken() {
-                return poll;
-            }
-        }
-        panic!("still awake");
-    }
-
-    #[track_caller]
-    fn balance(&self) {
-        let t = self.task.get_ref().totals();
-        assert_eq!(
-            t.received + t.copies,
-            t.unmatched + t.delivered + t.discarded + t.lost + t.queued,
-            "{t:?}"
-        );
-    }
-
-    /// Runs until it sleeps, and reads the account.
+    /// Polls it once for no reason, runs until it sleeps, and reads the account.
     #[track_caller]
     fn account(&mut self) -> Account {
-        assert!(self.run().is_pending());
-        let t = self.task.get_ref().totals();
+        self.poll();
+        self.sleep();
+        let t = self.totals();
         Account {
             received: t.received,
             copies: t.copies,
@@ -154,26 +81,26 @@ const NOTHING: Account = Account {
 
 #[test]
 fn an_item_of_nobody_is_unmatched() {
-    let mut rig = Rig::new();
-    rig.read(&[101, 102]);
+    let mut rig = rig();
+    rig.read([101, 102]);
     assert_eq!(rig.account(), Account { received: 2, unmatched: 2, ..NOTHING });
     assert_eq!(rig.log.lines(), ["unmatched 101", "unmatched 102"]);
 }
 
 #[test]
 fn an_item_that_was_taken_is_delivered() {
-    let mut rig = Rig::new();
-    let a = rig.attach(|attach| attach);
-    rig.read(&[101, 102]);
+    let mut rig = rig();
+    let a = rig.attach(1, "a");
+    rig.read([101, 102]);
     assert_eq!(rig.account(), Account { received: 2, delivered: 2, ..NOTHING });
     assert_eq!((a.items(), rig.log.lines().len()), (vec![101, 102], 0));
 }
 
 #[test]
 fn items_in_a_queue_and_the_one_that_is_held_are_queued_until_they_are_taken() {
-    let mut rig = Rig::new();
+    let mut rig = rig();
     let a = rig.parked(|attach| attach.buffer(2));
-    rig.read(&[101, 102, 103, 104]);
+    rig.read([101, 102, 103, 104]);
     assert_eq!(rig.account(), Account { received: 3, queued: 3, ..NOTHING });
     a.allow(1);
     assert_eq!(rig.account(), Account { received: 4, delivered: 1, queued: 3, ..NOTHING });
@@ -183,35 +110,42 @@ fn items_in_a_queue_and_the_one_that_is_held_are_queued_until_they_are_taken() {
 
 #[test]
 fn an_item_that_orders_overtook_is_queued() {
-    let mut rig = Rig::with(|demux| demux.budget(2));
-    rig.read(&[]);
+    let mut rig = rig_with(|demux| demux.budget(2));
+    rig.read([]);
     let orders = rig.orders.clone();
     rig.input.action(move || orders.extend((0..5).map(|_| Order::Detach(9))));
     rig.input.push(101);
-    assert!(rig.task.poll().is_pending());
-    assert_eq!(rig.task.get_ref().totals().queued, 1);
-    rig.balance();
+    rig.poll();
+    assert_eq!(rig.totals().queued, 1);
     assert_eq!(rig.account(), Account { received: 1, unmatched: 1, ..NOTHING });
 }
 
 #[test]
 fn an_item_that_is_not_admitted_is_discarded() {
-    let mut rig = Rig::new();
-    rig.attach(|attach| attach);
-    rig.read(&[199, 101]);
+    let mut rig = rig();
+    rig.attach(1, "a");
+    rig.read([199, 101]);
     assert_eq!(rig.account(), Account { received: 2, delivered: 1, discarded: 1, ..NOTHING });
-    assert_eq!(rig.log.lines(), ["NotAdmitted 199"]);
+    assert_eq!(rig.log.lines(), ["discarded 199 of 1 NotAdmitted"]);
 }
 
 #[test]
 fn the_newest_or_the_oldest_is_discarded_when_the_queue_is_full() {
     for (overflow, buffer, discarded) in [
-        (Overflow::DropNewest, 2, ["Overflowed 103", "Overflowed 104"]),
-        (Overflow::DropOldest, 2, ["Overflowed 101", "Overflowed 102"]),
+        (
+            Overflow::DropNewest,
+            2,
+            ["discarded 103 of 1 Overflowed", "discarded 104 of 1 Overflowed"],
+        ),
+        (
+            Overflow::DropOldest,
+            2,
+            ["discarded 101 of 1 Overflowed", "discarded 102 of 1 Overflowed"],
+        ),
     ] {
-        let mut rig = Rig::new();
+        let mut rig = rig();
         rig.parked(|attach| attach.buffer(buffer).overflow(overflow));
-        rig.read(&[101, 102, 103, 104]);
+        rig.read([101, 102, 103, 104]);
         assert_eq!(rig.account(), Account { received: 4, discarded: 2, queued: 2, ..NOTHING });
         assert_eq!(rig.log.lines(), discarded);
     }
@@ -220,72 +154,83 @@ fn the_newest_or_the_oldest_is_discarded_when_the_queue_is_full() {
 #[test]
 fn without_a_queue_the_newest_is_discarded_either_way() {
     for overflow in [Overflow::DropNewest, Overflow::DropOldest] {
-        let mut rig = Rig::new();
+        let mut rig = rig();
         rig.parked(|attach| attach.overflow(overflow));
-        rig.read(&[101, 102]);
+        rig.read([101, 102]);
         assert_eq!(rig.account(), Account { received: 2, discarded: 2, ..NOTHING });
-        assert_eq!(rig.log.lines(), ["Overflowed 101", "Overflowed 102"]);
+        assert_eq!(
+            rig.log.lines(),
+            ["discarded 101 of 1 Overflowed", "discarded 102 of 1 Overflowed"]
+        );
     }
 }
 
 #[test]
 fn a_sink_that_is_evicted_for_its_overflow_discards_queue_and_item() {
-    let mut rig = Rig::new();
+    let mut rig = rig();
     rig.parked(|attach| attach.buffer(2).overflow(Overflow::Evict));
-    rig.read(&[101, 102, 103, 104]);
+    rig.read([101, 102, 103, 104]);
     assert_eq!(rig.account(), Account { received: 4, unmatched: 1, discarded: 3, ..NOTHING });
-    let fates = ["Overflowed 101", "Overflowed 102", "Overflowed 103", "unmatched 104"];
+    let fates = [
+        "discarded 101 of 1 Overflowed",
+        "discarded 102 of 1 Overflowed",
+        "discarded 103 of 1 Overflowed",
+        "unmatched 104",
+    ];
     assert_eq!(rig.log.lines(), fates);
 }
 
 #[test]
 fn an_item_that_goes_down_with_its_sink_is_lost_and_the_queue_discarded() {
-    let mut rig = Rig::new();
+    let mut rig = rig();
     let a = rig.parked(|attach| attach.buffer(3));
-    rig.read(&[101, 102, 103]);
+    rig.read([101, 102, 103]);
     a.fail(Op::Send);
     a.open();
     assert_eq!(rig.account(), Account { received: 3, discarded: 2, lost: 1, ..NOTHING });
-    assert_eq!(rig.log.lines(), ["Failed 102", "Failed 103"]);
+    assert_eq!(rig.log.lines(), ["discarded 102 of 1 Failed", "discarded 103 of 1 Failed"]);
 }
 
 #[test]
 fn an_item_that_goes_straight_to_a_failing_sink_is_lost() {
-    let mut rig = Rig::new();
-    rig.attach(|attach| attach).fail_quietly(Op::Send);
-    rig.read(&[101, 102]);
+    let mut rig = rig();
+    rig.attach(1, "a").fail_quietly(Op::Send);
+    rig.read([101, 102]);
     assert_eq!(rig.account(), Account { received: 2, unmatched: 1, lost: 1, ..NOTHING });
 }
 
 #[test]
 fn an_item_whose_sink_fails_to_get_ready_is_discarded() {
-    let mut rig = Rig::new();
-    rig.attach(|attach| attach).fail_quietly(Op::Ready);
-    rig.read(&[101, 102]);
+    let mut rig = rig();
+    rig.attach(1, "a").fail_quietly(Op::Ready);
+    rig.read([101, 102]);
     assert_eq!(rig.account(), Account { received: 2, unmatched: 1, discarded: 1, ..NOTHING });
-    assert_eq!(rig.log.lines(), ["Failed 101", "unmatched 102"]);
+    assert_eq!(rig.log.lines(), ["discarded 101 of 1 Failed", "unmatched 102"]);
 }
 
 #[test]
 fn queue_and_held_item_of_a_sink_that_fails_are_discarded() {
     for op in [Op::Ready, Op::Flush] {
-        let mut rig = Rig::new();
+        let mut rig = rig();
         let a = rig.parked(|attach| attach.buffer(2));
         a.hold(Op::Flush);
         a.allow(1);
-        rig.read(&[101, 102, 103, 104]);
+        rig.read([101, 102, 103, 104]);
         assert_eq!(rig.account(), Account { received: 4, delivered: 1, queued: 3, ..NOTHING });
         a.fail(op);
         assert_eq!(rig.account(), Account { received: 4, delivered: 1, discarded: 3, ..NOTHING });
-        assert_eq!(rig.log.lines(), ["Failed 102", "Failed 103", "Failed 104"]);
+        assert_eq!(
+            rig.log.lines(),
+            ["discarded 102 of 1 Failed", "discarded 103 of 1 Failed", "discarded 104 of 1 Failed"]
+        );
     }
 }
 
 #[test]
 fn an_item_that_was_held_is_lost_if_its_sink_fails_to_take_it() {
-    let mut rig = Rig::new();
+    let mut rig = rig();
     let a = rig.parked(|attach| attach);
-    rig.read(&[101]);
+    rig.read([101]);
     a.fail(Op::Send);
     a.open();
     assert_eq!(rig.account(), Account { received: 1, lost: 1, ..NOTHING });
@@ -294,36 +239,45 @@ fn an_item_that_was_held_is_lost_if_its_sink_fails_to_take_it() {
 #[test]
 fn queue_and_held_item_of_an_evicted_sink_are_discarded() {
     for leased in [false, true] {
-        let mut rig = Rig::new();
+        let mut rig = rig();
         let mut lease = Lease::new();
         rig.parked(|attach| attach.buffer(2).leased(&mut lease));
-        rig.read(&[101, 102, 103]);
+        rig.read([101, 102, 103]);
         if leased {
             drop(lease);
         } else {
             rig.orders.push(Order::Evict(1));
         }
         assert_eq!(rig.account(), Account { received: 3, discarded: 3, ..NOTHING });
-        assert_eq!(rig.log.lines(), ["Evicted 101", "Evicted 102", "Evicted 103"]);
+        assert_eq!(
+            rig.log.lines(),
+            [
+                "discarded 101 of 1 Evicted",
+                "discarded 102 of 1 Evicted",
+                "discarded 103 of 1 Evicted"
+            ]
+        );
     }
 }
 
 #[test]
 fn the_queue_of_a_sink_that_is_leaving_is_discarded_when_it_is_evicted() {
-    let mut rig = Rig::new();
+    let mut rig = rig();
     rig.parked(|attach| attach.buffer(2));
-    rig.read(&[101, 102, 103]);
-    rig.order(Order::Detach(1));
+    rig.read([101, 102, 103]);
+    rig.orders.push(Order::Detach(1));
+    rig.sleep();
     assert_eq!(rig.account(), Account { received: 3, queued: 3, ..NOTHING });
-    rig.order(Order::Evict(1));
+    rig.orders.push(Order::Evict(1));
+    rig.sleep();
     assert_eq!(rig.account(), Account { received: 3, discarded: 3, ..NOTHING });
 }
 
 #[test]
 fn a_backlog_that_is_handed_on_stays_queued() {
-    let mut rig = Rig::new();
+    let mut rig = rig();
     rig.parked(|attach| attach.buffer(2));
-    rig.read(&[101, 102, 103, 104]);
+    rig.read([101, 102, 103, 104]);
     let new = rig.parked(|attach| attach);
     assert_eq!(rig.account(), Account { received: 4, queued: 4, ..NOTHING });
     new.open();
@@ -332,12 +286,10 @@ fn a_backlog_that_is_handed_on_stays_queued() {
 
 #[test]
 fn the_surplus_of_a_limited_successor_is_unmatched() {
-    let mut rig = Rig::new();
+    let mut rig = rig();
     rig.parked(|attach| attach.buffer(3));
-    rig.read(&[101, 102, 103, 104]);
-    let (sink, new) = scripted_sink("new");
-    new.park();
-    rig.order(Attach::new(1, sink).limit(2));
+    rig.read([101, 102, 103, 104]);
+    let new = rig.parked(|attach| attach.limit(2));
     assert_eq!(rig.account(), Account { received: 4, unmatched: 2, queued: 2, ..NOTHING });
     assert_eq!(rig.log.lines(), ["unmatched 103", "unmatched 104"]);
     new.open();
@@ -346,9 +298,9 @@ fn the_surplus_of_a_limited_successor_is_unmatched() {
 
 #[test]
 fn what_comes_after_the_limit_is_unmatched() {
-    let mut rig = Rig::new();
+    let mut rig = rig();
     let a = rig.parked(|attach| attach.buffer(5).limit(2));
-    rig.read(&[199, 101, 102, 103]);
+    rig.read([199, 101, 102, 103]);
     let account = Account { received: 4, unmatched: 1, discarded: 1, queued: 2, ..NOTHING };
     assert_eq!(rig.account(), account, "what is not admitted does not count towards the limit");
     a.open();
@@ -357,9 +309,9 @@ fn what_comes_after_the_limit_is_unmatched() {
 
 #[test]
 fn what_a_catch_all_gets_is_not_unmatched() {
-    let mut rig = Rig::new();
-    let a = rig.attach(Attach::catch_all);
-    rig.read(&[501, 101, 702]);
+    let mut rig = rig();
+    let a = rig.attach_on(1, "a", Attach::catch_all);
+    rig.read([501, 101, 702]);
     assert_eq!(rig.account(), Account { received: 3, delivered: 3, ..NOTHING });
     assert_eq!(a.items(), [501, 101, 702]);
 }
@@ -367,9 +319,9 @@ fn what_a_catch_all_gets_is_not_unmatched() {
 #[test]
 fn on_completion_nothing_is_queued() {
     for finish in [false, true] {
-        let mut rig = Rig::new();
+        let mut rig = rig();
         let a = rig.parked(|attach| attach.buffer(2));
-        rig.read(&[101, 102, 103]);
+        rig.read([101, 102, 103]);
         if finish {
             rig.orders.push(Order::Finish);
         } else {
@@ -380,7 +332,7 @@ fn on_completion_nothing_is_queued() {
         let Poll::Ready(totals) = rig.run() else { panic!("all is closed") };
         assert_eq!((totals.received, totals.delivered, totals.queued), (3, 3, 0));
         assert_eq!((totals.attached, totals.detached), (1, 1));
-        assert_eq!(rig.task.get_ref().totals(), totals);
+        assert_eq!(rig.totals(), totals);
     }
 }
 
@@ -388,20 +340,20 @@ fn on_completion_nothing_is_queued() {
 
 #[test]
 fn each_member_but_the_last_gets_a_copy() {
-    let mut rig = Rig::with(Demux::multicast);
-    let sinks = [1, 2, 3].map(|_| rig.attach(|attach| attach));
-    rig.read(&[101, 102]);
+    let mut rig = rig_with(Demux::multicast);
+    let sinks = [1, 2, 3].map(|_| rig.attach(1, "a"));
+    rig.read([101, 102]);
     assert_eq!(rig.account(), Account { received: 2, copies: 4, delivered: 6, ..NOTHING });
     assert!(sinks.iter().all(|sink| sink.items() == [101, 102]));
 }
 
 #[test]
 fn an_item_that_is_held_for_several_is_queued_once() {
-    let mut rig = Rig::with(Demux::multicast);
+    let mut rig = rig_with(Demux::multicast);
     let a = rig.parked(|attach| attach);
-    rig.attach(|attach| attach);
-    rig.attach(|attach| attach);
-    rig.read(&[101]);
+    rig.attach(1, "a");
+    rig.attach(1, "a");
+    rig.read([101]);
     assert_eq!(rig.account(), Account { received: 1, queued: 1, ..NOTHING });
     a.open();
     assert_eq!(rig.account(), Account { received: 1, copies: 2, delivered: 3, ..NOTHING });
@@ -409,43 +361,43 @@ fn an_item_that_is_held_for_several_is_queued_once() {
 
 #[test]
 fn copies_that_are_dropped_or_queued_or_refused_count_one_by_one() {
-    let mut rig = Rig::with(Demux::multicast);
+    let mut rig = rig_with(Demux::multicast);
     rig.parked(|attach| attach.overflow(Overflow::DropNewest));
     rig.parked(|attach| attach.buffer(5));
     rig.parked(|attach| attach.overflow(Overflow::Evict));
-    rig.attach(|attach| attach);
-    rig.read(&[101]);
+    rig.attach(1, "a");
+    rig.read([101]);
     let account =
         Account { received: 1, copies: 3, delivered: 1, discarded: 2, queued: 1, ..NOTHING };
     assert_eq!(rig.account(), account);
-    rig.read(&[199]);
+    rig.read([199]);
     let account = Account { received: 2, copies: 5, discarded: 5, ..account };
     assert_eq!(rig.account(), account);
 }
 
 #[test]
 fn a_member_that_fails_while_the_item_is_held_discards_its_copy() {
-    let mut rig = Rig::with(Demux::multicast);
+    let mut rig = rig_with(Demux::multicast);
     let a = rig.parked(|attach| attach);
     let b = rig.parked(|attach| attach);
-    rig.read(&[101]);
+    rig.read([101]);
     b.fail_quietly(Op::Ready);
     a.open();
     assert_eq!(
         rig.account(),
         Account { received: 1, copies: 1, delivered: 1, discarded: 1, ..NOTHING }
     );
-    assert_eq!(rig.log.lines(), ["Failed 101"]);
+    assert_eq!(rig.log.lines(), ["discarded 101 of 1 Failed"]);
 }
 
 #[test]
 fn a_member_that_leaves_takes_a_copy_of_the_held_item_and_an_evicted_one_takes_none() {
     for evict in [false, true] {
-        let mut rig = Rig::with(Demux::multicast);
+        let mut rig = rig_with(Demux::multicast);
         let mut lease = Lease::new();
         rig.parked(|attach| attach);
         rig.parked(|attach| attach.leased(&mut lease));
-        rig.read(&[101]);
+        rig.read([101]);
         if evict {
             drop(lease);
             assert_eq!(rig.account(), Account { received: 1, queued: 1, ..NOTHING });
@@ -458,13 +410,14 @@ fn a_member_that_leaves_takes_a_copy_of_the_held_item_and_an_evicted_one_takes_n
 
 #[test]
 fn the_last_member_to_be_evicted_discards_the_held_item() {
-    let mut rig = Rig::with(Demux::multicast);
+    let mut rig = rig_with(Demux::multicast);
     rig.parked(|attach| attach);
     rig.parked(|attach| attach);
-    rig.read(&[101]);
-    rig.order(Order::Evict(1));
+    rig.read([101]);
+    rig.orders.push(Order::Evict(1));
+    rig.sleep();
     assert_eq!(rig.account(), Account { received: 1, discarded: 1, ..NOTHING });
-    assert_eq!(rig.log.lines(), ["Evicted 101"]);
+    assert_eq!(rig.log.lines(), ["discarded 101 of 1 Evicted"]);
 }
 
 // All at once.
@@ -487,7 +440,7 @@ impl Dice {
 fn all_at_once(seed: u64, multicast: bool) {
     let mut dice = Dice(seed * 0x9E37_79B9);
     let budget = 1 + dice.below(12) as usize;
-    let mut rig = Rig::with(|demux| {
+    let mut rig = rig_with(|demux| {
         let demux = demux.budget(budget).flush_every(5);
         if multicast { demux.multicast() } else { demux }
     });
@@ -541,8 +494,7 @@ fn all_at_once(seed: u64, multicast: bool) {
             }
             _ => {
                 for _ in 0..dice.below(4) {
-                    assert!(rig.task.poll().is_pending());
-                    rig.balance();
+                    rig.poll();
                 }
             }
         }

@@ -10,89 +10,35 @@ use std::task::{Context, Poll};
 
 use common::{
     Answer::{Done, Pending},
-    Broken, Call, Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task, scripted_sink,
-    scripted_stream,
+    Broken, Call, Op, Rig, ScriptedSink, SinkHandle, Split, Task, scripted_sink, scripted_stream,
 };
-use stream_demux::{Attach, ByValue, Demux, DemuxStreamExt, Lease, Order, Overflow, Totals};
-
-type Sink = ScriptedSink<u32>;
-type Terms = Attach<u32, Sink>;
-type Orders = Order<u32, Sink>;
-type Split<S = Sink> =
-    Demux<ScriptedStream<u32>, ByValue<fn(&u32) -> u32>, ScriptedStream<Order<u32, S>>>;
+use stream_demux::{Attach, Demux, DemuxStreamExt, Lease, Order, Overflow};
 
 /// A key without a sink.
 const NOBODY: u32 = u32::MAX;
 
-/// A demux whose items are their own keys, and the handles of its streams.
-struct Rig {
-    task: Task<Split>,
-    input: StreamHandle<u32>,
-    orders: StreamHandle<Orders>,
+/// A demux whose items are their own keys.
+fn rig() -> Rig {
+    rig_with(|demux| demux)
+}
+
+fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
+    Rig::keyed(|n| *n, settings).with_silent_sinks()
 }
 
 impl Rig {
-    fn new() -> Self {
-        Self::with(|demux| demux)
-    }
-
-    fn with(settings: impl FnOnce(Split) -> Split) -> Self {
-        let (input, input_handle) = scripted_stream("input");
-        let (orders, orders_handle) = scripted_stream("orders");
-        let key: fn(&u32) -> u32 = |n| *n;
-        let task = Task::new(settings(input.demux_by(key, orders)));
-        Self { task, input: input_handle, orders: orders_handle }
-    }
-
-    /// Attaches a sink under key 1.
-    #[track_caller]
-    fn attach(&mut self, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
-        self.attach_to(1, terms)
-    }
-
-    #[track_caller]
-    fn attach_to(&mut self, key: u32, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
-        let (sink, handle) = scripted_sink(key);
-        self.order(terms(Attach::new(key, sink)));
-        handle
-    }
-
-    /// Applies one order.
-    #[track_caller]
-    fn order(&mut self, order: impl Into<Orders>) {
-        self.orders.push(order.into());
-        self.sleep();
-    }
-
-    /// Reads the items, and sleeps.
-    #[track_caller]
-    fn read(&mut self, items: &[u32]) {
-        self.input.extend(items.iter().copied());
-        self.sleep();
-    }
-
     /// Wakes the task for all kinds of reasons, none of which is sink 1.
     #[track_caller]
     fn bustle(&mut self) {
-        self.attach_to(50, |attach| attach);
-        self.read(&[50, NOBODY, 50]);
-        self.order(Order::Detach(50));
-        self.order(Order::Evict(NOBODY));
+        self.attach(50, "x");
+        self.send([50, NOBODY, 50]);
+        self.apply(Order::Detach(50));
+        self.apply(Order::Evict(NOBODY));
         self.input.wake();
         self.sleep();
         self.orders.wake();
         self.sleep();
-        assert!(self.task.poll().is_pending());
-    }
-
-    /// Runs until it sleeps.
-    #[track_caller]
-    fn sleep(&mut self) {
-        assert!(self.task.run().is_pending());
-    }
-
-    fn totals(&self) -> Totals {
-        self.task.get_ref().totals()
+        self.poll();
     }
 }
 
@@ -100,20 +46,20 @@ impl Rig {
 
 #[test]
 fn a_sink_without_items_is_not_polled_until_it_is_closed() {
-    let mut rig = Rig::new();
-    let sink = rig.attach(|attach| attach);
+    let mut rig = rig();
+    let sink = rig.attach(1, "a");
     rig.bustle();
     assert_eq!(sink.calls(), []);
     rig.input.end();
-    assert!(rig.task.run().is_ready());
+    assert!(rig.run().is_ready());
     assert_eq!(sink.calls(), [Call::Close(Done), Call::Drop]);
 }
 
 #[test]
 fn a_flushed_sink_is_not_polled_again() {
-    let mut rig = Rig::new();
-    let sink = rig.attach(|attach| attach);
-    rig.read(&[1]);
+    let mut rig = rig();
+    let sink = rig.attach(1, "a");
+    rig.send([1]);
     let calls = sink.take_calls();
     assert_eq!(calls, [Call::Ready(Done), Call::Send(Done), Call::Flush(Done)]);
     rig.bustle();
@@ -122,9 +68,9 @@ fn a_flushed_sink_is_not_polled_again() {
 
 #[test]
 fn an_idle_sink_that_wakes_is_not_polled() {
-    let mut rig = Rig::new();
-    let sink = rig.attach(|attach| attach.buffer(2));
-    rig.read(&[1]);
+    let mut rig = rig();
+    let sink = rig.attach_on(1, "a", |attach| attach.buffer(2));
+    rig.send([1]);
     sink.take_calls();
     assert!(sink.wake());
     rig.sleep();
@@ -133,19 +79,19 @@ fn an_idle_sink_that_wakes_is_not_polled() {
 
 #[test]
 fn readiness_is_asked_once_per_item_and_never_ahead() {
-    let mut rig = Rig::new();
-    let sink = rig.attach(|attach| attach.buffer(2));
-    rig.read(&[1, 1, 1]);
+    let mut rig = rig();
+    let sink = rig.attach_on(1, "a", |attach| attach.buffer(2));
+    rig.send([1, 1, 1]);
     let item = [Call::Ready(Done), Call::Send(Done)];
     assert_eq!(sink.calls(), [&item[..], &item, &item, &[Call::Flush(Done)]].concat());
 }
 
 #[test]
 fn a_queue_is_drained_without_a_call_too_many() {
-    let mut rig = Rig::new();
-    let sink = rig.attach(|attach| attach.buffer(2));
+    let mut rig = rig();
+    let sink = rig.attach_on(1, "a", |attach| attach.buffer(2));
     sink.park();
-    rig.read(&[1, 1]);
+    rig.send([1, 1]);
     sink.open();
     rig.sleep();
     let calls = [
@@ -177,12 +123,12 @@ fn an_item_that_is_not_admitted_asks_nobody() {
 fn a_parked_sink_is_asked_once_whatever_else_happens() {
     for overflow in [Overflow::DropNewest, Overflow::DropOldest] {
         for buffer in [0, 1, 3] {
-            let mut rig = Rig::new();
-            let sink = rig.attach(|attach| attach.buffer(buffer).overflow(overflow));
+            let mut rig = rig();
+            let sink = rig.attach_on(1, "a", |attach| attach.buffer(buffer).overflow(overflow));
             sink.park();
-            rig.read(&[1; 10]);
+            rig.send([1; 10]);
             rig.bustle();
-            rig.read(&[1; 10]);
+            rig.send([1; 10]);
             assert_eq!(sink.calls(), [Call::Ready(Pending)], "{overflow:?}, buffer {buffer}");
         }
     }
@@ -191,10 +137,10 @@ fn a_parked_sink_is_asked_once_whatever_else_happens() {
 #[test]
 fn a_blocked_sink_is_asked_once_whatever_else_happens() {
     for buffer in [0, 1, 3] {
-        let mut rig = Rig::new();
-        let sink = rig.attach(|attach| attach.buffer(buffer));
+        let mut rig = rig();
+        let sink = rig.attach_on(1, "a", |attach| attach.buffer(buffer));
         sink.park();
-        rig.read(&[1; 10]);
+        rig.send([1; 10]);
         rig.bustle();
         assert_eq!(sink.calls(), [Call::Ready(Pending)], "buffer {buffer}");
     }
@@ -202,23 +148,23 @@ fn a_blocked_sink_is_asked_once_whatever_else_happens() {
 
 #[test]
 fn a_sink_that_dropped_its_items_is_not_asked_when_it_wakes() {
-    let mut rig = Rig::new();
-    let sink = rig.attach(|attach| attach.overflow(Overflow::DropNewest));
+    let mut rig = rig();
+    let sink = rig.attach_on(1, "a", |attach| attach.overflow(Overflow::DropNewest));
     sink.park();
-    rig.read(&[1]);
+    rig.send([1]);
     sink.open();
     rig.sleep();
     assert_eq!(sink.calls(), [Call::Ready(Pending)], "it has no item waiting");
-    rig.read(&[1]);
+    rig.send([1]);
     assert_eq!(sink.taken(), 1);
 }
 
 #[test]
 fn a_pending_flush_is_asked_once_if_nothing_else_is_taken() {
-    let mut rig = Rig::new();
-    let sink = rig.attach(|attach| attach);
+    let mut rig = rig();
+    let sink = rig.attach(1, "a");
     sink.hold(Op::Flush);
-    rig.read(&[1]);
+    rig.send([1]);
     rig.bustle();
     assert_eq!(sink.count(Op::Flush), 1);
     sink.release(Op::Flush);
@@ -230,42 +176,42 @@ fn a_pending_flush_is_asked_once_if_nothing_else_is_taken() {
 
 #[test]
 fn a_pending_flush_is_asked_again_once_another_item_was_taken_and_not_before_it_is_due() {
-    let mut rig = Rig::with(|demux| demux.budget(10).flush_every(100));
-    let sink = rig.attach(|attach| attach);
+    let mut rig = rig_with(|demux| demux.budget(10).flush_every(100));
+    let sink = rig.attach(1, "a");
     sink.hold(Op::Flush);
-    rig.read(&[1]);
+    rig.send([1]);
     assert_eq!(sink.count(Op::Flush), 1);
     rig.input.push(1);
     rig.input.endless(|_| NOBODY);
     while rig.totals().received < 90 {
-        assert!(rig.task.poll().is_pending());
+        rig.poll();
         assert_eq!(sink.count(Op::Flush), 1, "not due");
     }
     while rig.totals().received < 500 {
-        assert!(rig.task.poll().is_pending());
+        rig.poll();
     }
     assert_eq!((sink.count(Op::Flush), sink.flush_asked()), (2, 2), "due once");
 }
 
 #[test]
 fn a_pending_flush_does_not_stop_poll_ready() {
-    let mut rig = Rig::new();
-    let sink = rig.attach(|attach| attach);
+    let mut rig = rig();
+    let sink = rig.attach(1, "a");
     sink.hold(Op::Flush);
     for taken in 1..=3 {
-        rig.read(&[1]);
+        rig.send([1]);
         assert_eq!((sink.taken(), sink.flushed()), (taken, 0));
     }
 }
 
 #[test]
 fn a_pending_flush_does_not_stop_a_drain() {
-    let mut rig = Rig::new();
-    let sink = rig.attach(|attach| attach.buffer(3));
+    let mut rig = rig();
+    let sink = rig.attach_on(1, "a", |attach| attach.buffer(3));
     sink.hold(Op::Flush);
     sink.park();
     sink.allow(1);
-    rig.read(&[1, 1, 1]);
+    rig.send([1, 1, 1]);
     assert_eq!((sink.taken(), sink.count(Op::Flush)), (1, 1));
     sink.open();
     rig.sleep();
@@ -274,10 +220,10 @@ fn a_pending_flush_does_not_stop_a_drain() {
 
 #[test]
 fn a_woken_flush_asks_for_the_flush_alone() {
-    let mut rig = Rig::new();
-    let sink = rig.attach(|attach| attach);
+    let mut rig = rig();
+    let sink = rig.attach(1, "a");
     sink.hold(Op::Flush);
-    rig.read(&[1]);
+    rig.send([1]);
     sink.take_calls();
     sink.release(Op::Flush);
     rig.sleep();
@@ -286,20 +232,20 @@ fn a_woken_flush_asks_for_the_flush_alone() {
 
 #[test]
 fn a_pending_close_is_asked_once_whatever_else_happens() {
-    let mut rig = Rig::new();
-    let sink = rig.attach(|attach| attach);
+    let mut rig = rig();
+    let sink = rig.attach(1, "a");
     sink.hold(Op::Close);
-    rig.order(Order::Detach(1));
+    rig.apply(Order::Detach(1));
     rig.bustle();
-    rig.order(Order::Detach(1));
-    let successor = rig.attach(|attach| attach);
-    rig.read(&[1]);
+    rig.apply(Order::Detach(1));
+    let successor = rig.attach(1, "successor");
+    rig.send([1]);
     assert_eq!(sink.calls(), [Call::Close(Pending)]);
-    rig.order(Order::Finish);
+    rig.apply(Order::Finish);
     assert_eq!(sink.calls(), [Call::Close(Pending)], "the end is no news to it");
     assert!(successor.is_closed());
     sink.release(Op::Close);
-    assert!(rig.task.run().is_ready());
+    assert!(rig.run().is_ready());
     assert_eq!(sink.calls(), [Call::Close(Pending), Call::Close(Done), Call::Drop]);
 }
 
@@ -307,38 +253,38 @@ fn a_pending_close_is_asked_once_whatever_else_happens() {
 
 #[test]
 fn a_wake_that_came_before_the_answer_does_not_ask_again_after_it() {
-    let mut rig = Rig::new();
-    let sink = rig.attach(|attach| attach.buffer(1));
+    let mut rig = rig();
+    let sink = rig.attach_on(1, "a", |attach| attach.buffer(1));
     sink.hold(Op::Flush);
-    rig.read(&[1]);
+    rig.send([1]);
     let handle = sink.clone();
     rig.input.action(move || {
         handle.park();
         handle.release(Op::Flush); // wakes for the flush; only then poll_ready says Pending
     });
-    rig.read(&[1]);
+    rig.send([1]);
     assert_eq!((sink.count(Op::Ready), sink.flushed()), (2, 1));
 }
 
 #[test]
 fn a_wake_within_the_send_does_not_ask_a_pending_flush_again() {
-    let mut rig = Rig::new();
-    let sink = rig.attach(|attach| attach);
+    let mut rig = rig();
+    let sink = rig.attach(1, "a");
     sink.hold(Op::Flush);
     let handle = sink.clone();
     sink.during(Op::Send, move || assert!(handle.wake()));
-    rig.read(&[1]);
+    rig.send([1]);
     assert_eq!((sink.taken(), sink.count(Op::Flush)), (1, 1));
 }
 
 #[test]
 fn a_wake_within_the_last_send_does_not_ask_a_pending_close_again() {
-    let mut rig = Rig::new();
-    let sink = rig.attach(|attach| attach.buffer(1));
+    let mut rig = rig();
+    let sink = rig.attach_on(1, "a", |attach| attach.buffer(1));
     sink.park();
-    rig.read(&[1]);
+    rig.send([1]);
     sink.hold(Op::Close);
-    rig.order(Order::Detach(1));
+    rig.apply(Order::Detach(1));
     let handle = sink.clone();
     sink.during(Op::Send, move || assert!(handle.wake()));
     sink.open();
@@ -348,9 +294,9 @@ fn a_wake_within_the_last_send_does_not_ask_a_pending_close_again() {
 
 #[test]
 fn a_wake_put_aside_for_a_flush_is_not_forgotten() {
-    let mut rig = Rig::new();
-    let sink = rig.attach(|attach| attach.buffer(2));
-    rig.read(&[1]);
+    let mut rig = rig();
+    let sink = rig.attach_on(1, "a", |attach| attach.buffer(2));
+    rig.send([1]);
     let handle = sink.clone();
     sink.allow(1);
     rig.input.push(1);
@@ -363,11 +309,11 @@ fn a_wake_put_aside_for_a_flush_is_not_forgotten() {
 
 #[test]
 fn a_detach_does_not_ask_a_parked_sink_again() {
-    let mut rig = Rig::new();
-    let sink = rig.attach(|attach| attach.buffer(3));
+    let mut rig = rig();
+    let sink = rig.attach_on(1, "a", |attach| attach.buffer(3));
     sink.park();
-    rig.read(&[1, 1]);
-    rig.order(Order::Detach(1));
+    rig.send([1, 1]);
+    rig.apply(Order::Detach(1));
     rig.bustle();
     assert_eq!(sink.calls(), [Call::Ready(Pending)]);
     sink.open();
@@ -378,14 +324,14 @@ fn a_detach_does_not_ask_a_parked_sink_again() {
 #[test]
 fn a_nudge_of_its_lease_does_not_ask_a_parked_sink_again() {
     for buffer in [0, 1, 3] {
-        let mut rig = Rig::new();
+        let mut rig = rig();
         let mut lease = Lease::new();
-        let sink = rig.attach(|attach| attach.buffer(buffer).leased(&mut lease));
+        let sink = rig.attach_on(1, "a", |attach| attach.buffer(buffer).leased(&mut lease));
         sink.park();
-        rig.read(&[1, 1]);
+        rig.send([1, 1]);
         lease.detach();
         rig.sleep();
-        assert_eq!(rig.task.get_ref().len(), 0);
+        assert_eq!(rig.len(), 0);
         assert_eq!(sink.calls(), [Call::Ready(Pending)], "buffer {buffer}");
         sink.open();
         rig.sleep();
@@ -395,11 +341,11 @@ fn a_nudge_of_its_lease_does_not_ask_a_parked_sink_again() {
 
 #[test]
 fn a_nudge_of_its_lease_does_not_ask_for_a_pending_close_again() {
-    let mut rig = Rig::new();
+    let mut rig = rig();
     let mut lease = Lease::new();
-    let sink = rig.attach(|attach| attach.leased(&mut lease));
+    let sink = rig.attach_on(1, "a", |attach| attach.leased(&mut lease));
     sink.hold(Op::Close);
-    rig.order(Order::Detach(1));
+    rig.apply(Order::Detach(1));
     lease.detach();
     rig.sleep();
     assert_eq!(sink.calls(), [Call::Close(Pending)]);
@@ -407,13 +353,13 @@ fn a_nudge_of_its_lease_does_not_ask_for_a_pending_close_again() {
 
 #[test]
 fn a_nudge_of_its_lease_does_not_ask_for_a_pending_flush_again() {
-    let mut rig = Rig::new();
+    let mut rig = rig();
     let mut lease = Lease::new();
-    let sink = rig.attach(|attach| attach.buffer(3).leased(&mut lease));
+    let sink = rig.attach_on(1, "a", |attach| attach.buffer(3).leased(&mut lease));
     sink.hold(Op::Flush);
     sink.park();
     sink.allow(1);
-    rig.read(&[1, 1]);
+    rig.send([1, 1]);
     assert_eq!((sink.count(Op::Ready), sink.count(Op::Flush)), (2, 1));
     lease.detach(); // it still has an item to send
     rig.sleep();
@@ -422,55 +368,55 @@ fn a_nudge_of_its_lease_does_not_ask_for_a_pending_flush_again() {
 
 #[test]
 fn the_end_does_not_ask_a_parked_sink_again() {
-    let mut rig = Rig::new();
-    let sink = rig.attach(|attach| attach.buffer(3));
+    let mut rig = rig();
+    let sink = rig.attach_on(1, "a", |attach| attach.buffer(3));
     sink.park();
-    rig.read(&[1, 1]);
+    rig.send([1, 1]);
     rig.input.end();
     rig.sleep();
     assert_eq!(sink.calls(), [Call::Ready(Pending)]);
     sink.open();
-    assert!(rig.task.run().is_ready());
+    assert!(rig.run().is_ready());
 }
 
 #[test]
 fn a_refused_newcomer_does_not_ask_the_one_that_stays() {
-    let mut rig = Rig::new();
-    let sink = rig.attach(|attach| attach.buffer(3));
+    let mut rig = rig();
+    let sink = rig.attach_on(1, "a", |attach| attach.buffer(3));
     sink.park();
-    rig.read(&[1, 1]);
-    rig.attach(Attach::keep_existing);
+    rig.send([1, 1]);
+    rig.attach_on(1, "a", Attach::keep_existing);
     assert_eq!(sink.calls(), [Call::Ready(Pending)]);
 }
 
 #[test]
 fn a_replaced_sink_is_closed_and_not_asked_for_anything_else() {
-    let mut rig = Rig::new();
-    let sink = rig.attach(|attach| attach.buffer(3));
+    let mut rig = rig();
+    let sink = rig.attach_on(1, "a", |attach| attach.buffer(3));
     sink.park();
-    rig.read(&[1, 1]);
-    let successor = rig.attach(|attach| attach);
+    rig.send([1, 1]);
+    let successor = rig.attach(1, "successor");
     assert_eq!(sink.calls(), [Call::Ready(Pending), Call::Close(Done), Call::Drop]);
     assert_eq!(successor.taken(), 2);
 }
 
 #[test]
 fn an_evicted_sink_is_not_asked_for_anything() {
-    let mut rig = Rig::new();
-    let sink = rig.attach(|attach| attach.buffer(3));
+    let mut rig = rig();
+    let sink = rig.attach_on(1, "a", |attach| attach.buffer(3));
     sink.park();
-    rig.read(&[1, 1]);
-    rig.order(Order::Evict(1));
+    rig.send([1, 1]);
+    rig.apply(Order::Evict(1));
     assert_eq!(sink.calls(), [Call::Ready(Pending), Call::Drop]);
 }
 
 #[test]
 fn a_member_that_keeps_the_others_waiting_is_asked_once() {
-    let mut rig = Rig::with(Demux::multicast);
-    let parked = rig.attach(|attach| attach);
-    let open = rig.attach(|attach| attach);
+    let mut rig = rig_with(Demux::multicast);
+    let parked = rig.attach(1, "a");
+    let open = rig.attach(1, "a");
     parked.park();
-    rig.read(&[1, 1]);
+    rig.send([1, 1]);
     rig.bustle();
     assert_eq!(parked.calls(), [Call::Ready(Pending)]);
     assert!(open.count(Op::Ready) <= 1, "readiness found early is kept");
@@ -484,12 +430,12 @@ fn a_member_that_keeps_the_others_waiting_is_asked_once() {
 
 #[test]
 fn an_idle_orders_stream_is_polled_only_when_it_wakes() {
-    let mut rig = Rig::new();
+    let mut rig = rig();
     rig.orders.strict();
-    rig.attach(|attach| attach);
+    rig.attach(1, "a");
     let polls = rig.orders.polls();
     for _ in 0..1_000 {
-        rig.read(&[1, NOBODY]);
+        rig.send([1, NOBODY]);
     }
     assert_eq!(rig.orders.polls(), polls);
 }
@@ -525,12 +471,10 @@ impl futures::Sink<u32> for Counted {
 /// The calls that all sinks together get, and the polls of the task, when one of `sinks` that is
 /// parked wakes up and gets its item.
 fn cost_of_a_wake(sinks: u32) -> (usize, usize) {
-    type Either = futures::future::Either<Counted, Sink>;
+    type Either = futures::future::Either<Counted, ScriptedSink<u32>>;
     let (input, items) = scripted_stream("input");
-    let (orders, orders_handle) = scripted_stream("orders");
-    let key: fn(&u32) -> u32 = |n| *n;
-    let demux: Split<Either> = input.demux_by(key, orders);
-    let mut task = Task::new(demux);
+    let (orders, orders_handle) = scripted_stream::<Order<u32, Either>>("orders");
+    let mut task = Task::new(input.demux_by(|n| *n, orders));
     let calls = Arc::new(AtomicUsize::new(0));
     orders_handle.extend(
         (1..sinks).map(|key| {
@@ -563,15 +507,15 @@ fn a_wake_costs_the_same_with_ten_sinks_or_a_hundred_thousand() {
 
 #[test]
 fn one_live_sink_among_thousands_of_idle_ones_is_served_in_one_poll() {
-    let mut rig = Rig::new();
+    let mut rig = rig();
     let sinks: Vec<_> =
-        (0..5_000).map(|key| rig.attach_to(key, |attach| attach.buffer(1))).collect();
+        (0..5_000).map(|key| rig.attach_on(key, key, |attach| attach.buffer(1))).collect();
     for live in [0, 2_500, 4_999_u32] {
         let sink = &sinks[live as usize];
         sink.park();
-        rig.read(&[live]);
+        rig.send([live]);
         sink.open();
-        assert!(rig.task.poll().is_pending());
+        rig.poll();
         assert_eq!((sink.taken(), sink.flushed(), rig.task.woken()), (1, 1, false));
     }
     assert_eq!(sinks.iter().filter(|sink| sink.calls().is_empty()).count(), 4_997);
@@ -579,30 +523,30 @@ fn one_live_sink_among_thousands_of_idle_ones_is_served_in_one_poll() {
 
 #[test]
 fn one_live_sink_among_thousands_that_are_stuck_is_served_in_one_poll() {
-    let mut rig = Rig::new();
+    let mut rig = rig();
     let sinks: Vec<_> =
-        (0..2_000).map(|key| rig.attach_to(key, |attach| attach.buffer(1))).collect();
+        (0..2_000).map(|key| rig.attach_on(key, key, |attach| attach.buffer(1))).collect();
     sinks.iter().for_each(SinkHandle::park);
-    rig.read(&(0..2_000).collect::<Vec<_>>());
+    rig.send(0..2_000);
     sinks[777].open();
-    assert!(rig.task.poll().is_pending());
+    rig.poll();
     assert_eq!((sinks[777].flushed(), rig.task.woken()), (1, false));
     assert!(sinks.iter().all(|sink| sink.count(Op::Ready) == 1 + sink.taken()));
 }
 
 #[test]
 fn slots_of_the_past_cost_a_wake_nothing() {
-    let mut rig = Rig::new();
+    let mut rig = rig();
     for key in 10..3_010 {
-        rig.attach_to(key, |attach| attach);
+        rig.attach(key, key);
     }
     let gone: Vec<_> = (10..3_010).map(Order::Evict).collect();
     rig.orders.extend(gone);
     rig.sleep();
-    let sink = rig.attach(|attach| attach.buffer(1));
+    let sink = rig.attach_on(1, "a", |attach| attach.buffer(1));
     sink.park();
-    rig.read(&[1]);
+    rig.send([1]);
     sink.open();
-    assert!(rig.task.poll().is_pending());
+    rig.poll();
     assert_eq!((sink.flushed(), rig.task.woken()), (1, false));
 }

@@ -3,95 +3,17 @@
 
 mod common;
 
-use std::fmt::Debug;
 use std::task::Poll;
 use std::thread;
 
-use common::{
-    Log, Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task, scripted_sink,
-    scripted_stream,
-};
-use stream_demux::{
-    Attach, ByValue, Demux, DemuxStreamExt, Detached, Hooks, Order, Recipient, Totals,
-};
-
-type Sink = ScriptedSink<u32>;
-type Orders = Order<u32, Sink>;
-type Split = Demux<ScriptedStream<u32>, ByValue<fn(&u32) -> u32>, ScriptedStream<Orders>, Recorder>;
-
-/// Writes down what happens to attachments, and to items that nobody wants.
-struct Recorder(Log);
-
-impl<K: Debug, V: Debug, E: Debug> Hooks<K, V, E> for Recorder {
-    fn attached(&mut self, to: Recipient<'_, K>) {
-        self.0.push(format!("attached {:?}", to.key));
-    }
-    fn detached(&mut self, to: Recipient<'_, K>, why: Detached<E>) {
-        self.0.push(format!("detached {:?} {why:?}", to.key));
-    }
-    fn unmatched(&mut self, item: V) {
-        self.0.push(format!("unmatched {item:?}"));
-    }
-}
-
-/// A demux whose items have their hundreds as key, and all its handles.
-struct Rig {
-    task: Task<Split>,
-    input: StreamHandle<u32>,
-    orders: StreamHandle<Orders>,
-    log: Log,
-}
+use common::{Op, Orders, Rig, Task, scripted_sink, scripted_stream};
+use stream_demux::{DemuxStreamExt, Order};
 
 impl Rig {
-    fn new() -> Self {
-        Self::with(|demux| demux)
-    }
-
-    fn with(settings: impl FnOnce(Split) -> Split) -> Self {
-        let (input, input_handle) = scripted_stream("input");
-        let (orders, orders_handle) = scripted_stream("orders");
-        let log = Log::new();
-        let key: fn(&u32) -> u32 = |n| n / 100;
-        let demux = input.demux_by(key, orders).hooks(Recorder(log.clone()));
-        let task = Task::new(settings(demux));
-        Self { task, input: input_handle, orders: orders_handle, log }
-    }
-
-    /// The order to attach a sink, which writes to the log of the hooks.
-    fn sink(&self, key: u32, name: &str) -> (Orders, SinkHandle<u32>) {
-        let (sink, handle) = scripted_sink(name);
-        handle.log_to(&self.log);
-        (Attach::new(key, sink).into(), handle)
-    }
-
-    #[track_caller]
-    fn attach(&mut self, key: u32, name: &str) -> SinkHandle<u32> {
-        let (order, handle) = self.sink(key, name);
-        self.orders.push(order);
-        self.lines();
-        handle
-    }
-
     /// Sends an order from inside the `poll_next` that returns what is queued next.
     fn order_with_next_item(&self, order: Orders) {
         let orders = self.orders.clone();
         self.input.action(move || orders.push(order));
-    }
-
-    /// Runs until it sleeps, and tells what was logged meanwhile.
-    #[track_caller]
-    fn lines(&mut self) -> Vec<String> {
-        assert!(self.task.run().is_pending());
-        self.log.take()
-    }
-
-    #[track_caller]
-    fn poll(&mut self) {
-        assert!(self.task.poll().is_pending());
-    }
-
-    fn totals(&self) -> Totals {
-        self.task.get_ref().totals()
     }
 
     /// How many items were routed.
@@ -106,7 +28,7 @@ impl Rig {
 fn orders_that_are_ready_at_the_start_come_before_the_first_item() {
     let mut rig = Rig::new();
     rig.input.push(101);
-    let (order, _a) = rig.sink(1, "a");
+    let (order, _a) = rig.attachment(1, "a", |attach| attach);
     rig.orders.push(order);
     assert_eq!(rig.lines(), ["attached 1", "a sent 101", "a flushed"]);
 }
@@ -114,7 +36,7 @@ fn orders_that_are_ready_at_the_start_come_before_the_first_item() {
 #[test]
 fn a_sink_that_is_attached_while_its_item_is_read_gets_it() {
     let mut rig = Rig::new();
-    let (order, _a) = rig.sink(1, "a");
+    let (order, _a) = rig.attachment(1, "a", |attach| attach);
     rig.lines();
     rig.order_with_next_item(order);
     rig.input.push(101);
@@ -137,7 +59,7 @@ fn a_sink_that_is_detached_while_its_item_is_read_does_not_get_it() {
 fn a_sink_that_is_replaced_while_its_item_is_read_does_not_get_it() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
-    let (order, new) = rig.sink(1, "new");
+    let (order, new) = rig.attachment(1, "new", |attach| attach);
     rig.order_with_next_item(order);
     rig.input.push(101);
     rig.lines();
@@ -148,8 +70,8 @@ fn a_sink_that_is_replaced_while_its_item_is_read_does_not_get_it() {
 fn all_orders_that_came_with_an_item_are_applied_before_it() {
     let mut rig = Rig::new();
     rig.lines();
-    let (first, a) = rig.sink(1, "a");
-    let (second, b) = rig.sink(1, "b");
+    let (first, a) = rig.attachment(1, "a", |attach| attach);
+    let (second, b) = rig.attachment(1, "b", |attach| attach);
     for order in [first, Order::Detach(1), Order::Evict(9), second] {
         rig.order_with_next_item(order);
     }
@@ -163,7 +85,7 @@ fn an_order_that_comes_while_an_item_is_sent_is_applied_before_the_next() {
     for op in [Op::Ready, Op::Send] {
         let mut rig = Rig::new();
         let a = rig.attach(1, "a");
-        let (order, b) = rig.sink(2, "b");
+        let (order, b) = rig.attachment(2, "b", |attach| attach);
         let orders = rig.orders.clone();
         a.during(op, move || orders.push(order));
         rig.input.extend([101, 201, 202]);
@@ -176,8 +98,8 @@ fn an_order_that_comes_while_an_item_is_sent_is_applied_before_the_next() {
 fn orders_split_the_input_exactly_where_they_came() {
     for budget in [1, 2, 3, 5, 128] {
         let mut rig = Rig::with(|demux| demux.budget(budget));
-        let (first, a) = rig.sink(1, "a");
-        let (second, b) = rig.sink(1, "b");
+        let (first, a) = rig.attachment(1, "a", |attach| attach);
+        let (second, b) = rig.attachment(1, "b", |attach| attach);
         rig.input.extend([101, 102]);
         rig.order_with_next_item(first);
         rig.input.extend([103, 104, 105]);
@@ -194,13 +116,13 @@ fn orders_split_the_input_exactly_where_they_came() {
 #[test]
 fn the_item_that_finish_overtook_is_routed_at_that_moment() {
     let mut rig = Rig::new();
-    let (late, b) = rig.sink(2, "b");
+    let (late, b) = rig.attachment(2, "b", |attach| attach);
     let a = rig.attach(1, "a");
     rig.order_with_next_item(Order::Finish);
     rig.order_with_next_item(late);
     rig.input.push(201);
     rig.input.action(|| panic!("read on after Finish"));
-    let Poll::Ready(totals) = rig.task.run() else { panic!("all is closed") };
+    let Poll::Ready(totals) = rig.run() else { panic!("all is closed") };
     assert_eq!((totals.unmatched, b.taken(), a.is_closed()), (1, 0, true));
 }
 
@@ -211,7 +133,7 @@ fn the_item_that_finish_overtook_reaches_the_sink_of_that_moment() {
     rig.order_with_next_item(Order::Finish);
     rig.order_with_next_item(Order::Detach(1));
     rig.input.push(101);
-    let Poll::Ready(totals) = rig.task.run() else { panic!("all is closed") };
+    let Poll::Ready(totals) = rig.run() else { panic!("all is closed") };
     assert_eq!((a.items(), totals.unmatched), (vec![101], 0));
 }
 
@@ -262,7 +184,7 @@ fn an_overtaken_item_is_kept_and_counts_as_queued() {
     rig.lines();
     let mut sinks = Vec::new();
     for key in 1..=10 {
-        let (order, sink) = rig.sink(key, "some");
+        let (order, sink) = rig.attachment(key, "some", |attach| attach);
         rig.order_with_next_item(order);
         sinks.push(sink);
     }
@@ -282,7 +204,7 @@ fn the_next_turn_goes_on_with_orders_if_the_budget_ended_among_them() {
         let mut rig = Rig::with(|demux| demux.budget(budget));
         let mut sinks = Vec::new();
         for key in 1..=20 {
-            let (order, sink) = rig.sink(key, "some");
+            let (order, sink) = rig.attachment(key, "some", |attach| attach);
             rig.orders.push(order);
             sinks.push(sink);
         }
@@ -316,7 +238,7 @@ fn endless_orders_hold_items_back_without_end() {
 #[test]
 fn orders_that_wake_themselves_end_the_turn_before_another_item_is_routed() {
     let mut rig = Rig::new();
-    let (order, a) = rig.sink(1, "a");
+    let (order, a) = rig.attachment(1, "a", |attach| attach);
     rig.orders.stutter();
     rig.orders.push(order);
     rig.input.extend([101, 102]);
@@ -330,7 +252,7 @@ fn orders_that_wake_themselves_end_the_turn_before_another_item_is_routed() {
 fn orders_that_wake_themselves_while_an_item_is_held_keep_it_held() {
     let mut rig = Rig::new();
     rig.lines();
-    let (order, a) = rig.sink(1, "a");
+    let (order, a) = rig.attachment(1, "a", |attach| attach);
     let orders = rig.orders.clone();
     rig.input.action(move || {
         orders.stutter();
@@ -346,7 +268,7 @@ fn orders_that_wake_themselves_while_an_item_is_held_keep_it_held() {
 #[test]
 fn orders_that_wake_themselves_in_two_turns_running_are_taken_at_their_word() {
     let mut rig = Rig::new();
-    let (order, a) = rig.sink(1, "a");
+    let (order, a) = rig.attachment(1, "a", |attach| attach);
     rig.orders.stutter();
     rig.orders.stutter();
     rig.orders.push(order);
@@ -365,7 +287,7 @@ fn an_order_between_gives_orders_that_wake_themselves_another_turn() {
     let mut rig = Rig::new();
     let mut sinks = Vec::new();
     for key in 1..=5 {
-        let (order, sink) = rig.sink(key, "some");
+        let (order, sink) = rig.attachment(key, "some", |attach| attach);
         rig.orders.stutter();
         rig.orders.push(order);
         sinks.push(sink);
@@ -437,7 +359,7 @@ fn orders_that_have_ended_are_not_polled_again() {
 fn an_order_wakes_a_task_that_sleeps() {
     let mut rig = Rig::new();
     rig.lines();
-    let (order, _a) = rig.sink(1, "a");
+    let (order, _a) = rig.attachment(1, "a", |attach| attach);
     rig.orders.push(order);
     assert_eq!(rig.task.wakes(), 1);
     assert_eq!(rig.lines(), ["attached 1"]);

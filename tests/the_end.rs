@@ -254,7 +254,7 @@ fn orders_that_yield_before_finish_leave_the_item_overtaken_until_then() {
         orders.push(Order::Finish);
     });
     rig.input.push(101);
-    assert!(rig.task.poll().is_pending());
+    rig.poll();
     assert_eq!((rig.totals().queued, a.taken()), (1, 0));
     rig.last_lines();
     assert_eq!((a.items(), a.is_closed()), (vec![101], true));
@@ -457,7 +457,7 @@ fn the_same_while_that_key_has_not_been_told_of_the_end_yet() {
         rig.orders.extend([Order::Finish, terms(Attach::new(20, late).tag(7)).into()]);
         while !handle.is_dropped() {
             assert!(rig.task.woken(), "it sleeps");
-            assert!(rig.task.poll().is_pending());
+            rig.poll();
         }
         assert!(rig.log.take().contains(&"detached 20#7 Finished".to_owned()));
         assert!(!sinks[19].is_dropped(), "the case is not met: too late");

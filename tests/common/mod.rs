@@ -18,7 +18,7 @@ pub mod stream;
 
 pub use executor::Task;
 pub use log::Log;
-pub use rig::{Orders, Rig, Split, Terms, hooks, is_of_hooks};
+pub use rig::{Orders, Recorder, Rig, Split, Terms, hooks};
 pub use sink::{Answer, Broken, Call, Op, ScriptedSink, SinkHandle, scripted_sink};
 pub use stream::{ScriptedStream, StreamHandle, scripted_stream};
 

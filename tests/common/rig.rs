@@ -28,9 +28,19 @@ type Rule<V> = Box<dyn FnMut(Recipient<'_, u32>, &V) -> bool + Send>;
 /// Hooks that write down all they hear: `attached 1`, `admit 101 to 1`, `unmatched 201`, `discarded 101
 /// of 1 Evicted`, `blocked 1`, `unblocked 1`, `detached 1 Evicted`. A recipient is its key, and its tag
 /// if that is not 0: `1#7` has the tag 7.
-pub struct Recorder<V> {
+pub struct Recorder<V = u32> {
     log: Log,
     rule: Arc<Mutex<Rule<V>>>,
+}
+
+impl<V> Recorder<V> {
+    /// Admits what `rule` says.
+    pub fn new(
+        log: &Log,
+        rule: impl FnMut(Recipient<'_, u32>, &V) -> bool + Send + 'static,
+    ) -> Self {
+        Self { log: log.clone(), rule: Arc::new(Mutex::new(Box::new(rule))) }
+    }
 }
 
 impl<V: Debug> Hooks<u32, V, Broken> for Recorder<V> {
@@ -62,15 +72,10 @@ fn named(who: Recipient<'_, u32>) -> String {
     if who.tag == 0 { who.key.to_string() } else { format!("{}#{}", who.key, who.tag) }
 }
 
-/// Whether a hook wrote the line, and not a sink.
-pub fn is_of_hooks(line: &str) -> bool {
-    let hooks = ["attached", "detached", "unmatched", "discarded", "blocked", "unblocked", "admit"];
-    line.split(' ').next().is_some_and(|word| hooks.contains(&word))
-}
-
-/// The lines of the hooks, without those of the sinks.
+/// The lines of what hooks were told, without those of the sinks.
 pub fn hooks(mut lines: Vec<String>) -> Vec<String> {
-    lines.retain(|line| is_of_hooks(line));
+    let told = ["attached", "detached", "unmatched", "discarded", "blocked", "unblocked"];
+    lines.retain(|line| told.iter().any(|hook| line.starts_with(hook)));
     lines
 }
 
@@ -80,6 +85,8 @@ pub struct Rig<V = u32> {
     pub input: StreamHandle<V>,
     pub orders: StreamHandle<Orders<V>>,
     pub log: Log,
+    /// Sinks write to the log, too.
+    sinks_log: bool,
     rule: Arc<Mutex<Rule<V>>>,
 }
 
@@ -100,10 +107,10 @@ impl<V: Debug + 'static> Rig<V> {
         let (input, input_handle) = scripted_stream("input");
         let (orders, orders_handle) = scripted_stream("orders");
         let log = Log::new();
-        let rule: Arc<Mutex<Rule<V>>> = Arc::new(Mutex::new(Box::new(|_, _| true)));
-        let hooks = Recorder { log: log.clone(), rule: Arc::clone(&rule) };
+        let hooks = Recorder::new(&log, |_, _| true);
+        let rule = Arc::clone(&hooks.rule);
         let task = Task::new(settings(input.demux_by(key, orders).hooks(hooks)));
-        Self { task, input: input_handle, orders: orders_handle, log, rule }
+        Self { task, input: input_handle, orders: orders_handle, log, sinks_log: true, rule }
             .hearing(|line| !line.starts_with("admit "))
     }
 
@@ -116,6 +123,11 @@ impl<V: Debug + 'static> Rig<V> {
         self
     }
 
+    /// Sinks write nothing down: where only the hooks matter, or items are many.
+    pub fn with_silent_sinks(self) -> Self {
+        Self { sinks_log: false, ..self }
+    }
+
     /// Only lines that `matter` are written down.
     pub fn hearing(self, matter: fn(&str) -> bool) -> Self {
         self.log.keep_only(matter);
@@ -125,10 +137,12 @@ impl<V: Debug + 'static> Rig<V> {
 
 /// Orders and items.
 impl<V: Debug + 'static> Rig<V> {
-    /// A sink that writes to the log of the hooks.
+    /// A sink that writes to the log of the hooks, unless sinks are silent.
     pub fn sink(&self, name: impl Display) -> (ScriptedSink<V>, SinkHandle<V>) {
         let (sink, handle) = scripted_sink(name);
-        handle.log_to(&self.log);
+        if self.sinks_log {
+            handle.log_to(&self.log);
+        }
         (sink, handle)
     }
 
@@ -174,6 +188,14 @@ impl<V: Debug + 'static> Rig<V> {
         handle
     }
 
+    /// Attaches a sink on the usual terms to each of the keys.
+    #[track_caller]
+    pub fn attach_each(&mut self, keys: impl IntoIterator<Item = u32>) -> Vec<SinkHandle<V>> {
+        let sinks = keys.into_iter().map(|key| self.order(key, key, |attach| attach)).collect();
+        self.lines();
+        sinks
+    }
+
     /// Applies one order, and tells what was logged meanwhile.
     #[track_caller]
     pub fn apply(&mut self, order: impl Into<Orders<V>>) -> Vec<String> {
@@ -196,6 +218,18 @@ impl<V: Debug + 'static> Rig<V> {
     pub fn poll(&mut self) {
         assert!(self.task.poll().is_pending(), "it completes");
         self.balance();
+    }
+
+    /// Turns until `done`, and how many it took: no more than `limit`, and none that completes it.
+    #[track_caller]
+    pub fn turns_until(&mut self, limit: usize, done: impl Fn(&Self) -> bool) -> usize {
+        for turns in 0..=limit {
+            if done(self) {
+                return turns;
+            }
+            self.poll();
+        }
+        panic!("not done after {limit} turns: {:?}", self.task.get_ref());
     }
 
     /// Runs until it sleeps.

@@ -67,7 +67,7 @@ pub struct Config {
     pub drain: Duration,
 
     /// What is logged, to standard error: debug, or warn,gateway=info, …
-    #[arg(long, value_name = "FILTER", default_value = "warn,gateway=info")]
+    #[arg(long, value_name = "FILTER", default_value = "warn,gateway=info,lapin=off")]
     pub log: Targets,
 
     /// Logs one JSON object a line

@@ -165,11 +165,7 @@ impl Client {
     }
 
     /// Calls a method: `args` is what the Thrift compiler made of its arguments, `R` of its result.
-    pub async fn call<A: Wire, R: Wire>(
-        &self,
-        name: &str,
-        args: &A,
-    ) -> Result<R, Error> {
+    pub async fn call<A: Wire, R: Wire>(&self, name: &str, args: &A) -> Result<R, Error> {
         let (id, frame) = self.request(name, TMessageType::Call, args)?;
         let deadline = self.shared.options.deadline;
         let answer = timeout(deadline, self.exchange(id, frame)).await;
@@ -274,7 +270,8 @@ async fn run(
         .scan(Arc::clone(&connection), |connection, answer| {
             future::ready(answer.map_err(|reason| connection.close(reason)).ok())
         });
-    let routing = answers.demux_by(|answer| answer.id, orders).hooks(Watch(Arc::clone(&connection)));
+    let routing =
+        answers.demux_by(|answer| answer.id, orders).hooks(Watch(Arc::clone(&connection)));
     let mut outbox = stream::poll_fn(|cx| requests.poll_recv(cx)).map(Ok);
     let writing = async {
         outgoing.send_all(&mut outbox).await?;

@@ -6,12 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, stream};
-use thrift::protocol::{
-    TBinaryInputProtocol, TBinaryOutputProtocol, TMessageType, TSerializable,
-};
-use thrift::transport::{
-    TFramedReadTransport, TFramedWriteTransport, TIoChannel, TTcpChannel,
-};
+use thrift::protocol::{TBinaryInputProtocol, TBinaryOutputProtocol, TMessageType, TSerializable};
+use thrift::transport::{TFramedReadTransport, TFramedWriteTransport, TIoChannel, TTcpChannel};
 use thrift_demux::demo::{DemoSyncClient, Example, OneOfEach, Serve, TDemoSyncClient, one_of_each};
 use thrift_demux::{Client, Limits, Message, Options, Protocol, Settings, serve};
 use tokio::net::TcpListener;
@@ -85,7 +81,8 @@ async fn calls() -> Result<(), String> {
     println!("| --- | ---: | ---: |");
     let to = address.clone();
     let blocking = tokio::task::spawn_blocking(move || one_at_a_time(&to)).await;
-    let blocking = blocking.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+    let blocking =
+        blocking.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
     println!("| one at a time, blocking client of the compiler | {blocking:.0} | 1.0 |");
     let connected = Client::connect(&address, Options::default()).await;
     let client = connected.map_err(|error| error.to_string())?;

@@ -11,8 +11,8 @@
 //! [`Client`] and [`Pool`] make calls, [`serve`] answers them; [`demo`] has what is made of
 //! `idl/demo.thrift`, and is the one module to replace for a service of your own.
 
-pub mod demo;
 mod client;
+pub mod demo;
 mod error;
 mod frame;
 mod guard;

@@ -24,7 +24,9 @@ impl From<Result<bool, Error>> for Fate {
     fn from(done: Result<bool, Error>) -> Self {
         match done {
             Ok(true) => Self::Answered,
-            Ok(false) => Self::Mismatched("the answer of another call, or none that is right".into()),
+            Ok(false) => {
+                Self::Mismatched("the answer of another call, or none that is right".into())
+            }
             Err(error) => Self::Lost(error),
         }
     }

@@ -91,7 +91,9 @@ impl From<Written> for Protocol {
 fn log(way: Way, frame: &Bytes, settings: &Settings) {
     let (way, length) = (if way == Way::In { "in " } else { "out" }, frame.len());
     match Message::open(frame, &settings.limits) {
-        Ok(Message { name, kind, id, .. }) => eprintln!("{way} {kind} {name} #{id}, {length} bytes"),
+        Ok(Message { name, kind, id, .. }) => {
+            eprintln!("{way} {kind} {name} #{id}, {length} bytes");
+        }
         Err(error) => eprintln!("{way} {error}, {length} bytes"),
     }
 }

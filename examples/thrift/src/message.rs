@@ -124,7 +124,8 @@ impl Message {
 
     /// Reads the exception that a server answers with when it cannot answer.
     pub(crate) fn read_refusal(&self, limits: &Limits) -> Error {
-        match self.with(limits, |from| thrift::Error::read_application_error_from_in_protocol(from)) {
+        match self.with(limits, |from| thrift::Error::read_application_error_from_in_protocol(from))
+        {
             Ok(error) => Error::Refused(error.kind, error.message),
             Err(error) => error.into(),
         }

@@ -212,24 +212,29 @@ async fn connection<S: Service>(
         return;
     }
     let permits = Arc::new(Semaphore::new(settings.in_flight as usize));
-    match requests(&server, incoming, id, &permits).await {
-        Ok(()) => lease.detach(),
-        // The lease is dropped, and so the connection: who sends garbage gets no answers.
-        Err(reason) => {
-            server.faulty.fetch_add(1, Relaxed);
-            (settings.on_closed)(peer, &reason);
-        }
+    let mut calls = JoinSet::new();
+    let end = requests(&server, incoming, id, &permits, &mut calls).await;
+    if let Err(reason) = &end {
+        server.faulty.fetch_add(1, Relaxed);
+        (settings.on_closed)(peer, reason);
+        // Who sends garbage gets no answers. But what came whole is done, as it may be a one-way call.
+        drop(std::mem::take(&mut lease));
+    }
+    while calls.join_next().await.is_some() {}
+    if end.is_ok() {
+        let _ = permits.acquire_many(settings.in_flight).await;
+        lease.detach();
     }
 }
 
-/// Runs the calls of a connection until it sends no more, and their answers are sent.
+/// Starts the calls of a connection until it sends no more, or the server stops.
 async fn requests<S: Service>(
     server: &Arc<Server<S>>,
     mut incoming: Incoming,
     connection: u64,
     permits: &Arc<Semaphore>,
+    calls: &mut JoinSet<()>,
 ) -> Result<(), String> {
-    let mut calls = JoinSet::new();
     loop {
         let permit = tokio::select! {
             permit = Arc::clone(permits).acquire_owned() => permit.map_err(|e| e.to_string())?,
@@ -239,10 +244,17 @@ async fn requests<S: Service>(
             frame = incoming.next() => frame,
             () = server.stop.cancelled() => break,
         };
-        let Some(frame) = frame else { break };
+        let frame = match frame {
+            Some(Ok(frame)) => frame,
+            // A client that leaves bytes unread when it closes, as one with `TZlibTransport` does the end
+            // of a flush, resets the connection. It has gone, and that is no fault.
+            Some(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => break,
+            Some(Err(error)) => return Err(error.to_string()),
+            None => break,
+        };
         let limits = server.settings.limits;
-        let message = Message::open(&frame.map_err(|error| error.to_string())?, &limits)
-            .map_err(|error| format!("a request is {error}"))?;
+        let message =
+            Message::open(&frame, &limits).map_err(|error| format!("a request is {error}"))?;
         if !matches!(message.kind, TMessageType::Call | TMessageType::OneWay) {
             return Err(format!("a request is of the kind {:?}", message.kind));
         }
@@ -256,16 +268,16 @@ async fn requests<S: Service>(
         });
         while calls.try_join_next().is_some() {}
     }
-    while calls.join_next().await.is_some() {}
-    let _ = permits.acquire_many(server.settings.in_flight).await;
     Ok(())
 }
 
 /// The answer of the service, or that there is none and why.
 async fn answer<S: Service>(service: &S, request: Request) -> Option<Bytes> {
     let (message, limits) = (request.message.clone(), request.limits);
-    let panicked = |_| Err(Error::Refused(ApplicationErrorKind::InternalError, "it panicked".into()));
-    let done = AssertUnwindSafe(service.call(request)).catch_unwind().await.unwrap_or_else(panicked);
+    let panicked =
+        |_| Err(Error::Refused(ApplicationErrorKind::InternalError, "it panicked".into()));
+    let done =
+        AssertUnwindSafe(service.call(request)).catch_unwind().await.unwrap_or_else(panicked);
     let refusal = match done {
         Ok(Some(frame)) if frame.len() > limits.frame => {
             let what = format!("an answer of {} bytes, more than {}", frame.len(), limits.frame);

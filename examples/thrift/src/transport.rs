@@ -46,18 +46,43 @@ pub struct Transport {
     pub outgoing: Outgoing,
 }
 
-/// Inflated bytes. `TZlibTransport` closes the socket without an end of its zlib stream: taken for one, as
-/// whether a frame is whole is seen by its length.
-struct Unfinished<R>(Pin<Box<R>>);
+/// Bytes that end where they fail: `ZlibDecoder` loses what it has inflated when its reader fails, and
+/// keeps it when that ends.
+struct Deflated<R> {
+    from: Pin<Box<R>>,
+    ended: bool,
+    failed: Option<io::Error>,
+}
 
-impl<R: AsyncRead> AsyncRead for Unfinished<R> {
+impl<R: AsyncRead> AsyncRead for Deflated<R> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match ready!(self.0.as_mut().poll_read(cx, into)) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
+        if !self.ended {
+            let before = into.filled().len();
+            self.failed = ready!(self.from.as_mut().poll_read(cx, into)).err();
+            self.ended = into.filled().len() == before;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Inflated bytes. `TZlibTransport` closes the socket without an end of its zlib stream, which is no
+/// error here: whether the last frame is whole is seen by its length.
+struct Inflated<R>(ZlibDecoder<BufReader<Deflated<R>>>);
+
+impl<R: AsyncRead> AsyncRead for Inflated<R> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let done = ready!(Pin::new(&mut self.0).poll_read(cx, into));
+        let deflated = self.0.get_mut().get_mut();
+        match done {
+            Err(_) if deflated.ended => Poll::Ready(deflated.failed.take().map_or(Ok(()), Err)),
             done => Poll::Ready(done),
         }
     }
@@ -84,7 +109,8 @@ impl Transport {
         R: AsyncRead + Send + 'static,
         W: AsyncWrite + Send + 'static,
     {
-        let inflated = Unfinished(Box::pin(ZlibDecoder::new(BufReader::new(from))));
+        let deflated = Deflated { from: Box::pin(from), ended: false, failed: None };
+        let inflated = Inflated(ZlibDecoder::new(BufReader::new(deflated)));
         Self::framed(inflated, ZlibEncoder::new(to), limits)
     }
 

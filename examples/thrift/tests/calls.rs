@@ -209,6 +209,23 @@ async fn a_late_answer_reaches_nobody() {
     server.stop().await;
 }
 
+/// It is the limit that ends an attachment then, not the lease: the caller still holds it.
+#[tokio::test]
+async fn an_answer_detaches_its_call_before_the_caller_looks() {
+    let server = Server::example().await;
+    let client = server.client(Protocol::Binary).await;
+    let mut call = Box::pin(client.echo("in time"));
+    assert!((&mut call).now_or_never().is_none());
+    let detached = async {
+        while client.counts().calls == 0 || client.counts().waiting > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LONG, detached).await.expect("it stays attached");
+    assert_eq!(call.await.unwrap(), "in time");
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn a_call_that_is_dropped_before_its_first_poll_was_never_made() {
     let server = Server::example().await;
@@ -256,7 +273,8 @@ async fn the_connection_ends_with_its_last_handle() {
 #[tokio::test]
 async fn a_client_that_does_not_read_holds_up_nobody_else() {
     let (gate, _held) = Gate::new();
-    let server = Server::start(Serve(gate), Settings { in_flight: 16, ..Settings::default() }).await;
+    let server =
+        Server::start(Serve(gate), Settings { in_flight: 16, ..Settings::default() }).await;
     let slow = TcpStream::connect(server.address).await.unwrap();
     let quick = server.client(Protocol::Binary).await;
     let text = "x".repeat(1 << 16);

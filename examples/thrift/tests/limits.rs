@@ -97,7 +97,7 @@ fn a_container_with_more_elements_than_bytes() {
             for id in [14, 98, 99] {
                 for (size, expected) in [
                     (1000, "a container of 1000, with 0 bytes left"),
-                    (i32::MAX, "2147483647"),
+                    (i32::MAX, "ontainer"), // the crate refuses some itself
                 ] {
                     let list = forged(protocol, |to| {
                         raw::field(to, TType::List, id);
@@ -113,8 +113,7 @@ fn a_container_with_more_elements_than_bytes() {
                         raw::field(to, TType::Map, 99);
                         to.write_map_begin(&TMapIdentifier::new(element, element, size)).unwrap();
                     });
-                    // The crate itself refuses the largest: twice so many bytes are beyond its limit.
-                    fails(&map, if size == i32::MAX { "Container" } else { expected });
+                    fails(&map, expected);
                 }
             }
         }
@@ -178,7 +177,7 @@ fn random_and_mutated_messages() {
     let mut random = fastrand::Rng::with_seed(1);
     let value = one_of_each();
     let mut errors = 0;
-    for round in 0..60_000 {
+    for round in 0..30_000 {
         let protocol = PROTOCOLS[round % 2];
         let frame = Message::write(protocol, "each", TMessageType::Call, 1, &value).unwrap();
         let mut frame = frame.to_vec();
@@ -195,7 +194,7 @@ fn random_and_mutated_messages() {
         errors += u32::from(done.is_err());
         assert!(used <= 64 * frame.len() as u64 + SMALL, "{used} bytes for {frame:?}");
     }
-    assert!(errors > 40_000, "{errors} errors: hardly any message was broken");
+    assert!(errors > 20_000, "{errors} errors: hardly any message was broken");
 }
 
 async fn answer(socket: &mut TcpStream) -> Message {
@@ -256,8 +255,14 @@ async fn garbage_closes_its_connection_with_a_reason() {
         (&[0xff; 8], "a frame of 4294967295 bytes, more than 16384000"),
         (&[0, 0, 0, 0], "a request is malformed: an empty frame"),
         (&[0, 0, 0, 1, 7], "neither binary nor compact: its first byte is 0x07"),
-        (&[0, 0, 0, 4, 0x80, 2, 0, 1], "a request is malformed: its envelope: received bad version"),
-        (&raw::frame(&raw::message(Protocol::Compact, "x", TMessageType::Reply, 1, |_| {})), "Reply"),
+        (
+            &[0, 0, 0, 4, 0x80, 2, 0, 1],
+            "a request is malformed: its envelope: received bad version",
+        ),
+        (
+            &raw::frame(&raw::message(Protocol::Compact, "x", TMessageType::Reply, 1, |_| {})),
+            "Reply",
+        ),
     ];
     for (bytes, expected) in garbage {
         let mut socket = TcpStream::connect(server.address).await.unwrap();
@@ -310,7 +315,9 @@ async fn an_answer_beyond_the_limits_is_an_error_of_its_call() {
     let client = server.client(Protocol::Binary).await;
     let words = (0..84).map(|n| format!("{n:04}")).collect();
     let error = client.count(words).await.unwrap_err();
-    let Error::Refused(ApplicationErrorKind::InternalError, what) = error else { panic!("{error}") };
+    let Error::Refused(ApplicationErrorKind::InternalError, what) = error else {
+        panic!("{error}")
+    };
     assert!(what.ends_with("bytes, more than 1024"), "{what}");
     client.ping().await.unwrap();
     server.stop().await;

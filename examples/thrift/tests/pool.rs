@@ -69,9 +69,7 @@ async fn round_robin_passes_over_a_server_that_is_gone() {
 async fn fail_over_goes_on_where_a_server_stops() {
     let [first, second, third] = three().await;
     let pool = Pool::new([first.address, second.address, third.address], Options::default());
-    let call = async |n| {
-        pool.fail_over(move |client| async move { client.add(n, 1).await }).await
-    };
+    let call = async |n| pool.fail_over(move |client| async move { client.add(n, 1).await }).await;
     for n in 0..10 {
         assert_eq!(call(n).await.unwrap(), n + 1);
     }

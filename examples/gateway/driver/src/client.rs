@@ -92,7 +92,9 @@ impl Crowd {
     pub async fn subscribed(&self, patience: Duration) -> Result<(), String> {
         let wanted = self.subscriptions;
         let there = self.until(&self.progress.subscribed, wanted, patience).await;
-        there.map_err(|count| format!("{count} of {wanted} subscriptions are confirmed, and no more come"))
+        there.map_err(|count| {
+            format!("{count} of {wanted} subscriptions are confirmed, and no more come")
+        })
     }
 
     /// Waits until so many first deliveries were made; gives up when none is for too long.
@@ -133,7 +135,8 @@ impl Crowd {
 
 /// One client, over all its connections.
 async fn live(wants: Wants, mut phase: watch::Receiver<Phase>, progress: Arc<Progress>) -> Outcome {
-    let mut outcome = Outcome { ledger: Ledger::new(wants.keys.iter().cloned()), ..Outcome::default() };
+    let mut outcome =
+        Outcome { ledger: Ledger::new(wants.keys.iter().cloned()), ..Outcome::default() };
     let mut known = HashSet::new();
     let mut pause = Duration::from_millis(50);
     let mut away_since = None;
@@ -195,7 +198,8 @@ async fn session(
             return Ok(Ended::Cut(None));
         }
     }
-    let mut subscribed: HashSet<Key> = HashSet::new();
+    // What comes before `subscribed` is early; what comes after `unsubscribed` is wrong.
+    let mut ended = HashSet::new();
     let mut is_leaving = false;
     let mut until = None;
     loop {
@@ -210,7 +214,8 @@ async fn session(
                 continue;
             }
             () = tokio::time::sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {
-                return Err(format!("{} subscriptions do not end within 30 s", subscribed.len()));
+                let left = wants.keys.len() - ended.len();
+                return Err(format!("{left} subscriptions do not end within 30 s"));
             }
         };
         let frame = match frame {
@@ -228,28 +233,23 @@ async fn session(
             }
             other => return Err(format!("not in the protocol: {other:?}")),
         };
-        let value: Value =
-            serde_json::from_str(&text).map_err(|error| format!("not JSON: {error}: {text:.200}"))?;
+        let value: Value = serde_json::from_str(&text)
+            .map_err(|error| format!("not JSON: {error}: {text:.200}"))?;
         let key = value["key"].as_str().unwrap_or_default();
         match value["type"].as_str() {
-            Some("message") if subscribed.contains(key) => {
-                receive(outcome, key, &value, progress);
-            }
-            Some("message") => {
-                outcome.ledger.receive(key, usize::MAX, false); // before it asked, or after it left
-            }
+            Some("message") if ended.contains(key) => outcome.ledger.misplaced(),
+            Some("message") => receive(outcome, key, &value, progress),
             Some("subscribed") => {
                 let Some((key, _)) = wants.keys.iter().find(|(wanted, _)| **wanted == *key) else {
                     return Err(format!("subscribed to what nobody asked for: {key:?}"));
                 };
-                subscribed.insert(Key::clone(key));
                 if known.insert(Key::clone(key)) {
                     progress.count(&progress.subscribed);
                 }
             }
             Some("unsubscribed") if is_leaving && value["reason"] == "requested" => {
-                subscribed.remove(key);
-                if subscribed.is_empty() {
+                ended.insert(key.to_owned());
+                if ended.len() == wants.keys.len() {
                     let _ = socket.close(None).await;
                     while let Some(Ok(_)) = socket.next().await {}
                     return Ok(Ended::Left);
@@ -290,14 +290,16 @@ pub async fn connect(gateway: &str, buffer: Option<u32>) -> Result<Socket, Strin
             Some(size) => {
                 let socket = TcpSocket::new_v4().map_err(|error| error.to_string())?;
                 socket.set_recv_buffer_size(size).map_err(|error| error.to_string())?;
-                let address = gateway.parse().map_err(|_| format!("{gateway} is not an address"))?;
+                let address =
+                    gateway.parse().map_err(|_| format!("{gateway} is not an address"))?;
                 socket.connect(address).await.map_err(|error| error.to_string())?
             }
         };
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
         // A thousand clients with the default of 128 KiB each are a lot.
         let small = WebSocketConfig::default().read_buffer_size(8 * 1024);
-        let opened = client_async_with_config(format!("ws://{gateway}/ws"), stream, Some(small)).await;
+        let opened =
+            client_async_with_config(format!("ws://{gateway}/ws"), stream, Some(small)).await;
         opened.map(|(socket, _)| socket).map_err(|error| error.to_string())
     };
     let connected = timeout(Duration::from_secs(20), connecting).await;

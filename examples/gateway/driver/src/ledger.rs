@@ -102,6 +102,11 @@ impl Ledger {
         self.sums.damaged += 1;
     }
 
+    /// Something came that was not asked for, or no longer.
+    pub fn misplaced(&mut self) {
+        self.sums.misplaced += 1;
+    }
+
     /// The gateway says that so many messages of the key were dropped.
     pub fn told_lost(&mut self, key: &str, count: u64) {
         match self.keys.get_mut(key) {

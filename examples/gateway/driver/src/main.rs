@@ -1,1 +1,101 @@
-fn main() {}
+//! The other side of the gateway: publishers, clients, and an account of every message.
+//!
+//! `examples/gateway/check` starts gateways and a broker, and runs this against them. Lines that begin with
+//! `@` are meant for that script.
+
+mod client;
+mod flow;
+mod ledger;
+mod message;
+mod plan;
+mod publish;
+mod stalled;
+mod stats;
+
+use std::net::TcpListener;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+
+use crate::flow::Flow;
+use crate::plan::Plan;
+use crate::publish::{Broker, Pace};
+use crate::stalled::{Stalled, Stuck};
+
+#[derive(Parser)]
+#[command(about = "What the gateway's check is made with.")]
+enum Command {
+    /// Messages to many clients; all of them must arrive, in order
+    Flow(Flow),
+    /// One client that does not read, beside others that must not notice
+    Stalled(Stalled),
+    /// One client that never reads; says @held once more was posted than its buffers hold, and stays
+    Hold { gateway: String },
+    #[command(flatten)]
+    Help(Help),
+}
+
+#[derive(Subcommand)]
+enum Help {
+    /// Prints numbers of free ports
+    Ports { count: usize },
+    /// Waits until a broker answers
+    Await { uri: String },
+}
+
+fn main() -> ExitCode {
+    let command = Command::parse();
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("no runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    message::now(); // the clock starts
+    let done = runtime.block_on(async {
+        match command {
+            Command::Flow(flow) => flow.run().await,
+            Command::Stalled(stalled) => stalled.run().await,
+            Command::Hold { gateway } => hold(&gateway).await.map_err(|error| vec![error]),
+            Command::Help(Help::Ports { count }) => {
+                ports(count).map_err(|error| vec![error.to_string()])
+            }
+            Command::Help(Help::Await { uri }) => {
+                Broker::new(&uri, "").connect().await.map_err(|error| vec![error])
+            }
+        }
+    });
+    let Err(faults) = done else { return ExitCode::SUCCESS };
+    // A gateway that is broken tells a thousand clients so.
+    for fault in faults.iter().take(10) {
+        eprintln!("  FAULT: {fault}");
+    }
+    if faults.len() > 10 {
+        eprintln!("  FAULT: and {} more", faults.len() - 10);
+    }
+    ExitCode::FAILURE
+}
+
+/// All held at once, so that they differ.
+fn ports(count: usize) -> std::io::Result<()> {
+    let listeners =
+        (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<Vec<_>, _>>()?;
+    for listener in listeners {
+        println!("{}", listener.local_addr()?.port());
+    }
+    Ok(())
+}
+
+async fn hold(gateway: &str) -> Result<(), String> {
+    let plan = Plan::new(8, 400, 60_000, 5); // 24 MB
+    let stuck = Stuck::subscribe(gateway, &plan).await?;
+    let gateways = [gateway.to_owned()];
+    publish::post(&gateways, &plan, Pace::new(0), false).await?;
+    let socket = stuck.into_socket();
+    println!("@held");
+    tokio::time::sleep(Duration::from_secs(600)).await; // the script ends it
+    drop(socket);
+    Ok(())
+}

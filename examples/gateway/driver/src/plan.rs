@@ -36,7 +36,8 @@ impl Plan {
     pub fn wanted_by(&self, client: usize, gateways: usize, most: usize) -> Vec<usize> {
         let count = (1 + client / gateways % most).min(self.keys.len());
         // Next to each other, but for a step: with two gateways both sorts of keys are shared by some.
-        let mut wanted: Vec<_> = (0..count).map(|nth| (client + 7 * nth) % self.keys.len()).collect();
+        let mut wanted: Vec<_> =
+            (0..count).map(|nth| (client + 7 * nth) % self.keys.len()).collect();
         wanted.sort_unstable();
         wanted.dedup();
         wanted

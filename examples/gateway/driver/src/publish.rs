@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use lapin::message::BasicReturnMessage;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
-use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, PublisherConfirm};
+use lapin::{
+    BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, PublisherConfirm,
+};
 use reqwest::{Client, StatusCode, Url};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -80,7 +82,11 @@ impl Broker {
                         Ok(Err(error)) => error.to_string(),
                         _ => "no answer".to_owned(),
                     };
-                    return Err(format!("no connection to {} for {} s: {cause}", self.uri, AWAY.as_secs()));
+                    return Err(format!(
+                        "no connection to {} for {} s: {cause}",
+                        self.uri,
+                        AWAY.as_secs()
+                    ));
                 }
                 _ => sleep(PAUSE).await,
             }
@@ -179,7 +185,12 @@ async fn confirmed(confirm: &mut PublisherConfirm) -> Option<Option<BasicReturnM
 }
 
 /// Through the gateways, over a few connections; the messages of a key all go over the same one.
-pub async fn post(gateways: &[String], plan: &Plan, pace: Pace, insists: bool) -> Result<Published, String> {
+pub async fn post(
+    gateways: &[String],
+    plan: &Plan,
+    pace: Pace,
+    insists: bool,
+) -> Result<Published, String> {
     const CONNECTIONS: usize = 8;
     let client = Client::new();
     let all = (0..CONNECTIONS).map(|own| {
@@ -212,7 +223,8 @@ pub async fn post_one(
     body: Vec<u8>,
     insists: bool,
 ) -> Result<u64, String> {
-    let mut url = Url::parse(&format!("http://{gateway}/publish")).map_err(|error| error.to_string())?;
+    let mut url =
+        Url::parse(&format!("http://{gateway}/publish")).map_err(|error| error.to_string())?;
     url.path_segments_mut().map_err(|()| "no path".to_owned())?.push(key);
     let start = Instant::now();
     let mut again = 0;
@@ -220,7 +232,9 @@ pub async fn post_one(
         let answer = client.post(url.clone()).body(body.clone()).timeout(PATIENCE).send().await;
         let failure = match answer {
             Ok(answer) if answer.status() == StatusCode::ACCEPTED => return Ok(again),
-            Ok(answer) if answer.status() == StatusCode::SERVICE_UNAVAILABLE => answer.status().to_string(),
+            Ok(answer) if answer.status() == StatusCode::SERVICE_UNAVAILABLE => {
+                answer.status().to_string()
+            }
             Ok(answer) => {
                 let status = answer.status();
                 let text = answer.text().await.unwrap_or_default();

@@ -1,0 +1,338 @@
+// The page of the gateway: reads /stats once a second, and is a client of /ws like any other.
+
+const SPAN = 120; // seconds that are drawn
+const MESSAGES = 200; // that are kept in the list
+const ROWS = 200; // of the table of keys
+const LINES = ["received", "delivered", "unmatched", "dropped"];
+
+const $ = (id) => document.getElementById(id);
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const brief = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+const rate = (x) => (x === 0 ? "0" : x < 10 ? x.toFixed(1) : brief.format(x));
+const say = (id, text) => { if ($(id).textContent !== text) $(id).textContent = text; };
+
+// Numbers ------------------------------------------------------------------------------------------
+
+let last = null; // the stats before
+const history = []; // { at, received, … } a second
+const trends = new Map(); // key → rates, newest last
+
+async function look() {
+  try {
+    const answer = await fetch("stats", { cache: "no-store", signal: AbortSignal.timeout(5000) });
+    if (!answer.ok) throw new Error(`/stats answers ${answer.status}`);
+    show(await answer.json());
+  } catch (error) {
+    last = null;
+    $("state").className = "down";
+    say("state", "gateway unreachable");
+    alarm(`The gateway does not answer (${error.message}). This page tries again.`);
+  }
+  setTimeout(look, 1000);
+}
+
+function alarm(text) {
+  $("alarm").hidden = !text;
+  say("alarm", text || "");
+}
+
+function show(stats) {
+  const { totals, source } = stats;
+  const dropped = Object.values(totals.discarded).reduce((sum, n) => sum + n, 0);
+  const counts = { received: totals.received, delivered: totals.delivered, unmatched: totals.unmatched, dropped };
+
+  const isUp = source.state === "up" && !stats.draining;
+  $("state").className = isUp ? "up" : "down";
+  const name = source.kind === "amqp" ? "RabbitMQ" : "embedded source";
+  say("state", stats.draining ? "stopping" : isUp ? `running, ${name}` : "broker lost");
+  say("node", stats.node === "main" ? "" : stats.node);
+  alarm(stats.draining ? "The gateway is stopping." : source.state === "up" ? ""
+    : `The broker is away${source.error ? `: ${source.error}` : ""}. Subscriptions and clients stay; the gateway tries again by itself.`);
+
+  // A restarted gateway counts from 0 again.
+  const seconds = last ? (stats.uptime_ms - last.stats.uptime_ms) / 1000 : 0;
+  const known = seconds > 0;
+  const now = { at: Date.now() };
+  for (const line of LINES) {
+    now[line] = known ? Math.max(0, counts[line] - last.counts[line]) / seconds : 0;
+    say(`now-${line}`, known ? rate(now[line]) : "–");
+    say(`all-${line}`, `${whole.format(counts[line])} in all`);
+  }
+  say("now-queued", whole.format(totals.queued));
+  say("terms", `buffer ${whole.format(stats.buffer)}, ${stats.overflow}`);
+  say("now-connections", whole.format(stats.connections));
+  say("all-subscriptions", `${whole.format(stats.subscriptions)} subscription${stats.subscriptions === 1 ? "" : "s"}`);
+  for (const [reason, count] of Object.entries(totals.discarded)) say(`drop-${reason}`, whole.format(count));
+  const { blocked } = stats;
+  $("blocked").className = blocked ? "yes" : "";
+  say("blocked", blocked
+    ? `${blocked.client ?? "a client"}, for ${blocked.key}, for ${(blocked.for_ms / 1000).toFixed(1)} s` : "nobody");
+
+  if (known) {
+    history.push(now);
+    while (history[0].at < now.at - SPAN * 1000) history.shift();
+    draw();
+  }
+  showKeys(stats, known ? seconds : 0);
+  last = { stats, counts, keys: new Map(stats.keys.map((key) => [key.key, key])) };
+}
+
+// The table of keys --------------------------------------------------------------------------------
+
+const rows = new Map(); // key → the cells of its row
+
+function showKeys(stats, seconds) {
+  const rates = new Map();
+  for (const key of stats.keys) {
+    const before = last?.keys.get(key.key)?.received ?? 0;
+    const now = seconds > 0 ? Math.max(0, key.received - before) / seconds : 0;
+    rates.set(key.key, now);
+    const trend = trends.get(key.key) ?? [];
+    trend.push(now);
+    if (trend.length > SPAN) trend.shift();
+    trends.set(key.key, trend);
+  }
+  const level = (key) => trends.get(key).slice(-30).reduce((sum, x) => sum + x, 0);
+  const levels = new Map(stats.keys.map(({ key }) => [key, level(key)]));
+  const sorted = [...stats.keys].sort((a, b) =>
+    levels.get(b.key) - levels.get(a.key) || b.subscribers - a.subscribers || (a.key < b.key ? -1 : 1));
+  const shown = sorted.slice(0, ROWS);
+  const names = new Set(shown.map((key) => key.key));
+  for (const [key, row] of rows) if (!names.has(key)) { row.tr.remove(); rows.delete(key); }
+  for (const key of trends.keys()) if (!rates.has(key)) trends.delete(key);
+
+  const body = $("keys").tBodies[0];
+  shown.forEach((key, place) => {
+    const row = rows.get(key.key) ?? newRow(key.key);
+    rows.set(key.key, row);
+    row.set(rates.get(key.key), key);
+    if (body.children[place] !== row.tr) body.insertBefore(row.tr, body.children[place] ?? null);
+  });
+  $("no-keys").hidden = shown.length > 0;
+  $("keys").hidden = shown.length === 0;
+  const more = stats.keys.length - shown.length;
+  const other = stats.other_received;
+  say("keys-count", [stats.keys.length || "", more > 0 ? `(${more} not shown)` : "",
+    other > 0 ? `and ${whole.format(other)} messages for others` : ""].join(" ").trim());
+}
+
+function newRow(key) {
+  const tr = document.createElement("tr");
+  const cells = Array.from({ length: 7 }, () => tr.appendChild(document.createElement("td")));
+  cells[0].textContent = key;
+  cells[2].className = "trend";
+  const svg = cells[2].appendChild(element("svg", { viewBox: "0 0 90 22", "aria-hidden": "true" }));
+  const path = svg.appendChild(element("path", {}));
+  const button = cells[6].appendChild(document.createElement("button"));
+  button.type = "button";
+  button.onclick = () => (wanted.has(key) ? unsubscribe(key) : subscribe(key));
+  const set = (now, counts) => {
+    const texts = [, rate(now), , whole.format(counts.subscribers), whole.format(counts.delivered), whole.format(counts.dropped)];
+    texts.forEach((text, i) => { if (cells[i].textContent !== text) cells[i].textContent = text; });
+    cells[5].className = counts.dropped > 0 ? "some" : "";
+    const trend = trends.get(key);
+    const top = Math.max(...trend, 1);
+    path.setAttribute("d", line(trend.map((y, i) => [90 - (trend.length - 1 - i) * (90 / (SPAN - 1)), 21 - (y / top) * 20])));
+    const label = wanted.has(key) ? "stop" : "watch";
+    if (button.textContent !== label) button.textContent = label;
+    button.setAttribute("aria-label", `${label} ${key}`);
+  };
+  return { tr, set };
+}
+
+// The chart ----------------------------------------------------------------------------------------
+
+function element(name, attributes) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [attribute, value] of Object.entries(attributes)) made.setAttribute(attribute, value);
+  return made;
+}
+
+const line = (points) => points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+
+/** A round number not below x. */
+function ceiling(x) {
+  const power = 10 ** Math.floor(Math.log10(Math.max(x, 1)));
+  return [1, 2, 2.5, 5, 10].map((step) => step * power).find((round) => round >= x);
+}
+
+let pointed = null; // where the pointer is, as a share of the width
+const legend = new Map(LINES.map((name) => {
+  const item = $("legend").appendChild(document.createElement("li"));
+  item.className = name;
+  item.append(document.createElement("i"), `${name} `);
+  return [name, item.appendChild(document.createElement("span"))];
+}));
+
+function draw() {
+  const svg = $("chart");
+  const { width, height } = svg.getBoundingClientRect();
+  if (!width || !history.length) return;
+  const [left, bottom, over] = [44, 20, 8];
+  const end = history.at(-1).at;
+  const x = (at) => left + (width - left - 4) * (1 - (end - at) / (SPAN * 1000));
+  const most = ceiling(Math.max(...history.flatMap((point) => LINES.map((name) => point[name]))));
+  const y = (value) => over + (height - over - bottom) * (1 - value / most);
+  const drawn = [];
+  for (const share of [0, 0.5, 1]) {
+    drawn.push(element("line", { x1: left, x2: width - 4, y1: y(share * most), y2: y(share * most) }));
+    const label = element("text", { x: left - 6, y: y(share * most) + 4, "text-anchor": "end" });
+    label.textContent = brief.format(share * most);
+    drawn.push(label);
+  }
+  for (const ago of [120, 90, 60, 30, 0]) {
+    const label = element("text", { x: x(end - ago * 1000), y: height - 4,
+      "text-anchor": ago === 0 ? "end" : ago === 120 ? "start" : "middle" });
+    label.textContent = ago ? `${ago} s ago` : "now";
+    if (width > 500 || ago % 60 === 0) drawn.push(label);
+  }
+  for (const name of LINES) {
+    drawn.push(element("path", { class: name, d: line(history.map((point) => [x(point.at), y(point[name])])) }));
+  }
+  let at = history.at(-1);
+  if (pointed !== null) {
+    const time = end - (1 - (pointed * width - left) / (width - left - 4)) * SPAN * 1000;
+    at = history.reduce((best, point) => (Math.abs(point.at - time) < Math.abs(best.at - time) ? point : best));
+    drawn.push(element("line", { class: "cursor", x1: x(at.at), x2: x(at.at), y1: over, y2: height - bottom }));
+  }
+  for (const name of LINES) legend.get(name).textContent = rate(at[name]);
+  say("when", at === history.at(-1) ? "now" : `${Math.round((end - at.at) / 1000)} s ago`);
+  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  svg.replaceChildren(...drawn);
+}
+
+$("chart").addEventListener("pointermove", (event) => {
+  const box = $("chart").getBoundingClientRect();
+  pointed = (event.clientX - box.left) / box.width;
+  draw();
+});
+$("chart").addEventListener("pointerleave", () => { pointed = null; draw(); });
+new ResizeObserver(draw).observe($("chart"));
+
+// Subscriptions ------------------------------------------------------------------------------------
+
+const wanted = new Map(); // key → { rate, chip }
+let socket = null;
+let pause = 250;
+
+function connect() {
+  socket = new WebSocket(new URL("ws", location.href.replace(/^http/, "ws")));
+  socket.onopen = () => {
+    pause = 250;
+    for (const [key, { rate }] of wanted) send({ type: "subscribe", key, ...(rate && { rate }) });
+  };
+  socket.onmessage = (event) => hear(JSON.parse(event.data));
+  socket.onclose = (event) => {
+    socket = null;
+    for (const { chip } of wanted.values()) chip.className = "waits";
+    if (!wanted.size) return;
+    // A browser does not tell a page why it was refused.
+    if (event.code === 1006) notice("connection lost, or refused; trying again");
+    else notice(`closed by the gateway: ${event.reason || event.code}; trying again`);
+    setTimeout(() => { if (!socket && wanted.size) connect(); }, pause);
+    pause = Math.min(pause * 2, 10_000);
+  };
+}
+
+function send(what) {
+  if (socket?.readyState === WebSocket.OPEN) socket.send(JSON.stringify(what));
+}
+
+function subscribe(key, rate) {
+  if (wanted.has(key)) return;
+  const chip = $("subscriptions").appendChild(document.createElement("li"));
+  chip.className = "waits";
+  chip.append(document.createElement("span"));
+  chip.firstChild.textContent = key;
+  const button = chip.appendChild(document.createElement("button"));
+  button.type = "button";
+  button.textContent = "×";
+  button.setAttribute("aria-label", `unsubscribe from ${key}`);
+  button.onclick = () => unsubscribe(key);
+  wanted.set(key, { rate, chip });
+  if (socket) send({ type: "subscribe", key, ...(rate && { rate }) });
+  else connect();
+}
+
+function forget(key) {
+  wanted.get(key)?.chip.remove();
+  wanted.delete(key);
+}
+
+function unsubscribe(key) {
+  forget(key);
+  send({ type: "unsubscribe", key });
+}
+
+function hear(said) {
+  if (said.type === "message") {
+    add(said.key, said.body ?? `(base64) ${said.base64}`, said.redelivered ? " (again)" : "");
+  } else if (said.type === "subscribed") {
+    const held = wanted.get(said.key);
+    if (held) {
+      held.chip.className = "";
+      held.chip.firstChild.textContent = said.rate ? `${said.key}, at most ${said.rate}/s` : said.key;
+    }
+  } else if (said.type === "lost") {
+    const why = said.reason === "rate" ? "over the rate limit" : "this page was too slow";
+    notice(`${said.key}: ${whole.format(said.count)} lost, ${why}`);
+  } else if (said.type === "unsubscribed" && said.reason !== "requested") {
+    forget(said.key);
+    notice(`${said.key}: the gateway ended it, this page was too slow`);
+  } else if (said.type === "error" && said.error !== "not_subscribed") {
+    if (said.key !== undefined && said.error !== "already_subscribed") forget(said.key);
+    notice(said.message);
+  }
+}
+
+// New ones are drawn once a frame, however many arrive.
+let fresh = [];
+function add(key, text, mark) {
+  const item = document.createElement("li");
+  const name = document.createElement("b");
+  name.textContent = key;
+  item.append(name, text, mark);
+  put(item);
+}
+function notice(text) {
+  const item = document.createElement("li");
+  item.className = "notice";
+  item.textContent = text;
+  put(item);
+}
+function put(item) {
+  fresh.push(item);
+  if (fresh.length === 1) (document.hidden ? setTimeout : requestAnimationFrame)(place, 0);
+  if (fresh.length > MESSAGES) fresh.splice(1, 1); // the first one has asked for the frame
+}
+function place() {
+  const list = $("messages");
+  $("no-messages").hidden = true;
+  list.prepend(...fresh.reverse()); // newest first
+  fresh = [];
+  while (list.childElementCount > MESSAGES) list.lastChild.remove();
+}
+
+$("subscribe").onsubmit = (event) => {
+  event.preventDefault();
+  subscribe($("subscribe-key").value, Number($("subscribe-rate").value) || undefined);
+  $("subscribe-key").value = "";
+};
+
+$("publish").onsubmit = async (event) => {
+  event.preventDefault();
+  const token = $("publish-token").value;
+  try {
+    const answer = await fetch(`publish/${encodeURIComponent($("publish-key").value)}`, {
+      method: "POST",
+      body: $("publish-body").value,
+      headers: token ? { Authorization: `Bearer ${token}` } : {},
+    });
+    const said = await answer.json();
+    say("published", answer.ok ? `taken: ${said.bytes} bytes for ${said.key}` : said.message);
+  } catch (error) {
+    say("published", `not sent: ${error.message}`);
+  }
+};
+
+look();

@@ -12,7 +12,8 @@ use tokio_util::bytes::Bytes;
 use super::{
     DemoAddArgs, DemoAddResult, DemoCountArgs, DemoCountResult, DemoEachArgs, DemoEachResult,
     DemoEchoArgs, DemoEchoResult, DemoLaterArgs, DemoLaterResult, DemoNoteArgs, DemoNotesArgs,
-    DemoNotesResult, DemoPingArgs, DemoPingResult, DemoSumArgs, DemoSumResult, Forbidden, OneOfEach,
+    DemoNotesResult, DemoPingArgs, DemoPingResult, DemoSumArgs, DemoSumResult, Forbidden,
+    OneOfEach,
 };
 use crate::client::Client;
 use crate::error::Error;

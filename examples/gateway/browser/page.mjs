@@ -1,0 +1,239 @@
+// Looks at the gateway's page in a browser: page.mjs empty|busy|lost URL FOLDER CHROMIUM
+// Prints what is wrong, and says @halfway when it wants the broker stopped, or started again.
+
+import assert from "node:assert/strict";
+import { chromium } from "playwright-core";
+
+const [stage, url, folder, executablePath] = process.argv.slice(2);
+const PATIENCE = 20_000;
+const LOOKS = ["light", "dark"].flatMap((colorScheme) => [
+  { name: `wide-${colorScheme}`, colorScheme, viewport: { width: 1280, height: 900 } },
+  { name: `narrow-${colorScheme}`, colorScheme, viewport: { width: 360, height: 740 } },
+]);
+
+/** What the page must not do while it is looked at. */
+function listen(page, complaints, isAway) {
+  page.on("console", (message) => {
+    if (["error", "warning"].includes(message.type()) && !isAway()) complaints.push(`console: ${message.text()}`);
+  });
+  page.on("pageerror", (error) => complaints.push(`exception: ${error.stack}`));
+  page.on("request", (request) => {
+    const { protocol, host } = new URL(request.url());
+    if (protocol !== "data:" && host !== new URL(url).host) complaints.push(`asks another host: ${request.url()}`);
+  });
+  page.on("response", (response) => {
+    if (response.status() >= 400) complaints.push(`${response.status()}: ${response.url()}`);
+  });
+}
+
+/** Elements that stick out to the right, unless something around them scrolls or cuts them. */
+const overflowing = () => {
+  const width = document.documentElement.clientWidth;
+  const found = [];
+  if (document.scrollingElement.scrollWidth > width) found.push(`the page is ${document.scrollingElement.scrollWidth} wide`);
+  for (const element of document.body.querySelectorAll("*")) {
+    let around = element.parentElement;
+    while (around && getComputedStyle(around).overflowX === "visible") around = around.parentElement;
+    const box = element.getBoundingClientRect();
+    if ((!around || around === document.documentElement) && box.width > 0 && box.right > width + 1) {
+      found.push(`${element.tagName.toLowerCase()}#${element.id} ends at ${Math.round(box.right)}`);
+    }
+  }
+  return found;
+};
+
+/** Text that is hard to read: the ratio of WCAG, which wants 4.5, and 3 for large type. */
+const faint = () => {
+  const parse = (color) => {
+    const [r, g, b, a = 1] = color.match(/[\d.]+/g).map(Number);
+    return { rgb: [r, g, b], a };
+  };
+  const light = ({ rgb }) => {
+    const [r, g, b] = rgb.map((value) => value / 255).map((x) => (x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const color = parse(getComputedStyle(at).backgroundColor);
+      if (color.a > 0) return color;
+    }
+    return { rgb: [255, 255, 255] };
+  };
+  const found = new Set();
+  for (const element of document.body.querySelectorAll("*")) {
+    const hasText = [...element.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim());
+    if (!hasText || !element.checkVisibility() || element.closest("svg")) continue;
+    const style = getComputedStyle(element);
+    const [bright, dim] = [light(parse(style.color)), light(ground(element))].sort((a, b) => b - a);
+    const ratio = (bright + 0.05) / (dim + 0.05);
+    const size = parseFloat(style.fontSize);
+    if (ratio < (size >= 24 || (size >= 18.6 && style.fontWeight >= 700) ? 3 : 4.5)) {
+      found.add(`"${element.textContent.trim().slice(0, 30)}" has a contrast of ${ratio.toFixed(1)}`);
+    }
+  }
+  return [...found];
+};
+
+/** Goes through the page with the tabulator key; all that gets the focus must show it, and be seen. */
+async function tabThrough(page) {
+  await page.evaluate(() => { document.activeElement?.blur(); window.scrollTo(0, 0); });
+  const seen = [];
+  for (let step = 0; step < 60; step += 1) {
+    await page.keyboard.press("Tab");
+    const focus = await page.evaluate(() => {
+      const element = document.activeElement;
+      if (!element || element === document.body) return null;
+      if (element.dataset.tabbed) return { again: true };
+      element.dataset.tabbed = "yes";
+      const style = getComputedStyle(element);
+      const isMarked = (style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 1) || style.boxShadow !== "none";
+      const box = element.getBoundingClientRect();
+      const isSeen = box.width > 0 && box.bottom > 0 && box.top < innerHeight && box.right > 0 && box.left < innerWidth;
+      const name = element.getAttribute("aria-label") || element.textContent.trim() || element.labels?.[0]?.textContent;
+      return { what: `${element.tagName.toLowerCase()} ${element.id || name}`, isMarked, isSeen, isNamed: Boolean(name) };
+    });
+    if (!focus || focus.again) break;
+    assert(focus.isMarked, `the focus on ${focus.what} does not show`);
+    assert(focus.isSeen, `the focus on ${focus.what} is out of sight`);
+    assert(focus.isNamed, `${focus.what} has no name for those who cannot see it`);
+    seen.push(focus.what);
+  }
+  for (const wanted of ["input subscribe-key", "input publish-key", "button subscribe", "button publish"]) {
+    assert(seen.includes(wanted), `the keyboard does not reach "${wanted}", only: ${seen.join(", ")}`);
+  }
+  return seen.length;
+}
+
+const text = (page, id) => page.locator(`#${id}`).innerText();
+
+/** Waits until a function in the page is true. */
+async function until(page, what, check, argument) {
+  await page.waitForFunction(check, argument, { timeout: PATIENCE }).catch(() => { throw new Error(`never: ${what}`); });
+}
+
+/** Waits until the page has subscribed to a key. */
+const subscribed = (page, key) =>
+  until(page, `subscribed to ${key}`, (name) => [...document.querySelectorAll("#subscriptions li")]
+    .some((chip) => chip.className !== "waits" && chip.textContent.includes(name)), key);
+
+const STAGES = {
+  async empty(page, look) {
+    await until(page, "the page says that the gateway is running", () => document.getElementById("state").className === "up");
+    assert(await page.locator("#no-keys").isVisible(), "a gateway that has seen nothing says so");
+    assert(await page.locator("#alarm").isHidden(), "no alarm");
+    await page.screenshot({ path: `${folder}/empty-${look.name}.png`, fullPage: true });
+
+    // By keyboard alone: subscribe, then publish, and read it.
+    const key = `<i>größe</i> "${look.name}"/%2F`;
+    const body = `<img src="nowhere" onerror="document.title='oops'"> & ${look.name}`;
+    await page.locator("#subscribe-key").focus();
+    await page.keyboard.type(key);
+    await page.keyboard.press("Enter");
+    await subscribed(page, key);
+    await page.locator("#publish-key").focus();
+    await page.keyboard.type(key);
+    await page.keyboard.press("Tab");
+    await page.keyboard.type(body);
+    await page.keyboard.press("Enter");
+    await until(page, "the message arrives, as it was written", (wanted) => [...document.querySelectorAll("#messages li")]
+      .some((item) => item.textContent.includes(wanted)), body);
+    assert.equal(await page.title(), "gateway", "a message is text, and not run");
+    assert.equal(await page.locator("#messages li", { hasText: look.name }).count(), 1, "it arrives once");
+    await until(page, "the key is in the table", (wanted) => [...document.querySelectorAll("#keys td:first-child")]
+      .some((cell) => cell.textContent === wanted), key);
+  },
+
+  async busy(page, look) {
+    await until(page, "eight keys are shown", () => document.querySelectorAll("#keys tbody tr").length === 8);
+    await page.locator("#subscribe-key").fill("demo.tea");
+    await page.locator("#subscribe button").click();
+    await subscribed(page, "demo.tea");
+    await page.getByRole("button", { name: "watch demo.coffee", exact: true }).click();
+    await subscribed(page, "demo.coffee");
+    const list = "#messages li";
+    await until(page, "messages arrive", () => document.querySelectorAll("#messages li").length >= 50);
+    for (const key of ["demo.tea", "demo.coffee"]) {
+      assert((await page.locator(list, { hasText: key }).count()) > 0, `messages of ${key} arrive`);
+    }
+    const before = await text(page, "all-delivered");
+    await until(page, "the numbers grow", (old) => document.getElementById("all-delivered").innerText !== old, before);
+    await until(page, "lines are drawn", () => [...document.querySelectorAll("#chart path")]
+      .some((path) => (path.getAttribute("d").match(/L/g) ?? []).length >= 6));
+    assert.match(await text(page, "now-received"), /^1[0-9]{2}$|^2[0-9]{2}$/, "about 200 messages a second");
+
+    // Unsubscribed from all: no more of them comes.
+    await page.screenshot({ path: `${folder}/busy-${look.name}.png`, fullPage: true });
+    await page.getByRole("button", { name: "unsubscribe from demo.tea", exact: true }).click();
+    await page.getByRole("button", { name: "unsubscribe from demo.coffee", exact: true }).click();
+    await until(page, "it stops when unsubscribed", () => new Promise((resolve) => {
+      const newest = document.querySelector("#messages li");
+      setTimeout(() => resolve(document.querySelector("#messages li") === newest), 1_000);
+    }));
+  },
+
+  async lost(page, look, meeting) {
+    await until(page, "the page says that the broker is there", () => document.getElementById("state").className === "up");
+    await page.locator("#subscribe-key").fill("demo.tea");
+    await page.locator("#subscribe button").click();
+    await subscribed(page, "demo.tea");
+    await meeting("the broker goes");
+    await until(page, "the page says that the broker is lost", () => !document.getElementById("alarm").hidden
+      && /broker/i.test(document.getElementById("alarm").textContent)
+      && document.getElementById("state").className === "down");
+    // A subscription that is made now is confirmed later.
+    await page.locator("#subscribe-key").fill("demo.coffee");
+    await page.locator("#subscribe button").click();
+    await page.screenshot({ path: `${folder}/lost-${look.name}.png`, fullPage: true });
+    await meeting("the broker comes back");
+    await until(page, "the page says that it is back", () => document.getElementById("alarm").hidden
+      && document.getElementById("state").className === "up");
+    await subscribed(page, "demo.tea");
+    await subscribed(page, "demo.coffee");
+  },
+};
+
+/** Where all pages wait for each other; the last one says so to the script. */
+function meetings(count) {
+  const waiting = new Map();
+  return (name) => new Promise((resolve) => {
+    const here = [...(waiting.get(name) ?? []), resolve];
+    waiting.set(name, here);
+    if (here.length === count) {
+      console.log("@halfway");
+      here.forEach((go) => go());
+    }
+  });
+}
+
+const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] });
+let failures = 0;
+const grounds = new Map();
+const meeting = meetings(LOOKS.length);
+await Promise.all(LOOKS.map(async (look) => {
+  const complaints = [];
+  try {
+    const context = await browser.newContext({ viewport: look.viewport, colorScheme: look.colorScheme });
+    const page = await context.newPage();
+    page.setDefaultTimeout(PATIENCE);
+    listen(page, complaints, () => false);
+    await page.goto(url);
+    await STAGES[stage](page, look, meeting);
+    grounds.set(look.name, await page.evaluate(() => getComputedStyle(document.body).backgroundColor));
+    complaints.push(...(await page.evaluate(overflowing)), ...(await page.evaluate(faint)));
+    const stops = await tabThrough(page);
+    await page.screenshot({ path: `${folder}/${stage}-after-${look.name}.png`, fullPage: true });
+    if (complaints.length === 0) console.log(`  ${stage}, ${look.name}: as it should be (${stops} stops of the keyboard)`);
+    await context.close();
+  } catch (error) {
+    complaints.push(error.message);
+  }
+  for (const complaint of complaints.slice(0, 8)) console.log(`  FAULT: ${stage}, ${look.name}: ${complaint}`);
+  failures += complaints.length;
+  if (complaints.length > 0 && stage === "lost") process.exit(1); // the others would wait for this one
+}));
+await browser.close();
+if (grounds.get("wide-light") === grounds.get("wide-dark")) {
+  console.log(`  FAULT: ${stage}: light and dark are the same`);
+  failures += 1;
+}
+process.exit(failures > 0 ? 1 : 0);

@@ -1,0 +1,266 @@
+//! Messages to many clients, all of which must arrive.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use tokio::time::Instant;
+
+use crate::client::{Crowd, Outcome, Wants};
+use crate::ledger::Tally;
+use crate::plan::Plan;
+use crate::publish::{self, Broker, Pace, Published};
+use crate::stats;
+
+#[derive(Debug, clap::Args)]
+pub struct Flow {
+    /// HOST:PORT of a gateway; repeatable: clients are spread over all of them
+    #[arg(long, required = true)]
+    gateway: Vec<String>,
+    /// Publishes to this broker; otherwise posts to the gateways
+    #[arg(long, value_name = "URI")]
+    amqp: Option<String>,
+    #[arg(long, default_value = "gateway")]
+    exchange: String,
+    /// Posts to the gateways, although there is a broker
+    #[arg(long)]
+    post: bool,
+    #[arg(long, default_value_t = 100)]
+    clients: usize,
+    /// No more than clients, as otherwise nobody wants some of them
+    #[arg(long, default_value_t = 100)]
+    keys: usize,
+    /// The most keys that a client subscribes to
+    #[arg(long, default_value_t = 3)]
+    per_client: usize,
+    #[arg(long, default_value_t = 10_000)]
+    messages: usize,
+    /// Of a body, in bytes
+    #[arg(long, default_value_t = 200)]
+    size: usize,
+    /// Messages a second; 0: as fast as it goes
+    #[arg(long, default_value_t = 0)]
+    rate: u32,
+    /// What is going to be cut half-way; then duplicates are no fault
+    #[arg(long)]
+    cut: Option<Cut>,
+    /// With which close code every client is cut off
+    #[arg(long)]
+    close_code: Option<u16>,
+    /// Seconds without any progress before it gives up
+    #[arg(long, default_value_t = 30)]
+    patience: u64,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Cut {
+    /// The gateway: every client loses its connection, and comes back
+    Gateway,
+    /// The broker: no client may notice
+    Broker,
+}
+
+impl Flow {
+    pub async fn run(self) -> Result<(), Vec<String>> {
+        if self.keys > self.clients || self.keys < 8 * self.per_client {
+            return Err(vec![
+                "there must be 8 keys for each of a client's, and a client for each".into(),
+            ]);
+        }
+        self.try_run().await.map_err(|error| vec![error])?.into_result()
+    }
+
+    async fn try_run(&self) -> Result<Faults, String> {
+        let plan = Plan::new(self.keys, self.messages, self.size, self.seed);
+        let patience = Duration::from_secs(self.patience);
+        let mut before = Vec::new();
+        for gateway in &self.gateway {
+            before.push(stats::stats(gateway).await?);
+        }
+
+        let crowd = Crowd::start((0..self.clients).map(|client| self.wants(&plan, client)));
+        crowd.subscribed(patience).await?;
+        let copies: u64 = (0..self.gateway.len()).map(|own| self.copies(&plan, own)).sum();
+        let mut broker = self.amqp.as_ref().map(|uri| Broker::new(uri, &self.exchange));
+        let start = Instant::now();
+        let publish = async {
+            let published = match &mut broker {
+                Some(broker) if !self.post => broker.publish(&plan, Pace::new(self.rate)).await,
+                _ => {
+                    publish::post(&self.gateway, &plan, Pace::new(self.rate), self.cut.is_some())
+                        .await
+                }
+            };
+            published.map(|published| (published, start.elapsed()))
+        };
+        let arrive = async {
+            let mut arrived = crowd.delivered(copies / 2, patience).await;
+            if arrived.is_ok() {
+                println!("@halfway"); // the script waits for it
+                arrived = crowd.delivered(copies, patience).await;
+            }
+            Ok::<_, String>((arrived, start.elapsed()))
+        };
+        // A publisher that fails ends it; clients that wait in vain are a matter of the account.
+        let ((published, publishing), (arrived, arriving)) = tokio::try_join!(publish, arrive)?;
+        let outcomes = crowd.leave().await;
+
+        let mut faults = Faults::default();
+        let tally = self.judge(&outcomes, published, &mut faults);
+        if let Err(error) = arrived {
+            faults.add(error);
+        }
+        for (own, gateway) in self.gateway.iter().enumerate() {
+            faults.check(stats::is_deserted(gateway).await);
+            if self.cut.is_none() {
+                let (received, delivered) = (self.received(&plan, own), self.copies(&plan, own));
+                faults.check(stats::compare(gateway, &before[own], received, delivered).await);
+            }
+        }
+        if let Some(broker) = &mut broker {
+            faults.check(unbound(broker, &plan).await);
+        }
+        print(tally);
+        println!(
+            "  {} published in {:.1} s ({} repeated), the last arrived after {:.1} s, {:.0} deliveries/s",
+            self.messages,
+            publishing.as_secs_f64(),
+            published.repeated,
+            arriving.as_secs_f64(),
+            tally.delivered as f64 / arriving.as_secs_f64(),
+        );
+        Ok(faults)
+    }
+
+    fn wants(&self, plan: &Plan, client: usize) -> Wants {
+        let keys = plan.wanted_by(client, self.gateway.len(), self.per_client);
+        Wants {
+            gateway: self.gateway[client % self.gateway.len()].clone(),
+            keys: keys
+                .iter()
+                .map(|index| (plan.keys[*index].clone(), plan.counts[*index]))
+                .collect(),
+            returns: self.cut.is_some(),
+        }
+    }
+
+    /// The keys wanted by the clients of a gateway, once for each client.
+    fn wanted_at(&self, plan: &Plan, gateway: usize) -> Vec<usize> {
+        let clients = (gateway..self.clients).step_by(self.gateway.len());
+        clients
+            .flat_map(|client| plan.wanted_by(client, self.gateway.len(), self.per_client))
+            .collect()
+    }
+
+    /// What a gateway is to deliver.
+    fn copies(&self, plan: &Plan, gateway: usize) -> u64 {
+        self.wanted_at(plan, gateway).iter().map(|key| plan.counts[*key] as u64).sum()
+    }
+
+    /// What a gateway is to receive: what its clients want, and no more.
+    fn received(&self, plan: &Plan, gateway: usize) -> u64 {
+        if self.amqp.is_none() {
+            return self.messages as u64;
+        }
+        let mut keys = self.wanted_at(plan, gateway);
+        keys.sort_unstable();
+        keys.dedup();
+        keys.iter().map(|key| plan.counts[*key] as u64).sum()
+    }
+
+    fn judge(&self, outcomes: &[Outcome], published: Published, faults: &mut Faults) -> Tally {
+        let mut tally = Tally::default();
+        for outcome in outcomes {
+            tally += outcome.ledger.tally();
+            outcome.errors.iter().for_each(|error| faults.add(error.clone()));
+            outcome
+                .ledger
+                .missing()
+                .into_iter()
+                .for_each(|missing| faults.add(format!("lost: {missing}")));
+        }
+        faults.count(tally.lost, "lost");
+        faults.count(tally.told_lost, "said to be lost");
+        faults.count(tally.disordered, "out of order");
+        faults.count(tally.misplaced, "delivered to somebody else, or after the end");
+        faults.count(tally.damaged, "damaged");
+        faults.count(published.unroutable, "for which no queue was bound");
+        let cut_off = outcomes.iter().filter(|outcome| !outcome.cuts.is_empty()).count();
+        match self.cut {
+            None => faults.count(tally.duplicated, "duplicated"),
+            Some(Cut::Gateway) => {
+                if cut_off < outcomes.len() {
+                    faults.add(format!("only {cut_off} clients were cut off: nothing was tested"));
+                }
+                if !self.post {
+                    faults.count(tally.unmarked, "duplicated and not marked as redelivered");
+                }
+            }
+            Some(Cut::Broker) => {
+                faults.count(cut_off as u64, "clients (not messages) cut off");
+                if published.reconnects == 0 && !self.post {
+                    faults.add("the publisher never lost the broker: nothing was tested".into());
+                }
+            }
+        }
+        if let Some(code) = self.close_code {
+            let other =
+                outcomes.iter().flat_map(|outcome| &outcome.cuts).filter(|cut| **cut != Some(code));
+            faults.count(other.count() as u64, &format!("closes without code {code}"));
+        }
+        tally
+    }
+}
+
+/// Bindings follow subscriptions: without clients there are none.
+async fn unbound(broker: &mut Broker, plan: &Plan) -> Result<(), String> {
+    let start = Instant::now();
+    loop {
+        let bound = broker.bound(plan).await?;
+        if bound == 0 {
+            return Ok(());
+        }
+        if start.elapsed() > Duration::from_secs(10) {
+            return Err(format!("all clients left 10 s ago, and {bound} keys are still bound"));
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+pub fn print(tally: Tally) {
+    println!(
+        "  expected {}, delivered {}, duplicated {}, lost {}, out of order {}, misplaced {}, damaged {}",
+        tally.expected,
+        tally.delivered,
+        tally.duplicated,
+        tally.lost,
+        tally.disordered,
+        tally.misplaced,
+        tally.damaged
+    );
+}
+
+/// What is wrong.
+#[derive(Default)]
+pub struct Faults(Vec<String>);
+
+impl Faults {
+    pub fn add(&mut self, fault: String) {
+        self.0.push(fault);
+    }
+
+    pub fn count(&mut self, count: u64, what: &str) {
+        if count > 0 {
+            self.0.push(format!("{count} {what}"));
+        }
+    }
+
+    pub fn check(&mut self, result: Result<(), String>) {
+        self.0.extend(result.err());
+    }
+
+    pub fn into_result(self) -> Result<(), Vec<String>> {
+        if self.0.is_empty() { Ok(()) } else { Err(self.0) }
+    }
+}

@@ -1,0 +1,280 @@
+//! A client that never reads, and what it costs the others.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use futures::StreamExt;
+use serde_json::Value;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+use tokio_tungstenite::tungstenite::Message as Frame;
+
+use crate::client::{self, Crowd, Socket, Wants};
+use crate::flow::{Faults, print};
+use crate::ledger::{Ledger, Tally};
+use crate::message::{self, Key};
+use crate::plan::Plan;
+use crate::publish::{self, Broker, Pace};
+
+/// In the kernel, so that it is soon full.
+const BUFFER: u32 = 16 * 1024;
+
+#[derive(Debug, clap::Args)]
+pub struct Stalled {
+    /// HOST:PORT of the gateway
+    #[arg(long)]
+    gateway: String,
+    /// Publishes to this broker; otherwise posts to the gateway
+    #[arg(long, value_name = "URI")]
+    amqp: Option<String>,
+    #[arg(long, default_value = "gateway")]
+    exchange: String,
+    /// Clients that read
+    #[arg(long, default_value_t = 100)]
+    clients: usize,
+    /// The one that does not subscribes to all of them
+    #[arg(long, default_value_t = 50)]
+    keys: usize,
+    /// In each of the two runs
+    #[arg(long, default_value_t = 20_000)]
+    messages: usize,
+    #[arg(long, default_value_t = 1_000)]
+    size: usize,
+    /// Messages a second
+    #[arg(long, default_value_t = 4_000)]
+    rate: u32,
+    /// With which the gateway was started
+    #[arg(long)]
+    overflow: Policy,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Policy {
+    DropNewest,
+    DropOldest,
+    Evict,
+}
+
+impl Stalled {
+    pub async fn run(self) -> Result<(), Vec<String>> {
+        self.try_run().await.map_err(|error| vec![error])?.into_result()
+    }
+
+    async fn try_run(&self) -> Result<Faults, String> {
+        let plan = Plan::new(self.keys, self.messages, self.size, 3);
+        let mut faults = Faults::default();
+        let without = self.others(&plan, &mut faults).await?;
+        println!("  without it: {without}");
+
+        let (resume, resumed) = oneshot::channel();
+        let stalled = Stuck::subscribe(&self.gateway, &plan).await?.stop_until(resumed);
+        let with = self.others(&plan, &mut faults).await?;
+        println!("  with it:    {with}");
+        // Half a second is far beyond what a busy machine does by itself, and far below a timeout.
+        if with.late > 4 * without.late && with.late > without.late + 500_000 {
+            faults.add(
+                "the others' messages took longer, because of one client that does not read".into(),
+            );
+        }
+
+        let _ = resume.send(self.overflow);
+        let stuck = stalled.await.map_err(|error| error.to_string())??;
+        let tally = stuck.ledger.tally();
+        println!(
+            "  the one that did not read: expected {}, delivered {}, told of {} lost, evicted from {} keys",
+            tally.expected,
+            tally.delivered,
+            tally.told_lost,
+            stuck.evicted.len()
+        );
+        faults.count(tally.duplicated, "duplicated for the one that did not read");
+        faults.count(tally.disordered, "out of order for the one that did not read");
+        faults.count(
+            tally.misplaced + tally.damaged,
+            "misplaced or damaged for the one that did not read",
+        );
+        if self.overflow == Policy::Evict {
+            // It was too slow for the busy keys at least.
+            let is_busy = |(_, count): &(&Key, &usize)| **count > self.messages / self.keys;
+            let busy = plan.keys.iter().zip(&plan.counts).filter(is_busy);
+            let spared = busy.filter(|(key, _)| !stuck.evicted.contains(*key)).count();
+            faults.count(
+                spared as u64,
+                "busy keys of which the one that did not read was not evicted",
+            );
+        } else {
+            let misreported = stuck.ledger.misreported() as u64;
+            faults.count(
+                misreported,
+                "keys of which it was told another number of losses than there are",
+            );
+            if tally.told_lost == 0 {
+                faults.add("it lost nothing: nothing was tested".into());
+            }
+        }
+        Ok(faults)
+    }
+
+    /// A run with clients that read.
+    async fn others(&self, plan: &Plan, faults: &mut Faults) -> Result<Latency, String> {
+        let crowd = Crowd::start((0..self.clients).map(|client| {
+            let keys = plan.wanted_by(client, 1, 2);
+            let keys =
+                keys.iter().map(|index| (plan.keys[*index].clone(), plan.counts[*index])).collect();
+            Wants { gateway: self.gateway.clone(), keys, returns: false }
+        }));
+        let patience = Duration::from_secs(10);
+        crowd.subscribed(patience).await?;
+        let wanted = (0..self.clients).flat_map(|client| plan.wanted_by(client, 1, 2));
+        let copies: u64 = wanted.map(|key| plan.counts[key] as u64).sum();
+        let pace = Pace::new(self.rate);
+        let publish = async {
+            match &self.amqp {
+                Some(uri) => Broker::new(uri, &self.exchange).publish(plan, pace).await,
+                None => publish::post(std::slice::from_ref(&self.gateway), plan, pace, false).await,
+            }
+        };
+        let (published, arrived) = tokio::join!(publish, crowd.delivered(copies, patience));
+        published?;
+        faults.check(arrived);
+        let outcomes = crowd.leave().await;
+        let mut tally = Tally::default();
+        let mut latencies = Vec::new();
+        for outcome in outcomes {
+            tally += outcome.ledger.tally();
+            latencies.extend(outcome.latencies);
+            outcome.errors.into_iter().for_each(|error| faults.add(error));
+        }
+        print(tally);
+        for (count, what) in [
+            (tally.lost, "lost"),
+            (tally.duplicated, "duplicated"),
+            (tally.disordered, "out of order"),
+            (tally.misplaced, "misplaced"),
+            (tally.damaged, "damaged"),
+        ] {
+            faults.count(count, what);
+        }
+        Ok(Latency::of(latencies))
+    }
+}
+
+/// In microseconds.
+struct Latency {
+    median: u64,
+    late: u64,
+    most: u64,
+}
+
+impl Latency {
+    fn of(mut all: Vec<u64>) -> Self {
+        all.sort_unstable();
+        let at =
+            |share: usize| all.get(all.len().saturating_sub(1) * share / 100).copied().unwrap_or(0);
+        Self { median: at(50), late: at(99), most: at(100) }
+    }
+}
+
+impl std::fmt::Display for Latency {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [median, late, most] =
+            [self.median, self.late, self.most].map(|micros| micros as f64 / 1_000.0);
+        write!(
+            f,
+            "from publisher to client {median:.1} ms (median), {late:.1} ms (99 %), {most:.1} ms (most)"
+        )
+    }
+}
+
+/// The client that does not read.
+pub struct Stuck {
+    socket: Socket,
+    ledger: Ledger,
+    evicted: HashSet<Key>,
+}
+
+impl Stuck {
+    pub async fn subscribe(gateway: &str, plan: &Plan) -> Result<Self, String> {
+        let mut socket = client::connect(gateway, Some(BUFFER)).await?;
+        let mut missing: HashSet<&str> = plan.keys.iter().map(|key| &**key).collect();
+        for key in &plan.keys {
+            client::say(&mut socket, "subscribe", key).await.map_err(|error| error.to_string())?;
+        }
+        while !missing.is_empty() {
+            let value = next(&mut socket).await?;
+            if value["type"] != "subscribed" {
+                return Err(format!("unexpected: {value}"));
+            }
+            missing.remove(value["key"].as_str().unwrap_or_default());
+        }
+        let ledger = Ledger::new(plan.keys.iter().cloned().zip(plan.counts.iter().copied()));
+        Ok(Self { socket, ledger, evicted: HashSet::new() })
+    }
+
+    /// Does nothing until it is told; then reads all there is.
+    fn stop_until(
+        mut self,
+        resumed: oneshot::Receiver<Policy>,
+    ) -> JoinHandle<Result<Self, String>> {
+        tokio::spawn(async move {
+            let Ok(policy) = resumed.await else {
+                return Err("the others never came to an end".into());
+            };
+            let start = Instant::now();
+            loop {
+                let is_over = match policy {
+                    Policy::Evict => false, // of those that are not busy it keeps some: read until it is quiet
+                    _ => self.ledger.is_accounted(),
+                };
+                if is_over || start.elapsed() > Duration::from_secs(30) {
+                    return Ok(self);
+                }
+                let value = match timeout(Duration::from_secs(3), next(&mut self.socket)).await {
+                    Ok(value) => value?,
+                    Err(_) => return Ok(self),
+                };
+                let key = value["key"].as_str().unwrap_or_default();
+                match value["type"].as_str() {
+                    Some("message") => {
+                        match client::body_of(&value).and_then(|body| message::check(key, &body)) {
+                            Some(head) => drop(self.ledger.receive(key, head.number, false)),
+                            None => self.ledger.damaged(),
+                        }
+                    }
+                    Some("lost") => {
+                        self.ledger.told_lost(key, value["count"].as_u64().unwrap_or(0))
+                    }
+                    Some("unsubscribed") if value["reason"] == "too_slow" => {
+                        self.evicted.insert(key.into());
+                    }
+                    _ => return Err(format!("unexpected: {value}")),
+                }
+            }
+        })
+    }
+
+    /// Never reads again.
+    pub fn into_socket(self) -> Socket {
+        self.socket
+    }
+}
+
+async fn next(socket: &mut Socket) -> Result<Value, String> {
+    loop {
+        match socket.next().await {
+            Some(Ok(Frame::Text(text))) => {
+                return serde_json::from_str(&text).map_err(|error| format!("not JSON: {error}"));
+            }
+            Some(Ok(Frame::Ping(_) | Frame::Pong(_))) => {}
+            Some(Ok(Frame::Close(close))) => {
+                return Err(format!("the one that did not read was cut off: {close:?}"));
+            }
+            Some(Err(error)) => {
+                return Err(format!("the one that did not read was cut off: {error}"));
+            }
+            other => return Err(format!("unexpected: {other:?}")),
+        }
+    }
+}

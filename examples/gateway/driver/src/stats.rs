@@ -1,0 +1,65 @@
+//! What a gateway says of itself.
+
+use std::time::Duration;
+
+use reqwest::Client;
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+pub async fn stats(gateway: &str) -> Result<Value, String> {
+    let url = format!("http://{gateway}/stats");
+    let fetched = async {
+        let answer = Client::new().get(&url).timeout(Duration::from_secs(20)).send().await?;
+        answer.error_for_status()?.bytes().await
+    };
+    let bytes = fetched.await.map_err(|error| format!("GET {url}: {error}"))?;
+    serde_json::from_slice(&bytes).map_err(|error| format!("GET {url}: not JSON: {error}"))
+}
+
+/// Waits until it has neither connections nor subscriptions.
+pub async fn is_deserted(gateway: &str) -> Result<(), String> {
+    let start = Instant::now();
+    loop {
+        let stats = stats(gateway).await?;
+        let (connections, subscriptions) = (&stats["connections"], &stats["subscriptions"]);
+        if (connections, subscriptions) == (&Value::from(0), &Value::from(0)) {
+            return Ok(());
+        }
+        if start.elapsed() > Duration::from_secs(10) {
+            return Err(format!(
+                "{gateway}: all clients left 10 s ago, /stats says {connections} connections, \
+                 {subscriptions} subscriptions"
+            ));
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Do the totals add up to what this run must have made of them?
+pub async fn compare(
+    gateway: &str,
+    before: &Value,
+    received: u64,
+    delivered: u64,
+) -> Result<(), String> {
+    let after = stats(gateway).await?;
+    let grown = |name: &str| {
+        let [after, before] =
+            [&after, before].map(|stats| stats["totals"][name].as_u64().unwrap_or(0));
+        after - before
+    };
+    let expected =
+        [("received", received), ("delivered", delivered), ("unmatched", 0), ("lost", 0)];
+    for (name, expected) in expected {
+        if grown(name) != expected {
+            let grown = grown(name);
+            return Err(format!(
+                "{gateway}: /stats says {grown} {name}, and it should be {expected}"
+            ));
+        }
+    }
+    if after["totals"]["queued"] != 0 {
+        return Err(format!("{gateway}: /stats says {} queued", after["totals"]["queued"]));
+    }
+    Ok(())
+}

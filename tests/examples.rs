@@ -1,0 +1,537 @@
+//! The small examples from outside: what they print, what they check of themselves, and what they say to
+//! those who call them wrongly. `article` and `lines` have files of their own.
+//!
+//! Time limits are watchdogs: they can make a test fail, never pass.
+
+#![cfg(unix)] // what systems say of missing files and closed connections
+
+use std::env;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// Longer than any step takes on a slow, busy machine.
+const WATCHDOG: Duration = Duration::from_secs(120);
+
+/// An example, built by `cargo test` into the folder beside the one that this test was built into.
+fn example(name: &str) -> Command {
+    let test = env::current_exe().expect("the test has a path");
+    let profile = test.ancestors().nth(2).expect("it is in <profile>/deps");
+    let path = profile.join("examples").join(name);
+    assert!(
+        path.is_file(),
+        "{} is missing: `cargo test` builds it; with `--test` or `--tests`, run \
+         `cargo build --example {name}` first",
+        path.display()
+    );
+    let mut command = Command::new(path);
+    command.env("RUST_BACKTRACE", "1").stdin(Stdio::null());
+    command
+}
+
+fn run(name: &str, arguments: &[&str]) -> Output {
+    let mut command = example(name);
+    let command = command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().expect("the example starts");
+    let _watchdog = Watchdog::over(&child);
+    child.wait_with_output().expect("it ends")
+}
+
+/// Ends a process that hangs.
+struct Watchdog {
+    /// Dropped, it says that the process has ended.
+    _done: mpsc::Sender<()>,
+}
+
+impl Watchdog {
+    fn over(child: &Child) -> Self {
+        let (id, (done, is_done)) = (child.id().to_string(), mpsc::channel());
+        thread::spawn(move || {
+            if is_done.recv_timeout(WATCHDOG) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let _ = Command::new("kill").args(["-KILL", &id]).status();
+            }
+        });
+        Self { _done: done }
+    }
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("UTF-8")
+}
+
+/// What a run that is to succeed prints.
+fn printed(name: &str, arguments: &[&str]) -> String {
+    let output = run(name, arguments);
+    let complaints = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{name} {arguments:?}: {complaints}");
+    text(&output.stdout).to_owned()
+}
+
+/// What a run that is to fail says: a line that begins with its name.
+fn complaint(name: &str, arguments: &[&str]) -> String {
+    let output = run(name, arguments);
+    let complaint = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{name} {arguments:?}: {complaint}");
+    assert_eq!(complaint.lines().count(), 1, "{complaint}");
+    let complaint = complaint.trim_end().strip_prefix(&format!("{name}: "));
+    complaint.expect("it says who complains").to_owned()
+}
+
+/// The numbers in a text, without what is in words.
+fn numbers(text: &str) -> Vec<u64> {
+    let words = text.split(|c: char| !c.is_ascii_digit()).filter(|word| !word.is_empty());
+    words.map(|word| word.parse().expect("a number")).collect()
+}
+
+/// A file that is there for one test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, content: impl AsRef<[u8]>) -> Self {
+        let file = format!("stream-demux-{}-{name}", std::process::id());
+        let scratch = Self(env::temp_dir().join(file));
+        scratch.write(content);
+        scratch
+    }
+
+    fn write(&self, content: impl AsRef<[u8]>) {
+        fs::write(&self.0, content).expect("there is room for a file");
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().expect("UTF-8")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+// ---- all of them --------------------------------------------------------------------------------
+
+const ALL: [&str; 6] = ["fan_in", "jokes", "metrics", "shards", "static_routes", "streams_out"];
+
+#[test]
+fn help_is_printed_and_no_error() {
+    for name in ALL {
+        let help = printed(name, &["--help"]);
+        assert!(help.starts_with(&format!("usage: {name} [")), "{help}");
+    }
+}
+
+#[test]
+fn unknown_options_and_bad_values_are_named_with_the_usage() {
+    let number = "invalid digit found in string";
+    let zero = "number would be zero for non-zero type";
+    let bad: [(&str, &[&str], &str); 14] = [
+        ("fan_in", &["--samples", "many"], &format!("cannot parse argument \"many\": {number}")),
+        ("fan_in", &["--producers", "0"], &format!("cannot parse argument \"0\": {zero}")),
+        ("fan_in", &["--producers", "9", "--samples", "8"], "9 producers cannot share 8 samples"),
+        ("fan_in", &["--room", "9999999999999999999"], "--room: tokio has no channel for 9999"),
+        ("jokes", &["dance"], "cannot parse argument \"dance\": neither compare nor serve nor"),
+        ("jokes", &["--source", "tape"], "cannot parse argument \"tape\": no such source"),
+        ("jokes", &["serve", "--at", "home"], "cannot parse argument \"home\": invalid socket"),
+        ("metrics", &["--patience", "-1"], &format!("cannot parse argument \"-1\": {number}")),
+        ("metrics", &["--messages"], "missing argument for option '--messages'"),
+        ("shards", &["--work", "1,,2"], "--work 1,,2: cannot parse integer from empty string"),
+        ("shards", &["--batch", "4097"], "--batch 4097: at most 4096"),
+        ("static_routes", &["one", "two"], "unexpected argument \"two\""),
+        ("streams_out", &["--sensors", "0"], &format!("cannot parse argument \"0\": {zero}")),
+        ("streams_out", &["5"], "unexpected argument \"5\""),
+    ];
+    let unknown = ALL.map(|name| (name, &["--bogus"] as &[_], "invalid option '--bogus'"));
+    for (name, arguments, error) in bad.into_iter().chain(unknown) {
+        let output = run(name, arguments);
+        let complaint = text(&output.stderr);
+        let (first, usage) = complaint.split_once('\n').unwrap_or((complaint, ""));
+        assert!(first.starts_with(&format!("{name}: {error}")), "{arguments:?}: {complaint}");
+        assert!(usage.starts_with(&format!("usage: {name} [")), "{complaint}");
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), ""), "{arguments:?}");
+    }
+}
+
+/// `head` closes what they print to.
+#[test]
+fn nobody_who_reads_what_they_print_is_no_reason_to_panic() {
+    let short: [(&str, &[&str]); 5] = [
+        ("fan_in", &["--samples", "1000", "--rounds", "1"]),
+        ("metrics", &["--messages", "100"]),
+        ("shards", &["--items", "1000", "--rounds", "1"]),
+        ("static_routes", &[]),
+        ("streams_out", &["--readings", "1000"]),
+    ];
+    for (name, arguments) in short {
+        let mut command = example(name);
+        let command = command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the example starts");
+        drop(child.stdout.take());
+        let output = child.wait_with_output().expect("it ends");
+        let complaint = text(&output.stderr);
+        assert!(complaint.contains("cannot print: "), "{name}: {complaint}");
+        assert_eq!(output.status.code(), Some(1), "{name}: {complaint}");
+    }
+}
+
+// ---- fan_in, shards, streams_out: they check what arrives themselves, and fail if it is not all ---
+
+#[test]
+fn fan_in_receives_each_sample_once_each_way() {
+    let few = ["--producers", "7", "--samples", "70003", "--room", "16", "--rounds", "1"];
+    for (more, kind) in [(&[] as &[&str], "tasks"), (&["--threads"], "threads")] {
+        let report = printed("fan_in", &[&few, more].concat());
+        let mut lines = report.lines();
+        let expected = format!("70000 samples of 7 {kind}, each received once and in order");
+        assert_eq!(lines.next(), Some(expected.as_str()));
+        for way in ["swapped buffer", "tokio mpsc, recv_many", "tokio mpsc"] {
+            let line = lines.next().expect("three ways");
+            let time = line.strip_prefix(way).and_then(|rest| rest.strip_suffix(" ns a sample"));
+            let time = time.and_then(|time| time.trim().parse().ok());
+            assert!(time.is_some_and(|time: f64| time > 0.0), "{line}");
+        }
+        assert_eq!(lines.next(), None);
+    }
+    printed("fan_in", &["--producers", "1", "--samples", "1", "--room", "1", "--rounds", "1"]);
+    printed("fan_in", &["--producers", "200", "--samples", "2000", "--room", "1", "--rounds", "1"]);
+}
+
+#[test]
+fn shards_deliver_all_items_in_order_and_print_the_speed_up() {
+    let few = ["--items", "30000", "--keys", "10", "--rounds", "1", "--shards", "3"];
+    let more = ["--batch", "7", "--work", "0,600"];
+    let report = printed("shards", &[&few[..], &more].concat());
+    let rows = report.lines().skip(3).map(str::trim).collect::<Vec<_>>();
+    assert_eq!(rows.len(), 2, "{report}");
+    for (row, work) in rows.iter().zip(["0 ", "600 "]) {
+        assert!(row.starts_with(work), "{report}");
+        assert_eq!(row.matches(" x)").count(), 2, "{report}");
+    }
+    // More shards than keys: some have nothing to do, and end as well.
+    printed("shards", &["--items", "100", "--keys", "1", "--rounds", "1", "--shards", "5"]);
+}
+
+#[test]
+fn streams_out_makes_a_group_of_each_sensor_and_holds_the_input_back() {
+    let report = printed("streams_out", &["--readings", "200000"]);
+    let [all, sensors, subscribed, grouped, groups, lost, most] = numbers(&report)[..] else {
+        panic!("{report}")
+    };
+    assert_eq!((all, sensors, groups), (200_000, 10, 10), "{report}");
+    // Those on their way to the subscriber that left were in its channel, or in the demux's hand.
+    assert!((all - 1..=all).contains(&(subscribed + grouped)), "{report}");
+    assert!((2_000..2_100).contains(&subscribed) && lost < 50, "{report}");
+    assert!(most < 1_000, "the input does not wait for who reads: {report}");
+
+    // Nobody reads enough to leave, so there are groups only for those without a subscriber.
+    let report = printed("streams_out", &["--readings", "3000", "--sensors", "3"]);
+    assert_eq!(numbers(&report)[..5], [3_000, 3, 2_000, 1_000, 1], "{report}");
+    printed("streams_out", &["--readings", "1"]);
+}
+
+// ---- static_routes ------------------------------------------------------------------------------
+
+#[test]
+fn static_routes_sends_each_kind_its_own_way() {
+    let output = run("static_routes", &[]);
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(
+        text(&output.stdout),
+        "started\nstopped\nmetric load: 2 values, sum 1\nmetric users: 1 values, sum 12\n\
+         alarms of level 1, 2 and 3: [1, 0, 1]\n8 messages, 7 delivered, 1 to nobody\n"
+    );
+    assert_eq!(text(&output.stderr), "static_routes: nobody listens to `nobody listens to this`\n");
+}
+
+#[test]
+fn static_routes_stops_at_the_first_line_that_is_wrong_and_names_it() {
+    let wrong = [
+        ("metric load much", "`much`: invalid float literal"),
+        ("metric load", "`metric` needs two words: metric load"),
+        ("alarm 300 fire", "`300`: number too large to fit in target type"),
+        ("shout hello", "neither log, metric, alarm nor trace: `shout`"),
+        ("", "neither log, metric, alarm nor trace: ``"),
+    ];
+    for (line, error) in wrong {
+        let file = Scratch::new("routes", format!("log before\n{line}\nlog after\n"));
+        let output = run("static_routes", &[file.path()]);
+        let expected = format!("static_routes: {}: line 2: {error}\n", file.path());
+        assert_eq!(text(&output.stderr), expected);
+        assert_eq!(output.status.code(), Some(1));
+        let printed = text(&output.stdout);
+        assert!(printed.starts_with("before\n") && !printed.contains("after"), "{printed}");
+        assert!(printed.ends_with("1 messages, 1 delivered, 0 to nobody\n"), "{printed}");
+    }
+    let nowhere = complaint("static_routes", &["/nowhere/at/all"]);
+    assert!(nowhere.starts_with("cannot open /nowhere/at/all: "), "{nowhere}");
+}
+
+// ---- metrics ------------------------------------------------------------------------------------
+
+#[test]
+fn metrics_watchdog_evicts_who_hangs_and_spares_who_thinks() {
+    // Long patience, so that a busy machine does not make a thinker look as if it hung.
+    let output = run("metrics", &["--messages", "20000", "--patience", "3000"]);
+    let (exposition, log) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{log}");
+    let has = |line: &str| assert!(exposition.lines().any(|l| l == line), "{line}: {exposition}");
+    has("demux_received_total 20000");
+    has("demux_detached_total{reason=\"Evicted\"} 1");
+    has("demux_detached_total{reason=\"Finished\"} 3");
+    has("demux_attachments 0");
+    has("demux_queued 0");
+    has("demux_discarded_total{key=\"audit\",reason=\"Evicted\"} 1");
+    let value = |name: &str| {
+        let line = exposition.lines().find_map(|line| line.strip_prefix(name));
+        let value = line.unwrap_or_else(|| panic!("no {name}: {exposition}"));
+        value.trim().parse::<f64>().expect("a number")
+    };
+    assert!(value("demux_blocked_seconds_total{key=\"audit\"}") >= 3.0, "{exposition}");
+    assert!(value("demux_blocked_total{key=\"search\"}") >= 1.0, "{exposition}");
+    assert!(value("demux_discarded_total{key=\"prices\",reason=\"Overflowed\"}") >= 1.0);
+    assert!(exposition.ends_with("# EOF\n"), "{exposition}");
+    assert_eq!(log.matches("evicted, as the input waited").count(), 1, "{log}");
+    assert!(log.contains("detached key=\"audit\" tag=4 reason=\"Evicted\""), "{log}");
+    assert_eq!(log.lines().count(), 4 + 1 + 4, "nothing is logged for each message: {log}");
+}
+
+// ---- jokes --------------------------------------------------------------------------------------
+
+/// More than a connection takes when nobody reads.
+fn long_joke() -> String {
+    let line = "and then he said: ".repeat(500);
+    format!("{}\n", vec![line; 1_500].join("\n"))
+}
+
+struct Server {
+    child: Child,
+    address: String,
+    _watchdog: Watchdog,
+}
+
+impl Server {
+    fn start(file: &Scratch, more: &[&str]) -> Self {
+        let mut child = example("jokes")
+            .args(["serve", "--at", "127.0.0.1:0", "--until-stdin-ends", "--file", file.path()])
+            .args(more)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the example starts");
+        let watchdog = Watchdog::over(&child);
+        let mut said = [0];
+        let stdout = child.stdout.as_mut().expect("it was piped");
+        let mut line = Vec::new();
+        while said != *b"\n" {
+            stdout.read_exact(&mut said).expect("it says where it listens");
+            line.extend(said);
+        }
+        let address = text(&line).strip_prefix("listening on ").expect("the first line").trim();
+        Self { address: address.to_owned(), child, _watchdog: watchdog }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let socket = TcpStream::connect(&self.address).expect("it listens");
+        socket.set_read_timeout(Some(WATCHDOG)).expect("a time limit can be set");
+        socket
+    }
+
+    /// What a client is sent.
+    fn joke(&self) -> String {
+        let mut joke = String::new();
+        self.connect().read_to_string(&mut joke).expect("it is sent, and the connection closed");
+        joke
+    }
+
+    /// Lets it end. What it says then, and what it complained of.
+    fn finish(mut self) -> (String, String) {
+        drop(self.child.stdin.take());
+        let (mut report, mut complaints) = (String::new(), String::new());
+        let (stdout, stderr) = (self.child.stdout.as_mut(), self.child.stderr.as_mut());
+        stdout.expect("it was piped").read_to_string(&mut report).expect("UTF-8");
+        stderr.expect("it was piped").read_to_string(&mut complaints).expect("UTF-8");
+        let status = self.child.wait().expect("it ends");
+        assert!(status.success(), "{status}: {complaints}");
+        let last = report.lines().last().expect("it reports");
+        (last.to_owned(), complaints)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const SOURCES: [&str; 4] = ["blocking", "spawn-blocking", "tokio-fs", "cached"];
+
+#[test]
+fn jokes_are_told_to_a_thousand_clients_at_once_from_all_sources() {
+    let report = printed("jokes", &["--rounds", "1"]);
+    let rows = report.lines().skip(3).collect::<Vec<_>>();
+    assert_eq!(rows.len(), SOURCES.len(), "{report}");
+    for (row, source) in rows.iter().zip(SOURCES) {
+        let words = row.split_whitespace().collect::<Vec<_>>();
+        assert_eq!((words.len(), words[0]), (3, source), "{report}");
+        assert!(words[1..].iter().all(|time| time.parse::<f64>().is_ok()), "{report}");
+    }
+}
+
+#[test]
+fn jokes_come_line_by_line_and_end_with_the_connection() {
+    let jokes = ["one\n", "two\r\n\n  lines \n", "drei: äöü\n"];
+    let file = Scratch::new("jokes", format!("{}---\n{}-----\n{}", jokes[0], jokes[1], jokes[2]));
+    for source in SOURCES {
+        for with in ["demux", "forward"] {
+            let server = Server::start(&file, &["--source", source, "--with", with]);
+            let (mut told, mut count) = ([false; 3], 0);
+            while told != [true; 3] {
+                let joke = server.joke();
+                let which = jokes.iter().position(|known| known.replace('\r', "") == joke);
+                told[which.unwrap_or_else(|| panic!("{source}, {with}: {joke:?}"))] = true;
+                count += 1;
+                assert!(count < 1_000, "one of three is never told: {told:?}");
+            }
+            let (report, complaints) = server.finish();
+            let expected = format!("{count} clients were served, 0 had gone, 0 were stuck");
+            assert_eq!((report, complaints), (expected, String::new()), "{source}, {with}");
+        }
+    }
+}
+
+#[test]
+fn jokes_are_not_delayed_by_clients_that_never_read() {
+    let joke = long_joke();
+    let file = Scratch::new("long", &joke);
+    for source in SOURCES {
+        let server = Server::start(&file, &["--source", source]);
+        let stuck = [server.connect(), server.connect()];
+        assert!(server.joke() == joke, "{source}");
+        assert!(server.joke() == joke, "{source}");
+        drop(stuck); // and what they did not read, which resets the connections
+        let (report, complaints) = server.finish();
+        assert_eq!(report, "2 clients were served, 2 had gone, 0 were stuck", "{source}");
+        assert_eq!(complaints, "", "{source}");
+    }
+}
+
+#[test]
+fn jokes_are_read_late_and_still_whole() {
+    let joke = long_joke();
+    let file = Scratch::new("late", &joke);
+    let server = Server::start(&file, &[]);
+    let mut first = BufReader::new(server.connect());
+    let (mut line, mut rest) = (String::new(), String::new());
+    first.read_line(&mut line).expect("the first line");
+    assert!(server.joke() == joke);
+    first.read_to_string(&mut rest).expect("the rest");
+    assert!(line + &rest == joke);
+}
+
+#[test]
+fn jokes_are_taken_away_from_a_client_that_does_not_read_in_time() {
+    let file = Scratch::new("patience", long_joke());
+    for with in ["demux", "forward"] {
+        let server = Server::start(&file, &["--patience", "1", "--with", with]);
+        let mut stuck = server.connect();
+        // It is accepted when it is sent something; the server ends when it has none left.
+        stuck.read_exact(&mut [0]).expect("the first byte");
+        let (report, _) = server.finish();
+        assert_eq!(report, "0 clients were served, 0 had gone, 1 were stuck", "{with}");
+    }
+}
+
+#[test]
+fn jokes_are_read_again_when_the_file_has_changed() {
+    for source in SOURCES {
+        let file = Scratch::new("changing", "old\n");
+        let server = Server::start(&file, &["--source", source]);
+        assert_eq!(server.joke(), "old\n", "{source}");
+        file.write("newer\nand longer\n");
+        assert_eq!(server.joke(), "newer\nand longer\n", "{source}");
+        if source == "cached" {
+            // What is no good is said once, and the jokes stay as they are.
+            file.write("");
+            assert_eq!([server.joke(), server.joke()], ["newer\nand longer\n"; 2]);
+        }
+        let (_, complaints) = server.finish();
+        let expected = match source {
+            "cached" => {
+                format!("jokes: the old ones go on, as of the new {}: no joke in it\n", file.path())
+            }
+            _ => String::new(),
+        };
+        assert_eq!(complaints, expected, "{source}");
+    }
+}
+
+/// The connection of a client whose joke cannot be read is closed, and the server goes on.
+#[test]
+fn jokes_that_vanish_close_the_connection_and_are_complained_of() {
+    for source in &SOURCES[..3] {
+        let file = Scratch::new("vanishing", "here today\n");
+        let server = Server::start(&file, &["--source", source]);
+        fs::remove_file(&file.0).expect("it is there");
+        assert_eq!(server.joke(), "", "{source}");
+        file.write("here again\n");
+        assert_eq!(server.joke(), "here again\n", "{source}");
+        let (report, complaints) = server.finish();
+        assert_eq!(report, "1 clients were served, 1 had gone, 0 were stuck", "{source}");
+        assert!(complaints.contains(&format!("cannot read {}: No such", file.path())));
+    }
+}
+
+#[test]
+fn jokes_in_a_bad_file_are_refused_with_its_name_and_line() {
+    let bad: [(&[u8], &str); 6] = [
+        (b"", ": no joke in it"),
+        (b"\n\n---\n", ": no joke in it"),
+        (b"---\n", ": no joke in it"),
+        (b"one\n---\n---\ntwo\n", ":3: a joke without lines"),
+        (b"one\n---\n \n\n---\ntwo\n", ":5: a joke without lines"),
+        (b"one\n\xff\n", ":2: not UTF-8"),
+    ];
+    for (content, error) in bad {
+        let file = Scratch::new("bad", content);
+        for mode in ["serve", "drive", "compare"] {
+            let complaint = complaint("jokes", &[mode, "--file", file.path()]);
+            assert_eq!(complaint, format!("{}{error}", file.path()), "{mode}");
+        }
+    }
+    let nowhere = complaint("jokes", &["serve", "--file", "/nowhere/at/all"]);
+    assert!(nowhere.starts_with("cannot open /nowhere/at/all: "), "{nowhere}");
+    let folder = complaint("jokes", &["serve", "--file", "/"]);
+    assert!(folder.starts_with("cannot read /: "), "{folder}");
+}
+
+#[test]
+fn jokes_say_what_a_server_or_the_system_lacks() {
+    let file = Scratch::new("lack", "one\n");
+    let server = Server::start(&file, &[]);
+    let taken = complaint("jokes", &["serve", "--at", &server.address]);
+    assert!(taken.starts_with(&format!("cannot listen on {}: ", server.address)), "{taken}");
+    // Its jokes are others than those that the driver expects.
+    let wrong = complaint("jokes", &["drive", "--at", &server.address, "--clients", "1"]);
+    assert!(wrong.starts_with("a client was sent what is no joke of "), "{wrong}");
+    let address = server.address.clone();
+    drop(server);
+    let refused = complaint("jokes", &["drive", "--at", &address]);
+    assert!(refused.starts_with(&format!("cannot connect to {address}: ")), "{refused}");
+
+    let shell = Command::new("sh")
+        .args(["-c", "ulimit -n 100; exec \"$0\" \"$@\""])
+        .arg(example("jokes").get_program())
+        .output()
+        .expect("`sh` is there");
+    let (complaint, status) = (text(&shell.stderr), shell.status.code());
+    let expected = "jokes: 1010 clients need 2084 open files, but the limit is 100: raise it";
+    assert!(complaint.starts_with(expected) && status == Some(1), "{complaint}");
+    assert_eq!(text(&shell.stdout), "");
+}

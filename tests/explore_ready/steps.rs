@@ -1,0 +1,627 @@
+//! The steps of each thread, in the order in which `src/ready.rs`, `src/poll.rs` and `atomic-waker`
+//! have them.
+
+use crate::memory::Order::{AcqRel, Acquire, Relaxed, Release};
+use crate::memory::{BELL, BITS, CELL, HEAD, NEWS, NEXT, NOTE, ORDERS, Order, TASK, WISHES};
+use crate::model::{
+    Act, BY_SINK, END, Extra, Flaw, LISTED, Label, OWN_NEWS, OWNER, Pc, Protocol, Scenario, State,
+    Step, Thread,
+};
+
+/// States of the `AtomicWaker`.
+const WAITING: u8 = 0;
+const REGISTERING: u8 = 1;
+const WAKING: u8 = 2;
+
+/// One thread about to take its step.
+pub struct Stepping<'a> {
+    pub protocol: &'a Protocol,
+    pub scenario: &'a Scenario,
+    pub thread: usize,
+    pub steps: &'a mut Vec<Step>,
+}
+
+impl Stepping<'_> {
+    fn has(&self, flaw: Flaw) -> bool {
+        self.protocol.flaw == Some(flaw)
+    }
+
+    fn push(&mut self, value: u8, before: &State, after: State) {
+        self.steps.push(Ok((self.label(value, before), after)));
+    }
+
+    fn label(&self, value: u8, before: &State) -> Label {
+        let Thread { pc, slot, .. } = before.threads[self.thread];
+        let slot = if pc == Pc::Pop { before.owner.taken } else { slot };
+        let thread = u8::try_from(self.thread).unwrap_or(u8::MAX);
+        Label { thread, pc, slot, value }
+    }
+
+    /// A load, which may find any of several values.
+    fn load(
+        &mut self,
+        state: &State,
+        at: usize,
+        order: Order,
+        then: impl Fn(&Self, &mut State, u8),
+    ) {
+        for which in state.memory.readable(self.thread, at) {
+            let mut after = state.clone();
+            let value = after.memory.read(self.thread, at, which, order);
+            then(self, &mut after, value);
+            self.push(value, state, after);
+        }
+    }
+
+    /// A read-modify-write.
+    fn update(
+        &mut self,
+        state: &State,
+        at: usize,
+        order: Order,
+        change: impl FnOnce(u8) -> u8,
+        then: impl FnOnce(&Self, &mut State, u8),
+    ) {
+        let mut after = state.clone();
+        let old = after.memory.update(self.thread, at, order, change);
+        then(self, &mut after, old);
+        self.push(old, state, after);
+    }
+
+    /// A step of the `AtomicWaker` that owns its cell: an exchange of the waker, and an update.
+    fn locked(
+        &mut self,
+        state: &State,
+        cell: u8,
+        order: Order,
+        change: impl FnOnce(u8) -> u8,
+        then: impl FnOnce(&Self, &mut State, u8),
+    ) {
+        let mut after = state.clone();
+        let Some(old) = after.memory.access(self.thread, CELL, cell) else {
+            let label = self.label(state.memory.last(CELL), state);
+            return self.steps.push(Err((label, "a data race on the waker of the task")));
+        };
+        after.memory.update(self.thread, TASK, order, change);
+        then(self, &mut after, old);
+        self.push(old, state, after);
+    }
+
+    fn go(&self, state: &mut State, pc: Pc) {
+        let thread = &mut state.threads[self.thread];
+        thread.pc = pc;
+        if pc == Pc::NextAct {
+            let act = thread.act + 1;
+            state.next_act(self.scenario, self.thread, act);
+        }
+        self.skip(state);
+    }
+
+    pub fn step(&mut self, state: &State) {
+        match state.threads[self.thread].pc {
+            Pc::Start | Pc::NextAct | Pc::Done => {}
+            Pc::News | Pc::RingBell => self.act(state),
+            Pc::Claim | Pc::ClaimStore | Pc::LoadHead | Pc::StoreNext | Pc::Link => {
+                self.list(state)
+            }
+            Pc::TaskLock | Pc::TaskUnlock | Pc::TaskFire => self.wake(state),
+            Pc::Asleep | Pc::AwakeLock | Pc::AwakeUnlock | Pc::Take => self.begin(state),
+            Pc::PollOrders | Pc::Hush | Pc::ReadOrders => self.poll_orders(state),
+            Pc::Besides | Pc::HearClear | Pc::HearPoll => self.besides(state),
+            Pc::Pop | Pc::PopBits | Pc::ReadWish | Pc::ReadNews => self.serve(state),
+            _ => self.rest(state),
+        }
+    }
+
+    /// A waker of a sink or a lease, `Shared::wake_by_ref`: news, then `list` or the bell, then `wake`.
+    fn act(&mut self, state: &State) {
+        let thread = state.threads[self.thread];
+        if thread.pc == Pc::RingBell {
+            if self.has(Flaw::RingByStore) {
+                let mut after = state.clone();
+                after.memory.store(self.thread, BELL, 1, self.protocol.ring);
+                self.go(&mut after, Pc::TaskLock);
+                return self.push(1, state, after);
+            }
+            return self.update(
+                state,
+                BELL,
+                self.protocol.ring,
+                |_| 1,
+                |this, state, _| {
+                    this.go(state, Pc::TaskLock);
+                },
+            );
+        }
+        let Some(act) = self.scenario.act(self.thread, thread.act) else { return };
+        let (at, slot, why, pc) = match act {
+            Act::Wake(slot) => (NEWS[usize::from(slot)], slot, BY_SINK, Pc::Claim),
+            Act::Stale(slot) => (NEWS[usize::from(slot)], slot, BY_SINK, Pc::Claim),
+            Act::Nudge(slot) => (WISHES, slot, 0, Pc::Claim),
+            Act::Ring => (ORDERS, 0, 0, Pc::RingBell),
+        };
+        let bit =
+            if matches!(act, Act::Stale(_)) { 0 } else { Scenario::bit(self.thread, thread.act) };
+        let mut state_then = state.clone();
+        if self.scenario.extra == Extra::Replace && self.thread == 1 && thread.act == 0 {
+            state_then.memory.meet(1, OWNER); // it has its waker from there
+        }
+        self.update(
+            &state_then,
+            at,
+            Relaxed,
+            |news| news | bit,
+            |this, state, _| {
+                let early = this.has(Flaw::WakeBeforeList) && pc == Pc::Claim;
+                let own = &mut state.threads[this.thread];
+                (own.slot, own.why) = (slot, why);
+                (own.listed, own.woke) =
+                    if early { (Pc::NextAct, Pc::Claim) } else { (Pc::TaskLock, Pc::NextAct) };
+                own.pc = if early { Pc::TaskLock } else { pc };
+            },
+        );
+    }
+
+    /// `Node::list`
+    fn list(&mut self, state: &State) {
+        let Thread { pc, listed, slot, why, head, .. } = state.threads[self.thread];
+        let (bits, next) = (BITS[usize::from(slot)], NEXT[usize::from(slot)]);
+        let done = move |this: &Self, state: &mut State, old: u8, then: Pc| {
+            this.go(state, if old & LISTED != 0 { listed } else { then });
+        };
+        match pc {
+            // self.bits.fetch_or(LISTED | why, AcqRel) & LISTED != 0
+            Pc::Claim if self.has(Flaw::ClaimByLoad) => {
+                self.load(state, bits, Acquire, |this, state, old| {
+                    state.threads[this.thread].head = old;
+                    done(this, state, old, Pc::ClaimStore);
+                });
+            }
+            Pc::ClaimStore => {
+                let mut after = state.clone();
+                after.memory.store(self.thread, bits, head | LISTED | why, Release);
+                self.go(&mut after, Pc::LoadHead);
+                self.push(head | LISTED | why, state, after);
+            }
+            Pc::Claim => {
+                let deaf = self.has(Flaw::ClaimWithoutReason);
+                let change = |old| if deaf && old & LISTED != 0 { old } else { old | LISTED | why };
+                self.update(state, bits, self.protocol.claim, change, |this, state, old| {
+                    done(this, state, old, Pc::LoadHead);
+                });
+            }
+            // self.shared.head.load(Relaxed)
+            Pc::LoadHead => self.load(state, HEAD, Relaxed, |this, state, head| {
+                state.threads[this.thread].head = head;
+                this.go(state, Pc::StoreNext);
+            }),
+            // self.next.store(head, Relaxed)
+            Pc::StoreNext => {
+                let mut after = state.clone();
+                after.memory.store(self.thread, next, head, Relaxed);
+                self.go(&mut after, Pc::Link);
+                self.push(head, state, after);
+            }
+            // self.shared.head.compare_exchange_weak(head, self.index, Release, Relaxed)
+            // One that fails for no reason does the step before once more, with the same value.
+            _ => {
+                if state.memory.last(HEAD) == head || self.has(Flaw::LinkByStore) {
+                    self.update(
+                        state,
+                        HEAD,
+                        self.protocol.link,
+                        |_| slot,
+                        |this, state, _| {
+                            this.go(state, listed);
+                        },
+                    );
+                    if self.has(Flaw::LinkByStore) {
+                        return;
+                    }
+                }
+                let others = |now: u8| now != head;
+                for which in state.memory.readable(self.thread, HEAD) {
+                    let mut after = state.clone();
+                    let now = after.memory.read(self.thread, HEAD, which, Relaxed);
+                    if others(now) {
+                        after.threads[self.thread].head = now;
+                        self.go(&mut after, Pc::StoreNext);
+                        self.push(now, state, after);
+                    }
+                }
+            }
+        }
+    }
+
+    /// `AtomicWaker::wake`
+    fn wake(&mut self, state: &State) {
+        let Thread { pc, woke, .. } = state.threads[self.thread];
+        match pc {
+            Pc::TaskLock => {
+                self.update(
+                    state,
+                    TASK,
+                    self.protocol.task,
+                    |old| old | WAKING,
+                    |this, state, old| {
+                        this.go(state, if old == WAITING { Pc::TaskUnlock } else { woke });
+                    },
+                );
+            }
+            Pc::TaskUnlock => {
+                self.locked(
+                    state,
+                    0,
+                    Release,
+                    |old| old & !WAKING,
+                    |this, state, waker| {
+                        this.go(state, if waker == 1 { Pc::TaskFire } else { woke });
+                    },
+                );
+            }
+            _ => self.notify(state, woke),
+        }
+    }
+
+    /// The executor is told. It hands on what the one who tells it knows.
+    fn notify(&mut self, state: &State, then: Pc) {
+        self.update(state, NOTE, AcqRel, |_| 1, |this, state, _| this.go(state, then));
+    }
+
+    /// `Demux::begin`
+    fn begin(&mut self, state: &State) {
+        match state.threads[OWNER].pc {
+            Pc::Asleep => self.update(
+                state,
+                NOTE,
+                AcqRel,
+                |_| 0,
+                |this, state, _| {
+                    let owner = &mut state.owner;
+                    (owner.left, owner.popped) = (this.scenario.budget, 0);
+                    owner.alone += 1;
+                    this.go(state, Pc::AwakeLock);
+                },
+            ),
+            // self.shared.task.take()
+            Pc::AwakeLock => {
+                self.update(
+                    state,
+                    TASK,
+                    self.protocol.task,
+                    |old| old | WAKING,
+                    |this, state, old| {
+                        let next = if old == WAITING { Pc::AwakeUnlock } else { Pc::Take };
+                        this.go(state, next);
+                    },
+                );
+            }
+            Pc::AwakeUnlock => {
+                self.locked(
+                    state,
+                    0,
+                    Release,
+                    |old| old & !WAKING,
+                    |this, state, _| {
+                        this.go(state, Pc::Take);
+                    },
+                );
+            }
+            // if self.taken == END { self.taken = self.shared.head.swap(END, Acquire) }
+            _ if state.owner.taken == END || self.has(Flaw::TakeOverTaken) => {
+                self.update(
+                    state,
+                    HEAD,
+                    self.protocol.take,
+                    |_| END,
+                    |this, state, head| {
+                        state.owner.taken = head;
+                        this.go(state, Pc::PollOrders);
+                    },
+                );
+            }
+            _ => {
+                let mut after = state.clone();
+                self.go(&mut after, Pc::PollOrders);
+                self.push(state.owner.taken, state, after);
+            }
+        }
+    }
+
+    /// `Demux::poll_orders`
+    fn poll_orders(&mut self, state: &State) {
+        let late = self.has(Flaw::HushAfterPoll);
+        match state.threads[OWNER].pc {
+            // self.shared.bell.load(Acquire)
+            Pc::PollOrders => self.load(state, BELL, self.protocol.rung, |this, state, rung| {
+                let first = if late { Pc::ReadOrders } else { Pc::Hush };
+                this.go(state, if rung == 1 { first } else { Pc::Besides });
+            }),
+            // self.shared.bell.swap(false, Acquire)
+            Pc::Hush => self.update(
+                state,
+                BELL,
+                self.protocol.hush,
+                |_| 0,
+                |this, state, _| {
+                    this.go(state, if late { Pc::PollOrders } else { Pc::ReadOrders });
+                },
+            ),
+            _ => self.load(state, ORDERS, Relaxed, |this, state, orders| {
+                state.owner.seen.orders |= orders;
+                if orders != 0 && this.scenario.extra == Extra::Replace {
+                    state.owner.replaced = true;
+                }
+                this.go(state, if late { Pc::Hush } else { Pc::PollOrders });
+            }),
+        }
+    }
+
+    /// Passes over steps that this scenario does not have.
+    fn skip(&self, state: &mut State) {
+        let owner = &mut state.owner;
+        let pc = &mut state.threads[OWNER].pc;
+        if *pc == Pc::Besides {
+            match self.scenario.extra {
+                Extra::Hear | Extra::Attend if owner.extras > 0 => {
+                    owner.extras -= 1;
+                    state.threads[OWNER].slot = 0;
+                    if self.has(Flaw::HearAfterPoll) {
+                        state.threads[OWNER].pc = Pc::HearPoll;
+                    }
+                    return;
+                }
+                _ => *pc = Pc::Pop,
+            }
+        }
+        if *pc == Pc::Pop && (owner.taken == END || owner.left == 0) {
+            *pc = Pc::RestBell;
+        }
+    }
+
+    /// `Hub::close`, `Hub::flush_one`, `Hub::ask`: `hear`, then the poll. `Hub::attend`: `is_listed`.
+    fn besides(&mut self, state: &State) {
+        let late = self.has(Flaw::HearAfterPoll);
+        match state.threads[OWNER].pc {
+            // bits.load(Relaxed) & LISTED
+            Pc::Besides if self.scenario.extra == Extra::Attend => {
+                self.load(state, BITS[0], Relaxed, |this, state, bits| {
+                    if bits & LISTED != 0 {
+                        state.owner.owed = true;
+                        this.go(state, Pc::Pop);
+                    } else {
+                        this.go(state, Pc::HearPoll);
+                    }
+                });
+            }
+            // bits.load(Relaxed) & BY_SINK
+            Pc::Besides => self.load(state, BITS[0], Relaxed, |this, state, bits| {
+                let heard = if late { Pc::Pop } else { Pc::HearPoll };
+                this.go(state, if bits & BY_SINK != 0 { Pc::HearClear } else { heard });
+            }),
+            // bits.fetch_and(!BY_SINK, AcqRel)
+            Pc::HearClear => {
+                let change = |bits| bits & !BY_SINK;
+                self.update(state, BITS[0], self.protocol.hear, change, |this, state, _| {
+                    this.go(state, if late { Pc::Pop } else { Pc::HearPoll });
+                });
+            }
+            _ => self.load(state, NEWS[0], Relaxed, |this, state, news| {
+                state.owner.seen.news[0] |= news;
+                if late {
+                    state.threads[OWNER].pc = Pc::Besides;
+                } else {
+                    this.go(state, Pc::Pop);
+                }
+            }),
+        }
+    }
+
+    /// `Hub::serve`: `Ready::pop`, then the slot is looked after.
+    fn serve(&mut self, state: &State) {
+        let early = self.has(Flaw::ClearBeforeNext);
+        let Thread { pc, slot, .. } = state.threads[OWNER];
+        let slot = if pc == Pc::Pop { state.owner.taken } else { slot };
+        let (at, wishes) = (usize::from(slot), self.has_wishes());
+        let polling = if wishes { Pc::ReadWish } else { Pc::ReadNews };
+        match state.threads[OWNER].pc {
+            Pc::Pop if early && !state.owner.cleared => {
+                self.clear(state, slot, |_, state| state.owner.cleared = true);
+            }
+            // node.next.load(Relaxed)
+            Pc::Pop => self.load(state, NEXT[at], Relaxed, |this, state, next| {
+                state.owner.taken = next;
+                state.owner.cleared = false;
+                let own = &mut state.threads[OWNER];
+                own.slot = slot;
+                own.pc =
+                    if early || this.has(Flaw::ClearAfterPoll) { polling } else { Pc::PopBits };
+                if early {
+                    this.unless_by_sink(state);
+                }
+            }),
+            // node.bits.swap(0, AcqRel)
+            Pc::PopBits => {
+                let after_poll = self.has(Flaw::ClearAfterPoll);
+                self.clear(state, slot, |this, state| {
+                    if after_poll {
+                        this.go(state, Pc::Pop);
+                    } else {
+                        this.go(state, polling);
+                        this.unless_by_sink(state);
+                    }
+                });
+            }
+            Pc::ReadWish => self.load(state, WISHES, Relaxed, |this, state, wishes| {
+                state.owner.seen.wishes |= wishes;
+                this.go(state, Pc::ReadNews);
+                this.unless_by_sink(state);
+            }),
+            _ => self.load(state, NEWS[at], Relaxed, |this, state, news| {
+                state.owner.seen.news[at] |= news;
+                this.looked_after(state, slot);
+            }),
+        }
+    }
+
+    fn clear(&mut self, state: &State, slot: u8, then: impl FnOnce(&Self, &mut State)) {
+        if state.owner.popped & 1 << slot != 0 {
+            let label = self.label(state.memory.last(BITS[usize::from(slot)]), state);
+            return self.steps.push(Err((label, "a slot is looked after twice in one turn")));
+        }
+        let order = self.protocol.clear;
+        self.update(
+            state,
+            BITS[usize::from(slot)],
+            order,
+            |_| 0,
+            |this, state, bits| {
+                let owner = &mut state.owner;
+                owner.by_sink = bits & BY_SINK != 0;
+                owner.popped |= 1 << slot;
+                owner.left -= 1;
+                owner.owed &= slot != 0;
+                then(this, state);
+            },
+        );
+    }
+
+    fn has_wishes(&self) -> bool {
+        self.scenario.acts.iter().any(|acts| acts.iter().any(|act| matches!(act, Act::Nudge(_))))
+    }
+
+    /// A sink that has not woken is not polled.
+    fn unless_by_sink(&self, state: &mut State) {
+        let knows = state.owner.by_sink || self.has(Flaw::ClearAfterPoll);
+        if state.threads[OWNER].pc == Pc::ReadNews && !knows {
+            let slot = state.threads[OWNER].slot;
+            self.looked_after(state, slot);
+        }
+    }
+
+    fn looked_after(&self, state: &mut State, slot: u8) {
+        let (owner, own) = (&mut state.owner, &mut state.threads[OWNER]);
+        if self.has(Flaw::ClearAfterPoll) {
+            own.pc = Pc::PopBits;
+            return;
+        }
+        if slot == 0 && owner.extras > 0 {
+            match self.scenario.extra {
+                Extra::Relist => {
+                    owner.extras -= 1;
+                    owner.owed = true;
+                    (own.pc, own.listed, own.why) = (Pc::Claim, Pc::Pop, 0);
+                    return;
+                }
+                Extra::WakesItself => {
+                    owner.extras -= 1;
+                    state.memory.update(OWNER, NEWS[0], Relaxed, |news| news | OWN_NEWS);
+                    (own.pc, own.listed, own.woke) = (Pc::Claim, Pc::TaskLock, Pc::Pop);
+                    own.why = BY_SINK;
+                    return;
+                }
+                _ => {}
+            }
+        }
+        self.go(state, Pc::Pop);
+    }
+
+    /// `Demux::rest` and `Ready::sleep`
+    fn rest(&mut self, state: &State) {
+        let ignores = self.has(Flaw::SleepOnTaken);
+        let asleep = |this: &Self, state: &mut State| this.go(state, Pc::Asleep);
+        match state.threads[OWNER].pc {
+            // orders: rung() wakes the task itself
+            Pc::RestBell => self.load(state, BELL, self.protocol.rung, move |this, state, rung| {
+                let more = rung == 1 || state.owner.taken != END && !ignores;
+                state_woke(state, Pc::Asleep);
+                this.go(state, if more { Pc::RegisterFire } else { Pc::RestHead });
+            }),
+            // has_more: any() wakes the task itself
+            Pc::RestHead => self.load(state, HEAD, self.protocol.any, |this, state, head| {
+                this.go(state, if head == END { Pc::Register } else { Pc::RegisterFire });
+            }),
+            // self.shared.task.register(task)
+            Pc::Register if state.memory.last(TASK) == WAITING => {
+                let order = self.protocol.task;
+                let mut locked = state.clone();
+                locked.memory.update(OWNER, TASK, order, |_| REGISTERING);
+                let Some(old) = locked.memory.access(OWNER, CELL, 1) else {
+                    let label = self.label(0, state);
+                    return self.steps.push(Err((label, "a data race on the waker of the task")));
+                };
+                self.go(&mut locked, Pc::Registered);
+                self.push(old, state, locked);
+            }
+            Pc::Register => {
+                // It is just being woken: that wake may be too early, and so is made up for.
+                let which = state.memory.readable(OWNER, TASK).end - 1;
+                let mut after = state.clone();
+                let value = after.memory.read(OWNER, TASK, which, self.protocol.task);
+                state_woke(&mut after, self.after_register());
+                self.go(&mut after, Pc::RegisterFire);
+                self.push(value, state, after);
+            }
+            Pc::Registered if state.memory.last(TASK) == REGISTERING => {
+                let then = self.after_register();
+                self.update(
+                    state,
+                    TASK,
+                    self.protocol.task,
+                    |_| WAITING,
+                    |this, state, _| {
+                        this.go(state, then);
+                    },
+                );
+            }
+            Pc::Registered => {
+                let which = state.memory.readable(OWNER, TASK).end - 1;
+                let mut after = state.clone();
+                let value = after.memory.read(OWNER, TASK, which, self.protocol.task);
+                self.go(&mut after, Pc::RegisterLate);
+                self.push(value, state, after);
+            }
+            Pc::RegisterLate => {
+                let then = self.after_register();
+                self.locked(
+                    state,
+                    0,
+                    self.protocol.task,
+                    |_| WAITING,
+                    |this, state, _| {
+                        state_woke(state, then);
+                        this.go(state, Pc::RegisterFire);
+                    },
+                );
+            }
+            Pc::RegisterFire => self.notify(state, state.threads[OWNER].woke),
+            // if self.any() || self.rung() { self.shared.task.wake() }
+            Pc::LookHead => self.load(state, HEAD, self.protocol.any, |this, state, head| {
+                state_woke(state, Pc::Asleep);
+                let bell = if this.has(Flaw::LookAtHeadOnly) { Pc::Asleep } else { Pc::LookBell };
+                this.go(state, if head == END { bell } else { Pc::TaskLock });
+            }),
+            _ => self.load(state, BELL, self.protocol.rung, |this, state, rung| {
+                state_woke(state, Pc::Asleep);
+                if rung == 1 {
+                    this.go(state, Pc::TaskLock);
+                } else {
+                    asleep(this, state);
+                }
+            }),
+        }
+    }
+
+    fn after_register(&self) -> Pc {
+        match self.protocol.flaw {
+            Some(Flaw::RegisterAfterLook) => Pc::Asleep,
+            Some(Flaw::LookAtBellOnly) => Pc::LookBell,
+            _ => Pc::LookHead,
+        }
+    }
+}
+
+/// Where the owner goes on once it has woken the task.
+fn state_woke(state: &mut State, then: Pc) {
+    state.threads[OWNER].woke = then;
+}

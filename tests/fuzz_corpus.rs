@@ -1,0 +1,75 @@
+//! The seeds of the fuzz targets in `fuzz/`, played as tests: the same bodies, on stable, without a
+//! fuzzer. What a fuzzer has found once stays found.
+//!
+//! Of `fuzz/corpus`, files with a dash in their name are seeds; what else may lie there, a fuzzer has
+//! left behind.
+
+extern crate alloc;
+
+mod common;
+
+#[path = "../fuzz/src/keys.rs"]
+mod keys;
+#[path = "../fuzz/src/model.rs"]
+mod model;
+#[path = "../fuzz/src/ready.rs"]
+mod ready;
+#[path = "../fuzz/src/script.rs"]
+mod script;
+#[path = "../fuzz/src/shares.rs"]
+mod shares;
+#[path = "../fuzz/src/threads.rs"]
+mod threads;
+
+/// The fuzzer has atomics between whose steps another call can come. Here it comes after the call.
+mod interleave {
+    pub(crate) fn during<R>(
+        _steps: usize,
+        other: impl FnOnce() + 'static,
+        call: impl FnOnce() -> R,
+    ) -> R {
+        let result = call();
+        other();
+        result
+    }
+}
+
+/// Plays each seed of a target. That the list of a failed test names it last is by `println`.
+fn play(target: &str, run: fn(&[u8])) {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus");
+    let folder = std::path::Path::new(folder).join(target);
+    let entries = std::fs::read_dir(&folder).expect("the seeds are there");
+    let mut seeds: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    seeds.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().contains('-')));
+    seeds.sort();
+    assert!(seeds.len() >= 5, "{}: only {} seeds", folder.display(), seeds.len());
+    for seed in seeds {
+        println!("{}", seed.display());
+        run(&std::fs::read(&seed).unwrap());
+    }
+}
+
+#[test]
+fn seeds_of_the_whole_contract() {
+    play("model", model::run);
+}
+
+#[test]
+fn seeds_of_the_list_of_woken_slots() {
+    play("ready", ready::run);
+}
+
+#[test]
+fn seeds_of_keys_and_hashers() {
+    play("keys", keys::run);
+}
+
+#[test]
+fn seeds_of_fair_shares() {
+    play("shares", shares::run);
+}
+
+#[test]
+fn seeds_of_threads() {
+    play("threads", threads::run);
+}
