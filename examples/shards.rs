@@ -2,7 +2,7 @@
 //!
 //! ```sh
 //! cargo run --release --example shards
-//! cargo run --release --example shards -- --work 0,100,10000 --batch 256
+//! cargo run --release --example shards -- --work 0,100,500 --batch 256
 //! ```
 //!
 //! ```text
@@ -12,7 +12,7 @@
 //! ```
 //!
 //! What it prints is what it is about: a demux costs a few nanoseconds an item, a channel between
-//! threads a hundred. Shards pay when the *sinks* have work to do for each item, more than the handing
+//! threads some hundred. Shards pay when the *sinks* have work to do for each item, more than the handing
 //! over costs; and they pay sooner if items change threads in batches. Where they do not pay, the
 //! speed-up that is printed is less than one.
 //!

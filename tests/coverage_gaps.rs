@@ -14,7 +14,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 
-use common::{Task, scripted_sink, scripted_stream};
+use common::{Op, Task, scripted_sink, scripted_stream};
 use futures::{Sink, sink, stream};
 use stream_demux::{Attach, DemuxStreamExt, Hooks, Order, Recipient, Totals};
 
@@ -105,23 +105,46 @@ impl Hash for Fickle {
     }
 }
 
-#[test]
-fn key_that_hashes_otherwise_than_when_it_was_attached_is_named_as_the_cause() {
+/// Attaches three sinks under one key, lets two of them go by its name, and hashes the key otherwise, if
+/// it is to be `fickle`, before the third is told of the end.
+fn three_under_a_key(fickle: bool) -> Result<Totals, String> {
     let (input, items) = scripted_stream::<u32>("input");
     let (orders_in, orders) = scripted_stream("orders");
-    let (sink, handle) = scripted_sink::<u32>("sink");
-    let shared = Rc::new(Cell::new(1));
-    let mut task = Task::new(input.demux_by(|_| Fickle(Rc::new(Cell::new(0))), orders_in));
-    orders.push((Fickle(Rc::clone(&shared)), sink));
+    let hash = Rc::new(Cell::new(1));
+    let key = || Fickle(Rc::clone(&hash));
+    let of_items = Rc::new(Cell::new(0));
+    let demux = input.demux_by(move |_| Fickle(Rc::clone(&of_items)), orders_in).multicast();
+    let mut task = Task::new(demux);
+    let (first, _) = scripted_sink::<u32>("first");
+    let (second, second_handle) = scripted_sink::<u32>("second");
+    let (third, third_handle) = scripted_sink::<u32>("third");
+    second_handle.hold(Op::Close);
+    orders.extend([Order::from((key(), first)), Order::Detach(key())]);
+    orders.extend([Order::from((key(), second)), Order::Detach(key())]);
+    orders.extend([Order::from((key(), third))]);
+    assert!(task.run().is_pending());
+    second_handle.release(Op::Close);
     assert!(task.run().is_pending());
 
-    shared.set(2);
+    if fickle {
+        hash.set(2);
+    }
     items.end();
-    let panic = catch_unwind(AssertUnwindSafe(|| task.run())).expect_err("its entry is not found");
-    assert!(said(&*panic).contains("its `Hash` or `Eq` is inconsistent"), "{}", said(&*panic));
-    assert!(!handle.is_dropped());
+    let outcome = catch_unwind(AssertUnwindSafe(|| task.run()));
+    assert_eq!(third_handle.is_dropped(), !fickle);
     task.drop_future();
-    assert!(handle.is_dropped(), "all it held is dropped with it");
+    assert!(third_handle.is_dropped(), "all it held is dropped with it");
+    let outcome = outcome.map_err(|panic| said(&*panic).to_owned())?;
+    let Poll::Ready(totals) = outcome else { panic!("it is the end") };
+    Ok(totals)
+}
+
+#[test]
+fn key_that_hashes_otherwise_than_when_it_was_attached_is_named_as_the_cause() {
+    let totals = three_under_a_key(false).expect("it hashes as it should");
+    assert_eq!((totals.attached, totals.detached), (3, 3));
+    let panic = three_under_a_key(true).expect_err("its entry is not found");
+    assert!(panic.contains("its `Hash` or `Eq` is inconsistent"), "{panic}");
 }
 
 /// A sink that is ready when a thread has said so, and keeps the waker for that thread.

@@ -34,7 +34,7 @@ const BASIC: &[Scenario] = &[
 
 #[test]
 fn sizes() {
-    for weak in [true] {
+    for weak in [false, true] {
         for scenario in BASIC {
             let began = Instant::now();
             match explore(&AS_IT_IS, scenario, weak) {
@@ -44,6 +44,39 @@ fn sizes() {
             if began.elapsed().as_secs() > 30 {
                 return;
             }
+        }
+    }
+}
+#[test]
+fn mutants() {
+    use memory::Order::*;
+    use model::{Flaw::*, Protocol};
+    let mut all: Vec<(String, Protocol)> = vec![];
+    for flaw in [ClaimByLoad, ClaimWithoutReason, LinkByStore, WakeBeforeList, RingByStore, TakeOverTaken, SleepOnTaken, ClearBeforeNext, ClearAfterPoll, HearAfterPoll, HushAfterPoll, RegisterAfterLook, LookAtBellOnly, LookAtHeadOnly] {
+        all.push((format!("{flaw:?}"), Protocol { flaw: Some(flaw), ..AS_IT_IS }));
+    }
+    let p = AS_IT_IS;
+    for (n, o) in [("Relaxed", Relaxed), ("Acquire", Acquire), ("Release", Release)] {
+        all.push((format!("claim {n}"), Protocol { claim: o, ..p }));
+        all.push((format!("clear {n}"), Protocol { clear: o, ..p }));
+        all.push((format!("hear {n}"), Protocol { hear: o, ..p }));
+        all.push((format!("task {n}"), Protocol { task: o, ..p }));
+    }
+    all.push(("link Relaxed".into(), Protocol { link: Relaxed, ..p }));
+    all.push(("ring Relaxed".into(), Protocol { ring: Relaxed, ..p }));
+    all.push(("take Relaxed".into(), Protocol { take: Relaxed, ..p }));
+    all.push(("hush Relaxed".into(), Protocol { hush: Relaxed, ..p }));
+    all.push(("any Relaxed".into(), Protocol { any: Relaxed, ..p }));
+    all.push(("rung Relaxed".into(), Protocol { rung: Relaxed, ..p }));
+    all.push(("all relaxed looks".into(), Protocol { rung: Relaxed, any: Relaxed, ..p }));
+    for (name, protocol) in all {
+        for weak in [false, true] {
+            let mut found = vec![];
+            for (i, scenario) in BASIC.iter().enumerate() {
+                if let Err(t) = explore(&protocol, scenario, weak) { found.push(format!("{i}: {} ({})", t.what, t.to_string().lines().count())); }
+            }
+            println!("{name} weak={weak}: {found:?}");
+            if !found.is_empty() { break; }
         }
     }
 }

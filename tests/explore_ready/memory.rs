@@ -9,6 +9,8 @@
 //! What it cannot show: a read that is overtaken by a later write of its own thread (no promises), and
 //! a plain store that is put in order before a write that its thread has not seen.
 
+use std::ops::RangeInclusive;
+
 /// Locations.
 pub const HEAD: usize = 0;
 pub const BELL: usize = 1;
@@ -25,6 +27,9 @@ pub const BITS: [usize; 2] = [7, 8];
 pub const NEXT: [usize; 2] = [9, 10];
 pub const NEWS: [usize; 2] = [11, 12];
 pub const LOCATIONS: usize = 13;
+
+/// The one of the three threads that reads; the others wake it.
+pub const OWNER: usize = 2;
 
 /// For each location the number of a write in it.
 type View = [u8; LOCATIONS];
@@ -46,47 +51,66 @@ impl Order {
     }
 }
 
-#[derive(Clone, Copy)]
-struct Write {
-    value: u8,
-    carries: View,
-}
+/// What is known to who reads it, if both sides say so; and, behind that, the value.
+type Write = [u8; LOCATIONS + 1];
+const VALUE: usize = LOCATIONS;
 
 #[derive(Clone)]
 pub struct Memory {
     /// Is what is out of date still readable? If not, this is an interleaving of steps and no more.
     weak: bool,
-    writes: [Vec<Write>; LOCATIONS],
+    /// All writes, by location and in order; and where those of each location begin.
+    writes: Vec<Write>,
+    begin: [u8; LOCATIONS + 1],
     views: [View; 3],
 }
 
 impl Memory {
     pub fn new(weak: bool, initially: impl Fn(usize) -> u8) -> Self {
-        let write = |location| vec![Write { value: initially(location), carries: View::default() }];
-        Self { weak, writes: std::array::from_fn(write), views: Default::default() }
+        let write = |at| {
+            let mut write = Write::default();
+            write[VALUE] = initially(at);
+            write
+        };
+        let writes = (0..LOCATIONS).map(write).collect();
+        Self { weak, writes, begin: std::array::from_fn(index), views: Default::default() }
+    }
+
+    fn of(&self, at: usize) -> &[Write] {
+        &self.writes[usize::from(self.begin[at])..usize::from(self.begin[at + 1])]
+    }
+
+    /// The number of the last write.
+    fn newest(&self, at: usize) -> usize {
+        usize::from(self.begin[at + 1] - self.begin[at]) - 1
     }
 
     /// What is last in the order of writes, whoever may know of it.
     pub fn last(&self, at: usize) -> u8 {
-        self.writes[at].last().map_or(0, |write| write.value)
+        self.of(at)[self.newest(at)][VALUE]
     }
 
     /// What `thread` may read there: numbers of writes, for `read`.
-    pub fn readable(&self, thread: usize, at: usize) -> std::ops::Range<usize> {
-        usize::from(self.views[thread][at])..self.writes[at].len()
+    pub fn readable(&self, thread: usize, at: usize) -> RangeInclusive<usize> {
+        usize::from(self.views[thread][at])..=self.newest(at)
     }
 
     pub fn read(&mut self, thread: usize, at: usize, which: usize, order: Order) -> u8 {
-        let Write { value, carries } = self.writes[at][which];
+        let write = self.of(at)[which];
         self.views[thread][at] = index(which);
         if order.acquires() {
-            self.join(thread, &carries);
+            self.join(thread, &write);
         }
-        value
+        write[VALUE]
+    }
+
+    /// Reads the last write.
+    pub fn read_last(&mut self, thread: usize, at: usize, order: Order) -> u8 {
+        self.read(thread, at, self.newest(at), order)
     }
 
     pub fn store(&mut self, thread: usize, at: usize, value: u8, order: Order) {
-        self.write(thread, at, value, order, View::default());
+        self.write(thread, at, value, order, Write::default());
     }
 
     /// A read-modify-write: `change` makes the new value of the last one, which is returned.
@@ -97,9 +121,8 @@ impl Memory {
         order: Order,
         change: impl FnOnce(u8) -> u8,
     ) -> u8 {
-        let last = self.writes[at].len() - 1;
-        let carried = self.writes[at][last].carries;
-        let old = self.read(thread, at, last, order);
+        let carried = self.of(at)[self.newest(at)];
+        let old = self.read_last(thread, at, order);
         self.write(thread, at, change(old), order, carried);
         old
     }
@@ -107,11 +130,8 @@ impl Memory {
     /// An access that is no atomic one. `None`: it would be a data race, as its thread has not seen
     /// the last write.
     pub fn access(&mut self, thread: usize, at: usize, value: u8) -> Option<u8> {
-        let last = self.writes[at].len() - 1;
-        if self.weak && usize::from(self.views[thread][at]) != last {
-            return None;
-        }
-        Some(self.update(thread, at, Order::Relaxed, |_| value))
+        let seen = usize::from(self.views[thread][at]) == self.newest(at);
+        seen.then(|| self.update(thread, at, Order::Relaxed, |_| value))
     }
 
     /// `thread` learns all that `from` knows: they met elsewhere.
@@ -120,67 +140,84 @@ impl Memory {
         self.join(thread, &view);
     }
 
-    fn join(&mut self, thread: usize, other: &View) {
-        for (own, &other) in self.views[thread].iter_mut().zip(other) {
-            *own = (*own).max(other);
-        }
+    fn join(&mut self, thread: usize, other: &[u8]) {
+        join(&mut self.views[thread], other);
     }
 
-    fn write(&mut self, thread: usize, at: usize, value: u8, order: Order, carried: View) {
+    fn write(&mut self, thread: usize, at: usize, value: u8, order: Order, mut write: Write) {
+        write[VALUE] = value;
         if !self.weak {
-            self.writes[at][0].value = value;
+            self.writes[at] = write;
             return;
         }
-        let mut carries = carried;
-        self.views[thread][at] = index(self.writes[at].len());
+        self.views[thread][at] = index(self.newest(at) + 1);
         if order.releases() {
-            for (carries, &known) in carries.iter_mut().zip(&self.views[thread]) {
-                *carries = (*carries).max(known);
-            }
+            join(&mut write[..LOCATIONS], &self.views[thread]);
         }
-        carries[at] = self.views[thread][at];
-        self.writes[at].push(Write { value, carries });
+        write[at] = self.views[thread][at];
+        self.writes.insert(usize::from(self.begin[at + 1]), write);
+        self.begin[at + 1..].iter_mut().for_each(|begin| *begin += 1);
     }
 
-    /// Forgets what nobody can read any more, so that equal states look equal. `alive`: who goes on.
+    /// Forgets what makes no difference any more, so that states that are equal look equal, and a
+    /// task that polls itself while a waker is preempted does not make ever new ones. `alive`: who
+    /// goes on.
     pub fn forget(&mut self, alive: [bool; 3]) {
         if !self.weak {
             return;
         }
-        for (thread, alive) in alive.into_iter().enumerate() {
-            if !alive {
-                self.views[thread] = std::array::from_fn(|at| index(self.writes[at].len() - 1));
+        for (view, _) in self.views.iter_mut().zip(alive).filter(|&(_, alive)| !alive) {
+            *view = View::default();
+        }
+        let oldest: [usize; LOCATIONS] = std::array::from_fn(|at| match at {
+            // Only ever updated, which reads the last write.
+            TASK | NOTE => self.newest(at),
+            // Not atomic: who has not seen the last write may not touch it.
+            CELL => self.newest(at).saturating_sub(1),
+            HEAD => {
+                let views = self.views.iter().zip(alive);
+                let views = views.filter_map(|(view, alive)| alive.then_some(view[at]));
+                usize::from(views.min().unwrap_or(0))
+            }
+            // Only the owner loads it.
+            _ => usize::from(self.views[OWNER][at]),
+        });
+        for (at, oldest) in oldest.into_iter().enumerate() {
+            (0..oldest).for_each(|_| self.remove(at, 0));
+        }
+        // Wakers take no more from the top of the stack than its value, the owner does not read what is
+        // older than its own last write: to them, two equal ones in a row are one.
+        let mut at = 0;
+        while at < usize::from(self.views[OWNER][HEAD]).min(self.newest(HEAD)) {
+            if self.of(HEAD)[at][VALUE] == self.of(HEAD)[at + 1][VALUE] {
+                self.remove(HEAD, at);
+            } else {
+                at += 1;
             }
         }
-        for at in 0..LOCATIONS {
-            let oldest = self.views.iter().map(|view| view[at]).min().unwrap_or(0);
-            if oldest == 0 {
-                continue;
-            }
-            self.writes[at].drain(..usize::from(oldest));
-            let carried = self.writes.iter_mut().flatten().map(|write| &mut write.carries);
-            for view in carried.chain(&mut self.views) {
-                view[at] = view[at].saturating_sub(oldest);
-            }
+    }
+
+    /// Removes a write. For who knew it, it is as if they knew the one after it.
+    fn remove(&mut self, at: usize, which: usize) {
+        self.writes.remove(usize::from(self.begin[at]) + which);
+        self.begin[at + 1..].iter_mut().for_each(|begin| *begin -= 1);
+        let carried = self.writes.iter_mut().map(|write| &mut write[at]);
+        for known in carried.chain(self.views.iter_mut().map(|view| &mut view[at])) {
+            *known -= u8::from(usize::from(*known) > which);
         }
     }
 
     /// All there is to it.
     pub fn encode(&self, to: &mut Vec<u8>) {
-        for writes in &self.writes {
-            if self.weak {
-                to.push(index(writes.len()));
-            }
-            for write in writes {
-                to.push(write.value);
-                if self.weak {
-                    to.extend(write.carries);
-                }
-            }
-        }
-        if self.weak {
-            to.extend(self.views.as_flattened());
-        }
+        to.extend_from_slice(self.writes.as_flattened());
+        to.extend_from_slice(&self.begin);
+        to.extend_from_slice(self.views.as_flattened());
+    }
+}
+
+fn join(view: &mut [u8], other: &[u8]) {
+    for (own, &other) in view.iter_mut().zip(other) {
+        *own = (*own).max(other);
     }
 }
 

@@ -7,14 +7,12 @@
 use std::fmt;
 
 use crate::memory::Order::{AcqRel, Acquire, Release};
-use crate::memory::{BITS, HEAD, LOCATIONS, Memory, NEXT, NOTE, Order};
+use crate::memory::{BITS, HEAD, LOCATIONS, Memory, NEXT, NOTE, OWNER, Order};
 use crate::steps::Stepping;
 
 pub const END: u8 = 9;
 pub const LISTED: u8 = 1;
 pub const BY_SINK: u8 = 2;
-/// Who: the wakers are 0 and 1.
-pub const OWNER: usize = 2;
 /// Alone, the owner comes to rest in so many turns, or never.
 const RESTLESS: u8 = 5;
 
@@ -363,17 +361,17 @@ impl State {
     }
 
     pub fn encode(&self) -> Box<[u8]> {
-        let mut to = Vec::with_capacity(LOCATIONS * 20 + 40);
+        let mut to = Vec::with_capacity(LOCATIONS * 30);
         self.memory.encode(&mut to);
         for &Thread { pc, listed, woke, act, slot, why, head } in &self.threads {
-            to.extend([pc as u8, listed as u8, woke as u8, act, slot, why, head]);
+            to.extend_from_slice(&[pc as u8, listed as u8, woke as u8, act, slot, why, head]);
         }
         let Owner { taken, left, by_sink, popped, owed, replaced, cleared, extras, alone, seen } =
             self.owner;
-        let flags = [by_sink, owed, replaced, cleared].map(u8::from);
-        to.extend([taken, left, popped, extras, alone, seen.wishes, seen.orders]);
-        to.extend(flags);
-        to.extend(seen.news);
+        let [news_0, news_1] = seen.news;
+        to.extend_from_slice(&[taken, left, popped, extras, alone, news_0, news_1]);
+        to.extend_from_slice(&[seen.wishes, seen.orders]);
+        to.extend_from_slice(&[by_sink, owed, replaced, cleared].map(u8::from));
         to.into_boxed_slice()
     }
 

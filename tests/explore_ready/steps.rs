@@ -2,10 +2,10 @@
 //! have them.
 
 use crate::memory::Order::{AcqRel, Acquire, Relaxed, Release};
-use crate::memory::{BELL, BITS, CELL, HEAD, NEWS, NEXT, NOTE, ORDERS, Order, TASK, WISHES};
+use crate::memory::{BELL, BITS, CELL, HEAD, NEWS, NEXT, NOTE, ORDERS, OWNER, Order, TASK, WISHES};
 use crate::model::{
-    Act, BY_SINK, END, Extra, Flaw, LISTED, Label, OWN_NEWS, OWNER, Pc, Protocol, Scenario, State,
-    Step, Thread,
+    Act, BY_SINK, END, Extra, Flaw, LISTED, Label, OWN_NEWS, Pc, Protocol, Scenario, State, Step,
+    Thread,
 };
 
 /// States of the `AtomicWaker`.
@@ -555,9 +555,8 @@ impl Stepping<'_> {
             }
             Pc::Register => {
                 // It is just being woken: that wake may be too early, and so is made up for.
-                let which = state.memory.readable(OWNER, TASK).end - 1;
                 let mut after = state.clone();
-                let value = after.memory.read(OWNER, TASK, which, self.protocol.task);
+                let value = after.memory.read_last(OWNER, TASK, self.protocol.task);
                 state_woke(&mut after, self.after_register());
                 self.go(&mut after, Pc::RegisterFire);
                 self.push(value, state, after);
@@ -575,9 +574,8 @@ impl Stepping<'_> {
                 );
             }
             Pc::Registered => {
-                let which = state.memory.readable(OWNER, TASK).end - 1;
                 let mut after = state.clone();
-                let value = after.memory.read(OWNER, TASK, which, self.protocol.task);
+                let value = after.memory.read_last(OWNER, TASK, self.protocol.task);
                 self.go(&mut after, Pc::RegisterLate);
                 self.push(value, state, after);
             }

@@ -18,7 +18,9 @@ pub fn check_origin(gateway: &Gateway, headers: &HeaderMap) -> Result<(), Refusa
     {
         return Ok(());
     }
-    let message = format!("pages of {origin} may not connect; start the gateway with --allow-origin {origin}");
+    let message = format!(
+        "pages of {origin} may not connect; start the gateway with --allow-origin {origin}"
+    );
     Err(Refusal::new(StatusCode::FORBIDDEN, "bad_origin", message))
 }
 
@@ -29,14 +31,17 @@ fn is_own(origin: &str, headers: &HeaderMap, is_local: bool) -> bool {
     let theirs = origin.split_once("://").map(|(_, host)| host);
     match (own, theirs) {
         // A stranger's name may be made to mean this machine, while its page is open.
-        (Some(own), Some(theirs)) => own.as_str() == theirs && (!is_local || is_loopback(own.host())),
+        (Some(own), Some(theirs)) => {
+            own.as_str() == theirs && (!is_local || is_loopback(own.host()))
+        }
         _ => false,
     }
 }
 
 fn is_loopback(host: &str) -> bool {
     let address = host.trim_start_matches('[').trim_end_matches(']');
-    host == "localhost" || address.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+    host == "localhost"
+        || address.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 pub fn check_token(gateway: &Gateway, headers: &HeaderMap) -> Result<(), Refusal> {

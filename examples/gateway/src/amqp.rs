@@ -16,12 +16,15 @@ use axum::body::Bytes;
 use futures::{StreamExt, future};
 use lapin::message::Delivery as Delivered;
 use lapin::options::{
-    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicPublishOptions,
-    BasicQosOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
+    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions,
+    BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions, ExchangeDeclareOptions,
+    QueueBindOptions, QueueDeclareOptions,
 };
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use lapin::uri::AMQPUri;
-use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, ExchangeKind};
+use lapin::{
+    BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, ExchangeKind,
+};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -121,7 +124,10 @@ impl Interest {
                     for key in &some {
                         unsure.remove(key);
                     }
-                    return some.into_iter().map(|key| (key.clone(), wanted.contains_key(&key))).collect();
+                    return some
+                        .into_iter()
+                        .map(|key| (key.clone(), wanted.contains_key(&key)))
+                        .collect();
                 }
             }
             changed.await;
@@ -169,7 +175,10 @@ impl Broker {
         }
         let options = BasicPublishOptions::default();
         let confirmed = async {
-            channel.basic_publish(self.exchange(), key.into(), options, body, properties).await?.await
+            channel
+                .basic_publish(self.exchange(), key.into(), options, body, properties)
+                .await?
+                .await
         };
         match timeout(PATIENCE, confirmed).await {
             Ok(Ok(Confirmation::Ack(_))) => Ok(()),
@@ -234,7 +243,11 @@ impl Broker {
     }
 
     /// Declares exchange and queue. Without a queue from an earlier life nobody has to be waited for.
-    async fn declare(&self, on: &Connection, grace: &mut Option<Instant>) -> lapin::Result<Channel> {
+    async fn declare(
+        &self,
+        on: &Connection,
+        grace: &mut Option<Instant>,
+    ) -> lapin::Result<Channel> {
         if grace.is_some() {
             // If there is none, the broker closes this channel.
             let channel = on.create_channel().await?;

@@ -102,9 +102,16 @@ impl Board {
             source: Mutex::new(Source { kind, error: None, is_up: config.amqp.is_none() }),
             blocked: Mutex::default(),
             received: counter("gateway_received_total", "Messages that came in."),
-            delivered: counter("gateway_delivered_total", "Messages sent, one for each subscription."),
+            delivered: counter(
+                "gateway_delivered_total",
+                "Messages sent, one for each subscription.",
+            ),
             unmatched: counter("gateway_unmatched_total", "Messages that nobody wanted."),
-            discarded: by("reason", "gateway_discarded_total", "Messages a subscription did not get."),
+            discarded: by(
+                "reason",
+                "gateway_discarded_total",
+                "Messages a subscription did not get.",
+            ),
             attached: counter("gateway_attached_total", "Subscriptions that began."),
             detached: by("reason", "gateway_detached_total", "Subscriptions that ended."),
             blocks: counter("gateway_blocked_total", "Times the input began to wait for a client."),

@@ -156,7 +156,9 @@ impl Client {
         let text = match frame {
             Frame::Text(text) if text.len() <= LONGEST => text,
             Frame::Text(_) => return Err(dismissed(close_code::SIZE, "longer than 4 KiB")),
-            Frame::Binary(_) => return Err(dismissed(close_code::UNSUPPORTED, "text only, please")),
+            Frame::Binary(_) => {
+                return Err(dismissed(close_code::UNSUPPORTED, "text only, please"));
+            }
             Frame::Ping(_) | Frame::Pong(_) | Frame::Close(_) => return Ok(()),
         };
         let done = match parse(&text) {
@@ -182,7 +184,11 @@ impl Client {
         match self.subscriptions.get_mut(key.as_str()) {
             Some(held) if held.lease.is_none() => held.again = Some(rate),
             Some(_) => {
-                return Err(Wrong("already_subscribed", format!("already subscribed to {key}"), Some(key)));
+                return Err(Wrong(
+                    "already_subscribed",
+                    format!("already subscribed to {key}"),
+                    Some(key),
+                ));
             }
             None if count >= most => {
                 let message = format!("at most {most} subscriptions on a connection");
@@ -208,7 +214,8 @@ impl Client {
         ));
         gateway.registry.add(&terms);
         let mut lease = Lease::new();
-        let subscription = Subscription { outlet: Arc::clone(&self.outlet), terms: Arc::clone(&terms) };
+        let subscription =
+            Subscription { outlet: Arc::clone(&self.outlet), terms: Arc::clone(&terms) };
         let order = attach(subscription).leased(&mut self.lease).leased(&mut lease);
         if gateway.orders.send(order.into()).await.is_err() {
             // The gateway has stopped, and this connection is about to hear of it.
@@ -220,10 +227,14 @@ impl Client {
 
     fn unsubscribe(&mut self, key: String) -> Result<(), Wrong> {
         let held = self.subscriptions.get_mut(key.as_str());
-        match held.and_then(|held| held.lease.take().or_else(|| held.again.take().map(|_| Lease::new()))) {
+        match held
+            .and_then(|held| held.lease.take().or_else(|| held.again.take().map(|_| Lease::new())))
+        {
             // What waits for it is still sent. `News::Ended` says when it is over.
             Some(lease) => lease.detach(),
-            None => return Err(Wrong("not_subscribed", format!("not subscribed to {key}"), Some(key))),
+            None => {
+                return Err(Wrong("not_subscribed", format!("not subscribed to {key}"), Some(key)));
+            }
         }
         Ok(())
     }
@@ -303,8 +314,12 @@ fn because(error: axum::Error) -> End {
     match error.downcast_ref::<Wrong>() {
         Some(Wrong::Capacity(_)) => dismissed(close_code::SIZE, "longer than 4 KiB"),
         Some(Wrong::Utf8(_)) => dismissed(close_code::INVALID, "text that is not UTF-8"),
-        Some(Wrong::Protocol(tungstenite::error::ProtocolError::ResetWithoutClosingHandshake)) => End::Gone,
-        Some(Wrong::Protocol(_)) => dismissed(close_code::PROTOCOL, "against the WebSocket protocol"),
+        Some(Wrong::Protocol(tungstenite::error::ProtocolError::ResetWithoutClosingHandshake)) => {
+            End::Gone
+        }
+        Some(Wrong::Protocol(_)) => {
+            dismissed(close_code::PROTOCOL, "against the WebSocket protocol")
+        }
         _ => {
             debug!(error = &*error as &dyn Error, "a connection is broken");
             End::Gone

@@ -158,7 +158,8 @@ fn some_seconds(text: &str) -> Result<Duration, String> {
 /// RabbitMQ counts it in milliseconds, in a signed 32-bit number.
 fn expiry(text: &str) -> Result<Duration, String> {
     let most = Duration::from_millis(i32::MAX as u64);
-    some_seconds(text).and_then(|it| if it > most { Err("more than 24 days".into()) } else { Ok(it) })
+    some_seconds(text)
+        .and_then(|it| if it > most { Err("more than 24 days".into()) } else { Ok(it) })
 }
 
 /// What AMQP calls a short string, with room for a prefix.
@@ -183,7 +184,8 @@ fn origin(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     let uri: Uri = text.parse().map_err(|_| "not an origin".to_owned())?;
-    match (uri.scheme_str(), uri.authority(), uri.path_and_query().map_or("", |path| path.as_str())) {
+    match (uri.scheme_str(), uri.authority(), uri.path_and_query().map_or("", |path| path.as_str()))
+    {
         // Browsers send it in lower case, and without a slash.
         (Some(scheme), Some(host), "" | "/") => Ok(format!("{scheme}://{host}").to_lowercase()),
         _ => Err("not an origin, which is a scheme and a host: https://example.org".to_owned()),

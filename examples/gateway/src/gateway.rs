@@ -69,8 +69,8 @@ impl Gateway {
 /// Runs until it is told to stop. An error if it cannot, or can no longer.
 pub async fn run(config: Config) -> Result<(), String> {
     let mut signals = Signals::new().map_err(|error| format!("cannot hear signals: {error}"))?;
-    let listener = listen(&config)
-        .map_err(|error| format!("cannot listen on {}: {error}", config.listen))?;
+    let listener =
+        listen(&config).map_err(|error| format!("cannot listen on {}: {error}", config.listen))?;
     let address = listener.local_addr().map_err(|error| error.to_string())?;
 
     let board = Arc::new(Board::new(&config));
@@ -169,8 +169,7 @@ pub async fn run(config: Config) -> Result<(), String> {
 }
 
 fn listen(config: &Config) -> io::Result<TcpListener> {
-    let socket =
-        if config.listen.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    let socket = if config.listen.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
     if config.send_buffer > 0 {
         socket.set_send_buffer_size(config.send_buffer)?; // those that are accepted inherit it

@@ -111,7 +111,10 @@ async fn connect(
     })?;
     refuse_if_draining(&gateway)?;
     let permit = Arc::clone(&gateway.places).try_acquire_owned().map_err(|_| {
-        let message = format!("{} connections are open, and no more are allowed", gateway.config.max_connections);
+        let message = format!(
+            "{} connections are open, and no more are allowed",
+            gateway.config.max_connections
+        );
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", message)
     })?;
     let token = gateway.clients.token();
@@ -175,7 +178,11 @@ async fn read(body: Body, most: usize) -> Result<Bytes, Refusal> {
     let (mut chunks, mut all) = (body.into_data_stream(), Vec::new());
     while let Some(chunk) = chunks.next().await {
         let chunk = chunk.map_err(|error| {
-            Refusal::new(StatusCode::BAD_REQUEST, "bad_request", format!("the body broke off: {error}"))
+            Refusal::new(
+                StatusCode::BAD_REQUEST,
+                "bad_request",
+                format!("the body broke off: {error}"),
+            )
         })?;
         if all.len() + chunk.len() > most {
             return Err(too_large());

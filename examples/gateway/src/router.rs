@@ -82,7 +82,10 @@ pub fn start(config: &Config, watch: Watch) -> (Input, Orders, JoinHandle<()>) {
     (Input(input), orders, tokio::spawn(unconstrained(routing)))
 }
 
-fn read(mut letters: mpsc::Receiver<Letter>, board: Arc<Board>) -> impl Stream<Item = Message> + Unpin {
+fn read(
+    mut letters: mpsc::Receiver<Letter>,
+    board: Arc<Board>,
+) -> impl Stream<Item = Message> + Unpin {
     stream::poll_fn(move |cx| {
         loop {
             match futures::ready!(letters.poll_recv(cx)) {

@@ -81,7 +81,9 @@ async fn answer(
         // A WebSocket keeps the place, which outlives the request with it.
         request.extensions_mut().insert(Arc::clone(&place));
         let mut app = app.clone();
-        async move { Ok::<_, Infallible>(app.call(request).await.unwrap_or_else(|never| match never {})) }
+        async move {
+            Ok::<_, Infallible>(app.call(request).await.unwrap_or_else(|never| match never {}))
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -36,9 +36,12 @@ async fn connect(arguments: &LoadArguments) -> Result<Client, String> {
     let (protocol, limits) = (arguments.protocol.into(), Limits::default());
     let options = Options { protocol, limits, deadline: Duration::from_secs(arguments.deadline) };
     let server = &arguments.server;
-    let refused = |error: &dyn std::error::Error| format!("cannot connect to {server}: {error}");
+    let refused = |error: &dyn std::fmt::Display| format!("cannot connect to {server}: {error}");
     if !arguments.zlib {
-        return Client::connect(server, options).await.map_err(|error| refused(&error));
+        return Client::connect(server, options).await.map_err(|error| match error {
+            Error::Closed(reason) => refused(&reason),
+            other => refused(&other),
+        });
     }
     let socket = TcpStream::connect(server).await.map_err(|error| refused(&error))?;
     socket.set_nodelay(true).map_err(|error| refused(&error))?;

@@ -9,8 +9,10 @@ use std::time::Duration;
 use common::{Gate, LONG, Server, nothing_left, options, raw};
 use futures::{FutureExt, StreamExt, future, stream};
 use thrift::ApplicationErrorKind;
+use thrift::protocol::TMessageType;
 use thrift_demux::demo::{Forbidden, Serve, one_of_each};
 use thrift_demux::{Client, Error, Limits, Message, Options, Protocol, Settings, Transport, Way};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
@@ -295,6 +297,26 @@ async fn a_client_that_does_not_read_holds_up_nobody_else() {
     timeout(LONG, stuck).await.expect("held up, or it reads without end");
     drop(slow);
     server.stop().await;
+}
+
+/// The end of the requests is no end of the answers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_sends_no_more_still_gets_every_answer() {
+    let server = Server::example().await;
+    for _ in 0..20 {
+        let mut socket = TcpStream::connect(server.address).await.unwrap();
+        let call = |id| raw::call(Protocol::Binary, "ping", id, |_| {});
+        let calls = (1..=500).flat_map(call).collect::<Vec<_>>();
+        socket.write_all(&calls).await.unwrap();
+        socket.shutdown().await.unwrap();
+        let mut answers = Vec::new();
+        timeout(LONG, socket.read_to_end(&mut answers)).await.expect("not closed").unwrap();
+        let one = raw::message(Protocol::Binary, "ping", TMessageType::Reply, 1, |to| {
+            to.write_field_stop().unwrap();
+        });
+        assert_eq!(answers.len(), 500 * raw::frame(&one).len(), "an answer is lost");
+    }
+    assert_eq!(server.stop().await.answers.delivered, 20 * 500);
 }
 
 #[tokio::test]

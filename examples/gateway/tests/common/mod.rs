@@ -1,0 +1,182 @@
+//! A gateway in a process of its own, and its clients.
+
+#![allow(dead_code, reason = "each test file uses some of it")]
+
+use std::net::SocketAddr;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use futures::{SinkExt, StreamExt};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::process::{Child, Command};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::{Error, Message};
+
+/// Nothing waits for longer: what would, fails.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits, but not for ever.
+pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    let waited = tokio::time::timeout(PATIENCE, future).await;
+    waited.unwrap_or_else(|_| panic!("{what} takes more than {PATIENCE:?}"))
+}
+
+/// Asks until the answer is the one that is waited for.
+pub async fn until<F: Future<Output = bool>>(what: &str, mut ask: impl FnMut() -> F) {
+    let asking = async {
+        while !ask().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    soon(what, asking).await;
+}
+
+/// Killed when it is dropped.
+pub struct Gateway {
+    pub address: SocketAddr,
+    process: Child,
+}
+
+impl Gateway {
+    pub async fn start(options: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
+        command.args(["--listen", "127.0.0.1:0"]).args(options);
+        command.env_remove("GATEWAY_TOKEN").env_remove("GATEWAY_AMQP");
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        let mut process = command.spawn().expect("it is built");
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let line = soon("the start", lines.next_line()).await.unwrap().expect("a line");
+        let address = line.strip_prefix("listening on ").expect("the address").parse().unwrap();
+        Self { address, process }
+    }
+
+    fn signal(&self) {
+        let id = self.process.id().expect("it runs").to_string();
+        let killed = std::process::Command::new("kill").args(["-TERM", &id]).status();
+        assert!(killed.unwrap().success());
+    }
+
+    /// SIGTERM, once.
+    pub fn terminate(&self) {
+        self.signal();
+    }
+
+    /// How it ended, and its log.
+    pub async fn wait(mut self) -> (ExitStatus, String) {
+        let mut log = String::new();
+        let mut stderr = self.process.stderr.take().unwrap();
+        soon("the end of the log", stderr.read_to_string(&mut log)).await.unwrap();
+        (soon("the exit", self.process.wait()).await.unwrap(), log)
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// The status, and the JSON.
+    pub async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<reqwest::Body>,
+    ) -> (StatusCode, Value) {
+        let mut request = reqwest::Client::new().request(method, self.url(path)).body(body);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let response = soon(path, request.send()).await.unwrap();
+        let status = response.status();
+        let text = soon(path, response.text()).await.unwrap();
+        (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    }
+
+    pub async fn publish(&self, key: &str, body: impl Into<reqwest::Body>) {
+        let (status, said) = self.ask(Method::POST, &format!("/publish/{key}"), &[], body).await;
+        assert_eq!(status, StatusCode::ACCEPTED, "{said}");
+    }
+
+    pub async fn stats(&self) -> Value {
+        self.ask(Method::GET, "/stats", &[], "").await.1
+    }
+
+    pub async fn connect(&self) -> Client {
+        let socket = TcpStream::connect(self.address).await.unwrap();
+        Client::on(socket, self.address).await
+    }
+
+    /// One whose socket takes little.
+    pub async fn connect_narrow(&self) -> Client {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        Client::on(socket.connect(self.address).await.unwrap(), self.address).await
+    }
+
+    pub async fn subscriber(&self, key: &str) -> Client {
+        let mut client = self.connect().await;
+        client.subscribe(key).await;
+        client
+    }
+}
+
+pub struct Client(pub WebSocketStream<TcpStream>);
+
+impl Client {
+    async fn on(socket: TcpStream, address: SocketAddr) -> Self {
+        let asked = tokio_tungstenite::client_async(format!("ws://{address}/ws"), socket);
+        Self(soon("the handshake", asked).await.unwrap().0)
+    }
+
+    pub async fn send(&mut self, what: Value) {
+        self.send_frame(Message::text(what.to_string())).await;
+    }
+
+    pub async fn send_frame(&mut self, frame: Message) {
+        soon("sending", self.0.send(frame)).await.unwrap();
+    }
+
+    /// The next one that is not a ping.
+    pub async fn frame(&mut self) -> Option<Result<Message, Error>> {
+        loop {
+            match soon("a message", self.0.next()).await {
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                other => return other,
+            }
+        }
+    }
+
+    pub async fn next(&mut self) -> Value {
+        match self.frame().await {
+            Some(Ok(Message::Text(text))) => serde_json::from_str(&text).unwrap(),
+            other => panic!("not a text: {other:?}"),
+        }
+    }
+
+    pub async fn subscribe(&mut self, key: &str) {
+        self.send(json!({ "type": "subscribe", "key": key })).await;
+        let said = self.next().await;
+        assert_eq!((&said["type"], &said["key"]), (&json!("subscribed"), &json!(key)), "{said}");
+    }
+
+    /// What arrives until the gateway closes, and the code it gives.
+    pub async fn rest(mut self) -> (Vec<Value>, Option<CloseCode>) {
+        let (mut all, mut code) = (Vec::new(), None);
+        while let Some(Ok(frame)) = self.frame().await {
+            match frame {
+                Message::Text(text) => all.push(serde_json::from_str(&text).unwrap()),
+                Message::Close(why) => code = why.map(|why| why.code),
+                other => panic!("unexpected {other:?}"),
+            }
+        }
+        (all, code)
+    }
+}
+
+/// A message as clients see it.
+pub fn message(key: &str, body: &str) -> Value {
+    json!({ "type": "message", "key": key, "body": body })
+}

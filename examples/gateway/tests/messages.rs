@@ -1,0 +1,179 @@
+//! Publishing, subscribing, limits of rate, and stopping.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Gateway, message, until};
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+
+#[tokio::test]
+async fn a_message_goes_to_all_who_subscribed_to_its_key_and_to_nobody_else() {
+    let gateway = Gateway::start(&[]).await;
+    let mut one = gateway.subscriber("tea").await;
+    let mut two = gateway.subscriber("tea").await;
+    let mut three = gateway.subscriber("a/b c").await;
+    gateway.publish("tea", "1").await;
+    gateway.publish("a%2Fb%20c", "2").await;
+    gateway.publish("nobody's", "3").await;
+    gateway.publish("tea", vec![0xff, 0]).await;
+    for client in [&mut one, &mut two] {
+        assert_eq!(client.next().await, message("tea", "1"));
+        assert_eq!(
+            client.next().await,
+            json!({ "type": "message", "key": "tea", "base64": "/wA=" })
+        );
+    }
+    assert_eq!(three.next().await, message("a/b c", "2"));
+    let totals = gateway.stats().await["totals"].clone();
+    assert_eq!((&totals["received"], &totals["delivered"]), (&json!(4), &json!(5)));
+    assert_eq!((&totals["unmatched"], &totals["copies"]), (&json!(1), &json!(2)));
+}
+
+#[tokio::test]
+async fn one_connection_holds_many_keys_and_lets_them_go_one_by_one() {
+    let gateway = Gateway::start(&[]).await;
+    let mut client = gateway.connect().await;
+    for key in ["a", "b", "c"] {
+        client.subscribe(key).await;
+    }
+    let mut other = gateway.subscriber("b").await;
+    client.send(json!({ "type": "unsubscribe", "key": "b" })).await;
+    assert_eq!(
+        client.next().await,
+        json!({ "type": "unsubscribed", "key": "b", "reason": "requested" })
+    );
+    for key in ["a", "b", "c"] {
+        gateway.publish(key, "x").await;
+    }
+    assert_eq!(client.next().await, message("a", "x"));
+    assert_eq!(client.next().await, message("c", "x"));
+    assert_eq!(other.next().await, message("b", "x"));
+    // Away and back again in one breath: once, not twice.
+    client.send(json!({ "type": "unsubscribe", "key": "a" })).await;
+    client.send(json!({ "type": "subscribe", "key": "a" })).await;
+    assert_eq!(client.next().await["type"], "unsubscribed");
+    assert_eq!(client.next().await["type"], "subscribed");
+    gateway.publish("a", "y").await;
+    gateway.publish("c", "z").await;
+    assert_eq!(client.next().await, message("a", "y"));
+    assert_eq!(client.next().await, message("c", "z"));
+}
+
+#[tokio::test]
+async fn one_that_is_gone_leaves_nothing_behind() {
+    let gateway = Gateway::start(&[]).await;
+    let client = gateway.subscriber("tea").await;
+    let mut polite = gateway.subscriber("tea").await;
+    polite.0.close(None).await.unwrap();
+    drop(client); // as one that is killed
+    until("the end of both", async || {
+        let stats = gateway.stats().await;
+        stats["connections"] == 0 && stats["subscriptions"] == 0
+    })
+    .await;
+    gateway.publish("tea", "x").await;
+    until("the message", async || gateway.stats().await["totals"]["unmatched"] == 1).await;
+}
+
+#[tokio::test]
+async fn one_of_which_nothing_is_heard_is_dropped_and_one_that_answers_is_not() {
+    let gateway = Gateway::start(&["--ping", "0.2"]).await;
+    let _silent = gateway.subscriber("tea").await; // is not read from: pings are not answered
+    let mut lively = gateway.subscriber("tea").await;
+    let reading = tokio::spawn(async move { lively.frame().await.is_some() });
+    until("the end of the silent one", async || gateway.stats().await["connections"] == 1).await;
+    tokio::time::sleep(Duration::from_secs(1)).await; // five times longer than a ping, to see it stay
+    gateway.publish("tea", "x").await;
+    assert!(reading.await.unwrap());
+}
+
+#[tokio::test]
+async fn each_subscription_has_its_limit_and_is_told_what_exceeds_it() {
+    let gateway = Gateway::start(&["--rate", "50"]).await;
+    let mut client = gateway.connect().await;
+    for (key, asks, gets) in [("less", 5, 5), ("more", 500, 50)] {
+        client.send(json!({ "type": "subscribe", "key": key, "rate": asks })).await;
+        assert_eq!(client.next().await, json!({ "type": "subscribed", "key": key, "rate": gets }));
+    }
+    client.send(json!({ "type": "subscribe", "key": "as it is" })).await;
+    assert_eq!(client.next().await["rate"], 50);
+    for n in 0..40 {
+        gateway.publish("less", n.to_string()).await;
+    }
+    gateway.publish("more", "last").await;
+    let (mut got, mut lost, mut other) = (0, 0, 0);
+    while got + lost < 40 {
+        let said = client.next().await;
+        match said["type"].as_str() {
+            Some("message") if said["key"] == "less" => got += 1,
+            Some("message") => other += 1,
+            Some("lost") => {
+                assert_eq!((&said["key"], &said["reason"]), (&json!("less"), &json!("rate")));
+                lost += said["count"].as_u64().unwrap();
+            }
+            _ => panic!("{said}"),
+        }
+    }
+    assert!(got >= 5 && lost > 0, "{got} and {lost}");
+    assert_eq!(other, 1);
+    let stats = gateway.stats().await;
+    assert_eq!(stats["totals"]["discarded"]["not_admitted"], lost);
+    let (_, metrics) = gateway.ask(Method::GET, "/metrics", &[], "").await;
+    let line = format!("gateway_discarded_total{{reason=\"not_admitted\"}} {lost}\n");
+    assert!(metrics.as_str().unwrap().contains(&line), "{metrics}");
+}
+
+#[tokio::test]
+async fn told_to_stop_it_delivers_what_it_took_and_says_goodbye() {
+    let gateway = Gateway::start(&[]).await;
+    let client = gateway.subscriber("tea").await;
+    let idle = gateway.connect().await;
+    for n in 0..100 {
+        gateway.publish("tea", n.to_string()).await;
+    }
+    gateway.terminate();
+    let (said, code) = client.rest().await;
+    let expected: Vec<_> = (0..100).map(|n| message("tea", &n.to_string())).collect();
+    assert_eq!(said, expected);
+    assert_eq!(code, Some(CloseCode::Away));
+    assert_eq!(idle.rest().await.1, Some(CloseCode::Away));
+    let (status, log) = gateway.wait().await;
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(
+        log.trim_end().lines().last().unwrap().contains("stopped received=100 delivered=100"),
+        "{log}"
+    );
+}
+
+#[tokio::test]
+async fn told_to_stop_it_cuts_off_one_that_does_not_read_and_says_so() {
+    let options =
+        ["--drain", "0.3", "--overflow", "wait", "--buffer", "1", "--send-buffer", "4096"];
+    let gateway = Gateway::start(&options).await;
+    let mut client = gateway.connect_narrow().await;
+    client.subscribe("tea").await;
+    let url = gateway.url("/publish/tea");
+    let publishing = tokio::spawn(async move {
+        let client = reqwest::Client::new();
+        while client.post(&url).body("x".repeat(60_000)).send().await.is_ok() {}
+    });
+    until("the wait", async || gateway.stats().await["blocked"]["key"] == "tea").await;
+    gateway.terminate();
+    let (status, log) = gateway.wait().await;
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(log.contains("cut off") && log.contains("stuck=1"), "{log}");
+    publishing.abort();
+}
+
+#[tokio::test]
+async fn the_demo_makes_up_messages() {
+    let gateway = Gateway::start(&["--demo", "500"]).await;
+    let mut client = gateway.subscriber("demo.tea").await;
+    let said = client.next().await;
+    assert_eq!(said["key"], "demo.tea");
+    let (status, health) = gateway.ask(Method::GET, "/healthz", &[], "").await;
+    assert_eq!((status, health), (StatusCode::OK, json!({ "status": "ok", "source": "up" })));
+}

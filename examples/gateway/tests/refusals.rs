@@ -1,0 +1,227 @@
+//! Bad input of every kind: a clear answer, and nobody else is hurt.
+
+mod common;
+
+use common::{Client, Gateway, message, soon, until};
+use futures::StreamExt;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+
+fn error(said: &Value) -> &str {
+    assert!(said["message"].as_str().is_some_and(|text| !text.is_empty()), "{said}");
+    said["error"].as_str().unwrap()
+}
+
+/// Bytes as they are, for what no client library would send.
+async fn raw(gateway: &Gateway, request: &[u8]) -> String {
+    let mut socket = TcpStream::connect(gateway.address).await.unwrap();
+    socket.write_all(request).await.unwrap();
+    socket.shutdown().await.unwrap();
+    let mut answer = Vec::new();
+    soon("the answer", socket.read_to_end(&mut answer)).await.unwrap();
+    String::from_utf8(answer).unwrap()
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_request_is_said() {
+    let gateway = Gateway::start(&["--max-body", "1000"]).await;
+    let long = format!("/publish/{}", "k".repeat(256));
+    for (method, path, body, status, code) in [
+        (Method::POST, "/publish/", "x", 400, "bad_key"),
+        (Method::POST, "/publish", "x", 400, "bad_key"),
+        (Method::POST, "/publish/a%00b", "x", 400, "bad_key"),
+        (Method::POST, "/publish/a%0Ab", "x", 400, "bad_key"),
+        (Method::POST, "/publish/%FF", "x", 400, "bad_key"),
+        (Method::POST, &long, "x", 400, "bad_key"),
+        (Method::POST, "/publish/k", &"x".repeat(1001), 413, "too_large"),
+        (Method::GET, "/publish/k", "", 405, "method_not_allowed"),
+        (Method::POST, "/stats", "", 405, "method_not_allowed"),
+        (Method::GET, "/nothing", "", 404, "not_found"),
+        (Method::GET, "/ws", "", 426, "upgrade_required"),
+    ] {
+        let (is, said) = gateway.ask(method, path, &[], body.to_owned()).await;
+        assert_eq!((is.as_u16(), error(&said)), (status, code), "{path}");
+    }
+    // As large as it may be, and as long.
+    gateway.publish(&"k".repeat(255), "x".repeat(1000)).await;
+    // Of unknown size, it is found too large while it comes.
+    let chunks =
+        futures::stream::iter(["x".repeat(600), "x".repeat(600)]).map(Ok::<_, std::io::Error>);
+    let body = reqwest::Body::wrap_stream(chunks);
+    let (status, said) = gateway.ask(Method::POST, "/publish/k", &[], body).await;
+    assert_eq!((status, error(&said)), (StatusCode::PAYLOAD_TOO_LARGE, "too_large"));
+    assert_eq!(gateway.stats().await["totals"]["received"], 1);
+}
+
+#[tokio::test]
+async fn what_is_not_even_a_request_is_refused_too() {
+    let gateway = Gateway::start(&[]).await;
+    let mut client = gateway.subscriber("tea").await;
+    assert!(raw(&gateway, b"nonsense\r\n\r\n").await.starts_with("HTTP/1.1 400"));
+    let broken = b"POST /publish/tea HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nhalf";
+    raw(&gateway, broken).await;
+    let handshake = b"GET /ws HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+                      sec-websocket-version: 8\r\nsec-websocket-key: eA==\r\n\r\n";
+    let answer = raw(&gateway, handshake).await;
+    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("\"bad_request\""), "{answer}");
+    gateway.publish("tea", "x").await;
+    assert_eq!(client.next().await, message("tea", "x"));
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_message_is_said_and_the_connection_stays() {
+    let gateway = Gateway::start(&["--max-subscriptions", "2"]).await;
+    let mut client = gateway.subscriber("a").await;
+    for (text, code) in [
+        ("{", "bad_json"),
+        ("", "bad_json"),
+        ("[]", "bad_request"),
+        ("{}", "bad_request"),
+        (r#"{"type":"dance"}"#, "bad_request"),
+        (r#"{"type":"subscribe"}"#, "bad_request"),
+        (r#"{"type":"subscribe","key":7}"#, "bad_request"),
+        (r#"{"type":"subscribe","key":"k","colour":"red"}"#, "bad_request"),
+        (r#"{"type":"subscribe","key":"k","rate":0}"#, "bad_request"),
+        (r#"{"type":"subscribe","key":"k","rate":-1}"#, "bad_request"),
+        (r#"{"type":"subscribe","key":"k","rate":1.5}"#, "bad_request"),
+        (r#"{"type":"subscribe","key":""}"#, "bad_key"),
+        (r#"{"type":"subscribe","key":"a\u0000"}"#, "bad_key"),
+        (r#"{"type":"subscribe","key":"a"}"#, "already_subscribed"),
+        (r#"{"type":"unsubscribe","key":"b"}"#, "not_subscribed"),
+    ] {
+        client.send_frame(Message::text(text)).await;
+        let said = client.next().await;
+        assert_eq!((said["type"].as_str(), error(&said)), (Some("error"), code), "{text}");
+    }
+    client.subscribe("b").await;
+    client.send(json!({ "type": "subscribe", "key": "c" })).await;
+    let said = client.next().await;
+    assert_eq!((error(&said), &said["key"]), ("too_many_subscriptions", &json!("c")));
+    gateway.publish("a", "x").await;
+    assert_eq!(client.next().await, message("a", "x"));
+}
+
+#[tokio::test]
+async fn what_breaks_the_protocol_ends_with_a_code() {
+    let gateway = Gateway::start(&[]).await;
+    let long = json!({ "type": "subscribe", "key": "k".repeat(5000) }).to_string();
+    for (frame, code) in [
+        (Message::binary(vec![1, 2, 3]), CloseCode::Unsupported),
+        (Message::text(long), CloseCode::Size),
+        (Message::text("x".repeat(100_000)), CloseCode::Size),
+    ] {
+        let mut client = gateway.subscriber("a").await;
+        client.send_frame(frame).await;
+        assert_eq!(client.rest().await.1, Some(code));
+    }
+    // Text that is none, and a frame that is not masked.
+    for (bytes, code) in [
+        (&[0x81, 0x82, 0, 0, 0, 0, 0xff, 0xff][..], CloseCode::Invalid),
+        (&[0x81, 0x01, b'x'][..], CloseCode::Protocol),
+    ] {
+        let mut client = gateway.subscriber("a").await;
+        client.0.get_mut().write_all(bytes).await.unwrap();
+        assert_eq!(client.rest().await.1, Some(code));
+    }
+    until("the end of all", async || gateway.stats().await["subscriptions"] == 0).await;
+}
+
+async fn origin(gateway: &Gateway, host: &str, origin: &str) -> String {
+    let request = format!(
+        "GET /ws HTTP/1.1\r\nhost: {host}\r\norigin: {origin}\r\nconnection: upgrade\r\n\
+         upgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    );
+    let answer = raw(gateway, request.as_bytes()).await;
+    answer.split(' ').nth(1).unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn pages_of_other_sites_may_not_connect_unless_they_are_allowed() {
+    let gateway = Gateway::start(&["--allow-origin", "https://Friend.example/"]).await;
+    let host = gateway.address.to_string();
+    assert_eq!(origin(&gateway, &host, &format!("http://{host}")).await, "101");
+    assert_eq!(origin(&gateway, "localhost:8080", "http://localhost:8080").await, "101");
+    assert_eq!(origin(&gateway, &host, "https://friend.example").await, "101");
+    for stranger in [
+        "https://evil.example",
+        "http://127.0.0.1:1",
+        "null",
+        "https://friend.example.evil.example",
+    ] {
+        assert_eq!(origin(&gateway, &host, stranger).await, "403", "{stranger}");
+    }
+    // A name that was made to mean this machine.
+    assert_eq!(origin(&gateway, "evil.example:8080", "http://evil.example:8080").await, "403");
+    let evil = [("origin", "https://evil.example")];
+    let (status, said) = gateway.ask(Method::POST, "/publish/k", &evil, "x").await;
+    assert_eq!((status, error(&said)), (StatusCode::FORBIDDEN, "bad_origin"));
+
+    let gateway = Gateway::start(&["--allow-origin", "*"]).await;
+    let host = gateway.address.to_string();
+    assert_eq!(origin(&gateway, &host, "https://evil.example").await, "101");
+}
+
+#[tokio::test]
+async fn who_publishes_must_have_the_token_if_there_is_one() {
+    let gateway = Gateway::start(&["--token", "secret"]).await;
+    for (headers, status) in [
+        (vec![], 401),
+        (vec![("authorization", "secret")], 401),
+        (vec![("authorization", "Bearer Secret")], 401),
+        (vec![("authorization", "Bearer secret ")], 202), // the space is no part of the header
+        (vec![("authorization", "Bearer secre")], 401),
+        (vec![("authorization", "Bearer secret")], 202),
+        (vec![("authorization", "bearer secret")], 202),
+    ] {
+        let (is, said) = gateway.ask(Method::POST, "/publish/k", &headers, "x").await;
+        assert_eq!(is.as_u16(), status, "{headers:?}: {said}");
+        assert!(status == 202 || error(&said) == "unauthorized");
+    }
+    gateway.subscriber("k").await;
+}
+
+#[tokio::test]
+async fn no_more_connections_than_are_allowed() {
+    let gateway = Gateway::start(&["--max-connections", "2"]).await;
+    let one = gateway.subscriber("a").await;
+    let _two = gateway.subscriber("a").await;
+    let host = gateway.address.to_string();
+    assert_eq!(origin(&gateway, &host, &format!("http://{host}")).await, "503");
+    drop(one);
+    until("the place", async || gateway.stats().await["connections"] == 1).await;
+    let _: Client = gateway.subscriber("a").await;
+}
+
+#[tokio::test]
+async fn a_wrong_command_line_is_explained() {
+    for options in [
+        &["--overflow", "sometimes"][..],
+        &["--allow-origin", "evil"],
+        &["--amqp", "http://x"],
+        &["--demo", "0"],
+        &["--ping", "0"],
+        &["--token", ""],
+        &["--topic", "--key-header", "k"],
+        &["--nonsense"],
+    ] {
+        let run = std::process::Command::new(env!("CARGO_BIN_EXE_gateway"))
+            .args(options)
+            .output()
+            .unwrap();
+        assert_eq!(run.status.code(), Some(2), "{options:?}");
+        let said = String::from_utf8(run.stderr).unwrap();
+        assert!(said.contains("error:") && !said.contains("panicked"), "{said}");
+    }
+    let gateway = Gateway::start(&[]).await;
+    let address = gateway.address.to_string();
+    let taken = ["--listen", &address];
+    let run =
+        std::process::Command::new(env!("CARGO_BIN_EXE_gateway")).args(taken).output().unwrap();
+    assert_eq!(run.status.code(), Some(1));
+    let said = String::from_utf8(run.stderr).unwrap();
+    assert!(said.starts_with(&format!("gateway: cannot listen on {address}: ")), "{said}");
+}

@@ -1,0 +1,141 @@
+//! A client that does not read, under each policy: what it loses, what it hears, what others see.
+
+mod common;
+
+use common::{Client, Gateway, until};
+use serde_json::Value;
+
+const COUNT: u64 = 400;
+
+/// Large, so that sockets are soon full.
+fn body(n: u64) -> String {
+    format!("{n} {}", "x".repeat(20_000))
+}
+
+fn number(said: &Value) -> u64 {
+    said["body"].as_str().unwrap().split(' ').next().unwrap().parse().unwrap()
+}
+
+async fn start(policy: &str) -> (Gateway, Client, Client) {
+    let options = ["--overflow", policy, "--buffer", "10", "--send-buffer", "8192", "--rate", "0"];
+    let gateway = Gateway::start(&options).await;
+    let mut slow = gateway.connect_narrow().await;
+    slow.subscribe("tea").await;
+    let quick = gateway.subscriber("tea").await;
+    (gateway, slow, quick)
+}
+
+/// Publishes, while the quick one reads each before the next one comes.
+async fn publish(gateway: &Gateway, quick: &mut Client) {
+    for n in 0..COUNT {
+        gateway.publish("tea", body(n)).await;
+        assert_eq!(number(&quick.next().await), n);
+    }
+}
+
+/// What the slow one finds when it reads at last: the numbers it got, and how many it lost, until the
+/// two make up for all, or the subscription is ended.
+async fn read(slow: &mut Client) -> (Vec<u64>, u64, bool) {
+    let (mut got, mut lost) = (Vec::new(), 0);
+    while got.len() as u64 + lost < COUNT {
+        let said = slow.next().await;
+        match said["type"].as_str() {
+            Some("message") => got.push(number(&said)),
+            Some("lost") => {
+                assert_eq!(said["reason"], "overflow");
+                lost += said["count"].as_u64().unwrap();
+            }
+            Some("unsubscribed") => {
+                assert_eq!(said["reason"], "too_slow");
+                return (got, lost, true);
+            }
+            _ => panic!("{said}"),
+        }
+    }
+    (got, lost, false)
+}
+
+fn is_sorted(numbers: &[u64]) -> bool {
+    numbers.windows(2).all(|pair| pair[0] < pair[1])
+}
+
+#[tokio::test]
+async fn drop_oldest_keeps_the_last_ones() {
+    let (gateway, mut slow, mut quick) = start("drop-oldest").await;
+    publish(&gateway, &mut quick).await;
+    let (got, lost, _) = read(&mut slow).await;
+    assert!(is_sorted(&got) && lost > 0);
+    assert_eq!(got[got.len() - 10..], (COUNT - 10..COUNT).collect::<Vec<_>>());
+    assert_eq!(gateway.stats().await["totals"]["discarded"]["overflowed"], lost);
+}
+
+#[tokio::test]
+async fn drop_newest_keeps_the_first_ones() {
+    let (gateway, mut slow, mut quick) = start("drop-newest").await;
+    publish(&gateway, &mut quick).await;
+    let (got, lost, _) = read(&mut slow).await;
+    assert_eq!(got, (0..COUNT - lost).collect::<Vec<_>>());
+    assert!(lost > 0);
+}
+
+#[tokio::test]
+async fn evict_ends_the_subscription_and_not_the_connection() {
+    let (gateway, mut slow, mut quick) = start("evict").await;
+    publish(&gateway, &mut quick).await;
+    let (got, lost, ended) = read(&mut slow).await;
+    assert_eq!(got, (0..got.len() as u64).collect::<Vec<_>>());
+    assert!(ended);
+    assert_eq!(lost, 11, "what waited, and the one that was too many");
+    slow.subscribe("tea").await;
+    gateway.publish("tea", body(7)).await;
+    assert_eq!(number(&slow.next().await), 7);
+}
+
+#[tokio::test]
+async fn wait_loses_nothing_holds_everybody_and_says_for_whom() {
+    let (gateway, mut slow, mut quick) = start("wait").await;
+    let url = gateway.url("/publish/tea");
+    let publishing = tokio::spawn(async move {
+        let client = reqwest::Client::new();
+        for n in 0..COUNT {
+            let answer = client.post(&url).body(body(n)).send().await.unwrap();
+            assert_eq!(answer.status(), 202);
+        }
+    });
+    let reading = tokio::spawn(async move {
+        for n in 0..COUNT {
+            assert_eq!(number(&quick.next().await), n);
+        }
+    });
+    until("the wait", async || gateway.stats().await["blocked"]["key"] == "tea").await;
+    let blocked = gateway.stats().await["blocked"]["client"].clone();
+    let address = slow.0.get_ref().local_addr().unwrap().to_string();
+    assert_eq!(blocked, address.as_str());
+    assert!(!reading.is_finished());
+    let (got, lost, _) = read(&mut slow).await;
+    assert_eq!((got, lost), ((0..COUNT).collect::<Vec<_>>(), 0));
+    publishing.await.unwrap();
+    reading.await.unwrap();
+    until("the end of the wait", async || gateway.stats().await["blocked"].is_null()).await;
+}
+
+#[tokio::test]
+async fn one_that_holds_the_input_and_leaves_frees_it() {
+    let (gateway, slow, mut quick) = start("wait").await;
+    let url = gateway.url("/publish/tea");
+    let publishing = tokio::spawn(async move {
+        let client = reqwest::Client::new();
+        for n in 0..COUNT {
+            client.post(&url).body(body(n)).send().await.unwrap();
+        }
+    });
+    let reading = tokio::spawn(async move {
+        for n in 0..COUNT {
+            assert_eq!(number(&quick.next().await), n);
+        }
+    });
+    until("the wait", async || gateway.stats().await["blocked"]["key"] == "tea").await;
+    drop(slow);
+    publishing.await.unwrap();
+    reading.await.unwrap();
+}
