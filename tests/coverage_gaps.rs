@@ -105,8 +105,8 @@ impl Hash for Fickle {
     }
 }
 
-/// Attaches three sinks under one key, lets two of them go by its name, and hashes the key otherwise, if
-/// it is to be `fickle`, before the third is told of the end.
+/// Attaches three sinks under one key, detaching the first two before the next comes, so that they leave
+/// together. If the key is to be `fickle`, it is hashed otherwise when the third is told of the end.
 fn three_under_a_key(fickle: bool) -> Result<Totals, String> {
     let (input, items) = scripted_stream::<u32>("input");
     let (orders_in, orders) = scripted_stream("orders");
@@ -115,14 +115,16 @@ fn three_under_a_key(fickle: bool) -> Result<Totals, String> {
     let of_items = Rc::new(Cell::new(0));
     let demux = input.demux_by(move |_| Fickle(Rc::clone(&of_items)), orders_in).multicast();
     let mut task = Task::new(demux);
-    let (first, _) = scripted_sink::<u32>("first");
+    let (first, first_handle) = scripted_sink::<u32>("first");
     let (second, second_handle) = scripted_sink::<u32>("second");
     let (third, third_handle) = scripted_sink::<u32>("third");
+    first_handle.hold(Op::Close);
     second_handle.hold(Op::Close);
     orders.extend([Order::from((key(), first)), Order::Detach(key())]);
     orders.extend([Order::from((key(), second)), Order::Detach(key())]);
     orders.extend([Order::from((key(), third))]);
     assert!(task.run().is_pending());
+    first_handle.release(Op::Close);
     second_handle.release(Op::Close);
     assert!(task.run().is_pending());
 

@@ -4,6 +4,8 @@
 //! Of `fuzz/corpus`, files with a dash in their name are seeds; what else may lie there, a fuzzer has
 //! left behind.
 
+#![allow(unreachable_pub, reason = "the targets are modules of a library in `fuzz/`")]
+
 extern crate alloc;
 
 mod common;
@@ -34,7 +36,7 @@ mod interleave {
     }
 }
 
-/// Plays each seed of a target. That the list of a failed test names it last is by `println`.
+/// Plays each seed of a target, and prints its name first: of a failed test, the last one is it.
 fn play(target: &str, run: fn(&[u8])) {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus");
     let folder = std::path::Path::new(folder).join(target);

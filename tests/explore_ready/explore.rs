@@ -21,11 +21,7 @@ impl fmt::Display for Trouble {
 }
 
 /// How many states there are, if none of them is trouble.
-pub fn explore(
-    protocol: &Protocol,
-    scenario: &Scenario,
-    weak: bool,
-) -> Result<usize, Box<Trouble>> {
+pub fn explore(protocol: &Protocol, scenario: &Scenario, weak: bool) -> Result<usize, Trouble> {
     let first = State::new(scenario, weak);
     let mut known: HashSet<Box<[u8]>> = HashSet::new();
     known.insert(first.encode());
@@ -59,12 +55,12 @@ fn trouble(
     mut at: usize,
     last: Option<Label>,
     what: String,
-) -> Box<Trouble> {
+) -> Trouble {
     let mut steps = Vec::from_iter(last);
     while let (Some(label), from) = ways[at] {
         steps.push(label);
         at = from;
     }
     steps.reverse();
-    Box::new(Trouble { what, steps })
+    Trouble { what, steps }
 }

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use crate::memory::Order::{AcqRel, Acquire, Release};
-use crate::memory::{BITS, HEAD, LOCATIONS, Memory, NEXT, NOTE, OWNER, Order};
+use crate::memory::{BITS, HEAD, LOCATIONS, Memory, NEXT, NOTE, Order};
 use crate::steps::Stepping;
 
 pub const END: u8 = 9;
@@ -270,6 +270,7 @@ pub struct Seen {
 }
 
 #[derive(Clone, Copy)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Owner {
     pub taken: u8,
     pub left: u8,
@@ -435,11 +436,11 @@ impl State {
             return None;
         }
         let (seen, all) = (self.owner.seen, scenario.all_news());
-        for slot in 0..2 {
+        for (slot, at) in BITS.into_iter().enumerate() {
             if seen.news[slot] != all.news[slot] {
                 return Some(format!("it sleeps, and has not seen the news of slot {slot}"));
             }
-            if self.memory.last(BITS[slot]) != 0 {
+            if self.memory.last(at) != 0 {
                 return Some(format!("it sleeps, and slot {slot} says for ever that it is listed"));
             }
         }

@@ -102,7 +102,7 @@ impl Stepping<'_> {
             Pc::Start | Pc::NextAct | Pc::Done => {}
             Pc::News | Pc::RingBell => self.act(state),
             Pc::Claim | Pc::ClaimStore | Pc::LoadHead | Pc::StoreNext | Pc::Link => {
-                self.list(state)
+                self.list(state);
             }
             Pc::TaskLock | Pc::TaskUnlock | Pc::TaskFire => self.wake(state),
             Pc::Asleep | Pc::AwakeLock | Pc::AwakeUnlock | Pc::Take => self.begin(state),
@@ -135,8 +135,9 @@ impl Stepping<'_> {
         }
         let Some(act) = self.scenario.act(self.thread, thread.act) else { return };
         let (at, slot, why, pc) = match act {
-            Act::Wake(slot) => (NEWS[usize::from(slot)], slot, BY_SINK, Pc::Claim),
-            Act::Stale(slot) => (NEWS[usize::from(slot)], slot, BY_SINK, Pc::Claim),
+            Act::Wake(slot) | Act::Stale(slot) => {
+                (NEWS[usize::from(slot)], slot, BY_SINK, Pc::Claim)
+            }
             Act::Nudge(slot) => (WISHES, slot, 0, Pc::Claim),
             Act::Ring => (ORDERS, 0, 0, Pc::RingBell),
         };

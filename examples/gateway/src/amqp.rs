@@ -37,7 +37,7 @@ use crate::router::Input;
 use crate::subscription::Terms;
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// With a broker that does not answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Keys that are bound, or unbound, at once.
@@ -198,6 +198,9 @@ impl Broker {
                 return;
             }
             warn!(%error, "broker lost");
+            if error.to_string().contains("in exclusive use") {
+                warn!("another gateway has the queue: give each a --node of its own");
+            }
             self.board.source_down(error.to_string());
             tokio::select! {
                 () = sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
