@@ -1,7 +1,7 @@
 //! Who may connect, and who may publish.
 
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use subtle::ConstantTimeEq;
 
 use crate::gateway::Gateway;
@@ -46,7 +46,7 @@ fn is_loopback(host: &str) -> bool {
 
 pub fn check_token(gateway: &Gateway, headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(token) = &gateway.config.token else { return Ok(()) };
-    let given = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
+    let given = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
     let given = given.and_then(|value| match value.split_at_checked("Bearer ".len()) {
         Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"Bearer ") => Some(token),
         _ => None,

@@ -199,7 +199,7 @@ impl Broker {
             }
             warn!(%error, "broker lost");
             if error.to_string().contains("in exclusive use") {
-                warn!("another gateway has the queue: give each a --node of its own");
+                warn!("is there another gateway of this name? Each needs a --node of its own");
             }
             self.board.source_down(error.to_string());
             tokio::select! {

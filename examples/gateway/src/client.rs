@@ -58,7 +58,11 @@ struct Held {
     /// None once it was told to end.
     lease: Option<Lease>,
     /// It was asked for again, at this rate, while it was ending.
-    again: Option<Option<NonZeroU32>>,
+    again: Option<Again>,
+}
+
+struct Again {
+    rate: Option<NonZeroU32>,
 }
 
 /// How it ends.
@@ -85,10 +89,11 @@ pub async fn serve(socket: WebSocket, gateway: Arc<Gateway>, address: SocketAddr
         lease: Lease::new(),
     };
     let end = client.run(&mut heard).await;
-    if let End::Dismissed(why) = end {
-        if timeout(GOODBYE, goodbye(&outlet, why)).await.is_err() && gateway.board.is_draining() {
-            gateway.stuck.fetch_add(1, Relaxed);
-        }
+    if let End::Dismissed(why) = end
+        && timeout(GOODBYE, goodbye(&outlet, why)).await.is_err()
+        && gateway.board.is_draining()
+    {
+        gateway.stuck.fetch_add(1, Relaxed);
     }
     outlet.end();
     gateway.board.connections.dec();
@@ -182,7 +187,7 @@ impl Client {
         }
         let (count, most) = (self.subscriptions.len(), self.gateway.config.max_subscriptions);
         match self.subscriptions.get_mut(key.as_str()) {
-            Some(held) if held.lease.is_none() => held.again = Some(rate),
+            Some(held) if held.lease.is_none() => held.again = Some(Again { rate }),
             Some(_) => {
                 return Err(Wrong(
                     "already_subscribed",
@@ -260,7 +265,7 @@ impl Client {
                     Ending::Gone => return Err(End::Gone),
                 };
                 self.say(&json!({ "type": "unsubscribed", "key": &*key, "reason": reason }));
-                if let Some(rate) = again {
+                if let Some(Again { rate }) = again {
                     self.attach(key, rate).await;
                 }
             }

@@ -76,11 +76,11 @@ impl Clone for Message {
 
 impl Drop for Message {
     fn drop(&mut self) {
-        if let Some(delivery) = &self.shared.delivery {
-            if !self.settled {
-                // Seen by the drop of the last copy, as reference counts order what comes before.
-                delivery.again.store(true, Relaxed);
-            }
+        if let Some(delivery) = &self.shared.delivery
+            && !self.settled
+        {
+            // Seen by the drop of the last copy, as reference counts order what comes before.
+            delivery.again.store(true, Relaxed);
         }
     }
 }

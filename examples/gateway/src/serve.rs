@@ -88,6 +88,7 @@ async fn answer(
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(PATIENCE)
+        .half_close(true) // one that has said all is answered all the same
         .serve_connection(TokioIo::new(socket), service)
         .with_upgrades();
     let mut connection = std::pin::pin!(connection);

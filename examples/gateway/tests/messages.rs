@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use common::{Gateway, message, until};
@@ -176,4 +177,38 @@ async fn the_demo_makes_up_messages() {
     assert_eq!(said["key"], "demo.tea");
     let (status, health) = gateway.ask(Method::GET, "/healthz", &[], "").await;
     assert_eq!((status, health), (StatusCode::OK, json!({ "status": "ok", "source": "up" })));
+}
+
+#[tokio::test]
+async fn the_keys_of_one_client_share_its_socket_and_each_keeps_its_order() {
+    let options = ["--overflow", "wait", "--buffer", "3", "--send-buffer", "8192", "--rate", "0"];
+    let gateway = Gateway::start(&options).await;
+    let mut client = gateway.connect_narrow().await;
+    let keys: Vec<String> = (0..20).map(|n| format!("key {n}")).collect();
+    for key in &keys {
+        client.subscribe(key).await;
+    }
+    let urls: Vec<String> =
+        keys.iter().map(|key| gateway.url(&format!("/publish/{key}"))).collect();
+    let publishing = tokio::spawn(async move {
+        let client = reqwest::Client::new();
+        for n in 0..50 {
+            for url in &urls {
+                let body = format!("{n} {}", "x".repeat(5_000));
+                assert_eq!(client.post(url).body(body).send().await.unwrap().status(), 202);
+            }
+        }
+    });
+    // It reads nothing until all wait for it.
+    until("the wait", async || !gateway.stats().await["blocked"].is_null()).await;
+    let mut next = HashMap::new();
+    for _ in 0..50 * keys.len() {
+        let said = client.next().await;
+        let key = said["key"].as_str().unwrap().to_owned();
+        let n: u64 = said["body"].as_str().unwrap().split(' ').next().unwrap().parse().unwrap();
+        let expected = next.entry(key).or_insert(0);
+        assert_eq!(n, *expected, "{}", said["key"]);
+        *expected += 1;
+    }
+    publishing.await.unwrap();
 }

@@ -63,7 +63,8 @@ async fn what_is_not_even_a_request_is_refused_too() {
     let mut client = gateway.subscriber("tea").await;
     assert!(raw(&gateway, b"nonsense\r\n\r\n").await.starts_with("HTTP/1.1 400"));
     let broken = b"POST /publish/tea HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nhalf";
-    raw(&gateway, broken).await;
+    let answer = raw(&gateway, broken).await;
+    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("\"bad_request\""), "{answer}");
     let handshake = b"GET /ws HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
                       sec-websocket-version: 8\r\nsec-websocket-key: eA==\r\n\r\n";
     let answer = raw(&gateway, handshake).await;
