@@ -40,8 +40,8 @@ enum Command {
 enum Help {
     /// Prints numbers of free ports
     Ports { count: usize },
-    /// Waits until a broker answers
-    Await { uri: String },
+    /// Waits until a broker answers, for so many seconds
+    Await { uri: String, seconds: u64 },
 }
 
 fn main() -> ExitCode {
@@ -62,8 +62,9 @@ fn main() -> ExitCode {
             Command::Help(Help::Ports { count }) => {
                 ports(count).map_err(|error| vec![error.to_string()])
             }
-            Command::Help(Help::Await { uri }) => {
-                Broker::new(&uri, "").connect().await.map_err(|error| vec![error])
+            Command::Help(Help::Await { uri, seconds }) => {
+                let patience = Duration::from_secs(seconds);
+                Broker::new(&uri, "").connect(patience).await.map_err(|error| vec![error])
             }
         }
     });
@@ -78,12 +79,17 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// All held at once, so that they differ.
+/// Below those that the system gives to whoever connects somewhere: nobody else takes one by chance.
 fn ports(count: usize) -> std::io::Result<()> {
-    let listeners =
-        (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<Vec<_>, _>>()?;
+    let mut listeners = Vec::new();
+    for _ in 0..1_000 {
+        if listeners.len() == count {
+            break;
+        }
+        listeners.extend(TcpListener::bind(("127.0.0.1", fastrand::u16(12_000..32_000))).ok());
+    }
     for listener in listeners {
-        println!("{}", listener.local_addr()?.port());
+        println!("{}", listener.local_addr()?.port()); // all held at once, so that they differ
     }
     Ok(())
 }

@@ -69,7 +69,7 @@ impl Broker {
     }
 
     /// Connects, and comes back as soon as there is a connection.
-    pub async fn connect(&mut self) -> Result<(), String> {
+    pub async fn connect(&mut self, patience: Duration) -> Result<(), String> {
         let start = Instant::now();
         loop {
             match timeout(PATIENCE, self.try_connect()).await {
@@ -77,7 +77,7 @@ impl Broker {
                     self.channel = Some(channel);
                     return Ok(());
                 }
-                failed if start.elapsed() > AWAY => {
+                failed if start.elapsed() > patience => {
                     let cause = match failed {
                         Ok(Err(error)) => error.to_string(),
                         _ => "no answer".to_owned(),
@@ -121,7 +121,7 @@ impl Broker {
         let mut waiting: VecDeque<(usize, PublisherConfirm)> = VecDeque::new();
         let mut next = 0;
         if self.channel.is_none() {
-            self.connect().await?;
+            self.connect(AWAY).await?;
         }
         loop {
             let is_going = if next < plan.messages.len() && waiting.len() < WINDOW {
@@ -153,7 +153,7 @@ impl Broker {
                 next = waiting.front().map_or(next, |(first, _)| *first);
                 waiting.clear();
                 self.channel = None;
-                self.connect().await?;
+                self.connect(AWAY).await?;
             }
         }
     }
@@ -161,7 +161,7 @@ impl Broker {
     /// Publishes one message of each key; how many of the keys is a queue bound for?
     pub async fn bound(&mut self, plan: &Plan) -> Result<usize, String> {
         if self.channel.is_none() {
-            self.connect().await?;
+            self.connect(AWAY).await?;
         }
         let mut waiting = Vec::new();
         for key in &plan.keys {
