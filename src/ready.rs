@@ -18,9 +18,14 @@
 //! | write | read | so that |
 //! | --- | --- | --- |
 //! | wake: `bits.fetch_or` AR | owner: `bits.swap(0)`, `bits.fetch_and` AR | what the sink did before the wake is seen by the poll after it, also if the bit was set (3); the owner's read of `next` is over before the next wake writes it (2) |
-//! | wake: `head.compare_exchange` R | owner: `head.swap`, `head.load` A | `next` is seen of every node in the chain (2) |
+//! | wake: `head.compare_exchange` R | owner: `head.swap` A | `next` is seen of every node in the chain (2) |
 //! | wake: `bell.swap(true)` R | owner: `bell.swap(false)` A | the orders that were sent are seen by the poll after it; a swap, not a store, because a second ring must not hide the first |
 //! | wake: `task.wake` AR inside | owner: `task.register` AR inside | either the wake finds the waker, or the owner finds the list or the bell (4) |
+//!
+//! The loads of `head` and `bell` are Acquire for good measure: a chain is walked, and orders are polled,
+//! only after a swap, and before sleep `register` has acquired what each earlier wake wrote. So is the
+//! release in `bits.fetch_and`. `tests/explore_ready.rs` goes through all of this step by step, and shows
+//! what breaks with a weaker protocol.
 //!
 //! A wake that meets `awake`, which takes the task's waker away, wakes nobody; the owner sees its node
 //! when it goes to sleep, because `register` reads what that wake has written. `is_listed` and `hear` may

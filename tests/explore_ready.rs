@@ -187,6 +187,12 @@ fn what_is_out_of_date_does_no_harm() {
 }
 
 #[test]
+#[ignore = "ten seconds and half a gigabyte, optimised"]
+fn what_is_out_of_date_does_no_harm_to_four_wakes() {
+    holds(&AS_IT_IS, true, &[TWICE]);
+}
+
+#[test]
 fn a_link_that_does_not_release_leaves_next_unseen() {
     ends_in(LOST, &Protocol { link: Relaxed, ..AS_IT_IS }, true, &TWO_SLOTS);
 }

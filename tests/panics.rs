@@ -245,7 +245,12 @@ struct Life {
     items: Arc<()>,
     keys: Arc<()>,
     bell: Arc<Bell>,
+    /// How often it is still run, before it is left where it is.
+    runs: usize,
 }
+
+/// What a life ends with that is left where it is.
+const LEFT: &str = "left asleep";
 
 impl Life {
     fn new(multicast: bool, budget: usize) -> Self {
@@ -277,6 +282,7 @@ impl Life {
             items: Arc::new(()),
             keys,
             bell: Arc::new(Bell(AtomicUsize::new(0))),
+            runs: usize::MAX,
         }
     }
 
@@ -322,7 +328,8 @@ impl Life {
             FUSE.get().expect("it was lit")
         });
         *fuse = polls?;
-        Ok(())
+        self.runs -= 1;
+        if self.runs == 0 { Err(LEFT) } else { Ok(()) }
     }
 
     /// The eventful part, up to where it is about to end. Ends early if the fuse goes off.
@@ -342,7 +349,7 @@ impl Life {
         for sink in [&waits, &oldest, &newest, &evicts, &leased] {
             sink.park();
         }
-        self.feed(&[101, 201, 202, 203, 301, 401, 402, 501]);
+        self.feed(&[101, 201, 202, 203, 301, 401, 402, 501, 502]);
         self.attach(2, |attach| attach.buffer(3));
         self.attach(1, |attach| attach.buffer(1));
         self.attach(1, Attach::keep_existing);
@@ -442,17 +449,19 @@ impl Life {
     /// It is dropped, by one who does not panic, and leaves nothing.
     fn leaves_nothing(mut self, site: &str) {
         drop(self.future.take());
+        self.assert_gone(site);
+    }
+
+    fn assert_gone(mut self, site: &str) {
         let wakes = self.bell.0.load(SeqCst);
         self.wake_all();
         self.leases.clear();
         assert_eq!(self.bell.0.load(SeqCst), wakes, "{site}: a wake after the drop");
-        self.assert_gone(site);
-    }
-
-    fn assert_gone(self, site: &str) {
         assert!(self.input.is_dropped() && self.orders.is_dropped(), "{site}");
         let Self { sinks, input, orders, items, keys, bell, .. } = self;
-        drop((input, orders)); // with what they had not given yet
+        drop(input); // with what it had not given yet, and the waker of the task
+        assert_eq!(Arc::strong_count(&bell), 1, "{site}: sinks or orders keep the task alive");
+        drop(orders);
         for (number, (sink, drops)) in sinks.iter().enumerate() {
             assert_eq!(drops.load(SeqCst), 1, "{site}: drops of sink {number}");
             assert_eq!(sink.breaches(), [""; 0], "{site}");
@@ -460,8 +469,6 @@ impl Life {
         }
         assert_eq!(Arc::strong_count(&items), 1, "{site}: items leaked");
         assert_eq!(Arc::strong_count(&keys), 1, "{site}: keys leaked");
-        drop(sinks);
-        assert_eq!(Arc::strong_count(&bell), 1, "{site}: the waker of the task leaked");
     }
 }
 
@@ -540,35 +547,37 @@ fn wherever_it_strikes_in_short_turns() {
     assert!(struck().contains(&"wake of the task"));
 }
 
-/// How far a life goes before its future is dropped, with a fuse that is lit then.
-const STAGES: usize = 30;
-
-/// Where foreign code panics while the future is dropped. Whoever comes after it is dropped all the same.
+/// Where foreign code panics while the future is dropped, wherever it sleeps then. Whoever comes after
+/// the one that panics is dropped all the same.
 #[test]
 fn wherever_it_strikes_as_the_future_is_dropped() {
-    let mut before = 0;
-    for stage in 0..STAGES {
-        for calls in 0.. {
-            let mut life = Life::new(stage % 2 == 1, 128);
-            // Cut short by a panic, or not at all: it is dropped where it stands.
-            let mut fuse = before;
-            let _ = life.live(&mut fuse);
-            let future = life.future.take();
-            let at = format!("stage {stage}, call {calls}");
-            let dropped = with_fuse(calls, || drop(future));
-            life.leases.clear();
-            life.wake_all();
-            life.assert_gone(&at);
-            if dropped.is_ok() {
-                break;
-            }
-        }
-        before += 25;
+    for multicast in [false, true] {
+        let mut runs = 1..;
+        while runs.next().is_some_and(|runs| strikes_as_it_is_dropped(multicast, runs)) {}
+        assert!(runs.start > 20, "the life is shorter than it was meant to be: {runs:?}");
     }
     let struck = struck();
     for site in ["drop of a sink", "drop of a key", "drop of an item", "drop of the input"] {
         assert!(struck.contains(&site), "never struck: {site}");
     }
+}
+
+/// False if a life is not run so often.
+fn strikes_as_it_is_dropped(multicast: bool, runs: usize) -> bool {
+    for calls in 0.. {
+        let mut life = Life { runs, ..Life::new(multicast, 128) };
+        let mut never = usize::MAX;
+        if life.live(&mut never).and_then(|()| life.end(&mut never)).is_ok() {
+            return false;
+        }
+        let future = life.future.take();
+        let dropped = with_fuse(calls, || drop(future));
+        life.assert_gone(&format!("asleep after {runs} runs, call {calls} of the drop"));
+        if dropped.is_ok() {
+            return true;
+        }
+    }
+    unreachable!()
 }
 
 #[test]

@@ -161,7 +161,11 @@ const STAGES = {
     await until(page, "the numbers grow", (old) => document.getElementById("all-delivered").innerText !== old, before);
     await until(page, "lines are drawn", () => [...document.querySelectorAll("#chart path")]
       .some((path) => (path.getAttribute("d").match(/L/g) ?? []).length >= 6));
-    assert.match(await text(page, "now-received"), /^1[0-9]{2}$|^2[0-9]{2}$/, "about 200 messages a second");
+    // It is 200; a busy machine makes some seconds longer than others.
+    await until(page, "about 200 messages a second", () => {
+      const shown = Number(document.getElementById("now-received").innerText);
+      return shown > 150 && shown < 250;
+    });
 
     // Unsubscribed from all: no more of them comes.
     await page.screenshot({ path: `${folder}/busy-${look.name}.png`, fullPage: true });
@@ -234,7 +238,7 @@ await Promise.all(LOOKS.map(async (look) => {
   if (complaints.length > 0 && stage === "lost") process.exit(1); // the others would wait for this one
 }));
 await browser.close();
-if (grounds.get("wide-light") === grounds.get("wide-dark")) {
+if (grounds.size === LOOKS.length && grounds.get("wide-light") === grounds.get("wide-dark")) {
   console.log(`  FAULT: ${stage}: light and dark are the same`);
   failures += 1;
 }

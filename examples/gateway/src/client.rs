@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use stream_demux::Lease;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, timeout};
 use tracing::debug;
 
 use crate::gateway::Gateway;
@@ -111,7 +111,7 @@ async fn goodbye(outlet: &Outlet, why: CloseFrame) {
 impl Client {
     async fn run(&mut self, news: &mut mpsc::UnboundedReceiver<News>) -> End {
         let period = self.gateway.config.ping;
-        let (mut ping, mut tell) = (interval(period), interval(TELL));
+        let (mut ping, mut tell) = (interval_at(Instant::now() + period, period), interval(TELL));
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tell.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut heard = Instant::now();
