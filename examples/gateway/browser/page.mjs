@@ -26,12 +26,16 @@ function listen(page, complaints, isAway) {
   });
 }
 
-/** Elements that stick out to the right, unless something around them scrolls or cuts them. */
+/** What has to be scrolled sideways, and elements that stick out to the right of the page. */
 const overflowing = () => {
   const width = document.documentElement.clientWidth;
   const found = [];
   if (document.scrollingElement.scrollWidth > width) found.push(`the page is ${document.scrollingElement.scrollWidth} wide`);
   for (const element of document.body.querySelectorAll("*")) {
+    if (["auto", "scroll"].includes(getComputedStyle(element).overflowX) && element.scrollWidth > element.clientWidth + 1) {
+      const { scrollWidth, clientWidth, tagName, id, className } = element;
+      found.push(`${tagName.toLowerCase()}#${id}.${className} is ${scrollWidth} wide, and shows ${clientWidth}`);
+    }
     let around = element.parentElement;
     while (around && getComputedStyle(around).overflowX === "visible") around = around.parentElement;
     const box = element.getBoundingClientRect();
@@ -109,8 +113,8 @@ async function tabThrough(page) {
 const text = (page, id) => page.locator(`#${id}`).innerText();
 
 /** Waits until a function in the page is true. */
-async function until(page, what, check, argument) {
-  await page.waitForFunction(check, argument, { timeout: PATIENCE }).catch(() => { throw new Error(`never: ${what}`); });
+async function until(page, what, check, argument, timeout = PATIENCE) {
+  await page.waitForFunction(check, argument, { timeout }).catch(() => { throw new Error(`never: ${what}`); });
 }
 
 /** Waits until the page has subscribed to a key. */
@@ -192,7 +196,7 @@ const STAGES = {
     await page.screenshot({ path: `${folder}/lost-${look.name}.png`, fullPage: true });
     await meeting("the broker comes back");
     await until(page, "the page says that it is back", () => document.getElementById("alarm").hidden
-      && document.getElementById("state").className === "up");
+      && document.getElementById("state").className === "up", undefined, 90_000); // RabbitMQ takes its time
     await subscribed(page, "demo.tea");
     await subscribed(page, "demo.coffee");
   },

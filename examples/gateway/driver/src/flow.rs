@@ -123,12 +123,12 @@ impl Flow {
         }
         print(tally);
         println!(
-            "  {} published in {:.1} s ({} repeated), the last arrived after {:.1} s, {:.0} deliveries/s",
+            "  {} published in {:.1} s ({} repeated), the last arrived after {:.1} s, {} deliveries/s",
             self.messages,
             publishing.as_secs_f64(),
             published.repeated,
             arriving.as_secs_f64(),
-            tally.delivered as f64 / arriving.as_secs_f64(),
+            u128::from(tally.delivered) * 1_000 / arriving.as_millis().max(1),
         );
         Ok(faults)
     }

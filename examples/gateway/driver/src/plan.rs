@@ -58,11 +58,13 @@ mod tests {
         }
         assert_eq!(next, plan.counts);
         assert_eq!(plan.messages, Plan::new(50, 1_000, 0, 7).messages);
-        let mut wanted = vec![0; 50];
+        let mut wanted = [0; 50];
         for client in 0..50 {
             let keys = plan.wanted_by(client, 2, 3);
             assert!((1..=3).contains(&keys.len()));
-            keys.iter().for_each(|key| wanted[*key] += 1);
+            for key in keys {
+                wanted[key] += 1;
+            }
         }
         assert!(wanted.iter().all(|wanted| *wanted > 0));
     }

@@ -179,11 +179,10 @@ impl Latency {
 
 impl std::fmt::Display for Latency {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let [median, late, most] =
-            [self.median, self.late, self.most].map(|micros| micros as f64 / 1_000.0);
+        let [median, late, most] = [self.median, self.late, self.most].map(Duration::from_micros);
         write!(
             f,
-            "from publisher to client {median:.1} ms (median), {late:.1} ms (99 %), {most:.1} ms (most)"
+            "from publisher to client {median:.1?} (median), {late:.1?} (99 %), {most:.1?} (most)"
         )
     }
 }
@@ -244,7 +243,7 @@ impl Stuck {
                         }
                     }
                     Some("lost") => {
-                        self.ledger.told_lost(key, value["count"].as_u64().unwrap_or(0))
+                        self.ledger.told_lost(key, value["count"].as_u64().unwrap_or(0));
                     }
                     Some("unsubscribed") if value["reason"] == "too_slow" => {
                         self.evicted.insert(key.into());
