@@ -178,13 +178,13 @@ fn a_bare_block_on_in_a_thread_for_each_task() {
 #[test]
 fn a_bare_block_on_with_all_tasks_in_one_future() {
     check(|| {
-        let (spawner, spawned) = std_mpsc::channel::<Task>();
+        let (spawner, inbox) = std_mpsc::channel::<Task>();
         let mut program = pin!(program(move |task| spawner.send(task).expect("it is polled")));
         let mut tasks = Vec::new();
         block_on(poll_fn(|cx| {
             // One waker for all: whoever is woken, everybody is polled.
             let outcome = program.as_mut().poll(cx);
-            tasks.extend(spawned.try_iter());
+            tasks.extend(inbox.try_iter());
             tasks.retain_mut(|task| task.as_mut().poll(cx).is_pending());
             outcome
         }))
