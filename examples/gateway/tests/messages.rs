@@ -5,7 +5,7 @@ mod common;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use common::{Gateway, message, until};
+use common::{Gateway, message, soon, until};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
@@ -88,7 +88,7 @@ async fn one_of_which_nothing_is_heard_is_dropped_and_one_that_answers_is_not() 
     until("the end of the silent one", async || gateway.stats().await["connections"] == 1).await;
     tokio::time::sleep(Duration::from_secs(1)).await; // five times longer than a ping, to see it stay
     gateway.publish("tea", "x").await;
-    assert!(reading.await.unwrap());
+    assert!(soon("reading", reading).await.unwrap());
 }
 
 #[tokio::test]
@@ -210,5 +210,43 @@ async fn the_keys_of_one_client_share_its_socket_and_each_keeps_its_order() {
         assert_eq!(n, *expected, "{}", said["key"]);
         *expected += 1;
     }
-    publishing.await.unwrap();
+    soon("publishing", publishing).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_was_taken_while_it_is_told_to_stop_is_delivered_and_nothing_else() {
+    let gateway = Gateway::start(&["--rate", "0", "--overflow", "wait"]).await;
+    let client = gateway.subscriber("tea").await;
+    let receiving = tokio::spawn(client.rest());
+    let url = gateway.url("/publish/tea");
+    let publishers: Vec<_> = (0..200)
+        .map(|_| {
+            let url = url.clone();
+            tokio::spawn(async move {
+                let (client, mut taken) = (reqwest::Client::new(), 0);
+                while let Ok(answer) = client.post(&url).body("x").send().await {
+                    match answer.status() {
+                        StatusCode::ACCEPTED => taken += 1,
+                        refused => {
+                            assert_eq!(refused, StatusCode::SERVICE_UNAVAILABLE);
+                            break;
+                        }
+                    }
+                }
+                taken
+            })
+        })
+        .collect();
+    until("some messages", async || {
+        gateway.stats().await["totals"]["delivered"].as_u64() > Some(500)
+    })
+    .await;
+    gateway.terminate();
+    let mut taken = 0;
+    for publisher in publishers {
+        taken += soon("a publisher", publisher).await.unwrap();
+    }
+    let (said, code) = soon("the rest", receiving).await.unwrap();
+    assert_eq!((said.len(), code), (taken, Some(CloseCode::Away)));
+    assert_eq!(gateway.wait().await.0.code(), Some(0));
 }

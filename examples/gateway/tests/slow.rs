@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Client, Gateway, until};
+use common::{Client, Gateway, soon, until};
 use serde_json::Value;
 
 const COUNT: u64 = 400;
@@ -114,8 +114,8 @@ async fn wait_loses_nothing_holds_everybody_and_says_for_whom() {
     assert!(!reading.is_finished());
     let (got, lost, _) = read(&mut slow).await;
     assert_eq!((got, lost), ((0..COUNT).collect::<Vec<_>>(), 0));
-    publishing.await.unwrap();
-    reading.await.unwrap();
+    soon("publishing", publishing).await.unwrap();
+    soon("reading", reading).await.unwrap();
     until("the end of the wait", async || gateway.stats().await["blocked"].is_null()).await;
 }
 
@@ -136,6 +136,6 @@ async fn one_that_holds_the_input_and_leaves_frees_it() {
     });
     until("the wait", async || gateway.stats().await["blocked"]["key"] == "tea").await;
     drop(slow);
-    publishing.await.unwrap();
-    reading.await.unwrap();
+    soon("publishing", publishing).await.unwrap();
+    soon("reading", reading).await.unwrap();
 }

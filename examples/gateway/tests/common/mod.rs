@@ -12,17 +12,23 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::process::{Child, Command};
+use tokio::time::{Instant, timeout_at};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-/// Nothing waits for longer: what would, fails.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a test may take: what would take longer, fails.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+thread_local! {
+    /// When the patience with the test of this thread ends.
+    static END: Instant = Instant::now() + PATIENCE;
+}
 
 /// Waits, but not for ever.
 pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    let waited = tokio::time::timeout(PATIENCE, future).await;
-    waited.unwrap_or_else(|_| panic!("{what} takes more than {PATIENCE:?}"))
+    let waited = timeout_at(END.with(|end| *end), future).await;
+    waited.unwrap_or_else(|_| panic!("after {PATIENCE:?}, the test still waits for {what}"))
 }
 
 /// Asks until the answer is the one that is waited for.
