@@ -20,7 +20,7 @@ use crate::gateway::Gateway;
 use crate::message::Key;
 use crate::outlet::{Gone, Outlet, Subscription};
 use crate::router::attach;
-use crate::subscription::{Ending, News, Terms};
+use crate::subscription::{Ending, News, Share, Terms};
 
 /// The longest message from a client, in bytes.
 pub const LONGEST: usize = 4 * 1024;
@@ -43,6 +43,7 @@ struct Client {
     gateway: Arc<Gateway>,
     address: SocketAddr,
     outlet: Arc<Outlet>,
+    share: Arc<Share>,
     news: mpsc::UnboundedSender<News>,
     subscriptions: HashMap<Key, Held>,
     /// Keys of which something was lost that the client was not told of.
@@ -78,11 +79,13 @@ pub async fn serve(socket: WebSocket, gateway: Arc<Gateway>, address: SocketAddr
     gateway.board.connections.inc();
     debug!(%address, "client connected");
     let (news, mut heard) = mpsc::unbounded_channel();
-    let outlet = Arc::new(Outlet::new(socket));
+    let share = Arc::new(Share::new(gateway.config.share()));
+    let outlet = Arc::new(Outlet::new(socket, Arc::clone(&share)));
     let mut client = Client {
         gateway: Arc::clone(&gateway),
         address,
         outlet: Arc::clone(&outlet),
+        share,
         news,
         subscriptions: HashMap::new(),
         lossy: Vec::new(),
@@ -214,6 +217,7 @@ impl Client {
             Key::clone(&key),
             self.address,
             rate,
+            Arc::clone(&self.share),
             self.news.clone(),
             Arc::clone(&gateway.board),
         ));

@@ -104,8 +104,8 @@ pub struct BrokerConfig {
     #[arg(long, value_name = "KEY", value_parser = name)]
     pub binding: Vec<String>,
 
-    /// Messages that may be unacknowledged
-    #[arg(long, value_name = "N", default_value = "1000")]
+    /// Messages that may be unacknowledged; one client may have a sixteenth of them waiting
+    #[arg(long, value_name = "N", default_value = "8192")]
     pub prefetch: NonZeroU16,
 
     /// How long the queue outlives its gateway
@@ -115,6 +115,18 @@ pub struct BrokerConfig {
     /// How long clients may take to come back when a gateway starts on a queue that was there
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     pub grace: Duration,
+}
+
+impl Config {
+    /// How many messages may wait for one client: so few that one which never reads leaves most of the
+    /// prefetch to the others. Without a broker its queues alone bound it; and with `wait`, to wait for it
+    /// is what was asked for.
+    pub fn share(&self) -> usize {
+        match (&self.amqp, self.overflow) {
+            (None, _) | (_, Policy::Wait) => usize::MAX,
+            _ => usize::from(self.broker.prefetch.get() / 16).max(1),
+        }
+    }
 }
 
 /// [`Overflow`], by the names of the command line.

@@ -56,10 +56,14 @@ impl Hooks<Key, Message, Gone> for Watch {
 
     fn discarded(&mut self, to: Recipient<'_, Key>, message: Message, why: Discarded) {
         self.board.discarded(to.key, why);
+        let terms = self.registry.get(to.tag);
+        if let Some(terms) = terms.as_ref().filter(|_| why != Discarded::NotAdmitted) {
+            terms.forget();
+        }
         if matches!(why, Discarded::NotAdmitted | Discarded::Overflowed) {
             message.settle();
-            if let Some(terms) = self.registry.get(to.tag) {
-                terms.lose(why == Discarded::Overflowed);
+            if let Some(terms) = terms {
+                terms.lose(why == Discarded::Overflowed || terms.was_full());
             }
         }
         // Otherwise it is the connection that broke: not settled, the message comes again.

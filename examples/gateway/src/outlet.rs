@@ -20,7 +20,7 @@ use axum::extract::ws::{Message as Frame, WebSocket};
 use futures::{Sink, SinkExt, StreamExt, future};
 
 use crate::message::Message;
-use crate::subscription::Terms;
+use crate::subscription::{Share, Terms};
 
 /// The WebSocket of a client.
 pub struct Outlet {
@@ -40,6 +40,7 @@ struct Socket {
     is_dirty: bool,
     /// Copies of what was sent and not flushed.
     unflushed: Vec<Message>,
+    share: Arc<Share>,
 }
 
 /// The connection is over.
@@ -84,13 +85,14 @@ impl Waiting {
 }
 
 impl Outlet {
-    pub fn new(socket: WebSocket) -> Self {
+    pub fn new(socket: WebSocket, share: Arc<Share>) -> Self {
         let socket = Socket {
             web: Some(socket),
             says: VecDeque::new(),
             has_said: false,
             is_dirty: false,
             unflushed: Vec::new(),
+            share,
         };
         Self { socket: Mutex::new(socket), waiting: Arc::default() }
     }
@@ -193,6 +195,7 @@ impl Socket {
         ready!(self.poll_ready(cx))?;
         if self.is_dirty {
             ready!(self.web()?.poll_flush_unpin(cx))?;
+            self.share.give_back(self.unflushed.len());
             self.unflushed.drain(..).for_each(Message::settle);
         }
         (self.is_dirty, self.has_said) = (false, false);

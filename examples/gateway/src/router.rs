@@ -18,8 +18,9 @@ use crate::outlet::Subscription;
 
 /// Messages, or orders, that wait for the demux: who brings more waits.
 const INBOX: usize = 256;
-/// How far a busy input is read on before a client sees what it was sent, in messages.
-const FLUSH_EVERY: usize = 1_024;
+/// How far a busy input is read on before a client sees what it was sent, in messages: half of what may
+/// wait for one client, with a broker's default prefetch, as what is not flushed counts.
+const FLUSH_EVERY: usize = 256;
 /// With an input that is not read on, because it waits for a client.
 const PATIENCE: Duration = Duration::from_secs(10);
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use governor::{DefaultDirectRateLimiter, Quota};
@@ -12,11 +12,43 @@ use tokio::sync::mpsc;
 use crate::board::Board;
 use crate::message::Key;
 
+/// How many messages may wait for one client, over all its subscriptions.
+///
+/// The broker delivers so many messages that are not settled, and then none to anybody: a client that
+/// never reads, with a queue for each of its keys, must not be what all of them wait for.
+#[derive(Debug)]
+pub struct Share {
+    most: usize,
+    waiting: AtomicUsize,
+}
+
+impl Share {
+    pub fn new(most: usize) -> Self {
+        Self { most, waiting: AtomicUsize::new(0) }
+    }
+
+    /// One more waits, if that is not too many.
+    fn take(&self) -> bool {
+        // Only the demux takes, and others give back: it cannot be exceeded in between.
+        let room = self.waiting.load(Ordering::Relaxed) < self.most;
+        self.waiting.fetch_add(usize::from(room), Ordering::Relaxed);
+        room
+    }
+
+    /// So many wait no longer.
+    pub fn give_back(&self, count: usize) {
+        self.waiting.fetch_sub(count, Ordering::Relaxed);
+    }
+}
+
 pub struct Terms {
     pub id: u64,
     pub key: Key,
     pub client: SocketAddr,
     limiter: Option<DefaultDirectRateLimiter>,
+    share: Arc<Share>,
+    /// The message that was not admitted last was one too many for the client's share.
+    was_full: AtomicBool,
     too_slow: AtomicU64,
     too_many: AtomicU64,
     /// The client's task was told that there is something to say.
@@ -57,6 +89,7 @@ impl Terms {
         key: Key,
         client: SocketAddr,
         rate: Option<NonZeroU32>,
+        share: Arc<Share>,
         news: mpsc::UnboundedSender<News>,
         board: Arc<Board>,
     ) -> Self {
@@ -65,6 +98,8 @@ impl Terms {
             key,
             client,
             limiter: rate.map(|rate| DefaultDirectRateLimiter::direct(Quota::per_second(rate))),
+            share,
+            was_full: AtomicBool::new(false),
             too_slow: AtomicU64::new(0),
             too_many: AtomicU64::new(0),
             told: AtomicBool::new(false),
@@ -73,9 +108,25 @@ impl Terms {
         }
     }
 
-    /// Is it within the limit?
+    /// Is there room for another message, and is it within the limit?
     pub fn admits(&self) -> bool {
-        self.limiter.as_ref().is_none_or(|limiter| limiter.check().is_ok())
+        let room = self.share.take();
+        self.was_full.store(!room, Ordering::Relaxed);
+        let within = room && self.limiter.as_ref().is_none_or(|limiter| limiter.check().is_ok());
+        if room && !within {
+            self.share.give_back(1);
+        }
+        within
+    }
+
+    /// A message that was admitted waits no longer, and was not sent.
+    pub fn forget(&self) {
+        self.share.give_back(1);
+    }
+
+    /// Was it for want of room that a message was not admitted just now?
+    pub fn was_full(&self) -> bool {
+        self.was_full.load(Ordering::Relaxed)
     }
 
     pub fn delivered(&self) {
@@ -125,5 +176,18 @@ impl Registry {
 
     pub fn remove(&self, tag: u64) -> Option<Arc<Terms>> {
         self.0.lock().unwrap().remove(&tag)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_has_no_more_than_its_share_until_some_is_given_back() {
+        let share = Share::new(2);
+        assert!(share.take() && share.take() && !share.take() && !share.take());
+        share.give_back(1);
+        assert!(share.take() && !share.take());
     }
 }
