@@ -3,15 +3,13 @@
 
 use std::process::ExitCode;
 
-use stream_demux_fuzz::common::model;
-
 fn main() -> ExitCode {
     let mut status = ExitCode::SUCCESS;
-    for path in std::env::args_os().skip(1) {
+    for path in std::env::args().skip(1) {
         match std::fs::read(&path) {
-            Ok(script) => println!("{}\n{}", path.display(), model::run_traced(&script)),
+            Ok(script) => println!("{path}\n{}", stream_demux_fuzz::story(&script)),
             Err(error) => {
-                eprintln!("{}: {error}", path.display());
+                eprintln!("{path}: {error}");
                 status = ExitCode::FAILURE;
             }
         }

@@ -16,7 +16,13 @@ pub mod threads;
 mod script;
 
 #[path = "../../tests/common/mod.rs"]
-pub mod common;
+mod common;
+
+/// What happens in a script of `model`, event by event, and what was wrong, if anything.
+#[must_use]
+pub fn story(script: &[u8]) -> String {
+    common::model::run_traced(script)
+}
 
 /// What happens between two steps of a call.
 mod interleave {
