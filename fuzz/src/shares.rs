@@ -109,6 +109,7 @@ impl Nature {
 }
 
 /// A sink and what is due to it.
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Seen {
     nature: Nature,
     applied: bool,
