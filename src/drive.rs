@@ -111,9 +111,8 @@ where
 
     /// Flushes the sinks whose flush is due by the time the input will have given `by` items.
     pub(crate) fn flush(&mut self, by: u64, share: &mut usize) {
-        self.flushes.fall_due(by);
         while *share > 0 {
-            let Some(slot) = self.flushes.next() else { return };
+            let Some(slot) = self.flushes.next(by) else { return };
             *share -= 1;
             let Some(tenant) = self.table.get_mut(slot) else {
                 self.flushes.inherit(slot);

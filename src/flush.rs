@@ -162,29 +162,15 @@ impl Flushes {
         self.many
     }
 
-    /// All that is due by the time the input will have given `by` is due now.
-    pub(crate) fn fall_due(&mut self, by: u64) {
-        if self.owed > 0 || !self.is_due(by) {
-            return;
-        }
-        // Stamps never decrease: search for the first one that is not due.
-        let (mut due, mut not) = (1, self.len() + 1);
-        while not - due > 1 {
-            let middle = due + (not - due) / 2;
-            let last = self.ring[self.place(self.next.wrapping_add(middle - 1))];
-            if self.left(last, by) == 0 { due = middle } else { not = middle }
-        }
-        self.owed = due;
-    }
-
-    /// The next one that is due; it is no longer listed.
+    /// The next one that is due by the time the input will have given `by`; it is no longer listed.
     #[inline]
-    pub(crate) fn next(&mut self) -> Option<usize> {
-        if self.owed == 0 {
+    pub(crate) fn next(&mut self, by: u64) -> Option<usize> {
+        let front = self.front()?;
+        if self.owed > 0 {
+            self.owed -= 1;
+        } else if self.left(front, by) > 0 {
             return None;
         }
-        self.owed -= 1;
-        let front = self.ring[self.place(self.next)];
         self.next = self.next.wrapping_add(1);
         Some(front.slot as usize)
     }
@@ -227,11 +213,6 @@ mod tests {
         flushes
     }
 
-    fn next(flushes: &mut Flushes, by: u64) -> Option<usize> {
-        flushes.fall_due(by);
-        flushes.next()
-    }
-
     /// Beside the obvious list.
     #[test]
     fn whatever_is_listed_and_whenever_it_is_looked_at_each_is_flushed_once_and_in_time() {
@@ -258,7 +239,7 @@ mod tests {
             for _ in 0..(dice >> 40) % 20 {
                 let due = list.front().is_some_and(|(_, stamp)| stamp + 40 <= by);
                 let expected = due.then(|| list.pop_front().unwrap().0 as usize);
-                assert_eq!(next(&mut flushes, by), expected);
+                assert_eq!(flushes.next(by), expected);
             }
             assert_eq!(flushes.len(), list.len());
         }
@@ -272,11 +253,11 @@ mod tests {
         flushes.note::<true>(4, 2, true);
         flushes.note::<true>(4, 3, false);
         assert_eq!(flushes.due_in(5), 6);
-        assert_eq!(next(&mut flushes, 10), None);
-        assert_eq!(next(&mut flushes, 11), Some(3));
-        assert_eq!(next(&mut flushes, 11), None);
+        assert_eq!(flushes.next(10), None);
+        assert_eq!(flushes.next(11), Some(3));
+        assert_eq!(flushes.next(11), None);
         assert_eq!(flushes.due_in(12), 0);
-        assert_eq!(next(&mut flushes, 12), Some(4));
+        assert_eq!(flushes.next(12), Some(4));
         assert_eq!(flushes.len(), 0);
     }
 
@@ -286,8 +267,8 @@ mod tests {
         flushes.note::<true>(0, 1, true);
         flushes.owe_all();
         flushes.note::<false>(1, 1, true);
-        assert_eq!(next(&mut flushes, 1), Some(0));
-        assert_eq!(next(&mut flushes, 1), None);
+        assert_eq!(flushes.next(1), Some(0));
+        assert_eq!(flushes.next(1), None);
     }
 
     #[test]
@@ -298,7 +279,7 @@ mod tests {
         assert!(!flushes.inherit(6) && !flushes.inherit(700));
         assert!(flushes.inherit(70));
         assert!(!flushes.inherit(70));
-        assert_eq!(next(&mut flushes, 11), Some(70));
+        assert_eq!(flushes.next(11), Some(70));
     }
 
     #[test]
