@@ -46,6 +46,21 @@ const overflowing = () => {
   return found;
 };
 
+/** Placeholders that do not fit into their boxes. */
+const cutOff = () => {
+  const pen = document.createElement("canvas").getContext("2d");
+  const found = [];
+  for (const input of document.querySelectorAll("input[placeholder]")) {
+    const style = getComputedStyle(input);
+    pen.font = style.font;
+    const arrows = input.type === "number" ? 18 : 0; // to count up and down: there, if not always seen
+    const room = input.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight) - arrows;
+    const { width } = pen.measureText(input.placeholder);
+    if (width > room) found.push(`"${input.placeholder}" is ${Math.round(width)} wide, and has ${Math.round(room)}`);
+  }
+  return found;
+};
+
 /** Text that is hard to read: the ratio of WCAG, which wants 4.5, and 3 for large type. */
 const faint = () => {
   const parse = (color) => {
@@ -229,7 +244,7 @@ await Promise.all(LOOKS.map(async (look) => {
     await page.goto(url);
     await STAGES[stage](page, look, meeting);
     grounds.set(look.name, await page.evaluate(() => getComputedStyle(document.body).backgroundColor));
-    complaints.push(...(await page.evaluate(overflowing)), ...(await page.evaluate(faint)));
+    for (const check of [overflowing, cutOff, faint]) complaints.push(...(await page.evaluate(check)));
     const stops = await tabThrough(page);
     await page.screenshot({ path: `${folder}/${stage}-after-${look.name}.png`, fullPage: true });
     if (complaints.length === 0) console.log(`  ${stage}, ${look.name}: as it should be (${stops} stops of the keyboard)`);
