@@ -148,7 +148,7 @@ where
 
     /// Multicast: one more who wants the item that is held for its key, if it may have it.
     fn join(&mut self, slot: usize) {
-        let Held::Blocked { item, on, caught: false } = &self.held else { return };
+        let Some(Held::Blocked { item, on, caught: false }) = &self.held else { return };
         let tenant = &self.table[slot];
         if tenant.key() != self.table[*on].key() || self.hooks.admit(tenant.recipient(), item) {
             return;

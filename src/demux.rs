@@ -10,7 +10,7 @@ use futures_sink::Sink;
 use pin_project_lite::pin_project;
 
 use crate::hooks::{Callbacks, Recipient};
-use crate::hub::{Held, Hub};
+use crate::hub::Hub;
 use crate::key::DefaultHashBuilder;
 use crate::key::sealed::Directory;
 use crate::order::IntoOrder;
@@ -188,7 +188,7 @@ where
             .field("orders", &orders.as_ref().map(|_| inbox))
             .field("receiving", &hub.table.len())
             .field("leaving", &(hub.table.tenants() - hub.table.len()))
-            .field("holds_an_item", &!matches!(hub.held, Held::Nothing))
+            .field("holds_an_item", &hub.held.is_some())
             .field("is_blocked", &hub.blocked_on.is_some())
             .field("budget", budget)
             .field("totals", &hub.totals)

@@ -32,7 +32,7 @@ pub(crate) struct Hub<K, S, V, H, B> {
     pub(crate) flushes: Flushes,
     pub(crate) hooks: H,
     pub(crate) totals: Totals,
-    pub(crate) held: Held<V>,
+    pub(crate) held: Option<Held<V>>,
     /// Whom the input is waiting for, as far as the hooks were told.
     pub(crate) blocked_on: Option<usize>,
     /// How an item is cloned, if a key may have many sinks.
@@ -47,7 +47,6 @@ pub(crate) struct Hub<K, S, V, H, B> {
 /// The item that was read and has not been routed to the end. There is at most one: while there is,
 /// the input is not read.
 pub(crate) enum Held<V> {
-    Nothing,
     /// Orders were ready before it: they come first.
     Overtaken(V),
     /// Its sink is not ready, its queue is full, and that sink wants it to wait.
@@ -68,7 +67,7 @@ impl<K, S, V, H, B> Hub<K, S, V, H, B> {
             flushes: Flushes::new(),
             hooks,
             totals: Totals::default(),
-            held: Held::Nothing,
+            held: None,
             blocked_on: None,
             clone_item: None,
             buffer: 0,
@@ -132,12 +131,12 @@ impl<K, S, V, H, B> Hub<K, S, V, H, B> {
     #[cold]
     pub(crate) fn overtake(&mut self, item: V) {
         self.totals.queued += 1;
-        self.held = Held::Overtaken(item);
+        self.held = Some(Held::Overtaken(item));
     }
 
     /// Lets go of the item that orders have overtaken, if there is one.
     pub(crate) fn take_overtaken(&mut self) -> Option<V> {
-        if !matches!(self.held, Held::Overtaken(_)) {
+        if !matches!(self.held, Some(Held::Overtaken(_))) {
             return None;
         }
         self.take_held()
@@ -145,13 +144,9 @@ impl<K, S, V, H, B> Hub<K, S, V, H, B> {
 
     /// Lets go of the item that is held.
     pub(crate) fn take_held(&mut self) -> Option<V> {
-        match core::mem::replace(&mut self.held, Held::Nothing) {
-            Held::Nothing => None,
-            Held::Overtaken(item) | Held::Blocked { item, .. } => {
-                self.totals.queued -= 1;
-                Some(item)
-            }
-        }
+        let (Held::Overtaken(item) | Held::Blocked { item, .. }) = self.held.take()?;
+        self.totals.queued -= 1;
+        Some(item)
     }
 
     pub(crate) fn enqueue(&mut self, slot: usize, item: V) {
@@ -284,7 +279,7 @@ where
         if self.blocked_on == Some(slot) {
             self.unblock();
         }
-        let Held::Blocked { item, on, caught } = &mut self.held else {
+        let Some(Held::Blocked { item, on, caught }) = &mut self.held else {
             return None;
         };
         let leaver = &self.table[slot];

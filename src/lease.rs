@@ -60,11 +60,8 @@ impl Claim {
     fn make(&self, wish: Wish) {
         // Release pairs with the Acquire in `wish`.
         self.wish.fetch_max(wish as u8, Ordering::Release);
-        match wish {
-            Wish::Stay => {}
-            Wish::Detach => self.detach.wake(),
-            Wish::Evict => self.evict.wake(),
-        }
+        let waker = if wish == Wish::Evict { &self.evict } else { &self.detach };
+        waker.wake();
     }
 }
 

@@ -353,9 +353,9 @@ impl<K, S, V, H, B> Hub<K, S, V, H, B> {
     /// Is there an item to be read or let go of, or may there be one?
     fn can_read(&self, input: Input) -> bool {
         match self.held {
-            Held::Nothing => self.told.is_none() && input != Input::Pending,
-            Held::Overtaken(_) => true,
-            Held::Blocked { .. } => !self.is_blocked(),
+            None => self.told.is_none() && input != Input::Pending,
+            Some(Held::Overtaken(_)) => true,
+            Some(Held::Blocked { .. }) => !self.is_blocked(),
         }
     }
 

@@ -166,7 +166,7 @@ where
 
     fn hold(&mut self, item: V, on: usize, caught: bool) {
         self.totals.queued += 1;
-        self.held = Held::Blocked { item, on, caught };
+        self.held = Some(Held::Blocked { item, on, caught });
     }
 
     /// Sends, queues or discards an item, as the terms of its recipient have it. Returns it if it has
@@ -234,7 +234,7 @@ where
 
     /// Tries again to let go of an item that is blocked. Whether anything is still held.
     pub(crate) fn let_go(&mut self) -> Routed {
-        let &Held::Blocked { on, caught, .. } = &self.held else {
+        let &Some(Held::Blocked { on, caught, .. }) = &self.held else {
             return Routed::Done;
         };
         if self.is_blocked() {
@@ -243,10 +243,7 @@ where
         if !caught && self.table[on].is_grouped() {
             return self.let_go_to_group(on);
         }
-        match self.take_held() {
-            Some(item) => self.put(on, item, caught),
-            None => Routed::Done,
-        }
+        self.take_held().map_or(Routed::Done, |item| self.put(on, item, caught))
     }
 
     /// Several want it. Each is asked whether it may have it; who may not discards its copy at once.
@@ -300,7 +297,7 @@ where
     ///
     /// All are looked at before the first clone is made. One that fails meanwhile leaves the group,
     /// and may have been the last who wanted the item.
-    fn let_go_to_group(&mut self, on: usize) -> Routed {
+    fn let_go_to_group(&mut self, mut on: usize) -> Routed {
         // Those before the one it waits for could take it, and still can: their queues stood still.
         let mut next = self.blocked_on.or_else(|| self.table.first_like(on));
         while let Some(slot) = next {
@@ -313,13 +310,11 @@ where
                 }
                 Err(error) => self.remove(slot, Detached::Failed(error), None),
             }
-            if matches!(self.held, Held::Nothing) {
+            let &Some(Held::Blocked { on: heir, .. }) = &self.held else {
                 return Routed::Done;
-            }
+            };
+            on = heir;
         }
-        let &Held::Blocked { on, .. } = &self.held else {
-            return Routed::Done;
-        };
         self.unblock();
         self.hand_out(on)
     }
