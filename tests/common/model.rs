@@ -1277,15 +1277,14 @@ impl Monitor {
             return Ok(());
         }
         let (recs, mut next, mut complaints) = (&self.recs, Vec::new(), Vec::new());
-        for belief in self.beliefs.drain(..) {
-            let Some(possible) = belief.possible(event, recs, &self.keys) else {
-                return Err(LOST.into());
-            };
-            for belief in possible {
-                match belief.step(event, recs, &self.keys, &mut next) {
-                    Ok(()) => {}
-                    Err(complaint) => complaints.push(complaint),
-                }
+        let beliefs = std::mem::take(&mut self.beliefs);
+        let Some(possible) = State::possible(beliefs, event, recs, &self.keys) else {
+            return Err(LOST.into());
+        };
+        for belief in possible {
+            match belief.step(event, recs, &self.keys, &mut next) {
+                Ok(()) => {}
+                Err(complaint) => complaints.push(complaint),
             }
         }
         dedup(&mut next);
@@ -1692,7 +1691,6 @@ struct Hand {
 #[derive(Clone, Debug, PartialEq)]
 struct State {
     settings: (bool, usize, Overflow),
-    atts: Vec<Attachment>,
     groups: [Vec<Att>; KEYS as usize],
     catch_all: Option<Att>,
     hand: Option<Hand>,
@@ -1713,6 +1711,8 @@ struct State {
     detached: u64,
     /// The largest group there was.
     widest: usize,
+    /// Last, because states are compared in this order, and differ in what is above if they do.
+    atts: Vec<Attachment>,
 }
 
 impl State {
@@ -1741,22 +1741,28 @@ impl State {
 
     // -- what may have happened unseen --
 
-    /// This belief, and what it may have become before `event`, as far as `event` can tell the
+    /// These beliefs, and what they may have become before `event`, as far as `event` can tell the
     /// difference. `None`: that is too much to follow.
-    fn possible(self, event: &Ev, recs: &[Rec], keys: &BTreeMap<u32, u8>) -> Option<Vec<Self>> {
-        let mut found = vec![self];
+    fn possible(
+        mut found: Vec<Self>,
+        event: &Ev,
+        recs: &[Rec],
+        keys: &BTreeMap<u32, u8>,
+    ) -> Option<Vec<Self>> {
         let rest = matches!(event, Ev::Rest { .. } | Ev::Completed);
         if event.is_outside() && !rest {
             return Some(found);
         }
         if rest && matches!(event, Ev::Rest { asleep: true, .. }) {
             // Before it sleeps, every wish has been heard.
-            let belief = &mut found[0];
-            for att in 0..belief.atts.len() {
-                if belief.is_wavering(att) {
-                    belief.leave(att, REQUESTED, true);
+            for belief in &mut found {
+                for att in 0..belief.atts.len() {
+                    if belief.is_wavering(att) {
+                        belief.leave(att, REQUESTED, true);
+                    }
                 }
             }
+            dedup(&mut found);
         }
         let mut at = 0;
         while at < found.len() {
