@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 import { chromium } from "playwright-core";
 
 const [stage, url, folder, executablePath] = process.argv.slice(2);
-const PATIENCE = 20_000;
+const PATIENCE = 60_000; // what takes so long, fails
 const LOOKS = ["light", "dark"].flatMap((colorScheme) => [
   { name: `wide-${colorScheme}`, colorScheme, viewport: { width: 1280, height: 900 } },
   { name: `narrow-${colorScheme}`, colorScheme, viewport: { width: 360, height: 740 } },

@@ -292,8 +292,10 @@ impl Broker {
         self.interest.doubt_all();
         loop {
             let some = tokio::select! {
-                some = self.interest.next() => some,
+                // First: once it stops, keys are wanted no longer only because all clients are sent away.
+                biased;
                 () = stop.cancelled() => future::pending().await,
+                some = self.interest.next() => some,
             };
             let to_change = some.iter().filter(|(key, wanted)| bound.get(key) != Some(wanted));
             let changes = to_change.map(|(key, wanted)| self.change(channel, key, *wanted));

@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, timeout};
 use tracing::debug;
 
+use crate::config::Policy;
 use crate::gateway::Gateway;
 use crate::message::Key;
 use crate::outlet::{Gone, Outlet, Subscription};
@@ -79,7 +80,10 @@ pub async fn serve(socket: WebSocket, gateway: Arc<Gateway>, address: SocketAddr
     gateway.board.connections.inc();
     debug!(%address, "client connected");
     let (news, mut heard) = mpsc::unbounded_channel();
-    let share = Arc::new(Share::new(gateway.config.share()));
+    let share = Arc::new(Share::new(
+        gateway.config.share(),
+        matches!(gateway.config.overflow, Policy::Evict),
+    ));
     let outlet = Arc::new(Outlet::new(socket, Arc::clone(&share)));
     let mut client = Client {
         gateway: Arc::clone(&gateway),
@@ -167,7 +171,11 @@ impl Client {
             Frame::Binary(_) => {
                 return Err(dismissed(close_code::UNSUPPORTED, "text only, please"));
             }
-            Frame::Ping(_) | Frame::Pong(_) | Frame::Close(_) => return Ok(()),
+            Frame::Ping(_) => {
+                self.outlet.answer();
+                return Ok(());
+            }
+            Frame::Pong(_) | Frame::Close(_) => return Ok(()),
         };
         let done = match parse(&text) {
             Ok(Request::Subscribe { key, rate }) => self.subscribe(key, rate).await,
@@ -257,6 +265,8 @@ impl Client {
                 }
             }
             News::Lost(key, id) => self.lossy.push((key, id)),
+            // Dropped, its lease evicts it. One that was told to end does so without.
+            News::TooSlow(key, id) => drop(self.held(&key, id).and_then(|held| held.lease.take())),
             News::Ended(key, id, ending) => {
                 let Some(held) = self.held(&key, id) else { return Ok(()) };
                 let (terms, again) = (Arc::clone(&held.terms), held.again.take());

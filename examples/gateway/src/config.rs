@@ -19,7 +19,7 @@ pub struct Config {
     pub listen: SocketAddr,
 
     /// Makes up so many messages a second, on eight keys: demo.tea, demo.coffee, …
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", value_parser = demo)]
     pub demo: Option<NonZeroU32>,
 
     /// What happens when the buffer of a subscription is full
@@ -104,7 +104,7 @@ pub struct BrokerConfig {
     #[arg(long, value_name = "KEY", value_parser = name)]
     pub binding: Vec<String>,
 
-    /// Messages that may be unacknowledged; one client may have a sixteenth of them waiting
+    /// Messages that may be unacknowledged; one client may have a 64th of them waiting
     #[arg(long, value_name = "N", default_value = "8192")]
     pub prefetch: NonZeroU16,
 
@@ -119,12 +119,13 @@ pub struct BrokerConfig {
 
 impl Config {
     /// How many messages may wait for one client: so few that one which never reads leaves most of the
-    /// prefetch to the others. Without a broker its queues alone bound it; and with `wait`, to wait for it
-    /// is what was asked for.
+    /// prefetch to the others, and costs the broker little, which looks through all that is older and not
+    /// acknowledged to find what is (rabbitmq-server, issue 1511). Without a broker its queues alone bound
+    /// it; and with `wait`, to wait for it is what was asked for.
     pub fn share(&self) -> usize {
         match (&self.amqp, self.overflow) {
             (None, _) | (_, Policy::Wait) => usize::MAX,
-            _ => usize::from(self.broker.prefetch.get() / 16).max(1),
+            _ => usize::from(self.broker.prefetch.get() / 64).max(1),
         }
     }
 }
@@ -151,6 +152,11 @@ impl From<Policy> for Overflow {
             Policy::Evict => Self::Evict,
         }
     }
+}
+
+fn demo(text: &str) -> Result<NonZeroU32, String> {
+    let rate = text.parse().ok().filter(|rate: &NonZeroU32| rate.get() <= 100_000);
+    rate.ok_or_else(|| "not a number between 1 and 100000".to_owned())
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

@@ -41,6 +41,7 @@ impl Hooks<Key, Message, Gone> for Watch {
             terms.ended(match why {
                 Detached::Requested => Ending::Requested,
                 Detached::Overflowed => Ending::TooSlow,
+                Detached::Evicted if terms.is_too_slow() => Ending::TooSlow,
                 _ => Ending::Gone,
             });
         }
@@ -60,10 +61,15 @@ impl Hooks<Key, Message, Gone> for Watch {
         if let Some(terms) = terms.as_ref().filter(|_| why != Discarded::NotAdmitted) {
             terms.forget();
         }
-        if matches!(why, Discarded::NotAdmitted | Discarded::Overflowed) {
+        let is_policy = match why {
+            Discarded::NotAdmitted | Discarded::Overflowed => true,
+            Discarded::Evicted => terms.as_ref().is_some_and(|terms| terms.is_too_slow()),
+            _ => false,
+        };
+        if is_policy {
             message.settle();
             if let Some(terms) = terms {
-                terms.lose(why == Discarded::Overflowed || terms.was_full());
+                terms.lose(why != Discarded::NotAdmitted || terms.was_full());
             }
         }
         // Otherwise it is the connection that broke: not settled, the message comes again.

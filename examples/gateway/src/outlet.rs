@@ -141,6 +141,13 @@ impl Outlet {
         socket.has_said = true;
     }
 
+    /// The WebSocket has an answer to a ping, which it keeps until something is written: one who pings
+    /// and does not read must not make it keep many.
+    pub fn answer(&self) {
+        let mut socket = self.lock();
+        (socket.has_said, socket.is_dirty) = (true, true);
+    }
+
     /// Has something been said and not been written to the socket?
     pub fn has_said(&self) -> bool {
         self.lock().has_said

@@ -18,9 +18,9 @@ use crate::outlet::Subscription;
 
 /// Messages, or orders, that wait for the demux: who brings more waits.
 const INBOX: usize = 256;
-/// How far a busy input is read on before a client sees what it was sent, in messages: half of what may
-/// wait for one client, with a broker's default prefetch, as what is not flushed counts.
-const FLUSH_EVERY: usize = 256;
+/// How far a busy input is read on before a client sees what it was sent, in messages: at most, as what
+/// is not flushed counts among what waits for a client.
+const FLUSH_EVERY: usize = 64;
 /// With an input that is not read on, because it waits for a client.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -70,7 +70,7 @@ pub fn start(config: &Config, watch: Watch) -> (Input, Orders, JoinHandle<()>) {
         .multicast()
         .buffer(config.buffer as usize)
         .overflow(config.overflow.into())
-        .flush_every(FLUSH_EVERY)
+        .flush_every((config.share() / 2).clamp(1, FLUSH_EVERY))
         .with_hasher(RandomState::new()) // strangers choose the keys
         .hooks(watch);
     let routing = futures::future::poll_fn(move |cx| {

@@ -19,12 +19,14 @@ use crate::message::Key;
 #[derive(Debug)]
 pub struct Share {
     most: usize,
+    /// Of one too many: the subscription that it is for is ended.
+    evicts: bool,
     waiting: AtomicUsize,
 }
 
 impl Share {
-    pub fn new(most: usize) -> Self {
-        Self { most, waiting: AtomicUsize::new(0) }
+    pub fn new(most: usize, evicts: bool) -> Self {
+        Self { most, evicts, waiting: AtomicUsize::new(0) }
     }
 
     /// One more waits, if that is not too many.
@@ -49,6 +51,8 @@ pub struct Terms {
     share: Arc<Share>,
     /// The message that was not admitted last was one too many for the client's share.
     was_full: AtomicBool,
+    /// It is to end, as there was one too many; see [`is_too_slow`](Self::is_too_slow).
+    is_too_slow: AtomicBool,
     too_slow: AtomicU64,
     too_many: AtomicU64,
     /// The client's task was told that there is something to say.
@@ -64,6 +68,8 @@ pub enum News {
     Subscribed(Key, u64),
     /// It lost something.
     Lost(Key, u64),
+    /// It is to be ended, as the client is too slow.
+    TooSlow(Key, u64),
     /// It is over, and nothing more comes.
     Ended(Key, u64, Ending),
 }
@@ -100,6 +106,7 @@ impl Terms {
             limiter: rate.map(|rate| DefaultDirectRateLimiter::direct(Quota::per_second(rate))),
             share,
             was_full: AtomicBool::new(false),
+            is_too_slow: AtomicBool::new(false),
             too_slow: AtomicU64::new(0),
             too_many: AtomicU64::new(0),
             told: AtomicBool::new(false),
@@ -129,12 +136,25 @@ impl Terms {
         self.was_full.load(Ordering::Relaxed)
     }
 
+    /// There was one too many for the client's share, and the policy is to evict: what the demux does
+    /// with a full buffer, done by hand. It is so from then on until the subscription has ended.
+    pub fn is_too_slow(&self) -> bool {
+        self.is_too_slow.load(Ordering::Relaxed)
+    }
+
     pub fn delivered(&self) {
         self.board.delivered(&self.key);
     }
 
     /// It lost a message, because the client is too slow or there are too many.
     pub fn lose(&self, is_slow: bool) {
+        if is_slow
+            && self.share.evicts
+            && self.was_full()
+            && !self.is_too_slow.swap(true, Ordering::Relaxed)
+        {
+            let _ = self.news.send(News::TooSlow(Arc::clone(&self.key), self.id));
+        }
         let losses = if is_slow { &self.too_slow } else { &self.too_many };
         losses.fetch_add(1, Ordering::Relaxed);
         // Pairs with the swap in `losses`: whoever finds it told has its loss counted there.
@@ -185,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_client_has_no_more_than_its_share_until_some_is_given_back() {
-        let share = Share::new(2);
+        let share = Share::new(2, false);
         assert!(share.take() && share.take() && !share.take() && !share.take());
         share.give_back(1);
         assert!(share.take() && !share.take());

@@ -132,6 +132,25 @@ async fn what_breaks_the_protocol_ends_with_a_code() {
     until("the end of all", async || gateway.stats().await["subscriptions"] == 0).await;
 }
 
+#[tokio::test]
+async fn one_that_pings_and_does_not_read_is_not_listened_to() {
+    let gateway = Gateway::start(&[]).await;
+    let mut client = gateway.connect_narrow().await;
+    // 125 bytes, and a mask that changes nothing.
+    let ping = [&[0x89, 0xfd, 0, 0, 0, 0][..], &[b'x'; 125]].concat();
+    let pings = ping.repeat(1000);
+    let socket = client.0.get_mut();
+    let taken = async {
+        for _ in 0..400 {
+            socket.write_all(&pings).await.unwrap();
+        }
+    };
+    // All that the two kernels hold is far less. It waits for ever: one that waits a moment does, too.
+    let patience = std::time::Duration::from_secs(5);
+    assert!(tokio::time::timeout(patience, taken).await.is_err(), "50 MB of pings were taken");
+    gateway.subscriber("a").await;
+}
+
 async fn origin(gateway: &Gateway, host: &str, origin: &str) -> String {
     let request = format!(
         "GET /ws HTTP/1.1\r\nhost: {host}\r\norigin: {origin}\r\nconnection: upgrade\r\n\
@@ -205,6 +224,7 @@ async fn a_wrong_command_line_is_explained() {
         &["--allow-origin", "evil"],
         &["--amqp", "http://x"],
         &["--demo", "0"],
+        &["--demo", "4000000000"],
         &["--ping", "0"],
         &["--token", ""],
         &["--topic", "--key-header", "k"],

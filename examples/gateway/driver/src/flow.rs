@@ -130,6 +130,11 @@ impl Flow {
             arriving.as_secs_f64(),
             u128::from(tally.delivered) * 1_000 / arriving.as_millis().max(1),
         );
+        if self.gateway.len() > 1 && self.amqp.is_some() {
+            let received: Vec<_> =
+                (0..self.gateway.len()).map(|own| self.received(&plan, own).to_string()).collect();
+            println!("  received by each gateway: {}", received.join(", "));
+        }
         Ok(faults)
     }
 
@@ -174,11 +179,6 @@ impl Flow {
         for outcome in outcomes {
             tally += outcome.ledger.tally();
             outcome.errors.iter().for_each(|error| faults.add(error.clone()));
-            outcome
-                .ledger
-                .missing()
-                .into_iter()
-                .for_each(|missing| faults.add(format!("lost: {missing}")));
         }
         faults.count(tally.lost, "lost");
         faults.count(tally.told_lost, "said to be lost");
@@ -209,6 +209,10 @@ impl Flow {
                 outcomes.iter().flat_map(|outcome| &outcome.cuts).filter(|cut| **cut != Some(code));
             faults.count(other.count() as u64, &format!("closes without code {code}"));
         }
+        // Last, as there may be many.
+        for missing in outcomes.iter().flat_map(|outcome| outcome.ledger.missing()) {
+            faults.add(format!("lost: {missing}"));
+        }
         tally
     }
 }
@@ -221,7 +225,7 @@ async fn unbound(broker: &mut Broker, plan: &Plan) -> Result<(), String> {
         if bound == 0 {
             return Ok(());
         }
-        if start.elapsed() > Duration::from_secs(10) {
+        if start.elapsed() > Duration::from_secs(30) {
             return Err(format!("all clients left 10 s ago, and {bound} keys are still bound"));
         }
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -25,9 +25,9 @@ pub async fn is_deserted(gateway: &str) -> Result<(), String> {
         if (connections, subscriptions) == (&Value::from(0), &Value::from(0)) {
             return Ok(());
         }
-        if start.elapsed() > Duration::from_secs(10) {
+        if start.elapsed() > Duration::from_secs(30) {
             return Err(format!(
-                "{gateway}: all clients left 10 s ago, /stats says {connections} connections, \
+                "{gateway}: all clients left 30 s ago, /stats says {connections} connections, \
                  {subscriptions} subscriptions"
             ));
         }
