@@ -355,10 +355,11 @@ fn stream_stutters_and_acts_inside_its_poll() {
 #[test]
 fn endless_stream_goes_on_until_it_is_ended() {
     let (mut stream, handle) = stream();
-    let inside = handle.clone();
+    // Let go of as it is used: the stream holds this closure.
+    let mut inside = Some(handle.clone());
     handle.endless(move |n| {
         if n == 3 {
-            inside.end();
+            inside.take().unwrap().end();
         }
         u32::try_from(n).unwrap()
     });
