@@ -14,6 +14,8 @@ mod common;
 mod keys;
 #[path = "../fuzz/src/model.rs"]
 mod model;
+#[path = "../fuzz/src/queue.rs"]
+mod queue;
 #[path = "../fuzz/src/ready.rs"]
 mod ready;
 #[path = "../fuzz/src/script.rs"]

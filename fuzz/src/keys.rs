@@ -14,16 +14,17 @@
 
 use alloc::rc::Rc;
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use futures::Sink;
 use futures::future::FusedFuture;
-use futures::{Sink, Stream};
 use stream_demux::{Attach, Demux, DemuxStreamExt, Lease, Order, Totals};
 
 use crate::common::Task;
+use crate::queue::{Queue, Source};
 use crate::script::Script;
 
 const MAX_STEPS: usize = 400;
@@ -65,7 +66,7 @@ pub fn run(script: &[u8]) {
         b'v' => play!(
             Number,
             demux_by,
-            |item| Number(item.name, item.alive.clone(), Lit::default()),
+            |item| Number::new(item.name, &item.alive, Lit::default()),
             |_, _| None
         ),
         b's' => {
@@ -160,32 +161,29 @@ trait Key: Hash + Eq + 'static {
     }
 }
 
-/// By value: made anew for each item.
-struct Number(usize, #[expect(dead_code, reason = "counted")] Alive, Lit);
+/// Equal if what is in it is.
+struct Plain<T>(T, #[expect(dead_code, reason = "counted")] Alive, Lit);
 
-impl PartialEq for Number {
+/// By value: made anew for each item.
+type Number = Plain<usize>;
+
+/// Owned by attachments, looked up by a `str` that is part of the item.
+type Text = Plain<String>;
+
+impl<T: PartialEq> PartialEq for Plain<T> {
     fn eq(&self, other: &Self) -> bool {
         self.0 == other.0
     }
 }
 
-impl Eq for Number {}
+impl<T: Eq> Eq for Plain<T> {}
 
-impl Hash for Number {
+impl<T: Hash> Hash for Plain<T> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         drop(self.2.take());
         self.0.hash(state);
     }
 }
-
-impl Key for Number {
-    fn new(name: usize, alive: &Alive, lit: Lit) -> Self {
-        Self(name, Rc::clone(alive), lit)
-    }
-}
-
-/// Owned by attachments, looked up by a `str` that is part of the item.
-struct Text(String, #[expect(dead_code, reason = "counted")] Alive, Lit);
 
 impl std::borrow::Borrow<str> for Text {
     fn borrow(&self) -> &str {
@@ -193,18 +191,9 @@ impl std::borrow::Borrow<str> for Text {
     }
 }
 
-impl PartialEq for Text {
-    fn eq(&self, other: &Self) -> bool {
-        self.0 == other.0
-    }
-}
-
-impl Eq for Text {}
-
-impl Hash for Text {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        drop(self.2.take());
-        self.0.hash(state);
+impl Key for Number {
+    fn new(name: usize, alive: &Alive, lit: Lit) -> Self {
+        Self(name, Rc::clone(alive), lit)
     }
 }
 
@@ -250,51 +239,6 @@ struct Item {
     name: usize,
     caseless: Rc<Caseless>,
     alive: Alive,
-}
-
-/// A stream that gives what was put into it.
-struct Source<T>(Rc<RefCell<Queue<T>>>);
-
-struct Queue<T> {
-    waits: VecDeque<T>,
-    given: usize,
-    ended: bool,
-    waker: Option<Waker>,
-}
-
-impl<T> Queue<T> {
-    fn new() -> Rc<RefCell<Self>> {
-        let (waits, waker) = (VecDeque::new(), None);
-        Rc::new(RefCell::new(Self { waits, given: 0, ended: false, waker }))
-    }
-
-    fn push(&mut self, value: T) {
-        self.waits.push_back(value);
-        self.wake();
-    }
-
-    fn wake(&mut self) {
-        if let Some(waker) = self.waker.take() {
-            waker.wake();
-        }
-    }
-}
-
-impl<T> Stream for Source<T> {
-    type Item = T;
-
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
-        let mut queue = self.0.borrow_mut();
-        if let Some(value) = queue.waits.pop_front() {
-            queue.given += 1;
-            return Poll::Ready(Some(value));
-        }
-        if queue.ended {
-            return Poll::Ready(None);
-        }
-        queue.waker = Some(cx.waker().clone());
-        Poll::Pending
-    }
 }
 
 /// A sink, as the script and the model see it.
@@ -457,8 +401,8 @@ type Subject<K, F, H> = Demux<Source<Item>, F, Source<Order<K, Bin>>, H, Spoiler
 
 struct World<K> {
     alive: Alive,
-    items: Rc<RefCell<Queue<Item>>>,
-    orders: Rc<RefCell<Queue<Order<K, Bin>>>>,
+    items: Arc<Queue<Item>>,
+    orders: Arc<Queue<Order<K, Bin>>>,
     strays: Rc<RefCell<Vec<u32>>>,
     /// What is in `items` and `orders`, or was.
     sent: Vec<usize>,
@@ -472,8 +416,8 @@ impl<K: Key> World<K> {
     fn new(multicast: bool) -> Self {
         Self {
             alive: Alive::default(),
-            items: Queue::new(),
-            orders: Queue::new(),
+            items: Arc::default(),
+            orders: Arc::default(),
             strays: Rc::default(),
             sent: Vec::new(),
             told: Vec::new(),
@@ -513,8 +457,7 @@ impl<K: Key> World<K> {
             }
         }
         self.rest(&mut task, borrowed);
-        self.items.borrow_mut().ended = true;
-        self.items.borrow_mut().wake();
+        self.items.end();
         for att in 0..self.model.atts.len() {
             self.open(att);
         }
@@ -534,7 +477,7 @@ impl<K: Key> World<K> {
         let stage = Stage::Unapplied;
         self.model.atts.push(Attachment { name, stage, expects: Vec::new(), seen });
         self.told.push(Told::Attach { att, name, keep_existing });
-        self.orders.borrow_mut().push(attach.into());
+        self.orders.push(attach.into());
     }
 
     /// Its lease is dropped while the order is applied.
@@ -548,7 +491,7 @@ impl<K: Key> World<K> {
         let stage = Stage::Unapplied;
         self.model.atts.push(Attachment { name, stage, expects: Vec::new(), seen });
         self.told.push(Told::Briefly(att));
-        self.orders.borrow_mut().push(attach.into());
+        self.orders.push(attach.into());
     }
 
     fn tell(&mut self, told: Told) {
@@ -558,7 +501,7 @@ impl<K: Key> World<K> {
             Told::Attach { .. } | Told::Briefly(_) => return,
         };
         self.told.push(told);
-        self.orders.borrow_mut().push(order);
+        self.orders.push(order);
     }
 
     fn send(&mut self, name: usize, count: usize) {
@@ -567,7 +510,7 @@ impl<K: Key> World<K> {
             let caseless =
                 Rc::new(Caseless(NAMES[name].to_owned(), Alive::default(), Lit::default()));
             self.sent.push(name);
-            self.items.borrow_mut().push(Item { seq, name, caseless, alive: Alive::default() });
+            self.items.push(Item { seq, name, caseless, alive: Alive::default() });
         }
     }
 
@@ -606,7 +549,7 @@ impl<K: Key> World<K> {
     /// Everything that anybody was asked, so far.
     fn calls(&self) -> usize {
         let sinks: usize = self.model.atts.iter().map(|att| att.seen.borrow().calls).sum();
-        sinks + self.items.borrow().given + self.orders.borrow().given
+        sinks + self.items.given() + self.orders.given()
     }
 
     /// Polls once, if it is due. Whether it was.
@@ -615,13 +558,13 @@ impl<K: Key> World<K> {
         Subject<K, F, H>: Future<Output = Totals>,
     {
         let (polls, calls) = (task.polls(), self.calls());
-        let (read, applied) = (self.items.borrow().given, self.orders.borrow().given);
+        let (read, applied) = (self.items.given(), self.orders.given());
         let completed = task.turns(1).is_ready();
         if task.polls() == polls {
             return false;
         }
         // Nothing came in meanwhile: first the orders, then the items.
-        for at in applied..self.orders.borrow().given {
+        for at in applied..self.orders.given() {
             self.model.order(self.told[at], K::same);
             let tenants = &self.model.atts;
             let here = tenants.iter().filter(|att| {
@@ -629,8 +572,8 @@ impl<K: Key> World<K> {
             });
             self.peak = self.peak.max(here.count());
         }
-        let read = read..self.items.borrow().given;
-        let unread = self.told.len() - self.orders.borrow().given;
+        let read = read..self.items.given();
+        let unread = self.told.len() - self.orders.given();
         assert!(read.is_empty() || unread == 0, "items were read before {unread} orders");
         for at in read {
             self.model.item(u32::try_from(at).expect("scripts are short"), self.sent[at], K::same);
@@ -640,7 +583,7 @@ impl<K: Key> World<K> {
         let bound = self.peak + SLACK;
         assert!(self.idle <= bound, "{} turns with nothing to do", self.idle);
         let totals = task.get_ref().totals();
-        assert_eq!(totals.received, self.items.borrow().given as u64);
+        assert_eq!(totals.received, self.items.given() as u64);
         let known = (self.model.unmatched.len() as u64, self.model.lost, self.model.copies);
         assert_eq!((totals.unmatched, totals.lost, totals.copies), known);
         assert_eq!((totals.delivered, totals.queued), (self.model.delivered, 0));
@@ -649,7 +592,7 @@ impl<K: Key> World<K> {
             assert_eq!(tenant.seen.borrow().got, tenant.expects, "what {att} got");
         }
         if completed {
-            assert!(self.items.borrow().ended, "completed, and the input goes on");
+            assert!(self.items.has_ended(), "completed, and the input goes on");
             return false;
         }
         true
@@ -669,9 +612,9 @@ impl<K: Key> World<K> {
         let limit = 200 + 8 * (self.sent.len() + self.told.len()) * (1 + self.model.atts.len());
         let turns = (0..).take_while(|_| self.turn(task)).take(limit + 1).count();
         assert!(turns <= limit, "it does not come to rest");
-        assert_eq!(self.orders.borrow().given, self.told.len(), "orders are left");
-        assert_eq!(self.items.borrow().given, self.sent.len(), "items are left");
-        let over = self.items.borrow().ended;
+        assert_eq!(self.orders.given(), self.told.len(), "orders are left");
+        assert_eq!(self.items.given(), self.sent.len(), "items are left");
+        let over = self.items.has_ended();
         let demux = task.get_ref();
         assert_eq!(demux.is_terminated(), over, "everything is open: it completes");
         let (mut receiving, mut leaving) = (0, 0);

@@ -13,6 +13,7 @@ pub mod ready;
 pub mod shares;
 pub mod threads;
 
+mod queue;
 mod script;
 
 #[path = "../../tests/common/mod.rs"]

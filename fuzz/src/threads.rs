@@ -16,19 +16,19 @@
 //! How the threads meet is for the machine to say: a script that failed may have to be played often.
 
 use alloc::sync::Arc;
-use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use futures::{Sink, Stream};
+use futures::Sink;
 use stream_demux::{
     Attach, Demux, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Overflow, Recipient,
     Totals,
 };
 
+use crate::queue::{Queue, Source, lock};
 use crate::script::Script;
 
 const THREADS: usize = 3;
@@ -99,13 +99,12 @@ pub fn run(script: &[u8]) {
     let totals = runner.round(&mut demux, works.into_iter(), Demux::totals);
     let totals = totals.expect("everything is open, and it does not complete");
     world.check_end(totals);
-    let given = lock(&world.items.0).given;
-    assert!(lock(&world.items.0).waits.is_empty() && totals.received == given);
+    assert_eq!((world.items.waiting(), world.items.given() as u64), (0, totals.received));
     drop(demux);
     drop(leases);
     // What came too late was not read; and the input had the task's own waker.
-    drop(std::mem::take(&mut lock(&world.orders.0).waits));
-    lock(&world.items.0).waker = None;
+    world.orders.abandon();
+    world.items.abandon();
     for gate in lock(&world.sinks).iter() {
         gate.wake();
         assert!(lock(&gate.0).dropped, "a sink outlives the end");
@@ -113,10 +112,6 @@ pub fn run(script: &[u8]) {
     assert!(!runner.bell.0.load(SeqCst), "woken after it was dropped");
     runner.end();
     assert_eq!(Arc::strong_count(&world), 1, "the world is kept");
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("whoever panics ends the process")
 }
 
 // ---- the script ---------------------------------------------------------------------------------
@@ -204,8 +199,8 @@ impl Step {
                     (state.evicted, state.left) = (!detached, detached);
                 }
             }
-            Self::Detach(key) => world.orders.push(|_| Order::Detach(key)),
-            Self::Evict(key) => world.orders.push(|_| Order::Evict(key)),
+            Self::Detach(key) => world.orders.push(Order::Detach(key)),
+            Self::Evict(key) => world.orders.push(Order::Evict(key)),
             Self::Drop => drop(lease.take()),
             Self::Leave => drop(lease.take().map(Lease::detach)),
             Self::Close(nth) => world.pick(nth, |gate| lock(&gate.0).open = false),
@@ -232,66 +227,8 @@ fn pass(moment: usize) {
 
 #[derive(Clone)]
 struct Item {
-    seq: u64,
+    seq: usize,
     key: u8,
-}
-
-/// A stream that any thread may push into.
-struct Queue<T>(Mutex<Values<T>>);
-
-struct Values<T> {
-    waits: VecDeque<T>,
-    given: u64,
-    pushed: u64,
-    ended: bool,
-    waker: Option<Waker>,
-}
-
-impl<T> Default for Queue<T> {
-    fn default() -> Self {
-        let values = VecDeque::new();
-        Self(Mutex::new(Values { waits: values, given: 0, pushed: 0, ended: false, waker: None }))
-    }
-}
-
-impl<T> Queue<T> {
-    /// Pushes what is made of its number.
-    fn push(&self, value: impl FnOnce(u64) -> T) {
-        let mut values = lock(&self.0);
-        let value = value(values.pushed);
-        values.waits.push_back(value);
-        values.pushed += 1;
-        let waker = values.waker.take();
-        drop(values);
-        waker.into_iter().for_each(Waker::wake);
-    }
-
-    fn end(&self) {
-        let mut values = lock(&self.0);
-        values.ended = true;
-        let waker = values.waker.take();
-        drop(values);
-        waker.into_iter().for_each(Waker::wake);
-    }
-}
-
-struct Source<T>(Arc<Queue<T>>);
-
-impl<T> Stream for Source<T> {
-    type Item = T;
-
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
-        let mut values = lock(&self.0.0);
-        if let Some(value) = values.waits.pop_front() {
-            values.given += 1;
-            return Poll::Ready(Some(value));
-        }
-        if values.ended {
-            return Poll::Ready(None);
-        }
-        values.waker = Some(cx.waker().clone());
-        Poll::Pending
-    }
 }
 
 /// A sink, from outside.
@@ -311,7 +248,7 @@ struct State {
     closing: bool,
     ended: bool,
     dropped: bool,
-    last: Option<u64>,
+    last: Option<usize>,
     got: u64,
     ready: Option<Waker>,
     /// Of flush and close.
@@ -457,7 +394,7 @@ struct World {
 
 impl World {
     fn send(&self, key: u8) {
-        self.items.push(|seq| Item { seq, key });
+        self.items.push_made(|seq| Item { seq, key });
     }
 
     fn attach(
@@ -488,7 +425,7 @@ impl World {
         if let Some(lease) = lease {
             attach = attach.leased(lease);
         }
-        self.orders.push(|_| attach.into());
+        self.orders.push(attach.into());
         Some(gate)
     }
 
@@ -501,8 +438,7 @@ impl World {
         }
     }
 
-    fn fate(&self, seq: u64) {
-        let seq = usize::try_from(seq).expect("scripts are short");
+    fn fate(&self, seq: usize) {
         let mut fates = lock(&self.fates);
         if fates.len() <= seq {
             fates.resize(seq + 1, 0);
@@ -529,11 +465,11 @@ impl World {
     /// It sleeps, and so does everybody else.
     fn check_rest(&self, totals: Totals) {
         self.check(totals);
-        assert!(lock(&self.orders.0).waits.is_empty(), "it sleeps, and orders are unread");
+        assert!(self.orders.waiting() == 0, "it sleeps, and orders are unread");
         let sinks = lock(&self.sinks);
         let here = || sinks.iter().map(|gate| lock(&gate.0)).filter(|state| !state.dropped);
         let shut = here().any(|state| !state.open || state.holds);
-        let unread = lock(&self.items.0).waits.len();
+        let unread = self.items.waiting();
         if self.blocked.load(SeqCst) == 0 {
             assert_eq!(unread, 0, "it sleeps, and the input can be read");
         }

@@ -54,107 +54,56 @@ pub mod sync {
 
         use crate::step;
 
-        /// `AtomicBool`.
-        #[derive(Debug)]
-        pub struct AtomicBool(::core::sync::atomic::AtomicBool);
+        macro_rules! atomic {
+            ($Atomic:ident, $Value:ty) => {
+                #[doc = concat!("`", stringify!($Atomic), "`.")]
+                #[derive(Debug)]
+                pub struct $Atomic(::core::sync::atomic::$Atomic);
 
-        impl AtomicBool {
-            #[must_use]
-            pub const fn new(value: bool) -> Self {
-                Self(::core::sync::atomic::AtomicBool::new(value))
-            }
-            pub fn load(&self, order: Ordering) -> bool {
-                step();
-                self.0.load(order)
-            }
-            pub fn store(&self, value: bool, order: Ordering) {
-                step();
-                self.0.store(value, order);
-            }
-            pub fn swap(&self, value: bool, order: Ordering) -> bool {
-                step();
-                self.0.swap(value, order)
-            }
+                impl $Atomic {
+                    #[must_use]
+                    pub const fn new(value: $Value) -> Self {
+                        Self(::core::sync::atomic::$Atomic::new(value))
+                    }
+                    pub fn load(&self, order: Ordering) -> $Value {
+                        step();
+                        self.0.load(order)
+                    }
+                    pub fn store(&self, value: $Value, order: Ordering) {
+                        step();
+                        self.0.store(value, order);
+                    }
+                    pub fn swap(&self, value: $Value, order: Ordering) -> $Value {
+                        step();
+                        self.0.swap(value, order)
+                    }
+                    pub fn fetch_or(&self, value: $Value, order: Ordering) -> $Value {
+                        step();
+                        self.0.fetch_or(value, order)
+                    }
+                    pub fn fetch_and(&self, value: $Value, order: Ordering) -> $Value {
+                        step();
+                        self.0.fetch_and(value, order)
+                    }
+                    /// # Errors
+                    ///
+                    /// With what is there, if that is not `current`; never spuriously.
+                    pub fn compare_exchange_weak(
+                        &self,
+                        current: $Value,
+                        new: $Value,
+                        success: Ordering,
+                        failure: Ordering,
+                    ) -> Result<$Value, $Value> {
+                        step();
+                        self.0.compare_exchange(current, new, success, failure)
+                    }
+                }
+            };
         }
 
-        /// `AtomicU8`.
-        #[derive(Debug)]
-        pub struct AtomicU8(::core::sync::atomic::AtomicU8);
-
-        impl AtomicU8 {
-            #[must_use]
-            pub const fn new(value: u8) -> Self {
-                Self(::core::sync::atomic::AtomicU8::new(value))
-            }
-            pub fn load(&self, order: Ordering) -> u8 {
-                step();
-                self.0.load(order)
-            }
-            pub fn store(&self, value: u8, order: Ordering) {
-                step();
-                self.0.store(value, order);
-            }
-            pub fn swap(&self, value: u8, order: Ordering) -> u8 {
-                step();
-                self.0.swap(value, order)
-            }
-            pub fn fetch_or(&self, value: u8, order: Ordering) -> u8 {
-                step();
-                self.0.fetch_or(value, order)
-            }
-            pub fn fetch_and(&self, value: u8, order: Ordering) -> u8 {
-                step();
-                self.0.fetch_and(value, order)
-            }
-        }
-
-        /// `AtomicU32`.
-        #[derive(Debug)]
-        pub struct AtomicU32(::core::sync::atomic::AtomicU32);
-
-        impl AtomicU32 {
-            #[must_use]
-            pub const fn new(value: u32) -> Self {
-                Self(::core::sync::atomic::AtomicU32::new(value))
-            }
-            pub fn load(&self, order: Ordering) -> u32 {
-                step();
-                self.0.load(order)
-            }
-            pub fn store(&self, value: u32, order: Ordering) {
-                step();
-                self.0.store(value, order);
-            }
-            pub fn swap(&self, value: u32, order: Ordering) -> u32 {
-                step();
-                self.0.swap(value, order)
-            }
-            /// # Errors
-            ///
-            /// With what is there, if that is not `current`; never spuriously.
-            pub fn compare_exchange_weak(
-                &self,
-                current: u32,
-                new: u32,
-                success: Ordering,
-                failure: Ordering,
-            ) -> Result<u32, u32> {
-                step();
-                self.0.compare_exchange(current, new, success, failure)
-            }
-            /// # Errors
-            ///
-            /// With what is there, if that is not `current`.
-            pub fn compare_exchange(
-                &self,
-                current: u32,
-                new: u32,
-                success: Ordering,
-                failure: Ordering,
-            ) -> Result<u32, u32> {
-                step();
-                self.0.compare_exchange(current, new, success, failure)
-            }
-        }
+        atomic!(AtomicBool, bool);
+        atomic!(AtomicU8, u8);
+        atomic!(AtomicU32, u32);
     }
 }
