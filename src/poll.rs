@@ -171,7 +171,7 @@ where
     /// Reads and routes as many items as may be read before a flush is due.
     fn read(mut self: Pin<&mut Self>, turn: &mut Turn, cx: &mut Context<'_>) -> Read {
         let this = self.as_mut().project();
-        let due = this.hub.flushes.due_in(this.hub.totals.received);
+        let due = this.hub.flushes.due_in(this.hub.totals.received, this.hub.totals.delivered);
         let run = usize::try_from(due).map_or(turn.left, |due| due.min(turn.left));
         if run == 0 {
             // What would fall due later in this turn is flushed with it: otherwise each of many sinks
@@ -237,7 +237,7 @@ where
         }
         let unread = hub.totals.received == turn.received || !hub.can_read(Input::Flowing);
         if unread || turn.input == Input::Pending && hub.flushes.len() <= FLUSHED_AT_ONCE {
-            hub.flushes.owe_all();
+            hub.flushes.owe_all(hub.totals.received, hub.totals.delivered);
         }
         hub.flush(hub.totals.received, &mut turn.left);
     }

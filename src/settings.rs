@@ -47,12 +47,14 @@ where
         self
     }
 
-    /// How many further items are read from a busy input before a sink that took one is flushed.
-    /// 16,384 unless set. When the input has nothing ready, sinks are flushed at once, or a turn later
-    /// if there are more than 16, whatever this says. More than 2³¹ items are 2³¹.
+    /// How many further items are read from a busy input, at most, before a sink that took one is
+    /// flushed. 16,384 unless set. When the input has nothing ready, sinks are flushed at once, or a turn
+    /// later if there are more than 16, whatever this says. More than 2³¹ items are 2³¹.
     ///
     /// Few items let a sink's last item wait less while others are busy; many let more items share a
-    /// flush. With many more busy keys than this, nearly every item has a flush of its own.
+    /// flush. With many more busy keys than this, nearly every item has a flush of its own, and waiting
+    /// is in vain: while it spares less than one flush in four, sinks are flushed after 128 further items,
+    /// and the full number is tried again one time in 16.
     ///
     /// # Panics
     ///
