@@ -226,7 +226,7 @@ async fn unbound(broker: &mut Broker, plan: &Plan) -> Result<(), String> {
             return Ok(());
         }
         if start.elapsed() > Duration::from_secs(30) {
-            return Err(format!("all clients left 10 s ago, and {bound} keys are still bound"));
+            return Err(format!("all clients left 30 s ago, and {bound} keys are still bound"));
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
