@@ -11,8 +11,8 @@ use futures_sink::Sink;
 use crate::hooks::{Detached, Hooks};
 use crate::hub::Hub;
 use crate::lease::Wish;
-use crate::ready::{Ready, Woken};
-use crate::slot::{Farewell, Slot, Stage};
+use crate::ready::Woken;
+use crate::slot::{Farewell, Stage};
 
 impl<K, S, V, H, B> Hub<K, S, V, H, B>
 where
@@ -64,13 +64,11 @@ where
         if !self.drain(slot, share) {
             return;
         }
-        let tenant = &mut self.table[slot];
+        let tenant = &self.table[slot];
         if tenant.is_closable() {
             self.close(slot);
         } else if tenant.wants_flush_again() {
-            if let Err(error) = flush_one(&self.ready, slot, tenant) {
-                self.remove(slot, Detached::Failed(error), None);
-            }
+            self.flush_one(slot);
         }
     }
 
@@ -121,10 +119,21 @@ where
                 continue;
             };
             if tenant.unlist() {
-                if let Err(error) = flush_one(&self.ready, slot, tenant) {
-                    self.remove(slot, Detached::Failed(error), None);
-                }
+                self.flush_one(slot);
             }
+        }
+    }
+
+    #[inline]
+    fn flush_one(&mut self, slot: usize) {
+        let tenant = &mut self.table[slot];
+        // While nothing is listed nothing was woken: then the node, a cache miss, is not looked at.
+        if self.ready.any() && self.ready.hear(slot) {
+            tenant.heard();
+        }
+        let mut cx = Context::from_waker(self.ready.waker(slot));
+        if let Err(error) = tenant.flush(&mut cx) {
+            self.remove(slot, Detached::Failed(error), None);
         }
     }
 
@@ -134,24 +143,10 @@ where
             let Some(slot) = self.told.filter(|_| self.is_telling()) else { return };
             self.told = Some(slot + 1);
             *share -= 1;
-            if self.table.get(slot).is_some_and(Slot::receives) {
+            if self.table.get(slot).is_some_and(super::slot::Slot::receives) {
                 self.leave(slot, Farewell::Finished);
                 self.attend(slot, share);
             }
         }
     }
-}
-
-#[inline]
-fn flush_one<K, S: Sink<V> + Unpin, V>(
-    ready: &Ready,
-    slot: usize,
-    tenant: &mut Slot<K, S, V>,
-) -> Result<(), S::Error> {
-    // While nothing is listed nothing was woken: then the node, a cache miss, is not looked at.
-    if ready.any() && ready.hear(slot) {
-        tenant.heard();
-    }
-    let mut cx = Context::from_waker(ready.waker(slot));
-    tenant.flush(&mut cx)
 }
