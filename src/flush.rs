@@ -8,7 +8,7 @@
 //!
 //! 1. Stamps never decrease from front to back.
 //! 2. An index is in the list at most once, whoever its tenant is: the list cannot outgrow the slots,
-//!    however fast they are attached and detached, and grows only with the number of slots. A tenant knows whether it is listed; of one that
+//!    however fast they are attached and detached. A tenant knows whether it is listed; of one that
 //!    leaves, that is remembered here, for the next to inherit.
 
 use alloc::vec::Vec;

@@ -177,6 +177,30 @@ fn sink_that_drops_its_own_lease_in_start_send_is_evicted_after_it() {
 }
 
 #[test]
+fn lease_that_is_dropped_while_its_key_is_looked_up_counts() {
+    struct Dropping(Mutex<Option<Lease>>);
+    impl BuildHasher for Dropping {
+        type Hasher = std::collections::hash_map::DefaultHasher;
+        fn build_hasher(&self) -> Self::Hasher {
+            drop(self.0.lock().unwrap().take());
+            Self::Hasher::default()
+        }
+    }
+
+    let log = Log::new();
+    let (a, a_handle) = sink(1, &log);
+    let mut lease = Lease::new();
+    let orders = stream::iter([Attach::new(1, a).leased(&mut lease)]);
+    let (input, _feed) = scripted_stream("input");
+    let hasher = Dropping(Mutex::new(Some(lease)));
+    let demux = input.demux_by(tens, orders).with_hasher(hasher).hooks(told(&log));
+    let mut task = Task::new(demux);
+    assert!(task.run().is_pending());
+    assert_eq!(log.take(), ["1 attached", "1 dropped", "1 Evicted"]);
+    assert!(a_handle.is_dropped());
+}
+
+#[test]
 fn sink_that_feeds_the_input_while_it_is_sent_to_is_no_recursion() {
     let log = Log::new();
     let (a, a_handle) = sink(1, &log);
