@@ -454,6 +454,21 @@ mod tests {
     }
 
     #[test]
+    fn more_than_one_in_thirty_two_that_are_the_first_for_their_sink_are_many() {
+        let mut flushes = every(1_000);
+        let mut read = |items: u64, new: u64| {
+            let start = flushes.paused.0;
+            for item in 0..items {
+                flushes.note::<false>(0, start + item, item < new);
+            }
+            flushes.due_in(start + items, 0);
+            flushes.has_many()
+        };
+        assert!(!read(64, 0) && !read(64, 2) && read(64, 3) && read(64, 64) && !read(64, 1));
+        assert!(!read(0, 0) && read(31, 1) && !read(32, 1) && !read(33, 1));
+    }
+
+    #[test]
     fn a_slot_is_due_so_many_items_after_the_first_it_took() {
         let mut flushes = every(10);
         flushes.note::<false>(3, 1, true);

@@ -457,6 +457,18 @@ fn a_long_queue_leaves_the_other_woken_sinks_their_turn() {
     assert_eq!(sum(&sinks, SinkHandle::taken), 9_000);
 }
 
+#[test]
+fn a_long_queue_gets_an_eighth_of_what_is_left_while_others_wait_and_the_last_one_all() {
+    let mut rig = rig(128);
+    let sinks = [rig.queued(1, 90), rig.queued(2, 90), rig.queued(3, 90)];
+    sinks.iter().for_each(SinkHandle::open);
+    rig.poll();
+    let mut taken = sinks.each_ref().map(SinkHandle::taken);
+    taken.sort_unstable();
+    // A quarter is kept for items, and to look after a sink costs one: of 95, of 83, and the rest.
+    assert_eq!(taken, [10, 11, 72]);
+}
+
 /// A hundred sinks wait for their flush, and orders that never pause began some turns ago.
 #[track_caller]
 fn flushes_wait(rig: &mut Rig, since: usize) {
