@@ -226,7 +226,11 @@ impl Ready {
     /// come to it all the same, but not report that.
     pub(crate) fn hear(&self, index: usize) -> bool {
         let bits = &self.seats[index].node.bits;
-        bits.load(Relaxed) & BY_SINK != 0 && bits.fetch_and(!BY_SINK, AcqRel) & BY_SINK != 0
+        let heard = bits.load(Relaxed) & BY_SINK != 0;
+        if heard {
+            bits.fetch_and(!BY_SINK, AcqRel); // nobody else clears it
+        }
+        heard
     }
 
     /// Is there a slot to look at?
