@@ -101,6 +101,7 @@ pub enum Discarded {
     label = "must implement `Hooks<K, V, E>` with key `{K}`, item `{V}` and sink error `{E}`",
     note = "closures are given to `on_error`, `on_unmatched`, `on_discarded` and `admit`"
 )]
+#[expect(unused_variables, reason = "their names tell what they are")]
 pub trait Hooks<K, V, E> {
     /// May this attachment have this item? If not, it is discarded ([`Discarded::NotAdmitted`]).
     ///
@@ -108,46 +109,33 @@ pub trait Hooks<K, V, E> {
     /// exceeds a rate limit never waits for a sink.
     #[inline]
     fn admit(&mut self, to: Recipient<'_, K>, item: &V) -> bool {
-        let _ = (to, item);
         true
     }
 
     /// An order to attach was applied.
     #[inline]
-    fn attached(&mut self, to: Recipient<'_, K>) {
-        let _ = to;
-    }
+    fn attached(&mut self, to: Recipient<'_, K>) {}
 
     /// An attachment has ended: its sink is gone, closed or not. Nothing more is said of it.
     #[inline]
-    fn detached(&mut self, to: Recipient<'_, K>, why: Detached<E>) {
-        let _ = (to, why);
-    }
+    fn detached(&mut self, to: Recipient<'_, K>, why: Detached<E>) {}
 
     /// Nobody wants this item.
     #[inline]
-    fn unmatched(&mut self, item: V) {
-        let _ = item;
-    }
+    fn unmatched(&mut self, item: V) {}
 
     /// An attachment does not get this item.
     #[inline]
-    fn discarded(&mut self, to: Recipient<'_, K>, item: V, why: Discarded) {
-        let _ = (to, item, why);
-    }
+    fn discarded(&mut self, to: Recipient<'_, K>, item: V, why: Discarded) {}
 
     /// The input starts to wait for this sink: once for each wait, not for each poll.
     #[inline]
-    fn blocked(&mut self, on: Recipient<'_, K>) {
-        let _ = on;
-    }
+    fn blocked(&mut self, on: Recipient<'_, K>) {}
 
     /// The input no longer waits for this sink: once for each [`blocked`](Self::blocked), and before
     /// [`detached`](Self::detached) if the sink leaves.
     #[inline]
-    fn unblocked(&mut self, on: Recipient<'_, K>) {
-        let _ = on;
-    }
+    fn unblocked(&mut self, on: Recipient<'_, K>) {}
 }
 
 /// Hears nothing, admits everything.

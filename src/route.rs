@@ -270,7 +270,7 @@ where
 
     /// Discards the copies of those who were refused, and gives the item back unless `all` were.
     fn refuse(&mut self, first: usize, item: V, mut refused: usize, all: bool) -> Option<V> {
-        let mut next = Some(first).filter(|_| refused > 0);
+        let mut next = (refused != 0).then_some(first);
         while let Some(slot) = next {
             next = self.table.next(slot);
             if self.table[slot].has_refused() {
