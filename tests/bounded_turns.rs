@@ -6,7 +6,7 @@ mod common;
 use std::task::Poll;
 
 use common::{Op, Rig, SinkHandle, Split};
-use stream_demux::{Order, Totals};
+use stream_demux::{Order, Overflow, Totals};
 
 /// A key that nobody attaches to: an order about it costs one and does nothing.
 const NOBODY: u32 = u32::MAX;
@@ -582,6 +582,20 @@ fn a_gate_that_wakes_itself_is_asked_once_a_turn_and_the_others_go_on() {
     }
     rig.sleep();
     assert_eq!((sinks[0].items(), sinks[1].items()), (vec![100], vec![200, 201]));
+}
+
+#[test]
+fn a_gate_that_wakes_itself_while_its_flush_is_pending_is_asked_once_a_turn() {
+    let mut rig = rig(128);
+    let sink = rig.order(1, 1, |attach| attach.overflow(Overflow::DropNewest));
+    sink.hold(Op::Flush);
+    rig.input.push(100);
+    rig.sleep();
+    sink.stutter(Op::Ready, 3);
+    rig.input.extend([101, 102, 103]);
+    rig.poll();
+    assert_eq!(sink.count(Op::Ready), 2);
+    assert_eq!(rig.totals().discarded, 3);
 }
 
 #[test]
