@@ -156,4 +156,14 @@ mod tests {
         assert_eq!(format!("{:?}", ByValue::new(|item: &u32| *item)), "ByValue");
         assert_eq!(format!("{:?}", ByRef::<_, u32>::new(())), "ByRef");
     }
+
+    #[test]
+    fn keys_of_any_type_hash_apart() {
+        fn apart<T: core::hash::Hash>(one: T, other: T) -> bool {
+            let hasher = DefaultHashBuilder::default();
+            hasher.hash_one(one) != hasher.hash_one(other)
+        }
+        assert!(apart(1_u8, 2) && apart(1_u16, 2) && apart(1_u32, 2) && apart(1_u64, 2));
+        assert!(apart(1_u128, 2) && apart(1_usize, 2) && apart("one", "two"));
+    }
 }

@@ -57,11 +57,18 @@ impl Claim {
         self.evict.register(slot);
     }
 
-    fn make(&self, wish: Wish) {
+    fn detach(&self) {
+        self.make(Wish::Detach, &self.detach);
+    }
+
+    fn evict(&self) {
+        self.make(Wish::Evict, &self.evict);
+    }
+
+    fn make(&self, wish: Wish, slot: &AtomicWaker) {
         // Release pairs with the Acquire in `wish`.
         self.wish.fetch_max(wish as u8, Ordering::Release);
-        let waker = if wish == Wish::Evict { &self.evict } else { &self.detach };
-        waker.wake();
+        slot.wake();
     }
 }
 
@@ -120,7 +127,7 @@ impl Lease {
     /// Ends the lease gracefully: each attachment gets no new items, is sent what is queued for it,
     /// and is closed, as by [`Order::Detach`](crate::Order::Detach).
     pub fn detach(mut self) {
-        self.end(Wish::Detach);
+        self.end(Claim::detach);
     }
 
     /// Ends the lease and lets its attachments stay, as far as this lease goes.
@@ -145,10 +152,10 @@ impl Lease {
         }
     }
 
-    fn end(&mut self, wish: Wish) {
+    fn end(&mut self, wish: fn(&Claim)) {
         for claim in mem::take(&mut self.claims) {
             if let Some(claim) = claim.upgrade() {
-                claim.make(wish);
+                wish(&claim);
             }
         }
     }
@@ -156,7 +163,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.end(Wish::Evict);
+        self.end(Claim::evict);
     }
 }
 

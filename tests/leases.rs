@@ -391,6 +391,31 @@ fn lease_forgets_what_is_gone_and_keeps_what_is_not() {
     assert!(a.is_dropped());
 }
 
+#[test]
+fn lease_of_many_grows_by_doubling() {
+    let mut lease = Lease::new();
+    let mut attaches = Vec::with_capacity(10_000);
+    let ((), usage) = allocations_during(|| {
+        for n in 0..10_000 {
+            attaches.push(Attach::new(n, ()).leased(&mut lease));
+        }
+    });
+    // One for each of them, and some for the lease.
+    assert!((10_000..10_030).contains(&usage.allocations), "{usage:?}");
+}
+
+#[test]
+fn lease_shows_how_many_it_holds() {
+    let mut lease = Lease::new();
+    let one = Attach::new(1, ()).leased(&mut lease);
+    let other = Attach::new(2, ()).leased(&mut lease);
+    assert_eq!(format!("{lease:?}"), "Lease { held: 2 }");
+    drop(one);
+    assert_eq!(format!("{lease:?}"), "Lease { held: 1 }");
+    drop(other);
+    assert_eq!(format!("{lease:?}"), "Lease { held: 0 }");
+}
+
 // Two leases for one.
 
 /// Sink `a` under key 1, with item 101 in its queue and parked, held by two leases.
