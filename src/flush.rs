@@ -501,6 +501,7 @@ mod tests {
         let mut flushes = every(10);
         flushes.note::<false>(70, 1, true);
         flushes.vacate(70);
+        assert_eq!(flushes.vacated.len(), 2, "a bit for each");
         assert!(!flushes.inherit(6) && !flushes.inherit(700));
         assert!(flushes.inherit(70));
         assert!(!flushes.inherit(70));

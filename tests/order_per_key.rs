@@ -18,7 +18,7 @@ fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
 impl Rig {
     /// Attaches a sink that is not ready.
     #[track_caller]
-    fn parked(&mut self, key: u32, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
+    fn parked_under(&mut self, key: u32, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
         let sink = self.order(key, key, terms);
         sink.park();
         self.sleep();
@@ -48,7 +48,7 @@ fn an_item_that_comes_while_a_queue_drains_does_not_overtake_it() {
     for budget in 1..=8 {
         for buffer in [1, 2, 5, 50] {
             let mut rig = rig_with(|demux| demux.budget(budget));
-            let sink = rig.parked(1, |attach| attach.buffer(buffer));
+            let sink = rig.parked_under(1, |attach| attach.buffer(buffer));
             rig.send(1_001..1_004);
             rig.input.extend(1_004..1_020);
             rig.open(&sink);
@@ -66,7 +66,7 @@ fn an_item_that_comes_before_the_woken_sink_is_looked_at_does_not_overtake_its_q
     // The turns are so short that items are read before all woken sinks were served.
     for budget in 1..=4 {
         let mut rig = rig_with(|demux| demux.budget(budget));
-        let sinks: Vec<_> = (0..10).map(|key| rig.parked(key, |attach| attach.buffer(3))).collect();
+        let sinks: Vec<_> = (0..10).map(|key| rig.parked_under(key, |attach| attach.buffer(3))).collect();
         rig.send((0..10).map(|key| key * 1_000 + 1));
         rig.input.extend((2..5).flat_map(|n| (0..10).map(move |key| key * 1_000 + n)));
         sinks.iter().for_each(SinkHandle::open);
@@ -81,7 +81,7 @@ fn an_item_that_comes_before_the_woken_sink_is_looked_at_does_not_overtake_its_q
 fn the_held_item_comes_after_the_queue_and_before_all_later_ones() {
     for buffer in 0..4 {
         let mut rig = rig();
-        let sink = rig.parked(1, |attach| attach.buffer(buffer));
+        let sink = rig.parked_under(1, |attach| attach.buffer(buffer));
         rig.send(1_001..1_011);
         for taken in 1..=10 {
             sink.allow(1);
@@ -94,7 +94,7 @@ fn the_held_item_comes_after_the_queue_and_before_all_later_ones() {
 #[test]
 fn a_gate_that_opens_while_the_item_is_read_does_not_let_it_overtake() {
     let mut rig = rig();
-    let sink = rig.parked(1, |attach| attach.buffer(3));
+    let sink = rig.parked_under(1, |attach| attach.buffer(3));
     rig.send([1_001, 1_002]);
     let gate = sink.clone();
     rig.input.action(move || gate.open());
@@ -118,8 +118,8 @@ fn an_item_that_orders_overtook_keeps_its_place() {
 #[test]
 fn items_that_were_dropped_leave_the_others_in_order() {
     let mut rig = rig();
-    let newest = rig.parked(1, |attach| attach.buffer(2).overflow(Overflow::DropNewest));
-    let oldest = rig.parked(2, |attach| attach.buffer(2).overflow(Overflow::DropOldest));
+    let newest = rig.parked_under(1, |attach| attach.buffer(2).overflow(Overflow::DropNewest));
+    let oldest = rig.parked_under(2, |attach| attach.buffer(2).overflow(Overflow::DropOldest));
     rig.send((1..6).flat_map(|n| [1_000 + n, 2_000 + n]));
     rig.open(&newest);
     rig.open(&oldest);
@@ -131,7 +131,7 @@ fn items_that_were_dropped_leave_the_others_in_order() {
 #[test]
 fn capacity_lag_catch_up_and_lag_again_with_drop_oldest() {
     let mut rig = rig();
-    let sink = rig.parked(1, |attach| attach.buffer(3).overflow(Overflow::DropOldest));
+    let sink = rig.parked_under(1, |attach| attach.buffer(3).overflow(Overflow::DropOldest));
     rig.send(1_001..1_006); // 3, 4, 5 stay
     sink.allow(2);
     rig.sleep(); // 5 stays
@@ -151,7 +151,7 @@ fn a_replacement_splits_the_sequence_without_a_gap() {
         rig.send([1_001]);
         old.park();
         rig.send(1_002..1_008); // three queued, one held, two unread
-        let new = rig.parked(1, |attach| attach.buffer(buffer));
+        let new = rig.parked_under(1, |attach| attach.buffer(buffer));
         new.allow(2);
         rig.sleep();
         rig.send([1_008]);
@@ -163,10 +163,10 @@ fn a_replacement_splits_the_sequence_without_a_gap() {
 #[test]
 fn a_backlog_that_is_handed_on_twice_stays_in_order() {
     let mut rig = rig();
-    rig.parked(1, |attach| attach.buffer(2));
+    rig.parked_under(1, |attach| attach.buffer(2));
     rig.send(1_001..1_006);
-    rig.parked(1, |attach| attach.buffer(1));
-    let last = rig.parked(1, |attach| attach);
+    rig.parked_under(1, |attach| attach.buffer(1));
+    let last = rig.parked_under(1, |attach| attach);
     rig.open(&last);
     assert_eq!(last.items(), (1_001..1_006).collect::<Vec<_>>());
 }
@@ -175,7 +175,7 @@ fn a_backlog_that_is_handed_on_twice_stays_in_order() {
 fn an_item_that_comes_while_a_backlog_beyond_the_buffer_drains_does_not_overtake_it() {
     for budget in 1..=8 {
         let mut rig = rig_with(|demux| demux.budget(budget));
-        rig.parked(1, |attach| attach.buffer(20));
+        rig.parked_under(1, |attach| attach.buffer(20));
         rig.send(1_001..1_040); // twenty queued, one held, eighteen unread
         let new = rig.attach(1, "new");
         assert_eq!(new.items(), (1_001..1_040).collect::<Vec<_>>(), "budget {budget}");
@@ -185,7 +185,7 @@ fn an_item_that_comes_while_a_backlog_beyond_the_buffer_drains_does_not_overtake
 #[test]
 fn what_a_detached_sink_has_waiting_it_gets_in_order_and_its_successor_the_rest() {
     let mut rig = rig();
-    let old = rig.parked(1, |attach| attach.buffer(2));
+    let old = rig.parked_under(1, |attach| attach.buffer(2));
     rig.send(1_001..1_006); // two queued, one held, two unread
     let (sink, new) = scripted_sink("new");
     rig.orders.extend([Order::Detach(1), (1, sink).into()]);
@@ -198,7 +198,7 @@ fn what_a_detached_sink_has_waiting_it_gets_in_order_and_its_successor_the_rest(
 #[test]
 fn a_limited_sink_gets_its_queue_in_order() {
     let mut rig = rig();
-    let sink = rig.parked(1, |attach| attach.buffer(5).limit(3));
+    let sink = rig.parked_under(1, |attach| attach.buffer(5).limit(3));
     rig.send(1_001..1_006);
     rig.open(&sink);
     assert_eq!((sink.items(), sink.is_closed()), (vec![1_001, 1_002, 1_003], true));
@@ -209,7 +209,7 @@ fn a_limited_sink_gets_its_queue_in_order() {
 fn the_end_sends_queue_and_held_item_in_order() {
     for finish in [false, true] {
         let mut rig = rig();
-        let sink = rig.parked(1, |attach| attach.buffer(2));
+        let sink = rig.parked_under(1, |attach| attach.buffer(2));
         rig.send(1_001..1_004);
         if finish {
             rig.orders.push(Order::Finish);
@@ -229,7 +229,7 @@ fn the_end_sends_queue_and_held_item_in_order() {
 fn a_catch_all_gets_its_own_items_and_those_of_nobody_in_order() {
     for buffer in 0..4 {
         let mut rig = rig();
-        let sink = rig.parked(1, |attach| attach.buffer(buffer).catch_all());
+        let sink = rig.parked_under(1, |attach| attach.buffer(buffer).catch_all());
         let items = [1_001, 5_001, 7_001, 1_002, 1_003, 9_001, 1_004];
         rig.send(items);
         for _ in 0..3 {
@@ -244,9 +244,9 @@ fn a_catch_all_gets_its_own_items_and_those_of_nobody_in_order() {
 #[test]
 fn all_members_of_a_key_get_their_items_in_order() {
     let mut rig = rig_with(Demux::multicast);
-    let waits = rig.parked(1, |attach| attach.buffer(1));
+    let waits = rig.parked_under(1, |attach| attach.buffer(1));
     let open = rig.attach(1, "a");
-    let queues = rig.parked(1, |attach| attach.buffer(20));
+    let queues = rig.parked_under(1, |attach| attach.buffer(20));
     rig.send(1_001..1_008);
     for _ in 0..4 {
         waits.allow(1);
@@ -264,9 +264,9 @@ fn all_members_of_a_key_get_their_items_in_order() {
 #[test]
 fn a_member_that_leaves_takes_its_copy_of_the_held_item_behind_its_queue() {
     let mut rig = rig_with(Demux::multicast);
-    let stuck = rig.parked(1, |attach| attach);
+    let stuck = rig.parked_under(1, |attach| attach);
     let mut lease = stream_demux::Lease::new();
-    let leaver = rig.parked(1, |attach| attach.buffer(3).leased(&mut lease));
+    let leaver = rig.parked_under(1, |attach| attach.buffer(3).leased(&mut lease));
     stuck.allow(2);
     rig.send(1_001..1_004); // two queued for the leaver, the third is held for both
     lease.detach();
@@ -298,7 +298,7 @@ fn gates_that_open_and_shut_at_random_change_no_order() {
         let budget = 1 + usize::try_from(dice.below(9)).unwrap();
         let mut rig = rig_with(|demux| demux.budget(budget).flush_every(3));
         let sinks: Vec<_> =
-            (0..5).map(|key| rig.parked(key, |attach| attach.buffer(key as usize % 4))).collect();
+            (0..5).map(|key| rig.parked_under(key, |attach| attach.buffer(key as usize % 4))).collect();
         let mut expected = vec![Vec::new(); 5];
         for n in 0..400 {
             let key = dice.below(5);
