@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn keys_of_any_type_hash_apart() {
-        fn apart<T: core::hash::Hash>(one: T, other: T) -> bool {
+        fn apart<T: Hash>(one: T, other: T) -> bool {
             let hasher = DefaultHashBuilder::default();
             hasher.hash_one(one) != hasher.hash_one(other)
         }

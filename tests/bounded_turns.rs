@@ -205,7 +205,9 @@ fn telling_the_end_costs_one_for_each_sink() {
 fn the_turn_that_tells_the_last_of_the_end_is_the_last_while_closes_are_pending() {
     let mut rig = rig(4);
     let sinks = rig.attach_each(1..5);
-    sinks.iter().for_each(|sink| sink.hold(Op::Close));
+    for sink in &sinks {
+        sink.hold(Op::Close);
+    }
     rig.input.end();
     rig.poll();
     assert_eq!((sum(&sinks, |sink| sink.count(Op::Close)), rig.task.woken()), (4, false));

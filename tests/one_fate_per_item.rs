@@ -35,7 +35,7 @@ fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
 impl Rig {
     /// Attaches a sink that is not ready under key 1.
     #[track_caller]
-    fn parked(&mut self, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
+    fn parked_on_1(&mut self, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
         let sink = self.order(1, "a", terms);
         sink.park();
         self.sleep();
@@ -99,7 +99,7 @@ fn an_item_that_was_taken_is_delivered() {
 #[test]
 fn items_in_a_queue_and_the_one_that_is_held_are_queued_until_they_are_taken() {
     let mut rig = rig();
-    let a = rig.parked(|attach| attach.buffer(2));
+    let a = rig.parked_on_1(|attach| attach.buffer(2));
     rig.read([101, 102, 103, 104]);
     assert_eq!(rig.account(), Account { received: 3, queued: 3, ..NOTHING });
     a.allow(1);
@@ -144,7 +144,7 @@ fn the_newest_or_the_oldest_is_discarded_when_the_queue_is_full() {
         ),
     ] {
         let mut rig = rig();
-        rig.parked(|attach| attach.buffer(buffer).overflow(overflow));
+        rig.parked_on_1(|attach| attach.buffer(buffer).overflow(overflow));
         rig.read([101, 102, 103, 104]);
         assert_eq!(rig.account(), Account { received: 4, discarded: 2, queued: 2, ..NOTHING });
         assert_eq!(rig.log.lines(), discarded);
@@ -155,7 +155,7 @@ fn the_newest_or_the_oldest_is_discarded_when_the_queue_is_full() {
 fn without_a_queue_the_newest_is_discarded_either_way() {
     for overflow in [Overflow::DropNewest, Overflow::DropOldest] {
         let mut rig = rig();
-        rig.parked(|attach| attach.overflow(overflow));
+        rig.parked_on_1(|attach| attach.overflow(overflow));
         rig.read([101, 102]);
         assert_eq!(rig.account(), Account { received: 2, discarded: 2, ..NOTHING });
         assert_eq!(
@@ -168,7 +168,7 @@ fn without_a_queue_the_newest_is_discarded_either_way() {
 #[test]
 fn a_sink_that_is_evicted_for_its_overflow_discards_queue_and_item() {
     let mut rig = rig();
-    rig.parked(|attach| attach.buffer(2).overflow(Overflow::Evict));
+    rig.parked_on_1(|attach| attach.buffer(2).overflow(Overflow::Evict));
     rig.read([101, 102, 103, 104]);
     assert_eq!(rig.account(), Account { received: 4, unmatched: 1, discarded: 3, ..NOTHING });
     let fates = [
@@ -183,7 +183,7 @@ fn a_sink_that_is_evicted_for_its_overflow_discards_queue_and_item() {
 #[test]
 fn an_item_that_goes_down_with_its_sink_is_lost_and_the_queue_discarded() {
     let mut rig = rig();
-    let a = rig.parked(|attach| attach.buffer(3));
+    let a = rig.parked_on_1(|attach| attach.buffer(3));
     rig.read([101, 102, 103]);
     a.fail(Op::Send);
     a.open();
@@ -212,7 +212,7 @@ fn an_item_whose_sink_fails_to_get_ready_is_discarded() {
 fn queue_and_held_item_of_a_sink_that_fails_are_discarded() {
     for op in [Op::Ready, Op::Flush] {
         let mut rig = rig();
-        let a = rig.parked(|attach| attach.buffer(2));
+        let a = rig.parked_on_1(|attach| attach.buffer(2));
         a.hold(Op::Flush);
         a.allow(1);
         rig.read([101, 102, 103, 104]);
@@ -229,7 +229,7 @@ fn queue_and_held_item_of_a_sink_that_fails_are_discarded() {
 #[test]
 fn an_item_that_was_held_is_lost_if_its_sink_fails_to_take_it() {
     let mut rig = rig();
-    let a = rig.parked(|attach| attach);
+    let a = rig.parked_on_1(|attach| attach);
     rig.read([101]);
     a.fail(Op::Send);
     a.open();
@@ -241,7 +241,7 @@ fn queue_and_held_item_of_an_evicted_sink_are_discarded() {
     for leased in [false, true] {
         let mut rig = rig();
         let mut lease = Lease::new();
-        rig.parked(|attach| attach.buffer(2).leased(&mut lease));
+        rig.parked_on_1(|attach| attach.buffer(2).leased(&mut lease));
         rig.read([101, 102, 103]);
         if leased {
             drop(lease);
@@ -263,7 +263,7 @@ fn queue_and_held_item_of_an_evicted_sink_are_discarded() {
 #[test]
 fn the_queue_of_a_sink_that_is_leaving_is_discarded_when_it_is_evicted() {
     let mut rig = rig();
-    rig.parked(|attach| attach.buffer(2));
+    rig.parked_on_1(|attach| attach.buffer(2));
     rig.read([101, 102, 103]);
     rig.orders.push(Order::Detach(1));
     rig.sleep();
@@ -276,9 +276,9 @@ fn the_queue_of_a_sink_that_is_leaving_is_discarded_when_it_is_evicted() {
 #[test]
 fn a_backlog_that_is_handed_on_stays_queued() {
     let mut rig = rig();
-    rig.parked(|attach| attach.buffer(2));
+    rig.parked_on_1(|attach| attach.buffer(2));
     rig.read([101, 102, 103, 104]);
-    let new = rig.parked(|attach| attach);
+    let new = rig.parked_on_1(|attach| attach);
     assert_eq!(rig.account(), Account { received: 4, queued: 4, ..NOTHING });
     new.open();
     assert_eq!(rig.account(), Account { received: 4, delivered: 4, ..NOTHING });
@@ -287,9 +287,9 @@ fn a_backlog_that_is_handed_on_stays_queued() {
 #[test]
 fn the_surplus_of_a_limited_successor_is_unmatched() {
     let mut rig = rig();
-    rig.parked(|attach| attach.buffer(3));
+    rig.parked_on_1(|attach| attach.buffer(3));
     rig.read([101, 102, 103, 104]);
-    let new = rig.parked(|attach| attach.limit(2));
+    let new = rig.parked_on_1(|attach| attach.limit(2));
     assert_eq!(rig.account(), Account { received: 4, unmatched: 2, queued: 2, ..NOTHING });
     assert_eq!(rig.log.lines(), ["unmatched 103", "unmatched 104"]);
     new.open();
@@ -299,7 +299,7 @@ fn the_surplus_of_a_limited_successor_is_unmatched() {
 #[test]
 fn what_comes_after_the_limit_is_unmatched() {
     let mut rig = rig();
-    let a = rig.parked(|attach| attach.buffer(5).limit(2));
+    let a = rig.parked_on_1(|attach| attach.buffer(5).limit(2));
     rig.read([199, 101, 102, 103]);
     let account = Account { received: 4, unmatched: 1, discarded: 1, queued: 2, ..NOTHING };
     assert_eq!(rig.account(), account, "what is not admitted does not count towards the limit");
@@ -320,7 +320,7 @@ fn what_a_catch_all_gets_is_not_unmatched() {
 fn on_completion_nothing_is_queued() {
     for finish in [false, true] {
         let mut rig = rig();
-        let a = rig.parked(|attach| attach.buffer(2));
+        let a = rig.parked_on_1(|attach| attach.buffer(2));
         rig.read([101, 102, 103]);
         if finish {
             rig.orders.push(Order::Finish);
@@ -350,7 +350,7 @@ fn each_member_but_the_last_gets_a_copy() {
 #[test]
 fn an_item_that_is_held_for_several_is_queued_once() {
     let mut rig = rig_with(Demux::multicast);
-    let a = rig.parked(|attach| attach);
+    let a = rig.parked_on_1(|attach| attach);
     rig.attach(1, "a");
     rig.attach(1, "a");
     rig.read([101]);
@@ -362,9 +362,9 @@ fn an_item_that_is_held_for_several_is_queued_once() {
 #[test]
 fn copies_that_are_dropped_or_queued_or_refused_count_one_by_one() {
     let mut rig = rig_with(Demux::multicast);
-    rig.parked(|attach| attach.overflow(Overflow::DropNewest));
-    rig.parked(|attach| attach.buffer(5));
-    rig.parked(|attach| attach.overflow(Overflow::Evict));
+    rig.parked_on_1(|attach| attach.overflow(Overflow::DropNewest));
+    rig.parked_on_1(|attach| attach.buffer(5));
+    rig.parked_on_1(|attach| attach.overflow(Overflow::Evict));
     rig.attach(1, "a");
     rig.read([101]);
     let account =
@@ -378,8 +378,8 @@ fn copies_that_are_dropped_or_queued_or_refused_count_one_by_one() {
 #[test]
 fn a_member_that_fails_while_the_item_is_held_discards_its_copy() {
     let mut rig = rig_with(Demux::multicast);
-    let a = rig.parked(|attach| attach);
-    let b = rig.parked(|attach| attach);
+    let a = rig.parked_on_1(|attach| attach);
+    let b = rig.parked_on_1(|attach| attach);
     rig.read([101]);
     b.fail_quietly(Op::Ready);
     a.open();
@@ -395,8 +395,8 @@ fn a_member_that_leaves_takes_a_copy_of_the_held_item_and_an_evicted_one_takes_n
     for evict in [false, true] {
         let mut rig = rig_with(Demux::multicast);
         let mut lease = Lease::new();
-        rig.parked(|attach| attach);
-        rig.parked(|attach| attach.leased(&mut lease));
+        rig.parked_on_1(|attach| attach);
+        rig.parked_on_1(|attach| attach.leased(&mut lease));
         rig.read([101]);
         if evict {
             drop(lease);
@@ -411,8 +411,8 @@ fn a_member_that_leaves_takes_a_copy_of_the_held_item_and_an_evicted_one_takes_n
 #[test]
 fn the_last_member_to_be_evicted_discards_the_held_item() {
     let mut rig = rig_with(Demux::multicast);
-    rig.parked(|attach| attach);
-    rig.parked(|attach| attach);
+    rig.parked_on_1(|attach| attach);
+    rig.parked_on_1(|attach| attach);
     rig.read([101]);
     rig.orders.push(Order::Evict(1));
     rig.sleep();

@@ -66,7 +66,8 @@ fn an_item_that_comes_before_the_woken_sink_is_looked_at_does_not_overtake_its_q
     // The turns are so short that items are read before all woken sinks were served.
     for budget in 1..=4 {
         let mut rig = rig_with(|demux| demux.budget(budget));
-        let sinks: Vec<_> = (0..10).map(|key| rig.parked_under(key, |attach| attach.buffer(3))).collect();
+        let sinks: Vec<_> =
+            (0..10).map(|key| rig.parked_under(key, |attach| attach.buffer(3))).collect();
         rig.send((0..10).map(|key| key * 1_000 + 1));
         rig.input.extend((2..5).flat_map(|n| (0..10).map(move |key| key * 1_000 + n)));
         sinks.iter().for_each(SinkHandle::open);
@@ -297,8 +298,9 @@ fn gates_that_open_and_shut_at_random_change_no_order() {
         let mut dice = Dice(seed * 0x9E37_79B9);
         let budget = 1 + usize::try_from(dice.below(9)).unwrap();
         let mut rig = rig_with(|demux| demux.budget(budget).flush_every(3));
-        let sinks: Vec<_> =
-            (0..5).map(|key| rig.parked_under(key, |attach| attach.buffer(key as usize % 4))).collect();
+        let sinks: Vec<_> = (0..5)
+            .map(|key| rig.parked_under(key, |attach| attach.buffer(key as usize % 4)))
+            .collect();
         let mut expected = vec![Vec::new(); 5];
         for n in 0..400 {
             let key = dice.below(5);
