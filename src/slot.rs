@@ -452,9 +452,10 @@ mod tests {
 
     /// Two slots to a cache line; and what a `Slab` makes of it is no larger.
     #[test]
-    fn the_hot_part_of_a_slot_is_32_bytes() {
+    fn the_hot_part_of_a_slot_is_32_bytes_or_less() {
         type Small = Slot<u64, Box<u8>, [u8; 100]>;
-        assert_eq!(size_of::<Small>(), 32);
-        assert_eq!(size_of::<Option<Small>>(), 32);
+        let size = if cfg!(target_pointer_width = "64") { 32 } else { 24 };
+        assert_eq!(size_of::<Small>(), size);
+        assert_eq!(size_of::<Option<Small>>(), size);
     }
 }
