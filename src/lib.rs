@@ -70,9 +70,10 @@
 //!    turn reads nothing; if more than 16 sinks wait for that, the task first lets others run, as one of
 //!    them may be about to feed the input, and flushes in the next turn that reads nothing. While the input
 //!    stays busy, it is flushed after at most [`flush_every`](Demux::flush_every) further items, or up to a
-//!    budget earlier; with so many busy sinks that nearly every flush is for one item, after 128. Not once per item of a busy input, and never forgotten: before the task goes to
-//!    sleep, `poll_flush` was called on every sink that took an item since its last flush. A flush that is pending holds up no other sink. A sink that is being
-//!    closed is not flushed besides.
+//!    budget earlier; with so many busy sinks that nearly every flush is for one item, after 128. Not
+//!    once per item of a busy input, and never forgotten: before the task goes to sleep, `poll_flush`
+//!    was called on every sink that took an item since its last flush. A flush that is pending holds up
+//!    no other sink. A sink that is being closed is not flushed besides.
 //! 7. **A blocked sink holds the input and nothing else.** While the input waits for it, orders are
 //!    applied, other queues drain, flushes and closes go on. Detaching, evicting or replacing it frees
 //!    the input in the same poll; so does its failure.
