@@ -52,14 +52,23 @@ pub(crate) struct Flushes {
     window: u64,
     /// So many windows' length it is short.
     short_for: u8,
-    /// When it was last asked whether waiting pays: the items read by then, those that sinks took, and
-    /// where the list ended.
-    reviewed: (u64, u64, usize),
-    /// When it was last told how far to read, and where the list ended then.
-    paused: (u64, usize),
+    /// When it was last asked whether waiting pays.
+    reviewed: Mark,
+    /// When it was last told how far to read.
+    paused: Mark,
     many: bool,
     /// A bit for each slot index that is in the list and vacant.
     vacated: Vec<u64>,
+}
+
+/// How far things were at some time.
+#[derive(Debug, Clone, Copy, Default)]
+struct Mark {
+    /// The items that the input had given, and those that sinks had taken.
+    now: u64,
+    sent: u64,
+    /// Where the list ended.
+    end: usize,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -79,8 +88,8 @@ impl Flushes {
             every: FLUSH_EVERY as u64,
             window: FLUSH_EVERY as u64,
             short_for: 0,
-            reviewed: (0, 0, 0),
-            paused: (0, 0),
+            reviewed: Mark::default(),
+            paused: Mark::default(),
             many: false,
             vacated: Vec::new(),
         }
@@ -146,7 +155,7 @@ impl Flushes {
     fn rewind(&mut self) {
         let next = self.place(self.next);
         self.ring.rotate_left(next);
-        for end in [&mut self.paused.1, &mut self.reviewed.2, &mut self.end] {
+        for end in [&mut self.paused.end, &mut self.reviewed.end, &mut self.end] {
             *end = end.wrapping_sub(self.next);
         }
         self.next = 0;
@@ -182,7 +191,7 @@ impl Flushes {
         self.owed = self.len();
         // What a lull cuts short says nothing of how long it would pay to wait.
         (self.window, self.short_for) = (self.every, 0);
-        self.reviewed = (now, sent, self.end);
+        self.reviewed = Mark { now, sent, end: self.end };
     }
 
     /// Is something due by the time the input will have given `by`?
@@ -193,16 +202,16 @@ impl Flushes {
     /// How many items may be read before something is due; asked before each run of items. By now the
     /// input gave `now` items, and sinks took `sent`.
     pub(crate) fn due_in(&mut self, now: u64, sent: u64) -> u64 {
-        let (then, end) = self.paused;
+        let read = now - self.paused.now;
         // Of those that were read meanwhile, was one in 32 the first for its sink? Fewer wrong
         // predictions than that cost less than it does to go without.
-        self.many = self.end.wrapping_sub(end) as u64 * 32 > now - then;
-        self.paused = (now, self.end);
+        self.many = self.listed_since(self.paused) * 32 > read;
+        self.paused = Mark { now, sent, end: self.end };
         if self.short_for > 0 {
             // As fast as items are read: all at once, what is listed would be due before any of them.
-            self.window = self.window.saturating_sub(now - then).max(SHORT.min(self.every));
+            self.window = self.window.saturating_sub(read).max(SHORT.min(self.every));
         }
-        if now - self.reviewed.0 >= self.every {
+        if now - self.reviewed.now >= self.every {
             self.review(now, sent);
         }
         // What is read next can only be due later than the window.
@@ -212,10 +221,9 @@ impl Flushes {
     /// Once in a window: does it pay to wait for its end?
     #[cold]
     fn review(&mut self, now: u64, sent: u64) {
-        let (_, before, end) = self.reviewed;
-        let flushes = self.end.wrapping_sub(end) as u64;
+        let (flushes, sent_since) = (self.listed_since(self.reviewed), sent - self.reviewed.sent);
         self.short_for = match self.short_for {
-            _ if flushes * 4 <= (sent - before) * 3 => 0,
+            _ if flushes * 4 <= sent_since * 3 => 0,
             0 => SHORT_FOR,
             left => left - 1,
         };
@@ -226,7 +234,12 @@ impl Flushes {
             self.rewind();
             self.ring.truncate(self.len().next_power_of_two() * 2);
         }
-        self.reviewed = (now, sent, self.end);
+        self.reviewed = Mark { now, sent, end: self.end };
+    }
+
+    /// How many have joined the list since.
+    fn listed_since(&self, mark: Mark) -> u64 {
+        self.end.wrapping_sub(mark.end) as u64
     }
 
     /// Were many of the items that were read last the first for their sinks?
@@ -460,7 +473,7 @@ mod tests {
     fn more_than_one_in_thirty_two_that_are_the_first_for_their_sink_are_many() {
         let mut flushes = every(1_000);
         let mut read = |items: u64, new: u64| {
-            let start = flushes.paused.0;
+            let start = flushes.paused.now;
             for item in 0..items {
                 flushes.note::<false>(0, start + item, item < new);
             }
