@@ -6,5 +6,5 @@ mod common;
 use figures::scale;
 
 fn main() {
-    common::bench(scale::WAKES.map(|size| scale::wake(&[size], 100_000)));
+    common::bench(scale::SIZES.map(|size| scale::wake(&[size], 100_000)));
 }

@@ -15,40 +15,93 @@ use crate::alloc;
 use crate::measure::{Contender, Group, Run};
 
 /// So many wakes, one at a time, each of one of so many full channels: somebody takes an item from it,
-/// and the one that waits goes in. By a demux, and by whoever knows the channel.
+/// and the one that waits goes in. By whoever knows the channel; by a demux as it is by default, whose
+/// input waits with that item; and by one that keeps the next item of each sink in a queue.
 #[must_use]
-pub fn wake(sinks: &[(u64, &'static str, &'static str)], wakes: u64) -> Group {
+pub fn wake(sizes: &[Size], wakes: u64) -> Group {
     let mut contenders = Vec::new();
-    for &(sinks, bare, demux) in sinks {
-        let mut state = None;
+    for &Size { sinks, bare, waiting, queued } in sizes {
+        let (mut state, mut walk) = (None, Walk::new(sinks));
         contenders.push(Contender::new(bare, wakes, move |wakes| {
-            state.get_or_insert_with(|| Channels::new(sinks)).wake(wakes)
+            state.get_or_insert_with(|| Channels::new(sinks)).wake(&mut walk, wakes)
         }));
-        let mut state = None;
-        contenders.push(Contender::new(demux, wakes, move |wakes| {
-            state.get_or_insert_with(|| Demuxed::new(sinks)).wake(wakes)
+        let (mut state, mut walk) = (None, Walk::new(sinks));
+        contenders.push(Contender::new(waiting, wakes, move |wakes| {
+            state.get_or_insert_with(|| Demuxed::waiting(sinks)).wake_for_held(&mut walk, wakes)
+        }));
+        let (mut state, mut walk) = (None, Walk::new(sinks));
+        contenders.push(Contender::new(queued, wakes, move |wakes| {
+            state.get_or_insert_with(|| Demuxed::queued(sinks)).wake_for_queued(&mut walk, wakes)
         }));
     }
     Group::new("scale/one wake", contenders)
 }
 
+/// So many wakes of bare channels, once.
+#[must_use]
+pub fn wake_bare(sinks: u64, wakes: u64) -> Run {
+    Channels::new(sinks).wake(&mut Walk::new(sinks), wakes)
+}
+
+/// So many wakes of sinks that the input waits for, once.
+#[must_use]
+pub fn wake_for_held(sinks: u64, wakes: u64) -> Run {
+    Demuxed::waiting(sinks).wake_for_held(&mut Walk::new(sinks), wakes)
+}
+
+/// So many wakes of sinks that have an item queued, and the queueing of the next one each, once.
+#[must_use]
+pub fn wake_for_queued(sinks: u64, wakes: u64) -> Run {
+    Demuxed::queued(sinks).wake_for_queued(&mut Walk::new(sinks), wakes)
+}
+
+/// A size that [`wake`] is asked for, and what its contenders are called.
+#[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "names")]
+pub struct Size {
+    pub sinks: u64,
+    pub bare: &'static str,
+    pub waiting: &'static str,
+    pub queued: &'static str,
+}
+
 /// The sizes that [`wake`] is asked for.
-pub const WAKES: [(u64, &str, &str); 3] = [
-    (1_000, "bare channels, 1000", "demux, 1000"),
-    (100_000, "bare channels, 100000", "demux, 100000"),
-    (1_000_000, "bare channels, 1000000", "demux, 1000000"),
+pub const SIZES: [Size; 3] = [
+    Size {
+        sinks: 1_000,
+        bare: "bare channels, 1000",
+        waiting: "demux, 1000",
+        queued: "demux, buffer(1), 1000",
+    },
+    Size {
+        sinks: 100_000,
+        bare: "bare channels, 100000",
+        waiting: "demux, 100000",
+        queued: "demux, buffer(1), 100000",
+    },
+    Size {
+        sinks: 1_000_000,
+        bare: "bare channels, 1000000",
+        waiting: "demux, 1000000",
+        queued: "demux, buffer(1), 1000000",
+    },
 ];
 
-/// So many wakes are timed at a stretch; then, untimed, another item is queued for each that has had one.
+/// So many wakes are timed at a stretch; then, untimed, queues are filled up.
 const STRETCH: u64 = 1_000;
 
 /// Goes through all sinks, far from the last one each time, and comes to each equally often.
 struct Walk {
+    /// Where it has just been.
     at: u64,
     sinks: u64,
 }
 
 impl Walk {
+    fn new(sinks: u64) -> Self {
+        Self { at: 0, sinks }
+    }
+
     fn next(&mut self) -> u64 {
         self.at = (self.at + 618_033) % self.sinks;
         self.at
@@ -56,15 +109,14 @@ impl Walk {
 }
 
 /// Times `wakes` in stretches: `wake` is timed, and tells whether the right item was taken; `refill` is not.
-fn walk<S>(
+fn time<S>(
     state: &mut S,
-    sinks: u64,
+    walk: &mut Walk,
     wakes: u64,
     wake: impl Fn(&mut S, u64) -> bool,
     refill: impl Fn(&mut S, u64),
 ) -> Run {
     let (mut elapsed, mut sent, mut arrived) = (Duration::ZERO, 0, 0);
-    let mut walk = Walk { at: 0, sinks };
     while sent < wakes {
         let stretch = (0..STRETCH).map(|_| walk.next()).collect::<Vec<_>>();
         let start = ThreadTime::now();
@@ -101,31 +153,51 @@ impl Channels {
     }
 
     /// An item is taken from a channel, and the next one goes in.
-    fn wake(&mut self, wakes: u64) -> Run {
+    fn wake(&mut self, walk: &mut Walk, wakes: u64) -> Run {
         let wake = |all: &mut Self, sink| {
             let taken = all.receivers[sink as usize].try_recv() == Ok(sink);
             all.push(sink);
             taken
         };
-        walk(self, self.senders.len() as u64, wakes, wake, |_, _| ())
+        time(self, walk, wakes, wake, |_, _| ())
     }
 }
 
-/// The same channels behind a demux, which has one item queued for each.
+/// The same channels behind a demux.
 struct Demuxed {
     demux: Pin<Box<dyn Future<Output = Totals>>>,
     feed: Rc<Cell<Option<u64>>>,
     receivers: Vec<Receiver<u64>>,
+    /// For whom the item is that the input waits with, if it does.
+    held: u64,
 }
 
 impl Demuxed {
-    fn new(sinks: u64) -> Self {
+    fn new<D: Future<Output = Totals> + 'static>(
+        sinks: u64,
+        demux: impl FnOnce(Feed, Attachments) -> D,
+    ) -> Self {
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..sinks).map(|_| channel(0)).unzip();
         let feed = Rc::new(Cell::new(None));
         let orders = stream::iter((0..sinks).zip(senders));
-        let demux = Box::pin(Feed(Rc::clone(&feed)).demux_by(|item| *item, orders).buffer(1));
-        let mut new = Self { demux, feed, receivers };
-        (0..sinks).chain(0..sinks).for_each(|item| new.route(item));
+        let demux = Box::pin(demux(Feed(Rc::clone(&feed)), orders));
+        let mut new = Self { demux, feed, receivers, held: 0 };
+        (0..sinks).for_each(|item| new.route(item));
+        new
+    }
+
+    /// By default an item that cannot be sent waits, and the input with it: here the one for sink 0.
+    fn waiting(sinks: u64) -> Self {
+        let mut new = Self::new(sinks, |feed, orders| feed.demux_by(|item| *item, orders));
+        new.route(new.held);
+        new
+    }
+
+    /// One more item is queued for each sink.
+    fn queued(sinks: u64) -> Self {
+        let mut new =
+            Self::new(sinks, |feed, orders| feed.demux_by(|item| *item, orders).buffer(1));
+        (0..sinks).for_each(|item| new.route(item));
         new
     }
 
@@ -142,16 +214,37 @@ impl Demuxed {
         }
     }
 
+    /// Takes the item that the channel of `sink` is full of, which wakes the sink.
+    fn take(&mut self, sink: u64) -> bool {
+        self.receivers[sink as usize].try_recv() == Ok(sink)
+    }
+
+    /// An item is taken from a channel, which wakes its sink; one poll sends the item that is held for
+    /// it, and reads the next one, for another channel that is full.
+    fn wake_for_held(&mut self, walk: &mut Walk, wakes: u64) -> Run {
+        let wake = |all: &mut Self, next| {
+            let held = std::mem::replace(&mut all.held, next);
+            all.feed.set(Some(next));
+            let taken = all.take(held);
+            all.poll();
+            taken & all.feed.get().is_none()
+        };
+        time(self, walk, wakes, wake, |_, _| ())
+    }
+
     /// An item is taken from a channel, which wakes its sink, and one poll sends the queued one.
-    fn wake(&mut self, wakes: u64) -> Run {
+    fn wake_for_queued(&mut self, walk: &mut Walk, wakes: u64) -> Run {
         let wake = |all: &mut Self, sink| {
-            let taken = all.receivers[sink as usize].try_recv() == Ok(sink);
+            let taken = all.take(sink);
             all.poll();
             taken
         };
-        walk(self, self.receivers.len() as u64, wakes, wake, Self::route)
+        time(self, walk, wakes, wake, Self::route)
     }
 }
+
+type Attachments =
+    stream::Iter<std::iter::Zip<std::ops::Range<u64>, std::vec::IntoIter<Sender<u64>>>>;
 
 /// An input that is given its items one by one.
 struct Feed(Rc<Cell<Option<u64>>>);

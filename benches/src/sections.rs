@@ -220,21 +220,23 @@ fn lines(report: &mut Report) {
 }
 
 fn scaling(report: &mut Report) {
-    let sizes = [scale::WAKES[0], scale::WAKES[2]];
-    let measured = report.measure(&mut scale::wake(&sizes, 100_000), ROUNDS);
-    let [(_, bare, demux), (_, bare_million, demux_million)] = sizes;
-    let ours = measured.ratio(demux_million, demux);
-    let theirs = measured.ratio(bare_million, bare);
-    let show = |ratio: f64, few: &str, many: &str| {
-        let (few, many) = (nanoseconds(measured.ns(few)), nanoseconds(measured.ns(many)));
-        format!("{ratio:.2} ({many} / {few})")
+    let [few, _, many] = scale::SIZES;
+    let measured = report.measure(&mut scale::wake(&[few, many], 100_000), ROUNDS);
+    let show = |few: &str, many: &str| {
+        let (ratio, few, many) = (measured.ratio(many, few), measured.ns(few), measured.ns(many));
+        format!("{ratio:.2} ({} / {})", nanoseconds(many), nanoseconds(few))
     };
-    let row = Row::new(
-        "one wake, 1,000,000 attached against 1,000",
-        show(ours, demux, demux_million),
-        format!("bare channels: {}", show(theirs, bare, bare_million)),
-    );
-    report.add(row.figure(ours / theirs, 2).must(AtMost(1.3)).aim(AtMost(1.1)));
+    let theirs = measured.ratio(many.bare, few.bare);
+    let row = |what: &str, few: &str, many: &str, bare: String| {
+        let row = Row::new(what, show(few, many), format!("bare channels: {bare}"));
+        row.figure(measured.ratio(many, few) / theirs, 2)
+    };
+    let bare = show(few.bare, many.bare);
+    let what = "one wake, 1,000,000 attached against 1,000";
+    let waiting = row(what, few.waiting, many.waiting, bare.clone());
+    report.add(waiting.must(AtMost(1.3)).aim(AtMost(1.1)));
+    let what = "the same, for a queued item: buffer(1)";
+    report.add(row(what, few.queued, many.queued, bare));
     report.plot(measured);
 }
 
