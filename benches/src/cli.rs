@@ -12,12 +12,38 @@ pub(crate) enum Task {
     Summary {
         only: Option<String>,
     },
-    /// Only route, so that something else can count the instructions.
+    /// One loop and nothing else, so that something else can count its instructions: with so many sinks,
+    /// so many items.
     Loop {
-        demux: bool,
-        keys: u64,
+        name: LoopName,
+        sinks: u64,
         items: u64,
     },
+}
+
+/// What is in a loop that is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LoopName {
+    /// An item is routed by a bare loop.
+    Bare,
+    /// An item is routed by a demux.
+    Demux,
+    /// A bare channel is sent to, once it has room.
+    WakeBare,
+    /// A sink is woken, which the input waits for.
+    Wake,
+    /// A sink is woken, which has an item queued.
+    WakeQueued,
+}
+
+impl LoopName {
+    const ALL: [(&str, Self); 5] = [
+        ("bare", Self::Bare),
+        ("demux", Self::Demux),
+        ("wake-bare", Self::WakeBare),
+        ("wake", Self::Wake),
+        ("wake-queued", Self::WakeQueued),
+    ];
 }
 
 pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Task, String> {
@@ -27,14 +53,10 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Task, Stri
         Some("-h" | "--help") => return Ok(Task::Help),
         Some("--only") => Task::Summary { only: Some(section(args.next())?) },
         Some("--loop") => {
-            let demux = match args.next().as_deref() {
-                Some("demux") => true,
-                Some("bare") => false,
-                other => return Err(unexpected("--loop", "demux or bare", other)),
-            };
-            let keys = number("KEYS", args.next().as_deref(), 1 << 24)?;
+            let name = loop_name(args.next().as_deref())?;
+            let sinks = number("SINKS", args.next().as_deref(), 1 << 24)?;
             let items = number("ITEMS", args.next().as_deref(), 1 << 40)?;
-            Task::Loop { demux, keys, items }
+            Task::Loop { name, sinks, items }
         }
         Some(other) => return Err(format!("unknown argument: {other}")),
     };
@@ -46,6 +68,14 @@ fn section(name: Option<String>) -> Result<String, String> {
     name.clone().filter(|name| names().contains(&name.as_str())).ok_or_else(|| {
         unexpected("--only", &format!("one of {}", names().join(", ")), name.as_deref())
     })
+}
+
+fn loop_name(text: Option<&str>) -> Result<LoopName, String> {
+    let found = LoopName::ALL.into_iter().find(|(name, _)| Some(*name) == text);
+    let names = || LoopName::ALL.map(|(name, _)| name).join(", ");
+    found
+        .map(|(_, name)| name)
+        .ok_or_else(|| unexpected("--loop", &format!("one of {}", names()), text))
 }
 
 fn number(what: &str, text: Option<&str>, most: u64) -> Result<u64, String> {
@@ -69,8 +99,9 @@ is measured, in less than five minutes, and benches/figures.md and benches/figur
 
     cargo run --profile bench -p figures                   all of it
     cargo run --profile bench -p figures -- --only NAME    one section
-    cargo run --profile bench -p figures -- --loop demux|bare KEYS ITEMS
-                                    only the routing loop, for counting its instructions
+    cargo run --profile bench -p figures -- --loop NAME SINKS ITEMS
+                                    only one loop, for counting its instructions: bare or demux,
+                                    which route; wake-bare, wake or wake-queued
 
 Sections:
 "
@@ -93,7 +124,14 @@ mod tests {
     fn what_is_right_is_understood() {
         assert_eq!(parsed(""), Ok(Task::Summary { only: None }));
         assert_eq!(parsed("--only route"), Ok(Task::Summary { only: Some("route".into()) }));
-        assert_eq!(parsed("--loop bare 3 10"), Ok(Task::Loop { demux: false, keys: 3, items: 10 }));
+        assert_eq!(
+            parsed("--loop bare 3 10"),
+            Ok(Task::Loop { name: LoopName::Bare, sinks: 3, items: 10 })
+        );
+        assert_eq!(
+            parsed("--loop wake-queued 9 8"),
+            Ok(Task::Loop { name: LoopName::WakeQueued, sinks: 9, items: 8 })
+        );
         assert_eq!(parsed("--help"), Ok(Task::Help));
     }
 
@@ -103,8 +141,9 @@ mod tests {
             ("--fast", "--fast"),
             ("--only", "route"),
             ("--only rout", "rout"),
-            ("--loop", "demux or bare"),
-            ("--loop demux", "KEYS"),
+            ("--loop", "bare, demux, wake-bare, wake, wake-queued"),
+            ("--loop sleep 3 1", "not sleep"),
+            ("--loop demux", "SINKS"),
             ("--loop demux 0 1", "not 0"),
             ("--loop demux 3 x", "not x"),
             ("--only route more", "more"),

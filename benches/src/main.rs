@@ -6,9 +6,9 @@ mod sections;
 
 use std::process::ExitCode;
 
-use figures::{alloc, route};
+use figures::{alloc, route, scale};
 
-use crate::cli::Task;
+use crate::cli::{LoopName, Task};
 use crate::report::Report;
 
 #[global_allocator]
@@ -17,9 +17,15 @@ static ALLOCATOR: alloc::Counting = alloc::Counting;
 fn main() -> ExitCode {
     match cli::parse(std::env::args().skip(1)) {
         Ok(Task::Help) => print!("{}", cli::help()),
-        Ok(Task::Loop { demux, keys, items }) => {
-            let run = if demux { route::demux } else { route::bare };
-            println!("{}", run(keys, items).arrived);
+        Ok(Task::Loop { name, sinks, items }) => {
+            let run = match name {
+                LoopName::Bare => route::bare,
+                LoopName::Demux => route::demux,
+                LoopName::WakeBare => scale::wake_bare,
+                LoopName::Wake => scale::wake_for_held,
+                LoopName::WakeQueued => scale::wake_for_queued,
+            };
+            println!("{}", run(sinks, items).arrived);
         }
         Ok(Task::Summary { only }) => return summarize(only.as_deref()),
         Err(error) => {

@@ -108,9 +108,9 @@ fn instructions(report: &mut Report) {
         let line = counted.lines().find_map(|line| line.strip_prefix(name))?;
         line.trim().parse::<f64>().ok()
     };
+    let show = |count: Option<f64>| count.map_or("?".to_owned(), |count| format!("{count:.1}"));
     let row = |keys: u64| {
         let (ours, bare) = (count(&format!("demux {keys} ")), count(&format!("bare {keys} ")));
-        let show = |count: Option<f64>| count.map_or("?".to_owned(), |count| format!("{count:.1}"));
         let what = format!("instructions per item, {} keys", thousands(keys));
         let row = Row::new(what, show(ours), format!("bare loop: {}", show(bare)));
         match ours {
@@ -120,6 +120,14 @@ fn instructions(report: &mut Report) {
     };
     report.add(row(3).must(AtMost(90.0)).aim(AtMost(70.0)));
     report.add(row(1_000));
+    report.add(row(100_000));
+    let (many, few) = (count("wake 100000 "), count("wake 1000 "));
+    let what = "instructions for one wake, 100,000 attached";
+    let row = Row::new(what, show(many), format!("1,000 attached: {}", show(few)));
+    report.add(match (many, few) {
+        (Some(many), Some(few)) => row.figure(many / few, 2),
+        _ => row,
+    });
 }
 
 fn routing(report: &mut Report) {
