@@ -62,8 +62,7 @@
 //!    and the flush is due again (6). A pending flush does not stop `poll_ready`. A sink with nothing to
 //!    do is not polled at all, and `poll_ready` is called only when an item is there for it. A waker
 //!    kept from an earlier attachment, or one that fires just before the answer, may cause one spurious
-//!    poll. A wake costs the same with ten sinks
-//!    attached or a million.
+//!    poll. A wake is the same work with ten sinks attached or a million.
 //! 5. **Bounded turns.** One `poll` spends at most [`budget`](Demux::budget), then wakes itself and
 //!    returns; see [Fairness](#fairness).
 //! 6. **Flushing.** A sink that took an item is flushed as soon as the input has nothing ready, or a
