@@ -177,30 +177,28 @@ struct Demuxed {
 }
 
 impl Demuxed {
-    fn new<D: Future<Output = Totals> + 'static>(
-        sinks: u64,
-        demux: impl FnOnce(Feed, Attachments) -> D,
-    ) -> Self {
+    /// Each channel is full, and `buffer` more may be queued for it.
+    fn new(sinks: u64, buffer: usize) -> Self {
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..sinks).map(|_| channel(0)).unzip();
         let feed = Rc::new(Cell::new(None));
         let orders = stream::iter((0..sinks).zip(senders));
-        let demux = Box::pin(demux(Feed(Rc::clone(&feed)), orders));
-        let mut new = Self { demux, feed, receivers, held: 0 };
+        let demux = Feed(Rc::clone(&feed)).demux_by(|item| *item, orders).buffer(buffer);
+        let mut new = Self { demux: Box::pin(demux), feed, receivers, held: 0 };
         (0..sinks).for_each(|item| new.route(item));
         new
     }
 
-    /// By default an item that cannot be sent waits, and the input with it: here the one for sink 0.
+    /// Without a buffer, which is the default, an item that cannot be sent waits, and the input with it:
+    /// here the one for sink 0.
     fn waiting(sinks: u64) -> Self {
-        let mut new = Self::new(sinks, |feed, orders| feed.demux_by(|item| *item, orders));
+        let mut new = Self::new(sinks, 0);
         new.route(new.held);
         new
     }
 
     /// One more item is queued for each sink.
     fn queued(sinks: u64) -> Self {
-        let mut new =
-            Self::new(sinks, |feed, orders| feed.demux_by(|item| *item, orders).buffer(1));
+        let mut new = Self::new(sinks, 1);
         (0..sinks).for_each(|item| new.route(item));
         new
     }
@@ -246,9 +244,6 @@ impl Demuxed {
         time(self, walk, wakes, wake, Self::route)
     }
 }
-
-type Attachments =
-    stream::Iter<std::iter::Zip<std::ops::Range<u64>, std::vec::IntoIter<Sender<u64>>>>;
 
 /// An input that is given its items one by one.
 struct Feed(Rc<Cell<Option<u64>>>);

@@ -235,16 +235,16 @@ fn scaling(report: &mut Report) {
         format!("{ratio:.2} ({} / {})", nanoseconds(many), nanoseconds(few))
     };
     let theirs = measured.ratio(many.bare, few.bare);
-    let row = |what: &str, few: &str, many: &str, bare: String| {
-        let row = Row::new(what, show(few, many), format!("bare channels: {bare}"));
-        row.figure(measured.ratio(many, few) / theirs, 2)
+    let row = |what: &str, ours_few: &str, ours_many: &str| {
+        let bare = format!("bare channels: {}", show(few.bare, many.bare));
+        let figure = measured.ratio(ours_many, ours_few) / theirs;
+        Row::new(what, show(ours_few, ours_many), bare).figure(figure, 2)
     };
-    let bare = show(few.bare, many.bare);
     let what = "one wake, 1,000,000 attached against 1,000";
-    let waiting = row(what, few.waiting, many.waiting, bare.clone());
+    let waiting = row(what, few.waiting, many.waiting);
     report.add(waiting.must(AtMost(1.3)).aim(AtMost(1.1)));
     let what = "the same, for a queued item: buffer(1)";
-    report.add(row(what, few.queued, many.queued, bare));
+    report.add(row(what, few.queued, many.queued));
     report.plot(measured);
 }
 
