@@ -4,8 +4,9 @@ use core::hash::{BuildHasher, Hash};
 
 use futures_sink::Sink;
 
-use crate::hooks::{Detached, Discarded, Hooks, Recipient};
-use crate::hub::{Held, Hub};
+use crate::held::Exit;
+use crate::hooks::{Detached, Hooks, Recipient};
+use crate::hub::Hub;
 use crate::key::sealed::{Directory, FindByKey};
 use crate::lease::Wish;
 use crate::order::{Attach, Order, Terms};
@@ -18,29 +19,41 @@ where
     H: Hooks<K, V, S::Error>,
     B: BuildHasher,
 {
-    /// Applies an order. `key` finds the slot of an item that this order has overtaken, `share` is
-    /// what may be spent on draining and closing.
-    pub(crate) fn apply<F>(&mut self, key: &mut F, order: Order<K, S>, share: &mut usize)
+    /// Applies an order, and returns it if `share` did not suffice to apply all of it.
+    ///
+    /// `key` finds the slot of an item that this order has overtaken. `share` is what may be spent on
+    /// draining and closing, and on all members of a group but the first, which was paid for with the
+    /// order if it is `fresh`.
+    pub(crate) fn apply<F>(
+        &mut self,
+        key: &mut F,
+        order: Order<K, S>,
+        fresh: bool,
+        share: &mut usize,
+    ) -> Option<Order<K, S>>
     where
         F: FindByKey<V, K>,
     {
         match order {
             Order::Attach(attach) => self.attach(attach, share),
             Order::Detach(key) => {
-                let count = self.detach(&key, share);
-                *share = share.saturating_sub(count.saturating_sub(1));
+                if !self.detach(&key, fresh, share) {
+                    return Some(Order::Detach(key));
+                }
             }
             Order::Evict(key) => {
-                let count = self.evict(&key);
-                *share = share.saturating_sub(count.saturating_sub(1));
+                if !self.evict(&key, fresh, share) {
+                    return Some(Order::Evict(key));
+                }
             }
             Order::Finish => {
                 if let Some(item) = self.take_overtaken() {
-                    self.route_late(key, item);
+                    self.route_late(key, item, share);
                 }
                 self.finish();
             }
         }
+        None
     }
 
     /// Attaches a sink, on its terms.
@@ -69,10 +82,7 @@ where
         }
         match taken {
             Some(old) if self.clone_item.is_none() => self.replace(old, slot, share),
-            _ => {
-                self.table.link(slot);
-                self.join(slot);
-            }
+            _ => self.table.link(slot),
         }
     }
 
@@ -108,9 +118,10 @@ where
             self.table[slot].set_listed();
         }
         if let Some(claim) = self.table[slot].claim() {
-            claim.register(&self.ready.nudge(slot));
+            let waker = self.ready.lease_waker(slot);
+            claim.register(&waker);
             if claim.wish() != Wish::Stay {
-                self.ready.list(slot);
+                waker.wake();
             }
         }
         slot
@@ -118,7 +129,7 @@ where
 
     /// `new` takes the key of `old`, and with it what waits for `old`.
     fn replace(&mut self, old: usize, new: usize, share: &mut usize) {
-        let held = self.settle(old, true);
+        let held = self.take_owed(old, Exit::Graceful);
         let mut backlog = self.table[old].take_queue();
         self.totals.queued -= backlog.len() as u64;
         backlog.extend(held);
@@ -146,44 +157,38 @@ where
         self.attend(new, share);
     }
 
-    /// Multicast: one more who wants the item that is held for its key, if it may have it.
-    fn join(&mut self, slot: usize) {
-        let Some(Held::Blocked { item, on, caught: false }) = &self.held else { return };
-        let tenant = &self.table[slot];
-        if tenant.key() != self.table[*on].key() || self.hooks.admit(tenant.recipient(), item) {
-            return;
-        }
-        let Some(clone) = self.clone_item else { return };
-        let copy = clone(item);
-        self.totals.copies += 1;
-        self.table[slot].set_refused(true);
-        self.discard(slot, copy, Discarded::NotAdmitted);
-    }
-
-    /// Those who receive under `key` leave. How many they were.
-    fn detach(&mut self, key: &K, share: &mut usize) -> usize {
-        let mut count = 0;
-        let mut next = self.table.find(key);
-        while let Some(slot) = next {
-            next = self.table.next(slot);
-            count += 1;
+    /// Detaches those that receive under `key`. Returns `false` if some are left because `share` is
+    /// spent.
+    fn detach(&mut self, key: &K, mut fresh: bool, share: &mut usize) -> bool {
+        while let Some(slot) = self.table.find(key) {
+            if !pay(&mut fresh, share) {
+                return false;
+            }
             self.leave(slot, Farewell::Requested);
             self.attend(slot, share);
         }
-        count
+        true
     }
 
-    /// Those who receive or are leaving under `key` are gone. How many they were.
-    fn evict(&mut self, key: &K) -> usize {
-        let mut count = 0;
-        for first in [self.table.find(key), self.table.find_leaving(key)] {
-            let mut next = first;
-            while let Some(slot) = next {
-                next = self.table.next(slot);
-                count += 1;
-                self.remove(slot, Detached::Evicted, None);
+    /// Evicts those that receive or are leaving under `key`. Returns `false` if some are left because
+    /// `share` is spent.
+    fn evict(&mut self, key: &K, mut fresh: bool, share: &mut usize) -> bool {
+        while let Some(slot) = self.table.find(key).or_else(|| self.table.find_leaving(key)) {
+            if !pay(&mut fresh, share) {
+                return false;
             }
+            self.remove(slot, Detached::Evicted, None);
         }
-        count
+        true
     }
+}
+
+/// Pays for one more, unless the order has paid for it. Returns `false` if nothing is left to pay with.
+fn pay(fresh: &mut bool, share: &mut usize) -> bool {
+    if core::mem::take(fresh) {
+        return true;
+    }
+    let left = share.checked_sub(1);
+    *share = left.unwrap_or(0);
+    left.is_some()
 }

@@ -13,7 +13,7 @@ use crate::hooks::{Callbacks, Recipient};
 use crate::hub::Hub;
 use crate::key::DefaultHashBuilder;
 use crate::key::sealed::Directory;
-use crate::order::IntoOrder;
+use crate::order::{IntoOrder, Order};
 use crate::totals::Totals;
 
 pub(crate) type KeyOf<O> = <<O as Stream>::Item as IntoOrder>::Key;
@@ -59,6 +59,8 @@ pin_project! {
         pub(crate) input: St,
         #[pin]
         pub(crate) orders: Option<O>,
+        // An order that was read and is not applied to the end.
+        pub(crate) order: Option<Unapplied<KeyOf<O>, SinkOf<O>>>,
         pub(crate) key: F,
         pub(crate) budget: usize,
         // How many turns there were, as far as `Turn` wants to know.
@@ -77,6 +79,13 @@ pub(crate) enum Inbox {
     Unread,
     /// It woke itself instead, in the turn before. It may have more.
     Yielded,
+}
+
+/// An order that waits for the budget of another turn.
+pub(crate) struct Unapplied<K, S> {
+    pub(crate) order: Order<K, S>,
+    /// Nothing of it was applied yet, and it was paid for when it was read.
+    pub(crate) fresh: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,6 +108,7 @@ where
             hub: Hub::new(Callbacks::default(), DefaultHashBuilder::default()),
             input,
             orders: Some(orders),
+            order: None,
             key,
             budget: BUDGET,
             turns: 0,
@@ -181,7 +191,7 @@ where
     O::Item: IntoOrder,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { hub, input: _, orders, key: _, budget, turns: _, inbox, state } = self;
+        let Self { hub, input: _, orders, order: _, key: _, budget, turns: _, inbox, state } = self;
         f.debug_struct("Demux")
             .field("state", state)
             .field("input_is_over", &hub.told.is_some())

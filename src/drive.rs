@@ -35,20 +35,37 @@ where
         }
     }
 
-    /// Looks after a slot that was woken, by its sink, by a lease, or by what was left undone.
+    /// Looks after a slot that was woken, by its sink or by what was left undone.
     fn service(&mut self, Woken { slot, by_sink }: Woken, share: &mut usize) {
-        // A waker that is older than the tenant, or younger than the last one: nothing to do.
+        // Stale wake: the slot is vacant.
         let Some(tenant) = self.table.get_mut(slot) else { return };
-        tenant.recall();
+        if by_sink && self.retried == Some(slot) {
+            // It woke itself when it was polled in this turn: it is polled again in the next.
+            return self.ready.fire(slot);
+        }
         if by_sink {
             tenant.woken();
         }
-        match tenant.wish() {
-            Wish::Evict => return self.remove(slot, Detached::Evicted, None),
-            Wish::Detach if tenant.receives() => self.leave(slot, Farewell::Requested),
-            Wish::Detach | Wish::Stay => {}
-        }
         self.look_after(slot, share);
+    }
+
+    /// Ends the attachments whose leases have ended. Returns `true` if none is left.
+    pub(crate) fn end_leases(&mut self, share: &mut usize) -> bool {
+        while *share > 0 {
+            let Some(slot) = self.ready.pop_ended() else { return true };
+            *share -= 1;
+            // Stale wake: the slot is vacant, or another attachment has it.
+            let Some(tenant) = self.table.get(slot) else { continue };
+            match tenant.wish() {
+                Wish::Evict => self.remove(slot, Detached::Evicted, None),
+                Wish::Detach if tenant.receives() => {
+                    self.leave(slot, Farewell::Requested);
+                    self.attend(slot, share);
+                }
+                Wish::Detach | Wish::Stay => {}
+            }
+        }
+        !self.ready.has_ended()
     }
 
     /// Looks after a slot of which something is wanted that nothing woke, unless it is listed anyway.
@@ -58,11 +75,14 @@ where
         }
     }
 
-    /// Does all that can be done for a slot: drains it, then closes it if it is leaving, or asks again
-    /// for a flush that it waited for.
+    /// Does all that can be done for a slot: drains it, gives it the item that it waits for, then closes
+    /// it if it is leaving, or polls a flush that it waited for again.
     fn look_after(&mut self, slot: usize, share: &mut usize) {
         if !self.drain(slot, share) {
             return;
+        }
+        if self.table[slot].is_waiting() {
+            return self.serve_waiting(slot);
         }
         let tenant = &self.table[slot];
         if tenant.is_closable() {
@@ -79,10 +99,14 @@ where
                 self.ready.list(slot);
                 return false;
             }
-            match self.ask(slot) {
-                Ok(true) => {}
-                Ok(false) => return true,
-                Err(error) => {
+            let mut cx = Context::from_waker(self.ready.waker(slot));
+            match self.table[slot].poll_ready(&mut cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Pending => {
+                    self.note_pending(slot);
+                    return true;
+                }
+                Poll::Ready(Err(error)) => {
                     self.remove(slot, Detached::Failed(error), None);
                     return false;
                 }
@@ -99,12 +123,13 @@ where
     fn close(&mut self, slot: usize) {
         let tenant = &mut self.table[slot];
         let Stage::Leaving(why) = tenant.stage() else { return };
-        // A wake that came before the answer is none to ask again for.
-        self.ready.hear(slot);
         let mut cx = Context::from_waker(self.ready.waker(slot));
         match tenant.close(&mut cx) {
             Poll::Pending => {}
-            Poll::Ready(Ok(())) => self.remove(slot, why.into(), None),
+            Poll::Ready(Ok(())) => {
+                self.others += 1;
+                self.remove(slot, why.into(), None);
+            }
             Poll::Ready(Err(error)) => self.remove(slot, Detached::Failed(error), None),
         }
     }
@@ -126,14 +151,11 @@ where
 
     #[inline]
     fn flush_one(&mut self, slot: usize) {
-        let tenant = &mut self.table[slot];
-        // While nothing is listed nothing was woken: then the node, a cache miss, is not looked at.
-        if self.ready.any() && self.ready.hear(slot) {
-            tenant.heard();
-        }
         let mut cx = Context::from_waker(self.ready.waker(slot));
-        if let Err(error) = tenant.flush(&mut cx) {
-            self.remove(slot, Detached::Failed(error), None);
+        match self.table[slot].flush(&mut cx) {
+            Poll::Pending => {}
+            Poll::Ready(Ok(())) => self.others += 1,
+            Poll::Ready(Err(error)) => self.remove(slot, Detached::Failed(error), None),
         }
     }
 

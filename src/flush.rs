@@ -57,9 +57,22 @@ pub(crate) struct Flushes {
     /// When it was last told how far to read.
     paused: Mark,
     many: bool,
+    /// In how many turns the input ran dry with something listed, since all was flushed last.
+    dry_turns: u8,
+    /// The length that the ring does not fall below.
+    least: usize,
     /// A bit for each slot index that is in the list and vacant.
     vacated: Vec<u64>,
 }
+
+/// In how many turns the input may run dry before all that is listed is flushed, whatever was read
+/// meanwhile.
+///
+/// With many sinks to flush it pays to let other tasks run first, as one of them may be about to feed
+/// the input. An input that has a little in each turn would put the flush off for ever. Sixteen turns of
+/// an otherwise idle runtime are some microseconds; beside a task that runs for a millisecond at a time
+/// they are what an item may wait for its flush, and less than people notice.
+const DRY_TURNS: u8 = 16;
 
 /// How far things were at some time.
 #[derive(Debug, Clone, Copy, Default)]
@@ -91,6 +104,8 @@ impl Flushes {
             reviewed: Mark::default(),
             paused: Mark::default(),
             many: false,
+            dry_turns: 0,
+            least: 0,
             vacated: Vec::new(),
         }
     }
@@ -99,6 +114,22 @@ impl Flushes {
         // Stamps are compared by their lower half, so no window is longer than that can tell.
         self.every = (items as u64).min(1 << 31);
         self.window = self.every;
+    }
+
+    /// Makes room for `slots` slots.
+    pub(crate) fn reserve(&mut self, slots: usize) {
+        self.least = slots.next_power_of_two();
+        if self.ring.len() < self.least {
+            self.grow(self.least);
+        }
+        self.vacated.reserve(slots.div_ceil(64).saturating_sub(self.vacated.len()));
+    }
+
+    /// How far a turn with this budget may look ahead: what falls due within it is flushed with what is
+    /// due. Otherwise each of many sinks would interrupt the reading at its own time. More than a
+    /// quarter of the window would leave too little of a small one for items to share a flush.
+    pub(crate) fn look_ahead(&self, budget: usize) -> u64 {
+        (budget as u64).min(self.every / 4)
     }
 
     /// How many are listed.
@@ -145,10 +176,14 @@ impl Flushes {
     #[inline(never)]
     fn note_beyond(&mut self, slot: usize, now: u64, new: bool) {
         if new {
-            self.rewind();
-            self.ring.resize((self.end * 2).max(4), Entry::default());
+            self.grow((self.ring.len() * 2).max(4));
             self.note_anyway(slot, now, new);
         }
+    }
+
+    fn grow(&mut self, len: usize) {
+        self.rewind();
+        self.ring.resize(len, Entry::default());
     }
 
     /// Lets the list begin where the ring does.
@@ -189,9 +224,16 @@ impl Flushes {
     /// sinks took `sent`.
     pub(crate) fn owe_all(&mut self, now: u64, sent: u64) {
         self.owed = self.len();
+        self.dry_turns = 0;
         // What a lull cuts short says nothing of how long it would pay to wait.
         (self.window, self.short_for) = (self.every, 0);
         self.reviewed = Mark { now, sent, end: self.end };
+    }
+
+    /// The input ran dry in this turn. Returns `true` if all that is listed is due for that.
+    pub(crate) fn dry_turn(&mut self) -> bool {
+        self.dry_turns += u8::from(self.owed < self.len());
+        self.dry_turns >= DRY_TURNS
     }
 
     /// Is something due by the time the input will have given `by`?
@@ -232,7 +274,7 @@ impl Flushes {
         } else if self.len() < self.ring.len() / 8 {
             // A short list that goes round a large ring is seldom in the cache.
             self.rewind();
-            self.ring.truncate(self.len().next_power_of_two() * 2);
+            self.ring.truncate((self.len().next_power_of_two() * 2).max(self.least));
         }
         self.reviewed = Mark { now, sent, end: self.end };
     }

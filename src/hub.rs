@@ -8,17 +8,15 @@
 //! 2. A slot with something in its queue is parked, or it is listed in `ready`.
 //! 3. A slot that is leaving and has nothing in its queue waits for its close, or it is listed.
 //! 4. A slot whose sink took an item since its last flush is in `flushes`, unless it is being closed.
-//! 5. An item that is blocked is blocked on a slot that receives. `blocked_on` names the slot of which
-//!    `blocked` was said last, if `unblocked` was not: the input may be waiting for none (`None`: look
-//!    again), never for another.
-
-use core::task::Context;
+//! 5. Who is owed a copy of the item that is held receives. `blocked_on` names the slot of which `blocked`
+//!    was said last, if `unblocked` was not: it is one of these.
 
 use futures_sink::Sink;
 
 use core::hash::{BuildHasher, Hash};
 
 use crate::flush::Flushes;
+use crate::held::{Exit, Held, Yielding};
 use crate::hooks::{Detached, Discarded, Hooks};
 use crate::order::Overflow;
 use crate::ready::Ready;
@@ -35,6 +33,14 @@ pub(crate) struct Hub<K, S, V, H, B> {
     pub(crate) held: Option<Held<V>>,
     /// Whom the input is waiting for, as far as the hooks were told.
     pub(crate) blocked_on: Option<usize>,
+    /// The sink that yielded when it was polled for the item that is held.
+    pub(crate) yielding: Option<Yielding>,
+    /// The slot whose sink was polled again in this turn because it had yielded.
+    pub(crate) retried: Option<usize>,
+    /// How many orders were read, and how many flushes and closes have completed.
+    pub(crate) others: u64,
+    /// What [`operations`](Self::operations) was when the turn began.
+    pub(crate) operations_before: u64,
     /// How an item is cloned, if a key may have many sinks.
     pub(crate) clone_item: Option<fn(&V) -> V>,
     /// The defaults of an attachment.
@@ -42,21 +48,6 @@ pub(crate) struct Hub<K, S, V, H, B> {
     pub(crate) overflow: Overflow,
     /// The input is over, and the slots below this index were told.
     pub(crate) told: Option<usize>,
-}
-
-/// The item that was read and has not been routed to the end. There is at most one: while there is,
-/// the input is not read.
-pub(crate) enum Held<V> {
-    /// Orders were ready before it: they come first.
-    Overtaken(V),
-    /// Its sink is not ready, its queue is full, and that sink wants it to wait.
-    Blocked {
-        item: V,
-        /// A slot that is to get it; in a group, any one of those that are.
-        on: usize,
-        /// It matched no key: it is for the catch-all alone, not for its group.
-        caught: bool,
-    },
 }
 
 impl<K, S, V, H, B> Hub<K, S, V, H, B> {
@@ -69,6 +60,10 @@ impl<K, S, V, H, B> Hub<K, S, V, H, B> {
             totals: Totals::default(),
             held: None,
             blocked_on: None,
+            yielding: None,
+            retried: None,
+            others: 0,
+            operations_before: 0,
             clone_item: None,
             buffer: 0,
             overflow: Overflow::Wait,
@@ -90,6 +85,10 @@ impl<K, S, V, H, B> Hub<K, S, V, H, B> {
             totals: self.totals,
             held: self.held,
             blocked_on: self.blocked_on,
+            yielding: self.yielding,
+            retried: self.retried,
+            others: self.others,
+            operations_before: self.operations_before,
             clone_item: self.clone_item,
             buffer: self.buffer,
             overflow: self.overflow,
@@ -97,9 +96,17 @@ impl<K, S, V, H, B> Hub<K, S, V, H, B> {
         }
     }
 
-    /// The input is over.
-    pub(crate) fn finish(&mut self) {
-        self.told.get_or_insert(0);
+    /// How much the demux has done: items read, items sent, orders read, flushes and closes completed.
+    pub(crate) fn operations(&self) -> u64 {
+        self.totals.received + self.totals.delivered + self.others
+    }
+
+    /// A turn begins.
+    pub(crate) fn begin(&mut self) {
+        self.ready.awake();
+        self.ready.take();
+        self.retried = None;
+        self.operations_before = self.operations();
     }
 
     /// Are there slots still to be told that the input is over?
@@ -112,41 +119,11 @@ impl<K, S, V, H, B> Hub<K, S, V, H, B> {
         self.told.is_some() && self.table.is_vacant()
     }
 
-    /// Must the input not be read now? Then the sink it waits for is not ready, and has no room.
-    pub(crate) fn is_blocked(&self) -> bool {
-        self.blocked_on.is_some_and(|slot| {
-            let tenant = &self.table[slot];
-            tenant.is_parked() && !tenant.has_room()
-        })
-    }
-
     /// Frees everything but the hooks.
     pub(crate) fn clear(&mut self) {
         self.table.clear();
         self.flushes.clear();
         self.ready.clear();
-    }
-
-    /// Holds an item that orders have overtaken.
-    #[cold]
-    pub(crate) fn overtake(&mut self, item: V) {
-        self.totals.queued += 1;
-        self.held = Some(Held::Overtaken(item));
-    }
-
-    /// Lets go of the item that orders have overtaken, if there is one.
-    pub(crate) fn take_overtaken(&mut self) -> Option<V> {
-        if !matches!(self.held, Some(Held::Overtaken(_))) {
-            return None;
-        }
-        self.take_held()
-    }
-
-    /// Lets go of the item that is held.
-    pub(crate) fn take_held(&mut self) -> Option<V> {
-        let (Held::Overtaken(item) | Held::Blocked { item, .. }) = self.held.take()?;
-        self.totals.queued -= 1;
-        Some(item)
     }
 
     pub(crate) fn enqueue(&mut self, slot: usize, item: V) {
@@ -180,22 +157,10 @@ where
         self.hooks.unmatched(item);
     }
 
-    /// Is the sink of `slot` ready? Asks it unless that is known.
-    pub(crate) fn ask(&mut self, slot: usize) -> Result<bool, S::Error> {
-        let tenant = &mut self.table[slot];
-        if tenant.is_flushing_only() && self.ready.hear(slot) {
-            // Its flush was woken before this. If it says `Pending` now, that wake is not one to ask
-            // again for.
-            tenant.woken();
-        }
-        let mut cx = Context::from_waker(self.ready.waker(slot));
-        tenant.ready(&mut cx)
-    }
-
     /// Sends to a sink that is ready. False if that ended the attachment.
     pub(crate) fn send(&mut self, slot: usize, item: V) -> bool {
         let tenant = &mut self.table[slot];
-        match tenant.send(item) {
+        match tenant.start_send(item) {
             Ok(()) => {
                 let new = tenant.owe_flush();
                 self.sent::<false>(slot, new);
@@ -222,26 +187,16 @@ where
         self.remove(slot, Detached::Failed(error), None);
     }
 
-    /// The input starts to wait for `slot`, or goes on waiting for it.
-    pub(crate) fn block(&mut self, slot: usize) {
-        if self.blocked_on != Some(slot) {
-            self.unblock();
-            self.blocked_on = Some(slot);
-            self.hooks.blocked(self.table[slot].recipient());
-        }
-    }
-
-    /// The input no longer waits for whom it waited for.
-    pub(crate) fn unblock(&mut self) {
-        if let Some(slot) = self.blocked_on.take() {
-            self.hooks.unblocked(self.table[slot].recipient());
-        }
+    /// The input is over: it is not waited for, and what is held goes to its recipients as they leave.
+    pub(crate) fn finish(&mut self) {
+        self.told.get_or_insert(0);
+        self.unblock();
     }
 
     /// From now on `slot` receives nothing; what is queued for it is still sent, with its copy of the
     /// item that is held, and then it is closed. Somebody has to see to that: `attend`, or `service`.
     pub(crate) fn leave(&mut self, slot: usize, why: Farewell) {
-        if let Some(item) = self.settle(slot, true) {
+        if let Some(item) = self.take_owed(slot, Exit::Graceful) {
             self.enqueue(slot, item);
         }
         self.table.leave(slot, why);
@@ -251,12 +206,12 @@ where
     /// `item`, which was on its way to it.
     #[cold]
     pub(crate) fn remove(&mut self, slot: usize, why: Detached<S::Error>, item: Option<V>) {
-        let discarded = match why {
-            Detached::Failed(_) => Discarded::Failed,
-            Detached::Overflowed => Discarded::Overflowed,
-            _ => Discarded::Evicted,
+        let (discarded, exit) = match why {
+            Detached::Failed(_) => (Discarded::Failed, Exit::Broken),
+            Detached::Overflowed => (Discarded::Overflowed, Exit::Broken),
+            _ => (Discarded::Evicted, Exit::Evicted),
         };
-        let held = self.settle(slot, discarded == Discarded::Failed);
+        let held = self.take_owed(slot, exit);
         let tenant = self.table.remove(slot);
         if tenant.is_listed() {
             self.flushes.vacate(slot);
@@ -270,48 +225,5 @@ where
         }
         self.totals.detached += 1;
         self.hooks.detached(to, why);
-    }
-
-    /// Decides what becomes of the item that is held when `slot`, which may be one that was to get
-    /// it, stops receiving; to be called before it is unlinked. Tells its copy, if it has one coming:
-    /// the item itself if it was the last to want it, a clone otherwise and if `wants_copy`.
-    pub(crate) fn settle(&mut self, slot: usize, wants_copy: bool) -> Option<V> {
-        if self.blocked_on == Some(slot) {
-            self.unblock();
-        }
-        let Some(Held::Blocked { item, on, caught }) = &mut self.held else {
-            return None;
-        };
-        let leaver = &self.table[slot];
-        let concerned = if *caught {
-            *on == slot
-        } else {
-            leaver.receives() && !leaver.has_refused() && leaver.key() == self.table[*on].key()
-        };
-        if !concerned {
-            return None;
-        }
-        let first = if *caught { None } else { self.table.first_like(slot) };
-        let wants = |&other: &usize| other != slot && !self.table[other].has_refused();
-        // Unless it is the leaver's, `on` is the name of one who wants it.
-        let heir =
-            Some(*on).filter(|on| *on != slot).or_else(|| self.table.group(first).find(wants));
-        if let Some(heir) = heir {
-            *on = heir;
-            let clone = self.clone_item.filter(|_| wants_copy)?;
-            self.totals.copies += 1;
-            return Some(clone(item));
-        }
-        self.clear_refusals(first);
-        self.take_held()
-    }
-
-    /// The item that some of a group refused is settled: they may have the next.
-    pub(crate) fn clear_refusals(&mut self, first: Option<usize>) {
-        let mut next = first;
-        while let Some(slot) = next {
-            next = self.table.next(slot);
-            self.table[slot].set_refused(false);
-        }
     }
 }

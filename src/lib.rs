@@ -211,6 +211,8 @@ mod demux;
 mod drive;
 mod ext;
 mod flush;
+mod group;
+mod held;
 mod hooks;
 mod hub;
 mod key;

@@ -9,12 +9,13 @@ use core::task::{Context, Poll};
 
 use futures_core::Stream;
 
-use crate::demux::{Demux, ErrorOf, Inbox, KeyOf, State};
+use crate::demux::{Demux, ErrorOf, Inbox, KeyOf, State, Unapplied};
+use crate::held::Held;
 use crate::hooks::Hooks;
-use crate::hub::{Held, Hub};
+use crate::hub::Hub;
 use crate::key::sealed::FindByKey;
 use crate::order::{Attachable, IntoOrder};
-use crate::route::Routed;
+use crate::ready::{LEASES, ORDERS};
 use crate::totals::Totals;
 
 impl<St, F, O, H, B> Future for Demux<St, F, O, H, B>
@@ -61,61 +62,83 @@ where
             }
             State::Completed => panic!("`Demux` polled after completion"),
         }
-        this.hub.ready.awake();
-        this.hub.ready.take();
+        this.hub.begin();
         *this.turns = this.turns.wrapping_add(1);
         Turn {
             left: *this.budget,
             number: *this.turns,
             budget: *this.budget,
             orders_read: false,
-            orders_deaf: false,
+            signals: ORDERS | LEASES,
             input: Input::Unasked,
             received: this.hub.totals.received,
         }
     }
 
-    /// Applies the orders that are ready, up to a share that leaves sinks theirs.
+    /// Ends the attachments whose leases have ended and applies the orders that are ready, up to a share
+    /// that leaves sinks theirs.
     ///
-    /// Afterwards `orders_read` says whether items may be routed: not while the stream may have an
-    /// order that was ready before them.
+    /// Leases are looked at after an order was read and before it is applied: one that had ended before
+    /// the order was sent has its effect first. Afterwards `orders_read` says whether items may be
+    /// routed: not while a lease, or an order that may have been ready before them, is left.
     fn poll_orders(self: Pin<&mut Self>, turn: &mut Turn) {
         let mut this = self.project();
         turn.orders_read = false;
-        while *this.inbox == Inbox::Unread || (this.hub.ready.rung() && !turn.orders_deaf) {
-            let Some(orders) = this.orders.as_mut().as_pin_mut() else {
-                // A waker that outlived them rang.
-                this.hub.ready.hush();
-                break;
-            };
-            if turn.left == 0 || turn.left <= turn.quarter(0) && this.hub.is_busy(turn) {
-                return;
-            }
-            this.hub.ready.hush();
-            match orders.poll_next(&mut Context::from_waker(this.hub.ready.orders_waker())) {
-                Poll::Ready(Some(order)) => {
-                    *this.inbox = Inbox::Unread;
-                    turn.left -= 1;
-                    // What an order sets free to be sent or closed may not cost the sinks their share.
-                    let purse = turn.left.saturating_sub(turn.quarter(0));
-                    let mut left = purse;
-                    this.hub.apply(this.key, order.into_order(), &mut left);
-                    turn.left -= purse - left;
+        loop {
+            if this.hub.ready.has_ended() {
+                let mut share = this.hub.share_of_orders(turn);
+                turn.left -= share;
+                let all = this.hub.end_leases(&mut share);
+                turn.left += share;
+                if !all {
+                    return;
                 }
-                Poll::Ready(None) => {
-                    this.orders.set(None);
-                    *this.inbox = Inbox::Quiet;
+            } else if let Some(Unapplied { order, fresh }) = this.order.take() {
+                // What an order sets free to be sent or closed may not cost the sinks their share.
+                let purse = turn.left.saturating_sub(turn.quarter(0));
+                let mut left = purse;
+                let rest = this.hub.apply(this.key, order, fresh, &mut left);
+                turn.left -= purse - left;
+                if let Some(order) = rest {
+                    *this.order = Some(Unapplied { order, fresh: false });
+                    return;
                 }
-                Poll::Pending if !this.hub.ready.rung() => *this.inbox = Inbox::Quiet,
-                // It woke itself. If that was to let others run, it may have an order still, and items
-                // wait for another turn; if it does nothing else, they do not.
-                Poll::Pending => {
-                    turn.orders_deaf = true;
-                    if *this.inbox != Inbox::Yielded {
-                        *this.inbox = Inbox::Yielded;
-                        return;
+            } else if *this.inbox == Inbox::Unread
+                || this.hub.ready.signals() & turn.signals & ORDERS != 0
+            {
+                let Some(orders) = this.orders.as_mut().as_pin_mut() else {
+                    // A waker that outlived them fired.
+                    this.hub.ready.lower_orders();
+                    continue;
+                };
+                if this.hub.share_of_orders(turn) == 0 {
+                    return;
+                }
+                this.hub.ready.lower_orders();
+                match orders.poll_next(&mut Context::from_waker(this.hub.ready.orders_waker())) {
+                    Poll::Ready(Some(order)) => {
+                        *this.inbox = Inbox::Unread;
+                        turn.left -= 1;
+                        this.hub.others += 1;
+                        *this.order = Some(Unapplied { order: order.into_order(), fresh: true });
+                    }
+                    Poll::Ready(None) => {
+                        this.orders.set(None);
+                        *this.inbox = Inbox::Quiet;
+                    }
+                    Poll::Pending if !this.hub.ready.has_orders() => *this.inbox = Inbox::Quiet,
+                    // It woke itself. If that was to let others run, it may have an order still, and
+                    // items wait for another turn; if it does nothing else, they do not.
+                    Poll::Pending => {
+                        turn.signals = LEASES;
+                        if *this.inbox != Inbox::Yielded {
+                            *this.inbox = Inbox::Yielded;
+                            return;
+                        }
                     }
                 }
+            } else {
+                break;
             }
         }
         turn.orders_read = true;
@@ -125,9 +148,10 @@ where
     /// not know of it yet. Each of the three has its share, and items theirs.
     fn poll_slots(self: Pin<&mut Self>, turn: &mut Turn) {
         let hub = self.project().hub;
-        let items = if turn.orders_read && hub.is_reading() { turn.quarter(2) } else { 0 };
+        hub.retry_yielded();
+        let items = if hub.has_items(turn.orders_read) { turn.quarter(2) } else { 0 };
         let share = turn.left.saturating_sub(items).max(turn.left.min(turn.quarter(0)));
-        let horizon = hub.totals.received.saturating_add(turn.budget as u64);
+        let horizon = hub.horizon(turn.budget);
 
         let telling = if hub.is_telling() { turn.half(share, 0) } else { 0 };
         let flushing = if hub.flushes.is_due(horizon) { turn.half(share - telling, 1) } else { 0 };
@@ -155,17 +179,20 @@ where
         }
     }
 
-    /// Routes the item that was held, if it can be. Whether the next one may be read.
+    /// Routes the item that is held, if it can be. Returns `true` if the next one may be read.
     fn let_go(self: Pin<&mut Self>, turn: &mut Turn) -> bool {
         let this = self.project();
-        if !turn.orders_read {
-            return false;
+        match &this.hub.held {
+            None => {}
+            Some(Held::Overtaken(_)) if turn.orders_read => {
+                if let Some(item) = this.hub.take_overtaken() {
+                    this.hub.route_late(this.key, item, &mut turn.left);
+                }
+            }
+            Some(Held::Overtaken(_)) => {}
+            Some(Held::One { .. } | Held::Group(_)) => this.hub.release(&mut turn.left),
         }
-        let routed = match this.hub.take_overtaken() {
-            Some(item) => this.hub.route_late(this.key, item),
-            None => this.hub.let_go(),
-        };
-        turn.spend(routed)
+        turn.orders_read && this.hub.held.is_none()
     }
 
     /// Reads and routes as many items as may be read before a flush is due.
@@ -174,9 +201,8 @@ where
         let due = this.hub.flushes.due_in(this.hub.totals.received, this.hub.totals.delivered);
         let run = usize::try_from(due).map_or(turn.left, |due| due.min(turn.left));
         if run == 0 {
-            // What would fall due later in this turn is flushed with it: otherwise each of many sinks
-            // would interrupt the reading at its own time.
-            let horizon = this.hub.totals.received.saturating_add(turn.left as u64);
+            // What would fall due later in this turn is flushed with it.
+            let horizon = this.hub.horizon(turn.left);
             this.hub.flush(horizon, &mut turn.left);
             return Read::Some;
         }
@@ -198,7 +224,7 @@ where
         cx: &mut Context<'_>,
     ) -> Read {
         let mut this = self.project();
-        let (mut count, mut further) = (0, Routed::Done);
+        let (signals, mut count) = (turn.signals, 0);
         let read = loop {
             if count == run {
                 break Read::Some;
@@ -211,20 +237,21 @@ where
             count += 1;
             this.hub.totals.received += 1;
             // After the read, not before: an order may have come with the item.
-            #[expect(clippy::needless_bitwise_bool, reason = "`&&` would be a branch more")]
-            if this.hub.ready.rung() & !turn.orders_deaf {
+            if this.hub.ready.signals() & signals != 0 {
                 this.hub.overtake(item);
                 break Read::Overtaken;
             }
             if let Err(odd) = this.hub.route::<MANY, _>(this.key, item) {
-                further = this.hub.route_odd(odd);
-                if further != Routed::Done {
+                let left = turn.left - count;
+                let mut share = left;
+                this.hub.route_odd(odd, &mut share);
+                turn.left -= left - share;
+                if this.hub.held.is_some() || share < left {
                     break Read::Some;
                 }
             }
         };
         turn.left -= count;
-        turn.spend(further);
         read
     }
 
@@ -235,11 +262,14 @@ where
         if hub.is_telling() {
             return; // closing flushes
         }
-        let unread = hub.totals.received == turn.received || !hub.can_read(Input::Flowing);
-        if unread || turn.input == Input::Pending && hub.flushes.len() <= FLUSHED_AT_ONCE {
+        let read = hub.totals.received != turn.received;
+        let dry = turn.input == Input::Pending || !hub.can_read(Input::Flowing);
+        let at_once = hub.told.is_some() || hub.flushes.len() <= FLUSHED_AT_ONCE;
+        if !read || dry && (at_once || hub.flushes.dry_turn()) {
             hub.flushes.owe_all(hub.totals.received, hub.totals.delivered);
         }
         hub.flush(hub.totals.received, &mut turn.left);
+        hub.name_blocked(); // a flush that failed may have been that of the one that was named
     }
 
     /// Is everything done? Orders that came with the last close get what is left of their share, and
@@ -254,6 +284,7 @@ where
     fn complete(self: Pin<&mut Self>) -> Totals {
         let mut this = self.project();
         this.orders.set(None);
+        *this.order = None;
         this.hub.clear();
         *this.state = State::Completed;
         this.hub.totals
@@ -262,14 +293,17 @@ where
     /// Sleeps, or asks to be polled again if there is more to do.
     fn rest(self: Pin<&mut Self>, turn: &Turn, cx: &Context<'_>) {
         let this = self.project();
-        *this.state = State::Waiting;
-        let orders =
-            this.orders.is_some() && (*this.inbox == Inbox::Unread || this.hub.ready.rung());
+        let orders = this.order.is_some()
+            || this.hub.ready.has_ended()
+            || this.orders.is_some()
+                && (*this.inbox == Inbox::Unread || this.hub.ready.has_orders());
         if orders || this.hub.has_more(turn.input) {
             cx.waker().wake_by_ref();
         } else {
             this.hub.ready.sleep(cx.waker());
         }
+        // Last: a waker whose `clone` panics must not leave a future that waits and is never woken.
+        *this.state = State::Waiting;
     }
 }
 
@@ -290,8 +324,9 @@ struct Turn {
     budget: usize,
     /// Items may be routed: no order that is known of comes before them.
     orders_read: bool,
-    /// The orders woke themselves: they are not to be asked again in this turn.
-    orders_deaf: bool,
+    /// The signals that hold back the next item. Orders that woke themselves are not polled again in
+    /// this turn.
+    signals: u8,
     input: Input,
     /// What `received` was when it began.
     received: u64,
@@ -327,35 +362,41 @@ impl Turn {
         let round = if self.budget < 4 { self.number >> 2 } else { self.number };
         share / 2 + share % 2 * usize::from(round >> bit & 1)
     }
-
-    /// Pays for what routing an item came to beyond the item itself. False if it is held.
-    fn spend(&mut self, routed: Routed) -> bool {
-        if let Routed::Spread(further) = routed {
-            self.left = self.left.saturating_sub(further);
-        }
-        routed != Routed::Held
-    }
 }
 
 /// What the hub has to do, as far as a turn needs to know.
 impl<K, S, V, H, B> Hub<K, S, V, H, B> {
-    /// Have sinks something to do in this turn?
-    fn is_busy(&self, turn: &Turn) -> bool {
-        let horizon = self.totals.received.saturating_add(turn.budget as u64);
-        self.ready.any() || self.flushes.is_due(horizon) || self.is_telling()
+    /// What is due by this count of received items is flushed now.
+    fn horizon(&self, budget: usize) -> u64 {
+        self.totals.received.saturating_add(self.flushes.look_ahead(budget))
     }
 
-    /// Could an item be read or let go of, as far as the slots are concerned?
-    fn is_reading(&self) -> bool {
-        self.told.is_none() && !self.is_blocked()
+    /// What may be spent on orders now: a quarter of the budget is for sinks, if they need it.
+    fn share_of_orders(&self, turn: &Turn) -> usize {
+        let reserved = if self.is_busy(turn) { turn.quarter(0) } else { 0 };
+        turn.left.saturating_sub(reserved)
+    }
+
+    /// Have sinks something to do in this turn?
+    fn is_busy(&self, turn: &Turn) -> bool {
+        self.ready.any() || self.flushes.is_due(self.horizon(turn.budget)) || self.is_telling()
+    }
+
+    /// Returns `true` if an item can be read or routed further, as far as the slots are concerned. If
+    /// orders are left to be read, none can but one whose key was looked up already.
+    fn has_items(&self, orders_read: bool) -> bool {
+        match self.held {
+            None => orders_read && self.told.is_none(),
+            Some(Held::Overtaken(_)) => orders_read,
+            Some(_) => self.can_release(),
+        }
     }
 
     /// Is there an item to be read or let go of, or may there be one?
     fn can_read(&self, input: Input) -> bool {
         match self.held {
             None => self.told.is_none() && input != Input::Pending,
-            Some(Held::Overtaken(_)) => true,
-            Some(Held::Blocked { .. }) => !self.is_blocked(),
+            Some(_) => self.can_release(),
         }
     }
 

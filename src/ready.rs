@@ -1,37 +1,43 @@
-//! Who asked to be polled: one waker per slot, one list of woken slots.
+//! Which slots are to be polled: one waker per slot, a list of woken slots, a list of slots whose lease
+//! has ended.
 //!
 //! The only atomics of the crate are here and in `lease.rs`. What must hold:
 //!
-//! 1. A node is in at most one list, and in none unless its `LISTED` bit is set: only the wake that
-//!    sets the bit links the node, and only the owner clears it, after it has taken the node out.
-//! 2. `next` belongs to whoever set `LISTED` until the node is linked, then to the owner until the
-//!    bit is cleared: so the owner reads `next` first and clears second.
-//! 3. A wake that comes before the owner cleared the bits is seen by the poll that follows the
+//! 1. A node is in a list at most once, and only if its flag for that list is set (`LISTED` in `bits`,
+//!    `ended`): only the wake that sets the flag links the node, and only the owner clears it, after it
+//!    has taken the node out.
+//! 2. A node's link belongs to the wake that set the flag until the node is linked, then to the owner
+//!    until the flag is cleared: so the owner reads the link first and clears second.
+//! 3. A wake that comes before the owner cleared the flag is seen by the poll that follows the
 //!    clearing; a wake that comes after it links the node anew. No wake is between.
-//! 4. The owner goes to sleep only if, *after* it left its waker, nothing was listed and the orders
-//!    bell was silent. Whoever lists or rings later finds the waker.
-//! 5. The list is taken at most once a turn, first thing. So a sink that wakes itself
+//! 4. The owner goes to sleep only if, *after* it registered the task's waker, both lists were empty and
+//!    no signal was raised. Whatever is listed or raised later finds that waker.
+//! 5. The list of woken slots is taken at most once a turn, first thing. So a sink that wakes itself
 //!    while it is polled is found in the next turn, never again in this one.
+//! 6. The end of a lease lists the node first and raises `LEASES` second; the owner lowers the signal
+//!    first and takes the list second. So when an order was sent after a lease had ended, the owner
+//!    that has read the order finds either the signal or the node.
 //!
 //! What each ordering pairs with (R release, A acquire, AR both):
 //!
 //! | write | read | so that |
 //! | --- | --- | --- |
 //! | wake: `bits.fetch_or` AR | owner: `bits.swap(0)`, `bits.fetch_and` AR | what the sink did before the wake is seen by the poll after it, also if the bit was set (3); the owner's read of `next` is over before the next wake writes it (2) |
-//! | wake: `head.compare_exchange` R | owner: `head.swap` A | `next` is seen of every node in the chain (2) |
-//! | wake: `bell.swap(true)` R | owner: `bell.swap(false)` A | the orders that were sent are seen by the poll after it; a swap, not a store, because a second ring must not hide the first |
-//! | wake: `task.wake` AR inside | owner: `task.register` AR inside | either the wake finds the waker, or the owner finds the list or the bell (4) |
+//! | lease: `ended.swap(true)` AR | owner: `ended.swap(false)` AR | the same for the list of ended leases |
+//! | wake: `head.compare_exchange` R | owner: `head.swap` A | the link is seen of every node in the chain (2) |
+//! | wake: `signals.fetch_or` R | owner: `signals.fetch_and` A | the orders that were sent, and the nodes that were listed, are seen after it (6); a read-modify-write, not a store, because a second signal must not hide the first |
+//! | wake: `task.wake` AR inside | owner: `task.register` AR inside | either the wake finds the waker, or the owner finds the list or the signal (4) |
 //!
-//! The loads of `head` and `bell` are Acquire for good measure: a chain is walked, and orders are polled,
-//! only after a swap, and before sleep `register` has acquired what each earlier wake wrote. So is the
-//! release in `bits.fetch_and`. `tests/explore_ready.rs` goes through all of this step by step, and shows
-//! what breaks with a weaker protocol.
+//! The loads of `head` and `signals` are Acquire for good measure: a chain is walked, and orders are
+//! polled, only after a read-modify-write, and before sleep `register` has acquired what each earlier
+//! wake wrote. So is the release in `bits.fetch_and`. `tests/explore_ready.rs` goes through all of this
+//! step by step, and shows what breaks with a weaker protocol.
 //!
-//! A wake that meets `awake`, which takes the task's waker away, wakes nobody; the owner sees its node
-//! when it goes to sleep, because `register` reads what that wake has written. `is_listed` and `hear` may
-//! read a bit too early: the node then is listed, and `pop` comes to it.
+//! A wake that meets `awake`, which takes the task's waker away, wakes no task; the owner sees its node
+//! when it goes to sleep, because `register` reads what that wake has written. `is_listed` and
+//! `has_fired` may read a bit too early: the node then is listed, and `pop` comes to it.
 //!
-//! The list is a stack (Treiber, 1986) that is only ever emptied as a whole, which leaves no ABA
+//! Each list is a stack (Treiber, 1986) that is only ever emptied as a whole, which leaves no ABA
 //! problem; nodes are chained by index, not by pointer, which leaves no `unsafe`.
 
 use alloc::sync::Arc;
@@ -48,17 +54,24 @@ use atomic_waker::AtomicWaker;
 /// The end of a chain; no slot has this index.
 const END: u32 = u32::MAX;
 
-/// The node is in a list, or about to be.
+/// The node is in the list of woken slots, or about to be.
 const LISTED: u8 = 1;
-/// The sink's own waker fired, as opposed to the demux or a lease having business with the slot.
+/// The sink's own waker fired, as opposed to the demux having left something undone for the slot.
 const BY_SINK: u8 = 2;
+
+/// The orders stream asked to be polled.
+pub(crate) const ORDERS: u8 = 1;
+/// A lease has ended.
+pub(crate) const LEASES: u8 = 2;
 
 /// What wakers and the owner share. As a waker it is the one that the orders stream gets.
 struct Shared {
     /// The top of the stack of woken nodes.
-    head: AtomicU32,
-    /// The orders stream asked to be polled.
-    bell: AtomicBool,
+    woken: AtomicU32,
+    /// The top of the stack of nodes whose lease has ended.
+    ended: AtomicU32,
+    /// `ORDERS` and `LEASES`: what comes before the next item.
+    signals: AtomicU8,
     /// The sleeping task; empty while it runs.
     task: AtomicWaker,
 }
@@ -69,33 +82,41 @@ impl Wake for Shared {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.bell.swap(true, Release);
+        self.signals.fetch_or(ORDERS, Release);
         self.task.wake();
     }
 }
 
-/// One slot index, through all its tenants. As a waker it is the one that their sinks get; a stale
-/// one, kept from an earlier tenant, costs the present one a spurious look.
+/// One slot index, through all its attachments. As a waker it is the one that their sinks get; a stale
+/// one, kept from an earlier attachment, costs the present one a spurious poll.
 struct Node {
     shared: Arc<Shared>,
     index: u32,
+    /// The links of the two lists.
     next: AtomicU32,
+    next_ended: AtomicU32,
     bits: AtomicU8,
+    /// The node is in the list of ended leases, or about to be.
+    ended: AtomicBool,
 }
 
 impl Node {
     /// Lists the node unless it is listed. Does not wake the task.
     fn list(&self, why: u8) {
-        if self.bits.fetch_or(LISTED | why, AcqRel) & LISTED != 0 {
-            return;
+        if self.bits.fetch_or(LISTED | why, AcqRel) & LISTED == 0 {
+            push(&self.shared.woken, self.index, &self.next);
         }
-        let mut head = self.shared.head.load(Relaxed);
-        loop {
-            self.next.store(head, Relaxed);
-            match self.shared.head.compare_exchange_weak(head, self.index, Release, Relaxed) {
-                Ok(_) => return,
-                Err(now) => head = now,
-            }
+    }
+}
+
+/// Pushes a node onto a stack.
+fn push(head: &AtomicU32, index: u32, next: &AtomicU32) {
+    let mut top = head.load(Relaxed);
+    loop {
+        next.store(top, Relaxed);
+        match head.compare_exchange_weak(top, index, Release, Relaxed) {
+            Ok(_) => return,
+            Err(now) => top = now,
         }
     }
 }
@@ -111,18 +132,23 @@ impl Wake for Node {
     }
 }
 
-/// Wakes a slot on behalf of its lease: the sink's own waker has not fired, so the sink is not to
-/// be asked again for that.
-struct Nudge(Arc<Node>);
+/// The waker that the lease of a slot fires when it ends. The sink's own waker has not fired, so the
+/// sink is not to be polled for that.
+struct LeaseWaker(Arc<Node>);
 
-impl Wake for Nudge {
+impl Wake for LeaseWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.0.list(0);
-        self.0.shared.task.wake();
+        let Self(node) = &**self;
+        if !node.ended.swap(true, AcqRel) {
+            push(&node.shared.ended, node.index, &node.next_ended);
+        }
+        // Also if it was listed: by the time the lease has ended the signal must be seen (6).
+        node.shared.signals.fetch_or(LEASES, Release);
+        node.shared.task.wake();
     }
 }
 
@@ -148,19 +174,28 @@ pub(crate) struct Ready {
     orders: Waker,
     /// By slot index.
     seats: Vec<Seat>,
-    /// What is left of the chain that was taken last.
+    /// What is left of the chain of woken slots that was taken last.
     taken: u32,
+    /// What is left of the chain of ended leases that was taken last.
+    taken_ended: u32,
 }
 
 impl Ready {
     pub(crate) fn new() -> Self {
         let shared = Arc::new(Shared {
-            head: AtomicU32::new(END),
+            woken: AtomicU32::new(END),
+            ended: AtomicU32::new(END),
             // The first poll looks at the orders without having been asked to.
-            bell: AtomicBool::new(true),
+            signals: AtomicU8::new(ORDERS),
             task: AtomicWaker::new(),
         });
-        Self { orders: Waker::from(Arc::clone(&shared)), shared, seats: Vec::new(), taken: END }
+        let orders = Waker::from(Arc::clone(&shared));
+        Self { orders, shared, seats: Vec::new(), taken: END, taken_ended: END }
+    }
+
+    /// Makes room for `slots` slots.
+    pub(crate) fn reserve(&mut self, slots: usize) {
+        self.seats.reserve(slots.saturating_sub(self.seats.len()));
     }
 
     /// Makes sure that slot `index` has a node. Indices are handed out densely.
@@ -174,7 +209,9 @@ impl Ready {
             shared: Arc::clone(&self.shared),
             index: index.expect("more than u32::MAX - 1 sinks attached at once"),
             next: AtomicU32::new(END),
+            next_ended: AtomicU32::new(END),
             bits: AtomicU8::new(0),
+            ended: AtomicBool::new(false),
         });
         self.seats.push(Seat { waker: Waker::from(Arc::clone(&node)), node });
     }
@@ -192,8 +229,8 @@ impl Ready {
     }
 
     /// A waker for the lease of slot `index`.
-    pub(crate) fn nudge(&self, index: usize) -> Waker {
-        Waker::from(Arc::new(Nudge(Arc::clone(&self.seats[index].node))))
+    pub(crate) fn lease_waker(&self, index: usize) -> Waker {
+        Waker::from(Arc::new(LeaseWaker(Arc::clone(&self.seats[index].node))))
     }
 
     /// The waker of the orders stream.
@@ -201,15 +238,38 @@ impl Ready {
         &self.orders
     }
 
-    /// Has the orders stream asked to be polled? The one load that every item pays.
+    /// What is raised of `ORDERS` and `LEASES`. The one load that every item pays.
     #[inline]
-    pub(crate) fn rung(&self) -> bool {
-        self.shared.bell.load(Acquire)
+    pub(crate) fn signals(&self) -> u8 {
+        self.shared.signals.load(Acquire)
     }
 
-    /// Silences the bell; the orders must be polled after this, not before.
-    pub(crate) fn hush(&self) {
-        self.shared.bell.swap(false, Acquire);
+    /// Returns `true` if the orders stream asked to be polled.
+    pub(crate) fn has_orders(&self) -> bool {
+        self.signals() & ORDERS != 0
+    }
+
+    /// Lowers `ORDERS`; the orders must be polled after this, not before.
+    pub(crate) fn lower_orders(&self) {
+        self.shared.signals.fetch_and(!ORDERS, Acquire);
+    }
+
+    /// Returns `true` if a lease has ended, and [`pop_ended`](Self::pop_ended) has not come to it.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.taken_ended != END || self.signals() & LEASES != 0
+    }
+
+    /// The next slot whose lease has ended.
+    pub(crate) fn pop_ended(&mut self) -> Option<usize> {
+        if self.taken_ended == END && self.signals() & LEASES != 0 {
+            self.shared.signals.fetch_and(!LEASES, Acquire);
+            self.taken_ended = self.shared.ended.swap(END, Acquire);
+        }
+        let Seat { node, .. } = self.seats.get(self.taken_ended as usize)?;
+        let slot = self.taken_ended as usize;
+        self.taken_ended = node.next_ended.load(Relaxed); // (2): before the flag is cleared
+        node.ended.swap(false, AcqRel);
+        Some(slot)
     }
 
     /// Lists slot `index` for the next look at the list, this turn's if that is still to come.
@@ -222,27 +282,35 @@ impl Ready {
         self.seats[index].node.bits.load(Relaxed) & LISTED != 0
     }
 
-    /// Has the sink's waker of slot `index` fired since this was looked at last? [`pop`](Self::pop) will
-    /// come to it all the same, but not report that.
-    pub(crate) fn hear(&self, index: usize) -> bool {
+    /// Returns `true` if the sink's waker of slot `index` has fired, and [`pop`](Self::pop) has not come
+    /// to it.
+    pub(crate) fn has_fired(&self, index: usize) -> bool {
+        self.seats[index].node.bits.load(Acquire) & BY_SINK != 0
+    }
+
+    /// Fires the sink's waker of slot `index`, without waking the task, which runs.
+    pub(crate) fn fire(&self, index: usize) {
+        self.seats[index].node.list(BY_SINK);
+    }
+
+    /// Takes back that the sink's waker of slot `index` has fired, as the sink is polled now.
+    /// [`pop`](Self::pop) will come to it all the same, but not report that.
+    pub(crate) fn take_fired(&self, index: usize) -> bool {
         let bits = &self.seats[index].node.bits;
-        let heard = bits.load(Relaxed) & BY_SINK != 0;
-        if heard {
-            bits.fetch_and(!BY_SINK, AcqRel); // nobody else clears it
-        }
-        heard
+        // Only the owner clears it. AcqRel as in `pop`.
+        self.has_fired(index) && bits.fetch_and(!BY_SINK, AcqRel) & BY_SINK != 0
     }
 
     /// Is there a slot to look at?
     pub(crate) fn any(&self) -> bool {
-        self.taken != END || self.shared.head.load(Acquire) != END
+        self.taken != END || self.shared.woken.load(Acquire) != END
     }
 
     /// Takes the list, unless the last one taken was not finished: that one comes first, and what
     /// was listed meanwhile waits its turn.
     pub(crate) fn take(&mut self) {
         if self.taken == END {
-            self.taken = self.shared.head.swap(END, Acquire);
+            self.taken = self.shared.woken.swap(END, Acquire);
         }
     }
 
@@ -265,11 +333,11 @@ impl Ready {
         drop(self.shared.task.take());
     }
 
-    /// The task is about to sleep. Wakes it, once, if something was listed or rung before its waker
+    /// The task is about to sleep. Wakes it, once, if something was listed or signalled before its waker
     /// was in place.
     pub(crate) fn sleep(&self, task: &Waker) {
         self.shared.task.register(task);
-        if self.any() || self.rung() {
+        if self.any() || self.taken_ended != END || self.signals() != 0 {
             self.shared.task.wake();
         }
     }
@@ -277,6 +345,7 @@ impl Ready {
     /// Frees what grew with the number of slots.
     pub(crate) fn clear(&mut self) {
         self.taken = END;
+        self.taken_ended = END;
         self.seats = Vec::new();
     }
 }
@@ -313,7 +382,7 @@ mod tests {
 
     fn seated(slots: usize) -> Ready {
         let mut ready = Ready::new();
-        ready.hush();
+        ready.lower_orders();
         (0..slots).for_each(|slot| ready.seat(slot));
         ready
     }
@@ -335,13 +404,31 @@ mod tests {
     }
 
     #[test]
-    fn a_nudge_is_not_a_wake_by_the_sink() {
-        let mut ready = seated(1);
+    fn the_end_of_a_lease_is_listed_apart_and_wakes_the_task() {
+        let mut ready = seated(2);
         let (count, waker) = task();
         ready.sleep(&waker);
-        ready.nudge(0).wake();
+        ready.lease_waker(1).wake();
+        ready.lease_waker(1).wake();
+        ready.lease_waker(0).wake();
         assert_eq!(count.0.load(SeqCst), 1);
+        assert_eq!(ready.signals(), LEASES);
+        assert!(drain(&mut ready).is_empty() && ready.has_ended() && !ready.has_orders());
+        assert_eq!(ready.pop_ended(), Some(0));
+        ready.lease_waker(0).wake(); // while the chain is taken: it comes after it
+        assert_eq!((ready.pop_ended(), ready.pop_ended()), (Some(1), Some(0)));
+        assert!(ready.pop_ended().is_none() && !ready.has_ended());
+    }
+
+    #[test]
+    fn a_wake_that_is_taken_back_is_not_reported() {
+        let mut ready = seated(1);
+        assert!(!ready.has_fired(0) && !ready.take_fired(0));
+        ready.waker(0).wake_by_ref();
+        assert!(ready.has_fired(0) && ready.take_fired(0) && !ready.has_fired(0));
         assert_eq!(drain(&mut ready), [Woken { slot: 0, by_sink: false }]);
+        ready.fire(0);
+        assert_eq!(drain(&mut ready), [Woken { slot: 0, by_sink: true }]);
     }
 
     #[test]
@@ -371,19 +458,19 @@ mod tests {
         assert_eq!(count.0.load(SeqCst), 1, "there was something to do already");
         ready.orders_waker().wake_by_ref();
         assert_eq!(count.0.load(SeqCst), 1, "one wake is enough");
-        assert!(ready.rung());
+        assert!(ready.has_orders());
     }
 
     #[test]
     fn wakers_that_outlive_the_owner_keep_no_task() {
         let ready = seated(1);
         let (count, waker) = task();
-        let (sink, nudge, orders) =
-            (ready.waker(0).clone(), ready.nudge(0), ready.orders_waker().clone());
+        let (sink, lease, orders) =
+            (ready.waker(0).clone(), ready.lease_waker(0), ready.orders_waker().clone());
         ready.sleep(&waker);
         drop(ready);
         sink.wake();
-        nudge.wake();
+        lease.wake();
         orders.wake();
         assert_eq!(count.0.load(SeqCst), 0);
         drop(waker);

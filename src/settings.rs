@@ -1,6 +1,6 @@
 //! The settings of a [`Demux`], made before it is polled.
 
-use core::hash::BuildHasher;
+use core::hash::{BuildHasher, Hash};
 
 use futures_core::Stream;
 
@@ -84,11 +84,44 @@ where
     /// assert_eq!(block_on(right_out.collect::<Vec<_>>()), ["hello"]);
     /// assert_eq!((totals.received, totals.copies, totals.delivered), (1, 1, 2));
     /// ```
+    ///
+    /// # Panics
+    ///
+    /// If something is attached.
+    #[track_caller]
     pub fn multicast(mut self) -> Self
     where
         St::Item: Clone,
     {
+        assert!(self.hub.table.is_vacant(), "`multicast` cannot be set once something is attached");
         self.hub.clone_item = Some(St::Item::clone);
+        self
+    }
+
+    /// Makes room for `attachments` attachments at once, those that are draining or closing included. Up
+    /// to there no call of `poll` has to move a table that grows.
+    ///
+    /// Without it, tables double when they are full, as a `Vec` does: of a million attachments, the one
+    /// that makes them grow takes milliseconds.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{channel::mpsc, stream};
+    /// use stream_demux::DemuxStreamExt;
+    ///
+    /// let (_orders, orders_in) = mpsc::unbounded::<(u64, mpsc::Sender<u64>)>();
+    /// let demux = stream::iter(0..10).demux_by(|n| n % 3, orders_in).with_capacity(10_000);
+    /// # drop(demux);
+    /// ```
+    pub fn with_capacity(mut self, attachments: usize) -> Self
+    where
+        KeyOf<O>: Hash + Eq,
+        B: BuildHasher,
+    {
+        self.hub.table.reserve(attachments);
+        self.hub.ready.reserve(attachments);
+        self.hub.flushes.reserve(attachments);
         self
     }
 
@@ -113,9 +146,9 @@ where
         hooks: impl FnOnce(H) -> H2,
         table: impl FnOnce(TableOf<St, O, B>) -> TableOf<St, O, B2>,
     ) -> Demux<St, F, O, H2, B2> {
-        let Self { hub, input, orders, key, budget, turns, inbox, state } = self;
+        let Self { hub, input, orders, order, key, budget, turns, inbox, state } = self;
         let hub = hub.refit(hooks, table);
-        Demux { hub, input, orders, key, budget, turns, inbox, state }
+        Demux { hub, input, orders, order, key, budget, turns, inbox, state }
     }
 }
 

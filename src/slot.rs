@@ -1,14 +1,14 @@
 //! One attachment: its sink's state machine, its queue, what it is owed.
 //!
-//! Here the contract of `Sink` is kept, to the letter:
+//! The contract of `Sink` is kept here:
 //!
-//! 1. `start_send` follows a `poll_ready` that said `Ready(Ok)`, one for one: `READY` stands for an
-//!    answer that was not used yet.
-//! 2. An operation that said `Pending` is not asked again before the sink's waker fired: `PARKED`,
-//!    `FLUSHING` and `CLOSING` stand for the three that wait. Only a flush may be asked earlier, when
-//!    the sink took another item.
+//! 1. `start_send` follows a `poll_ready` that answered `Ready(Ok)`, one for one: an answer is used at
+//!    once, so none has to be remembered.
+//! 2. An operation that answered `Pending` is not repeated before the sink's waker fired: `PARKED`,
+//!    `FLUSHING` and `CLOSING` stand for the three that wait. Only a flush may be repeated earlier,
+//!    when the sink took another item.
 //! 3. An error is returned to the caller, who removes the slot: the sink is not touched again.
-//! 4. After `poll_close` was asked there is nothing in the queue and nobody to put something there.
+//! 4. After `poll_close` was called there is nothing in the queue, and nothing will be.
 //!
 //! `QUEUED`, `LIMITED` and `GROUPED` mirror what the extras say, so that one test of one word tells
 //! the common case from all others.
@@ -25,38 +25,37 @@ use crate::hooks::{Detached, Recipient};
 use crate::lease::{Claim, Wish};
 use crate::order::{Overflow, Terms};
 
-/// The sink said that it is ready, and was sent nothing since.
-const READY: u16 = 1;
-/// `poll_ready` said `Pending`, and the sink's waker has not fired since.
-const PARKED: u16 = 1 << 1;
+/// `poll_ready` answered `Pending`, and that the sink's waker fired was not noticed since.
+const PARKED: u16 = 1;
 /// Something is in the queue.
-const QUEUED: u16 = 1 << 2;
-/// It accepts so many items and no more.
-const LIMITED: u16 = 1 << 3;
-/// It shares its key, and `prev` and `next` of its extras are links.
-const GROUPED: u16 = 1 << 4;
+const QUEUED: u16 = 1 << 1;
+/// It accepts a limited number of items.
+const LIMITED: u16 = 1 << 2;
+/// It shares its key, and `group` and `position` of its extras say where.
+const GROUPED: u16 = 1 << 3;
+/// It was offered the item that is held for its group, and waits for its copy.
+const WAITING: u16 = 1 << 4;
 /// It took an item since `poll_flush` was called last. If so, it is `LISTED`.
 const UNFLUSHED: u16 = 1 << 5;
-/// `poll_flush` said `Pending`, and the sink's waker has not fired since.
+/// `poll_flush` answered `Pending`, and that the sink's waker fired was not noticed since.
 const FLUSHING: u16 = 1 << 6;
-/// `poll_flush` said `Pending`, and the sink's waker has fired.
+/// `poll_flush` answered `Pending`, and the sink's waker has fired.
 const FLUSH_AGAIN: u16 = 1 << 7;
-/// `poll_close` said `Pending`, and the sink's waker has not fired since.
+/// `poll_close` answered `Pending`, and that the sink's waker fired was not noticed since.
 const CLOSING: u16 = 1 << 8;
 /// It is in the list of flushes, for itself or for its predecessor.
-const LISTED: u16 = 1 << 10;
-/// It refused its copy of the item that is held (multicast).
-const REFUSED: u16 = 1 << 9;
+const LISTED: u16 = 1 << 9;
 
-/// The sink's waker has fired while it was parked, and that was put aside: it is parked no longer when
-/// its slot is looked after next.
-const HEARD: u16 = 1 << 11;
+/// An item for this slot alone cannot go straight to the sink.
+const UNUSUAL: u16 = PARKED | QUEUED | LIMITED | GROUPED;
+/// An item for this slot and others cannot go straight to the sink.
+const UNUSUAL_IN_GROUP: u16 = PARKED | QUEUED | LIMITED;
 
-/// An item cannot go straight to the sink, or a wake may have come that nobody has looked at.
-const UNUSUAL: u16 = READY | PARKED | QUEUED | LIMITED | GROUPED | FLUSHING;
-
-/// No neighbour.
-pub(crate) const NONE: u32 = u32::MAX;
+/// How many items a queue that has emptied keeps room for.
+///
+/// A burst may fill a thousand queues at once, and need not cost their memory for as long as their
+/// sinks live. Queues that go up and down by a few items, the common case, do not allocate each time.
+const KEPT_ROOM: usize = 16;
 
 /// Where an attachment is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,13 +107,14 @@ struct Extras<V> {
     /// How many more items are accepted, if `LIMITED`.
     limit: u64,
     claim: Option<Arc<Claim>>,
-    prev: u32,
-    next: u32,
+    /// Its group, and its position there, if `GROUPED`.
+    group: u32,
+    position: u32,
 }
 
 impl<V> Default for Extras<V> {
     fn default() -> Self {
-        Self { queue: VecDeque::new(), tag: 0, limit: 0, claim: None, prev: NONE, next: NONE }
+        Self { queue: VecDeque::new(), tag: 0, limit: 0, claim: None, group: 0, position: 0 }
     }
 }
 
@@ -128,15 +128,13 @@ impl<K, S, V> Slot<K, S, V> {
         claim: Option<Arc<Claim>>,
         stage: Stage,
     ) -> Self {
-        let mut slot = Self {
-            key,
-            sink,
-            extras: None,
-            buffer: u32::try_from(terms.buffer.unwrap_or(0)).unwrap_or(u32::MAX),
-            flags: 0,
-            overflow: terms.overflow.unwrap_or_default(),
-            stage,
-        };
+        let overflow = terms.overflow.unwrap_or_default();
+        let buffer = u32::try_from(terms.buffer.unwrap_or(0)).unwrap_or(u32::MAX);
+        // A policy that drops items has one place at least: a sink that was polled for an item, and
+        // may have reserved something for it, gets one.
+        let least = u32::from(matches!(overflow, Overflow::DropNewest | Overflow::DropOldest));
+        let buffer = buffer.max(least);
+        let mut slot = Self { key, sink, extras: None, buffer, flags: 0, overflow, stage };
         if terms.tag != 0 {
             slot.extras_mut().tag = terms.tag;
         }
@@ -182,26 +180,22 @@ impl<K, S, V> Slot<K, S, V> {
         self.claim().map_or(Wish::Stay, Claim::wish)
     }
 
-    /// Its neighbours among those that share its key: the first one's `prev` is the last, the last
-    /// one's `next` is [`NONE`].
-    pub(crate) fn links(&self) -> (u32, u32) {
-        self.extras.as_ref().map_or((NONE, NONE), |extras| (extras.prev, extras.next))
+    /// Its group and its position there, if it shares its key.
+    pub(crate) fn group(&self) -> Option<(usize, usize)> {
+        let extras = self.extras.as_ref().filter(|_| self.is_grouped())?;
+        Some((extras.group as usize, extras.position as usize))
     }
 
-    pub(crate) fn set_prev(&mut self, prev: u32) {
-        self.extras_mut().prev = prev;
-    }
-
-    pub(crate) fn set_next(&mut self, next: u32) {
-        self.extras_mut().next = next;
+    pub(crate) fn set_group(&mut self, group: Option<(u32, u32)>) {
+        self.set(GROUPED, group.is_some());
+        if let Some((group, position)) = group {
+            let extras = self.extras_mut();
+            (extras.group, extras.position) = (group, position);
+        }
     }
 
     pub(crate) fn is_grouped(&self) -> bool {
         self.has(GROUPED)
-    }
-
-    pub(crate) fn set_grouped(&mut self, grouped: bool) {
-        self.set(GROUPED, grouped);
     }
 
     /// Drops the sink; what is left is for the hooks.
@@ -233,18 +227,20 @@ impl<K, S, V> Slot<K, S, V> {
 
 /// Its queue and its terms.
 impl<K, S, V> Slot<K, S, V> {
-    /// Nothing stands between an item and `poll_ready`.
+    /// Nothing stands between an item for this slot and `poll_ready`.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         !self.has(UNUSUAL)
     }
 
-    pub(crate) fn overflow(&self) -> Overflow {
-        self.overflow
+    /// The same for an item that is for its group.
+    #[inline]
+    pub(crate) fn is_plain_in_group(&self) -> bool {
+        !self.has(UNUSUAL_IN_GROUP)
     }
 
-    pub(crate) fn has_buffer(&self) -> bool {
-        self.buffer > 0
+    pub(crate) fn overflow(&self) -> Overflow {
+        self.overflow
     }
 
     #[inline]
@@ -268,6 +264,9 @@ impl<K, S, V> Slot<K, S, V> {
         let queue = &mut self.extras.as_mut()?.queue;
         let item = queue.pop_front();
         let left = !queue.is_empty();
+        if !left {
+            queue.shrink_to(KEPT_ROOM);
+        }
         self.set(QUEUED, left);
         item
     }
@@ -299,48 +298,34 @@ impl<K, S, V> Slot<K, S, V> {
         *limit > 0
     }
 
-    /// Multicast: it is not to get the item that is held, because it refused its copy.
-    pub(crate) fn has_refused(&self) -> bool {
-        self.has(REFUSED)
+    /// It was offered the item that is held for its group, and waits for its copy.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.has(WAITING)
     }
 
-    pub(crate) fn set_refused(&mut self, refused: bool) {
-        self.set(REFUSED, refused);
+    pub(crate) fn set_waiting(&mut self, waiting: bool) {
+        self.set(WAITING, waiting);
     }
 }
 
 /// Its sink.
 impl<K, S, V> Slot<K, S, V> {
-    /// Its own waker fired: what said `Pending` may be asked again.
+    /// Its own waker fired: what answered `Pending` may be repeated.
     pub(crate) fn woken(&mut self) {
         let flush_again = self.has(FLUSHING);
-        self.set(PARKED | FLUSHING | CLOSING | HEARD, false);
+        self.set(PARKED | FLUSHING | CLOSING, false);
         if flush_again {
             self.set(FLUSH_AGAIN, true);
         }
     }
 
-    /// Its own waker fired, before it is asked for something else than what it is parked for.
-    pub(crate) fn heard(&mut self) {
-        let parked = self.has(PARKED);
-        self.set(HEARD, parked);
-    }
-
-    /// What was put aside counts now.
-    pub(crate) fn recall(&mut self) {
-        if self.has(HEARD) {
-            self.set(HEARD | PARKED, false);
-        }
-    }
-
-    /// `poll_ready` said `Pending`, and nothing was heard since.
+    /// `poll_ready` answered `Pending`, and that its waker fired was not noticed since.
     pub(crate) fn is_parked(&self) -> bool {
         self.has(PARKED)
     }
 
-    /// It would be asked if an item came, though it waits to be woken for a flush.
-    pub(crate) fn is_flushing_only(&self) -> bool {
-        self.flags & (FLUSHING | PARKED | READY) == FLUSHING
+    pub(crate) fn park(&mut self) {
+        self.set(PARKED, true);
     }
 
     /// It is being closed: nothing is asked of it but that.
@@ -400,41 +385,13 @@ where
         Pin::new(&mut self.sink).start_send(item)
     }
 
-    /// Is the sink ready? Asks it unless that is known.
-    pub(crate) fn ready(&mut self, cx: &mut Context<'_>) -> Result<bool, S::Error> {
-        if self.has(READY | PARKED) {
-            return Ok(self.has(READY));
-        }
-        let answer = self.poll_ready(cx);
-        self.note_ready(answer)
-    }
-
-    /// Remembers what `poll_ready` said.
-    pub(crate) fn note_ready<E>(&mut self, answer: Poll<Result<(), E>>) -> Result<bool, E> {
-        match answer {
-            Poll::Ready(Ok(())) => self.set(READY, true),
-            Poll::Ready(Err(error)) => return Err(error),
-            Poll::Pending => self.set(PARKED, true),
-        }
-        Ok(self.has(READY))
-    }
-
-    /// Sends, once [`ready`](Self::ready) said yes.
-    pub(crate) fn send(&mut self, item: V) -> Result<(), S::Error> {
-        debug_assert!(self.has(READY));
-        self.set(READY, false);
-        self.start_send(item)
-    }
-
-    pub(crate) fn flush(&mut self, cx: &mut Context<'_>) -> Result<(), S::Error> {
+    pub(crate) fn flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.set(UNFLUSHED | FLUSHING | FLUSH_AGAIN, false);
-        match Pin::new(&mut self.sink).poll_flush(cx) {
-            Poll::Ready(flushed) => flushed,
-            Poll::Pending => {
-                self.set(FLUSHING, true);
-                Ok(())
-            }
+        let flushed = Pin::new(&mut self.sink).poll_flush(cx);
+        if flushed.is_pending() {
+            self.set(FLUSHING, true);
         }
+        flushed
     }
 
     pub(crate) fn close(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {

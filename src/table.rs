@@ -3,8 +3,8 @@
 //!
 //! 1. Every slot is in the slab. Between two orders, one that receives is found through `receiving`,
 //!    one that leaves through `leaving`; none through both.
-//! 2. An index holds one entry for a key: the first of those that share it. The others hang on it,
-//!    in the order in which they came, by `prev` and `next`; only then are they `GROUPED`.
+//! 2. An index holds one entry for a key: the first slot of those that share it. If there ever was a
+//!    second one, they are a group, whose members know their place in it.
 //! 3. A slot is unlinked before it leaves the slab or changes its stage: an index that grows hashes
 //!    the keys of all its entries.
 //! 4. `catch_all` names a slot that receives.
@@ -19,11 +19,13 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use slab::Slab;
 
+use crate::group::Group;
 use crate::key::sealed::Directory;
-use crate::slot::{Farewell, NONE, Slot};
+use crate::slot::{Farewell, Slot};
 
 pub(crate) struct Table<K, S, V, B> {
     slots: Slab<Slot<K, S, V>>,
+    groups: Slab<Group>,
     receiving: HashTable<u32>,
     leaving: HashTable<u32>,
     hasher: B,
@@ -36,6 +38,7 @@ impl<K, S, V, B> Table<K, S, V, B> {
     pub(crate) fn new(hasher: B) -> Self {
         Self {
             slots: Slab::new(),
+            groups: Slab::new(),
             receiving: HashTable::new(),
             leaving: HashTable::new(),
             hasher,
@@ -46,8 +49,9 @@ impl<K, S, V, B> Table<K, S, V, B> {
 
     /// The same, empty, with another hasher.
     pub(crate) fn with_hasher<B2>(self, hasher: B2) -> Table<K, S, V, B2> {
-        debug_assert!(self.slots.is_empty());
-        Table::new(hasher)
+        let Self { slots, groups, receiving, leaving, hasher: _, len, catch_all } = self;
+        debug_assert!(slots.is_empty());
+        Table { slots, groups, receiving, leaving, hasher, len, catch_all }
     }
 
     /// How many slots receive.
@@ -82,15 +86,18 @@ impl<K, S, V, B> Table<K, S, V, B> {
         self.catch_all = Some(slot);
     }
 
-    /// The next in line of those that share the key of `slot`.
-    pub(crate) fn next(&self, slot: usize) -> Option<usize> {
-        let (_, next) = self.slots[slot].links();
-        (next != NONE).then_some(next as usize)
+    pub(crate) fn group(&self, group: usize) -> &Group {
+        &self.groups[group]
     }
 
-    /// Those that share a key, from `first` on.
-    pub(crate) fn group(&self, first: Option<usize>) -> impl Iterator<Item = usize> {
-        core::iter::successors(first, |&slot| self.next(slot))
+    pub(crate) fn group_mut(&mut self, group: usize) -> &mut Group {
+        &mut self.groups[group]
+    }
+
+    /// The first member of `group` that waits for its copy of the item that is held.
+    pub(crate) fn first_waiting(&mut self, group: usize) -> Option<usize> {
+        let Self { slots, groups, .. } = self;
+        groups[group].first_waiting(|slot| slots[slot].is_waiting())
     }
 
     /// Gives a new slot an index, and nobody the means to find it: [`link`](Self::link) does that.
@@ -101,6 +108,7 @@ impl<K, S, V, B> Table<K, S, V, B> {
     /// Drops all slots, and frees what they were kept in.
     pub(crate) fn clear(&mut self) {
         self.slots = Slab::new();
+        self.groups = Slab::new();
         self.receiving = HashTable::new();
         self.leaving = HashTable::new();
         self.len = 0;
@@ -118,14 +126,22 @@ where
         find(&self.leaving, &self.slots, &self.hasher, key)
     }
 
-    /// The first of those that receive under the key of `slot`.
-    pub(crate) fn first_like(&self, slot: usize) -> Option<usize> {
-        self.find(self.slots[slot].key())
+    /// Makes room for `slots` slots: neither the slab nor an index moves before there are more.
+    ///
+    /// An index gets twice the room. Nearly full, `hashbrown` marks most entries that are removed as
+    /// deleted instead of empty, and goes through the whole table when it has run out of empty ones.
+    pub(crate) fn reserve(&mut self, slots: usize) {
+        let Self { slots: slab, receiving, leaving, hasher, .. } = self;
+        slab.reserve(slots.saturating_sub(slab.len()));
+        for index in [receiving, leaving] {
+            let room = slots.saturating_mul(2).saturating_sub(index.len());
+            index.reserve(room, |&slot| hasher.hash_one(slab[slot as usize].key()));
+        }
     }
 
     /// Lets `slot` be found in the index of its stage, after those that are there under its key.
     pub(crate) fn link(&mut self, slot: usize) {
-        let Self { slots, hasher, .. } = self;
+        let Self { slots, groups, hasher, .. } = self;
         let receives = slots[slot].receives();
         self.len += usize::from(receives);
         let index = if receives { &mut self.receiving } else { &mut self.leaving };
@@ -137,27 +153,45 @@ where
             }
             Entry::Occupied(entry) => {
                 let first = *entry.get() as usize;
-                append(slots, first, slot);
+                let group = slots[first]
+                    .group()
+                    .map_or_else(|| groups.insert(Group::new()), |(group, _)| group);
+                if !slots[first].is_grouped() {
+                    join(slots, groups, group, first);
+                }
+                join(slots, groups, group, slot);
             }
         }
     }
 
     /// Lets `slot` no longer be found.
     fn unlink(&mut self, slot: usize) {
-        let Self { slots, hasher, .. } = self;
+        let Self { slots, groups, hasher, .. } = self;
         let receives = slots[slot].receives();
         self.len -= usize::from(receives);
+        let mut first = None;
+        if let Some((id, position)) = slots[slot].group() {
+            let group = &mut groups[id];
+            let was_first = group.head() == Some(slot);
+            group.remove(position);
+            slots[slot].set_group(None);
+            first = group.head();
+            if first.is_none() {
+                groups.remove(id);
+            }
+            if !was_first {
+                return;
+            }
+        }
         let index = if receives { &mut self.receiving } else { &mut self.leaving };
         let hash = hasher.hash_one(slots[slot].key());
         let same = |&other: &u32| slots[other as usize].key() == slots[slot].key();
         let Ok(mut entry) = index.find_entry(hash, same) else {
             unreachable!("a linked key has an entry, unless its `Hash` or `Eq` is inconsistent");
         };
-        if slots[slot].is_grouped() {
-            let first = cut_out(slots, *entry.get() as usize, slot);
-            *entry.get_mut() = narrow(first);
-        } else {
-            entry.remove();
+        match first {
+            Some(first) => *entry.get_mut() = narrow(first),
+            None => drop(entry.remove()),
         }
     }
 
@@ -233,32 +267,15 @@ fn narrow(slot: usize) -> u32 {
     slot as u32
 }
 
-/// Hangs `slot` on the group that starts with `first`.
-fn append<K, S, V>(slots: &mut Slab<Slot<K, S, V>>, first: usize, slot: usize) {
-    let last = if slots[first].is_grouped() { slots[first].links().0 as usize } else { first };
-    slots[last].set_next(narrow(slot));
-    slots[slot].set_prev(narrow(last));
-    slots[slot].set_next(NONE);
-    slots[first].set_prev(narrow(slot));
-    slots[first].set_grouped(true);
-    slots[slot].set_grouped(true);
-}
-
-/// Takes `slot` out of the group that starts with `first`, and tells who is the first of the rest.
-fn cut_out<K, S, V>(slots: &mut Slab<Slot<K, S, V>>, first: usize, slot: usize) -> usize {
-    let (prev, next) = slots[slot].links();
-    let first = if slot == first {
-        next as usize
-    } else {
-        slots[prev as usize].set_next(next);
-        first
-    };
-    // The successor, or the first if the last one goes, has a new predecessor.
-    let heir = if next == NONE { first } else { next as usize };
-    slots[heir].set_prev(prev);
-    slots[slot].set_grouped(false);
-    slots[slot].set_next(NONE);
-    let alone = slots[first].links().1 == NONE;
-    slots[first].set_grouped(!alone);
-    first
+/// Lets `slot` be the last member of a group.
+fn join<K, S, V>(
+    slots: &mut Slab<Slot<K, S, V>>,
+    groups: &mut Slab<Group>,
+    group: usize,
+    slot: usize,
+) {
+    let place = |position: usize| Some((narrow(group), narrow(position)));
+    let moved = |slot: u32, position| slots[slot as usize].set_group(place(position));
+    let position = groups[group].push(narrow(slot), moved);
+    slots[slot].set_group(place(position));
 }

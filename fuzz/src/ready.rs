@@ -8,10 +8,11 @@
 //!    began, and in the end all that is listed is popped.
 //! 2. None comes twice: a slot is popped only if something listed it since it was popped last, and only
 //!    once in one chain; what was listed after the chain was taken is not in it.
-//! 3. `by_sink`, and `hear`, tell of the sink's own waker alone, once, and never fail to.
-//! 4. The bell rings until it is hushed, and is not silenced by a hush that was over before.
-//! 5. Who sleeps is woken if there is something to do, once; who is awake is not woken.
-//! 6. A new seat has nothing to do; what was cleared or dropped wakes nobody, and keeps no task.
+//! 3. `by_sink`, and `take_fired`, tell of the sink's own waker alone, once, and never fail to.
+//! 4. The orders' signal stands until it is lowered, and is not lowered by a call that was over before.
+//! 5. Once a lease has ended, `has_ended` is true until `pop_ended` has come to its slot.
+//! 6. A task that sleeps is woken if there is something to do, once; one that is awake is not woken.
+//! 7. A new seat has nothing to do; what was cleared or dropped wakes no task, and keeps none.
 
 use alloc::rc::Rc;
 use alloc::sync::Arc;
@@ -61,7 +62,7 @@ pub fn run(script: &[u8]) {
 }
 
 /// `!` has a number and two calls: the second happens before that atomic operation of the first.
-const LETTERS: &[u8] = b"wnlthpdazrqs!ww!pd";
+const LETTERS: &[u8] = b"wnlthpdazrqs!ww!pde";
 
 /// One call of the owner or of a waker.
 #[derive(Clone)]
@@ -69,13 +70,15 @@ enum Call {
     /// A sink's waker fires: `w` and a slot.
     Wake(usize, Waker),
     /// A lease's: `n` and a slot.
-    Nudge(usize, Waker),
+    EndLease(usize, Waker),
     /// The orders': `r`.
     Ring(Waker),
     /// The owner lists a slot: `l` and a slot.
     List(usize),
     /// `h` and a slot.
-    Hear(usize),
+    TakeFired(usize),
+    /// `e`.
+    PopEnded,
     /// `t`.
     Take,
     /// `p`.
@@ -87,14 +90,14 @@ enum Call {
     /// `z`.
     Sleep,
     /// `q`.
-    Hush,
+    Lower,
     /// `s`: one more slot.
     Seat,
 }
 
 impl Call {
     fn read(script: &mut Script<'_>, world: &RefCell<World>) -> Self {
-        let letter = script.letter(b"wnlthpdazrqs").unwrap_or(b'd');
+        let letter = script.letter(b"wnlthpdazrqse").unwrap_or(b'd');
         Self::of(letter, script, world)
     }
 
@@ -112,23 +115,24 @@ impl Call {
             }
             b'n' => {
                 let slot = slot();
-                Self::Nudge(slot, ready.nudge(slot))
+                Self::EndLease(slot, ready.lease_waker(slot))
             }
             b'l' => Self::List(slot()),
-            b'h' => Self::Hear(slot()),
+            b'h' => Self::TakeFired(slot()),
+            b'e' => Self::PopEnded,
             b't' => Self::Take,
             b'p' => Self::Pop,
             b'd' => Self::Drain,
             b'a' => Self::Awake,
             b'z' => Self::Sleep,
             b'r' => Self::Ring(ready.orders_waker().clone()),
-            b'q' => Self::Hush,
+            b'q' => Self::Lower,
             _ => Self::Seat,
         }
     }
 
     fn is_owners(&self) -> bool {
-        !matches!(self, Self::Wake(..) | Self::Nudge(..) | Self::Ring(_))
+        !matches!(self, Self::Wake(..) | Self::EndLease(..) | Self::Ring(_))
     }
 
     fn make(self, world: &RefCell<World>) {
@@ -138,10 +142,10 @@ impl Call {
                 waker.wake();
                 world.borrow_mut().end_wake(slot);
             }
-            Self::Nudge(slot, waker) => {
-                world.borrow_mut().begin_wake(slot, false);
+            Self::EndLease(slot, waker) => {
+                world.borrow_mut().begin_end(slot);
                 waker.wake();
-                world.borrow_mut().end_wake(slot);
+                world.borrow_mut().end_end(slot);
             }
             Self::Ring(waker) => {
                 world.borrow_mut().begin_ring();
@@ -166,10 +170,15 @@ impl Call {
                 ready.list(slot);
                 world.borrow_mut().end_wake(slot);
             }
-            Self::Hear(slot) => {
+            Self::TakeFired(slot) => {
                 let began = world.borrow_mut().tick();
-                let heard = ready.hear(slot);
-                world.borrow_mut().heard(slot, began, heard);
+                let fired = ready.take_fired(slot);
+                world.borrow_mut().took_fired(slot, began, fired);
+            }
+            Self::PopEnded => {
+                let began = world.borrow_mut().tick();
+                let popped = ready.pop_ended();
+                world.borrow_mut().popped_ended(popped, began);
             }
             Self::Take => Self::take(&mut ready, world),
             Self::Pop => drop(Self::pop(&mut ready, world)),
@@ -192,13 +201,13 @@ impl Call {
                 ready.sleep(&task);
                 drop((bell, task));
             }
-            Self::Hush => {
+            Self::Lower => {
                 let began = world.borrow_mut().tick();
-                ready.hush();
+                ready.lower_orders();
                 let mut world = world.borrow_mut();
                 (world.hush_began, world.hush_ended) = (began, world.tick());
             }
-            Self::Wake(..) | Self::Nudge(..) | Self::Ring(_) => {}
+            Self::Wake(..) | Self::EndLease(..) | Self::Ring(_) => {}
             Self::Seat => {
                 let mut world = world.borrow_mut();
                 if world.slots.len() < SLOTS {
@@ -241,7 +250,7 @@ struct Slot {
     sink_ended: u64,
     pop_began: u64,
     pop_ended: u64,
-    /// The last `pop` or `hear` that told of the sink's waker.
+    /// The last `pop` or `take_fired` that told of the sink's waker.
     told_began: u64,
     told_ended: u64,
     /// The first wake that no pop has come after.
@@ -252,6 +261,12 @@ struct Slot {
     unsure: bool,
     /// From the chain that was taken last.
     popped: bool,
+    /// The end of its lease, and the last `pop_ended` that came to it.
+    end_began: u64,
+    end_ended: u64,
+    ends_in_flight: u32,
+    pop_ended_began: u64,
+    pop_ended_ended: u64,
 }
 
 struct Bell(AtomicU32);
@@ -334,6 +349,37 @@ impl World {
         }
     }
 
+    fn begin_end(&mut self, slot: usize) {
+        let now = self.tick();
+        let slot = &mut self.slots[slot];
+        slot.end_began = now;
+        slot.end_ended = u64::MAX;
+        slot.ends_in_flight += 1;
+    }
+
+    fn end_end(&mut self, slot: usize) {
+        let now = self.tick();
+        let slot = &mut self.slots[slot];
+        slot.ends_in_flight -= 1;
+        if slot.ends_in_flight == 0 {
+            slot.end_ended = now;
+        }
+    }
+
+    fn popped_ended(&mut self, popped: Option<usize>, began: u64) {
+        let ended = self.tick();
+        let Some(at) = popped else {
+            for (at, slot) in self.slots.iter().enumerate() {
+                let left = slot.has_ended() && slot.end_ended < began;
+                assert!(!left, "the lease of {at} has ended, and nothing was popped");
+            }
+            return;
+        };
+        let slot = self.slots.get_mut(at).expect("a slot that there is not");
+        assert!(slot.end_ended > slot.pop_ended_began, "the lease of {at} has not ended");
+        (slot.pop_ended_began, slot.pop_ended_ended) = (began, ended);
+    }
+
     fn begin_ring(&mut self) {
         self.ring_began = self.tick();
         self.ring_ended = u64::MAX;
@@ -348,10 +394,10 @@ impl World {
         }
     }
 
-    fn heard(&mut self, at: usize, began: u64, heard: bool) {
+    fn took_fired(&mut self, at: usize, began: u64, fired: bool) {
         let ended = self.tick();
         let slot = &mut self.slots[at];
-        slot.tell(at, began, ended, heard);
+        slot.tell(at, began, ended, fired);
     }
 
     fn popped(&mut self, at: usize, began: u64, by_sink: bool) {
@@ -385,7 +431,8 @@ impl World {
     }
 
     fn under_way(&self) -> bool {
-        self.rings_in_flight > 0 || self.slots.iter().any(|slot| slot.in_flight > 0)
+        self.rings_in_flight > 0
+            || self.slots.iter().any(|slot| slot.in_flight > 0 || slot.ends_in_flight > 0)
     }
 
     /// What must hold while nobody is in the middle of something.
@@ -401,7 +448,15 @@ impl World {
         }
         assert_eq!(self.ready.any(), any, "is anything listed?");
         assert_eq!(self.ready.seats(), self.slots.len());
-        let rung = self.ready.rung();
+        let has_ended = self.ready.has_ended();
+        if has_ended {
+            let may = |slot: &Slot| slot.end_ended > slot.pop_ended_began;
+            assert!(self.slots.iter().any(may), "no lease has ended");
+        } else {
+            let must = |slot: &Slot| slot.has_ended() && slot.ends_in_flight == 0;
+            assert!(!self.slots.iter().any(must), "a lease has ended, and nothing tells");
+        }
+        let rung = self.ready.has_orders();
         if rung {
             assert!(self.ring_ended > self.hush_began, "it rings, and nobody rang");
         } else {
@@ -410,7 +465,10 @@ impl World {
         let fired = self.bell.0.load(SeqCst) - self.fired;
         if self.asleep {
             assert!(fired <= 1, "woken {fired} times");
-            assert!(fired == 1 || !any && !rung, "it sleeps, and there is something to do");
+            assert!(
+                fired == 1 || !any && !rung && !has_ended,
+                "it sleeps, and there is something to do"
+            );
         } else if !self.blurred {
             assert_eq!(fired, 0, "woken while awake");
         }
@@ -422,15 +480,20 @@ impl World {
         let world = RefCell::new(self);
         Call::Drain.make(&world);
         Call::Drain.make(&world);
+        for _ in 0..=2 * slots {
+            Call::PopEnded.make(&world);
+        }
         self = world.into_inner();
         self.check();
         assert!(!self.ready.any(), "it was drained, and there is more");
         assert!(self.slots.iter().all(|slot| slot.pending.is_none()));
+        assert!(!self.ready.has_ended(), "leases have ended, and are not popped");
+        assert!(!self.slots.iter().any(Slot::has_ended), "the end of a lease was lost");
         assert!(!self.slots.iter().any(Slot::is_untold), "a sink's waker was never told of");
 
         let sinks = (0..slots).map(|slot| self.ready.waker(slot).clone());
         let mut wakers: Vec<_> = sinks.collect();
-        wakers.extend((0..slots).map(|slot| self.ready.nudge(slot)));
+        wakers.extend((0..slots).map(|slot| self.ready.lease_waker(slot)));
         wakers.push(self.ready.orders_waker().clone());
         let fired = self.bell.0.load(SeqCst);
         if slots % 2 == 0 {
@@ -441,7 +504,7 @@ impl World {
             assert_eq!(self.ready.pop(), None, "popped from what was cleared");
         } else {
             let task = Waker::from(Arc::clone(&self.bell));
-            self.ready.hush();
+            self.ready.lower_orders();
             self.ready.sleep(&task);
         }
         let Self { ready, bell, .. } = self;
@@ -453,6 +516,11 @@ impl World {
 }
 
 impl Slot {
+    /// Its lease has ended, or ends now, and `pop_ended` has not come to it since.
+    fn has_ended(&self) -> bool {
+        self.end_began > self.pop_ended_ended
+    }
+
     /// The owner was told whether the sink's waker has fired since it was told last.
     fn tell(&mut self, at: usize, began: u64, ended: u64, fired: bool) {
         if fired {

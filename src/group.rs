@@ -1,0 +1,243 @@
+//! The sinks that share one key, in the order in which they joined.
+//!
+//! A group is a list of slot indices with gaps where a member has left, so that going through it reads
+//! memory in order, and leaving it costs the same wherever the member stands. Gaps are closed when a
+//! member joins and they are the greater part.
+//!
+//! An item is offered to the members one by one, possibly over several turns. How far it has come is
+//! kept here, as positions, because closing gaps moves them:
+//!
+//! 1. The members in `next..end` were attached when the item was read, and have not been offered it.
+//! 2. Those from `end` on joined later: the item is not for them.
+//! 3. Of those before `next`, some wait for their copy; none of these is before `first_waiting`.
+
+use alloc::vec::Vec;
+
+/// A gap.
+const VACANT: u32 = u32::MAX;
+
+/// A group that is shorter than this is not worth closing its gaps.
+const SHORT: usize = 8;
+
+pub(crate) struct Group {
+    members: Vec<u32>,
+    len: usize,
+    /// The position of the first member.
+    head: usize,
+    next: usize,
+    end: usize,
+    first_waiting: usize,
+}
+
+impl Group {
+    pub(crate) fn new() -> Self {
+        Self { members: Vec::new(), len: 0, head: 0, next: 0, end: 0, first_waiting: 0 }
+    }
+
+    /// How many members there are.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The member that joined first.
+    pub(crate) fn head(&self) -> Option<usize> {
+        self.members.get(self.head).map(|&slot| slot as usize)
+    }
+
+    /// Adds a member and returns its position. `moved` is told of each that has another one now.
+    pub(crate) fn push(&mut self, slot: u32, moved: impl FnMut(u32, usize)) -> usize {
+        if self.members.len() > SHORT + 2 * self.len {
+            self.close_gaps(moved);
+        }
+        self.members.push(slot);
+        self.len += 1;
+        self.members.len() - 1
+    }
+
+    pub(crate) fn remove(&mut self, position: usize) {
+        self.members[position] = VACANT;
+        self.len -= 1;
+        while self.members.get(self.head) == Some(&VACANT) {
+            self.head += 1;
+        }
+    }
+
+    fn close_gaps(&mut self, mut moved: impl FnMut(u32, usize)) {
+        let Self { members, len: _, head, next, end, first_waiting } = self;
+        let mut to = 0;
+        let old = [*next, *end, *first_waiting];
+        let mut marks = [next, end, first_waiting];
+        for from in 0..members.len() {
+            for (mark, old) in marks.iter_mut().zip(old) {
+                if old == from {
+                    **mark = to;
+                }
+            }
+            let slot = members[from];
+            if slot != VACANT {
+                members[to] = slot;
+                moved(slot, to);
+                to += 1;
+            }
+        }
+        for (mark, old) in marks.into_iter().zip(old) {
+            if old >= members.len() {
+                *mark = to;
+            }
+        }
+        members.truncate(to);
+        *head = 0;
+    }
+
+    /// Starts to offer an item to all who are members now.
+    pub(crate) fn start(&mut self) {
+        self.next = self.head;
+        self.end = self.members.len();
+        self.first_waiting = self.end;
+    }
+
+    /// The next member to be offered the item, which then counts as offered.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<usize> {
+        while self.next < self.end {
+            let slot = self.members[self.next];
+            self.next += 1;
+            if slot != VACANT {
+                return Some(slot as usize);
+            }
+        }
+        None
+    }
+
+    /// The member that was offered the item last has to wait for it.
+    pub(crate) fn wait(&mut self) {
+        self.first_waiting = self.first_waiting.min(self.next - 1);
+    }
+
+    /// Returns `true` if the member at `position` is still to be offered the item.
+    pub(crate) fn is_to_be_offered(&self, position: usize) -> bool {
+        (self.next..self.end).contains(&position)
+    }
+
+    /// The first member that waits, as `is_waiting` tells.
+    ///
+    /// Those before it will not wait again for this item, and are not looked at again.
+    pub(crate) fn first_waiting(&mut self, is_waiting: impl Fn(usize) -> bool) -> Option<usize> {
+        while self.first_waiting < self.next {
+            let slot = self.members[self.first_waiting];
+            if slot != VACANT && is_waiting(slot as usize) {
+                return Some(slot as usize);
+            }
+            self.first_waiting += 1;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::collections::BTreeMap;
+
+    use super::*;
+
+    /// A group, and where its members believe to be.
+    struct Members(Group, BTreeMap<u32, usize>);
+
+    impl Members {
+        fn new(slots: impl IntoIterator<Item = u32>) -> Self {
+            let mut members = Self(Group::new(), BTreeMap::new());
+            slots.into_iter().for_each(|slot| members.join(slot));
+            members
+        }
+
+        fn join(&mut self, slot: u32) {
+            let Self(group, positions) = self;
+            let position = group.push(slot, |slot, position| {
+                positions.insert(slot, position);
+            });
+            positions.insert(slot, position);
+        }
+
+        fn leave(&mut self, slot: u32) {
+            let position = self.1.remove(&slot).unwrap();
+            self.0.remove(position);
+        }
+
+        fn rest(&mut self) -> Vec<usize> {
+            core::iter::from_fn(|| self.0.next()).collect()
+        }
+    }
+
+    #[test]
+    fn the_first_that_is_left_is_the_head() {
+        let mut members = Members::new([5, 3, 9]);
+        members.leave(3);
+        assert_eq!((members.0.head(), members.0.len()), (Some(5), 2));
+        members.leave(5);
+        assert_eq!(members.0.head(), Some(9));
+        members.leave(9);
+        assert_eq!((members.0.head(), members.0.len()), (None, 0));
+    }
+
+    #[test]
+    fn an_item_is_offered_to_those_who_were_there_when_it_was_read_and_have_not_left() {
+        let mut members = Members::new([1, 2, 3, 4]);
+        members.0.start();
+        assert_eq!(members.0.next(), Some(1));
+        members.leave(3);
+        members.join(5);
+        let is_to_be_offered = |slot| members.0.is_to_be_offered(members.1[&slot]);
+        assert!(!is_to_be_offered(1) && is_to_be_offered(2) && !is_to_be_offered(5));
+        assert_eq!(members.rest(), [2, 4]);
+        members.0.start();
+        assert_eq!(members.rest(), [1, 2, 4, 5]);
+    }
+
+    #[test]
+    fn how_far_an_item_has_come_survives_the_closing_of_gaps() {
+        let mut members = Members::new(0..40);
+        (0..10).for_each(|slot| members.leave(slot));
+        members.0.start();
+        for slot in 10..20 {
+            assert_eq!(members.0.next(), Some(slot));
+            if slot >= 15 {
+                members.0.wait();
+            }
+        }
+        (10..14).chain(22..39).for_each(|slot| members.leave(slot));
+        assert_eq!(members.0.members.len(), 40);
+        members.join(40);
+        assert_eq!(members.0.members, [14, 15, 16, 17, 18, 19, 20, 21, 39, 40]);
+        assert_eq!(members.0.first_waiting(|_| true), Some(15));
+        assert_eq!(members.0.first_waiting(|slot| slot > 16), Some(17));
+        assert_eq!(members.rest(), [20, 21, 39]);
+        assert!((14..41).all(|slot| members.0.members[members.1[&slot_if(slot)]] == slot_if(slot)));
+
+        /// Those that are still there.
+        fn slot_if(slot: u32) -> u32 {
+            if (22..39).contains(&slot) { 39 } else { slot }
+        }
+    }
+
+    #[test]
+    fn marks_that_stand_at_the_end_stay_there() {
+        let mut members = Members::new(0..40);
+        members.0.start();
+        while members.0.next().is_some() {}
+        (0..36).for_each(|slot| members.leave(slot));
+        members.join(40);
+        assert_eq!(members.rest(), []);
+        assert_eq!(members.0.first_waiting(|_| true), None);
+        assert!(!members.0.is_to_be_offered(members.1[&40]));
+    }
+
+    #[test]
+    fn a_group_that_members_join_and_leave_for_ever_stays_small() {
+        let mut members = Members::new([0]);
+        for slot in 1..10_000 {
+            members.join(slot);
+            members.leave(slot - 1);
+        }
+        assert!(members.0.members.capacity() <= 32, "{}", members.0.members.capacity());
+    }
+}
