@@ -82,9 +82,9 @@ where
             return;
         }
         if self.table[slot].is_waiting() {
-            return self.serve_waiting(slot);
+            self.serve_waiting(slot);
         }
-        let tenant = &self.table[slot];
+        let Some(tenant) = self.table.get(slot) else { return };
         if tenant.is_closable() {
             self.close(slot);
         } else if tenant.wants_flush_again() {

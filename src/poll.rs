@@ -183,13 +183,12 @@ where
     fn let_go(self: Pin<&mut Self>, turn: &mut Turn) -> bool {
         let this = self.project();
         match &this.hub.held {
-            None => {}
             Some(Held::Overtaken(_)) if turn.orders_read => {
                 if let Some(item) = this.hub.take_overtaken() {
                     this.hub.route_late(this.key, item, &mut turn.left);
                 }
             }
-            Some(Held::Overtaken(_)) => {}
+            None | Some(Held::Overtaken(_)) => {}
             Some(Held::One { .. } | Held::Group(_)) => this.hub.release(&mut turn.left),
         }
         turn.orders_read && this.hub.held.is_none()
@@ -278,7 +277,7 @@ where
         if self.hub.is_over() {
             self.as_mut().poll_orders(turn);
         }
-        self.hub.is_over()
+        self.hub.is_over() && self.order.is_none()
     }
 
     fn complete(self: Pin<&mut Self>) -> Totals {
