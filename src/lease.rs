@@ -87,6 +87,22 @@ impl Claim {
 /// Each method that ends a lease wakes the task that runs the demux; the hooks and the sink's drop
 /// run there, not in the thread that dropped the lease.
 ///
+/// # Reconnecting
+///
+/// The end of a lease takes effect before any order or item that is read after it, even if the order was
+/// sent before the lease ended. So a client that disconnects and comes back under its key can do either:
+///
+/// ```text
+/// drop(old_lease);  orders.send(attach)     the old attachment is evicted, what was queued for it is
+///                                           discarded; the new one starts with the next item
+/// orders.send(attach);  … attached …        the new attachment replaces the old one and takes over its
+/// drop(old_lease);                          queue; the old lease then has nothing left to end
+/// ```
+///
+/// For the second, keep the old lease until [`Hooks::attached`](crate::Hooks::attached) was called for
+/// the new attachment. With [`Attach::keep_existing`](crate::Attach::keep_existing) only the first lets
+/// the new attachment in.
+///
 /// # Examples
 ///
 /// ```

@@ -157,10 +157,11 @@ pub enum Overflow {
     /// Nothing is lost, and one slow sink holds back the items of all others: backpressure.
     #[default]
     Wait,
-    /// This item is discarded.
+    /// This item is discarded. The queue has at least one place, also with
+    /// [`buffer`](Attach::buffer)`(0)`.
     DropNewest,
-    /// The head of the queue is discarded, and this item queued. Without a queue
-    /// ([`buffer`](Attach::buffer)`(0)`) this is [`DropNewest`](Self::DropNewest).
+    /// The head of the queue is discarded, and this item queued. The queue has at least one place, also
+    /// with [`buffer`](Attach::buffer)`(0)`: with one place the sink gets the latest value.
     DropOldest,
     /// The attachment is ended: its queue and this item are discarded, its sink is dropped.
     Evict,
@@ -221,6 +222,10 @@ impl<K, S> Attach<K, S> {
 
     /// How many items may wait for this sink, instead of the
     /// [default of the demux](crate::Demux::buffer). At most `u32::MAX` are queued.
+    ///
+    /// 0 means 1 under [`DropNewest`](Overflow::DropNewest) and [`DropOldest`](Overflow::DropOldest): a sink
+    /// that is not ready may have reserved something for the item that it was polled for, and gets that
+    /// item.
     pub fn buffer(mut self, items: usize) -> Self {
         self.terms.buffer = Some(items);
         self

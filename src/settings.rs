@@ -34,7 +34,8 @@ where
     }
 
     /// How many items may wait for a sink, unless its [`Attach`](crate::Attach::buffer) says
-    /// otherwise. 0 unless set.
+    /// otherwise. 0 unless set, which means 1 under [`Overflow::DropNewest`] and
+    /// [`Overflow::DropOldest`].
     pub fn buffer(mut self, items: usize) -> Self {
         self.hub.buffer = items;
         self
@@ -48,7 +49,7 @@ where
     }
 
     /// How many further items are read from a busy input, at most, before a sink that took one is
-    /// flushed. 16,384 unless set. When the input has nothing ready, sinks are flushed at once, or a turn
+    /// flushed. 16,384 unless set. When the input has nothing ready, sinks are flushed at once, or a few turns
     /// later if there are more than 16, whatever this says. More than 2³¹ items are 2³¹.
     ///
     /// Few items let a sink's last item wait less while others are busy; many let more items share a
@@ -67,7 +68,8 @@ where
     }
 
     /// A key may have many sinks: an attachment joins those that are there instead of replacing them.
-    /// Each gets its own clone of an item, the last one the item itself.
+    /// Each gets its own clone of an item, the last one the item itself; see
+    /// [Attachments](crate#attachments) for what happens when some are not ready.
     ///
     /// # Examples
     ///
