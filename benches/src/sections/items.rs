@@ -1,0 +1,95 @@
+//! What an item costs: its instructions, routing it, and the program of the article.
+
+use std::process::Command;
+
+use figures::table::Bound::{AtLeast, AtMost};
+use figures::table::Row;
+use figures::{article, route};
+
+use super::{MANY, ROUNDS, faster, thousands, times};
+use crate::report::Report;
+
+/// What the script counts: lines of a name, a number of keys and instructions.
+pub(super) fn instructions(report: &mut Report) {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/instructions");
+    let counted = std::env::current_exe()
+        .and_then(|this| Command::new(script).arg("--count").arg(this).output())
+        .map_err(|error| error.to_string())
+        .and_then(|output| match output.status.success() {
+            true => String::from_utf8(output.stdout).map_err(|error| error.to_string()),
+            false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        });
+    let counted = counted.unwrap_or_else(|error| {
+        eprintln!("        {error}");
+        String::new()
+    });
+    let count = |name: &str| {
+        let line = counted.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().parse::<f64>().ok()
+    };
+    let show = |count: Option<f64>| count.map_or("?".to_owned(), |count| format!("{count:.1}"));
+    let row = |keys: u64| {
+        let (ours, bare) = (count(&format!("demux {keys} ")), count(&format!("bare {keys} ")));
+        let what = format!("instructions per item, {} keys", thousands(keys));
+        let row = Row::new(what, show(ours), format!("bare loop: {}", show(bare)));
+        match ours {
+            Some(ours) => row.figure(ours, 1),
+            None => row,
+        }
+    };
+    report.add(row(3).must(AtMost(90.0)).aim(AtMost(70.0)));
+    report.add(row(1_000));
+    report.add(row(100_000));
+    let (many, few) = (count("wake 100000 "), count("wake 1000 "));
+    let what = "instructions for one wake, 100,000 attached";
+    let row = Row::new(what, show(many), format!("1,000 attached: {}", show(few)));
+    report.add(match (many, few) {
+        (Some(many), Some(few)) => row.figure(many / few, 2),
+        _ => row,
+    });
+}
+
+pub(super) fn routing(report: &mut Report) {
+    let mut luck = Vec::new();
+    for (keys, items, musts, aims) in [
+        (3, 250_000, (6.5, 1.9), (9.0, 1.4)),
+        (1_000, 250_000, (5.5, 2.3), (7.6, 1.7)),
+        (100_000, 1_000_000, (1.8, 4.2), (3.4, 2.6)),
+    ] {
+        let rounds = if keys > 1_000 { ROUNDS } else { MANY };
+        let measured = report.measure(&mut route::integers(keys, items), rounds);
+        let what = format!("routing a 16-byte item, {} keys", thousands(keys));
+        luck.push(measured.ns("bare loop"));
+        let hand = faster(&what, &measured, "select_biased!");
+        report.add(hand.must(AtLeast(musts.0)).aim(AtLeast(aims.0)));
+        let limit = times(&what, &measured, "bare loop");
+        report.add(limit.must(AtMost(musts.1)).aim(AtMost(aims.1)));
+        report.add(faster(&what, &measured, "stream_router"));
+        report.add(faster(&what, &measured, "stream-partition"));
+        report.plot(measured);
+    }
+    if luck[1] > 3.0 * luck[0] {
+        eprintln!(
+            "        the hasher's seed is unlucky for 1,000 keys, in this process: run it again"
+        );
+    }
+    let measured = report.measure(&mut route::strings(1_000, 500_000), ROUNDS);
+    let what = "the same, 1,000 keys that are strings";
+    report.add(faster(what, &measured, "select_biased!"));
+    report.add(times(what, &measured, "bare loop"));
+}
+
+pub(super) fn the_article(report: &mut Report) {
+    let measured = report.measure(&mut article::group(100_000), MANY);
+    let what = "the article's own benchmark, 3 keys";
+    for rival in ["select!", "select_biased!", "select-all", "lossy"] {
+        let member = measured.member(rival);
+        let lost = member.sent - member.arrived;
+        let row = faster(what, &measured, rival).must(AtLeast(1.0));
+        report.add(if lost > 0 { row.note(format!("it loses {lost} items")) } else { row });
+    }
+    report.add(times(what, &measured, "bare loop").must(AtMost(1.2)).aim(AtMost(1.05)));
+    report.add(faster(what, &measured, "stream_router"));
+    report.add(faster(what, &measured, "stream-partition"));
+    report.plot(measured);
+}

@@ -1,0 +1,28 @@
+//! What orders cost, and how long a woken sink waits behind them.
+
+use figures::orders;
+use figures::plot::nanoseconds;
+use figures::table::Bound::AtMost;
+use figures::table::Row;
+
+use super::{MANY, ROUNDS, times};
+use crate::report::Report;
+
+pub(super) fn ordering(report: &mut Report) {
+    let measured = report.measure(&mut orders::idle(250_000), 2 * MANY);
+    for channel in ["flume", "tokio", "futures"] {
+        let (ours, none) = (measured.ns(channel), measured.ns("pending()"));
+        let rival = format!("no orders: {}", nanoseconds(none));
+        let row = Row::new(format!("an idle orders channel: {channel}"), nanoseconds(ours), rival);
+        let row = row.figure(measured.ratio(channel, "pending()"), 2);
+        report.add(row.must(AtMost(1.05)).aim(AtMost(1.0)));
+    }
+    let measured = report.measure(&mut orders::storm(200_000), ROUNDS);
+    report.add(times("an order: attach, detach and close in turn", &measured, "bare map"));
+}
+
+pub(super) fn turns(report: &mut Report) {
+    let worst = orders::turns_until_served();
+    let row = Row::new("turns a woken sink waits while orders never pause", worst.to_string(), "");
+    report.add(row.figure(worst as f64, 0).must(AtMost(4.0)).aim(AtMost(1.0)));
+}
