@@ -13,6 +13,7 @@ pub mod measure;
 pub mod orders;
 pub mod parts;
 pub mod plot;
+pub mod readers;
 pub mod route;
 pub mod scale;
 pub mod shards;

@@ -1,5 +1,6 @@
 //! The sections of the summary, in the order of the table.
 
+mod channels;
 mod items;
 mod orders;
 mod sinks;
@@ -62,8 +63,8 @@ pub(crate) const ALL: &[Section] = &[
     },
     Section {
         name: "channels",
-        asks: "bounded channels with live readers, against a map of senders",
-        measure: sinks::channelling,
+        asks: "bounded channels with live readers, one for each key",
+        measure: channels::keyed,
     },
     Section {
         name: "fan_in",

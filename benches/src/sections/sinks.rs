@@ -1,11 +1,11 @@
-//! What many sinks cost: one wake, a stuck sink, memory, channels with live readers.
+//! What many sinks cost: one wake, a stuck sink, memory.
 
 use figures::plot::nanoseconds;
 use figures::table::Bound::{AtLeast, AtMost};
 use figures::table::Row;
-use figures::{channels, route, scale, stuck};
+use figures::{route, scale, stuck};
 
-use super::{MANY, ROUNDS, beside, faster};
+use super::{MANY, ROUNDS, beside};
 use crate::report::Report;
 
 pub(super) fn scaling(report: &mut Report) {
@@ -64,14 +64,4 @@ pub(super) fn memory(report: &mut Report) {
     let worst = allocations(3).max(allocations(1_000));
     let row = Row::new("allocations per routed item, sinks ready", worst.to_string(), "");
     report.add(row.figure(worst, 6).must(AtMost(0.0)).aim(AtMost(0.0)));
-}
-
-pub(super) fn channelling(report: &mut Report) {
-    for (make, mut group) in
-        [("tokio", channels::tokio(100, 50_000)), ("futures", channels::futures(100, 50_000))]
-    {
-        let measured = report.measure(&mut group, ROUNDS);
-        let what = format!("100 bounded {make} channels with live readers");
-        report.add(faster(&what, &measured, "map of senders"));
-    }
 }
