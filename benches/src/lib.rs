@@ -10,6 +10,7 @@ pub mod channels;
 pub mod fan_in;
 pub mod gather;
 pub mod measure;
+pub mod multicast;
 pub mod orders;
 pub mod parts;
 pub mod plot;

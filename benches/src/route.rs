@@ -160,7 +160,7 @@ fn partition(keys: u64, items: u64) -> Run {
 type Orders<K> = (flume::Sender<(K, Count)>, flume::Receiver<(K, Count)>);
 
 /// A channel with an order for each key in it. It stays open while its sender lives.
-fn attached<K>(keys: impl IntoIterator<Item = K>, tally: &Tally) -> Orders<K> {
+pub(crate) fn attached<K>(keys: impl IntoIterator<Item = K>, tally: &Tally) -> Orders<K> {
     let (order, orders) = flume::unbounded();
     for key in keys {
         order.send((key, Count(tally.clone()))).expect("its receiver is here");

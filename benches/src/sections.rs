@@ -67,6 +67,11 @@ pub(crate) const ALL: &[Section] = &[
         measure: channels::keyed,
     },
     Section {
+        name: "multicast",
+        asks: "copies to a group: sinks that count, bounded channels with live readers",
+        measure: channels::grouped,
+    },
+    Section {
         name: "fan_in",
         asks: "many producers into one consumer, by all means",
         measure: tasks::fanning_in,
