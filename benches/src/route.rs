@@ -27,13 +27,13 @@ pub fn integers(keys: u64, items: u64) -> Group {
             demux_flushing_every(usize::MAX, keys, items)
         }),
         Contender::new("select_biased!", items, move |items| biased(keys, items)),
-        Contender::new("stream_router", items / 4, move |items| router(keys, items)),
     ];
-    // A task's worth of state for each key takes its time to make.
+    // With more keys, boxing the sinks or making a task's worth of state for each takes too long.
     if keys <= 100_000 {
-        contenders.push(Contender::new("stream-partition", items / 4, move |items| {
-            partition(keys, items)
-        }));
+        contenders.extend([
+            Contender::new("stream_router", items / 4, move |items| router(keys, items)),
+            Contender::new("stream-partition", items / 4, move |items| partition(keys, items)),
+        ]);
     }
     Group::new(format!("route/{keys} integer keys"), contenders)
 }

@@ -83,9 +83,10 @@ pub(crate) const ALL: &[Section] = &[
     },
 ];
 
-/// How many rounds each ratio of times is the median of. The short ones can have more.
+/// How many rounds each ratio of times is the median of: more for short ones, fewer for long ones.
 const ROUNDS: usize = 15;
 const MANY: usize = 31;
+const FEW: usize = 7;
 
 /// Ours beside a rival: `rival / ours`, which is how many times faster ours is.
 fn faster(what: &str, measured: &Measured, rival: &str) -> Row {
