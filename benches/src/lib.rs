@@ -9,6 +9,7 @@ pub mod article;
 pub mod channels;
 pub mod fan_in;
 pub mod gather;
+pub mod longest;
 pub mod measure;
 pub mod multicast;
 pub mod orders;

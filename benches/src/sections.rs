@@ -6,6 +6,7 @@ mod orders;
 mod sinks;
 mod tasks;
 mod tcp;
+mod turns;
 
 use figures::measure::Measured;
 use figures::plot::nanoseconds;
@@ -48,13 +49,18 @@ pub(crate) const ALL: &[Section] = &[
     },
     Section {
         name: "stuck",
-        asks: "what do others lose when one sink is stuck?",
+        asks: "what do others lose when one sink is stuck, and what does a stuck group cost?",
         measure: sinks::being_stuck,
     },
     Section {
         name: "turns",
         asks: "how long does a woken sink wait for its turn?",
-        measure: orders::turns,
+        measure: turns::until_served,
+    },
+    Section {
+        name: "longest",
+        asks: "how long does a turn take at worst, with a million attached?",
+        measure: turns::longest,
     },
     Section {
         name: "memory",

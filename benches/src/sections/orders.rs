@@ -1,4 +1,4 @@
-//! What orders cost, and how long a woken sink waits behind them.
+//! What orders cost.
 
 use figures::orders;
 use figures::plot::nanoseconds;
@@ -19,10 +19,4 @@ pub(super) fn ordering(report: &mut Report) {
     }
     let measured = report.measure(&mut orders::storm(200_000), ROUNDS);
     report.add(times("an order: attach, detach and close in turn", &measured, "bare map"));
-}
-
-pub(super) fn turns(report: &mut Report) {
-    let worst = orders::turns_until_served();
-    let row = Row::new("turns a woken sink waits while orders never pause", worst.to_string(), "");
-    report.add(row.figure(worst as f64, 0).must(AtMost(4.0)).aim(AtMost(1.0)));
 }

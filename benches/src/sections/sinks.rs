@@ -40,6 +40,19 @@ pub(super) fn being_stuck(report: &mut Report) {
             _ => row,
         });
     }
+
+    let measured = report.measure(&mut stuck::blockers(), ROUNDS);
+    for (what, many, few) in [
+        ("evicting 4,000 blockers of a group one by one", "4,000", "1,000"),
+        ("the same, behind 4,000 ready members", "4,000 behind as many", "1,000 behind as many"),
+    ] {
+        // All of them: four times as many are to take about four times as long.
+        let ratio = 4.0 * measured.ratio(many, few);
+        let ours = nanoseconds(4_000.0 * measured.ns(many));
+        let row =
+            Row::new(what, ours, format!("{few}: {}", nanoseconds(1_000.0 * measured.ns(few))));
+        report.add(row.figure(ratio, 2).must(AtMost(5.0)));
+    }
 }
 
 pub(super) fn memory(report: &mut Report) {
