@@ -1,4 +1,4 @@
-//! Bounded channels with live readers: what does the demux add to a loop over a map of senders?
+//! A bounded channel with a live reader for each key: what does the demux add to a loop over a map?
 
 mod common;
 

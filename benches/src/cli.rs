@@ -28,6 +28,8 @@ pub(crate) enum LoopName {
     Bare,
     /// An item is routed by a demux.
     Demux,
+    /// A copy of an item is sent to a member of a group.
+    Copy,
     /// A bare channel is sent to, once it has room.
     WakeBare,
     /// A sink is woken, which the input waits for.
@@ -37,9 +39,10 @@ pub(crate) enum LoopName {
 }
 
 impl LoopName {
-    const ALL: [(&str, Self); 5] = [
+    const ALL: [(&str, Self); 6] = [
         ("bare", Self::Bare),
         ("demux", Self::Demux),
+        ("copy", Self::Copy),
         ("wake-bare", Self::WakeBare),
         ("wake", Self::Wake),
         ("wake-queued", Self::WakeQueued),
@@ -101,7 +104,7 @@ is measured, in less than five minutes, and benches/figures.md and benches/figur
     cargo run --profile bench -p figures -- --only NAME    one section
     cargo run --profile bench -p figures -- --loop NAME SINKS ITEMS
                                     only one loop, for counting its instructions: bare or demux,
-                                    which route; wake-bare, wake or wake-queued
+                                    which route; copy, to a group; wake-bare, wake or wake-queued
 
 Sections:
 "
@@ -141,7 +144,7 @@ mod tests {
             ("--fast", "--fast"),
             ("--only", "route"),
             ("--only rout", "rout"),
-            ("--loop", "bare, demux, wake-bare, wake, wake-queued"),
+            ("--loop", "bare, demux, copy, wake-bare, wake, wake-queued"),
             ("--loop sleep 3 1", "not sleep"),
             ("--loop demux", "SINKS"),
             ("--loop demux 0 1", "not 0"),

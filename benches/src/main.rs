@@ -6,7 +6,7 @@ mod sections;
 
 use std::process::ExitCode;
 
-use figures::{alloc, route, scale};
+use figures::{alloc, multicast, route, scale};
 
 use crate::cli::{LoopName, Task};
 use crate::report::Report;
@@ -21,6 +21,7 @@ fn main() -> ExitCode {
             let run = match name {
                 LoopName::Bare => route::bare,
                 LoopName::Demux => route::demux,
+                LoopName::Copy => multicast::copy,
                 LoopName::WakeBare => scale::wake_bare,
                 LoopName::Wake => scale::wake_for_held,
                 LoopName::WakeQueued => scale::wake_for_queued,

@@ -159,7 +159,14 @@ impl Tally {
     /// How many of the items 0 to `items` arrived, if their sum is what it should be, else none.
     #[must_use]
     pub fn arrived(&self, items: u64) -> u64 {
-        if self.0.get() == items * items.saturating_sub(1) / 2 { items } else { 0 }
+        self.copies_arrived(items, 1)
+    }
+
+    /// The same for items of which each of `members` is to get a copy.
+    #[must_use]
+    pub fn copies_arrived(&self, items: u64, members: u64) -> u64 {
+        let sum = items * items.saturating_sub(1) / 2;
+        if self.0.get() == members * sum { members * items } else { 0 }
     }
 }
 

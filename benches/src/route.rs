@@ -27,13 +27,13 @@ pub fn integers(keys: u64, items: u64) -> Group {
             demux_flushing_every(usize::MAX, keys, items)
         }),
         Contender::new("select_biased!", items, move |items| biased(keys, items)),
-        Contender::new("stream_router", items / 4, move |items| router(keys, items)),
     ];
-    // A task's worth of state for each key takes its time to make.
+    // With more keys, boxing the sinks or making a task's worth of state for each takes too long.
     if keys <= 100_000 {
-        contenders.push(Contender::new("stream-partition", items / 4, move |items| {
-            partition(keys, items)
-        }));
+        contenders.extend([
+            Contender::new("stream_router", items / 4, move |items| router(keys, items)),
+            Contender::new("stream-partition", items / 4, move |items| partition(keys, items)),
+        ]);
     }
     Group::new(format!("route/{keys} integer keys"), contenders)
 }
@@ -160,7 +160,7 @@ fn partition(keys: u64, items: u64) -> Run {
 type Orders<K> = (flume::Sender<(K, Count)>, flume::Receiver<(K, Count)>);
 
 /// A channel with an order for each key in it. It stays open while its sender lives.
-fn attached<K>(keys: impl IntoIterator<Item = K>, tally: &Tally) -> Orders<K> {
+pub(crate) fn attached<K>(keys: impl IntoIterator<Item = K>, tally: &Tally) -> Orders<K> {
     let (order, orders) = flume::unbounded();
     for key in keys {
         order.send((key, Count(tally.clone()))).expect("its receiver is here");

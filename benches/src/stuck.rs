@@ -1,12 +1,13 @@
-//! What do the others lose when one of a thousand sinks is never ready again?
+//! What do sinks cost that are never ready again: one among a thousand, or all of a group?
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
-use futures::Sink;
+use cpu_time::ThreadTime;
 use futures::executor::block_on;
-use stream_demux::{Attach, DemuxStreamExt, Overflow};
+use futures::{Sink, StreamExt, stream};
+use stream_demux::{Attach, DemuxStreamExt, Lease, Overflow};
 
 use crate::measure::{Contender, Group, Run};
 use crate::parts::{Clock, Item, Numbers};
@@ -64,7 +65,7 @@ fn route(items: u64, stuck: Option<u64>, overflow: Overflow) -> Run {
     let clock = Clock::default();
     let attach =
         |key| Attach::new(key, Maybe { stuck: stuck == Some(key) }).buffer(8).overflow(overflow);
-    let orders = futures::stream::iter((0..SINKS).map(attach));
+    let orders = stream::iter((0..SINKS).map(attach));
     let mut for_it = 0;
     let input = Numbers::new(items, SINKS, &clock);
     let key = |item: &Item| {
@@ -84,4 +85,53 @@ fn route(items: u64, stuck: Option<u64>, overflow: Overflow) -> Run {
     assert_eq!(fates, items, "each item has a fate: {totals:?}");
     let arrived = totals.delivered - if stuck.is_some() { 0 } else { for_it };
     clock.run(items - for_it, arrived)
+}
+
+/// Members of a group hold up one item, and are evicted one after another: does each eviction cost more in a
+/// larger group? All are stuck, or as many again, attached before them, are ready.
+#[must_use]
+pub fn blockers() -> Group {
+    let evict = |name, blockers, ready| {
+        Contender::new(name, blockers, move |blockers| evict_blockers(blockers, ready))
+    };
+    Group::new(
+        "stuck/blockers of a group, evicted one by one",
+        [
+            evict("1,000", 1_000, 0),
+            evict("4,000", 4_000, 0),
+            evict("1,000 behind as many", 1_000, 1_000),
+            evict("4,000 behind as many", 4_000, 4_000),
+        ],
+    )
+}
+
+/// Drops the lease of whichever member blocks the input, until none does. An eviction is what counts as an
+/// item.
+fn evict_blockers(blockers: u64, ready: u64) -> Run {
+    let members = (0..ready + blockers).map(|tag| leased(tag, tag >= ready));
+    let (leases, attaches): (Vec<_>, Vec<_>) = members.unzip();
+    let mut leases = leases.into_iter().map(Some).collect::<Vec<_>>();
+    let input = stream::iter([Item { key: 0, value: 0 }]).chain(stream::pending());
+    let demux = input.demux_by(|item| item.key, stream::iter(attaches)).multicast();
+    let mut demux = pin!(demux);
+    let mut cx = Context::from_waker(Waker::noop());
+    while demux.blocked_on().is_none() {
+        assert!(demux.as_mut().poll(&mut cx).is_pending());
+    }
+    let start = ThreadTime::now();
+    while let Some(blocker) = demux.blocked_on() {
+        drop(leases[blocker.tag as usize].take().expect("it was evicted in the same turn"));
+        assert!(demux.as_mut().poll(&mut cx).is_pending());
+    }
+    let elapsed = start.elapsed();
+    let totals = demux.totals();
+    assert_eq!((totals.queued, totals.delivered), (0, ready), "who can take the item gets it");
+    Run { elapsed, sent: blockers, arrived: totals.detached, allocations: 0 }
+}
+
+/// A member of the group, and the lease that it can be evicted by.
+fn leased(tag: u64, stuck: bool) -> (Lease, Attach<u64, Maybe>) {
+    let mut lease = Lease::new();
+    let attach = Attach::new(0, Maybe { stuck }).tag(tag).leased(&mut lease);
+    (lease, attach)
 }

@@ -12,7 +12,7 @@ use futures::channel::mpsc::channel;
 use futures::{Sink, SinkExt, Stream, StreamExt, future, stream};
 use stream_demux::DemuxStreamExt;
 use stream_router::StreamRouter;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime;
 use tokio::sync::{broadcast, mpsc};
@@ -68,17 +68,19 @@ pub fn group(job: Job, lines: u64) -> Group {
         Keys::Skewed => "skewed",
     };
     let way = |name, lines, way| Contender::new(name, lines, move |lines| run(job, way, lines));
-    Group::new(
-        format!("tcp/{clients} clients, {keys}, {feed}"),
-        [
-            way("demux", lines, Way::Demux),
-            way("send().await", lines / 10, Way::Send),
-            way("forward, tokio", lines / 5, Way::ForwardTokio),
-            way("forward, futures", lines, Way::ForwardFutures),
-            way("broadcast", (lines / clients as u64).max(1_000), Way::Broadcast),
-            way("stream_router", lines / 10, Way::Router),
-        ],
-    )
+    let mut contenders = vec![
+        way("demux", lines, Way::Demux),
+        way("send().await", lines / 10, Way::Send),
+        way("forward, tokio", lines / 5, Way::ForwardTokio),
+        way("forward, futures", lines, Way::ForwardFutures),
+        way("broadcast", (lines / clients as u64).max(1_000), Way::Broadcast),
+        way("stream_router", lines / 10, Way::Router),
+    ];
+    // Its last lines wait until the input ends, which only a saturated one is allowed to make them do.
+    if matches!(job.feed, Feed::Saturated) {
+        contenders.push(way("bare loop", lines, Way::Bare));
+    }
+    Group::new(format!("tcp/{clients} clients, {keys}, {feed}"), contenders)
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -94,6 +96,8 @@ enum Way {
     Broadcast,
     /// The crate, which also flushes each line.
     Router,
+    /// One loop, which appends each line to a buffer for its client and writes that once it is full.
+    Bare,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -144,7 +148,7 @@ async fn connect(address: SocketAddr, clients: usize) -> Vec<Client> {
         stream.set_nodelay(true).expect("a socket");
         // Who is who: connections are not accepted in order for certain.
         let key = u32::try_from(key).expect("few").to_be_bytes();
-        tokio::io::AsyncWriteExt::write_all(&mut stream, &key).await.expect("its reader is here");
+        stream.write_all(&key).await.expect("its reader is here");
         connected.push(FramedWrite::new(stream, LinesCodec::new()));
     }
     connected
@@ -273,12 +277,36 @@ async fn write(way: Way, lines: impl Stream<Item = Line> + Unpin + 'static, clie
             }
             router.count().await;
         }
+        Way::Bare => append_each(lines, clients).await,
     }
 }
 
 async fn send_each(mut lines: impl Stream<Item = Line> + Unpin, mut clients: Vec<Client>) {
     while let Some(line) = lines.next().await {
         clients[line.key].send(line).await.expect("its reader is here");
+    }
+}
+
+/// What `FramedWrite` gathers at most, too, before it writes.
+const BUFFER: usize = 8 * 1_024;
+
+async fn append_each(mut lines: impl Stream<Item = Line> + Unpin, clients: Vec<Client>) {
+    let mut clients = clients
+        .into_iter()
+        .map(|client| (client.into_inner(), Vec::with_capacity(2 * BUFFER)))
+        .collect::<Vec<_>>();
+    while let Some(line) = lines.next().await {
+        let (socket, buffer) = &mut clients[line.key];
+        buffer.extend_from_slice(line.text.as_bytes());
+        buffer.push(b'\n');
+        if buffer.len() >= BUFFER {
+            socket.write_all(buffer).await.expect("its reader is here");
+            buffer.clear();
+        }
+    }
+    for (mut socket, buffer) in clients {
+        socket.write_all(&buffer).await.expect("its reader is here");
+        socket.shutdown().await.expect("its reader is here");
     }
 }
 

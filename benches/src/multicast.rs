@@ -1,0 +1,136 @@
+//! Many sinks under one key: what does a copy cost?
+//!
+//! First among sinks that only count, where routing an item to one of 1,000 keys is the measure; then among
+//! bounded channels with live readers, where a loop over the same sinks is.
+
+use std::iter;
+
+use futures::executor::block_on;
+use futures::{Sink, SinkExt, stream};
+use stream_demux::DemuxStreamExt;
+use tokio::sync::{broadcast, mpsc};
+use tokio::task::yield_now;
+
+use crate::measure::{Contender, Group, Run};
+use crate::parts::{Clock, Item, Numbers, Tally};
+use crate::readers::{
+    Audience, Job, ROOM, Received, futures_channel, on_local_pool, on_tokio, tokio_channel,
+    tokio_sink,
+};
+use crate::route::{self, attached};
+
+/// Copies to counting sinks, beside items to one of 1,000 keys.
+#[must_use]
+pub fn counting(copies: u64) -> Group {
+    Group::new(
+        "multicast/counting sinks",
+        [
+            Contender::new("one of 1,000 keys", copies, |items| route::demux(1_000, items)),
+            Contender::new("100 members", copies, |copies| copy(100, copies)),
+            Contender::new("10,000 members", copies, |copies| copy(10_000, copies)),
+        ],
+    )
+}
+
+/// Sends items to a group of counting sinks until they have got `copies` copies.
+///
+/// # Panics
+///
+/// If `copies` is not a multiple of `members`.
+#[must_use]
+pub fn copy(members: u64, copies: u64) -> Run {
+    assert!(copies.is_multiple_of(members), "each member gets the same number of copies");
+    let (items, clock, tally) = (copies / members, Clock::default(), Tally::default());
+    let (order, orders) = attached((0..members).map(|_| 0), &tally);
+    let input = Numbers::new(items, 1, &clock);
+    let demux = input.demux_by(|item| item.key, orders.into_stream()).multicast();
+    let totals = block_on(demux);
+    drop(order);
+    assert_eq!((totals.received, totals.delivered), (items, copies));
+    clock.run(copies, tally.copies_arrived(items, members))
+}
+
+/// Copies to channels of tokio.
+#[must_use]
+pub fn tokio(readers: u64, copies: u64) -> Group {
+    let way = |name, run: fn(Job) -> _| Audience::All.contender(name, readers, copies, run);
+    Group::new(
+        format!("multicast/tokio, {readers} readers"),
+        [
+            way("demux", |job| on_tokio(job, tokio_sink, demux)),
+            way("feed", |job| on_tokio(job, tokio_sink, feed)),
+            way("send().await", |job| on_tokio(job, tokio_channel, send_to_tokio)),
+            way("broadcast", |job| {
+                let (sender, _) = broadcast::channel(ROOM);
+                let open = move |job, _| (sender.clone(), read_broadcast(job, sender.subscribe()));
+                on_tokio(job, open, broadcast)
+            }),
+        ],
+    )
+}
+
+/// Copies to channels of the futures crate.
+#[must_use]
+pub fn futures(readers: u64, copies: u64) -> Group {
+    let way = |name, run: fn(Job) -> _| Audience::All.contender(name, readers, copies, run);
+    Group::new(
+        format!("multicast/futures, {readers} readers"),
+        [
+            way("demux", |job| on_local_pool(job, futures_channel, demux)),
+            way("feed", |job| on_local_pool(job, futures_channel, feed)),
+            way("send().await", |job| on_local_pool(job, futures_channel, send)),
+        ],
+    )
+}
+
+async fn demux<S: Sink<Item> + Unpin>(job: Job, sinks: Vec<S>) {
+    let orders = stream::iter(iter::repeat(0).zip(sinks));
+    stream::iter(job.input()).demux_by(|item| item.key, orders).multicast().await;
+}
+
+async fn feed<S: Sink<Item> + Unpin>(job: Job, mut sinks: Vec<S>) {
+    for item in job.input() {
+        for sink in &mut sinks {
+            let _ = sink.feed(item).await;
+        }
+    }
+}
+
+async fn send<S: Sink<Item> + Unpin>(job: Job, mut sinks: Vec<S>) {
+    for item in job.input() {
+        for sink in &mut sinks {
+            let _ = sink.send(item).await;
+        }
+    }
+}
+
+async fn send_to_tokio(job: Job, senders: Vec<mpsc::Sender<Item>>) {
+    for item in job.input() {
+        for sender in &senders {
+            let _ = sender.send(item).await;
+        }
+    }
+}
+
+/// A broadcast channel drops what a receiver is too slow for. To lose nothing, the writer lets all of them
+/// catch up whenever the channel is full.
+async fn broadcast(job: Job, senders: Vec<broadcast::Sender<Item>>) {
+    let Some(sender) = senders.into_iter().next() else { return };
+    for (number, item) in job.input().enumerate() {
+        while number % ROOM == 0 && !sender.is_empty() {
+            yield_now().await;
+        }
+        let _ = sender.send(item);
+    }
+}
+
+async fn read_broadcast(job: Job, mut receiver: broadcast::Receiver<Item>) -> Received {
+    let mut received = Received::default();
+    loop {
+        match receiver.recv().await {
+            Ok(item) => received.add(job, 0, item),
+            Err(broadcast::error::RecvError::Closed) => return received,
+            Err(lagged) => panic!("{lagged}"),
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Bounded channels with live readers: a writer fills a hundred of them while a task reads each.
+//!
+//! Writer and readers are tasks like any other, spawned on one thread: the time is what all of them took
+//! together. Channels of tokio run on its current-thread runtime, those of futures on its `LocalPool`.
+
+use std::iter::Sum;
+
+use cpu_time::ThreadTime;
+use futures::executor::LocalPool;
+use futures::future::join_all;
+use futures::task::LocalSpawnExt;
+use futures::{Stream, StreamExt};
+use tokio::runtime;
+use tokio::sync::mpsc;
+use tokio_util::sync::PollSender;
+
+use crate::measure::{Contender, Run};
+use crate::parts::{Dice, Item, Receiving};
+
+/// The room in each channel.
+///
+/// A capacity in common use. The input here is always ready, so the writer fills the channels, waits, and
+/// fills them again, as does any writer that outpaces its readers. In channels of one item each item
+/// would cost two task switches, and in channels that never fill up there would be nothing to wait for.
+pub const ROOM: usize = 64;
+
+/// What a writer is to send.
+#[derive(Debug, Clone, Copy)]
+pub struct Job {
+    readers: u64,
+    /// The number of items in the input.
+    items: u64,
+    audience: Audience,
+}
+
+/// Who gets an item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audience {
+    /// The reader with the item's key.
+    One,
+    /// All readers; every item has the key 0.
+    All,
+}
+
+impl Audience {
+    /// A contender whose runs bring `items` items to their readers, copies included.
+    pub fn contender(
+        self,
+        name: &'static str,
+        readers: u64,
+        items: u64,
+        run: impl Fn(Job) -> Run + 'static,
+    ) -> Contender {
+        Contender::new(name, items, move |items| {
+            let items = if self == Self::All { items / readers } else { items };
+            run(Job { readers, items, audience: self })
+        })
+    }
+}
+
+impl Job {
+    /// The items, one after another.
+    pub fn input(self) -> impl Iterator<Item = Item> + Send + use<> {
+        let mut dice = Dice::default();
+        let keys = if self.audience == Audience::All { 1 } else { self.readers };
+        (0..self.items).map(move |value| Item { key: dice.below(keys), value })
+    }
+
+    /// Reads a channel to its end.
+    pub async fn read(
+        self,
+        reader: u64,
+        mut channel: impl Stream<Item = Item> + Unpin,
+    ) -> Received {
+        let mut received = Received::default();
+        while let Some(item) = channel.next().await {
+            received.add(self, reader, item);
+        }
+        received
+    }
+
+    /// What all readers together are to get.
+    fn expected(self) -> Received {
+        let each = if self.audience == Audience::All { self.readers } else { 1 };
+        let sum = self.items * self.items.saturating_sub(1) / 2;
+        Received { count: each * self.items, sum: each * sum }
+    }
+}
+
+/// Items that came to the right reader.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Received {
+    count: u64,
+    sum: u64,
+}
+
+impl Received {
+    /// Counts an item that `reader` got.
+    pub fn add(&mut self, job: Job, reader: u64, item: Item) {
+        self.count += u64::from(job.audience == Audience::All || item.key == reader);
+        self.sum += item.value;
+    }
+}
+
+impl Sum for Received {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |all, one| Self {
+            count: all.count + one.count,
+            sum: all.sum + one.sum,
+        })
+    }
+}
+
+/// A channel of the futures crate. The sender is a sink.
+pub fn futures_channel(
+    job: Job,
+    reader: u64,
+) -> (futures::channel::mpsc::Sender<Item>, impl Future<Output = Received> + Send) {
+    let (sender, receiver) = futures::channel::mpsc::channel(ROOM);
+    (sender, job.read(reader, receiver))
+}
+
+/// A channel of tokio.
+pub fn tokio_channel(
+    job: Job,
+    reader: u64,
+) -> (mpsc::Sender<Item>, impl Future<Output = Received> + Send) {
+    let (sender, receiver) = mpsc::channel(ROOM);
+    (sender, job.read(reader, Receiving(receiver)))
+}
+
+/// The same with a sink for a sender.
+pub fn tokio_sink(
+    job: Job,
+    reader: u64,
+) -> (PollSender<Item>, impl Future<Output = Received> + Send) {
+    let (sender, reader) = tokio_channel(job, reader);
+    (PollSender::new(sender), reader)
+}
+
+/// Times the task that `write` makes, and the readers, on tokio's current-thread runtime.
+///
+/// `open` makes a channel and the future that reads it.
+pub fn on_tokio<S, R, W>(
+    job: Job,
+    open: impl Fn(Job, u64) -> (S, R),
+    write: impl FnOnce(Job, Vec<S>) -> W,
+) -> Run
+where
+    R: Future<Output = Received> + Send + 'static,
+    W: Future<Output = ()> + Send + 'static,
+{
+    let runtime = runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(async {
+        let (senders, readers) = open_all(job, open, tokio::spawn);
+        time(job, async {
+            tokio::spawn(write(job, senders)).await.expect("the writer did not panic");
+            let readers = join_all(readers).await;
+            readers.into_iter().map(|read| read.expect("no reader panicked")).sum()
+        })
+        .await
+    })
+}
+
+/// The same on the `LocalPool` of the futures crate.
+pub fn on_local_pool<S, R, W>(
+    job: Job,
+    open: impl Fn(Job, u64) -> (S, R),
+    write: impl FnOnce(Job, Vec<S>) -> W,
+) -> Run
+where
+    R: Future<Output = Received> + 'static,
+    W: Future<Output = ()> + 'static,
+{
+    let mut pool = LocalPool::new();
+    let spawner = pool.spawner();
+    let (senders, readers) = open_all(job, open, |reader| {
+        spawner.spawn_local_with_handle(reader).expect("the pool is there")
+    });
+    let writer = write(job, senders);
+    pool.run_until(time(job, async {
+        spawner.spawn_local_with_handle(writer).expect("the pool is there").await;
+        join_all(readers).await.into_iter().sum()
+    }))
+}
+
+/// Opens the channels, and has each read by a task. The senders, and the handles of the tasks.
+fn open_all<S, R, H>(
+    job: Job,
+    open: impl Fn(Job, u64) -> (S, R),
+    spawn: impl Fn(R) -> H,
+) -> (Vec<S>, Vec<H>) {
+    let channels = (0..job.readers).map(|reader| open(job, reader));
+    channels.map(|(sender, reader)| (sender, spawn(reader))).unzip()
+}
+
+async fn time(job: Job, work: impl Future<Output = Received>) -> Run {
+    let start = ThreadTime::now();
+    let received = work.await;
+    let elapsed = start.elapsed();
+    let expected = job.expected();
+    let arrived = if received.sum == expected.sum { received.count } else { 0 };
+    Run { elapsed, sent: expected.count, arrived, allocations: 0 }
+}

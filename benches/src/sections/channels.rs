@@ -1,0 +1,40 @@
+//! What a group of sinks costs, and what bounded channels with live readers do.
+
+use figures::table::Bound::{AtLeast, AtMost};
+use figures::{channels, multicast};
+
+use super::{MANY, ROUNDS, beside, faster};
+use crate::report::Report;
+
+/// For each kind of channel.
+const ITEMS: u64 = 100_000;
+
+pub(super) fn keyed(report: &mut Report) {
+    let measured = report.measure(&mut channels::futures(100, ITEMS), ROUNDS);
+    let what = "100 keys, bounded futures channels with live readers";
+    report.add(faster(what, &measured, "feed").must(AtLeast(0.95)).aim(AtLeast(1.1)));
+    let measured = report.measure(&mut channels::tokio(100, ITEMS), ROUNDS);
+    let what = "100 keys, bounded tokio channels with live readers";
+    report.add(faster(what, &measured, "feed").must(AtLeast(0.95)).aim(AtLeast(1.1)));
+    report.add(faster(what, &measured, "send().await"));
+}
+
+pub(super) fn grouped(report: &mut Report) {
+    let measured = report.measure(&mut multicast::counting(200_000), MANY);
+    for members in ["100 members", "10,000 members"] {
+        let (what, item) = (format!("a copy to one of {members}"), "one of 1,000 keys");
+        let row = beside(&what, &measured, members, item, measured.ratio(members, item));
+        report.add(row.must(AtMost(1.0)).aim(AtMost(0.5)));
+    }
+    report.plot(measured);
+
+    let measured = report.measure(&mut multicast::futures(100, ITEMS), ROUNDS);
+    let what = "the same, 100 bounded futures channels with live readers";
+    report.add(faster(what, &measured, "feed").must(AtLeast(0.95)).aim(AtLeast(1.1)));
+    report.add(faster(what, &measured, "send().await"));
+    let measured = report.measure(&mut multicast::tokio(100, ITEMS), ROUNDS);
+    let what = "the same, 100 bounded tokio channels with live readers";
+    report.add(faster(what, &measured, "feed").must(AtLeast(0.95)).aim(AtLeast(1.1)));
+    report.add(faster(what, &measured, "send().await"));
+    report.add(faster(what, &measured, "broadcast"));
+}
