@@ -261,7 +261,8 @@ where
         if hub.is_telling() {
             return; // closing flushes
         }
-        let read = hub.totals.received != turn.received;
+        // An item that is on its way through a group is as good as one that was read.
+        let read = hub.totals.received != turn.received || hub.can_release();
         let dry = turn.input == Input::Pending || !hub.can_read(Input::Flowing);
         let at_once = hub.told.is_some() || hub.flushes.len() <= FLUSHED_AT_ONCE;
         if !read || dry && (at_once || hub.flushes.dry_turn()) {
