@@ -10,6 +10,7 @@
 
 pub mod alloc;
 pub mod executor;
+pub mod frugal;
 pub mod group;
 pub mod log;
 pub mod model;
