@@ -6,13 +6,20 @@
 
 mod common;
 
+use std::any::Any;
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 use std::thread;
 
 use common::{Op, Rig, SinkHandle, Task, scripted_sink};
-use stream_demux::{Attach, Lease, Order};
+use futures::stream;
+use stream_demux::{Attach, DemuxStreamExt, Lease, Order};
 
 impl Rig {
     /// Polls it once with another waker, as another task would, after which it sleeps there.
@@ -439,4 +446,72 @@ fn a_parked_thread_is_woken_for_each_of_many_items_and_orders() {
     };
     feeder.join().unwrap();
     assert_eq!((totals.received, totals.attached, totals.detached), (2_000, 2_000, 2_000));
+}
+
+// A waker that panics.
+
+thread_local! {
+    static FRAGILE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A waker that does nothing, and panics when it is cloned while it is fragile.
+fn fragile_waker() -> Waker {
+    static VTABLE: RawWakerVTable = RawWakerVTable::new(
+        |data| {
+            assert!(!FRAGILE.get(), "boom");
+            RawWaker::new(data, &VTABLE)
+        },
+        |_| {},
+        |_| {},
+        |_| {},
+    );
+    // SAFETY: it has no data, so there is nothing that its functions could do wrong.
+    unsafe { Waker::from_raw(RawWaker::new(ptr::null(), &VTABLE)) }
+}
+
+/// Polls with a fragile waker; what it panics with.
+fn polled_by_a_fragile_waker<F: Future>(future: Pin<&mut F>) -> String {
+    let waker = fragile_waker();
+    FRAGILE.set(true);
+    let poll = || future.poll(&mut Context::from_waker(&waker)).is_pending();
+    let outcome = catch_unwind(AssertUnwindSafe(poll));
+    FRAGILE.set(false);
+    words_of(&*outcome.expect_err("it must keep its task's waker to be woken"))
+}
+
+fn words_of(panic: &dyn Any) -> String {
+    let words = panic.downcast_ref::<&str>().map(|words| (*words).to_owned());
+    words.or_else(|| panic.downcast_ref::<String>().cloned()).expect("a panic with words")
+}
+
+/// As after any panic; not asleep, with no waker that anything could fire.
+#[test]
+fn after_a_waker_whose_clone_panics_another_poll_panics() {
+    for polled_before in [false, true] {
+        // The input keeps no waker: the panic strikes where the demux itself keeps it.
+        let taken = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&taken);
+        let sink = futures::sink::unfold(count, |count, ()| async {
+            count.fetch_add(1, SeqCst);
+            Ok::<_, Infallible>(count)
+        });
+        let orders = stream::iter([(1, Box::pin(sink))]);
+        let demux = stream::pending::<()>().demux_by(|()| 1, orders);
+        let mut task = Task::new(demux);
+        if polled_before {
+            assert!(task.run().is_pending());
+        }
+        let mut future = task.into_inner();
+        assert_eq!(polled_by_a_fragile_waker(future.as_mut()), "boom");
+        let mut task = Task::new(future);
+        for _ in 0..2 {
+            let again = catch_unwind(AssertUnwindSafe(|| task.poll().is_pending()));
+            let again = again.expect_err("it sleeps, deaf");
+            let words = words_of(&*again);
+            assert!(words.contains("Demux") && words.contains("panic"), "{words}");
+        }
+        // What it holds goes with it.
+        task.drop_future();
+        assert_eq!((Arc::strong_count(&taken), task.wakers_kept()), (1, 0));
+    }
 }

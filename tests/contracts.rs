@@ -73,23 +73,23 @@ fn each_item_of_a_queue_has_its_own_ready() {
 }
 
 #[test]
-fn a_readiness_that_was_found_early_is_used_once() {
+fn a_readiness_is_used_at_once_though_another_member_waits() {
     let mut rig = Rig::with(Demux::multicast);
     let a = rig.attach(1, "a");
     let b = rig.attach_on(1, "b", |attach| attach.tag(1));
     b.park();
     rig.send([101]);
-    assert_eq!(a.calls(), [Call::Ready(Done)]);
+    let item = [Call::Ready(Done), Call::Send(Done), Call::Flush(Done)];
+    assert_eq!(a.calls(), item);
     b.open();
     rig.sleep();
     rig.send([102]);
-    let item = [Call::Ready(Done), Call::Send(Done), Call::Flush(Done)];
     assert_eq!(a.calls(), [item, item].concat());
     assert_eq!(b.calls(), [&[Call::Ready(Pending)], &item[..], &item].concat());
 }
 
 #[test]
-fn a_sink_that_promised_readiness_may_leave_without_a_send() {
+fn a_member_that_has_its_copy_leaves_while_another_waits() {
     for evict in [false, true] {
         let mut rig = Rig::with(Demux::multicast);
         let mut lease = Lease::new();
@@ -97,15 +97,16 @@ fn a_sink_that_promised_readiness_may_leave_without_a_send() {
         let b = rig.attach_on(1, "b", |attach| attach.tag(1));
         b.park();
         rig.send([101]);
-        assert_eq!(a.take_calls(), [Call::Ready(Done)]);
+        let item = [Call::Ready(Done), Call::Send(Done), Call::Flush(Done)];
+        assert_eq!(a.take_calls(), item);
         if evict {
             drop(lease);
             rig.sleep();
             assert_eq!(a.take_calls(), [Call::Drop]);
         } else {
-            lease.detach(); // it takes its copy along
+            lease.detach();
             rig.sleep();
-            assert_eq!(a.take_calls(), [Call::Send(Done), Call::Close(Done), Call::Drop]);
+            assert_eq!(a.take_calls(), [Call::Close(Done), Call::Drop]);
         }
     }
 }
@@ -376,7 +377,8 @@ impl<E> Hooks<u32, u32, E> for Fussy {
         item % 10 != 9
     }
     fn discarded(&mut self, _: stream_demux::Recipient<'_, u32>, item: u32, why: Discarded) {
-        assert_eq!(item % 10 == 9, why == Discarded::NotAdmitted);
+        // Those that it does not admit may be discarded before it was asked, too.
+        assert!(why != Discarded::NotAdmitted || item % 10 == 9);
     }
 }
 

@@ -124,14 +124,14 @@ fn a_lull_with_more_sinks_to_flush_lets_others_run_once_before() {
 fn a_producer_that_runs_in_that_turn_makes_many_items_share_a_flush() {
     let mut rig = rig();
     let sinks = rig.attach_each(0..20);
-    for _ in 0..50 {
+    for _ in 0..15 {
         rig.input.extend(0..20);
         rig.poll();
         assert!(rig.task.woken());
     }
     assert_eq!(flushes(&sinks), 0);
     rig.sleep();
-    assert_eq!((flushes(&sinks), rig.totals().delivered), (20, 1_000));
+    assert_eq!((flushes(&sinks), rig.totals().delivered), (20, 300));
 }
 
 #[test]
@@ -143,6 +143,89 @@ fn a_lull_with_many_sinks_to_flush_does_not_outlast_the_window() {
         rig.poll();
     }
     assert!(flushes(&sinks) >= 20, "{}", flushes(&sinks));
+}
+
+#[test]
+fn a_lull_in_every_turn_flushes_many_sinks_in_every_sixteenth() {
+    for count in [17, 20, 40] {
+        let mut rig = rig();
+        let sinks = rig.attach_each(0..count);
+        for turn in 1..=50 {
+            rig.input.extend(0..count);
+            rig.poll();
+            assert_eq!(flushes(&sinks), turn / 16 * sinks.len(), "turn {turn}");
+            let all = sinks.iter().all(|sink| sink.flushed() == turn / 16 * 16);
+            assert!(all, "turn {turn}");
+            assert_eq!(rig.task.woken(), turn % 16 != 0, "turn {turn}");
+        }
+    }
+}
+
+#[test]
+fn dry_turns_are_counted_from_the_oldest_item_that_was_not_flushed() {
+    let mut rig = rig();
+    let sinks = rig.attach_each(0..30);
+    rig.input.extend(0..17);
+    rig.poll();
+    // One item a turn, to those that have one and to those that have none.
+    for turn in 2..16 {
+        rig.input.push(turn + 10);
+        rig.poll();
+        assert_eq!(flushes(&sinks), 0, "turn {turn}");
+    }
+    rig.input.push(29);
+    rig.poll();
+    assert!(sinks.iter().all(|sink| sink.flushed() == sink.taken()));
+    // The next one is a new one.
+    rig.input.push(0);
+    rig.poll();
+    assert_eq!((sinks[0].flushed(), rig.task.woken()), (2, false));
+}
+
+#[test]
+fn the_sixteenth_dry_turn_starts_flushes_that_go_on_over_turns() {
+    for budget in [4, 8, 16] {
+        let mut rig = rig_with(|demux| demux.budget(budget));
+        let sinks = rig.attach_each(0..40);
+        rig.input.extend(0..40);
+        rig.turns_until(40, |rig| rig.input.left() == 0);
+        for _ in 0..16 {
+            rig.input.push(0);
+            rig.poll();
+        }
+        assert!(flushes(&sinks) > 0, "budget {budget}");
+        for _ in 0..40 {
+            rig.input.push(0);
+            rig.poll();
+        }
+        let forgotten = sinks.iter().filter(|sink| sink.count(Op::Flush) == 0).count();
+        assert_eq!(forgotten, 0, "budget {budget}");
+    }
+}
+
+#[test]
+fn a_turn_that_reads_nothing_flushes_many_sinks_before_the_sixteenth() {
+    let mut rig = rig();
+    let sinks = rig.attach_each(0..20);
+    for _ in 0..5 {
+        rig.input.extend(0..20);
+        rig.poll();
+    }
+    rig.poll();
+    assert_eq!((flushes(&sinks), rig.task.woken()), (20, false));
+}
+
+#[test]
+fn many_sinks_are_flushed_though_the_input_is_blocked() {
+    let mut rig = rig();
+    let sinks = rig.attach_each(0..20);
+    let stuck = rig.attach(99, "stuck");
+    stuck.park();
+    rig.input.extend(0..20);
+    rig.input.extend([99, 0]);
+    rig.poll();
+    rig.poll();
+    assert_eq!((flushes(&sinks), rig.task.woken(), rig.input.left()), (20, false, 1));
 }
 
 #[test]
@@ -239,6 +322,37 @@ fn no_sink_waits_longer_than_the_window() {
             }
         }
     }
+}
+
+#[test]
+fn items_share_a_flush_however_small_the_window_is_beside_the_budget() {
+    for (window, budget) in [(64, 128), (4, 128), (8, 128), (100, 1_000), (64, 64), (1_000, 128)] {
+        for keys in [1, 4] {
+            let mut rig = rig_with(|demux| demux.budget(budget).flush_every(window));
+            let sinks = rig.attach_each(0..keys);
+            let watch = Watch::over(&rig.input, &sinks);
+            rig.turns_until(10_000, |rig| rig.totals().received >= 10_000);
+            assert!(watch.worst() < window as u64, "{} of {window}", watch.worst());
+            // A turn flushes what falls due within a quarter of the window, and no more.
+            let items = usize::try_from(rig.totals().received).unwrap();
+            let most = sinks.len() * (items.div_ceil(window - window / 4) + 1);
+            let flushes = flushes(&sinks);
+            assert!(flushes <= most, "{flushes} of {most}: window {window}, budget {budget}");
+        }
+    }
+}
+
+#[test]
+fn items_of_short_turns_share_a_flush_if_the_window_is_smaller_than_the_budget() {
+    let mut rig = rig_with(|demux| demux.flush_every(64));
+    let sinks = rig.attach_each(0..20);
+    for _ in 0..100 {
+        rig.input.extend(0..20);
+        rig.poll();
+    }
+    let flushes = flushes(&sinks);
+    // The oldest item waits for at least 48 further ones, which take three turns.
+    assert!((2_000 / 4 - 20..=2_000 / 3 + 20).contains(&flushes), "{flushes} for 2,000 items");
 }
 
 #[test]

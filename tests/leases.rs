@@ -820,13 +820,15 @@ fn lease_detached_with_a_pending_flush_asks_no_flush_again() {
 
 #[test]
 fn lease_of_a_parked_sink_with_a_dropping_policy_acts_at_once() {
-    let mut rig = Rig::new();
-    let (lease, a) = rig.leased(|attach| attach.overflow(Overflow::DropNewest));
-    a.park();
-    rig.input.push(101);
-    assert_eq!(rig.lines(), ["discarded 101 of 1 Overflowed"]);
-    lease.detach();
-    assert_eq!(rig.lines(), ["a closed", "a dropped", "detached 1 Requested"]);
+    for end in [drop as fn(Lease), Lease::detach] {
+        let mut rig = Rig::new();
+        let (lease, a) = rig.leased(|attach| attach.overflow(Overflow::DropNewest));
+        a.park();
+        assert_eq!(rig.send([101, 102]), ["discarded 102 of 1 Overflowed"]);
+        end(lease);
+        rig.sleep();
+        assert_eq!((rig.len(), a.count(Op::Ready)), (0, 1));
+    }
 }
 
 #[test]

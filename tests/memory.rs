@@ -1,154 +1,22 @@
 //! Guarantee 12: memory follows the most that was attached at once, never how many keys there ever
-//! were; with nothing queued there is no allocation per item.
+//! were; with nothing queued there is no allocation per item, and a queue that has emptied keeps room for
+//! at most 16 items.
 //!
 //! All sinks here merely count, and all streams make up what they yield, so that every allocation is
 //! the crate's own.
 
 mod common;
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
-use std::pin::Pin;
+use std::cell::RefCell;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
 
 use common::Task;
 use common::alloc::{CountingAllocator, Usage, allocations_during};
-use futures::{Sink, Stream};
-use stream_demux::{Attach, Demux, DemuxStreamExt, Lease, Order, Overflow};
+use common::frugal::{Before, Counter, Feed, demux, run};
+use stream_demux::{Attach, Lease, Order, Overflow};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
-
-/// A sink that counts; with a gate, which all sinks that share it go through.
-#[derive(Clone, Default)]
-struct Counter(Rc<Gate>);
-
-#[derive(Default)]
-struct Gate {
-    taken: Cell<u64>,
-    flushed: Cell<u64>,
-    shut: Cell<bool>,
-    waiting: Cell<Option<Waker>>,
-}
-
-impl Gate {
-    fn open(&self) {
-        self.shut.set(false);
-        if let Some(waker) = self.waiting.take() {
-            waker.wake();
-        }
-    }
-}
-
-impl<V> Sink<V> for Counter {
-    type Error = ();
-
-    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), ()>> {
-        if self.0.shut.get() {
-            self.0.waiting.set(Some(cx.waker().clone()));
-            return Poll::Pending;
-        }
-        Poll::Ready(Ok(()))
-    }
-    fn start_send(self: Pin<&mut Self>, _: V) -> Result<(), ()> {
-        self.0.taken.set(self.0.taken.get() + 1);
-        Ok(())
-    }
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
-        self.0.flushed.set(self.0.flushed.get() + 1);
-        Poll::Ready(Ok(()))
-    }
-    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
-        Poll::Ready(Ok(()))
-    }
-}
-
-type Orders = Order<u64, Counter>;
-
-/// What a test and the streams that it feeds share.
-#[derive(Default)]
-struct Feed {
-    /// Items still to come; they are numbered from 0.
-    items: Cell<u64>,
-    next: Cell<u64>,
-    input: Cell<Option<Waker>>,
-    orders: RefCell<VecDeque<Orders>>,
-    inbox: Cell<Option<Waker>>,
-    /// Called with the number of each item before it is yielded.
-    before: RefCell<Option<Before>>,
-}
-
-type Before = Box<dyn FnMut(u64, &Feed)>;
-
-impl Feed {
-    fn order(&self, order: impl Into<Orders>) {
-        self.orders.borrow_mut().push_back(order.into());
-        if let Some(waker) = self.inbox.take() {
-            waker.wake();
-        }
-    }
-
-    fn send(&self, items: u64) {
-        self.items.set(self.items.get() + items);
-        if let Some(waker) = self.input.take() {
-            waker.wake();
-        }
-    }
-}
-
-struct Items(Rc<Feed>);
-
-impl Stream for Items {
-    type Item = u64;
-
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<u64>> {
-        let feed = &self.0;
-        if feed.items.get() == 0 {
-            feed.input.set(Some(cx.waker().clone()));
-            return Poll::Pending;
-        }
-        let next = feed.next.get();
-        feed.items.set(feed.items.get() - 1);
-        feed.next.set(next + 1);
-        if let Some(before) = &mut *feed.before.borrow_mut() {
-            before(next, feed);
-        }
-        Poll::Ready(Some(next))
-    }
-}
-
-struct Inbox(Rc<Feed>);
-
-impl Stream for Inbox {
-    type Item = Orders;
-
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Orders>> {
-        let order = self.0.orders.borrow_mut().pop_front();
-        if order.is_none() {
-            self.0.inbox.set(Some(cx.waker().clone()));
-            return Poll::Pending;
-        }
-        Poll::Ready(order)
-    }
-}
-
-type Split<F> = Demux<Items, stream_demux::ByValue<F>, Inbox>;
-
-/// A demux in a task, and what feeds it.
-fn demux<F: FnMut(&u64) -> u64>(key: F) -> (Split<F>, Rc<Feed>) {
-    let feed = Rc::new(Feed::default());
-    feed.orders.borrow_mut().reserve(1_024);
-    (Items(Rc::clone(&feed)).demux_by(key, Inbox(Rc::clone(&feed))).budget(1_000), feed)
-}
-
-/// Runs until it sleeps; what that took.
-#[track_caller]
-fn run<F: Future>(task: &mut Task<F>) -> Usage {
-    let (pending, usage) = allocations_during(|| task.run_within(100_000).is_pending());
-    assert!(pending);
-    usage
-}
 
 // Items.
 
@@ -265,26 +133,99 @@ fn a_large_buffer_costs_nothing_until_it_is_used() {
     assert!(run(&mut task).peak < 10_000);
 }
 
-#[test]
-fn a_queue_that_was_as_long_before_allocates_nothing() {
+/// Fills a queue and lets it drain, over and over; what each round took.
+#[track_caller]
+fn fill_and_drain(items: u64, rounds: usize) -> Vec<Usage> {
     let (demux, feed) = demux(|_| 0);
     let mut task = Task::new(demux);
     let sink = Counter::default();
     feed.order(Attach::new(0, sink.clone()).buffer(1_000));
-    let fill_and_drain = |task: &mut Task<_>| {
-        sink.0.shut.set(true);
-        feed.send(1_000);
-        let filled = run(task);
-        sink.0.open();
-        run(task);
-        filled
+    feed.send(1);
+    run(&mut task);
+    let round = |_| {
+        let ((), usage) = allocations_during(|| {
+            sink.0.shut.set(true);
+            feed.send(items);
+            assert!(task.run().is_pending());
+            assert_eq!(task.get_ref().totals().queued, items);
+            sink.0.open();
+            assert!(task.run().is_pending());
+            assert_eq!(task.get_ref().totals().queued, 0);
+        });
+        usage
     };
-    let first = fill_and_drain(&mut task);
-    assert!((1..=20).contains(&first.allocations), "{first:?}");
-    assert!(first.peak <= 2 * 1_024 * 8 + 10_000, "{first:?}");
-    for _ in 0..20 {
-        assert_eq!(fill_and_drain(&mut task), Usage::default());
+    (0..rounds).map(round).collect()
+}
+
+#[test]
+fn a_queue_of_16_that_was_as_long_before_allocates_nothing() {
+    for items in [1, 2, 15, 16] {
+        let usage = fill_and_drain(items, 20);
+        assert!(usage[0].peak <= 16 * 8 + 256, "{items}: {:?}", usage[0]);
+        assert!(usage[1..].iter().all(|round| *round == Usage::default()), "{items}: {usage:?}");
     }
+}
+
+#[test]
+fn a_queue_that_has_emptied_keeps_room_for_at_most_16_items() {
+    for items in [17, 64, 1_000] {
+        let usage = fill_and_drain(items, 20);
+        assert!((1..=20).contains(&usage[0].allocations), "{items}: {:?}", usage[0]);
+        assert!(usage[0].peak <= 2 * 1_024 * 8 + 10_000, "{items}: {:?}", usage[0]);
+        let mut kept = 0;
+        for round in &usage {
+            kept += round.live;
+            assert!(kept <= 16 * 8 + 256, "{items}: {kept} bytes are kept, {usage:?}");
+        }
+    }
+}
+
+#[test]
+fn a_thousand_queues_give_their_memory_back_after_a_burst() {
+    const QUEUES: u64 = 1_000;
+    const LENGTH: u64 = 1_024;
+    let (demux, feed) = demux(|n| n % QUEUES);
+    let mut task = Task::new(demux);
+    let sinks: Vec<_> = (0..QUEUES).map(|_| Counter::default()).collect();
+    for (key, sink) in (0..).zip(&sinks) {
+        feed.order(Attach::new(key, sink.clone()).buffer(1_024));
+    }
+    feed.send(QUEUES);
+    run(&mut task);
+    let ((), usage) = allocations_during(|| {
+        for sink in &sinks {
+            sink.0.shut.set(true);
+        }
+        feed.send(QUEUES * LENGTH);
+        run(&mut task);
+        assert_eq!(task.get_ref().totals().queued, QUEUES * LENGTH);
+        for sink in &sinks {
+            sink.0.open();
+        }
+        run(&mut task);
+    });
+    assert_eq!(task.get_ref().totals().delivered, QUEUES * (LENGTH + 1));
+    assert!(usage.peak >= 1_000 * 1_024 * 8, "{usage:?}");
+    assert!(usage.live <= 1_000 * 16 * 8 + 16_384, "{usage:?}");
+}
+
+#[test]
+fn a_queue_that_was_handed_on_is_given_back_when_it_has_emptied() {
+    let (demux, feed) = demux(|_| 0);
+    let mut task = Task::new(demux);
+    feed.order(Attach::new(0, Counter::default()));
+    run(&mut task);
+    let ((), usage) = allocations_during(|| {
+        let (old, new) = (Counter::default(), Counter::default());
+        old.0.shut.set(true);
+        feed.order(Attach::new(0, old).buffer(1_024));
+        feed.send(1_024);
+        run(&mut task);
+        feed.order(Attach::new(0, new.clone()));
+        run(&mut task);
+        assert_eq!(new.0.taken.get(), 1_024);
+    });
+    assert!(usage.peak >= 1_024 * 8 && usage.live <= 16 * 8 + 1_024, "{usage:?}");
 }
 
 #[test]

@@ -1,147 +1,18 @@
 //! `multicast()` (attachment rules): a key with many sinks. Each gets its own clone of an item, the last
-//! one the original; a member that waits holds the item back from all; members may come, leave, fail
-//! and be evicted meanwhile. Every item and copy has one fate (guarantee 3).
+//! one to be served the item itself; a member that waits holds the item for itself; members may come,
+//! leave, fail and be evicted meanwhile. Every item and copy has one fate (guarantee 3).
 //!
-//! Items know whether they are clones: item 7 shows as `7`, a clone of it as `7'`. Sinks are named as they
-//! are tagged: what hooks say of `1#2` is said of sink 2.
+//! What happens while a group is served in part is looked at closely in `served_in_turn`.
 
 mod common;
 
-use std::fmt;
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::Poll;
 
-use common::{Op, SinkHandle, Task, Terms, scripted_sink, scripted_stream};
-use stream_demux::{Attach, Demux, DemuxStreamExt, Lease, Order, Overflow, Totals};
-
-/// An item that knows how often it was cloned, and whether it is a clone itself.
-struct Note {
-    n: u32,
-    is_clone: bool,
-    clones: Arc<AtomicUsize>,
-}
-
-impl Clone for Note {
-    fn clone(&self) -> Self {
-        self.clones.fetch_add(1, SeqCst);
-        Self { n: self.n, is_clone: true, clones: Arc::clone(&self.clones) }
-    }
-}
-
-impl fmt::Debug for Note {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.n, if self.is_clone { "'" } else { "" })
-    }
-}
-
-/// A rig whose keys may have many sinks, and which knows how often its items were cloned.
-struct Rig {
-    rig: common::Rig<Note>,
-    clones: Arc<AtomicUsize>,
-}
-
-impl Deref for Rig {
-    type Target = common::Rig<Note>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.rig
-    }
-}
-
-impl DerefMut for Rig {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.rig
-    }
-}
-
-impl Rig {
-    fn new() -> Self {
-        Self::refusing(|_, _| false)
-    }
-
-    /// `refuse` is given tag and item.
-    fn refusing(refuse: fn(u64, u32) -> bool) -> Self {
-        // Sinks are named by numbers: `attached` and `admit` are all that begins with an a.
-        let matters = |line: &str| !line.starts_with('a') && !line.ends_with("flushed");
-        let rig = common::Rig::keyed(|note: &Note| note.n / 100, Demux::multicast)
-            .admitting(move |to, note| !refuse(to.tag, note.n))
-            .hearing(matters);
-        Self { rig, clones: Arc::default() }
-    }
-
-    /// Every clone that was made is in the account.
-    #[track_caller]
-    fn run(&mut self) -> Poll<Totals> {
-        let output = self.rig.run();
-        assert_eq!(self.totals().copies, self.clones.load(SeqCst) as u64);
-        output
-    }
-
-    /// Runs until it sleeps, and tells what was logged meanwhile.
-    #[track_caller]
-    fn lines(&mut self) -> Vec<String> {
-        assert!(self.run().is_pending());
-        self.take_log()
-    }
-
-    /// Nobody says whether the wait for a sink ends right before or right after the sends it was for:
-    /// here it always shows before them.
-    fn take_log(&self) -> Vec<String> {
-        let mut lines: Vec<String> = Vec::new();
-        for line in self.log.take() {
-            let sends = lines.iter().rev().take_while(|line| line.contains(" sent ")).count();
-            let sends = if line.starts_with("unblocked") { sends } else { 0 };
-            lines.insert(lines.len() - sends, line);
-        }
-        lines
-    }
-
-    #[track_caller]
-    fn feed(&mut self, items: impl IntoIterator<Item = u32>) -> Vec<String> {
-        let note = |n| Note { n, is_clone: false, clones: Arc::clone(&self.clones) };
-        let notes: Vec<_> = items.into_iter().map(note).collect();
-        self.input.extend(notes);
-        self.lines()
-    }
-
-    /// Attaches a sink under key 1, tagged and named `tag`, on the terms that `terms` adds.
-    #[track_caller]
-    fn join_on(
-        &mut self,
-        tag: u64,
-        terms: impl FnOnce(Terms<Note>) -> Terms<Note>,
-    ) -> SinkHandle<Note> {
-        let handle = self.order(1, tag, |attach| terms(attach.tag(tag)));
-        assert!(self.run().is_pending());
-        handle
-    }
-
-    #[track_caller]
-    fn join(&mut self, tag: u64) -> SinkHandle<Note> {
-        self.join_on(tag, |attach| attach)
-    }
-
-    /// Members 1 to `count`, of which the `parked` ones are parked.
-    #[track_caller]
-    fn group(&mut self, count: u64, parked: &[u64]) -> Vec<SinkHandle<Note>> {
-        let members: Vec<_> = (1..=count).map(|tag| self.join(tag)).collect();
-        for &tag in parked {
-            members[at(tag)].park();
-        }
-        members
-    }
-
-    fn blocked_on(&self) -> Option<u64> {
-        self.task.get_ref().blocked_on().map(|on| on.tag)
-    }
-}
-
-/// Where the member tagged `tag` is in a list that starts with 1.
-fn at(tag: u64) -> usize {
-    usize::try_from(tag).unwrap() - 1
-}
+use common::group::{Note, Rig, at};
+use common::{Op, Task, scripted_sink, scripted_stream};
+use stream_demux::{Attach, DemuxStreamExt, Lease, Order, Overflow};
 
 // Who gets what.
 
@@ -166,7 +37,7 @@ fn without_multicast_nothing_is_cloned_and_a_second_sink_replaces() {
     let mut task = Task::new(input.demux_by(|_: &Note| 1, orders));
     told.extend([(1, first.0), (1, second.0)]);
     let clones = Arc::<AtomicUsize>::default();
-    items.push(Note { n: 101, is_clone: false, clones: Arc::clone(&clones) });
+    items.push(Note::new(101, &clones));
     assert!(task.run().is_pending());
     assert_eq!((first.1.taken(), second.1.taken(), clones.load(SeqCst)), (0, 1, 0));
     assert_eq!(task.get_ref().totals().copies, 0);
@@ -349,25 +220,26 @@ fn members_may_have_limits_of_their_own() {
     );
 }
 
-// Held back.
+// Held.
 
 #[test]
-fn member_that_waits_holds_the_item_back_from_all() {
+fn member_that_waits_holds_the_item_for_itself_and_the_next_one_for_all() {
     for slow in 1..=3 {
         let mut rig = Rig::new();
         let members = rig.group(3, &[slow]);
-        assert_eq!(rig.feed([101, 102]), [format!("blocked 1#{slow}")]);
+        let mut lines: Vec<_> =
+            (1..=3).filter(|&tag| tag != slow).map(|tag| format!("{tag} sent 101'")).collect();
+        lines.push(format!("blocked 1#{slow}"));
+        assert_eq!(rig.feed([101, 102]), lines);
         assert_eq!(rig.blocked_on(), Some(slow));
         let t = rig.totals();
-        assert_eq!((t.received, t.queued, t.copies, t.delivered), (1, 1, 0, 0));
+        assert_eq!((t.received, t.queued, t.copies, t.delivered), (1, 1, 2, 2));
         members[at(slow)].open();
         assert_eq!(
             rig.lines(),
             [
                 format!("unblocked 1#{slow}").as_str(),
-                "1 sent 101'",
-                "2 sent 101'",
-                "3 sent 101",
+                &format!("{slow} sent 101"),
                 "1 sent 102'",
                 "2 sent 102'",
                 "3 sent 102"
@@ -385,12 +257,12 @@ fn member_with_room_in_its_queue_holds_nothing_back() {
     slow.park();
     assert_eq!(rig.feed([101, 102]), ["2 sent 101", "2 sent 102"]);
     assert_eq!((rig.totals().queued, rig.totals().copies), (2, 2));
-    assert_eq!(rig.feed([103]), ["blocked 1#1"]);
+    assert_eq!(rig.feed([103]), ["2 sent 103'", "blocked 1#1"]);
     assert_eq!(rig.totals().queued, 3);
     slow.open();
     let mut lines = rig.lines();
     lines.sort();
-    assert_eq!(lines, ["1 sent 101'", "1 sent 102'", "1 sent 103'", "2 sent 103", "unblocked 1#1"]);
+    assert_eq!(lines, ["1 sent 101'", "1 sent 102'", "1 sent 103", "unblocked 1#1"]);
 }
 
 #[test]
@@ -402,8 +274,8 @@ fn member_whose_queue_has_room_again_holds_nothing_back() {
     rig.feed([101, 102, 103]);
     assert_eq!(rig.blocked_on(), Some(1));
     slow.allow(1);
-    assert_eq!(rig.lines(), ["unblocked 1#1", "1 sent 101'", "2 sent 103"]);
-    assert_eq!(rig.totals().queued, 2);
+    assert_eq!(rig.feed([104]), ["unblocked 1#1", "1 sent 101'", "2 sent 104'", "blocked 1#1"]);
+    assert_eq!(rig.totals().queued, 3);
 }
 
 #[test]
@@ -437,68 +309,66 @@ fn other_policies_speak_for_themselves() {
 }
 
 #[test]
-fn dropping_member_misses_nothing_while_the_item_is_held_for_another() {
-    // Its policy is applied when the item is handed out, not when it is read.
+fn member_that_drops_has_its_copy_in_its_queue_while_another_waits() {
     let mut rig = Rig::new();
     let dropping = rig.join_on(1, |attach| attach.overflow(Overflow::DropNewest));
     let waiting = rig.join(2);
     dropping.park();
     waiting.park();
     assert_eq!(rig.feed([101]), ["blocked 1#2"]);
+    assert_eq!((rig.totals().queued, rig.totals().copies), (2, 1));
     dropping.open();
-    assert!(rig.lines().is_empty());
+    assert_eq!(rig.lines(), ["1 sent 101'"]);
     waiting.open();
-    assert_eq!(rig.lines(), ["unblocked 1#2", "1 sent 101'", "2 sent 101"]);
+    assert_eq!(rig.lines(), ["unblocked 1#2", "2 sent 101"]);
 }
 
 #[test]
 fn blocked_moves_from_one_to_the_next() {
     let mut rig = Rig::new();
     let members = rig.group(3, &[1, 3]);
-    assert_eq!(rig.feed([101]), ["blocked 1#1"]);
+    assert_eq!(rig.feed([101]), ["2 sent 101'", "blocked 1#1"]);
     members[0].open();
-    assert_eq!(rig.lines(), ["unblocked 1#1", "blocked 1#3"]);
+    assert_eq!(rig.lines(), ["unblocked 1#1", "1 sent 101'", "blocked 1#3"]);
     assert_eq!(rig.blocked_on(), Some(3));
     members[2].open();
-    assert_eq!(rig.lines(), ["unblocked 1#3", "1 sent 101'", "2 sent 101'", "3 sent 101"]);
+    assert_eq!(rig.lines(), ["unblocked 1#3", "3 sent 101"]);
     assert_eq!(rig.blocked_on(), None);
 }
 
 #[test]
-fn readiness_of_one_that_is_not_waited_for_changes_nothing() {
+fn member_that_is_woken_gets_its_copy_whoever_is_named() {
     let mut rig = Rig::new();
     let members = rig.group(2, &[1, 2]);
-    rig.feed([101]);
-    let first = rig.blocked_on().unwrap();
-    let other = 3 - first;
-    members[at(other)].open();
-    assert!(rig.lines().is_empty());
-    assert_eq!(rig.blocked_on(), Some(first));
-    members[at(first)].open();
-    assert_eq!(rig.lines(), [&format!("unblocked 1#{first}"), "1 sent 101'", "2 sent 101"]);
+    assert_eq!(rig.feed([101]), ["blocked 1#1"]);
+    members[1].open();
+    assert_eq!(rig.lines(), ["2 sent 101'"]);
+    assert_eq!(rig.blocked_on(), Some(1));
+    members[0].open();
+    assert_eq!(rig.lines(), ["unblocked 1#1", "1 sent 101"]);
 }
 
 #[test]
-fn readiness_found_early_is_kept_and_not_asked_for_twice() {
+fn member_that_is_ready_is_asked_once_and_gets_its_copy_while_another_waits() {
     let mut rig = Rig::new();
     let members = rig.group(2, &[2]);
-    rig.feed([101]);
-    assert_eq!((members[0].count(Op::Ready), members[0].taken()), (1, 0));
-    members[0].park(); // what it promised before, it keeps
+    assert_eq!(rig.feed([101]), ["1 sent 101'", "blocked 1#2"]);
+    assert_eq!((members[0].count(Op::Ready), members[0].flushed()), (1, 1));
     members[1].open();
-    assert_eq!(rig.lines(), ["unblocked 1#2", "1 sent 101'", "2 sent 101"]);
+    assert_eq!(rig.lines(), ["unblocked 1#2", "2 sent 101"]);
     assert_eq!(members[0].count(Op::Ready), 1);
 }
 
 #[test]
-fn held_item_reaches_one_that_joined_meanwhile() {
+fn member_that_joins_while_an_item_is_held_gets_what_follows() {
     let mut rig = Rig::new();
     let members = rig.group(2, &[2]);
     rig.feed([101]);
     rig.join(3);
     assert!(rig.take_log().is_empty());
     members[1].open();
-    assert_eq!(rig.lines(), ["unblocked 1#2", "1 sent 101'", "2 sent 101'", "3 sent 101"]);
+    assert_eq!(rig.lines(), ["unblocked 1#2", "2 sent 101"]);
+    assert_eq!(rig.feed([102]), ["1 sent 102'", "2 sent 102'", "3 sent 102"]);
 }
 
 #[test]
@@ -509,66 +379,76 @@ fn second_member_joins_while_the_item_is_held_for_the_only_one() {
     rig.join(2);
     assert_eq!((rig.totals().queued, rig.totals().copies), (1, 0));
     members[0].open();
-    assert_eq!(rig.lines(), ["unblocked 1#1", "1 sent 101'", "2 sent 101"]);
+    assert_eq!(rig.lines(), ["unblocked 1#1", "1 sent 101"]);
+    assert_eq!(rig.feed([102]), ["1 sent 102'", "2 sent 102"]);
 }
 
 #[test]
-fn newcomer_that_is_not_ready_is_waited_for_too() {
+fn newcomer_that_is_not_ready_is_not_waited_for_until_the_next_item() {
     let mut rig = Rig::new();
     let members = rig.group(1, &[1]);
     rig.feed([101]);
-    let (sink, late) = scripted_sink(2);
+    let late = rig.order(1, 2, |attach| attach.tag(2));
     late.park();
-    late.log_to(&rig.log);
-    rig.orders.push(Attach::new(1, sink).tag(2).into());
     assert!(rig.lines().is_empty());
     members[0].open();
-    assert_eq!(rig.lines(), ["unblocked 1#1", "blocked 1#2"]);
+    assert_eq!(rig.lines(), ["unblocked 1#1", "1 sent 101"]);
+    assert_eq!(late.count(Op::Ready), 0);
+    assert_eq!(rig.feed([102]), ["1 sent 102'", "blocked 1#2"]);
     late.open();
-    assert_eq!(rig.lines(), ["unblocked 1#2", "1 sent 101'", "2 sent 101"]);
+    assert_eq!(rig.lines(), ["unblocked 1#2", "2 sent 102"]);
 }
 
 #[test]
 fn member_that_leaves_gracefully_takes_its_copy_along() {
-    for leaver in 1..=2 {
+    for leaver in 1..=3 {
         let mut rig = Rig::new();
-        let mut leases = [Lease::new(), Lease::new(), Lease::new()];
-        let members: Vec<_> = (1..)
-            .zip(&mut leases)
-            .map(|(tag, lease)| rig.join_on(tag, |attach| attach.leased(lease)))
-            .collect();
-        members[0].park();
-        members[2].park();
-        assert_eq!(rig.feed([101]), ["blocked 1#1"]);
-        let [first, second, third] = leases;
-        if leaver == 1 {
-            // Whom the input waits for.
-            first.detach();
-            assert_eq!(rig.lines(), ["unblocked 1#1", "blocked 1#3"]);
-            assert_eq!((rig.totals().queued, rig.totals().copies), (2, 1));
-            members[0].open();
-            assert_eq!(
-                rig.lines(),
-                ["1 sent 101'", "1 closed", "1 dropped", "detached 1#1 Requested"]
-            );
-            members[2].open();
-            assert_eq!(rig.lines(), ["unblocked 1#3", "2 sent 101'", "3 sent 101"]);
-        } else {
-            // One that is ready.
-            second.detach();
-            let gone = ["2 sent 101'", "2 closed", "2 dropped", "detached 1#2 Requested"];
-            assert_eq!(rig.lines(), gone);
-            members[0].open();
-            assert_eq!(rig.lines(), ["unblocked 1#1", "blocked 1#3"]);
-            members[2].open();
-            assert_eq!(rig.lines(), ["unblocked 1#3", "1 sent 101'", "3 sent 101"]);
-            first.disarm();
-            third.disarm();
-            continue;
+        let (members, mut leases) = rig.leased_group(3, &[1, 3]);
+        assert_eq!(rig.feed([101]), ["2 sent 101'", "blocked 1#1"]);
+        leases.remove(at(leaver)).detach();
+        match leaver {
+            1 => {
+                // The one that the input waits for.
+                assert_eq!(rig.lines(), ["unblocked 1#1", "blocked 1#3"]);
+                assert_eq!((rig.totals().queued, rig.totals().copies), (2, 2));
+            }
+            2 => {
+                // One that has its copy.
+                assert_eq!(rig.lines(), ["2 closed", "2 dropped", "detached 1#2 Requested"]);
+                assert_eq!((rig.totals().queued, rig.totals().copies), (1, 1));
+            }
+            _ => {
+                // One that waits, too.
+                assert!(rig.lines().is_empty());
+                assert_eq!((rig.totals().queued, rig.totals().copies), (2, 2));
+            }
         }
-        second.disarm();
-        third.disarm();
+        members[0].open();
+        let gone = |tag| [format!("{tag} closed"), format!("{tag} dropped")];
+        assert_eq!(
+            rig.lines(),
+            match leaver {
+                1 =>
+                    [vec!["1 sent 101'".to_owned()], gone(1).to_vec(), vec![requested(1)]].concat(),
+                2 => ["unblocked 1#1", "1 sent 101'", "blocked 1#3"].map(str::to_owned).to_vec(),
+                _ => ["unblocked 1#1", "1 sent 101"].map(str::to_owned).to_vec(),
+            }
+        );
+        members[2].open();
+        assert_eq!(
+            rig.lines(),
+            match leaver {
+                3 =>
+                    [vec!["3 sent 101'".to_owned()], gone(3).to_vec(), vec![requested(3)]].concat(),
+                _ => ["unblocked 1#3", "3 sent 101"].map(str::to_owned).to_vec(),
+            }
+        );
+        assert_eq!((rig.totals().queued, rig.totals().copies), (0, 2));
     }
+}
+
+fn requested(tag: u64) -> String {
+    format!("detached 1#{tag} Requested")
 }
 
 #[test]
@@ -586,17 +466,15 @@ fn last_member_that_leaves_gracefully_takes_the_item_itself_along() {
 #[test]
 fn member_that_is_evicted_takes_no_copy() {
     let mut rig = Rig::new();
-    let (mut first, mut second) = (Lease::new(), Lease::new());
-    let a = rig.join_on(1, |attach| attach.leased(&mut first));
-    a.park();
-    rig.join_on(2, |attach| attach.leased(&mut second));
-    rig.join(3);
-    rig.feed([101]);
-    drop(second);
+    let (members, mut leases) = rig.leased_group(3, &[1, 3]);
+    assert_eq!(rig.feed([101]), ["2 sent 101'", "blocked 1#1"]);
+    drop(leases.remove(1)); // it has its copy
     assert_eq!(rig.lines(), ["2 dropped", "detached 1#2 Evicted"]);
-    drop(first);
-    assert_eq!(rig.lines(), ["unblocked 1#1", "1 dropped", "detached 1#1 Evicted", "3 sent 101"]);
-    assert_eq!((rig.totals().copies, rig.totals().discarded), (0, 0));
+    drop(leases.remove(0));
+    assert_eq!(rig.lines(), ["unblocked 1#1", "1 dropped", "detached 1#1 Evicted", "blocked 1#3"]);
+    members[2].open();
+    assert_eq!(rig.lines(), ["unblocked 1#3", "3 sent 101"]);
+    assert_eq!((rig.totals().copies, rig.totals().discarded), (1, 0));
 }
 
 #[test]
@@ -636,7 +514,7 @@ fn member_that_was_leaving_already_has_no_copy_of_the_held_item() {
         let slow = rig.join(2);
         rig.join(3);
         slow.park();
-        assert_eq!(rig.feed([101]), ["blocked 1#2"]);
+        assert_eq!(rig.feed([101]), ["3 sent 101'", "blocked 1#2"]);
         if fails {
             gone.fail(Op::Close);
             assert_eq!(
@@ -648,9 +526,9 @@ fn member_that_was_leaving_already_has_no_copy_of_the_held_item() {
             drop(lease);
             assert_eq!(rig.lines(), ["1 dropped", "detached 1#1 Evicted"]);
         }
-        assert_eq!((rig.totals().copies, rig.totals().queued), (0, 1));
+        assert_eq!((rig.totals().copies, rig.totals().queued), (1, 1));
         slow.open();
-        assert_eq!(rig.lines(), ["unblocked 1#2", "2 sent 101'", "3 sent 101"]);
+        assert_eq!(rig.lines(), ["unblocked 1#2", "2 sent 101"]);
     }
 }
 
@@ -697,7 +575,7 @@ fn evicting_all_while_an_item_is_held_discards_it_once() {
 fn member_that_fails_while_the_item_is_held_discards_its_copy() {
     let mut rig = Rig::new();
     let members = rig.group(3, &[1, 3]);
-    rig.feed([101]);
+    assert_eq!(rig.feed([101]), ["2 sent 101'", "blocked 1#1"]);
     members[0].fail(Op::Ready);
     assert_eq!(
         rig.lines(),
@@ -711,7 +589,7 @@ fn member_that_fails_while_the_item_is_held_discards_its_copy() {
         ]
     );
     members[2].open();
-    assert_eq!(rig.lines(), ["unblocked 1#3", "2 sent 101'", "3 sent 101"]);
+    assert_eq!(rig.lines(), ["unblocked 1#3", "3 sent 101"]);
 }
 
 #[test]
@@ -890,18 +768,16 @@ fn end_of_the_input_right_after_a_held_item_gives_every_member_its_copy() {
 // Admission.
 
 #[test]
-fn refused_members_discard_their_copies_and_the_last_admitted_gets_the_original() {
+fn refused_members_discard_clones_and_the_last_one_the_item_itself() {
     let mut rig = Rig::refusing(|tag, _| tag == 1 || tag == 4);
     rig.group(4, &[]);
-    let mut lines = rig.feed([101]);
-    lines.sort();
     assert_eq!(
-        lines,
+        rig.feed([101]),
         [
-            "2 sent 101'",
-            "3 sent 101",
             "discarded 101' of 1#1 NotAdmitted",
-            "discarded 101' of 1#4 NotAdmitted"
+            "2 sent 101'",
+            "3 sent 101'",
+            "discarded 101 of 1#4 NotAdmitted"
         ]
     );
     assert_eq!((rig.totals().copies, rig.totals().discarded), (3, 2));
@@ -921,7 +797,7 @@ fn item_that_all_members_refuse_is_discarded_by_each() {
     );
     assert_eq!((rig.totals().copies, rig.totals().queued), (2, 0));
     // Nothing is remembered of it: the next item goes to all.
-    assert_eq!(rig.feed([102]), ["blocked 1#2"]);
+    assert_eq!(rig.feed([102]), ["1 sent 102'", "3 sent 102'", "blocked 1#2"]);
 }
 
 #[test]
@@ -930,7 +806,7 @@ fn refused_member_is_not_waited_for() {
     let members = rig.group(2, &[1]);
     assert_eq!(rig.feed([101]), ["discarded 101' of 1#1 NotAdmitted", "2 sent 101"]);
     assert_eq!(members[0].count(Op::Ready), 0);
-    assert_eq!(rig.feed([102]), ["blocked 1#1"]);
+    assert_eq!(rig.feed([102]), ["2 sent 102'", "blocked 1#1"]);
 }
 
 #[test]
@@ -995,47 +871,61 @@ fn refused_member_is_not_asked_when_the_last_admitted_one_fails() {
 }
 
 #[test]
-fn newcomer_that_is_refused_discards_its_copy_at_once_and_is_not_waited_for() {
-    let mut rig = Rig::refusing(|tag, n| tag == 3 && n == 101);
+fn newcomer_is_not_asked_about_the_held_item() {
+    let mut rig = Rig::refusing(|tag, n| tag == 3 && n == 101).asking();
     let members = rig.group(2, &[2]);
     rig.feed([101]);
     let late = rig.order(1, 3, |attach| attach.tag(3));
-    late.park();
-    assert_eq!(rig.lines(), ["discarded 101' of 1#3 NotAdmitted"]);
+    assert!(rig.lines().is_empty());
     assert_eq!((rig.totals().copies, rig.totals().queued), (1, 1));
     members[1].open();
-    assert_eq!(rig.lines(), ["unblocked 1#2", "1 sent 101'", "2 sent 101"]);
-    assert_eq!(late.count(Op::Ready), 0);
-    late.open();
-    assert_eq!(rig.feed([102]), ["1 sent 102'", "2 sent 102'", "3 sent 102"]);
+    assert_eq!(rig.lines(), ["unblocked 1#2", "2 sent 101"]);
+    assert!(late.calls().is_empty());
+    assert_eq!(
+        rig.feed([102]),
+        [
+            "admit 102 to 1#1",
+            "1 sent 102'",
+            "admit 102 to 1#2",
+            "2 sent 102'",
+            "admit 102 to 1#3",
+            "3 sent 102"
+        ]
+    );
 }
 
 #[test]
-fn newcomer_that_is_refused_survives_the_only_one_the_item_was_held_for() {
-    let mut rig = Rig::refusing(|tag, n| tag == 2 && n == 101);
+fn newcomer_survives_the_only_one_the_item_was_held_for() {
+    let mut rig = Rig::new();
     let members = rig.group(1, &[1]);
     rig.feed([101]);
     rig.join(2);
-    assert_eq!(rig.take_log(), ["discarded 101' of 1#2 NotAdmitted"]);
     members[0].fail(Op::Ready);
-    rig.lines();
+    assert_eq!(
+        rig.lines()[1..],
+        [
+            "unblocked 1#1",
+            "1 dropped",
+            "discarded 101 of 1#1 Failed",
+            "detached 1#1 Failed(Broken(\"poll_ready\"))"
+        ]
+    );
     assert_eq!(rig.feed([102]), ["2 sent 102"]);
 }
 
 #[test]
-fn blocked_member_leaves_and_one_that_has_room_takes_its_place_at_once() {
+fn blocked_member_leaves_and_the_next_item_is_read_in_the_same_poll() {
     for end in [drop as fn(Lease), Lease::detach] {
         let mut rig = Rig::new();
         let mut lease = Lease::new();
         let slow = rig.join_on(1, |attach| attach.leased(&mut lease));
         slow.park();
         rig.join(2);
-        rig.feed([101, 102]);
+        assert_eq!(rig.feed([101, 102]), ["2 sent 101'", "blocked 1#1"]);
         end(lease);
-        rig.poll();
-        let mut lines = rig.take_log();
+        let mut lines = rig.turn();
         lines.retain(|line| line.starts_with("2 "));
-        assert_eq!(lines, ["2 sent 101", "2 sent 102"]);
+        assert_eq!(lines, ["2 sent 102"]);
     }
 }
 

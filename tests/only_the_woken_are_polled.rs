@@ -147,16 +147,17 @@ fn a_blocked_sink_is_asked_once_whatever_else_happens() {
 }
 
 #[test]
-fn a_sink_that_dropped_its_items_is_not_asked_when_it_wakes() {
-    let mut rig = rig();
-    let sink = rig.attach_on(1, "a", |attach| attach.overflow(Overflow::DropNewest));
-    sink.park();
-    rig.send([1]);
-    sink.open();
-    rig.sleep();
-    assert_eq!(sink.calls(), [Call::Ready(Pending)], "it has no item waiting");
-    rig.send([1]);
-    assert_eq!(sink.taken(), 1);
+fn a_sink_that_drops_is_asked_when_it_wakes_for_the_item_that_it_kept() {
+    for overflow in [Overflow::DropNewest, Overflow::DropOldest] {
+        let mut rig = rig();
+        let sink = rig.attach_on(1, "a", |attach| attach.overflow(overflow));
+        sink.park();
+        rig.send([1, 1]);
+        sink.open();
+        rig.sleep();
+        let calls = [Call::Ready(Pending), Call::Ready(Done), Call::Send(Done), Call::Flush(Done)];
+        assert_eq!(sink.calls(), calls);
+    }
 }
 
 #[test]
@@ -252,7 +253,7 @@ fn a_pending_close_is_asked_once_whatever_else_happens() {
 // What is no wake of the sink.
 
 #[test]
-fn a_wake_that_came_before_the_answer_does_not_ask_again_after_it() {
+fn a_wake_that_came_before_the_answer_asks_at_most_once_more() {
     let mut rig = rig();
     let sink = rig.attach_on(1, "a", |attach| attach.buffer(1));
     sink.hold(Op::Flush);
@@ -263,22 +264,27 @@ fn a_wake_that_came_before_the_answer_does_not_ask_again_after_it() {
         handle.release(Op::Flush); // wakes for the flush; only then poll_ready says Pending
     });
     rig.send([1]);
-    assert_eq!((sink.count(Op::Ready), sink.flushed()), (2, 1));
+    assert_eq!((sink.taken(), sink.flushed()), (1, 1));
+    assert!((2..=3).contains(&sink.count(Op::Ready)));
+    rig.bustle();
+    assert!(sink.count(Op::Ready) <= 3);
 }
 
 #[test]
-fn a_wake_within_the_send_does_not_ask_a_pending_flush_again() {
+fn a_wake_within_the_send_asks_a_pending_flush_at_most_once_more() {
     let mut rig = rig();
     let sink = rig.attach(1, "a");
     sink.hold(Op::Flush);
     let handle = sink.clone();
     sink.during(Op::Send, move || assert!(handle.wake()));
     rig.send([1]);
-    assert_eq!((sink.taken(), sink.count(Op::Flush)), (1, 1));
+    rig.bustle();
+    assert_eq!(sink.taken(), 1);
+    assert!((1..=2).contains(&sink.count(Op::Flush)));
 }
 
 #[test]
-fn a_wake_within_the_last_send_does_not_ask_a_pending_close_again() {
+fn a_wake_within_the_last_send_asks_a_pending_close_at_most_once_more() {
     let mut rig = rig();
     let sink = rig.attach_on(1, "a", |attach| attach.buffer(1));
     sink.park();
@@ -289,7 +295,9 @@ fn a_wake_within_the_last_send_does_not_ask_a_pending_close_again() {
     sink.during(Op::Send, move || assert!(handle.wake()));
     sink.open();
     rig.sleep();
-    assert_eq!((sink.taken(), sink.count(Op::Close)), (1, 1));
+    rig.bustle();
+    assert_eq!(sink.taken(), 1);
+    assert!((1..=2).contains(&sink.count(Op::Close)));
 }
 
 #[test]
@@ -419,7 +427,7 @@ fn a_member_that_keeps_the_others_waiting_is_asked_once() {
     rig.send([1, 1]);
     rig.bustle();
     assert_eq!(parked.calls(), [Call::Ready(Pending)]);
-    assert!(open.count(Op::Ready) <= 1, "readiness found early is kept");
+    assert_eq!((open.count(Op::Ready), open.taken()), (1, 1));
     parked.open();
     rig.sleep();
     assert_eq!((parked.taken(), open.taken()), (2, 2));

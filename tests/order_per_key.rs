@@ -267,7 +267,7 @@ fn a_member_that_leaves_takes_its_copy_of_the_held_item_behind_its_queue() {
     let mut rig = rig_with(Demux::multicast);
     let stuck = rig.parked_under(1, |attach| attach);
     let mut lease = stream_demux::Lease::new();
-    let leaver = rig.parked_under(1, |attach| attach.buffer(3).leased(&mut lease));
+    let leaver = rig.parked_under(1, |attach| attach.buffer(2).leased(&mut lease));
     stuck.allow(2);
     rig.send(1_001..1_004); // two queued for the leaver, the third is held for both
     lease.detach();

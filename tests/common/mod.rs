@@ -10,8 +10,12 @@
 
 pub mod alloc;
 pub mod executor;
+pub mod frugal;
+pub mod group;
 pub mod log;
 pub mod model;
+#[cfg(test)] // the fuzzers use the harness, too, and have no runtime
+pub mod real;
 pub mod rig;
 pub mod sink;
 pub mod stream;
