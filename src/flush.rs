@@ -57,8 +57,10 @@ pub(crate) struct Flushes {
     /// When it was last told how far to read.
     paused: Mark,
     many: bool,
-    /// In how many turns the input ran dry with something listed, since all was flushed last.
-    dry_turns: u8,
+    /// Where the list ended in each of the last turns in which the input ran dry; the first is the
+    /// `dry_turn`th.
+    dry_ends: [usize; DRY_TURNS],
+    dry_turn: usize,
     /// The length that the ring does not fall below.
     least: usize,
     /// A bit for each slot index that is in the list and vacant.
@@ -72,7 +74,7 @@ pub(crate) struct Flushes {
 /// the input. An input that has a little in each turn would put the flush off for ever. Sixteen turns of
 /// an otherwise idle runtime are some microseconds; beside a task that runs for a millisecond at a time
 /// they are what an item may wait for its flush, and less than people notice.
-const DRY_TURNS: u8 = 16;
+const DRY_TURNS: usize = 16;
 
 /// How far things were at some time.
 #[derive(Debug, Clone, Copy, Default)]
@@ -104,7 +106,8 @@ impl Flushes {
             reviewed: Mark::default(),
             paused: Mark::default(),
             many: false,
-            dry_turns: 0,
+            dry_ends: [0; DRY_TURNS],
+            dry_turn: 0,
             least: 0,
             vacated: Vec::new(),
         }
@@ -190,7 +193,8 @@ impl Flushes {
     fn rewind(&mut self) {
         let next = self.place(self.next);
         self.ring.rotate_left(next);
-        for end in [&mut self.paused.end, &mut self.reviewed.end, &mut self.end] {
+        let ends = [&mut self.paused.end, &mut self.reviewed.end, &mut self.end];
+        for end in ends.into_iter().chain(&mut self.dry_ends) {
             *end = end.wrapping_sub(self.next);
         }
         self.next = 0;
@@ -224,16 +228,18 @@ impl Flushes {
     /// sinks took `sent`.
     pub(crate) fn owe_all(&mut self, now: u64, sent: u64) {
         self.owed = self.len();
-        self.dry_turns = 0;
         // What a lull cuts short says nothing of how long it would pay to wait.
         (self.window, self.short_for) = (self.every, 0);
         self.reviewed = Mark { now, sent, end: self.end };
     }
 
-    /// The input ran dry in this turn. Returns `true` if all that is listed is due for that.
+    /// The input ran dry in this turn. Returns `true` if that has happened often enough since the first
+    /// entry was listed.
     pub(crate) fn dry_turn(&mut self) -> bool {
-        self.dry_turns += u8::from(self.owed < self.len());
-        self.dry_turns >= DRY_TURNS
+        self.dry_ends[self.dry_turn] = self.end;
+        self.dry_turn = (self.dry_turn + 1) % DRY_TURNS;
+        let listed_by_then = self.dry_ends[self.dry_turn].wrapping_sub(self.next);
+        (1..=self.len()).contains(&listed_by_then)
     }
 
     /// Is something due by the time the input will have given `by`?

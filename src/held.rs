@@ -20,7 +20,7 @@ use futures_sink::Sink;
 use crate::hooks::{Discarded, Hooks};
 use crate::hub::Hub;
 use crate::order::Overflow;
-use crate::route::Place;
+use crate::route::{Place, Unready};
 
 /// An item that is held.
 pub(crate) enum Held<V> {
@@ -50,9 +50,10 @@ pub(crate) struct GroupItem<V> {
 /// next turn.
 pub(crate) struct Yielding {
     slot: usize,
-    /// How many operations the demux had done by then.
-    operations: u64,
-    /// For how many turns in a row it has yielded.
+    /// How many operations the demux had done when the sink yielded last; `None` if it was not polled
+    /// for this item yet, because its waker had fired since an earlier answer.
+    operations: Option<u64>,
+    /// For how many turns in a row the item has been held for this.
     turns: u8,
 }
 
@@ -164,7 +165,7 @@ where
     /// The same when it is known how the sink answered.
     pub(crate) fn put_in_place(&mut self, slot: usize, item: V, place: Place<S::Error>) {
         match place {
-            Place::Busy { yielded } if self.is_to_wait(slot, yielded) => {
+            Place::None(unready) if self.is_to_wait(slot, unready) => {
                 self.hold(Held::One { item, slot });
                 if self.yielding.is_none() {
                     self.block(slot);
@@ -282,7 +283,7 @@ where
         place: Place<S::Error>,
     ) -> bool {
         match place {
-            Place::Busy { yielded } if self.is_to_wait(slot, yielded) => {
+            Place::None(unready) if self.is_to_wait(slot, unready) => {
                 held.waiting += 1;
                 self.table[slot].set_waiting(true);
                 self.table.group_mut(held.group).wait();
@@ -318,7 +319,7 @@ where
             return; // `retry_yielded` does it
         }
         let place = self.find_place(slot);
-        if matches!(place, Place::Busy { .. }) {
+        if matches!(place, Place::None(_)) {
             return;
         }
         if let Some(copy) = self.take_copy(slot, Exit::Graceful) {
@@ -394,8 +395,8 @@ where
 {
     /// Returns `true` if an item that found no place at `slot` is to be held: because the sink yielded,
     /// and then [`Yielding`] says so, or because its policy is to wait.
-    fn is_to_wait(&mut self, slot: usize, yielded: bool) -> bool {
-        if yielded && self.hold_for_yield(slot) {
+    fn is_to_wait(&mut self, slot: usize, unready: Unready) -> bool {
+        if unready != Unready::Full && self.hold_for_yield(slot, unready) {
             return true;
         }
         self.yielding = None;
@@ -405,11 +406,12 @@ where
     /// Returns `true` if an item is to be held because the sink of `slot` yielded; `false` if the sink
     /// has yielded before and is taken to be full: nothing has happened since then that may have used
     /// up what it is waiting for, or it has yielded too often.
-    fn hold_for_yield(&mut self, slot: usize) -> bool {
-        let operations = self.operations();
+    fn hold_for_yield(&mut self, slot: usize, unready: Unready) -> bool {
+        let operations = (unready == Unready::Yielded).then(|| self.operations());
         let before = self.yielding.as_ref().filter(|yielding| yielding.slot == slot);
         let turns = before.map_or(0, |yielding| yielding.turns);
-        if turns == YIELDS || before.is_some_and(|yielding| yielding.operations == operations) {
+        let same = before.is_some_and(|yielding| yielding.operations == operations);
+        if turns == YIELDS || same {
             return false;
         }
         self.yielding = Some(Yielding { slot, operations, turns: turns + 1 });

@@ -35,11 +35,21 @@ pub(crate) enum Place<E> {
     Sink,
     /// Its queue has room.
     Queue,
-    /// Its sink is not ready, and the queue is full. `yielded`: the sink's waker has fired meanwhile, so
-    /// that the answer says nothing of whether it is full.
-    Busy { yielded: bool },
+    /// Its sink is not ready, and the queue is full.
+    None(Unready),
     /// Its sink failed.
     Failed(E),
+}
+
+/// What is known of a sink that is not ready.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unready {
+    /// It answered `Pending`, and its waker has not fired since.
+    Full,
+    /// Its waker has fired since it answered `Pending` the last time.
+    Woken,
+    /// It was polled just now, and its waker had fired by the time it answered `Pending`.
+    Yielded,
 }
 
 impl<K, S, V, H, B> Hub<K, S, V, H, B>
@@ -133,7 +143,7 @@ where
             return Place::Queue;
         }
         if tenant.is_parked() {
-            return self.find_place_beside(slot);
+            return self.find_place_beside(slot, Unready::Woken);
         }
         let mut cx = Context::from_waker(self.ready.waker(slot));
         let answer = tenant.poll_ready(&mut cx);
@@ -151,17 +161,17 @@ where
             Poll::Ready(Err(error)) => Place::Failed(error),
             Poll::Pending => {
                 self.note_pending(slot);
-                self.find_place_beside(slot)
+                self.find_place_beside(slot, Unready::Yielded)
             }
         }
     }
 
-    /// The same when the sink is not ready.
-    fn find_place_beside(&self, slot: usize) -> Place<S::Error> {
+    /// The same when the sink is not ready. `fired` is what it means if its waker has fired.
+    fn find_place_beside(&self, slot: usize, fired: Unready) -> Place<S::Error> {
         if self.table[slot].has_room() {
             Place::Queue
         } else {
-            Place::Busy { yielded: self.ready.has_fired(slot) }
+            Place::None(if self.ready.has_fired(slot) { fired } else { Unready::Full })
         }
     }
 
@@ -173,7 +183,7 @@ where
                 self.enqueue(slot, item);
                 self.accepted(slot);
             }
-            Place::Busy { .. } => self.overflow(slot, item),
+            Place::None(_) => self.overflow(slot, item),
             Place::Failed(error) => self.remove(slot, Detached::Failed(error), Some(item)),
         }
     }

@@ -103,6 +103,9 @@ where
     /// Makes room for `attachments` attachments at once, those that are draining or closing included. Up
     /// to there no call of `poll` has to move a table that grows.
     ///
+    /// With [`multicast`](Self::multicast), the list of the members of a key still grows by itself, four
+    /// bytes for each.
+    ///
     /// Without it, tables double when they are full, as a `Vec` does: of a million attachments, the one
     /// that makes them grow takes milliseconds.
     ///

@@ -51,7 +51,7 @@ const UNUSUAL: u16 = PARKED | QUEUED | LIMITED | GROUPED;
 /// An item for this slot and others cannot go straight to the sink.
 const UNUSUAL_IN_GROUP: u16 = PARKED | QUEUED | LIMITED;
 
-/// How many items a queue that has emptied keeps room for.
+/// The room, in items, that a queue may keep when it has emptied. One that has more gives up all.
 ///
 /// A burst may fill a thousand queues at once, and need not cost their memory for as long as their
 /// sinks live. Queues that go up and down by a few items, the common case, do not allocate each time.
@@ -264,8 +264,8 @@ impl<K, S, V> Slot<K, S, V> {
         let queue = &mut self.extras.as_mut()?.queue;
         let item = queue.pop_front();
         let left = !queue.is_empty();
-        if !left {
-            queue.shrink_to(KEPT_ROOM);
+        if !left && queue.capacity() > KEPT_ROOM {
+            *queue = VecDeque::new();
         }
         self.set(QUEUED, left);
         item

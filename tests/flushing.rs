@@ -344,15 +344,16 @@ fn items_share_a_flush_however_small_the_window_is_beside_the_budget() {
 
 #[test]
 fn items_of_short_turns_share_a_flush_if_the_window_is_smaller_than_the_budget() {
-    let mut rig = rig_with(|demux| demux.flush_every(64));
-    let sinks = rig.attach_each(0..20);
+    let mut rig = rig_with(|demux| demux.flush_every(128));
+    // So many that more than 16 are left to be flushed whenever the input runs dry.
+    let sinks = rig.attach_each(0..40);
     for _ in 0..100 {
-        rig.input.extend(0..20);
+        rig.input.extend(0..40);
         rig.poll();
     }
     let flushes = flushes(&sinks);
-    // The oldest item waits for at least 48 further ones, which take three turns.
-    assert!((2_000 / 4 - 20..=2_000 / 3 + 20).contains(&flushes), "{flushes} for 2,000 items");
+    // The oldest item waits for at least 96 further ones, which take three turns.
+    assert!((4_000 / 4 - 40..=4_000 / 3 + 40).contains(&flushes), "{flushes} for 4,000 items");
 }
 
 #[test]

@@ -102,15 +102,18 @@ fn the_room_survives_other_settings() {
     assert!(longest.iter().all(|&longest| longest < SMALL), "{longest:?}");
 }
 
+/// The list of the members of a key grows by itself, as no one knows beforehand how many there will be.
 #[test]
-fn members_of_a_group_take_as_much_room_as_any() {
+fn members_of_a_group_take_four_bytes_more() {
     let (demux, feed) = demux(|_| 0);
     let mut task = Task::new(demux.multicast().with_capacity(capacity()));
     let sink = Counter::default();
     let joins = (0..MANY).map(|tag| Attach::new(0, sink.clone()).tag(tag).into());
     let longest = in_turns(&mut task, &feed, joins);
     assert_eq!(task.get_ref().len() as u64, MANY);
-    assert!(longest < SMALL, "{longest} bytes in one turn");
+    let list = i64::try_from((MANY * 4).next_power_of_two()).expect("it is small");
+    let most = list + SMALL;
+    assert!(longest <= most, "{longest} bytes in one turn");
 }
 
 #[test]
