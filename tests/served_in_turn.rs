@@ -525,7 +525,7 @@ fn stopped_at_the_first(
 #[test]
 fn member_is_asked_by_admit_when_it_is_first_offered_the_item() {
     let mut rig = Rig::new().asking();
-    let _attached = stopped_at_the_first(&mut rig, 3, 1);
+    let (_members, _leases) = stopped_at_the_first(&mut rig, 3, 1);
     assert_eq!(
         rig.lines(),
         ["1 sent 101'", "admit 101 to 1#2", "2 sent 101'", "admit 101 to 1#3", "3 sent 101"]
@@ -653,7 +653,7 @@ fn key_is_evicted_while_the_walk_is_stopped_and_only_the_last_one_discards_the_i
 #[test]
 fn joiner_comes_while_the_walk_is_stopped_and_gets_what_follows() {
     let mut rig = Rig::new().asking();
-    let _attached = stopped_at_the_first(&mut rig, 2, 1);
+    let (_members, _leases) = stopped_at_the_first(&mut rig, 2, 1);
     let late = rig.order(1, 3, |attach| attach.tag(3));
     assert_eq!(rig.lines(), ["1 sent 101'", "admit 101 to 1#2", "2 sent 101"]);
     assert!(late.calls().is_empty());

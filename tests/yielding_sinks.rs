@@ -468,7 +468,7 @@ fn second_yield_in_a_row_under_wait_blocks_and_loses_nothing() {
 }
 
 #[test]
-fn wake_that_was_for_nothing_and_a_yield_are_two_holds() {
+fn yield_that_follows_a_wake_is_held_too_if_something_got_on() {
     let mut rig = Rig::new().with_silent_sinks();
     let a = rig.attach_on(1, "a", |attach| attach.overflow(Overflow::DropNewest).buffer(1));
     a.park();
@@ -478,7 +478,10 @@ fn wake_that_was_for_nothing_and_a_yield_are_two_holds() {
         gate.stutter(Op::Ready, 1);
         gate.open();
     });
-    assert!(rig.send([102]).is_empty());
+    rig.input.push(102);
+    rig.poll();
+    rig.orders.push(idle_order());
+    assert!(rig.lines().is_empty());
     assert_eq!(a.items(), [101, 102]);
 }
 
@@ -834,6 +837,7 @@ fn member_that_yields_with_room_in_its_queue_holds_up_nobody() {
 fn second_yield_of_a_member_counts_and_the_walk_goes_on() {
     for overflow in [Overflow::Wait, Overflow::Evict] {
         let (mut rig, members) = group(overflow, 2);
+        members[0].hold(Op::Flush); // a flush that completed would be progress
         rig.input.push(101);
         rig.holds_on();
         rig.poll();

@@ -1,9 +1,9 @@
 //! The test harness: scripted sinks and streams, a task polled by hand, a counting allocator.
 //!
-//! But for the rig and the model it knows nothing of the crate under test. What it checks are the
+//! But for the rigs and the model it knows nothing of the crate under test. What it checks are the
 //! contracts of `Sink`, `Stream` and `Future` themselves, so it objects on its own, whatever a test
-//! asserts. Nothing here sleeps, reads a clock or spawns; all handles are `Clone` and `Send`, so other
-//! threads may pull them.
+//! asserts. But for `real`, nothing here sleeps, reads a clock or spawns; all handles are `Clone` and `Send`,
+//! so other threads may pull them.
 
 #![allow(dead_code, unused_imports, reason = "each test binary uses a part of the harness")]
 #![allow(unreachable_pub, reason = "nothing is reachable from outside a test binary")]
