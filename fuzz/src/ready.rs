@@ -298,8 +298,10 @@ struct World {
 
 impl World {
     fn new() -> Self {
+        let mut ready = Ready::new();
+        ready.reserve(SLOTS);
         Self {
-            ready: Ready::new(),
+            ready,
             slots: Vec::new(),
             clock: 2,
             taken: 0,
