@@ -6,7 +6,8 @@
 use std::iter::Sum;
 
 use cpu_time::ThreadTime;
-use futures::executor::LocalPool;
+use futures::channel::oneshot;
+use futures::executor::{LocalPool, LocalSpawner};
 use futures::future::join_all;
 use futures::task::LocalSpawnExt;
 use futures::{Stream, StreamExt};
@@ -174,14 +175,27 @@ where
 {
     let mut pool = LocalPool::new();
     let spawner = pool.spawner();
-    let (senders, readers) = open_all(job, open, |reader| {
-        spawner.spawn_local_with_handle(reader).expect("the pool is there")
-    });
+    let (senders, readers) = open_all(job, open, |reader| spawn_local(&spawner, reader));
     let writer = write(job, senders);
     pool.run_until(time(job, async {
-        spawner.spawn_local_with_handle(writer).expect("the pool is there").await;
-        join_all(readers).await.into_iter().sum()
+        spawn_local(&spawner, writer).await.expect("the writer did not panic");
+        let readers = join_all(readers).await;
+        readers.into_iter().map(|read| read.expect("no reader panicked")).sum()
     }))
+}
+
+/// Spawns a task that reports once. `spawn_local_with_handle` would look at its handle in each poll, and the
+/// side whose readers run more often would pay for it.
+fn spawn_local<F>(spawner: &LocalSpawner, task: F) -> oneshot::Receiver<F::Output>
+where
+    F: Future<Output: 'static> + 'static,
+{
+    let (done, handle) = oneshot::channel();
+    let task = async move {
+        let _ = done.send(task.await);
+    };
+    spawner.spawn_local(task).expect("the pool is there");
+    handle
 }
 
 /// Opens the channels, and has each read by a task. The senders, and the handles of the tasks.
