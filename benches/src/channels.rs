@@ -9,7 +9,8 @@ use tokio::sync::mpsc;
 use crate::measure::Group;
 use crate::parts::Item;
 use crate::readers::{
-    Audience, Job, futures_channel, on_local_pool, on_tokio, tokio_channel, tokio_sink,
+    Audience, DEFAULT, Job, LARGE, futures_channel, on_local_pool, on_tokio, tokio_channel,
+    tokio_sink,
 };
 
 /// Channels of tokio.
@@ -19,7 +20,7 @@ pub fn tokio(readers: u64, items: u64) -> Group {
     Group::new(
         format!("channels/tokio, {readers} readers"),
         [
-            way("demux", |job| on_tokio(job, tokio_sink, demux)),
+            way("demux", |job| on_tokio(job, tokio_sink, |job, sinks| demux(job, sinks, DEFAULT))),
             way("feed", |job| on_tokio(job, tokio_sink, feed)),
             way("send().await", |job| on_tokio(job, tokio_channel, send)),
         ],
@@ -33,15 +34,20 @@ pub fn futures(readers: u64, items: u64) -> Group {
     Group::new(
         format!("channels/futures, {readers} readers"),
         [
-            way("demux", |job| on_local_pool(job, futures_channel, demux)),
+            way("demux", |job| {
+                on_local_pool(job, futures_channel, |job, sinks| demux(job, sinks, DEFAULT))
+            }),
+            way("demux, budget 4,096", |job| {
+                on_local_pool(job, futures_channel, |job, sinks| demux(job, sinks, LARGE))
+            }),
             way("feed", |job| on_local_pool(job, futures_channel, feed)),
         ],
     )
 }
 
-async fn demux<S: Sink<Item> + Unpin>(job: Job, sinks: Vec<S>) {
+async fn demux<S: Sink<Item> + Unpin>(job: Job, sinks: Vec<S>, budget: usize) {
     let orders = stream::iter((0..).zip(sinks));
-    stream::iter(job.input()).demux_by(|item| item.key, orders).await;
+    stream::iter(job.input()).demux_by(|item| item.key, orders).budget(budget).await;
 }
 
 /// Feeds a map of sinks. `SinkExt::send` would flush for each item, and a flush waits while the channel

@@ -14,8 +14,8 @@ use tokio::task::yield_now;
 use crate::measure::{Contender, Group, Run};
 use crate::parts::{Clock, Item, Numbers, Tally};
 use crate::readers::{
-    Audience, Job, ROOM, Received, futures_channel, on_local_pool, on_tokio, tokio_channel,
-    tokio_sink,
+    Audience, DEFAULT, Job, LARGE, ROOM, Received, futures_channel, on_local_pool, on_tokio,
+    tokio_channel, tokio_sink,
 };
 use crate::route::{self, attached};
 
@@ -57,7 +57,7 @@ pub fn tokio(readers: u64, copies: u64) -> Group {
     Group::new(
         format!("multicast/tokio, {readers} readers"),
         [
-            way("demux", |job| on_tokio(job, tokio_sink, demux)),
+            way("demux", |job| on_tokio(job, tokio_sink, |job, sinks| demux(job, sinks, DEFAULT))),
             way("feed", |job| on_tokio(job, tokio_sink, feed)),
             way("send().await", |job| on_tokio(job, tokio_channel, send_to_tokio)),
             way("broadcast", |job| {
@@ -76,16 +76,21 @@ pub fn futures(readers: u64, copies: u64) -> Group {
     Group::new(
         format!("multicast/futures, {readers} readers"),
         [
-            way("demux", |job| on_local_pool(job, futures_channel, demux)),
+            way("demux", |job| {
+                on_local_pool(job, futures_channel, |job, sinks| demux(job, sinks, DEFAULT))
+            }),
+            way("demux, budget 4,096", |job| {
+                on_local_pool(job, futures_channel, |job, sinks| demux(job, sinks, LARGE))
+            }),
             way("feed", |job| on_local_pool(job, futures_channel, feed)),
             way("send().await", |job| on_local_pool(job, futures_channel, send)),
         ],
     )
 }
 
-async fn demux<S: Sink<Item> + Unpin>(job: Job, sinks: Vec<S>) {
+async fn demux<S: Sink<Item> + Unpin>(job: Job, sinks: Vec<S>, budget: usize) {
     let orders = stream::iter(iter::repeat(0).zip(sinks));
-    stream::iter(job.input()).demux_by(|item| item.key, orders).multicast().await;
+    stream::iter(job.input()).demux_by(|item| item.key, orders).multicast().budget(budget).await;
 }
 
 async fn feed<S: Sink<Item> + Unpin>(job: Job, mut sinks: Vec<S>) {

@@ -12,7 +12,10 @@ const ITEMS: u64 = 100_000;
 pub(super) fn keyed(report: &mut Report) {
     let measured = report.measure(&mut channels::futures(100, ITEMS), ROUNDS);
     let what = "100 keys, bounded futures channels with live readers";
-    report.add(faster(what, &measured, "feed").must(AtLeast(0.95)).aim(AtLeast(1.1)));
+    report.add(faster(what, &measured, "feed"));
+    let (what, ours) = (format!("{what}, budget 4,096"), "demux, budget 4,096");
+    let row = beside(&what, &measured, ours, "feed", measured.ratio("feed", ours));
+    report.add(row.must(AtLeast(0.95)).aim(AtLeast(1.1)));
     let measured = report.measure(&mut channels::tokio(100, ITEMS), ROUNDS);
     let what = "100 keys, bounded tokio channels with live readers";
     report.add(faster(what, &measured, "feed").must(AtLeast(0.95)).aim(AtLeast(1.1)));
@@ -30,8 +33,12 @@ pub(super) fn grouped(report: &mut Report) {
 
     let measured = report.measure(&mut multicast::futures(100, ITEMS), ROUNDS);
     let what = "the same, 100 bounded futures channels with live readers";
-    report.add(faster(what, &measured, "feed").must(AtLeast(0.95)).aim(AtLeast(1.1)));
-    report.add(faster(what, &measured, "send().await"));
+    report.add(faster(what, &measured, "feed"));
+    let (what, ours) = (format!("{what}, budget 4,096"), "demux, budget 4,096");
+    let row = beside(&what, &measured, ours, "feed", measured.ratio("feed", ours));
+    report.add(row.must(AtLeast(0.95)).aim(AtLeast(1.1)));
+    let row = beside(&what, &measured, ours, "send().await", measured.ratio("send().await", ours));
+    report.add(row);
     let measured = report.measure(&mut multicast::tokio(100, ITEMS), ROUNDS);
     let what = "the same, 100 bounded tokio channels with live readers";
     report.add(faster(what, &measured, "feed").must(AtLeast(0.95)).aim(AtLeast(1.1)));
