@@ -76,6 +76,20 @@ const YIELDS: u8 = 16;
 /// [`coop`]: https://docs.rs/tokio/latest/tokio/task/coop/index.html
 const BELIEVED: u64 = 64;
 
+/// Why members of a group are not served any further without more ado.
+enum Served<A, E> {
+    /// All were offered the item, or the share is spent.
+    Enough,
+    /// A member is known to be busy, or limited.
+    Unusual(usize),
+    /// The hooks did not admit the item.
+    NotAdmitted(usize),
+    /// A sink has just answered that it is not ready, or failed.
+    Unready(usize, A),
+    /// A sink failed while it took its copy.
+    Failed(usize, E),
+}
+
 /// How a slot stops receiving.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -236,41 +250,73 @@ where
     /// Offers the item to the next members of its group, until all were offered it, a sink yields or
     /// `share` is spent. Holds it if a member is still owed a copy then.
     fn serve_group(&mut self, mut held: GroupItem<V>, share: &mut usize) {
-        let clone = self.clone_item();
-        // The group is there for as long as a member is owed a copy.
-        while *share > 0 && held.owed > held.waiting {
-            let Some(slot) = self.table.group_mut(held.group).next() else { break };
-            *share -= 1;
-            let tenant = &mut self.table[slot];
-            let Some(item) = &held.item else { break };
-            if !self.hooks.admit(tenant.recipient(), item) {
-                self.refuse(slot, &mut held);
-                continue;
-            }
-            let place = if tenant.is_plain_in_group() {
-                // The common case, as in `Hub::route`.
-                let mut cx = Context::from_waker(self.ready.waker(slot));
-                let answer = tenant.poll_ready(&mut cx);
-                if matches!(answer, Poll::Ready(Ok(()))) {
-                    let copy = held.take_copy(clone, &mut self.totals.copies);
-                    match tenant.start_send(copy) {
-                        Ok(()) => {
-                            let new = tenant.owe_flush();
-                            self.sent::<false>(slot, new);
-                        }
-                        Err(error) => self.lost(slot, error),
-                    }
+        loop {
+            let (slot, place) = match self.serve_ready(&mut held, share) {
+                Served::Enough => break,
+                Served::Failed(slot, error) => {
+                    self.lost(slot, error);
                     continue;
                 }
-                self.find_place_unready(slot, answer)
-            } else {
-                self.find_place(slot)
+                Served::Unready(slot, answer) => (slot, self.find_place_unready(slot, answer)),
+                Served::Unusual(slot) => {
+                    let recipient = self.table[slot].recipient();
+                    if held.item.as_ref().is_some_and(|item| !self.hooks.admit(recipient, item)) {
+                        self.refuse(slot, &mut held);
+                        continue;
+                    }
+                    (slot, self.find_place(slot))
+                }
+                Served::NotAdmitted(slot) => {
+                    self.refuse(slot, &mut held);
+                    continue;
+                }
             };
             if !self.serve_member(slot, &mut held, place) {
                 break;
             }
         }
         self.hold_rest(held);
+    }
+
+    /// Gives the next members of a group their copies, as long as nothing is in the way.
+    #[inline(never)]
+    fn serve_ready(
+        &mut self,
+        held: &mut GroupItem<V>,
+        share: &mut usize,
+    ) -> Served<Poll<Result<(), S::Error>>, S::Error> {
+        let clone = self.clone_item();
+        let Self { table, hooks, ready, flushes, totals, .. } = self;
+        // The group is there for as long as a member is owed a copy.
+        if held.owed == held.waiting {
+            return Served::Enough;
+        }
+        let (slots, group) = table.slots_and_group(held.group);
+        while *share > 0 {
+            let Some(slot) = group.next() else { break };
+            *share -= 1;
+            let tenant = &mut slots[slot];
+            if !tenant.is_plain_in_group() {
+                return Served::Unusual(slot);
+            }
+            let Some(item) = &held.item else { break };
+            if !hooks.admit(tenant.recipient(), item) {
+                return Served::NotAdmitted(slot);
+            }
+            let mut cx = Context::from_waker(ready.waker(slot));
+            let answer = tenant.poll_ready(&mut cx);
+            if !matches!(answer, Poll::Ready(Ok(()))) {
+                return Served::Unready(slot, answer);
+            }
+            let copy = held.take_copy(clone, &mut totals.copies);
+            if let Err(error) = tenant.start_send(copy) {
+                return Served::Failed(slot, error);
+            }
+            let new = tenant.owe_flush();
+            totals.delivered += 1;
+            flushes.note::<false>(slot, totals.received, new);
+        }
+        Served::Enough
     }
 
     /// Gives a member that was offered the item its copy, or lets it wait. Returns `false` if the next

@@ -94,6 +94,14 @@ impl<K, S, V, B> Table<K, S, V, B> {
         &mut self.groups[group]
     }
 
+    /// All slots, and one group.
+    pub(crate) fn slots_and_group(
+        &mut self,
+        group: usize,
+    ) -> (&mut Slab<Slot<K, S, V>>, &mut Group) {
+        (&mut self.slots, &mut self.groups[group])
+    }
+
     /// The first member of `group` that waits for its copy of the item that is held.
     pub(crate) fn first_waiting(&mut self, group: usize) -> Option<usize> {
         let Self { slots, groups, .. } = self;
