@@ -119,11 +119,10 @@ impl<K, S, V, H, B> Hub<K, S, V, H, B> {
         self.told.is_some() && self.table.is_vacant()
     }
 
-    /// Frees everything but the hooks.
+    /// Frees what grew with the number of slots; `ready` was released already.
     pub(crate) fn clear(&mut self) {
         self.table.clear();
         self.flushes.clear();
-        self.ready.clear();
     }
 
     pub(crate) fn enqueue(&mut self, slot: usize, item: V) {

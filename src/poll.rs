@@ -272,19 +272,22 @@ where
         hub.name_blocked(); // a flush that failed may have been that of the one that was named
     }
 
-    /// Is everything done? Orders that came with the last close get what is left of their share, and
-    /// are dropped unread after that.
+    /// Returns `true` if everything is done. Orders that came with the last close get what is left of
+    /// their share, and are dropped unread after that.
     fn is_over(mut self: Pin<&mut Self>, turn: &mut Turn) -> bool {
         if self.hub.is_over() {
             self.as_mut().poll_orders(turn);
         }
-        self.hub.is_over() && self.order.is_none()
+        if !self.hub.is_over() || self.order.is_some() {
+            return false;
+        }
+        let mut this = self.project();
+        this.orders.set(None);
+        this.hub.ready.release(RELEASED)
     }
 
     fn complete(self: Pin<&mut Self>) -> Totals {
-        let mut this = self.project();
-        this.orders.set(None);
-        *this.order = None;
+        let this = self.project();
         this.hub.clear();
         *this.state = State::Completed;
         this.hub.totals
@@ -306,6 +309,10 @@ where
         *this.state = State::Waiting;
     }
 }
+
+/// How many wakers are freed in a turn when every sink is gone: work of half a millisecond. The wakers of a
+/// million sinks would take thirty at once.
+const RELEASED: usize = 16_384;
 
 /// So many sinks are flushed as soon as the input has nothing ready. For more, the task first wakes
 /// itself and lets the others run once: if one of them feeds the input, there is more to read.
@@ -402,6 +409,10 @@ impl<K, S, V, H, B> Hub<K, S, V, H, B> {
 
     /// Is there anything to do that nobody's waker will tell?
     fn has_more(&self, input: Input) -> bool {
-        self.ready.any() || self.flushes.len() > 0 || self.is_telling() || self.can_read(input)
+        self.ready.any()
+            || self.flushes.len() > 0
+            || self.is_telling()
+            || self.can_read(input)
+            || self.is_over() // and not released
     }
 }

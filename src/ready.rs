@@ -265,7 +265,10 @@ impl Ready {
             self.shared.signals.fetch_and(!LEASES, Acquire);
             self.taken_ended = self.shared.ended.swap(END, Acquire);
         }
-        let Seat { node, .. } = self.seats.get(self.taken_ended as usize)?;
+        let Some(Seat { node, .. }) = self.seats.get(self.taken_ended as usize) else {
+            self.taken_ended = END; // also if its seat was released
+            return None;
+        };
         let slot = self.taken_ended as usize;
         self.taken_ended = node.next_ended.load(Relaxed); // (2): before the flag is cleared
         node.ended.swap(false, AcqRel);
@@ -321,7 +324,10 @@ impl Ready {
 
     /// The next slot of the list that was taken.
     pub(crate) fn pop(&mut self) -> Option<Woken> {
-        let Seat { node, .. } = self.seats.get(self.taken as usize)?;
+        let Some(Seat { node, .. }) = self.seats.get(self.taken as usize) else {
+            self.taken = END; // also if its seat was released
+            return None;
+        };
         let slot = self.taken as usize;
         self.taken = node.next.load(Relaxed); // (2): before the bits are cleared
         let bits = node.bits.swap(0, AcqRel);
@@ -342,11 +348,14 @@ impl Ready {
         }
     }
 
-    /// Frees what grew with the number of slots.
-    pub(crate) fn clear(&mut self) {
-        self.taken = END;
-        self.taken_ended = END;
-        self.seats = Vec::new();
+    /// Frees up to `slots` of the wakers, once no slot is left. Returns `true` if all are freed.
+    pub(crate) fn release(&mut self, slots: usize) -> bool {
+        self.seats.truncate(self.seats.len().saturating_sub(slots));
+        let released = self.seats.is_empty();
+        if released {
+            self.seats = Vec::new();
+        }
+        released
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use cpu_time::ThreadTime;
 use futures::channel::mpsc;
 use futures::{Stream, StreamExt, stream};
-use stream_demux::{Demux, DemuxStreamExt, IntoOrder, Order};
+use stream_demux::{DemuxStreamExt, IntoOrder, Order};
 
 use crate::parts::{Count, Item, Tally};
 
@@ -44,8 +44,9 @@ pub fn turns() -> Longest {
     let (order, later) = mpsc::unbounded();
     let over = Rc::new(Cell::new(false));
     let input = Ending(Rc::clone(&over));
-    let demux = input.demux_by(|item| item.key, stream::iter(attach).chain(later)).multicast();
-    let mut demux = Box::pin(with_capacity(demux, (KEYS + MEMBERS) as usize));
+    let orders = stream::iter(attach).chain(later);
+    let demux = input.demux_by(|item| item.key, orders).multicast();
+    let mut demux = Box::pin(demux.with_capacity((KEYS + MEMBERS) as usize));
 
     // The group is attached last, so this ends before its first member is.
     let growth = longest(|| {
@@ -64,15 +65,6 @@ pub fn turns() -> Longest {
     let end = longest(|| poll(&mut demux).is_pending());
     assert_eq!(demux.totals().detached, KEYS + MEMBERS);
     Longest { growth, eviction, end }
-}
-
-/// Makes room for so many attachments, once `Demux` can: `demux.with_capacity(attachments)`.
-fn with_capacity<St, F, O>(demux: Demux<St, F, O>, _attachments: usize) -> Demux<St, F, O>
-where
-    St: Stream,
-    O: Stream<Item: IntoOrder>,
-{
-    demux
 }
 
 fn poll<D: Future>(demux: &mut Pin<Box<D>>) -> Poll<D::Output> {

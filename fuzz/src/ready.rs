@@ -500,7 +500,7 @@ impl World {
         let fired = self.bell.0.load(SeqCst);
         if slots % 2 == 0 {
             self.ready.awake();
-            self.ready.clear();
+            while !self.ready.release(1) {}
             wakers.iter().for_each(Waker::wake_by_ref);
             self.ready.take();
             assert_eq!(self.ready.pop(), None, "popped from what was cleared");
