@@ -3,7 +3,10 @@
 
 mod common;
 
+use std::task::Poll;
+
 use common::{Call, Op, Orders, Rig, SinkHandle, Terms, scripted_sink};
+use futures::future::FusedFuture;
 use stream_demux::{Attach, Demux, Lease, Order, Overflow};
 
 type End = fn(&Rig);
@@ -655,4 +658,27 @@ fn orders_that_only_yield_do_not_keep_it_from_completing() {
     }
     rig.input.end();
     assert!(rig.task.run_within(5).is_ready());
+}
+
+#[test]
+fn while_the_wakers_of_many_sinks_are_freed_nothing_is_attached_and_stale_wakes_do_nothing() {
+    let mut rig = Rig::new();
+    let mut lease = Lease::new();
+    let sinks: Vec<_> = (0..20_000)
+        .map(|key| rig.order(key, key, |attach| attach.leased(&mut lease)))
+        .collect();
+    rig.sleep();
+    rig.input.end();
+    while rig.totals().detached < 20_000 {
+        rig.poll();
+    }
+    // The last sink is gone, and what else is done is to free wakers.
+    assert!(!rig.task.get_ref().is_terminated() && rig.task.woken());
+    assert!(rig.orders.is_dropped());
+    let late = rig.order(1, "late", |attach| attach);
+    sinks.iter().step_by(97).for_each(|sink| drop(sink.wake()));
+    drop(lease);
+    let Poll::Ready(totals) = rig.task.run() else { panic!("there is no sink left") };
+    assert_eq!((totals.attached, totals.detached), (20_000, 20_000));
+    assert!(late.calls().is_empty());
 }
