@@ -9,6 +9,7 @@
 #![allow(unreachable_pub, reason = "nothing is reachable from outside a test binary")]
 
 pub mod alloc;
+pub mod coop;
 pub mod executor;
 pub mod log;
 pub mod model;
@@ -16,6 +17,7 @@ pub mod rig;
 pub mod sink;
 pub mod stream;
 
+pub use coop::CoopBudget;
 pub use executor::Task;
 pub use log::Log;
 pub use rig::{Orders, Recorder, Rig, Split, Terms, hooks};

@@ -8,7 +8,8 @@ use std::task::{Context, Poll, Waker};
 
 use futures::Stream;
 
-use super::{Action, lock};
+use super::coop::{Deferred, Grant, PollCount};
+use super::{Action, CoopBudget, lock};
 
 /// A stream and its handle. The name is what its complaints begin with. It has nothing to say until
 /// the handle is used.
@@ -25,6 +26,8 @@ pub fn scripted_stream<T>(name: impl fmt::Display) -> (ScriptedStream<T>, Stream
         ended: false,
         dropped: false,
         waiting: None,
+        deferred: None,
+        budget: None,
         last_waker: None,
     }));
     (ScriptedStream(Arc::clone(&state)), StreamHandle(state))
@@ -65,7 +68,20 @@ struct State<T> {
     dropped: bool,
     /// Of the last Pending answer, until something is pushed.
     waiting: Option<Waker>,
+    /// The last Pending answer is due to a cooperative budget, which fires the waker later.
+    deferred: Option<Deferred>,
+    budget: Option<CoopBudget>,
     last_waker: Option<Waker>,
+}
+
+impl<T> State<T> {
+    /// Notes a wake that a cooperative budget has made meanwhile.
+    fn hear_deferred(&mut self) {
+        if self.deferred.take_if(|deferred| deferred.has_fired()).is_some() {
+            self.awake = true;
+            self.waiting = None;
+        }
+    }
 }
 
 /// The stream itself: `Unpin`, and `Send` if its items are.
@@ -77,6 +93,7 @@ impl<T> ScriptedStream<T> {
     fn enter(&self, cx: &Context<'_>) {
         let lent = cx.waker().clone();
         let mut state = lock(&self.0);
+        state.hear_deferred();
         state.polls += 1;
         let breach = if state.ended {
             Some("polled after its end")
@@ -93,6 +110,7 @@ impl<T> ScriptedStream<T> {
             panic!("{breach}");
         }
         state.awake = true;
+        state.deferred = None;
         let replaced = (state.last_waker.replace(lent), state.waiting.take());
         drop(state);
         drop(replaced);
@@ -123,10 +141,28 @@ impl<T> Stream for ScriptedStream<T> {
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
         self.enter(cx);
+        let budget = lock(&self.0).budget.clone();
+        match budget.as_ref().map(|budget| budget.ask(cx.waker())) {
+            None | Some(Grant::Given) => {}
+            Some(Grant::DeniedAndWoken) => {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Some(Grant::Deferred(deferred)) => {
+                let mut state = lock(&self.0);
+                state.awake = false;
+                state.waiting = Some(cx.waker().clone());
+                state.deferred = Some(deferred);
+                return Poll::Pending;
+            }
+        }
+        let take = || budget.iter().for_each(CoopBudget::take);
         loop {
             match self.next_step(cx) {
                 Some(Step::Item(item)) => {
                     lock(&self.0).taken += 1;
+                    take();
+                    PollCount::count_one();
                     return Poll::Ready(Some(item));
                 }
                 Some(Step::Action(action)) => action(),
@@ -136,6 +172,7 @@ impl<T> Stream for ScriptedStream<T> {
                 }
                 Some(Step::End) => {
                     lock(&self.0).ended = true;
+                    take();
                     return Poll::Ready(None);
                 }
                 None => return Poll::Pending,
@@ -184,6 +221,12 @@ impl<T> StreamHandle<T> {
     /// Queues a Pending that wakes its own waker inside the poll.
     pub fn stutter(&self) {
         self.script([Step::Stutter]);
+    }
+
+    /// Makes the stream answer Pending once `budget` is spent.
+    pub fn share(&self, budget: &CoopBudget) {
+        let replaced = self.look(|state| state.budget.replace(budget.clone()));
+        drop(replaced);
     }
 
     /// Queues something to be done inside a poll, right before the next step of that same poll.
@@ -247,6 +290,11 @@ impl<T> StreamHandle<T> {
         self.look(|state| state.waiting.is_some())
     }
 
+    /// It was denied by a cooperative budget that has not fired its waker yet.
+    pub fn is_deferred(&self) -> bool {
+        self.look(|state| state.deferred.is_some())
+    }
+
     /// It has answered `None`.
     pub fn is_ended(&self) -> bool {
         self.look(|state| state.ended)
@@ -269,6 +317,8 @@ impl<T> StreamHandle<T> {
     }
 
     fn look<R>(&self, at: impl FnOnce(&mut State<T>) -> R) -> R {
-        at(&mut lock(&self.0))
+        let mut state = lock(&self.0);
+        state.hear_deferred();
+        at(&mut state)
     }
 }
