@@ -411,10 +411,12 @@ fn deferred_budget_fires_wakers_between_polls() {
         sink.send(item).await.unwrap();
     });
     assert!(task.poll().is_pending());
-    assert!(!task.woken() && handle.is_waiting(Op::Ready) && handle.is_deferred());
+    assert!(!task.woken() && handle.is_waiting(Op::Ready));
+    assert_eq!(handle.deferred_wakers(), 1);
     assert_eq!((budget.left(), budget.denied(), budget.deferred_wakers()), (0, 1, 1));
     assert_eq!(budget.fire_deferred(), 1);
-    assert!(task.woken() && !handle.is_waiting(Op::Ready) && !handle.is_deferred());
+    assert!(task.woken() && !handle.is_waiting(Op::Ready));
+    assert_eq!(handle.deferred_wakers(), 0);
     assert!(task.poll().is_pending(), "it is ready, and the flush is denied");
     assert_eq!(handle.taken(), 1);
     assert_eq!((budget.fire_deferred(), budget.fire_deferred()), (1, 0));
@@ -427,7 +429,7 @@ fn deferred_budget_fires_wakers_between_polls() {
         stream.poll_next_unpin(cx)
     }));
     assert!(task.poll().is_pending() && !task.woken());
-    assert!(feed.is_waiting() && feed.is_deferred());
+    assert!(feed.is_waiting() && feed.deferred_wakers() == 1);
     budget.lift();
     assert!(task.woken() && !feed.is_waiting());
     assert_eq!(task.poll(), Poll::Ready(Some(2)));
@@ -442,6 +444,23 @@ fn deferred_pending_is_not_asked_again_before_the_budget_fires_it() {
     assert!(budget.fire_deferred() == 1 && ask(&mut sink, Op::Ready).is_pending());
     assert!(
         objection(|| ask(&mut sink, Op::Ready)).ends_with("asked again before its waker fired")
+    );
+}
+
+#[test]
+fn deferred_waker_fires_also_when_the_operation_was_asked_again_since() {
+    let budget = CoopBudget::deferred(0);
+    let (mut sink, handle) = sink();
+    handle.share(&budget);
+    assert!(ask(&mut sink, Op::Flush).is_pending() && handle.wake());
+    handle.share(&CoopBudget::new(9));
+    handle.hold(Op::Flush);
+    assert!(ask(&mut sink, Op::Flush).is_pending());
+    budget.fire_deferred();
+    assert!(handle.is_waiting(Op::Flush), "that was another waker");
+    assert!(ask(&mut sink, Op::Flush).is_pending(), "it was woken all the same");
+    assert!(
+        objection(|| ask(&mut sink, Op::Flush)).ends_with("asked again before its waker fired")
     );
 }
 

@@ -185,6 +185,20 @@ pub(super) enum Grant {
     Deferred(Deferred),
 }
 
+/// The waker of a Pending answer.
+pub(super) struct Waiting {
+    pub(super) waker: Waker,
+    /// A cooperative budget has it, too, and fires it.
+    pub(super) deferred: Option<Deferred>,
+}
+
+impl Waiting {
+    /// Returns `true` if a budget has fired it.
+    pub(super) fn has_fired(&self) -> bool {
+        self.deferred.as_ref().is_some_and(Deferred::has_fired)
+    }
+}
+
 /// A waker that a budget has kept.
 #[derive(Clone, Debug)]
 pub(super) struct Deferred {

@@ -22,8 +22,9 @@ use std::task::{Context, Poll, Waker};
 
 use futures::Sink;
 
+use super::coop::Waiting;
 pub use handle::SinkHandle;
-use state::{State, Waiting, Wake};
+use state::{State, Wake};
 
 /// A sink and its handle. The name, or number, is what its complaints and log lines begin with.
 pub fn scripted_sink<V>(name: impl fmt::Display) -> (ScriptedSink<V>, SinkHandle<V>) {

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use futures::Stream;
 
-use super::coop::{Deferred, Grant, PollCount};
+use super::coop::{Deferred, Grant, PollCount, Waiting};
 use super::{Action, CoopBudget, lock};
 
 /// A stream and its handle. The name is what its complaints begin with. It has nothing to say until
@@ -26,7 +26,7 @@ pub fn scripted_stream<T>(name: impl fmt::Display) -> (ScriptedStream<T>, Stream
         ended: false,
         dropped: false,
         waiting: None,
-        deferred: None,
+        deferred: Vec::new(),
         budget: None,
         last_waker: None,
     }));
@@ -67,9 +67,9 @@ struct State<T> {
     ended: bool,
     dropped: bool,
     /// Of the last Pending answer, until something is pushed.
-    waiting: Option<Waker>,
-    /// The last Pending answer is due to a cooperative budget, which fires the waker later.
-    deferred: Option<Deferred>,
+    waiting: Option<Waiting>,
+    /// Wakers that a cooperative budget has yet to fire.
+    deferred: Vec<Deferred>,
     budget: Option<CoopBudget>,
     last_waker: Option<Waker>,
 }
@@ -77,10 +77,11 @@ struct State<T> {
 impl<T> State<T> {
     /// Notes a wake that a cooperative budget has made meanwhile.
     fn hear_deferred(&mut self) {
-        if self.deferred.take_if(|deferred| deferred.has_fired()).is_some() {
-            self.awake = true;
-            self.waiting = None;
-        }
+        let deferred = self.deferred.len();
+        self.deferred.retain(|deferred| !deferred.has_fired());
+        self.awake |= self.deferred.len() < deferred;
+        // Dropped under the lock, which is harmless: `last_waker` is a clone of it.
+        drop(self.waiting.take_if(|waiting| waiting.has_fired()));
     }
 }
 
@@ -110,7 +111,6 @@ impl<T> ScriptedStream<T> {
             panic!("{breach}");
         }
         state.awake = true;
-        state.deferred = None;
         let replaced = (state.last_waker.replace(lent), state.waiting.take());
         drop(state);
         drop(replaced);
@@ -124,7 +124,7 @@ impl<T> ScriptedStream<T> {
         }
         let Some(mut invent) = state.endless.take() else {
             state.awake = false;
-            state.waiting = Some(cx.waker().clone());
+            state.waiting = Some(Waiting { waker: cx.waker().clone(), deferred: None });
             return None;
         };
         let n = state.invented;
@@ -151,8 +151,9 @@ impl<T> Stream for ScriptedStream<T> {
             Some(Grant::Deferred(deferred)) => {
                 let mut state = lock(&self.0);
                 state.awake = false;
-                state.waiting = Some(cx.waker().clone());
-                state.deferred = Some(deferred);
+                state.deferred.push(deferred.clone());
+                state.waiting =
+                    Some(Waiting { waker: cx.waker().clone(), deferred: Some(deferred) });
                 return Poll::Pending;
             }
         }
@@ -290,9 +291,9 @@ impl<T> StreamHandle<T> {
         self.look(|state| state.waiting.is_some())
     }
 
-    /// It was denied by a cooperative budget that has not fired its waker yet.
-    pub fn is_deferred(&self) -> bool {
-        self.look(|state| state.deferred.is_some())
+    /// How many of its wakers a cooperative budget has yet to fire.
+    pub fn deferred_wakers(&self) -> usize {
+        self.look(|state| state.deferred.len())
     }
 
     /// It has answered `None`.
@@ -311,8 +312,8 @@ impl<T> StreamHandle<T> {
             state.awake |= state.waiting.is_some();
             state.waiting.take()
         });
-        if let Some(waker) = waiting {
-            waker.wake();
+        if let Some(waiting) = waiting {
+            waiting.waker.wake();
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
 use super::super::{CoopBudget, Log, lock};
-use super::state::{AskedAgain, Stage, State, Waiting};
+use super::state::{AskedAgain, Stage, State};
 use super::{Call, Op};
 
 /// Steers and observes one sink; lives on when the sink is gone, and then still holds its wakers.
@@ -208,12 +208,9 @@ impl<V> SinkHandle<V> {
         self.look(|state| state.script(op).waiting.is_some())
     }
 
-    /// An operation was denied by a cooperative budget that has not fired its waker yet.
-    pub fn is_deferred(&self) -> bool {
-        let deferred = |waiting: &Waiting| waiting.deferred.is_some();
-        self.look(|state| {
-            state.scripts.iter().any(|script| script.waiting.as_ref().is_some_and(deferred))
-        })
+    /// How many of its wakers cooperative budgets have yet to fire.
+    pub fn deferred_wakers(&self) -> usize {
+        self.look(|state| state.deferred.len())
     }
 
     /// `poll_close` was called and has neither completed nor failed.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::task::Waker;
 
-use super::super::coop::{Deferred, Grant, PollCount};
+use super::super::coop::{Deferred, Grant, PollCount, Waiting};
 use super::super::{Action, CoopBudget, Log};
 use super::{Answer, Call, Op};
 
@@ -39,13 +39,6 @@ pub struct Script {
     pub pending_since: Option<Since>,
 }
 
-/// The waker of a Pending answer.
-pub struct Waiting {
-    pub waker: Waker,
-    /// A cooperative budget has it, too, and fires it.
-    pub deferred: Option<Deferred>,
-}
-
 /// What wakes the caller after a Pending answer.
 pub enum Wake {
     /// The sink itself, inside the call.
@@ -69,6 +62,8 @@ pub struct State<V> {
     pub log: Option<Log>,
     pub asked_again: AskedAgain,
     pub budget: Option<CoopBudget>,
+    /// Wakers that budgets have yet to fire, also of operations that were asked again since.
+    pub deferred: Vec<Deferred>,
     pub scripts: [Script; 4],
     /// Sends still to be promised by `poll_ready`; `None`: no bound.
     pub permits: Option<usize>,
@@ -93,6 +88,7 @@ impl<V> State<V> {
             log: None,
             asked_again: AskedAgain::AfterMany,
             budget: None,
+            deferred: Vec::new(),
             scripts: Default::default(),
             permits: None,
             promised: false,
@@ -149,11 +145,12 @@ impl<V> State<V> {
 
     /// Counts the wakes that a cooperative budget has made meanwhile.
     pub fn hear_deferred(&mut self) {
-        let fired =
-            |waiting: &mut Waiting| waiting.deferred.as_ref().is_some_and(Deferred::has_fired);
+        let deferred = self.deferred.len();
+        self.deferred.retain(|deferred| !deferred.has_fired());
+        self.wakes += deferred - self.deferred.len();
         for script in &mut self.scripts {
             // Dropped under the lock, which is harmless: `last_waker` is a clone of it.
-            self.wakes += usize::from(script.waiting.take_if(fired).is_some());
+            drop(script.waiting.take_if(|waiting| waiting.has_fired()));
         }
     }
 
@@ -181,6 +178,9 @@ impl<V> State<V> {
         };
         script.pending_since = (answer == Answer::Pending).then_some(now);
         self.wakes += usize::from(matches!(wake, Some(Wake::AtOnce)));
+        if let Some(Wake::Later(Some(deferred))) = &wake {
+            self.deferred.push(deferred.clone());
+        }
         if let Some(budget) = budget.filter(|_| answer != Answer::Pending) {
             budget.take();
         }
