@@ -1,26 +1,56 @@
 //! A reference model of the whole contract, and the scripts that drive it against the crate.
 //!
 //! A script is a string of bytes; any string is one. It says what the outside world does: items, orders
-//! on all terms, leases, what sinks and streams answer, what happens inside a poll, when the task is
-//! run. Everything the demux then does passes through watched sinks, streams and hooks onto one tape,
-//! and the model reads the tape: it keeps a list of attachments per key, a queue for each, and the one
-//! item in hand, and objects to the first event that cannot follow from what came before.
+//! on all terms, leases, what sinks and streams answer, what happens inside a call, when the task is
+//! polled. Everything that the demux then does passes through watched sinks, streams and hooks onto one
+//! tape. The model reads the tape and objects to the first event that cannot follow from what came before.
 //!
-//! Exact, event by event: who is asked to admit an item, who receives it and in which order, who is
-//! unmatched, what is discarded, lost, moved to a successor or taken along, and why; which order is
-//! applied before which item; whom `blocked` and `unblocked` name; what limits and leases end; why an
-//! attachment ended; the totals, `len`, `contains_key` and `blocked_on`.
+//! | file | what |
+//! | --- | --- |
+//! | `script.rs` | what the bytes mean |
+//! | `event.rs` | commands, and the events on the tape |
+//! | `world.rs` | what a script acts on: sinks, streams, leases, cooperative budgets |
+//! | `watched.rs` | items, sinks, streams and hooks that write to the tape |
+//! | `play.rs` | plays a script, looks at the demux between two polls and when it is dropped |
+//! | `monitor.rs` | checks that need no model: the account, orders before items, cost, sleep |
+//! | `facts.rs` | what is known of each sink: who may be asked again, what is a yield, when a flush is due |
+//! | `state.rs`, `state/` | the model: attachments, queues, the item that is served, orders and leases |
 //!
-//! Where the contract leaves the moment open and nothing shows it (a lease's `detach` takes effect, the
-//! end of the input is told, a held item joins a queue), the model follows each possibility until what
-//! comes next rules it out. It objects when none is left.
+//! # What is exact
 //!
-//! Only bounds, not exact: when a sink is flushed (never with nothing to flush, never later than
-//! `flush_every`, always before sleep), the cost of a turn (never more than the budget and one item's
-//! spread), how many turns things take (the task falls asleep, and does not turn idly), and the spurious
-//! looks that stale wakers may cause. Shares between orders, sinks and items are not looked at.
+//! Event by event: who is asked to admit an item, and when; who receives it, and in which order; clones,
+//! one for each but the last; who is unmatched; what is discarded, lost, moved to a successor or taken
+//! along, and why; that a policy acts on a sink that is not ready, and on no other; that a sink is asked
+//! only on behalf of an item that it then gets; which order is applied before which item, and which
+//! lease before both; whom `blocked` and `unblocked` name; what limits end; why an attachment ended; the
+//! totals, `len`, `contains_key` and `blocked_on`.
+//!
+//! Some moments the contract leaves open, and nothing shows them. There the model follows each
+//! possibility, as a state of its own, until what comes next rules it out: an ended lease takes effect at
+//! any time before the next order or item; a copy takes the place of the head that was just sent; a
+//! left-over wake is taken for a yield, or is not; a yield counts, because of progress that may or may
+//! not be one. It objects when no state is left.
+//!
+//! # What has bounds only
+//!
+//! * Flushes: never with nothing to flush; never later than `flush_every`; in a busy turn not before three
+//!   quarters of that, less one (windows up to 128); not after the 16th dry turn (budgets from 16 on);
+//!   always before the task sleeps.
+//! * The cost of a turn: at most the budget and one, of what is certain to cost. The ends of leases that
+//!   detach, and sinks that are looked after and sent nothing, are not counted.
+//! * How many turns things take: the task falls asleep, and does not turn idly; what a policy does may be
+//!   put off for two turns. Shares between orders, sinks and items are not looked at.
+//! * The polls that a former sink's waker may cause.
+//!
+//! # Scripts
+//!
+//! Three bytes of settings, then steps; [`script`] has the details. Of the settings, bits 4 to 7 of the
+//! third byte give the task a cooperative budget: 3, 12 or 70 operations (bits 4 and 5, 0: none), for
+//! sinks alone or for input and orders, too; its wakers fire at once, after each poll, or when the task
+//! is parked (bits 6 and 7).
 
 mod event;
+mod facts;
 mod monitor;
 mod play;
 mod script;
@@ -42,9 +72,9 @@ const MAX_ITEMS: u32 = 3_000;
 /// Polls in which nothing happens before the task is said to spin: a budget under four has up to three.
 const MAX_IDLE: usize = 12;
 const MAX_POLLS: usize = 20_000;
-/// Ways to explain what was seen, before the model gives up on a script.
-const MAX_BELIEFS: usize = 128;
-const LOST: &str = "the model is at a loss";
+/// States that may explain what was seen, before the model gives up on a script.
+const MAX_STATES: usize = 128;
+const GIVEN_UP: &str = "the model is at a loss";
 
 /// Runs a script.
 ///
@@ -58,14 +88,14 @@ pub fn run(script: &[u8]) {
     }
 }
 
-/// Runs a script, and returns its story, whether it fails or not.
+/// Runs a script, and returns what happened, event by event, whether it fails or not.
 pub fn run_traced(script: &[u8]) -> String {
     let mut world = Run::new(script);
     let complaint = world.guarded();
     world.story(complaint.as_deref())
 }
 
-/// Runs a script: what it came to, or the story of its failure.
+/// Runs a script. Returns how often what happened, or the story of the failure.
 pub fn check(script: &[u8]) -> Result<Summary, String> {
     let mut world = Run::new(script);
     match world.guarded() {
@@ -74,8 +104,8 @@ pub fn check(script: &[u8]) -> Result<Summary, String> {
     }
 }
 
-/// Drops bytes from a failing script for as long as it still fails: first long stretches, then single
-/// bytes. `fails` decides.
+/// Drops bytes from a failing script for as long as `fails` says that it still does: first long
+/// stretches, then single bytes.
 pub fn shrink(script: &[u8], mut fails: impl FnMut(&[u8]) -> bool) -> Vec<u8> {
     let mut script = script.to_vec();
     let mut len = script.len() / 2;
@@ -95,7 +125,7 @@ pub fn shrink(script: &[u8], mut fails: impl FnMut(&[u8]) -> bool) -> Vec<u8> {
     script
 }
 
-/// How often what happened, in one script or in many.
+/// How often each kind of event happened, in one script or in many.
 #[derive(Clone, Debug, Default)]
 pub struct Summary(pub BTreeMap<&'static str, u64>);
 

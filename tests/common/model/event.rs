@@ -1,4 +1,4 @@
-//! What can happen in a script, and the tape on which it is written down.
+//! What can happen in a script, and the tape that records it.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,6 +9,7 @@ use super::super::{Op, lock};
 /// An attachment, by the number of its sink, which is also its tag.
 pub(super) type Id = usize;
 
+/// The terms of an attachment; `None` is the default of the demux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
     pub(super) key: u8,
@@ -19,6 +20,7 @@ pub(super) struct Terms {
     pub(super) catch_all: bool,
 }
 
+/// What the end of a lease asks of its attachments. The strongest request wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub(super) enum Request {
     Stay,
@@ -35,6 +37,7 @@ pub(super) enum OrderKind {
     Finish,
 }
 
+/// What a sink is told to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cue {
     Park,
@@ -44,28 +47,44 @@ pub(super) enum Cue {
     Release(Op),
     Fail(Op),
     FailQuietly(Op),
-    Stutter(Op, usize),
+    /// So many calls answer Pending and wake themselves.
+    Yield(Op, usize),
+    /// It gets a cooperative budget of its own: so many operations in each poll.
+    Budget {
+        operations: usize,
+        defers: bool,
+    },
     Wake,
 }
 
 /// What the outside world does.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Command {
-    Items { key: u8, count: u8 },
-    Attach { terms: Terms, leases: [Option<usize>; 2], cue: Option<Cue> },
+    Items {
+        key: u8,
+        count: u8,
+    },
+    Attach {
+        terms: Terms,
+        leases: [Option<usize>; 2],
+        cue: Option<Cue>,
+    },
     Order(OrderKind),
     EndOrders,
     EndInput,
-    StutterOrders,
-    StutterInput,
+    YieldOrders,
+    YieldInput,
     WakeOrders,
     WakeInput,
+    /// Ends a lease; `None` disarms it.
     Lease(usize, Option<Request>),
+    /// Ends a lease, and attaches a new sink, with a lease, under the key of one that the old lease held.
+    Reconnect(usize, Option<Request>),
     Cue(usize, Cue),
     Nothing,
 }
 
-/// Inside what something is to happen.
+/// The call inside which something is to happen.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
     Input,
@@ -84,17 +103,20 @@ pub(super) enum Step {
     Run,
 }
 
+/// What an operation of a sink answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Done,
     Pending,
     /// Pending, and it woke itself.
-    Stutters,
+    Yields,
     Failed,
 }
 
+/// Why an attachment ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndReason {
+    /// Its sink was closed. As expected by the model, any of these [`reasons`].
     Left(u8),
     Evicted,
     Overflowed,
@@ -102,16 +124,26 @@ pub(super) enum EndReason {
     Unknown,
 }
 
-/// What is on the tape.
+/// Reasons to leave, as bits: an attachment can have several.
+pub(super) mod reasons {
+    pub(in super::super) const FINISHED: u8 = 1;
+    pub(in super::super) const REQUESTED: u8 = 2;
+    pub(in super::super) const REPLACED: u8 = 4;
+    pub(in super::super) const LIMITED: u8 = 8;
+    pub(in super::super) const REFUSED: u8 = 16;
+}
+
+/// An entry of the tape.
 #[derive(Clone, Debug)]
 pub(super) enum Event {
-    // the script, and what came of it outside
+    // what the script does, and what comes of it outside the demux
     Step(Step),
     Do(Command),
     Born(Id, Terms),
     Sent(OrderKind),
     /// The waker of the orders fired.
     OrdersWoken,
+    /// A lease of these has ended.
     LeaseEnded(Vec<Id>, Request),
     Woken(Id),
     /// A waker of a sink that is gone was fired.
@@ -130,7 +162,7 @@ pub(super) enum Event {
     Order(OrderKind),
     AskOrders,
     OrdersPending {
-        stutters: bool,
+        yields: bool,
     },
     OrdersEnd,
     // sinks
@@ -154,6 +186,7 @@ pub(super) enum Event {
 }
 
 impl Event {
+    /// Returns `true` if the outside world caused it, not the demux.
     pub(super) fn is_outside(&self) -> bool {
         use Event::{
             Born, Completed, Do, LeaseEnded, OrdersWoken, Rest, Sent, Stale, Step, Turn, Woken,

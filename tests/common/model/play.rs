@@ -8,29 +8,29 @@ use std::task::Poll;
 use futures::future::FusedFuture;
 use stream_demux::{ByValue, Demux, DemuxStreamExt};
 
-use super::super::{Op, SinkHandle, StreamHandle, Task, lock, scripted_stream};
+use super::super::{CoopBudget, Op, SinkHandle, StreamHandle, Task, lock, scripted_stream};
 use super::event::{Command, Cue, Event, Request, Step, Tape};
 use super::monitor::{Monitor, View};
-use super::script::{OPS, Script, Settings};
+use super::script::{OPS, Script, Settings, Wakes};
 use super::watched::{Item, Key, Recorder, SentOrder, WatchedStream, key_of};
 use super::world::World;
-use super::{LOST, MAX_IDLE, MAX_POLLS, MAX_STEPS};
+use super::{GIVEN_UP, MAX_IDLE, MAX_POLLS, MAX_STEPS};
 
-pub(super) type Future =
+type Future =
     Demux<WatchedStream<Item>, ByValue<fn(&Item) -> Key>, WatchedStream<SentOrder>, Recorder>;
 
 /// One run of one script.
 pub(super) struct Run<'a> {
-    pub(super) script: Script<'a>,
-    pub(super) bytes: &'a [u8],
-    pub(super) settings: Settings,
-    pub(super) world: Arc<Mutex<World>>,
-    pub(super) tape: Tape,
-    pub(super) read: usize,
-    pub(super) task: Option<Task<Future>>,
+    script: Script<'a>,
+    bytes: &'a [u8],
+    settings: Settings,
+    world: Arc<Mutex<World>>,
+    tape: Tape,
+    read: usize,
+    task: Option<Task<Future>>,
     pub(super) monitor: Monitor,
-    pub(super) idle: usize,
-    pub(super) completed: bool,
+    idle: usize,
+    completed: bool,
 }
 
 impl<'a> Run<'a> {
@@ -40,6 +40,18 @@ impl<'a> Run<'a> {
         let tape = Tape::default();
         let (input, input_handle) = scripted_stream("input");
         let (orders, orders_handle) = scripted_stream("orders");
+        let budget = settings.coop.map(|coop| {
+            let new = match coop.wakes {
+                Wakes::AtOnce => CoopBudget::new,
+                Wakes::AfterPoll | Wakes::WhenParked => CoopBudget::deferred,
+            };
+            let budget = new(coop.operations);
+            if coop.streams {
+                input_handle.share(&budget);
+                orders_handle.share(&budget);
+            }
+            (budget, coop.wakes)
+        });
         let world = Arc::new_cyclic(|me| {
             Mutex::new(World {
                 tape: tape.clone(),
@@ -53,6 +65,8 @@ impl<'a> Run<'a> {
                 input_ended: false,
                 orders_ended: false,
                 in_hook: None,
+                budget,
+                sink_budgets: Vec::new(),
                 over: false,
                 me: me.clone(),
             })
@@ -60,7 +74,7 @@ impl<'a> Run<'a> {
         let input = WatchedStream {
             stream: input,
             asks: None,
-            tell: Box::new(|answer| match answer {
+            event: Box::new(|answer| match answer {
                 Poll::Ready(Some(Item { seq, key, .. })) => Event::Read(*seq, *key),
                 Poll::Ready(None) => Event::InputEnd,
                 Poll::Pending => Event::InputPending,
@@ -70,10 +84,10 @@ impl<'a> Run<'a> {
         let orders = WatchedStream {
             stream: orders,
             asks: Some(Event::AskOrders),
-            tell: Box::new(move |answer| match answer {
-                Poll::Ready(Some(letter)) => Event::Order(letter.what),
+            event: Box::new(move |answer| match answer {
+                Poll::Ready(Some(order)) => Event::Order(order.kind),
                 Poll::Ready(None) => Event::OrdersEnd,
-                Poll::Pending => Event::OrdersPending { stutters: !orders_handle.is_waiting() },
+                Poll::Pending => Event::OrdersPending { yields: !orders_handle.is_waiting() },
             }),
             tape: tape.clone(),
         };
@@ -106,10 +120,10 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Plays the script to its end. What was wrong, if anything.
+    /// Plays the script to its end. Returns what was wrong, if anything.
     pub(super) fn guarded(&mut self) -> Option<String> {
         match catch_unwind(AssertUnwindSafe(|| self.play())) {
-            Ok(Err(lost)) if lost == LOST => {
+            Ok(Err(complaint)) if complaint == GIVEN_UP => {
                 self.monitor.summary.count("given up");
                 None
             }
@@ -118,7 +132,7 @@ impl<'a> Run<'a> {
                 Ok(message) => *message,
                 Err(payload) => match payload.downcast::<&str>() {
                     Ok(message) => (*message).to_owned(),
-                    Err(_) => "a panic without words".to_owned(),
+                    Err(_) => "a panic without a message".to_owned(),
                 },
             }),
         }
@@ -141,7 +155,7 @@ impl<'a> Run<'a> {
         story
     }
 
-    pub(super) fn play(&mut self) -> Result<(), String> {
+    fn play(&mut self) -> Result<(), String> {
         for _ in 0..MAX_STEPS {
             let Some(step) = self.script.step() else { break };
             self.tape.push(Event::Step(step));
@@ -161,7 +175,7 @@ impl<'a> Run<'a> {
         self.end()
     }
 
-    pub(super) fn until_asleep(&mut self) -> Result<(), String> {
+    fn until_asleep(&mut self) -> Result<(), String> {
         for _ in 0..MAX_POLLS {
             if !self.turn(false)? {
                 return Ok(());
@@ -170,9 +184,12 @@ impl<'a> Run<'a> {
         Err(format!("still awake after {MAX_POLLS} polls"))
     }
 
-    /// Polls once, if it is due or `unasked`. Whether it was polled and is not complete.
-    pub(super) fn turn(&mut self, unasked: bool) -> Result<bool, String> {
+    /// Polls once, if it is due or `unasked`. Returns `true` if it was polled, and is not complete.
+    fn turn(&mut self, unasked: bool) -> Result<bool, String> {
         let Some(task) = self.task.as_mut().filter(|_| !self.completed) else { return Ok(false) };
+        if !unasked && !task.woken() {
+            lock(&self.world).fire_deferred(true);
+        }
         let polls = task.polls();
         self.tape.push(Event::Turn);
         let before = lock(&self.tape.0).len();
@@ -184,8 +201,10 @@ impl<'a> Run<'a> {
         let asleep = answer.is_pending() && !task.woken();
         let quiet = lock(&self.tape.0).len() == before;
         self.idle = if quiet && !asleep && !unasked { self.idle + 1 } else { 0 };
-        if self.idle > MAX_IDLE {
-            return Err(format!("the task was woken {MAX_IDLE} times for nothing"));
+        // Looking after a sink that has nothing to do, or a slot that is vacant by now, costs one, too.
+        let max_idle = MAX_IDLE + 4 * self.monitor.facts.sinks.len() / self.settings.budget;
+        if self.idle > max_idle {
+            return Err(format!("the task was woken {max_idle} times for nothing"));
         }
         let demux = task.get_ref();
         let totals = demux.totals();
@@ -214,6 +233,7 @@ impl<'a> Run<'a> {
         Self::read_tape(&self.tape, &mut self.read, &mut self.monitor)?;
         self.monitor.rest(&view)?;
         drop(world);
+        lock(&self.world).fire_deferred(false);
         if answer.is_ready() {
             self.completed = true;
             self.check_dropped(false)?;
@@ -221,11 +241,7 @@ impl<'a> Run<'a> {
         Ok(true)
     }
 
-    pub(super) fn read_tape(
-        tape: &Tape,
-        read: &mut usize,
-        monitor: &mut Monitor,
-    ) -> Result<(), String> {
+    fn read_tape(tape: &Tape, read: &mut usize, monitor: &mut Monitor) -> Result<(), String> {
         let tape = lock(&tape.0);
         for event in &tape[*read..] {
             *read += 1;
@@ -234,8 +250,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Lets everything go its way, until the future completes.
-    pub(super) fn finish(&mut self) -> Result<(), String> {
+    /// Opens all sinks, lifts all bounds, and polls until the future completes.
+    fn finish(&mut self) -> Result<(), String> {
         {
             let mut world = lock(&self.world);
             world.over = true;
@@ -249,6 +265,7 @@ impl<'a> Run<'a> {
                     }
                 }
             }
+            world.lift_budgets();
             world.exec(Command::EndInput);
         }
         self.until_asleep()?;
@@ -260,12 +277,12 @@ impl<'a> Run<'a> {
     }
 
     /// What is gone after completion, or after the future was dropped.
-    pub(super) fn check_dropped(&self, future: bool) -> Result<(), String> {
+    fn check_dropped(&self, future: bool) -> Result<(), String> {
         let world = lock(&self.world);
         let input = world.input.as_ref();
-        for (att, sink) in world.sinks.iter().enumerate() {
-            if self.monitor.recs[att].applied && !sink.is_dropped() {
-                return Err(format!("sink {att} outlives the end"));
+        for (id, sink) in world.sinks.iter().enumerate() {
+            if self.monitor.facts.sinks[id].applied && !sink.is_dropped() {
+                return Err(format!("sink {id} outlives the end"));
             }
         }
         if !world.orders.is_dropped() {
@@ -283,11 +300,15 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Drops the future, and pulls at everything that outlives it.
-    pub(super) fn end(&mut self) -> Result<(), String> {
-        lock(&self.world).over = true;
+    /// Drops the future, and uses everything that outlives it.
+    fn end(&mut self) -> Result<(), String> {
         let Some(mut task) = self.task.take() else { return Ok(()) };
         task.drop_future();
+        {
+            let mut world = lock(&self.world);
+            world.over = true;
+            world.lift_budgets();
+        }
         self.check_dropped(true)?;
         let wakes = task.total_wakes() + task.stale_wakes();
         let mut world = lock(&self.world);

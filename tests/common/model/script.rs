@@ -1,4 +1,28 @@
 //! What the bytes of a script mean.
+//!
+//! Three bytes of settings:
+//!
+//! | byte | bits | what |
+//! | --- | --- | --- |
+//! | 0 | 0-3, 4, 5-7 | budget; multicast; which items are not admitted |
+//! | 1 | 0-1, 2-4 | buffer; overflow |
+//! | 2 | 0-2, 3 | window; the future is dropped at the end of the script |
+//! | 2 | 4-5, 6-7 | operations of the cooperative budget, or none; who shares it, and when its wakers fire |
+//!
+//! Then steps, each a byte modulo 32 and its arguments:
+//!
+//! | byte | what | arguments |
+//! | --- | --- | --- |
+//! | 0-6 | items | key and count |
+//! | 7-11 | attach | key, buffer, overflow; limit and other terms; leases and a cue |
+//! | 12, 13 | detach, evict | key |
+//! | 14 | finish, ends, yields and wakes of the streams | which |
+//! | 15, 16 | end a lease | bits 0-1 which; 2-3 evict, detach, disarm; 6-7, if both are set: and reconnect |
+//! | 17-22 | a cue for a sink | which, counted from the newest; the cue: see `cue_of` |
+//! | 23-25 | one of the above, inside the next call of a stream, a hook or a sink | where; a step |
+//! | 26 | renew the waker, or poll unasked | which |
+//! | 27, 28 | poll once | |
+//! | 29-31 | poll until the task sleeps | |
 
 use stream_demux::Overflow;
 
@@ -6,22 +30,32 @@ use super::super::Op;
 use super::event::{Command, Cue, OrderKind, Place, Request, Step, Terms};
 use super::{ITEM_KEYS, KEYS};
 
-/// Reads a script; past its end there are only zeros.
+/// Reads a script. Past its end there are only zeros.
 pub(super) struct Script<'a>(pub(super) std::slice::Iter<'a, u8>);
 
 impl Script<'_> {
-    pub(super) fn next(&mut self) -> Option<u8> {
+    fn next(&mut self) -> Option<u8> {
         self.0.next().copied()
     }
 
-    pub(super) fn arg(&mut self) -> u8 {
+    fn arg(&mut self) -> u8 {
         self.next().unwrap_or(0)
     }
 
     pub(super) fn settings(&mut self) -> Settings {
         const BUDGETS: [usize; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 4, 12, 16, 64, 128, 256];
         const WINDOWS: [usize; 8] = [1, 2, 3, 5, 8, 16, 64, 16_384];
+        const OPERATIONS: [usize; 4] = [0, 3, 12, 70];
         let (a, b, c) = (self.arg(), self.arg(), self.arg());
+        let coop = match OPERATIONS[usize::from(c >> 4 & 3)] {
+            0 => None,
+            operations => Some(Coop {
+                operations,
+                streams: c >> 6 != 0,
+                wakes: [Wakes::AtOnce, Wakes::AtOnce, Wakes::AfterPoll, Wakes::WhenParked]
+                    [usize::from(c >> 6)],
+            }),
+        };
         Settings {
             budget: BUDGETS[usize::from(a & 15)],
             multicast: a & 16 != 0,
@@ -30,13 +64,14 @@ impl Script<'_> {
             overflow: overflow(b >> 2 & 7).unwrap_or_default(),
             flush_every: WINDOWS[usize::from(c & 7)],
             drops: c & 8 != 0,
+            coop,
         }
     }
 
     pub(super) fn step(&mut self) -> Option<Step> {
         let op = self.next()?;
         Some(match op % 32 {
-            op @ 0..=22 => Step::Do(self.cmd(op)),
+            op @ 0..=22 => Step::Do(self.command(op)),
             23..=25 => {
                 let (place, op) = (self.arg(), self.arg() % 23);
                 let place = match place % 8 {
@@ -45,7 +80,7 @@ impl Script<'_> {
                     3 => Place::Hook,
                     _ => Place::Sink(usize::from(place >> 3), OPS[usize::from(place % 4)]),
                 };
-                Step::Inside(place, self.cmd(op))
+                Step::Inside(place, self.command(op))
             }
             26 if self.arg() % 2 == 0 => Step::RenewWaker,
             26 => Step::PollUnasked,
@@ -54,7 +89,7 @@ impl Script<'_> {
         })
     }
 
-    pub(super) fn cmd(&mut self, op: u8) -> Command {
+    fn command(&mut self, op: u8) -> Command {
         match op {
             0..=6 => {
                 let arg = self.arg();
@@ -67,17 +102,23 @@ impl Script<'_> {
                 0 => Command::Order(OrderKind::Finish),
                 1 => Command::EndOrders,
                 2 => Command::EndInput,
-                3..=6 => Command::StutterOrders,
-                7..=9 => Command::StutterInput,
+                3..=6 => Command::YieldOrders,
+                7..=9 => Command::YieldInput,
                 10 | 11 => Command::WakeOrders,
                 12 | 13 => Command::WakeInput,
                 _ => Command::Nothing,
             },
             15 | 16 => {
                 let arg = self.arg();
-                let wish =
-                    [Some(Request::Evict), Some(Request::Detach), None, Some(Request::Evict)];
-                Command::Lease(usize::from(arg & 3), wish[usize::from(arg >> 2 & 3)])
+                let (lease, request) = (usize::from(arg & 3), usize::from(arg >> 2 & 3));
+                let request =
+                    [Some(Request::Evict), Some(Request::Detach), None, Some(Request::Evict)]
+                        [request];
+                if arg >> 6 == 3 {
+                    Command::Reconnect(lease, request)
+                } else {
+                    Command::Lease(lease, request)
+                }
             }
             _ => {
                 let (sink, cue) = (self.arg(), self.arg());
@@ -86,7 +127,7 @@ impl Script<'_> {
         }
     }
 
-    pub(super) fn attach(&mut self) -> Command {
+    fn attach(&mut self) -> Command {
         let (a, b, c) = (self.arg(), self.arg(), self.arg());
         let lease = |bits: u8| (bits & 4 != 0).then_some(usize::from(bits & 3));
         Command::Attach {
@@ -116,7 +157,7 @@ impl Script<'_> {
 
 pub(super) const OPS: [Op; 4] = [Op::Ready, Op::Send, Op::Flush, Op::Close];
 
-pub(super) fn overflow(bits: u8) -> Option<Overflow> {
+fn overflow(bits: u8) -> Option<Overflow> {
     match bits & 7 {
         0..=2 => None,
         3 | 4 => Some(Overflow::Wait),
@@ -126,7 +167,7 @@ pub(super) fn overflow(bits: u8) -> Option<Overflow> {
     }
 }
 
-pub(super) fn cue_of(arg: u8) -> Cue {
+fn cue_of(arg: u8) -> Cue {
     let calls = 1 + usize::from(arg >> 6);
     match arg % 32 {
         0..=3 => Cue::Park,
@@ -141,13 +182,17 @@ pub(super) fn cue_of(arg: u8) -> Cue {
         20 => Cue::Fail(Op::Flush),
         21 => Cue::Fail(Op::Close),
         22 => Cue::FailQuietly(OPS[usize::from(arg >> 6)]),
-        23 | 24 => Cue::Stutter(Op::Ready, calls),
-        25 => Cue::Stutter(Op::Flush, calls),
-        26 => Cue::Stutter(Op::Close, calls),
-        _ => Cue::Wake,
+        23 | 24 => Cue::Yield(Op::Ready, calls),
+        25 => Cue::Yield(Op::Flush, calls),
+        26 => Cue::Yield(Op::Close, calls),
+        27 | 28 => Cue::Wake,
+        29 => Cue::Yield(Op::Ready, 8 * calls),
+        30 => Cue::Budget { operations: calls, defers: false },
+        _ => Cue::Budget { operations: calls, defers: true },
     }
 }
 
+/// The first three bytes of a script.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     pub(super) budget: usize,
@@ -158,4 +203,23 @@ pub(super) struct Settings {
     pub(super) flush_every: usize,
     /// The future is dropped at the end of the script, wherever it is; else it is brought to its end.
     pub(super) drops: bool,
+    /// The cooperative budget of the task.
+    pub(super) coop: Option<Coop>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Coop {
+    pub(super) operations: usize,
+    /// Input and orders share it, too.
+    pub(super) streams: bool,
+    pub(super) wakes: Wakes,
+}
+
+/// When the wakers of what a cooperative budget denies are fired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wakes {
+    AtOnce,
+    AfterPoll,
+    /// Before the first poll for which the task is not woken otherwise.
+    WhenParked,
 }

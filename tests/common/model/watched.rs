@@ -9,8 +9,8 @@ use futures::{Sink, Stream};
 use stream_demux::{Detached, Discarded, Hooks, IntoOrder, Order, Recipient};
 
 use super::super::{Broken, Op, ScriptedSink, ScriptedStream, SinkHandle, lock};
+use super::event::reasons::{FINISHED, LIMITED, REFUSED, REPLACED, REQUESTED};
 use super::event::{EndReason, Event, Id, OrderKind, Outcome, Tape};
-use super::state::{FINISHED, LIMITED, REFUSED, REPLACED, REQUESTED};
 use super::world::World;
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -43,19 +43,19 @@ pub(super) fn key_of(item: &Item) -> Key {
 }
 
 pub(super) struct WatchedSink {
-    pub(super) att: Id,
+    pub(super) id: Id,
     pub(super) sink: ScriptedSink<Item>,
     pub(super) handle: SinkHandle<Item>,
     pub(super) tape: Tape,
 }
 
 impl WatchedSink {
-    pub(super) fn said(&self, op: Op, answer: &Poll<Result<(), Broken>>) -> Outcome {
+    pub(super) fn outcome(&self, op: Op, answer: &Poll<Result<(), Broken>>) -> Outcome {
         match answer {
             Poll::Ready(Ok(())) => Outcome::Done,
             Poll::Ready(Err(_)) => Outcome::Failed,
             Poll::Pending if self.handle.is_waiting(op) => Outcome::Pending,
-            Poll::Pending => Outcome::Stutters,
+            Poll::Pending => Outcome::Yields,
         }
     }
 }
@@ -64,45 +64,45 @@ impl Sink<Item> for WatchedSink {
     type Error = Broken;
 
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        self.tape.push(Event::Ask(self.att, Op::Ready));
+        self.tape.push(Event::Ask(self.id, Op::Ready));
         let answer = Pin::new(&mut self.sink).poll_ready(cx);
-        self.tape.push(Event::Ready(self.att, self.said(Op::Ready, &answer)));
+        self.tape.push(Event::Ready(self.id, self.outcome(Op::Ready, &answer)));
         answer
     }
 
     fn start_send(mut self: Pin<&mut Self>, item: Item) -> Result<(), Broken> {
         let seq = item.seq;
-        self.tape.push(Event::Ask(self.att, Op::Send));
+        self.tape.push(Event::Ask(self.id, Op::Send));
         let answer = Pin::new(&mut self.sink).start_send(item);
-        let said = if answer.is_ok() { Outcome::Done } else { Outcome::Failed };
-        self.tape.push(Event::Send(self.att, seq, said));
+        let outcome = if answer.is_ok() { Outcome::Done } else { Outcome::Failed };
+        self.tape.push(Event::Send(self.id, seq, outcome));
         answer
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        self.tape.push(Event::Ask(self.att, Op::Flush));
+        self.tape.push(Event::Ask(self.id, Op::Flush));
         let answer = Pin::new(&mut self.sink).poll_flush(cx);
-        self.tape.push(Event::Flush(self.att, self.said(Op::Flush, &answer)));
+        self.tape.push(Event::Flush(self.id, self.outcome(Op::Flush, &answer)));
         answer
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        self.tape.push(Event::Ask(self.att, Op::Close));
+        self.tape.push(Event::Ask(self.id, Op::Close));
         let answer = Pin::new(&mut self.sink).poll_close(cx);
-        self.tape.push(Event::Close(self.att, self.said(Op::Close, &answer)));
+        self.tape.push(Event::Close(self.id, self.outcome(Op::Close, &answer)));
         answer
     }
 }
 
 impl Drop for WatchedSink {
     fn drop(&mut self) {
-        self.tape.push(Event::Drop(self.att));
+        self.tape.push(Event::Drop(self.id));
     }
 }
 
 /// An order on its way.
 pub(super) struct SentOrder {
-    pub(super) what: OrderKind,
+    pub(super) kind: OrderKind,
     pub(super) order: Order<Key, WatchedSink>,
 }
 
@@ -114,12 +114,14 @@ impl IntoOrder for SentOrder {
     }
 }
 
-pub(super) type Tell<T> = Box<dyn FnMut(&Poll<Option<T>>) -> Event>;
+/// Makes an event of an answer.
+pub(super) type ToEvent<T> = Box<dyn FnMut(&Poll<Option<T>>) -> Event>;
 
 pub(super) struct WatchedStream<T> {
     pub(super) stream: ScriptedStream<T>,
+    /// Written down before the stream is polled.
     pub(super) asks: Option<Event>,
-    pub(super) tell: Tell<T>,
+    pub(super) event: ToEvent<T>,
     pub(super) tape: Tape,
 }
 
@@ -131,7 +133,7 @@ impl<T> Stream for WatchedStream<T> {
             self.tape.push(asks.clone());
         }
         let answer = Pin::new(&mut self.stream).poll_next(cx);
-        let event = (self.tell)(&answer);
+        let event = (self.event)(&answer);
         self.tape.push(event);
         answer
     }
