@@ -9,10 +9,11 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 
 use common::alloc::{CountingAllocator, allocations_during};
+use common::coop::PollCount;
 use common::{
     Answer::{Done, Failed, Pending},
-    Broken, Call, Log, Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task,
-    scripted_sink, scripted_stream,
+    Broken, Call, CoopBudget, Log, Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle,
+    Task, scripted_sink, scripted_stream,
 };
 use futures::future::FusedFuture;
 use futures::{SinkExt, StreamExt, future, sink::Sink};
@@ -283,6 +284,198 @@ fn pending_flush_is_asked_again_once_an_item_was_taken() {
     assert_eq!(ask(&mut sink, Op::Send), OK);
     assert!(ask(&mut sink, Op::Flush).is_pending());
     assert!(objection(|| ask(&mut sink, Op::Flush)).contains("asked again"));
+}
+
+/// A task that makes `operations` items pass, asks `sink` whether it is ready, and yields: for each poll.
+fn busy_task(sink: ScriptedSink<u32>, operations: usize) -> Task<impl Future<Output = ()>> {
+    let (mut sink, (mut other, _)) = (sink, scripted_sink("other"));
+    Task::new(future::poll_fn(move |cx| {
+        for _ in 0..operations {
+            assert!(other.poll_ready_unpin(cx).is_ready());
+            other.start_send_unpin(7).unwrap();
+        }
+        assert!(sink.poll_ready_unpin(cx).is_pending());
+        Poll::Pending
+    }))
+}
+
+#[test]
+fn after_many_operations_pending_may_be_asked_again_in_a_later_poll() {
+    let (sink, handle) = sink();
+    handle.park();
+    let mut task = busy_task(sink, 64);
+    assert!(task.poll().is_pending());
+    assert!(task.poll().is_pending(), "64 operations came before the answer");
+
+    let (sink, handle) = scripted_sink("a");
+    handle.park();
+    let mut task = busy_task(sink, 63);
+    assert!(task.poll().is_pending());
+    assert_eq!(objection(|| task.poll()), "sink a: poll_ready asked again before its waker fired");
+}
+
+#[test]
+fn after_many_operations_pending_is_not_asked_again_in_the_same_poll() {
+    let ((mut sink, handle), (mut other, _)) = (sink(), scripted_sink("other"));
+    handle.park();
+    let mut task = Task::new(future::poll_fn(move |cx| {
+        for _ in 0..100 {
+            assert!(other.poll_ready_unpin(cx).is_ready());
+            other.start_send_unpin(7).unwrap();
+        }
+        assert!(sink.poll_ready_unpin(cx).is_pending());
+        sink.poll_ready_unpin(cx)
+    }));
+    assert!(objection(|| task.poll()).ends_with("asked again before its waker fired"));
+}
+
+#[test]
+fn after_many_operations_a_sink_that_waits_is_not_asked_again() {
+    let (sink, handle) = sink();
+    handle.park();
+    handle.waits();
+    let mut task = busy_task(sink, 64);
+    assert!(task.poll().is_pending());
+    assert!(objection(|| task.poll()).ends_with("asked again before its waker fired"));
+}
+
+#[test]
+fn after_many_operations_a_flush_is_not_asked_again() {
+    let ((mut sink, handle), (mut other, _)) = (sink(), scripted_sink("other"));
+    handle.hold(Op::Flush);
+    let mut task = Task::new(future::poll_fn(move |cx| {
+        for _ in 0..100 {
+            assert!(other.poll_ready_unpin(cx).is_ready());
+            other.start_send_unpin(7).unwrap();
+        }
+        sink.poll_flush_unpin(cx)
+    }));
+    assert!(task.poll().is_pending());
+    assert!(objection(|| task.poll()).ends_with("asked again before its waker fired"));
+}
+
+#[test]
+fn spent_budget_makes_all_that_share_it_wake_themselves_until_the_next_poll() {
+    let budget = CoopBudget::new(3);
+    let ((sink, handle), (stream, feed)) = (sink(), stream());
+    handle.share(&budget);
+    feed.share(&budget);
+    feed.extend(0..4);
+    feed.end();
+    let mut task = Task::new(stream.map(Ok).forward(sink));
+    let mut polls = 0;
+    while task.poll().is_pending() {
+        assert!(task.woken() && budget.left() == 0, "it is awake for what was denied");
+        assert!(!handle.is_waiting(Op::Ready) && !feed.is_waiting());
+        polls += 1;
+    }
+    // Two operations for each item, one for the end of the stream, one for the close.
+    assert_eq!((handle.taken(), polls), (4, 3));
+    assert!(budget.denied() >= polls);
+    assert!(handle.is_closed());
+}
+
+#[test]
+fn sends_and_pending_answers_take_nothing_of_a_budget() {
+    let budget = CoopBudget::new(2);
+    let (mut sink, handle) = sink();
+    handle.share(&budget);
+    assert_eq!(ask(&mut sink, Op::Ready), OK);
+    assert_eq!(ask(&mut sink, Op::Send), OK);
+    handle.park();
+    assert!(ask(&mut sink, Op::Ready).is_pending() && handle.is_waiting(Op::Ready));
+    assert_eq!((budget.left(), budget.denied()), (1, 0));
+    assert_eq!(ask(&mut sink, Op::Flush), OK);
+    handle.open();
+    for _ in 0..2 {
+        assert!(ask(&mut sink, Op::Ready).is_pending(), "it is spent, and wakes itself");
+    }
+    assert_eq!(budget.denied(), 2);
+    budget.refill();
+    assert_eq!(ask(&mut sink, Op::Ready), OK);
+    assert_eq!(ask(&mut sink, Op::Flush), OK);
+    assert_eq!(ask(&mut sink, Op::Ready), OK, "a promise is kept when the budget is spent");
+    assert_eq!(budget.left(), 0);
+}
+
+#[test]
+fn deferred_budget_fires_wakers_between_polls() {
+    let budget = CoopBudget::deferred(1);
+    let ((mut sink, handle), (mut stream, feed)) = (sink(), stream());
+    handle.share(&budget);
+    feed.share(&budget);
+    feed.strict();
+    feed.push(1);
+    let mut task = Task::new(async {
+        let item = stream.next().await.unwrap();
+        sink.send(item).await.unwrap();
+    });
+    assert!(task.poll().is_pending());
+    assert!(!task.woken() && handle.is_waiting(Op::Ready));
+    assert_eq!(handle.deferred_wakers(), 1);
+    assert_eq!((budget.left(), budget.denied(), budget.deferred_wakers()), (0, 1, 1));
+    assert_eq!(budget.fire_deferred(), 1);
+    assert!(task.woken() && !handle.is_waiting(Op::Ready));
+    assert_eq!(handle.deferred_wakers(), 0);
+    assert!(task.poll().is_pending(), "it is ready, and the flush is denied");
+    assert_eq!(handle.taken(), 1);
+    assert_eq!((budget.fire_deferred(), budget.fire_deferred()), (1, 0));
+    assert!(task.poll().is_ready());
+    drop(task);
+
+    feed.push(2);
+    let mut task = Task::new(future::poll_fn(|cx| {
+        assert!(sink.poll_ready_unpin(cx).is_ready());
+        stream.poll_next_unpin(cx)
+    }));
+    assert!(task.poll().is_pending() && !task.woken());
+    assert!(feed.is_waiting() && feed.deferred_wakers() == 1);
+    budget.lift();
+    assert!(task.woken() && !feed.is_waiting());
+    assert_eq!(task.poll(), Poll::Ready(Some(2)));
+}
+
+#[test]
+fn deferred_pending_is_not_asked_again_before_the_budget_fires_it() {
+    let budget = CoopBudget::deferred(0);
+    let (mut sink, handle) = sink();
+    handle.share(&budget);
+    assert!(ask(&mut sink, Op::Ready).is_pending());
+    assert!(budget.fire_deferred() == 1 && ask(&mut sink, Op::Ready).is_pending());
+    assert!(
+        objection(|| ask(&mut sink, Op::Ready)).ends_with("asked again before its waker fired")
+    );
+}
+
+#[test]
+fn deferred_waker_fires_also_when_the_operation_was_asked_again_since() {
+    let budget = CoopBudget::deferred(0);
+    let (mut sink, handle) = sink();
+    handle.share(&budget);
+    assert!(ask(&mut sink, Op::Flush).is_pending() && handle.wake());
+    handle.share(&CoopBudget::new(9));
+    handle.hold(Op::Flush);
+    assert!(ask(&mut sink, Op::Flush).is_pending());
+    budget.fire_deferred();
+    assert!(handle.is_waiting(Op::Flush), "that was another waker");
+    assert!(ask(&mut sink, Op::Flush).is_pending(), "it was woken all the same");
+    assert!(
+        objection(|| ask(&mut sink, Op::Flush)).ends_with("asked again before its waker fired")
+    );
+}
+
+#[test]
+fn polls_may_be_nested_and_count_for_themselves() {
+    let budget = CoopBudget::new(1);
+    let (mut sink, handle) = sink();
+    handle.share(&budget);
+    let mut inner = Task::new(future::poll_fn(|cx| sink.poll_flush_unpin(cx)));
+    let mut outer = Task::new(future::poll_fn(|_| {
+        assert!(inner.poll().is_ready());
+        Poll::Ready(PollCount::now().operations)
+    }));
+    assert_eq!(outer.poll(), Poll::Ready(0), "the flush was made in the other poll");
+    assert_eq!(PollCount::now(), PollCount::default());
 }
 
 #[test]

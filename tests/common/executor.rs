@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll, Wake, Waker};
 
+use super::coop::PollGuard;
+
 /// Polls that `run` makes before it calls the future restless.
 const LIMIT: usize = 10_000;
 
@@ -53,13 +55,14 @@ impl<F: Future> Task<F> {
         }
     }
 
-    /// Polls once, woken or not.
+    /// Polls once, woken or not. Cooperative budgets are full again.
     #[track_caller]
     pub fn poll(&mut self) -> Poll<F::Output> {
         self.polls += 1;
         self.fresh = false;
         self.heard = self.bell.rings();
         let waker = self.waker();
+        let _poll = PollGuard::begin();
         self.get_pin_mut().poll(&mut Context::from_waker(&waker))
     }
 

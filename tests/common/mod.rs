@@ -9,6 +9,7 @@
 #![allow(unreachable_pub, reason = "nothing is reachable from outside a test binary")]
 
 pub mod alloc;
+pub mod coop;
 pub mod executor;
 pub mod frugal;
 pub mod group;
@@ -20,6 +21,7 @@ pub mod rig;
 pub mod sink;
 pub mod stream;
 
+pub use coop::CoopBudget;
 pub use executor::Task;
 pub use log::Log;
 pub use rig::{Orders, Recorder, Rig, Split, Terms, hooks};

@@ -5,8 +5,10 @@
 //! 1. `start_send` needs a `poll_ready` that answered `Ready(Ok)` since the last send;
 //! 2. once `poll_close` was called, only `poll_close` may follow, and nothing once it completed;
 //! 3. nothing follows an error;
-//! 4. an operation that answered `Pending` is not asked again before this sink woke somebody, except
-//!    a flush when an item was taken meanwhile (switched off by [`SinkHandle::lenient`]).
+//! 4. an operation that answered `Pending` is not asked again before this sink woke its caller
+//!    (switched off by [`SinkHandle::lenient`]), with two exceptions: a flush may be, if an item was
+//!    taken meanwhile; and `poll_ready` may be, once and in a later poll of the task, if it answered
+//!    after 64 or more operations of one poll (switched off by [`SinkHandle::waits`]).
 //!
 //! Wakers and actions, which are foreign code, run while the state is not locked.
 
@@ -14,15 +16,15 @@ mod handle;
 mod state;
 
 use std::fmt;
-use std::mem;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use futures::Sink;
 
+use super::coop::Waiting;
 pub use handle::SinkHandle;
-use state::State;
+use state::{State, Wake};
 
 /// A sink and its handle. The name, or number, is what its complaints and log lines begin with.
 pub fn scripted_sink<V>(name: impl fmt::Display) -> (ScriptedSink<V>, SinkHandle<V>) {
@@ -90,6 +92,7 @@ impl<V> ScriptedSink<V> {
             action();
         }
         let mut state = super::lock(&self.0);
+        state.hear_deferred();
         if let Some(breach) = state.breach(op) {
             let breach = format!("sink {}: {} {breach}", state.name, op.name());
             state.breaches.push(breach.clone());
@@ -101,14 +104,18 @@ impl<V> ScriptedSink<V> {
 
     #[track_caller]
     fn poll(&self, op: Op, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        let (lent, waiting) = (cx.waker().clone(), cx.waker().clone());
+        let (lent, kept) = (cx.waker().clone(), cx.waker().clone());
         let mut state = self.enter(op);
-        let (answer, wakes_itself) = state.answer(op);
-        let waiting = (answer == Answer::Pending && !wakes_itself).then_some(waiting);
-        let replaced =
-            [state.last_waker.replace(lent), mem::replace(&mut state.script(op).waiting, waiting)];
+        let (answer, wake) = state.answer(op, cx.waker());
+        let wakes_itself = matches!(wake, Some(Wake::AtOnce));
+        let waiting = match wake {
+            None | Some(Wake::AtOnce) => None,
+            Some(Wake::Later(deferred)) => Some(Waiting { waker: kept, deferred }),
+        };
+        let replaced = std::mem::replace(&mut state.script(op).waiting, waiting);
+        let last = state.last_waker.replace(lent);
         drop(state);
-        drop(replaced);
+        drop((replaced, last));
         if wakes_itself {
             cx.waker().wake_by_ref();
         }
@@ -129,7 +136,7 @@ impl<V: fmt::Debug> Sink<V> for ScriptedSink<V> {
 
     fn start_send(self: Pin<&mut Self>, item: V) -> Result<(), Broken> {
         let mut state = self.enter(Op::Send);
-        let (answer, _) = state.answer(Op::Send);
+        let (answer, _) = state.answer(Op::Send, Waker::noop());
         if answer == Answer::Failed {
             drop(state);
             return Err(Broken(Op::Send.name()));

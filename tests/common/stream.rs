@@ -8,7 +8,8 @@ use std::task::{Context, Poll, Waker};
 
 use futures::Stream;
 
-use super::{Action, lock};
+use super::coop::{Deferred, Grant, PollCount, Waiting};
+use super::{Action, CoopBudget, lock};
 
 /// A stream and its handle. The name is what its complaints begin with. It has nothing to say until
 /// the handle is used.
@@ -25,6 +26,8 @@ pub fn scripted_stream<T>(name: impl fmt::Display) -> (ScriptedStream<T>, Stream
         ended: false,
         dropped: false,
         waiting: None,
+        deferred: Vec::new(),
+        budget: None,
         last_waker: None,
     }));
     (ScriptedStream(Arc::clone(&state)), StreamHandle(state))
@@ -64,8 +67,22 @@ struct State<T> {
     ended: bool,
     dropped: bool,
     /// Of the last Pending answer, until something is pushed.
-    waiting: Option<Waker>,
+    waiting: Option<Waiting>,
+    /// Wakers that a cooperative budget has yet to fire.
+    deferred: Vec<Deferred>,
+    budget: Option<CoopBudget>,
     last_waker: Option<Waker>,
+}
+
+impl<T> State<T> {
+    /// Notes a wake that a cooperative budget has made meanwhile.
+    fn hear_deferred(&mut self) {
+        let deferred = self.deferred.len();
+        self.deferred.retain(|deferred| !deferred.has_fired());
+        self.awake |= self.deferred.len() < deferred;
+        // Dropped under the lock, which is harmless: `last_waker` is a clone of it.
+        drop(self.waiting.take_if(|waiting| waiting.has_fired()));
+    }
 }
 
 /// The stream itself: `Unpin`, and `Send` if its items are.
@@ -77,6 +94,7 @@ impl<T> ScriptedStream<T> {
     fn enter(&self, cx: &Context<'_>) {
         let lent = cx.waker().clone();
         let mut state = lock(&self.0);
+        state.hear_deferred();
         state.polls += 1;
         let breach = if state.ended {
             Some("polled after its end")
@@ -106,7 +124,7 @@ impl<T> ScriptedStream<T> {
         }
         let Some(mut invent) = state.endless.take() else {
             state.awake = false;
-            state.waiting = Some(cx.waker().clone());
+            state.waiting = Some(Waiting { waker: cx.waker().clone(), deferred: None });
             return None;
         };
         let n = state.invented;
@@ -123,10 +141,29 @@ impl<T> Stream for ScriptedStream<T> {
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
         self.enter(cx);
+        let budget = lock(&self.0).budget.clone();
+        match budget.as_ref().map(|budget| budget.ask(cx.waker())) {
+            None | Some(Grant::Given) => {}
+            Some(Grant::DeniedAndWoken) => {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Some(Grant::Deferred(deferred)) => {
+                let mut state = lock(&self.0);
+                state.awake = false;
+                state.deferred.push(deferred.clone());
+                state.waiting =
+                    Some(Waiting { waker: cx.waker().clone(), deferred: Some(deferred) });
+                return Poll::Pending;
+            }
+        }
+        let take = || budget.iter().for_each(CoopBudget::take);
         loop {
             match self.next_step(cx) {
                 Some(Step::Item(item)) => {
                     lock(&self.0).taken += 1;
+                    take();
+                    PollCount::count_one();
                     return Poll::Ready(Some(item));
                 }
                 Some(Step::Action(action)) => action(),
@@ -136,6 +173,7 @@ impl<T> Stream for ScriptedStream<T> {
                 }
                 Some(Step::End) => {
                     lock(&self.0).ended = true;
+                    take();
                     return Poll::Ready(None);
                 }
                 None => return Poll::Pending,
@@ -184,6 +222,12 @@ impl<T> StreamHandle<T> {
     /// Queues a Pending that wakes its own waker inside the poll.
     pub fn stutter(&self) {
         self.script([Step::Stutter]);
+    }
+
+    /// Makes the stream answer Pending once `budget` is spent.
+    pub fn share(&self, budget: &CoopBudget) {
+        let replaced = self.look(|state| state.budget.replace(budget.clone()));
+        drop(replaced);
     }
 
     /// Queues something to be done inside a poll, right before the next step of that same poll.
@@ -247,6 +291,11 @@ impl<T> StreamHandle<T> {
         self.look(|state| state.waiting.is_some())
     }
 
+    /// How many of its wakers a cooperative budget has yet to fire.
+    pub fn deferred_wakers(&self) -> usize {
+        self.look(|state| state.deferred.len())
+    }
+
     /// It has answered `None`.
     pub fn is_ended(&self) -> bool {
         self.look(|state| state.ended)
@@ -263,12 +312,14 @@ impl<T> StreamHandle<T> {
             state.awake |= state.waiting.is_some();
             state.waiting.take()
         });
-        if let Some(waker) = waiting {
-            waker.wake();
+        if let Some(waiting) = waiting {
+            waiting.waker.wake();
         }
     }
 
     fn look<R>(&self, at: impl FnOnce(&mut State<T>) -> R) -> R {
-        at(&mut lock(&self.0))
+        let mut state = lock(&self.0);
+        state.hear_deferred();
+        at(&mut state)
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
-use super::super::{Log, lock};
-use super::state::{Stage, State};
+use super::super::{CoopBudget, Log, lock};
+use super::state::{AskedAgain, Stage, State};
 use super::{Call, Op};
 
 /// Steers and observes one sink; lives on when the sink is gone, and then still holds its wakers.
@@ -80,6 +80,12 @@ impl<V> SinkHandle<V> {
         self.look(|state| state.script(op).stutters = calls);
     }
 
+    /// Makes the sink answer Pending once `budget` is spent.
+    pub fn share(&self, budget: &CoopBudget) {
+        let replaced = self.look(|state| state.budget.replace(budget.clone()));
+        drop(replaced);
+    }
+
     /// Runs `action` inside the next call of `op`, before it is judged and answered: the place to let
     /// something happen "just then". The handle may be used in it.
     pub fn during(&self, op: Op, action: impl FnOnce() + Send + 'static) {
@@ -109,7 +115,13 @@ impl<V> SinkHandle<V> {
 
     /// From now on what is Pending may be asked again at any time.
     pub fn lenient(&self) {
-        self.look(|state| state.lenient = true);
+        self.look(|state| state.asked_again = AskedAgain::Always);
+    }
+
+    /// Says that the sink is attached with `Overflow::Wait`: a Pending of `poll_ready` is then never to
+    /// be asked about unwoken, however many operations came before it.
+    pub fn waits(&self) {
+        self.look(|state| state.asked_again = AskedAgain::Never);
     }
 
     /// From now on the sink writes down what happened to it, and not what it was merely asked:
@@ -126,13 +138,15 @@ impl<V> SinkHandle<V> {
             state.wakes += usize::from(waiting.is_some());
             waiting
         });
-        if let Some(waker) = waiting {
-            waker.wake();
+        if let Some(waiting) = waiting {
+            waiting.waker.wake();
         }
     }
 
     fn look<R>(&self, at: impl FnOnce(&mut State<V>) -> R) -> R {
-        at(&mut lock(&self.0))
+        let mut state = lock(&self.0);
+        state.hear_deferred();
+        at(&mut state)
     }
 }
 
@@ -192,6 +206,11 @@ impl<V> SinkHandle<V> {
     /// `op` last answered Pending, and nothing has released it since.
     pub fn is_waiting(&self, op: Op) -> bool {
         self.look(|state| state.script(op).waiting.is_some())
+    }
+
+    /// How many of its wakers cooperative budgets have yet to fire.
+    pub fn deferred_wakers(&self) -> usize {
+        self.look(|state| state.deferred.len())
     }
 
     /// `poll_close` was called and has neither completed nor failed.

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::task::Waker;
 
-use super::super::{Action, Log};
+use super::super::coop::{Deferred, Grant, PollCount, Waiting};
+use super::super::{Action, CoopBudget, Log};
 use super::{Answer, Call, Op};
 
 /// How far the life of the sink has come.
@@ -15,6 +16,15 @@ pub enum Stage {
     Failed,
 }
 
+/// When an operation that answered Pending may be asked again, other than after a wake.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum AskedAgain {
+    Never,
+    /// `poll_ready` in a later poll, if the answer came after many operations.
+    AfterMany,
+    Always,
+}
+
 /// One operation: what the test wants of it, and who waits for it.
 #[derive(Default)]
 pub struct Script {
@@ -24,15 +34,36 @@ pub struct Script {
     pub action: Option<Action>,
     pub calls: usize,
     /// Of the last Pending answer, until this operation is released.
-    pub waiting: Option<Waker>,
-    /// `wakes` and `taken` when it last answered Pending.
-    pub pending_since: Option<(usize, usize)>,
+    pub waiting: Option<Waiting>,
+    /// How things were when it last answered Pending.
+    pub pending_since: Option<Since>,
 }
+
+/// What wakes the caller after a Pending answer.
+pub enum Wake {
+    /// The sink itself, inside the call.
+    AtOnce,
+    /// The handle, or a cooperative budget.
+    Later(Option<Deferred>),
+}
+
+#[derive(Clone, Copy)]
+pub struct Since {
+    wakes: usize,
+    taken: usize,
+    poll: PollCount,
+}
+
+/// After so many operations in one poll, a Pending is taken for that of a task that should yield.
+const MANY_OPERATIONS: usize = 64;
 
 pub struct State<V> {
     pub name: String,
     pub log: Option<Log>,
-    pub lenient: bool,
+    pub asked_again: AskedAgain,
+    pub budget: Option<CoopBudget>,
+    /// Wakers that budgets have yet to fire, also of operations that were asked again since.
+    pub deferred: Vec<Deferred>,
     pub scripts: [Script; 4],
     /// Sends still to be promised by `poll_ready`; `None`: no bound.
     pub permits: Option<usize>,
@@ -55,7 +86,9 @@ impl<V> State<V> {
         Self {
             name,
             log: None,
-            lenient: false,
+            asked_again: AskedAgain::AfterMany,
+            budget: None,
+            deferred: Vec::new(),
             scripts: Default::default(),
             permits: None,
             promised: false,
@@ -93,32 +126,66 @@ impl<V> State<V> {
             }
             Stage::Open | Stage::Closing => {}
         }
-        let (lenient, wakes, taken) = (self.lenient, self.wakes, self.taken);
-        let (wakes_then, taken_then) = self.script(op).pending_since?;
-        let excused = lenient || wakes > wakes_then || (op == Op::Flush && taken > taken_then);
+        let now = self.now();
+        let since = self.script(op).pending_since?;
+        let busy = op == Op::Ready
+            && self.asked_again == AskedAgain::AfterMany
+            && since.poll.operations >= MANY_OPERATIONS
+            && now.poll.poll > since.poll.poll;
+        let woken = now.wakes > since.wakes;
+        let more_to_flush = op == Op::Flush && now.taken > since.taken;
+        let always = self.asked_again == AskedAgain::Always;
+        let excused = always || woken || more_to_flush || busy;
         (!excused).then_some("asked again before its waker fired")
     }
 
-    /// Answers `op`, and says whether the sink has to wake its caller inside this very call.
-    pub fn answer(&mut self, op: Op) -> (Answer, bool) {
-        let now = (self.wakes, self.taken);
+    fn now(&self) -> Since {
+        Since { wakes: self.wakes, taken: self.taken, poll: PollCount::now() }
+    }
+
+    /// Counts the wakes that a cooperative budget has made meanwhile.
+    pub fn hear_deferred(&mut self) {
+        let deferred = self.deferred.len();
+        self.deferred.retain(|deferred| !deferred.has_fired());
+        self.wakes += deferred - self.deferred.len();
+        for script in &mut self.scripts {
+            // Dropped under the lock, which is harmless: `last_waker` is a clone of it.
+            drop(script.waiting.take_if(|waiting| waiting.has_fired()));
+        }
+    }
+
+    /// Answers `op`. After a Pending, what wakes the caller.
+    pub fn answer(&mut self, op: Op, waker: &Waker) -> (Answer, Option<Wake>) {
+        let now = self.now();
         let shut = op == Op::Ready && self.permits == Some(0) && !self.promised;
+        let stutters = self.script(op).stutters > 0;
+        let free = op == Op::Send || (op == Op::Ready && self.promised) || stutters;
+        let budget = self.budget.clone().filter(|_| !free);
+        let grant = budget.as_ref().map(|budget| budget.ask(waker));
         let script = self.script(op);
-        let wakes_itself = script.stutters > 0;
-        let answer = if wakes_itself {
-            Answer::Pending
-        } else if script.fails {
-            Answer::Failed
-        } else if script.held || shut {
-            Answer::Pending
+        let pending = |wake| (Answer::Pending, Some(wake));
+        let (answer, wake) = if stutters {
+            script.stutters -= 1;
+            pending(Wake::AtOnce)
         } else {
-            Answer::Done
+            match grant {
+                Some(Grant::DeniedAndWoken) => pending(Wake::AtOnce),
+                Some(Grant::Deferred(deferred)) => pending(Wake::Later(Some(deferred))),
+                _ if script.fails => (Answer::Failed, None),
+                _ if script.held || shut => pending(Wake::Later(None)),
+                _ => (Answer::Done, None),
+            }
         };
-        script.stutters = script.stutters.saturating_sub(1);
         script.pending_since = (answer == Answer::Pending).then_some(now);
-        self.wakes += usize::from(wakes_itself);
+        self.wakes += usize::from(matches!(wake, Some(Wake::AtOnce)));
+        if let Some(Wake::Later(Some(deferred))) = &wake {
+            self.deferred.push(deferred.clone());
+        }
+        if let Some(budget) = budget.filter(|_| answer != Answer::Pending) {
+            budget.take();
+        }
         self.settle(op, answer);
-        (answer, wakes_itself)
+        (answer, wake)
     }
 
     /// What an answer means for the rest of the sink.
@@ -135,6 +202,9 @@ impl<V> State<V> {
         }
         if op == Op::Close {
             self.stage = Stage::Closing;
+        }
+        if answer == Answer::Done && op != Op::Ready {
+            PollCount::count_one();
         }
         match (op, answer) {
             (_, Answer::Pending) => {}

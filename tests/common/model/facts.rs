@@ -1,0 +1,395 @@
+//! What was seen of the demux: never in doubt, whatever state it is in.
+
+use std::collections::BTreeMap;
+
+use super::super::Op;
+use super::event::{Id, Outcome};
+use super::script::Settings;
+
+/// After so many operations in one poll, a Pending of a sink that may lose items is taken for a yield.
+const MANY_OPERATIONS: u64 = 64;
+
+/// Whether something is so. In order: `a.max(b)` is "a or b".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Known {
+    #[default]
+    No,
+    Maybe,
+    Yes,
+}
+
+impl Known {
+    pub(super) fn not(self) -> Self {
+        match self {
+            Self::No => Self::Yes,
+            Self::Maybe => Self::Maybe,
+            Self::Yes => Self::No,
+        }
+    }
+}
+
+/// A number of which a part may or may not count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Count {
+    pub(super) sure: u64,
+    pub(super) possible: u64,
+}
+
+impl Count {
+    fn add(&mut self, counts: Known) {
+        self.sure += u64::from(counts == Known::Yes);
+        self.possible += u64::from(counts != Known::No);
+    }
+
+    /// Returns whether it has grown since it was `earlier`.
+    pub(super) fn exceeds(self, earlier: Self) -> Known {
+        if self.sure > earlier.sure {
+            Known::Yes
+        } else if self.possible > earlier.possible {
+            Known::Maybe
+        } else {
+            Known::No
+        }
+    }
+}
+
+/// What was seen so far.
+#[derive(Default)]
+pub(super) struct Facts {
+    pub(super) sinks: Vec<SinkFacts>,
+    /// Keys of the items read.
+    pub(super) keys: BTreeMap<u32, u8>,
+    pub(super) turn: u32,
+    pub(super) received: u64,
+    /// Operations in this turn: items and orders read, items sent, flushes and closes that completed.
+    pub(super) operations: Count,
+    /// What two yields of a sink may have between them: orders read, items that sinks accepted, flushes
+    /// and closes that completed. Counted since the start.
+    pub(super) progress: Count,
+    /// Sinks were dropped, so that there are wakers of former ones; and such wakers have fired.
+    drops: bool,
+    stale_wakes: bool,
+}
+
+/// What was seen of a sink.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[derive(Clone, Debug, Default)]
+pub(super) struct SinkFacts {
+    /// Its policy is not `Wait`.
+    pub(super) loses_items: bool,
+    pub(super) applied: bool,
+    pub(super) dropped: bool,
+    pub(super) closing: bool,
+    pub(super) taken: u32,
+    pub(super) flush_asked: u32,
+    pub(super) flush_pending: bool,
+    /// When it took the first item that is not flushed: how many items had been read, and the turn.
+    pub(super) unflushed_since: (u64, u32),
+    /// Dry turns since then.
+    pub(super) dry_turns: u32,
+    /// The operations that last answered Pending: how many items it had taken then.
+    pending: [Option<u32>; 4],
+    /// Its waker fired, and so each operation may be asked again once: from which turn on. A wake that
+    /// came before the Pending answer counts, as long as the task has not slept since.
+    woken: [Vec<u32>; 4],
+    /// A new sink in an old slot may be asked once for the sake of the old one's waker. If that one has
+    /// fired, it may be taken for a wake of the new one.
+    spurious: [bool; 4],
+    inherits_wake: bool,
+    /// `poll_ready` answered Pending after many operations: from this turn on it may be asked again,
+    /// once, unwoken.
+    recheck: Option<u32>,
+    /// `poll_ready` runs: whether the sink's waker has fired in it.
+    called: Option<Known>,
+    /// Whether the last Pending of `poll_ready` is a yield, by its waker or by the count of operations.
+    pub(super) yields: Known,
+    pub(super) yields_when_busy: Known,
+    /// Whether its waker has fired since that answer.
+    pub(super) fired: Known,
+}
+
+impl Facts {
+    pub(super) fn begin_turn(&mut self) {
+        self.turn += 1;
+        self.operations = Count::default();
+    }
+
+    /// The order to attach it was read.
+    pub(super) fn attached(&mut self, id: Id) {
+        let sink = &mut self.sinks[id];
+        sink.applied = true;
+        sink.spurious = [self.drops; 4];
+        sink.inherits_wake = self.stale_wakes;
+    }
+
+    pub(super) fn dropped(&mut self, id: Id) {
+        self.drops = true;
+        self.sinks[id].dropped = true;
+    }
+
+    pub(super) fn order_read(&mut self) {
+        self.operations.add(Known::Yes);
+        self.progress.add(Known::Yes);
+    }
+
+    pub(super) fn item_read(&mut self, seq: u32, key: u8) {
+        self.received += 1;
+        self.keys.insert(seq, key);
+        self.operations.add(Known::Yes);
+    }
+
+    /// The end of a stream was read.
+    pub(super) fn end_read(&mut self) {
+        self.operations.add(Known::Maybe);
+    }
+
+    /// The waker of a sink fired.
+    pub(super) fn woken(&mut self, id: Id) {
+        let turn = self.turn;
+        self.sinks[id].wake(turn, Known::Yes);
+    }
+
+    /// The waker of a sink that is gone fired: whoever has its slot now is woken.
+    pub(super) fn stale_wake(&mut self) {
+        let turn = self.turn;
+        self.stale_wakes = true;
+        self.sinks.iter_mut().for_each(|sink| sink.wake(turn, Known::Maybe));
+    }
+
+    /// The task sleeps: every wake so far has been heard.
+    pub(super) fn asleep(&mut self) {
+        for sink in &mut self.sinks {
+            sink.woken.iter_mut().for_each(Vec::clear);
+            if sink.fired == Known::Maybe {
+                sink.fired = Known::No;
+            }
+        }
+    }
+
+    /// Checks the contract of `Sink` as far as a scripted sink does not, and guarantee 4. Returns `true`
+    /// if the sink is asked because it answered after many operations.
+    pub(super) fn asked(&mut self, id: Id, op: Op) -> Result<bool, String> {
+        let turn = self.turn;
+        let sink = &mut self.sinks[id];
+        if sink.dropped || !sink.applied {
+            return Err("the sink is not attached".into());
+        }
+        let mut rechecked = false;
+        if let Some(taken) = sink.pending[op as usize] {
+            let more = op == Op::Flush && sink.taken > taken;
+            let woken = &mut sink.woken[op as usize];
+            let heard = woken.iter().position(|from| *from <= turn);
+            if let (Some(at), false) = (heard, more) {
+                woken.remove(at);
+            } else if !more && !std::mem::take(&mut sink.spurious[op as usize]) {
+                rechecked = op == Op::Ready && sink.recheck.is_some_and(|from| from <= turn);
+                if !rechecked {
+                    return Err(if woken.is_empty() {
+                        "asked again before its waker fired".into()
+                    } else {
+                        "asked again in the turn in which it woke itself".into()
+                    });
+                }
+            }
+        }
+        if op == Op::Flush && sink.taken == sink.flush_asked && !sink.flush_pending {
+            return Err("there is nothing to flush".into());
+        }
+        if op == Op::Ready {
+            sink.recheck = None;
+            sink.called = Some(Known::No);
+        }
+        Ok(rechecked)
+    }
+
+    pub(super) fn answered(&mut self, id: Id, op: Op, outcome: Outcome) {
+        let (turn, received) = (self.turn, self.received);
+        let done = match outcome {
+            Outcome::Done => Known::Yes,
+            Outcome::Failed => Known::Maybe,
+            Outcome::Pending | Outcome::Yields => Known::No,
+        };
+        if op != Op::Ready {
+            self.operations.add(done);
+            self.progress.add(done);
+        }
+        let operations = self.operations;
+        let sink = &mut self.sinks[id];
+        let pending = matches!(outcome, Outcome::Pending | Outcome::Yields);
+        if outcome == Outcome::Yields {
+            sink.wake(turn + 1, Known::Yes);
+        }
+        sink.pending[op as usize] = pending.then_some(sink.taken);
+        match op {
+            Op::Ready => sink.ready_answered(pending, operations, turn),
+            Op::Send if outcome == Outcome::Done => {
+                if sink.taken == sink.flush_asked {
+                    sink.unflushed_since = (received, turn);
+                    sink.dry_turns = 0;
+                }
+                sink.taken += 1;
+            }
+            Op::Send => {}
+            Op::Flush => {
+                sink.flush_asked = sink.taken;
+                sink.flush_pending = pending;
+            }
+            Op::Close => sink.closing = true,
+        }
+    }
+}
+
+impl SinkFacts {
+    pub(super) fn new(loses_items: bool) -> Self {
+        Self { loses_items, ..Self::default() }
+    }
+
+    /// Its waker fired, and will have been heard by this turn.
+    fn wake(&mut self, turn: u32, its_own: Known) {
+        for woken in &mut self.woken {
+            if woken.len() < 8 {
+                woken.push(turn);
+            }
+        }
+        if let Some(fired) = &mut self.called {
+            *fired = its_own.max(*fired);
+        } else if self.is_parked() {
+            self.fired = its_own.max(self.fired);
+        }
+    }
+
+    /// Judges an answer of `poll_ready`.
+    fn ready_answered(&mut self, pending: bool, operations: Count, turn: u32) {
+        let fired = self.called.take().unwrap_or_default();
+        // A wake that was left over from before the call may be taken for one in it.
+        let left_over = !self.woken[Op::Ready as usize].is_empty() || self.inherits_wake;
+        let left_over = left_over && fired != Known::Yes;
+        self.inherits_wake = false;
+        let left_over = if left_over { Known::Maybe } else { Known::No };
+        self.fired = left_over;
+        self.yields = fired.max(left_over);
+        self.yields_when_busy = if !pending || !self.loses_items {
+            Known::No
+        } else if operations.sure >= MANY_OPERATIONS {
+            Known::Yes
+        } else if operations.possible >= MANY_OPERATIONS {
+            Known::Maybe
+        } else {
+            Known::No
+        };
+        self.recheck = (self.yields_when_busy != Known::No).then_some(turn + 1);
+    }
+
+    /// Returns `true` if it answered that it is not ready, and has not taken that back.
+    pub(super) fn is_parked(&self) -> bool {
+        self.pending[Op::Ready as usize].is_some()
+    }
+
+    /// Returns `true` if it took an item since it was last asked to flush.
+    pub(super) fn is_unflushed(&self) -> bool {
+        self.taken > self.flush_asked
+    }
+}
+
+/// What one turn cost, as far as it is certain.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Cost {
+    pub(super) orders: usize,
+    pub(super) reads: usize,
+    pub(super) flushes: usize,
+    pub(super) closes: usize,
+}
+
+impl Cost {
+    pub(super) fn sum(self) -> usize {
+        self.orders + self.reads + self.flushes + self.closes
+    }
+}
+
+/// Guarantee 6: when sinks are flushed.
+#[derive(Clone, Copy, Default)]
+pub(super) struct FlushRule {
+    reads: bool,
+    flushes: bool,
+    input_pending: bool,
+    /// The last turn that was not all busy: the input had nothing, or was not read.
+    last_calm_turn: u32,
+}
+
+impl FlushRule {
+    const DRY_TURNS: u32 = 16;
+
+    pub(super) fn begin_turn(&mut self) {
+        *self = Self { last_calm_turn: self.last_calm_turn, ..Self::default() };
+    }
+
+    pub(super) fn input_pending(&mut self) {
+        self.input_pending = true;
+    }
+
+    /// Checks that a busy input is read on for no more than a window.
+    pub(super) fn item_read(
+        &mut self,
+        facts: &Facts,
+        settings: Settings,
+        needs_no_flush: impl Fn(Id) -> bool,
+    ) -> Result<(), String> {
+        self.reads = true;
+        for (id, sink) in facts.sinks.iter().enumerate().filter(|(_, sink)| sink.is_unflushed()) {
+            let further = facts.received - sink.unflushed_since.0;
+            if further > settings.flush_every as u64 && !needs_no_flush(id) {
+                return Err(format!("{id} was to be flushed before this is read"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that a flush in a busy turn is not early: of the window, a quarter may be left. `held`: an
+    /// item may be held, or the input be over. Where the window may be 128 instead, nothing is checked.
+    pub(super) fn flush_asked(
+        &mut self,
+        facts: &Facts,
+        settings: Settings,
+        id: Id,
+        held: bool,
+    ) -> Result<(), String> {
+        self.flushes = true;
+        let sink = &facts.sinks[id];
+        let (since, turn) = sink.unflushed_since;
+        let busy = self.reads && !self.input_pending && !held && turn > self.last_calm_turn;
+        let window = settings.flush_every as u64;
+        let earliest = (window - window / 4).saturating_sub(1);
+        let further = facts.received - since;
+        if busy && !sink.flush_pending && window <= 128 && further < earliest {
+            return Err(format!("only {further} further items were read, of {window}"));
+        }
+        Ok(())
+    }
+
+    /// Checks that a flush starts in the 16th dry turn at the latest. `held`: whether an item is held,
+    /// or the input over.
+    pub(super) fn end_turn(
+        &mut self,
+        facts: &mut Facts,
+        settings: Settings,
+        held: Known,
+        needs_no_flush: impl Fn(Id) -> bool,
+    ) -> Result<(), String> {
+        if self.input_pending || !self.reads || held != Known::No {
+            self.last_calm_turn = facts.turn;
+        }
+        let dry = self.input_pending || (!self.reads && held == Known::Yes);
+        for (id, sink) in facts.sinks.iter_mut().enumerate().filter(|_| dry) {
+            if !sink.applied || sink.dropped || sink.closing || !sink.is_unflushed() {
+                continue;
+            }
+            sink.dry_turns += 1;
+            // With a small budget, a turn has no share for flushes.
+            let late = sink.dry_turns >= Self::DRY_TURNS && !self.flushes && settings.budget >= 16;
+            if late && !needs_no_flush(id) {
+                return Err(format!("{id} was not flushed in {} dry turns", sink.dry_turns));
+            }
+        }
+        Ok(())
+    }
+}

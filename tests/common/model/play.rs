@@ -1,0 +1,332 @@
+//! Plays a script: polls the demux, and shows the tape to the monitor.
+
+use std::fmt::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+
+use futures::future::FusedFuture;
+use stream_demux::{ByValue, Demux, DemuxStreamExt};
+
+use super::super::{CoopBudget, Op, SinkHandle, StreamHandle, Task, lock, scripted_stream};
+use super::event::{Command, Cue, Event, Request, Step, Tape};
+use super::monitor::{Monitor, View};
+use super::script::{OPS, Script, Settings, Wakes};
+use super::watched::{Item, Key, Recorder, SentOrder, WatchedStream, key_of};
+use super::world::World;
+use super::{GIVEN_UP, MAX_IDLE, MAX_POLLS, MAX_STEPS};
+
+type Future =
+    Demux<WatchedStream<Item>, ByValue<fn(&Item) -> Key>, WatchedStream<SentOrder>, Recorder>;
+
+/// One run of one script.
+pub(super) struct Run<'a> {
+    script: Script<'a>,
+    bytes: &'a [u8],
+    settings: Settings,
+    world: Arc<Mutex<World>>,
+    tape: Tape,
+    read: usize,
+    task: Option<Task<Future>>,
+    pub(super) monitor: Monitor,
+    idle: usize,
+    completed: bool,
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        let mut script = Script(bytes.iter());
+        let settings = script.settings();
+        let tape = Tape::default();
+        let (input, input_handle) = scripted_stream("input");
+        let (orders, orders_handle) = scripted_stream("orders");
+        let budget = settings.coop.map(|coop| {
+            let new = match coop.wakes {
+                Wakes::AtOnce => CoopBudget::new,
+                Wakes::AfterPoll | Wakes::WhenParked => CoopBudget::deferred,
+            };
+            let budget = new(coop.operations);
+            if coop.streams {
+                input_handle.share(&budget);
+                orders_handle.share(&budget);
+            }
+            (budget, coop.wakes)
+        });
+        let world = Arc::new_cyclic(|me| {
+            Mutex::new(World {
+                tape: tape.clone(),
+                live: Arc::default(),
+                input: Some(input_handle),
+                orders: orders_handle.clone(),
+                sinks: Vec::new(),
+                keys: Vec::new(),
+                leases: Default::default(),
+                seq: 0,
+                input_ended: false,
+                orders_ended: false,
+                in_hook: None,
+                budget,
+                sink_budgets: Vec::new(),
+                over: false,
+                me: me.clone(),
+            })
+        });
+        let input = WatchedStream {
+            stream: input,
+            asks: None,
+            event: Box::new(|answer| match answer {
+                Poll::Ready(Some(Item { seq, key, .. })) => Event::Read(*seq, *key),
+                Poll::Ready(None) => Event::InputEnd,
+                Poll::Pending => Event::InputPending,
+            }),
+            tape: tape.clone(),
+        };
+        let orders = WatchedStream {
+            stream: orders,
+            asks: Some(Event::AskOrders),
+            event: Box::new(move |answer| match answer {
+                Poll::Ready(Some(order)) => Event::Order(order.kind),
+                Poll::Ready(None) => Event::OrdersEnd,
+                Poll::Pending => Event::OrdersPending { yields: !orders_handle.is_waiting() },
+            }),
+            tape: tape.clone(),
+        };
+        let recorder = Recorder {
+            tape: tape.clone(),
+            world: Arc::downgrade(&world),
+            refuses: settings.refuses,
+        };
+        let mut demux = input
+            .demux_by(key_of as fn(&Item) -> Key, orders)
+            .hooks(recorder)
+            .budget(settings.budget)
+            .buffer(settings.buffer)
+            .overflow(settings.overflow)
+            .flush_every(settings.flush_every);
+        if settings.multicast {
+            demux = demux.multicast();
+        }
+        Self {
+            script,
+            bytes,
+            settings,
+            world,
+            tape,
+            read: 0,
+            task: Some(Task::new(demux)),
+            monitor: Monitor::new(settings),
+            idle: 0,
+            completed: false,
+        }
+    }
+
+    /// Plays the script to its end. Returns what was wrong, if anything.
+    pub(super) fn guarded(&mut self) -> Option<String> {
+        match catch_unwind(AssertUnwindSafe(|| self.play())) {
+            Ok(Err(complaint)) if complaint == GIVEN_UP => {
+                self.monitor.summary.count("given up");
+                None
+            }
+            Ok(played) => played.err(),
+            Err(payload) => Some(match payload.downcast::<String>() {
+                Ok(message) => *message,
+                Err(payload) => match payload.downcast::<&str>() {
+                    Ok(message) => (*message).to_owned(),
+                    Err(_) => "a panic without a message".to_owned(),
+                },
+            }),
+        }
+    }
+
+    pub(super) fn story(&self, complaint: Option<&str>) -> String {
+        let mut story = format!("script {:?}\n{:?}\n", self.bytes, self.settings);
+        for event in lock(&self.tape.0).iter() {
+            let margin = match event {
+                Event::Ask(..) | Event::AskOrders | Event::OrdersWoken | Event::Sent(_) => continue,
+                Event::Step(_) => "",
+                event if event.is_outside() => "  ",
+                _ => "    ",
+            };
+            let _ = writeln!(story, "{margin}{event:?}");
+        }
+        if let Some(complaint) = complaint {
+            let _ = writeln!(story, "WRONG: {complaint}");
+        }
+        story
+    }
+
+    fn play(&mut self) -> Result<(), String> {
+        for _ in 0..MAX_STEPS {
+            let Some(step) = self.script.step() else { break };
+            self.tape.push(Event::Step(step));
+            match step {
+                Step::Do(cmd) => lock(&self.world).exec(cmd),
+                Step::Inside(place, cmd) => lock(&self.world).plan(place, cmd),
+                Step::RenewWaker => self.task.as_mut().into_iter().for_each(Task::renew_waker),
+                Step::Poll => drop(self.turn(false)?),
+                Step::PollUnasked => drop(self.turn(true)?),
+                Step::Run => self.until_asleep()?,
+            }
+        }
+        if !self.settings.drops {
+            self.finish()?;
+        }
+        Self::read_tape(&self.tape, &mut self.read, &mut self.monitor)?;
+        self.end()
+    }
+
+    fn until_asleep(&mut self) -> Result<(), String> {
+        for _ in 0..MAX_POLLS {
+            if !self.turn(false)? {
+                return Ok(());
+            }
+        }
+        Err(format!("still awake after {MAX_POLLS} polls"))
+    }
+
+    /// Polls once, if it is due or `unasked`. Returns `true` if it was polled, and is not complete.
+    fn turn(&mut self, unasked: bool) -> Result<bool, String> {
+        let Some(task) = self.task.as_mut().filter(|_| !self.completed) else { return Ok(false) };
+        if !unasked && !task.woken() {
+            lock(&self.world).fire_deferred(true);
+        }
+        let polls = task.polls();
+        self.tape.push(Event::Turn);
+        let before = lock(&self.tape.0).len();
+        let answer = if unasked { task.poll() } else { task.turns(1) };
+        if task.polls() == polls {
+            lock(&self.tape.0).pop();
+            return Ok(false);
+        }
+        let asleep = answer.is_pending() && !task.woken();
+        let quiet = lock(&self.tape.0).len() == before;
+        self.idle = if quiet && !asleep && !unasked { self.idle + 1 } else { 0 };
+        // Looking after a sink that has nothing to do, or a slot that is vacant by now, costs one, too.
+        let max_idle = MAX_IDLE + 4 * self.monitor.facts.sinks.len() / self.settings.budget;
+        if self.idle > max_idle {
+            return Err(format!("the task was woken {max_idle} times for nothing"));
+        }
+        let demux = task.get_ref();
+        let totals = demux.totals();
+        let world = lock(&self.world);
+        let view = View {
+            totals,
+            asleep,
+            completed: answer.is_ready(),
+            len: demux.len(),
+            keys: std::array::from_fn(|key| demux.contains_key(&Key(u8::try_from(key).unwrap()))),
+            blocked_on: demux.blocked_on().map(|on| usize::try_from(on.tag).unwrap_or(usize::MAX)),
+            terminated: demux.is_terminated(),
+            live: Arc::strong_count(&world.live) - 1,
+            input: world.input.as_ref(),
+            orders: &world.orders,
+            sinks: &world.sinks,
+        };
+        if let Poll::Ready(output) = answer {
+            if output != totals {
+                return Err(format!("completed with {output:?}, but totals() is {totals:?}"));
+            }
+            self.tape.push(Event::Completed);
+        } else {
+            self.tape.push(Event::Rest { asleep, totals });
+        }
+        Self::read_tape(&self.tape, &mut self.read, &mut self.monitor)?;
+        self.monitor.rest(&view)?;
+        drop(world);
+        lock(&self.world).fire_deferred(false);
+        if answer.is_ready() {
+            self.completed = true;
+            self.check_dropped(false)?;
+        }
+        Ok(true)
+    }
+
+    fn read_tape(tape: &Tape, read: &mut usize, monitor: &mut Monitor) -> Result<(), String> {
+        let tape = lock(&tape.0);
+        for event in &tape[*read..] {
+            *read += 1;
+            monitor.observe(event)?;
+        }
+        Ok(())
+    }
+
+    /// Opens all sinks, lifts all bounds, and polls until the future completes.
+    fn finish(&mut self) -> Result<(), String> {
+        {
+            let mut world = lock(&self.world);
+            world.over = true;
+            world.in_hook = None;
+            for sink in 0..world.sinks.len() {
+                for op in OPS {
+                    world.sinks[sink].during(op, || {});
+                    if op != Op::Send {
+                        world.sinks[sink].stutter(op, 0);
+                        world.cue(sink, Cue::Release(op));
+                    }
+                }
+            }
+            world.lift_budgets();
+            world.exec(Command::EndInput);
+        }
+        self.until_asleep()?;
+        if self.completed {
+            Ok(())
+        } else {
+            Err("everything is open, and it does not complete".into())
+        }
+    }
+
+    /// What is gone after completion, or after the future was dropped.
+    fn check_dropped(&self, future: bool) -> Result<(), String> {
+        let world = lock(&self.world);
+        let input = world.input.as_ref();
+        for (id, sink) in world.sinks.iter().enumerate() {
+            if self.monitor.facts.sinks[id].applied && !sink.is_dropped() {
+                return Err(format!("sink {id} outlives the end"));
+            }
+        }
+        if !world.orders.is_dropped() {
+            return Err("the orders outlive the end".into());
+        }
+        if future != input.is_none_or(StreamHandle::is_dropped) {
+            return Err("the input goes with the future, not before".into());
+        }
+        let left = input.map_or(0, StreamHandle::left);
+        let taken: usize = world.sinks.iter().map(SinkHandle::taken).sum();
+        let live = Arc::strong_count(&world.live) - 1;
+        if live != left + taken {
+            return Err(format!("{live} items live: {left} unread and {taken} taken are known"));
+        }
+        Ok(())
+    }
+
+    /// Drops the future, and uses everything that outlives it.
+    fn end(&mut self) -> Result<(), String> {
+        let Some(mut task) = self.task.take() else { return Ok(()) };
+        task.drop_future();
+        {
+            let mut world = lock(&self.world);
+            world.over = true;
+            world.lift_budgets();
+        }
+        self.check_dropped(true)?;
+        let wakes = task.total_wakes() + task.stale_wakes();
+        let mut world = lock(&self.world);
+        // The input has the task's own waker, and its handle remembers it.
+        world.input = None;
+        if task.wakers_kept() > 0 {
+            return Err(format!("{} wakers of the task are kept", task.wakers_kept()));
+        }
+        for sink in &world.sinks {
+            sink.wake();
+        }
+        world.orders.wake();
+        for lease in 0..4 {
+            world.exec(Command::Lease(lease, Some(Request::Evict)));
+        }
+        if task.total_wakes() + task.stale_wakes() > wakes {
+            return Err("a waker that outlives the future wakes the task".into());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,225 @@
+//! What the bytes of a script mean.
+//!
+//! Three bytes of settings:
+//!
+//! | byte | bits | what |
+//! | --- | --- | --- |
+//! | 0 | 0-3, 4, 5-7 | budget; multicast; which items are not admitted |
+//! | 1 | 0-1, 2-4 | buffer; overflow |
+//! | 2 | 0-2, 3 | window; the future is dropped at the end of the script |
+//! | 2 | 4-5, 6-7 | operations of the cooperative budget, or none; who shares it, and when its wakers fire |
+//!
+//! Then steps, each a byte modulo 32 and its arguments:
+//!
+//! | byte | what | arguments |
+//! | --- | --- | --- |
+//! | 0-6 | items | key and count |
+//! | 7-11 | attach | key, buffer, overflow; limit and other terms; leases and a cue |
+//! | 12, 13 | detach, evict | key |
+//! | 14 | finish, ends, yields and wakes of the streams | which |
+//! | 15, 16 | end a lease | bits 0-1 which; 2-3 evict, detach, disarm; 6-7, if both are set: and reconnect |
+//! | 17-22 | a cue for a sink | which, counted from the newest; the cue: see `cue_of` |
+//! | 23-25 | one of the above, inside the next call of a stream, a hook or a sink | where; a step |
+//! | 26 | renew the waker, or poll unasked | which |
+//! | 27, 28 | poll once | |
+//! | 29-31 | poll until the task sleeps | |
+
+use stream_demux::Overflow;
+
+use super::super::Op;
+use super::event::{Command, Cue, OrderKind, Place, Request, Step, Terms};
+use super::{ITEM_KEYS, KEYS};
+
+/// Reads a script. Past its end there are only zeros.
+pub(super) struct Script<'a>(pub(super) std::slice::Iter<'a, u8>);
+
+impl Script<'_> {
+    fn next(&mut self) -> Option<u8> {
+        self.0.next().copied()
+    }
+
+    fn arg(&mut self) -> u8 {
+        self.next().unwrap_or(0)
+    }
+
+    pub(super) fn settings(&mut self) -> Settings {
+        const BUDGETS: [usize; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 4, 12, 16, 64, 128, 256];
+        const WINDOWS: [usize; 8] = [1, 2, 3, 5, 8, 16, 64, 16_384];
+        const OPERATIONS: [usize; 4] = [0, 3, 12, 70];
+        let (a, b, c) = (self.arg(), self.arg(), self.arg());
+        let coop = match OPERATIONS[usize::from(c >> 4 & 3)] {
+            0 => None,
+            operations => Some(Coop {
+                operations,
+                streams: c >> 6 != 0,
+                wakes: [Wakes::AtOnce, Wakes::AtOnce, Wakes::AfterPoll, Wakes::WhenParked]
+                    [usize::from(c >> 6)],
+            }),
+        };
+        Settings {
+            budget: BUDGETS[usize::from(a & 15)],
+            multicast: a & 16 != 0,
+            refuses: [0, 0, 0, 0, 0, 0, 3, 5][usize::from(a >> 5)],
+            buffer: usize::from(b & 3),
+            overflow: overflow(b >> 2 & 7).unwrap_or_default(),
+            flush_every: WINDOWS[usize::from(c & 7)],
+            drops: c & 8 != 0,
+            coop,
+        }
+    }
+
+    pub(super) fn step(&mut self) -> Option<Step> {
+        let op = self.next()?;
+        Some(match op % 32 {
+            op @ 0..=22 => Step::Do(self.command(op)),
+            23..=25 => {
+                let (place, op) = (self.arg(), self.arg() % 23);
+                let place = match place % 8 {
+                    0 | 1 => Place::Input,
+                    2 => Place::Orders,
+                    3 => Place::Hook,
+                    _ => Place::Sink(usize::from(place >> 3), OPS[usize::from(place % 4)]),
+                };
+                Step::Inside(place, self.command(op))
+            }
+            26 if self.arg() % 2 == 0 => Step::RenewWaker,
+            26 => Step::PollUnasked,
+            27 | 28 => Step::Poll,
+            _ => Step::Run,
+        })
+    }
+
+    fn command(&mut self, op: u8) -> Command {
+        match op {
+            0..=6 => {
+                let arg = self.arg();
+                Command::Items { key: arg % ITEM_KEYS, count: 1 + (arg / ITEM_KEYS) % 5 }
+            }
+            7..=11 => self.attach(),
+            12 => Command::Order(OrderKind::Detach(self.arg() % KEYS)),
+            13 => Command::Order(OrderKind::Evict(self.arg() % KEYS)),
+            14 => match self.arg() % 16 {
+                0 => Command::Order(OrderKind::Finish),
+                1 => Command::EndOrders,
+                2 => Command::EndInput,
+                3..=6 => Command::YieldOrders,
+                7..=9 => Command::YieldInput,
+                10 | 11 => Command::WakeOrders,
+                12 | 13 => Command::WakeInput,
+                _ => Command::Nothing,
+            },
+            15 | 16 => {
+                let arg = self.arg();
+                let (lease, request) = (usize::from(arg & 3), usize::from(arg >> 2 & 3));
+                let request =
+                    [Some(Request::Evict), Some(Request::Detach), None, Some(Request::Evict)]
+                        [request];
+                if arg >> 6 == 3 {
+                    Command::Reconnect(lease, request)
+                } else {
+                    Command::Lease(lease, request)
+                }
+            }
+            _ => {
+                let (sink, cue) = (self.arg(), self.arg());
+                Command::Cue(usize::from(sink), cue_of(cue))
+            }
+        }
+    }
+
+    fn attach(&mut self) -> Command {
+        let (a, b, c) = (self.arg(), self.arg(), self.arg());
+        let lease = |bits: u8| (bits & 4 != 0).then_some(usize::from(bits & 3));
+        Command::Attach {
+            terms: Terms {
+                key: a % KEYS,
+                buffer: [None, Some(0), Some(1), Some(3)][usize::from(a >> 2 & 3)],
+                overflow: overflow(a >> 4 & 7),
+                limit: match b & 7 {
+                    5 => Some(1),
+                    6 => Some(2),
+                    7 => Some([0, 4][usize::from(b >> 3 & 1)]),
+                    _ => None,
+                },
+                keep_existing: b >> 3 & 7 == 7,
+                catch_all: b >> 6 == 3,
+            },
+            leases: [lease(c), lease(c >> 3).filter(|_| c & 4 != 0)],
+            cue: match c >> 6 {
+                0 => None,
+                1 => Some(Cue::Park),
+                2 => Some(Cue::Allow(1)),
+                _ => Some(cue_of(a ^ b)),
+            },
+        }
+    }
+}
+
+pub(super) const OPS: [Op; 4] = [Op::Ready, Op::Send, Op::Flush, Op::Close];
+
+fn overflow(bits: u8) -> Option<Overflow> {
+    match bits & 7 {
+        0..=2 => None,
+        3 | 4 => Some(Overflow::Wait),
+        5 => Some(Overflow::DropNewest),
+        6 => Some(Overflow::DropOldest),
+        _ => Some(Overflow::Evict),
+    }
+}
+
+fn cue_of(arg: u8) -> Cue {
+    let calls = 1 + usize::from(arg >> 6);
+    match arg % 32 {
+        0..=3 => Cue::Park,
+        4..=6 => Cue::Open,
+        7..=9 => Cue::Allow(calls.min(3)),
+        10 | 11 => Cue::Hold(Op::Flush),
+        12 | 13 => Cue::Hold(Op::Close),
+        14 | 15 => Cue::Release(Op::Flush),
+        16 | 17 => Cue::Release(Op::Close),
+        18 => Cue::Fail(Op::Ready),
+        19 => Cue::Fail(Op::Send),
+        20 => Cue::Fail(Op::Flush),
+        21 => Cue::Fail(Op::Close),
+        22 => Cue::FailQuietly(OPS[usize::from(arg >> 6)]),
+        23 | 24 => Cue::Yield(Op::Ready, calls),
+        25 => Cue::Yield(Op::Flush, calls),
+        26 => Cue::Yield(Op::Close, calls),
+        27 | 28 => Cue::Wake,
+        29 => Cue::Yield(Op::Ready, 8 * calls),
+        30 => Cue::Budget { operations: calls, defers: false },
+        _ => Cue::Budget { operations: calls, defers: true },
+    }
+}
+
+/// The first three bytes of a script.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    pub(super) budget: usize,
+    pub(super) multicast: bool,
+    pub(super) refuses: u32,
+    pub(super) buffer: usize,
+    pub(super) overflow: Overflow,
+    pub(super) flush_every: usize,
+    /// The future is dropped at the end of the script, wherever it is; else it is brought to its end.
+    pub(super) drops: bool,
+    /// The cooperative budget of the task.
+    pub(super) coop: Option<Coop>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Coop {
+    pub(super) operations: usize,
+    /// Input and orders share it, too.
+    pub(super) streams: bool,
+    pub(super) wakes: Wakes,
+}
+
+/// When the wakers of what a cooperative budget denies are fired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wakes {
+    AtOnce,
+    AfterPoll,
+    /// Before the first poll for which the task is not woken otherwise.
+    WhenParked,
+}

@@ -1,0 +1,406 @@
+//! A state that the demux may be in: one way to explain what was seen.
+//!
+//! The tape does not show everything. Where the contract leaves a moment open (an ended lease takes effect,
+//! a member is told the end, a held item joins a queue, a left-over wake is taken for a yield), each
+//! possibility is a state of its own, until what comes next rules it out.
+
+mod item;
+mod offers;
+mod orders;
+mod rest;
+mod steps;
+mod yields;
+
+use std::collections::VecDeque;
+
+use stream_demux::Overflow;
+
+use super::KEYS;
+use super::MAX_STATES;
+use super::event::reasons::FINISHED;
+use super::event::{EndReason, Event, Id, OrderKind, Request};
+use super::facts::{Count, Facts, Known};
+use super::script::Settings;
+use item::Item;
+
+#[derive(Clone, Debug, PartialEq)]
+enum Stage {
+    /// Its order was not applied yet.
+    Unapplied,
+    Receiving,
+    /// `told`: it is being closed, or will be as soon as its queue is empty. Otherwise it leaves because
+    /// the input is over, and may not have been told yet.
+    Leaving {
+        reasons: u8,
+        told: bool,
+    },
+    /// It is being removed, and with it what waited for it.
+    Removing {
+        end: EndReason,
+        discards: VecDeque<u32>,
+        /// One more that may be discarded: it is not known whether it had taken it along.
+        perhaps: Option<u32>,
+        dropped: bool,
+    },
+    Gone,
+}
+
+/// What the last answer of `poll_ready` means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// It was not asked yet, or was ready.
+    Unknown,
+    /// Its Pending was a yield.
+    Yielded,
+    /// It is not ready. `counted_in`: the answer was a yield that counts, in this turn.
+    NotReady { counted_in: Option<u32> },
+    /// It yielded, or is not ready: nothing has depended on it yet. With the progress by then.
+    Doubtful(Count),
+}
+
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[derive(Clone, Debug, PartialEq)]
+struct Attachment {
+    key: u8,
+    /// Places in the queue: with `DropNewest` and `DropOldest` at least one.
+    places: usize,
+    overflow: Overflow,
+    limit: Option<u64>,
+    keep_existing: bool,
+    catch_all: bool,
+    /// The strongest request of the leases that have ended.
+    request: Request,
+    /// A lease has asked it to detach, at a time when none had asked for more.
+    may_detach: bool,
+    stage: Stage,
+    announced: bool,
+    queue: VecDeque<u32>,
+    accepted: u64,
+    verdict: Verdict,
+    /// When it last yielded: the progress by then.
+    last_yield: Option<Count>,
+    /// How often it yielded in a row; and how often the item was held for that.
+    yields_in_a_row: u32,
+    holds_in_a_row: u32,
+    /// It was sent items after it began to leave.
+    drained: bool,
+}
+
+impl Attachment {
+    fn has_room(&self) -> bool {
+        self.queue.len() < self.places
+    }
+
+    fn waits(&self) -> bool {
+        self.overflow == Overflow::Wait
+    }
+
+    fn is_present(&self) -> bool {
+        matches!(self.stage, Stage::Receiving | Stage::Leaving { .. })
+    }
+
+    /// Returns `true` if an ended lease has yet to take effect.
+    fn is_to_be_ended(&self) -> bool {
+        self.is_evicted_by_lease() || self.is_wavering()
+    }
+
+    fn is_evicted_by_lease(&self) -> bool {
+        self.is_present() && self.request == Request::Evict
+    }
+
+    /// Returns `true` if a lease has asked it to detach, and it is not known whether it has.
+    fn is_wavering(&self) -> bool {
+        self.stage == Stage::Receiving && self.may_detach
+    }
+}
+
+/// A lease that has ended and has yet to take effect: of whom, and what it asks.
+type EndedLease = (Id, Request);
+
+/// An order that waits for ended leases.
+#[derive(Clone, Debug, PartialEq)]
+struct KeptOrder {
+    kind: OrderKind,
+    /// The leases that had ended before it was read.
+    leases: Vec<EndedLease>,
+}
+
+/// An item for several who were all evicted: so many of them discard it.
+#[derive(Clone, Debug, PartialEq)]
+struct Orphan {
+    seq: u32,
+    of: Vec<Id>,
+    copies: i32,
+}
+
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct State {
+    multicast: bool,
+    default_buffer: usize,
+    default_overflow: Overflow,
+    groups: [Vec<Id>; KEYS as usize],
+    catch_all: Option<Id>,
+    /// The item that was read last, until its fate is decided for all.
+    item: Option<Item>,
+    /// The one that `blocked` was said of last, and `unblocked` not since.
+    named: Option<Id>,
+    /// Not admitted: its copy is discarded next.
+    not_admitted: Option<(Id, u32)>,
+    /// What the limit of a successor left over.
+    surplus: VecDeque<u32>,
+    /// An item for several who were all evicted.
+    orphan: Option<Orphan>,
+    /// The input has ended, or `Finish` was applied.
+    over: bool,
+    /// `Finish` was read, and comes after the item that it has overtaken.
+    finishing: bool,
+    /// The order that was read and is not applied yet.
+    order: Option<KeptOrder>,
+    /// Leases have ended since the task slept.
+    leases_ended: bool,
+    /// Clones that were made and not given to a member yet; negative: copies that are yet to be cloned.
+    /// After `Finish`, so many of those who wait were told the end, and took their copies along.
+    spare_clones: i32,
+    /// This one yielded: the serving of items has ended for this turn.
+    stopped_by: Option<Id>,
+    /// What this turn cost, as far as it depends on the state.
+    pub(super) cost: usize,
+    unmatched: u64,
+    delivered: u64,
+    discarded: u64,
+    lost: u64,
+    attached: u64,
+    detached: u64,
+    /// Last, because states are compared in this order, and differ in what is above if they do.
+    attachments: Vec<Attachment>,
+}
+
+/// Removes states that are equal to others.
+pub(super) fn dedup(states: &mut Vec<State>) {
+    let mut at = 1;
+    while at < states.len() {
+        if states[..at].contains(&states[at]) {
+            states.swap_remove(at);
+        } else {
+            at += 1;
+        }
+    }
+}
+
+impl State {
+    pub(super) fn new(settings: Settings) -> Self {
+        Self {
+            multicast: settings.multicast,
+            default_buffer: settings.buffer,
+            default_overflow: settings.overflow,
+            groups: Default::default(),
+            catch_all: None,
+            item: None,
+            named: None,
+            not_admitted: None,
+            surplus: VecDeque::new(),
+            orphan: None,
+            over: false,
+            finishing: false,
+            order: None,
+            leases_ended: false,
+            spare_clones: 0,
+            stopped_by: None,
+            cost: 0,
+            unmatched: 0,
+            delivered: 0,
+            discarded: 0,
+            lost: 0,
+            attached: 0,
+            detached: 0,
+            attachments: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over
+    }
+
+    pub(super) fn holds_item(&self) -> bool {
+        self.item.is_some()
+    }
+
+    /// Returns `true` if it leaves only because the input is over, and is told so by being closed.
+    pub(super) fn was_told_with_all(&self, id: Id) -> bool {
+        let attachment = &self.attachments[id];
+        let leaving = Stage::Leaving { reasons: FINISHED, told: false };
+        attachment.stage == leaving && !attachment.drained
+    }
+
+    /// Returns `true` if it is closed next, or may be, or gone.
+    pub(super) fn needs_no_flush(&self, id: Id) -> bool {
+        let attachment = &self.attachments[id];
+        match attachment.stage {
+            Stage::Leaving { .. } => attachment.queue.is_empty(),
+            Stage::Receiving => attachment.queue.is_empty() && attachment.is_wavering(),
+            Stage::Unapplied | Stage::Removing { .. } | Stage::Gone => true,
+        }
+    }
+
+    /// These states, and those that they may have become before `event`, as far as `event` can tell the
+    /// difference. `None`: there are too many.
+    pub(super) fn possible(
+        mut found: Vec<Self>,
+        event: &Event,
+        facts: &Facts,
+    ) -> Option<Vec<Self>> {
+        let rest = matches!(event, Event::Rest { .. } | Event::Completed);
+        if event.is_outside() && !rest {
+            return Some(found);
+        }
+        if matches!(event, Event::Rest { asleep: true, .. }) {
+            // Before the task sleeps, every ended lease has taken effect, and all were told the end.
+            for state in &mut found {
+                state.all_were_told();
+                for id in 0..state.attachments.len() {
+                    if state.attachments[id].is_wavering() {
+                        state.detach(id);
+                    }
+                }
+            }
+            dedup(&mut found);
+        }
+        let mut at = 0;
+        while at < found.len() {
+            let mut more = Vec::new();
+            found[at].settle_offer(facts, &mut more);
+            found[at].unseen(event, facts, &mut more);
+            for other in more {
+                if !found.contains(&other) {
+                    found.push(other);
+                }
+            }
+            if found.len() > MAX_STATES {
+                return None;
+            }
+            at += 1;
+        }
+        Some(found)
+    }
+
+    /// What this state may become in one step that is not seen.
+    fn unseen(&self, event: &Event, facts: &Facts, more: &mut Vec<Self>) {
+        for id in (0..self.attachments.len()).filter(|&id| self.attachments[id].is_wavering()) {
+            if self.matters_whether_it_detached(id, event, facts) {
+                let mut other = self.clone();
+                other.detach(id);
+                more.push(other);
+            }
+        }
+        if let Some(item) = self.item.as_ref().filter(|item| item.is_routed()) {
+            for id in item.unserved() {
+                let matters = self.matters_whether_it_was_served(id, event);
+                if self.over && matters && item.is_unoffered(id) {
+                    let mut other = self.clone();
+                    other.leave_at_the_end(id);
+                    more.push(other);
+                }
+                if matters && item.may_join(id) && self.serves() {
+                    let mut other = self.clone();
+                    other.join_queue(id);
+                    more.push(other);
+                }
+            }
+        }
+        if self.finishing {
+            // The item is routed, and those it is for may be told the end before it is offered to them.
+            let mut other = self.clone();
+            if other.route_unseen(facts) {
+                more.push(other);
+            }
+        }
+        if self.order.is_some() {
+            let mut other = self.clone();
+            if other.apply_kept_order() {
+                more.push(other);
+            }
+        }
+    }
+
+    /// Whether `event` can tell if an unserved member of a group has got its copy unseen: a clone was
+    /// made, or, if it is the last, none need be made.
+    fn matters_whether_it_was_served(&self, id: Id, event: &Event) -> bool {
+        let Some(item) = &self.item else { return false };
+        if item.is_unoffered(id) {
+            return matches!(*event, Event::Admit(asked, ..) if asked == id);
+        }
+        matches!(event, Event::Clone(_)) || item.is_last(id)
+    }
+
+    fn matters_whether_it_detached(&self, id: Id, event: &Event, facts: &Facts) -> bool {
+        let key = self.attachments[id].key;
+        let ended = |leases: &[EndedLease]| leases.iter().any(|(of, _)| *of == id);
+        // A lease that ended before the order or the item was read is dealt with where that is applied or
+        // routed; one that ended since may have been dealt with or not.
+        let order_matters = self.order.as_ref().is_some_and(|order| match order.kind {
+            OrderKind::Attach(new) => self.attachments[new].key == key && !ended(&order.leases),
+            OrderKind::Detach(of) | OrderKind::Evict(of) => of == key && !ended(&order.leases),
+            OrderKind::Finish => false,
+        });
+        let unrouted = |seq| {
+            self.item.as_ref().is_some_and(|item| item.is_unrouted(seq) && !ended(&item.leases))
+        };
+        let routed_now = match *event {
+            Event::Admit(_, seq, _) | Event::Unmatched(seq) => {
+                unrouted(seq) && (facts.keys.get(&seq) == Some(&key) || self.catch_all == Some(id))
+            }
+            Event::Close(closed, _) => closed == id,
+            _ => false,
+        };
+        let unserved = self.item.as_ref().is_some_and(|item| item.is_unserved(id));
+        order_matters || routed_now || unserved && self.matters_whether_it_was_served(id, event)
+    }
+
+    fn unlink(&mut self, id: Id) {
+        self.groups[usize::from(self.attachments[id].key)].retain(|&other| other != id);
+        self.catch_all.take_if(|catch_all| *catch_all == id);
+        self.stopped_by.take_if(|by| *by == id);
+    }
+
+    /// It receives nothing more. It takes its copy of the item along; if the item was not offered to it
+    /// yet, it is asked now whether it admits it.
+    fn leave(&mut self, id: Id, reasons: u8, told: bool) {
+        if let Some(item) = self.item.as_mut().filter(|item| item.is_unoffered(id)) {
+            item.ask_leaver(id);
+        } else if let Some(seq) = self.take_copy(id) {
+            self.attachments[id].queue.push_back(seq);
+        }
+        self.unlink(id);
+        self.attachments[id].stage = Stage::Leaving { reasons, told };
+    }
+
+    /// It is removed, and what waits for it discarded. One that is evicted takes no copy of the item,
+    /// unless it is the last.
+    fn remove(&mut self, id: Id, end: EndReason) {
+        let mut discards = std::mem::take(&mut self.attachments[id].queue);
+        let mut perhaps = None;
+        if end == EndReason::Evicted {
+            let (seq, has_copy) = self.withdraw(id);
+            discards.extend(seq.filter(|_| has_copy == Known::Yes));
+            perhaps = seq.filter(|_| has_copy == Known::Maybe);
+        } else {
+            discards.extend(self.take_copy(id));
+        }
+        self.unlink(id);
+        self.attachments[id].stage = Stage::Removing { end, discards, perhaps, dropped: false };
+    }
+
+    /// Done with an event.
+    fn emit(mut self, out: &mut Vec<Self>) {
+        if self.over {
+            for id in 0..self.attachments.len() {
+                let unserved = self.item.as_ref().is_some_and(|item| item.is_unserved(id));
+                if self.attachments[id].stage == Stage::Receiving && !unserved {
+                    self.leave_at_the_end(id);
+                }
+            }
+        }
+        out.push(self);
+    }
+}

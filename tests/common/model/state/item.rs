@@ -1,0 +1,223 @@
+//! The item that was read last, and how it is served to those it is for.
+
+use super::super::event::Id;
+use super::super::facts::{Facts, Known};
+use super::{EndedLease, State};
+
+/// The item that was read last. Those it is for are, one after the other, not offered it yet, being
+/// offered it, waiting for it under `Wait`, and served.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Item {
+    pub(super) seq: u32,
+    /// Its key was looked up.
+    pub(super) routed: bool,
+    /// Leases that had ended when it was read.
+    pub(super) leases: Vec<EndedLease>,
+    pub(super) unoffered: Vec<Id>,
+    /// These leave before they were offered it: they are asked now.
+    pub(super) leavers: Vec<Id>,
+    pub(super) offer: Option<Offer>,
+    /// In the order in which they were offered it.
+    pub(super) waiting: Vec<Id>,
+    /// The sink of this one was sent the head of its queue, whose place the item may take. Without room
+    /// in a queue that was handed on, too: the sink was ready.
+    pub(super) head_sent: Option<Id>,
+    /// `blocked` was said of these.
+    pub(super) named: Vec<Id>,
+    /// It was routed after `Finish`: policies apply to it all the same.
+    pub(super) after_finish: bool,
+    /// Turns in a row in which it was held for yields.
+    pub(super) held_turns: u32,
+}
+
+/// One is offered the item, and has neither got it nor is known to wait.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Offer {
+    pub(super) to: Id,
+    pub(super) turn: u32,
+    /// Its sink was asked since.
+    pub(super) asked: bool,
+    /// Its sink was sent something since.
+    pub(super) sent: bool,
+    /// Turns in which its policy applied and did not act.
+    pub(super) overdue: u32,
+}
+
+impl Item {
+    pub(super) fn new(seq: u32, leases: Vec<EndedLease>) -> Self {
+        Self {
+            seq,
+            routed: false,
+            leases,
+            unoffered: Vec::new(),
+            leavers: Vec::new(),
+            offer: None,
+            waiting: Vec::new(),
+            head_sent: None,
+            named: Vec::new(),
+            after_finish: false,
+            held_turns: 0,
+        }
+    }
+
+    pub(super) fn is_routed(&self) -> bool {
+        self.routed
+    }
+
+    pub(super) fn is_unrouted(&self, seq: u32) -> bool {
+        self.seq == seq && !self.routed
+    }
+
+    /// Those who have neither got it nor lost it.
+    pub(super) fn unserved(&self) -> Vec<Id> {
+        let offered = self.offer.iter().map(|offer| offer.to);
+        let others = self.unoffered.iter().chain(&self.leavers).chain(&self.waiting);
+        others.copied().chain(offered).collect()
+    }
+
+    pub(super) fn is_unserved(&self, id: Id) -> bool {
+        self.is_offered(id)
+            || [&self.unoffered, &self.leavers, &self.waiting].iter().any(|ids| ids.contains(&id))
+    }
+
+    pub(super) fn is_unoffered(&self, id: Id) -> bool {
+        self.unoffered.contains(&id)
+    }
+
+    pub(super) fn is_last(&self, id: Id) -> bool {
+        self.unserved() == [id]
+    }
+
+    pub(super) fn is_offered(&self, id: Id) -> bool {
+        self.offer.as_ref().is_some_and(|offer| offer.to == id)
+    }
+
+    /// Returns `true` if its sink may be asked on behalf of the item.
+    pub(super) fn wants_sink(&self, id: Id) -> bool {
+        self.is_offered(id) || self.waiting.contains(&id)
+    }
+
+    /// Its sink is sent something. Returns `true` if that is paid for by the offer: the first that it
+    /// is sent in the turn of the offer.
+    pub(super) fn pays_for_send(&mut self, id: Id, facts: &Facts) -> bool {
+        let Some(offer) = self.offer.as_mut().filter(|offer| offer.to == id) else { return false };
+        !std::mem::replace(&mut offer.sent, true) && offer.turn == facts.turn
+    }
+
+    /// Returns `true` if the item may join the queue of `id` unseen.
+    pub(super) fn may_join(&self, id: Id) -> bool {
+        self.head_sent == Some(id)
+    }
+
+    pub(super) fn has_leavers(&self) -> bool {
+        !self.leavers.is_empty()
+    }
+
+    pub(super) fn ask_leaver(&mut self, id: Id) {
+        self.unoffered.retain(|&other| other != id);
+        self.leavers.push(id);
+    }
+
+    /// Takes `id` off all lists. Returns `None` if it is on none, and otherwise whether it was the last.
+    fn strike(&mut self, id: Id) -> Option<bool> {
+        if !self.is_unserved(id) {
+            return None;
+        }
+        for ids in [&mut self.unoffered, &mut self.leavers, &mut self.waiting] {
+            ids.retain(|&other| other != id);
+        }
+        self.offer.take_if(|offer| offer.to == id);
+        Some(self.unserved().is_empty())
+    }
+}
+
+/// Copies.
+impl State {
+    /// Takes `id` off the list of those who are to get the item. Returns the item, and whether `id` was
+    /// the last.
+    fn strike(&mut self, id: Id) -> Option<(u32, bool)> {
+        let item = self.item.as_mut()?;
+        let (seq, last) = (item.seq, item.strike(id)?);
+        if last {
+            self.item = None;
+        }
+        self.stopped_by.take_if(|by| *by == id);
+        self.attachments[id].holds_in_a_row = 0;
+        Some((seq, last))
+    }
+
+    /// Gives `id` its copy, if it is owed one: a clone, or, if it is the last, the item itself.
+    pub(super) fn take_copy(&mut self, id: Id) -> Option<u32> {
+        let (seq, last) = self.strike(id)?;
+        self.spare_clones -= i32::from(!last);
+        Some(seq)
+    }
+
+    /// Gives `id` nothing, unless it is the last that is owed a copy, or has taken it along, as it was
+    /// told the end. Returns the item, and whether `id` has it.
+    pub(super) fn withdraw(&mut self, id: Id) -> (Option<u32>, Known) {
+        let Some(item) = self.item.as_ref().filter(|item| item.is_unserved(id)) else {
+            return (None, Known::No);
+        };
+        let (others, asked) = (item.unserved().len() - 1, item.wants_sink(id));
+        let has_copy = match usize::try_from(self.spare_clones) {
+            _ if others == 0 => Known::Yes,
+            Ok(spare) if self.over && asked && spare >= others => Known::Yes,
+            Ok(1..) if self.over && asked => Known::Maybe,
+            _ => Known::No,
+        };
+        let seq = if has_copy == Known::Yes {
+            self.take_copy(id)
+        } else {
+            self.strike(id).map(|(seq, _)| seq)
+        };
+        (seq, has_copy)
+    }
+
+    /// Returns `true` if those who are offered the item are still served, and are not being told the end.
+    pub(super) fn serves(&self) -> bool {
+        !self.over || self.item.as_ref().is_some_and(|item| item.after_finish)
+    }
+
+    /// How many may have got a clone unseen: after `Finish`, those who were offered the item take their
+    /// copies along as they are told, and the last takes the item itself.
+    pub(super) fn clones_taken_along(&self) -> i32 {
+        let Some(item) = self.item.as_ref().filter(|_| self.over) else { return 0 };
+        let unserved = item.unserved();
+        let offered = unserved.iter().filter(|&&id| item.wants_sink(id)).count();
+        i32::try_from(offered.min(unserved.len().saturating_sub(1))).unwrap_or(0)
+    }
+
+    /// The task sleeps after `Finish`: all were told the end, if enough clones were made.
+    pub(super) fn all_were_told(&mut self) {
+        let Some(item) = self.item.as_ref().filter(|_| self.over) else { return };
+        let unserved = item.unserved();
+        let asked = unserved.iter().all(|&id| item.wants_sink(id));
+        if asked
+            && usize::try_from(self.spare_clones).is_ok_and(|spare| spare + 1 == unserved.len())
+        {
+            for id in unserved {
+                self.leave_at_the_end(id);
+            }
+        }
+    }
+
+    pub(super) fn join_queue(&mut self, id: Id) {
+        if let Some(seq) = self.take_copy(id) {
+            self.attachments[id].queue.push_back(seq);
+            self.accept(id);
+        }
+    }
+
+    pub(super) fn cloned(&mut self, seq: u32) -> Result<(), String> {
+        let current = self.item.as_ref().is_some_and(|item| item.seq == seq);
+        if !current && self.spare_clones >= 0 {
+            return Err("no member is owed a copy of it".into());
+        }
+        self.spare_clones += 1;
+        if self.spare_clones > self.clones_taken_along().max(1) {
+            return Err("clones are made one by one".into());
+        }
+        Ok(())
+    }
+}

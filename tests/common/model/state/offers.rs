@@ -1,0 +1,208 @@
+//! Who the item is offered to, what policies do with it, and whom the input waits for.
+
+use stream_demux::Overflow;
+
+use super::super::event::Id;
+use super::super::facts::{Facts, Known};
+use super::item::Offer;
+use super::{State, Verdict};
+
+impl State {
+    /// The first hook or fate of an item shows that its key was looked up.
+    fn route(&mut self, facts: &Facts) -> Result<(), String> {
+        if self.order.is_some() {
+            return Err("an order was read before, and is not applied".into());
+        }
+        let Some(item) = &mut self.item else { return Ok(()) };
+        let leases = std::mem::take(&mut item.leases);
+        let key = facts.keys.get(&item.seq).copied();
+        self.end_leases(&leases).map_err(|id| {
+            format!("the lease of {id} ended before the item was read, and has had no effect")
+        })?;
+        let recipients = self.recipients(key);
+        let Some(item) = &mut self.item else { return Ok(()) };
+        item.routed = true;
+        item.after_finish = self.finishing;
+        self.over |= std::mem::take(&mut self.finishing);
+        if let Some(group) = recipients {
+            item.unoffered = group;
+        }
+        Ok(())
+    }
+
+    /// Looks the key up before anything shows it. Returns `false` if that cannot be.
+    pub(super) fn route_unseen(&mut self, facts: &Facts) -> bool {
+        let routed = self.route(facts).is_ok();
+        routed && self.item.as_ref().is_some_and(|item| !item.unoffered.is_empty())
+    }
+
+    /// Those who get items with this key.
+    fn recipients(&self, key: Option<u8>) -> Option<Vec<Id>> {
+        let group = key.and_then(|key| self.groups.get(usize::from(key))).cloned();
+        match group.unwrap_or_default() {
+            group if !group.is_empty() => Some(group),
+            _ => self.catch_all.map(|id| vec![id]),
+        }
+    }
+
+    pub(super) fn unmatched(&mut self, seq: u32, facts: &Facts) -> Result<(), String> {
+        self.unmatched += 1;
+        if self.surplus.front() == Some(&seq) {
+            self.surplus.pop_front();
+            return Ok(());
+        }
+        if !self.item.as_ref().is_some_and(|item| item.is_unrouted(seq)) {
+            return Err("it is not to be routed".into());
+        }
+        self.route(facts)?;
+        match self.item.take() {
+            Some(item) if !item.unoffered.is_empty() => {
+                Err(format!("{:?} are to get it", item.unoffered))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// `id` is asked whether it admits the item: as the next that the item is offered to, or because it
+    /// leaves.
+    pub(super) fn admit(
+        &mut self,
+        id: Id,
+        seq: u32,
+        admits: bool,
+        facts: &Facts,
+    ) -> Result<(), String> {
+        self.present(id)?;
+        let current = self.item.as_ref().filter(|item| item.seq == seq);
+        let first = !current.ok_or("it is not the item that was read last")?.routed;
+        if first {
+            self.route(facts)?;
+        }
+        let Some(item) = &mut self.item else { return Ok(()) };
+        let leaves = item.leavers.contains(&id);
+        if !leaves {
+            if !item.unoffered.contains(&id) {
+                return Err(format!("{:?} are to be asked", item.unoffered));
+            }
+            if let Some(offer) = &item.offer {
+                return Err(format!("{} was offered it, and is not served", offer.to));
+            }
+            if let Some(by) = self.stopped_by {
+                return Err(format!("{by} yielded: no more are served in this turn"));
+            }
+            if self.over && !item.after_finish {
+                return Err("Finish was applied: it is not offered any more".into());
+            }
+            item.unoffered.retain(|&other| other != id);
+            item.offer =
+                Some(Offer { to: id, turn: facts.turn, asked: false, sent: false, overdue: 0 });
+            self.cost += usize::from(!first);
+        }
+        if leaves && self.over {
+            // It was told the end, or detached after that.
+            self.attachments[id].drained = true;
+        }
+        let attachment = &self.attachments[id];
+        if !admits {
+            let seq = self.take_copy(id).ok_or("it is owed no copy")?;
+            self.not_admitted = Some((id, seq));
+        } else if leaves {
+            let seq = self.take_copy(id).ok_or("it is owed no copy")?;
+            self.attachments[id].queue.push_back(seq);
+        } else if !attachment.queue.is_empty() && attachment.has_room() {
+            self.join_queue(id);
+        }
+        Ok(())
+    }
+
+    /// The one that is offered the item waits for it from now on, if it is not ready and its policy is
+    /// `Wait`. With doubt about that, it does in one more state.
+    pub(super) fn settle_offer(&mut self, facts: &Facts, more: &mut Vec<Self>) {
+        let Some(to) = self.item.as_ref().and_then(|item| item.offer.as_ref()).map(|it| it.to)
+        else {
+            return;
+        };
+        let attachment = &self.attachments[to];
+        if !attachment.waits() || attachment.has_room() {
+            return;
+        }
+        let waits = |state: &mut Self| {
+            if let Some(item) = &mut state.item {
+                item.offer = None;
+                item.waiting.push(to);
+            }
+            let verdict = &mut state.attachments[to].verdict;
+            if let Verdict::Doubtful(_) = verdict {
+                *verdict = Verdict::NotReady { counted_in: None };
+            }
+        };
+        match self.is_not_ready(to, facts) {
+            Known::No => {}
+            Known::Maybe => {
+                let mut other = self.clone();
+                waits(&mut other);
+                more.push(other);
+            }
+            Known::Yes => waits(self),
+        }
+    }
+
+    /// Returns `true` if `id` may have no room for the item, and its sink no use for it.
+    pub(super) fn overflows(&self, id: Id, facts: &Facts) -> bool {
+        if !self.item.as_ref().is_some_and(|item| item.is_offered(id)) {
+            return false;
+        }
+        let full = !self.attachments[id].has_room();
+        self.serves() && full && self.is_not_ready(id, facts) != Known::No
+    }
+
+    /// The item found no room, and `seq` was discarded.
+    pub(super) fn overflow(&mut self, id: Id, seq: u32) -> Result<(), String> {
+        match self.attachments[id].overflow {
+            Overflow::DropNewest => match self.take_copy(id) {
+                Some(newest) if newest == seq => Ok(()),
+                newest => Err(format!("the newest is {newest:?}")),
+            },
+            Overflow::DropOldest => {
+                let oldest = self.attachments[id].queue.pop_front();
+                self.join_queue(id);
+                if oldest == Some(seq) { Ok(()) } else { Err(format!("the oldest is {oldest:?}")) }
+            }
+            policy => Err(format!("the policy is {policy:?}")),
+        }
+    }
+
+    pub(super) fn blocked(&mut self, id: Id, facts: &Facts) -> Result<(), String> {
+        if let Some(named) = self.named {
+            return Err(format!("the input waits for {named}"));
+        }
+        self.present(id)?;
+        let over = self.over;
+        let first = self.first_that_waits(facts);
+        let item = self.item.as_mut().ok_or("no item is held")?;
+        if !item.unoffered.is_empty() || item.offer.is_some() {
+            return Err(format!("{} was not offered to all yet", item.seq));
+        }
+        if over && !item.after_finish {
+            return Err("Finish was applied".into());
+        }
+        if first != Some(id) {
+            return Err(format!("{first:?} is the first of {:?} that waits", item.waiting));
+        }
+        if item.named.contains(&id) {
+            return Err(format!("said twice for {}", item.seq));
+        }
+        item.named.push(id);
+        self.named = Some(id);
+        Ok(())
+    }
+
+    /// The first that still waits for the item, and not because it yielded.
+    fn first_that_waits(&self, facts: &Facts) -> Option<Id> {
+        let waits = |id: &Id| {
+            let not_ready = matches!(self.attachments[*id].verdict, Verdict::NotReady { .. });
+            not_ready && facts.sinks[*id].is_parked()
+        };
+        self.item.as_ref()?.waiting.iter().copied().find(waits)
+    }
+}

@@ -1,0 +1,232 @@
+//! Orders, and the ends of leases.
+
+use std::collections::VecDeque;
+
+use super::super::event::reasons::{FINISHED, LIMITED, REFUSED, REPLACED, REQUESTED};
+use super::super::event::{EndReason, Id, OrderKind, Request, Terms};
+use super::item::Item;
+use super::{Attachment, EndedLease, KeptOrder, Orphan, Stage, State, Verdict};
+use stream_demux::Overflow;
+
+/// Leases.
+impl State {
+    /// A lease of these has ended.
+    pub(super) fn lease_ended(&mut self, held: &[Id], request: Request) {
+        self.leases_ended |= request != Request::Stay;
+        for &id in held {
+            let attachment = &mut self.attachments[id];
+            if request > attachment.request {
+                attachment.request = request;
+                attachment.may_detach |= request == Request::Detach;
+            }
+            match &mut attachment.stage {
+                Stage::Leaving { reasons, told: false } if request == Request::Detach => {
+                    *reasons |= REQUESTED;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The leases that have ended and have yet to take effect.
+    pub(super) fn ended_leases(&self) -> Vec<EndedLease> {
+        let attachments = self.attachments.iter().enumerate();
+        let ended = attachments.filter(|(_, attachment)| attachment.is_to_be_ended());
+        ended.map(|(id, attachment)| (id, attachment.request)).collect()
+    }
+
+    /// Lets these leases have their effect, if they have not. One that evicts is seen: if it was not, the
+    /// attachment is the error.
+    pub(super) fn end_leases(&mut self, leases: &[EndedLease]) -> Result<(), Id> {
+        for &(id, request) in leases {
+            if request == Request::Evict && self.attachments[id].is_present() {
+                return Err(id);
+            }
+            if self.attachments[id].is_wavering() {
+                self.detach(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// A lease or an order detaches it.
+    pub(super) fn detach(&mut self, id: Id) {
+        let reasons = if self.over { REQUESTED | FINISHED } else { REQUESTED };
+        self.leave(id, reasons, true);
+    }
+
+    /// It leaves because the input is over.
+    pub(super) fn leave_at_the_end(&mut self, id: Id) {
+        let requested = self.attachments[id].request >= Request::Detach;
+        let reasons = if requested { FINISHED | REQUESTED } else { FINISHED };
+        self.leave(id, reasons, false);
+    }
+}
+
+/// Orders.
+impl State {
+    pub(super) fn born(&mut self, terms: Terms) {
+        let overflow = terms.overflow.unwrap_or(self.default_overflow);
+        let buffer = terms.buffer.unwrap_or(self.default_buffer);
+        let at_least = match overflow {
+            Overflow::DropNewest | Overflow::DropOldest => 1,
+            _ => 0,
+        };
+        self.attachments.push(Attachment {
+            key: terms.key,
+            places: buffer.max(at_least),
+            overflow,
+            limit: terms.limit,
+            keep_existing: terms.keep_existing,
+            catch_all: terms.catch_all,
+            request: Request::Stay,
+            may_detach: false,
+            stage: Stage::Unapplied,
+            announced: false,
+            queue: VecDeque::new(),
+            accepted: 0,
+            verdict: Verdict::Unknown,
+            last_yield: None,
+            yields_in_a_row: 0,
+            holds_in_a_row: 0,
+            drained: false,
+        });
+    }
+
+    /// An order was read: the leases that ended before come first.
+    pub(super) fn order_read(&mut self, kind: OrderKind) -> Result<(), String> {
+        if let Some(order) = &self.order {
+            return Err(format!("{:?} was read before, and is not applied", order.kind));
+        }
+        if self.finishing {
+            return Err("Finish was read before, and the item that it overtook not routed".into());
+        }
+        let leases = self.ended_leases();
+        if self.leases_ended {
+            // Also the end of a lease that changes nothing may have spent the turn.
+            self.order = Some(KeptOrder { kind, leases });
+        } else {
+            self.apply(kind);
+        }
+        Ok(())
+    }
+
+    /// Applies the order that was read, if the leases that come first have ended, or could have.
+    pub(super) fn apply_kept_order(&mut self) -> bool {
+        let Some(KeptOrder { kind, leases }) = self.order.take() else { return false };
+        if self.end_leases(&leases).is_err() || self.asks_leavers() || self.is_being_removed() {
+            self.order = Some(KeptOrder { kind, leases });
+            return false;
+        }
+        self.apply(kind);
+        true
+    }
+
+    /// Returns `true` if one that leaves is yet to be asked whether it admits the item.
+    pub(super) fn asks_leavers(&self) -> bool {
+        self.item.as_ref().is_some_and(Item::has_leavers)
+    }
+
+    fn is_being_removed(&self) -> bool {
+        let removed = |stage: &Stage| matches!(stage, Stage::Removing { .. });
+        self.attachments.iter().any(|attachment| removed(&attachment.stage))
+    }
+
+    fn apply(&mut self, kind: OrderKind) {
+        match kind {
+            OrderKind::Attach(id) => self.attach(id),
+            OrderKind::Detach(key) => {
+                for id in self.groups[usize::from(key)].clone() {
+                    self.detach(id);
+                }
+                for attachment in self.attachments.iter_mut().filter(|it| it.key == key) {
+                    if let Stage::Leaving { reasons, told: false } = &mut attachment.stage {
+                        *reasons |= REQUESTED;
+                    }
+                }
+            }
+            OrderKind::Evict(key) => self.evict(key),
+            OrderKind::Finish if self.over => {}
+            OrderKind::Finish if self.item.as_ref().is_some_and(|item| !item.is_routed()) => {
+                self.finishing = true;
+            }
+            OrderKind::Finish => self.over = true,
+        }
+    }
+
+    fn evict(&mut self, key: u8) {
+        let ids = 0..self.attachments.len();
+        let evicted =
+            ids.filter(|&id| self.attachments[id].is_present() && self.attachments[id].key == key);
+        let evicted: Vec<_> = evicted.collect();
+        let orphaned = self.item.take_if(|item| {
+            let unserved = item.unserved();
+            unserved.len() > 1 && unserved.iter().all(|id| evicted.contains(id))
+        });
+        if let Some(item) = orphaned {
+            let copies = 1 + std::mem::take(&mut self.spare_clones);
+            self.orphan = Some(Orphan { seq: item.seq, of: item.unserved(), copies });
+        }
+        for id in evicted {
+            self.remove(id, EndReason::Evicted);
+        }
+    }
+
+    fn attach(&mut self, id: Id) {
+        self.attached += 1;
+        let attachment = &mut self.attachments[id];
+        let (key, request) = (usize::from(attachment.key), attachment.request);
+        let taken = self.groups[key].first().copied();
+        if request == Request::Evict {
+            let (end, discards) = (EndReason::Evicted, VecDeque::new());
+            attachment.stage = Stage::Removing { end, discards, perhaps: None, dropped: false };
+            return;
+        }
+        let mut reasons = 0;
+        reasons |= if request == Request::Detach { REQUESTED } else { 0 };
+        reasons |= if self.over { FINISHED } else { 0 };
+        reasons |= if attachment.limit == Some(0) { LIMITED } else { 0 };
+        reasons |= if attachment.keep_existing && taken.is_some() { REFUSED } else { 0 };
+        if reasons != 0 {
+            attachment.stage = Stage::Leaving { reasons, told: true };
+            return;
+        }
+        attachment.stage = Stage::Receiving;
+        let backlog = match taken {
+            Some(old) if !self.multicast => {
+                self.leave(old, REPLACED, true);
+                std::mem::take(&mut self.attachments[old].queue)
+            }
+            _ => VecDeque::new(),
+        };
+        self.groups[key].push(id);
+        if self.attachments[id].catch_all {
+            self.catch_all = Some(id);
+        }
+        for seq in backlog {
+            if self.attachments[id].stage == Stage::Receiving {
+                self.attachments[id].queue.push_back(seq);
+                self.accept(id);
+            } else {
+                self.surplus.push_back(seq);
+            }
+        }
+    }
+
+    /// It has accepted one item more.
+    pub(super) fn accept(&mut self, id: Id) {
+        let attachment = &mut self.attachments[id];
+        attachment.accepted += 1;
+        if attachment.limit.is_none_or(|limit| attachment.accepted < limit) {
+            return;
+        }
+        match &mut attachment.stage {
+            Stage::Receiving => {
+                let reasons = if self.over { LIMITED | FINISHED } else { LIMITED };
+                self.leave(id, reasons, true);
+            }
+            Stage::Leaving { reasons, told: false } => *reasons |= LIMITED,
+            _ => {}
+        }
+    }
+}

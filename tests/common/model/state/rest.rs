@@ -1,0 +1,199 @@
+//! What must hold between two polls.
+
+use super::super::super::{Op, StreamHandle};
+use super::super::event::Id;
+use super::super::event::reasons::REPLACED;
+use super::super::facts::{Facts, Known};
+use super::super::monitor::View;
+use super::{Attachment, Stage, State, Verdict};
+
+/// Turns that the budget may put off what a policy does.
+const MAX_OVERDUE: u32 = 2;
+
+impl State {
+    pub(in super::super) fn rest(&mut self, view: &View<'_>, facts: &Facts) -> Result<(), String> {
+        self.check_totals(view)?;
+        if view.blocked_on != self.named {
+            return Err(format!("blocked_on() is {:?}, not {:?}", view.blocked_on, self.named));
+        }
+        if !self.over {
+            self.check_keys(view)?;
+        }
+        if view.completed {
+            let present = self.attachments.iter().any(Attachment::is_present);
+            if !self.over || self.item.is_some() || present {
+                return Err("completed too early".into());
+            }
+            return Ok(());
+        }
+        self.check_parked(facts)?;
+        self.rest_item(facts)?;
+        if view.asleep { self.rest_asleep(view) } else { Ok(()) }
+    }
+
+    fn check_totals(&self, view: &View<'_>) -> Result<(), String> {
+        // Those who have taken clones along still count as unserved.
+        let held = if self.item.is_some() { 1 + self.spare_clones.unsigned_abs() } else { 0 };
+        let queued =
+            self.attachments.iter().map(|it| it.queue.len() as u64).sum::<u64>() + u64::from(held);
+        let known = [
+            ("unmatched", self.unmatched, view.totals.unmatched),
+            ("delivered", self.delivered, view.totals.delivered),
+            ("discarded", self.discarded, view.totals.discarded),
+            ("lost", self.lost, view.totals.lost),
+            ("queued", queued, view.totals.queued),
+            ("attached", self.attached, view.totals.attached),
+            ("detached", self.detached, view.totals.detached),
+        ];
+        for (what, expected, found) in known {
+            if expected != found {
+                return Err(format!("totals().{what} is {found}, not {expected}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_keys(&self, view: &View<'_>) -> Result<(), String> {
+        let receiving: Vec<_> = self.groups.iter().flatten().collect();
+        let sure = receiving.iter().filter(|&&&id| !self.attachments[id].is_wavering()).count();
+        if view.len < sure || view.len > receiving.len() {
+            return Err(format!("len() is {}, not {}", view.len, receiving.len()));
+        }
+        for (group, found) in self.groups.iter().zip(view.keys) {
+            let sure = group.iter().any(|&id| !self.attachments[id].is_wavering());
+            if found && group.is_empty() || !found && sure {
+                return Err(format!("the keys are {:?}, not {:?}", view.keys, self.groups));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that a sink that is not ready has an item waiting, in its queue or held: nothing it may
+    /// have reserved is without use. Exempt is one whose queue was handed on: it is closed.
+    fn check_parked(&self, facts: &Facts) -> Result<(), String> {
+        for (id, attachment) in self.attachments.iter().enumerate() {
+            let handed_on = match attachment.stage {
+                Stage::Receiving => false,
+                Stage::Leaving { reasons, .. } => reasons & REPLACED != 0,
+                _ => continue,
+            };
+            let idle = attachment.queue.is_empty()
+                && !self.item.as_ref().is_some_and(|item| item.wants_sink(id));
+            let sink = &facts.sinks[id];
+            if sink.is_parked() && idle && !handed_on && !sink.closing {
+                return Err(format!("{id} was asked, is not ready, and no item waits for it"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that there is no sleep with work left.
+    fn rest_asleep(&mut self, view: &View<'_>) -> Result<(), String> {
+        let is_waiting = |id: Id| view.sinks[id].is_waiting(Op::Ready);
+        let mut alone = true;
+        for (id, attachment) in self.attachments.iter_mut().enumerate() {
+            if !attachment.is_present() {
+                continue;
+            }
+            alone = false;
+            if attachment.is_to_be_ended() {
+                return Err(format!("it sleeps, and the lease of {id} had no effect"));
+            }
+            if !attachment.queue.is_empty() {
+                if !is_waiting(id) {
+                    let queue = &attachment.queue;
+                    return Err(format!("it sleeps, and {id} could be sent {queue:?}"));
+                }
+                if attachment.verdict == Verdict::Yielded {
+                    return Err(format!("it sleeps, and {id}, which yielded, was not asked again"));
+                }
+            }
+            if let Stage::Leaving { told, .. } = &mut attachment.stage {
+                *told = true;
+                if attachment.queue.is_empty() && !view.sinks[id].is_closing() {
+                    return Err(format!("it sleeps, and {id} was not asked to close"));
+                }
+            }
+        }
+        if let Some(order) = &self.order {
+            return Err(format!("it sleeps, and {:?} is not applied", order.kind));
+        }
+        if self.over && alone {
+            return Err("it sleeps, and everything is done".into());
+        }
+        if self.over && view.len > 0 {
+            return Err(format!("it sleeps, and {} were not told the end", view.len));
+        }
+        self.leases_ended = false;
+        self.rest_item_asleep(is_waiting)?;
+        let input_waits = view.input.is_none_or(StreamHandle::is_waiting);
+        if !self.over && self.item.is_none() && !input_waits {
+            return Err("it sleeps, and the input can be read".into());
+        }
+        Ok(())
+    }
+
+    /// Checks the item at the end of a turn.
+    fn rest_item(&mut self, facts: &Facts) -> Result<(), String> {
+        let over = self.over;
+        if let Some(named) = self.named {
+            let waits = self.item.as_ref().is_some_and(|item| item.waiting.contains(&named));
+            let after_finish = self.item.as_ref().is_some_and(|item| item.after_finish);
+            if !waits {
+                return Err(format!("the input still waits for {named}"));
+            }
+            if over && !after_finish {
+                return Err(format!("Finish was applied, and the input waits for {named}"));
+            }
+        }
+        let stopped = self.stopped_by.is_some();
+        let Some(item) = &mut self.item else { return Ok(()) };
+        item.held_turns = if item.offer.is_some() || stopped { item.held_turns + 1 } else { 0 };
+        let (seq, Some(offer)) = (item.seq, item.offer.clone()) else { return Ok(()) };
+        if over {
+            // It may have been told the end, and have taken its copy along.
+            return Ok(());
+        }
+        let attachment = &self.attachments[offer.to];
+        if attachment.queue.is_empty() && !offer.asked {
+            return Err(format!("{} was offered {seq}, and its sink was not asked", offer.to));
+        }
+        if attachment.waits() || self.is_not_ready(offer.to, facts) != Known::Yes {
+            return Ok(());
+        }
+        // If the sink was asked again in this turn, the rest may be for the next one.
+        let at_once = offer.turn == facts.turn && !offer.asked;
+        if at_once || offer.overdue >= MAX_OVERDUE {
+            return Err(format!("{} has no room for {seq}, and is not ready", offer.to));
+        }
+        if let Some(offer) = self.item.as_mut().and_then(|item| item.offer.as_mut()) {
+            offer.overdue += 1;
+        }
+        Ok(())
+    }
+
+    /// Checks the item when the task sleeps. `is_waiting` tells of which sinks the waker has not fired.
+    fn rest_item_asleep(&self, is_waiting: impl Fn(Id) -> bool) -> Result<(), String> {
+        let Some(item) = &self.item else { return Ok(()) };
+        let seq = item.seq;
+        if !item.routed {
+            return Err(format!("it sleeps, and {seq} is not routed"));
+        }
+        if !item.unoffered.is_empty() || item.offer.is_some() {
+            return Err(format!("it sleeps, and {seq} was not offered to all"));
+        }
+        if self.over {
+            return Err(format!("it sleeps, and {:?} were not told the end", item.waiting));
+        }
+        for &id in &item.waiting {
+            let not_ready = matches!(self.attachments[id].verdict, Verdict::NotReady { .. });
+            if self.attachments[id].has_room() || !not_ready || !is_waiting(id) {
+                return Err(format!("it sleeps, and {seq} need not wait for {id}"));
+            }
+        }
+        if self.named.is_none() {
+            return Err(format!("it sleeps, and waits for {:?} untold", item.waiting));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,355 @@
+//! What each event means for the state, or why it cannot follow.
+
+use stream_demux::{Discarded, Overflow};
+
+use super::super::event::{EndReason, Event, Id, Outcome};
+use super::super::facts::Facts;
+use super::item::Item;
+use super::{Orphan, Stage, State, Verdict};
+
+impl State {
+    /// Takes an event, and adds to `out` the states that it may lead to.
+    pub(in super::super) fn step(
+        mut self,
+        event: &Event,
+        facts: &Facts,
+        out: &mut Vec<Self>,
+    ) -> Result<(), String> {
+        if let Some((id, seq)) = self.not_admitted {
+            let right = event.is_outside() && !matches!(event, Event::Rest { .. })
+                || matches!(event, Event::Clone(_) | Event::Discarded(..));
+            if !right {
+                return Err(format!("{id} did not admit {seq}, and it was not discarded"));
+            }
+        }
+        match *event {
+            Event::Born(_, terms) => self.born(terms),
+            Event::LeaseEnded(ref held, request) => self.lease_ended(held, request),
+            Event::Turn => (self.stopped_by, self.cost) = (None, 0),
+            Event::Read(seq, _) => {
+                self.may_read()?;
+                self.item = Some(Item::new(seq, self.ended_leases()));
+            }
+            Event::InputPending => self.may_read()?,
+            Event::InputEnd => {
+                self.may_read()?;
+                self.over = true;
+            }
+            Event::Order(kind) => {
+                self.pause()?;
+                self.order_read(kind)?;
+            }
+            Event::OrdersPending { .. }
+            | Event::OrdersEnd
+            | Event::Rest { .. }
+            | Event::Completed => self.pause()?,
+            Event::Ready(id, outcome) => {
+                for state in self.ready(id, outcome, facts)? {
+                    state.emit(out);
+                }
+                return Ok(());
+            }
+            Event::Send(id, seq, outcome) => self.sent(id, seq, outcome, facts)?,
+            Event::Flush(id, outcome) => self.flushed(id, outcome)?,
+            Event::Close(id, outcome) => self.closed(id, outcome)?,
+            Event::Drop(id) => return self.dropped(id, facts, out),
+            Event::Clone(seq) => self.cloned(seq)?,
+            Event::Admit(id, seq, admits) => self.admit(id, seq, admits, facts)?,
+            Event::Attached(id) => {
+                let attachment = &mut self.attachments[id];
+                if attachment.announced || attachment.stage == Stage::Unapplied {
+                    return Err("announced twice, or before its order was applied".into());
+                }
+                attachment.announced = true;
+            }
+            Event::Detached(id, why) => self.detached(id, why)?,
+            Event::Unmatched(seq) => self.unmatched(seq, facts)?,
+            Event::Discarded(id, seq, why) => return self.discarded(id, seq, why, facts, out),
+            Event::Blocked(id) => self.blocked(id, facts)?,
+            Event::Unblocked(id) => {
+                if self.named != Some(id) {
+                    return Err(format!("the input waits for {:?}", self.named));
+                }
+                self.named = None;
+            }
+            _ => {}
+        }
+        self.emit(out);
+        Ok(())
+    }
+
+    /// Checks that nothing is half done.
+    fn pause(&self) -> Result<(), String> {
+        if let Some(seq) = self.surplus.front() {
+            return Err(format!("{seq} is surplus, and was not unmatched"));
+        }
+        if let Some(Orphan { seq, copies, .. }) = &self.orphan {
+            return Err(format!("{copies} copies of {seq} were not discarded"));
+        }
+        if self.asks_leavers() {
+            return Err("some have left, and were not asked whether they admit the item".into());
+        }
+        let taken_along = self.clones_taken_along();
+        match self.spare_clones {
+            spare if spare > taken_along => {
+                return Err(format!("{spare} clones are for no member"));
+            }
+            owed if owed < 0 => return Err(format!("{} clones were not made", -owed)),
+            _ => {}
+        }
+        for (id, attachment) in self.attachments.iter().enumerate() {
+            if attachment.stage != Stage::Unapplied && !attachment.announced {
+                return Err(format!("{id} was not announced"));
+            }
+            if let Stage::Removing { end, discards, .. } = &attachment.stage {
+                return Err(format!("{id} is to go ({end:?}), with {discards:?} to be discarded"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the input may be asked.
+    fn may_read(&self) -> Result<(), String> {
+        self.pause()?;
+        if let Some(order) = &self.order {
+            return Err(format!("{:?} was read, and is not applied", order.kind));
+        }
+        if let Some(item) = &self.item {
+            return Err(format!("the input is read while {} is held", item.seq));
+        }
+        if let Some(by) = self.stopped_by {
+            return Err(format!("{by} yielded: no more items in this turn"));
+        }
+        if let Some(named) = self.named {
+            return Err(format!("the input is read, and waits for {named}"));
+        }
+        if self.over { Err("the input is over".into()) } else { Ok(()) }
+    }
+
+    /// The stage of one that may be asked or named.
+    pub(super) fn present(&self, id: Id) -> Result<&Stage, String> {
+        let attachment = self.attachments.get(id).ok_or("there is no such attachment")?;
+        match &attachment.stage {
+            _ if !attachment.announced => Err("it was not announced".into()),
+            stage @ (Stage::Receiving | Stage::Leaving { .. }) => Ok(stage),
+            stage => Err(format!("it is {stage:?}")),
+        }
+    }
+
+    fn sent(&mut self, id: Id, seq: u32, outcome: Outcome, facts: &Facts) -> Result<(), String> {
+        self.present(id)?;
+        let wanted = self.item.as_ref().filter(|item| item.wants_sink(id)).map(|item| item.seq);
+        let head = self.attachments[id].queue.pop_front();
+        if head.or(wanted) != Some(seq) {
+            return Err(format!("{head:?} is next, or {wanted:?}"));
+        }
+        self.attachments[id].drained |= self.over || self.attachments[id].stage != Stage::Receiving;
+        let failed = outcome == Outcome::Failed;
+        if failed {
+            self.lost += 1;
+        } else {
+            self.delivered += 1;
+        }
+        let paid = self.item.as_mut().is_some_and(|item| item.pays_for_send(id, facts));
+        self.cost += usize::from(!paid);
+        if head.is_none() {
+            self.take_copy(id);
+        } else if let Some(item) = self.item.as_mut().filter(|_| wanted.is_some()) {
+            item.head_sent = Some(id);
+        }
+        if failed {
+            self.remove(id, EndReason::Failed("start_send"));
+        } else if head.is_none() {
+            self.accept(id);
+        }
+        Ok(())
+    }
+
+    fn flushed(&mut self, id: Id, outcome: Outcome) -> Result<(), String> {
+        match self.present(id)? {
+            Stage::Leaving { told: true, .. } if self.attachments[id].queue.is_empty() => {
+                return Err("it is told to close: that flushes".into());
+            }
+            _ => {}
+        }
+        if outcome == Outcome::Failed {
+            self.remove(id, EndReason::Failed("poll_flush"));
+        }
+        Ok(())
+    }
+
+    fn closed(&mut self, id: Id, outcome: Outcome) -> Result<(), String> {
+        let Stage::Leaving { reasons, .. } = *self.present(id)? else {
+            return Err("it was not told to leave".into());
+        };
+        if !self.attachments[id].queue.is_empty() {
+            return Err(format!("{:?} wait for it", self.attachments[id].queue));
+        }
+        if self.item.as_ref().is_some_and(|item| item.is_unserved(id)) {
+            return Err("it leaves, and was not asked whether it admits the item".into());
+        }
+        match outcome {
+            Outcome::Done => self.remove(id, EndReason::Left(reasons)),
+            Outcome::Failed => self.remove(id, EndReason::Failed("poll_close")),
+            Outcome::Pending | Outcome::Yields => {
+                self.attachments[id].stage = Stage::Leaving { reasons, told: true };
+            }
+        }
+        Ok(())
+    }
+
+    /// Why `id`, whose end nothing has shown, may be going.
+    fn unseen_ends(&self, id: Id, facts: &Facts) -> Vec<EndReason> {
+        let attachment = &self.attachments[id];
+        let mut ends = Vec::new();
+        if !attachment.is_present() {
+            return ends;
+        }
+        if attachment.is_evicted_by_lease() {
+            ends.push(EndReason::Evicted);
+        }
+        if attachment.overflow == Overflow::Evict && self.overflows(id, facts) {
+            ends.push(EndReason::Overflowed);
+        }
+        ends
+    }
+
+    /// It is removed for a reason that nothing has shown.
+    fn remove_unseen(&mut self, id: Id, end: EndReason) {
+        // The end of a lease costs one; what overflows is paid for by the item.
+        self.cost += usize::from(end == EndReason::Evicted);
+        self.remove(id, end);
+    }
+
+    fn dropped(mut self, id: Id, facts: &Facts, out: &mut Vec<Self>) -> Result<(), String> {
+        if !self.attachments[id].announced {
+            return Err("it was not announced".into());
+        }
+        if let Stage::Removing { dropped, .. } = &mut self.attachments[id].stage {
+            *dropped = true;
+            self.emit(out);
+            return Ok(());
+        }
+        let ends = self.unseen_ends(id, facts);
+        if ends.is_empty() {
+            return Err(format!("dropped while {:?}", self.attachments[id].stage));
+        }
+        for end in ends {
+            let mut other = self.clone();
+            other.remove_unseen(id, end);
+            if let Stage::Removing { dropped, .. } = &mut other.attachments[id].stage {
+                *dropped = true;
+            }
+            other.emit(out);
+        }
+        Ok(())
+    }
+
+    fn discarded(
+        mut self,
+        id: Id,
+        seq: u32,
+        why: Discarded,
+        facts: &Facts,
+        out: &mut Vec<Self>,
+    ) -> Result<(), String> {
+        self.discarded += 1;
+        if why == Discarded::NotAdmitted || self.not_admitted.is_some() {
+            if why != Discarded::NotAdmitted || self.not_admitted != Some((id, seq)) {
+                return Err(format!("not admitted: {:?}", self.not_admitted));
+            }
+            self.not_admitted = None;
+            self.emit(out);
+            return Ok(());
+        }
+        let attachment = self.attachments.get(id).ok_or("there is no such attachment")?;
+        if matches!(attachment.stage, Stage::Removing { .. }) {
+            self.discarded_at_the_end(id, seq, why)?;
+            self.emit(out);
+            return Ok(());
+        }
+        let mut complaint = match (&attachment.stage, attachment.verdict) {
+            (Stage::Receiving, Verdict::Yielded) => "it yielded".into(),
+            (Stage::Receiving, _) if facts.sinks[id].is_parked() => {
+                "no policy applies: it has room, or its waker has fired".into()
+            }
+            (stage, _) => format!("it is {stage:?}"),
+        };
+        let before = out.len();
+        if why == Discarded::Overflowed && self.overflows(id, facts) {
+            let mut other = self.clone();
+            match other.overflow(id, seq) {
+                Ok(()) => other.emit(out),
+                Err(error) => complaint = error,
+            }
+        }
+        for end in self.unseen_ends(id, facts) {
+            let mut other = self.clone();
+            other.remove_unseen(id, end);
+            match other.discarded_at_the_end(id, seq, why) {
+                Ok(()) => other.emit(out),
+                Err(error) => complaint = error,
+            }
+        }
+        if out.len() == before { Err(complaint) } else { Ok(()) }
+    }
+
+    /// One of the items that are discarded with an attachment that ends.
+    fn discarded_at_the_end(&mut self, id: Id, seq: u32, why: Discarded) -> Result<(), String> {
+        let Stage::Removing { end, discards, perhaps, .. } = &mut self.attachments[id].stage else {
+            return Err("it is not going".into());
+        };
+        let expected = match end {
+            EndReason::Failed(_) => Discarded::Failed,
+            EndReason::Overflowed => Discarded::Overflowed,
+            _ => Discarded::Evicted,
+        };
+        if why != expected {
+            return Err(format!("the reason is {expected:?}"));
+        }
+        if discards.front() == Some(&seq) {
+            discards.pop_front();
+            return Ok(());
+        }
+        if !discards.is_empty() {
+            return Err(format!("{discards:?} are to be discarded"));
+        }
+        if perhaps.take_if(|perhaps| *perhaps == seq).is_some() {
+            self.spare_clones -= 1;
+            return Ok(());
+        }
+        let orphan = self.orphan.as_mut().filter(|orphan| orphan.seq == seq);
+        let orphan =
+            orphan.filter(|orphan| orphan.of.contains(&id)).ok_or("it has no such item")?;
+        orphan.of.retain(|&other| other != id);
+        orphan.copies -= 1;
+        self.orphan.take_if(|orphan| orphan.copies == 0);
+        Ok(())
+    }
+
+    fn detached(&mut self, id: Id, why: EndReason) -> Result<(), String> {
+        self.detached += 1;
+        if self.named == Some(id) {
+            return Err("the input still waits for it".into());
+        }
+        let attachment = self.attachments.get_mut(id).ok_or("there is no such attachment")?;
+        let Stage::Removing { end, discards, dropped, .. } = &attachment.stage else {
+            return Err(format!("it is {:?}", attachment.stage));
+        };
+        if !dropped {
+            return Err("its sink is not dropped".into());
+        }
+        if !discards.is_empty() {
+            return Err(format!("{discards:?} are to be discarded first"));
+        }
+        let right = match (*end, why) {
+            (EndReason::Left(reasons), EndReason::Left(reason)) => reasons & reason != 0,
+            (end, why) => end == why,
+        };
+        if !right {
+            return Err(format!("the reason is {end:?}"));
+        }
+        attachment.stage = Stage::Gone;
+        Ok(())
+    }
+}

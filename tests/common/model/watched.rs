@@ -1,0 +1,217 @@
+//! Items, sinks, streams and hooks that write down what the demux does with them.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, Weak};
+use std::task::{Context, Poll};
+
+use futures::{Sink, Stream};
+use stream_demux::{Detached, Discarded, Hooks, IntoOrder, Order, Recipient};
+
+use super::super::{Broken, Op, ScriptedSink, ScriptedStream, SinkHandle, lock};
+use super::event::reasons::{FINISHED, LIMITED, REFUSED, REPLACED, REQUESTED};
+use super::event::{EndReason, Event, Id, OrderKind, Outcome, Tape};
+use super::world::World;
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key(pub(super) u8);
+
+pub(super) struct Item {
+    pub(super) seq: u32,
+    pub(super) key: u8,
+    pub(super) tape: Tape,
+    /// Counted, so that none is lost silently.
+    pub(super) live: Arc<()>,
+}
+
+impl Clone for Item {
+    fn clone(&self) -> Self {
+        self.tape.push(Event::Clone(self.seq));
+        let Self { seq, key, ref tape, ref live } = *self;
+        Self { seq, key, tape: tape.clone(), live: Arc::clone(live) }
+    }
+}
+
+impl fmt::Debug for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.seq)
+    }
+}
+
+pub(super) fn key_of(item: &Item) -> Key {
+    Key(item.key)
+}
+
+pub(super) struct WatchedSink {
+    pub(super) id: Id,
+    pub(super) sink: ScriptedSink<Item>,
+    pub(super) handle: SinkHandle<Item>,
+    pub(super) tape: Tape,
+}
+
+impl WatchedSink {
+    pub(super) fn outcome(&self, op: Op, answer: &Poll<Result<(), Broken>>) -> Outcome {
+        match answer {
+            Poll::Ready(Ok(())) => Outcome::Done,
+            Poll::Ready(Err(_)) => Outcome::Failed,
+            Poll::Pending if self.handle.is_waiting(op) => Outcome::Pending,
+            Poll::Pending => Outcome::Yields,
+        }
+    }
+}
+
+impl Sink<Item> for WatchedSink {
+    type Error = Broken;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        self.tape.push(Event::Ask(self.id, Op::Ready));
+        let answer = Pin::new(&mut self.sink).poll_ready(cx);
+        self.tape.push(Event::Ready(self.id, self.outcome(Op::Ready, &answer)));
+        answer
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, item: Item) -> Result<(), Broken> {
+        let seq = item.seq;
+        self.tape.push(Event::Ask(self.id, Op::Send));
+        let answer = Pin::new(&mut self.sink).start_send(item);
+        let outcome = if answer.is_ok() { Outcome::Done } else { Outcome::Failed };
+        self.tape.push(Event::Send(self.id, seq, outcome));
+        answer
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        self.tape.push(Event::Ask(self.id, Op::Flush));
+        let answer = Pin::new(&mut self.sink).poll_flush(cx);
+        self.tape.push(Event::Flush(self.id, self.outcome(Op::Flush, &answer)));
+        answer
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        self.tape.push(Event::Ask(self.id, Op::Close));
+        let answer = Pin::new(&mut self.sink).poll_close(cx);
+        self.tape.push(Event::Close(self.id, self.outcome(Op::Close, &answer)));
+        answer
+    }
+}
+
+impl Drop for WatchedSink {
+    fn drop(&mut self) {
+        self.tape.push(Event::Drop(self.id));
+    }
+}
+
+/// An order on its way.
+pub(super) struct SentOrder {
+    pub(super) kind: OrderKind,
+    pub(super) order: Order<Key, WatchedSink>,
+}
+
+impl IntoOrder for SentOrder {
+    type Key = Key;
+    type Sink = WatchedSink;
+    fn into_order(self) -> Order<Key, WatchedSink> {
+        self.order
+    }
+}
+
+/// Makes an event of an answer.
+pub(super) type ToEvent<T> = Box<dyn FnMut(&Poll<Option<T>>) -> Event>;
+
+pub(super) struct WatchedStream<T> {
+    pub(super) stream: ScriptedStream<T>,
+    /// Written down before the stream is polled.
+    pub(super) asks: Option<Event>,
+    pub(super) event: ToEvent<T>,
+    pub(super) tape: Tape,
+}
+
+impl<T> Stream for WatchedStream<T> {
+    type Item = T;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        if let Some(asks) = &self.asks {
+            self.tape.push(asks.clone());
+        }
+        let answer = Pin::new(&mut self.stream).poll_next(cx);
+        let event = (self.event)(&answer);
+        self.tape.push(event);
+        answer
+    }
+}
+
+pub(super) struct Recorder {
+    pub(super) tape: Tape,
+    pub(super) world: Weak<Mutex<World>>,
+    /// Refuses every item whose number plus the tag is divisible by this, if not 0.
+    pub(super) refuses: u32,
+}
+
+impl Recorder {
+    pub(super) fn hear(&mut self, event: Event) {
+        self.tape.push(event);
+        let Some(world) = self.world.upgrade() else { return };
+        let action = lock(&world).in_hook.take();
+        if let Some(cmd) = action {
+            lock(&world).act(cmd);
+        }
+    }
+
+    pub(super) fn name(&mut self, to: Recipient<'_, Key>) -> Id {
+        let att = usize::try_from(to.tag).unwrap_or(usize::MAX);
+        let named = self.world.upgrade().and_then(|world| lock(&world).keys.get(att).copied());
+        if named.is_some_and(|key| key != to.key.0) {
+            self.tape.push(Event::Misnamed(att, to.key.0));
+        }
+        att
+    }
+}
+
+impl Hooks<Key, Item, Broken> for Recorder {
+    fn admit(&mut self, to: Recipient<'_, Key>, item: &Item) -> bool {
+        let att = self.name(to);
+        let sum = item.seq + u32::try_from(att).unwrap_or(0);
+        let admits = self.refuses == 0 || sum % self.refuses != 0;
+        self.hear(Event::Admit(att, item.seq, admits));
+        admits
+    }
+
+    fn attached(&mut self, to: Recipient<'_, Key>) {
+        let att = self.name(to);
+        self.hear(Event::Attached(att));
+    }
+
+    fn detached(&mut self, to: Recipient<'_, Key>, why: Detached<Broken>) {
+        let att = self.name(to);
+        let why = match why {
+            Detached::Finished => EndReason::Left(FINISHED),
+            Detached::Requested => EndReason::Left(REQUESTED),
+            Detached::Replaced => EndReason::Left(REPLACED),
+            Detached::Limited => EndReason::Left(LIMITED),
+            Detached::Refused => EndReason::Left(REFUSED),
+            Detached::Evicted => EndReason::Evicted,
+            Detached::Overflowed => EndReason::Overflowed,
+            Detached::Failed(Broken(op)) => EndReason::Failed(op),
+            _ => EndReason::Unknown,
+        };
+        self.hear(Event::Detached(att, why));
+    }
+
+    fn unmatched(&mut self, item: Item) {
+        self.hear(Event::Unmatched(item.seq));
+    }
+
+    fn discarded(&mut self, to: Recipient<'_, Key>, item: Item, why: Discarded) {
+        let att = self.name(to);
+        self.hear(Event::Discarded(att, item.seq, why));
+    }
+
+    fn blocked(&mut self, on: Recipient<'_, Key>) {
+        let att = self.name(on);
+        self.hear(Event::Blocked(att));
+    }
+
+    fn unblocked(&mut self, on: Recipient<'_, Key>) {
+        let att = self.name(on);
+        self.hear(Event::Unblocked(att));
+    }
+}

@@ -1,0 +1,282 @@
+//! Everything outside the demux.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use stream_demux::{Attach, Lease, Order};
+
+use super::super::{CoopBudget, Op, SinkHandle, StreamHandle, lock, scripted_sink};
+use super::event::{Command, Cue, Event, Id, OrderKind, Place, Request, Tape, Terms};
+use super::script::Wakes;
+use super::watched::{Item, Key, SentOrder, WatchedSink};
+use super::{MAX_ITEMS, MAX_SINKS};
+
+/// Everything outside the demux.
+pub(super) struct World {
+    pub(super) tape: Tape,
+    pub(super) live: Arc<()>,
+    pub(super) input: Option<StreamHandle<Item>>,
+    pub(super) orders: StreamHandle<SentOrder>,
+    pub(super) sinks: Vec<SinkHandle<Item>>,
+    pub(super) keys: Vec<u8>,
+    pub(super) leases: [(Option<Lease>, Vec<Id>); 4],
+    pub(super) seq: u32,
+    pub(super) input_ended: bool,
+    pub(super) orders_ended: bool,
+    pub(super) in_hook: Option<Command>,
+    /// The cooperative budgets: the task's own, and those that sinks have for themselves.
+    pub(super) budget: Option<(CoopBudget, Wakes)>,
+    pub(super) sink_budgets: Vec<CoopBudget>,
+    /// The script is over: nothing that was planned happens any more.
+    pub(super) over: bool,
+    pub(super) me: Weak<Mutex<World>>,
+}
+
+impl World {
+    /// Does it inside a poll.
+    pub(super) fn act(&mut self, cmd: Command) {
+        if !self.over {
+            self.tape.push(Event::Do(cmd));
+            self.exec(cmd);
+        }
+    }
+
+    pub(super) fn exec(&mut self, cmd: Command) {
+        match cmd {
+            Command::Items { key, count } => {
+                for _ in 0..count {
+                    if self.seq >= MAX_ITEMS || self.input_ended {
+                        return;
+                    }
+                    let (tape, live) = (self.tape.clone(), Arc::clone(&self.live));
+                    let item = Item { seq: self.seq, key, tape, live };
+                    self.seq += 1;
+                    if let Some(input) = &self.input {
+                        input.push(item);
+                    }
+                }
+            }
+            Command::Attach { terms, leases, cue } => self.attach(terms, leases, cue),
+            Command::Order(kind) => {
+                let order = match kind {
+                    OrderKind::Attach(_) => return,
+                    OrderKind::Detach(key) => Order::Detach(Key(key)),
+                    OrderKind::Evict(key) => Order::Evict(Key(key)),
+                    OrderKind::Finish => Order::Finish,
+                };
+                self.send(kind, order);
+            }
+            Command::EndOrders if !self.orders_ended => {
+                self.tape.push(Event::OrdersWoken);
+                self.orders_ended = true;
+                self.orders.end();
+            }
+            Command::EndInput if !self.input_ended => {
+                self.input_ended = true;
+                if let Some(input) = &self.input {
+                    input.end();
+                }
+            }
+            Command::YieldOrders if !self.orders_ended => {
+                self.tape.push(Event::OrdersWoken);
+                self.orders.stutter();
+            }
+            Command::YieldInput => {
+                if let Some(input) = &self.input {
+                    input.stutter();
+                }
+            }
+            Command::WakeOrders => {
+                self.tape.push(Event::OrdersWoken);
+                self.orders.wake();
+            }
+            Command::WakeInput => drop(self.input.as_ref().map(StreamHandle::wake)),
+            Command::Lease(lease, request) => drop(self.end_lease(lease, request)),
+            Command::Reconnect(lease, request) => {
+                let held = self.end_lease(lease, request);
+                if let Some(&old) = held.last() {
+                    let terms = Terms {
+                        key: self.keys[old],
+                        buffer: None,
+                        overflow: None,
+                        limit: None,
+                        keep_existing: lease == 3,
+                        catch_all: false,
+                    };
+                    self.attach(terms, [Some(lease), None], None);
+                }
+            }
+            Command::Cue(sink, cue) => {
+                if !self.sinks.is_empty() {
+                    // Counted from the newest, so that a script can mean the one it has just made.
+                    let sink = self.sinks.len() - 1 - sink % self.sinks.len();
+                    self.cue(sink, cue);
+                }
+            }
+            Command::EndOrders | Command::EndInput | Command::YieldOrders | Command::Nothing => {}
+        }
+    }
+
+    /// Returns the attachments that the lease held.
+    fn end_lease(&mut self, lease: usize, request: Option<Request>) -> Vec<Id> {
+        let (lease, held) = std::mem::take(&mut self.leases[lease % 4]);
+        let Some(lease) = lease else { return Vec::new() };
+        self.tape.push(Event::LeaseEnded(held.clone(), request.unwrap_or(Request::Stay)));
+        match request {
+            None => lease.disarm(),
+            Some(Request::Detach) => lease.detach(),
+            Some(_) => drop(lease),
+        }
+        held
+    }
+
+    fn attach(&mut self, terms: Terms, leases: [Option<usize>; 2], cue: Option<Cue>) {
+        if self.sinks.len() == MAX_SINKS || self.orders_ended {
+            return;
+        }
+        let id = self.sinks.len();
+        let (sink, handle) = scripted_sink(id);
+        handle.lenient(); // the model knows better when asking again is excused
+        let sink = WatchedSink { id, sink, handle: handle.clone(), tape: self.tape.clone() };
+        let Terms { key, buffer, overflow, limit, keep_existing, catch_all } = terms;
+        let mut attach = Attach::new(Key(key), sink).tag(id as u64);
+        if let Some(buffer) = buffer {
+            attach = attach.buffer(buffer);
+        }
+        if let Some(overflow) = overflow {
+            attach = attach.overflow(overflow);
+        }
+        if let Some(limit) = limit {
+            attach = attach.limit(limit);
+        }
+        if keep_existing {
+            attach = attach.keep_existing();
+        }
+        if catch_all {
+            attach = attach.catch_all();
+        }
+        for lease in leases.into_iter().flatten() {
+            let (lease, held) = &mut self.leases[lease % 4];
+            attach = attach.leased(lease.get_or_insert_with(Lease::new));
+            held.push(id);
+        }
+        if let Some((budget, _)) = &self.budget {
+            handle.share(budget);
+        }
+        self.sinks.push(handle);
+        self.keys.push(key);
+        self.tape.push(Event::Born(id, terms));
+        if let Some(cue) = cue {
+            self.cue(id, cue);
+        }
+        self.send(OrderKind::Attach(id), attach.into());
+    }
+
+    fn send(&mut self, kind: OrderKind, order: Order<Key, WatchedSink>) {
+        if !self.orders_ended {
+            self.tape.push(Event::Sent(kind));
+            self.tape.push(Event::OrdersWoken);
+            self.orders.push(SentOrder { kind, order });
+        }
+    }
+
+    pub(super) fn cue(&mut self, id: Id, cue: Cue) {
+        let sink = &self.sinks[id];
+        let waiting = [Op::Ready, Op::Flush, Op::Close].map(|op| sink.is_waiting(op));
+        // Written down before the waker fires.
+        let event = if sink.is_dropped() { Event::Stale } else { Event::Woken(id) };
+        let wakes = match cue {
+            Cue::Park
+            | Cue::Hold(_)
+            | Cue::FailQuietly(_)
+            | Cue::Yield(..)
+            | Cue::Budget { .. }
+            | Cue::Release(Op::Send)
+            | Cue::Fail(Op::Send) => false,
+            Cue::Open | Cue::Allow(_) | Cue::Release(Op::Ready) | Cue::Fail(Op::Ready) => {
+                waiting[0]
+            }
+            Cue::Release(Op::Flush) | Cue::Fail(Op::Flush) => waiting[1],
+            Cue::Release(Op::Close) | Cue::Fail(Op::Close) => waiting[2],
+            Cue::Wake => sink.waker().is_some(),
+        };
+        if wakes {
+            self.tape.push(event);
+        }
+        match cue {
+            Cue::Park => sink.park(),
+            Cue::Open => sink.open(),
+            Cue::Allow(sends) => sink.allow(sends),
+            Cue::Hold(op) => sink.hold(op),
+            Cue::Release(op) => sink.release(op),
+            Cue::Fail(op) => sink.fail(op),
+            Cue::FailQuietly(op) => sink.fail_quietly(op),
+            Cue::Yield(op, calls) => sink.stutter(op, calls),
+            Cue::Budget { operations, defers } => {
+                let new = if defers { CoopBudget::deferred } else { CoopBudget::new };
+                let budget = new(operations);
+                sink.share(&budget);
+                self.sink_budgets.push(budget);
+            }
+            Cue::Wake => drop(sink.wake()),
+        }
+    }
+
+    /// Fires the wakers of what cooperative budgets have denied, now that a poll is over, or, if
+    /// `parked`, that the task is not woken otherwise.
+    pub(super) fn fire_deferred(&mut self, parked: bool) {
+        let task_budget =
+            self.budget.iter().filter(|(_, wakes)| parked || *wakes == Wakes::AfterPoll);
+        let own_budgets = self.sink_budgets.iter().filter(|_| parked);
+        let budgets: Vec<_> = task_budget.map(|(budget, _)| budget).chain(own_budgets).collect();
+        if budgets.iter().all(|budget| budget.deferred_wakers() == 0) {
+            return;
+        }
+        let before: Vec<_> = self.sinks.iter().map(SinkHandle::deferred_wakers).collect();
+        let orders_before = self.orders.deferred_wakers();
+        for budget in budgets {
+            budget.fire_deferred();
+        }
+        for (id, (sink, before)) in self.sinks.iter().zip(before).enumerate() {
+            if sink.deferred_wakers() < before {
+                self.tape.push(if sink.is_dropped() { Event::Stale } else { Event::Woken(id) });
+            }
+        }
+        if self.orders.deferred_wakers() < orders_before {
+            self.tape.push(Event::OrdersWoken);
+        }
+    }
+
+    /// From now on nothing is denied.
+    pub(super) fn lift_budgets(&mut self) {
+        self.fire_deferred(true);
+        let task_budget = self.budget.iter().map(|(budget, _)| budget);
+        task_budget.chain(&self.sink_budgets).for_each(CoopBudget::lift);
+    }
+
+    pub(super) fn plan(&mut self, place: Place, cmd: Command) {
+        let me = self.me.clone();
+        let action = move || {
+            if let Some(world) = me.upgrade() {
+                lock(&world).act(cmd);
+            }
+        };
+        match place {
+            Place::Input => {
+                if let Some(input) = &self.input {
+                    input.action(action);
+                }
+            }
+            Place::Orders => {
+                self.tape.push(Event::OrdersWoken);
+                self.orders.action(action);
+            }
+            Place::Hook => self.in_hook = Some(cmd),
+            Place::Sink(sink, op) => {
+                if !self.sinks.is_empty() {
+                    let sink = self.sinks.len() - 1 - sink % self.sinks.len();
+                    self.sinks[sink].during(op, action);
+                }
+            }
+        }
+    }
+}
