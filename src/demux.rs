@@ -1,4 +1,7 @@
-//! [`Demux`]: what it consists of, and looking in. `settings` makes one ready, `poll` runs it.
+//! [`Demux`]: what it consists of, and looking in. `settings` prepares one, `poll` runs it.
+
+mod poll;
+mod settings;
 
 use core::borrow::Borrow;
 use core::fmt;
@@ -9,16 +12,16 @@ use futures_core::{FusedFuture, Stream};
 use futures_sink::Sink;
 use pin_project_lite::pin_project;
 
+use crate::budget::Budget;
 use crate::hooks::{Callbacks, Recipient};
-use crate::hub::Hub;
 use crate::key::DefaultHashBuilder;
-use crate::key::sealed::Directory;
 use crate::order::{IntoOrder, Order};
+use crate::router::Router;
 use crate::totals::Totals;
 
-pub(crate) type KeyOf<O> = <<O as Stream>::Item as IntoOrder>::Key;
-pub(crate) type SinkOf<O> = <<O as Stream>::Item as IntoOrder>::Sink;
-pub(crate) type ErrorOf<O, V> = <SinkOf<O> as Sink<V>>::Error;
+type KeyOf<O> = <<O as Stream>::Item as IntoOrder>::Key;
+type SinkOf<O> = <<O as Stream>::Item as IntoOrder>::Sink;
+type ErrorOf<O, V> = <SinkOf<O> as Sink<V>>::Error;
 
 /// How much one turn may do, unless [`Demux::budget`] says otherwise.
 ///
@@ -54,25 +57,24 @@ pin_project! {
         O: Stream,
         O::Item: IntoOrder,
     {
-        pub(crate) hub: Hub<KeyOf<O>, SinkOf<O>, St::Item, H, B>,
+        router: Router<KeyOf<O>, SinkOf<O>, St::Item, H, B>,
         #[pin]
-        pub(crate) input: St,
+        input: St,
+        // `None` once they have ended.
         #[pin]
-        pub(crate) orders: Option<O>,
+        orders: Option<O>,
         // An order that was read and is not applied to the end.
-        pub(crate) order: Option<Unapplied<KeyOf<O>, SinkOf<O>>>,
-        pub(crate) key: F,
-        pub(crate) budget: usize,
-        // How many turns there were, as far as `Turn` wants to know.
-        pub(crate) turns: u8,
-        pub(crate) inbox: Inbox,
-        pub(crate) state: State,
+        order: Option<Unapplied<KeyOf<O>, SinkOf<O>>>,
+        key: F,
+        budget: Budget,
+        inbox: Inbox,
+        state: State,
     }
 }
 
 /// What is known of the orders stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Inbox {
+enum Inbox {
     /// It has nothing until its waker fires.
     Quiet,
     /// It gave an order when it was polled last, and may have more.
@@ -82,16 +84,16 @@ pub(crate) enum Inbox {
 }
 
 /// An order that waits for the budget of another turn.
-pub(crate) struct Unapplied<K, S> {
-    pub(crate) order: Order<K, S>,
+struct Unapplied<K, S> {
+    order: Order<K, S>,
     /// Nothing of it was applied yet, and it was paid for when it was read.
-    pub(crate) fresh: bool,
+    fresh: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+enum State {
     Waiting,
-    /// In `poll`; found there, it is what a panic has left behind.
+    /// In `poll`. If `poll` finds this, an earlier one has panicked.
     Polling,
     Completed,
 }
@@ -105,13 +107,12 @@ where
 {
     pub(crate) fn new(input: St, key: F, orders: O) -> Self {
         Self {
-            hub: Hub::new(Callbacks::default(), DefaultHashBuilder::default()),
+            router: Router::new(Callbacks::default(), DefaultHashBuilder::default()),
             input,
             orders: Some(orders),
             order: None,
             key,
-            budget: BUDGET,
-            turns: 0,
+            budget: Budget::new(BUDGET),
             inbox: Inbox::Quiet,
             state: State::Waiting,
         }
@@ -127,12 +128,12 @@ where
 {
     /// What happened so far.
     pub fn totals(&self) -> Totals {
-        self.hub.totals
+        self.router.totals()
     }
 
     /// How many attachments receive items now. Those that are draining or closing do not count.
     pub fn len(&self) -> usize {
-        self.hub.table.len()
+        self.router.len()
     }
 
     /// Does no attachment receive items now?
@@ -147,13 +148,13 @@ where
         Q: Hash + Eq + ?Sized,
         B: BuildHasher,
     {
-        self.hub.table.find(key).is_some()
+        self.router.contains_key(key)
     }
 
     /// Whom the input is waiting for: the attachment of which [`Hooks::blocked`](crate::Hooks::blocked) was said last, unless
     /// [`Hooks::unblocked`](crate::Hooks::unblocked) was said since.
     pub fn blocked_on(&self) -> Option<Recipient<'_, KeyOf<O>>> {
-        self.hub.blocked_on.map(|slot| self.hub.table[slot].recipient())
+        self.router.blocked_on()
     }
 
     /// The input. It stays until the future is dropped, also when it has ended.
@@ -191,17 +192,18 @@ where
     O::Item: IntoOrder,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { hub, input: _, orders, order: _, key: _, budget, turns: _, inbox, state } = self;
+        let Self { router, input: _, orders, order: _, key: _, budget, inbox, state } = self;
+        let overview = router.overview();
         f.debug_struct("Demux")
             .field("state", state)
-            .field("input_is_over", &hub.told.is_some())
+            .field("input_is_over", &overview.is_finished)
             .field("orders", &orders.as_ref().map(|_| inbox))
-            .field("receiving", &hub.table.len())
-            .field("leaving", &(hub.table.tenants() - hub.table.len()))
-            .field("holds_an_item", &hub.held.is_some())
-            .field("is_blocked", &hub.blocked_on.is_some())
-            .field("budget", budget)
-            .field("totals", &hub.totals)
+            .field("receiving", &overview.receiving)
+            .field("leaving", &overview.leaving)
+            .field("holds_an_item", &overview.is_holding)
+            .field("is_blocked", &overview.is_blocked)
+            .field("budget", &budget.limit())
+            .field("totals", &router.totals())
             .finish_non_exhaustive()
     }
 }

@@ -1,6 +1,6 @@
 //! The sinks that share one key, in the order in which they joined.
 //!
-//! A group is a list of slot indices with gaps where a member has left, so that going through it reads
+//! A group is a list of slot ids with gaps where a member has left, so that going through it reads
 //! memory in order, and leaving it costs the same wherever the member stands. Gaps are closed when a
 //! member joins and they are the greater part.
 //!
@@ -12,6 +12,8 @@
 //! 3. Of those before `next`, some wait for their copy; none of these is before `first_waiting`.
 
 use alloc::vec::Vec;
+
+use crate::id::SlotId;
 
 /// A gap.
 const VACANT: u32 = u32::MAX;
@@ -40,16 +42,16 @@ impl Group {
     }
 
     /// The member that joined first.
-    pub(crate) fn head(&self) -> Option<usize> {
-        self.members.get(self.head).map(|&slot| slot as usize)
+    pub(crate) fn head(&self) -> Option<SlotId> {
+        self.members.get(self.head).copied().map(SlotId::from_raw)
     }
 
-    /// Adds a member and returns its position. `moved` is told of each that has another one now.
-    pub(crate) fn push(&mut self, slot: u32, moved: impl FnMut(u32, usize)) -> usize {
+    /// Adds a member and returns its position. `moved` is called for each that has another one now.
+    pub(crate) fn push(&mut self, id: SlotId, moved: impl FnMut(SlotId, usize)) -> usize {
         if self.members.len() > SHORT + 2 * self.len {
             self.close_gaps(moved);
         }
-        self.members.push(slot);
+        self.members.push(id.raw());
         self.len += 1;
         self.members.len() - 1
     }
@@ -62,7 +64,7 @@ impl Group {
         }
     }
 
-    fn close_gaps(&mut self, mut moved: impl FnMut(u32, usize)) {
+    fn close_gaps(&mut self, mut moved: impl FnMut(SlotId, usize)) {
         let Self { members, len: _, head, next, end, first_waiting } = self;
         let mut to = 0;
         let old = [*next, *end, *first_waiting];
@@ -73,10 +75,10 @@ impl Group {
                     **mark = to;
                 }
             }
-            let slot = members[from];
-            if slot != VACANT {
-                members[to] = slot;
-                moved(slot, to);
+            let member = members[from];
+            if member != VACANT {
+                members[to] = member;
+                moved(SlotId::from_raw(member), to);
                 to += 1;
             }
         }
@@ -98,12 +100,12 @@ impl Group {
 
     /// The next member to be offered the item, which then counts as offered.
     #[inline]
-    pub(crate) fn next(&mut self) -> Option<usize> {
+    pub(crate) fn next(&mut self) -> Option<SlotId> {
         while self.next < self.end {
-            let slot = self.members[self.next];
+            let member = self.members[self.next];
             self.next += 1;
-            if slot != VACANT {
-                return Some(slot as usize);
+            if member != VACANT {
+                return Some(SlotId::from_raw(member));
             }
         }
         None
@@ -122,11 +124,11 @@ impl Group {
     /// The first member that waits, as `is_waiting` tells.
     ///
     /// Those before it will not wait again for this item, and are not looked at again.
-    pub(crate) fn first_waiting(&mut self, is_waiting: impl Fn(usize) -> bool) -> Option<usize> {
+    pub(crate) fn first_waiting(&mut self, is_waiting: impl Fn(SlotId) -> bool) -> Option<SlotId> {
         while self.first_waiting < self.next {
-            let slot = self.members[self.first_waiting];
-            if slot != VACANT && is_waiting(slot as usize) {
-                return Some(slot as usize);
+            let id = SlotId::from_raw(self.members[self.first_waiting]);
+            if id.raw() != VACANT && is_waiting(id) {
+                return Some(id);
             }
             self.first_waiting += 1;
         }
@@ -143,6 +145,10 @@ mod tests {
     /// A group, and where its members believe to be.
     struct Members(Group, BTreeMap<u32, usize>);
 
+    fn id(raw: u32) -> SlotId {
+        SlotId::from_raw(raw)
+    }
+
     impl Members {
         fn new(slots: impl IntoIterator<Item = u32>) -> Self {
             let mut members = Self(Group::new(), BTreeMap::new());
@@ -152,8 +158,8 @@ mod tests {
 
         fn join(&mut self, slot: u32) {
             let Self(group, positions) = self;
-            let position = group.push(slot, |slot, position| {
-                positions.insert(slot, position);
+            let position = group.push(id(slot), |slot, position| {
+                positions.insert(slot.raw(), position);
             });
             positions.insert(slot, position);
         }
@@ -163,8 +169,8 @@ mod tests {
             self.0.remove(position);
         }
 
-        fn rest(&mut self) -> Vec<usize> {
-            core::iter::from_fn(|| self.0.next()).collect()
+        fn rest(&mut self) -> Vec<u32> {
+            core::iter::from_fn(|| self.0.next()).map(SlotId::raw).collect()
         }
     }
 
@@ -172,9 +178,9 @@ mod tests {
     fn the_first_that_is_left_is_the_head() {
         let mut members = Members::new([5, 3, 9]);
         members.leave(3);
-        assert_eq!((members.0.head(), members.0.len()), (Some(5), 2));
+        assert_eq!((members.0.head(), members.0.len()), (Some(id(5)), 2));
         members.leave(5);
-        assert_eq!(members.0.head(), Some(9));
+        assert_eq!(members.0.head(), Some(id(9)));
         members.leave(9);
         assert_eq!((members.0.head(), members.0.len()), (None, 0));
     }
@@ -183,7 +189,7 @@ mod tests {
     fn an_item_is_offered_to_those_who_were_there_when_it_was_read_and_have_not_left() {
         let mut members = Members::new([1, 2, 3, 4]);
         members.0.start();
-        assert_eq!(members.0.next(), Some(1));
+        assert_eq!(members.0.next(), Some(id(1)));
         members.leave(3);
         members.join(5);
         let is_to_be_offered = |slot| members.0.is_to_be_offered(members.1[&slot]);
@@ -199,7 +205,7 @@ mod tests {
         (0..10).for_each(|slot| members.leave(slot));
         members.0.start();
         for slot in 10..20 {
-            assert_eq!(members.0.next(), Some(slot));
+            assert_eq!(members.0.next(), Some(id(slot)));
             if slot >= 15 {
                 members.0.wait();
             }
@@ -208,8 +214,8 @@ mod tests {
         assert_eq!(members.0.members.len(), 40);
         members.join(40);
         assert_eq!(members.0.members, [14, 15, 16, 17, 18, 19, 20, 21, 39, 40]);
-        assert_eq!(members.0.first_waiting(|_| true), Some(15));
-        assert_eq!(members.0.first_waiting(|slot| slot > 16), Some(17));
+        assert_eq!(members.0.first_waiting(|_| true), Some(id(15)));
+        assert_eq!(members.0.first_waiting(|slot| slot.raw() > 16), Some(id(17)));
         assert_eq!(members.rest(), [20, 21, 39]);
         let Members(group, positions) = &members;
         assert!(positions.iter().all(|(&slot, &position)| group.members[position] == slot));

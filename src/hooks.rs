@@ -195,10 +195,32 @@ impl<K, V, E, H: Hooks<K, V, E> + ?Sized> Hooks<K, V, E> for Box<H> {
 /// `admit`; `()` stands for one that was not given. Implements [`Hooks`].
 #[derive(Clone, Copy, Default)]
 pub struct Callbacks<E = (), U = (), D = (), A = ()> {
-    pub(crate) on_error: E,
-    pub(crate) on_unmatched: U,
-    pub(crate) on_discarded: D,
-    pub(crate) admit: A,
+    on_error: E,
+    on_unmatched: U,
+    on_discarded: D,
+    admit: A,
+}
+
+impl<E, U, D, A> Callbacks<E, U, D, A> {
+    pub(crate) fn with_on_error<C>(self, on_error: C) -> Callbacks<C, U, D, A> {
+        let Self { on_error: _, on_unmatched, on_discarded, admit } = self;
+        Callbacks { on_error, on_unmatched, on_discarded, admit }
+    }
+
+    pub(crate) fn with_on_unmatched<C>(self, on_unmatched: C) -> Callbacks<E, C, D, A> {
+        let Self { on_error, on_unmatched: _, on_discarded, admit } = self;
+        Callbacks { on_error, on_unmatched, on_discarded, admit }
+    }
+
+    pub(crate) fn with_on_discarded<C>(self, on_discarded: C) -> Callbacks<E, U, C, A> {
+        let Self { on_error, on_unmatched, on_discarded: _, admit } = self;
+        Callbacks { on_error, on_unmatched, on_discarded, admit }
+    }
+
+    pub(crate) fn with_admit<C>(self, admit: C) -> Callbacks<E, U, D, C> {
+        let Self { on_error, on_unmatched, on_discarded, admit: _ } = self;
+        Callbacks { on_error, on_unmatched, on_discarded, admit }
+    }
 }
 
 impl<E, U, D, A> fmt::Debug for Callbacks<E, U, D, A> {

@@ -36,14 +36,19 @@ impl<F, Q: ?Sized> fmt::Debug for ByRef<F, Q> {
     }
 }
 
-/// Sealed by its module: a key is had by value or by reference, and the demux need not know which.
+/// Sealed by its module: the key functions are the two above.
 pub(crate) mod sealed {
     use super::{Borrow, Hash};
 
     /// Where keys are looked up.
     pub trait Directory<K> {
+        /// What is found.
+        type Slot<'a>
+        where
+            Self: 'a;
+
         /// The slot that receives items with this key.
-        fn find<Q>(&self, key: &Q) -> Option<usize>
+        fn find<Q>(&mut self, key: &Q) -> Option<Self::Slot<'_>>
         where
             K: Borrow<Q>,
             Q: Hash + Eq + ?Sized;
@@ -51,7 +56,9 @@ pub(crate) mod sealed {
 
     /// Finds the slot for an item.
     pub trait FindByKey<V, K> {
-        fn find_in(&mut self, directory: &impl Directory<K>, item: &V) -> Option<usize>;
+        fn find_in<'a, D>(&mut self, directory: &'a mut D, item: &V) -> Option<D::Slot<'a>>
+        where
+            D: Directory<K>;
     }
 }
 
@@ -63,7 +70,10 @@ where
     K: Hash + Eq,
 {
     #[inline]
-    fn find_in(&mut self, directory: &impl Directory<K>, item: &V) -> Option<usize> {
+    fn find_in<'a, D>(&mut self, directory: &'a mut D, item: &V) -> Option<D::Slot<'a>>
+    where
+        D: Directory<K>,
+    {
         directory.find(&(self.0)(item))
     }
 }
@@ -75,7 +85,10 @@ where
     Q: Hash + Eq + ?Sized,
 {
     #[inline]
-    fn find_in(&mut self, directory: &impl Directory<K>, item: &V) -> Option<usize> {
+    fn find_in<'a, D>(&mut self, directory: &'a mut D, item: &V) -> Option<D::Slot<'a>>
+    where
+        D: Directory<K>,
+    {
         directory.find((self.0)(item))
     }
 }

@@ -1,12 +1,15 @@
-//! A [`Lease`]: attachments that last as long as somebody holds on to them.
+//! A [`Lease`]: attachments that last as long as the lease does.
 //!
-//! One [`Claim`] stands for one attachment. It is owned by the attachment, from `Attach` to the last
-//! breath of its slot, and known to any number of leases, weakly: a claim whose attachment is gone
-//! cannot be upgraded, and that is how a lease knows what it may forget.
+//! One [`Claim`] stands for one attachment. The attachment owns it, from `Attach` until its slot is
+//! removed; any number of leases know it, weakly: a claim whose attachment is gone cannot be upgraded, and
+//! that is how a lease knows what it may forget.
 //!
-//! A wish can come from any thread, before the attachment has a slot, while it has one, or after:
-//! the slot registers its waker first and looks for a wish second, the lease wishes first and wakes
+//! A lease can end in any thread, before the attachment has a slot, while it has one, or after. The slot
+//! registers its waker first and reads the request second, the lease makes the request first and wakes
 //! second, so one of them sees the other (`AtomicWaker` has the orderings).
+//!
+//! When two leases of one attachment end at the same time in two threads, only one of them wakes the
+//! slot. The other may return before that has happened, and an order sent right after it may come first.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -17,10 +20,10 @@ use core::task::Waker;
 
 use atomic_waker::AtomicWaker;
 
-/// What a lease wants of its attachments. The order is that of strength: the strongest wins.
+/// What a lease wants of its attachments. The order is that of strength: the strongest request counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub(crate) enum Wish {
+pub(crate) enum LeaseRequest {
     Stay = 0,
     Detach = 1,
     Evict = 2,
@@ -29,46 +32,46 @@ pub(crate) enum Wish {
 /// One attachment, as its leases know it.
 #[derive(Debug)]
 pub(crate) struct Claim {
-    wish: AtomicU8,
-    /// One for each wish that changes something, as firing one uses it up.
+    request: AtomicU8,
+    /// One waker for each request that changes something, as firing one uses it up.
     detach: AtomicWaker,
     evict: AtomicWaker,
 }
 
 impl Claim {
     fn new() -> Self {
-        let wish = AtomicU8::new(Wish::Stay as u8);
-        Self { wish, detach: AtomicWaker::new(), evict: AtomicWaker::new() }
+        let request = AtomicU8::new(LeaseRequest::Stay as u8);
+        Self { request, detach: AtomicWaker::new(), evict: AtomicWaker::new() }
     }
 
-    /// What is wished now.
-    pub(crate) fn wish(&self) -> Wish {
+    /// What is requested now.
+    pub(crate) fn request(&self) -> LeaseRequest {
         // Acquire pairs with the Release in `make`, for what its thread did before.
-        match self.wish.load(Ordering::Acquire) {
-            0 => Wish::Stay,
-            1 => Wish::Detach,
-            _ => Wish::Evict,
+        match self.request.load(Ordering::Acquire) {
+            0 => LeaseRequest::Stay,
+            1 => LeaseRequest::Detach,
+            _ => LeaseRequest::Evict,
         }
     }
 
-    /// Says which waker a later wish shall fire. Look for a wish after this, not before.
-    pub(crate) fn register(&self, slot: &Waker) {
-        self.detach.register(slot);
-        self.evict.register(slot);
+    /// Sets the waker that a later request fires. Read the request after this, not before.
+    pub(crate) fn register(&self, waker: &Waker) {
+        self.detach.register(waker);
+        self.evict.register(waker);
     }
 
     fn detach(&self) {
-        self.make(Wish::Detach, &self.detach);
+        self.make(LeaseRequest::Detach, &self.detach);
     }
 
     fn evict(&self) {
-        self.make(Wish::Evict, &self.evict);
+        self.make(LeaseRequest::Evict, &self.evict);
     }
 
-    fn make(&self, wish: Wish, slot: &AtomicWaker) {
-        // Release pairs with the Acquire in `wish`.
-        self.wish.fetch_max(wish as u8, Ordering::Release);
-        slot.wake();
+    fn make(&self, request: LeaseRequest, waker: &AtomicWaker) {
+        // Release pairs with the Acquire in `request`.
+        self.request.fetch_max(request as u8, Ordering::Release);
+        waker.wake();
     }
 }
 
@@ -168,10 +171,10 @@ impl Lease {
         }
     }
 
-    fn end(&mut self, wish: fn(&Claim)) {
+    fn end(&mut self, request: fn(&Claim)) {
         for claim in mem::take(&mut self.claims) {
             if let Some(claim) = claim.upgrade() {
-                wish(&claim);
+                request(&claim);
             }
         }
     }

@@ -80,10 +80,9 @@
 //!    the next turn that reads nothing, but at the latest in the 16th turn in which the input had nothing
 //!    more. While the input stays busy, a sink is flushed after at most
 //!    [`flush_every`](Demux::flush_every) further items, or up to a budget earlier, but not more than a
-//!    quarter of that number; with so many busy sinks that nearly every flush is for one item, after 128. Not
-//!    once per item of a busy input, and never forgotten: before the task goes to sleep, `poll_flush`
-//!    was called on every sink that took an item since its last flush. A flush that is pending holds up
-//!    no other sink. A sink that is being closed is not flushed besides.
+//!    quarter of that number. Not once per item of a busy input, and never forgotten: before the task
+//!    goes to sleep, `poll_flush` was called on every sink that took an item since its last flush. A
+//!    flush that is pending holds up no other sink. A sink that is being closed is not flushed besides.
 //! 7. **A blocked sink holds the input and nothing else.** While the input waits for it, orders are
 //!    applied, other queues drain, flushes and closes go on. Detaching, evicting or replacing it frees
 //!    the input in the same poll; so does its failure.
@@ -260,23 +259,21 @@
 
 extern crate alloc;
 
-mod apply;
+mod budget;
 mod demux;
-mod drive;
 mod ext;
 mod flush;
 mod group;
-mod held;
 mod hooks;
-mod hub;
+mod id;
 mod key;
 mod lease;
+mod ledger;
 mod order;
-mod poll;
 mod ready;
-mod route;
-mod settings;
+mod router;
 mod slot;
+mod slots;
 mod table;
 mod totals;
 

@@ -38,7 +38,7 @@
 //! `has_fired` may read a bit too early: the node then is listed, and `pop` comes to it.
 //!
 //! Each list is a stack (Treiber, 1986) that is only ever emptied as a whole, which leaves no ABA
-//! problem; nodes are chained by index, not by pointer, which leaves no `unsafe`.
+//! problem; nodes are chained by id, not by pointer, which leaves no `unsafe`.
 
 use alloc::sync::Arc;
 use alloc::task::Wake;
@@ -51,7 +51,9 @@ use core::task::Waker;
 
 use atomic_waker::AtomicWaker;
 
-/// The end of a chain; no slot has this index.
+use crate::id::SlotId;
+
+/// The end of a chain; no slot has this id.
 const END: u32 = u32::MAX;
 
 /// The node is in the list of woken slots, or about to be.
@@ -87,11 +89,11 @@ impl Wake for Shared {
     }
 }
 
-/// One slot index, through all its attachments. As a waker it is the one that their sinks get; a stale
+/// One slot id, through all its attachments. As a waker it is the one that their sinks get; a stale
 /// one, kept from an earlier attachment, costs the present one a spurious poll.
 struct Node {
     shared: Arc<Shared>,
-    index: u32,
+    id: u32,
     /// The links of the two lists.
     next: AtomicU32,
     next_ended: AtomicU32,
@@ -104,17 +106,17 @@ impl Node {
     /// Lists the node unless it is listed. Does not wake the task.
     fn list(&self, why: u8) {
         if self.bits.fetch_or(LISTED | why, AcqRel) & LISTED == 0 {
-            push(&self.shared.woken, self.index, &self.next);
+            push(&self.shared.woken, self.id, &self.next);
         }
     }
 }
 
 /// Pushes a node onto a stack.
-fn push(head: &AtomicU32, index: u32, next: &AtomicU32) {
+fn push(head: &AtomicU32, id: u32, next: &AtomicU32) {
     let mut top = head.load(Relaxed);
     loop {
         next.store(top, Relaxed);
-        match head.compare_exchange_weak(top, index, Release, Relaxed) {
+        match head.compare_exchange_weak(top, id, Release, Relaxed) {
             Ok(_) => return,
             Err(now) => top = now,
         }
@@ -144,7 +146,7 @@ impl Wake for LeaseWaker {
     fn wake_by_ref(self: &Arc<Self>) {
         let Self(node) = &**self;
         if !node.ended.swap(true, AcqRel) {
-            push(&node.shared.ended, node.index, &node.next_ended);
+            push(&node.shared.ended, node.id, &node.next_ended);
         }
         // Also if it was listed: by the time the lease has ended the signal must be seen (6).
         node.shared.signals.fetch_or(LEASES, Release);
@@ -152,17 +154,17 @@ impl Wake for LeaseWaker {
     }
 }
 
-/// A slot that has something to do.
+/// A slot that was woken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Woken {
-    pub(crate) slot: usize,
+    pub(crate) id: SlotId,
     /// Its sink's own waker fired.
     pub(crate) by_sink: bool,
 }
 
-/// What there is for each slot index. The waker is made once, from the node: a `Waker` cannot be
-/// borrowed from an `Arc`, and making one for every poll would cost two atomic operations.
-struct Seat {
+/// What there is for each slot. The waker is made once, from the node: a `Waker` cannot be borrowed from
+/// an `Arc`, and making one for every poll would cost two atomic operations.
+struct Registered {
     waker: Waker,
     node: Arc<Node>,
 }
@@ -172,12 +174,12 @@ pub(crate) struct Ready {
     shared: Arc<Shared>,
     /// For the orders stream.
     orders: Waker,
-    /// By slot index.
-    seats: Vec<Seat>,
+    /// By slot id.
+    slots: Vec<Registered>,
     /// What is left of the chain of woken slots that was taken last.
-    taken: u32,
+    woken: u32,
     /// What is left of the chain of ended leases that was taken last.
-    taken_ended: u32,
+    ended: u32,
 }
 
 impl Ready {
@@ -190,47 +192,41 @@ impl Ready {
             task: AtomicWaker::new(),
         });
         let orders = Waker::from(Arc::clone(&shared));
-        Self { orders, shared, seats: Vec::new(), taken: END, taken_ended: END }
+        Self { orders, shared, slots: Vec::new(), woken: END, ended: END }
     }
 
     /// Makes room for `slots` slots.
     pub(crate) fn reserve(&mut self, slots: usize) {
-        self.seats.reserve(slots.saturating_sub(self.seats.len()));
+        self.slots.reserve(slots.saturating_sub(self.slots.len()));
     }
 
-    /// Makes sure that slot `index` has a node. Indices are handed out densely.
-    pub(crate) fn seat(&mut self, index: usize) {
-        if index < self.seats.len() {
+    /// Makes sure that the slot has a waker. Ids are handed out densely.
+    pub(crate) fn register(&mut self, id: SlotId) {
+        if id.index() < self.slots.len() {
             return;
         }
-        debug_assert_eq!(index, self.seats.len());
-        let index = u32::try_from(index).ok().filter(|&index| index != END);
+        debug_assert_eq!(id.index(), self.slots.len());
         let node = Arc::new(Node {
             shared: Arc::clone(&self.shared),
-            index: index.expect("more than u32::MAX - 1 sinks attached at once"),
+            id: id.raw(),
             next: AtomicU32::new(END),
             next_ended: AtomicU32::new(END),
             bits: AtomicU8::new(0),
             ended: AtomicBool::new(false),
         });
-        self.seats.push(Seat { waker: Waker::from(Arc::clone(&node)), node });
+        self.slots.push(Registered { waker: Waker::from(Arc::clone(&node)), node });
     }
 
-    /// How many slot indices were ever in use.
-    pub(crate) fn seats(&self) -> usize {
-        self.seats.len()
-    }
-
-    /// The waker of the sink in slot `index`.
+    /// The waker of the sink in a slot.
     #[inline]
-    pub(crate) fn waker(&self, index: usize) -> &Waker {
-        // Every slot has a seat. Said like this, a sink that does not look at its waker costs nothing.
-        self.seats.get(index).map_or(Waker::noop(), |seat| &seat.waker)
+    pub(crate) fn waker(&self, id: SlotId) -> &Waker {
+        // Every slot is registered. Said like this, a sink that does not look at its waker costs nothing.
+        self.slots.get(id.index()).map_or(Waker::noop(), |slot| &slot.waker)
     }
 
-    /// A waker for the lease of slot `index`.
-    pub(crate) fn lease_waker(&self, index: usize) -> Waker {
-        Waker::from(Arc::new(LeaseWaker(Arc::clone(&self.seats[index].node))))
+    /// A waker for the lease of a slot.
+    pub(crate) fn lease_waker(&self, id: SlotId) -> Waker {
+        Waker::from(Arc::new(LeaseWaker(Arc::clone(&self.slots[id.index()].node))))
     }
 
     /// The waker of the orders stream.
@@ -244,97 +240,91 @@ impl Ready {
         self.shared.signals.load(Acquire)
     }
 
-    /// Returns `true` if the orders stream asked to be polled.
-    pub(crate) fn has_orders(&self) -> bool {
-        self.signals() & ORDERS != 0
-    }
-
     /// Lowers `ORDERS`; the orders must be polled after this, not before.
     pub(crate) fn lower_orders(&self) {
         self.shared.signals.fetch_and(!ORDERS, Acquire);
     }
 
-    /// Returns `true` if a lease has ended, and [`pop_ended`](Self::pop_ended) has not come to it.
+    /// Returns `true` if a lease has ended, and [`pop_ended`](Self::pop_ended) has not come to its slot.
     pub(crate) fn has_ended(&self) -> bool {
-        self.taken_ended != END || self.signals() & LEASES != 0
+        self.ended != END || self.signals() & LEASES != 0
     }
 
     /// The next slot whose lease has ended.
-    pub(crate) fn pop_ended(&mut self) -> Option<usize> {
-        if self.taken_ended == END && self.signals() & LEASES != 0 {
+    pub(crate) fn pop_ended(&mut self) -> Option<SlotId> {
+        if self.ended == END && self.signals() & LEASES != 0 {
             self.shared.signals.fetch_and(!LEASES, Acquire);
-            self.taken_ended = self.shared.ended.swap(END, Acquire);
+            self.ended = self.shared.ended.swap(END, Acquire);
         }
-        let Some(Seat { node, .. }) = self.seats.get(self.taken_ended as usize) else {
-            self.taken_ended = END; // also if its seat was released
+        let id = SlotId::from_raw(self.ended);
+        let Some(Registered { node, .. }) = self.slots.get(id.index()) else {
+            self.ended = END; // also if its waker was freed
             return None;
         };
-        let slot = self.taken_ended as usize;
-        self.taken_ended = node.next_ended.load(Relaxed); // (2): before the flag is cleared
+        self.ended = node.next_ended.load(Relaxed); // (2): before the flag is cleared
         node.ended.swap(false, AcqRel);
-        Some(slot)
+        Some(id)
     }
 
-    /// Lists slot `index` for the next look at the list, this turn's if that is still to come.
-    pub(crate) fn list(&self, index: usize) {
-        self.seats[index].node.list(0);
+    /// Lists a slot for the next time that the list is taken, in this turn if that is still to come.
+    pub(crate) fn list(&self, id: SlotId) {
+        self.slots[id.index()].node.list(0);
     }
 
-    /// Will [`pop`](Self::pop) come to slot `index` without further ado?
-    pub(crate) fn is_listed(&self, index: usize) -> bool {
-        self.seats[index].node.bits.load(Relaxed) & LISTED != 0
+    /// Returns `true` if [`pop`](Self::pop) will come to the slot.
+    pub(crate) fn is_listed(&self, id: SlotId) -> bool {
+        self.slots[id.index()].node.bits.load(Relaxed) & LISTED != 0
     }
 
-    /// Returns `true` if the sink's waker of slot `index` has fired, and [`pop`](Self::pop) has not come
-    /// to it.
-    pub(crate) fn has_fired(&self, index: usize) -> bool {
-        self.seats[index].node.bits.load(Acquire) & BY_SINK != 0
+    /// Returns `true` if the sink's waker has fired, and [`pop`](Self::pop) has not come to the slot.
+    pub(crate) fn has_fired(&self, id: SlotId) -> bool {
+        self.slots[id.index()].node.bits.load(Acquire) & BY_SINK != 0
     }
 
-    /// Fires the sink's waker of slot `index`, without waking the task, which runs.
-    pub(crate) fn fire(&self, index: usize) {
-        self.seats[index].node.list(BY_SINK);
+    /// Fires the sink's waker, without waking the task, which runs.
+    pub(crate) fn fire(&self, id: SlotId) {
+        self.slots[id.index()].node.list(BY_SINK);
     }
 
-    /// Takes back that the sink's waker of slot `index` has fired, as the sink is polled now.
-    /// [`pop`](Self::pop) will come to it all the same, but not report that.
-    pub(crate) fn take_fired(&self, index: usize) -> bool {
-        let bits = &self.seats[index].node.bits;
+    /// Takes back that the sink's waker has fired, as the sink is polled now. Returns `false` if it had
+    /// not. [`pop`](Self::pop) will come to the slot all the same, but not report that.
+    pub(crate) fn take_fired(&self, id: SlotId) -> bool {
+        let bits = &self.slots[id.index()].node.bits;
         // Only the owner clears it. AcqRel as in `pop`.
-        self.has_fired(index) && bits.fetch_and(!BY_SINK, AcqRel) & BY_SINK != 0
+        self.has_fired(id) && bits.fetch_and(!BY_SINK, AcqRel) & BY_SINK != 0
     }
 
-    /// Is there a slot to look at?
+    /// Returns `true` if a slot is listed.
     pub(crate) fn any(&self) -> bool {
-        self.taken != END || self.shared.woken.load(Acquire) != END
+        self.woken != END || self.shared.woken.load(Acquire) != END
     }
 
     /// Takes the list, unless the last one taken was not finished: that one comes first, and what
-    /// was listed meanwhile waits its turn.
+    /// was listed meanwhile waits for the next turn.
     pub(crate) fn take(&mut self) {
-        if self.taken == END {
-            self.taken = self.shared.woken.swap(END, Acquire);
+        if self.woken == END {
+            self.woken = self.shared.woken.swap(END, Acquire);
         }
     }
 
-    /// Has [`pop`](Self::pop) come to the end of the list that was taken?
+    /// Returns `true` if [`pop`](Self::pop) has come to the end of the list that was taken.
     pub(crate) fn is_last(&self) -> bool {
-        self.taken == END
+        self.woken == END
     }
 
     /// The next slot of the list that was taken.
     pub(crate) fn pop(&mut self) -> Option<Woken> {
-        let Some(Seat { node, .. }) = self.seats.get(self.taken as usize) else {
-            self.taken = END; // also if its seat was released
+        let id = SlotId::from_raw(self.woken);
+        let Some(Registered { node, .. }) = self.slots.get(id.index()) else {
+            self.woken = END; // also if its waker was freed
             return None;
         };
-        let slot = self.taken as usize;
-        self.taken = node.next.load(Relaxed); // (2): before the bits are cleared
+        self.woken = node.next.load(Relaxed); // (2): before the bits are cleared
         let bits = node.bits.swap(0, AcqRel);
-        Some(Woken { slot, by_sink: bits & BY_SINK != 0 })
+        Some(Woken { id, by_sink: bits & BY_SINK != 0 })
     }
 
-    /// The task runs: until it sleeps nobody need wake it.
+    /// The task runs: it need not be woken before it sleeps.
     pub(crate) fn awake(&self) {
         drop(self.shared.task.take());
     }
@@ -343,25 +333,25 @@ impl Ready {
     /// was in place.
     pub(crate) fn sleep(&self, task: &Waker) {
         self.shared.task.register(task);
-        if self.any() || self.taken_ended != END || self.signals() != 0 {
+        if self.any() || self.ended != END || self.signals() != 0 {
             self.shared.task.wake();
         }
     }
 
-    /// Frees up to `slots` of the wakers, once no slot is left. Returns `true` if all are freed.
-    pub(crate) fn release(&mut self, slots: usize) -> bool {
-        self.seats.truncate(self.seats.len().saturating_sub(slots));
-        let released = self.seats.is_empty();
-        if released {
-            self.seats = Vec::new();
+    /// Frees the wakers of up to `slots` slots, once no slot is left. Returns `true` if all are freed.
+    pub(crate) fn free_wakers(&mut self, slots: usize) -> bool {
+        self.slots.truncate(self.slots.len().saturating_sub(slots));
+        let all = self.slots.is_empty();
+        if all {
+            self.slots = Vec::new();
         }
-        released
+        all
     }
 }
 
 impl Drop for Ready {
     fn drop(&mut self) {
-        // Sinks and orders may outlive us with wakers in their hands. The task's own waker must not
+        // Sinks and orders may outlive the demux, with wakers of ours. The task's own waker must not
         // stay behind: task, future, sink, waker, task would be a cycle.
         self.awake();
     }
@@ -384,15 +374,19 @@ mod tests {
         }
     }
 
+    fn id(raw: u32) -> SlotId {
+        SlotId::from_raw(raw)
+    }
+
     fn task() -> (Arc<Count>, Waker) {
         let count = Arc::new(Count(AtomicUsize::new(0)));
         (Arc::clone(&count), Waker::from(count))
     }
 
-    fn seated(slots: usize) -> Ready {
+    fn registered(slots: u32) -> Ready {
         let mut ready = Ready::new();
         ready.lower_orders();
-        (0..slots).for_each(|slot| ready.seat(slot));
+        (0..slots).for_each(|slot| ready.register(id(slot)));
         ready
     }
 
@@ -403,55 +397,57 @@ mod tests {
 
     #[test]
     fn a_node_is_listed_once_however_often_it_is_woken() {
-        let mut ready = seated(2);
-        ready.list(1);
-        ready.waker(1).wake_by_ref();
-        ready.waker(1).wake_by_ref();
-        assert!(ready.any() && ready.is_listed(1) && !ready.is_listed(0));
-        assert_eq!(drain(&mut ready), [Woken { slot: 1, by_sink: true }]);
-        assert!(!ready.any() && !ready.is_listed(1));
+        let mut ready = registered(2);
+        ready.list(id(1));
+        ready.waker(id(1)).wake_by_ref();
+        ready.waker(id(1)).wake_by_ref();
+        assert!(ready.any() && ready.is_listed(id(1)) && !ready.is_listed(id(0)));
+        assert_eq!(drain(&mut ready), [Woken { id: id(1), by_sink: true }]);
+        assert!(!ready.any() && !ready.is_listed(id(1)));
     }
 
     #[test]
     fn the_end_of_a_lease_is_listed_apart_and_wakes_the_task() {
-        let mut ready = seated(2);
+        let mut ready = registered(2);
         let (count, waker) = task();
         ready.sleep(&waker);
-        ready.lease_waker(1).wake();
-        ready.lease_waker(1).wake();
-        ready.lease_waker(0).wake();
+        ready.lease_waker(id(1)).wake();
+        ready.lease_waker(id(1)).wake();
+        ready.lease_waker(id(0)).wake();
         assert_eq!(count.0.load(SeqCst), 1);
         assert_eq!(ready.signals(), LEASES);
-        assert!(drain(&mut ready).is_empty() && ready.has_ended() && !ready.has_orders());
-        assert_eq!(ready.pop_ended(), Some(0));
-        ready.lease_waker(0).wake(); // while the chain is taken: it comes after it
-        assert_eq!((ready.pop_ended(), ready.pop_ended()), (Some(1), Some(0)));
+        assert!(
+            drain(&mut ready).is_empty() && ready.has_ended() && !ready.signals() & ORDERS != 0
+        );
+        assert_eq!(ready.pop_ended(), Some(id(0)));
+        ready.lease_waker(id(0)).wake(); // while the chain is taken: it comes after it
+        assert_eq!((ready.pop_ended(), ready.pop_ended()), (Some(id(1)), Some(id(0))));
         assert!(ready.pop_ended().is_none() && !ready.has_ended());
     }
 
     #[test]
     fn a_wake_that_is_taken_back_is_not_reported() {
-        let mut ready = seated(1);
-        assert!(!ready.has_fired(0) && !ready.take_fired(0));
-        ready.waker(0).wake_by_ref();
-        assert!(ready.has_fired(0) && ready.take_fired(0) && !ready.has_fired(0));
-        assert_eq!(drain(&mut ready), [Woken { slot: 0, by_sink: false }]);
-        ready.fire(0);
-        assert_eq!(drain(&mut ready), [Woken { slot: 0, by_sink: true }]);
+        let mut ready = registered(1);
+        assert!(!ready.has_fired(id(0)) && !ready.take_fired(id(0)));
+        ready.waker(id(0)).wake_by_ref();
+        assert!(ready.has_fired(id(0)) && ready.take_fired(id(0)) && !ready.has_fired(id(0)));
+        assert_eq!(drain(&mut ready), [Woken { id: id(0), by_sink: false }]);
+        ready.fire(id(0));
+        assert_eq!(drain(&mut ready), [Woken { id: id(0), by_sink: true }]);
     }
 
     #[test]
     fn what_is_woken_while_a_list_is_worked_off_waits_for_the_next() {
-        let mut ready = seated(3);
-        ready.waker(0).wake_by_ref();
-        ready.waker(1).wake_by_ref();
+        let mut ready = registered(3);
+        ready.waker(id(0)).wake_by_ref();
+        ready.waker(id(1)).wake_by_ref();
         ready.take();
-        let first = ready.pop().map(|woken| woken.slot);
-        assert_eq!(first, Some(1));
-        ready.waker(1).wake_by_ref(); // it wakes itself
-        ready.waker(2).wake_by_ref();
+        let first = ready.pop().map(|woken| woken.id);
+        assert_eq!(first, Some(id(1)));
+        ready.waker(id(1)).wake_by_ref(); // it wakes itself
+        ready.waker(id(2)).wake_by_ref();
         ready.take(); // the next turn goes on with the old list
-        assert_eq!(ready.pop().map(|woken| woken.slot), Some(0));
+        assert_eq!(ready.pop().map(|woken| woken.id), Some(id(0)));
         assert_eq!(ready.pop(), None);
         assert!(ready.any());
         assert_eq!(drain(&mut ready).len(), 2);
@@ -459,23 +455,23 @@ mod tests {
 
     #[test]
     fn the_task_is_woken_only_while_it_sleeps() {
-        let ready = seated(1);
+        let ready = registered(1);
         let (count, waker) = task();
-        ready.waker(0).wake_by_ref();
+        ready.waker(id(0)).wake_by_ref();
         assert_eq!(count.0.load(SeqCst), 0, "it has never slept");
         ready.sleep(&waker);
         assert_eq!(count.0.load(SeqCst), 1, "there was something to do already");
         ready.orders_waker().wake_by_ref();
         assert_eq!(count.0.load(SeqCst), 1, "one wake is enough");
-        assert!(ready.has_orders());
+        assert!(ready.signals() & ORDERS != 0);
     }
 
     #[test]
     fn wakers_that_outlive_the_owner_keep_no_task() {
-        let ready = seated(1);
+        let ready = registered(1);
         let (count, waker) = task();
         let (sink, lease, orders) =
-            (ready.waker(0).clone(), ready.lease_waker(0), ready.orders_waker().clone());
+            (ready.waker(id(0)).clone(), ready.lease_waker(id(0)), ready.orders_waker().clone());
         ready.sleep(&waker);
         drop(ready);
         sink.wake();
@@ -491,7 +487,7 @@ mod tests {
     #[test]
     fn many_threads_wake_while_the_owner_drains() {
         const THREADS: usize = 4;
-        const SLOTS: usize = 8;
+        const SLOTS: u32 = 8;
         const WAKES: usize = 20_000;
 
         struct Unpark(thread::Thread);
@@ -501,14 +497,14 @@ mod tests {
             }
         }
 
-        let mut ready = seated(SLOTS);
-        let counters: Arc<[AtomicUsize; SLOTS]> = Arc::default();
-        let wakers = (0..SLOTS).map(|slot| ready.waker(slot).clone()).collect::<Vec<_>>();
+        let mut ready = registered(SLOTS);
+        let counters: Arc<[AtomicUsize; SLOTS as usize]> = Arc::default();
+        let wakers = (0..SLOTS).map(|slot| ready.waker(id(slot)).clone()).collect::<Vec<_>>();
         let threads = (0..THREADS).map(|thread| {
             let (counters, wakers) = (Arc::clone(&counters), wakers.clone());
             thread::spawn(move || {
                 for wake in 0..WAKES {
-                    let slot = (wake * (thread + 1)) % SLOTS;
+                    let slot = (wake * (thread + 1)) % SLOTS as usize;
                     counters[slot].fetch_add(1, Relaxed);
                     wakers[slot].wake_by_ref();
                 }
@@ -517,12 +513,13 @@ mod tests {
         let threads = threads.collect::<Vec<_>>();
 
         let task = Waker::from(Arc::new(Unpark(thread::current())));
-        let mut seen = [0; SLOTS];
+        let mut seen = [0; SLOTS as usize];
         while seen.iter().sum::<usize>() < THREADS * WAKES {
             ready.awake();
             for woken in drain(&mut ready) {
+                let slot = woken.id.index();
                 // Relaxed: the swap in `pop` has to do, as it has to for what a sink shares.
-                seen[woken.slot] = counters[woken.slot].load(Relaxed);
+                seen[slot] = counters[slot].load(Relaxed);
             }
             if seen.iter().sum::<usize>() < THREADS * WAKES {
                 ready.sleep(&task);

@@ -1,4 +1,4 @@
-//! One attachment: its sink's state machine, its queue, what it is owed.
+//! One attachment: the state machine of its sink, its terms, its queue.
 //!
 //! The contract of `Sink` is kept here:
 //!
@@ -10,46 +10,54 @@
 //! 3. An error is returned to the caller, who removes the slot: the sink is not touched again.
 //! 4. After `poll_close` was called there is nothing in the queue, and nothing will be.
 //!
-//! `QUEUED`, `LIMITED` and `GROUPED` mirror what the extras say, so that one test of one word tells
-//! the common case from all others.
+//! `QUEUED`, `LIMITED` and `GROUPED` mirror what the extras say, so that one test of one word tells the
+//! common case from all others.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::{Deref, DerefMut};
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
 use futures_sink::Sink;
 
 use crate::hooks::{Detached, Recipient};
-use crate::lease::{Claim, Wish};
+use crate::id::SlotId;
+use crate::lease::{Claim, LeaseRequest};
 use crate::order::{Overflow, Terms};
 
-/// `poll_ready` answered `Pending`, and that the sink's waker fired was not noticed since.
+/// `poll_ready` answered `Pending`, and the sink's waker was not seen to have fired since.
 const PARKED: u16 = 1;
 /// Something is in the queue.
 const QUEUED: u16 = 1 << 1;
 /// It accepts a limited number of items.
 const LIMITED: u16 = 1 << 2;
-/// It shares its key, and `group` and `position` of its extras say where.
+/// It shares its key: the extras say with which group.
 const GROUPED: u16 = 1 << 3;
 /// It was offered the item that is held for its group, and waits for its copy.
 const WAITING: u16 = 1 << 4;
-/// It took an item since `poll_flush` was called last. If so, it is `LISTED`.
+/// It took an item since `poll_flush` was called last. If so, it is in the flush list.
 const UNFLUSHED: u16 = 1 << 5;
-/// `poll_flush` answered `Pending`, and that the sink's waker fired was not noticed since.
+/// `poll_flush` answered `Pending`, and the sink's waker was not seen to have fired since.
 const FLUSHING: u16 = 1 << 6;
 /// `poll_flush` answered `Pending`, and the sink's waker has fired.
 const FLUSH_AGAIN: u16 = 1 << 7;
-/// `poll_close` answered `Pending`, and that the sink's waker fired was not noticed since.
+/// `poll_close` answered `Pending`, and the sink's waker was not seen to have fired since.
 const CLOSING: u16 = 1 << 8;
-/// It is in the list of flushes, for itself or for its predecessor.
-const LISTED: u16 = 1 << 9;
+/// It is in the flush list, for itself or for its predecessor.
+const FLUSH_QUEUED: u16 = 1 << 9;
+
+/// Where the overflow policy begins in the flags.
+const POLICY: u32 = 10;
+const POLICIES: [Overflow; 4] =
+    [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict];
 
 /// An item for this slot alone cannot go straight to the sink.
-const UNUSUAL: u16 = PARKED | QUEUED | LIMITED | GROUPED;
-/// An item for this slot and others cannot go straight to the sink.
-const UNUSUAL_IN_GROUP: u16 = PARKED | QUEUED | LIMITED;
+const SLOW: u16 = PARKED | QUEUED | LIMITED | GROUPED;
+/// The same for an item that is for its group.
+const SLOW_IN_GROUP: u16 = PARKED | QUEUED | LIMITED;
 
 /// The room, in items, that a queue may keep when it has emptied. One that has more gives up all.
 ///
@@ -57,18 +65,21 @@ const UNUSUAL_IN_GROUP: u16 = PARKED | QUEUED | LIMITED;
 /// sinks live. Queues that go up and down by a few items, the common case, do not allocate each time.
 const KEPT_ROOM: usize = 16;
 
+/// The buffer is too large for the slot: the extras have it.
+const LARGE: u8 = u8::MAX;
+
 /// Where an attachment is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// It gets the items of its key.
     Receiving,
     /// It gets no new ones: its queue is sent, then its sink is closed.
-    Leaving(Farewell),
+    Leaving(LeaveReason),
 }
 
 /// Why an attachment leaves gracefully; what [`Detached`] will say if all goes well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Farewell {
+pub(crate) enum LeaveReason {
     Finished,
     Requested,
     Replaced,
@@ -76,86 +87,138 @@ pub(crate) enum Farewell {
     Refused,
 }
 
-impl<E> From<Farewell> for Detached<E> {
-    fn from(why: Farewell) -> Self {
-        match why {
-            Farewell::Finished => Self::Finished,
-            Farewell::Requested => Self::Requested,
-            Farewell::Replaced => Self::Replaced,
-            Farewell::Limited => Self::Limited,
-            Farewell::Refused => Self::Refused,
+impl<E> From<LeaveReason> for Detached<E> {
+    fn from(reason: LeaveReason) -> Self {
+        match reason {
+            LeaveReason::Finished => Self::Finished,
+            LeaveReason::Requested => Self::Requested,
+            LeaveReason::Replaced => Self::Replaced,
+            LeaveReason::Limited => Self::Limited,
+            LeaveReason::Refused => Self::Refused,
         }
     }
 }
 
-/// An attachment. This part of it is 32 bytes with a key and a sink of 8 bytes each, two to a cache
-/// line: with many keys, fetching it is most of what routing an item costs. What few attachments
-/// need, and none for each item, is in a box.
-pub(crate) struct Slot<K, S, V> {
+/// What every item touches of an attachment: 24 bytes with a key and a sink of 8 bytes each. With many
+/// keys, fetching it is most of what routing an item costs.
+pub(crate) struct Slot<K, S> {
     key: K,
     sink: S,
-    extras: Option<Box<Extras<V>>>,
-    buffer: u32,
+    id: SlotId,
     flags: u16,
-    overflow: Overflow,
     stage: Stage,
+    buffer: u8,
 }
 
-struct Extras<V> {
+/// What few attachments need, and none for each item.
+pub(crate) struct Extras<V> {
     queue: VecDeque<V>,
     tag: u64,
     /// How many more items are accepted, if `LIMITED`.
     limit: u64,
     claim: Option<Arc<Claim>>,
-    /// Its group, and its position there, if `GROUPED`.
+    /// If the slot has no room for it.
+    buffer: u32,
+    /// The group and the position there, if `GROUPED`.
     group: u32,
     position: u32,
 }
 
 impl<V> Default for Extras<V> {
     fn default() -> Self {
-        Self { queue: VecDeque::new(), tag: 0, limit: 0, claim: None, group: 0, position: 0 }
+        let queue = VecDeque::new();
+        Self { queue, tag: 0, limit: 0, claim: None, buffer: 0, group: 0, position: 0 }
     }
 }
 
-/// Its life in the table.
-impl<K, S, V> Slot<K, S, V> {
-    /// An attachment on these terms; `terms.buffer` and `terms.overflow` are the defaults' business.
-    pub(crate) fn new(
+/// The extras of all slots, by their ids.
+pub(crate) struct ExtrasList<V>(Vec<Option<Box<Extras<V>>>>);
+
+impl<V> ExtrasList<V> {
+    pub(crate) fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    pub(crate) fn reserve(&mut self, slots: usize) {
+        self.0.reserve(slots.saturating_sub(self.0.len()));
+    }
+
+    fn get(&self, id: SlotId) -> Option<&Extras<V>> {
+        self.0.get(id.index())?.as_deref()
+    }
+
+    fn get_mut(&mut self, id: SlotId) -> Option<&mut Extras<V>> {
+        self.0.get_mut(id.index())?.as_deref_mut()
+    }
+
+    fn get_or_default(&mut self, id: SlotId) -> &mut Extras<V> {
+        if self.0.len() <= id.index() {
+            self.0.resize_with(id.index() + 1, || None);
+        }
+        self.0[id.index()].get_or_insert_default()
+    }
+
+    fn take(&mut self, id: SlotId) -> Option<Box<Extras<V>>> {
+        self.0.get_mut(id.index())?.take()
+    }
+}
+
+/// A slot and its extras.
+pub(crate) struct SlotMut<'a, K, S, V> {
+    slot: &'a mut Slot<K, S>,
+    extras: &'a mut ExtrasList<V>,
+}
+
+/// What is left of an attachment when its sink is dropped: what the hooks are told of.
+pub(crate) struct Remains<K, V> {
+    pub(crate) key: K,
+    pub(crate) tag: u64,
+    pub(crate) queue: VecDeque<V>,
+}
+
+/// Its life.
+impl<K, S> Slot<K, S> {
+    /// A slot on these terms, of which none is left to the defaults.
+    pub(crate) fn new<V>(
         key: K,
         sink: S,
-        terms: Terms,
+        id: SlotId,
+        terms: &Terms,
         claim: Option<Arc<Claim>>,
         stage: Stage,
+        extras: &mut ExtrasList<V>,
     ) -> Self {
         let overflow = terms.overflow.unwrap_or_default();
-        let buffer = u32::try_from(terms.buffer.unwrap_or(0)).unwrap_or(u32::MAX);
         // A policy that drops items has one place at least: a sink that was polled for an item, and
         // may have reserved something for it, gets one.
-        let least = u32::from(matches!(overflow, Overflow::DropNewest | Overflow::DropOldest));
-        let buffer = buffer.max(least);
-        let mut slot = Self { key, sink, extras: None, buffer, flags: 0, overflow, stage };
+        let least = usize::from(matches!(overflow, Overflow::DropNewest | Overflow::DropOldest));
+        let buffer = terms.buffer.unwrap_or(0).max(least);
+        let mut flags = (overflow as u16) << POLICY;
+        let small = u8::try_from(buffer).ok().filter(|&buffer| buffer < LARGE);
+        if small.is_none() {
+            extras.get_or_default(id).buffer = u32::try_from(buffer).unwrap_or(u32::MAX);
+        }
         if terms.tag != 0 {
-            slot.extras_mut().tag = terms.tag;
+            extras.get_or_default(id).tag = terms.tag;
         }
         if let Some(limit) = terms.limit {
-            slot.extras_mut().limit = limit;
-            slot.flags |= LIMITED;
+            extras.get_or_default(id).limit = limit;
+            flags |= LIMITED;
         }
         if claim.is_some() {
-            slot.extras_mut().claim = claim;
+            extras.get_or_default(id).claim = claim;
         }
-        slot
+        Self { key, sink, id, flags, stage, buffer: small.unwrap_or(LARGE) }
+    }
+
+    #[inline]
+    pub(crate) fn id(&self) -> SlotId {
+        self.id
     }
 
     #[inline]
     pub(crate) fn key(&self) -> &K {
         &self.key
-    }
-
-    #[inline]
-    pub(crate) fn recipient(&self) -> Recipient<'_, K> {
-        Recipient { key: &self.key, tag: self.extras.as_ref().map_or(0, |extras| extras.tag) }
     }
 
     #[inline]
@@ -167,47 +230,54 @@ impl<K, S, V> Slot<K, S, V> {
         self.stage
     }
 
-    pub(crate) fn set_leaving(&mut self, why: Farewell) {
-        self.stage = Stage::Leaving(why);
+    pub(crate) fn set_leaving(&mut self, reason: LeaveReason) {
+        self.stage = Stage::Leaving(reason);
     }
 
-    pub(crate) fn claim(&self) -> Option<&Claim> {
-        self.extras.as_ref()?.claim.as_deref()
+    pub(crate) fn overflow(&self) -> Overflow {
+        POLICIES[usize::from(self.flags >> POLICY)]
     }
 
-    /// What its leases wish.
-    pub(crate) fn wish(&self) -> Wish {
-        self.claim().map_or(Wish::Stay, Claim::wish)
+    #[inline]
+    pub(crate) fn recipient<'a, V>(&'a self, extras: &ExtrasList<V>) -> Recipient<'a, K> {
+        Recipient { key: &self.key, tag: extras.get(self.id).map_or(0, |extras| extras.tag) }
     }
 
-    /// Its group and its position there, if it shares its key.
-    pub(crate) fn group(&self) -> Option<(usize, usize)> {
-        let extras = self.extras.as_ref().filter(|_| self.is_grouped())?;
+    /// The group and the position there, if it shares its key.
+    pub(crate) fn group<V>(&self, extras: &ExtrasList<V>) -> Option<(usize, usize)> {
+        let extras = extras.get(self.id).filter(|_| self.is_grouped())?;
         Some((extras.group as usize, extras.position as usize))
-    }
-
-    pub(crate) fn set_group(&mut self, group: Option<(u32, u32)>) {
-        self.set(GROUPED, group.is_some());
-        if let Some((group, position)) = group {
-            let extras = self.extras_mut();
-            (extras.group, extras.position) = (group, position);
-        }
     }
 
     pub(crate) fn is_grouped(&self) -> bool {
         self.has(GROUPED)
     }
 
-    /// Drops the sink; what is left is for the hooks.
-    pub(crate) fn into_remains(self) -> (K, u64, VecDeque<V>) {
-        let Self { key, sink, extras, .. } = self;
-        drop(sink);
-        let extras = extras.map(|extras| *extras).unwrap_or_default();
-        (key, extras.tag, extras.queue)
+    pub(crate) fn has_room<V>(&self, extras: &ExtrasList<V>) -> bool {
+        if self.buffer == 0 {
+            return false;
+        }
+        let extras = extras.get(self.id);
+        let queued = extras.map_or(0, |extras| extras.queue.len());
+        let buffer = match (self.buffer, extras) {
+            (LARGE, Some(extras)) => extras.buffer,
+            (small, _) => u32::from(small),
+        };
+        queued < buffer as usize
     }
 
-    fn extras_mut(&mut self) -> &mut Extras<V> {
-        self.extras.get_or_insert_default()
+    /// Returns `true` if an item may find a place: the sink can be polled, or the queue has room.
+    #[inline]
+    pub(crate) fn may_accept<V>(&self, extras: &ExtrasList<V>) -> bool {
+        !self.is_parked() || self.has_room(extras)
+    }
+
+    /// Drops the sink.
+    pub(crate) fn into_remains<V>(self, extras: &mut ExtrasList<V>) -> Remains<K, V> {
+        let Self { key, sink, id, .. } = self;
+        drop(sink);
+        let extras = extras.take(id).map(|extras| *extras).unwrap_or_default();
+        Remains { key, tag: extras.tag, queue: extras.queue }
     }
 
     #[inline]
@@ -225,22 +295,18 @@ impl<K, S, V> Slot<K, S, V> {
     }
 }
 
-/// Its queue and its terms.
-impl<K, S, V> Slot<K, S, V> {
-    /// Nothing stands between an item for this slot and `poll_ready`.
+/// What its sink is waiting for, and what it is owed.
+impl<K, S> Slot<K, S> {
+    /// Returns `true` if nothing stands between an item for this slot and `poll_ready`.
     #[inline]
-    pub(crate) fn is_plain(&self) -> bool {
-        !self.has(UNUSUAL)
+    pub(crate) fn is_fast(&self) -> bool {
+        !self.has(SLOW)
     }
 
     /// The same for an item that is for its group.
     #[inline]
-    pub(crate) fn is_plain_in_group(&self) -> bool {
-        !self.has(UNUSUAL_IN_GROUP)
-    }
-
-    pub(crate) fn overflow(&self) -> Overflow {
-        self.overflow
+    pub(crate) fn is_fast_in_group(&self) -> bool {
+        !self.has(SLOW_IN_GROUP)
     }
 
     #[inline]
@@ -248,57 +314,7 @@ impl<K, S, V> Slot<K, S, V> {
         self.has(QUEUED)
     }
 
-    /// May one more item be queued? A queue can be longer than the buffer: it grows over it when it is
-    /// handed on, and when an item that was held joins it.
-    pub(crate) fn has_room(&self) -> bool {
-        let queued = self.extras.as_ref().map_or(0, |extras| extras.queue.len());
-        queued < self.buffer as usize
-    }
-
-    pub(crate) fn push(&mut self, item: V) {
-        self.extras_mut().queue.push_back(item);
-        self.set(QUEUED, true);
-    }
-
-    pub(crate) fn pop(&mut self) -> Option<V> {
-        let queue = &mut self.extras.as_mut()?.queue;
-        let item = queue.pop_front();
-        let left = !queue.is_empty();
-        if !left && queue.capacity() > KEPT_ROOM {
-            *queue = VecDeque::new();
-        }
-        self.set(QUEUED, left);
-        item
-    }
-
-    pub(crate) fn take_queue(&mut self) -> VecDeque<V> {
-        self.set(QUEUED, false);
-        self.extras.as_mut().map(|extras| core::mem::take(&mut extras.queue)).unwrap_or_default()
-    }
-
-    /// Takes over the queue of another; it has none of its own.
-    pub(crate) fn set_queue(&mut self, queue: VecDeque<V>) {
-        if !queue.is_empty() {
-            self.extras_mut().queue = queue;
-            self.set(QUEUED, true);
-        }
-    }
-
-    pub(crate) fn is_limited(&self) -> bool {
-        self.has(LIMITED)
-    }
-
-    /// One more item is accepted. False if it was the last that may be.
-    pub(crate) fn accept(&mut self) -> bool {
-        if !self.has(LIMITED) {
-            return true;
-        }
-        let limit = &mut self.extras_mut().limit;
-        *limit = limit.saturating_sub(1);
-        *limit > 0
-    }
-
-    /// It was offered the item that is held for its group, and waits for its copy.
+    /// Returns `true` if it was offered the item that is held for its group, and waits for its copy.
     pub(crate) fn is_waiting(&self) -> bool {
         self.has(WAITING)
     }
@@ -306,20 +322,8 @@ impl<K, S, V> Slot<K, S, V> {
     pub(crate) fn set_waiting(&mut self, waiting: bool) {
         self.set(WAITING, waiting);
     }
-}
 
-/// Its sink.
-impl<K, S, V> Slot<K, S, V> {
-    /// Its own waker fired: what answered `Pending` may be repeated.
-    pub(crate) fn woken(&mut self) {
-        let flush_again = self.has(FLUSHING);
-        self.set(PARKED | FLUSHING | CLOSING, false);
-        if flush_again {
-            self.set(FLUSH_AGAIN, true);
-        }
-    }
-
-    /// `poll_ready` answered `Pending`, and that its waker fired was not noticed since.
+    /// Returns `true` if `poll_ready` answered `Pending`, and that its waker fired was not noticed since.
     pub(crate) fn is_parked(&self) -> bool {
         self.has(PARKED)
     }
@@ -328,64 +332,74 @@ impl<K, S, V> Slot<K, S, V> {
         self.set(PARKED, true);
     }
 
-    /// It is being closed: nothing is asked of it but that.
+    /// Its own waker fired: what answered `Pending` may be repeated.
+    pub(crate) fn wake(&mut self) {
+        let flush_again = self.has(FLUSHING);
+        self.set(PARKED | FLUSHING | CLOSING, false);
+        if flush_again {
+            self.set(FLUSH_AGAIN, true);
+        }
+    }
+
+    /// Returns `true` if it is being closed: its sink is polled for nothing else.
     fn is_past_sending(&self) -> bool {
         self.stage != Stage::Receiving && !self.has(QUEUED)
     }
 
-    /// It is to be asked to close.
+    /// Returns `true` if `poll_close` is to be called.
     pub(crate) fn is_closable(&self) -> bool {
         self.is_past_sending() && !self.has(CLOSING)
     }
 
-    /// It took an item. True if it has to be listed for a flush.
-    #[inline]
-    pub(crate) fn owe_flush(&mut self) -> bool {
-        let listed = self.is_listed();
-        self.flags |= UNFLUSHED | LISTED;
-        !listed
-    }
-
-    #[inline]
-    pub(crate) fn is_listed(&self) -> bool {
-        self.has(LISTED)
-    }
-
-    pub(crate) fn set_listed(&mut self) {
-        self.set(LISTED, true);
-    }
-
-    /// It is no longer in the list. True if it wants to be flushed: a sink that is being closed does
-    /// not, as closing flushes.
-    #[inline]
-    pub(crate) fn unlist(&mut self) -> bool {
-        self.set(LISTED, false);
-        self.has(UNFLUSHED) && !self.is_past_sending()
-    }
-
-    /// It waited for a flush, and its waker fired.
-    pub(crate) fn wants_flush_again(&self) -> bool {
+    /// Returns `true` if it waited for a flush, and its waker fired.
+    pub(crate) fn is_flushable(&self) -> bool {
         self.has(FLUSH_AGAIN) && !self.is_past_sending()
+    }
+
+    #[inline]
+    pub(crate) fn is_flush_queued(&self) -> bool {
+        self.has(FLUSH_QUEUED)
+    }
+
+    pub(crate) fn set_flush_queued(&mut self) {
+        self.set(FLUSH_QUEUED, true);
+    }
+
+    /// It was taken from the flush list. Returns `true` if it wants to be flushed: a sink that is being
+    /// closed does not, as closing flushes.
+    #[inline]
+    pub(crate) fn unqueue_flush(&mut self) -> bool {
+        self.set(FLUSH_QUEUED, false);
+        self.has(UNFLUSHED) && !self.is_past_sending()
     }
 }
 
-/// Asking it.
-impl<K, S, V> Slot<K, S, V>
-where
-    S: Sink<V> + Unpin,
-{
-    /// The two calls that an item costs in the common case; the slot must be plain.
+/// Polling its sink.
+impl<K, S> Slot<K, S> {
     #[inline]
-    pub(crate) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+    pub(crate) fn poll_ready<V>(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>>
+    where
+        S: Sink<V> + Unpin,
+    {
         Pin::new(&mut self.sink).poll_ready(cx)
     }
 
+    /// Sends an item to a sink that is ready. Returns `true` if the slot has to join the flush list.
     #[inline]
-    pub(crate) fn start_send(&mut self, item: V) -> Result<(), S::Error> {
-        Pin::new(&mut self.sink).start_send(item)
+    pub(crate) fn start_send<V>(&mut self, item: V) -> Result<bool, S::Error>
+    where
+        S: Sink<V> + Unpin,
+    {
+        Pin::new(&mut self.sink).start_send(item)?;
+        let was_queued = self.is_flush_queued();
+        self.flags |= UNFLUSHED | FLUSH_QUEUED;
+        Ok(!was_queued)
     }
 
-    pub(crate) fn flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+    pub(crate) fn poll_flush<V>(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>>
+    where
+        S: Sink<V> + Unpin,
+    {
         self.set(UNFLUSHED | FLUSHING | FLUSH_AGAIN, false);
         let flushed = Pin::new(&mut self.sink).poll_flush(cx);
         if flushed.is_pending() {
@@ -394,10 +408,120 @@ where
         flushed
     }
 
-    pub(crate) fn close(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+    pub(crate) fn poll_close<V>(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>>
+    where
+        S: Sink<V> + Unpin,
+    {
         let closed = Pin::new(&mut self.sink).poll_close(cx);
         self.set(CLOSING, closed.is_pending());
         closed
+    }
+}
+
+/// Its queue and the rest of its terms.
+impl<'a, K, S, V> SlotMut<'a, K, S, V> {
+    #[inline]
+    pub(crate) fn new(slot: &'a mut Slot<K, S>, extras: &'a mut ExtrasList<V>) -> Self {
+        Self { slot, extras }
+    }
+
+    #[inline]
+    pub(crate) fn recipient(&self) -> Recipient<'_, K> {
+        self.slot.recipient(self.extras)
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.slot.has_room(self.extras)
+    }
+
+    pub(crate) fn claim(&self) -> Option<&Claim> {
+        self.extras.get(self.slot.id)?.claim.as_deref()
+    }
+
+    /// What its leases request.
+    pub(crate) fn lease_request(&self) -> LeaseRequest {
+        self.claim().map_or(LeaseRequest::Stay, Claim::request)
+    }
+
+    pub(crate) fn set_group(&mut self, group: Option<(u32, u32)>) {
+        self.slot.set(GROUPED, group.is_some());
+        if let Some((group, position)) = group {
+            let extras = self.extras_mut();
+            (extras.group, extras.position) = (group, position);
+        }
+    }
+
+    pub(crate) fn push(&mut self, item: V) {
+        self.extras_mut().queue.push_back(item);
+        self.slot.set(QUEUED, true);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<V> {
+        let queue = &mut self.extras.get_mut(self.slot.id)?.queue;
+        let item = queue.pop_front();
+        let left = !queue.is_empty();
+        if !left && queue.capacity() > KEPT_ROOM {
+            *queue = VecDeque::new();
+        }
+        self.slot.set(QUEUED, left);
+        item
+    }
+
+    /// Adds an item to the queue and takes the first: the item itself, if the queue is empty.
+    #[inline]
+    pub(crate) fn push_pop(&mut self, item: V) -> V {
+        if !self.slot.is_queued() {
+            return item;
+        }
+        let queue = &mut self.extras_mut().queue;
+        queue.push_back(item);
+        queue.pop_front().expect("an item was added")
+    }
+
+    pub(crate) fn take_queue(&mut self) -> VecDeque<V> {
+        self.slot.set(QUEUED, false);
+        let extras = self.extras.get_mut(self.slot.id);
+        extras.map(|extras| core::mem::take(&mut extras.queue)).unwrap_or_default()
+    }
+
+    /// Takes over the queue of another slot. It may be longer than the buffer.
+    pub(crate) fn set_queue(&mut self, queue: VecDeque<V>) {
+        debug_assert!(!self.slot.is_queued());
+        if !queue.is_empty() {
+            self.extras_mut().queue = queue;
+            self.slot.set(QUEUED, true);
+        }
+    }
+
+    /// It accepts an item. Returns `false` if that was the last one.
+    #[inline]
+    pub(crate) fn accept(&mut self) -> bool {
+        if !self.slot.has(LIMITED) {
+            return true;
+        }
+        let limit = &mut self.extras_mut().limit;
+        *limit = limit.saturating_sub(1);
+        *limit > 0
+    }
+
+    fn extras_mut(&mut self) -> &mut Extras<V> {
+        self.extras.get_or_default(self.slot.id)
+    }
+}
+
+impl<K, S, V> Deref for SlotMut<'_, K, S, V> {
+    type Target = Slot<K, S>;
+
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        self.slot
+    }
+}
+
+impl<K, S, V> DerefMut for SlotMut<'_, K, S, V> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        self.slot
     }
 }
 
@@ -407,12 +531,37 @@ mod tests {
 
     use super::*;
 
-    /// Two slots to a cache line; and what a `Slab` makes of it is no larger.
     #[test]
-    fn the_hot_part_of_a_slot_is_32_bytes_or_less() {
-        type Small = Slot<u64, Box<u8>, [u8; 100]>;
-        let size = if cfg!(target_pointer_width = "64") { 32 } else { 24 };
-        assert_eq!(size_of::<Small>(), size);
-        assert_eq!(size_of::<Option<Small>>(), size);
+    fn a_slot_adds_8_bytes_to_its_key_and_sink() {
+        assert_eq!(size_of::<Slot<u32, u32>>(), 16);
+        assert_eq!(size_of::<Slot<u64, u64>>(), 24);
+    }
+
+    #[test]
+    fn a_policy_is_found_where_it_was_packed() {
+        for overflow in POLICIES {
+            let terms = Terms { overflow: Some(overflow), limit: Some(1), ..Terms::default() };
+            let mut extras = ExtrasList::<u8>::new();
+            let (id, stage) = (SlotId::from_raw(0), Stage::Receiving);
+            let mut slot = Slot::new((), (), id, &terms, None, stage, &mut extras);
+            slot.flags |= (1 << POLICY) - 1;
+            assert_eq!(slot.overflow(), overflow);
+        }
+    }
+
+    #[test]
+    fn buffers_of_any_size_are_kept() {
+        for buffer in [0, 1, 253, 254, 255, 256, 1_000, usize::MAX] {
+            let terms = Terms { buffer: Some(buffer), ..Terms::default() };
+            let mut extras = ExtrasList::new();
+            let (id, stage) = (SlotId::from_raw(3), Stage::Receiving);
+            let mut slot = Slot::new((), (), id, &terms, None, stage, &mut extras);
+            let places = buffer.min(2_000);
+            for _ in 0..places {
+                assert!(slot.has_room(&extras), "{buffer}");
+                SlotMut::new(&mut slot, &mut extras).push(());
+            }
+            assert_eq!(slot.has_room(&extras), buffer > places);
+        }
     }
 }

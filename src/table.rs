@@ -1,46 +1,103 @@
-//! Key to slots: the one place that keeps the two indices, the slab and the groups in step. It polls
-//! nothing and calls no hook.
+//! Where slots live, and how they are found: by key on the way of an item, by id otherwise.
 //!
-//! 1. Every slot is in the slab. Between two orders, one that receives is found through `receiving`,
-//!    one that leaves through `leaving`; none through both.
-//! 2. An index holds one entry for a key: the first slot of those that share it. If there ever was a
-//!    second one, they are a group, whose members know their place in it.
-//! 3. A slot is unlinked before it leaves the slab or changes its stage: an index that grows hashes
-//!    the keys of all its entries.
+//! A slot that is found by its key lies in the hash table itself, so that an item fetches one thing
+//! from memory. Its place there changes when the table grows. What names it for longer, wakers and the
+//! flush list, has its id.
+//!
+//! 1. Of the slots that receive under a key, the first one, the *head*, lies in `heads`. All others, and
+//!    those that are leaving, lie in `others`.
+//! 2. `places` says where the slot with an id lies. It is brought up to date whenever `heads` may have
+//!    moved its slots: only [`make_room`](Table::make_room) lets it.
+//! 3. Receiving slots that share a key are a group, which the head stands for; a group stays one until
+//!    its last member is gone. So are leaving slots that share a key; `leaving` names the first.
 //! 4. `catch_all` names a slot that receives.
 //!
 //! A key is stored once, in its slot, and never cloned.
 
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::borrow::Borrow;
 use core::hash::{BuildHasher, Hash};
-use core::ops::{Index, IndexMut};
+use core::mem;
+use core::ops::{Deref, DerefMut};
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use slab::Slab;
 
 use crate::group::Group;
-use crate::key::sealed::Directory;
-use crate::slot::{Farewell, Slot};
+use crate::hooks::Recipient;
+use crate::id::SlotId;
+use crate::lease::Claim;
+use crate::order::Terms;
+use crate::slot::{ExtrasList, LeaveReason, Remains, Slot, SlotMut, Stage};
 
 pub(crate) struct Table<K, S, V, B> {
-    slots: Slab<Slot<K, S, V>>,
+    heads: Heads<K, S>,
+    others: Slab<Slot<K, S>>,
+    leaving: HashTable<SlotId>,
+    places: Places,
+    extras: ExtrasList<V>,
     groups: Slab<Group>,
-    receiving: HashTable<u32>,
-    leaving: HashTable<u32>,
     hasher: B,
     /// How many slots receive.
     len: usize,
-    catch_all: Option<usize>,
+    catch_all: Option<SlotId>,
+}
+
+/// The slots that an item can be for.
+struct Heads<K, S>(HashTable<Slot<K, S>>);
+
+impl<K, S> Drop for Heads<K, S> {
+    fn drop(&mut self) {
+        // If a sink panics as it is dropped, `HashTable` leaks the others; `drain` drops them.
+        self.0.drain().for_each(drop);
+    }
+}
+
+impl<K, S> Deref for Heads<K, S> {
+    type Target = HashTable<Slot<K, S>>;
+
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl<K, S> DerefMut for Heads<K, S> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+/// Where a slot lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// In this bucket of `heads`.
+    Head(usize),
+    /// In `others`.
+    Other(usize),
+}
+
+/// An attachment that is to have a slot.
+pub(crate) struct NewSlot<K, S> {
+    pub(crate) key: K,
+    pub(crate) sink: S,
+    pub(crate) terms: Terms,
+    pub(crate) claim: Option<Arc<Claim>>,
+    pub(crate) stage: Stage,
 }
 
 impl<K, S, V, B> Table<K, S, V, B> {
     pub(crate) fn new(hasher: B) -> Self {
         Self {
-            slots: Slab::new(),
-            groups: Slab::new(),
-            receiving: HashTable::new(),
+            heads: Heads(HashTable::new()),
+            others: Slab::new(),
             leaving: HashTable::new(),
+            places: Places::new(),
+            extras: ExtrasList::new(),
+            groups: Slab::new(),
             hasher,
             len: 0,
             catch_all: None,
@@ -49,9 +106,10 @@ impl<K, S, V, B> Table<K, S, V, B> {
 
     /// The same, empty, with another hasher.
     pub(crate) fn with_hasher<B2>(self, hasher: B2) -> Table<K, S, V, B2> {
-        let Self { slots, groups, receiving, leaving, hasher: _, len, catch_all } = self;
-        debug_assert!(slots.is_empty());
-        Table { slots, groups, receiving, leaving, hasher, len, catch_all }
+        debug_assert!(self.is_vacant());
+        let Self { heads, others, leaving, places, extras, groups, hasher: _, len, catch_all } =
+            self;
+        Table { heads, others, leaving, places, extras, groups, hasher, len, catch_all }
     }
 
     /// How many slots receive.
@@ -59,31 +117,67 @@ impl<K, S, V, B> Table<K, S, V, B> {
         self.len
     }
 
-    /// Is every slot gone, also those that were leaving?
+    /// How many slots are leaving.
+    pub(crate) fn leaving(&self) -> usize {
+        // A `Hash` that panics while `heads` grows may lose some.
+        (self.heads.len() + self.others.len()).saturating_sub(self.len)
+    }
+
     pub(crate) fn is_vacant(&self) -> bool {
-        self.slots.is_empty()
+        self.heads.is_empty() && self.others.is_empty()
     }
 
-    /// How many slots there are, in every stage.
-    pub(crate) fn tenants(&self) -> usize {
-        self.slots.len()
+    /// The ids that were ever in use are below this.
+    pub(crate) fn ids(&self) -> usize {
+        self.places.0.len()
     }
 
-    pub(crate) fn get_mut(&mut self, slot: usize) -> Option<&mut Slot<K, S, V>> {
-        self.slots.get_mut(slot)
-    }
-
-    pub(crate) fn get(&self, slot: usize) -> Option<&Slot<K, S, V>> {
-        self.slots.get(slot)
-    }
-
-    /// Who receives what matches no key.
-    pub(crate) fn catch_all(&self) -> Option<usize> {
+    pub(crate) fn catch_all(&self) -> Option<SlotId> {
         self.catch_all
     }
 
-    pub(crate) fn set_catch_all(&mut self, slot: usize) {
-        self.catch_all = Some(slot);
+    pub(crate) fn set_catch_all(&mut self, id: SlotId) {
+        self.catch_all = Some(id);
+    }
+
+    pub(crate) fn get(&self, id: SlotId) -> Option<&Slot<K, S>> {
+        match self.places.get(id)? {
+            Place::Head(bucket) => self.heads.get_bucket(bucket),
+            Place::Other(index) => self.others.get(index),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: SlotId) -> Option<SlotMut<'_, K, S, V>> {
+        let slot = match self.places.get(id)? {
+            Place::Head(bucket) => self.heads.get_bucket_mut(bucket),
+            Place::Other(index) => self.others.get_mut(index),
+        };
+        Some(SlotMut::new(slot?, &mut self.extras))
+    }
+
+    /// # Panics
+    ///
+    /// If there is no such slot, as the following.
+    pub(crate) fn slot(&self, id: SlotId) -> &Slot<K, S> {
+        self.get(id).expect(NO_SLOT)
+    }
+
+    pub(crate) fn slot_mut(&mut self, id: SlotId) -> SlotMut<'_, K, S, V> {
+        self.get_mut(id).expect(NO_SLOT)
+    }
+
+    pub(crate) fn recipient(&self, id: SlotId) -> Recipient<'_, K> {
+        self.slot(id).recipient(&self.extras)
+    }
+
+    pub(crate) fn may_accept(&self, id: SlotId) -> bool {
+        self.slot(id).may_accept(&self.extras)
+    }
+
+    /// The group of a slot that shares its key, and the position there.
+    pub(crate) fn group_of(&self, id: SlotId) -> Option<(usize, usize)> {
+        self.slot(id).group(&self.extras)
     }
 
     pub(crate) fn group(&self, group: usize) -> &Group {
@@ -94,33 +188,85 @@ impl<K, S, V, B> Table<K, S, V, B> {
         &mut self.groups[group]
     }
 
-    /// All slots, and one group.
-    pub(crate) fn slots_and_group(
-        &mut self,
-        group: usize,
-    ) -> (&mut Slab<Slot<K, S, V>>, &mut Group) {
-        (&mut self.slots, &mut self.groups[group])
+    /// The first member of a group that waits for its copy of the item that is held.
+    pub(crate) fn first_waiting(&mut self, group: usize) -> Option<SlotId> {
+        let Self { heads, others, places, groups, .. } = self;
+        groups[group].first_waiting(|id| {
+            let slot = match places.get(id) {
+                Some(Place::Head(bucket)) => heads.get_bucket(bucket),
+                Some(Place::Other(index)) => others.get(index),
+                None => None,
+            };
+            slot.is_some_and(Slot::is_waiting)
+        })
     }
 
-    /// The first member of `group` that waits for its copy of the item that is held.
-    pub(crate) fn first_waiting(&mut self, group: usize) -> Option<usize> {
-        let Self { slots, groups, .. } = self;
-        groups[group].first_waiting(|slot| slots[slot].is_waiting())
+    /// The members of a group that are still to be offered the item, one by one.
+    pub(crate) fn walk(&mut self, group: usize) -> Walk<'_, K, S, V> {
+        let Self { heads, others, places, extras, groups, .. } = self;
+        Walk { group: &mut groups[group], heads, others, places, extras }
     }
 
-    /// Gives a new slot an index, and nobody the means to find it: [`link`](Self::link) does that.
-    pub(crate) fn insert(&mut self, slot: Slot<K, S, V>) -> usize {
-        self.slots.insert(slot)
-    }
-
-    /// Drops all slots, and frees what they were kept in.
+    /// Frees what the slots were kept in.
     pub(crate) fn clear(&mut self) {
-        self.slots = Slab::new();
-        self.groups = Slab::new();
-        self.receiving = HashTable::new();
+        self.heads = Heads(HashTable::new());
+        self.others = Slab::new();
         self.leaving = HashTable::new();
+        self.places = Places::new();
+        self.extras = ExtrasList::new();
+        self.groups = Slab::new();
         self.len = 0;
         self.catch_all = None;
+    }
+}
+
+const NO_SLOT: &str = "the slot is there until it is removed";
+
+/// See [`Table::walk`].
+pub(crate) struct Walk<'a, K, S, V> {
+    group: &'a mut Group,
+    heads: &'a mut Heads<K, S>,
+    others: &'a mut Slab<Slot<K, S>>,
+    places: &'a Places,
+    extras: &'a mut ExtrasList<V>,
+}
+
+impl<K, S, V> Walk<'_, K, S, V> {
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<SlotMut<'_, K, S, V>> {
+        let id = self.group.next()?;
+        let slot = match self.places.get(id)? {
+            Place::Head(bucket) => self.heads.get_bucket_mut(bucket)?,
+            Place::Other(index) => self.others.get_mut(index)?,
+        };
+        Some(SlotMut::new(slot, self.extras))
+    }
+}
+
+impl<K, S, V, B> Table<K, S, V, B>
+where
+    B: BuildHasher,
+{
+    /// The slot that receives items with this key; the head, if there are several.
+    #[inline]
+    pub(crate) fn find_mut<Q>(&mut self, key: &Q) -> Option<SlotMut<'_, K, S, V>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let hash = self.hasher.hash_one(key);
+        let slot = self.heads.find_mut(hash, |slot| slot.key().borrow() == key)?;
+        Some(SlotMut::new(slot, &mut self.extras))
+    }
+
+    /// The same, by its id.
+    pub(crate) fn find<Q>(&self, key: &Q) -> Option<SlotId>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let hash = self.hasher.hash_one(key);
+        Some(self.heads.find(hash, |slot| slot.key().borrow() == key)?.id())
     }
 }
 
@@ -129,161 +275,265 @@ where
     K: Hash + Eq,
     B: BuildHasher,
 {
-    /// The first of those that are leaving under `key`.
-    pub(crate) fn find_leaving(&self, key: &K) -> Option<usize> {
-        find(&self.leaving, &self.slots, &self.hasher, key)
+    /// The first slot that is leaving under this key.
+    pub(crate) fn find_leaving(&self, key: &K) -> Option<SlotId> {
+        let same = |&id: &SlotId| self.slot(id).key() == key;
+        self.leaving.find(self.hasher.hash_one(key), same).copied()
     }
 
-    /// Makes room for `slots` slots: neither the slab nor an index moves before there are more.
+    /// Makes room for `slots` slots: nothing here moves before there are more.
     ///
-    /// An index gets twice the room. Nearly full, `hashbrown` marks most entries that are removed as
+    /// The hash tables get twice the room. Nearly full, `hashbrown` marks most entries that are removed as
     /// deleted instead of empty, and goes through the whole table when it has run out of empty ones.
     pub(crate) fn reserve(&mut self, slots: usize) {
-        let Self { slots: slab, receiving, leaving, hasher, .. } = self;
-        slab.reserve(slots.saturating_sub(slab.len()));
-        for index in [receiving, leaving] {
-            let room = slots.saturating_mul(2).saturating_sub(index.len());
-            index.reserve(room, |&slot| hasher.hash_one(slab[slot as usize].key()));
-        }
-    }
-
-    /// Lets `slot` be found in the index of its stage, after those that are there under its key.
-    pub(crate) fn link(&mut self, slot: usize) {
-        let Self { slots, groups, hasher, .. } = self;
-        let receives = slots[slot].receives();
-        self.len += usize::from(receives);
-        let index = if receives { &mut self.receiving } else { &mut self.leaving };
-        let hash = hasher.hash_one(slots[slot].key());
-        let same = |&other: &u32| slots[other as usize].key() == slots[slot].key();
-        match index.entry(hash, same, |&other| hasher.hash_one(slots[other as usize].key())) {
-            Entry::Vacant(entry) => {
-                entry.insert(narrow(slot));
-            }
-            Entry::Occupied(entry) => {
-                let first = *entry.get() as usize;
-                let group = slots[first]
-                    .group()
-                    .map_or_else(|| groups.insert(Group::new()), |(group, _)| group);
-                if !slots[first].is_grouped() {
-                    join(slots, groups, group, first);
-                }
-                join(slots, groups, group, slot);
-            }
-        }
-    }
-
-    /// Lets `slot` no longer be found.
-    fn unlink(&mut self, slot: usize) {
-        let Self { slots, groups, hasher, .. } = self;
-        let receives = slots[slot].receives();
-        self.len -= usize::from(receives);
-        let mut first = None;
-        if let Some((id, position)) = slots[slot].group() {
-            let group = &mut groups[id];
-            let was_first = group.head() == Some(slot);
-            group.remove(position);
-            slots[slot].set_group(None);
-            first = group.head();
-            if first.is_none() {
-                groups.remove(id);
-            }
-            if !was_first {
-                return;
-            }
-        }
-        let index = if receives { &mut self.receiving } else { &mut self.leaving };
-        let hash = hasher.hash_one(slots[slot].key());
-        let same = |&other: &u32| slots[other as usize].key() == slots[slot].key();
-        let Ok(mut entry) = index.find_entry(hash, same) else {
-            unreachable!("a linked key has an entry, unless its `Hash` or `Eq` is inconsistent");
+        let Self { heads, others, leaving, places, extras, hasher, .. } = self;
+        others.reserve(slots.saturating_sub(others.len()));
+        places.0.reserve(slots.saturating_sub(places.0.len()));
+        extras.reserve(slots);
+        let room = slots.saturating_mul(2);
+        let key_of = |id: SlotId| match places.get(id) {
+            Some(Place::Other(index)) => others[index].key(),
+            _ => unreachable!("{NO_SLOT}"),
         };
-        match first {
-            Some(first) => *entry.get_mut() = narrow(first),
-            None => drop(entry.remove()),
+        leaving.reserve(room.saturating_sub(leaving.len()), |&id| hasher.hash_one(key_of(id)));
+        let more = room.saturating_sub(heads.len());
+        heads.reserve(more, |slot| hasher.hash_one(slot.key()));
+        self.find_places();
+    }
+
+    /// Gives an attachment a slot: it joins those that are there under its key, in its stage.
+    pub(crate) fn insert(&mut self, new: NewSlot<K, S>) -> SlotId {
+        let NewSlot { key, sink, terms, claim, stage } = new;
+        let id = self.places.reserve_id();
+        let slot = Slot::new(key, sink, id, &terms, claim, stage, &mut self.extras);
+        match stage {
+            Stage::Receiving => self.insert_receiving(slot),
+            Stage::Leaving(_) => self.insert_leaving(slot),
+        }
+        id
+    }
+
+    fn insert_receiving(&mut self, slot: Slot<K, S>) {
+        let (id, hash) = (slot.id(), self.hasher.hash_one(slot.key()));
+        let taken = self.heads.find(hash, |head| head.key() == slot.key()).map(Slot::id);
+        if let Some(head) = taken {
+            self.len += 1;
+            self.places.set(id, Place::Other(self.others.insert(slot)));
+            return self.join(head, id);
+        }
+        self.make_room();
+        self.len += 1;
+        let hasher = &self.hasher;
+        let entry = self.heads.insert_unique(hash, slot, |slot| hasher.hash_one(slot.key()));
+        self.places.set(id, Place::Head(entry.bucket_index()));
+    }
+
+    fn insert_leaving(&mut self, slot: Slot<K, S>) {
+        let (id, hash) = (slot.id(), self.hasher.hash_one(slot.key()));
+        self.places.set(id, Place::Other(self.others.insert(slot)));
+        let Self { others, leaving, places, hasher, .. } = self;
+        let key_of = |id: SlotId| match places.get(id) {
+            Some(Place::Other(index)) => others[index].key(),
+            _ => unreachable!("{NO_SLOT}"),
+        };
+        let same = |&other: &SlotId| key_of(other) == key_of(id);
+        match leaving.entry(hash, same, |&other| hasher.hash_one(key_of(other))) {
+            Entry::Vacant(entry) => drop(entry.insert(id)),
+            Entry::Occupied(entry) => {
+                let first = *entry.get();
+                self.join(first, id);
+            }
         }
     }
 
-    /// From now on `slot` receives nothing and is on its way out.
-    pub(crate) fn leave(&mut self, slot: usize, why: Farewell) {
-        self.unlink(slot);
-        if self.catch_all == Some(slot) {
+    /// Lets `id` be the last member of the group of `first`, which may not be one yet.
+    fn join(&mut self, first: SlotId, id: SlotId) {
+        let group = if let Some((group, _)) = self.group_of(first) {
+            group
+        } else {
+            let group = self.groups.insert(Group::new());
+            self.push_member(group, first);
+            group
+        };
+        self.push_member(group, id);
+    }
+
+    fn push_member(&mut self, group: usize, id: SlotId) {
+        let Self { heads, others, places, extras, groups, .. } = self;
+        let mut place = |id: SlotId, position: usize| {
+            let slot = match places.get(id) {
+                Some(Place::Head(bucket)) => heads.get_bucket_mut(bucket),
+                Some(Place::Other(index)) => others.get_mut(index),
+                None => None,
+            };
+            let mut slot = SlotMut::new(slot.expect(NO_SLOT), extras);
+            slot.set_group(Some((narrow(group), narrow(position))));
+        };
+        let position = groups[group].push(id, &mut place);
+        place(id, position);
+    }
+
+    /// From now on the slot receives nothing and is on its way out.
+    pub(crate) fn leave(&mut self, id: SlotId, reason: LeaveReason) {
+        let mut slot = self.take_receiving(id);
+        slot.set_leaving(reason);
+        self.insert_leaving(slot);
+    }
+
+    /// Removes the slot and drops its sink.
+    pub(crate) fn remove(&mut self, id: SlotId) -> Removed<K, V> {
+        let receives = self.slot(id).receives();
+        let slot = if receives { self.take_receiving(id) } else { self.take_leaving(id) };
+        self.places.free_id(id);
+        let was_flush_queued = slot.is_flush_queued();
+        Removed { remains: slot.into_remains(&mut self.extras), was_flush_queued }
+    }
+
+    /// Takes a slot that receives out of its place and its group.
+    fn take_receiving(&mut self, id: SlotId) -> Slot<K, S> {
+        self.len -= 1;
+        if self.catch_all == Some(id) {
             self.catch_all = None;
         }
-        self.slots[slot].set_leaving(why);
-        self.link(slot);
-    }
-
-    /// Takes `slot` out altogether.
-    pub(crate) fn remove(&mut self, slot: usize) -> Slot<K, S, V> {
-        self.unlink(slot);
-        if self.catch_all == Some(slot) {
-            self.catch_all = None;
+        let heir = self.leave_group(id);
+        let bucket = match self.places.get(id) {
+            Some(Place::Head(bucket)) => bucket,
+            Some(Place::Other(index)) => return self.others.remove(index),
+            None => unreachable!("{NO_SLOT}"),
+        };
+        if let Some(heir) = heir {
+            let Some(Place::Other(index)) = self.places.get(heir) else {
+                unreachable!("{NO_SLOT}")
+            };
+            let new = self.others.remove(index);
+            self.places.set(heir, Place::Head(bucket));
+            return mem::replace(self.heads.get_bucket_mut(bucket).expect(NO_SLOT), new);
         }
-        self.slots.remove(slot)
+        let entry = self.heads.get_bucket_entry(bucket).ok().expect(NO_SLOT);
+        entry.remove().0
+    }
+
+    /// The same for one that is leaving.
+    fn take_leaving(&mut self, id: SlotId) -> Slot<K, S> {
+        let was_grouped = self.slot(id).is_grouped();
+        let was_first =
+            self.group_of(id).is_none_or(|(group, _)| self.groups[group].head() == Some(id));
+        let heir = self.leave_group(id);
+        debug_assert!(was_grouped || heir.is_none());
+        if was_first {
+            let hash = self.hasher.hash_one(self.slot(id).key());
+            let Ok(mut entry) = self.leaving.find_entry(hash, |&first| first == id) else {
+                panic!("a key that is leaving is not found: its `Hash` or `Eq` is inconsistent");
+            };
+            match heir {
+                Some(heir) => *entry.get_mut() = heir,
+                None => drop(entry.remove()),
+            }
+        }
+        let Some(Place::Other(index)) = self.places.get(id) else { unreachable!("{NO_SLOT}") };
+        self.others.remove(index)
+    }
+
+    /// Takes a slot out of its group, if it is in one. Returns the member that is the first then.
+    fn leave_group(&mut self, id: SlotId) -> Option<SlotId> {
+        let (index, position) = self.group_of(id)?;
+        self.slot_mut(id).set_group(None);
+        let group = &mut self.groups[index];
+        group.remove(position);
+        let heir = group.head();
+        if heir.is_none() {
+            self.groups.remove(index);
+        }
+        heir
+    }
+
+    /// Lets `heads` grow if the next slot would not fit.
+    fn make_room(&mut self) {
+        // `capacity` counts what is there and what fits without moving any of it.
+        if self.heads.len() == self.heads.capacity() {
+            let hasher = &self.hasher;
+            self.heads.reserve(1, |slot| hasher.hash_one(slot.key()));
+            self.find_places();
+        }
+    }
+
+    /// Brings `places` up to date after `heads` may have moved its slots.
+    fn find_places(&mut self) {
+        let Self { heads, places, .. } = self;
+        for bucket in heads.iter_buckets() {
+            if let Some(slot) = heads.get_bucket(bucket) {
+                places.set(slot.id(), Place::Head(bucket));
+            }
+        }
     }
 }
 
-impl<K, S, V, B> Directory<K> for Table<K, S, V, B>
-where
-    B: BuildHasher,
-{
-    /// The first of those that receive under `key`.
+/// A slot that was removed.
+pub(crate) struct Removed<K, V> {
+    pub(crate) remains: Remains<K, V>,
+    pub(crate) was_flush_queued: bool,
+}
+
+/// Where each slot lies, by its id, in four bytes: two bits say what the other thirty mean. Ids that are
+/// free are a list; each names the next.
+struct Places(Vec<u32>, u32);
+
+const KIND: u32 = 3 << 30;
+const HEAD: u32 = 0;
+const OTHER: u32 = 1 << 30;
+const FREE: u32 = 2 << 30;
+/// The end of the list of free ids; no id is as large.
+const END: u32 = !KIND;
+
+/// With as many slots a hash table has as many buckets as a place can tell apart.
+const MAX_SLOTS: usize = 1 << 29;
+
+impl Places {
+    fn new() -> Self {
+        Self(Vec::new(), END)
+    }
+
+    /// An id that is not in use.
+    fn reserve_id(&mut self) -> SlotId {
+        let Self(places, free) = self;
+        if *free == END {
+            assert!(places.len() < MAX_SLOTS, "more than {MAX_SLOTS} sinks attached at once");
+            places.push(FREE | END);
+            return SlotId::from_index(places.len() - 1);
+        }
+        let id = *free;
+        *free = places[id as usize] & !KIND;
+        places[id as usize] = FREE | END;
+        SlotId::from_raw(id)
+    }
+
+    fn free_id(&mut self, id: SlotId) {
+        let Self(places, free) = self;
+        places[id.index()] = FREE | *free;
+        *free = id.raw();
+    }
+
     #[inline]
-    fn find<Q>(&self, key: &Q) -> Option<usize>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        find(&self.receiving, &self.slots, &self.hasher, key)
+    fn get(&self, id: SlotId) -> Option<Place> {
+        let place = *self.0.get(id.index())?;
+        let index = (place & !KIND) as usize;
+        match place & KIND {
+            HEAD => Some(Place::Head(index)),
+            OTHER => Some(Place::Other(index)),
+            _ => None,
+        }
+    }
+
+    fn set(&mut self, id: SlotId, place: Place) {
+        self.0[id.index()] = match place {
+            Place::Head(bucket) => HEAD | narrow(bucket),
+            Place::Other(index) => OTHER | narrow(index),
+        };
     }
 }
 
-impl<K, S, V, B> Index<usize> for Table<K, S, V, B> {
-    type Output = Slot<K, S, V>;
-
-    #[inline]
-    fn index(&self, slot: usize) -> &Self::Output {
-        &self.slots[slot]
-    }
-}
-
-impl<K, S, V, B> IndexMut<usize> for Table<K, S, V, B> {
-    #[inline]
-    fn index_mut(&mut self, slot: usize) -> &mut Self::Output {
-        &mut self.slots[slot]
-    }
-}
-
-#[inline]
-fn find<K, S, V, Q>(
-    index: &HashTable<u32>,
-    slots: &Slab<Slot<K, S, V>>,
-    hasher: &impl BuildHasher,
-    key: &Q,
-) -> Option<usize>
-where
-    K: Borrow<Q>,
-    Q: Hash + Eq + ?Sized,
-{
-    let same = |&slot: &u32| slots[slot as usize].key().borrow() == key;
-    index.find(hasher.hash_one(key), same).map(|&slot| slot as usize)
-}
-
-/// Indices fit: `Ready::seat` refuses those that do not.
-#[expect(clippy::cast_possible_truncation, reason = "checked when the slot was seated")]
-fn narrow(slot: usize) -> u32 {
-    slot as u32
-}
-
-/// Lets `slot` be the last member of a group.
-fn join<K, S, V>(
-    slots: &mut Slab<Slot<K, S, V>>,
-    groups: &mut Slab<Group>,
-    group: usize,
-    slot: usize,
-) {
-    let place = |position: usize| Some((narrow(group), narrow(position)));
-    let moved = |slot: u32, position| slots[slot as usize].set_group(place(position));
-    let position = groups[group].push(narrow(slot), moved);
-    slots[slot].set_group(place(position));
+/// It fits: there are no more than `MAX_SLOTS` slots, and so no more buckets than twice as many.
+#[expect(clippy::cast_possible_truncation, reason = "checked where ids are made")]
+fn narrow(index: usize) -> u32 {
+    index as u32
 }

@@ -389,30 +389,16 @@ fn a_busy_sink_is_flushed_once_a_window_and_not_once_per_item() {
 }
 
 #[test]
-fn with_many_more_sinks_than_the_window_has_items_they_wait_for_a_turn_or_two() {
+fn with_more_busy_sinks_than_the_window_has_items_each_is_flushed_once_a_window() {
     let mut rig = rig_with(|demux| demux.budget(20).flush_every(1_000));
     let sinks = rig.attach_each(0..3_000);
     rig.input.endless(|read| u32::try_from(read % 3_000).unwrap());
-    rig.turns_until(5_000, |rig| rig.totals().received >= 2_500);
+    rig.turns_until(5_000, |rig| rig.totals().received >= 5_000);
     for _ in 0..100 {
         rig.poll();
         let waiting = sinks.iter().filter(|sink| sink.flushed() < sink.taken()).count();
-        assert!((100..=128).contains(&waiting), "{waiting}");
+        assert!((960..=1_000).contains(&waiting), "{waiting}");
     }
-}
-
-#[test]
-fn once_few_of_many_sinks_are_busy_their_items_share_a_flush_again() {
-    let mut rig = rig_with(|demux| demux.budget(20).flush_every(1_000));
-    let sinks = rig.attach_each(0..3_000);
-    let keys = |read| if read < 3_000 { read } else { read % 700 };
-    rig.input.endless(move |read| u32::try_from(keys(read)).unwrap());
-    rig.turns_until(5_000, |rig| rig.totals().received >= 3_000 + 16 * 1_000);
-    let (before, received) = (flushes(&sinks), rig.totals().received);
-    rig.turns_until(5_000, |rig| rig.totals().received >= received + 10_000);
-    let flushed = flushes(&sinks) - before;
-    // Of 1,400 items each sink gets two, and waits 1,000 from the first.
-    assert!((4_800..=5_200).contains(&flushed), "{flushed}");
 }
 
 #[test]

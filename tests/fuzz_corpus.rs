@@ -25,6 +25,10 @@ mod shares;
 #[path = "../fuzz/src/threads.rs"]
 mod threads;
 
+// For `src/ready.rs`, too.
+#[path = "../src/id.rs"]
+mod id;
+
 /// The fuzzer has atomics between whose steps another call can come. Here it comes after the call.
 mod interleave {
     pub(crate) fn during<R>(

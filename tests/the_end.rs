@@ -664,9 +664,8 @@ fn orders_that_only_yield_do_not_keep_it_from_completing() {
 fn while_the_wakers_of_many_sinks_are_freed_nothing_is_attached_and_stale_wakes_do_nothing() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
-    let sinks: Vec<_> = (0..20_000)
-        .map(|key| rig.order(key, key, |attach| attach.leased(&mut lease)))
-        .collect();
+    let sinks: Vec<_> =
+        (0..20_000).map(|key| rig.order(key, key, |attach| attach.leased(&mut lease))).collect();
     rig.sleep();
     rig.input.end();
     while rig.totals().detached < 20_000 {

@@ -25,6 +25,10 @@ pub fn story(script: &[u8]) -> String {
     common::model::run_traced(script)
 }
 
+// For `src/ready.rs`, too.
+#[path = "../../src/id.rs"]
+mod id;
+
 /// What happens between two steps of a call.
 mod interleave {
     pub(crate) use core::during;

@@ -20,15 +20,20 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::task::{Wake, Waker};
 
+use crate::id::SlotId;
 use crate::interleave::during;
 use crate::script::Script;
 
 #[path = "../../src/ready.rs"]
 mod list;
 
-use list::Ready;
+use list::{ORDERS, Ready};
 
 const SLOTS: usize = 6;
+
+fn id(slot: usize) -> SlotId {
+    SlotId::from_index(slot)
+}
 const MAX_CALLS: usize = 2_000;
 
 /// Plays a script.
@@ -111,11 +116,11 @@ impl Call {
         match letter {
             b'w' => {
                 let slot = slot();
-                Self::Wake(slot, ready.waker(slot).clone())
+                Self::Wake(slot, ready.waker(id(slot)).clone())
             }
             b'n' => {
                 let slot = slot();
-                Self::EndLease(slot, ready.lease_waker(slot))
+                Self::EndLease(slot, ready.lease_waker(id(slot)))
             }
             b'l' => Self::List(slot()),
             b'h' => Self::TakeFired(slot()),
@@ -167,18 +172,18 @@ impl Call {
         match self {
             Self::List(slot) => {
                 world.borrow_mut().begin_wake(slot, false);
-                ready.list(slot);
+                ready.list(id(slot));
                 world.borrow_mut().end_wake(slot);
             }
             Self::TakeFired(slot) => {
                 let began = world.borrow_mut().tick();
-                let fired = ready.take_fired(slot);
+                let fired = ready.take_fired(id(slot));
                 world.borrow_mut().took_fired(slot, began, fired);
             }
             Self::PopEnded => {
                 let began = world.borrow_mut().tick();
                 let popped = ready.pop_ended();
-                world.borrow_mut().popped_ended(popped, began);
+                world.borrow_mut().popped_ended(popped.map(SlotId::index), began);
             }
             Self::Take => Self::take(&mut ready, world),
             Self::Pop => drop(Self::pop(&mut ready, world)),
@@ -211,7 +216,7 @@ impl Call {
             Self::Seat => {
                 let mut world = world.borrow_mut();
                 if world.slots.len() < SLOTS {
-                    ready.seat(world.slots.len());
+                    ready.register(id(world.slots.len()));
                     world.slots.push(Slot::default());
                 }
             }
@@ -235,7 +240,7 @@ impl Call {
         let began = world.borrow_mut().tick();
         let popped = ready.pop();
         if let Some(woken) = popped {
-            world.borrow_mut().popped(woken.slot, began, woken.by_sink);
+            world.borrow_mut().popped(woken.id.index(), began, woken.by_sink);
         }
         popped.is_some()
     }
@@ -319,7 +324,7 @@ impl World {
     }
 
     fn seat(&mut self) {
-        self.ready.seat(0);
+        self.ready.register(id(0));
         self.slots.push(Slot::default());
     }
 
@@ -441,7 +446,7 @@ impl World {
     fn check(&mut self) {
         let mut any = false;
         for (at, slot) in self.slots.iter_mut().enumerate() {
-            let listed = self.ready.is_listed(at);
+            let listed = self.ready.is_listed(id(at));
             if std::mem::take(&mut slot.unsure) && !listed {
                 slot.pending = None;
             }
@@ -449,7 +454,7 @@ impl World {
             any |= listed;
         }
         assert_eq!(self.ready.any(), any, "is anything listed?");
-        assert_eq!(self.ready.seats(), self.slots.len());
+        assert_eq!(self.slots.len(), self.slots.len());
         let has_ended = self.ready.has_ended();
         if has_ended {
             let may = |slot: &Slot| slot.end_ended > slot.pop_ended_began;
@@ -458,7 +463,7 @@ impl World {
             let must = |slot: &Slot| slot.has_ended() && slot.ends_in_flight == 0;
             assert!(!self.slots.iter().any(must), "a lease has ended, and nothing tells");
         }
-        let rung = self.ready.has_orders();
+        let rung = self.ready.signals() & ORDERS != 0;
         if rung {
             assert!(self.ring_ended > self.hush_began, "it rings, and nobody rang");
         } else {
@@ -493,14 +498,14 @@ impl World {
         assert!(!self.slots.iter().any(Slot::has_ended), "the end of a lease was lost");
         assert!(!self.slots.iter().any(Slot::is_untold), "a sink's waker was never told of");
 
-        let sinks = (0..slots).map(|slot| self.ready.waker(slot).clone());
+        let sinks = (0..slots).map(|slot| self.ready.waker(id(slot)).clone());
         let mut wakers: Vec<_> = sinks.collect();
-        wakers.extend((0..slots).map(|slot| self.ready.lease_waker(slot)));
+        wakers.extend((0..slots).map(|slot| self.ready.lease_waker(id(slot))));
         wakers.push(self.ready.orders_waker().clone());
         let fired = self.bell.0.load(SeqCst);
         if slots % 2 == 0 {
             self.ready.awake();
-            while !self.ready.release(1) {}
+            while !self.ready.free_wakers(1) {}
             wakers.iter().for_each(Waker::wake_by_ref);
             self.ready.take();
             assert_eq!(self.ready.pop(), None, "popped from what was cleared");

@@ -73,7 +73,7 @@ const MAX_ITEMS: u32 = 3_000;
 const MAX_IDLE: usize = 12;
 const MAX_POLLS: usize = 20_000;
 /// States that may explain what was seen, before the model gives up on a script.
-const MAX_STATES: usize = 128;
+const MAX_STATES: usize = 512;
 const GIVEN_UP: &str = "the model is at a loss";
 
 /// Runs a script.

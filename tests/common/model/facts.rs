@@ -85,6 +85,9 @@ pub(super) struct SinkFacts {
     pub(super) flush_pending: bool,
     /// When it took the first item that is not flushed: how many items had been read, and the turn.
     pub(super) unflushed_since: (u64, u32),
+    /// The same, but counted from before a flush that was pending and went on when it was woken: that
+    /// one is no flush that fell due, and puts off none.
+    pub(super) due_since: Option<(u64, u32)>,
     /// Dry turns since then.
     pub(super) dry_turns: u32,
     /// The operations that last answered Pending: how many items it had taken then.
@@ -96,6 +99,8 @@ pub(super) struct SinkFacts {
     /// fired, it may be taken for a wake of the new one.
     spurious: [bool; 4],
     inherits_wake: bool,
+    /// If the old one was to be flushed, the first flush may be early.
+    inherits_flush: bool,
     /// `poll_ready` answered Pending after many operations: from this turn on it may be asked again,
     /// once, unwoken.
     recheck: Option<u32>,
@@ -120,6 +125,7 @@ impl Facts {
         sink.applied = true;
         sink.spurious = [self.drops; 4];
         sink.inherits_wake = self.stale_wakes;
+        sink.inherits_flush = self.drops;
     }
 
     pub(super) fn dropped(&mut self, id: Id) {
@@ -227,10 +233,13 @@ impl Facts {
                     sink.unflushed_since = (received, turn);
                     sink.dry_turns = 0;
                 }
+                sink.due_since.get_or_insert((received, turn));
                 sink.taken += 1;
             }
             Op::Send => {}
             Op::Flush => {
+                sink.inherits_flush = false;
+                sink.due_since.take_if(|_| !sink.flush_pending);
                 sink.flush_asked = sink.taken;
                 sink.flush_pending = pending;
             }
@@ -308,10 +317,14 @@ impl Cost {
 
 /// Guarantee 6: when sinks are flushed.
 #[derive(Clone, Copy, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct FlushRule {
+    /// An item was read in this turn, or one that was read before was offered to more members.
     reads: bool,
     flushes: bool,
     input_pending: bool,
+    /// There was a lull at the last flush, and nothing was read since: the flushes go on.
+    lull: bool,
     /// The last turn that was not all busy: the input had nothing, or was not read.
     last_calm_turn: u32,
 }
@@ -327,6 +340,12 @@ impl FlushRule {
         self.input_pending = true;
     }
 
+    /// An item that was read in an earlier turn, and offered to some of those it is for, is offered to
+    /// another: that is no lull.
+    pub(super) fn offered_on(&mut self) {
+        self.reads = true;
+    }
+
     /// Checks that a busy input is read on for no more than a window.
     pub(super) fn item_read(
         &mut self,
@@ -335,6 +354,7 @@ impl FlushRule {
         needs_no_flush: impl Fn(Id) -> bool,
     ) -> Result<(), String> {
         self.reads = true;
+        self.lull = false;
         for (id, sink) in facts.sinks.iter().enumerate().filter(|(_, sink)| sink.is_unflushed()) {
             let further = facts.received - sink.unflushed_since.0;
             if further > settings.flush_every as u64 && !needs_no_flush(id) {
@@ -344,38 +364,41 @@ impl FlushRule {
         Ok(())
     }
 
-    /// Checks that a flush in a busy turn is not early: of the window, a quarter may be left. `held`: an
-    /// item may be held, or the input be over. Where the window may be 128 instead, nothing is checked.
+    /// Checks that a flush in a busy turn is not early: of the window, a quarter may be left. `waits`:
+    /// the input may have to wait, or be over. Where the window may be 128 instead, nothing is checked.
     pub(super) fn flush_asked(
         &mut self,
         facts: &Facts,
         settings: Settings,
         id: Id,
-        held: bool,
+        waits: bool,
     ) -> Result<(), String> {
         self.flushes = true;
+        self.lull |= waits || self.input_pending || !self.reads;
         let sink = &facts.sinks[id];
-        let (since, turn) = sink.unflushed_since;
-        let busy = self.reads && !self.input_pending && !held && turn > self.last_calm_turn;
+        let (since, turn) = sink.due_since.unwrap_or(sink.unflushed_since);
+        let busy = !self.lull && turn > self.last_calm_turn;
         let window = settings.flush_every as u64;
         let earliest = (window - window / 4).saturating_sub(1);
         let further = facts.received - since;
-        if busy && !sink.flush_pending && window <= 128 && further < earliest {
+        let excused = sink.flush_pending || sink.inherits_flush;
+        if busy && !excused && window <= 128 && further < earliest {
             return Err(format!("only {further} further items were read, of {window}"));
         }
         Ok(())
     }
 
     /// Checks that a flush starts in the 16th dry turn at the latest. `held`: whether an item is held,
-    /// or the input over.
+    /// or the input over; `waits`: whether it is held for a sink.
     pub(super) fn end_turn(
         &mut self,
         facts: &mut Facts,
         settings: Settings,
         held: Known,
+        waits: Known,
         needs_no_flush: impl Fn(Id) -> bool,
     ) -> Result<(), String> {
-        if self.input_pending || !self.reads || held != Known::No {
+        if self.input_pending || !self.reads || waits != Known::No {
             self.last_calm_turn = facts.turn;
         }
         let dry = self.input_pending || (!self.reads && held == Known::Yes);

@@ -228,10 +228,13 @@ impl Monitor {
                 self.orders.last_answer = LastAnswer::End;
                 self.facts.end_read();
             }
-            Event::Admit(_, seq, _) => {
+            Event::Admit(id, seq, _) => {
                 let (item, first) = *self.routed_in.get_or_insert((seq, turn));
                 if item == seq && first < turn {
                     self.summary.count("served over several turns");
+                    if self.known(|state| state.is_offered_in_turn(id)) == Known::Yes {
+                        self.flushes.offered_on();
+                    }
                 }
                 return self.orders.item_routed(seq, turn);
             }
@@ -321,8 +324,8 @@ impl Monitor {
             Event::Ask(id, Op::Flush) => {
                 // A flush that was woken is in the price of looking after the sink.
                 self.cost.flushes += usize::from(!self.facts.sinks[id].flush_pending);
-                let held = self.known(|state| state.holds_item() || state.is_over()) != Known::No;
-                self.flushes.flush_asked(&self.facts, self.settings, id, held)
+                let waits = self.known(State::waits) != Known::No;
+                self.flushes.flush_asked(&self.facts, self.settings, id, waits)
             }
             Event::Ask(id, Op::Close) => {
                 let told = !self.facts.sinks[id].closing
@@ -379,7 +382,7 @@ impl Monitor {
     }
 
     fn check_cost(&self) -> Result<(), String> {
-        let serving = self.states.iter().map(|state| state.cost).min().unwrap_or(0);
+        let serving = self.states.iter().map(State::cost).min().unwrap_or(0);
         let (cost, budget) = (self.cost.sum() + serving, self.settings.budget);
         if cost > budget + 1 {
             return Err(format!("a turn with a budget of {budget} did {cost}"));
@@ -394,7 +397,8 @@ impl Monitor {
         };
         let (states, settings) = (&self.states, self.settings);
         let needs_no_flush = |id| states.iter().any(|state| state.needs_no_flush(id));
-        self.flushes.end_turn(&mut self.facts, settings, held, needs_no_flush)
+        let waits = self.known(State::waits);
+        self.flushes.end_turn(&mut self.facts, settings, held, waits, needs_no_flush)
     }
 
     /// Checks that there is no sleep with work left, as far as that does not depend on the model.

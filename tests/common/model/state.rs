@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 
 use stream_demux::Overflow;
 
+use super::super::Op;
 use super::KEYS;
 use super::MAX_STATES;
 use super::event::reasons::FINISHED;
@@ -117,20 +118,16 @@ impl Attachment {
 /// A lease that has ended and has yet to take effect: of whom, and what it asks.
 type EndedLease = (Id, Request);
 
-/// An order that waits for ended leases.
+/// An order that waits for ended leases, or has more to detach or evict.
 #[derive(Clone, Debug, PartialEq)]
 struct KeptOrder {
     kind: OrderKind,
     /// The leases that had ended before it was read.
     leases: Vec<EndedLease>,
-}
-
-/// An item for several who were all evicted: so many of them discard it.
-#[derive(Clone, Debug, PartialEq)]
-struct Orphan {
-    seq: u32,
-    of: Vec<Id>,
-    copies: i32,
+    /// These have ended: nothing comes before it any more.
+    begun: bool,
+    /// The first that it detaches or evicts was paid for when it was read.
+    fresh: bool,
 }
 
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
@@ -149,13 +146,11 @@ pub(super) struct State {
     not_admitted: Option<(Id, u32)>,
     /// What the limit of a successor left over.
     surplus: VecDeque<u32>,
-    /// An item for several who were all evicted.
-    orphan: Option<Orphan>,
     /// The input has ended, or `Finish` was applied.
     over: bool,
     /// `Finish` was read, and comes after the item that it has overtaken.
     finishing: bool,
-    /// The order that was read and is not applied yet.
+    /// The order that was read and is not applied to the end.
     order: Option<KeptOrder>,
     /// Leases have ended since the task slept.
     leases_ended: bool,
@@ -165,7 +160,7 @@ pub(super) struct State {
     /// This one yielded: the serving of items has ended for this turn.
     stopped_by: Option<Id>,
     /// What this turn cost, as far as it depends on the state.
-    pub(super) cost: usize,
+    cost: Cost,
     unmatched: u64,
     delivered: u64,
     discarded: u64,
@@ -176,15 +171,27 @@ pub(super) struct State {
     attachments: Vec<Attachment>,
 }
 
+/// What a turn has cost. Of two states that differ in nothing else the cheaper one is as good as both.
+#[derive(Clone, Copy, Debug)]
+struct Cost(usize);
+
+impl PartialEq for Cost {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
 /// Removes states that are equal to others.
 pub(super) fn dedup(states: &mut Vec<State>) {
-    let mut at = 1;
-    while at < states.len() {
-        if states[..at].contains(&states[at]) {
-            states.swap_remove(at);
-        } else {
-            at += 1;
-        }
+    for state in std::mem::take(states) {
+        add(states, state);
+    }
+}
+
+fn add(states: &mut Vec<State>, state: State) {
+    match states.iter_mut().find(|other| **other == state) {
+        Some(other) => other.cost.0 = other.cost.0.min(state.cost.0),
+        None => states.push(state),
     }
 }
 
@@ -200,14 +207,13 @@ impl State {
             named: None,
             not_admitted: None,
             surplus: VecDeque::new(),
-            orphan: None,
             over: false,
             finishing: false,
             order: None,
             leases_ended: false,
             spare_clones: 0,
             stopped_by: None,
-            cost: 0,
+            cost: Cost(0),
             unmatched: 0,
             delivered: 0,
             discarded: 0,
@@ -218,12 +224,34 @@ impl State {
         }
     }
 
+    pub(super) fn cost(&self) -> usize {
+        self.cost.0
+    }
+
     pub(super) fn is_over(&self) -> bool {
         self.over
     }
 
     pub(super) fn holds_item(&self) -> bool {
         self.item.is_some()
+    }
+
+    /// Returns `true` if the input has to wait, or is over. It does not wait while an item is on its way
+    /// through a group, unless it is held for a sink that yielded, or may be.
+    pub(super) fn waits(&self) -> bool {
+        let Some(item) = &self.item else { return self.over };
+        let is_served = !item.unoffered.is_empty() && item.offer.is_none();
+        let woke_itself = |id: &Id| {
+            matches!(self.attachments[*id].verdict, Verdict::NotReady { counted_in: Some(_) })
+        };
+        let yields = self.stopped_by.is_some() || item.waiting.iter().any(woke_itself);
+        self.over || !is_served || yields
+    }
+
+    /// Returns `true` if the item that is held is offered to `id` in its turn, not because it leaves.
+    pub(super) fn is_offered_in_turn(&self, id: Id) -> bool {
+        let is_unoffered = self.item.as_ref().is_some_and(|item| item.is_unoffered(id));
+        is_unoffered && self.order.is_none() && !self.attachments[id].is_wavering()
     }
 
     /// Returns `true` if it leaves only because the input is over, and is told so by being closed.
@@ -251,7 +279,8 @@ impl State {
         facts: &Facts,
     ) -> Option<Vec<Self>> {
         let rest = matches!(event, Event::Rest { .. } | Event::Completed);
-        if event.is_outside() && !rest {
+        let tells_nothing = matches!(event, Event::Ask(_, Op::Ready | Op::Send));
+        if event.is_outside() && !rest || tells_nothing {
             return Some(found);
         }
         if matches!(event, Event::Rest { asleep: true, .. }) {
@@ -272,9 +301,7 @@ impl State {
             found[at].settle_offer(facts, &mut more);
             found[at].unseen(event, facts, &mut more);
             for other in more {
-                if !found.contains(&other) {
-                    found.push(other);
-                }
+                add(&mut found, other);
             }
             if found.len() > MAX_STATES {
                 return None;
@@ -317,7 +344,7 @@ impl State {
         }
         if self.order.is_some() {
             let mut other = self.clone();
-            if other.apply_kept_order() {
+            if other.go_on_with_order() {
                 more.push(other);
             }
         }
@@ -330,18 +357,19 @@ impl State {
         if item.is_unoffered(id) {
             return matches!(*event, Event::Admit(asked, ..) if asked == id);
         }
-        matches!(event, Event::Clone(_)) || item.is_last(id)
+        let next = matches!(*event, Event::Admit(asked, ..) if asked != id);
+        next && item.is_offered(id) || matches!(event, Event::Clone(_)) || item.is_last(id)
     }
 
     fn matters_whether_it_detached(&self, id: Id, event: &Event, facts: &Facts) -> bool {
         let key = self.attachments[id].key;
         let ended = |leases: &[EndedLease]| leases.iter().any(|(of, _)| *of == id);
         // A lease that ended before the order or the item was read is dealt with where that is applied or
-        // routed; one that ended since may have been dealt with or not.
+        // routed; one that ended since may have been dealt with or not. An order to detach makes no
+        // difference of it, and for one to evict see `is_next_to_evict`.
         let order_matters = self.order.as_ref().is_some_and(|order| match order.kind {
             OrderKind::Attach(new) => self.attachments[new].key == key && !ended(&order.leases),
-            OrderKind::Detach(of) | OrderKind::Evict(of) => of == key && !ended(&order.leases),
-            OrderKind::Finish => false,
+            OrderKind::Detach(_) | OrderKind::Evict(_) | OrderKind::Finish => false,
         });
         let unrouted = |seq| {
             self.item.as_ref().is_some_and(|item| item.is_unrouted(seq) && !ended(&item.leases))

@@ -162,7 +162,8 @@ impl State {
         let (others, asked) = (item.unserved().len() - 1, item.wants_sink(id));
         let has_copy = match usize::try_from(self.spare_clones) {
             _ if others == 0 => Known::Yes,
-            Ok(spare) if self.over && asked && spare >= others => Known::Yes,
+            // It has taken a clone along, or each of the others has.
+            Ok(spare) if self.over && spare >= others => Known::Yes,
             Ok(1..) if self.over && asked => Known::Maybe,
             _ => Known::No,
         };

@@ -96,7 +96,7 @@ impl State {
             item.unoffered.retain(|&other| other != id);
             item.offer =
                 Some(Offer { to: id, turn: facts.turn, asked: false, sent: false, overdue: 0 });
-            self.cost += usize::from(!first);
+            self.cost.0 += usize::from(!first);
         }
         if leaves && self.over {
             // It was told the end, or detached after that.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::super::event::reasons::{FINISHED, LIMITED, REFUSED, REPLACED, REQUESTED};
 use super::super::event::{EndReason, Id, OrderKind, Request, Terms};
 use super::item::Item;
-use super::{Attachment, EndedLease, KeptOrder, Orphan, Stage, State, Verdict};
+use super::{Attachment, EndedLease, KeptOrder, Stage, State, Verdict};
 use stream_demux::Overflow;
 
 /// Leases.
@@ -101,24 +101,106 @@ impl State {
         if self.finishing {
             return Err("Finish was read before, and the item that it overtook not routed".into());
         }
+        // Also the end of a lease that changes nothing may have spent the turn.
+        let begun = !self.leases_ended;
         let leases = self.ended_leases();
-        if self.leases_ended {
-            // Also the end of a lease that changes nothing may have spent the turn.
-            self.order = Some(KeptOrder { kind, leases });
-        } else {
-            self.apply(kind);
+        self.order = Some(KeptOrder { kind, leases, begun, fresh: true });
+        match kind {
+            OrderKind::Detach(key) if self.over => self.may_detach_leavers(key),
+            _ if begun => drop(self.go_on_with_order()),
+            _ => {}
         }
         Ok(())
     }
 
-    /// Applies the order that was read, if the leases that come first have ended, or could have.
-    pub(super) fn apply_kept_order(&mut self) -> bool {
-        let Some(KeptOrder { kind, leases }) = self.order.take() else { return false };
-        if self.end_leases(&leases).is_err() || self.asks_leavers() || self.is_being_removed() {
-            self.order = Some(KeptOrder { kind, leases });
+    /// Applies the order that was read, or the next part of it. Returns `false` if something else must
+    /// come first, or, as an eviction is seen, nothing is left to be done unseen.
+    pub(super) fn go_on_with_order(&mut self) -> bool {
+        if self.asks_leavers() || self.is_being_removed() {
             return false;
         }
-        self.apply(kind);
+        let Some(order) = &mut self.order else { return false };
+        let begins = !std::mem::replace(&mut order.begun, true);
+        let (kind, leases) = (order.kind, std::mem::take(&mut order.leases));
+        if begins && self.end_leases(&leases).is_err() {
+            return false;
+        }
+        match kind {
+            OrderKind::Detach(key) => self.detach_next(key),
+            OrderKind::Evict(key) => {
+                let evicted = !self.attachments.iter().any(|it| it.is_present() && it.key == key);
+                self.order.take_if(|_| evicted);
+                begins || evicted
+            }
+            OrderKind::Attach(_) | OrderKind::Finish => {
+                self.order = None;
+                self.apply(kind);
+                true
+            }
+        }
+    }
+
+    /// One more that the order detaches or evicts.
+    fn pay(&mut self) {
+        let fresh = self.order.as_mut().is_some_and(|order| std::mem::take(&mut order.fresh));
+        self.cost.0 += usize::from(!fresh);
+    }
+
+    /// Detaches the next of those that receive under `key`, in the order in which they joined.
+    fn detach_next(&mut self, key: u8) -> bool {
+        let group = &self.groups[usize::from(key)];
+        let (next, last) = (group.first().copied(), group.len() <= 1);
+        if let Some(id) = next {
+            if !self.over {
+                self.pay();
+            }
+            self.detach(id);
+        }
+        self.may_detach_leavers(key);
+        self.order.take_if(|_| last);
+        true
+    }
+
+    /// The input is over. Who was told so is leaving, and who was not is detached: which of them, is not
+    /// known.
+    fn may_detach_leavers(&mut self, key: u8) {
+        for attachment in self.attachments.iter_mut().filter(|it| it.key == key) {
+            if let Stage::Leaving { reasons, told: false } = &mut attachment.stage {
+                *reasons |= REQUESTED;
+            }
+        }
+    }
+
+    /// The order that was read evicts `id`, if it is the next: those that receive come in the order in
+    /// which they joined, then those that leave. Returns `false` if it cannot be.
+    pub(super) fn evict_next(&mut self, id: Id) -> bool {
+        let key = self.attachments[id].key;
+        let begun = matches!(
+            self.order,
+            Some(KeptOrder { kind: OrderKind::Evict(of), begun: true, .. }) if of == key
+        );
+        if !begun || !self.attachments[id].is_present() || self.asks_leavers() {
+            return false;
+        }
+        // Those that come before it must have been detached by their leases.
+        let group = &self.groups[usize::from(key)];
+        let before: Vec<_> = group.iter().copied().take_while(|&other| other != id).collect();
+        let detached = |id: &Id| {
+            let unoffered = self.item.as_ref().is_some_and(|item| item.is_unoffered(*id));
+            self.attachments[*id].is_wavering() && !unoffered
+        };
+        if !self.over {
+            // Once it is over, who was told so, and leaves, is not known.
+            if !before.iter().all(detached) {
+                return false;
+            }
+            for id in before {
+                self.detach(id);
+            }
+        }
+        self.pay();
+        self.remove(id, EndReason::Evicted);
+        self.order.take_if(|_| !self.attachments.iter().any(|it| it.is_present() && it.key == key));
         true
     }
 
@@ -135,40 +217,12 @@ impl State {
     fn apply(&mut self, kind: OrderKind) {
         match kind {
             OrderKind::Attach(id) => self.attach(id),
-            OrderKind::Detach(key) => {
-                for id in self.groups[usize::from(key)].clone() {
-                    self.detach(id);
-                }
-                for attachment in self.attachments.iter_mut().filter(|it| it.key == key) {
-                    if let Stage::Leaving { reasons, told: false } = &mut attachment.stage {
-                        *reasons |= REQUESTED;
-                    }
-                }
-            }
-            OrderKind::Evict(key) => self.evict(key),
             OrderKind::Finish if self.over => {}
             OrderKind::Finish if self.item.as_ref().is_some_and(|item| !item.is_routed()) => {
                 self.finishing = true;
             }
             OrderKind::Finish => self.over = true,
-        }
-    }
-
-    fn evict(&mut self, key: u8) {
-        let ids = 0..self.attachments.len();
-        let evicted =
-            ids.filter(|&id| self.attachments[id].is_present() && self.attachments[id].key == key);
-        let evicted: Vec<_> = evicted.collect();
-        let orphaned = self.item.take_if(|item| {
-            let unserved = item.unserved();
-            unserved.len() > 1 && unserved.iter().all(|id| evicted.contains(id))
-        });
-        if let Some(item) = orphaned {
-            let copies = 1 + std::mem::take(&mut self.spare_clones);
-            self.orphan = Some(Orphan { seq: item.seq, of: item.unserved(), copies });
-        }
-        for id in evicted {
-            self.remove(id, EndReason::Evicted);
+            OrderKind::Detach(_) | OrderKind::Evict(_) => {}
         }
     }
 

@@ -161,8 +161,10 @@ impl State {
         if attachment.waits() || self.is_not_ready(offer.to, facts) != Known::Yes {
             return Ok(());
         }
-        // If the sink was asked again in this turn, the rest may be for the next one.
-        let at_once = offer.turn == facts.turn && !offer.asked;
+        // If the sink was asked again in this turn, the rest may be for the next one. If its waker has
+        // fired, whenever that was, the item may be held until it is asked again.
+        let woke_itself = matches!(attachment.verdict, Verdict::NotReady { counted_in: Some(_) });
+        let at_once = offer.turn == facts.turn && !offer.asked && !woke_itself;
         if at_once || offer.overdue >= MAX_OVERDUE {
             return Err(format!("{} has no room for {seq}, and is not ready", offer.to));
         }

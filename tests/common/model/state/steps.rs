@@ -5,7 +5,7 @@ use stream_demux::{Discarded, Overflow};
 use super::super::event::{EndReason, Event, Id, Outcome};
 use super::super::facts::Facts;
 use super::item::Item;
-use super::{Orphan, Stage, State, Verdict};
+use super::{Cost, Stage, State, Verdict};
 
 impl State {
     /// Takes an event, and adds to `out` the states that it may lead to.
@@ -25,7 +25,7 @@ impl State {
         match *event {
             Event::Born(_, terms) => self.born(terms),
             Event::LeaseEnded(ref held, request) => self.lease_ended(held, request),
-            Event::Turn => (self.stopped_by, self.cost) = (None, 0),
+            Event::Turn => (self.stopped_by, self.cost) = (None, Cost(0)),
             Event::Read(seq, _) => {
                 self.may_read()?;
                 self.item = Some(Item::new(seq, self.ended_leases()));
@@ -39,10 +39,13 @@ impl State {
                 self.pause()?;
                 self.order_read(kind)?;
             }
-            Event::OrdersPending { .. }
-            | Event::OrdersEnd
-            | Event::Rest { .. }
-            | Event::Completed => self.pause()?,
+            Event::OrdersPending { .. } | Event::OrdersEnd => {
+                self.pause()?;
+                if let Some(order) = &self.order {
+                    return Err(format!("{:?} was read before, and is not applied", order.kind));
+                }
+            }
+            Event::Rest { .. } | Event::Completed => self.pause()?,
             Event::Ready(id, outcome) => {
                 for state in self.ready(id, outcome, facts)? {
                     state.emit(out);
@@ -82,9 +85,6 @@ impl State {
     fn pause(&self) -> Result<(), String> {
         if let Some(seq) = self.surplus.front() {
             return Err(format!("{seq} is surplus, and was not unmatched"));
-        }
-        if let Some(Orphan { seq, copies, .. }) = &self.orphan {
-            return Err(format!("{copies} copies of {seq} were not discarded"));
         }
         if self.asks_leavers() {
             return Err("some have left, and were not asked whether they admit the item".into());
@@ -151,11 +151,15 @@ impl State {
             self.delivered += 1;
         }
         let paid = self.item.as_mut().is_some_and(|item| item.pays_for_send(id, facts));
-        self.cost += usize::from(!paid);
+        self.cost.0 += usize::from(!paid);
         if head.is_none() {
             self.take_copy(id);
         } else if let Some(item) = self.item.as_mut().filter(|_| wanted.is_some()) {
             item.head_sent = Some(id);
+            if self.spare_clones == 1 && self.serves() {
+                // The clone was for it.
+                self.join_queue(id);
+            }
         }
         if failed {
             self.remove(id, EndReason::Failed("start_send"));
@@ -217,7 +221,7 @@ impl State {
     /// It is removed for a reason that nothing has shown.
     fn remove_unseen(&mut self, id: Id, end: EndReason) {
         // The end of a lease costs one; what overflows is paid for by the item.
-        self.cost += usize::from(end == EndReason::Evicted);
+        self.cost.0 += usize::from(end == EndReason::Evicted);
         self.remove(id, end);
     }
 
@@ -230,13 +234,21 @@ impl State {
             self.emit(out);
             return Ok(());
         }
-        let ends = self.unseen_ends(id, facts);
-        if ends.is_empty() {
-            return Err(format!("dropped while {:?}", self.attachments[id].stage));
-        }
-        for end in ends {
+        let mut removed = Vec::new();
+        for end in self.unseen_ends(id, facts) {
             let mut other = self.clone();
             other.remove_unseen(id, end);
+            removed.push(other);
+        }
+        let mut other = self.clone();
+        if other.evict_next(id) {
+            removed.push(other);
+        }
+        if removed.is_empty() {
+            let order = self.order.as_ref().map(|order| order.kind);
+            return Err(format!("dropped while {:?}, and {order:?}", self.attachments[id].stage));
+        }
+        for mut other in removed {
             if let Stage::Removing { dropped, .. } = &mut other.attachments[id].stage {
                 *dropped = true;
             }
@@ -318,13 +330,7 @@ impl State {
             self.spare_clones -= 1;
             return Ok(());
         }
-        let orphan = self.orphan.as_mut().filter(|orphan| orphan.seq == seq);
-        let orphan =
-            orphan.filter(|orphan| orphan.of.contains(&id)).ok_or("it has no such item")?;
-        orphan.of.retain(|&other| other != id);
-        orphan.copies -= 1;
-        self.orphan.take_if(|orphan| orphan.copies == 0);
-        Ok(())
+        Err("it has no such item".into())
     }
 
     fn detached(&mut self, id: Id, why: EndReason) -> Result<(), String> {

@@ -58,6 +58,10 @@ impl State {
         let counts = self.yield_counts(attachment, facts);
         let wanted = self.item.as_ref().is_some_and(|item| item.wants_sink(id));
         let matters = wanted && !attachment.has_room();
+        if matters && self.item.as_ref().is_some_and(|item| item.waiting.contains(&id)) {
+            // Under `Wait` it was found not ready, and is blocked until it takes its copy.
+            return vec![Verdict::NotReady { counted_in: Some(facts.turn) }];
+        }
         if yields == Known::Maybe && counts != Known::Yes && !matters {
             return vec![Verdict::Doubtful(facts.progress)];
         }

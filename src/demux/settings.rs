@@ -4,12 +4,13 @@ use core::hash::{BuildHasher, Hash};
 
 use futures_core::Stream;
 
-use crate::demux::{Demux, ErrorOf, KeyOf, SinkOf};
+use super::{Demux, ErrorOf, KeyOf, SinkOf};
+use crate::budget::Budget;
 use crate::hooks::{Callbacks, Discarded, Hooks, Recipient};
 use crate::order::{Attachable, IntoOrder, Overflow};
-use crate::table::Table;
+use crate::slots::Slots;
 
-type TableOf<St, O, B> = Table<KeyOf<O>, SinkOf<O>, <St as Stream>::Item, B>;
+type SlotsOf<St, O, B> = Slots<KeyOf<O>, SinkOf<O>, <St as Stream>::Item, B>;
 
 /// Settings, to be made before the first poll: later ones hold for what comes after them.
 impl<St, F, O, H, B> Demux<St, F, O, H, B>
@@ -29,7 +30,7 @@ where
     #[track_caller]
     pub fn budget(mut self, items: usize) -> Self {
         assert!(items > 0, "a budget of 0 items would never route one");
-        self.budget = items;
+        self.budget = Budget::new(items);
         self
     }
 
@@ -37,14 +38,14 @@ where
     /// otherwise. 0 unless set, which means 1 under [`Overflow::DropNewest`] and
     /// [`Overflow::DropOldest`].
     pub fn buffer(mut self, items: usize) -> Self {
-        self.hub.buffer = items;
+        self.router.set_buffer(items);
         self
     }
 
     /// What happens when that many wait, unless the [`Attach`](crate::Attach::overflow) says
     /// otherwise. [`Overflow::Wait`] unless set.
     pub fn overflow(mut self, overflow: Overflow) -> Self {
-        self.hub.overflow = overflow;
+        self.router.set_overflow(overflow);
         self
     }
 
@@ -53,9 +54,8 @@ where
     /// later if there are more than 16, whatever this says. More than 2³¹ items are 2³¹.
     ///
     /// Few items let a sink's last item wait less while others are busy; many let more items share a
-    /// flush. With many more busy keys than this, nearly every item has a flush of its own, and waiting
-    /// is in vain: while it spares less than one flush in four, sinks are flushed after 128 further items,
-    /// and the full number is tried again one time in 16.
+    /// flush. With many more busy keys than this, nearly every item has a flush of its own, and a small
+    /// number lets it wait less and costs nothing.
     ///
     /// # Panics
     ///
@@ -63,7 +63,7 @@ where
     #[track_caller]
     pub fn flush_every(mut self, items: usize) -> Self {
         assert!(items > 0, "flushing every 0 items would leave no item to flush");
-        self.hub.flushes.set_every(items);
+        self.router.set_flush_window(items);
         self
     }
 
@@ -95,8 +95,8 @@ where
     where
         St::Item: Clone,
     {
-        assert!(self.hub.table.is_vacant(), "`multicast` cannot be set once something is attached");
-        self.hub.clone_item = Some(St::Item::clone);
+        assert!(self.router.is_vacant(), "`multicast` cannot be set once something is attached");
+        self.router.set_multicast(St::Item::clone);
         self
     }
 
@@ -124,9 +124,7 @@ where
         KeyOf<O>: Hash + Eq,
         B: BuildHasher,
     {
-        self.hub.table.reserve(attachments);
-        self.hub.ready.reserve(attachments);
-        self.hub.flushes.reserve(attachments);
+        self.router.reserve(attachments);
         self
     }
 
@@ -138,22 +136,19 @@ where
     /// If something is attached.
     #[track_caller]
     pub fn with_hasher<B2: BuildHasher>(self, hasher: B2) -> Demux<St, F, O, H, B2> {
-        assert!(
-            self.hub.table.is_vacant(),
-            "the hasher cannot be changed once something is attached"
-        );
-        self.refit(|hooks| hooks, |table| table.with_hasher(hasher))
+        assert!(self.router.is_vacant(), "the hasher cannot be changed once something is attached");
+        self.map_parts(|hooks| hooks, |slots| slots.with_hasher(hasher))
     }
 
-    /// The same with other hooks, or another table.
-    fn refit<H2, B2>(
+    /// The same with other hooks, or other slots.
+    fn map_parts<H2, B2>(
         self,
         hooks: impl FnOnce(H) -> H2,
-        table: impl FnOnce(TableOf<St, O, B>) -> TableOf<St, O, B2>,
+        slots: impl FnOnce(SlotsOf<St, O, B>) -> SlotsOf<St, O, B2>,
     ) -> Demux<St, F, O, H2, B2> {
-        let Self { hub, input, orders, order, key, budget, turns, inbox, state } = self;
-        let hub = hub.refit(hooks, table);
-        Demux { hub, input, orders, order, key, budget, turns, inbox, state }
+        let Self { router, input, orders, order, key, budget, inbox, state } = self;
+        let router = router.map_parts(hooks, slots);
+        Demux { router, input, orders, order, key, budget, inbox, state }
     }
 }
 
@@ -172,7 +167,7 @@ where
         SinkOf<O>: Attachable<St::Item>,
         H: Hooks<KeyOf<O>, St::Item, ErrorOf<O, St::Item>>,
     {
-        self.refit(|_| hooks, |table| table)
+        self.map_parts(|_| hooks, |slots| slots)
     }
 }
 
@@ -189,11 +184,7 @@ where
         SinkOf<O>: Attachable<St::Item>,
         C: FnMut(Recipient<'_, KeyOf<O>>, ErrorOf<O, St::Item>),
     {
-        let change = |hooks| {
-            let Callbacks { on_error: _, on_unmatched, on_discarded, admit } = hooks;
-            Callbacks { on_error, on_unmatched, on_discarded, admit }
-        };
-        self.refit(change, |table| table)
+        self.map_parts(|hooks| hooks.with_on_error(on_error), |slots| slots)
     }
 
     /// Called with each item that nobody wants.
@@ -213,11 +204,7 @@ where
     where
         C: FnMut(St::Item),
     {
-        let change = |hooks| {
-            let Callbacks { on_error, on_unmatched: _, on_discarded, admit } = hooks;
-            Callbacks { on_error, on_unmatched, on_discarded, admit }
-        };
-        self.refit(change, |table| table)
+        self.map_parts(|hooks| hooks.with_on_unmatched(on_unmatched), |slots| slots)
     }
 
     /// Called with each item that an attachment does not get, and the reason.
@@ -225,11 +212,7 @@ where
     where
         C: FnMut(Recipient<'_, KeyOf<O>>, St::Item, Discarded),
     {
-        let change = |hooks| {
-            let Callbacks { on_error, on_unmatched, on_discarded: _, admit } = hooks;
-            Callbacks { on_error, on_unmatched, on_discarded, admit }
-        };
-        self.refit(change, |table| table)
+        self.map_parts(|hooks| hooks.with_on_discarded(on_discarded), |slots| slots)
     }
 
     /// Asked, once for each item and recipient, whether the one may have the other; if not, the item
@@ -258,10 +241,6 @@ where
     where
         C: FnMut(Recipient<'_, KeyOf<O>>, &St::Item) -> bool,
     {
-        let change = |hooks| {
-            let Callbacks { on_error, on_unmatched, on_discarded, admit: _ } = hooks;
-            Callbacks { on_error, on_unmatched, on_discarded, admit }
-        };
-        self.refit(change, |table| table)
+        self.map_parts(|hooks| hooks.with_admit(admit), |slots| slots)
     }
 }

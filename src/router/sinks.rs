@@ -1,0 +1,225 @@
+//! What sinks are owed: to be sent what is queued, to be flushed, to be closed, to be told the end; and how
+//! an attachment ends.
+//!
+//! `share` is what may still be spent: one for each slot that was woken, each item moved out of a queue,
+//! each flush, each slot that is told the end. What cannot be done now is listed for the next turn.
+
+use core::hash::{BuildHasher, Hash};
+use core::task::Poll;
+
+use futures_sink::Sink;
+
+use super::Router;
+use super::held::Exit;
+use crate::budget::Share;
+use crate::hooks::{Detached, Discarded, Hooks, Recipient};
+use crate::id::SlotId;
+use crate::ready::Woken;
+use crate::slot::{LeaveReason, Remains, Slot, Stage};
+
+impl<K, S, V, H, B> Router<K, S, V, H, B> {
+    /// All sinks that took an item are to be flushed.
+    pub(crate) fn mark_all_due(&mut self) {
+        self.slots.flushes_mut().mark_all_due();
+    }
+
+    /// How many sinks took an item and are to be flushed.
+    pub(crate) fn count_unflushed(&self) -> usize {
+        self.slots.flushes().len()
+    }
+
+    /// The input ran dry in this turn. Returns `true` if sinks are to be flushed for that, however many.
+    pub(crate) fn count_dry_turn(&mut self) -> bool {
+        self.slots.flushes_mut().count_dry_turn()
+    }
+}
+
+impl<K, S, V, H, B> Router<K, S, V, H, B>
+where
+    K: Hash + Eq,
+    S: Sink<V> + Unpin,
+    H: Hooks<K, V, S::Error>,
+    B: BuildHasher,
+{
+    /// Advances the slots that were woken, by their sinks or by what was left undone.
+    pub(crate) fn poll_woken(&mut self, share: &mut Share) {
+        while !share.is_spent() {
+            let Some(Woken { id, by_sink }) = self.slots.pop_woken() else { return };
+            share.spend();
+            let was_retried = self.was_retried(id);
+            // Stale wake: the slot is vacant.
+            let Some(mut slot) = self.slots.get_mut(id) else { continue };
+            if by_sink && was_retried {
+                // It woke itself when it was polled in this turn: it is polled again in the next.
+                self.slots.ready().fire(id);
+                continue;
+            }
+            if by_sink {
+                slot.wake();
+                self.holding.slot_woken(id);
+            }
+            // While others wait, none gets more than an eighth of what is left. An item may go on top of
+            // an empty share: with a share of 1 in each turn a queue would never drain otherwise.
+            let all = share.left();
+            let most = if self.slots.ready().is_last() { all } else { all / 8 }.max(1);
+            let mut part = Share::new(most);
+            self.advance(id, &mut part);
+            share.split(most - part.left());
+        }
+    }
+
+    /// Advances a slot for which there is something to do that no waker announced, unless it is listed.
+    pub(super) fn advance_unless_listed(&mut self, id: SlotId, share: &mut Share) {
+        if !self.slots.ready().is_listed(id) {
+            self.advance(id, share);
+        }
+    }
+
+    /// Does all that can be done for a slot: drains it, gives it the item that it waits for, closes it if
+    /// it is leaving, or polls a flush that it waited for again.
+    fn advance(&mut self, id: SlotId, share: &mut Share) {
+        let mut slot = self.slots.slot(id);
+        if slot.is_queued() || slot.is_waiting() {
+            if !self.drain(id, share) {
+                return;
+            }
+            if self.slots.slot(id).is_waiting() {
+                self.serve_waiting(id);
+            }
+            let Some(same) = self.slots.get(id) else { return };
+            slot = same;
+        }
+        if slot.is_closable() {
+            self.close(id);
+        } else if slot.is_flushable() {
+            self.flush(id);
+        }
+    }
+
+    /// Sends what is queued. Returns `false` if the rest must wait for the next turn, or the slot is gone.
+    fn drain(&mut self, id: SlotId, share: &mut Share) -> bool {
+        loop {
+            let mut slot = self.slots.entry(id);
+            if !slot.is_queued() || slot.is_parked() {
+                return true;
+            }
+            if share.is_spent() {
+                self.slots.ready().list(id);
+                return false;
+            }
+            match slot.poll_ready() {
+                Poll::Ready(Ok(())) => {}
+                Poll::Pending => {
+                    self.park(id);
+                    return true;
+                }
+                Poll::Ready(Err(error)) => {
+                    self.remove(id, Detached::Failed(error), None);
+                    return false;
+                }
+            }
+            share.spend();
+            let Some(item) = slot.pop() else { return true };
+            self.ledger.unqueued(1);
+            if let Err(error) = slot.send::<false>(item, self.ledger.count_received()) {
+                self.lose(id, error);
+                return false;
+            }
+            self.ledger.delivered();
+        }
+    }
+
+    /// Flushes the sinks whose flush is due, looking ahead as far as `budget` goes.
+    pub(crate) fn flush_due(&mut self, budget: usize, share: &mut Share) {
+        let horizon = self.flush_horizon(budget);
+        while !share.is_spent() {
+            let Some(id) = self.slots.pop_flush(horizon) else { return };
+            share.spend();
+            if let Some(mut slot) = self.slots.unqueue_flush(id) {
+                let answer = slot.poll_flush();
+                self.flushed(id, answer);
+            }
+        }
+    }
+
+    fn flush(&mut self, id: SlotId) {
+        let answer = self.slots.entry(id).poll_flush();
+        self.flushed(id, answer);
+    }
+
+    #[inline]
+    fn flushed(&mut self, id: SlotId, answer: Poll<Result<(), S::Error>>) {
+        match answer {
+            Poll::Pending => {}
+            Poll::Ready(Ok(())) => self.ledger.operated(),
+            Poll::Ready(Err(error)) => self.remove(id, Detached::Failed(error), None),
+        }
+    }
+
+    #[cold]
+    fn close(&mut self, id: SlotId) {
+        let Stage::Leaving(reason) = self.slots.slot(id).stage() else { return };
+        match self.slots.entry(id).poll_close() {
+            Poll::Pending => {}
+            Poll::Ready(Ok(())) => {
+                self.ledger.operated();
+                self.remove(id, reason.into(), None);
+            }
+            Poll::Ready(Err(error)) => self.remove(id, Detached::Failed(error), None),
+        }
+    }
+
+    /// The input is over: it is not waited for, and what is held goes to its recipients as they leave.
+    pub(crate) fn finish(&mut self) {
+        self.close_cursor.get_or_insert(0);
+        self.unblock();
+    }
+
+    /// Tells slots that the input is over: they leave.
+    #[inline]
+    pub(crate) fn close_some(&mut self, share: &mut Share) {
+        if self.is_closing() {
+            self.close_next(share);
+        }
+    }
+
+    #[cold]
+    fn close_next(&mut self, share: &mut Share) {
+        while let (Some(cursor), true) = (self.close_cursor, self.is_closing() && share.spend()) {
+            self.close_cursor = Some(cursor + 1);
+            let id = SlotId::from_index(cursor);
+            if self.slots.get(id).is_some_and(Slot::receives) {
+                self.leave(id, LeaveReason::Finished);
+                self.advance_unless_listed(id, share);
+            }
+        }
+    }
+
+    /// From now on the slot receives nothing. What is queued for it is still sent, with its copy of the
+    /// item that is held, and then it is closed: the caller has to [`advance`](Self::advance) it.
+    pub(super) fn leave(&mut self, id: SlotId, reason: LeaveReason) {
+        if let Some(item) = self.take_owed(id, Exit::Graceful) {
+            self.enqueue(id, item);
+        }
+        self.slots.leave(id, reason);
+    }
+
+    /// Ends an attachment: the sink is dropped, and then all that waited for it is discarded. So is
+    /// `item`, which was on its way to it.
+    #[cold]
+    pub(super) fn remove(&mut self, id: SlotId, why: Detached<S::Error>, item: Option<V>) {
+        let (discarded, exit) = match why {
+            Detached::Failed(_) => (Discarded::Failed, Exit::Broken),
+            Detached::Overflowed => (Discarded::Overflowed, Exit::Broken),
+            _ => (Discarded::Evicted, Exit::Evicted),
+        };
+        let held = self.take_owed(id, exit);
+        let Remains { key, tag, queue } = self.slots.remove(id);
+        let to = Recipient { key: &key, tag };
+        self.ledger.unqueued(queue.len());
+        for item in queue.into_iter().chain(held).chain(item) {
+            self.ledger.discarded(to, item, discarded);
+        }
+        self.ledger.detached(to, why);
+    }
+}
