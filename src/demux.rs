@@ -141,6 +141,93 @@ where
         self.len() == 0
     }
 
+    /// Returns the number of attachments that no longer receive and are not closed yet: they are being
+    /// drained, flushed or closed.
+    ///
+    /// # Examples
+    ///
+    /// Ends a rolling restart when the last old connection is closed:
+    ///
+    /// ```
+    /// use core::future::poll_fn;
+    /// use core::task::Poll;
+    /// use futures::{FutureExt, channel::mpsc, executor::block_on, stream};
+    /// use stream_demux::{DemuxStreamExt, Order};
+    ///
+    /// let (orders, orders_in) = mpsc::unbounded::<Order<u32, mpsc::Sender<u32>>>();
+    /// let (sink, received) = mpsc::channel(1);
+    /// let mut demux = stream::pending().demux_by(|&n| n, orders_in);
+    ///
+    /// orders.unbounded_send((1, sink).into()).unwrap();
+    /// orders.unbounded_send(Order::Detach(1)).unwrap();
+    /// block_on(poll_fn(|cx| {
+    ///     let _ = demux.poll_unpin(cx);
+    ///     if demux.draining() == 0 { Poll::Ready(()) } else { Poll::Pending }
+    /// }));
+    /// assert_eq!((demux.len(), demux.totals().detached), (0, 1));
+    /// # drop(received);
+    /// ```
+    pub fn draining(&self) -> usize {
+        self.router.overview().leaving
+    }
+
+    /// Returns the attachments that receive items now, in no particular order.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{FutureExt, channel::mpsc, stream};
+    /// use stream_demux::{Attach, DemuxStreamExt};
+    ///
+    /// let (sink, _received) = mpsc::channel::<u32>(1);
+    /// let orders = stream::iter([Attach::new(7, sink).tag(42)]).chain(stream::pending());
+    /// # use futures::StreamExt;
+    /// let mut demux = stream::pending().demux_by(|&n| n, orders);
+    /// assert!((&mut demux).now_or_never().is_none());
+    ///
+    /// let recipients: Vec<_> = demux.recipients().map(|to| (*to.key, to.tag)).collect();
+    /// assert_eq!(recipients, [(7, 42)]);
+    /// ```
+    pub fn recipients(&self) -> impl Iterator<Item = Recipient<'_, KeyOf<O>>> {
+        self.router.recipients()
+    }
+
+    /// Returns a reference to the hooks.
+    pub fn hooks_ref(&self) -> &H {
+        self.router.hooks()
+    }
+
+    /// Returns a mutable reference to the hooks.
+    ///
+    /// # Examples
+    ///
+    /// Reads what the hooks have counted between two polls, and starts anew:
+    ///
+    /// ```
+    /// use futures::{FutureExt, StreamExt, channel::mpsc, stream};
+    /// use stream_demux::{DemuxStreamExt, Hooks};
+    ///
+    /// #[derive(Default)]
+    /// struct Unmatched(u64);
+    ///
+    /// impl<K, V, E> Hooks<K, V, E> for Unmatched {
+    ///     fn unmatched(&mut self, _item: V) {
+    ///         self.0 += 1;
+    ///     }
+    /// }
+    ///
+    /// let orders = stream::pending::<(u32, mpsc::Sender<u32>)>();
+    /// let input = stream::iter([1, 2, 3]).chain(stream::pending());
+    /// let mut demux = input.demux_by(|&n| n, orders).hooks(Unmatched::default());
+    /// assert!((&mut demux).now_or_never().is_none());
+    ///
+    /// assert_eq!(demux.hooks_ref().0, 3);
+    /// assert_eq!(std::mem::take(&mut demux.hooks_mut().0), 3);
+    /// ```
+    pub fn hooks_mut(&mut self) -> &mut H {
+        self.router.hooks_mut()
+    }
+
     /// Does an attachment receive items with this key now?
     pub fn contains_key<Q>(&self, key: &Q) -> bool
     where

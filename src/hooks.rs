@@ -23,7 +23,7 @@ impl<K> Clone for Recipient<'_, K> {
 impl<K> Copy for Recipient<'_, K> {}
 
 /// Why an attachment ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Detached<E> {
     /// The input ended, or [`Order::Finish`](crate::Order::Finish) came: its queue was sent, its sink
@@ -44,8 +44,48 @@ pub enum Detached<E> {
     /// Its key was taken and it was to [keep what exists](crate::Attach::keep_existing): its sink was
     /// closed.
     Refused,
+    /// Something waited for its sink for as many ticks as its
+    /// [stall time-out](crate::Attach::stall_timeout) allows, and nothing moved: its sink was dropped.
+    Stalled,
+    /// No item came for as many ticks as its [idle time-out](crate::Attach::idle_timeout) allows: its sink
+    /// was closed.
+    Idle,
     /// Its sink failed, and was dropped.
     Failed(E),
+}
+
+impl<E> Detached<E> {
+    /// Returns the name of the reason in snake case, for labels of metrics and fields of logs.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use stream_demux::Detached;
+    ///
+    /// assert_eq!(Detached::<()>::Requested.as_str(), "requested");
+    /// assert_eq!(Detached::Failed("broken pipe").as_str(), "failed");
+    /// ```
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Finished => "finished",
+            Self::Requested => "requested",
+            Self::Replaced => "replaced",
+            Self::Limited => "limited",
+            Self::Evicted => "evicted",
+            Self::Overflowed => "overflowed",
+            Self::Refused => "refused",
+            Self::Stalled => "stalled",
+            Self::Idle => "idle",
+            Self::Failed(_) => "failed",
+        }
+    }
+}
+
+/// The same as [`as_str`](Detached::as_str). The error of a sink is not shown.
+impl<E> fmt::Display for Detached<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
 }
 
 /// Why an attachment did not get an item.
@@ -60,6 +100,38 @@ pub enum Discarded {
     Evicted,
     /// The sink failed while the item waited for it.
     Failed,
+    /// A newer item took its place in the queue; see
+    /// [`Overflow::Conflate`](crate::Overflow::Conflate).
+    Conflated,
+}
+
+impl Discarded {
+    /// Returns the name of the reason in snake case, for labels of metrics and fields of logs.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use stream_demux::Discarded;
+    ///
+    /// assert_eq!(Discarded::NotAdmitted.as_str(), "not_admitted");
+    /// assert_eq!(Discarded::NotAdmitted.to_string(), "not_admitted");
+    /// ```
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NotAdmitted => "not_admitted",
+            Self::Overflowed => "overflowed",
+            Self::Evicted => "evicted",
+            Self::Failed => "failed",
+            Self::Conflated => "conflated",
+        }
+    }
+}
+
+/// The same as [`as_str`](Discarded::as_str).
+impl fmt::Display for Discarded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
 }
 
 /// What a [`Demux`](crate::Demux) tells, and asks, while it runs. Every method has a default.
@@ -116,6 +188,55 @@ pub trait Hooks<K, V, E> {
     #[inline]
     fn attached(&mut self, to: Recipient<'_, K>) {}
 
+    /// Called when a key has its first receiving attachment: after [`attached`](Self::attached), and
+    /// before any item is routed to it.
+    ///
+    /// For each key, calls of `key_attached` and [`key_detached`](Self::key_detached) alternate strictly,
+    /// and agree with [`Demux::contains_key`](crate::Demux::contains_key). Subscribe upstream here.
+    ///
+    /// An attachment that joins or replaces another one does not cause it. Neither does one that takes
+    /// no key: because it was refused, came after the end, has a limit of 0 or a lease that has ended.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{channel::mpsc, executor::block_on, stream};
+    /// use stream_demux::{DemuxStreamExt, Hooks, Order};
+    ///
+    /// #[derive(Default)]
+    /// struct Upstream(Vec<String>);
+    ///
+    /// impl<V, E> Hooks<&str, V, E> for Upstream {
+    ///     fn key_attached(&mut self, key: &&str) {
+    ///         self.0.push(format!("subscribe {key}"));
+    ///     }
+    ///     fn key_detached(&mut self, key: &&str) {
+    ///         self.0.push(format!("unsubscribe {key}"));
+    ///     }
+    /// }
+    ///
+    /// let (sink, _received) = mpsc::unbounded();
+    /// let orders = stream::iter([
+    ///     Order::from(("news", sink.clone())),
+    ///     Order::from(("news", sink)), // joins
+    ///     Order::Detach("news"),
+    /// ]);
+    /// let mut upstream = Upstream::default();
+    /// let input = stream::empty::<u32>();
+    /// block_on(input.demux_by(|_| "news", orders).multicast().hooks(&mut upstream));
+    /// assert_eq!(upstream.0, ["subscribe news", "unsubscribe news"]);
+    /// ```
+    #[inline]
+    fn key_attached(&mut self, key: &K) {}
+
+    /// Called when the last receiving attachment of a key has stopped receiving: it leaves, failed or
+    /// was evicted. Unsubscribe upstream here.
+    ///
+    /// Called after [`unblocked`](Self::unblocked) and before [`detached`](Self::detached). An attachment
+    /// that is replaced does not cause it. Dropping the demux calls no hook.
+    #[inline]
+    fn key_detached(&mut self, key: &K) {}
+
     /// An attachment has ended: its sink is gone, closed or not. Nothing more is said of it.
     #[inline]
     fn detached(&mut self, to: Recipient<'_, K>, why: Detached<E>) {}
@@ -127,6 +248,36 @@ pub trait Hooks<K, V, E> {
     /// An attachment does not get this item.
     #[inline]
     fn discarded(&mut self, to: Recipient<'_, K>, item: V, why: Discarded) {}
+
+    /// Returns `true` if `new` makes `waiting` obsolete, which waits in the queue of this attachment.
+    ///
+    /// Called only under [`Overflow::Conflate`](crate::Overflow::Conflate), for the items that wait, from
+    /// the oldest to the newest, until the answer is `true`. That one is discarded
+    /// ([`Discarded::Conflated`]), and `new` takes its place. By default every item supersedes every other,
+    /// so that only the latest one waits.
+    ///
+    /// # Examples
+    ///
+    /// A client that follows many prices on one connection gets the latest of each:
+    ///
+    /// ```
+    /// use stream_demux::{Hooks, Recipient};
+    ///
+    /// struct Price { symbol: String, cents: u64 }
+    /// struct LatestOfEach;
+    ///
+    /// impl<E> Hooks<u32, Price, E> for LatestOfEach {
+    ///     fn supersedes(&mut self, _: Recipient<'_, u32>, waiting: &Price, new: &Price) -> bool {
+    ///         waiting.symbol == new.symbol
+    ///     }
+    /// }
+    /// # let price = |cents| Price { symbol: "A".into(), cents };
+    /// # assert_eq!(price(1).cents, 1);
+    /// ```
+    #[inline]
+    fn supersedes(&mut self, to: Recipient<'_, K>, waiting: &V, new: &V) -> bool {
+        true
+    }
 
     /// The input starts to wait for this sink: once for each wait, not for each poll.
     #[inline]
@@ -158,6 +309,15 @@ impl<K, V, E, H: Hooks<K, V, E> + ?Sized> Hooks<K, V, E> for &mut H {
     fn discarded(&mut self, to: Recipient<'_, K>, item: V, why: Discarded) {
         (**self).discarded(to, item, why);
     }
+    fn key_attached(&mut self, key: &K) {
+        (**self).key_attached(key);
+    }
+    fn key_detached(&mut self, key: &K) {
+        (**self).key_detached(key);
+    }
+    fn supersedes(&mut self, to: Recipient<'_, K>, waiting: &V, new: &V) -> bool {
+        (**self).supersedes(to, waiting, new)
+    }
     fn blocked(&mut self, on: Recipient<'_, K>) {
         (**self).blocked(on);
     }
@@ -182,6 +342,15 @@ impl<K, V, E, H: Hooks<K, V, E> + ?Sized> Hooks<K, V, E> for Box<H> {
     }
     fn discarded(&mut self, to: Recipient<'_, K>, item: V, why: Discarded) {
         (**self).discarded(to, item, why);
+    }
+    fn key_attached(&mut self, key: &K) {
+        (**self).key_attached(key);
+    }
+    fn key_detached(&mut self, key: &K) {
+        (**self).key_detached(key);
+    }
+    fn supersedes(&mut self, to: Recipient<'_, K>, waiting: &V, new: &V) -> bool {
+        (**self).supersedes(to, waiting, new)
     }
     fn blocked(&mut self, on: Recipient<'_, K>) {
         (**self).blocked(on);

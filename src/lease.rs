@@ -143,6 +143,30 @@ impl Lease {
         Self { claims: Vec::new() }
     }
 
+    /// Returns the number of attachments that the lease holds and that have not ended. Those that were
+    /// not applied yet count.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::sink;
+    /// use stream_demux::{Attach, Lease};
+    ///
+    /// let mut lease = Lease::new();
+    /// let attach = Attach::new("key", sink::drain::<u32>()).leased(&mut lease);
+    /// assert_eq!(lease.len(), 1);
+    /// drop(attach);
+    /// assert!(lease.is_empty());
+    /// ```
+    pub fn len(&self) -> usize {
+        self.claims.iter().filter(|claim| claim.strong_count() > 0).count()
+    }
+
+    /// Returns `true` if the lease holds no attachment that has not ended.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Ends the lease gracefully: each attachment gets no new items, is sent what is queued for it,
     /// and is closed, as by [`Order::Detach`](crate::Order::Detach).
     pub fn detach(mut self) {
@@ -188,8 +212,6 @@ impl Drop for Lease {
 
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { claims } = self;
-        let held = claims.iter().filter(|claim| claim.strong_count() > 0).count();
-        f.debug_struct("Lease").field("held", &held).finish()
+        f.debug_struct("Lease").field("held", &self.len()).finish()
     }
 }

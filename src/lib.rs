@@ -275,12 +275,13 @@ mod router;
 mod slot;
 mod slots;
 mod table;
+mod timers;
 mod totals;
 
 pub use crate::demux::Demux;
 pub use crate::ext::DemuxStreamExt;
 pub use crate::hooks::{Callbacks, Detached, Discarded, Hooks, Recipient};
-pub use crate::key::{ByRef, ByValue, DefaultHashBuilder, DefaultHasher};
+pub use crate::key::{ByRef, ByValue, DefaultHashBuilder, DefaultHasher, OrAttach};
 pub use crate::lease::Lease;
 pub use crate::order::{Attach, Attachable, IntoOrder, Order, Overflow};
 pub use crate::totals::Totals;

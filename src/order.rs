@@ -34,9 +34,31 @@ pub enum Order<K, S> {
     /// being flushed or closed, also those of this key that were still draining or closing. Does
     /// nothing for an unknown key.
     Evict(K),
+    /// One unit of time has passed, for attachments that have a
+    /// [`stall_timeout`](Attach::stall_timeout) or an [`idle_timeout`](Attach::idle_timeout), and for
+    /// [`linger`](crate::Demux::linger). The unit is yours: merge a ticker into the orders. See
+    /// [Time](crate#time).
+    ///
+    /// Ticks that are read in one turn count as one. A tick comes to the attachments one by one, each
+    /// costs one of the budget, and orders and items go on meanwhile; another tick that is read before
+    /// the last of them had its own comes to them all after that, together with those that follow.
+    Tick,
     /// Reads no more of the input, as if it had ended: queues drain, sinks are closed, the future
     /// completes. An item that was read already keeps its place.
     Finish,
+}
+
+/// Clones the order; an [`Attach`] without its lease.
+impl<K: Clone, S: Clone> Clone for Order<K, S> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Attach(attach) => Self::Attach(attach.clone()),
+            Self::Detach(key) => Self::Detach(key.clone()),
+            Self::Evict(key) => Self::Evict(key.clone()),
+            Self::Tick => Self::Tick,
+            Self::Finish => Self::Finish,
+        }
+    }
 }
 
 impl<K, S> From<Attach<K, S>> for Order<K, S> {
@@ -57,6 +79,7 @@ impl<K: fmt::Debug, S> fmt::Debug for Order<K, S> {
             Self::Attach(attach) => attach.fmt(f),
             Self::Detach(key) => f.debug_tuple("Detach").field(key).finish(),
             Self::Evict(key) => f.debug_tuple("Evict").field(key).finish(),
+            Self::Tick => f.write_str("Tick"),
             Self::Finish => f.write_str("Finish"),
         }
     }
@@ -165,6 +188,17 @@ pub enum Overflow {
     DropOldest,
     /// The attachment is ended: its queue and this item are discarded, its sink is dropped.
     Evict,
+    /// This item takes the place of the first waiting one that it
+    /// [supersedes](crate::Hooks::supersedes), which is discarded
+    /// ([`Discarded::Conflated`](crate::Discarded::Conflated)): the latest value instead of the oldest.
+    ///
+    /// It does so whenever it would join a queue that is not empty, full or not. By default an item
+    /// supersedes any other, so that one item waits at most. An item that supersedes none is queued, and
+    /// if the queue is full, the head is discarded as under `DropOldest`. The queue has at least one place,
+    /// also with [`buffer`](Attach::buffer)`(0)`. An item that takes the place of another does not count
+    /// towards a [`limit`](Attach::limit), and is sent before items that came before it, if those wait
+    /// behind that place.
+    Conflate,
 }
 
 /// An order to attach a sink under a key, and its terms.
@@ -203,6 +237,9 @@ pub(crate) struct Terms {
     pub(crate) buffer: Option<usize>,
     pub(crate) overflow: Option<Overflow>,
     pub(crate) limit: Option<u64>,
+    /// In ticks; 0 for none.
+    pub(crate) stall_timeout: Option<u32>,
+    pub(crate) idle_timeout: Option<u32>,
     pub(crate) keep_existing: bool,
     pub(crate) catch_all: bool,
 }
@@ -249,6 +286,74 @@ impl<K, S> Attach<K, S> {
         self
     }
 
+    /// Evicts this attachment ([`Detached::Stalled`](crate::Detached::Stalled)) at the `ticks`th
+    /// [tick](Order::Tick) at which something waits for its sink (an item, a flush or a close) and
+    /// nothing has moved since the wait began, instead of the
+    /// [default of the demux](crate::Demux::stall_timeout). 0 means no time-out.
+    ///
+    /// It also applies while the attachment leaves: a graceful leave with a deadline. What was queued is
+    /// discarded as [`Discarded::Evicted`](crate::Discarded::Evicted).
+    ///
+    /// The sink has stalled while the operation that it answered with `Pending` has not completed and its
+    /// waker has not fired. A sink that only wakes itself has stalled too; one that waits for its turn in
+    /// the demux has not. `ticks` take between `ticks - 1` and `ticks` units of time, so 1 may be no
+    /// time at all: use 2 or more.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{StreamExt, channel::mpsc, executor::block_on, stream};
+    /// use stream_demux::{Attach, DemuxStreamExt, Order};
+    ///
+    /// let (sink, _not_read) = mpsc::channel(0); // takes one item
+    /// let attach = Attach::new(1, sink).stall_timeout(2);
+    /// let (orders, orders_in) = mpsc::unbounded();
+    /// orders.unbounded_send(Order::from(attach)).unwrap();
+    ///
+    /// let mut demux = stream::iter([1, 1, 1]).demux_by(|&n| n, orders_in);
+    /// # use core::{future::poll_fn, task::Poll};
+    /// # use futures::FutureExt;
+    /// for _second in 0..2 {
+    ///     assert!((&mut demux).now_or_never().is_none()); // the second item waits
+    ///     orders.unbounded_send(Order::Tick).unwrap();
+    /// }
+    /// let totals = block_on(demux);
+    /// assert_eq!((totals.delivered, totals.discarded, totals.unmatched), (1, 1, 1));
+    /// ```
+    pub fn stall_timeout(mut self, ticks: u32) -> Self {
+        self.terms.stall_timeout = Some(ticks);
+        self
+    }
+
+    /// Detaches this attachment gracefully ([`Detached::Idle`](crate::Detached::Idle)) at the `ticks`th
+    /// [tick](Order::Tick) without an item, instead of the
+    /// [default of the demux](crate::Demux::idle_timeout). 0 means no time-out.
+    ///
+    /// A tick counts if no item was accepted for this attachment since the tick before, nothing waits
+    /// for it (queued, held or unflushed), and the input did not have to wait for a sink.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{FutureExt, channel::mpsc, stream};
+    /// use stream_demux::{Attach, DemuxStreamExt, Order};
+    ///
+    /// let (sink, _received) = mpsc::channel::<u32>(1);
+    /// let (orders, orders_in) = mpsc::unbounded();
+    /// orders.unbounded_send(Attach::new(1, sink).idle_timeout(2).into()).unwrap();
+    ///
+    /// let mut demux = stream::pending().demux_by(|&n| n, orders_in);
+    /// for left in [1, 0] {
+    ///     orders.unbounded_send(Order::Tick).unwrap();
+    ///     assert!((&mut demux).now_or_never().is_none());
+    ///     assert_eq!(demux.len(), left);
+    /// }
+    /// ```
+    pub fn idle_timeout(mut self, ticks: u32) -> Self {
+        self.terms.idle_timeout = Some(ticks);
+        self
+    }
+
     /// On a taken key, closes this sink ([`Detached::Refused`](crate::Detached::Refused)) instead of
     /// replacing, or joining, what is there.
     pub fn keep_existing(mut self) -> Self {
@@ -272,6 +377,14 @@ impl<K, S> Attach<K, S> {
     pub fn leased(mut self, lease: &mut Lease) -> Self {
         lease.hold(&mut self.claim);
         self
+    }
+}
+
+/// Clones the key, the sink and the terms. The clone has no lease, even if that of the original has ended.
+impl<K: Clone, S: Clone> Clone for Attach<K, S> {
+    fn clone(&self) -> Self {
+        let Self { key, sink, terms, claim: _ } = self;
+        Self { key: key.clone(), sink: sink.clone(), terms: *terms, claim: None }
     }
 }
 

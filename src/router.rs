@@ -15,6 +15,7 @@ mod items;
 mod multicast;
 mod orders;
 mod sinks;
+mod ticks;
 
 use core::borrow::Borrow;
 use core::hash::{BuildHasher, Hash};
@@ -38,12 +39,16 @@ pub(crate) struct Router<K, S, V, H, B> {
     clone_item: Option<fn(&V) -> V>,
     /// Set when the input is over: the slots with ids below this have begun to leave.
     close_cursor: Option<usize>,
+    /// The input had to wait for a sink between the last two ticks.
+    was_held: bool,
 }
 
 /// The terms of attachments that do not set their own.
 struct Defaults {
     buffer: usize,
     overflow: Overflow,
+    stall_timeout: u32,
+    idle_timeout: u32,
 }
 
 /// A summary for `Debug`.
@@ -62,9 +67,15 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
             slots: Slots::new(hasher),
             holding: Holding::new(),
             ledger: Ledger::new(hooks),
-            defaults: Defaults { buffer: 0, overflow: Overflow::Wait },
+            defaults: Defaults {
+                buffer: 0,
+                overflow: Overflow::Wait,
+                stall_timeout: 0,
+                idle_timeout: 0,
+            },
             clone_item: None,
             close_cursor: None,
+            was_held: false,
         }
     }
 
@@ -81,6 +92,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
             defaults: self.defaults,
             clone_item: self.clone_item,
             close_cursor: self.close_cursor,
+            was_held: self.was_held,
         }
     }
 
@@ -90,6 +102,18 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
 
     pub(crate) fn set_overflow(&mut self, overflow: Overflow) {
         self.defaults.overflow = overflow;
+    }
+
+    pub(crate) fn set_stall_timeout(&mut self, ticks: u32) {
+        self.defaults.stall_timeout = ticks;
+    }
+
+    pub(crate) fn set_idle_timeout(&mut self, ticks: u32) {
+        self.defaults.idle_timeout = ticks;
+    }
+
+    pub(crate) fn set_linger(&mut self, ticks: u32) {
+        self.slots.flushes_mut().set_linger(ticks);
     }
 
     pub(crate) fn set_flush_window(&mut self, items: usize) {
@@ -139,6 +163,18 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         Some(self.slots.recipient(self.holding.blocked_on()?))
     }
 
+    pub(crate) fn recipients(&self) -> impl Iterator<Item = Recipient<'_, K>> {
+        self.slots.recipients()
+    }
+
+    pub(crate) fn hooks(&self) -> &H {
+        self.ledger.hooks()
+    }
+
+    pub(crate) fn hooks_mut(&mut self) -> &mut H {
+        self.ledger.hooks_mut()
+    }
+
     pub(crate) fn overview(&self) -> Overview {
         Overview {
             receiving: self.slots.len(),
@@ -179,7 +215,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     }
 
     pub(crate) fn order_read(&mut self) {
-        self.ledger.operated();
+        self.ledger.operated(1);
     }
 
     /// The task is about to sleep: wakes it if anything has happened since the turn began.
@@ -194,7 +230,10 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
 
     /// Returns `true` if sinks have something to do, looking ahead as far as `budget` goes.
     pub(crate) fn has_sinks(&self, budget: usize) -> bool {
-        self.slots.ready().any() || self.has_due_flushes(budget) || self.is_closing()
+        self.slots.ready().any()
+            || self.has_due_flushes(budget)
+            || self.is_closing()
+            || self.is_sweeping()
     }
 
     /// Returns `true` if flushes are due, looking ahead as far as `budget` goes.
@@ -234,8 +273,9 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     pub(crate) fn has_work(&self, input_is_dry: bool) -> bool {
         self.slots.ready().any()
             || self.has_ended_leases()
-            || self.slots.flushes().len() > 0
+            || self.slots.flushes().has_work()
             || self.is_closing()
+            || self.is_sweeping()
             || self.is_done() // and not freed yet
             || self.can_read() && !(input_is_dry && self.holding.is_empty())
     }

@@ -51,10 +51,22 @@ const CLOSING: u16 = 1 << 8;
 /// It is in the flush list, for itself or for its predecessor.
 const FLUSH_QUEUED: u16 = 1 << 9;
 
+/// An operation of its sink completed since the last tick: it took an item, or a flush.
+const MOVED: u16 = 1 << 10;
+/// Its waker fired before the sink answered `Pending` the last time: the sink woke itself.
+const SELF_WOKEN: u16 = 1 << 11;
+/// It has a time-out.
+const TIMED: u16 = 1 << 12;
+
 /// Where the overflow policy begins in the flags.
-const POLICY: u32 = 10;
-const POLICIES: [Overflow; 4] =
-    [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict];
+const POLICY: u32 = 13;
+const POLICIES: [Overflow; 5] = [
+    Overflow::Wait,
+    Overflow::DropNewest,
+    Overflow::DropOldest,
+    Overflow::Evict,
+    Overflow::Conflate,
+];
 
 /// An item for this slot alone cannot go straight to the sink.
 const SLOW: u16 = PARKED | QUEUED | LIMITED | GROUPED;
@@ -88,6 +100,7 @@ pub(crate) enum LeaveReason {
     Replaced,
     Limited,
     Refused,
+    Idle,
 }
 
 impl<E> From<LeaveReason> for Detached<E> {
@@ -98,6 +111,7 @@ impl<E> From<LeaveReason> for Detached<E> {
             LeaveReason::Replaced => Self::Replaced,
             LeaveReason::Limited => Self::Limited,
             LeaveReason::Refused => Self::Refused,
+            LeaveReason::Idle => Self::Idle,
         }
     }
 }
@@ -125,12 +139,34 @@ pub(crate) struct Extras<V> {
     /// The group and the position there, if `GROUPED`.
     group: u32,
     position: u32,
+    timer: Option<Timer>,
+}
+
+/// The time-outs of an attachment, in ticks; 0 for none.
+struct Timer {
+    stall_timeout: u32,
+    idle_timeout: u32,
+    /// At how many ticks in a row it had stalled.
+    stalled: u32,
+    /// At how many ticks it was idle since its last item.
+    idle: u32,
+    /// The number of the last sweep that came to it.
+    sweep: u32,
+    /// Where it is in the list of the timers.
+    index: u32,
+}
+
+/// What a tick means for an attachment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expired {
+    Stalled,
+    Idle,
 }
 
 impl<V> Default for Extras<V> {
     fn default() -> Self {
         let queue = VecDeque::new();
-        Self { queue, tag: 0, limit: 0, claim: None, buffer: 0, group: 0, position: 0 }
+        Self { queue, tag: 0, limit: 0, claim: None, buffer: 0, group: 0, position: 0, timer: None }
     }
 }
 
@@ -162,7 +198,7 @@ impl<K, S> Slot<K, S> {
         let overflow = terms.overflow.unwrap_or_default();
         // A policy that drops items has one place at least: a sink that was polled for an item, and
         // may have reserved something for it, gets one.
-        let least = usize::from(matches!(overflow, Overflow::DropNewest | Overflow::DropOldest));
+        let least = usize::from(!matches!(overflow, Overflow::Wait | Overflow::Evict));
         let buffer = terms.buffer.unwrap_or(0).max(least);
         let mut flags = (overflow as u16) << POLICY;
         let small = u8::try_from(buffer).ok().filter(|&buffer| buffer < LARGE);
@@ -175,6 +211,14 @@ impl<K, S> Slot<K, S> {
         if let Some(limit) = terms.limit {
             extras.get_or_default(id).limit = limit;
             flags |= LIMITED;
+        }
+        let (stall_timeout, idle_timeout) =
+            (terms.stall_timeout.unwrap_or(0), terms.idle_timeout.unwrap_or(0));
+        if stall_timeout > 0 || idle_timeout > 0 {
+            let timer =
+                Timer { stall_timeout, idle_timeout, stalled: 0, idle: 0, sweep: 0, index: 0 };
+            extras.get_or_default(id).timer = Some(timer);
+            flags |= TIMED;
         }
         if claim.is_some() {
             extras.get_or_default(id).claim = claim;
@@ -207,6 +251,12 @@ impl<K, S> Slot<K, S> {
 
     pub(crate) fn overflow(&self) -> Overflow {
         POLICIES[usize::from(self.flags >> POLICY)]
+    }
+
+    /// Returns `true` if an item may replace one that waits.
+    #[inline]
+    pub(crate) fn conflates(&self) -> bool {
+        self.flags >> POLICY == Overflow::Conflate as u16
     }
 
     #[inline]
@@ -305,6 +355,17 @@ impl<K, S> Slot<K, S> {
         self.set(PARKED, true);
     }
 
+    /// Returns `true` if it has a time-out.
+    #[inline]
+    pub(crate) fn is_timed(&self) -> bool {
+        self.has(TIMED)
+    }
+
+    /// Notes whether the waker of a sink that has just answered `Pending` has fired.
+    pub(crate) fn set_self_woken(&mut self, woken: bool) {
+        self.set(SELF_WOKEN, woken);
+    }
+
     /// Its own waker fired: what answered `Pending` may be repeated.
     pub(crate) fn wake(&mut self) {
         let flush_again = self.has(FLUSHING);
@@ -366,7 +427,7 @@ impl<K, S> Slot<K, S> {
     {
         Pin::new(&mut self.sink).start_send(item)?;
         let was_queued = self.is_flush_queued();
-        self.flags |= UNFLUSHED | FLUSH_QUEUED;
+        self.flags |= UNFLUSHED | FLUSH_QUEUED | MOVED;
         Ok(!was_queued)
     }
 
@@ -376,9 +437,7 @@ impl<K, S> Slot<K, S> {
     {
         self.set(UNFLUSHED | FLUSHING | FLUSH_AGAIN, false);
         let flushed = Pin::new(&mut self.sink).poll_flush(cx);
-        if flushed.is_pending() {
-            self.set(FLUSHING, true);
-        }
+        self.set(if flushed.is_pending() { FLUSHING } else { MOVED }, true);
         flushed
     }
 
@@ -417,6 +476,62 @@ impl<'a, K, S, V> SlotMut<'a, K, S, V> {
         self.claim().map_or(LeaseRequest::Stay, Claim::request)
     }
 
+    /// Where it is in the list of the timers, if it has a time-out.
+    pub(crate) fn timer_index(&self) -> Option<usize> {
+        Some(self.extras.get(self.slot.id)?.timer.as_ref()?.index as usize)
+    }
+
+    /// Sets where it is in the list of the timers.
+    pub(crate) fn set_timer_index(&mut self, index: usize) {
+        let timer = self.extras.get_mut(self.slot.id).and_then(|extras| extras.timer.as_mut());
+        if let (Some(timer), Ok(index)) = (timer, u32::try_from(index)) {
+            timer.index = index;
+        }
+    }
+
+    /// A tick. `has_fired` is whether its waker has fired since the sink was polled last,
+    /// `is_held_for` whether the item that is held waits for it, `was_held` whether the input had to
+    /// wait for a sink since the last tick.
+    pub(crate) fn tick(
+        &mut self,
+        sweep: u32,
+        has_fired: bool,
+        is_held_for: bool,
+        was_held: bool,
+    ) -> Option<Expired> {
+        let Self { slot, extras } = self;
+        let timer = extras.get_mut(slot.id)?.timer.as_mut()?;
+        if core::mem::replace(&mut timer.sweep, sweep) == sweep {
+            return None;
+        }
+        let has_moved = slot.has(MOVED);
+        slot.set(MOVED, false);
+        if has_moved {
+            (timer.stalled, timer.idle) = (0, 0);
+        }
+        let waits_for_item = slot.has(QUEUED | WAITING) || is_held_for;
+        let is_pending = slot.has(FLUSHING | CLOSING) || slot.has(PARKED) && waits_for_item;
+        // A waker that has fired means progress, which the demux has not come to yet; but not if the
+        // sink fired it itself.
+        if !is_pending {
+            timer.stalled = 0;
+        } else if !has_fired || slot.has(SELF_WOKEN) {
+            timer.stalled += 1;
+        }
+        let is_busy =
+            has_moved || waits_for_item || was_held || slot.has(UNFLUSHED | FLUSHING | FLUSH_AGAIN);
+        if slot.receives() && !is_busy {
+            timer.idle += 1;
+        }
+        let has_stalled = timer.stall_timeout > 0 && timer.stalled >= timer.stall_timeout;
+        let is_idle = timer.idle_timeout > 0 && timer.idle >= timer.idle_timeout;
+        if has_stalled {
+            Some(Expired::Stalled)
+        } else {
+            (is_idle && slot.receives()).then_some(Expired::Idle)
+        }
+    }
+
     pub(crate) fn set_group(&mut self, group: Option<(u32, u32)>) {
         self.slot.set(GROUPED, group.is_some());
         if let Some((group, position)) = group {
@@ -439,6 +554,16 @@ impl<'a, K, S, V> SlotMut<'a, K, S, V> {
         }
         self.slot.set(QUEUED, left);
         item
+    }
+
+    /// The item at a position of the queue.
+    pub(crate) fn queued(&self, position: usize) -> Option<&V> {
+        self.extras.get(self.slot.id)?.queue.get(position)
+    }
+
+    /// Puts an item in the place of the one at a position of the queue, which is returned.
+    pub(crate) fn replace_queued(&mut self, position: usize, item: V) -> V {
+        core::mem::replace(&mut self.extras_mut().queue[position], item)
     }
 
     /// Adds an item to the queue and takes the first: the item itself, if the queue is empty.

@@ -7,7 +7,8 @@ use futures_core::Stream;
 use super::{Demux, ErrorOf, KeyOf, SinkOf};
 use crate::budget::Budget;
 use crate::hooks::{Callbacks, Discarded, Hooks, Recipient};
-use crate::order::{Attachable, IntoOrder, Overflow};
+use crate::key::OrAttach;
+use crate::order::{Attach, Attachable, IntoOrder, Overflow};
 use crate::slots::Slots;
 
 type SlotsOf<St, O, B> = Slots<KeyOf<O>, SinkOf<O>, <St as Stream>::Item, B>;
@@ -64,6 +65,55 @@ where
     pub fn flush_every(mut self, items: usize) -> Self {
         assert!(items > 0, "flushing every 0 items would leave no item to flush");
         self.router.set_flush_window(items);
+        self
+    }
+
+    /// Evicts a sink at the `ticks`th [tick](crate::Order::Tick) at which something waits for it and
+    /// nothing has moved, unless the [`Attach`](crate::Attach::stall_timeout), which says more, sets
+    /// another number. 0, no time-out, unless set.
+    pub fn stall_timeout(mut self, ticks: u32) -> Self {
+        self.router.set_stall_timeout(ticks);
+        self
+    }
+
+    /// Detaches a sink gracefully at the `ticks`th [tick](crate::Order::Tick) without an item, unless the
+    /// [`Attach`](crate::Attach::idle_timeout), which says more, sets another number. 0, no time-out,
+    /// unless set.
+    pub fn idle_timeout(mut self, ticks: u32) -> Self {
+        self.router.set_idle_timeout(ticks);
+        self
+    }
+
+    /// Flushes sinks at the `ticks`th [tick](crate::Order::Tick) after the input has had nothing ready,
+    /// instead of at once: more items share a flush, and each waits longer. 0, at once, unless set.
+    ///
+    /// Ticks are counted from the moment when the input has nothing ready and a sink took an item that is
+    /// not flushed. Further items do not start the count anew. [`flush_every`](Self::flush_every) applies
+    /// as well. Sinks are flushed at once while the input waits for a sink, after its end, and when the
+    /// orders stream has ended, as no tick can come then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{FutureExt, StreamExt, channel::mpsc, stream};
+    /// use stream_demux::{DemuxStreamExt, Order};
+    ///
+    /// let (sink, mut received) = mpsc::channel(8);
+    /// let (orders, orders_in) = mpsc::unbounded();
+    /// orders.unbounded_send(Order::from((1, sink.buffer(8)))).unwrap();
+    /// # use futures::SinkExt;
+    ///
+    /// let input = stream::iter([1]).chain(stream::pending());
+    /// let mut demux = input.demux_by(|&n| n, orders_in).linger(1);
+    /// assert!((&mut demux).now_or_never().is_none());
+    /// assert!(received.next().now_or_never().is_none(), "the item is in the buffer");
+    ///
+    /// orders.unbounded_send(Order::Tick).unwrap();
+    /// assert!((&mut demux).now_or_never().is_none());
+    /// assert_eq!(received.next().now_or_never(), Some(Some(1)));
+    /// ```
+    pub fn linger(mut self, ticks: u32) -> Self {
+        self.router.set_linger(ticks);
         self
     }
 
@@ -126,6 +176,49 @@ where
     {
         self.router.reserve(attachments);
         self
+    }
+
+    /// Attaches a sink on demand: `attach` is called with each item that matches no key, and what it
+    /// returns is attached before the item is routed.
+    ///
+    /// With [`idle_timeout`](crate::Attach::idle_timeout) this makes a worker for each customer, say, and
+    /// reaps it when it is idle. No item is lost in between: an item that comes after the time-out finds no
+    /// key, and has a new worker made for it. Two attachments never receive for the same key. One that
+    /// leaves may still be closing, though: if the order of items matters across both, let the new worker
+    /// await the old one.
+    ///
+    /// The attachment is applied like an order, under whatever key it names, and costs one of the
+    /// [budget](Self::budget). The item is then looked up once more. If it still matches no key, it goes to
+    /// the [catch-all](crate::Attach::catch_all), or is unmatched; so it does if `attach` returns `None`.
+    /// `attach` is not called after the end of the input.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{StreamExt, channel::mpsc, executor::block_on, stream};
+    /// use stream_demux::{Attach, DemuxStreamExt};
+    ///
+    /// let mut groups = Vec::new();
+    /// let orders = stream::pending::<(char, mpsc::UnboundedSender<&str>)>().take(0);
+    /// let words = stream::iter(["apple", "bean", "avocado"]);
+    /// let demux = words
+    ///     .demux_by(|word| word.chars().next().unwrap(), orders)
+    ///     .or_attach_with(|word| {
+    ///         let (sink, group) = mpsc::unbounded();
+    ///         groups.push(group);
+    ///         Some(Attach::new(word.chars().next()?, sink))
+    ///     });
+    /// assert_eq!(block_on(demux).delivered, 3);
+    /// assert_eq!(block_on(groups.remove(0).collect::<Vec<_>>()), ["apple", "avocado"]);
+    /// assert_eq!(block_on(groups.remove(0).collect::<Vec<_>>()), ["bean"]);
+    /// ```
+    pub fn or_attach_with<C>(self, attach: C) -> Demux<St, OrAttach<F, C>, O, H, B>
+    where
+        C: FnMut(&St::Item) -> Option<Attach<KeyOf<O>, SinkOf<O>>>,
+    {
+        let Self { router, input, orders, order, key, budget, inbox, state } = self;
+        let key = OrAttach::new(key, attach);
+        Demux { router, input, orders, order, key, budget, inbox, state }
     }
 
     /// Looks keys up with another hasher. For keys that are chosen by strangers, use

@@ -24,7 +24,7 @@ use super::multicast::GroupItem;
 use crate::budget::Share;
 use crate::hooks::Hooks;
 use crate::id::SlotId;
-use crate::key::sealed::FindByKey;
+use crate::key::sealed::{AttachOnDemand, FindByKey};
 
 use yields::Yielding;
 
@@ -36,6 +36,8 @@ pub(super) struct Holding<V> {
     yielding: Option<Yielding>,
     /// The slot whose sink was polled again in this turn because it had yielded.
     retried: Option<SlotId>,
+    /// An item was held for a sink since the last tick.
+    was_held: bool,
     /// The one slot that the item is for was woken since the item found no place in it.
     was_woken: bool,
 }
@@ -62,7 +64,14 @@ pub(super) enum Exit {
 
 impl<V> Holding<V> {
     pub(super) fn new() -> Self {
-        Self { held: None, blocked_on: None, yielding: None, retried: None, was_woken: false }
+        Self {
+            held: None,
+            blocked_on: None,
+            yielding: None,
+            retried: None,
+            was_held: false,
+            was_woken: false,
+        }
     }
 
     pub(super) fn begin_turn(&mut self) {
@@ -88,6 +97,26 @@ impl<V> Holding<V> {
         self.was_woken |= matches!(&self.held, Some(Held::One { id, .. }) if *id == woken);
     }
 
+    /// Returns `true` if an item is held for this slot alone.
+    pub(super) fn is_held_for(&self, id: SlotId) -> bool {
+        matches!(&self.held, Some(Held::One { id: one, .. }) if *one == id)
+    }
+
+    /// Returns `true` if an item is held because a sink is not ready.
+    pub(super) fn is_held(&self) -> bool {
+        match &self.held {
+            None | Some(Held::Overtaken(_)) => false,
+            Some(Held::One { .. }) => true,
+            Some(Held::Group(item)) => item.has_waiting(),
+        }
+    }
+
+    /// Returns `true` if an item was held for a sink since this was called last.
+    pub(super) fn take_was_held(&mut self) -> bool {
+        let is_held = self.is_held();
+        core::mem::replace(&mut self.was_held, is_held)
+    }
+
     fn is_yielding(&self, id: SlotId) -> bool {
         self.yielding.as_ref().is_some_and(|yielding| yielding.id() == id)
     }
@@ -104,6 +133,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.ledger.queued(1);
         self.holding.was_woken = false;
         self.holding.held = Some(held);
+        self.holding.was_held |= self.holding.is_held();
     }
 
     /// Holds an item for those members of a group that are still owed a copy, if there are any.
@@ -162,7 +192,7 @@ where
         share: &mut Share,
     ) -> bool
     where
-        F: FindByKey<V, K>,
+        F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
         match &self.holding.held {
             None => return true,
@@ -188,7 +218,7 @@ where
     /// Routes the item that orders have overtaken, if there is one.
     pub(super) fn release_overtaken<F>(&mut self, key: &mut F, share: &mut Share)
     where
-        F: FindByKey<V, K>,
+        F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
         if self.holding.is_overtaken() {
             if let Some(Held::Overtaken(item)) = self.take_held() {

@@ -53,6 +53,11 @@ impl<V> GroupItem<V> {
         self.owed == 0
     }
 
+    /// Returns `true` if a member was offered the item, and waits.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.waiting > 0
+    }
+
     /// Returns `true` if some members were not offered the item yet.
     pub(super) fn has_more_to_offer(&self) -> bool {
         self.owed > self.waiting

@@ -11,7 +11,7 @@ use super::held::Exit;
 use crate::budget::Share;
 use crate::hooks::{Detached, Hooks, Recipient};
 use crate::id::SlotId;
-use crate::key::sealed::FindByKey;
+use crate::key::sealed::{AttachOnDemand, FindByKey};
 use crate::lease::LeaseRequest;
 use crate::order::{Attach, Order, Terms};
 use crate::slot::{LeaveReason, Stage};
@@ -37,7 +37,7 @@ where
         share: &mut Share,
     ) -> Option<Order<K, S>>
     where
-        F: FindByKey<V, K>,
+        F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
         let mut is_paid = fresh;
         match order {
@@ -58,6 +58,7 @@ where
                     self.remove(id, Detached::Evicted, None);
                 }
             }
+            Order::Tick => self.tick(),
             Order::Finish => {
                 self.release_overtaken(key, share);
                 self.finish();
@@ -96,6 +97,13 @@ where
         self.advance_unless_listed(id, share);
     }
 
+    /// Attaches a sink for an item that matches no key. It costs one, as an order does; an item that was
+    /// read with the last of the budget still gets its sink.
+    pub(super) fn attach_on_demand(&mut self, attach: Attach<K, S>, share: &mut Share) {
+        share.spend();
+        self.attach(attach, share);
+    }
+
     /// Attaches a sink, on its terms.
     fn attach(&mut self, attach: Attach<K, S>, share: &mut Share) {
         let Attach { key, sink, mut terms, claim } = attach;
@@ -108,6 +116,8 @@ where
         }
         terms.buffer.get_or_insert(self.defaults.buffer);
         terms.overflow.get_or_insert(self.defaults.overflow);
+        terms.stall_timeout.get_or_insert(self.defaults.stall_timeout);
+        terms.idle_timeout.get_or_insert(self.defaults.idle_timeout);
         let taken = self.slots.find(&key);
         let (catch_all, limited) = (terms.catch_all, terms.limit.is_some());
         let rejection = self.rejection(&terms, request, taken.is_some());
@@ -119,6 +129,9 @@ where
             // Before the backlog is moved to it, which may be all that it accepts: the one before
             // it does not come back.
             self.slots.set_catch_all(id);
+        }
+        if stage == Stage::Receiving && taken.is_none() {
+            self.ledger.key_attached(self.slots.recipient(id).key);
         }
         if let Some(old) = old {
             self.advance_unless_listed(old, share);

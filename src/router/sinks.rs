@@ -135,28 +135,34 @@ where
     }
 
     /// Flushes the sinks whose flush is due, looking ahead as far as `budget` goes.
+    #[inline]
     pub(crate) fn flush_due(&mut self, budget: usize, share: &mut Share) {
-        let horizon = self.flush_horizon(budget);
-        while !share.is_spent() {
-            let Some(id) = self.slots.pop_flush(horizon) else { return };
-            share.spend();
-            if let Some(mut slot) = self.slots.unqueue_flush(id) {
-                let answer = slot.poll_flush();
-                self.flushed(id, answer);
-            }
+        if self.has_due_flushes(budget) {
+            self.flush_next(budget, share);
         }
     }
 
-    fn flush(&mut self, id: SlotId) {
-        let answer = self.slots.entry(id).poll_flush();
-        self.flushed(id, answer);
+    fn flush_next(&mut self, budget: usize, share: &mut Share) {
+        let horizon = self.flush_horizon(budget);
+        // In locals, for the loop to keep them in registers.
+        let (mut left, mut completed) = (share.take(), 0);
+        while !left.is_spent() {
+            let Some(id) = self.slots.pop_flush(horizon) else { break };
+            left.spend();
+            match self.slots.flush_unqueued(id) {
+                None | Some(Poll::Pending) => {}
+                Some(Poll::Ready(Ok(()))) => completed += 1,
+                Some(Poll::Ready(Err(error))) => self.remove(id, Detached::Failed(error), None),
+            }
+        }
+        self.ledger.operated(completed);
+        share.add(left);
     }
 
-    #[inline]
-    fn flushed(&mut self, id: SlotId, answer: Poll<Result<(), S::Error>>) {
-        match answer {
+    fn flush(&mut self, id: SlotId) {
+        match self.slots.entry(id).poll_flush() {
             Poll::Pending => {}
-            Poll::Ready(Ok(())) => self.ledger.operated(),
+            Poll::Ready(Ok(())) => self.ledger.operated(1),
             Poll::Ready(Err(error)) => self.remove(id, Detached::Failed(error), None),
         }
     }
@@ -167,7 +173,7 @@ where
         match self.slots.entry(id).poll_close() {
             Poll::Pending => {}
             Poll::Ready(Ok(())) => {
-                self.ledger.operated();
+                self.ledger.operated(1);
                 self.remove(id, reason.into(), None);
             }
             Poll::Ready(Err(error)) => self.remove(id, Detached::Failed(error), None),
@@ -206,9 +212,13 @@ where
     /// it.
     pub(super) fn leave(&mut self, id: SlotId, reason: LeaveReason) {
         if let Some(item) = self.take_owed(id, Exit::Graceful) {
-            self.enqueue(id, item);
+            self.join_queue(id, item);
         }
+        let frees_key = self.slots.is_only_receiver(id);
         self.slots.leave(id, reason);
+        if frees_key {
+            self.ledger.key_detached(self.slots.recipient(id).key);
+        }
     }
 
     /// Ends an attachment: the sink is dropped, and then all that waited for it is discarded. So is
@@ -221,8 +231,12 @@ where
             _ => (Discarded::Evicted, Exit::Evicted),
         };
         let held = self.take_owed(id, exit);
+        let frees_key = self.slots.is_only_receiver(id);
         let Remains { key, tag, queue } = self.slots.remove(id);
         let to = Recipient { key: &key, tag };
+        if frees_key {
+            self.ledger.key_detached(&key);
+        }
         self.ledger.unqueued(queue.len());
         for item in queue.into_iter().chain(held).chain(item) {
             self.ledger.discarded(to, item, discarded);

@@ -119,7 +119,7 @@ where
 
     /// The sink has answered `Pending` when it was polled for an item.
     pub(in crate::router) fn park(&mut self, id: SlotId) {
-        let mut slot = self.slots.slot_mut(id);
+        let mut slot = self.slots.entry(id);
         slot.park();
         let may_act = slot.overflow() != Overflow::Wait;
         if may_act && self.ledger.operations_in_turn() >= BELIEVED {
