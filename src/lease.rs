@@ -93,6 +93,9 @@ impl Claim {
 /// task that runs the demux. The hooks are called and the sink is dropped in that task, not in the
 /// thread that ended the lease.
 ///
+/// If two leases of one attachment end at the same time in two threads, an order that one of these
+/// threads sends right afterwards may still be applied first.
+///
 /// # Reconnecting
 ///
 /// The end of a lease takes effect before any order or item that is read after it, even if the
