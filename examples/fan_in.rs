@@ -167,7 +167,7 @@ impl<T> Drop for Receiver<T> {
     }
 }
 
-// ---- the samples, and who checks them -----------------------------------------------------------
+// ---- the samples, and the sinks that check them -------------------------------------------------
 
 /// How many sinks share the producers.
 const KEYS: usize = 16;

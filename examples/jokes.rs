@@ -234,7 +234,7 @@ fn accept(listener: TcpListener) -> impl Stream<Item = TcpStream> {
                 Ok((socket, _)) => return Some((socket, listener)),
                 Err(error) => {
                     eprintln!("jokes: cannot accept a client: {error}");
-                    sleep(Duration::from_millis(100)).await; // by then somebody may have left
+                    sleep(Duration::from_millis(100)).await; // a client may leave by then
                 }
             }
         }

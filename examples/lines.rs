@@ -33,11 +33,11 @@ use tokio_util::bytes::BytesMut;
 use tokio_util::codec::{Decoder, FramedRead, LinesCodec, LinesCodecError};
 use tokio_util::sync::{CancellationToken, PollSendError, PollSender};
 
-const LONGEST: usize = 64 * 1024; // bytes, of a line that a client sends
-const INBOX: usize = 256; // lines, or orders, that wait for the demux: who sends more waits
+const LONGEST: usize = 64 * 1024; // bytes of a line from a client
+const INBOX: usize = 256; // lines, or orders, that wait for the demux; then senders wait
 const OUTBOX: usize = 64; // lines that wait for the socket of a client
-const QUEUE: usize = 256; // lines of one key that wait for that outbox: then the oldest is lost
-const PATIENCE: Duration = Duration::from_secs(5); // with a client that is to leave, and reads slowly
+const QUEUE: usize = 256; // lines of one key that wait for the outbox; then the oldest is lost
+const PATIENCE: Duration = Duration::from_secs(5); // to read what is left, when the server closes
 
 /// A published line: `KEY TEXT` and a line end. Clones share the text.
 #[derive(Clone)]
@@ -214,7 +214,7 @@ async fn write(to: OwnedWriteHalf, mut outbox: mpsc::Receiver<Outgoing>) -> io::
 
 /// Serves a client until its connection is closed.
 async fn connect(socket: TcpStream, server: Arc<Server>, id: u64) {
-    let _ = socket.set_nodelay(true); // `write` knows better what to send together
+    let _ = socket.set_nodelay(true); // `write` decides what to send together
     let (reader, writer) = socket.into_split();
     let ((outgoing, lines), lost) = (mpsc::channel(OUTBOX), Arc::default());
     server.losses.lock().unwrap().insert(id, Arc::clone(&lost));
@@ -247,8 +247,8 @@ async fn run(listener: TcpListener) -> io::Result<()> {
         .multicast()
         .buffer(QUEUE)
         .overflow(Overflow::DropOldest)
-        .flush_every(16) // as a line waits in its sink for a flush, or the next one
-        .with_hasher(std::hash::RandomState::new()) // strangers choose the keys
+        .flush_every(16) // a line waits in its sink for a flush, or for the next line
+        .with_hasher(std::hash::RandomState::new()) // the keys are untrusted
         .on_discarded(move |to, _line, why| {
             if let Some(lost) = shared.losses.lock().unwrap().get(&to.tag) {
                 lost.fetch_add(u64::from(why == Discarded::Overflowed), Relaxed);
@@ -264,10 +264,10 @@ async fn run(listener: TcpListener) -> io::Result<()> {
                 Ok((socket, _)) => drop(clients.spawn(connect(socket, Arc::clone(&server), id))),
                 Err(error) => {
                     eprintln!("lines: cannot accept a client: {error}");
-                    sleep(Duration::from_millis(100)).await; // by then somebody may have left
+                    sleep(Duration::from_millis(100)).await; // a client may leave by then
                 }
             },
-            Some(_) = clients.join_next() => {} // somebody has left
+            Some(_) = clients.join_next() => {} // a client has left
             _ = &mut ctrl_c => break,
         }
     }

@@ -21,8 +21,7 @@ use core::task::Waker;
 
 use atomic_waker::AtomicWaker;
 
-/// What a lease wants of its attachments. The order is that of strength: the strongest request
-/// counts.
+/// What a lease requests of its attachments, from the weakest to the strongest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum LeaseRequest {
@@ -219,8 +218,9 @@ impl Lease {
         self.claims.push(Arc::downgrade(claim));
     }
 
-    /// Makes room by forgetting what is gone, when there is no room. Reserves as many again as are
-    /// left, so that a lease near its capacity does not look through all of it for each addition.
+    /// Forgets the attachments that are gone, if the list is full. Reserves as many places as are
+    /// left, so that a lease near its capacity does not go through the whole list for each
+    /// addition.
     fn forget_gone(&mut self) {
         if self.claims.len() == self.claims.capacity() {
             self.claims.retain(|claim| claim.strong_count() > 0);

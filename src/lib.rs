@@ -37,11 +37,11 @@
 //! | --- | --- | --- |
 //! | its sink is ready | sent at once: no queue, no allocation | [`delivered`] |
 //! | its sink is not ready, its [`buffer`] has room | queued | [`queued`], then `delivered` |
-//! | … full, but the sink has [yielded] | held for the next turn | `queued`, then as here |
-//! | … full, [`Overflow::Wait`] | held; the input waits | `queued`, then `delivered` |
-//! | … full, [`Overflow::DropNewest`] | discarded | [`discarded`] |
-//! | … full, [`Overflow::DropOldest`] | queued; the oldest is discarded | both |
-//! | … full, [`Overflow::Evict`] | discarded; the sink is dropped | `discarded` |
+//! | … is full, but the sink has [yielded] | held for the next turn | `queued`, then as here |
+//! | … is full, [`Overflow::Wait`] | held; the input waits | `queued`, then `delivered` |
+//! | … is full, [`Overflow::DropNewest`] | discarded | [`discarded`] |
+//! | … is full, [`Overflow::DropOldest`] | queued; the oldest discarded | `queued`, `discarded` |
+//! | … is full, [`Overflow::Evict`] | discarded; the sink is dropped | `discarded` |
 //! | [`admit`] returns `false` | discarded | `discarded` |
 //! | its key has many sinks ([`multicast`]) | cloned for all but one | [`copies`], each as here |
 //! | its key is not attached | passed to [`Hooks::unmatched`] | [`unmatched`] |

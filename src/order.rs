@@ -143,7 +143,7 @@ impl<K, S> IntoOrder for Order<K, S> {
 )]
 pub trait Attachable<V>: Sink<V> + Unpin {}
 
-// Without this rustc speaks of the bound that is not met, in words that fill a screen.
+// Without this attribute rustc reports the unmet bound of this impl, which fills a screen.
 #[diagnostic::do_not_recommend]
 impl<V, S: Sink<V> + Unpin + ?Sized> Attachable<V> for S {}
 
