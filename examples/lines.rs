@@ -37,7 +37,7 @@ const LONGEST: usize = 64 * 1024; // bytes of a line from a client
 const INBOX: usize = 256; // lines, or orders, that wait for the demux; then senders wait
 const OUTBOX: usize = 64; // lines that wait for the socket of a client
 const QUEUE: usize = 256; // lines of one key that wait for the outbox; then the oldest is lost
-const PATIENCE: Duration = Duration::from_secs(5); // to read what is left, when the server closes
+const PATIENCE: Duration = Duration::from_secs(5); // to write what is left before closing
 
 /// A published line: `KEY TEXT` and a line end. Clones share the text.
 #[derive(Clone)]
