@@ -47,8 +47,8 @@ pin_project! {
     /// or boxed.
     ///
     /// Dropping the future drops the input, the orders, the sinks and the waiting items. The sinks
-    /// are neither flushed nor closed, and no hook is called. To end a demux without losing items,
-    /// send [`Order::Finish`](crate::Order::Finish) and let it complete.
+    /// are neither flushed nor closed, and no hook is called. To end a demux without losing items
+    /// that were read, send [`Order::Finish`](crate::Order::Finish) and let it complete.
     ///
     /// # Panics
     ///
@@ -56,8 +56,9 @@ pin_project! {
     ///
     /// * if the future has completed;
     /// * if a panic in a key function, a hook, a sink or a stream has unwound through an earlier
-    ///   poll: the future can then only be dropped;
-    /// * if the `Hash` or `Eq` of a key is inconsistent.
+    ///   poll: the future can then only be dropped.
+    ///
+    /// It may also panic if the `Hash` or `Eq` of a key is inconsistent.
     ///
     /// # Examples
     ///
