@@ -1,16 +1,16 @@
 //! What one turn may spend, and on what.
 //!
-//! A turn is one `poll`. Each order, sink, item, flush and close costs one of its budget. The kinds of
-//! work are done one after the other, so each leaves something to those that come later:
+//! A turn is one `poll`. Each order, sink, item, flush and close costs one of its budget. The kinds
+//! of work are done one after the other, so each leaves something to those that come later:
 //!
 //! * orders leave a quarter of the budget to sinks that have something to do;
 //! * sinks leave a quarter of the budget to items;
-//! * of what sinks may spend, those that were woken leave half to flushes that are due, and these two
-//!   half to the closing of all sinks at the end.
+//! * of what sinks may spend, those that were woken leave half to flushes that are due, and these
+//!   two half to the closing of all sinks at the end.
 //!
-//! What a kind does not need is for the others. A budget of less than four has no quarters: one turn in
-//! four is the quarter, which it is depends on who asks. What cannot be halved goes to either half in
-//! turn.
+//! What a kind does not need is for the others. A budget of less than four has no quarters: one
+//! turn in four is the quarter, which it is depends on who asks. What cannot be halved goes to
+//! either half in turn.
 
 /// The budget of a demux, and what is left of it in this turn.
 #[derive(Debug)]
@@ -29,8 +29,8 @@ pub(crate) struct Share(usize);
 const FOR_SINKS: u8 = 0;
 const FOR_ITEMS: u8 = 2;
 
-/// The bit of the turn that says where the odd one goes when sinks share with closes, and with flushes.
-/// They differ, so that three kinds that share two get something each.
+/// The bit of the turn that says where the odd one goes when sinks share with closes, and with
+/// flushes. They differ, so that three kinds that share two get something each.
 const CLOSES: u8 = 0;
 const FLUSHES: u8 = 1;
 

@@ -1,8 +1,8 @@
 //! What happened: each outcome is counted, and the hooks are told of it, in one method.
 //!
-//! Between two polls `received + copies = unmatched + delivered + discarded + lost + queued`. That holds
-//! because every item that enters, by [`received`](Ledger::received) or [`copied`](Ledger::copied), is
-//! either counted as waiting or leaves by one of the other methods.
+//! Between two polls `received + copies = unmatched + delivered + discarded + lost + queued`. That
+//! holds because every item that enters, by [`received`](Ledger::received) or
+//! [`copied`](Ledger::copied), is either counted as waiting or leaves by one of the other methods.
 
 use crate::hooks::{Detached, Discarded, Hooks, Recipient};
 use crate::totals::Totals;

@@ -1,9 +1,9 @@
 //! [`Router`]: what happens to items, orders and sinks.
 //!
-//! An item comes in through `items`, goes to several sinks through `multicast`, and stays in `held` if it
-//! has to wait; an order goes through `orders`;
-//! a sink that was woken, is to be flushed or closed through `sinks`. All of them use the same four things:
-//! the slots, the item that is held, the ledger and the defaults. Between two calls
+//! An item comes in through `items`, goes to several sinks through `multicast`, and stays in `held`
+//! if it has to wait; an order goes through `orders`; a sink that was woken, is to be flushed or
+//! closed through `sinks`. All of them use the same four things: the slots, the item that is held,
+//! the ledger and the defaults. Between two calls
 //!
 //! 1. the account of the [`Ledger`] adds up;
 //! 2. a slot with something in its queue is parked, or it is listed to be looked after;
@@ -36,7 +36,7 @@ pub(crate) struct Router<K, S, V, H, B> {
     defaults: Defaults,
     /// How an item is cloned, if a key may have many sinks.
     clone_item: Option<fn(&V) -> V>,
-    /// The input is over, and the slots with ids below this were told to leave.
+    /// Set when the input is over: the slots with ids below this have begun to leave.
     close_cursor: Option<usize>,
 }
 
@@ -46,7 +46,7 @@ struct Defaults {
     overflow: Overflow,
 }
 
-/// How the slots stand, for `Debug`.
+/// A summary for `Debug`.
 pub(crate) struct Overview {
     pub(crate) receiving: usize,
     pub(crate) leaving: usize,
@@ -109,7 +109,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     }
 }
 
-/// Looking in.
+/// Queries.
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
     #[inline]
     pub(crate) fn totals(&self) -> Totals {
@@ -150,7 +150,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     }
 }
 
-/// What there is to do.
+/// Pending work.
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
     pub(crate) fn begin_turn(&mut self) {
         self.slots.begin_turn();
@@ -202,8 +202,8 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.slots.flushes().is_due(self.flush_horizon(budget))
     }
 
-    /// Returns `true` if an item can be read, or the one that is held routed further. While orders are
-    /// left, none can but one whose key was looked up already.
+    /// Returns `true` if an item can be read, or the one that is held routed further. While orders
+    /// are left, none can but one whose key was looked up already.
     pub(crate) fn has_items(&self, orders_read: bool) -> bool {
         if self.holding.is_empty() {
             orders_read && !self.is_finished()
@@ -214,7 +214,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         }
     }
 
-    /// Returns `true` if sinks are still to be told that the input is over.
+    /// Returns `true` if the input is over and some slots have not begun to leave.
     pub(crate) fn is_closing(&self) -> bool {
         self.close_cursor.is_some_and(|cursor| cursor < self.slots.ids())
     }
@@ -229,8 +229,8 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.is_finished() && self.slots.is_vacant()
     }
 
-    /// Returns `true` if there is anything to do that no waker will announce. `input_is_dry` is whether
-    /// the input will wake the task when it has an item.
+    /// Returns `true` if there is anything to do that no waker will announce. `input_is_dry` is
+    /// whether the input will wake the task when it has an item.
     pub(crate) fn has_work(&self, input_is_dry: bool) -> bool {
         self.slots.ready().any()
             || self.has_ended_leases()
@@ -253,8 +253,8 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.slots.free(WAKERS)
     }
 
-    /// Sinks whose flush is due by the time the input will have given this number of items are flushed
-    /// now.
+    /// Sinks whose flush is due by the time the input will have given this number of items are
+    /// flushed now.
     fn flush_horizon(&self, budget: usize) -> u64 {
         let ahead = self.slots.flushes().look_ahead(budget);
         self.ledger.count_received().saturating_add(ahead)

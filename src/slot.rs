@@ -2,21 +2,21 @@
 //!
 //! The contract of `Sink` is kept here:
 //!
-//! 1. `start_send` follows a `poll_ready` that answered `Ready(Ok)`, one for one: an answer is used at
-//!    once, so none has to be remembered.
+//! 1. `start_send` follows a `poll_ready` that answered `Ready(Ok)`, one for one: an answer is used
+//!    at once, so none has to be remembered.
 //! 2. An operation that answered `Pending` is not repeated before the sink's waker fired: `PARKED`,
 //!    `FLUSHING` and `CLOSING` stand for the three that wait. Only a flush may be repeated earlier,
 //!    when the sink took another item.
 //! 3. An error is returned to the caller, who removes the slot: the sink is not touched again.
 //! 4. After `poll_close` was called there is nothing in the queue, and nothing will be.
 //!
-//! `QUEUED`, `LIMITED` and `GROUPED` mirror what the extras say, so that one test of one word tells the
-//! common case from all others.
+//! `QUEUED`, `LIMITED` and `GROUPED` mirror what the extras say, so that one test of one word tells
+//! the common case from all others.
 
-use alloc::boxed::Box;
+mod extras;
+
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -27,6 +27,8 @@ use crate::hooks::{Detached, Recipient};
 use crate::id::SlotId;
 use crate::lease::{Claim, LeaseRequest};
 use crate::order::{Overflow, Terms};
+
+pub(crate) use extras::ExtrasList;
 
 /// `poll_ready` answered `Pending`, and the sink's waker was not seen to have fired since.
 const PARKED: u16 = 1;
@@ -62,7 +64,8 @@ const SLOW_IN_GROUP: u16 = PARKED | QUEUED | LIMITED;
 /// The room, in items, that a queue may keep when it has emptied. One that has more gives up all.
 ///
 /// A burst may fill a thousand queues at once, and need not cost their memory for as long as their
-/// sinks live. Queues that go up and down by a few items, the common case, do not allocate each time.
+/// sinks live. Queues that go up and down by a few items, the common case, do not allocate each
+/// time.
 const KEPT_ROOM: usize = 16;
 
 /// The buffer is too large for the slot: the extras have it.
@@ -99,8 +102,8 @@ impl<E> From<LeaveReason> for Detached<E> {
     }
 }
 
-/// What every item touches of an attachment: 24 bytes with a key and a sink of 8 bytes each. With many
-/// keys, fetching it is most of what routing an item costs.
+/// What every item touches of an attachment: 24 bytes with a key and a sink of 8 bytes each. With
+/// many keys, fetching it is most of what routing an item costs.
 pub(crate) struct Slot<K, S> {
     key: K,
     sink: S,
@@ -131,45 +134,13 @@ impl<V> Default for Extras<V> {
     }
 }
 
-/// The extras of all slots, by their ids.
-pub(crate) struct ExtrasList<V>(Vec<Option<Box<Extras<V>>>>);
-
-impl<V> ExtrasList<V> {
-    pub(crate) fn new() -> Self {
-        Self(Vec::new())
-    }
-
-    pub(crate) fn reserve(&mut self, slots: usize) {
-        self.0.reserve(slots.saturating_sub(self.0.len()));
-    }
-
-    fn get(&self, id: SlotId) -> Option<&Extras<V>> {
-        self.0.get(id.index())?.as_deref()
-    }
-
-    fn get_mut(&mut self, id: SlotId) -> Option<&mut Extras<V>> {
-        self.0.get_mut(id.index())?.as_deref_mut()
-    }
-
-    fn get_or_default(&mut self, id: SlotId) -> &mut Extras<V> {
-        if self.0.len() <= id.index() {
-            self.0.resize_with(id.index() + 1, || None);
-        }
-        self.0[id.index()].get_or_insert_default()
-    }
-
-    fn take(&mut self, id: SlotId) -> Option<Box<Extras<V>>> {
-        self.0.get_mut(id.index())?.take()
-    }
-}
-
 /// A slot and its extras.
 pub(crate) struct SlotMut<'a, K, S, V> {
     slot: &'a mut Slot<K, S>,
     extras: &'a mut ExtrasList<V>,
 }
 
-/// What is left of an attachment when its sink is dropped: what the hooks are told of.
+/// What is left of an attachment when its sink has been dropped.
 pub(crate) struct Remains<K, V> {
     pub(crate) key: K,
     pub(crate) tag: u64,
@@ -314,7 +285,8 @@ impl<K, S> Slot<K, S> {
         self.has(QUEUED)
     }
 
-    /// Returns `true` if it was offered the item that is held for its group, and waits for its copy.
+    /// Returns `true` if it was offered the item that is held for its group, and waits for its
+    /// copy.
     pub(crate) fn is_waiting(&self) -> bool {
         self.has(WAITING)
     }
@@ -323,7 +295,8 @@ impl<K, S> Slot<K, S> {
         self.set(WAITING, waiting);
     }
 
-    /// Returns `true` if `poll_ready` answered `Pending`, and that its waker fired was not noticed since.
+    /// Returns `true` if `poll_ready` answered `Pending`, and that its waker fired was not noticed
+    /// since.
     pub(crate) fn is_parked(&self) -> bool {
         self.has(PARKED)
     }
@@ -365,8 +338,8 @@ impl<K, S> Slot<K, S> {
         self.set(FLUSH_QUEUED, true);
     }
 
-    /// It was taken from the flush list. Returns `true` if it wants to be flushed: a sink that is being
-    /// closed does not, as closing flushes.
+    /// It was taken from the flush list. Returns `true` if it wants to be flushed: a sink that is
+    /// being closed does not, as closing flushes.
     #[inline]
     pub(crate) fn unqueue_flush(&mut self) -> bool {
         self.set(FLUSH_QUEUED, false);
@@ -384,7 +357,8 @@ impl<K, S> Slot<K, S> {
         Pin::new(&mut self.sink).poll_ready(cx)
     }
 
-    /// Sends an item to a sink that is ready. Returns `true` if the slot has to join the flush list.
+    /// Sends an item to a sink that is ready. Returns `true` if the slot has to join the flush
+    /// list.
     #[inline]
     pub(crate) fn start_send<V>(&mut self, item: V) -> Result<bool, S::Error>
     where

@@ -1,5 +1,6 @@
-//! The slots, with what is known of them elsewhere: who was woken, and whose flush is due. Inserting and
-//! removing a slot keeps the three in step, and a sink is polled here, with its own waker.
+//! The slots, with what is known of them elsewhere: who was woken, and whose flush is due.
+//! Inserting and removing a slot keeps the three in step, and a sink is polled here, with its own
+//! waker.
 //!
 //! 1. Every slot has a waker, registered under its id.
 //! 2. A slot whose sink took an item since its last flush is in the flush list, unless its sink is
@@ -95,7 +96,7 @@ impl<K, S, V, B> Slots<K, S, V, B> {
 
     /// # Panics
     ///
-    /// If there is no such slot, as the following.
+    /// If there is no such slot. So do the methods below that return no `Option`.
     pub(crate) fn slot(&self, id: SlotId) -> &Slot<K, S> {
         self.table.slot(id)
     }
@@ -124,7 +125,8 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         self.table.group_of(id)
     }
 
-    /// Frees what the slots were kept in, the wakers a part at a time. Returns `true` when all is freed.
+    /// Frees what the slots were kept in, the wakers a part at a time. Returns `true` when all is
+    /// freed.
     pub(crate) fn free(&mut self, wakers: usize) -> bool {
         let all = self.ready.free_wakers(wakers);
         if all {
@@ -183,14 +185,14 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         self.ready.pop_ended()
     }
 
-    /// Takes the next entry that is due by the time the input will have given `by` items from the flush
-    /// list.
+    /// Takes the next entry that is due by the time the input will have given `by` items from the
+    /// flush list.
     pub(crate) fn pop_flush(&mut self, by: u64) -> Option<SlotId> {
         self.flushes.pop_due(by)
     }
 
-    /// The slot whose entry was taken from the flush list, if it is to be flushed. It may be gone by now,
-    /// or its sink may be closing.
+    /// The slot whose entry was taken from the flush list, if it is to be flushed. It may be gone
+    /// by now, or its sink may be closing.
     #[inline]
     pub(crate) fn unqueue_flush(&mut self, id: SlotId) -> Option<SlotEntry<'_, K, S, V>> {
         let Self { ready, table, flushes } = self;
@@ -327,8 +329,8 @@ where
         self.slot.poll_ready(&mut Context::from_waker(waker))
     }
 
-    /// Sends an item to a sink that is ready, when the input has given `now`. See [`Flushes::push`] for
-    /// `BRANCHLESS`.
+    /// Sends an item to a sink that is ready, when the input has given `now`. See [`Flushes::push`]
+    /// for `BRANCHLESS`.
     #[inline]
     pub(crate) fn send<const BRANCHLESS: bool>(
         &mut self,

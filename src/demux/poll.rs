@@ -45,8 +45,8 @@ where
 struct Turn {
     /// Items may be routed: no order that is known of comes before them.
     orders_read: bool,
-    /// The signals that hold back the next item. Orders that woke themselves are not polled again in
-    /// this turn.
+    /// The signals that hold back the next item. Orders that woke themselves are not polled again
+    /// in this turn.
     signals: u8,
     input: Input,
     /// How many items had been received when it began.
@@ -73,13 +73,14 @@ enum Read {
     Ended,
 }
 
-/// This many sinks are flushed as soon as the input has nothing ready. For more, the task first wakes
-/// itself and lets the others run once: if one of them feeds the input, there is more to read.
+/// This many sinks are flushed as soon as the input has nothing ready. For more, the task first
+/// wakes itself and lets the others run once: if one of them feeds the input, there is more to
+/// read.
 ///
 /// A producer on the same runtime fills a bounded channel and stops; the demux empties it and would
-/// flush each of a hundred sinks for the one line it got: 2 µs each over TCP, where a turn more costs
-/// a tenth of that. Up to 16 flushes cost no more than a turn of a busy runtime does, and are not
-/// worth the delay.
+/// flush each of a hundred sinks for the one line it got: 2 µs each over TCP, where a turn more
+/// costs a tenth of that. Up to 16 flushes cost no more than a turn of a busy runtime does, and are
+/// not worth the delay.
 const FLUSHED_AT_ONCE: usize = 16;
 
 /// The phases of a turn, in their order.
@@ -112,12 +113,12 @@ where
         }
     }
 
-    /// Ends the attachments whose leases have ended and applies the orders that are ready, up to a share
-    /// that leaves sinks theirs.
+    /// Ends the attachments whose leases have ended and applies the orders that are ready, up to a
+    /// share that leaves sinks theirs.
     ///
-    /// Leases are looked at after an order was read and before it is applied: one that had ended before
-    /// the order was sent has its effect first. Afterwards `orders_read` says whether items may be
-    /// routed: not while a lease, or an order that may have been ready before them, is left.
+    /// Leases are looked at after an order was read and before it is applied: one that had ended
+    /// before the order was sent has its effect first. Afterwards `orders_read` says whether items
+    /// may be routed: not while a lease, or an order that may have been ready before them, is left.
     fn poll_orders(mut self: Pin<&mut Self>, turn: &mut Turn) {
         turn.orders_read = false;
         loop {
@@ -149,8 +150,8 @@ where
         turn.orders_read = true;
     }
 
-    /// Reads an order, if there is one. Returns `false` if orders have to wait for the next turn, and
-    /// items with them.
+    /// Reads an order, if there is one. Returns `false` if orders have to wait for the next turn,
+    /// and items with them.
     fn read_order(self: Pin<&mut Self>, turn: &mut Turn) -> bool {
         let mut this = self.project();
         let Some(orders) = this.orders.as_mut().as_pin_mut() else {
@@ -189,8 +190,8 @@ where
         true
     }
 
-    /// Advances the sinks that were woken, flushes those whose flush is due and, at the end, tells those
-    /// that do not know of it yet.
+    /// Advances the sinks that were woken, flushes those whose flush is due and, at the end, tells
+    /// those that do not know of it yet.
     fn poll_sinks(self: Pin<&mut Self>, turn: &Turn) {
         let this = self.project();
         this.router.retry_yielded();
@@ -206,7 +207,8 @@ where
         this.budget.give_back(share);
     }
 
-    /// Reads the input and routes its items, until it has none, one has to wait, or the turn is spent.
+    /// Reads the input and routes its items, until it has none, one has to wait, or the turn is
+    /// spent.
     fn poll_input(mut self: Pin<&mut Self>, turn: &mut Turn, cx: &mut Context<'_>) {
         while self.as_mut().release_held(turn) && self.budget.left() > 0 {
             match self.as_mut().read(turn, cx) {
@@ -252,8 +254,8 @@ where
         }
     }
 
-    /// Reads and routes up to `run` items: the loop that all speed depends on, in a function of its own
-    /// so that it has the registers to itself.
+    /// Reads and routes up to `run` items: the loop that all speed depends on, in a function of its
+    /// own so that it has the registers to itself.
     #[inline(never)]
     fn route<const BRANCHLESS: bool>(
         self: Pin<&mut Self>,
@@ -318,8 +320,8 @@ where
         this.budget.give_back(share);
     }
 
-    /// Returns `true` if everything is done. Orders that came with the last close get what is left of
-    /// their share, and are dropped unread after that.
+    /// Returns `true` if everything is done. Orders that came with the last close get what is left
+    /// of their share, and are dropped unread after that.
     fn finish(mut self: Pin<&mut Self>, turn: &mut Turn) -> bool {
         if self.router.is_done() {
             self.as_mut().poll_orders(turn);

@@ -1,8 +1,9 @@
 //! Where an item goes: straight to its sink, into its queue, or nowhere for now.
 //!
-//! [`route`](Router::route) is the hot path. All that is unusual about a slot is tested at once and dealt
-//! with in cold functions. There is one place for each decision: [`find_place`](Router::find_place) (is
-//! there room for an item?), [`give`](Router::give) (what happens to it), `overflow` (when there is none).
+//! [`route`](Router::route) is the hot path. All that is unusual about a slot is tested at once and
+//! dealt with in cold functions. There is one place for each decision:
+//! [`find_place`](Router::find_place) (is there room for an item?), [`give`](Router::give) (what
+//! happens to it), `overflow` (when there is none).
 
 use core::hash::{BuildHasher, Hash};
 use core::task::Poll;
@@ -159,8 +160,8 @@ where
         }
     }
 
-    /// Finds out where a slot has room for an item, which it must get then: its sink may have reserved
-    /// something for it.
+    /// Finds out where a slot has room for an item, which it must get then: its sink may have
+    /// reserved something for it.
     pub(super) fn find_place(&mut self, id: SlotId) -> Place<S::Error> {
         let mut slot = self.slots.entry(id);
         if slot.is_queued() && slot.has_room() {

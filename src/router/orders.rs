@@ -26,9 +26,9 @@ where
 {
     /// Applies an order, and returns it if `share` did not suffice for all of it.
     ///
-    /// `key` finds the slot of an item that this order has overtaken. `share` is what may be spent on
-    /// draining and closing, and on all members of a group but the first, which was paid for with the
-    /// order if it is `fresh`.
+    /// `key` finds the slot of an item that this order has overtaken. `share` is what may be spent
+    /// on draining and closing, and on all members of a group but the first, which was paid for
+    /// with the order if it is `fresh`.
     pub(crate) fn apply<F>(
         &mut self,
         key: &mut F,
@@ -66,8 +66,8 @@ where
         None
     }
 
-    /// Ends the attachments whose leases have ended. Returns `false` if some are left because `share` is
-    /// spent.
+    /// Ends the attachments whose leases have ended. Returns `false` if some are left because
+    /// `share` is spent.
     pub(crate) fn end_leases(&mut self, share: &mut Share) -> bool {
         while share.spend() {
             let Some(id) = self.slots.pop_ended() else {
@@ -116,8 +116,8 @@ where
         let backlog = old.map(|old| self.replace(old));
         let id = self.slots.insert(NewSlot { key, sink, terms, claim, stage });
         if stage == Stage::Receiving && catch_all {
-            // Before the backlog is moved to it, which may be all that it accepts: the one before it
-            // does not come back.
+            // Before the backlog is moved to it, which may be all that it accepts: the one before
+            // it does not come back.
             self.slots.set_catch_all(id);
         }
         if let Some(old) = old {

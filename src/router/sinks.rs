@@ -1,8 +1,9 @@
-//! What sinks are owed: to be sent what is queued, to be flushed, to be closed, to be told the end; and how
-//! an attachment ends.
+//! Sinks are polled here: drained when they were woken, flushed when a flush is due, closed when they
+//! leave. Every attachment ends in [`remove`](Router::remove).
 //!
-//! `share` is what may still be spent: one for each slot that was woken, each item moved out of a queue,
-//! each flush, each slot that is told the end. What cannot be done now is listed for the next turn.
+//! `share` is what may still be spent: one for each slot that was woken, each item moved out of a
+//! queue, each flush, and each slot that begins to leave at the end of the input. What cannot be done
+//! now is listed for the next turn.
 
 use core::hash::{BuildHasher, Hash};
 use core::task::Poll;
@@ -28,7 +29,8 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.slots.flushes().len()
     }
 
-    /// The input ran dry in this turn. Returns `true` if sinks are to be flushed for that, however many.
+    /// The input ran dry in this turn. Returns `true` if sinks are to be flushed for that, however
+    /// many.
     pub(crate) fn count_dry_turn(&mut self) -> bool {
         self.slots.flushes_mut().count_dry_turn()
     }
@@ -58,8 +60,9 @@ where
                 slot.wake();
                 self.holding.slot_woken(id);
             }
-            // While others wait, none gets more than an eighth of what is left. An item may go on top of
-            // an empty share: with a share of 1 in each turn a queue would never drain otherwise.
+            // While others wait, none gets more than an eighth of what is left. An item may go on
+            // top of an empty share: with a share of 1 in each turn a queue would never drain
+            // otherwise.
             let all = share.left();
             let most = if self.slots.ready().is_last() { all } else { all / 8 }.max(1);
             let mut part = Share::new(most);
@@ -68,15 +71,16 @@ where
         }
     }
 
-    /// Advances a slot for which there is something to do that no waker announced, unless it is listed.
+    /// Advances a slot for which there is something to do that no waker announced, unless it is
+    /// listed.
     pub(super) fn advance_unless_listed(&mut self, id: SlotId, share: &mut Share) {
         if !self.slots.ready().is_listed(id) {
             self.advance(id, share);
         }
     }
 
-    /// Does all that can be done for a slot: drains it, gives it the item that it waits for, closes it if
-    /// it is leaving, or polls a flush that it waited for again.
+    /// Does all that can be done for a slot: drains it, gives it the item that it waits for, closes
+    /// it if it is leaving, or polls a flush that it waited for again.
     fn advance(&mut self, id: SlotId, share: &mut Share) {
         let mut slot = self.slots.slot(id);
         if slot.is_queued() || slot.is_waiting() {
@@ -96,7 +100,8 @@ where
         }
     }
 
-    /// Sends what is queued. Returns `false` if the rest must wait for the next turn, or the slot is gone.
+    /// Sends what is queued. Returns `false` if the rest must wait for the next turn, or the slot
+    /// is gone.
     fn drain(&mut self, id: SlotId, share: &mut Share) -> bool {
         loop {
             let mut slot = self.slots.entry(id);
@@ -169,13 +174,14 @@ where
         }
     }
 
-    /// The input is over: it is not waited for, and what is held goes to its recipients as they leave.
+    /// The input is over: it is not waited for, and what is held goes to its recipients as they
+    /// leave.
     pub(crate) fn finish(&mut self) {
         self.close_cursor.get_or_insert(0);
         self.unblock();
     }
 
-    /// Tells slots that the input is over: they leave.
+    /// Lets slots leave because the input is over.
     #[inline]
     pub(crate) fn close_some(&mut self, share: &mut Share) {
         if self.is_closing() {
@@ -195,8 +201,9 @@ where
         }
     }
 
-    /// From now on the slot receives nothing. What is queued for it is still sent, with its copy of the
-    /// item that is held, and then it is closed: the caller has to [`advance`](Self::advance) it.
+    /// From now on the slot receives nothing. What is queued for it is still sent, with its copy of
+    /// the item that is held, and then it is closed: the caller has to [`advance`](Self::advance)
+    /// it.
     pub(super) fn leave(&mut self, id: SlotId, reason: LeaveReason) {
         if let Some(item) = self.take_owed(id, Exit::Graceful) {
             self.enqueue(id, item);
