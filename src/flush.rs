@@ -60,7 +60,8 @@ pub(crate) struct Flushes {
     /// `dry_turn`.
     dry_ends: [usize; DRY_TURNS],
     dry_turn: usize,
-    /// After how many ticks all that is listed is due, when the input has nothing ready; 0 for at once.
+    /// After how many ticks all that is listed is due, when the input has nothing ready; 0 for at
+    /// once.
     linger: u32,
     /// How many of these ticks are left, while they are counted.
     ticks_left: u32,
@@ -108,8 +109,8 @@ impl Flushes {
         self.linger > 0
     }
 
-    /// The input has nothing ready: ticks are counted from now on, unless they are already. They are not
-    /// while nothing is listed.
+    /// The input has nothing ready: ticks are counted from now on, unless they are already. They
+    /// are not while nothing is listed.
     pub(crate) fn start_linger(&mut self) {
         if self.len() == self.due {
             self.ticks_left = 0;

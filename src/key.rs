@@ -1,4 +1,4 @@
-//! What an item's key is: [`ByValue`], [`ByRef`], and the hasher that finds it.
+//! How the key of an item is found: [`ByValue`], [`ByRef`] and the hashers.
 
 use core::borrow::Borrow;
 use core::fmt;
@@ -155,11 +155,13 @@ where
     }
 }
 
-/// The hasher that keys have unless [`with_hasher`](crate::Demux::with_hasher) says otherwise: fast,
-/// and not made to withstand keys that somebody chose to collide. For keys from strangers use
-/// `std::hash::RandomState`.
+/// The default hasher for keys.
 ///
-/// It is hashbrown's default, which is not promised: only that it is fast and needs no `std`.
+/// It is fast, but does not withstand keys that were chosen to collide. For untrusted keys, set
+/// another one with [`with_hasher`](crate::Demux::with_hasher), such as `std::hash::RandomState`.
+///
+/// At present this is the default hasher of `hashbrown`. Only its speed and that it needs no `std`
+/// are guaranteed.
 #[derive(Clone, Debug, Default)]
 pub struct DefaultHashBuilder(hashbrown::DefaultHashBuilder);
 

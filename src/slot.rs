@@ -490,8 +490,8 @@ impl<'a, K, S, V> SlotMut<'a, K, S, V> {
     }
 
     /// A tick. `has_fired` is whether its waker has fired since the sink was polled last,
-    /// `is_held_for` whether the item that is held waits for it, `was_held` whether the input had to
-    /// wait for a sink since the last tick.
+    /// `is_held_for` whether the item that is held waits for it, `was_held` whether the input had
+    /// to wait for a sink since the last tick.
     pub(crate) fn tick(
         &mut self,
         sweep: u32,
@@ -511,8 +511,8 @@ impl<'a, K, S, V> SlotMut<'a, K, S, V> {
         }
         let waits_for_item = slot.has(QUEUED | WAITING) || is_held_for;
         let is_pending = slot.has(FLUSHING | CLOSING) || slot.has(PARKED) && waits_for_item;
-        // A waker that has fired means progress, which the demux has not come to yet; but not if the
-        // sink fired it itself.
+        // A waker that has fired means progress, which the demux has not come to yet; but not if
+        // the sink fired it itself.
         if !is_pending {
             timer.stalled = 0;
         } else if !has_fired || slot.has(SELF_WOKEN) {

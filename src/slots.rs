@@ -341,8 +341,8 @@ impl<K, S, V, B> Slots<K, S, V, B>
 where
     S: Sink<V> + Unpin,
 {
-    /// Flushes the slot whose entry was taken from the flush list. Returns `None` if it is not to be
-    /// flushed: it is gone, or its sink is closing.
+    /// Flushes the slot whose entry was taken from the flush list. Returns `None` if it is not to
+    /// be flushed: it is gone, or its sink is closing.
     #[inline]
     pub(crate) fn flush_unqueued(&mut self, id: SlotId) -> Option<Poll<Result<(), S::Error>>> {
         let Self { ready, table, flushes, .. } = self;

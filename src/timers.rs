@@ -1,9 +1,9 @@
 //! Which slots have time-outs, and how a tick comes to each of them.
 //!
-//! A tick is told to the slots one by one, possibly over several turns: a *sweep*. The slots are in a
-//! list without gaps, and a sweep goes through it from its end, so that what joins meanwhile is not
-//! part of it. A slot that is removed gives its place to the last one, which may have had its tick
-//! already: each slot knows the number of the sweep that came to it last.
+//! A tick is told to the slots one by one, possibly over several turns: a *sweep*. The slots are in
+//! a list without gaps, and a sweep goes through it from its end, so that what joins meanwhile is
+//! not part of it. A slot that is removed gives its place to the last one, which may have had its
+//! tick already: each slot knows the number of the sweep that came to it last.
 
 use alloc::vec::Vec;
 

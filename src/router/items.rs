@@ -38,8 +38,8 @@ pub(super) enum Place<E> {
     Sink,
     /// Its queue has room.
     Queue,
-    /// Its sink is not ready, and the queue is full, or the item may replace one that is in it: this
-    /// is its policy.
+    /// Its sink is not ready, and the queue is full, or the item may replace one that is in it:
+    /// this is its policy.
     None(Unready, Overflow),
     /// Its sink failed.
     Failed(E),
@@ -147,7 +147,8 @@ where
         self.holding.is_empty()
     }
 
-    /// Routes an item that has something in its way. If no slot has its key, none is attached for it.
+    /// Routes an item that has something in its way. If no slot has its key, none is attached for
+    /// it.
     fn route_known(&mut self, path: SlowPath<V, S::Error>, share: &mut Share) {
         match path {
             SlowPath::Unknown(item) => match self.slots.catch_all() {
@@ -280,8 +281,8 @@ where
         }
     }
 
-    /// Queues an item. If the slot conflates, and the item supersedes one that waits, it takes the place
-    /// of that one, and `false` is returned.
+    /// Queues an item. If the slot conflates, and the item supersedes one that waits, it takes the
+    /// place of that one, and `false` is returned.
     pub(super) fn join_queue(&mut self, id: SlotId, item: V) -> bool {
         let mut slot = self.slots.slot_mut(id);
         let conflates = slot.conflates();

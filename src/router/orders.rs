@@ -97,8 +97,8 @@ where
         self.advance_unless_listed(id, share);
     }
 
-    /// Attaches a sink for an item that matches no key. It costs one, as an order does; an item that was
-    /// read with the last of the budget still gets its sink.
+    /// Attaches a sink for an item that matches no key. It costs one, as an order does; an item
+    /// that was read with the last of the budget still gets its sink.
     pub(super) fn attach_on_demand(&mut self, attach: Attach<K, S>, share: &mut Share) {
         share.spend();
         self.attach(attach, share);

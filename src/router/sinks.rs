@@ -1,9 +1,9 @@
-//! Sinks are polled here: drained when they were woken, flushed when a flush is due, closed when they
-//! leave. Every attachment ends in [`remove`](Router::remove).
+//! Sinks are polled here: drained when they were woken, flushed when a flush is due, closed when
+//! they leave. Every attachment ends in [`remove`](Router::remove).
 //!
 //! `share` is what may still be spent: one for each slot that was woken, each item moved out of a
-//! queue, each flush, and each slot that begins to leave at the end of the input. What cannot be done
-//! now is listed for the next turn.
+//! queue, each flush, and each slot that begins to leave at the end of the input. What cannot be
+//! done now is listed for the next turn.
 
 use core::hash::{BuildHasher, Hash};
 use core::task::Poll;

@@ -1,4 +1,5 @@
-//! What a tick does: it lets time-outs expire, one slot after the other, and lingering flushes fall due.
+//! What a tick does: it lets time-outs expire, one slot after the other, and lingering flushes fall
+//! due.
 
 use core::hash::{BuildHasher, Hash};
 
@@ -34,8 +35,8 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.slots.flushes_mut().stop_linger();
     }
 
-    /// Returns `true` if flushes wait for ticks. They do not while the input is blocked, nor after its
-    /// end.
+    /// Returns `true` if flushes wait for ticks. They do not while the input is blocked, nor after
+    /// its end.
     pub(crate) fn lingers(&self) -> bool {
         let is_blocked = self.holding.blocked_on().is_some();
         self.slots.flushes().can_linger() && !is_blocked && !self.is_finished()
