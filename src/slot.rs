@@ -48,9 +48,11 @@ const FLUSH_AGAIN: u16 = 1 << 7;
 const CLOSING: u16 = 1 << 8;
 /// It is in the flush list, for itself or for its predecessor.
 const FLUSH_QUEUED: u16 = 1 << 9;
+/// `poll_ready` is to be repeated although the sink's waker has not fired. Only with `PARKED`.
+const RETRY: u16 = 1 << 10;
 
 /// Where the overflow policy begins in the flags.
-const POLICY: u32 = 10;
+const POLICY: u32 = 11;
 const POLICIES: [Overflow; 4] =
     [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict];
 
@@ -332,10 +334,25 @@ impl<K, S> Slot<K, S> {
         self.set(PARKED, true);
     }
 
+    /// Returns `true` if `poll_ready` is to be repeated although the sink's waker has not fired.
+    pub(crate) fn is_to_retry(&self) -> bool {
+        self.has(RETRY)
+    }
+
+    /// Lets a sink that is parked be polled again for `poll_ready`, and for nothing else.
+    pub(crate) fn set_to_retry(&mut self) {
+        self.set(RETRY, true);
+    }
+
+    /// `poll_ready` may be repeated.
+    pub(crate) fn unpark(&mut self) {
+        self.set(PARKED | RETRY, false);
+    }
+
     /// Its own waker fired: what answered `Pending` may be repeated.
     pub(crate) fn wake(&mut self) {
         let flush_again = self.has(FLUSHING);
-        self.set(PARKED | FLUSHING | CLOSING, false);
+        self.set(PARKED | RETRY | FLUSHING | CLOSING, false);
         if flush_again {
             self.set(FLUSH_AGAIN, true);
         }

@@ -353,9 +353,10 @@ where
 }
 
 impl<K, S, V> SlotEntry<'_, K, S, V> {
-    /// Returns `true` if the sink's waker has fired, and the slot was not looked after since.
-    pub(crate) fn has_fired(&self) -> bool {
-        self.ready.has_fired(self.slot.id())
+    /// Returns `true` if a sink that is parked will be polled again: its waker has fired, or it is to be
+    /// retried.
+    pub(crate) fn is_to_be_polled(&self) -> bool {
+        self.slot.is_to_retry() || self.ready.has_fired(self.slot.id())
     }
 }
 
