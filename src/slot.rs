@@ -50,13 +50,13 @@ const FLUSH_AGAIN: u16 = 1 << 7;
 const CLOSING: u16 = 1 << 8;
 /// It is in the flush list, for itself or for its predecessor.
 const FLUSH_QUEUED: u16 = 1 << 9;
+/// `poll_ready` is to be repeated although the sink's waker has not fired. Only with `PARKED`.
+const RETRY: u16 = 1 << 12;
 
 /// An operation of its sink completed since the last tick: it took an item, or a flush.
 const MOVED: u16 = 1 << 10;
-/// Its waker fired before the sink answered `Pending` the last time: the sink woke itself.
-const SELF_WOKEN: u16 = 1 << 11;
 /// It has a time-out.
-const TIMED: u16 = 1 << 12;
+const TIMED: u16 = 1 << 11;
 
 /// Where the overflow policy begins in the flags.
 const POLICY: u32 = 13;
@@ -154,6 +154,8 @@ struct Timer {
     sweep: u32,
     /// Where it is in the list of the timers.
     index: u32,
+    /// Its waker had fired by the time the sink answered `Pending` the last time: it woke itself.
+    is_self_woken: bool,
 }
 
 /// What a tick means for an attachment.
@@ -215,8 +217,15 @@ impl<K, S> Slot<K, S> {
         let (stall_timeout, idle_timeout) =
             (terms.stall_timeout.unwrap_or(0), terms.idle_timeout.unwrap_or(0));
         if stall_timeout > 0 || idle_timeout > 0 {
-            let timer =
-                Timer { stall_timeout, idle_timeout, stalled: 0, idle: 0, sweep: 0, index: 0 };
+            let timer = Timer {
+                stall_timeout,
+                idle_timeout,
+                stalled: 0,
+                idle: 0,
+                sweep: 0,
+                index: 0,
+                is_self_woken: false,
+            };
             extras.get_or_default(id).timer = Some(timer);
             flags |= TIMED;
         }
@@ -361,15 +370,25 @@ impl<K, S> Slot<K, S> {
         self.has(TIMED)
     }
 
-    /// Notes whether the waker of a sink that has just answered `Pending` has fired.
-    pub(crate) fn set_self_woken(&mut self, woken: bool) {
-        self.set(SELF_WOKEN, woken);
+    /// Returns `true` if `poll_ready` is to be repeated although the sink's waker has not fired.
+    pub(crate) fn is_to_retry(&self) -> bool {
+        self.has(RETRY)
+    }
+
+    /// Lets a sink that is parked be polled again for `poll_ready`, and for nothing else.
+    pub(crate) fn set_to_retry(&mut self) {
+        self.set(RETRY, true);
+    }
+
+    /// `poll_ready` may be repeated.
+    pub(crate) fn unpark(&mut self) {
+        self.set(PARKED | RETRY, false);
     }
 
     /// Its own waker fired: what answered `Pending` may be repeated.
     pub(crate) fn wake(&mut self) {
         let flush_again = self.has(FLUSHING);
-        self.set(PARKED | FLUSHING | CLOSING, false);
+        self.set(PARKED | RETRY | FLUSHING | CLOSING, false);
         if flush_again {
             self.set(FLUSH_AGAIN, true);
         }
@@ -481,6 +500,14 @@ impl<'a, K, S, V> SlotMut<'a, K, S, V> {
         Some(self.extras.get(self.slot.id)?.timer.as_ref()?.index as usize)
     }
 
+    /// Notes whether the waker of a sink that has just answered `Pending` has fired.
+    pub(crate) fn set_self_woken(&mut self, woken: bool) {
+        let timer = self.extras.get_mut(self.slot.id).and_then(|extras| extras.timer.as_mut());
+        if let Some(timer) = timer {
+            timer.is_self_woken = woken;
+        }
+    }
+
     /// Sets where it is in the list of the timers.
     pub(crate) fn set_timer_index(&mut self, index: usize) {
         let timer = self.extras.get_mut(self.slot.id).and_then(|extras| extras.timer.as_mut());
@@ -515,7 +542,7 @@ impl<'a, K, S, V> SlotMut<'a, K, S, V> {
         // the sink fired it itself.
         if !is_pending {
             timer.stalled = 0;
-        } else if !has_fired || slot.has(SELF_WOKEN) {
+        } else if !has_fired || timer.is_self_woken {
             timer.stalled += 1;
         }
         let is_busy =

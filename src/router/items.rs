@@ -220,13 +220,14 @@ where
         }
     }
 
-    /// The same when the sink is not ready. `fired` is what it means if its waker has fired.
-    fn find_place_beside(&mut self, id: SlotId, fired: Unready) -> Place<S::Error> {
+    /// The same when the sink is not ready. `again` is what it means if it will be polled again.
+    fn find_place_beside(&mut self, id: SlotId, again: Unready) -> Place<S::Error> {
         let slot = self.slots.entry(id);
         if slot.has_room() && !(slot.is_queued() && slot.conflates()) {
             Place::Queue
         } else {
-            Place::None(if slot.has_fired() { fired } else { Unready::Full }, slot.overflow())
+            let unready = if slot.is_to_be_polled() { again } else { Unready::Full };
+            Place::None(unready, slot.overflow())
         }
     }
 

@@ -51,13 +51,22 @@ where
             let was_retried = self.was_retried(id);
             // Stale wake: the slot is vacant.
             let Some(mut slot) = self.slots.get_mut(id) else { continue };
-            if by_sink && was_retried {
-                // It woke itself when it was polled in this turn: it is polled again in the next.
-                self.slots.ready().fire(id);
+            let is_to_retry = slot.is_to_retry();
+            if was_retried && (by_sink || is_to_retry) {
+                // It yielded when it was polled in this turn: it is polled again in the next.
+                if by_sink {
+                    self.slots.ready().fire(id);
+                } else {
+                    self.slots.ready().list(id);
+                }
                 continue;
             }
             if by_sink {
                 slot.wake();
+            } else if is_to_retry {
+                slot.unpark();
+            }
+            if by_sink || is_to_retry {
                 self.holding.slot_woken(id);
             }
             // While others wait, none gets more than an eighth of what is left. An item may go on

@@ -72,8 +72,12 @@ where
 
     #[cold]
     fn retry(&mut self, id: SlotId) {
-        if self.slots.ready().take_fired(id) {
-            self.slots.slot_mut(id).wake();
+        let has_fired = self.slots.ready().take_fired(id);
+        let mut slot = self.slots.slot_mut(id);
+        if has_fired {
+            slot.wake();
+        } else if slot.is_to_retry() {
+            slot.unpark();
         }
         self.holding.retried = Some(id);
         match self.take_held() {
@@ -123,7 +127,9 @@ where
         slot.park();
         let may_act = slot.overflow() != Overflow::Wait;
         if may_act && self.ledger.operations_in_turn() >= BELIEVED {
-            self.slots.ready().fire(id);
+            // A flush that is pending is not repeated for this: the sink's waker has not fired.
+            slot.set_to_retry();
+            self.slots.ready().list(id);
         }
     }
 
