@@ -1,0 +1,1107 @@
+//! Foreign code that comes back in: sinks, hooks and wakers that send orders and items, drop leases and
+//! wake while they are called, and code that panics.
+//!
+//! Guards guarantees 1, 4, 7, 9 and 11, and that a panic leaves a future that can be dropped and does
+//! not pretend to be alive.
+
+use std::collections::VecDeque;
+use std::fmt::Debug;
+use std::hash::BuildHasher;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+
+use crate::common::{Broken, Log, Op, ScriptedSink, SinkHandle, StreamHandle, Task};
+use crate::common::{scripted_sink, scripted_stream};
+use futures::channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use futures::{Sink, StreamExt, stream};
+use stream_demux::{Attach, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Recipient};
+
+/// Items are numbers, and the tens are the key.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "a key function is given a reference")]
+fn tens(n: &u32) -> u32 {
+    n / 10
+}
+
+/// A scripted sink under the name of its key, which logs.
+fn sink(key: u32, log: &Log) -> (ScriptedSink<u32>, SinkHandle<u32>) {
+    let (sink, handle) = scripted_sink(key);
+    handle.log_to(log);
+    (sink, handle)
+}
+
+type Orders<S = ScriptedSink<u32>> = UnboundedSender<Order<u32, S>>;
+
+fn orders<S>() -> (Orders<S>, UnboundedReceiver<Order<u32, S>>) {
+    mpsc::unbounded()
+}
+
+/// What a hook was told.
+enum Event {
+    Admit(u32),
+    Detached(u32, Detached<Broken>),
+    Unmatched(u32),
+    Blocked(u32),
+    Unblocked,
+}
+
+/// Hooks that write down what they hear, and then do something about it.
+struct Reacting<F>(Log, F);
+
+impl<F: FnMut(Event)> Hooks<u32, u32, Broken> for Reacting<F> {
+    fn admit(&mut self, _: Recipient<'_, u32>, item: &u32) -> bool {
+        (self.1)(Event::Admit(*item));
+        true
+    }
+    fn attached(&mut self, to: Recipient<'_, u32>) {
+        self.0.push(format!("{} attached", to.key));
+    }
+    fn detached(&mut self, to: Recipient<'_, u32>, why: Detached<Broken>) {
+        self.0.push(format!("{} {why:?}", to.key));
+        (self.1)(Event::Detached(*to.key, why));
+    }
+    fn unmatched(&mut self, item: u32) {
+        self.0.push(format!("unmatched {item}"));
+        (self.1)(Event::Unmatched(item));
+    }
+    fn discarded(&mut self, to: Recipient<'_, u32>, item: u32, why: Discarded) {
+        self.0.push(format!("{} discarded {item} {why:?}", to.key));
+    }
+    fn blocked(&mut self, on: Recipient<'_, u32>) {
+        self.0.push(format!("{} blocks", on.key));
+        (self.1)(Event::Blocked(*on.key));
+    }
+    fn unblocked(&mut self, on: Recipient<'_, u32>) {
+        self.0.push(format!("{} unblocks", on.key));
+        (self.1)(Event::Unblocked);
+    }
+}
+
+/// What is in the log, but for when exactly a sink is dropped: before `detached` is all that is said.
+fn lines_but_drops(log: &Log) -> Vec<String> {
+    log.lines().into_iter().filter(|line| !line.ends_with("dropped")).collect()
+}
+
+fn told(log: &Log) -> Reacting<impl FnMut(Event) + use<>> {
+    Reacting(log.clone(), |_| {})
+}
+
+// Sinks that speak
+
+#[test]
+fn order_sent_from_start_send_comes_before_the_next_item() {
+    let log = Log::new();
+    let (a, a_handle) = sink(1, &log);
+    let (send, orders) = orders();
+    send.unbounded_send((1, a).into()).unwrap();
+    let (input, feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(told(&log)));
+    a_handle.during(Op::Send, move || send.unbounded_send(Order::Detach(1)).unwrap());
+    feed.extend([11, 12]);
+    assert!(task.run().is_pending());
+    assert_eq!(
+        log.lines(),
+        ["1 attached", "1 sent 11", "1 closed", "1 dropped", "1 Requested", "unmatched 12"]
+    );
+}
+
+#[test]
+fn sink_that_evicts_itself_from_poll_ready_still_gets_the_item_it_was_asked_for() {
+    let log = Log::new();
+    let (a, a_handle) = sink(1, &log);
+    let (send, orders) = orders();
+    send.unbounded_send((1, a).into()).unwrap();
+    let (input, feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(told(&log)));
+    a_handle.during(Op::Ready, move || send.unbounded_send(Order::Evict(1)).unwrap());
+    feed.extend([11, 12]);
+    assert!(task.run().is_pending());
+    assert_eq!(log.lines(), ["1 attached", "1 sent 11", "1 dropped", "1 Evicted", "unmatched 12"]);
+}
+
+#[test]
+fn order_sent_from_poll_flush_wakes_the_task() {
+    let log = Log::new();
+    let (a, a_handle) = sink(1, &log);
+    let (send, orders) = orders();
+    send.unbounded_send((1, a).into()).unwrap();
+    let (input, feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(told(&log)));
+    a_handle.during(Op::Flush, move || send.unbounded_send(Order::Evict(1)).unwrap());
+    feed.push(11);
+    assert!(task.run().is_pending());
+    assert_eq!(log.lines(), ["1 attached", "1 sent 11", "1 flushed", "1 dropped", "1 Evicted"]);
+}
+
+#[test]
+fn sink_attached_from_poll_close_at_the_end_is_closed_too() {
+    let log = Log::new();
+    let ((a, a_handle), (b, _)) = (sink(1, &log), sink(2, &log));
+    let (send, orders) = orders();
+    send.unbounded_send((1, a).into()).unwrap();
+    let mut task = Task::new(stream::empty().demux_by(tens, orders).hooks(told(&log)));
+    a_handle.during(Op::Close, move || send.unbounded_send((2, b).into()).unwrap());
+    assert!(task.run().is_ready());
+    assert_eq!(
+        log.lines(),
+        [
+            "1 attached",
+            "1 closed",
+            "1 dropped",
+            "1 Finished",
+            "2 attached",
+            "2 closed",
+            "2 dropped",
+            "2 Finished"
+        ]
+    );
+}
+
+#[test]
+fn sink_that_drops_its_own_lease_in_start_send_is_evicted_after_it() {
+    let log = Log::new();
+    let (a, a_handle) = sink(1, &log);
+    let mut lease = Lease::new();
+    let orders = stream::iter([Attach::new(1, a).leased(&mut lease)]);
+    let (input, feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(told(&log)));
+    a_handle.during(Op::Send, move || drop(lease));
+    feed.push(11);
+    assert!(task.run().is_pending());
+    assert_eq!(log.take()[..2], ["1 attached", "1 sent 11"]);
+    assert!(a_handle.is_dropped() && task.get_ref().is_empty());
+}
+
+#[test]
+fn lease_that_is_dropped_while_its_key_is_looked_up_counts() {
+    struct Dropping(Mutex<Option<Lease>>);
+    impl BuildHasher for Dropping {
+        type Hasher = std::collections::hash_map::DefaultHasher;
+        fn build_hasher(&self) -> Self::Hasher {
+            drop(self.0.lock().unwrap().take());
+            Self::Hasher::default()
+        }
+    }
+
+    let log = Log::new();
+    let (a, a_handle) = sink(1, &log);
+    let mut lease = Lease::new();
+    let orders = stream::iter([Attach::new(1, a).leased(&mut lease)]);
+    let (input, _feed) = scripted_stream("input");
+    let hasher = Dropping(Mutex::new(Some(lease)));
+    let demux = input.demux_by(tens, orders).with_hasher(hasher).hooks(told(&log));
+    let mut task = Task::new(demux);
+    assert!(task.run().is_pending());
+    assert_eq!(log.take(), ["1 attached", "1 dropped", "1 Evicted"]);
+    assert!(a_handle.is_dropped());
+}
+
+#[test]
+fn sink_that_feeds_the_input_while_it_is_sent_to_is_no_recursion() {
+    let log = Log::new();
+    let (a, a_handle) = sink(1, &log);
+    let (send, input) = mpsc::unbounded();
+    let mut task = Task::new(input.demux_by(tens, stream::iter([(1, a)])));
+    send.unbounded_send(11).unwrap();
+    let again = send.clone();
+    a_handle.during(Op::Send, move || again.unbounded_send(12).unwrap());
+    let again = send.clone();
+    a_handle.during(Op::Flush, move || again.unbounded_send(13).unwrap());
+    assert!(task.run().is_pending());
+    assert_eq!(log.take(), ["1 sent 11", "1 sent 12", "1 flushed", "1 sent 13", "1 flushed"]);
+    assert!(task.polls() <= 3, "{} polls", task.polls());
+}
+
+#[test]
+fn sink_that_wakes_itself_in_every_operation_does_not_keep_the_task_awake() {
+    let log = Log::new();
+    let (a, a_handle) = sink(1, &log);
+    let (input, feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, stream::iter([(1, a)])));
+    for op in [Op::Ready, Op::Send, Op::Flush, Op::Close] {
+        let sink = a_handle.clone();
+        a_handle.during(op, move || {
+            sink.wake();
+        });
+    }
+    feed.push(11);
+    assert!(task.run().is_pending());
+    feed.end();
+    assert!(task.run().is_ready());
+    assert!(task.polls() <= 5, "{} polls", task.polls());
+    assert_eq!(log.lines(), ["1 sent 11", "1 flushed", "1 closed", "1 dropped"]);
+}
+
+// Sinks whose drop speaks
+
+/// Does something when it is dropped, after the sink in it.
+struct OnDrop<S> {
+    sink: S,
+    _last_words: LastWords,
+}
+
+struct LastWords(Option<Box<dyn FnOnce() + Send>>);
+
+impl Drop for LastWords {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(|words| words());
+    }
+}
+
+impl<S> OnDrop<S> {
+    fn new(sink: S, last_words: impl FnOnce() + Send + 'static) -> Self {
+        Self { sink, _last_words: LastWords(Some(Box::new(last_words))) }
+    }
+}
+
+impl<V, S: Sink<V> + Unpin> Sink<V> for OnDrop<S> {
+    type Error = S::Error;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        Pin::new(&mut self.sink).poll_ready(cx)
+    }
+    fn start_send(mut self: Pin<&mut Self>, item: V) -> Result<(), S::Error> {
+        Pin::new(&mut self.sink).start_send(item)
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        Pin::new(&mut self.sink).poll_flush(cx)
+    }
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        Pin::new(&mut self.sink).poll_close(cx)
+    }
+}
+
+#[test]
+fn drop_of_an_evicted_sink_attaches_its_successor() {
+    let log = Log::new();
+    let ((old, old_handle), (new, _)) = (sink(1, &log), sink(1, &log));
+    let (send, orders) = orders();
+    let again = send.clone();
+    let old = OnDrop::new(old, move || {
+        let new = OnDrop::new(new, || {});
+        again.unbounded_send((1, new).into()).unwrap();
+    });
+    send.unbounded_send((1, old).into()).unwrap();
+    let (input, feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(told(&log)));
+    old_handle.park();
+    feed.extend([11, 12]);
+    assert!(task.run().is_pending());
+    send.unbounded_send(Order::Evict(1)).unwrap();
+    assert!(task.run().is_pending());
+    assert_eq!(
+        lines_but_drops(&log),
+        [
+            "1 attached",
+            "1 blocks",
+            "1 unblocks",
+            "1 discarded 11 Evicted",
+            "1 Evicted",
+            "1 attached",
+            "1 sent 12",
+            "1 flushed"
+        ]
+    );
+}
+
+#[test]
+fn drop_of_a_failed_sink_drops_the_lease_of_another() {
+    let log = Log::new();
+    let ((a, a_handle), (b, b_handle)) = (sink(1, &log), sink(2, &log));
+    let mut lease = Lease::new();
+    let b = Attach::new(2, OnDrop::new(b, || {})).leased(&mut lease);
+    let a = Attach::new(1, OnDrop::new(a, move || drop(lease)));
+    let (input, feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, stream::iter([a, b])).hooks(told(&log)));
+    assert!(task.run().is_pending());
+    a_handle.fail(Op::Ready);
+    feed.push(11);
+    assert!(task.run().is_pending());
+    assert!(b_handle.is_dropped());
+    assert_eq!(
+        lines_but_drops(&log),
+        [
+            "1 attached",
+            "2 attached",
+            "1 failed in poll_ready",
+            "1 discarded 11 Failed",
+            "1 Failed(Broken(\"poll_ready\"))",
+            "2 Evicted"
+        ]
+    );
+}
+
+#[test]
+fn drop_of_a_sink_that_fires_its_own_waker_wakes_nobody_else() {
+    let log = Log::new();
+    let ((a, a_handle), (b, b_handle)) = (sink(1, &log), sink(2, &log));
+    let waking = a_handle.clone();
+    let a = OnDrop::new(a, move || {
+        waking.wake();
+    });
+    let (send, orders) = orders();
+    send.unbounded_send((1, a).into()).unwrap();
+    send.unbounded_send((2, OnDrop::new(b, || {})).into()).unwrap();
+    let (input, feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, orders));
+    feed.extend([11, 21]);
+    assert!(task.run().is_pending());
+    b_handle.take_calls();
+    send.unbounded_send(Order::Evict(1)).unwrap();
+    let polls = task.polls();
+    assert!(task.run().is_pending());
+    assert!(a_handle.is_dropped());
+    assert!(task.polls() <= polls + 2, "it did not spin");
+    assert_eq!(b_handle.calls(), []);
+}
+
+#[test]
+fn sinks_that_speak_as_they_are_dropped_with_the_future_speak_to_nobody() {
+    let log = Log::new();
+    let (send, orders) = orders();
+    let mut lease = Lease::new();
+    let mut handles = Vec::new();
+    for key in 1..4 {
+        let (sink, handle) = sink(key, &log);
+        let (again, waking) = (send.clone(), handle.clone());
+        let sink = OnDrop::new(sink, move || {
+            let _ = again.unbounded_send(Order::Evict(2));
+            waking.wake();
+        });
+        handles.push(handle);
+        send.unbounded_send(Attach::new(key, sink).leased(&mut lease).into()).unwrap();
+    }
+    let input = stream::iter([11, 21, 31]).chain(stream::pending());
+    let mut task = Task::new(input.demux_by(tens, orders));
+    assert!(task.run().is_pending());
+    let wakes = task.total_wakes();
+    task.drop_future();
+    drop(lease);
+    assert!(handles.iter().all(SinkHandle::is_dropped));
+    assert_eq!((task.total_wakes(), task.wakers_kept()), (wakes, 0));
+    assert!(send.is_closed());
+}
+
+// Hooks that speak
+
+#[test]
+fn hook_that_attaches_whom_an_unmatched_item_is_for_has_the_next_one_delivered() {
+    let log = Log::new();
+    let (send, orders) = orders();
+    let sinks = log.clone();
+    let subscribe = Reacting(log.clone(), move |event| {
+        if let Event::Unmatched(n) = event {
+            send.unbounded_send((n / 10, sink(n / 10, &sinks).0).into()).unwrap();
+        }
+    });
+    let input = stream::iter([11, 12, 21, 13, 22]);
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(subscribe));
+    assert!(task.run().is_ready());
+    let log = log.lines();
+    let routed: Vec<_> = log
+        .iter()
+        .filter(|line| line.contains("sent") || line.contains("attached") || line.contains("unm"))
+        .collect();
+    assert_eq!(
+        routed,
+        [
+            "unmatched 11",
+            "1 attached",
+            "1 sent 12",
+            "unmatched 21",
+            "2 attached",
+            "1 sent 13",
+            "2 sent 22"
+        ]
+    );
+}
+
+#[test]
+fn hook_that_evicts_whom_the_input_waits_for_frees_it_without_another_wake() {
+    let log = Log::new();
+    let ((a, a_handle), (b, _)) = (sink(1, &log), sink(2, &log));
+    a_handle.park();
+    let (send, orders) = orders();
+    send.unbounded_send((1, a).into()).unwrap();
+    send.unbounded_send((2, b).into()).unwrap();
+    let evict = Reacting(log.clone(), move |event| {
+        if let Event::Blocked(key) = event {
+            send.unbounded_send(Order::Evict(key)).unwrap();
+        }
+    });
+    let (input, feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(evict));
+    feed.extend([11, 21]);
+    assert!(task.run().is_pending());
+    assert_eq!(
+        lines_but_drops(&log),
+        [
+            "1 attached",
+            "2 attached",
+            "1 blocks",
+            "1 unblocks",
+            "1 discarded 11 Evicted",
+            "1 Evicted",
+            "2 sent 21",
+            "2 flushed"
+        ]
+    );
+}
+
+#[test]
+fn hook_that_drops_the_lease_of_whom_the_input_waits_for_frees_it() {
+    let log = Log::new();
+    let (a, a_handle) = sink(1, &log);
+    a_handle.park();
+    let mut lease = Lease::new();
+    let orders = stream::iter([Attach::new(1, a).leased(&mut lease)]);
+    let mut lease = Some(lease);
+    let evict = Reacting(log.clone(), move |event| {
+        if let Event::Blocked(_) = event {
+            drop(lease.take());
+        }
+    });
+    let (input, feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(evict));
+    feed.extend([11, 21]);
+    assert!(task.run().is_pending());
+    assert_eq!(
+        lines_but_drops(&log),
+        [
+            "1 attached",
+            "1 blocks",
+            "1 unblocks",
+            "1 discarded 11 Evicted",
+            "1 Evicted",
+            "unmatched 21"
+        ]
+    );
+}
+
+#[test]
+fn hook_that_attaches_anew_when_a_sink_fails_reconnects_before_the_next_item() {
+    let log = Log::new();
+    let (a, a_handle) = sink(1, &log);
+    a_handle.fail_quietly(Op::Send);
+    let (send, orders) = orders();
+    send.unbounded_send((1, a).into()).unwrap();
+    let sinks = log.clone();
+    let reconnect = Reacting(log.clone(), move |event| {
+        if let Event::Detached(key, Detached::Failed(_)) = event {
+            send.unbounded_send((key, sink(key, &sinks).0).into()).unwrap();
+        }
+    });
+    let (input, feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(reconnect));
+    feed.extend([11, 12]);
+    assert!(task.run().is_pending());
+    assert_eq!(
+        log.lines(),
+        [
+            "1 attached",
+            "1 failed in start_send",
+            "1 dropped",
+            "1 Failed(Broken(\"start_send\"))",
+            "1 attached",
+            "1 sent 12",
+            "1 flushed"
+        ]
+    );
+}
+
+#[test]
+fn detach_sent_from_admit_lets_the_admitted_item_through() {
+    let log = Log::new();
+    let (a, _) = sink(1, &log);
+    let (send, orders) = orders();
+    send.unbounded_send((1, a).into()).unwrap();
+    let hooks = Reacting(log.clone(), move |event| {
+        if let Event::Admit(11) = event {
+            send.unbounded_send(Order::Detach(1)).unwrap();
+        }
+    });
+    let (input, feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(hooks));
+    feed.extend([11, 12]);
+    assert!(task.run().is_pending());
+    assert_eq!(
+        log.lines(),
+        ["1 attached", "1 sent 11", "1 closed", "1 dropped", "1 Requested", "unmatched 12"]
+    );
+}
+
+#[test]
+fn hook_that_attaches_in_every_call_of_detached_ends_each_turn_at_its_budget() {
+    let log = Log::new();
+    let (send, orders) = orders();
+    send.unbounded_send(Attach::new(1, sink(1, &log).0).limit(0).into()).unwrap();
+    let sinks = log.clone();
+    let hooks = Reacting(log.clone(), move |event| {
+        if let Event::Detached(key, _) = event {
+            let again = Attach::new(key, sink(key, &sinks).0).limit(0);
+            let _ = send.unbounded_send(again.into());
+        }
+    });
+    let (input, _feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(hooks).budget(8));
+    for _ in 0..10 {
+        let before = task.get_ref().totals().attached;
+        assert!(task.poll().is_pending());
+        let attached = task.get_ref().totals().attached - before;
+        assert!((1..=8).contains(&attached), "{attached} orders in one turn");
+        assert!(task.woken());
+    }
+}
+
+#[test]
+fn unblocked_that_sends_the_finish_ends_it_with_the_item_that_is_read_by_then() {
+    let log = Log::new();
+    let (a, a_handle) = sink(1, &log);
+    a_handle.park();
+    let (send, orders) = orders();
+    send.unbounded_send((1, a).into()).unwrap();
+    let hooks = Reacting(log.clone(), move |event| {
+        if let Event::Unblocked = event {
+            send.unbounded_send(Order::Finish).unwrap();
+        }
+    });
+    let (input, feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(hooks));
+    feed.extend([11, 12, 13, 14]);
+    assert!(task.run().is_pending());
+    assert_eq!((feed.taken(), a_handle.taken()), (1, 0));
+    a_handle.open();
+    let Poll::Ready(totals) = task.run() else { panic!("it was to finish") };
+    assert!(feed.taken() <= 2, "the order came before the third item, at the latest");
+    assert_eq!(totals.delivered, feed.taken() as u64, "what was read keeps its place");
+}
+
+// Wakers that speak
+
+/// Says something each time it is fired.
+struct Speaking {
+    speak: Mutex<Box<dyn FnMut() + Send>>,
+    depth: AtomicUsize,
+    deepest: AtomicUsize,
+    fired: AtomicUsize,
+}
+
+impl Speaking {
+    fn new(speak: impl FnMut() + Send + 'static) -> Arc<Self> {
+        Arc::new(Self {
+            speak: Mutex::new(Box::new(speak)),
+            depth: AtomicUsize::new(0),
+            deepest: AtomicUsize::new(0),
+            fired: AtomicUsize::new(0),
+        })
+    }
+}
+
+impl Speaking {
+    /// Forgets what it says, and with it the channels, which may hold the waker itself.
+    fn silence(&self) {
+        *self.speak.lock().unwrap() = Box::new(|| {});
+    }
+}
+
+impl Wake for Speaking {
+    /// One that is fired while it speaks holds its tongue.
+    fn wake(self: Arc<Self>) {
+        self.fired.fetch_add(1, SeqCst);
+        let depth = self.depth.fetch_add(1, SeqCst) + 1;
+        self.deepest.fetch_max(depth, SeqCst);
+        if let Ok(mut speak) = self.speak.try_lock() {
+            speak();
+        }
+        self.depth.fetch_sub(1, SeqCst);
+    }
+}
+
+/// A waker that says something when its last clone is dropped.
+struct Mortal {
+    _last_words: Mutex<LastWords>,
+}
+
+impl Wake for Mortal {
+    fn wake(self: Arc<Self>) {}
+}
+
+fn mortal(last_words: impl FnOnce() + Send + 'static) -> Waker {
+    let last_words = LastWords(Some(Box::new(last_words)));
+    Waker::from(Arc::new(Mortal { _last_words: Mutex::new(last_words) }))
+}
+
+#[test]
+fn waker_that_sends_orders_and_items_as_it_fires_is_no_recursion() {
+    let log = Log::new();
+    let (items, input) = mpsc::unbounded();
+    let (send, orders) = orders();
+    send.unbounded_send((1, sink(1, &log).0).into()).unwrap();
+    let (more_items, more_orders) = (items.clone(), send.clone());
+    let mut left = VecDeque::from([Order::Detach(1), (2, sink(2, &log).0).into()]);
+    let speaking = Speaking::new(move || {
+        if let Some(order) = left.pop_front() {
+            more_orders.unbounded_send(order).unwrap();
+            more_items.unbounded_send(21).unwrap();
+        }
+    });
+    let mut demux = pin!(input.demux_by(tens, orders).hooks(told(&log)));
+    let waker = Waker::from(Arc::clone(&speaking));
+    let cx = &mut Context::from_waker(&waker);
+    assert!(demux.as_mut().poll(cx).is_pending());
+    assert_eq!(log.take(), ["1 attached"]);
+
+    items.unbounded_send(11).unwrap();
+    let mut heard = 0;
+    while speaking.fired.load(SeqCst) > heard {
+        heard = speaking.fired.load(SeqCst);
+        assert!(heard < 20, "it spins");
+        assert!(demux.as_mut().poll(cx).is_pending());
+    }
+    let lines: Vec<_> = log.take().into_iter().filter(|line| !line.contains("flush")).collect();
+    assert_eq!(lines, ["1 closed", "1 dropped", "1 Requested", "unmatched 11", "unmatched 21"]);
+    assert!(speaking.deepest.load(SeqCst) <= 2);
+
+    send.unbounded_send(Order::Detach(9)).unwrap();
+    while speaking.fired.load(SeqCst) > heard {
+        heard = speaking.fired.load(SeqCst);
+        assert!(heard < 20, "it spins");
+        assert!(demux.as_mut().poll(cx).is_pending());
+    }
+    assert_eq!(log.take(), ["2 attached", "2 sent 21", "2 flushed"]);
+    speaking.silence();
+}
+
+#[test]
+fn waker_whose_drop_sends_into_the_channels_does_not_deadlock() {
+    let log = Log::new();
+    let (items, input) = mpsc::unbounded();
+    let (send, orders) = orders();
+    let (a, a_handle) = sink(1, &log);
+    a_handle.park();
+    send.unbounded_send((1, a).into()).unwrap();
+    let mut demux = Box::pin(input.demux_by(tens, orders).hooks(told(&log)));
+    for n in 0..3 {
+        let (items, send, sink) = (items.clone(), send.clone(), a_handle.clone());
+        let waker = mortal(move || {
+            items.unbounded_send(20 + n).unwrap();
+            send.unbounded_send(Order::Evict(9)).unwrap();
+            sink.wake();
+        });
+        assert!(demux.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    items.unbounded_send(11).unwrap();
+    drop(items);
+    a_handle.open();
+    assert!(Task::new(demux).run().is_ready());
+    let routed: Vec<_> = log
+        .take()
+        .into_iter()
+        .filter(|line| line.contains("unm") || line.contains("sen"))
+        .collect();
+    assert_eq!(routed.len(), 4, "each waker had its last words: {routed:?}");
+}
+
+#[test]
+fn future_that_is_dropped_drops_a_waker_that_speaks_to_its_orders() {
+    let (send, orders) = orders();
+    let (a, a_handle) = sink(1, &Log::new());
+    send.unbounded_send((1, a).into()).unwrap();
+    let input = stream::iter([11]).chain(stream::pending());
+    let mut demux = Box::pin(input.demux_by(tens, orders));
+    let spoken = Arc::new(AtomicUsize::new(0));
+    let (spoke, waking) = (Arc::clone(&spoken), a_handle.clone());
+    let waker = mortal(move || {
+        // It is all the same whether somebody is left to hear it.
+        let _ = send.unbounded_send(Order::Evict(1));
+        waking.wake();
+        spoke.fetch_add(1, SeqCst);
+    });
+    while a_handle.flushed() == 0 {
+        assert!(demux.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    assert!(demux.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(waker);
+    assert_eq!(spoken.load(SeqCst), 0, "the demux sleeps, and its waker is kept");
+    drop(demux);
+    assert_eq!(spoken.load(SeqCst), 1, "and goes with it");
+    assert!(a_handle.is_dropped());
+}
+
+#[test]
+fn wakers_of_a_demux_that_is_gone_are_inert() {
+    let (a, a_handle) = sink(1, &Log::new());
+    let (orders, order) = scripted_stream("orders");
+    let (input, feed) = scripted_stream("input");
+    order.push((1, a));
+    let mut task = Task::new(input.demux_by(tens, orders));
+    feed.push(11);
+    assert!(task.run().is_pending());
+    let lent = [a_handle.waker().unwrap(), order.waker().unwrap()];
+    feed.end();
+    assert!(task.run().is_ready());
+    let wakes = task.total_wakes();
+    lent.iter().for_each(Waker::wake_by_ref);
+    assert_eq!(task.total_wakes(), wakes, "after completion");
+    task.drop_future();
+    lent.iter().for_each(Waker::wake_by_ref);
+    assert_eq!(task.total_wakes(), wakes, "after the drop");
+}
+
+// Panics
+
+/// An item that is counted as long as it lives.
+#[derive(Debug)]
+struct Item {
+    n: u32,
+    alive: Arc<()>,
+    clone: Option<Arc<Bomb>>,
+}
+
+impl Clone for Item {
+    fn clone(&self) -> Self {
+        self.clone.iter().for_each(|bomb| bomb.go_off());
+        Self { n: self.n, alive: Arc::clone(&self.alive), clone: self.clone.clone() }
+    }
+}
+
+/// Panics once it is armed.
+#[derive(Debug, Default)]
+struct Bomb(AtomicUsize);
+
+impl Bomb {
+    fn arm(&self) {
+        self.0.store(1, SeqCst);
+    }
+    fn go_off(&self) {
+        assert!(self.0.swap(0, SeqCst) == 0, "boom");
+    }
+}
+
+/// Everything a panic may strike, with a bomb in it.
+struct Scene {
+    input: StreamHandle<Item>,
+    orders: StreamHandle<Order<u32, ScriptedSink<Item>>>,
+    sinks: Vec<SinkHandle<Item>>,
+    bomb: Arc<Bomb>,
+    /// For items whose clone goes off.
+    fragile: bool,
+    alive: Arc<()>,
+}
+
+impl Scene {
+    fn feed(&self, n: u32) {
+        let clone = self.fragile.then(|| Arc::clone(&self.bomb));
+        self.input.push(Item { n, alive: Arc::clone(&self.alive), clone });
+    }
+}
+
+/// The hooks of the scene; `0` is the one that panics.
+struct Fragile(&'static str, Arc<Bomb>);
+
+impl Fragile {
+    fn heard(&self, hook: &str) {
+        if self.0 == hook {
+            self.1.go_off();
+        }
+    }
+}
+
+impl<K, V, E> Hooks<K, V, E> for Fragile {
+    fn admit(&mut self, _: Recipient<'_, K>, _: &V) -> bool {
+        self.heard("admit");
+        true
+    }
+    fn attached(&mut self, _: Recipient<'_, K>) {
+        self.heard("attached");
+    }
+    fn detached(&mut self, _: Recipient<'_, K>, _: Detached<E>) {
+        self.heard("detached");
+    }
+    fn unmatched(&mut self, _: V) {
+        self.heard("unmatched");
+    }
+    fn discarded(&mut self, _: Recipient<'_, K>, _: V, _: Discarded) {
+        self.heard("discarded");
+    }
+    fn blocked(&mut self, _: Recipient<'_, K>) {
+        self.heard("blocked");
+    }
+    fn unblocked(&mut self, _: Recipient<'_, K>) {
+        self.heard("unblocked");
+    }
+}
+
+/// A hasher that panics.
+struct FragileHash(Arc<Bomb>);
+
+impl BuildHasher for FragileHash {
+    type Hasher = std::hash::DefaultHasher;
+
+    fn build_hasher(&self) -> Self::Hasher {
+        self.0.go_off();
+        std::hash::DefaultHasher::new()
+    }
+}
+
+fn message(panic: Box<dyn std::any::Any + Send>) -> String {
+    match panic.downcast::<String>() {
+        Ok(message) => *message,
+        Err(panic) => panic.downcast_ref::<&str>().copied().unwrap_or("?").to_owned(),
+    }
+}
+
+/// Sets a scene with a queue and a ready sink in it; lets `light` make the next poll
+/// panic; and asserts what must hold afterwards.
+///
+/// Key 1 has a queue of one that is full and stuck, key 2 takes everything. For `unblocked` the input
+/// waits for key 1.
+#[track_caller]
+fn panics(site: &'static str, light: impl FnOnce(&Scene)) {
+    panics_with(site, false, light);
+}
+
+#[track_caller]
+fn panics_with(site: &'static str, multicast: bool, light: impl FnOnce(&Scene)) {
+    let (input, input_handle) = scripted_stream("input");
+    let (orders, orders_handle) = scripted_stream("orders");
+    let bomb = Arc::new(Bomb::default());
+    let alive = Arc::new(());
+    let mut scene = Scene {
+        input: input_handle,
+        orders: orders_handle,
+        sinks: Vec::new(),
+        bomb: Arc::clone(&bomb),
+        fragile: site == "clone",
+        alive,
+    };
+    let (key_bomb, hash_bomb) = (Arc::clone(&bomb), Arc::new(Bomb::default()));
+    let hash_bomb = if site == "hash" { Arc::clone(&bomb) } else { hash_bomb };
+    let key = move |item: &Item| {
+        if site == "key" {
+            key_bomb.go_off();
+        }
+        item.n / 10
+    };
+    let demux = input
+        .demux_by(key, orders)
+        .with_hasher(FragileHash(hash_bomb))
+        .hooks(Fragile(site, Arc::clone(&bomb)));
+    let mut task = Task::new(if multicast { demux.multicast() } else { demux });
+    for key in [1, 2, 2] {
+        if key == 2 && scene.sinks.len() == 2 && !multicast {
+            break;
+        }
+        let (sink, handle) = scripted_sink(key);
+        if key == 1 {
+            handle.park();
+        }
+        scene.sinks.push(handle);
+        scene.orders.push(Attach::new(key, sink).buffer(1).into());
+    }
+    scene.feed(11);
+    if site == "unblocked" {
+        scene.feed(12);
+    }
+    assert!(task.run().is_pending());
+
+    light(&scene);
+    let panic = catch_unwind(AssertUnwindSafe(|| task.poll())).expect_err("it did not panic");
+    assert_eq!(message(panic), "boom", "it unwinds as it is");
+
+    for _ in 0..2 {
+        let again = catch_unwind(AssertUnwindSafe(|| task.poll())).expect_err("it is poisoned");
+        let again = message(again);
+        assert!(again.contains("Demux") && again.contains("panic"), "unclear: {again}");
+    }
+    task.drop_future();
+    assert!(scene.input.is_dropped() && scene.orders.is_dropped());
+    assert!(scene.sinks.iter().all(SinkHandle::is_dropped));
+    scene.sinks.iter().for_each(|sink| drop(sink.take_items()));
+    let queued = scene.input.left();
+    assert_eq!(Arc::strong_count(&scene.alive), 1 + queued, "no item is leaked");
+    assert_eq!(task.wakers_kept(), scene.wakers_kept(), "no waker is leaked");
+}
+
+impl Scene {
+    /// The scripted input keeps the task's own waker, as any stream may.
+    fn wakers_kept(&self) -> usize {
+        usize::from(self.input.waker().is_some()) + usize::from(self.input.is_waiting())
+    }
+}
+
+#[test]
+fn panic_in_the_key_function() {
+    panics("key", |scene| {
+        scene.bomb.arm();
+        scene.feed(21);
+    });
+}
+
+#[test]
+fn panic_in_the_hasher() {
+    panics("hash", |scene| {
+        scene.bomb.arm();
+        scene.feed(21);
+    });
+}
+
+#[test]
+fn panic_in_the_clone_of_an_item() {
+    panics_with("clone", true, |scene| {
+        scene.bomb.arm();
+        scene.feed(21);
+    });
+}
+
+#[test]
+fn panic_in_admit() {
+    panics("admit", |scene| {
+        scene.bomb.arm();
+        scene.feed(21);
+    });
+}
+
+#[test]
+fn panic_in_attached() {
+    panics("attached", |scene| {
+        scene.bomb.arm();
+        scene.orders.push((3, scripted_sink(3).0).into());
+    });
+}
+
+#[test]
+fn panic_in_detached() {
+    panics("detached", |scene| {
+        scene.bomb.arm();
+        scene.orders.push(Order::Evict(1));
+    });
+}
+
+#[test]
+fn panic_in_unmatched() {
+    panics("unmatched", |scene| {
+        scene.bomb.arm();
+        scene.feed(91);
+    });
+}
+
+#[test]
+fn panic_in_discarded() {
+    panics("discarded", |scene| {
+        scene.bomb.arm();
+        scene.orders.push(Order::Evict(1));
+    });
+}
+
+#[test]
+fn panic_in_blocked() {
+    panics("blocked", |scene| {
+        scene.bomb.arm();
+        scene.feed(12);
+    });
+}
+
+#[test]
+fn panic_in_unblocked() {
+    panics("unblocked", |scene| {
+        scene.bomb.arm();
+        scene.sinks[0].open();
+    });
+}
+
+fn panic_in_sink(op: Op, cause: impl FnOnce(&Scene)) {
+    panics(op.name(), |scene| {
+        let sink = &scene.sinks[1];
+        let bomb = Arc::clone(&scene.bomb);
+        bomb.arm();
+        sink.during(op, move || bomb.go_off());
+        cause(scene);
+    });
+}
+
+#[test]
+fn panic_in_poll_ready() {
+    panic_in_sink(Op::Ready, |scene| scene.feed(21));
+}
+
+#[test]
+fn panic_in_start_send() {
+    panic_in_sink(Op::Send, |scene| scene.feed(21));
+}
+
+#[test]
+fn panic_in_poll_flush() {
+    panic_in_sink(Op::Flush, |scene| scene.feed(21));
+}
+
+#[test]
+fn panic_in_poll_close() {
+    panic_in_sink(Op::Close, |scene| scene.orders.push(Order::Detach(2)));
+}
+
+#[test]
+fn panic_in_the_input() {
+    panics("input", |scene| {
+        let bomb = Arc::clone(&scene.bomb);
+        bomb.arm();
+        scene.input.action(move || bomb.go_off());
+    });
+}
+
+#[test]
+fn panic_in_the_orders() {
+    panics("orders", |scene| {
+        let bomb = Arc::clone(&scene.bomb);
+        bomb.arm();
+        scene.orders.action(move || bomb.go_off());
+    });
+}
+
+#[test]
+fn panic_in_the_drop_of_a_sink() {
+    let log = Log::new();
+    let ((a, a_handle), (b, b_handle)) = (sink(1, &log), sink(2, &log));
+    let (send, orders) = orders();
+    let a = OnDrop::new(a, || panic!("boom"));
+    send.unbounded_send((1, a).into()).unwrap();
+    send.unbounded_send((2, OnDrop::new(b, || {})).into()).unwrap();
+    let (input, _feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, orders));
+    assert!(task.run().is_pending());
+    send.unbounded_send(Order::Evict(1)).unwrap();
+    let panic = catch_unwind(AssertUnwindSafe(|| task.poll())).expect_err("it did not panic");
+    assert_eq!(message(panic), "boom");
+    let again = catch_unwind(AssertUnwindSafe(|| task.poll())).expect_err("it is poisoned");
+    assert!(message(again).contains("Demux"));
+    task.drop_future();
+    assert!(a_handle.is_dropped() && b_handle.is_dropped());
+    assert_eq!(task.wakers_kept(), 2, "the scripted input keeps what it was lent");
+}
+
+#[test]
+fn panic_in_each_of_the_closures() {
+    for which in ["on_error", "on_unmatched", "on_discarded", "admit"] {
+        let boom = |closure| assert!(closure != which, "boom");
+        let (sink, handle) = scripted_sink("a");
+        handle.fail_quietly(Op::Ready);
+        let demux = stream::iter([11, 12, 21])
+            .demux_by(tens, stream::iter([(1, sink)]))
+            .on_error(|_, _| boom("on_error"))
+            .on_unmatched(|_| boom("on_unmatched"))
+            .on_discarded(|_, _, _| boom("on_discarded"))
+            .admit(|_, &n| {
+                boom("admit");
+                n != 11
+            });
+        let mut task = Task::new(demux);
+        let panic = catch_unwind(AssertUnwindSafe(|| task.poll())).expect_err(which);
+        assert_eq!(message(panic), "boom");
+        let again = catch_unwind(AssertUnwindSafe(|| task.poll())).expect_err(which);
+        assert!(message(again).contains("Demux"));
+        drop(task);
+        assert!(handle.is_dropped(), "{which}");
+    }
+}
