@@ -4,20 +4,20 @@
 //! The task here polls only when the waker of the day has fired, so a lost wake-up is a test that finds
 //! it asleep with work to do.
 
-use std::any::Any;
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::convert::Infallible;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::ptr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Barrier, Mutex};
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 use std::thread;
 
-use crate::common::{Op, Rig, SinkHandle, Task, scripted_sink};
-use futures::stream;
-use stream_demux::{Attach, DemuxStreamExt, Lease, Order};
+use crate::common::panics::panic_message;
+use crate::common::{Op, Rig, SinkHandle, Task, scripted_sink, scripted_stream};
+use futures::{Sink, stream};
+use stream_demux::{Attach, DemuxStreamExt, Lease, Order, Totals};
 
 impl Rig {
     /// Polls it once with another waker, as another task would, after which it sleeps there.
@@ -467,26 +467,21 @@ fn fragile_waker() -> Waker {
     unsafe { Waker::from_raw(RawWaker::new(ptr::null(), &VTABLE)) }
 }
 
-/// Polls with a fragile waker; what it panics with.
+/// Polls with a fragile waker, and returns the message of the panic.
 fn polled_by_a_fragile_waker<F: Future>(future: Pin<&mut F>) -> String {
     let waker = fragile_waker();
     FRAGILE.set(true);
     let poll = || future.poll(&mut Context::from_waker(&waker)).is_pending();
-    let outcome = catch_unwind(AssertUnwindSafe(poll));
+    let message = panic_message(poll);
     FRAGILE.set(false);
-    words_of(&*outcome.expect_err("it must keep its task's waker to be woken"))
+    message
 }
 
-fn words_of(panic: &dyn Any) -> String {
-    let words = panic.downcast_ref::<&str>().map(|words| (*words).to_owned());
-    words.or_else(|| panic.downcast_ref::<String>().cloned()).expect("a panic with words")
-}
-
-/// As after any panic; not asleep, with no waker that anything could fire.
+/// As after any panic. Were it asleep instead, nothing could wake it.
 #[test]
 fn after_a_waker_whose_clone_panics_another_poll_panics() {
     for polled_before in [false, true] {
-        // The input keeps no waker: the panic strikes where the demux itself keeps it.
+        // The input keeps no waker: the panic is where the demux itself clones it.
         let taken = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&taken);
         let sink = futures::sink::unfold(count, |count, ()| async {
@@ -503,13 +498,94 @@ fn after_a_waker_whose_clone_panics_another_poll_panics() {
         assert_eq!(polled_by_a_fragile_waker(future.as_mut()), "boom");
         let mut task = Task::new(future);
         for _ in 0..2 {
-            let again = catch_unwind(AssertUnwindSafe(|| task.poll().is_pending()));
-            let again = again.expect_err("it sleeps, deaf");
-            let words = words_of(&*again);
-            assert!(words.contains("Demux") && words.contains("panic"), "{words}");
+            let message = panic_message(|| task.poll().is_pending());
+            assert!(message.contains("Demux") && message.contains("panic"), "{message}");
         }
-        // What it holds goes with it.
+        // What it holds is dropped with it.
         task.drop_future();
         assert_eq!((Arc::strong_count(&taken), task.wakers_kept()), (1, 0));
     }
+}
+
+// Many threads at once.
+
+/// A sink that is ready once a thread has opened it, and keeps the waker for that thread.
+struct Gate {
+    state: Arc<GateState>,
+}
+
+#[derive(Default)]
+struct GateState {
+    open: AtomicBool,
+    taken: AtomicUsize,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl GateState {
+    fn open(&self) {
+        self.open.store(true, SeqCst);
+        let waker = self.waker.lock().unwrap().take();
+        waker.expect("an item waits for it").wake();
+    }
+}
+
+type Done = Poll<Result<(), Infallible>>;
+
+impl Sink<usize> for Gate {
+    type Error = Infallible;
+
+    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Done {
+        *self.state.waker.lock().unwrap() = Some(cx.waker().clone());
+        if self.state.open.swap(false, SeqCst) { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+    fn start_send(self: Pin<&mut Self>, _: usize) -> Result<(), Infallible> {
+        self.state.taken.fetch_add(1, SeqCst);
+        Ok(())
+    }
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Done {
+        Poll::Ready(Ok(()))
+    }
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Done {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// The threads wake sinks at the same moment, so that now and then one finds that another has changed the
+/// top of the list, and tries again.
+#[test]
+fn four_threads_wake_thousands_of_sinks_at_the_same_moment() {
+    const THREADS: usize = 4;
+    const SINKS: usize = 4_000;
+    const ROUNDS: usize = 25;
+
+    let gates = (0..SINKS).map(|_| Arc::<GateState>::default()).collect::<Arc<[_]>>();
+    let (input, items) = scripted_stream("input");
+    let orders = gates.iter().enumerate().map(|(key, state)| {
+        let gate = Gate { state: Arc::clone(state) };
+        Attach::new(key, gate).buffer(1)
+    });
+    let orders = stream::iter(orders.collect::<Vec<_>>());
+    let mut task = Task::new(input.demux_by(|&n| n, orders).budget(usize::MAX));
+    let start = Arc::new(Barrier::new(THREADS));
+    for round in 1..=ROUNDS {
+        items.extend(0..SINKS);
+        assert!(task.run().is_pending());
+        let threads = (0..THREADS).map(|thread| {
+            let (gates, start) = (Arc::clone(&gates), Arc::clone(&start));
+            thread::spawn(move || {
+                start.wait();
+                gates.iter().skip(thread).step_by(THREADS).for_each(|gate| gate.open());
+            })
+        });
+        for thread in threads.collect::<Vec<_>>() {
+            thread.join().unwrap();
+        }
+        assert!(task.woken());
+        assert!(task.run().is_pending());
+        let served = gates.iter().map(|gate| gate.taken.load(SeqCst)).collect::<HashSet<_>>();
+        assert_eq!(served, HashSet::from([round]), "some were not served in round {round}");
+    }
+    items.end();
+    let Poll::Ready(Totals { delivered, .. }) = task.run() else { panic!("it is the end") };
+    assert_eq!(delivered, (SINKS * ROUNDS) as u64);
 }

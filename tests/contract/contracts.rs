@@ -1,9 +1,8 @@
 //! Guarantee 10: the contracts of `Sink`, `Stream` and `Future`, to the letter. The scripted sinks and
 //! streams object on their own; here they are led to where an objection would be near.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use crate::common::Answer::{Done, Failed, Pending};
+use crate::common::panics::panic_message;
 use crate::common::{
     Call, Op, Orders, Rig, SinkHandle, StreamHandle, Task, scripted_sink, scripted_stream,
 };
@@ -290,13 +289,6 @@ fn a_waker_of_the_ended_orders_that_fires_over_and_over_holds_up_no_item() {
 
 // The future.
 
-/// What it panics with.
-fn panic_of(poll: impl FnOnce()) -> String {
-    let panic = catch_unwind(AssertUnwindSafe(poll)).expect_err("it does not panic");
-    let text = panic.downcast_ref::<String>().cloned();
-    text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap()
-}
-
 #[test]
 fn a_poll_after_completion_panics_and_names_the_type() {
     for finish in [false, true] {
@@ -309,7 +301,7 @@ fn a_poll_after_completion_panics_and_names_the_type() {
         }
         assert!(rig.run().is_ready());
         for _ in 0..2 {
-            let said = panic_of(|| _ = rig.task.poll());
+            let said = panic_message(|| _ = rig.task.poll());
             assert!(said.contains("Demux"), "{said}");
             assert!(rig.task.get_ref().is_terminated());
         }

@@ -1,11 +1,11 @@
 //! The harness, tested: every check it makes is shown to object, and every cue to have its effect.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::thread;
 
 use crate::common::coop::PollCount;
+use crate::common::panics::panic_message;
 use crate::common::{
     Answer::{Done, Failed, Pending},
     Broken, Call, CoopBudget, Log, Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle,
@@ -13,15 +13,6 @@ use crate::common::{
 };
 use futures::future::FusedFuture;
 use futures::{SinkExt, StreamExt, future, sink::Sink};
-
-/// What `f` panics with.
-fn objection<R>(f: impl FnOnce() -> R) -> String {
-    let payload = catch_unwind(AssertUnwindSafe(f)).err().expect("no panic");
-    match payload.downcast::<String>() {
-        Ok(message) => *message,
-        Err(payload) => (*payload.downcast::<&str>().unwrap()).to_owned(),
-    }
-}
 
 fn sink() -> (ScriptedSink<u32>, SinkHandle<u32>) {
     scripted_sink("a")
@@ -172,8 +163,8 @@ fn stuttering_sink_wakes_itself_and_may_be_asked_again() {
 #[test]
 fn what_has_no_pending_is_neither_held_nor_stutters() {
     let (_sink, handle) = sink();
-    assert!(objection(|| handle.hold(Op::Send)).contains("no Pending"));
-    assert!(objection(|| handle.stutter(Op::Send, 1)).contains("no Pending"));
+    assert!(panic_message(|| handle.hold(Op::Send)).contains("no Pending"));
+    assert!(panic_message(|| handle.stutter(Op::Send, 1)).contains("no Pending"));
 }
 
 #[test]
@@ -223,7 +214,7 @@ fn every_breach_of_the_sink_contract_is_named() {
             assert_eq!(ask(&mut sink, op), OK);
         }
         let message = format!("sink a: {} {breach}", last.name());
-        assert_eq!(objection(|| ask(&mut sink, *last)), message);
+        assert_eq!(panic_message(|| ask(&mut sink, *last)), message);
         assert_eq!(handle.breaches(), [message]);
     }
 }
@@ -235,7 +226,7 @@ fn nothing_but_close_follows_a_pending_close() {
         assert_eq!(ask(&mut sink, Op::Ready), OK);
         handle.hold(Op::Close);
         assert!(ask(&mut sink, Op::Close).is_pending());
-        assert!(objection(|| ask(&mut sink, op)).ends_with("after poll_close was called"));
+        assert!(panic_message(|| ask(&mut sink, op)).ends_with("after poll_close was called"));
     }
 }
 
@@ -245,7 +236,7 @@ fn nothing_follows_an_error() {
         let (mut sink, handle) = sink();
         handle.fail(Op::Flush);
         assert!(ask(&mut sink, Op::Flush).is_ready());
-        assert!(objection(|| ask(&mut sink, op)).ends_with("after an error"));
+        assert!(panic_message(|| ask(&mut sink, op)).ends_with("after an error"));
     }
 }
 
@@ -260,7 +251,7 @@ fn pending_operation_is_not_asked_again_unwoken() {
         }
         assert!(handle.wake() && ask(&mut sink, op).is_pending());
         assert_eq!(
-            objection(|| ask(&mut sink, op)),
+            panic_message(|| ask(&mut sink, op)),
             format!("sink a: {} asked again before its waker fired", op.name())
         );
         handle.lenient();
@@ -276,7 +267,7 @@ fn pending_flush_is_asked_again_once_an_item_was_taken() {
     assert_eq!(ask(&mut sink, Op::Ready), OK);
     assert_eq!(ask(&mut sink, Op::Send), OK);
     assert!(ask(&mut sink, Op::Flush).is_pending());
-    assert!(objection(|| ask(&mut sink, Op::Flush)).contains("asked again"));
+    assert!(panic_message(|| ask(&mut sink, Op::Flush)).contains("asked again"));
 }
 
 /// A task that makes `operations` items pass, asks `sink` whether it is ready, and yields: for each poll.
@@ -304,7 +295,10 @@ fn after_many_operations_pending_may_be_asked_again_in_a_later_poll() {
     handle.park();
     let mut task = busy_task(sink, 63);
     assert!(task.poll().is_pending());
-    assert_eq!(objection(|| task.poll()), "sink a: poll_ready asked again before its waker fired");
+    assert_eq!(
+        panic_message(|| task.poll()),
+        "sink a: poll_ready asked again before its waker fired"
+    );
 }
 
 #[test]
@@ -319,7 +313,7 @@ fn after_many_operations_pending_is_not_asked_again_in_the_same_poll() {
         assert!(sink.poll_ready_unpin(cx).is_pending());
         sink.poll_ready_unpin(cx)
     }));
-    assert!(objection(|| task.poll()).ends_with("asked again before its waker fired"));
+    assert!(panic_message(|| task.poll()).ends_with("asked again before its waker fired"));
 }
 
 #[test]
@@ -329,7 +323,7 @@ fn after_many_operations_a_sink_that_waits_is_not_asked_again() {
     handle.waits();
     let mut task = busy_task(sink, 64);
     assert!(task.poll().is_pending());
-    assert!(objection(|| task.poll()).ends_with("asked again before its waker fired"));
+    assert!(panic_message(|| task.poll()).ends_with("asked again before its waker fired"));
 }
 
 #[test]
@@ -344,7 +338,7 @@ fn after_many_operations_a_flush_is_not_asked_again() {
         sink.poll_flush_unpin(cx)
     }));
     assert!(task.poll().is_pending());
-    assert!(objection(|| task.poll()).ends_with("asked again before its waker fired"));
+    assert!(panic_message(|| task.poll()).ends_with("asked again before its waker fired"));
 }
 
 #[test]
@@ -436,7 +430,7 @@ fn deferred_pending_is_not_asked_again_before_the_budget_fires_it() {
     assert!(ask(&mut sink, Op::Ready).is_pending());
     assert!(budget.fire_deferred() == 1 && ask(&mut sink, Op::Ready).is_pending());
     assert!(
-        objection(|| ask(&mut sink, Op::Ready)).ends_with("asked again before its waker fired")
+        panic_message(|| ask(&mut sink, Op::Ready)).ends_with("asked again before its waker fired")
     );
 }
 
@@ -453,7 +447,7 @@ fn deferred_waker_fires_also_when_the_operation_was_asked_again_since() {
     assert!(handle.is_waiting(Op::Flush), "that was another waker");
     assert!(ask(&mut sink, Op::Flush).is_pending(), "it was woken all the same");
     assert!(
-        objection(|| ask(&mut sink, Op::Flush)).ends_with("asked again before its waker fired")
+        panic_message(|| ask(&mut sink, Op::Flush)).ends_with("asked again before its waker fired")
     );
 }
 
@@ -568,7 +562,7 @@ fn stream_objects_to_forbidden_polls() {
     let (mut stream, handle) = stream();
     handle.push(1);
     handle.forbid_polls();
-    let message = objection(|| Task::new(stream.next()).poll());
+    let message = panic_message(|| Task::new(stream.next()).poll());
     assert_eq!(message, "stream input: polled though this was forbidden");
     handle.permit_polls();
     assert_eq!(Task::new(stream.next()).poll(), Poll::Ready(Some(1)));
@@ -582,7 +576,7 @@ fn strict_stream_objects_to_a_poll_without_a_wake() {
     let mut task = Task::new(stream.next());
     assert!(task.run().is_pending(), "its own wake counts");
     assert!(handle.wake() && task.run().is_pending(), "so does this one");
-    assert_eq!(objection(|| task.poll()), "stream input: polled again before its waker fired");
+    assert_eq!(panic_message(|| task.poll()), "stream input: polled again before its waker fired");
 }
 
 #[test]
@@ -606,7 +600,7 @@ fn restless_task_is_found_out() {
         Poll::<()>::Pending
     }));
     assert!(task.turns(5).is_pending() && task.woken());
-    let message = objection(|| task.run_within(20));
+    let message = panic_message(|| task.run_within(20));
     assert_eq!(message, "still awake after 20 polls");
     drop(task);
     assert_eq!(polls, 25);
@@ -638,7 +632,7 @@ fn kept_wakers_are_counted_when_the_future_is_gone() {
     assert_eq!(task.wakers_kept(), 2, "one that waits, one last seen");
     drop(handle);
     assert_eq!(task.wakers_kept(), 0);
-    assert_eq!(objection(|| task.poll()), "the future was dropped");
+    assert_eq!(panic_message(|| task.poll()), "the future was dropped");
 }
 
 #[test]

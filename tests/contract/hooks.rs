@@ -10,6 +10,7 @@ use crate::common::{
     Broken, Log, Op, Recorder, Rig, ScriptedSink, ScriptedStream, SinkHandle, Split, StreamHandle,
     Task, Terms, scripted_sink, scripted_stream,
 };
+use futures::{sink, stream};
 use stream_demux::{
     Attach, ByValue, Demux, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Overflow,
     Recipient, Totals,
@@ -722,4 +723,26 @@ fn second_closure_of_a_kind_takes_the_place_of_the_first() {
     let (first, second) = (Log::new(), Log::new());
     totals(plain().on_unmatched(strays(&first)).on_unmatched(strays(&second)));
     assert_eq!((first.take().len(), second.take().len()), (0, 1));
+}
+
+/// A hook that clones the recipient it is given.
+struct Twice(Vec<(u32, u64)>);
+
+fn two_of<T: Clone>(one: T) -> [T; 2] {
+    [one.clone(), one]
+}
+
+impl<V, E> Hooks<u32, V, E> for Twice {
+    fn attached(&mut self, to: Recipient<'_, u32>) {
+        self.0.extend(two_of(to).map(|to| (*to.key, to.tag)));
+    }
+}
+
+#[test]
+fn recipient_is_cloned_where_only_clone_is_asked_for() {
+    let mut hooks = Twice(Vec::new());
+    let orders = stream::iter([Attach::new(7, sink::drain()).tag(8)]);
+    let demux = stream::empty::<u32>().demux_by(|&n| n, orders).hooks(&mut hooks);
+    assert!(Task::new(demux).run().is_ready());
+    assert_eq!(hooks.0, [(7, 8), (7, 8)]);
 }

@@ -12,7 +12,6 @@ mod blocked_sink;
 mod bounded_turns;
 mod catch_all;
 mod contracts;
-mod coverage_gaps;
 mod detach_and_evict;
 mod dropping;
 mod errors_stay_where_they_are;

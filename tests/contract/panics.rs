@@ -1,78 +1,76 @@
-//! A panic in foreign code, wherever that is called: an eventful life of a demux is run over and over,
-//! and each time the next call to foreign code panics, until one run comes to its end without.
+//! Panics in user code: key functions, hooks, sinks, streams, and the traits of keys and items.
 //!
-//! Guards what the crate page says of panics, and 11: the panic comes out as it is; looking in still
-//! works; another poll panics and says why; wakers and leases do nothing; the future can be dropped, and
-//! with it each sink once, each item, each key, both streams and the waker of the task.
-//! `reentrancy` looks at the same for single panics, closely.
+//! `PLACES` lists where user code can panic, `AFTERWARDS` what must hold after a panic at any of them. The
+//! first test goes through the table. The others run an eventful life of a demux over and over, and let each
+//! call to user code panic in turn, until one run completes without a panic.
+//!
+//! Guards what the crate page says of panics, and 11: the panic unwinds unchanged; getters still work; another
+//! poll panics and says why; wakers and leases do nothing; the future can be dropped, and with it each sink
+//! once, each item, each key, both streams and the waker of the task.
 
-use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
-use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
-use std::panic::{self, AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Once};
 use std::task::{Context, Poll, Wake, Waker};
 
+use crate::common::panics::{message_of, panic_message};
 use crate::common::{
-    Broken, Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, scripted_sink,
+    Broken, Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task, scripted_sink,
     scripted_stream,
 };
 use futures::future::FusedFuture;
-use futures::{Sink, Stream};
+use futures::{Sink, Stream, sink, stream};
 use stream_demux::{
-    Attach, Demux, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Overflow, Recipient,
+    Attach, ByValue, Callbacks, Demux, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order,
+    Overflow, Recipient, Totals,
 };
 
-thread_local! {
-    /// Calls to foreign code until one panics; `None`: they are not counted.
-    static FUSE: Cell<Option<usize>> = const { Cell::new(None) };
-    static STRUCK: RefCell<BTreeSet<&'static str>> = const { RefCell::new(BTreeSet::new()) };
+/// Which call to user code panics.
+#[derive(Clone, Copy)]
+enum Fuse {
+    /// None; calls are not counted.
+    Out,
+    /// The one after so many others.
+    After(usize),
+    /// The first at this site.
+    At(&'static str),
 }
 
-/// Foreign code is called here.
+thread_local! {
+    static FUSE: Cell<Fuse> = const { Cell::new(Fuse::Out) };
+    /// The sites that have panicked on this thread.
+    static PANICKED: RefCell<BTreeSet<&'static str>> = const { RefCell::new(BTreeSet::new()) };
+}
+
+/// User code is called at `site`.
 fn called(site: &'static str) {
-    let Some(left) = FUSE.get() else { return };
-    if left > 0 {
-        return FUSE.set(Some(left - 1));
+    match FUSE.get() {
+        Fuse::After(0) => {}
+        Fuse::After(left) => return FUSE.set(Fuse::After(left - 1)),
+        Fuse::At(armed) if armed == site => {}
+        Fuse::Out | Fuse::At(_) => return,
     }
-    FUSE.set(None);
-    STRUCK.with_borrow_mut(|struck| struck.insert(site));
+    FUSE.set(Fuse::Out);
+    PANICKED.with_borrow_mut(|sites| sites.insert(site));
     // Unlike `panic!`, it does not print.
     resume_unwind(Box::new(site));
 }
 
-/// Lights the fuse while `f` runs. What it panicked with.
-fn with_fuse<R>(calls: usize, f: impl FnOnce() -> R) -> Result<R, &'static str> {
-    FUSE.set(Some(calls));
-    let done = catch_unwind(AssertUnwindSafe(f));
-    FUSE.set(None);
-    done.map_err(|panic| *panic.downcast::<&'static str>().expect("it comes out as it went in"))
+/// Runs `f` with this fuse. Returns what is left of the fuse, or the site that panicked.
+fn with_fuse<R>(fuse: Fuse, f: impl FnOnce() -> R) -> Result<(R, Fuse), &'static str> {
+    FUSE.set(fuse);
+    let result = catch_unwind(AssertUnwindSafe(f));
+    let left = FUSE.replace(Fuse::Out);
+    let unchanged = "the panic unwinds unchanged";
+    result.map(|value| (value, left)).map_err(|panic| *panic.downcast().expect(unchanged))
 }
 
-/// What `f` panics with, which is not printed.
-fn panic_of<R>(f: impl FnOnce() -> R) -> String {
-    static QUIET: Once = Once::new();
-    thread_local!(static EXPECTED: Cell<bool> = const { Cell::new(false) });
-    QUIET.call_once(|| {
-        let usual = panic::take_hook();
-        panic::set_hook(Box::new(move |info| {
-            if !EXPECTED.get() {
-                usual(info);
-            }
-        }));
-    });
-    EXPECTED.set(true);
-    let done = catch_unwind(AssertUnwindSafe(f));
-    EXPECTED.set(false);
-    let panic: Box<dyn Any + Send> = done.err().expect("no panic");
-    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).expect("a panic with words")
-}
-
-/// Its number, and what counts how many there are.
+/// A number. The `Arc` counts how many keys there are.
 #[derive(Debug)]
 struct Key(u32, #[expect(dead_code, reason = "it counts")] Arc<()>);
 
@@ -191,7 +189,7 @@ impl<K, V, E> Hooks<K, V, E> for Listener {
     }
 }
 
-/// The waker of the task: told of each wake, and a reason to look for leaks.
+/// The waker of the task: it counts wakes, and its own clones.
 struct Bell(AtomicUsize);
 
 impl Wake for Bell {
@@ -204,27 +202,40 @@ impl Wake for Bell {
     }
 }
 
-type Deterministic = BuildHasherDefault<DefaultHasher>;
+/// The same in each run, so that no call is passed over.
+struct Hashing;
+
+impl BuildHasher for Hashing {
+    type Hasher = DefaultHasher;
+
+    fn build_hasher(&self) -> DefaultHasher {
+        called("build of a hasher");
+        DefaultHasher::new()
+    }
+}
+
 type Orders = Order<Key, Out>;
+type KeyFunction = Box<dyn FnMut(&Item) -> Key>;
+type Split<H = Callbacks> = Demux<In<Item>, ByValue<KeyFunction>, In<Orders>, H, Hashing>;
 type Running = Pin<Box<dyn RunningDemux>>;
 
-/// A demux whose key function has no name.
-trait RunningDemux: Future<Output = stream_demux::Totals> {
-    /// Looks in by all ways there are; how many receive.
-    fn look(&self) -> (stream_demux::Totals, usize);
+/// A demux whose hooks have no name.
+trait RunningDemux: Future<Output = Totals> {
+    /// Calls every getter. Returns the totals, and how many attachments receive.
+    fn look(&self) -> (Totals, usize);
     fn is_over(&self) -> bool;
 }
 
-impl<F> RunningDemux for Demux<In<Item>, F, In<Orders>, Listener, Deterministic>
+impl<H> RunningDemux for Split<H>
 where
-    Self: FusedFuture<Output = stream_demux::Totals>,
+    Self: FusedFuture<Output = Totals>,
 {
-    fn look(&self) -> (stream_demux::Totals, usize) {
+    fn look(&self) -> (Totals, usize) {
         assert!(format!("{self:?}").starts_with("Demux"));
         let _ = (self.blocked_on().map(|to| to.tag), self.get_ref());
-        let nobody = Arc::new(());
+        let unused = Arc::new(());
         for key in 0..12 {
-            self.contains_key(&Key(key, Arc::clone(&nobody)));
+            self.contains_key(&Key(key, Arc::clone(&unused)));
         }
         (self.totals(), self.len())
     }
@@ -233,7 +244,7 @@ where
     }
 }
 
-/// One demux, and all that is known of it outside.
+/// A demux, and the handles of all that it was given.
 struct Life {
     future: Option<Running>,
     input: StreamHandle<Item>,
@@ -247,32 +258,33 @@ struct Life {
     runs: usize,
 }
 
-/// What a life ends with that is left where it is.
+/// How a life ends that is not run to its end.
 const LEFT: &str = "left asleep";
 
 impl Life {
+    /// With hooks that do nothing else.
     fn new(multicast: bool, budget: usize) -> Self {
+        Self::with(|demux| {
+            let demux = demux.budget(budget).flush_every(4).hooks(Listener);
+            if multicast { Box::pin(demux.multicast()) } else { Box::pin(demux) }
+        })
+    }
+
+    fn with(settings: impl FnOnce(Split) -> Running) -> Self {
         let (input, input_handle) = scripted_stream("input");
         let (orders, orders_handle) = scripted_stream("orders");
         let keys = Arc::new(());
-        let key = {
+        let key: KeyFunction = {
             let keys = Arc::clone(&keys);
-            move |item: &Item| {
+            Box::new(move |item: &Item| {
                 called("key function");
                 Key(item.0 / 100, Arc::clone(&keys))
-            }
+            })
         };
         let orders = In(orders, ["poll of the orders", "drop of the orders"]);
-        let demux = In(input, ["poll of the input", "drop of the input"])
-            .demux_by(key, orders)
-            .budget(budget)
-            .flush_every(4)
-            // The same in each run, so that no call is passed over.
-            .with_hasher(Deterministic::default())
-            .hooks(Listener);
-        let demux = if multicast { demux.multicast() } else { demux };
+        let input = In(input, ["poll of the input", "drop of the input"]);
         Self {
-            future: Some(Box::pin(demux)),
+            future: Some(settings(input.demux_by(key, orders).with_hasher(Hashing))),
             input: input_handle,
             orders: orders_handle,
             sinks: Vec::new(),
@@ -308,12 +320,12 @@ impl Life {
         self.input.extend(items.iter().map(|&n| Item(n, Arc::clone(&self.items))));
     }
 
-    /// Polls until it sleeps or is over. The panic of the fuse, if it went off.
-    fn run(&mut self, fuse: &mut usize) -> Result<(), &'static str> {
+    /// Polls until it sleeps or is over. Fails with the site that panicked.
+    fn run(&mut self, fuse: &mut Fuse) -> Result<(), &'static str> {
         let future = self.future.as_mut().expect("not dropped yet");
         let waker = Waker::from(Arc::clone(&self.bell));
         let mut cx = Context::from_waker(&waker);
-        let polls = with_fuse(*fuse, || {
+        let ((), left) = with_fuse(*fuse, || {
             for _ in 0..200 {
                 let before = self.bell.0.load(SeqCst);
                 if future.is_over() || future.as_mut().poll(&mut cx).is_ready() {
@@ -323,15 +335,22 @@ impl Life {
                     break;
                 }
             }
-            FUSE.get().expect("it was lit")
-        });
-        *fuse = polls?;
+        })?;
+        *fuse = left;
         self.runs -= 1;
         if self.runs == 0 { Err(LEFT) } else { Ok(()) }
     }
 
-    /// The eventful part, up to where it is about to end. Ends early if the fuse goes off.
-    fn live(&mut self, fuse: &mut usize) -> Result<(), &'static str> {
+    /// Polls once, and expects that `site` panics.
+    fn poll_into_panic(&mut self, site: &'static str) {
+        let future = self.future.as_mut().expect("not dropped yet");
+        let waker = Waker::from(Arc::clone(&self.bell));
+        let poll = || future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        assert_eq!(with_fuse(Fuse::At(site), poll).err(), Some(site));
+    }
+
+    /// The eventful part, up to where it is about to end. Fails with the site that panicked.
+    fn live(&mut self, fuse: &mut Fuse) -> Result<(), &'static str> {
         // All kinds of attachments, and items for each.
         let waits = self.attach(1, |attach| attach.buffer(1));
         let oldest = self.attach(2, |attach| attach.buffer(1).overflow(Overflow::DropOldest));
@@ -352,7 +371,7 @@ impl Life {
         self.attach(1, |attach| attach.buffer(1));
         self.attach(1, Attach::keep_existing);
         self.run(fuse)?;
-        // The input waits, orders go on, and one of them frees it.
+        // The input waits for a sink; orders go on, and one of them ends the wait.
         let stuck = self.attach(8, |attach| attach.buffer(1));
         stuck.park();
         self.feed(&[800, 801, 802, 102]);
@@ -361,14 +380,14 @@ impl Life {
         self.run(fuse)?;
         self.order(Order::Evict, 8);
         self.run(fuse)?;
-        // It waits again, and this time the sink comes round.
+        // It waits again, and this time the sink becomes ready.
         let slow = self.attach(10, |attach| attach.buffer(1));
         slow.park();
         self.feed(&[1000, 1001, 1002, 103]);
         self.run(fuse)?;
         slow.open();
         self.run(fuse)?;
-        // Leaving in each way: with a queue, without, by a lease, and by each kind of failure.
+        // Each way to leave: with a queue, without one, by a lease, and by each kind of failure.
         self.order(Order::Detach, 1);
         self.order(Order::Detach, 10);
         self.run(fuse)?;
@@ -392,14 +411,14 @@ impl Life {
         self.feed(&[3000, 3001, 3100]);
         self.run(fuse)?;
         flushes.release(Op::Flush);
-        // Nobody catches any more what nobody wants.
+        // The catch-all leaves, and what it would have received is unmatched.
         self.order(Order::Evict, 7);
         self.feed(&[9900]);
         self.run(fuse)
     }
 
     /// The end, with a sink that is closed late.
-    fn end(&mut self, fuse: &mut usize) -> Result<(), &'static str> {
+    fn end(&mut self, fuse: &mut Fuse) -> Result<(), &'static str> {
         let late = self.attach(40, |attach| attach.buffer(1));
         late.park();
         late.hold(Op::Close);
@@ -426,25 +445,7 @@ impl Life {
         sinks.chain(self.orders.waker()).for_each(|waker| waker.wake_by_ref());
     }
 
-    /// It has panicked, and can do nothing but be dropped.
-    fn assert_poisoned(&mut self, site: &str) {
-        let future = self.future.as_mut().expect("not dropped yet");
-        let (totals, _) = future.look();
-        let gone = totals.unmatched + totals.delivered + totals.discarded + totals.lost;
-        let came = totals.received + totals.copies;
-        assert!(gone + totals.queued <= came, "{site}: more than there was: {totals:?}");
-        let calls = self.calls();
-        for _ in 0..2 {
-            let future = self.future.as_mut().expect("not dropped yet");
-            let said = panic_of(|| future.as_mut().poll(&mut Context::from_waker(Waker::noop())));
-            assert!(said.contains("`Demux` polled after a panic"), "{site}: unclear: {said}");
-            assert!(!future.is_over(), "{site}");
-        }
-        self.wake_all();
-        assert_eq!(self.calls(), calls, "{site}: it is not alive");
-    }
-
-    /// It is dropped, by one who does not panic, and leaves nothing.
+    /// Drops the future, which must leave nothing behind.
     fn leaves_nothing(mut self, site: &str) {
         drop(self.future.take());
         self.assert_gone(site);
@@ -470,11 +471,155 @@ impl Life {
     }
 }
 
-/// Lets each call to foreign code panic in turn. How many there are.
+// The table
+
+/// Where user code can panic.
+struct Place {
+    site: &'static str,
+    /// What there is before.
+    scene: Scene,
+    /// What makes the next poll call user code at the site.
+    cause: fn(&mut Life),
+}
+
+/// What there is before user code panics: key 1 has a sink that is not ready, and a queue of one, which is
+/// full; key 2 has a sink that is ready.
+#[derive(Clone, Copy)]
+enum Scene {
+    /// Nothing else; `Listener` has the hooks.
+    Usual,
+    /// The input waits for key 1.
+    InputWaits,
+    /// Multicast, with a second sink under key 2.
+    Group,
+    /// Closures have the hooks.
+    Closures,
+}
+
+/// What a row of the table says, in its order.
+const fn place(site: &'static str, scene: Scene, cause: fn(&mut Life)) -> Place {
+    Place { site, scene, cause }
+}
+
+/// All but the clone of the task's waker (`any_task`), its wake, and drops while the future is dropped.
+const PLACES: [Place; 26] = {
+    use Scene::{Closures, Group, InputWaits, Usual};
+    [
+        place("key function", Usual, |life| life.feed(&[200])),
+        place("build of a hasher", Usual, |life| life.feed(&[200])),
+        place("hash of a key", Usual, |life| life.feed(&[200])),
+        place("comparison of keys", Usual, |life| life.feed(&[200])),
+        place("clone of an item", Group, |life| life.feed(&[200])),
+        place("drop of a key", Usual, |life| life.order(Order::Evict, 1)),
+        place("drop of an item", Usual, |life| life.order(Order::Evict, 1)),
+        place("poll of the input", Usual, |life| life.feed(&[200])),
+        place("poll of the orders", Usual, |life| life.order(Order::Evict, 1)),
+        place("drop of the orders", Usual, |life| life.orders.end()),
+        place("poll_ready", Usual, |life| life.feed(&[200])),
+        place("start_send", Usual, |life| life.feed(&[200])),
+        place("poll_flush", Usual, |life| life.feed(&[200])),
+        place("poll_close", Usual, |life| life.order(Order::Detach, 2)),
+        place("drop of a sink", Usual, |life| life.order(Order::Evict, 1)),
+        place("admit", Usual, |life| life.feed(&[200])),
+        place("attached", Usual, |life| drop(life.attach(3, |attach| attach))),
+        place("detached", Usual, |life| life.order(Order::Evict, 1)),
+        place("unmatched", Usual, |life| life.feed(&[900])),
+        place("discarded", Usual, |life| life.order(Order::Evict, 1)),
+        place("blocked", Usual, |life| life.feed(&[101])),
+        place("unblocked", InputWaits, |life| life.sinks[0].0.open()),
+        place("admit closure", Closures, |life| life.feed(&[200])),
+        place("on_unmatched", Closures, |life| life.feed(&[900])),
+        place("on_discarded", Closures, |life| life.order(Order::Evict, 1)),
+        place("on_error", Closures, |life| {
+            life.sinks[1].0.fail_quietly(Op::Ready);
+            life.feed(&[200]);
+        }),
+    ]
+};
+
+/// What must hold after a panic, wherever it was. Each is given the site for its message. Last of all, the
+/// future is dropped: see `Life::leaves_nothing`.
+const AFTERWARDS: [fn(&mut Life, &str); 3] =
+    [getters_work, another_poll_panics_and_says_why, wakers_do_nothing];
+
+fn getters_work(life: &mut Life, site: &str) {
+    let future = life.future.as_ref().expect("not dropped yet");
+    let (totals, _) = future.look();
+    let gone = totals.unmatched + totals.delivered + totals.discarded + totals.lost;
+    let came = totals.received + totals.copies;
+    assert!(gone + totals.queued <= came, "{site}: more than there was: {totals:?}");
+    assert!(!future.is_over(), "{site}");
+}
+
+fn another_poll_panics_and_says_why(life: &mut Life, site: &str) {
+    let calls = life.calls();
+    for _ in 0..2 {
+        let future = life.future.as_mut().expect("not dropped yet");
+        let message =
+            panic_message(|| future.as_mut().poll(&mut Context::from_waker(Waker::noop())));
+        assert!(message.contains("`Demux` polled after a panic"), "{site}: {message}");
+        assert!(!future.is_over(), "{site}");
+    }
+    assert_eq!(life.calls(), calls, "{site}: it called a sink or a stream");
+}
+
+fn wakers_do_nothing(life: &mut Life, site: &str) {
+    let calls = life.calls();
+    life.wake_all();
+    assert_eq!(life.calls(), calls, "{site}: it called a sink or a stream");
+}
+
+impl Scene {
+    fn life(self) -> Life {
+        let mut life = match self {
+            Self::Usual | Self::InputWaits => Life::new(false, 128),
+            Self::Group => Life::new(true, 128),
+            Self::Closures => Life::with(|demux| {
+                Box::pin(
+                    demux
+                        .on_error(|_, _| called("on_error"))
+                        .on_unmatched(|_| called("on_unmatched"))
+                        .on_discarded(|_, _, _| called("on_discarded"))
+                        .admit(|_, _| {
+                            called("admit closure");
+                            true
+                        }),
+                )
+            }),
+        };
+        life.attach(1, |attach| attach.buffer(1)).park();
+        life.attach(2, |attach| attach.buffer(1));
+        life.feed(&[100]);
+        match self {
+            Self::Usual | Self::Closures => {}
+            Self::InputWaits => life.feed(&[101]),
+            Self::Group => drop(life.attach(2, |attach| attach.buffer(1))),
+        }
+        life.run(&mut Fuse::Out).expect("nothing panics yet");
+        life
+    }
+}
+
+#[test]
+fn panic_at_each_place_poisons_the_future_and_leaks_nothing() {
+    for Place { site, scene, cause } in PLACES {
+        let mut life = scene.life();
+        cause(&mut life);
+        life.poll_into_panic(site);
+        for check in AFTERWARDS {
+            check(&mut life, site);
+        }
+        life.leaves_nothing(site);
+    }
+}
+
+// Every call in turn
+
+/// Lets each call to user code panic in turn. Returns how many there are.
 fn sweep(multicast: bool, budget: usize) -> usize {
     for calls in 0.. {
         let mut life = Life::new(multicast, budget);
-        let mut fuse = calls;
+        let mut fuse = Fuse::After(calls);
         match life.live(&mut fuse).and_then(|()| life.end(&mut fuse)) {
             Ok(()) => {
                 let future = life.future.as_ref().expect("not dropped yet");
@@ -484,9 +629,11 @@ fn sweep(multicast: bool, budget: usize) -> usize {
             }
             Err(site) => {
                 let at = format!("{site}, call {calls}");
-                // The task is woken last thing: then nothing is broken, and it is as alive as before.
+                // The task is woken last thing: the demux is not poisoned, and goes on.
                 if site != "wake of the task" {
-                    life.assert_poisoned(&at);
+                    for check in AFTERWARDS {
+                        check(&mut life, &at);
+                    }
                 }
                 life.leaves_nothing(&at);
             }
@@ -495,81 +642,67 @@ fn sweep(multicast: bool, budget: usize) -> usize {
     unreachable!()
 }
 
-fn struck() -> Vec<&'static str> {
-    STRUCK.take().into_iter().collect()
+/// The sites that have panicked on this thread since the last call.
+fn panicked() -> BTreeSet<&'static str> {
+    PANICKED.take()
 }
 
-/// What foreign code there is, but for the clones of items, in the order of the alphabet.
-const SITES: [&str; 20] = [
-    "admit",
-    "attached",
-    "blocked",
-    "comparison of keys",
-    "detached",
-    "discarded",
-    "drop of a key",
-    "drop of a sink",
-    "drop of an item",
-    "drop of the orders",
-    "hash of a key",
-    "key function",
-    "poll of the input",
-    "poll of the orders",
-    "poll_close",
-    "poll_flush",
-    "poll_ready",
-    "start_send",
-    "unblocked",
-    "unmatched",
-];
+/// The sites of the table where these scenes are.
+fn sites(of: fn(Scene) -> bool) -> BTreeSet<&'static str> {
+    PLACES.iter().filter(|place| of(place.scene)).map(|place| place.site).collect()
+}
 
 #[test]
-fn wherever_it_strikes() {
+fn panic_at_each_call_to_user_code() {
     let calls = sweep(false, 128);
-    let struck = struck();
-    let missed = SITES.iter().filter(|site| !struck.contains(site)).collect::<Vec<_>>();
-    assert!(missed.is_empty(), "never struck in {calls} calls: {missed:?}");
+    let all = sites(|scene| matches!(scene, Scene::Usual | Scene::InputWaits));
+    let panicked = panicked();
+    let missed = all.difference(&panicked).collect::<Vec<_>>();
+    assert!(missed.is_empty(), "none of {calls} calls was at {missed:?}");
 }
 
 #[test]
-fn wherever_it_strikes_a_group() {
+fn panic_at_each_call_to_user_code_of_a_group() {
     let calls = sweep(true, 128);
-    assert!(struck().contains(&"clone of an item"), "never struck in {calls} calls");
+    let panicked = panicked();
+    let missed = sites(|scene| matches!(scene, Scene::Group));
+    let missed = missed.difference(&panicked).collect::<Vec<_>>();
+    assert!(missed.is_empty(), "none of {calls} calls was at {missed:?}");
 }
 
 #[test]
-fn wherever_it_strikes_in_short_turns() {
+fn panic_at_each_call_to_user_code_in_short_turns() {
     for multicast in [false, true] {
         sweep(multicast, 2);
     }
-    assert!(struck().contains(&"wake of the task"));
+    assert!(panicked().contains("wake of the task"));
 }
 
-/// Where foreign code panics while the future is dropped, wherever it sleeps then. Whoever comes after
-/// the one that panics is dropped all the same.
+/// Wherever the demux sleeps when it is dropped. What is dropped after the value whose drop panics is dropped
+/// all the same.
 #[test]
-fn wherever_it_strikes_as_the_future_is_dropped() {
+fn panic_at_each_call_to_user_code_while_the_future_is_dropped() {
     for multicast in [false, true] {
         let mut runs = 1..;
-        while runs.next().is_some_and(|runs| strikes_as_it_is_dropped(multicast, runs)) {}
+        while runs.next().is_some_and(|runs| panics_while_dropped(multicast, runs)) {}
         assert!(runs.start > 20, "the life is shorter than it was meant to be: {runs:?}");
     }
-    let struck = struck();
+    let panicked = panicked();
     for site in ["drop of a sink", "drop of a key", "drop of an item", "drop of the input"] {
-        assert!(struck.contains(&site), "never struck: {site}");
+        assert!(panicked.contains(site), "no call was at {site}");
     }
 }
 
-/// False if a life is not run so often.
-fn strikes_as_it_is_dropped(multicast: bool, runs: usize) -> bool {
+/// Returns `false` if a life has fewer runs.
+fn panics_while_dropped(multicast: bool, runs: usize) -> bool {
     for calls in 0.. {
         let mut life = Life { runs, ..Life::new(multicast, 128) };
-        let mut never = usize::MAX;
+        let mut never = Fuse::Out;
         if life.live(&mut never).and_then(|()| life.end(&mut never)).is_ok() {
             return false;
         }
         let future = life.future.take();
-        let dropped = with_fuse(calls, || drop(future));
+        let dropped = with_fuse(Fuse::After(calls), || drop(future));
         life.assert_gone(&format!("asleep after {runs} runs, call {calls} of the drop"));
         if dropped.is_ok() {
             return true;
@@ -579,7 +712,7 @@ fn strikes_as_it_is_dropped(multicast: bool, runs: usize) -> bool {
 }
 
 #[test]
-fn a_task_that_panics_hurts_nobody_else() {
+fn task_that_panics_leaves_other_tasks_alone() {
     use futures::channel::mpsc;
     use futures::{SinkExt, StreamExt};
 
@@ -614,7 +747,7 @@ fn a_task_that_panics_hurts_nobody_else() {
         let consumer = tokio::spawn(received.collect::<Vec<i32>>());
         assert!(task.await.unwrap_err().is_panic());
         assert_eq!(consumer.await.unwrap(), [1, 2], "what was sent before, and the end");
-        assert!(producer.await.unwrap() >= 3, "it was told");
+        assert!(producer.await.unwrap() >= 3, "its channel is closed");
         drop(lease);
         assert!(send.is_closed());
 
@@ -625,4 +758,80 @@ fn a_task_that_panics_hurts_nobody_else() {
         assert_eq!(received.collect::<Vec<_>>().await, [3]);
         assert_eq!(healthy.await.unwrap().delivered, 1);
     });
+}
+
+// Panics of the demux itself
+
+/// Polls a demux three times, with a hook that panics if it is given an item. Returns the messages of the
+/// panics.
+fn panics_of_three_polls(items: &'static [u32]) -> Vec<String> {
+    let orders = stream::empty::<(u32, sink::Drain<&u32>)>();
+    let hook = |item| panic!("unmatched {item}");
+    let mut demux = Box::pin(stream::iter(items).demux_by(|&&n| n, orders).on_unmatched(hook));
+    let poll = |_| {
+        let poll = || demux.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        catch_unwind(AssertUnwindSafe(poll)).err().map(|panic| message_of(&*panic))
+    };
+    (0..3).filter_map(poll).collect()
+}
+
+#[test]
+fn polled_on_after_a_panic_and_after_completion() {
+    let after_panic = "`Demux` polled after a panic in a key function, hook, sink or stream";
+    let after_completion = "`Demux` polled after completion";
+    assert_eq!(panics_of_three_polls(&[3]), ["unmatched 3", after_panic, after_panic]);
+    assert_eq!(panics_of_three_polls(&[]), [after_completion, after_completion]);
+}
+
+/// A key whose hash depends on something that changes, which `Hash` forbids.
+#[derive(PartialEq, Eq)]
+struct Fickle(Rc<Cell<u64>>);
+
+impl Hash for Fickle {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.get().hash(state);
+    }
+}
+
+/// Attaches three sinks under one key, and detaches each of the first two before the next one, so that they
+/// leave together. If the key is `fickle`, its hash has changed by the time they are closed.
+fn three_under_a_key(fickle: bool) -> Result<Totals, String> {
+    let (input, items) = scripted_stream::<u32>("input");
+    let (orders_in, orders) = scripted_stream("orders");
+    let hash = Rc::new(Cell::new(1));
+    let key = || Fickle(Rc::clone(&hash));
+    let of_items = Rc::new(Cell::new(0));
+    let demux = input.demux_by(move |_| Fickle(Rc::clone(&of_items)), orders_in).multicast();
+    let mut task = Task::new(demux);
+    let (first, first_handle) = scripted_sink::<u32>("first");
+    let (second, second_handle) = scripted_sink::<u32>("second");
+    let (third, third_handle) = scripted_sink::<u32>("third");
+    first_handle.hold(Op::Close);
+    second_handle.hold(Op::Close);
+    orders.extend([Order::from((key(), first)), Order::Detach(key())]);
+    orders.extend([Order::from((key(), second)), Order::Detach(key())]);
+    orders.extend([Order::from((key(), third))]);
+    assert!(task.run().is_pending());
+
+    if fickle {
+        hash.set(2);
+    }
+    first_handle.release(Op::Close);
+    second_handle.release(Op::Close);
+    items.end();
+    let outcome = catch_unwind(AssertUnwindSafe(|| task.run()));
+    assert_eq!(third_handle.is_dropped(), !fickle);
+    task.drop_future();
+    assert!(third_handle.is_dropped(), "all it held is dropped with it");
+    let outcome = outcome.map_err(|panic| message_of(&*panic))?;
+    let Poll::Ready(totals) = outcome else { panic!("it is the end") };
+    Ok(totals)
+}
+
+#[test]
+fn key_that_hashes_otherwise_than_when_it_was_attached_is_named_as_the_cause() {
+    let totals = three_under_a_key(false).expect("it hashes as it should");
+    assert_eq!((totals.attached, totals.detached), (3, 3));
+    let panic = three_under_a_key(true).expect_err("its entry is not found");
+    assert!(panic.contains("its `Hash` or `Eq` is inconsistent"), "{panic}");
 }

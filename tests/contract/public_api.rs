@@ -10,12 +10,12 @@ use std::collections::HashSet;
 use std::fmt::Debug;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, RandomState};
 use std::marker::{PhantomData, PhantomPinned};
-use std::panic::{AssertUnwindSafe, Location, catch_unwind, set_hook, take_hook};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::MutexGuard;
 use std::task::{Context, Poll, Waker};
 
+use crate::common::panics::{catch, panic_message};
 use futures::channel::mpsc;
 use futures::executor::block_on;
 use futures::future::FusedFuture;
@@ -809,35 +809,18 @@ fn select_skips_a_demux_that_is_done() {
 fn demux_polled_after_completion_panics_by_its_name() {
     let mut demux = demux();
     block_on(&mut demux);
-    let panic = catch_unwind(AssertUnwindSafe(|| block_on(&mut demux))).unwrap_err();
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap();
+    let text = panic_message(|| block_on(&mut demux));
     assert!(text.contains("Demux"), "{text}");
-}
-
-/// The file in which `f` is said to panic. Only one test may use it: there is one panic hook.
-fn blamed(f: impl FnOnce()) -> String {
-    thread_local! {
-        static FILE: Cell<Option<String>> = const { Cell::new(None) };
-    }
-    let before = take_hook();
-    set_hook(Box::new(|info| {
-        FILE.set(info.location().map(Location::file).map(str::to_owned));
-    }));
-    let panicked = catch_unwind(AssertUnwindSafe(f));
-    set_hook(before);
-    assert!(panicked.is_err(), "it did not panic");
-    FILE.take().expect("a location")
 }
 
 #[test]
 fn settings_that_make_no_sense_blame_their_caller() {
-    assert_eq!(blamed(|| drop(demux().budget(0))), file!());
-    assert_eq!(blamed(|| drop(demux().flush_every(0))), file!());
+    assert_eq!(catch(|| drop(demux().budget(0))).file, file!());
+    assert_eq!(catch(|| drop(demux().flush_every(0))).file, file!());
     let orders = stream::iter([(1, Drain(()))]).chain(stream::pending());
     let mut attached = stream::pending::<u8>().demux_by(|n| *n, orders);
     assert!((&mut attached).now_or_never().is_none());
-    assert_eq!(blamed(|| drop(attached.with_hasher(RandomState::new()))), file!());
+    assert_eq!(catch(|| drop(attached.with_hasher(RandomState::new()))).file, file!());
 }
 
 // What is borrowed
@@ -869,4 +852,13 @@ fn by_ref_takes_whatever_the_key_can_be_borrowed_as() {
     let orders = stream::iter([(Wide(1), Drain(()))]);
     let demux: Demux<In, ByRef<_, u64>, _> = input.demux_by_ref(|m| &m.id, orders);
     assert_eq!(block_on(demux).delivered, 1);
+}
+
+#[test]
+fn orders_of_one_type_in_a_log() {
+    let shown = |order: Order<&str, sink::Drain<u32>>| format!("{order:?}");
+    assert!(shown(Order::from(("a", sink::drain()))).starts_with("Attach { key: \"a\""));
+    assert_eq!(shown(Order::Detach("a")), "Detach(\"a\")");
+    assert_eq!(shown(Order::Evict("a")), "Evict(\"a\")");
+    assert_eq!(shown(Order::Finish), "Finish");
 }

@@ -2,21 +2,20 @@
 //! `contains_key`, `totals` and the input at any time, `Debug` of every public type, and the traits that
 //! public types are promised to have.
 
-use std::cell::RefCell;
 use std::fmt::Debug;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll, Waker};
 
+use crate::common::panics::{Caught, catch, panic_message};
 use crate::common::real::within_a_minute;
 use crate::common::{
     Answer, Broken, Call, Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task,
     scripted_sink, scripted_stream,
 };
 use futures::future::FusedFuture;
+use futures::{sink, stream};
 use stream_demux::{
     Attach, Attachable, ByRef, ByValue, Callbacks, DefaultHashBuilder, Demux, DemuxStreamExt,
     Detached, Discarded, Hooks, IntoOrder, Lease, Order, Overflow, Recipient, Totals,
@@ -52,35 +51,11 @@ fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
 
 // Panics.
 
-thread_local! {
-    static PANICKED_AT: RefCell<Option<(String, u32)>> = const { RefCell::new(None) };
-}
-
-/// What `f` panics with, and the file and the line that are blamed for it.
-fn blame<R>(f: impl FnOnce() -> R) -> (String, String, u32) {
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let usual = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            let at = panic.location().map(|at| (at.file().to_owned(), at.line()));
-            PANICKED_AT.set(at);
-            usual(panic);
-        }));
-    });
-    let payload = catch_unwind(AssertUnwindSafe(f)).err().expect("no panic");
-    let message = match payload.downcast::<String>() {
-        Ok(message) => *message,
-        Err(payload) => (*payload.downcast::<&str>().unwrap()).to_owned(),
-    };
-    let (file, line) = PANICKED_AT.take().unwrap();
-    (message, file, line)
-}
-
 #[test]
 fn budget_of_0_panics_at_the_caller() {
     let (demux, _items, _told) = split();
     let line = line!() + 1;
-    let (message, file, at) = blame(|| demux.budget(0));
+    let Caught { message, file, line: at } = catch(|| demux.budget(0));
     assert!(message.contains("budget"), "{message}");
     assert_eq!((file.as_str(), at), (file!(), line));
 }
@@ -89,7 +64,7 @@ fn budget_of_0_panics_at_the_caller() {
 fn flush_every_0_items_panics_at_the_caller() {
     let (demux, _items, _told) = split();
     let line = line!() + 1;
-    let (message, file, at) = blame(|| demux.flush_every(0));
+    let Caught { message, file, line: at } = catch(|| demux.flush_every(0));
     assert!(message.contains("flush"), "{message}");
     assert_eq!((file.as_str(), at), (file!(), line));
 }
@@ -101,7 +76,7 @@ fn changing_the_hasher_once_something_is_attached_panics_at_the_caller() {
     assert!(poll_once(&mut demux).is_pending());
     assert_eq!(demux.len(), 1);
     let line = line!() + 1;
-    let (message, file, at) = blame(|| demux.with_hasher(RandomState::new()));
+    let Caught { message, file, line: at } = catch(|| demux.with_hasher(RandomState::new()));
     assert!(message.contains("hasher"), "{message}");
     assert_eq!((file.as_str(), at), (file!(), line));
 }
@@ -113,7 +88,7 @@ fn changing_the_hasher_while_the_only_one_attached_is_leaving_panics_too() {
     told.push(Order::Detach(1));
     assert!(poll_once(&mut demux).is_pending());
     assert_eq!((demux.len(), demux.totals().detached), (0, 0));
-    assert!(blame(|| demux.with_hasher(RandomState::new())).0.contains("hasher"));
+    assert!(panic_message(|| demux.with_hasher(RandomState::new())).contains("hasher"));
 }
 
 #[test]
@@ -122,7 +97,7 @@ fn multicast_once_something_is_attached_panics_at_the_caller() {
     attach(&told, 1);
     assert!(poll_once(&mut demux).is_pending());
     let line = line!() + 1;
-    let (message, file, at) = blame(|| demux.multicast());
+    let Caught { message, file, line: at } = catch(|| demux.multicast());
     assert!(message.contains("multicast"), "{message}");
     assert_eq!((file.as_str(), at), (file!(), line));
 }
@@ -134,7 +109,7 @@ fn multicast_while_the_only_one_attached_is_leaving_panics_too() {
     told.push(Order::Detach(1));
     assert!(poll_once(&mut demux).is_pending());
     assert_eq!((demux.len(), demux.totals().detached), (0, 0));
-    assert!(blame(|| demux.multicast()).0.contains("multicast"));
+    assert!(panic_message(|| demux.multicast()).contains("multicast"));
 }
 
 #[test]
@@ -674,8 +649,8 @@ fn input_and_orders_need_no_unpin() {
     fn is_future<F: Future<Output = Totals>>(future: F) -> F {
         future
     }
-    let input = futures::stream::once(async { 1_u32 });
-    let orders = futures::stream::once(async { (1, futures::sink::drain()) });
+    let input = stream::once(async { 1_u32 });
+    let orders = stream::once(async { (1, sink::drain()) });
     let totals = futures::executor::block_on(is_future(input.demux_by(|n: &u32| *n, orders)));
     assert_eq!(totals.delivered, 1);
 }
@@ -838,4 +813,27 @@ fn terms_of_an_attach_mean_the_same_in_any_order() {
     for first in 0..changes.len() {
         assert_eq!(outcome(first), (2, 1, vec![102], true));
     }
+}
+
+// Keys of every type.
+
+/// Runs a demux of five items, of which the key `1` has a sink.
+#[track_caller]
+fn keys<K: Hash + Eq + From<u8>>() {
+    let orders = stream::iter([(K::from(1), sink::drain())]);
+    let demux = stream::iter([0_u8, 1, 2, 1, 0]).demux_by(|&n| K::from(n), orders);
+    let Poll::Ready(totals) = Task::new(demux).run() else { panic!("it waits for nothing") };
+    assert_eq!((totals.delivered, totals.unmatched), (2, 3));
+}
+
+#[test]
+fn keys_that_are_integers_of_any_width() {
+    keys::<u8>();
+    keys::<u16>();
+    keys::<u32>();
+    keys::<u64>();
+    keys::<u128>();
+    keys::<usize>();
+    keys::<i16>();
+    keys::<i128>();
 }
