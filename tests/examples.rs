@@ -161,7 +161,7 @@ fn unknown_options_and_bad_values_are_named_with_the_usage() {
 
 /// Standard output is closed, as `head` does when it has read enough.
 #[test]
-fn nobody_who_reads_what_they_print_is_no_reason_to_panic() {
+fn examples_do_not_panic_when_their_output_is_closed() {
     let short: [(&str, &[&str]); 5] = [
         ("fan_in", &["--samples", "1000", "--rounds", "1"]),
         ("metrics", &["--messages", "100"]),
@@ -232,7 +232,7 @@ fn streams_out_makes_a_group_of_each_sensor_and_holds_the_input_back() {
     assert!((2_000..2_100).contains(&subscribed) && lost < 50, "{report}");
     assert!(most < 1_000, "the input does not wait for who reads: {report}");
 
-    // Nobody reads enough to leave, so there are groups only for those without a subscriber.
+    // No client reads enough to leave, so there are groups only for those without a subscriber.
     let report = printed("streams_out", &["--readings", "3000", "--sensors", "3"]);
     assert_eq!(numbers(&report)[..5], [3_000, 3, 2_000, 1_000, 1], "{report}");
     printed("streams_out", &["--readings", "1"]);
@@ -306,7 +306,7 @@ fn metrics_watchdog_evicts_who_hangs_and_spares_who_thinks() {
 
 // ---- jokes --------------------------------------------------------------------------------------
 
-/// More than a connection takes when nobody reads.
+/// More than a connection takes when the client does not read.
 fn long_joke() -> String {
     let line = "and then he said: ".repeat(500);
     format!("{}\n", vec![line; 1_500].join("\n"))
@@ -395,13 +395,13 @@ fn jokes_come_line_by_line_and_end_with_the_connection() {
     for source in SOURCES {
         for with in ["demux", "forward"] {
             let server = Server::start(&file, &["--source", source, "--with", with]);
-            let (mut told, mut count) = ([false; 3], 0);
-            while told != [true; 3] {
+            let (mut seen, mut count) = ([false; 3], 0);
+            while seen != [true; 3] {
                 let joke = server.joke();
                 let which = jokes.iter().position(|known| known.replace('\r', "") == joke);
-                told[which.unwrap_or_else(|| panic!("{source}, {with}: {joke:?}"))] = true;
+                seen[which.unwrap_or_else(|| panic!("{source}, {with}: {joke:?}"))] = true;
                 count += 1;
-                assert!(count < 1_000, "one of three is never told: {told:?}");
+                assert!(count < 1_000, "one of three is never seen: {seen:?}");
             }
             let (report, complaints) = server.finish();
             let expected = format!("{count} clients were served, 0 had gone, 0 were stuck");

@@ -46,7 +46,7 @@ enum Step<T> {
 #[derive(PartialEq, Eq)]
 enum Polled {
     Freely,
-    /// After a Pending, only once it has woken somebody.
+    /// After a Pending, only once it has fired the waker.
     WhenAwake,
     Never,
 }
@@ -62,7 +62,7 @@ struct State<T> {
     taken: usize,
     polls: usize,
     polled: Polled,
-    /// It was never polled, did not answer Pending last, or has woken somebody since.
+    /// It was never polled, did not answer Pending last, or has fired the waker since.
     awake: bool,
     ended: bool,
     dropped: bool,

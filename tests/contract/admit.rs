@@ -39,7 +39,7 @@ fn admitted_items_are_sent_and_the_others_discarded() {
 }
 
 #[test]
-fn unmatched_items_are_nobodys_and_nobody_is_asked() {
+fn admit_is_not_asked_about_unmatched_items() {
     let mut rig = rig().admitting(|_, _| false);
     rig.attach(1, "a");
     assert_eq!(rig.send([201]), ["unmatched 201"]);
@@ -290,10 +290,10 @@ fn refusal_lasts_for_one_item_only() {
 #[test]
 fn admit_closure_decides_by_key_and_item() {
     let (input, items) = scripted_stream("input");
-    let (orders, told) = scripted_stream("orders");
+    let (orders, orders_handle) = scripted_stream("orders");
     let (a, a_handle) = scripted_sink::<u32>("a");
     let (b, b_handle) = scripted_sink::<u32>("b");
-    told.extend([(1, a), (2, b)]);
+    orders_handle.extend([(1, a), (2, b)]);
     let demux = input
         .demux_by(|n: &u32| n / 100, orders)
         .admit(|to: Recipient<'_, u32>, n: &u32| *to.key == 1 || n % 2 == 0);

@@ -139,7 +139,7 @@ fn between_turns_of_which_each_wakes_the_task_for_the_next() {
     rig.input.end();
     let mut turns = 0;
     while rig.task.poll().is_pending() {
-        assert!(rig.task.woken(), "it told a waker of another turn");
+        assert!(rig.task.woken(), "it woke a waker of another turn");
         rig.task.renew_waker();
         turns += 1;
     }
@@ -335,8 +335,8 @@ fn the_future_moves_to_another_thread_asleep_and_wakes_there() {
     assert!(task.run().is_ready());
 }
 
-/// Threads that feed, block, wake and evict while this one polls; it sleeps by the rules, and looks
-/// again only if woken. When all are done, nothing may be left to do that nobody was told of.
+/// Threads send, block, wake and evict while this one polls, which it does only if woken. When all threads
+/// have ended, no work may be left for which no waker was fired.
 #[test]
 fn threads_race_and_nothing_is_left_behind() {
     const ITEMS: u32 = 3_000;

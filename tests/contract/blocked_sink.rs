@@ -88,7 +88,7 @@ fn the_hooks_and_blocked_on_carry_the_tag() {
 }
 
 #[test]
-fn a_queue_with_room_blocks_nobody() {
+fn a_queue_with_room_does_not_block_the_input() {
     let mut rig = Rig::new();
     let a = rig.order(1, "a", |attach| attach.buffer(2));
     a.park();

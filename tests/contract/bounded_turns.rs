@@ -1,4 +1,4 @@
-//! Guarantee 5, bounded turns: what a turn may cost, who leaves what to whom, children that wake
+//! Guarantee 5, bounded turns: what a turn may cost, the share of each kind of work, children that wake
 //! themselves, and that nothing is starved, with small budgets too.
 
 use std::task::Poll;
@@ -6,8 +6,8 @@ use std::task::Poll;
 use crate::common::{Op, Rig, SinkHandle, Split};
 use stream_demux::{Order, Overflow, Totals};
 
-/// A key that nobody attaches to: an order about it costs one and does nothing.
-const NOBODY: u32 = u32::MAX;
+/// A key without an attachment: an order about it costs one and does nothing.
+const UNUSED_KEY: u32 = u32::MAX;
 
 fn rig(budget: usize) -> Rig {
     rig_with(|demux| demux.budget(budget))
@@ -52,7 +52,7 @@ impl Rig {
 
     /// Orders that never pause, and do nothing.
     fn endless_orders(&self) {
-        self.orders.endless(|_| Order::Detach(NOBODY));
+        self.orders.endless(|_| Order::Detach(UNUSED_KEY));
     }
 }
 
@@ -351,7 +351,7 @@ fn orders_that_come_in_bursts_leave_sinks_their_quarter_too() {
             sink.release(Op::Close);
         }
         for _ in 0..3 {
-            rig.orders.extend((0..burst).map(|_| Order::Detach(NOBODY)));
+            rig.orders.extend((0..burst).map(|_| Order::Detach(UNUSED_KEY)));
             let before = rig.totals().detached;
             rig.poll();
             let closed = rig.totals().detached - before;
@@ -426,7 +426,7 @@ fn a_woken_sink_closes_within_four_turns_while_orders_and_input_never_pause() {
         rig.poll();
         sink.release(Op::Close);
         let turns = rig.turns_until(4, |_| sink.is_closed());
-        assert_eq!(turns, 1, "nobody else wants the quarter: budget {budget}");
+        assert_eq!(turns, 1, "no other work needs the quarter: budget {budget}");
     }
 }
 
@@ -534,7 +534,7 @@ fn overdue_flushes_are_not_starved_by_sinks_that_wake_themselves_for_ever() {
 }
 
 #[test]
-fn the_end_is_told_though_sinks_wake_themselves_and_orders_never_pause() {
+fn the_end_is_reached_though_sinks_wake_themselves_and_orders_never_pause() {
     for budget in [1, 2, 3, 4, 8, 16] {
         let mut rig = rig(budget);
         rig.restless(1..50);

@@ -1,4 +1,4 @@
-//! `catch_all()` (attachment rules): the attachment that also receives what matches nobody, with its own
+//! `catch_all()` (attachment rules): the attachment that also receives items that match no other, with its own
 //! terms. Such items are delivered and not unmatched (guarantee 3); the last one attached counts, and
 //! an earlier one does not come back.
 
@@ -21,7 +21,7 @@ fn but_flushes(rig: Rig) -> Rig {
 }
 
 #[test]
-fn catch_all_gets_its_own_key_and_what_matches_nobody() {
+fn catch_all_gets_its_own_key_and_what_matches_no_attachment() {
     let mut rig = rig();
     let a = rig.attach_on(1, "a", Attach::catch_all);
     let b = rig.attach(2, "b");

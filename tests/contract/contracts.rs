@@ -372,8 +372,8 @@ impl<E> Hooks<u32, u32, E> for Fussy {
     }
 }
 
-/// One of everything that can happen, at random. Sinks are lenient, as wakers of their slots' former
-/// tenants are fired too.
+/// One of everything that can happen, at random. Sinks are lenient, because the wakers of sinks
+/// that were in their slots before are fired too.
 fn step(
     dice: &mut Dice,
     input: &StreamHandle<u32>,

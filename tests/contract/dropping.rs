@@ -402,7 +402,7 @@ fn completion_keeps_no_waker_of_the_task() {
     let key: Key = |item| item.0;
     let mut task = Task::new(stream::pending().demux_by(key, orders));
     assert!(task.run().is_pending());
-    assert!(task.wakers_kept() > 0, "nobody could wake it");
+    assert!(task.wakers_kept() > 0, "no waker is kept");
     task.renew_waker();
     assert!(task.run().is_pending());
     handle.push(Order::Finish);

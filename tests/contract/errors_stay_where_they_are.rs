@@ -219,7 +219,7 @@ fn queue_and_held_item_are_discarded_in_their_order_before_detached_is_said() {
 }
 
 #[test]
-fn the_item_that_goes_down_with_start_send_is_lost_and_shown_to_nobody() {
+fn the_item_of_a_failing_start_send_is_lost_and_shown_to_no_hook() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     a.fail(Op::Send);
@@ -322,7 +322,7 @@ fn the_final_flush_of_the_blocked_sink_fails_and_the_input_goes_on() {
 }
 
 #[test]
-fn a_failing_flush_in_a_busy_stream_stops_nobody() {
+fn a_failing_flush_in_a_busy_stream_does_not_stop_other_sinks() {
     let mut rig = Rig::with(|demux| demux.flush_every(4).budget(4));
     let a = rig.attach(1, "a");
     let b = rig.attach(2, "b");

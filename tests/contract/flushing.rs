@@ -84,7 +84,7 @@ fn a_lull_flushes_in_the_same_poll() {
 }
 
 #[test]
-fn a_lull_flushes_whoever_took_something_and_nobody_else() {
+fn a_lull_flushes_the_sinks_that_took_items_and_no_others() {
     let mut rig = rig();
     let sinks = rig.attach_each(0..10);
     rig.input.extend([2, 5, 2, 7]);
@@ -343,7 +343,7 @@ fn items_share_a_flush_however_small_the_window_is_beside_the_budget() {
 #[test]
 fn items_of_short_turns_share_a_flush_if_the_window_is_smaller_than_the_budget() {
     let mut rig = rig_with(|demux| demux.flush_every(128));
-    // So many that more than 16 are left to be flushed whenever the input runs dry.
+    // Enough that more than 16 are left to be flushed whenever the input runs dry.
     let sinks = rig.attach_each(0..40);
     for _ in 0..100 {
         rig.input.extend(0..40);
@@ -585,7 +585,7 @@ const SENT_AND_CLOSED: [Call; 4] =
     [Call::Ready(Done), Call::Send(Done), Call::Close(Done), Call::Drop];
 
 #[test]
-fn a_sink_that_is_told_the_end_is_not_flushed_besides() {
+fn a_sink_that_is_being_closed_is_not_flushed_as_well() {
     let mut rig = rig();
     let sinks = rig.attach_each(0..3);
     rig.input.extend([0, 1, 2]);

@@ -22,7 +22,7 @@ fn stream() -> (ScriptedStream<u32>, StreamHandle<u32>) {
     scripted_stream("input")
 }
 
-/// One call, with a waker that nobody hears.
+/// One call, with a waker that does nothing.
 fn ask(sink: &mut ScriptedSink<u32>, op: Op) -> Poll<Result<(), Broken>> {
     let mut sink = pin!(sink);
     let cx = &mut Context::from_waker(Waker::noop());

@@ -237,7 +237,7 @@ fn attached_is_said_before_the_sink_is_touched() {
 }
 
 #[test]
-fn newcomer_under_a_key_that_was_not_yet_told_of_the_end_is_finished_and_so_is_the_old_one() {
+fn replacement_under_a_key_that_is_not_yet_finished_is_finished_and_so_is_the_old_one() {
     for multicast in [false, true] {
         let mut rig = rig_with(|demux| {
             let demux = demux.budget(4);
@@ -250,7 +250,7 @@ fn newcomer_under_a_key_that_was_not_yet_told_of_the_end_is_finished_and_so_is_t
         rig.log.take();
         rig.orders.push(Order::Finish);
         rig.poll();
-        assert!(rig.task.get_ref().contains_key(&40), "the end is told over several turns");
+        assert!(rig.task.get_ref().contains_key(&40), "the end takes several turns");
         let (attach, _a) = rig.attachment(40, "a", |attach| attach.tag(7));
         rig.orders.push(attach);
         assert!(rig.run().is_ready());
@@ -410,11 +410,11 @@ fn hook_may_send_an_order() {
         }
     }
     let (input, items) = scripted_stream("input");
-    let (orders, told) = scripted_stream("orders");
+    let (orders, orders_handle) = scripted_stream("orders");
     let (a, a_handle) = scripted_sink("a");
     let (b, b_handle) = scripted_sink("b");
-    let hooks = Successors(told.clone(), vec![b]);
-    told.push((1, a));
+    let hooks = Successors(orders_handle.clone(), vec![b]);
+    orders_handle.push((1, a));
     let mut task = Task::new(input.demux_by(|n: &u32| n / 100, orders).hooks(hooks));
     a_handle.fail(Op::Ready);
     items.push(101);
@@ -425,7 +425,7 @@ fn hook_may_send_an_order() {
 }
 
 #[test]
-fn hook_may_drop_a_lease_of_the_very_attachment_it_is_told_of() {
+fn hook_may_drop_a_lease_of_the_attachment_it_is_called_for() {
     struct Impatient(Option<Lease>, Log);
     impl Hooks<u32, u32, Broken> for Impatient {
         fn blocked(&mut self, on: Recipient<'_, u32>) {
@@ -440,10 +440,10 @@ fn hook_may_drop_a_lease_of_the_very_attachment_it_is_told_of() {
         }
     }
     let (input, items) = scripted_stream("input");
-    let (orders, told) = scripted_stream("orders");
+    let (orders, orders_handle) = scripted_stream("orders");
     let (sink, a) = scripted_sink("a");
     let mut lease = Lease::new();
-    told.push(Attach::new(1, sink).leased(&mut lease));
+    orders_handle.push(Attach::new(1, sink).leased(&mut lease));
     a.park();
     let log = Log::new();
     let hooks = Impatient(Some(lease), log.clone());
@@ -456,12 +456,12 @@ fn hook_may_drop_a_lease_of_the_very_attachment_it_is_told_of() {
 
 // Who may be a hook.
 
-/// Everything of which hooks are told or asked happens once.
+/// Makes each hook be called once.
 fn everything<H: Hooks<u32, u32, Broken>>(hooks: H) {
     let (input, items) = scripted_stream("input");
-    let (orders, told) = scripted_stream("orders");
+    let (orders, orders_handle) = scripted_stream("orders");
     let (sink, a) = scripted_sink("a");
-    told.push(Attach::new(1, sink).tag(7));
+    orders_handle.push(Attach::new(1, sink).tag(7));
     let mut task = Task::new(input.demux_by(|n: &u32| n / 100, orders).hooks(hooks));
     assert!(task.run().is_pending());
     a.park();
@@ -514,9 +514,9 @@ fn hooks_may_be_owned_borrowed_boxed_or_a_trait_object() {
 fn unit_hears_nothing_and_admits_everything() {
     everything(());
     let (input, items) = scripted_stream("input");
-    let (orders, told) = scripted_stream("orders");
+    let (orders, orders_handle) = scripted_stream("orders");
     let (sink, a) = scripted_sink("a");
-    told.push((1, sink));
+    orders_handle.push((1, sink));
     let mut task = Task::new(input.demux_by(|_: &u32| 1, orders).hooks(()));
     items.extend([1, 2]);
     assert!(task.run().is_pending());
@@ -576,9 +576,9 @@ macro_rules! combination {
         let given = [$(stringify!($method)),*];
         let log = Log::new();
         let (input, items) = scripted_stream("input");
-        let (orders, told) = scripted_stream("orders");
+        let (orders, orders_handle) = scripted_stream("orders");
         let (sink, a) = scripted_sink("a");
-        told.push(Attach::new(1, sink).tag(7).buffer(1));
+        orders_handle.push(Attach::new(1, sink).tag(7).buffer(1));
         let demux = input.demux_by(|n: &u32| n / 100, orders)$(.$method($closure(&log)))*;
         let mut task = Task::new(demux);
         assert!(task.run().is_pending());
@@ -643,9 +643,9 @@ fn closures_may_be_given_in_any_order() {
 fn closures_hear_nothing_of_an_end_without_an_error() {
     let log = Log::new();
     let (input, items) = scripted_stream("input");
-    let (orders, told) = scripted_stream("orders");
+    let (orders, orders_handle) = scripted_stream("orders");
     let (sink, a) = scripted_sink("a");
-    told.push((1, sink));
+    orders_handle.push((1, sink));
     let mut task = Task::new(input.demux_by(|n: &u32| *n, orders).on_error(errors(&log)));
     items.push(1);
     items.end();
@@ -658,10 +658,10 @@ fn error_closure_hears_every_kind_of_failure() {
     for op in [Op::Ready, Op::Send, Op::Flush, Op::Close] {
         let log = Log::new();
         let (input, items) = scripted_stream("input");
-        let (orders, told) = scripted_stream("orders");
+        let (orders, orders_handle) = scripted_stream("orders");
         let (sink, a) = scripted_sink("a");
         a.fail(op);
-        told.push((1, sink));
+        orders_handle.push((1, sink));
         let mut task = Task::new(input.demux_by(|n: &u32| *n, orders).on_error(errors(&log)));
         items.push(1);
         assert!(task.run().is_pending());
@@ -675,10 +675,10 @@ fn error_closure_hears_every_kind_of_failure() {
 fn closures_may_borrow_and_change_what_is_around_them() {
     let (mut stray, mut failed) = (Vec::new(), 0);
     let (input, items) = scripted_stream("input");
-    let (orders, told) = scripted_stream("orders");
+    let (orders, orders_handle) = scripted_stream("orders");
     let (sink, a) = scripted_sink::<u32>("a");
     a.fail(Op::Ready);
-    told.push((1, sink));
+    orders_handle.push((1, sink));
     items.extend([1, 2]);
     items.end();
     let demux = input
@@ -695,8 +695,8 @@ type Plain =
 /// A demux with two sinks under key 1, and the items 101 and 901, after which the input ends.
 fn plain() -> Plain {
     let (input, items) = scripted_stream("input");
-    let (orders, told) = scripted_stream("orders");
-    told.extend([(1, scripted_sink("a").0), (1, scripted_sink("b").0)]);
+    let (orders, orders_handle) = scripted_stream("orders");
+    orders_handle.extend([(1, scripted_sink("a").0), (1, scripted_sink("b").0)]);
     items.extend([101, 901]);
     items.end();
     input.demux_by(|n| n / 100, orders)

@@ -1,6 +1,6 @@
-//! `Lease` (attachment rules, *Lease*): it speaks of one attachment, not of a key; it acts promptly and
+//! `Lease` (attachment rules, *Lease*): it ends one attachment, whatever becomes of the key; it acts promptly and
 //! with no item needed, from any thread, before the order was applied, and after the demux is gone.
-//! Several leases of one attachment: the strongest wish wins. Also guarantees 3, 4, 7 where a lease is
+//! Several leases of one attachment: an eviction wins over a detach. Also guarantees 3, 4, 7 where a lease is
 //! what ends an attachment.
 
 use std::fmt::Debug;
@@ -87,7 +87,7 @@ fn detaching_a_lease_frees_the_key_and_still_sends_the_queue() {
 }
 
 #[test]
-fn disarming_a_lease_wakes_nobody_and_lets_the_attachment_stay() {
+fn disarming_a_lease_does_not_wake_the_task_and_keeps_the_attachment() {
     let mut rig = Rig::new();
     let (lease, a) = rig.leased(|attach| attach);
     lease.disarm();
@@ -234,7 +234,7 @@ fn lease_outlives_an_attach_left_in_the_orders_of_a_dropped_future() {
     assert!(!rig.task.woken());
 }
 
-// Threads, and odd places.
+// Threads, and leases that end during a call.
 
 #[test]
 fn lease_is_dropped_on_another_thread_but_the_sink_and_the_hooks_are_not() {
@@ -422,7 +422,7 @@ fn disarming_one_of_two_leases_leaves_the_other_in_force() {
 }
 
 #[test]
-fn eviction_wins_over_detaching_whichever_was_wished_first() {
+fn eviction_wins_over_detaching_whichever_came_first() {
     for evict_first in [false, true] {
         let mut rig = Rig::new();
         let (first, second, _a) = leased_twice(&mut rig);
@@ -445,7 +445,7 @@ fn lease_dropped_while_another_leases_detach_is_draining_evicts_promptly() {
     assert!(rig.lines().is_empty());
     assert_eq!(rig.len(), 0);
     drop(second);
-    assert!(rig.task.woken(), "the second wish of an attachment must wake the task too");
+    assert!(rig.task.woken(), "the second lease that ends must wake the task too");
     assert_eq!(rig.lines(), ["a dropped", "discarded 101 of 1 Evicted", "detached 1 Evicted"]);
 }
 

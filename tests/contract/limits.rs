@@ -109,7 +109,7 @@ fn limit_0_does_not_free_an_input_that_waits_for_the_key() {
 // `limit(1)`: request and response.
 
 #[test]
-fn a_late_second_answer_is_unmatched_and_never_somebody_elses() {
+fn a_late_second_answer_is_unmatched_and_reaches_no_other_request() {
     let mut rig = Rig::new();
     let first = rig.attach_on(1, "first", |attach| attach.limit(1));
     let other = rig.attach_on(2, "other", |attach| attach.limit(1));

@@ -30,10 +30,10 @@ fn each_member_gets_a_clone_and_the_last_the_original() {
 #[test]
 fn without_multicast_nothing_is_cloned_and_a_second_sink_replaces() {
     let (input, items) = scripted_stream("input");
-    let (orders, told) = scripted_stream("orders");
+    let (orders, orders_handle) = scripted_stream("orders");
     let (first, second) = (scripted_sink(1), scripted_sink(2));
     let mut task = Task::new(input.demux_by(|_: &Note| 1, orders));
-    told.extend([(1, first.0), (1, second.0)]);
+    orders_handle.extend([(1, first.0), (1, second.0)]);
     let clones = Arc::<AtomicUsize>::default();
     items.push(Note::new(101, &clones));
     assert!(task.run().is_pending());
@@ -729,19 +729,19 @@ fn finish_while_an_item_is_held_gives_every_member_its_copy() {
 fn finish_with_short_turns_gives_every_member_its_copy_of_the_held_item() {
     for budget in 2..=6 {
         let (input, items) = scripted_stream("input");
-        let (orders, told) = scripted_stream("orders");
+        let (orders, orders_handle) = scripted_stream("orders");
         let mut task = Task::new(input.demux_by(|_: &u32| 1, orders).multicast().budget(budget));
         let members: Vec<_> = (0..5).map(scripted_sink::<u32>).collect();
         let mut handles = Vec::new();
         for (sink, handle) in members {
-            told.push(Order::Attach(Attach::new(1, sink)));
+            orders_handle.push(Order::Attach(Attach::new(1, sink)));
             handles.push(handle);
         }
         assert!(task.run().is_pending());
         handles[3].park();
         items.push(7);
         assert!(task.run().is_pending());
-        told.push(Order::Finish);
+        orders_handle.push(Order::Finish);
         assert!(task.run().is_pending());
         handles[3].open();
         let Poll::Ready(totals) = task.run() else { panic!("all is done") };

@@ -78,7 +78,7 @@ const NOTHING: Account = Account {
 // One fate at a time.
 
 #[test]
-fn an_item_of_nobody_is_unmatched() {
+fn an_item_without_an_attachment_is_unmatched() {
     let mut rig = rig();
     rig.read([101, 102]);
     assert_eq!(rig.account(), Account { received: 2, unmatched: 2, ..NOTHING });

@@ -13,7 +13,7 @@ use crate::common::{
 use stream_demux::{Attach, Demux, DemuxStreamExt, Lease, Order, Overflow};
 
 /// A key without a sink.
-const NOBODY: u32 = u32::MAX;
+const UNUSED_KEY: u32 = u32::MAX;
 
 /// A demux whose items are their own keys.
 fn rig() -> Rig {
@@ -29,9 +29,9 @@ impl Rig {
     #[track_caller]
     fn bustle(&mut self) {
         self.attach(50, "x");
-        self.send([50, NOBODY, 50]);
+        self.send([50, UNUSED_KEY, 50]);
         self.apply(Order::Detach(50));
-        self.apply(Order::Evict(NOBODY));
+        self.apply(Order::Evict(UNUSED_KEY));
         self.input.wake();
         self.sleep();
         self.orders.wake();
@@ -104,7 +104,7 @@ fn a_queue_is_drained_without_a_call_too_many() {
 }
 
 #[test]
-fn an_item_that_is_not_admitted_asks_nobody() {
+fn an_item_that_is_not_admitted_polls_no_sink() {
     let (input, items) = scripted_stream("input");
     let (orders, orders_handle) = scripted_stream("orders");
     let (sink, handle) = scripted_sink(1);
@@ -181,7 +181,7 @@ fn a_pending_flush_is_asked_again_once_another_item_was_taken_and_not_before_it_
     rig.send([1]);
     assert_eq!(sink.count(Op::Flush), 1);
     rig.input.push(1);
-    rig.input.endless(|_| NOBODY);
+    rig.input.endless(|_| UNUSED_KEY);
     while rig.totals().received < 90 {
         rig.poll();
         assert_eq!(sink.count(Op::Flush), 1, "not due");
@@ -444,7 +444,7 @@ fn an_idle_orders_stream_is_polled_only_when_it_wakes() {
     rig.attach(1, "a");
     let polls = rig.orders.polls();
     for _ in 0..1_000 {
-        rig.send([1, NOBODY]);
+        rig.send([1, UNUSED_KEY]);
     }
     assert_eq!(rig.orders.polls(), polls);
 }

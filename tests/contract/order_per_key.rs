@@ -225,7 +225,7 @@ fn the_end_sends_queue_and_held_item_in_order() {
 // More than one way to a sink, more than one sink to a key.
 
 #[test]
-fn a_catch_all_gets_its_own_items_and_those_of_nobody_in_order() {
+fn a_catch_all_gets_its_own_items_and_unmatched_ones_in_order() {
     for buffer in 0..4 {
         let mut rig = rig();
         let sink = rig.parked_under(1, |attach| attach.buffer(buffer).catch_all());

@@ -225,7 +225,7 @@ fn drop_oldest_lags_catches_up_and_lags_again() {
     // It lags by three.
     assert_eq!(rig.send(105..=107), dropped(101..=103));
     assert_eq!((rig.totals().queued, rig.totals().discarded), (4, 3));
-    // It catches up by two: so many fit again.
+    // It catches up by two: two more fit.
     sink.allow(2);
     assert!(rig.lines().is_empty());
     assert_eq!(sink.take_items(), [104, 105]);

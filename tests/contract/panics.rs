@@ -35,7 +35,7 @@ use stream_demux::{
 enum Fuse {
     /// None; calls are not counted.
     Out,
-    /// The one after so many others.
+    /// The one after this many others.
     After(usize),
     /// The first at this site.
     At(&'static str),

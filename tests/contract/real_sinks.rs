@@ -37,9 +37,9 @@ fn tens(n: &u32) -> u32 {
 }
 
 /// Writes down everything but what is delivered.
-struct Told(Log);
+struct Logging(Log);
 
-impl<K: Display, V: Debug, E: Debug> Hooks<K, V, E> for Told {
+impl<K: Display, V: Debug, E: Debug> Hooks<K, V, E> for Logging {
     fn attached(&mut self, to: Recipient<'_, K>) {
         self.0.push(format!("{} attached", to.key));
     }
@@ -132,7 +132,7 @@ fn idle_futures_sender_with_a_dead_receiver_stays_until_its_next_item() {
     let (input, feed) = scripted_stream("input");
     let log = Log::new();
     let mut task =
-        Task::new(input.demux_by(tens, stream::iter([(1, sink)])).hooks(Told(log.clone())));
+        Task::new(input.demux_by(tens, stream::iter([(1, sink)])).hooks(Logging(log.clone())));
     feed.push(11);
     assert!(task.run().is_pending());
     drop(receiver);
@@ -156,7 +156,8 @@ fn idle_futures_sender_with_a_dead_receiver_is_closed_without_an_error() {
     let (sink, receiver) = mpsc::channel::<u32>(4);
     drop(receiver);
     let log = Log::new();
-    let demux = stream::empty().demux_by(tens, stream::iter([(1, sink)])).hooks(Told(log.clone()));
+    let demux =
+        stream::empty().demux_by(tens, stream::iter([(1, sink)])).hooks(Logging(log.clone()));
     assert_settled(executor::block_on(demux));
     assert_eq!(log.lines(), ["1 attached", "1 Finished"]);
 }
@@ -168,10 +169,10 @@ fn idle_futures_sender_with_a_dead_receiver_goes_with_its_lease() {
     let (input, _feed) = scripted_stream("input");
     let orders = stream::iter([Attach::new(1, sink).leased(&mut lease)]);
     let log = Log::new();
-    let mut task = Task::new(input.demux_by(tens, orders).hooks(Told(log.clone())));
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(Logging(log.clone())));
     assert!(task.run().is_pending());
     drop(receiver);
-    assert!(!task.woken(), "an idle sender is not told of it");
+    assert!(!task.woken(), "an idle sender is not woken");
     drop(lease);
     assert!(task.woken());
     assert!(task.run().is_pending());
@@ -184,7 +185,7 @@ fn parked_futures_sender_whose_receiver_dies_frees_the_input() {
     let (input, feed) = scripted_stream("input");
     let log = Log::new();
     let mut task =
-        Task::new(input.demux_by(tens, stream::iter([(1, sink)])).hooks(Told(log.clone())));
+        Task::new(input.demux_by(tens, stream::iter([(1, sink)])).hooks(Logging(log.clone())));
     feed.extend([11, 12, 21]);
     assert!(task.run().is_pending());
     assert_eq!(log.take(), ["1 attached", "1 blocks"]);
@@ -256,7 +257,7 @@ fn full_poll_sender_makes_the_input_wait_until_its_receiver_reads() {
     let (input, feed) = scripted_stream("input");
     let log = Log::new();
     let orders = stream::iter([(1, PollSender::new(sender))]);
-    let mut task = Task::new(input.demux_by(tens, orders).hooks(Told(log.clone())));
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(Logging(log.clone())));
     feed.extend([11, 12, 13]);
     feed.end();
     for n in 11..=13 {
@@ -277,7 +278,7 @@ fn poll_sender_with_room_is_sent_its_copy_while_the_other_of_its_group_makes_the
     let (input, feed) = scripted_stream("input");
     let orders = stream::iter([(1, PollSender::new(a)), (1, PollSender::new(b))]);
     let log = Log::new();
-    let mut task = Task::new(input.demux_by(tens, orders).multicast().hooks(Told(log.clone())));
+    let mut task = Task::new(input.demux_by(tens, orders).multicast().hooks(Logging(log.clone())));
     feed.push(11);
     assert!(task.run().is_pending());
     assert_eq!(log.take(), ["1 attached", "1 attached", "1 blocks"]);
@@ -317,7 +318,7 @@ fn poll_sender_whose_receiver_dies_while_it_waits_fails_and_frees_its_key() {
     let (input, feed) = scripted_stream("input");
     let log = Log::new();
     let orders = stream::iter([Attach::new(1, PollSender::new(sender)).buffer(1)]);
-    let mut task = Task::new(input.demux_by(tens, orders).hooks(Told(log.clone())));
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(Logging(log.clone())));
     feed.extend([11, 12, 13, 14]);
     assert!(task.run().is_pending());
     drop(receiver);
@@ -361,7 +362,7 @@ fn flume_sink_finds_its_dead_receiver_in_the_flush_and_hands_the_item_back() {
     let (input, feed) = scripted_stream("input");
     let log = Log::new();
     let mut task = Task::new(
-        input.demux_by(tens, stream::iter([(1, sender.into_sink())])).hooks(Told(log.clone())),
+        input.demux_by(tens, stream::iter([(1, sender.into_sink())])).hooks(Logging(log.clone())),
     );
     feed.push(11);
     assert!(task.run().is_pending());
@@ -521,7 +522,7 @@ fn tcp_client_that_reads_nothing_blocks_until_it_is_evicted() {
 }
 
 #[test]
-fn tcp_client_that_reads_nothing_loses_its_own_lines_and_nobody_elses() {
+fn tcp_client_that_reads_nothing_loses_its_own_lines_and_no_other_client_does() {
     current_thread().block_on(async {
         let (slow, slow_client) = connection().await;
         let (quick, quick_client) = connection().await;
@@ -717,7 +718,7 @@ fn spent_coop_budget_neither_spins_nor_starves() {
     assert!(asked <= items + turns, "at most one idle poll a turn: {asked} polls, {turns} turns");
 }
 
-/// The budget that the many have used up is nobody's fault.
+/// A budget that many sinks have used up is not held against any of them.
 #[test]
 fn spent_coop_budget_of_many_sinks_reaches_all_of_them() {
     const SINKS: u32 = 300;
@@ -820,7 +821,7 @@ fn sink_and_input_that_wake_at_once_when_their_budget_is_spent_are_not_asked_twi
         if let Poll::Ready(totals) = task.poll() {
             break totals;
         }
-        assert!(task.woken(), "whoever woke itself is looked after in the next turn");
+        assert!(task.woken(), "a sink that woke itself is polled in the next turn");
         // The input, and each sink for readiness, flush or close.
         let vain = allowance.renew();
         assert!(vain <= 1 + 2 * 3, "{vain} times in vain in one turn");
@@ -847,7 +848,7 @@ fn many_sinks_that_wake_at_once_when_the_budget_is_spent_are_not_asked_twice_a_t
         if let Poll::Ready(totals) = task.poll() {
             break totals;
         }
-        assert!(task.woken(), "whoever woke itself is looked after in the next turn");
+        assert!(task.woken(), "a sink that woke itself is polled in the next turn");
         let vain = allowance.renew();
         assert!(vain <= 2 * SINKS, "{vain} times in vain in one turn");
         assert!(task.polls() < 100, "it does not get on");
@@ -994,7 +995,7 @@ type Running = Pin<Box<dyn Future<Output = Totals> + Send>>;
 type Outs = [mpsc::Receiver<u32>; 3];
 
 /// A demux with something of everything: a sink that takes one item at a time, one with a queue, one
-/// that is limited, and items that nobody wants.
+/// that is limited, and items that match no attachment.
 fn eventful(log: &Log) -> (Running, Outs) {
     let (slow, slow_out) = mpsc::channel(0);
     let (queued, queued_out) = mpsc::channel(0);
@@ -1005,7 +1006,7 @@ fn eventful(log: &Log) -> (Running, Outs) {
         Attach::new(3, limited).limit(2),
     ]);
     let input = stream::iter([11, 21, 12, 31, 22, 32, 41, 33, 23, 13, 24, 25, 14, 26]);
-    let demux = input.demux_by(tens, orders).budget(3).hooks(Told(log.clone()));
+    let demux = input.demux_by(tens, orders).budget(3).hooks(Logging(log.clone()));
     (Box::pin(demux), [slow_out, queued_out, limited_out])
 }
 

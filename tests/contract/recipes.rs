@@ -94,7 +94,7 @@ fn messages() -> impl Stream<Item = Message> {
     stream::iter([
         message(1, "news", "for one"),
         message(2, "news", "for two"),
-        message(1, "mail", "for nobody"),
+        message(1, "mail", "unmatched"),
         message(1, "news", "for one again"),
     ])
 }
@@ -151,7 +151,7 @@ impl PartialEq for Subscription {
 impl Eq for Subscription {}
 
 #[test]
-fn key_that_knows_more_than_what_it_is_found_by_is_told_to_the_hooks() {
+fn hooks_are_given_the_key_of_the_order_though_items_are_matched_by_a_part_of_it() {
     let (sink, receiver) = mpsc::unbounded();
     drop(receiver);
     let route = Route { tenant: 2, topic: "news".to_owned() };
@@ -187,10 +187,10 @@ fn strays_go_on_to_a_second_demux_and_hold_the_first_one_back() {
 
     let (second, second_handle) = scripted_sink("second");
     second_handle.park();
-    let mut nobody = Vec::new();
+    let mut unmatched = Vec::new();
     let by_units = strays_in
         .demux_by(|n: &u32| n % 10, stream::iter([(5, second)]))
-        .on_unmatched(|n| nobody.push(n));
+        .on_unmatched(|n| unmatched.push(n));
     let mut second = Task::new(by_units);
 
     feed.extend([11, 25, 35, 45, 12]);
@@ -219,7 +219,7 @@ fn strays_go_on_to_a_second_demux_and_hold_the_first_one_back() {
     drop(second);
     assert_eq!(known_handle.items(), [11, 12]);
     assert_eq!(second_handle.items(), [25, 35, 45]);
-    assert_eq!(nobody, [26]);
+    assert_eq!(unmatched, [26]);
 }
 
 /// A tree: by tenant, then by topic, each tenant with a demux of its own.
@@ -269,7 +269,7 @@ fn request(orders: &mpsc::UnboundedSender<Attach<u64, Reply>>, id: u64) -> Pendi
 }
 
 #[test]
-fn answer_reaches_its_request_and_the_late_second_one_reaches_nobody() {
+fn answer_reaches_its_request_and_a_late_second_one_is_unmatched() {
     let (input, feed) = scripted_stream("answers");
     let (orders, orders_in) = mpsc::unbounded();
     let late = Mutex::new(Vec::new());
@@ -301,7 +301,7 @@ fn answer_reaches_its_request_and_the_late_second_one_reaches_nobody() {
 }
 
 #[test]
-fn request_that_is_given_up_leaves_nothing_and_its_answer_reaches_nobody() {
+fn request_that_is_given_up_leaves_nothing_and_its_answer_is_unmatched() {
     let (input, feed) = scripted_stream("answers");
     let (orders, orders_in) = mpsc::unbounded();
     let mut task = Task::new(input.demux_by(|answer: &Answer| answer.id, orders_in));
@@ -330,7 +330,7 @@ fn request_given_up_before_it_was_read_never_takes_its_id() {
 }
 
 #[test]
-fn request_with_an_id_in_use_is_refused_and_takes_nobodys_answer() {
+fn request_with_an_id_in_use_is_refused_and_takes_no_answer_of_another() {
     let (input, feed) = scripted_stream("answers");
     let (orders, orders_in) = mpsc::unbounded();
     let mut task = Task::new(input.demux_by(|answer: &Answer| answer.id, orders_in));
@@ -453,7 +453,7 @@ fn watchdog_of_whoever_runs_the_demux_needs_no_hooks() {
 
 // Rate limits
 
-/// As `governor`'s keyed limiter: so many for each key, until it is replenished.
+/// As `governor`'s keyed limiter: a number for each key, until it is replenished.
 struct Limiter {
     quota: u32,
     used: Mutex<HashMap<u32, u32>>,
@@ -494,7 +494,7 @@ fn rate_limit_for_each_key_discards_the_surplus_without_waiting() {
     feed.extend([15, 22]);
     assert!(task.run().is_pending());
     assert_eq!(*surplus.lock().unwrap(), [13, 14, 15]);
-    assert_eq!(one_handle.count(Op::Ready), asked, "nobody is asked for what is not admitted");
+    assert_eq!(one_handle.count(Op::Ready), asked, "no sink is asked for what is not admitted");
 
     one_handle.open();
     limiter.replenish();
@@ -528,7 +528,7 @@ fn sink_that_failed_is_attached_anew_by_the_error_handler() {
 }
 
 #[test]
-fn viewer_that_falls_behind_sees_the_latest_and_delays_nobody() {
+fn viewer_that_falls_behind_sees_the_latest_and_delays_no_other() {
     let (input, feed) = scripted_stream("prices");
     let ((viewer, viewer_handle), (archive, archive_handle)) =
         (scripted_sink("viewer"), scripted_sink("archive"));

@@ -232,7 +232,7 @@ fn old_lease_that_is_kept_until_the_successor_is_attached_lets_it_inherit_the_qu
 }
 
 #[test]
-fn successor_whose_own_lease_has_ended_leaves_the_key_to_nobody() {
+fn successor_whose_own_lease_has_ended_leaves_the_key_unused() {
     for when in [When::After, When::Before, When::WhileRead] {
         let mut rig = Rig::new();
         let (mut old_lease, mut new_lease) = (Lease::new(), Lease::new());
@@ -532,7 +532,7 @@ fn lease_ends_while_orders_never_pause() {
 }
 
 #[test]
-fn disarmed_lease_changes_nothing_and_holds_up_nobody() {
+fn disarmed_lease_changes_nothing_and_delays_no_sink() {
     let mut rig = Rig::new().with_silent_sinks();
     let mut lease = Lease::new();
     let a = rig.attach_on(1, "a", |attach| attach.leased(&mut lease));

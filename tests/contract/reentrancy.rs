@@ -1,4 +1,4 @@
-//! Foreign code that comes back in: sinks, hooks and wakers that send orders and items, drop leases and
+//! User code that calls back in: sinks, hooks and wakers that send orders and items, drop leases and
 //! wake while they are called. Panics are in `panics`.
 //!
 //! Guards guarantees 1, 4, 7, 9 and 11.
@@ -35,7 +35,7 @@ fn orders<S>() -> (Orders<S>, UnboundedReceiver<Order<u32, S>>) {
     mpsc::unbounded()
 }
 
-/// What a hook was told.
+/// A call to a hook.
 enum Event {
     Admit(u32),
     Detached(u32, Detached<Broken>),
@@ -44,7 +44,7 @@ enum Event {
     Unblocked,
 }
 
-/// Hooks that write down what they hear, and then do something about it.
+/// Hooks that log each call, and then react to it.
 struct Reacting<F>(Log, F);
 
 impl<F: FnMut(Event)> Hooks<u32, u32, Broken> for Reacting<F> {
@@ -76,16 +76,16 @@ impl<F: FnMut(Event)> Hooks<u32, u32, Broken> for Reacting<F> {
     }
 }
 
-/// What is in the log, but for when exactly a sink is dropped: before `detached` is all that is said.
+/// The log without drops of sinks: the contract only says that they come before `detached`.
 fn lines_but_drops(log: &Log) -> Vec<String> {
     log.lines().into_iter().filter(|line| !line.ends_with("dropped")).collect()
 }
 
-fn told(log: &Log) -> Reacting<impl FnMut(Event) + use<>> {
+fn logging(log: &Log) -> Reacting<impl FnMut(Event) + use<>> {
     Reacting(log.clone(), |_| {})
 }
 
-// Sinks that speak
+// Sinks that call back
 
 #[test]
 fn order_sent_from_start_send_comes_before_the_next_item() {
@@ -94,7 +94,7 @@ fn order_sent_from_start_send_comes_before_the_next_item() {
     let (send, orders) = orders();
     send.unbounded_send((1, a).into()).unwrap();
     let (input, feed) = scripted_stream("input");
-    let mut task = Task::new(input.demux_by(tens, orders).hooks(told(&log)));
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(logging(&log)));
     a_handle.during(Op::Send, move || send.unbounded_send(Order::Detach(1)).unwrap());
     feed.extend([11, 12]);
     assert!(task.run().is_pending());
@@ -111,7 +111,7 @@ fn sink_that_evicts_itself_from_poll_ready_still_gets_the_item_it_was_asked_for(
     let (send, orders) = orders();
     send.unbounded_send((1, a).into()).unwrap();
     let (input, feed) = scripted_stream("input");
-    let mut task = Task::new(input.demux_by(tens, orders).hooks(told(&log)));
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(logging(&log)));
     a_handle.during(Op::Ready, move || send.unbounded_send(Order::Evict(1)).unwrap());
     feed.extend([11, 12]);
     assert!(task.run().is_pending());
@@ -125,7 +125,7 @@ fn order_sent_from_poll_flush_wakes_the_task() {
     let (send, orders) = orders();
     send.unbounded_send((1, a).into()).unwrap();
     let (input, feed) = scripted_stream("input");
-    let mut task = Task::new(input.demux_by(tens, orders).hooks(told(&log)));
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(logging(&log)));
     a_handle.during(Op::Flush, move || send.unbounded_send(Order::Evict(1)).unwrap());
     feed.push(11);
     assert!(task.run().is_pending());
@@ -138,7 +138,7 @@ fn sink_attached_from_poll_close_at_the_end_is_closed_too() {
     let ((a, a_handle), (b, _)) = (sink(1, &log), sink(2, &log));
     let (send, orders) = orders();
     send.unbounded_send((1, a).into()).unwrap();
-    let mut task = Task::new(stream::empty().demux_by(tens, orders).hooks(told(&log)));
+    let mut task = Task::new(stream::empty().demux_by(tens, orders).hooks(logging(&log)));
     a_handle.during(Op::Close, move || send.unbounded_send((2, b).into()).unwrap());
     assert!(task.run().is_ready());
     assert_eq!(
@@ -163,7 +163,7 @@ fn sink_that_drops_its_own_lease_in_start_send_is_evicted_after_it() {
     let mut lease = Lease::new();
     let orders = stream::iter([Attach::new(1, a).leased(&mut lease)]);
     let (input, feed) = scripted_stream("input");
-    let mut task = Task::new(input.demux_by(tens, orders).hooks(told(&log)));
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(logging(&log)));
     a_handle.during(Op::Send, move || drop(lease));
     feed.push(11);
     assert!(task.run().is_pending());
@@ -188,7 +188,7 @@ fn lease_that_is_dropped_while_its_key_is_looked_up_counts() {
     let orders = stream::iter([Attach::new(1, a).leased(&mut lease)]);
     let (input, _feed) = scripted_stream("input");
     let hasher = Dropping(Mutex::new(Some(lease)));
-    let demux = input.demux_by(tens, orders).with_hasher(hasher).hooks(told(&log));
+    let demux = input.demux_by(tens, orders).with_hasher(hasher).hooks(logging(&log));
     let mut task = Task::new(demux);
     assert!(task.run().is_pending());
     assert_eq!(log.take(), ["1 attached", "1 dropped", "1 Evicted"]);
@@ -231,25 +231,25 @@ fn sink_that_wakes_itself_in_every_operation_does_not_keep_the_task_awake() {
     assert_eq!(log.lines(), ["1 sent 11", "1 flushed", "1 closed", "1 dropped"]);
 }
 
-// Sinks whose drop speaks
+// Sinks whose drop calls back
 
 /// Does something when it is dropped, after the sink in it.
 struct OnDrop<S> {
     sink: S,
-    _last_words: LastWords,
+    _on_drop: Callback,
 }
 
-struct LastWords(Option<Box<dyn FnOnce() + Send>>);
+struct Callback(Option<Box<dyn FnOnce() + Send>>);
 
-impl Drop for LastWords {
+impl Drop for Callback {
     fn drop(&mut self) {
-        self.0.take().into_iter().for_each(|words| words());
+        self.0.take().into_iter().for_each(|call| call());
     }
 }
 
 impl<S> OnDrop<S> {
-    fn new(sink: S, last_words: impl FnOnce() + Send + 'static) -> Self {
-        Self { sink, _last_words: LastWords(Some(Box::new(last_words))) }
+    fn new(sink: S, on_drop: impl FnOnce() + Send + 'static) -> Self {
+        Self { sink, _on_drop: Callback(Some(Box::new(on_drop))) }
     }
 }
 
@@ -282,7 +282,7 @@ fn drop_of_an_evicted_sink_attaches_its_successor() {
     });
     send.unbounded_send((1, old).into()).unwrap();
     let (input, feed) = scripted_stream("input");
-    let mut task = Task::new(input.demux_by(tens, orders).hooks(told(&log)));
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(logging(&log)));
     old_handle.park();
     feed.extend([11, 12]);
     assert!(task.run().is_pending());
@@ -311,7 +311,7 @@ fn drop_of_a_failed_sink_drops_the_lease_of_another() {
     let b = Attach::new(2, OnDrop::new(b, || {})).leased(&mut lease);
     let a = Attach::new(1, OnDrop::new(a, move || drop(lease)));
     let (input, feed) = scripted_stream("input");
-    let mut task = Task::new(input.demux_by(tens, stream::iter([a, b])).hooks(told(&log)));
+    let mut task = Task::new(input.demux_by(tens, stream::iter([a, b])).hooks(logging(&log)));
     assert!(task.run().is_pending());
     a_handle.fail(Op::Ready);
     feed.push(11);
@@ -331,7 +331,7 @@ fn drop_of_a_failed_sink_drops_the_lease_of_another() {
 }
 
 #[test]
-fn drop_of_a_sink_that_fires_its_own_waker_wakes_nobody_else() {
+fn drop_of_a_sink_that_fires_its_own_waker_wakes_no_other_sink() {
     let log = Log::new();
     let ((a, a_handle), (b, b_handle)) = (sink(1, &log), sink(2, &log));
     let waking = a_handle.clone();
@@ -355,7 +355,7 @@ fn drop_of_a_sink_that_fires_its_own_waker_wakes_nobody_else() {
 }
 
 #[test]
-fn sinks_that_speak_as_they_are_dropped_with_the_future_speak_to_nobody() {
+fn orders_sent_by_sinks_as_they_are_dropped_with_the_future_have_no_effect() {
     let log = Log::new();
     let (send, orders) = orders();
     let mut lease = Lease::new();
@@ -381,7 +381,7 @@ fn sinks_that_speak_as_they_are_dropped_with_the_future_speak_to_nobody() {
     assert!(send.is_closed());
 }
 
-// Hooks that speak
+// Hooks that call back
 
 #[test]
 fn hook_that_attaches_whom_an_unmatched_item_is_for_has_the_next_one_delivered() {
@@ -575,20 +575,20 @@ fn unblocked_that_sends_the_finish_ends_it_with_the_item_that_is_read_by_then() 
     assert_eq!(totals.delivered, feed.taken() as u64, "what was read keeps its place");
 }
 
-// Wakers that speak
+// Wakers that call back
 
-/// Says something each time it is fired.
-struct Speaking {
-    speak: Mutex<Box<dyn FnMut() + Send>>,
+/// Calls back each time it is fired.
+struct Calling {
+    callback: Mutex<Box<dyn FnMut() + Send>>,
     depth: AtomicUsize,
     deepest: AtomicUsize,
     fired: AtomicUsize,
 }
 
-impl Speaking {
-    fn new(speak: impl FnMut() + Send + 'static) -> Arc<Self> {
+impl Calling {
+    fn new(callback: impl FnMut() + Send + 'static) -> Arc<Self> {
         Arc::new(Self {
-            speak: Mutex::new(Box::new(speak)),
+            callback: Mutex::new(Box::new(callback)),
             depth: AtomicUsize::new(0),
             deepest: AtomicUsize::new(0),
             fired: AtomicUsize::new(0),
@@ -596,38 +596,38 @@ impl Speaking {
     }
 }
 
-impl Speaking {
-    /// Forgets what it says, and with it the channels, which may hold the waker itself.
-    fn silence(&self) {
-        *self.speak.lock().unwrap() = Box::new(|| {});
+impl Calling {
+    /// Drops the callback, and with it the channels, which may hold the waker itself.
+    fn clear(&self) {
+        *self.callback.lock().unwrap() = Box::new(|| {});
     }
 }
 
-impl Wake for Speaking {
-    /// One that is fired while it speaks holds its tongue.
+impl Wake for Calling {
+    /// Does not call back if it is fired during its own callback.
     fn wake(self: Arc<Self>) {
         self.fired.fetch_add(1, SeqCst);
         let depth = self.depth.fetch_add(1, SeqCst) + 1;
         self.deepest.fetch_max(depth, SeqCst);
-        if let Ok(mut speak) = self.speak.try_lock() {
-            speak();
+        if let Ok(mut callback) = self.callback.try_lock() {
+            callback();
         }
         self.depth.fetch_sub(1, SeqCst);
     }
 }
 
-/// A waker that says something when its last clone is dropped.
+/// A waker that calls back when its last clone is dropped.
 struct Mortal {
-    _last_words: Mutex<LastWords>,
+    _on_drop: Mutex<Callback>,
 }
 
 impl Wake for Mortal {
     fn wake(self: Arc<Self>) {}
 }
 
-fn mortal(last_words: impl FnOnce() + Send + 'static) -> Waker {
-    let last_words = LastWords(Some(Box::new(last_words)));
-    Waker::from(Arc::new(Mortal { _last_words: Mutex::new(last_words) }))
+fn mortal(on_drop: impl FnOnce() + Send + 'static) -> Waker {
+    let on_drop = Callback(Some(Box::new(on_drop)));
+    Waker::from(Arc::new(Mortal { _on_drop: Mutex::new(on_drop) }))
 }
 
 #[test]
@@ -638,37 +638,37 @@ fn waker_that_sends_orders_and_items_as_it_fires_is_no_recursion() {
     send.unbounded_send((1, sink(1, &log).0).into()).unwrap();
     let (more_items, more_orders) = (items.clone(), send.clone());
     let mut left = VecDeque::from([Order::Detach(1), (2, sink(2, &log).0).into()]);
-    let speaking = Speaking::new(move || {
+    let calling = Calling::new(move || {
         if let Some(order) = left.pop_front() {
             more_orders.unbounded_send(order).unwrap();
             more_items.unbounded_send(21).unwrap();
         }
     });
-    let mut demux = pin!(input.demux_by(tens, orders).hooks(told(&log)));
-    let waker = Waker::from(Arc::clone(&speaking));
+    let mut demux = pin!(input.demux_by(tens, orders).hooks(logging(&log)));
+    let waker = Waker::from(Arc::clone(&calling));
     let cx = &mut Context::from_waker(&waker);
     assert!(demux.as_mut().poll(cx).is_pending());
     assert_eq!(log.take(), ["1 attached"]);
 
     items.unbounded_send(11).unwrap();
     let mut heard = 0;
-    while speaking.fired.load(SeqCst) > heard {
-        heard = speaking.fired.load(SeqCst);
+    while calling.fired.load(SeqCst) > heard {
+        heard = calling.fired.load(SeqCst);
         assert!(heard < 20, "it spins");
         assert!(demux.as_mut().poll(cx).is_pending());
     }
     let lines: Vec<_> = log.take().into_iter().filter(|line| !line.contains("flush")).collect();
     assert_eq!(lines, ["1 closed", "1 dropped", "1 Requested", "unmatched 11", "unmatched 21"]);
-    assert!(speaking.deepest.load(SeqCst) <= 2);
+    assert!(calling.deepest.load(SeqCst) <= 2);
 
     send.unbounded_send(Order::Detach(9)).unwrap();
-    while speaking.fired.load(SeqCst) > heard {
-        heard = speaking.fired.load(SeqCst);
+    while calling.fired.load(SeqCst) > heard {
+        heard = calling.fired.load(SeqCst);
         assert!(heard < 20, "it spins");
         assert!(demux.as_mut().poll(cx).is_pending());
     }
     assert_eq!(log.take(), ["2 attached", "2 sent 21", "2 flushed"]);
-    speaking.silence();
+    calling.clear();
 }
 
 #[test]
@@ -679,7 +679,7 @@ fn waker_whose_drop_sends_into_the_channels_does_not_deadlock() {
     let (a, a_handle) = sink(1, &log);
     a_handle.park();
     send.unbounded_send((1, a).into()).unwrap();
-    let mut demux = Box::pin(input.demux_by(tens, orders).hooks(told(&log)));
+    let mut demux = Box::pin(input.demux_by(tens, orders).hooks(logging(&log)));
     for n in 0..3 {
         let (items, send, sink) = (items.clone(), send.clone(), a_handle.clone());
         let waker = mortal(move || {
@@ -698,32 +698,32 @@ fn waker_whose_drop_sends_into_the_channels_does_not_deadlock() {
         .into_iter()
         .filter(|line| line.contains("unm") || line.contains("sen"))
         .collect();
-    assert_eq!(routed.len(), 4, "each waker had its last words: {routed:?}");
+    assert_eq!(routed.len(), 4, "each waker called back: {routed:?}");
 }
 
 #[test]
-fn future_that_is_dropped_drops_a_waker_that_speaks_to_its_orders() {
+fn future_that_is_dropped_drops_a_waker_whose_drop_sends_orders() {
     let (send, orders) = orders();
     let (a, a_handle) = sink(1, &Log::new());
     send.unbounded_send((1, a).into()).unwrap();
     let input = stream::iter([11]).chain(stream::pending());
     let mut demux = Box::pin(input.demux_by(tens, orders));
-    let spoken = Arc::new(AtomicUsize::new(0));
-    let (spoke, waking) = (Arc::clone(&spoken), a_handle.clone());
+    let calls = Arc::new(AtomicUsize::new(0));
+    let (called, waking) = (Arc::clone(&calls), a_handle.clone());
     let waker = mortal(move || {
-        // It is all the same whether somebody is left to hear it.
+        // The receiver may be gone: both outcomes are fine.
         let _ = send.unbounded_send(Order::Evict(1));
         waking.wake();
-        spoke.fetch_add(1, SeqCst);
+        called.fetch_add(1, SeqCst);
     });
     while a_handle.flushed() == 0 {
         assert!(demux.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     }
     assert!(demux.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     drop(waker);
-    assert_eq!(spoken.load(SeqCst), 0, "the demux sleeps, and its waker is kept");
+    assert_eq!(calls.load(SeqCst), 0, "the demux sleeps, and its waker is kept");
     drop(demux);
-    assert_eq!(spoken.load(SeqCst), 1, "and goes with it");
+    assert_eq!(calls.load(SeqCst), 1, "and goes with it");
     assert!(a_handle.is_dropped());
 }
 

@@ -19,7 +19,7 @@ use stream_demux::{Attach, DemuxStreamExt, Lease, Order, Overflow, Totals};
 
 /// Read to the end, through a channel that has no room to speak of.
 const KEPT: u32 = 0;
-/// Attached by the reader of `KEPT` when that has read so many.
+/// Attached by the reader of `KEPT` when that has read `LATE_AFTER` items.
 const LATE: u32 = 1;
 const LATE_AFTER: usize = 1_000;
 /// Never read: the channel takes four, as many are queued, and it is evicted in the end.
@@ -28,7 +28,7 @@ const FOUR: usize = 4;
 /// Read a hundred times; then the lease and the receiver are dropped.
 const LEASED: u32 = 3;
 const HUNDRED: usize = 100;
-/// The last one is nobody's.
+/// The last one has no sink.
 const KEYS: u32 = 5;
 const ITEMS: Range<u32> = 0..25_000;
 const EACH: usize = 5_000;
@@ -44,7 +44,7 @@ struct Outcome {
     leased: Vec<u32>,
 }
 
-/// Spawns a future, and is told its output.
+/// Spawns a future, and returns a future of its output.
 fn output_of<T: Send + 'static>(
     spawn: &impl Fn(Task),
     future: impl Future<Output = T> + Send + 'static,
@@ -182,7 +182,7 @@ fn a_bare_block_on_with_all_tasks_in_one_future() {
         let mut program = pin!(program(move |task| spawner.send(task).expect("it is polled")));
         let mut tasks = Vec::new();
         block_on(poll_fn(|cx| {
-            // One waker for all: whoever is woken, everybody is polled.
+            // One waker for all: if one is woken, all are polled.
             let outcome = program.as_mut().poll(cx);
             tasks.extend(inbox.try_iter());
             tasks.retain_mut(|task| task.as_mut().poll(cx).is_pending());

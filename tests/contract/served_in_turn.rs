@@ -103,8 +103,8 @@ fn members_that_are_woken_together_are_served_in_one_poll() {
     let lines = rig.turn();
     assert!(!rig.task.woken());
     // None of those who were served meanwhile is named.
-    let told: Vec<_> = lines.iter().filter(|line| line.contains("blocked")).collect();
-    assert_eq!(told, ["unblocked 1#1"]);
+    let reported: Vec<_> = lines.iter().filter(|line| line.contains("blocked")).collect();
+    assert_eq!(reported, ["unblocked 1#1"]);
     assert_eq!((sent(&members), rig.totals().copies), (vec![1; 4], 3));
 }
 
@@ -155,7 +155,7 @@ fn items_reach_each_member_in_their_order_however_it_is_woken() {
 // Who is named.
 
 #[test]
-fn blocked_is_told_of_the_first_that_waits_after_every_member_was_offered_the_item() {
+fn blocked_names_the_first_that_waits_after_every_member_was_offered_the_item() {
     let mut rig = Rig::new().asking();
     rig.group(4, &[2, 3]);
     assert_eq!(
@@ -233,8 +233,9 @@ fn named_member_and_its_heirs_leave_in_one_poll_and_only_the_one_that_stays_is_n
     rig.feed([101]);
     let mut leases = leases.into_iter();
     leases.by_ref().take(3).for_each(drop);
-    let told: Vec<_> = rig.lines().into_iter().filter(|line| line.contains("blocked")).collect();
-    assert_eq!(told, ["unblocked 1#1", "blocked 1#4"]);
+    let reported: Vec<_> =
+        rig.lines().into_iter().filter(|line| line.contains("blocked")).collect();
+    assert_eq!(reported, ["unblocked 1#1", "blocked 1#4"]);
 }
 
 #[test]
@@ -243,13 +244,14 @@ fn evicting_the_key_tells_the_end_of_the_wait_once_and_names_none_of_those_evict
     rig.group(4, &[1, 2, 3]);
     rig.feed([101]);
     rig.orders.push(Order::Evict(1));
-    let told: Vec<_> = rig.lines().into_iter().filter(|line| line.contains("blocked")).collect();
-    assert_eq!(told, ["unblocked 1#1"]);
+    let reported: Vec<_> =
+        rig.lines().into_iter().filter(|line| line.contains("blocked")).collect();
+    assert_eq!(reported, ["unblocked 1#1"]);
     assert_eq!(rig.blocked_on(), None);
 }
 
 #[test]
-fn wait_of_a_second_item_is_told_anew() {
+fn wait_of_a_second_item_is_reported_again() {
     let mut rig = Rig::new();
     let members = rig.group(2, &[1]);
     assert_eq!(rig.feed([101, 102]), ["2 sent 101'", "blocked 1#1"]);
@@ -686,14 +688,14 @@ fn finish_ends_the_wait_at_once_and_each_member_takes_its_copy_along() {
     members[0].open();
     assert!(rig.run().is_ready());
     gone.extend(rig.take_log());
-    // Whoever was told last has the item itself.
+    // The last one that was finished has the item itself.
     assert!(gone.contains(&"1 sent 101".to_owned()) != gone.contains(&"3 sent 101".to_owned()));
     gone.retain(|line| line.starts_with("detached"));
     assert_eq!(gone, ["detached 1#3 Finished", "detached 1#1 Finished"]);
 }
 
 #[test]
-fn finish_is_told_over_many_turns_and_the_item_is_in_the_account_in_each() {
+fn finish_takes_many_turns_and_the_item_is_in_the_account_in_each() {
     for budget in [1, 2, 3, 7] {
         let mut rig = Rig::with(|demux| demux.budget(budget));
         let parked: Vec<_> = (1..=20).collect();
@@ -702,10 +704,10 @@ fn finish_is_told_over_many_turns_and_the_item_is_in_the_account_in_each() {
         rig.orders.push(Order::Finish);
         for _ in 0..100 {
             rig.turn();
-            let told = 20 - rig.len() as u64;
-            // One in the queue of each that was told, and one for all the others.
-            assert_eq!(rig.totals().queued, 20.min(told + 1), "budget {budget}");
-            assert_eq!(rig.totals().copies, 19.min(told));
+            let finished = 20 - rig.len() as u64;
+            // One in the queue of each that is finishing, and one for all the others.
+            assert_eq!(rig.totals().queued, 20.min(finished + 1), "budget {budget}");
+            assert_eq!(rig.totals().copies, 19.min(finished));
             if rig.len() == 0 {
                 break;
             }
@@ -729,7 +731,7 @@ fn evicted_between_finish_and_being_told() {
     drop(leases.remove(4));
     assert!(rig.run().is_pending());
     members.iter().for_each(SinkHandle::open);
-    let Poll::Ready(totals) = rig.run() else { panic!("all are told") };
+    let Poll::Ready(totals) = rig.run() else { panic!("all are finished") };
     assert_eq!((totals.copies, totals.delivered, totals.queued), (3, 4, 0));
     assert_eq!(totals.discarded, 0);
 }
@@ -775,7 +777,7 @@ fn item_to_a_large_group_does_not_overrun_the_budget() {
 }
 
 #[test]
-fn spent_budget_is_not_told_and_only_the_end_of_the_walk_names_who_waits() {
+fn spent_budget_is_not_reported_and_only_the_end_of_the_walk_names_who_waits() {
     let mut rig = Rig::with(|demux| demux.budget(4));
     let members = rig.group(10, &[2, 6]);
     rig.push([101, 102]);
@@ -891,8 +893,8 @@ fn evicting_the_blockers_one_a_turn_asks_and_tells_each_of_them_once() {
     let mut rig = Rig::new().asking();
     let parked: Vec<_> = (1..=MEMBERS).collect();
     let (members, leases) = rig.leased_group(MEMBERS, &parked);
-    let told = rig.feed([101]);
-    assert_eq!(told.len() as u64, MEMBERS + 1, "admit for each, and one is named");
+    let reported = rig.feed([101]);
+    assert_eq!(reported.len() as u64, MEMBERS + 1, "admit for each, and one is named");
     let (polls, mut lines) = (rig.task.polls(), 0);
     for lease in leases {
         drop(lease);

@@ -28,9 +28,9 @@ type Split = Demux<ScriptedStream<u32>, ByValue<fn(&u32) -> u32>, ScriptedStream
 /// A demux whose items have their hundreds as key, and the handles of its streams.
 fn split() -> (Split, StreamHandle<u32>, StreamHandle<Orders>) {
     let (input, items) = scripted_stream("input");
-    let (orders, told) = scripted_stream("orders");
+    let (orders, orders_handle) = scripted_stream("orders");
     let key: fn(&u32) -> u32 = |n| n / 100;
-    (input.demux_by(key, orders), items, told)
+    (input.demux_by(key, orders), items, orders_handle)
 }
 
 #[track_caller]
@@ -38,9 +38,9 @@ fn sleep<F: Future>(task: &mut Task<F>) {
     assert!(task.run().is_pending());
 }
 
-fn attach(told: &StreamHandle<Orders>, key: u32) -> SinkHandle<u32> {
+fn attach(orders_handle: &StreamHandle<Orders>, key: u32) -> SinkHandle<u32> {
     let (sink, handle) = scripted_sink(key);
-    told.push((key, sink).into());
+    orders_handle.push((key, sink).into());
     handle
 }
 
@@ -53,7 +53,7 @@ fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
 
 #[test]
 fn budget_of_0_panics_at_the_caller() {
-    let (demux, _items, _told) = split();
+    let (demux, _items, _orders_handle) = split();
     let line = line!() + 1;
     let Caught { message, file, line: at } = catch(|| demux.budget(0));
     assert!(message.contains("budget"), "{message}");
@@ -62,7 +62,7 @@ fn budget_of_0_panics_at_the_caller() {
 
 #[test]
 fn flush_every_0_items_panics_at_the_caller() {
-    let (demux, _items, _told) = split();
+    let (demux, _items, _orders_handle) = split();
     let line = line!() + 1;
     let Caught { message, file, line: at } = catch(|| demux.flush_every(0));
     assert!(message.contains("flush"), "{message}");
@@ -71,8 +71,8 @@ fn flush_every_0_items_panics_at_the_caller() {
 
 #[test]
 fn changing_the_hasher_once_something_is_attached_panics_at_the_caller() {
-    let (mut demux, _items, told) = split();
-    attach(&told, 1);
+    let (mut demux, _items, orders_handle) = split();
+    attach(&orders_handle, 1);
     assert!(poll_once(&mut demux).is_pending());
     assert_eq!(demux.len(), 1);
     let line = line!() + 1;
@@ -83,9 +83,9 @@ fn changing_the_hasher_once_something_is_attached_panics_at_the_caller() {
 
 #[test]
 fn changing_the_hasher_while_the_only_one_attached_is_leaving_panics_too() {
-    let (mut demux, _items, told) = split();
-    attach(&told, 1).hold(Op::Close);
-    told.push(Order::Detach(1));
+    let (mut demux, _items, orders_handle) = split();
+    attach(&orders_handle, 1).hold(Op::Close);
+    orders_handle.push(Order::Detach(1));
     assert!(poll_once(&mut demux).is_pending());
     assert_eq!((demux.len(), demux.totals().detached), (0, 0));
     assert!(panic_message(|| demux.with_hasher(RandomState::new())).contains("hasher"));
@@ -93,8 +93,8 @@ fn changing_the_hasher_while_the_only_one_attached_is_leaving_panics_too() {
 
 #[test]
 fn multicast_once_something_is_attached_panics_at_the_caller() {
-    let (mut demux, _items, told) = split();
-    attach(&told, 1);
+    let (mut demux, _items, orders_handle) = split();
+    attach(&orders_handle, 1);
     assert!(poll_once(&mut demux).is_pending());
     let line = line!() + 1;
     let Caught { message, file, line: at } = catch(|| demux.multicast());
@@ -104,9 +104,9 @@ fn multicast_once_something_is_attached_panics_at_the_caller() {
 
 #[test]
 fn multicast_while_the_only_one_attached_is_leaving_panics_too() {
-    let (mut demux, _items, told) = split();
-    attach(&told, 1).hold(Op::Close);
-    told.push(Order::Detach(1));
+    let (mut demux, _items, orders_handle) = split();
+    attach(&orders_handle, 1).hold(Op::Close);
+    orders_handle.push(Order::Detach(1));
     assert!(poll_once(&mut demux).is_pending());
     assert_eq!((demux.len(), demux.totals().detached), (0, 0));
     assert!(panic_message(|| demux.multicast()).contains("multicast"));
@@ -114,11 +114,11 @@ fn multicast_while_the_only_one_attached_is_leaving_panics_too() {
 
 #[test]
 fn multicast_may_be_set_after_a_poll_that_attached_nothing() {
-    let (mut demux, items, told) = split();
+    let (mut demux, items, orders_handle) = split();
     items.push(101);
     assert!(poll_once(&mut demux).is_pending());
     let mut task = Task::new(demux.multicast());
-    let (a, b) = (attach(&told, 1), attach(&told, 1));
+    let (a, b) = (attach(&orders_handle, 1), attach(&orders_handle, 1));
     items.push(102);
     sleep(&mut task);
     assert_eq!((a.items(), b.items()), (vec![102], vec![102]));
@@ -126,11 +126,11 @@ fn multicast_may_be_set_after_a_poll_that_attached_nothing() {
 
 #[test]
 fn hasher_may_be_changed_after_a_poll_that_attached_nothing() {
-    let (mut demux, items, told) = split();
+    let (mut demux, items, orders_handle) = split();
     items.push(101);
     assert!(poll_once(&mut demux).is_pending());
     let mut task = Task::new(demux.with_hasher(RandomState::new()));
-    let a = attach(&told, 1);
+    let a = attach(&orders_handle, 1);
     sleep(&mut task);
     items.push(102);
     sleep(&mut task);
@@ -141,7 +141,7 @@ fn hasher_may_be_changed_after_a_poll_that_attached_nothing() {
 
 #[test]
 fn smallest_settings_do_not_panic() {
-    let (demux, _items, _told) = split();
+    let (demux, _items, _orders_handle) = split();
     drop(demux.budget(1).flush_every(1).buffer(0));
 }
 
@@ -150,7 +150,7 @@ fn smallest_settings_do_not_panic() {
 #[test]
 fn budget_is_128_unless_set() {
     for (set, budget) in [(None, 128), (Some(1), 1), (Some(7), 7), (Some(1_000), 1_000)] {
-        let (mut demux, items, _told) = split();
+        let (mut demux, items, _orders_handle) = split();
         if let Some(set) = set {
             demux = demux.budget(set);
         }
@@ -165,10 +165,10 @@ fn budget_is_128_unless_set() {
 
 /// Budgets so large that a stamp of 32 bits goes round.
 fn huge() -> impl Iterator<Item = usize> {
-    let odd =
+    let budgets =
         [1 << 31, (1 << 31) + 1, (1 << 32) - 1, 1 << 32, 4_294_967_396, u64::MAX / 2, u64::MAX];
     // Those that there are on a machine of 32 bits.
-    odd.into_iter().filter_map(|budget| usize::try_from(budget).ok())
+    budgets.into_iter().filter_map(|budget| usize::try_from(budget).ok())
 }
 
 /// Runs a demux of `sinks` sinks in a thread of its own, as it may hang in a poll. A turn with more items
@@ -176,9 +176,9 @@ fn huge() -> impl Iterator<Item = usize> {
 #[track_caller]
 fn runs_to_its_end(sinks: u32, items: u32, settings: impl FnOnce(Split) -> Split + Send + 'static) {
     within_a_minute(move || {
-        let (demux, input, told) = split();
+        let (demux, input, orders_handle) = split();
         let mut task = Task::new(settings(demux));
-        let handles: Vec<_> = (1..=sinks).map(|key| attach(&told, key)).collect();
+        let handles: Vec<_> = (1..=sinks).map(|key| attach(&orders_handle, key)).collect();
         sleep(&mut task);
         for round in [sinks, items, sinks] {
             input.extend((0..round).map(|n| 100 * (1 + n % sinks)));
@@ -212,9 +212,9 @@ fn huge_budget_does_not_hang_with_a_window_of_any_size() {
 #[test]
 fn every_budget_lets_a_queue_be_sent() {
     for budget in 1..=8 {
-        let (demux, items, told) = split();
+        let (demux, items, orders_handle) = split();
         let (sink, a) = scripted_sink("a");
-        told.push(Attach::new(1, sink).buffer(3).into());
+        orders_handle.push(Attach::new(1, sink).buffer(3).into());
         let mut task = Task::new(demux.budget(budget));
         sleep(&mut task);
         a.park();
@@ -230,8 +230,8 @@ fn every_budget_lets_a_queue_be_sent() {
 #[test]
 fn every_budget_comes_to_an_end() {
     for budget in 1..=8 {
-        let (demux, items, told) = split();
-        let sinks: Vec<_> = (1..=5).map(|key| attach(&told, key)).collect();
+        let (demux, items, orders_handle) = split();
+        let sinks: Vec<_> = (1..=5).map(|key| attach(&orders_handle, key)).collect();
         items.extend([101, 201, 301, 401, 501, 601]);
         items.end();
         let Poll::Ready(totals) = Task::new(demux.budget(budget)).turns(1_000) else {
@@ -245,18 +245,18 @@ fn every_budget_comes_to_an_end() {
 #[test]
 fn flush_window_is_16_384_items_unless_set() {
     for (set, window) in [(None, 16_384), (Some(500), 500), (Some(64), 64), (Some(1), 1)] {
-        let (mut demux, items, told) = split();
+        let (mut demux, items, orders_handle) = split();
         if let Some(set) = set {
             demux = demux.flush_every(set);
         }
-        let a = attach(&told, 1);
+        let a = attach(&orders_handle, 1);
         items.endless(|_| 101);
         let mut task = Task::new(demux);
         while a.count(Op::Flush) == 0 {
             assert!(task.poll().is_pending());
             assert!(task.polls() < 1_000);
         }
-        // At the latest after so many further items; at the earliest a turn before that, and no more
+        // At the latest after `window` further items; at the earliest a turn before that, and no more
         // than a quarter of the window.
         let calls = a.calls();
         let first = calls.iter().position(|&call| call == Call::Flush(Answer::Done)).unwrap();
@@ -268,8 +268,8 @@ fn flush_window_is_16_384_items_unless_set() {
 
 #[test]
 fn queue_is_0_items_and_overflow_waits_unless_set() {
-    let (demux, items, told) = split();
-    let a = attach(&told, 1);
+    let (demux, items, orders_handle) = split();
+    let a = attach(&orders_handle, 1);
     a.park();
     items.extend([101, 102]);
     let mut task = Task::new(demux);
@@ -282,11 +282,11 @@ fn queue_is_0_items_and_overflow_waits_unless_set() {
 #[test]
 fn second_sink_of_a_key_replaces_unless_multicast_is_set() {
     for multicast in [false, true] {
-        let (mut demux, items, told) = split();
+        let (mut demux, items, orders_handle) = split();
         if multicast {
             demux = demux.multicast();
         }
-        let (a, b) = (attach(&told, 1), attach(&told, 1));
+        let (a, b) = (attach(&orders_handle, 1), attach(&orders_handle, 1));
         items.push(101);
         let mut task = Task::new(demux);
         sleep(&mut task);
@@ -297,7 +297,7 @@ fn second_sink_of_a_key_replaces_unless_multicast_is_set() {
 
 #[test]
 fn setting_made_twice_holds_as_it_was_made_last() {
-    let (demux, items, told) = split();
+    let (demux, items, orders_handle) = split();
     let demux = demux
         .buffer(5)
         .buffer(1)
@@ -305,7 +305,7 @@ fn setting_made_twice_holds_as_it_was_made_last() {
         .overflow(Overflow::DropNewest)
         .budget(1)
         .budget(50);
-    let a = attach(&told, 1);
+    let a = attach(&orders_handle, 1);
     a.park();
     items.extend([101, 102, 103]);
     let mut task = Task::new(demux);
@@ -325,12 +325,12 @@ fn settings_mean_the_same_in_any_order() {
         Demux::multicast,
     ];
     let outcome = |first: usize, backwards: bool| {
-        let (mut demux, items, told) = split();
+        let (mut demux, items, orders_handle) = split();
         for n in 0..changes.len() {
             let n = if backwards { changes.len() - 1 - n } else { n };
             demux = changes[(first + n) % changes.len()](demux);
         }
-        let (a, b) = (attach(&told, 1), attach(&told, 1));
+        let (a, b) = (attach(&orders_handle, 1), attach(&orders_handle, 1));
         a.park();
         items.extend([101, 102, 103, 901, 104]);
         let mut task = Task::new(demux);
@@ -351,7 +351,7 @@ fn settings_mean_the_same_in_any_order() {
 
 #[test]
 fn changes_of_hasher_and_hooks_keep_the_other_settings() {
-    let (demux, items, told) = split();
+    let (demux, items, orders_handle) = split();
     let demux = demux
         .buffer(2)
         .overflow(Overflow::DropNewest)
@@ -360,7 +360,7 @@ fn changes_of_hasher_and_hooks_keep_the_other_settings() {
         .with_hasher(RandomState::new())
         .hooks(())
         .with_hasher(DefaultHashBuilder::default());
-    let (a, b) = (attach(&told, 1), attach(&told, 1));
+    let (a, b) = (attach(&orders_handle, 1), attach(&orders_handle, 1));
     a.park();
     items.extend([101, 102, 103]);
     let mut task = Task::new(demux);
@@ -398,9 +398,9 @@ impl BuildHasher for &Colliding {
 #[test]
 fn hasher_that_was_given_is_the_one_that_is_used_and_collisions_are_told_apart() {
     let hasher = Colliding::default();
-    let (demux, items, told) = split();
+    let (demux, items, orders_handle) = split();
     let mut task = Task::new(demux.with_hasher(&hasher));
-    let sinks: Vec<_> = (0..50).map(|key| attach(&told, key)).collect();
+    let sinks: Vec<_> = (0..50).map(|key| attach(&orders_handle, key)).collect();
     items.extend((0..50).map(|key| 100 * key + 7));
     sleep(&mut task);
     assert!(hasher.0.load(SeqCst) >= 50);
@@ -409,7 +409,7 @@ fn hasher_that_was_given_is_the_one_that_is_used_and_collisions_are_told_apart()
         assert!(task.get_ref().contains_key(&key));
     }
     for key in (0..50).step_by(2) {
-        told.push(Order::Evict(key));
+        orders_handle.push(Order::Evict(key));
     }
     items.extend((0..50).map(|key| 100 * key + 8));
     sleep(&mut task);
@@ -421,9 +421,9 @@ fn hasher_that_was_given_is_the_one_that_is_used_and_collisions_are_told_apart()
 
 #[test]
 fn before_the_first_poll_there_is_nothing_to_see() {
-    let (demux, items, told) = split();
+    let (demux, items, orders_handle) = split();
     items.push(101);
-    attach(&told, 1);
+    attach(&orders_handle, 1);
     assert_eq!(demux.totals(), Totals::default());
     assert!(demux.is_empty() && !demux.contains_key(&1));
     assert_eq!(demux.len(), 0);
@@ -432,16 +432,16 @@ fn before_the_first_poll_there_is_nothing_to_see() {
 
 #[test]
 fn len_counts_those_that_receive_and_not_those_that_leave() {
-    let (demux, items, told) = split();
+    let (demux, items, orders_handle) = split();
     let mut task = Task::new(demux.buffer(1));
-    let (a, b) = (attach(&told, 1), attach(&told, 2));
+    let (a, b) = (attach(&orders_handle, 1), attach(&orders_handle, 2));
     sleep(&mut task);
     assert_eq!((task.get_ref().len(), task.get_ref().is_empty()), (2, false));
     a.park();
     items.push(101);
     sleep(&mut task);
     b.hold(Op::Close);
-    told.extend([Order::Detach(1), Order::Detach(2)]);
+    orders_handle.extend([Order::Detach(1), Order::Detach(2)]);
     sleep(&mut task);
     // One is draining, one is closing.
     assert_eq!((task.get_ref().len(), task.get_ref().is_empty()), (0, true));
@@ -451,26 +451,26 @@ fn len_counts_those_that_receive_and_not_those_that_leave() {
 
 #[test]
 fn len_does_not_change_when_a_sink_is_replaced_or_refused() {
-    let (demux, _items, told) = split();
+    let (demux, _items, orders_handle) = split();
     let mut task = Task::new(demux);
-    attach(&told, 1);
-    attach(&told, 1);
-    told.push(Attach::new(1, scripted_sink("refused").0).keep_existing().into());
+    attach(&orders_handle, 1);
+    attach(&orders_handle, 1);
+    orders_handle.push(Attach::new(1, scripted_sink("refused").0).keep_existing().into());
     sleep(&mut task);
     assert_eq!((task.get_ref().len(), task.get_ref().totals().attached), (1, 3));
 }
 
 #[test]
 fn len_counts_every_member_of_a_group() {
-    let (demux, _items, told) = split();
+    let (demux, _items, orders_handle) = split();
     let mut task = Task::new(demux.multicast());
     for _ in 0..3 {
-        attach(&told, 1);
+        attach(&orders_handle, 1);
     }
-    attach(&told, 2);
+    attach(&orders_handle, 2);
     sleep(&mut task);
     assert_eq!(task.get_ref().len(), 4);
-    told.push(Order::Detach(1));
+    orders_handle.push(Order::Detach(1));
     sleep(&mut task);
     assert_eq!(task.get_ref().len(), 1);
 }
@@ -478,10 +478,10 @@ fn len_counts_every_member_of_a_group() {
 #[test]
 fn contains_key_takes_a_borrowed_key() {
     let (input, items) = scripted_stream::<String>("input");
-    let (orders, told) = scripted_stream("orders");
+    let (orders, orders_handle) = scripted_stream("orders");
     let mut task = Task::new(input.demux_by_ref(|text: &String| text.as_str(), orders));
     let (sink, a) = scripted_sink("a");
-    told.push(("sky".to_owned(), sink));
+    orders_handle.push(("sky".to_owned(), sink));
     items.extend(["sky".to_owned(), "sea".to_owned()]);
     sleep(&mut task);
     assert!(task.get_ref().contains_key("sky") && !task.get_ref().contains_key("sea"));
@@ -491,9 +491,9 @@ fn contains_key_takes_a_borrowed_key() {
 
 #[test]
 fn totals_can_be_seen_at_any_time_and_are_what_the_future_returns() {
-    let (demux, items, told) = split();
+    let (demux, items, orders_handle) = split();
     let mut task = Task::new(demux);
-    let a = attach(&told, 1);
+    let a = attach(&orders_handle, 1);
     items.extend([101, 901]);
     sleep(&mut task);
     let t = task.get_ref().totals();
@@ -514,9 +514,9 @@ fn totals_can_be_seen_at_any_time_and_are_what_the_future_returns() {
 
 #[test]
 fn lost_items_are_counted_apart() {
-    let (demux, items, told) = split();
+    let (demux, items, orders_handle) = split();
     let mut task = Task::new(demux);
-    attach(&told, 1).fail(Op::Send);
+    attach(&orders_handle, 1).fail(Op::Send);
     items.push(101);
     sleep(&mut task);
     let t = task.get_ref().totals();
@@ -525,7 +525,7 @@ fn lost_items_are_counted_apart() {
 
 #[test]
 fn input_can_be_reached_before_during_and_after() {
-    let (mut demux, items, _told) = split();
+    let (mut demux, items, _orders_handle) = split();
     assert_eq!(format!("{:?}", demux.get_ref()), "ScriptedStream(input)");
     assert_eq!(format!("{:?}", demux.get_mut()), "ScriptedStream(input)");
     let mut task = Task::new(demux);
@@ -541,7 +541,7 @@ fn input_can_be_reached_before_during_and_after() {
 
 #[test]
 fn item_taken_from_the_input_by_hand_is_not_counted() {
-    let (mut demux, items, _told) = split();
+    let (mut demux, items, _orders_handle) = split();
     items.extend([901, 902]);
     let mut cx = Context::from_waker(Waker::noop());
     let input = Pin::new(&mut demux).get_pin_mut();
@@ -552,14 +552,14 @@ fn item_taken_from_the_input_by_hand_is_not_counted() {
 
 #[test]
 fn after_completion_everything_can_still_be_asked() {
-    let (demux, items, told) = split();
+    let (demux, items, orders_handle) = split();
     let mut task = Task::new(demux);
-    let a = attach(&told, 1);
+    let a = attach(&orders_handle, 1);
     sleep(&mut task);
     a.park();
     items.push(101);
     sleep(&mut task);
-    told.push(Order::Finish);
+    orders_handle.push(Order::Finish);
     sleep(&mut task);
     a.open();
     assert!(task.run().is_ready());
@@ -574,14 +574,15 @@ fn after_completion_everything_can_still_be_asked() {
 
 #[test]
 fn the_debug_text_of_a_demux_tells_whom_it_has_and_what_it_waits_for() {
-    let (demux, items, told) = split();
+    let (demux, items, orders_handle) = split();
     let mut task = Task::new(demux.budget(50));
-    let (a, b, _c) = (attach(&told, 1), attach(&told, 2), attach(&told, 3));
+    let (a, b, _c) =
+        (attach(&orders_handle, 1), attach(&orders_handle, 2), attach(&orders_handle, 3));
     sleep(&mut task);
     a.park();
     items.push(101);
     b.hold(Op::Close);
-    told.push(Order::Detach(2));
+    orders_handle.push(Order::Detach(2));
     sleep(&mut task);
     let text = format!("{:?}", task.get_ref());
     for part in [
@@ -628,13 +629,13 @@ impl futures::Sink<Bare> for BareSink {
 #[test]
 fn keys_items_sinks_and_errors_need_no_more_than_they_must() {
     let (input, items) = scripted_stream("input");
-    let (orders, told) = scripted_stream("orders");
+    let (orders, orders_handle) = scripted_stream("orders");
     let demux = input
         .demux_by(|item: &Bare| Bare(item.0), orders)
         .on_error(|_, _error| {})
         .on_discarded(|_, _, _| {});
     let (sink, handle) = scripted_sink("a");
-    told.push((Bare(1), BareSink(handle)));
+    orders_handle.push((Bare(1), BareSink(handle)));
     items.extend([Bare(1), Bare(2)]);
     items.end();
     // `Debug` of the demux asks nothing of them either.
@@ -657,11 +658,11 @@ fn input_and_orders_need_no_unpin() {
 
 #[test]
 fn debug_of_the_demux_changes_with_what_it_does() {
-    let (demux, items, told) = split();
+    let (demux, items, orders_handle) = split();
     let mut task = Task::new(demux);
     let look = |task: &Task<Split>| format!("{:?}", task.get_ref());
     let fresh = look(&task);
-    let a = attach(&told, 1);
+    let a = attach(&orders_handle, 1);
     sleep(&mut task);
     let attached = look(&task);
     a.park();
@@ -705,8 +706,8 @@ fn debug_of_every_public_type_says_something() {
 fn debug_of_a_recipient_shows_key_and_tag() {
     let mut shown = String::new();
     let (input, items) = scripted_stream("input");
-    let (orders, told) = scripted_stream("orders");
-    told.push(Attach::new("sky", scripted_sink("a").0).tag(42));
+    let (orders, orders_handle) = scripted_stream("orders");
+    orders_handle.push(Attach::new("sky", scripted_sink("a").0).tag(42));
     items.push(1_u32);
     items.end();
     let demux = input.demux_by(|_: &u32| "sky", orders).admit(|to, _| {
@@ -765,9 +766,9 @@ fn orders_may_be_pairs_attaches_orders_or_a_type_of_ones_own() {
     }
     fn delivers<O: IntoOrder<Key = u32, Sink = Sink>>(order: impl FnOnce(u32, Sink) -> O) {
         let (input, items) = scripted_stream("input");
-        let (orders, told) = scripted_stream("orders");
+        let (orders, orders_handle) = scripted_stream("orders");
         let (sink, a) = scripted_sink("a");
-        told.push(order(1, sink));
+        orders_handle.push(order(1, sink));
         items.push(1);
         items.end();
         let Poll::Ready(totals) = Task::new(input.demux_by(|n: &u32| *n, orders)).run() else {
@@ -793,13 +794,13 @@ fn terms_of_an_attach_mean_the_same_in_any_order() {
         |attach| attach.limit(3).keep_existing(),
     ];
     let outcome = |first: usize| {
-        let (demux, items, told) = split();
+        let (demux, items, orders_handle) = split();
         let (sink, a) = scripted_sink("a");
         let mut attach = Attach::new(1, sink);
         for n in 0..changes.len() {
             attach = changes[(first + n) % changes.len()](attach);
         }
-        told.push(attach.into());
+        orders_handle.push(attach.into());
         let mut task = Task::new(demux);
         sleep(&mut task);
         a.park();

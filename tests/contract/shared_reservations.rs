@@ -1,8 +1,8 @@
-//! Sinks that reserve something others want: clones of a `PollSender` compete for the places of one
+//! Sinks that reserve what other sinks need: clones of a `PollSender` compete for the places of one
 //! channel, and one that was asked keeps its place, or its place in the line, until it is used.
 //!
 //! So a sink is asked only on behalf of an item that it then gets (attachment rule on `Overflow`, and
-//! guarantee 4). Otherwise a place is reserved that nobody uses, and everyone else waits for it although
+//! guarantee 4). Otherwise a place is reserved and not used, and every other sender waits for it although
 //! the channel is empty.
 
 use crate::common::real::{FLAVORS, Receiving, assert_settled, reader, tokio_channel};
@@ -211,7 +211,7 @@ fn key_that_drops_takes_the_first_free_place_and_key_that_waits_the_next() {
         items.end();
         let mut read = Vec::new();
         while task.run().is_pending() {
-            read.push(receiver.try_recv().expect("somebody has a place"));
+            read.push(receiver.try_recv().expect("a sink has a place"));
         }
         read.extend(receiver.try_recv());
         assert_eq!(read, [0, 11, 21], "{dropping:?}");
@@ -226,7 +226,7 @@ fn key_that_waits_takes_the_first_free_place_if_its_item_came_first() {
         items.end();
         let mut read = Vec::new();
         while task.run().is_pending() {
-            read.push(receiver.try_recv().expect("somebody has a place"));
+            read.push(receiver.try_recv().expect("a sink has a place"));
         }
         read.extend(receiver.try_recv());
         assert_eq!(read, [0, 21, 11], "{dropping:?}");
@@ -242,7 +242,7 @@ fn two_keys_that_drop_both_get_on() {
             items.end();
             let mut read = Vec::new();
             while task.run().is_pending() {
-                read.push(receiver.try_recv().expect("somebody has a place"));
+                read.push(receiver.try_recv().expect("a sink has a place"));
             }
             read.extend(receiver.try_recv());
             assert_eq!(read, [0, 11, 21], "{one:?}, {two:?}");
@@ -264,7 +264,7 @@ fn key_that_drops_and_has_nothing_more_leaves_the_channel_to_the_other() {
             }
             items.end();
             while task.run().is_pending() {
-                read.push(receiver.try_recv().expect("somebody has a place"));
+                read.push(receiver.try_recv().expect("a sink has a place"));
             }
             read.extend(receiver.try_recv());
             assert_eq!(read, [0, 11, 21, 22, 23, 24, 25], "{one:?}, {two:?}");
@@ -335,7 +335,7 @@ fn sink_that_is_evicted_gives_up_its_place_in_the_line() {
     drop(lease);
     assert!(task.run().is_pending());
     assert_eq!((receiver.try_recv(), task.get_ref().totals().discarded), (Ok(0), 1));
-    sender.try_send(90).expect("nobody is in the line");
+    sender.try_send(90).expect("no sender is in the line");
 }
 
 #[test]
@@ -344,16 +344,16 @@ fn sink_that_was_replaced_gives_up_its_place_in_the_line() {
     sender.try_send(0).expect("it is empty");
     let (successor, mut heard) = tokio_channel(4);
     let (input, items) = common::scripted_stream("input");
-    let (orders, told) = common::scripted_stream("orders");
+    let (orders, orders_handle) = common::scripted_stream("orders");
     let mut task = Task::new(input.demux_by(tens, orders));
-    told.push(Attach::new(1, PollSender::new(sender.clone())).buffer(2));
+    orders_handle.push(Attach::new(1, PollSender::new(sender.clone())).buffer(2));
     items.extend([11, 12]);
     assert!(task.run().is_pending());
-    told.push(Attach::new(1, successor));
+    orders_handle.push(Attach::new(1, successor));
     assert!(task.run().is_pending());
     assert_eq!((heard.try_recv(), heard.try_recv()), (Ok(11), Ok(12)));
     assert_eq!(receiver.try_recv(), Ok(0));
-    sender.try_send(90).expect("nobody is in the line");
+    sender.try_send(90).expect("no sender is in the line");
 }
 
 #[test]
@@ -370,13 +370,13 @@ fn sink_that_sent_what_it_had_keeps_no_place() {
             assert_eq!(receiver.try_recv(), Ok(expected), "{overflow:?}");
         }
         assert!(task.run().is_pending());
-        sender.try_send(90).expect("nobody is in the line");
+        sender.try_send(90).expect("no sender is in the line");
     }
 }
 
 #[test]
 fn reader_of_a_shared_channel_feeds_the_demux_itself() {
-    // What is read comes back as input: each place is used at once by whoever is first in the line.
+    // What is read comes back as input: each place is used at once by the first in the line.
     let (sender, receiver) = mpsc::channel(1);
     let orders = stream::iter([1, 2].map(|key| {
         Attach::new(key, PollSender::new(sender.clone())).overflow(Overflow::DropOldest)
@@ -393,7 +393,7 @@ fn reader_of_a_shared_channel_feeds_the_demux_itself() {
     assert_eq!(totals.discarded, 0);
 }
 
-// Scripted: whoever is not ready has an item waiting, and whoever is ready gets one.
+// Scripted: a sink that is not ready has an item waiting, and a sink that is ready gets one.
 
 fn rig() -> Rig {
     Rig::new().with_silent_sinks()

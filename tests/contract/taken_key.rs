@@ -283,7 +283,7 @@ fn a_refused_one_whose_close_is_pending_neither_receives_nor_counts() {
 // The old sink in the background.
 
 #[test]
-fn the_close_of_the_old_sink_is_pending_and_holds_up_nobody() {
+fn a_pending_close_of_the_old_sink_delays_no_other_sink() {
     let mut rig = Rig::new();
     let old = rig.attach_on(1, "old", |attach| attach.tag(1));
     old.hold(Op::Flush);

@@ -450,7 +450,7 @@ fn what_is_attached_to_a_taken_key_after_the_end_neither_replaces_nor_joins() {
 }
 
 #[test]
-fn the_same_while_that_key_has_not_been_told_of_the_end_yet() {
+fn the_same_while_that_key_is_not_finished_yet() {
     for terms in [|attach: Terms| attach, |attach: Terms| attach.keep_existing()] {
         let mut rig = Rig::with(|demux| demux.budget(1));
         let sinks: Vec<_> = (1..=20).map(|key| rig.attach(key, "s")).collect();
@@ -515,10 +515,10 @@ fn a_late_catch_all_catches_nothing() {
     rig.last_lines();
 }
 
-// `len` counts down while the end is told.
+// `len` counts down while attachments are finished.
 
 #[test]
-fn len_counts_down_while_the_end_is_told_over_many_turns() {
+fn len_counts_down_while_the_end_takes_many_turns() {
     const SINKS: usize = 50;
     let mut rig = Rig::with(|demux| demux.budget(4));
     let sinks: Vec<_> = (0..).take(SINKS).map(|key| rig.attach(key, "s")).collect();
@@ -539,7 +539,7 @@ fn len_counts_down_while_the_end_is_told_over_many_turns() {
 }
 
 #[test]
-fn a_told_key_is_no_longer_contained_though_its_sink_still_drains() {
+fn a_finished_key_is_no_longer_contained_though_its_sink_still_drains() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
     a.park();

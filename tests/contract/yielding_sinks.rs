@@ -1,6 +1,6 @@
 //! A sink that yields is not a sink that is full: `poll_ready` answers `Pending` and wakes its own waker
 //! inside the call, as tokio's channels and sockets do when the task's cooperative budget is spent. No
-//! overflow policy is applied then; the item waits for the next turn, and nobody is told that the input
+//! overflow policy is applied then; the item waits for the next turn, and no hook reports that the input
 //! is blocked.
 //!
 //! Guards guarantees 4, 5 and 7 and the attachment rule on `Overflow`. First with tokio itself, then
@@ -83,7 +83,7 @@ impl Setting {
     }
 }
 
-/// Every number of members under every policy, with so many items that the budget is spent often.
+/// Every number of members under every policy, with enough items to spend the budget often.
 #[track_caller]
 fn every_size(flavor: Flavor, place: Place, buffer: usize) {
     for members in SIZES {
@@ -222,7 +222,7 @@ fn tokio_group_of_4_000_misses_nothing() {
 
 /// A channel that is full is found to be so.
 #[test]
-fn tokio_member_that_is_full_is_evicted_from_a_large_group_and_nobody_else_is() {
+fn tokio_member_that_is_full_is_evicted_from_a_large_group_and_no_other_is() {
     const MEMBERS: u64 = 300;
     for flavor in FLAVORS {
         for stuck in [0, 150, MEMBERS - 1] {
@@ -288,7 +288,7 @@ impl Rig {
         sink
     }
 
-    /// One turn: the item is still held, nothing was told, and the task has woken itself.
+    /// One turn: the item is still held, nothing was logged, and the task has woken itself.
     #[track_caller]
     fn holds_on(&mut self) {
         self.poll();
@@ -417,11 +417,11 @@ fn sink_that_turns_out_to_be_full_is_treated_as_such_in_the_next_turn() {
         rig.holds_on();
         rig.poll();
         assert_eq!(a.count(Op::Ready), 2);
-        let told = rig.log.take();
+        let logged = rig.log.take();
         if overflow == Overflow::Wait {
-            assert_eq!(told, ["blocked 1"]);
+            assert_eq!(logged, ["blocked 1"]);
         } else {
-            assert_eq!(told, ["discarded 101 of 1 Overflowed", "detached 1 Overflowed"]);
+            assert_eq!(logged, ["discarded 101 of 1 Overflowed", "detached 1 Overflowed"]);
         }
     }
 }
@@ -459,9 +459,9 @@ fn second_yield_in_a_row_under_wait_blocks_and_loses_nothing() {
     let b = rig.attach(2, "b");
     rig.input.extend([101, 201]);
     rig.holds_on();
-    let told = rig.lines();
-    // Whether it is told is left open; if it is, so is its end.
-    assert!(told.is_empty() || told == ["blocked 1", "unblocked 1"], "{told:?}");
+    let logged = rig.lines();
+    // The contract leaves open whether `blocked` is called; if it is, so is `unblocked`.
+    assert!(logged.is_empty() || logged == ["blocked 1", "unblocked 1"], "{logged:?}");
     assert_eq!((a.items(), b.items(), a.count(Op::Ready)), (vec![101], vec![201], 6));
 }
 
@@ -547,8 +547,8 @@ fn yield_is_one_again_whenever_something_got_on() {
             for asked in 2..=10 {
                 step();
                 rig.poll();
-                let told = rig.log.take();
-                assert!(!told.iter().any(|line| line.contains("locked 1")), "{told:?}");
+                let logged = rig.log.take();
+                assert!(!logged.iter().any(|line| line.contains("locked 1")), "{logged:?}");
                 assert_eq!((a.count(Op::Ready), a.taken()), (asked, 0), "{progress:?}");
             }
             step();
@@ -570,11 +570,11 @@ fn yields_with_progress_between_them_are_held_for_sixteen_turns() {
             rig.orders.push(idle_order());
         }
         rig.poll();
-        let told = rig.log.take();
+        let logged = rig.log.take();
         if sent {
-            assert_eq!((a.items(), told), (vec![101], vec![]));
+            assert_eq!((a.items(), logged), (vec![101], vec![]));
         } else {
-            assert_eq!(told, ["discarded 101 of 1 Overflowed", "detached 1 Overflowed"]);
+            assert_eq!(logged, ["discarded 101 of 1 Overflowed", "detached 1 Overflowed"]);
         }
     }
 }
@@ -819,7 +819,7 @@ fn members_behind_one_that_yields_are_asked_in_the_next_turn() {
 }
 
 #[test]
-fn member_that_yields_with_room_in_its_queue_holds_up_nobody() {
+fn member_that_yields_with_room_in_its_queue_delays_no_other() {
     for overflow in [Overflow::DropNewest, Overflow::DropOldest] {
         let (mut rig, members) = group(overflow, 1);
         rig.input.push(101);
@@ -844,8 +844,8 @@ fn second_yield_of_a_member_counts_and_the_walk_goes_on() {
             rig.sleep();
             assert_eq!(members[1].items(), [101]);
         } else {
-            let told = rig.log.take();
-            assert_eq!(told, ["discarded 101 of 1#2 Overflowed", "detached 1#2 Overflowed"]);
+            let logged = rig.log.take();
+            assert_eq!(logged, ["discarded 101 of 1#2 Overflowed", "detached 1#2 Overflowed"]);
         }
     }
 }
@@ -904,7 +904,7 @@ fn parked_late(overflow: Overflow, orders: usize, items: usize) -> (Rig, SinkHan
     (rig, a)
 }
 
-/// Orders and items of others such that the item for `a` is read as the last of so many operations.
+/// Orders and items of others such that the item for `a` is read as the last of these operations.
 const LONG: [(usize, usize); 3] = [(63, 0), (1, 31), (20, 22)];
 const SHORT: [(usize, usize); 3] = [(62, 0), (0, 31), (20, 21)];
 
@@ -1007,8 +1007,8 @@ fn flushes_and_closes_count_as_operations() {
         }
         rig.input.push(101);
         rig.poll();
-        let told = hooks_of_1(&rig);
-        assert_eq!((told, rig.totals().queued), (vec![], 1), "{op:?}");
+        let logged = hooks_of_1(&rig);
+        assert_eq!((logged, rig.totals().queued), (vec![], 1), "{op:?}");
         rig.poll();
         assert_eq!(
             hooks_of_1(&rig),
@@ -1018,7 +1018,7 @@ fn flushes_and_closes_count_as_operations() {
     }
 }
 
-/// What was told of key 1.
+/// The calls to hooks for key 1.
 fn hooks_of_1(rig: &Rig) -> Vec<String> {
     let mut lines = rig.log.take();
     lines.retain(|line| line.contains(" 1 "));

@@ -1,4 +1,4 @@
-//! `Demux::with_capacity`: room for so many attachments at once, receiving and leaving. Up to there no turn
+//! `Demux::with_capacity`: room for a number of attachments at once, receiving and leaving. Up to it no turn
 //! moves a table, so that no turn is long because something was attached (guarantees 5 and 12).
 //!
 //! A table that grows asks for a large block. What is asked for in each turn is counted here, so nothing

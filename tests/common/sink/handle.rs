@@ -67,7 +67,7 @@ impl<V> SinkHandle<V> {
         self.wake_waiting(op);
     }
 
-    /// As `fail`, but wakes nobody: the failure is found by whoever comes next.
+    /// As `fail`, but fires no waker: the next call of the operation fails.
     pub fn fail_quietly(&self, op: Op) {
         self.look(|state| state.script(op).fails = true);
     }
@@ -107,8 +107,8 @@ impl<V> SinkHandle<V> {
         self.look(|state| state.last_waker.clone())
     }
 
-    /// Allows one look at what is Pending, as if the sink had woken: for a sink that is looked at
-    /// because of a waker it does not know of, such as the stale one of the slot's former tenant.
+    /// Allows one call of an operation that is Pending, as if the sink had fired its waker: for a sink that
+    /// is polled because of another waker, such as that of the sink that was in the slot before.
     pub fn excuse(&self) {
         self.look(|state| state.wakes += 1);
     }
