@@ -1,8 +1,8 @@
-//! Guarantee 13: any task, any waker. The future may move to another task, or get another waker,
-//! between two polls, and may be woken from any thread; no wake-up is lost.
+//! Guarantee 13, any task and any waker: the future may move to another task, or be polled with another
+//! waker, between two polls, and may be woken from any thread. No wake-up is lost.
 //!
-//! The task here polls only when the waker of the day has fired, so a lost wake-up is a test that finds
-//! it asleep with work to do.
+//! A `Task` polls only when the waker of its last poll has fired: a lost wake-up leaves it asleep with work
+//! to do, and fails the test.
 
 use std::cell::Cell;
 use std::collections::HashSet;

@@ -1,5 +1,5 @@
-//! Guarantee 7: a blocked sink holds the input and nothing else. Also the hooks `blocked` and
-//! `unblocked`, which come in pairs, once per wait, and `blocked_on`.
+//! Guarantee 7, a blocked sink: it holds up the input and nothing else. Also `blocked_on`, and the hooks
+//! `blocked` and `unblocked`, which come in pairs, one pair for each wait.
 
 use std::task::Poll;
 

@@ -1,5 +1,5 @@
-//! Guarantee 5, bounded turns: what a turn may cost, the share of each kind of work, children that wake
-//! themselves, and that nothing is starved, with small budgets too.
+//! Guarantee 5, bounded turns: what a turn may cost; the share of each kind of work; streams and sinks that
+//! wake themselves; nothing is starved, with small budgets either.
 
 use std::task::Poll;
 

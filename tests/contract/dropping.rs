@@ -1,5 +1,5 @@
-//! Guarantee 11: dropping. The future drops all it has at once, at every stage of its life; what it has
-//! no more use for it drops earlier; wakers that outlive it are inert, and nothing keeps the task alive.
+//! Guarantee 11, dropping: the future drops all it holds at once, at every stage of its life, and drops
+//! earlier what it no longer needs. Wakers that outlive it do nothing, and do not keep the task alive.
 
 use std::pin::Pin;
 use std::rc::Rc;

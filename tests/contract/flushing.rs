@@ -1,5 +1,5 @@
-//! Guarantee 6, flushing: at a lull at once, under load once a window, never once per item, never
-//! forgotten, and not besides closing.
+//! Guarantee 6, flushing: at once when the input is not ready, once a window under load, never once per item;
+//! no item stays unflushed, and a sink that is being closed is not flushed as well.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,4 +1,4 @@
-//! The harness, tested: every check it makes is shown to object, and every cue to have its effect.
+//! The harness in `common`: every check it makes fails when it should, and every handle has its effect.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};

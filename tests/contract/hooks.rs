@@ -1,7 +1,6 @@
-//! Hooks: one `attached` and one `detached` for every attachment, however it ends; `unblocked` once for
-//! each `blocked`, and before `detached`; the sink is dropped before `detached` is said; key and tag
-//! everywhere. Also who may be a hook: `()`, `&mut H`, `Box<H>`, a type of one's own, and closures in
-//! every combination.
+//! Hooks: one `attached` and one `detached` for each attachment, however it ends; `unblocked` once for each
+//! `blocked`, and before `detached`; `detached` after the drop of the sink; key and tag in every call. Also
+//! what can be hooks: `()`, `&mut H`, `Box<H>`, a type of the user's, and closures in every combination.
 
 use std::hash::RandomState;
 use std::task::Poll;

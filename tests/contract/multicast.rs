@@ -1,8 +1,8 @@
-//! `multicast()` (attachment rules): a key with many sinks. Each gets its own clone of an item, the last
-//! one to be served the item itself; a member that waits holds the item for itself; members may come,
-//! leave, fail and be evicted meanwhile. Every item and copy has one fate (guarantee 3).
+//! `Demux::multicast` (attachment rules): a key with many sinks. Each gets a clone of an item, the last one
+//! the item itself; a member that is not ready holds its copy; members may come, leave, fail and be evicted
+//! meanwhile. Every item and every copy has one fate (guarantee 3).
 //!
-//! What happens while a group is served in part is looked at closely in `served_in_turn`.
+//! `served_in_turn` is about the order of events while a group is served.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};

@@ -1,7 +1,7 @@
-//! `Overflow` (attachment rules): what happens to an item when the queue is full and the sink is not
-//! ready, for all four policies, with and without a queue; and that nothing else happens to it
-//! (guarantees 2, 3, 7). Every count is exact. Under `DropNewest` and `DropOldest` a queue has at least one
-//! place: `buffer(0)` means 1 there.
+//! `Overflow` (attachment rules): what happens to an item when the queue is full and the sink is not ready,
+//! under each of the four policies, with and without a queue, and that nothing else happens to it (guarantees
+//! 2, 3, 7). Every count is exact. Under `DropNewest` and `DropOldest` a queue has at least one place:
+//! `buffer(0)` means 1 there.
 
 use crate::common::{Op, Rig, SinkHandle, Split, scripted_sink};
 use stream_demux::{Attach, Order, Overflow};

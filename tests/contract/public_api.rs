@@ -1,8 +1,7 @@
-//! Every name and signature that was promised, used from outside with explicit types, and the table of
-//! auto traits. What fails here to compile would fail in a user's code.
+//! Every public name and signature, used from outside with explicit types, and the table of auto traits. What
+//! fails to compile here would fail in a user's code.
 //!
-//! Guards the public surface; of the guarantees only what a type can show: 10 (`FusedFuture`), 12 (`K`
-//! need not be `Clone`).
+//! Of the guarantees only what a type can show: 10 (`FusedFuture`) and 12 (`K` need not be `Clone`).
 
 use std::borrow::Borrow;
 use std::cell::Cell;

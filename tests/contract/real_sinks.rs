@@ -1,7 +1,7 @@
-//! The notes on real sinks, each against the real thing: futures' `mpsc`, tokio's `PollSender`, flume,
-//! codecs over TCP, `sink_map_err`, tokio's cooperative budget, boxed and `!Send` sinks, executors.
+//! The notes on real sinks, each with the real sink: futures' `mpsc`, tokio's `PollSender`, flume, codecs
+//! over TCP, `sink_map_err`, tokio's cooperative budget, boxed and `!Send` sinks, executors.
 //!
-//! Guards guarantees 3, 4, 5, 6, 7, 8, 10 and 13 where scripted sinks might flatter us.
+//! Guarantees 3 to 8, 10 and 13, where scripted sinks may behave better than real ones.
 
 use std::cell::RefCell;
 use std::convert::Infallible;

@@ -1,9 +1,9 @@
-//! A client's lease ends, and its successor's order comes: the ordinary reconnect. A lease that ended
-//! before an order or an item was read has its effect first (attachment rule on `Lease`), so the outcome
-//! does not depend on when the demux is polled.
+//! A client reconnects: its lease ends, and the order for its successor comes. A lease that ended before an
+//! order or an item was read has its effect first (attachment rule on `Lease`), so the outcome does not
+//! depend on when the demux is polled.
 //!
-//! Also guarantees 1 and 5 where leases end: each attachment that ends costs one, and orders and items
-//! wait until all have ended.
+//! Also guarantees 1 and 5 where leases end: each attachment that ends costs one, and orders and items wait
+//! until all have ended.
 
 use std::task::Poll;
 

@@ -1,7 +1,7 @@
-//! User code that calls back in: sinks, hooks and wakers that send orders and items, drop leases and
-//! wake while they are called. Panics are in `panics`.
+//! User code that calls back in: sinks, hooks and wakers that send orders and items, drop leases and fire
+//! wakers while the demux calls them. Panics are in `panics`.
 //!
-//! Guards guarantees 1, 4, 7, 9 and 11.
+//! Guarantees 1, 4, 7, 9 and 11.
 
 use std::collections::VecDeque;
 use std::hash::BuildHasher;

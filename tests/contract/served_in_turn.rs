@@ -1,9 +1,8 @@
-//! How a group is served (attachment rules, *multicast* and *admit*): member by member, at once where
-//! a member can take its copy, later where it cannot; stopped by the end of a turn and resumed in the
-//! next. Also guarantees 3, 5 and 7 for an item that is served in part.
+//! How the demux serves a group (attachment rules on `multicast` and `admit`): member by member, at once
+//! where a member can take its copy, later where it cannot; interrupted by the end of a turn and resumed in
+//! the next. Also guarantees 3, 5 and 7 for an item that only some members have.
 //!
-//! `multicast` has the outcomes for whole groups; here it is the order of events and what happens in
-//! between.
+//! `multicast` has the outcomes for whole groups; this module has the order of events.
 
 use std::task::Poll;
 

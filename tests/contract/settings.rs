@@ -1,6 +1,6 @@
-//! Settings and looking in: defaults, panics that blame the caller, chaining in any order, `len`,
-//! `contains_key`, `totals` and the input at any time, `Debug` of every public type, and the traits that
-//! public types are promised to have.
+//! Settings and getters: defaults, panics that name the caller's line, calls in any order, `len`,
+//! `contains_key`, `totals` and the input at any time, `Debug` of every public type, the traits that public
+//! types promise, and hashers.
 
 use std::fmt::Debug;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};

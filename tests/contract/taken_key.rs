@@ -1,5 +1,5 @@
-//! Attaching to a taken key: the newcomer takes key, queue and held item, the old sink is flushed and
-//! closed in the background; unless the newcomer is to keep what exists.
+//! An order attaches a sink to a key that has one: the new sink takes over key, queue and held item, and the
+//! old one is flushed and closed in the background; or, with `keep_existing`, the new sink is refused.
 
 use crate::common::{Answer, Call, Op, Rig, hooks, scripted_sink};
 use stream_demux::{Attach, Lease, Order, Overflow};

@@ -1,5 +1,6 @@
-//! Guarantee 4: only the woken are polled. Every call that a sink gets is counted. What said Pending
-//! and is asked again without a wake is caught by the harness besides: its sinks panic.
+//! Guarantee 4: only what was woken is polled. The tests count every call of every sink. A sink that is asked
+//! again without a wake after it answered `Pending` panics: the harness sees to that in every other module,
+//! too.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! Guarantee 8: errors stay where they are. A sink that fails is dropped and never touched again, its
-//! key is free, what waited for it is discarded with `Failed`, and everything else goes on. That a
-//! failed sink is not touched is watched by the scripted sinks themselves.
+//! Guarantee 8, errors stay where they are: a sink that fails is dropped and never called again, its key is
+//! free, what waited for it is discarded with `Failed`, and everything else goes on. The scripted sinks
+//! themselves object to a call after an error.
 
 use crate::common::{Call, Op, Rig, SinkHandle, Terms, hooks, scripted_sink};
 use stream_demux::{Attach, Demux, Lease, Order};
