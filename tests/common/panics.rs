@@ -35,23 +35,33 @@ fn install_hook() {
     });
 }
 
-/// Runs `f`, which must panic with a message, and returns the message and its location.
+/// Runs `f`, and returns its panic; `None` if it does not panic.
+///
+/// # Panics
+///
+/// If `f` panics with something that is not a string.
+#[track_caller]
+pub fn try_catch<R>(f: impl FnOnce() -> R) -> Option<Caught> {
+    install_hook();
+    let outer = EXPECTED.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(f));
+    EXPECTED.set(outer);
+    let message = message_of(&*result.err()?);
+    let (file, line) = LOCATION.take().expect("the hook is installed, and panics have a location");
+    Some(Caught { message, file, line })
+}
+
+/// Runs `f`, and returns its panic.
 ///
 /// # Panics
 ///
 /// If `f` returns, or panics with something that is not a string.
 #[track_caller]
 pub fn catch<R>(f: impl FnOnce() -> R) -> Caught {
-    install_hook();
-    let outer = EXPECTED.replace(true);
-    let result = catch_unwind(AssertUnwindSafe(f));
-    EXPECTED.set(outer);
-    let message = message_of(&*result.err().expect("no panic"));
-    let (file, line) = LOCATION.take().expect("the hook is installed, and panics have a location");
-    Caught { message, file, line }
+    try_catch(f).expect("no panic")
 }
 
-/// Runs `f`, which must panic, and returns the message.
+/// Runs `f`, which must panic, and returns the message of the panic.
 #[track_caller]
 pub fn panic_message<R>(f: impl FnOnce() -> R) -> String {
     catch(f).message

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 
 use crate::common::coop::PollCount;
-use crate::common::panics::panic_message;
+use crate::common::panics::{catch, panic_message, try_catch};
 use crate::common::{
     Answer::{Done, Failed, Pending},
     Broken, Call, CoopBudget, Log, Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle,
@@ -649,4 +649,17 @@ fn harness_can_be_moved_between_threads() {
     let ((sink, handle), (stream, feed)) = (sink(), stream());
     assert_send(&(&sink, &handle, &stream, &feed, &Log::new()));
     assert_send(&Task::new(stream.map(Ok).forward(sink)));
+}
+
+#[test]
+fn expected_panic_is_caught_with_its_message_and_its_line() {
+    let line = line!() + 1;
+    let panic = catch(|| panic!("{} is odd", 7));
+    assert_eq!(
+        (panic.message.as_str(), panic.file.as_str(), panic.line),
+        ("7 is odd", file!(), line)
+    );
+    assert_eq!(panic_message(|| panic!("a literal")), "a literal");
+    assert!(try_catch(|| 1).is_none());
+    assert_eq!(panic_message(|| panic_message(|| 1)), "no panic");
 }
