@@ -10,6 +10,7 @@
 //! 3. a slot that is leaving with nothing in its queue waits for its close, or is listed;
 //! 4. a slot that is owed a copy of the item that is held receives.
 
+mod balance;
 mod held;
 mod items;
 mod multicast;
@@ -35,12 +36,21 @@ pub(crate) struct Router<K, S, V, H, B> {
     holding: Holding<V>,
     ledger: Ledger<H>,
     defaults: Defaults,
-    /// How an item is cloned, if a key may have many sinks.
-    clone_item: Option<fn(&V) -> V>,
+    sharing: Sharing<V>,
     /// Set when the input is over: the slots with ids below this have begun to leave.
     close_cursor: Option<usize>,
     /// The input had to wait for a sink between the last two ticks.
     was_held: bool,
+}
+
+/// What a further attachment under a key does.
+enum Sharing<V> {
+    /// It replaces the one before.
+    None,
+    /// It joins, and each gets a clone of an item.
+    Multicast(fn(&V) -> V),
+    /// It joins, and one of them gets an item.
+    Balance,
 }
 
 /// The terms of attachments that do not set their own.
@@ -73,7 +83,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
                 stall_timeout: 0,
                 idle_timeout: 0,
             },
-            clone_item: None,
+            sharing: Sharing::None,
             close_cursor: None,
             was_held: false,
         }
@@ -90,7 +100,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
             holding: self.holding,
             ledger: self.ledger.map_hooks(hooks),
             defaults: self.defaults,
-            clone_item: self.clone_item,
+            sharing: self.sharing,
             close_cursor: self.close_cursor,
             was_held: self.was_held,
         }
@@ -121,7 +131,11 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     }
 
     pub(crate) fn set_multicast(&mut self, clone_item: fn(&V) -> V) {
-        self.clone_item = Some(clone_item);
+        self.sharing = Sharing::Multicast(clone_item);
+    }
+
+    pub(crate) fn set_balance(&mut self) {
+        self.sharing = Sharing::Balance;
     }
 
     pub(crate) fn reserve(&mut self, attachments: usize)

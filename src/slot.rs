@@ -140,6 +140,8 @@ pub(crate) struct Extras<V> {
     group: u32,
     position: u32,
     timer: Option<Timer>,
+    /// The stamp of its entry in the line of its group; 0 if it has none.
+    stamp: u32,
 }
 
 /// The time-outs of an attachment, in ticks; 0 for none.
@@ -168,7 +170,17 @@ pub(crate) enum Expired {
 impl<V> Default for Extras<V> {
     fn default() -> Self {
         let queue = VecDeque::new();
-        Self { queue, tag: 0, limit: 0, claim: None, buffer: 0, group: 0, position: 0, timer: None }
+        Self {
+            queue,
+            tag: 0,
+            limit: 0,
+            claim: None,
+            buffer: 0,
+            group: 0,
+            position: 0,
+            timer: None,
+            stamp: 0,
+        }
     }
 }
 
@@ -294,6 +306,11 @@ impl<K, S> Slot<K, S> {
             (small, _) => u32::from(small),
         };
         queued < buffer as usize
+    }
+
+    /// How many items are in the queue.
+    pub(crate) fn queue_len<V>(&self, extras: &ExtrasList<V>) -> usize {
+        extras.get(self.id).map_or(0, |extras| extras.queue.len())
     }
 
     /// Returns `true` if an item may find a place: the sink can be polled, or the queue has room.
@@ -564,6 +581,8 @@ impl<'a, K, S, V> SlotMut<'a, K, S, V> {
         if let Some((group, position)) = group {
             let extras = self.extras_mut();
             (extras.group, extras.position) = (group, position);
+        } else {
+            self.set_stamp(0);
         }
     }
 
@@ -581,6 +600,21 @@ impl<'a, K, S, V> SlotMut<'a, K, S, V> {
         }
         self.slot.set(QUEUED, left);
         item
+    }
+
+    /// Returns `true` if it is a member of this group.
+    pub(crate) fn is_in_group(&self, group: usize) -> bool {
+        self.slot.group(self.extras).is_some_and(|(of, _)| of == group)
+    }
+
+    /// Sets the stamp of its entry in the line of its group; 0 for none.
+    pub(crate) fn set_stamp(&mut self, stamp: u32) {
+        self.extras_mut().stamp = stamp;
+    }
+
+    /// The stamp of its entry in the line of its group; 0 if it has none.
+    pub(crate) fn stamp(&self) -> u32 {
+        self.extras.get(self.slot.id).map_or(0, |extras| extras.stamp)
     }
 
     /// The item at a position of the queue.

@@ -187,6 +187,50 @@ impl<K, S, V, B> Slots<K, S, V, B> {
     }
 }
 
+/// Groups whose items go to one member.
+impl<K, S, V, B> Slots<K, S, V, B> {
+    /// How many members a group has.
+    pub(crate) fn group_len(&self, group: usize) -> usize {
+        self.table.group(group).len()
+    }
+
+    /// How many items are queued for a slot.
+    pub(crate) fn queue_len(&self, id: SlotId) -> usize {
+        self.table.queue_len(id)
+    }
+
+    /// The members of a group, in the order in which they joined.
+    pub(crate) fn members(&self, group: usize) -> impl Iterator<Item = SlotId> {
+        self.table.group(group).members()
+    }
+
+    /// Puts a member of a group in the line of those that may be ready, unless it is in it.
+    pub(crate) fn line_up(&mut self, group: usize, id: SlotId, at_front: bool) {
+        if self.table.slot_mut(id).stamp() == 0 {
+            let stamp = self.table.group_mut(group).line_up(id, at_front);
+            self.table.slot_mut(id).set_stamp(stamp);
+        }
+    }
+
+    /// How many entries there are in the line of a group.
+    pub(crate) fn line_len(&self, group: usize) -> usize {
+        self.table.group(group).line_len()
+    }
+
+    /// Takes the next member that may be ready out of the line of its group.
+    pub(crate) fn next_in_line(&mut self, group: usize) -> Option<SlotId> {
+        loop {
+            let (id, stamp) = self.table.group_mut(group).next_in_line()?;
+            // The entry may be of one that is gone, and its id of another slot.
+            let Some(mut slot) = self.table.get_mut(id) else { continue };
+            if slot.stamp() == stamp && slot.is_in_group(group) {
+                slot.set_stamp(0);
+                return Some(id);
+            }
+        }
+    }
+}
+
 /// Who was woken.
 impl<K, S, V, B> Slots<K, S, V, B> {
     /// Takes the list of the woken, for this turn.
@@ -419,8 +463,8 @@ impl<K, S, V> SlotEntry<'_, K, S, V> {
         self.ready.has_fired(self.slot.id())
     }
 
-    /// Returns `true` if a sink that is parked will be polled again: its waker has fired, or it is to be
-    /// retried.
+    /// Returns `true` if a sink that is parked will be polled again: its waker has fired, or it is
+    /// to be retried.
     pub(crate) fn is_to_be_polled(&self) -> bool {
         self.slot.is_to_retry() || self.ready.has_fired(self.slot.id())
     }

@@ -172,6 +172,11 @@ impl<K, S, V, B> Table<K, S, V, B> {
         self.slot(id).recipient(&self.extras)
     }
 
+    /// How many items are queued for a slot.
+    pub(crate) fn queue_len(&self, id: SlotId) -> usize {
+        self.slot(id).queue_len(&self.extras)
+    }
+
     pub(crate) fn may_accept(&self, id: SlotId) -> bool {
         self.slot(id).may_accept(&self.extras)
     }

@@ -240,6 +240,52 @@ where
         self
     }
 
+    /// Lets a key have many sinks that share its items: each item goes to one of them.
+    ///
+    /// It goes to the next sink in turn that is ready. If none is, it goes to the one with the
+    /// shortest queue, on the terms of that one. Under [`Overflow::Wait`] it then goes to whichever
+    /// sink can take it first.
+    ///
+    /// * [`admit`](Self::admit) is asked before a sink is polled. A sink that is not to have the
+    ///   item is passed over; if that is so for all, the item is discarded once
+    ///   ([`Discarded::NotAdmitted`]), for the first of them.
+    /// * If one of the sinks leaves, fails or is evicted, what is queued for it is appended to the
+    ///   queues of the others, beyond their buffers. [`Order::Detach`](crate::Order::Detach) and
+    ///   [`Order::Evict`](crate::Order::Evict) of the key, and the end of the input, move nothing.
+    /// * A sink that answered `Pending` when another one took the item is not polled again before
+    ///   its waker fires, and is next in turn then. If it reserves something when it is polled, as
+    ///   a `PollSender` does, the reservation may wait for the next item: do not balance over sinks
+    ///   that reserve from one pool.
+    /// * Items that match no key go to the [catch-all](crate::Attach::catch_all) alone.
+    ///
+    /// To find the shortest queue every sink of the key is looked at; 16 of them cost one of the
+    /// [budget](Self::budget).
+    ///
+    /// # Panics
+    ///
+    /// Panics if something is attached.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{StreamExt, channel::mpsc, executor::block_on, stream};
+    /// use stream_demux::DemuxStreamExt;
+    ///
+    /// let (one, one_out) = mpsc::unbounded();
+    /// let (two, two_out) = mpsc::unbounded();
+    /// let orders = stream::iter([("jobs", one), ("jobs", two)]);
+    /// block_on(stream::iter(1..=4).demux_by(|_| "jobs", orders).balance());
+    ///
+    /// assert_eq!(block_on(one_out.collect::<Vec<_>>()), [1, 3]);
+    /// assert_eq!(block_on(two_out.collect::<Vec<_>>()), [2, 4]);
+    /// ```
+    #[track_caller]
+    pub fn balance(mut self) -> Self {
+        assert!(self.router.is_vacant(), "`balance` cannot be set once something is attached");
+        self.router.set_balance();
+        self
+    }
+
     /// Attaches a sink on demand: `attach` is called with each item that matches no key, and what
     /// it returns is attached before the item is routed.
     ///

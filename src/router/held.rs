@@ -19,6 +19,7 @@ use core::hash::{BuildHasher, Hash};
 use futures_sink::Sink;
 
 use super::Router;
+use super::balance::SharedItem;
 use super::items::Place;
 use super::multicast::GroupItem;
 use crate::budget::Share;
@@ -47,6 +48,8 @@ enum Held<V> {
     Overtaken(V),
     /// It is for this slot alone.
     One { item: V, id: SlotId },
+    /// It is for one of the members of a group.
+    Shared(SharedItem<V>),
     /// It is for those members of a group that are still owed a copy.
     Group(GroupItem<V>),
 }
@@ -106,9 +109,19 @@ impl<V> Holding<V> {
     pub(super) fn is_held(&self) -> bool {
         match &self.held {
             None | Some(Held::Overtaken(_)) => false,
-            Some(Held::One { .. }) => true,
+            Some(Held::One { .. } | Held::Shared(_)) => true,
             Some(Held::Group(item)) => item.has_waiting(),
         }
+    }
+
+    /// A member of a group was woken, joined or left.
+    pub(super) fn group_changed(&mut self, group: usize) {
+        self.was_woken |= matches!(&self.held, Some(Held::Shared(item)) if item.group() == group);
+    }
+
+    /// Returns `true` if an item is held for one of the members of this group.
+    pub(super) fn is_held_for_group(&self, group: usize) -> bool {
+        matches!(&self.held, Some(Held::Shared(item)) if item.group() == group)
     }
 
     /// Returns `true` if an item was held for a sink since this was called last.
@@ -136,6 +149,11 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.holding.was_held |= self.holding.is_held();
     }
 
+    /// Holds an item for one of the members of a group.
+    pub(super) fn hold_shared(&mut self, item: SharedItem<V>) {
+        self.hold(Held::Shared(item));
+    }
+
     /// Holds an item for those members of a group that are still owed a copy, if there are any.
     pub(super) fn hold_for_group(&mut self, item: GroupItem<V>) {
         if !item.is_served() {
@@ -160,6 +178,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
             Some(Held::Overtaken(_)) => true,
             Some(_) if self.is_finished() || yielding.is_some() => false,
             Some(Held::One { id, .. }) => *was_woken && self.slots.may_accept(*id),
+            Some(Held::Shared(_)) => *was_woken,
             Some(Held::Group(item)) => item.has_more_to_offer(),
         }
     }
@@ -205,6 +224,7 @@ where
                             let place = self.find_place(id);
                             self.give_or_hold(id, item, place);
                         }
+                        Some(Held::Shared(item)) => self.balance(item, share),
                         Some(Held::Group(item)) => self.serve_group(item, share),
                         Some(Held::Overtaken(_)) | None => {}
                     }
@@ -256,7 +276,11 @@ where
         if self.holding.is_yielding(id) {
             self.holding.yielding = None;
         }
-        self.take_copy(id, exit)
+        let copy = self.take_copy(id, exit);
+        if let Some(Held::Shared(item)) = &mut self.holding.held {
+            item.forget(id);
+        }
+        copy
     }
 
     /// The same for a slot that may go on to receive.
@@ -264,6 +288,10 @@ where
         match &self.holding.held {
             Some(Held::One { id: one, .. }) if *one == id => match self.take_held() {
                 Some(Held::One { item, .. }) => Some(item),
+                _ => None,
+            },
+            Some(Held::Shared(item)) if self.is_heir(item, id) => match self.take_held() {
+                Some(Held::Shared(item)) => self.take_shared(item, id),
                 _ => None,
             },
             Some(Held::Group(item)) if self.is_owed(item, id) => {
@@ -312,7 +340,7 @@ where
     B: BuildHasher,
 {
     /// The input starts to wait for a sink, or goes on waiting for it.
-    fn block(&mut self, id: SlotId) {
+    pub(super) fn block(&mut self, id: SlotId) {
         if self.holding.blocked_on != Some(id) {
             self.unblock();
             self.holding.blocked_on = Some(id);

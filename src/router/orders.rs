@@ -6,8 +6,8 @@ use core::mem;
 
 use futures_sink::Sink;
 
-use super::Router;
 use super::held::Exit;
+use super::{Router, Sharing};
 use crate::budget::Share;
 use crate::hooks::{Detached, Hooks, Recipient};
 use crate::id::SlotId;
@@ -47,7 +47,8 @@ where
                     if !mem::take(&mut is_paid) && !share.spend() {
                         return Some(Order::Detach(key));
                     }
-                    self.detach(id, share);
+                    self.leave_with_queue(id, LeaveReason::Requested);
+                    self.advance_unless_listed(id, share);
                 }
             }
             Order::Evict(key) => {
@@ -55,7 +56,7 @@ where
                     if !mem::take(&mut is_paid) && !share.spend() {
                         return Some(Order::Evict(key));
                     }
-                    self.remove(id, Detached::Evicted, None);
+                    self.remove_with_queue(id, Detached::Evicted, None);
                 }
             }
             Order::Tick => self.tick(),
@@ -123,7 +124,8 @@ where
         let (catch_all, limited) = (terms.catch_all, terms.limit.is_some());
         let rejection = self.rejection(&terms, request, taken.is_some());
         let stage = rejection.map_or(Stage::Receiving, Stage::Leaving);
-        let old = taken.filter(|_| stage == Stage::Receiving && self.clone_item.is_none());
+        let replaces = stage == Stage::Receiving && matches!(self.sharing, Sharing::None);
+        let old = taken.filter(|_| replaces);
         let backlog = old.map(|old| self.replace(old));
         let id = self.slots.insert(NewSlot { key, sink, terms, claim, stage });
         if stage == Stage::Receiving && catch_all {
@@ -133,6 +135,9 @@ where
         }
         if stage == Stage::Receiving && taken.is_none() {
             self.ledger.key_attached(self.slots.recipient(id).key);
+        }
+        if old.is_none() {
+            self.join_line(id, taken);
         }
         if let Some(old) = old {
             self.advance_unless_listed(old, share);

@@ -68,6 +68,7 @@ where
             }
             if by_sink || is_to_retry {
                 self.holding.slot_woken(id);
+                self.member_woken(id);
             }
             // While others wait, none gets more than an eighth of what is left. An item may go on
             // top of an empty share: with a share of 1 in each turn a queue would never drain
@@ -220,6 +221,12 @@ where
     /// the item that is held, and then it is closed: the caller has to [`advance`](Self::advance)
     /// it.
     pub(super) fn leave(&mut self, id: SlotId, reason: LeaveReason) {
+        self.hand_on_queue(id);
+        self.leave_with_queue(id, reason);
+    }
+
+    /// The same, and its queue stays with it also if its group shares items.
+    pub(super) fn leave_with_queue(&mut self, id: SlotId, reason: LeaveReason) {
         if let Some(item) = self.take_owed(id, Exit::Graceful) {
             self.join_queue(id, item);
         }
@@ -234,6 +241,18 @@ where
     /// `item`, which was on its way to it.
     #[cold]
     pub(super) fn remove(&mut self, id: SlotId, why: Detached<S::Error>, item: Option<V>) {
+        self.hand_on_queue(id);
+        self.remove_with_queue(id, why, item);
+    }
+
+    /// The same, and its queue is discarded also if its group shares items.
+    #[cold]
+    pub(super) fn remove_with_queue(
+        &mut self,
+        id: SlotId,
+        why: Detached<S::Error>,
+        item: Option<V>,
+    ) {
         let (discarded, exit) = match why {
             Detached::Failed(_) => (Discarded::Failed, Exit::Broken),
             Detached::Overflowed => (Discarded::Overflowed, Exit::Broken),

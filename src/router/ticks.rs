@@ -54,7 +54,9 @@ where
     pub(crate) fn sweep(&mut self, share: &mut Share) {
         while self.is_sweeping() && share.spend() {
             let Some((id, sweep)) = self.slots.next_timer() else { return };
-            let is_held_for = self.holding.is_held_for(id);
+            let group = self.slots.group_of(id);
+            let is_held_for = self.holding.is_held_for(id)
+                || group.is_some_and(|(group, _)| self.holding.is_held_for_group(group));
             let mut slot = self.slots.entry(id);
             let has_fired = slot.has_fired();
             match slot.tick(sweep, has_fired, is_held_for, self.was_held) {

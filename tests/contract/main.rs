@@ -8,6 +8,7 @@ mod common;
 
 mod admit;
 mod any_task;
+mod balancing;
 mod blocked_sink;
 mod bounded_turns;
 mod catch_all;

@@ -9,6 +9,7 @@ use core::hash::{BuildHasher, Hash};
 use futures_sink::Sink;
 
 use super::Held;
+use crate::budget::Share;
 use crate::hooks::Hooks;
 use crate::id::SlotId;
 use crate::order::Overflow;
@@ -84,6 +85,10 @@ where
             Some(Held::One { item, id }) => {
                 let place = self.find_place(id);
                 self.give_or_hold(id, item, place);
+            }
+            Some(Held::Shared(item)) => {
+                self.member_woken(id);
+                self.balance(item, &mut Share::new(0));
             }
             Some(Held::Group(item)) => self.retry_member(item, id),
             Some(Held::Overtaken(_)) | None => unreachable!("a sink is polled for an item"),
