@@ -1,16 +1,16 @@
 //! What one turn may spend, and on what.
 //!
-//! A turn is one `poll`. Each order, sink, item, flush and close costs one of its budget. The kinds of
-//! work are done one after the other, so each leaves something to those that come later:
+//! A turn is one `poll`. Each order, sink, item, flush and close costs one of its budget. The kinds
+//! of work are done one after the other, so each leaves something to those that come later:
 //!
 //! * orders leave a quarter of the budget to sinks that have something to do;
 //! * sinks leave a quarter of the budget to items;
-//! * of what sinks may spend, those that were woken leave half to flushes that are due, and these two
-//!   half to the closing of all sinks at the end.
+//! * of what sinks may spend, those that were woken leave half to flushes that are due, and these
+//!   two half to the closing of all sinks at the end.
 //!
-//! What a kind does not need is for the others. A budget of less than four has no quarters: one turn in
-//! four is the quarter, which it is depends on who asks. What cannot be halved goes to either half in
-//! turn.
+//! What a kind does not need is for the others. A budget of less than four has no quarters: one
+//! turn in four is the quarter, which it is depends on who asks. What cannot be halved goes to
+//! either half in turn.
 
 /// The budget of a demux, and what is left of it in this turn.
 #[derive(Debug)]
@@ -29,10 +29,11 @@ pub(crate) struct Share(usize);
 const FOR_SINKS: u8 = 0;
 const FOR_ITEMS: u8 = 2;
 
-/// The bit of the turn that says where the odd one goes when sinks share with closes, and with flushes.
-/// They differ, so that three kinds that share two get something each.
+/// The bit of the turn that says where the odd one goes when sinks share with closes, and with
+/// flushes. They differ, so that three kinds that share two get something each.
 const CLOSES: u8 = 0;
 const FLUSHES: u8 = 1;
+const TICKS: u8 = 2;
 
 impl Budget {
     pub(crate) fn new(limit: usize) -> Self {
@@ -81,6 +82,11 @@ impl Budget {
     /// Splits off the half of a share that is for closes, if any are due.
     pub(crate) fn split_for_closes(&self, share: &mut Share, are_due: bool) -> Share {
         share.split(if are_due { self.half(share, CLOSES) } else { 0 })
+    }
+
+    /// The same for a tick that has not come to all sinks.
+    pub(crate) fn split_for_ticks(&self, share: &mut Share, are_due: bool) -> Share {
+        share.split(if are_due { self.half(share, TICKS) } else { 0 })
     }
 
     /// The same for flushes.
@@ -135,6 +141,12 @@ impl Share {
         let left = self.0.checked_sub(1);
         self.0 = left.unwrap_or(0);
         left.is_some()
+    }
+
+    /// Takes all that is left.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Self {
+        Self(core::mem::take(&mut self.0))
     }
 
     /// Splits off `part`, or all if there is less.

@@ -1,14 +1,14 @@
 //! Which sinks are to be flushed, and when.
 //!
-//! A sink enters the list with the first item that it took since its last flush, stamped with the number
-//! of items that the input had given by then. It leaves the list when it is flushed: after a *window* of
-//! further items, or as soon as the input has nothing ready. So a busy input costs each busy sink one
-//! flush a window, and an idle one costs it no delay.
+//! A sink enters the list with the first item that it took since its last flush, stamped with the
+//! number of items that the input had given by then. It leaves the list when it is flushed: after a
+//! *window* of further items, or as soon as the input has nothing ready. So a busy input costs each
+//! busy sink one flush a window, and an idle one costs it no delay.
 //!
 //! 1. Stamps never decrease from front to back.
-//! 2. An id is in the list at most once, whatever attachment has it: the list cannot outgrow the slots,
-//!    however fast they are attached and detached. A slot knows whether it is in the list. Of one that is
-//!    removed, that is remembered here, for the next slot with its id to adopt.
+//! 2. An id is in the list at most once, whatever attachment has it: the list cannot outgrow the
+//!    slots, however fast they are attached and detached. A slot knows whether it is in the list.
+//!    Of one that is removed, that is remembered here, for the next slot with its id to adopt.
 
 use alloc::vec::Vec;
 
@@ -16,25 +16,25 @@ use crate::id::SlotId;
 
 /// How far a busy input is read on before a sink that took an item is flushed, in items.
 ///
-/// A window bounds what the last item before a lull of *its* key may wait while other keys stay busy,
-/// and decides how many items share a flush: with `n` busy sinks, `window / n`. On loopback TCP with
-/// a line codec a flush is a system call of some microseconds and an item some tens of nanoseconds,
-/// so a flush wants to be shared by a hundred items; 16,384 gives that to a hundred and sixty busy
-/// clients, and is read in about a millisecond. It is a compromise: more busy sinks want a larger
-/// window, and pay for it with delay.
+/// A window bounds what the last item before a lull of *its* key may wait while other keys stay
+/// busy, and decides how many items share a flush: with `n` busy sinks, `window / n`. On loopback
+/// TCP with a line codec a flush is a system call of some microseconds and an item some tens of
+/// nanoseconds, so a flush wants to be shared by a hundred items; 16,384 gives that to a hundred
+/// and sixty busy clients, and is read in about a millisecond. It is a compromise: more busy sinks
+/// want a larger window, and pay for it with delay.
 const WINDOW: u64 = 16_384;
 
-/// The largest window. Stamps are compared by their lower half, which must tell what is due within a
-/// window from what was due a while ago.
+/// The largest window. Stamps are compared by their lower half, which must tell what is due within
+/// a window from what was due a while ago.
 const MAX_WINDOW: u64 = 1 << 31;
 
 /// In how many turns the input may run dry before all that is listed is flushed, whatever was read
 /// meanwhile.
 ///
-/// With many sinks to flush it pays to let other tasks run first, as one of them may be about to feed
-/// the input. An input that has a little in each turn would put the flush off for ever. Sixteen turns of
-/// an otherwise idle runtime are some microseconds; beside a task that runs for a millisecond at a time
-/// they are what an item may wait for its flush, and less than people notice.
+/// With many sinks to flush it pays to let other tasks run first, as one of them may be about to
+/// feed the input. An input that has a little in each turn would put the flush off for ever.
+/// Sixteen turns of an otherwise idle runtime are some microseconds; beside a task that runs for a
+/// millisecond at a time they are what an item may wait for its flush, and less than people notice.
 const DRY_TURNS: usize = 16;
 
 /// One item in this many that lists a sink makes [`push_branchless`](Flushes::push_branchless) pay:
@@ -52,14 +52,19 @@ pub(crate) struct Flushes {
     /// How many entries, from the front, are due regardless of their stamps.
     due: usize,
     window: u64,
-    /// How many items the input had given, and where the list ended, when [`due_in`](Self::due_in) was
-    /// called last.
+    /// How many items the input had given, and where the list ended, when [`due_in`](Self::due_in)
+    /// was called last.
     last_look: (u64, usize),
     lists_many: bool,
     /// Where the list ended in each of the last turns in which the input ran dry. The oldest is at
     /// `dry_turn`.
     dry_ends: [usize; DRY_TURNS],
     dry_turn: usize,
+    /// After how many ticks all that is listed is due, when the input has nothing ready; 0 for at
+    /// once.
+    linger: u32,
+    /// How many of these ticks are left, while they are counted.
+    ticks_left: u32,
     /// A bit for each id that is in the list and has no slot.
     orphans: Vec<u64>,
 }
@@ -67,7 +72,8 @@ pub(crate) struct Flushes {
 #[derive(Debug, Clone, Copy, Default)]
 struct Entry {
     id: u32,
-    /// The lower half of the count: an entry is due, and is gone, long before the upper half matters.
+    /// The lower half of the count: an entry is due, and is gone, long before the upper half
+    /// matters.
     stamp: u32,
 }
 
@@ -83,6 +89,8 @@ impl Flushes {
             lists_many: false,
             dry_ends: [0; DRY_TURNS],
             dry_turn: 0,
+            linger: 0,
+            ticks_left: 0,
             orphans: Vec::new(),
         }
     }
@@ -90,6 +98,44 @@ impl Flushes {
     /// How many further items are read from a busy input before a sink that took one is flushed.
     pub(crate) fn set_window(&mut self, items: usize) {
         self.window = (items as u64).min(MAX_WINDOW);
+    }
+
+    /// After how many ticks sinks are flushed when the input has nothing ready.
+    pub(crate) fn set_linger(&mut self, ticks: u32) {
+        self.linger = ticks;
+    }
+
+    pub(crate) fn can_linger(&self) -> bool {
+        self.linger > 0
+    }
+
+    /// The input has nothing ready: ticks are counted from now on, unless they are already. They
+    /// are not while nothing is listed.
+    pub(crate) fn start_linger(&mut self) {
+        if self.len() == self.due {
+            self.ticks_left = 0;
+        } else if self.ticks_left == 0 {
+            self.ticks_left = self.linger;
+        }
+    }
+
+    pub(crate) fn stop_linger(&mut self) {
+        self.ticks_left = 0;
+    }
+
+    /// One unit of time has passed.
+    pub(crate) fn tick(&mut self) {
+        if self.ticks_left > 0 {
+            self.ticks_left -= 1;
+            if self.ticks_left == 0 {
+                self.mark_all_due();
+            }
+        }
+    }
+
+    /// Returns `true` if there is something to flush that does not wait for a tick.
+    pub(crate) fn has_work(&self) -> bool {
+        self.due > 0 || self.len() > 0 && self.ticks_left == 0
     }
 
     /// Makes room for `slots` slots.
@@ -101,10 +147,10 @@ impl Flushes {
         self.orphans.reserve(slots.div_ceil(64).saturating_sub(self.orphans.len()));
     }
 
-    /// How many items further than it has read a turn with this budget may look: a sink whose flush falls
-    /// due by then is flushed with those that are due. Otherwise each of many sinks would interrupt the
-    /// reading at its own time. More than a quarter of the window would leave too little of a small one
-    /// for items to share a flush.
+    /// How many items further than it has read a turn with this budget may look: a sink whose flush
+    /// falls due by then is flushed with those that are due. Otherwise each of many sinks would
+    /// interrupt the reading at its own time. More than a quarter of the window would leave too
+    /// little of a small one for items to share a flush.
     pub(crate) fn look_ahead(&self, budget: usize) -> u64 {
         (budget as u64).min(self.window / 4)
     }
@@ -116,10 +162,10 @@ impl Flushes {
 
     /// A sink took an item when the input had given `now`. It joins the list if it is `new` there.
     ///
-    /// With many keys it is hard to predict which sink is new, and a branch that was predicted wrongly is
-    /// found out only when the slot has come from memory. `BRANCHLESS` does without the branch, and writes
-    /// behind the end of the list in either case: 100,000 keys cost a fifth less, 3 would cost a fifth
-    /// more. [`lists_many`](Self::lists_many) says which is better.
+    /// With many keys it is hard to predict which sink is new, and a branch that was predicted
+    /// wrongly is found out only when the slot has come from memory. `BRANCHLESS` does without the
+    /// branch, and writes behind the end of the list in either case: 100,000 keys cost a fifth
+    /// less, 3 would cost a fifth more. [`lists_many`](Self::lists_many) says which is better.
     #[inline]
     pub(crate) fn push<const BRANCHLESS: bool>(&mut self, id: SlotId, now: u64, new: bool) {
         if BRANCHLESS {
@@ -195,8 +241,8 @@ impl Flushes {
         self.due = self.len();
     }
 
-    /// The input ran dry in this turn. Returns `true` if that has happened often enough since the first
-    /// entry was listed.
+    /// The input ran dry in this turn. Returns `true` if that has happened often enough since the
+    /// first entry was listed.
     pub(crate) fn count_dry_turn(&mut self) -> bool {
         self.dry_ends[self.dry_turn] = self.end;
         self.dry_turn = (self.dry_turn + 1) % DRY_TURNS;
@@ -209,8 +255,8 @@ impl Flushes {
         self.front().is_some_and(|front| self.due > 0 || self.is_over(front, by))
     }
 
-    /// How many items may be read before something is due. Called before each run of items, when the input
-    /// has given `now`.
+    /// How many items may be read before something is due. Called before each run of items, when
+    /// the input has given `now`.
     pub(crate) fn due_in(&mut self, now: u64) -> u64 {
         let (then, end) = self.last_look;
         self.lists_many = self.end.wrapping_sub(end) as u64 * LISTS_MANY > now - then;
@@ -224,7 +270,8 @@ impl Flushes {
         self.lists_many
     }
 
-    /// Takes the next sink that is due by the time the input will have given `by` items from the list.
+    /// Takes the next sink that is due by the time the input will have given `by` items from the
+    /// list.
     #[inline]
     pub(crate) fn pop_due(&mut self, by: u64) -> Option<SlotId> {
         let front = self.front()?;

@@ -1,13 +1,14 @@
 //! The sinks that share one key, in the order in which they joined.
 //!
 //! A group is a list of slot ids with gaps where a member has left, so that going through it reads
-//! memory in order, and leaving it costs the same wherever the member stands. Gaps are closed when a
-//! member joins and they are the greater part.
+//! memory in order, and leaving it costs the same wherever the member stands. Gaps are closed when
+//! a member joins and they are the greater part.
 //!
-//! An item is offered to the members one by one, possibly over several turns. How far it has come is
-//! kept here, as positions, because closing gaps moves them:
+//! An item is offered to the members one by one, possibly over several turns. How far it has come
+//! is kept here, as positions, because closing gaps moves them:
 //!
-//! 1. The members in `next..end` were attached when the item was read, and have not been offered it.
+//! 1. The members in `next..end` were attached when the item was read, and have not been offered
+//!    it.
 //! 2. Those from `end` on joined later: the item is not for them.
 //! 3. Of those before `next`, some wait for their copy; none of these is before `first_waiting`.
 

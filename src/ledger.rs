@@ -1,8 +1,8 @@
 //! What happened: each outcome is counted, and the hooks are told of it, in one method.
 //!
-//! Between two polls `received + copies = unmatched + delivered + discarded + lost + queued`. That holds
-//! because every item that enters, by [`received`](Ledger::received) or [`copied`](Ledger::copied), is
-//! either counted as waiting or leaves by one of the other methods.
+//! Between two polls `received + copies = unmatched + delivered + discarded + lost + queued`. That
+//! holds because every item that enters, by [`received`](Ledger::received) or
+//! [`copied`](Ledger::copied), is either counted as waiting or leaves by one of the other methods.
 
 use crate::hooks::{Detached, Discarded, Hooks, Recipient};
 use crate::totals::Totals;
@@ -25,6 +25,14 @@ impl<H> Ledger<H> {
     pub(crate) fn map_hooks<H2>(self, map: impl FnOnce(H) -> H2) -> Ledger<H2> {
         let Self { totals, hooks, others, before_turn } = self;
         Ledger { totals, hooks: map(hooks), others, before_turn }
+    }
+
+    pub(crate) fn hooks(&self) -> &H {
+        &self.hooks
+    }
+
+    pub(crate) fn hooks_mut(&mut self) -> &mut H {
+        &mut self.hooks
     }
 
     #[inline]
@@ -51,10 +59,10 @@ impl<H> Ledger<H> {
         self.before_turn = self.operations();
     }
 
-    /// An order was read, or a flush or close has completed.
+    /// Orders were read, or flushes or closes have completed: so many.
     #[inline]
-    pub(crate) fn operated(&mut self) {
-        self.others += 1;
+    pub(crate) fn operated(&mut self, operations: u64) {
+        self.others += operations;
     }
 
     /// An item was read.
@@ -130,6 +138,27 @@ impl<H> Ledger<H> {
     {
         self.totals.detached += 1;
         self.hooks.detached(to, why);
+    }
+
+    pub(crate) fn key_attached<K, V, E>(&mut self, key: &K)
+    where
+        H: Hooks<K, V, E>,
+    {
+        self.hooks.key_attached(key);
+    }
+
+    pub(crate) fn key_detached<K, V, E>(&mut self, key: &K)
+    where
+        H: Hooks<K, V, E>,
+    {
+        self.hooks.key_detached(key);
+    }
+
+    pub(crate) fn supersedes<K, V, E>(&mut self, to: Recipient<'_, K>, waiting: &V, new: &V) -> bool
+    where
+        H: Hooks<K, V, E>,
+    {
+        self.hooks.supersedes(to, waiting, new)
     }
 
     pub(crate) fn blocked<K, V, E>(&mut self, on: Recipient<'_, K>)

@@ -1,22 +1,22 @@
-//! Which slots are to be polled: one waker per slot, a list of woken slots, a list of slots whose lease
-//! has ended.
+//! Which slots are to be polled: one waker per slot, a list of woken slots, a list of slots whose
+//! lease has ended.
 //!
 //! The only atomics of the crate are here and in `lease.rs`. What must hold:
 //!
-//! 1. A node is in a list at most once, and only if its flag for that list is set (`LISTED` in `bits`,
-//!    `ended`): only the wake that sets the flag links the node, and only the owner clears it, after it
-//!    has taken the node out.
-//! 2. A node's link belongs to the wake that set the flag until the node is linked, then to the owner
-//!    until the flag is cleared: so the owner reads the link first and clears second.
+//! 1. A node is in a list at most once, and only if its flag for that list is set (`LISTED` in
+//!    `bits`, `ended`): only the wake that sets the flag links the node, and only the owner clears
+//!    it, after it has taken the node out.
+//! 2. A node's link belongs to the wake that set the flag until the node is linked, then to the
+//!    owner until the flag is cleared: so the owner reads the link first and clears second.
 //! 3. A wake that comes before the owner cleared the flag is seen by the poll that follows the
 //!    clearing; a wake that comes after it links the node anew. No wake is between.
-//! 4. The owner goes to sleep only if, *after* it registered the task's waker, both lists were empty and
-//!    no signal was raised. Whatever is listed or raised later finds that waker.
-//! 5. The list of woken slots is taken at most once a turn, first thing. So a sink that wakes itself
-//!    while it is polled is found in the next turn, never again in this one.
-//! 6. The end of a lease lists the node first and raises `LEASES` second; the owner lowers the signal
-//!    first and takes the list second. So when an order was sent after a lease had ended, the owner
-//!    that has read the order finds either the signal or the node.
+//! 4. The owner goes to sleep only if, *after* it registered the task's waker, both lists were
+//!    empty and no signal was raised. Whatever is listed or raised later finds that waker.
+//! 5. The list of woken slots is taken at most once a turn, first thing. So a sink that wakes
+//!    itself while it is polled is found in the next turn, never again in this one.
+//! 6. The end of a lease lists the node first and raises `LEASES` second; the owner lowers the
+//!    signal first and takes the list second. So when an order was sent after a lease had ended,
+//!    the owner that has read the order finds either the signal or the node.
 //!
 //! What each ordering pairs with (R release, A acquire, AR both):
 //!
@@ -28,13 +28,13 @@
 //! | wake: `signals.fetch_or` R | owner: `signals.fetch_and` A | the orders that were sent, and the nodes that were listed, are seen after it (6); a read-modify-write, not a store, because a second signal must not hide the first |
 //! | wake: `task.wake` AR inside | owner: `task.register` AR inside | either the wake finds the waker, or the owner finds the list or the signal (4) |
 //!
-//! The loads of `head` and `signals` are Acquire for good measure: a chain is walked, and orders are
-//! polled, only after a read-modify-write, and before sleep `register` has acquired what each earlier
-//! wake wrote. So is the release in `bits.fetch_and`. `tests/explore_ready.rs` goes through all of this
-//! step by step, and shows what breaks with a weaker protocol.
+//! The loads of `head` and `signals` are Acquire for good measure: a chain is walked, and orders
+//! are polled, only after a read-modify-write, and before sleep `register` has acquired what each
+//! earlier wake wrote. So is the release in `bits.fetch_and`. `tests/explore_ready.rs` goes through
+//! all of this step by step, and shows what breaks with a weaker protocol.
 //!
-//! A wake that meets `awake`, which takes the task's waker away, wakes no task; the owner sees its node
-//! when it goes to sleep, because `register` reads what that wake has written. `is_listed` and
+//! A wake that meets `awake`, which takes the task's waker away, wakes no task; the owner sees its
+//! node when it goes to sleep, because `register` reads what that wake has written. `is_listed` and
 //! `has_fired` may read a bit too early: the node then is listed, and `pop` comes to it.
 //!
 //! Each list is a stack (Treiber, 1986) that is only ever emptied as a whole, which leaves no ABA
@@ -134,8 +134,8 @@ impl Wake for Node {
     }
 }
 
-/// The waker that the lease of a slot fires when it ends. The sink's own waker has not fired, so the
-/// sink is not to be polled for that.
+/// The waker that the lease of a slot fires when it ends. The sink's own waker has not fired, so
+/// the sink is not to be polled for that.
 struct LeaseWaker(Arc<Node>);
 
 impl Wake for LeaseWaker {
@@ -162,8 +162,8 @@ pub(crate) struct Woken {
     pub(crate) by_sink: bool,
 }
 
-/// What there is for each slot. The waker is made once, from the node: a `Waker` cannot be borrowed from
-/// an `Arc`, and making one for every poll would cost two atomic operations.
+/// What there is for each slot. The waker is made once, from the node: a `Waker` cannot be borrowed
+/// from an `Arc`, and making one for every poll would cost two atomic operations.
 struct Registered {
     waker: Waker,
     node: Arc<Node>,
@@ -220,7 +220,8 @@ impl Ready {
     /// The waker of the sink in a slot.
     #[inline]
     pub(crate) fn waker(&self, id: SlotId) -> &Waker {
-        // Every slot is registered. Said like this, a sink that does not look at its waker costs nothing.
+        // Every slot is registered. Said like this, a sink that does not look at its waker costs
+        // nothing.
         self.slots.get(id.index()).map_or(Waker::noop(), |slot| &slot.waker)
     }
 
@@ -245,7 +246,8 @@ impl Ready {
         self.shared.signals.fetch_and(!ORDERS, Acquire);
     }
 
-    /// Returns `true` if a lease has ended, and [`pop_ended`](Self::pop_ended) has not come to its slot.
+    /// Returns `true` if a lease has ended, and [`pop_ended`](Self::pop_ended) has not come to its
+    /// slot.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended != END || self.signals() & LEASES != 0
     }
@@ -266,7 +268,8 @@ impl Ready {
         Some(id)
     }
 
-    /// Lists a slot for the next time that the list is taken, in this turn if that is still to come.
+    /// Lists a slot for the next time that the list is taken, in this turn if that is still to
+    /// come.
     pub(crate) fn list(&self, id: SlotId) {
         self.slots[id.index()].node.list(0);
     }
@@ -276,7 +279,8 @@ impl Ready {
         self.slots[id.index()].node.bits.load(Relaxed) & LISTED != 0
     }
 
-    /// Returns `true` if the sink's waker has fired, and [`pop`](Self::pop) has not come to the slot.
+    /// Returns `true` if the sink's waker has fired, and [`pop`](Self::pop) has not come to the
+    /// slot.
     pub(crate) fn has_fired(&self, id: SlotId) -> bool {
         self.slots[id.index()].node.bits.load(Acquire) & BY_SINK != 0
     }
@@ -286,8 +290,8 @@ impl Ready {
         self.slots[id.index()].node.list(BY_SINK);
     }
 
-    /// Takes back that the sink's waker has fired, as the sink is polled now. Returns `false` if it had
-    /// not. [`pop`](Self::pop) will come to the slot all the same, but not report that.
+    /// Takes back that the sink's waker has fired, as the sink is polled now. Returns `false` if it
+    /// had not. [`pop`](Self::pop) will come to the slot all the same, but not report that.
     pub(crate) fn take_fired(&self, id: SlotId) -> bool {
         let bits = &self.slots[id.index()].node.bits;
         // Only the owner clears it. AcqRel as in `pop`.
@@ -329,8 +333,8 @@ impl Ready {
         drop(self.shared.task.take());
     }
 
-    /// The task is about to sleep. Wakes it, once, if something was listed or signalled before its waker
-    /// was in place.
+    /// The task is about to sleep. Wakes it, once, if something was listed or signalled before its
+    /// waker was in place.
     pub(crate) fn sleep(&self, task: &Waker) {
         self.shared.task.register(task);
         if self.any() || self.ended != END || self.signals() != 0 {
@@ -338,7 +342,8 @@ impl Ready {
         }
     }
 
-    /// Frees the wakers of up to `slots` slots, once no slot is left. Returns `true` if all are freed.
+    /// Frees the wakers of up to `slots` slots, once no slot is left. Returns `true` if all are
+    /// freed.
     pub(crate) fn free_wakers(&mut self, slots: usize) -> bool {
         self.slots.truncate(self.slots.len().saturating_sub(slots));
         let all = self.slots.is_empty();
@@ -351,8 +356,8 @@ impl Ready {
 
 impl Drop for Ready {
     fn drop(&mut self) {
-        // Sinks and orders may outlive the demux, with wakers of ours. The task's own waker must not
-        // stay behind: task, future, sink, waker, task would be a cycle.
+        // Sinks and orders may outlive the demux, with wakers of ours. The task's own waker must
+        // not stay behind: task, future, sink, waker, task would be a cycle.
         self.awake();
     }
 }
@@ -482,8 +487,9 @@ mod tests {
         assert_eq!(Arc::strong_count(&count), 1);
     }
 
-    /// Each thread bumps a counter of the slot and wakes it. The owner drains, sleeping by the rules
-    /// in between: if a wake were lost, it would sleep for ever with a counter it has not read.
+    /// Each thread bumps a counter of the slot and wakes it. The owner drains, sleeping by the
+    /// rules in between: if a wake were lost, it would sleep for ever with a counter it has not
+    /// read.
     #[test]
     fn many_threads_wake_while_the_owner_drains() {
         const THREADS: usize = 4;

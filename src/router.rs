@@ -1,9 +1,9 @@
 //! [`Router`]: what happens to items, orders and sinks.
 //!
-//! An item comes in through `items`, goes to several sinks through `multicast`, and stays in `held` if it
-//! has to wait; an order goes through `orders`;
-//! a sink that was woken, is to be flushed or closed through `sinks`. All of them use the same four things:
-//! the slots, the item that is held, the ledger and the defaults. Between two calls
+//! An item comes in through `items`, goes to several sinks through `multicast`, and stays in `held`
+//! if it has to wait; an order goes through `orders`; a sink that was woken, is to be flushed or
+//! closed through `sinks`. All of them use the same four things: the slots, the item that is held,
+//! the ledger and the defaults. Between two calls
 //!
 //! 1. the account of the [`Ledger`] adds up;
 //! 2. a slot with something in its queue is parked, or it is listed to be looked after;
@@ -15,6 +15,7 @@ mod items;
 mod multicast;
 mod orders;
 mod sinks;
+mod ticks;
 
 use core::borrow::Borrow;
 use core::hash::{BuildHasher, Hash};
@@ -36,17 +37,21 @@ pub(crate) struct Router<K, S, V, H, B> {
     defaults: Defaults,
     /// How an item is cloned, if a key may have many sinks.
     clone_item: Option<fn(&V) -> V>,
-    /// The input is over, and the slots with ids below this were told to leave.
+    /// Set when the input is over: the slots with ids below this have begun to leave.
     close_cursor: Option<usize>,
+    /// The input had to wait for a sink between the last two ticks.
+    was_held: bool,
 }
 
 /// The terms of attachments that do not set their own.
 struct Defaults {
     buffer: usize,
     overflow: Overflow,
+    stall_timeout: u32,
+    idle_timeout: u32,
 }
 
-/// How the slots stand, for `Debug`.
+/// A summary for `Debug`.
 pub(crate) struct Overview {
     pub(crate) receiving: usize,
     pub(crate) leaving: usize,
@@ -62,9 +67,15 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
             slots: Slots::new(hasher),
             holding: Holding::new(),
             ledger: Ledger::new(hooks),
-            defaults: Defaults { buffer: 0, overflow: Overflow::Wait },
+            defaults: Defaults {
+                buffer: 0,
+                overflow: Overflow::Wait,
+                stall_timeout: 0,
+                idle_timeout: 0,
+            },
             clone_item: None,
             close_cursor: None,
+            was_held: false,
         }
     }
 
@@ -81,6 +92,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
             defaults: self.defaults,
             clone_item: self.clone_item,
             close_cursor: self.close_cursor,
+            was_held: self.was_held,
         }
     }
 
@@ -90,6 +102,18 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
 
     pub(crate) fn set_overflow(&mut self, overflow: Overflow) {
         self.defaults.overflow = overflow;
+    }
+
+    pub(crate) fn set_stall_timeout(&mut self, ticks: u32) {
+        self.defaults.stall_timeout = ticks;
+    }
+
+    pub(crate) fn set_idle_timeout(&mut self, ticks: u32) {
+        self.defaults.idle_timeout = ticks;
+    }
+
+    pub(crate) fn set_linger(&mut self, ticks: u32) {
+        self.slots.flushes_mut().set_linger(ticks);
     }
 
     pub(crate) fn set_flush_window(&mut self, items: usize) {
@@ -109,7 +133,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     }
 }
 
-/// Looking in.
+/// Queries.
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
     #[inline]
     pub(crate) fn totals(&self) -> Totals {
@@ -139,6 +163,18 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         Some(self.slots.recipient(self.holding.blocked_on()?))
     }
 
+    pub(crate) fn recipients(&self) -> impl Iterator<Item = Recipient<'_, K>> {
+        self.slots.recipients()
+    }
+
+    pub(crate) fn hooks(&self) -> &H {
+        self.ledger.hooks()
+    }
+
+    pub(crate) fn hooks_mut(&mut self) -> &mut H {
+        self.ledger.hooks_mut()
+    }
+
     pub(crate) fn overview(&self) -> Overview {
         Overview {
             receiving: self.slots.len(),
@@ -150,7 +186,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     }
 }
 
-/// What there is to do.
+/// Pending work.
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
     pub(crate) fn begin_turn(&mut self) {
         self.slots.begin_turn();
@@ -179,7 +215,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     }
 
     pub(crate) fn order_read(&mut self) {
-        self.ledger.operated();
+        self.ledger.operated(1);
     }
 
     /// The task is about to sleep: wakes it if anything has happened since the turn began.
@@ -194,7 +230,10 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
 
     /// Returns `true` if sinks have something to do, looking ahead as far as `budget` goes.
     pub(crate) fn has_sinks(&self, budget: usize) -> bool {
-        self.slots.ready().any() || self.has_due_flushes(budget) || self.is_closing()
+        self.slots.ready().any()
+            || self.has_due_flushes(budget)
+            || self.is_closing()
+            || self.is_sweeping()
     }
 
     /// Returns `true` if flushes are due, looking ahead as far as `budget` goes.
@@ -202,8 +241,8 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.slots.flushes().is_due(self.flush_horizon(budget))
     }
 
-    /// Returns `true` if an item can be read, or the one that is held routed further. While orders are
-    /// left, none can but one whose key was looked up already.
+    /// Returns `true` if an item can be read, or the one that is held routed further. While orders
+    /// are left, none can but one whose key was looked up already.
     pub(crate) fn has_items(&self, orders_read: bool) -> bool {
         if self.holding.is_empty() {
             orders_read && !self.is_finished()
@@ -214,7 +253,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         }
     }
 
-    /// Returns `true` if sinks are still to be told that the input is over.
+    /// Returns `true` if the input is over and some slots have not begun to leave.
     pub(crate) fn is_closing(&self) -> bool {
         self.close_cursor.is_some_and(|cursor| cursor < self.slots.ids())
     }
@@ -229,13 +268,14 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.is_finished() && self.slots.is_vacant()
     }
 
-    /// Returns `true` if there is anything to do that no waker will announce. `input_is_dry` is whether
-    /// the input will wake the task when it has an item.
+    /// Returns `true` if there is anything to do that no waker will announce. `input_is_dry` is
+    /// whether the input will wake the task when it has an item.
     pub(crate) fn has_work(&self, input_is_dry: bool) -> bool {
         self.slots.ready().any()
             || self.has_ended_leases()
-            || self.slots.flushes().len() > 0
+            || self.slots.flushes().has_work()
             || self.is_closing()
+            || self.is_sweeping()
             || self.is_done() // and not freed yet
             || self.can_read() && !(input_is_dry && self.holding.is_empty())
     }
@@ -253,8 +293,8 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.slots.free(WAKERS)
     }
 
-    /// Sinks whose flush is due by the time the input will have given this number of items are flushed
-    /// now.
+    /// Sinks whose flush is due by the time the input will have given this number of items are
+    /// flushed now.
     fn flush_horizon(&self, budget: usize) -> u64 {
         let ahead = self.slots.flushes().look_ahead(budget);
         self.ledger.count_received().saturating_add(ahead)

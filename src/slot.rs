@@ -2,21 +2,21 @@
 //!
 //! The contract of `Sink` is kept here:
 //!
-//! 1. `start_send` follows a `poll_ready` that answered `Ready(Ok)`, one for one: an answer is used at
-//!    once, so none has to be remembered.
+//! 1. `start_send` follows a `poll_ready` that answered `Ready(Ok)`, one for one: an answer is used
+//!    at once, so none has to be remembered.
 //! 2. An operation that answered `Pending` is not repeated before the sink's waker fired: `PARKED`,
 //!    `FLUSHING` and `CLOSING` stand for the three that wait. Only a flush may be repeated earlier,
 //!    when the sink took another item.
 //! 3. An error is returned to the caller, who removes the slot: the sink is not touched again.
 //! 4. After `poll_close` was called there is nothing in the queue, and nothing will be.
 //!
-//! `QUEUED`, `LIMITED` and `GROUPED` mirror what the extras say, so that one test of one word tells the
-//! common case from all others.
+//! `QUEUED`, `LIMITED` and `GROUPED` mirror what the extras say, so that one test of one word tells
+//! the common case from all others.
 
-use alloc::boxed::Box;
+mod extras;
+
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -27,6 +27,8 @@ use crate::hooks::{Detached, Recipient};
 use crate::id::SlotId;
 use crate::lease::{Claim, LeaseRequest};
 use crate::order::{Overflow, Terms};
+
+pub(crate) use extras::ExtrasList;
 
 /// `poll_ready` answered `Pending`, and the sink's waker was not seen to have fired since.
 const PARKED: u16 = 1;
@@ -48,11 +50,23 @@ const FLUSH_AGAIN: u16 = 1 << 7;
 const CLOSING: u16 = 1 << 8;
 /// It is in the flush list, for itself or for its predecessor.
 const FLUSH_QUEUED: u16 = 1 << 9;
+/// `poll_ready` is to be repeated although the sink's waker has not fired. Only with `PARKED`.
+const RETRY: u16 = 1 << 12;
+
+/// An operation of its sink completed since the last tick: it took an item, or a flush.
+const MOVED: u16 = 1 << 10;
+/// It has a time-out.
+const TIMED: u16 = 1 << 11;
 
 /// Where the overflow policy begins in the flags.
-const POLICY: u32 = 10;
-const POLICIES: [Overflow; 4] =
-    [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict];
+const POLICY: u32 = 13;
+const POLICIES: [Overflow; 5] = [
+    Overflow::Wait,
+    Overflow::DropNewest,
+    Overflow::DropOldest,
+    Overflow::Evict,
+    Overflow::Conflate,
+];
 
 /// An item for this slot alone cannot go straight to the sink.
 const SLOW: u16 = PARKED | QUEUED | LIMITED | GROUPED;
@@ -62,7 +76,8 @@ const SLOW_IN_GROUP: u16 = PARKED | QUEUED | LIMITED;
 /// The room, in items, that a queue may keep when it has emptied. One that has more gives up all.
 ///
 /// A burst may fill a thousand queues at once, and need not cost their memory for as long as their
-/// sinks live. Queues that go up and down by a few items, the common case, do not allocate each time.
+/// sinks live. Queues that go up and down by a few items, the common case, do not allocate each
+/// time.
 const KEPT_ROOM: usize = 16;
 
 /// The buffer is too large for the slot: the extras have it.
@@ -85,6 +100,7 @@ pub(crate) enum LeaveReason {
     Replaced,
     Limited,
     Refused,
+    Idle,
 }
 
 impl<E> From<LeaveReason> for Detached<E> {
@@ -95,12 +111,13 @@ impl<E> From<LeaveReason> for Detached<E> {
             LeaveReason::Replaced => Self::Replaced,
             LeaveReason::Limited => Self::Limited,
             LeaveReason::Refused => Self::Refused,
+            LeaveReason::Idle => Self::Idle,
         }
     }
 }
 
-/// What every item touches of an attachment: 24 bytes with a key and a sink of 8 bytes each. With many
-/// keys, fetching it is most of what routing an item costs.
+/// What every item touches of an attachment: 24 bytes with a key and a sink of 8 bytes each. With
+/// many keys, fetching it is most of what routing an item costs.
 pub(crate) struct Slot<K, S> {
     key: K,
     sink: S,
@@ -122,44 +139,36 @@ pub(crate) struct Extras<V> {
     /// The group and the position there, if `GROUPED`.
     group: u32,
     position: u32,
+    timer: Option<Timer>,
+}
+
+/// The time-outs of an attachment, in ticks; 0 for none.
+struct Timer {
+    stall_timeout: u32,
+    idle_timeout: u32,
+    /// At how many ticks in a row it had stalled.
+    stalled: u32,
+    /// At how many ticks it was idle since its last item.
+    idle: u32,
+    /// The number of the last sweep that came to it.
+    sweep: u32,
+    /// Where it is in the list of the timers.
+    index: u32,
+    /// Its waker had fired by the time the sink answered `Pending` the last time: it woke itself.
+    is_self_woken: bool,
+}
+
+/// What a tick means for an attachment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expired {
+    Stalled,
+    Idle,
 }
 
 impl<V> Default for Extras<V> {
     fn default() -> Self {
         let queue = VecDeque::new();
-        Self { queue, tag: 0, limit: 0, claim: None, buffer: 0, group: 0, position: 0 }
-    }
-}
-
-/// The extras of all slots, by their ids.
-pub(crate) struct ExtrasList<V>(Vec<Option<Box<Extras<V>>>>);
-
-impl<V> ExtrasList<V> {
-    pub(crate) fn new() -> Self {
-        Self(Vec::new())
-    }
-
-    pub(crate) fn reserve(&mut self, slots: usize) {
-        self.0.reserve(slots.saturating_sub(self.0.len()));
-    }
-
-    fn get(&self, id: SlotId) -> Option<&Extras<V>> {
-        self.0.get(id.index())?.as_deref()
-    }
-
-    fn get_mut(&mut self, id: SlotId) -> Option<&mut Extras<V>> {
-        self.0.get_mut(id.index())?.as_deref_mut()
-    }
-
-    fn get_or_default(&mut self, id: SlotId) -> &mut Extras<V> {
-        if self.0.len() <= id.index() {
-            self.0.resize_with(id.index() + 1, || None);
-        }
-        self.0[id.index()].get_or_insert_default()
-    }
-
-    fn take(&mut self, id: SlotId) -> Option<Box<Extras<V>>> {
-        self.0.get_mut(id.index())?.take()
+        Self { queue, tag: 0, limit: 0, claim: None, buffer: 0, group: 0, position: 0, timer: None }
     }
 }
 
@@ -169,7 +178,7 @@ pub(crate) struct SlotMut<'a, K, S, V> {
     extras: &'a mut ExtrasList<V>,
 }
 
-/// What is left of an attachment when its sink is dropped: what the hooks are told of.
+/// What is left of an attachment when its sink has been dropped.
 pub(crate) struct Remains<K, V> {
     pub(crate) key: K,
     pub(crate) tag: u64,
@@ -191,7 +200,7 @@ impl<K, S> Slot<K, S> {
         let overflow = terms.overflow.unwrap_or_default();
         // A policy that drops items has one place at least: a sink that was polled for an item, and
         // may have reserved something for it, gets one.
-        let least = usize::from(matches!(overflow, Overflow::DropNewest | Overflow::DropOldest));
+        let least = usize::from(!matches!(overflow, Overflow::Wait | Overflow::Evict));
         let buffer = terms.buffer.unwrap_or(0).max(least);
         let mut flags = (overflow as u16) << POLICY;
         let small = u8::try_from(buffer).ok().filter(|&buffer| buffer < LARGE);
@@ -204,6 +213,21 @@ impl<K, S> Slot<K, S> {
         if let Some(limit) = terms.limit {
             extras.get_or_default(id).limit = limit;
             flags |= LIMITED;
+        }
+        let (stall_timeout, idle_timeout) =
+            (terms.stall_timeout.unwrap_or(0), terms.idle_timeout.unwrap_or(0));
+        if stall_timeout > 0 || idle_timeout > 0 {
+            let timer = Timer {
+                stall_timeout,
+                idle_timeout,
+                stalled: 0,
+                idle: 0,
+                sweep: 0,
+                index: 0,
+                is_self_woken: false,
+            };
+            extras.get_or_default(id).timer = Some(timer);
+            flags |= TIMED;
         }
         if claim.is_some() {
             extras.get_or_default(id).claim = claim;
@@ -236,6 +260,12 @@ impl<K, S> Slot<K, S> {
 
     pub(crate) fn overflow(&self) -> Overflow {
         POLICIES[usize::from(self.flags >> POLICY)]
+    }
+
+    /// Returns `true` if an item may replace one that waits.
+    #[inline]
+    pub(crate) fn conflates(&self) -> bool {
+        self.flags >> POLICY == Overflow::Conflate as u16
     }
 
     #[inline]
@@ -314,7 +344,8 @@ impl<K, S> Slot<K, S> {
         self.has(QUEUED)
     }
 
-    /// Returns `true` if it was offered the item that is held for its group, and waits for its copy.
+    /// Returns `true` if it was offered the item that is held for its group, and waits for its
+    /// copy.
     pub(crate) fn is_waiting(&self) -> bool {
         self.has(WAITING)
     }
@@ -323,7 +354,8 @@ impl<K, S> Slot<K, S> {
         self.set(WAITING, waiting);
     }
 
-    /// Returns `true` if `poll_ready` answered `Pending`, and that its waker fired was not noticed since.
+    /// Returns `true` if `poll_ready` answered `Pending`, and that its waker fired was not noticed
+    /// since.
     pub(crate) fn is_parked(&self) -> bool {
         self.has(PARKED)
     }
@@ -332,10 +364,31 @@ impl<K, S> Slot<K, S> {
         self.set(PARKED, true);
     }
 
+    /// Returns `true` if it has a time-out.
+    #[inline]
+    pub(crate) fn is_timed(&self) -> bool {
+        self.has(TIMED)
+    }
+
+    /// Returns `true` if `poll_ready` is to be repeated although the sink's waker has not fired.
+    pub(crate) fn is_to_retry(&self) -> bool {
+        self.has(RETRY)
+    }
+
+    /// Lets a sink that is parked be polled again for `poll_ready`, and for nothing else.
+    pub(crate) fn set_to_retry(&mut self) {
+        self.set(RETRY, true);
+    }
+
+    /// `poll_ready` may be repeated.
+    pub(crate) fn unpark(&mut self) {
+        self.set(PARKED | RETRY, false);
+    }
+
     /// Its own waker fired: what answered `Pending` may be repeated.
     pub(crate) fn wake(&mut self) {
         let flush_again = self.has(FLUSHING);
-        self.set(PARKED | FLUSHING | CLOSING, false);
+        self.set(PARKED | RETRY | FLUSHING | CLOSING, false);
         if flush_again {
             self.set(FLUSH_AGAIN, true);
         }
@@ -365,8 +418,8 @@ impl<K, S> Slot<K, S> {
         self.set(FLUSH_QUEUED, true);
     }
 
-    /// It was taken from the flush list. Returns `true` if it wants to be flushed: a sink that is being
-    /// closed does not, as closing flushes.
+    /// It was taken from the flush list. Returns `true` if it wants to be flushed: a sink that is
+    /// being closed does not, as closing flushes.
     #[inline]
     pub(crate) fn unqueue_flush(&mut self) -> bool {
         self.set(FLUSH_QUEUED, false);
@@ -384,7 +437,8 @@ impl<K, S> Slot<K, S> {
         Pin::new(&mut self.sink).poll_ready(cx)
     }
 
-    /// Sends an item to a sink that is ready. Returns `true` if the slot has to join the flush list.
+    /// Sends an item to a sink that is ready. Returns `true` if the slot has to join the flush
+    /// list.
     #[inline]
     pub(crate) fn start_send<V>(&mut self, item: V) -> Result<bool, S::Error>
     where
@@ -392,7 +446,7 @@ impl<K, S> Slot<K, S> {
     {
         Pin::new(&mut self.sink).start_send(item)?;
         let was_queued = self.is_flush_queued();
-        self.flags |= UNFLUSHED | FLUSH_QUEUED;
+        self.flags |= UNFLUSHED | FLUSH_QUEUED | MOVED;
         Ok(!was_queued)
     }
 
@@ -402,9 +456,7 @@ impl<K, S> Slot<K, S> {
     {
         self.set(UNFLUSHED | FLUSHING | FLUSH_AGAIN, false);
         let flushed = Pin::new(&mut self.sink).poll_flush(cx);
-        if flushed.is_pending() {
-            self.set(FLUSHING, true);
-        }
+        self.set(if flushed.is_pending() { FLUSHING } else { MOVED }, true);
         flushed
     }
 
@@ -443,6 +495,70 @@ impl<'a, K, S, V> SlotMut<'a, K, S, V> {
         self.claim().map_or(LeaseRequest::Stay, Claim::request)
     }
 
+    /// Where it is in the list of the timers, if it has a time-out.
+    pub(crate) fn timer_index(&self) -> Option<usize> {
+        Some(self.extras.get(self.slot.id)?.timer.as_ref()?.index as usize)
+    }
+
+    /// Notes whether the waker of a sink that has just answered `Pending` has fired.
+    pub(crate) fn set_self_woken(&mut self, woken: bool) {
+        let timer = self.extras.get_mut(self.slot.id).and_then(|extras| extras.timer.as_mut());
+        if let Some(timer) = timer {
+            timer.is_self_woken = woken;
+        }
+    }
+
+    /// Sets where it is in the list of the timers.
+    pub(crate) fn set_timer_index(&mut self, index: usize) {
+        let timer = self.extras.get_mut(self.slot.id).and_then(|extras| extras.timer.as_mut());
+        if let (Some(timer), Ok(index)) = (timer, u32::try_from(index)) {
+            timer.index = index;
+        }
+    }
+
+    /// A tick. `has_fired` is whether its waker has fired since the sink was polled last,
+    /// `is_held_for` whether the item that is held waits for it, `was_held` whether the input had
+    /// to wait for a sink since the last tick.
+    pub(crate) fn tick(
+        &mut self,
+        sweep: u32,
+        has_fired: bool,
+        is_held_for: bool,
+        was_held: bool,
+    ) -> Option<Expired> {
+        let Self { slot, extras } = self;
+        let timer = extras.get_mut(slot.id)?.timer.as_mut()?;
+        if core::mem::replace(&mut timer.sweep, sweep) == sweep {
+            return None;
+        }
+        let has_moved = slot.has(MOVED);
+        slot.set(MOVED, false);
+        if has_moved {
+            (timer.stalled, timer.idle) = (0, 0);
+        }
+        let waits_for_item = slot.has(QUEUED | WAITING) || is_held_for;
+        let is_pending = slot.has(FLUSHING | CLOSING) || slot.has(PARKED) && waits_for_item;
+        // A waker that has fired means progress, which the demux has not come to yet; but not if
+        // the sink fired it itself.
+        if !is_pending {
+            timer.stalled = 0;
+        } else if !has_fired || timer.is_self_woken {
+            timer.stalled += 1;
+        }
+        let is_busy =
+            has_moved || waits_for_item || was_held || slot.has(UNFLUSHED | FLUSHING | FLUSH_AGAIN);
+        if slot.receives() && !is_busy {
+            timer.idle += 1;
+        }
+        let has_stalled = timer.stall_timeout > 0 && timer.stalled >= timer.stall_timeout;
+        let is_idle = timer.idle_timeout > 0 && timer.idle >= timer.idle_timeout;
+        if has_stalled {
+            Some(Expired::Stalled)
+        } else {
+            (is_idle && slot.receives()).then_some(Expired::Idle)
+        }
+    }
+
     pub(crate) fn set_group(&mut self, group: Option<(u32, u32)>) {
         self.slot.set(GROUPED, group.is_some());
         if let Some((group, position)) = group {
@@ -465,6 +581,16 @@ impl<'a, K, S, V> SlotMut<'a, K, S, V> {
         }
         self.slot.set(QUEUED, left);
         item
+    }
+
+    /// The item at a position of the queue.
+    pub(crate) fn queued(&self, position: usize) -> Option<&V> {
+        self.extras.get(self.slot.id)?.queue.get(position)
+    }
+
+    /// Puts an item in the place of the one at a position of the queue, which is returned.
+    pub(crate) fn replace_queued(&mut self, position: usize, item: V) -> V {
+        core::mem::replace(&mut self.extras_mut().queue[position], item)
     }
 
     /// Adds an item to the queue and takes the first: the item itself, if the queue is empty.

@@ -1,21 +1,23 @@
 //! Where slots live, and how they are found: by key on the way of an item, by id otherwise.
 //!
 //! A slot that is found by its key lies in the hash table itself, so that an item fetches one thing
-//! from memory. Its place there changes when the table grows. What names it for longer, wakers and the
-//! flush list, has its id.
+//! from memory. Its place there changes when the table grows. What names it for longer, wakers and
+//! the flush list, has its id.
 //!
-//! 1. Of the slots that receive under a key, the first one, the *head*, lies in `heads`. All others, and
-//!    those that are leaving, lie in `others`.
-//! 2. `places` says where the slot with an id lies. It is brought up to date whenever `heads` may have
-//!    moved its slots: only [`make_room`](Table::make_room) lets it.
-//! 3. Receiving slots that share a key are a group, which the head stands for; a group stays one until
-//!    its last member is gone. So are leaving slots that share a key; `leaving` names the first.
+//! 1. Of the slots that receive under a key, the first one, the *head*, lies in `heads`. All
+//!    others, and those that are leaving, lie in `others`.
+//! 2. `places` says where the slot with an id lies. It is brought up to date whenever `heads` may
+//!    have moved its slots: only [`make_room`](Table::make_room) lets it.
+//! 3. Receiving slots that share a key are a group, which the head stands for; a group stays one
+//!    until its last member is gone. So are leaving slots that share a key; `leaving` names the
+//!    first.
 //! 4. `catch_all` names a slot that receives.
 //!
 //! A key is stored once, in its slot, and never cloned.
 
+mod places;
+
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::borrow::Borrow;
 use core::hash::{BuildHasher, Hash};
 use core::mem;
@@ -31,6 +33,8 @@ use crate::id::SlotId;
 use crate::lease::Claim;
 use crate::order::Terms;
 use crate::slot::{ExtrasList, LeaveReason, Remains, Slot, SlotMut, Stage};
+
+use places::{Place, Places, narrow};
 
 pub(crate) struct Table<K, S, V, B> {
     heads: Heads<K, S>,
@@ -69,15 +73,6 @@ impl<K, S> DerefMut for Heads<K, S> {
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut self.0
     }
-}
-
-/// Where a slot lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// In this bucket of `heads`.
-    Head(usize),
-    /// In `others`.
-    Other(usize),
 }
 
 /// An attachment that is to have a slot.
@@ -129,7 +124,7 @@ impl<K, S, V, B> Table<K, S, V, B> {
 
     /// The ids that were ever in use are below this.
     pub(crate) fn ids(&self) -> usize {
-        self.places.0.len()
+        self.places.ids()
     }
 
     pub(crate) fn catch_all(&self) -> Option<SlotId> {
@@ -158,7 +153,7 @@ impl<K, S, V, B> Table<K, S, V, B> {
 
     /// # Panics
     ///
-    /// If there is no such slot, as the following.
+    /// If there is no such slot. So do the methods below that return no `Option`.
     pub(crate) fn slot(&self, id: SlotId) -> &Slot<K, S> {
         self.get(id).expect(NO_SLOT)
     }
@@ -167,12 +162,24 @@ impl<K, S, V, B> Table<K, S, V, B> {
         self.get_mut(id).expect(NO_SLOT)
     }
 
+    /// The recipients that receive.
+    pub(crate) fn recipients(&self) -> impl Iterator<Item = Recipient<'_, K>> {
+        let others = self.others.iter().map(|(_, slot)| slot).filter(|slot| slot.receives());
+        self.heads.iter().chain(others).map(|slot| slot.recipient(&self.extras))
+    }
+
     pub(crate) fn recipient(&self, id: SlotId) -> Recipient<'_, K> {
         self.slot(id).recipient(&self.extras)
     }
 
     pub(crate) fn may_accept(&self, id: SlotId) -> bool {
         self.slot(id).may_accept(&self.extras)
+    }
+
+    /// Returns `true` if a slot receives, and no other slot receives under its key.
+    pub(crate) fn is_only_receiver(&self, id: SlotId) -> bool {
+        let is_alone = || self.group_of(id).is_none_or(|(group, _)| self.groups[group].len() == 1);
+        self.slot(id).receives() && is_alone()
     }
 
     /// The group of a slot that shares its key, and the position there.
@@ -283,12 +290,13 @@ where
 
     /// Makes room for `slots` slots: nothing here moves before there are more.
     ///
-    /// The hash tables get twice the room. Nearly full, `hashbrown` marks most entries that are removed as
-    /// deleted instead of empty, and goes through the whole table when it has run out of empty ones.
+    /// The hash tables get twice the room. Nearly full, `hashbrown` marks most entries that are
+    /// removed as deleted instead of empty, and goes through the whole table when it has run out of
+    /// empty ones.
     pub(crate) fn reserve(&mut self, slots: usize) {
         let Self { heads, others, leaving, places, extras, hasher, .. } = self;
         others.reserve(slots.saturating_sub(others.len()));
-        places.0.reserve(slots.saturating_sub(places.0.len()));
+        places.reserve(slots);
         extras.reserve(slots);
         let room = slots.saturating_mul(2);
         let key_of = |id: SlotId| match places.get(id) {
@@ -304,7 +312,7 @@ where
     /// Gives an attachment a slot: it joins those that are there under its key, in its stage.
     pub(crate) fn insert(&mut self, new: NewSlot<K, S>) -> SlotId {
         let NewSlot { key, sink, terms, claim, stage } = new;
-        let id = self.places.reserve_id();
+        let id = self.places.take_id();
         let slot = Slot::new(key, sink, id, &terms, claim, stage, &mut self.extras);
         match stage {
             Stage::Receiving => self.insert_receiving(slot),
@@ -472,68 +480,4 @@ where
 pub(crate) struct Removed<K, V> {
     pub(crate) remains: Remains<K, V>,
     pub(crate) was_flush_queued: bool,
-}
-
-/// Where each slot lies, by its id, in four bytes: two bits say what the other thirty mean. Ids that are
-/// free are a list; each names the next.
-struct Places(Vec<u32>, u32);
-
-const KIND: u32 = 3 << 30;
-const HEAD: u32 = 0;
-const OTHER: u32 = 1 << 30;
-const FREE: u32 = 2 << 30;
-/// The end of the list of free ids; no id is as large.
-const END: u32 = !KIND;
-
-/// With as many slots a hash table has as many buckets as a place can tell apart.
-const MAX_SLOTS: usize = 1 << 29;
-
-impl Places {
-    fn new() -> Self {
-        Self(Vec::new(), END)
-    }
-
-    /// An id that is not in use.
-    fn reserve_id(&mut self) -> SlotId {
-        let Self(places, free) = self;
-        if *free == END {
-            assert!(places.len() < MAX_SLOTS, "more than {MAX_SLOTS} sinks attached at once");
-            places.push(FREE | END);
-            return SlotId::from_index(places.len() - 1);
-        }
-        let id = *free;
-        *free = places[id as usize] & !KIND;
-        places[id as usize] = FREE | END;
-        SlotId::from_raw(id)
-    }
-
-    fn free_id(&mut self, id: SlotId) {
-        let Self(places, free) = self;
-        places[id.index()] = FREE | *free;
-        *free = id.raw();
-    }
-
-    #[inline]
-    fn get(&self, id: SlotId) -> Option<Place> {
-        let place = *self.0.get(id.index())?;
-        let index = (place & !KIND) as usize;
-        match place & KIND {
-            HEAD => Some(Place::Head(index)),
-            OTHER => Some(Place::Other(index)),
-            _ => None,
-        }
-    }
-
-    fn set(&mut self, id: SlotId, place: Place) {
-        self.0[id.index()] = match place {
-            Place::Head(bucket) => HEAD | narrow(bucket),
-            Place::Other(index) => OTHER | narrow(index),
-        };
-    }
-}
-
-/// It fits: there are no more than `MAX_SLOTS` slots, and so no more buckets than twice as many.
-#[expect(clippy::cast_possible_truncation, reason = "checked where ids are made")]
-fn narrow(index: usize) -> u32 {
-    index as u32
 }

@@ -9,9 +9,9 @@ use core::task::{Context, Poll};
 
 use futures_core::Stream;
 
-use super::{Demux, ErrorOf, Inbox, KeyOf, State, Unapplied};
+use super::{Demux, ErrorOf, Inbox, KeyOf, SinkOf, State, Unapplied};
 use crate::hooks::Hooks;
-use crate::key::sealed::FindByKey;
+use crate::key::sealed::{AttachOnDemand, FindByKey};
 use crate::order::{Attachable, IntoOrder};
 use crate::ready::{LEASES, ORDERS};
 use crate::totals::Totals;
@@ -21,7 +21,7 @@ where
     St: Stream,
     O: Stream,
     O::Item: IntoOrder<Key: Hash + Eq, Sink: Attachable<St::Item>>,
-    F: FindByKey<St::Item, KeyOf<O>>,
+    F: FindByKey<St::Item, KeyOf<O>> + AttachOnDemand<St::Item, KeyOf<O>, SinkOf<O>>,
     H: Hooks<KeyOf<O>, St::Item, ErrorOf<O, St::Item>>,
     B: BuildHasher,
 {
@@ -45,8 +45,8 @@ where
 struct Turn {
     /// Items may be routed: no order that is known of comes before them.
     orders_read: bool,
-    /// The signals that hold back the next item. Orders that woke themselves are not polled again in
-    /// this turn.
+    /// The signals that hold back the next item. Orders that woke themselves are not polled again
+    /// in this turn.
     signals: u8,
     input: Input,
     /// How many items had been received when it began.
@@ -73,13 +73,14 @@ enum Read {
     Ended,
 }
 
-/// This many sinks are flushed as soon as the input has nothing ready. For more, the task first wakes
-/// itself and lets the others run once: if one of them feeds the input, there is more to read.
+/// This many sinks are flushed as soon as the input has nothing ready. For more, the task first
+/// wakes itself and lets the others run once: if one of them feeds the input, there is more to
+/// read.
 ///
 /// A producer on the same runtime fills a bounded channel and stops; the demux empties it and would
-/// flush each of a hundred sinks for the one line it got: 2 µs each over TCP, where a turn more costs
-/// a tenth of that. Up to 16 flushes cost no more than a turn of a busy runtime does, and are not
-/// worth the delay.
+/// flush each of a hundred sinks for the one line it got: 2 µs each over TCP, where a turn more
+/// costs a tenth of that. Up to 16 flushes cost no more than a turn of a busy runtime does, and are
+/// not worth the delay.
 const FLUSHED_AT_ONCE: usize = 16;
 
 /// The phases of a turn, in their order.
@@ -88,7 +89,7 @@ where
     St: Stream,
     O: Stream,
     O::Item: IntoOrder<Key: Hash + Eq, Sink: Attachable<St::Item>>,
-    F: FindByKey<St::Item, KeyOf<O>>,
+    F: FindByKey<St::Item, KeyOf<O>> + AttachOnDemand<St::Item, KeyOf<O>, SinkOf<O>>,
     H: Hooks<KeyOf<O>, St::Item, ErrorOf<O, St::Item>>,
     B: BuildHasher,
 {
@@ -112,12 +113,12 @@ where
         }
     }
 
-    /// Ends the attachments whose leases have ended and applies the orders that are ready, up to a share
-    /// that leaves sinks theirs.
+    /// Ends the attachments whose leases have ended and applies the orders that are ready, up to a
+    /// share that leaves sinks theirs.
     ///
-    /// Leases are looked at after an order was read and before it is applied: one that had ended before
-    /// the order was sent has its effect first. Afterwards `orders_read` says whether items may be
-    /// routed: not while a lease, or an order that may have been ready before them, is left.
+    /// Leases are looked at after an order was read and before it is applied: one that had ended
+    /// before the order was sent has its effect first. Afterwards `orders_read` says whether items
+    /// may be routed: not while a lease, or an order that may have been ready before them, is left.
     fn poll_orders(mut self: Pin<&mut Self>, turn: &mut Turn) {
         turn.orders_read = false;
         loop {
@@ -149,8 +150,8 @@ where
         turn.orders_read = true;
     }
 
-    /// Reads an order, if there is one. Returns `false` if orders have to wait for the next turn, and
-    /// items with them.
+    /// Reads an order, if there is one. Returns `false` if orders have to wait for the next turn,
+    /// and items with them.
     fn read_order(self: Pin<&mut Self>, turn: &mut Turn) -> bool {
         let mut this = self.project();
         let Some(orders) = this.orders.as_mut().as_pin_mut() else {
@@ -189,24 +190,28 @@ where
         true
     }
 
-    /// Advances the sinks that were woken, flushes those whose flush is due and, at the end, tells those
-    /// that do not know of it yet.
+    /// Advances the sinks that were woken, flushes those whose flush is due and, at the end, tells
+    /// those that do not know of it yet.
     fn poll_sinks(self: Pin<&mut Self>, turn: &Turn) {
         let this = self.project();
         this.router.retry_yielded();
         let ahead = this.budget.limit();
         let mut share = this.budget.take_for_sinks(this.router.has_items(turn.orders_read));
         let closes = this.budget.split_for_closes(&mut share, this.router.is_closing());
+        let ticks = this.budget.split_for_ticks(&mut share, this.router.is_sweeping());
         let flushes = this.budget.split_for_flushes(&mut share, this.router.has_due_flushes(ahead));
         this.router.poll_woken(&mut share);
         share.add(flushes);
         this.router.flush_due(ahead, &mut share);
+        share.add(ticks);
+        this.router.sweep(&mut share);
         share.add(closes);
         this.router.close_some(&mut share);
         this.budget.give_back(share);
     }
 
-    /// Reads the input and routes its items, until it has none, one has to wait, or the turn is spent.
+    /// Reads the input and routes its items, until it has none, one has to wait, or the turn is
+    /// spent.
     fn poll_input(mut self: Pin<&mut Self>, turn: &mut Turn, cx: &mut Context<'_>) {
         while self.as_mut().release_held(turn) && self.budget.left() > 0 {
             match self.as_mut().read(turn, cx) {
@@ -252,8 +257,8 @@ where
         }
     }
 
-    /// Reads and routes up to `run` items: the loop that all speed depends on, in a function of its own
-    /// so that it has the registers to itself.
+    /// Reads and routes up to `run` items: the loop that all speed depends on, in a function of its
+    /// own so that it has the registers to itself.
     #[inline(never)]
     fn route<const BRANCHLESS: bool>(
         self: Pin<&mut Self>,
@@ -285,7 +290,7 @@ where
                 count = 0;
                 let mut share = this.budget.take();
                 let left = share.left();
-                let is_free = this.router.route_slow(path, &mut share);
+                let is_free = this.router.route_slow(this.key, path, &mut share);
                 let is_paid = share.left() == left;
                 this.budget.give_back(share);
                 if !is_free || !is_paid {
@@ -310,16 +315,23 @@ where
         let is_busy = has_read || turn.has_served || router.is_serving_group();
         let is_dry = turn.input == Input::Pending || !router.can_read();
         let at_once = router.is_finished() || router.count_unflushed() <= FLUSHED_AT_ONCE;
-        if !is_busy || is_dry && (at_once || router.count_dry_turn()) {
-            router.mark_all_due();
+        if this.orders.is_some() && router.lingers() {
+            if turn.input == Input::Pending {
+                router.start_linger();
+            }
+        } else {
+            router.stop_linger();
+            if !is_busy || is_dry && (at_once || router.count_dry_turn()) {
+                router.mark_all_due();
+            }
         }
         router.flush_due(0, &mut share);
         router.name_blocked(); // the flush of the one that was named may have failed
         this.budget.give_back(share);
     }
 
-    /// Returns `true` if everything is done. Orders that came with the last close get what is left of
-    /// their share, and are dropped unread after that.
+    /// Returns `true` if everything is done. Orders that came with the last close get what is left
+    /// of their share, and are dropped unread after that.
     fn finish(mut self: Pin<&mut Self>, turn: &mut Turn) -> bool {
         if self.router.is_done() {
             self.as_mut().poll_orders(turn);

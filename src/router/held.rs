@@ -1,29 +1,32 @@
-//! The one item that was read and has not been routed to the end. While there is one, the input is not
-//! read.
+//! The one item that was read and has not been routed to the end. While there is one, the input is
+//! not read.
 //!
 //! An item is held
 //!
 //! * because orders came before it: its key was not looked up yet;
-//! * because a sink that is not ready has no room, and its policy is to wait: the item is *blocked*, and
-//!   [`Hooks::blocked`] names the recipient;
+//! * because a sink that is not ready has no room, and its policy is to wait: the item is
+//!   *blocked*, and [`Hooks::blocked`] names the recipient;
 //! * because a sink yielded: it answered `Pending` only to let other tasks run;
 //! * because the budget of the turn ended while the members of a group were served.
 //!
-//! The members of a group that were attached when the item was read are *owed* a copy until they got it,
-//! discarded it or were evicted. The last one that is owed a copy gets the item itself.
+//! The members of a group that were attached when the item was read are *owed* a copy until they
+//! got it, discarded it or were evicted. The last one that is owed a copy gets the item itself.
+
+mod yields;
 
 use core::hash::{BuildHasher, Hash};
 
 use futures_sink::Sink;
 
 use super::Router;
-use super::items::{Place, Unready};
+use super::items::Place;
 use super::multicast::GroupItem;
 use crate::budget::Share;
 use crate::hooks::Hooks;
 use crate::id::SlotId;
-use crate::key::sealed::FindByKey;
-use crate::order::Overflow;
+use crate::key::sealed::{AttachOnDemand, FindByKey};
+
+use yields::Yielding;
 
 /// The item that is held, if there is one, and what it waits for.
 pub(super) struct Holding<V> {
@@ -33,6 +36,8 @@ pub(super) struct Holding<V> {
     yielding: Option<Yielding>,
     /// The slot whose sink was polled again in this turn because it had yielded.
     retried: Option<SlotId>,
+    /// An item was held for a sink since the last tick.
+    was_held: bool,
     /// The one slot that the item is for was woken since the item found no place in it.
     was_woken: bool,
 }
@@ -45,39 +50,6 @@ enum Held<V> {
     /// It is for those members of a group that are still owed a copy.
     Group(GroupItem<V>),
 }
-
-/// A sink that yielded when it was polled for the item that is held.
-///
-/// Under tokio a sink answers `Pending` when its task has used up its cooperative budget, whether or not
-/// it has room. No overflow policy may act on that: the item is held, and the sink polled again in the
-/// next turn.
-struct Yielding {
-    id: SlotId,
-    /// How many operations the demux had done when the sink yielded last; `None` if it was not polled
-    /// for this item yet, because its waker had fired since an earlier answer.
-    operations: Option<u64>,
-    /// For how many turns in a row the item has been held for this.
-    turns: u8,
-}
-
-/// For how many turns in a row an item is held because its sink yields.
-///
-/// One turn is enough for a demux that has a task of its own. It may take a few when the budget is spent
-/// on others that come first in the turn. A sink that has yielded 16 times in a row wakes itself for
-/// reasons of its own, and would hold up all other items for nothing.
-const YIELDS: u8 = 16;
-
-/// After how many operations of one turn a `Pending` may be a yield though the sink's waker has not
-/// fired.
-///
-/// Tokio wakes a task that has used up its cooperative budget of 128 only when its thread has nothing else
-/// to do, or after 61 polls of other tasks ([`coop`] in its sources). So the answer looks like that of a
-/// full sink. But the budget of a task that has just been polled is fresh: an operation of ours costs one
-/// of it, seldom two, and before the 64th an answer can be believed. A sink that answered later, and whose
-/// policy would act on it, is polled once more in the next turn. `Wait` does nothing that could be wrong.
-///
-/// [`coop`]: https://docs.rs/tokio/latest/tokio/task/coop/index.html
-const BELIEVED: u64 = 64;
 
 /// How a slot stops receiving.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -92,7 +64,14 @@ pub(super) enum Exit {
 
 impl<V> Holding<V> {
     pub(super) fn new() -> Self {
-        Self { held: None, blocked_on: None, yielding: None, retried: None, was_woken: false }
+        Self {
+            held: None,
+            blocked_on: None,
+            yielding: None,
+            retried: None,
+            was_held: false,
+            was_woken: false,
+        }
     }
 
     pub(super) fn begin_turn(&mut self) {
@@ -118,8 +97,28 @@ impl<V> Holding<V> {
         self.was_woken |= matches!(&self.held, Some(Held::One { id, .. }) if *id == woken);
     }
 
+    /// Returns `true` if an item is held for this slot alone.
+    pub(super) fn is_held_for(&self, id: SlotId) -> bool {
+        matches!(&self.held, Some(Held::One { id: one, .. }) if *one == id)
+    }
+
+    /// Returns `true` if an item is held because a sink is not ready.
+    pub(super) fn is_held(&self) -> bool {
+        match &self.held {
+            None | Some(Held::Overtaken(_)) => false,
+            Some(Held::One { .. }) => true,
+            Some(Held::Group(item)) => item.has_waiting(),
+        }
+    }
+
+    /// Returns `true` if an item was held for a sink since this was called last.
+    pub(super) fn take_was_held(&mut self) -> bool {
+        let is_held = self.is_held();
+        core::mem::replace(&mut self.was_held, is_held)
+    }
+
     fn is_yielding(&self, id: SlotId) -> bool {
-        self.yielding.as_ref().is_some_and(|yielding| yielding.id == id)
+        self.yielding.as_ref().is_some_and(|yielding| yielding.id() == id)
     }
 }
 
@@ -134,6 +133,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.ledger.queued(1);
         self.holding.was_woken = false;
         self.holding.held = Some(held);
+        self.holding.was_held |= self.holding.is_held();
     }
 
     /// Holds an item for those members of a group that are still owed a copy, if there are any.
@@ -150,8 +150,8 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         held
     }
 
-    /// Returns `true` if the item that is held, and whose key was looked up, can be routed further before
-    /// any sink is woken.
+    /// Returns `true` if the item that is held, and whose key was looked up, can be routed further
+    /// before any sink is woken.
     #[inline]
     pub(super) fn can_release(&self) -> bool {
         let Holding { held, yielding, was_woken, .. } = &self.holding;
@@ -192,7 +192,7 @@ where
         share: &mut Share,
     ) -> bool
     where
-        F: FindByKey<V, K>,
+        F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
         match &self.holding.held {
             None => return true,
@@ -218,7 +218,7 @@ where
     /// Routes the item that orders have overtaken, if there is one.
     pub(super) fn release_overtaken<F>(&mut self, key: &mut F, share: &mut Share)
     where
-        F: FindByKey<V, K>,
+        F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
         if self.holding.is_overtaken() {
             if let Some(Held::Overtaken(item)) = self.take_held() {
@@ -230,7 +230,7 @@ where
     /// Gives an item that was admitted to its one recipient, or holds it.
     pub(super) fn give_or_hold(&mut self, id: SlotId, item: V, place: Place<S::Error>) {
         match place {
-            Place::None(unready, policy) if self.is_to_wait(id, unready, policy) => {
+            Place::None(unready, policy) if self.decide_to_wait(id, unready, policy) => {
                 self.hold(Held::One { item, id });
                 if self.holding.yielding.is_none() {
                     self.block(id);
@@ -247,8 +247,8 @@ where
     /// Takes the copy of the held item that a slot is owed, if it is owed one, because it stops
     /// receiving. To be called before the slot leaves its place.
     ///
-    /// One that leaves gracefully before it was offered the item is asked for admission now. One that
-    /// is evicted takes no copy, unless it is the last that is owed one.
+    /// One that leaves gracefully before it was offered the item is asked for admission now. One
+    /// that is evicted takes no copy, unless it is the last that is owed one.
     pub(super) fn take_owed(&mut self, id: SlotId, exit: Exit) -> Option<V> {
         if self.holding.blocked_on == Some(id) {
             self.unblock();
@@ -277,7 +277,7 @@ where
     }
 }
 
-/// Sinks that yield.
+/// Members of a group that wait.
 impl<K, S, V, H, B> Router<K, S, V, H, B>
 where
     K: Hash + Eq,
@@ -285,77 +285,6 @@ where
     H: Hooks<K, V, S::Error>,
     B: BuildHasher,
 {
-    /// Polls the sink that yielded in an earlier turn again.
-    ///
-    /// This comes early in a turn: what made the sink yield may be that much was done in the turn
-    /// before it was polled.
-    #[inline]
-    pub(crate) fn retry_yielded(&mut self) {
-        // When the input is over, the sink takes the item along as it leaves.
-        if let (Some(Yielding { id, .. }), None) = (&self.holding.yielding, self.close_cursor) {
-            self.retry(*id);
-        }
-    }
-
-    #[cold]
-    fn retry(&mut self, id: SlotId) {
-        if self.slots.ready().take_fired(id) {
-            self.slots.slot_mut(id).wake();
-        }
-        self.holding.retried = Some(id);
-        match self.take_held() {
-            Some(Held::One { item, id }) => {
-                let place = self.find_place(id);
-                self.give_or_hold(id, item, place);
-            }
-            Some(Held::Group(item)) => self.retry_member(item, id),
-            Some(Held::Overtaken(_)) | None => unreachable!("a sink is polled for an item"),
-        }
-    }
-
-    /// Returns `true` if an item that found no place in a slot is to be held: because the sink yielded,
-    /// and then [`Yielding`] says so, or because its policy is to wait.
-    pub(super) fn is_to_wait(&mut self, id: SlotId, unready: Unready, policy: Overflow) -> bool {
-        if unready != Unready::Full && self.hold_for_yield(id, unready) {
-            return true;
-        }
-        self.holding.yielding = None;
-        policy == Overflow::Wait
-    }
-
-    /// Returns `true` if an item is to be held because the sink yielded; `false` if the sink has yielded
-    /// before and is taken to be full: nothing has happened since then that may have used up what it is
-    /// waiting for, or it has yielded too often.
-    fn hold_for_yield(&mut self, id: SlotId, unready: Unready) -> bool {
-        let operations = (unready == Unready::Yielded).then(|| self.ledger.operations());
-        let before = self.holding.yielding.as_ref().filter(|yielding| yielding.id == id);
-        let turns = before.map_or(0, |yielding| yielding.turns);
-        let same = before.is_some_and(|yielding| yielding.operations == operations);
-        if turns == YIELDS || same {
-            return false;
-        }
-        self.holding.yielding = Some(Yielding { id, operations, turns: turns + 1 });
-        true
-    }
-
-    /// The sink has answered `Pending` when it was polled for an item.
-    pub(super) fn park(&mut self, id: SlotId) {
-        let mut slot = self.slots.slot_mut(id);
-        slot.park();
-        let may_act = slot.overflow() != Overflow::Wait;
-        if may_act && self.ledger.operations_in_turn() >= BELIEVED {
-            self.slots.ready().fire(id);
-        }
-    }
-
-    pub(super) fn is_yielding(&self) -> bool {
-        self.holding.yielding.is_some()
-    }
-
-    pub(super) fn stop_yielding(&mut self) {
-        self.holding.yielding = None;
-    }
-
     /// Gives a member that waits for its copy the copy, if its sink is ready by now.
     pub(super) fn serve_waiting(&mut self, id: SlotId) {
         if self.holding.is_yielding(id) {
@@ -398,8 +327,8 @@ where
         }
     }
 
-    /// Tells the hooks which sink the input waits for, once every member of the group was offered the
-    /// item.
+    /// Tells the hooks which sink the input waits for, once every member of the group was offered
+    /// the item.
     #[inline]
     pub(crate) fn name_blocked(&mut self) {
         if matches!(self.holding.held, Some(Held::Group(_))) {

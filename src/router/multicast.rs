@@ -13,10 +13,11 @@ use crate::hooks::{Discarded, Hooks};
 use crate::id::SlotId;
 use crate::ledger::Ledger;
 
-/// An item on its way through a group; the [`Group`](crate::group::Group) knows how far it has come.
+/// An item on its way through a group; the [`Group`](crate::group::Group) knows how far it has
+/// come.
 ///
-/// The members that were attached when the item was read are *owed* a copy until they got it, discarded it
-/// or were evicted. The last one gets the item itself.
+/// The members that were attached when the item was read are *owed* a copy until they got it,
+/// discarded it or were evicted. The last one gets the item itself.
 pub(super) struct GroupItem<V> {
     /// There until the last member takes it.
     item: Option<V>,
@@ -52,6 +53,11 @@ impl<V> GroupItem<V> {
         self.owed == 0
     }
 
+    /// Returns `true` if a member was offered the item, and waits.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.waiting > 0
+    }
+
     /// Returns `true` if some members were not offered the item yet.
     pub(super) fn has_more_to_offer(&self) -> bool {
         self.owed > self.waiting
@@ -78,8 +84,8 @@ where
     H: Hooks<K, V, S::Error>,
     B: BuildHasher,
 {
-    /// Offers an item to the members of a group, as far as `share` goes: one for each but the first,
-    /// which the item itself has paid for.
+    /// Offers an item to the members of a group, as far as `share` goes: one for each but the
+    /// first, which the item itself has paid for.
     pub(super) fn send_to_group(&mut self, group: usize, item: V, share: &mut Share) {
         let clone = self.clone_item.expect("a key has several sinks only after `multicast`");
         let owed = self.slots.start_walk(group);
@@ -88,8 +94,8 @@ where
         self.name_blocked();
     }
 
-    /// Offers the item to the next members of its group, until all were offered it, a sink yields or
-    /// `share` is spent. Holds it if a member is still owed a copy then.
+    /// Offers the item to the next members of its group, until all were offered it, a sink yields
+    /// or `share` is spent. Holds it if a member is still owed a copy then.
     pub(super) fn serve_group(&mut self, mut item: GroupItem<V>, share: &mut Share) {
         loop {
             let (id, place) = match self.serve_in_a_row(&mut item, share) {
@@ -152,8 +158,8 @@ where
         Stop::Enough
     }
 
-    /// Gives a member that was offered the item its copy, or lets it wait. Returns `false` if the next
-    /// members are not to be offered the item in this turn.
+    /// Gives a member that was offered the item its copy, or lets it wait. Returns `false` if the
+    /// next members are not to be offered the item in this turn.
     #[cold]
     fn serve_member(
         &mut self,
@@ -162,7 +168,7 @@ where
         place: Place<S::Error>,
     ) -> bool {
         match place {
-            Place::None(unready, policy) if self.is_to_wait(id, unready, policy) => {
+            Place::None(unready, policy) if self.decide_to_wait(id, unready, policy) => {
                 item.waiting += 1;
                 self.slots.start_waiting(item.group, id);
                 !self.is_yielding()

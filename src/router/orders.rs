@@ -11,7 +11,7 @@ use super::held::Exit;
 use crate::budget::Share;
 use crate::hooks::{Detached, Hooks, Recipient};
 use crate::id::SlotId;
-use crate::key::sealed::FindByKey;
+use crate::key::sealed::{AttachOnDemand, FindByKey};
 use crate::lease::LeaseRequest;
 use crate::order::{Attach, Order, Terms};
 use crate::slot::{LeaveReason, Stage};
@@ -26,9 +26,9 @@ where
 {
     /// Applies an order, and returns it if `share` did not suffice for all of it.
     ///
-    /// `key` finds the slot of an item that this order has overtaken. `share` is what may be spent on
-    /// draining and closing, and on all members of a group but the first, which was paid for with the
-    /// order if it is `fresh`.
+    /// `key` finds the slot of an item that this order has overtaken. `share` is what may be spent
+    /// on draining and closing, and on all members of a group but the first, which was paid for
+    /// with the order if it is `fresh`.
     pub(crate) fn apply<F>(
         &mut self,
         key: &mut F,
@@ -37,7 +37,7 @@ where
         share: &mut Share,
     ) -> Option<Order<K, S>>
     where
-        F: FindByKey<V, K>,
+        F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
         let mut is_paid = fresh;
         match order {
@@ -58,6 +58,7 @@ where
                     self.remove(id, Detached::Evicted, None);
                 }
             }
+            Order::Tick => self.tick(),
             Order::Finish => {
                 self.release_overtaken(key, share);
                 self.finish();
@@ -66,8 +67,8 @@ where
         None
     }
 
-    /// Ends the attachments whose leases have ended. Returns `false` if some are left because `share` is
-    /// spent.
+    /// Ends the attachments whose leases have ended. Returns `false` if some are left because
+    /// `share` is spent.
     pub(crate) fn end_leases(&mut self, share: &mut Share) -> bool {
         while share.spend() {
             let Some(id) = self.slots.pop_ended() else {
@@ -96,18 +97,28 @@ where
         self.advance_unless_listed(id, share);
     }
 
+    /// Attaches a sink for an item that matches no key. It costs one, as an order does; an item
+    /// that was read with the last of the budget still gets its sink.
+    pub(super) fn attach_on_demand(&mut self, attach: Attach<K, S>, share: &mut Share) {
+        share.spend();
+        self.attach(attach, share);
+    }
+
     /// Attaches a sink, on its terms.
     fn attach(&mut self, attach: Attach<K, S>, share: &mut Share) {
         let Attach { key, sink, mut terms, claim } = attach;
         let to = Recipient { key: &key, tag: terms.tag };
-        self.ledger.attached(to);
+        // Before the hook is called: a lease that it ends comes after this order.
         let request = claim.as_ref().map_or(LeaseRequest::Stay, |claim| claim.request());
+        self.ledger.attached(to);
         if request == LeaseRequest::Evict {
             drop(sink);
             return self.ledger.detached(to, Detached::Evicted);
         }
         terms.buffer.get_or_insert(self.defaults.buffer);
         terms.overflow.get_or_insert(self.defaults.overflow);
+        terms.stall_timeout.get_or_insert(self.defaults.stall_timeout);
+        terms.idle_timeout.get_or_insert(self.defaults.idle_timeout);
         let taken = self.slots.find(&key);
         let (catch_all, limited) = (terms.catch_all, terms.limit.is_some());
         let rejection = self.rejection(&terms, request, taken.is_some());
@@ -116,9 +127,12 @@ where
         let backlog = old.map(|old| self.replace(old));
         let id = self.slots.insert(NewSlot { key, sink, terms, claim, stage });
         if stage == Stage::Receiving && catch_all {
-            // Before the backlog is moved to it, which may be all that it accepts: the one before it
-            // does not come back.
+            // Before the backlog is moved to it, which may be all that it accepts: the one before
+            // it does not come back.
             self.slots.set_catch_all(id);
+        }
+        if stage == Stage::Receiving && taken.is_none() {
+            self.ledger.key_attached(self.slots.recipient(id).key);
         }
         if let Some(old) = old {
             self.advance_unless_listed(old, share);

@@ -1,8 +1,9 @@
-//! What sinks are owed: to be sent what is queued, to be flushed, to be closed, to be told the end; and how
-//! an attachment ends.
+//! Sinks are polled here: drained when they were woken, flushed when a flush is due, closed when
+//! they leave. Every attachment ends in [`remove`](Router::remove).
 //!
-//! `share` is what may still be spent: one for each slot that was woken, each item moved out of a queue,
-//! each flush, each slot that is told the end. What cannot be done now is listed for the next turn.
+//! `share` is what may still be spent: one for each slot that was woken, each item moved out of a
+//! queue, each flush, and each slot that begins to leave at the end of the input. What cannot be
+//! done now is listed for the next turn.
 
 use core::hash::{BuildHasher, Hash};
 use core::task::Poll;
@@ -28,7 +29,8 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.slots.flushes().len()
     }
 
-    /// The input ran dry in this turn. Returns `true` if sinks are to be flushed for that, however many.
+    /// The input ran dry in this turn. Returns `true` if sinks are to be flushed for that, however
+    /// many.
     pub(crate) fn count_dry_turn(&mut self) -> bool {
         self.slots.flushes_mut().count_dry_turn()
     }
@@ -49,17 +51,27 @@ where
             let was_retried = self.was_retried(id);
             // Stale wake: the slot is vacant.
             let Some(mut slot) = self.slots.get_mut(id) else { continue };
-            if by_sink && was_retried {
-                // It woke itself when it was polled in this turn: it is polled again in the next.
-                self.slots.ready().fire(id);
+            let is_to_retry = slot.is_to_retry();
+            if was_retried && (by_sink || is_to_retry) {
+                // It yielded when it was polled in this turn: it is polled again in the next.
+                if by_sink {
+                    self.slots.ready().fire(id);
+                } else {
+                    self.slots.ready().list(id);
+                }
                 continue;
             }
             if by_sink {
                 slot.wake();
+            } else if is_to_retry {
+                slot.unpark();
+            }
+            if by_sink || is_to_retry {
                 self.holding.slot_woken(id);
             }
-            // While others wait, none gets more than an eighth of what is left. An item may go on top of
-            // an empty share: with a share of 1 in each turn a queue would never drain otherwise.
+            // While others wait, none gets more than an eighth of what is left. An item may go on
+            // top of an empty share: with a share of 1 in each turn a queue would never drain
+            // otherwise.
             let all = share.left();
             let most = if self.slots.ready().is_last() { all } else { all / 8 }.max(1);
             let mut part = Share::new(most);
@@ -68,15 +80,16 @@ where
         }
     }
 
-    /// Advances a slot for which there is something to do that no waker announced, unless it is listed.
+    /// Advances a slot for which there is something to do that no waker announced, unless it is
+    /// listed.
     pub(super) fn advance_unless_listed(&mut self, id: SlotId, share: &mut Share) {
         if !self.slots.ready().is_listed(id) {
             self.advance(id, share);
         }
     }
 
-    /// Does all that can be done for a slot: drains it, gives it the item that it waits for, closes it if
-    /// it is leaving, or polls a flush that it waited for again.
+    /// Does all that can be done for a slot: drains it, gives it the item that it waits for, closes
+    /// it if it is leaving, or polls a flush that it waited for again.
     fn advance(&mut self, id: SlotId, share: &mut Share) {
         let mut slot = self.slots.slot(id);
         if slot.is_queued() || slot.is_waiting() {
@@ -96,7 +109,8 @@ where
         }
     }
 
-    /// Sends what is queued. Returns `false` if the rest must wait for the next turn, or the slot is gone.
+    /// Sends what is queued. Returns `false` if the rest must wait for the next turn, or the slot
+    /// is gone.
     fn drain(&mut self, id: SlotId, share: &mut Share) -> bool {
         loop {
             let mut slot = self.slots.entry(id);
@@ -130,28 +144,34 @@ where
     }
 
     /// Flushes the sinks whose flush is due, looking ahead as far as `budget` goes.
+    #[inline]
     pub(crate) fn flush_due(&mut self, budget: usize, share: &mut Share) {
-        let horizon = self.flush_horizon(budget);
-        while !share.is_spent() {
-            let Some(id) = self.slots.pop_flush(horizon) else { return };
-            share.spend();
-            if let Some(mut slot) = self.slots.unqueue_flush(id) {
-                let answer = slot.poll_flush();
-                self.flushed(id, answer);
-            }
+        if self.has_due_flushes(budget) {
+            self.flush_next(budget, share);
         }
     }
 
-    fn flush(&mut self, id: SlotId) {
-        let answer = self.slots.entry(id).poll_flush();
-        self.flushed(id, answer);
+    fn flush_next(&mut self, budget: usize, share: &mut Share) {
+        let horizon = self.flush_horizon(budget);
+        // In locals, for the loop to keep them in registers.
+        let (mut left, mut completed) = (share.take(), 0);
+        while !left.is_spent() {
+            let Some(id) = self.slots.pop_flush(horizon) else { break };
+            left.spend();
+            match self.slots.flush_unqueued(id) {
+                None | Some(Poll::Pending) => {}
+                Some(Poll::Ready(Ok(()))) => completed += 1,
+                Some(Poll::Ready(Err(error))) => self.remove(id, Detached::Failed(error), None),
+            }
+        }
+        self.ledger.operated(completed);
+        share.add(left);
     }
 
-    #[inline]
-    fn flushed(&mut self, id: SlotId, answer: Poll<Result<(), S::Error>>) {
-        match answer {
+    fn flush(&mut self, id: SlotId) {
+        match self.slots.entry(id).poll_flush() {
             Poll::Pending => {}
-            Poll::Ready(Ok(())) => self.ledger.operated(),
+            Poll::Ready(Ok(())) => self.ledger.operated(1),
             Poll::Ready(Err(error)) => self.remove(id, Detached::Failed(error), None),
         }
     }
@@ -162,20 +182,21 @@ where
         match self.slots.entry(id).poll_close() {
             Poll::Pending => {}
             Poll::Ready(Ok(())) => {
-                self.ledger.operated();
+                self.ledger.operated(1);
                 self.remove(id, reason.into(), None);
             }
             Poll::Ready(Err(error)) => self.remove(id, Detached::Failed(error), None),
         }
     }
 
-    /// The input is over: it is not waited for, and what is held goes to its recipients as they leave.
+    /// The input is over: it is not waited for, and what is held goes to its recipients as they
+    /// leave.
     pub(crate) fn finish(&mut self) {
         self.close_cursor.get_or_insert(0);
         self.unblock();
     }
 
-    /// Tells slots that the input is over: they leave.
+    /// Lets slots leave because the input is over.
     #[inline]
     pub(crate) fn close_some(&mut self, share: &mut Share) {
         if self.is_closing() {
@@ -195,13 +216,18 @@ where
         }
     }
 
-    /// From now on the slot receives nothing. What is queued for it is still sent, with its copy of the
-    /// item that is held, and then it is closed: the caller has to [`advance`](Self::advance) it.
+    /// From now on the slot receives nothing. What is queued for it is still sent, with its copy of
+    /// the item that is held, and then it is closed: the caller has to [`advance`](Self::advance)
+    /// it.
     pub(super) fn leave(&mut self, id: SlotId, reason: LeaveReason) {
         if let Some(item) = self.take_owed(id, Exit::Graceful) {
-            self.enqueue(id, item);
+            self.join_queue(id, item);
         }
+        let frees_key = self.slots.is_only_receiver(id);
         self.slots.leave(id, reason);
+        if frees_key {
+            self.ledger.key_detached(self.slots.recipient(id).key);
+        }
     }
 
     /// Ends an attachment: the sink is dropped, and then all that waited for it is discarded. So is
@@ -214,8 +240,12 @@ where
             _ => (Discarded::Evicted, Exit::Evicted),
         };
         let held = self.take_owed(id, exit);
+        let frees_key = self.slots.is_only_receiver(id);
         let Remains { key, tag, queue } = self.slots.remove(id);
         let to = Recipient { key: &key, tag };
+        if frees_key {
+            self.ledger.key_detached(&key);
+        }
         self.ledger.unqueued(queue.len());
         for item in queue.into_iter().chain(held).chain(item) {
             self.ledger.discarded(to, item, discarded);
