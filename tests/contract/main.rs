@@ -19,6 +19,7 @@ mod failing_sinks;
 mod flushing;
 mod harness;
 mod hooks;
+mod lease_ended_by_hook;
 mod leases;
 mod limits;
 mod multicast;

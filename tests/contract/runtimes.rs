@@ -149,9 +149,21 @@ fn tokio_in_many_threads() {
     check(|| on_tokio(tokio::runtime::Builder::new_multi_thread()));
 }
 
+/// The program is outside of the executor, as in `smol::block_on`.
 #[test]
-fn smol_with_its_global_executor() {
-    check(|| smol::block_on(program(|task| smol::spawn(task).detach())));
+fn executor_of_smol_in_a_thread() {
+    check(|| {
+        let tasks = Arc::new(async_executor::Executor::new());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let thread = {
+            let tasks = Arc::clone(&tasks);
+            thread::spawn(move || executor::block_on(tasks.run(stopped)))
+        };
+        let outcome = executor::block_on(program(|task| tasks.spawn(task).detach()));
+        drop(stop);
+        assert!(thread.join().is_ok());
+        outcome
+    });
 }
 
 #[test]

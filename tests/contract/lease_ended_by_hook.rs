@@ -1,10 +1,8 @@
 //! A lease that ends inside [`Hooks::attached`] ends after the order that this hook reports (attachment
 //! rules, *Lease*): the order has been applied, so the attachment takes the key before it goes.
 
-mod common;
-
-use common::{Log, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task};
-use common::{scripted_sink, scripted_stream};
+use crate::common::{Log, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task};
+use crate::common::{scripted_sink, scripted_stream};
 use futures::channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use stream_demux::{Attach, ByValue, Demux, DemuxStreamExt, Detached, Hooks, Lease, Recipient};
 
