@@ -559,9 +559,17 @@ impl<K: Key> World<K> {
     {
         let (polls, calls) = (task.polls(), self.calls());
         let (read, applied) = (self.items.given(), self.orders.given());
-        let completed = task.turns(1).is_ready();
+        let mut completed = task.turns(1).is_ready();
         if task.polls() == polls {
             return false;
+        }
+        // An item may be on its way through a group for as many turns as there are members.
+        for turns in 0.. {
+            if completed || task.get_ref().totals().queued == 0 {
+                break;
+            }
+            assert!(turns <= self.model.atts.len() + SLACK, "an item is held, and all are ready");
+            completed = task.turns(1).is_ready();
         }
         // Nothing came in meanwhile: first the orders, then the items.
         for at in applied..self.orders.given() {
