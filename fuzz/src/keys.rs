@@ -563,12 +563,14 @@ impl<K: Key> World<K> {
         if task.polls() == polls {
             return false;
         }
-        // An item may be on its way through a group for as many turns as there are members.
+        // An item may be on its way through a group for as many turns as there are members, and the next
+        // one begin in the turn in which it arrives.
+        let limit = (1 + self.sent.len() - read) * (self.model.atts.len() + SLACK);
         for turns in 0.. {
             if completed || task.get_ref().totals().queued == 0 {
                 break;
             }
-            assert!(turns <= self.model.atts.len() + SLACK, "an item is held, and all are ready");
+            assert!(turns <= limit, "an item is held, and all are ready");
             completed = task.turns(1).is_ready();
         }
         // Nothing came in meanwhile: first the orders, then the items.
