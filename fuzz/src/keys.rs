@@ -546,9 +546,10 @@ impl<K: Key> World<K> {
         }
     }
 
-    /// Everything that anybody was asked, so far.
+    /// Every call to a sink or a stream so far, and every sink that was dropped.
     fn calls(&self) -> usize {
-        let sinks: usize = self.model.atts.iter().map(|att| att.seen.borrow().calls).sum();
+        let calls = |seen: &Seen| seen.calls + usize::from(seen.dropped);
+        let sinks: usize = self.model.atts.iter().map(|att| calls(&att.seen.borrow())).sum();
         sinks + self.items.given() + self.orders.given()
     }
 
