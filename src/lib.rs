@@ -41,9 +41,12 @@
 //! | … is full, [`Overflow::Wait`] | held; the input waits | `queued`, then `delivered` |
 //! | … is full, [`Overflow::DropNewest`] | discarded | [`discarded`] |
 //! | … is full, [`Overflow::DropOldest`] | queued; the oldest discarded | `queued`, `discarded` |
+//! | … is not empty, [`Overflow::Conflate`] | queued in place of an older one, which is discarded | `queued`, `discarded` |
 //! | … is full, [`Overflow::Evict`] | discarded; the sink is dropped | `discarded` |
 //! | [`admit`] returns `false` | discarded | `discarded` |
 //! | its key has many sinks ([`multicast`]) | cloned for all but one | [`copies`], each as here |
+//! | its sink shares the key with others ([`balance`]) | given to one of them | as here |
+//! | its key is not attached, and [`or_attach_with`] attaches a sink | routed | as here |
 //! | its key is not attached | passed to [`Hooks::unmatched`] | [`unmatched`] |
 //! | … and there is a [`catch_all`] | sent to that sink instead | as in the rows above |
 //! | its key is detached while it waits | still sent; then the sink is closed | `delivered` |
@@ -66,21 +69,24 @@
 //!    returns `Pending` and wakes itself, the turn ends before another item is routed. If it does
 //!    so again in the next turn, with no order in between, it no longer delays items in that turn.
 //!    A [`Lease`] that ended before an order or an item was read takes effect first. An item
-//!    belongs to the attachments that exist when its key is looked up, after these orders.
-//! 2. **Order per key.** The items of an attachment reach its sink in the order of the input.
+//!    belongs to the attachments that exist when its key is looked up, after these orders. What a
+//!    [tick](#time) causes may come after items that are read later.
+//! 2. **Order per key.** The items of an attachment reach its sink in the order of the input. An
+//!    item that takes the place of another under [`Overflow::Conflate`] may pass items in between.
+//!    With [`balance`], this applies to each sink, until items move from one that leaves to others.
 //! 3. **One fate per item.** Between two polls
 //!    `received + copies = unmatched + delivered + discarded + lost + queued`, and after
 //!    completion `queued` is 0. Nothing is dropped silently.
 //! 4. **Only woken sinks are polled.** After a sink operation has returned `Pending`, it is not
 //!    repeated until that sink's own waker fires. There are two exceptions. A pending flush is
 //!    polled again when the sink has taken another item and its flush is due again (6).
-//!    `poll_ready` of a sink whose policy discards or evicts is polled once more, in the next
-//!    turn, if it returned `Pending` late in a turn (see [Yielding](#yielding)). A pending flush
-//!    does not stop `poll_ready`. A sink with nothing to do is not polled at all. `poll_ready` is
-//!    called only for an item that the sink then gets, so what a sink reserves is never left
-//!    unused. A waker kept from an earlier attachment, or one that fires before the operation has
-//!    returned, may cause one spurious poll. A wake is the same work with ten sinks attached as
-//!    with a million.
+//!    `poll_ready` of a sink whose policy discards or evicts is polled once more, in the next turn,
+//!    if it returned `Pending` late in a turn (see [Yielding](#yielding)). A pending flush does not
+//!    stop `poll_ready`. A sink with nothing to do is not polled at all. `poll_ready` is called
+//!    only for an item that the sink then gets, so what a sink reserves is never left unused; with
+//!    [`balance`] it may be left for the next item. A waker kept from an earlier attachment, or one
+//!    that fires before the operation has returned, may cause one spurious poll. A wake is the same
+//!    work with ten sinks attached as with a million.
 //! 5. **Bounded turns.** One `poll`, a *turn*, spends at most the [`budget`](Demux::budget). If
 //!    work is left, the demux wakes its task and returns. See [Fairness](#fairness).
 //! 6. **Flushing.** A sink that took an item is flushed as soon as the input has nothing ready,
@@ -93,7 +99,8 @@
 //!    `flush_every`. A busy input does not cause a flush per item, and no flush is forgotten:
 //!    before the task goes to sleep, `poll_flush` has been called on every sink that took an item
 //!    since its last flush. A pending flush holds up no other sink. A sink that is being closed is
-//!    not flushed separately.
+//!    not flushed separately. With [`linger`](Demux::linger), sinks are flushed at a tick instead
+//!    when the input has nothing ready, and the task may go to sleep before.
 //! 7. **A blocked sink holds the input and nothing else.** While the input waits for a sink,
 //!    orders are applied, other queues drain, and flushes and closes go on. Detaching, evicting or
 //!    replacing the sink releases the input in the same poll, and so does its failure.
@@ -159,6 +166,10 @@
 //!       unless it is the last one, which discards the item itself.
 //!     * A held item counts once as `queued`. [`blocked`](Hooks::blocked) names the first member
 //!       that the item waits for, after the item was offered to all members.
+//! * **[`balance`]** lets the attachments of a key share its items. They are not cloned; each goes
+//!   to the next sink in turn that is ready, or to the shortest queue. See [`Demux::balance`].
+//! * **[`key_attached`](Hooks::key_attached) and [`key_detached`](Hooks::key_detached)** alternate
+//!   strictly for each key, and agree with [`contains_key`](Demux::contains_key).
 //! * **[`admit`](Hooks::admit)** is called once per item and recipient, when the item is first
 //!   offered to that recipient, before its queue and its readiness are checked. It is also called
 //!   for a member that leaves gracefully before it was offered the item, at that moment, but not
@@ -200,6 +211,41 @@
 //!
 //! [coop]: https://docs.rs/tokio/latest/tokio/task/coop/index.html
 //!
+//! # Time
+//!
+//! The crate has no clock. Time comes in as an order: [`Order::Tick`] says that one unit of time
+//! has passed, and the unit is up to you. Without ticks nothing expires. To get them, merge a
+//! ticker into the orders:
+//!
+//! ```text
+//! tokio    stream::select(orders, IntervalStream::new(interval(unit)).map(|_| Order::Tick))
+//! smol     stream::select(orders, smol::Timer::interval(unit).map(|_| Order::Tick))
+//! embassy  stream::select(orders, Ticker::every(unit).map(|_| Order::Tick))
+//! ```
+//!
+//! `n` ticks take between `n - 1` and `n` units, because the first may follow at once:
+//!
+//! ```text
+//! units                 |         |         |         |         |
+//! ticks                 T         T         T         T         T
+//! stall_timeout(3)           ├── an item waits: 1 ─── 2 ─────── 3 evicted, Detached::Stalled
+//! stall_timeout(3)           ├──────── 1 ─ taken ┤    the count starts anew with the next wait
+//! idle_timeout(2)            item ──── 0 ──────── 1 ─────────── 2 detached, Detached::Idle
+//! linger(2)                  dry ───── 1 ──────── 2 flushed
+//! ```
+//!
+//! * **[`stall_timeout`](Attach::stall_timeout)** evicts a sink at which something waits (an item,
+//!   a flush or a close) and nothing moves. It also applies to a sink that is leaving, so it bounds
+//!   how long a graceful leave may take.
+//! * **[`idle_timeout`](Attach::idle_timeout)** detaches a sink that gets no items. A tick does not
+//!   count if an item was accepted since the tick before.
+//! * **[`linger`](Demux::linger)** puts off the flush when the input has nothing ready, so that
+//!   more items share one.
+//!
+//! Ticks that are read in one turn count as one. A tick comes to the attachments that have
+//! time-outs one after the other, each for one unit of the budget; orders and items go on in the
+//! meantime. A tick that is read before the last one has come to all of them follows it.
+//!
 //! # Fairness
 //!
 //! Each turn, that is each `poll`, has a [`budget`](Demux::budget). Each of these costs one unit:
@@ -209,14 +255,17 @@
 //! * a woken sink that is handled, and each item that is moved out of its queue;
 //! * an item that is read, and each member of a group beyond the first that it is offered to;
 //! * a flush;
+//! * an attachment with a time-out that a tick comes to;
+//! * an attachment that is made on demand, and every 16 sinks among which [`balance`] looks for the
+//!   shortest queue;
 //! * a sink that starts to close because the input has ended.
 //!
 //! Work that exceeds the budget continues in the next turn. Orders leave a quarter of the turn to
 //! sinks that have something to do, and sinks leave a quarter to items. (With a budget below four,
 //! the quarter is one turn in four.) Of the share of the sinks, woken sinks leave half to due
-//! flushes, and these two leave half to closing after the end. So orders that never pause can hold
-//! back items, as guarantee 1 requires, but not sinks. Neither orders nor items nor busy sinks
-//! make a woken sink wait for more than a few turns.
+//! flushes, these two leave half to ticks, and these three leave half to closing after the end. So
+//! orders that never pause can hold back items, as guarantee 1 requires, but not sinks. Neither
+//! orders nor items nor busy sinks make a woken sink wait for more than a few turns.
 //!
 //! Some work of a single poll is not bounded by the budget. An eviction or a failure discards a
 //! whole queue at once, and dropping a queue drops its items. Tables double when they are full,
@@ -291,6 +340,8 @@
 //! [`Sink`]: futures_sink::Sink
 //! [`demux_by`]: DemuxStreamExt::demux_by
 //! [`multicast`]: Demux::multicast
+//! [`balance`]: Demux::balance
+//! [`or_attach_with`]: Demux::or_attach_with
 //! [`buffer`]: Attach::buffer
 //! [`catch_all`]: Attach::catch_all
 //! [`admit`]: Hooks::admit
