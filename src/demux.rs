@@ -15,12 +15,12 @@ use pin_project_lite::pin_project;
 use crate::budget::Budget;
 use crate::hooks::{Callbacks, Recipient};
 use crate::key::DefaultHashBuilder;
-use crate::order::{IntoOrder, Order};
+use crate::order::{IntoOrder, Order, Orders};
 use crate::router::Router;
 use crate::totals::Totals;
 
-type KeyOf<O> = <<O as Stream>::Item as IntoOrder>::Key;
-type SinkOf<O> = <<O as Stream>::Item as IntoOrder>::Sink;
+type KeyOf<O> = <<O as Orders>::Order as IntoOrder>::Key;
+type SinkOf<O> = <<O as Orders>::Order as IntoOrder>::Sink;
 type ErrorOf<O, V> = <SinkOf<O> as Sink<V>>::Error;
 
 /// How much one turn may do, unless [`Demux::budget`] says otherwise.
@@ -80,8 +80,8 @@ pin_project! {
     pub struct Demux<St, F, O, H = Callbacks, B = DefaultHashBuilder>
     where
         St: Stream,
-        O: Stream,
-        O::Item: IntoOrder,
+        O: Orders,
+        O::Order: IntoOrder,
     {
         router: Router<KeyOf<O>, SinkOf<O>, St::Item, H, B>,
         #[pin]
@@ -128,8 +128,8 @@ enum State {
 impl<St, F, O> Demux<St, F, O>
 where
     St: Stream,
-    O: Stream,
-    O::Item: IntoOrder,
+    O: Orders,
+    O::Order: IntoOrder,
 {
     pub(crate) fn new(input: St, key: F, orders: O) -> Self {
         Self {
@@ -149,8 +149,8 @@ where
 impl<St, F, O, H, B> Demux<St, F, O, H, B>
 where
     St: Stream,
-    O: Stream,
-    O::Item: IntoOrder,
+    O: Orders,
+    O::Order: IntoOrder,
 {
     /// Returns the counts of what the demux has done so far.
     ///
@@ -412,8 +412,8 @@ impl<St, F, O, H, B> FusedFuture for Demux<St, F, O, H, B>
 where
     Self: Future,
     St: Stream,
-    O: Stream,
-    O::Item: IntoOrder,
+    O: Orders,
+    O::Order: IntoOrder,
 {
     fn is_terminated(&self) -> bool {
         self.state == State::Completed
@@ -423,8 +423,8 @@ where
 impl<St, F, O, H, B> fmt::Debug for Demux<St, F, O, H, B>
 where
     St: Stream,
-    O: Stream,
-    O::Item: IntoOrder,
+    O: Orders,
+    O::Order: IntoOrder,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { router, input: _, orders, order: _, key: _, budget, inbox, state } = self;

@@ -7,7 +7,7 @@ use futures_core::Stream;
 
 use crate::demux::Demux;
 use crate::key::{ByRef, ByValue};
-use crate::order::{Attachable, IntoOrder};
+use crate::order::{Attachable, IntoOrder, Orders};
 
 /// An extension trait for [`Stream`]s that splits them by key.
 pub trait DemuxStreamExt: Stream {
@@ -42,9 +42,9 @@ pub trait DemuxStreamExt: Stream {
     fn demux_by<F, O>(self, key: F, orders: O) -> Demux<Self, ByValue<F>, O>
     where
         Self: Sized,
-        F: FnMut(&Self::Item) -> <O::Item as IntoOrder>::Key,
-        O: Stream,
-        O::Item: IntoOrder<Key: Hash + Eq, Sink: Attachable<Self::Item>>,
+        F: FnMut(&Self::Item) -> <O::Order as IntoOrder>::Key,
+        O: Orders,
+        O::Order: IntoOrder<Key: Hash + Eq, Sink: Attachable<Self::Item>>,
     {
         Demux::new(self, ByValue::new(key), orders)
     }
@@ -77,8 +77,8 @@ pub trait DemuxStreamExt: Stream {
     where
         Self: Sized,
         F: for<'a> FnMut(&'a Self::Item) -> &'a Q,
-        O: Stream,
-        O::Item: IntoOrder<Key: Hash + Eq + Borrow<Q>, Sink: Attachable<Self::Item>>,
+        O: Orders,
+        O::Order: IntoOrder<Key: Hash + Eq + Borrow<Q>, Sink: Attachable<Self::Item>>,
         Q: Hash + Eq + ?Sized,
     {
         Demux::new(self, ByRef::new(key), orders)

@@ -382,7 +382,7 @@ pub use crate::ext::DemuxStreamExt;
 pub use crate::hooks::{Callbacks, Detached, Discarded, Hooks, Recipient};
 pub use crate::key::{ByRef, ByValue, DefaultHashBuilder, DefaultHasher, OrAttach};
 pub use crate::lease::Lease;
-pub use crate::order::{Attach, Attachable, IntoOrder, Order, Overflow};
+pub use crate::order::{Attach, Attachable, IntoOrder, Order, Orders, Overflow};
 pub use crate::totals::Totals;
 
 /// Compiles and runs the examples of the README.

@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 use core::fmt;
 
+use futures_core::Stream;
 use futures_sink::Sink;
 
 use crate::lease::{Claim, Lease};
@@ -155,6 +156,27 @@ impl<K, S> IntoOrder for Order<K, S> {
     }
 }
 
+/// A stream of orders: any `Stream`.
+///
+/// It is implemented for every stream. It exists so that the compiler says what to do about what is
+/// not one.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a stream of orders",
+    label = "orders must come from a `Stream`",
+    note = "a tokio `Receiver` is wrapped: `tokio_stream::wrappers::ReceiverStream::new(receiver)`",
+    note = "a `Vec` or an iterator becomes a stream by `futures::stream::iter(orders)`"
+)]
+pub trait Orders: Stream<Item = Self::Order> {
+    /// What the stream yields: something that [becomes an order](IntoOrder).
+    type Order;
+}
+
+// Without this rustc lists types that implement `Stream`, none of which is meant.
+#[diagnostic::do_not_recommend]
+impl<O: Stream + ?Sized> Orders for O {
+    type Order = O::Item;
+}
+
 /// A sink for items of type `V`: any `Sink<V> + Unpin`.
 ///
 /// Implemented for all such types. The trait exists so that the compiler can explain why another
@@ -162,7 +184,9 @@ impl<K, S> IntoOrder for Order<K, S> {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be attached to a stream of `{V}`",
     label = "a sink must implement `Sink<{V}>` and `Unpin`",
+    note = "the items must have the type that the sink takes; use `SinkExt::with` to convert them",
     note = "a sink that is not `Unpin` is attached as `Box::pin(sink)`",
+    note = "sinks of several types are attached as `Pin<Box<dyn Sink<{V}, Error = E>>>`",
     note = "a `tokio::sync::mpsc::Sender` is not a `Sink`: attach `PollSender` of `tokio-util`"
 )]
 pub trait Attachable<V>: Sink<V> + Unpin {}

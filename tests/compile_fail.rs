@@ -210,6 +210,42 @@ fn orders_that_yield_plain_sinks() {
 }
 
 #[test]
+fn orders_that_are_a_tokio_receiver() {
+    mistake(
+        "let (_, orders) = tokio::sync::mpsc::channel::<(u32, sink::Drain<u32>)>(1);
+        let _ = stream::iter([1_u32]).demux_by(|n| *n, @@);",
+        "{ drop(orders); stream::empty::<(u32, sink::Drain<u32>)>() }",
+        "orders",
+        "E0277",
+        &["is not a stream of orders", "ReceiverStream"],
+    );
+}
+
+#[test]
+fn orders_that_are_a_vec() {
+    mistake(
+        "let orders = vec![(1_u32, sink::drain::<u32>())];
+        let _ = stream::iter([1_u32]).demux_by(|n| *n, @@);",
+        "stream::iter(orders)",
+        "orders",
+        "E0277",
+        &["is not a stream of orders", "stream::iter(orders)"],
+    );
+}
+
+#[test]
+fn boxed_sink_that_is_not_pinned() {
+    mistake(
+        "let orders = stream::empty::<(u32, @@)>();
+        let _ = stream::iter([1_u32]).demux_by(|n| *n, orders);",
+        "Pin<Box<dyn Sink<u32, Error = ()>>>",
+        "Box<dyn Sink<u32, Error = ()>>",
+        "E0277",
+        &["Pin<Box<dyn Sink<u32, Error = E>>>"],
+    );
+}
+
+#[test]
 fn sink_that_is_not_unpin() {
     mistake(
         "let sink = sink::unfold((), |(), _: u32| async { Ok::<_, ()>(()) });

@@ -12,15 +12,15 @@ use futures_core::Stream;
 use super::{Demux, ErrorOf, Inbox, KeyOf, SinkOf, State, Unapplied};
 use crate::hooks::Hooks;
 use crate::key::sealed::{AttachOnDemand, FindByKey};
-use crate::order::{Attachable, IntoOrder};
+use crate::order::{Attachable, IntoOrder, Orders};
 use crate::ready::{LEASES, ORDERS};
 use crate::totals::Totals;
 
 impl<St, F, O, H, B> Future for Demux<St, F, O, H, B>
 where
     St: Stream,
-    O: Stream,
-    O::Item: IntoOrder<Key: Hash + Eq, Sink: Attachable<St::Item>>,
+    O: Orders,
+    O::Order: IntoOrder<Key: Hash + Eq, Sink: Attachable<St::Item>>,
     F: FindByKey<St::Item, KeyOf<O>> + AttachOnDemand<St::Item, KeyOf<O>, SinkOf<O>>,
     H: Hooks<KeyOf<O>, St::Item, ErrorOf<O, St::Item>>,
     B: BuildHasher,
@@ -87,8 +87,8 @@ const FLUSHED_AT_ONCE: usize = 16;
 impl<St, F, O, H, B> Demux<St, F, O, H, B>
 where
     St: Stream,
-    O: Stream,
-    O::Item: IntoOrder<Key: Hash + Eq, Sink: Attachable<St::Item>>,
+    O: Orders,
+    O::Order: IntoOrder<Key: Hash + Eq, Sink: Attachable<St::Item>>,
     F: FindByKey<St::Item, KeyOf<O>> + AttachOnDemand<St::Item, KeyOf<O>, SinkOf<O>>,
     H: Hooks<KeyOf<O>, St::Item, ErrorOf<O, St::Item>>,
     B: BuildHasher,

@@ -8,7 +8,7 @@ use super::{Demux, ErrorOf, KeyOf, SinkOf};
 use crate::budget::Budget;
 use crate::hooks::{Callbacks, Discarded, Hooks, Recipient};
 use crate::key::OrAttach;
-use crate::order::{Attach, Attachable, IntoOrder, Overflow};
+use crate::order::{Attach, Attachable, IntoOrder, Orders, Overflow};
 use crate::slots::Slots;
 
 type SlotsOf<St, O, B> = Slots<KeyOf<O>, SinkOf<O>, <St as Stream>::Item, B>;
@@ -17,8 +17,8 @@ type SlotsOf<St, O, B> = Slots<KeyOf<O>, SinkOf<O>, <St as Stream>::Item, B>;
 impl<St, F, O, H, B> Demux<St, F, O, H, B>
 where
     St: Stream,
-    O: Stream,
-    O::Item: IntoOrder,
+    O: Orders,
+    O::Order: IntoOrder,
 {
     /// Sets how much work one `poll` may do before it lets other tasks run; the default is 128.
     ///
@@ -374,8 +374,8 @@ where
 impl<St, F, O, B> Demux<St, F, O, Callbacks, B>
 where
     St: Stream,
-    O: Stream,
-    O::Item: IntoOrder,
+    O: Orders,
+    O::Order: IntoOrder,
 {
     /// Sets the [`Hooks`] to call, by value or as `&mut hooks`.
     ///
@@ -416,8 +416,8 @@ where
 impl<St, F, O, E, U, D, A, B> Demux<St, F, O, Callbacks<E, U, D, A>, B>
 where
     St: Stream,
-    O: Stream,
-    O::Item: IntoOrder,
+    O: Orders,
+    O::Order: IntoOrder,
 {
     /// Sets a closure that is called with the error of a sink that failed.
     ///
