@@ -412,6 +412,11 @@ fn a_new_sink_inherits_what_the_one_before_it_has_left_in_the_slot() {
         75, 126, 221, 205, 112, 230, 203, 249, 115, 114, 143, 17, 102, 64, 137, 229, 206, 126, 197,
         65, 28,
     ]);
+    // A wake, which outlasts an answer that it is ready.
+    model::run(&[
+        254, 87, 15, 7, 36, 0, 17, 0, 132, 17, 0, 218, 15, 157, 14, 27, 12, 0, 13, 0, 7, 36, 90,
+        145, 0, 6, 27,
+    ]);
     // A flush, between the reading of the order and the attachment.
     model::run(&[
         214, 117, 1, 7, 76, 0, 135, 7, 28, 85, 70, 0, 0, 15, 205, 0, 1, 23, 3, 15, 202, 6, 0, 2,
