@@ -269,6 +269,53 @@ fn reconnect(seed: u64) -> Vec<u8> {
     script
 }
 
+/// Small budgets and groups whose members have leases, limits and a catch-all among them: orders that
+/// detach or evict a group go on for several turns, in which leases end, items are held, members fail,
+/// limits are reached and others attach.
+fn short_turns(seed: u64) -> Vec<u8> {
+    let random = &mut Random(seed);
+    // Budgets from 1 to 8; seldom anything that is not admitted.
+    let refuses = random.pick(&[0, 0, 0, 0xc0]);
+    let multicast = random.pick(&[MULTICAST, MULTICAST, 0]);
+    let mut script = vec![random.below(8) | multicast | refuses, random.byte(), random.byte()];
+    script[2] &= NO_COOP;
+    let keys = 1 + random.below(2);
+    let attach = |random: &mut Random, script: &mut Vec<u8>| {
+        let limit = random.pick(&[0, 0, 0, 5, 6, 7, 15]);
+        let catch_all = random.pick(&[0, 0, 0xc0]);
+        let leases = random.pick(&[0, 4, 4, 0x24]) | random.below(4) | random.below(4) << 3;
+        let cue = random.pick(&[0, 64, 64, 128]);
+        let a = random.byte() & !3 | random.below(keys);
+        script.extend([ATTACH, a, limit | catch_all, leases | cue]);
+    };
+    for _ in 0..2 + random.below(9) {
+        attach(random, &mut script);
+    }
+    script.push(RUN);
+    for _ in 0..8 + random.below(50) {
+        match random.below(20) {
+            0..=3 => script.extend([ITEMS, random.below(keys) + 6 * random.below(2)]),
+            // Nobody has this key.
+            4 => script.extend([ITEMS, 5]),
+            5 | 6 => script.extend([DETACH, random.below(keys)]),
+            7 | 8 => script.extend([EVICT, random.below(keys)]),
+            9 | 10 => script.extend([LEASE, random.pick(&[0, 0, 0xc0]) | random.below(16)]),
+            11 => attach(random, &mut script),
+            12 => {
+                let place = random.pick(&[INSIDE_INPUT, INSIDE_ORDERS, INSIDE_HOOK]);
+                let step = random.pick(&[LEASE, EVICT, DETACH]);
+                script.extend([INSIDE, place, step, random.below(4)]);
+            }
+            13 | 14 => script.extend([CUE, random.below(12), random.pick(&[PARK, OPEN, ALLOW])]),
+            15 => script.extend([CUE, random.below(12), random.byte()]),
+            16 => script.extend([STREAMS, random.byte()]),
+            17 => script.push(RUN),
+            _ => script.push(POLL),
+        }
+    }
+    script
+}
+
 /// Plays one script for each seed: `default` of them, or those that the environment names, as in
 /// `SCHEDULES=100000` or `SCHEDULES=100000..200000`.
 fn play(name: &str, default: u64, script: fn(u64) -> Vec<u8>) -> Summary {
@@ -365,6 +412,23 @@ fn schedules_of_leases_keep_the_contract() {
     assert_seen(&summary, &situations);
 }
 
+#[test]
+fn schedules_of_short_turns_keep_the_contract() {
+    let summary = play("short", SHORT, short_turns);
+    let situations = [
+        "blocked",
+        "copied",
+        "detached: evicted",
+        "detached: limited",
+        "detached: requested",
+        "discarded: evicted",
+        "lease ended",
+        "served over several turns",
+        "unmatched",
+    ];
+    assert_seen(&summary, &situations);
+}
+
 /// How many schedules there are of a kind, without and with optimisation, which is ten times as fast.
 const fn schedules(debug: u64, release: u64) -> u64 {
     if cfg!(debug_assertions) { debug } else { release }
@@ -374,6 +438,7 @@ const SWARMS: u64 = schedules(5_000, 20_000);
 const UNIFORMS: u64 = schedules(5_000, 20_000);
 const CROWDS: u64 = schedules(600, 4_000);
 const BUSY: u64 = schedules(800, 6_000);
+const SHORT: u64 = schedules(2_000, 20_000);
 const RECONNECTS: u64 = schedules(5_000, 20_000);
 
 // Scripts that are kept, as `model::shrink` left them.
@@ -412,10 +477,29 @@ fn a_new_sink_inherits_what_the_one_before_it_has_left_in_the_slot() {
         75, 126, 221, 205, 112, 230, 203, 249, 115, 114, 143, 17, 102, 64, 137, 229, 206, 126, 197,
         65, 28,
     ]);
+    // A wake, which outlasts an answer that it is ready.
+    model::run(&[
+        254, 87, 15, 7, 36, 0, 17, 0, 132, 17, 0, 218, 15, 157, 14, 27, 12, 0, 13, 0, 7, 36, 90,
+        145, 0, 6, 27,
+    ]);
     // A flush, between the reading of the order and the attachment.
     model::run(&[
         214, 117, 1, 7, 76, 0, 135, 7, 28, 85, 70, 0, 0, 15, 205, 0, 1, 23, 3, 15, 202, 6, 0, 2,
         23, 27, 3, 6, 23, 2, 15, 198, 29,
+    ]);
+}
+
+#[test]
+fn an_order_need_not_pay_for_those_that_leases_have_detached() {
+    model::run(&[
+        90, 157, 7, 7, 76, 0, 154, 7, 76, 0, 165, 7, 108, 53, 154, 7, 108, 0, 165, 7, 108, 0, 165,
+        7, 76, 0, 154, 7, 76, 0, 165, 7, 108, 35, 165, 7, 76, 0, 165, 7, 76, 35, 165, 7, 108, 0,
+        154, 7, 108, 35, 165, 7, 108, 0, 165, 7, 76, 0, 154, 7, 108, 0, 154, 7, 108, 0, 154, 7,
+        108, 35, 165, 7, 76, 0, 165, 7, 76, 0, 154, 7, 76, 0, 165, 7, 76, 0, 154, 7, 108, 0, 165,
+        7, 76, 0, 154, 7, 76, 0, 154, 7, 108, 0, 165, 7, 76, 0, 165, 7, 0, 165, 29, 0, 0, 0, 6, 0,
+        6, 17, 11, 4, 29, 12, 0, 25, 109, 0, 6, 27, 7, 108, 35, 165, 0, 6, 27, 0, 0, 27, 0, 0, 27,
+        0, 0, 27, 0, 0, 27, 15, 213, 14, 120, 0, 6, 27, 14, 16, 0, 6, 27, 0, 0, 27, 0, 0, 27, 15,
+        199, 14, 6, 0, 6, 27,
     ]);
 }
 

@@ -10,7 +10,8 @@
 //!    once in one chain; what was listed after the chain was taken is not in it.
 //! 3. `by_sink`, and `take_fired`, tell of the sink's own waker alone, once, and never fail to.
 //! 4. The orders' signal stands until it is lowered, and is not lowered by a call that was over before.
-//! 5. Once a lease has ended, `has_ended` is true until `pop_ended` has come to its slot.
+//! 5. Once a lease has ended, `has_ended` is true until `pop_ended` has come to its slot; and it is true
+//!    only if a lease has ended since `pop_ended` found no slot.
 //! 6. A task that sleeps is woken if there is something to do, once; one that is awake is not woken.
 //! 7. A new seat has nothing to do; what was cleared or dropped wakes no task, and keeps none.
 
@@ -301,6 +302,8 @@ struct World {
     rings_in_flight: u32,
     hush_began: u64,
     hush_ended: u64,
+    /// The last `pop_ended` that found no slot.
+    none_ended_began: u64,
     bell: Arc<Bell>,
     /// Bells fired up to the last time it fell asleep, and whether it has not got up since.
     fired: u32,
@@ -324,6 +327,7 @@ impl World {
             rings_in_flight: 0,
             hush_began: 0,
             hush_ended: 0,
+            none_ended_began: 0,
             bell: Arc::new(Bell(AtomicU32::new(0))),
             fired: 0,
             asleep: false,
@@ -388,6 +392,7 @@ impl World {
                 let left = slot.has_ended() && slot.end_ended < began;
                 assert!(!left, "the lease of {at} has ended, and nothing was popped");
             }
+            self.none_ended_began = began;
             return;
         };
         let slot = self.slots.get_mut(at).expect("a slot that there is not");
@@ -465,7 +470,8 @@ impl World {
         assert_eq!(self.slots.len(), self.slots.len());
         let has_ended = self.ready.has_ended();
         if has_ended {
-            let may = |slot: &Slot| slot.end_ended > slot.pop_ended_began;
+            // A signal may outlast the chain: it is lowered when the next one is taken.
+            let may = |slot: &Slot| slot.end_ended > self.none_ended_began;
             assert!(self.slots.iter().any(may), "no lease has ended");
         } else {
             let must = |slot: &Slot| slot.has_ended() && slot.ends_in_flight == 0;

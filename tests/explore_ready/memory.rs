@@ -13,7 +13,8 @@ use std::ops::RangeInclusive;
 
 /// Locations.
 pub const HEAD: usize = 0;
-pub const BELL: usize = 1;
+/// What the orders and the leases have raised: `ORDERS_RAISED`, `LEASES_RAISED`.
+pub const SIGNALS: usize = 1;
 /// The state of the `AtomicWaker`, and the waker in it, which is no atomic.
 pub const TASK: usize = 2;
 pub const CELL: usize = 3;
@@ -26,7 +27,11 @@ pub const WISHES: usize = 6;
 pub const BITS: [usize; 2] = [7, 8];
 pub const NEXT: [usize; 2] = [9, 10];
 pub const NEWS: [usize; 2] = [11, 12];
-pub const LOCATIONS: usize = 13;
+/// The list of ended leases: its top, and for each slot the flag and the link.
+pub const ENDED_HEAD: usize = 13;
+pub const ENDED: [usize; 2] = [14, 15];
+pub const NEXT_ENDED: [usize; 2] = [16, 17];
+pub const LOCATIONS: usize = 18;
 
 /// The one of the three threads that reads; the others wake it.
 pub const OWNER: usize = 2;
@@ -172,9 +177,10 @@ impl Memory {
         let oldest: [usize; LOCATIONS] = std::array::from_fn(|at| match at {
             // Only ever updated, which reads the last write.
             TASK | NOTE => self.newest(at),
+            _ if ENDED.contains(&at) => self.newest(at),
             // Not atomic: who has not seen the last write may not touch it.
             CELL => self.newest(at).saturating_sub(1),
-            HEAD => {
+            HEAD | ENDED_HEAD => {
                 let views = self.views.iter().zip(alive);
                 let views = views.filter_map(|(view, alive)| alive.then_some(view[at]));
                 usize::from(views.min().unwrap_or(0))
@@ -187,12 +193,14 @@ impl Memory {
         }
         // Wakers take no more from the top of the stack than its value, the owner does not read what is
         // older than its own last write: to them, two equal ones in a row are one.
-        let mut at = 0;
-        while at < usize::from(self.views[OWNER][HEAD]).min(self.newest(HEAD)) {
-            if self.of(HEAD)[at][VALUE] == self.of(HEAD)[at + 1][VALUE] {
-                self.remove(HEAD, at);
-            } else {
-                at += 1;
+        for head in [HEAD, ENDED_HEAD] {
+            let mut at = 0;
+            while at < usize::from(self.views[OWNER][head]).min(self.newest(head)) {
+                if self.of(head)[at][VALUE] == self.of(head)[at + 1][VALUE] {
+                    self.remove(head, at);
+                } else {
+                    at += 1;
+                }
             }
         }
     }

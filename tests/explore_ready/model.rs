@@ -1,41 +1,48 @@
 //! `src/ready.rs` as steps: each atomic operation is one, with the line of code it stands for.
 //!
-//! Two wakers run what a sink's waker (`Act::Wake`), a lease's (`Nudge`) or the orders' (`Ring`) does;
-//! the owner takes turns as `src/poll.rs` has them. `atomic-waker` is modelled by its steps too. What
+//! Two wakers run what a sink's waker (`Act::Wake`), a lease's (`End`) or the orders' (`Ring`) does; the
+//! owner takes turns as `src/demux/poll.rs` has them. `atomic-waker` is modelled by its steps too. What
 //! the owner does between two atomic operations belongs to the step before.
 
 use std::fmt;
 
 use crate::memory::Order::{AcqRel, Acquire, Release};
-use crate::memory::{BITS, HEAD, LOCATIONS, Memory, NEXT, NOTE, Order};
+use crate::memory::{
+    BITS, ENDED, ENDED_HEAD, HEAD, LOCATIONS, Memory, NEXT, NEXT_ENDED, NOTE, Order, SIGNALS,
+};
 use crate::steps::Stepping;
 
 pub const END: u8 = 9;
 pub const LISTED: u8 = 1;
 pub const BY_SINK: u8 = 2;
+/// In `Thread::why`: the node goes to the list of ended leases.
+pub const BY_LEASE: u8 = 4;
+/// In the signals.
+pub const ORDERS_RAISED: u8 = 1;
+pub const LEASES_RAISED: u8 = 2;
 /// Alone, the owner comes to rest in so many turns, or never.
 const RESTLESS: u8 = 5;
 
 /// The orderings of `ready.rs`, each of which can be weakened, and what else can be done wrong.
 #[derive(Clone, Copy)]
 pub struct Protocol {
-    /// wake: `bits.fetch_or`
+    /// wake: `bits.fetch_or`; lease: `ended.swap(true)`
     pub claim: Order,
-    /// wake: `head.compare_exchange_weak`
+    /// wake and lease: `head.compare_exchange_weak`
     pub link: Order,
-    /// wake: `bell.swap(true)`
+    /// wake and lease: `signals.fetch_or`
     pub ring: Order,
-    /// `take`: `head.swap`
+    /// `take`, `pop_ended`: `head.swap`
     pub take: Order,
-    /// `pop`: `bits.swap(0)`
+    /// `pop`: `bits.swap(0)`; `pop_ended`: `ended.swap(false)`
     pub clear: Order,
-    /// `hear`: `bits.fetch_and`
+    /// `take_fired`: `bits.fetch_and`
     pub hear: Order,
-    /// `hush`: `bell.swap(false)`
+    /// `lower_orders`, `pop_ended`: `signals.fetch_and`
     pub hush: Order,
     /// `any`: `head.load`
     pub any: Order,
-    /// `rung`: `bell.load`
+    /// `signals`: `signals.load`
     pub rung: Order,
     /// `AtomicWaker`: what all but its unlocking says, which is `Release`.
     pub task: Order,
@@ -68,7 +75,7 @@ pub enum Flaw {
     LinkByStore,
     /// The task is woken before the node is listed.
     WakeBeforeList,
-    /// The bell is stored, not swapped.
+    /// The signals are stored, not updated.
     RingByStore,
     /// The list is taken though the last one is not finished.
     TakeOverTaken,
@@ -80,12 +87,22 @@ pub enum Flaw {
     ClearAfterPoll,
     /// The sink is polled, then its wake is taken for heard.
     HearAfterPoll,
-    /// The orders are polled, then the bell is hushed.
+    /// The orders are polled, then their signal is lowered.
     HushAfterPoll,
+    /// The end of a lease raises the signal, then lists the node.
+    RaiseBeforeList,
+    /// The list of ended leases is taken, then the signal is lowered.
+    LowerAfterTake,
+    /// The flag is cleared, then the link to the next ended lease is read.
+    ClearEndedBeforeNext,
+    /// What the lease wants is read, then the flag is cleared.
+    ClearEndedAfterWish,
+    /// An order that was read is applied with no look at the leases in between.
+    ApplyAtOnce,
     /// The waker is registered after the looking, not before: there is no look after it.
     RegisterAfterLook,
-    /// After the waker was registered, only the bell is looked at.
-    LookAtBellOnly,
+    /// After the waker was registered, only the signals are looked at.
+    LookAtSignalsOnly,
     /// After the waker was registered, only the list is looked at.
     LookAtHeadOnly,
 }
@@ -95,9 +112,9 @@ pub enum Flaw {
 pub enum Act {
     /// The sink in this slot has news, and wakes.
     Wake(u8),
-    /// A lease of this slot has a wish, and wakes.
-    Nudge(u8),
-    /// The orders have an order, and ring.
+    /// A lease of this slot ends, and wakes.
+    End(u8),
+    /// The orders have an order, and wake.
     Ring,
     /// A sink that was in this slot wakes, after it is gone.
     Stale(u8),
@@ -141,6 +158,35 @@ impl Scenario {
         1 << (thread * 3 + usize::from(act))
     }
 
+    /// The ends of leases that must have been seen before these orders are applied: each that the thread
+    /// that sent the order had waited for. If another thread ends a lease of the same slot meanwhile, it
+    /// may be the one that lists the node, and be late.
+    pub fn wishes_before(&self, orders: u8) -> u8 {
+        let mut before = 0;
+        for thread in 0..2 {
+            for act in (0..=2).filter(|&act| orders & Self::bit(thread, act) != 0) {
+                for earlier in 0..act {
+                    let end = self.act(thread, earlier).filter(|end| matches!(end, Act::End(_)));
+                    if end.is_some_and(|end| !self.acts[1 - thread].contains(&end)) {
+                        before |= Self::bit(thread, earlier);
+                    }
+                }
+            }
+        }
+        before
+    }
+
+    /// The ends of the leases of a slot.
+    pub fn ends_of(&self, slot: u8) -> u8 {
+        let bits = (0..2).flat_map(|thread| (0..=2).map(move |act| (thread, act)));
+        let ends = bits.filter(|&(thread, act)| self.act(thread, act) == Some(Act::End(slot)));
+        ends.fold(0, |ends, (thread, act)| ends | Self::bit(thread, act))
+    }
+
+    pub fn has_leases(&self) -> bool {
+        self.acts.iter().any(|acts| acts.iter().any(|act| matches!(act, Act::End(_))))
+    }
+
     /// What must have been seen once all have come to rest.
     fn all_news(&self) -> Seen {
         let mut all = Seen::default();
@@ -149,7 +195,7 @@ impl Scenario {
                 let bit = Self::bit(thread, act);
                 match self.act(thread, act) {
                     Some(Act::Wake(slot)) => all.news[usize::from(slot)] |= bit,
-                    Some(Act::Nudge(_)) => all.wishes |= bit,
+                    Some(Act::End(_)) => all.wishes |= bit,
                     Some(Act::Ring) => all.orders |= bit,
                     Some(Act::Stale(_)) | None => {}
                 }
@@ -169,7 +215,7 @@ pub enum Pc {
     // Wakers
     Start,
     News,
-    RingBell,
+    Raise,
     NextAct,
     Done,
     // Node::list
@@ -187,6 +233,12 @@ pub enum Pc {
     AwakeLock,
     AwakeUnlock,
     Take,
+    PollLeases,
+    LowerLeases,
+    TakeEnded,
+    PopEnded,
+    ClearEnded,
+    ReadWish,
     PollOrders,
     Hush,
     ReadOrders,
@@ -195,16 +247,15 @@ pub enum Pc {
     HearPoll,
     Pop,
     PopBits,
-    ReadWish,
     ReadNews,
-    RestBell,
+    RestSignals,
     RestHead,
     Register,
     Registered,
     RegisterLate,
     RegisterFire,
     LookHead,
-    LookBell,
+    LookSignals,
 }
 
 impl Pc {
@@ -213,8 +264,8 @@ impl Pc {
         match self {
             Self::Start | Self::NextAct | Self::Done => "-",
             Self::News => "has news, and begins to wake; the news before were",
-            Self::RingBell => "ring: bell.swap(true)",
-            Self::Claim => "list: bits.fetch_or",
+            Self::Raise => "signals.fetch_or",
+            Self::Claim => "list: bits.fetch_or, or ended.swap(true)",
             Self::ClaimStore => "list: bits.store",
             Self::LoadHead => "list: head.load",
             Self::StoreNext => "list: next.store",
@@ -226,24 +277,29 @@ impl Pc {
             Self::AwakeLock => "awake: state.fetch_or(WAKING)",
             Self::AwakeUnlock => "awake: takes the waker; state.fetch_and(!WAKING)",
             Self::Take => "take: head.swap(END)",
-            Self::PollOrders => "rung: bell.load",
-            Self::Hush => "hush: bell.swap(false)",
+            Self::PollLeases => "has_ended: signals.load",
+            Self::LowerLeases => "pop_ended: signals.fetch_and(!LEASES)",
+            Self::TakeEnded => "pop_ended: ended.swap(END)",
+            Self::PopEnded => "pop_ended: next_ended.load",
+            Self::ClearEnded => "pop_ended: ended.swap(false)",
+            Self::ReadWish => "reads what the lease wants",
+            Self::PollOrders => "signals.load",
+            Self::Hush => "lower_orders: signals.fetch_and(!ORDERS)",
             Self::ReadOrders => "polls the orders, which have",
-            Self::Besides => "hear or is_listed: bits.load",
-            Self::HearClear => "hear: bits.fetch_and(!BY_SINK)",
+            Self::Besides => "take_fired or is_listed: bits.load",
+            Self::HearClear => "take_fired: bits.fetch_and(!BY_SINK)",
             Self::HearPoll => "asks the sink, which has",
             Self::Pop => "pop: next.load",
             Self::PopBits => "pop: bits.swap(0)",
-            Self::ReadWish => "looks for a wish",
             Self::ReadNews => "polls the sink, which has",
-            Self::RestBell => "rest: bell.load",
-            Self::RestHead => "rest: head.load",
+            Self::RestSignals => "before sleep: signals.load",
+            Self::RestHead => "before sleep: head.load",
             Self::Register => "register: state.compare_exchange(WAITING, REGISTERING)",
             Self::Registered => "register: state.compare_exchange(REGISTERING, WAITING)",
             Self::RegisterLate => "register: takes the waker; state.swap(WAITING)",
             Self::RegisterFire => "wakes its task itself",
             Self::LookHead => "sleep: head.load",
-            Self::LookBell => "sleep: bell.load",
+            Self::LookSignals => "sleep: signals.load",
         }
     }
 }
@@ -273,6 +329,10 @@ pub struct Seen {
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Owner {
     pub taken: u8,
+    /// What is left of the list of ended leases.
+    pub ended: u8,
+    /// Orders that were read, and are not applied.
+    pub kept: u8,
     pub left: u8,
     pub by_sink: bool,
     /// Slots popped in this turn.
@@ -283,6 +343,7 @@ pub struct Owner {
     pub replaced: bool,
     /// With a flaw: the bits of the slot to be popped are cleared already.
     pub cleared: bool,
+    pub cleared_ended: bool,
     pub extras: u8,
     /// Turns since the wakers were done. (While one is at it, the owner may look again and again:
     /// `AtomicWaker` has it wait so.)
@@ -320,6 +381,8 @@ impl fmt::Display for Label {
             | Pc::HearPoll
             | Pc::Pop
             | Pc::PopBits
+            | Pc::PopEnded
+            | Pc::ClearEnded
             | Pc::ReadNews => write!(f, " [slot {}]", self.slot)?,
             _ => {}
         }
@@ -333,7 +396,8 @@ impl State {
     pub fn new(scenario: &Scenario, weak: bool) -> Self {
         let memory = Memory::new(weak, |location| match location {
             NOTE => 1, // the first poll needs no wake
-            _ if location == HEAD || NEXT.contains(&location) => END,
+            HEAD | ENDED_HEAD => END,
+            _ if NEXT.contains(&location) || NEXT_ENDED.contains(&location) => END,
             _ => 0,
         });
         let (pc, listed, woke) = (Pc::Start, Pc::TaskLock, Pc::NextAct);
@@ -346,12 +410,15 @@ impl State {
         };
         let owner = Owner {
             taken: END,
+            ended: END,
+            kept: 0,
             left: 0,
             by_sink: false,
             popped: 0,
             owed: false,
             replaced: false,
             cleared: false,
+            cleared_ended: false,
             extras,
             alone: 0,
             seen: Seen::default(),
@@ -367,12 +434,12 @@ impl State {
         for &Thread { pc, listed, woke, act, slot, why, head } in &self.threads {
             to.extend_from_slice(&[pc as u8, listed as u8, woke as u8, act, slot, why, head]);
         }
-        let Owner { taken, left, by_sink, popped, owed, replaced, cleared, extras, alone, seen } =
-            self.owner;
+        let Owner { taken, ended, kept, left, by_sink, popped, .. } = self.owner;
+        let Owner { owed, replaced, cleared, cleared_ended, extras, alone, seen, .. } = self.owner;
         let [news_0, news_1] = seen.news;
-        to.extend_from_slice(&[taken, left, popped, extras, alone, news_0, news_1]);
+        to.extend_from_slice(&[taken, ended, kept, left, popped, extras, alone, news_0, news_1]);
         to.extend_from_slice(&[seen.wishes, seen.orders]);
-        to.extend_from_slice(&[by_sink, owed, replaced, cleared].map(u8::from));
+        to.extend_from_slice(&[by_sink, owed, replaced, cleared, cleared_ended].map(u8::from));
         to.into_boxed_slice()
     }
 
@@ -416,20 +483,24 @@ impl State {
         if self.owner.alone > RESTLESS {
             return Some("it never sleeps".to_owned());
         }
-        let mut listed = 0;
-        for mut at in [self.memory.last(HEAD), self.owner.taken] {
-            while at != END {
-                if listed & 1 << at != 0 {
-                    return Some(format!("slot {at} is listed twice"));
+        let woken = ([self.memory.last(HEAD), self.owner.taken], NEXT, BITS);
+        let ended = ([self.memory.last(ENDED_HEAD), self.owner.ended], NEXT_ENDED, ENDED);
+        for (tops, links, flags) in [woken, ended] {
+            let mut listed = 0;
+            for mut at in tops {
+                while at != END {
+                    if listed & 1 << at != 0 {
+                        return Some(format!("slot {at} is listed twice"));
+                    }
+                    listed |= 1 << at;
+                    let next = self.memory.last(links[usize::from(at)]);
+                    let flag = self.memory.last(flags[usize::from(at)]);
+                    // Flaws that break this rule have worse to show.
+                    if flag & LISTED == 0 && protocol.flaw.is_none() {
+                        return Some(format!("slot {at} is in a list, and its flag says no"));
+                    }
+                    at = next;
                 }
-                listed |= 1 << at;
-                let next = self.memory.last(NEXT[usize::from(at)]);
-                let bits = self.memory.last(BITS[usize::from(at)]);
-                // Flaws that break this rule have worse to show.
-                if bits & LISTED == 0 && protocol.flaw.is_none() {
-                    return Some(format!("slot {at} is in a list, and its bit says no"));
-                }
-                at = next;
             }
         }
         if !at_rest {
@@ -443,9 +514,15 @@ impl State {
             if self.memory.last(at) != 0 {
                 return Some(format!("it sleeps, and slot {slot} says for ever that it is listed"));
             }
+            if self.memory.last(ENDED[slot]) != 0 {
+                return Some(format!("it sleeps, and has not seen that the lease of {slot} ended"));
+            }
+        }
+        if self.memory.last(SIGNALS) != 0 {
+            return Some("it sleeps, and has not seen a signal".to_owned());
         }
         if seen.wishes != all.wishes {
-            return Some("it sleeps, and has not seen a wish".to_owned());
+            return Some("it sleeps, and has not seen the end of a lease".to_owned());
         }
         if seen.orders != all.orders {
             return Some("it sleeps, and has not seen an order".to_owned());

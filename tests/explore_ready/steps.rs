@@ -1,11 +1,14 @@
-//! The steps of each thread, in the order in which `src/ready.rs`, `src/poll.rs` and `atomic-waker`
-//! have them.
+//! The steps of each thread, in the order in which `src/ready.rs`, `src/demux/poll.rs` and
+//! `atomic-waker` have them.
 
 use crate::memory::Order::{AcqRel, Acquire, Relaxed, Release};
-use crate::memory::{BELL, BITS, CELL, HEAD, NEWS, NEXT, NOTE, ORDERS, OWNER, Order, TASK, WISHES};
+use crate::memory::{
+    BITS, CELL, ENDED, ENDED_HEAD, HEAD, NEWS, NEXT, NEXT_ENDED, NOTE, ORDERS, OWNER, Order,
+    SIGNALS, TASK, WISHES,
+};
 use crate::model::{
-    Act, BY_SINK, END, Extra, Flaw, LISTED, Label, OWN_NEWS, Pc, Protocol, Scenario, State, Step,
-    Thread,
+    Act, BY_LEASE, BY_SINK, END, Extra, Flaw, LEASES_RAISED, LISTED, Label, ORDERS_RAISED,
+    OWN_NEWS, Pc, Protocol, Scenario, State, Step, Thread,
 };
 
 /// States of the `AtomicWaker`.
@@ -32,7 +35,11 @@ impl Stepping<'_> {
 
     fn label(&self, value: u8, before: &State) -> Label {
         let Thread { pc, slot, .. } = before.threads[self.thread];
-        let slot = if pc == Pc::Pop { before.owner.taken } else { slot };
+        let slot = match pc {
+            Pc::Pop => before.owner.taken,
+            Pc::PopEnded => before.owner.ended,
+            _ => slot,
+        };
         let thread = u8::try_from(self.thread).unwrap_or(u8::MAX);
         Label { thread, pc, slot, value }
     }
@@ -100,36 +107,47 @@ impl Stepping<'_> {
     pub fn step(&mut self, state: &State) {
         match state.threads[self.thread].pc {
             Pc::Start | Pc::NextAct | Pc::Done => {}
-            Pc::News | Pc::RingBell => self.act(state),
+            Pc::News | Pc::Raise => self.act(state),
             Pc::Claim | Pc::ClaimStore | Pc::LoadHead | Pc::StoreNext | Pc::Link => {
                 self.list(state);
             }
             Pc::TaskLock | Pc::TaskUnlock | Pc::TaskFire => self.wake(state),
             Pc::Asleep | Pc::AwakeLock | Pc::AwakeUnlock | Pc::Take => self.begin(state),
+            Pc::PollLeases
+            | Pc::LowerLeases
+            | Pc::TakeEnded
+            | Pc::PopEnded
+            | Pc::ClearEnded
+            | Pc::ReadWish => self.end_leases(state),
             Pc::PollOrders | Pc::Hush | Pc::ReadOrders => self.poll_orders(state),
             Pc::Besides | Pc::HearClear | Pc::HearPoll => self.besides(state),
-            Pc::Pop | Pc::PopBits | Pc::ReadWish | Pc::ReadNews => self.serve(state),
+            Pc::Pop | Pc::PopBits | Pc::ReadNews => self.serve(state),
             _ => self.rest(state),
         }
     }
 
-    /// A waker of a sink or a lease, `Shared::wake_by_ref`: news, then `list` or the bell, then `wake`.
+    /// `Node::wake_by_ref`, `LeaseWaker::wake_by_ref`, `Shared::wake_by_ref`: news, then `list`, a signal,
+    /// or both, then `wake`.
     fn act(&mut self, state: &State) {
         let thread = state.threads[self.thread];
-        if thread.pc == Pc::RingBell {
+        if thread.pc == Pc::Raise {
+            let by_lease = thread.why == BY_LEASE;
+            let signal = if by_lease { LEASES_RAISED } else { ORDERS_RAISED };
+            let lists_next = by_lease && self.has(Flaw::RaiseBeforeList);
+            let then = if lists_next { Pc::Claim } else { Pc::TaskLock };
             if self.has(Flaw::RingByStore) {
                 let mut after = state.clone();
-                after.memory.store(self.thread, BELL, 1, self.protocol.ring);
-                self.go(&mut after, Pc::TaskLock);
-                return self.push(1, state, after);
+                after.memory.store(self.thread, SIGNALS, signal, self.protocol.ring);
+                self.go(&mut after, then);
+                return self.push(signal, state, after);
             }
             return self.update(
                 state,
-                BELL,
+                SIGNALS,
                 self.protocol.ring,
-                |_| 1,
+                |raised| raised | signal,
                 |this, state, _| {
-                    this.go(state, Pc::TaskLock);
+                    this.go(state, then);
                 },
             );
         }
@@ -138,8 +156,11 @@ impl Stepping<'_> {
             Act::Wake(slot) | Act::Stale(slot) => {
                 (NEWS[usize::from(slot)], slot, BY_SINK, Pc::Claim)
             }
-            Act::Nudge(slot) => (WISHES, slot, 0, Pc::Claim),
-            Act::Ring => (ORDERS, 0, 0, Pc::RingBell),
+            Act::End(slot) => {
+                let first = self.has(Flaw::RaiseBeforeList);
+                (WISHES, slot, BY_LEASE, if first { Pc::Raise } else { Pc::Claim })
+            }
+            Act::Ring => (ORDERS, 0, 0, Pc::Raise),
         };
         let bit =
             if matches!(act, Act::Stale(_)) { 0 } else { Scenario::bit(self.thread, thread.act) };
@@ -147,26 +168,43 @@ impl Stepping<'_> {
         if self.scenario.extra == Extra::Replace && self.thread == 1 && thread.act == 0 {
             state_then.memory.meet(1, OWNER); // it has its waker from there
         }
+        // A channel of orders hands on what its sender knows; elsewhere the signal alone is to do it.
+        let order = if at == ORDERS { self.channel() } else { Relaxed };
         self.update(
             &state_then,
             at,
-            Relaxed,
+            order,
             |news| news | bit,
             |this, state, _| {
                 let early = this.has(Flaw::WakeBeforeList) && pc == Pc::Claim;
+                let raises = why == BY_LEASE && !this.has(Flaw::RaiseBeforeList);
                 let own = &mut state.threads[this.thread];
                 (own.slot, own.why) = (slot, why);
-                (own.listed, own.woke) =
-                    if early { (Pc::NextAct, Pc::Claim) } else { (Pc::TaskLock, Pc::NextAct) };
+                (own.listed, own.woke) = match (early, raises) {
+                    (true, _) => (Pc::NextAct, Pc::Claim),
+                    (false, true) => (Pc::Raise, Pc::NextAct),
+                    (false, false) => (Pc::TaskLock, Pc::NextAct),
+                };
                 own.pc = if early { Pc::TaskLock } else { pc };
             },
         );
     }
 
-    /// `Node::list`
+    /// How orders are sent and read.
+    fn channel(&self) -> Order {
+        if self.scenario.has_leases() { AcqRel } else { Relaxed }
+    }
+
+    /// `Node::list`, and the same for the list of ended leases.
     fn list(&mut self, state: &State) {
         let Thread { pc, listed, slot, why, head, .. } = state.threads[self.thread];
-        let (bits, next) = (BITS[usize::from(slot)], NEXT[usize::from(slot)]);
+        let at = usize::from(slot);
+        let (top, bits, next) = match why {
+            BY_LEASE => (ENDED_HEAD, ENDED[at], NEXT_ENDED[at]),
+            _ => (HEAD, BITS[at], NEXT[at]),
+        };
+        // The flag of the other list has no reasons.
+        let why = why & BY_SINK;
         let done = move |this: &Self, state: &mut State, old: u8, then: Pc| {
             this.go(state, if old & LISTED != 0 { listed } else { then });
         };
@@ -192,7 +230,7 @@ impl Stepping<'_> {
                 });
             }
             // self.shared.head.load(Relaxed)
-            Pc::LoadHead => self.load(state, HEAD, Relaxed, |this, state, head| {
+            Pc::LoadHead => self.load(state, top, Relaxed, |this, state, head| {
                 state.threads[this.thread].head = head;
                 this.go(state, Pc::StoreNext);
             }),
@@ -206,10 +244,10 @@ impl Stepping<'_> {
             // self.shared.head.compare_exchange_weak(head, self.index, Release, Relaxed)
             // One that fails for no reason does the step before once more, with the same value.
             _ => {
-                if state.memory.last(HEAD) == head || self.has(Flaw::LinkByStore) {
+                if state.memory.last(top) == head || self.has(Flaw::LinkByStore) {
                     self.update(
                         state,
-                        HEAD,
+                        top,
                         self.protocol.link,
                         |_| slot,
                         |this, state, _| {
@@ -221,9 +259,9 @@ impl Stepping<'_> {
                     }
                 }
                 let others = |now: u8| now != head;
-                for which in state.memory.readable(self.thread, HEAD) {
+                for which in state.memory.readable(self.thread, top) {
                     let mut after = state.clone();
-                    let now = after.memory.read(self.thread, HEAD, which, Relaxed);
+                    let now = after.memory.read(self.thread, top, which, Relaxed);
                     if others(now) {
                         after.threads[self.thread].head = now;
                         self.go(&mut after, Pc::StoreNext);
@@ -317,44 +355,147 @@ impl Stepping<'_> {
                     |_| END,
                     |this, state, head| {
                         state.owner.taken = head;
-                        this.go(state, Pc::PollOrders);
+                        this.go(state, Pc::PollLeases);
                     },
                 );
             }
             _ => {
                 let mut after = state.clone();
-                self.go(&mut after, Pc::PollOrders);
+                self.go(&mut after, Pc::PollLeases);
                 self.push(state.owner.taken, state, after);
             }
         }
+    }
+
+    /// `Router::has_ended_leases`, `Router::end_leases`, `Ready::pop_ended`
+    fn end_leases(&mut self, state: &State) {
+        let late = self.has(Flaw::LowerAfterTake);
+        let early = self.has(Flaw::ClearEndedBeforeNext);
+        let after_wish = self.has(Flaw::ClearEndedAfterWish);
+        let Thread { pc, slot, .. } = state.threads[OWNER];
+        match pc {
+            // self.ended != END || self.signals() & LEASES != 0
+            Pc::PollLeases => {
+                self.load(state, SIGNALS, self.protocol.rung, |this, state, raised| {
+                    let first = if late { Pc::TakeEnded } else { Pc::LowerLeases };
+                    this.go(
+                        state,
+                        if raised & LEASES_RAISED != 0 { first } else { Pc::PollOrders },
+                    );
+                });
+            }
+            // self.shared.signals.fetch_and(!LEASES, Acquire)
+            Pc::LowerLeases => {
+                let change = |raised| raised & !LEASES_RAISED;
+                self.update(state, SIGNALS, self.protocol.hush, change, |this, state, _| {
+                    this.go(state, if late { Pc::PollLeases } else { Pc::TakeEnded });
+                });
+            }
+            // self.shared.ended.swap(END, Acquire)
+            Pc::TakeEnded => {
+                let then = if late { Pc::LowerLeases } else { Pc::PollLeases };
+                let change = |_| END;
+                self.update(state, ENDED_HEAD, self.protocol.take, change, |this, state, head| {
+                    state.owner.ended = head;
+                    this.go(state, then);
+                });
+            }
+            Pc::PopEnded if early && !state.owner.cleared_ended => {
+                let at = ENDED[usize::from(state.owner.ended)];
+                self.update(
+                    state,
+                    at,
+                    self.protocol.clear,
+                    |_| 0,
+                    |_, state, _| {
+                        state.owner.cleared_ended = true;
+                    },
+                );
+            }
+            // node.next_ended.load(Relaxed)
+            Pc::PopEnded => {
+                let slot = state.owner.ended;
+                let at = NEXT_ENDED[usize::from(slot)];
+                self.load(state, at, Relaxed, |this, state, next| {
+                    state.owner.ended = next;
+                    state.owner.cleared_ended = false;
+                    state.threads[OWNER].slot = slot;
+                    this.go(state, if early || after_wish { Pc::ReadWish } else { Pc::ClearEnded });
+                });
+            }
+            // node.ended.swap(false, AcqRel)
+            Pc::ClearEnded => {
+                let at = ENDED[usize::from(slot)];
+                self.update(
+                    state,
+                    at,
+                    self.protocol.clear,
+                    |_| 0,
+                    |this, state, _| {
+                        this.go(state, if after_wish { Pc::PollLeases } else { Pc::ReadWish });
+                    },
+                );
+            }
+            // Claim::request; which slot it is of, one bit for each end says
+            _ => self.load(state, WISHES, Relaxed, |this, state, wishes| {
+                state.owner.seen.wishes |= wishes & this.scenario.ends_of(slot);
+                this.go(state, if after_wish { Pc::ClearEnded } else { Pc::PollLeases });
+            }),
+        }
+    }
+
+    /// Applies the orders that were read: the leases that had ended before have had their effect.
+    fn apply(&self, state: &mut State) -> Result<(), &'static str> {
+        let orders = std::mem::take(&mut state.owner.kept);
+        let before = self.scenario.wishes_before(orders & !state.owner.seen.orders);
+        state.owner.seen.orders |= orders;
+        if orders != 0 && self.scenario.extra == Extra::Replace {
+            state.owner.replaced = true;
+        }
+        let seen = state.owner.seen.wishes;
+        if before & !seen == 0 { Ok(()) } else { Err("an order is applied before a lease ended") }
     }
 
     /// `Demux::poll_orders`
     fn poll_orders(&mut self, state: &State) {
         let late = self.has(Flaw::HushAfterPoll);
         match state.threads[OWNER].pc {
-            // self.shared.bell.load(Acquire)
-            Pc::PollOrders => self.load(state, BELL, self.protocol.rung, |this, state, rung| {
-                let first = if late { Pc::ReadOrders } else { Pc::Hush };
-                this.go(state, if rung == 1 { first } else { Pc::Besides });
-            }),
-            // self.shared.bell.swap(false, Acquire)
+            // the order that was kept is applied, as no lease has ended
+            Pc::PollOrders if state.owner.kept != 0 => {
+                let mut after = state.clone();
+                if let Err(what) = self.apply(&mut after) {
+                    return self.steps.push(Err((self.label(state.owner.kept, state), what)));
+                }
+                self.go(&mut after, Pc::PollLeases);
+                self.push(state.owner.kept, state, after);
+            }
+            // self.signals() & ORDERS
+            Pc::PollOrders => {
+                self.load(state, SIGNALS, self.protocol.rung, |this, state, raised| {
+                    let first = if late { Pc::ReadOrders } else { Pc::Hush };
+                    this.go(state, if raised & ORDERS_RAISED != 0 { first } else { Pc::Besides });
+                });
+            }
+            // self.shared.signals.fetch_and(!ORDERS, Acquire)
             Pc::Hush => self.update(
                 state,
-                BELL,
+                SIGNALS,
                 self.protocol.hush,
-                |_| 0,
+                |raised| raised & !ORDERS_RAISED,
                 |this, state, _| {
-                    this.go(state, if late { Pc::PollOrders } else { Pc::ReadOrders });
+                    this.go(state, if late { Pc::PollLeases } else { Pc::ReadOrders });
                 },
             ),
-            _ => self.load(state, ORDERS, Relaxed, |this, state, orders| {
-                state.owner.seen.orders |= orders;
-                if orders != 0 && this.scenario.extra == Extra::Replace {
-                    state.owner.replaced = true;
-                }
-                this.go(state, if late { Pc::Hush } else { Pc::PollOrders });
-            }),
+            _ => {
+                let at_once = self.has(Flaw::ApplyAtOnce);
+                let order = self.channel();
+                let next = if late { Pc::Hush } else { Pc::PollLeases };
+                let next = if at_once { Pc::PollOrders } else { next };
+                self.load(state, ORDERS, order, |this, state, orders| {
+                    state.owner.kept = orders & !state.owner.seen.orders;
+                    this.go(state, next);
+                });
+            }
         }
     }
 
@@ -376,7 +517,10 @@ impl Stepping<'_> {
             }
         }
         if *pc == Pc::Pop && (owner.taken == END || owner.left == 0) {
-            *pc = Pc::RestBell;
+            *pc = Pc::RestSignals;
+        }
+        if *pc == Pc::PollLeases && owner.ended != END {
+            *pc = Pc::PopEnded;
         }
     }
 
@@ -423,8 +567,8 @@ impl Stepping<'_> {
         let early = self.has(Flaw::ClearBeforeNext);
         let Thread { pc, slot, .. } = state.threads[OWNER];
         let slot = if pc == Pc::Pop { state.owner.taken } else { slot };
-        let (at, wishes) = (usize::from(slot), self.has_wishes());
-        let polling = if wishes { Pc::ReadWish } else { Pc::ReadNews };
+        let at = usize::from(slot);
+        let polling = Pc::ReadNews;
         match state.threads[OWNER].pc {
             Pc::Pop if early && !state.owner.cleared => {
                 self.clear(state, slot, |_, state| state.owner.cleared = true);
@@ -453,11 +597,6 @@ impl Stepping<'_> {
                     }
                 });
             }
-            Pc::ReadWish => self.load(state, WISHES, Relaxed, |this, state, wishes| {
-                state.owner.seen.wishes |= wishes;
-                this.go(state, Pc::ReadNews);
-                this.unless_by_sink(state);
-            }),
             _ => self.load(state, NEWS[at], Relaxed, |this, state, news| {
                 state.owner.seen.news[at] |= news;
                 this.looked_after(state, slot);
@@ -485,10 +624,6 @@ impl Stepping<'_> {
                 then(this, state);
             },
         );
-    }
-
-    fn has_wishes(&self) -> bool {
-        self.scenario.acts.iter().any(|acts| acts.iter().any(|act| matches!(act, Act::Nudge(_))))
     }
 
     /// A sink that has not woken is not polled.
@@ -532,12 +667,14 @@ impl Stepping<'_> {
         let ignores = self.has(Flaw::SleepOnTaken);
         let asleep = |this: &Self, state: &mut State| this.go(state, Pc::Asleep);
         match state.threads[OWNER].pc {
-            // orders: rung() wakes the task itself
-            Pc::RestBell => self.load(state, BELL, self.protocol.rung, move |this, state, rung| {
-                let more = rung == 1 || state.owner.taken != END && !ignores;
-                state_woke(state, Pc::Asleep);
-                this.go(state, if more { Pc::RegisterFire } else { Pc::RestHead });
-            }),
+            // has_orders, has_work: if there is more to do, the task wakes itself
+            Pc::RestSignals => {
+                self.load(state, SIGNALS, self.protocol.rung, move |this, state, raised| {
+                    let more = raised != 0 || state.owner.taken != END && !ignores;
+                    state_woke(state, Pc::Asleep);
+                    this.go(state, if more { Pc::RegisterFire } else { Pc::RestHead });
+                });
+            }
             // has_more: any() wakes the task itself
             Pc::RestHead => self.load(state, HEAD, self.protocol.any, |this, state, head| {
                 this.go(state, if head == END { Pc::Register } else { Pc::RegisterFire });
@@ -594,15 +731,16 @@ impl Stepping<'_> {
                 );
             }
             Pc::RegisterFire => self.notify(state, state.threads[OWNER].woke),
-            // if self.any() || self.rung() { self.shared.task.wake() }
+            // if self.any() || self.ended != END || self.signals() != 0 { self.shared.task.wake() }
             Pc::LookHead => self.load(state, HEAD, self.protocol.any, |this, state, head| {
                 state_woke(state, Pc::Asleep);
-                let bell = if this.has(Flaw::LookAtHeadOnly) { Pc::Asleep } else { Pc::LookBell };
-                this.go(state, if head == END { bell } else { Pc::TaskLock });
+                let next =
+                    if this.has(Flaw::LookAtHeadOnly) { Pc::Asleep } else { Pc::LookSignals };
+                this.go(state, if head == END { next } else { Pc::TaskLock });
             }),
-            _ => self.load(state, BELL, self.protocol.rung, |this, state, rung| {
+            _ => self.load(state, SIGNALS, self.protocol.rung, |this, state, raised| {
                 state_woke(state, Pc::Asleep);
-                if rung == 1 {
+                if raised != 0 {
                     this.go(state, Pc::TaskLock);
                 } else {
                     asleep(this, state);
@@ -614,7 +752,7 @@ impl Stepping<'_> {
     fn after_register(&self) -> Pc {
         match self.protocol.flaw {
             Some(Flaw::RegisterAfterLook) => Pc::Asleep,
-            Some(Flaw::LookAtBellOnly) => Pc::LookBell,
+            Some(Flaw::LookAtSignalsOnly) => Pc::LookSignals,
             _ => Pc::LookHead,
         }
     }

@@ -173,6 +173,7 @@ impl Facts {
     pub(super) fn asleep(&mut self) {
         for sink in &mut self.sinks {
             sink.woken.iter_mut().for_each(Vec::clear);
+            sink.inherits_wake = false;
             if sink.fired == Known::Maybe {
                 sink.fired = Known::No;
             }
@@ -280,7 +281,8 @@ impl SinkFacts {
         // A wake that was left over from before the call may be taken for one in it.
         let left_over = !self.woken[Op::Ready as usize].is_empty() || self.inherits_wake;
         let left_over = left_over && fired != Known::Yes;
-        self.inherits_wake = false;
+        // Until it is looked after; at the latest an answer that it is not ready uses it up.
+        self.inherits_wake &= !pending;
         let left_over = if left_over { Known::Maybe } else { Known::No };
         self.fired = left_over;
         self.yields = fired.max(left_over);

@@ -151,7 +151,8 @@ impl State {
         let group = &self.groups[usize::from(key)];
         let (next, last) = (group.first().copied(), group.len() <= 1);
         if let Some(id) = next {
-            if !self.over {
+            // Its lease may have detached it, unseen, in an earlier turn.
+            if !self.over && !self.attachments[id].is_wavering() {
                 self.pay();
             }
             self.detach(id);
