@@ -369,6 +369,17 @@ fn a_sink_that_is_closing_is_not_flushed_when_its_lease_is_detached() {
 }
 
 #[test]
+fn a_lease_that_ends_while_the_attachment_is_announced_ends_after_the_order() {
+    model::run(&[
+        198, 254, 27, 200, 35, 111, 11, 59, 183, 219, 222, 117, 72, 187, 248, 37, 51, 88, 121, 187,
+    ]);
+    model::run(&[
+        79, 8, 3, 7, 33, 0, 4, 7, 8, 0, 70, 7, 189, 0, 6, 14, 9, 14, 118, 29, 0, 1, 23, 0, 15, 1,
+        15, 192, 0, 13, 14, 163, 23, 3, 15, 0, 0, 135, 27,
+    ]);
+}
+
+#[test]
 fn no_bytes_are_a_script() {
     model::run(&[]);
 }

@@ -100,8 +100,9 @@ where
     fn attach(&mut self, attach: Attach<K, S>, share: &mut Share) {
         let Attach { key, sink, mut terms, claim } = attach;
         let to = Recipient { key: &key, tag: terms.tag };
-        self.ledger.attached(to);
+        // Before the hook is called: a lease that it ends comes after this order.
         let request = claim.as_ref().map_or(LeaseRequest::Stay, |claim| claim.request());
+        self.ledger.attached(to);
         if request == LeaseRequest::Evict {
             drop(sink);
             return self.ledger.detached(to, Detached::Evicted);
