@@ -1,17 +1,18 @@
-//! The program that the crate grew from: a stream of messages for three clients, who come and go by
-//! orders through a channel; their sinks are `Vec`s. Run it with
+//! The program that the crate grew from: a stream of messages for three clients, which come and go
+//! by orders through a channel. Their sinks are `Vec`s. Run it with
 //!
 //! ```sh
 //! cargo run --release --example article -- --messages 100000000
 //! cargo run --release --example article -- --messages 100000000 --variant biased
 //! ```
 //!
-//! `--variant` runs what one would write by hand instead: `select` and `biased` (a loop around
-//! `futures::select!` or `select_biased!`), `select-all` (both streams boxed and merged into one), and
-//! `lossy` (a loop that looks at the orders once in a hundred messages).
+//! `--variant` runs a hand-written program instead: `select` and `biased` (a loop around
+//! `futures::select!` or `select_biased!`), `select-all` (both streams boxed and merged into one),
+//! and `lossy` (a loop that checks for orders once in a hundred messages).
 //!
-//! Half-way through, the input orders client 1 away, and after three quarters back, each time just
-//! before a message is returned: so it is known who is to receive how many.
+//! The input sends the order to detach client 1 half-way through, and the order to attach it again
+//! after three quarters, each time just before it returns a message. So it is known how many
+//! messages each client has to receive.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -37,14 +38,14 @@ struct Message {
     text: String,
 }
 
-/// What became of the messages: how many each client received, and how many nobody did.
+/// How many messages each client received, and how many were unmatched.
 #[derive(Default)]
 struct Report {
     received: [Cell<u64>; CLIENTS],
     unmatched: Cell<u64>,
 }
 
-/// A client's sink: keeps what it receives, and reports on drop how much it was.
+/// A client's sink: keeps what it receives, and reports on drop how many messages that was.
 struct Client {
     id: usize,
     kept: Vec<Message>,
@@ -74,7 +75,7 @@ impl Sink<Message> for Client {
     }
 
     fn start_send(mut self: Pin<&mut Self>, message: Message) -> Result<(), Self::Error> {
-        // A hundred million messages would not fit into memory: now and then it forgets them.
+        // A hundred million messages do not fit into memory, so the sink is cleared now and then.
         if self.kept.len() == 10_000 {
             self.kept.clear();
         }
@@ -109,7 +110,7 @@ impl IntoOrder for Change {
     }
 }
 
-/// The input, and the orders, of which some are sent as the input is read.
+/// The input, and the orders, some of which are sent while the input is read.
 fn streams(
     messages: u64,
     report: &Rc<Report>,
@@ -134,7 +135,7 @@ fn streams(
     (input, changes)
 }
 
-/// How many each client is to receive.
+/// How many messages each client has to receive.
 fn expected(messages: u64) -> [u64; CLIENTS] {
     let up_to = |n: u64, id: u64| (n + 2 - id) / 3;
     let away = up_to(messages / 4 * 3, 1) - up_to(messages / 2, 1);
@@ -150,7 +151,7 @@ async fn demux(
     report.unmatched.set(totals.unmatched);
 }
 
-/// What the loops by hand have in common.
+/// What the hand-written loops have in common.
 struct ByHand<'a>(HashMap<usize, Client>, &'a Report);
 
 impl ByHand<'_> {

@@ -1,5 +1,5 @@
-//! Many producers, one consumer: a buffer behind the standard library's mutex, which the consumer swaps
-//! for an empty one and reads at leisure, in front of a demux.
+//! Many producers, one consumer: a buffer behind the standard library's mutex, which the consumer
+//! swaps for an empty one and reads without the lock, in front of a demux.
 //!
 //! ```sh
 //! cargo run --release --example fan_in
@@ -7,10 +7,10 @@
 //! cargo run --release --example fan_in -- --producers 4 --threads
 //! ```
 //!
-//! The same samples go through tokio's bounded channel, item by item and with `recv_many`. Each time the
-//! sinks check that every sample of every producer arrives once and in order, and the program fails if
-//! not. [`channel`], [`Sender`] and [`Receiver`] are made to be copied: about a hundred lines, of which
-//! the ones that matter are `Sender::poll_send` and `Receiver::poll_next`.
+//! The same samples are also sent through tokio's bounded channel, item by item and with
+//! `recv_many`. Each time the sinks check that every sample of every producer arrives once and in
+//! order; otherwise the program fails. You can copy [`channel`], [`Sender`] and [`Receiver`]: about
+//! a hundred lines, of which `Sender::poll_send` and `Receiver::poll_next` are the important ones.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -32,7 +32,7 @@ use tokio::task::unconstrained;
 
 // ---- the swapped buffer -------------------------------------------------------------------------
 
-/// A channel with room for `room` items; twice as many are in memory while the consumer reads one
+/// A channel with room for `room` items. Twice as many are in memory while the consumer reads one
 /// buffer and the producers fill the other.
 fn channel<T>(room: NonZeroUsize) -> (Sender<T>, Receiver<T>) {
     let shared = Arc::new(Mutex::new(Shared {
@@ -52,26 +52,26 @@ struct Shared<T> {
     room: usize,
     senders: usize,
     is_abandoned: bool,
-    /// The consumer, if it sleeps.
+    /// The waker of the consumer, if it sleeps.
     receiver: Option<Waker>,
-    /// Producers that found no room since the last swap. The next one wakes them all.
+    /// Producers that found no room since the last swap. The next swap wakes them all.
     waiting: Vec<Waker>,
     swaps: u64,
 }
 
-/// No code of others runs under this lock: wakers are fired, and items dropped, after it.
+/// No foreign code runs under this lock: wakers are fired and items dropped after it is released.
 fn lock<T>(shared: &Mutex<Shared<T>>) -> MutexGuard<'_, Shared<T>> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A producer's end. Works on any thread and in any runtime.
+/// The sending end. Works on any thread and with any runtime.
 struct Sender<T>(Arc<Mutex<Shared<T>>>);
 
-/// Where a producer waits: what it put into `waiting` before which swap.
+/// The place of a waiting producer: its index in `waiting`, and before which swap.
 type Place = Option<(u64, usize)>;
 
 impl<T> Sender<T> {
-    /// Waits until there is room. Gives the item back if the consumer is gone.
+    /// Waits until there is room. Returns the item if the consumer is gone.
     async fn send(&self, item: T) -> Result<(), T> {
         let (mut item, mut place) = (Some(item), None);
         poll_fn(|cx| self.poll_send(&mut item, &mut place, cx)).await
@@ -88,7 +88,8 @@ impl<T> Sender<T> {
             return Poll::Ready(item.take().map_or(Ok(()), Err));
         }
         if shared.items.len() >= shared.room {
-            // Polled again before there is room, it keeps its place: the list stays short.
+            // If it is polled again before there is room, it keeps its place, so the list stays
+            // short.
             match *place {
                 Some((swaps, at)) if swaps == shared.swaps => {
                     shared.waiting[at].clone_from(cx.waker());
@@ -125,7 +126,7 @@ impl<T> Drop for Sender<T> {
     }
 }
 
-/// The consumer's end: a stream. It ends when all senders are gone and all is read.
+/// The receiving end: a stream, which ends when all senders are gone and all items are read.
 struct Receiver<T> {
     shared: Arc<Mutex<Shared<T>>>,
     batch: VecDeque<T>,
@@ -138,7 +139,7 @@ impl<T> Stream for Receiver<T> {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
         let Self { shared, batch } = &mut *self;
-        // The lock is taken once for each batch, not for each item.
+        // The lock is taken once per batch, not once per item.
         if batch.is_empty() {
             let mut shared = lock(shared);
             mem::swap(&mut shared.items, batch);
@@ -166,9 +167,9 @@ impl<T> Drop for Receiver<T> {
     }
 }
 
-// ---- the samples, and who checks them -----------------------------------------------------------
+// ---- the samples, and the sinks that check them -------------------------------------------------
 
-/// So many sinks share the producers.
+/// How many sinks share the producers.
 const KEYS: usize = 16;
 
 #[derive(Clone, Copy)]
@@ -177,12 +178,12 @@ struct Sample {
     number: u64,
 }
 
-/// A sink that knows what it is to receive: from each of its producers each number once, in order.
+/// A sink that checks what it receives: each number of each of its producers once, in order.
 struct Ledger {
     key: usize,
-    /// What comes next, of its first producer, its second, …
+    /// The next number of its first producer, its second, …
     next: Vec<u64>,
-    /// How many each producer sends.
+    /// How many samples each producer sends.
     each: u64,
 }
 
@@ -228,7 +229,7 @@ impl Sink<Sample> for Ledger {
 
 // ---- three ways from the producers to the demux -------------------------------------------------
 
-/// What the ways have in common on the side of a producer. False: the consumer is gone.
+/// A producer's end of any of the channels. Returns `false` if the consumer is gone.
 trait Give: Clone + Send + 'static {
     fn give(&self, sample: Sample) -> impl Future<Output = bool> + Send;
 }
@@ -247,7 +248,8 @@ impl Give for mpsc::Sender<Sample> {
 
 const WAYS: [&str; 3] = ["swapped buffer", "tokio mpsc, recv_many", "tokio mpsc"];
 
-/// Sends all samples one way, and says how long that took. An error if one is missing, or came twice.
+/// Sends all samples through one channel, and returns how long that took. Returns an error if a
+/// sample is missing or arrives twice.
 async fn run(way: &str, settings: Settings) -> Result<Duration, String> {
     let room = settings.room;
     if way == WAYS[0] {
@@ -282,7 +284,7 @@ async fn time(
     );
 
     let start = Instant::now();
-    // The demux has a budget of its own; tokio's would stop its own channels after 128 items.
+    // The demux limits its own turns; tokio's budget would stop tokio's channels after 128 items.
     let demux = tokio::spawn(unconstrained(demux));
     for producer in 0..settings.producers.get() {
         let sender = sender.clone();
@@ -335,7 +337,7 @@ struct Settings {
 }
 
 impl Settings {
-    /// Nothing, if it is help that is asked for.
+    /// Returns `None` if help was requested.
     fn from_arguments() -> Result<Option<Self>, lexopt::Error> {
         use lexopt::prelude::{Long, ValueExt};
         let mut settings = Self {
@@ -379,7 +381,7 @@ impl Settings {
     }
 }
 
-/// Each way once, then each again: what else the machine does meets them all.
+/// Runs each channel once, then each again, so that other load of the machine affects all of them.
 async fn compare(settings: Settings) -> Result<(), String> {
     let mut times = WAYS.map(|_| Vec::new());
     for _ in 0..settings.rounds.get() {

@@ -1,6 +1,7 @@
-//! A server of jokes: whoever connects is sent one from a file, line by line as they become available,
-//! and the connection is closed. A thousand clients at once are no task each, but attachments of one
-//! demux, with fresh keys and a `limit` of as many items as the joke has lines.
+//! A server of jokes: each client that connects is sent a joke from a file, line by line as the
+//! lines become available, and the connection is closed. A thousand clients at once need no task
+//! each: they are attachments of one demux, with fresh keys and a `limit` of as many items as the
+//! joke has lines.
 //!
 //! ```sh
 //! cargo run --release --example jokes                # compares all sources, with a thousand clients
@@ -15,11 +16,12 @@
 //!         └── attach, until all are sent ──┘
 //! ```
 //!
-//! `--source` says how the file is read: `blocking` (the thread waits for the disk, and whoever else
-//! would run on it), `spawn-blocking` (a thread of a pool reads), `tokio-fs` (the same, under the
-//! bonnet), `cached` (from memory). `--with forward` serves from the same sources with a task and a
-//! `forward` for each connection. Jokes are separated by lines of dashes; a file that changes is read
-//! again. Clients are not listened to: the connection of one that talks may be reset.
+//! `--source` selects how the file is read: `blocking` (blocks the thread, and all tasks on it),
+//! `spawn-blocking` (in a thread of tokio's pool), `tokio-fs` (with tokio's files, which use the
+//! same pool), `cached` (from memory). `--with forward` serves from the same sources with a task
+//! and a `forward` per connection. Jokes are separated by lines of dashes; a file that changes is
+//! read again. The server does not read from its clients: the connection of a client that sends may
+//! be reset.
 
 use std::collections::HashSet;
 use std::fs;
@@ -46,24 +48,24 @@ use tokio::task::{JoinSet, spawn_blocking, unconstrained};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::codec::{FramedRead, FramedWrite, LinesCodec, LinesCodecError};
 
-/// Connections that may wait for `accept`: a thousand clients come at once. The system may allow fewer
-/// (on Linux, `net.core.somaxconn`).
+/// How many connections may wait for `accept`: a thousand clients connect at once. The system may
+/// allow fewer (on Linux, `net.core.somaxconn`).
 const BACKLOG: u32 = 4_096;
-/// How many jokes are read from the file at a time; nobody else is accepted meanwhile.
+/// How many jokes are read at the same time; no further client is accepted meanwhile.
 const READERS: usize = 256;
-/// How many lines a thread of the pool reads ahead of the server.
+/// How many lines a thread of the pool may read in advance.
 const AHEAD: usize = 16;
 
 // ---- the jokes ----------------------------------------------------------------------------------
 
-/// Where a joke is in the file, and how many lines it has; the lines too, if they are kept.
+/// Where a joke is in the file, how many lines it has, and the lines themselves, if cached.
 struct Joke {
     offset: u64,
     count: usize,
     lines: Vec<Arc<str>>,
 }
 
-/// Finds the jokes of a file. An error names the file, and the line.
+/// Finds the jokes in a file. An error names the file and the line.
 fn index(path: &Path, is_cached: bool) -> Result<Vec<Joke>, String> {
     let at = |number: u32, what: &str| format!("{}:{number}: {what}", path.display());
     let file = fs::File::open(path);
@@ -86,7 +88,7 @@ fn index(path: &Path, is_cached: bool) -> Result<Vec<Joke>, String> {
             joke.lines.extend(is_cached.then(|| text.into()));
             continue;
         }
-        // Nothing before the first line of dashes is no joke, and neither is nothing after the last.
+        // An empty part before the first or after the last line of dashes is not a joke.
         if !is_blank {
             jokes.push(joke);
         } else if length > 0 && !is_first {
@@ -121,12 +123,12 @@ const SOURCES: [(&str, Source); 4] = [
 
 type Lines = BoxStream<'static, io::Result<Arc<str>>>;
 
-/// The jokes, as the file has them now.
+/// The jokes that are in the file now.
 struct Shelf {
     path: Arc<Path>,
     source: Source,
     jokes: Arc<Vec<Joke>>,
-    /// When the file was changed, and how long it is: as it was indexed.
+    /// When the file was changed and how long it was, when it was indexed.
     stamp: Option<(SystemTime, u64)>,
     hasher: RandomState,
 }
@@ -138,7 +140,8 @@ impl Shelf {
         Ok(Self { path: path.into(), source, jokes, stamp, hasher: RandomState::new() })
     }
 
-    /// A joke for a client, and how many lines it has. They end with an error if one cannot be read.
+    /// Returns a joke and the number of its lines. The lines end with an error if one cannot be
+    /// read.
     fn pick(&mut self, client: u64) -> (usize, Lines) {
         self.refresh();
         let dice = self.hasher.hash_one(client) % self.jokes.len() as u64;
@@ -153,7 +156,7 @@ impl Shelf {
                 stream::iter((0..count).map(move |n| Ok(Arc::clone(&jokes[nth].lines[n])))).boxed()
             }
         };
-        // What was indexed has so many lines. If the file was changed under our hands, it may not.
+        // The joke had this many lines when it was indexed. The file may have changed since.
         let short = || io::Error::new(io::ErrorKind::UnexpectedEof, "the joke ends too early");
         let lines = lines.chain(stream::once(async move { Err(short()) })).take(count);
         let path = Arc::clone(&self.path);
@@ -161,8 +164,8 @@ impl Shelf {
         (count, lines.inspect_err(complain).boxed())
     }
 
-    /// Reads a file that has changed again; if it is no good, the jokes stay as they are. Looking is
-    /// quick, and reading it rare: neither is worth a thread of its own.
+    /// Reads the file again if it has changed; if it is invalid, keeps the old jokes. The check is
+    /// quick and reading is rare, so neither needs a thread of its own.
     fn refresh(&mut self) {
         let stamp = stamp(&self.path);
         if stamp != self.stamp {
@@ -180,7 +183,7 @@ fn stamp(path: &Path) -> Option<(SystemTime, u64)> {
     Some((metadata.modified().ok()?, metadata.len()))
 }
 
-/// The lines from there on; each makes whoever wants it wait for the disk.
+/// The lines from there on; each read blocks the thread.
 fn read(path: Arc<Path>, offset: u64) -> impl Iterator<Item = io::Result<Arc<str>>> {
     let open = move || {
         let mut file = fs::File::open(&path)?;
@@ -202,7 +205,7 @@ fn read_elsewhere(
 ) -> impl Stream<Item = io::Result<Arc<str>>> {
     let (sender, mut receiver) = mpsc::channel(AHEAD);
     spawn_blocking(move || {
-        // It ends early if nobody listens any more.
+        // It ends early if the receiver is gone.
         read(path, offset).take(count).try_for_each(|line| sender.blocking_send(line))
     });
     stream::poll_fn(move |cx| receiver.poll_recv(cx))
@@ -223,7 +226,7 @@ fn read_async(path: Arc<Path>, offset: u64) -> impl Stream<Item = io::Result<Arc
 
 // ---- the server ---------------------------------------------------------------------------------
 
-/// Whoever connects.
+/// The clients that connect.
 fn accept(listener: TcpListener) -> impl Stream<Item = TcpStream> {
     stream::unfold(listener, |listener| async move {
         loop {
@@ -231,14 +234,14 @@ fn accept(listener: TcpListener) -> impl Stream<Item = TcpStream> {
                 Ok((socket, _)) => return Some((socket, listener)),
                 Err(error) => {
                     eprintln!("jokes: cannot accept a client: {error}");
-                    sleep(Duration::from_millis(100)).await; // by then somebody may have left
+                    sleep(Duration::from_millis(100)).await; // a client may leave by then
                 }
             }
         }
     })
 }
 
-/// A line, and for whom.
+/// A line and its client.
 struct Line {
     client: u64,
     text: Arc<str>,
@@ -250,7 +253,7 @@ impl AsRef<str> for Line {
     }
 }
 
-/// What became of the clients.
+/// Counts of the clients by outcome.
 #[derive(Default)]
 struct Tally {
     served: u64,
@@ -268,7 +271,8 @@ impl<V, E> Hooks<u64, V, E> for Tally {
     }
 }
 
-/// All clients by one task. They are accepted until `stop`, and have `patience` to read their joke.
+/// Serves all clients in one task. Accepts clients until `stop`; each has `patience` to read its
+/// joke.
 async fn serve_by_demux(
     listener: TcpListener,
     stop: impl Future<Output = ()> + Send + 'static,
@@ -283,7 +287,7 @@ async fn serve_by_demux(
         let (count, lines) = shelf.pick(client);
         let sink = FramedWrite::new(socket, LinesCodec::new());
         let mut lease = Lease::new();
-        // The whole joke has room in the queue: who does not read it delays nobody.
+        // The queue has room for the whole joke, so a client that does not read delays no other.
         let attach = Attach::new(client, sink).limit(count as u64).buffer(count).leased(&mut lease);
         let _ = orders.send(Order::from(attach)); // read for as long as the lines are
         let _ = leases.send((Instant::now() + patience, lease));
@@ -303,8 +307,8 @@ async fn serve_by_demux(
             .demux_by(|line| line.client, orders_in.into_stream())
             .hooks(&mut tally);
         let demux = pin!(demux);
-        // All have the same patience, so leases end in the order in which they were made. The lease of
-        // one that was served holds nothing.
+        // The patience is the same for all, so leases end in the order in which they were created.
+        // The lease of a client that was served holds nothing any more.
         let evict = async {
             while let Some((due, lease)) = expiring.recv().await {
                 sleep_until(due).await;
@@ -318,7 +322,7 @@ async fn serve_by_demux(
     serving.await.map_err(|error| error.to_string())
 }
 
-/// The same with a task for each client.
+/// The same with one task per client.
 async fn serve_by_forward(
     listener: TcpListener,
     stop: impl Future<Output = ()>,
@@ -375,7 +379,7 @@ async fn serve(options: &Options) -> Result<(), String> {
             return future::pending().await;
         }
         let (ended, end) = oneshot::channel::<()>();
-        // Not tokio's standard input: a runtime does not end while that is being read.
+        // Not tokio's standard input: a runtime does not shut down while that is being read.
         thread::spawn(move || {
             let _ = io::copy(&mut io::stdin(), &mut io::sink());
             drop(ended);
@@ -399,7 +403,7 @@ async fn serve(options: &Options) -> Result<(), String> {
 
 // ---- the clients --------------------------------------------------------------------------------
 
-/// What a client may be sent: each joke as it is on the wire.
+/// The jokes as they are sent: a client has to receive one of them.
 type Expected = HashSet<Vec<u8>>;
 
 fn expected(file: &Path) -> Result<Expected, String> {
@@ -409,8 +413,8 @@ fn expected(file: &Path) -> Result<Expected, String> {
     Ok(index(file, true)?.into_iter().map(wire).collect())
 }
 
-/// Opens all connections, then reads all jokes: how long that took. Some more clients connect before
-/// them, and never read.
+/// Opens all connections, then reads all jokes, and returns how long that took. Some more clients
+/// connect before them and never read.
 async fn drive(
     address: SocketAddr,
     expected: &Expected,
@@ -443,7 +447,7 @@ async fn drive(
     Ok(start.elapsed())
 }
 
-/// So many clients at once, several times: the median time.
+/// The median time of several runs with this many clients at once.
 async fn drive_rounds(
     address: SocketAddr,
     expected: &Expected,
@@ -457,8 +461,9 @@ async fn drive_rounds(
     Ok(times[times.len() / 2])
 }
 
-/// Raises the limit of open files to what the clients need, or says that it is too low. A server that
-/// runs beside them is as much again: it has a connection for each, and may have a file open for it.
+/// Raises the limit of open files to what the clients need, or reports that it is too low. A server
+/// that is started afterwards needs twice as many files as it has clients: a connection for each,
+/// and possibly an open file.
 fn allow_files(options: &Options) -> Result<(), String> {
     let clients = options.clients.get().saturating_add(options.stuck) as u64;
     let needed = clients.saturating_mul(2).saturating_add(64);
@@ -473,7 +478,7 @@ fn allow_files(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// A server in a process of its own. It ends when this process does, however that ends.
+/// A server in a process of its own, which ends when this process ends, for whatever reason.
 struct Server {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -500,7 +505,7 @@ impl Server {
         }
     }
 
-    /// Lets it end. An error if it had not served everybody.
+    /// Stops the server. Returns an error if it has not served all clients.
     fn finish(mut self, options: &Options) -> Result<(), String> {
         drop(self.child.stdin.take());
         let mut report = String::new();
@@ -589,7 +594,7 @@ struct Options {
 }
 
 impl Options {
-    /// Nothing, if it is help that is asked for.
+    /// Returns `None` if help was requested.
     fn from_arguments() -> Result<Option<Self>, lexopt::Error> {
         use lexopt::prelude::{Long, Value, ValueExt};
         let mut options = Self {

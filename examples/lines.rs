@@ -1,14 +1,15 @@
 //! A publish/subscribe server: lines of text over TCP, many clients, one demux.
 //!
-//! `cargo run --release --example lines` listens on 127.0.0.1:7000, or `-- --listen ADDRESS:PORT`. Talk
-//! to it with `nc 127.0.0.1 7000`: `sub KEY`, `unsub KEY`, `pub KEY TEXT`, `quit`. A client receives
-//! `KEY TEXT` for each of its keys, and `err …` for what it gets wrong. If it reads too slowly it loses
-//! its oldest lines and is told how many, `lost N`, before the next one; nobody waits for it. `Ctrl-C`
-//! delivers what is queued, gives slow clients five seconds to read it, and prints the totals.
+//! `cargo run --release --example lines` listens on 127.0.0.1:7000; `-- --listen ADDRESS:PORT`
+//! changes that. Talk to it with `nc 127.0.0.1 7000`: `sub KEY`, `unsub KEY`, `pub KEY TEXT`,
+//! `quit`. A client receives `KEY TEXT` for each of its keys, and `err …` for invalid lines. A
+//! client that reads too slowly loses its oldest lines and is told how many (`lost N`) before the
+//! next line; no other client waits for it. `Ctrl-C` delivers what is queued, gives slow clients
+//! five seconds to read it, and prints the totals.
 //!
 //! ```text
 //!        ┌─▶ lines ───▶ demux ─▶ subscription ─┐
-//! obey ──┼─▶ orders ──────┘      (has a queue) ├─▶ outbox ─▶ write     for each client one task
+//! obey ──┼─▶ orders ──────┘      (has a queue) ├─▶ outbox ─▶ write     one task per client
 //!        └─▶ err … ────────────────────────────┘                       obeys it and writes to it
 //! ```
 
@@ -32,13 +33,13 @@ use tokio_util::bytes::BytesMut;
 use tokio_util::codec::{Decoder, FramedRead, LinesCodec, LinesCodecError};
 use tokio_util::sync::{CancellationToken, PollSendError, PollSender};
 
-const LONGEST: usize = 64 * 1024; // bytes, of a line that a client sends
-const INBOX: usize = 256; // lines, or orders, that wait for the demux: who sends more waits
+const LONGEST: usize = 64 * 1024; // bytes of a line from a client
+const INBOX: usize = 256; // lines, or orders, that wait for the demux; then senders wait
 const OUTBOX: usize = 64; // lines that wait for the socket of a client
-const QUEUE: usize = 256; // lines of one key that wait for that outbox: then the oldest is lost
-const PATIENCE: Duration = Duration::from_secs(5); // with a client that is to leave, and reads slowly
+const QUEUE: usize = 256; // lines of one key that wait for the outbox; then the oldest is lost
+const PATIENCE: Duration = Duration::from_secs(5); // to write what is left before closing
 
-/// A published line, `KEY TEXT` and its end. Its copies share the text.
+/// A published line: `KEY TEXT` and a line end. Clones share the text.
 #[derive(Clone)]
 struct Line {
     text: Arc<str>,
@@ -51,34 +52,34 @@ impl Line {
     }
 }
 
-/// What is written to a client: how many lines it lost, if any, and the next one.
+/// What is written to a client: the number of lines it lost, if any, and the next line.
 struct Outgoing {
     lost: u64,
     text: Arc<str>,
 }
 
-/// The way there, and how many lines the client lost and was not told of.
+/// The sending end, and how many lines the client lost and was not told about.
 #[derive(Clone)]
 struct Outbox {
     outgoing: mpsc::Sender<Outgoing>,
     lost: Arc<AtomicU64>,
 }
 
-/// What is attached: puts lines into the outbox of a client.
+/// The sink that is attached: puts lines into the outbox of a client.
 type Subscription = Pin<Box<dyn Sink<Line, Error = PollSendError<Outgoing>> + Send>>;
 
-/// What all clients share.
+/// State that all clients share.
 struct Server {
     publish: flume::Sender<Line>,
     orders: flume::Sender<Order<String, Subscription>>,
-    /// What each client lost, by the tag of its attachments.
+    /// How many lines each client lost, by the tag of its attachments.
     losses: Mutex<HashMap<u64, Arc<AtomicU64>>>,
-    /// How many clients were too slow to leave.
+    /// How many clients did not read what was left in time.
     stuck: AtomicU64,
     closing: CancellationToken,
 }
 
-/// Lines, or what is wrong with one: as an item, for an error would end the stream.
+/// Lines, or why a line is invalid: as an item, because an error would end the stream.
 struct Requests(LinesCodec);
 
 impl Decoder for Requests {
@@ -104,15 +105,15 @@ fn request(line: Result<Option<String>, LinesCodecError>) -> Option<Result<Strin
 struct Client {
     server: Arc<Server>,
     id: u64,
-    /// A lease for each key, and what ends when the subscription is gone.
+    /// A lease for each key, and a future that completes when the subscription is gone.
     subscriptions: HashMap<String, (Lease, oneshot::Receiver<()>)>,
-    /// Holds all that was attached for it: once the client is dropped, nothing is left of that.
+    /// Holds all attachments of the client: when the client is dropped, they are evicted.
     lease: Lease,
     has_published: bool,
 }
 
 impl Client {
-    /// Does what the client says until it is over. An error if the connection is broken.
+    /// Obeys the client until the connection ends. Returns an error if it breaks.
     async fn obey(&mut self, from: OwnedReadHalf, outbox: Outbox) -> io::Result<()> {
         let codec = LinesCodec::new_with_max_length(LONGEST);
         let mut requests = FramedRead::new(from, Requests(codec));
@@ -159,17 +160,17 @@ impl Client {
         let mut lease = Lease::new();
         let attach = Attach::new(key.to_owned(), Box::pin(sink) as Subscription).tag(self.id);
         let attach = attach.leased(&mut self.lease).leased(&mut lease);
-        // Refused only if the server closes, and then the connection is closed as well.
+        // This fails only while the server closes, and then the connection is closed as well.
         let _ = self.server.orders.send_async(attach.into()).await;
         self.subscriptions.insert(key.to_owned(), (lease, gone));
     }
 
-    /// Ends only the subscription of this client: `Order::Detach` would end everybody's.
+    /// Ends only the subscription of this client: `Order::Detach` would end those of all clients.
     async fn unsubscribe(&mut self, key: &str) {
         self.catch_up().await;
         if let Some((lease, gone)) = self.subscriptions.remove(key) {
             lease.detach();
-            // Were it to meet its successor, both would receive the next line.
+            // If this attachment still existed beside its successor, both would get the next line.
             let _ = gone.await;
         }
     }
@@ -180,8 +181,9 @@ impl Client {
         let _ = self.server.publish.send_async(line).await;
     }
 
-    /// Waits until what the client published is routed, because a lease does not: without this one
-    /// that subscribes, publishes and quits would not see its line.
+    /// Waits until the lines that the client published are routed, because a lease does not wait
+    /// for that. Without this, a client that subscribes, publishes and quits would not see its
+    /// line.
     async fn catch_up(&mut self) {
         if self.has_published && !self.subscriptions.is_empty() {
             let key = format!(" {}", self.id); // has a space: no client can name it
@@ -195,7 +197,7 @@ impl Client {
     }
 }
 
-/// Writes what is in the outbox, and flushes when that is all for now.
+/// Writes what is in the outbox, and flushes when the outbox is empty.
 async fn write(to: OwnedWriteHalf, mut outbox: mpsc::Receiver<Outgoing>) -> io::Result<()> {
     let mut to = BufWriter::new(to);
     while let Some(Outgoing { lost, text }) = outbox.recv().await {
@@ -212,7 +214,7 @@ async fn write(to: OwnedWriteHalf, mut outbox: mpsc::Receiver<Outgoing>) -> io::
 
 /// Serves a client until its connection is closed.
 async fn connect(socket: TcpStream, server: Arc<Server>, id: u64) {
-    let _ = socket.set_nodelay(true); // `write` knows better what to send together
+    let _ = socket.set_nodelay(true); // `write` decides what to send together
     let (reader, writer) = socket.into_split();
     let ((outgoing, lines), lost) = (mpsc::channel(OUTBOX), Arc::default());
     server.losses.lock().unwrap().insert(id, Arc::clone(&lost));
@@ -225,14 +227,14 @@ async fn connect(socket: TcpStream, server: Arc<Server>, id: u64) {
         _ = &mut writing => false,
         () = closing.cancelled() => true,
     };
-    // The outbox ends when the last subscription is gone, and with it the connection.
+    // The outbox ends when the last subscription is gone; then the connection is closed.
     if orderly && timeout(PATIENCE, writing).await.is_err() {
         client.server.stuck.fetch_add(1, Relaxed);
     }
     client.server.losses.lock().unwrap().remove(&id);
 }
 
-/// Serves whoever connects, until `Ctrl-C`.
+/// Serves all clients that connect, until `Ctrl-C`.
 async fn run(listener: TcpListener) -> io::Result<()> {
     writeln!(io::stdout(), "listening on {}", listener.local_addr()?)?;
     let ((publish, lines), (orders, orders_in)) = (flume::bounded(INBOX), flume::bounded(INBOX));
@@ -245,15 +247,15 @@ async fn run(listener: TcpListener) -> io::Result<()> {
         .multicast()
         .buffer(QUEUE)
         .overflow(Overflow::DropOldest)
-        .flush_every(16) // as a line waits in its sink for a flush, or the next one
-        .with_hasher(std::hash::RandomState::new()) // strangers choose the keys
+        .flush_every(16) // a line waits in its sink for a flush, or for the next line
+        .with_hasher(std::hash::RandomState::new()) // the keys are untrusted
         .on_discarded(move |to, _line, why| {
             if let Some(lost) = shared.losses.lock().unwrap().get(&to.tag) {
                 lost.fetch_add(u64::from(why == Discarded::Overflowed), Relaxed);
             }
         });
-    // The demux has a budget of its own. Tokio's, 128 operations, would end half-way through a line
-    // for more subscribers than that, and make the rest of them seem slow.
+    // The demux limits its own turns. Tokio's budget of 128 operations would end in the middle of a
+    // line that has more subscribers than that, and the others would look slow.
     let demux = tokio::spawn(unconstrained(demux));
     let (mut clients, mut ctrl_c) = (JoinSet::new(), pin!(tokio::signal::ctrl_c()));
     for id in 0.. {
@@ -262,10 +264,10 @@ async fn run(listener: TcpListener) -> io::Result<()> {
                 Ok((socket, _)) => drop(clients.spawn(connect(socket, Arc::clone(&server), id))),
                 Err(error) => {
                     eprintln!("lines: cannot accept a client: {error}");
-                    sleep(Duration::from_millis(100)).await; // by then somebody may have left
+                    sleep(Duration::from_millis(100)).await; // a client may leave by then
                 }
             },
-            Some(_) = clients.join_next() => {} // somebody has left
+            Some(_) = clients.join_next() => {} // a client has left
             _ = &mut ctrl_c => break,
         }
     }

@@ -1,24 +1,24 @@
-//! Watching a demux, and a watchdog for it: hooks that feed Prometheus metrics and `tracing`, and a task
-//! with a timer that evicts whoever holds up the input for too long.
+//! Monitoring a demux, and a watchdog for it: hooks that feed Prometheus metrics and `tracing`, and
+//! a task with a timer that evicts a sink that blocks the input for too long.
 //!
 //! ```sh
-//! cargo run --release --example metrics               # the log on standard error, then the metrics
+//! cargo run --release --example metrics               # log on standard error, then the metrics
 //! cargo run --release --example metrics -- --patience 20
 //! ```
 //!
 //! ```text
 //!                   ┌─▶ orders   reads what it gets
-//! messages ─▶ demux ┼─▶ search   stops to think now and then: the input waits, the watchdog does not bite
-//!               │   ├─▶ prices   reads slowly, and loses the oldest of what waits for it
-//!               │   ├─▶ audit    stops for good: the input waits, until the watchdog has had enough
-//!               │   └── spam     is for nobody
+//! messages ─▶ demux ┼─▶ search   pauses now and then: the input waits, not long enough to be evicted
+//!               │   ├─▶ prices   reads slowly, and loses the oldest items in its queue
+//!               │   ├─▶ audit    hangs: the input waits until the watchdog evicts it
+//!               │   └── spam     has no consumer
 //!               └─ blocked, unblocked ─▶ watchdog ─ drops its lease ─▶ that attachment is evicted
 //! ```
 //!
-//! The demux has no clock: it says when the input starts to wait, and for whom, and somebody outside
-//! looks at the time. What happens for each item is counted, not logged: a sink that loses a thousand
-//! items a second must not write a thousand lines. Keys are labels here because there are five of them;
-//! with keys that strangers choose, leave them out, or every one is kept for ever.
+//! The demux has no clock: it reports when the input starts to wait and for which sink, and the
+//! watchdog measures the time. Events per item are counted, not logged: a sink that loses a
+//! thousand items per second should not write a thousand lines. Keys are labels here because there
+//! are five of them; do not use untrusted keys as labels, because each label is kept for ever.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -63,7 +63,7 @@ struct ByKeyAndReason {
     reason: String,
 }
 
-/// Clones share their numbers.
+/// Clones share their counters.
 #[derive(Clone, Default)]
 struct Metrics {
     received: Counter,
@@ -92,7 +92,7 @@ impl Metrics {
         registry.register("blocked_seconds", "How long it waited", blocked_seconds);
     }
 
-    /// What is counted anyway needs no hook: it is looked at now and then.
+    /// The totals need no hook: they are read now and then.
     fn publish(&self, totals: Totals) {
         let follow = |counter: &Counter, total: u64| counter.inc_by(total - counter.get());
         follow(&self.received, totals.received);
@@ -104,10 +104,10 @@ impl Metrics {
 
 // ---- hooks --------------------------------------------------------------------------------------
 
-/// Whom the input waits for: the tag of its attachment, and since when.
+/// The attachment that the input waits for: its tag, and since when.
 type Blocking = Option<(u64, Instant)>;
 
-/// The leases of all attachments, by their tags: what the watchdog may end.
+/// The leases of all attachments, by tag, for the watchdog.
 type Leases = Arc<Mutex<HashMap<u64, Lease>>>;
 
 fn lock(leases: &Leases) -> MutexGuard<'_, HashMap<u64, Lease>> {
@@ -136,7 +136,7 @@ impl<V, E: Debug> Hooks<Key, V, E> for Watch {
             info!(key = to.key, tag = to.tag, reason, "detached");
             reason
         };
-        // The text of an error is no label: there may be no end of them.
+        // The text of an error is not used as a label: there may be any number of texts.
         self.metrics.detached.get_or_create(&ByReason { reason }).inc();
         lock(&self.leases).remove(&to.tag);
     }
@@ -162,8 +162,9 @@ impl<V, E: Debug> Hooks<Key, V, E> for Watch {
 
 // ---- the watchdog -------------------------------------------------------------------------------
 
-/// Evicts whoever the input has waited for longer than `patience`. A lease speaks of one attachment:
-/// should another have taken the key meanwhile, it stays, which `Order::Evict` would not do.
+/// Evicts the attachment that the input has waited for longer than `patience`. A lease holds one
+/// attachment: if another one has taken the key in the meantime, it stays. `Order::Evict` would end
+/// that one.
 async fn watchdog(mut blocking: watch::Receiver<Blocking>, leases: Leases, patience: Duration) {
     loop {
         let now = *blocking.borrow_and_update();
@@ -193,10 +194,10 @@ struct Message {
 }
 
 const TOPICS: [Key; 5] = ["orders", "search", "prices", "audit", "spam"];
-/// Shorter than the watchdog's patience, unless that is set to less.
+/// Shorter than the watchdog's patience, unless that is set to a smaller value.
 const THINK: Duration = Duration::from_millis(50);
 
-/// Reads the messages of a topic in its own way: how many.
+/// Reads the messages of a topic in its own way, and returns their number.
 async fn consume(topic: Key, mut messages: mpsc::Receiver<Message>) -> u64 {
     let mut count = 0;
     while let Some(Message { .. }) = messages.next().await {
@@ -204,7 +205,7 @@ async fn consume(topic: Key, mut messages: mpsc::Receiver<Message>) -> u64 {
         match topic {
             "search" if count % 2_000 == 0 => sleep(THINK).await,
             "prices" if count % 500 == 0 => sleep(THINK).await,
-            // It hangs, and holds on to its channel.
+            // It hangs and keeps its channel.
             "audit" if count == 1_000 => std::future::pending().await,
             _ => {}
         }
@@ -236,7 +237,7 @@ async fn run(settings: Settings) -> Result<(), String> {
     let hooks = Watch { metrics: metrics.clone(), blocking, leases };
     let demux = stream::iter(messages).demux_by(|message| message.topic, orders_in).hooks(hooks);
     let mut demux = pin!(demux);
-    // Nothing is lost between two polls: whoever runs a demux can look in whenever it likes.
+    // No state is lost between two polls, so the caller can inspect the demux at any time.
     let mut every_second = interval(Duration::from_secs(1));
     let totals = loop {
         tokio::select! {
@@ -271,7 +272,7 @@ struct Settings {
 }
 
 impl Settings {
-    /// Nothing, if it is help that is asked for.
+    /// Returns `None` if help was requested.
     fn from_arguments() -> Result<Option<Self>, lexopt::Error> {
         use lexopt::prelude::{Long, ValueExt};
         let mut settings = Self { messages: 50_000, patience: Duration::from_millis(200) };

@@ -1,4 +1,4 @@
-//! One demux for each core, behind a first one that shares out the items by a hash of their key.
+//! One demux per core, behind a first demux that distributes the items by a hash of their key.
 //!
 //! ```sh
 //! cargo run --release --example shards
@@ -11,12 +11,12 @@
 //!                                └─▶ channel ─▶ demux by key ─▶ sinks
 //! ```
 //!
-//! What it prints is what it is about: a demux costs a few nanoseconds an item, a channel between
-//! threads some hundred. Shards pay when the *sinks* have work to do for each item, more than the handing
-//! over costs; and they pay sooner if items change threads in batches. Where they do not pay, the
-//! speed-up that is printed is less than one.
+//! The output shows when this is worth it: a demux costs a few nanoseconds per item, a channel
+//! between threads some hundred. Shards are faster if the *sinks* work on each item for longer than
+//! the channel takes. Batches of items make the channel cheaper. Where shards are slower, the
+//! printed speed-up is less than one.
 //!
-//! Items of one key stay in order, as they all take the same way: the sinks check that.
+//! Items of one key stay in order, because they all take the same path. The sinks check that.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -41,17 +41,17 @@ struct Item {
     number: u64,
 }
 
-/// The numbers from 0, each for the key after that of the one before it.
+/// The numbers from 0; each has the key after that of the number before it.
 fn items(settings: &Settings) -> impl Stream<Item = Item> + use<> {
     let keys = settings.keys.get();
     stream::iter((0..settings.items.get()).map(move |number| Item { key: number % keys, number }))
 }
 
-/// A sink that has something to do for each item: so many multiplications, each of which has to wait
-/// for the one before it, a nanosecond or two.
+/// A sink that works on each item: a number of multiplications, each of which waits for the one
+/// before it, a nanosecond or two.
 struct Work {
     multiplications: u64,
-    /// What comes next, as it is in order.
+    /// The next item, because items arrive in order.
     next: u64,
     keys: u64,
 }
@@ -85,7 +85,7 @@ impl Sink<Item> for Work {
     }
 }
 
-/// One demux to the sinks of these keys.
+/// One demux for the sinks of these keys.
 fn route(
     input: impl Stream<Item = Item>,
     keys: impl Iterator<Item = u64>,
@@ -102,8 +102,8 @@ fn route(
     wrong.map_or(Ok(totals), Err)
 }
 
-/// Collects items for a sink of vectors. What a flush is for: the demux asks for one when the input
-/// pauses, and every 16,384 items of a busy one, so nothing stays behind in here.
+/// Collects items for a sink of vectors. The demux flushes it when the input pauses, and every
+/// 16,384 items while the input is busy, so no item is left behind in here.
 struct Batch<S> {
     sink: S,
     items: Vec<Item>,
@@ -115,7 +115,7 @@ impl<S: Sink<Vec<Item>> + Unpin> Batch<S> {
         Self { sink, items: Vec::with_capacity(size), size }
     }
 
-    /// Hands on what is there.
+    /// Sends the items that were collected.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         if !self.items.is_empty() {
             ready!(self.sink.poll_ready_unpin(cx))?;
@@ -149,10 +149,10 @@ impl<S: Sink<Vec<Item>> + Unpin> Sink<Item> for Batch<S> {
     }
 }
 
-/// The way to a shard: what is attached to the first demux, and what the demux of the shard reads.
+/// A channel to a shard: the sink in the first demux, and the input of the shard's demux.
 type Ends = (Pin<Box<dyn Sink<Item, Error = SendError>>>, BoxStream<'static, Item>);
 
-/// Items that may be on their way to a shard.
+/// How many items may be on their way to a shard.
 const ROOM: usize = 4_096;
 
 fn item_by_item() -> Ends {
@@ -170,14 +170,14 @@ fn one(multiplications: u64, settings: &Settings) -> Result<Totals, String> {
     route(items(settings), 0..settings.keys.get(), multiplications, settings)
 }
 
-/// A demux for each shard on a thread of its own, and the first one on this thread.
+/// One demux per shard, each on a thread of its own, and the first demux on this thread.
 fn sharded(
     ends: &dyn Fn() -> Ends,
     multiplications: u64,
     settings: &Settings,
 ) -> Result<Totals, String> {
-    // Not the hasher of the demuxes: the keys of a shard have part of this hash in common, and a table
-    // that used the same one would put them all into a part of its places.
+    // This hasher differs from that of the demuxes: the keys of a shard share a part of this hash,
+    // and a table with the same hasher would use only a part of its buckets.
     let (hasher, shards) = (RandomState::new(), settings.shards.get());
     let mut keys_of = HashMap::<usize, Vec<u64>>::new();
     let shard_of = move |key: u64| {
@@ -203,14 +203,14 @@ fn sharded(
         let mut totals = block_on(demux);
         totals.delivered = 0;
         for thread in threads {
-            // What the front knows counts once; what a shard delivered, together.
+            // The counts of the first demux, and the sum of what the shards delivered.
             totals.delivered += thread.join().map_err(|_| "a shard panicked")??.delivered;
         }
         gone.map_or(Ok(totals), Err)
     })
 }
 
-/// The median time of several runs. An error if an item did not arrive.
+/// The median time of several runs. Returns an error if an item did not arrive.
 fn time(settings: &Settings, run: impl Fn() -> Result<Totals, String>) -> Result<Duration, String> {
     let mut times = Vec::new();
     for _ in 0..settings.rounds.get() {
@@ -237,7 +237,7 @@ const USAGE: &str =
   --keys N        how many keys they have (1000)
   --rounds N      each is timed so often, and the median printed (3)";
 
-/// Of this many multiplications it is heavy.
+/// From this number of multiplications on, the work counts as heavy.
 const HEAVY: u64 = 500;
 
 struct Settings {
@@ -250,7 +250,7 @@ struct Settings {
 }
 
 impl Settings {
-    /// Nothing, if it is help that is asked for.
+    /// Returns `None` if help was requested.
     fn from_arguments() -> Result<Option<Self>, lexopt::Error> {
         use lexopt::prelude::{Long, ValueExt};
         let mut settings = Self {

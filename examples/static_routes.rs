@@ -1,21 +1,21 @@
-//! Routes that are known when the program is written: an enum of messages, and for each variant a sink
-//! of its own kind. What there are macros for takes a key function and a list.
+//! Routes that are known when the program is written: an enum of messages, and for each variant a
+//! sink of its own type. A key function and a list of routes replace a macro.
 //!
 //! ```sh
-//! cargo run --release --example static_routes                  # some messages to try it with
+//! cargo run --release --example static_routes                  # with some sample messages
 //! printf 'log hi\nmetric load 0.5\n' | cargo run --release --example static_routes -- -
 //! cargo run --release --example static_routes -- FILE
 //! ```
 //!
 //! ```text
 //!                                   ┌─ Log ────▶ lines of text, to standard output
-//! lines ─▶ messages ─▶ demux by kind┼─ Metric ─▶ a map that sums up
+//! lines ─▶ messages ─▶ demux by kind┼─ Metric ─▶ a map that adds up values
 //!                                   ├─ Alarm ──▶ a channel, whose receiver counts to three
-//!                                   └─ Trace ──▶ nobody: shown, counted, dropped
+//!                                   └─ Trace ──▶ no sink: printed, counted, dropped
 //! ```
 //!
-//! The input is fallible: it is cut at its first error, what was routed before is delivered, and the
-//! program fails with the error.
+//! The input is fallible: it ends at its first error. The items before the error are delivered, and
+//! the program fails with the error.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -50,7 +50,7 @@ enum Kind {
 }
 
 impl Message {
-    /// A variant that is added and forgotten here does not compile.
+    /// A variant that is missing here does not compile.
     fn kind(&self) -> Kind {
         match self {
             Self::Log(_) => Kind::Log,
@@ -86,11 +86,12 @@ impl FromStr for Message {
     }
 }
 
-/// What the sinks have in common, once each is in a box: they take messages, and fail with a text.
+/// The common type of the sinks, when boxed: they take messages, and fail with a text.
 type Route = Pin<Box<dyn Sink<Message, Error = String> + Send>>;
 
-/// Makes a route of a sink that takes only what `pick` makes of a message. Only one variant gets there,
-/// for that is its key; should another, the sink fails, and everything else goes on.
+/// Makes a route of a sink for one variant: `pick` extracts the value of that variant. Messages of
+/// other variants do not get there, because the variant is the key; if one did, this sink would
+/// fail and all others would go on.
 fn route<T: Send + 'static, S>(sink: S, pick: fn(Message) -> Result<T, Message>) -> Route
 where
     S: Sink<T, Error: fmt::Display> + Send + 'static,
@@ -101,10 +102,10 @@ where
     }))
 }
 
-/// Count, and sum, of the values of each name.
+/// The count and the sum of the values of each name.
 type Sums = Arc<Mutex<BTreeMap<String, (u64, f64)>>>;
 
-/// Adds up what it is sent.
+/// A sink that adds up values.
 fn add_up(sums: Sums) -> impl Sink<(String, f64), Error = io::Error> + Send {
     sink::unfold(sums, |sums: Sums, (name, value)| {
         let mut all = sums.lock().unwrap_or_else(PoisonError::into_inner);
@@ -115,7 +116,7 @@ fn add_up(sums: Sums) -> impl Sink<(String, f64), Error = io::Error> + Send {
     })
 }
 
-/// The messages of a file, or of whatever can be read. An error names the line.
+/// Reads messages from a file or another reader. An error names the line.
 fn messages(from: impl AsyncRead + Unpin) -> impl Stream<Item = Result<Message, String>> {
     let lines = FramedRead::new(from, LinesCodec::new_with_max_length(64 * 1024));
     let lines = lines.map_err(|error| error.to_string()).enumerate();
@@ -138,7 +139,7 @@ log stopped
 async fn run(from: impl AsyncRead + Unpin) -> Result<(), String> {
     let sums = Sums::default();
     let (alarms, mut alarmed) = mpsc::channel(16);
-    // All there is to say about who gets what.
+    // The routes.
     let routes = stream::iter([
         (
             Kind::Log,
@@ -175,7 +176,7 @@ async fn run(from: impl AsyncRead + Unpin) -> Result<(), String> {
             }
         })
         .on_error(|to, error| failed.push(format!("{:?}: {error}", to.key)));
-    // The reader of a channel runs beside the demux, not after it.
+    // The reader of a channel runs concurrently with the demux, not after it.
     let count = async {
         let mut levels = [0; 3];
         while let Some((level, _text)) = alarmed.next().await {
@@ -212,7 +213,7 @@ enum Origin {
     File(String),
 }
 
-/// Nothing, if it is help that is asked for.
+/// Returns `None` if help was requested.
 fn from_arguments() -> Result<Option<Origin>, lexopt::Error> {
     use lexopt::prelude::{Long, Value, ValueExt};
     let (mut arguments, mut from) = (lexopt::Parser::from_env(), Origin::Here);
@@ -227,7 +228,7 @@ fn from_arguments() -> Result<Option<Origin>, lexopt::Error> {
     Ok(Some(from))
 }
 
-// One thread, as nothing here takes long.
+// One thread is enough, because nothing here takes long.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let from = match from_arguments() {

@@ -1,5 +1,5 @@
-//! Subscribers who want a `Stream`, not a `Sink`: a channel for each subscription, whose receiver ends
-//! the attachment when it is dropped; and groups, a stream for each key that turns up.
+//! Subscribers that prefer a `Stream` over a `Sink`: a channel for each subscription, whose
+//! receiver ends the attachment when it is dropped; and groups, a stream for each new key.
 //!
 //! ```sh
 //! cargo run --release --example streams_out
@@ -7,15 +7,15 @@
 //! ```
 //!
 //! ```text
-//!                        ┌─▶ subscription to sensor 0       ends it in good order, and misses nothing
-//! readings ─▶ demux ─────┼─▶ subscription to sensor 1       is dropped: what was on its way is lost
+//!                        ┌─▶ subscription to sensor 0       detaches gracefully, and misses nothing
+//! readings ─▶ demux ─────┼─▶ subscription to sensor 1       is dropped, with the items on their way
 //!                        │
 //!                        └─ catch-all ─▶ demux ─┬─▶ group of sensor 0, 1, 2, …
-//!                          (backpressure)       └─▶ made on the first reading of the sensor
+//!                          (backpressure)       └─▶ created by the first reading of the sensor
 //! ```
 //!
-//! Every reading is checked: it arrives once, in order, in one of the streams. Copy [`subscribe`],
-//! [`Subscription`] and [`Groups`].
+//! Every reading is checked: it arrives once, in order, in one of the streams. You can copy
+//! [`subscribe`], [`Subscription`] and [`Groups`].
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -31,32 +31,32 @@ use futures::{Stream, StreamExt, stream};
 use stream_demux::{Attach, DemuxStreamExt, Discarded, Hooks, Lease, Order};
 use tokio::task::JoinSet;
 
-/// Readings that may wait for a subscriber. Then the input waits.
+/// How many readings may wait for a subscriber before the input waits.
 const ROOM: usize = 16;
 
 // ---- subscriptions ------------------------------------------------------------------------------
 
 type Orders<T> = UnboundedSender<Order<u32, Sender<T>>>;
 
-/// A stream of the items of a key. Dropped, it is detached at once, and with it go the items that
-/// waited in it.
+/// A stream of the items of a key. When it is dropped, it is detached at once, and the items that
+/// waited in it are dropped as well.
 struct Subscription<T> {
     items: Receiver<T>,
     lease: Lease,
 }
 
-/// The demux gets the other end. If it is gone already, the stream ends at once.
+/// The demux gets the other end. If the demux is gone already, the stream ends at once.
 fn subscribe<T>(orders: &Orders<T>, key: u32) -> Subscription<T> {
     let (sender, items) = mpsc::channel(ROOM);
     let mut lease = Lease::new();
-    // In place of an earlier subscriber, if there is one: with `Demux::multicast`, beside it.
+    // This replaces an earlier subscriber, if there is one; with `Demux::multicast` it joins it.
     let attach = Attach::new(key, sender).leased(&mut lease);
     let _ = orders.unbounded_send(attach.into());
     Subscription { items, lease }
 }
 
 impl<T> Subscription<T> {
-    /// Wants no new items. What is on its way is still to be read: the stream ends after that.
+    /// Stops getting new items. The stream ends after the items that are on their way.
     fn end(self) -> impl Stream<Item = T> {
         let Self { items, lease } = self;
         lease.detach();
@@ -74,16 +74,16 @@ impl<T> Stream for Subscription<T> {
 
 // ---- groups -------------------------------------------------------------------------------------
 
-/// Hooks that make a group of each key that nobody has: an item that matches nobody opens a
-/// subscription for its key and is the first in it. The order to attach is there before the next item
-/// is read, so that is routed by it: nothing falls between, and nothing is sent twice.
+/// Hooks that create a group for each unmatched key: an unmatched item opens a subscription for its
+/// key and is the first item in it. The order to attach is sent before the next item is read and
+/// therefore applies to it, so no item is lost and none is sent twice.
 ///
-/// A group that is dropped ends; the next item of its key makes a new one. Whoever lets strangers
-/// choose keys wants a bound on `made - ended`, and has to say what becomes of the surplus.
+/// A group that is dropped ends; the next item of its key creates a new one. If the keys are
+/// untrusted, bound `made - ended`, and decide what happens to the items beyond that.
 struct Groups<T> {
     orders: Orders<T>,
     key: fn(&T) -> u32,
-    /// Who is told of a new group.
+    /// Receives each new group.
     opened: UnboundedSender<(u32, Subscription<T>)>,
 }
 
@@ -92,7 +92,7 @@ impl<T, E> Hooks<u32, T, E> for Groups<T> {
         let key = (self.key)(&item);
         let (mut sender, items) = mpsc::channel(ROOM);
         let mut lease = Lease::new();
-        // There is room for it: the channel is new.
+        // The channel is new, so there is room.
         let _ = sender.try_send(item);
         let _ = self.orders.unbounded_send(Attach::new(key, sender).leased(&mut lease).into());
         let _ = self.opened.unbounded_send((key, Subscription { items, lease }));
@@ -108,7 +108,7 @@ struct Reading {
     number: u64,
 }
 
-/// So many, of each sensor in turn. Counts those that were read and not yet consumed.
+/// This many readings, of each sensor in turn. Counts those that were read and not yet consumed.
 fn readings(settings: Settings, under_way: Arc<UnderWay>) -> impl Stream<Item = Reading> {
     let sensors = settings.sensors.get();
     stream::iter((0..settings.readings.get()).map(move |n| {
@@ -136,10 +136,10 @@ impl UnderWay {
     }
 }
 
-/// What one stream saw of a sensor: from which reading up to, without, which.
+/// The range of readings of a sensor that one stream saw; the end is exclusive.
 type Seen = (u32, u64, u64);
 
-/// Reads a stream. An error if the readings are not one after the other, or of another sensor.
+/// Reads a stream. Returns an error if a reading is missing, or is of another sensor.
 async fn read(
     sensor: u32,
     readings: &mut (impl Stream<Item = Reading> + Unpin),
@@ -157,12 +157,13 @@ async fn read(
     Ok(())
 }
 
-/// These have a subscriber; one ends it in good order, the other drops it, after so many readings.
+/// Sensors with a subscriber. After this many readings, one subscriber detaches gracefully, the
+/// other is dropped.
 const POLITE: u32 = 0;
 const IMPOLITE: u32 = 1;
 const ENOUGH: usize = 1_000;
 
-/// Takes so many readings; then it ends the subscription, or drops it.
+/// Takes this many readings, then ends the subscription gracefully or drops it.
 async fn subscriber(
     sensor: u32,
     mut subscription: Subscription<Reading>,
@@ -180,7 +181,7 @@ async fn run(settings: Settings) -> Result<String, String> {
     let under_way = Arc::new(UnderWay::default());
     let mut readers = JoinSet::new();
 
-    // The first demux: who subscribed, and one for all others.
+    // The first demux: the subscribers, and a catch-all for all other readings.
     let (orders, orders_in) = mpsc::unbounded();
     for sensor in [POLITE, IMPOLITE] {
         let subscription = subscribe(&orders, sensor);
@@ -195,7 +196,7 @@ async fn run(settings: Settings) -> Result<String, String> {
         .demux_by(|reading| reading.sensor, orders_in)
         .on_discarded(|_, _, why| evicted += u64::from(why == Discarded::Evicted));
 
-    // The second: a group for each of what the others do not want.
+    // The second demux: a group for each key that is left.
     let (orders, orders_in) = mpsc::unbounded();
     let (opened, mut groups) = mpsc::unbounded();
     let second = strays_in.demux_by(|reading| reading.sensor, orders_in).hooks(Groups {
@@ -204,7 +205,7 @@ async fn run(settings: Settings) -> Result<String, String> {
         opened,
     });
 
-    // Whoever reads runs beside them.
+    // The readers run concurrently with them.
     let shared = Arc::clone(&under_way);
     let reading = async move {
         while let Some((sensor, mut group)) = groups.next().await {
@@ -217,7 +218,8 @@ async fn run(settings: Settings) -> Result<String, String> {
         }
         readers.join_all().await
     };
-    // `join!` drops each when it is done: with the hooks of the second one end the groups to come.
+    // `join!` drops each future when it is done. The hooks of the second demux are dropped with it,
+    // which ends the stream of new groups.
     let (first, second, seen) = futures::join!(first, second, reading);
 
     let mut parts = BTreeMap::<u32, Vec<(u64, u64)>>::new();
@@ -268,7 +270,7 @@ struct Settings {
 }
 
 impl Settings {
-    /// Nothing, if it is help that is asked for.
+    /// Returns `None` if help was requested.
     fn from_arguments() -> Result<Option<Self>, lexopt::Error> {
         use lexopt::prelude::{Long, ValueExt};
         let mut settings = Self {

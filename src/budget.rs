@@ -33,6 +33,7 @@ const FOR_ITEMS: u8 = 2;
 /// flushes. They differ, so that three kinds that share two get something each.
 const CLOSES: u8 = 0;
 const FLUSHES: u8 = 1;
+const TICKS: u8 = 2;
 
 impl Budget {
     pub(crate) fn new(limit: usize) -> Self {
@@ -81,6 +82,11 @@ impl Budget {
     /// Splits off the half of a share that is for closes, if any are due.
     pub(crate) fn split_for_closes(&self, share: &mut Share, are_due: bool) -> Share {
         share.split(if are_due { self.half(share, CLOSES) } else { 0 })
+    }
+
+    /// The same for a tick that has not come to all sinks.
+    pub(crate) fn split_for_ticks(&self, share: &mut Share, are_due: bool) -> Share {
+        share.split(if are_due { self.half(share, TICKS) } else { 0 })
     }
 
     /// The same for flushes.
@@ -135,6 +141,12 @@ impl Share {
         let left = self.0.checked_sub(1);
         self.0 = left.unwrap_or(0);
         left.is_some()
+    }
+
+    /// Takes all that is left.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Self {
+        Self(core::mem::take(&mut self.0))
     }
 
     /// Splits off `part`, or all if there is less.

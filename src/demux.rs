@@ -1,4 +1,4 @@
-//! [`Demux`]: what it consists of, and looking in. `settings` prepares one, `poll` runs it.
+//! [`Demux`]: its parts, and the methods that inspect it. `settings` prepares one, `poll` runs it.
 
 mod poll;
 mod settings;
@@ -26,30 +26,56 @@ type ErrorOf<O, V> = <SinkOf<O> as Sink<V>>::Error;
 /// How much one turn may do, unless [`Demux::budget`] says otherwise.
 ///
 /// It bounds how long other tasks of the thread wait: 128 items are a few microseconds where sinks
-/// only take them, some hundred where each costs a system call. The cost of a turn itself, some tens
-/// of nanoseconds, is spread over the budget, so that far less would show and far more would gain
-/// nothing. Tokio's cooperative budget is 128 too; of two budgets, one inside the other, the smaller counts.
+/// only take them, some hundred where each costs a system call. The cost of a turn itself, some
+/// tens of nanoseconds, is spread over the budget, so that far less would show and far more would
+/// gain nothing. Tokio's cooperative budget is 128 too; of two budgets, one inside the other, the
+/// smaller counts.
 const BUDGET: usize = 128;
 
 pin_project! {
-    /// The future that splits a stream into many sinks; see [`demux_by`](crate::DemuxStreamExt::demux_by)
-    /// and [the crate page](crate).
+    /// A future that splits a stream into many sinks by key.
     ///
-    /// It completes, with the [`Totals`], when the input has ended or
-    /// [`Order::Finish`](crate::Order::Finish) has come, and
-    /// every sink is closed. The settings are made before the first poll.
+    /// [`demux_by`](crate::DemuxStreamExt::demux_by) and
+    /// [`demux_by_ref`](crate::DemuxStreamExt::demux_by_ref) create it; [the crate page](crate)
+    /// describes what it does. It completes with the [`Totals`] when every sink is closed after
+    /// the input has ended or [`Order::Finish`](crate::Order::Finish) was applied.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost between two polls: `&mut demux` may be polled inside a timeout or a `select!`
-    /// for as long as one likes, and polled again later. Dropping the future itself drops the input,
-    /// the orders, the sinks, unflushed, and the items that wait.
+    /// No state is lost between two polls: you can poll `&mut demux` inside a timeout or a
+    /// `select!` and poll it again later. You can also move it to another task, if it is `Unpin`
+    /// or boxed.
+    ///
+    /// Dropping the future drops the input, the orders, the sinks and the waiting items. The sinks
+    /// are neither flushed nor closed, and no hook is called. To end a demux without losing items
+    /// that were read, send [`Order::Finish`](crate::Order::Finish) and let it complete.
     ///
     /// # Panics
     ///
-    /// When polled after it has completed; when the `Hash` or `Eq` of a key contradicts itself; and when
-    /// polled after a panic in a key function, a hook, a
-    /// sink or one of the streams has unwound through an earlier poll: it can only be dropped then.
+    /// `poll` panics
+    ///
+    /// * if the future has completed;
+    /// * if a panic in a key function, a hook, a sink or a stream has unwound through an earlier
+    ///   poll: the future can then only be dropped.
+    ///
+    /// It may also panic if the `Hash` or `Eq` of a key is inconsistent.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{channel::mpsc, executor::block_on, future, sink, stream};
+    /// use stream_demux::DemuxStreamExt;
+    ///
+    /// let (items, input) = mpsc::unbounded();
+    /// let mut demux = input.demux_by(|&key| key, stream::iter([("a", sink::drain())]));
+    /// items.unbounded_send("a").unwrap();
+    ///
+    /// // The other future completes first. The demux is polled once and not dropped.
+    /// block_on(future::select(&mut demux, future::ready(())));
+    ///
+    /// drop(items);
+    /// assert_eq!(block_on(demux).delivered, 1);
+    /// ```
     #[must_use = "futures do nothing unless polled"]
     pub struct Demux<St, F, O, H = Callbacks, B = DefaultHashBuilder>
     where
@@ -98,7 +124,7 @@ enum State {
     Completed,
 }
 
-/// Made by [`DemuxStreamExt`](crate::DemuxStreamExt).
+/// [`DemuxStreamExt`](crate::DemuxStreamExt) creates a demux.
 impl<St, F, O> Demux<St, F, O>
 where
     St: Stream,
@@ -119,29 +145,175 @@ where
     }
 }
 
-/// Looking in, at any time.
+/// Methods that inspect a demux, at any time between two polls.
 impl<St, F, O, H, B> Demux<St, F, O, H, B>
 where
     St: Stream,
     O: Stream,
     O::Item: IntoOrder,
 {
-    /// What happened so far.
+    /// Returns the counts of what the demux has done so far.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{FutureExt, channel::mpsc, sink, stream};
+    /// use stream_demux::DemuxStreamExt;
+    ///
+    /// let (items, input) = mpsc::unbounded();
+    /// let mut demux = input.demux_by(|&key| key, stream::iter([("a", sink::drain())]));
+    /// items.unbounded_send("a").unwrap();
+    /// items.unbounded_send("b").unwrap();
+    ///
+    /// assert!((&mut demux).now_or_never().is_none());
+    /// assert_eq!((demux.totals().delivered, demux.totals().unmatched), (1, 1));
+    /// ```
     pub fn totals(&self) -> Totals {
         self.router.totals()
     }
 
-    /// How many attachments receive items now. Those that are draining or closing do not count.
+    /// Returns the number of attachments that are receiving.
+    ///
+    /// Attachments that are draining or closing do not count. Orders that the demux has not read
+    /// do not count either.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{FutureExt, sink, stream};
+    /// use stream_demux::DemuxStreamExt;
+    ///
+    /// let orders = stream::iter([("a", sink::drain()), ("b", sink::drain())]);
+    /// let mut demux = stream::pending::<&str>().demux_by(|&key| key, orders);
+    /// assert_eq!(demux.len(), 0);
+    ///
+    /// assert!((&mut demux).now_or_never().is_none());
+    /// assert_eq!(demux.len(), 2);
+    /// ```
     pub fn len(&self) -> usize {
         self.router.len()
     }
 
-    /// Does no attachment receive items now?
+    /// Returns `true` if no attachment is receiving.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{FutureExt, sink, stream};
+    /// use stream_demux::DemuxStreamExt;
+    ///
+    /// let orders = stream::iter([("a", sink::drain())]);
+    /// let mut demux = stream::pending::<&str>().demux_by(|&key| key, orders);
+    /// assert!(demux.is_empty());
+    ///
+    /// assert!((&mut demux).now_or_never().is_none());
+    /// assert!(!demux.is_empty());
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Does an attachment receive items with this key now?
+    /// Returns the number of attachments that no longer receive and are not closed yet: they are
+    /// being drained, flushed or closed.
+    ///
+    /// # Examples
+    ///
+    /// Ends a rolling restart when the last old connection is closed:
+    ///
+    /// ```
+    /// use core::future::poll_fn;
+    /// use core::task::Poll;
+    /// use futures::{FutureExt, channel::mpsc, executor::block_on, stream};
+    /// use stream_demux::{DemuxStreamExt, Order};
+    ///
+    /// let (orders, orders_in) = mpsc::unbounded::<Order<u32, mpsc::Sender<u32>>>();
+    /// let (sink, received) = mpsc::channel(1);
+    /// let mut demux = stream::pending().demux_by(|&n| n, orders_in);
+    ///
+    /// orders.unbounded_send((1, sink).into()).unwrap();
+    /// orders.unbounded_send(Order::Detach(1)).unwrap();
+    /// block_on(poll_fn(|cx| {
+    ///     let _ = demux.poll_unpin(cx);
+    ///     if demux.draining() == 0 { Poll::Ready(()) } else { Poll::Pending }
+    /// }));
+    /// assert_eq!((demux.len(), demux.totals().detached), (0, 1));
+    /// # drop(received);
+    /// ```
+    pub fn draining(&self) -> usize {
+        self.router.overview().leaving
+    }
+
+    /// Returns the attachments that receive items now, in no particular order.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{FutureExt, StreamExt, channel::mpsc, stream};
+    /// use stream_demux::{Attach, DemuxStreamExt};
+    ///
+    /// let (sink, _received) = mpsc::channel::<u32>(1);
+    /// let orders = stream::iter([Attach::new(7, sink).tag(42)]).chain(stream::pending());
+    /// let mut demux = stream::pending().demux_by(|&n| n, orders);
+    /// assert!((&mut demux).now_or_never().is_none());
+    ///
+    /// let recipients: Vec<_> = demux.recipients().map(|to| (*to.key, to.tag)).collect();
+    /// assert_eq!(recipients, [(7, 42)]);
+    /// ```
+    pub fn recipients(&self) -> impl Iterator<Item = Recipient<'_, KeyOf<O>>> {
+        self.router.recipients()
+    }
+
+    /// Returns a reference to the hooks.
+    pub fn hooks_ref(&self) -> &H {
+        self.router.hooks()
+    }
+
+    /// Returns a mutable reference to the hooks.
+    ///
+    /// # Examples
+    ///
+    /// Reads what the hooks have counted between two polls, and starts anew:
+    ///
+    /// ```
+    /// use futures::{FutureExt, StreamExt, channel::mpsc, stream};
+    /// use stream_demux::{DemuxStreamExt, Hooks};
+    ///
+    /// #[derive(Default)]
+    /// struct Unmatched(u64);
+    ///
+    /// impl<K, V, E> Hooks<K, V, E> for Unmatched {
+    ///     fn unmatched(&mut self, _item: V) {
+    ///         self.0 += 1;
+    ///     }
+    /// }
+    ///
+    /// let orders = stream::pending::<(u32, mpsc::Sender<u32>)>();
+    /// let input = stream::iter([1, 2, 3]).chain(stream::pending());
+    /// let mut demux = input.demux_by(|&n| n, orders).hooks(Unmatched::default());
+    /// assert!((&mut demux).now_or_never().is_none());
+    ///
+    /// assert_eq!(demux.hooks_ref().0, 3);
+    /// assert_eq!(std::mem::take(&mut demux.hooks_mut().0), 3);
+    /// ```
+    pub fn hooks_mut(&mut self) -> &mut H {
+        self.router.hooks_mut()
+    }
+
+    /// Returns `true` if an attachment with this key is receiving.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{FutureExt, sink, stream};
+    /// use stream_demux::DemuxStreamExt;
+    ///
+    /// let orders = stream::iter([("a", sink::drain())]);
+    /// let mut demux = stream::pending::<&str>().demux_by(|&key| key, orders);
+    ///
+    /// assert!((&mut demux).now_or_never().is_none());
+    /// assert!(demux.contains_key("a"));
+    /// assert!(!demux.contains_key("b"));
+    /// ```
     pub fn contains_key<Q>(&self, key: &Q) -> bool
     where
         KeyOf<O>: Borrow<Q>,
@@ -151,23 +323,86 @@ where
         self.router.contains_key(key)
     }
 
-    /// Whom the input is waiting for: the attachment of which [`Hooks::blocked`](crate::Hooks::blocked) was said last, unless
-    /// [`Hooks::unblocked`](crate::Hooks::unblocked) was said since.
+    /// Returns the recipient that the input waits for, if it is blocked.
+    ///
+    /// This is the attachment that was last passed to [`Hooks::blocked`](crate::Hooks::blocked),
+    /// unless [`Hooks::unblocked`](crate::Hooks::unblocked) was called since.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{FutureExt, channel::mpsc, stream};
+    /// use stream_demux::DemuxStreamExt;
+    ///
+    /// let (sink, _received) = mpsc::channel(0); // takes one item before it is read
+    /// let mut demux = stream::iter([1, 2]).demux_by(|_| "a", stream::iter([("a", sink)]));
+    ///
+    /// assert!((&mut demux).now_or_never().is_none());
+    /// assert_eq!(demux.blocked_on().map(|to| *to.key), Some("a"));
+    /// ```
     pub fn blocked_on(&self) -> Option<Recipient<'_, KeyOf<O>>> {
         self.router.blocked_on()
     }
 
-    /// The input. It stays until the future is dropped, also when it has ended.
+    /// Returns a reference to the input.
+    ///
+    /// The demux keeps the input until the future is dropped, even after the input has ended.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{Stream, sink, stream};
+    /// use stream_demux::DemuxStreamExt;
+    ///
+    /// let orders = stream::iter([("a", sink::drain())]);
+    /// let demux = stream::iter([1, 2, 3]).demux_by(|_| "a", orders);
+    /// assert_eq!(demux.get_ref().size_hint(), (3, Some(3)));
+    /// ```
     pub fn get_ref(&self) -> &St {
         &self.input
     }
 
-    /// The input. Items taken from it here are none of the demux's business.
+    /// Returns a mutable reference to the input.
+    ///
+    /// Items taken here are neither routed nor counted. If you poll the input here, poll the demux
+    /// afterwards; otherwise the next item may not wake it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{channel::mpsc, executor::block_on, sink, stream};
+    /// use stream_demux::DemuxStreamExt;
+    ///
+    /// let (items, input) = mpsc::unbounded();
+    /// let mut demux = input.demux_by(|&key| key, stream::iter([("a", sink::drain())]));
+    /// items.unbounded_send("a").unwrap();
+    ///
+    /// demux.get_mut().close(); // what was sent is still routed
+    /// assert_eq!(block_on(demux).delivered, 1);
+    /// ```
     pub fn get_mut(&mut self) -> &mut St {
         &mut self.input
     }
 
-    /// The input, pinned. Items taken from it here are none of the demux's business.
+    /// Returns a pinned mutable reference to the input.
+    ///
+    /// Items taken here are neither routed nor counted. If you poll the input here, poll the demux
+    /// afterwards; otherwise the next item may not wake it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::pin::pin;
+    ///
+    /// use futures::{StreamExt, executor::block_on, sink, stream};
+    /// use stream_demux::DemuxStreamExt;
+    ///
+    /// let orders = stream::iter([("a", sink::drain())]);
+    /// let mut demux = pin!(stream::iter([1, 2, 3]).demux_by(|_| "a", orders));
+    ///
+    /// block_on(demux.as_mut().get_pin_mut().next()); // skips an item
+    /// assert_eq!(block_on(demux).received, 2);
+    /// ```
     pub fn get_pin_mut(self: Pin<&mut Self>) -> Pin<&mut St> {
         self.project().input
     }

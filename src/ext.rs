@@ -1,4 +1,4 @@
-//! The door: [`DemuxStreamExt`].
+//! The entry point of the crate: [`DemuxStreamExt`].
 
 use core::borrow::Borrow;
 use core::hash::Hash;
@@ -9,17 +9,22 @@ use crate::demux::Demux;
 use crate::key::{ByRef, ByValue};
 use crate::order::{Attachable, IntoOrder};
 
-/// Splits a stream by key.
+/// An extension trait for [`Stream`]s that splits them by key.
 pub trait DemuxStreamExt: Stream {
-    /// Splits this stream into many sinks, by the key that `key` makes of each item. Which sink has
-    /// which key is up to `orders`, at any time.
+    /// Splits this stream into many sinks by a key that is computed from each item.
     ///
-    /// The key is returned by value: a number, an id, a tuple. One that would have to be cloned from
-    /// the item is better borrowed, with [`demux_by_ref`](Self::demux_by_ref): here `|m| m.topic.as_str()`
-    /// is refused with "lifetime may not live long enough".
+    /// `key` returns the key of an item. `orders` is a stream of [orders](crate::Order) that
+    /// attach and detach sinks at any time; its items are `(key, sink)`, [`Attach`](crate::Attach)
+    /// or [`Order`](crate::Order).
     ///
-    /// `orders` is a `Stream`: a tokio receiver wants `tokio_stream::wrappers::UnboundedReceiverStream`
-    /// or its like around it, a flume receiver its `into_stream`.
+    /// The key is returned by value, for example a number, an id or a tuple. If the key is a part
+    /// of the item that you would have to clone, borrow it with
+    /// [`demux_by_ref`](Self::demux_by_ref): `demux_by(|m| m.topic.as_str(), …)` does not
+    /// compile ("lifetime may not live long enough").
+    ///
+    /// To use a receiver of tokio as `orders`, wrap it, for example in
+    /// `tokio_stream::wrappers::UnboundedReceiverStream`. For a receiver of flume, call
+    /// `into_stream`.
     ///
     /// # Examples
     ///
@@ -44,8 +49,12 @@ pub trait DemuxStreamExt: Stream {
         Demux::new(self, ByValue::new(key), orders)
     }
 
-    /// Splits this stream into many sinks, by a key that is borrowed from each item: no clone, no
-    /// allocation. As with a `HashMap`, the keys of the orders need only be borrowable as it.
+    /// Splits this stream into many sinks by a key that is borrowed from each item.
+    ///
+    /// The key of an item is neither cloned nor allocated. As with the methods of `HashMap`, the
+    /// key type of the orders may be any type that implements [`Borrow`] for the type of the
+    /// borrowed key, such as `String` for `str`. Apart from that, this method is the same as
+    /// [`demux_by`](Self::demux_by).
     ///
     /// # Examples
     ///

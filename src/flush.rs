@@ -60,6 +60,11 @@ pub(crate) struct Flushes {
     /// `dry_turn`.
     dry_ends: [usize; DRY_TURNS],
     dry_turn: usize,
+    /// After how many ticks all that is listed is due, when the input has nothing ready; 0 for at
+    /// once.
+    linger: u32,
+    /// How many of these ticks are left, while they are counted.
+    ticks_left: u32,
     /// A bit for each id that is in the list and has no slot.
     orphans: Vec<u64>,
 }
@@ -84,6 +89,8 @@ impl Flushes {
             lists_many: false,
             dry_ends: [0; DRY_TURNS],
             dry_turn: 0,
+            linger: 0,
+            ticks_left: 0,
             orphans: Vec::new(),
         }
     }
@@ -91,6 +98,44 @@ impl Flushes {
     /// How many further items are read from a busy input before a sink that took one is flushed.
     pub(crate) fn set_window(&mut self, items: usize) {
         self.window = (items as u64).min(MAX_WINDOW);
+    }
+
+    /// After how many ticks sinks are flushed when the input has nothing ready.
+    pub(crate) fn set_linger(&mut self, ticks: u32) {
+        self.linger = ticks;
+    }
+
+    pub(crate) fn can_linger(&self) -> bool {
+        self.linger > 0
+    }
+
+    /// The input has nothing ready: ticks are counted from now on, unless they are already. They
+    /// are not while nothing is listed.
+    pub(crate) fn start_linger(&mut self) {
+        if self.len() == self.due {
+            self.ticks_left = 0;
+        } else if self.ticks_left == 0 {
+            self.ticks_left = self.linger;
+        }
+    }
+
+    pub(crate) fn stop_linger(&mut self) {
+        self.ticks_left = 0;
+    }
+
+    /// One unit of time has passed.
+    pub(crate) fn tick(&mut self) {
+        if self.ticks_left > 0 {
+            self.ticks_left -= 1;
+            if self.ticks_left == 0 {
+                self.mark_all_due();
+            }
+        }
+    }
+
+    /// Returns `true` if there is something to flush that does not wait for a tick.
+    pub(crate) fn has_work(&self) -> bool {
+        self.due > 0 || self.len() > 0 && self.ticks_left == 0
     }
 
     /// Makes room for `slots` slots.

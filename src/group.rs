@@ -12,6 +12,7 @@
 //! 2. Those from `end` on joined later: the item is not for them.
 //! 3. Of those before `next`, some wait for their copy; none of these is before `first_waiting`.
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::id::SlotId;
@@ -30,11 +31,24 @@ pub(crate) struct Group {
     next: usize,
     end: usize,
     first_waiting: usize,
+    /// For [`balance`](crate::Demux::balance): the members that may be ready, in the order in which
+    /// they are to be polled. An entry counts if the member still has its stamp.
+    line: VecDeque<(SlotId, u32)>,
+    stamps: u32,
 }
 
 impl Group {
     pub(crate) fn new() -> Self {
-        Self { members: Vec::new(), len: 0, head: 0, next: 0, end: 0, first_waiting: 0 }
+        Self {
+            members: Vec::new(),
+            len: 0,
+            head: 0,
+            next: 0,
+            end: 0,
+            first_waiting: 0,
+            line: VecDeque::new(),
+            stamps: 0,
+        }
     }
 
     /// How many members there are.
@@ -66,7 +80,7 @@ impl Group {
     }
 
     fn close_gaps(&mut self, mut moved: impl FnMut(SlotId, usize)) {
-        let Self { members, len: _, head, next, end, first_waiting } = self;
+        let Self { members, head, next, end, first_waiting, .. } = self;
         let mut to = 0;
         let old = [*next, *end, *first_waiting];
         let mut marks = [next, end, first_waiting];
@@ -90,6 +104,33 @@ impl Group {
         }
         members.truncate(to);
         *head = 0;
+    }
+
+    /// The members, in the order in which they joined.
+    pub(crate) fn members(&self) -> impl Iterator<Item = SlotId> {
+        let members = self.members[self.head..].iter();
+        members.filter(|&&member| member != VACANT).map(|&member| SlotId::from_raw(member))
+    }
+
+    /// Puts a member at the end of the line, or at its front. Returns the stamp of the entry.
+    pub(crate) fn line_up(&mut self, id: SlotId, at_front: bool) -> u32 {
+        self.stamps = self.stamps.wrapping_add(1).max(1);
+        if at_front {
+            self.line.push_front((id, self.stamps));
+        } else {
+            self.line.push_back((id, self.stamps));
+        }
+        self.stamps
+    }
+
+    /// Takes the first entry of the line.
+    pub(crate) fn next_in_line(&mut self) -> Option<(SlotId, u32)> {
+        self.line.pop_front()
+    }
+
+    /// How many entries there are in the line.
+    pub(crate) fn line_len(&self) -> usize {
+        self.line.len()
     }
 
     /// Starts to offer an item to all who are members now.

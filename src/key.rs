@@ -1,9 +1,11 @@
-//! What an item's key is: [`ByValue`], [`ByRef`], and the hasher that finds it.
+//! How the key of an item is found: [`ByValue`], [`ByRef`] and the hashers.
 
 use core::borrow::Borrow;
 use core::fmt;
 use core::hash::{BuildHasher, Hash, Hasher};
 use core::marker::PhantomData;
+
+use crate::order::Attach;
 
 /// The key function of [`demux_by`](crate::DemuxStreamExt::demux_by).
 #[derive(Clone, Copy)]
@@ -36,9 +38,28 @@ impl<F, Q: ?Sized> fmt::Debug for ByRef<F, Q> {
     }
 }
 
-/// Sealed by its module: the key functions are the two above.
+/// The key function of a demux that [attaches on demand](crate::Demux::or_attach_with).
+#[derive(Clone, Copy)]
+pub struct OrAttach<F, C> {
+    key: F,
+    attach: C,
+}
+
+impl<F, C> OrAttach<F, C> {
+    pub(crate) fn new(key: F, attach: C) -> Self {
+        Self { key, attach }
+    }
+}
+
+impl<F, C> fmt::Debug for OrAttach<F, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OrAttach")
+    }
+}
+
+/// Sealed by its module: the key functions are those above.
 pub(crate) mod sealed {
-    use super::{Borrow, Hash};
+    use super::{Attach, Borrow, Hash};
 
     /// Where keys are looked up.
     pub trait Directory<K> {
@@ -60,9 +81,50 @@ pub(crate) mod sealed {
         where
             D: Directory<K>;
     }
+
+    /// Attaches a sink for an item that matches no key.
+    pub trait AttachOnDemand<V, K, S> {
+        fn attach_for(&mut self, item: &V) -> Option<Attach<K, S>>;
+    }
 }
 
-use sealed::{Directory, FindByKey};
+use sealed::{AttachOnDemand, Directory, FindByKey};
+
+impl<V, K, S, F> AttachOnDemand<V, K, S> for ByValue<F> {
+    #[inline]
+    fn attach_for(&mut self, _: &V) -> Option<Attach<K, S>> {
+        None
+    }
+}
+
+impl<V, K, S, F, Q: ?Sized> AttachOnDemand<V, K, S> for ByRef<F, Q> {
+    #[inline]
+    fn attach_for(&mut self, _: &V) -> Option<Attach<K, S>> {
+        None
+    }
+}
+
+impl<V, K, S, F, C> AttachOnDemand<V, K, S> for OrAttach<F, C>
+where
+    C: FnMut(&V) -> Option<Attach<K, S>>,
+{
+    fn attach_for(&mut self, item: &V) -> Option<Attach<K, S>> {
+        (self.attach)(item)
+    }
+}
+
+impl<V, K, F, C> FindByKey<V, K> for OrAttach<F, C>
+where
+    F: FindByKey<V, K>,
+{
+    #[inline]
+    fn find_in<'a, D>(&mut self, directory: &'a mut D, item: &V) -> Option<D::Slot<'a>>
+    where
+        D: Directory<K>,
+    {
+        self.key.find_in(directory, item)
+    }
+}
 
 impl<V, K, F> FindByKey<V, K> for ByValue<F>
 where
@@ -93,11 +155,13 @@ where
     }
 }
 
-/// The hasher that keys have unless [`with_hasher`](crate::Demux::with_hasher) says otherwise: fast,
-/// and not made to withstand keys that somebody chose to collide. For keys from strangers use
-/// `std::hash::RandomState`.
+/// The default hasher for keys.
 ///
-/// It is hashbrown's default, which is not promised: only that it is fast and needs no `std`.
+/// It is fast, but does not withstand keys that were chosen to collide. For untrusted keys, set
+/// another one with [`with_hasher`](crate::Demux::with_hasher), such as `std::hash::RandomState`.
+///
+/// At present this is the default hasher of `hashbrown`. Only its speed and that it needs no `std`
+/// are guaranteed.
 #[derive(Clone, Debug, Default)]
 pub struct DefaultHashBuilder(hashbrown::DefaultHashBuilder);
 

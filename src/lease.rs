@@ -1,15 +1,16 @@
 //! A [`Lease`]: attachments that last as long as the lease does.
 //!
-//! One [`Claim`] stands for one attachment. The attachment owns it, from `Attach` until its slot is
-//! removed; any number of leases know it, weakly: a claim whose attachment is gone cannot be upgraded, and
-//! that is how a lease knows what it may forget.
+//! One [`Claim`] stands for one attachment. The attachment owns it, from `Attach` until its slot
+//! is removed; any number of leases know it, weakly: a claim whose attachment is gone cannot be
+//! upgraded, and that is how a lease knows what it may forget.
 //!
-//! A lease can end in any thread, before the attachment has a slot, while it has one, or after. The slot
-//! registers its waker first and reads the request second, the lease makes the request first and wakes
-//! second, so one of them sees the other (`AtomicWaker` has the orderings).
+//! A lease can end in any thread, before the attachment has a slot, while it has one, or after.
+//! The slot registers its waker first and reads the request second, the lease makes the request
+//! first and wakes second, so one of them sees the other (`AtomicWaker` has the orderings).
 //!
-//! When two leases of one attachment end at the same time in two threads, only one of them wakes the
-//! slot. The other may return before that has happened, and an order sent right after it may come first.
+//! When two leases of one attachment end at the same time in two threads, only one of them wakes
+//! the slot. The other may return before that has happened, and an order sent right after it may
+//! come first.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -20,7 +21,7 @@ use core::task::Waker;
 
 use atomic_waker::AtomicWaker;
 
-/// What a lease wants of its attachments. The order is that of strength: the strongest request counts.
+/// What a lease requests of its attachments, from the weakest to the strongest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum LeaseRequest {
@@ -75,36 +76,37 @@ impl Claim {
     }
 }
 
-/// Holds attachments; dropping it evicts them.
+/// Holds attachments and evicts them when it is dropped.
 ///
-/// A lease speaks of *attachments*, not of keys: the late clean-up of an old consumer never removes
-/// its successor under the same key. Give it to whatever the sinks belong to (a client's connection,
-/// a subscription handle), and when that is dropped its attachments go with it, promptly, with no
-/// item needed to find out.
+/// Store the lease in the value that the sinks belong to, for example a client's connection or a
+/// subscription handle. When that value is dropped, its attachments end promptly; the demux does
+/// not need an item for the key to notice.
 ///
-/// One lease may hold any number of attachments (all the topics of a client), and forgets those that
-/// are gone; an attachment may be held by several leases, and then the strongest wish wins: evict
-/// over detach over stay. It works from any thread, before the order was applied (the attachment
-/// then never takes its key), and after the demux is gone (nothing happens).
+/// A lease holds *attachments*, not keys: the late clean-up of an old consumer never removes its
+/// successor under the same key. One lease may hold any number of attachments, for example all
+/// topics of a client, and forgets those that have ended. An attachment may have several leases;
+/// the strongest request wins: evict, then detach, then stay.
 ///
-/// Each method that ends a lease wakes the task that runs the demux; the hooks and the sink's drop
-/// run there, not in the thread that dropped the lease.
+/// A lease may end in any thread. If it ends before the order is applied, the attachment never
+/// takes its key. If it ends after the demux is gone, nothing happens. Ending a lease wakes the
+/// task that runs the demux. The hooks are called and the sink is dropped in that task, not in the
+/// thread that ended the lease.
+///
+/// If two leases of one attachment end at the same time in two threads, an order that one of these
+/// threads sends right afterwards may still be applied first.
 ///
 /// # Reconnecting
 ///
-/// The end of a lease takes effect before any order or item that is read after it, even if the order was
-/// sent before the lease ended. So a client that disconnects and comes back under its key can do either:
+/// The end of a lease takes effect before any order or item that is read after it, even if the
+/// order was sent before the lease ended. A client that reconnects under its key has two choices:
 ///
-/// ```text
-/// drop(old_lease);  orders.send(attach)     the old attachment is evicted, what was queued for it is
-///                                           discarded; the new one starts with the next item
-/// orders.send(attach);  … attached …        the new attachment replaces the old one and takes over its
-/// drop(old_lease);                          queue; the old lease then has nothing left to end
-/// ```
-///
-/// For the second, keep the old lease until [`Hooks::attached`](crate::Hooks::attached) was called for
-/// the new attachment. With [`Attach::keep_existing`](crate::Attach::keep_existing) only the first lets
-/// the new attachment in.
+/// * **Drop the old lease, then send the new order.** The old attachment is evicted, the items
+///   that wait for it are discarded, and the new attachment starts with the next item.
+/// * **Send the new order, then drop the old lease** after
+///   [`Hooks::attached`](crate::Hooks::attached) was called for the new attachment. The new
+///   attachment replaces the old one and takes over its queue. The old lease has nothing left to
+///   end. This does not work with [`Attach::keep_existing`](crate::Attach::keep_existing), which
+///   refuses the new attachment while the old one has the key.
 ///
 /// # Examples
 ///
@@ -123,8 +125,8 @@ impl Claim {
 /// let client = async move {
 ///     items.unbounded_send(7).unwrap();
 ///     let got = received.take(1).collect::<Vec<_>>().await;
-///     drop(lease); // the client is gone
-///     drop(items); // and so, here, is the input
+///     drop(lease); // the client disconnects
+///     drop(items); // the input ends
 ///     got
 /// };
 /// let (totals, got) = block_on(future::join(demux, client));
@@ -138,18 +140,97 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// A lease that holds nothing yet; see [`Attach::leased`](crate::Attach::leased).
+    /// Creates a lease that holds no attachments.
+    ///
+    /// [`Attach::leased`](crate::Attach::leased) adds an attachment.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::sink;
+    /// use stream_demux::{Attach, Lease};
+    ///
+    /// let mut lease = Lease::new();
+    /// let topics = ["news", "weather"].map(|topic| {
+    ///     Attach::new(topic, sink::drain::<u32>()).leased(&mut lease)
+    /// });
+    /// assert_eq!(format!("{lease:?}"), "Lease { held: 2 }");
+    /// # drop(topics);
+    /// ```
     pub const fn new() -> Self {
         Self { claims: Vec::new() }
     }
 
-    /// Ends the lease gracefully: each attachment gets no new items, is sent what is queued for it,
-    /// and is closed, as by [`Order::Detach`](crate::Order::Detach).
+    /// Returns the number of attachments that the lease holds and that have not ended. Those that
+    /// were not applied yet count.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::sink;
+    /// use stream_demux::{Attach, Lease};
+    ///
+    /// let mut lease = Lease::new();
+    /// let attach = Attach::new("key", sink::drain::<u32>()).leased(&mut lease);
+    /// assert_eq!(lease.len(), 1);
+    /// drop(attach);
+    /// assert!(lease.is_empty());
+    /// ```
+    pub fn len(&self) -> usize {
+        self.claims.iter().filter(|claim| claim.strong_count() > 0).count()
+    }
+
+    /// Returns `true` if the lease holds no attachment that has not ended.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Ends the lease and detaches its attachments gracefully.
+    ///
+    /// As with [`Order::Detach`](crate::Order::Detach), each attachment gets no new items, is sent
+    /// the items that wait for it, and is closed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{FutureExt, channel::mpsc, sink};
+    /// use stream_demux::{Attach, DemuxStreamExt, Lease};
+    ///
+    /// let (items, input) = mpsc::unbounded();
+    /// let (orders, orders_in) = mpsc::unbounded();
+    /// let mut demux = input.demux_by(|&n| n, orders_in);
+    ///
+    /// let mut lease = Lease::new();
+    /// orders.unbounded_send(Attach::new(7, sink::drain()).leased(&mut lease)).unwrap();
+    /// items.unbounded_send(7).unwrap();
+    /// assert!((&mut demux).now_or_never().is_none());
+    ///
+    /// lease.detach();
+    /// items.unbounded_send(7).unwrap();
+    /// assert!((&mut demux).now_or_never().is_none());
+    /// assert_eq!((demux.totals().delivered, demux.totals().unmatched), (1, 1));
+    /// ```
     pub fn detach(mut self) {
         self.end(Claim::detach);
     }
 
-    /// Ends the lease and lets its attachments stay, as far as this lease goes.
+    /// Ends the lease without ending its attachments.
+    ///
+    /// Other leases of the same attachments are not affected.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{executor::block_on, sink, stream};
+    /// use stream_demux::{Attach, DemuxStreamExt, Lease};
+    ///
+    /// let mut lease = Lease::new();
+    /// let orders = stream::iter([Attach::new("a", sink::drain()).leased(&mut lease)]);
+    /// lease.disarm();
+    ///
+    /// let totals = block_on(stream::iter([1]).demux_by(|_| "a", orders));
+    /// assert_eq!(totals.delivered, 1);
+    /// ```
     pub fn disarm(mut self) {
         self.claims = Vec::new();
     }
@@ -161,8 +242,9 @@ impl Lease {
         self.claims.push(Arc::downgrade(claim));
     }
 
-    /// Makes room by forgetting what is gone, when there is no room. Reserves as many again as are
-    /// left, so that a lease near its capacity does not look through all of it for each addition.
+    /// Forgets the attachments that are gone, if the list is full. Reserves as many places as are
+    /// left, so that a lease near its capacity does not go through the whole list for each
+    /// addition.
     fn forget_gone(&mut self) {
         if self.claims.len() == self.claims.capacity() {
             self.claims.retain(|claim| claim.strong_count() > 0);
@@ -188,8 +270,6 @@ impl Drop for Lease {
 
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { claims } = self;
-        let held = claims.iter().filter(|claim| claim.strong_count() > 0).count();
-        f.debug_struct("Lease").field("held", &held).finish()
+        f.debug_struct("Lease").field("held", &self.len()).finish()
     }
 }

@@ -27,6 +27,14 @@ impl<H> Ledger<H> {
         Ledger { totals, hooks: map(hooks), others, before_turn }
     }
 
+    pub(crate) fn hooks(&self) -> &H {
+        &self.hooks
+    }
+
+    pub(crate) fn hooks_mut(&mut self) -> &mut H {
+        &mut self.hooks
+    }
+
     #[inline]
     pub(crate) fn totals(&self) -> Totals {
         self.totals
@@ -51,10 +59,10 @@ impl<H> Ledger<H> {
         self.before_turn = self.operations();
     }
 
-    /// An order was read, or a flush or close has completed.
+    /// Orders were read, or flushes or closes have completed: so many.
     #[inline]
-    pub(crate) fn operated(&mut self) {
-        self.others += 1;
+    pub(crate) fn operated(&mut self, operations: u64) {
+        self.others += operations;
     }
 
     /// An item was read.
@@ -130,6 +138,27 @@ impl<H> Ledger<H> {
     {
         self.totals.detached += 1;
         self.hooks.detached(to, why);
+    }
+
+    pub(crate) fn key_attached<K, V, E>(&mut self, key: &K)
+    where
+        H: Hooks<K, V, E>,
+    {
+        self.hooks.key_attached(key);
+    }
+
+    pub(crate) fn key_detached<K, V, E>(&mut self, key: &K)
+    where
+        H: Hooks<K, V, E>,
+    {
+        self.hooks.key_detached(key);
+    }
+
+    pub(crate) fn supersedes<K, V, E>(&mut self, to: Recipient<'_, K>, waiting: &V, new: &V) -> bool
+    where
+        H: Hooks<K, V, E>,
+    {
+        self.hooks.supersedes(to, waiting, new)
     }
 
     pub(crate) fn blocked<K, V, E>(&mut self, on: Recipient<'_, K>)

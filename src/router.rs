@@ -10,11 +10,13 @@
 //! 3. a slot that is leaving with nothing in its queue waits for its close, or is listed;
 //! 4. a slot that is owed a copy of the item that is held receives.
 
+mod balance;
 mod held;
 mod items;
 mod multicast;
 mod orders;
 mod sinks;
+mod ticks;
 
 use core::borrow::Borrow;
 use core::hash::{BuildHasher, Hash};
@@ -34,16 +36,29 @@ pub(crate) struct Router<K, S, V, H, B> {
     holding: Holding<V>,
     ledger: Ledger<H>,
     defaults: Defaults,
-    /// How an item is cloned, if a key may have many sinks.
-    clone_item: Option<fn(&V) -> V>,
+    sharing: Sharing<V>,
     /// Set when the input is over: the slots with ids below this have begun to leave.
     close_cursor: Option<usize>,
+    /// The input had to wait for a sink between the last two ticks.
+    was_held: bool,
+}
+
+/// What a further attachment under a key does.
+enum Sharing<V> {
+    /// It replaces the one before.
+    None,
+    /// It joins, and each gets a clone of an item.
+    Multicast(fn(&V) -> V),
+    /// It joins, and one of them gets an item.
+    Balance,
 }
 
 /// The terms of attachments that do not set their own.
 struct Defaults {
     buffer: usize,
     overflow: Overflow,
+    stall_timeout: u32,
+    idle_timeout: u32,
 }
 
 /// A summary for `Debug`.
@@ -62,9 +77,15 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
             slots: Slots::new(hasher),
             holding: Holding::new(),
             ledger: Ledger::new(hooks),
-            defaults: Defaults { buffer: 0, overflow: Overflow::Wait },
-            clone_item: None,
+            defaults: Defaults {
+                buffer: 0,
+                overflow: Overflow::Wait,
+                stall_timeout: 0,
+                idle_timeout: 0,
+            },
+            sharing: Sharing::None,
             close_cursor: None,
+            was_held: false,
         }
     }
 
@@ -79,8 +100,9 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
             holding: self.holding,
             ledger: self.ledger.map_hooks(hooks),
             defaults: self.defaults,
-            clone_item: self.clone_item,
+            sharing: self.sharing,
             close_cursor: self.close_cursor,
+            was_held: self.was_held,
         }
     }
 
@@ -92,12 +114,28 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.defaults.overflow = overflow;
     }
 
+    pub(crate) fn set_stall_timeout(&mut self, ticks: u32) {
+        self.defaults.stall_timeout = ticks;
+    }
+
+    pub(crate) fn set_idle_timeout(&mut self, ticks: u32) {
+        self.defaults.idle_timeout = ticks;
+    }
+
+    pub(crate) fn set_linger(&mut self, ticks: u32) {
+        self.slots.flushes_mut().set_linger(ticks);
+    }
+
     pub(crate) fn set_flush_window(&mut self, items: usize) {
         self.slots.flushes_mut().set_window(items);
     }
 
     pub(crate) fn set_multicast(&mut self, clone_item: fn(&V) -> V) {
-        self.clone_item = Some(clone_item);
+        self.sharing = Sharing::Multicast(clone_item);
+    }
+
+    pub(crate) fn set_balance(&mut self) {
+        self.sharing = Sharing::Balance;
     }
 
     pub(crate) fn reserve(&mut self, attachments: usize)
@@ -137,6 +175,18 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
 
     pub(crate) fn blocked_on(&self) -> Option<Recipient<'_, K>> {
         Some(self.slots.recipient(self.holding.blocked_on()?))
+    }
+
+    pub(crate) fn recipients(&self) -> impl Iterator<Item = Recipient<'_, K>> {
+        self.slots.recipients()
+    }
+
+    pub(crate) fn hooks(&self) -> &H {
+        self.ledger.hooks()
+    }
+
+    pub(crate) fn hooks_mut(&mut self) -> &mut H {
+        self.ledger.hooks_mut()
     }
 
     pub(crate) fn overview(&self) -> Overview {
@@ -179,7 +229,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     }
 
     pub(crate) fn order_read(&mut self) {
-        self.ledger.operated();
+        self.ledger.operated(1);
     }
 
     /// The task is about to sleep: wakes it if anything has happened since the turn began.
@@ -194,7 +244,10 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
 
     /// Returns `true` if sinks have something to do, looking ahead as far as `budget` goes.
     pub(crate) fn has_sinks(&self, budget: usize) -> bool {
-        self.slots.ready().any() || self.has_due_flushes(budget) || self.is_closing()
+        self.slots.ready().any()
+            || self.has_due_flushes(budget)
+            || self.is_closing()
+            || self.is_sweeping()
     }
 
     /// Returns `true` if flushes are due, looking ahead as far as `budget` goes.
@@ -234,8 +287,9 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     pub(crate) fn has_work(&self, input_is_dry: bool) -> bool {
         self.slots.ready().any()
             || self.has_ended_leases()
-            || self.slots.flushes().len() > 0
+            || self.slots.flushes().has_work()
             || self.is_closing()
+            || self.is_sweeping()
             || self.is_done() // and not freed yet
             || self.can_read() && !(input_is_dry && self.holding.is_empty())
     }

@@ -50,11 +50,23 @@ const FLUSH_AGAIN: u16 = 1 << 7;
 const CLOSING: u16 = 1 << 8;
 /// It is in the flush list, for itself or for its predecessor.
 const FLUSH_QUEUED: u16 = 1 << 9;
+/// `poll_ready` is to be repeated although the sink's waker has not fired. Only with `PARKED`.
+const RETRY: u16 = 1 << 12;
+
+/// An operation of its sink completed since the last tick: it took an item, or a flush.
+const MOVED: u16 = 1 << 10;
+/// It has a time-out.
+const TIMED: u16 = 1 << 11;
 
 /// Where the overflow policy begins in the flags.
-const POLICY: u32 = 10;
-const POLICIES: [Overflow; 4] =
-    [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict];
+const POLICY: u32 = 13;
+const POLICIES: [Overflow; 5] = [
+    Overflow::Wait,
+    Overflow::DropNewest,
+    Overflow::DropOldest,
+    Overflow::Evict,
+    Overflow::Conflate,
+];
 
 /// An item for this slot alone cannot go straight to the sink.
 const SLOW: u16 = PARKED | QUEUED | LIMITED | GROUPED;
@@ -88,6 +100,7 @@ pub(crate) enum LeaveReason {
     Replaced,
     Limited,
     Refused,
+    Idle,
 }
 
 impl<E> From<LeaveReason> for Detached<E> {
@@ -98,6 +111,7 @@ impl<E> From<LeaveReason> for Detached<E> {
             LeaveReason::Replaced => Self::Replaced,
             LeaveReason::Limited => Self::Limited,
             LeaveReason::Refused => Self::Refused,
+            LeaveReason::Idle => Self::Idle,
         }
     }
 }
@@ -125,12 +139,48 @@ pub(crate) struct Extras<V> {
     /// The group and the position there, if `GROUPED`.
     group: u32,
     position: u32,
+    timer: Option<Timer>,
+    /// The stamp of its entry in the line of its group; 0 if it has none.
+    stamp: u32,
+}
+
+/// The time-outs of an attachment, in ticks; 0 for none.
+struct Timer {
+    stall_timeout: u32,
+    idle_timeout: u32,
+    /// At how many ticks in a row it had stalled.
+    stalled: u32,
+    /// At how many ticks it was idle since its last item.
+    idle: u32,
+    /// The number of the last sweep that came to it.
+    sweep: u32,
+    /// Where it is in the list of the timers.
+    index: u32,
+    /// Its waker had fired by the time the sink answered `Pending` the last time: it woke itself.
+    is_self_woken: bool,
+}
+
+/// What a tick means for an attachment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expired {
+    Stalled,
+    Idle,
 }
 
 impl<V> Default for Extras<V> {
     fn default() -> Self {
         let queue = VecDeque::new();
-        Self { queue, tag: 0, limit: 0, claim: None, buffer: 0, group: 0, position: 0 }
+        Self {
+            queue,
+            tag: 0,
+            limit: 0,
+            claim: None,
+            buffer: 0,
+            group: 0,
+            position: 0,
+            timer: None,
+            stamp: 0,
+        }
     }
 }
 
@@ -162,7 +212,7 @@ impl<K, S> Slot<K, S> {
         let overflow = terms.overflow.unwrap_or_default();
         // A policy that drops items has one place at least: a sink that was polled for an item, and
         // may have reserved something for it, gets one.
-        let least = usize::from(matches!(overflow, Overflow::DropNewest | Overflow::DropOldest));
+        let least = usize::from(!matches!(overflow, Overflow::Wait | Overflow::Evict));
         let buffer = terms.buffer.unwrap_or(0).max(least);
         let mut flags = (overflow as u16) << POLICY;
         let small = u8::try_from(buffer).ok().filter(|&buffer| buffer < LARGE);
@@ -175,6 +225,21 @@ impl<K, S> Slot<K, S> {
         if let Some(limit) = terms.limit {
             extras.get_or_default(id).limit = limit;
             flags |= LIMITED;
+        }
+        let (stall_timeout, idle_timeout) =
+            (terms.stall_timeout.unwrap_or(0), terms.idle_timeout.unwrap_or(0));
+        if stall_timeout > 0 || idle_timeout > 0 {
+            let timer = Timer {
+                stall_timeout,
+                idle_timeout,
+                stalled: 0,
+                idle: 0,
+                sweep: 0,
+                index: 0,
+                is_self_woken: false,
+            };
+            extras.get_or_default(id).timer = Some(timer);
+            flags |= TIMED;
         }
         if claim.is_some() {
             extras.get_or_default(id).claim = claim;
@@ -209,6 +274,12 @@ impl<K, S> Slot<K, S> {
         POLICIES[usize::from(self.flags >> POLICY)]
     }
 
+    /// Returns `true` if an item may replace one that waits.
+    #[inline]
+    pub(crate) fn conflates(&self) -> bool {
+        self.flags >> POLICY == Overflow::Conflate as u16
+    }
+
     #[inline]
     pub(crate) fn recipient<'a, V>(&'a self, extras: &ExtrasList<V>) -> Recipient<'a, K> {
         Recipient { key: &self.key, tag: extras.get(self.id).map_or(0, |extras| extras.tag) }
@@ -235,6 +306,11 @@ impl<K, S> Slot<K, S> {
             (small, _) => u32::from(small),
         };
         queued < buffer as usize
+    }
+
+    /// How many items are in the queue.
+    pub(crate) fn queue_len<V>(&self, extras: &ExtrasList<V>) -> usize {
+        extras.get(self.id).map_or(0, |extras| extras.queue.len())
     }
 
     /// Returns `true` if an item may find a place: the sink can be polled, or the queue has room.
@@ -305,10 +381,31 @@ impl<K, S> Slot<K, S> {
         self.set(PARKED, true);
     }
 
+    /// Returns `true` if it has a time-out.
+    #[inline]
+    pub(crate) fn is_timed(&self) -> bool {
+        self.has(TIMED)
+    }
+
+    /// Returns `true` if `poll_ready` is to be repeated although the sink's waker has not fired.
+    pub(crate) fn is_to_retry(&self) -> bool {
+        self.has(RETRY)
+    }
+
+    /// Lets a sink that is parked be polled again for `poll_ready`, and for nothing else.
+    pub(crate) fn set_to_retry(&mut self) {
+        self.set(RETRY, true);
+    }
+
+    /// `poll_ready` may be repeated.
+    pub(crate) fn unpark(&mut self) {
+        self.set(PARKED | RETRY, false);
+    }
+
     /// Its own waker fired: what answered `Pending` may be repeated.
     pub(crate) fn wake(&mut self) {
         let flush_again = self.has(FLUSHING);
-        self.set(PARKED | FLUSHING | CLOSING, false);
+        self.set(PARKED | RETRY | FLUSHING | CLOSING, false);
         if flush_again {
             self.set(FLUSH_AGAIN, true);
         }
@@ -366,7 +463,7 @@ impl<K, S> Slot<K, S> {
     {
         Pin::new(&mut self.sink).start_send(item)?;
         let was_queued = self.is_flush_queued();
-        self.flags |= UNFLUSHED | FLUSH_QUEUED;
+        self.flags |= UNFLUSHED | FLUSH_QUEUED | MOVED;
         Ok(!was_queued)
     }
 
@@ -376,9 +473,7 @@ impl<K, S> Slot<K, S> {
     {
         self.set(UNFLUSHED | FLUSHING | FLUSH_AGAIN, false);
         let flushed = Pin::new(&mut self.sink).poll_flush(cx);
-        if flushed.is_pending() {
-            self.set(FLUSHING, true);
-        }
+        self.set(if flushed.is_pending() { FLUSHING } else { MOVED }, true);
         flushed
     }
 
@@ -417,11 +512,77 @@ impl<'a, K, S, V> SlotMut<'a, K, S, V> {
         self.claim().map_or(LeaseRequest::Stay, Claim::request)
     }
 
+    /// Where it is in the list of the timers, if it has a time-out.
+    pub(crate) fn timer_index(&self) -> Option<usize> {
+        Some(self.extras.get(self.slot.id)?.timer.as_ref()?.index as usize)
+    }
+
+    /// Notes whether the waker of a sink that has just answered `Pending` has fired.
+    pub(crate) fn set_self_woken(&mut self, woken: bool) {
+        let timer = self.extras.get_mut(self.slot.id).and_then(|extras| extras.timer.as_mut());
+        if let Some(timer) = timer {
+            timer.is_self_woken = woken;
+        }
+    }
+
+    /// Sets where it is in the list of the timers.
+    pub(crate) fn set_timer_index(&mut self, index: usize) {
+        let timer = self.extras.get_mut(self.slot.id).and_then(|extras| extras.timer.as_mut());
+        if let (Some(timer), Ok(index)) = (timer, u32::try_from(index)) {
+            timer.index = index;
+        }
+    }
+
+    /// A tick. `has_fired` is whether its waker has fired since the sink was polled last,
+    /// `is_held_for` whether the item that is held waits for it, `was_held` whether the input had
+    /// to wait for a sink since the last tick.
+    pub(crate) fn tick(
+        &mut self,
+        sweep: u32,
+        has_fired: bool,
+        is_held_for: bool,
+        was_held: bool,
+    ) -> Option<Expired> {
+        let Self { slot, extras } = self;
+        let timer = extras.get_mut(slot.id)?.timer.as_mut()?;
+        if core::mem::replace(&mut timer.sweep, sweep) == sweep {
+            return None;
+        }
+        let has_moved = slot.has(MOVED);
+        slot.set(MOVED, false);
+        if has_moved {
+            (timer.stalled, timer.idle) = (0, 0);
+        }
+        let waits_for_item = slot.has(QUEUED | WAITING) || is_held_for;
+        let is_pending = slot.has(FLUSHING | CLOSING) || slot.has(PARKED) && waits_for_item;
+        // A waker that has fired means progress, which the demux has not come to yet; but not if
+        // the sink fired it itself.
+        if !is_pending {
+            timer.stalled = 0;
+        } else if !has_fired || timer.is_self_woken {
+            timer.stalled += 1;
+        }
+        let is_busy =
+            has_moved || waits_for_item || was_held || slot.has(UNFLUSHED | FLUSHING | FLUSH_AGAIN);
+        if slot.receives() && !is_busy {
+            timer.idle += 1;
+        }
+        let has_stalled = timer.stall_timeout > 0 && timer.stalled >= timer.stall_timeout;
+        let is_idle = timer.idle_timeout > 0 && timer.idle >= timer.idle_timeout;
+        if has_stalled {
+            Some(Expired::Stalled)
+        } else {
+            (is_idle && slot.receives()).then_some(Expired::Idle)
+        }
+    }
+
     pub(crate) fn set_group(&mut self, group: Option<(u32, u32)>) {
         self.slot.set(GROUPED, group.is_some());
         if let Some((group, position)) = group {
             let extras = self.extras_mut();
             (extras.group, extras.position) = (group, position);
+        } else {
+            self.set_stamp(0);
         }
     }
 
@@ -439,6 +600,31 @@ impl<'a, K, S, V> SlotMut<'a, K, S, V> {
         }
         self.slot.set(QUEUED, left);
         item
+    }
+
+    /// Returns `true` if it is a member of this group.
+    pub(crate) fn is_in_group(&self, group: usize) -> bool {
+        self.slot.group(self.extras).is_some_and(|(of, _)| of == group)
+    }
+
+    /// Sets the stamp of its entry in the line of its group; 0 for none.
+    pub(crate) fn set_stamp(&mut self, stamp: u32) {
+        self.extras_mut().stamp = stamp;
+    }
+
+    /// The stamp of its entry in the line of its group; 0 if it has none.
+    pub(crate) fn stamp(&self) -> u32 {
+        self.extras.get(self.slot.id).map_or(0, |extras| extras.stamp)
+    }
+
+    /// The item at a position of the queue.
+    pub(crate) fn queued(&self, position: usize) -> Option<&V> {
+        self.extras.get(self.slot.id)?.queue.get(position)
+    }
+
+    /// Puts an item in the place of the one at a position of the queue, which is returned.
+    pub(crate) fn replace_queued(&mut self, position: usize, item: V) -> V {
+        core::mem::replace(&mut self.extras_mut().queue[position], item)
     }
 
     /// Adds an item to the queue and takes the first: the item itself, if the queue is empty.

@@ -21,12 +21,14 @@ use crate::lease::LeaseRequest;
 use crate::ready::{Ready, Woken};
 use crate::slot::{LeaveReason, Remains, Slot, SlotMut};
 use crate::table::{NewSlot, Table, Walk};
+use crate::timers::Timers;
 
 pub(crate) struct Slots<K, S, V, B> {
     /// Dropped before the sinks, so that one that fires its waker as it is dropped wakes no task.
     ready: Ready,
     table: Table<K, S, V, B>,
     flushes: Flushes,
+    timers: Timers,
 }
 
 /// A slot whose sink can be polled.
@@ -38,13 +40,18 @@ pub(crate) struct SlotEntry<'a, K, S, V> {
 
 impl<K, S, V, B> Slots<K, S, V, B> {
     pub(crate) fn new(hasher: B) -> Self {
-        Self { ready: Ready::new(), table: Table::new(hasher), flushes: Flushes::new() }
+        Self {
+            ready: Ready::new(),
+            table: Table::new(hasher),
+            flushes: Flushes::new(),
+            timers: Timers::new(),
+        }
     }
 
     /// The same with another hasher; there must be no slots.
     pub(crate) fn with_hasher<B2>(self, hasher: B2) -> Slots<K, S, V, B2> {
-        let Self { table, ready, flushes } = self;
-        Slots { table: table.with_hasher(hasher), ready, flushes }
+        let Self { table, ready, flushes, timers } = self;
+        Slots { table: table.with_hasher(hasher), ready, flushes, timers }
     }
 
     /// How many slots receive.
@@ -107,8 +114,13 @@ impl<K, S, V, B> Slots<K, S, V, B> {
 
     #[inline]
     pub(crate) fn entry(&mut self, id: SlotId) -> SlotEntry<'_, K, S, V> {
-        let Self { table, ready, flushes } = self;
+        let Self { table, ready, flushes, .. } = self;
         SlotEntry { slot: table.slot_mut(id), ready, flushes }
+    }
+
+    /// The recipients that receive.
+    pub(crate) fn recipients(&self) -> impl Iterator<Item = Recipient<'_, K>> {
+        self.table.recipients()
     }
 
     pub(crate) fn recipient(&self, id: SlotId) -> Recipient<'_, K> {
@@ -118,6 +130,11 @@ impl<K, S, V, B> Slots<K, S, V, B> {
     /// Returns `true` if an item for the slot may find a place.
     pub(crate) fn may_accept(&self, id: SlotId) -> bool {
         self.table.may_accept(id)
+    }
+
+    /// Returns `true` if a slot receives, and no other slot receives under its key.
+    pub(crate) fn is_only_receiver(&self, id: SlotId) -> bool {
+        self.table.is_only_receiver(id)
     }
 
     /// The group of a slot that shares its key, and the position there.
@@ -132,6 +149,7 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         if all {
             self.table.clear();
             self.flushes = Flushes::new();
+            self.timers = Timers::new();
         }
         all
     }
@@ -148,7 +166,7 @@ impl<K, S, V, B> Slots<K, S, V, B> {
 
     /// The members that are still to be offered the item.
     pub(crate) fn walk(&mut self, group: usize) -> GroupWalk<'_, K, S, V> {
-        let Self { table, ready, flushes } = self;
+        let Self { table, ready, flushes, .. } = self;
         GroupWalk { walk: table.walk(group), ready, flushes }
     }
 
@@ -169,12 +187,57 @@ impl<K, S, V, B> Slots<K, S, V, B> {
     }
 }
 
+/// Groups whose items go to one member.
+impl<K, S, V, B> Slots<K, S, V, B> {
+    /// How many members a group has.
+    pub(crate) fn group_len(&self, group: usize) -> usize {
+        self.table.group(group).len()
+    }
+
+    /// How many items are queued for a slot.
+    pub(crate) fn queue_len(&self, id: SlotId) -> usize {
+        self.table.queue_len(id)
+    }
+
+    /// The members of a group, in the order in which they joined.
+    pub(crate) fn members(&self, group: usize) -> impl Iterator<Item = SlotId> {
+        self.table.group(group).members()
+    }
+
+    /// Puts a member of a group in the line of those that may be ready, unless it is in it.
+    pub(crate) fn line_up(&mut self, group: usize, id: SlotId, at_front: bool) {
+        if self.table.slot_mut(id).stamp() == 0 {
+            let stamp = self.table.group_mut(group).line_up(id, at_front);
+            self.table.slot_mut(id).set_stamp(stamp);
+        }
+    }
+
+    /// How many entries there are in the line of a group.
+    pub(crate) fn line_len(&self, group: usize) -> usize {
+        self.table.group(group).line_len()
+    }
+
+    /// Takes the next member that may be ready out of the line of its group.
+    pub(crate) fn next_in_line(&mut self, group: usize) -> Option<SlotId> {
+        loop {
+            let (id, stamp) = self.table.group_mut(group).next_in_line()?;
+            // The entry may be of one that is gone, and its id of another slot.
+            let Some(mut slot) = self.table.get_mut(id) else { continue };
+            if slot.stamp() == stamp && slot.is_in_group(group) {
+                slot.set_stamp(0);
+                return Some(id);
+            }
+        }
+    }
+}
+
 /// Who was woken.
 impl<K, S, V, B> Slots<K, S, V, B> {
     /// Takes the list of the woken, for this turn.
     pub(crate) fn begin_turn(&mut self) {
         self.ready.awake();
         self.ready.take();
+        self.timers.begin_turn();
     }
 
     pub(crate) fn pop_woken(&mut self) -> Option<Woken> {
@@ -191,21 +254,27 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         self.flushes.pop_due(by)
     }
 
-    /// The slot whose entry was taken from the flush list, if it is to be flushed. It may be gone
-    /// by now, or its sink may be closing.
-    #[inline]
-    pub(crate) fn unqueue_flush(&mut self, id: SlotId) -> Option<SlotEntry<'_, K, S, V>> {
-        let Self { ready, table, flushes } = self;
-        let Some(mut slot) = table.get_mut(id) else {
-            flushes.adopt(id);
-            return None;
-        };
-        slot.unqueue_flush().then_some(SlotEntry { slot, ready, flushes })
-    }
-
     /// What the leases of a slot request, if there is such a slot.
     pub(crate) fn lease_request(&mut self, id: SlotId) -> Option<LeaseRequest> {
         Some(self.table.get_mut(id)?.lease_request())
+    }
+}
+
+/// Time.
+impl<K, S, V, B> Slots<K, S, V, B> {
+    /// A tick was read. Returns `false` if it is not the first of this turn, and does not count.
+    pub(crate) fn tick(&mut self) -> bool {
+        self.timers.tick()
+    }
+
+    /// Returns `true` if the last tick has not come to all slots.
+    pub(crate) fn is_sweeping(&self) -> bool {
+        self.timers.is_sweeping()
+    }
+
+    /// The next slot that the last tick comes to, and the number of the sweep.
+    pub(crate) fn next_timer(&mut self) -> Option<(SlotId, u32)> {
+        self.timers.next()
     }
 }
 
@@ -258,6 +327,10 @@ where
         if self.flushes.adopt(id) {
             slot.set_flush_queued();
         }
+        if slot.timer_index().is_some() {
+            let index = self.timers.insert(id);
+            slot.set_timer_index(index);
+        }
         if let Some(claim) = slot.claim() {
             let waker = self.ready.lease_waker(id);
             claim.register(&waker);
@@ -275,6 +348,11 @@ where
 
     /// Removes the slot and drops its sink.
     pub(crate) fn remove(&mut self, id: SlotId) -> Remains<K, V> {
+        if let Some(index) = self.table.slot_mut(id).timer_index() {
+            if let Some(moved) = self.timers.remove(index) {
+                self.table.slot_mut(moved).set_timer_index(index);
+            }
+        }
         let removed = self.table.remove(id);
         if removed.was_flush_queued {
             self.flushes.orphan(id);
@@ -298,8 +376,25 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let Self { table, ready, flushes } = self;
+        let Self { table, ready, flushes, .. } = self;
         Some(SlotEntry { slot: table.find_mut(key)?, ready, flushes })
+    }
+}
+
+impl<K, S, V, B> Slots<K, S, V, B>
+where
+    S: Sink<V> + Unpin,
+{
+    /// Flushes the slot whose entry was taken from the flush list. Returns `None` if it is not to
+    /// be flushed: it is gone, or its sink is closing.
+    #[inline]
+    pub(crate) fn flush_unqueued(&mut self, id: SlotId) -> Option<Poll<Result<(), S::Error>>> {
+        let Self { ready, table, flushes, .. } = self;
+        let Some(mut slot) = table.get_mut(id) else {
+            flushes.adopt(id);
+            return None;
+        };
+        slot.unqueue_flush().then(|| SlotEntry { slot, ready, flushes }.poll_flush())
     }
 }
 
@@ -345,19 +440,47 @@ where
     #[inline]
     pub(crate) fn poll_flush(&mut self) -> Poll<Result<(), S::Error>> {
         let waker = self.ready.waker(self.slot.id());
-        self.slot.poll_flush(&mut Context::from_waker(waker))
+        let answer = self.slot.poll_flush(&mut Context::from_waker(waker));
+        if answer.is_pending() {
+            self.note_pending();
+        }
+        answer
     }
 
     pub(crate) fn poll_close(&mut self) -> Poll<Result<(), S::Error>> {
         let waker = self.ready.waker(self.slot.id());
-        self.slot.poll_close(&mut Context::from_waker(waker))
+        let answer = self.slot.poll_close(&mut Context::from_waker(waker));
+        if answer.is_pending() {
+            self.note_pending();
+        }
+        answer
     }
 }
 
 impl<K, S, V> SlotEntry<'_, K, S, V> {
-    /// Returns `true` if the sink's waker has fired, and the slot was not looked after since.
+    /// Returns `true` if the sink's waker has fired, and the slot was not advanced since.
     pub(crate) fn has_fired(&self) -> bool {
         self.ready.has_fired(self.slot.id())
+    }
+
+    /// Returns `true` if a sink that is parked will be polled again: its waker has fired, or it is
+    /// to be retried.
+    pub(crate) fn is_to_be_polled(&self) -> bool {
+        self.slot.is_to_retry() || self.ready.has_fired(self.slot.id())
+    }
+
+    /// The sink has answered `Pending` when it was polled for an item.
+    pub(crate) fn park(&mut self) {
+        self.slot.park();
+        self.note_pending();
+    }
+
+    #[inline]
+    fn note_pending(&mut self) {
+        if self.slot.is_timed() {
+            let has_fired = self.has_fired();
+            self.slot.set_self_woken(has_fired);
+        }
     }
 }
 

@@ -162,12 +162,29 @@ impl<K, S, V, B> Table<K, S, V, B> {
         self.get_mut(id).expect(NO_SLOT)
     }
 
+    /// The recipients that receive.
+    pub(crate) fn recipients(&self) -> impl Iterator<Item = Recipient<'_, K>> {
+        let others = self.others.iter().map(|(_, slot)| slot).filter(|slot| slot.receives());
+        self.heads.iter().chain(others).map(|slot| slot.recipient(&self.extras))
+    }
+
     pub(crate) fn recipient(&self, id: SlotId) -> Recipient<'_, K> {
         self.slot(id).recipient(&self.extras)
     }
 
+    /// How many items are queued for a slot.
+    pub(crate) fn queue_len(&self, id: SlotId) -> usize {
+        self.slot(id).queue_len(&self.extras)
+    }
+
     pub(crate) fn may_accept(&self, id: SlotId) -> bool {
         self.slot(id).may_accept(&self.extras)
+    }
+
+    /// Returns `true` if a slot receives, and no other slot receives under its key.
+    pub(crate) fn is_only_receiver(&self, id: SlotId) -> bool {
+        let is_alone = || self.group_of(id).is_none_or(|(group, _)| self.groups[group].len() == 1);
+        self.slot(id).receives() && is_alone()
     }
 
     /// The group of a slot that shares its key, and the position there.

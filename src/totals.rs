@@ -1,8 +1,9 @@
-//! The account: where every item went.
+//! The counts that a demux keeps: [`Totals`].
 
-/// What happened so far; the output of a completed [`Demux`](crate::Demux).
+/// Counts of what a [`Demux`](crate::Demux) has done, and its output when it completes.
 ///
-/// All counts are of items, but for the last two, and start at zero. At any time between two polls
+/// The last two fields count attachments, all others count items. Each starts at zero. Between two
+/// polls
 ///
 /// ```text
 /// received + copies = unmatched + delivered + discarded + lost + queued
@@ -32,20 +33,21 @@ pub struct Totals {
     pub received: u64,
     /// Clones made for further sinks of a key; 0 without [`multicast`](crate::Demux::multicast).
     pub copies: u64,
-    /// Items that no attachment wanted; each was handed to
+    /// Items whose key was not attached; each was passed to
     /// [`Hooks::unmatched`](crate::Hooks::unmatched).
     pub unmatched: u64,
-    /// Items that a sink has taken: its `start_send` said `Ok`.
+    /// Items that a sink took: its `start_send` returned `Ok`.
     pub delivered: u64,
-    /// Items that an attachment did not get; each was handed to
+    /// Items that were not sent to their attachment; each was passed to
     /// [`Hooks::discarded`](crate::Hooks::discarded) with the reason.
     pub discarded: u64,
-    /// Items that went down with a failing `start_send`: the sink has them, nobody gets them back.
+    /// Items for which `start_send` failed. They are dropped with the sink and cannot be
+    /// recovered.
     pub lost: u64,
     /// Items that wait now: in the queue of an attachment, or held while the input waits.
     pub queued: u64,
-    /// Attachments applied so far, whatever became of them.
+    /// Orders to attach that were applied, including attachments that were refused.
     pub attached: u64,
-    /// Attachments that have ended: each sink is gone.
+    /// Attachments that have ended, so that their sinks are gone.
     pub detached: u64,
 }

@@ -161,7 +161,7 @@ fn unknown_options_and_bad_values_are_named_with_the_usage() {
 
 /// Standard output is closed, as `head` does when it has read enough.
 #[test]
-fn nobody_who_reads_what_they_print_is_no_reason_to_panic() {
+fn examples_do_not_panic_when_their_output_is_closed() {
     let short: [(&str, &[&str]); 5] = [
         ("fan_in", &["--samples", "1000", "--rounds", "1"]),
         ("metrics", &["--messages", "100"]),
@@ -232,7 +232,7 @@ fn streams_out_makes_a_group_of_each_sensor_and_holds_the_input_back() {
     assert!((2_000..2_100).contains(&subscribed) && lost < 50, "{report}");
     assert!(most < 1_000, "the input does not wait for who reads: {report}");
 
-    // Nobody reads enough to leave, so there are groups only for those without a subscriber.
+    // No client reads enough to leave, so there are groups only for those without a subscriber.
     let report = printed("streams_out", &["--readings", "3000", "--sensors", "3"]);
     assert_eq!(numbers(&report)[..5], [3_000, 3, 2_000, 1_000, 1], "{report}");
     printed("streams_out", &["--readings", "1"]);
@@ -280,7 +280,7 @@ fn static_routes_stops_at_the_first_line_that_is_wrong_and_names_it() {
 #[test]
 fn metrics_watchdog_evicts_who_hangs_and_spares_who_thinks() {
     // Long patience, so that a busy machine does not make a thinker look as if it hung.
-    let output = run("metrics", &["--messages", "20000", "--patience", "3000"]);
+    let output = run("metrics", &["--messages", "20000", "--patience", "1500"]);
     let (exposition, log) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{log}");
     let has = |line: &str| assert!(exposition.lines().any(|l| l == line), "{line}: {exposition}");
@@ -295,7 +295,7 @@ fn metrics_watchdog_evicts_who_hangs_and_spares_who_thinks() {
         let value = line.unwrap_or_else(|| panic!("no {name}: {exposition}"));
         value.trim().parse::<f64>().expect("a number")
     };
-    assert!(value("demux_blocked_seconds_total{key=\"audit\"}") >= 3.0, "{exposition}");
+    assert!(value("demux_blocked_seconds_total{key=\"audit\"}") >= 1.5, "{exposition}");
     assert!(value("demux_blocked_total{key=\"search\"}") >= 1.0, "{exposition}");
     assert!(value("demux_discarded_total{key=\"prices\",reason=\"Overflowed\"}") >= 1.0);
     assert!(exposition.ends_with("# EOF\n"), "{exposition}");
@@ -306,7 +306,7 @@ fn metrics_watchdog_evicts_who_hangs_and_spares_who_thinks() {
 
 // ---- jokes --------------------------------------------------------------------------------------
 
-/// More than a connection takes when nobody reads.
+/// More than a connection takes when the client does not read.
 fn long_joke() -> String {
     let line = "and then he said: ".repeat(500);
     format!("{}\n", vec![line; 1_500].join("\n"))
@@ -395,13 +395,13 @@ fn jokes_come_line_by_line_and_end_with_the_connection() {
     for source in SOURCES {
         for with in ["demux", "forward"] {
             let server = Server::start(&file, &["--source", source, "--with", with]);
-            let (mut told, mut count) = ([false; 3], 0);
-            while told != [true; 3] {
+            let (mut seen, mut count) = ([false; 3], 0);
+            while seen != [true; 3] {
                 let joke = server.joke();
                 let which = jokes.iter().position(|known| known.replace('\r', "") == joke);
-                told[which.unwrap_or_else(|| panic!("{source}, {with}: {joke:?}"))] = true;
+                seen[which.unwrap_or_else(|| panic!("{source}, {with}: {joke:?}"))] = true;
                 count += 1;
-                assert!(count < 1_000, "one of three is never told: {told:?}");
+                assert!(count < 1_000, "one of three is never seen: {seen:?}");
             }
             let (report, complaints) = server.finish();
             let expected = format!("{count} clients were served, 0 had gone, 0 were stuck");
@@ -442,11 +442,15 @@ fn jokes_are_read_late_and_still_whole() {
 #[test]
 fn jokes_are_taken_away_from_a_client_that_does_not_read_in_time() {
     let file = Scratch::new("patience", long_joke());
-    for with in ["demux", "forward"] {
+    // Both lose their patience at the same time.
+    let servers = ["demux", "forward"].map(|with| {
         let server = Server::start(&file, &["--patience", "1", "--with", with]);
         let mut stuck = server.connect();
-        // It is accepted when it is sent something; the server ends when it has none left.
+        // It is accepted when it is sent something; the server ends when it has no client left.
         stuck.read_exact(&mut [0]).expect("the first byte");
+        (with, server, stuck)
+    });
+    for (with, server, _stuck) in servers {
         let (report, _) = server.finish();
         assert_eq!(report, "0 clients were served, 0 had gone, 1 were stuck", "{with}");
     }

@@ -269,34 +269,46 @@ fn reconnect(seed: u64) -> Vec<u8> {
     script
 }
 
-/// Plays one script for each seed.
-fn play(name: &str, seeds: std::ops::Range<u64>, script: fn(u64) -> Vec<u8>) -> Summary {
+/// Plays one script for each seed: `default` of them, or those that the environment names, as in
+/// `SCHEDULES=100000` or `SCHEDULES=100000..200000`.
+fn play(name: &str, default: u64, script: fn(u64) -> Vec<u8>) -> Summary {
     let mut summary = Summary::default();
-    for seed in seeds {
+    for seed in seeds(default) {
         let script = script(seed);
         let Ok(came_to) = model::check(&script) else {
             let short = model::shrink(&script, |script| model::check(script).is_err());
             panic!("{name} schedule, seed {seed}\n{}", model::run_traced(&short));
         };
         summary.add(&came_to);
+        *summary.0.entry("scripts").or_default() += 1;
     }
     summary
+}
+
+fn seeds(default: u64) -> std::ops::Range<u64> {
+    let Ok(schedules) = std::env::var("SCHEDULES") else { return 0..default };
+    let number = |digits: &str| digits.parse().expect("SCHEDULES is a number, or a range of two");
+    match schedules.split_once("..") {
+        Some((start, end)) => number(start)..number(end),
+        None => 0..number(&schedules),
+    }
 }
 
 /// Asserts that the schedules go where they are meant to, and that the model can follow.
 #[track_caller]
 fn assert_seen(summary: &Summary, situations: &[&str]) {
+    let scripts = summary.0.get("scripts").copied().unwrap_or(0);
     for situation in situations {
         let times = summary.0.get(situation).copied().unwrap_or(0);
         assert!(times >= 20, "{situation}: only {times} times");
     }
     let given_up = summary.0.get("given up").copied().unwrap_or(0);
-    assert!(given_up <= 20, "the model gave up {given_up} times");
+    assert!(given_up <= 20.max(scripts / 500), "the model gave up {given_up} times in {scripts}");
 }
 
 #[test]
 fn schedules_of_few_kinds_keep_the_contract() {
-    let summary = play("swarm", 0..SWARMS, swarm);
+    let summary = play("swarm", SWARMS, swarm);
     let situations = [
         "blocked",
         "close pending",
@@ -329,35 +341,40 @@ fn schedules_of_few_kinds_keep_the_contract() {
 
 #[test]
 fn schedules_of_all_kinds_keep_the_contract() {
-    play("uniform", 0..UNIFORMS, uniform);
+    play("uniform", UNIFORMS, uniform);
 }
 
 #[test]
 fn schedules_of_large_groups_keep_the_contract() {
-    let summary = play("crowd", 0..CROWDS, crowd);
+    let summary = play("crowd", CROWDS, crowd);
     let situations = ["blocked", "served over several turns", "order: finish", "lease ended"];
     assert_seen(&summary, &situations);
 }
 
 #[test]
 fn schedules_of_busy_turns_keep_the_contract() {
-    let summary = play("busy", 0..BUSY, busy);
+    let summary = play("busy", BUSY, busy);
     let situations = ["asked again after many operations", "ready yields", "discarded: overflowed"];
     assert_seen(&summary, &situations);
 }
 
 #[test]
 fn schedules_of_leases_keep_the_contract() {
-    let summary = play("reconnect", 0..RECONNECTS, reconnect);
+    let summary = play("reconnect", RECONNECTS, reconnect);
     let situations = ["lease ended", "detached: evicted", "detached: requested", "order: attach"];
     assert_seen(&summary, &situations);
 }
 
-const SWARMS: u64 = 6_000;
-const UNIFORMS: u64 = 5_000;
-const CROWDS: u64 = 2_000;
-const BUSY: u64 = 1_500;
-const RECONNECTS: u64 = 4_000;
+/// How many schedules there are of a kind, without and with optimisation, which is ten times as fast.
+const fn schedules(debug: u64, release: u64) -> u64 {
+    if cfg!(debug_assertions) { debug } else { release }
+}
+
+const SWARMS: u64 = schedules(5_000, 20_000);
+const UNIFORMS: u64 = schedules(5_000, 20_000);
+const CROWDS: u64 = schedules(600, 4_000);
+const BUSY: u64 = schedules(800, 6_000);
+const RECONNECTS: u64 = schedules(5_000, 20_000);
 
 // Scripts that are kept, as `model::shrink` left them.
 
@@ -376,6 +393,14 @@ fn a_lease_that_ends_while_the_attachment_is_announced_ends_after_the_order() {
     model::run(&[
         79, 8, 3, 7, 33, 0, 4, 7, 8, 0, 70, 7, 189, 0, 6, 14, 9, 14, 118, 29, 0, 1, 23, 0, 15, 1,
         15, 192, 0, 13, 14, 163, 23, 3, 15, 0, 0, 135, 27,
+    ]);
+}
+
+#[test]
+fn a_pending_flush_is_not_repeated_when_a_sink_is_retried() {
+    model::run(&[
+        30, 28, 252, 7, 202, 0, 64, 7, 168, 0, 0, 7, 44, 0, 0, 7, 145, 0, 0, 7, 200, 0, 0, 0, 25,
+        0, 26, 0, 25, 0, 26, 0, 24, 0, 24, 17, 4, 5, 17, 2, 7, 7, 38, 0, 0, 27, 27,
     ]);
 }
 

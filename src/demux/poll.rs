@@ -9,9 +9,9 @@ use core::task::{Context, Poll};
 
 use futures_core::Stream;
 
-use super::{Demux, ErrorOf, Inbox, KeyOf, State, Unapplied};
+use super::{Demux, ErrorOf, Inbox, KeyOf, SinkOf, State, Unapplied};
 use crate::hooks::Hooks;
-use crate::key::sealed::FindByKey;
+use crate::key::sealed::{AttachOnDemand, FindByKey};
 use crate::order::{Attachable, IntoOrder};
 use crate::ready::{LEASES, ORDERS};
 use crate::totals::Totals;
@@ -21,7 +21,7 @@ where
     St: Stream,
     O: Stream,
     O::Item: IntoOrder<Key: Hash + Eq, Sink: Attachable<St::Item>>,
-    F: FindByKey<St::Item, KeyOf<O>>,
+    F: FindByKey<St::Item, KeyOf<O>> + AttachOnDemand<St::Item, KeyOf<O>, SinkOf<O>>,
     H: Hooks<KeyOf<O>, St::Item, ErrorOf<O, St::Item>>,
     B: BuildHasher,
 {
@@ -89,7 +89,7 @@ where
     St: Stream,
     O: Stream,
     O::Item: IntoOrder<Key: Hash + Eq, Sink: Attachable<St::Item>>,
-    F: FindByKey<St::Item, KeyOf<O>>,
+    F: FindByKey<St::Item, KeyOf<O>> + AttachOnDemand<St::Item, KeyOf<O>, SinkOf<O>>,
     H: Hooks<KeyOf<O>, St::Item, ErrorOf<O, St::Item>>,
     B: BuildHasher,
 {
@@ -198,10 +198,13 @@ where
         let ahead = this.budget.limit();
         let mut share = this.budget.take_for_sinks(this.router.has_items(turn.orders_read));
         let closes = this.budget.split_for_closes(&mut share, this.router.is_closing());
+        let ticks = this.budget.split_for_ticks(&mut share, this.router.is_sweeping());
         let flushes = this.budget.split_for_flushes(&mut share, this.router.has_due_flushes(ahead));
         this.router.poll_woken(&mut share);
         share.add(flushes);
         this.router.flush_due(ahead, &mut share);
+        share.add(ticks);
+        this.router.sweep(&mut share);
         share.add(closes);
         this.router.close_some(&mut share);
         this.budget.give_back(share);
@@ -287,7 +290,7 @@ where
                 count = 0;
                 let mut share = this.budget.take();
                 let left = share.left();
-                let is_free = this.router.route_slow(path, &mut share);
+                let is_free = this.router.route_slow(this.key, path, &mut share);
                 let is_paid = share.left() == left;
                 this.budget.give_back(share);
                 if !is_free || !is_paid {
@@ -312,8 +315,15 @@ where
         let is_busy = has_read || turn.has_served || router.is_serving_group();
         let is_dry = turn.input == Input::Pending || !router.can_read();
         let at_once = router.is_finished() || router.count_unflushed() <= FLUSHED_AT_ONCE;
-        if !is_busy || is_dry && (at_once || router.count_dry_turn()) {
-            router.mark_all_due();
+        if this.orders.is_some() && router.lingers() {
+            if turn.input == Input::Pending {
+                router.start_linger();
+            }
+        } else {
+            router.stop_linger();
+            if !is_busy || is_dry && (at_once || router.count_dry_turn()) {
+                router.mark_all_due();
+            }
         }
         router.flush_due(0, &mut share);
         router.name_blocked(); // the flush of the one that was named may have failed

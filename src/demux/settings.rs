@@ -7,26 +7,41 @@ use futures_core::Stream;
 use super::{Demux, ErrorOf, KeyOf, SinkOf};
 use crate::budget::Budget;
 use crate::hooks::{Callbacks, Discarded, Hooks, Recipient};
-use crate::order::{Attachable, IntoOrder, Overflow};
+use crate::key::OrAttach;
+use crate::order::{Attach, Attachable, IntoOrder, Overflow};
 use crate::slots::Slots;
 
 type SlotsOf<St, O, B> = Slots<KeyOf<O>, SinkOf<O>, <St as Stream>::Item, B>;
 
-/// Settings, to be made before the first poll: later ones hold for what comes after them.
+/// Settings. Make them before the first poll; later settings apply to what happens afterwards.
 impl<St, F, O, H, B> Demux<St, F, O, H, B>
 where
     St: Stream,
     O: Stream,
     O::Item: IntoOrder,
 {
-    /// How much one call of `poll` may do before it lets other tasks run: items read, orders applied,
-    /// items moved out of a queue, woken sinks looked after, flushes, sinks told of the end, each counting
-    /// one, and an item for several sinks one for each. 128 unless set. See
-    /// [Fairness](crate#fairness) for what is not bounded by it.
+    /// Sets how much work one `poll` may do before it lets other tasks run; the default is 128.
+    ///
+    /// Reading an item costs one unit of the budget, and so does each of the other operations
+    /// listed under [Fairness](crate#fairness), which also names the work that the budget does not
+    /// bound.
     ///
     /// # Panics
     ///
-    /// If `items` is 0.
+    /// Panics if `items` is 0.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{FutureExt, sink, stream};
+    /// use stream_demux::DemuxStreamExt;
+    ///
+    /// let orders = stream::iter([("a", sink::drain())]);
+    /// let mut demux = stream::iter(0..100).demux_by(|_| "a", orders).budget(10);
+    ///
+    /// assert!((&mut demux).now_or_never().is_none());
+    /// assert!(demux.totals().received <= 10);
+    /// ```
     #[track_caller]
     pub fn budget(mut self, items: usize) -> Self {
         assert!(items > 0, "a budget of 0 items would never route one");
@@ -34,32 +49,77 @@ where
         self
     }
 
-    /// How many items may wait for a sink, unless its [`Attach`](crate::Attach::buffer) says
-    /// otherwise. 0 unless set, which means 1 under [`Overflow::DropNewest`] and
-    /// [`Overflow::DropOldest`].
+    /// Sets the number of items that may be queued for a sink, if its attachment does not set it.
+    ///
+    /// The default is 0, which means 1 under [`Overflow::DropNewest`] and
+    /// [`Overflow::DropOldest`]. [`Attach::buffer`](crate::Attach::buffer) takes precedence.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{FutureExt, channel::mpsc, stream};
+    /// use stream_demux::DemuxStreamExt;
+    ///
+    /// let (sink, _received) = mpsc::channel(0); // takes one item before it is read
+    /// let orders = stream::iter([("a", sink)]);
+    /// let mut demux = stream::iter([1, 2, 3]).demux_by(|_| "a", orders).buffer(2);
+    ///
+    /// assert!((&mut demux).now_or_never().is_none());
+    /// assert_eq!((demux.totals().delivered, demux.totals().queued), (1, 2));
+    /// ```
     pub fn buffer(mut self, items: usize) -> Self {
         self.router.set_buffer(items);
         self
     }
 
-    /// What happens when that many wait, unless the [`Attach`](crate::Attach::overflow) says
-    /// otherwise. [`Overflow::Wait`] unless set.
+    /// Sets what happens to an item when a queue is full, if the attachment does not set it.
+    ///
+    /// The default is [`Overflow::Wait`]. [`Attach::overflow`](crate::Attach::overflow) takes
+    /// precedence.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{StreamExt, channel::mpsc, executor::block_on, future, stream};
+    /// use stream_demux::{DemuxStreamExt, Overflow};
+    ///
+    /// let (sink, received) = mpsc::channel(0); // takes one item before it is read
+    /// let orders = stream::iter([("a", sink)]);
+    /// let demux =
+    ///     stream::iter(1..=5).demux_by(|_| "a", orders).buffer(1).overflow(Overflow::DropOldest);
+    ///
+    /// let (_, received) = block_on(future::join(demux, received.collect::<Vec<_>>()));
+    /// assert_eq!(received, [1, 5]);
+    /// ```
     pub fn overflow(mut self, overflow: Overflow) -> Self {
         self.router.set_overflow(overflow);
         self
     }
 
-    /// How many further items are read from a busy input, at most, before a sink that took one is
-    /// flushed. 16,384 unless set. When the input has nothing ready, sinks are flushed at once, or a few turns
-    /// later if there are more than 16, whatever this says. More than 2³¹ items are 2³¹.
+    /// Sets the number of further items after which a sink is flushed while the input stays busy.
     ///
-    /// Few items let a sink's last item wait less while others are busy; many let more items share a
-    /// flush. With many more busy keys than this, nearly every item has a flush of its own, and a small
-    /// number lets it wait less and costs nothing.
+    /// The default is 16,384, the largest value is 2³¹. If the input has nothing ready, this
+    /// setting does not apply: sinks are flushed at once, or a few turns later if there are more
+    /// than 16.
+    ///
+    /// A small number shortens the time that a sink's last item waits for its flush while other
+    /// sinks are busy. A large number lets more items share a flush. With many more busy keys than
+    /// this number, nearly every item has a flush of its own; a smaller number then costs nothing.
     ///
     /// # Panics
     ///
-    /// If `items` is 0.
+    /// Panics if `items` is 0.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{executor::block_on, sink, stream};
+    /// use stream_demux::DemuxStreamExt;
+    ///
+    /// let orders = stream::iter([("a", sink::drain())]);
+    /// let demux = stream::iter(0..10_000).demux_by(|_| "a", orders).flush_every(256);
+    /// assert_eq!(block_on(demux).delivered, 10_000);
+    /// ```
     #[track_caller]
     pub fn flush_every(mut self, items: usize) -> Self {
         assert!(items > 0, "flushing every 0 items would leave no item to flush");
@@ -67,9 +127,64 @@ where
         self
     }
 
-    /// A key may have many sinks: an attachment joins those that are there instead of replacing them.
-    /// Each gets its own clone of an item, the last one the item itself; see
-    /// [Attachments](crate#attachments) for what happens when some are not ready.
+    /// Evicts a sink at the `ticks`th [tick](crate::Order::Tick) at which something waits for it
+    /// and nothing has moved, unless the [`Attach`](crate::Attach::stall_timeout), which says more,
+    /// sets another number. 0, no time-out, unless set.
+    pub fn stall_timeout(mut self, ticks: u32) -> Self {
+        self.router.set_stall_timeout(ticks);
+        self
+    }
+
+    /// Detaches a sink gracefully at the `ticks`th [tick](crate::Order::Tick) without an item,
+    /// unless the [`Attach`](crate::Attach::idle_timeout), which says more, sets another number. 0,
+    /// no time-out, unless set.
+    pub fn idle_timeout(mut self, ticks: u32) -> Self {
+        self.router.set_idle_timeout(ticks);
+        self
+    }
+
+    /// Flushes sinks at the `ticks`th [tick](crate::Order::Tick) after the input has had nothing
+    /// ready, instead of at once: more items share a flush, and each waits longer. 0, at once,
+    /// unless set.
+    ///
+    /// Ticks are counted from the moment when the input has nothing ready and a sink took an item
+    /// that is not flushed. Further items do not start the count anew.
+    /// [`flush_every`](Self::flush_every) applies as well. Sinks are flushed at once while the
+    /// input waits for a sink, after its end, and when the orders stream has ended, as no tick can
+    /// come then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{FutureExt, SinkExt, StreamExt, channel::mpsc, stream};
+    /// use stream_demux::{DemuxStreamExt, Order};
+    ///
+    /// let (sink, mut received) = mpsc::channel(8);
+    /// let (orders, orders_in) = mpsc::unbounded();
+    /// orders.unbounded_send(Order::from((1, sink.buffer(8)))).unwrap();
+    ///
+    /// let input = stream::iter([1]).chain(stream::pending());
+    /// let mut demux = input.demux_by(|&n| n, orders_in).linger(1);
+    /// assert!((&mut demux).now_or_never().is_none());
+    /// assert!(received.next().now_or_never().is_none(), "the item is in the buffer");
+    ///
+    /// orders.unbounded_send(Order::Tick).unwrap();
+    /// assert!((&mut demux).now_or_never().is_none());
+    /// assert_eq!(received.next().now_or_never(), Some(Some(1)));
+    /// ```
+    pub fn linger(mut self, ticks: u32) -> Self {
+        self.router.set_linger(ticks);
+        self
+    }
+
+    /// Lets a key have many sinks: an attachment joins those of its key instead of replacing them.
+    ///
+    /// Each sink gets its own clone of an item, the last one the item itself. See
+    /// [Attachments](crate#attachments) for what happens when some sinks are not ready.
+    ///
+    /// # Panics
+    ///
+    /// Panics if something is attached.
     ///
     /// # Examples
     ///
@@ -86,10 +201,6 @@ where
     /// assert_eq!(block_on(right_out.collect::<Vec<_>>()), ["hello"]);
     /// assert_eq!((totals.received, totals.copies, totals.delivered), (1, 1, 2));
     /// ```
-    ///
-    /// # Panics
-    ///
-    /// If something is attached.
     #[track_caller]
     pub fn multicast(mut self) -> Self
     where
@@ -100,14 +211,15 @@ where
         self
     }
 
-    /// Makes room for `attachments` attachments at once, those that are draining or closing included. Up
-    /// to there no call of `poll` has to move a table that grows.
+    /// Allocates room for `attachments` simultaneous attachments, including those that are
+    /// closing.
     ///
-    /// With [`multicast`](Self::multicast), the list of the members of a key still grows by itself, four
-    /// bytes for each.
+    /// Up to that number, no `poll` has to grow a table. Without this setting, tables double when
+    /// they are full, as a `Vec` does; with a million attachments, the one that makes them grow
+    /// takes milliseconds.
     ///
-    /// Without it, tables double when they are full, as a `Vec` does: of a million attachments, the one
-    /// that makes them grow takes milliseconds.
+    /// With [`multicast`](Self::multicast), the list of the members of a key still grows as
+    /// needed, by four bytes per member.
     ///
     /// # Examples
     ///
@@ -128,12 +240,118 @@ where
         self
     }
 
-    /// Looks keys up with another hasher. For keys that are chosen by strangers, use
+    /// Lets a key have many sinks that share its items: each item goes to one of them.
+    ///
+    /// It goes to the next sink in turn that is ready. If none is, it goes to the one with the
+    /// shortest queue, on the terms of that one. Under [`Overflow::Wait`] it then goes to whichever
+    /// sink can take it first.
+    ///
+    /// * [`admit`](Self::admit) is asked before a sink is polled. A sink that is not to have the
+    ///   item is passed over; if that is so for all, the item is discarded once
+    ///   ([`Discarded::NotAdmitted`]), for the first of them.
+    /// * If one of the sinks leaves, fails or is evicted, what is queued for it is appended to the
+    ///   queues of the others, beyond their buffers. [`Order::Detach`](crate::Order::Detach) and
+    ///   [`Order::Evict`](crate::Order::Evict) of the key, and the end of the input, move nothing.
+    /// * A sink that answered `Pending` when another one took the item is not polled again before
+    ///   its waker fires, and is next in turn then. If it reserves something when it is polled, as
+    ///   a `PollSender` does, the reservation may wait for the next item: do not balance over sinks
+    ///   that reserve from one pool.
+    /// * Items that match no key go to the [catch-all](crate::Attach::catch_all) alone.
+    ///
+    /// To find the shortest queue every sink of the key is looked at; 16 of them cost one of the
+    /// [budget](Self::budget).
+    ///
+    /// # Panics
+    ///
+    /// Panics if something is attached.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{StreamExt, channel::mpsc, executor::block_on, stream};
+    /// use stream_demux::DemuxStreamExt;
+    ///
+    /// let (one, one_out) = mpsc::unbounded();
+    /// let (two, two_out) = mpsc::unbounded();
+    /// let orders = stream::iter([("jobs", one), ("jobs", two)]);
+    /// block_on(stream::iter(1..=4).demux_by(|_| "jobs", orders).balance());
+    ///
+    /// assert_eq!(block_on(one_out.collect::<Vec<_>>()), [1, 3]);
+    /// assert_eq!(block_on(two_out.collect::<Vec<_>>()), [2, 4]);
+    /// ```
+    #[track_caller]
+    pub fn balance(mut self) -> Self {
+        assert!(self.router.is_vacant(), "`balance` cannot be set once something is attached");
+        self.router.set_balance();
+        self
+    }
+
+    /// Attaches a sink on demand: `attach` is called with each item that matches no key, and what
+    /// it returns is attached before the item is routed.
+    ///
+    /// With [`idle_timeout`](crate::Attach::idle_timeout) this makes a worker for each customer,
+    /// say, and reaps it when it is idle. No item is lost in between: an item that comes after the
+    /// time-out finds no key, and has a new worker made for it. Two attachments never receive for
+    /// the same key. One that leaves may still be closing, though: if the order of items matters
+    /// across both, let the new worker await the old one.
+    ///
+    /// The attachment is applied like an order, under whatever key it names, and costs one of the
+    /// [budget](Self::budget). The item is then looked up once more. If it still matches no key, it
+    /// goes to the [catch-all](crate::Attach::catch_all), or is unmatched; so it does if `attach`
+    /// returns `None`. `attach` is not called after the end of the input.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{StreamExt, channel::mpsc, executor::block_on, stream};
+    /// use stream_demux::{Attach, DemuxStreamExt};
+    ///
+    /// let mut groups = Vec::new();
+    /// let orders = stream::pending::<(char, mpsc::UnboundedSender<&str>)>().take(0);
+    /// let words = stream::iter(["apple", "bean", "avocado"]);
+    /// let demux = words
+    ///     .demux_by(|word| word.chars().next().unwrap(), orders)
+    ///     .or_attach_with(|word| {
+    ///         let (sink, group) = mpsc::unbounded();
+    ///         groups.push(group);
+    ///         Some(Attach::new(word.chars().next()?, sink))
+    ///     });
+    /// assert_eq!(block_on(demux).delivered, 3);
+    /// assert_eq!(block_on(groups.remove(0).collect::<Vec<_>>()), ["apple", "avocado"]);
+    /// assert_eq!(block_on(groups.remove(0).collect::<Vec<_>>()), ["bean"]);
+    /// ```
+    pub fn or_attach_with<C>(self, attach: C) -> Demux<St, OrAttach<F, C>, O, H, B>
+    where
+        C: FnMut(&St::Item) -> Option<Attach<KeyOf<O>, SinkOf<O>>>,
+    {
+        let Self { router, input, orders, order, key, budget, inbox, state } = self;
+        let key = OrAttach::new(key, attach);
+        Demux { router, input, orders, order, key, budget, inbox, state }
+    }
+
+    /// Sets the hasher for looking up keys.
+    ///
+    /// The default, [`DefaultHashBuilder`](crate::DefaultHashBuilder), is fast, but does not
+    /// withstand keys that were chosen to collide. For untrusted keys, use
     /// `std::hash::RandomState::new()`.
     ///
     /// # Panics
     ///
-    /// If something is attached.
+    /// Panics if something is attached.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::hash::RandomState;
+    ///
+    /// use futures::{executor::block_on, sink, stream};
+    /// use stream_demux::DemuxStreamExt;
+    ///
+    /// let orders = stream::iter([("a", sink::drain())]);
+    /// let demux = stream::iter(["a"]).demux_by(|&key| key, orders);
+    /// let totals = block_on(demux.with_hasher(RandomState::new()));
+    /// assert_eq!(totals.delivered, 1);
+    /// ```
     #[track_caller]
     pub fn with_hasher<B2: BuildHasher>(self, hasher: B2) -> Demux<St, F, O, H, B2> {
         assert!(self.router.is_vacant(), "the hasher cannot be changed once something is attached");
@@ -152,16 +370,39 @@ where
     }
 }
 
-/// One value that hears everything.
+/// A value whose methods are called for every event.
 impl<St, F, O, B> Demux<St, F, O, Callbacks, B>
 where
     St: Stream,
     O: Stream,
     O::Item: IntoOrder,
 {
-    /// Tells `hooks`, or `&mut hooks`, what happens. For an error handler alone, or the like, a
-    /// closure will do: [`on_error`](Self::on_error) and its neighbours. It is one or the other: this
-    /// method does not exist after one of those.
+    /// Sets the [`Hooks`] to call, by value or as `&mut hooks`.
+    ///
+    /// For a single kind of event, a closure is shorter: see [`on_error`](Self::on_error),
+    /// [`on_unmatched`](Self::on_unmatched), [`on_discarded`](Self::on_discarded) and
+    /// [`admit`](Self::admit). A demux has either hooks or closures: after one of them is set, the
+    /// methods that set the other do not exist.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{executor::block_on, sink, stream};
+    /// use stream_demux::{DemuxStreamExt, Hooks, Recipient};
+    ///
+    /// struct Attached(Vec<u32>);
+    ///
+    /// impl<V, E> Hooks<u32, V, E> for Attached {
+    ///     fn attached(&mut self, to: Recipient<'_, u32>) {
+    ///         self.0.push(*to.key);
+    ///     }
+    /// }
+    ///
+    /// let mut attached = Attached(Vec::new());
+    /// let orders = stream::iter([(1, sink::drain()), (2, sink::drain())]);
+    /// block_on(stream::iter([1]).demux_by(|&n| n, orders).hooks(&mut attached));
+    /// assert_eq!(attached.0, [1, 2]);
+    /// ```
     pub fn hooks<H>(self, hooks: H) -> Demux<St, F, O, H, B>
     where
         SinkOf<O>: Attachable<St::Item>,
@@ -171,14 +412,34 @@ where
     }
 }
 
-/// Closures for what people ask for most. A second one of a kind takes the place of the first.
+/// Closures for the most common events. Setting a closure again replaces the earlier one.
 impl<St, F, O, E, U, D, A, B> Demux<St, F, O, Callbacks<E, U, D, A>, B>
 where
     St: Stream,
     O: Stream,
     O::Item: IntoOrder,
 {
-    /// Called when a sink has failed and was dropped. Everything else goes on.
+    /// Sets a closure that is called with the error of a sink that failed.
+    ///
+    /// The sink has been dropped when the closure is called. All other sinks go on.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{channel::mpsc, executor::block_on, stream};
+    /// use stream_demux::DemuxStreamExt;
+    ///
+    /// let mut failed = Vec::new();
+    /// let (sink, received) = mpsc::unbounded();
+    /// drop(received);
+    ///
+    /// let demux = stream::iter([1]).demux_by(|_| "a", stream::iter([("a", sink)]));
+    /// block_on(demux.on_error(|to, error| {
+    ///     assert!(error.is_disconnected());
+    ///     failed.push(*to.key);
+    /// }));
+    /// assert_eq!(failed, ["a"]);
+    /// ```
     pub fn on_error<C>(self, on_error: C) -> Demux<St, F, O, Callbacks<C, U, D, A>, B>
     where
         SinkOf<O>: Attachable<St::Item>,
@@ -187,7 +448,7 @@ where
         self.map_parts(|hooks| hooks.with_on_error(on_error), |slots| slots)
     }
 
-    /// Called with each item that nobody wants.
+    /// Sets a closure that is called with each item whose key is not attached.
     ///
     /// # Examples
     ///
@@ -195,10 +456,11 @@ where
     /// use futures::{executor::block_on, sink, stream};
     /// use stream_demux::DemuxStreamExt;
     ///
-    /// let mut strays = Vec::new();
+    /// let mut unmatched = Vec::new();
     /// let orders = stream::iter([(1, sink::drain())]);
-    /// block_on(stream::iter([1, 2, 3]).demux_by(|&n| n, orders).on_unmatched(|n| strays.push(n)));
-    /// assert_eq!(strays, [2, 3]);
+    /// let demux = stream::iter([1, 2, 3]).demux_by(|&n| n, orders);
+    /// block_on(demux.on_unmatched(|n| unmatched.push(n)));
+    /// assert_eq!(unmatched, [2, 3]);
     /// ```
     pub fn on_unmatched<C>(self, on_unmatched: C) -> Demux<St, F, O, Callbacks<E, C, D, A>, B>
     where
@@ -207,7 +469,25 @@ where
         self.map_parts(|hooks| hooks.with_on_unmatched(on_unmatched), |slots| slots)
     }
 
-    /// Called with each item that an attachment does not get, and the reason.
+    /// Sets a closure that is called with each item that is not sent to its recipient, and the
+    /// reason.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{FutureExt, channel::mpsc, stream};
+    /// use stream_demux::{DemuxStreamExt, Discarded, Overflow};
+    ///
+    /// let mut discarded = Vec::new();
+    /// let (sink, _received) = mpsc::channel(0); // takes one item before it is read
+    /// let demux = stream::iter(1..=4)
+    ///     .demux_by(|_| "a", stream::iter([("a", sink)]))
+    ///     .overflow(Overflow::DropNewest)
+    ///     .on_discarded(|to, item, why| discarded.push((*to.key, item, why)));
+    ///
+    /// assert!(demux.now_or_never().is_none());
+    /// assert_eq!(discarded, [3, 4].map(|item| ("a", item, Discarded::Overflowed)));
+    /// ```
     pub fn on_discarded<C>(self, on_discarded: C) -> Demux<St, F, O, Callbacks<E, U, C, A>, B>
     where
         C: FnMut(Recipient<'_, KeyOf<O>>, St::Item, Discarded),
@@ -215,9 +495,11 @@ where
         self.map_parts(|hooks| hooks.with_on_discarded(on_discarded), |slots| slots)
     }
 
-    /// Asked, once for each item and recipient, whether the one may have the other; if not, the item
-    /// is discarded. A rate limit for each key is `|to, _| limiter.check_key(to.key).is_ok()` with the
-    /// `governor` crate.
+    /// Sets a closure that decides whether a recipient gets an item.
+    ///
+    /// It is called once per item and recipient. If it returns `false`, the item is discarded
+    /// ([`Discarded::NotAdmitted`]). For example, `|to, _| limiter.check_key(to.key).is_ok()`
+    /// limits the rate per key, with a rate limiter of the `governor` crate.
     ///
     /// # Examples
     ///
@@ -225,11 +507,11 @@ where
     /// use futures::{executor::block_on, sink, stream};
     /// use stream_demux::{DemuxStreamExt, Discarded};
     ///
-    /// let (mut asked, mut refused) = (0, 0);
+    /// let (mut offered, mut refused) = (0, 0);
     /// let orders = stream::iter([("a", sink::drain())]);
     /// let demux = stream::iter(0..10)
     ///     .demux_by(|_| "a", orders)
-    ///     .admit(|_to, _item| { asked += 1; asked <= 4 })
+    ///     .admit(|_to, _item| { offered += 1; offered <= 4 })
     ///     .on_discarded(|_to, _item, why| {
     ///         assert_eq!(why, Discarded::NotAdmitted);
     ///         refused += 1;

@@ -19,12 +19,13 @@ use core::hash::{BuildHasher, Hash};
 use futures_sink::Sink;
 
 use super::Router;
+use super::balance::SharedItem;
 use super::items::Place;
 use super::multicast::GroupItem;
 use crate::budget::Share;
 use crate::hooks::Hooks;
 use crate::id::SlotId;
-use crate::key::sealed::FindByKey;
+use crate::key::sealed::{AttachOnDemand, FindByKey};
 
 use yields::Yielding;
 
@@ -36,6 +37,8 @@ pub(super) struct Holding<V> {
     yielding: Option<Yielding>,
     /// The slot whose sink was polled again in this turn because it had yielded.
     retried: Option<SlotId>,
+    /// An item was held for a sink since the last tick.
+    was_held: bool,
     /// The one slot that the item is for was woken since the item found no place in it.
     was_woken: bool,
 }
@@ -45,6 +48,8 @@ enum Held<V> {
     Overtaken(V),
     /// It is for this slot alone.
     One { item: V, id: SlotId },
+    /// It is for one of the members of a group.
+    Shared(SharedItem<V>),
     /// It is for those members of a group that are still owed a copy.
     Group(GroupItem<V>),
 }
@@ -62,7 +67,14 @@ pub(super) enum Exit {
 
 impl<V> Holding<V> {
     pub(super) fn new() -> Self {
-        Self { held: None, blocked_on: None, yielding: None, retried: None, was_woken: false }
+        Self {
+            held: None,
+            blocked_on: None,
+            yielding: None,
+            retried: None,
+            was_held: false,
+            was_woken: false,
+        }
     }
 
     pub(super) fn begin_turn(&mut self) {
@@ -88,6 +100,36 @@ impl<V> Holding<V> {
         self.was_woken |= matches!(&self.held, Some(Held::One { id, .. }) if *id == woken);
     }
 
+    /// Returns `true` if an item is held for this slot alone.
+    pub(super) fn is_held_for(&self, id: SlotId) -> bool {
+        matches!(&self.held, Some(Held::One { id: one, .. }) if *one == id)
+    }
+
+    /// Returns `true` if an item is held because a sink is not ready.
+    pub(super) fn is_held(&self) -> bool {
+        match &self.held {
+            None | Some(Held::Overtaken(_)) => false,
+            Some(Held::One { .. } | Held::Shared(_)) => true,
+            Some(Held::Group(item)) => item.has_waiting(),
+        }
+    }
+
+    /// A member of a group was woken, joined or left.
+    pub(super) fn group_changed(&mut self, group: usize) {
+        self.was_woken |= matches!(&self.held, Some(Held::Shared(item)) if item.group() == group);
+    }
+
+    /// Returns `true` if an item is held for one of the members of this group.
+    pub(super) fn is_held_for_group(&self, group: usize) -> bool {
+        matches!(&self.held, Some(Held::Shared(item)) if item.group() == group)
+    }
+
+    /// Returns `true` if an item was held for a sink since this was called last.
+    pub(super) fn take_was_held(&mut self) -> bool {
+        let is_held = self.is_held();
+        core::mem::replace(&mut self.was_held, is_held)
+    }
+
     fn is_yielding(&self, id: SlotId) -> bool {
         self.yielding.as_ref().is_some_and(|yielding| yielding.id() == id)
     }
@@ -104,6 +146,12 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.ledger.queued(1);
         self.holding.was_woken = false;
         self.holding.held = Some(held);
+        self.holding.was_held |= self.holding.is_held();
+    }
+
+    /// Holds an item for one of the members of a group.
+    pub(super) fn hold_shared(&mut self, item: SharedItem<V>) {
+        self.hold(Held::Shared(item));
     }
 
     /// Holds an item for those members of a group that are still owed a copy, if there are any.
@@ -130,6 +178,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
             Some(Held::Overtaken(_)) => true,
             Some(_) if self.is_finished() || yielding.is_some() => false,
             Some(Held::One { id, .. }) => *was_woken && self.slots.may_accept(*id),
+            Some(Held::Shared(_)) => *was_woken,
             Some(Held::Group(item)) => item.has_more_to_offer(),
         }
     }
@@ -162,7 +211,7 @@ where
         share: &mut Share,
     ) -> bool
     where
-        F: FindByKey<V, K>,
+        F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
         match &self.holding.held {
             None => return true,
@@ -175,6 +224,7 @@ where
                             let place = self.find_place(id);
                             self.give_or_hold(id, item, place);
                         }
+                        Some(Held::Shared(item)) => self.balance(item, share),
                         Some(Held::Group(item)) => self.serve_group(item, share),
                         Some(Held::Overtaken(_)) | None => {}
                     }
@@ -188,7 +238,7 @@ where
     /// Routes the item that orders have overtaken, if there is one.
     pub(super) fn release_overtaken<F>(&mut self, key: &mut F, share: &mut Share)
     where
-        F: FindByKey<V, K>,
+        F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
         if self.holding.is_overtaken() {
             if let Some(Held::Overtaken(item)) = self.take_held() {
@@ -226,7 +276,11 @@ where
         if self.holding.is_yielding(id) {
             self.holding.yielding = None;
         }
-        self.take_copy(id, exit)
+        let copy = self.take_copy(id, exit);
+        if let Some(Held::Shared(item)) = &mut self.holding.held {
+            item.forget(id);
+        }
+        copy
     }
 
     /// The same for a slot that may go on to receive.
@@ -234,6 +288,10 @@ where
         match &self.holding.held {
             Some(Held::One { id: one, .. }) if *one == id => match self.take_held() {
                 Some(Held::One { item, .. }) => Some(item),
+                _ => None,
+            },
+            Some(Held::Shared(item)) if self.is_heir(item, id) => match self.take_held() {
+                Some(Held::Shared(item)) => self.take_shared(item, id),
                 _ => None,
             },
             Some(Held::Group(item)) if self.is_owed(item, id) => {
@@ -282,7 +340,7 @@ where
     B: BuildHasher,
 {
     /// The input starts to wait for a sink, or goes on waiting for it.
-    fn block(&mut self, id: SlotId) {
+    pub(super) fn block(&mut self, id: SlotId) {
         if self.holding.blocked_on != Some(id) {
             self.unblock();
             self.holding.blocked_on = Some(id);

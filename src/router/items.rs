@@ -14,7 +14,7 @@ use super::Router;
 use crate::budget::Share;
 use crate::hooks::{Detached, Discarded, Hooks};
 use crate::id::SlotId;
-use crate::key::sealed::FindByKey;
+use crate::key::sealed::{AttachOnDemand, FindByKey};
 use crate::order::Overflow;
 use crate::slot::LeaveReason;
 
@@ -38,7 +38,8 @@ pub(super) enum Place<E> {
     Sink,
     /// Its queue has room.
     Queue,
-    /// Its sink is not ready, and the queue is full: this is its policy.
+    /// Its sink is not ready, and the queue is full, or the item may replace one that is in it:
+    /// this is its policy.
     None(Unready, Overflow),
     /// Its sink failed.
     Failed(E),
@@ -91,7 +92,7 @@ where
         item: V,
     ) -> Result<(), SlowPath<V, S::Error>>
     where
-        F: FindByKey<V, K>,
+        F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
         let Self { slots, ledger, .. } = self;
         let Some(mut slot) = slots.find_for(key, &item) else {
@@ -118,7 +119,37 @@ where
     /// members of its group, one for each but the first. Returns `true` if nothing is held.
     #[cold]
     #[inline(never)]
-    pub(crate) fn route_slow(&mut self, path: SlowPath<V, S::Error>, share: &mut Share) -> bool {
+    pub(crate) fn route_slow<F>(
+        &mut self,
+        key: &mut F,
+        path: SlowPath<V, S::Error>,
+        share: &mut Share,
+    ) -> bool
+    where
+        F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
+    {
+        match path {
+            SlowPath::Unknown(item) => {
+                let attach = if self.is_finished() { None } else { key.attach_for(&item) };
+                let path = match attach {
+                    None => Some(SlowPath::Unknown(item)),
+                    Some(attach) => {
+                        self.attach_on_demand(attach, share);
+                        self.route::<false, _>(key, item).err()
+                    }
+                };
+                if let Some(path) = path {
+                    self.route_known(path, share);
+                }
+            }
+            path => self.route_known(path, share),
+        }
+        self.holding.is_empty()
+    }
+
+    /// Routes an item that has something in its way. If no slot has its key, none is attached for
+    /// it.
+    fn route_known(&mut self, path: SlowPath<V, S::Error>, share: &mut Share) {
         match path {
             SlowPath::Unknown(item) => match self.slots.catch_all() {
                 Some(id) => self.route_to(id, item),
@@ -135,7 +166,6 @@ where
             SlowPath::NotAdmitted(id, item) => self.discard(id, item, Discarded::NotAdmitted),
             SlowPath::Failed(id, error) => self.lose(id, error),
         }
-        self.holding.is_empty()
     }
 
     /// Routes an item that was read a while ago; the same as in the reading loop, out of its way.
@@ -143,10 +173,10 @@ where
     #[inline(never)]
     pub(super) fn route_overtaken<F>(&mut self, key: &mut F, item: V, share: &mut Share)
     where
-        F: FindByKey<V, K>,
+        F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
         if let Err(path) = self.route::<false, _>(key, item) {
-            self.route_slow(path, share);
+            self.route_slow(key, path, share);
         }
     }
 
@@ -164,7 +194,7 @@ where
     /// reserved something for it.
     pub(super) fn find_place(&mut self, id: SlotId) -> Place<S::Error> {
         let mut slot = self.slots.entry(id);
-        if slot.is_queued() && slot.has_room() {
+        if slot.is_queued() && slot.has_room() && !slot.conflates() {
             Place::Queue
         } else if slot.is_parked() {
             self.find_place_beside(id, Unready::Woken)
@@ -190,13 +220,14 @@ where
         }
     }
 
-    /// The same when the sink is not ready. `fired` is what it means if its waker has fired.
-    fn find_place_beside(&mut self, id: SlotId, fired: Unready) -> Place<S::Error> {
+    /// The same when the sink is not ready. `again` is what it means if it will be polled again.
+    fn find_place_beside(&mut self, id: SlotId, again: Unready) -> Place<S::Error> {
         let slot = self.slots.entry(id);
-        if slot.has_room() {
+        if slot.has_room() && !(slot.is_queued() && slot.conflates()) {
             Place::Queue
         } else {
-            Place::None(if slot.has_fired() { fired } else { Unready::Full }, slot.overflow())
+            let unready = if slot.is_to_be_polled() { again } else { Unready::Full };
+            Place::None(unready, slot.overflow())
         }
     }
 
@@ -217,6 +248,9 @@ where
     fn send_in_order(&mut self, id: SlotId, item: V) {
         let received = self.ledger.count_received();
         let mut slot = self.slots.entry(id);
+        if slot.is_queued() && slot.conflates() {
+            return self.send_and_conflate(id, item);
+        }
         let head = slot.push_pop(item);
         match slot.send::<false>(head, received) {
             Ok(()) => {
@@ -227,6 +261,43 @@ where
             }
             Err(error) => self.lose(id, error),
         }
+    }
+
+    /// The same for a slot that conflates: the item may replace one that stays in the queue.
+    #[cold]
+    fn send_and_conflate(&mut self, id: SlotId, item: V) {
+        let Some(head) = self.dequeue(id) else { return };
+        let received = self.ledger.count_received();
+        match self.slots.entry(id).send::<false>(head, received) {
+            Ok(()) => {
+                self.ledger.delivered();
+                if self.join_queue(id, item) {
+                    self.accept(id);
+                }
+            }
+            Err(error) => {
+                self.ledger.lost();
+                self.remove(id, Detached::Failed(error), Some(item));
+            }
+        }
+    }
+
+    /// Queues an item. If the slot conflates, and the item supersedes one that waits, it takes the
+    /// place of that one, and `false` is returned.
+    pub(super) fn join_queue(&mut self, id: SlotId, item: V) -> bool {
+        let mut slot = self.slots.slot_mut(id);
+        let conflates = slot.conflates();
+        let mut position = 0;
+        while let (true, Some(waiting)) = (conflates, slot.queued(position)) {
+            if self.ledger.supersedes(slot.recipient(), waiting, &item) {
+                let superseded = slot.replace_queued(position, item);
+                self.discard(id, superseded, Discarded::Conflated);
+                return false;
+            }
+            position += 1;
+        }
+        self.enqueue(id, item);
+        true
     }
 
     /// The slot accepts an item that it did not send.
@@ -257,6 +328,18 @@ where
                 self.accept(id);
             }
             Overflow::Evict => self.remove(id, Detached::Overflowed, Some(item)),
+            Overflow::Conflate => {
+                let had_room = self.slots.slot_mut(id).has_room();
+                if !self.join_queue(id, item) {
+                    return;
+                }
+                if !had_room {
+                    if let Some(oldest) = self.dequeue(id) {
+                        self.discard(id, oldest, Discarded::Overflowed);
+                    }
+                }
+                self.accept(id);
+            }
         }
     }
 

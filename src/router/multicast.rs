@@ -5,9 +5,10 @@ use core::task::Poll;
 
 use futures_sink::Sink;
 
-use super::Router;
+use super::balance::SharedItem;
 use super::held::Exit;
 use super::items::Place;
+use super::{Router, Sharing};
 use crate::budget::Share;
 use crate::hooks::{Discarded, Hooks};
 use crate::id::SlotId;
@@ -53,6 +54,11 @@ impl<V> GroupItem<V> {
         self.owed == 0
     }
 
+    /// Returns `true` if a member was offered the item, and waits.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.waiting > 0
+    }
+
     /// Returns `true` if some members were not offered the item yet.
     pub(super) fn has_more_to_offer(&self) -> bool {
         self.owed > self.waiting
@@ -82,7 +88,9 @@ where
     /// Offers an item to the members of a group, as far as `share` goes: one for each but the
     /// first, which the item itself has paid for.
     pub(super) fn send_to_group(&mut self, group: usize, item: V, share: &mut Share) {
-        let clone = self.clone_item.expect("a key has several sinks only after `multicast`");
+        let Sharing::Multicast(clone) = self.sharing else {
+            return self.balance(SharedItem::new(item, group), share);
+        };
         let owed = self.slots.start_walk(group);
         share.add(Share::new(1));
         self.serve_group(GroupItem { item: Some(item), group, owed, waiting: 0, clone }, share);

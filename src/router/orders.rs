@@ -6,12 +6,12 @@ use core::mem;
 
 use futures_sink::Sink;
 
-use super::Router;
 use super::held::Exit;
+use super::{Router, Sharing};
 use crate::budget::Share;
 use crate::hooks::{Detached, Hooks, Recipient};
 use crate::id::SlotId;
-use crate::key::sealed::FindByKey;
+use crate::key::sealed::{AttachOnDemand, FindByKey};
 use crate::lease::LeaseRequest;
 use crate::order::{Attach, Order, Terms};
 use crate::slot::{LeaveReason, Stage};
@@ -37,7 +37,7 @@ where
         share: &mut Share,
     ) -> Option<Order<K, S>>
     where
-        F: FindByKey<V, K>,
+        F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
         let mut is_paid = fresh;
         match order {
@@ -47,7 +47,8 @@ where
                     if !mem::take(&mut is_paid) && !share.spend() {
                         return Some(Order::Detach(key));
                     }
-                    self.detach(id, share);
+                    self.leave_with_queue(id, LeaveReason::Requested);
+                    self.advance_unless_listed(id, share);
                 }
             }
             Order::Evict(key) => {
@@ -55,9 +56,10 @@ where
                     if !mem::take(&mut is_paid) && !share.spend() {
                         return Some(Order::Evict(key));
                     }
-                    self.remove(id, Detached::Evicted, None);
+                    self.remove_with_queue(id, Detached::Evicted, None);
                 }
             }
+            Order::Tick => self.tick(),
             Order::Finish => {
                 self.release_overtaken(key, share);
                 self.finish();
@@ -96,6 +98,13 @@ where
         self.advance_unless_listed(id, share);
     }
 
+    /// Attaches a sink for an item that matches no key. It costs one, as an order does; an item
+    /// that was read with the last of the budget still gets its sink.
+    pub(super) fn attach_on_demand(&mut self, attach: Attach<K, S>, share: &mut Share) {
+        share.spend();
+        self.attach(attach, share);
+    }
+
     /// Attaches a sink, on its terms.
     fn attach(&mut self, attach: Attach<K, S>, share: &mut Share) {
         let Attach { key, sink, mut terms, claim } = attach;
@@ -109,17 +118,26 @@ where
         }
         terms.buffer.get_or_insert(self.defaults.buffer);
         terms.overflow.get_or_insert(self.defaults.overflow);
+        terms.stall_timeout.get_or_insert(self.defaults.stall_timeout);
+        terms.idle_timeout.get_or_insert(self.defaults.idle_timeout);
         let taken = self.slots.find(&key);
         let (catch_all, limited) = (terms.catch_all, terms.limit.is_some());
         let rejection = self.rejection(&terms, request, taken.is_some());
         let stage = rejection.map_or(Stage::Receiving, Stage::Leaving);
-        let old = taken.filter(|_| stage == Stage::Receiving && self.clone_item.is_none());
+        let replaces = stage == Stage::Receiving && matches!(self.sharing, Sharing::None);
+        let old = taken.filter(|_| replaces);
         let backlog = old.map(|old| self.replace(old));
         let id = self.slots.insert(NewSlot { key, sink, terms, claim, stage });
         if stage == Stage::Receiving && catch_all {
             // Before the backlog is moved to it, which may be all that it accepts: the one before
             // it does not come back.
             self.slots.set_catch_all(id);
+        }
+        if stage == Stage::Receiving && taken.is_none() {
+            self.ledger.key_attached(self.slots.recipient(id).key);
+        }
+        if old.is_none() {
+            self.join_line(id, taken);
         }
         if let Some(old) = old {
             self.advance_unless_listed(old, share);

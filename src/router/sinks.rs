@@ -1,9 +1,9 @@
-//! Sinks are polled here: drained when they were woken, flushed when a flush is due, closed when they
-//! leave. Every attachment ends in [`remove`](Router::remove).
+//! Sinks are polled here: drained when they were woken, flushed when a flush is due, closed when
+//! they leave. Every attachment ends in [`remove`](Router::remove).
 //!
 //! `share` is what may still be spent: one for each slot that was woken, each item moved out of a
-//! queue, each flush, and each slot that begins to leave at the end of the input. What cannot be done
-//! now is listed for the next turn.
+//! queue, each flush, and each slot that begins to leave at the end of the input. What cannot be
+//! done now is listed for the next turn.
 
 use core::hash::{BuildHasher, Hash};
 use core::task::Poll;
@@ -51,14 +51,24 @@ where
             let was_retried = self.was_retried(id);
             // Stale wake: the slot is vacant.
             let Some(mut slot) = self.slots.get_mut(id) else { continue };
-            if by_sink && was_retried {
-                // It woke itself when it was polled in this turn: it is polled again in the next.
-                self.slots.ready().fire(id);
+            let is_to_retry = slot.is_to_retry();
+            if was_retried && (by_sink || is_to_retry) {
+                // It yielded when it was polled in this turn: it is polled again in the next.
+                if by_sink {
+                    self.slots.ready().fire(id);
+                } else {
+                    self.slots.ready().list(id);
+                }
                 continue;
             }
             if by_sink {
                 slot.wake();
+            } else if is_to_retry {
+                slot.unpark();
+            }
+            if by_sink || is_to_retry {
                 self.holding.slot_woken(id);
+                self.member_woken(id);
             }
             // While others wait, none gets more than an eighth of what is left. An item may go on
             // top of an empty share: with a share of 1 in each turn a queue would never drain
@@ -135,28 +145,34 @@ where
     }
 
     /// Flushes the sinks whose flush is due, looking ahead as far as `budget` goes.
+    #[inline]
     pub(crate) fn flush_due(&mut self, budget: usize, share: &mut Share) {
-        let horizon = self.flush_horizon(budget);
-        while !share.is_spent() {
-            let Some(id) = self.slots.pop_flush(horizon) else { return };
-            share.spend();
-            if let Some(mut slot) = self.slots.unqueue_flush(id) {
-                let answer = slot.poll_flush();
-                self.flushed(id, answer);
-            }
+        if self.has_due_flushes(budget) {
+            self.flush_next(budget, share);
         }
     }
 
-    fn flush(&mut self, id: SlotId) {
-        let answer = self.slots.entry(id).poll_flush();
-        self.flushed(id, answer);
+    fn flush_next(&mut self, budget: usize, share: &mut Share) {
+        let horizon = self.flush_horizon(budget);
+        // In locals, for the loop to keep them in registers.
+        let (mut left, mut completed) = (share.take(), 0);
+        while !left.is_spent() {
+            let Some(id) = self.slots.pop_flush(horizon) else { break };
+            left.spend();
+            match self.slots.flush_unqueued(id) {
+                None | Some(Poll::Pending) => {}
+                Some(Poll::Ready(Ok(()))) => completed += 1,
+                Some(Poll::Ready(Err(error))) => self.remove(id, Detached::Failed(error), None),
+            }
+        }
+        self.ledger.operated(completed);
+        share.add(left);
     }
 
-    #[inline]
-    fn flushed(&mut self, id: SlotId, answer: Poll<Result<(), S::Error>>) {
-        match answer {
+    fn flush(&mut self, id: SlotId) {
+        match self.slots.entry(id).poll_flush() {
             Poll::Pending => {}
-            Poll::Ready(Ok(())) => self.ledger.operated(),
+            Poll::Ready(Ok(())) => self.ledger.operated(1),
             Poll::Ready(Err(error)) => self.remove(id, Detached::Failed(error), None),
         }
     }
@@ -167,7 +183,7 @@ where
         match self.slots.entry(id).poll_close() {
             Poll::Pending => {}
             Poll::Ready(Ok(())) => {
-                self.ledger.operated();
+                self.ledger.operated(1);
                 self.remove(id, reason.into(), None);
             }
             Poll::Ready(Err(error)) => self.remove(id, Detached::Failed(error), None),
@@ -205,24 +221,50 @@ where
     /// the item that is held, and then it is closed: the caller has to [`advance`](Self::advance)
     /// it.
     pub(super) fn leave(&mut self, id: SlotId, reason: LeaveReason) {
+        self.hand_on_queue(id);
+        self.leave_with_queue(id, reason);
+    }
+
+    /// The same, and its queue stays with it also if its group shares items.
+    pub(super) fn leave_with_queue(&mut self, id: SlotId, reason: LeaveReason) {
         if let Some(item) = self.take_owed(id, Exit::Graceful) {
-            self.enqueue(id, item);
+            self.join_queue(id, item);
         }
+        let frees_key = self.slots.is_only_receiver(id);
         self.slots.leave(id, reason);
+        if frees_key {
+            self.ledger.key_detached(self.slots.recipient(id).key);
+        }
     }
 
     /// Ends an attachment: the sink is dropped, and then all that waited for it is discarded. So is
     /// `item`, which was on its way to it.
     #[cold]
     pub(super) fn remove(&mut self, id: SlotId, why: Detached<S::Error>, item: Option<V>) {
+        self.hand_on_queue(id);
+        self.remove_with_queue(id, why, item);
+    }
+
+    /// The same, and its queue is discarded also if its group shares items.
+    #[cold]
+    pub(super) fn remove_with_queue(
+        &mut self,
+        id: SlotId,
+        why: Detached<S::Error>,
+        item: Option<V>,
+    ) {
         let (discarded, exit) = match why {
             Detached::Failed(_) => (Discarded::Failed, Exit::Broken),
             Detached::Overflowed => (Discarded::Overflowed, Exit::Broken),
             _ => (Discarded::Evicted, Exit::Evicted),
         };
         let held = self.take_owed(id, exit);
+        let frees_key = self.slots.is_only_receiver(id);
         let Remains { key, tag, queue } = self.slots.remove(id);
         let to = Recipient { key: &key, tag };
+        if frees_key {
+            self.ledger.key_detached(&key);
+        }
         self.ledger.unqueued(queue.len());
         for item in queue.into_iter().chain(held).chain(item) {
             self.ledger.discarded(to, item, discarded);

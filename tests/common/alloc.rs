@@ -74,7 +74,7 @@ pub fn usage() -> Usage {
     USAGE.get()
 }
 
-/// Runs `f`, and tells what it allocated on this thread beyond what was there before. Calls may nest.
+/// Runs `f`, and returns what it allocated on this thread beyond what was there before. Calls may nest.
 ///
 /// # Panics
 ///

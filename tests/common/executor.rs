@@ -1,4 +1,4 @@
-//! A task polled by hand, so that a test can say: pending, then woken, then ready.
+//! An executor of one task, which polls only what was woken; each poll is a call of the test.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use super::coop::PollGuard;
 
-/// Polls that `run` makes before it calls the future restless.
+/// Polls that `run` makes before it gives up.
 const LIMIT: usize = 10_000;
 
 /// Counts how often it was fired. It holds no future, so that one which keeps its waker is no cycle.
@@ -34,11 +34,11 @@ impl Wake for Bell {
 pub struct Task<F> {
     future: Option<Pin<Box<F>>>,
     bell: Arc<Bell>,
-    /// Rings of `bell` that were there when the last poll began.
+    /// How often `bell` had fired when the last poll began.
     heard: usize,
     /// The future has not been polled with this bell yet.
     fresh: bool,
-    /// Former bells, with the rings they had when they were replaced.
+    /// Former bells, and how often each had fired when it was replaced.
     former: Vec<(Arc<Bell>, usize)>,
     polls: usize,
 }
@@ -77,7 +77,7 @@ impl<F: Future> Task<F> {
         self.run_within(LIMIT)
     }
 
-    /// As `run`, with a limit of one's own.
+    /// As `run`, with another limit.
     #[track_caller]
     pub fn run_within(&mut self, limit: usize) -> Poll<F::Output> {
         let output = self.turns(limit);
@@ -85,7 +85,7 @@ impl<F: Future> Task<F> {
         output
     }
 
-    /// As `run`, but after `limit` polls it is merely left alone: for futures with endless work.
+    /// As `run`, but returns after `limit` polls: for futures with endless work.
     #[track_caller]
     pub fn turns(&mut self, limit: usize) -> Poll<F::Output> {
         for _ in 0..limit {
@@ -99,8 +99,8 @@ impl<F: Future> Task<F> {
         Poll::Pending
     }
 
-    /// From now on the future is polled with another waker, as if it had moved to another task. What
-    /// fires the former ones is counted by `stale_wakes` alone, and does not make `woken` true.
+    /// Polls the future with another waker from now on, as if it had moved to another task. Wakes of the
+    /// former wakers count in `stale_wakes` only, and do not make `woken` true.
     pub fn renew_waker(&mut self) {
         let former = std::mem::take(&mut self.bell);
         let rings = former.rings();
@@ -109,7 +109,7 @@ impl<F: Future> Task<F> {
         self.fresh = true;
     }
 
-    /// Shared access, for what the future can tell about itself.
+    /// The future, for its getters.
     #[track_caller]
     pub fn get_ref(&self) -> &F {
         self.future.as_ref().expect("the future was dropped")
@@ -120,7 +120,7 @@ impl<F: Future> Task<F> {
         self.future.as_mut().expect("the future was dropped").as_mut()
     }
 
-    /// Gives the future away, to be moved into another task as it is.
+    /// Returns the future, to be moved into another task as it is.
     #[track_caller]
     pub fn into_inner(self) -> Pin<Box<F>> {
         self.future.expect("the future was dropped")
@@ -132,12 +132,12 @@ impl<F: Future> Task<F> {
 }
 
 impl<F> Task<F> {
-    /// Drops the future alone, so that its wakers can still be observed.
+    /// Drops the future only, so that its wakers can still be observed.
     pub fn drop_future(&mut self) {
         self.future = None;
     }
 
-    /// The waker fired since the last poll began.
+    /// Returns `true` if the waker has fired since the last poll began.
     pub fn woken(&self) -> bool {
         self.wakes() > 0
     }
@@ -147,7 +147,7 @@ impl<F> Task<F> {
         self.bell.rings() - self.heard
     }
 
-    /// How often the waker of the day fired since the start.
+    /// How often a waker fired while it was the present one.
     pub fn total_wakes(&self) -> usize {
         let former: usize = self.former.iter().map(|(_, rings)| rings).sum();
         former + self.bell.rings()

@@ -1,4 +1,5 @@
-//! Sinks that merely count, and streams that make up what they yield: every allocation is the crate's own.
+//! Sinks that only count, and streams that compute their items: they allocate nothing, so every allocation is
+//! one of the crate.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -58,7 +59,7 @@ impl<V> Sink<V> for Counter {
 
 pub type Orders = Order<u64, Counter>;
 
-/// What a test and the streams that it feeds share.
+/// What a test shares with the streams that it feeds.
 #[derive(Default)]
 pub struct Feed {
     /// Items still to come; they are numbered from 0.
@@ -127,14 +128,14 @@ impl Stream for Inbox {
 
 pub type Split<F> = Demux<Items, stream_demux::ByValue<F>, Inbox>;
 
-/// A demux in a task, and what feeds it.
+/// A demux, and what feeds it.
 pub fn demux<F: FnMut(&u64) -> u64>(key: F) -> (Split<F>, Rc<Feed>) {
     let feed = Rc::new(Feed::default());
     feed.orders.borrow_mut().reserve(1_024);
     (Items(Rc::clone(&feed)).demux_by(key, Inbox(Rc::clone(&feed))).budget(1_000), feed)
 }
 
-/// Runs until it sleeps; what that took.
+/// Runs until the task sleeps, and returns what that allocated.
 #[track_caller]
 pub fn run<F: Future>(task: &mut Task<F>) -> Usage {
     let (pending, usage) = allocations_during(|| task.run_within(100_000).is_pending());

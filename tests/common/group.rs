@@ -1,7 +1,7 @@
 //! A rig whose keys may have many sinks.
 //!
 //! Items know whether they are clones: item 7 shows as `7`, a clone of it as `7'`. Sinks are named like
-//! their tags: a hook that is told of `1#2` is told of sink 2.
+//! their tags: a hook that is called for `1#2` is called for sink 2.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -119,7 +119,7 @@ impl Rig {
         self.take_log()
     }
 
-    /// The contract leaves open whether `unblocked` is told right before or right after the item is sent:
+    /// The contract leaves open whether `unblocked` is called right before or right after the item is sent:
     /// here it always shows before.
     pub fn take_log(&self) -> Vec<String> {
         let mut lines: Vec<String> = Vec::new();

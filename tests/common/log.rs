@@ -9,7 +9,7 @@ pub struct Log(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     lines: Vec<String>,
-    /// Says which lines are written down; `None`: all.
+    /// Which lines are logged; `None`: all.
     matter: Option<fn(&str) -> bool>,
 }
 
@@ -18,7 +18,7 @@ impl Log {
         Self::default()
     }
 
-    /// From now on a line is written down only if it does `matter`.
+    /// Logs only lines that `matter` from now on.
     pub fn keep_only(&self, matter: fn(&str) -> bool) {
         super::lock(&self.0).matter = Some(matter);
     }

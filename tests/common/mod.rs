@@ -15,6 +15,7 @@ pub mod frugal;
 pub mod group;
 pub mod log;
 pub mod model;
+pub mod panics;
 #[cfg(test)] // the fuzzers use the harness, too, and have no runtime
 pub mod real;
 pub mod rig;

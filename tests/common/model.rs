@@ -34,8 +34,8 @@
 //! # What has bounds only
 //!
 //! * Flushes: never with nothing to flush; never later than `flush_every`; in a busy turn not before three
-//!   quarters of that, less one (windows up to 128); not after the 16th dry turn (budgets from 16 on);
-//!   always before the task sleeps.
+//!   quarters of that, less one; not after the 16th dry turn (budgets from 16 on); always before the task
+//!   sleeps.
 //! * The cost of a turn: at most the budget and one, of what is certain to cost. The ends of leases that
 //!   detach, and sinks that are looked after and sent nothing, are not counted.
 //! * How many turns things take: the task falls asleep, and does not turn idly; what a policy does may be

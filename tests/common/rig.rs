@@ -25,7 +25,7 @@ pub type Split<V = u32> =
 
 type Rule<V> = Box<dyn FnMut(Recipient<'_, u32>, &V) -> bool + Send>;
 
-/// Hooks that write down all they hear: `attached 1`, `admit 101 to 1`, `unmatched 201`, `discarded 101
+/// Hooks that log every call: `attached 1`, `admit 101 to 1`, `unmatched 201`, `discarded 101
 /// of 1 Evicted`, `blocked 1`, `unblocked 1`, `detached 1 Evicted`. A recipient is its key, and its tag
 /// if that is not 0: `1#7` has the tag 7.
 pub struct Recorder<V = u32> {
@@ -72,10 +72,10 @@ fn named(who: Recipient<'_, u32>) -> String {
     if who.tag == 0 { who.key.to_string() } else { format!("{}#{}", who.key, who.tag) }
 }
 
-/// The lines of what hooks were told, without those of the sinks.
+/// The lines that hooks wrote, without those of the sinks.
 pub fn hooks(mut lines: Vec<String>) -> Vec<String> {
-    let told = ["attached", "detached", "unmatched", "discarded", "blocked", "unblocked"];
-    lines.retain(|line| told.iter().any(|hook| line.starts_with(hook)));
+    let hooks = ["attached", "detached", "unmatched", "discarded", "blocked", "unblocked"];
+    lines.retain(|line| hooks.iter().any(|hook| line.starts_with(hook)));
     lines
 }
 
@@ -101,7 +101,7 @@ impl Rig {
     }
 }
 
-/// How it is made. It admits every item, and hears all but `admit`, unless it is told otherwise.
+/// Constructors. The rig admits every item, and logs all hooks but `admit`, unless a test says otherwise.
 impl<V: Debug + 'static> Rig<V> {
     pub fn keyed(key: fn(&V) -> u32, settings: impl FnOnce(Split<V>) -> Split<V>) -> Self {
         let (input, input_handle) = scripted_stream("input");
@@ -114,7 +114,7 @@ impl<V: Debug + 'static> Rig<V> {
             .hearing(|line| !line.starts_with("admit "))
     }
 
-    /// Lets `rule` say what is admitted.
+    /// Lets `rule` decide what is admitted.
     pub fn admitting(
         self,
         rule: impl FnMut(Recipient<'_, u32>, &V) -> bool + Send + 'static,
@@ -123,12 +123,12 @@ impl<V: Debug + 'static> Rig<V> {
         self
     }
 
-    /// Sinks write nothing down: where only the hooks matter, or items are many.
+    /// Sinks log nothing: where only the hooks matter, or items are many.
     pub fn with_silent_sinks(self) -> Self {
         Self { sinks_log: false, ..self }
     }
 
-    /// Only lines that `matter` are written down.
+    /// Logs only lines that `matter`.
     pub fn hearing(self, matter: fn(&str) -> bool) -> Self {
         self.log.keep_only(matter);
         self
@@ -157,7 +157,7 @@ impl<V: Debug + 'static> Rig<V> {
         (terms(Attach::new(key, sink)).into(), handle)
     }
 
-    /// Gives that order, which is not looked at yet.
+    /// Sends that order, without a poll.
     pub fn order(
         &self,
         key: u32,
@@ -169,7 +169,7 @@ impl<V: Debug + 'static> Rig<V> {
         handle
     }
 
-    /// Attaches a sink on the usual terms; what was logged meanwhile is forgotten.
+    /// Attaches a sink on the usual terms; discards what was logged meanwhile.
     #[track_caller]
     pub fn attach(&mut self, key: u32, name: impl Display) -> SinkHandle<V> {
         self.attach_on(key, name, |attach| attach)
@@ -196,14 +196,14 @@ impl<V: Debug + 'static> Rig<V> {
         sinks
     }
 
-    /// Applies one order, and tells what was logged meanwhile.
+    /// Applies one order, and returns what was logged meanwhile.
     #[track_caller]
     pub fn apply(&mut self, order: impl Into<Orders<V>>) -> Vec<String> {
         self.orders.push(order.into());
         self.lines()
     }
 
-    /// Reads these items, and tells what was logged meanwhile.
+    /// Sends these items, and returns what was logged meanwhile.
     #[track_caller]
     pub fn send(&mut self, items: impl IntoIterator<Item = V>) -> Vec<String> {
         self.input.extend(items);
@@ -220,7 +220,8 @@ impl<V: Debug + 'static> Rig<V> {
         self.balance();
     }
 
-    /// Turns until `done`, and how many it took: no more than `limit`, and none that completes it.
+    /// Polls until `done`, and returns how many turns that took: no more than `limit`, of which none
+    /// completes it.
     #[track_caller]
     pub fn turns_until(&mut self, limit: usize, done: impl Fn(&Self) -> bool) -> usize {
         for turns in 0..=limit {
@@ -238,14 +239,14 @@ impl<V: Debug + 'static> Rig<V> {
         assert!(self.run().is_pending(), "it completes");
     }
 
-    /// Runs until it sleeps, and tells what was logged meanwhile.
+    /// Runs until it sleeps, and returns what was logged meanwhile.
     #[track_caller]
     pub fn lines(&mut self) -> Vec<String> {
         self.sleep();
         self.log.take()
     }
 
-    /// Runs until it completes, and tells what was logged meanwhile.
+    /// Runs until it completes, and returns what was logged meanwhile.
     #[track_caller]
     pub fn last_lines(&mut self) -> Vec<String> {
         assert!(self.run().is_ready(), "it sleeps");

@@ -11,8 +11,8 @@ use futures::Stream;
 use super::coop::{Deferred, Grant, PollCount, Waiting};
 use super::{Action, CoopBudget, lock};
 
-/// A stream and its handle. The name is what its complaints begin with. It has nothing to say until
-/// the handle is used.
+/// A stream and its handle. Its complaints begin with the name. It answers `Pending` until the
+/// handle is used.
 pub fn scripted_stream<T>(name: impl fmt::Display) -> (ScriptedStream<T>, StreamHandle<T>) {
     let state = Arc::new(Mutex::new(State {
         name: name.to_string(),
@@ -42,11 +42,11 @@ enum Step<T> {
     End,
 }
 
-/// When it does not object to being polled.
+/// When a poll is no breach.
 #[derive(PartialEq, Eq)]
 enum Polled {
     Freely,
-    /// After a Pending, only once it has woken somebody.
+    /// After a Pending, only once it has fired the waker.
     WhenAwake,
     Never,
 }
@@ -62,7 +62,7 @@ struct State<T> {
     taken: usize,
     polls: usize,
     polled: Polled,
-    /// It was never polled, did not answer Pending last, or has woken somebody since.
+    /// `true` if it was never polled, did not answer Pending last, or has fired the waker since.
     awake: bool,
     ended: bool,
     dropped: bool,
@@ -89,7 +89,7 @@ impl<T> State<T> {
 pub struct ScriptedStream<T>(Arc<Mutex<State<T>>>);
 
 impl<T> ScriptedStream<T> {
-    /// Counts the poll, and objects if it must not be.
+    /// Counts the poll, and panics if it is a breach.
     #[track_caller]
     fn enter(&self, cx: &Context<'_>) {
         let lent = cx.waker().clone();
@@ -194,7 +194,7 @@ impl<T> Drop for ScriptedStream<T> {
     }
 }
 
-/// Steers and observes one stream; lives on when the stream is gone, and then still holds its waker.
+/// Controls and observes one stream. It outlives the stream, and then still holds its waker.
 pub struct StreamHandle<T>(Arc<Mutex<State<T>>>);
 
 impl<T> Clone for StreamHandle<T> {
@@ -242,22 +242,22 @@ impl<T> StreamHandle<T> {
         self.script([]);
     }
 
-    /// From now on any poll is a breach.
+    /// Makes any further poll a breach.
     pub fn forbid_polls(&self) {
         self.look(|state| state.polled = Polled::Never);
     }
 
-    /// Takes `forbid_polls` and `strict` back.
+    /// Undoes `forbid_polls` and `strict`.
     pub fn permit_polls(&self) {
         self.look(|state| state.polled = Polled::Freely);
     }
 
-    /// From now on a poll that follows a Pending with no wake of this stream between is a breach.
+    /// Makes a poll a breach if it follows a Pending without a wake of this stream in between.
     pub fn strict(&self) {
         self.look(|state| state.polled = Polled::WhenAwake);
     }
 
-    /// Wakes the last waker the stream has seen, for no reason. False: it has seen none.
+    /// Fires the last waker the stream has seen, for no reason. Returns `false` if it has seen none.
     pub fn wake(&self) -> bool {
         let waker = self.look(|state| {
             state.awake = true;
@@ -286,7 +286,7 @@ impl<T> StreamHandle<T> {
         self.look(|state| state.steps.iter().filter(is_item).count())
     }
 
-    /// It last answered Pending, without a stutter, and nothing was queued since.
+    /// Returns `true` if it last answered Pending, without a stutter, and nothing was queued since.
     pub fn is_waiting(&self) -> bool {
         self.look(|state| state.waiting.is_some())
     }
@@ -296,7 +296,7 @@ impl<T> StreamHandle<T> {
         self.look(|state| state.deferred.len())
     }
 
-    /// It has answered `None`.
+    /// Returns `true` if it has answered `None`.
     pub fn is_ended(&self) -> bool {
         self.look(|state| state.ended)
     }

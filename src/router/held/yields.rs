@@ -9,6 +9,7 @@ use core::hash::{BuildHasher, Hash};
 use futures_sink::Sink;
 
 use super::Held;
+use crate::budget::Share;
 use crate::hooks::Hooks;
 use crate::id::SlotId;
 use crate::order::Overflow;
@@ -72,14 +73,22 @@ where
 
     #[cold]
     fn retry(&mut self, id: SlotId) {
-        if self.slots.ready().take_fired(id) {
-            self.slots.slot_mut(id).wake();
+        let has_fired = self.slots.ready().take_fired(id);
+        let mut slot = self.slots.slot_mut(id);
+        if has_fired {
+            slot.wake();
+        } else if slot.is_to_retry() {
+            slot.unpark();
         }
         self.holding.retried = Some(id);
         match self.take_held() {
             Some(Held::One { item, id }) => {
                 let place = self.find_place(id);
                 self.give_or_hold(id, item, place);
+            }
+            Some(Held::Shared(item)) => {
+                self.member_woken(id);
+                self.balance(item, &mut Share::new(0));
             }
             Some(Held::Group(item)) => self.retry_member(item, id),
             Some(Held::Overtaken(_)) | None => unreachable!("a sink is polled for an item"),
@@ -119,11 +128,13 @@ where
 
     /// The sink has answered `Pending` when it was polled for an item.
     pub(in crate::router) fn park(&mut self, id: SlotId) {
-        let mut slot = self.slots.slot_mut(id);
+        let mut slot = self.slots.entry(id);
         slot.park();
         let may_act = slot.overflow() != Overflow::Wait;
         if may_act && self.ledger.operations_in_turn() >= BELIEVED {
-            self.slots.ready().fire(id);
+            // A flush that is pending is not repeated for this: the sink's waker has not fired.
+            slot.set_to_retry();
+            self.slots.ready().list(id);
         }
     }
 

@@ -6,7 +6,7 @@
 //! | current | the sampler | a control loop, replaced by another while it runs |
 //! | vibration | the sampler | a radio that is stuck for ever after three; its queue drops the oldest |
 //! | pressure | the sampler | a display whose lease an interrupt drops |
-//! | humidity | the sampler | nobody |
+//! | humidity | the sampler | no sink |
 //!
 //! An interrupt orders the finish, of an input that never ends; the stuck radio is evicted after it. Then
 //! every sample is looked for, and every byte of the heap. Exit status 0 if all was found.
@@ -110,7 +110,7 @@ unsafe fn DefaultHandler(number: i16) {
         Channel::Pressure,
         Channel::Humidity,
     ];
-    match Irq::from_number(number).expect("an interrupt that nobody asked for") {
+    match Irq::from_number(number).expect("an interrupt that was not enabled") {
         Irq::Sampler => {
             board::SAMPLER.acknowledge();
             measure(TURN[ROUND.fetch_add(1, Relaxed) % TURN.len()]);
@@ -179,9 +179,9 @@ async fn supervise() {
     order(Order::Evict(Channel::Vibration));
 }
 
-/// What the demux tells.
+/// What the hooks have observed.
 #[derive(Default)]
-struct Told {
+struct Observed {
     detached: heapless::Vec<(Channel, u64, Detached<OutOfOrder>), 8>,
     unmatched: [u32; CHANNELS],
     overflowed: [u32; CHANNELS],
@@ -190,7 +190,7 @@ struct Told {
     unblocked: u32,
 }
 
-impl Hooks<Channel, Sample, OutOfOrder> for Told {
+impl Hooks<Channel, Sample, OutOfOrder> for Observed {
     fn detached(&mut self, to: Recipient<'_, Channel>, why: Detached<OutOfOrder>) {
         self.detached.push((*to.key, to.tag, why)).expect("five attachments end once each");
     }
@@ -219,7 +219,7 @@ impl Hooks<Channel, Sample, OutOfOrder> for Told {
 }
 
 /// Looks for every sample. The input is not read any more; it goes on filling up.
-fn check(totals: &Totals, told: &Told) {
+fn check(totals: &Totals, observed: &Observed) {
     let received = critical_section::with(|_| {
         let mut received = ACCEPTED.each_ref().map(|accepted| accepted.load(Relaxed));
         SAMPLES.drain(|left| received[left.channel as usize] -= 1);
@@ -238,13 +238,16 @@ fn check(totals: &Totals, told: &Told) {
     assert!(first.0 > 0 && second.0 > 0 && shown > 0);
 
     let buffer = u32::try_from(BUFFER).expect("it is small");
-    assert_eq!(told.evicted, [0, 0, buffer, 0, 0]);
-    assert_eq!(told.overflowed, [0, 0, vibration - CREDIT - buffer, 0, 0]);
-    assert_eq!(told.unmatched, [0, 0, 0, pressure - shown, humidity]);
+    assert_eq!(observed.evicted, [0, 0, buffer, 0, 0]);
+    assert_eq!(observed.overflowed, [0, 0, vibration - CREDIT - buffer, 0, 0]);
+    assert_eq!(observed.unmatched, [0, 0, 0, pressure - shown, humidity]);
     assert!(pressure > shown && humidity > 0, "nothing was unmatched");
-    assert!(told.blocked > 0 && told.blocked == told.unblocked, "the UART never held the input");
+    assert!(
+        observed.blocked > 0 && observed.blocked == observed.unblocked,
+        "the UART never held the input"
+    );
     assert_eq!(
-        told.detached,
+        observed.detached,
         [
             (Channel::Current, 0, Detached::Replaced),
             (Channel::Pressure, 0, Detached::Evicted),
@@ -288,10 +291,10 @@ fn stack() -> usize {
 fn main() -> ! {
     heap::start();
     let mut totals = None;
-    let mut told = Told::default();
+    let mut observed = Observed::default();
     plug_in();
     let polls = {
-        let demux = (&SAMPLES).demux_by(|sample| sample.channel, &ORDERS).hooks(&mut told);
+        let demux = (&SAMPLES).demux_by(|sample| sample.channel, &ORDERS).hooks(&mut observed);
         let run = pin!(async {
             totals = Some(demux.await);
             OVER.store(true, Relaxed);
@@ -303,7 +306,7 @@ fn main() -> ! {
         tasks[0].polls
     };
     let totals = totals.expect("the executor ran it to its end");
-    check(&totals, &told);
+    check(&totals, &observed);
     let refused = REFUSED.each_ref().map(|refused| refused.load(Relaxed));
     let slept = executor::SLEPT.load(Relaxed);
     wake_the_dead();
@@ -312,7 +315,7 @@ fn main() -> ! {
 
     hprintln!("{:?}", totals);
     hprintln!("refused by a full inbox, by channel: {:?}", refused);
-    hprintln!("the UART held the input {} times", told.blocked);
+    hprintln!("the UART held the input {} times", observed.blocked);
     hprintln!("lines sent: {}", UART.read().0);
     hprintln!("polls of the demux: {}; the processor slept {} times", polls, slept);
     hprintln!("heap, at most: {} bytes; {} allocations", heap::peak(), heap::allocations());

@@ -62,7 +62,7 @@ type Done = Result<(), OutOfOrder>;
 /// Takes everything at once, as a control loop does.
 pub struct Loop {
     pub record: &'static Record,
-    /// The number of the next sample; whatever comes first is right if there is none.
+    /// The number of the next sample; `None` accepts any first number.
     pub next: Option<u32>,
 }
 
@@ -115,7 +115,7 @@ fn unsent() -> usize {
     critical_section::with(|cs| UNSENT.borrow_ref(cs).len())
 }
 
-/// Ready when at most so many bytes are unsent. The sink's one waker serves all three questions.
+/// Ready when at most `bytes` bytes are unsent. The sink has one waker for all three operations.
 fn at_most(bytes: usize, cx: &mut Context<'_>) -> Poll<Done> {
     WRITER.register(cx.waker());
     if unsent() <= bytes { Poll::Ready(Ok(())) } else { Poll::Pending }

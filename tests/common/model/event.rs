@@ -21,7 +21,7 @@ pub(super) struct Terms {
 }
 
 /// What the end of a lease asks of its attachments. The strongest request wins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd)]
 pub(super) enum Request {
     Stay,
     Detach,
@@ -29,7 +29,7 @@ pub(super) enum Request {
 }
 
 /// What an order says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum OrderKind {
     Attach(Id),
     Detach(u8),
@@ -114,7 +114,7 @@ pub(super) enum Outcome {
 }
 
 /// Why an attachment ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum EndReason {
     /// Its sink was closed. As expected by the model, any of these [`reasons`].
     Left(u8),

@@ -29,7 +29,7 @@ impl Known {
 }
 
 /// A number of which a part may or may not count.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Count {
     pub(super) sure: u64,
     pub(super) possible: u64,
@@ -365,7 +365,7 @@ impl FlushRule {
     }
 
     /// Checks that a flush in a busy turn is not early: of the window, a quarter may be left. `waits`:
-    /// the input may have to wait, or be over. Where the window may be 128 instead, nothing is checked.
+    /// the input may have to wait, or be over.
     pub(super) fn flush_asked(
         &mut self,
         facts: &Facts,
@@ -382,7 +382,7 @@ impl FlushRule {
         let earliest = (window - window / 4).saturating_sub(1);
         let further = facts.received - since;
         let excused = sink.flush_pending || sink.inherits_flush;
-        if busy && !excused && window <= 128 && further < earliest {
+        if busy && !excused && further < earliest {
             return Err(format!("only {further} further items were read, of {window}"));
         }
         Ok(())

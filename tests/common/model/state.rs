@@ -12,6 +12,9 @@ mod steps;
 mod yields;
 
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::{Index, IndexMut};
+use std::rc::Rc;
 
 use stream_demux::Overflow;
 
@@ -24,7 +27,7 @@ use super::facts::{Count, Facts, Known};
 use super::script::Settings;
 use item::Item;
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Stage {
     /// Its order was not applied yet.
     Unapplied,
@@ -47,7 +50,7 @@ enum Stage {
 }
 
 /// What the last answer of `poll_ready` means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Verdict {
     /// It was not asked yet, or was ready.
     Unknown,
@@ -60,7 +63,7 @@ enum Verdict {
 }
 
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Attachment {
     key: u8,
     /// Places in the queue: with `DropNewest` and `DropOldest` at least one.
@@ -76,6 +79,7 @@ struct Attachment {
     stage: Stage,
     announced: bool,
     queue: VecDeque<u32>,
+    /// Items accepted, if there is a limit.
     accepted: u64,
     verdict: Verdict,
     /// When it last yielded: the progress by then.
@@ -90,6 +94,15 @@ struct Attachment {
 impl Attachment {
     fn has_room(&self) -> bool {
         self.queue.len() < self.places
+    }
+
+    /// Forgets what no longer matters once it is removed: states that differ in that are the same.
+    fn forget(&mut self) {
+        self.accepted = 0;
+        self.verdict = Verdict::Unknown;
+        self.last_yield = None;
+        (self.yields_in_a_row, self.holds_in_a_row) = (0, 0);
+        self.drained = false;
     }
 
     fn waits(&self) -> bool {
@@ -115,11 +128,52 @@ impl Attachment {
     }
 }
 
+/// All attachments, by the numbers of their sinks. States share those that do not differ, so that a
+/// state is copied, and compared with its copy, at a cost that does not depend on the queues.
+#[derive(Clone, Debug, Default, PartialEq, Hash)]
+struct Attachments(Vec<Rc<Attachment>>);
+
+impl Attachments {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn push(&mut self, attachment: Attachment) {
+        self.0.push(Rc::new(attachment));
+    }
+
+    fn get(&self, id: Id) -> Option<&Attachment> {
+        self.0.get(id).map(|attachment| &**attachment)
+    }
+
+    fn get_mut(&mut self, id: Id) -> Option<&mut Attachment> {
+        self.0.get_mut(id).map(Rc::make_mut)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Attachment> {
+        self.0.iter().map(|attachment| &**attachment)
+    }
+}
+
+impl Index<Id> for Attachments {
+    type Output = Attachment;
+
+    fn index(&self, id: Id) -> &Attachment {
+        &self.0[id]
+    }
+}
+
+impl IndexMut<Id> for Attachments {
+    fn index_mut(&mut self, id: Id) -> &mut Attachment {
+        Rc::make_mut(&mut self.0[id])
+    }
+}
+
 /// A lease that has ended and has yet to take effect: of whom, and what it asks.
 type EndedLease = (Id, Request);
 
 /// An order that waits for ended leases, or has more to detach or evict.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 struct KeptOrder {
     kind: OrderKind,
     /// The leases that had ended before it was read.
@@ -131,7 +185,7 @@ struct KeptOrder {
 }
 
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub(super) struct State {
     multicast: bool,
     default_buffer: usize,
@@ -168,7 +222,7 @@ pub(super) struct State {
     attached: u64,
     detached: u64,
     /// Last, because states are compared in this order, and differ in what is above if they do.
-    attachments: Vec<Attachment>,
+    attachments: Attachments,
 }
 
 /// What a turn has cost. Of two states that differ in nothing else the cheaper one is as good as both.
@@ -181,17 +235,43 @@ impl PartialEq for Cost {
     }
 }
 
-/// Removes states that are equal to others.
-pub(super) fn dedup(states: &mut Vec<State>) {
-    for state in std::mem::take(states) {
-        add(states, state);
+impl Hash for Cost {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+/// States no two of which are equal.
+#[derive(Default)]
+struct Distinct {
+    states: Vec<State>,
+    /// Hashes of the first states, of all once one was added. Two that differ, and most do, need not be
+    /// compared field by field.
+    hashes: Vec<u64>,
+}
+
+impl Distinct {
+    fn add(&mut self, state: State) {
+        let missing = &self.states[self.hashes.len()..];
+        self.hashes.extend(missing.iter().map(State::hash_of));
+        let hash = state.hash_of();
+        let alike = self.hashes.iter().zip(&mut self.states).filter(|(other, _)| **other == hash);
+        let equal = alike.map(|(_, other)| other).find(|other| **other == state);
+        if let Some(other) = equal {
+            other.cost.0 = other.cost.0.min(state.cost.0);
+        } else {
+            self.states.push(state);
+            self.hashes.push(hash);
+        }
     }
 }
 
-fn add(states: &mut Vec<State>, state: State) {
-    match states.iter_mut().find(|other| **other == state) {
-        Some(other) => other.cost.0 = other.cost.0.min(state.cost.0),
-        None => states.push(state),
+/// Removes states that are equal to others.
+pub(super) fn dedup(states: &mut Vec<State>) {
+    if states.len() > 1 {
+        let mut distinct = Distinct::default();
+        for state in std::mem::take(states) {
+            distinct.add(state);
+        }
+        *states = distinct.states;
     }
 }
 
@@ -220,8 +300,14 @@ impl State {
             lost: 0,
             attached: 0,
             detached: 0,
-            attachments: Vec::new(),
+            attachments: Attachments::default(),
         }
+    }
+
+    fn hash_of(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        hasher.finish()
     }
 
     pub(super) fn cost(&self) -> usize {
@@ -295,20 +381,20 @@ impl State {
             }
             dedup(&mut found);
         }
-        let mut at = 0;
-        while at < found.len() {
-            let mut more = Vec::new();
-            found[at].settle_offer(facts, &mut more);
-            found[at].unseen(event, facts, &mut more);
-            for other in more {
-                add(&mut found, other);
+        let mut found = Distinct { states: found, hashes: Vec::new() };
+        let (mut at, mut more) = (0, Vec::new());
+        while at < found.states.len() {
+            found.states[at].settle_offer(facts, &mut more);
+            found.states[at].unseen(event, facts, &mut more);
+            for other in more.drain(..) {
+                found.add(other);
             }
-            if found.len() > MAX_STATES {
+            if found.states.len() > MAX_STATES {
                 return None;
             }
             at += 1;
         }
-        Some(found)
+        Some(found.states)
     }
 
     /// What this state may become in one step that is not seen.
@@ -416,7 +502,9 @@ impl State {
             discards.extend(self.take_copy(id));
         }
         self.unlink(id);
-        self.attachments[id].stage = Stage::Removing { end, discards, perhaps, dropped: false };
+        let attachment = &mut self.attachments[id];
+        attachment.stage = Stage::Removing { end, discards, perhaps, dropped: false };
+        attachment.forget();
     }
 
     /// Done with an event.

@@ -1,4 +1,4 @@
-//! The other end of a scripted sink: it gives the cues and shows what happened.
+//! The handle of a scripted sink: it sets what the sink answers, and records the calls.
 
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
@@ -7,7 +7,7 @@ use super::super::{CoopBudget, Log, lock};
 use super::state::{AskedAgain, Stage, State};
 use super::{Call, Op};
 
-/// Steers and observes one sink; lives on when the sink is gone, and then still holds its wakers.
+/// Controls and observes one sink. It outlives the sink, and then still holds its wakers.
 ///
 /// A new sink is open: all four operations answer `Ready(Ok)`. For each operation a stutter comes
 /// before a failure, and a failure before a hold.
@@ -19,7 +19,7 @@ impl<V> Clone for SinkHandle<V> {
     }
 }
 
-/// Cues.
+/// What the sink answers.
 impl<V> SinkHandle<V> {
     pub(super) fn new(state: Arc<Mutex<State<V>>>) -> Self {
         Self(state)
@@ -30,13 +30,13 @@ impl<V> SinkHandle<V> {
         self.look(|state| state.permits = Some(0));
     }
 
-    /// Opens the gate without bound, and wakes who waits at it.
+    /// Opens the gate without bound, and fires the waker that waits at it.
     pub fn open(&self) {
         self.look(|state| state.permits = None);
         self.wake_waiting(Op::Ready);
     }
 
-    /// Opens the gate for `sends` more, after which it is shut again; wakes who waits at it.
+    /// Opens the gate for `sends` more, after which it is shut again, and fires the waker that waits at it.
     pub fn allow(&self, sends: usize) {
         self.look(|state| state.permits = Some(state.permits.unwrap_or(0) + sends));
         self.wake_waiting(Op::Ready);
@@ -52,7 +52,7 @@ impl<V> SinkHandle<V> {
         }
     }
 
-    /// Ends a hold and wakes who waits for it; `release(Op::Ready)` is `open()`.
+    /// Ends a hold, and fires the waker that waits for it; `release(Op::Ready)` is `open()`.
     pub fn release(&self, op: Op) {
         self.look(|state| state.script(op).held = false);
         match op {
@@ -61,13 +61,13 @@ impl<V> SinkHandle<V> {
         }
     }
 
-    /// Makes `op` answer `Err(Broken(op.name()))` from now on, and wakes who waits for it.
+    /// Makes `op` answer `Err(Broken(op.name()))` from now on, and fires the waker that waits for it.
     pub fn fail(&self, op: Op) {
         self.fail_quietly(op);
         self.wake_waiting(op);
     }
 
-    /// As `fail`, but wakes nobody: the failure is found by whoever comes next.
+    /// As `fail`, but fires no waker: the next call of the operation fails.
     pub fn fail_quietly(&self, op: Op) {
         self.look(|state| state.script(op).fails = true);
     }
@@ -86,14 +86,14 @@ impl<V> SinkHandle<V> {
         drop(replaced);
     }
 
-    /// Runs `action` inside the next call of `op`, before it is judged and answered: the place to let
-    /// something happen "just then". The handle may be used in it.
+    /// Runs `action` inside the next call of `op`, before it is checked and answered. It may use
+    /// the handle.
     pub fn during(&self, op: Op, action: impl FnOnce() + Send + 'static) {
         let replaced = self.look(|state| state.script(op).action.replace(Box::new(action)));
         drop(replaced);
     }
 
-    /// Wakes the last waker the sink has seen, for no reason. False: it has seen none.
+    /// Fires the last waker the sink has seen, for no reason. Returns `false` if it has seen none.
     pub fn wake(&self) -> bool {
         let waker = self.look(|state| {
             state.wakes += 1;
@@ -107,30 +107,30 @@ impl<V> SinkHandle<V> {
         self.look(|state| state.last_waker.clone())
     }
 
-    /// Allows one look at what is Pending, as if the sink had woken: for a sink that is looked at
-    /// because of a waker it does not know of, such as the stale one of the slot's former tenant.
+    /// Allows one call of an operation that is Pending, as if the sink had fired its waker: for a sink that
+    /// is polled because of another waker, such as that of the sink that was in the slot before.
     pub fn excuse(&self) {
         self.look(|state| state.wakes += 1);
     }
 
-    /// From now on what is Pending may be asked again at any time.
+    /// Allows calls of what is Pending at any time from now on.
     pub fn lenient(&self) {
         self.look(|state| state.asked_again = AskedAgain::Always);
     }
 
-    /// Says that the sink is attached with `Overflow::Wait`: a Pending of `poll_ready` is then never to
-    /// be asked about unwoken, however many operations came before it.
+    /// The sink is attached with `Overflow::Wait`: then `poll_ready` must not be called after a Pending without a
+    /// wake, however many operations came before it.
     pub fn waits(&self) {
         self.look(|state| state.asked_again = AskedAgain::Never);
     }
 
-    /// From now on the sink writes down what happened to it, and not what it was merely asked:
+    /// Logs what happens to the sink from now on, but not each call:
     /// `a sent 1`, `a flushed`, `a closed`, `a failed in poll_ready`, `a dropped`.
     pub fn log_to(&self, log: &Log) {
         self.look(|state| state.log = Some(log.clone()));
     }
 
-    /// Wakes the waker of the last Pending answer of `op`, once.
+    /// Fires the waker of the last Pending answer of `op`, once.
     fn wake_waiting(&self, op: Op) {
         let waiting = self.look(|state| {
             let waiting = state.script(op).waiting.take();
@@ -164,7 +164,7 @@ impl<V> SinkHandle<V> {
         self.look(|state| std::mem::take(&mut state.items))
     }
 
-    /// How many items were ever taken; one that a failing `start_send` swallowed is not.
+    /// How many items were ever taken; the item of a failing `start_send` is not.
     pub fn taken(&self) -> usize {
         self.look(|state| state.taken)
     }
@@ -198,12 +198,12 @@ impl<V> SinkHandle<V> {
         self.look(|state| state.breaches.clone())
     }
 
-    /// The gate is shut: `poll_ready` would answer Pending.
+    /// Returns `true` if the gate is shut: `poll_ready` would answer Pending.
     pub fn is_parked(&self) -> bool {
         self.look(|state| state.permits == Some(0) && !state.promised)
     }
 
-    /// `op` last answered Pending, and nothing has released it since.
+    /// Returns `true` if `op` last answered Pending, and was not released since.
     pub fn is_waiting(&self, op: Op) -> bool {
         self.look(|state| state.script(op).waiting.is_some())
     }
@@ -213,17 +213,17 @@ impl<V> SinkHandle<V> {
         self.look(|state| state.deferred.len())
     }
 
-    /// `poll_close` was called and has neither completed nor failed.
+    /// Returns `true` if `poll_close` was called, and has neither completed nor failed.
     pub fn is_closing(&self) -> bool {
         self.look(|state| state.stage == Stage::Closing)
     }
 
-    /// `poll_close` completed.
+    /// Returns `true` if `poll_close` completed.
     pub fn is_closed(&self) -> bool {
         self.look(|state| state.stage == Stage::Closed)
     }
 
-    /// An operation failed.
+    /// Returns `true` if an operation failed.
     pub fn is_failed(&self) -> bool {
         self.look(|state| state.stage == Stage::Failed)
     }

@@ -54,7 +54,7 @@ pub struct Since {
     poll: PollCount,
 }
 
-/// After so many operations in one poll, a Pending is taken for that of a task that should yield.
+/// A Pending after this many operations in one poll may mean that the task should yield.
 const MANY_OPERATIONS: usize = 64;
 
 pub struct State<V> {
@@ -184,12 +184,12 @@ impl<V> State<V> {
         if let Some(budget) = budget.filter(|_| answer != Answer::Pending) {
             budget.take();
         }
-        self.settle(op, answer);
+        self.record(op, answer);
         (answer, wake)
     }
 
-    /// What an answer means for the rest of the sink.
-    fn settle(&mut self, op: Op, answer: Answer) {
+    /// Records an answer, and what it means for the rest of the sink.
+    fn record(&mut self, op: Op, answer: Answer) {
         self.script(op).calls += 1;
         self.calls.push(match op {
             Op::Ready => Call::Ready(answer),

@@ -6,7 +6,7 @@ use super::{EndedLease, State};
 
 /// The item that was read last. Those it is for are, one after the other, not offered it yet, being
 /// offered it, waiting for it under `Wait`, and served.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub(super) struct Item {
     pub(super) seq: u32,
     /// Its key was looked up.
@@ -31,7 +31,7 @@ pub(super) struct Item {
 }
 
 /// One is offered the item, and has neither got it nor is known to wait.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub(super) struct Offer {
     pub(super) to: Id,
     pub(super) turn: u32,

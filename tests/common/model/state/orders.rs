@@ -164,8 +164,13 @@ impl State {
     /// The input is over. Who was told so is leaving, and who was not is detached: which of them, is not
     /// known.
     fn may_detach_leavers(&mut self, key: u8) {
-        for attachment in self.attachments.iter_mut().filter(|it| it.key == key) {
-            if let Stage::Leaving { reasons, told: false } = &mut attachment.stage {
+        for id in 0..self.attachments.len() {
+            let attachment = &self.attachments[id];
+            let is_told = !matches!(attachment.stage, Stage::Leaving { told: false, .. });
+            if attachment.key != key || is_told {
+                continue;
+            }
+            if let Stage::Leaving { reasons, .. } = &mut self.attachments[id].stage {
                 *reasons |= REQUESTED;
             }
         }
@@ -270,8 +275,9 @@ impl State {
     /// It has accepted one item more.
     pub(super) fn accept(&mut self, id: Id) {
         let attachment = &mut self.attachments[id];
+        let Some(limit) = attachment.limit else { return };
         attachment.accepted += 1;
-        if attachment.limit.is_none_or(|limit| attachment.accepted < limit) {
+        if attachment.accepted < limit {
             return;
         }
         match &mut attachment.stage {

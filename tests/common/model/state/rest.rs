@@ -91,10 +91,11 @@ impl State {
     fn rest_asleep(&mut self, view: &View<'_>) -> Result<(), String> {
         let is_waiting = |id: Id| view.sinks[id].is_waiting(Op::Ready);
         let mut alone = true;
-        for (id, attachment) in self.attachments.iter_mut().enumerate() {
-            if !attachment.is_present() {
+        for id in 0..self.attachments.len() {
+            if !self.attachments[id].is_present() {
                 continue;
             }
+            let attachment = &mut self.attachments[id];
             alone = false;
             if attachment.is_to_be_ended() {
                 return Err(format!("it sleeps, and the lease of {id} had no effect"));

@@ -1,0 +1,247 @@
+//! An item for one of several: it goes to the next member of its group that is ready, or joins the
+//! shortest queue.
+//!
+//! The members that may be ready stand in a line. One that answers `Pending` leaves the line, and
+//! is back at its front when its waker has fired; one that takes an item goes to the end. So
+//! finding one that is ready does not depend on how many are busy.
+
+use alloc::vec::Vec;
+use core::hash::{BuildHasher, Hash};
+use core::task::Poll;
+
+use futures_sink::Sink;
+
+use super::items::{Place, Unready};
+use super::{Router, Sharing};
+use crate::budget::Share;
+use crate::hooks::{Detached, Discarded, Hooks};
+use crate::id::SlotId;
+use crate::ledger::Ledger;
+
+/// How many members cost one of the budget when all are looked at.
+const LOOKED_AT: usize = 16;
+
+/// An item for one of the members of a group.
+pub(super) struct SharedItem<V> {
+    item: V,
+    group: usize,
+    /// The members for which the hooks were asked, and whether they admitted the item. It allocates
+    /// only if none of the first is ready.
+    asked: Vec<(SlotId, bool)>,
+}
+
+impl<V> SharedItem<V> {
+    pub(super) fn new(item: V, group: usize) -> Self {
+        Self { item, group, asked: Vec::new() }
+    }
+
+    pub(super) fn group(&self) -> usize {
+        self.group
+    }
+
+    /// A member has left. Its id may be that of another slot next.
+    pub(super) fn forget(&mut self, id: SlotId) {
+        self.asked.retain(|(asked, _)| *asked != id);
+    }
+
+    fn was_admitted(&self, id: SlotId) -> Option<bool> {
+        self.asked.iter().find(|(asked, _)| *asked == id).map(|(_, admitted)| *admitted)
+    }
+}
+
+impl<K, S, V, H, B> Router<K, S, V, H, B> {
+    fn balances(&self) -> bool {
+        matches!(self.sharing, Sharing::Balance)
+    }
+
+    /// Asks the hooks, once for each member, whether it may have the item.
+    fn admit_shared<E>(&mut self, item: &mut SharedItem<V>, id: SlotId) -> bool
+    where
+        H: Hooks<K, V, E>,
+    {
+        if let Some(admitted) = item.was_admitted(id) {
+            return admitted;
+        }
+        let Self { ledger, slots, .. } = self;
+        let admitted = Ledger::admit(ledger, slots.recipient(id), &item.item);
+        item.asked.push((id, admitted));
+        admitted
+    }
+
+    /// A slot was attached. If it shares its key with `head`, it stands in line; so does `head`, if
+    /// it was alone.
+    pub(super) fn join_line(&mut self, id: SlotId, head: Option<SlotId>) {
+        if !self.balances() {
+            return;
+        }
+        let Some((group, _)) = self.slots.group_of(id).filter(|_| self.slots.slot(id).receives())
+        else {
+            return;
+        };
+        if self.slots.group_len(group) == 2 {
+            if let Some(head) = head.filter(|&head| !self.slots.slot(head).is_parked()) {
+                self.slots.line_up(group, head, false);
+            }
+        }
+        self.slots.line_up(group, id, false);
+        self.holding.group_changed(group);
+    }
+
+    /// The waker of a sink has fired: it is next in turn, if it shares its key.
+    #[inline]
+    pub(super) fn member_woken(&mut self, id: SlotId) {
+        if self.balances() {
+            self.line_up_woken(id);
+        }
+    }
+
+    fn line_up_woken(&mut self, id: SlotId) {
+        if !self.slots.slot(id).receives() {
+            return;
+        }
+        if let Some((group, _)) = self.slots.group_of(id) {
+            self.slots.line_up(group, id, true);
+            self.holding.group_changed(group);
+        }
+    }
+
+    /// A slot stops receiving: what is queued for it goes to the others that share its key.
+    pub(super) fn hand_on_queue(&mut self, id: SlotId) {
+        if !self.balances() || self.is_finished() || !self.slots.slot(id).receives() {
+            return;
+        }
+        let Some((group, _)) = self.slots.group_of(id) else { return };
+        self.holding.group_changed(group);
+        if self.slots.group_len(group) == 1 || !self.slots.slot(id).is_queued() {
+            return;
+        }
+        let others: Vec<SlotId> = self.slots.members(group).filter(|&other| other != id).collect();
+        let queue = self.slots.slot_mut(id).take_queue();
+        for (item, &other) in queue.into_iter().zip(others.iter().cycle()) {
+            self.slots.slot_mut(other).push(item);
+            // A sink that is ready is not woken: it is advanced in the next turn.
+            if !self.slots.slot(other).is_parked() {
+                self.slots.ready().list(other);
+            }
+        }
+    }
+
+    /// Returns `true` if the item that is held goes with this member, which leaves: there is no
+    /// other, or the input is over.
+    pub(super) fn is_heir(&self, item: &SharedItem<V>, id: SlotId) -> bool {
+        let group = self.slots.group_of(id).map(|(group, _)| group);
+        let is_last = || self.slots.group_len(item.group) == 1 || self.is_finished();
+        group == Some(item.group) && self.slots.slot(id).receives() && is_last()
+    }
+}
+
+impl<K, S, V, H, B> Router<K, S, V, H, B>
+where
+    K: Hash + Eq,
+    S: Sink<V> + Unpin,
+    H: Hooks<K, V, S::Error>,
+    B: BuildHasher,
+{
+    /// Gives an item to a member of its group, or holds it.
+    #[cold]
+    pub(super) fn balance(&mut self, mut item: SharedItem<V>, share: &mut Share) {
+        let mut yielded = None;
+        for _ in 0..self.slots.line_len(item.group) {
+            let Some(id) = self.slots.next_in_line(item.group) else { break };
+            if self.slots.slot(id).is_parked() {
+                continue;
+            }
+            let was_admitted = item.was_admitted(id);
+            let admitted = was_admitted
+                .unwrap_or_else(|| self.ledger.admit(self.slots.recipient(id), &item.item));
+            let answer = if admitted { Some(self.slots.entry(id).poll_ready()) } else { None };
+            if matches!(answer, Some(Poll::Ready(Ok(())))) {
+                self.slots.line_up(item.group, id, false);
+                return self.settle_shared(id, item.item, Place::Sink);
+            }
+            if was_admitted.is_none() {
+                item.asked.push((id, admitted));
+            }
+            let Some(answer) = answer else {
+                self.slots.line_up(item.group, id, false);
+                continue;
+            };
+            match self.find_place_after(id, answer) {
+                Place::Failed(error) => {
+                    let is_last = self.slots.group_len(item.group) == 1;
+                    if is_last {
+                        return self.settle_shared(id, item.item, Place::Failed(error));
+                    }
+                    self.remove(id, Detached::Failed(error), None);
+                    item.forget(id);
+                }
+                Place::None(Unready::Yielded, _) => yielded = Some(id),
+                _ => {}
+            }
+        }
+        match self.shortest_queue(&mut item, share) {
+            None => {
+                let first = item.asked.first().map(|(id, _)| *id);
+                self.stop_yielding();
+                self.unblock();
+                match first {
+                    Some(first) => self.discard(first, item.item, Discarded::NotAdmitted),
+                    None => self.ledger.unmatched(item.item),
+                }
+            }
+            Some(id) => self.join_shortest(id, item, yielded),
+        }
+    }
+
+    /// No member is ready: the item joins this queue, which is the shortest, or is held.
+    fn join_shortest(&mut self, id: SlotId, item: SharedItem<V>, yielded: Option<SlotId>) {
+        let slot = self.slots.entry(id);
+        if slot.has_room() && !(slot.is_queued() && slot.conflates()) {
+            return self.settle_shared(id, item.item, Place::Queue);
+        }
+        let policy = slot.overflow();
+        let (sink, unready) = match yielded {
+            Some(yielded) => (yielded, Unready::Yielded),
+            None if slot.is_to_be_polled() => (id, Unready::Woken),
+            None => (id, Unready::Full),
+        };
+        if self.decide_to_wait(sink, unready, policy) {
+            self.hold_shared(item);
+            if !self.is_yielding() {
+                self.block(id);
+            }
+        } else {
+            self.settle_shared(id, item.item, Place::None(unready, policy));
+        }
+    }
+
+    fn settle_shared(&mut self, id: SlotId, item: V, place: Place<S::Error>) {
+        self.stop_yielding();
+        self.give(id, item, place);
+        self.unblock();
+    }
+
+    /// The member with the shortest queue, of those that may have the item: the one that joined
+    /// first, of several.
+    fn shortest_queue(&mut self, item: &mut SharedItem<V>, share: &mut Share) -> Option<SlotId> {
+        let cost = self.slots.group_len(item.group) / LOOKED_AT;
+        share.split(cost);
+        loop {
+            let may_have = |id: &SlotId| item.was_admitted(*id) != Some(false);
+            let members = self.slots.members(item.group).filter(may_have);
+            let shortest = members.min_by_key(|&id| self.slots.queue_len(id))?;
+            if self.admit_shared(item, shortest) {
+                return Some(shortest);
+            }
+        }
+    }
+
+    /// Takes the item that is held along with a member that leaves, if the member may have it.
+    pub(super) fn take_shared(&mut self, mut item: SharedItem<V>, id: SlotId) -> Option<V> {
+        if self.admit_shared(&mut item, id) {
+            return Some(item.item);
+        }
+        self.discard(id, item.item, Discarded::NotAdmitted);
+        None
+    }
+}

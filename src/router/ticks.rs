@@ -1,0 +1,72 @@
+//! What a tick does: it lets time-outs expire, one slot after the other, and lingering flushes fall
+//! due.
+
+use core::hash::{BuildHasher, Hash};
+
+use futures_sink::Sink;
+
+use super::Router;
+use crate::budget::Share;
+use crate::hooks::{Detached, Hooks};
+use crate::slot::{Expired, LeaveReason};
+
+impl<K, S, V, H, B> Router<K, S, V, H, B> {
+    /// One unit of time has passed.
+    pub(super) fn tick(&mut self) {
+        if !self.slots.tick() {
+            return;
+        }
+        self.slots.flushes_mut().tick();
+        self.was_held = self.holding.take_was_held();
+    }
+
+    /// Returns `true` if the last tick has not come to all slots that have a time-out.
+    pub(crate) fn is_sweeping(&self) -> bool {
+        self.slots.is_sweeping()
+    }
+
+    /// The input has nothing ready: flushes that linger fall due after some ticks from now on.
+    pub(crate) fn start_linger(&mut self) {
+        self.slots.flushes_mut().start_linger();
+    }
+
+    /// Flushes no longer linger.
+    pub(crate) fn stop_linger(&mut self) {
+        self.slots.flushes_mut().stop_linger();
+    }
+
+    /// Returns `true` if flushes wait for ticks. They do not while the input is blocked, nor after
+    /// its end.
+    pub(crate) fn lingers(&self) -> bool {
+        let is_blocked = self.holding.blocked_on().is_some();
+        self.slots.flushes().can_linger() && !is_blocked && !self.is_finished()
+    }
+}
+
+impl<K, S, V, H, B> Router<K, S, V, H, B>
+where
+    K: Hash + Eq,
+    S: Sink<V> + Unpin,
+    H: Hooks<K, V, S::Error>,
+    B: BuildHasher,
+{
+    /// Lets the last tick come to the next slots that have a time-out. Each costs one.
+    pub(crate) fn sweep(&mut self, share: &mut Share) {
+        while self.is_sweeping() && share.spend() {
+            let Some((id, sweep)) = self.slots.next_timer() else { return };
+            let group = self.slots.group_of(id);
+            let is_held_for = self.holding.is_held_for(id)
+                || group.is_some_and(|(group, _)| self.holding.is_held_for_group(group));
+            let mut slot = self.slots.entry(id);
+            let has_fired = slot.has_fired();
+            match slot.tick(sweep, has_fired, is_held_for, self.was_held) {
+                Some(Expired::Stalled) => self.remove(id, Detached::Stalled, None),
+                Some(Expired::Idle) => {
+                    self.leave(id, LeaveReason::Idle);
+                    self.advance_unless_listed(id, share);
+                }
+                None => {}
+            }
+        }
+    }
+}

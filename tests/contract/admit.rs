@@ -1,0 +1,305 @@
+//! `Hooks::admit` (attachment rules): the demux calls it once for each item and recipient, before it looks at
+//! the queue or asks the sink, and not again when it tries a held item again. An item that is not admitted is
+//! discarded with `NotAdmitted`, and never waits for a sink (guarantee 3).
+
+use crate::common::{Op, Rig, Task, Terms, scripted_sink, scripted_stream};
+use stream_demux::{Attach, Demux, DemuxStreamExt, Order, Overflow, Recipient};
+
+/// Hears also what `admit` is asked, but no flushes.
+fn rig() -> Rig {
+    Rig::new().hearing(|line| !line.ends_with("flushed"))
+}
+
+/// The same with many sinks under a key.
+fn group() -> Rig {
+    Rig::with(Demux::multicast).hearing(|line| !line.ends_with("flushed"))
+}
+
+fn asked(lines: &[String]) -> usize {
+    lines.iter().filter(|line| line.starts_with("admit")).count()
+}
+
+#[test]
+fn admitted_items_are_sent_and_the_others_discarded() {
+    let mut rig = rig().admitting(|_, n| n % 2 == 0);
+    let a = rig.attach_on(1, "a", |attach| attach.tag(7));
+    assert_eq!(
+        rig.send([101, 102, 103]),
+        [
+            "admit 101 to 1#7",
+            "discarded 101 of 1#7 NotAdmitted",
+            "admit 102 to 1#7",
+            "a sent 102",
+            "admit 103 to 1#7",
+            "discarded 103 of 1#7 NotAdmitted"
+        ]
+    );
+    assert_eq!((rig.totals().delivered, rig.totals().discarded), (1, 2));
+    assert_eq!((a.count(Op::Ready), a.count(Op::Flush)), (1, 1));
+}
+
+#[test]
+fn admit_is_not_asked_about_unmatched_items() {
+    let mut rig = rig().admitting(|_, _| false);
+    rig.attach(1, "a");
+    assert_eq!(rig.send([201]), ["unmatched 201"]);
+}
+
+#[test]
+fn sink_is_not_asked_for_an_item_that_is_refused() {
+    let mut rig = rig().admitting(|_, _| false);
+    let a = rig.attach(1, "a");
+    a.fail(Op::Ready);
+    rig.send([101, 102]);
+    assert!(a.calls().is_empty());
+    assert_eq!((rig.totals().discarded, rig.totals().detached), (2, 0));
+}
+
+#[test]
+fn refused_item_never_waits_for_a_sink_that_is_not_ready() {
+    let mut rig = rig().admitting(|_, n| n % 2 == 0);
+    let a = rig.attach(1, "a");
+    let b = rig.attach(2, "b");
+    a.park();
+    assert_eq!(
+        rig.send([101, 202]),
+        ["admit 101 to 1", "discarded 101 of 1 NotAdmitted", "admit 202 to 2", "b sent 202"]
+    );
+    assert!(rig.task.get_ref().blocked_on().is_none());
+    assert_eq!((a.count(Op::Ready), b.taken()), (0, 1));
+}
+
+#[test]
+fn refused_item_is_discarded_also_if_the_sink_is_known_to_be_parked() {
+    let mut rig = rig().admitting(|_, n| n % 2 == 0);
+    let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
+    a.park();
+    rig.send([102]);
+    assert_eq!(rig.send([103]), ["admit 103 to 1", "discarded 103 of 1 NotAdmitted"]);
+    assert_eq!(rig.totals().queued, 1);
+}
+
+#[test]
+fn refused_item_makes_no_queue_overflow() {
+    for overflow in [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict] {
+        for buffer in [0, 2] {
+            let mut rig = rig().admitting(|_, n| n % 2 == 0);
+            let a = rig.attach_on(1, "a", |attach| attach.buffer(buffer).overflow(overflow));
+            a.park();
+            let fill: Vec<_> = [110, 120][..buffer].to_vec();
+            rig.send(fill.clone());
+            let refused = ["admit 151 to 1", "discarded 151 of 1 NotAdmitted"];
+            assert_eq!(rig.send([151]), refused);
+            assert_eq!(rig.totals().queued, buffer as u64);
+            a.open();
+            rig.lines();
+            assert_eq!(a.items(), fill);
+        }
+    }
+}
+
+#[test]
+fn refused_items_do_not_count_towards_a_limit() {
+    let mut rig = rig().admitting(|_, n| n % 2 == 0);
+    let a = rig.attach_on(1, "a", |attach| attach.limit(2));
+    rig.send([101, 102, 103, 104]);
+    assert_eq!(a.items(), [102, 104]);
+    assert!(a.is_closed());
+    assert_eq!(rig.send([105]), ["unmatched 105"]);
+}
+
+#[test]
+fn held_item_is_not_asked_about_again() {
+    let mut rig = rig();
+    let a = rig.attach(1, "a");
+    a.park();
+    assert_eq!(rig.send([101]), ["admit 101 to 1", "blocked 1"]);
+    for _ in 0..3 {
+        a.wake();
+        assert!(rig.lines().is_empty());
+    }
+    a.open();
+    let mut lines = rig.lines();
+    lines.sort();
+    assert_eq!(lines, ["a sent 101", "unblocked 1"]);
+}
+
+#[test]
+fn queued_item_is_asked_about_as_it_is_queued_and_not_as_it_is_sent() {
+    let mut rig = rig();
+    let a = rig.attach_on(1, "a", |attach| attach.buffer(2));
+    a.park();
+    assert_eq!(rig.send([101, 102]), ["admit 101 to 1", "admit 102 to 1"]);
+    a.open();
+    assert_eq!(rig.lines(), ["a sent 101", "a sent 102"]);
+}
+
+#[test]
+fn held_item_that_joins_the_queue_of_a_leaver_is_not_asked_about_again() {
+    let mut rig = rig();
+    let a = rig.attach(1, "a");
+    a.park();
+    rig.send([101]);
+    assert_eq!(rig.apply(Order::Detach(1)), ["unblocked 1"]);
+    a.open();
+    assert_eq!(rig.lines(), ["a sent 101", "a closed", "a dropped", "detached 1 Requested"]);
+}
+
+#[test]
+fn item_overtaken_by_an_order_is_asked_about_once_and_for_its_new_recipient() {
+    let mut rig = rig();
+    rig.attach_on(1, "a", |attach| attach.tag(1));
+    let (attach, b) = rig.attachment(1, "b", |attach| attach.tag(2));
+    let orders = rig.orders.clone();
+    rig.input.action(move || orders.push(attach));
+    let lines = rig.send([101]);
+    assert_eq!(asked(&lines), 1);
+    assert!(lines.contains(&"admit 101 to 1#2".to_owned()), "{lines:?}");
+    assert_eq!(b.items(), [101]);
+}
+
+#[test]
+fn every_member_of_a_group_is_asked_once_before_its_sink_is() {
+    let mut rig = group().admitting(|to, _| to.tag != 2);
+    for (name, tag) in [("a", 1), ("b", 2), ("c", 3)] {
+        rig.attach_on(1, name, |attach| attach.tag(tag));
+    }
+    assert_eq!(
+        rig.send([101]),
+        [
+            "admit 101 to 1#1",
+            "a sent 101",
+            "admit 101 to 1#2",
+            "discarded 101 of 1#2 NotAdmitted",
+            "admit 101 to 1#3",
+            "c sent 101"
+        ]
+    );
+}
+
+#[test]
+fn item_held_for_a_group_is_not_asked_about_again() {
+    let mut rig = group();
+    let a = rig.attach_on(1, "a", |attach| attach.tag(1));
+    let b = rig.attach_on(1, "b", |attach| attach.tag(2));
+    a.park();
+    b.park();
+    assert_eq!(asked(&rig.send([101])), 2);
+    a.wake();
+    assert_eq!(asked(&rig.lines()), 0);
+    a.open();
+    assert_eq!(asked(&rig.lines()), 0);
+    b.open();
+    assert_eq!(asked(&rig.lines()), 0);
+    assert_eq!((a.items(), b.items()), (vec![101], vec![101]));
+}
+
+#[test]
+fn newcomer_is_not_asked_about_the_held_item_and_asked_about_the_next() {
+    let mut rig = group();
+    let a = rig.attach_on(1, "a", |attach| attach.tag(1));
+    a.park();
+    rig.send([101]);
+    let (attach, b) = rig.attachment(1, "b", |attach| attach.tag(2));
+    assert_eq!(rig.apply(attach), ["attached 1#2"]);
+    a.open();
+    assert_eq!(asked(&rig.lines()), 0);
+    assert_eq!(asked(&rig.send([102])), 2);
+    assert_eq!((a.items(), b.items()), (vec![101, 102], vec![102]));
+}
+
+#[test]
+fn newcomer_under_another_key_is_not_asked_about_the_held_item() {
+    let mut rig = group();
+    let a = rig.attach(1, "a");
+    a.park();
+    rig.send([101]);
+    let (attach, _b) = rig.attachment(2, "b", |attach| attach);
+    assert_eq!(rig.apply(attach), ["attached 2"]);
+}
+
+#[test]
+fn newcomer_that_does_not_join_is_not_asked_about_the_held_item() {
+    let mut rig = group();
+    let a = rig.attach(1, "a");
+    a.park();
+    rig.send([101]);
+    for terms in [Attach::keep_existing as fn(Terms) -> Terms, |attach| attach.limit(0)] {
+        let (attach, _b) = rig.attachment(1, "b", terms);
+        assert_eq!(asked(&rig.apply(attach)), 0);
+    }
+    assert_eq!(rig.totals().queued, 1);
+}
+
+#[test]
+fn catch_all_is_asked_about_what_it_catches() {
+    let mut rig = rig().admitting(|_, n| n % 2 == 0);
+    let a = rig.attach_on(1, "a", |attach| attach.tag(7).catch_all());
+    assert_eq!(
+        rig.send([901, 902]),
+        ["admit 901 to 1#7", "discarded 901 of 1#7 NotAdmitted", "admit 902 to 1#7", "a sent 902"]
+    );
+    assert_eq!((rig.totals().unmatched, a.taken()), (0, 1));
+}
+
+#[test]
+fn item_held_for_the_catch_all_is_not_asked_about_again() {
+    let mut rig = rig();
+    let a = rig.attach_on(1, "a", Attach::catch_all);
+    a.park();
+    assert_eq!(rig.send([901]), ["admit 901 to 1", "blocked 1"]);
+    a.wake();
+    assert!(rig.lines().is_empty());
+    a.open();
+    assert_eq!(asked(&rig.lines()), 0);
+    assert_eq!(a.items(), [901]);
+}
+
+#[test]
+fn newcomer_is_not_asked_about_an_item_that_its_groups_catch_all_caught() {
+    let mut rig = group().admitting(|to, _| to.tag != 2);
+    let a = rig.attach_on(1, "a", |attach| attach.tag(1).catch_all());
+    a.park();
+    rig.send([901]);
+    let (attach, _b) = rig.attachment(1, "b", |attach| attach.tag(2));
+    assert_eq!(rig.apply(attach), ["attached 1#2"]);
+    assert_eq!((rig.totals().copies, rig.totals().discarded), (0, 0));
+}
+
+#[test]
+fn held_item_admitted_to_a_member_that_fails_is_not_asked_about_again_for_the_others() {
+    let mut rig = group();
+    let a = rig.attach_on(1, "a", |attach| attach.tag(1));
+    let b = rig.attach_on(1, "b", |attach| attach.tag(2));
+    a.park();
+    assert_eq!(asked(&rig.send([101])), 2);
+    a.fail(Op::Ready);
+    assert_eq!(asked(&rig.lines()), 0);
+    assert_eq!(b.items(), [101]);
+}
+
+#[test]
+fn refusal_lasts_for_one_item_only() {
+    let mut rig = group().admitting(|to, n| to.tag != 1 || *n != 101);
+    let a = rig.attach_on(1, "a", |attach| attach.tag(1));
+    let b = rig.attach_on(1, "b", |attach| attach.tag(2));
+    rig.send([101, 102]);
+    assert_eq!((a.items(), b.items()), (vec![102], vec![101, 102]));
+}
+
+#[test]
+fn admit_closure_decides_by_key_and_item() {
+    let (input, items) = scripted_stream("input");
+    let (orders, orders_handle) = scripted_stream("orders");
+    let (a, a_handle) = scripted_sink::<u32>("a");
+    let (b, b_handle) = scripted_sink::<u32>("b");
+    orders_handle.extend([(1, a), (2, b)]);
+    let demux = input
+        .demux_by(|n: &u32| n / 100, orders)
+        .admit(|to: Recipient<'_, u32>, n: &u32| *to.key == 1 || n % 2 == 0);
+    let mut task = Task::new(demux);
+    items.extend([101, 102, 201, 202]);
+    assert!(task.run().is_pending());
+    assert_eq!((a_handle.items(), b_handle.items()), (vec![101, 102], vec![202]));
+    assert_eq!(task.get_ref().totals().discarded, 1);
+}

@@ -1,0 +1,591 @@
+//! Guarantee 13, any task and any waker: the future may move to another task, or be polled with another
+//! waker, between two polls, and may be woken from any thread. No wake-up is lost.
+//!
+//! A `Task` polls only when the waker of its last poll has fired: a lost wake-up leaves it asleep with work
+//! to do, and fails the test.
+
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Barrier, Mutex};
+use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
+use std::thread;
+
+use crate::common::panics::panic_message;
+use crate::common::{Op, Rig, SinkHandle, Task, scripted_sink, scripted_stream};
+use futures::{Sink, stream};
+use stream_demux::{Attach, DemuxStreamExt, Lease, Order, Totals};
+
+impl Rig {
+    /// Polls it once with another waker, as another task would, after which it sleeps there.
+    #[track_caller]
+    fn move_to_another_task(&mut self) {
+        self.task.renew_waker();
+        self.poll();
+        assert!(!self.task.woken());
+    }
+}
+
+// Another waker while it waits.
+
+#[test]
+fn while_it_waits_for_the_input() {
+    let mut rig = Rig::new();
+    let a = rig.attach(1, "a");
+    for n in 0..3 {
+        rig.move_to_another_task();
+        rig.input.push(100 + n);
+        assert!(rig.task.woken());
+        rig.sleep();
+    }
+    assert_eq!((a.items(), a.flushed()), (vec![100, 101, 102], 3));
+    assert_eq!(rig.task.stale_wakes(), 0);
+}
+
+#[test]
+fn while_it_waits_for_orders() {
+    let mut rig = Rig::new();
+    rig.sleep();
+    for key in 0..3 {
+        rig.move_to_another_task();
+        let (sink, _) = scripted_sink(key);
+        rig.orders.push((key, sink).into());
+        assert!(rig.task.woken());
+        rig.sleep();
+        assert_eq!(rig.len(), key as usize + 1);
+    }
+    assert_eq!(rig.task.stale_wakes(), 0);
+}
+
+#[test]
+fn while_it_waits_for_a_sink() {
+    for op in [Op::Ready, Op::Flush, Op::Close] {
+        let mut rig = Rig::new();
+        let a = rig.attach(1, "a");
+        a.hold(op);
+        rig.send([101]);
+        if op == Op::Close {
+            rig.orders.push(Order::Detach(1));
+            rig.sleep();
+        }
+        rig.move_to_another_task();
+        rig.move_to_another_task();
+        assert!(a.is_waiting(op));
+        a.release(op);
+        assert!(rig.task.woken(), "{op:?}");
+        rig.sleep();
+        assert_eq!((a.items(), a.flushed(), a.is_closed()), (vec![101], 1, op == Op::Close));
+        assert_eq!(rig.task.stale_wakes(), 0, "{op:?}");
+    }
+}
+
+#[test]
+fn while_it_is_blocked_and_does_not_look_at_the_input() {
+    let mut rig = Rig::new();
+    let a = rig.attach(1, "a");
+    a.park();
+    rig.send([101]);
+    rig.move_to_another_task();
+    let stale = rig.task.stale_wakes();
+    a.open();
+    rig.sleep();
+    assert!(rig.input.is_waiting(), "it did not look at the input again");
+    rig.input.push(102);
+    assert!(rig.task.woken());
+    rig.sleep();
+    assert_eq!((a.items(), rig.task.stale_wakes()), (vec![101, 102], stale));
+}
+
+#[test]
+fn while_it_waits_for_a_lease() {
+    for detach in [false, true] {
+        let mut rig = Rig::new();
+        let mut lease = Lease::new();
+        let a = rig.attach_on(1, "a", |attach| attach.leased(&mut lease));
+        rig.move_to_another_task();
+        if detach {
+            lease.detach();
+        } else {
+            drop(lease);
+        }
+        assert!(rig.task.woken());
+        rig.sleep();
+        assert!(a.is_dropped());
+        assert_eq!((a.is_closed(), rig.task.stale_wakes()), (detach, 0));
+    }
+}
+
+#[test]
+fn at_the_end_while_it_waits_for_the_last_close() {
+    let mut rig = Rig::new();
+    let a = rig.attach(1, "a");
+    a.hold(Op::Close);
+    rig.input.end();
+    rig.sleep();
+    rig.move_to_another_task();
+    a.release(Op::Close);
+    assert!(rig.task.woken());
+    assert!(rig.run().is_ready());
+}
+
+#[test]
+fn between_turns_of_which_each_wakes_the_task_for_the_next() {
+    let mut rig = Rig::new();
+    let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
+    rig.input.extend((0..1_000).map(|n| 100 + n % 100));
+    rig.input.end();
+    let mut turns = 0;
+    while rig.task.poll().is_pending() {
+        assert!(rig.task.woken(), "it woke a waker of another turn");
+        rig.task.renew_waker();
+        turns += 1;
+    }
+    assert_eq!((a.taken(), a.flushed()), (1_000, 1_000));
+    assert!(turns >= 1_000 / 128);
+    assert_eq!(rig.task.stale_wakes(), 0);
+}
+
+#[test]
+fn woken_for_one_task_it_does_the_work_in_another() {
+    let mut rig = Rig::new();
+    let a = rig.attach_on(1, "a", |attach| attach.buffer(2));
+    a.park();
+    rig.send([101, 102]);
+    let (sink, b) = scripted_sink("b");
+    rig.orders.push((2, sink).into());
+    rig.input.push(201);
+    a.open();
+    rig.task.renew_waker(); // what woke the former waker is known only to that
+    rig.sleep();
+    assert_eq!((a.items(), b.items()), (vec![101, 102], vec![201]));
+    assert_eq!((a.flushed(), b.flushed()), (2, 1));
+}
+
+// Wakes that are late, or for nothing.
+
+#[test]
+fn a_poll_for_nothing_loses_nothing() {
+    let mut rig = Rig::new();
+    let a = rig.attach(1, "a");
+    let b = rig.attach(2, "b");
+    a.hold(Op::Flush);
+    rig.send([101]);
+    b.park();
+    rig.send([201]);
+    for _ in 0..5 {
+        rig.poll();
+        assert!(!rig.task.woken());
+    }
+    a.release(Op::Flush);
+    assert!(rig.task.woken());
+    b.open();
+    rig.sleep();
+    assert_eq!((a.flushed(), b.flushed()), (1, 1));
+    rig.input.push(102);
+    assert!(rig.task.woken());
+}
+
+#[test]
+fn the_stale_waker_of_a_former_tenant_neither_harms_nor_hides_a_wake_of_the_present_one() {
+    let mut rig = Rig::new();
+    let a = rig.attach(1, "a");
+    a.park();
+    rig.send([101]);
+    let stale = a.waker().unwrap();
+    rig.orders.push(Order::Evict(1));
+    rig.sleep();
+    let b = rig.attach(2, "b");
+    b.park();
+    rig.send([201]);
+    b.excuse();
+    stale.wake_by_ref();
+    rig.sleep();
+    assert!(b.taken() == 0 && b.is_parked());
+    stale.wake_by_ref(); // and before the task looks
+    b.open();
+    assert!(rig.task.woken());
+    rig.sleep();
+    assert_eq!((b.items(), b.flushed()), (vec![201], 1));
+    rig.move_to_another_task();
+    stale.wake();
+    rig.input.push(202);
+    rig.sleep();
+    assert_eq!(b.items(), [201, 202]);
+}
+
+#[test]
+fn a_waker_that_fires_in_the_very_call_it_was_lent_to_is_heard() {
+    for op in [Op::Ready, Op::Flush, Op::Close] {
+        let mut rig = Rig::new();
+        let a = rig.attach(1, "a");
+        let handle = a.clone();
+        a.hold(op);
+        // Another of its operations opens the gate: the wake comes while the sink is being polled.
+        rig.input.push(101);
+        let during = if op == Op::Ready { Op::Ready } else { Op::Send };
+        a.during(during, move || handle.release(op));
+        rig.sleep();
+        rig.orders.push(Order::Detach(1));
+        rig.sleep();
+        assert_eq!((a.items(), a.is_closed()), (vec![101], true), "{op:?}");
+    }
+}
+
+#[test]
+fn a_sink_that_another_sink_wakes_as_it_is_polled_is_looked_after() {
+    let mut rig = Rig::new();
+    let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
+    let b = rig.attach_on(2, "b", |attach| attach.buffer(1));
+    for op in [Op::Ready, Op::Send, Op::Flush] {
+        a.take_items();
+        a.park();
+        rig.send([101]);
+        let handle = a.clone();
+        b.during(op, move || handle.open());
+        rig.send([201]);
+        assert_eq!(a.items(), [101], "{op:?}");
+        assert_eq!((a.taken(), b.taken()), (a.flushed(), b.flushed()), "{op:?}");
+    }
+}
+
+#[test]
+fn orders_and_leases_from_within_a_poll_of_the_input_are_heard() {
+    let mut rig = Rig::new();
+    let mut lease = Lease::new();
+    let a = rig.attach_on(1, "a", |attach| attach.leased(&mut lease));
+    let orders = rig.orders.clone();
+    let (sink, b) = scripted_sink("b");
+    rig.input.action(move || {
+        drop(lease);
+        orders.push((2, sink).into());
+    });
+    rig.input.extend([201]);
+    rig.sleep();
+    assert!(a.is_dropped());
+    assert_eq!((b.items(), b.flushed()), (vec![201], 1));
+}
+
+// Other threads.
+
+/// Runs `f` on a thread of its own, to the end.
+fn elsewhere<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> R {
+    thread::spawn(f).join().unwrap()
+}
+
+#[test]
+fn whatever_is_done_on_another_thread_wakes_the_task() {
+    let mut rig = Rig::new();
+    let mut lease = Lease::new();
+    let a = rig.attach_on(1, "a", |attach| attach.buffer(2));
+    let b = rig.attach_on(2, "b", |attach| attach.leased(&mut lease));
+    a.park();
+    rig.send([101, 102]);
+
+    let handle = a.clone();
+    elsewhere(move || handle.open());
+    assert!(rig.task.woken());
+    rig.sleep();
+    assert_eq!((a.items(), a.flushed()), (vec![101, 102], 2));
+
+    let input = rig.input.clone();
+    elsewhere(move || input.push(103));
+    assert!(rig.task.woken());
+    rig.sleep();
+
+    elsewhere(move || drop(lease));
+    assert!(rig.task.woken());
+    rig.sleep();
+    assert!(b.is_dropped());
+
+    let orders = rig.orders.clone();
+    elsewhere(move || orders.push(Order::Finish));
+    assert!(rig.task.woken());
+    assert!(rig.run().is_ready());
+    assert_eq!(a.items(), [101, 102, 103]);
+}
+
+#[test]
+fn the_future_moves_to_another_thread_asleep_and_wakes_there() {
+    let mut rig = Rig::new();
+    let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
+    a.park();
+    rig.send([101]);
+    let Rig { task, input, orders, .. } = rig;
+    let future = task.into_inner();
+    let handle = a.clone();
+    let (mut task, woken) = elsewhere(move || {
+        let mut task = Task::new(future);
+        assert!(task.run().is_pending());
+        handle.open();
+        let woken = task.woken();
+        assert!(task.run().is_pending());
+        (task, woken)
+    });
+    assert!(woken);
+    assert_eq!((a.items(), a.flushed()), (vec![101], 1));
+    task.renew_waker();
+    assert!(task.run().is_pending());
+    input.push(102);
+    assert!(task.woken() && task.run().is_pending());
+    assert_eq!(a.items(), [101, 102]);
+    orders.push(Order::Finish);
+    assert!(task.run().is_ready());
+}
+
+/// Threads send, block, wake and evict while this one polls, which it does only if woken. When all threads
+/// have ended, no work may be left for which no waker was fired.
+#[test]
+fn threads_race_and_nothing_is_left_behind() {
+    const ITEMS: u32 = 3_000;
+    for round in 0..4 {
+        let mut rig = Rig::new();
+        let sinks: Vec<_> =
+            (0..4).map(|key| rig.attach_on(key, key, |attach| attach.buffer(2))).collect();
+        sinks.iter().for_each(SinkHandle::lenient); // a gate may open just before it is asked again
+        let done = Arc::new(AtomicUsize::new(0));
+        let finish = |done: &Arc<AtomicUsize>| {
+            let done = Arc::clone(done);
+            move || _ = done.fetch_add(1, SeqCst)
+        };
+        let mut threads = Vec::new();
+
+        let (input, end) = (rig.input.clone(), finish(&done));
+        threads.push(thread::spawn(move || {
+            (0..ITEMS).for_each(|n| input.push(n % 5 * 100));
+            end();
+        }));
+        for sink in &sinks[..2] {
+            let (sink, end) = (sink.clone(), finish(&done));
+            threads.push(thread::spawn(move || {
+                for _ in 0..ITEMS / 3 {
+                    sink.park();
+                    sink.allow(1);
+                    sink.wake();
+                }
+                sink.open();
+                end();
+            }));
+        }
+        let (orders, end) = (rig.orders.clone(), finish(&done));
+        let gone = thread::spawn(move || {
+            let mut gone = Vec::new();
+            for n in 0..ITEMS / 10 {
+                let mut lease = Lease::new();
+                let (sink, handle) = scripted_sink(n);
+                handle.lenient();
+                orders.push(Attach::new(4, sink).leased(&mut lease).into());
+                match (n + round) % 3 {
+                    0 => drop(lease),
+                    1 => lease.detach(),
+                    _ => {
+                        lease.disarm();
+                        orders.push(Order::Evict(4));
+                    }
+                }
+                gone.push(handle);
+            }
+            end();
+            gone
+        });
+
+        while done.load(SeqCst) < 4 {
+            assert!(rig.task.turns(50).is_pending());
+            if round % 2 == 1 {
+                rig.task.renew_waker();
+            }
+            thread::yield_now();
+        }
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        let gone = gone.join().unwrap();
+        rig.sleep();
+        assert!(gone.iter().all(SinkHandle::is_dropped), "an attachment was forgotten");
+        for sink in &sinks {
+            assert_eq!((sink.taken(), sink.flushed()), (600, 600), "an item was forgotten");
+        }
+        let totals = rig.totals();
+        assert_eq!((totals.received, totals.queued), (u64::from(ITEMS), 0));
+        rig.input.end();
+        assert!(rig.run().is_ready());
+    }
+}
+
+/// The same with a real sleep: the thread is parked, and a wake unparks it.
+#[test]
+fn a_parked_thread_is_woken_for_each_of_many_items_and_orders() {
+    struct Unpark(thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    let rig = Rig::new();
+    let (input, orders) = (rig.input.clone(), rig.orders.clone());
+    let feeder = thread::spawn(move || {
+        for n in 0..2_000 {
+            let (sink, _) = scripted_sink(n);
+            orders.push(Attach::new(n % 7, sink).limit(1).into());
+            input.push(n % 7 * 100);
+        }
+        input.end();
+    });
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = rig.task.into_inner();
+    let totals = loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(totals) => break totals,
+            Poll::Pending => thread::park(),
+        }
+    };
+    feeder.join().unwrap();
+    assert_eq!((totals.received, totals.attached, totals.detached), (2_000, 2_000, 2_000));
+}
+
+// A waker that panics.
+
+thread_local! {
+    static FRAGILE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A waker that does nothing, and panics when it is cloned while it is fragile.
+fn fragile_waker() -> Waker {
+    static VTABLE: RawWakerVTable = RawWakerVTable::new(
+        |data| {
+            assert!(!FRAGILE.get(), "boom");
+            RawWaker::new(data, &VTABLE)
+        },
+        |_| {},
+        |_| {},
+        |_| {},
+    );
+    // SAFETY: it has no data, so there is nothing that its functions could do wrong.
+    unsafe { Waker::from_raw(RawWaker::new(ptr::null(), &VTABLE)) }
+}
+
+/// Polls with a fragile waker, and returns the message of the panic.
+fn polled_by_a_fragile_waker<F: Future>(future: Pin<&mut F>) -> String {
+    let waker = fragile_waker();
+    FRAGILE.set(true);
+    let poll = || future.poll(&mut Context::from_waker(&waker)).is_pending();
+    let message = panic_message(poll);
+    FRAGILE.set(false);
+    message
+}
+
+/// As after any panic. Were it asleep instead, nothing could wake it.
+#[test]
+fn after_a_waker_whose_clone_panics_another_poll_panics() {
+    for polled_before in [false, true] {
+        // The input keeps no waker: the panic is where the demux itself clones it.
+        let taken = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&taken);
+        let sink = futures::sink::unfold(count, |count, ()| async {
+            count.fetch_add(1, SeqCst);
+            Ok::<_, Infallible>(count)
+        });
+        let orders = stream::iter([(1, Box::pin(sink))]);
+        let demux = stream::pending::<()>().demux_by(|()| 1, orders);
+        let mut task = Task::new(demux);
+        if polled_before {
+            assert!(task.run().is_pending());
+        }
+        let mut future = task.into_inner();
+        assert_eq!(polled_by_a_fragile_waker(future.as_mut()), "boom");
+        let mut task = Task::new(future);
+        for _ in 0..2 {
+            let message = panic_message(|| task.poll().is_pending());
+            assert!(message.contains("Demux") && message.contains("panic"), "{message}");
+        }
+        // What it holds is dropped with it.
+        task.drop_future();
+        assert_eq!((Arc::strong_count(&taken), task.wakers_kept()), (1, 0));
+    }
+}
+
+// Many threads at once.
+
+/// A sink that is ready once a thread has opened it, and keeps the waker for that thread.
+struct Gate {
+    state: Arc<GateState>,
+}
+
+#[derive(Default)]
+struct GateState {
+    open: AtomicBool,
+    taken: AtomicUsize,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl GateState {
+    fn open(&self) {
+        self.open.store(true, SeqCst);
+        let waker = self.waker.lock().unwrap().take();
+        waker.expect("an item waits for it").wake();
+    }
+}
+
+type Done = Poll<Result<(), Infallible>>;
+
+impl Sink<usize> for Gate {
+    type Error = Infallible;
+
+    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Done {
+        *self.state.waker.lock().unwrap() = Some(cx.waker().clone());
+        if self.state.open.swap(false, SeqCst) { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+    fn start_send(self: Pin<&mut Self>, _: usize) -> Result<(), Infallible> {
+        self.state.taken.fetch_add(1, SeqCst);
+        Ok(())
+    }
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Done {
+        Poll::Ready(Ok(()))
+    }
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Done {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// The threads wake sinks at the same moment, so that now and then one finds that another has changed the
+/// top of the list, and tries again.
+#[test]
+fn four_threads_wake_thousands_of_sinks_at_the_same_moment() {
+    const THREADS: usize = 4;
+    const SINKS: usize = 4_000;
+    const ROUNDS: usize = 25;
+
+    let gates = (0..SINKS).map(|_| Arc::<GateState>::default()).collect::<Arc<[_]>>();
+    let (input, items) = scripted_stream("input");
+    let orders = gates.iter().enumerate().map(|(key, state)| {
+        let gate = Gate { state: Arc::clone(state) };
+        Attach::new(key, gate).buffer(1)
+    });
+    let orders = stream::iter(orders.collect::<Vec<_>>());
+    let mut task = Task::new(input.demux_by(|&n| n, orders).budget(usize::MAX));
+    let start = Arc::new(Barrier::new(THREADS));
+    for round in 1..=ROUNDS {
+        items.extend(0..SINKS);
+        assert!(task.run().is_pending());
+        let threads = (0..THREADS).map(|thread| {
+            let (gates, start) = (Arc::clone(&gates), Arc::clone(&start));
+            thread::spawn(move || {
+                start.wait();
+                gates.iter().skip(thread).step_by(THREADS).for_each(|gate| gate.open());
+            })
+        });
+        for thread in threads.collect::<Vec<_>>() {
+            thread.join().unwrap();
+        }
+        assert!(task.woken());
+        assert!(task.run().is_pending());
+        let served = gates.iter().map(|gate| gate.taken.load(SeqCst)).collect::<HashSet<_>>();
+        assert_eq!(served, HashSet::from([round]), "some were not served in round {round}");
+    }
+    items.end();
+    let Poll::Ready(Totals { delivered, .. }) = task.run() else { panic!("it is the end") };
+    assert_eq!(delivered, (SINKS * ROUNDS) as u64);
+}

@@ -1,0 +1,251 @@
+//! `Demux::balance`: the sinks of a key share its items. Each goes to the next in turn that is ready,
+//! else to the one with the shortest queue.
+
+use crate::common::{Op, Rig, SinkHandle, hooks};
+use stream_demux::{Attach, Lease, Order, Overflow};
+
+fn balanced() -> Rig {
+    Rig::with(|demux| demux.balance())
+}
+
+/// Joins key 1 with `count` sinks named by their number.
+fn join(rig: &mut Rig, count: u32) -> Vec<SinkHandle<u32>> {
+    (1..=count).map(|name| rig.attach(1, name)).collect()
+}
+
+fn taken(sinks: &[SinkHandle<u32>]) -> Vec<Vec<u32>> {
+    sinks.iter().map(SinkHandle::items).collect()
+}
+
+#[test]
+fn ready_sinks_get_items_in_turn() {
+    let mut rig = balanced();
+    let sinks = join(&mut rig, 3);
+    rig.send([101, 102, 103, 104]);
+    assert_eq!(taken(&sinks), [vec![101, 104], vec![102], vec![103]]);
+    let totals = rig.totals();
+    assert_eq!((totals.received, totals.copies, totals.delivered), (4, 0, 4));
+}
+
+#[test]
+fn a_sink_alone_gets_all_and_one_that_joins_gets_its_share() {
+    let mut rig = balanced();
+    let mut sinks = join(&mut rig, 1);
+    rig.send([101, 102]);
+    sinks.extend([rig.attach(1, "later")]);
+    rig.send([103, 104]);
+    assert_eq!(taken(&sinks), [vec![101, 102, 103], vec![104]]);
+}
+
+#[test]
+fn a_busy_sink_is_passed_over_and_next_in_turn_when_it_is_woken() {
+    let mut rig = balanced();
+    let sinks = join(&mut rig, 3);
+    sinks[0].hold(Op::Ready);
+    rig.send([101, 102, 103, 104]);
+    assert_eq!(taken(&sinks), [vec![], vec![101, 103], vec![102, 104]]);
+    assert_eq!(sinks[0].count(Op::Ready), 1, "not polled again before its waker fires");
+    sinks[0].release(Op::Ready);
+    rig.sleep();
+    rig.send([105, 106]);
+    assert_eq!(taken(&sinks), [vec![105], vec![101, 103, 106], vec![102, 104]]);
+}
+
+#[test]
+fn if_none_is_ready_the_item_is_held_for_whichever_can_take_it_first() {
+    let mut rig = balanced();
+    let sinks = join(&mut rig, 3);
+    for sink in &sinks {
+        sink.hold(Op::Ready);
+    }
+    assert_eq!(hooks(rig.send([101, 102])), ["blocked 1"]);
+    sinks[1].release(Op::Ready);
+    assert_eq!(hooks(rig.lines()), ["unblocked 1"]);
+    assert_eq!(taken(&sinks), [vec![], vec![101, 102], vec![]]);
+}
+
+#[test]
+fn a_sink_that_joins_takes_the_item_that_is_held() {
+    let mut rig = balanced();
+    let sinks = join(&mut rig, 2);
+    for sink in &sinks {
+        sink.hold(Op::Ready);
+    }
+    rig.send([101]);
+    let third = rig.attach(1, "third");
+    assert_eq!(third.items(), [101]);
+    assert_eq!(rig.totals().queued, 0);
+}
+
+#[test]
+fn with_buffers_the_shortest_queue_gets_the_item() {
+    let mut rig = Rig::with(|demux| demux.balance().buffer(10));
+    let sinks = join(&mut rig, 3);
+    for sink in &sinks {
+        sink.hold(Op::Ready);
+    }
+    rig.send(101..=107);
+    assert_eq!(rig.totals().queued, 7);
+    for sink in &sinks {
+        sink.release(Op::Ready);
+    }
+    rig.sleep();
+    assert_eq!(taken(&sinks), [vec![101, 104, 107], vec![102, 105], vec![103, 106]]);
+}
+
+#[test]
+fn the_terms_of_the_one_with_the_shortest_queue_apply() {
+    let mut rig = balanced();
+    let a = rig.attach_on(1, "a", |attach| attach.buffer(2).overflow(Overflow::DropNewest));
+    let b = rig.attach_on(1, "b", |attach| attach.buffer(2).overflow(Overflow::DropOldest));
+    a.hold(Op::Ready);
+    b.hold(Op::Ready);
+    // Two each; then both have two, and the first of them drops the newest.
+    let lines = hooks(rig.send(101..=105));
+    assert_eq!(lines, ["discarded 105 of 1 Overflowed"]);
+}
+
+#[test]
+fn what_waits_for_one_that_leaves_goes_to_the_others() {
+    for evict in [false, true] {
+        let mut rig = Rig::with(|demux| demux.balance().buffer(10));
+        let mut lease = Lease::new();
+        let first = rig.attach_on(1, "first", |attach| attach.leased(&mut lease));
+        let others: Vec<_> = (0..2).map(|n| rig.attach(1, n)).collect();
+        first.hold(Op::Ready);
+        for sink in &others {
+            sink.hold(Op::Ready);
+        }
+        rig.send(101..=106); // 101 and 104 wait for the first
+        if evict {
+            drop(lease);
+        } else {
+            lease.detach();
+        }
+        rig.sleep();
+        assert!(first.is_dropped() && first.items().is_empty());
+        for sink in &others {
+            sink.release(Op::Ready);
+        }
+        rig.sleep();
+        assert_eq!(taken(&others), [vec![102, 105, 101], vec![103, 106, 104]]);
+        assert_eq!((rig.totals().delivered, rig.totals().discarded), (6, 0));
+    }
+}
+
+#[test]
+fn what_waits_for_one_that_fails_goes_to_the_others_that_are_ready() {
+    let mut rig = Rig::with(|demux| demux.balance().buffer(10));
+    let a = rig.attach(1, "a");
+    let b = rig.attach(1, "b");
+    a.hold(Op::Ready);
+    b.hold(Op::Ready);
+    rig.send([101, 102]);
+    b.release(Op::Ready);
+    rig.sleep();
+    a.fail(Op::Ready);
+    rig.sleep();
+    assert_eq!((b.items(), a.is_dropped()), (vec![102, 101], true));
+}
+
+#[test]
+fn detach_and_evict_of_the_key_and_the_end_move_nothing() {
+    for order in [Order::Detach(1), Order::Evict(1), Order::Finish] {
+        let evicts = matches!(order, Order::Evict(_));
+        let mut rig = Rig::with(|demux| demux.balance().buffer(10));
+        let sinks = join(&mut rig, 2);
+        for sink in &sinks {
+            sink.hold(Op::Ready);
+        }
+        rig.send(101..=104);
+        rig.orders.push(order);
+        let _ = rig.run();
+        for sink in &sinks {
+            sink.release(Op::Ready);
+        }
+        let _ = rig.run();
+        let expected = if evicts { [vec![], vec![]] } else { [vec![101, 103], vec![102, 104]] };
+        assert_eq!(taken(&sinks), expected);
+        assert_eq!(rig.totals().discarded, if evicts { 4 } else { 0 });
+    }
+}
+
+#[test]
+fn an_item_that_is_held_goes_with_the_last_that_leaves() {
+    for (order, discarded) in [(Order::Detach(1), 0), (Order::Evict(1), 1), (Order::Finish, 0)] {
+        let mut rig = balanced();
+        let sinks = join(&mut rig, 3);
+        for sink in &sinks {
+            sink.hold(Op::Ready);
+        }
+        rig.send([101]);
+        rig.orders.push(order);
+        let _ = rig.run();
+        for sink in &sinks {
+            sink.release(Op::Ready);
+        }
+        let _ = rig.run();
+        let totals = rig.totals();
+        assert_eq!((totals.queued, totals.discarded), (0, discarded));
+        assert_eq!(totals.delivered + totals.discarded, 1);
+    }
+}
+
+#[test]
+fn a_sink_that_is_not_to_have_the_item_is_passed_over() {
+    // Sinks are told apart by the tag.
+    let mut rig = balanced().admitting(|to, item| to.tag != u64::from(item % 10));
+    let sinks: Vec<_> =
+        (1..=2).map(|tag| rig.attach_on(1, tag, |attach| attach.tag(tag))).collect();
+    rig.send([101, 103, 102]);
+    assert_eq!(taken(&sinks), [vec![103, 102], vec![101]]);
+    assert_eq!(rig.totals().discarded, 0);
+}
+
+#[test]
+fn if_none_is_to_have_it_the_item_is_discarded_once_for_the_first() {
+    let mut rig = balanced().admitting(|_, item| item % 10 != 9);
+    let sinks = join(&mut rig, 3);
+    sinks[0].hold(Op::Ready);
+    rig.send([101, 102]);
+    assert_eq!(hooks(rig.send([109])).len(), 1);
+    assert_eq!((rig.totals().discarded, rig.totals().delivered), (1, 2));
+}
+
+#[test]
+fn a_member_that_fails_when_it_is_polled_leaves_the_item_to_the_others() {
+    let mut rig = balanced();
+    let sinks = join(&mut rig, 2);
+    sinks[0].fail(Op::Ready);
+    rig.send([101]);
+    assert_eq!((sinks[1].items(), rig.totals().discarded), (vec![101], 0));
+    sinks[1].fail(Op::Ready);
+    rig.send([102]);
+    assert_eq!((rig.totals().discarded, rig.len()), (1, 0));
+}
+
+#[test]
+fn members_that_come_and_go_leave_the_line_in_order() {
+    let mut rig = balanced();
+    for round in 0..200_u32 {
+        let mut leases: Vec<Lease> = (0..5).map(|_| Lease::new()).collect();
+        for (n, lease) in leases.iter_mut().enumerate() {
+            rig.attach_on(1, n, |attach: Attach<_, _>| attach.leased(lease));
+        }
+        rig.send((0..10).map(|n| 100 + n));
+        drop(leases.remove((round % 5) as usize));
+        rig.send((0..10).map(|n| 100 + n));
+        drop(leases);
+        rig.sleep();
+        assert_eq!((rig.len(), rig.totals().delivered), (0, u64::from(round + 1) * 20));
+    }
+}
+
+#[test]
+#[should_panic = "`balance` cannot be set once something is attached"]
+fn it_is_set_before_anything_is_attached() {
+    let mut rig = Rig::new();
+    rig.attach(1, "a");
+    let demux = std::pin::Pin::into_inner(rig.task.into_inner());
+    let _ = demux.balance();
+}

@@ -1,0 +1,512 @@
+//! Guarantee 7, a blocked sink: it holds up the input and nothing else. Also `blocked_on`, and the hooks
+//! `blocked` and `unblocked`, which come in pairs, one pair for each wait.
+
+use std::task::Poll;
+
+use crate::common::{Op, Rig, SinkHandle, Terms, hooks};
+use stream_demux::{Demux, Lease, Order, Overflow};
+
+impl Rig {
+    /// Attaches sink `a` under key 1 and blocks the input on it: 101 is held, 102 and 201 wait unread.
+    #[track_caller]
+    fn blocked(&mut self) -> SinkHandle<u32> {
+        self.blocked_on_terms(|attach| attach)
+    }
+
+    #[track_caller]
+    fn blocked_on_terms(&mut self, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
+        let a = self.order(1, "a", terms);
+        a.park();
+        self.input.extend([101, 102, 201]);
+        assert!(self.lines().contains(&"blocked 1".to_owned()));
+        assert_eq!((self.waits_for(), self.input.left()), (Some(1), 2));
+        a
+    }
+
+    /// What was logged in a single poll, after which it must not be awake.
+    #[track_caller]
+    fn lines_of_one_poll(&mut self) -> Vec<String> {
+        assert!(self.task.woken());
+        self.poll();
+        assert!(!self.task.woken());
+        self.log.take()
+    }
+
+    fn waits_for(&self) -> Option<u32> {
+        self.task.get_ref().blocked_on().map(|on| *on.key)
+    }
+}
+
+// What is said of it.
+
+#[test]
+fn blocked_and_unblocked_are_said_once_per_wait() {
+    let mut rig = Rig::new();
+    let a = rig.attach(1, "a");
+    a.park();
+    rig.input.push(101);
+    assert_eq!(rig.lines(), ["blocked 1"]);
+    a.wake(); // for nothing: it asks again, and waits on
+    assert!(rig.lines().is_empty());
+    a.wake();
+    assert!(rig.lines().is_empty());
+    assert_eq!((a.count(Op::Ready), rig.waits_for()), (3, Some(1)));
+    a.open();
+    assert!(matches!(&rig.lines()[..], [first, second, last]
+        if [first, second].contains(&&"unblocked 1".to_owned())
+            && [first, second].contains(&&"a sent 101".to_owned())
+            && last == "a flushed"));
+    assert_eq!(rig.waits_for(), None);
+}
+
+#[test]
+fn each_item_that_waits_is_a_wait_of_its_own() {
+    let mut rig = Rig::new();
+    let a = rig.blocked();
+    a.allow(1);
+    let hooks = |line: &String| !line.starts_with('a');
+    let lines: Vec<_> = rig.lines().into_iter().filter(hooks).collect();
+    assert_eq!(lines, ["unblocked 1", "blocked 1"]);
+    assert_eq!((a.items(), rig.waits_for()), (vec![101], Some(1)));
+    a.open();
+    let lines: Vec<_> = rig.lines().into_iter().filter(hooks).collect();
+    assert_eq!(lines, ["unblocked 1", "unmatched 201"]);
+    assert_eq!((a.items(), rig.waits_for()), (vec![101, 102], None));
+}
+
+#[test]
+fn the_hooks_and_blocked_on_carry_the_tag() {
+    let mut rig = Rig::new();
+    let a = rig.order(1, "a", |attach| attach.tag(7));
+    a.park();
+    rig.input.push(101);
+    assert_eq!(rig.lines(), ["attached 1#7", "blocked 1#7"]);
+    let on = rig.task.get_ref().blocked_on().unwrap();
+    assert_eq!((*on.key, on.tag), (1, 7));
+    rig.orders.push(Order::Evict(1));
+    assert_eq!(rig.lines()[0], "unblocked 1#7");
+}
+
+#[test]
+fn a_queue_with_room_does_not_block_the_input() {
+    let mut rig = Rig::new();
+    let a = rig.order(1, "a", |attach| attach.buffer(2));
+    a.park();
+    rig.input.extend([101, 102]);
+    assert_eq!(rig.lines(), ["attached 1"]);
+    assert_eq!((rig.waits_for(), rig.totals().queued), (None, 2));
+    rig.input.push(103);
+    assert_eq!(rig.lines(), ["blocked 1"]);
+    assert_eq!((rig.waits_for(), rig.totals().queued), (Some(1), 3));
+}
+
+#[test]
+fn only_wait_blocks() {
+    for overflow in [Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict] {
+        let mut rig = Rig::new();
+        let a = rig.order(1, "a", |attach| attach.buffer(1).overflow(overflow));
+        let b = rig.attach(2, "b");
+        a.park();
+        rig.input.extend([101, 102, 103, 201]);
+        let lines = rig.lines();
+        assert!(!lines.iter().any(|line| line.contains("blocked")), "{overflow:?}");
+        assert_eq!((b.items(), rig.waits_for()), (vec![201], None));
+    }
+}
+
+#[test]
+fn the_input_is_not_polled_while_it_is_blocked() {
+    let mut rig = Rig::new();
+    let a = rig.blocked();
+    rig.input.forbid_polls();
+    a.wake();
+    rig.attach(2, "b");
+    rig.input.permit_polls();
+    a.open();
+    rig.lines();
+    assert_eq!((a.items(), rig.input.left()), (vec![101, 102], 0));
+}
+
+#[test]
+fn one_drained_item_makes_room_and_frees_the_input() {
+    let mut rig = Rig::new();
+    let a = rig.order(1, "a", |attach| attach.buffer(2));
+    a.park();
+    rig.input.extend([101, 102, 103, 201]);
+    rig.lines();
+    a.allow(1);
+    rig.lines_of_one_poll();
+    assert_eq!((a.items(), rig.waits_for()), (vec![101], None));
+    assert_eq!((rig.totals().queued, rig.totals().unmatched), (2, 1));
+}
+
+// Everything else goes on.
+
+#[test]
+fn orders_are_applied_meanwhile() {
+    let mut rig = Rig::new();
+    rig.blocked();
+    let b = rig.order(2, "b", |attach| attach);
+    rig.orders.push(Order::Detach(2));
+    assert_eq!(
+        rig.lines_of_one_poll(),
+        ["attached 2", "b closed", "b dropped", "detached 2 Requested"]
+    );
+    assert!(b.is_closed());
+    assert_eq!((rig.waits_for(), rig.input.left()), (Some(1), 2));
+}
+
+#[test]
+fn other_queues_drain_and_are_flushed_meanwhile() {
+    let mut rig = Rig::new();
+    let b = rig.order(2, "b", |attach| attach.buffer(5));
+    b.park();
+    rig.input.extend([201, 202]);
+    rig.lines();
+    rig.blocked();
+    b.open();
+    assert_eq!(rig.lines_of_one_poll(), ["b sent 201", "b sent 202", "b flushed"]);
+    assert_eq!(rig.waits_for(), Some(1));
+}
+
+#[test]
+fn pending_flushes_and_closes_of_others_go_on_meanwhile() {
+    let mut rig = Rig::new();
+    let (b, c) = (rig.attach(2, "b"), rig.attach(3, "c"));
+    b.hold(Op::Flush);
+    c.hold(Op::Close);
+    rig.input.push(201);
+    rig.orders.push(Order::Detach(3));
+    rig.lines();
+    rig.blocked();
+    b.release(Op::Flush);
+    assert_eq!(rig.lines_of_one_poll(), ["b flushed"]);
+    c.release(Op::Close);
+    assert_eq!(rig.lines_of_one_poll(), ["c closed", "c dropped", "detached 3 Requested"]);
+    assert_eq!(rig.waits_for(), Some(1));
+}
+
+#[test]
+fn what_others_took_in_the_same_turn_is_flushed_before_it_sleeps() {
+    let mut rig = Rig::new();
+    let (a, b) = (rig.attach(1, "a"), rig.attach(2, "b"));
+    a.allow(1);
+    a.park();
+    a.allow(1);
+    rig.input.extend([201, 101, 102]);
+    rig.lines_of_one_poll();
+    assert_eq!((a.items(), b.items(), rig.waits_for()), (vec![101], vec![201], Some(1)));
+    assert_eq!((a.flushed(), b.flushed()), (1, 1));
+}
+
+#[test]
+fn removing_others_leaves_it_blocked() {
+    let mut rig = Rig::new();
+    rig.attach(2, "b");
+    rig.attach(3, "c");
+    let a = rig.blocked();
+    rig.orders.extend([Order::Detach(2), Order::Evict(3)]);
+    let lines = rig.lines();
+    assert!(!lines.iter().any(|line| line.contains("blocked")), "{lines:?}");
+    assert_eq!((rig.waits_for(), rig.input.left(), a.count(Op::Ready)), (Some(1), 2, 1));
+}
+
+// What frees the input, in the same poll.
+
+#[test]
+fn detaching_the_blocked_sink_frees_the_input_in_the_same_poll() {
+    let mut rig = Rig::new();
+    let b = rig.attach(2, "b");
+    let a = rig.blocked();
+    rig.orders.push(Order::Detach(1));
+    assert_eq!(
+        rig.lines_of_one_poll(),
+        ["unblocked 1", "unmatched 102", "b sent 201", "b flushed"]
+    );
+    assert_eq!((b.items(), rig.waits_for(), rig.totals().queued), (vec![201], None, 1));
+    a.open(); // the item that was held is its last
+    assert_eq!(rig.lines(), ["a sent 101", "a closed", "a dropped", "detached 1 Requested"]);
+}
+
+#[test]
+fn evicting_the_blocked_sink_frees_the_input_in_the_same_poll() {
+    let mut rig = Rig::new();
+    rig.attach(2, "b");
+    rig.blocked();
+    rig.orders.push(Order::Evict(1));
+    assert_eq!(
+        rig.lines_of_one_poll(),
+        [
+            "unblocked 1",
+            "a dropped",
+            "discarded 101 of 1 Evicted",
+            "detached 1 Evicted",
+            "unmatched 102",
+            "b sent 201",
+            "b flushed"
+        ]
+    );
+    assert_eq!((rig.waits_for(), rig.totals().queued), (None, 0));
+}
+
+#[test]
+fn replacing_the_blocked_sink_frees_the_input_in_the_same_poll() {
+    let mut rig = Rig::new();
+    rig.attach(2, "b");
+    rig.blocked();
+    let new = rig.order(1, "new", |attach| attach);
+    let lines = rig.lines_of_one_poll();
+    assert_eq!(lines[..2], ["attached 1", "unblocked 1"]);
+    assert!(lines.contains(&"detached 1 Replaced".to_owned()));
+    assert_eq!((new.items(), rig.waits_for(), rig.input.left()), (vec![101, 102], None, 0));
+}
+
+#[test]
+fn a_successor_that_is_not_ready_takes_the_held_item_and_blocks_on_the_next() {
+    let mut rig = Rig::new();
+    rig.blocked();
+    let new = rig.order(1, "new", |attach| attach.tag(5));
+    new.park();
+    let lines = rig.lines();
+    let hooks: Vec<_> = lines.iter().filter(|line| line.contains("blocked")).collect();
+    assert_eq!(hooks, ["unblocked 1", "blocked 1#5"]);
+    assert_eq!((rig.totals().queued, rig.input.left()), (2, 1));
+    new.open();
+    rig.lines();
+    assert_eq!((new.items(), rig.totals().unmatched), (vec![101, 102], 1));
+}
+
+#[test]
+fn a_dropped_lease_of_the_blocked_sink_frees_the_input_in_the_same_poll() {
+    let mut rig = Rig::new();
+    rig.attach(2, "b");
+    let mut lease = Lease::new();
+    rig.blocked_on_terms(|attach| attach.leased(&mut lease));
+    drop(lease);
+    assert_eq!(
+        rig.lines_of_one_poll(),
+        [
+            "unblocked 1",
+            "a dropped",
+            "discarded 101 of 1 Evicted",
+            "detached 1 Evicted",
+            "unmatched 102",
+            "b sent 201",
+            "b flushed"
+        ]
+    );
+}
+
+#[test]
+fn a_lease_that_detaches_the_blocked_sink_frees_the_input_in_the_same_poll() {
+    let mut rig = Rig::new();
+    rig.attach(2, "b");
+    let mut lease = Lease::new();
+    let a = rig.blocked_on_terms(|attach| attach.leased(&mut lease));
+    lease.detach();
+    assert_eq!(
+        rig.lines_of_one_poll(),
+        ["unblocked 1", "unmatched 102", "b sent 201", "b flushed"]
+    );
+    assert_eq!((a.count(Op::Ready), rig.totals().queued), (1, 1));
+}
+
+#[test]
+fn a_blocked_sink_that_fails_frees_the_input_in_the_same_poll() {
+    let mut rig = Rig::new();
+    rig.attach(2, "b");
+    let a = rig.blocked();
+    a.fail(Op::Ready);
+    assert_eq!(
+        rig.lines_of_one_poll(),
+        [
+            "a failed in poll_ready",
+            "unblocked 1",
+            "a dropped",
+            "discarded 101 of 1 Failed",
+            "detached 1 Failed(Broken(\"poll_ready\"))",
+            "unmatched 102",
+            "b sent 201",
+            "b flushed"
+        ]
+    );
+}
+
+#[test]
+fn a_blocked_sink_that_fails_to_take_the_item_frees_the_input_in_the_same_poll() {
+    let mut rig = Rig::new();
+    rig.attach(2, "b");
+    let a = rig.blocked();
+    a.fail(Op::Send);
+    a.open();
+    let lines = rig.lines_of_one_poll();
+    assert_eq!(lines[0], "a failed in start_send");
+    assert_eq!(
+        lines[1..4],
+        ["unblocked 1", "a dropped", "detached 1 Failed(Broken(\"start_send\"))"]
+    );
+    assert_eq!(lines[4..], ["unmatched 102", "b sent 201", "b flushed"]);
+    assert_eq!(rig.totals().lost, 1);
+}
+
+#[test]
+fn a_blocked_sink_whose_pending_flush_fails_frees_the_input_in_the_same_poll() {
+    let mut rig = Rig::new();
+    rig.attach(2, "b");
+    let a = rig.attach(1, "a");
+    a.hold(Op::Flush);
+    a.park();
+    a.allow(1);
+    rig.input.extend([101, 102, 103, 201]);
+    rig.lines();
+    assert_eq!((rig.waits_for(), a.count(Op::Flush)), (Some(1), 1));
+    a.fail(Op::Flush);
+    assert_eq!(
+        rig.lines_of_one_poll(),
+        [
+            "a failed in poll_flush",
+            "unblocked 1",
+            "a dropped",
+            "discarded 102 of 1 Failed",
+            "detached 1 Failed(Broken(\"poll_flush\"))",
+            "unmatched 103",
+            "b sent 201",
+            "b flushed"
+        ]
+    );
+}
+
+#[test]
+fn a_blocked_sink_that_fails_in_the_final_flush_wakes_the_task() {
+    let mut rig = Rig::new();
+    rig.attach(2, "b");
+    let a = rig.attach(1, "a");
+    a.fail_quietly(Op::Flush);
+    a.park();
+    a.allow(1);
+    rig.input.extend([101, 102, 201]);
+    rig.poll();
+    assert_eq!((a.is_dropped(), rig.waits_for(), rig.totals().discarded), (true, None, 1));
+    assert!(rig.task.woken() || rig.input.left() == 0);
+    rig.log.take();
+    assert_eq!(rig.lines(), ["b sent 201", "b flushed"]);
+}
+
+#[test]
+fn the_queue_of_the_blocked_sink_goes_before_the_held_item() {
+    for order in [Order::Detach(1), Order::Evict(1)] {
+        let mut rig = Rig::new();
+        let a = rig.order(1, "a", |attach| attach.buffer(2));
+        a.park();
+        rig.input.extend([101, 102, 103]);
+        rig.lines();
+        let evicted = matches!(order, Order::Evict(_));
+        rig.orders.push(order);
+        let lines = rig.lines();
+        if evicted {
+            let fates = [101, 102, 103].map(|item| format!("discarded {item} of 1 Evicted"));
+            assert_eq!(lines[2..5], fates);
+        } else {
+            a.open();
+            rig.lines();
+            assert_eq!(a.items(), [101, 102, 103]);
+        }
+    }
+}
+
+#[test]
+fn the_limited_successor_of_the_blocked_sink_counts_the_held_item() {
+    let mut rig = Rig::new();
+    rig.blocked();
+    let new = rig.order(1, "new", |attach| attach.limit(1));
+    rig.lines();
+    assert_eq!((new.items(), new.is_closed()), (vec![101], true));
+    assert_eq!((rig.totals().unmatched, rig.waits_for()), (2, None));
+}
+
+#[test]
+fn the_sink_that_comes_after_the_blocked_one_left_gets_what_follows() {
+    let mut rig = Rig::new();
+    let a = rig.blocked();
+    rig.orders.push(Order::Detach(1));
+    let new = rig.order(1, "new", |attach| attach);
+    rig.lines_of_one_poll();
+    assert_eq!(new.items(), [102]);
+    a.open();
+    rig.lines();
+    assert_eq!(a.items(), [101]);
+}
+
+// At the end.
+
+#[test]
+fn finishing_while_blocked_reads_no_more_and_the_held_item_keeps_its_place() {
+    let mut rig = Rig::new();
+    let a = rig.blocked();
+    rig.input.forbid_polls();
+    rig.orders.push(Order::Finish);
+    assert_eq!(rig.lines(), ["unblocked 1"]);
+    assert_eq!((rig.waits_for(), rig.totals().queued), (None, 1));
+    a.open();
+    let Poll::Ready(totals) = rig.run() else { panic!("the last sink is closed") };
+    assert_eq!((a.items(), totals.received, totals.delivered), (vec![101], 1, 1));
+    assert_eq!(rig.log.take(), ["a sent 101", "a closed", "a dropped", "detached 1 Finished"]);
+}
+
+#[test]
+fn evicting_the_stuck_sink_after_the_end_completes() {
+    let mut rig = Rig::new();
+    let a = rig.blocked();
+    rig.orders.push(Order::Finish);
+    rig.lines();
+    rig.orders.push(Order::Evict(1));
+    let Poll::Ready(totals) = rig.run() else { panic!("the last sink is gone") };
+    assert_eq!((a.count(Op::Close), totals.discarded, totals.queued), (0, 1, 0));
+}
+
+// A key with many sinks.
+
+#[test]
+fn a_wait_moves_from_one_member_to_the_next_with_an_unblocked() {
+    let mut rig = Rig::with(Demux::multicast);
+    let a = rig.order(1, "a", |attach| attach.tag(1));
+    let b = rig.order(1, "b", |attach| attach.tag(2));
+    a.park();
+    b.park();
+    rig.input.push(101);
+    assert_eq!(rig.lines(), ["attached 1#1", "attached 1#2", "blocked 1#1"]);
+    a.open();
+    assert_eq!(hooks(rig.lines()), ["unblocked 1#1", "blocked 1#2"]);
+    assert_eq!((a.items(), a.flushed()), (vec![101], 1));
+    assert_eq!(rig.task.get_ref().blocked_on().map(|on| on.tag), Some(2));
+    b.open();
+    let lines = rig.lines();
+    assert_eq!(lines.iter().filter(|line| line.contains("blocked")).count(), 1);
+    assert_eq!((a.items(), b.items(), rig.waits_for()), (vec![101], vec![101], None));
+}
+
+#[test]
+fn the_member_that_is_waited_for_leaves_and_the_input_goes_on_in_the_same_poll() {
+    let mut rig = Rig::with(Demux::multicast);
+    let mut lease = Lease::new();
+    let a = rig.order(1, "a", |attach| attach.tag(1).leased(&mut lease));
+    let b = rig.order(1, "b", |attach| attach.tag(2));
+    a.park();
+    rig.input.extend([101, 201]);
+    assert_eq!(
+        rig.lines(),
+        ["attached 1#1", "attached 1#2", "b sent 101", "blocked 1#1", "b flushed"]
+    );
+    drop(lease);
+    assert_eq!(
+        rig.lines_of_one_poll(),
+        [
+            "unblocked 1#1",
+            "a dropped",
+            "discarded 101 of 1#1 Evicted",
+            "detached 1#1 Evicted",
+            "unmatched 201"
+        ]
+    );
+    assert_eq!(b.items(), [101]);
+}

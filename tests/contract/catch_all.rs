@@ -1,0 +1,452 @@
+//! `Attach::catch_all` (attachment rules): the attachment that also receives items that match no other, on
+//! its own terms. Such items are delivered and not unmatched (guarantee 3). The last one attached counts; an
+//! earlier one does not come back.
+
+use std::task::Poll;
+
+use crate::common::{Op, Rig, SinkHandle, Terms};
+use stream_demux::{Attach, Demux, Lease, Order, Overflow};
+
+/// Hears no flushes, and not what `admit` is asked.
+fn rig() -> Rig {
+    but_flushes(Rig::new())
+}
+
+fn group() -> Rig {
+    but_flushes(Rig::with(Demux::multicast))
+}
+
+fn but_flushes(rig: Rig) -> Rig {
+    rig.hearing(|line| !line.ends_with("flushed") && !line.starts_with("admit "))
+}
+
+#[test]
+fn catch_all_gets_its_own_key_and_what_matches_no_attachment() {
+    let mut rig = rig();
+    let a = rig.attach_on(1, "a", Attach::catch_all);
+    let b = rig.attach(2, "b");
+    rig.send([101, 201, 901, 801]);
+    assert_eq!((a.items(), b.items()), (vec![101, 901, 801], vec![201]));
+    let t = rig.totals();
+    assert_eq!((t.delivered, t.unmatched), (4, 0));
+    assert!(rig.task.get_ref().contains_key(&1) && !rig.task.get_ref().contains_key(&9));
+    assert_eq!(rig.len(), 2);
+}
+
+#[test]
+fn key_attached_later_is_no_longer_caught_and_a_freed_one_is() {
+    let mut rig = rig();
+    rig.attach_on(1, "a", Attach::catch_all);
+    assert_eq!(rig.send([201]), ["a sent 201"]);
+    rig.attach(2, "b");
+    assert_eq!(rig.send([202]), ["b sent 202"]);
+    rig.apply(Order::Detach(2));
+    assert_eq!(rig.send([203]), ["a sent 203"]);
+}
+
+#[test]
+fn last_one_attached_counts() {
+    let mut rig = rig();
+    rig.attach_on(1, "a", Attach::catch_all);
+    rig.attach_on(2, "b", Attach::catch_all);
+    rig.attach(3, "c");
+    assert_eq!(rig.send([901, 101, 201]), ["b sent 901", "a sent 101", "b sent 201"]);
+}
+
+#[test]
+fn earlier_catch_all_does_not_come_back_when_the_last_one_leaves() {
+    for evict in [false, true] {
+        let mut rig = rig();
+        rig.attach_on(1, "a", Attach::catch_all);
+        rig.attach_on(2, "b", Attach::catch_all);
+        rig.apply(if evict { Order::Evict(2) } else { Order::Detach(2) });
+        assert_eq!(rig.send([901, 101]), ["unmatched 901", "a sent 101"]);
+    }
+}
+
+#[test]
+fn earlier_catch_all_leaves_without_a_trace() {
+    let mut rig = rig();
+    rig.attach_on(1, "a", Attach::catch_all);
+    rig.attach_on(2, "b", Attach::catch_all);
+    rig.apply(Order::Evict(1));
+    assert_eq!(rig.send([101, 901]), ["b sent 101", "b sent 901"]);
+}
+
+#[test]
+fn unmatched_items_are_unmatched_again_whatever_made_it_leave() {
+    type Way = fn(&mut Rig, &SinkHandle<u32>, Lease);
+    let ways: [Way; 6] = [
+        |rig, _, lease| {
+            rig.apply(Order::Detach(1));
+            lease.disarm();
+        },
+        |rig, _, lease| {
+            rig.apply(Order::Evict(1));
+            lease.disarm();
+        },
+        |rig, _, lease| {
+            drop(lease);
+            rig.lines();
+        },
+        |rig, _, lease| {
+            lease.detach();
+            rig.lines();
+        },
+        |rig, a, lease| {
+            a.fail(Op::Ready);
+            rig.send([900]);
+            lease.disarm();
+        },
+        |rig, a, lease| {
+            a.fail(Op::Send);
+            rig.send([900]);
+            lease.disarm();
+        },
+    ];
+    for (n, way) in ways.into_iter().enumerate() {
+        let mut rig = rig();
+        let mut lease = Lease::new();
+        let a = rig.attach_on(1, "a", |attach| attach.catch_all().leased(&mut lease));
+        way(&mut rig, &a, lease);
+        assert_eq!(rig.send([901]), ["unmatched 901"], "way {n}");
+        assert!(a.is_dropped());
+    }
+}
+
+#[test]
+fn catch_all_that_drains_catches_nothing() {
+    let mut rig = rig();
+    let a = rig.attach_on(1, "a", |attach| attach.catch_all().buffer(4));
+    a.park();
+    rig.send([901]);
+    rig.apply(Order::Detach(1));
+    assert_eq!(rig.send([902]), ["unmatched 902"]);
+    a.open();
+    assert_eq!(rig.lines(), ["a sent 901", "a closed", "a dropped", "detached 1 Requested"]);
+}
+
+#[test]
+fn slot_re_used_by_another_catches_nothing() {
+    let mut rig = rig();
+    rig.attach_on(1, "a", Attach::catch_all);
+    rig.apply(Order::Evict(1));
+    rig.attach(2, "b");
+    assert_eq!(rig.send([901]), ["unmatched 901"]);
+}
+
+// Its terms.
+
+#[test]
+fn caught_items_wait_for_their_catch_all_with_backpressure() {
+    let mut rig = rig();
+    let a = rig.attach_on(1, "a", |attach| attach.catch_all().tag(7));
+    let b = rig.attach(2, "b");
+    a.park();
+    assert_eq!(rig.send([901, 201]), ["blocked 1#7"]);
+    assert_eq!((rig.totals().queued, b.taken()), (1, 0));
+    a.open();
+    let mut lines = rig.lines();
+    lines.sort();
+    assert_eq!(lines, ["a sent 901", "b sent 201", "unblocked 1#7"]);
+}
+
+#[test]
+fn caught_items_and_own_items_share_one_queue_in_order() {
+    let mut rig = rig();
+    let a = rig.attach_on(1, "a", |attach| attach.catch_all().buffer(3));
+    a.park();
+    assert_eq!(rig.send([101, 901, 102, 902]), ["blocked 1"]);
+    a.open();
+    rig.lines();
+    assert_eq!(a.items(), [101, 901, 102, 902]);
+}
+
+#[test]
+fn caught_items_overflow_as_the_terms_say() {
+    let mut rig = rig();
+    let a =
+        rig.attach_on(1, "a", |attach| attach.catch_all().buffer(1).overflow(Overflow::DropOldest));
+    a.park();
+    assert_eq!(
+        rig.send([901, 801, 701]),
+        ["discarded 901 of 1 Overflowed", "discarded 801 of 1 Overflowed"]
+    );
+    a.open();
+    assert_eq!(rig.lines(), ["a sent 701"]);
+}
+
+#[test]
+fn catch_all_may_be_evicted_by_what_it_catches() {
+    let mut rig = rig();
+    let a = rig.attach_on(1, "a", |attach| attach.catch_all().overflow(Overflow::Evict));
+    a.park();
+    assert_eq!(
+        rig.send([901, 902]),
+        ["a dropped", "discarded 901 of 1 Overflowed", "detached 1 Overflowed", "unmatched 902"]
+    );
+}
+
+#[test]
+fn caught_items_count_towards_the_limit() {
+    let mut rig = rig();
+    let a = rig.attach_on(1, "a", |attach| attach.catch_all().limit(2));
+    let mut lines = rig.send([901, 101, 902, 102]);
+    lines.retain(|line| line.starts_with("unmatched"));
+    assert_eq!(lines, ["unmatched 902", "unmatched 102"]);
+    assert_eq!(a.items(), [901, 101]);
+    assert!(a.is_closed());
+}
+
+#[test]
+fn caught_item_is_refused_as_not_admitted() {
+    let mut rig = rig().admitting(|_, n| *n != 901);
+    rig.attach_on(1, "a", Attach::catch_all);
+    assert_eq!(rig.send([901, 902]), ["discarded 901 of 1 NotAdmitted", "a sent 902"]);
+}
+
+#[test]
+fn catch_all_that_is_flushed_like_any_other() {
+    let mut rig = rig();
+    let a = rig.attach_on(1, "a", Attach::catch_all);
+    rig.send([901, 902]);
+    assert_eq!((a.flushed(), a.count(Op::Flush)), (2, 1));
+}
+
+// Replaced.
+
+#[test]
+fn replaced_by_one_that_catches_nothing_its_backlog_moves_and_the_catching_ends() {
+    let mut rig = rig();
+    let a = rig.attach_on(1, "a", |attach| attach.catch_all().buffer(2));
+    a.park();
+    rig.send([901, 101, 902]);
+    let b = rig.attach(1, "b");
+    assert_eq!(b.items(), [901, 101, 902]);
+    assert!(a.items().is_empty());
+    assert_eq!(rig.send([903, 102]), ["unmatched 903", "b sent 102"]);
+}
+
+#[test]
+fn replaced_by_another_catch_all_it_goes_on() {
+    let mut rig = rig();
+    let a = rig.attach_on(1, "a", |attach| attach.catch_all().buffer(1));
+    a.park();
+    rig.send([901, 902]);
+    let (attach, b) = rig.attachment(1, "b", |attach| attach.catch_all().tag(2));
+    let mut lines = rig.apply(attach);
+    lines.retain(|line| !line.starts_with("a "));
+    assert_eq!(lines.iter().filter(|line| *line == "unblocked 1").count(), 1);
+    assert_eq!(b.items(), [901, 902]);
+    assert_eq!(rig.send([903]), ["b sent 903"]);
+}
+
+#[test]
+fn earlier_catch_all_that_is_replaced_takes_nothing_from_the_last_one() {
+    let mut rig = rig();
+    rig.attach_on(1, "a", Attach::catch_all);
+    rig.attach_on(2, "b", Attach::catch_all);
+    rig.attach(1, "c");
+    assert_eq!(rig.send([901, 101]), ["b sent 901", "c sent 101"]);
+}
+
+#[test]
+fn surplus_of_a_limited_successor_is_unmatched_and_not_caught_again() {
+    for catches in [false, true] {
+        let mut rig = rig();
+        let a = rig.attach_on(1, "a", |attach| attach.catch_all().buffer(3));
+        a.park();
+        rig.send([901, 902, 903, 904]);
+        let (attach, b) = rig.attachment(1, "b", |attach| {
+            let attach = attach.limit(2);
+            if catches { attach.catch_all() } else { attach }
+        });
+        let mut lines = rig.apply(attach);
+        lines.retain(|line| line.starts_with("unmatched"));
+        assert_eq!(lines, ["unmatched 903", "unmatched 904"]);
+        assert_eq!(b.items(), [901, 902]);
+        assert!(b.is_closed());
+        assert_eq!(rig.send([905]), ["unmatched 905"]);
+    }
+}
+
+#[test]
+fn surplus_of_a_limited_successor_is_not_caught_by_another_catch_all_either() {
+    let mut rig = rig();
+    let a = rig.attach_on(1, "a", |attach| attach.catch_all().buffer(3));
+    a.park();
+    rig.send([901, 902]);
+    let c = rig.attach_on(3, "c", Attach::catch_all);
+    let (attach, b) = rig.attachment(1, "b", |attach| attach.limit(1));
+    let mut lines = rig.apply(attach);
+    lines.retain(|line| line.starts_with("unmatched"));
+    assert_eq!(lines, ["unmatched 902"]);
+    assert_eq!((b.items(), c.items()), (vec![901], vec![]));
+    // The key is free again, so from now on its items are caught.
+    assert_eq!(rig.send([101]), ["c sent 101"]);
+}
+
+#[test]
+fn evicted_while_a_caught_item_is_held_takes_it_down() {
+    let mut rig = rig();
+    let a = rig.attach_on(1, "a", Attach::catch_all);
+    a.park();
+    rig.send([901, 902]);
+    assert_eq!(
+        rig.apply(Order::Evict(1)),
+        [
+            "unblocked 1",
+            "a dropped",
+            "discarded 901 of 1 Evicted",
+            "detached 1 Evicted",
+            "unmatched 902"
+        ]
+    );
+}
+
+#[test]
+fn detached_while_a_caught_item_is_held_takes_it_along() {
+    let mut rig = rig();
+    let a = rig.attach_on(1, "a", Attach::catch_all);
+    a.park();
+    rig.send([901, 902]);
+    assert_eq!(rig.apply(Order::Detach(1)), ["unblocked 1", "unmatched 902"]);
+    a.open();
+    assert_eq!(rig.lines(), ["a sent 901", "a closed", "a dropped", "detached 1 Requested"]);
+}
+
+#[test]
+fn failed_while_a_caught_item_is_held_discards_it() {
+    let mut rig = rig();
+    let a = rig.attach_on(1, "a", Attach::catch_all);
+    a.park();
+    rig.send([901, 902]);
+    a.fail(Op::Ready);
+    let mut lines = rig.lines();
+    lines.retain(|line| !line.starts_with("a "));
+    assert_eq!(
+        lines,
+        [
+            "unblocked 1",
+            "discarded 901 of 1 Failed",
+            "detached 1 Failed(Broken(\"poll_ready\"))",
+            "unmatched 902"
+        ]
+    );
+}
+
+#[test]
+fn catch_all_that_becomes_another_while_an_item_is_held_still_gets_that_item() {
+    let mut rig = rig();
+    let a = rig.attach_on(1, "a", Attach::catch_all);
+    a.park();
+    rig.send([901, 902]);
+    let b = rig.attach_on(2, "b", Attach::catch_all);
+    assert!(b.items().is_empty());
+    a.open();
+    rig.lines();
+    assert_eq!((a.items(), b.items()), (vec![901], vec![902]));
+}
+
+#[test]
+fn finish_while_a_caught_item_is_held_still_sends_it() {
+    let mut rig = rig();
+    let a = rig.attach_on(1, "a", Attach::catch_all);
+    a.park();
+    rig.send([901]);
+    rig.apply(Order::Finish);
+    a.open();
+    let Poll::Ready(totals) = rig.run() else { panic!("all is done") };
+    assert_eq!((totals.delivered, totals.unmatched, a.items()), (1, 0, vec![901]));
+}
+
+// Attachments that never get so far.
+
+#[test]
+fn catch_all_that_never_receives_takes_nothing_from_the_one_that_is_there() {
+    type Change = fn(Terms) -> Terms;
+    let terms: [Change; 2] = [Attach::keep_existing, |attach| attach.limit(0)];
+    for term in terms {
+        let mut rig = rig();
+        rig.attach_on(1, "a", Attach::catch_all);
+        rig.attach_on(1, "b", |attach| term(attach.catch_all()));
+        assert_eq!(rig.send([901]), ["a sent 901"]);
+    }
+    for end in [drop as fn(Lease), Lease::detach] {
+        let mut rig = rig();
+        rig.attach_on(1, "a", Attach::catch_all);
+        let mut lease = Lease::new();
+        let (attach, _b) = rig.attachment(2, "b", |attach| attach.catch_all().leased(&mut lease));
+        end(lease);
+        rig.apply(attach);
+        assert_eq!(rig.send([901]), ["a sent 901"]);
+    }
+}
+
+#[test]
+fn catch_all_attached_in_time_catches_the_very_item_it_overtook() {
+    let mut rig = rig();
+    rig.lines();
+    let (attach, a) = rig.attachment(1, "a", Attach::catch_all);
+    let orders = rig.orders.clone();
+    rig.input.action(move || orders.push(attach));
+    rig.send([901]);
+    assert_eq!((a.items(), rig.totals().unmatched), (vec![901], 0));
+}
+
+// Together with multicast.
+
+#[test]
+fn caught_item_goes_to_that_attachment_alone_and_not_to_its_group() {
+    for catcher in 0..3 {
+        let mut rig = group();
+        let names = ["a", "b", "c"];
+        let sinks: Vec<_> =
+            (0..3)
+                .map(|n| {
+                    rig.attach_on(1, names[n], |attach| {
+                        if n == catcher { attach.catch_all() } else { attach }
+                    })
+                })
+                .collect();
+        assert_eq!(rig.send([901]), [format!("{} sent 901", names[catcher])]);
+        assert_eq!(rig.totals().copies, 0);
+        rig.send([101]);
+        assert!(sinks.iter().all(|sink| sink.items().last() == Some(&101)));
+    }
+}
+
+#[test]
+fn other_members_come_and_go_while_a_caught_item_is_held() {
+    let mut rig = group();
+    let mut lease = Lease::new();
+    let a = rig.attach_on(1, "a", |attach| attach.catch_all().tag(1));
+    let b = rig.attach_on(1, "b", |attach| attach.leased(&mut lease));
+    a.park();
+    assert_eq!(rig.send([901]), ["blocked 1#1"]);
+    let c = rig.attach(1, "c");
+    lease.detach();
+    rig.lines();
+    a.open();
+    rig.lines();
+    assert_eq!((a.items(), b.items(), c.items()), (vec![901], vec![], vec![]));
+    assert_eq!(rig.totals().copies, 0);
+}
+
+#[test]
+fn group_leaves_while_an_item_is_held_that_its_catch_all_caught() {
+    for evict in [false, true] {
+        let mut rig = group();
+        let b = rig.attach(1, "b");
+        let a = rig.attach_on(1, "a", Attach::catch_all);
+        a.park();
+        rig.send([901]);
+        rig.apply(if evict { Order::Evict(1) } else { Order::Detach(1) });
+        a.open();
+        rig.lines();
+        assert_eq!((a.taken(), b.taken()), (usize::from(!evict), 0));
+        let t = rig.totals();
+        assert_eq!((t.copies, t.discarded, t.queued), (0, u64::from(evict), 0));
+        assert_eq!(rig.send([902]), ["unmatched 902"]);
+    }
+}

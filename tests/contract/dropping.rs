@@ -1,0 +1,495 @@
+//! Guarantee 11, dropping: the future drops all it holds at once, at every stage of its life, and drops
+//! earlier what it no longer needs. Wakers that outlive it do nothing, and do not keep the task alive.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use crate::common::{
+    Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task, scripted_sink,
+    scripted_stream,
+};
+use futures::{Sink, StreamExt, stream};
+use stream_demux::{Attach, ByValue, Demux, DemuxStreamExt, Hooks, Lease, Order};
+
+/// An item that counts how many of it there are: key and counter.
+type Item = (u32, Arc<()>);
+type Out = ScriptedSink<Item>;
+type Orders = Order<u32, Out>;
+type Key = fn(&Item) -> u32;
+type Split = Demux<ScriptedStream<Item>, ByValue<Key>, ScriptedStream<Orders>, Owner>;
+
+/// Hooks that own something, and hear nothing.
+struct Owner {
+    _own: Rc<()>,
+}
+
+impl<K, V, E> Hooks<K, V, E> for Owner {}
+
+/// A demux and all its handles; `items` and `hooks` count what is alive.
+struct Rig {
+    task: Task<Split>,
+    input: StreamHandle<Item>,
+    orders: StreamHandle<Orders>,
+    sinks: Vec<SinkHandle<Item>>,
+    items: Arc<()>,
+    hooks: Rc<()>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let (input, input_handle) = scripted_stream("input");
+        let (orders, orders_handle) = scripted_stream("orders");
+        let hooks = Rc::new(());
+        let key: Key = |item| item.0;
+        let demux = input.demux_by(key, orders).multicast();
+        let demux = Demux::hooks(demux, Owner { _own: Rc::clone(&hooks) });
+        Self {
+            task: Task::new(demux),
+            input: input_handle,
+            orders: orders_handle,
+            sinks: Vec::new(),
+            items: Arc::new(()),
+            hooks,
+        }
+    }
+
+    fn attach(&mut self, key: u32, buffer: usize) -> SinkHandle<Item> {
+        let (sink, handle) = scripted_sink(key);
+        self.orders.push(Attach::new(key, sink).buffer(buffer).into());
+        self.sinks.push(handle.clone());
+        handle
+    }
+
+    fn push<const N: usize>(&self, keys: [u32; N]) {
+        self.input.extend(keys.map(|key| (key, Arc::clone(&self.items))));
+    }
+
+    #[track_caller]
+    fn sleep(&mut self) {
+        assert!(self.task.run().is_pending());
+    }
+
+    /// Items that are neither in the input, which keeps its script, nor with a sink's handle.
+    fn items_within(&self) -> usize {
+        let taken: usize = self.sinks.iter().map(SinkHandle::taken).sum();
+        Arc::strong_count(&self.items) - 1 - self.input.left() - taken
+    }
+
+    /// Drops the future, and looks for what is left of it.
+    #[track_caller]
+    fn dropped(mut self) {
+        let wakes = self.task.total_wakes();
+        self.task.drop_future();
+        assert!(self.input.is_dropped(), "the input");
+        assert!(self.orders.is_dropped(), "the orders");
+        assert!(self.sinks.iter().all(SinkHandle::is_dropped), "a sink");
+        assert_eq!(self.items_within(), 0, "items");
+        assert_eq!(Rc::strong_count(&self.hooks), 1, "the hooks");
+
+        // Wakers that outlive it.
+        let sinks = self.sinks.iter().filter_map(SinkHandle::waker);
+        let kept: Vec<_> = sinks.chain(self.orders.waker()).collect();
+        kept.iter().for_each(Waker::wake_by_ref);
+        for sink in &self.sinks {
+            sink.open();
+            sink.release(Op::Flush);
+            sink.release(Op::Close);
+        }
+        self.orders.push(Order::Finish);
+        assert_eq!(self.task.total_wakes(), wakes, "a waker that outlived it is not inert");
+
+        // The input had the task's own waker, and its handle keeps that.
+        let Self { task, input, .. } = self;
+        drop(input);
+        assert_eq!(task.wakers_kept(), 0, "the task is kept alive");
+        drop(kept);
+    }
+}
+
+// The future is dropped.
+
+#[test]
+fn while_it_sleeps_with_idle_sinks() {
+    let mut rig = Rig::new();
+    for key in 0..100 {
+        rig.attach(key, 0);
+    }
+    rig.sleep();
+    rig.push([1, 2, 3]);
+    rig.sleep();
+    rig.dropped();
+}
+
+#[test]
+fn with_items_in_queues() {
+    let mut rig = Rig::new();
+    rig.attach(1, 2).park();
+    rig.attach(2, 2).park();
+    rig.push([1, 1, 2]);
+    rig.sleep();
+    assert_eq!(rig.items_within(), 3);
+    rig.dropped();
+}
+
+#[test]
+fn with_an_item_that_is_held_behind_a_queue() {
+    let mut rig = Rig::new();
+    rig.attach(1, 1).park();
+    rig.push([1, 1, 1]);
+    rig.sleep();
+    assert_eq!(rig.items_within(), 2);
+    assert!(rig.task.get_ref().blocked_on().is_some());
+    rig.dropped();
+}
+
+#[test]
+fn with_an_item_that_is_held_for_a_group() {
+    let mut rig = Rig::new();
+    rig.attach(1, 0).park();
+    rig.attach(1, 3).park();
+    rig.push([1]);
+    rig.sleep();
+    // One that is held, and a copy in a queue.
+    assert_eq!(rig.items_within(), 2);
+    rig.dropped();
+}
+
+#[test]
+fn with_an_item_that_orders_have_overtaken() {
+    let mut rig = Rig::new();
+    rig.attach(1, 0);
+    rig.sleep();
+    let orders = rig.orders.clone();
+    rig.input.action(move || orders.stutter());
+    rig.push([1]);
+    assert!(rig.task.poll().is_pending());
+    assert_eq!((rig.task.get_ref().totals().queued, rig.items_within()), (1, 1));
+    rig.dropped();
+}
+
+#[test]
+fn with_flushes_pending() {
+    let mut rig = Rig::new();
+    rig.attach(1, 0).hold(Op::Flush);
+    rig.attach(2, 0).hold(Op::Flush);
+    rig.push([1, 2]);
+    rig.sleep();
+    assert!(rig.sinks.iter().all(|sink| sink.is_waiting(Op::Flush)));
+    rig.dropped();
+}
+
+#[test]
+fn with_flushes_owed() {
+    let mut rig = Rig::new();
+    rig.attach(1, 0);
+    rig.sleep();
+    rig.push([1; 200]);
+    assert!(rig.task.poll().is_pending());
+    assert!(rig.sinks[0].taken() > rig.sinks[0].flushed(), "the case is not met");
+    rig.dropped();
+}
+
+#[test]
+fn with_closes_pending_and_a_queue_that_drains() {
+    let mut rig = Rig::new();
+    rig.attach(1, 0).hold(Op::Close);
+    rig.attach(2, 2).park();
+    rig.push([2, 2]);
+    rig.sleep();
+    rig.orders.extend([Order::Detach(1), Order::Detach(2)]);
+    rig.sleep();
+    assert!(rig.sinks[0].is_closing() && rig.items_within() == 2);
+    rig.dropped();
+}
+
+#[test]
+fn while_the_end_is_being_told() {
+    let mut rig = Rig::new();
+    for key in 0..500 {
+        rig.attach(key, 0);
+    }
+    rig.sleep();
+    rig.input.end();
+    assert!(rig.task.poll().is_pending());
+    let closed = rig.sinks.iter().filter(|sink| sink.is_closed()).count();
+    assert!(0 < closed && closed < 500, "the case is not met: {closed}");
+    rig.dropped();
+}
+
+#[test]
+fn with_orders_that_ended() {
+    let mut rig = Rig::new();
+    rig.attach(1, 0);
+    rig.orders.end();
+    rig.sleep();
+    assert!(rig.orders.is_dropped());
+    rig.dropped();
+}
+
+#[test]
+fn with_woken_slots_it_has_not_looked_at() {
+    let mut rig = Rig::new();
+    for key in 0..10 {
+        rig.attach(key, 1).park();
+    }
+    rig.push([0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    rig.sleep();
+    for sink in &rig.sinks {
+        assert!(sink.wake());
+    }
+    assert!(rig.task.woken());
+    rig.dropped();
+}
+
+#[test]
+fn after_its_waker_was_renewed() {
+    let mut rig = Rig::new();
+    rig.attach(1, 1).park();
+    rig.push([1, 1]);
+    rig.sleep();
+    rig.task.renew_waker();
+    rig.sleep();
+    rig.dropped();
+}
+
+#[test]
+fn after_completion() {
+    let mut rig = Rig::new();
+    rig.attach(1, 0);
+    rig.push([1]);
+    rig.input.end();
+    assert!(rig.task.run().is_ready());
+    rig.dropped();
+}
+
+#[test]
+fn leases_that_outlive_it_are_inert() {
+    let mut rig = Rig::new();
+    let mut leases = [Lease::new(), Lease::new(), Lease::new()];
+    for (key, lease) in (0..3).zip(&mut leases) {
+        let (sink, handle) = scripted_sink(key);
+        rig.orders.push(Attach::new(key, sink).leased(lease).into());
+        rig.sinks.push(handle);
+    }
+    rig.sleep();
+    let wakes = rig.task.total_wakes();
+    rig.task.drop_future();
+    let [first, second, third] = leases;
+    drop(first);
+    second.detach();
+    third.disarm();
+    assert_eq!(rig.task.total_wakes(), wakes);
+    assert!(rig.sinks.iter().all(SinkHandle::is_dropped));
+    drop(rig.input);
+    assert_eq!(rig.task.wakers_kept(), 0);
+}
+
+// A sink that fires its wakers, and gives up leases, as it is dropped.
+
+struct Parting {
+    waker: Option<Waker>,
+    lease: Option<Lease>,
+    items: Vec<Arc<()>>,
+}
+
+impl Sink<Item> for Parting {
+    type Error = ();
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), ()>> {
+        self.waker = Some(cx.waker().clone());
+        Poll::Ready(Ok(()))
+    }
+    fn start_send(mut self: Pin<&mut Self>, item: Item) -> Result<(), ()> {
+        self.items.push(item.1);
+        Ok(())
+    }
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+        Poll::Ready(Ok(()))
+    }
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+        Poll::Pending
+    }
+}
+
+impl Drop for Parting {
+    fn drop(&mut self) {
+        self.waker.take().iter().for_each(Waker::wake_by_ref);
+        self.lease.take();
+    }
+}
+
+#[test]
+fn sinks_that_wake_and_give_up_leases_as_they_are_dropped_do_no_harm() {
+    let mut last = Lease::new();
+    let mut orders: Vec<Order<u32, Parting>> = Vec::new();
+    for key in 0..4 {
+        let held = std::mem::take(&mut last);
+        let sink = Parting { waker: None, lease: Some(held), items: Vec::new() };
+        orders.push(Attach::new(key, sink).leased(&mut last).into());
+    }
+    let item = Arc::new(());
+    let items: Vec<Item> = (0..4).map(|key| (key, Arc::clone(&item))).collect();
+    let key: Key = |item| item.0;
+    let input = stream::iter(items).chain(stream::pending());
+    let mut task = Task::new(input.demux_by(key, stream::iter(orders)));
+    assert!(task.run().is_pending());
+    assert_eq!(Arc::strong_count(&item), 5);
+    let wakes = task.total_wakes();
+    task.drop_future();
+    assert_eq!((Arc::strong_count(&item), task.total_wakes()), (1, wakes));
+    assert_eq!(task.wakers_kept(), 0);
+}
+
+#[test]
+fn evicting_the_first_of_a_chain_of_leases_evicts_them_all() {
+    let mut last = Lease::new();
+    let mut orders: Vec<Order<u32, Parting>> = Vec::new();
+    for key in 0..4 {
+        let held = std::mem::take(&mut last);
+        let sink = Parting { waker: None, lease: Some(held), items: Vec::new() };
+        orders.push(Attach::new(key, sink).leased(&mut last).into());
+    }
+    let key: Key = |item| item.0;
+    let input = stream::pending::<Item>();
+    let mut task = Task::new(input.demux_by(key, stream::iter(orders)));
+    assert!(task.run().is_pending());
+    drop(last);
+    assert!(task.woken() && task.run().is_pending());
+    assert_eq!((task.get_ref().len(), task.get_ref().totals().detached), (0, 4));
+}
+
+// What it drops earlier.
+
+#[test]
+fn orders_are_dropped_when_they_end_and_not_before() {
+    let mut rig = Rig::new();
+    rig.sleep();
+    assert!(!rig.orders.is_dropped());
+    rig.orders.end();
+    assert!(rig.task.poll().is_pending());
+    assert!(rig.orders.is_dropped());
+}
+
+#[test]
+fn completion_drops_sinks_and_orders_while_input_and_hooks_stay() {
+    for finish in [false, true] {
+        let mut rig = Rig::new();
+        for key in 0..5 {
+            rig.attach(key, 0);
+        }
+        rig.push([1, 2, 9]);
+        rig.sleep();
+        if finish {
+            rig.orders.push(Order::Finish);
+        } else {
+            rig.input.end();
+        }
+        assert!(rig.task.run().is_ready());
+        assert!(rig.sinks.iter().all(SinkHandle::is_dropped) && rig.orders.is_dropped());
+        assert!(!rig.input.is_dropped());
+        assert_eq!((rig.items_within(), Rc::strong_count(&rig.hooks)), (0, 2));
+        rig.dropped();
+    }
+}
+
+#[test]
+fn completion_keeps_no_waker_of_the_task() {
+    let (orders, handle) = scripted_stream::<Orders>("orders");
+    let (sink, a) = scripted_sink(1);
+    handle.push((1, sink).into());
+    let key: Key = |item| item.0;
+    let mut task = Task::new(stream::pending().demux_by(key, orders));
+    assert!(task.run().is_pending());
+    assert!(task.wakers_kept() > 0, "no waker is kept");
+    task.renew_waker();
+    assert!(task.run().is_pending());
+    handle.push(Order::Finish);
+    assert!(task.run().is_ready());
+    assert!(a.is_dropped());
+    assert_eq!(task.wakers_kept(), 0);
+}
+
+#[test]
+fn former_wakers_of_the_task_are_not_kept() {
+    let (orders, handle) = scripted_stream::<Orders>("orders");
+    let (sink, a) = scripted_sink(1);
+    a.park();
+    handle.push(Attach::new(1, sink).buffer(1).into());
+    let key: Key = |item| item.0;
+    let items = stream::iter([(1, Arc::new(()))]).chain(stream::pending());
+    let mut task = Task::new(items.demux_by(key, orders));
+    for _ in 0..10 {
+        assert!(task.run().is_pending());
+        assert_eq!(task.wakers_kept(), 1);
+        task.renew_waker();
+    }
+}
+
+#[test]
+fn a_sink_is_dropped_as_soon_as_its_attachment_ends() {
+    let mut rig = Rig::new();
+    let evicted = rig.attach(1, 0);
+    let detached = rig.attach(2, 0);
+    let failed = rig.attach(3, 0);
+    let stays = rig.attach(4, 0);
+    rig.sleep();
+    rig.orders.extend([Order::Evict(1), Order::Detach(2)]);
+    failed.fail(Op::Ready);
+    rig.push([3]);
+    assert!(rig.task.poll().is_pending());
+    assert!(evicted.is_dropped() && detached.is_dropped() && failed.is_dropped());
+    assert!(!stays.is_dropped());
+    assert_eq!(rig.items_within(), 0);
+    rig.dropped();
+}
+
+#[test]
+fn items_that_are_unmatched_or_discarded_are_dropped_at_once_by_hooks_that_ignore_them() {
+    let mut rig = Rig::new();
+    rig.attach(1, 2).park();
+    rig.push([9, 1, 1]);
+    rig.sleep();
+    assert_eq!(rig.items_within(), 2);
+    rig.orders.push(Order::Evict(1));
+    rig.sleep();
+    assert_eq!(rig.items_within(), 0);
+}
+
+#[test]
+fn a_task_that_owns_the_future_and_is_owned_by_its_waker_is_freed_with_the_future() {
+    use std::sync::Mutex;
+    use std::task::Wake;
+
+    type Inner = Demux<
+        stream::Pending<u32>,
+        ByValue<fn(&u32) -> u32>,
+        ScriptedStream<Order<u32, ScriptedSink<u32>>>,
+    >;
+
+    /// As executors have it: the waker is the task, and the task owns the future.
+    struct Owning(Mutex<Option<Pin<Box<Inner>>>>);
+
+    impl Wake for Owning {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    let (orders, handle) = scripted_stream("orders");
+    let (sink, a) = scripted_sink(1);
+    handle.push((1, sink).into());
+    let key: fn(&u32) -> u32 = |n| *n;
+    let demux = stream::pending().demux_by(key, orders);
+    let task = Arc::new(Owning(Mutex::new(Some(Box::pin(demux)))));
+    let waker = Waker::from(Arc::clone(&task));
+    let future = task.0.lock().unwrap().take();
+    let mut future = future.unwrap();
+    assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    *task.0.lock().unwrap() = Some(future);
+    drop(waker);
+    assert_eq!(Arc::strong_count(&task), 2, "it sleeps with one waker");
+    let future = task.0.lock().unwrap().take();
+    drop(future);
+    assert_eq!(Arc::strong_count(&task), 1);
+    assert!(a.is_dropped());
+}

@@ -1,0 +1,819 @@
+//! `Lease` (attachment rules): it ends one attachment, whatever becomes of the key; promptly, without an
+//! item, from any thread, before the order is applied, and after the demux is gone. With several leases of
+//! one attachment, an eviction wins over a detach. Also guarantees 3, 4 and 7 where a lease ends an
+//! attachment.
+
+use std::fmt::Debug;
+use std::sync::{Arc, Barrier};
+use std::task::Poll;
+use std::thread;
+
+use crate::common::{Op, Rig, SinkHandle, Terms, scripted_sink};
+use stream_demux::{Attach, Lease, Order, Overflow};
+
+impl Rig {
+    /// Attaches sink `a` under key 1, leased, on the terms that `terms` adds.
+    #[track_caller]
+    fn leased(&mut self, terms: impl FnOnce(Terms) -> Terms) -> (Lease, SinkHandle<u32>) {
+        let mut lease = Lease::new();
+        let handle = self.attach_on(1, "a", |attach| terms(attach.leased(&mut lease)));
+        (lease, handle)
+    }
+}
+
+// How a lease ends.
+
+#[test]
+fn dropping_a_lease_evicts_promptly_with_no_item_needed() {
+    let mut rig = Rig::new();
+    let (lease, a) = rig.leased(|attach| attach);
+    assert!(!rig.task.woken());
+    drop(lease);
+    assert!(rig.task.woken());
+    assert_eq!(rig.lines(), ["a dropped", "detached 1 Evicted"]);
+    assert_eq!((rig.len(), a.count(Op::Close), a.count(Op::Flush)), (0, 0, 0));
+    rig.input.push(101);
+    assert_eq!(rig.lines(), ["unmatched 101"]);
+}
+
+#[test]
+fn dropping_a_lease_discards_the_queue() {
+    let mut rig = Rig::new();
+    let (lease, a) = rig.leased(|attach| attach.buffer(2));
+    a.park();
+    rig.input.extend([101, 102]);
+    rig.lines();
+    drop(lease);
+    assert_eq!(
+        rig.lines(),
+        [
+            "a dropped",
+            "discarded 101 of 1 Evicted",
+            "discarded 102 of 1 Evicted",
+            "detached 1 Evicted"
+        ]
+    );
+    assert_eq!((rig.totals().discarded, rig.totals().queued), (2, 0));
+}
+
+#[test]
+fn detaching_a_lease_closes_an_idle_sink() {
+    let mut rig = Rig::new();
+    let (lease, a) = rig.leased(|attach| attach);
+    lease.detach();
+    assert!(rig.task.woken());
+    assert_eq!(rig.lines(), ["a closed", "a dropped", "detached 1 Requested"]);
+    assert_eq!(a.count(Op::Close), 1);
+    rig.input.push(101);
+    assert_eq!(rig.lines(), ["unmatched 101"]);
+}
+
+#[test]
+fn detaching_a_lease_frees_the_key_and_still_sends_the_queue() {
+    let mut rig = Rig::new();
+    let (lease, a) = rig.leased(|attach| attach.buffer(2));
+    a.park();
+    rig.input.extend([101, 102]);
+    rig.lines();
+    lease.detach();
+    rig.input.push(103);
+    assert_eq!(rig.lines(), ["unmatched 103"]);
+    assert_eq!((rig.len(), rig.totals().detached), (0, 0));
+    a.open();
+    assert_eq!(
+        rig.lines(),
+        ["a sent 101", "a sent 102", "a closed", "a dropped", "detached 1 Requested"]
+    );
+}
+
+#[test]
+fn disarming_a_lease_does_not_wake_the_task_and_keeps_the_attachment() {
+    let mut rig = Rig::new();
+    let (lease, a) = rig.leased(|attach| attach);
+    lease.disarm();
+    assert!(!rig.task.woken());
+    rig.input.push(101);
+    rig.lines();
+    assert_eq!((a.items(), rig.len()), (vec![101], 1));
+    rig.input.end();
+    assert!(rig.run().is_ready());
+    assert_eq!(rig.log.take().last().unwrap(), "detached 1 Finished");
+}
+
+// Before the order was applied.
+
+#[test]
+fn lease_dropped_before_the_order_is_applied_never_replaces() {
+    let mut rig = Rig::new();
+    let (old, old_handle) = rig.sink("old");
+    rig.apply((1, old));
+    let (sink, a) = rig.sink("a");
+    let mut lease = Lease::new();
+    rig.orders.push(Attach::new(1, sink).leased(&mut lease).into());
+    drop(lease);
+    rig.input.push(101);
+    assert_eq!(
+        rig.lines(),
+        ["attached 1", "a dropped", "detached 1 Evicted", "old sent 101", "old flushed"]
+    );
+    assert_eq!((a.calls().len(), old_handle.items()), (1, vec![101]));
+    assert_eq!((rig.totals().attached, rig.totals().detached, rig.len()), (2, 1, 1));
+}
+
+#[test]
+fn lease_detached_before_the_order_is_applied_never_replaces_and_closes() {
+    let mut rig = Rig::new();
+    let (old, old_handle) = rig.sink("old");
+    rig.apply((1, old));
+    let (sink, a) = rig.sink("a");
+    let mut lease = Lease::new();
+    rig.orders.push(Attach::new(1, sink).leased(&mut lease).into());
+    lease.detach();
+    assert!(rig.run().is_pending());
+    assert_eq!(rig.log.take(), ["attached 1", "a closed", "a dropped", "detached 1 Requested"]);
+    assert_eq!((a.count(Op::Ready), a.count(Op::Flush), a.count(Op::Close)), (0, 0, 1));
+    rig.input.push(101);
+    rig.lines();
+    assert_eq!((old_handle.items(), rig.len()), (vec![101], 1));
+    assert_eq!((rig.totals().attached, rig.totals().detached), (2, 1));
+}
+
+#[test]
+fn lease_detached_before_the_order_is_applied_takes_no_free_key() {
+    let mut rig = Rig::new();
+    let (sink, a) = rig.sink("a");
+    a.hold(Op::Close);
+    let mut lease = Lease::new();
+    rig.orders.push(Attach::new(1, sink).catch_all().buffer(9).leased(&mut lease).into());
+    lease.detach();
+    rig.input.extend([101, 901]);
+    assert_eq!(rig.lines(), ["attached 1", "unmatched 101", "unmatched 901"]);
+    assert_eq!(rig.len(), 0);
+    a.release(Op::Close);
+    assert_eq!(rig.lines(), ["a closed", "a dropped", "detached 1 Requested"]);
+}
+
+#[test]
+fn lease_dropped_before_the_order_is_applied_catches_nothing() {
+    let mut rig = Rig::new();
+    let (sink, _a) = rig.sink("a");
+    let mut lease = Lease::new();
+    rig.orders.push(Attach::new(1, sink).catch_all().leased(&mut lease).into());
+    drop(lease);
+    rig.input.extend([101, 901]);
+    assert_eq!(
+        rig.lines(),
+        ["attached 1", "a dropped", "detached 1 Evicted", "unmatched 101", "unmatched 901"]
+    );
+}
+
+#[test]
+fn lease_disarmed_before_the_order_is_applied_takes_the_key_as_if_never_leased() {
+    let mut rig = Rig::new();
+    let (sink, a) = rig.sink("a");
+    let mut lease = Lease::new();
+    rig.orders.push(Attach::new(1, sink).leased(&mut lease).into());
+    lease.disarm();
+    rig.input.push(101);
+    rig.lines();
+    assert_eq!((a.items(), rig.len()), (vec![101], 1));
+}
+
+#[test]
+fn attach_that_is_never_yielded_leaves_the_lease_harmless() {
+    let mut rig = Rig::new();
+    let mut lease = Lease::new();
+    let (sink, a) = rig.sink("a");
+    drop(Attach::new(1, sink).leased(&mut lease));
+    assert!(a.is_dropped());
+    let (sink, b) = rig.sink("b");
+    rig.apply(Attach::new(1, sink).leased(&mut lease));
+    drop(lease);
+    assert_eq!(rig.lines(), ["b dropped", "detached 1 Evicted"]);
+    assert!(b.is_dropped());
+    assert_eq!((rig.totals().attached, rig.totals().detached), (1, 1));
+}
+
+// After the demux is gone.
+
+#[test]
+fn lease_outlives_the_dropped_future() {
+    for end in [drop as fn(Lease), Lease::detach, Lease::disarm] {
+        let mut rig = Rig::new();
+        let (lease, a) = rig.leased(|attach| attach);
+        rig.task.drop_future();
+        assert!(a.is_dropped());
+        assert_eq!(rig.log.take(), ["a dropped"]);
+        end(lease);
+        assert!(!rig.task.woken() && rig.log.take().is_empty());
+    }
+}
+
+#[test]
+fn lease_outlives_the_completed_future() {
+    for end in [drop as fn(Lease), Lease::detach, Lease::disarm] {
+        let mut rig = Rig::new();
+        let (lease, _a) = rig.leased(|attach| attach);
+        rig.input.end();
+        assert!(rig.run().is_ready());
+        assert_eq!(rig.log.take(), ["a closed", "a dropped", "detached 1 Finished"]);
+        end(lease);
+        assert!(!rig.task.woken() && rig.log.take().is_empty());
+    }
+}
+
+#[test]
+fn lease_outlives_an_attach_left_in_the_orders_of_a_dropped_future() {
+    let mut rig = Rig::new();
+    let (sink, a) = rig.sink("a");
+    let mut lease = Lease::new();
+    rig.orders.push(Attach::new(1, sink).leased(&mut lease).into());
+    rig.task.drop_future();
+    drop(lease);
+    assert!(!a.is_dropped(), "the handle of the orders still has it");
+    assert!(!rig.task.woken());
+}
+
+// Threads, and leases that end during a call.
+
+#[test]
+fn lease_is_dropped_on_another_thread_but_the_sink_and_the_hooks_are_not() {
+    let mut rig = Rig::new();
+    let (lease, a) = rig.leased(|attach| attach);
+    thread::spawn(move || drop(lease)).join().unwrap();
+    assert!(rig.task.woken());
+    assert!(!a.is_dropped() && rig.log.take().is_empty());
+    assert_eq!(rig.lines(), ["a dropped", "detached 1 Evicted"]);
+}
+
+#[test]
+fn lease_that_ends_on_another_thread_while_the_demux_runs_is_never_missed() {
+    for round in 0..300 {
+        let mut rig = Rig::new();
+        let (sink, _a) = rig.sink("a");
+        let mut lease = Lease::new();
+        rig.orders.push(Attach::new(1, sink).leased(&mut lease).into());
+        let start = Arc::new(Barrier::new(2));
+        let ready = Arc::clone(&start);
+        let other = thread::spawn(move || {
+            ready.wait();
+            if round % 2 == 0 {
+                drop(lease);
+            } else {
+                lease.detach();
+            }
+        });
+        start.wait();
+        assert!(rig.run().is_pending());
+        other.join().unwrap();
+        assert!(rig.run().is_pending());
+        assert_eq!((rig.len(), rig.totals().detached), (0, 1), "round {round}");
+    }
+}
+
+#[test]
+fn lease_dropped_inside_its_own_sinks_send_ends_it_after_that_send() {
+    let mut rig = Rig::new();
+    let (lease, a) = rig.leased(|attach| attach);
+    a.during(Op::Send, move || drop(lease));
+    rig.input.push(101);
+    rig.lines();
+    assert_eq!((a.items(), a.is_dropped(), rig.len()), (vec![101], true, 0));
+    assert_eq!((rig.totals().delivered, rig.totals().detached), (1, 1));
+}
+
+#[test]
+fn lease_dropped_inside_the_input_ends_the_attachment_without_another_wake() {
+    let mut rig = Rig::new();
+    let (lease, _a) = rig.leased(|attach| attach);
+    rig.input.action(move || drop(lease));
+    rig.input.push(901);
+    rig.lines();
+    assert_eq!((rig.len(), rig.totals().detached), (0, 1));
+}
+
+// One lease for many.
+
+#[test]
+fn one_lease_for_many_ends_them_all_and_no_other() {
+    for detach in [false, true] {
+        let mut rig = Rig::new();
+        let mut lease = Lease::new();
+        for key in 0..10 {
+            let (sink, _) = scripted_sink(key);
+            rig.apply(Attach::new(key, sink).leased(&mut lease));
+        }
+        let (sink, other) = rig.sink("other");
+        rig.apply((10, sink));
+        if detach {
+            lease.detach();
+        } else {
+            drop(lease);
+        }
+        let mut lines = rig.lines();
+        lines.sort();
+        let why = if detach { "Requested" } else { "Evicted" };
+        assert_eq!(lines, (0..10).map(|key| format!("detached {key} {why}")).collect::<Vec<_>>());
+        assert_eq!((rig.len(), other.is_dropped()), (1, false));
+    }
+}
+
+#[test]
+fn one_lease_speaks_for_the_applied_the_waiting_and_the_gone() {
+    let mut rig = Rig::new();
+    let mut lease = Lease::new();
+    let (gone, _) = rig.sink("gone");
+    rig.apply(Attach::new(1, gone).leased(&mut lease));
+    rig.apply(Order::Detach(1));
+    let (applied, _) = rig.sink("applied");
+    rig.apply(Attach::new(2, applied).leased(&mut lease));
+    let (waiting, _) = rig.sink("waiting");
+    rig.orders.push(Attach::new(3, waiting).leased(&mut lease).into());
+    drop(lease);
+    let mut lines = rig.lines();
+    lines.sort();
+    assert_eq!(
+        lines,
+        [
+            "applied dropped",
+            "attached 3",
+            "detached 2 Evicted",
+            "detached 3 Evicted",
+            "waiting dropped"
+        ]
+    );
+}
+
+#[test]
+fn leasing_one_attachment_twice_to_the_same_lease_ends_it_once() {
+    let mut rig = Rig::new();
+    let mut lease = Lease::new();
+    let (sink, _a) = rig.sink("a");
+    rig.apply(Attach::new(1, sink).leased(&mut lease).leased(&mut lease));
+    drop(lease);
+    assert_eq!(rig.lines(), ["a dropped", "detached 1 Evicted"]);
+    assert_eq!(rig.totals().detached, 1);
+}
+
+#[test]
+fn lease_forgets_what_is_gone_and_keeps_what_is_not() {
+    let mut rig = Rig::new();
+    let mut lease = Lease::new();
+    let (sink, a) = rig.sink("a");
+    rig.apply(Attach::new(1, sink).leased(&mut lease));
+    for n in 0..1_000 {
+        drop(Attach::new(n, ()).leased(&mut lease));
+    }
+    drop(lease);
+    assert_eq!(rig.lines(), ["a dropped", "detached 1 Evicted"]);
+    assert!(a.is_dropped());
+}
+
+#[test]
+fn lease_shows_how_many_it_holds() {
+    let mut lease = Lease::new();
+    let one = Attach::new(1, ()).leased(&mut lease);
+    let other = Attach::new(2, ()).leased(&mut lease);
+    assert_eq!(format!("{lease:?}"), "Lease { held: 2 }");
+    drop(one);
+    assert_eq!(format!("{lease:?}"), "Lease { held: 1 }");
+    drop(other);
+    assert_eq!(format!("{lease:?}"), "Lease { held: 0 }");
+}
+
+// Two leases for one.
+
+/// Sink `a` under key 1, with item 101 in its queue and parked, held by two leases.
+fn leased_twice(rig: &mut Rig) -> (Lease, Lease, SinkHandle<u32>) {
+    let (mut first, mut second) = (Lease::new(), Lease::new());
+    let (sink, a) = rig.sink("a");
+    a.park();
+    rig.apply(Attach::new(1, sink).buffer(2).leased(&mut first).leased(&mut second));
+    rig.input.push(101);
+    rig.lines();
+    (first, second, a)
+}
+
+#[test]
+fn either_of_two_leases_evicts() {
+    for swap in [false, true] {
+        let mut rig = Rig::new();
+        let (first, second, _a) = leased_twice(&mut rig);
+        let (one, other) = if swap { (second, first) } else { (first, second) };
+        drop(one);
+        assert!(rig.task.woken());
+        assert_eq!(rig.lines(), ["a dropped", "discarded 101 of 1 Evicted", "detached 1 Evicted"]);
+        drop(other);
+        assert!(!rig.task.woken());
+    }
+}
+
+#[test]
+fn disarming_one_of_two_leases_leaves_the_other_in_force() {
+    for swap in [false, true] {
+        let mut rig = Rig::new();
+        let (first, second, _a) = leased_twice(&mut rig);
+        let (one, other) = if swap { (second, first) } else { (first, second) };
+        one.disarm();
+        assert!(!rig.task.woken());
+        drop(other);
+        assert_eq!(rig.lines(), ["a dropped", "discarded 101 of 1 Evicted", "detached 1 Evicted"]);
+    }
+}
+
+#[test]
+fn eviction_wins_over_detaching_whichever_came_first() {
+    for evict_first in [false, true] {
+        let mut rig = Rig::new();
+        let (first, second, _a) = leased_twice(&mut rig);
+        if evict_first {
+            drop(first);
+            second.detach();
+        } else {
+            first.detach();
+            drop(second);
+        }
+        assert_eq!(rig.lines(), ["a dropped", "discarded 101 of 1 Evicted", "detached 1 Evicted"]);
+    }
+}
+
+#[test]
+fn lease_dropped_while_another_leases_detach_is_draining_evicts_promptly() {
+    let mut rig = Rig::new();
+    let (first, second, _a) = leased_twice(&mut rig);
+    first.detach();
+    assert!(rig.lines().is_empty());
+    assert_eq!(rig.len(), 0);
+    drop(second);
+    assert!(rig.task.woken(), "the second lease that ends must wake the task too");
+    assert_eq!(rig.lines(), ["a dropped", "discarded 101 of 1 Evicted", "detached 1 Evicted"]);
+}
+
+#[test]
+fn detaching_wins_over_staying() {
+    let mut rig = Rig::new();
+    let (first, second, a) = leased_twice(&mut rig);
+    first.detach();
+    second.disarm();
+    rig.lines();
+    a.open();
+    assert_eq!(rig.lines(), ["a sent 101", "a closed", "a dropped", "detached 1 Requested"]);
+}
+
+#[test]
+fn detaching_twice_is_detaching_once() {
+    let mut rig = Rig::new();
+    let (first, second, a) = leased_twice(&mut rig);
+    first.detach();
+    rig.lines();
+    second.detach();
+    assert!(rig.lines().is_empty());
+    a.open();
+    assert_eq!(rig.lines(), ["a sent 101", "a closed", "a dropped", "detached 1 Requested"]);
+    assert_eq!(rig.totals().detached, 1);
+}
+
+#[test]
+fn strongest_wish_wins_also_before_the_order_is_applied() {
+    for evict_first in [false, true] {
+        let mut rig = Rig::new();
+        let (mut first, mut second) = (Lease::new(), Lease::new());
+        let (sink, a) = rig.sink("a");
+        let attach = Attach::new(1, sink).leased(&mut first).leased(&mut second);
+        if evict_first {
+            drop(first);
+            second.detach();
+        } else {
+            first.detach();
+            drop(second);
+        }
+        rig.orders.push(attach.into());
+        assert_eq!(rig.lines(), ["attached 1", "a dropped", "detached 1 Evicted"]);
+        assert_eq!(a.count(Op::Close), 0);
+    }
+}
+
+#[test]
+fn one_wish_before_the_order_is_applied_and_a_stronger_one_after_it() {
+    let mut rig = Rig::new();
+    let (mut first, mut second) = (Lease::new(), Lease::new());
+    let (sink, a) = rig.sink("a");
+    a.hold(Op::Close);
+    rig.orders.push(Attach::new(1, sink).leased(&mut first).leased(&mut second).into());
+    first.detach();
+    assert_eq!(rig.lines(), ["attached 1"]);
+    assert!(a.is_closing());
+    drop(second);
+    assert!(rig.task.woken());
+    assert_eq!(rig.lines(), ["a dropped", "detached 1 Evicted"]);
+}
+
+// Old consumers and their successors.
+
+#[test]
+fn late_clean_up_of_an_old_consumer_never_removes_its_successor() {
+    for end in [drop as fn(Lease), Lease::detach] {
+        let mut rig = Rig::new();
+        let (lease, a) = rig.leased(|attach| attach);
+        let (sink, b) = rig.sink("b");
+        rig.apply((1, sink));
+        assert!(a.is_dropped());
+        end(lease);
+        rig.input.push(101);
+        assert_eq!(rig.lines(), ["b sent 101", "b flushed"]);
+        assert!(!b.is_dropped());
+        assert_eq!(rig.len(), 1);
+    }
+}
+
+#[test]
+fn late_clean_up_never_removes_the_next_tenant_of_the_same_slot() {
+    for end in [drop as fn(Lease), Lease::detach] {
+        let mut rig = Rig::new();
+        let (lease, _a) = rig.leased(|attach| attach);
+        rig.apply(Order::Evict(1));
+        let mut second = Lease::new();
+        let (sink, b) = rig.sink("b");
+        rig.apply(Attach::new(1, sink).leased(&mut second));
+        end(lease);
+        rig.input.push(101);
+        assert_eq!(rig.lines(), ["b sent 101", "b flushed"]);
+        drop(second);
+        assert_eq!(rig.lines(), ["b dropped", "detached 1 Evicted"]);
+        assert_eq!(b.count(Op::Close), 0);
+    }
+}
+
+#[test]
+fn lease_of_a_replaced_sink_that_is_still_closing_evicts_that_sink_alone() {
+    let mut rig = Rig::new();
+    let (lease, a) = rig.leased(|attach| attach);
+    a.hold(Op::Close);
+    let (sink, b) = rig.sink("b");
+    rig.apply((1, sink));
+    assert!(a.is_closing());
+    drop(lease);
+    assert!(rig.task.woken());
+    assert_eq!(rig.lines(), ["a dropped", "detached 1 Evicted"]);
+    assert!(!b.is_dropped());
+    rig.input.push(101);
+    assert_eq!(rig.lines(), ["b sent 101", "b flushed"]);
+}
+
+#[test]
+fn lease_of_a_replaced_sink_leaves_the_item_alone_that_waits_for_the_new_one() {
+    let mut rig = Rig::new();
+    let (lease, a) = rig.leased(|attach| attach);
+    a.hold(Op::Close);
+    let (sink, b) = rig.sink("b");
+    rig.apply((1, sink));
+    b.park();
+    rig.input.push(101);
+    assert_eq!(rig.lines(), ["blocked 1"]);
+    drop(lease);
+    assert_eq!(rig.lines(), ["a dropped", "detached 1 Evicted"]);
+    assert_eq!(rig.totals().queued, 1);
+    b.open();
+    rig.lines();
+    assert_eq!((b.items(), rig.totals().discarded), (vec![101], 0));
+}
+
+#[test]
+fn one_lease_of_both_the_old_and_the_new_ends_both() {
+    let mut rig = Rig::new();
+    let mut lease = Lease::new();
+    let (sink, a) = rig.sink("a");
+    a.hold(Op::Close);
+    rig.apply(Attach::new(1, sink).leased(&mut lease));
+    let (sink, b) = rig.sink("b");
+    rig.apply(Attach::new(1, sink).leased(&mut lease));
+    drop(lease);
+    rig.lines();
+    assert!(a.is_dropped() && b.is_dropped());
+    assert_eq!((rig.len(), rig.totals().detached), (0, 2));
+}
+
+// Attachments in all their states.
+
+#[test]
+fn lease_dropped_while_its_sink_drains_discards_the_rest() {
+    let mut rig = Rig::new();
+    let (lease, a) = rig.leased(|attach| attach.buffer(3));
+    a.park();
+    rig.input.extend([101, 102, 103]);
+    rig.lines();
+    rig.apply(Order::Detach(1));
+    a.allow(1);
+    assert_eq!(rig.lines()[0], "a sent 101");
+    drop(lease);
+    assert_eq!(
+        rig.lines(),
+        [
+            "a dropped",
+            "discarded 102 of 1 Evicted",
+            "discarded 103 of 1 Evicted",
+            "detached 1 Evicted"
+        ]
+    );
+}
+
+#[test]
+fn lease_dropped_while_the_sink_closes_drops_it() {
+    let mut rig = Rig::new();
+    let (lease, a) = rig.leased(|attach| attach);
+    a.hold(Op::Close);
+    rig.apply(Order::Detach(1));
+    assert!(a.is_closing());
+    drop(lease);
+    assert_eq!(rig.lines(), ["a dropped", "detached 1 Evicted"]);
+    assert_eq!(a.count(Op::Close), 1);
+}
+
+#[test]
+fn lease_detached_while_the_sink_closes_changes_nothing_and_asks_it_nothing() {
+    let mut rig = Rig::new();
+    let (lease, a) = rig.leased(|attach| attach);
+    a.hold(Op::Close);
+    let (sink, _b) = rig.sink("b");
+    rig.apply((1, sink));
+    lease.detach();
+    assert!(rig.lines().is_empty());
+    assert_eq!(a.count(Op::Close), 1, "the close is pending and its waker has not fired");
+    a.release(Op::Close);
+    assert_eq!(rig.lines(), ["a closed", "a dropped", "detached 1 Replaced"]);
+}
+
+#[test]
+fn lease_dropped_while_its_sink_blocks_frees_the_input_in_the_same_poll() {
+    let mut rig = Rig::new();
+    let (lease, a) = rig.leased(|attach| attach.buffer(1));
+    a.park();
+    let (sink, _b) = rig.sink("b");
+    rig.apply((2, sink));
+    rig.input.extend([101, 102, 201]);
+    assert_eq!(rig.lines(), ["blocked 1"]);
+    drop(lease);
+    rig.poll();
+    assert_eq!(
+        rig.log.take(),
+        [
+            "unblocked 1",
+            "a dropped",
+            "discarded 101 of 1 Evicted",
+            "discarded 102 of 1 Evicted",
+            "detached 1 Evicted",
+            "b sent 201",
+            "b flushed"
+        ]
+    );
+    assert!(rig.task.get_ref().blocked_on().is_none());
+}
+
+#[test]
+fn lease_detached_while_its_sink_blocks_frees_the_input_and_takes_the_held_item_along() {
+    let mut rig = Rig::new();
+    let (lease, a) = rig.leased(|attach| attach.buffer(1));
+    a.park();
+    let (sink, _b) = rig.sink("b");
+    rig.apply((2, sink));
+    rig.input.extend([101, 102, 201, 103]);
+    assert_eq!(rig.lines(), ["blocked 1"]);
+    lease.detach();
+    rig.poll();
+    assert_eq!(rig.log.take(), ["unblocked 1", "b sent 201", "unmatched 103", "b flushed"]);
+    assert_eq!(rig.totals().queued, 2);
+    a.open();
+    assert_eq!(
+        rig.lines(),
+        ["a sent 101", "a sent 102", "a closed", "a dropped", "detached 1 Requested"]
+    );
+}
+
+#[test]
+fn lease_of_a_refused_sink_evicts_it_and_not_what_it_was_refused_for() {
+    let mut rig = Rig::new();
+    let (old, old_handle) = rig.sink("old");
+    rig.apply((1, old));
+    let (lease, a) = {
+        let (sink, handle) = rig.sink("a");
+        handle.hold(Op::Close);
+        let mut lease = Lease::new();
+        rig.apply(Attach::new(1, sink).keep_existing().leased(&mut lease));
+        (lease, handle)
+    };
+    assert!(a.is_closing());
+    drop(lease);
+    assert_eq!(rig.lines(), ["a dropped", "detached 1 Evicted"]);
+    assert!(!old_handle.is_dropped());
+    assert_eq!(rig.len(), 1);
+}
+
+#[test]
+fn lease_of_a_sink_whose_limit_is_reached_evicts_what_is_left_of_it() {
+    let mut rig = Rig::new();
+    let (lease, a) = rig.leased(|attach| attach.buffer(2).limit(2));
+    a.park();
+    rig.input.extend([101, 102, 103]);
+    assert_eq!(rig.lines(), ["unmatched 103"]);
+    drop(lease);
+    assert_eq!(
+        rig.lines(),
+        [
+            "a dropped",
+            "discarded 101 of 1 Evicted",
+            "discarded 102 of 1 Evicted",
+            "detached 1 Evicted"
+        ]
+    );
+}
+
+#[test]
+fn lease_evicts_a_sink_that_is_stuck_at_the_end() {
+    let mut rig = Rig::new();
+    let (lease, a) = rig.leased(|attach| attach);
+    a.hold(Op::Close);
+    rig.input.end();
+    assert!(rig.run().is_pending() && a.is_closing());
+    drop(lease);
+    let Poll::Ready(totals) = rig.run() else { panic!("the last sink is gone") };
+    assert_eq!(rig.log.take(), ["a dropped", "detached 1 Evicted"]);
+    assert_eq!((totals.attached, totals.detached), (1, 1));
+}
+
+#[test]
+fn lease_of_a_sink_that_failed_is_inert() {
+    let mut rig = Rig::new();
+    let (lease, a) = rig.leased(|attach| attach);
+    a.fail(Op::Ready);
+    rig.input.push(101);
+    rig.lines();
+    assert!(a.is_failed());
+    drop(lease);
+    assert!(!rig.task.woken());
+    assert_eq!(rig.totals().detached, 1);
+}
+
+#[test]
+fn lease_detached_while_its_sink_is_parked_asks_the_sink_nothing() {
+    let mut rig = Rig::new();
+    let (lease, a) = rig.leased(|attach| attach.buffer(1));
+    a.park();
+    rig.input.push(101);
+    rig.lines();
+    let asked = a.calls().len();
+    lease.detach();
+    assert!(rig.task.woken());
+    assert!(rig.lines().is_empty());
+    assert_eq!(a.calls().len(), asked, "its own waker has not fired");
+}
+
+#[test]
+fn lease_detached_with_a_pending_flush_asks_no_flush_again() {
+    let mut rig = Rig::new();
+    let (lease, a) = rig.leased(|attach| attach);
+    a.hold(Op::Flush);
+    a.hold(Op::Close);
+    rig.input.push(101);
+    rig.lines();
+    assert_eq!(a.count(Op::Flush), 1);
+    lease.detach();
+    rig.lines();
+    assert_eq!((a.count(Op::Flush), a.is_closing()), (1, true));
+    a.release(Op::Close);
+    assert_eq!(rig.lines(), ["a closed", "a dropped", "detached 1 Requested"]);
+}
+
+#[test]
+fn lease_of_a_parked_sink_with_a_dropping_policy_acts_at_once() {
+    for end in [drop as fn(Lease), Lease::detach] {
+        let mut rig = Rig::new();
+        let (lease, a) = rig.leased(|attach| attach.overflow(Overflow::DropNewest));
+        a.park();
+        assert_eq!(rig.send([101, 102]), ["discarded 102 of 1 Overflowed"]);
+        end(lease);
+        rig.sleep();
+        assert_eq!((rig.len(), a.count(Op::Ready)), (0, 1));
+    }
+}
+
+#[test]
+fn lease_works_after_the_future_has_moved_to_another_task() {
+    let mut rig = Rig::new();
+    let (lease, _a) = rig.leased(|attach| attach);
+    rig.task.renew_waker();
+    rig.lines();
+    drop(lease);
+    assert!(rig.task.woken() && rig.task.stale_wakes() == 0);
+    assert_eq!(rig.lines(), ["a dropped", "detached 1 Evicted"]);
+}
+
+#[test]
+fn lease_is_send_sync_unpin_and_const() {
+    const EMPTY: Lease = Lease::new();
+    fn check<T: Send + Sync + Unpin + Default + Debug + 'static>(_: &T) {}
+    let empty = EMPTY;
+    check(&empty);
+    assert!(!format!("{empty:?}").is_empty());
+    Lease::default().detach();
+    Lease::new().disarm();
+}

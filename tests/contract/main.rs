@@ -1,0 +1,43 @@
+//! What the documentation promises, one module for each situation; `../README.md` says what each covers.
+//!
+//! One binary: the crate and the harness are compiled and linked once. Tests that need a process of their own
+//! are binaries of their own beside it.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod admit;
+mod any_task;
+mod balancing;
+mod blocked_sink;
+mod bounded_turns;
+mod catch_all;
+mod completion;
+mod detach_and_evict;
+mod dropping;
+mod failing_sinks;
+mod flushing;
+mod harness;
+mod hooks;
+mod lease_ended_by_hook;
+mod leases;
+mod limits;
+mod multicast;
+mod one_fate_per_item;
+mod order_per_key;
+mod orders_before_items;
+mod overflow;
+mod panics;
+mod polling;
+mod public_api;
+mod real_sinks;
+mod recipes;
+mod reconnecting;
+mod reentrancy;
+mod runtimes;
+mod served_in_turn;
+mod settings;
+mod shared_reservations;
+mod sink_and_stream;
+mod taken_key;
+mod yielding_sinks;

@@ -1,0 +1,326 @@
+//! Guarantee 2: the items of one attachment reach its sink in the order of the input, whatever happens to its
+//! queue, to the held item, and to its key.
+
+use crate::common::{Op, Rig, SinkHandle, Split, Terms, scripted_sink};
+use stream_demux::{Demux, Order, Overflow};
+
+/// A demux whose items have their thousands as key.
+fn rig() -> Rig {
+    rig_with(|demux| demux)
+}
+
+fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
+    Rig::keyed(|n| n / 1_000, settings).with_silent_sinks()
+}
+
+impl Rig {
+    /// Attaches a sink that is not ready.
+    #[track_caller]
+    fn parked_under(&mut self, key: u32, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
+        let sink = self.order(key, key, terms);
+        sink.park();
+        self.sleep();
+        sink
+    }
+
+    /// Opens the gate, and runs until it sleeps.
+    #[track_caller]
+    fn open(&mut self, sink: &SinkHandle<u32>) {
+        sink.open();
+        self.sleep();
+    }
+}
+
+#[test]
+fn ready_sinks_get_their_items_in_order() {
+    let mut rig = rig_with(|demux| demux.budget(3));
+    let sinks = [1, 2, 3].map(|key| rig.attach(key, key));
+    rig.send((1..100).flat_map(|n| [1_000 + n, 3_000 + n, 2_000 + n, 3_100 + n]));
+    assert_eq!(sinks[0].items(), (1_001..1_100).collect::<Vec<_>>());
+    assert_eq!(sinks[1].items(), (2_001..2_100).collect::<Vec<_>>());
+    assert_eq!(sinks[2].items(), (1..100).flat_map(|n| [3_000 + n, 3_100 + n]).collect::<Vec<_>>());
+}
+
+#[test]
+fn an_item_that_comes_while_a_queue_drains_does_not_overtake_it() {
+    for budget in 1..=8 {
+        for buffer in [1, 2, 5, 50] {
+            let mut rig = rig_with(|demux| demux.budget(budget));
+            let sink = rig.parked_under(1, |attach| attach.buffer(buffer));
+            rig.send(1_001..1_004);
+            rig.input.extend(1_004..1_020);
+            rig.open(&sink);
+            assert_eq!(
+                sink.items(),
+                (1_001..1_020).collect::<Vec<_>>(),
+                "budget {budget}, buffer {buffer}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_item_that_comes_before_the_woken_sink_is_looked_at_does_not_overtake_its_queue() {
+    // The turns are so short that items are read before all woken sinks were served.
+    for budget in 1..=4 {
+        let mut rig = rig_with(|demux| demux.budget(budget));
+        let sinks: Vec<_> =
+            (0..10).map(|key| rig.parked_under(key, |attach| attach.buffer(3))).collect();
+        rig.send((0..10).map(|key| key * 1_000 + 1));
+        rig.input.extend((2..5).flat_map(|n| (0..10).map(move |key| key * 1_000 + n)));
+        sinks.iter().for_each(SinkHandle::open);
+        rig.sleep();
+        for (key, sink) in (0..).zip(&sinks) {
+            assert_eq!(sink.items(), (1..5).map(|n| key * 1_000 + n).collect::<Vec<_>>());
+        }
+    }
+}
+
+#[test]
+fn the_held_item_comes_after_the_queue_and_before_all_later_ones() {
+    for buffer in 0..4 {
+        let mut rig = rig();
+        let sink = rig.parked_under(1, |attach| attach.buffer(buffer));
+        rig.send(1_001..1_011);
+        for taken in 1..=10 {
+            sink.allow(1);
+            rig.sleep();
+            assert_eq!(sink.items(), (1_001..=1_000 + taken).collect::<Vec<_>>());
+        }
+    }
+}
+
+#[test]
+fn a_gate_that_opens_while_the_item_is_read_does_not_let_it_overtake() {
+    let mut rig = rig();
+    let sink = rig.parked_under(1, |attach| attach.buffer(3));
+    rig.send([1_001, 1_002]);
+    let gate = sink.clone();
+    rig.input.action(move || gate.open());
+    rig.send([1_003, 1_004]);
+    assert_eq!(sink.items(), [1_001, 1_002, 1_003, 1_004]);
+}
+
+#[test]
+fn an_item_that_orders_overtook_keeps_its_place() {
+    for budget in 1..=4 {
+        let mut rig = rig_with(|demux| demux.budget(budget));
+        let sink = rig.attach(1, "a");
+        rig.send([1_001]);
+        let orders = rig.orders.clone();
+        rig.input.action(move || orders.extend((0..10).map(|_| Order::Detach(50))));
+        rig.send([1_002, 1_003]);
+        assert_eq!(sink.items(), [1_001, 1_002, 1_003], "budget {budget}");
+    }
+}
+
+#[test]
+fn items_that_were_dropped_leave_the_others_in_order() {
+    let mut rig = rig();
+    let newest = rig.parked_under(1, |attach| attach.buffer(2).overflow(Overflow::DropNewest));
+    let oldest = rig.parked_under(2, |attach| attach.buffer(2).overflow(Overflow::DropOldest));
+    rig.send((1..6).flat_map(|n| [1_000 + n, 2_000 + n]));
+    rig.open(&newest);
+    rig.open(&oldest);
+    rig.send([1_006, 2_006]);
+    assert_eq!(newest.items(), [1_001, 1_002, 1_006]);
+    assert_eq!(oldest.items(), [2_004, 2_005, 2_006]);
+}
+
+#[test]
+fn capacity_lag_catch_up_and_lag_again_with_drop_oldest() {
+    let mut rig = rig();
+    let sink = rig.parked_under(1, |attach| attach.buffer(3).overflow(Overflow::DropOldest));
+    rig.send(1_001..1_006); // 3, 4, 5 stay
+    sink.allow(2);
+    rig.sleep(); // 5 stays
+    rig.send(1_006..1_010); // 7, 8, 9 stay
+    rig.open(&sink);
+    assert_eq!(sink.items(), [1_003, 1_004, 1_007, 1_008, 1_009]);
+    assert_eq!(rig.totals().discarded, 4);
+}
+
+// The key gets another sink.
+
+#[test]
+fn a_replacement_splits_the_sequence_without_a_gap() {
+    for buffer in [0, 1, 5] {
+        let mut rig = rig();
+        let old = rig.attach_on(1, "old", |attach| attach.buffer(3));
+        rig.send([1_001]);
+        old.park();
+        rig.send(1_002..1_008); // three queued, one held, two unread
+        let new = rig.parked_under(1, |attach| attach.buffer(buffer));
+        new.allow(2);
+        rig.sleep();
+        rig.send([1_008]);
+        rig.open(&new);
+        assert_eq!((old.items(), new.items()), (vec![1_001], (1_002..1_009).collect()));
+    }
+}
+
+#[test]
+fn a_backlog_that_is_handed_on_twice_stays_in_order() {
+    let mut rig = rig();
+    rig.parked_under(1, |attach| attach.buffer(2));
+    rig.send(1_001..1_006);
+    rig.parked_under(1, |attach| attach.buffer(1));
+    let last = rig.parked_under(1, |attach| attach);
+    rig.open(&last);
+    assert_eq!(last.items(), (1_001..1_006).collect::<Vec<_>>());
+}
+
+#[test]
+fn an_item_that_comes_while_a_backlog_beyond_the_buffer_drains_does_not_overtake_it() {
+    for budget in 1..=8 {
+        let mut rig = rig_with(|demux| demux.budget(budget));
+        rig.parked_under(1, |attach| attach.buffer(20));
+        rig.send(1_001..1_040); // twenty queued, one held, eighteen unread
+        let new = rig.attach(1, "new");
+        assert_eq!(new.items(), (1_001..1_040).collect::<Vec<_>>(), "budget {budget}");
+    }
+}
+
+#[test]
+fn what_a_detached_sink_has_waiting_it_gets_in_order_and_its_successor_the_rest() {
+    let mut rig = rig();
+    let old = rig.parked_under(1, |attach| attach.buffer(2));
+    rig.send(1_001..1_006); // two queued, one held, two unread
+    let (sink, new) = scripted_sink("new");
+    rig.orders.extend([Order::Detach(1), (1, sink).into()]);
+    rig.sleep();
+    assert_eq!(new.items(), [1_004, 1_005]);
+    rig.open(&old);
+    assert_eq!((old.items(), old.is_closed()), (vec![1_001, 1_002, 1_003], true));
+}
+
+#[test]
+fn a_limited_sink_gets_its_queue_in_order() {
+    let mut rig = rig();
+    let sink = rig.parked_under(1, |attach| attach.buffer(5).limit(3));
+    rig.send(1_001..1_006);
+    rig.open(&sink);
+    assert_eq!((sink.items(), sink.is_closed()), (vec![1_001, 1_002, 1_003], true));
+    assert_eq!(rig.totals().unmatched, 2);
+}
+
+#[test]
+fn the_end_sends_queue_and_held_item_in_order() {
+    for finish in [false, true] {
+        let mut rig = rig();
+        let sink = rig.parked_under(1, |attach| attach.buffer(2));
+        rig.send(1_001..1_004);
+        if finish {
+            rig.orders.push(Order::Finish);
+        } else {
+            rig.input.end();
+        }
+        rig.sleep();
+        sink.open();
+        assert!(rig.run().is_ready());
+        assert_eq!(sink.items(), [1_001, 1_002, 1_003]);
+    }
+}
+
+// More than one way to a sink, more than one sink to a key.
+
+#[test]
+fn a_catch_all_gets_its_own_items_and_unmatched_ones_in_order() {
+    for buffer in 0..4 {
+        let mut rig = rig();
+        let sink = rig.parked_under(1, |attach| attach.buffer(buffer).catch_all());
+        let items = [1_001, 5_001, 7_001, 1_002, 1_003, 9_001, 1_004];
+        rig.send(items);
+        for _ in 0..3 {
+            sink.allow(1);
+            rig.sleep();
+        }
+        rig.open(&sink);
+        assert_eq!(sink.items(), items, "buffer {buffer}");
+    }
+}
+
+#[test]
+fn all_members_of_a_key_get_their_items_in_order() {
+    let mut rig = rig_with(Demux::multicast);
+    let waits = rig.parked_under(1, |attach| attach.buffer(1));
+    let open = rig.attach(1, "a");
+    let queues = rig.parked_under(1, |attach| attach.buffer(20));
+    rig.send(1_001..1_008);
+    for _ in 0..4 {
+        waits.allow(1);
+        rig.sleep();
+        queues.allow(2);
+        rig.sleep();
+    }
+    rig.open(&waits);
+    rig.open(&queues);
+    for sink in [waits, open, queues] {
+        assert_eq!(sink.items(), (1_001..1_008).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_member_that_leaves_takes_its_copy_of_the_held_item_behind_its_queue() {
+    let mut rig = rig_with(Demux::multicast);
+    let stuck = rig.parked_under(1, |attach| attach);
+    let mut lease = stream_demux::Lease::new();
+    let leaver = rig.parked_under(1, |attach| attach.buffer(2).leased(&mut lease));
+    stuck.allow(2);
+    rig.send(1_001..1_004); // two queued for the leaver, the third is held for both
+    lease.detach();
+    rig.sleep();
+    rig.open(&leaver);
+    assert_eq!((leaver.items(), leaver.is_closed()), (vec![1_001, 1_002, 1_003], true));
+    rig.open(&stuck);
+    assert_eq!(stuck.items(), [1_001, 1_002, 1_003]);
+}
+
+// All at once.
+
+/// Numbers that look random, the same ones each time.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+#[test]
+fn gates_that_open_and_shut_at_random_change_no_order() {
+    for seed in 1..=30 {
+        let mut dice = Dice(seed * 0x9E37_79B9);
+        let budget = 1 + usize::try_from(dice.below(9)).unwrap();
+        let mut rig = rig_with(|demux| demux.budget(budget).flush_every(3));
+        let sinks: Vec<_> = (0..5)
+            .map(|key| rig.parked_under(key, |attach| attach.buffer(key as usize % 4)))
+            .collect();
+        let mut expected = vec![Vec::new(); 5];
+        for n in 0..400 {
+            let key = dice.below(5);
+            let item = u32::try_from(key * 1_000 + n).unwrap();
+            expected[usize::try_from(key).unwrap()].push(item);
+            rig.input.push(item);
+        }
+        for _ in 0..2_000 {
+            let sink = &sinks[usize::try_from(dice.below(5)).unwrap()];
+            match dice.below(4) {
+                0 => sink.allow(1),
+                1 => sink.allow(3),
+                2 => sink.park(),
+                _ => sink.stutter(Op::Ready, 1),
+            }
+            let turns = usize::try_from(dice.below(3)).unwrap();
+            assert!(rig.task.turns(turns).is_pending());
+        }
+        sinks.iter().for_each(SinkHandle::open);
+        rig.sleep();
+        for (sink, expected) in sinks.iter().zip(&expected) {
+            assert_eq!(&sink.items(), expected, "seed {seed}");
+        }
+    }
+}

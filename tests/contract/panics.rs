@@ -1,0 +1,838 @@
+//! Panics in user code: key functions, hooks, sinks, streams, and the traits of keys and items.
+//!
+//! `PLACES` lists where user code can panic, `AFTERWARDS` what must hold after a panic at any of them. The
+//! first test goes through the table. The others run an eventful life of a demux over and over, and let each
+//! call to user code panic in turn, until one run completes without a panic.
+//!
+//! Guards what the crate page says of panics, and 11: the panic unwinds unchanged; getters still work; another
+//! poll panics and says why; wakers and leases do nothing; the future can be dropped, and with it each sink
+//! once, each item, each key, both streams and the waker of the task.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::task::{Context, Poll, Wake, Waker};
+
+use crate::common::panics::{message_of, try_catch};
+use crate::common::{
+    Broken, Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task, scripted_sink,
+    scripted_stream,
+};
+use futures::future::FusedFuture;
+use futures::{Sink, Stream, sink, stream};
+use stream_demux::{
+    Attach, ByValue, Callbacks, Demux, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order,
+    Overflow, Recipient, Totals,
+};
+
+/// Which call to user code panics.
+#[derive(Clone, Copy)]
+enum Fuse {
+    /// None; calls are not counted.
+    Out,
+    /// The one after this many others.
+    After(usize),
+    /// The first at this site.
+    At(&'static str),
+}
+
+thread_local! {
+    static FUSE: Cell<Fuse> = const { Cell::new(Fuse::Out) };
+    /// The sites that have panicked on this thread.
+    static PANICKED: RefCell<BTreeSet<&'static str>> = const { RefCell::new(BTreeSet::new()) };
+}
+
+/// User code is called at `site`.
+fn called(site: &'static str) {
+    match FUSE.get() {
+        Fuse::After(0) => {}
+        Fuse::After(left) => return FUSE.set(Fuse::After(left - 1)),
+        Fuse::At(armed) if armed == site => {}
+        Fuse::Out | Fuse::At(_) => return,
+    }
+    FUSE.set(Fuse::Out);
+    PANICKED.with_borrow_mut(|sites| sites.insert(site));
+    // Unlike `panic!`, it does not print.
+    resume_unwind(Box::new(site));
+}
+
+/// Runs `f` with this fuse. Returns what is left of the fuse, or the site that panicked.
+fn with_fuse<R>(fuse: Fuse, f: impl FnOnce() -> R) -> Result<(R, Fuse), &'static str> {
+    FUSE.set(fuse);
+    let result = catch_unwind(AssertUnwindSafe(f));
+    let left = FUSE.replace(Fuse::Out);
+    let unchanged = "the panic unwinds unchanged";
+    result.map(|value| (value, left)).map_err(|panic| *panic.downcast().expect(unchanged))
+}
+
+/// A number. The `Arc` counts how many keys there are.
+#[derive(Debug)]
+struct Key(u32, #[expect(dead_code, reason = "it counts")] Arc<()>);
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        called("hash of a key");
+        // All collide, so that they are compared as well.
+        (self.0 % 2).hash(state);
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        called("comparison of keys");
+        self.0 == other.0
+    }
+}
+
+impl Eq for Key {}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        called("drop of a key");
+    }
+}
+
+#[derive(Debug)]
+struct Item(u32, Arc<()>);
+
+impl Clone for Item {
+    fn clone(&self) -> Self {
+        called("clone of an item");
+        Self(self.0, Arc::clone(&self.1))
+    }
+}
+
+impl Drop for Item {
+    fn drop(&mut self) {
+        called("drop of an item");
+    }
+}
+
+/// A scripted sink, and how often it was dropped.
+struct Out(ScriptedSink<Item>, Arc<AtomicUsize>);
+
+impl Sink<Item> for Out {
+    type Error = Broken;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        called("poll_ready");
+        Pin::new(&mut self.0).poll_ready(cx)
+    }
+    fn start_send(mut self: Pin<&mut Self>, item: Item) -> Result<(), Broken> {
+        called("start_send");
+        Pin::new(&mut self.0).start_send(item)
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        called("poll_flush");
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        called("poll_close");
+        Pin::new(&mut self.0).poll_close(cx)
+    }
+}
+
+impl Drop for Out {
+    fn drop(&mut self) {
+        self.1.fetch_add(1, SeqCst);
+        called("drop of a sink");
+    }
+}
+
+/// A scripted stream: the input, or the orders.
+struct In<T>(ScriptedStream<T>, [&'static str; 2]);
+
+impl<T> Stream for In<T> {
+    type Item = T;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        called(self.1[0]);
+        Pin::new(&mut self.0).poll_next(cx)
+    }
+}
+
+impl<T> Drop for In<T> {
+    fn drop(&mut self) {
+        called(self.1[1]);
+    }
+}
+
+struct Listener;
+
+impl<K, V, E> Hooks<K, V, E> for Listener {
+    fn admit(&mut self, _: Recipient<'_, K>, _: &V) -> bool {
+        called("admit");
+        true
+    }
+    fn attached(&mut self, _: Recipient<'_, K>) {
+        called("attached");
+    }
+    fn detached(&mut self, _: Recipient<'_, K>, _: Detached<E>) {
+        called("detached");
+    }
+    fn unmatched(&mut self, _: V) {
+        called("unmatched");
+    }
+    fn discarded(&mut self, _: Recipient<'_, K>, _: V, _: Discarded) {
+        called("discarded");
+    }
+    fn blocked(&mut self, _: Recipient<'_, K>) {
+        called("blocked");
+    }
+    fn unblocked(&mut self, _: Recipient<'_, K>) {
+        called("unblocked");
+    }
+}
+
+/// The waker of the task: it counts wakes, and its own clones.
+struct Bell(AtomicUsize);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+        called("wake of the task");
+    }
+}
+
+/// The same in each run, so that no call is passed over.
+struct Hashing;
+
+impl BuildHasher for Hashing {
+    type Hasher = DefaultHasher;
+
+    fn build_hasher(&self) -> DefaultHasher {
+        called("build of a hasher");
+        DefaultHasher::new()
+    }
+}
+
+type Orders = Order<Key, Out>;
+type KeyFunction = Box<dyn FnMut(&Item) -> Key>;
+type Split<H = Callbacks> = Demux<In<Item>, ByValue<KeyFunction>, In<Orders>, H, Hashing>;
+type Running = Pin<Box<dyn RunningDemux>>;
+
+/// A demux whose hooks have no name.
+trait RunningDemux: Future<Output = Totals> {
+    /// Calls every getter. Returns the totals, and how many attachments receive.
+    fn look(&self) -> (Totals, usize);
+    fn is_over(&self) -> bool;
+}
+
+impl<H> RunningDemux for Split<H>
+where
+    Self: FusedFuture<Output = Totals>,
+{
+    fn look(&self) -> (Totals, usize) {
+        assert!(format!("{self:?}").starts_with("Demux"));
+        let _ = (self.blocked_on().map(|to| to.tag), self.get_ref());
+        let unused = Arc::new(());
+        for key in 0..12 {
+            self.contains_key(&Key(key, Arc::clone(&unused)));
+        }
+        (self.totals(), self.len())
+    }
+    fn is_over(&self) -> bool {
+        self.is_terminated()
+    }
+}
+
+/// A demux, and the handles of all that it was given.
+struct Life {
+    future: Option<Running>,
+    input: StreamHandle<Item>,
+    orders: StreamHandle<Orders>,
+    sinks: Vec<(SinkHandle<Item>, Arc<AtomicUsize>)>,
+    leases: Vec<Lease>,
+    items: Arc<()>,
+    keys: Arc<()>,
+    bell: Arc<Bell>,
+    /// How often it is still run, before it is left where it is.
+    runs: usize,
+}
+
+/// How a life ends that is not run to its end.
+const LEFT: &str = "left asleep";
+
+impl Life {
+    /// With hooks that do nothing else.
+    fn new(multicast: bool, budget: usize) -> Self {
+        Self::with(|demux| {
+            let demux = demux.budget(budget).flush_every(4).hooks(Listener);
+            if multicast { Box::pin(demux.multicast()) } else { Box::pin(demux) }
+        })
+    }
+
+    fn with(settings: impl FnOnce(Split) -> Running) -> Self {
+        let (input, input_handle) = scripted_stream("input");
+        let (orders, orders_handle) = scripted_stream("orders");
+        let keys = Arc::new(());
+        let key: KeyFunction = {
+            let keys = Arc::clone(&keys);
+            Box::new(move |item: &Item| {
+                called("key function");
+                Key(item.0 / 100, Arc::clone(&keys))
+            })
+        };
+        let orders = In(orders, ["poll of the orders", "drop of the orders"]);
+        let input = In(input, ["poll of the input", "drop of the input"]);
+        Self {
+            future: Some(settings(input.demux_by(key, orders).with_hasher(Hashing))),
+            input: input_handle,
+            orders: orders_handle,
+            sinks: Vec::new(),
+            leases: Vec::new(),
+            items: Arc::new(()),
+            keys,
+            bell: Arc::new(Bell(AtomicUsize::new(0))),
+            runs: usize::MAX,
+        }
+    }
+
+    fn key(&self, n: u32) -> Key {
+        Key(n, Arc::clone(&self.keys))
+    }
+
+    fn order(&self, order: fn(Key) -> Orders, key: u32) {
+        self.orders.push(order(self.key(key)));
+    }
+
+    fn attach(
+        &mut self,
+        key: u32,
+        terms: impl FnOnce(Attach<Key, Out>) -> Attach<Key, Out>,
+    ) -> SinkHandle<Item> {
+        let (sink, handle) = scripted_sink(format!("{key} ({})", self.sinks.len()));
+        let drops = Arc::new(AtomicUsize::new(0));
+        self.sinks.push((handle.clone(), Arc::clone(&drops)));
+        self.orders.push(terms(Attach::new(self.key(key), Out(sink, drops))).into());
+        handle
+    }
+
+    fn feed(&self, items: &[u32]) {
+        self.input.extend(items.iter().map(|&n| Item(n, Arc::clone(&self.items))));
+    }
+
+    /// Polls until it sleeps or is over. Fails with the site that panicked.
+    fn run(&mut self, fuse: &mut Fuse) -> Result<(), &'static str> {
+        let future = self.future.as_mut().expect("not dropped yet");
+        let waker = Waker::from(Arc::clone(&self.bell));
+        let mut cx = Context::from_waker(&waker);
+        let ((), left) = with_fuse(*fuse, || {
+            for _ in 0..200 {
+                let before = self.bell.0.load(SeqCst);
+                if future.is_over() || future.as_mut().poll(&mut cx).is_ready() {
+                    break;
+                }
+                if self.bell.0.load(SeqCst) == before {
+                    break;
+                }
+            }
+        })?;
+        *fuse = left;
+        self.runs -= 1;
+        if self.runs == 0 { Err(LEFT) } else { Ok(()) }
+    }
+
+    /// Polls once, and expects that `site` panics.
+    fn poll_into_panic(&mut self, site: &'static str) {
+        let future = self.future.as_mut().expect("not dropped yet");
+        let waker = Waker::from(Arc::clone(&self.bell));
+        let poll = || future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        assert_eq!(with_fuse(Fuse::At(site), poll).err(), Some(site));
+    }
+
+    /// The eventful part, up to where it is about to end. Fails with the site that panicked.
+    fn live(&mut self, fuse: &mut Fuse) -> Result<(), &'static str> {
+        // All kinds of attachments, and items for each.
+        let waits = self.attach(1, |attach| attach.buffer(1));
+        let oldest = self.attach(2, |attach| attach.buffer(1).overflow(Overflow::DropOldest));
+        let newest = self.attach(3, |attach| attach.overflow(Overflow::DropNewest));
+        let evicts = self.attach(4, |attach| attach.buffer(1).overflow(Overflow::Evict));
+        let mut lease = Lease::new();
+        let leased = self.attach(5, |attach| attach.buffer(2).leased(&mut lease));
+        self.attach(6, |attach| attach.limit(1));
+        self.attach(7, Attach::catch_all);
+        self.feed(&[100, 200, 300, 400, 500, 600, 601, 999]);
+        self.run(fuse)?;
+        // Second members, or successors with and without a backlog.
+        for sink in [&waits, &oldest, &newest, &evicts, &leased] {
+            sink.park();
+        }
+        self.feed(&[101, 201, 202, 203, 301, 401, 402, 501, 502]);
+        self.attach(2, |attach| attach.buffer(3));
+        self.attach(1, |attach| attach.buffer(1));
+        self.attach(1, Attach::keep_existing);
+        self.run(fuse)?;
+        // The input waits for a sink; orders go on, and one of them ends the wait.
+        let stuck = self.attach(8, |attach| attach.buffer(1));
+        stuck.park();
+        self.feed(&[800, 801, 802, 102]);
+        self.run(fuse)?;
+        self.attach(9, |attach| attach);
+        self.run(fuse)?;
+        self.order(Order::Evict, 8);
+        self.run(fuse)?;
+        // It waits again, and this time the sink becomes ready.
+        let slow = self.attach(10, |attach| attach.buffer(1));
+        slow.park();
+        self.feed(&[1000, 1001, 1002, 103]);
+        self.run(fuse)?;
+        slow.open();
+        self.run(fuse)?;
+        // Each way to leave: with a queue, without one, by a lease, and by each kind of failure.
+        self.order(Order::Detach, 1);
+        self.order(Order::Detach, 10);
+        self.run(fuse)?;
+        drop(lease);
+        [&waits, &leased].into_iter().for_each(SinkHandle::open);
+        self.run(fuse)?;
+        for (key, op) in [(20, Op::Ready), (21, Op::Send), (22, Op::Flush), (23, Op::Close)] {
+            let fails = self.attach(key, |attach| attach.buffer(1));
+            self.run(fuse)?;
+            fails.fail_quietly(op);
+            self.feed(&[key * 100, key * 100 + 1]);
+            self.order(Order::Detach, key);
+            self.run(fuse)?;
+        }
+        // An order that comes with an item, a pending flush, a lease for the end.
+        let flushes = self.attach(30, |attach| attach);
+        flushes.hold(Op::Flush);
+        let mut lease = Lease::new();
+        self.attach(31, |attach| attach.leased(&mut lease)).park();
+        self.leases.push(lease);
+        self.feed(&[3000, 3001, 3100]);
+        self.run(fuse)?;
+        flushes.release(Op::Flush);
+        // The catch-all leaves, and what it would have received is unmatched.
+        self.order(Order::Evict, 7);
+        self.feed(&[9900]);
+        self.run(fuse)
+    }
+
+    /// The end, with a sink that is closed late.
+    fn end(&mut self, fuse: &mut Fuse) -> Result<(), &'static str> {
+        let late = self.attach(40, |attach| attach.buffer(1));
+        late.park();
+        late.hold(Op::Close);
+        self.feed(&[4000, 4001, 4002]);
+        self.input.end();
+        self.run(fuse)?;
+        self.attach(41, |attach| attach);
+        self.run(fuse)?;
+        self.sinks.iter().for_each(|(sink, _)| sink.open());
+        self.run(fuse)?;
+        late.release(Op::Close);
+        self.leases.clear();
+        self.orders.end();
+        self.run(fuse)
+    }
+
+    fn calls(&self) -> usize {
+        let sinks = self.sinks.iter().map(|(sink, _)| sink.calls().len()).sum::<usize>();
+        sinks + self.input.polls() + self.orders.polls()
+    }
+
+    fn wake_all(&self) {
+        let sinks = self.sinks.iter().filter_map(|(sink, _)| sink.waker());
+        sinks.chain(self.orders.waker()).for_each(|waker| waker.wake_by_ref());
+    }
+
+    /// Drops the future, which must leave nothing behind.
+    fn leaves_nothing(mut self, site: &str) {
+        drop(self.future.take());
+        self.assert_gone(site);
+    }
+
+    fn assert_gone(mut self, site: &str) {
+        let wakes = self.bell.0.load(SeqCst);
+        self.wake_all();
+        self.leases.clear();
+        assert_eq!(self.bell.0.load(SeqCst), wakes, "{site}: a wake after the drop");
+        assert!(self.input.is_dropped() && self.orders.is_dropped(), "{site}");
+        let Self { sinks, input, orders, items, keys, bell, .. } = self;
+        drop(input); // with what it had not given yet, and the waker of the task
+        assert_eq!(Arc::strong_count(&bell), 1, "{site}: sinks or orders keep the task alive");
+        drop(orders);
+        for (number, (sink, drops)) in sinks.iter().enumerate() {
+            assert_eq!(drops.load(SeqCst), 1, "{site}: drops of sink {number}");
+            assert_eq!(sink.breaches(), [""; 0], "{site}");
+            drop(sink.take_items());
+        }
+        assert_eq!(Arc::strong_count(&items), 1, "{site}: items leaked");
+        assert_eq!(Arc::strong_count(&keys), 1, "{site}: keys leaked");
+    }
+}
+
+// The table
+
+/// Where user code can panic.
+struct Place {
+    site: &'static str,
+    /// What there is before.
+    scene: Scene,
+    /// What makes the next poll call user code at the site.
+    cause: fn(&mut Life),
+}
+
+/// What there is before user code panics: key 1 has a sink that is not ready, and a queue of one, which is
+/// full; key 2 has a sink that is ready.
+#[derive(Clone, Copy)]
+enum Scene {
+    /// Nothing else; `Listener` has the hooks.
+    Usual,
+    /// The input waits for key 1.
+    InputWaits,
+    /// Multicast, with a second sink under key 2.
+    Group,
+    /// Closures have the hooks.
+    Closures,
+}
+
+/// What a row of the table says, in its order.
+const fn place(site: &'static str, scene: Scene, cause: fn(&mut Life)) -> Place {
+    Place { site, scene, cause }
+}
+
+/// All but the clone of the task's waker (`any_task`), its wake, and drops while the future is dropped.
+const PLACES: [Place; 26] = {
+    use Scene::{Closures, Group, InputWaits, Usual};
+    [
+        place("key function", Usual, |life| life.feed(&[200])),
+        place("build of a hasher", Usual, |life| life.feed(&[200])),
+        place("hash of a key", Usual, |life| life.feed(&[200])),
+        place("comparison of keys", Usual, |life| life.feed(&[200])),
+        place("clone of an item", Group, |life| life.feed(&[200])),
+        place("drop of a key", Usual, |life| life.order(Order::Evict, 1)),
+        place("drop of an item", Usual, |life| life.order(Order::Evict, 1)),
+        place("poll of the input", Usual, |life| life.feed(&[200])),
+        place("poll of the orders", Usual, |life| life.order(Order::Evict, 1)),
+        place("drop of the orders", Usual, |life| life.orders.end()),
+        place("poll_ready", Usual, |life| life.feed(&[200])),
+        place("start_send", Usual, |life| life.feed(&[200])),
+        place("poll_flush", Usual, |life| life.feed(&[200])),
+        place("poll_close", Usual, |life| life.order(Order::Detach, 2)),
+        place("drop of a sink", Usual, |life| life.order(Order::Evict, 1)),
+        place("admit", Usual, |life| life.feed(&[200])),
+        place("attached", Usual, |life| drop(life.attach(3, |attach| attach))),
+        place("detached", Usual, |life| life.order(Order::Evict, 1)),
+        place("unmatched", Usual, |life| life.feed(&[900])),
+        place("discarded", Usual, |life| life.order(Order::Evict, 1)),
+        place("blocked", Usual, |life| life.feed(&[101])),
+        place("unblocked", InputWaits, |life| life.sinks[0].0.open()),
+        place("admit closure", Closures, |life| life.feed(&[200])),
+        place("on_unmatched", Closures, |life| life.feed(&[900])),
+        place("on_discarded", Closures, |life| life.order(Order::Evict, 1)),
+        place("on_error", Closures, |life| {
+            life.sinks[1].0.fail_quietly(Op::Ready);
+            life.feed(&[200]);
+        }),
+    ]
+};
+
+/// What must hold after a panic, wherever it was. Each is given the site for its message. Last of all, the
+/// future is dropped: see `Life::leaves_nothing`.
+const AFTERWARDS: [fn(&mut Life, &str); 3] =
+    [getters_work, another_poll_panics_and_says_why, wakers_do_nothing];
+
+fn getters_work(life: &mut Life, site: &str) {
+    let future = life.future.as_ref().expect("not dropped yet");
+    let (totals, _) = future.look();
+    let gone = totals.unmatched + totals.delivered + totals.discarded + totals.lost;
+    let came = totals.received + totals.copies;
+    assert!(gone + totals.queued <= came, "{site}: more than there was: {totals:?}");
+    assert!(!future.is_over(), "{site}");
+}
+
+fn another_poll_panics_and_says_why(life: &mut Life, site: &str) {
+    let calls = life.calls();
+    for _ in 0..2 {
+        let future = life.future.as_mut().expect("not dropped yet");
+        let poll = || future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        let panic = try_catch(poll).unwrap_or_else(|| panic!("{site}: another poll returns"));
+        let message = panic.message;
+        assert!(message.contains("`Demux` polled after a panic"), "{site}: {message}");
+        assert!(!future.is_over(), "{site}");
+    }
+    assert_eq!(life.calls(), calls, "{site}: it called a sink or a stream");
+}
+
+fn wakers_do_nothing(life: &mut Life, site: &str) {
+    let calls = life.calls();
+    life.wake_all();
+    assert_eq!(life.calls(), calls, "{site}: it called a sink or a stream");
+}
+
+impl Scene {
+    fn life(self) -> Life {
+        let mut life = match self {
+            Self::Usual | Self::InputWaits => Life::new(false, 128),
+            Self::Group => Life::new(true, 128),
+            Self::Closures => Life::with(|demux| {
+                Box::pin(
+                    demux
+                        .on_error(|_, _| called("on_error"))
+                        .on_unmatched(|_| called("on_unmatched"))
+                        .on_discarded(|_, _, _| called("on_discarded"))
+                        .admit(|_, _| {
+                            called("admit closure");
+                            true
+                        }),
+                )
+            }),
+        };
+        life.attach(1, |attach| attach.buffer(1)).park();
+        life.attach(2, |attach| attach.buffer(1));
+        life.feed(&[100]);
+        match self {
+            Self::Usual | Self::Closures => {}
+            Self::InputWaits => life.feed(&[101]),
+            Self::Group => drop(life.attach(2, |attach| attach.buffer(1))),
+        }
+        life.run(&mut Fuse::Out).expect("nothing panics yet");
+        life
+    }
+}
+
+#[test]
+fn panic_at_each_place_poisons_the_future_and_leaks_nothing() {
+    for Place { site, scene, cause } in PLACES {
+        let mut life = scene.life();
+        cause(&mut life);
+        life.poll_into_panic(site);
+        for check in AFTERWARDS {
+            check(&mut life, site);
+        }
+        life.leaves_nothing(site);
+    }
+}
+
+// Every call in turn
+
+/// Lets each call to user code panic in turn. Returns how many there are.
+fn sweep(multicast: bool, budget: usize) -> usize {
+    for calls in 0.. {
+        let mut life = Life::new(multicast, budget);
+        let mut fuse = Fuse::After(calls);
+        match life.live(&mut fuse).and_then(|()| life.end(&mut fuse)) {
+            Ok(()) => {
+                let future = life.future.as_ref().expect("not dropped yet");
+                assert!(future.is_over(), "it did not end: {:?}", future.look());
+                life.leaves_nothing("no panic");
+                return calls;
+            }
+            Err(site) => {
+                let at = format!("{site}, call {calls}");
+                // The task is woken last thing: the demux is not poisoned, and goes on.
+                if site != "wake of the task" {
+                    for check in AFTERWARDS {
+                        check(&mut life, &at);
+                    }
+                }
+                life.leaves_nothing(&at);
+            }
+        }
+    }
+    unreachable!()
+}
+
+/// The sites that have panicked on this thread since the last call.
+fn panicked() -> BTreeSet<&'static str> {
+    PANICKED.take()
+}
+
+/// The sites of the table where these scenes are.
+fn sites(of: fn(Scene) -> bool) -> BTreeSet<&'static str> {
+    PLACES.iter().filter(|place| of(place.scene)).map(|place| place.site).collect()
+}
+
+#[test]
+fn panic_at_each_call_to_user_code() {
+    let calls = sweep(false, 128);
+    let all = sites(|scene| matches!(scene, Scene::Usual | Scene::InputWaits));
+    let panicked = panicked();
+    let missed = all.difference(&panicked).collect::<Vec<_>>();
+    assert!(missed.is_empty(), "none of {calls} calls was at {missed:?}");
+}
+
+#[test]
+fn panic_at_each_call_to_user_code_of_a_group() {
+    let calls = sweep(true, 128);
+    let panicked = panicked();
+    let missed = sites(|scene| matches!(scene, Scene::Group));
+    let missed = missed.difference(&panicked).collect::<Vec<_>>();
+    assert!(missed.is_empty(), "none of {calls} calls was at {missed:?}");
+}
+
+#[test]
+fn panic_at_each_call_to_user_code_in_short_turns() {
+    for multicast in [false, true] {
+        sweep(multicast, 2);
+    }
+    assert!(panicked().contains("wake of the task"));
+}
+
+/// Wherever the demux sleeps when it is dropped. What is dropped after the value whose drop panics is dropped
+/// all the same.
+#[test]
+fn panic_at_each_call_to_user_code_while_the_future_is_dropped() {
+    for multicast in [false, true] {
+        let mut runs = 1..;
+        while runs.next().is_some_and(|runs| panics_while_dropped(multicast, runs)) {}
+        assert!(runs.start > 20, "the life is shorter than it was meant to be: {runs:?}");
+    }
+    let panicked = panicked();
+    for site in ["drop of a sink", "drop of a key", "drop of an item", "drop of the input"] {
+        assert!(panicked.contains(site), "no call was at {site}");
+    }
+}
+
+/// Returns `false` if a life has fewer runs.
+fn panics_while_dropped(multicast: bool, runs: usize) -> bool {
+    for calls in 0.. {
+        let mut life = Life { runs, ..Life::new(multicast, 128) };
+        let mut never = Fuse::Out;
+        if life.live(&mut never).and_then(|()| life.end(&mut never)).is_ok() {
+            return false;
+        }
+        let future = life.future.take();
+        let dropped = with_fuse(Fuse::After(calls), || drop(future));
+        life.assert_gone(&format!("asleep after {runs} runs, call {calls} of the drop"));
+        if dropped.is_ok() {
+            return true;
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn task_that_panics_leaves_other_tasks_alone() {
+    use futures::channel::mpsc;
+    use futures::{SinkExt, StreamExt};
+
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    runtime.block_on(async {
+        let (mut healthy_in, healthy) = mpsc::channel(1);
+        let (healthy_orders, orders) = mpsc::unbounded();
+        let healthy = tokio::spawn(healthy.demux_by(|&n| n, orders));
+        let (mut items, input) = mpsc::channel::<i32>(1);
+        let (send, orders) = mpsc::unbounded();
+        let (sink, received) = mpsc::channel(8);
+        let mut lease = Lease::new();
+        send.unbounded_send(Attach::new(1, sink).leased(&mut lease)).unwrap();
+        let demux = input.demux_by(
+            |&n| {
+                if n == 3 {
+                    resume_unwind(Box::new("boom"));
+                }
+                n.min(1)
+            },
+            orders,
+        );
+        // Its items come from, and go to, tasks of their own.
+        let task = tokio::spawn(demux);
+        let producer = tokio::spawn(async move {
+            let mut last = 0;
+            while items.send(last + 1).await.is_ok() {
+                last += 1;
+            }
+            last
+        });
+        let consumer = tokio::spawn(received.collect::<Vec<i32>>());
+        assert!(task.await.unwrap_err().is_panic());
+        assert_eq!(consumer.await.unwrap(), [1, 2], "what was sent before, and the end");
+        assert!(producer.await.unwrap() >= 3, "its channel is closed");
+        drop(lease);
+        assert!(send.is_closed());
+
+        let (sink, received) = mpsc::channel::<i32>(8);
+        healthy_orders.unbounded_send((3, sink)).unwrap();
+        healthy_in.send(3).await.unwrap();
+        drop(healthy_in);
+        assert_eq!(received.collect::<Vec<_>>().await, [3]);
+        assert_eq!(healthy.await.unwrap().delivered, 1);
+    });
+}
+
+// Panics of the demux itself
+
+/// Polls a demux three times, with a hook that panics if it is given an item. Returns the messages of the
+/// panics.
+fn panics_of_three_polls(items: &'static [u32]) -> Vec<String> {
+    let orders = stream::empty::<(u32, sink::Drain<&u32>)>();
+    let hook = |item| panic!("unmatched {item}");
+    let mut demux = Box::pin(stream::iter(items).demux_by(|&&n| n, orders).on_unmatched(hook));
+    let poll = |_| {
+        let poll = || demux.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        catch_unwind(AssertUnwindSafe(poll)).err().map(|panic| message_of(&*panic))
+    };
+    (0..3).filter_map(poll).collect()
+}
+
+#[test]
+fn polled_on_after_a_panic_and_after_completion() {
+    let after_panic = "`Demux` polled after a panic in a key function, hook, sink or stream";
+    let after_completion = "`Demux` polled after completion";
+    assert_eq!(panics_of_three_polls(&[3]), ["unmatched 3", after_panic, after_panic]);
+    assert_eq!(panics_of_three_polls(&[]), [after_completion, after_completion]);
+}
+
+/// A key whose hash depends on something that changes, which `Hash` forbids.
+#[derive(PartialEq, Eq)]
+struct Fickle(Rc<Cell<u64>>);
+
+impl Hash for Fickle {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.get().hash(state);
+    }
+}
+
+/// Attaches three sinks under one key, and detaches each of the first two before the next one, so that they
+/// leave together. If the key is `fickle`, its hash has changed by the time they are closed.
+fn three_under_a_key(fickle: bool) -> Result<Totals, String> {
+    let (input, items) = scripted_stream::<u32>("input");
+    let (orders_in, orders) = scripted_stream("orders");
+    let hash = Rc::new(Cell::new(1));
+    let key = || Fickle(Rc::clone(&hash));
+    let of_items = Rc::new(Cell::new(0));
+    let demux = input.demux_by(move |_| Fickle(Rc::clone(&of_items)), orders_in).multicast();
+    let mut task = Task::new(demux);
+    let (first, first_handle) = scripted_sink::<u32>("first");
+    let (second, second_handle) = scripted_sink::<u32>("second");
+    let (third, third_handle) = scripted_sink::<u32>("third");
+    first_handle.hold(Op::Close);
+    second_handle.hold(Op::Close);
+    orders.extend([Order::from((key(), first)), Order::Detach(key())]);
+    orders.extend([Order::from((key(), second)), Order::Detach(key())]);
+    orders.extend([Order::from((key(), third))]);
+    assert!(task.run().is_pending());
+
+    if fickle {
+        hash.set(2);
+    }
+    first_handle.release(Op::Close);
+    second_handle.release(Op::Close);
+    items.end();
+    let outcome = catch_unwind(AssertUnwindSafe(|| task.run()));
+    assert_eq!(third_handle.is_dropped(), !fickle);
+    task.drop_future();
+    assert!(third_handle.is_dropped(), "all it held is dropped with it");
+    let outcome = outcome.map_err(|panic| message_of(&*panic))?;
+    let Poll::Ready(totals) = outcome else { panic!("it is the end") };
+    Ok(totals)
+}
+
+#[test]
+fn key_that_hashes_otherwise_than_when_it_was_attached_is_named_as_the_cause() {
+    let totals = three_under_a_key(false).expect("it hashes as it should");
+    assert_eq!((totals.attached, totals.detached), (3, 3));
+    let panic = three_under_a_key(true).expect_err("its entry is not found");
+    assert!(panic.contains("its `Hash` or `Eq` is inconsistent"), "{panic}");
+}

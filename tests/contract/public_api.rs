@@ -1,0 +1,864 @@
+//! Every public name and signature, used from outside with explicit types, and the table of auto traits. What
+//! fails to compile here would fail in a user's code.
+//!
+//! Of the guarantees only what a type can show: 10 (`FusedFuture`) and 12 (`K` need not be `Clone`).
+
+use std::borrow::Borrow;
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::fmt::Debug;
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, RandomState};
+use std::marker::{PhantomData, PhantomPinned};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::MutexGuard;
+use std::task::{Context, Poll, Waker};
+
+use crate::common::panics::{catch, panic_message};
+use futures::channel::mpsc;
+use futures::executor::block_on;
+use futures::future::FusedFuture;
+use futures::{FutureExt, Sink, Stream, StreamExt, sink, stream};
+use stream_demux::{
+    Attach, Attachable, ByRef, ByValue, Callbacks, DefaultHashBuilder, Demux, DemuxStreamExt,
+    Detached, Discarded, Hooks, IntoOrder, Lease, Order, Overflow, Recipient, Totals,
+};
+
+// Auto traits
+
+/// Whether a type implements a trait, as a constant: the inherent one wins if it exists.
+macro_rules! implements {
+    ($type:ty: $($bound:tt)+) => {{
+        #[allow(dead_code, reason = "one of the two is not looked at")]
+        trait No {
+            const ANSWER: bool = false;
+        }
+        struct Ask<T: ?Sized>(PhantomData<T>);
+        impl<T: ?Sized> No for Ask<T> {}
+        #[allow(dead_code, reason = "one of the two is not looked at")]
+        impl<T: ?Sized + $($bound)+> Ask<T> {
+            const ANSWER: bool = true;
+        }
+        <Ask<$type>>::ANSWER
+    }};
+}
+
+/// Send, Sync, Unpin, in this order.
+macro_rules! auto_traits {
+    ($type:ty) => {
+        (implements!($type: Send), implements!($type: Sync), implements!($type: Unpin))
+    };
+}
+
+/// Neither `Send` nor `Sync`.
+type Local = Rc<()>;
+/// `Send`, but not `Sync`.
+type Lone = Cell<()>;
+/// `Sync`, but not `Send`.
+type Bound = MutexGuard<'static, ()>;
+
+/// A stream of `T` that is itself as `M` is.
+struct Parts<T, M = ()>(PhantomData<fn() -> T>, M);
+
+impl<T, M> Stream for Parts<T, M> {
+    type Item = T;
+    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<T>> {
+        Poll::Ready(None)
+    }
+}
+
+/// A sink that is as `M` is, but always `Unpin`.
+struct Drain<M = ()>(M);
+
+impl<M> Unpin for Drain<M> {}
+
+impl<M, V> Sink<V> for Drain<M> {
+    type Error = ();
+    fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+        Poll::Ready(Ok(()))
+    }
+    fn start_send(self: Pin<&mut Self>, _: V) -> Result<(), ()> {
+        Ok(())
+    }
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+        Poll::Ready(Ok(()))
+    }
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A demux made of these: item, key, sink, and what input, orders, key function, hooks and hasher are.
+type Made<V, K, S, In = (), Or = (), F = (), H = (), B = ()> =
+    Demux<Parts<V, In>, ByValue<F>, Parts<(K, S), Or>, H, B>;
+
+#[test]
+fn demux_is_send_sync_and_unpin_if_its_parts_are() {
+    assert_eq!(auto_traits!(Made<u8, u8, Drain>), (true, true, true));
+    assert_eq!(
+        auto_traits!(Demux<Parts<u8>, ByRef<(), str>, Parts<(String, Drain)>>),
+        (true, true, true)
+    );
+}
+
+#[test]
+fn demux_is_as_its_input_is() {
+    assert_eq!(auto_traits!(Made<u8, u8, Drain, Local>), (false, false, true));
+    assert_eq!(auto_traits!(Made<u8, u8, Drain, Lone>), (true, false, true));
+    assert_eq!(auto_traits!(Made<u8, u8, Drain, Bound>), (false, true, true));
+    assert_eq!(auto_traits!(Made<u8, u8, Drain, PhantomPinned>), (true, true, false));
+}
+
+#[test]
+fn demux_is_as_its_orders_are() {
+    assert_eq!(auto_traits!(Made<u8, u8, Drain, (), Local>), (false, false, true));
+    assert_eq!(auto_traits!(Made<u8, u8, Drain, (), Lone>), (true, false, true));
+    assert_eq!(auto_traits!(Made<u8, u8, Drain, (), Bound>), (false, true, true));
+    assert_eq!(auto_traits!(Made<u8, u8, Drain, (), PhantomPinned>), (true, true, false));
+}
+
+#[test]
+fn demux_is_as_its_items_keys_and_sinks_are() {
+    assert_eq!(auto_traits!(Made<Local, u8, Drain>), (false, false, true));
+    assert_eq!(auto_traits!(Made<Lone, u8, Drain>), (true, false, true));
+    assert_eq!(auto_traits!(Made<Bound, u8, Drain>), (false, true, true));
+    assert_eq!(auto_traits!(Made<u8, Local, Drain>), (false, false, true));
+    assert_eq!(auto_traits!(Made<u8, Lone, Drain>), (true, false, true));
+    assert_eq!(auto_traits!(Made<u8, Bound, Drain>), (false, true, true));
+    assert_eq!(auto_traits!(Made<u8, u8, Drain<Local>>), (false, false, true));
+    assert_eq!(auto_traits!(Made<u8, u8, Drain<Lone>>), (true, false, true));
+    assert_eq!(auto_traits!(Made<u8, u8, Drain<Bound>>), (false, true, true));
+}
+
+/// They are never pinned: a boxed sink need not be `Unpin` inside, nor an item.
+#[test]
+fn demux_is_unpin_whatever_its_items_and_keys_are() {
+    assert_eq!(auto_traits!(Made<PhantomPinned, PhantomPinned, Drain>), (true, true, true));
+}
+
+#[test]
+fn demux_is_as_its_key_function_hooks_and_hasher_are() {
+    assert_eq!(auto_traits!(Made<u8, u8, Drain, (), (), Local>), (false, false, true));
+    assert_eq!(auto_traits!(Made<u8, u8, Drain, (), (), Lone>), (true, false, true));
+    assert_eq!(auto_traits!(Made<u8, u8, Drain, (), (), (), Local>), (false, false, true));
+    assert_eq!(auto_traits!(Made<u8, u8, Drain, (), (), (), Lone>), (true, false, true));
+    assert_eq!(auto_traits!(Made<u8, u8, Drain, (), (), (), (), Local>), (false, false, true));
+    assert_eq!(auto_traits!(Made<u8, u8, Drain, (), (), (), (), Lone>), (true, false, true));
+}
+
+/// What is borrowed as is none of its parts.
+#[test]
+fn by_ref_does_not_depend_on_what_the_key_is_borrowed_as() {
+    assert_eq!(auto_traits!(ByRef<(), Local>), (true, true, true));
+    assert_eq!(auto_traits!(ByRef<(), Lone>), (true, true, true));
+    assert_eq!(auto_traits!(ByRef<(), str>), (true, true, true));
+    assert_eq!(auto_traits!(ByRef<(), dyn Debug>), (true, true, true));
+    assert_eq!(auto_traits!(ByRef<Local, u8>), (false, false, true));
+    assert_eq!(auto_traits!(ByValue<Lone>), (true, false, true));
+}
+
+#[test]
+fn words_are_send_sync_and_unpin_if_their_parts_are() {
+    assert_eq!(auto_traits!(Lease), (true, true, true));
+    assert_eq!(auto_traits!(Totals), (true, true, true));
+    assert_eq!(auto_traits!(Overflow), (true, true, true));
+    assert_eq!(auto_traits!(Discarded), (true, true, true));
+    assert_eq!(auto_traits!(DefaultHashBuilder), (true, true, true));
+    assert_eq!(auto_traits!(Callbacks), (true, true, true));
+    assert_eq!(auto_traits!(Callbacks<Local>), (false, false, true));
+    assert_eq!(auto_traits!(Callbacks<(), (), (), Lone>), (true, false, true));
+    assert_eq!(auto_traits!(Detached<u8>), (true, true, true));
+    assert_eq!(auto_traits!(Detached<Lone>), (true, false, true));
+    assert_eq!(auto_traits!(Recipient<'static, u8>), (true, true, true));
+    assert_eq!(auto_traits!(Recipient<'static, Lone>), (false, false, true));
+    assert_eq!(auto_traits!(Attach<u8, Drain>), (true, true, true));
+    assert_eq!(auto_traits!(Attach<u8, Drain<Lone>>), (true, false, true));
+    assert_eq!(auto_traits!(Attach<Local, Drain>), (false, false, true));
+    assert_eq!(auto_traits!(Order<u8, Drain>), (true, true, true));
+    assert_eq!(auto_traits!(Order<u8, Drain<Local>>), (false, false, true));
+    assert_eq!(auto_traits!(Order<Lone, Drain>), (true, false, true));
+}
+
+// Derives
+
+#[test]
+fn small_words_have_the_traits_that_were_promised() {
+    fn copy<T: Copy + Clone + Debug>() {}
+    fn equal<T: Clone + Debug + PartialEq + Eq>() {}
+    fn hashed<T: Copy + Clone + Debug + PartialEq + Eq + Hash>() {}
+    hashed::<Overflow>();
+    hashed::<Discarded>();
+    equal::<Detached<u8>>();
+    equal::<Detached<String>>();
+    copy::<Recipient<'_, String>>();
+    copy::<Totals>();
+    equal::<Totals>();
+    assert_eq!(Overflow::default(), Overflow::Wait);
+    assert_eq!(Totals::default().received, 0);
+    assert!(implements!(Lease: Default) && implements!(Lease: Debug));
+    assert!(implements!(DefaultHashBuilder: Default) && implements!(DefaultHashBuilder: Clone));
+    assert!(implements!(DefaultHashBuilder: BuildHasher) && implements!(DefaultHashBuilder: Debug));
+    assert!(implements!(Callbacks: Default) && implements!(Callbacks: Debug));
+}
+
+#[test]
+fn words_ask_for_no_more_of_their_parts_than_they_need() {
+    struct Plain;
+    assert!(
+        implements!(Recipient<'static, Plain>: Copy),
+        "a reference is `Copy` whatever it is to"
+    );
+    assert!(!implements!(Detached<Plain>: Clone) && !implements!(Detached<Plain>: Debug));
+    assert!(!implements!(Detached<f32>: Eq) && implements!(Detached<f32>: PartialEq));
+    assert!(implements!(Attach<u8, Plain>: Debug), "sinks are seldom `Debug`");
+    assert!(implements!(Order<u8, Plain>: Debug));
+    assert!(implements!(Made<Plain, u8, Drain>: Debug), "nor are items, streams and closures");
+    assert!(implements!(Order<u8, u8>: Clone) && implements!(Attach<u8, u8>: Clone));
+    assert!(!implements!(Lease: Clone));
+}
+
+#[test]
+fn variants_have_the_names_that_were_promised() {
+    let overflow = [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict];
+    assert_eq!(HashSet::from(overflow).len(), 4);
+    let discarded =
+        [Discarded::NotAdmitted, Discarded::Overflowed, Discarded::Evicted, Discarded::Failed];
+    assert_eq!(HashSet::from(discarded).len(), 4);
+    let detached = [
+        Detached::Finished,
+        Detached::Requested,
+        Detached::Replaced,
+        Detached::Limited,
+        Detached::Evicted,
+        Detached::Overflowed,
+        Detached::Refused,
+        Detached::Failed("why"),
+    ];
+    for (n, one) in detached.iter().enumerate() {
+        assert_eq!(detached.iter().position(|other| other == one), Some(n));
+    }
+    let names: Vec<_> = detached.iter().map(|one| format!("{one:?}")).collect();
+    assert_eq!(
+        names.join(" "),
+        "Finished Requested Replaced Limited Evicted Overflowed Refused Failed(\"why\")"
+    );
+}
+
+#[test]
+fn totals_have_the_fields_that_were_promised() {
+    let totals = Totals::default();
+    let fields: [u64; 9] = [
+        totals.received,
+        totals.copies,
+        totals.unmatched,
+        totals.delivered,
+        totals.discarded,
+        totals.lost,
+        totals.queued,
+        totals.attached,
+        totals.detached,
+    ];
+    assert_eq!(fields, [0; 9]);
+}
+
+// Inference
+
+#[test]
+fn key_and_sink_are_inferred_from_pairs() {
+    let (send, orders) = mpsc::unbounded();
+    let demux = stream::iter([(1, 'a'), (2, 'b')]).demux_by(|m| m.0, orders);
+    send.unbounded_send((1, sink::drain())).unwrap();
+    drop(send);
+    assert_eq!(block_on(demux).delivered, 1);
+}
+
+#[test]
+fn key_and_sink_are_inferred_from_attaches() {
+    let orders = stream::iter([Attach::new("a", sink::drain()).limit(1)]);
+    let demux = stream::iter(["a", "a"]).demux_by(|item| *item, orders);
+    assert_eq!(block_on(demux).delivered, 1);
+}
+
+#[test]
+fn key_and_sink_are_inferred_from_orders() {
+    let (sink, received) = mpsc::unbounded();
+    let orders = stream::iter([Order::from((7, sink)), Order::Detach(8), Order::Evict(8)]);
+    let demux = stream::iter(0..10).demux_by(|n| *n, orders);
+    assert_eq!(block_on(demux).delivered, 1);
+    assert_eq!(block_on(received.collect::<Vec<_>>()), [7]);
+}
+
+struct Message {
+    topic: String,
+    id: u64,
+}
+
+fn message(topic: &str, id: u64) -> Message {
+    Message { topic: topic.to_owned(), id }
+}
+
+#[test]
+fn borrowed_key_is_inferred_as_str_and_as_a_whole() {
+    let input = || stream::iter([message("sea", 1), message("sky", 2)]);
+    let orders = || stream::iter([("sky".to_owned(), sink::drain())]);
+    assert_eq!(block_on(input().demux_by_ref(|m| m.topic.as_str(), orders())).delivered, 1);
+    assert_eq!(block_on(input().demux_by_ref(|m| &m.topic, orders())).delivered, 1);
+    let orders = stream::iter([("sky", sink::drain())]);
+    assert_eq!(
+        block_on(input().demux_by(|m| m.id, stream::iter([(2, sink::drain())]))).delivered,
+        1
+    );
+    assert_eq!(block_on(stream::iter(["sky"]).demux_by_ref(|m| m, orders)).delivered, 1);
+}
+
+/// What is asked of a key: to be hashed and compared.
+#[test]
+fn key_need_not_be_clone_nor_anything_else() {
+    #[derive(PartialEq, Eq, Hash)]
+    struct Key(u64);
+    let orders = stream::iter([(Key(1), sink::drain())]);
+    let demux = stream::iter([message("a", 1), message("b", 2)]).demux_by(|m| Key(m.id), orders);
+    assert!(demux.is_empty());
+    assert_eq!(block_on(demux).delivered, 1);
+}
+
+#[test]
+fn input_and_orders_need_not_be_unpin() {
+    let orders =
+        stream::unfold(0, |n| async move { (n < 2).then_some(((n, sink::drain()), n + 1)) });
+    let input = stream::unfold(0, |n| async move { (n < 3).then_some((n, n + 1)) });
+    assert_eq!(block_on(input.demux_by(|&n: &i32| n, orders)).delivered, 2);
+}
+
+#[test]
+fn streams_behind_pointers_are_streams_too() {
+    let input: Pin<Box<dyn Stream<Item = u8>>> = Box::pin(stream::iter([1, 2]));
+    let mut orders: Box<dyn Stream<Item = (u8, Drain)> + Unpin> =
+        Box::new(stream::iter([(1, Drain(()))]));
+    assert_eq!(block_on(input.demux_by(|n| *n, &mut orders)).delivered, 1);
+}
+
+// Names and signatures
+
+type In = stream::Iter<std::vec::IntoIter<Message>>;
+type Key = fn(&Message) -> u64;
+type KeyRef = fn(&Message) -> &u64;
+type Or = stream::Iter<std::vec::IntoIter<Order<u64, Drain>>>;
+
+fn by_id(m: &Message) -> u64 {
+    m.id
+}
+
+fn parts() -> (In, Or) {
+    let orders = vec![Order::Attach(Attach::new(1, Drain(()))), Order::Detach(2)];
+    (stream::iter(vec![message("a", 1), message("b", 2)]), stream::iter(orders))
+}
+
+/// As it is written into a struct: with its defaults, and without.
+struct Holder {
+    plain: Demux<In, ByValue<Key>, Or>,
+    hooked: Demux<In, ByValue<Key>, Or, Recorder>,
+    hashed: Demux<In, ByValue<Key>, Or, Callbacks, RandomState>,
+    borrowed: Demux<In, ByRef<KeyRef, u64>, Or>,
+    closures: Demux<In, ByValue<Key>, Or, Callbacks<OnError>, DefaultHashBuilder>,
+    four: Demux<In, ByValue<Key>, Or, Callbacks<OnError, OnUnmatched, OnDiscarded, Admit>>,
+}
+
+type OnError = fn(Recipient<'_, u64>, ());
+type OnUnmatched = fn(Message);
+type OnDiscarded = fn(Recipient<'_, u64>, Message, Discarded);
+type Admit = fn(Recipient<'_, u64>, &Message) -> bool;
+
+/// Hooks for any key, item and error.
+#[derive(Default)]
+struct Recorder(Vec<&'static str>);
+
+impl<K, V, E> Hooks<K, V, E> for Recorder {
+    fn admit(&mut self, _to: Recipient<'_, K>, _item: &V) -> bool {
+        true
+    }
+    fn attached(&mut self, _to: Recipient<'_, K>) {
+        self.0.push("attached");
+    }
+    fn detached(&mut self, _to: Recipient<'_, K>, _why: Detached<E>) {
+        self.0.push("detached");
+    }
+    fn unmatched(&mut self, _item: V) {
+        self.0.push("unmatched");
+    }
+    fn discarded(&mut self, _to: Recipient<'_, K>, _item: V, _why: Discarded) {}
+    fn blocked(&mut self, _on: Recipient<'_, K>) {}
+    fn unblocked(&mut self, _on: Recipient<'_, K>) {}
+}
+
+fn demux() -> Demux<In, ByValue<Key>, Or> {
+    let (input, orders) = parts();
+    input.demux_by(by_id as Key, orders)
+}
+
+#[test]
+fn types_can_be_named_with_and_without_their_defaults() {
+    let (input, orders) = parts();
+    let mut holder = Holder {
+        plain: demux(),
+        hooked: demux().hooks(Recorder::default()),
+        hashed: demux().with_hasher(RandomState::new()),
+        borrowed: input.demux_by_ref((|m| &m.id) as KeyRef, orders),
+        closures: demux().on_error((|_, ()| ()) as OnError),
+        four: demux()
+            .on_error((|_, ()| ()) as OnError)
+            .on_unmatched(drop as OnUnmatched)
+            .on_discarded((|_, _, _| ()) as OnDiscarded)
+            .admit((|_, _| true) as Admit),
+    };
+    let totals = [
+        block_on(&mut holder.plain),
+        block_on(&mut holder.hooked),
+        block_on(&mut holder.hashed),
+        block_on(&mut holder.borrowed),
+        block_on(&mut holder.closures),
+        block_on(&mut holder.four),
+    ];
+    assert!(totals.iter().all(|totals| (totals.delivered, totals.unmatched) == (1, 1)));
+}
+
+/// As an outside function takes one: the bounds that `Future` needs can be written down.
+#[expect(clippy::type_complexity, reason = "it is shown as it is")]
+fn drive<St, K, S, H>(demux: Demux<St, ByValue<KeyOf<St, K>>, Pairs<K, S>, H>) -> Totals
+where
+    St: Stream,
+    K: Hash + Eq,
+    S: Attachable<St::Item>,
+    H: Hooks<K, St::Item, S::Error>,
+{
+    block_on(demux)
+}
+
+type KeyOf<St, K> = fn(&<St as Stream>::Item) -> K;
+type Pairs<K, S> = stream::Iter<std::vec::IntoIter<(K, S)>>;
+
+#[test]
+fn generic_code_can_take_and_run_a_demux() {
+    let orders = stream::iter(vec![(1_u64, Drain(()))]);
+    let by: fn(&u64) -> u64 = |n| *n;
+    assert_eq!(drive(stream::iter([1_u64, 2]).demux_by(by, orders)).delivered, 1);
+}
+
+/// As an outside function makes one, for any kind of order.
+fn split<St, O>(input: St, orders: O) -> impl Future<Output = Totals>
+where
+    St: Stream<Item = u32>,
+    O: Stream<Item: IntoOrder<Key = u32, Sink: Attachable<u32>>>,
+{
+    input.demux_by(|&n: &u32| n, orders)
+}
+
+#[test]
+fn generic_code_can_make_a_demux_of_any_kind_of_order() {
+    let input = || stream::iter([1, 2]);
+    assert_eq!(block_on(split(input(), stream::iter([(1, Drain(()))]))).delivered, 1);
+    let attaches = stream::iter([Attach::new(1, Drain(()))]);
+    assert_eq!(block_on(split(input(), attaches)).delivered, 1);
+    let orders = stream::iter([Order::Attach(Attach::new(2, Drain(())))]);
+    assert_eq!(block_on(split(input(), orders)).delivered, 1);
+}
+
+#[test]
+fn order_may_be_a_type_of_ones_own() {
+    struct Subscriber(u32, Drain);
+    impl IntoOrder for Subscriber {
+        type Key = u32;
+        type Sink = Drain;
+        fn into_order(self) -> Order<Self::Key, Self::Sink> {
+            Order::from((self.0, self.1))
+        }
+    }
+    let subscribers = stream::iter([Subscriber(1, Drain(()))]);
+    assert_eq!(block_on(split(stream::iter([1]), subscribers)).delivered, 1);
+}
+
+#[test]
+fn orders_are_made_of_pairs_and_attaches() {
+    let pair: Order<u8, Drain> = (1, Drain(())).into();
+    let attach: Order<u8, Drain> = Attach::new(1, Drain(())).into();
+    for order in [pair, attach, (1, Drain(())).into_order(), Attach::new(1, Drain(())).into_order()]
+    {
+        assert!(matches!(order.into_order(), Order::Attach(_)));
+    }
+    assert!(matches!(Order::<u8, Drain>::Finish.into_order(), Order::Finish));
+    assert!(matches!(Order::<u8, Drain>::Detach(1).into_order(), Order::Detach(1)));
+    assert!(matches!(Order::<u8, Drain>::Evict(1).into_order(), Order::Evict(1)));
+}
+
+#[test]
+fn attach_takes_its_terms_in_any_order() {
+    let mut lease: Lease = Lease::new();
+    let first: Attach<u8, Drain> = Attach::new(1, Drain(()))
+        .tag(7_u64)
+        .buffer(8_usize)
+        .overflow(Overflow::DropOldest)
+        .limit(9_u64)
+        .keep_existing()
+        .catch_all()
+        .leased(&mut lease);
+    let second: Attach<u8, Drain> = Attach::new(2, Drain(()))
+        .leased(&mut lease)
+        .catch_all()
+        .keep_existing()
+        .limit(9)
+        .overflow(Overflow::Evict)
+        .buffer(8)
+        .leased(&mut Lease::default())
+        .tag(7);
+    drop((first, second));
+    lease.detach();
+    Lease::new().disarm();
+    drop(Lease::default());
+}
+
+#[test]
+fn settings_chain_in_any_order() {
+    let (input, orders) = parts();
+    let demux = input
+        .map(|m| m.id)
+        .demux_by(|id| *id, orders)
+        .budget(1_usize)
+        .buffer(0_usize)
+        .overflow(Overflow::DropNewest)
+        .flush_every(1_usize)
+        .multicast()
+        .with_hasher(RandomState::new())
+        .on_error(|_: Recipient<'_, u64>, (): ()| ())
+        .on_unmatched(|_: u64| ())
+        .on_discarded(|_: Recipient<'_, u64>, _: u64, _: Discarded| ())
+        .admit(|_: Recipient<'_, u64>, _: &u64| true);
+    assert_eq!(block_on(demux).delivered, 1);
+
+    let (input, orders) = parts();
+    let demux = input
+        .map(|m| m.id)
+        .demux_by(|id| *id, orders)
+        .admit(|to, id| *to.key == *id && to.tag == 0)
+        .with_hasher(BuildHasherDefault::<std::hash::DefaultHasher>::default())
+        .on_discarded(|to, _, why| assert_eq!((*to.key, why), (1, Discarded::Failed)))
+        .multicast()
+        .on_unmatched(|_| ())
+        .flush_every(usize::MAX)
+        .on_error(|to, ()| assert_eq!(to.tag, 0))
+        .overflow(Overflow::Wait)
+        .buffer(usize::MAX)
+        .budget(usize::MAX);
+    assert_eq!(block_on(demux).delivered, 1);
+}
+
+#[test]
+fn settings_come_before_and_after_hooks() {
+    let demux = demux().budget(3).hooks(Recorder::default()).buffer(3);
+    let demux = demux.with_hasher(RandomState::new()).flush_every(3).overflow(Overflow::Evict);
+    assert_eq!(block_on(demux).delivered, 1);
+}
+
+#[test]
+fn same_closure_given_twice_counts_the_second_time() {
+    let mut second = 0;
+    let demux = demux().on_unmatched(|_| panic!("the first")).on_unmatched(|_| second += 1);
+    assert_eq!(block_on(demux).unmatched, 1);
+    assert_eq!(second, 1);
+}
+
+#[test]
+fn demux_can_be_looked_into_at_any_time() {
+    let mut demux = pin!(demux());
+    let look = |demux: &Demux<In, ByValue<Key>, Or>| -> (u64, usize, bool, bool) {
+        (demux.totals().received, demux.len(), demux.is_empty(), demux.contains_key(&1))
+    };
+    assert_eq!(look(&demux), (0, 0, true, false));
+    let blocked_on: Option<Recipient<'_, u64>> = demux.blocked_on();
+    assert!(blocked_on.is_none());
+    let input: &In = demux.get_ref();
+    assert_eq!(input.size_hint(), (2, Some(2)));
+    let input: Pin<&mut In> = demux.as_mut().get_pin_mut();
+    assert_eq!(input.size_hint(), (2, Some(2)));
+    let input: &mut In = demux.as_mut().get_mut().get_mut();
+    *input = stream::iter(vec![message("c", 1), message("d", 1), message("e", 1)]);
+
+    let done: Totals = demux.as_mut().now_or_never().unwrap();
+    assert_eq!((done.delivered, done), (3, demux.totals()));
+    assert_eq!(look(&demux), (3, 0, true, false));
+    assert_eq!(demux.get_ref().size_hint(), (0, Some(0)));
+}
+
+#[test]
+fn contains_key_takes_what_the_key_is_borrowed_as() {
+    let input = stream::pending::<Message>();
+    let orders = stream::iter([("a".to_owned(), Drain(()))]).chain(stream::pending());
+    let mut demux = pin!(input.demux_by_ref(|m| m.topic.as_str(), orders));
+    assert!(demux.as_mut().now_or_never().is_none());
+    assert!(demux.contains_key("a") && demux.contains_key(&"a".to_owned()));
+    assert!(!demux.contains_key("b") && demux.len() == 1 && !demux.is_empty());
+}
+
+#[test]
+fn recipient_is_copied_and_read_field_by_field() {
+    let mut seen = Vec::new();
+    let orders = stream::iter([Attach::new("key", Drain(())).tag(5)]);
+    let demux = stream::iter([1]).demux_by(|_| "key", orders).admit(|to, _| {
+        let copy = to;
+        let (key, tag): (&&str, u64) = (copy.key, to.tag);
+        seen.push((*key, tag));
+        let shown = format!("{to:?}");
+        shown.contains("key") && shown.contains('5')
+    });
+    assert_eq!(block_on(demux).delivered, 1);
+    assert_eq!(seen, [("key", 5)]);
+}
+
+// Hooks
+
+/// Hooks for one key, item and error.
+struct Concrete(u32);
+
+impl Hooks<u64, Message, ()> for Concrete {
+    fn unmatched(&mut self, item: Message) {
+        self.0 += u32::try_from(item.id).unwrap();
+    }
+}
+
+/// Hooks for what its bounds allow.
+struct Bounded(Vec<String>);
+
+impl<K: Debug, V, E: Debug + Clone> Hooks<K, V, E> for Bounded {
+    fn detached(&mut self, to: Recipient<'_, K>, why: Detached<E>) {
+        self.0.push(format!("{:?} {:?}", to.key, why.clone()));
+    }
+}
+
+#[test]
+fn hooks_may_be_generic_bounded_or_concrete() {
+    let (mut recorder, mut concrete, mut bounded) =
+        (Recorder::default(), Concrete(0), Bounded(Vec::new()));
+    block_on(demux().hooks(&mut recorder));
+    block_on(demux().hooks(&mut concrete));
+    block_on(demux().hooks(&mut bounded));
+    assert_eq!(recorder.0, ["attached", "unmatched", "detached"]);
+    assert_eq!((concrete.0, bounded.0), (2, vec!["1 Finished".to_owned()]));
+}
+
+type Object = Box<dyn Hooks<u64, Message, ()> + Send>;
+
+#[test]
+fn hooks_are_taken_by_value_by_reference_boxed_and_as_objects() {
+    let unit: Demux<In, ByValue<Key>, Or, ()> = demux().hooks(());
+    block_on(unit);
+    block_on(demux().hooks(Concrete(0)));
+    block_on(demux().hooks(Box::new(Concrete(0))));
+    let mut concrete = Concrete(0);
+    block_on(demux().hooks(&mut &mut concrete));
+    let object: &mut dyn Hooks<u64, Message, ()> = &mut concrete;
+    block_on(demux().hooks(object));
+    assert_eq!(concrete.0, 4);
+    let boxed: Object = Box::new(concrete);
+    assert!(implements!(Object: Hooks<u64, Message, ()>));
+    let demux: Demux<In, ByValue<Key>, Or, Object> = demux().hooks(boxed);
+    block_on(demux);
+}
+
+/// What a reference or a box passes on, is passed on for each of the seven.
+#[test]
+fn hooks_behind_pointers_hear_everything() {
+    #[derive(Default)]
+    struct All(Vec<&'static str>);
+    impl Hooks<u8, u8, ()> for All {
+        fn admit(&mut self, _: Recipient<'_, u8>, _: &u8) -> bool {
+            self.0.push("admit");
+            false
+        }
+        fn attached(&mut self, _: Recipient<'_, u8>) {
+            self.0.push("attached");
+        }
+        fn detached(&mut self, _: Recipient<'_, u8>, _: Detached<()>) {
+            self.0.push("detached");
+        }
+        fn unmatched(&mut self, _: u8) {
+            self.0.push("unmatched");
+        }
+        fn discarded(&mut self, _: Recipient<'_, u8>, _: u8, _: Discarded) {
+            self.0.push("discarded");
+        }
+        fn blocked(&mut self, _: Recipient<'_, u8>) {
+            self.0.push("blocked");
+        }
+        fn unblocked(&mut self, _: Recipient<'_, u8>) {
+            self.0.push("unblocked");
+        }
+    }
+    /// Calls all seven, through one more layer.
+    struct Probe<H>(H);
+    impl<H: Hooks<u8, u8, ()>> Hooks<u8, u8, ()> for Probe<H> {
+        fn admit(&mut self, to: Recipient<'_, u8>, item: &u8) -> bool {
+            self.0.attached(to);
+            self.0.blocked(to);
+            self.0.unblocked(to);
+            self.0.discarded(to, 0, Discarded::Failed);
+            self.0.unmatched(0);
+            self.0.detached(to, Detached::Refused);
+            self.0.admit(to, item)
+        }
+    }
+    let expected =
+        ["attached", "blocked", "unblocked", "discarded", "unmatched", "detached", "admit"];
+    let run = |hooks: &mut dyn Hooks<u8, u8, ()>| {
+        let orders = stream::iter([(1, Drain(()))]);
+        let totals = block_on(stream::iter([1]).demux_by(|n| *n, orders).hooks(Probe(hooks)));
+        assert_eq!(totals.discarded, 1, "the answer is passed on, too");
+    };
+    let mut all = All::default();
+    run(&mut all);
+    assert_eq!(all.0, expected);
+
+    let mut boxed = Box::new(All::default());
+    run(&mut boxed);
+    assert_eq!(boxed.0, expected);
+
+    let mut all = All::default();
+    run(&mut &mut all);
+    assert_eq!(all.0, expected);
+}
+
+#[test]
+fn callbacks_are_hooks_themselves() {
+    assert!(implements!(Callbacks: Hooks<u8, u8, ()>));
+    assert!(implements!((): Hooks<u8, u8, ()>));
+    assert!(implements!(&mut Concrete: Hooks<u64, Message, ()>));
+    assert!(!implements!(Concrete: Hooks<u8, Message, ()>));
+    let mut callbacks: Callbacks = Callbacks::default();
+    block_on(demux().hooks(&mut callbacks));
+}
+
+// Attachable
+
+/// A sink that is not `Unpin`.
+struct Pinned(PhantomPinned);
+
+impl Sink<u8> for Pinned {
+    type Error = ();
+    fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+        Poll::Ready(Ok(()))
+    }
+    fn start_send(self: Pin<&mut Self>, _: u8) -> Result<(), ()> {
+        Ok(())
+    }
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+        Poll::Ready(Ok(()))
+    }
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[test]
+fn attachable_is_every_sink_that_is_unpin() {
+    fn takes<V, S: Attachable<V> + ?Sized>(_: &S) {}
+    takes::<u8, _>(&Drain(()));
+    takes::<u8, _>(&mpsc::unbounded::<u8>().0);
+    takes::<u8, _>(&Vec::new());
+    takes::<u8, Pin<Box<dyn Sink<u8, Error = ()> + Send>>>(&(Box::pin(Drain(())) as Pin<Box<_>>));
+    takes::<u8, _>(&Box::pin(sink::unfold((), |(), _: u8| async { Ok::<_, ()>(()) })));
+    takes::<u8, dyn Sink<u8, Error = ()> + Unpin>(&Drain(()));
+    assert!(!implements!(Pinned: Attachable<u8>));
+    assert!(implements!(Pin<Box<Pinned>>: Attachable<u8>));
+    assert!(!implements!(u8: Attachable<u8>));
+    takes::<u8, _>(&Box::pin(Pinned(PhantomPinned)));
+}
+
+// The future
+
+#[test]
+fn demux_is_a_future_of_totals_and_fused() {
+    fn fused<F: FusedFuture<Output = Totals>>(_: &F) {}
+    let mut demux = pin!(demux());
+    fused(&*demux);
+    assert!(!demux.is_terminated());
+    let cx = &mut Context::from_waker(Waker::noop());
+    let Poll::Ready(totals) = demux.as_mut().poll(cx) else { panic!("it was to be short") };
+    assert_eq!(totals.received, 2);
+    assert!(demux.is_terminated());
+}
+
+#[test]
+fn select_skips_a_demux_that_is_done() {
+    let mut demux = demux();
+    let mut never = futures::future::pending::<()>();
+    let totals = block_on(async {
+        futures::select! {
+            totals = demux => totals,
+            () = never => unreachable!(),
+        }
+    });
+    assert_eq!(totals.received, 2);
+    let rest = block_on(async {
+        futures::select! {
+            _ = demux => "polled again",
+            complete => "complete",
+        }
+    });
+    assert_eq!(rest, "complete");
+}
+
+#[test]
+fn demux_polled_after_completion_panics_by_its_name() {
+    let mut demux = demux();
+    block_on(&mut demux);
+    let text = panic_message(|| block_on(&mut demux));
+    assert!(text.contains("Demux"), "{text}");
+}
+
+#[test]
+fn settings_that_make_no_sense_blame_their_caller() {
+    assert_eq!(catch(|| drop(demux().budget(0))).file, file!());
+    assert_eq!(catch(|| drop(demux().flush_every(0))).file, file!());
+    let orders = stream::iter([(1, Drain(()))]).chain(stream::pending());
+    let mut attached = stream::pending::<u8>().demux_by(|n| *n, orders);
+    assert!((&mut attached).now_or_never().is_none());
+    assert_eq!(catch(|| drop(attached.with_hasher(RandomState::new()))).file, file!());
+}
+
+// What is borrowed
+
+#[test]
+fn everything_may_borrow_from_its_surroundings() {
+    let (topic, mut got, mut strays) = (String::from("a"), Vec::new(), 0);
+    let texts = [String::from("a"), String::from("b")];
+    let orders = stream::iter([(topic.as_str(), &mut got)]);
+    let input = stream::iter(texts.iter());
+    let demux = input.demux_by(|text| text.as_str(), orders).on_unmatched(|_| strays += 1);
+    block_on(demux);
+    assert_eq!((got, strays), (vec![&texts[0]], 1));
+}
+
+/// A key that is looked up by one part of it.
+#[derive(PartialEq, Eq, Hash)]
+struct Wide(u64);
+
+impl Borrow<u64> for Wide {
+    fn borrow(&self) -> &u64 {
+        &self.0
+    }
+}
+
+#[test]
+fn by_ref_takes_whatever_the_key_can_be_borrowed_as() {
+    let (input, _) = parts();
+    let orders = stream::iter([(Wide(1), Drain(()))]);
+    let demux: Demux<In, ByRef<_, u64>, _> = input.demux_by_ref(|m| &m.id, orders);
+    assert_eq!(block_on(demux).delivered, 1);
+}
+
+#[test]
+fn orders_of_one_type_in_a_log() {
+    let shown = |order: Order<&str, sink::Drain<u32>>| format!("{order:?}");
+    assert!(shown(Order::from(("a", sink::drain()))).starts_with("Attach { key: \"a\""));
+    assert_eq!(shown(Order::Detach("a")), "Detach(\"a\")");
+    assert_eq!(shown(Order::Evict("a")), "Evict(\"a\")");
+    assert_eq!(shown(Order::Finish), "Finish");
+}

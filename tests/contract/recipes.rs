@@ -1,0 +1,596 @@
+//! The recipes of the documentation: fallible inputs, composite keys, keys from untrusted peers, demuxes in a
+//! row, request and response, watchdogs, rate limits, reconnection.
+//!
+//! The attachment rules on `limit`, `Lease`, `catch_all`, `admit` and `blocked`, and guarantees 3, 7 and 9,
+//! used together.
+
+use std::borrow::Borrow;
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::hash::RandomState;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+
+use crate::common::{Op, Task, scripted_sink, scripted_stream};
+use futures::channel::{mpsc, oneshot};
+use futures::{FutureExt, SinkExt, Stream, StreamExt, executor::block_on, future, sink, stream};
+use stream_demux::{
+    Attach, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Overflow, Recipient,
+};
+
+/// What is there now.
+fn next<T>(stream: &mut (impl Stream<Item = T> + Unpin)) -> Option<T> {
+    stream.next().now_or_never().flatten()
+}
+
+/// All that is there now.
+fn all<T>(stream: &mut (impl Stream<Item = T> + Unpin)) -> Vec<T> {
+    std::iter::from_fn(|| next(stream)).collect()
+}
+
+/// Items are numbers, and the tens are the key.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "a key function is given a reference")]
+fn tens(n: &u32) -> u32 {
+    n / 10
+}
+
+// Fallible inputs
+
+#[test]
+fn fallible_input_is_cut_at_its_first_error_and_the_error_kept_aside() {
+    let (input, feed) = scripted_stream("input");
+    feed.extend([Ok(11), Ok(12), Err("broken"), Ok(13)]);
+    let (sink, mut received) = mpsc::unbounded();
+    let mut error = None;
+    let items = input.scan(&mut error, |error, item: Result<u32, &str>| {
+        future::ready(item.map_err(|e| **error = Some(e)).ok())
+    });
+    let totals = block_on(items.demux_by(tens, stream::iter([(1, sink)])));
+    assert_eq!(error, Some("broken"));
+    assert_eq!((totals.received, totals.delivered, totals.detached), (2, 2, 1));
+    assert_eq!(all(&mut received), [11, 12]);
+    assert_eq!((feed.left(), feed.is_dropped()), (1, true), "nothing was read beyond the error");
+}
+
+#[test]
+fn fallible_input_without_an_error_leaves_none_behind() {
+    let mut error = None;
+    let input = stream::iter([Ok::<u32, &str>(11), Ok(12)])
+        .scan(&mut error, |error, item| future::ready(item.map_err(|e| **error = Some(e)).ok()));
+    let totals = block_on(input.demux_by(tens, stream::iter([(1, sink::drain())])));
+    assert_eq!((totals.delivered, error), (2, None));
+}
+
+#[test]
+fn fallible_input_whose_errors_are_worth_skipping_goes_on() {
+    let mut errors = Vec::new();
+    let input = stream::iter([Ok(11), Err("one"), Ok(12), Err("two"), Ok(13)]);
+    let items = input.filter_map(|item: Result<u32, _>| {
+        future::ready(item.map_err(|error| errors.push(error)).ok())
+    });
+    let totals = block_on(items.demux_by(tens, stream::iter([(1, sink::drain())])));
+    assert_eq!((totals.delivered, errors), (3, vec!["one", "two"]));
+}
+
+// Keys
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Route {
+    tenant: u32,
+    topic: String,
+}
+
+#[derive(Debug, PartialEq)]
+struct Message {
+    route: Route,
+    text: &'static str,
+}
+
+fn message(tenant: u32, topic: &str, text: &'static str) -> Message {
+    Message { route: Route { tenant, topic: topic.to_owned() }, text }
+}
+
+fn messages() -> impl Stream<Item = Message> {
+    stream::iter([
+        message(1, "news", "for one"),
+        message(2, "news", "for two"),
+        message(1, "mail", "unmatched"),
+        message(1, "news", "for one again"),
+    ])
+}
+
+fn texts(received: mpsc::UnboundedReceiver<Message>) -> Vec<&'static str> {
+    block_on(received.map(|message| message.text).collect())
+}
+
+#[test]
+fn composite_key_as_a_tuple() {
+    let ((one, one_out), (two, two_out)) = (mpsc::unbounded(), mpsc::unbounded());
+    let orders = stream::iter([((1, "news".to_owned()), one), ((2, "news".to_owned()), two)]);
+    let key = |message: &Message| (message.route.tenant, message.route.topic.clone());
+    assert_eq!(block_on(messages().demux_by(key, orders)).unmatched, 1);
+    assert_eq!(texts(one_out), ["for one", "for one again"]);
+    assert_eq!(texts(two_out), ["for two"]);
+}
+
+#[test]
+fn composite_key_borrowed_as_a_struct_is_never_cloned() {
+    let ((one, one_out), (two, two_out)) = (mpsc::unbounded(), mpsc::unbounded());
+    let news = |tenant| Route { tenant, topic: "news".to_owned() };
+    let orders = stream::iter([(news(1), one), (news(2), two)]);
+    assert_eq!(block_on(messages().demux_by_ref(|message| &message.route, orders)).unmatched, 1);
+    assert_eq!(texts(one_out), ["for one", "for one again"]);
+    assert_eq!(texts(two_out), ["for two"]);
+}
+
+/// An order's key that is more than what is looked up: found by its route alone.
+#[derive(Debug)]
+struct Subscription {
+    route: Route,
+    name: &'static str,
+}
+
+impl Borrow<Route> for Subscription {
+    fn borrow(&self) -> &Route {
+        &self.route
+    }
+}
+
+impl std::hash::Hash for Subscription {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.route.hash(state);
+    }
+}
+
+impl PartialEq for Subscription {
+    fn eq(&self, other: &Self) -> bool {
+        self.route == other.route
+    }
+}
+
+impl Eq for Subscription {}
+
+#[test]
+fn hooks_are_given_the_key_of_the_order_though_items_are_matched_by_a_part_of_it() {
+    let (sink, receiver) = mpsc::unbounded();
+    drop(receiver);
+    let route = Route { tenant: 2, topic: "news".to_owned() };
+    let orders = stream::iter([(Subscription { route, name: "ann" }, sink)]);
+    let mut failed = Vec::new();
+    let demux = messages()
+        .demux_by_ref(|message| &message.route, orders)
+        .on_error(|to, _| failed.push(to.key.name));
+    assert_eq!(block_on(demux).unmatched, 3);
+    assert_eq!(failed, ["ann"]);
+}
+
+#[test]
+fn keys_from_strangers_are_hashed_with_random_state() {
+    let (sink, received) = mpsc::unbounded();
+    let orders = stream::iter([(Route { tenant: 2, topic: "news".to_owned() }, sink)]);
+    let demux =
+        messages().demux_by_ref(|message| &message.route, orders).with_hasher(RandomState::new());
+    assert_eq!(block_on(demux).delivered, 1);
+    assert_eq!(texts(received), ["for two"]);
+}
+
+// Demuxes in a row
+
+#[test]
+fn strays_go_on_to_a_second_demux_and_hold_the_first_one_back() {
+    let (input, feed) = scripted_stream("input");
+    let (known, known_handle) = scripted_sink("known");
+    let (strays, strays_in) = mpsc::channel(0);
+    let known = Attach::new(1, known.sink_map_err(drop).left_sink());
+    let catch = Attach::new(u32::MAX, strays.sink_map_err(drop).right_sink()).catch_all();
+    let mut first = Task::new(input.demux_by(tens, stream::iter([known, catch])));
+
+    let (second, second_handle) = scripted_sink("second");
+    second_handle.park();
+    let mut unmatched = Vec::new();
+    let by_units = strays_in
+        .demux_by(|n: &u32| n % 10, stream::iter([(5, second)]))
+        .on_unmatched(|n| unmatched.push(n));
+    let mut second = Task::new(by_units);
+
+    feed.extend([11, 25, 35, 45, 12]);
+    for _ in 0..4 {
+        assert!(first.run().is_pending());
+        assert!(second.run().is_pending());
+    }
+    assert_eq!(known_handle.items(), [11]);
+    // One is held by the second demux, one is in the channel, and one is held by the first.
+    assert_eq!((feed.left(), feed.taken()), (1, 4));
+    assert_eq!(first.get_ref().blocked_on().map(|to| *to.key), Some(u32::MAX));
+
+    second_handle.open();
+    feed.push(26);
+    feed.end();
+    let mut end = Poll::Pending;
+    while end.is_pending() {
+        let (before, _) = (second.polls(), first.run());
+        end = second.run();
+        assert!(end.is_ready() || second.polls() > before, "they wait for each other");
+    }
+    let Poll::Ready(end) = end else { unreachable!() };
+    let strayed = first.get_ref().totals();
+    assert_eq!((strayed.unmatched, strayed.delivered, strayed.detached), (0, 6, 2));
+    assert_eq!((end.received, end.delivered, end.unmatched), (4, 3, 1));
+    drop(second);
+    assert_eq!(known_handle.items(), [11, 12]);
+    assert_eq!(second_handle.items(), [25, 35, 45]);
+    assert_eq!(unmatched, [26]);
+}
+
+/// A tree: by tenant, then by topic, each tenant with a demux of its own.
+#[test]
+fn demux_of_demuxes_routes_by_tenant_and_then_by_topic() {
+    let (mut leaves, mut branches, mut roots) = (Vec::new(), Vec::new(), Vec::new());
+    for tenant in [1, 2] {
+        let (to_tenant, of_tenant) = mpsc::channel(0);
+        roots.push((tenant, to_tenant));
+        let (sink, received) = mpsc::unbounded();
+        leaves.push(received);
+        let orders = stream::iter([("news".to_owned(), sink)]);
+        branches.push(of_tenant.demux_by_ref(|m: &Message| m.route.topic.as_str(), orders));
+    }
+    let root = messages().demux_by(|message| message.route.tenant, stream::iter(roots));
+    let (root, branches) = block_on(future::join(root, future::join_all(branches)));
+    assert_eq!(root.delivered, 4);
+    assert_eq!(branches.iter().map(|totals| totals.delivered).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(branches.iter().map(|totals| totals.unmatched).collect::<Vec<_>>(), [1, 0]);
+    let leaves: Vec<_> = leaves.into_iter().map(texts).collect();
+    assert_eq!(leaves, [vec!["for one", "for one again"], vec!["for two"]]);
+}
+
+// Request and response
+
+#[derive(Debug, PartialEq)]
+struct Answer {
+    id: u64,
+    text: &'static str,
+}
+
+type Reply = mpsc::Sender<Answer>;
+
+/// The caller's side: what it sent and awaits.
+struct Pending {
+    answer: mpsc::Receiver<Answer>,
+    _lease: Lease,
+}
+
+/// Asks for the answer to `id`, once.
+fn request(orders: &mpsc::UnboundedSender<Attach<u64, Reply>>, id: u64) -> Pending {
+    let (sink, answer) = mpsc::channel(0);
+    let mut lease = Lease::new();
+    let attach = Attach::new(id, sink).limit(1).keep_existing().leased(&mut lease);
+    orders.unbounded_send(attach).unwrap();
+    Pending { answer, _lease: lease }
+}
+
+#[test]
+fn answer_reaches_its_request_and_a_late_second_one_is_unmatched() {
+    let (input, feed) = scripted_stream("answers");
+    let (orders, orders_in) = mpsc::unbounded();
+    let late = Mutex::new(Vec::new());
+    let demux = input
+        .demux_by(|answer: &Answer| answer.id, orders_in)
+        .on_unmatched(|answer| late.lock().unwrap().push(answer.text));
+    let mut task = Task::new(demux);
+    let mut first = request(&orders, 1);
+    let mut second = request(&orders, 2);
+    feed.extend([
+        Answer { id: 2, text: "two" },
+        Answer { id: 1, text: "one" },
+        Answer { id: 2, text: "two again" },
+    ]);
+    assert!(task.run().is_pending());
+    assert_eq!(all(&mut first.answer), [Answer { id: 1, text: "one" }]);
+    assert_eq!(all(&mut second.answer), [Answer { id: 2, text: "two" }]);
+    assert_eq!(*late.lock().unwrap(), ["two again"]);
+    assert!(task.get_ref().is_empty());
+
+    let mut reused = request(&orders, 2);
+    assert!(task.run().is_pending());
+    assert!(all(&mut reused.answer).is_empty(), "what came too late is not kept for a re-used id");
+    feed.push(Answer { id: 2, text: "anew" });
+    assert!(task.run().is_pending());
+    assert_eq!(all(&mut reused.answer), [Answer { id: 2, text: "anew" }]);
+    assert_eq!(task.get_ref().totals().attached, 3);
+    assert_eq!(task.get_ref().totals().detached, 3, "nothing is left behind");
+}
+
+#[test]
+fn request_that_is_given_up_leaves_nothing_and_its_answer_is_unmatched() {
+    let (input, feed) = scripted_stream("answers");
+    let (orders, orders_in) = mpsc::unbounded();
+    let mut task = Task::new(input.demux_by(|answer: &Answer| answer.id, orders_in));
+    let given_up = request(&orders, 1);
+    assert!(task.run().is_pending());
+    assert!(task.get_ref().contains_key(&1));
+    drop(given_up);
+    assert!(task.woken(), "no answer is needed to find out");
+    assert!(task.run().is_pending());
+    assert!(task.get_ref().is_empty());
+    feed.push(Answer { id: 1, text: "late" });
+    assert!(task.run().is_pending());
+    assert_eq!(task.get_ref().totals().unmatched, 1);
+}
+
+#[test]
+fn request_given_up_before_it_was_read_never_takes_its_id() {
+    let (input, feed) = scripted_stream("answers");
+    let (orders, orders_in) = mpsc::unbounded();
+    let mut task = Task::new(input.demux_by(|answer: &Answer| answer.id, orders_in));
+    drop(request(&orders, 1));
+    let mut retried = request(&orders, 1);
+    feed.push(Answer { id: 1, text: "one" });
+    assert!(task.run().is_pending());
+    assert_eq!(all(&mut retried.answer), [Answer { id: 1, text: "one" }]);
+}
+
+#[test]
+fn request_with_an_id_in_use_is_refused_and_takes_no_answer_of_another() {
+    let (input, feed) = scripted_stream("answers");
+    let (orders, orders_in) = mpsc::unbounded();
+    let mut task = Task::new(input.demux_by(|answer: &Answer| answer.id, orders_in));
+    let mut first = request(&orders, 1);
+    let mut second = request(&orders, 1);
+    assert!(task.run().is_pending());
+    assert_eq!(second.answer.next().now_or_never(), Some(None), "it is closed at once");
+    feed.push(Answer { id: 1, text: "one" });
+    assert!(task.run().is_pending());
+    assert_eq!(all(&mut first.answer), [Answer { id: 1, text: "one" }]);
+}
+
+/// A `oneshot` is no sink, but `unfold` makes one of it.
+#[test]
+fn answer_through_a_oneshot() {
+    let (reply, answer) = oneshot::channel();
+    let once = sink::unfold(Some(reply), |reply: Option<oneshot::Sender<u32>>, n| {
+        future::ready(reply.ok_or(n).and_then(|reply| reply.send(n).map(|()| None)))
+    });
+    let orders = stream::iter([Attach::new(1, Box::pin(once)).limit(1)]);
+    let totals = block_on(stream::iter([11, 12]).demux_by(tens, orders));
+    assert_eq!((totals.delivered, totals.unmatched), (1, 1));
+    assert_eq!(block_on(answer), Ok(11));
+}
+
+// Watchdogs
+
+/// Remembers who blocks, and since which tick.
+#[derive(Clone, Default)]
+struct Watch(Arc<Mutex<Watched>>);
+
+#[derive(Default)]
+struct Watched {
+    now: u32,
+    blocking: Option<(u32, u32)>,
+    evicted: Vec<u32>,
+}
+
+impl Watch {
+    /// Time passes; who has blocked for `patience` is to go.
+    fn tick(&self, patience: u32) -> Option<u32> {
+        let mut watched = self.0.lock().unwrap();
+        watched.now += 1;
+        let (key, since) = watched.blocking?;
+        (watched.now - since >= patience).then_some(key)
+    }
+}
+
+impl<V, E: Debug> Hooks<u32, V, E> for Watch {
+    fn blocked(&mut self, on: Recipient<'_, u32>) {
+        let mut watched = self.0.lock().unwrap();
+        let since = watched.now;
+        assert!(watched.blocking.replace((*on.key, since)).is_none(), "blocked twice");
+    }
+    fn unblocked(&mut self, on: Recipient<'_, u32>) {
+        let blocking = self.0.lock().unwrap().blocking.take();
+        assert_eq!(blocking.map(|(key, _)| key), Some(*on.key));
+    }
+    fn detached(&mut self, to: Recipient<'_, u32>, why: Detached<E>) {
+        if let Detached::Evicted = why {
+            self.0.lock().unwrap().evicted.push(*to.key);
+        }
+    }
+}
+
+#[test]
+fn watchdog_evicts_who_blocks_too_long_and_spares_who_recovers() {
+    let (input, feed) = scripted_stream("input");
+    let (orders, orders_in) = mpsc::unbounded();
+    let ((slow, slow_handle), (stuck, stuck_handle)) = (scripted_sink(1), scripted_sink(2));
+    orders.unbounded_send(Order::from((1, slow))).unwrap();
+    orders.unbounded_send(Order::from((2, stuck))).unwrap();
+    slow_handle.park();
+    stuck_handle.park();
+    let watch = Watch::default();
+    let mut task = Task::new(input.demux_by(tens, orders_in).hooks(watch.clone()));
+    let tick = || {
+        if let Some(key) = watch.tick(3) {
+            orders.unbounded_send(Order::Evict(key)).unwrap();
+        }
+    };
+
+    feed.extend([11, 21, 12]);
+    for n in 0..2 {
+        assert!(task.run().is_pending());
+        tick();
+        assert!(!task.woken(), "tick {n}");
+    }
+    slow_handle.open();
+    for _ in 0..3 {
+        assert!(task.run().is_pending());
+        assert_eq!(task.get_ref().blocked_on().map(|to| *to.key), Some(2));
+        tick();
+        stuck_handle.wake(); // it wakes for nothing, and its time runs on
+    }
+    assert!(task.run().is_pending());
+    assert_eq!(watch.0.lock().unwrap().evicted, [2]);
+    assert_eq!(slow_handle.items(), [11, 12]);
+    assert!(stuck_handle.is_dropped());
+    assert_eq!(task.get_ref().totals().discarded, 1);
+}
+
+#[test]
+fn watchdog_of_whoever_runs_the_demux_needs_no_hooks() {
+    let (input, feed) = scripted_stream("input");
+    let (orders, orders_in) = mpsc::unbounded();
+    let (stuck, stuck_handle) = scripted_sink(1);
+    orders.unbounded_send(Order::from(Attach::new(1, stuck).tag(7))).unwrap();
+    stuck_handle.park();
+    let mut task = Task::new(input.demux_by(tens, orders_in));
+    feed.extend([11, 21]);
+    assert!(task.run().is_pending());
+    let blocked_on = task.get_ref().blocked_on().map(|to| (*to.key, to.tag));
+    assert_eq!(blocked_on, Some((1, 7)));
+    orders.unbounded_send(Order::Evict(1)).unwrap();
+    assert!(task.run().is_pending());
+    assert!(task.get_ref().blocked_on().is_none());
+    assert_eq!((task.get_ref().totals().unmatched, feed.left()), (1, 0));
+}
+
+// Rate limits
+
+/// As `governor`'s keyed limiter: a number for each key, until it is replenished.
+struct Limiter {
+    quota: u32,
+    used: Mutex<HashMap<u32, u32>>,
+}
+
+impl Limiter {
+    fn check_key(&self, key: u32) -> Result<(), ()> {
+        let mut used = self.used.lock().unwrap();
+        let used = used.entry(key).or_default();
+        *used += 1;
+        if *used <= self.quota { Ok(()) } else { Err(()) }
+    }
+
+    fn replenish(&self) {
+        self.used.lock().unwrap().clear();
+    }
+}
+
+#[test]
+fn rate_limit_for_each_key_discards_the_surplus_without_waiting() {
+    let limiter = Limiter { quota: 2, used: Mutex::default() };
+    let surplus = Mutex::new(Vec::new());
+    let (input, feed) = scripted_stream("input");
+    let ((one, one_handle), (two, two_handle)) = (scripted_sink(1), scripted_sink(2));
+    let orders = stream::iter([(1, one), (2, two)]);
+    let demux = input
+        .demux_by(tens, orders)
+        .admit(|to, _| limiter.check_key(*to.key).is_ok())
+        .on_discarded(|_, n, why| {
+            assert_eq!(why, Discarded::NotAdmitted);
+            surplus.lock().unwrap().push(n);
+        });
+    let mut task = Task::new(demux);
+    feed.extend([11, 12, 13, 21, 14]);
+    assert!(task.run().is_pending());
+    one_handle.park();
+    let asked = one_handle.count(Op::Ready);
+    feed.extend([15, 22]);
+    assert!(task.run().is_pending());
+    assert_eq!(*surplus.lock().unwrap(), [13, 14, 15]);
+    assert_eq!(one_handle.count(Op::Ready), asked, "no sink is asked for what is not admitted");
+
+    one_handle.open();
+    limiter.replenish();
+    feed.push(16);
+    assert!(task.run().is_pending());
+    assert_eq!((one_handle.items(), two_handle.items()), (vec![11, 12, 16], vec![21, 22]));
+}
+
+// The rest
+
+#[test]
+fn sink_that_failed_is_attached_anew_by_the_error_handler() {
+    let (input, feed) = scripted_stream("input");
+    let (orders, orders_in) = mpsc::unbounded();
+    let (dead, receiver) = mpsc::channel(4);
+    drop(receiver);
+    orders.unbounded_send((1, dead)).unwrap();
+    let connected = Mutex::new(Vec::new());
+    let demux = input.demux_by(tens, orders_in).on_error(|to, _| {
+        let (sink, receiver) = mpsc::channel(4);
+        connected.lock().unwrap().push(receiver);
+        orders.unbounded_send((*to.key, sink)).unwrap();
+    });
+    let mut task = Task::new(demux);
+    feed.extend([11, 12, 13]);
+    assert!(task.run().is_pending());
+    let mut connected = connected.lock().unwrap();
+    assert_eq!(connected.len(), 1);
+    assert_eq!(all(&mut connected[0]), [12, 13]);
+    assert_eq!(task.get_ref().totals().discarded, 1);
+}
+
+#[test]
+fn viewer_that_falls_behind_sees_the_latest_and_delays_no_other() {
+    let (input, feed) = scripted_stream("prices");
+    let ((viewer, viewer_handle), (archive, archive_handle)) =
+        (scripted_sink("viewer"), scripted_sink("archive"));
+    let viewer = Attach::new(1, viewer).buffer(2).overflow(Overflow::DropOldest);
+    let orders = stream::iter([viewer, Attach::new(1, archive)]);
+    let mut task = Task::new(input.demux_by(tens, orders).multicast());
+    feed.push(11);
+    assert!(task.run().is_pending());
+    viewer_handle.park();
+    feed.extend(12..=18);
+    assert!(task.run().is_pending());
+    viewer_handle.open();
+    assert!(task.run().is_pending());
+    assert_eq!(viewer_handle.items(), [11, 17, 18]);
+    assert_eq!(archive_handle.items(), (11..=18).collect::<Vec<_>>());
+    assert_eq!(task.get_ref().totals().discarded, 5);
+}
+
+/// One lease for all the topics of a client.
+#[test]
+fn client_that_hangs_up_takes_all_its_topics_and_none_of_its_successors() {
+    let (input, feed) = scripted_stream("input");
+    let (orders, orders_in) = mpsc::unbounded();
+    let mut task = Task::new(input.demux_by(tens, orders_in));
+    let subscribe = |keys: [u32; 2]| {
+        let (sink, received) = mpsc::channel(4);
+        let mut lease = Lease::new();
+        for key in keys {
+            orders.unbounded_send(Attach::new(key, sink.clone()).leased(&mut lease)).unwrap();
+        }
+        (lease, received)
+    };
+    let (old, mut old_out) = subscribe([1, 2]);
+    let (_new, mut new_out) = subscribe([2, 3]);
+    feed.extend([11, 21, 31]);
+    assert!(task.run().is_pending());
+    drop(old);
+    feed.extend([12, 22, 32]);
+    assert!(task.run().is_pending());
+    assert_eq!(all(&mut old_out), [11]);
+    assert_eq!(all(&mut new_out), [21, 31, 22, 32]);
+    assert_eq!((task.get_ref().len(), task.get_ref().totals().unmatched), (2, 1));
+}
+
+#[test]
+fn shutdown_by_order_drains_everything_and_leaves_the_input_unread() {
+    let (input, feed) = scripted_stream("input");
+    let (orders, orders_in) = mpsc::unbounded();
+    let (sink, mut received) = mpsc::channel(0);
+    orders.unbounded_send(Order::from(Attach::new(1, sink).buffer(8))).unwrap();
+    let mut task = Task::new(input.demux_by(tens, orders_in));
+    feed.endless(|n| if n < 3 { 11 } else { 91 });
+    assert!(task.turns(1).is_pending());
+    orders.unbounded_send(Order::Finish).unwrap();
+    let mut count = 0;
+    let totals = loop {
+        if let Poll::Ready(totals) = task.run() {
+            break totals;
+        }
+        count += all(&mut received).len();
+    };
+    count += all(&mut received).len();
+    assert_eq!((count, totals.delivered), (3, 3));
+    assert_eq!(totals.received, feed.taken() as u64);
+}

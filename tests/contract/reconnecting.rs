@@ -1,0 +1,610 @@
+//! A client reconnects: its lease ends, and the order for its successor comes. A lease that ended before an
+//! order or an item was read has its effect first (attachment rule on `Lease`), so the outcome does not
+//! depend on when the demux is polled.
+//!
+//! Also guarantees 1 and 5 where leases end: each attachment that ends costs one, and orders and items wait
+//! until all have ended.
+
+use std::task::Poll;
+
+use crate::common::real::{FLAVORS, Receiving, assert_settled, tokio_channel};
+use crate::common::{Op, Orders, Rig, SinkHandle, Split, Task, Terms};
+use futures::channel::mpsc;
+use futures::{FutureExt, StreamExt};
+use stream_demux::{Attach, DemuxStreamExt, Lease, Order};
+
+/// An order that changes nothing.
+fn idle_order() -> Orders {
+    Order::Detach(99)
+}
+
+/// How the old client's lease ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Dropped,
+    Detached,
+}
+
+const ENDS: [End; 2] = [End::Dropped, End::Detached];
+
+impl End {
+    fn of(self, lease: Lease) {
+        match self {
+            Self::Dropped => drop(lease),
+            Self::Detached => lease.detach(),
+        }
+    }
+}
+
+/// When the successor's order comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    /// After the demux was polled for the end of the lease.
+    Polled,
+    /// After the end of the lease, with no poll in between.
+    After,
+    /// Before the end of the lease, with no poll in between.
+    Before,
+    /// The lease ends while the orders stream is polled for it.
+    WhileRead,
+    /// The lease ends while the orders stream is polled, after an order that changes nothing.
+    AfterAnother,
+}
+
+const WHEN: [When; 5] =
+    [When::Polled, When::After, When::Before, When::WhileRead, When::AfterAnother];
+
+type Named<A> = (&'static str, fn(A) -> A);
+
+const TERMS: [Named<Terms>; 2] =
+    [("replace", |attach| attach), ("keep_existing", Attach::keep_existing)];
+
+/// Lets the lease end and the successor come.
+fn reconnect(rig: &mut Rig, lease: Lease, end: End, when: When, successor: Orders) {
+    match when {
+        When::Polled => {
+            end.of(lease);
+            rig.sleep();
+            rig.orders.push(successor);
+        }
+        When::After => {
+            end.of(lease);
+            rig.orders.push(successor);
+        }
+        When::Before => {
+            rig.orders.push(successor);
+            end.of(lease);
+        }
+        When::WhileRead => {
+            rig.orders.action(move || end.of(lease));
+            rig.orders.push(successor);
+        }
+        When::AfterAnother => {
+            rig.orders.push(idle_order());
+            rig.orders.action(move || end.of(lease));
+            rig.orders.push(successor);
+        }
+    }
+}
+
+/// The old client has `queued` items in a queue of `buffer`; then it reconnects, and 110 follows. What is
+/// logged until both sinks have taken all they get.
+#[track_caller]
+fn story(
+    settings: impl FnOnce(Split) -> Split,
+    (buffer, queued): (usize, u32),
+    (end, when): (End, When),
+    terms: fn(Terms) -> Terms,
+) -> Vec<String> {
+    let mut rig = Rig::with(settings);
+    let mut lease = Lease::new();
+    let old = rig.attach_on(1, "old", |attach| attach.buffer(buffer).tag(1).leased(&mut lease));
+    old.park();
+    rig.send((101..).take(queued as usize));
+    let (successor, new) = rig.attachment(1, "new", |attach| terms(attach.tag(2)));
+    reconnect(&mut rig, lease, end, when, successor);
+    rig.input.push(110);
+    rig.sleep();
+    assert_eq!((new.items(), rig.len()), (vec![110], 1), "{end:?}, {when:?}");
+    old.open();
+    rig.sleep();
+    assert!(old.is_dropped() && rig.totals().queued == 0);
+    let mut lines = rig.log.take();
+    lines.retain(|line| !line.ends_with("flushed"));
+    lines
+}
+
+// The ordinary reconnect.
+
+#[test]
+fn dropped_lease_takes_its_queue_down_and_the_successor_has_the_key() {
+    for when in WHEN {
+        for (name, terms) in TERMS {
+            assert_eq!(
+                story(|demux| demux, (4, 2), (End::Dropped, when), terms),
+                [
+                    "old dropped",
+                    "discarded 101 of 1#1 Evicted",
+                    "discarded 102 of 1#1 Evicted",
+                    "detached 1#1 Evicted",
+                    "attached 1#2",
+                    "new sent 110"
+                ],
+                "{when:?}, {name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn detached_lease_keeps_its_queue_and_the_successor_has_the_key() {
+    for when in WHEN {
+        for (name, terms) in TERMS {
+            assert_eq!(
+                story(|demux| demux, (4, 2), (End::Detached, when), terms),
+                [
+                    "attached 1#2",
+                    "new sent 110",
+                    "old sent 101",
+                    "old sent 102",
+                    "old closed",
+                    "old dropped",
+                    "detached 1#1 Requested"
+                ],
+                "{when:?}, {name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn dropped_lease_of_a_blocked_sink_takes_the_held_item_down() {
+    for when in WHEN {
+        for (name, terms) in TERMS {
+            assert_eq!(
+                story(|demux| demux, (1, 2), (End::Dropped, when), terms),
+                [
+                    "unblocked 1#1",
+                    "old dropped",
+                    "discarded 101 of 1#1 Evicted",
+                    "discarded 102 of 1#1 Evicted",
+                    "detached 1#1 Evicted",
+                    "attached 1#2",
+                    "new sent 110"
+                ],
+                "{when:?}, {name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn detached_lease_of_a_blocked_sink_takes_the_held_item_along() {
+    for when in WHEN {
+        for (name, terms) in TERMS {
+            assert_eq!(
+                story(|demux| demux, (1, 2), (End::Detached, when), terms),
+                [
+                    "unblocked 1#1",
+                    "attached 1#2",
+                    "new sent 110",
+                    "old sent 101",
+                    "old sent 102",
+                    "old closed",
+                    "old dropped",
+                    "detached 1#1 Requested"
+                ],
+                "{when:?}, {name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_budget_comes_to_the_same_end() {
+    for budget in 1..=8 {
+        for end in ENDS {
+            for when in WHEN {
+                for (_, terms) in TERMS {
+                    let usual = story(|demux| demux, (4, 2), (end, When::Polled), terms);
+                    let short = story(|demux| demux.budget(budget), (4, 2), (end, when), terms);
+                    assert_eq!(short, usual, "budget {budget}, {when:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn old_lease_that_is_kept_until_the_successor_is_attached_lets_it_inherit_the_queue() {
+    for end in ENDS {
+        let mut rig = Rig::new().with_silent_sinks();
+        let mut lease = Lease::new();
+        let old = rig.attach_on(1, "old", |attach| attach.buffer(4).leased(&mut lease));
+        old.park();
+        rig.send([101, 102]);
+        let new = rig.attach(1, "new");
+        end.of(lease);
+        rig.send([103]);
+        assert_eq!((old.taken(), new.items()), (0, vec![101, 102, 103]), "{end:?}");
+        assert_eq!(rig.totals().discarded, 0);
+    }
+}
+
+#[test]
+fn successor_whose_own_lease_has_ended_leaves_the_key_unused() {
+    for when in [When::After, When::Before, When::WhileRead] {
+        let mut rig = Rig::new();
+        let (mut old_lease, mut new_lease) = (Lease::new(), Lease::new());
+        rig.attach_on(1, "old", |attach| attach.tag(1).leased(&mut old_lease));
+        let (successor, _new) =
+            rig.attachment(1, "new", |attach| attach.tag(2).leased(&mut new_lease));
+        drop(new_lease);
+        reconnect(&mut rig, old_lease, End::Dropped, when, successor);
+        assert_eq!(
+            rig.lines(),
+            [
+                "old dropped",
+                "detached 1#1 Evicted",
+                "attached 1#2",
+                "new dropped",
+                "detached 1#2 Evicted"
+            ],
+            "{when:?}"
+        );
+    }
+}
+
+#[test]
+fn detach_and_evict_of_the_key_find_it_free() {
+    for order in [Order::Detach(1), Order::Evict(1)] {
+        let mut rig = Rig::new();
+        let mut lease = Lease::new();
+        let old = rig.attach_on(1, "old", |attach| attach.buffer(1).leased(&mut lease));
+        old.park();
+        rig.send([101]);
+        drop(lease);
+        rig.orders.push(order);
+        assert_eq!(
+            rig.lines(),
+            ["old dropped", "discarded 101 of 1 Evicted", "detached 1 Evicted"]
+        );
+    }
+}
+
+#[test]
+fn finish_finds_the_attachment_ended() {
+    for end in ENDS {
+        let mut rig = Rig::new();
+        let mut lease = Lease::new();
+        rig.attach_on(1, "old", |attach| attach.leased(&mut lease));
+        end.of(lease);
+        rig.orders.push(Order::Finish);
+        let reason = if end == End::Dropped { "Evicted" } else { "Requested" };
+        assert_eq!(rig.last_lines().last(), Some(&format!("detached 1 {reason}")));
+    }
+}
+
+// Items.
+
+#[test]
+fn item_that_is_read_after_the_end_of_a_lease_does_not_reach_the_dead_client() {
+    for end in ENDS {
+        let mut rig = Rig::new().with_silent_sinks();
+        let mut lease = Lease::new();
+        let a = rig.attach_on(1, "a", |attach| attach.leased(&mut lease));
+        rig.input.push(101);
+        rig.input.action(move || end.of(lease));
+        rig.input.extend([102, 103]);
+        let lines = rig.lines();
+        assert_eq!(lines.iter().filter(|line| line.starts_with("unmatched")).count(), 2);
+        assert_eq!(a.items(), [101], "{end:?}");
+    }
+}
+
+#[test]
+fn item_that_is_read_after_the_end_of_a_lease_goes_to_the_catch_all_of_the_day() {
+    let mut rig = Rig::new().with_silent_sinks();
+    let mut lease = Lease::new();
+    let a = rig.attach_on(1, "a", |attach| attach.catch_all().leased(&mut lease));
+    rig.input.push(901);
+    rig.input.action(move || drop(lease));
+    rig.input.extend([902, 101]);
+    assert_eq!(rig.lines(), ["detached 1 Evicted", "unmatched 902", "unmatched 101"]);
+    assert_eq!(a.items(), [901]);
+}
+
+/// Sinks that are closing and wake themselves for ever.
+#[track_caller]
+fn self_waking(rig: &mut Rig, count: u32) -> Vec<SinkHandle<u32>> {
+    let sinks: Vec<_> = (1_000..1_000 + count)
+        .map(|key| {
+            let sink = rig.order(key, "s", |attach| attach);
+            sink.stutter(Op::Close, usize::MAX);
+            sink
+        })
+        .collect();
+    rig.sleep();
+    rig.orders.extend((1_000..1_000 + count).map(Order::Detach));
+    while rig.orders.left() > 0 {
+        rig.poll();
+    }
+    sinks
+}
+
+#[test]
+fn dead_client_gets_nothing_however_many_sinks_wake_themselves() {
+    for count in [1, 20, 100, 1_000, 10_000] {
+        for end in ENDS {
+            let mut rig = Rig::new().with_silent_sinks();
+            let mut lease = Lease::new();
+            let a = rig.attach_on(1, "a", |attach| attach.leased(&mut lease));
+            self_waking(&mut rig, count);
+            end.of(lease);
+            rig.input.endless(|_| 101);
+            for _ in 0..20 {
+                rig.poll();
+            }
+            assert_eq!(a.taken(), 0, "{count}, {end:?}");
+            assert!(rig.totals().unmatched > 0 && rig.totals().delivered == 0);
+        }
+    }
+}
+
+#[test]
+fn reconnect_succeeds_however_many_sinks_wake_themselves() {
+    for (name, terms) in TERMS {
+        let mut rig = Rig::new().with_silent_sinks();
+        let mut lease = Lease::new();
+        let old = rig.attach_on(1, "old", |attach| attach.buffer(4).leased(&mut lease));
+        old.park();
+        rig.send([101, 102]);
+        self_waking(&mut rig, 1_000);
+        drop(lease);
+        let new = rig.order(1, "new", terms);
+        rig.input.push(103);
+        for _ in 0..20 {
+            rig.poll();
+        }
+        assert_eq!((new.items(), rig.totals().discarded), (vec![103], 2), "{name}");
+    }
+}
+
+// A lease for many.
+
+/// A demux with one sink to each of `count` keys, all under one lease. Items are their own keys.
+#[track_caller]
+fn leased_by_one(count: u32, settings: impl FnOnce(Split) -> Split) -> (Rig, Lease) {
+    let mut rig = Rig::keyed(|n| *n, settings).with_silent_sinks();
+    let mut lease = Lease::new();
+    for key in 0..count {
+        rig.order(key, key, |attach| attach.leased(&mut lease));
+    }
+    rig.sleep();
+    rig.log.take();
+    (rig, lease)
+}
+
+#[test]
+fn lease_over_10_000_attachments_ends_over_many_turns_and_orders_and_items_wait() {
+    for end in ENDS {
+        let (mut rig, lease) = leased_by_one(10_000, |demux| demux);
+        end.of(lease);
+        let late = rig.order(9_999, "late", Attach::keep_existing);
+        rig.input.extend([9_999, 0]);
+        let mut turns = 0;
+        while rig.len() > 0 && rig.totals().attached == 10_000 {
+            let before = rig.len();
+            rig.poll();
+            turns += 1;
+            let t = rig.totals();
+            // The turn that ends the last one may go on with what waits.
+            if t.attached == 10_000 {
+                assert!(before - rig.len() <= 128, "{end:?}");
+                assert_eq!((t.delivered, t.unmatched, late.taken()), (0, 0, 0), "{end:?}");
+            }
+        }
+        assert!(turns >= 10_000 / 128, "{turns}");
+        rig.sleep();
+        let t = rig.totals();
+        assert_eq!((t.attached, t.detached, t.delivered, t.unmatched), (10_001, 10_000, 1, 1));
+        assert_eq!((rig.len(), late.items()), (1, vec![9_999]));
+    }
+}
+
+#[test]
+fn each_attachment_that_ends_costs_one() {
+    for budget in 1..=5 {
+        for end in ENDS {
+            let (mut rig, lease) = leased_by_one(10, |demux| demux.budget(budget));
+            end.of(lease);
+            let turns = rig.turns_until(40, |rig| rig.len() == 0);
+            assert!(turns >= 10_usize.div_ceil(budget), "budget {budget}: {turns} turns");
+        }
+    }
+}
+
+#[test]
+fn order_that_was_read_while_leases_end_is_kept_and_comes_before_the_next() {
+    for budget in 1..=4 {
+        let (mut rig, lease) = leased_by_one(10, |demux| demux.budget(budget));
+        rig.orders.action(move || drop(lease));
+        let first = rig.order(3, "first", |attach| attach.keep_existing().tag(1));
+        let second = rig.order(3, "second", |attach| attach.keep_existing().tag(2));
+        rig.input.push(3);
+        let mut lines = rig.lines();
+        lines.retain(|line| line.contains('#'));
+        assert_eq!(lines, ["attached 3#1", "attached 3#2", "detached 3#2 Refused"]);
+        assert_eq!((first.items(), second.taken(), rig.len()), (vec![3], 0, 1), "{budget}");
+    }
+}
+
+#[test]
+fn item_that_was_read_while_leases_end_waits_for_them_and_counts_as_queued() {
+    for budget in 1..=4 {
+        let (mut rig, lease) = leased_by_one(10, |demux| demux.budget(budget));
+        rig.input.action(move || drop(lease));
+        rig.input.push(3);
+        while rig.len() > 0 {
+            assert_eq!(rig.totals().received, rig.totals().queued, "budget {budget}");
+            rig.poll();
+        }
+        rig.sleep();
+        let t = rig.totals();
+        assert_eq!((t.received, t.unmatched, t.delivered), (1, 1, 0), "budget {budget}");
+    }
+}
+
+#[test]
+fn orders_that_come_while_a_lease_ends_find_all_of_it_ended() {
+    let (mut rig, lease) = leased_by_one(500, |demux| demux.budget(16));
+    let orders = rig.orders.clone();
+    drop(lease);
+    rig.poll();
+    assert!(rig.len() > 0);
+    let (successor, new) = rig.attachment(499, "new", Attach::keep_existing);
+    orders.push(successor);
+    rig.input.push(499);
+    rig.sleep();
+    assert_eq!((new.items(), rig.totals().detached), (vec![499], 500));
+}
+
+#[test]
+fn leases_that_go_on_ending_do_not_starve_other_sinks() {
+    let (mut rig, lease) = leased_by_one(2_000, |demux| demux.budget(16));
+    let slow = rig.attach_on(5_000, "slow", |attach| attach.buffer(4));
+    slow.park();
+    rig.send([5_000, 5_000]);
+    drop(lease);
+    rig.poll();
+    slow.open();
+    rig.turns_until(200, |_| slow.taken() == 2);
+    rig.sleep();
+    assert_eq!((slow.flushed(), rig.len()), (2, 1));
+}
+
+// The orders stream.
+
+#[test]
+fn end_of_a_lease_wakes_the_task_and_polls_no_orders() {
+    for end in ENDS {
+        let mut rig = Rig::new().with_silent_sinks();
+        let mut lease = Lease::new();
+        for key in 1..=3 {
+            rig.attach_on(key, "a", |attach| attach.leased(&mut lease));
+        }
+        rig.orders.forbid_polls();
+        end.of(lease);
+        assert!(rig.task.woken());
+        rig.sleep();
+        assert_eq!(rig.len(), 0, "{end:?}");
+    }
+}
+
+#[test]
+fn lease_ends_after_the_orders_have() {
+    for end in ENDS {
+        let mut rig = Rig::new().with_silent_sinks();
+        let mut lease = Lease::new();
+        let a = rig.attach_on(1, "a", |attach| attach.leased(&mut lease));
+        rig.orders.end();
+        rig.sleep();
+        end.of(lease);
+        rig.send([101]);
+        assert!(a.is_dropped() && a.taken() == 0, "{end:?}");
+    }
+}
+
+#[test]
+fn lease_ends_while_orders_never_pause() {
+    for budget in [1, 2, 4, 128] {
+        for end in ENDS {
+            let mut rig = Rig::with(|demux| demux.budget(budget)).with_silent_sinks();
+            let mut lease = Lease::new();
+            rig.attach_on(1, "a", |attach| attach.leased(&mut lease));
+            rig.orders.endless(|_| idle_order());
+            rig.poll();
+            end.of(lease);
+            rig.poll();
+            assert_eq!(rig.len(), 0, "budget {budget}, {end:?}");
+        }
+    }
+}
+
+#[test]
+fn disarmed_lease_changes_nothing_and_delays_no_sink() {
+    let mut rig = Rig::new().with_silent_sinks();
+    let mut lease = Lease::new();
+    let a = rig.attach_on(1, "a", |attach| attach.leased(&mut lease));
+    rig.input.action(move || lease.disarm());
+    rig.send([101, 102]);
+    assert_eq!(a.items(), [101, 102]);
+}
+
+// Clients in tasks of their own.
+
+/// A client comes, gets one item, goes and comes again: never is it refused, nor served twice.
+#[test]
+fn tokio_client_reconnects_a_thousand_times() {
+    for flavor in FLAVORS {
+        for (name, terms) in CLIENT_TERMS {
+            for end in ENDS {
+                let totals = flavor.run(async move {
+                    let (items, input) = tokio::sync::mpsc::channel(4);
+                    let (orders, inbox) = mpsc::unbounded();
+                    let demux = tokio::spawn(Receiving(input).demux_by(|_: &u32| 1, inbox));
+                    let client = tokio::spawn(async move {
+                        for n in 0..1_000 {
+                            let mut lease = Lease::new();
+                            let (sink, mut received) = tokio_channel(4);
+                            let attach = terms(Attach::new(1, sink)).leased(&mut lease);
+                            orders.unbounded_send(attach).expect("the demux runs");
+                            items.send(n).await.expect("the demux runs");
+                            assert_eq!(received.recv().await, Some(n), "{name}");
+                            end.of(lease);
+                        }
+                    });
+                    client.await.expect("the client does not panic");
+                    demux.await.expect("nor the demux")
+                });
+                assert_settled(totals);
+                assert_eq!((totals.delivered, totals.unmatched), (1_000, 0), "{flavor:?}");
+            }
+        }
+    }
+}
+
+/// The sinks of tokio, on the terms of `TERMS`.
+type Client = Attach<u32, tokio_util::sync::PollSender<u32>>;
+
+const CLIENT_TERMS: [Named<Client>; 2] =
+    [("replace", |attach| attach), ("keep_existing", Attach::keep_existing)];
+
+#[test]
+fn futures_client_gets_none_of_the_items_queued_for_its_former_self() {
+    for polled in [false, true] {
+        let (items, input) = mpsc::unbounded();
+        let (orders, inbox) = mpsc::unbounded();
+        let mut task = Task::new(input.demux_by(|_: &u32| 1, inbox));
+        for n in 0..10 {
+            let mut lease = Lease::new();
+            let (sink, mut received) = mpsc::channel(0);
+            orders.unbounded_send(Attach::new(1, sink).buffer(8).leased(&mut lease)).unwrap();
+            for part in 0..4 {
+                items.unbounded_send(10 * n + part).unwrap();
+            }
+            assert!(task.run().is_pending());
+            // One is in the channel, the others are in the queue.
+            let first = received.next().now_or_never().flatten();
+            assert_eq!(first, Some(10 * n), "polled in between: {polled}");
+            drop((lease, received));
+            if polled {
+                assert!(task.run().is_pending());
+            }
+        }
+        drop((items, orders));
+        let Poll::Ready(totals) = task.run() else { panic!("it does not end") };
+        assert_settled(totals);
+        assert_eq!(totals.discarded + totals.delivered, 40);
+    }
+}

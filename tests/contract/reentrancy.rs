@@ -1,0 +1,748 @@
+//! User code that calls back in: sinks, hooks and wakers that send orders and items, drop leases and fire
+//! wakers while the demux calls them. Panics are in `panics`.
+//!
+//! Guarantees 1, 4, 7, 9 and 11.
+
+use std::collections::VecDeque;
+use std::hash::BuildHasher;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+
+use crate::common::{Broken, Log, Op, ScriptedSink, SinkHandle, Task};
+use crate::common::{scripted_sink, scripted_stream};
+use futures::channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use futures::{Sink, StreamExt, stream};
+use stream_demux::{Attach, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Recipient};
+
+/// Items are numbers, and the tens are the key.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "a key function is given a reference")]
+fn tens(n: &u32) -> u32 {
+    n / 10
+}
+
+/// A scripted sink under the name of its key, which logs.
+fn sink(key: u32, log: &Log) -> (ScriptedSink<u32>, SinkHandle<u32>) {
+    let (sink, handle) = scripted_sink(key);
+    handle.log_to(log);
+    (sink, handle)
+}
+
+type Orders<S = ScriptedSink<u32>> = UnboundedSender<Order<u32, S>>;
+
+fn orders<S>() -> (Orders<S>, UnboundedReceiver<Order<u32, S>>) {
+    mpsc::unbounded()
+}
+
+/// A call to a hook.
+enum Event {
+    Admit(u32),
+    Detached(u32, Detached<Broken>),
+    Unmatched(u32),
+    Blocked(u32),
+    Unblocked,
+}
+
+/// Hooks that log each call, and then react to it.
+struct Reacting<F>(Log, F);
+
+impl<F: FnMut(Event)> Hooks<u32, u32, Broken> for Reacting<F> {
+    fn admit(&mut self, _: Recipient<'_, u32>, item: &u32) -> bool {
+        (self.1)(Event::Admit(*item));
+        true
+    }
+    fn attached(&mut self, to: Recipient<'_, u32>) {
+        self.0.push(format!("{} attached", to.key));
+    }
+    fn detached(&mut self, to: Recipient<'_, u32>, why: Detached<Broken>) {
+        self.0.push(format!("{} {why:?}", to.key));
+        (self.1)(Event::Detached(*to.key, why));
+    }
+    fn unmatched(&mut self, item: u32) {
+        self.0.push(format!("unmatched {item}"));
+        (self.1)(Event::Unmatched(item));
+    }
+    fn discarded(&mut self, to: Recipient<'_, u32>, item: u32, why: Discarded) {
+        self.0.push(format!("{} discarded {item} {why:?}", to.key));
+    }
+    fn blocked(&mut self, on: Recipient<'_, u32>) {
+        self.0.push(format!("{} blocks", on.key));
+        (self.1)(Event::Blocked(*on.key));
+    }
+    fn unblocked(&mut self, on: Recipient<'_, u32>) {
+        self.0.push(format!("{} unblocks", on.key));
+        (self.1)(Event::Unblocked);
+    }
+}
+
+/// The log without drops of sinks: the contract only says that they come before `detached`.
+fn lines_but_drops(log: &Log) -> Vec<String> {
+    log.lines().into_iter().filter(|line| !line.ends_with("dropped")).collect()
+}
+
+fn logging(log: &Log) -> Reacting<impl FnMut(Event) + use<>> {
+    Reacting(log.clone(), |_| {})
+}
+
+// Sinks that call back
+
+#[test]
+fn order_sent_from_start_send_comes_before_the_next_item() {
+    let log = Log::new();
+    let (a, a_handle) = sink(1, &log);
+    let (send, orders) = orders();
+    send.unbounded_send((1, a).into()).unwrap();
+    let (input, feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(logging(&log)));
+    a_handle.during(Op::Send, move || send.unbounded_send(Order::Detach(1)).unwrap());
+    feed.extend([11, 12]);
+    assert!(task.run().is_pending());
+    assert_eq!(
+        log.lines(),
+        ["1 attached", "1 sent 11", "1 closed", "1 dropped", "1 Requested", "unmatched 12"]
+    );
+}
+
+#[test]
+fn sink_that_evicts_itself_from_poll_ready_still_gets_the_item_it_was_asked_for() {
+    let log = Log::new();
+    let (a, a_handle) = sink(1, &log);
+    let (send, orders) = orders();
+    send.unbounded_send((1, a).into()).unwrap();
+    let (input, feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(logging(&log)));
+    a_handle.during(Op::Ready, move || send.unbounded_send(Order::Evict(1)).unwrap());
+    feed.extend([11, 12]);
+    assert!(task.run().is_pending());
+    assert_eq!(log.lines(), ["1 attached", "1 sent 11", "1 dropped", "1 Evicted", "unmatched 12"]);
+}
+
+#[test]
+fn order_sent_from_poll_flush_wakes_the_task() {
+    let log = Log::new();
+    let (a, a_handle) = sink(1, &log);
+    let (send, orders) = orders();
+    send.unbounded_send((1, a).into()).unwrap();
+    let (input, feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(logging(&log)));
+    a_handle.during(Op::Flush, move || send.unbounded_send(Order::Evict(1)).unwrap());
+    feed.push(11);
+    assert!(task.run().is_pending());
+    assert_eq!(log.lines(), ["1 attached", "1 sent 11", "1 flushed", "1 dropped", "1 Evicted"]);
+}
+
+#[test]
+fn sink_attached_from_poll_close_at_the_end_is_closed_too() {
+    let log = Log::new();
+    let ((a, a_handle), (b, _)) = (sink(1, &log), sink(2, &log));
+    let (send, orders) = orders();
+    send.unbounded_send((1, a).into()).unwrap();
+    let mut task = Task::new(stream::empty().demux_by(tens, orders).hooks(logging(&log)));
+    a_handle.during(Op::Close, move || send.unbounded_send((2, b).into()).unwrap());
+    assert!(task.run().is_ready());
+    assert_eq!(
+        log.lines(),
+        [
+            "1 attached",
+            "1 closed",
+            "1 dropped",
+            "1 Finished",
+            "2 attached",
+            "2 closed",
+            "2 dropped",
+            "2 Finished"
+        ]
+    );
+}
+
+#[test]
+fn sink_that_drops_its_own_lease_in_start_send_is_evicted_after_it() {
+    let log = Log::new();
+    let (a, a_handle) = sink(1, &log);
+    let mut lease = Lease::new();
+    let orders = stream::iter([Attach::new(1, a).leased(&mut lease)]);
+    let (input, feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(logging(&log)));
+    a_handle.during(Op::Send, move || drop(lease));
+    feed.push(11);
+    assert!(task.run().is_pending());
+    assert_eq!(log.take()[..2], ["1 attached", "1 sent 11"]);
+    assert!(a_handle.is_dropped() && task.get_ref().is_empty());
+}
+
+#[test]
+fn lease_that_is_dropped_while_its_key_is_looked_up_counts() {
+    struct Dropping(Mutex<Option<Lease>>);
+    impl BuildHasher for Dropping {
+        type Hasher = std::collections::hash_map::DefaultHasher;
+        fn build_hasher(&self) -> Self::Hasher {
+            drop(self.0.lock().unwrap().take());
+            Self::Hasher::default()
+        }
+    }
+
+    let log = Log::new();
+    let (a, a_handle) = sink(1, &log);
+    let mut lease = Lease::new();
+    let orders = stream::iter([Attach::new(1, a).leased(&mut lease)]);
+    let (input, _feed) = scripted_stream("input");
+    let hasher = Dropping(Mutex::new(Some(lease)));
+    let demux = input.demux_by(tens, orders).with_hasher(hasher).hooks(logging(&log));
+    let mut task = Task::new(demux);
+    assert!(task.run().is_pending());
+    assert_eq!(log.take(), ["1 attached", "1 dropped", "1 Evicted"]);
+    assert!(a_handle.is_dropped());
+}
+
+#[test]
+fn sink_that_feeds_the_input_while_it_is_sent_to_is_no_recursion() {
+    let log = Log::new();
+    let (a, a_handle) = sink(1, &log);
+    let (send, input) = mpsc::unbounded();
+    let mut task = Task::new(input.demux_by(tens, stream::iter([(1, a)])));
+    send.unbounded_send(11).unwrap();
+    let again = send.clone();
+    a_handle.during(Op::Send, move || again.unbounded_send(12).unwrap());
+    let again = send.clone();
+    a_handle.during(Op::Flush, move || again.unbounded_send(13).unwrap());
+    assert!(task.run().is_pending());
+    assert_eq!(log.take(), ["1 sent 11", "1 sent 12", "1 flushed", "1 sent 13", "1 flushed"]);
+    assert!(task.polls() <= 3, "{} polls", task.polls());
+}
+
+#[test]
+fn sink_that_wakes_itself_in_every_operation_does_not_keep_the_task_awake() {
+    let log = Log::new();
+    let (a, a_handle) = sink(1, &log);
+    let (input, feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, stream::iter([(1, a)])));
+    for op in [Op::Ready, Op::Send, Op::Flush, Op::Close] {
+        let sink = a_handle.clone();
+        a_handle.during(op, move || {
+            sink.wake();
+        });
+    }
+    feed.push(11);
+    assert!(task.run().is_pending());
+    feed.end();
+    assert!(task.run().is_ready());
+    assert!(task.polls() <= 5, "{} polls", task.polls());
+    assert_eq!(log.lines(), ["1 sent 11", "1 flushed", "1 closed", "1 dropped"]);
+}
+
+// Sinks whose drop calls back
+
+/// Does something when it is dropped, after the sink in it.
+struct OnDrop<S> {
+    sink: S,
+    _on_drop: Callback,
+}
+
+struct Callback(Option<Box<dyn FnOnce() + Send>>);
+
+impl Drop for Callback {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(|call| call());
+    }
+}
+
+impl<S> OnDrop<S> {
+    fn new(sink: S, on_drop: impl FnOnce() + Send + 'static) -> Self {
+        Self { sink, _on_drop: Callback(Some(Box::new(on_drop))) }
+    }
+}
+
+impl<V, S: Sink<V> + Unpin> Sink<V> for OnDrop<S> {
+    type Error = S::Error;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        Pin::new(&mut self.sink).poll_ready(cx)
+    }
+    fn start_send(mut self: Pin<&mut Self>, item: V) -> Result<(), S::Error> {
+        Pin::new(&mut self.sink).start_send(item)
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        Pin::new(&mut self.sink).poll_flush(cx)
+    }
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        Pin::new(&mut self.sink).poll_close(cx)
+    }
+}
+
+#[test]
+fn drop_of_an_evicted_sink_attaches_its_successor() {
+    let log = Log::new();
+    let ((old, old_handle), (new, _)) = (sink(1, &log), sink(1, &log));
+    let (send, orders) = orders();
+    let again = send.clone();
+    let old = OnDrop::new(old, move || {
+        let new = OnDrop::new(new, || {});
+        again.unbounded_send((1, new).into()).unwrap();
+    });
+    send.unbounded_send((1, old).into()).unwrap();
+    let (input, feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(logging(&log)));
+    old_handle.park();
+    feed.extend([11, 12]);
+    assert!(task.run().is_pending());
+    send.unbounded_send(Order::Evict(1)).unwrap();
+    assert!(task.run().is_pending());
+    assert_eq!(
+        lines_but_drops(&log),
+        [
+            "1 attached",
+            "1 blocks",
+            "1 unblocks",
+            "1 discarded 11 Evicted",
+            "1 Evicted",
+            "1 attached",
+            "1 sent 12",
+            "1 flushed"
+        ]
+    );
+}
+
+#[test]
+fn drop_of_a_failed_sink_drops_the_lease_of_another() {
+    let log = Log::new();
+    let ((a, a_handle), (b, b_handle)) = (sink(1, &log), sink(2, &log));
+    let mut lease = Lease::new();
+    let b = Attach::new(2, OnDrop::new(b, || {})).leased(&mut lease);
+    let a = Attach::new(1, OnDrop::new(a, move || drop(lease)));
+    let (input, feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, stream::iter([a, b])).hooks(logging(&log)));
+    assert!(task.run().is_pending());
+    a_handle.fail(Op::Ready);
+    feed.push(11);
+    assert!(task.run().is_pending());
+    assert!(b_handle.is_dropped());
+    assert_eq!(
+        lines_but_drops(&log),
+        [
+            "1 attached",
+            "2 attached",
+            "1 failed in poll_ready",
+            "1 discarded 11 Failed",
+            "1 Failed(Broken(\"poll_ready\"))",
+            "2 Evicted"
+        ]
+    );
+}
+
+#[test]
+fn drop_of_a_sink_that_fires_its_own_waker_wakes_no_other_sink() {
+    let log = Log::new();
+    let ((a, a_handle), (b, b_handle)) = (sink(1, &log), sink(2, &log));
+    let waking = a_handle.clone();
+    let a = OnDrop::new(a, move || {
+        waking.wake();
+    });
+    let (send, orders) = orders();
+    send.unbounded_send((1, a).into()).unwrap();
+    send.unbounded_send((2, OnDrop::new(b, || {})).into()).unwrap();
+    let (input, feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, orders));
+    feed.extend([11, 21]);
+    assert!(task.run().is_pending());
+    b_handle.take_calls();
+    send.unbounded_send(Order::Evict(1)).unwrap();
+    let polls = task.polls();
+    assert!(task.run().is_pending());
+    assert!(a_handle.is_dropped());
+    assert!(task.polls() <= polls + 2, "it did not spin");
+    assert_eq!(b_handle.calls(), []);
+}
+
+#[test]
+fn orders_sent_by_sinks_as_they_are_dropped_with_the_future_have_no_effect() {
+    let log = Log::new();
+    let (send, orders) = orders();
+    let mut lease = Lease::new();
+    let mut handles = Vec::new();
+    for key in 1..4 {
+        let (sink, handle) = sink(key, &log);
+        let (again, waking) = (send.clone(), handle.clone());
+        let sink = OnDrop::new(sink, move || {
+            let _ = again.unbounded_send(Order::Evict(2));
+            waking.wake();
+        });
+        handles.push(handle);
+        send.unbounded_send(Attach::new(key, sink).leased(&mut lease).into()).unwrap();
+    }
+    let input = stream::iter([11, 21, 31]).chain(stream::pending());
+    let mut task = Task::new(input.demux_by(tens, orders));
+    assert!(task.run().is_pending());
+    let wakes = task.total_wakes();
+    task.drop_future();
+    drop(lease);
+    assert!(handles.iter().all(SinkHandle::is_dropped));
+    assert_eq!((task.total_wakes(), task.wakers_kept()), (wakes, 0));
+    assert!(send.is_closed());
+}
+
+// Hooks that call back
+
+#[test]
+fn hook_that_attaches_whom_an_unmatched_item_is_for_has_the_next_one_delivered() {
+    let log = Log::new();
+    let (send, orders) = orders();
+    let sinks = log.clone();
+    let subscribe = Reacting(log.clone(), move |event| {
+        if let Event::Unmatched(n) = event {
+            send.unbounded_send((n / 10, sink(n / 10, &sinks).0).into()).unwrap();
+        }
+    });
+    let input = stream::iter([11, 12, 21, 13, 22]);
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(subscribe));
+    assert!(task.run().is_ready());
+    let log = log.lines();
+    let routed: Vec<_> = log
+        .iter()
+        .filter(|line| line.contains("sent") || line.contains("attached") || line.contains("unm"))
+        .collect();
+    assert_eq!(
+        routed,
+        [
+            "unmatched 11",
+            "1 attached",
+            "1 sent 12",
+            "unmatched 21",
+            "2 attached",
+            "1 sent 13",
+            "2 sent 22"
+        ]
+    );
+}
+
+#[test]
+fn hook_that_evicts_whom_the_input_waits_for_frees_it_without_another_wake() {
+    let log = Log::new();
+    let ((a, a_handle), (b, _)) = (sink(1, &log), sink(2, &log));
+    a_handle.park();
+    let (send, orders) = orders();
+    send.unbounded_send((1, a).into()).unwrap();
+    send.unbounded_send((2, b).into()).unwrap();
+    let evict = Reacting(log.clone(), move |event| {
+        if let Event::Blocked(key) = event {
+            send.unbounded_send(Order::Evict(key)).unwrap();
+        }
+    });
+    let (input, feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(evict));
+    feed.extend([11, 21]);
+    assert!(task.run().is_pending());
+    assert_eq!(
+        lines_but_drops(&log),
+        [
+            "1 attached",
+            "2 attached",
+            "1 blocks",
+            "1 unblocks",
+            "1 discarded 11 Evicted",
+            "1 Evicted",
+            "2 sent 21",
+            "2 flushed"
+        ]
+    );
+}
+
+#[test]
+fn hook_that_drops_the_lease_of_whom_the_input_waits_for_frees_it() {
+    let log = Log::new();
+    let (a, a_handle) = sink(1, &log);
+    a_handle.park();
+    let mut lease = Lease::new();
+    let orders = stream::iter([Attach::new(1, a).leased(&mut lease)]);
+    let mut lease = Some(lease);
+    let evict = Reacting(log.clone(), move |event| {
+        if let Event::Blocked(_) = event {
+            drop(lease.take());
+        }
+    });
+    let (input, feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(evict));
+    feed.extend([11, 21]);
+    assert!(task.run().is_pending());
+    assert_eq!(
+        lines_but_drops(&log),
+        [
+            "1 attached",
+            "1 blocks",
+            "1 unblocks",
+            "1 discarded 11 Evicted",
+            "1 Evicted",
+            "unmatched 21"
+        ]
+    );
+}
+
+#[test]
+fn hook_that_attaches_anew_when_a_sink_fails_reconnects_before_the_next_item() {
+    let log = Log::new();
+    let (a, a_handle) = sink(1, &log);
+    a_handle.fail_quietly(Op::Send);
+    let (send, orders) = orders();
+    send.unbounded_send((1, a).into()).unwrap();
+    let sinks = log.clone();
+    let reconnect = Reacting(log.clone(), move |event| {
+        if let Event::Detached(key, Detached::Failed(_)) = event {
+            send.unbounded_send((key, sink(key, &sinks).0).into()).unwrap();
+        }
+    });
+    let (input, feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(reconnect));
+    feed.extend([11, 12]);
+    assert!(task.run().is_pending());
+    assert_eq!(
+        log.lines(),
+        [
+            "1 attached",
+            "1 failed in start_send",
+            "1 dropped",
+            "1 Failed(Broken(\"start_send\"))",
+            "1 attached",
+            "1 sent 12",
+            "1 flushed"
+        ]
+    );
+}
+
+#[test]
+fn detach_sent_from_admit_lets_the_admitted_item_through() {
+    let log = Log::new();
+    let (a, _) = sink(1, &log);
+    let (send, orders) = orders();
+    send.unbounded_send((1, a).into()).unwrap();
+    let hooks = Reacting(log.clone(), move |event| {
+        if let Event::Admit(11) = event {
+            send.unbounded_send(Order::Detach(1)).unwrap();
+        }
+    });
+    let (input, feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(hooks));
+    feed.extend([11, 12]);
+    assert!(task.run().is_pending());
+    assert_eq!(
+        log.lines(),
+        ["1 attached", "1 sent 11", "1 closed", "1 dropped", "1 Requested", "unmatched 12"]
+    );
+}
+
+#[test]
+fn hook_that_attaches_in_every_call_of_detached_ends_each_turn_at_its_budget() {
+    let log = Log::new();
+    let (send, orders) = orders();
+    send.unbounded_send(Attach::new(1, sink(1, &log).0).limit(0).into()).unwrap();
+    let sinks = log.clone();
+    let hooks = Reacting(log.clone(), move |event| {
+        if let Event::Detached(key, _) = event {
+            let again = Attach::new(key, sink(key, &sinks).0).limit(0);
+            let _ = send.unbounded_send(again.into());
+        }
+    });
+    let (input, _feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(hooks).budget(8));
+    for _ in 0..10 {
+        let before = task.get_ref().totals().attached;
+        assert!(task.poll().is_pending());
+        let attached = task.get_ref().totals().attached - before;
+        assert!((1..=8).contains(&attached), "{attached} orders in one turn");
+        assert!(task.woken());
+    }
+}
+
+#[test]
+fn unblocked_that_sends_the_finish_ends_it_with_the_item_that_is_read_by_then() {
+    let log = Log::new();
+    let (a, a_handle) = sink(1, &log);
+    a_handle.park();
+    let (send, orders) = orders();
+    send.unbounded_send((1, a).into()).unwrap();
+    let hooks = Reacting(log.clone(), move |event| {
+        if let Event::Unblocked = event {
+            send.unbounded_send(Order::Finish).unwrap();
+        }
+    });
+    let (input, feed) = scripted_stream("input");
+    let mut task = Task::new(input.demux_by(tens, orders).hooks(hooks));
+    feed.extend([11, 12, 13, 14]);
+    assert!(task.run().is_pending());
+    assert_eq!((feed.taken(), a_handle.taken()), (1, 0));
+    a_handle.open();
+    let Poll::Ready(totals) = task.run() else { panic!("it was to finish") };
+    assert!(feed.taken() <= 2, "the order came before the third item, at the latest");
+    assert_eq!(totals.delivered, feed.taken() as u64, "what was read keeps its place");
+}
+
+// Wakers that call back
+
+/// Calls back each time it is fired.
+struct Calling {
+    callback: Mutex<Box<dyn FnMut() + Send>>,
+    depth: AtomicUsize,
+    deepest: AtomicUsize,
+    fired: AtomicUsize,
+}
+
+impl Calling {
+    fn new(callback: impl FnMut() + Send + 'static) -> Arc<Self> {
+        Arc::new(Self {
+            callback: Mutex::new(Box::new(callback)),
+            depth: AtomicUsize::new(0),
+            deepest: AtomicUsize::new(0),
+            fired: AtomicUsize::new(0),
+        })
+    }
+}
+
+impl Calling {
+    /// Drops the callback, and with it the channels, which may hold the waker itself.
+    fn clear(&self) {
+        *self.callback.lock().unwrap() = Box::new(|| {});
+    }
+}
+
+impl Wake for Calling {
+    /// Does not call back if it is fired during its own callback.
+    fn wake(self: Arc<Self>) {
+        self.fired.fetch_add(1, SeqCst);
+        let depth = self.depth.fetch_add(1, SeqCst) + 1;
+        self.deepest.fetch_max(depth, SeqCst);
+        if let Ok(mut callback) = self.callback.try_lock() {
+            callback();
+        }
+        self.depth.fetch_sub(1, SeqCst);
+    }
+}
+
+/// A waker that calls back when its last clone is dropped.
+struct Mortal {
+    _on_drop: Mutex<Callback>,
+}
+
+impl Wake for Mortal {
+    fn wake(self: Arc<Self>) {}
+}
+
+fn mortal(on_drop: impl FnOnce() + Send + 'static) -> Waker {
+    let on_drop = Callback(Some(Box::new(on_drop)));
+    Waker::from(Arc::new(Mortal { _on_drop: Mutex::new(on_drop) }))
+}
+
+#[test]
+fn waker_that_sends_orders_and_items_as_it_fires_is_no_recursion() {
+    let log = Log::new();
+    let (items, input) = mpsc::unbounded();
+    let (send, orders) = orders();
+    send.unbounded_send((1, sink(1, &log).0).into()).unwrap();
+    let (more_items, more_orders) = (items.clone(), send.clone());
+    let mut left = VecDeque::from([Order::Detach(1), (2, sink(2, &log).0).into()]);
+    let calling = Calling::new(move || {
+        if let Some(order) = left.pop_front() {
+            more_orders.unbounded_send(order).unwrap();
+            more_items.unbounded_send(21).unwrap();
+        }
+    });
+    let mut demux = pin!(input.demux_by(tens, orders).hooks(logging(&log)));
+    let waker = Waker::from(Arc::clone(&calling));
+    let cx = &mut Context::from_waker(&waker);
+    assert!(demux.as_mut().poll(cx).is_pending());
+    assert_eq!(log.take(), ["1 attached"]);
+
+    items.unbounded_send(11).unwrap();
+    let mut heard = 0;
+    while calling.fired.load(SeqCst) > heard {
+        heard = calling.fired.load(SeqCst);
+        assert!(heard < 20, "it spins");
+        assert!(demux.as_mut().poll(cx).is_pending());
+    }
+    let lines: Vec<_> = log.take().into_iter().filter(|line| !line.contains("flush")).collect();
+    assert_eq!(lines, ["1 closed", "1 dropped", "1 Requested", "unmatched 11", "unmatched 21"]);
+    assert!(calling.deepest.load(SeqCst) <= 2);
+
+    send.unbounded_send(Order::Detach(9)).unwrap();
+    while calling.fired.load(SeqCst) > heard {
+        heard = calling.fired.load(SeqCst);
+        assert!(heard < 20, "it spins");
+        assert!(demux.as_mut().poll(cx).is_pending());
+    }
+    assert_eq!(log.take(), ["2 attached", "2 sent 21", "2 flushed"]);
+    calling.clear();
+}
+
+#[test]
+fn waker_whose_drop_sends_into_the_channels_does_not_deadlock() {
+    let log = Log::new();
+    let (items, input) = mpsc::unbounded();
+    let (send, orders) = orders();
+    let (a, a_handle) = sink(1, &log);
+    a_handle.park();
+    send.unbounded_send((1, a).into()).unwrap();
+    let mut demux = Box::pin(input.demux_by(tens, orders).hooks(logging(&log)));
+    for n in 0..3 {
+        let (items, send, sink) = (items.clone(), send.clone(), a_handle.clone());
+        let waker = mortal(move || {
+            items.unbounded_send(20 + n).unwrap();
+            send.unbounded_send(Order::Evict(9)).unwrap();
+            sink.wake();
+        });
+        assert!(demux.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    items.unbounded_send(11).unwrap();
+    drop(items);
+    a_handle.open();
+    assert!(Task::new(demux).run().is_ready());
+    let routed: Vec<_> = log
+        .take()
+        .into_iter()
+        .filter(|line| line.contains("unm") || line.contains("sen"))
+        .collect();
+    assert_eq!(routed.len(), 4, "each waker called back: {routed:?}");
+}
+
+#[test]
+fn future_that_is_dropped_drops_a_waker_whose_drop_sends_orders() {
+    let (send, orders) = orders();
+    let (a, a_handle) = sink(1, &Log::new());
+    send.unbounded_send((1, a).into()).unwrap();
+    let input = stream::iter([11]).chain(stream::pending());
+    let mut demux = Box::pin(input.demux_by(tens, orders));
+    let calls = Arc::new(AtomicUsize::new(0));
+    let (called, waking) = (Arc::clone(&calls), a_handle.clone());
+    let waker = mortal(move || {
+        // The receiver may be gone: both outcomes are fine.
+        let _ = send.unbounded_send(Order::Evict(1));
+        waking.wake();
+        called.fetch_add(1, SeqCst);
+    });
+    while a_handle.flushed() == 0 {
+        assert!(demux.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    assert!(demux.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(waker);
+    assert_eq!(calls.load(SeqCst), 0, "the demux sleeps, and its waker is kept");
+    drop(demux);
+    assert_eq!(calls.load(SeqCst), 1, "and goes with it");
+    assert!(a_handle.is_dropped());
+}
+
+#[test]
+fn wakers_of_a_demux_that_is_gone_are_inert() {
+    let (a, a_handle) = sink(1, &Log::new());
+    let (orders, order) = scripted_stream("orders");
+    let (input, feed) = scripted_stream("input");
+    order.push((1, a));
+    let mut task = Task::new(input.demux_by(tens, orders));
+    feed.push(11);
+    assert!(task.run().is_pending());
+    let lent = [a_handle.waker().unwrap(), order.waker().unwrap()];
+    feed.end();
+    assert!(task.run().is_ready());
+    let wakes = task.total_wakes();
+    lent.iter().for_each(Waker::wake_by_ref);
+    assert_eq!(task.total_wakes(), wakes, "after completion");
+    task.drop_future();
+    lent.iter().for_each(Waker::wake_by_ref);
+    assert_eq!(task.total_wakes(), wakes, "after the drop");
+}

@@ -1,0 +1,224 @@
+//! One program on every kind of runtime: the demux, its producer and each reader are tasks of their own.
+//!
+//! Guarantee 13, and that the crate needs no particular runtime. Each program runs in a thread of its own,
+//! and counts as hanging after a minute: a lost wake-up would leave it asleep.
+
+use std::future::{Future, poll_fn};
+use std::ops::Range;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, mpsc as std_mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::Duration;
+
+use futures::channel::{mpsc, oneshot};
+use futures::executor::{self, LocalPool};
+use futures::task::SpawnExt;
+use futures::{SinkExt, StreamExt};
+use stream_demux::{Attach, DemuxStreamExt, Lease, Order, Overflow, Totals};
+
+/// Read to the end, through a channel that has no room to speak of.
+const KEPT: u32 = 0;
+/// Attached by the reader of `KEPT` when that has read `LATE_AFTER` items.
+const LATE: u32 = 1;
+const LATE_AFTER: usize = 1_000;
+/// Never read: the channel takes four, as many are queued, and it is evicted in the end.
+const STUCK: u32 = 2;
+const FOUR: usize = 4;
+/// Read a hundred times; then the lease and the receiver are dropped.
+const LEASED: u32 = 3;
+const HUNDRED: usize = 100;
+/// The last one has no sink.
+const KEYS: u32 = 5;
+const ITEMS: Range<u32> = 0..25_000;
+const EACH: usize = 5_000;
+
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// What came of it.
+struct Outcome {
+    totals: Totals,
+    kept: Vec<u32>,
+    late: Vec<u32>,
+    stuck: Vec<u32>,
+    leased: Vec<u32>,
+}
+
+/// Spawns a future, and returns a future of its output.
+fn output_of<T: Send + 'static>(
+    spawn: &impl Fn(Task),
+    future: impl Future<Output = T> + Send + 'static,
+) -> impl Future<Output = T> {
+    let (done, output) = oneshot::channel();
+    spawn(Box::pin(async move { drop(done.send(future.await)) }));
+    async { output.await.expect("the task runs to its end") }
+}
+
+/// The program: whatever `spawn` does, it must be able to run many futures at the same time.
+async fn program(spawn: impl Fn(Task)) -> Outcome {
+    let (mut items, input) = mpsc::channel::<u32>(8);
+    let (orders, orders_in) = mpsc::unbounded();
+    let (kept, mut kept_out) = mpsc::channel(0);
+    let (late, late_out) = mpsc::channel(1);
+    let (stuck, stuck_out) = mpsc::channel(FOUR - 1); // and one more, for each sender
+    let (leased, leased_out) = mpsc::channel(16);
+
+    let mut lease = Lease::new();
+    let send = |order| orders.unbounded_send(order).expect("the demux runs");
+    send(Order::from((KEPT, kept)));
+    send(Attach::new(STUCK, stuck).buffer(FOUR).overflow(Overflow::DropNewest).into());
+    send(Attach::new(LEASED, leased).leased(&mut lease).into());
+
+    let totals = output_of(&spawn, input.demux_by(|n| n % KEYS, orders_in));
+    let late_read = output_of(&spawn, late_out.collect());
+    let leased_read = output_of(&spawn, async move {
+        let read = leased_out.take(HUNDRED).collect().await;
+        drop(lease);
+        read
+    });
+    let kept_read = output_of(&spawn, async move {
+        let mut late = Some(Order::from((LATE, late)));
+        let mut read = Vec::new();
+        while let Some(item) = kept_out.next().await {
+            read.push(item);
+            if let Some(order) = late.take_if(|_| read.len() == LATE_AFTER) {
+                orders.unbounded_send(order).expect("the demux runs");
+            }
+        }
+        // Its sink is closed, so it is the end, and one sink will never have sent what it has.
+        orders.unbounded_send(Order::Evict(STUCK)).expect("the demux waits");
+        read
+    });
+    spawn(Box::pin(async move {
+        for item in ITEMS {
+            items.send(item).await.expect("the demux reads on");
+        }
+    }));
+
+    let totals = totals.await;
+    let (kept, late, leased) = (kept_read.await, late_read.await, leased_read.await);
+    Outcome { totals, kept, late, stuck: stuck_out.collect().await, leased }
+}
+
+/// Runs the program by `run`, and looks for every item.
+#[track_caller]
+fn check(run: impl FnOnce() -> Outcome + Send + 'static) {
+    let (done, outcome) = std_mpsc::channel();
+    let runner = thread::spawn(move || drop(done.send(run())));
+    let Ok(Outcome { totals, kept, late, stuck, leased }) =
+        outcome.recv_timeout(Duration::from_secs(60))
+    else {
+        // It has panicked, and said so, or it sleeps for ever.
+        panic!("the program {}", if runner.is_finished() { "panicked" } else { "hangs" });
+    };
+    runner.join().expect("it has finished");
+
+    let all = |key| ITEMS.filter(move |n| n % KEYS == key).collect::<Vec<_>>();
+    assert_eq!(kept, all(KEPT));
+    assert!(late.len() < EACH && all(LATE).ends_with(&late), "late has gaps: {late:?}");
+    assert_eq!(stuck, all(STUCK)[..FOUR]);
+    assert_eq!(leased, all(LEASED)[..HUNDRED]);
+
+    let count = |items: usize| items as u64;
+    assert_eq!(totals.received, count(ITEMS.len()));
+    assert_eq!(
+        (totals.copies, totals.lost, totals.queued, totals.attached, totals.detached),
+        (0, 0, 0, 4, 4)
+    );
+    assert_eq!(totals.delivered + totals.discarded + totals.unmatched, totals.received);
+    // Beyond what its reader took, the leased channel may have been given 17, and one more be held.
+    let leased = totals.delivered - count(kept.len() + late.len() + stuck.len());
+    assert!((count(HUNDRED)..=count(HUNDRED) + 17).contains(&leased), "{leased} delivered");
+    let held = totals.discarded - count(EACH - FOUR);
+    assert!(held <= 1, "{held} discarded when the lease was dropped");
+    assert_eq!(totals.unmatched, count(3 * EACH - late.len()) - leased - held);
+}
+
+fn on_tokio(mut runtime: tokio::runtime::Builder) -> Outcome {
+    let runtime = runtime.build().expect("a runtime can be built");
+    runtime.block_on(program(|task| drop(tokio::spawn(task))))
+}
+
+#[test]
+fn tokio_in_one_thread() {
+    check(|| on_tokio(tokio::runtime::Builder::new_current_thread()));
+}
+
+#[test]
+fn tokio_in_many_threads() {
+    check(|| on_tokio(tokio::runtime::Builder::new_multi_thread()));
+}
+
+/// The program is outside of the executor, as in `smol::block_on`.
+#[test]
+fn executor_of_smol_in_a_thread() {
+    check(|| {
+        let tasks = Arc::new(async_executor::Executor::new());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let thread = {
+            let tasks = Arc::clone(&tasks);
+            thread::spawn(move || executor::block_on(tasks.run(stopped)))
+        };
+        let outcome = executor::block_on(program(|task| tasks.spawn(task).detach()));
+        drop(stop);
+        assert!(thread.join().is_ok());
+        outcome
+    });
+}
+
+#[test]
+fn the_local_pool_of_futures() {
+    check(|| {
+        let mut pool = LocalPool::new();
+        let spawner = pool.spawner();
+        pool.run_until(program(|task| spawner.spawn(task).expect("the pool runs")))
+    });
+}
+
+#[test]
+fn the_block_on_of_futures_in_a_thread_for_each_task() {
+    let spawn = |task| drop(thread::spawn(|| executor::block_on(task)));
+    check(move || executor::block_on(program(spawn)));
+}
+
+#[test]
+fn a_bare_block_on_in_a_thread_for_each_task() {
+    let spawn = |task| drop(thread::spawn(|| block_on(task)));
+    check(move || block_on(program(spawn)));
+}
+
+#[test]
+fn a_bare_block_on_with_all_tasks_in_one_future() {
+    check(|| {
+        let (spawner, inbox) = std_mpsc::channel::<Task>();
+        let mut program = pin!(program(move |task| spawner.send(task).expect("it is polled")));
+        let mut tasks = Vec::new();
+        block_on(poll_fn(|cx| {
+            // One waker for all: if one is woken, all are polled.
+            let outcome = program.as_mut().poll(cx);
+            tasks.extend(inbox.try_iter());
+            tasks.retain_mut(|task| task.as_mut().poll(cx).is_pending());
+            outcome
+        }))
+    });
+}
+
+/// All that it takes to run a future.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(thread::Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}

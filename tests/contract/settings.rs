@@ -1,0 +1,840 @@
+//! Settings and getters: defaults, panics that name the caller's line, calls in any order, `len`,
+//! `contains_key`, `totals` and the input at any time, `Debug` of every public type, the traits that public
+//! types promise, and hashers.
+
+use std::fmt::Debug;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::task::{Context, Poll, Waker};
+
+use crate::common::panics::{Caught, catch, panic_message};
+use crate::common::real::within_a_minute;
+use crate::common::{
+    Answer, Broken, Call, Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task,
+    scripted_sink, scripted_stream,
+};
+use futures::future::FusedFuture;
+use futures::{sink, stream};
+use stream_demux::{
+    Attach, Attachable, ByRef, ByValue, Callbacks, DefaultHashBuilder, Demux, DemuxStreamExt,
+    Detached, Discarded, Hooks, IntoOrder, Lease, Order, Overflow, Recipient, Totals,
+};
+
+type Sink = ScriptedSink<u32>;
+type Orders = Order<u32, Sink>;
+type Split = Demux<ScriptedStream<u32>, ByValue<fn(&u32) -> u32>, ScriptedStream<Orders>>;
+
+/// A demux whose items have their hundreds as key, and the handles of its streams.
+fn split() -> (Split, StreamHandle<u32>, StreamHandle<Orders>) {
+    let (input, items) = scripted_stream("input");
+    let (orders, orders_handle) = scripted_stream("orders");
+    let key: fn(&u32) -> u32 = |n| n / 100;
+    (input.demux_by(key, orders), items, orders_handle)
+}
+
+#[track_caller]
+fn sleep<F: Future>(task: &mut Task<F>) {
+    assert!(task.run().is_pending());
+}
+
+fn attach(orders_handle: &StreamHandle<Orders>, key: u32) -> SinkHandle<u32> {
+    let (sink, handle) = scripted_sink(key);
+    orders_handle.push((key, sink).into());
+    handle
+}
+
+/// Polls once a future that is not in a task, so that it can be had back.
+fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+// Panics.
+
+#[test]
+fn budget_of_0_panics_at_the_caller() {
+    let (demux, _items, _orders_handle) = split();
+    let line = line!() + 1;
+    let Caught { message, file, line: at } = catch(|| demux.budget(0));
+    assert!(message.contains("budget"), "{message}");
+    assert_eq!((file.as_str(), at), (file!(), line));
+}
+
+#[test]
+fn flush_every_0_items_panics_at_the_caller() {
+    let (demux, _items, _orders_handle) = split();
+    let line = line!() + 1;
+    let Caught { message, file, line: at } = catch(|| demux.flush_every(0));
+    assert!(message.contains("flush"), "{message}");
+    assert_eq!((file.as_str(), at), (file!(), line));
+}
+
+#[test]
+fn changing_the_hasher_once_something_is_attached_panics_at_the_caller() {
+    let (mut demux, _items, orders_handle) = split();
+    attach(&orders_handle, 1);
+    assert!(poll_once(&mut demux).is_pending());
+    assert_eq!(demux.len(), 1);
+    let line = line!() + 1;
+    let Caught { message, file, line: at } = catch(|| demux.with_hasher(RandomState::new()));
+    assert!(message.contains("hasher"), "{message}");
+    assert_eq!((file.as_str(), at), (file!(), line));
+}
+
+#[test]
+fn changing_the_hasher_while_the_only_one_attached_is_leaving_panics_too() {
+    let (mut demux, _items, orders_handle) = split();
+    attach(&orders_handle, 1).hold(Op::Close);
+    orders_handle.push(Order::Detach(1));
+    assert!(poll_once(&mut demux).is_pending());
+    assert_eq!((demux.len(), demux.totals().detached), (0, 0));
+    assert!(panic_message(|| demux.with_hasher(RandomState::new())).contains("hasher"));
+}
+
+#[test]
+fn multicast_once_something_is_attached_panics_at_the_caller() {
+    let (mut demux, _items, orders_handle) = split();
+    attach(&orders_handle, 1);
+    assert!(poll_once(&mut demux).is_pending());
+    let line = line!() + 1;
+    let Caught { message, file, line: at } = catch(|| demux.multicast());
+    assert!(message.contains("multicast"), "{message}");
+    assert_eq!((file.as_str(), at), (file!(), line));
+}
+
+#[test]
+fn multicast_while_the_only_one_attached_is_leaving_panics_too() {
+    let (mut demux, _items, orders_handle) = split();
+    attach(&orders_handle, 1).hold(Op::Close);
+    orders_handle.push(Order::Detach(1));
+    assert!(poll_once(&mut demux).is_pending());
+    assert_eq!((demux.len(), demux.totals().detached), (0, 0));
+    assert!(panic_message(|| demux.multicast()).contains("multicast"));
+}
+
+#[test]
+fn multicast_may_be_set_after_a_poll_that_attached_nothing() {
+    let (mut demux, items, orders_handle) = split();
+    items.push(101);
+    assert!(poll_once(&mut demux).is_pending());
+    let mut task = Task::new(demux.multicast());
+    let (a, b) = (attach(&orders_handle, 1), attach(&orders_handle, 1));
+    items.push(102);
+    sleep(&mut task);
+    assert_eq!((a.items(), b.items()), (vec![102], vec![102]));
+}
+
+#[test]
+fn hasher_may_be_changed_after_a_poll_that_attached_nothing() {
+    let (mut demux, items, orders_handle) = split();
+    items.push(101);
+    assert!(poll_once(&mut demux).is_pending());
+    let mut task = Task::new(demux.with_hasher(RandomState::new()));
+    let a = attach(&orders_handle, 1);
+    sleep(&mut task);
+    items.push(102);
+    sleep(&mut task);
+    assert_eq!(a.items(), [102]);
+    let t = task.get_ref().totals();
+    assert_eq!((t.received, t.unmatched, t.delivered), (2, 1, 1));
+}
+
+#[test]
+fn smallest_settings_do_not_panic() {
+    let (demux, _items, _orders_handle) = split();
+    drop(demux.budget(1).flush_every(1).buffer(0));
+}
+
+// Defaults, and what settings do.
+
+#[test]
+fn budget_is_128_unless_set() {
+    for (set, budget) in [(None, 128), (Some(1), 1), (Some(7), 7), (Some(1_000), 1_000)] {
+        let (mut demux, items, _orders_handle) = split();
+        if let Some(set) = set {
+            demux = demux.budget(set);
+        }
+        items.endless(|_| 901);
+        let mut task = Task::new(demux);
+        for turn in 1..=3 {
+            assert!(task.poll().is_pending() && task.woken());
+            assert_eq!(task.get_ref().totals().unmatched, turn * budget);
+        }
+    }
+}
+
+/// Budgets so large that a stamp of 32 bits goes round.
+fn huge() -> impl Iterator<Item = usize> {
+    let budgets =
+        [1 << 31, (1 << 31) + 1, (1 << 32) - 1, 1 << 32, 4_294_967_396, u64::MAX / 2, u64::MAX];
+    // Those that there are on a machine of 32 bits.
+    budgets.into_iter().filter_map(|budget| usize::try_from(budget).ok())
+}
+
+/// Runs a demux of `sinks` sinks in a thread of its own, as it may hang in a poll. A turn with more items
+/// than the window has comes between two with few.
+#[track_caller]
+fn runs_to_its_end(sinks: u32, items: u32, settings: impl FnOnce(Split) -> Split + Send + 'static) {
+    within_a_minute(move || {
+        let (demux, input, orders_handle) = split();
+        let mut task = Task::new(settings(demux));
+        let handles: Vec<_> = (1..=sinks).map(|key| attach(&orders_handle, key)).collect();
+        sleep(&mut task);
+        for round in [sinks, items, sinks] {
+            input.extend((0..round).map(|n| 100 * (1 + n % sinks)));
+            sleep(&mut task);
+            assert!(handles.iter().all(|sink| sink.flushed() == sink.taken()));
+        }
+        input.end();
+        assert!(task.run().is_ready());
+        assert_eq!(task.get_ref().totals().delivered, u64::from(2 * sinks + items));
+    });
+}
+
+#[test]
+fn huge_budget_does_not_hang() {
+    for budget in huge() {
+        for sinks in [1, 16, 17, 20] {
+            runs_to_its_end(sinks, 20_000, move |demux| demux.budget(budget));
+        }
+    }
+}
+
+#[test]
+fn huge_budget_does_not_hang_with_a_window_of_any_size() {
+    for budget in huge() {
+        for window in [1, 3, 64, 1_000, 1 << 31, usize::MAX] {
+            runs_to_its_end(20, 2_000, move |demux| demux.budget(budget).flush_every(window));
+        }
+    }
+}
+
+#[test]
+fn every_budget_lets_a_queue_be_sent() {
+    for budget in 1..=8 {
+        let (demux, items, orders_handle) = split();
+        let (sink, a) = scripted_sink("a");
+        orders_handle.push(Attach::new(1, sink).buffer(3).into());
+        let mut task = Task::new(demux.budget(budget));
+        sleep(&mut task);
+        a.park();
+        items.extend([101, 102, 103]);
+        sleep(&mut task);
+        a.open();
+        assert!(task.turns(1_000).is_pending());
+        assert_eq!(a.items(), [101, 102, 103], "budget {budget}");
+        assert!(!task.woken(), "budget {budget}");
+    }
+}
+
+#[test]
+fn every_budget_comes_to_an_end() {
+    for budget in 1..=8 {
+        let (demux, items, orders_handle) = split();
+        let sinks: Vec<_> = (1..=5).map(|key| attach(&orders_handle, key)).collect();
+        items.extend([101, 201, 301, 401, 501, 601]);
+        items.end();
+        let Poll::Ready(totals) = Task::new(demux.budget(budget)).turns(1_000) else {
+            panic!("still running with a budget of {budget}");
+        };
+        assert_eq!((totals.delivered, totals.unmatched, totals.detached), (5, 1, 5));
+        assert!(sinks.iter().all(SinkHandle::is_closed));
+    }
+}
+
+#[test]
+fn flush_window_is_16_384_items_unless_set() {
+    for (set, window) in [(None, 16_384), (Some(500), 500), (Some(64), 64), (Some(1), 1)] {
+        let (mut demux, items, orders_handle) = split();
+        if let Some(set) = set {
+            demux = demux.flush_every(set);
+        }
+        let a = attach(&orders_handle, 1);
+        items.endless(|_| 101);
+        let mut task = Task::new(demux);
+        while a.count(Op::Flush) == 0 {
+            assert!(task.poll().is_pending());
+            assert!(task.polls() < 1_000);
+        }
+        // At the latest after `window` further items; at the earliest a turn before that, and no more
+        // than a quarter of the window.
+        let calls = a.calls();
+        let first = calls.iter().position(|&call| call == Call::Flush(Answer::Done)).unwrap();
+        let flushed = calls[..first].iter().filter(|&&c| c == Call::Send(Answer::Done)).count();
+        assert!(flushed <= window + 1, "{flushed} of {window}");
+        assert!(flushed + 128.min(window / 4) >= window, "{flushed} of {window}");
+    }
+}
+
+#[test]
+fn queue_is_0_items_and_overflow_waits_unless_set() {
+    let (demux, items, orders_handle) = split();
+    let a = attach(&orders_handle, 1);
+    a.park();
+    items.extend([101, 102]);
+    let mut task = Task::new(demux);
+    sleep(&mut task);
+    assert_eq!(task.get_ref().totals().queued, 1);
+    assert_eq!(task.get_ref().totals().received, 1);
+    assert_eq!(task.get_ref().blocked_on().map(|on| (*on.key, on.tag)), Some((1, 0)));
+}
+
+#[test]
+fn second_sink_of_a_key_replaces_unless_multicast_is_set() {
+    for multicast in [false, true] {
+        let (mut demux, items, orders_handle) = split();
+        if multicast {
+            demux = demux.multicast();
+        }
+        let (a, b) = (attach(&orders_handle, 1), attach(&orders_handle, 1));
+        items.push(101);
+        let mut task = Task::new(demux);
+        sleep(&mut task);
+        assert_eq!((a.taken(), b.taken()), (usize::from(multicast), 1));
+        assert_eq!((a.is_closed(), task.get_ref().len()), (!multicast, 1 + usize::from(multicast)));
+    }
+}
+
+#[test]
+fn setting_made_twice_holds_as_it_was_made_last() {
+    let (demux, items, orders_handle) = split();
+    let demux = demux
+        .buffer(5)
+        .buffer(1)
+        .overflow(Overflow::Evict)
+        .overflow(Overflow::DropNewest)
+        .budget(1)
+        .budget(50);
+    let a = attach(&orders_handle, 1);
+    a.park();
+    items.extend([101, 102, 103]);
+    let mut task = Task::new(demux);
+    assert!(task.poll().is_pending());
+    let t = task.get_ref().totals();
+    assert_eq!((t.received, t.queued, t.discarded, t.detached), (3, 1, 2, 0));
+}
+
+#[test]
+fn settings_mean_the_same_in_any_order() {
+    type Change = fn(Split) -> Split;
+    let changes: [Change; 5] = [
+        |demux| demux.budget(3),
+        |demux| demux.buffer(1),
+        |demux| demux.overflow(Overflow::DropOldest),
+        |demux| demux.flush_every(2),
+        Demux::multicast,
+    ];
+    let outcome = |first: usize, backwards: bool| {
+        let (mut demux, items, orders_handle) = split();
+        for n in 0..changes.len() {
+            let n = if backwards { changes.len() - 1 - n } else { n };
+            demux = changes[(first + n) % changes.len()](demux);
+        }
+        let (a, b) = (attach(&orders_handle, 1), attach(&orders_handle, 1));
+        a.park();
+        items.extend([101, 102, 103, 901, 104]);
+        let mut task = Task::new(demux);
+        sleep(&mut task);
+        a.open();
+        sleep(&mut task);
+        items.end();
+        let Poll::Ready(totals) = task.run() else { panic!("not over") };
+        (totals, a.calls(), b.calls(), a.items(), b.items(), task.polls())
+    };
+    let usual = outcome(0, false);
+    assert_eq!((usual.0.copies, usual.0.discarded, usual.3.as_slice()), (4, 3, &[104][..]));
+    for first in 0..changes.len() {
+        assert_eq!(outcome(first, false), usual);
+        assert_eq!(outcome(first, true), usual);
+    }
+}
+
+#[test]
+fn changes_of_hasher_and_hooks_keep_the_other_settings() {
+    let (demux, items, orders_handle) = split();
+    let demux = demux
+        .buffer(2)
+        .overflow(Overflow::DropNewest)
+        .budget(9)
+        .multicast()
+        .with_hasher(RandomState::new())
+        .hooks(())
+        .with_hasher(DefaultHashBuilder::default());
+    let (a, b) = (attach(&orders_handle, 1), attach(&orders_handle, 1));
+    a.park();
+    items.extend([101, 102, 103]);
+    let mut task = Task::new(demux);
+    sleep(&mut task);
+    let t = task.get_ref().totals();
+    assert_eq!((t.copies, t.queued, t.discarded, b.taken()), (3, 2, 1, 3));
+    items.endless(|_| 901);
+    assert!(task.poll().is_pending());
+    assert_eq!(task.get_ref().totals().received, 3 + 9);
+}
+
+// The hasher.
+
+/// Counts how often it was asked for, and gives every key the same hash.
+#[derive(Default)]
+struct Colliding(AtomicUsize);
+
+struct Same;
+
+impl Hasher for Same {
+    fn finish(&self) -> u64 {
+        42
+    }
+    fn write(&mut self, _: &[u8]) {}
+}
+
+impl BuildHasher for &Colliding {
+    type Hasher = Same;
+    fn build_hasher(&self) -> Same {
+        self.0.fetch_add(1, SeqCst);
+        Same
+    }
+}
+
+#[test]
+fn hasher_that_was_given_is_the_one_that_is_used_and_collisions_are_told_apart() {
+    let hasher = Colliding::default();
+    let (demux, items, orders_handle) = split();
+    let mut task = Task::new(demux.with_hasher(&hasher));
+    let sinks: Vec<_> = (0..50).map(|key| attach(&orders_handle, key)).collect();
+    items.extend((0..50).map(|key| 100 * key + 7));
+    sleep(&mut task);
+    assert!(hasher.0.load(SeqCst) >= 50);
+    for (key, sink) in (0..).zip(&sinks) {
+        assert_eq!(sink.items(), [100 * key + 7]);
+        assert!(task.get_ref().contains_key(&key));
+    }
+    for key in (0..50).step_by(2) {
+        orders_handle.push(Order::Evict(key));
+    }
+    items.extend((0..50).map(|key| 100 * key + 8));
+    sleep(&mut task);
+    assert!((0..50).all(|key| task.get_ref().contains_key(&key) == (key % 2 == 1)));
+    assert_eq!(task.get_ref().totals().unmatched, 25);
+}
+
+// Looking in.
+
+#[test]
+fn before_the_first_poll_there_is_nothing_to_see() {
+    let (demux, items, orders_handle) = split();
+    items.push(101);
+    attach(&orders_handle, 1);
+    assert_eq!(demux.totals(), Totals::default());
+    assert!(demux.is_empty() && !demux.contains_key(&1));
+    assert_eq!(demux.len(), 0);
+    assert!(demux.blocked_on().is_none() && !demux.is_terminated());
+}
+
+#[test]
+fn len_counts_those_that_receive_and_not_those_that_leave() {
+    let (demux, items, orders_handle) = split();
+    let mut task = Task::new(demux.buffer(1));
+    let (a, b) = (attach(&orders_handle, 1), attach(&orders_handle, 2));
+    sleep(&mut task);
+    assert_eq!((task.get_ref().len(), task.get_ref().is_empty()), (2, false));
+    a.park();
+    items.push(101);
+    sleep(&mut task);
+    b.hold(Op::Close);
+    orders_handle.extend([Order::Detach(1), Order::Detach(2)]);
+    sleep(&mut task);
+    // One is draining, one is closing.
+    assert_eq!((task.get_ref().len(), task.get_ref().is_empty()), (0, true));
+    assert!(!task.get_ref().contains_key(&1) && !task.get_ref().contains_key(&2));
+    assert_eq!(task.get_ref().totals().detached, 0);
+}
+
+#[test]
+fn len_does_not_change_when_a_sink_is_replaced_or_refused() {
+    let (demux, _items, orders_handle) = split();
+    let mut task = Task::new(demux);
+    attach(&orders_handle, 1);
+    attach(&orders_handle, 1);
+    orders_handle.push(Attach::new(1, scripted_sink("refused").0).keep_existing().into());
+    sleep(&mut task);
+    assert_eq!((task.get_ref().len(), task.get_ref().totals().attached), (1, 3));
+}
+
+#[test]
+fn len_counts_every_member_of_a_group() {
+    let (demux, _items, orders_handle) = split();
+    let mut task = Task::new(demux.multicast());
+    for _ in 0..3 {
+        attach(&orders_handle, 1);
+    }
+    attach(&orders_handle, 2);
+    sleep(&mut task);
+    assert_eq!(task.get_ref().len(), 4);
+    orders_handle.push(Order::Detach(1));
+    sleep(&mut task);
+    assert_eq!(task.get_ref().len(), 1);
+}
+
+#[test]
+fn contains_key_takes_a_borrowed_key() {
+    let (input, items) = scripted_stream::<String>("input");
+    let (orders, orders_handle) = scripted_stream("orders");
+    let mut task = Task::new(input.demux_by_ref(|text: &String| text.as_str(), orders));
+    let (sink, a) = scripted_sink("a");
+    orders_handle.push(("sky".to_owned(), sink));
+    items.extend(["sky".to_owned(), "sea".to_owned()]);
+    sleep(&mut task);
+    assert!(task.get_ref().contains_key("sky") && !task.get_ref().contains_key("sea"));
+    assert!(task.get_ref().contains_key(&"sky".to_owned()));
+    assert_eq!(a.items(), ["sky"]);
+}
+
+#[test]
+fn totals_can_be_seen_at_any_time_and_are_what_the_future_returns() {
+    let (demux, items, orders_handle) = split();
+    let mut task = Task::new(demux);
+    let a = attach(&orders_handle, 1);
+    items.extend([101, 901]);
+    sleep(&mut task);
+    let t = task.get_ref().totals();
+    assert_eq!((t.received, t.delivered, t.unmatched, t.attached, t.detached), (2, 1, 1, 1, 0));
+    a.park();
+    items.push(102);
+    sleep(&mut task);
+    assert_eq!(task.get_ref().totals().queued, 1);
+    a.fail(Op::Ready);
+    sleep(&mut task);
+    let t = task.get_ref().totals();
+    assert_eq!((t.queued, t.discarded, t.detached), (0, 1, 1));
+    items.end();
+    let Poll::Ready(last) = task.run() else { panic!("not over") };
+    assert_eq!(last, task.get_ref().totals());
+    assert_eq!((last.received, last.copies, last.lost), (3, 0, 0));
+}
+
+#[test]
+fn lost_items_are_counted_apart() {
+    let (demux, items, orders_handle) = split();
+    let mut task = Task::new(demux);
+    attach(&orders_handle, 1).fail(Op::Send);
+    items.push(101);
+    sleep(&mut task);
+    let t = task.get_ref().totals();
+    assert_eq!((t.received, t.lost, t.delivered, t.discarded, t.detached), (1, 1, 0, 0, 1));
+}
+
+#[test]
+fn input_can_be_reached_before_during_and_after() {
+    let (mut demux, items, _orders_handle) = split();
+    assert_eq!(format!("{:?}", demux.get_ref()), "ScriptedStream(input)");
+    assert_eq!(format!("{:?}", demux.get_mut()), "ScriptedStream(input)");
+    let mut task = Task::new(demux);
+    sleep(&mut task);
+    assert_eq!(format!("{:?}", task.get_pin_mut().get_pin_mut()), "ScriptedStream(input)");
+    items.end();
+    assert!(task.run().is_ready());
+    assert!(!items.is_dropped(), "the input stays until the future is dropped");
+    assert_eq!(format!("{:?}", task.get_ref().get_ref()), "ScriptedStream(input)");
+    task.drop_future();
+    assert!(items.is_dropped());
+}
+
+#[test]
+fn item_taken_from_the_input_by_hand_is_not_counted() {
+    let (mut demux, items, _orders_handle) = split();
+    items.extend([901, 902]);
+    let mut cx = Context::from_waker(Waker::noop());
+    let input = Pin::new(&mut demux).get_pin_mut();
+    assert_eq!(futures::Stream::poll_next(input, &mut cx), Poll::Ready(Some(901)));
+    sleep(&mut Task::new(&mut demux));
+    assert_eq!(demux.totals().received, 1);
+}
+
+#[test]
+fn after_completion_everything_can_still_be_asked() {
+    let (demux, items, orders_handle) = split();
+    let mut task = Task::new(demux);
+    let a = attach(&orders_handle, 1);
+    sleep(&mut task);
+    a.park();
+    items.push(101);
+    sleep(&mut task);
+    orders_handle.push(Order::Finish);
+    sleep(&mut task);
+    a.open();
+    assert!(task.run().is_ready());
+    let demux = task.get_ref();
+    assert!(demux.is_empty() && !demux.contains_key(&1) && demux.blocked_on().is_none());
+    assert!(demux.is_terminated());
+    assert!(!format!("{demux:?}").is_empty());
+    assert_eq!((demux.totals().delivered, demux.totals().queued), (1, 0));
+}
+
+// Debug, and promised traits.
+
+#[test]
+fn the_debug_text_of_a_demux_tells_whom_it_has_and_what_it_waits_for() {
+    let (demux, items, orders_handle) = split();
+    let mut task = Task::new(demux.budget(50));
+    let (a, b, _c) =
+        (attach(&orders_handle, 1), attach(&orders_handle, 2), attach(&orders_handle, 3));
+    sleep(&mut task);
+    a.park();
+    items.push(101);
+    b.hold(Op::Close);
+    orders_handle.push(Order::Detach(2));
+    sleep(&mut task);
+    let text = format!("{:?}", task.get_ref());
+    for part in [
+        "state: Waiting",
+        "input_is_over: false",
+        "receiving: 2",
+        "leaving: 1",
+        "holds_an_item: true",
+        "is_blocked: true",
+        "budget: 50",
+        "queued: 1",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    a.open();
+    sleep(&mut task);
+    let text = format!("{:?}", task.get_ref());
+    assert!(text.contains("holds_an_item: false, is_blocked: false"), "{text}");
+}
+
+/// A key, item or sink that has no trait but the required ones.
+#[derive(PartialEq, Eq, Hash)]
+struct Bare(u32);
+
+struct BareSink(SinkHandle<u32>);
+
+impl futures::Sink<Bare> for BareSink {
+    type Error = Bare;
+    fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Bare>> {
+        assert!(!self.0.is_dropped());
+        Poll::Ready(Ok(()))
+    }
+    fn start_send(self: Pin<&mut Self>, _: Bare) -> Result<(), Bare> {
+        Ok(())
+    }
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Bare>> {
+        Poll::Ready(Ok(()))
+    }
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Bare>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[test]
+fn keys_items_sinks_and_errors_need_no_more_than_they_must() {
+    let (input, items) = scripted_stream("input");
+    let (orders, orders_handle) = scripted_stream("orders");
+    let demux = input
+        .demux_by(|item: &Bare| Bare(item.0), orders)
+        .on_error(|_, _error| {})
+        .on_discarded(|_, _, _| {});
+    let (sink, handle) = scripted_sink("a");
+    orders_handle.push((Bare(1), BareSink(handle)));
+    items.extend([Bare(1), Bare(2)]);
+    items.end();
+    // `Debug` of the demux asks nothing of them either.
+    assert!(format!("{demux:?}").contains("Demux"));
+    let Poll::Ready(totals) = Task::new(demux).run() else { panic!("not over") };
+    assert_eq!((totals.delivered, totals.unmatched), (1, 1));
+    drop(sink);
+}
+
+#[test]
+fn input_and_orders_need_no_unpin() {
+    fn is_future<F: Future<Output = Totals>>(future: F) -> F {
+        future
+    }
+    let input = stream::once(async { 1_u32 });
+    let orders = stream::once(async { (1, sink::drain()) });
+    let totals = futures::executor::block_on(is_future(input.demux_by(|n: &u32| *n, orders)));
+    assert_eq!(totals.delivered, 1);
+}
+
+#[test]
+fn debug_of_the_demux_changes_with_what_it_does() {
+    let (demux, items, orders_handle) = split();
+    let mut task = Task::new(demux);
+    let look = |task: &Task<Split>| format!("{:?}", task.get_ref());
+    let fresh = look(&task);
+    let a = attach(&orders_handle, 1);
+    sleep(&mut task);
+    let attached = look(&task);
+    a.park();
+    items.push(101);
+    sleep(&mut task);
+    let blocked = look(&task);
+    items.end();
+    a.open();
+    assert!(task.run().is_ready());
+    let over = look(&task);
+    let mut all = [fresh, attached, blocked, over];
+    assert!(all.iter().all(|text| text.starts_with("Demux")));
+    all.sort();
+    assert!(all.windows(2).all(|pair| pair[0] != pair[1]), "{all:?}");
+}
+
+#[test]
+fn debug_of_every_public_type_says_something() {
+    /// Sinks and hooks need no `Debug`.
+    struct Opaque;
+    let mut lease = Lease::new();
+    let attach = Attach::new(7, Opaque).tag(42).leased(&mut lease);
+    let shown = format!("{attach:?}");
+    assert!(shown.contains("Attach") && shown.contains('7') && shown.contains("42"), "{shown}");
+    assert!(format!("{lease:?}").contains("Lease"));
+    assert!(format!("{:?}", Order::Attach(attach)).contains('7'));
+    assert!(format!("{:?}", Order::<_, Opaque>::Detach(7)).contains("Detach(7)"));
+    assert!(format!("{:?}", Order::<_, Opaque>::Evict(7)).contains("Evict(7)"));
+    assert!(format!("{:?}", Order::<u32, Opaque>::Finish).contains("Finish"));
+    assert_eq!(format!("{:?}", Overflow::DropOldest), "DropOldest");
+    assert_eq!(format!("{:?}", Discarded::NotAdmitted), "NotAdmitted");
+    assert_eq!(format!("{:?}", Detached::Failed(3)), "Failed(3)");
+    assert!(format!("{:?}", Totals::default()).contains("received: 0"));
+    assert!(!format!("{:?}", <Callbacks>::default()).is_empty());
+    let hasher = DefaultHashBuilder::default();
+    assert!(!format!("{hasher:?}").is_empty());
+    assert!(!format!("{:?}", hasher.build_hasher()).is_empty());
+}
+
+#[test]
+fn debug_of_a_recipient_shows_key_and_tag() {
+    let mut shown = String::new();
+    let (input, items) = scripted_stream("input");
+    let (orders, orders_handle) = scripted_stream("orders");
+    orders_handle.push(Attach::new("sky", scripted_sink("a").0).tag(42));
+    items.push(1_u32);
+    items.end();
+    let demux = input.demux_by(|_: &u32| "sky", orders).admit(|to, _| {
+        let copy = to;
+        shown = format!("{to:?} {copy:?}");
+        true
+    });
+    assert!(Task::new(demux).run().is_ready());
+    assert!(shown.contains("sky") && shown.contains("42"), "{shown}");
+}
+
+#[test]
+fn promised_traits_are_there() {
+    fn value<T: Copy + Debug + Eq + Hash>() {}
+    fn debug<T: Debug>() {}
+    fn copy<T: Copy>() {}
+    fn hooks<H: Hooks<u32, u32, Broken>>() {}
+    fn sendable<T: Send + Sync + Unpin>() {}
+    fn movable<T: Send + Unpin>() {}
+    fn attachable<S: Attachable<u32>>() {}
+    /// No `Copy` of its key is asked for.
+    struct Heavy;
+
+    value::<Overflow>();
+    value::<Discarded>();
+    copy::<Recipient<'static, Heavy>>();
+    copy::<Totals>();
+    debug::<ByValue<Heavy>>();
+    debug::<ByRef<Heavy, str>>();
+    hooks::<()>();
+    hooks::<Callbacks>();
+    hooks::<&mut Callbacks>();
+    hooks::<Box<dyn Hooks<u32, u32, Broken>>>();
+    hooks::<Callbacks<fn(Recipient<'_, u32>, Broken), fn(u32)>>();
+    sendable::<(Lease, Totals, Overflow, Discarded, DefaultHashBuilder)>();
+    sendable::<Detached<Broken>>();
+    movable::<(Attach<u32, Sink>, Orders, Split)>();
+    attachable::<Sink>();
+    attachable::<Box<dyn futures::Sink<u32, Error = Broken> + Unpin>>();
+    attachable::<Pin<Box<dyn futures::Sink<u32, Error = Broken>>>>();
+    assert_eq!(Overflow::default(), Overflow::Wait);
+    assert_eq!(Detached::Failed(1).clone(), Detached::Failed(1));
+    assert_ne!(Detached::<u32>::Finished, Detached::Requested);
+    assert_eq!(Totals::default(), Totals::default());
+}
+
+#[test]
+fn orders_may_be_pairs_attaches_orders_or_a_type_of_ones_own() {
+    struct Subscriber(u32, Sink);
+    impl IntoOrder for Subscriber {
+        type Key = u32;
+        type Sink = Sink;
+        fn into_order(self) -> Orders {
+            (self.0, self.1).into()
+        }
+    }
+    fn delivers<O: IntoOrder<Key = u32, Sink = Sink>>(order: impl FnOnce(u32, Sink) -> O) {
+        let (input, items) = scripted_stream("input");
+        let (orders, orders_handle) = scripted_stream("orders");
+        let (sink, a) = scripted_sink("a");
+        orders_handle.push(order(1, sink));
+        items.push(1);
+        items.end();
+        let Poll::Ready(totals) = Task::new(input.demux_by(|n: &u32| *n, orders)).run() else {
+            panic!("not over")
+        };
+        assert_eq!((totals.delivered, a.items()), (1, vec![1]));
+    }
+    delivers(|key, sink| (key, sink));
+    delivers(Attach::new);
+    delivers(|key, sink| Order::Attach(Attach::new(key, sink)));
+    delivers(|key, sink| Orders::from((key, sink)));
+    delivers(|key, sink| Orders::from(Attach::new(key, sink)));
+    delivers(Subscriber);
+}
+
+#[test]
+fn terms_of_an_attach_mean_the_same_in_any_order() {
+    type Change = fn(Attach<u32, Sink>) -> Attach<u32, Sink>;
+    let changes: [Change; 4] = [
+        |attach| attach.buffer(1),
+        |attach| attach.overflow(Overflow::DropOldest),
+        |attach| attach.tag(7).catch_all(),
+        |attach| attach.limit(3).keep_existing(),
+    ];
+    let outcome = |first: usize| {
+        let (demux, items, orders_handle) = split();
+        let (sink, a) = scripted_sink("a");
+        let mut attach = Attach::new(1, sink);
+        for n in 0..changes.len() {
+            attach = changes[(first + n) % changes.len()](attach);
+        }
+        orders_handle.push(attach.into());
+        let mut task = Task::new(demux);
+        sleep(&mut task);
+        a.park();
+        items.extend([101, 901, 102, 902]);
+        sleep(&mut task);
+        let t = task.get_ref().totals();
+        a.open();
+        sleep(&mut task);
+        (t.discarded, t.unmatched, a.items(), a.is_closed())
+    };
+    for first in 0..changes.len() {
+        assert_eq!(outcome(first), (2, 1, vec![102], true));
+    }
+}
+
+// Keys of every type.
+
+/// Runs a demux of five items, of which the key `1` has a sink.
+#[track_caller]
+fn keys<K: Hash + Eq + From<u8>>() {
+    let orders = stream::iter([(K::from(1), sink::drain())]);
+    let demux = stream::iter([0_u8, 1, 2, 1, 0]).demux_by(|&n| K::from(n), orders);
+    let Poll::Ready(totals) = Task::new(demux).run() else { panic!("it waits for nothing") };
+    assert_eq!((totals.delivered, totals.unmatched), (2, 3));
+}
+
+#[test]
+fn keys_that_are_integers_of_any_width() {
+    keys::<u8>();
+    keys::<u16>();
+    keys::<u32>();
+    keys::<u64>();
+    keys::<u128>();
+    keys::<usize>();
+    keys::<i16>();
+    keys::<i128>();
+}

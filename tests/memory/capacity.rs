@@ -1,0 +1,178 @@
+//! `Demux::with_capacity`: room for a number of attachments at once, receiving and leaving. Up to it no turn
+//! moves a table, so that no turn is long because something was attached (guarantees 5 and 12).
+//!
+//! A table that grows asks for a large block. What is asked for in each turn is counted here, so nothing
+//! depends on time.
+
+use std::hash::RandomState;
+use std::ops::Range;
+
+use crate::common::Task;
+use crate::common::alloc::allocations_during;
+use crate::common::frugal::{Counter, Feed, demux};
+use stream_demux::{Attach, Demux, Order, Overflow, Totals};
+
+/// How many attachments room is made for. The tables of as many take a megabyte.
+const MANY: u64 = 20_000;
+
+/// More than one attachment takes by itself: its slot's waker, and what its sink needs.
+const SMALL: i64 = 4_096;
+
+/// One turn for each order; the most bytes that one of them has asked for.
+#[track_caller]
+fn in_turns<F: Future<Output = Totals>>(
+    task: &mut Task<F>,
+    feed: &Feed,
+    orders: impl Iterator<Item = Order<u64, Counter>>,
+) -> i64 {
+    orders
+        .map(|order| {
+            feed.order(order);
+            let (pending, usage) = allocations_during(|| task.run().is_pending());
+            assert!(pending);
+            usage.peak
+        })
+        .max()
+        .unwrap_or(0)
+}
+
+fn attach(sink: &Counter, keys: Range<u64>) -> impl Iterator<Item = Order<u64, Counter>> {
+    keys.map(|key| Attach::new(key, sink.clone()).into())
+}
+
+/// Attaches `MANY` sinks, one a turn, with these settings; the most that one turn has asked for.
+macro_rules! longest_turn {
+    ($settings:expr) => {{
+        let (demux, feed) = demux(|n| *n);
+        let mut task = Task::new($settings(demux));
+        let longest = in_turns(&mut task, &feed, attach(&Counter::default(), 0..MANY));
+        assert_eq!(task.get_ref().len() as u64, MANY);
+        longest
+    }};
+}
+
+fn capacity() -> usize {
+    usize::try_from(MANY).expect("it is small")
+}
+
+#[test]
+fn without_it_a_turn_in_which_a_table_grows_asks_for_all_of_it() {
+    assert!(longest_turn!(|demux| demux) > 100_000);
+}
+
+#[test]
+fn attaching_up_to_the_capacity_moves_no_table() {
+    let longest = longest_turn!(|demux: Demux<_, _, _>| demux.with_capacity(capacity()));
+    assert!(longest < SMALL, "{longest} bytes in one turn");
+}
+
+#[test]
+fn the_room_is_made_at_once() {
+    let (demux, _feed) = demux(|n| *n);
+    let (demux, usage) = allocations_during(|| demux.with_capacity(capacity()));
+    assert!(usage.live > 500_000, "{usage:?}");
+    assert!(demux.is_empty());
+}
+
+#[test]
+fn the_room_survives_other_settings() {
+    let n = capacity();
+    let longest = [
+        longest_turn!(|demux: Demux<_, _, _>| demux
+            .with_capacity(n)
+            .with_hasher(RandomState::new())),
+        longest_turn!(|demux: Demux<_, _, _>| demux
+            .with_hasher(RandomState::new())
+            .with_capacity(n)),
+        longest_turn!(|demux: Demux<_, _, _>| demux.with_capacity(n).hooks(())),
+        longest_turn!(|demux: Demux<_, _, _>| demux.hooks(()).with_capacity(n)),
+        longest_turn!(|demux: Demux<_, _, _>| demux.with_capacity(n).on_unmatched(drop)),
+        longest_turn!(|demux: Demux<_, _, _>| demux
+            .with_capacity(n)
+            .budget(1)
+            .flush_every(3)
+            .buffer(8)
+            .overflow(Overflow::DropOldest)),
+    ];
+    assert!(longest.iter().all(|&longest| longest < SMALL), "{longest:?}");
+}
+
+/// The list of the members of a key grows by itself, as no one knows beforehand how many there will be.
+#[test]
+fn members_of_a_group_take_four_bytes_more() {
+    let (demux, feed) = demux(|_| 0);
+    let mut task = Task::new(demux.multicast().with_capacity(capacity()));
+    let sink = Counter::default();
+    let joins = (0..MANY).map(|tag| Attach::new(0, sink.clone()).tag(tag).into());
+    let longest = in_turns(&mut task, &feed, joins);
+    assert_eq!(task.get_ref().len() as u64, MANY);
+    let list = i64::try_from((MANY * 4).next_power_of_two()).expect("it is small");
+    let most = list + SMALL;
+    assert!(longest <= most, "{longest} bytes in one turn");
+}
+
+#[test]
+fn those_that_leave_count_too() {
+    let (demux, feed) = demux(|n| *n);
+    let mut task = Task::new(demux.with_capacity(capacity()));
+    // Each has an item that it cannot take, so it stays for as long as the gate is shut.
+    let gate = Counter::default();
+    gate.0.shut.set(true);
+    let half = MANY / 2;
+    let queued = (0..half).map(|key| Attach::new(key, gate.clone()).buffer(1).into());
+    let mut longest = in_turns(&mut task, &feed, queued);
+    feed.send(half);
+    assert!(task.run().is_pending());
+    assert_eq!(task.get_ref().totals().queued, half);
+    longest = longest.max(in_turns(&mut task, &feed, (0..half).map(Order::Detach)));
+    assert_eq!((task.get_ref().len(), task.get_ref().totals().detached), (0, 0));
+    // As many others, under the same keys.
+    longest = longest.max(in_turns(&mut task, &feed, attach(&Counter::default(), 0..half)));
+    assert_eq!(task.get_ref().len() as u64, half);
+    assert!(longest < SMALL, "{longest} bytes in one turn");
+}
+
+#[test]
+fn items_and_flushes_of_all_of_them_move_no_table() {
+    let (demux, feed) = demux(|n| n % MANY);
+    let mut task = Task::new(demux.with_capacity(capacity()).flush_every(usize::MAX));
+    let sink = Counter::default();
+    in_turns(&mut task, &feed, attach(&sink, 0..MANY));
+    // None of them is flushed before all have an item.
+    feed.send(2 * MANY);
+    while sink.0.taken.get() < MANY {
+        let (pending, usage) = allocations_during(|| task.poll().is_pending());
+        assert!(pending && usage.peak < SMALL, "{usage:?}");
+    }
+    assert!(task.run().is_pending());
+    assert_eq!(sink.0.taken.get(), 2 * MANY);
+}
+
+#[test]
+fn attachments_that_come_and_go_within_the_capacity_move_no_table() {
+    let (demux, feed) = demux(|n| *n);
+    let mut task = Task::new(demux.with_capacity(capacity()));
+    let sink = Counter::default();
+    let first = MANY - 1;
+    in_turns(&mut task, &feed, attach(&sink, 0..first));
+    let come_and_go = (first..first + 3 * MANY).flat_map(|key| {
+        let newcomer = Attach::new(key, sink.clone()).into();
+        [newcomer, Order::Evict(key - first)]
+    });
+    let longest = in_turns(&mut task, &feed, come_and_go);
+    assert_eq!(task.get_ref().len() as u64, first);
+    assert!(longest < SMALL, "{longest} bytes in one turn");
+}
+
+#[test]
+fn more_than_the_capacity_can_be_attached() {
+    for capacity in [0, 1, 7] {
+        let (demux, feed) = demux(|n| *n);
+        let mut task = Task::new(demux.with_capacity(capacity));
+        let sink = Counter::default();
+        in_turns(&mut task, &feed, attach(&sink, 0..100));
+        feed.send(100);
+        assert!(task.run().is_pending());
+        assert_eq!((task.get_ref().len(), sink.0.taken.get()), (100, 100));
+    }
+}
