@@ -405,6 +405,21 @@ fn a_pending_flush_is_not_repeated_when_a_sink_is_retried() {
 }
 
 #[test]
+fn a_new_sink_inherits_what_the_one_before_it_has_left_in_the_slot() {
+    // A wake, in the turn in which it was dropped.
+    model::run(&[
+        5, 125, 136, 80, 202, 249, 178, 226, 32, 12, 135, 36, 84, 39, 62, 104, 188, 12, 152, 212,
+        75, 126, 221, 205, 112, 230, 203, 249, 115, 114, 143, 17, 102, 64, 137, 229, 206, 126, 197,
+        65, 28,
+    ]);
+    // A flush, between the reading of the order and the attachment.
+    model::run(&[
+        214, 117, 1, 7, 76, 0, 135, 7, 28, 85, 70, 0, 0, 15, 205, 0, 1, 23, 3, 15, 202, 6, 0, 2,
+        23, 27, 3, 6, 23, 2, 15, 198, 29,
+    ]);
+}
+
+#[test]
 fn no_bytes_are_a_script() {
     model::run(&[]);
 }

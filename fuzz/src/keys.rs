@@ -546,9 +546,10 @@ impl<K: Key> World<K> {
         }
     }
 
-    /// Everything that anybody was asked, so far.
+    /// Every call to a sink or a stream so far, and every sink that was dropped.
     fn calls(&self) -> usize {
-        let sinks: usize = self.model.atts.iter().map(|att| att.seen.borrow().calls).sum();
+        let calls = |seen: &Seen| seen.calls + usize::from(seen.dropped);
+        let sinks: usize = self.model.atts.iter().map(|att| calls(&att.seen.borrow())).sum();
         sinks + self.items.given() + self.orders.given()
     }
 
@@ -559,9 +560,19 @@ impl<K: Key> World<K> {
     {
         let (polls, calls) = (task.polls(), self.calls());
         let (read, applied) = (self.items.given(), self.orders.given());
-        let completed = task.turns(1).is_ready();
+        let mut completed = task.turns(1).is_ready();
         if task.polls() == polls {
             return false;
+        }
+        // An item may be on its way through a group for as many turns as there are members, and the next
+        // one begin in the turn in which it arrives.
+        let limit = (1 + self.sent.len() - read) * (self.model.atts.len() + SLACK);
+        for turns in 0.. {
+            if completed || task.get_ref().totals().queued == 0 {
+                break;
+            }
+            assert!(turns <= limit, "an item is held, and all are ready");
+            completed = task.turns(1).is_ready();
         }
         // Nothing came in meanwhile: first the orders, then the items.
         for at in applied..self.orders.given() {

@@ -67,7 +67,7 @@ pub fn run(script: &[u8]) {
 }
 
 /// `!` has a number and two calls: the second happens before that atomic operation of the first.
-const LETTERS: &[u8] = b"wnlthpdazrqs!ww!pde";
+const LETTERS: &[u8] = b"wnlthpdazrqs!ww!pdef";
 
 /// One call of the owner or of a waker.
 #[derive(Clone)]
@@ -80,6 +80,8 @@ enum Call {
     Ring(Waker),
     /// The owner lists a slot: `l` and a slot.
     List(usize),
+    /// The owner fires the waker of a slot's sink: `f` and a slot.
+    Fire(usize),
     /// `h` and a slot.
     TakeFired(usize),
     /// `e`.
@@ -102,7 +104,7 @@ enum Call {
 
 impl Call {
     fn read(script: &mut Script<'_>, world: &RefCell<World>) -> Self {
-        let letter = script.letter(b"wnlthpdazrqse").unwrap_or(b'd');
+        let letter = script.letter(b"wnlthpdazrqsef").unwrap_or(b'd');
         Self::of(letter, script, world)
     }
 
@@ -123,6 +125,7 @@ impl Call {
                 Self::EndLease(slot, ready.lease_waker(id(slot)))
             }
             b'l' => Self::List(slot()),
+            b'f' => Self::Fire(slot()),
             b'h' => Self::TakeFired(slot()),
             b'e' => Self::PopEnded,
             b't' => Self::Take,
@@ -173,6 +176,11 @@ impl Call {
             Self::List(slot) => {
                 world.borrow_mut().begin_wake(slot, false);
                 ready.list(id(slot));
+                world.borrow_mut().end_wake(slot);
+            }
+            Self::Fire(slot) => {
+                world.borrow_mut().begin_wake(slot, true);
+                ready.fire(id(slot));
                 world.borrow_mut().end_wake(slot);
             }
             Self::TakeFired(slot) => {

@@ -10,7 +10,8 @@
 //! 2. an order is applied; an item is read, unless orders have no end;
 //! 3. a sink that took an item is flushed, at the latest when the window has passed;
 //! 4. at the end each sink is told, while others wake themselves without end, and then it completes;
-//! 5. nobody is asked again in the turn in which it woke itself, nor before its waker fired;
+//! 5. nobody is asked again in the turn in which it woke itself, nor before its waker fired, but for one
+//!    that answered after 64 operations of a turn, and then once;
 //! 6. a turn does no more than its budget allows, and who is due does not let the task sleep.
 
 use alloc::rc::Rc;
@@ -126,6 +127,8 @@ struct Seen {
     /// It was woken while it was not parked. If that comes to the demux only after it is parked, it is
     /// asked once too often.
     was_woken: bool,
+    /// It answered late in a turn that it is not ready: from this turn on it may be asked once more.
+    retry: Option<u64>,
     /// Which item, and when, it took first of those that are not flushed.
     unflushed: Option<(u64, u64)>,
 }
@@ -135,6 +138,8 @@ struct World {
     window: usize,
     turn: Cell<u64>,
     cost: Cell<usize>,
+    /// Items and orders read, items sent, flushes and closes completed in this turn.
+    operations: Cell<u64>,
     sinks: RefCell<Vec<Seen>>,
     orders: RefCell<VecDeque<(u64, Order<usize, Port>)>>,
     orders_waker: Cell<Option<Waker>>,
@@ -159,6 +164,7 @@ impl World {
             window,
             turn: Cell::new(0),
             cost: Cell::new(0),
+            operations: Cell::new(0),
             sinks: RefCell::default(),
             orders: RefCell::default(),
             orders_waker: Cell::default(),
@@ -201,6 +207,7 @@ impl World {
                 stuttered: 0,
                 due: [None; 2],
                 was_woken: false,
+                retry: None,
                 unflushed: None,
             });
             let attach = Attach::new(at, Port { at, world: Rc::clone(this) });
@@ -265,6 +272,11 @@ impl World {
     fn begin(&self) {
         self.turn.set(self.now() + 1);
         self.cost.set(0);
+        self.operations.set(0);
+    }
+
+    fn operated(&self) {
+        self.operations.set(self.operations.get() + 1);
     }
 
     /// Something was done that costs one.
@@ -339,6 +351,7 @@ impl Stream for Input {
             world.oldest.set(oldest);
         }
         world.spend();
+        world.operated();
         world.progress.set(world.now());
         world.given.set(given + 1);
         // Some are rare, some frequent.
@@ -361,10 +374,12 @@ impl Stream for Orders {
                 sink.applied = true;
             }
             world.spend();
+            world.operated();
             return Poll::Ready(Some(order));
         }
         if world.flooded.get() {
             world.spend();
+            world.operated();
             return Poll::Ready(Some(Order::Evict(usize::MAX)));
         }
         world.orders_waker.set(Some(cx.waker().clone()));
@@ -386,7 +401,8 @@ impl Port {
         assert!(sink.stuttered < now, "{} is asked again in the turn it woke itself", self.at);
         // A flush may be asked again with every item.
         let early = sink.waits[what] && sink.due[what].is_none() && what == READY;
-        let excused = early && std::mem::take(&mut sink.was_woken);
+        let retried = early && sink.retry.take_if(|from| *from <= now).is_some();
+        let excused = retried || early && std::mem::take(&mut sink.was_woken);
         let may = excused || sink.nature == Nature::Stutters;
         assert!(!early || may, "{} is asked too early", self.at);
         (sink.waits[what], sink.due[what]) = (false, None);
@@ -420,6 +436,8 @@ impl Sink<usize> for Port {
                 Poll::Pending
             }
             Nature::Waits if !std::mem::take(&mut sink.allowed) && !over => {
+                let late = self.world.operations.get() >= 64;
+                sink.retry = late.then(|| self.world.now() + 1);
                 Self::wait(sink, READY, cx)
             }
             _ => Poll::Ready(Ok(())),
@@ -430,6 +448,7 @@ impl Sink<usize> for Port {
         let (now, given) = (self.world.now(), self.world.given.get());
         let mut sinks = self.world.sinks.borrow_mut();
         sinks[self.at].unflushed.get_or_insert((given, now));
+        self.world.operated();
         Ok(())
     }
 
@@ -443,11 +462,13 @@ impl Sink<usize> for Port {
         if sink.nature == Nature::Flushes && !goes_on {
             return Self::wait(sink, FLUSH, cx);
         }
+        self.world.operated();
         Poll::Ready(Ok(()))
     }
 
     fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.world.spend();
+        self.world.operated();
         Poll::Ready(Ok(()))
     }
 }

@@ -247,5 +247,5 @@ fn it_is_set_before_anything_is_attached() {
     let mut rig = Rig::new();
     rig.attach(1, "a");
     let demux = std::pin::Pin::into_inner(rig.task.into_inner());
-    let _ = demux.balance();
+    drop(demux.balance());
 }

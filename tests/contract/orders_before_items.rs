@@ -1,6 +1,8 @@
 //! Guarantee 1: an order that was ready before the input returned an item is applied before that item
 //! is routed. Orders that wake themselves; an idle orders stream costs nothing.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Poll;
 use std::thread;
 
@@ -147,29 +149,45 @@ fn the_end_of_the_orders_that_comes_with_an_item_does_not_lose_it() {
     assert_eq!(a.items(), [101, 102]);
 }
 
-/// Each order is sent right before the item for it, by another thread. Whoever looks at the orders
-/// before it reads the input loses the race sooner or later.
+/// Each order is sent right before the item for it, by another thread, while the demux reads on after the
+/// item before. Looking at the orders before the input is read loses the race sooner or later.
+///
+/// The thread waits for each item to arrive. Otherwise the wakes of two orders could both come too late,
+/// each after its order was read: that looks like a stream that wakes itself twice in a row, for which
+/// items do not wait.
 #[test]
 fn orders_and_items_from_another_thread_stay_in_order() {
-    const ROUNDS: u32 = 3_000;
+    const ROUNDS: u32 = 20_000;
     let (input, items) = scripted_stream("input");
     let (orders, orders_handle) = scripted_stream("orders");
     let key: fn(&u32) -> u32 = |n| *n;
     let mut task = Task::new(input.demux_by(key, orders));
+    let over = Arc::new(AtomicBool::new(false));
+    let sender_over = Arc::clone(&over);
     let sender = thread::spawn(move || {
         for round in 0..ROUNDS {
-            let (sink, _) = scripted_sink(round);
+            let (sink, handle) = scripted_sink(round);
             orders_handle.push((round, sink));
             items.push(round);
+            while handle.taken() == 0 && !sender_over.load(Relaxed) {
+                thread::yield_now();
+            }
         }
         items.end();
     });
     let totals = loop {
-        match task.run() {
+        let sent = sender.is_finished();
+        // However many wakes another thread fits into one `run`: none of them is idle.
+        match task.turns(1_000) {
             Poll::Ready(totals) => break totals,
-            Poll::Pending => thread::yield_now(),
+            Poll::Pending if task.get_ref().totals().unmatched > 0 => {
+                break task.get_ref().totals();
+            }
+            Poll::Pending => assert!(!sent || task.woken(), "it sleeps, and everything was sent"),
         }
+        thread::yield_now();
     };
+    over.store(true, Relaxed);
     sender.join().unwrap();
     assert_eq!((totals.delivered, totals.unmatched), (u64::from(ROUNDS), 0));
 }

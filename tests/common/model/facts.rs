@@ -120,9 +120,13 @@ impl Facts {
     }
 
     /// The order to attach it was read.
+    pub(super) fn order_to_attach_read(&mut self, id: Id) {
+        self.sinks[id].applied = true;
+    }
+
+    /// It was attached, perhaps in a slot that another has left.
     pub(super) fn attached(&mut self, id: Id) {
         let sink = &mut self.sinks[id];
-        sink.applied = true;
         sink.spurious = [self.drops; 4];
         sink.inherits_wake = self.stale_wakes;
         sink.inherits_flush = self.drops;
@@ -130,7 +134,10 @@ impl Facts {
 
     pub(super) fn dropped(&mut self, id: Id) {
         self.drops = true;
-        self.sinks[id].dropped = true;
+        let sink = &mut self.sinks[id];
+        sink.dropped = true;
+        // A wake that was not heard is left to the next one in its slot.
+        self.stale_wakes |= sink.woken.iter().any(|woken| !woken.is_empty());
     }
 
     pub(super) fn order_read(&mut self) {

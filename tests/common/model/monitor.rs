@@ -215,7 +215,7 @@ impl Monitor {
                 self.orders.gave_order();
                 self.cost.orders += 1;
                 match kind {
-                    OrderKind::Attach(id) => self.facts.attached(id),
+                    OrderKind::Attach(id) => self.facts.order_to_attach_read(id),
                     // An item that orders have overtaken is routed now, before the orders that follow.
                     OrderKind::Finish => self.orders.before_item = None,
                     OrderKind::Detach(_) | OrderKind::Evict(_) => {}
@@ -238,6 +238,7 @@ impl Monitor {
                 }
                 return self.orders.item_routed(seq, turn);
             }
+            Event::Attached(id) => self.facts.attached(id),
             Event::Unmatched(seq) => return self.orders.item_routed(seq, turn),
             Event::Clone(_) => self.copies += 1,
             Event::Drop(id) => self.facts.dropped(id),
