@@ -39,8 +39,6 @@ pub(crate) struct Router<K, S, V, H, B> {
     clone_item: Option<fn(&V) -> V>,
     /// Set when the input is over: the slots with ids below this have begun to leave.
     close_cursor: Option<usize>,
-    /// The input had to wait for a sink between the last two ticks.
-    was_held: bool,
 }
 
 /// The terms of attachments that do not set their own.
@@ -75,7 +73,6 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
             },
             clone_item: None,
             close_cursor: None,
-            was_held: false,
         }
     }
 
@@ -92,7 +89,6 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
             defaults: self.defaults,
             clone_item: self.clone_item,
             close_cursor: self.close_cursor,
-            was_held: self.was_held,
         }
     }
 

@@ -97,11 +97,6 @@ impl<V> Holding<V> {
         self.was_woken |= matches!(&self.held, Some(Held::One { id, .. }) if *id == woken);
     }
 
-    /// Returns `true` if an item is held for this slot alone.
-    pub(super) fn is_held_for(&self, id: SlotId) -> bool {
-        matches!(&self.held, Some(Held::One { id: one, .. }) if *one == id)
-    }
-
     /// Returns `true` if an item is held because a sink is not ready.
     pub(super) fn is_held(&self) -> bool {
         match &self.held {
@@ -224,6 +219,15 @@ where
             if let Some(Held::Overtaken(item)) = self.take_held() {
                 self.route_overtaken(key, item, share);
             }
+        }
+    }
+
+    /// Returns `true` if the item that is held is for this slot, alone or with others.
+    pub(super) fn is_held_for(&self, id: SlotId) -> bool {
+        match &self.holding.held {
+            None | Some(Held::Overtaken(_)) => false,
+            Some(Held::One { id: one, .. }) => *one == id,
+            Some(Held::Group(item)) => self.is_owed(item, id),
         }
     }
 
