@@ -39,8 +39,6 @@ pub(crate) struct Router<K, S, V, H, B> {
     sharing: Sharing<V>,
     /// Set when the input is over: the slots with ids below this have begun to leave.
     close_cursor: Option<usize>,
-    /// The input had to wait for a sink between the last two ticks.
-    was_held: bool,
 }
 
 /// What a further attachment under a key does.
@@ -85,7 +83,6 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
             },
             sharing: Sharing::None,
             close_cursor: None,
-            was_held: false,
         }
     }
 
@@ -102,7 +99,6 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
             defaults: self.defaults,
             sharing: self.sharing,
             close_cursor: self.close_cursor,
-            was_held: self.was_held,
         }
     }
 

@@ -27,6 +27,7 @@ use crate::hooks::{Detached, Recipient};
 use crate::id::SlotId;
 use crate::lease::{Claim, LeaseRequest};
 use crate::order::{Overflow, Terms};
+use crate::timers::Sweep;
 
 pub(crate) use extras::ExtrasList;
 
@@ -152,11 +153,11 @@ struct Timer {
     stalled: u32,
     /// At how many ticks it was idle since its last item.
     idle: u32,
-    /// The number of the last sweep that came to it.
+    /// The number of the last sweep that came to it, or that was for a tick before its time.
     sweep: u32,
     /// Where it is in the list of the timers.
     index: u32,
-    /// Its waker had fired by the time the sink answered `Pending` the last time: it woke itself.
+    /// The last answer of the sink was `Pending`, and its waker had fired by then: it woke itself.
     is_self_woken: bool,
 }
 
@@ -533,38 +534,47 @@ impl<'a, K, S, V> SlotMut<'a, K, S, V> {
         }
     }
 
+    /// Sets the number of the last sweep that it is not to get.
+    pub(crate) fn set_last_sweep(&mut self, sweep: u32) {
+        let timer = self.extras.get_mut(self.slot.id).and_then(|extras| extras.timer.as_mut());
+        if let Some(timer) = timer {
+            timer.sweep = sweep;
+        }
+    }
+
     /// A tick. `has_fired` is whether its waker has fired since the sink was polled last,
-    /// `is_held_for` whether the item that is held waits for it, `was_held` whether the input had
-    /// to wait for a sink since the last tick.
+    /// `is_held_for` whether the item that is held is for it.
     pub(crate) fn tick(
         &mut self,
-        sweep: u32,
+        sweep: Sweep,
         has_fired: bool,
         is_held_for: bool,
-        was_held: bool,
     ) -> Option<Expired> {
         let Self { slot, extras } = self;
         let timer = extras.get_mut(slot.id)?.timer.as_mut()?;
-        if core::mem::replace(&mut timer.sweep, sweep) == sweep {
+        // The numbers wrap around.
+        if timer.sweep.wrapping_sub(sweep.number) <= 1 {
             return None;
         }
+        timer.sweep = sweep.number;
         let has_moved = slot.has(MOVED);
         slot.set(MOVED, false);
+        let waits_for_item = slot.has(QUEUED | WAITING) || is_held_for;
+        let is_flushing = slot.has(FLUSHING | FLUSH_AGAIN);
+        let is_pending = slot.has(FLUSHING | CLOSING) || slot.has(PARKED) && waits_for_item;
         if has_moved {
             (timer.stalled, timer.idle) = (0, 0);
+            timer.is_self_woken &= is_pending;
         }
-        let waits_for_item = slot.has(QUEUED | WAITING) || is_held_for;
-        let is_pending = slot.has(FLUSHING | CLOSING) || slot.has(PARKED) && waits_for_item;
         // A waker that has fired means progress, which the demux has not come to yet; but not if
         // the sink fired it itself.
-        if !is_pending {
+        if !(is_pending || waits_for_item || is_flushing) {
             timer.stalled = 0;
-        } else if !has_fired || timer.is_self_woken {
+        } else if timer.is_self_woken || is_pending && !has_fired {
             timer.stalled += 1;
         }
-        let is_busy =
-            has_moved || waits_for_item || was_held || slot.has(UNFLUSHED | FLUSHING | FLUSH_AGAIN);
-        if slot.receives() && !is_busy {
+        let is_busy = has_moved || waits_for_item || is_flushing || slot.has(UNFLUSHED);
+        if slot.receives() && !is_busy && !sweep.was_held {
             timer.idle += 1;
         }
         let has_stalled = timer.stall_timeout > 0 && timer.stalled >= timer.stall_timeout;

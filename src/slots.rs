@@ -21,7 +21,7 @@ use crate::lease::LeaseRequest;
 use crate::ready::{Ready, Woken};
 use crate::slot::{LeaveReason, Remains, Slot, SlotMut};
 use crate::table::{NewSlot, Table, Walk};
-use crate::timers::Timers;
+use crate::timers::{Sweep, Timers};
 
 pub(crate) struct Slots<K, S, V, B> {
     /// Dropped before the sinks, so that one that fires its waker as it is dropped wakes no task.
@@ -262,9 +262,16 @@ impl<K, S, V, B> Slots<K, S, V, B> {
 
 /// Time.
 impl<K, S, V, B> Slots<K, S, V, B> {
-    /// A tick was read. Returns `false` if it is not the first of this turn, and does not count.
-    pub(crate) fn tick(&mut self) -> bool {
-        self.timers.tick()
+    /// Returns `true` if a tick was read in this turn: others do not count.
+    pub(crate) fn has_ticked(&self) -> bool {
+        self.timers.has_ticked()
+    }
+
+    /// A tick was read, the first of this turn. `was_held` is whether the input had to wait for a
+    /// sink since the last one.
+    pub(crate) fn tick(&mut self, was_held: bool) {
+        self.timers.tick(was_held);
+        self.flushes.tick();
     }
 
     /// Returns `true` if the last tick has not come to all slots.
@@ -272,8 +279,8 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         self.timers.is_sweeping()
     }
 
-    /// The next slot that the last tick comes to, and the number of the sweep.
-    pub(crate) fn next_timer(&mut self) -> Option<(SlotId, u32)> {
+    /// The next slot that the last tick comes to, and what it is told.
+    pub(crate) fn next_timer(&mut self) -> Option<(SlotId, Sweep)> {
         self.timers.next()
     }
 }
@@ -328,8 +335,9 @@ where
             slot.set_flush_queued();
         }
         if slot.timer_index().is_some() {
-            let index = self.timers.insert(id);
+            let (index, sweep) = self.timers.insert(id);
             slot.set_timer_index(index);
+            slot.set_last_sweep(sweep);
         }
         if let Some(claim) = slot.claim() {
             let waker = self.ready.lease_waker(id);

@@ -3,7 +3,8 @@
 //! A tick is told to the slots one by one, possibly over several turns: a *sweep*. The slots are in
 //! a list without gaps, and a sweep goes through it from its end, so that what joins meanwhile is
 //! not part of it. A slot that is removed gives its place to the last one, which may have had its
-//! tick already: each slot knows the number of the sweep that came to it last.
+//! tick already, or have come since: each slot knows the number of the last sweep that it is not to
+//! get.
 
 use alloc::vec::Vec;
 
@@ -17,33 +18,53 @@ pub(crate) struct Timers {
     cursor: usize,
     /// The number of the sweep.
     sweep: u32,
-    /// A tick was read while a sweep was under way: another one follows.
-    is_pending: bool,
+    /// The input had to wait for a sink in the unit of time that the sweep tells of.
+    was_held: bool,
+    /// A tick was read while a sweep was under way: another one follows. Whether the input had to
+    /// wait for a sink in the unit of time that it tells of.
+    pending: Option<bool>,
     /// A tick was read in this turn.
     has_ticked: bool,
 }
 
+/// What a sweep tells each slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sweep {
+    pub(crate) number: u32,
+    /// The input had to wait for a sink in the unit of time that has passed.
+    pub(crate) was_held: bool,
+}
+
 impl Timers {
     pub(crate) fn new() -> Self {
-        Self { slots: Vec::new(), cursor: 0, sweep: 0, is_pending: false, has_ticked: false }
+        Self {
+            slots: Vec::new(),
+            cursor: 0,
+            sweep: 0,
+            was_held: false,
+            pending: None,
+            has_ticked: false,
+        }
     }
 
     pub(crate) fn begin_turn(&mut self) {
         self.has_ticked = false;
     }
 
-    /// A tick was read. Returns `false` if it is not the first of this turn, and does not count.
-    pub(crate) fn tick(&mut self) -> bool {
-        if self.has_ticked {
-            return false;
-        }
+    /// Returns `true` if a tick was read in this turn: others do not count.
+    pub(crate) fn has_ticked(&self) -> bool {
+        self.has_ticked
+    }
+
+    /// A tick was read, the first of this turn. `was_held` is whether the input had to wait for a
+    /// sink since the last one.
+    pub(crate) fn tick(&mut self, was_held: bool) {
         self.has_ticked = true;
         if self.cursor > 0 {
-            self.is_pending = true;
+            self.pending = Some(was_held || self.pending == Some(true));
         } else {
-            self.start_sweep();
+            self.start_sweep(was_held);
         }
-        true
     }
 
     /// Returns `true` if a sweep is under way.
@@ -51,20 +72,22 @@ impl Timers {
         self.cursor > 0
     }
 
-    /// The next slot of the sweep, and the number of the sweep.
-    pub(crate) fn next(&mut self) -> Option<(SlotId, u32)> {
+    /// The next slot of the sweep, and what it is told.
+    pub(crate) fn next(&mut self) -> Option<(SlotId, Sweep)> {
         self.cursor = self.cursor.checked_sub(1)?;
-        let (id, sweep) = (self.slots[self.cursor], self.sweep);
+        let (id, number, was_held) = (self.slots[self.cursor], self.sweep, self.was_held);
         if self.cursor == 0 {
             self.end_sweep();
         }
-        Some((id, sweep))
+        Some((id, Sweep { number, was_held }))
     }
 
-    /// Adds a slot, which the present sweep does not come to. Returns its index.
-    pub(crate) fn insert(&mut self, id: SlotId) -> usize {
+    /// Adds a slot. Returns its index, and the number of the last sweep for a tick that was read
+    /// before: the slot is not to get it.
+    pub(crate) fn insert(&mut self, id: SlotId) -> (usize, u32) {
         self.slots.push(id);
-        self.slots.len() - 1
+        let pending = u32::from(self.pending.is_some());
+        (self.slots.len() - 1, self.sweep.wrapping_add(pending))
     }
 
     /// Removes the slot at an index. Returns the slot that has this index now, if there is one.
@@ -79,14 +102,15 @@ impl Timers {
         self.slots.get(index).copied()
     }
 
-    fn start_sweep(&mut self) {
+    fn start_sweep(&mut self, was_held: bool) {
+        self.was_held = was_held;
         self.cursor = self.slots.len();
         self.sweep = self.sweep.wrapping_add(1);
     }
 
     fn end_sweep(&mut self) {
-        if core::mem::take(&mut self.is_pending) {
-            self.start_sweep();
+        if let Some(was_held) = self.pending.take() {
+            self.start_sweep(was_held);
         }
     }
 }
@@ -97,6 +121,18 @@ mod tests {
 
     fn id(raw: u32) -> SlotId {
         SlotId::from_raw(raw)
+    }
+
+    fn tick(timers: &mut Timers) -> bool {
+        let counts = !timers.has_ticked();
+        if counts {
+            timers.tick(false);
+        }
+        counts
+    }
+
+    fn next(timers: &mut Timers) -> Option<(u32, u32)> {
+        timers.next().map(|(slot, sweep)| (slot.raw(), sweep.number))
     }
 
     fn timers(slots: u32) -> Timers {
@@ -115,9 +151,9 @@ mod tests {
     fn a_sweep_comes_to_each_slot_that_was_there_when_it_began() {
         let mut timers = timers(3);
         assert!(!timers.is_sweeping());
-        assert!(timers.tick() && timers.is_sweeping());
-        assert_eq!(timers.next(), Some((id(2), 1)));
-        assert_eq!(timers.insert(id(3)), 3);
+        assert!(tick(&mut timers) && timers.is_sweeping());
+        assert_eq!(next(&mut timers), Some((2, 1)));
+        assert_eq!(timers.insert(id(3)), (3, 1));
         assert_eq!(swept(&mut timers), [1, 0]);
         assert!(!timers.is_sweeping());
     }
@@ -125,27 +161,27 @@ mod tests {
     #[test]
     fn two_ticks_in_a_turn_are_one_and_one_during_a_sweep_starts_the_next() {
         let mut timers = timers(2);
-        assert!(timers.tick() && !timers.tick());
-        assert_eq!(timers.next(), Some((id(1), 1)));
+        assert!(tick(&mut timers) && !tick(&mut timers));
+        assert_eq!(next(&mut timers), Some((1, 1)));
         timers.begin_turn();
-        assert!(timers.tick());
+        assert!(tick(&mut timers));
         timers.begin_turn();
-        assert!(timers.tick(), "merged with the one before");
-        assert_eq!(timers.next(), Some((id(0), 1)));
-        assert_eq!(timers.next(), Some((id(1), 2)));
-        assert_eq!(timers.next(), Some((id(0), 2)));
-        assert_eq!(timers.next(), None);
+        assert!(tick(&mut timers), "merged with the one before");
+        assert_eq!(next(&mut timers), Some((0, 1)));
+        assert_eq!(next(&mut timers), Some((1, 2)));
+        assert_eq!(next(&mut timers), Some((0, 2)));
+        assert_eq!(next(&mut timers), None);
     }
 
     #[test]
     fn slots_that_are_removed_during_a_sweep_leave_none_out() {
         let mut timers = timers(5);
-        timers.tick();
-        assert_eq!(timers.next(), Some((id(4), 1)));
+        tick(&mut timers);
+        assert_eq!(next(&mut timers), Some((4, 1)));
         assert_eq!(timers.remove(1), Some(id(4)), "which the sweep has come to already");
         assert_eq!(swept(&mut timers), [3, 2, 4, 0]);
         timers.begin_turn();
-        timers.tick();
+        tick(&mut timers);
         assert_eq!(timers.remove(3), None);
         assert_eq!(swept(&mut timers), [2, 4, 0]);
     }
@@ -153,8 +189,38 @@ mod tests {
     #[test]
     fn a_sweep_ends_when_the_last_slot_is_removed() {
         let mut timers = timers(1);
-        timers.tick();
+        tick(&mut timers);
         timers.remove(0);
         assert!(!timers.is_sweeping() && timers.next().is_none());
+    }
+
+    #[test]
+    fn a_slot_gets_no_tick_that_was_read_before_it_came() {
+        let mut timers = timers(2);
+        assert_eq!(timers.insert(id(2)), (2, 0));
+        tick(&mut timers);
+        assert_eq!(timers.insert(id(3)), (3, 1));
+        timers.begin_turn();
+        tick(&mut timers);
+        assert_eq!(timers.insert(id(4)), (4, 2));
+    }
+
+    #[test]
+    fn each_sweep_tells_of_its_own_unit_of_time() {
+        let mut timers = timers(2);
+        for was_held in [true, false, true, false] {
+            timers.begin_turn();
+            timers.tick(was_held);
+        }
+        let told: Vec<_> =
+            core::iter::from_fn(|| timers.next()).map(|(_, sweep)| sweep.was_held).collect();
+        assert_eq!(told, [true, true, true, true], "the last three are one");
+        for was_held in [true, false] {
+            timers.begin_turn();
+            timers.tick(was_held);
+        }
+        let told: Vec<_> =
+            core::iter::from_fn(|| timers.next()).map(|(_, sweep)| sweep.was_held).collect();
+        assert_eq!(told, [true, true, false, false]);
     }
 }

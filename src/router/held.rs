@@ -100,11 +100,6 @@ impl<V> Holding<V> {
         self.was_woken |= matches!(&self.held, Some(Held::One { id, .. }) if *id == woken);
     }
 
-    /// Returns `true` if an item is held for this slot alone.
-    pub(super) fn is_held_for(&self, id: SlotId) -> bool {
-        matches!(&self.held, Some(Held::One { id: one, .. }) if *one == id)
-    }
-
     /// Returns `true` if an item is held because a sink is not ready.
     pub(super) fn is_held(&self) -> bool {
         match &self.held {
@@ -117,11 +112,6 @@ impl<V> Holding<V> {
     /// A member of a group was woken, joined or left.
     pub(super) fn group_changed(&mut self, group: usize) {
         self.was_woken |= matches!(&self.held, Some(Held::Shared(item)) if item.group() == group);
-    }
-
-    /// Returns `true` if an item is held for one of the members of this group.
-    pub(super) fn is_held_for_group(&self, group: usize) -> bool {
-        matches!(&self.held, Some(Held::Shared(item)) if item.group() == group)
     }
 
     /// Returns `true` if an item was held for a sink since this was called last.
@@ -244,6 +234,18 @@ where
             if let Some(Held::Overtaken(item)) = self.take_held() {
                 self.route_overtaken(key, item, share);
             }
+        }
+    }
+
+    /// Returns `true` if the item that is held is for this slot, alone or with others.
+    pub(super) fn is_held_for(&self, id: SlotId) -> bool {
+        match &self.holding.held {
+            None | Some(Held::Overtaken(_)) => false,
+            Some(Held::One { id: one, .. }) => *one == id,
+            Some(Held::Shared(item)) => {
+                self.slots.group_of(id).is_some_and(|(group, _)| group == item.group())
+            }
+            Some(Held::Group(item)) => self.is_owed(item, id),
         }
     }
 

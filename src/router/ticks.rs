@@ -13,11 +13,9 @@ use crate::slot::{Expired, LeaveReason};
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
     /// One unit of time has passed.
     pub(super) fn tick(&mut self) {
-        if !self.slots.tick() {
-            return;
+        if !self.slots.has_ticked() {
+            self.slots.tick(self.holding.take_was_held());
         }
-        self.slots.flushes_mut().tick();
-        self.was_held = self.holding.take_was_held();
     }
 
     /// Returns `true` if the last tick has not come to all slots that have a time-out.
@@ -54,12 +52,10 @@ where
     pub(crate) fn sweep(&mut self, share: &mut Share) {
         while self.is_sweeping() && share.spend() {
             let Some((id, sweep)) = self.slots.next_timer() else { return };
-            let group = self.slots.group_of(id);
-            let is_held_for = self.holding.is_held_for(id)
-                || group.is_some_and(|(group, _)| self.holding.is_held_for_group(group));
+            let is_held_for = self.is_held_for(id);
             let mut slot = self.slots.entry(id);
             let has_fired = slot.has_fired();
-            match slot.tick(sweep, has_fired, is_held_for, self.was_held) {
+            match slot.tick(sweep, has_fired, is_held_for) {
                 Some(Expired::Stalled) => self.remove(id, Detached::Stalled, None),
                 Some(Expired::Idle) => {
                     self.leave(id, LeaveReason::Idle);

@@ -425,10 +425,14 @@ fn the_last_member_to_be_evicted_discards_the_held_item() {
 // All at once.
 
 /// Numbers that look random, the same ones each time.
-struct Dice(u64);
+pub(super) struct Dice(u64);
 
 impl Dice {
-    fn below(&mut self, bound: u32) -> u32 {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed * 0x9E37_79B9)
+    }
+
+    pub(super) fn below(&mut self, bound: u32) -> u32 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -440,7 +444,7 @@ impl Dice {
 /// saw are all the items that were read, each as often as it was copied and one time more.
 #[track_caller]
 fn all_at_once(seed: u64, multicast: bool) {
-    let mut dice = Dice(seed * 0x9E37_79B9);
+    let mut dice = Dice::new(seed);
     let budget = 1 + dice.below(12) as usize;
     let mut rig = rig_with(|demux| {
         let demux = demux.budget(budget).flush_every(5);

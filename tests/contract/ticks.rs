@@ -1,0 +1,1038 @@
+//! Time: `Order::Tick`, `stall_timeout`, `idle_timeout` and `linger` (attachment rules and 6). A tick is a unit
+//! of time; `n` of them take between `n - 1` and `n` units. Without ticks nothing expires.
+
+use crate::common::{Op, Rig, SinkHandle, Split, Terms, group, hooks};
+use stream_demux::{Attach, Lease, Order, Overflow};
+
+impl Rig {
+    /// One tick, and what the hooks heard until it sleeps.
+    #[track_caller]
+    fn tick(&mut self) -> Vec<String> {
+        hooks(self.apply(Order::Tick))
+    }
+
+    /// So many ticks, none of which anything comes of.
+    #[track_caller]
+    fn ticks_in_vain(&mut self, ticks: u32) {
+        for tick in 1..=ticks {
+            assert_eq!(self.tick(), [""; 0], "tick {tick}");
+        }
+    }
+
+    /// A tick and one turn, for a demux that does not sleep.
+    #[track_caller]
+    fn tick_and_poll(&mut self) {
+        self.orders.push(Order::Tick);
+        self.poll();
+    }
+}
+
+/// What an attachment under key 1 is stuck in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stuck {
+    Held,
+    Queued,
+    QueuedAndDetached,
+    Flush,
+    Close,
+}
+
+const STUCK: [Stuck; 5] =
+    [Stuck::Held, Stuck::Queued, Stuck::QueuedAndDetached, Stuck::Flush, Stuck::Close];
+
+impl Stuck {
+    fn op(self) -> Op {
+        match self {
+            Self::Held | Self::Queued | Self::QueuedAndDetached => Op::Ready,
+            Self::Flush => Op::Flush,
+            Self::Close => Op::Close,
+        }
+    }
+
+    fn buffer(self) -> usize {
+        usize::from(matches!(self, Self::Queued | Self::QueuedAndDetached))
+    }
+
+    /// Brings it about; what keeps the sink from going on is the test's.
+    fn come_about(self, rig: &Rig) {
+        match self {
+            Self::Held | Self::Queued | Self::Flush => rig.input.push(101),
+            Self::QueuedAndDetached => {
+                rig.input.push(101);
+                // Once the item is in the queue.
+                let orders = rig.orders.clone();
+                rig.input.action(move || orders.push(Order::Detach(1)));
+            }
+            Self::Close => rig.orders.push(Order::Detach(1)),
+        }
+    }
+
+    /// Attaches a sink that is stuck in this, and stays so.
+    #[track_caller]
+    fn attach(self, rig: &mut Rig, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
+        let sink = rig.attach_on(1, "a", |attach| terms(attach.buffer(self.buffer())));
+        sink.hold(self.op());
+        self.come_about(rig);
+        rig.lines();
+        sink
+    }
+}
+
+// Stalls.
+
+#[test]
+fn sink_that_is_stuck_is_evicted_at_the_nth_tick() {
+    for stuck in STUCK {
+        for n in 1..=4 {
+            let mut rig = Rig::new();
+            let a = stuck.attach(&mut rig, |attach| attach.stall_timeout(n));
+            rig.ticks_in_vain(n - 1);
+            let lines = rig.tick();
+            assert_eq!(lines.last().unwrap(), "detached 1 Stalled", "{stuck:?}");
+            assert!(a.is_dropped() && !a.is_closed() && rig.len() == 0, "{stuck:?}");
+            rig.ticks_in_vain(3);
+        }
+    }
+}
+
+#[test]
+fn what_waits_for_a_stalled_sink_is_discarded_as_evicted() {
+    let mut rig = Rig::new();
+    let b = rig.attach(2, "b");
+    let a = rig.attach_on(1, "a", |attach| attach.buffer(2).stall_timeout(2));
+    a.park();
+    assert_eq!(rig.send([101, 102, 103, 201]), ["blocked 1"]);
+    rig.ticks_in_vain(1);
+    assert_eq!(
+        rig.tick(),
+        [
+            "unblocked 1",
+            "discarded 101 of 1 Evicted",
+            "discarded 102 of 1 Evicted",
+            "discarded 103 of 1 Evicted",
+            "detached 1 Stalled",
+        ]
+    );
+    assert_eq!(b.items(), [201]);
+}
+
+#[test]
+fn sink_that_completes_something_in_every_unit_does_not_stall() {
+    let mut rig = Rig::new();
+    let a = rig.attach_on(1, "a", |attach| attach.buffer(30).stall_timeout(2));
+    a.park();
+    rig.send(100..130);
+    for _ in 0..20 {
+        rig.ticks_in_vain(1);
+        a.allow(1);
+        rig.sleep();
+    }
+    rig.log.take();
+    assert_eq!(a.taken(), 20);
+    rig.ticks_in_vain(1);
+    assert_eq!(rig.tick().last().unwrap(), "detached 1 Stalled");
+}
+
+#[test]
+fn flush_that_completes_starts_the_count_anew() {
+    let mut rig = Rig::new();
+    let a = rig.attach_on(1, "a", |attach| attach.stall_timeout(3));
+    a.hold(Op::Flush);
+    rig.send([101]);
+    rig.ticks_in_vain(2);
+    a.release(Op::Flush);
+    rig.sleep();
+    rig.ticks_in_vain(5);
+    a.hold(Op::Flush);
+    rig.send([102]);
+    rig.ticks_in_vain(2);
+    assert_eq!(rig.tick(), ["detached 1 Stalled"]);
+}
+
+#[test]
+fn sink_that_nothing_waits_for_does_not_stall() {
+    let mut rig = Rig::with(|demux| demux.stall_timeout(1));
+    let a = rig.attach(1, "a");
+    let b = rig.attach(2, "b");
+    rig.send([201]);
+    a.park();
+    b.park();
+    rig.ticks_in_vain(10);
+    assert_eq!(rig.len(), 2);
+}
+
+#[test]
+fn sink_that_nothing_waits_for_any_more_does_not_stall() {
+    let mut rig = Rig::with(|demux| demux.multicast());
+    let a = rig.attach_on(1, "a", |attach| attach.stall_timeout(2));
+    a.park();
+    assert_eq!(rig.send([101]), ["blocked 1"]);
+    rig.ticks_in_vain(1);
+    a.open();
+    rig.sleep();
+    rig.log.take();
+    a.park();
+    rig.ticks_in_vain(5);
+    assert_eq!((a.items(), rig.len()), (vec![101], 1));
+}
+
+#[test]
+fn sink_that_only_wakes_itself_stalls() {
+    for stuck in STUCK {
+        for turns in [1, 2, 3, 20, 40] {
+            let mut rig = Rig::new();
+            let a = rig.attach_on(1, "a", |attach| attach.buffer(stuck.buffer()).stall_timeout(3));
+            a.stutter(stuck.op(), usize::MAX);
+            stuck.come_about(&rig);
+            (0..5).for_each(|_| rig.poll());
+            for tick in 1..=3 {
+                assert!(!a.is_dropped(), "{stuck:?}, {turns} turns a tick, before tick {tick}");
+                rig.tick_and_poll();
+                (1..turns).for_each(|_| rig.poll());
+            }
+            (0..3).for_each(|_| rig.poll());
+            assert!(a.is_dropped(), "{stuck:?}, {turns} turns a tick");
+            let lines = hooks(rig.lines());
+            assert_eq!(lines.last().unwrap(), "detached 1 Stalled", "{stuck:?}");
+        }
+    }
+}
+
+#[test]
+fn member_of_a_group_that_only_wakes_itself_stalls() {
+    let mut rig = Rig::with(|demux| demux.multicast().stall_timeout(3));
+    let a = rig.attach(1, "a");
+    let b = rig.attach_on(1, "b", |attach| attach.tag(2));
+    b.stutter(Op::Ready, usize::MAX);
+    rig.input.push(101);
+    rig.poll();
+    for tick in 1..=3 {
+        assert!(!b.is_dropped(), "before tick {tick}");
+        rig.tick_and_poll();
+        (0..20).for_each(|_| rig.poll());
+    }
+    assert!(b.is_dropped());
+    rig.sleep();
+    assert_eq!(a.items(), [101]);
+}
+
+/// Each policy holds an item for a sink that yields, for a while.
+#[test]
+fn sink_that_only_wakes_itself_stalls_under_every_policy() {
+    use Overflow::{Conflate, DropNewest, DropOldest, Evict, Wait};
+    for overflow in [Wait, DropNewest, DropOldest, Conflate, Evict] {
+        let mut rig = Rig::new();
+        let terms = |attach: Terms| attach.buffer(1).overflow(overflow).stall_timeout(4);
+        let a = rig.attach_on(1, "a", terms);
+        a.stutter(Op::Ready, usize::MAX);
+        rig.input.push(101);
+        rig.poll();
+        for tick in 1..=4 {
+            assert!(!a.is_dropped(), "{overflow:?}, before tick {tick}");
+            rig.tick_and_poll();
+            rig.poll();
+        }
+        rig.poll();
+        assert!(a.is_dropped(), "{overflow:?}");
+        assert_eq!(rig.totals().discarded, 1, "{overflow:?}");
+        rig.sleep();
+    }
+}
+
+/// A wake that nothing comes of does not start the count anew, wherever the turn stands.
+#[test]
+fn wakes_that_nothing_comes_of_are_no_progress() {
+    for stuck in STUCK {
+        let mut rig = Rig::new();
+        let a = stuck.attach(&mut rig, |attach| attach.stall_timeout(3));
+        rig.ticks_in_vain(2);
+        a.wake();
+        rig.sleep();
+        assert_eq!(rig.tick().last().unwrap(), "detached 1 Stalled", "{stuck:?}");
+    }
+}
+
+#[test]
+fn wakes_in_the_turn_of_the_tick_do_not_start_the_count_anew() {
+    for stuck in STUCK {
+        let mut rig = Rig::new();
+        let a = stuck.attach(&mut rig, |attach| attach.stall_timeout(3));
+        rig.ticks_in_vain(2);
+        a.wake();
+        let mut lines = rig.tick();
+        if lines.is_empty() {
+            lines = rig.tick(); // that it was woken may be why the tick does not count
+        }
+        let last = lines.last().map(String::as_str);
+        assert_eq!(last, Some("detached 1 Stalled"), "{stuck:?}");
+    }
+}
+
+/// A sink that was woken can go on; that the demux has not come to it is no fault of its own.
+#[test]
+fn sinks_that_wait_for_their_turn_do_not_stall() {
+    for budget in [1, 2, 4, 16] {
+        let mut rig = Rig::with(|demux| demux.budget(budget).stall_timeout(1).buffer(3));
+        let rig = &mut rig;
+        let sinks = rig.attach_each(0..100);
+        for sink in &sinks {
+            sink.park();
+        }
+        rig.send((0..300).map(|n| n % 100 * 100 + n / 100));
+        assert_eq!(rig.totals().queued, 300);
+        sinks.iter().for_each(SinkHandle::open);
+        let mut turns = 0;
+        while sinks.iter().any(|sink| sink.taken() < 3) {
+            rig.tick_and_poll();
+            turns += 1;
+        }
+        assert!(turns >= 300 / budget, "there was nothing to wait for: {turns} turns");
+        rig.sleep();
+        assert_eq!((rig.len(), rig.totals().delivered), (100, 300), "budget {budget}");
+    }
+}
+
+#[test]
+fn sink_that_was_woken_between_two_ticks_is_not_evicted_by_the_second() {
+    for stuck in STUCK {
+        let mut rig = Rig::new();
+        let a = stuck.attach(&mut rig, |attach| attach.stall_timeout(2));
+        rig.ticks_in_vain(1);
+        a.release(stuck.op());
+        let lines = rig.tick();
+        assert!(!lines.contains(&"detached 1 Stalled".to_owned()), "{stuck:?}: {lines:?}");
+    }
+}
+
+#[test]
+fn queue_that_is_handed_on_starts_the_count_anew() {
+    let mut rig = Rig::with(|demux| demux.buffer(3).stall_timeout(3));
+    let old = rig.attach_on(1, "old", |attach| attach.tag(1));
+    old.park();
+    rig.send([101, 102]);
+    rig.ticks_in_vain(2);
+    let new = rig.order(1, "new", |attach| attach.tag(2));
+    new.park();
+    assert_eq!(hooks(rig.lines()), ["attached 1#2", "detached 1#1 Replaced"]);
+    rig.ticks_in_vain(2);
+    assert_eq!(
+        rig.tick(),
+        ["discarded 101 of 1#2 Evicted", "discarded 102 of 1#2 Evicted", "detached 1#2 Stalled"]
+    );
+}
+
+/// A predecessor that cannot be closed is evicted as well.
+#[test]
+fn predecessor_that_is_stuck_in_its_close_stalls() {
+    let mut rig = Rig::new();
+    let old = rig.attach_on(1, "old", |attach| attach.tag(1).stall_timeout(2));
+    old.hold(Op::Close);
+    let new = rig.attach_on(1, "new", |attach| attach.tag(2));
+    rig.ticks_in_vain(1);
+    assert_eq!(rig.tick(), ["detached 1#1 Stalled"]);
+    rig.send([101]);
+    assert_eq!(new.items(), [101]);
+}
+
+#[test]
+fn members_of_a_group_stall_one_by_one() {
+    let mut rig = group::Rig::with(|demux| demux.stall_timeout(2));
+    let members = rig.group(3, &[2]);
+    let lines = rig.feed([101, 102]);
+    assert_eq!(lines, ["1 sent 101'", "3 sent 101'", "blocked 1#2"]);
+    rig.orders.push(Order::Tick);
+    assert_eq!(rig.lines(), [""; 0]);
+    rig.orders.push(Order::Tick);
+    let lines = rig.lines();
+    assert!(lines.contains(&"discarded 101 of 1#2 Evicted".to_owned()), "{lines:?}");
+    assert!(lines.contains(&"detached 1#2 Stalled".to_owned()), "{lines:?}");
+    assert!(members[1].is_dropped() && rig.len() == 2);
+    assert_eq!((members[0].taken(), members[2].taken()), (2, 2), "the input goes on");
+}
+
+#[test]
+fn graceful_leave_has_a_deadline_whatever_it_is_for() {
+    // By a lease.
+    let mut rig = Rig::with(|demux| demux.stall_timeout(2));
+    let mut lease = Lease::new();
+    rig.attach_on(1, "a", |attach| attach.buffer(1).leased(&mut lease)).park();
+    rig.send([101]);
+    lease.detach();
+    rig.ticks_in_vain(1);
+    assert_eq!(rig.tick(), ["discarded 101 of 1 Evicted", "detached 1 Stalled"]);
+    // By its limit, and because it was refused or took no key.
+    rig.attach(2, "kept");
+    let terms: [fn(Terms) -> Terms; 3] =
+        [|attach| attach.limit(1), |attach| attach.limit(0), Attach::keep_existing];
+    for (terms, key) in terms.into_iter().zip([1, 1, 2]) {
+        let a = rig.order(key, "a", |attach| terms(attach.tag(9)));
+        a.hold(Op::Close);
+        rig.send([100]);
+        assert!(a.is_closing());
+        rig.ticks_in_vain(1);
+        assert_eq!(rig.tick(), [format!("detached {key}#9 Stalled")]);
+    }
+}
+
+#[test]
+fn end_has_a_deadline() {
+    for close_only in [false, true] {
+        let mut rig = Rig::with(|demux| demux.stall_timeout(3).buffer(1));
+        let a = rig.attach(1, "a");
+        rig.attach(2, "b");
+        if close_only {
+            a.hold(Op::Close);
+        } else {
+            a.park();
+            rig.send([101]);
+        }
+        rig.input.end();
+        assert_eq!(hooks(rig.lines()), ["detached 2 Finished"]);
+        rig.ticks_in_vain(2);
+        rig.orders.push(Order::Tick);
+        assert_eq!(hooks(rig.last_lines()).last().unwrap(), "detached 1 Stalled");
+    }
+}
+
+// Idle.
+
+#[test]
+fn attachment_without_an_item_is_detached_at_the_nth_tick() {
+    for n in 1..=4 {
+        let mut rig = Rig::new();
+        rig.attach_on(1, "a", |attach| attach.idle_timeout(n));
+        rig.ticks_in_vain(n - 1);
+        assert_eq!(rig.apply(Order::Tick), ["a closed", "a dropped", "detached 1 Idle"]);
+        assert_eq!(rig.send([101]), ["unmatched 101"]);
+    }
+}
+
+#[test]
+fn item_starts_the_idle_count_anew() {
+    for n in 1..=3 {
+        let mut rig = Rig::new();
+        let a = rig.attach_on(1, "a", |attach| attach.idle_timeout(n));
+        for item in 0..5 {
+            rig.ticks_in_vain(n - 1);
+            rig.send([100 + item]);
+            rig.ticks_in_vain(1);
+        }
+        rig.ticks_in_vain(n - 1);
+        assert_eq!(rig.tick(), ["detached 1 Idle"]);
+        assert_eq!(a.taken(), 5);
+    }
+}
+
+#[test]
+fn items_that_others_get_or_none_do_not_count_as_its_own() {
+    let mut rig = Rig::new().admitting(|_, item| *item != 199);
+    rig.attach_on(1, "a", |attach| attach.idle_timeout(2));
+    rig.attach(2, "b");
+    rig.send([201, 301, 199]);
+    rig.ticks_in_vain(1);
+    rig.send([202, 302, 199]);
+    assert_eq!(rig.tick(), ["detached 1 Idle"]);
+}
+
+#[test]
+fn items_that_a_catch_all_catches_keep_it_busy() {
+    let mut rig = Rig::new();
+    rig.attach_on(9, "a", |attach| attach.catch_all().idle_timeout(2));
+    for _ in 0..5 {
+        rig.ticks_in_vain(1);
+        rig.send([101]);
+        rig.ticks_in_vain(1);
+    }
+    rig.ticks_in_vain(1);
+    assert_eq!(rig.tick(), ["detached 9 Idle"]);
+}
+
+#[test]
+fn attachment_that_something_waits_for_is_not_idle() {
+    for stuck in [Stuck::Held, Stuck::Queued, Stuck::Flush] {
+        let mut rig = Rig::new();
+        let a = stuck.attach(&mut rig, |attach| attach.idle_timeout(1));
+        rig.ticks_in_vain(5);
+        a.release(stuck.op());
+        rig.sleep();
+        rig.log.take();
+        rig.ticks_in_vain(1);
+        assert_eq!(rig.tick(), ["detached 1 Idle"], "{stuck:?}");
+    }
+}
+
+#[test]
+fn attachment_with_an_unflushed_item_is_not_idle() {
+    let mut rig = Rig::with(|demux| demux.linger(5));
+    let a = rig.attach_on(1, "a", |attach| attach.idle_timeout(2));
+    rig.send([101]);
+    // It is flushed by the fifth, which comes to the attachment before or after that.
+    for _ in 0..5 {
+        rig.tick();
+    }
+    assert_eq!((a.flushed(), rig.len()), (1, 1));
+    let left: Vec<_> = (0..3).map(|_| (rig.tick(), rig.len()).1).collect();
+    assert!(left == [1, 0, 0] || left == [1, 1, 0], "{left:?}");
+    assert!(a.is_closed());
+}
+
+#[test]
+fn nothing_is_idle_while_the_input_is_held() {
+    let mut rig = Rig::new();
+    rig.attach_on(1, "a", |attach| attach.idle_timeout(2));
+    let b = rig.attach(2, "b");
+    rig.ticks_in_vain(1);
+    b.park();
+    assert_eq!(rig.send([201]), ["blocked 2"]);
+    rig.ticks_in_vain(10);
+    b.open();
+    rig.sleep();
+    rig.log.take();
+    rig.ticks_in_vain(1); // it was held for part of this unit
+    assert_eq!(rig.tick(), ["detached 1 Idle"]);
+}
+
+/// The wait began and ended between two ticks.
+#[test]
+fn unit_in_which_the_input_was_held_does_not_count_for_idleness() {
+    let mut rig = Rig::new();
+    rig.attach_on(1, "a", |attach| attach.idle_timeout(2));
+    let b = rig.attach(2, "b");
+    for _ in 0..5 {
+        b.park();
+        rig.send([201]);
+        b.open();
+        rig.sleep();
+        rig.log.take();
+        rig.ticks_in_vain(1);
+    }
+    rig.ticks_in_vain(1);
+    assert_eq!(rig.tick(), ["detached 1 Idle"]);
+}
+
+/// A tick is told to one after the other, and the next may be read before all have been told: each unit
+/// counts for what happened in it.
+#[test]
+fn unit_in_which_the_input_was_held_counts_for_none_however_late_they_are_told() {
+    let mut rig = Rig::with(|demux| demux.budget(4)).with_silent_sinks();
+    for key in 10..60 {
+        rig.order(key, key, |attach| attach.idle_timeout(2));
+    }
+    let b = rig.attach(2, "b");
+    b.park();
+    rig.send([201]);
+    b.open();
+    rig.sleep();
+    rig.log.take();
+    // The first does not count, as the input was held; the second, which is read before all were told of
+    // the first, does.
+    rig.tick_and_poll();
+    rig.tick_and_poll();
+    rig.sleep();
+    assert_eq!((hooks(rig.log.take()), rig.len()), (vec![], 51));
+    assert_eq!(rig.tick().len(), 50);
+}
+
+#[test]
+fn idle_attachment_leaves_gracefully() {
+    let mut rig = Rig::new();
+    let a = rig.attach_on(1, "a", |attach| attach.idle_timeout(1));
+    a.hold(Op::Close);
+    rig.ticks_in_vain(1);
+    let demux = rig.task.get_ref();
+    assert!(a.is_closing() && !demux.contains_key(&1));
+    assert_eq!((demux.len(), demux.draining()), (0, 1));
+    let b = rig.attach_on(1, "b", |attach| attach.tag(2));
+    rig.send([101]);
+    a.release(Op::Close);
+    assert_eq!(hooks(rig.lines()), ["detached 1 Idle"]);
+    assert_eq!(b.items(), [101]);
+}
+
+#[test]
+fn idle_attachment_that_cannot_be_closed_stalls() {
+    let mut rig = Rig::with(|demux| demux.idle_timeout(1).stall_timeout(2));
+    let a = rig.attach(1, "a");
+    a.hold(Op::Close);
+    rig.ticks_in_vain(2);
+    assert!(a.is_closing());
+    assert_eq!(rig.tick(), ["detached 1 Stalled"]);
+}
+
+#[test]
+fn idle_member_leaves_its_group_alone() {
+    let mut rig =
+        Rig::with(|demux| demux.multicast().idle_timeout(2)).admitting(|to, _| to.tag != 2);
+    let sinks: Vec<_> =
+        (1..=3).map(|tag| rig.attach_on(1, tag, |attach| attach.tag(tag))).collect();
+    for _ in 0..2 {
+        rig.send([101]);
+        rig.orders.push(Order::Tick);
+        rig.sleep();
+    }
+    assert!(hooks(rig.log.take()).contains(&"detached 1#2 Idle".to_owned()));
+    rig.send([102]);
+    assert_eq!((sinks[0].taken(), sinks[1].taken(), sinks[2].taken()), (3, 0, 3));
+    assert_eq!(rig.len(), 2);
+}
+
+/// An item is on its way through a group: it waits for those that it was not offered yet.
+#[test]
+fn members_that_an_item_has_not_come_to_are_not_idle() {
+    for budget in [4, 8, 32] {
+        let mut rig =
+            Rig::with(|demux| demux.multicast().budget(budget).idle_timeout(2)).with_silent_sinks();
+        let sinks: Vec<_> = (0..400).map(|n| rig.order(1, n, |attach| attach)).collect();
+        rig.lines();
+        rig.ticks_in_vain(1);
+        rig.input.push(101);
+        rig.poll();
+        assert!(sinks[399].taken() == 0, "the group is served in one turn");
+        rig.orders.push(Order::Tick);
+        rig.sleep();
+        assert_eq!(rig.len(), 400, "budget {budget}");
+        assert!(sinks.iter().all(|sink| sink.taken() == 1));
+    }
+}
+
+// Defaults.
+
+#[test]
+fn default_stall_timeout_is_for_those_that_set_nothing_and_0_is_none() {
+    let mut rig = Rig::with(|demux| demux.stall_timeout(2).buffer(1));
+    rig.attach(1, "a").park();
+    for (key, ticks) in [(2, 0), (3, 4), (4, 1)] {
+        rig.attach_on(key, "s", |attach| attach.stall_timeout(ticks)).park();
+    }
+    rig.send([101, 201, 301, 401]);
+    let gone: Vec<_> =
+        (0..8).map(|_| rig.tick().pop().unwrap_or_default().replace("detached ", "")).collect();
+    assert_eq!(gone, ["4 Stalled", "1 Stalled", "", "3 Stalled", "", "", "", ""]);
+}
+
+#[test]
+fn default_idle_timeout_is_for_those_that_set_nothing_and_0_is_none() {
+    let mut rig = Rig::with(|demux| demux.idle_timeout(2));
+    rig.attach(1, "a");
+    rig.attach_on(2, "b", |attach| attach.idle_timeout(0));
+    rig.attach_on(3, "c", |attach| attach.idle_timeout(3));
+    let gone: Vec<_> = (0..6).map(|_| rig.tick().join(", ")).collect();
+    assert_eq!(gone, ["", "detached 1 Idle", "detached 3 Idle", "", "", ""]);
+}
+
+#[test]
+fn without_ticks_nothing_expires() {
+    let mut rig = Rig::with(|demux| demux.stall_timeout(1).idle_timeout(1).linger(1).buffer(1));
+    let stuck = rig.attach(1, "stuck");
+    stuck.park();
+    rig.attach(2, "idle");
+    rig.attach(3, "c");
+    rig.send([101]);
+    for n in 0..1_000 {
+        rig.send([300 + n % 100]);
+        rig.poll();
+        rig.apply(Order::Evict(50));
+    }
+    assert_eq!((rig.len(), rig.totals().detached), (3, 0));
+}
+
+#[test]
+fn ticks_that_nobody_waits_for_do_nothing() {
+    let mut rig = Rig::new();
+    let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
+    a.park();
+    rig.send([101]);
+    let (calls, polls) = (a.calls(), rig.task.polls());
+    for _ in 0..10 {
+        assert_eq!(rig.apply(Order::Tick), [""; 0]);
+    }
+    assert_eq!((a.calls(), rig.len()), (calls, 1));
+    assert_eq!(rig.task.polls(), polls + 10, "a turn each");
+    // Nor before anything is attached, nor after the end.
+    let mut rig = Rig::new();
+    assert_eq!(rig.apply(Order::Tick), [""; 0]);
+    let a = rig.attach(1, "a");
+    a.hold(Op::Close);
+    rig.input.end();
+    rig.lines();
+    assert_eq!(rig.apply(Order::Tick), [""; 0]);
+    a.release(Op::Close);
+    rig.last_lines();
+}
+
+// Ticks are merged.
+
+#[test]
+fn ticks_that_are_read_in_one_turn_count_as_one() {
+    for ticks in [2, 5, 50] {
+        let mut rig = Rig::new();
+        rig.attach_on(1, "a", |attach| attach.idle_timeout(3));
+        for _ in 0..2 {
+            (0..ticks).for_each(|_| rig.orders.push(Order::Tick));
+            assert_eq!(rig.lines(), [""; 0]);
+        }
+        assert_eq!(rig.tick(), ["detached 1 Idle"]);
+    }
+}
+
+#[test]
+fn ticks_that_are_read_while_one_goes_round_count_as_one() {
+    let mut rig = Rig::with(|demux| demux.budget(4)).with_silent_sinks();
+    for key in 0..500 {
+        rig.order(key, key, |attach| attach.idle_timeout(3));
+    }
+    rig.sleep();
+    // The first goes round for more than these ten turns.
+    (0..10).for_each(|_| rig.tick_and_poll());
+    rig.sleep();
+    assert_eq!(rig.len(), 500, "two went round");
+    assert_eq!(rig.tick().iter().filter(|line| line.ends_with("Idle")).count(), 500);
+}
+
+// Sweeps.
+
+#[test]
+fn tick_comes_to_all_in_turns_of_any_length() {
+    for budget in [1, 2, 3, 4, 7, 64, 1_000] {
+        let mut rig = Rig::with(|demux| demux.budget(budget).stall_timeout(3).idle_timeout(2))
+            .with_silent_sinks();
+        let sinks: Vec<_> =
+            (0..100).map(|key| rig.order(key, key, |attach| attach.buffer(1))).collect();
+        rig.sleep();
+        // Every other one is stuck, the rest are idle.
+        for sink in sinks.iter().step_by(2) {
+            sink.park();
+        }
+        rig.send((0..100).step_by(2).map(|key| key * 100));
+        rig.ticks_in_vain(1);
+        let lines = rig.tick();
+        assert!(lines.iter().all(|line| line.ends_with("Idle")), "budget {budget}: {lines:?}");
+        assert_eq!((lines.len(), rig.len()), (50, 50), "budget {budget}");
+        let lines = rig.tick();
+        assert_eq!(lines.iter().filter(|line| line.ends_with("Stalled")).count(), 50);
+        assert_eq!(rig.len(), 0);
+    }
+}
+
+/// Those that come during a sweep are not part of it, whichever places they get; and none is left out, or
+/// told twice, because others leave.
+#[test]
+fn attachments_that_come_and_go_during_a_sweep_get_their_own_ticks() {
+    for leavers in [0_u32, 1, 3, 10, 37, 50] {
+        let mut rig = Rig::with(|demux| demux.budget(8).idle_timeout(2)).with_silent_sinks();
+        for key in 0..60 {
+            rig.order(key, key, |attach| attach);
+        }
+        rig.sleep();
+        rig.log.take();
+        rig.orders.push(Order::Tick);
+        // In each of the next turns some leave and some come.
+        let mut gone = 0;
+        for turn in 0..12_u32 {
+            rig.poll();
+            for _ in 0..leavers.div_ceil(12) {
+                // From everywhere, and each once.
+                let key = gone * 37 % 60;
+                rig.orders.push(Order::Evict(key));
+                gone += 1;
+            }
+            rig.order(100 + turn, turn, |attach| attach);
+        }
+        rig.sleep();
+        let left = 60 - gone.min(60) as usize;
+        assert_eq!(rig.len(), left + 12, "{leavers} leavers");
+        rig.log.take();
+        let mut first = rig.tick();
+        assert!(first.iter().all(|line| line.len() < "detached 100 Idle".len()), "{first:?}");
+        assert_eq!((first.len(), rig.len()), (left, 12), "{leavers} leavers");
+        first = rig.tick();
+        assert_eq!((first.len(), rig.len()), (12, 0), "{leavers} leavers");
+    }
+}
+
+#[test]
+fn orders_and_items_go_on_while_a_tick_goes_round() {
+    let mut rig = Rig::with(|demux| demux.budget(16).idle_timeout(2)).with_silent_sinks();
+    for key in 0..2_000 {
+        rig.order(key, key, |attach| attach);
+    }
+    let busy = rig.attach_on(5_000, "busy", |attach| attach.idle_timeout(0));
+    rig.ticks_in_vain(1);
+    rig.orders.push(Order::Tick);
+    rig.poll();
+    let mut joined = Vec::new();
+    for n in 0..20 {
+        rig.input.push(500_000 + n);
+        joined.push(rig.order(6_000 + n, n, |attach| attach.idle_timeout(0)));
+        rig.input.push(600_000 + 100 * n);
+        (0..3).for_each(|_| rig.poll());
+        assert_eq!((busy.taken(), joined[n as usize].taken()), (n as usize + 1, 1));
+    }
+    assert!(rig.len() > 1_000, "the tick has gone round: {} left", rig.len());
+    rig.sleep();
+    assert_eq!(rig.len(), 21);
+}
+
+/// Neither orders nor items nor woken sinks keep a tick from going round.
+#[test]
+fn tick_goes_round_while_all_others_are_busy() {
+    for budget in [1, 4, 16] {
+        let mut rig = Rig::with(|demux| demux.budget(budget)).with_silent_sinks();
+        let busy = rig.attach(1, "busy");
+        let waking = rig.attach_on(2, "waking", |attach| attach.buffer(1));
+        waking.stutter(Op::Ready, usize::MAX);
+        for key in 10..110 {
+            rig.order(key, key, |attach| attach.idle_timeout(1));
+        }
+        rig.input.push(201);
+        rig.turns_until(1_000, |rig| rig.len() == 102);
+        rig.input.endless(|_| 101);
+        rig.orders.push(Order::Tick);
+        rig.turns_until(10_000 / budget, |rig| rig.len() == 2);
+        assert!(busy.taken() > 0);
+        rig.orders.push(Order::Finish);
+        rig.poll();
+    }
+}
+
+#[test]
+fn ten_thousand_with_time_outs_in_short_turns() {
+    let (all, rounds): (u32, u32) = if cfg!(debug_assertions) { (2_000, 3) } else { (10_000, 10) };
+    let mut rig =
+        Rig::with(|demux| demux.budget(16).idle_timeout(3).stall_timeout(3)).with_silent_sinks();
+    let sinks: Vec<_> =
+        (0..all).map(|key| rig.order(key, key, |attach| attach.buffer(1))).collect();
+    let limit = 10_000;
+    assert!(rig.task.run_within(limit).is_pending());
+    // A third gets an item in each unit, a third is stuck, a third is idle.
+    for (key, sink) in sinks.iter().enumerate().filter(|(key, _)| key % 3 == 1) {
+        sink.park();
+        rig.input.push(u32::try_from(key).unwrap() * 100);
+    }
+    assert!(rig.task.run_within(limit).is_pending());
+    for round in 0..rounds {
+        rig.input.extend((0..all).step_by(3).map(|key| key * 100));
+        rig.orders.push(Order::Tick);
+        assert!(rig.task.run_within(limit).is_pending());
+        let left = (0..all).filter(|key| round < 2 || key % 3 == 0).count();
+        assert_eq!(rig.len(), left, "round {round}");
+    }
+    rig.balance();
+    assert_eq!(rig.totals().delivered, u64::from(all.div_ceil(3) * rounds));
+}
+
+// Flushes that linger.
+
+fn lingering(ticks: u32) -> Rig {
+    Rig::with(|demux: Split| demux.linger(ticks))
+}
+
+#[test]
+fn sinks_are_flushed_at_the_nth_tick_after_the_input_ran_dry() {
+    for sinks in [1, 5, 16, 17, 200] {
+        for n in 1..=4 {
+            let mut rig = lingering(n);
+            let sinks = rig.attach_each(0..sinks);
+            for round in 1..=3 {
+                rig.send((0..).step_by(100).take(sinks.len()));
+                for _ in 1..n {
+                    rig.tick();
+                    assert!(sinks.iter().all(|sink| sink.flush_asked() == round - 1));
+                }
+                rig.tick();
+                assert!(sinks.iter().all(|sink| sink.flushed() == round), "linger {n}");
+            }
+        }
+    }
+}
+
+#[test]
+fn items_do_not_start_the_linger_anew() {
+    let mut rig = lingering(3);
+    let (a, b) = (rig.attach(1, "a"), rig.attach(2, "b"));
+    rig.send([101]);
+    rig.tick();
+    rig.send([102]);
+    rig.tick();
+    rig.send([103, 201]);
+    assert_eq!((a.flush_asked(), b.flush_asked()), (0, 0));
+    rig.tick();
+    assert_eq!((a.flushed(), b.flushed()), (3, 1), "one counter for all");
+    assert_eq!((a.count(Op::Flush), b.count(Op::Flush)), (1, 1));
+}
+
+#[test]
+fn ticks_count_only_while_something_is_unflushed() {
+    let mut rig = lingering(2);
+    let a = rig.attach(1, "a");
+    rig.ticks_in_vain(5);
+    rig.send([101]);
+    rig.tick();
+    assert_eq!(a.flush_asked(), 0);
+    rig.tick();
+    assert_eq!(a.flushed(), 1);
+    rig.ticks_in_vain(5);
+    rig.send([102]);
+    rig.tick();
+    assert_eq!(a.flushed(), 1);
+    rig.tick();
+    assert_eq!(a.flushed(), 2);
+}
+
+#[test]
+fn ticks_in_one_turn_count_as_one_for_flushes_too() {
+    let mut rig = lingering(2);
+    let a = rig.attach(1, "a");
+    rig.send([101]);
+    (0..5).for_each(|_| rig.orders.push(Order::Tick));
+    rig.sleep();
+    assert_eq!(a.flush_asked(), 0);
+    rig.tick();
+    assert_eq!(a.flushed(), 1);
+}
+
+#[test]
+fn task_sleeps_while_flushes_linger() {
+    let mut rig = lingering(2);
+    rig.attach_each(1..30);
+    rig.send((1..30).map(|key| key * 100));
+    let polls = rig.task.polls();
+    for _ in 0..5 {
+        rig.send([101]);
+    }
+    assert_eq!(rig.task.polls(), polls + 5, "a turn for each wake");
+}
+
+#[test]
+fn window_applies_to_flushes_that_linger() {
+    let mut rig = Rig::with(|demux| demux.linger(1_000).flush_every(10));
+    let (a, b) = (rig.attach(1, "a"), rig.attach(2, "b"));
+    rig.send([101]);
+    rig.send(200..207);
+    assert_eq!(a.flush_asked(), 0);
+    rig.send(207..212);
+    assert_eq!((a.flushed(), a.count(Op::Flush)), (1, 1));
+    assert!(b.flushed() < 12);
+}
+
+#[test]
+fn nothing_lingers_while_the_input_is_blocked() {
+    for sinks in [2, 30] {
+        let mut rig = lingering(3);
+        let all = rig.attach_each(1..=sinks);
+        let last = all.last().unwrap();
+        last.park();
+        rig.send((1..=sinks).map(|key| key * 100));
+        assert!(all.iter().rev().skip(1).all(|sink| sink.flushed() == 1), "{sinks} sinks");
+        last.open();
+        rig.sleep();
+        assert_eq!(last.flush_asked(), 0, "it lingers again");
+        rig.send([101]);
+        assert_eq!(all[0].flush_asked(), 1);
+        (0..3).for_each(|_| drop(rig.tick()));
+        assert_eq!((all[0].flushed(), last.flushed()), (2, 1));
+    }
+}
+
+/// What was lingering when the input was blocked is flushed, too, and not at a tick of the count before.
+#[test]
+fn block_ends_the_linger_of_all() {
+    let mut rig = lingering(3);
+    let (a, b) = (rig.attach(1, "a"), rig.attach(2, "b"));
+    rig.send([101]);
+    rig.ticks_in_vain(1);
+    b.park();
+    rig.send([201]);
+    assert_eq!(a.flushed(), 1);
+    b.open();
+    rig.sleep();
+    rig.send([102]);
+    rig.tick();
+    rig.tick();
+    assert_eq!(a.flush_asked(), 1);
+    rig.tick();
+    assert_eq!(a.flushed(), 2);
+}
+
+#[test]
+fn nothing_lingers_at_the_end() {
+    for finish in [false, true] {
+        let mut rig = lingering(10);
+        let sinks = rig.attach_each(1..30);
+        rig.send((1..30).map(|key| key * 100));
+        if finish {
+            rig.orders.push(Order::Finish);
+        } else {
+            rig.input.end();
+        }
+        rig.last_lines();
+        assert!(sinks.iter().all(|sink| sink.is_closed() && sink.count(Op::Flush) == 0));
+    }
+}
+
+/// At the end a sink that still drains is flushed as the rest of the crate page says: by its close.
+#[test]
+fn what_drains_at_the_end_does_not_wait_for_a_tick() {
+    let mut rig = Rig::with(|demux| demux.linger(10).buffer(2));
+    let a = rig.attach(1, "a");
+    a.park();
+    rig.send([101, 102]);
+    rig.input.end();
+    rig.sleep();
+    a.allow(1);
+    rig.sleep();
+    assert_eq!(a.flush_asked(), 1, "it sleeps on a sink that took an item");
+    a.open();
+    rig.last_lines();
+    assert!(a.is_closed());
+}
+
+#[test]
+fn nothing_lingers_once_the_orders_have_ended() {
+    for sinks in [3, 40] {
+        let mut rig = lingering(2);
+        let all = rig.attach_each(1..=sinks);
+        rig.send((1..=sinks).map(|key| key * 100));
+        assert!(all.iter().all(|sink| sink.flush_asked() == 0));
+        rig.orders.end();
+        rig.sleep();
+        assert!(all.iter().all(|sink| sink.flushed() == 1), "what was lingering");
+        rig.send((1..=sinks).map(|key| key * 100 + 1));
+        assert!(all.iter().all(|sink| sink.flushed() == 2), "what comes after");
+    }
+}
+
+#[test]
+fn queue_that_drains_lingers_too() {
+    let mut rig = Rig::with(|demux| demux.linger(2).buffer(2));
+    let a = rig.attach(1, "a");
+    a.park();
+    rig.send([101, 102]);
+    rig.ticks_in_vain(3);
+    a.open();
+    rig.sleep();
+    assert_eq!((a.taken(), a.flush_asked()), (2, 0));
+    rig.tick();
+    rig.tick();
+    assert_eq!(a.flushed(), 2);
+}
+
+#[test]
+fn detached_sink_is_closed_at_once_whatever_lingers() {
+    let mut rig = lingering(5);
+    let a = rig.attach(1, "a");
+    rig.send([101]);
+    assert_eq!(rig.apply(Order::Detach(1)), ["a closed", "a dropped", "detached 1 Requested"]);
+    assert_eq!(a.flushed(), 1);
+    rig.ticks_in_vain(6);
+}
+
+#[test]
+fn linger_0_is_none() {
+    let mut rig = lingering(0);
+    let a = rig.attach(1, "a");
+    rig.send([101]);
+    assert_eq!(a.flushed(), 1);
+    rig.ticks_in_vain(3);
+    assert_eq!(a.count(Op::Flush), 1);
+}
