@@ -118,7 +118,8 @@ impl Drop for Scratch {
 
 // ---- all of them --------------------------------------------------------------------------------
 
-const ALL: [&str; 6] = ["fan_in", "jokes", "metrics", "shards", "static_routes", "streams_out"];
+const ALL: [&str; 7] =
+    ["fan_in", "jokes", "metrics", "shards", "static_routes", "streams_out", "workers"];
 
 #[test]
 fn help_is_printed_and_no_error() {
@@ -132,7 +133,7 @@ fn help_is_printed_and_no_error() {
 fn unknown_options_and_bad_values_are_named_with_the_usage() {
     let number = "invalid digit found in string";
     let zero = "number would be zero for non-zero type";
-    let bad: [(&str, &[&str], &str); 14] = [
+    let bad: [(&str, &[&str], &str); 15] = [
         ("fan_in", &["--samples", "many"], &format!("cannot parse argument \"many\": {number}")),
         ("fan_in", &["--producers", "0"], &format!("cannot parse argument \"0\": {zero}")),
         ("fan_in", &["--producers", "9", "--samples", "8"], "9 producers cannot share 8 samples"),
@@ -147,6 +148,7 @@ fn unknown_options_and_bad_values_are_named_with_the_usage() {
         ("static_routes", &["one", "two"], "unexpected argument \"two\""),
         ("streams_out", &["--sensors", "0"], &format!("cannot parse argument \"0\": {zero}")),
         ("streams_out", &["5"], "unexpected argument \"5\""),
+        ("workers", &["--jobs", "0"], &format!("cannot parse argument \"0\": {zero}")),
     ];
     let unknown = ALL.map(|name| (name, &["--bogus"] as &[_], "invalid option '--bogus'"));
     for (name, arguments, error) in bad.into_iter().chain(unknown) {
@@ -162,12 +164,13 @@ fn unknown_options_and_bad_values_are_named_with_the_usage() {
 /// Standard output is closed, as `head` does when it has read enough.
 #[test]
 fn examples_do_not_panic_when_their_output_is_closed() {
-    let short: [(&str, &[&str]); 5] = [
+    let short: [(&str, &[&str]); 6] = [
         ("fan_in", &["--samples", "1000", "--rounds", "1"]),
         ("metrics", &["--messages", "100"]),
         ("shards", &["--items", "1000", "--rounds", "1"]),
         ("static_routes", &[]),
         ("streams_out", &["--readings", "1000"]),
+        ("workers", &["--jobs", "100"]),
     ];
     for (name, arguments) in short {
         let (closed, reader) = UnixStream::pair().expect("two ends");
@@ -183,7 +186,7 @@ fn examples_do_not_panic_when_their_output_is_closed() {
     }
 }
 
-// ---- fan_in, shards, streams_out: they check what arrives themselves, and fail if it is not all ---
+// ---- fan_in, shards, streams_out, workers: they check what arrives, and fail if it is not all -----
 
 #[test]
 fn fan_in_receives_each_sample_once_each_way() {
@@ -236,6 +239,22 @@ fn streams_out_makes_a_group_of_each_sensor_and_holds_the_input_back() {
     let report = printed("streams_out", &["--readings", "3000", "--sensors", "3"]);
     assert_eq!(numbers(&report)[..5], [3_000, 3, 2_000, 1_000, 1], "{report}");
     printed("streams_out", &["--readings", "1"]);
+}
+
+#[test]
+fn workers_do_each_job_once_and_in_order_and_are_made_again_for_customers_that_return() {
+    let report = printed("workers", &["--jobs", "20000"]);
+    let [jobs, customers, workers, idle, most, waited] = numbers(&report)[..] else {
+        panic!("{report}")
+    };
+    assert_eq!((jobs, customers), (20_000, 200), "{report}");
+    // How many are reaped, and when, is up to the clock: a pause may be long on a busy machine.
+    assert!(workers >= customers && idle < workers, "{report}");
+    assert!((1..=workers).contains(&most) && waited <= workers - customers, "{report}");
+
+    // One job: the worker of customer 0, which an order attaches.
+    let report = printed("workers", &["--jobs", "1"]);
+    assert_eq!(numbers(&report), [1, 1, 1, 0, 1, 0], "{report}");
 }
 
 // ---- static_routes ------------------------------------------------------------------------------
