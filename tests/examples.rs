@@ -304,11 +304,11 @@ fn metrics_watchdog_evicts_who_hangs_and_spares_who_thinks() {
     assert_eq!(output.status.code(), Some(0), "{log}");
     let has = |line: &str| assert!(exposition.lines().any(|l| l == line), "{line}: {exposition}");
     has("demux_received_total 20000");
-    has("demux_detached_total{reason=\"Evicted\"} 1");
-    has("demux_detached_total{reason=\"Finished\"} 3");
+    has("demux_detached_total{reason=\"evicted\"} 1");
+    has("demux_detached_total{reason=\"finished\"} 3");
     has("demux_attachments 0");
     has("demux_queued 0");
-    has("demux_discarded_total{key=\"audit\",reason=\"Evicted\"} 1");
+    has("demux_discarded_total{key=\"audit\",reason=\"evicted\"} 1");
     let value = |name: &str| {
         let line = exposition.lines().find_map(|line| line.strip_prefix(name));
         let value = line.unwrap_or_else(|| panic!("no {name}: {exposition}"));
@@ -316,10 +316,10 @@ fn metrics_watchdog_evicts_who_hangs_and_spares_who_thinks() {
     };
     assert!(value("demux_blocked_seconds_total{key=\"audit\"}") >= 1.5, "{exposition}");
     assert!(value("demux_blocked_total{key=\"search\"}") >= 1.0, "{exposition}");
-    assert!(value("demux_discarded_total{key=\"prices\",reason=\"Overflowed\"}") >= 1.0);
+    assert!(value("demux_discarded_total{key=\"prices\",reason=\"overflowed\"}") >= 1.0);
     assert!(exposition.ends_with("# EOF\n"), "{exposition}");
     assert_eq!(log.matches("evicted, as the input waited").count(), 1, "{log}");
-    assert!(log.contains("detached key=\"audit\" tag=4 reason=\"Evicted\""), "{log}");
+    assert!(log.contains("detached key=\"audit\" tag=4 reason=\"evicted\""), "{log}");
     assert_eq!(log.lines().count(), 4 + 1 + 4, "nothing is logged for each message: {log}");
 }
 
