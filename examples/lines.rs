@@ -4,31 +4,36 @@
 //! changes that. Talk to it with `nc 127.0.0.1 7000`: `sub KEY`, `unsub KEY`, `pub KEY TEXT`,
 //! `quit`. A client receives `KEY TEXT` for each of its keys, and `err …` for invalid lines. A
 //! client that reads too slowly loses its oldest lines and is told how many (`lost N`) before the
-//! next line; no other client waits for it. `Ctrl-C` delivers what is queued, gives slow clients
-//! five seconds to read it, and prints the totals.
+//! next line; no other client waits for it. A client that takes no line for a minute while lines
+//! wait for it is disconnected; `--stall-timeout MILLISECONDS` changes that. `Ctrl-C` delivers what
+//! is queued, gives slow clients five seconds to read it, and prints the totals.
 //!
 //! ```text
 //!        ┌─▶ lines ───▶ demux ─▶ subscription ─┐
-//! obey ──┼─▶ orders ──────┘      (has a queue) ├─▶ outbox ─▶ write     one task per client
-//!        └─▶ err … ────────────────────────────┘                       obeys it and writes to it
+//! obey ──┼─▶ orders ──────┤      (has a queue) ├─▶ outbox ─▶ write     one task per client
+//!        └─▶ err … ───────│────────────────────┘                       obeys it and writes to it
+//!            ticks ───────┘
 //! ```
 
 use std::collections::HashMap;
 use std::io::{self, Write};
+use std::num::NonZeroU32;
 use std::pin::{Pin, pin};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures::{Sink, SinkExt, StreamExt, future};
-use stream_demux::{Attach, DemuxStreamExt, Discarded, Lease, Order, Overflow};
+use futures::{Sink, SinkExt, Stream, StreamExt, future, stream};
+use stream_demux::{
+    Attach, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Overflow, Recipient,
+};
 use tokio::io::{AsyncWriteExt, BufWriter};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinSet, unconstrained};
-use tokio::time::{sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::bytes::BytesMut;
 use tokio_util::codec::{Decoder, FramedRead, LinesCodec, LinesCodecError};
 use tokio_util::sync::{CancellationToken, PollSendError, PollSender};
@@ -38,6 +43,7 @@ const INBOX: usize = 256; // lines, or orders, that wait for the demux; then sen
 const OUTBOX: usize = 64; // lines that wait for the socket of a client
 const QUEUE: usize = 256; // lines of one key that wait for the outbox; then the oldest is lost
 const PATIENCE: Duration = Duration::from_secs(5); // to write what is left before closing
+const TICKS: u32 = 4; // in a stall time-out
 
 /// A published line: `KEY TEXT` and a line end. Clones share the text.
 #[derive(Clone)]
@@ -72,11 +78,43 @@ type Subscription = Pin<Box<dyn Sink<Line, Error = PollSendError<Outgoing>> + Se
 struct Server {
     publish: flume::Sender<Line>,
     orders: flume::Sender<Order<String, Subscription>>,
-    /// How many lines each client lost, by the tag of its attachments.
-    losses: Mutex<HashMap<u64, Arc<AtomicU64>>>,
-    /// How many clients did not read what was left in time.
+    /// What the demux reports to each client, by the tag of its attachments.
+    reports: Mutex<HashMap<u64, Report>>,
+    /// How many clients did not read in time.
     stuck: AtomicU64,
     closing: CancellationToken,
+}
+
+/// What the demux reports to a client. Clones share their state.
+#[derive(Clone, Default)]
+struct Report {
+    /// How many lines the client lost and was not told about.
+    lost: Arc<AtomicU64>,
+    /// Cancelled when a subscription has stalled.
+    stalled: CancellationToken,
+}
+
+/// Hooks that find the report of a client.
+struct Reports(Arc<Server>);
+
+impl Reports {
+    fn with(&self, to: Recipient<'_, String>, update: impl FnOnce(&Report)) {
+        self.0.reports.lock().unwrap().get(&to.tag).map(update);
+    }
+}
+
+impl<E> Hooks<String, Line, E> for Reports {
+    fn discarded(&mut self, to: Recipient<'_, String>, _line: Line, why: Discarded) {
+        if why == Discarded::Overflowed {
+            self.with(to, |client| _ = client.lost.fetch_add(1, Relaxed));
+        }
+    }
+
+    fn detached(&mut self, to: Recipient<'_, String>, why: Detached<E>) {
+        if matches!(why, Detached::Stalled) {
+            self.with(to, |client| client.stalled.cancel());
+        }
+    }
 }
 
 /// Lines, or why a line is invalid: as an item, because an error would end the stream.
@@ -216,8 +254,10 @@ async fn write(to: OwnedWriteHalf, mut outbox: mpsc::Receiver<Outgoing>) -> io::
 async fn connect(socket: TcpStream, server: Arc<Server>, id: u64) {
     let _ = socket.set_nodelay(true); // `write` decides what to send together
     let (reader, writer) = socket.into_split();
-    let ((outgoing, lines), lost) = (mpsc::channel(OUTBOX), Arc::default());
-    server.losses.lock().unwrap().insert(id, Arc::clone(&lost));
+    let (outgoing, lines) = mpsc::channel(OUTBOX);
+    let report = Report::default();
+    server.reports.lock().unwrap().insert(id, report.clone());
+    let Report { lost, stalled } = report;
     let (outbox, closing) = (Outbox { outgoing, lost }, server.closing.clone());
     let (subscriptions, lease) = (HashMap::new(), Lease::new());
     let mut client = Client { server, id, subscriptions, lease, has_published: false };
@@ -225,35 +265,43 @@ async fn connect(socket: TcpStream, server: Arc<Server>, id: u64) {
     let orderly = tokio::select! {
         done = client.obey(reader, outbox) => done.is_ok(),
         _ = &mut writing => false,
+        () = stalled.cancelled() => {
+            client.server.stuck.fetch_add(1, Relaxed);
+            false
+        }
         () = closing.cancelled() => true,
     };
     // The outbox ends when the last subscription is gone; then the connection is closed.
     if orderly && timeout(PATIENCE, writing).await.is_err() {
         client.server.stuck.fetch_add(1, Relaxed);
     }
-    client.server.losses.lock().unwrap().remove(&id);
+    client.server.reports.lock().unwrap().remove(&id);
+}
+
+/// An endless stream of ticks: the demux has no clock.
+fn ticks<K, S>(every: Duration) -> impl Stream<Item = Order<K, S>> {
+    let mut interval = interval(every);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    stream::poll_fn(move |cx| interval.poll_tick(cx).map(|_| Some(Order::Tick)))
 }
 
 /// Serves all clients that connect, until `Ctrl-C`.
-async fn run(listener: TcpListener) -> io::Result<()> {
+async fn run(listener: TcpListener, stall_timeout: Duration) -> io::Result<()> {
     writeln!(io::stdout(), "listening on {}", listener.local_addr()?)?;
     let ((publish, lines), (orders, orders_in)) = (flume::bounded(INBOX), flume::bounded(INBOX));
-    let (losses, stuck, closing) = Default::default();
-    let server = Arc::new(Server { publish, orders, losses, stuck, closing });
-    let shared = Arc::clone(&server);
+    let (reports, stuck, closing) = Default::default();
+    let server = Arc::new(Server { publish, orders, reports, stuck, closing });
+    let orders_in = stream::select(orders_in.into_stream(), ticks(stall_timeout / TICKS));
     let demux = lines
         .into_stream()
-        .demux_by_ref(Line::key, orders_in.into_stream())
+        .demux_by_ref(Line::key, orders_in)
         .multicast()
         .buffer(QUEUE)
         .overflow(Overflow::DropOldest)
         .flush_every(16) // a line waits in its sink for a flush, or for the next line
         .with_hasher(std::hash::RandomState::new()) // the keys are untrusted
-        .on_discarded(move |to, _line, why| {
-            if let Some(lost) = shared.losses.lock().unwrap().get(&to.tag) {
-                lost.fetch_add(u64::from(why == Discarded::Overflowed), Relaxed);
-            }
-        });
+        .stall_timeout(TICKS + 1) // at least TICKS: the first tick may come at once
+        .hooks(Reports(Arc::clone(&server)));
     // The demux limits its own turns. Tokio's budget of 128 operations would end in the middle of a
     // line that has more subscribers than that, and the others would look slow.
     let demux = tokio::spawn(unconstrained(demux));
@@ -279,19 +327,53 @@ async fn run(listener: TcpListener) -> io::Result<()> {
     writeln!(io::stdout(), "{} clients were stuck; {totals:?}", server.stuck.load(Relaxed))
 }
 
+const USAGE: &str = "usage: lines [--listen ADDRESS:PORT] [--stall-timeout MILLISECONDS]
+
+  --listen ADDRESS:PORT         where to listen (127.0.0.1:7000)
+  --stall-timeout MILLISECONDS  how long a client may take no line that waits for it (60000)";
+
+struct Settings {
+    address: String,
+    stall_timeout: Duration,
+}
+
+impl Settings {
+    /// Returns `None` if help was requested.
+    fn from_arguments() -> Result<Option<Self>, lexopt::Error> {
+        use lexopt::prelude::{Long, ValueExt};
+        let mut settings =
+            Self { address: "127.0.0.1:7000".to_owned(), stall_timeout: Duration::from_secs(60) };
+        let mut arguments = lexopt::Parser::from_env();
+        while let Some(argument) = arguments.next()? {
+            match argument {
+                Long("listen") => settings.address = arguments.value()?.string()?,
+                Long("stall-timeout") => {
+                    let milliseconds: NonZeroU32 = arguments.value()?.parse()?;
+                    settings.stall_timeout = Duration::from_millis(milliseconds.get().into());
+                }
+                Long("help") => return Ok(None),
+                _ => return Err(argument.unexpected()),
+            }
+        }
+        Ok(Some(settings))
+    }
+}
+
 #[tokio::main]
 async fn main() -> ExitCode {
-    let args = std::env::args_os().skip(1).collect::<Vec<_>>();
-    let address = match args.as_slice() {
-        [] => "127.0.0.1:7000".into(),
-        [option, address] if option == "--listen" => address.to_string_lossy(),
-        _ => {
-            eprintln!("usage: lines [--listen ADDRESS:PORT]");
+    let Settings { address, stall_timeout } = match Settings::from_arguments() {
+        Ok(Some(settings)) => settings,
+        Ok(None) => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            eprintln!("lines: {error}\n{USAGE}");
             return ExitCode::from(2);
         }
     };
     let done = match TcpListener::bind(&*address).await {
-        Ok(listener) => run(listener).await.map_err(|error| error.to_string()),
+        Ok(listener) => run(listener, stall_timeout).await.map_err(|error| error.to_string()),
         Err(error) => Err(format!("cannot listen on {address}: {error}")),
     };
     let Err(wrong) = done else { return ExitCode::SUCCESS };

@@ -49,18 +49,18 @@ type Key = &'static str;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByKey {
-    key: String,
+    key: Key,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByReason {
-    reason: String,
+    reason: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByKeyAndReason {
-    key: String,
-    reason: String,
+    key: Key,
+    reason: &'static str,
 }
 
 /// Clones share their counters.
@@ -128,32 +128,30 @@ impl<V, E: Debug> Hooks<Key, V, E> for Watch {
 
     fn detached(&mut self, to: Recipient<'_, Key>, why: Detached<E>) {
         self.metrics.attachments.dec();
-        let reason = if let Detached::Failed(error) = why {
+        // The error of a sink is logged and is not a label: there may be any number of texts.
+        let reason = why.as_str();
+        if let Detached::Failed(error) = why {
             warn!(key = to.key, tag = to.tag, ?error, "its sink failed");
-            "Failed".to_owned()
         } else {
-            let reason = format!("{why:?}");
             info!(key = to.key, tag = to.tag, reason, "detached");
-            reason
-        };
-        // The text of an error is not used as a label: there may be any number of texts.
+        }
         self.metrics.detached.get_or_create(&ByReason { reason }).inc();
         lock(&self.leases).remove(&to.tag);
     }
 
     fn discarded(&mut self, to: Recipient<'_, Key>, _item: V, why: Discarded) {
-        let labels = ByKeyAndReason { key: (*to.key).to_owned(), reason: format!("{why:?}") };
+        let labels = ByKeyAndReason { key: to.key, reason: why.as_str() };
         self.metrics.discarded.get_or_create(&labels).inc();
     }
 
     fn blocked(&mut self, on: Recipient<'_, Key>) {
-        self.metrics.blocked.get_or_create(&ByKey { key: (*on.key).to_owned() }).inc();
+        self.metrics.blocked.get_or_create(&ByKey { key: on.key }).inc();
         self.blocking.send_replace(Some((on.tag, Instant::now())));
     }
 
     fn unblocked(&mut self, on: Recipient<'_, Key>) {
         if let Some((_, since)) = self.blocking.send_replace(None) {
-            let labels = ByKey { key: (*on.key).to_owned() };
+            let labels = ByKey { key: on.key };
             let seconds = since.elapsed().as_secs_f64();
             self.metrics.blocked_seconds.get_or_create(&labels).inc_by(seconds);
         }

@@ -118,7 +118,8 @@ impl Drop for Scratch {
 
 // ---- all of them --------------------------------------------------------------------------------
 
-const ALL: [&str; 6] = ["fan_in", "jokes", "metrics", "shards", "static_routes", "streams_out"];
+const ALL: [&str; 7] =
+    ["fan_in", "jokes", "metrics", "shards", "static_routes", "streams_out", "workers"];
 
 #[test]
 fn help_is_printed_and_no_error() {
@@ -132,7 +133,7 @@ fn help_is_printed_and_no_error() {
 fn unknown_options_and_bad_values_are_named_with_the_usage() {
     let number = "invalid digit found in string";
     let zero = "number would be zero for non-zero type";
-    let bad: [(&str, &[&str], &str); 14] = [
+    let bad: [(&str, &[&str], &str); 15] = [
         ("fan_in", &["--samples", "many"], &format!("cannot parse argument \"many\": {number}")),
         ("fan_in", &["--producers", "0"], &format!("cannot parse argument \"0\": {zero}")),
         ("fan_in", &["--producers", "9", "--samples", "8"], "9 producers cannot share 8 samples"),
@@ -147,6 +148,7 @@ fn unknown_options_and_bad_values_are_named_with_the_usage() {
         ("static_routes", &["one", "two"], "unexpected argument \"two\""),
         ("streams_out", &["--sensors", "0"], &format!("cannot parse argument \"0\": {zero}")),
         ("streams_out", &["5"], "unexpected argument \"5\""),
+        ("workers", &["--jobs", "0"], &format!("cannot parse argument \"0\": {zero}")),
     ];
     let unknown = ALL.map(|name| (name, &["--bogus"] as &[_], "invalid option '--bogus'"));
     for (name, arguments, error) in bad.into_iter().chain(unknown) {
@@ -162,12 +164,13 @@ fn unknown_options_and_bad_values_are_named_with_the_usage() {
 /// Standard output is closed, as `head` does when it has read enough.
 #[test]
 fn examples_do_not_panic_when_their_output_is_closed() {
-    let short: [(&str, &[&str]); 5] = [
+    let short: [(&str, &[&str]); 6] = [
         ("fan_in", &["--samples", "1000", "--rounds", "1"]),
         ("metrics", &["--messages", "100"]),
         ("shards", &["--items", "1000", "--rounds", "1"]),
         ("static_routes", &[]),
         ("streams_out", &["--readings", "1000"]),
+        ("workers", &["--jobs", "100"]),
     ];
     for (name, arguments) in short {
         let (closed, reader) = UnixStream::pair().expect("two ends");
@@ -183,7 +186,7 @@ fn examples_do_not_panic_when_their_output_is_closed() {
     }
 }
 
-// ---- fan_in, shards, streams_out: they check what arrives themselves, and fail if it is not all ---
+// ---- fan_in, shards, streams_out, workers: they check what arrives, and fail if it is not all -----
 
 #[test]
 fn fan_in_receives_each_sample_once_each_way() {
@@ -238,6 +241,22 @@ fn streams_out_makes_a_group_of_each_sensor_and_holds_the_input_back() {
     printed("streams_out", &["--readings", "1"]);
 }
 
+#[test]
+fn workers_do_each_job_once_and_in_order_and_are_made_again_for_customers_that_return() {
+    let report = printed("workers", &["--jobs", "20000"]);
+    let [jobs, customers, workers, idle, most, waited] = numbers(&report)[..] else {
+        panic!("{report}")
+    };
+    assert_eq!((jobs, customers), (20_000, 200), "{report}");
+    // How many are reaped, and when, is up to the clock: a pause may be long on a busy machine.
+    assert!(workers >= customers && idle < workers, "{report}");
+    assert!((1..=workers).contains(&most) && waited <= workers - customers, "{report}");
+
+    // One job: the worker of customer 0, which an order attaches.
+    let report = printed("workers", &["--jobs", "1"]);
+    assert_eq!(numbers(&report), [1, 1, 1, 0, 1, 0], "{report}");
+}
+
 // ---- static_routes ------------------------------------------------------------------------------
 
 #[test]
@@ -285,11 +304,11 @@ fn metrics_watchdog_evicts_who_hangs_and_spares_who_thinks() {
     assert_eq!(output.status.code(), Some(0), "{log}");
     let has = |line: &str| assert!(exposition.lines().any(|l| l == line), "{line}: {exposition}");
     has("demux_received_total 20000");
-    has("demux_detached_total{reason=\"Evicted\"} 1");
-    has("demux_detached_total{reason=\"Finished\"} 3");
+    has("demux_detached_total{reason=\"evicted\"} 1");
+    has("demux_detached_total{reason=\"finished\"} 3");
     has("demux_attachments 0");
     has("demux_queued 0");
-    has("demux_discarded_total{key=\"audit\",reason=\"Evicted\"} 1");
+    has("demux_discarded_total{key=\"audit\",reason=\"evicted\"} 1");
     let value = |name: &str| {
         let line = exposition.lines().find_map(|line| line.strip_prefix(name));
         let value = line.unwrap_or_else(|| panic!("no {name}: {exposition}"));
@@ -297,10 +316,10 @@ fn metrics_watchdog_evicts_who_hangs_and_spares_who_thinks() {
     };
     assert!(value("demux_blocked_seconds_total{key=\"audit\"}") >= 1.5, "{exposition}");
     assert!(value("demux_blocked_total{key=\"search\"}") >= 1.0, "{exposition}");
-    assert!(value("demux_discarded_total{key=\"prices\",reason=\"Overflowed\"}") >= 1.0);
+    assert!(value("demux_discarded_total{key=\"prices\",reason=\"overflowed\"}") >= 1.0);
     assert!(exposition.ends_with("# EOF\n"), "{exposition}");
     assert_eq!(log.matches("evicted, as the input waited").count(), 1, "{log}");
-    assert!(log.contains("detached key=\"audit\" tag=4 reason=\"Evicted\""), "{log}");
+    assert!(log.contains("detached key=\"audit\" tag=4 reason=\"evicted\""), "{log}");
     assert_eq!(log.lines().count(), 4 + 1 + 4, "nothing is logged for each message: {log}");
 }
 

@@ -1,15 +1,15 @@
 //! The example `lines`, a server in a process of its own, driven over real sockets: by a few clients
 //! from here, and by a thousand from a second process, which is this test over again.
 //!
-//! Guarantees 1, 2, 3, 7 and 9, and what the documentation says of `multicast`, `Overflow::DropOldest`
-//! and `Lease`, as those at the far end of a connection see it. Nothing here sleeps. Time limits are
+//! Guarantees 1, 2, 3, 7 and 9, and what the documentation says of `multicast`, `Overflow::DropOldest`,
+//! `Lease` and `stall_timeout`, as those at the far end of a connection see it. Nothing here sleeps. Time limits are
 //! watchdogs: they can make a test fail, never pass.
 
 #![cfg(unix)] // `ulimit`, and the signal of Ctrl-C
 
 use std::env::{self, consts::EXE_SUFFIX};
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::panic;
 use std::path::PathBuf;
@@ -25,6 +25,9 @@ const ROOM: usize = 64 + 256;
 /// How many lines may be on their way so that a client that reads loses none.
 const WINDOW: usize = 100;
 
+/// A command of the shell: a thousand clients need more open files than the default allows.
+const MOST_FILES: &str = "ulimit -S -n \"$(ulimit -H -n)\"";
+
 // The server
 
 struct Server {
@@ -35,13 +38,15 @@ struct Server {
 
 impl Server {
     fn start() -> Self {
-        Self::start_after("ulimit -S -n \"$(ulimit -H -n)\"")
+        Self::start_with(MOST_FILES, WATCHDOG)
     }
 
-    /// Starts it on a free port, after a command of the shell has set the limits.
-    fn start_after(limits: &str) -> Self {
+    /// Starts it on a free port, after a command of the shell has set the limits. A client that takes
+    /// no line for as long as `stall_timeout` is dropped.
+    fn start_with(limits: &str, stall_timeout: Duration) -> Self {
         let mut child = shell(limits, &example())
             .args(["--listen", "127.0.0.1:0"])
+            .args(["--stall-timeout", &stall_timeout.as_millis().to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -387,6 +392,32 @@ fn client_that_vanishes_is_gone_whatever_was_on_its_way_to_it() {
     assert_eq!(report.assert_adds_up().stuck(), 0);
 }
 
+#[test]
+fn client_that_does_not_read_is_dropped_and_the_others_stay() {
+    let server = Server::start_with(MOST_FILES, Duration::from_millis(50));
+    let mut reader = Client::subscribed(&server.address, &["tea"]);
+    let mut stuck = Client::subscribed(&server.address, &["flood"]);
+    let mut publisher = Client::connect(&server.address);
+    let line = format!("pub flood {}", "x".repeat(60_000));
+    for _ in 0..kernel_buffers() / line.len() + ROOM + WINDOW {
+        publisher.say(&line);
+    }
+    // Once the server has closed the connection, it answers with a reset.
+    let socket = stuck.reader.get_mut();
+    let error = loop {
+        if let Err(error) = socket.write_all(&b"?\n".repeat(1_000)) {
+            break error.kind();
+        }
+    };
+    assert!(matches!(error, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}");
+    // Many ticks have passed, in which nothing waited for this one.
+    publisher.say("pub tea is ready");
+    assert_eq!(reader.hear(), "tea is ready");
+    let report = server.interrupt();
+    assert_eq!(report.assert_adds_up().stuck(), 1);
+    assert!(report.get("discarded") > 0, "its queue: {}", report.0);
+}
+
 // Ctrl-C
 
 #[test]
@@ -435,16 +466,27 @@ fn address_that_is_taken_and_options_that_are_unknown_are_said_in_a_line() {
     assert_eq!(taken.status.code(), Some(1));
     assert!(text.contains(&server.address) && text.contains("in use"), "{text}");
     assert_eq!(text.lines().count(), 1, "{text}");
-    for args in [&["--listen"] as &[_], &["--port", "7000"], &["7000"], &["--help"]] {
+    let wrong: [(&[_], _); 4] = [
+        (&["--listen"], "missing argument for option '--listen'"),
+        (&["--port", "7000"], "invalid option '--port'"),
+        (&["7000"], "unexpected argument \"7000\""),
+        (&["--stall-timeout", "0"], "cannot parse argument \"0\": number would be zero"),
+    ];
+    for (args, error) in wrong {
         let wrong = run(args);
         let text = String::from_utf8_lossy(&wrong.stderr);
-        assert_eq!((wrong.status.code(), text.starts_with("usage: ")), (Some(2), true), "{text}");
+        assert_eq!(wrong.status.code(), Some(2), "{text}");
+        assert!(text.starts_with(&format!("lines: {error}")), "{text}");
+        assert!(text.contains("\nusage: lines ["), "{text}");
     }
+    let help = run(&["--help"]);
+    assert_eq!(help.status.code(), Some(0));
+    assert!(help.stdout.starts_with(b"usage: lines ["));
 }
 
 #[test]
 fn server_without_files_to_spare_serves_new_clients_when_others_have_left() {
-    let server = Server::start_after("ulimit -n 24");
+    let server = Server::start_with("ulimit -n 24", WATCHDOG);
     let mut clients = (0..40).map(|_| Client::connect(&server.address)).collect::<Vec<_>>();
     clients[0].wait_until_obeyed(); // there is room for the first, at least
     let mut last = clients.pop().expect("there are forty");
@@ -468,7 +510,7 @@ fn thousand_clients_get_what_they_should_and_one_that_never_reads_delays_none() 
     }
     let server = Server::start();
     let itself = env::current_exe().expect("this test has a path");
-    let driver = shell("ulimit -S -n \"$(ulimit -H -n)\"", &itself)
+    let driver = shell(MOST_FILES, &itself)
         .args(["--exact", "--nocapture"])
         .arg("thousand_clients_get_what_they_should_and_one_that_never_reads_delays_none")
         .env(DRIVE, &server.address)
