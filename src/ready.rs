@@ -20,13 +20,18 @@
 //!
 //! What each ordering pairs with (R release, A acquire, AR both):
 //!
-//! | write | read | so that |
-//! | --- | --- | --- |
-//! | wake: `bits.fetch_or` AR | owner: `bits.swap(0)`, `bits.fetch_and` AR | what the sink did before the wake is seen by the poll after it, also if the bit was set (3); the owner's read of `next` is over before the next wake writes it (2) |
-//! | lease: `ended.swap(true)` AR | owner: `ended.swap(false)` AR | the same for the list of ended leases |
-//! | wake: `head.compare_exchange` R | owner: `head.swap` A | the link is seen of every node in the chain (2) |
-//! | wake: `signals.fetch_or` R | owner: `signals.fetch_and` A | the orders that were sent, and the nodes that were listed, are seen after it (6); a read-modify-write, not a store, because a second signal must not hide the first |
-//! | wake: `task.wake` AR inside | owner: `task.register` AR inside | either the wake finds the waker, or the owner finds the list or the signal (4) |
+//! * A wake's `bits.fetch_or` (AR) with the owner's `bits.swap(0)` and `bits.fetch_and` (AR): what
+//!   the sink did before the wake is seen by the poll after it, also if the bit was set (3); the
+//!   owner's read of `next` is over before the next wake writes it (2).
+//! * A lease's `ended.swap(true)` (AR) with the owner's `ended.swap(false)` (AR): the same for the
+//!   list of ended leases.
+//! * A wake's `head.compare_exchange` (R) with the owner's `head.swap` (A): the link of every node
+//!   in the chain is seen (2).
+//! * A wake's `signals.fetch_or` (R) with the owner's `signals.fetch_and` (A): the orders that were
+//!   sent, and the nodes that were listed, are seen after it (6). A read-modify-write, not a store:
+//!   a second signal must not hide the first.
+//! * A wake's `task.wake` with the owner's `task.register` (AR inside): either the wake finds the
+//!   waker, or the owner finds the list or the signal (4).
 //!
 //! The loads of `head` and `signals` are Acquire for good measure: a chain is walked, and orders
 //! are polled, only after a read-modify-write, and before sleep `register` has acquired what each
