@@ -123,12 +123,26 @@ impl Row {
 
 const HEADS: [&str; 7] = ["what", "ours", "rival", "ratio", "must", "aim", "met"];
 
-/// The rows as a Markdown table that can be read as text as well.
+/// The rows as a Markdown table that can be read as text as well, with what they must be.
 #[must_use]
 pub fn render(rows: &[Row]) -> String {
     let heads = HEADS.map(str::to_owned);
-    let lines = [heads].into_iter().chain(rows.iter().map(Row::cells)).collect::<Vec<_>>();
-    let mut widths = [0; HEADS.len()];
+    lay_out([heads].into_iter().chain(rows.iter().map(Row::cells)).collect())
+}
+
+/// The same for those who want to know what they get: without what the figures are wanted to be.
+#[must_use]
+pub fn render_for_users(rows: &[Row]) -> String {
+    let heads = ["what", "ours", "rival", "ratio", "note"].map(str::to_owned);
+    let cells = |row: &Row| {
+        let [what, ours, rival, figure, ..] = row.cells();
+        [what, ours, rival, figure, row.note.clone().unwrap_or_default()]
+    };
+    lay_out([heads].into_iter().chain(rows.iter().map(cells)).collect())
+}
+
+fn lay_out<const COLUMNS: usize>(lines: Vec<[String; COLUMNS]>) -> String {
+    let mut widths = [0; COLUMNS];
     for line in &lines {
         for (width, cell) in widths.iter_mut().zip(line) {
             *width = (*width).max(cell.chars().count());
