@@ -75,8 +75,9 @@ impl Rig {
     }
 
     fn of(settings: impl FnOnce(Split<Note>) -> Split<Note>, refuse: fn(u64, u32) -> bool) -> Self {
-        // Sinks are named by numbers: `attached` and `admit` are all that begins with an a.
-        let matters = |line: &str| !line.starts_with('a') && !line.ends_with("flushed");
+        // Sinks are named by numbers: `attached` and `admit` are all that begins with an a, and hooks for keys
+        // with a k.
+        let matters = |line: &str| !line.starts_with(['a', 'k']) && !line.ends_with("flushed");
         let rig =
             super::Rig::keyed(|note: &Note| note.n / 100, |demux| settings(demux.multicast()))
                 .admitting(move |to, note| !refuse(to.tag, note.n))
@@ -86,7 +87,9 @@ impl Rig {
 
     /// Writes down also what `admit` is asked.
     pub fn asking(self) -> Self {
-        self.log.keep_only(|line| !line.starts_with("attached") && !line.ends_with("flushed"));
+        self.log.keep_only(|line| {
+            !line.starts_with("attached") && !line.starts_with('k') && !line.ends_with("flushed")
+        });
         self
     }
 

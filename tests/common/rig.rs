@@ -26,7 +26,8 @@ pub type Split<V = u32> =
 type Rule<V> = Box<dyn FnMut(Recipient<'_, u32>, &V) -> bool + Send>;
 
 /// Hooks that log every call: `attached 1`, `admit 101 to 1`, `unmatched 201`, `discarded 101
-/// of 1 Evicted`, `blocked 1`, `unblocked 1`, `detached 1 Evicted`. A recipient is its key, and its tag
+/// of 1 Evicted`, `blocked 1`, `unblocked 1`, `detached 1 Evicted`, `key 1 attached`, `key 1
+/// detached`. A recipient is its key, and its tag
 /// if that is not 0: `1#7` has the tag 7.
 pub struct Recorder<V = u32> {
     log: Log,
@@ -59,6 +60,12 @@ impl<V: Debug> Hooks<u32, V, Broken> for Recorder<V> {
     }
     fn discarded(&mut self, to: Recipient<'_, u32>, item: V, why: Discarded) {
         self.log.push(format!("discarded {item:?} of {} {why:?}", named(to)));
+    }
+    fn key_attached(&mut self, key: &u32) {
+        self.log.push(format!("key {key} attached"));
+    }
+    fn key_detached(&mut self, key: &u32) {
+        self.log.push(format!("key {key} detached"));
     }
     fn blocked(&mut self, on: Recipient<'_, u32>) {
         self.log.push(format!("blocked {}", named(on)));
@@ -101,7 +108,8 @@ impl Rig {
     }
 }
 
-/// Constructors. The rig admits every item, and logs all hooks but `admit`, unless a test says otherwise.
+/// Constructors. The rig admits every item, and logs all hooks but `admit` and those for keys, unless a
+/// test says otherwise.
 impl<V: Debug + 'static> Rig<V> {
     pub fn keyed(key: fn(&V) -> u32, settings: impl FnOnce(Split<V>) -> Split<V>) -> Self {
         let (input, input_handle) = scripted_stream("input");
@@ -111,7 +119,7 @@ impl<V: Debug + 'static> Rig<V> {
         let rule = Arc::clone(&hooks.rule);
         let task = Task::new(settings(input.demux_by(key, orders).hooks(hooks)));
         Self { task, input: input_handle, orders: orders_handle, log, sinks_log: true, rule }
-            .hearing(|line| !line.starts_with("admit "))
+            .hearing(|line| !line.starts_with("admit ") && !line.starts_with("key "))
     }
 
     /// Lets `rule` decide what is admitted.

@@ -17,7 +17,9 @@ fn group() -> Rig {
 }
 
 fn but_flushes(rig: Rig) -> Rig {
-    rig.hearing(|line| !line.ends_with("flushed") && !line.starts_with("admit "))
+    rig.hearing(|line| {
+        !["admit ", "key "].iter().any(|hook| line.starts_with(hook)) && !line.ends_with("flushed")
+    })
 }
 
 #[test]

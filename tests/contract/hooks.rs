@@ -21,7 +21,7 @@ fn rig() -> Rig {
 }
 
 fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
-    Rig::with(settings).hearing(|line| !line.ends_with("flushed"))
+    Rig::with(settings).hearing(|line| !line.ends_with("flushed") && !line.starts_with("key "))
 }
 
 /// One way in which the attachment of sink `a` under key 1, tag 7, comes and goes.
@@ -481,12 +481,14 @@ fn assert_everything(log: &Log) {
         log.take(),
         [
             "attached 1#7",
+            "key 1 attached",
             "unmatched 901",
             "admit 103 to 1#7",
             "discarded 103 of 1#7 NotAdmitted",
             "admit 101 to 1#7",
             "blocked 1#7",
             "unblocked 1#7",
+            "key 1 detached",
             "detached 1#7 Finished"
         ]
     );

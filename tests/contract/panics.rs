@@ -181,6 +181,16 @@ impl<K, V, E> Hooks<K, V, E> for Listener {
     fn discarded(&mut self, _: Recipient<'_, K>, _: V, _: Discarded) {
         called("discarded");
     }
+    fn key_attached(&mut self, _: &K) {
+        called("key_attached");
+    }
+    fn key_detached(&mut self, _: &K) {
+        called("key_detached");
+    }
+    fn supersedes(&mut self, _: Recipient<'_, K>, _: &V, _: &V) -> bool {
+        called("supersedes");
+        true
+    }
     fn blocked(&mut self, _: Recipient<'_, K>) {
         called("blocked");
     }
@@ -219,20 +229,21 @@ type KeyFunction = Box<dyn FnMut(&Item) -> Key>;
 type Split<H = Callbacks> = Demux<In<Item>, ByValue<KeyFunction>, In<Orders>, H, Hashing>;
 type Running = Pin<Box<dyn RunningDemux>>;
 
-/// A demux whose hooks have no name.
+/// A demux whose key function and hooks have no name.
 trait RunningDemux: Future<Output = Totals> {
     /// Calls every getter. Returns the totals, and how many attachments receive.
     fn look(&self) -> (Totals, usize);
     fn is_over(&self) -> bool;
 }
 
-impl<H> RunningDemux for Split<H>
+impl<F, H> RunningDemux for Demux<In<Item>, F, In<Orders>, H, Hashing>
 where
     Self: FusedFuture<Output = Totals>,
 {
     fn look(&self) -> (Totals, usize) {
         assert!(format!("{self:?}").starts_with("Demux"));
-        let _ = (self.blocked_on().map(|to| to.tag), self.get_ref());
+        let _ = (self.blocked_on().map(|to| to.tag), self.get_ref(), self.hooks_ref());
+        let _ = (self.draining(), self.recipients().map(|to| to.tag).max());
         let unused = Arc::new(());
         for key in 0..12 {
             self.contains_key(&Key(key, Arc::clone(&unused)));
@@ -402,6 +413,17 @@ impl Life {
             self.order(Order::Detach, key);
             self.run(fuse)?;
         }
+        // Time: one conflates, and is stuck; one is idle; both have to go.
+        let conflates = self
+            .attach(24, |attach| attach.buffer(2).overflow(Overflow::Conflate).stall_timeout(2));
+        conflates.park();
+        self.attach(25, |attach| attach.idle_timeout(1));
+        self.feed(&[2400, 2401, 2402]);
+        for _ in 0..2 {
+            self.run(fuse)?;
+            self.orders.push(Order::Tick);
+        }
+        self.run(fuse)?;
         // An order that comes with an item, a pending flush, a lease for the end.
         let flushes = self.attach(30, |attach| attach);
         flushes.hold(Op::Flush);
@@ -494,6 +516,8 @@ enum Scene {
     Group,
     /// Closures have the hooks.
     Closures,
+    /// Items that match no key are asked for a sink.
+    OnDemand,
 }
 
 /// What a row of the table says, in its order.
@@ -502,8 +526,8 @@ const fn place(site: &'static str, scene: Scene, cause: fn(&mut Life)) -> Place 
 }
 
 /// All but the clone of the task's waker (`any_task`), its wake, and drops while the future is dropped.
-const PLACES: [Place; 26] = {
-    use Scene::{Closures, Group, InputWaits, Usual};
+const PLACES: [Place; 30] = {
+    use Scene::{Closures, Group, InputWaits, OnDemand, Usual};
     [
         place("key function", Usual, |life| life.feed(&[200])),
         place("build of a hasher", Usual, |life| life.feed(&[200])),
@@ -525,6 +549,12 @@ const PLACES: [Place; 26] = {
         place("detached", Usual, |life| life.order(Order::Evict, 1)),
         place("unmatched", Usual, |life| life.feed(&[900])),
         place("discarded", Usual, |life| life.order(Order::Evict, 1)),
+        place("key_attached", Usual, |life| drop(life.attach(3, |attach| attach))),
+        place("key_detached", Usual, |life| life.order(Order::Evict, 1)),
+        place("supersedes", Usual, |life| {
+            life.attach(3, |attach| attach.overflow(Overflow::Conflate)).park();
+            life.feed(&[300, 301]);
+        }),
         place("blocked", Usual, |life| life.feed(&[101])),
         place("unblocked", InputWaits, |life| life.sinks[0].0.open()),
         place("admit closure", Closures, |life| life.feed(&[200])),
@@ -534,6 +564,7 @@ const PLACES: [Place; 26] = {
             life.sinks[1].0.fail_quietly(Op::Ready);
             life.feed(&[200]);
         }),
+        place("or_attach_with", OnDemand, |life| life.feed(&[900])),
     ]
 };
 
@@ -575,6 +606,12 @@ impl Scene {
         let mut life = match self {
             Self::Usual | Self::InputWaits => Life::new(false, 128),
             Self::Group => Life::new(true, 128),
+            Self::OnDemand => Life::with(|demux| {
+                Box::pin(demux.hooks(Listener).or_attach_with(|_| {
+                    called("or_attach_with");
+                    None
+                }))
+            }),
             Self::Closures => Life::with(|demux| {
                 Box::pin(
                     demux
@@ -592,7 +629,7 @@ impl Scene {
         life.attach(2, |attach| attach.buffer(1));
         life.feed(&[100]);
         match self {
-            Self::Usual | Self::Closures => {}
+            Self::Usual | Self::Closures | Self::OnDemand => {}
             Self::InputWaits => life.feed(&[101]),
             Self::Group => drop(life.attach(2, |attach| attach.buffer(1))),
         }

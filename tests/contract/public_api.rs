@@ -6,7 +6,7 @@
 use std::borrow::Borrow;
 use std::cell::Cell;
 use std::collections::HashSet;
-use std::fmt::Debug;
+use std::fmt::{Debug, Display};
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, RandomState};
 use std::marker::{PhantomData, PhantomPinned};
 use std::pin::{Pin, pin};
@@ -21,7 +21,7 @@ use futures::future::FusedFuture;
 use futures::{FutureExt, Sink, Stream, StreamExt, sink, stream};
 use stream_demux::{
     Attach, Attachable, ByRef, ByValue, Callbacks, DefaultHashBuilder, Demux, DemuxStreamExt,
-    Detached, Discarded, Hooks, IntoOrder, Lease, Order, Overflow, Recipient, Totals,
+    Detached, Discarded, Hooks, IntoOrder, Lease, OrAttach, Order, Overflow, Recipient, Totals,
 };
 
 // Auto traits
@@ -155,6 +155,9 @@ fn by_ref_does_not_depend_on_what_the_key_is_borrowed_as() {
     assert_eq!(auto_traits!(ByRef<(), dyn Debug>), (true, true, true));
     assert_eq!(auto_traits!(ByRef<Local, u8>), (false, false, true));
     assert_eq!(auto_traits!(ByValue<Lone>), (true, false, true));
+    assert_eq!(auto_traits!(OrAttach<ByValue<()>, ()>), (true, true, true));
+    assert_eq!(auto_traits!(OrAttach<ByValue<()>, Lone>), (true, false, true));
+    assert_eq!(auto_traits!(OrAttach<ByValue<Local>, ()>), (false, false, true));
 }
 
 #[test]
@@ -185,11 +188,14 @@ fn words_are_send_sync_and_unpin_if_their_parts_are() {
 fn small_words_have_the_traits_that_were_promised() {
     fn copy<T: Copy + Clone + Debug>() {}
     fn equal<T: Clone + Debug + PartialEq + Eq>() {}
+    fn shown<T: Display + Hash>() {}
     fn hashed<T: Copy + Clone + Debug + PartialEq + Eq + Hash>() {}
     hashed::<Overflow>();
     hashed::<Discarded>();
     equal::<Detached<u8>>();
     equal::<Detached<String>>();
+    shown::<Detached<String>>();
+    shown::<Discarded>();
     copy::<Recipient<'_, String>>();
     copy::<Totals>();
     equal::<Totals>();
@@ -209,21 +215,34 @@ fn words_ask_for_no_more_of_their_parts_than_they_need() {
         "a reference is `Copy` whatever it is to"
     );
     assert!(!implements!(Detached<Plain>: Clone) && !implements!(Detached<Plain>: Debug));
+    assert!(!implements!(Detached<Plain>: Hash) && implements!(Detached<Plain>: Display));
     assert!(!implements!(Detached<f32>: Eq) && implements!(Detached<f32>: PartialEq));
     assert!(implements!(Attach<u8, Plain>: Debug), "sinks are seldom `Debug`");
     assert!(implements!(Order<u8, Plain>: Debug));
     assert!(implements!(Made<Plain, u8, Drain>: Debug), "nor are items, streams and closures");
     assert!(implements!(Order<u8, u8>: Clone) && implements!(Attach<u8, u8>: Clone));
+    assert!(!implements!(Order<u8, Plain>: Clone) && !implements!(Attach<Plain, u8>: Clone));
     assert!(!implements!(Lease: Clone));
 }
 
 #[test]
 fn variants_have_the_names_that_were_promised() {
-    let overflow = [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict];
-    assert_eq!(HashSet::from(overflow).len(), 4);
-    let discarded =
-        [Discarded::NotAdmitted, Discarded::Overflowed, Discarded::Evicted, Discarded::Failed];
-    assert_eq!(HashSet::from(discarded).len(), 4);
+    let overflow = [
+        Overflow::Wait,
+        Overflow::DropNewest,
+        Overflow::DropOldest,
+        Overflow::Evict,
+        Overflow::Conflate,
+    ];
+    assert_eq!(HashSet::from(overflow).len(), 5);
+    let discarded = [
+        Discarded::NotAdmitted,
+        Discarded::Overflowed,
+        Discarded::Evicted,
+        Discarded::Failed,
+        Discarded::Conflated,
+    ];
+    assert_eq!(HashSet::from(discarded).len(), 5);
     let detached = [
         Detached::Finished,
         Detached::Requested,
@@ -232,6 +251,8 @@ fn variants_have_the_names_that_were_promised() {
         Detached::Evicted,
         Detached::Overflowed,
         Detached::Refused,
+        Detached::Stalled,
+        Detached::Idle,
         Detached::Failed("why"),
     ];
     for (n, one) in detached.iter().enumerate() {
@@ -240,7 +261,7 @@ fn variants_have_the_names_that_were_promised() {
     let names: Vec<_> = detached.iter().map(|one| format!("{one:?}")).collect();
     assert_eq!(
         names.join(" "),
-        "Finished Requested Replaced Limited Evicted Overflowed Refused Failed(\"why\")"
+        "Finished Requested Replaced Limited Evicted Overflowed Refused Stalled Idle Failed(\"why\")"
     );
 }
 
@@ -485,6 +506,7 @@ fn orders_are_made_of_pairs_and_attaches() {
     {
         assert!(matches!(order.into_order(), Order::Attach(_)));
     }
+    assert!(matches!(Order::<u8, Drain>::Tick.into_order(), Order::Tick));
     assert!(matches!(Order::<u8, Drain>::Finish.into_order(), Order::Finish));
     assert!(matches!(Order::<u8, Drain>::Detach(1).into_order(), Order::Detach(1)));
     assert!(matches!(Order::<u8, Drain>::Evict(1).into_order(), Order::Evict(1)));
@@ -498,18 +520,24 @@ fn attach_takes_its_terms_in_any_order() {
         .buffer(8_usize)
         .overflow(Overflow::DropOldest)
         .limit(9_u64)
+        .stall_timeout(10_u32)
+        .idle_timeout(11_u32)
         .keep_existing()
         .catch_all()
         .leased(&mut lease);
     let second: Attach<u8, Drain> = Attach::new(2, Drain(()))
         .leased(&mut lease)
         .catch_all()
+        .idle_timeout(0)
         .keep_existing()
+        .stall_timeout(u32::MAX)
         .limit(9)
         .overflow(Overflow::Evict)
         .buffer(8)
         .leased(&mut Lease::default())
         .tag(7);
+    let held: (usize, bool) = (lease.len(), lease.is_empty());
+    assert_eq!(held, (2, false));
     drop((first, second));
     lease.detach();
     Lease::new().disarm();
@@ -526,6 +554,11 @@ fn settings_chain_in_any_order() {
         .buffer(0_usize)
         .overflow(Overflow::DropNewest)
         .flush_every(1_usize)
+        .stall_timeout(1_u32)
+        .or_attach_with(|_: &u64| None::<Attach<u64, Drain>>)
+        .idle_timeout(1_u32)
+        .linger(1_u32)
+        .with_capacity(1_usize)
         .multicast()
         .with_hasher(RandomState::new())
         .on_error(|_: Recipient<'_, u64>, (): ()| ())
@@ -543,7 +576,12 @@ fn settings_chain_in_any_order() {
         .on_discarded(|to, _, why| assert_eq!((*to.key, why), (1, Discarded::Failed)))
         .multicast()
         .on_unmatched(|_| ())
+        .with_capacity(0)
+        .linger(u32::MAX)
+        .or_attach_with(|_| None)
+        .idle_timeout(0)
         .flush_every(usize::MAX)
+        .stall_timeout(0)
         .on_error(|to, ()| assert_eq!(to.tag, 0))
         .overflow(Overflow::Wait)
         .buffer(usize::MAX)
@@ -575,6 +613,12 @@ fn demux_can_be_looked_into_at_any_time() {
     assert_eq!(look(&demux), (0, 0, true, false));
     let blocked_on: Option<Recipient<'_, u64>> = demux.blocked_on();
     assert!(blocked_on.is_none());
+    let seen: (usize, usize) = (demux.draining(), demux.recipients().count());
+    assert_eq!(seen, (0, 0));
+    let first: Option<Recipient<'_, u64>> = demux.recipients().next();
+    assert!(first.is_none());
+    let _: &Callbacks = demux.hooks_ref();
+    let _: &mut Callbacks = demux.as_mut().get_mut().hooks_mut();
     let input: &In = demux.get_ref();
     assert_eq!(input.size_hint(), (2, Some(2)));
     let input: Pin<&mut In> = demux.as_mut().get_pin_mut();
@@ -663,7 +707,7 @@ fn hooks_are_taken_by_value_by_reference_boxed_and_as_objects() {
     block_on(demux);
 }
 
-/// What a reference or a box passes on, is passed on for each of the seven.
+/// What a reference or a box passes on, is passed on for each of the ten.
 #[test]
 fn hooks_behind_pointers_hear_everything() {
     #[derive(Default)]
@@ -685,6 +729,16 @@ fn hooks_behind_pointers_hear_everything() {
         fn discarded(&mut self, _: Recipient<'_, u8>, _: u8, _: Discarded) {
             self.0.push("discarded");
         }
+        fn key_attached(&mut self, _: &u8) {
+            self.0.push("key_attached");
+        }
+        fn key_detached(&mut self, _: &u8) {
+            self.0.push("key_detached");
+        }
+        fn supersedes(&mut self, _: Recipient<'_, u8>, _: &u8, _: &u8) -> bool {
+            self.0.push("supersedes");
+            false
+        }
         fn blocked(&mut self, _: Recipient<'_, u8>) {
             self.0.push("blocked");
         }
@@ -692,11 +746,14 @@ fn hooks_behind_pointers_hear_everything() {
             self.0.push("unblocked");
         }
     }
-    /// Calls all seven, through one more layer.
+    /// Calls all ten, through one more layer.
     struct Probe<H>(H);
     impl<H: Hooks<u8, u8, ()>> Hooks<u8, u8, ()> for Probe<H> {
         fn admit(&mut self, to: Recipient<'_, u8>, item: &u8) -> bool {
             self.0.attached(to);
+            self.0.key_attached(to.key);
+            assert!(!self.0.supersedes(to, item, item), "the answer is passed on");
+            self.0.key_detached(to.key);
             self.0.blocked(to);
             self.0.unblocked(to);
             self.0.discarded(to, 0, Discarded::Failed);
@@ -705,8 +762,18 @@ fn hooks_behind_pointers_hear_everything() {
             self.0.admit(to, item)
         }
     }
-    let expected =
-        ["attached", "blocked", "unblocked", "discarded", "unmatched", "detached", "admit"];
+    let expected = [
+        "attached",
+        "key_attached",
+        "supersedes",
+        "key_detached",
+        "blocked",
+        "unblocked",
+        "discarded",
+        "unmatched",
+        "detached",
+        "admit",
+    ];
     let run = |hooks: &mut dyn Hooks<u8, u8, ()>| {
         let orders = stream::iter([(1, Drain(()))]);
         let totals = block_on(stream::iter([1]).demux_by(|n| *n, orders).hooks(Probe(hooks)));
@@ -854,11 +921,39 @@ fn by_ref_takes_whatever_the_key_can_be_borrowed_as() {
     assert_eq!(block_on(demux).delivered, 1);
 }
 
+/// What makes sinks on demand, by the name of its type.
+type Make = fn(&Message) -> Option<Attach<u64, Drain>>;
+
+#[test]
+fn demux_that_attaches_on_demand_has_a_name() {
+    let make: Make = |message| Some(Attach::new(message.id, Drain(())));
+    let demux: Demux<In, OrAttach<ByValue<Key>, Make>, Or> = demux().or_attach_with(make);
+    assert!(format!("{demux:?}").starts_with("Demux"));
+    assert_eq!(block_on(demux).delivered, 2);
+    let (input, orders) = parts();
+    let demux: Demux<In, OrAttach<ByRef<KeyRef, u64>, Make>, Or> =
+        input.demux_by_ref((|m| &m.id) as KeyRef, orders).or_attach_with(make);
+    assert_eq!(block_on(demux).delivered, 2);
+}
+
+#[test]
+fn sinks_that_are_made_on_demand_may_borrow() {
+    let (name, mut made) = (String::from("a"), Vec::new());
+    let orders = stream::iter(Vec::<(&str, sink::Drain<u32>)>::new());
+    let demux = stream::iter([1, 2]).demux_by(|_| name.as_str(), orders).or_attach_with(|item| {
+        made.push(*item);
+        Some(Attach::new(name.as_str(), sink::drain()))
+    });
+    assert_eq!(block_on(demux).delivered, 2);
+    assert_eq!(made, [1]);
+}
+
 #[test]
 fn orders_of_one_type_in_a_log() {
     let shown = |order: Order<&str, sink::Drain<u32>>| format!("{order:?}");
     assert!(shown(Order::from(("a", sink::drain()))).starts_with("Attach { key: \"a\""));
     assert_eq!(shown(Order::Detach("a")), "Detach(\"a\")");
     assert_eq!(shown(Order::Evict("a")), "Evict(\"a\")");
+    assert_eq!(shown(Order::Tick), "Tick");
     assert_eq!(shown(Order::Finish), "Finish");
 }

@@ -1,0 +1,410 @@
+//! `Hooks::key_attached` and `Hooks::key_detached`: which keys anybody listens to. Calls alternate for each key,
+//! and agree with `Demux::contains_key` between any two polls.
+
+use std::collections::BTreeSet;
+use std::task::Poll;
+
+use super::one_fate_per_item::Dice;
+use crate::common::{Op, Rig, SinkHandle, Split, Terms, scripted_sink};
+use stream_demux::{Attach, Demux, Lease, Order, Overflow};
+
+/// Logs what the hooks hear, of the keys as well.
+fn rig() -> Rig {
+    rig_with(|demux| demux)
+}
+
+fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
+    Rig::with(settings).with_silent_sinks().hearing(|line| !line.starts_with("admit "))
+}
+
+/// The lines that are about keys.
+fn keys(lines: Vec<String>) -> Vec<String> {
+    lines.into_iter().filter(|line| line.starts_with("key ")).collect()
+}
+
+// The first.
+
+#[test]
+fn first_attachment_of_a_key_is_told_after_it_was_attached_and_before_its_items() {
+    let mut rig =
+        Rig::new().hearing(|line| !line.ends_with("flushed")).admitting(|_, item| *item != 102);
+    rig.order(1, "a", |attach| attach.tag(7));
+    assert_eq!(
+        rig.send([101, 102]),
+        [
+            "attached 1#7",
+            "key 1 attached",
+            "admit 101 to 1#7",
+            "a sent 101",
+            "admit 102 to 1#7",
+            "discarded 102 of 1#7 NotAdmitted",
+        ]
+    );
+}
+
+#[test]
+fn each_key_is_told_of_once_however_many_join_it() {
+    let mut rig = rig_with(Demux::multicast);
+    for key in [1, 2, 1, 1, 2] {
+        rig.order(key, "s", |attach| attach);
+    }
+    assert_eq!(keys(rig.lines()), ["key 1 attached", "key 2 attached"]);
+}
+
+#[test]
+fn what_takes_no_key_is_not_told() {
+    let mut rig = rig();
+    let (mut dropped, mut detached) = (Lease::new(), Lease::new());
+    rig.order(1, "a", |attach| attach.limit(0));
+    rig.order(2, "b", |attach| attach.leased(&mut dropped));
+    rig.order(3, "c", |attach| attach.leased(&mut detached));
+    drop(dropped);
+    detached.detach();
+    assert_eq!(keys(rig.lines()), [""; 0]);
+    assert_eq!(rig.totals().detached, 3);
+    // Nor under a key that is taken.
+    rig.attach(4, "kept");
+    rig.order(4, "refused", Attach::keep_existing);
+    rig.order(4, "none", |attach| attach.limit(0));
+    assert_eq!(keys(rig.lines()), [""; 0]);
+    // Nor after the end.
+    rig.orders.push(Order::Finish);
+    rig.order(5, "late", |attach| attach);
+    assert_eq!(keys(rig.last_lines()), ["key 4 detached"]);
+}
+
+// The last.
+
+#[test]
+fn key_is_free_as_soon_as_the_last_one_leaves_and_before_it_is_closed() {
+    let mut rig = rig();
+    let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
+    a.park();
+    rig.send([101]);
+    assert_eq!(rig.apply(Order::Detach(1)), ["key 1 detached"]);
+    assert!(!rig.task.get_ref().contains_key(&1));
+    a.open();
+    assert_eq!(rig.lines(), ["detached 1 Requested"]);
+}
+
+#[test]
+fn one_that_blocks_the_input_is_unblocked_first() {
+    for graceful in [false, true] {
+        let mut rig = rig();
+        let a = rig.attach(1, "a");
+        a.park();
+        rig.send([101]);
+        let order = if graceful { Order::Detach(1) } else { Order::Evict(1) };
+        let mut lines = rig.apply(order);
+        a.open();
+        lines.extend(rig.lines());
+        lines.retain(|line| !line.starts_with("discarded"));
+        assert_eq!(lines[..2], ["unblocked 1", "key 1 detached"]);
+        assert!(lines[2].starts_with("detached 1"), "{lines:?}");
+    }
+}
+
+#[test]
+fn only_the_last_member_frees_the_key() {
+    let mut rig = rig_with(Demux::multicast);
+    let mut leases: Vec<_> = (0..3).map(|_| Lease::new()).collect();
+    for (tag, lease) in (1..).zip(&mut leases) {
+        rig.attach_on(1, tag, |attach| attach.tag(tag).leased(lease));
+    }
+    for lease in leases.drain(1..) {
+        drop(lease);
+        assert_eq!(keys(rig.lines()), [""; 0]);
+    }
+    drop(leases);
+    assert_eq!(rig.lines(), ["key 1 detached", "detached 1#1 Evicted"]);
+}
+
+#[test]
+fn all_members_leave_and_the_key_is_freed_once() {
+    for order in [Order::Detach, Order::Evict] {
+        let mut rig = rig_with(Demux::multicast);
+        for tag in 1..=3 {
+            rig.attach_on(1, tag, |attach| attach.tag(tag));
+        }
+        assert_eq!(keys(rig.apply(order(1))), ["key 1 detached"]);
+    }
+}
+
+#[test]
+fn sink_that_fails_frees_its_key() {
+    for op in [Op::Ready, Op::Send, Op::Flush] {
+        let mut rig = rig();
+        let a = rig.attach(1, "a");
+        a.fail_quietly(op);
+        let lines = rig.send([101]);
+        assert_eq!(keys(lines.clone()), ["key 1 detached"], "{op:?}");
+        assert!(lines.last().unwrap().starts_with("detached 1 Failed"));
+    }
+    // One that fails while it is closed has freed it already.
+    let mut rig = rig();
+    let a = rig.attach(1, "a");
+    a.hold(Op::Close);
+    assert_eq!(rig.apply(Order::Detach(1)), ["key 1 detached"]);
+    a.fail(Op::Close);
+    assert_eq!(rig.lines(), ["detached 1 Failed(Broken(\"poll_close\"))"]);
+}
+
+#[test]
+fn limit_overflow_and_time_outs_free_the_key() {
+    let terms: [fn(Terms) -> Terms; 4] = [
+        |attach| attach.limit(1),
+        |attach| attach.overflow(Overflow::Evict),
+        |attach| attach.stall_timeout(1).buffer(1),
+        |attach| attach.idle_timeout(1),
+    ];
+    for (n, terms) in terms.into_iter().enumerate() {
+        let mut rig = rig();
+        let a = rig.attach_on(1, "a", terms);
+        let mut lines = Vec::new();
+        if n < 3 {
+            if n > 0 {
+                a.park();
+            }
+            lines.extend(rig.send([101]));
+        }
+        lines.extend(rig.apply(Order::Tick));
+        assert_eq!(keys(lines.clone()), ["key 1 detached"], "{lines:?}");
+        assert!(lines.last().unwrap().starts_with("detached 1 "), "{lines:?}");
+        assert_eq!(rig.send([102]), ["unmatched 102"]);
+    }
+}
+
+#[test]
+fn one_that_is_leaving_frees_nothing_when_it_goes() {
+    let mut rig = rig();
+    let a = rig.attach(1, "a");
+    a.hold(Op::Close);
+    rig.apply(Order::Detach(1));
+    rig.attach_on(1, "b", |attach| attach.tag(2));
+    assert_eq!(keys(rig.log.take()), [""; 0]);
+    a.release(Op::Close);
+    assert_eq!(rig.lines(), ["detached 1 Requested"]);
+    // `Evict` ends both, and the key is freed by the one that receives.
+    let c = rig.attach_on(2, "c", |attach| attach);
+    c.hold(Op::Close);
+    rig.apply(Order::Detach(2));
+    assert_eq!(rig.apply(Order::Evict(2)), ["detached 2 Evicted"]);
+}
+
+// Replacement.
+
+#[test]
+fn replacement_is_not_told() {
+    let mut rig = rig();
+    let old = rig.attach_on(1, "old", |attach| attach.buffer(2));
+    old.park();
+    rig.send([101, 102, 103]);
+    let lines = {
+        rig.order(1, "new", |attach| attach.tag(2));
+        rig.lines()
+    };
+    assert_eq!(keys(lines), [""; 0]);
+    assert!(rig.task.get_ref().contains_key(&1));
+    assert_eq!(keys(rig.apply(Order::Evict(1))), ["key 1 detached"]);
+}
+
+#[test]
+fn successor_that_spends_its_limit_on_the_backlog_frees_the_key() {
+    let mut rig = rig();
+    let old = rig.attach_on(1, "old", |attach| attach.buffer(3));
+    old.park();
+    rig.send([101, 102, 103]);
+    rig.order(1, "new", |attach| attach.limit(2).tag(2));
+    let lines = rig.lines();
+    assert_eq!(keys(lines.clone()), ["key 1 detached"]);
+    let at = |what: &str| lines.iter().position(|line| line == what).unwrap();
+    assert!(at("attached 1#2") < at("key 1 detached"), "{lines:?}");
+    assert!(at("key 1 detached") < at("detached 1#2 Limited"), "{lines:?}");
+    assert!(lines.contains(&"unmatched 103".to_owned()));
+}
+
+// The end.
+
+#[test]
+fn every_key_is_freed_at_the_end_once() {
+    for finish in [false, true] {
+        for budget in [1, 128] {
+            let mut rig = rig_with(|demux| demux.multicast().budget(budget));
+            rig.attach_each([1, 2, 3, 1, 2]);
+            if finish {
+                rig.orders.push(Order::Finish);
+            } else {
+                rig.input.end();
+            }
+            let mut lines = keys(rig.last_lines());
+            lines.sort();
+            assert_eq!(lines, ["key 1 detached", "key 2 detached", "key 3 detached"]);
+        }
+    }
+}
+
+#[test]
+fn drop_of_the_demux_tells_nothing() {
+    let mut rig = rig();
+    rig.attach_each([1, 2]);
+    rig.task.drop_future();
+    assert_eq!(rig.log.take(), [""; 0]);
+}
+
+// All at once.
+
+impl Rig {
+    /// Reads what the hooks heard of keys, which must alternate, and compares with `contains_key`.
+    #[track_caller]
+    fn follow(&mut self, told: &mut BTreeSet<u32>) {
+        for line in self.log.take() {
+            let mut words = line.split(' ');
+            let (what, key) = (words.next(), words.next().map(|key| key.parse().unwrap()));
+            match (what, key, words.next()) {
+                (Some("key"), Some(key), Some("attached")) => {
+                    assert!(told.insert(key), "told twice that there is {key}");
+                }
+                (Some("key"), Some(key), Some("detached")) => {
+                    assert!(told.remove(&key), "told twice that there is no {key}");
+                }
+                _ => panic!("{line}"),
+            }
+        }
+        let demux = self.task.get_ref();
+        for key in 0..5 {
+            assert_eq!(told.contains(&key), demux.contains_key(&key), "key {key}");
+        }
+        let receiving: BTreeSet<_> = demux.recipients().map(|to| *to.key).collect();
+        assert_eq!(*told, receiving);
+    }
+}
+
+/// Sinks come, join or replace, stutter, stall, fail and go at random.
+#[track_caller]
+fn all_at_once(seed: u64, multicast: bool) {
+    let mut dice = Dice::new(seed);
+    let budget = 1 + dice.below(12) as usize;
+    let mut rig = Rig::with(|demux| {
+        let demux = demux.budget(budget).idle_timeout(dice.below(2) * 3);
+        if multicast { demux.multicast() } else { demux }
+    })
+    .with_silent_sinks()
+    .hearing(|line| line.starts_with("key "));
+    let (mut told, mut changes) = (BTreeSet::new(), 0);
+    let mut sinks: Vec<SinkHandle<u32>> = Vec::new();
+    let mut leases = Vec::new();
+    let end = 800 + dice.below(200);
+    for step in 0..1_000 {
+        let key = dice.below(5);
+        match dice.below(16) {
+            0..=3 => rig.input.push(key * 100 + step % 100),
+            4 | 5 => {
+                let (sink, handle) = scripted_sink(sinks.len());
+                handle.lenient(); // a slot is used again, and so are its wakers
+                let overflows = [
+                    Overflow::Wait,
+                    Overflow::DropNewest,
+                    Overflow::DropOldest,
+                    Overflow::Evict,
+                    Overflow::Conflate,
+                ];
+                let overflow = overflows[dice.below(5) as usize];
+                let mut terms =
+                    Attach::new(key, sink).buffer(dice.below(4) as usize).overflow(overflow);
+                match dice.below(8) {
+                    0 | 1 => terms = terms.limit(u64::from(dice.below(4))),
+                    2 => terms = terms.catch_all(),
+                    3 => terms = terms.keep_existing(),
+                    4 => terms = terms.stall_timeout(2),
+                    5 => terms = terms.idle_timeout(2),
+                    _ => {}
+                }
+                if dice.below(3) == 0 {
+                    let mut lease = Lease::new();
+                    terms = terms.leased(&mut lease);
+                    leases.push(lease);
+                }
+                if dice.below(2) == 0 {
+                    handle.park();
+                }
+                rig.orders.push(terms.into());
+                sinks.push(handle);
+            }
+            6 => rig.orders.push(Order::Detach(key)),
+            7 => rig.orders.push(Order::Tick),
+            8 if dice.below(3) == 0 => rig.orders.push(Order::Evict(key)),
+            9 if dice.below(2) == 0 => drop(leases.pop()),
+            9 => drop(leases.pop().map(Lease::detach)),
+            10 | 11 if !sinks.is_empty() => {
+                let sink = &sinks[dice.below(u32::try_from(sinks.len()).unwrap()) as usize];
+                let op = [Op::Ready, Op::Flush, Op::Close][dice.below(3) as usize];
+                match dice.below(7) {
+                    0 => sink.open(),
+                    1 => sink.allow(2),
+                    2 => sink.hold(op),
+                    3 => sink.release(op),
+                    4 => sink.stutter(op, 2),
+                    5 => sink.fail(op),
+                    _ => sink.fail(Op::Send),
+                }
+            }
+            _ => {
+                for _ in 0..dice.below(4) {
+                    if rig.task.poll().is_ready() {
+                        break;
+                    }
+                    changes += rig.log.lines().len();
+                    rig.follow(&mut told);
+                }
+            }
+        }
+        if step == end {
+            break;
+        }
+    }
+    if seed % 2 == 0 {
+        rig.orders.push(Order::Finish);
+    }
+    rig.input.end();
+    for sink in &sinks {
+        sink.open();
+        sink.release(Op::Flush);
+        sink.release(Op::Close);
+    }
+    loop {
+        let is_over = rig.task.turns(1).is_ready();
+        rig.follow(&mut told);
+        if is_over {
+            break;
+        }
+        assert!(rig.task.woken(), "seed {seed}: it hangs");
+    }
+    assert!(told.is_empty() && changes > 20, "seed {seed}: {changes} changes");
+    assert!(sinks.iter().all(|sink| sink.is_dropped() && sink.breaches().is_empty()));
+}
+
+#[test]
+fn calls_alternate_and_agree_with_contains_key_whatever_happens() {
+    let rounds = if cfg!(debug_assertions) { 60 } else { 1_000 };
+    (1..=rounds).for_each(|seed| all_at_once(seed, false));
+}
+
+#[test]
+fn calls_alternate_and_agree_with_contains_key_whatever_happens_to_groups() {
+    let rounds = if cfg!(debug_assertions) { 60 } else { 1_000 };
+    (1..=rounds).for_each(|seed| all_at_once(seed, true));
+}
+
+/// The item goes into the log between those of the hooks.
+#[test]
+fn key_is_not_freed_by_an_item_that_its_last_sink_takes_along() {
+    let mut rig = Rig::new().hearing(|line| !line.starts_with("admit "));
+    let a = rig.attach(1, "a");
+    a.park();
+    rig.send([101]);
+    assert_eq!(rig.apply(Order::Detach(1)), ["unblocked 1", "key 1 detached"]);
+    a.open();
+    assert_eq!(rig.lines(), ["a sent 101", "a closed", "a dropped", "detached 1 Requested"]);
+    rig.input.end();
+    assert!(matches!(rig.run(), Poll::Ready(_)));
+}

@@ -1,0 +1,294 @@
+//! What can be seen of a demux between two polls: `draining`, `recipients`, `hooks_ref`, `hooks_mut`, the length
+//! of a lease; and words that are cloned, shown and compared.
+
+use std::collections::HashSet;
+
+use crate::common::{Broken, Op, Rig, ScriptedSink, Split, hooks, scripted_sink, scripted_stream};
+use futures::FutureExt;
+use stream_demux::{
+    Attach, Demux, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Overflow, Recipient,
+};
+
+impl Rig {
+    /// Keys and tags of those that receive, sorted.
+    fn recipients(&self) -> Vec<(u32, u64)> {
+        let mut all: Vec<_> =
+            self.task.get_ref().recipients().map(|to| (*to.key, to.tag)).collect();
+        all.sort_unstable();
+        all
+    }
+
+    fn draining(&self) -> usize {
+        self.task.get_ref().draining()
+    }
+}
+
+// Recipients, and those that drain.
+
+#[test]
+fn recipients_are_those_that_receive_now() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.recipients(), []);
+    let a = rig.attach_on(1, "a", |attach| attach.tag(7));
+    rig.attach(2, "b");
+    rig.attach_on(9, "c", |attach| attach.catch_all().tag(9));
+    assert_eq!(rig.recipients(), [(1, 7), (2, 0), (9, 9)]);
+    a.hold(Op::Close);
+    rig.apply(Order::Detach(1));
+    assert_eq!((rig.recipients(), rig.draining()), (vec![(2, 0), (9, 9)], 1));
+    rig.attach_on(1, "new", |attach| attach.tag(8));
+    assert_eq!((rig.recipients(), rig.draining()), (vec![(1, 8), (2, 0), (9, 9)], 1));
+    a.release(Op::Close);
+    rig.sleep();
+    assert_eq!((rig.recipients().len(), rig.len(), rig.draining()), (3, 3, 0));
+}
+
+#[test]
+fn each_member_of_a_group_is_a_recipient() {
+    let mut rig = Rig::with(Demux::multicast);
+    for (key, tag) in [(1, 1), (2, 1), (1, 2), (1, 3)] {
+        rig.attach_on(key, tag, |attach| attach.tag(tag));
+    }
+    assert_eq!(rig.recipients(), [(1, 1), (1, 2), (1, 3), (2, 1)]);
+    rig.apply(Order::Detach(1));
+    assert_eq!(rig.recipients(), [(2, 1)]);
+}
+
+#[test]
+fn recipients_agree_with_the_other_getters_while_many_come_and_go() {
+    let mut rig = Rig::with(|demux| demux.budget(3)).with_silent_sinks();
+    for key in 0..200 {
+        rig.order(key, key, |attach| attach);
+        if key % 3 == 0 {
+            rig.orders.push(Order::Evict(key / 2));
+        }
+        rig.poll();
+        let all = rig.recipients();
+        let demux = rig.task.get_ref();
+        assert_eq!(all.len(), demux.len());
+        assert!(all.iter().all(|(key, _)| demux.contains_key(key)));
+    }
+}
+
+#[test]
+fn each_way_to_leave_drains_until_the_sink_is_closed() {
+    let mut rig = Rig::with(|demux| demux.buffer(1));
+    let replaced = rig.attach(1, "replaced");
+    let limited = rig.attach_on(2, "limited", |attach| attach.limit(1));
+    let refused = rig.order(1, "refused", Attach::keep_existing);
+    let idle = rig.order(3, "idle", |attach| attach.idle_timeout(1));
+    let all = [replaced, limited, refused, idle];
+    for sink in &all {
+        sink.hold(Op::Close);
+    }
+    rig.order(1, "new", |attach| attach);
+    rig.sleep();
+    rig.send([200]);
+    rig.apply(Order::Tick);
+    assert_eq!((rig.draining(), rig.len()), (4, 1));
+    for (left, sink) in (0..4).rev().zip(&all) {
+        sink.release(Op::Close);
+        rig.sleep();
+        assert_eq!(rig.draining(), left);
+    }
+}
+
+#[test]
+fn those_that_are_evicted_or_fail_do_not_drain() {
+    let mut rig = Rig::new();
+    let a = rig.attach(1, "a");
+    rig.attach(2, "b");
+    a.fail_quietly(Op::Ready);
+    rig.send([101]);
+    rig.apply(Order::Evict(2));
+    assert_eq!((rig.draining(), rig.len()), (0, 0));
+}
+
+#[test]
+fn nobody_receives_or_drains_after_the_end() {
+    let mut rig = Rig::new();
+    let sinks = rig.attach_each([1, 2, 3]);
+    sinks[1].hold(Op::Close);
+    rig.input.end();
+    rig.sleep();
+    assert_eq!((rig.recipients().len(), rig.draining()), (0, 1));
+    sinks[1].release(Op::Close);
+    rig.last_lines();
+    assert_eq!((rig.recipients().len(), rig.draining()), (0, 0));
+}
+
+// The hooks.
+
+/// Admits up to so many, and counts what it refused.
+struct Quota {
+    left: u32,
+    refused: u32,
+}
+
+impl<K, E> Hooks<K, u32, E> for Quota {
+    fn admit(&mut self, _: Recipient<'_, K>, _: &u32) -> bool {
+        let admitted = self.left > 0;
+        self.left -= u32::from(admitted);
+        self.refused += u32::from(!admitted);
+        admitted
+    }
+}
+
+#[test]
+fn hooks_can_be_read_and_changed_between_polls() {
+    let (items, input) = scripted_stream::<u32>("input");
+    let (inbox, orders) = scripted_stream::<(u32, ScriptedSink<u32>)>("orders");
+    let (sink, a) = scripted_sink("a");
+    orders.push((1, sink));
+    let mut demux = items.demux_by(|_| 1, inbox).hooks(Quota { left: 2, refused: 0 });
+    assert_eq!(demux.hooks_ref().left, 2, "before the first poll");
+    input.extend(0..5);
+    assert!((&mut demux).now_or_never().is_none());
+    assert_eq!((demux.hooks_ref().left, demux.hooks_ref().refused), (0, 3));
+    *demux.hooks_mut() = Quota { left: 10, refused: 0 };
+    input.extend(5..7);
+    input.end();
+    assert!((&mut demux).now_or_never().is_some());
+    assert_eq!((demux.hooks_ref().left, a.items()), (8, vec![0, 1, 5, 6]), "after the last");
+}
+
+// Leases.
+
+#[test]
+fn lease_has_the_length_of_what_it_holds_and_has_not_ended() {
+    let mut rig = Rig::new();
+    let mut lease = Lease::new();
+    assert_eq!((lease.len(), lease.is_empty()), (0, true));
+    let (first, a) = rig.attachment(1, "a", |attach| attach.leased(&mut lease));
+    let (second, _) = rig.attachment(2, "b", |attach| attach.leased(&mut lease));
+    let (third, _) = rig.attachment(3, "c", |attach| attach.leased(&mut lease));
+    assert_eq!((lease.len(), lease.is_empty()), (3, false), "none of which was applied");
+    drop(third);
+    assert_eq!(lease.len(), 2, "and one never will be");
+    rig.apply(first);
+    rig.apply(second);
+    assert_eq!(lease.len(), 2);
+    rig.apply(Order::Evict(2));
+    assert_eq!(lease.len(), 1);
+    a.hold(Op::Close);
+    rig.apply(Order::Detach(1));
+    assert_eq!(lease.len(), 1, "it is still closing");
+    a.release(Op::Close);
+    rig.sleep();
+    assert!(lease.is_empty());
+}
+
+#[test]
+fn lease_of_ten_thousand_that_come_and_go_has_their_length() {
+    let mut rig = Rig::new().with_silent_sinks();
+    let mut lease = Lease::new();
+    for key in 0..2_000 {
+        rig.order(key, key, |attach| attach.leased(&mut lease));
+        if key >= 10 {
+            rig.orders.push(Order::Evict(key - 10));
+        }
+        rig.sleep();
+        assert_eq!(lease.len(), 10.min(key as usize + 1));
+    }
+}
+
+// Clones.
+
+/// A sink that is cloned with its order.
+type Kept = futures::channel::mpsc::UnboundedSender<u32>;
+
+#[test]
+fn clone_of_an_attach_has_its_terms_and_no_lease() {
+    let (sink, mut received) = futures::channel::mpsc::unbounded();
+    let mut lease = Lease::new();
+    let attach: Attach<u32, Kept> =
+        Attach::new(1, sink).tag(7).limit(1).overflow(Overflow::DropNewest).leased(&mut lease);
+    let before = attach.clone();
+    assert_eq!(lease.len(), 1, "the clone is not held");
+    drop(lease);
+    let after = attach.clone();
+    let mut tags = Vec::new();
+    for attach in [attach, before, after] {
+        let orders = futures::stream::iter([attach]);
+        let demux = futures::stream::iter([1, 1]).demux_by(|n| *n, orders).admit(|to, _| {
+            tags.push(to.tag);
+            true
+        });
+        let totals = demux.now_or_never().unwrap();
+        assert!(totals.delivered <= 1, "the limit is cloned");
+    }
+    assert_eq!(tags, [7, 7], "the lease of the first had ended");
+    assert_eq!(std::iter::from_fn(|| received.try_recv().ok()).count(), 2);
+}
+
+#[test]
+fn orders_are_cloned_as_they_are() {
+    let (sink, _received) = futures::channel::mpsc::unbounded();
+    let orders: [Order<u32, Kept>; 5] = [
+        Order::Attach(Attach::new(1, sink)),
+        Order::Detach(2),
+        Order::Evict(3),
+        Order::Tick,
+        Order::Finish,
+    ];
+    for order in orders {
+        assert_eq!(format!("{:?}", order.clone()), format!("{order:?}"));
+    }
+}
+
+// Names.
+
+#[test]
+fn reasons_have_names_for_labels() {
+    let detached = [
+        (Detached::Finished, "finished"),
+        (Detached::Requested, "requested"),
+        (Detached::Replaced, "replaced"),
+        (Detached::Limited, "limited"),
+        (Detached::Evicted, "evicted"),
+        (Detached::Overflowed, "overflowed"),
+        (Detached::Refused, "refused"),
+        (Detached::Stalled, "stalled"),
+        (Detached::Idle, "idle"),
+        (Detached::Failed(Broken("poll_ready")), "failed"),
+    ];
+    for (reason, name) in &detached {
+        assert_eq!((reason.as_str(), reason.to_string().as_str()), (*name, *name));
+        assert_eq!(format!("{reason:>12}|{reason:<12}|"), format!("{name:>12}|{name:<12}|"));
+    }
+    let discarded = [
+        (Discarded::NotAdmitted, "not_admitted"),
+        (Discarded::Overflowed, "overflowed"),
+        (Discarded::Evicted, "evicted"),
+        (Discarded::Failed, "failed"),
+        (Discarded::Conflated, "conflated"),
+    ];
+    for (reason, name) in discarded {
+        assert_eq!((reason.as_str(), reason.to_string().as_str()), (name, name));
+        assert_eq!(format!("{reason:>14}"), format!("{name:>14}"));
+    }
+}
+
+/// `Display` and `as_str` ask nothing of the error.
+#[test]
+fn reasons_are_shown_whatever_the_error_is() {
+    struct Plain;
+    assert_eq!(Detached::Failed(Plain).to_string(), "failed");
+    assert_eq!(Detached::<Plain>::Idle.as_str(), "idle");
+}
+
+#[test]
+fn reasons_are_counted_in_maps() {
+    let reasons = [Detached::Failed(1), Detached::Failed(2), Detached::Idle, Detached::Failed(1)];
+    assert_eq!(HashSet::from(reasons).len(), 3);
+}
+
+// A demux that was not polled yet.
+
+#[test]
+fn nothing_is_seen_of_orders_that_were_not_read() {
+    let rig = Rig::with(|demux: Split| demux.with_capacity(100));
+    rig.order(1, "a", |attach| attach);
+    assert_eq!((rig.recipients().len(), rig.draining(), rig.len()), (0, 0, 0));
+    assert_eq!(hooks(rig.log.take()), [""; 0]);
+}
