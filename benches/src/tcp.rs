@@ -6,17 +6,18 @@ use std::cell::RefCell;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::LazyLock;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::channel::mpsc::channel;
 use futures::{Sink, SinkExt, Stream, StreamExt, future, stream};
-use stream_demux::DemuxStreamExt;
+use stream_demux::{DemuxStreamExt, Order};
 use stream_router::StreamRouter;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime;
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::{LocalSet, spawn_local};
+use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::codec::{FramedWrite, LinesCodec};
 use tokio_util::sync::PollSender;
 
@@ -79,13 +80,23 @@ pub fn group(job: Job, lines: u64) -> Group {
     // Its last lines wait until the input ends, which only a saturated one is allowed to make them do.
     if matches!(job.feed, Feed::Saturated) {
         contenders.push(way("bare loop", lines, Way::Bare));
+    } else {
+        // As many lines as a saturated input has, as each costs about as much.
+        contenders.push(way(LINGER, 5 * lines, Way::Linger));
     }
     Group::new(format!("tcp/{clients} clients, {keys}, {feed}"), contenders)
 }
 
+/// The demux that flushes at a tick, if it is fed.
+pub const LINGER: &str = "demux, linger(1)";
+/// What it is told of time.
+const TICK: Duration = Duration::from_millis(1);
+
 #[derive(Debug, Clone, Copy)]
 enum Way {
     Demux,
+    /// The demux with `linger(1)` and a tick each millisecond.
+    Linger,
     /// One loop, which sends each line and waits until it is flushed.
     Send,
     /// A task for each client, which forwards what it finds in a tokio channel of its own.
@@ -259,6 +270,14 @@ async fn write(way: Way, lines: impl Stream<Item = Line> + Unpin + 'static, clie
                 .on_error(|to, error| panic!("{to:?}: {error}"))
                 .await;
         }
+        Way::Linger => {
+            let clients = clients.into_iter().enumerate().map(Order::from);
+            lines
+                .demux_by(|line| line.key, stream::iter(clients).chain(ticks()))
+                .linger(1)
+                .on_error(|to, error| panic!("{to:?}: {error}"))
+                .await;
+        }
         Way::Send => send_each(lines, clients).await,
         Way::ForwardTokio => {
             let channel = || {
@@ -279,6 +298,12 @@ async fn write(way: Way, lines: impl Stream<Item = Line> + Unpin + 'static, clie
         }
         Way::Bare => append_each(lines, clients).await,
     }
+}
+
+fn ticks<K, S>() -> impl Stream<Item = Order<K, S>> {
+    let mut interval = interval(TICK);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    stream::poll_fn(move |cx| interval.poll_tick(cx).map(|_| Some(Order::Tick)))
 }
 
 async fn send_each(mut lines: impl Stream<Item = Line> + Unpin, mut clients: Vec<Client>) {

@@ -3,7 +3,7 @@
 use figures::table::Bound::{AtLeast, AtMost};
 use figures::tcp::{self, Feed, Job, Keys};
 
-use super::{ROUNDS, faster, times};
+use super::{ROUNDS, beside, faster, times};
 use crate::report::Report;
 
 /// So many that what comes once, most of it the closing of each connection, is little of what a line
@@ -24,11 +24,11 @@ pub(super) fn lines(report: &mut Report) {
     report.plot(measured);
 
     let fed = [
-        (Feed::Channel(100), "a tokio channel of 100", Some(12.0), 40.0),
-        (Feed::Channel(1_024), "a tokio channel of 1,024", Some(1.2), 20.0),
-        (Feed::Unconstrained(1_024), "one of 1,024, unconstrained", None, 20.0),
+        (Feed::Channel(100), "a tokio channel of 100", Some(12.0), 40.0, Some((20.0, 40.0))),
+        (Feed::Channel(1_024), "a tokio channel of 1,024", Some(1.2), 20.0, Some((20.0, 40.0))),
+        (Feed::Unconstrained(1_024), "one of 1,024, unconstrained", None, 20.0, None),
     ];
-    for (feed, name, must, aim) in fed {
+    for (feed, name, must, aim, linger) in fed {
         let fed = Job { feed, ..saturated };
         let measured = report.measure(&mut tcp::group(fed, LINES / 5), ROUNDS);
         let what = format!("the same, fed by {name}");
@@ -39,6 +39,12 @@ pub(super) fn lines(report: &mut Report) {
         });
         for rival in ["forward, tokio", "forward, futures"] {
             report.add(faster(&what, &measured, rival).aim(AtLeast(20.0)));
+        }
+        if let Some((must, aim)) = linger {
+            let what = format!("{what}, `linger(1)`, a tick each millisecond");
+            let ratio = measured.ratio("send().await", tcp::LINGER);
+            let row = beside(&what, &measured, tcp::LINGER, "send().await", ratio);
+            report.add(row.must(AtLeast(must)).aim(AtLeast(aim)));
         }
         report.plot(measured);
     }
