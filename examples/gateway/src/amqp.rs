@@ -46,9 +46,10 @@ const BATCH: usize = 64;
 const UNBOUND: usize = 10_000;
 const CONSUMER: &str = "gateway";
 
-/// Which keys clients want, and so the queue is to be bound for.
+/// The keys that clients want, which the queue is to be bound for.
 ///
-/// Only what is wanted now is kept, and which keys to look at: bindings are made to match, whatever
+/// The demux reports when a key gets its first subscription and when it loses the last one. Only the
+/// keys that are wanted now are kept, and which keys to look at: bindings are made to match, whatever
 /// happened in between.
 pub struct Interest {
     follows: bool,
@@ -58,16 +59,11 @@ pub struct Interest {
 
 #[derive(Default)]
 struct Keys {
-    wanted: HashMap<Key, Wanted>,
+    wanted: HashSet<Key>,
+    /// Subscriptions to be told once the queue is bound for their key.
+    waiting: HashMap<Key, Vec<Arc<Terms>>>,
     /// Their bindings may not match.
     unsure: HashSet<Key>,
-}
-
-#[derive(Default)]
-struct Wanted {
-    subscriptions: u64,
-    /// To be told once it is bound.
-    waiting: Vec<Arc<Terms>>,
 }
 
 impl Interest {
@@ -76,24 +72,41 @@ impl Interest {
         Self { follows, keys: Mutex::default(), changed: Notify::new() }
     }
 
-    pub fn add(&self, terms: Arc<Terms>) {
+    /// The first subscription to this key receives.
+    pub fn want(&self, key: &Key) {
         let mut keys = self.keys.lock().unwrap();
-        let key = Key::clone(&terms.key);
-        let wanted = keys.wanted.entry(Key::clone(&key)).or_default();
-        wanted.subscriptions += 1;
-        wanted.waiting.push(terms);
-        keys.unsure.insert(key);
+        keys.wanted.insert(Key::clone(key));
+        keys.unsure.insert(Key::clone(key));
         self.changed.notify_one();
     }
 
-    pub fn remove(&self, key: &Key) {
+    /// No subscription to this key receives.
+    pub fn unwant(&self, key: &Key) {
         let mut keys = self.keys.lock().unwrap();
-        if let Some(wanted) = keys.wanted.get_mut(key) {
-            wanted.subscriptions -= 1;
-            if wanted.subscriptions == 0 {
-                keys.wanted.remove(key);
-                keys.unsure.insert(Key::clone(key));
-                self.changed.notify_one();
+        keys.wanted.remove(key);
+        keys.unsure.insert(Key::clone(key));
+        self.changed.notify_one();
+    }
+
+    /// Tells a subscription when the queue is bound for its key. If it is the first, its key is
+    /// [wanted](Self::want) after this call.
+    pub fn tell_when_bound(&self, terms: Arc<Terms>) {
+        let mut keys = self.keys.lock().unwrap();
+        let key = Key::clone(&terms.key);
+        keys.waiting.entry(Key::clone(&key)).or_default().push(terms);
+        if keys.wanted.contains(&key) {
+            keys.unsure.insert(key);
+            self.changed.notify_one();
+        }
+    }
+
+    /// This subscription has ended.
+    pub fn forget(&self, terms: &Terms) {
+        let mut keys = self.keys.lock().unwrap();
+        if let Some(waiting) = keys.waiting.get_mut(&terms.key) {
+            waiting.retain(|other| other.id != terms.id);
+            if waiting.is_empty() {
+                keys.waiting.remove(&terms.key);
             }
         }
     }
@@ -109,7 +122,7 @@ impl Interest {
     /// Nothing is known of the bindings.
     fn doubt_all(&self) {
         let keys = &mut *self.keys.lock().unwrap();
-        keys.unsure.extend(keys.wanted.keys().cloned());
+        keys.unsure.extend(keys.wanted.iter().cloned());
         self.changed.notify_one();
     }
 
@@ -118,7 +131,7 @@ impl Interest {
         loop {
             let changed = self.changed.notified();
             {
-                let Keys { wanted, unsure } = &mut *self.keys.lock().unwrap();
+                let Keys { wanted, unsure, .. } = &mut *self.keys.lock().unwrap();
                 let some: Vec<Key> = unsure.iter().take(BATCH).cloned().collect();
                 if !some.is_empty() {
                     for key in &some {
@@ -126,7 +139,7 @@ impl Interest {
                     }
                     return some
                         .into_iter()
-                        .map(|key| (key.clone(), wanted.contains_key(&key)))
+                        .map(|key| (key.clone(), wanted.contains(&key)))
                         .collect();
                 }
             }
@@ -136,9 +149,8 @@ impl Interest {
 
     /// The queue is bound for this key.
     fn bound(&self, key: &Key) {
-        let mut keys = self.keys.lock().unwrap();
-        let waiting = keys.wanted.get_mut(key).map(|wanted| std::mem::take(&mut wanted.waiting));
-        drop(keys);
+        // The lock is released before they are told.
+        let waiting = self.keys.lock().unwrap().waiting.remove(key);
         waiting.unwrap_or_default().iter().for_each(|terms| terms.subscribed());
     }
 }
@@ -430,4 +442,61 @@ fn timed_out() -> lapin::Error {
 
 fn cancelled() -> lapin::Error {
     std::io::Error::other("the queue was deleted").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use futures::FutureExt;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::subscription::{News, Share};
+
+    fn terms(id: u64, key: &str) -> (Arc<Terms>, mpsc::UnboundedReceiver<News>) {
+        let board = Arc::new(Board::new(&Config::parse_from(["gateway"])));
+        let (share, (news, heard)) = (Arc::new(Share::new(1, false)), mpsc::unbounded_channel());
+        let client = ([127, 0, 0, 1], 1).into();
+        (Arc::new(Terms::new(id, key.into(), client, None, share, news, board)), heard)
+    }
+
+    fn next(interest: &Interest) -> Option<Vec<(Key, bool)>> {
+        interest.next().now_or_never()
+    }
+
+    #[test]
+    fn each_subscription_is_told_once_its_key_is_bound() {
+        let (interest, key) = (Interest::new(true), Key::from("tea"));
+        let (first, mut first_news) = terms(1, "tea");
+        interest.tell_when_bound(first);
+        assert_eq!(next(&interest), None, "the key is not attached yet");
+        interest.want(&key);
+        assert_eq!(next(&interest), Some(vec![(Key::clone(&key), true)]));
+        assert!(first_news.try_recv().is_err(), "the binding is under way");
+        interest.bound(&key);
+        assert!(matches!(first_news.try_recv(), Ok(News::Subscribed(_, 1))));
+
+        // It joins: the key is attached already.
+        let (second, mut second_news) = terms(2, "tea");
+        interest.tell_when_bound(second);
+        assert_eq!(next(&interest), Some(vec![(Key::clone(&key), true)]));
+        interest.bound(&key);
+        assert!(matches!(second_news.try_recv(), Ok(News::Subscribed(_, 2))));
+        assert!(first_news.try_recv().is_err());
+
+        interest.unwant(&key);
+        assert_eq!(next(&interest), Some(vec![(key, false)]));
+        assert_eq!(next(&interest), None);
+    }
+
+    #[test]
+    fn nothing_is_kept_of_a_subscription_that_never_received() {
+        let (interest, key) = (Interest::new(true), Key::from("tea"));
+        let (terms, mut news) = terms(1, "tea");
+        interest.tell_when_bound(Arc::clone(&terms));
+        interest.forget(&terms);
+        assert!(interest.keys.lock().unwrap().waiting.is_empty());
+        interest.bound(&key);
+        assert!(news.try_recv().is_err());
+    }
 }

@@ -188,14 +188,7 @@ impl Board {
     }
 
     pub fn discarded(&self, key: &Key, why: Discarded) {
-        let reason = match why {
-            Discarded::NotAdmitted => "not_admitted",
-            Discarded::Overflowed => "overflowed",
-            Discarded::Evicted => "evicted",
-            Discarded::Failed => "failed",
-            _ => "other",
-        };
-        self.discarded.with_label_values(&[reason]).inc();
+        self.discarded.with_label_values(&[why.as_str()]).inc();
         self.keys.lock().unwrap().counts(key).dropped += 1;
     }
 
@@ -206,15 +199,7 @@ impl Board {
     }
 
     pub fn detached<E>(&self, key: &Key, why: &Detached<E>) {
-        let reason = match why {
-            Detached::Finished => "finished",
-            Detached::Requested => "requested",
-            Detached::Evicted => "evicted",
-            Detached::Overflowed => "overflowed",
-            Detached::Failed(_) => "failed",
-            _ => "other",
-        };
-        self.detached.with_label_values(&[reason]).inc();
+        self.detached.with_label_values(&[why.as_str()]).inc();
         self.subscriptions.dec();
         let mut keys = self.keys.lock().unwrap();
         let counts = keys.counts(key);

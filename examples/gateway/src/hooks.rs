@@ -26,18 +26,30 @@ impl Hooks<Key, Message, Gone> for Watch {
         self.board.attached(to.key);
         if let Some(terms) = self.registry.get(to.tag) {
             match &self.interest {
-                Some(interest) => interest.add(terms),
+                Some(interest) => interest.tell_when_bound(terms),
                 None => terms.subscribed(),
             }
         }
     }
 
+    fn key_attached(&mut self, key: &Key) {
+        if let Some(interest) = &self.interest {
+            interest.want(key);
+        }
+    }
+
+    fn key_detached(&mut self, key: &Key) {
+        if let Some(interest) = &self.interest {
+            interest.unwant(key);
+        }
+    }
+
     fn detached(&mut self, to: Recipient<'_, Key>, why: Detached<Gone>) {
         self.board.detached(to.key, &why);
-        if let Some(interest) = &self.interest {
-            interest.remove(to.key);
-        }
         if let Some(terms) = self.registry.remove(to.tag) {
+            if let Some(interest) = &self.interest {
+                interest.forget(&terms);
+            }
             terms.ended(match why {
                 Detached::Requested => Ending::Requested,
                 Detached::Overflowed => Ending::TooSlow,
