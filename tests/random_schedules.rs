@@ -504,6 +504,15 @@ fn an_order_need_not_pay_for_those_that_leases_have_detached() {
 }
 
 #[test]
+fn an_item_that_yielded_is_paid_for_once() {
+    model::run(&[
+        153, 166, 2, 7, 228, 0, 144, 7, 24, 0, 76, 7, 24, 0, 76, 7, 24, 0, 224, 7, 228, 0, 144, 7,
+        24, 85, 224, 7, 248, 0, 224, 29, 17, 5, 164, 0, 6, 27, 0, 0, 27, 0, 0, 27, 15, 136, 0, 6,
+        27, 3, 4, 0, 0, 27, 14, 131, 0, 6, 27, 0, 6, 27, 0, 6, 27,
+    ]);
+}
+
+#[test]
 fn no_bytes_are_a_script() {
     model::run(&[]);
 }

@@ -1,7 +1,7 @@
 //! The item that was read last, and how it is served to those it is for.
 
 use super::super::event::Id;
-use super::super::facts::{Facts, Known};
+use super::super::facts::Known;
 use super::{EndedLease, State};
 
 /// The item that was read last. Those it is for are, one after the other, not offered it yet, being
@@ -97,11 +97,11 @@ impl Item {
         self.is_offered(id) || self.waiting.contains(&id)
     }
 
-    /// Its sink is sent something. Returns `true` if that is paid for by the offer: the first that it
-    /// is sent in the turn of the offer.
-    pub(super) fn pays_for_send(&mut self, id: Id, facts: &Facts) -> bool {
+    /// Its sink is sent something. Returns `true` if that is paid for by the offer: the first that it is
+    /// sent since, also when it yielded and is asked again in a later turn.
+    pub(super) fn pays_for_send(&mut self, id: Id) -> bool {
         let Some(offer) = self.offer.as_mut().filter(|offer| offer.to == id) else { return false };
-        !std::mem::replace(&mut offer.sent, true) && offer.turn == facts.turn
+        !std::mem::replace(&mut offer.sent, true)
     }
 
     /// Returns `true` if the item may join the queue of `id` unseen.

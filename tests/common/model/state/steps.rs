@@ -52,7 +52,7 @@ impl State {
                 }
                 return Ok(());
             }
-            Event::Send(id, seq, outcome) => self.sent(id, seq, outcome, facts)?,
+            Event::Send(id, seq, outcome) => self.sent(id, seq, outcome)?,
             Event::Flush(id, outcome) => self.flushed(id, outcome)?,
             Event::Close(id, outcome) => self.closed(id, outcome)?,
             Event::Drop(id) => return self.dropped(id, facts, out),
@@ -136,7 +136,7 @@ impl State {
         }
     }
 
-    fn sent(&mut self, id: Id, seq: u32, outcome: Outcome, facts: &Facts) -> Result<(), String> {
+    fn sent(&mut self, id: Id, seq: u32, outcome: Outcome) -> Result<(), String> {
         self.present(id)?;
         let wanted = self.item.as_ref().filter(|item| item.wants_sink(id)).map(|item| item.seq);
         let head = self.attachments[id].queue.pop_front();
@@ -150,7 +150,7 @@ impl State {
         } else {
             self.delivered += 1;
         }
-        let paid = self.item.as_mut().is_some_and(|item| item.pays_for_send(id, facts));
+        let paid = self.item.as_mut().is_some_and(|item| item.pays_for_send(id));
         self.cost.0 += usize::from(!paid);
         if head.is_none() {
             self.take_copy(id);
