@@ -1,8 +1,9 @@
 //! Time: `Order::Tick`, `stall_timeout`, `idle_timeout` and `linger` (attachment rules and 6). A tick is a unit
 //! of time; `n` of them take between `n - 1` and `n` units. Without ticks nothing expires.
 
+use super::one_fate_per_item::Dice;
 use crate::common::{Op, Rig, SinkHandle, Split, Terms, group, hooks};
-use stream_demux::{Attach, Lease, Order, Overflow};
+use stream_demux::{Attach, Demux, Lease, Order, Overflow};
 
 impl Rig {
     /// One tick, and what the hooks heard until it sleeps.
@@ -282,7 +283,7 @@ fn sinks_that_wait_for_their_turn_do_not_stall() {
         assert_eq!(rig.totals().queued, 300);
         sinks.iter().for_each(SinkHandle::open);
         let mut turns = 0;
-        while sinks.iter().any(|sink| sink.taken() < 3) {
+        while rig.totals().queued > 0 {
             rig.tick_and_poll();
             turns += 1;
         }
@@ -531,6 +532,23 @@ fn unit_in_which_the_input_was_held_counts_for_none_however_late_they_are_told()
     rig.sleep();
     assert_eq!((hooks(rig.log.take()), rig.len()), (vec![], 51));
     assert_eq!(rig.tick().len(), 50);
+}
+
+/// A member of a group that waits for its copy holds the input as well.
+#[test]
+fn nothing_is_idle_while_a_group_holds_the_input() {
+    let mut rig = Rig::with(Demux::multicast);
+    rig.attach_on(1, "a", |attach| attach.idle_timeout(1));
+    rig.attach(2, "b");
+    let c = rig.attach_on(2, "c", |attach| attach.tag(3));
+    c.park();
+    assert_eq!(hooks(rig.send([201])), ["blocked 2#3"]);
+    rig.ticks_in_vain(5);
+    c.open();
+    rig.sleep();
+    rig.log.take();
+    rig.ticks_in_vain(1);
+    assert_eq!(rig.tick(), ["detached 1 Idle"]);
 }
 
 #[test]
@@ -797,7 +815,7 @@ fn tick_goes_round_while_all_others_are_busy() {
 
 #[test]
 fn ten_thousand_with_time_outs_in_short_turns() {
-    let (all, rounds): (u32, u32) = if cfg!(debug_assertions) { (2_000, 3) } else { (10_000, 10) };
+    let (all, rounds): (u32, u32) = (10_000, if cfg!(debug_assertions) { 4 } else { 10 });
     let mut rig =
         Rig::with(|demux| demux.budget(16).idle_timeout(3).stall_timeout(3)).with_silent_sinks();
     let sinks: Vec<_> =
@@ -819,6 +837,84 @@ fn ten_thousand_with_time_outs_in_short_turns() {
     }
     rig.balance();
     assert_eq!(rig.totals().delivered, u64::from(all.div_ceil(3) * rounds));
+}
+
+/// What a time-out counts, as simply as possible.
+#[derive(Default)]
+struct Count {
+    queued: u32,
+    has_moved: bool,
+    stalled: u32,
+    idle: u32,
+}
+
+/// Sinks are parked and opened at random, in turns of any length; each expires at the tick at which a simple
+/// count does.
+#[test]
+fn time_outs_expire_when_a_simple_count_does() {
+    for seed in 1..=if cfg!(debug_assertions) { 100 } else { 2_000 } {
+        let mut dice = Dice::new(seed);
+        let (stall, idle) = (1 + dice.below(4), 1 + dice.below(4));
+        let budget = 1 + dice.below(20) as usize;
+        let mut rig = Rig::with(|demux| {
+            demux.budget(budget).stall_timeout(stall).idle_timeout(idle).buffer(1_000)
+        })
+        .with_silent_sinks();
+        let sinks = rig.attach_each(0..10);
+        let mut counts: Vec<_> = (0..10).map(|_| Some(Count::default())).collect();
+        for _ in 0..100 {
+            let key = dice.below(10);
+            let (sink, n) = (&sinks[key as usize], dice.below(9));
+            match &mut counts[key as usize] {
+                _ if n == 0 => {
+                    let mut expired = Vec::new();
+                    for (key, place) in counts.iter_mut().enumerate() {
+                        let Some(count) = place else { continue };
+                        let waits = count.queued > 0;
+                        if std::mem::take(&mut count.has_moved) {
+                            (count.stalled, count.idle) = (0, 0);
+                        } else if !waits {
+                            count.idle += 1;
+                        }
+                        count.stalled = if waits { count.stalled + 1 } else { 0 };
+                        if count.stalled >= stall {
+                            expired.push(format!("detached {key} Stalled"));
+                            *place = None;
+                        } else if count.idle >= idle {
+                            expired.push(format!("detached {key} Idle"));
+                            *place = None;
+                        }
+                    }
+                    let mut lines = rig.tick();
+                    lines.retain(|line| line.starts_with("detached"));
+                    lines.sort();
+                    assert_eq!(lines, expired, "seed {seed}");
+                }
+                Some(count) if n < 5 => {
+                    rig.send([key * 100]);
+                    count.queued += u32::from(sink.is_parked());
+                    count.has_moved |= !sink.is_parked();
+                }
+                Some(_) if n == 5 => sink.park(),
+                Some(count) if n < 8 => {
+                    if sink.is_parked() && count.queued > 0 {
+                        sink.allow(1);
+                        rig.sleep();
+                        count.queued -= 1;
+                        count.has_moved = true;
+                    }
+                }
+                Some(count) => {
+                    sink.open();
+                    rig.sleep();
+                    count.has_moved |= std::mem::take(&mut count.queued) > 0;
+                }
+                None => {
+                    rig.send([key * 100]);
+                }
+            }
+        }
+    }
 }
 
 // Flushes that linger.
@@ -894,13 +990,14 @@ fn ticks_in_one_turn_count_as_one_for_flushes_too() {
 #[test]
 fn task_sleeps_while_flushes_linger() {
     let mut rig = lingering(2);
-    rig.attach_each(1..30);
+    let sinks = rig.attach_each(1..30);
     rig.send((1..30).map(|key| key * 100));
     let polls = rig.task.polls();
-    for _ in 0..5 {
+    for _ in 0..50 {
         rig.send([101]);
     }
-    assert_eq!(rig.task.polls(), polls + 5, "a turn for each wake");
+    assert_eq!(rig.task.polls(), polls + 50, "a turn for each wake");
+    assert_eq!(sinks.iter().map(|sink| sink.count(Op::Flush)).sum::<usize>(), 0);
 }
 
 #[test]
