@@ -395,9 +395,9 @@ fn calls_alternate_and_agree_with_contains_key_whatever_happens_to_groups() {
     (1..=rounds).for_each(|seed| all_at_once(seed, true));
 }
 
-/// The item goes into the log between those of the hooks.
+/// The key is free before its last sink has sent what waits for it.
 #[test]
-fn key_is_not_freed_by_an_item_that_its_last_sink_takes_along() {
+fn key_is_free_while_its_last_sink_still_sends_what_it_took_along() {
     let mut rig = Rig::new().hearing(|line| !line.starts_with("admit "));
     let a = rig.attach(1, "a");
     a.park();
