@@ -1,4 +1,4 @@
-//! What happened: each outcome is counted, and the hooks are told of it, in one method.
+//! [`Ledger`]: counts each outcome and calls its hook, in one method.
 //!
 //! Between two polls `received + copies = unmatched + delivered + discarded + lost + queued`. That
 //! holds because every item that enters, by [`received`](Ledger::received) or

@@ -41,7 +41,7 @@
 //! | … is full, [`Overflow::Wait`] | held; the input waits | `queued`, then `delivered` |
 //! | … is full, [`Overflow::DropNewest`] | discarded | [`discarded`] |
 //! | … is full, [`Overflow::DropOldest`] | queued; the oldest discarded | `queued`, `discarded` |
-//! | … is not empty, [`Overflow::Conflate`] | queued in place of an older one, which is discarded | `queued`, `discarded` |
+//! | … is not empty, [`Overflow::Conflate`] | replaces an older one | `queued`, `discarded` |
 //! | … is full, [`Overflow::Evict`] | discarded; the sink is dropped | `discarded` |
 //! | [`admit`] returns `false` | discarded | `discarded` |
 //! | its key has many sinks ([`multicast`]) | cloned for all but one | [`copies`], each as here |
@@ -228,10 +228,10 @@
 //! ```text
 //! units                 |         |         |         |         |
 //! ticks                 T         T         T         T         T
-//! stall_timeout(3)           ├── an item waits: 1 ─── 2 ─────── 3 evicted, Detached::Stalled
-//! stall_timeout(3)           ├──────── 1 ─ taken ┤    the count starts anew with the next wait
-//! idle_timeout(2)            item ──── 0 ──────── 1 ─────────── 2 detached, Detached::Idle
-//! linger(2)                  dry ───── 1 ──────── 2 flushed
+//! stall_timeout(3)           |- an item waits: 1 --- 2 ------- 3 evicted, Detached::Stalled
+//! stall_timeout(3)           |-------- 1 - taken |    the count starts anew with the next wait
+//! idle_timeout(2)            item ---- 0 -------- 1 ----------- 2 detached, Detached::Idle
+//! linger(2)                  dry ----- 1 -------- 2 flushed
 //! ```
 //!
 //! * **[`stall_timeout`](Attach::stall_timeout)** evicts a sink at which something waits (an item,

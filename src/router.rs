@@ -1,13 +1,14 @@
 //! [`Router`]: what happens to items, orders and sinks.
 //!
-//! An item comes in through `items`, goes to several sinks through `multicast`, and stays in `held`
-//! if it has to wait; an order goes through `orders`; a sink that was woken, is to be flushed or
-//! closed through `sinks`. All of them use the same four things: the slots, the item that is held,
-//! the ledger and the defaults. Between two calls
+//! An item comes in through `items`. If its key has several sinks, it goes to all of them through
+//! `multicast`, or to one of them through `balance`. It stays in `held` if it has to wait. Orders
+//! go through `orders`, ticks through `ticks`, and sinks that were woken, are to be flushed or
+//! closed through `sinks`. All of them use the slots, the item that is held and the ledger. Between
+//! two calls
 //!
 //! 1. the account of the [`Ledger`] adds up;
-//! 2. a slot with something in its queue is parked, or it is listed to be looked after;
-//! 3. a slot that is leaving with nothing in its queue waits for its close, or is listed;
+//! 2. a slot with something in its queue is parked, or it is in the ready list;
+//! 3. a slot that is leaving with an empty queue waits for its close, or is in the ready list;
 //! 4. a slot that is owed a copy of the item that is held receives.
 
 mod balance;

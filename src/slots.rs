@@ -1,15 +1,19 @@
-//! The slots, with what is known of them elsewhere: who was woken, and whose flush is due.
-//! Inserting and removing a slot keeps the three in step, and a sink is polled here, with its own
-//! waker.
+//! [`Slots`]: the slots, and four lists that name them: the woken, the flushes that are due, the
+//! time-outs and, for groups that balance, the lines. Inserting and removing a slot keeps all of
+//! them consistent.
 //!
 //! 1. Every slot has a waker, registered under its id.
 //! 2. A slot whose sink took an item since its last flush is in the flush list, unless its sink is
 //!    being closed. An entry whose slot was removed belongs to the next slot with that id.
+//! 3. A slot that has a time-out is in the list of timers, and knows its index there.
+//! 4. An entry in the line of a group counts if its stamp is the one that its slot has.
+
+mod entry;
+mod groups;
 
 use core::borrow::Borrow;
 use core::hash::{BuildHasher, Hash};
-use core::ops::{Deref, DerefMut};
-use core::task::{Context, Poll};
+use core::task::Poll;
 
 use futures_sink::Sink;
 
@@ -20,8 +24,10 @@ use crate::key::sealed::{Directory, FindByKey};
 use crate::lease::LeaseRequest;
 use crate::ready::{Ready, Woken};
 use crate::slot::{LeaveReason, Remains, Slot, SlotMut};
-use crate::table::{NewSlot, Table, Walk};
+use crate::table::{NewSlot, Table};
 use crate::timers::{Sweep, Timers};
+
+pub(crate) use entry::{GroupWalk, SlotEntry};
 
 pub(crate) struct Slots<K, S, V, B> {
     /// Dropped before the sinks, so that one that fires its waker as it is dropped wakes no task.
@@ -29,13 +35,6 @@ pub(crate) struct Slots<K, S, V, B> {
     table: Table<K, S, V, B>,
     flushes: Flushes,
     timers: Timers,
-}
-
-/// A slot whose sink can be polled.
-pub(crate) struct SlotEntry<'a, K, S, V> {
-    slot: SlotMut<'a, K, S, V>,
-    ready: &'a Ready,
-    flushes: &'a mut Flushes,
 }
 
 impl<K, S, V, B> Slots<K, S, V, B> {
@@ -115,7 +114,7 @@ impl<K, S, V, B> Slots<K, S, V, B> {
     #[inline]
     pub(crate) fn entry(&mut self, id: SlotId) -> SlotEntry<'_, K, S, V> {
         let Self { table, ready, flushes, .. } = self;
-        SlotEntry { slot: table.slot_mut(id), ready, flushes }
+        SlotEntry::new(table.slot_mut(id), ready, flushes)
     }
 
     /// The recipients that receive.
@@ -155,83 +154,7 @@ impl<K, S, V, B> Slots<K, S, V, B> {
     }
 }
 
-/// Groups.
-impl<K, S, V, B> Slots<K, S, V, B> {
-    /// Starts to offer an item to the members of a group. Returns how many there are.
-    pub(crate) fn start_walk(&mut self, group: usize) -> usize {
-        let group = self.table.group_mut(group);
-        group.start();
-        group.len()
-    }
-
-    /// The members that are still to be offered the item.
-    pub(crate) fn walk(&mut self, group: usize) -> GroupWalk<'_, K, S, V> {
-        let Self { table, ready, flushes, .. } = self;
-        GroupWalk { walk: table.walk(group), ready, flushes }
-    }
-
-    /// Lets a member wait for its copy of the item that it was offered last.
-    pub(crate) fn start_waiting(&mut self, group: usize, id: SlotId) {
-        self.table.slot_mut(id).set_waiting(true);
-        self.table.group_mut(group).wait();
-    }
-
-    /// The first member of a group that waits.
-    pub(crate) fn first_waiting(&mut self, group: usize) -> Option<SlotId> {
-        self.table.first_waiting(group)
-    }
-
-    /// Returns `true` if the member at this position is still to be offered the item.
-    pub(crate) fn is_to_be_offered(&self, group: usize, position: usize) -> bool {
-        self.table.group(group).is_to_be_offered(position)
-    }
-}
-
-/// Groups whose items go to one member.
-impl<K, S, V, B> Slots<K, S, V, B> {
-    /// How many members a group has.
-    pub(crate) fn group_len(&self, group: usize) -> usize {
-        self.table.group(group).len()
-    }
-
-    /// How many items are queued for a slot.
-    pub(crate) fn queue_len(&self, id: SlotId) -> usize {
-        self.table.queue_len(id)
-    }
-
-    /// The members of a group, in the order in which they joined.
-    pub(crate) fn members(&self, group: usize) -> impl Iterator<Item = SlotId> {
-        self.table.group(group).members()
-    }
-
-    /// Puts a member of a group in the line of those that may be ready, unless it is in it.
-    pub(crate) fn line_up(&mut self, group: usize, id: SlotId, at_front: bool) {
-        if self.table.slot_mut(id).stamp() == 0 {
-            let stamp = self.table.group_mut(group).line_up(id, at_front);
-            self.table.slot_mut(id).set_stamp(stamp);
-        }
-    }
-
-    /// How many entries there are in the line of a group.
-    pub(crate) fn line_len(&self, group: usize) -> usize {
-        self.table.group(group).line_len()
-    }
-
-    /// Takes the next member that may be ready out of the line of its group.
-    pub(crate) fn next_in_line(&mut self, group: usize) -> Option<SlotId> {
-        loop {
-            let (id, stamp) = self.table.group_mut(group).next_in_line()?;
-            // The entry may be of one that is gone, and its id of another slot.
-            let Some(mut slot) = self.table.get_mut(id) else { continue };
-            if slot.stamp() == stamp && slot.is_in_group(group) {
-                slot.set_stamp(0);
-                return Some(id);
-            }
-        }
-    }
-}
-
-/// Who was woken.
+/// The woken, and the flushes that are due.
 impl<K, S, V, B> Slots<K, S, V, B> {
     /// Takes the list of the woken, for this turn.
     pub(crate) fn begin_turn(&mut self) {
@@ -279,7 +202,7 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         self.timers.is_sweeping()
     }
 
-    /// The next slot that the last tick comes to, and what it is told.
+    /// The next slot that the last tick applies to.
     pub(crate) fn next_timer(&mut self) -> Option<(SlotId, Sweep)> {
         self.timers.next()
     }
@@ -385,7 +308,7 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let Self { table, ready, flushes, .. } = self;
-        Some(SlotEntry { slot: table.find_mut(key)?, ready, flushes })
+        Some(SlotEntry::new(table.find_mut(key)?, ready, flushes))
     }
 }
 
@@ -402,108 +325,6 @@ where
             flushes.adopt(id);
             return None;
         };
-        slot.unqueue_flush().then(|| SlotEntry { slot, ready, flushes }.poll_flush())
-    }
-}
-
-/// The members of a group that are still to be offered an item, one by one.
-pub(crate) struct GroupWalk<'a, K, S, V> {
-    walk: Walk<'a, K, S, V>,
-    ready: &'a Ready,
-    flushes: &'a mut Flushes,
-}
-
-impl<K, S, V> GroupWalk<'_, K, S, V> {
-    #[inline]
-    pub(crate) fn next(&mut self) -> Option<SlotEntry<'_, K, S, V>> {
-        let Self { walk, ready, flushes } = self;
-        Some(SlotEntry { slot: walk.next()?, ready, flushes })
-    }
-}
-
-/// Polling a sink.
-impl<K, S, V> SlotEntry<'_, K, S, V>
-where
-    S: Sink<V> + Unpin,
-{
-    #[inline]
-    pub(crate) fn poll_ready(&mut self) -> Poll<Result<(), S::Error>> {
-        let waker = self.ready.waker(self.slot.id());
-        self.slot.poll_ready(&mut Context::from_waker(waker))
-    }
-
-    /// Sends an item to a sink that is ready, when the input has given `now`. See [`Flushes::push`]
-    /// for `BRANCHLESS`.
-    #[inline]
-    pub(crate) fn send<const BRANCHLESS: bool>(
-        &mut self,
-        item: V,
-        now: u64,
-    ) -> Result<(), S::Error> {
-        let new = self.slot.start_send(item)?;
-        self.flushes.push::<BRANCHLESS>(self.slot.id(), now, new);
-        Ok(())
-    }
-
-    #[inline]
-    pub(crate) fn poll_flush(&mut self) -> Poll<Result<(), S::Error>> {
-        let waker = self.ready.waker(self.slot.id());
-        let answer = self.slot.poll_flush(&mut Context::from_waker(waker));
-        if answer.is_pending() {
-            self.note_pending();
-        }
-        answer
-    }
-
-    pub(crate) fn poll_close(&mut self) -> Poll<Result<(), S::Error>> {
-        let waker = self.ready.waker(self.slot.id());
-        let answer = self.slot.poll_close(&mut Context::from_waker(waker));
-        if answer.is_pending() {
-            self.note_pending();
-        }
-        answer
-    }
-}
-
-impl<K, S, V> SlotEntry<'_, K, S, V> {
-    /// Returns `true` if the sink's waker has fired, and the slot was not advanced since.
-    pub(crate) fn has_fired(&self) -> bool {
-        self.ready.has_fired(self.slot.id())
-    }
-
-    /// Returns `true` if a sink that is parked will be polled again: its waker has fired, or it is
-    /// to be retried.
-    pub(crate) fn is_to_be_polled(&self) -> bool {
-        self.slot.is_to_retry() || self.ready.has_fired(self.slot.id())
-    }
-
-    /// The sink has answered `Pending` when it was polled for an item.
-    pub(crate) fn park(&mut self) {
-        self.slot.park();
-        self.note_pending();
-    }
-
-    #[inline]
-    fn note_pending(&mut self) {
-        if self.slot.is_timed() {
-            let has_fired = self.has_fired();
-            self.slot.set_self_woken(has_fired);
-        }
-    }
-}
-
-impl<'a, K, S, V> Deref for SlotEntry<'a, K, S, V> {
-    type Target = SlotMut<'a, K, S, V>;
-
-    #[inline]
-    fn deref(&self) -> &Self::Target {
-        &self.slot
-    }
-}
-
-impl<K, S, V> DerefMut for SlotEntry<'_, K, S, V> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.slot
+        slot.unqueue_flush().then(|| SlotEntry::new(slot, ready, flushes).poll_flush())
     }
 }

@@ -6,8 +6,7 @@
 //!
 //! 1. Of the slots that receive under a key, the first one, the *head*, lies in `heads`. All
 //!    others, and those that are leaving, lie in `others`.
-//! 2. `places` says where the slot with an id lies. It is brought up to date whenever `heads` may
-//!    have moved its slots: only [`make_room`](Table::make_room) lets it.
+//! 2. The [`Store`] finds a slot by its id, wherever it lies.
 //! 3. Receiving slots that share a key are a group, which the head stands for; a group stays one
 //!    until its last member is gone. So are leaving slots that share a key; `leaving` names the
 //!    first.
@@ -16,12 +15,11 @@
 //! A key is stored once, in its slot, and never cloned.
 
 mod places;
+mod store;
 
 use alloc::sync::Arc;
 use core::borrow::Borrow;
 use core::hash::{BuildHasher, Hash};
-use core::mem;
-use core::ops::{Deref, DerefMut};
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
@@ -34,45 +32,18 @@ use crate::lease::Claim;
 use crate::order::Terms;
 use crate::slot::{ExtrasList, LeaveReason, Remains, Slot, SlotMut, Stage};
 
-use places::{Place, Places, narrow};
+use places::narrow;
+use store::{NO_SLOT, Store};
 
 pub(crate) struct Table<K, S, V, B> {
-    heads: Heads<K, S>,
-    others: Slab<Slot<K, S>>,
+    store: Store<K, S>,
     leaving: HashTable<SlotId>,
-    places: Places,
     extras: ExtrasList<V>,
     groups: Slab<Group>,
     hasher: B,
     /// How many slots receive.
     len: usize,
     catch_all: Option<SlotId>,
-}
-
-/// The slots that an item can be for.
-struct Heads<K, S>(HashTable<Slot<K, S>>);
-
-impl<K, S> Drop for Heads<K, S> {
-    fn drop(&mut self) {
-        // If a sink panics as it is dropped, `HashTable` leaks the others; `drain` drops them.
-        self.0.drain().for_each(drop);
-    }
-}
-
-impl<K, S> Deref for Heads<K, S> {
-    type Target = HashTable<Slot<K, S>>;
-
-    #[inline]
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
-
-impl<K, S> DerefMut for Heads<K, S> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.0
-    }
 }
 
 /// An attachment that is to have a slot.
@@ -87,10 +58,8 @@ pub(crate) struct NewSlot<K, S> {
 impl<K, S, V, B> Table<K, S, V, B> {
     pub(crate) fn new(hasher: B) -> Self {
         Self {
-            heads: Heads(HashTable::new()),
-            others: Slab::new(),
+            store: Store::new(),
             leaving: HashTable::new(),
-            places: Places::new(),
             extras: ExtrasList::new(),
             groups: Slab::new(),
             hasher,
@@ -102,9 +71,8 @@ impl<K, S, V, B> Table<K, S, V, B> {
     /// The same, empty, with another hasher.
     pub(crate) fn with_hasher<B2>(self, hasher: B2) -> Table<K, S, V, B2> {
         debug_assert!(self.is_vacant());
-        let Self { heads, others, leaving, places, extras, groups, hasher: _, len, catch_all } =
-            self;
-        Table { heads, others, leaving, places, extras, groups, hasher, len, catch_all }
+        let Self { store, leaving, extras, groups, hasher: _, len, catch_all } = self;
+        Table { store, leaving, extras, groups, hasher, len, catch_all }
     }
 
     /// How many slots receive.
@@ -115,16 +83,16 @@ impl<K, S, V, B> Table<K, S, V, B> {
     /// How many slots are leaving.
     pub(crate) fn leaving(&self) -> usize {
         // A `Hash` that panics while `heads` grows may lose some.
-        (self.heads.len() + self.others.len()).saturating_sub(self.len)
+        self.store.len().saturating_sub(self.len)
     }
 
     pub(crate) fn is_vacant(&self) -> bool {
-        self.heads.is_empty() && self.others.is_empty()
+        self.store.len() == 0
     }
 
     /// The ids that were ever in use are below this.
     pub(crate) fn ids(&self) -> usize {
-        self.places.ids()
+        self.store.ids()
     }
 
     pub(crate) fn catch_all(&self) -> Option<SlotId> {
@@ -136,26 +104,19 @@ impl<K, S, V, B> Table<K, S, V, B> {
     }
 
     pub(crate) fn get(&self, id: SlotId) -> Option<&Slot<K, S>> {
-        match self.places.get(id)? {
-            Place::Head(bucket) => self.heads.get_bucket(bucket),
-            Place::Other(index) => self.others.get(index),
-        }
+        self.store.get(id)
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, id: SlotId) -> Option<SlotMut<'_, K, S, V>> {
-        let slot = match self.places.get(id)? {
-            Place::Head(bucket) => self.heads.get_bucket_mut(bucket),
-            Place::Other(index) => self.others.get_mut(index),
-        };
-        Some(SlotMut::new(slot?, &mut self.extras))
+        Some(SlotMut::new(self.store.get_mut(id)?, &mut self.extras))
     }
 
     /// # Panics
     ///
     /// If there is no such slot. So do the methods below that return no `Option`.
     pub(crate) fn slot(&self, id: SlotId) -> &Slot<K, S> {
-        self.get(id).expect(NO_SLOT)
+        self.store.slot(id)
     }
 
     pub(crate) fn slot_mut(&mut self, id: SlotId) -> SlotMut<'_, K, S, V> {
@@ -164,8 +125,8 @@ impl<K, S, V, B> Table<K, S, V, B> {
 
     /// The recipients that receive.
     pub(crate) fn recipients(&self) -> impl Iterator<Item = Recipient<'_, K>> {
-        let others = self.others.iter().map(|(_, slot)| slot).filter(|slot| slot.receives());
-        self.heads.iter().chain(others).map(|slot| slot.recipient(&self.extras))
+        let receiving = self.store.iter().filter(|slot| slot.receives());
+        receiving.map(|slot| slot.recipient(&self.extras))
     }
 
     pub(crate) fn recipient(&self, id: SlotId) -> Recipient<'_, K> {
@@ -202,29 +163,20 @@ impl<K, S, V, B> Table<K, S, V, B> {
 
     /// The first member of a group that waits for its copy of the item that is held.
     pub(crate) fn first_waiting(&mut self, group: usize) -> Option<SlotId> {
-        let Self { heads, others, places, groups, .. } = self;
-        groups[group].first_waiting(|id| {
-            let slot = match places.get(id) {
-                Some(Place::Head(bucket)) => heads.get_bucket(bucket),
-                Some(Place::Other(index)) => others.get(index),
-                None => None,
-            };
-            slot.is_some_and(Slot::is_waiting)
-        })
+        let Self { store, groups, .. } = self;
+        groups[group].first_waiting(|id| store.get(id).is_some_and(Slot::is_waiting))
     }
 
     /// The members of a group that are still to be offered the item, one by one.
     pub(crate) fn walk(&mut self, group: usize) -> Walk<'_, K, S, V> {
-        let Self { heads, others, places, extras, groups, .. } = self;
-        Walk { group: &mut groups[group], heads, others, places, extras }
+        let Self { store, extras, groups, .. } = self;
+        Walk { group: &mut groups[group], store, extras }
     }
 
     /// Frees what the slots were kept in.
     pub(crate) fn clear(&mut self) {
-        self.heads = Heads(HashTable::new());
-        self.others = Slab::new();
+        self.store = Store::new();
         self.leaving = HashTable::new();
-        self.places = Places::new();
         self.extras = ExtrasList::new();
         self.groups = Slab::new();
         self.len = 0;
@@ -232,14 +184,10 @@ impl<K, S, V, B> Table<K, S, V, B> {
     }
 }
 
-const NO_SLOT: &str = "the slot is there until it is removed";
-
 /// See [`Table::walk`].
 pub(crate) struct Walk<'a, K, S, V> {
     group: &'a mut Group,
-    heads: &'a mut Heads<K, S>,
-    others: &'a mut Slab<Slot<K, S>>,
-    places: &'a Places,
+    store: &'a mut Store<K, S>,
     extras: &'a mut ExtrasList<V>,
 }
 
@@ -247,10 +195,7 @@ impl<K, S, V> Walk<'_, K, S, V> {
     #[inline]
     pub(crate) fn next(&mut self) -> Option<SlotMut<'_, K, S, V>> {
         let id = self.group.next()?;
-        let slot = match self.places.get(id)? {
-            Place::Head(bucket) => self.heads.get_bucket_mut(bucket)?,
-            Place::Other(index) => self.others.get_mut(index)?,
-        };
+        let slot = self.store.get_mut(id)?;
         Some(SlotMut::new(slot, self.extras))
     }
 }
@@ -267,7 +212,7 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let hash = self.hasher.hash_one(key);
-        let slot = self.heads.find_mut(hash, |slot| slot.key().borrow() == key)?;
+        let slot = self.store.find_mut(hash, |known| known.borrow() == key)?;
         Some(SlotMut::new(slot, &mut self.extras))
     }
 
@@ -278,7 +223,7 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let hash = self.hasher.hash_one(key);
-        Some(self.heads.find(hash, |slot| slot.key().borrow() == key)?.id())
+        Some(self.store.find(hash, |known| known.borrow() == key)?.id())
     }
 }
 
@@ -299,25 +244,18 @@ where
     /// removed as deleted instead of empty, and goes through the whole table when it has run out of
     /// empty ones.
     pub(crate) fn reserve(&mut self, slots: usize) {
-        let Self { heads, others, leaving, places, extras, hasher, .. } = self;
-        others.reserve(slots.saturating_sub(others.len()));
-        places.reserve(slots);
-        extras.reserve(slots);
+        let Self { store, leaving, extras, hasher, .. } = self;
         let room = slots.saturating_mul(2);
-        let key_of = |id: SlotId| match places.get(id) {
-            Some(Place::Other(index)) => others[index].key(),
-            _ => unreachable!("{NO_SLOT}"),
-        };
-        leaving.reserve(room.saturating_sub(leaving.len()), |&id| hasher.hash_one(key_of(id)));
-        let more = room.saturating_sub(heads.len());
-        heads.reserve(more, |slot| hasher.hash_one(slot.key()));
-        self.find_places();
+        store.reserve(slots, room, hasher);
+        extras.reserve(slots);
+        let hash = |&id: &SlotId| hasher.hash_one(store.slot(id).key());
+        leaving.reserve(room.saturating_sub(leaving.len()), hash);
     }
 
     /// Gives an attachment a slot: it joins those that are there under its key, in its stage.
     pub(crate) fn insert(&mut self, new: NewSlot<K, S>) -> SlotId {
         let NewSlot { key, sink, terms, claim, stage } = new;
-        let id = self.places.take_id();
+        let id = self.store.take_id();
         let slot = Slot::new(key, sink, id, &terms, claim, stage, &mut self.extras);
         match stage {
             Stage::Receiving => self.insert_receiving(slot),
@@ -328,27 +266,21 @@ where
 
     fn insert_receiving(&mut self, slot: Slot<K, S>) {
         let (id, hash) = (slot.id(), self.hasher.hash_one(slot.key()));
-        let taken = self.heads.find(hash, |head| head.key() == slot.key()).map(Slot::id);
-        if let Some(head) = taken {
-            self.len += 1;
-            self.places.set(id, Place::Other(self.others.insert(slot)));
-            return self.join(head, id);
+        match self.store.find(hash, |key| key == slot.key()).map(Slot::id) {
+            None => self.store.insert_head(hash, slot, &self.hasher),
+            Some(head) => {
+                self.store.insert_other(slot);
+                self.join(head, id);
+            }
         }
-        self.make_room();
         self.len += 1;
-        let hasher = &self.hasher;
-        let entry = self.heads.insert_unique(hash, slot, |slot| hasher.hash_one(slot.key()));
-        self.places.set(id, Place::Head(entry.bucket_index()));
     }
 
     fn insert_leaving(&mut self, slot: Slot<K, S>) {
         let (id, hash) = (slot.id(), self.hasher.hash_one(slot.key()));
-        self.places.set(id, Place::Other(self.others.insert(slot)));
-        let Self { others, leaving, places, hasher, .. } = self;
-        let key_of = |id: SlotId| match places.get(id) {
-            Some(Place::Other(index)) => others[index].key(),
-            _ => unreachable!("{NO_SLOT}"),
-        };
+        self.store.insert_other(slot);
+        let Self { store, leaving, hasher, .. } = self;
+        let key_of = |id: SlotId| store.slot(id).key();
         let same = |&other: &SlotId| key_of(other) == key_of(id);
         match leaving.entry(hash, same, |&other| hasher.hash_one(key_of(other))) {
             Entry::Vacant(entry) => drop(entry.insert(id)),
@@ -372,15 +304,10 @@ where
     }
 
     fn push_member(&mut self, group: usize, id: SlotId) {
-        let Self { heads, others, places, extras, groups, .. } = self;
+        let Self { store, extras, groups, .. } = self;
         let mut place = |id: SlotId, position: usize| {
-            let slot = match places.get(id) {
-                Some(Place::Head(bucket)) => heads.get_bucket_mut(bucket),
-                Some(Place::Other(index)) => others.get_mut(index),
-                None => None,
-            };
-            let mut slot = SlotMut::new(slot.expect(NO_SLOT), extras);
-            slot.set_group(Some((narrow(group), narrow(position))));
+            let slot = store.get_mut(id).expect(NO_SLOT);
+            SlotMut::new(slot, extras).set_group(Some((narrow(group), narrow(position))));
         };
         let position = groups[group].push(id, &mut place);
         place(id, position);
@@ -397,7 +324,7 @@ where
     pub(crate) fn remove(&mut self, id: SlotId) -> Removed<K, V> {
         let receives = self.slot(id).receives();
         let slot = if receives { self.take_receiving(id) } else { self.take_leaving(id) };
-        self.places.free_id(id);
+        self.store.free_id(id);
         let was_flush_queued = slot.is_flush_queued();
         Removed { remains: slot.into_remains(&mut self.extras), was_flush_queued }
     }
@@ -409,21 +336,7 @@ where
             self.catch_all = None;
         }
         let heir = self.leave_group(id);
-        let bucket = match self.places.get(id) {
-            Some(Place::Head(bucket)) => bucket,
-            Some(Place::Other(index)) => return self.others.remove(index),
-            None => unreachable!("{NO_SLOT}"),
-        };
-        if let Some(heir) = heir {
-            let Some(Place::Other(index)) = self.places.get(heir) else {
-                unreachable!("{NO_SLOT}")
-            };
-            let new = self.others.remove(index);
-            self.places.set(heir, Place::Head(bucket));
-            return mem::replace(self.heads.get_bucket_mut(bucket).expect(NO_SLOT), new);
-        }
-        let entry = self.heads.get_bucket_entry(bucket).ok().expect(NO_SLOT);
-        entry.remove().0
+        self.store.take(id, heir)
     }
 
     /// The same for one that is leaving.
@@ -443,8 +356,7 @@ where
                 None => drop(entry.remove()),
             }
         }
-        let Some(Place::Other(index)) = self.places.get(id) else { unreachable!("{NO_SLOT}") };
-        self.others.remove(index)
+        self.store.take(id, None)
     }
 
     /// Takes a slot out of its group, if it is in one. Returns the member that is the first then.
@@ -458,26 +370,6 @@ where
             self.groups.remove(index);
         }
         heir
-    }
-
-    /// Lets `heads` grow if the next slot would not fit.
-    fn make_room(&mut self) {
-        // `capacity` counts what is there and what fits without moving any of it.
-        if self.heads.len() == self.heads.capacity() {
-            let hasher = &self.hasher;
-            self.heads.reserve(1, |slot| hasher.hash_one(slot.key()));
-            self.find_places();
-        }
-    }
-
-    /// Brings `places` up to date after `heads` may have moved its slots.
-    fn find_places(&mut self) {
-        let Self { heads, places, .. } = self;
-        for bucket in heads.iter_buckets() {
-            if let Some(slot) = heads.get_bucket(bucket) {
-                places.set(slot.id(), Place::Head(bucket));
-            }
-        }
     }
 }
 

@@ -1,10 +1,10 @@
-//! Which slots have time-outs, and how a tick comes to each of them.
+//! [`Timers`]: the slots that have time-outs, and the sweep that applies a tick to each of them.
 //!
-//! A tick is told to the slots one by one, possibly over several turns: a *sweep*. The slots are in
-//! a list without gaps, and a sweep goes through it from its end, so that what joins meanwhile is
-//! not part of it. A slot that is removed gives its place to the last one, which may have had its
-//! tick already, or have come since: each slot knows the number of the last sweep that it is not to
-//! get.
+//! A tick is applied to the slots one by one, possibly over several turns: a *sweep*. The slots are
+//! in a list without gaps, and a sweep goes through it from its end, so that a slot that joins
+//! meanwhile is not part of it. When a slot is removed, the last one moves to its index, and may
+//! come before the cursor a second time, or for the first: each slot keeps the number of the last
+//! sweep that does not apply to it.
 
 use alloc::vec::Vec;
 
@@ -18,16 +18,16 @@ pub(crate) struct Timers {
     cursor: usize,
     /// The number of the sweep.
     sweep: u32,
-    /// The input had to wait for a sink in the unit of time that the sweep tells of.
+    /// The input had to wait for a sink in the unit of time that the sweep is for.
     was_held: bool,
     /// A tick was read while a sweep was under way: another one follows. Whether the input had to
-    /// wait for a sink in the unit of time that it tells of.
+    /// wait for a sink in the unit of time that it is for.
     pending: Option<bool>,
     /// A tick was read in this turn.
     has_ticked: bool,
 }
 
-/// What a sweep tells each slot.
+/// What a sweep means for each slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sweep {
     pub(crate) number: u32,
@@ -72,7 +72,7 @@ impl Timers {
         self.cursor > 0
     }
 
-    /// The next slot of the sweep, and what it is told.
+    /// The next slot of the sweep.
     pub(crate) fn next(&mut self) -> Option<(SlotId, Sweep)> {
         self.cursor = self.cursor.checked_sub(1)?;
         let (id, number, was_held) = (self.slots[self.cursor], self.sweep, self.was_held);
@@ -83,7 +83,7 @@ impl Timers {
     }
 
     /// Adds a slot. Returns its index, and the number of the last sweep for a tick that was read
-    /// before: the slot is not to get it.
+    /// before: it does not apply to the slot.
     pub(crate) fn insert(&mut self, id: SlotId) -> (usize, u32) {
         self.slots.push(id);
         let pending = u32::from(self.pending.is_some());
@@ -206,21 +206,21 @@ mod tests {
     }
 
     #[test]
-    fn each_sweep_tells_of_its_own_unit_of_time() {
+    fn each_sweep_is_for_its_own_unit_of_time() {
         let mut timers = timers(2);
         for was_held in [true, false, true, false] {
             timers.begin_turn();
             timers.tick(was_held);
         }
-        let told: Vec<_> =
+        let held: Vec<_> =
             core::iter::from_fn(|| timers.next()).map(|(_, sweep)| sweep.was_held).collect();
-        assert_eq!(told, [true, true, true, true], "the last three are one");
+        assert_eq!(held, [true, true, true, true], "the last three are one");
         for was_held in [true, false] {
             timers.begin_turn();
             timers.tick(was_held);
         }
-        let told: Vec<_> =
+        let held: Vec<_> =
             core::iter::from_fn(|| timers.next()).map(|(_, sweep)| sweep.was_held).collect();
-        assert_eq!(told, [true, true, false, false]);
+        assert_eq!(held, [true, true, false, false]);
     }
 }

@@ -55,7 +55,7 @@ const LEASE_AND_ORDERS: Scenario = scenario(&[End(0)], &[Ring], Extra::Nothing);
 const SAME_LEASE: Scenario = scenario(&[End(0)], &[End(0)], Extra::Nothing);
 /// The lease of the next attachment in a slot ends, too.
 const LEASE_REUSED: Scenario = scenario(&[End(0), Ring], &[End(0)], Extra::Replace);
-/// An order replaces the tenant of a slot, whose waker fires once more, and then that of the new one.
+/// An order replaces the attachment in a slot, whose waker fires once more, and then that of the new one.
 const SLOT_REUSED: Scenario = scenario(&[Ring, Stale(0)], &[Wake(0)], Extra::Replace);
 const HEARD: Scenario = scenario(&[Wake(0)], &[Wake(0)], Extra::Hear);
 const ATTENDED: Scenario = scenario(&[Wake(0)], &[Wake(1)], Extra::Attend);

@@ -16,7 +16,6 @@ use super::{Router, Sharing};
 use crate::budget::Share;
 use crate::hooks::{Detached, Discarded, Hooks};
 use crate::id::SlotId;
-use crate::ledger::Ledger;
 
 /// How many members cost one of the budget when all are looked at.
 const LOOKED_AT: usize = 16;
@@ -25,8 +24,8 @@ const LOOKED_AT: usize = 16;
 pub(super) struct SharedItem<V> {
     item: V,
     group: usize,
-    /// The members for which the hooks were asked, and whether they admitted the item. It allocates
-    /// only if none of the first is ready.
+    /// For which members `admit` was called, and what it returned. Members that are ready and take
+    /// the item are not recorded, so this allocates only after one was not ready or refused.
     asked: Vec<(SlotId, bool)>,
 }
 
@@ -62,8 +61,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         if let Some(admitted) = item.was_admitted(id) {
             return admitted;
         }
-        let Self { ledger, slots, .. } = self;
-        let admitted = Ledger::admit(ledger, slots.recipient(id), &item.item);
+        let admitted = self.ledger.admit(self.slots.recipient(id), &item.item);
         item.asked.push((id, admitted));
         admitted
     }
@@ -196,7 +194,7 @@ where
     /// No member is ready: the item joins this queue, which is the shortest, or is held.
     fn join_shortest(&mut self, id: SlotId, item: SharedItem<V>, yielded: Option<SlotId>) {
         let slot = self.slots.entry(id);
-        if slot.has_room() && !(slot.is_queued() && slot.conflates()) {
+        if slot.can_queue() {
             return self.settle_shared(id, item.item, Place::Queue);
         }
         let policy = slot.overflow();

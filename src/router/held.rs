@@ -32,14 +32,14 @@ use yields::Yielding;
 /// The item that is held, if there is one, and what it waits for.
 pub(super) struct Holding<V> {
     held: Option<Held<V>>,
-    /// The slot that the hooks were told the input waits for.
+    /// The slot that `Hooks::blocked` was called for last, until `Hooks::unblocked` is.
     blocked_on: Option<SlotId>,
     yielding: Option<Yielding>,
     /// The slot whose sink was polled again in this turn because it had yielded.
     retried: Option<SlotId>,
     /// An item was held for a sink since the last tick.
     was_held: bool,
-    /// The one slot that the item is for was woken since the item found no place in it.
+    /// A slot that the item is for was woken, or its group changed, since the item found no place.
     was_woken: bool,
 }
 
@@ -333,7 +333,7 @@ where
     }
 }
 
-/// What the hooks hear of waiting.
+/// Calling `blocked` and `unblocked`.
 impl<K, S, V, H, B> Router<K, S, V, H, B>
 where
     K: Hash + Eq,
@@ -357,7 +357,7 @@ where
         }
     }
 
-    /// Tells the hooks which sink the input waits for, once every member of the group was offered
+    /// Calls `blocked` for the first member that waits, once every member of the group was offered
     /// the item.
     #[inline]
     pub(crate) fn name_blocked(&mut self) {

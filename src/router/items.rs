@@ -194,7 +194,7 @@ where
     /// reserved something for it.
     pub(super) fn find_place(&mut self, id: SlotId) -> Place<S::Error> {
         let mut slot = self.slots.entry(id);
-        if slot.is_queued() && slot.has_room() && !slot.conflates() {
+        if slot.is_queued() && slot.can_queue() {
             Place::Queue
         } else if slot.is_parked() {
             self.find_place_beside(id, Unready::Woken)
@@ -223,7 +223,7 @@ where
     /// The same when the sink is not ready. `again` is what it means if it will be polled again.
     fn find_place_beside(&mut self, id: SlotId, again: Unready) -> Place<S::Error> {
         let slot = self.slots.entry(id);
-        if slot.has_room() && !(slot.is_queued() && slot.conflates()) {
+        if slot.can_queue() {
             Place::Queue
         } else {
             let unready = if slot.is_to_be_polled() { again } else { Unready::Full };

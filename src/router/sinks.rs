@@ -190,8 +190,8 @@ where
         }
     }
 
-    /// The input is over: it is not waited for, and what is held goes to its recipients as they
-    /// leave.
+    /// The input is over: it is not polled any more. An item that is held goes to its recipients as
+    /// they leave.
     pub(crate) fn finish(&mut self) {
         self.close_cursor.get_or_insert(0);
         self.unblock();

@@ -511,10 +511,10 @@ fn unit_in_which_the_input_was_held_does_not_count_for_idleness() {
     assert_eq!(rig.tick(), ["detached 1 Idle"]);
 }
 
-/// A tick is told to one after the other, and the next may be read before all have been told: each unit
-/// counts for what happened in it.
+/// A tick is applied to one attachment after the other, and the next tick may be read before the last one
+/// has been applied to all: each unit counts for what happened in it.
 #[test]
-fn unit_in_which_the_input_was_held_counts_for_none_however_late_they_are_told() {
+fn unit_in_which_the_input_was_held_counts_for_none_however_late_the_sweep_reaches_them() {
     let mut rig = Rig::with(|demux| demux.budget(4)).with_silent_sinks();
     for key in 10..60 {
         rig.order(key, key, |attach| attach.idle_timeout(2));
@@ -525,8 +525,8 @@ fn unit_in_which_the_input_was_held_counts_for_none_however_late_they_are_told()
     b.open();
     rig.sleep();
     rig.log.take();
-    // The first does not count, as the input was held; the second, which is read before all were told of
-    // the first, does.
+    // The first does not count, as the input was held; the second does, although it is read before the
+    // sweep of the first has ended.
     rig.tick_and_poll();
     rig.tick_and_poll();
     rig.sleep();
@@ -732,8 +732,8 @@ fn tick_comes_to_all_in_turns_of_any_length() {
     }
 }
 
-/// Those that come during a sweep are not part of it, whichever places they get; and none is left out, or
-/// told twice, because others leave.
+/// Attachments that come during a sweep are not part of it, whichever places they get; and none is left
+/// out, or counted twice, because others leave.
 #[test]
 fn attachments_that_come_and_go_during_a_sweep_get_their_own_ticks() {
     for leavers in [0_u32, 1, 3, 10, 37, 50] {

@@ -90,7 +90,7 @@ impl Memory {
         usize::from(self.begin[at + 1] - self.begin[at]) - 1
     }
 
-    /// What is last in the order of writes, whoever may know of it.
+    /// The last value in the order of writes, whether or not any thread has seen it.
     pub fn last(&self, at: usize) -> u8 {
         self.of(at)[self.newest(at)][VALUE]
     }

@@ -132,8 +132,8 @@ pub enum Extra {
     Relist,
     /// The sink in slot 0 wakes itself when it is polled first.
     WakesItself,
-    /// The first order replaces the tenant of slot 0; what the second waker does, it does for the new
-    /// one, and not before.
+    /// The first order replaces the attachment in slot 0; what the second waker does, it does for the
+    /// new one, and not before.
     Replace,
 }
 
@@ -339,7 +339,7 @@ pub struct Owner {
     pub popped: u8,
     /// Slot 0 is to be looked after once more.
     pub owed: bool,
-    /// The second tenant of slot 0 is there.
+    /// The second attachment in slot 0 is there.
     pub replaced: bool,
     /// With a flaw: the bits of the slot to be popped are cleared already.
     pub cleared: bool,
@@ -478,7 +478,7 @@ impl State {
         steps
     }
 
-    /// What is wrong with it. `at_rest`: nobody can take a step.
+    /// Returns what is wrong with the state. `at_rest` is whether no thread can take a step.
     pub fn fault(&self, protocol: &Protocol, scenario: &Scenario, at_rest: bool) -> Option<String> {
         if self.owner.alone > RESTLESS {
             return Some("it never sleeps".to_owned());

@@ -302,7 +302,7 @@ impl Stepping<'_> {
         }
     }
 
-    /// The executor is told. It hands on what the one who tells it knows.
+    /// Notifies the executor, which then knows all that the notifying thread knows.
     fn notify(&mut self, state: &State, then: Pc) {
         self.update(state, NOTE, AcqRel, |_| 1, |this, state, _| this.go(state, then));
     }

@@ -1,0 +1,167 @@
+//! The state machine of a sink: what it is waiting for, and how it is polled.
+//!
+//! The contract of `Sink` is kept here:
+//!
+//! 1. `start_send` follows a `poll_ready` that answered `Ready(Ok)`, one for one: an answer is used
+//!    at once, so none has to be remembered.
+//! 2. An operation that answered `Pending` is not repeated before the sink's waker fired: `PARKED`,
+//!    `FLUSHING` and `CLOSING` stand for the three that wait. Only a flush may be repeated earlier,
+//!    when the sink took another item.
+//! 3. An error is returned to the caller, who removes the slot: the sink is not touched again.
+//! 4. After `poll_close` was called there is nothing in the queue, and nothing will be.
+
+use core::pin::Pin;
+use core::task::{Context, Poll};
+
+use futures_sink::Sink;
+
+use super::flags::{
+    CLOSING, FLUSH_AGAIN, FLUSH_QUEUED, FLUSHING, MOVED, PARKED, QUEUED, RETRY, SLOW,
+    SLOW_IN_GROUP, TIMED, UNFLUSHED, WAITING,
+};
+use super::{Slot, Stage};
+
+/// What the sink is waiting for, and what is due to it.
+impl<K, S> Slot<K, S> {
+    /// Returns `true` if nothing stands between an item for this slot and `poll_ready`.
+    #[inline]
+    pub(crate) fn is_fast(&self) -> bool {
+        !self.has(SLOW)
+    }
+
+    /// The same for an item that is for its group.
+    #[inline]
+    pub(crate) fn is_fast_in_group(&self) -> bool {
+        !self.has(SLOW_IN_GROUP)
+    }
+
+    #[inline]
+    pub(crate) fn is_queued(&self) -> bool {
+        self.has(QUEUED)
+    }
+
+    /// Returns `true` if it was offered the item that is held for its group, and waits for its
+    /// copy.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.has(WAITING)
+    }
+
+    pub(crate) fn set_waiting(&mut self, waiting: bool) {
+        self.set(WAITING, waiting);
+    }
+
+    /// Returns `true` if `poll_ready` answered `Pending`, and that its waker fired was not noticed
+    /// since.
+    pub(crate) fn is_parked(&self) -> bool {
+        self.has(PARKED)
+    }
+
+    pub(crate) fn park(&mut self) {
+        self.set(PARKED, true);
+    }
+
+    /// Returns `true` if it has a time-out.
+    #[inline]
+    pub(crate) fn is_timed(&self) -> bool {
+        self.has(TIMED)
+    }
+
+    /// Returns `true` if `poll_ready` is to be repeated although the sink's waker has not fired.
+    pub(crate) fn is_to_retry(&self) -> bool {
+        self.has(RETRY)
+    }
+
+    /// Lets a sink that is parked be polled again for `poll_ready`, and for nothing else.
+    pub(crate) fn set_to_retry(&mut self) {
+        self.set(RETRY, true);
+    }
+
+    /// `poll_ready` may be repeated.
+    pub(crate) fn unpark(&mut self) {
+        self.set(PARKED | RETRY, false);
+    }
+
+    /// Its own waker fired: what answered `Pending` may be repeated.
+    pub(crate) fn wake(&mut self) {
+        let flush_again = self.has(FLUSHING);
+        self.set(PARKED | RETRY | FLUSHING | CLOSING, false);
+        if flush_again {
+            self.set(FLUSH_AGAIN, true);
+        }
+    }
+
+    /// Returns `true` if it is being closed: its sink is polled for nothing else.
+    fn is_past_sending(&self) -> bool {
+        self.stage != Stage::Receiving && !self.has(QUEUED)
+    }
+
+    /// Returns `true` if `poll_close` is to be called.
+    pub(crate) fn is_closable(&self) -> bool {
+        self.is_past_sending() && !self.has(CLOSING)
+    }
+
+    /// Returns `true` if it waited for a flush, and its waker fired.
+    pub(crate) fn is_flushable(&self) -> bool {
+        self.has(FLUSH_AGAIN) && !self.is_past_sending()
+    }
+
+    #[inline]
+    pub(crate) fn is_flush_queued(&self) -> bool {
+        self.has(FLUSH_QUEUED)
+    }
+
+    pub(crate) fn set_flush_queued(&mut self) {
+        self.set(FLUSH_QUEUED, true);
+    }
+
+    /// It was taken from the flush list. Returns `true` if it wants to be flushed: a sink that is
+    /// being closed does not, as closing flushes.
+    #[inline]
+    pub(crate) fn unqueue_flush(&mut self) -> bool {
+        self.set(FLUSH_QUEUED, false);
+        self.has(UNFLUSHED) && !self.is_past_sending()
+    }
+}
+
+/// Polling.
+impl<K, S> Slot<K, S> {
+    #[inline]
+    pub(crate) fn poll_ready<V>(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>>
+    where
+        S: Sink<V> + Unpin,
+    {
+        Pin::new(&mut self.sink).poll_ready(cx)
+    }
+
+    /// Sends an item to a sink that is ready. Returns `true` if the slot has to join the flush
+    /// list.
+    #[inline]
+    pub(crate) fn start_send<V>(&mut self, item: V) -> Result<bool, S::Error>
+    where
+        S: Sink<V> + Unpin,
+    {
+        Pin::new(&mut self.sink).start_send(item)?;
+        let was_queued = self.is_flush_queued();
+        self.flags |= UNFLUSHED | FLUSH_QUEUED | MOVED;
+        Ok(!was_queued)
+    }
+
+    pub(crate) fn poll_flush<V>(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>>
+    where
+        S: Sink<V> + Unpin,
+    {
+        self.set(UNFLUSHED | FLUSHING | FLUSH_AGAIN, false);
+        let flushed = Pin::new(&mut self.sink).poll_flush(cx);
+        self.set(if flushed.is_pending() { FLUSHING } else { MOVED }, true);
+        flushed
+    }
+
+    pub(crate) fn poll_close<V>(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>>
+    where
+        S: Sink<V> + Unpin,
+    {
+        let closed = Pin::new(&mut self.sink).poll_close(cx);
+        self.set(CLOSING, closed.is_pending());
+        closed
+    }
+}

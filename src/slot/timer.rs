@@ -1,0 +1,121 @@
+//! The time-outs of an attachment, and what a tick means for it.
+
+use super::SlotMut;
+use super::flags::{CLOSING, FLUSH_AGAIN, FLUSHING, MOVED, PARKED, QUEUED, UNFLUSHED, WAITING};
+use crate::order::Terms;
+use crate::timers::Sweep;
+
+/// The time-outs of an attachment, in ticks; 0 for none.
+pub(super) struct Timer {
+    stall_timeout: u32,
+    idle_timeout: u32,
+    /// At how many ticks in a row it had stalled.
+    stalled: u32,
+    /// At how many ticks it was idle since its last item.
+    idle: u32,
+    /// The number of the last sweep that came to it, or that was for a tick before its time.
+    sweep: u32,
+    /// Where it is in the list of the timers.
+    index: u32,
+    /// The last answer of the sink was `Pending`, and its waker had fired by then: it woke itself.
+    is_self_woken: bool,
+}
+
+impl Timer {
+    /// Returns `None` if these terms have no time-out.
+    pub(super) fn new(terms: &Terms) -> Option<Self> {
+        let stall_timeout = terms.stall_timeout.unwrap_or(0);
+        let idle_timeout = terms.idle_timeout.unwrap_or(0);
+        (stall_timeout > 0 || idle_timeout > 0).then_some(Self {
+            stall_timeout,
+            idle_timeout,
+            stalled: 0,
+            idle: 0,
+            sweep: 0,
+            index: 0,
+            is_self_woken: false,
+        })
+    }
+}
+
+/// What a tick means for an attachment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expired {
+    Stalled,
+    Idle,
+}
+
+impl<K, S, V> SlotMut<'_, K, S, V> {
+    /// Where it is in the list of the timers, if it has a time-out.
+    pub(crate) fn timer_index(&self) -> Option<usize> {
+        Some(self.extras.get(self.slot.id)?.timer.as_ref()?.index as usize)
+    }
+
+    /// Notes whether the waker of a sink that has just answered `Pending` has fired.
+    pub(crate) fn set_self_woken(&mut self, woken: bool) {
+        if let Some(timer) = self.timer_mut() {
+            timer.is_self_woken = woken;
+        }
+    }
+
+    /// Sets where it is in the list of the timers.
+    pub(crate) fn set_timer_index(&mut self, index: usize) {
+        if let (Some(timer), Ok(index)) = (self.timer_mut(), u32::try_from(index)) {
+            timer.index = index;
+        }
+    }
+
+    /// Sets the number of the last sweep that it does not take part in.
+    pub(crate) fn set_last_sweep(&mut self, sweep: u32) {
+        if let Some(timer) = self.timer_mut() {
+            timer.sweep = sweep;
+        }
+    }
+
+    /// A tick. `has_fired` is whether its waker has fired since the sink was polled last,
+    /// `is_held_for` whether the item that is held is for it.
+    pub(crate) fn tick(
+        &mut self,
+        sweep: Sweep,
+        has_fired: bool,
+        is_held_for: bool,
+    ) -> Option<Expired> {
+        let Self { slot, extras } = self;
+        let timer = extras.get_mut(slot.id)?.timer.as_mut()?;
+        // The numbers wrap around.
+        if timer.sweep.wrapping_sub(sweep.number) <= 1 {
+            return None;
+        }
+        timer.sweep = sweep.number;
+        let has_moved = slot.has(MOVED);
+        slot.set(MOVED, false);
+        let waits_for_item = slot.has(QUEUED | WAITING) || is_held_for;
+        let is_flushing = slot.has(FLUSHING | FLUSH_AGAIN);
+        let is_pending = slot.has(FLUSHING | CLOSING) || slot.has(PARKED) && waits_for_item;
+        if has_moved {
+            (timer.stalled, timer.idle) = (0, 0);
+            timer.is_self_woken &= is_pending;
+        }
+        // A waker that has fired means progress, which the demux has not come to yet; but not if
+        // the sink fired it itself.
+        if !(is_pending || waits_for_item || is_flushing) {
+            timer.stalled = 0;
+        } else if timer.is_self_woken || is_pending && !has_fired {
+            timer.stalled += 1;
+        }
+        let is_busy = has_moved || waits_for_item || is_flushing || slot.has(UNFLUSHED);
+        if slot.receives() && !is_busy && !sweep.was_held {
+            timer.idle += 1;
+        }
+        let has_stalled = timer.stall_timeout > 0 && timer.stalled >= timer.stall_timeout;
+        let is_idle = timer.idle_timeout > 0 && timer.idle >= timer.idle_timeout;
+        if has_stalled {
+            Some(Expired::Stalled)
+        } else {
+            (is_idle && slot.receives()).then_some(Expired::Idle)
+        }
+    }
+    fn timer_mut(&mut self) -> Option<&mut Timer> {
+        self.extras.get_mut(self.slot.id)?.timer.as_mut()
+    }
+}

@@ -1,0 +1,80 @@
+//! Slots that share a key: the walk through a group, and the line of those that may be ready.
+
+use super::{GroupWalk, Slots};
+use crate::id::SlotId;
+
+/// Members that each get an item.
+impl<K, S, V, B> Slots<K, S, V, B> {
+    /// Starts to offer an item to the members of a group. Returns how many there are.
+    pub(crate) fn start_walk(&mut self, group: usize) -> usize {
+        let group = self.table.group_mut(group);
+        group.start();
+        group.len()
+    }
+
+    /// The members that are still to be offered the item.
+    pub(crate) fn walk(&mut self, group: usize) -> GroupWalk<'_, K, S, V> {
+        let Self { table, ready, flushes, .. } = self;
+        GroupWalk::new(table.walk(group), ready, flushes)
+    }
+
+    /// Lets a member wait for its copy of the item that it was offered last.
+    pub(crate) fn start_waiting(&mut self, group: usize, id: SlotId) {
+        self.table.slot_mut(id).set_waiting(true);
+        self.table.group_mut(group).wait();
+    }
+
+    /// The first member of a group that waits.
+    pub(crate) fn first_waiting(&mut self, group: usize) -> Option<SlotId> {
+        self.table.first_waiting(group)
+    }
+
+    /// Returns `true` if the member at this position is still to be offered the item.
+    pub(crate) fn is_to_be_offered(&self, group: usize, position: usize) -> bool {
+        self.table.group(group).is_to_be_offered(position)
+    }
+}
+
+/// Groups of which one member gets an item.
+impl<K, S, V, B> Slots<K, S, V, B> {
+    /// How many members a group has.
+    pub(crate) fn group_len(&self, group: usize) -> usize {
+        self.table.group(group).len()
+    }
+
+    /// How many items are queued for a slot.
+    pub(crate) fn queue_len(&self, id: SlotId) -> usize {
+        self.table.queue_len(id)
+    }
+
+    /// The members of a group, in the order in which they joined.
+    pub(crate) fn members(&self, group: usize) -> impl Iterator<Item = SlotId> {
+        self.table.group(group).members()
+    }
+
+    /// Puts a member of a group in the line of those that may be ready, unless it is in it.
+    pub(crate) fn line_up(&mut self, group: usize, id: SlotId, at_front: bool) {
+        if self.table.slot_mut(id).stamp() == 0 {
+            let stamp = self.table.group_mut(group).line_up(id, at_front);
+            self.table.slot_mut(id).set_stamp(stamp);
+        }
+    }
+
+    /// How many entries there are in the line of a group.
+    pub(crate) fn line_len(&self, group: usize) -> usize {
+        self.table.group(group).line_len()
+    }
+
+    /// Takes the next member that may be ready out of the line of its group.
+    pub(crate) fn next_in_line(&mut self, group: usize) -> Option<SlotId> {
+        loop {
+            let (id, stamp) = self.table.group_mut(group).next_in_line()?;
+            // The entry may be of one that is gone, and its id of another slot.
+            let Some(mut slot) = self.table.get_mut(id) else { continue };
+            if slot.stamp() == stamp && slot.is_in_group(group) {
+                slot.set_stamp(0);
+                return Some(id);
+            }
+        }
+    }
+}
