@@ -363,6 +363,8 @@ mod demux;
 mod ext;
 mod flush;
 mod group;
+#[cfg(any(doc, doctest))]
+pub mod guide;
 mod hooks;
 mod id;
 mod key;
