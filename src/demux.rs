@@ -25,11 +25,11 @@ type ErrorOf<O, V> = <SinkOf<O> as Sink<V>>::Error;
 
 /// How much one turn may do, unless [`Demux::budget`] says otherwise.
 ///
-/// It bounds how long other tasks of the thread wait: 128 items are a few microseconds where sinks
-/// only take them, some hundred where each costs a system call. The cost of a turn itself, some
-/// tens of nanoseconds, is spread over the budget, so that far less would show and far more would
-/// gain nothing. Tokio's cooperative budget is 128 too; of two budgets, one inside the other, the
-/// smaller counts.
+/// It bounds how long other tasks of the thread wait: 128 items take a few microseconds if sinks
+/// only store them, and some hundred if each item is a system call. The cost of a turn itself is
+/// some tens of nanoseconds and is spread over the budget, so a much smaller budget would be slower
+/// and a much larger one hardly faster. Tokio's cooperative budget is 128, too; of two nested
+/// budgets, the smaller one counts.
 const BUDGET: usize = 128;
 
 pin_project! {
@@ -103,16 +103,16 @@ pin_project! {
 enum Inbox {
     /// It has nothing until its waker fires.
     Quiet,
-    /// It gave an order when it was polled last, and may have more.
+    /// It returned an order when it was polled last, and may have more.
     Unread,
-    /// It woke itself instead, in the turn before. It may have more.
+    /// It woke itself and returned `Pending` in the last turn. It may have an order.
     Yielded,
 }
 
 /// An order that waits for the budget of another turn.
 struct Unapplied<K, S> {
     order: Order<K, S>,
-    /// Nothing of it was applied yet, and it was paid for when it was read.
+    /// No part of it was applied yet. Reading it has paid for the first part.
     fresh: bool,
 }
 

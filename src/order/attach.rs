@@ -169,9 +169,9 @@ impl<K, S> Attach<K, S> {
     }
 
     /// Evicts this attachment ([`Detached::Stalled`](crate::Detached::Stalled)) at the `ticks`th
-    /// [tick](Order::Tick) at which something waits for its sink (an item, a flush or a close) and
-    /// nothing has moved since the wait began, instead of the
-    /// [default of the demux](crate::Demux::stall_timeout). 0 means no time-out.
+    /// [tick](crate::Order::Tick) at which something waits for its sink (an item, a flush or a
+    /// close) and nothing has moved since the wait began, instead of the [default of the
+    /// demux](crate::Demux::stall_timeout). 0 means no time-out.
     ///
     /// It also applies while the attachment leaves: a graceful leave with a deadline. What was
     /// queued is discarded as [`Discarded::Evicted`](crate::Discarded::Evicted).
@@ -206,7 +206,7 @@ impl<K, S> Attach<K, S> {
     }
 
     /// Detaches this attachment gracefully ([`Detached::Idle`](crate::Detached::Idle)) at the
-    /// `ticks`th [tick](Order::Tick) without an item, instead of the [default of the
+    /// `ticks`th [tick](crate::Order::Tick) without an item, instead of the [default of the
     /// demux](crate::Demux::idle_timeout). 0 means no time-out.
     ///
     /// A tick counts if no item was accepted for this attachment since the tick before, nothing

@@ -1,16 +1,16 @@
-//! The one item that was read and has not been routed to the end. While there is one, the input is
-//! not read.
+//! The one item that was read and is not completely routed. While there is one, the input is not
+//! read.
 //!
 //! An item is held
 //!
-//! * because orders came before it: its key was not looked up yet;
+//! * because orders have overtaken it: they are applied before its key is looked up;
 //! * because a sink that is not ready has no room, and its policy is to wait: the item is
 //!   *blocked*, and [`Hooks::blocked`] names the recipient;
 //! * because a sink yielded: it answered `Pending` only to let other tasks run;
-//! * because the budget of the turn ended while the members of a group were served.
+//! * because the budget of the turn was spent while the members of a group were served.
 //!
 //! The members of a group that were attached when the item was read are *owed* a copy until they
-//! got it, discarded it or were evicted. The last one that is owed a copy gets the item itself.
+//! get it, discard it or are evicted. The last member that is owed a copy gets the item itself.
 
 mod yields;
 
@@ -57,11 +57,11 @@ enum Held<V> {
 /// How a slot stops receiving.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Exit {
-    /// What waits for it is still sent.
+    /// The items that wait for it are still sent.
     Graceful,
-    /// It failed, or overflowed: what waits for it is discarded.
+    /// It failed, or overflowed: the items that wait for it are discarded.
     Broken,
-    /// It is gone: what waits for it alone is discarded.
+    /// It is evicted: the items that wait only for it are discarded.
     Evicted,
 }
 
@@ -151,7 +151,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         }
     }
 
-    /// Takes what is held, to be routed or held anew.
+    /// Takes the item that is held, to route it or hold it again.
     fn take_held(&mut self) -> Option<Held<V>> {
         let held = self.holding.held.take();
         self.ledger.unqueued(usize::from(held.is_some()));
@@ -266,11 +266,11 @@ where
         }
     }
 
-    /// Takes the copy of the held item that a slot is owed, if it is owed one, because it stops
-    /// receiving. To be called before the slot leaves its place.
+    /// Call this before a slot that stops receiving is unlinked. Returns its copy of the held item,
+    /// if it was owed one.
     ///
-    /// One that leaves gracefully before it was offered the item is asked for admission now. One
-    /// that is evicted takes no copy, unless it is the last that is owed one.
+    /// For a slot that leaves gracefully before it was offered the item, `admit` is called now. A
+    /// slot that is evicted takes no copy, unless it is the last that is owed one.
     pub(super) fn take_owed(&mut self, id: SlotId, exit: Exit) -> Option<V> {
         if self.holding.blocked_on == Some(id) {
             self.unblock();
@@ -375,7 +375,7 @@ where
         if item.has_more_to_offer() {
             return;
         }
-        // One that is ready and will take more is not waited for: it is the turn that is spent.
+        // If the first is not parked, the input waits for the next turn and not for a sink.
         let first = self.slots.first_waiting(item.group());
         if let Some(id) = first.filter(|&id| self.slots.slot(id).is_parked()) {
             self.block(id);
