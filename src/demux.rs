@@ -40,6 +40,14 @@ pin_project! {
     /// describes what it does. It completes with the [`Totals`] when every sink is closed after
     /// the input has ended or [`Order::Finish`](crate::Order::Finish) was applied.
     ///
+    /// # Tasks
+    ///
+    /// Give a demux a task of its own, for example `tokio::spawn(demux)`. Tokio's channels and
+    /// sockets limit how much one poll of a task may do with them; futures that are joined with the
+    /// demux in one task use up the same limit. See [Practical notes](crate#practical-notes).
+    ///
+    /// To name the type in a struct, see [the guide](crate::guide::production).
+    ///
     /// # Cancel safety
     ///
     /// No state is lost between two polls: you can poll `&mut demux` inside a timeout or a
@@ -48,7 +56,8 @@ pin_project! {
     ///
     /// Dropping the future drops the input, the orders, the sinks and the waiting items. The sinks
     /// are neither flushed nor closed, and no hook is called. To end a demux without losing items
-    /// that were read, send [`Order::Finish`](crate::Order::Finish) and let it complete.
+    /// that were read, send [`Order::Finish`](crate::Order::Finish) and let it complete;
+    /// [the guide](crate::guide::ending) shows how, with a deadline.
     ///
     /// # Panics
     ///

@@ -33,7 +33,8 @@ pub(crate) use attach::Terms;
 pub enum Order<K, S> {
     /// Attaches a sink under a key, so that it gets the items with this key.
     Attach(Attach<K, S>),
-    /// Detaches the sinks of this key gracefully.
+    /// Detaches all sinks of this key gracefully. To detach a single attachment, and never its
+    /// successor, use [`Lease::detach`](crate::Lease::detach).
     ///
     /// The sinks get no new items, are sent the items that wait for them, and are closed. Sinks
     /// that are already leaving are not affected. Does nothing if the key is unknown.
@@ -216,7 +217,9 @@ pub enum Overflow {
     /// Holds the item and stops reading the input until the sink takes an item, leaves or fails.
     ///
     /// This is backpressure: nothing is lost, but one slow sink holds back the items of all
-    /// others.
+    /// others, and a sink that is never read holds them back for good. A
+    /// [`buffer`](Attach::buffer) only delays that; see
+    /// [Head-of-line blocking](crate#head-of-line-blocking).
     #[default]
     Wait,
     /// Discards the item.

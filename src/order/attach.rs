@@ -52,6 +52,14 @@ pub(crate) struct Terms {
 impl<K, S> Attach<K, S> {
     /// Creates an order to attach `sink` under `key`, on the default terms of the demux.
     ///
+    /// * The sink is closed or dropped when the attachment ends; it is not returned.
+    /// * If it is a bounded channel, read the receiver while the demux runs. A full channel that is
+    ///   not read blocks the input, unless [`overflow`](Self::overflow) says otherwise.
+    /// * A channel whose receiver is dropped is noticed with the next item for it. To end the
+    ///   attachment at once, use a [lease](Self::leased).
+    /// * Clones of a sender that are attached at the same time send to one channel: their items
+    ///   interleave.
+    ///
     /// # Examples
     ///
     /// ```
