@@ -73,14 +73,13 @@
 //! This page says exactly what a demux does. The guide shows how to build with it:
 //!
 //! * [First steps](guide::first_steps): from a `select!` loop to a demux, on tokio.
-//! * [Channels](guide::channels): tokio, flume, sockets, codecs, WebSockets, sinks of several
-//!   types.
+//! * [Channels](guide::channels): tokio, flume, sockets, codecs, sinks of several types.
 //! * [Slow sinks](guide::slow_sinks): choose a policy, report losses, rate limits, time-outs.
 //! * [Attachments](guide::attachments): connect, reconnect, leave; request and response; workers on
 //!   demand.
 //! * [Routing](guide::routing): keys, groups, several keys for an item, priorities, shards.
 //! * [Ending](guide::ending): shutdown with a deadline; when the last handle is gone.
-//! * [Inputs](guide::inputs): fallible inputs, Kafka, Redis, PostgreSQL, NATS.
+//! * [Inputs](guide::inputs): fallible inputs, Kafka, Redis, Postgres, NATS.
 //! * [In production](guide::production): metrics, logs, the type in a struct, tests.
 //! * [Bare metal](guide::bare_metal): without `std`.
 //! * [Comparison](guide::comparison): other ways to do it, and when they are enough.
