@@ -121,7 +121,7 @@ impl<K: fmt::Debug, S> fmt::Debug for Order<K, S> {
 /// # let _ = Subscriber { name: "ann".into(), sink: () }.into_order();
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no order",
+    message = "`{Self}` is not an order",
     label = "this orders stream yields `{Self}`",
     note = "the orders stream must yield `(key, sink)`, `Attach<K, S>` or `Order<K, S>`",
     note = "if it yields `Result`s, filter them first, for example with `filter_map`"
