@@ -232,6 +232,7 @@ mod tests {
     fn key_functions_are_named_and_not_shown() {
         assert_eq!(format!("{:?}", ByValue::new(|item: &u32| *item)), "ByValue");
         assert_eq!(format!("{:?}", ByRef::<_, u32>::new(())), "ByRef");
+        assert_eq!(format!("{:?}", OrAttach::new((), ())), "OrAttach");
     }
 
     #[test]

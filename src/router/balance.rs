@@ -11,6 +11,7 @@ use core::task::Poll;
 
 use futures_sink::Sink;
 
+use super::held::Exit;
 use super::items::{Place, Unready};
 use super::{Router, Sharing};
 use crate::budget::Share;
@@ -128,11 +129,12 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     }
 
     /// Returns `true` if the item that is held goes with this member, which leaves: there is no
-    /// other, or the input is over.
-    pub(super) fn is_heir(&self, item: &SharedItem<V>, id: SlotId) -> bool {
+    /// other, or the input is over and the member can still send it.
+    pub(super) fn is_heir(&self, item: &SharedItem<V>, id: SlotId, exit: Exit) -> bool {
         let group = self.slots.group_of(id).map(|(group, _)| group);
-        let is_last = || self.slots.group_len(item.group) == 1 || self.is_finished();
-        group == Some(item.group) && self.slots.slot(id).receives() && is_last()
+        let is_last = || self.slots.group_len(item.group) == 1;
+        let takes_it = || is_last() || self.is_finished() && exit == Exit::Graceful;
+        group == Some(item.group) && self.slots.slot(id).receives() && takes_it()
     }
 }
 
@@ -185,10 +187,8 @@ where
                 let first = item.asked.first().map(|(id, _)| *id);
                 self.stop_yielding();
                 self.unblock();
-                match first {
-                    Some(first) => self.discard(first, item.item, Discarded::NotAdmitted),
-                    None => self.ledger.unmatched(item.item),
-                }
+                let first = first.expect("the last member has refused the item");
+                self.discard(first, item.item, Discarded::NotAdmitted);
             }
             Some(id) => self.join_shortest(id, item, yielded),
         }
@@ -238,11 +238,16 @@ where
     }
 
     /// Takes the item that is held along with a member that leaves, if the member may have it.
+    /// Otherwise it stays with the others, if there are any.
     pub(super) fn take_shared(&mut self, mut item: SharedItem<V>, id: SlotId) -> Option<V> {
         if self.admit_shared(&mut item, id) {
             return Some(item.item);
         }
-        self.discard(id, item.item, Discarded::NotAdmitted);
+        if self.slots.group_len(item.group) > 1 {
+            self.hold_shared(item);
+        } else {
+            self.discard(id, item.item, Discarded::NotAdmitted);
+        }
         None
     }
 }

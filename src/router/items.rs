@@ -182,8 +182,7 @@ where
     /// Routes an item to the one slot that it is for.
     fn route_to(&mut self, id: SlotId, item: V) {
         if self.ledger.admit(self.slots.recipient(id), &item) {
-            let place = self.find_place(id);
-            self.give_or_hold(id, item, place);
+            self.place(id, item);
         } else {
             self.discard(id, item, Discarded::NotAdmitted);
         }
@@ -317,8 +316,10 @@ where
     /// The sink is not ready, and there is no room in the queue.
     fn overflow(&mut self, id: SlotId, item: V, policy: Overflow) {
         match policy {
-            Overflow::Wait => unreachable!("the item is held"),
-            Overflow::DropNewest => self.discard(id, item, Discarded::Overflowed),
+            // Under `Wait` the item is held and does not come here.
+            Overflow::Wait | Overflow::DropNewest => {
+                self.discard(id, item, Discarded::Overflowed);
+            }
             Overflow::DropOldest => {
                 let oldest = self.dequeue(id);
                 self.enqueue(id, item);

@@ -81,17 +81,12 @@ where
             slot.unpark();
         }
         self.holding.retried = Some(id);
-        match self.take_held() {
-            Some(Held::One { item, id }) => {
-                let place = self.find_place(id);
-                self.give_or_hold(id, item, place);
-            }
-            Some(Held::Shared(item)) => {
-                self.member_woken(id);
-                self.balance(item, &mut Share::new(0));
-            }
-            Some(Held::Group(item)) => self.retry_member(item, id),
-            Some(Held::Overtaken(_)) | None => unreachable!("a sink is polled for an item"),
+        self.member_woken(id);
+        let Some(held) = self.take_held() else { return };
+        match held {
+            Held::One { item, id } => self.place(id, item),
+            Held::Shared(item) => self.balance(item, &mut Share::new(0)),
+            Held::Group(item) => self.retry_member(item, id),
         }
     }
 
