@@ -253,9 +253,9 @@ where
     /// shortest queue, on the terms of that one. Under [`Overflow::Wait`] it then goes to whichever
     /// sink can take it first.
     ///
-    /// * [`admit`](Self::admit) is asked before a sink is polled. A sink that is not to have the
-    ///   item is passed over; if that is so for all, the item is discarded once
-    ///   ([`Discarded::NotAdmitted`]), for the first of them.
+    /// * [`admit`](Self::admit) is called before a sink is polled. If it returns `false`, the next
+    ///   sink is tried; if it returns `false` for all of them, the item is discarded once
+    ///   ([`Discarded::NotAdmitted`]), for the first sink.
     /// * If one of the sinks leaves, fails or is evicted, what is queued for it is appended to the
     ///   queues of the others, beyond their buffers. [`Order::Detach`](crate::Order::Detach) and
     ///   [`Order::Evict`](crate::Order::Evict) of the key, and the end of the input, move nothing.
