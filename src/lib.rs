@@ -93,7 +93,7 @@
 //! | *slot* | the place of an attachment in the demux: its sink, its queue and its waker |
 //! | *lease* | holds attachments, and ends them when it is dropped ([`Lease`]) |
 //! | *group* | the attachments that share a key, with [`multicast`] or [`balance`] |
-//! | *queued* | waiting in the queue of an attachment (its [`buffer`]); [`queued`] also counts a held item |
+//! | *queued* | waiting in the queue of an attachment, of at most [`buffer`] items |
 //! | *held* | waiting outside of all queues, together with the input: one item at most |
 //! | *blocked* | the input waits because a sink cannot take the item that is held |
 //! | *turn* | one `poll` of the demux, which does at most a [`budget`](Demux::budget) of work |
@@ -381,8 +381,8 @@
 //!   [`demux_by_ref`](DemuxStreamExt::demux_by_ref)`(|m| &m.address)`.
 //! * **A dead sink that is idle** is noticed when the next item is sent to it, not before. To free
 //!   its key promptly, give the attachment a [`Lease`] and drop it with the connection.
-//! * **Fallible inputs.** The input has items, not results. [Inputs](guide::inputs) shows how to end
-//!   it at the first error and keep the error, or to skip errors.
+//! * **Fallible inputs.** The input has items, not results. [Inputs](guide::inputs) shows how to
+//!   end it at the first error and keep the error, or to skip errors.
 //! * **Targets** without atomic compare-and-swap (`thumbv6m`, `riscv32imc`) are not supported.
 //!
 //! [`Stream`]: futures_core::Stream

@@ -193,7 +193,11 @@ fn orders_that_yield_results() {
         "(u32, sink::Drain<u32>)",
         "Result<(u32, sink::Drain<u32>), std::io::Error>",
         "E0277",
-        &["` is not an order", "must yield `(key, sink)`, `Attach<K, S>` or `Order<K, S>`", "filter"],
+        &[
+            "` is not an order",
+            "must yield `(key, sink)`, `Attach<K, S>` or `Order<K, S>`",
+            "filter",
+        ],
     );
 }
 

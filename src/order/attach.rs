@@ -182,8 +182,8 @@ impl<K, S> Attach<K, S> {
     /// What waits is an item, a flush or a close. The attachment ends with
     /// [`Detached::Stalled`](crate::Detached::Stalled), and its queue is discarded with
     /// [`Discarded::Evicted`](crate::Discarded::Evicted). The default is set by
-    /// [`Demux::stall_timeout`](crate::Demux::stall_timeout); 0 means no time-out. The time-out also
-    /// applies while the attachment is leaving, so that a graceful leave ends. Nothing expires
+    /// [`Demux::stall_timeout`](crate::Demux::stall_timeout); 0 means no time-out. The time-out
+    /// also applies while the attachment is leaving, so that a graceful leave ends. Nothing expires
     /// unless you send ticks, as under [Time](crate#time).
     ///
     /// A tick counts while an operation of the sink is pending and its waker has not fired. A sink
