@@ -24,7 +24,7 @@ use tokio_util::bytes::Bytes;
 use crate::error::Error;
 use crate::message::{Limits, Message, Protocol, Wire};
 use crate::service::SEPARATOR;
-use crate::transport::Transport;
+use crate::transport::{Frame, Transport};
 
 /// Requests that wait for the socket: a call beyond them waits too, on its own deadline.
 const QUEUE: usize = 1024;
@@ -277,7 +277,7 @@ async fn run(
         });
     let routing =
         answers.demux_by(|answer| answer.id, orders).hooks(Watch(Arc::clone(&connection)));
-    let mut outbox = stream::poll_fn(|cx| requests.poll_recv(cx)).map(Ok);
+    let mut outbox = stream::poll_fn(|cx| requests.poll_recv(cx)).map(Frame::from).map(Ok);
     let writing = async {
         outgoing.send_all(&mut outbox).await?;
         outgoing.close().await

@@ -194,7 +194,7 @@ impl<S: Service> Connection<S> {
         self.server.calls.fetch_add(1, Relaxed);
         let (server, connection) = (Arc::clone(&self.server), self.id);
         let gone = self.peer.gone.clone();
-        let mut held = Reserved { held: frame.held, _permit: permit };
+        let mut held = frame.into_held();
         let request = Request::new(message, limits);
         self.calls.spawn(async move {
             let answering = answer(&server.service, request, &mut held);
@@ -208,7 +208,7 @@ impl<S: Service> Connection<S> {
                 () = gone.cancelled() => None,
             };
             if let Some(bytes) = answered {
-                let frame = Bytes::from_owner(Unread { bytes, _reserved: held });
+                let frame = Frame::holding(bytes, held, permit);
                 let _ = server.answers.send(Answer { connection, frame }).await;
             }
         });
@@ -216,32 +216,14 @@ impl<S: Service> Connection<S> {
     }
 }
 
-/// What a call holds of its connection.
-struct Reserved {
-    held: Option<Held>,
-    _permit: OwnedSemaphorePermit,
-}
-
-/// An answer, which holds what its call held until it is written.
-struct Unread {
-    bytes: Bytes,
-    _reserved: Reserved,
-}
-
-impl AsRef<[u8]> for Unread {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
 /// The answer of the service, or that there is none and why.
 async fn answer<S: Service>(
     service: &S,
     request: Request,
-    reserved: &mut Reserved,
+    held: &mut Option<Held>,
 ) -> Option<Bytes> {
     let (head, limits) = (request.message.head(), request.limits);
-    let mut room = |length| reserved.held.as_mut().is_none_or(|held| held.answer(length));
+    let mut room = |length| held.as_mut().is_none_or(|held| held.answer(length));
     let refused = |what| Error::Refused(ApplicationErrorKind::InternalError, what);
     let panicked = |_| Err(refused("it panicked".to_owned()));
     let done =

@@ -16,6 +16,8 @@ use tokio_util::bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio_util::codec::Decoder;
 use tokio_util::io::poll_write_buf;
 
+use crate::transport::Frame;
+
 const HEADER: usize = 4;
 
 /// How much is written at once: frames gather up to here, or until a flush. A longer frame is written
@@ -108,23 +110,32 @@ pub(crate) struct Writer<W> {
     longest: usize,
     together: BytesMut,
     /// Goes after `together`.
-    long: Bytes,
+    long: Option<Frame>,
+    /// How much of it is written.
+    written: usize,
 }
 
 impl<W: AsyncWrite> Writer<W> {
     pub(crate) fn new(to: W, longest: usize) -> Self {
-        Self { to: Box::pin(to), longest, together: BytesMut::new(), long: Bytes::new() }
+        Self { to: Box::pin(to), longest, together: BytesMut::new(), long: None, written: 0 }
     }
 
     fn poll_write_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { to, together, long, .. } = self;
-        while together.has_remaining() || long.has_remaining() {
-            let mut left = (&mut *together).chain(&mut *long);
-            if ready!(poll_write_buf(to.as_mut(), cx, &mut left))? == 0 {
+        let Self { to, together, long, written, .. } = self;
+        let long_bytes: &[u8] = long.as_ref().map_or(&[], |frame| frame);
+        loop {
+            let before = together.len();
+            let mut left = (&mut *together).chain(&long_bytes[*written..]);
+            if !left.has_remaining() {
+                break;
+            }
+            let count = ready!(poll_write_buf(to.as_mut(), cx, &mut left))?;
+            if count == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
+            *written += count.saturating_sub(before);
         }
-        *long = Bytes::new();
+        (*long, *written) = (None, 0);
         if together.capacity() > KEPT {
             *together = BytesMut::new();
         }
@@ -132,24 +143,24 @@ impl<W: AsyncWrite> Writer<W> {
     }
 }
 
-impl<W: AsyncWrite> Sink<Bytes> for Writer<W> {
+impl<W: AsyncWrite> Sink<Frame> for Writer<W> {
     type Error = io::Error;
 
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.long.is_empty() && self.together.len() < BATCH {
+        if self.long.is_none() && self.together.len() < BATCH {
             return Poll::Ready(Ok(()));
         }
         self.poll_write_all(cx)
     }
 
-    fn start_send(mut self: Pin<&mut Self>, frame: Bytes) -> io::Result<()> {
+    fn start_send(mut self: Pin<&mut Self>, frame: Frame) -> io::Result<()> {
         check(frame.len(), self.longest)?;
         let length = u32::try_from(frame.len()).map_err(|error| wrong(error.to_string()))?;
         self.together.put_u32(length);
         if frame.len() < BATCH {
             self.together.put_slice(&frame);
         } else {
-            self.long = frame;
+            self.long = Some(frame);
         }
         Ok(())
     }
@@ -225,11 +236,11 @@ mod tests {
         let writing = async {
             let mut writer = Writer::new(to, BATCH);
             for text in texts {
-                writer.feed(Bytes::from_static(b"").clone()).await.unwrap();
-                writer.feed(Bytes::copy_from_slice(text)).await.unwrap();
+                writer.feed(Bytes::new().into()).await.unwrap();
+                writer.feed(Bytes::copy_from_slice(text).into()).await.unwrap();
             }
             writer.close().await.unwrap();
-            let error = writer.feed(vec![0; BATCH + 1].into()).now_or_never().unwrap();
+            let error = writer.feed(Bytes::from(vec![0; BATCH + 1]).into()).now_or_never().unwrap();
             assert_eq!(error.unwrap_err().to_string(), "a frame of 65537 bytes, more than 65536");
         };
         let mut sent = Vec::new();
@@ -245,20 +256,17 @@ mod tests {
     async fn a_long_frame_is_freed_when_it_is_written_and_not_before() {
         let (to, mut from) = tokio::io::duplex(1000);
         let mut writer = Writer::new(to, 1 << 20);
-        let alive = std::sync::Arc::new(vec![1_u8; 1 << 18]);
-        struct Owner(std::sync::Arc<Vec<u8>>);
-        impl AsRef<[u8]> for Owner {
-            fn as_ref(&self) -> &[u8] {
-                &self.0
-            }
-        }
-        writer.feed(Bytes::from_owner(Owner(alive.clone()))).await.unwrap();
+        let permits = std::sync::Arc::new(tokio::sync::Semaphore::new(1));
+        let permit = permits.clone().try_acquire_owned().unwrap();
+        let frame = Frame::holding(vec![1; 1 << 18].into(), None, permit);
+        writer.feed(frame).await.unwrap();
         assert!(writer.flush().now_or_never().is_none());
-        assert_eq!(std::sync::Arc::strong_count(&alive), 2);
+        assert_eq!(permits.available_permits(), 0);
         let mut sent = vec![0; HEADER + (1 << 18)];
         let (flushed, read) = futures::join!(writer.flush(), from.read_exact(&mut sent));
         (flushed.unwrap(), read.unwrap());
-        assert_eq!(std::sync::Arc::strong_count(&alive), 1);
+        assert_eq!(permits.available_permits(), 1);
+        assert_eq!(sent[HEADER..], vec![1; 1 << 18]);
         assert!(writer.together.capacity() <= KEPT);
     }
 

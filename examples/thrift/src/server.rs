@@ -22,7 +22,6 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
-use tokio_util::bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use crate::connection::{self, Peer};
@@ -30,7 +29,7 @@ use crate::memory::Memory;
 use crate::message::Limits;
 use crate::service::Service;
 use crate::socket::{Reading, Writing};
-use crate::transport::{Framing, Transport};
+use crate::transport::{Frame, Framing, Transport};
 
 /// Answers, of all connections, that wait for the demux.
 const INBOX: usize = 1024;
@@ -114,7 +113,7 @@ pub struct Report {
 
 pub(crate) struct Answer {
     pub(crate) connection: u64,
-    pub(crate) frame: Bytes,
+    pub(crate) frame: Frame,
 }
 
 /// Writes answers to one connection.

@@ -15,6 +15,7 @@ use async_compression::tokio::bufread::ZlibDecoder;
 use async_compression::tokio::write::ZlibEncoder;
 use futures::{Sink, SinkExt, Stream, StreamExt, TryStreamExt, future, stream};
 use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 use tokio_util::bytes::Bytes;
 use tokio_util::codec::FramedRead;
@@ -23,11 +24,33 @@ use crate::frame::{Frames, Part, Writer};
 use crate::memory::{Account, Held};
 use crate::message::Limits;
 
-/// A frame that came, and the room that the server holds for it.
+/// A frame, and what is held for it in a server until it is answered, or written.
 #[derive(Debug)]
 pub struct Frame {
     bytes: Bytes,
-    pub(crate) held: Option<Held>,
+    held: Option<Held>,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Frame {
+    /// An answer, which holds what its call held.
+    pub(crate) fn holding(
+        bytes: Bytes,
+        held: Option<Held>,
+        permit: OwnedSemaphorePermit,
+    ) -> Self {
+        Self { bytes, held, _permit: Some(permit) }
+    }
+
+    pub(crate) fn into_held(self) -> Option<Held> {
+        self.held
+    }
+}
+
+impl From<Bytes> for Frame {
+    fn from(bytes: Bytes) -> Self {
+        Self { bytes, held: None, _permit: None }
+    }
 }
 
 impl Deref for Frame {
@@ -69,7 +92,7 @@ impl From<&Framing> for Framing {
 pub type Incoming = Pin<Box<dyn Stream<Item = io::Result<Frame>> + Send>>;
 
 /// Where frames go.
-pub type Outgoing = Pin<Box<dyn Sink<Bytes, Error = io::Error> + Send>>;
+pub type Outgoing = Pin<Box<dyn Sink<Frame, Error = io::Error> + Send>>;
 
 /// Which way a frame went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,7 +172,7 @@ async fn next_frame<R: AsyncRead + Unpin>(
         };
         match part? {
             None => return Ok(None),
-            Some(Part::Frame(bytes)) => return Ok(Some(Frame { bytes, held })),
+            Some(Part::Frame(bytes)) => return Ok(Some(Frame { held, ..bytes.into() })),
             Some(Part::Length(announced)) => {
                 length = announced;
                 if let Some((account, _)) = account {
@@ -201,7 +224,7 @@ impl Transport {
                 }
             }
         });
-        let outgoing = self.outgoing.with(move |frame| {
+        let outgoing = self.outgoing.with(move |frame: Frame| {
             log(Way::Out, &frame);
             future::ready(Ok(frame))
         });
