@@ -149,13 +149,19 @@ impl<S: Service> Connection<S> {
                 () = server.stop.cancelled() => break,
                 // Calls end that were to be answered. One-way calls may not.
                 () = gone.cancelled() => self.permit_at_last().await,
+                Some(_) = self.calls.join_next() => continue, // a call that has ended is freed
             };
             let Some(permit) = permit else { break };
-            let frame = tokio::select! {
-                frame = incoming.next() => frame,
-                // What came before a reset is still there: it ends with the error.
-                () = gone.cancelled() => unconstrained(incoming.next()).now_or_never().flatten(),
-                () = server.stop.cancelled() => break,
+            let frame = loop {
+                tokio::select! {
+                    frame = incoming.next() => break frame,
+                    // What came before a reset is still there: it ends with the error.
+                    () = gone.cancelled() => {
+                        break unconstrained(incoming.next()).now_or_never().flatten();
+                    }
+                    () = server.stop.cancelled() => break None,
+                    Some(_) = self.calls.join_next() => {}
+                }
             };
             match frame {
                 Some(Ok(frame)) => self.start(frame, permit)?,
@@ -168,7 +174,6 @@ impl<S: Service> Connection<S> {
                 Some(Err(error)) => return Err(error.to_string()),
                 None => break,
             }
-            while self.calls.try_join_next().is_some() {}
         }
         Ok(())
     }
@@ -235,7 +240,7 @@ async fn answer<S: Service>(
         }
         Ok(Some(frame)) if !room(frame.len()) => {
             let length = frame.len();
-            refused(format!("an answer of {length} bytes, and no room for it: others are unread"))
+            refused(format!("an answer of {length} bytes, for which there is no room"))
         }
         Ok(frame) => return frame,
         Err(error) => error,
