@@ -227,7 +227,7 @@ async fn answer<S: Service>(
     request: Request,
     held: &mut Option<Held>,
 ) -> Option<Bytes> {
-    let (head, limits) = (request.message.head(), request.limits);
+    let (envelope, limits) = (request.message.head(), request.limits);
     let mut room = |length| held.as_mut().is_none_or(|held| held.answer(length));
     let refused = |what| Error::Refused(ApplicationErrorKind::InternalError, what);
     let panicked = |_| Err(refused("it panicked".to_owned()));
@@ -245,7 +245,7 @@ async fn answer<S: Service>(
         Ok(frame) => return frame,
         Err(error) => error,
     };
-    if head.kind == TMessageType::OneWay {
+    if envelope.kind == TMessageType::OneWay {
         return None;
     }
     let error = match error {
@@ -255,6 +255,6 @@ async fn answer<S: Service>(
         }
         _ => ApplicationError::new(ApplicationErrorKind::InternalError, error.to_string()),
     };
-    let refusal = head.refuse(&error).ok()?;
+    let refusal = envelope.refuse(&error).ok()?;
     room(refusal.len()).then_some(refusal)
 }

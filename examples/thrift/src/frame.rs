@@ -244,7 +244,7 @@ mod tests {
             assert_eq!(error.unwrap_err().to_string(), "a frame of 65537 bytes, more than 65536");
         };
         let mut sent = Vec::new();
-        let (_, read_all) = futures::join!(writing, from.read_to_end(&mut sent));
+        let ((), read_all) = futures::join!(writing, from.read_to_end(&mut sent));
         read_all.unwrap();
         let expected = texts.iter().flat_map(|text| [&b""[..], text]).collect::<Vec<_>>();
         for cut in (1..50).chain([4096, sent.len()]) {
@@ -264,7 +264,8 @@ mod tests {
         assert_eq!(permits.available_permits(), 0);
         let mut sent = vec![0; HEADER + (1 << 18)];
         let (flushed, read) = futures::join!(writer.flush(), from.read_exact(&mut sent));
-        (flushed.unwrap(), read.unwrap());
+        flushed.unwrap();
+        read.unwrap();
         assert_eq!(permits.available_permits(), 1);
         assert_eq!(sent[HEADER..], vec![1; 1 << 18]);
         assert!(writer.together.capacity() <= KEPT);

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
 /// What a call costs beside its bytes: a task, its envelope (a name has up to a KiB, and is copied), and
 /// an answer that is a little longer than its call. A call of `later` without a text was measured at 1.3
@@ -98,16 +98,23 @@ impl Account {
             biased;
             // Not worth a wait if it can never come.
             permit = own.acquire_many(permits), if bytes <= OWN => {
-                permit.into_iter().for_each(|permit| permit.forget());
+                keep(permit);
                 (bytes, 0)
             }
             permit = all.calls.acquire_many(permits) => {
-                permit.into_iter().for_each(|permit| permit.forget());
+                keep(permit);
                 (0, bytes)
             }
         };
-        mine.into_iter().for_each(|permit| permit.forget());
+        keep(mine);
         Held { rooms: Arc::clone(&self.0), of_own, of_all, of_answers: 0 }
+    }
+}
+
+/// Leaves the permits to a [`Held`], which gives them back. The semaphores are never closed.
+fn keep(permits: Result<SemaphorePermit<'_>, AcquireError>) {
+    if let Ok(permits) = permits {
+        permits.forget();
     }
 }
 

@@ -15,9 +15,7 @@ use std::time::Duration;
 
 use futures::channel::mpsc::{UnboundedSender, unbounded};
 use futures::{Sink, Stream, StreamExt, stream};
-use stream_demux::{
-    Attach, DemuxStreamExt, Detached, Hooks, Order, Overflow, Recipient, Totals,
-};
+use stream_demux::{Attach, DemuxStreamExt, Detached, Hooks, Order, Overflow, Recipient, Totals};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -162,7 +160,8 @@ pub async fn serve<S: Service>(
     stop: CancellationToken,
 ) -> Report {
     let (orders, orders_in) = unbounded();
-    let orders_in = stream::select(orders_in.map(Order::from), ticks(settings.stall_timeout / TICKS));
+    let orders_in =
+        stream::select(orders_in.map(Order::from), ticks(settings.stall_timeout / TICKS));
     let (answers, mut answers_in) = mpsc::channel(INBOX);
     let peers = Arc::<Peers>::default();
     let demux = stream::poll_fn(move |cx| answers_in.poll_recv(cx))

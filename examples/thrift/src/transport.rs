@@ -34,11 +34,7 @@ pub struct Frame {
 
 impl Frame {
     /// An answer, which holds what its call held.
-    pub(crate) fn holding(
-        bytes: Bytes,
-        held: Option<Held>,
-        permit: OwnedSemaphorePermit,
-    ) -> Self {
+    pub(crate) fn holding(bytes: Bytes, held: Option<Held>, permit: OwnedSemaphorePermit) -> Self {
         Self { bytes, held, _permit: Some(permit) }
     }
 

@@ -15,9 +15,7 @@ use futures::future::join_all;
 use thrift::ApplicationErrorKind;
 use thrift::protocol::{TMessageType, TType};
 use thrift_demux::demo::{Example, Serve};
-use thrift_demux::{
-    Error, Limits, Message, Protocol, Request, Service, Settings, Transport,
-};
+use thrift_demux::{Error, Limits, Message, Protocol, Request, Service, Settings, Transport};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -173,7 +171,7 @@ fn frames_that_stop_halfway_give_their_room_back() {
         let mut halves = Vec::new();
         for _ in 0..20 {
             let mut socket = TcpStream::connect(server.address).await.unwrap();
-            socket.write_all(&[&[0, 0x10, 0, 0][..], &[0; 100_000]].concat()).await.unwrap();
+            socket.write_all(&[&[0, 0x10, 0, 0][..], &vec![0; 100_000]].concat()).await.unwrap();
             halves.push(socket);
         }
         let quick = server.client(Protocol::Binary).await;
@@ -254,7 +252,9 @@ async fn an_answer_that_there_is_no_room_for_is_refused_and_the_next_is_not() {
 
     let server = Server::start(Long(3 * MIB), small()).await;
     let error = server.client(Protocol::Binary).await.echo("").await.unwrap_err();
-    let Error::Refused(ApplicationErrorKind::InternalError, what) = error else { panic!("{error}") };
+    let Error::Refused(ApplicationErrorKind::InternalError, what) = error else {
+        panic!("{error}")
+    };
     assert_eq!(what, "an answer of 3145752 bytes, for which there is no room");
     server.stop().await;
 }
