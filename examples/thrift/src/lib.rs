@@ -24,6 +24,7 @@ mod server;
 mod service;
 mod socket;
 mod transport;
+mod turns;
 
 pub use crate::client::{Client, Counts, Options};
 pub use crate::error::Error;
