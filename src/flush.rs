@@ -139,10 +139,7 @@ impl Flushes {
 
     /// Makes room for `slots` slots.
     pub(crate) fn reserve(&mut self, slots: usize) {
-        let len = slots.next_power_of_two();
-        if self.ring.len() < len {
-            self.grow(len);
-        }
+        self.grow(slots.next_power_of_two().max(self.ring.len()));
         self.orphans.reserve(slots.div_ceil(64).saturating_sub(self.orphans.len()));
     }
 

@@ -276,6 +276,17 @@ mod tests {
     }
 
     #[test]
+    fn gaps_stay_until_there_are_more_of_them_than_members_and_eight() {
+        let mut members = Members::new(0..20);
+        (0..14).for_each(|slot| members.leave(slot));
+        members.join(20);
+        assert_eq!(members.0.members.len(), 21, "14 gaps beside 6 members");
+        members.leave(20);
+        members.join(21);
+        assert_eq!(members.0.members, [14, 15, 16, 17, 18, 19, 21], "15 gaps");
+    }
+
+    #[test]
     fn a_group_that_members_join_and_leave_for_ever_stays_small() {
         let mut members = Members::new([0]);
         for slot in 1..10_000 {

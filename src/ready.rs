@@ -478,6 +478,22 @@ mod tests {
     }
 
     #[test]
+    fn the_task_is_woken_for_an_order_or_the_end_of_a_lease_that_came_before_it_slept() {
+        let mut ready = registered(1);
+        let (count, waker) = task();
+        ready.orders_waker().wake_by_ref();
+        ready.sleep(&waker);
+        assert_eq!(count.0.load(SeqCst), 1);
+        ready.lower_orders();
+        ready.lease_waker(id(0)).wake();
+        ready.sleep(&waker);
+        assert_eq!(count.0.load(SeqCst), 2);
+        assert_eq!(ready.pop_ended(), Some(id(0)));
+        ready.sleep(&waker);
+        assert_eq!(count.0.load(SeqCst), 2, "nothing is left");
+    }
+
+    #[test]
     fn wakers_that_outlive_the_owner_keep_no_task() {
         let ready = registered(1);
         let (count, waker) = task();

@@ -112,6 +112,7 @@ mod tests {
         places.free_id(ids[0]);
         assert_eq!((places.get(ids[0]), places.get(ids[1])), (None, None));
         assert_eq!([places.take_id(), places.take_id()], [ids[0], ids[1]]);
+        assert_eq!((places.get(ids[0]), places.get(ids[1])), (None, None), "they have no place");
         assert_eq!((places.take_id().index(), places.ids()), (4, 5));
     }
 }

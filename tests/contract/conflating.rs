@@ -142,6 +142,14 @@ fn sink_that_is_ready_gets_every_item() {
 }
 
 #[test]
+fn limited_sink_that_is_ready_gets_every_item_up_to_its_limit() {
+    let mut rig = Rig::new(|_, _| true);
+    let a = rig.attach_on(1, |attach| attach.limit(3));
+    assert_eq!(rig.send([101, 102, 103, 104]), ["unmatched 104"]);
+    assert_eq!(a.items(), [101, 102, 103]);
+}
+
+#[test]
 fn new_item_takes_the_place_of_the_first_that_it_supersedes() {
     let mut rig = Rig::new(same_digit);
     let a = rig.parked(5);

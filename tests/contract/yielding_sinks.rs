@@ -558,6 +558,20 @@ fn yield_is_one_again_whenever_something_got_on() {
     }
 }
 
+/// A flush that fell due and completed at once.
+#[test]
+fn yield_is_one_again_after_another_sink_was_flushed() {
+    let mut rig = Rig::new().with_silent_sinks();
+    let b = rig.attach(2, "b");
+    let a = rig.yielding(2, on(Overflow::Evict));
+    rig.input.extend([201, 101]);
+    rig.poll();
+    assert_eq!((b.flushed(), a.count(Op::Ready)), (1, 1));
+    rig.holds_on();
+    assert_eq!(rig.lines(), [""; 0]);
+    assert_eq!((a.items(), a.count(Op::Ready)), (vec![101], 3));
+}
+
 #[test]
 fn yields_with_progress_between_them_are_held_for_sixteen_turns() {
     for (yields, sent) in [(15, true), (16, true), (17, false)] {

@@ -12,18 +12,25 @@
 //! `idl/demo.thrift`, and is the one module to replace for a service of your own.
 
 mod client;
+mod connection;
 pub mod demo;
 mod error;
 mod frame;
 mod guard;
+mod memory;
 mod message;
 mod pool;
 mod server;
+mod service;
+mod socket;
 mod transport;
+mod turns;
 
 pub use crate::client::{Client, Counts, Options};
 pub use crate::error::Error;
 pub use crate::message::{Limits, Message, Protocol, Wire};
 pub use crate::pool::{Answers, Pool};
-pub use crate::server::{Report, Request, Service, Settings, serve};
-pub use crate::transport::{Incoming, Outgoing, Transport, Way};
+pub use crate::server::{Report, Settings, serve};
+pub use crate::service::{Request, Service};
+pub use crate::socket::{Reading, Writing};
+pub use crate::transport::{Frame, Framing, Incoming, Outgoing, Transport, Way};
