@@ -31,8 +31,8 @@ use yields::Yielding;
 
 /// The item that is held, if there is one, and what it waits for.
 pub(super) struct Holding<V> {
-    /// An item that orders have overtaken: they are applied before its key is looked up. If there is
-    /// one, no other item is held.
+    /// An item that orders have overtaken: they are applied before its key is looked up. If there
+    /// is one, no other item is held.
     overtaken: Option<V>,
     held: Option<Held<V>>,
     /// The slot that `Hooks::blocked` was called for last, until `Hooks::unblocked` is.
