@@ -14,10 +14,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
-use crate::amqp::{Broker, Interest};
+use crate::amqp::Broker;
 use crate::board::Board;
 use crate::config::Config;
 use crate::hooks::Watch;
+use crate::interest::Interest;
+use crate::publisher::Publisher;
 use crate::router::{self, Orders};
 use crate::serve::serve;
 use crate::shutdown::Signals;
@@ -91,7 +93,8 @@ pub async fn run(config: Config) -> Result<(), String> {
                 config: config.broker.clone(),
                 interest,
                 board: Arc::clone(&board),
-                publisher: None.into(),
+                publisher: Publisher::new(config.broker.clone()),
+                max_body: config.max_body,
             });
             let (running, input, stop) = (Arc::clone(&broker), input.clone(), stop.clone());
             let consuming = tokio::spawn(async move { running.run(input, stop).await });

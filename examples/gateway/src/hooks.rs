@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use stream_demux::{Detached, Discarded, Hooks, Recipient};
 
-use crate::amqp::Interest;
 use crate::board::Board;
+use crate::interest::Interest;
 use crate::message::{Key, Message};
 use crate::outlet::Gone;
 use crate::subscription::{Ending, Registry};

@@ -162,6 +162,18 @@ async fn try_publish(
             let what = "the broker did not confirm that it has the message, and may have it or not";
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "source_down", what)
         }
+        PublishError::Rejected => {
+            let what = "a queue of the broker rejected the message, and others may have it";
+            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "rejected", what)
+        }
+        PublishError::Forbidden => {
+            let what = "the broker does not let the gateway publish this key";
+            Refusal::new(StatusCode::FORBIDDEN, "forbidden", what)
+        }
+        PublishError::TooLarge => {
+            let what = "the message is larger than the broker takes";
+            Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", what)
+        }
     })?;
     Ok((StatusCode::ACCEPTED, Json(json!({ "key": key, "bytes": bytes }))).into_response())
 }

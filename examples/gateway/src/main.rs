@@ -4,7 +4,8 @@
 //! config      the command line
 //! gateway     what all parts share; how it starts and stops
 //! serve       accepts connections        http      routes and refusals       access   who may
-//! source      where publishing goes      amqp      RabbitMQ                  message  and its fate
+//! source      where publishing goes      message   and its fate
+//! amqp        RabbitMQ                   wire      what lapin may parse      publisher, interest
 //! router      the demux                  hooks     what it tells and asks    board    the counters
 //! client      one WebSocket              outlet    its writing half          subscription
 //! ```
@@ -17,14 +18,17 @@ mod config;
 mod gateway;
 mod hooks;
 mod http;
+mod interest;
 mod message;
 mod outlet;
 mod page;
+mod publisher;
 mod router;
 mod serve;
 mod shutdown;
 mod source;
 mod subscription;
+mod wire;
 
 use std::io;
 use std::process::ExitCode;

@@ -43,8 +43,16 @@ pub struct Delivery {
 /// What became of a delivery.
 pub struct Fate {
     pub tag: u64,
-    /// Somebody may not have got it.
-    pub again: bool,
+    pub verdict: Verdict,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    Acknowledge,
+    /// A client may not have got it: it is to be delivered again.
+    Repeat,
+    /// It cannot be used, now or later.
+    Refuse,
 }
 
 impl Message {
@@ -115,7 +123,8 @@ impl Delivery {
 impl Drop for Delivery {
     fn drop(&mut self) {
         // Nobody listens any more if the connection to the broker is gone: it delivers again by itself.
-        let _ = self.fates.send(Fate { tag: self.tag, again: *self.again.get_mut() });
+        let verdict = if *self.again.get_mut() { Verdict::Repeat } else { Verdict::Acknowledge };
+        let _ = self.fates.send(Fate { tag: self.tag, verdict });
     }
 }
 
@@ -136,7 +145,7 @@ mod tests {
         message.settle();
         assert!(told.try_recv().is_err());
         copy.settle();
-        assert!(matches!(told.try_recv(), Ok(Fate { tag: 7, again: false })));
+        assert!(matches!(told.try_recv(), Ok(Fate { tag: 7, verdict: Verdict::Acknowledge })));
     }
 
     #[test]
@@ -144,7 +153,7 @@ mod tests {
         let (message, mut told) = delivered();
         drop(message.clone());
         message.settle();
-        assert!(matches!(told.try_recv(), Ok(Fate { tag: 7, again: true })));
+        assert!(matches!(told.try_recv(), Ok(Fate { tag: 7, verdict: Verdict::Repeat })));
     }
 
     #[test]

@@ -25,6 +25,12 @@ pub enum PublishError {
     Draining,
     /// The broker is away, or did not say that it has the message.
     Down,
+    /// A queue of the broker that is bound for the key does not take it, as it is full.
+    Rejected,
+    /// The user of the gateway may not publish it.
+    Forbidden,
+    /// The broker takes less than the gateway does.
+    TooLarge,
 }
 
 impl Source {
@@ -37,7 +43,7 @@ impl Source {
                     Refused::Ended => PublishError::Draining,
                 })
             }
-            Self::Amqp(broker) => broker.publish(key, &body).await.map_err(|_| PublishError::Down),
+            Self::Amqp(broker) => broker.publisher.publish(key, &body).await,
         }
     }
 }
