@@ -4,8 +4,8 @@
 //! broker's until its fate is known ([`crate::message`]); what is unacknowledged when the connection ends
 //! is delivered again by the broker, and at most `--prefetch` messages are.
 //!
-//! One connection is one [`session`](Broker::session): it ends with an error, and the next one begins with
-//! nothing but what is [wanted](Interest).
+//! A [`session`](Broker::session) has a connection to consume and one to publish. It ends with an error
+//! of either, and the next one begins with nothing but what is [wanted](Interest).
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -94,14 +94,15 @@ impl Broker {
         stop: &CancellationToken,
     ) -> lapin::Result<()> {
         let connection = tokio::select! {
-            connected = timeout(PATIENCE, self.connect()) => connected.map_err(|_| timed_out())??,
+            connected = timeout(PATIENCE, self.connect("")) => connected.map_err(|_| timed_out())??,
             () = stop.cancelled() => return Ok(()),
         };
-        let connection = Arc::new(connection);
+        let publishing = timeout(PATIENCE, self.connect(", publishing")).await;
+        let publishing = Arc::new(publishing.map_err(|_| timed_out())??);
         let (fates, told) = mpsc::unbounded_channel();
         let channel = connection.create_channel().await?;
         let binding = self.declare(&connection, grace).await?;
-        self.publisher.set(Some(Arc::clone(&connection)));
+        self.publisher.set(Some(Arc::clone(&publishing)));
         self.board.source_up();
         let moving = async {
             tokio::try_join!(
@@ -112,17 +113,20 @@ impl Broker {
         let ended = tokio::select! {
             moved = moving => moved.map(drop),
             Err(error) = self.bind(&binding, stop) => Err(error),
-            () = self.publisher.exchange_gone.notified() => Err(gone("the exchange was deleted")),
+            () = self.publisher.gone.notified() => Err(gone("it is not possible to publish")),
         };
         // Also after an error, if it is still there: it has the queue to itself as long as it is open.
-        let closing = connection.close(200, "the gateway ends this session".into());
-        let closed = timeout(GOODBYE, closing).await.map_err(|_| timed_out());
+        let close = async |it: &Connection| {
+            let closing = it.close(200, "the gateway ends this session".into());
+            timeout(GOODBYE, closing).await.map_err(|_| timed_out())
+        };
+        let (closed, _) = future::join(close(&connection), close(&publishing)).await;
         ended?;
         closed?
     }
 
-    async fn connect(&self) -> lapin::Result<Connection> {
-        let name = LongString::from(format!("gateway {}", self.config.node));
+    async fn connect(&self, purpose: &str) -> lapin::Result<Connection> {
+        let name = LongString::from(format!("gateway {}{purpose}", self.config.node));
         let properties = ConnectionProperties::default().with_connection_name(name);
         let rules = Rules { key_header: self.config.key_header.clone(), max_body: self.max_body };
         let runtime = wire::runtime(rules);

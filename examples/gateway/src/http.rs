@@ -162,6 +162,10 @@ async fn try_publish(
             let what = "the broker did not confirm that it has the message, and may have it or not";
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "source_down", what)
         }
+        PublishError::Alarm => {
+            let what = "the broker is short of memory or disk, and takes nothing";
+            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "source_down", what)
+        }
         PublishError::Rejected => {
             let what = "a queue of the broker rejected the message, and others may have it";
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "rejected", what)

@@ -1,4 +1,5 @@
-//! Publishing to the broker, which closes a channel on which it is asked for what it refuses.
+//! Publishing to the broker, on a connection of its own: while the broker is short of memory or disk it
+//! reads from no connection that publishes, and acknowledgements have to reach it all the same.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,22 +18,22 @@ use crate::source::PublishError;
 /// With a broker that does not answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A channel is closed by the broker for one message, and all that are not confirmed fail with it. Each of
-/// them is then tried once more, alone, on a second channel: so each post gets the answer that it deserves.
+/// The broker closes a channel because of one message, and all that are not confirmed fail with it. Each
+/// of them is then tried once more, alone, on a second channel: so each post gets an answer of its own.
 pub struct Publisher {
     config: BrokerConfig,
     /// None while the broker is away.
     connection: Mutex<Option<Arc<Connection>>>,
     shared: AsyncMutex<Option<Channel>>,
     alone: AsyncMutex<Option<Channel>>,
-    /// The exchange is gone: a new session declares it.
-    pub exchange_gone: Notify,
+    /// The connection or the exchange is gone: a new session is needed.
+    pub gone: Notify,
 }
 
 impl Publisher {
     pub fn new(config: BrokerConfig) -> Self {
         let (shared, alone) = (AsyncMutex::default(), AsyncMutex::default());
-        Self { config, connection: Mutex::default(), shared, alone, exchange_gone: Notify::new() }
+        Self { config, connection: Mutex::default(), shared, alone, gone: Notify::new() }
     }
 
     /// The broker is there, or away.
@@ -43,6 +44,9 @@ impl Publisher {
     /// Publishes, and waits until the broker has it on disk.
     pub async fn publish(&self, key: &str, body: &[u8]) -> Result<(), PublishError> {
         let connection = self.connection.lock().unwrap().clone().ok_or(PublishError::Down)?;
+        if connection.status().blocked() {
+            return Err(PublishError::Alarm); // it would wait in memory for the end of the alarm
+        }
         let trying = async {
             let channel = open(&mut *self.shared.lock().await, &connection).await?;
             self.send(&channel, key, body).await
@@ -65,6 +69,9 @@ impl Publisher {
             Ok(_) => Err(PublishError::Rejected),
             Err(error) => {
                 warn!(key, %error, "the broker did not take a message");
+                if !connection.status().connected() {
+                    self.gone.notify_waiters();
+                }
                 Err(self.refused(&error))
             }
         }
@@ -85,7 +92,7 @@ impl Publisher {
             AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED) => PublishError::Forbidden,
             AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED) => PublishError::TooLarge,
             AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND) => {
-                self.exchange_gone.notify_one();
+                self.gone.notify_waiters();
                 PublishError::Down
             }
             _ => PublishError::Down,

@@ -25,6 +25,8 @@ pub enum PublishError {
     Draining,
     /// The broker is away, or did not say that it has the message.
     Down,
+    /// The broker is short of memory or disk.
+    Alarm,
     /// A queue of the broker that is bound for the key does not take it, as it is full.
     Rejected,
     /// The user of the gateway may not publish it.
