@@ -11,7 +11,6 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Bytes;
 use futures::{StreamExt, future};
 use lapin::message::Delivery as Delivered;
 use lapin::options::{
@@ -266,7 +265,7 @@ impl Broker {
             self.board.redelivered.inc();
         }
         let delivery = Delivery::new(from.delivery_tag, from.redelivered, fates.clone());
-        Some(Message::new(key, Bytes::from(from.data), Some(delivery)))
+        Some(Message::new(key, &from.data, Some(delivery)))
     }
 
     /// Tells the broker what became of its messages, until all of them are gone and no more come. Once

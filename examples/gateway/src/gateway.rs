@@ -9,19 +9,20 @@ use std::time::Duration;
 use futures::future;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 use crate::amqp::Broker;
 use crate::board::Board;
+use crate::budget::Budget;
 use crate::config::Config;
 use crate::hooks::Watch;
 use crate::interest::Interest;
 use crate::publisher::Publisher;
 use crate::router::{self, Orders};
-use crate::serve::serve;
+use crate::serve::{NEW, PLAIN, serve};
 use crate::shutdown::Signals;
 use crate::source::{self, Source};
 use crate::subscription::Registry;
@@ -32,6 +33,7 @@ pub struct Gateway {
     pub registry: Arc<Registry>,
     pub orders: Orders,
     pub source: Source,
+    pub budget: Arc<Budget>,
     /// A permit for each WebSocket that may be open.
     pub places: Arc<Semaphore>,
     pub clients: TaskTracker,
@@ -43,10 +45,12 @@ pub struct Gateway {
     pub stuck: AtomicU64,
 }
 
+/// Of the runtime, of the broker and of the log.
+const OTHER_DESCRIPTORS: u64 = 64;
 /// Keys that are also what AMQP calls a short string.
 const LONGEST_KEY: usize = 255;
-/// With what is left when all clients are gone.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// With all that is left once clients had the time of `--drain`.
+const PATIENCE: Duration = Duration::from_millis(1500);
 
 impl Gateway {
     /// May somebody publish to, or subscribe to, this key?
@@ -74,6 +78,7 @@ pub async fn run(config: Config) -> Result<(), String> {
     let listener =
         listen(&config).map_err(|error| format!("cannot listen on {}: {error}", config.listen))?;
     let address = listener.local_addr().map_err(|error| error.to_string())?;
+    raise_descriptor_limit(&config);
 
     let board = Arc::new(Board::new(&config));
     let registry = Arc::new(Registry::default());
@@ -83,7 +88,8 @@ pub async fn run(config: Config) -> Result<(), String> {
         registry: Arc::clone(&registry),
         interest: config.amqp.is_some().then(|| Arc::clone(&interest)),
     };
-    let (input, orders, routing) = router::start(&config, watch);
+    let budget = Arc::new(Budget::new(config.max_queued));
+    let (input, orders, routing) = router::start(&config, watch, Arc::clone(&budget));
     let stop = CancellationToken::new();
     let (source, consuming) = match &config.amqp {
         None => (Source::Embedded(input.clone()), None),
@@ -112,9 +118,11 @@ pub async fn run(config: Config) -> Result<(), String> {
         registry,
         orders,
         source,
+        budget,
     });
 
-    let serving = tokio::spawn(serve(listener, Arc::clone(&gateway), stop.clone()));
+    let gone = CancellationToken::new();
+    let serving = tokio::spawn(serve(listener, Arc::clone(&gateway), gone.clone()));
     let demo = gateway.config.demo.map(|rate| source::demo(gateway.source.clone(), rate.get()));
     let mut demo = pin!(async {
         match demo {
@@ -132,28 +140,32 @@ pub async fn run(config: Config) -> Result<(), String> {
         died = &mut routing => return Err(format!("routing has ended: {died:?}")),
     }
 
-    // Nothing comes in any more; what is in goes out; then everybody is sent away.
+    // Nothing comes in any more; what is in goes out; then all clients are sent away. Requests are
+    // answered until they have left, most of them with 503.
     info!("draining");
     gateway.board.drain();
     stop.cancel();
-    let patience = gateway.config.drain;
+    let deadline = Instant::now() + gateway.config.drain;
     let leaving = async {
-        let drained = timeout(patience, future::join(input.end(), &mut routing)).await;
+        let drained = timeout_at(deadline, future::join(input.end(), &mut routing)).await;
+        // All that follows is over this much later.
+        let end = Instant::now() + PATIENCE;
         if drained.is_err() {
             warn!("clients do not read what is left for them: they are cut off");
             routing.abort(); // what it holds is not settled
-            let _ = timeout(PATIENCE, &mut routing).await;
+            let _ = timeout_at(end, &mut routing).await;
         } else if let Ok(((), Err(panicked))) = drained {
             error!(%panicked, "routing has ended");
         }
         gateway.routed.cancel();
         gateway.clients.close();
-        gateway.clients.wait().await;
+        gateway.clients.wait().await; // each of them within client::GOODBYE
         if let Some(consuming) = consuming {
             // What is settled was said to be, before the connection is closed.
-            let _ = timeout(PATIENCE, consuming).await;
+            let _ = timeout_at(end, consuming).await;
         }
-        let _ = timeout(PATIENCE, serving).await;
+        gone.cancel();
+        let _ = timeout_at(end, serving).await;
     };
     tokio::select! {
         () = leaving => {}
@@ -169,6 +181,19 @@ pub async fn run(config: Config) -> Result<(), String> {
         "stopped"
     );
     Ok(())
+}
+
+/// Raises the soft limit to what all connections need.
+fn raise_descriptor_limit(config: &Config) {
+    let wanted = u64::from(config.max_connections) + (PLAIN + NEW) as u64 + OTHER_DESCRIPTORS;
+    match rlimit::increase_nofile_limit(wanted) {
+        Ok(limit) if limit >= wanted => {}
+        Ok(limit) => warn!(
+            limit,
+            wanted, "--max-connections needs more open files than are allowed: see ulimit -Hn"
+        ),
+        Err(error) => warn!(%error, "cannot raise the limit of open files"),
+    }
 }
 
 fn listen(config: &Config) -> io::Result<TcpListener> {

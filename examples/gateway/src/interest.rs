@@ -159,7 +159,8 @@ mod tests {
 
     fn terms(id: u64, key: &str) -> (Arc<Terms>, mpsc::UnboundedReceiver<News>) {
         let board = Arc::new(Board::new(&Config::parse_from(["gateway"])));
-        let (share, (news, heard)) = (Arc::new(Share::new(1, false)), mpsc::unbounded_channel());
+        let (share, (news, heard)) =
+            (Arc::new(Share::new(1, None, false)), mpsc::unbounded_channel());
         let client = ([127, 0, 0, 1], 1).into();
         (Arc::new(Terms::new(id, key.into(), client, None, share, news, board)), heard)
     }

@@ -4,6 +4,7 @@
 //! config      the command line
 //! gateway     what all parts share; how it starts and stops
 //! serve       accepts connections        http      routes and refusals       access   who may
+//! patient     a deadline for answers     budget    bytes that may wait
 //! source      where publishing goes      message   and its fate
 //! amqp        RabbitMQ                   wire      what lapin may parse      publisher, interest
 //! router      the demux                  hooks     what it tells and asks    board    the counters
@@ -13,6 +14,7 @@
 mod access;
 mod amqp;
 mod board;
+mod budget;
 mod client;
 mod config;
 mod gateway;
@@ -22,6 +24,7 @@ mod interest;
 mod message;
 mod outlet;
 mod page;
+mod patient;
 mod publisher;
 mod router;
 mod serve;

@@ -39,7 +39,7 @@ impl Source {
     pub async fn publish(&self, key: &str, body: Bytes) -> Result<(), PublishError> {
         match self {
             Self::Embedded(input) => {
-                let message = Message::new(key.into(), body, None);
+                let message = Message::new(key.into(), &body, None);
                 input.offer(message).await.map_err(|refused| match refused {
                     Refused::Blocked => PublishError::Blocked,
                     Refused::Ended => PublishError::Draining,
@@ -73,7 +73,7 @@ pub async fn demo(source: Source, rate: u32) {
         // What could not be published in time, as the input waits or the broker is away, is not made up for.
         due += f64::from(rate) * now.duration_since(last).as_secs_f64().min(0.1);
         last = now;
-        let mut published = Vec::new();
+        let mut published = [const { Vec::new() }; MENU.len()];
         while due >= 1.0 {
             due -= 1.0;
             count += 1;
@@ -84,9 +84,14 @@ pub async fn demo(source: Source, rate: u32) {
                 choice += 1;
             }
             let body = format!("cup {count} of {}", &keys[choice]["demo.".len()..]);
-            published.push(source.publish(&keys[choice], body.into()));
+            published[choice].push(body.into());
         }
-        // Polled in this order, so that each key is published in order.
-        future::join_all(published).await;
+        // The messages of a key one after the other, so that they stay in order.
+        let publish = async |(key, bodies): (&Key, Vec<Bytes>)| {
+            for body in bodies {
+                let _ = source.publish(key, body).await;
+            }
+        };
+        future::join_all(keys.iter().zip(published).map(publish)).await;
     }
 }

@@ -42,7 +42,7 @@ impl Raw {
         raw.method(0, 10, 11, &start.concat())?;
         raw.expect(10, 30)?;
         let frame_max = u32::try_from(LARGEST_FRAME).expect("it is small").to_be_bytes();
-        raw.method(0, 10, 31, &[&[0, 0][..], &frame_max, &[0, 0]].concat())?;
+        raw.method(0, 10, 31, &[&[0, 1][..], &frame_max, &[0, 0]].concat())?;
         raw.method(0, 10, 40, &[&short(uri.vhost.as_bytes())[..], &[0, 0]].concat())?;
         raw.expect(10, 41)?;
         raw.method(1, 20, 10, &[0])?;

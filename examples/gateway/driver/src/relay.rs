@@ -74,9 +74,10 @@ async fn pass(
             }
         }
     };
+    let mut passing = std::pin::pin!(async { tokio::join!(reading, writing) });
     tokio::select! {
-        _ = async { tokio::join!(reading, writing) } => {}
-        // Both ends stay open, and nothing is read or written any more.
+        _ = &mut passing => {}
+        // Both ends stay open, as they are not dropped, and nothing is read or written any more.
         _ = frozen.changed() => std::future::pending().await,
     }
 }
