@@ -239,7 +239,7 @@ impl Broker {
                 delivered = deliveries.next() => delivered.ok_or_else(|| gone("the queue was deleted"))??,
                 () = stop.cancelled() => break,
             };
-            if let Some(message) = self.message(delivered, &fates)
+            if let Some(message) = self.message(&delivered, &fates)
                 && input.send(message).await.is_err()
             {
                 break;
@@ -250,7 +250,7 @@ impl Broker {
     }
 
     /// None if the message is refused, for a reason that [`wire`] has found.
-    fn message(&self, from: Delivered, fates: &mpsc::UnboundedSender<Fate>) -> Option<Message> {
+    fn message(&self, from: &Delivered, fates: &mpsc::UnboundedSender<Fate>) -> Option<Message> {
         if let Some(why) = from.properties.kind() {
             let key = &from.routing_key;
             warn!(queue = %self.queue(), %key, %why, "a message is refused, and dead-lettered");

@@ -9,7 +9,8 @@ use std::time::Duration;
 use futures::future;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout_at};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
@@ -21,7 +22,7 @@ use crate::config::Config;
 use crate::hooks::Watch;
 use crate::interest::Interest;
 use crate::publisher::Publisher;
-use crate::router::{self, Orders};
+use crate::router::{self, Input, Orders};
 use crate::serve::{NEW, PLAIN, serve};
 use crate::shutdown::Signals;
 use crate::source::{self, Source};
@@ -49,8 +50,8 @@ pub struct Gateway {
 const OTHER_DESCRIPTORS: u64 = 64;
 /// Keys that are also what AMQP calls a short string.
 const LONGEST_KEY: usize = 255;
-/// With all that is left once clients had the time of `--drain`.
-const PATIENCE: Duration = Duration::from_millis(1500);
+/// With each of the steps that are left once clients had the time of `--drain`.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 impl Gateway {
     /// May somebody publish to, or subscribe to, this key?
@@ -89,7 +90,7 @@ pub async fn run(config: Config) -> Result<(), String> {
         interest: config.amqp.is_some().then(|| Arc::clone(&interest)),
     };
     let budget = Arc::new(Budget::new(config.max_queued));
-    let (input, orders, routing) = router::start(&config, watch, Arc::clone(&budget));
+    let (input, orders, mut routing) = router::start(&config, watch, Arc::clone(&budget));
     let stop = CancellationToken::new();
     let (source, consuming) = match &config.amqp {
         None => (Source::Embedded(input.clone()), None),
@@ -133,39 +134,20 @@ pub async fn run(config: Config) -> Result<(), String> {
     writeln!(io::stdout(), "listening on {address}").map_err(|error| error.to_string())?;
     info!(%address, overflow = ?gateway.config.overflow, "started");
 
-    let mut routing = pin!(routing);
     tokio::select! {
         () = signals.next() => {}
         () = &mut demo => {}
         died = &mut routing => return Err(format!("routing has ended: {died:?}")),
     }
 
-    // Nothing comes in any more; what is in goes out; then all clients are sent away. Requests are
-    // answered until they have left, most of them with 503.
     info!("draining");
     gateway.board.drain();
     stop.cancel();
-    let deadline = Instant::now() + gateway.config.drain;
+    let leaving = leave(&gateway, &input, routing, consuming);
     let leaving = async {
-        let drained = timeout_at(deadline, future::join(input.end(), &mut routing)).await;
-        // All that follows is over this much later.
-        let end = Instant::now() + PATIENCE;
-        if drained.is_err() {
-            warn!("clients do not read what is left for them: they are cut off");
-            routing.abort(); // what it holds is not settled
-            let _ = timeout_at(end, &mut routing).await;
-        } else if let Ok(((), Err(panicked))) = drained {
-            error!(%panicked, "routing has ended");
-        }
-        gateway.routed.cancel();
-        gateway.clients.close();
-        gateway.clients.wait().await; // each of them within client::GOODBYE
-        if let Some(consuming) = consuming {
-            // What is settled was said to be, before the connection is closed.
-            let _ = timeout_at(end, consuming).await;
-        }
+        leaving.await;
         gone.cancel();
-        let _ = timeout_at(end, serving).await;
+        let _ = timeout(PATIENCE, serving).await;
     };
     tokio::select! {
         () = leaving => {}
@@ -181,6 +163,31 @@ pub async fn run(config: Config) -> Result<(), String> {
         "stopped"
     );
     Ok(())
+}
+
+/// Nothing comes in any more; what is in goes out; then all clients are sent away. Requests are answered
+/// until they have left, most of them with 503.
+async fn leave(
+    gateway: &Gateway,
+    input: &Input,
+    mut routing: JoinHandle<()>,
+    consuming: Option<JoinHandle<()>>,
+) {
+    let drained = timeout(gateway.config.drain, future::join(input.end(), &mut routing)).await;
+    if drained.is_err() {
+        warn!("clients do not read what is left for them: they are cut off");
+        routing.abort(); // what it holds is not settled
+        let _ = timeout(PATIENCE, &mut routing).await;
+    } else if let Ok(((), Err(panicked))) = drained {
+        error!(%panicked, "routing has ended");
+    }
+    gateway.routed.cancel();
+    gateway.clients.close();
+    gateway.clients.wait().await; // each of them for no longer than its goodbye takes
+    if let Some(consuming) = consuming {
+        // What is settled was said to be, before the connection is closed.
+        let _ = timeout(2 * PATIENCE, consuming).await;
+    }
 }
 
 /// Raises the soft limit to what all connections need.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Client, Gateway, message, soon, until};
+use common::{Client, Gateway, message, until};
 use futures::StreamExt;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};

@@ -204,10 +204,8 @@ impl Operate {
                 Ok((got, next - 1))
             };
             let (posted, deleted, read) = tokio::join!(posting, deleting, reading);
-            let ((), last, (got, newest)) = (deleted?, posted?, read?);
-            println!(
-                "  the {what} deleted: {got} of {last} arrived, the last of them was {newest}"
-            );
+            let ((), (taken, last), (got, newest)) = (deleted?, posted?, read?);
+            println!("  the {what} deleted: {taken} taken, {got} arrived, and the last with them");
             if newest != last {
                 return Err(format!("what is posted after the {what} was deleted does not arrive"));
             }
