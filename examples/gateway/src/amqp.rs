@@ -158,6 +158,9 @@ impl Broker {
         let expires = i32::try_from(self.config.expires.as_millis()).unwrap_or(i32::MAX);
         let mut arguments = FieldTable::default();
         arguments.insert("x-expires".into(), AMQPValue::LongInt(expires));
+        if self.config.quorum {
+            arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+        }
         channel.queue_declare(self.queue(), durable, arguments).await?;
         for key in &self.config.binding {
             self.bind_to(&channel, key).await?;

@@ -104,6 +104,10 @@ pub struct BrokerConfig {
     #[arg(long, value_name = "NAME", value_parser = name, conflicts_with = "topic")]
     pub key_header: Option<String>,
 
+    /// The queue is a quorum queue, which may have a delivery limit; it must not exist as a classic one
+    #[arg(long)]
+    pub quorum: bool,
+
     /// Binds the queue to this, always, instead of following the subscriptions; repeatable
     #[arg(long, value_name = "KEY", value_parser = name)]
     pub binding: Vec<String>,
