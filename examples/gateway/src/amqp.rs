@@ -30,8 +30,9 @@ use crate::config::BrokerConfig;
 use crate::interest::Interest;
 use crate::message::{Delivery, Fate, Key, Message, Verdict};
 use crate::publisher::Publisher;
+use crate::rewriter::Rules;
 use crate::router::Input;
-use crate::wire::{self, Rules};
+use crate::wire;
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -252,7 +253,7 @@ impl Broker {
         channel.basic_cancel(CONSUMER.into(), BasicCancelOptions::default()).await
     }
 
-    /// None if the message is refused, for a reason that [`wire`] has found.
+    /// None if the message is refused, for a reason that the [`rewriter`](crate::rewriter) has found.
     fn message(&self, from: &Delivered, fates: &mpsc::UnboundedSender<Fate>) -> Option<Message> {
         if let Some(why) = from.properties.kind() {
             let key = &from.routing_key;

@@ -6,7 +6,7 @@
 //! serve       accepts connections        http      routes and refusals       access   who may
 //! patient     a deadline for answers     budget    bytes that may wait
 //! source      where publishing goes      message   and its fate
-//! amqp        RabbitMQ                   wire      what lapin may parse      publisher, interest
+//! amqp        RabbitMQ                   rewriter  what lapin may parse      wire, publisher, interest
 //! router      the demux                  hooks     what it tells and asks    board    the counters
 //! client      one WebSocket              outlet    its writing half          subscription
 //! ```
@@ -26,6 +26,7 @@ mod outlet;
 mod page;
 mod patient;
 mod publisher;
+mod rewriter;
 mod router;
 mod serve;
 mod shutdown;

@@ -3,6 +3,7 @@
 //! `examples/gateway/check` starts gateways and a broker, and runs this against them. Lines that begin with
 //! `@` are meant for that script.
 
+mod abuse;
 mod client;
 mod flow;
 mod ledger;
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
+use crate::abuse::Abuse;
 use crate::flow::Flow;
 use crate::operate::Operate;
 use crate::plan::Plan;
@@ -38,6 +40,8 @@ enum Command {
     Hold { gateway: String },
     /// What publishers and operators do to a broker
     Operate(Operate),
+    /// Clients that do all they should not; prints what the gateway uses before and after
+    Abuse(Abuse),
     #[command(flatten)]
     Help(Help),
 }
@@ -71,6 +75,7 @@ fn main() -> ExitCode {
                 ports(count).map_err(|error| vec![error.to_string()])
             }
             Command::Operate(operate) => operate.run().await.map_err(|error| vec![error]),
+            Command::Abuse(abuse) => abuse.run().await.map_err(|error| vec![error]),
             Command::Help(Help::Relay { port, target }) => {
                 relay::run(port, target).await.map_err(|error| vec![error])
             }
