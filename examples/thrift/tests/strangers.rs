@@ -109,10 +109,10 @@ fn calls_of_one_client_are_bounded() {
     for (name, length) in [("later", MIB), ("later", 50), ("echo", 20_000)] {
         let used = most(async {
             let (gate, _held) = Gate::new();
-            let settings = Settings { in_flight: 1 << 16, ..small() };
+            let settings = Settings { in_flight: 1 << 16, memory: 64 * MIB, ..small() };
             let server = Server::start(Serve(gate), settings).await;
             let socket = TcpStream::connect(server.address).await.unwrap();
-            fill(&socket, &calls(name, length), 30 * MIB).await;
+            fill(&socket, &calls(name, length), 50 * MIB).await;
             drop(socket);
             server.stop().await;
         });
