@@ -71,6 +71,13 @@ def reset(strangers):
         stranger.close()
 
 
+def idle():
+    strangers = [connect() for _ in range(400)]
+    send(strangers, deflate(call(b"echo", b"x" * 1000)))
+    time.sleep(1)
+    reset(strangers)
+
+
 def long_calls():
     strangers = [connect() for _ in range(20)]
     send(strangers, deflate(call(b"later", b"x" * 1_000_000, 60_000) * 240))
@@ -145,7 +152,7 @@ def descriptors():
 
 def main():
     failed, before = False, descriptors()
-    for attack in (long_calls, short_calls, unread_answers, halves, resets, garbage):
+    for attack in (idle, long_calls, short_calls, unread_answers, halves, resets, garbage):
         with open(f"/proc/{PID}/clear_refs", "w", encoding="ascii") as peak:
             peak.write("5")  # VmHWM begins anew
         attacking, running = threading.Thread(target=attack), []

@@ -6,6 +6,8 @@
 //!          a call: its order ────────┘, then its frame ─▶ socket
 //!
 //! server   sockets ─▶ frames ─▶ calls, all at once ─▶ answers ─▶ demux by connection ─▶ sockets
+//!
+//! pool     calls ─▶ demux, one key, `balance` ─▶ places at each server
 //! ```
 //!
 //! [`Client`] and [`Pool`] make calls, [`serve`] answers them; [`demo`] has what is made of

@@ -103,6 +103,23 @@ fn sent_and_not_answered(length: usize) {
     assert!(used < 16 * MIB + beside(21), "{used} bytes for calls in flight");
 }
 
+/// One client cannot have what is for all.
+#[test]
+fn calls_of_one_client_are_bounded() {
+    for (name, length) in [("later", MIB), ("later", 50), ("echo", 20_000)] {
+        let used = most(async {
+            let (gate, _held) = Gate::new();
+            let settings = Settings { in_flight: 1 << 16, memory: 64 * MIB, ..small() };
+            let server = Server::start(Serve(gate), settings).await;
+            let socket = TcpStream::connect(server.address).await.unwrap();
+            fill(&socket, &calls(name, length), 50 * MIB).await;
+            drop(socket);
+            server.stop().await;
+        });
+        assert!(used < 4 * MIB + beside(2) + 2 * MIB, "{used} bytes for {name} of {length}");
+    }
+}
+
 #[test]
 fn long_calls_in_flight_are_bounded() {
     sent_and_not_answered(MIB);
