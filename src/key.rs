@@ -227,7 +227,7 @@ mod tests {
 
     use super::*;
 
-    /// Nobody outside has one in hand; they show in the names of types.
+    /// Users never hold one; the names appear in the types of demuxes.
     #[test]
     fn key_functions_are_named_and_not_shown() {
         assert_eq!(format!("{:?}", ByValue::new(|item: &u32| *item)), "ByValue");

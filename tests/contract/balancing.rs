@@ -242,6 +242,100 @@ fn members_that_come_and_go_leave_the_line_in_order() {
 }
 
 #[test]
+fn an_item_is_held_for_a_member_that_yields_and_not_given_to_a_policy() {
+    let mut rig = Rig::with(|demux| demux.balance().overflow(Overflow::Evict));
+    let sinks = join(&mut rig, 2);
+    sinks[1].park();
+    sinks[0].stutter(Op::Ready, 1);
+    assert_eq!(hooks(rig.send([101])), [""; 0], "nothing is reported");
+    assert_eq!((sinks[0].items(), rig.len(), rig.totals().discarded), (vec![101], 2, 0));
+}
+
+#[test]
+fn a_member_that_was_woken_and_is_full_again_is_passed_over() {
+    let mut rig = Rig::with(|demux| demux.balance().buffer(3));
+    let sinks = join(&mut rig, 3);
+    for sink in &sinks {
+        sink.park();
+    }
+    rig.send(101..=106);
+    sinks[0].allow(1);
+    rig.sleep();
+    assert_eq!(sinks[0].items(), [101], "one of two that were queued");
+    sinks[1].open();
+    rig.sleep();
+    rig.send([107]);
+    assert_eq!(sinks[1].items(), [102, 105, 107]);
+}
+
+#[test]
+fn an_item_that_is_held_at_the_end_goes_to_a_member_that_may_have_it() {
+    for refusing in 1..=2_u64 {
+        let mut rig = balanced().admitting(move |to, _| to.tag != refusing);
+        let sinks: Vec<_> =
+            (1..=2).map(|tag| rig.attach_on(1, tag, |attach| attach.tag(tag))).collect();
+        for sink in &sinks {
+            sink.hold(Op::Ready);
+        }
+        rig.send([101]);
+        rig.orders.push(Order::Finish);
+        let _ = rig.run();
+        for sink in &sinks {
+            sink.release(Op::Ready);
+        }
+        let _ = rig.run();
+        assert_eq!((rig.totals().delivered, rig.totals().discarded), (1, 0), "{refusing}");
+        assert_eq!(sinks[2 - refusing as usize].items(), [101]);
+    }
+}
+
+#[test]
+fn an_item_that_the_last_member_refuses_as_it_leaves_is_discarded() {
+    let mut rig = balanced().admitting(|to, _| to.tag != 1);
+    let mut leases = [Lease::new(), Lease::new()];
+    for (tag, lease) in (1..=2).zip(&mut leases) {
+        rig.attach_on(1, tag, |attach| attach.tag(tag).leased(lease)).hold(Op::Ready);
+    }
+    rig.send([101]);
+    let [first, second] = leases;
+    drop(second);
+    rig.sleep();
+    assert_eq!((rig.totals().queued, rig.totals().discarded), (0, 1));
+    drop(first);
+    rig.sleep();
+    assert_eq!((rig.len(), rig.totals().discarded), (0, 1));
+}
+
+#[test]
+fn members_stall_while_an_item_is_held_for_all_of_them() {
+    let mut rig = Rig::with(|demux| demux.balance().stall_timeout(2));
+    let sinks = join(&mut rig, 2);
+    for sink in &sinks {
+        sink.hold(Op::Ready);
+    }
+    rig.send([101]);
+    for _ in 0..2 {
+        rig.orders.push(Order::Tick);
+        rig.sleep();
+    }
+    assert!(sinks.iter().all(SinkHandle::is_dropped));
+    assert_eq!((rig.len(), rig.totals().discarded), (0, 1));
+}
+
+#[test]
+fn a_member_that_takes_the_place_of_one_that_left_has_one_turn() {
+    let mut rig = balanced();
+    let mut lease = Lease::new();
+    let first = rig.attach_on(1, "first", |attach| attach.leased(&mut lease));
+    let second = rig.attach(1, "second");
+    drop(lease);
+    let third = rig.attach(1, "third");
+    rig.send([101, 102, 103, 104]);
+    assert!(first.items().is_empty());
+    assert_eq!(taken(&[second, third]), [vec![101, 103], vec![102, 104]]);
+}
+
+#[test]
 fn a_sink_that_joins_is_last_in_turn_though_one_has_left_before() {
     let mut rig = balanced();
     let mut lease = Lease::new();

@@ -296,6 +296,30 @@ fn sink_that_fails_just_then_loses_its_head_and_discards_the_rest() {
     }
 }
 
+/// Also if the head of the queue is sent because a new item has come.
+#[test]
+fn sink_that_fails_in_any_turn_of_draining_loses_one_item_and_discards_the_rest() {
+    for budget in 1..=4 {
+        for turn in 0..12 {
+            let mut rig = Rig::with(never, |demux| demux.budget(budget));
+            let a = rig.parked(20);
+            rig.send(101..=110);
+            a.open();
+            rig.input.extend(111..=120);
+            for _ in 0..turn {
+                let _ = rig.task.poll();
+            }
+            let before = a.items().len() as u64;
+            a.fail_quietly(Op::Send);
+            rig.sleep();
+            let totals = rig.totals();
+            assert_eq!((totals.delivered, totals.queued), (before, 0), "{budget}, {turn}");
+            let unsent = totals.discarded + totals.unmatched;
+            assert_eq!((totals.lost, unsent), if before == 20 { (0, 0) } else { (1, 19 - before) });
+        }
+    }
+}
+
 #[test]
 fn input_is_never_held() {
     for rule in [never, same_digit] {

@@ -1076,3 +1076,25 @@ fn pending_flush_is_not_repeated_when_a_sink_is_retried() {
         assert_eq!((a.items(), a.flushed()), (vec![101, 102], 2), "{overflow:?}");
     }
 }
+
+/// After many operations of a turn the answer may be a yield. If as much is done before the retry, it is not
+/// believed either; but a turn polls the sink once.
+#[test]
+fn sink_that_is_retried_late_in_a_turn_is_polled_once_in_it() {
+    let mut rig = Rig::new();
+    let a = rig.attach_on(1, "a", |attach| attach.overflow(Overflow::Evict));
+    rig.attach(2, "b");
+    rig.log.take();
+    a.park();
+    rig.input.extend(std::iter::repeat_n(201, 80));
+    rig.input.push(101);
+    rig.poll();
+    assert_eq!((a.count(Op::Ready), rig.totals().queued), (1, 1));
+    for _ in 0..80 {
+        rig.orders.push(idle_order());
+    }
+    rig.poll();
+    assert_eq!((a.count(Op::Ready), rig.totals().queued), (2, 1));
+    rig.poll();
+    assert_eq!((a.count(Op::Ready), a.is_dropped()), (3, true), "few operations: it is full");
+}
