@@ -306,6 +306,38 @@ fn an_item_that_the_last_member_refuses_as_it_leaves_is_discarded() {
     assert_eq!((rig.len(), rig.totals().discarded), (0, 1));
 }
 
+/// The others leave in the same turn, before it can be offered to them.
+#[test]
+fn an_item_that_the_last_of_several_that_leave_at_once_refuses_is_discarded() {
+    for order in [Order::Detach(1), Order::Evict(1)] {
+        let mut rig = balanced().admitting(|to, _| to.tag != 2);
+        for tag in 1..=2 {
+            rig.attach_on(1, tag, |attach| attach.tag(tag)).hold(Op::Ready);
+        }
+        assert_eq!(rig.send([101]), ["blocked 1#1"]);
+        let lines = rig.apply(order);
+        assert!(lines.contains(&"discarded 101 of 1#2 NotAdmitted".to_owned()), "{lines:?}");
+        assert_eq!((rig.totals().queued, rig.totals().discarded, rig.len()), (0, 1, 0));
+    }
+}
+
+#[test]
+fn an_item_that_is_held_stays_when_one_of_several_members_leaves() {
+    let mut rig = balanced();
+    let mut lease = Lease::new();
+    let first = rig.attach_on(1, "first", |attach| attach.leased(&mut lease));
+    let second = rig.attach(1, "second");
+    first.hold(Op::Ready);
+    second.hold(Op::Ready);
+    rig.send([101]);
+    lease.detach();
+    rig.sleep();
+    assert!(first.is_closed());
+    second.release(Op::Ready);
+    rig.sleep();
+    assert_eq!((first.items(), second.items()), (vec![], vec![101]));
+}
+
 #[test]
 fn members_stall_while_an_item_is_held_for_all_of_them() {
     let mut rig = Rig::with(|demux| demux.balance().stall_timeout(2));
