@@ -306,7 +306,7 @@ fn an_item_that_the_last_member_refuses_as_it_leaves_is_discarded() {
     assert_eq!((rig.len(), rig.totals().discarded), (0, 1));
 }
 
-/// The others leave in the same turn, before it can be offered to them.
+/// All leave in the same turn.
 #[test]
 fn an_item_that_the_last_of_several_that_leave_at_once_refuses_is_discarded() {
     for order in [Order::Detach(1), Order::Evict(1)] {
@@ -380,7 +380,7 @@ fn a_sink_that_joins_is_last_in_turn_though_one_has_left_before() {
     assert_eq!(taken(&sinks), [vec![101, 104], vec![102], vec![103]]);
 }
 
-/// What was first in line has left, and a sink of another key is in its place.
+/// The sink that was first in line has left, and a sink of another key has its slot id.
 #[test]
 fn a_sink_of_another_key_gets_nothing_though_it_came_after_one_that_left() {
     let mut rig = balanced();
@@ -411,7 +411,7 @@ fn each_key_has_a_line_of_its_own() {
     );
 }
 
-/// The sink that joins has the place of the one that left, which had been asked.
+/// The sink that joins has the slot id of the sink that left, for which `admit` was called.
 #[test]
 fn admit_is_asked_of_a_sink_that_joins_while_the_item_is_held() {
     let mut rig = balanced().hearing(|line| line.starts_with("admit "));

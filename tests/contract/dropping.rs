@@ -343,7 +343,7 @@ fn sinks_that_wake_and_give_up_leases_as_they_are_dropped_do_no_harm() {
     assert_eq!(task.wakers_kept(), 0);
 }
 
-/// Panics as it is dropped, if it is to.
+/// Panics when it is dropped, if `panics` is set.
 struct Guard {
     _alive: Arc<()>,
     panics: bool,

@@ -305,7 +305,7 @@ fn sink_that_was_woken_between_two_ticks_is_not_evicted_by_the_second() {
     }
 }
 
-/// It took an item in this unit of time, and the next one waits.
+/// The sink took an item since the last tick, and another item waits.
 #[test]
 fn sink_that_is_woken_in_the_turn_of_the_tick_does_not_stall() {
     let mut rig = Rig::with(|demux| demux.buffer(2));
@@ -582,7 +582,7 @@ fn nothing_is_idle_while_a_group_holds_the_input() {
     assert_eq!(rig.tick(), ["detached 1 Idle"]);
 }
 
-/// Nobody waits for that item: it is the budget that is spent.
+/// No sink is waited for: the budget is spent.
 #[test]
 fn others_are_idle_while_an_item_is_on_its_way_through_a_group() {
     let mut rig = Rig::with(|demux| demux.multicast().budget(4)).with_silent_sinks();
