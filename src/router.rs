@@ -280,12 +280,11 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.is_finished() && self.slots.is_vacant()
     }
 
-    /// Returns `true` if there is work that no waker will announce. `input_is_dry` is whether the
-    /// input will wake the task when it has an item.
+    /// Returns `true` if there is work that neither a waker will announce nor [`sleep`](Self::sleep)
+    /// finds, which looks at the lists of woken slots and of ended leases. `input_is_dry` is whether
+    /// the input will wake the task when it has an item.
     pub(crate) fn has_work(&self, input_is_dry: bool) -> bool {
-        self.slots.ready().any()
-            || self.has_ended_leases()
-            || self.slots.flushes().has_work()
+        self.slots.flushes().has_work()
             || self.is_closing()
             || self.is_sweeping()
             || self.is_done() // but not freed yet

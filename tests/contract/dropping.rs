@@ -1,16 +1,17 @@
 //! Guarantee 11, dropping: the future drops all it holds at once, at every stage of its life, and drops
 //! earlier what it no longer needs. Wakers that outlive it do nothing, and do not keep the task alive.
 
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use crate::common::{
-    Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task, scripted_sink,
+    Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task, panics, scripted_sink,
     scripted_stream,
 };
-use futures::{Sink, StreamExt, stream};
+use futures::{Sink, SinkExt, StreamExt, future, sink, stream};
 use stream_demux::{Attach, ByValue, Demux, DemuxStreamExt, Hooks, Lease, Order};
 
 /// An item that counts how many of it there are: key and counter.
@@ -340,6 +341,41 @@ fn sinks_that_wake_and_give_up_leases_as_they_are_dropped_do_no_harm() {
     task.drop_future();
     assert_eq!((Arc::strong_count(&item), task.total_wakes()), (1, wakes));
     assert_eq!(task.wakers_kept(), 0);
+}
+
+/// Panics as it is dropped, if it is to.
+struct Guard {
+    _alive: Arc<()>,
+    panics: bool,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        assert!(!self.panics, "drop of a sink");
+    }
+}
+
+#[test]
+fn all_sinks_are_dropped_though_one_of_them_panics() {
+    for which in 0..3_u32 {
+        let alive = Arc::<()>::default();
+        let sinks: Vec<_> = (0..3)
+            .map(|key| {
+                let guard = Guard { _alive: Arc::clone(&alive), panics: key == which };
+                let sink = sink::drain().with(move |item: u32| {
+                    let _ = &guard;
+                    future::ok::<_, Infallible>(item)
+                });
+                (key, sink)
+            })
+            .collect();
+        let demux = stream::pending().demux_by(|item: &u32| *item, stream::iter(sinks));
+        let mut task = Task::new(demux);
+        assert!(task.run().is_pending());
+        assert_eq!(Arc::strong_count(&alive), 4);
+        let caught = panics::catch(move || drop(task));
+        assert_eq!((caught.message.as_str(), Arc::strong_count(&alive)), ("drop of a sink", 1));
+    }
 }
 
 #[test]

@@ -999,6 +999,17 @@ fn pending_after_64_operations_asks_no_more_than_once_more() {
 }
 
 #[test]
+fn pending_after_a_wake_is_believed_though_the_one_before_was_not() {
+    let (mut rig, a) = parked_late(Overflow::Evict, 63, 0);
+    rig.poll();
+    a.allow(1);
+    rig.input.push(102);
+    rig.poll();
+    assert_eq!(rig.log.take(), ["discarded 102 of 1 Overflowed", "detached 1 Overflowed"]);
+    assert_eq!((a.items(), a.count(Op::Ready)), (vec![101], 3));
+}
+
+#[test]
 fn flushes_and_closes_count_as_operations() {
     for close in [false, true] {
         let mut rig = Rig::new().with_silent_sinks();
