@@ -1,5 +1,5 @@
-//! What strangers do to the server's memory and sockets: they send more than they read, stop halfway,
-//! reset, and stay away. Others are served all the while.
+//! What strangers do to the server's memory and sockets: they send more than they read, stop
+//! halfway, reset, and stay away. Others are served all the while.
 
 mod common;
 
@@ -55,7 +55,8 @@ fn most<F: Future<Output = ()>>(test: F) -> usize {
     usize::try_from(used.bytes_max).unwrap()
 }
 
-/// Writes `bytes` over and over until the server reads no more, or so many are written. Returns how many.
+/// Writes `bytes` over and over until the server reads no more, or so many are written. Returns how
+/// many.
 async fn fill(socket: &TcpStream, bytes: &[u8], most: usize) -> usize {
     let (mut written, mut quiet) = (0, 0);
     while quiet < 300 && written < most {
@@ -90,7 +91,8 @@ fn sent_and_not_answered(length: usize) {
         let sockets = sockets.into_iter().map(Result::unwrap).collect::<Vec<_>>();
         let counts = join_all(sockets.iter().map(|of| fill(of, &requests, 15 * MIB))).await;
         assert!(counts.iter().sum::<usize>() > 16 * MIB);
-        // A neighbour gets its answers, one that is larger than its own room when there is room again.
+        // A neighbour gets its answers, one that is larger than its own room when there is room
+        // again.
         let quick = server.client(Protocol::Binary).await;
         assert_eq!(quick.add(1, 1).await.unwrap(), 2);
         drop(sockets);
@@ -335,7 +337,8 @@ async fn calls_of_a_client_that_resets_are_dropped() {
     let (gate, mut held) = Gate::new();
     let settings = Settings { connections: 1, in_flight: 100, ..Settings::default() };
     let server = Server::start(Serve(gate), settings).await;
-    // Fewer than may be in flight: the server reads. More: it does not. After an end: it reads no more.
+    // Fewer than may be in flight: the server reads. More: it does not. After an end: it reads no
+    // more.
     for (calls, end) in [(50, false), (200, false), (50, true), (200, true)] {
         let mut socket = TcpStream::connect(server.address).await.unwrap();
         let requests = (0..calls).flat_map(|id| call("later", id, "never")).collect::<Vec<_>>();
