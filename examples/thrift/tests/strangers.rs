@@ -25,8 +25,8 @@ use tokio_util::bytes::Bytes;
 
 const MIB: usize = 1 << 20;
 
-/// A time-out that a test waits for, and one that it does not.
-const SHORT: Duration = Duration::from_millis(100);
+/// A time-out that a test waits for, and that no good client exceeds on a busy machine.
+const SHORT: Duration = Duration::from_secs(1);
 
 fn example() -> Serve<Example> {
     Serve(Arc::new(Example::default()))
@@ -204,7 +204,7 @@ fn frames_that_stop_halfway_give_their_room_back() {
     });
     assert!(used < 8 * MIB, "{used} bytes for 2 MB that came");
     let reasons = reasons.lock().unwrap();
-    assert_eq!(reasons[0], "a frame of 1048576 bytes took longer than 100ms");
+    assert_eq!(reasons[0], "a frame of 1048576 bytes took longer than 1s");
 }
 
 #[tokio::test]
@@ -214,7 +214,7 @@ async fn a_client_that_takes_no_answer_is_closed_and_its_room_is_free() {
     let settings = Settings { stall_timeout: SHORT, on_closed, ..small() };
     let server = Server::start(example(), settings).await;
     let request = call("echo", 1, &"x".repeat(MIB));
-    let sockets = join_all((0..8).map(|_| TcpStream::connect(server.address))).await;
+    let sockets = join_all((0..3).map(|_| TcpStream::connect(server.address))).await;
     for socket in sockets.iter().flatten() {
         // It may be closed before it is full.
         let mut written = 0;
@@ -226,11 +226,11 @@ async fn a_client_that_takes_no_answer_is_closed_and_its_room_is_free() {
             }
         }
         let reason = timeout(LONG, told.recv()).await.unwrap().unwrap();
-        assert_eq!(reason, "it took no answer for 100ms");
+        assert_eq!(reason, "it took no answer for 1s");
     }
     let quick = server.client(Protocol::Binary).await;
     assert_eq!(quick.echo("y".repeat(MIB)).await.unwrap().len(), MIB);
-    assert_eq!(server.stop().await.faulty, 8);
+    assert_eq!(server.stop().await.faulty, 3);
 }
 
 /// Answers with so many bytes; if that is 0, with as many as the call's id says.
