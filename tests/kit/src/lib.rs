@@ -1,0 +1,93 @@
+//! A test kit for [`Sink`](futures_sink::Sink)s: for code that uses sinks, and for code that is one.
+//!
+//! | to test | there is |
+//! | --- | --- |
+//! | code that sends to sinks | [`scripted_sink`]: a sink and a handle. The handle says what each operation returns, and shows every call. The sink panics if its caller breaks the contract of `Sink`. |
+//! | code that reads from streams | [`scripted_stream`]: the same for streams |
+//! | that a future is woken when it should be, and not more often | [`Task`]: polls a future only after a wake, each poll a call of the test |
+//! | what happens when a cooperative budget such as tokio's is spent | [`CoopBudget`] |
+//! | the order of events | [`Log`] |
+//!
+//! There are no threads, sleeps or clocks: a test brings about the moment that it is about, and asserts
+//! what happens then. All handles are `Clone` and `Send`, so other threads may use them.
+//!
+//! # Pending, then woken, then ready
+//!
+//! Most faults of sinks are a wake too few. A test that awaits in a runtime hangs then, or passes because
+//! something else has woken the task. With a [`Task`] and a scripted sink each step is an assertion:
+//!
+//! ```
+//! use futures::SinkExt;
+//! use sink_test::{Op, Task, scripted_sink};
+//! use std::task::Poll;
+//!
+//! let (mut sink, handle) = scripted_sink("a");
+//! let mut task = Task::new(async move {
+//!     sink.send(1).await?;
+//!     sink.send(2).await
+//! });
+//!
+//! // Pending: the sink has room for one item.
+//! handle.park();
+//! handle.allow(1);
+//! assert!(task.run().is_pending());
+//! assert!(handle.is_waiting(Op::Ready));
+//! assert_eq!(handle.items(), [1]);
+//!
+//! // Woken: room for one more.
+//! assert!(!task.woken());
+//! handle.allow(1);
+//! assert!(task.woken());
+//!
+//! // Ready.
+//! assert_eq!(task.run(), Poll::Ready(Ok(())));
+//! assert_eq!(handle.items(), [1, 2]);
+//! assert_eq!(handle.flushed(), 2);
+//! ```
+//!
+//! The same with an error, which ends the life of the sink: the sink panics if it is called again.
+//!
+//! ```
+//! use futures::SinkExt;
+//! use sink_test::{Broken, Op, Task, scripted_sink};
+//! use std::task::Poll;
+//!
+//! let (mut sink, handle) = scripted_sink("a");
+//! let mut task = Task::new(sink.send(1));
+//! handle.hold(Op::Flush);
+//! assert!(task.run().is_pending());
+//!
+//! handle.fail(Op::Flush);
+//! assert_eq!(task.run(), Poll::Ready(Err(Broken("poll_flush"))));
+//! assert_eq!((handle.taken(), handle.flushed()), (1, 0));
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod coop;
+mod log;
+mod sink;
+mod stream;
+mod task;
+mod wakes;
+
+pub use coop::CoopBudget;
+pub use log::Log;
+pub use sink::{Answer, Broken, Call, Op, ScriptedSink, SinkHandle, scripted_sink};
+pub use stream::{ScriptedStream, StreamHandle, scripted_stream};
+pub use task::Task;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What is run inside a poll of a scripted sink or stream.
+type Action = Box<dyn FnOnce() + Send>;
+
+/// Locks also what a panic left behind: scripted sinks panic on purpose, and the test that catches the
+/// panic looks at the state afterwards.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
