@@ -1,7 +1,7 @@
 //! The test harness: rigs, the reference model, a counting allocator, and the test kit `sink-test`.
 //!
-//! The kit checks the contracts of `Sink`, `Stream` and `Future` themselves, so it panics whatever a test
-//! asserts. But for `real`, nothing here sleeps, reads a clock or spawns.
+//! The kit checks the contracts of `Sink`, `Stream` and `Future` themselves, so it panics whatever
+//! a test asserts. But for `real`, nothing here sleeps, reads a clock or spawns.
 
 #![allow(dead_code, unused_imports, reason = "each test binary uses a part of the harness")]
 #![allow(unreachable_pub, reason = "nothing is reachable from outside a test binary")]
@@ -31,8 +31,8 @@ pub fn scripted_sink<V>(name: impl Display) -> (ScriptedSink<V>, SinkHandle<V>) 
     (sink, handle)
 }
 
-/// Locks also what a panic left behind: scripted sinks panic on purpose, and the test that catches the
-/// panic looks at the state afterwards.
+/// Locks also what a panic left behind: scripted sinks panic on purpose, and the test that catches
+/// the panic looks at the state afterwards.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

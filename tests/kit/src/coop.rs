@@ -1,5 +1,5 @@
-//! A cooperative budget, such as tokio gives a task for each of its polls, and the count of operations
-//! in the poll that runs.
+//! A cooperative budget, such as tokio gives a task for each of its polls, and the count of
+//! operations in the poll that runs.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -55,10 +55,11 @@ impl Drop for PollGuard {
 
 /// A bound on what sinks and streams do in one poll of a task, such as tokio's cooperative budget.
 ///
-/// Each operation of a scripted sink or stream that shares the budget takes one unit, unless it is pending
-/// anyway. `start_send` takes none. With none left, operations return `Pending`. Their wakers fire inside
-/// the call or, if the budget is [deferred](Self::deferred), in [`fire_deferred`](Self::fire_deferred).
-/// [`Task::poll`](crate::Task::poll) fills the budget up. Clones share it.
+/// Each operation of a scripted sink or stream that shares the budget takes one unit, unless it is
+/// pending anyway. `start_send` takes none. With none left, operations return `Pending`. Their
+/// wakers fire inside the call or, if the budget is [deferred](Self::deferred), in
+/// [`fire_deferred`](Self::fire_deferred). [`Task::poll`](crate::Task::poll) fills the budget up.
+/// Clones share it.
 ///
 /// # Examples
 ///
@@ -102,8 +103,8 @@ impl CoopBudget {
         Self::with(operations, false)
     }
 
-    /// A budget of `operations` units. With none left, wakers fire later, between two polls, as in tasks
-    /// that tokio has spawned.
+    /// A budget of `operations` units. With none left, wakers fire later, between two polls, as in
+    /// tasks that tokio has spawned.
     pub fn deferred(operations: usize) -> Self {
         Self::with(operations, true)
     }

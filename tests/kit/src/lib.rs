@@ -1,20 +1,23 @@
-//! A test kit for [`Sink`](futures_sink::Sink)s: for code that uses sinks, and for code that is one.
+//! A test kit for [`Sink`](futures_sink::Sink)s: for code that uses sinks, and for code that is
+//! one.
 //!
 //! | to test | there is |
 //! | --- | --- |
 //! | code that sends to sinks | [`scripted_sink`]: a sink and a handle. The handle says what each operation returns, and shows every call. The sink panics if its caller breaks the contract of `Sink`. |
+//! | a sink | [`check_sink`], and [`check_adapter`] for one that wraps another: they put it through what the contract allows, and say which [`Rule`] it breaks |
 //! | code that reads from streams | [`scripted_stream`]: the same for streams |
 //! | that a future is woken when it should be, and not more often | [`Task`]: polls a future only after a wake, each poll a call of the test |
 //! | what happens when a cooperative budget such as tokio's is spent | [`CoopBudget`] |
 //! | the order of events | [`Log`] |
 //!
-//! There are no threads, sleeps or clocks: a test brings about the moment that it is about, and asserts
-//! what happens then. All handles are `Clone` and `Send`, so other threads may use them.
+//! There are no threads, sleeps or clocks: a test brings about the moment that it is about, and
+//! asserts what happens then. All handles are `Clone` and `Send`, so other threads may use them.
 //!
 //! # Pending, then woken, then ready
 //!
-//! Most faults of sinks are a wake too few. A test that awaits in a runtime hangs then, or passes because
-//! something else has woken the task. With a [`Task`] and a scripted sink each step is an assertion:
+//! Most faults of sinks are a wake too few. A test that awaits in a runtime hangs then, or passes
+//! because something else has woken the task. With a [`Task`] and a scripted sink each step is an
+//! assertion:
 //!
 //! ```
 //! use futures::SinkExt;
@@ -61,9 +64,65 @@
 //! assert_eq!(task.run(), Poll::Ready(Err(Broken("poll_flush"))));
 //! assert_eq!((handle.taken(), handle.flushed()), (1, 0));
 //! ```
+//!
+//! # A sink of your own
+//!
+//! [`check_sink`] is told how to make the sink and its receiver, how to make items, and how to
+//! receive one. It fills the sink, drains it, flushes and closes it in each state, changes the
+//! waker, and polls again only after a wake. [`SinkCheck`] can be told more.
+//!
+//! ```
+//! use futures::{FutureExt, StreamExt, channel::mpsc};
+//! use sink_test::{SinkCheck, check_sink};
+//!
+//! check_sink(|| mpsc::channel(2), |n| n, |receiver| receiver.next().now_or_never()?);
+//!
+//! SinkCheck::new(|| mpsc::channel(2), |n| n, |receiver| receiver.next().now_or_never()?)
+//!     .capacity(3)
+//!     .disconnect(|receiver| receiver.close())
+//!     .run();
+//! ```
+//!
+//! This sink forgets to keep the waker:
+//!
+//! ```
+//! use futures::Sink;
+//! use sink_test::{Rule, SinkCheck};
+//! use std::{cell::Cell, pin::Pin, rc::Rc, task::{Context, Poll}};
+//!
+//! struct Slot(Rc<Cell<Option<usize>>>);
+//!
+//! impl Sink<usize> for Slot {
+//!     type Error = std::convert::Infallible;
+//!
+//!     fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+//!         if self.0.get().is_none() { Poll::Ready(Ok(())) } else { Poll::Pending }
+//!     }
+//!     // ...
+//! #   fn start_send(self: Pin<&mut Self>, item: usize) -> Result<(), Self::Error> {
+//! #       self.0.set(Some(item));
+//! #       Ok(())
+//! #   }
+//! #   fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+//! #       Poll::Ready(Ok(()))
+//! #   }
+//! #   fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+//! #       Poll::Ready(Ok(()))
+//! #   }
+//! }
+//!
+//! let make = || {
+//!     let slot = Rc::default();
+//!     (Slot(Rc::clone(&slot)), slot)
+//! };
+//! let fault = SinkCheck::new(make, |n| n, |slot: &mut Rc<Cell<_>>| slot.take()).try_run().unwrap_err();
+//! assert_eq!(fault.rule(), Rule::Wakes);
+//! assert_eq!(fault.what(), "poll_ready can go on, but the waker of its last poll was not woken");
+//! ```
 
 #![forbid(unsafe_code)]
 
+mod check;
 mod coop;
 mod log;
 mod sink;
@@ -71,6 +130,7 @@ mod stream;
 mod task;
 mod wakes;
 
+pub use check::{Fault, Report, Rule, SinkCheck, check_adapter, check_sink};
 pub use coop::CoopBudget;
 pub use log::Log;
 pub use sink::{Answer, Broken, Call, Op, ScriptedSink, SinkHandle, scripted_sink};
@@ -82,8 +142,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// What is run inside a poll of a scripted sink or stream.
 type Action = Box<dyn FnOnce() + Send>;
 
-/// Locks also what a panic left behind: scripted sinks panic on purpose, and the test that catches the
-/// panic looks at the state afterwards.
+/// Locks also what a panic left behind: scripted sinks panic on purpose, and the test that catches
+/// the panic looks at the state afterwards.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,9 +3,11 @@
 //! Wakers and actions, which are foreign code, run while the state is not locked.
 
 mod handle;
+mod observations;
 mod state;
 
 use std::fmt;
+use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
@@ -26,13 +28,14 @@ use state::{State, Wake};
 ///
 /// The sink, not this function, panics if
 ///
-/// 1. `start_send` is called without a `poll_ready` that returned `Ready(Ok(()))` since the last send;
+/// 1. `start_send` is called without a `poll_ready` that returned `Ready(Ok(()))` since the last
+///    send;
 /// 2. after a call of `poll_close`, anything but `poll_close` is called, or anything at all once
 ///    `poll_close` has completed;
 /// 3. anything is called after an error.
 ///
-/// That a pending operation is polled again without a wake is no breach of the contract, because a task
-/// may be polled at any time. Code that promises not to can be held to it with
+/// That a pending operation is polled again without a wake is no breach of the contract, because a
+/// task may be polled at any time. Code that promises not to can be held to it with
 /// [`SinkHandle::strict`] and [`SinkHandle::strict_unless_busy`].
 ///
 /// # Examples
@@ -131,6 +134,10 @@ impl<V> ScriptedSink<V> {
         if let Some(breach) = state.breach(op) {
             let breach = format!("sink {}: {} {breach}", state.name, op.name());
             state.breaches.push(breach.clone());
+            if state.is_checked {
+                drop(state);
+                resume_unwind(Box::new(breach));
+            }
             drop(state);
             panic!("{breach}");
         }

@@ -13,8 +13,8 @@ const LIMIT: usize = 10_000;
 
 /// A future, and the waker it is polled with.
 ///
-/// Nothing happens between the calls of the test: [`run`](Self::run) polls while the waker has fired,
-/// and then returns. A wake that is missing shows as a task that sleeps, a wake too many in
+/// Nothing happens between the calls of the test: [`run`](Self::run) polls while the waker has
+/// fired, and then returns. A wake that is missing shows as a task that sleeps, a wake too many in
 /// [`wakes`](Self::wakes) or [`polls`](Self::polls).
 ///
 /// # Examples
@@ -74,8 +74,8 @@ impl<F: Future> Task<F> {
         self.get_pin_mut().poll(&mut Context::from_waker(&waker))
     }
 
-    /// Polls as an executor would: first because the future is new to this waker, then while the waker
-    /// has fired. `Pending` means that the task sleeps.
+    /// Polls as an executor would: first because the future is new to this waker, then while the
+    /// waker has fired. `Pending` means that the task sleeps.
     ///
     /// # Panics
     ///
@@ -97,8 +97,8 @@ impl<F: Future> Task<F> {
         output
     }
 
-    /// The same as [`run`](Self::run), but returns `Pending` after `limit` polls: for futures that always
-    /// have work.
+    /// The same as [`run`](Self::run), but returns `Pending` after `limit` polls: for futures that
+    /// always have work.
     #[track_caller]
     pub fn turns(&mut self, limit: usize) -> Poll<F::Output> {
         for _ in 0..limit {
@@ -215,7 +215,8 @@ impl<F> Task<F> {
         self.wakes.waker()
     }
 
-    /// How many clones of all wakers still exist: none, once the future is gone and has leaked none.
+    /// How many clones of all wakers still exist: none, once the future is gone and has leaked
+    /// none.
     pub fn wakers_kept(&self) -> usize {
         let former = self.former.iter().map(|(wakes, _)| wakes);
         former.chain([&self.wakes]).map(|wakes| Arc::strong_count(wakes) - 1).sum()

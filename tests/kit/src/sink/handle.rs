@@ -4,14 +4,15 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
-use super::state::{Repeats, Stage, State};
-use super::{Call, Op};
+use super::Op;
+use super::state::{Repeats, State};
 use crate::{CoopBudget, Log, lock};
 
 /// Controls and observes one sink; made by [`scripted_sink`](crate::scripted_sink).
 ///
-/// It outlives the sink, and then still holds its wakers. If several things are set for an operation, a
-/// [stutter](Self::stutter) comes first, then a [failure](Self::fail), then a [hold](Self::hold).
+/// It outlives the sink, and then still holds its wakers. If several things are set for an
+/// operation, a [stutter](Self::stutter) comes first, then a [failure](Self::fail), then a
+/// [hold](Self::hold).
 ///
 /// # Examples
 ///
@@ -67,8 +68,8 @@ impl<V> SinkHandle<V> {
         self.wake_waiting(Op::Ready);
     }
 
-    /// Allows `sends` more sends, after which the sink is parked again, and fires the waker that waits
-    /// for one.
+    /// Allows `sends` more sends, after which the sink is parked again, and fires the waker that
+    /// waits for one.
     ///
     /// # Examples
     ///
@@ -113,7 +114,8 @@ impl<V> SinkHandle<V> {
         }
     }
 
-    /// Ends a hold, and fires the waker that waits for it; `release(Op::Ready)` is [`open`](Self::open).
+    /// Ends a hold, and fires the waker that waits for it; `release(Op::Ready)` is
+    /// [`open`](Self::open).
     pub fn release(&self, op: Op) {
         self.look(|state| state.script(op).held = false);
         match op {
@@ -133,8 +135,8 @@ impl<V> SinkHandle<V> {
         self.look(|state| state.script(op).fails = true);
     }
 
-    /// Makes the next `calls` calls of `op` return `Pending` and fire their waker inside the call, as
-    /// tokio's resources do when the cooperative budget of a task is spent.
+    /// Makes the next `calls` calls of `op` return `Pending` and fire their waker inside the call,
+    /// as tokio's resources do when the cooperative budget of a task is spent.
     ///
     /// # Panics
     ///
@@ -151,11 +153,13 @@ impl<V> SinkHandle<V> {
         drop(replaced);
     }
 
-    /// Runs `action` inside the next call of `op`, before the call is checked. It may use the handle.
+    /// Runs `action` inside the next call of `op`, before the call is checked. It may use the
+    /// handle.
     ///
     /// # Examples
     ///
-    /// Room becomes free between the check and the registration of the waker, where a wake is easily lost:
+    /// Room becomes free between the check and the registration of the waker, where a wake is
+    /// easily lost:
     ///
     /// ```
     /// use futures::SinkExt;
@@ -172,7 +176,8 @@ impl<V> SinkHandle<V> {
         drop(replaced);
     }
 
-    /// Fires the last waker that the sink was polled with, for no reason. Returns `false` if there is none.
+    /// Fires the last waker that the sink was polled with, for no reason. Returns `false` if there
+    /// is none.
     pub fn wake(&self) -> bool {
         let waker = self.look(|state| {
             state.wakes += 1;
@@ -187,11 +192,11 @@ impl<V> SinkHandle<V> {
         self.look(|state| state.last_waker.clone())
     }
 
-    /// Makes it a breach to call a pending operation again before the sink has fired its waker. A flush
-    /// may be called again if the sink has taken an item meanwhile.
+    /// Makes it a breach to call a pending operation again before the sink has fired its waker. A
+    /// flush may be called again if the sink has taken an item meanwhile.
     ///
-    /// A future cannot keep this rule by itself, because it may be polled at any time. It is for futures
-    /// that keep track of the wakes of each sink, such as those that poll many.
+    /// A future cannot keep this rule by itself, because it may be polled at any time. It is for
+    /// futures that keep track of the wakes of each sink, such as those that poll many.
     ///
     /// # Examples
     ///
@@ -214,13 +219,13 @@ impl<V> SinkHandle<V> {
         self.look(|state| state.repeats = Repeats::Never);
     }
 
-    /// The same as [`strict`](Self::strict), except that a caller may take `Pending` for a request to yield
-    /// if it came late in a poll: `poll_ready` may be called again, once and in a later poll of the
-    /// [`Task`](crate::Task), if it returned `Pending` after at least 64 operations of scripted sinks and
-    /// streams in one poll.
+    /// The same as [`strict`](Self::strict), except that a caller may take `Pending` for a request
+    /// to yield if it came late in a poll: `poll_ready` may be called again, once and in a later
+    /// poll of the [`Task`](crate::Task), if it returned `Pending` after at least 64 operations of
+    /// scripted sinks and streams in one poll.
     ///
-    /// In a task of tokio, a sink whose cooperative budget is spent returns `Pending` and fires its waker
-    /// only later, so the caller cannot see the difference.
+    /// In a task of tokio, a sink whose cooperative budget is spent returns `Pending` and fires its
+    /// waker only later, so the caller cannot see the difference.
     pub fn strict_unless_busy(&self) {
         self.look(|state| state.repeats = Repeats::UnlessBusy);
     }
@@ -230,14 +235,21 @@ impl<V> SinkHandle<V> {
         self.look(|state| state.repeats = Repeats::Always);
     }
 
-    /// Allows one more call of a pending operation, as if the sink had fired its waker: for a strict sink
-    /// that is called because a [waker](Self::waker) of it was fired by hand.
+    /// Allows one more call of a pending operation, as if the sink had fired its waker: for a
+    /// strict sink that is called because a [waker](Self::waker) of it was fired by hand.
     pub fn excuse(&self) {
         self.look(|state| state.wakes += 1);
     }
 
-    /// Logs what happens to the sink from now on, but not each call: `a sent 1`, `a flushed`, `a closed`,
-    /// `a failed in poll_ready`, `a dropped`.
+    /// Makes the sink part of a check of adapters, which catches breaches: they do not call the
+    /// panic hook, which prints. And while `poll_close` is pending, `poll_ready` and `poll_flush`
+    /// are allowed, because adapters in use call them, such as `Buffer` of futures 0.3.
+    pub(crate) fn serve_check(&self) {
+        self.look(|state| state.is_checked = true);
+    }
+
+    /// Logs what happens to the sink from now on, but not each call: `a sent 1`, `a flushed`, `a
+    /// closed`, `a failed in poll_ready`, `a dropped`.
     pub fn log_to(&self, log: &Log) {
         self.look(|state| state.log = Some(log.clone()));
     }
@@ -255,95 +267,9 @@ impl<V> SinkHandle<V> {
         }
     }
 
-    fn look<R>(&self, at: impl FnOnce(&mut State<V>) -> R) -> R {
+    pub(super) fn look<R>(&self, at: impl FnOnce(&mut State<V>) -> R) -> R {
         let mut state = lock(&self.0);
         state.hear_deferred();
         at(&mut state)
-    }
-}
-
-/// What was done to the sink.
-impl<V> SinkHandle<V> {
-    /// The items that the sink took, without those that were removed since.
-    pub fn items(&self) -> Vec<V>
-    where
-        V: Clone,
-    {
-        self.look(|state| state.items.clone())
-    }
-
-    /// Removes all items, and returns them.
-    pub fn take_items(&self) -> Vec<V> {
-        self.look(|state| std::mem::take(&mut state.items))
-    }
-
-    /// How many items the sink took. The item of a `start_send` that fails is not taken.
-    pub fn taken(&self) -> usize {
-        self.look(|state| state.taken)
-    }
-
-    /// How many items the sink had taken when a flush or close last completed.
-    pub fn flushed(&self) -> usize {
-        self.look(|state| state.flushed)
-    }
-
-    /// How many items the sink had taken when a flush or close was last called, completed or not.
-    pub fn flush_asked(&self) -> usize {
-        self.look(|state| state.flush_asked)
-    }
-
-    /// All calls since the last [`take_calls`](Self::take_calls).
-    pub fn calls(&self) -> Vec<Call> {
-        self.look(|state| state.calls.clone())
-    }
-
-    /// Removes all calls from the list, and returns them.
-    pub fn take_calls(&self) -> Vec<Call> {
-        self.look(|state| std::mem::take(&mut state.calls))
-    }
-
-    /// How often `op` was called.
-    pub fn count(&self, op: Op) -> usize {
-        self.look(|state| state.script(op).calls)
-    }
-
-    /// The messages of all panics of the sink, for those that were caught on their way to the test.
-    pub fn breaches(&self) -> Vec<String> {
-        self.look(|state| state.breaches.clone())
-    }
-
-    /// Returns `true` if the sink is parked: `poll_ready` would return `Pending`.
-    pub fn is_parked(&self) -> bool {
-        self.look(|state| state.permits == Some(0) && !state.promised)
-    }
-
-    /// Returns `true` if `op` last returned `Pending`, and its waker has not fired since.
-    pub fn is_waiting(&self, op: Op) -> bool {
-        self.look(|state| state.script(op).waiting.is_some())
-    }
-
-    /// How many wakers of the sink cooperative budgets have yet to fire.
-    pub fn deferred_wakers(&self) -> usize {
-        self.look(|state| state.deferred.len())
-    }
-
-    /// Returns `true` if `poll_close` was called, and has neither completed nor failed.
-    pub fn is_closing(&self) -> bool {
-        self.look(|state| state.stage == Stage::Closing)
-    }
-
-    /// Returns `true` if `poll_close` completed.
-    pub fn is_closed(&self) -> bool {
-        self.look(|state| state.stage == Stage::Closed)
-    }
-
-    /// Returns `true` if an operation failed.
-    pub fn is_failed(&self) -> bool {
-        self.look(|state| state.stage == Stage::Failed)
-    }
-
-    /// Returns `true` if the sink was dropped.
-    pub fn is_dropped(&self) -> bool {
-        self.look(|state| state.dropped)
     }
 }

@@ -54,8 +54,8 @@ pub(super) struct Since {
     poll: PollCount,
 }
 
-/// A `Pending` after this many operations in one poll may mean that the task should yield: half of tokio's
-/// budget of 128, because other futures in the same task may have spent the rest.
+/// A `Pending` after this many operations in one poll may mean that the task should yield: half of
+/// tokio's budget of 128, because other futures in the same task may have spent the rest.
 const MANY_OPERATIONS: usize = 64;
 
 pub(super) struct State<V> {
@@ -68,7 +68,8 @@ pub(super) struct State<V> {
     pub(super) scripts: [Script; 4],
     /// How often `poll_ready` may still make a promise; `None`: no bound.
     pub(super) permits: Option<usize>,
-    /// `poll_ready` returned `Ready(Ok(()))` and no send has followed. The promise is kept if `park` follows.
+    /// `poll_ready` returned `Ready(Ok(()))` and no send has followed. The promise is kept if
+    /// `park` follows.
     pub(super) promised: bool,
     pub(super) stage: Stage,
     pub(super) dropped: bool,
@@ -80,6 +81,8 @@ pub(super) struct State<V> {
     pub(super) last_waker: Option<Waker>,
     pub(super) calls: Vec<Call>,
     pub(super) breaches: Vec<String>,
+    /// The sink is part of a check of adapters: see [`SinkHandle::serve_check`](super::SinkHandle).
+    pub(super) is_checked: bool,
 }
 
 impl<V> State<V> {
@@ -103,6 +106,7 @@ impl<V> State<V> {
             last_waker: None,
             calls: Vec::new(),
             breaches: Vec::new(),
+            is_checked: false,
         }
     }
 
@@ -121,6 +125,7 @@ impl<V> State<V> {
         match self.stage {
             Stage::Closed => return Some("after poll_close completed"),
             Stage::Failed => return Some("after an error"),
+            Stage::Closing if self.is_checked && op != Op::Send => {}
             Stage::Closing if op != Op::Close => return Some("after poll_close was called"),
             Stage::Open if op == Op::Send && !self.promised => {
                 return Some("without a Ready(Ok) of poll_ready since the last send");

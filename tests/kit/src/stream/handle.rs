@@ -1,4 +1,5 @@
-//! The handle of a scripted stream: it says what the stream returns, and shows how often it was polled.
+//! The handle of a scripted stream: it says what the stream returns, and shows how often it was
+//! polled.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -9,8 +10,8 @@ use crate::{CoopBudget, lock};
 
 /// Controls and observes one stream; made by [`scripted_stream`](crate::scripted_stream).
 ///
-/// It outlives the stream, and then still holds its waker. What is queued is returned in order; queueing
-/// fires the waker that waits.
+/// It outlives the stream, and then still holds its waker. What is queued is returned in order;
+/// queueing fires the waker that waits.
 pub struct StreamHandle<T>(Arc<Mutex<State<T>>>);
 
 impl<T> Clone for StreamHandle<T> {
@@ -64,8 +65,8 @@ impl<T> StreamHandle<T> {
         drop(replaced);
     }
 
-    /// Queues a call of `action` inside a poll, right before the next step of that poll. It may use the
-    /// handle.
+    /// Queues a call of `action` inside a poll, right before the next step of that poll. It may use
+    /// the handle.
     pub fn action(&self, action: impl FnOnce() + Send + 'static) {
         self.script([Step::Action(Box::new(action))]);
     }
@@ -92,8 +93,8 @@ impl<T> StreamHandle<T> {
         self.look(|state| state.polled = Polled::WhenAwake);
     }
 
-    /// Fires the last waker that the stream was polled with, for no reason. Returns `false` if there is
-    /// none.
+    /// Fires the last waker that the stream was polled with, for no reason. Returns `false` if
+    /// there is none.
     pub fn wake(&self) -> bool {
         let waker = self.look(|state| {
             state.awake = true;
@@ -126,7 +127,8 @@ impl<T> StreamHandle<T> {
         self.look(|state| state.steps.iter().filter(is_item).count())
     }
 
-    /// Returns `true` if the stream last returned `Pending`, not for a stutter, and nothing was queued since.
+    /// Returns `true` if the stream last returned `Pending`, not for a stutter, and nothing was
+    /// queued since.
     pub fn is_waiting(&self) -> bool {
         self.look(|state| state.waiting.is_some())
     }

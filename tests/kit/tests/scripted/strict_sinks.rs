@@ -36,7 +36,8 @@ fn pending_flush_is_called_again_once_an_item_was_taken() {
     assert!(panic_message(|| ask(&mut sink, Op::Flush)).contains("called again"));
 }
 
-/// A task that makes `operations` items pass, asks `sink` whether it is ready, and yields: for each poll.
+/// A task that makes `operations` items pass, asks `sink` whether it is ready, and yields: for each
+/// poll.
 fn busy_task(sink: ScriptedSink<u32>, operations: usize) -> Task<impl Future<Output = ()>> {
     let (mut sink, (mut other, _)) = (sink, scripted_sink("other"));
     Task::new(future::poll_fn(move |cx| {

@@ -1,0 +1,128 @@
+//! Broken sinks, each with one fault. All but the fault is right.
+
+use sink_test::{Fault, Rule};
+
+use crate::pipe::{Wrong, check};
+
+#[track_caller]
+fn fault(wrong: Wrong) -> Fault {
+    let found = check(wrong).try_run();
+    found.expect_err("the fault was not found")
+}
+
+#[track_caller]
+fn assert_breaks(wrong: Wrong, rule: Rule) {
+    let fault = fault(wrong);
+    assert_eq!(fault.rule(), rule, "{fault}");
+}
+
+#[test]
+fn sink_without_a_fault_passes_without_gaps() {
+    assert!(check(Wrong::Nothing).run().gaps().is_empty());
+}
+
+#[test]
+fn sink_that_keeps_no_waker_is_found() {
+    assert_breaks(Wrong::ForgetsItsWaker, Rule::Wakes);
+}
+
+#[test]
+fn sink_that_keeps_the_first_waker_is_found() {
+    assert_breaks(Wrong::KeepsTheFirstWaker, Rule::LastWaker);
+}
+
+#[test]
+fn sink_that_wakes_nobody_is_found() {
+    assert_breaks(Wrong::WakesNobody, Rule::Wakes);
+}
+
+#[test]
+fn sink_that_is_not_woken_when_its_receiver_goes_is_found() {
+    assert_breaks(Wrong::IsNotWokenByTheEnd, Rule::Wakes);
+}
+
+#[test]
+fn sink_that_is_ready_without_room_is_found() {
+    assert_breaks(Wrong::IsReadyWithoutRoom, Rule::Room);
+    assert_breaks(Wrong::DropsWithoutRoom, Rule::Room);
+}
+
+#[test]
+fn sink_that_takes_more_than_it_should_is_found() {
+    assert_breaks(Wrong::HasNoBound, Rule::Room);
+    assert!(check(Wrong::HasNoBound).unbounded().try_run().is_ok());
+}
+
+#[test]
+fn sink_that_loses_items_is_found() {
+    assert_breaks(Wrong::LosesOnFlush, Rule::Delivers);
+    assert_breaks(Wrong::LosesOnClose, Rule::Delivers);
+}
+
+#[test]
+fn sink_that_is_flushed_or_closed_without_progress_is_found() {
+    assert_breaks(Wrong::FlushesWithoutProgress, Rule::Flushes);
+    assert_breaks(Wrong::ClosesWithoutProgress, Rule::Closes);
+    assert_breaks(Wrong::DoesNotTellTheEnd, Rule::Closes);
+}
+
+#[test]
+fn sink_that_accepts_items_after_its_close_is_found() {
+    assert_breaks(Wrong::AcceptsAfterClose, Rule::EndsWithClose);
+}
+
+#[test]
+fn sink_that_works_on_after_an_error_is_found() {
+    assert_breaks(Wrong::WorksAfterAnError, Rule::EndsWithError);
+    assert_breaks(Wrong::HidesErrors, Rule::EndsWithError);
+    assert_breaks(Wrong::FailsForNoReason, Rule::Room);
+}
+
+#[test]
+fn sink_whose_readiness_is_used_up_is_found() {
+    assert_breaks(Wrong::UsesUpReadiness, Rule::Progresses);
+}
+
+#[test]
+fn sink_that_repeats_or_reorders_items_is_found() {
+    assert_breaks(Wrong::SendsTwice, Rule::Delivers);
+    assert_breaks(Wrong::Reorders, Rule::Delivers);
+}
+
+#[test]
+fn sink_that_is_never_done_is_found() {
+    assert_breaks(Wrong::WakesItselfWithoutEnd, Rule::Progresses);
+    assert_breaks(Wrong::IsStuckWhenFull, Rule::Progresses);
+}
+
+#[test]
+fn panic_of_the_sink_is_a_fault() {
+    assert_breaks(Wrong::Panics, Rule::NoPanic);
+    assert_eq!(fault(Wrong::Panics).what(), "the sink panicked: five is too much");
+}
+
+#[test]
+fn excepted_rule_may_be_broken_and_others_may_not() {
+    let check_but_close = |wrong| check(wrong).except(Rule::EndsWithClose).try_run();
+    assert!(check_but_close(Wrong::AcceptsAfterClose).is_ok());
+    assert!(check_but_close(Wrong::WorksAfterAnError).is_err());
+}
+
+#[test]
+fn report_of_a_fault_lists_the_calls() {
+    let report = "\
+item 0 was accepted and never arrived, although poll_flush is ready
+rule: every accepted item arrives once, and in order (Delivers)
+while checking: each item is flushed
+calls:
+  poll_ready: Ready(Ok(()))
+  start_send of item 0: Ok(())
+  poll_flush: Ready(Ok(()))
+  received nothing
+  (a fault; what follows tells which)
+  poll_flush: Ready(Ok(()))
+  received nothing
+  poll_close: Ready(Ok(()))
+  received nothing";
+    assert_eq!(fault(Wrong::LosesOnFlush).to_string(), report);
+}
