@@ -87,7 +87,7 @@ impl<S: Sink<T, Error: Debug>, R, T: PartialEq + Debug> Probe<'_, '_, S, R, T> {
             Op::Close => sink.poll_close(cx),
             Op::Send => unreachable!("start_send is not polled"),
         };
-        let woken = if answer.is_pending() && self.woken() { ", woken inside" } else { "" };
+        let woken = if self.woken() { ", woken inside" } else { "" };
         self.trace.amend(format!("{}: {answer:?}{woken}", op.name()));
         answer
     }

@@ -22,17 +22,20 @@ where
     S: Sink<T, Error: Debug>,
     T: PartialEq + Debug,
 {
-    /// Checks the sink, and returns what was checked.
+    /// Checks the sink, and returns what could not be checked.
     ///
     /// # Panics
     ///
     /// Panics if the sink breaks a [rule](Rule). The message names the rule and lists the calls.
     #[track_caller]
     pub fn run(self) -> Report {
-        self.try_run().unwrap_or_else(|fault| panic!("{fault}"))
+        match self.try_run() {
+            Ok(report) => report,
+            Err(fault) => panic!("{fault}"),
+        }
     }
 
-    /// Checks the sink, and returns what was checked, or the first fault.
+    /// Checks the sink. The same as [`run`](Self::run), but returns the fault.
     ///
     /// A panic of the sink is caught, and is a fault, too.
     ///

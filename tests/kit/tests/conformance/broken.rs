@@ -24,6 +24,7 @@ fn sink_without_a_fault_passes_without_gaps() {
 #[test]
 fn sink_that_keeps_no_waker_is_found() {
     assert_breaks(Wrong::ForgetsItsWaker, Rule::Wakes);
+    assert_breaks(Wrong::ForgetsWhenItsTaskChanges, Rule::Wakes);
 }
 
 #[test]
@@ -50,6 +51,7 @@ fn sink_that_is_ready_without_room_is_found() {
 #[test]
 fn sink_that_takes_more_than_it_should_is_found() {
     assert_breaks(Wrong::HasNoBound, Rule::Room);
+    assert!(fault(Wrong::HasNoBound).what().starts_with("the sink took 4 items and was ready"));
     assert!(check(Wrong::HasNoBound).unbounded().try_run().is_ok());
 }
 
@@ -109,6 +111,12 @@ fn excepted_rule_may_be_broken_and_others_may_not() {
 }
 
 #[test]
+fn check_is_shown_with_its_settings() {
+    let check = format!("{:?}", check(Wrong::Nothing).except(Rule::Room));
+    assert_eq!(check, "SinkCheck { capacity: Some(4), disconnects: 1, excepted: [Room], .. }");
+}
+
+#[test]
 fn report_of_a_fault_lists_the_calls() {
     let report = "\
 item 0 was accepted and never arrived, although poll_flush is ready
@@ -125,4 +133,16 @@ calls:
   poll_close: Ready(Ok(()))
   received nothing";
     assert_eq!(fault(Wrong::LosesOnFlush).to_string(), report);
+}
+
+#[test]
+fn long_report_shows_the_last_calls_and_counts_repetitions() {
+    let report = fault(Wrong::WakesItselfWithoutEnd).to_string();
+    assert!(report.ends_with("\n  poll_ready: Pending, woken inside, 1000 times"), "{report}");
+    assert!(report.contains("\ncalls:\n  poll_ready: Ready(Ok(()))\n  start_send"), "{report}");
+
+    let fault = check(Wrong::HasNoBound).capacity(100).try_run().unwrap_err().to_string();
+    let (_, calls) = fault.split_once("calls:\n  (177 earlier lines)\n").expect("201 calls");
+    assert_eq!(calls.lines().count(), 24);
+    assert!(calls.starts_with("  start_send of item 88: Ok(())\n"), "{fault}");
 }

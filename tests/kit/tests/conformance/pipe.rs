@@ -18,6 +18,7 @@ pub(crate) enum Wrong {
     Nothing,
     ForgetsItsWaker,
     KeepsTheFirstWaker,
+    ForgetsWhenItsTaskChanges,
     WakesNobody,
     IsNotWokenByTheEnd,
     IsReadyWithoutRoom,
@@ -147,6 +148,10 @@ impl Pipe {
             Wrong::ForgetsItsWaker => {}
             Wrong::KeepsTheFirstWaker => {
                 channel.waker.get_or_insert_with(|| cx.waker().clone());
+            }
+            Wrong::ForgetsWhenItsTaskChanges => {
+                let moved = channel.waker.take().is_some_and(|waker| !waker.will_wake(cx.waker()));
+                channel.waker = (!moved).then(|| cx.waker().clone());
             }
             Wrong::WakesItselfWithoutEnd => cx.waker().wake_by_ref(),
             _ => channel.waker = Some(cx.waker().clone()),
