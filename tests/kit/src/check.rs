@@ -164,41 +164,23 @@ where
     ///
     /// # Examples
     ///
-    /// `Vec` is a sink that can be used after it was closed:
+    /// A sink made by `unfold` can be used after it was closed:
     ///
     /// ```
+    /// use futures::{FutureExt, SinkExt, StreamExt, channel::mpsc, sink};
     /// use sink_test::{Rule, SinkCheck};
-    /// use std::{cell::RefCell, pin::Pin, rc::Rc, task::{Context, Poll}};
-    ///
-    /// struct Shared(Rc<RefCell<Vec<usize>>>);
-    ///
-    /// impl futures::Sink<usize> for Shared {
-    ///     // ...
-    /// #   type Error = std::convert::Infallible;
-    /// #   fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-    /// #       Poll::Ready(Ok(()))
-    /// #   }
-    /// #   fn start_send(self: Pin<&mut Self>, item: usize) -> Result<(), Self::Error> {
-    /// #       self.0.borrow_mut().push(item);
-    /// #       Ok(())
-    /// #   }
-    /// #   fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-    /// #       Poll::Ready(Ok(()))
-    /// #   }
-    /// #   fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-    /// #       Poll::Ready(Ok(()))
-    /// #   }
-    /// }
     ///
     /// let make = || {
-    ///     let items = Rc::default();
-    ///     (Shared(Rc::clone(&items)), items)
+    ///     let (sender, receiver) = mpsc::channel(1);
+    ///     let sink = sink::unfold(sender, |mut sender, item| async move {
+    ///         sender.send(item).await.map(|()| sender)
+    ///     });
+    ///     (sink, receiver)
     /// };
-    /// let receive = |items: &mut Rc<RefCell<Vec<usize>>>| {
-    ///     let mut items = items.borrow_mut();
-    ///     (!items.is_empty()).then(|| items.remove(0))
-    /// };
-    /// SinkCheck::new(make, |n| n, receive).unbounded().except(Rule::EndsWithClose).run();
+    /// SinkCheck::new(make, |n| n, |receiver| receiver.next().now_or_never()?)
+    ///     .disconnect(|receiver| receiver.close())
+    ///     .except(Rule::EndsWithClose)
+    ///     .run();
     /// ```
     pub fn except(mut self, rule: Rule) -> Self {
         self.excepted.push(rule);

@@ -115,3 +115,45 @@ fn adapters_of_futures_pass() {
     check_adapter(|inside| inside.sink_map_err(|error| error.to_string()));
     check_adapter(SinkExt::sink_err_into::<Box<dyn std::error::Error>>);
 }
+
+/// Yields before every answer: returns `Pending`, and fires the waker.
+struct Hesitant<S> {
+    inside: S,
+    yielded: bool,
+}
+
+impl<S> Hesitant<S> {
+    fn yields(&mut self, cx: &Context<'_>) -> bool {
+        self.yielded = !self.yielded;
+        if self.yielded {
+            cx.waker().wake_by_ref();
+        }
+        self.yielded
+    }
+}
+
+impl<S: Sink<usize> + Unpin> Sink<usize> for Hesitant<S> {
+    type Error = S::Error;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        if self.yields(cx) { Poll::Pending } else { self.inside.poll_ready_unpin(cx) }
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, item: usize) -> Result<(), Self::Error> {
+        self.inside.start_send_unpin(item)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        if self.yields(cx) { Poll::Pending } else { self.inside.poll_flush_unpin(cx) }
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        if self.yields(cx) { Poll::Pending } else { self.inside.poll_close_unpin(cx) }
+    }
+}
+
+#[test]
+fn adapter_that_yields_passes() {
+    let check = SinkCheck::adapter(|inside| Hesitant { inside, yielded: false }).capacity(2);
+    assert!(check.run().gaps().is_empty());
+}

@@ -25,6 +25,7 @@ fn sink_without_a_fault_passes_without_gaps() {
 fn sink_that_keeps_no_waker_is_found() {
     assert_breaks(Wrong::ForgetsItsWaker, Rule::Wakes);
     assert_breaks(Wrong::ForgetsWhenItsTaskChanges, Rule::Wakes);
+    assert_breaks(Wrong::FlushesInStepsWithoutAWake, Rule::Wakes);
 }
 
 #[test]
@@ -46,6 +47,17 @@ fn sink_that_is_not_woken_when_its_receiver_goes_is_found() {
 fn sink_that_is_ready_without_room_is_found() {
     assert_breaks(Wrong::IsReadyWithoutRoom, Rule::Room);
     assert_breaks(Wrong::DropsWithoutRoom, Rule::Room);
+}
+
+#[test]
+fn sink_without_a_bound_that_drops_items_is_found() {
+    let drops = |wrong, what| {
+        let fault = check(wrong).unbounded().try_run().unwrap_err();
+        assert_eq!((fault.rule(), fault.what()), (Rule::Room, what));
+    };
+    let lost = "item 4 was accepted and never arrived, although poll_flush is ready";
+    drops(Wrong::DropsWithoutRoom, lost);
+    drops(Wrong::DropsTheOldest, "item 2 was accepted, and item 398 arrived instead");
 }
 
 #[test]
@@ -86,15 +98,21 @@ fn sink_whose_readiness_is_used_up_is_found() {
 }
 
 #[test]
-fn sink_that_repeats_or_reorders_items_is_found() {
-    assert_breaks(Wrong::SendsTwice, Rule::Delivers);
-    assert_breaks(Wrong::Reorders, Rule::Delivers);
+fn sink_that_delivers_other_items_is_found() {
+    let delivers = |wrong, rule, what| {
+        assert_breaks(wrong, rule);
+        assert_eq!(fault(wrong).what(), what);
+    };
+    delivers(Wrong::SendsTwice, Rule::Delivers, "item 3 arrived twice");
+    delivers(Wrong::Reorders, Rule::Delivers, "item 3 arrived before item 2");
+    delivers(Wrong::Invents, Rule::Delivers, "999 arrived, which was not sent");
 }
 
 #[test]
 fn sink_that_is_never_done_is_found() {
     assert_breaks(Wrong::WakesItselfWithoutEnd, Rule::Progresses);
     assert_breaks(Wrong::IsStuckWhenFull, Rule::Progresses);
+    assert_breaks(Wrong::IsWokenForNothing, Rule::Progresses);
 }
 
 #[test]
@@ -140,6 +158,16 @@ fn long_report_shows_the_last_calls_and_counts_repetitions() {
     let report = fault(Wrong::WakesItselfWithoutEnd).to_string();
     assert!(report.ends_with("\n  poll_ready: Pending, woken inside, 1000 times"), "{report}");
     assert!(report.contains("\ncalls:\n  poll_ready: Ready(Ok(()))\n  start_send"), "{report}");
+
+    let report = fault(Wrong::KeepsTheFirstWaker).to_string();
+    assert!(
+        report.ends_with("another waker\n  poll_ready: Pending\n  received items 0 to 1"),
+        "{report}"
+    );
+    let report = fault(Wrong::FlushesInStepsWithoutAWake).to_string();
+    let follows = "(a fault; what follows tells which)";
+    let end = format!("\n  received item 2\n  {follows}\n  poll_flush: Ready(Ok(()))");
+    assert!(report.ends_with(&end), "{report}");
 
     let fault = check(Wrong::HasNoBound).capacity(100).try_run().unwrap_err().to_string();
     let (_, calls) = fault.split_once("calls:\n  (177 earlier lines)\n").expect("201 calls");

@@ -23,6 +23,7 @@ pub(crate) enum Wrong {
     IsNotWokenByTheEnd,
     IsReadyWithoutRoom,
     DropsWithoutRoom,
+    DropsTheOldest,
     HasNoBound,
     LosesOnFlush,
     LosesOnClose,
@@ -35,9 +36,12 @@ pub(crate) enum Wrong {
     FailsForNoReason,
     UsesUpReadiness,
     SendsTwice,
+    Invents,
     Reorders,
     WakesItselfWithoutEnd,
     IsStuckWhenFull,
+    IsWokenForNothing,
+    FlushesInStepsWithoutAWake,
     Panics,
 }
 
@@ -104,9 +108,11 @@ impl Receiver {
 
     fn receive(&mut self) -> Option<usize> {
         let mut channel = self.lock();
-        let item = channel.items.pop_front()?;
-        channel.wake(self.wrong);
-        Some(item)
+        let item = channel.items.pop_front();
+        if item.is_some() || self.wrong == Wrong::IsWokenForNothing {
+            channel.wake(self.wrong);
+        }
+        item
     }
 
     fn go(&mut self) {
@@ -136,6 +142,9 @@ impl Pipe {
             let Some(item) = self.buffer.pop_front() else {
                 return Poll::Ready(Ok(()));
             };
+            if self.wrong == Wrong::Invents && item == 3 {
+                channel.items.push_back(999);
+            }
             channel.items.push_back(item);
             if self.wrong == Wrong::SendsTwice && item == 3 {
                 channel.items.push_back(item);
@@ -172,8 +181,14 @@ impl Sink<usize> for Pipe {
         if self.wrong == Wrong::UsesUpReadiness && self.readied > 50 {
             return Poll::Pending;
         }
-        self.stuck |= self.wrong == Wrong::IsStuckWhenFull && self.buffer.len() == SIZE;
-        let always = [Wrong::IsReadyWithoutRoom, Wrong::DropsWithoutRoom, Wrong::HasNoBound];
+        let sticks = [Wrong::IsStuckWhenFull, Wrong::IsWokenForNothing].contains(&self.wrong);
+        self.stuck |= sticks && self.buffer.len() == SIZE;
+        let always = [
+            Wrong::IsReadyWithoutRoom,
+            Wrong::DropsWithoutRoom,
+            Wrong::DropsTheOldest,
+            Wrong::HasNoBound,
+        ];
         if empty.is_ready() || self.buffer.len() < SIZE || always.contains(&self.wrong) {
             return Poll::Ready(Ok(()));
         }
@@ -181,6 +196,9 @@ impl Sink<usize> for Pipe {
     }
 
     fn start_send(mut self: Pin<&mut Self>, item: usize) -> Result<(), Gone> {
+        if self.wrong == Wrong::DropsTheOldest && self.buffer.len() >= SIZE {
+            self.buffer.pop_front();
+        }
         match self.wrong {
             Wrong::IsReadyWithoutRoom if self.buffer.len() >= SIZE => return Err(Gone),
             Wrong::DropsWithoutRoom if self.buffer.len() >= SIZE => return Ok(()),
@@ -197,6 +215,14 @@ impl Sink<usize> for Pipe {
             Wrong::AcceptsAfterClose if self.closed => return Poll::Ready(Ok(())),
             Wrong::LosesOnFlush => self.buffer.clear(),
             Wrong::FlushesWithoutProgress => return Poll::Ready(Ok(())),
+            Wrong::FlushesInStepsWithoutAWake if self.buffer.len() > 1 => {
+                let channel = Arc::clone(&self.channel);
+                let mut channel = channel.lock().unwrap();
+                if channel.items.len() < SIZE {
+                    channel.items.extend(self.buffer.pop_front());
+                }
+                return Poll::Pending;
+            }
             _ => {}
         }
         self.advance(cx)
