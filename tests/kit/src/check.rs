@@ -64,7 +64,8 @@ where
 /// use futures::{FutureExt, StreamExt, channel::mpsc};
 /// use sink_test::SinkCheck;
 ///
-/// let report = SinkCheck::new(|| mpsc::channel(2), |n| n, |receiver| receiver.next().now_or_never()?)
+/// let make = || mpsc::channel(2);
+/// let report = SinkCheck::new(make, |n| n, |receiver| receiver.next().now_or_never()?)
 ///     .capacity(3) // the channel adds one for each sender
 ///     .disconnect(|receiver| receiver.close())
 ///     .run();

@@ -1,14 +1,16 @@
-//! A test kit for [`Sink`](futures_sink::Sink)s: for code that uses sinks, and for code that is
-//! one.
+//! A test kit for [`Sink`](futures_sink::Sink)s: for code that uses sinks, and for sinks
+//! themselves.
 //!
-//! | to test | there is |
-//! | --- | --- |
-//! | code that sends to sinks | [`scripted_sink`]: a sink and a handle. The handle says what each operation returns, and shows every call. The sink panics if its caller breaks the contract of `Sink`. |
-//! | a sink | [`check_sink`], and [`check_adapter`] for one that wraps another: they put it through what the contract allows, and say which [`Rule`] it breaks |
-//! | code that reads from streams | [`scripted_stream`]: the same for streams |
-//! | that a future is woken when it should be, and not more often | [`Task`]: polls a future only after a wake, each poll a call of the test |
-//! | what happens when a cooperative budget such as tokio's is spent | [`CoopBudget`] |
-//! | the order of events | [`Log`] |
+//! * To test code that sends to sinks: [`scripted_sink`] makes a sink and a handle. The handle says
+//!   what each operation returns, and shows every call. The sink panics if its caller breaks the
+//!   contract of `Sink`.
+//! * To test a sink: [`check_sink`], and [`check_adapter`] for a sink that wraps another. They put
+//!   it through what the contract allows, and say which [`Rule`] it breaks.
+//! * To test code that reads from streams: [`scripted_stream`].
+//! * To test that a future is woken when it should be, and not more often: a [`Task`] polls a
+//!   future only after a wake, and each poll is a call of the test.
+//! * To test what happens when a cooperative budget such as tokio's is spent: [`CoopBudget`].
+//! * To test in which order things happen: [`Log`].
 //!
 //! There are no threads, sleeps or clocks: a test brings about the moment that it is about, and
 //! asserts what happens then. All handles are `Clone` and `Send`, so other threads may use them.
@@ -115,7 +117,8 @@
 //!     let slot = Rc::default();
 //!     (Slot(Rc::clone(&slot)), slot)
 //! };
-//! let fault = SinkCheck::new(make, |n| n, |slot: &mut Rc<Cell<_>>| slot.take()).try_run().unwrap_err();
+//! let receive = |slot: &mut Rc<Cell<_>>| slot.take();
+//! let fault = SinkCheck::new(make, |n| n, receive).try_run().unwrap_err();
 //! assert_eq!(fault.rule(), Rule::Wakes);
 //! assert_eq!(fault.what(), "poll_ready can go on, but the waker of its last poll was not woken");
 //! ```

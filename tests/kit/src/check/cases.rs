@@ -180,8 +180,8 @@ impl<S: Sink<T, Error: Debug>, R, T: PartialEq + Debug> Probe<'_, '_, S, R, T> {
 
 fn too_many(limit: usize) -> String {
     format!(
-        "the sink took {limit} items and was ready for more, while the receiver took none. If it has no \
-         bound, say so with `unbounded`; if it holds more, with `capacity`"
+        "the sink took {limit} items and was ready for more, while the receiver took none. If it \
+         has no bound, say so with `unbounded`; if it holds more, with `capacity`"
     )
 }
 
