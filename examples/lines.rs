@@ -8,6 +8,11 @@
 //! wait for it is disconnected; `--stall-timeout MILLISECONDS` changes that. `Ctrl-C` delivers what
 //! is queued, gives slow clients five seconds to read it, and prints the totals.
 //!
+//! What a client can make the server hold is bounded. It has at most 100 subscriptions, to keys of
+//! at most 256 bytes. At most 32 MiB of lines wait for it, and 256 MiB for all clients together;
+//! beyond that, a client that has more than 256 KiB waiting loses new lines. A line that is cut off
+//! by the end of the connection is answered with `err …` and not published.
+//!
 //! ```text
 //!        ┌─▶ lines ───▶ demux ─▶ subscription ─┐
 //! obey ──┼─▶ orders ──────┤      (has a queue) ├─▶ outbox ─▶ write     one task per client
@@ -20,7 +25,7 @@ use std::io::{self, Write};
 use std::num::NonZeroU32;
 use std::pin::{Pin, pin};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -42,6 +47,13 @@ const LONGEST: usize = 64 * 1024; // bytes of a line from a client
 const INBOX: usize = 256; // lines, or orders, that wait for the demux; then senders wait
 const OUTBOX: usize = 64; // lines that wait for the socket of a client
 const QUEUE: usize = 256; // lines of one key that wait for the outbox; then the oldest is lost
+const LONGEST_KEY: usize = 256; // bytes
+const SUBSCRIPTIONS: usize = 100; // of a client; each takes about a KiB, and has a queue
+// Bytes of lines that may wait: for a client that has long lines waiting for several keys (one full
+// queue and the outbox take 20 MiB), for all clients, and for a client even so, as it does read.
+const WAITING: usize = 32 << 20;
+const WAITING_IN_ALL: usize = 256 << 20;
+const WAITING_AT_LEAST: usize = 256 << 10;
 const PATIENCE: Duration = Duration::from_secs(5); // to write what is left before closing
 const TICKS: u32 = 4; // in a stall time-out
 
@@ -56,19 +68,26 @@ impl Line {
     fn key(&self) -> &str {
         &self.text[..self.key_len]
     }
+
+    /// Returns `true` if the server waits for this line: see `catch_up`.
+    fn is_echo(&self) -> bool {
+        self.text.starts_with(' ')
+    }
 }
 
 /// What is written to a client: the number of lines it lost, if any, and the next line.
 struct Outgoing {
     lost: u64,
     text: Arc<str>,
+    /// A line counts as waiting until this is dropped.
+    waits: Option<Waits>,
 }
 
-/// The sending end, and how many lines the client lost and was not told about.
+/// The sending end, and what the client is told there.
 #[derive(Clone)]
 struct Outbox {
     outgoing: mpsc::Sender<Outgoing>,
-    lost: Arc<AtomicU64>,
+    report: Report,
 }
 
 /// The sink that is attached: puts lines into the outbox of a client.
@@ -80,6 +99,8 @@ struct Server {
     orders: flume::Sender<Order<String, Subscription>>,
     /// What the demux reports to each client, by the tag of its attachments.
     reports: Mutex<HashMap<u64, Report>>,
+    /// Bytes of lines that wait for a client.
+    waiting: Arc<AtomicUsize>,
     /// How many clients did not read in time.
     stuck: AtomicU64,
     closing: CancellationToken,
@@ -90,24 +111,61 @@ struct Server {
 struct Report {
     /// How many lines the client lost and was not told about.
     lost: Arc<AtomicU64>,
+    /// Bytes of lines that wait for the client.
+    waiting: Arc<AtomicUsize>,
     /// Cancelled when a subscription has stalled.
     stalled: CancellationToken,
+}
+
+/// The bytes of a line that waits for a client, where they are counted.
+struct Waits {
+    bytes: usize,
+    counts: [Arc<AtomicUsize>; 2],
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.counts.iter().for_each(|count| _ = count.fetch_sub(self.bytes, Relaxed));
+    }
 }
 
 /// Hooks that find the report of a client.
 struct Reports(Arc<Server>);
 
 impl Reports {
-    fn with(&self, to: Recipient<'_, String>, update: impl FnOnce(&Report)) {
-        self.0.reports.lock().unwrap().get(&to.tag).map(update);
+    fn with<T>(&self, to: Recipient<'_, String>, with: impl FnOnce(&Report) -> T) -> Option<T> {
+        self.0.reports.lock().unwrap().get(&to.tag).map(with)
     }
 }
 
 impl<E> Hooks<String, Line, E> for Reports {
-    fn discarded(&mut self, to: Recipient<'_, String>, _line: Line, why: Discarded) {
-        if why == Discarded::Overflowed {
-            self.with(to, |client| _ = client.lost.fetch_add(1, Relaxed));
-        }
+    /// Counts the bytes of a line, or refuses it.
+    fn admit(&mut self, to: Recipient<'_, String>, line: &Line) -> bool {
+        let (bytes, in_all) = (line.text.len(), &self.0.waiting);
+        let most = match bytes + in_all.load(Relaxed) {
+            ..=WAITING_IN_ALL => WAITING,
+            _ => WAITING_AT_LEAST,
+        };
+        // Only this task adds, so nothing comes between the comparison and the sum.
+        let admitted = self.with(to, |client| {
+            let waiting = bytes + client.waiting.load(Relaxed);
+            let admitted = waiting <= most || line.is_echo();
+            client.waiting.fetch_add(if admitted { bytes } else { 0 }, Relaxed);
+            admitted
+        });
+        let admitted = admitted.unwrap_or(false); // a client that has left gets no line
+        in_all.fetch_add(if admitted { bytes } else { 0 }, Relaxed);
+        admitted
+    }
+
+    fn discarded(&mut self, to: Recipient<'_, String>, line: Line, why: Discarded) {
+        let bytes = if why == Discarded::NotAdmitted { 0 } else { line.text.len() };
+        self.0.waiting.fetch_sub(bytes, Relaxed);
+        self.with(to, |client| {
+            client.waiting.fetch_sub(bytes, Relaxed);
+            let lost = matches!(why, Discarded::Overflowed | Discarded::NotAdmitted);
+            client.lost.fetch_add(lost.into(), Relaxed);
+        });
     }
 
     fn detached(&mut self, to: Recipient<'_, String>, why: Detached<E>) {
@@ -128,7 +186,13 @@ impl Decoder for Requests {
         Ok(request(self.0.decode(bytes)))
     }
     fn decode_eof(&mut self, bytes: &mut BytesMut) -> io::Result<Option<Self::Item>> {
-        Ok(request(self.0.decode_eof(bytes)))
+        let cut_off = !bytes.contains(&b'\n');
+        let request = request(self.0.decode_eof(bytes));
+        if cut_off {
+            let wrong = || Err("line without an end, when the connection ended".to_owned());
+            return Ok(request.map(|line| line.and_then(|_| wrong())));
+        }
+        Ok(request)
     }
 }
 
@@ -145,6 +209,7 @@ struct Client {
     id: u64,
     /// A lease for each key, and a future that completes when the subscription is gone.
     subscriptions: HashMap<String, (Lease, oneshot::Receiver<()>)>,
+    report: Report,
     /// Holds all attachments of the client: when the client is dropped, they are evicted.
     lease: Lease,
     has_published: bool,
@@ -162,7 +227,8 @@ impl Client {
                 Err(wrong) => Err(wrong),
             };
             if let Err(wrong) = done {
-                let news = Outgoing { lost: 0, text: format!("err {wrong}\n").into() };
+                let text = format!("err {wrong}\n").into();
+                let news = Outgoing { lost: 0, text, waits: None };
                 let _ = outbox.outgoing.send(news).await;
             }
         }
@@ -177,8 +243,14 @@ impl Client {
         let subscribed = self.subscriptions.contains_key(key);
         match verb {
             "sub" | "unsub" | "pub" if key.is_empty() => return Err("missing key".to_owned()),
+            "sub" | "unsub" | "pub" if key.len() > LONGEST_KEY => {
+                return Err(format!("key longer than {LONGEST_KEY} bytes"));
+            }
             "sub" | "unsub" if !text.is_empty() => return Err(format!("key with a space: {rest}")),
             "sub" if subscribed => return Err(format!("already subscribed {key}")),
+            "sub" if self.subscriptions.len() >= SUBSCRIPTIONS => {
+                return Err(format!("more than {SUBSCRIPTIONS} subscriptions: {key}"));
+            }
             "unsub" if !subscribed => return Err(format!("not subscribed {key}")),
             "pub" if text.is_empty() => return Err(format!("missing text for {key}")),
             "sub" => self.subscribe(key, outbox.clone()).await,
@@ -191,9 +263,13 @@ impl Client {
 
     async fn subscribe(&mut self, key: &str, outbox: Outbox) {
         let (alive, gone) = oneshot::channel();
-        let sink = PollSender::new(outbox.outgoing).with(move |line: Line| {
+        let Outbox { outgoing, report } = outbox;
+        let in_all = Arc::clone(&self.server.waiting);
+        let sink = PollSender::new(outgoing).with(move |Line { text, .. }: Line| {
             let _until_the_sink_is_dropped = &alive;
-            future::ready(Ok(Outgoing { lost: outbox.lost.swap(0, Relaxed), text: line.text }))
+            let counts = [Arc::clone(&report.waiting), Arc::clone(&in_all)];
+            let waits = Some(Waits { bytes: text.len(), counts });
+            future::ready(Ok(Outgoing { lost: report.lost.swap(0, Relaxed), text, waits }))
         });
         let mut lease = Lease::new();
         let attach = Attach::new(key.to_owned(), Box::pin(sink) as Subscription).tag(self.id);
@@ -226,7 +302,8 @@ impl Client {
         if self.has_published && !self.subscriptions.is_empty() {
             let key = format!(" {}", self.id); // has a space: no client can name it
             let (outgoing, mut echo) = mpsc::channel(1);
-            self.subscribe(&key, Outbox { outgoing, lost: Arc::default() }).await;
+            let report = Report { lost: Arc::default(), ..self.report.clone() };
+            self.subscribe(&key, Outbox { outgoing, report }).await;
             self.publish(&key, "").await;
             echo.recv().await;
             self.subscriptions.remove(&key);
@@ -238,11 +315,12 @@ impl Client {
 /// Writes what is in the outbox, and flushes when the outbox is empty.
 async fn write(to: OwnedWriteHalf, mut outbox: mpsc::Receiver<Outgoing>) -> io::Result<()> {
     let mut to = BufWriter::new(to);
-    while let Some(Outgoing { lost, text }) = outbox.recv().await {
+    while let Some(Outgoing { lost, text, waits }) = outbox.recv().await {
         if lost > 0 {
             to.write_all(format!("lost {lost}\n").as_bytes()).await?;
         }
         to.write_all(text.as_bytes()).await?;
+        drop(waits);
         if outbox.is_empty() {
             to.flush().await?;
         }
@@ -257,10 +335,11 @@ async fn connect(socket: TcpStream, server: Arc<Server>, id: u64) {
     let (outgoing, lines) = mpsc::channel(OUTBOX);
     let report = Report::default();
     server.reports.lock().unwrap().insert(id, report.clone());
-    let Report { lost, stalled } = report;
-    let (outbox, closing) = (Outbox { outgoing, lost }, server.closing.clone());
+    let stalled = report.stalled.clone();
+    let outbox = Outbox { outgoing, report: report.clone() };
+    let closing = server.closing.clone();
     let (subscriptions, lease) = (HashMap::new(), Lease::new());
-    let mut client = Client { server, id, subscriptions, lease, has_published: false };
+    let mut client = Client { server, id, subscriptions, report, lease, has_published: false };
     let mut writing = pin!(write(writer, lines));
     let orderly = tokio::select! {
         done = client.obey(reader, outbox) => done.is_ok(),
@@ -289,8 +368,8 @@ fn ticks<K, S>(every: Duration) -> impl Stream<Item = Order<K, S>> {
 async fn run(listener: TcpListener, stall_timeout: Duration) -> io::Result<()> {
     writeln!(io::stdout(), "listening on {}", listener.local_addr()?)?;
     let ((publish, lines), (orders, orders_in)) = (flume::bounded(INBOX), flume::bounded(INBOX));
-    let (reports, stuck, closing) = Default::default();
-    let server = Arc::new(Server { publish, orders, reports, stuck, closing });
+    let (reports, waiting, stuck, closing) = Default::default();
+    let server = Arc::new(Server { publish, orders, reports, waiting, stuck, closing });
     let orders_in = stream::select(orders_in.into_stream(), ticks(stall_timeout / TICKS));
     let demux = lines
         .into_stream()

@@ -1,16 +1,17 @@
-//! What one turn may spend, and on what.
+//! [`Budget`]: how much work one turn may do, and how the kinds of work share it.
 //!
-//! A turn is one `poll`. Each order, sink, item, flush and close costs one of its budget. The kinds
-//! of work are done one after the other, so each leaves something to those that come later:
+//! A turn is one `poll`. Each order, woken sink, item, flush and close costs one. The kinds of work
+//! are done one after the other, so each leaves something to those that come later:
 //!
 //! * orders leave a quarter of the budget to sinks that have something to do;
 //! * sinks leave a quarter of the budget to items;
-//! * of what sinks may spend, those that were woken leave half to flushes that are due, and these
-//!   two half to the closing of all sinks at the end.
+//! * of what sinks may spend, half is for closing the sinks at the end of the input; half of the
+//!   rest is for a tick; half of what is left then is for flushes that are due, and the other half
+//!   for sinks that were woken.
 //!
-//! What a kind does not need is for the others. A budget of less than four has no quarters: one
-//! turn in four is the quarter, which it is depends on who asks. What cannot be halved goes to
-//! either half in turn.
+//! A kind that has nothing to do leaves its part to the others. A budget below four has no
+//! quarters: instead, one turn in four belongs to the sinks, and another one to the items. If a
+//! share is odd, the two halves take turns in getting the larger part.
 
 /// The budget of a demux, and what is left of it in this turn.
 #[derive(Debug)]
@@ -29,8 +30,8 @@ pub(crate) struct Share(usize);
 const FOR_SINKS: u8 = 0;
 const FOR_ITEMS: u8 = 2;
 
-/// The bit of the turn that says where the odd one goes when sinks share with closes, and with
-/// flushes. They differ, so that three kinds that share two get something each.
+/// The bit of the turn number that decides which half of an odd share is the larger one. The bits
+/// differ, so that kinds that share very little each get something in some turn.
 const CLOSES: u8 = 0;
 const FLUSHES: u8 = 1;
 const TICKS: u8 = 2;
@@ -68,7 +69,7 @@ impl Budget {
         self.take_but(if sinks_wait { self.quarter(FOR_SINKS) } else { 0 })
     }
 
-    /// Takes what may be spent on what an order lets happen: sinks that drain and close.
+    /// Takes what may be spent on the effects of an order: sinks that drain and close.
     pub(crate) fn take_for_effects(&mut self) -> Share {
         self.take_but(self.quarter(FOR_SINKS))
     }
@@ -84,7 +85,7 @@ impl Budget {
         share.split(if are_due { self.half(share, CLOSES) } else { 0 })
     }
 
-    /// The same for a tick that has not come to all sinks.
+    /// The same for a tick that is not applied to all sinks yet.
     pub(crate) fn split_for_ticks(&self, share: &mut Share, are_due: bool) -> Share {
         share.split(if are_due { self.half(share, TICKS) } else { 0 })
     }
@@ -94,7 +95,7 @@ impl Budget {
         share.split(if are_due { self.half(share, FLUSHES) } else { 0 })
     }
 
-    /// What was not spent of a share is for others.
+    /// Returns what was not spent of a share.
     pub(crate) fn give_back(&mut self, Share(left): Share) {
         self.left += left;
     }
@@ -116,7 +117,7 @@ impl Budget {
     }
 
     fn half(&self, share: &Share, bit: u8) -> usize {
-        // With a small budget the quarters come in a round of four turns, and so do the odd ones.
+        // A budget below four goes round in four turns: the bit changes once a round.
         let round = if self.limit < 4 { self.turn >> 2 } else { self.turn };
         share.0 / 2 + share.0 % 2 * usize::from(round >> bit & 1)
     }

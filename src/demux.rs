@@ -25,11 +25,11 @@ type ErrorOf<O, V> = <SinkOf<O> as Sink<V>>::Error;
 
 /// How much one turn may do, unless [`Demux::budget`] says otherwise.
 ///
-/// It bounds how long other tasks of the thread wait: 128 items are a few microseconds where sinks
-/// only take them, some hundred where each costs a system call. The cost of a turn itself, some
-/// tens of nanoseconds, is spread over the budget, so that far less would show and far more would
-/// gain nothing. Tokio's cooperative budget is 128 too; of two budgets, one inside the other, the
-/// smaller counts.
+/// It bounds how long other tasks of the thread wait: 128 items take a few microseconds if sinks
+/// only store them, and some hundred if each item is a system call. The cost of a turn itself is
+/// some tens of nanoseconds and is spread over the budget, so a much smaller budget would be slower
+/// and a much larger one hardly faster. Tokio's cooperative budget is 128, too; of two nested
+/// budgets, the smaller one counts.
 const BUDGET: usize = 128;
 
 pin_project! {
@@ -40,6 +40,14 @@ pin_project! {
     /// describes what it does. It completes with the [`Totals`] when every sink is closed after
     /// the input has ended or [`Order::Finish`](crate::Order::Finish) was applied.
     ///
+    /// # Tasks
+    ///
+    /// Give a demux a task of its own, for example `tokio::spawn(demux)`. Tokio's channels and
+    /// sockets limit how much one poll of a task may do with them; futures that are joined with the
+    /// demux in one task use up the same limit. See [Practical notes](crate#practical-notes).
+    ///
+    /// To name the type in a struct, see [the guide](crate::guide::production).
+    ///
     /// # Cancel safety
     ///
     /// No state is lost between two polls: you can poll `&mut demux` inside a timeout or a
@@ -48,7 +56,8 @@ pin_project! {
     ///
     /// Dropping the future drops the input, the orders, the sinks and the waiting items. The sinks
     /// are neither flushed nor closed, and no hook is called. To end a demux without losing items
-    /// that were read, send [`Order::Finish`](crate::Order::Finish) and let it complete.
+    /// that were read, send [`Order::Finish`](crate::Order::Finish) and let it complete;
+    /// [the guide](crate::guide::ending) shows how, with a deadline.
     ///
     /// # Panics
     ///
@@ -103,16 +112,16 @@ pin_project! {
 enum Inbox {
     /// It has nothing until its waker fires.
     Quiet,
-    /// It gave an order when it was polled last, and may have more.
+    /// It returned an order when it was polled last, and may have more.
     Unread,
-    /// It woke itself instead, in the turn before. It may have more.
+    /// It woke itself and returned `Pending` in the last turn. It may have an order.
     Yielded,
 }
 
 /// An order that waits for the budget of another turn.
 struct Unapplied<K, S> {
     order: Order<K, S>,
-    /// Nothing of it was applied yet, and it was paid for when it was read.
+    /// No part of it was applied yet. Reading it has paid for the first part.
     fresh: bool,
 }
 

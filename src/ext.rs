@@ -24,7 +24,9 @@ pub trait DemuxStreamExt: Stream {
     ///
     /// To use a receiver of tokio as `orders`, wrap it, for example in
     /// `tokio_stream::wrappers::UnboundedReceiverStream`. For a receiver of flume, call
-    /// `into_stream`.
+    /// `into_stream`. See [Channels](crate::guide::channels).
+    ///
+    /// If others choose the keys, add [`with_hasher`](Demux::with_hasher)`(RandomState::new())`.
     ///
     /// # Examples
     ///

@@ -1,14 +1,14 @@
-//! Which sinks are to be flushed, and when.
+//! [`Flushes`]: which sinks are to be flushed, and when.
 //!
-//! A sink enters the list with the first item that it took since its last flush, stamped with the
-//! number of items that the input had given by then. It leaves the list when it is flushed: after a
+//! A sink enters the list with the first item that it takes after a flush. Its entry is stamped
+//! with the number of items that the input had returned by then. The sink is flushed after a
 //! *window* of further items, or as soon as the input has nothing ready. So a busy input costs each
-//! busy sink one flush a window, and an idle one costs it no delay.
+//! busy sink one flush per window, and an idle input causes no delay.
 //!
 //! 1. Stamps never decrease from front to back.
-//! 2. An id is in the list at most once, whatever attachment has it: the list cannot outgrow the
-//!    slots, however fast they are attached and detached. A slot knows whether it is in the list.
-//!    Of one that is removed, that is remembered here, for the next slot with its id to adopt.
+//! 2. An id is in the list at most once, so the list cannot outgrow the slots, however fast they
+//!    are attached and detached. A slot knows whether its id is in the list. If a slot is removed
+//!    while it is, the id is marked as an orphan, and the next slot with that id adopts the entry.
 
 use alloc::vec::Vec;
 
@@ -16,44 +16,44 @@ use crate::id::SlotId;
 
 /// How far a busy input is read on before a sink that took an item is flushed, in items.
 ///
-/// A window bounds what the last item before a lull of *its* key may wait while other keys stay
-/// busy, and decides how many items share a flush: with `n` busy sinks, `window / n`. On loopback
-/// TCP with a line codec a flush is a system call of some microseconds and an item some tens of
-/// nanoseconds, so a flush wants to be shared by a hundred items; 16,384 gives that to a hundred
-/// and sixty busy clients, and is read in about a millisecond. It is a compromise: more busy sinks
-/// want a larger window, and pay for it with delay.
+/// A window bounds how long the last item of a key waits for its flush while other keys stay busy.
+/// It also determines how many items share a flush: `window / n` with `n` busy sinks. On loopback
+/// TCP with a line codec, a flush is a system call of some microseconds and an item costs some tens
+/// of nanoseconds, so about a hundred items should share a flush. A window of 16,384 does that for
+/// 160 busy clients, and is read in about a millisecond. It is a compromise: more busy sinks are
+/// better served by a larger window, at the price of delay.
 const WINDOW: u64 = 16_384;
 
-/// The largest window. Stamps are compared by their lower half, which must tell what is due within
-/// a window from what was due a while ago.
+/// The largest window. Only the lower 32 bits of stamps are compared, which must distinguish an
+/// entry that becomes due within a window from one that has been due for a while.
 const MAX_WINDOW: u64 = 1 << 31;
 
 /// In how many turns the input may run dry before all that is listed is flushed, whatever was read
 /// meanwhile.
 ///
-/// With many sinks to flush it pays to let other tasks run first, as one of them may be about to
-/// feed the input. An input that has a little in each turn would put the flush off for ever.
-/// Sixteen turns of an otherwise idle runtime are some microseconds; beside a task that runs for a
-/// millisecond at a time they are what an item may wait for its flush, and less than people notice.
+/// With many sinks to flush it pays to let other tasks run first, because one of them may feed the
+/// input. Without a limit, an input that returns a little in each turn would delay the flush
+/// forever. On an otherwise idle runtime 16 turns take some microseconds. Beside a task that runs
+/// for a millisecond at a time they take 16 ms, which people do not notice.
 const DRY_TURNS: usize = 16;
 
-/// One item in this many that lists a sink makes [`push_branchless`](Flushes::push_branchless) pay:
-/// fewer wrong predictions cost less than it does to do without the branch.
+/// If at least one item in this many lists a sink, [`push_branchless`](Flushes::push_branchless)
+/// pays. If fewer do, the branch is predicted well and costs less.
 const LISTS_MANY: u64 = 32;
 
 /// The flush list.
 #[derive(Debug)]
 pub(crate) struct Flushes {
-    /// A ring: the list is what lies between `next` and `end`, which count on and are wrapped when
-    /// they are used. Its length is a power of two.
+    /// A ring: the list is what lies between `next` and `end`, which only count up and are wrapped
+    /// when they are used. Its length is a power of two.
     ring: Vec<Entry>,
     next: usize,
     end: usize,
     /// How many entries, from the front, are due regardless of their stamps.
     due: usize,
     window: u64,
-    /// How many items the input had given, and where the list ended, when [`due_in`](Self::due_in)
-    /// was called last.
+    /// How many items the input had returned, and where the list ended, in the last call of
+    /// [`due_in`](Self::due_in).
     last_look: (u64, usize),
     lists_many: bool,
     /// Where the list ended in each of the last turns in which the input ran dry. The oldest is at
@@ -72,8 +72,7 @@ pub(crate) struct Flushes {
 #[derive(Debug, Clone, Copy, Default)]
 struct Entry {
     id: u32,
-    /// The lower half of the count: an entry is due, and is gone, long before the upper half
-    /// matters.
+    /// The lower half of the count: an entry is due and removed long before the upper half matters.
     stamp: u32,
 }
 
@@ -140,17 +139,14 @@ impl Flushes {
 
     /// Makes room for `slots` slots.
     pub(crate) fn reserve(&mut self, slots: usize) {
-        let len = slots.next_power_of_two();
-        if self.ring.len() < len {
-            self.grow(len);
-        }
+        self.grow(slots.next_power_of_two().max(self.ring.len()));
         self.orphans.reserve(slots.div_ceil(64).saturating_sub(self.orphans.len()));
     }
 
-    /// How many items further than it has read a turn with this budget may look: a sink whose flush
-    /// falls due by then is flushed with those that are due. Otherwise each of many sinks would
-    /// interrupt the reading at its own time. More than a quarter of the window would leave too
-    /// little of a small one for items to share a flush.
+    /// How many items a turn with this budget looks ahead: a sink whose flush falls due by then is
+    /// flushed together with those that are due. Otherwise each of many sinks would interrupt the
+    /// reading at its own time. If it looked ahead more than a quarter of a small window, too few
+    /// items would share a flush.
     pub(crate) fn look_ahead(&self, budget: usize) -> u64 {
         (budget as u64).min(self.window / 4)
     }
@@ -160,12 +156,13 @@ impl Flushes {
         self.end.wrapping_sub(self.next)
     }
 
-    /// A sink took an item when the input had given `now`. It joins the list if it is `new` there.
+    /// A sink took an item when the input had returned `now` items. If it is `new` in the list, it
+    /// joins the list.
     ///
-    /// With many keys it is hard to predict which sink is new, and a branch that was predicted
-    /// wrongly is found out only when the slot has come from memory. `BRANCHLESS` does without the
-    /// branch, and writes behind the end of the list in either case: 100,000 keys cost a fifth
-    /// less, 3 would cost a fifth more. [`lists_many`](Self::lists_many) says which is better.
+    /// With many keys it is hard to predict which sink is new, and a wrong prediction is noticed
+    /// only when the slot has arrived from memory. `BRANCHLESS` avoids the branch by writing behind
+    /// the end of the list in either case. With 100,000 keys an item then costs a fifth less; with
+    /// 3 keys it would cost a fifth more. [`lists_many`](Self::lists_many) says which is better.
     #[inline]
     pub(crate) fn push<const BRANCHLESS: bool>(&mut self, id: SlotId, now: u64, new: bool) {
         if BRANCHLESS {
@@ -185,7 +182,7 @@ impl Flushes {
         self.end = self.end.wrapping_add(usize::from(new));
     }
 
-    // Not inlined: it would cost the loop around it more in registers than it saves.
+    // Not inlined: the loop around it needs the registers.
     #[inline(never)]
     fn push_new(&mut self, id: SlotId, now: u64) {
         self.push_branchless(id, now, true);
@@ -201,7 +198,7 @@ impl Flushes {
     }
 
     fn grow(&mut self, len: usize) {
-        // The list begins where the ring does, so that it does not wrap around in the larger one.
+        // Rotate the list to the start of the ring, so that it does not wrap in the larger one.
         let start = self.next;
         let next = self.place(start);
         self.ring.rotate_left(next);
@@ -227,7 +224,8 @@ impl Flushes {
         self.orphans[word] |= bit;
     }
 
-    /// Returns `true` if an entry was left behind under this id: it belongs to the caller now.
+    /// Returns `true` if a removed slot left an entry under this id, which now belongs to the
+    /// caller.
     pub(crate) fn adopt(&mut self, id: SlotId) -> bool {
         let (word, bit) = bit(id);
         let Some(word) = self.orphans.get_mut(word) else { return false };
@@ -241,8 +239,8 @@ impl Flushes {
         self.due = self.len();
     }
 
-    /// The input ran dry in this turn. Returns `true` if that has happened often enough since the
-    /// first entry was listed.
+    /// The input ran dry in this turn. Returns `true` if it has done so in [`DRY_TURNS`] turns
+    /// since the first entry was listed.
     pub(crate) fn count_dry_turn(&mut self) -> bool {
         self.dry_ends[self.dry_turn] = self.end;
         self.dry_turn = (self.dry_turn + 1) % DRY_TURNS;
@@ -250,18 +248,18 @@ impl Flushes {
         (1..=self.len()).contains(&listed_by_then)
     }
 
-    /// Returns `true` if something is due by the time the input will have given `by` items.
+    /// Returns `true` if a flush is due by the time the input will have returned `by` items.
     pub(crate) fn is_due(&self, by: u64) -> bool {
         self.front().is_some_and(|front| self.due > 0 || self.is_over(front, by))
     }
 
-    /// How many items may be read before something is due. Called before each run of items, when
-    /// the input has given `now`.
+    /// How many items may be read before a flush is due. Called before each run of items, when the
+    /// input has returned `now` items.
     pub(crate) fn due_in(&mut self, now: u64) -> u64 {
         let (then, end) = self.last_look;
         self.lists_many = self.end.wrapping_sub(end) as u64 * LISTS_MANY > now - then;
         self.last_look = (now, self.end);
-        // What is read next can only be due later than the window.
+        // The flush for an item that is read next is due after a whole window.
         self.front().map_or(self.window, |front| self.window.saturating_sub(age(front, now)))
     }
 
@@ -270,8 +268,8 @@ impl Flushes {
         self.lists_many
     }
 
-    /// Takes the next sink that is due by the time the input will have given `by` items from the
-    /// list.
+    /// Removes and returns the next sink that is due by the time the input will have returned `by`
+    /// items.
     #[inline]
     pub(crate) fn pop_due(&mut self, by: u64) -> Option<SlotId> {
         let front = self.front()?;
@@ -288,23 +286,23 @@ impl Flushes {
         (self.next != self.end).then(|| self.ring[self.place(self.next)])
     }
 
-    /// Returns `true` if the window of an entry is over when the input has given `now` items.
+    /// Returns `true` if the window of an entry is over when the input has returned `now` items.
     fn is_over(&self, entry: Entry, now: u64) -> bool {
         age(entry, now) >= self.window
     }
 }
 
-/// How many items the input has given since an entry was listed, when it has given `now` in all.
+/// How many items the input has returned since an entry was listed, if it has returned `now`.
 fn age(entry: Entry, now: u64) -> u64 {
     u64::from(low(now).wrapping_sub(entry.stamp))
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "it is what is wanted")]
+#[expect(clippy::cast_possible_truncation, reason = "the lower half is wanted")]
 fn low(number: u64) -> u32 {
     number as u32
 }
 
-/// Which word, and which bit of it, is for a slot.
+/// The word for a slot, and the bit in that word.
 fn bit(id: SlotId) -> (usize, u64) {
     (id.index() / 64, 1 << (id.index() % 64))
 }

@@ -1,16 +1,15 @@
-//! The sinks that share one key, in the order in which they joined.
+//! [`Group`]: the sinks that share one key, in the order in which they joined.
 //!
 //! A group is a list of slot ids with gaps where a member has left, so that going through it reads
-//! memory in order, and leaving it costs the same wherever the member stands. Gaps are closed when
-//! a member joins and they are the greater part.
+//! memory in order, and removing a member costs the same at any position. Gaps are closed when a
+//! member joins and gaps are the greater part of the list.
 //!
-//! An item is offered to the members one by one, possibly over several turns. How far it has come
-//! is kept here, as positions, because closing gaps moves them:
+//! An item is offered to the members one by one, possibly over several turns. The progress is kept
+//! here as positions, because closing gaps moves them:
 //!
-//! 1. The members in `next..end` were attached when the item was read, and have not been offered
-//!    it.
-//! 2. Those from `end` on joined later: the item is not for them.
-//! 3. Of those before `next`, some wait for their copy; none of these is before `first_waiting`.
+//! 1. The members in `next..end` were attached when the item was read, and were not offered it yet.
+//! 2. The members from `end` on joined later: the item is not for them.
+//! 3. Some members before `next` wait for their copy, none of them before `first_waiting`.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -20,7 +19,7 @@ use crate::id::SlotId;
 /// A gap.
 const VACANT: u32 = u32::MAX;
 
-/// A group that is shorter than this is not worth closing its gaps.
+/// In a list that is shorter than this, gaps are not worth closing.
 const SHORT: usize = 8;
 
 pub(crate) struct Group {
@@ -61,7 +60,8 @@ impl Group {
         self.members.get(self.head).copied().map(SlotId::from_raw)
     }
 
-    /// Adds a member and returns its position. `moved` is called for each that has another one now.
+    /// Adds a member and returns its position. Calls `moved` for each member whose position
+    /// changes.
     pub(crate) fn push(&mut self, id: SlotId, moved: impl FnMut(SlotId, usize)) -> usize {
         if self.members.len() > SHORT + 2 * self.len {
             self.close_gaps(moved);
@@ -133,14 +133,14 @@ impl Group {
         self.line.len()
     }
 
-    /// Starts to offer an item to all who are members now.
+    /// Starts to offer an item to all present members.
     pub(crate) fn start(&mut self) {
         self.next = self.head;
         self.end = self.members.len();
         self.first_waiting = self.end;
     }
 
-    /// The next member to be offered the item, which then counts as offered.
+    /// Returns the next member that the item is to be offered to, and moves on.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<SlotId> {
         while self.next < self.end {
@@ -153,7 +153,7 @@ impl Group {
         None
     }
 
-    /// The member that was offered the item last has to wait for it.
+    /// The member that was offered the item last waits for it.
     pub(crate) fn wait(&mut self) {
         self.first_waiting = self.first_waiting.min(self.next - 1);
     }
@@ -163,9 +163,9 @@ impl Group {
         (self.next..self.end).contains(&position)
     }
 
-    /// The first member that waits, as `is_waiting` tells.
+    /// The first member for which `is_waiting` returns `true`.
     ///
-    /// Those before it will not wait again for this item, and are not looked at again.
+    /// Members before it will not wait for this item again, and are not looked at again.
     pub(crate) fn first_waiting(&mut self, is_waiting: impl Fn(SlotId) -> bool) -> Option<SlotId> {
         while self.first_waiting < self.next {
             let id = SlotId::from_raw(self.members[self.first_waiting]);
@@ -273,6 +273,17 @@ mod tests {
         assert_eq!(members.rest(), []);
         assert_eq!(members.0.first_waiting(|_| true), None);
         assert!(!members.0.is_to_be_offered(members.1[&40]));
+    }
+
+    #[test]
+    fn gaps_stay_until_there_are_more_of_them_than_members_and_eight() {
+        let mut members = Members::new(0..20);
+        (0..14).for_each(|slot| members.leave(slot));
+        members.join(20);
+        assert_eq!(members.0.members.len(), 21, "14 gaps beside 6 members");
+        members.leave(20);
+        members.join(21);
+        assert_eq!(members.0.members, [14, 15, 16, 17, 18, 19, 21], "15 gaps");
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! [`SlotId`]: what names a slot.
+//! [`SlotId`]: the name of a slot.
 
-/// Names a slot for as long as it exists, and another one afterwards: ids are used again.
+/// Identifies a slot for as long as it exists. Afterwards the id is used again for another slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SlotId(u32);
 
@@ -10,7 +10,7 @@ impl SlotId {
         Self(raw)
     }
 
-    /// Ids are counted up from 0, and there are fewer than 2³⁰.
+    /// Ids are dense, and there are fewer than 2³⁰.
     #[expect(clippy::cast_possible_truncation, reason = "checked where ids are made")]
     pub(crate) fn from_index(index: usize) -> Self {
         Self(index as u32)

@@ -227,11 +227,12 @@ mod tests {
 
     use super::*;
 
-    /// Nobody outside has one in hand; they show in the names of types.
+    /// Users never hold one; the names appear in the types of demuxes.
     #[test]
     fn key_functions_are_named_and_not_shown() {
         assert_eq!(format!("{:?}", ByValue::new(|item: &u32| *item)), "ByValue");
         assert_eq!(format!("{:?}", ByRef::<_, u32>::new(())), "ByRef");
+        assert_eq!(format!("{:?}", OrAttach::new((), ())), "OrAttach");
     }
 
     #[test]

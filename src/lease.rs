@@ -1,8 +1,8 @@
-//! A [`Lease`]: attachments that last as long as the lease does.
+//! [`Lease`]: attachments that last as long as the lease does.
 //!
 //! One [`Claim`] stands for one attachment. The attachment owns it, from `Attach` until its slot
-//! is removed; any number of leases know it, weakly: a claim whose attachment is gone cannot be
-//! upgraded, and that is how a lease knows what it may forget.
+//! is removed. Any number of leases refer to it weakly: if a claim cannot be upgraded, its
+//! attachment is gone and the lease may forget it.
 //!
 //! A lease can end in any thread, before the attachment has a slot, while it has one, or after.
 //! The slot registers its waker first and reads the request second, the lease makes the request
@@ -45,7 +45,7 @@ impl Claim {
         Self { request, detach: AtomicWaker::new(), evict: AtomicWaker::new() }
     }
 
-    /// What is requested now.
+    /// The strongest request so far.
     pub(crate) fn request(&self) -> LeaseRequest {
         // Acquire pairs with the Release in `make`, for what its thread did before.
         match self.request.load(Ordering::Acquire) {
@@ -235,16 +235,15 @@ impl Lease {
         self.claims = Vec::new();
     }
 
-    /// Holds one more attachment. `claim` is that attachment's own place for it.
+    /// Holds one more attachment, whose claim is created if it has none.
     pub(crate) fn hold(&mut self, claim: &mut Option<Arc<Claim>>) {
         let claim = claim.get_or_insert_with(|| Arc::new(Claim::new()));
         self.forget_gone();
         self.claims.push(Arc::downgrade(claim));
     }
 
-    /// Forgets the attachments that are gone, if the list is full. Reserves as many places as are
-    /// left, so that a lease near its capacity does not go through the whole list for each
-    /// addition.
+    /// Forgets the attachments that are gone, if the list is full. Then doubles the room, so that a
+    /// list that is nearly full is not searched for each addition.
     fn forget_gone(&mut self) {
         if self.claims.len() == self.claims.capacity() {
             self.claims.retain(|claim| claim.strong_count() > 0);

@@ -40,13 +40,14 @@ impl<H> Ledger<H> {
         self.totals
     }
 
-    /// How many items the input has given.
+    /// How many items the input has returned.
     #[inline]
     pub(crate) fn count_received(&self) -> u64 {
         self.totals.received
     }
 
-    /// How much was done: items read and sent, orders read, flushes and closes completed.
+    /// The number of operations so far: items read and sent, orders read, flushes and closes
+    /// completed.
     pub(crate) fn operations(&self) -> u64 {
         self.totals.received + self.totals.delivered + self.others
     }
@@ -59,7 +60,7 @@ impl<H> Ledger<H> {
         self.before_turn = self.operations();
     }
 
-    /// Orders were read, or flushes or closes have completed: so many.
+    /// Counts orders that were read, or flushes or closes that have completed.
     #[inline]
     pub(crate) fn operated(&mut self, operations: u64) {
         self.others += operations;

@@ -6,16 +6,53 @@
 //! orders ── attach / detach ────┘
 //! ```
 //!
+//! # Quick start
+//!
+//! On tokio, with `tokio-stream` and `tokio-util` for the channels:
+//!
+//! ```
+//! use stream_demux::DemuxStreamExt;
+//! use tokio::sync::mpsc;
+//! use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
+//! use tokio_util::sync::PollSender;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! let (items, input) = mpsc::channel(100);
+//! let (orders, orders_in) = mpsc::unbounded_channel();
+//! let demux = ReceiverStream::new(input)
+//!     .demux_by(|item: &(u32, &str)| item.0, UnboundedReceiverStream::new(orders_in))
+//!     .on_unmatched(|item| println!("no sink for {item:?}"));
+//! let demux = tokio::spawn(demux);
+//!
+//! // At any time, from any task: attach a sink for a key.
+//! let (sink, mut received) = mpsc::channel(16);
+//! orders.send((7, PollSender::new(sink))).unwrap();
+//!
+//! items.send((7, "hello")).await.unwrap();
+//! items.send((8, "to no sink")).await.unwrap();
+//! assert_eq!(received.recv().await, Some((7, "hello")));
+//!
+//! drop(items); // the input ends, and with it the demux
+//! let totals = demux.await.unwrap();
+//! assert_eq!((totals.received, totals.delivered, totals.unmatched), (2, 1, 1));
+//! # }
+//! ```
+//!
+//! With any executor, here that of `futures`:
+//!
 //! ```
 //! use futures::{StreamExt, channel::mpsc, executor::block_on, future, stream};
-//! use stream_demux::DemuxStreamExt;
+//! use stream_demux::{Attach, DemuxStreamExt, Overflow};
 //!
 //! let (red, reds) = mpsc::channel(8);
 //! let (blue, blues) = mpsc::channel(8);
 //! // Orders are a stream, usually the receiving end of a channel. Here both are known in advance.
-//! let orders = stream::iter([("red", red), ("blue", blue)]);
+//! let orders = stream::iter([
+//!     Attach::new("red", red), // if it is slow, the input waits
+//!     Attach::new("blue", blue).buffer(64).overflow(Overflow::DropOldest), // loses the oldest
+//! ]);
 //! let input = stream::iter([("red", 1), ("blue", 2), ("green", 3), ("red", 4)]);
-//!
 //! let demux = input.demux_by(|item| item.0, orders);
 //!
 //! // Read the sinks while the demux runs: a full channel that is not read would block it.
@@ -30,6 +67,37 @@
 //! [`demux_by`] returns a [`Demux`], a future that does all the work when it is polled and
 //! completes with the [`Totals`]. It spawns no tasks, starts no timers, creates no channels and
 //! works with any runtime. The crate is `no_std` with `alloc` and contains no `unsafe` code.
+//!
+//! # Guide
+//!
+//! This page says exactly what a demux does. The guide shows how to build with it:
+//!
+//! * [First steps](guide::first_steps): from a `select!` loop to a demux, on tokio.
+//! * [Channels](guide::channels): tokio, flume, sockets, codecs, sinks of several types.
+//! * [Slow sinks](guide::slow_sinks): choose a policy, report losses, rate limits, time-outs.
+//! * [Attachments](guide::attachments): connect, reconnect, leave; request and response; workers on
+//!   demand.
+//! * [Routing](guide::routing): keys, groups, several keys for an item, priorities, shards.
+//! * [Ending](guide::ending): shutdown with a deadline; when the last handle is gone.
+//! * [Inputs](guide::inputs): fallible inputs, Kafka, Redis, Postgres, NATS.
+//! * [In production](guide::production): metrics, logs, the type in a struct, tests.
+//! * [Bare metal](guide::bare_metal): without `std`.
+//! * [Comparison](guide::comparison): other ways to do it, and when they are enough.
+//!
+//! # Words
+//!
+//! | word | meaning |
+//! | --- | --- |
+//! | *order* | an item of the orders stream, such as: attach this sink under this key ([`Order`]) |
+//! | *attachment* | a sink under a key, from its order until the sink is gone ([`Attach`]) |
+//! | *slot* | the place of an attachment in the demux: its sink, its queue and its waker |
+//! | *lease* | holds attachments, and ends them when it is dropped ([`Lease`]) |
+//! | *group* | the attachments that share a key, with [`multicast`] or [`balance`] |
+//! | *queued* | waiting in the queue of an attachment, of at most [`buffer`] items |
+//! | *held* | waiting outside of all queues, together with the input: one item at most |
+//! | *blocked* | the input waits because a sink cannot take the item that is held |
+//! | *turn* | one `poll` of the demux, which does at most a [`budget`](Demux::budget) of work |
+//! | *tick* | one unit of time, of a length that you choose ([`Order::Tick`]) |
 //!
 //! # What happens to an item
 //!
@@ -311,30 +379,11 @@
 //! * **Composite keys** are tuples, as in `|m| (m.tenant, m.topic)`, or a reference to a part of
 //!   the item that implements `Hash` and `Eq`, as in
 //!   [`demux_by_ref`](DemuxStreamExt::demux_by_ref)`(|m| &m.address)`.
+//! * **A dead sink that is idle** is noticed when the next item is sent to it, not before. To free
+//!   its key promptly, give the attachment a [`Lease`] and drop it with the connection.
+//! * **Fallible inputs.** The input has items, not results. [Inputs](guide::inputs) shows how to
+//!   end it at the first error and keep the error, or to skip errors.
 //! * **Targets** without atomic compare-and-swap (`thumbv6m`, `riscv32imc`) are not supported.
-//!
-//! ## Fallible inputs
-//!
-//! End the stream at its first error with `scan`, and keep the error:
-//!
-//! ```
-//! use futures::{StreamExt, channel::mpsc, executor::block_on, future, stream};
-//! use stream_demux::DemuxStreamExt;
-//!
-//! let input = stream::iter([Ok(1), Ok(2), Err("line noise"), Ok(3)]);
-//! let (sink, odd) = mpsc::unbounded();
-//! let orders = stream::iter([(1, sink)]);
-//!
-//! let mut failure = None;
-//! let items = input.scan(&mut failure, |failure, item| {
-//!     future::ready(item.map_err(|error| **failure = Some(error)).ok())
-//! });
-//! let totals = block_on(items.demux_by(|n| n % 2, orders));
-//!
-//! assert_eq!(failure, Some("line noise"));
-//! assert_eq!((totals.received, totals.delivered), (2, 1));
-//! # drop(odd);
-//! ```
 //!
 //! [`Stream`]: futures_core::Stream
 //! [`Sink`]: futures_sink::Sink
@@ -363,6 +412,8 @@ mod demux;
 mod ext;
 mod flush;
 mod group;
+#[cfg(any(doc, doctest))]
+pub mod guide;
 mod hooks;
 mod id;
 mod key;

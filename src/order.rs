@@ -33,7 +33,8 @@ pub(crate) use attach::Terms;
 pub enum Order<K, S> {
     /// Attaches a sink under a key, so that it gets the items with this key.
     Attach(Attach<K, S>),
-    /// Detaches the sinks of this key gracefully.
+    /// Detaches all sinks of this key gracefully. To detach a single attachment, and never its
+    /// successor, use [`Lease::detach`](crate::Lease::detach).
     ///
     /// The sinks get no new items, are sent the items that wait for them, and are closed. Sinks
     /// that are already leaving are not affected. Does nothing if the key is unknown.
@@ -44,15 +45,16 @@ pub enum Order<K, S> {
     /// including sinks of this key that are still draining or closing. Does nothing if the key is
     /// unknown.
     Evict(K),
-    /// One unit of time has passed, for attachments that have a
-    /// [`stall_timeout`](Attach::stall_timeout) or an [`idle_timeout`](Attach::idle_timeout), and
-    /// for [`linger`](crate::Demux::linger). The unit is yours: merge a ticker into the orders. See
-    /// [Time](crate#time).
+    /// Says that one unit of time has passed.
     ///
-    /// Ticks that are read in one turn count as one. A tick comes to the attachments one by one,
-    /// each costs one of the budget, and orders and items go on meanwhile; another tick that is
-    /// read before the last of them had its own comes to them all after that, together with those
-    /// that follow.
+    /// Ticks are counted by [`stall_timeout`](Attach::stall_timeout),
+    /// [`idle_timeout`](Attach::idle_timeout) and [`linger`](crate::Demux::linger). The length of
+    /// the unit is up to you: merge a ticker into the orders, as under [Time](crate#time).
+    ///
+    /// Ticks that are read in one turn count as one. A tick is applied to the attachments that have
+    /// time-outs one after the other, each for one unit of the budget; orders and items go on
+    /// meanwhile. Ticks that are read before it was applied to all of them are applied together,
+    /// afterwards.
     Tick,
     /// Stops reading the input, as if it had ended.
     ///
@@ -120,7 +122,7 @@ impl<K: fmt::Debug, S> fmt::Debug for Order<K, S> {
 /// # let _ = Subscriber { name: "ann".into(), sink: () }.into_order();
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no order",
+    message = "`{Self}` is not an order",
     label = "this orders stream yields `{Self}`",
     note = "the orders stream must yield `(key, sink)`, `Attach<K, S>` or `Order<K, S>`",
     note = "if it yields `Result`s, filter them first, for example with `filter_map`"
@@ -160,8 +162,8 @@ impl<K, S> IntoOrder for Order<K, S> {
 
 /// A stream of orders: any `Stream`.
 ///
-/// It is implemented for every stream. It exists so that the compiler says what to do about what is
-/// not one.
+/// Implemented for every stream. The trait exists so that the compiler can explain what to do with
+/// a type that is not a stream.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a stream of orders",
     label = "orders must come from a `Stream`",
@@ -216,7 +218,9 @@ pub enum Overflow {
     /// Holds the item and stops reading the input until the sink takes an item, leaves or fails.
     ///
     /// This is backpressure: nothing is lost, but one slow sink holds back the items of all
-    /// others.
+    /// others, and a sink that is never read holds them back for good. A
+    /// [`buffer`](Attach::buffer) only delays that; see
+    /// [Head-of-line blocking](crate#head-of-line-blocking).
     #[default]
     Wait,
     /// Discards the item.
@@ -235,11 +239,12 @@ pub enum Overflow {
     /// ([`Discarded::Conflated`](crate::Discarded::Conflated)): the latest value instead of the
     /// oldest.
     ///
-    /// It does so whenever it would join a queue that is not empty, full or not. By default an item
-    /// supersedes any other, so that one item waits at most. An item that supersedes none is
-    /// queued, and if the queue is full, the head is discarded as under `DropOldest`. The queue has
-    /// at least one place, also with [`buffer`](Attach::buffer)`(0)`. An item that takes the place
-    /// of another does not count towards a [`limit`](Attach::limit), and is sent before items that
-    /// came before it, if those wait behind that place.
+    /// This applies whenever the item would join a queue that is not empty, even if there is room.
+    /// By default an item supersedes any other, so that at most one item waits. An item that
+    /// supersedes none is queued; if the queue is full, the oldest item is discarded, as under
+    /// `DropOldest`. The queue has room for at least one item, even with
+    /// [`buffer`](Attach::buffer)`(0)`. An item that takes the place of another does not count
+    /// towards a [`limit`](Attach::limit). It may be sent before older items that are queued behind
+    /// that place.
     Conflate,
 }

@@ -1,5 +1,5 @@
-//! Which slots are to be polled: one waker per slot, a list of woken slots, a list of slots whose
-//! lease has ended.
+//! [`Ready`]: one waker per slot, the list of woken slots, and the list of slots whose lease has
+//! ended.
 //!
 //! The only atomics of the crate are here and in `lease.rs`. What must hold:
 //!
@@ -8,10 +8,10 @@
 //!    it, after it has taken the node out.
 //! 2. A node's link belongs to the wake that set the flag until the node is linked, then to the
 //!    owner until the flag is cleared: so the owner reads the link first and clears second.
-//! 3. A wake that comes before the owner cleared the flag is seen by the poll that follows the
-//!    clearing; a wake that comes after it links the node anew. No wake is between.
+//! 3. A wake before the owner clears the flag is seen by the poll that follows the clearing. A wake
+//!    after it links the node again. So no wake is lost.
 //! 4. The owner goes to sleep only if, *after* it registered the task's waker, both lists were
-//!    empty and no signal was raised. Whatever is listed or raised later finds that waker.
+//!    empty and no signal was raised. A later wake finds that waker.
 //! 5. The list of woken slots is taken at most once a turn, first thing. So a sink that wakes
 //!    itself while it is polled is found in the next turn, never again in this one.
 //! 6. The end of a lease lists the node first and raises `LEASES` second; the owner lowers the
@@ -33,14 +33,16 @@
 //! * A wake's `task.wake` with the owner's `task.register` (AR inside): either the wake finds the
 //!   waker, or the owner finds the list or the signal (4).
 //!
-//! The loads of `head` and `signals` are Acquire for good measure: a chain is walked, and orders
-//! are polled, only after a read-modify-write, and before sleep `register` has acquired what each
-//! earlier wake wrote. So is the release in `bits.fetch_and`. `tests/explore_ready.rs` goes through
-//! all of this step by step, and shows what breaks with a weaker protocol.
+//! The loads of `head` and `signals` could be Relaxed: a chain is walked, and orders are polled,
+//! only after a read-modify-write, and before sleep `register` has acquired what each earlier wake
+//! wrote. They are Acquire as a precaution, and so is the Release in `bits.fetch_and`.
+//! `tests/explore_ready.rs` explores all interleavings of these steps, and shows what breaks with a
+//! weaker protocol.
 //!
-//! A wake that meets `awake`, which takes the task's waker away, wakes no task; the owner sees its
-//! node when it goes to sleep, because `register` reads what that wake has written. `is_listed` and
-//! `has_fired` may read a bit too early: the node then is listed, and `pop` comes to it.
+//! A wake that runs at the same time as `awake`, which takes the task's waker, may wake no task.
+//! The owner then sees the node when it goes to sleep, because `register` reads what that wake has
+//! written. `is_listed` and `has_fired` may miss a wake that is under way: the node is listed then,
+//! and `pop` returns it later.
 //!
 //! Each list is a stack (Treiber, 1986) that is only ever emptied as a whole, which leaves no ABA
 //! problem; nodes are chained by id, not by pointer, which leaves no `unsafe`.
@@ -71,13 +73,13 @@ pub(crate) const ORDERS: u8 = 1;
 /// A lease has ended.
 pub(crate) const LEASES: u8 = 2;
 
-/// What wakers and the owner share. As a waker it is the one that the orders stream gets.
+/// The state that wakers and the owner share. It is also the waker of the orders stream.
 struct Shared {
     /// The top of the stack of woken nodes.
     woken: AtomicU32,
     /// The top of the stack of nodes whose lease has ended.
     ended: AtomicU32,
-    /// `ORDERS` and `LEASES`: what comes before the next item.
+    /// `ORDERS` and `LEASES`: both are dealt with before the next item.
     signals: AtomicU8,
     /// The sleeping task; empty while it runs.
     task: AtomicWaker,
@@ -94,8 +96,8 @@ impl Wake for Shared {
     }
 }
 
-/// One slot id, through all its attachments. As a waker it is the one that their sinks get; a stale
-/// one, kept from an earlier attachment, costs the present one a spurious poll.
+/// One slot id, for all attachments that have it in turn. It is also the waker of their sinks. A
+/// stale waker, kept from an earlier attachment, causes a spurious poll of the present one.
 struct Node {
     shared: Arc<Shared>,
     id: u32,
@@ -139,8 +141,8 @@ impl Wake for Node {
     }
 }
 
-/// The waker that the lease of a slot fires when it ends. The sink's own waker has not fired, so
-/// the sink is not to be polled for that.
+/// The waker that a lease fires when it ends. It does not count as the sink's own waker, so the
+/// sink is not polled.
 struct LeaseWaker(Arc<Node>);
 
 impl Wake for LeaseWaker {
@@ -153,7 +155,7 @@ impl Wake for LeaseWaker {
         if !node.ended.swap(true, AcqRel) {
             push(&node.shared.ended, node.id, &node.next_ended);
         }
-        // Also if it was listed: by the time the lease has ended the signal must be seen (6).
+        // Also if the node was listed already: the signal must be raised when this returns (6).
         node.shared.signals.fetch_or(LEASES, Release);
         node.shared.task.wake();
     }
@@ -167,14 +169,14 @@ pub(crate) struct Woken {
     pub(crate) by_sink: bool,
 }
 
-/// What there is for each slot. The waker is made once, from the node: a `Waker` cannot be borrowed
-/// from an `Arc`, and making one for every poll would cost two atomic operations.
+/// The waker of a slot. It is made once, from the node: a `Waker` cannot be borrowed from an `Arc`,
+/// and making one for every poll would cost two atomic operations.
 struct Registered {
     waker: Waker,
     node: Arc<Node>,
 }
 
-/// The owner's side: held by the demux, never shared.
+/// The owner's side: it belongs to the demux and is never shared.
 pub(crate) struct Ready {
     shared: Arc<Shared>,
     /// For the orders stream.
@@ -192,7 +194,7 @@ impl Ready {
         let shared = Arc::new(Shared {
             woken: AtomicU32::new(END),
             ended: AtomicU32::new(END),
-            // The first poll looks at the orders without having been asked to.
+            // The first poll of the demux polls the orders stream without a wake.
             signals: AtomicU8::new(ORDERS),
             task: AtomicWaker::new(),
         });
@@ -205,7 +207,8 @@ impl Ready {
         self.slots.reserve(slots.saturating_sub(self.slots.len()));
     }
 
-    /// Makes sure that the slot has a waker. Ids are handed out densely.
+    /// Creates a waker for the slot, unless its id has one from an earlier attachment. Ids are
+    /// dense.
     pub(crate) fn register(&mut self, id: SlotId) {
         if id.index() < self.slots.len() {
             return;
@@ -225,8 +228,8 @@ impl Ready {
     /// The waker of the sink in a slot.
     #[inline]
     pub(crate) fn waker(&self, id: SlotId) -> &Waker {
-        // Every slot is registered. Said like this, a sink that does not look at its waker costs
-        // nothing.
+        // Every slot is registered. Without a panic here, the compiler removes the look-up for
+        // sinks that ignore their waker.
         self.slots.get(id.index()).map_or(Waker::noop(), |slot| &slot.waker)
     }
 
@@ -240,7 +243,7 @@ impl Ready {
         &self.orders
     }
 
-    /// What is raised of `ORDERS` and `LEASES`. The one load that every item pays.
+    /// The signals that are raised. This is the one atomic load for each item.
     #[inline]
     pub(crate) fn signals(&self) -> u8 {
         self.shared.signals.load(Acquire)
@@ -251,8 +254,7 @@ impl Ready {
         self.shared.signals.fetch_and(!ORDERS, Acquire);
     }
 
-    /// Returns `true` if a lease has ended, and [`pop_ended`](Self::pop_ended) has not come to its
-    /// slot.
+    /// Returns `true` if [`pop_ended`](Self::pop_ended) will return a slot.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended != END || self.signals() & LEASES != 0
     }
@@ -273,30 +275,29 @@ impl Ready {
         Some(id)
     }
 
-    /// Lists a slot for the next time that the list is taken, in this turn if that is still to
-    /// come.
+    /// Adds a slot to the list of woken slots.
     pub(crate) fn list(&self, id: SlotId) {
         self.slots[id.index()].node.list(0);
     }
 
-    /// Returns `true` if [`pop`](Self::pop) will come to the slot.
+    /// Returns `true` if [`pop`](Self::pop) will return the slot.
     pub(crate) fn is_listed(&self, id: SlotId) -> bool {
         self.slots[id.index()].node.bits.load(Relaxed) & LISTED != 0
     }
 
-    /// Returns `true` if the sink's waker has fired, and [`pop`](Self::pop) has not come to the
-    /// slot.
+    /// Returns `true` if the sink's waker has fired, and [`pop`](Self::pop) has not returned the
+    /// slot since.
     pub(crate) fn has_fired(&self, id: SlotId) -> bool {
         self.slots[id.index()].node.bits.load(Acquire) & BY_SINK != 0
     }
 
-    /// Fires the sink's waker, without waking the task, which runs.
+    /// Fires the sink's waker without waking the task, which is running.
     pub(crate) fn fire(&self, id: SlotId) {
         self.slots[id.index()].node.list(BY_SINK);
     }
 
-    /// Takes back that the sink's waker has fired, as the sink is polled now. Returns `false` if it
-    /// had not. [`pop`](Self::pop) will come to the slot all the same, but not report that.
+    /// Forgets that the sink's waker has fired, because the sink is polled now. Returns `false` if
+    /// it had not fired. [`pop`](Self::pop) still returns the slot, but not as woken by its sink.
     pub(crate) fn take_fired(&self, id: SlotId) -> bool {
         let bits = &self.slots[id.index()].node.bits;
         // Only the owner clears it. AcqRel as in `pop`.
@@ -308,15 +309,15 @@ impl Ready {
         self.woken != END || self.shared.woken.load(Acquire) != END
     }
 
-    /// Takes the list, unless the last one taken was not finished: that one comes first, and what
-    /// was listed meanwhile waits for the next turn.
+    /// Takes the list, unless an earlier one is not finished. Then that one comes first, and slots
+    /// listed meanwhile wait for the next turn.
     pub(crate) fn take(&mut self) {
         if self.woken == END {
             self.woken = self.shared.woken.swap(END, Acquire);
         }
     }
 
-    /// Returns `true` if [`pop`](Self::pop) has come to the end of the list that was taken.
+    /// Returns `true` if the list that was taken is finished.
     pub(crate) fn is_last(&self) -> bool {
         self.woken == END
     }
@@ -333,7 +334,7 @@ impl Ready {
         Some(Woken { id, by_sink: bits & BY_SINK != 0 })
     }
 
-    /// The task runs: it need not be woken before it sleeps.
+    /// The task is running: it need not be woken until it sleeps.
     pub(crate) fn awake(&self) {
         drop(self.shared.task.take());
     }
@@ -361,8 +362,8 @@ impl Ready {
 
 impl Drop for Ready {
     fn drop(&mut self) {
-        // Sinks and orders may outlive the demux, with wakers of ours. The task's own waker must
-        // not stay behind: task, future, sink, waker, task would be a cycle.
+        // Sinks and orders may outlive the demux, and keep wakers of ours. The task's waker must
+        // not stay behind: task, future, sink, waker and task would form a cycle.
         self.awake();
     }
 }
@@ -474,6 +475,22 @@ mod tests {
         ready.orders_waker().wake_by_ref();
         assert_eq!(count.0.load(SeqCst), 1, "one wake is enough");
         assert!(ready.signals() & ORDERS != 0);
+    }
+
+    #[test]
+    fn the_task_is_woken_for_an_order_or_the_end_of_a_lease_that_came_before_it_slept() {
+        let mut ready = registered(1);
+        let (count, waker) = task();
+        ready.orders_waker().wake_by_ref();
+        ready.sleep(&waker);
+        assert_eq!(count.0.load(SeqCst), 1);
+        ready.lower_orders();
+        ready.lease_waker(id(0)).wake();
+        ready.sleep(&waker);
+        assert_eq!(count.0.load(SeqCst), 2);
+        assert_eq!(ready.pop_ended(), Some(id(0)));
+        ready.sleep(&waker);
+        assert_eq!(count.0.load(SeqCst), 2, "nothing is left");
     }
 
     #[test]

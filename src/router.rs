@@ -6,7 +6,7 @@
 //! closed through `sinks`. All of them use the slots, the item that is held and the ledger. Between
 //! two calls
 //!
-//! 1. the account of the [`Ledger`] adds up;
+//! 1. the counts of the [`Ledger`] add up;
 //! 2. a slot with something in its queue is parked, or it is in the ready list;
 //! 3. a slot that is leaving with an empty queue waits for its close, or is in the ready list;
 //! 4. a slot that is owed a copy of the item that is held receives.
@@ -210,13 +210,13 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.slots.ready().signals() & ORDERS != 0
     }
 
-    /// What comes before the next item, of `ORDERS` and `LEASES`.
+    /// The signals that are raised, of `ORDERS` and `LEASES`.
     #[inline]
     pub(crate) fn signals(&self) -> u8 {
         self.slots.ready().signals()
     }
 
-    /// The orders stream is about to be polled.
+    /// Lowers the signal `ORDERS`, before the orders stream is polled.
     pub(crate) fn lower_orders(&self) {
         self.slots.ready().lower_orders();
     }
@@ -239,7 +239,8 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.slots.ready().has_ended()
     }
 
-    /// Returns `true` if sinks have something to do, looking ahead as far as `budget` goes.
+    /// Returns `true` if sinks have something to do. `budget` limits how far flushes are looked
+    /// ahead.
     pub(crate) fn has_sinks(&self, budget: usize) -> bool {
         self.slots.ready().any()
             || self.has_due_flushes(budget)
@@ -247,13 +248,13 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
             || self.is_sweeping()
     }
 
-    /// Returns `true` if flushes are due, looking ahead as far as `budget` goes.
+    /// Returns `true` if flushes are due. `budget` limits how far they are looked ahead.
     pub(crate) fn has_due_flushes(&self, budget: usize) -> bool {
         self.slots.flushes().is_due(self.flush_horizon(budget))
     }
 
     /// Returns `true` if an item can be read, or the one that is held routed further. While orders
-    /// are left, none can but one whose key was looked up already.
+    /// are left, only an item whose key was looked up already can.
     pub(crate) fn has_items(&self, orders_read: bool) -> bool {
         if self.holding.is_empty() {
             orders_read && !self.is_finished()
@@ -279,15 +280,15 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.is_finished() && self.slots.is_vacant()
     }
 
-    /// Returns `true` if there is anything to do that no waker will announce. `input_is_dry` is
-    /// whether the input will wake the task when it has an item.
+    /// Returns `true` if there is work that no waker will announce. `input_is_dry` is whether the
+    /// input will wake the task when it has an item.
     pub(crate) fn has_work(&self, input_is_dry: bool) -> bool {
         self.slots.ready().any()
             || self.has_ended_leases()
             || self.slots.flushes().has_work()
             || self.is_closing()
             || self.is_sweeping()
-            || self.is_done() // and not freed yet
+            || self.is_done() // but not freed yet
             || self.can_read() && !(input_is_dry && self.holding.is_empty())
     }
 
@@ -296,16 +297,16 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         if self.holding.is_empty() { !self.is_finished() } else { self.can_release() }
     }
 
-    /// Frees what the slots were kept in, when all are gone. Returns `true` when that is done.
+    /// Frees the tables of the slots, when all slots are gone. Returns `true` when that is done.
     pub(crate) fn free(&mut self) -> bool {
-        /// How many wakers are freed in a turn: work of half a millisecond. The wakers of a million
-        /// sinks would take thirty at once.
+        /// How many wakers are freed in a turn, which takes about half a millisecond. To free those
+        /// of a million sinks at once would take 30 ms.
         const WAKERS: usize = 16_384;
         self.slots.free(WAKERS)
     }
 
-    /// Sinks whose flush is due by the time the input will have given this number of items are
-    /// flushed now.
+    /// Sinks are flushed now if their flush is due by the time the input will have returned this
+    /// number of items.
     fn flush_horizon(&self, budget: usize) -> u64 {
         let ahead = self.slots.flushes().look_ahead(budget);
         self.ledger.count_received().saturating_add(ahead)

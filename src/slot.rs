@@ -27,11 +27,11 @@ pub(crate) use extras::ExtrasList;
 pub(crate) use stage::{LeaveReason, Stage};
 pub(crate) use timer::Expired;
 
-/// The buffer is too large for the slot: the extras have it.
+/// The buffer is too large for a byte: the extras have it.
 const LARGE: u8 = u8::MAX;
 
-/// What every item touches of an attachment: 24 bytes with a key and a sink of 8 bytes each. With
-/// many keys, fetching it is most of what routing an item costs.
+/// The part of an attachment that every item reads: 24 bytes with a key and a sink of 8 bytes each.
+/// With many keys, fetching it from memory is most of the cost of an item.
 pub(crate) struct Slot<K, S> {
     key: K,
     sink: S,
@@ -41,7 +41,7 @@ pub(crate) struct Slot<K, S> {
     buffer: u8,
 }
 
-/// What few attachments need, and none for each item.
+/// The part of an attachment that only unusual items or terms need.
 pub(crate) struct Extras<V> {
     queue: VecDeque<V>,
     tag: u64,
@@ -81,16 +81,16 @@ pub(crate) struct SlotMut<'a, K, S, V> {
     extras: &'a mut ExtrasList<V>,
 }
 
-/// What is left of an attachment when its sink has been dropped.
+/// The rest of an attachment whose sink was dropped.
 pub(crate) struct Remains<K, V> {
     pub(crate) key: K,
     pub(crate) tag: u64,
     pub(crate) queue: VecDeque<V>,
 }
 
-/// Its life.
+/// Its terms and its stage.
 impl<K, S> Slot<K, S> {
-    /// A slot on these terms, of which none is left to the defaults.
+    /// A slot on these terms. The defaults of the demux are already filled in.
     pub(crate) fn new<V>(
         key: K,
         sink: S,
@@ -101,8 +101,8 @@ impl<K, S> Slot<K, S> {
         extras: &mut ExtrasList<V>,
     ) -> Self {
         let overflow = terms.overflow.unwrap_or_default();
-        // A policy that drops items has one place at least: a sink that was polled for an item, and
-        // may have reserved something for it, gets one.
+        // A policy that drops items has at least one place: a sink that was polled for an item may
+        // have reserved something, and must get an item.
         let least = usize::from(!matches!(overflow, Overflow::Wait | Overflow::Evict));
         let buffer = terms.buffer.unwrap_or(0).max(least);
         let mut flags = (overflow as u16) << POLICY;
@@ -278,7 +278,7 @@ impl<'a, K, S, V> SlotMut<'a, K, S, V> {
         self.extras.get(self.slot.id).map_or(0, |extras| extras.stamp)
     }
 
-    /// It accepts an item. Returns `false` if that was the last one.
+    /// Counts an item towards the limit. Returns `false` if that was the last one.
     #[inline]
     pub(crate) fn accept(&mut self) -> bool {
         if !self.slot.has(LIMITED) {

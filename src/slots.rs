@@ -30,7 +30,8 @@ use crate::timers::{Sweep, Timers};
 pub(crate) use entry::{GroupWalk, SlotEntry};
 
 pub(crate) struct Slots<K, S, V, B> {
-    /// Dropped before the sinks, so that one that fires its waker as it is dropped wakes no task.
+    /// Dropped before the sinks, so that a sink that fires its waker when it is dropped wakes no
+    /// task.
     ready: Ready,
     table: Table<K, S, V, B>,
     flushes: Flushes,
@@ -141,8 +142,8 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         self.table.group_of(id)
     }
 
-    /// Frees what the slots were kept in, the wakers a part at a time. Returns `true` when all is
-    /// freed.
+    /// Frees the memory of slots that are gone, at most this number of wakers at a time. Returns
+    /// `true` when all is freed.
     pub(crate) fn free(&mut self, wakers: usize) -> bool {
         let all = self.ready.free_wakers(wakers);
         if all {
@@ -171,8 +172,8 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         self.ready.pop_ended()
     }
 
-    /// Takes the next entry that is due by the time the input will have given `by` items from the
-    /// flush list.
+    /// Removes the next entry from the flush list that is due by the time the input will have
+    /// returned `by` items.
     pub(crate) fn pop_flush(&mut self, by: u64) -> Option<SlotId> {
         self.flushes.pop_due(by)
     }
@@ -197,7 +198,7 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         self.flushes.tick();
     }
 
-    /// Returns `true` if the last tick has not come to all slots.
+    /// Returns `true` if a tick is not applied to all slots yet.
     pub(crate) fn is_sweeping(&self) -> bool {
         self.timers.is_sweeping()
     }
@@ -272,7 +273,7 @@ where
         id
     }
 
-    /// From now on the slot receives nothing and is on its way out.
+    /// Lets the slot leave: it receives no new items.
     pub(crate) fn leave(&mut self, id: SlotId, reason: LeaveReason) {
         self.table.leave(id, reason);
     }

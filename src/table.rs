@@ -1,8 +1,8 @@
-//! Where slots live, and how they are found: by key on the way of an item, by id otherwise.
+//! [`Table`]: the slots, found by key for an item, and by id otherwise.
 //!
-//! A slot that is found by its key lies in the hash table itself, so that an item fetches one thing
-//! from memory. Its place there changes when the table grows. What names it for longer, wakers and
-//! the flush list, has its id.
+//! A slot that is found by its key lies in the hash table itself, so that an item causes one cache
+//! miss and not two. Its place there changes when the table grows, so wakers and the flush list
+//! refer to it by its id.
 //!
 //! 1. Of the slots that receive under a key, the first one, the *head*, lies in `heads`. All
 //!    others, and those that are leaving, lie in `others`.
@@ -46,7 +46,7 @@ pub(crate) struct Table<K, S, V, B> {
     catch_all: Option<SlotId>,
 }
 
-/// An attachment that is to have a slot.
+/// An attachment that is to get a slot.
 pub(crate) struct NewSlot<K, S> {
     pub(crate) key: K,
     pub(crate) sink: S,
@@ -173,7 +173,7 @@ impl<K, S, V, B> Table<K, S, V, B> {
         Walk { group: &mut groups[group], store, extras }
     }
 
-    /// Frees what the slots were kept in.
+    /// Frees all memory.
     pub(crate) fn clear(&mut self) {
         self.store = Store::new();
         self.leaving = HashTable::new();
@@ -240,9 +240,9 @@ where
 
     /// Makes room for `slots` slots: nothing here moves before there are more.
     ///
-    /// The hash tables get twice the room. Nearly full, `hashbrown` marks most entries that are
-    /// removed as deleted instead of empty, and goes through the whole table when it has run out of
-    /// empty ones.
+    /// The hash tables get twice the room. When a table of `hashbrown` is nearly full, most removed
+    /// entries are marked as deleted instead of empty, and the whole table is rehashed when no
+    /// empty entries are left.
     pub(crate) fn reserve(&mut self, slots: usize) {
         let Self { store, leaving, extras, hasher, .. } = self;
         let room = slots.saturating_mul(2);
@@ -291,7 +291,7 @@ where
         }
     }
 
-    /// Lets `id` be the last member of the group of `first`, which may not be one yet.
+    /// Adds `id` to the group of `first`, and creates the group if there is none.
     fn join(&mut self, first: SlotId, id: SlotId) {
         let group = if let Some((group, _)) = self.group_of(first) {
             group
@@ -313,7 +313,7 @@ where
         place(id, position);
     }
 
-    /// From now on the slot receives nothing and is on its way out.
+    /// Lets the slot leave: it receives no new items.
     pub(crate) fn leave(&mut self, id: SlotId, reason: LeaveReason) {
         let mut slot = self.take_receiving(id);
         slot.set_leaving(reason);
@@ -329,7 +329,7 @@ where
         Removed { remains: slot.into_remains(&mut self.extras), was_flush_queued }
     }
 
-    /// Takes a slot that receives out of its place and its group.
+    /// Removes a slot that receives from the store and from its group.
     fn take_receiving(&mut self, id: SlotId) -> Slot<K, S> {
         self.len -= 1;
         if self.catch_all == Some(id) {
@@ -339,7 +339,7 @@ where
         self.store.take(id, heir)
     }
 
-    /// The same for one that is leaving.
+    /// The same for a slot that is leaving.
     fn take_leaving(&mut self, id: SlotId) -> Slot<K, S> {
         let was_grouped = self.slot(id).is_grouped();
         let was_first =
@@ -359,7 +359,7 @@ where
         self.store.take(id, None)
     }
 
-    /// Takes a slot out of its group, if it is in one. Returns the member that is the first then.
+    /// Removes a slot from its group, if it is in one. Returns the first member that is left.
     fn leave_group(&mut self, id: SlotId) -> Option<SlotId> {
         let (index, position) = self.group_of(id)?;
         self.slot_mut(id).set_group(None);

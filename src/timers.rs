@@ -93,11 +93,9 @@ impl Timers {
     /// Removes the slot at an index. Returns the slot that has this index now, if there is one.
     pub(crate) fn remove(&mut self, index: usize) -> Option<SlotId> {
         self.slots.swap_remove(index);
-        if self.cursor > self.slots.len() {
-            self.cursor = self.slots.len();
-            if self.cursor == 0 {
-                self.end_sweep();
-            }
+        self.cursor = self.cursor.min(self.slots.len());
+        if self.cursor == 0 {
+            self.end_sweep();
         }
         self.slots.get(index).copied()
     }
@@ -192,6 +190,30 @@ mod tests {
         tick(&mut timers);
         timers.remove(0);
         assert!(!timers.is_sweeping() && timers.next().is_none());
+    }
+
+    #[test]
+    fn a_sweep_goes_on_when_a_slot_is_removed_that_it_has_not_come_to() {
+        let mut timers = timers(2);
+        tick(&mut timers);
+        timers.begin_turn();
+        tick(&mut timers);
+        assert_eq!(timers.remove(1), None);
+        assert_eq!(next(&mut timers), Some((0, 1)));
+        assert_eq!(next(&mut timers), Some((0, 2)));
+    }
+
+    #[test]
+    fn a_tick_during_the_sweep_of_the_last_slot_is_over_when_that_is_removed() {
+        let mut timers = timers(1);
+        tick(&mut timers);
+        timers.begin_turn();
+        tick(&mut timers);
+        timers.remove(0);
+        assert_eq!(timers.insert(id(0)), (0, 2));
+        timers.begin_turn();
+        tick(&mut timers);
+        assert_eq!(next(&mut timers), Some((0, 3)), "the next tick applies to the new slot");
     }
 
     #[test]

@@ -193,7 +193,11 @@ fn orders_that_yield_results() {
         "(u32, sink::Drain<u32>)",
         "Result<(u32, sink::Drain<u32>), std::io::Error>",
         "E0277",
-        &["` is no order", "must yield `(key, sink)`, `Attach<K, S>` or `Order<K, S>`", "filter"],
+        &[
+            "` is not an order",
+            "must yield `(key, sink)`, `Attach<K, S>` or `Order<K, S>`",
+            "filter",
+        ],
     );
 }
 
@@ -205,7 +209,7 @@ fn orders_that_yield_plain_sinks() {
         "(1_u32, sink::drain())",
         "sink::drain::<u32>()",
         "E0277",
-        &["` is no order", "must yield `(key, sink)`"],
+        &["` is not an order", "must yield `(key, sink)`"],
     );
 }
 

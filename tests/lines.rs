@@ -286,6 +286,10 @@ fn bad_line_is_answered_and_the_connection_lives_on() {
     bad(b"sub green tea", "key with a space: green tea");
     bad(b"sub tea", "already subscribed tea");
     bad(b"unsub milk", "not subscribed milk");
+    let long = "k".repeat(257);
+    for verb in ["sub", "unsub", "pub"] {
+        bad(format!("{verb} {long}").as_bytes(), "key longer than 256 bytes");
+    }
     bad(b"pub tea \xff\xfe", "line not UTF-8");
     bad(format!("{longest}x").as_bytes(), "line longer than 64 KiB");
     bad("x".repeat(300_000).as_bytes(), "line longer than 64 KiB");
@@ -341,7 +345,7 @@ fn client_that_sends_everything_at_once_hears_what_it_published() {
         let mut quits = Client::connect(&server.address);
         quits.say(&format!("sub {n}\npub {n} one\npub {n} two\nquit\npub {n} three"));
         let mut ends = Client::connect(&server.address);
-        ends.send(format!("sub -{n}\npub -{n} one\npub -{n} two").as_bytes());
+        ends.send(format!("sub -{n}\npub -{n} one\npub -{n} two\n").as_bytes());
         ends.end();
         assert_eq!(quits.rest(), [format!("{n} one"), format!("{n} two")]);
         assert_eq!(ends.rest(), [format!("-{n} one"), format!("-{n} two")]);
@@ -349,7 +353,126 @@ fn client_that_sends_everything_at_once_hears_what_it_published() {
     server.interrupt().assert_adds_up();
 }
 
+#[test]
+fn line_that_the_end_of_the_connection_cuts_off_is_not_published() {
+    let server = Server::start();
+    let mut reader = Client::subscribed(&server.address, &["tea"]);
+    for cut in ["pub tea for tw", "sub te", "quit"] {
+        let mut ends = Client::connect(&server.address);
+        ends.send(format!("pub tea is ready\n{cut}").as_bytes());
+        ends.end();
+        assert_eq!(ends.rest(), ["err line without an end, when the connection ended"], "{cut}");
+    }
+    let mut resets = Client::connect(&server.address);
+    resets.send(b"pub tea is ready\npub tea for tw");
+    for _ in 0..4 {
+        assert_eq!(reader.hear(), "tea is ready");
+    }
+    // Closed with an answer unread, the connection is reset.
+    resets.send(b"\n?\npub tea for tw");
+    assert_eq!(reader.hear(), "tea for tw");
+    resets.reader.get_ref().peek(&mut [0]).expect("it is answered");
+    drop(resets);
+    let report = server.interrupt();
+    assert_eq!(report.assert_adds_up().get("received"), 5);
+}
+
+#[test]
+fn client_with_a_hundred_subscriptions_gets_no_more() {
+    let server = Server::start();
+    let keys = (0..100).map(|n| n.to_string()).collect::<Vec<_>>();
+    let keys = keys.iter().map(String::as_str).collect::<Vec<_>>();
+    let mut client = Client::subscribed(&server.address, &keys);
+    let more = (0..10_000).map(|n| format!("sub more{n}\n")).collect::<Vec<_>>().concat();
+    thread::scope(|scope| {
+        let mut writer = client.reader.get_ref().try_clone().expect("a socket can be shared");
+        scope.spawn(move || writer.write_all(more.as_bytes()).expect("the server reads"));
+        for n in 0..10_000 {
+            assert_eq!(client.hear(), format!("err more than 100 subscriptions: more{n}"));
+        }
+    });
+    client.send(b"unsub 7\nsub seven\npub seven is in\n");
+    assert_eq!(client.hear(), "seven is in");
+    client.say("sub 7");
+    assert_eq!(client.hear(), "err more than 100 subscriptions: 7");
+    // What it publishes and hears at the end takes one more for a moment.
+    client.say("pub 99 is last\nquit");
+    assert_eq!(client.rest(), ["99 is last"]);
+    server.interrupt().assert_adds_up();
+}
+
 // Who reads slowly, or not at all
+
+/// So many clients subscribe to `keys` keys each, and do not read. Each of their keys is sent as much as
+/// may wait for one key, and more. Returns the most memory that the server had, in MiB, and how many
+/// bytes of lines each client was sent when it read at last.
+#[cfg(target_os = "linux")]
+fn flooded(clients: usize, keys: usize) -> (usize, Vec<usize>) {
+    let server = Server::start();
+    let padding = "x".repeat(60_000);
+    let names = |client: usize| (0..keys).map(move |key| format!("{client}-{key}"));
+    let mut stuck = (0..clients)
+        .map(|n| {
+            let keys = names(n).collect::<Vec<_>>();
+            Client::subscribed(
+                &server.address,
+                &keys.iter().map(String::as_str).collect::<Vec<_>>(),
+            )
+        })
+        .collect::<Vec<_>>();
+    let mut reader = Client::subscribed(&server.address, &["step"]);
+    let mut publisher = Client::connect(&server.address);
+    let each = ROOM + kernel_buffers() / padding.len();
+    for n in 0..each {
+        for name in (0..clients).flat_map(names) {
+            publisher.say(&format!("pub {name} {n} {padding}"));
+        }
+        publisher.say(&format!("pub step {n} {padding}"));
+        assert_eq!(number(&reader.hear(), "step"), Some(n), "the reader misses a line");
+    }
+    let status = fs::read_to_string(format!("/proc/{}/status", server.child.id()));
+    let status = status.expect("the server runs");
+    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its memory");
+    let most = most.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") >> 10;
+
+    let read = |client: &mut Client| {
+        let (mut heard, mut lost, mut bytes) = (0, 0, 0);
+        while heard + lost < each * keys {
+            let line = client.hear();
+            bytes += line.len();
+            match number(&line, "lost") {
+                Some(gap) => lost += gap,
+                None => heard += 1,
+            }
+        }
+        assert!(lost > 0, "it was to lose some");
+        bytes
+    };
+    // What was lost is told with the next line, of any key.
+    for name in (0..clients).map(|n| format!("{n}-0")) {
+        publisher.say(&format!("pub {name} last"));
+    }
+    let bytes = stuck.iter_mut().map(read).collect();
+    drop((stuck, reader, publisher));
+    server.interrupt().assert_adds_up();
+    (most, bytes)
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn lines_that_wait_for_a_client_with_many_keys_are_bounded_in_bytes() {
+    let (most, bytes) = flooded(1, 8);
+    assert!(most < 60, "{most} MiB: 150 MiB in its queues");
+    assert!(bytes[0] < (32 << 20) + kernel_buffers() + (1 << 20), "{bytes:?}");
+    assert!(bytes[0] > 30 << 20, "{bytes:?}");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn lines_that_wait_for_all_clients_are_bounded_in_bytes() {
+    let (most, _) = flooded(16, 2);
+    assert!(most < 300, "{most} MiB: 480 MiB in their queues");
+}
 
 #[test]
 fn slow_client_is_told_how_many_lines_it_lost_where_it_lost_them() {

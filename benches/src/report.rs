@@ -68,17 +68,13 @@ impl Report {
         format!("{met} {}\n", machine())
     }
 
-    /// Writes the table and the plot beside this package's sources, and puts the table into its README,
-    /// and what is judged of it into that of the crate.
+    /// Writes the table and the plot beside this package's sources, and puts the table into its README.
     pub(crate) fn write(&self) -> io::Result<()> {
         let page = format!("{}\n{}", self.table(), self.summary());
         fs::write(format!("{FOLDER}/figures.md"), page)?;
         let page = format!("{}\n{}\n", table::render_for_users(&self.rows), machine());
         embed(&format!("{FOLDER}/README.md"), &page)?;
-        fs::write(format!("{FOLDER}/figures.svg"), plot::render(&self.plotted))?;
-        let judged = self.rows.iter().filter(|row| row.is_judged()).cloned().collect::<Vec<_>>();
-        let page = format!("{}\n{}\n", table::render_for_users(&judged), machine());
-        embed(&format!("{FOLDER}/../README.md"), &page)
+        fs::write(format!("{FOLDER}/figures.svg"), plot::render(&self.plotted))
     }
 }
 

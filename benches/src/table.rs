@@ -80,12 +80,6 @@ impl Row {
         self.must.is_some_and(|must| !self.figure.is_some_and(|figure| must.holds(figure)))
     }
 
-    /// Is there something that it must be?
-    #[must_use]
-    pub fn is_judged(&self) -> bool {
-        self.must.is_some()
-    }
-
     fn verdict(&self) -> String {
         let holds = |bound: Option<Bound>| match (bound, self.figure) {
             (Some(bound), Some(figure)) => Some(bound.holds(figure)),

@@ -1,6 +1,6 @@
 //! The poll loop.
 //!
-//! Read [`Future::poll`] as a table of contents: orders, then sinks, then items, then what is owed
+//! Read [`Future::poll`] as a table of contents: orders, sinks, items, and the flushes that are due
 //! before the task may sleep. The [`Router`](crate::router::Router) has the details.
 
 use core::hash::{BuildHasher, Hash};
@@ -41,9 +41,9 @@ where
     }
 }
 
-/// One call of `poll`: what it has seen.
+/// The state of one call of `poll`.
 struct Turn {
-    /// Items may be routed: no order that is known of comes before them.
+    /// No order or ended lease that is known comes before the next item.
     orders_read: bool,
     /// The signals that hold back the next item. Orders that woke themselves are not polled again
     /// in this turn.
@@ -51,7 +51,7 @@ struct Turn {
     input: Input,
     /// How many items had been received when it began.
     received: u64,
-    /// An item that was read earlier has gone on its way through a group.
+    /// An item that was read in an earlier turn was offered to further members of its group.
     has_served: bool,
 }
 
@@ -63,9 +63,9 @@ enum Input {
     Pending,
 }
 
-/// What came of reading the input for a while.
+/// How reading the input ended.
 enum Read {
-    /// Some items; there may be more.
+    /// Some items were read; there may be more.
     Some,
     /// An order was ready before the last item, which is held.
     Overtaken,
@@ -73,14 +73,13 @@ enum Read {
     Ended,
 }
 
-/// This many sinks are flushed as soon as the input has nothing ready. For more, the task first
-/// wakes itself and lets the others run once: if one of them feeds the input, there is more to
-/// read.
+/// Up to this many sinks are flushed as soon as the input has nothing ready. If there are more, the
+/// task first wakes itself and lets other tasks run once: one of them may feed the input.
 ///
-/// A producer on the same runtime fills a bounded channel and stops; the demux empties it and would
-/// flush each of a hundred sinks for the one line it got: 2 µs each over TCP, where a turn more
-/// costs a tenth of that. Up to 16 flushes cost no more than a turn of a busy runtime does, and are
-/// not worth the delay.
+/// A producer on the same runtime fills a bounded channel and waits. The demux empties the channel,
+/// and would flush each of a hundred sinks for one line. Over TCP a flush takes about 2 µs, and a
+/// further turn a tenth of that. Up to 16 flushes cost no more than a turn of a busy runtime, and
+/// are not worth the delay.
 const FLUSHED_AT_ONCE: usize = 16;
 
 /// The phases of a turn, in their order.
@@ -113,12 +112,12 @@ where
         }
     }
 
-    /// Ends the attachments whose leases have ended and applies the orders that are ready, up to a
-    /// share that leaves sinks theirs.
+    /// Ends the attachments whose leases have ended, and applies the orders that are ready. Leaves
+    /// the sinks their part of the budget.
     ///
-    /// Leases are looked at after an order was read and before it is applied: one that had ended
-    /// before the order was sent has its effect first. Afterwards `orders_read` says whether items
-    /// may be routed: not while a lease, or an order that may have been ready before them, is left.
+    /// Leases are looked at after an order was read and before it is applied, so that a lease that
+    /// ended before the order was sent has its effect first. Sets `orders_read` if no ended lease
+    /// is left, and no order that may have been ready before the next item.
     fn poll_orders(mut self: Pin<&mut Self>, turn: &mut Turn) {
         turn.orders_read = false;
         loop {
@@ -179,8 +178,8 @@ where
                 *this.inbox = Inbox::Quiet;
             }
             Poll::Pending if !this.router.has_orders() => *this.inbox = Inbox::Quiet,
-            // It woke itself. If that was to let others run, it may have an order still, and items
-            // wait for another turn; if it does nothing else, they do not.
+            // The stream woke itself. It may have yielded although it has an order, so items wait
+            // for a turn. If it does the same in that turn, they wait no longer.
             Poll::Pending => {
                 turn.signals = LEASES;
                 let before = core::mem::replace(this.inbox, Inbox::Yielded);
@@ -190,8 +189,8 @@ where
         true
     }
 
-    /// Advances the sinks that were woken, flushes those whose flush is due and, at the end, tells
-    /// those that do not know of it yet.
+    /// Advances the sinks that were woken, flushes those whose flush is due, applies a tick to the
+    /// next time-outs and, after the end of the input, starts to close the next sinks.
     fn poll_sinks(self: Pin<&mut Self>, turn: &Turn) {
         let this = self.project();
         this.router.retry_yielded();
@@ -210,8 +209,8 @@ where
         this.budget.give_back(share);
     }
 
-    /// Reads the input and routes its items, until it has none, one has to wait, or the turn is
-    /// spent.
+    /// Reads the input and routes its items until the input has none, an item has to wait, or the
+    /// budget is spent.
     fn poll_input(mut self: Pin<&mut Self>, turn: &mut Turn, cx: &mut Context<'_>) {
         while self.as_mut().release_held(turn) && self.budget.left() > 0 {
             match self.as_mut().read(turn, cx) {
@@ -229,7 +228,8 @@ where
         }
     }
 
-    /// Routes the item that is held, if it can be. Returns `true` if the next one may be read.
+    /// Routes the item that is held, if that is possible. Returns `true` if the next item may be
+    /// read.
     fn release_held(self: Pin<&mut Self>, turn: &mut Turn) -> bool {
         let this = self.project();
         turn.has_served |= this.router.is_serving_group();
@@ -257,8 +257,8 @@ where
         }
     }
 
-    /// Reads and routes up to `run` items: the loop that all speed depends on, in a function of its
-    /// own so that it has the registers to itself.
+    /// Reads and routes up to `run` items. This is the hot loop. It is a function of its own so
+    /// that the compiler keeps its variables in registers.
     #[inline(never)]
     fn route<const BRANCHLESS: bool>(
         self: Pin<&mut Self>,
@@ -302,7 +302,8 @@ where
         read
     }
 
-    /// Tells the end, and flushes unless there is more to read.
+    /// Closes sinks after the end of the input. Marks all flushes as due if no more can be read,
+    /// and flushes.
     fn flush_before_sleep(self: Pin<&mut Self>, turn: &Turn) {
         let this = self.project();
         let (router, mut share) = (this.router, this.budget.take());
@@ -310,7 +311,7 @@ where
         if router.is_closing() {
             return this.budget.give_back(share); // closing flushes
         }
-        // An item on its way through a group is as good as one that was read.
+        // An item that is being served to a group counts like an item that was read.
         let has_read = router.totals().received != turn.received;
         let is_busy = has_read || turn.has_served || router.is_serving_group();
         let is_dry = turn.input == Input::Pending || !router.can_read();
@@ -326,12 +327,12 @@ where
             }
         }
         router.flush_due(0, &mut share);
-        router.name_blocked(); // the flush of the one that was named may have failed
+        router.name_blocked(); // a failed flush may have removed the recipient that was blocked on
         this.budget.give_back(share);
     }
 
-    /// Returns `true` if everything is done. Orders that came with the last close get what is left
-    /// of their share, and are dropped unread after that.
+    /// Returns `true` if everything is done. Orders that arrived with the last close are applied
+    /// within what is left of the budget; any further ones are dropped unread.
     fn finish(mut self: Pin<&mut Self>, turn: &mut Turn) -> bool {
         if self.router.is_done() {
             self.as_mut().poll_orders(turn);
@@ -350,7 +351,7 @@ where
         this.router.totals()
     }
 
-    /// Sleeps, or asks to be polled again if there is more to do.
+    /// Registers the waker of the task, or wakes the task at once if there is more to do.
     fn sleep(self: Pin<&mut Self>, turn: &Turn, cx: &Context<'_>) {
         let this = self.project();
         let has_orders =

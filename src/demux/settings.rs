@@ -127,25 +127,32 @@ where
         self
     }
 
-    /// Evicts a sink at the `ticks`th [tick](crate::Order::Tick) at which something waits for it
-    /// and nothing has moved, unless the [`Attach`](crate::Attach::stall_timeout), which says more,
-    /// sets another number. 0, no time-out, unless set.
+    /// Evicts a sink at which something waits and nothing moves for this many
+    /// [ticks](crate::Order::Tick).
+    ///
+    /// The default is 0, no time-out. [`Attach::stall_timeout`](crate::Attach::stall_timeout) takes
+    /// precedence and describes the details. Nothing expires unless you send ticks: merge a ticker
+    /// into the orders, as under [Time](crate#time).
     pub fn stall_timeout(mut self, ticks: u32) -> Self {
         self.router.set_stall_timeout(ticks);
         self
     }
 
-    /// Detaches a sink gracefully at the `ticks`th [tick](crate::Order::Tick) without an item,
-    /// unless the [`Attach`](crate::Attach::idle_timeout), which says more, sets another number. 0,
-    /// no time-out, unless set.
+    /// Detaches a sink gracefully after this many [ticks](crate::Order::Tick) without an item.
+    ///
+    /// The default is 0, no time-out. [`Attach::idle_timeout`](crate::Attach::idle_timeout) takes
+    /// precedence and describes the details. Nothing expires unless you send ticks: merge a ticker
+    /// into the orders, as under [Time](crate#time).
     pub fn idle_timeout(mut self, ticks: u32) -> Self {
         self.router.set_idle_timeout(ticks);
         self
     }
 
-    /// Flushes sinks at the `ticks`th [tick](crate::Order::Tick) after the input has had nothing
-    /// ready, instead of at once: more items share a flush, and each waits longer. 0, at once,
-    /// unless set.
+    /// Flushes sinks this many [ticks](crate::Order::Tick) after the input has had nothing ready,
+    /// instead of at once: more items share a flush, and each waits longer.
+    ///
+    /// The default is 0, at once. Another number needs ticks: merge a ticker into the orders, as
+    /// under [Time](crate#time).
     ///
     /// Ticks are counted from the moment when the input has nothing ready and a sink took an item
     /// that is not flushed. Further items do not start the count anew.
@@ -246,9 +253,9 @@ where
     /// shortest queue, on the terms of that one. Under [`Overflow::Wait`] it then goes to whichever
     /// sink can take it first.
     ///
-    /// * [`admit`](Self::admit) is asked before a sink is polled. A sink that is not to have the
-    ///   item is passed over; if that is so for all, the item is discarded once
-    ///   ([`Discarded::NotAdmitted`]), for the first of them.
+    /// * [`admit`](Self::admit) is called before a sink is polled. If it returns `false`, the next
+    ///   sink is tried; if it returns `false` for all of them, the item is discarded once
+    ///   ([`Discarded::NotAdmitted`]), for the first sink.
     /// * If one of the sinks leaves, fails or is evicted, what is queued for it is appended to the
     ///   queues of the others, beyond their buffers. [`Order::Detach`](crate::Order::Detach) and
     ///   [`Order::Evict`](crate::Order::Evict) of the key, and the end of the input, move nothing.
@@ -299,6 +306,9 @@ where
     /// [budget](Self::budget). The item is then looked up once more. If it still matches no key, it
     /// goes to the [catch-all](crate::Attach::catch_all), or is unmatched; so it does if `attach`
     /// returns `None`. `attach` is not called after the end of the input.
+    ///
+    /// If others choose the keys, limit how many sinks there may be at a time: return `None` beyond
+    /// that.
     ///
     /// # Examples
     ///

@@ -92,7 +92,7 @@ impl<E> fmt::Display for Detached<E> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Discarded {
-    /// [`Hooks::admit`] returned `false`.
+    /// [`Hooks::admit`](crate::Hooks::admit) returned `false`.
     NotAdmitted,
     /// The queue was full; see [`Overflow`](crate::Overflow).
     Overflowed,

@@ -52,6 +52,14 @@ pub(crate) struct Terms {
 impl<K, S> Attach<K, S> {
     /// Creates an order to attach `sink` under `key`, on the default terms of the demux.
     ///
+    /// * The sink is closed or dropped when the attachment ends; it is not returned.
+    /// * If it is a bounded channel, read the receiver while the demux runs. A full channel that is
+    ///   not read blocks the input, unless [`overflow`](Self::overflow) says otherwise.
+    /// * A channel whose receiver is dropped is noticed with the next item for it. To end the
+    ///   attachment at once, use a [lease](Self::leased).
+    /// * Clones of a sender that are attached at the same time send to one channel: their items
+    ///   interleave.
+    ///
     /// # Examples
     ///
     /// ```
@@ -168,18 +176,19 @@ impl<K, S> Attach<K, S> {
         self
     }
 
-    /// Evicts this attachment ([`Detached::Stalled`](crate::Detached::Stalled)) at the `ticks`th
-    /// [tick](Order::Tick) at which something waits for its sink (an item, a flush or a close) and
-    /// nothing has moved since the wait began, instead of the
-    /// [default of the demux](crate::Demux::stall_timeout). 0 means no time-out.
+    /// Evicts this attachment when something waits for its sink and nothing moves for this many
+    /// [ticks](crate::Order::Tick).
     ///
-    /// It also applies while the attachment leaves: a graceful leave with a deadline. What was
-    /// queued is discarded as [`Discarded::Evicted`](crate::Discarded::Evicted).
+    /// What waits is an item, a flush or a close. The attachment ends with
+    /// [`Detached::Stalled`](crate::Detached::Stalled), and its queue is discarded with
+    /// [`Discarded::Evicted`](crate::Discarded::Evicted). The default is set by
+    /// [`Demux::stall_timeout`](crate::Demux::stall_timeout); 0 means no time-out. The time-out
+    /// also applies while the attachment is leaving, so that a graceful leave ends. Nothing expires
+    /// unless you send ticks, as under [Time](crate#time).
     ///
-    /// The sink has stalled while the operation that it answered with `Pending` has not completed
-    /// and its waker has not fired. A sink that only wakes itself has stalled too; one that waits
-    /// for its turn in the demux has not. `ticks` take between `ticks - 1` and `ticks` units of
-    /// time, so 1 may be no time at all: use 2 or more.
+    /// A tick counts while an operation of the sink is pending and its waker has not fired. A sink
+    /// that only wakes itself has stalled, too; a sink that waits for the demux has not. `n` ticks
+    /// take between `n - 1` and `n` units of time, so 1 may be no time at all: use 2 or more.
     ///
     /// # Examples
     ///
@@ -205,9 +214,12 @@ impl<K, S> Attach<K, S> {
         self
     }
 
-    /// Detaches this attachment gracefully ([`Detached::Idle`](crate::Detached::Idle)) at the
-    /// `ticks`th [tick](Order::Tick) without an item, instead of the [default of the
-    /// demux](crate::Demux::idle_timeout). 0 means no time-out.
+    /// Detaches this attachment gracefully after this many [ticks](crate::Order::Tick) without an
+    /// item.
+    ///
+    /// The attachment ends with [`Detached::Idle`](crate::Detached::Idle). The default is set by
+    /// [`Demux::idle_timeout`](crate::Demux::idle_timeout); 0 means no time-out. Nothing expires
+    /// unless you send ticks, as under [Time](crate#time).
     ///
     /// A tick counts if no item was accepted for this attachment since the tick before, nothing
     /// waits for it (queued, held or unflushed), and the input did not have to wait for a sink.

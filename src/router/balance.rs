@@ -1,9 +1,9 @@
-//! An item for one of several: it goes to the next member of its group that is ready, or joins the
-//! shortest queue.
+//! An item for one of several sinks: it goes to the next member of its group that is ready, or
+//! joins the shortest queue.
 //!
-//! The members that may be ready stand in a line. One that answers `Pending` leaves the line, and
-//! is back at its front when its waker has fired; one that takes an item goes to the end. So
-//! finding one that is ready does not depend on how many are busy.
+//! The members that may be ready stand in a line. A member that answers `Pending` leaves the line,
+//! and returns to its front when its waker has fired. A member that takes an item goes to the end.
+//! So the cost of finding one that is ready does not depend on how many are busy.
 
 use alloc::vec::Vec;
 use core::hash::{BuildHasher, Hash};
@@ -11,13 +11,17 @@ use core::task::Poll;
 
 use futures_sink::Sink;
 
+use super::held::Exit;
 use super::items::{Place, Unready};
 use super::{Router, Sharing};
 use crate::budget::Share;
 use crate::hooks::{Detached, Discarded, Hooks};
 use crate::id::SlotId;
 
-/// How many members cost one of the budget when all are looked at.
+/// How many members are looked at for one of the budget, to find the shortest queue.
+///
+/// To read the length of a queue costs far less than to poll a sink. With 16, a group of the size
+/// of the default budget costs 8 of it.
 const LOOKED_AT: usize = 16;
 
 /// An item for one of the members of a group.
@@ -125,11 +129,12 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     }
 
     /// Returns `true` if the item that is held goes with this member, which leaves: there is no
-    /// other, or the input is over.
-    pub(super) fn is_heir(&self, item: &SharedItem<V>, id: SlotId) -> bool {
+    /// other, or the input is over and the member can still send it.
+    pub(super) fn is_heir(&self, item: &SharedItem<V>, id: SlotId, exit: Exit) -> bool {
         let group = self.slots.group_of(id).map(|(group, _)| group);
-        let is_last = || self.slots.group_len(item.group) == 1 || self.is_finished();
-        group == Some(item.group) && self.slots.slot(id).receives() && is_last()
+        let is_last = || self.slots.group_len(item.group) == 1;
+        let takes_it = || is_last() || self.is_finished() && exit == Exit::Graceful;
+        group == Some(item.group) && self.slots.slot(id).receives() && takes_it()
     }
 }
 
@@ -182,10 +187,8 @@ where
                 let first = item.asked.first().map(|(id, _)| *id);
                 self.stop_yielding();
                 self.unblock();
-                match first {
-                    Some(first) => self.discard(first, item.item, Discarded::NotAdmitted),
-                    None => self.ledger.unmatched(item.item),
-                }
+                let first = first.expect("the last member has refused the item");
+                self.discard(first, item.item, Discarded::NotAdmitted);
             }
             Some(id) => self.join_shortest(id, item, yielded),
         }
@@ -235,11 +238,16 @@ where
     }
 
     /// Takes the item that is held along with a member that leaves, if the member may have it.
+    /// Otherwise it stays with the others, if there are any.
     pub(super) fn take_shared(&mut self, mut item: SharedItem<V>, id: SlotId) -> Option<V> {
         if self.admit_shared(&mut item, id) {
             return Some(item.item);
         }
-        self.discard(id, item.item, Discarded::NotAdmitted);
+        if self.slots.group_len(item.group) > 1 {
+            self.hold_shared(item);
+        } else {
+            self.discard(id, item.item, Discarded::NotAdmitted);
+        }
         None
     }
 }

@@ -1,16 +1,16 @@
-//! The one item that was read and has not been routed to the end. While there is one, the input is
-//! not read.
+//! The one item that was read and is not completely routed. While there is one, the input is not
+//! read.
 //!
 //! An item is held
 //!
-//! * because orders came before it: its key was not looked up yet;
+//! * because orders have overtaken it: they are applied before its key is looked up;
 //! * because a sink that is not ready has no room, and its policy is to wait: the item is
 //!   *blocked*, and [`Hooks::blocked`] names the recipient;
 //! * because a sink yielded: it answered `Pending` only to let other tasks run;
-//! * because the budget of the turn ended while the members of a group were served.
+//! * because the budget of the turn was spent while the members of a group were served.
 //!
 //! The members of a group that were attached when the item was read are *owed* a copy until they
-//! got it, discarded it or were evicted. The last one that is owed a copy gets the item itself.
+//! get it, discard it or are evicted. The last member that is owed a copy gets the item itself.
 
 mod yields;
 
@@ -31,6 +31,9 @@ use yields::Yielding;
 
 /// The item that is held, if there is one, and what it waits for.
 pub(super) struct Holding<V> {
+    /// An item that orders have overtaken: they are applied before its key is looked up. If there
+    /// is one, no other item is held.
+    overtaken: Option<V>,
     held: Option<Held<V>>,
     /// The slot that `Hooks::blocked` was called for last, until `Hooks::unblocked` is.
     blocked_on: Option<SlotId>,
@@ -43,9 +46,8 @@ pub(super) struct Holding<V> {
     was_woken: bool,
 }
 
+/// An item whose key was looked up.
 enum Held<V> {
-    /// Orders were ready before it: they are applied first.
-    Overtaken(V),
     /// It is for this slot alone.
     One { item: V, id: SlotId },
     /// It is for one of the members of a group.
@@ -57,17 +59,18 @@ enum Held<V> {
 /// How a slot stops receiving.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Exit {
-    /// What waits for it is still sent.
+    /// The items that wait for it are still sent.
     Graceful,
-    /// It failed, or overflowed: what waits for it is discarded.
+    /// It failed, or overflowed: the items that wait for it are discarded.
     Broken,
-    /// It is gone: what waits for it alone is discarded.
+    /// It is evicted: the items that wait only for it are discarded.
     Evicted,
 }
 
 impl<V> Holding<V> {
     pub(super) fn new() -> Self {
         Self {
+            overtaken: None,
             held: None,
             blocked_on: None,
             yielding: None,
@@ -82,12 +85,12 @@ impl<V> Holding<V> {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.held.is_none()
+        self.overtaken.is_none() && self.held.is_none()
     }
 
     /// Returns `true` if the key of the item was not looked up yet.
     pub(super) fn is_overtaken(&self) -> bool {
-        matches!(self.held, Some(Held::Overtaken(_)))
+        self.overtaken.is_some()
     }
 
     pub(super) fn blocked_on(&self) -> Option<SlotId> {
@@ -103,7 +106,7 @@ impl<V> Holding<V> {
     /// Returns `true` if an item is held because a sink is not ready.
     pub(super) fn is_held(&self) -> bool {
         match &self.held {
-            None | Some(Held::Overtaken(_)) => false,
+            None => false,
             Some(Held::One { .. } | Held::Shared(_)) => true,
             Some(Held::Group(item)) => item.has_waiting(),
         }
@@ -129,7 +132,8 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     /// Holds an item that orders have overtaken.
     #[cold]
     pub(crate) fn overtake(&mut self, item: V) {
-        self.hold(Held::Overtaken(item));
+        self.ledger.queued(1);
+        self.holding.overtaken = Some(item);
     }
 
     fn hold(&mut self, held: Held<V>) {
@@ -151,26 +155,32 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         }
     }
 
-    /// Takes what is held, to be routed or held anew.
+    /// Takes the item that is held, to route it or hold it again.
     fn take_held(&mut self) -> Option<Held<V>> {
         let held = self.holding.held.take();
         self.ledger.unqueued(usize::from(held.is_some()));
         held
     }
 
-    /// Returns `true` if the item that is held, and whose key was looked up, can be routed further
-    /// before any sink is woken.
+    /// Takes the item that orders have overtaken.
+    fn take_overtaken(&mut self) -> Option<V> {
+        let item = self.holding.overtaken.take();
+        self.ledger.unqueued(usize::from(item.is_some()));
+        item
+    }
+
+    /// Returns `true` if the item that is held can be routed further before any sink is woken. An
+    /// item that orders have overtaken has to wait for nothing else.
     #[inline]
     pub(super) fn can_release(&self) -> bool {
-        let Holding { held, yielding, was_woken, .. } = &self.holding;
-        match held {
-            None => false,
-            Some(Held::Overtaken(_)) => true,
-            Some(_) if self.is_finished() || yielding.is_some() => false,
-            Some(Held::One { id, .. }) => *was_woken && self.slots.may_accept(*id),
-            Some(Held::Shared(_)) => *was_woken,
-            Some(Held::Group(item)) => item.has_more_to_offer(),
-        }
+        let Holding { overtaken, held, yielding, was_woken, .. } = &self.holding;
+        let can_go_on = |held: &Held<V>| match held {
+            Held::One { id, .. } => *was_woken && self.slots.may_accept(*id),
+            Held::Shared(_) => *was_woken,
+            Held::Group(item) => item.has_more_to_offer(),
+        };
+        let is_waiting = self.is_finished() || yielding.is_some();
+        overtaken.is_some() || !is_waiting && held.as_ref().is_some_and(can_go_on)
     }
 
     /// Returns `true` if an item is on its way through a group: the next members can be served.
@@ -203,26 +213,27 @@ where
     where
         F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
-        match &self.holding.held {
-            None => return true,
-            Some(Held::Overtaken(_)) if orders_read => self.release_overtaken(key, share),
-            Some(Held::Overtaken(_)) => {}
-            Some(_) => {
-                if self.can_release() {
-                    match self.take_held() {
-                        Some(Held::One { item, id }) => {
-                            let place = self.find_place(id);
-                            self.give_or_hold(id, item, place);
-                        }
-                        Some(Held::Shared(item)) => self.balance(item, share),
-                        Some(Held::Group(item)) => self.serve_group(item, share),
-                        Some(Held::Overtaken(_)) | None => {}
-                    }
-                }
-                self.name_blocked();
-            }
+        if self.holding.is_empty() {
+            return true;
         }
-        self.holding.held.is_none()
+        if !self.holding.is_overtaken() {
+            if self.can_release() {
+                self.route_held(share);
+            }
+            self.name_blocked();
+        } else if orders_read {
+            self.release_overtaken(key, share);
+        }
+        self.holding.is_empty()
+    }
+
+    fn route_held(&mut self, share: &mut Share) {
+        let Some(held) = self.take_held() else { return };
+        match held {
+            Held::One { item, id } => self.place(id, item),
+            Held::Shared(item) => self.balance(item, share),
+            Held::Group(item) => self.serve_group(item, share),
+        }
     }
 
     /// Routes the item that orders have overtaken, if there is one.
@@ -230,23 +241,27 @@ where
     where
         F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
-        if self.holding.is_overtaken() {
-            if let Some(Held::Overtaken(item)) = self.take_held() {
-                self.route_overtaken(key, item, share);
-            }
+        if let Some(item) = self.take_overtaken() {
+            self.route_overtaken(key, item, share);
         }
     }
 
     /// Returns `true` if the item that is held is for this slot, alone or with others.
     pub(super) fn is_held_for(&self, id: SlotId) -> bool {
         match &self.holding.held {
-            None | Some(Held::Overtaken(_)) => false,
+            None => false,
             Some(Held::One { id: one, .. }) => *one == id,
             Some(Held::Shared(item)) => {
                 self.slots.group_of(id).is_some_and(|(group, _)| group == item.group())
             }
             Some(Held::Group(item)) => self.is_owed(item, id),
         }
+    }
+
+    /// Finds a place for an item that was admitted for this slot, its one recipient.
+    pub(super) fn place(&mut self, id: SlotId, item: V) {
+        let place = self.find_place(id);
+        self.give_or_hold(id, item, place);
     }
 
     /// Gives an item that was admitted to its one recipient, or holds it.
@@ -266,11 +281,11 @@ where
         }
     }
 
-    /// Takes the copy of the held item that a slot is owed, if it is owed one, because it stops
-    /// receiving. To be called before the slot leaves its place.
+    /// Call this before a slot that stops receiving is unlinked. Returns its copy of the held item,
+    /// if it was owed one.
     ///
-    /// One that leaves gracefully before it was offered the item is asked for admission now. One
-    /// that is evicted takes no copy, unless it is the last that is owed one.
+    /// For a slot that leaves gracefully before it was offered the item, `admit` is called now. A
+    /// slot that is evicted takes no copy, unless it is the last that is owed one.
     pub(super) fn take_owed(&mut self, id: SlotId, exit: Exit) -> Option<V> {
         if self.holding.blocked_on == Some(id) {
             self.unblock();
@@ -287,22 +302,20 @@ where
 
     /// The same for a slot that may go on to receive.
     pub(super) fn take_copy(&mut self, id: SlotId, exit: Exit) -> Option<V> {
-        match &self.holding.held {
-            Some(Held::One { id: one, .. }) if *one == id => match self.take_held() {
-                Some(Held::One { item, .. }) => Some(item),
-                _ => None,
-            },
-            Some(Held::Shared(item)) if self.is_heir(item, id) => match self.take_held() {
-                Some(Held::Shared(item)) => self.take_shared(item, id),
-                _ => None,
-            },
-            Some(Held::Group(item)) if self.is_owed(item, id) => {
-                let Some(Held::Group(mut item)) = self.take_held() else { return None };
+        let held = self.take_held()?;
+        match held {
+            Held::One { item, id: one } if one == id => Some(item),
+            Held::Shared(item) if self.is_heir(&item, id, exit) => self.take_shared(item, id),
+            Held::Group(mut item) if self.is_owed(&item, id) => {
                 let copy = self.take_member_copy(&mut item, id, exit);
                 self.hold_for_group(item);
                 copy
             }
-            _ => None,
+            held => {
+                self.ledger.queued(1);
+                self.holding.held = Some(held);
+                None
+            }
         }
     }
 }
@@ -324,11 +337,10 @@ where
         if matches!(place, Place::None(..)) {
             return;
         }
-        if let Some(copy) = self.take_copy(id, Exit::Graceful) {
-            self.give(id, copy, place);
-            if self.holding.blocked_on == Some(id) {
-                self.unblock();
-            }
+        let Some(copy) = self.take_copy(id, Exit::Graceful) else { return };
+        self.give(id, copy, place);
+        if self.holding.blocked_on == Some(id) {
+            self.unblock();
         }
     }
 }
@@ -375,7 +387,7 @@ where
         if item.has_more_to_offer() {
             return;
         }
-        // One that is ready and will take more is not waited for: it is the turn that is spent.
+        // If the first is not parked, the input waits for the next turn and not for a sink.
         let first = self.slots.first_waiting(item.group());
         if let Some(id) = first.filter(|&id| self.slots.slot(id).is_parked()) {
             self.block(id);

@@ -1,9 +1,9 @@
-//! Where an item goes: straight to its sink, into its queue, or nowhere for now.
+//! Where an item goes: to its sink, into its queue, to the hooks, or nowhere yet.
 //!
-//! [`route`](Router::route) is the hot path. All that is unusual about a slot is tested at once and
-//! dealt with in cold functions. There is one place for each decision:
+//! [`route`](Router::route) is the hot path. One test finds out whether anything about a slot is
+//! unusual; cold functions deal with that. Each decision is made in one function:
 //! [`find_place`](Router::find_place) (is there room for an item?), [`give`](Router::give) (what
-//! happens to it), `overflow` (when there is none).
+//! happens to the item) and `overflow` (what happens if there is no room).
 
 use core::hash::{BuildHasher, Hash};
 use core::task::Poll;
@@ -18,7 +18,7 @@ use crate::key::sealed::{AttachOnDemand, FindByKey};
 use crate::order::Overflow;
 use crate::slot::LeaveReason;
 
-/// What is in the way of an item.
+/// Why an item cannot be sent on the hot path.
 pub(crate) enum SlowPath<V, E> {
     /// No slot has its key.
     Unknown(V),
@@ -45,7 +45,7 @@ pub(super) enum Place<E> {
     Failed(E),
 }
 
-/// What is known of a sink that is not ready.
+/// What is known about a sink that is not ready.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unready {
     /// It answered `Pending`, and its waker has not fired since.
@@ -84,7 +84,7 @@ where
     B: BuildHasher,
 {
     /// Routes an item to the sink of its key, if nothing is in the way.
-    #[expect(clippy::inline_always, reason = "the loop around it has the only copy that matters")]
+    #[expect(clippy::inline_always, reason = "it is the body of the hot loop")]
     #[inline(always)]
     pub(crate) fn route<const BRANCHLESS: bool, F>(
         &mut self,
@@ -115,8 +115,8 @@ where
         Ok(())
     }
 
-    /// Routes an item that has something in its way, or holds it. `share` is what may be spent on
-    /// members of its group, one for each but the first. Returns `true` if nothing is held.
+    /// Routes an item that cannot be sent on the hot path, or holds it. `share` is what may be
+    /// spent on the members of its group except the first. Returns `true` if nothing is held.
     #[cold]
     #[inline(never)]
     pub(crate) fn route_slow<F>(
@@ -147,8 +147,7 @@ where
         self.holding.is_empty()
     }
 
-    /// Routes an item that has something in its way. If no slot has its key, none is attached for
-    /// it.
+    /// The same, but attaches no sink if no slot has the key of the item.
     fn route_known(&mut self, path: SlowPath<V, S::Error>, share: &mut Share) {
         match path {
             SlowPath::Unknown(item) => match self.slots.catch_all() {
@@ -168,7 +167,7 @@ where
         }
     }
 
-    /// Routes an item that was read a while ago; the same as in the reading loop, out of its way.
+    /// Routes an item that orders have overtaken.
     #[cold]
     #[inline(never)]
     pub(super) fn route_overtaken<F>(&mut self, key: &mut F, item: V, share: &mut Share)
@@ -183,15 +182,14 @@ where
     /// Routes an item to the one slot that it is for.
     fn route_to(&mut self, id: SlotId, item: V) {
         if self.ledger.admit(self.slots.recipient(id), &item) {
-            let place = self.find_place(id);
-            self.give_or_hold(id, item, place);
+            self.place(id, item);
         } else {
             self.discard(id, item, Discarded::NotAdmitted);
         }
     }
 
-    /// Finds out where a slot has room for an item, which it must get then: its sink may have
-    /// reserved something for it.
+    /// Finds out where a slot has room for an item. The slot must get the item then: its sink may
+    /// have reserved something for it.
     pub(super) fn find_place(&mut self, id: SlotId) -> Place<S::Error> {
         let mut slot = self.slots.entry(id);
         if slot.is_queued() && slot.can_queue() {
@@ -220,7 +218,7 @@ where
         }
     }
 
-    /// The same when the sink is not ready. `again` is what it means if it will be polled again.
+    /// The same when the sink is not ready. `again` is the result if it will be polled again.
     fn find_place_beside(&mut self, id: SlotId, again: Unready) -> Place<S::Error> {
         let slot = self.slots.entry(id);
         if slot.can_queue() {
@@ -231,7 +229,7 @@ where
         }
     }
 
-    /// Sends, queues or discards an item, as its place and the terms of its recipient have it.
+    /// Sends, queues or discards an item, depending on its place and the terms of its recipient.
     pub(super) fn give(&mut self, id: SlotId, item: V, place: Place<S::Error>) {
         match place {
             Place::Sink => self.send_in_order(id, item),
@@ -244,7 +242,8 @@ where
         }
     }
 
-    /// The sink is ready: it gets the item, or the head of its queue, which the item then joins.
+    /// Sends the item to a sink that is ready. If items are queued, sends the first of them and
+    /// queues the item.
     fn send_in_order(&mut self, id: SlotId, item: V) {
         let received = self.ledger.count_received();
         let mut slot = self.slots.entry(id);
@@ -300,7 +299,7 @@ where
         true
     }
 
-    /// The slot accepts an item that it did not send.
+    /// Counts an item towards the limit of a slot.
     fn accept(&mut self, id: SlotId) {
         if !self.slots.slot_mut(id).accept() {
             self.reach_limit(id);
@@ -317,8 +316,10 @@ where
     /// The sink is not ready, and there is no room in the queue.
     fn overflow(&mut self, id: SlotId, item: V, policy: Overflow) {
         match policy {
-            Overflow::Wait => unreachable!("the item is held"),
-            Overflow::DropNewest => self.discard(id, item, Discarded::Overflowed),
+            // Under `Wait` the item is held and does not come here.
+            Overflow::Wait | Overflow::DropNewest => {
+                self.discard(id, item, Discarded::Overflowed);
+            }
             Overflow::DropOldest => {
                 let oldest = self.dequeue(id);
                 self.enqueue(id, item);

@@ -1,4 +1,4 @@
-//! An item for several: it is offered to the members of its group one by one.
+//! An item for several sinks: it is offered to the members of its group one by one.
 
 use core::hash::{BuildHasher, Hash};
 use core::task::Poll;
@@ -14,8 +14,7 @@ use crate::hooks::{Discarded, Hooks};
 use crate::id::SlotId;
 use crate::ledger::Ledger;
 
-/// An item on its way through a group; the [`Group`](crate::group::Group) knows how far it has
-/// come.
+/// An item that is being served to a group. The [`Group`](crate::group::Group) keeps the progress.
 ///
 /// The members that were attached when the item was read are *owed* a copy until they got it,
 /// discarded it or were evicted. The last one gets the item itself.
@@ -30,9 +29,9 @@ pub(super) struct GroupItem<V> {
     clone: fn(&V) -> V,
 }
 
-/// Why members of a group are not served in a row any further.
+/// Why the loop over the members of a group stopped.
 enum Stop<E> {
-    /// All were offered the item, or the share is spent.
+    /// All members were offered the item, or the share is spent.
     Enough,
     /// A member is known to be busy, or limited.
     Slow(SlotId),
@@ -128,8 +127,8 @@ where
         self.hold_for_group(item);
     }
 
-    /// Gives the next members of a group their copies, as long as nothing is in the way. As in
-    /// [`route`](Self::route), whatever is gets dealt with outside of the loop.
+    /// Gives the next members of a group their copies, as long as the hot path suffices. As in
+    /// [`route`](Self::route), everything else is dealt with outside of the loop.
     #[inline(never)]
     fn serve_in_a_row(&mut self, item: &mut GroupItem<V>, share: &mut Share) -> Stop<S::Error> {
         let Self { slots, ledger, .. } = self;
@@ -185,7 +184,7 @@ where
         }
     }
 
-    /// A member is not to have the item.
+    /// The hooks did not admit the item for a member: its copy is discarded.
     #[cold]
     fn refuse(&mut self, id: SlotId, item: &mut GroupItem<V>) {
         let copy = item.take_copy(&mut self.ledger);
@@ -208,7 +207,7 @@ where
             && (self.slots.slot(id).is_waiting() || self.slots.is_to_be_offered(group, position))
     }
 
-    /// Takes the copy of a member that is owed one, as [`take_owed`](Self::take_owed) has it.
+    /// Takes the copy of a member that is owed one; see [`take_owed`](Self::take_owed).
     pub(super) fn take_member_copy(
         &mut self,
         item: &mut GroupItem<V>,

@@ -1,4 +1,4 @@
-//! What an order does: attach, replace, join, detach, evict; and what the end of a lease does.
+//! What an order does, and what the end of a lease does.
 
 use alloc::collections::VecDeque;
 use core::hash::{BuildHasher, Hash};
@@ -27,8 +27,8 @@ where
     /// Applies an order, and returns it if `share` did not suffice for all of it.
     ///
     /// `key` finds the slot of an item that this order has overtaken. `share` is what may be spent
-    /// on draining and closing, and on all members of a group but the first, which was paid for
-    /// with the order if it is `fresh`.
+    /// on draining and closing, and on the members of a group. If the order is `fresh`, reading it
+    /// has paid for the first member.
     pub(crate) fn apply<F>(
         &mut self,
         key: &mut F,
@@ -98,8 +98,8 @@ where
         self.advance_unless_listed(id, share);
     }
 
-    /// Attaches a sink for an item that matches no key. It costs one, as an order does; an item
-    /// that was read with the last of the budget still gets its sink.
+    /// Attaches a sink for an item that matches no key. It costs one, as an order does. If the item
+    /// was read with the last of the budget, its sink is still attached.
     pub(super) fn attach_on_demand(&mut self, attach: Attach<K, S>, share: &mut Share) {
         share.spend();
         self.attach(attach, share);
@@ -129,8 +129,8 @@ where
         let backlog = old.map(|old| self.replace(old));
         let id = self.slots.insert(NewSlot { key, sink, terms, claim, stage });
         if stage == Stage::Receiving && catch_all {
-            // Before the backlog is moved to it, which may be all that it accepts: the one before
-            // it does not come back.
+            // Before the backlog is moved to it, which may use up its limit: then there is no
+            // catch-all, and the old one does not return.
             self.slots.set_catch_all(id);
         }
         if stage == Stage::Receiving && taken.is_none() {
@@ -150,7 +150,7 @@ where
         }
     }
 
-    /// Why an attachment is to be closed at once, if it is.
+    /// Returns why an attachment is to be closed at once, if it is.
     fn rejection(
         &self,
         terms: &Terms,
@@ -170,7 +170,7 @@ where
         }
     }
 
-    /// Another sink takes the key of `old`: it leaves. Returns what waits for it.
+    /// Lets `old` leave because another sink takes its key. Returns the items that wait for it.
     fn replace(&mut self, old: SlotId) -> VecDeque<V> {
         let held = self.take_owed(old, Exit::Graceful);
         let mut backlog = self.slots.slot_mut(old).take_queue();
@@ -180,7 +180,7 @@ where
         backlog
     }
 
-    /// What waited for its predecessor waits for `id`, as far as its limit goes.
+    /// Queues the items that waited for the predecessor of `id`, up to the limit of `id`.
     fn take_over(&mut self, id: SlotId, backlog: VecDeque<V>, limited: bool) {
         if !limited {
             self.ledger.queued(backlog.len());

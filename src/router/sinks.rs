@@ -1,9 +1,9 @@
 //! Sinks are polled here: drained when they were woken, flushed when a flush is due, closed when
 //! they leave. Every attachment ends in [`remove`](Router::remove).
 //!
-//! `share` is what may still be spent: one for each slot that was woken, each item moved out of a
-//! queue, each flush, and each slot that begins to leave at the end of the input. What cannot be
-//! done now is listed for the next turn.
+//! `share` is what may still be spent: one for each slot that was woken, each item that is sent
+//! from a queue, each flush, and each slot that begins to leave at the end of the input. Work that
+//! is left over stays in the ready list or the flush list for the next turn.
 
 use core::hash::{BuildHasher, Hash};
 use core::task::Poll;
@@ -43,7 +43,7 @@ where
     H: Hooks<K, V, S::Error>,
     B: BuildHasher,
 {
-    /// Advances the slots that were woken, by their sinks or by what was left undone.
+    /// Advances the slots in the ready list: their sinks were woken, or an earlier turn left work.
     pub(crate) fn poll_woken(&mut self, share: &mut Share) {
         while !share.is_spent() {
             let Some(Woken { id, by_sink }) = self.slots.pop_woken() else { return };
@@ -53,7 +53,7 @@ where
             let Some(mut slot) = self.slots.get_mut(id) else { continue };
             let is_to_retry = slot.is_to_retry();
             if was_retried && (by_sink || is_to_retry) {
-                // It yielded when it was polled in this turn: it is polled again in the next.
+                // It was polled in this turn already, because it had yielded.
                 if by_sink {
                     self.slots.ready().fire(id);
                 } else {
@@ -70,9 +70,8 @@ where
                 self.holding.slot_woken(id);
                 self.member_woken(id);
             }
-            // While others wait, none gets more than an eighth of what is left. An item may go on
-            // top of an empty share: with a share of 1 in each turn a queue would never drain
-            // otherwise.
+            // While others wait, no slot gets more than an eighth of what is left. Each gets at
+            // least one: with a share of 1 in each turn a queue would never drain otherwise.
             let all = share.left();
             let most = if self.slots.ready().is_last() { all } else { all / 8 }.max(1);
             let mut part = Share::new(most);
@@ -81,16 +80,15 @@ where
         }
     }
 
-    /// Advances a slot for which there is something to do that no waker announced, unless it is
-    /// listed.
+    /// Advances a slot that has work which no waker announced, unless it is in the ready list.
     pub(super) fn advance_unless_listed(&mut self, id: SlotId, share: &mut Share) {
         if !self.slots.ready().is_listed(id) {
             self.advance(id, share);
         }
     }
 
-    /// Does all that can be done for a slot: drains it, gives it the item that it waits for, closes
-    /// it if it is leaving, or polls a flush that it waited for again.
+    /// Drains a slot, gives it the item that it waits for, and then closes it if it is leaving, or
+    /// polls a pending flush again.
     fn advance(&mut self, id: SlotId, share: &mut Share) {
         let mut slot = self.slots.slot(id);
         if slot.is_queued() || slot.is_waiting() {
@@ -110,8 +108,8 @@ where
         }
     }
 
-    /// Sends what is queued. Returns `false` if the rest must wait for the next turn, or the slot
-    /// is gone.
+    /// Sends the queued items. Returns `false` if some must wait for the next turn, or the slot is
+    /// gone.
     fn drain(&mut self, id: SlotId, share: &mut Share) -> bool {
         loop {
             let mut slot = self.slots.entry(id);
@@ -144,7 +142,7 @@ where
         }
     }
 
-    /// Flushes the sinks whose flush is due, looking ahead as far as `budget` goes.
+    /// Flushes the sinks whose flush is due. `budget` limits how far flushes are looked ahead.
     #[inline]
     pub(crate) fn flush_due(&mut self, budget: usize, share: &mut Share) {
         if self.has_due_flushes(budget) {
@@ -217,15 +215,15 @@ where
         }
     }
 
-    /// From now on the slot receives nothing. What is queued for it is still sent, with its copy of
-    /// the item that is held, and then it is closed: the caller has to [`advance`](Self::advance)
-    /// it.
+    /// Lets a slot leave gracefully: it receives no new items. The queued items and its copy of the
+    /// held item are still sent, and then it is closed. The caller has to
+    /// [`advance`](Self::advance) it.
     pub(super) fn leave(&mut self, id: SlotId, reason: LeaveReason) {
         self.hand_on_queue(id);
         self.leave_with_queue(id, reason);
     }
 
-    /// The same, and its queue stays with it also if its group shares items.
+    /// The same, but the queue stays with the slot even if its group balances.
     pub(super) fn leave_with_queue(&mut self, id: SlotId, reason: LeaveReason) {
         if let Some(item) = self.take_owed(id, Exit::Graceful) {
             self.join_queue(id, item);
@@ -237,15 +235,15 @@ where
         }
     }
 
-    /// Ends an attachment: the sink is dropped, and then all that waited for it is discarded. So is
-    /// `item`, which was on its way to it.
+    /// Ends an attachment: drops the sink, then discards all items that waited for it, and `item`,
+    /// which was to be sent to it.
     #[cold]
     pub(super) fn remove(&mut self, id: SlotId, why: Detached<S::Error>, item: Option<V>) {
         self.hand_on_queue(id);
         self.remove_with_queue(id, why, item);
     }
 
-    /// The same, and its queue is discarded also if its group shares items.
+    /// The same, but the queue is discarded even if its group balances.
     #[cold]
     pub(super) fn remove_with_queue(
         &mut self,

@@ -1,5 +1,4 @@
-//! What a tick does: it lets time-outs expire, one slot after the other, and lingering flushes fall
-//! due.
+//! What a tick does: time-outs expire, one slot after the other, and lingering flushes become due.
 
 use core::hash::{BuildHasher, Hash};
 
@@ -18,17 +17,17 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         }
     }
 
-    /// Returns `true` if the last tick has not come to all slots that have a time-out.
+    /// Returns `true` if a tick is not applied to all slots with a time-out yet.
     pub(crate) fn is_sweeping(&self) -> bool {
         self.slots.is_sweeping()
     }
 
-    /// The input has nothing ready: flushes that linger fall due after some ticks from now on.
+    /// The input has nothing ready: starts to count the ticks until lingering flushes are due.
     pub(crate) fn start_linger(&mut self) {
         self.slots.flushes_mut().start_linger();
     }
 
-    /// Flushes no longer linger.
+    /// Stops counting ticks for lingering flushes.
     pub(crate) fn stop_linger(&mut self) {
         self.slots.flushes_mut().stop_linger();
     }
@@ -48,7 +47,7 @@ where
     H: Hooks<K, V, S::Error>,
     B: BuildHasher,
 {
-    /// Lets the last tick come to the next slots that have a time-out. Each costs one.
+    /// Applies a tick to the next slots with a time-out. Each costs one.
     pub(crate) fn sweep(&mut self, share: &mut Share) {
         while self.is_sweeping() && share.spend() {
             let Some((id, sweep)) = self.slots.next_timer() else { return };

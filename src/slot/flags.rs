@@ -2,23 +2,23 @@
 
 use crate::order::Overflow;
 
-/// `poll_ready` answered `Pending`, and the sink's waker was not seen to have fired since.
+/// `poll_ready` answered `Pending`, and the demux has not noticed a wake since.
 pub(super) const PARKED: u16 = 1;
 /// Something is in the queue.
 pub(super) const QUEUED: u16 = 1 << 1;
 /// It accepts a limited number of items.
 pub(super) const LIMITED: u16 = 1 << 2;
-/// It shares its key: the extras say with which group.
+/// It shares its key: the extras have the group.
 pub(super) const GROUPED: u16 = 1 << 3;
 /// It was offered the item that is held for its group, and waits for its copy.
 pub(super) const WAITING: u16 = 1 << 4;
 /// It took an item since `poll_flush` was called last. If so, it is in the flush list.
 pub(super) const UNFLUSHED: u16 = 1 << 5;
-/// `poll_flush` answered `Pending`, and the sink's waker was not seen to have fired since.
+/// `poll_flush` answered `Pending`, and the demux has not noticed a wake since.
 pub(super) const FLUSHING: u16 = 1 << 6;
 /// `poll_flush` answered `Pending`, and the sink's waker has fired.
 pub(super) const FLUSH_AGAIN: u16 = 1 << 7;
-/// `poll_close` answered `Pending`, and the sink's waker was not seen to have fired since.
+/// `poll_close` answered `Pending`, and the demux has not noticed a wake since.
 pub(super) const CLOSING: u16 = 1 << 8;
 /// It is in the flush list, for itself or for its predecessor.
 pub(super) const FLUSH_QUEUED: u16 = 1 << 9;

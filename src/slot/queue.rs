@@ -6,11 +6,11 @@ use core::mem;
 use super::SlotMut;
 use super::flags::QUEUED;
 
-/// The room, in items, that a queue may keep when it has emptied. One that has more gives up all.
+/// The room, in items, that a queue may keep when it has emptied. A queue with more room frees it.
 ///
-/// A burst may fill a thousand queues at once, and need not cost their memory for as long as their
-/// sinks live. Queues that go up and down by a few items, the common case, do not allocate each
-/// time.
+/// A burst may fill a thousand queues at once, and their memory should not be kept for as long as
+/// the sinks live. In the common case a queue grows and shrinks by a few items, and should not
+/// allocate each time.
 const KEPT_ROOM: usize = 16;
 
 impl<K, S, V> SlotMut<'_, K, S, V> {

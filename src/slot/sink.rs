@@ -23,7 +23,7 @@ use super::{Slot, Stage};
 
 /// What the sink is waiting for, and what is due to it.
 impl<K, S> Slot<K, S> {
-    /// Returns `true` if nothing stands between an item for this slot and `poll_ready`.
+    /// Returns `true` if an item for this slot can be sent once `poll_ready` succeeds.
     #[inline]
     pub(crate) fn is_fast(&self) -> bool {
         !self.has(SLOW)
@@ -50,7 +50,7 @@ impl<K, S> Slot<K, S> {
         self.set(WAITING, waiting);
     }
 
-    /// Returns `true` if `poll_ready` answered `Pending`, and that its waker fired was not noticed
+    /// Returns `true` if `poll_ready` answered `Pending` and the demux has not noticed a wake
     /// since.
     pub(crate) fn is_parked(&self) -> bool {
         self.has(PARKED)
@@ -71,7 +71,7 @@ impl<K, S> Slot<K, S> {
         self.has(RETRY)
     }
 
-    /// Lets a sink that is parked be polled again for `poll_ready`, and for nothing else.
+    /// Allows one more `poll_ready` without a wake.
     pub(crate) fn set_to_retry(&mut self) {
         self.set(RETRY, true);
     }
@@ -81,7 +81,7 @@ impl<K, S> Slot<K, S> {
         self.set(PARKED | RETRY, false);
     }
 
-    /// Its own waker fired: what answered `Pending` may be repeated.
+    /// The sink's waker has fired: operations that answered `Pending` may be repeated.
     pub(crate) fn wake(&mut self) {
         let flush_again = self.has(FLUSHING);
         self.set(PARKED | RETRY | FLUSHING | CLOSING, false);
@@ -100,7 +100,7 @@ impl<K, S> Slot<K, S> {
         self.is_past_sending() && !self.has(CLOSING)
     }
 
-    /// Returns `true` if it waited for a flush, and its waker fired.
+    /// Returns `true` if a flush was pending and the sink's waker has fired.
     pub(crate) fn is_flushable(&self) -> bool {
         self.has(FLUSH_AGAIN) && !self.is_past_sending()
     }
@@ -114,8 +114,8 @@ impl<K, S> Slot<K, S> {
         self.set(FLUSH_QUEUED, true);
     }
 
-    /// It was taken from the flush list. Returns `true` if it wants to be flushed: a sink that is
-    /// being closed does not, as closing flushes.
+    /// The slot was taken from the flush list. Returns `true` if its sink is to be flushed. A sink
+    /// that is being closed is not, because closing flushes.
     #[inline]
     pub(crate) fn unqueue_flush(&mut self) -> bool {
         self.set(FLUSH_QUEUED, false);

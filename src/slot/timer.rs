@@ -1,4 +1,4 @@
-//! The time-outs of an attachment, and what a tick means for it.
+//! The time-outs of an attachment, and how a tick changes them.
 
 use super::SlotMut;
 use super::flags::{CLOSING, FLUSH_AGAIN, FLUSHING, MOVED, PARKED, QUEUED, UNFLUSHED, WAITING};
@@ -9,15 +9,15 @@ use crate::timers::Sweep;
 pub(super) struct Timer {
     stall_timeout: u32,
     idle_timeout: u32,
-    /// At how many ticks in a row it had stalled.
+    /// For how many ticks in a row it has stalled.
     stalled: u32,
-    /// At how many ticks it was idle since its last item.
+    /// For how many ticks it has been idle since its last item.
     idle: u32,
-    /// The number of the last sweep that came to it, or that was for a tick before its time.
+    /// The number of the last sweep that was applied to it, or that does not apply to it.
     sweep: u32,
     /// Where it is in the list of the timers.
     index: u32,
-    /// The last answer of the sink was `Pending`, and its waker had fired by then: it woke itself.
+    /// The sink's last answer was `Pending`, and it had woken itself.
     is_self_woken: bool,
 }
 
@@ -38,7 +38,7 @@ impl Timer {
     }
 }
 
-/// What a tick means for an attachment.
+/// Which time-out has expired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expired {
     Stalled,
@@ -72,8 +72,9 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         }
     }
 
-    /// A tick. `has_fired` is whether its waker has fired since the sink was polled last,
-    /// `is_held_for` whether the item that is held is for it.
+    /// Applies a tick. Returns the time-out that has expired, if one has. `has_fired` is whether
+    /// the sink's waker has fired since it was polled last, `is_held_for` whether the item that is
+    /// held is for this slot.
     pub(crate) fn tick(
         &mut self,
         sweep: Sweep,
@@ -96,8 +97,8 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
             (timer.stalled, timer.idle) = (0, 0);
             timer.is_self_woken &= is_pending;
         }
-        // A waker that has fired means progress, which the demux has not come to yet; but not if
-        // the sink fired it itself.
+        // If the waker has fired, progress is possible and only the demux is late. A sink that woke
+        // itself has made none.
         if !(is_pending || waits_for_item || is_flushing) {
             timer.stalled = 0;
         } else if timer.is_self_woken || is_pending && !has_fired {

@@ -39,8 +39,8 @@ where
         self.slot.poll_ready(&mut Context::from_waker(waker))
     }
 
-    /// Sends an item to a sink that is ready, when the input has given `now`. See [`Flushes::push`]
-    /// for `BRANCHLESS`.
+    /// Sends an item to a sink that is ready, when the input has returned `now` items. See
+    /// [`Flushes::push`] for `BRANCHLESS`.
     #[inline]
     pub(crate) fn send<const BRANCHLESS: bool>(
         &mut self,
@@ -73,7 +73,7 @@ where
 }
 
 impl<K, S, V> SlotEntry<'_, K, S, V> {
-    /// Returns `true` if the sink's waker has fired, and the slot was not advanced since.
+    /// Returns `true` if the sink's waker has fired and the slot was not advanced since.
     pub(crate) fn has_fired(&self) -> bool {
         self.ready.has_fired(self.slot.id())
     }

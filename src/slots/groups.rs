@@ -69,7 +69,7 @@ impl<K, S, V, B> Slots<K, S, V, B> {
     pub(crate) fn next_in_line(&mut self, group: usize) -> Option<SlotId> {
         loop {
             let (id, stamp) = self.table.group_mut(group).next_in_line()?;
-            // The entry may be of one that is gone, and its id of another slot.
+            // The member of the entry may be gone, and its id be that of another slot.
             let Some(mut slot) = self.table.get_mut(id) else { continue };
             if slot.stamp() == stamp && slot.is_in_group(group) {
                 slot.set_stamp(0);

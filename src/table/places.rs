@@ -1,4 +1,4 @@
-//! Which ids are in use, and where the slot with an id lies.
+//! [`Places`]: which ids are in use, and where the slot with an id lies.
 
 use alloc::vec::Vec;
 
@@ -15,8 +15,8 @@ pub(super) enum Place {
 
 /// The place of each slot, by its id.
 ///
-/// A place takes four bytes: the upper two bits tell the kind, the others are the index. The ids
-/// that are free form a list: each names the next.
+/// A place takes four bytes: the upper two bits are the kind, the others the index. The ids that
+/// are free form a linked list.
 pub(super) struct Places {
     places: Vec<u32>,
     /// The first free id, or `END`.
@@ -30,9 +30,12 @@ const FREE: u32 = 2 << 30;
 /// The end of the list of free ids; no id is as large.
 const END: u32 = !KIND;
 
-/// The hash table has at most twice as many buckets as slots, and their indices must fit in 30
-/// bits.
+/// `hashbrown` fills at most 7/8 of its buckets, whose number is a power of two. So this many slots
+/// need 2³⁰ buckets, whose indices fit in 30 bits.
 const MAX_SLOTS: usize = 1 << 29;
+
+/// The largest room for slots in the hash table whose buckets have indices of 30 bits.
+pub(super) const MAX_ROOM: usize = (1 << 30) / 8 * 7;
 
 impl Places {
     pub(super) fn new() -> Self {
@@ -109,6 +112,7 @@ mod tests {
         places.free_id(ids[0]);
         assert_eq!((places.get(ids[0]), places.get(ids[1])), (None, None));
         assert_eq!([places.take_id(), places.take_id()], [ids[0], ids[1]]);
+        assert_eq!((places.get(ids[0]), places.get(ids[1])), (None, None), "they have no place");
         assert_eq!((places.take_id().index(), places.ids()), (4, 5));
     }
 }

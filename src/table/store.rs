@@ -1,9 +1,9 @@
 //! [`Store`]: the slots themselves, by their ids.
 //!
 //! A slot that is found by its key lies in a hash table, `heads`, and moves when the table grows;
-//! all others lie in a slab, `others`. `places` knows where the slot with an id lies. Whatever may
-//! move slots brings `places` up to date: only [`make_room`](Store::make_room) and
-//! [`reserve`](Store::reserve) let `heads` grow.
+//! all others lie in a slab, `others`. `places` has the place of each slot, by its id. Only
+//! [`make_room`](Store::make_room) and [`reserve`](Store::reserve) let `heads` grow, and both bring
+//! `places` up to date afterwards.
 
 use core::hash::{BuildHasher, Hash};
 use core::mem;
@@ -12,7 +12,7 @@ use core::ops::{Deref, DerefMut};
 use hashbrown::HashTable;
 use slab::Slab;
 
-use super::places::{Place, Places};
+use super::places::{MAX_ROOM, Place, Places};
 use crate::id::SlotId;
 use crate::slot::Slot;
 
@@ -152,7 +152,7 @@ where
     pub(super) fn reserve(&mut self, slots: usize, heads: usize, hasher: &impl BuildHasher) {
         self.others.reserve(slots.saturating_sub(self.others.len()));
         self.places.reserve(slots);
-        let more = heads.saturating_sub(self.heads.len());
+        let more = heads.min(MAX_ROOM).saturating_sub(self.heads.len());
         self.heads.reserve(more, |slot| hasher.hash_one(slot.key()));
         self.find_places();
     }

@@ -242,6 +242,236 @@ fn members_that_come_and_go_leave_the_line_in_order() {
 }
 
 #[test]
+fn an_item_is_held_for_a_member_that_yields_and_not_given_to_a_policy() {
+    let mut rig = Rig::with(|demux| demux.balance().overflow(Overflow::Evict));
+    let sinks = join(&mut rig, 2);
+    sinks[1].park();
+    sinks[0].stutter(Op::Ready, 1);
+    assert_eq!(hooks(rig.send([101])), [""; 0], "nothing is reported");
+    assert_eq!((sinks[0].items(), rig.len(), rig.totals().discarded), (vec![101], 2, 0));
+}
+
+#[test]
+fn a_member_that_was_woken_and_is_full_again_is_passed_over() {
+    let mut rig = Rig::with(|demux| demux.balance().buffer(3));
+    let sinks = join(&mut rig, 3);
+    for sink in &sinks {
+        sink.park();
+    }
+    rig.send(101..=106);
+    sinks[0].allow(1);
+    rig.sleep();
+    assert_eq!(sinks[0].items(), [101], "one of two that were queued");
+    sinks[1].open();
+    rig.sleep();
+    rig.send([107]);
+    assert_eq!(sinks[1].items(), [102, 105, 107]);
+}
+
+#[test]
+fn an_item_that_is_held_at_the_end_goes_to_a_member_that_may_have_it() {
+    for refusing in 1..=2_u64 {
+        let mut rig = balanced().admitting(move |to, _| to.tag != refusing);
+        let sinks: Vec<_> =
+            (1..=2).map(|tag| rig.attach_on(1, tag, |attach| attach.tag(tag))).collect();
+        for sink in &sinks {
+            sink.hold(Op::Ready);
+        }
+        rig.send([101]);
+        rig.orders.push(Order::Finish);
+        let _ = rig.run();
+        for sink in &sinks {
+            sink.release(Op::Ready);
+        }
+        let _ = rig.run();
+        assert_eq!((rig.totals().delivered, rig.totals().discarded), (1, 0), "{refusing}");
+        assert_eq!(sinks[2 - refusing as usize].items(), [101]);
+    }
+}
+
+#[test]
+fn an_item_that_the_last_member_refuses_as_it_leaves_is_discarded() {
+    let mut rig = balanced().admitting(|to, _| to.tag != 1);
+    let mut leases = [Lease::new(), Lease::new()];
+    for (tag, lease) in (1..=2).zip(&mut leases) {
+        rig.attach_on(1, tag, |attach| attach.tag(tag).leased(lease)).hold(Op::Ready);
+    }
+    rig.send([101]);
+    let [first, second] = leases;
+    drop(second);
+    rig.sleep();
+    assert_eq!((rig.totals().queued, rig.totals().discarded), (0, 1));
+    drop(first);
+    rig.sleep();
+    assert_eq!((rig.len(), rig.totals().discarded), (0, 1));
+}
+
+#[test]
+fn members_stall_while_an_item_is_held_for_all_of_them() {
+    let mut rig = Rig::with(|demux| demux.balance().stall_timeout(2));
+    let sinks = join(&mut rig, 2);
+    for sink in &sinks {
+        sink.hold(Op::Ready);
+    }
+    rig.send([101]);
+    for _ in 0..2 {
+        rig.orders.push(Order::Tick);
+        rig.sleep();
+    }
+    assert!(sinks.iter().all(SinkHandle::is_dropped));
+    assert_eq!((rig.len(), rig.totals().discarded), (0, 1));
+}
+
+#[test]
+fn a_member_that_takes_the_place_of_one_that_left_has_one_turn() {
+    let mut rig = balanced();
+    let mut lease = Lease::new();
+    let first = rig.attach_on(1, "first", |attach| attach.leased(&mut lease));
+    let second = rig.attach(1, "second");
+    drop(lease);
+    let third = rig.attach(1, "third");
+    rig.send([101, 102, 103, 104]);
+    assert!(first.items().is_empty());
+    assert_eq!(taken(&[second, third]), [vec![101, 103], vec![102, 104]]);
+}
+
+#[test]
+fn a_sink_that_joins_is_last_in_turn_though_one_has_left_before() {
+    let mut rig = balanced();
+    let mut lease = Lease::new();
+    rig.attach_on(1, "first", |attach| attach.leased(&mut lease));
+    let mut sinks = join(&mut rig, 2);
+    drop(lease);
+    rig.sleep();
+    sinks.push(rig.attach(1, "last"));
+    rig.send([101, 102, 103, 104]);
+    assert_eq!(taken(&sinks), [vec![101, 104], vec![102], vec![103]]);
+}
+
+/// What was first in line has left, and a sink of another key is in its place.
+#[test]
+fn a_sink_of_another_key_gets_nothing_though_it_came_after_one_that_left() {
+    let mut rig = balanced();
+    let mut lease = Lease::new();
+    rig.attach_on(1, "first", |attach| attach.leased(&mut lease));
+    let sinks = join(&mut rig, 1);
+    drop(lease);
+    rig.sleep();
+    let others = [rig.attach(2, "a"), rig.attach(2, "b")];
+    rig.send([101, 102]);
+    assert_eq!((taken(&sinks), taken(&others)), (vec![vec![101, 102]], vec![vec![], vec![]]));
+}
+
+#[test]
+fn each_key_has_a_line_of_its_own() {
+    let mut rig = balanced();
+    let ready = join(&mut rig, 2);
+    let busy = [rig.attach(2, "a"), rig.attach(2, "b")];
+    for sink in &busy {
+        sink.hold(Op::Ready);
+    }
+    assert_eq!(hooks(rig.send([101, 201, 102])), ["blocked 2"]);
+    busy[1].release(Op::Ready);
+    assert_eq!(hooks(rig.lines()), ["unblocked 2"]);
+    assert_eq!(
+        (taken(&ready), taken(&busy)),
+        (vec![vec![101], vec![102]], vec![vec![], vec![201]])
+    );
+}
+
+/// The sink that joins has the place of the one that left, which had been asked.
+#[test]
+fn admit_is_asked_of_a_sink_that_joins_while_the_item_is_held() {
+    let mut rig = balanced().hearing(|line| line.starts_with("admit "));
+    let mut lease = Lease::new();
+    let a = rig.attach_on(1, "a", |attach| attach.tag(1).leased(&mut lease));
+    let b = rig.attach_on(1, "b", |attach| attach.tag(2));
+    a.hold(Op::Ready);
+    b.hold(Op::Ready);
+    assert_eq!(rig.send([101]), ["admit 101 to 1#1", "admit 101 to 1#2"]);
+    drop(lease);
+    assert_eq!(rig.lines(), [""; 0]);
+    let c = rig.order(1, "c", |attach| attach.tag(3));
+    assert_eq!(rig.lines(), ["admit 101 to 1#3"]);
+    assert_eq!(c.items(), [101]);
+}
+
+#[test]
+fn the_last_of_a_group_takes_its_queue_along() {
+    for evict in [false, true] {
+        let mut rig = Rig::with(|demux| demux.balance().buffer(10));
+        let (mut first, mut last) = (Lease::new(), Lease::new());
+        rig.attach_on(1, "first", |attach| attach.leased(&mut first));
+        let sink = rig.attach_on(1, "last", |attach| attach.leased(&mut last));
+        drop(first);
+        rig.sleep();
+        sink.hold(Op::Ready);
+        rig.send([101, 102]);
+        if evict {
+            drop(last);
+        } else {
+            last.detach();
+        }
+        rig.sleep();
+        sink.release(Op::Ready);
+        rig.sleep();
+        let (sent, discarded) = if evict { (vec![], 2) } else { (vec![101, 102], 0) };
+        assert_eq!((sink.items(), rig.totals().discarded, rig.len()), (sent, discarded, 0));
+    }
+}
+
+#[test]
+fn a_sink_of_another_key_leaves_without_the_item_that_is_held() {
+    for (members, order) in
+        [(1, Order::Detach(2)), (2, Order::Detach(2)), (1, Order::Finish), (2, Order::Finish)]
+    {
+        let mut rig = balanced();
+        let other = rig.attach(2, "other");
+        let mut lease = Lease::new();
+        rig.attach_on(1, "gone", |attach| attach.leased(&mut lease));
+        let sinks = join(&mut rig, members);
+        drop(lease);
+        rig.sleep();
+        for sink in &sinks {
+            sink.hold(Op::Ready);
+        }
+        rig.send([101]);
+        rig.orders.push(order);
+        let _ = rig.run();
+        assert!(other.is_closed() && other.items().is_empty());
+        for sink in &sinks {
+            sink.release(Op::Ready);
+        }
+        let _ = rig.run();
+        assert_eq!((taken(&sinks).concat(), rig.totals().discarded), (vec![101], 0));
+    }
+}
+
+/// The policy of the first would evict it, but the second only lets other tasks run.
+#[test]
+fn a_sink_that_yields_is_polled_again_before_the_policy_of_another_acts() {
+    let mut rig = Rig::with(|demux| demux.balance().overflow(Overflow::Evict));
+    let sinks = join(&mut rig, 2);
+    sinks[0].hold(Op::Ready);
+    sinks[1].stutter(Op::Ready, 1);
+    assert_eq!(hooks(rig.send([101])), [""; 0]);
+    assert_eq!((taken(&sinks), rig.len()), (vec![vec![], vec![101]], 2));
+}
+
+#[test]
+fn a_sink_that_was_woken_is_polled_again_before_its_policy_acts() {
+    let mut rig = Rig::with(|demux| demux.balance().overflow(Overflow::Evict));
+    let sinks = join(&mut rig, 2);
+    sinks[0].hold(Op::Ready);
+    sinks[1].park();
+    sinks[1].allow(1);
+    let first = sinks[0].clone();
+    sinks[1].during(Op::Send, move || first.release(Op::Ready));
+    assert_eq!(hooks(rig.send([101, 102])), [""; 0]);
+    assert_eq!((taken(&sinks), rig.len()), (vec![vec![102], vec![101]], 2));
+}
+
+#[test]
 #[should_panic = "`balance` cannot be set once something is attached"]
 fn it_is_set_before_anything_is_attached() {
     let mut rig = Rig::new();

@@ -510,3 +510,15 @@ fn the_member_that_is_waited_for_leaves_and_the_input_goes_on_in_the_same_poll()
     );
     assert_eq!(b.items(), [101]);
 }
+
+#[test]
+fn orders_beyond_the_budget_are_applied_while_it_is_blocked() {
+    for budget in 1..=4 {
+        let mut rig = Rig::with(|demux| demux.budget(budget));
+        rig.blocked();
+        rig.orders.extend((0..20).map(|_| Order::Detach(99)));
+        rig.orders.push(Order::Evict(1));
+        rig.lines();
+        assert_eq!((rig.waits_for(), rig.orders.left(), rig.input.left()), (None, 0, 0));
+    }
+}

@@ -187,6 +187,22 @@ fn an_item_to_several_sinks_costs_one_for_each_and_may_be_served_in_two_turns() 
 }
 
 #[test]
+fn looking_for_the_shortest_queue_costs_one_for_sixteen_sinks() {
+    let mut rig = rig_with(|demux| demux.balance().buffer(10).budget(64));
+    let sinks: Vec<_> = (0..64).map(|n| rig.order(1, n, |attach| attach)).collect();
+    rig.sleep();
+    for sink in &sinks {
+        sink.park();
+    }
+    rig.send([101]); // all are polled
+    rig.input.extend([101; 100]);
+    for turn in 1..=3_u64 {
+        rig.poll();
+        assert_eq!(rig.totals().received, 1 + (64 * turn).div_ceil(5), "five for each item");
+    }
+}
+
+#[test]
 fn telling_the_end_costs_one_for_each_sink() {
     for budget in 1..=5 {
         let mut rig = rig(budget);

@@ -142,6 +142,14 @@ fn sink_that_is_ready_gets_every_item() {
 }
 
 #[test]
+fn limited_sink_that_is_ready_gets_every_item_up_to_its_limit() {
+    let mut rig = Rig::new(|_, _| true);
+    let a = rig.attach_on(1, |attach| attach.limit(3));
+    assert_eq!(rig.send([101, 102, 103, 104]), ["unmatched 104"]);
+    assert_eq!(a.items(), [101, 102, 103]);
+}
+
+#[test]
 fn new_item_takes_the_place_of_the_first_that_it_supersedes() {
     let mut rig = Rig::new(same_digit);
     let a = rig.parked(5);
@@ -285,6 +293,30 @@ fn sink_that_fails_just_then_loses_its_head_and_discards_the_rest() {
         let gone = totals.discarded + totals.unmatched;
         assert_eq!((totals.lost, gone, totals.queued), (lost, 4 - lost, 0), "{op:?}");
         assert_eq!(busy.items(), [201]);
+    }
+}
+
+/// Also if the head of the queue is sent because a new item has come.
+#[test]
+fn sink_that_fails_in_any_turn_of_draining_loses_one_item_and_discards_the_rest() {
+    for budget in 1..=4 {
+        for turn in 0..12 {
+            let mut rig = Rig::with(never, |demux| demux.budget(budget));
+            let a = rig.parked(20);
+            rig.send(101..=110);
+            a.open();
+            rig.input.extend(111..=120);
+            for _ in 0..turn {
+                let _ = rig.task.poll();
+            }
+            let before = a.items().len() as u64;
+            a.fail_quietly(Op::Send);
+            rig.sleep();
+            let totals = rig.totals();
+            assert_eq!((totals.delivered, totals.queued), (before, 0), "{budget}, {turn}");
+            let unsent = totals.discarded + totals.unmatched;
+            assert_eq!((totals.lost, unsent), if before == 20 { (0, 0) } else { (1, 19 - before) });
+        }
     }
 }
 

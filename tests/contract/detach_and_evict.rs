@@ -244,6 +244,24 @@ fn evict_speaks_of_every_sink_of_the_key_however_it_leaves() {
 }
 
 #[test]
+fn evict_drops_those_that_leave_in_the_order_in_which_they_began_to() {
+    let mut rig = Rig::new();
+    let leave = |rig: &mut Rig, name| {
+        let sink = rig.attach(1, name);
+        sink.hold(Op::Close);
+        rig.apply(Order::Detach(1));
+        sink
+    };
+    let a = leave(&mut rig, "a");
+    leave(&mut rig, "b");
+    a.release(Op::Close);
+    rig.lines();
+    leave(&mut rig, "c");
+    let lines = rig.apply(Order::Evict(1));
+    assert_eq!(lines, ["b dropped", "detached 1 Evicted", "c dropped", "detached 1 Evicted"]);
+}
+
+#[test]
 fn evicting_twice_is_evicting_once() {
     let mut rig = Rig::new();
     rig.attach(1, "a");

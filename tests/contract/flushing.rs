@@ -227,6 +227,32 @@ fn many_sinks_are_flushed_though_the_input_is_blocked() {
 }
 
 #[test]
+fn many_members_are_flushed_though_another_one_blocks_the_input() {
+    let mut rig = rig_with(|demux| demux.multicast());
+    let members: Vec<_> = (0..20).map(|n| rig.order(1, n, |attach| attach)).collect();
+    rig.sleep();
+    members[0].park();
+    rig.input.extend([1, 1]);
+    rig.poll();
+    assert_eq!(flushes(&members), 0);
+    rig.poll();
+    assert_eq!((flushes(&members), rig.task.woken(), rig.input.left()), (19, false, 1));
+}
+
+/// The turn in which the item came to the last members counts as a turn that has read something.
+#[test]
+fn a_lull_after_an_item_for_a_large_group_lets_others_run_once_before() {
+    let mut rig = rig_with(|demux| demux.multicast().budget(8));
+    let members: Vec<_> = (0..20).map(|n| rig.order(1, n, |attach| attach)).collect();
+    rig.sleep();
+    rig.input.push(1);
+    assert_eq!(rig.turns_until(5, |rig| rig.totals().delivered == 20), 3);
+    assert_eq!((flushes(&members), rig.task.woken()), (0, true));
+    rig.poll();
+    assert_eq!(flushes(&members), 8);
+}
+
+#[test]
 fn a_lull_that_wakes_itself_is_a_lull() {
     let mut rig = rig();
     let sink = rig.attach(1, "a");

@@ -912,6 +912,32 @@ fn newcomer_survives_the_only_one_the_item_was_held_for() {
 }
 
 #[test]
+fn blocked_names_a_member_of_the_group_that_the_item_is_for() {
+    let mut rig = Rig::new();
+    rig.group(2, &[]);
+    let others = [3, 4].map(|tag| rig.order(2, tag, |attach| attach.tag(tag)));
+    rig.lines();
+    others[1].park();
+    assert_eq!(rig.feed([201]), ["3 sent 201'", "blocked 2#4"]);
+    assert_eq!(rig.blocked_on(), Some(4));
+    others[1].open();
+    assert_eq!(rig.lines(), ["unblocked 2#4", "4 sent 201"]);
+}
+
+#[test]
+fn members_after_one_that_is_evicted_while_it_waits_get_the_item() {
+    let mut rig = Rig::with(|demux| demux.budget(2));
+    let (members, mut leases) = rig.leased_group(6, &[1]);
+    rig.push([101, 102]);
+    rig.turn();
+    assert!(members[0].is_waiting(Op::Ready) && members[5].taken() == 0);
+    drop(leases.remove(0));
+    rig.lines();
+    assert!(members[1..].iter().all(|member| member.taken() == 2));
+    assert_eq!((rig.totals().queued, rig.totals().delivered), (0, 10));
+}
+
+#[test]
 fn blocked_member_leaves_and_the_next_item_is_read_in_the_same_poll() {
     for end in [drop as fn(Lease), Lease::detach] {
         let mut rig = Rig::new();

@@ -305,6 +305,37 @@ fn sink_that_was_woken_between_two_ticks_is_not_evicted_by_the_second() {
     }
 }
 
+/// It took an item in this unit of time, and the next one waits.
+#[test]
+fn sink_that_is_woken_in_the_turn_of_the_tick_does_not_stall() {
+    let mut rig = Rig::with(|demux| demux.buffer(2));
+    let a = rig.attach_on(1, "a", |attach| attach.stall_timeout(1));
+    let b = rig.attach(2, "b");
+    a.park();
+    b.park();
+    rig.send([101, 102, 201]);
+    a.allow(1);
+    rig.lines();
+    let gate = a.clone();
+    b.during(Op::Send, move || gate.open());
+    b.open();
+    assert_eq!(rig.tick(), [""; 0]);
+    assert_eq!(a.items(), [101, 102]);
+}
+
+#[test]
+fn sinks_that_share_the_held_item_stall() {
+    let mut rig = Rig::with(|demux| demux.balance().stall_timeout(2));
+    for name in ["a", "b"] {
+        rig.attach(1, name).park();
+    }
+    assert_eq!(rig.send([101]), ["blocked 1"]);
+    rig.ticks_in_vain(1);
+    let lines = rig.tick();
+    assert_eq!(lines.iter().filter(|line| *line == "detached 1 Stalled").count(), 2);
+    assert_eq!((rig.totals().discarded, rig.len()), (1, 0));
+}
+
 #[test]
 fn queue_that_is_handed_on_starts_the_count_anew() {
     let mut rig = Rig::with(|demux| demux.buffer(3).stall_timeout(3));
@@ -549,6 +580,19 @@ fn nothing_is_idle_while_a_group_holds_the_input() {
     rig.log.take();
     rig.ticks_in_vain(1);
     assert_eq!(rig.tick(), ["detached 1 Idle"]);
+}
+
+/// Nobody waits for that item: it is the budget that is spent.
+#[test]
+fn others_are_idle_while_an_item_is_on_its_way_through_a_group() {
+    let mut rig = Rig::with(|demux| demux.multicast().budget(4)).with_silent_sinks();
+    rig.attach_on(2, "idle", |attach| attach.idle_timeout(1));
+    let members: Vec<_> = (0..40).map(|n| rig.order(1, n, |attach| attach)).collect();
+    rig.lines();
+    rig.input.push(101);
+    rig.poll();
+    assert_eq!((members[0].taken(), members[39].taken()), (1, 0));
+    assert_eq!(rig.tick(), ["detached 2 Idle"]);
 }
 
 #[test]
@@ -998,6 +1042,24 @@ fn task_sleeps_while_flushes_linger() {
     }
     assert_eq!(rig.task.polls(), polls + 50, "a turn for each wake");
     assert_eq!(sinks.iter().map(|sink| sink.count(Op::Flush)).sum::<usize>(), 0);
+}
+
+/// The budget ends before all are flushed, and meanwhile another item begins to linger.
+#[test]
+fn flushes_that_a_tick_made_due_do_not_linger_again() {
+    let mut rig = Rig::with(|demux| demux.linger(2).budget(4)).with_silent_sinks();
+    let sinks = rig.attach_each(1..=21);
+    rig.send((1..=20).map(|key| key * 100));
+    rig.apply(Order::Tick);
+    rig.tick_and_poll();
+    let flushed = |rig: &mut Rig| {
+        rig.balance();
+        sinks[..20].iter().filter(|sink| sink.flushed() == 1).count()
+    };
+    assert!((1..10).contains(&flushed(&mut rig)));
+    rig.input.push(2100);
+    rig.sleep();
+    assert_eq!((flushed(&mut rig), sinks[20].flushed()), (20, 0));
 }
 
 #[test]

@@ -558,6 +558,20 @@ fn yield_is_one_again_whenever_something_got_on() {
     }
 }
 
+/// A flush that fell due and completed at once.
+#[test]
+fn yield_is_one_again_after_another_sink_was_flushed() {
+    let mut rig = Rig::new().with_silent_sinks();
+    let b = rig.attach(2, "b");
+    let a = rig.yielding(2, on(Overflow::Evict));
+    rig.input.extend([201, 101]);
+    rig.poll();
+    assert_eq!((b.flushed(), a.count(Op::Ready)), (1, 1));
+    rig.holds_on();
+    assert_eq!(rig.lines(), [""; 0]);
+    assert_eq!((a.items(), a.count(Op::Ready)), (vec![101], 3));
+}
+
 #[test]
 fn yields_with_progress_between_them_are_held_for_sixteen_turns() {
     for (yields, sent) in [(15, true), (16, true), (17, false)] {
@@ -1050,4 +1064,26 @@ fn pending_flush_is_not_repeated_when_a_sink_is_retried() {
         rig.lines();
         assert_eq!((a.items(), a.flushed()), (vec![101, 102], 2), "{overflow:?}");
     }
+}
+
+/// After many operations of a turn the answer may be a yield. If as much is done before the retry, it is not
+/// believed either; but a turn polls the sink once.
+#[test]
+fn sink_that_is_retried_late_in_a_turn_is_polled_once_in_it() {
+    let mut rig = Rig::new();
+    let a = rig.attach_on(1, "a", |attach| attach.overflow(Overflow::Evict));
+    rig.attach(2, "b");
+    rig.log.take();
+    a.park();
+    rig.input.extend(std::iter::repeat_n(201, 80));
+    rig.input.push(101);
+    rig.poll();
+    assert_eq!((a.count(Op::Ready), rig.totals().queued), (1, 1));
+    for _ in 0..80 {
+        rig.orders.push(idle_order());
+    }
+    rig.poll();
+    assert_eq!((a.count(Op::Ready), rig.totals().queued), (2, 1));
+    rig.poll();
+    assert_eq!((a.count(Op::Ready), a.is_dropped()), (3, true), "few operations: it is full");
 }

@@ -161,7 +161,7 @@ const STAGES = {
     assert.equal(await page.title(), "gateway", "a message is text, and not run");
     assert.equal(await page.locator("#messages li", { hasText: look.name }).count(), 1, "it arrives once");
     await until(page, "the key is in the table", (wanted) => [...document.querySelectorAll("#keys td:first-child")]
-      .some((cell) => cell.textContent === wanted), key);
+      .some((cell) => cell.querySelector("bdi")?.textContent === wanted), key);
   },
 
   async busy(page, look) {

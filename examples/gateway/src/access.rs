@@ -1,26 +1,90 @@
-//! Who may connect, and who may publish.
+//! Who may connect, and who may publish; and what is no proper request.
 
+use axum::extract::Request;
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Version, header};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use subtle::ConstantTimeEq;
 
 use crate::gateway::Gateway;
 use crate::http::Refusal;
 
+/// There must be one `Host`. Several lines of `Connection` mean the same as one with commas, which is what
+/// is looked at later.
+pub fn check_request(request: &mut Request) -> Result<(), Refusal> {
+    let is_old = request.version() == Version::HTTP_10;
+    let headers = request.headers_mut();
+    match headers.get_all(header::HOST).iter().count() {
+        1 => {}
+        0 if is_old => {}
+        0 => return Err(bad_request("there is no Host")),
+        _ => return Err(bad_request("there is more than one Host")),
+    }
+    let lines: Vec<_> =
+        headers.get_all(header::CONNECTION).iter().map(HeaderValue::as_bytes).collect();
+    if lines.len() > 1
+        && let Ok(joined) = HeaderValue::from_bytes(&lines.join(&b", "[..]))
+    {
+        headers.insert(header::CONNECTION, joined);
+    }
+    Ok(())
+}
+
+/// A WebSocket's key is 16 bytes in base64.
+pub fn check_websocket_key(headers: &HeaderMap) -> Result<(), Refusal> {
+    let mut keys = headers.get_all(header::SEC_WEBSOCKET_KEY).iter();
+    let key = keys.next().and_then(|key| BASE64_STANDARD.decode(key).ok());
+    if key.is_some_and(|key| key.len() == 16) && keys.next().is_none() {
+        return Ok(());
+    }
+    Err(bad_request("Sec-WebSocket-Key is not 16 bytes in base64"))
+}
+
+fn bad_request(what: &str) -> Refusal {
+    Refusal::new(StatusCode::BAD_REQUEST, "bad_request", what)
+}
+
 /// Browsers let a page of any site open a WebSocket, or post, to anywhere, and say which site it was.
 /// Other programs say nothing.
 pub fn check_origin(gateway: &Gateway, headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
+    if is_allowed(gateway, origin) {
+        return Ok(());
+    }
     let origin = String::from_utf8_lossy(origin.as_bytes()).to_lowercase();
-    let allowed = &gateway.config.allow_origin;
-    if allowed.iter().any(|allowed| allowed == "*" || *allowed == origin)
-        || is_own(&origin, headers, gateway.is_local)
-    {
+    if is_own(&origin, headers, gateway.is_local) {
         return Ok(());
     }
     let message = format!(
         "pages of {origin} may not connect; start the gateway with --allow-origin {origin}"
     );
+    Err(Refusal::new(StatusCode::FORBIDDEN, "bad_origin", message))
+}
+
+/// May pages of this site connect?
+pub fn is_allowed(gateway: &Gateway, origin: &HeaderValue) -> bool {
+    let mut allowed = gateway.config.allow_origin.iter();
+    allowed
+        .any(|allowed| allowed == "*" || origin.as_bytes().eq_ignore_ascii_case(allowed.as_bytes()))
+}
+
+/// A page says no `Origin` to where it came from: its name may be one that a stranger made to mean this
+/// machine.
+pub fn check_host(gateway: &Gateway, headers: &HeaderMap) -> Result<(), Refusal> {
+    let Some(host) = headers.get(header::HOST) else { return Ok(()) };
+    let host = String::from_utf8_lossy(host.as_bytes()).to_lowercase();
+    let is_named = |allowed: &String| {
+        allowed == "*" || allowed.split_once("://").is_some_and(|(_, named)| named == host)
+    };
+    if !gateway.is_local
+        || host.parse::<Authority>().is_ok_and(|host| is_loopback(host.host()))
+        || gateway.config.allow_origin.iter().any(is_named)
+    {
+        return Ok(());
+    }
+    let message =
+        format!("{host} may not be asked; start the gateway with --allow-origin https://{host}");
     Err(Refusal::new(StatusCode::FORBIDDEN, "bad_origin", message))
 }
 

@@ -1,11 +1,13 @@
 //! What the gateway knows of itself: for `/stats`, which the page reads, and `/metrics`.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use axum::body::Bytes;
 use prometheus::core::Collector;
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
 use serde_json::{Value, json};
@@ -17,6 +19,10 @@ use crate::message::Key;
 /// Keys that nobody has subscribed to are remembered so long, and at most so many of them.
 const MEMORY: Duration = Duration::from_secs(60);
 const STRANGERS: usize = 1_000;
+/// Keys that are listed: more than anybody reads, and few enough for an answer of 20 kB.
+const LISTED: usize = 100;
+/// How old an answer may be.
+const FRESH: Duration = Duration::from_secs(1);
 
 pub struct Board {
     /// What does not change.
@@ -27,6 +33,8 @@ pub struct Board {
     keys: Mutex<Keys>,
     source: Mutex<Source>,
     blocked: Mutex<Option<Blocked>>,
+    /// The last answer, which all share that ask before the next one is made.
+    last: Mutex<Option<(Instant, Bytes)>>,
     registry: Registry,
     received: IntCounter,
     delivered: IntCounter,
@@ -42,6 +50,7 @@ pub struct Board {
     pub published: IntCounterVec,
     pub acknowledged: IntCounter,
     pub requeued: IntCounter,
+    pub refused: IntCounter,
     pub redelivered: IntCounter,
     is_up: IntGauge,
     reconnects: IntCounter,
@@ -56,7 +65,10 @@ struct Keys {
     many: usize,
 }
 
+#[derive(Clone)]
 struct Counts {
+    /// How many keys it is about.
+    keys: u64,
     subscribers: u64,
     received: u64,
     delivered: u64,
@@ -71,7 +83,8 @@ struct Source {
 }
 
 struct Blocked {
-    key: Key,
+    /// None if it is for the bytes that wait for all clients.
+    key: Option<Key>,
     client: Option<SocketAddr>,
     since: Instant,
 }
@@ -101,6 +114,7 @@ impl Board {
             keys: Mutex::default(),
             source: Mutex::new(Source { kind, error: None, is_up: config.amqp.is_none() }),
             blocked: Mutex::default(),
+            last: Mutex::default(),
             received: counter("gateway_received_total", "Messages that came in."),
             delivered: counter(
                 "gateway_delivered_total",
@@ -122,6 +136,7 @@ impl Board {
             published: by("result", "gateway_published_total", "What became of POST /publish."),
             acknowledged: counter("gateway_acknowledged_total", "Messages the broker may forget."),
             requeued: counter("gateway_requeued_total", "Messages the broker was asked for again."),
+            refused: counter("gateway_refused_total", "Messages that cannot be used."),
             redelivered: counter("gateway_redelivered_total", "Messages that came again."),
             is_up,
             reconnects: counter("gateway_reconnects_total", "Times the broker was lost."),
@@ -214,7 +229,7 @@ impl Board {
     }
 
     /// The input waits for this client, or for nobody.
-    pub fn blocked(&self, on: Option<(Key, Option<SocketAddr>)>) {
+    pub fn blocked(&self, on: Option<(Option<Key>, Option<SocketAddr>)>) {
         self.is_blocked.set(i64::from(on.is_some()));
         if on.is_some() {
             self.blocks.inc();
@@ -228,7 +243,16 @@ impl Board {
         json!({ "status": status, "source": self.source.lock().unwrap().state() })
     }
 
-    pub fn stats(&self) -> Value {
+    /// JSON, at most a second old.
+    pub fn stats(&self) -> Bytes {
+        let mut last = self.last.lock().unwrap();
+        match &*last {
+            Some((made, answer)) if made.elapsed() < FRESH => answer.clone(),
+            _ => last.insert((Instant::now(), self.to_json().to_string().into())).1.clone(),
+        }
+    }
+
+    fn to_json(&self) -> Value {
         let mut stats = self.settings.clone();
         let by_reason = |reason: &str| self.discarded.with_label_values(&[reason]).get();
         let totals = self.totals();
@@ -254,23 +278,13 @@ impl Board {
         });
         stats["blocked"] = match &*self.blocked.lock().unwrap() {
             Some(Blocked { key, client, since }) => {
-                json!({ "key": &**key, "client": client, "for_ms": millis(*since) })
+                json!({ "key": key.as_deref(), "client": client, "for_ms": millis(*since) })
             }
             None => Value::Null,
         };
-        let mut keys = self.keys.lock().unwrap();
-        keys.forget();
-        stats["other_received"] = keys.other.into();
-        stats["keys"] = keys
-            .known
-            .iter()
-            .map(|(key, counts)| {
-                json!({
-                    "key": &**key, "subscribers": counts.subscribers, "received": counts.received,
-                    "delivered": counts.delivered, "dropped": counts.dropped,
-                })
-            })
-            .collect();
+        let (listed, other) = self.keys.lock().unwrap().list();
+        stats["keys"] = listed.iter().map(|(key, counts)| counts.to_json(Some(key))).collect();
+        stats["other"] = other.to_json(None);
         stats
     }
 
@@ -286,15 +300,58 @@ impl Source {
     }
 }
 
+impl Counts {
+    fn new(keys: u64) -> Self {
+        let seen = Instant::now();
+        Self { keys, subscribers: 0, received: 0, delivered: 0, dropped: 0, seen }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.keys += other.keys;
+        self.subscribers += other.subscribers;
+        self.received += other.received;
+        self.delivered += other.delivered;
+        self.dropped += other.dropped;
+    }
+
+    fn to_json(&self, key: Option<&Key>) -> Value {
+        let mut json = json!({
+            "subscribers": self.subscribers, "received": self.received,
+            "delivered": self.delivered, "dropped": self.dropped,
+        });
+        match key {
+            Some(key) => json["key"] = (**key).into(),
+            None => json["keys"] = self.keys.into(),
+        }
+        json
+    }
+}
+
 impl Keys {
     fn counts(&mut self, key: &Key) -> &mut Counts {
-        self.known.entry(Key::clone(key)).or_insert_with(|| Counts {
-            subscribers: 0,
-            received: 0,
-            delivered: 0,
-            dropped: 0,
-            seen: Instant::now(),
-        })
+        self.known.entry(Key::clone(key)).or_insert_with(|| Counts::new(1))
+    }
+
+    /// Those of which most was received, and the sum of the others.
+    fn list(&mut self) -> (Vec<(Key, Counts)>, Counts) {
+        self.forget();
+        let mut rest = Counts { received: self.other, ..Counts::new(0) };
+        let mut most: Vec<(&Key, &Counts)> = Vec::with_capacity(2 * LISTED);
+        let by_received = |(_, counts): &(&Key, &Counts)| Reverse(counts.received);
+        let mut keep = |most: &mut Vec<(&Key, &Counts)>| {
+            if most.len() > LISTED {
+                most.select_nth_unstable_by_key(LISTED, by_received);
+                most.drain(LISTED..).for_each(|(_, counts)| rest.add(counts));
+            }
+        };
+        for one in &self.known {
+            most.push(one);
+            if most.len() == 2 * LISTED {
+                keep(&mut most); // so that a million keys need no table of a million
+            }
+        }
+        keep(&mut most);
+        (most.into_iter().map(|(key, counts)| (Key::clone(key), counts.clone())).collect(), rest)
     }
 
     /// Forgets the keys that nobody wants and that were not heard of for a while, or of too many all.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use stream_demux::Lease;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, sleep_until, timeout};
 use tracing::debug;
 
 use crate::config::Policy;
@@ -28,7 +29,7 @@ pub const LONGEST: usize = 4 * 1024;
 /// How often a client may be told what it lost.
 const TELL: Duration = Duration::from_millis(250);
 /// With a client that is to say goodbye.
-const GOODBYE: Duration = Duration::from_secs(2);
+const GOODBYE: Duration = Duration::from_secs(1);
 
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
@@ -82,6 +83,7 @@ pub async fn serve(socket: WebSocket, gateway: Arc<Gateway>, address: SocketAddr
     let (news, mut heard) = mpsc::unbounded_channel();
     let share = Arc::new(Share::new(
         gateway.config.share(),
+        gateway.config.drops().then(|| Arc::clone(&gateway.budget)),
         matches!(gateway.config.overflow, Policy::Evict),
     ));
     let outlet = Arc::new(Outlet::new(socket, Arc::clone(&share)));
@@ -121,7 +123,10 @@ impl Client {
         let (mut ping, mut tell) = (interval_at(Instant::now() + period, period), interval(TELL));
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tell.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let patience = 3 * period;
         let mut heard = Instant::now();
+        // Where it may be due: `heard` moves on meanwhile.
+        let mut silence = pin!(sleep_until(heard + patience));
         let outlet = Arc::clone(&self.outlet);
         let gateway = Arc::clone(&self.gateway);
         loop {
@@ -142,18 +147,22 @@ impl Client {
                     self.tell_losses();
                     Ok(())
                 }
-                now = ping.tick() => {
-                    if outlet.was_woken() {
-                        heard = now;
+                _ = ping.tick() => {
+                    if !has_said {
+                        outlet.say(Frame::Ping(axum::body::Bytes::new()));
                     }
-                    if now.duration_since(heard) > period * 3 {
+                    Ok(())
+                }
+                () = &mut silence => {
+                    if outlet.was_woken() {
+                        heard = Instant::now();
+                    }
+                    silence.as_mut().reset(heard + patience);
+                    if heard.elapsed() < patience {
+                        Ok(())
+                    } else {
                         debug!(address = %self.address, "client vanished");
                         Err(End::Gone)
-                    } else {
-                        if !has_said {
-                            outlet.say(Frame::Ping(axum::body::Bytes::new()));
-                        }
-                        Ok(())
                     }
                 }
                 () = gateway.routed.cancelled() => Err(dismissed(close_code::AWAY, "the gateway stops")),

@@ -34,6 +34,10 @@ pub struct Config {
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub rate: u32,
 
+    /// Bytes of messages that may wait for all clients; one may have an eighth of what is left of it
+    #[arg(long, value_name = "BYTES", default_value_t = 256 * 1024 * 1024)]
+    pub max_queued: usize,
+
     /// Send buffer of each client's socket, in the kernel; 0: as the system likes
     #[arg(long, value_name = "BYTES", default_value_t = 128 * 1024)]
     pub send_buffer: u32,
@@ -100,6 +104,10 @@ pub struct BrokerConfig {
     #[arg(long, value_name = "NAME", value_parser = name, conflicts_with = "topic")]
     pub key_header: Option<String>,
 
+    /// The queue is a quorum queue, which may have a delivery limit; it must not exist as a classic one
+    #[arg(long)]
+    pub quorum: bool,
+
     /// Binds the queue to this, always, instead of following the subscriptions; repeatable
     #[arg(long, value_name = "KEY", value_parser = name)]
     pub binding: Vec<String>,
@@ -118,6 +126,11 @@ pub struct BrokerConfig {
 }
 
 impl Config {
+    /// Are messages dropped for clients that do not read?
+    pub fn drops(&self) -> bool {
+        !matches!(self.overflow, Policy::Wait)
+    }
+
     /// How many messages may wait for one client: so few that one which never reads leaves most of the
     /// prefetch to the others, and costs the broker little, which looks through all that is older and not
     /// acknowledged to find what is (rabbitmq-server, issue 1511). Without a broker its queues alone bound

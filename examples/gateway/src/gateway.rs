@@ -9,17 +9,21 @@ use std::time::Duration;
 use futures::future;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
-use crate::amqp::{Broker, Interest};
+use crate::amqp::Broker;
 use crate::board::Board;
+use crate::budget::Budget;
 use crate::config::Config;
 use crate::hooks::Watch;
-use crate::router::{self, Orders};
-use crate::serve::serve;
+use crate::interest::Interest;
+use crate::publisher::Publisher;
+use crate::router::{self, Input, Orders};
+use crate::serve::{NEW, PLAIN, serve};
 use crate::shutdown::Signals;
 use crate::source::{self, Source};
 use crate::subscription::Registry;
@@ -30,6 +34,7 @@ pub struct Gateway {
     pub registry: Arc<Registry>,
     pub orders: Orders,
     pub source: Source,
+    pub budget: Arc<Budget>,
     /// A permit for each WebSocket that may be open.
     pub places: Arc<Semaphore>,
     pub clients: TaskTracker,
@@ -41,10 +46,12 @@ pub struct Gateway {
     pub stuck: AtomicU64,
 }
 
+/// Of the runtime, of the broker and of the log.
+const OTHER_DESCRIPTORS: u64 = 64;
 /// Keys that are also what AMQP calls a short string.
 const LONGEST_KEY: usize = 255;
-/// With what is left when all clients are gone.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// With each of the steps that are left once clients had the time of `--drain`.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 impl Gateway {
     /// May somebody publish to, or subscribe to, this key?
@@ -72,6 +79,7 @@ pub async fn run(config: Config) -> Result<(), String> {
     let listener =
         listen(&config).map_err(|error| format!("cannot listen on {}: {error}", config.listen))?;
     let address = listener.local_addr().map_err(|error| error.to_string())?;
+    raise_descriptor_limit(&config);
 
     let board = Arc::new(Board::new(&config));
     let registry = Arc::new(Registry::default());
@@ -81,7 +89,8 @@ pub async fn run(config: Config) -> Result<(), String> {
         registry: Arc::clone(&registry),
         interest: config.amqp.is_some().then(|| Arc::clone(&interest)),
     };
-    let (input, orders, routing) = router::start(&config, watch);
+    let budget = Arc::new(Budget::new(config.max_queued));
+    let (input, orders, mut routing) = router::start(&config, watch, Arc::clone(&budget));
     let stop = CancellationToken::new();
     let (source, consuming) = match &config.amqp {
         None => (Source::Embedded(input.clone()), None),
@@ -91,7 +100,8 @@ pub async fn run(config: Config) -> Result<(), String> {
                 config: config.broker.clone(),
                 interest,
                 board: Arc::clone(&board),
-                publisher: None.into(),
+                publisher: Publisher::new(config.broker.clone()),
+                max_body: config.max_body,
             });
             let (running, input, stop) = (Arc::clone(&broker), input.clone(), stop.clone());
             let consuming = tokio::spawn(async move { running.run(input, stop).await });
@@ -109,9 +119,11 @@ pub async fn run(config: Config) -> Result<(), String> {
         registry,
         orders,
         source,
+        budget,
     });
 
-    let serving = tokio::spawn(serve(listener, Arc::clone(&gateway), stop.clone()));
+    let gone = CancellationToken::new();
+    let serving = tokio::spawn(serve(listener, Arc::clone(&gateway), gone.clone()));
     let demo = gateway.config.demo.map(|rate| source::demo(gateway.source.clone(), rate.get()));
     let mut demo = pin!(async {
         match demo {
@@ -122,34 +134,19 @@ pub async fn run(config: Config) -> Result<(), String> {
     writeln!(io::stdout(), "listening on {address}").map_err(|error| error.to_string())?;
     info!(%address, overflow = ?gateway.config.overflow, "started");
 
-    let mut routing = pin!(routing);
     tokio::select! {
         () = signals.next() => {}
         () = &mut demo => {}
         died = &mut routing => return Err(format!("routing has ended: {died:?}")),
     }
 
-    // Nothing comes in any more; what is in goes out; then everybody is sent away.
     info!("draining");
     gateway.board.drain();
     stop.cancel();
-    let patience = gateway.config.drain;
+    let leaving = leave(&gateway, &input, routing, consuming);
     let leaving = async {
-        let drained = timeout(patience, future::join(input.end(), &mut routing)).await;
-        if drained.is_err() {
-            warn!("clients do not read what is left for them: they are cut off");
-            routing.abort(); // what it holds is not settled
-            let _ = timeout(PATIENCE, &mut routing).await;
-        } else if let Ok(((), Err(panicked))) = drained {
-            error!(%panicked, "routing has ended");
-        }
-        gateway.routed.cancel();
-        gateway.clients.close();
-        gateway.clients.wait().await;
-        if let Some(consuming) = consuming {
-            // What is settled was said to be, before the connection is closed.
-            let _ = timeout(PATIENCE, consuming).await;
-        }
+        leaving.await;
+        gone.cancel();
         let _ = timeout(PATIENCE, serving).await;
     };
     tokio::select! {
@@ -166,6 +163,44 @@ pub async fn run(config: Config) -> Result<(), String> {
         "stopped"
     );
     Ok(())
+}
+
+/// Nothing comes in any more; what is in goes out; then all clients are sent away. Requests are answered
+/// until they have left, most of them with 503.
+async fn leave(
+    gateway: &Gateway,
+    input: &Input,
+    mut routing: JoinHandle<()>,
+    consuming: Option<JoinHandle<()>>,
+) {
+    let drained = timeout(gateway.config.drain, future::join(input.end(), &mut routing)).await;
+    if drained.is_err() {
+        warn!("clients do not read what is left for them: they are cut off");
+        routing.abort(); // what it holds is not settled
+        let _ = timeout(PATIENCE, &mut routing).await;
+    } else if let Ok(((), Err(panicked))) = drained {
+        error!(%panicked, "routing has ended");
+    }
+    gateway.routed.cancel();
+    gateway.clients.close();
+    gateway.clients.wait().await; // each of them for no longer than its goodbye takes
+    if let Some(consuming) = consuming {
+        // What is settled was said to be, before the connection is closed.
+        let _ = timeout(2 * PATIENCE, consuming).await;
+    }
+}
+
+/// Raises the soft limit to what all connections need.
+fn raise_descriptor_limit(config: &Config) {
+    let wanted = u64::from(config.max_connections) + (PLAIN + NEW) as u64 + OTHER_DESCRIPTORS;
+    match rlimit::increase_nofile_limit(wanted) {
+        Ok(limit) if limit >= wanted => {}
+        Ok(limit) => warn!(
+            limit,
+            wanted, "--max-connections needs more open files than are allowed: see ulimit -Hn"
+        ),
+        Err(error) => warn!(%error, "cannot raise the limit of open files"),
+    }
 }
 
 fn listen(config: &Config) -> io::Result<TcpListener> {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use stream_demux::{Detached, Discarded, Hooks, Recipient};
 
-use crate::amqp::Interest;
 use crate::board::Board;
+use crate::interest::Interest;
 use crate::message::{Key, Message};
 use crate::outlet::Gone;
 use crate::subscription::{Ending, Registry};
@@ -18,8 +18,8 @@ pub struct Watch {
 }
 
 impl Hooks<Key, Message, Gone> for Watch {
-    fn admit(&mut self, to: Recipient<'_, Key>, _: &Message) -> bool {
-        self.registry.get(to.tag).is_none_or(|terms| terms.admits())
+    fn admit(&mut self, to: Recipient<'_, Key>, message: &Message) -> bool {
+        self.registry.get(to.tag).is_none_or(|terms| terms.admits(message))
     }
 
     fn attached(&mut self, to: Recipient<'_, Key>) {
@@ -71,7 +71,7 @@ impl Hooks<Key, Message, Gone> for Watch {
         self.board.discarded(to.key, why);
         let terms = self.registry.get(to.tag);
         if let Some(terms) = terms.as_ref().filter(|_| why != Discarded::NotAdmitted) {
-            terms.forget();
+            terms.forget(&message);
         }
         let is_policy = match why {
             Discarded::NotAdmitted | Discarded::Overflowed => true,
@@ -89,7 +89,7 @@ impl Hooks<Key, Message, Gone> for Watch {
 
     fn blocked(&mut self, on: Recipient<'_, Key>) {
         let client = self.registry.get(on.tag).map(|terms| terms.client);
-        self.board.blocked(Some((Key::clone(on.key), client)));
+        self.board.blocked(Some((Some(Key::clone(on.key)), client)));
     }
 
     fn unblocked(&mut self, _: Recipient<'_, Key>) {

@@ -9,7 +9,8 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::{ConnectInfo, Extension, Path, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, middleware};
@@ -18,7 +19,8 @@ use hyper::body::Body as _;
 use serde_json::json;
 use std::net::SocketAddr;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
+use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use crate::access;
 use crate::client;
@@ -30,6 +32,8 @@ use crate::source::PublishError;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What is collected for a client before its socket takes it, in bytes: a system call for many messages.
 const WRITE_BUFFER: usize = 16 * 1024;
+/// Kept for each client, and filled before others have their turn: clients say little.
+const READ_BUFFER: usize = 4 * 1024;
 
 type Shared = State<Arc<Gateway>>;
 
@@ -83,6 +87,7 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
             let what = "no such method for this path, see Allow";
             Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", what)
         })
+        .layer(cors(Arc::clone(&gateway)))
         .layer(middleware::map_response(async |mut response: Response| {
             let headers = response.headers_mut();
             headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -90,6 +95,16 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
             response
         }))
         .with_state(gateway)
+}
+
+/// What lets pages of allowed sites read the answers, and ask before they post with a token.
+fn cors(gateway: Arc<Gateway>) -> CorsLayer {
+    let is_allowed = move |origin: &HeaderValue, _: &Parts| access::is_allowed(&gateway, origin);
+    CorsLayer::new()
+        .allow_origin(AllowOrigin::predicate(is_allowed))
+        .allow_methods([Method::GET, Method::POST])
+        .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE])
+        .max_age(Duration::from_secs(600))
 }
 
 async fn connect(
@@ -101,6 +116,7 @@ async fn connect(
 ) -> Result<Response, Refusal> {
     use WebSocketUpgradeRejection as Wrong;
     access::check_origin(&gateway, &headers)?;
+    refuse_if_draining(&gateway)?;
     let upgrade = upgrade.map_err(|wrong| match wrong {
         Wrong::InvalidConnectionHeader(_) | Wrong::InvalidUpgradeHeader(_) => Refusal::new(
             StatusCode::UPGRADE_REQUIRED,
@@ -109,7 +125,7 @@ async fn connect(
         ),
         wrong => Refusal::new(StatusCode::BAD_REQUEST, "bad_request", wrong.body_text()),
     })?;
-    refuse_if_draining(&gateway)?;
+    access::check_websocket_key(&headers)?;
     let permit = Arc::clone(&gateway.places).try_acquire_owned().map_err(|_| {
         let message = format!(
             "{} connections are open, and no more are allowed",
@@ -121,6 +137,7 @@ async fn connect(
     Ok(upgrade
         .max_message_size(client::LONGEST)
         .max_frame_size(client::LONGEST)
+        .read_buffer_size(READ_BUFFER)
         .write_buffer_size(WRITE_BUFFER)
         .on_upgrade(async move |socket| {
             let _until_it_has_left = (permit, place, token);
@@ -130,10 +147,13 @@ async fn connect(
 
 async fn publish(
     State(gateway): Shared,
+    uri: Uri,
     headers: HeaderMap,
     key: Result<Path<String>, PathRejection>,
     body: Body,
 ) -> Result<Response, Refusal> {
+    // What is no escape would be taken as it is.
+    let key = key.ok().filter(|_| has_valid_escapes(uri.path())).map(|Path(key)| key);
     let published = try_publish(&gateway, &headers, key, body).await;
     let result = published.as_ref().map_or_else(|refusal| refusal.code, |_| "ok");
     gateway.board.published.with_label_values(&[result]).inc();
@@ -143,17 +163,16 @@ async fn publish(
 async fn try_publish(
     gateway: &Gateway,
     headers: &HeaderMap,
-    key: Result<Path<String>, PathRejection>,
+    key: Option<String>,
     body: Body,
 ) -> Result<Response, Refusal> {
     access::check_origin(gateway, headers)?;
     access::check_token(gateway, headers)?;
-    let Path(key) = key.map_err(|_| bad_key("the key is not UTF-8"))?;
+    let key = key.ok_or_else(|| bad_key("the key is not UTF-8, percent-encoded"))?;
     gateway.check_key(&key).map_err(bad_key)?;
     refuse_if_draining(gateway)?;
     let most = gateway.config.max_body;
-    let read = timeout(PATIENCE, read(body, most)).await;
-    let body = read.unwrap_or_else(|_| Err(timed_out("the body did not come within 10 s")))?;
+    let body = read(body, most, headers.contains_key(header::EXPECT)).await?;
     let bytes = body.len();
     gateway.source.publish(&key, body).await.map_err(|error| match error {
         PublishError::Blocked => timed_out("the gateway waits for a slow client"),
@@ -162,34 +181,62 @@ async fn try_publish(
             let what = "the broker did not confirm that it has the message, and may have it or not";
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "source_down", what)
         }
+        PublishError::Alarm => {
+            let what = "the broker is short of memory or disk, and takes nothing";
+            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "source_down", what)
+        }
+        PublishError::Rejected => {
+            let what = "a queue of the broker rejected the message, and others may have it";
+            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "rejected", what)
+        }
+        PublishError::Forbidden => {
+            let what = "the broker does not let the gateway publish this key";
+            Refusal::new(StatusCode::FORBIDDEN, "forbidden", what)
+        }
+        PublishError::TooLarge => {
+            let what = "the message is larger than the broker takes";
+            Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", what)
+        }
     })?;
     Ok((StatusCode::ACCEPTED, Json(json!({ "key": key, "bytes": bytes }))).into_response())
 }
 
-/// A body of at most so many bytes.
-async fn read(body: Body, most: usize) -> Result<Bytes, Refusal> {
+/// A body of at most so many bytes. Of one that is too large the rest is read and forgotten, as far as it
+/// comes in time: a client that is still sending when the connection is closed may never see the answer.
+async fn read(body: Body, most: usize, waits: bool) -> Result<Bytes, Refusal> {
     let too_large = || {
         let message = format!("a message has at most {most} bytes");
         Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
     };
-    if body.size_hint().lower() > most as u64 {
+    let mut is_too_large = body.size_hint().lower() > most as u64;
+    if is_too_large && waits {
         return Err(too_large()); // before any of it has come
     }
     let (mut chunks, mut all) = (body.into_data_stream(), Vec::new());
-    while let Some(chunk) = chunks.next().await {
-        let chunk = chunk.map_err(|error| {
-            Refusal::new(
-                StatusCode::BAD_REQUEST,
-                "bad_request",
-                format!("the body broke off: {error}"),
-            )
-        })?;
-        if all.len() + chunk.len() > most {
-            return Err(too_large());
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let Ok(chunk) = timeout_at(end, chunks.next()).await else {
+            let late = timed_out("the body did not come within 10 s");
+            return Err(if is_too_large { too_large() } else { late });
+        };
+        match chunk {
+            None if is_too_large => return Err(too_large()),
+            None => return Ok(all.into()),
+            Some(Err(error)) => {
+                let message = format!("the body broke off: {error}");
+                return Err(Refusal::new(StatusCode::BAD_REQUEST, "bad_request", message));
+            }
+            Some(Ok(chunk)) if is_too_large || all.len() + chunk.len() > most => {
+                (is_too_large, all) = (true, Vec::new());
+            }
+            Some(Ok(chunk)) => all.extend_from_slice(&chunk),
         }
-        all.extend_from_slice(&chunk);
     }
-    Ok(all.into())
+}
+
+fn has_valid_escapes(path: &str) -> bool {
+    let is_hex = |two: &str| two.bytes().all(|byte| byte.is_ascii_hexdigit());
+    path.split('%').skip(1).all(|rest| rest.get(..2).is_some_and(is_hex))
 }
 
 async fn no_key() -> Refusal {
@@ -212,18 +259,18 @@ fn refuse_if_draining(gateway: &Gateway) -> Result<(), Refusal> {
     if gateway.board.is_draining() { Err(draining()) } else { Ok(()) }
 }
 
-async fn stats(State(gateway): Shared) -> Response {
-    Json(gateway.board.stats()).into_response()
+async fn stats(State(gateway): Shared, headers: HeaderMap) -> Result<Response, Refusal> {
+    access::check_host(&gateway, &headers)?;
+    let json = [(header::CONTENT_TYPE, "application/json")];
+    Ok((json, gateway.board.stats()).into_response())
 }
 
-async fn metrics(State(gateway): Shared) -> Response {
-    match gateway.board.metrics() {
-        Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
-        Err(error) => {
-            let message = error.to_string();
-            Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "no_metrics", message).into_response()
-        }
-    }
+async fn metrics(State(gateway): Shared, headers: HeaderMap) -> Result<Response, Refusal> {
+    access::check_host(&gateway, &headers)?;
+    let text = gateway.board.metrics().map_err(|error| {
+        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "no_metrics", error.to_string())
+    })?;
+    Ok(([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response())
 }
 
 async fn health(State(gateway): Shared) -> Response {

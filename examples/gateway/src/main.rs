@@ -4,7 +4,9 @@
 //! config      the command line
 //! gateway     what all parts share; how it starts and stops
 //! serve       accepts connections        http      routes and refusals       access   who may
-//! source      where publishing goes      amqp      RabbitMQ                  message  and its fate
+//! patient     a deadline for answers     budget    bytes that may wait
+//! source      where publishing goes      message   and its fate
+//! amqp        RabbitMQ                   rewriter  what lapin may parse      wire, publisher, interest
 //! router      the demux                  hooks     what it tells and asks    board    the counters
 //! client      one WebSocket              outlet    its writing half          subscription
 //! ```
@@ -12,19 +14,25 @@
 mod access;
 mod amqp;
 mod board;
+mod budget;
 mod client;
 mod config;
 mod gateway;
 mod hooks;
 mod http;
+mod interest;
 mod message;
 mod outlet;
 mod page;
+mod patient;
+mod publisher;
+mod rewriter;
 mod router;
 mod serve;
 mod shutdown;
 mod source;
 mod subscription;
+mod wire;
 
 use std::io;
 use std::process::ExitCode;

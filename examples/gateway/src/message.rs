@@ -6,15 +6,19 @@
 //! to forget the message if all of them were settled, and otherwise to deliver it again. What is
 //! forgotten in the code comes again, then; it is not lost.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
 
-use axum::body::Bytes;
 use axum::extract::ws::Utf8Bytes;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
 use tokio::sync::mpsc;
+
+use crate::budget::{Budget, Charge};
+
+/// Of a message, beside its text and its key, in bytes: what the queues of its clients keep of it.
+const OVERHEAD: usize = 256;
 
 pub type Key = Arc<str>;
 
@@ -26,10 +30,12 @@ pub struct Message {
 
 struct Shared {
     key: Key,
-    body: Bytes,
-    /// What is written to clients, made once for all of them.
-    frame: OnceLock<Utf8Bytes>,
+    /// What is written to clients, made once for all of them, and by the task that brings it: the demux
+    /// has enough to do.
+    frame: Utf8Bytes,
     delivery: Option<Delivery>,
+    /// For as long as it waits for clients.
+    charge: Option<Charge>,
 }
 
 /// What the broker waits to hear of.
@@ -43,14 +49,37 @@ pub struct Delivery {
 /// What became of a delivery.
 pub struct Fate {
     pub tag: u64,
-    /// Somebody may not have got it.
-    pub again: bool,
+    pub verdict: Verdict,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    Acknowledge,
+    /// A client may not have got it: it is to be delivered again.
+    Repeat,
+    /// It cannot be used, now or later.
+    Refuse,
 }
 
 impl Message {
-    pub fn new(key: Key, body: Bytes, delivery: Option<Delivery>) -> Self {
-        let shared = Shared { key, body, frame: OnceLock::new(), delivery };
+    pub fn new(key: Key, body: &[u8], delivery: Option<Delivery>) -> Self {
+        let is_again = delivery.as_ref().is_some_and(|delivery| delivery.redelivered);
+        let frame = to_json(&key, body, is_again).into();
+        let shared = Shared { key, frame, delivery, charge: None };
         Self { shared: Arc::new(shared), settled: false }
+    }
+
+    /// The bytes that it uses, all its copies together.
+    pub fn size(&self) -> usize {
+        self.shared.frame.as_str().len() + self.shared.key.len() + OVERHEAD
+    }
+
+    /// Counts it, before there are copies, until the last of them is gone.
+    pub fn charge_to(&mut self, budget: &Arc<Budget>) {
+        let charge = budget.charge(self.size());
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.charge = Some(charge);
+        }
     }
 
     pub fn key(&self) -> &str {
@@ -64,7 +93,7 @@ impl Message {
 
     /// The JSON of it.
     pub fn frame(&self) -> Utf8Bytes {
-        self.shared.frame.get_or_init(|| self.shared.to_json().into()).clone()
+        self.shared.frame.clone()
     }
 }
 
@@ -85,24 +114,35 @@ impl Drop for Message {
     }
 }
 
-impl Shared {
-    fn to_json(&self) -> String {
-        #[derive(Serialize)]
-        struct Out<'a> {
-            r#type: &'a str,
-            key: &'a str,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            body: Option<&'a str>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            base64: Option<String>,
-            #[serde(skip_serializing_if = "std::ops::Not::not")]
-            redelivered: bool,
-        }
-        let body = std::str::from_utf8(&self.body).ok();
-        let base64 = body.is_none().then(|| BASE64_STANDARD.encode(&self.body));
-        let redelivered = self.delivery.as_ref().is_some_and(|delivery| delivery.redelivered);
-        let out = Out { r#type: "message", key: &self.key, body, base64, redelivered };
-        serde_json::to_string(&out).expect("strings and a flag are JSON")
+/// A text that JSON would make more than twice as long, because of control characters, is written as
+/// bytes: what is sent is never much more than what came in.
+fn to_json(key: &str, body: &[u8], redelivered: bool) -> String {
+    #[derive(Serialize)]
+    struct Out<'a> {
+        r#type: &'a str,
+        key: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        body: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        base64: Option<String>,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        redelivered: bool,
+    }
+    let escaped: usize = body.iter().map(|byte| escaped_length(*byte)).sum();
+    let text = str::from_utf8(body).ok().filter(|_| escaped <= 2 * body.len());
+    let base64 = text.is_none().then(|| BASE64_STANDARD.encode(body));
+    let length = base64.as_ref().map_or(escaped, String::len);
+    let mut json = Vec::with_capacity(length + key.len() + OVERHEAD);
+    let out = Out { r#type: "message", key, body: text, base64, redelivered };
+    serde_json::to_writer(&mut json, &out).expect("strings and a flag are JSON");
+    String::from_utf8(json).expect("JSON is UTF-8")
+}
+
+fn escaped_length(byte: u8) -> usize {
+    match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+        ..0x20 => 6,
+        _ => 1,
     }
 }
 
@@ -115,7 +155,8 @@ impl Delivery {
 impl Drop for Delivery {
     fn drop(&mut self) {
         // Nobody listens any more if the connection to the broker is gone: it delivers again by itself.
-        let _ = self.fates.send(Fate { tag: self.tag, again: *self.again.get_mut() });
+        let verdict = if *self.again.get_mut() { Verdict::Repeat } else { Verdict::Acknowledge };
+        let _ = self.fates.send(Fate { tag: self.tag, verdict });
     }
 }
 
@@ -126,7 +167,7 @@ mod tests {
     fn delivered() -> (Message, mpsc::UnboundedReceiver<Fate>) {
         let (fates, told) = mpsc::unbounded_channel();
         let delivery = Delivery::new(7, false, fates);
-        (Message::new("key".into(), Bytes::from_static(b"body"), Some(delivery)), told)
+        (Message::new("key".into(), b"body", Some(delivery)), told)
     }
 
     #[test]
@@ -136,7 +177,7 @@ mod tests {
         message.settle();
         assert!(told.try_recv().is_err());
         copy.settle();
-        assert!(matches!(told.try_recv(), Ok(Fate { tag: 7, again: false })));
+        assert!(matches!(told.try_recv(), Ok(Fate { tag: 7, verdict: Verdict::Acknowledge })));
     }
 
     #[test]
@@ -144,14 +185,19 @@ mod tests {
         let (message, mut told) = delivered();
         drop(message.clone());
         message.settle();
-        assert!(matches!(told.try_recv(), Ok(Fate { tag: 7, again: true })));
+        assert!(matches!(told.try_recv(), Ok(Fate { tag: 7, verdict: Verdict::Repeat })));
     }
 
     #[test]
     fn bytes_that_are_not_text_are_written_in_base64() {
-        let message = Message::new("k\"".into(), Bytes::from_static(&[0xff, 0x00]), None);
+        let message = Message::new("k\"".into(), &[0xff, 0x00], None);
         assert_eq!(message.frame().as_str(), r#"{"type":"message","key":"k\"","base64":"/wA="}"#);
-        let message = Message::new("k".into(), Bytes::from_static(b"a\n"), None);
-        assert_eq!(message.frame().as_str(), r#"{"type":"message","key":"k","body":"a\n"}"#);
+        let message = Message::new("k".into(), b"abcdef\n\x01", None);
+        assert_eq!(
+            message.frame().as_str(),
+            r#"{"type":"message","key":"k","body":"abcdef\n\u0001"}"#
+        );
+        let message = Message::new("k".into(), b"\x01\x01a", None);
+        assert_eq!(message.frame().as_str(), r#"{"type":"message","key":"k","base64":"AQFh"}"#);
     }
 }

@@ -202,8 +202,10 @@ impl Socket {
         ready!(self.poll_ready(cx))?;
         if self.is_dirty {
             ready!(self.web()?.poll_flush_unpin(cx))?;
-            self.share.give_back(self.unflushed.len());
-            self.unflushed.drain(..).for_each(Message::settle);
+            for message in self.unflushed.drain(..) {
+                self.share.give_back(&message);
+                message.settle();
+            }
         }
         (self.is_dirty, self.has_said) = (false, false);
         Poll::Ready(Ok(()))

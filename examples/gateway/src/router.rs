@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, unconstrained};
 
 use crate::board::Board;
+use crate::budget::Budget;
 use crate::config::Config;
 use crate::hooks::Watch;
 use crate::message::{Key, Message};
@@ -61,11 +62,15 @@ impl Input {
 pub type Orders = mpsc::Sender<Order<Key, Subscription>>;
 
 /// Starts the demux, in a task of its own; it runs until the input is ended, and all is delivered.
-pub fn start(config: &Config, watch: Watch) -> (Input, Orders, JoinHandle<()>) {
+pub fn start(
+    config: &Config,
+    watch: Watch,
+    budget: Arc<Budget>,
+) -> (Input, Orders, JoinHandle<()>) {
     let (input, letters) = mpsc::channel(INBOX);
     let (orders, mut orders_in) = mpsc::channel::<Order<Key, Subscription>>(INBOX);
     let board = Arc::clone(&watch.board);
-    let mut demux = read(letters, Arc::clone(&board))
+    let mut demux = read(letters, Arc::clone(&board), budget, !config.drops())
         .demux_by_ref(Message::key, stream::poll_fn(move |cx| orders_in.poll_recv(cx)))
         .multicast()
         .buffer(config.buffer as usize)
@@ -83,14 +88,27 @@ pub fn start(config: &Config, watch: Watch) -> (Input, Orders, JoinHandle<()>) {
     (Input(input), orders, tokio::spawn(unconstrained(routing)))
 }
 
+/// If nothing is dropped, it waits for room in the budget.
 fn read(
     mut letters: mpsc::Receiver<Letter>,
     board: Arc<Board>,
+    budget: Arc<Budget>,
+    waits: bool,
 ) -> impl Stream<Item = Message> + Unpin {
+    let mut is_full = false;
     stream::poll_fn(move |cx| {
         loop {
+            let has_room = !waits || budget.poll_room(cx).is_ready();
+            if is_full == has_room {
+                is_full = !has_room;
+                board.blocked(is_full.then_some((None, None)));
+            }
+            if is_full {
+                return Poll::Pending;
+            }
             match futures::ready!(letters.poll_recv(cx)) {
-                Some(Letter::Message(message)) => {
+                Some(Letter::Message(mut message)) => {
+                    message.charge_to(&budget);
                     board.received(message.key());
                     return Poll::Ready(Some(message));
                 }

@@ -2,48 +2,61 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Request};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower_service::Service;
 use tracing::{debug, warn};
 
+use crate::access;
 use crate::gateway::Gateway;
-use crate::http::router;
+use crate::http::{Refusal, router};
+use crate::patient::Patient;
 
-/// Connections beside the WebSockets: beyond that, who comes waits until somebody has left.
-const BESIDE: usize = 256;
+/// Connections that are asked for anything but a WebSocket: one more is answered that there are too many.
+pub const PLAIN: usize = 256;
+/// Connections that have not said yet what they want: beyond that, who comes waits.
+pub const NEW: usize = 256;
 /// With a client that is to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Until it is told to stop; then completes when all requests are answered. WebSockets are on their own.
-pub async fn serve(listener: TcpListener, gateway: Arc<Gateway>, stop: CancellationToken) {
-    let places = Arc::new(Semaphore::new(gateway.config.max_connections as usize + BESIDE));
+/// Until `gone`; then completes when all requests are answered. WebSockets are on their own.
+pub async fn serve(listener: TcpListener, gateway: Arc<Gateway>, gone: CancellationToken) {
+    let most = gateway.config.max_connections as usize + PLAIN + NEW;
+    let sockets = Arc::new(Semaphore::new(most));
+    let plain = Arc::new(Semaphore::new(PLAIN));
     let connections = TaskTracker::new();
     let app = router(Arc::clone(&gateway));
     loop {
         let accepted = tokio::select! {
-            accepted = accept(&listener, &places) => accepted,
-            () = stop.cancelled() => break,
+            accepted = accept(&listener, &sockets) => accepted,
+            () = gone.cancelled() => break,
         };
         match accepted {
             Ok((socket, address, place)) => {
-                let (app, stop) = (app.clone(), stop.clone());
-                connections.spawn(async move {
-                    answer(socket, address, app, place, stop).await;
-                });
+                let own = Connection {
+                    gateway: Arc::clone(&gateway),
+                    app: app.clone(),
+                    address,
+                    socket: Arc::new(place),
+                    plain: Arc::clone(&plain),
+                };
+                connections.spawn(own.answer(socket, gone.clone()));
             }
             Err(error) => {
                 warn!(%error, "cannot accept a client");
@@ -56,50 +69,86 @@ pub async fn serve(listener: TcpListener, gateway: Arc<Gateway>, stop: Cancellat
     connections.wait().await;
 }
 
-type Place = Arc<tokio::sync::OwnedSemaphorePermit>;
-
 async fn accept(
     listener: &TcpListener,
     places: &Arc<Semaphore>,
-) -> std::io::Result<(TcpStream, SocketAddr, Place)> {
+) -> std::io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
     let place = Arc::clone(places).acquire_owned().await.expect("it is never closed");
     let (socket, address) = listener.accept().await?;
-    Ok((socket, address, Arc::new(place)))
+    Ok((socket, address, place))
 }
 
-async fn answer(
-    socket: TcpStream,
-    address: SocketAddr,
+/// One that was accepted.
+struct Connection {
+    gateway: Arc<Gateway>,
     app: Router,
-    place: Place,
-    stop: CancellationToken,
-) {
-    let _ = socket.set_nodelay(true); // what is flushed goes out
-    let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let mut request: Request = request.map(Body::new);
-        request.extensions_mut().insert(ConnectInfo(address));
-        // A WebSocket keeps the place, which outlives the request with it.
-        request.extensions_mut().insert(Arc::clone(&place));
-        let mut app = app.clone();
-        async move {
-            Ok::<_, Infallible>(app.call(request).await.unwrap_or_else(|never| match never {}))
+    address: SocketAddr,
+    /// A WebSocket keeps it, and so outlives its request with it.
+    socket: Arc<OwnedSemaphorePermit>,
+    plain: Arc<Semaphore>,
+}
+
+impl Connection {
+    async fn answer(self, socket: TcpStream, gone: CancellationToken) {
+        let _ = socket.set_nodelay(true); // what is flushed goes out
+        let (address, is_upgraded) = (self.address, Arc::new(AtomicBool::new(false)));
+        let socket = Patient::new(socket, Arc::clone(&is_upgraded));
+        // Kept until the connection ends: it is then that its answers need no memory any more.
+        let place = OnceLock::new();
+        let service = service_fn(|request: hyper::Request<Incoming>| {
+            let done = self.call(request.map(Body::new), &place);
+            let is_upgraded = &is_upgraded;
+            async move {
+                let answer = done.await;
+                is_upgraded.store(answer.status() == StatusCode::SWITCHING_PROTOCOLS, Relaxed);
+                Ok::<_, Infallible>(answer)
+            }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(PATIENCE)
+            .half_close(true) // one that has said all is answered all the same
+            .pipeline_flush(true)
+            .serve_connection(TokioIo::new(socket), service)
+            .with_upgrades();
+        let mut connection = std::pin::pin!(connection);
+        let done = tokio::select! {
+            done = &mut connection => done,
+            () = gone.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = done {
+            debug!(%address, %error, "a connection is broken");
         }
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(PATIENCE)
-        .half_close(true) // one that has said all is answered all the same
-        .serve_connection(TokioIo::new(socket), service)
-        .with_upgrades();
-    let mut connection = std::pin::pin!(connection);
-    let done = tokio::select! {
-        done = &mut connection => done,
-        () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    }
+
+    async fn call(&self, mut request: Request, place: &OnceLock<OwnedSemaphorePermit>) -> Response {
+        let admitted = access::check_request(&mut request).and_then(|()| {
+            if request.uri().path() == "/ws" || place.get().is_some() {
+                return Ok(());
+            }
+            let free = Arc::clone(&self.plain).try_acquire_owned().map_err(|_| {
+                let message = format!("{PLAIN} connections beside the WebSockets are open");
+                Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", message)
+            })?;
+            let _ = place.set(free);
+            Ok(())
+        });
+        let is_refused = admitted.is_err();
+        let mut answer = match admitted {
+            Ok(()) => {
+                request.extensions_mut().insert(ConnectInfo(self.address));
+                request.extensions_mut().insert(Arc::clone(&self.socket));
+                self.app.clone().call(request).await.unwrap_or_else(|never| match never {})
+            }
+            Err(refusal) => refusal.into_response(),
+        };
+        let is_last = is_refused || self.gateway.board.is_draining();
+        if is_last && answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+            answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
-    };
-    if let Err(error) = done {
-        debug!(%address, %error, "a connection is broken");
+        answer
     }
 }

@@ -25,19 +25,27 @@ pub enum PublishError {
     Draining,
     /// The broker is away, or did not say that it has the message.
     Down,
+    /// The broker is short of memory or disk.
+    Alarm,
+    /// A queue of the broker that is bound for the key does not take it, as it is full.
+    Rejected,
+    /// The user of the gateway may not publish it.
+    Forbidden,
+    /// The broker takes less than the gateway does.
+    TooLarge,
 }
 
 impl Source {
     pub async fn publish(&self, key: &str, body: Bytes) -> Result<(), PublishError> {
         match self {
             Self::Embedded(input) => {
-                let message = Message::new(key.into(), body, None);
+                let message = Message::new(key.into(), &body, None);
                 input.offer(message).await.map_err(|refused| match refused {
                     Refused::Blocked => PublishError::Blocked,
                     Refused::Ended => PublishError::Draining,
                 })
             }
-            Self::Amqp(broker) => broker.publish(key, &body).await.map_err(|_| PublishError::Down),
+            Self::Amqp(broker) => broker.publisher.publish(key, &body).await,
         }
     }
 }
@@ -65,7 +73,7 @@ pub async fn demo(source: Source, rate: u32) {
         // What could not be published in time, as the input waits or the broker is away, is not made up for.
         due += f64::from(rate) * now.duration_since(last).as_secs_f64().min(0.1);
         last = now;
-        let mut published = Vec::new();
+        let mut published = [const { Vec::new() }; MENU.len()];
         while due >= 1.0 {
             due -= 1.0;
             count += 1;
@@ -76,9 +84,14 @@ pub async fn demo(source: Source, rate: u32) {
                 choice += 1;
             }
             let body = format!("cup {count} of {}", &keys[choice]["demo.".len()..]);
-            published.push(source.publish(&keys[choice], body.into()));
+            published[choice].push(body.into());
         }
-        // Polled in this order, so that each key is published in order.
-        future::join_all(published).await;
+        // The messages of a key one after the other, so that they stay in order.
+        let publish = async |(key, bodies): (&Key, Vec<Bytes>)| {
+            for body in bodies {
+                let _ = source.publish(key, body).await;
+            }
+        };
+        future::join_all(keys.iter().zip(published).map(publish)).await;
     }
 }

@@ -10,36 +10,47 @@ use governor::{DefaultDirectRateLimiter, Quota};
 use tokio::sync::mpsc;
 
 use crate::board::Board;
-use crate::message::Key;
+use crate::budget::Budget;
+use crate::message::{Key, Message};
 
-/// How many messages may wait for one client, over all its subscriptions.
+/// What may wait for one client, over all its subscriptions: so many messages, and a part of the
+/// [budget](Budget).
 ///
 /// The broker delivers so many messages that are not settled, and then none to anybody: a client that
 /// never reads, with a queue for each of its keys, must not be what all of them wait for.
-#[derive(Debug)]
 pub struct Share {
     most: usize,
+    /// None if nothing is dropped: then the input waits.
+    budget: Option<Arc<Budget>>,
     /// Of one too many: the subscription that it is for is ended.
     evicts: bool,
-    waiting: AtomicUsize,
+    messages: AtomicUsize,
+    bytes: AtomicUsize,
 }
 
 impl Share {
-    pub fn new(most: usize, evicts: bool) -> Self {
-        Self { most, evicts, waiting: AtomicUsize::new(0) }
+    pub fn new(most: usize, budget: Option<Arc<Budget>>, evicts: bool) -> Self {
+        Self { most, budget, evicts, messages: AtomicUsize::new(0), bytes: AtomicUsize::new(0) }
     }
 
-    /// One more waits, if that is not too many.
-    fn take(&self) -> bool {
+    /// One more waits, if that is not too many. A single one may, however large.
+    fn take(&self, size: usize) -> bool {
         // Only the demux takes, and others give back: it cannot be exceeded in between.
-        let room = self.waiting.load(Ordering::Relaxed) < self.most;
-        self.waiting.fetch_add(usize::from(room), Ordering::Relaxed);
+        let messages = self.messages.load(Ordering::Relaxed);
+        let bytes = self.bytes.load(Ordering::Relaxed) + size;
+        let is_within = |budget: &Arc<Budget>| messages == 0 || bytes <= budget.part();
+        let room = messages < self.most && self.budget.as_ref().is_none_or(is_within);
+        if room {
+            self.messages.fetch_add(1, Ordering::Relaxed);
+            self.bytes.fetch_add(size, Ordering::Relaxed);
+        }
         room
     }
 
-    /// So many wait no longer.
-    pub fn give_back(&self, count: usize) {
-        self.waiting.fetch_sub(count, Ordering::Relaxed);
+    /// This one waits no longer.
+    pub fn give_back(&self, message: &Message) {
+        self.messages.fetch_sub(1, Ordering::Relaxed);
+        self.bytes.fetch_sub(message.size(), Ordering::Relaxed);
     }
 }
 
@@ -116,19 +127,19 @@ impl Terms {
     }
 
     /// Is there room for another message, and is it within the limit?
-    pub fn admits(&self) -> bool {
-        let room = self.share.take();
+    pub fn admits(&self, message: &Message) -> bool {
+        let room = self.share.take(message.size());
         self.was_full.store(!room, Ordering::Relaxed);
         let within = room && self.limiter.as_ref().is_none_or(|limiter| limiter.check().is_ok());
         if room && !within {
-            self.share.give_back(1);
+            self.share.give_back(message);
         }
         within
     }
 
     /// A message that was admitted waits no longer, and was not sent.
-    pub fn forget(&self) {
-        self.share.give_back(1);
+    pub fn forget(&self, message: &Message) {
+        self.share.give_back(message);
     }
 
     /// Was it for want of room that a message was not admitted just now?
@@ -205,9 +216,21 @@ mod tests {
 
     #[test]
     fn a_client_has_no_more_than_its_share_until_some_is_given_back() {
-        let share = Share::new(2, false);
-        assert!(share.take() && share.take() && !share.take() && !share.take());
-        share.give_back(1);
-        assert!(share.take() && !share.take());
+        let budget = Some(Arc::new(Budget::new(8 * 600)));
+        let small = Message::new("k".into(), b"x", None);
+        let share = Share::new(2, budget.clone(), false);
+        let take = |share: &Share, message: &Message| share.take(message.size());
+        assert!(take(&share, &small) && take(&share, &small) && !take(&share, &small));
+        share.give_back(&small);
+        assert!(take(&share, &small) && !take(&share, &small));
+
+        let share = Share::new(100, budget, false);
+        let large = Message::new("k".into(), &[b'x'; 1000], None);
+        assert!(take(&share, &large) && !take(&share, &small), "a single one, however large");
+        share.give_back(&large);
+        assert!(take(&share, &small) && !take(&share, &large));
+
+        let share = Share::new(100, None, false);
+        assert!((0..100).all(|_| take(&share, &large)) && !take(&share, &small));
     }
 }

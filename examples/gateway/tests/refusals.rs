@@ -2,29 +2,17 @@
 
 mod common;
 
-use common::{Client, Gateway, message, soon, until};
+use common::{Client, Gateway, message, until};
 use futures::StreamExt;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::AsyncWriteExt;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 fn error(said: &Value) -> &str {
     assert!(said["message"].as_str().is_some_and(|text| !text.is_empty()), "{said}");
     said["error"].as_str().unwrap()
-}
-
-/// Bytes as they are, for what no client library would send.
-async fn raw(gateway: &Gateway, request: &[u8]) -> String {
-    let mut socket = TcpStream::connect(gateway.address).await.unwrap();
-    socket.write_all(request).await.unwrap();
-    socket.shutdown().await.unwrap();
-    let mut answer = Vec::new();
-    soon("the answer", socket.read_to_end(&mut answer)).await.unwrap();
-    // Lossy: a WebSocket may say something already.
-    String::from_utf8_lossy(&answer).into_owned()
 }
 
 #[tokio::test]
@@ -37,6 +25,9 @@ async fn what_is_wrong_with_a_request_is_said() {
         (Method::POST, "/publish/a%00b", "x", 400, "bad_key"),
         (Method::POST, "/publish/a%0Ab", "x", 400, "bad_key"),
         (Method::POST, "/publish/%FF", "x", 400, "bad_key"),
+        (Method::POST, "/publish/%zz", "x", 400, "bad_key"),
+        (Method::POST, "/publish/a%", "x", 400, "bad_key"),
+        (Method::POST, "/publish/a%4", "x", 400, "bad_key"),
         (Method::POST, &long, "x", 400, "bad_key"),
         (Method::POST, "/publish/k", &"x".repeat(1001), 413, "too_large"),
         (Method::GET, "/publish/k", "", 405, "method_not_allowed"),
@@ -62,13 +53,13 @@ async fn what_is_wrong_with_a_request_is_said() {
 async fn what_is_not_even_a_request_is_refused_too() {
     let gateway = Gateway::start(&[]).await;
     let mut client = gateway.subscriber("tea").await;
-    assert!(raw(&gateway, b"nonsense\r\n\r\n").await.starts_with("HTTP/1.1 400"));
+    assert!(gateway.raw(b"nonsense\r\n\r\n").await.starts_with("HTTP/1.1 400"));
     let broken = b"POST /publish/tea HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nhalf";
-    let answer = raw(&gateway, broken).await;
+    let answer = gateway.raw(broken).await;
     assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("\"bad_request\""), "{answer}");
     let handshake = b"GET /ws HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
                       sec-websocket-version: 8\r\nsec-websocket-key: eA==\r\n\r\n";
-    let answer = raw(&gateway, handshake).await;
+    let answer = gateway.raw(handshake).await;
     assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("\"bad_request\""), "{answer}");
     gateway.publish("tea", "x").await;
     assert_eq!(client.next().await, message("tea", "x"));
@@ -151,12 +142,90 @@ async fn one_that_pings_and_does_not_read_is_not_listened_to() {
     gateway.subscriber("a").await;
 }
 
+#[tokio::test]
+async fn a_handshake_must_be_one() {
+    let gateway = Gateway::start(&[]).await;
+    let key = "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==";
+    for (lines, status) in [
+        ("host: 127.0.0.1\r\nconnection: upgrade\r\nKEY", 101),
+        ("host: 127.0.0.1\r\nconnection: keep-alive\r\nconnection: Upgrade\r\nKEY", 101),
+        ("connection: upgrade\r\nKEY", 400),
+        ("host: 127.0.0.1\r\nhost: 127.0.0.1\r\nconnection: upgrade\r\nKEY", 400),
+        ("host: 127.0.0.1\r\nconnection: upgrade\r\nKEY\r\nKEY", 400),
+        ("host: 127.0.0.1\r\nconnection: upgrade\r\nsec-websocket-key: eA==", 400),
+        ("host: 127.0.0.1\r\nconnection: upgrade\r\nsec-websocket-key: no, not this", 400),
+        ("host: 127.0.0.1\r\nconnection: upgrade", 400),
+    ] {
+        let lines = lines.replace("KEY", key);
+        let request = format!(
+            "GET /ws HTTP/1.1\r\n{lines}\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\r\n"
+        );
+        let answer = gateway.raw(request.as_bytes()).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{lines}: {answer}");
+        assert!(status == 101 || answer.contains("\"bad_request\""), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn pages_of_allowed_sites_may_ask_first_and_read_the_answer() {
+    let gateway = Gateway::start(&["--allow-origin", "https://friend.example"]).await;
+    for (origin, is_allowed) in [("https://friend.example", true), ("https://evil.example", false)]
+    {
+        for (request, status) in [
+            (
+                "OPTIONS /publish/k HTTP/1.1\r\naccess-control-request-method: POST\r\n\
+              access-control-request-headers: authorization",
+                200,
+            ),
+            ("POST /publish/k HTTP/1.1\r\ncontent-length: 0", if is_allowed { 202 } else { 403 }),
+        ] {
+            let request = format!("{request}\r\nhost: localhost\r\norigin: {origin}\r\n\r\n");
+            let answer = gateway.raw(request.as_bytes()).await.to_lowercase();
+            assert!(answer.starts_with(&format!("http/1.1 {status}")), "{answer}");
+            let allows = format!("access-control-allow-origin: {origin}\r\n");
+            assert_eq!(answer.contains(&allows), is_allowed, "{answer}");
+            assert!(status != 200 || answer.contains("authorization"), "{answer}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_was_made_to_mean_this_machine_reads_nothing() {
+    let gateway = Gateway::start(&["--allow-origin", "https://proxy.example"]).await;
+    for (host, status) in [
+        ("127.0.0.1:8080", 200),
+        ("localhost", 200),
+        ("[::1]:80", 200),
+        ("proxy.example", 200),
+        ("evil.example:8080", 403),
+        ("127.0.0.1.evil.example", 403),
+    ] {
+        for path in ["/stats", "/metrics"] {
+            let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n");
+            let answer = gateway.raw(request.as_bytes()).await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{host}: {answer}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_that_is_still_sending_what_is_too_large_reads_why() {
+    let gateway = Gateway::start(&["--max-body", "1000"]).await;
+    let size = 20_000_000;
+    let head = format!("POST /publish/k HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n");
+    let answer = gateway.raw(&[head.as_bytes(), &vec![b'x'; size]].concat()).await;
+    assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("\"too_large\""), "{answer}");
+    // One that waits to be asked for the body is not asked.
+    let waiting = head.replace("\r\n\r\n", "\r\nexpect: 100-continue\r\n\r\n");
+    assert!(gateway.raw(waiting.as_bytes()).await.starts_with("HTTP/1.1 413"));
+}
+
 async fn origin(gateway: &Gateway, host: &str, origin: &str) -> String {
     let request = format!(
         "GET /ws HTTP/1.1\r\nhost: {host}\r\norigin: {origin}\r\nconnection: upgrade\r\n\
          upgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     );
-    let answer = raw(gateway, request.as_bytes()).await;
+    let answer = gateway.raw(request.as_bytes()).await;
     answer.split(' ').nth(1).unwrap().to_owned()
 }
 

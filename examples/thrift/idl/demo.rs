@@ -344,7 +344,7 @@ pub trait TDemoSyncClient {
   fn ping(&mut self) -> thrift::Result<()>;
   fn add(&mut self, left: i64, right: i64) -> thrift::Result<i64>;
   fn echo(&mut self, text: String) -> thrift::Result<String>;
-  /// Answers with its text, but only after so many milliseconds: later calls overtake it.
+  /// Answers with its text, but only after so many milliseconds, 60000 at most: later calls overtake it.
   fn later(&mut self, text: String, millis: i32) -> thrift::Result<String>;
   fn each(&mut self, value: OneOfEach) -> thrift::Result<OneOfEach>;
   fn sum(&mut self, values: Vec<i64>) -> thrift::Result<i64>;
@@ -621,7 +621,7 @@ pub trait DemoSyncHandler {
   fn handle_ping(&self) -> thrift::Result<()>;
   fn handle_add(&self, left: i64, right: i64) -> thrift::Result<i64>;
   fn handle_echo(&self, text: String) -> thrift::Result<String>;
-  /// Answers with its text, but only after so many milliseconds: later calls overtake it.
+  /// Answers with its text, but only after so many milliseconds, 60000 at most: later calls overtake it.
   fn handle_later(&self, text: String, millis: i32) -> thrift::Result<String>;
   fn handle_each(&self, value: OneOfEach) -> thrift::Result<OneOfEach>;
   fn handle_sum(&self, values: Vec<i64>) -> thrift::Result<i64>;

@@ -31,7 +31,7 @@ service Demo {
   void ping()
   i64 add(1: i64 left, 2: i64 right)
   string echo(1: string text)
-  /** Answers with its text, but only after so many milliseconds: later calls overtake it. */
+  /** Answers with its text, but only after so many milliseconds, 60000 at most: later calls overtake it. */
   string later(1: string text, 2: i32 millis)
   OneOfEach each(1: OneOfEach value)
   i64 sum(1: list<i64> values)

@@ -23,7 +23,8 @@ use tokio_util::bytes::Bytes;
 
 use crate::error::Error;
 use crate::message::{Limits, Message, Protocol, Wire};
-use crate::transport::Transport;
+use crate::service::SEPARATOR;
+use crate::transport::{Frame, Transport};
 
 /// Requests that wait for the socket: a call beyond them waits too, on its own deadline.
 const QUEUE: usize = 1024;
@@ -38,15 +39,17 @@ pub struct Options {
     pub protocol: Protocol,
     /// What an answer, and a request, may hold.
     pub limits: Limits,
+    /// The service to name in each request, as Apache Thrift's `TMultiplexedProtocol` does.
+    pub service: Option<&'static str>,
     /// How long a call may take, from its first poll to its answer.
     pub deadline: Duration,
 }
 
 impl Default for Options {
-    /// Binary, the default limits, 30 seconds.
+    /// Binary, the default limits, no service, 30 seconds.
     fn default() -> Self {
-        let (protocol, limits) = Default::default();
-        Self { protocol, limits, deadline: Duration::from_secs(30) }
+        let (protocol, limits, service) = Default::default();
+        Self { protocol, limits, service, deadline: Duration::from_secs(30) }
     }
 }
 
@@ -223,6 +226,8 @@ impl Client {
             used_ids.store(LAST_ID, Relaxed); // lest it ever begin again
             Error::Exhausted
         })?;
+        let named = options.service.map(|service| format!("{service}{SEPARATOR}{name}"));
+        let name = named.as_deref().unwrap_or(name);
         let frame = Message::write(options.protocol, name, kind, id, args)?;
         if frame.len() > options.limits.frame {
             let (length, most) = (frame.len(), options.limits.frame);
@@ -272,7 +277,7 @@ async fn run(
         });
     let routing =
         answers.demux_by(|answer| answer.id, orders).hooks(Watch(Arc::clone(&connection)));
-    let mut outbox = stream::poll_fn(|cx| requests.poll_recv(cx)).map(Ok);
+    let mut outbox = stream::poll_fn(|cx| requests.poll_recv(cx)).map(Frame::from).map(Ok);
     let writing = async {
         outgoing.send_all(&mut outbox).await?;
         outgoing.close().await

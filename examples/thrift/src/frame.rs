@@ -2,113 +2,289 @@
 //!
 //! tokio-util's `LengthDelimitedCodec` does the same, but makes room for a frame as soon as it has read
 //! the length: a peer that sends four bytes and waits would hold a whole frame's memory. This one grows
-//! with what has arrived.
+//! with what has arrived. It also says the length before it reads on, so that the reader can wait until
+//! there is room; and a frame has its own memory, of its own length, so that freeing it frees that.
 
 use std::io;
+use std::mem;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
+use futures::Sink;
+use tokio::io::AsyncWrite;
 use tokio_util::bytes::{Buf, BufMut, Bytes, BytesMut};
-use tokio_util::codec::{Decoder, Encoder};
+use tokio_util::codec::Decoder;
+use tokio_util::io::poll_write_buf;
+
+use crate::transport::Frame;
 
 const HEADER: usize = 4;
 
-/// Cuts bytes into frames of at most `longest` bytes, and puts frames together.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Frames {
-    pub(crate) longest: usize,
-}
+/// How much is written at once: frames gather up to here, or until a flush. A longer frame is written
+/// from where it lies.
+const BATCH: usize = 64 * 1024;
+
+/// Room that an idle connection keeps for the frames it writes.
+const KEPT: usize = 4 * 1024;
 
 fn wrong(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
+fn check(length: usize, longest: usize) -> io::Result<()> {
+    if length > longest {
+        return Err(wrong(format!("a frame of {length} bytes, more than {longest}")));
+    }
+    Ok(())
+}
+
+/// What has been read.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Part {
+    /// The length of a frame, of which no byte has been read.
+    Length(usize),
+    /// The frame.
+    Frame(Bytes),
+}
+
+/// Cuts bytes into frames of at most `longest` bytes.
+#[derive(Debug)]
+pub(crate) struct Frames {
+    longest: usize,
+    /// The length of the frame that is being read.
+    length: Option<usize>,
+    frame: Vec<u8>,
+}
+
 impl Frames {
-    fn check(self, length: usize) -> io::Result<()> {
-        if length > self.longest {
-            return Err(wrong(format!("a frame of {length} bytes, more than {}", self.longest)));
-        }
-        Ok(())
+    pub(crate) fn new(longest: usize) -> Self {
+        Self { longest, length: None, frame: Vec::new() }
     }
 }
 
 impl Decoder for Frames {
-    type Item = Bytes;
+    type Item = Part;
     type Error = io::Error;
 
-    fn decode(&mut self, bytes: &mut BytesMut) -> io::Result<Option<Bytes>> {
-        let Some(header) = bytes.first_chunk::<HEADER>() else { return Ok(None) };
-        let length = u32::from_be_bytes(*header) as usize;
-        self.check(length)?;
-        if bytes.len() < HEADER + length {
+    fn decode(&mut self, bytes: &mut BytesMut) -> io::Result<Option<Part>> {
+        let Some(length) = self.length else {
+            let Some(header) = bytes.first_chunk::<HEADER>() else { return Ok(None) };
+            let length = u32::from_be_bytes(*header) as usize;
+            check(length, self.longest)?;
+            bytes.advance(HEADER);
+            self.length = Some(length);
+            return Ok(Some(Part::Length(length)));
+        };
+        let frame = &mut self.frame;
+        let came = bytes.len().min(length - frame.len());
+        let filled = frame.len() + came;
+        if filled > frame.capacity() {
+            // Twice what is there, for few copies, but never more than the frame.
+            frame.reserve_exact(length.min(2 * filled) - frame.len());
+        }
+        frame.extend_from_slice(&bytes[..came]);
+        bytes.advance(came);
+        if filled < length {
             return Ok(None);
         }
-        bytes.advance(HEADER);
-        Ok(Some(bytes.split_to(length).freeze()))
+        self.length = None;
+        Ok(Some(Part::Frame(mem::take(frame).into())))
     }
 
-    fn decode_eof(&mut self, bytes: &mut BytesMut) -> io::Result<Option<Bytes>> {
-        let frame = self.decode(bytes)?;
-        if frame.is_none() && !bytes.is_empty() {
-            let what = format!("the connection ended within a frame, after {} bytes", bytes.len());
+    fn decode_eof(&mut self, bytes: &mut BytesMut) -> io::Result<Option<Part>> {
+        let part = self.decode(bytes)?;
+        let came = self.length.map_or(bytes.len(), |_| HEADER + self.frame.len());
+        if part.is_none() && came > 0 {
+            let what = format!("the connection ended within a frame, after {came} bytes");
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
         }
-        Ok(frame)
+        Ok(part)
     }
 }
 
-impl Encoder<Bytes> for Frames {
+/// Writes frames: short ones together, a long one by itself. A long frame is kept, with what it holds,
+/// until it is written.
+#[derive(Debug)]
+pub(crate) struct Writer<W> {
+    to: Pin<Box<W>>,
+    longest: usize,
+    together: BytesMut,
+    /// Goes after `together`.
+    long: Option<Frame>,
+    /// How much of it is written.
+    written: usize,
+}
+
+impl<W: AsyncWrite> Writer<W> {
+    pub(crate) fn new(to: W, longest: usize) -> Self {
+        Self { to: Box::pin(to), longest, together: BytesMut::new(), long: None, written: 0 }
+    }
+
+    fn poll_write_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { to, together, long, written, .. } = self;
+        let long_bytes: &[u8] = long.as_ref().map_or(&[], |frame| frame);
+        loop {
+            let before = together.len();
+            let mut left = (&mut *together).chain(&long_bytes[*written..]);
+            if !left.has_remaining() {
+                break;
+            }
+            let count = ready!(poll_write_buf(to.as_mut(), cx, &mut left))?;
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            *written += count.saturating_sub(before);
+        }
+        (*long, *written) = (None, 0);
+        if together.capacity() > KEPT {
+            *together = BytesMut::new();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<W: AsyncWrite> Sink<Frame> for Writer<W> {
     type Error = io::Error;
 
-    fn encode(&mut self, frame: Bytes, bytes: &mut BytesMut) -> io::Result<()> {
-        self.check(frame.len())?;
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.long.is_none() && self.together.len() < BATCH {
+            return Poll::Ready(Ok(()));
+        }
+        self.poll_write_all(cx)
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, frame: Frame) -> io::Result<()> {
+        check(frame.len(), self.longest)?;
         let length = u32::try_from(frame.len()).map_err(|error| wrong(error.to_string()))?;
-        bytes.reserve(HEADER + frame.len());
-        bytes.put_u32(length);
-        bytes.put_slice(&frame);
+        self.together.put_u32(length);
+        if frame.len() < BATCH {
+            self.together.put_slice(&frame);
+        } else {
+            self.long = Some(frame);
+        }
         Ok(())
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_write_all(cx))?;
+        self.to.as_mut().poll_flush(cx)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_write_all(cx))?;
+        self.to.as_mut().poll_shutdown(cx)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures::{FutureExt, SinkExt};
+    use tokio::io::AsyncReadExt;
+
     use super::*;
 
-    #[test]
-    fn a_forged_length_is_an_error_and_a_large_one_reserves_nothing() {
-        let mut frames = Frames { longest: 1 << 24 };
-        let mut bytes = BytesMut::from(&[0xff, 0xff, 0xff, 0xff, 1][..]);
-        let error = frames.decode(&mut bytes).unwrap_err();
-        assert_eq!(error.to_string(), "a frame of 4294967295 bytes, more than 16777216");
-
-        let mut bytes = BytesMut::from(&[0x01, 0, 0, 0, 1][..]);
-        assert!(frames.decode(&mut bytes).unwrap().is_none());
-        assert!(bytes.capacity() < 1024, "{} bytes of room for one that came", bytes.capacity());
+    /// All frames of `sent`, which arrives in parts of `cut` bytes.
+    fn read(longest: usize, sent: &[u8], cut: usize) -> Vec<Bytes> {
+        let (mut frames, mut bytes, mut received) =
+            (Frames::new(longest), BytesMut::new(), Vec::new());
+        for part in sent.chunks(cut) {
+            bytes.extend_from_slice(part);
+            while let Some(part) = frames.decode(&mut bytes).unwrap() {
+                match part {
+                    Part::Length(length) => assert!(length <= longest),
+                    Part::Frame(frame) => received.push(frame),
+                }
+            }
+            assert!(bytes.len() < HEADER, "{} bytes stay where others come", bytes.len());
+        }
+        assert_eq!(frames.decode_eof(&mut bytes).unwrap(), None);
+        received
     }
 
     #[test]
-    fn frames_arrive_however_they_are_cut() {
-        let mut frames = Frames { longest: 16 };
-        let mut sent = BytesMut::new();
-        let texts = [&b"one"[..], b"", b"a third, longest"];
-        for text in texts {
-            frames.encode(Bytes::from_static(text), &mut sent).unwrap();
+    fn a_length_is_not_believed_before_its_bytes_are_there() {
+        let mut frames = Frames::new(1 << 24);
+        let mut bytes = BytesMut::from(&[0x01, 0, 0, 1][..]);
+        let error = frames.decode(&mut bytes).unwrap_err();
+        assert_eq!(error.to_string(), "a frame of 16777217 bytes, more than 16777216");
+
+        let mut bytes = BytesMut::from(&[0x01, 0, 0, 0, 1][..]);
+        assert_eq!(frames.decode(&mut bytes).unwrap(), Some(Part::Length(1 << 24)));
+        assert_eq!(frames.decode(&mut bytes).unwrap(), None);
+        let room = bytes.capacity() + frames.frame.capacity();
+        assert!(room < 1024, "{room} bytes of room for one that came");
+    }
+
+    #[test]
+    fn a_frame_takes_no_more_memory_than_its_length() {
+        let mut frames = Frames::new(1 << 20);
+        let mut bytes = BytesMut::from(&1_000_000_u32.to_be_bytes()[..]);
+        assert_eq!(frames.decode(&mut bytes).unwrap(), Some(Part::Length(1_000_000)));
+        for _ in 0..99 {
+            bytes.extend_from_slice(&[1; 10_000]);
+            assert_eq!(frames.decode(&mut bytes).unwrap(), None);
+            assert!(frames.frame.capacity() <= 1_000_000.min(2 * frames.frame.len()));
         }
-        for cut in 1..sent.len() {
-            let (mut bytes, mut received) = (BytesMut::new(), Vec::new());
-            for part in sent.chunks(cut) {
-                bytes.extend_from_slice(part);
-                while let Some(frame) = frames.decode(&mut bytes).unwrap() {
-                    received.push(frame);
-                }
+        assert!(bytes.capacity() < 100_000, "{} bytes beside the frame", bytes.capacity());
+    }
+
+    #[tokio::test]
+    async fn frames_arrive_however_they_are_cut() {
+        let long = "long".repeat(BATCH / 4);
+        let texts = [&b"one"[..], b"", b"a third", long.as_bytes(), b"", long.as_bytes(), b"last"];
+        let (to, mut from) = tokio::io::duplex(1000);
+        let writing = async {
+            let mut writer = Writer::new(to, BATCH);
+            for text in texts {
+                writer.feed(Bytes::new().into()).await.unwrap();
+                writer.feed(Bytes::copy_from_slice(text).into()).await.unwrap();
             }
-            assert_eq!(received, texts, "cut every {cut} bytes");
+            writer.close().await.unwrap();
+            let error = writer.feed(Bytes::from(vec![0; BATCH + 1]).into()).now_or_never().unwrap();
+            assert_eq!(error.unwrap_err().to_string(), "a frame of 65537 bytes, more than 65536");
+        };
+        let mut sent = Vec::new();
+        let ((), read_all) = futures::join!(writing, from.read_to_end(&mut sent));
+        read_all.unwrap();
+        let expected = texts.iter().flat_map(|text| [&b""[..], text]).collect::<Vec<_>>();
+        for cut in (1..50).chain([4096, sent.len()]) {
+            assert_eq!(read(BATCH, &sent, cut), expected, "cut every {cut} bytes");
         }
-        assert!(frames.encode(Bytes::from_static(&[0; 17]), &mut sent).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_long_frame_is_freed_when_it_is_written_and_not_before() {
+        let (to, mut from) = tokio::io::duplex(1000);
+        let mut writer = Writer::new(to, 1 << 20);
+        let permits = std::sync::Arc::new(tokio::sync::Semaphore::new(1));
+        let permit = permits.clone().try_acquire_owned().unwrap();
+        let frame = Frame::holding(vec![1; 1 << 18].into(), None, permit);
+        writer.feed(frame).await.unwrap();
+        assert!(writer.flush().now_or_never().is_none());
+        assert_eq!(permits.available_permits(), 0);
+        let mut sent = vec![0; HEADER + (1 << 18)];
+        let (flushed, read) = futures::join!(writer.flush(), from.read_exact(&mut sent));
+        flushed.unwrap();
+        read.unwrap();
+        assert_eq!(permits.available_permits(), 1);
+        assert_eq!(sent[HEADER..], vec![1; 1 << 18]);
+        assert!(writer.together.capacity() <= KEPT);
     }
 
     #[test]
     fn an_end_within_a_frame_is_an_error() {
-        let mut bytes = BytesMut::from(&[0, 0, 0, 9, 1][..]);
-        let error = Frames { longest: 16 }.decode_eof(&mut bytes).unwrap_err();
-        assert_eq!(error.to_string(), "the connection ended within a frame, after 5 bytes");
+        for came in 1..=12 {
+            let mut bytes = BytesMut::from(&[0, 0, 0, 9, 1, 2, 3, 4, 5, 6, 7, 8][..came]);
+            let mut frames = Frames::new(16);
+            let _ = frames.decode(&mut bytes).unwrap();
+            let error = loop {
+                match frames.decode_eof(&mut bytes) {
+                    Ok(part) => assert_eq!(part, Some(Part::Length(9))),
+                    Err(error) => break error,
+                }
+            };
+            let expected = format!("the connection ended within a frame, after {came} bytes");
+            assert_eq!(error.to_string(), expected);
+        }
     }
 }

@@ -6,24 +6,33 @@
 //!          a call: its order ────────┘, then its frame ─▶ socket
 //!
 //! server   sockets ─▶ frames ─▶ calls, all at once ─▶ answers ─▶ demux by connection ─▶ sockets
+//!
+//! pool     calls ─▶ demux, one key, `balance` ─▶ places at each server
 //! ```
 //!
 //! [`Client`] and [`Pool`] make calls, [`serve`] answers them; [`demo`] has what is made of
 //! `idl/demo.thrift`, and is the one module to replace for a service of your own.
 
 mod client;
+mod connection;
 pub mod demo;
 mod error;
 mod frame;
 mod guard;
+mod memory;
 mod message;
 mod pool;
 mod server;
+mod service;
+mod socket;
 mod transport;
+mod turns;
 
 pub use crate::client::{Client, Counts, Options};
 pub use crate::error::Error;
 pub use crate::message::{Limits, Message, Protocol, Wire};
 pub use crate::pool::{Answers, Pool};
-pub use crate::server::{Report, Request, Service, Settings, serve};
-pub use crate::transport::{Incoming, Outgoing, Transport, Way};
+pub use crate::server::{Report, Settings, serve};
+pub use crate::service::{Request, Service};
+pub use crate::socket::{Reading, Writing};
+pub use crate::transport::{Frame, Framing, Incoming, Outgoing, Transport, Way};

@@ -34,7 +34,9 @@ impl From<Result<bool, Error>> for Fate {
 
 async fn connect(arguments: &LoadArguments) -> Result<Client, String> {
     let (protocol, limits) = (arguments.protocol.into(), Limits::default());
-    let options = Options { protocol, limits, deadline: Duration::from_secs(arguments.deadline) };
+    let deadline = Duration::from_secs(arguments.deadline);
+    let service = arguments.multiplexed.then_some("Demo");
+    let options = Options { protocol, limits, service, deadline };
     let server = &arguments.server;
     let refused = |error: &dyn std::fmt::Display| format!("cannot connect to {server}: {error}");
     if !arguments.zlib {

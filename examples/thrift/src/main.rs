@@ -6,6 +6,7 @@ mod load;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use thrift_demux::demo::{Example, Serve};
@@ -42,6 +43,18 @@ struct ServeArguments {
     /// Log every request and answer to standard error.
     #[arg(long)]
     tee: bool,
+    /// MiB that the calls and answers of all connections may hold.
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
+    memory: u32,
+    /// MiB of these that one connection may hold.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    memory_each: u32,
+    /// Connections at a time. Others wait.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    connections: u32,
+    /// Seconds that a frame may take to arrive, and an answer to be taken.
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    stall_timeout: u64,
 }
 
 #[derive(Args)]
@@ -54,6 +67,9 @@ pub(crate) struct LoadArguments {
     /// Compress: one zlib stream in each direction.
     #[arg(long)]
     zlib: bool,
+    /// Name the service in each request, for a server that has several.
+    #[arg(long)]
+    multiplexed: bool,
     /// How many calls.
     #[arg(long, default_value_t = 10_000)]
     calls: u32,
@@ -99,19 +115,24 @@ fn log(way: Way, frame: &Bytes, settings: &Settings) {
 }
 
 fn settings(arguments: &ServeArguments) -> Settings {
-    let &ServeArguments { zlib, tee, .. } = arguments;
+    let &ServeArguments { zlib, tee, memory, memory_each, connections, stall_timeout, .. } =
+        arguments;
     let plain = Settings::default();
     Settings {
-        wrap: Arc::new(move |from, to, limits| {
+        wrap: Arc::new(move |from, to, framing| {
             let transport = if zlib {
-                Transport::zlib(from, to, limits)
+                Transport::zlib(from, to, framing)
             } else {
-                Transport::framed(from, to, limits)
+                Transport::framed(from, to, framing)
             };
             let plain = plain.clone();
             if tee { transport.tee(move |way, frame| log(way, frame, &plain)) } else { transport }
         }),
         on_closed: Arc::new(|peer, reason| eprintln!("closed {peer}: {reason}")),
+        memory: (memory as usize) << 20,
+        memory_each: (memory_each as usize) << 20,
+        connections: connections as usize,
+        stall_timeout: Duration::from_secs(stall_timeout),
         ..Settings::default()
     }
 }

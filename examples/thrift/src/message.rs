@@ -66,6 +66,9 @@ pub struct Message {
     body: Bytes,
 }
 
+/// Bytes that a frame may have room for and not use.
+const SLACK: usize = 1024;
+
 impl Message {
     /// Reads the envelope. The first byte tells the protocols apart.
     pub fn open(frame: &Bytes, limits: &Limits) -> Result<Self, Error> {
@@ -102,6 +105,18 @@ impl Message {
     /// Reads the struct, within limits.
     pub fn read<T: Wire>(&self, limits: &Limits) -> Result<T, Error> {
         Ok(self.with(limits, |from| T::read(from))?)
+    }
+
+    /// The envelope alone.
+    pub(crate) fn head(&self) -> Self {
+        let Self { protocol, ref name, kind, id, .. } = *self;
+        Self { protocol, name: name.clone(), kind, id, body: Bytes::new() }
+    }
+
+    /// Takes the struct out: reading that frees its frame.
+    pub(crate) fn take(&mut self) -> Self {
+        let head = self.head();
+        std::mem::replace(self, head)
     }
 
     /// Writes a message: its frame, without the length.
@@ -170,6 +185,9 @@ fn write(
     match protocol {
         Protocol::Binary => write(&mut TBinaryOutputProtocol::new(&mut frame, true))?,
         Protocol::Compact => write(&mut TCompactOutputProtocol::new(&mut frame))?,
+    }
+    if frame.capacity() - frame.len() > SLACK {
+        frame.shrink_to_fit(); // it may wait long for a slow client
     }
     Ok(frame.into())
 }

@@ -8,6 +8,7 @@ use tokio::sync::Mutex;
 
 use crate::client::{Client, Options};
 use crate::error::Error;
+use crate::turns::Turns;
 
 /// Several servers. Connections are made when they are first needed, and again when they were lost.
 #[derive(Debug)]
@@ -16,9 +17,13 @@ pub struct Pool {
     options: Options,
     /// Where fail-over begins: the server that answered last.
     preferred: AtomicUsize,
-    /// Whose turn it is.
-    turn: AtomicUsize,
+    /// Whose turn it is in `round_robin`.
+    turns: Turns,
 }
+
+/// Calls of [`Pool::round_robin`] that a server has at a time: as many as a server of this package runs for
+/// a connection, by default. More would wait there, while others may have nothing to do.
+const PLACES: usize = 1024;
 
 #[derive(Debug)]
 struct Server {
@@ -54,10 +59,37 @@ impl<T: PartialEq> Answers<T> {
 
 impl Pool {
     /// A pool of servers by their addresses. Connects to none of them yet.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it is called outside of a Tokio runtime, as it spawns a task.
     pub fn new(addresses: impl IntoIterator<Item = impl ToString>, options: Options) -> Self {
         let server = |address: String| Server { address, client: Mutex::new(None) };
-        let servers = addresses.into_iter().map(|address| server(address.to_string())).collect();
-        Self { servers, options, preferred: AtomicUsize::new(0), turn: AtomicUsize::new(0) }
+        let servers: Vec<_> =
+            addresses.into_iter().map(|address| server(address.to_string())).collect();
+        let turns = Turns::new(servers.len(), PLACES);
+        Self { servers, options, preferred: AtomicUsize::new(0), turns }
+    }
+
+    /// Sets how many calls of [`round_robin`](Self::round_robin) a server has at a time; 1,024 by default, at least 1.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it is called outside of a Tokio runtime, as it spawns a task.
+    #[must_use]
+    pub fn places(mut self, places: usize) -> Self {
+        self.turns = Turns::new(self.servers.len(), places.max(1));
+        self
+    }
+
+    /// Takes a server out of [`round_robin`](Self::round_robin), before it is stopped, say. Its calls end
+    /// as they would; those that wait for a place go to the other servers.
+    pub fn retire(&self, address: &str) {
+        for (index, server) in self.servers.iter().enumerate() {
+            if server.address == address {
+                self.turns.retire(index);
+            }
+        }
     }
 
     /// Calls the server that answered last, and if it has no answer, the others in turn. A call whose
@@ -85,17 +117,18 @@ impl Pool {
         Err(failure)
     }
 
-    /// Calls the next server that there is a connection to. What was sent is never sent again: the call
-    /// fails with its server.
+    /// Calls the next server in turn that has a place for it, and that there is a connection to: a slow
+    /// server holds up no call but its own. What was sent is never sent again: the call fails with its
+    /// server.
     pub async fn round_robin<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
         let mut failure = none();
         for _ in &self.servers {
-            let index = self.turn.fetch_add(1, Relaxed) % self.servers.len();
-            match self.client(&self.servers[index]).await {
-                Ok(client) => return call(client).await,
+            let Some(place) = self.turns.next().await else { break };
+            match self.client(&self.servers[place.server]).await {
+                Ok(client) => return call(client).await, // and then the place is free
                 Err(error) => failure = error,
             }
         }

@@ -5,28 +5,90 @@
 //! to one.
 
 use std::io;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use async_compression::tokio::bufread::ZlibDecoder;
 use async_compression::tokio::write::ZlibEncoder;
-use futures::{Sink, SinkExt, Stream, StreamExt, future};
+use futures::{Sink, SinkExt, Stream, StreamExt, TryStreamExt, future, stream};
 use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
 use tokio_util::bytes::Bytes;
-use tokio_util::codec::{FramedRead, FramedWrite};
+use tokio_util::codec::FramedRead;
 
-use crate::frame::Frames;
+use crate::frame::{Frames, Part, Writer};
+use crate::memory::{Account, Held};
 use crate::message::Limits;
 
-/// How much is written at once: frames gather up to here, or until a flush.
-const BATCH: usize = 64 * 1024;
+/// A frame, and what is held for it in a server until it is answered, or written.
+#[derive(Debug)]
+pub struct Frame {
+    bytes: Bytes,
+    held: Option<Held>,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Frame {
+    /// An answer, which holds what its call held.
+    pub(crate) fn holding(bytes: Bytes, held: Option<Held>, permit: OwnedSemaphorePermit) -> Self {
+        Self { bytes, held, _permit: Some(permit) }
+    }
+
+    pub(crate) fn into_held(self) -> Option<Held> {
+        self.held
+    }
+}
+
+impl From<Bytes> for Frame {
+    fn from(bytes: Bytes) -> Self {
+        Self { bytes, held: None, _permit: None }
+    }
+}
+
+impl Deref for Frame {
+    type Target = Bytes;
+
+    fn deref(&self) -> &Bytes {
+        &self.bytes
+    }
+}
+
+/// What frames may be. A client makes it of its [`Limits`]; a server adds how much of its memory is
+/// left, and how long a frame may take.
+#[derive(Debug, Clone)]
+pub struct Framing {
+    longest: usize,
+    account: Option<(Account, Duration)>,
+}
+
+impl Framing {
+    /// Frames of at most so many bytes, each read when there is room for it, and within so long.
+    pub(crate) fn held(longest: usize, account: Account, within: Duration) -> Self {
+        Self { longest, account: Some((account, within)) }
+    }
+}
+
+impl From<&Limits> for Framing {
+    fn from(limits: &Limits) -> Self {
+        Self { longest: limits.frame, account: None }
+    }
+}
+
+impl From<&Framing> for Framing {
+    fn from(framing: &Framing) -> Self {
+        framing.clone()
+    }
+}
 
 /// Frames that come.
-pub type Incoming = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
+pub type Incoming = Pin<Box<dyn Stream<Item = io::Result<Frame>> + Send>>;
 
 /// Where frames go.
-pub type Outgoing = Pin<Box<dyn Sink<Bytes, Error = io::Error> + Send>>;
+pub type Outgoing = Pin<Box<dyn Sink<Frame, Error = io::Error> + Send>>;
 
 /// Which way a frame went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,30 +150,62 @@ impl<R: AsyncRead> AsyncRead for Inflated<R> {
     }
 }
 
+/// Reads the next frame; if it is for an account, when that has room.
+async fn next_frame<R: AsyncRead + Unpin>(
+    parts: &mut FramedRead<R, Frames>,
+    account: Option<&(Account, Duration)>,
+) -> io::Result<Option<Frame>> {
+    let (mut length, mut held) = (0, None);
+    loop {
+        let part = match (&held, account) {
+            (Some(_), Some((_, within))) => {
+                timeout(*within, parts.try_next()).await.map_err(|_| {
+                    let what = format!("a frame of {length} bytes took longer than {within:?}");
+                    io::Error::new(io::ErrorKind::TimedOut, what)
+                })?
+            }
+            _ => parts.try_next().await,
+        };
+        match part? {
+            None => return Ok(None),
+            Some(Part::Frame(bytes)) => return Ok(Some(Frame { held, ..bytes.into() })),
+            Some(Part::Length(announced)) => {
+                length = announced;
+                if let Some((account, _)) = account {
+                    held = Some(account.hold(length).await);
+                }
+            }
+        }
+    }
+}
+
 impl Transport {
     /// Frames over bytes, as Apache Thrift's `TFramedTransport`.
-    pub fn framed<R, W>(from: R, to: W, limits: &Limits) -> Self
+    pub fn framed<R, W>(from: R, to: W, framing: impl Into<Framing>) -> Self
     where
         R: AsyncRead + Send + 'static,
         W: AsyncWrite + Send + 'static,
     {
-        let frames = Frames { longest: limits.frame };
-        let mut outgoing = FramedWrite::new(to, frames);
-        outgoing.set_backpressure_boundary(BATCH);
-        Self { incoming: FramedRead::new(from, frames).boxed(), outgoing: Box::pin(outgoing) }
+        let Framing { longest, account } = framing.into();
+        let parts = FramedRead::new(Box::pin(from), Frames::new(longest));
+        let incoming = stream::try_unfold((parts, account), async |(mut parts, account)| {
+            let frame = next_frame(&mut parts, account.as_ref()).await?;
+            Ok(frame.map(|frame| (frame, (parts, account))))
+        });
+        Self { incoming: incoming.boxed(), outgoing: Box::pin(Writer::new(to, longest)) }
     }
 
     /// Frames over one zlib stream in each direction, as `TFramedTransport` over `TZlibTransport`. What is
     /// flushed can be read by the peer at once. A frame's limit is that of its plain bytes, so that little
     /// that inflates to much is an error in time.
-    pub fn zlib<R, W>(from: R, to: W, limits: &Limits) -> Self
+    pub fn zlib<R, W>(from: R, to: W, framing: impl Into<Framing>) -> Self
     where
         R: AsyncRead + Send + 'static,
         W: AsyncWrite + Send + 'static,
     {
         let deflated = Deflated { from: Box::pin(from), ended: false, failed: None };
         let inflated = Inflated(ZlibDecoder::new(BufReader::new(deflated)));
-        Self::framed(inflated, ZlibEncoder::new(to), limits)
+        Self::framed(inflated, ZlibEncoder::new(to), framing)
     }
 
     /// A wire tap: shows every frame to `log`, and changes nothing.
@@ -126,7 +220,7 @@ impl Transport {
                 }
             }
         });
-        let outgoing = self.outgoing.with(move |frame| {
+        let outgoing = self.outgoing.with(move |frame: Frame| {
             log(Way::Out, &frame);
             future::ready(Ok(frame))
         });

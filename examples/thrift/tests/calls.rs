@@ -53,6 +53,41 @@ async fn exceptions_declared_and_not() {
     server.stop().await;
 }
 
+/// Names as `TMultiplexedProtocol` writes them: the answer has that of the method alone.
+#[tokio::test]
+async fn methods_of_a_named_service() {
+    let server = Server::example().await;
+    for protocol in PROTOCOLS {
+        let named = |service| Options { service: Some(service), ..options(protocol) };
+        let client = Client::connect(server.address, named("Demo")).await.unwrap();
+        assert_eq!(client.add(2, 3).await.unwrap(), 5);
+        client.note("one-way").await.unwrap();
+        let error = client.count(vec![String::new()]).await.unwrap_err();
+        assert!(error.declared::<Forbidden>().is_some(), "{error}");
+
+        for (service, expected) in [
+            ("Other", "there is no method add of a service Other"),
+            ("", "there is no method add of a service "),
+        ] {
+            let client = Client::connect(server.address, named(service)).await.unwrap();
+            let error = client.add(2, 3).await.unwrap_err();
+            let Error::Refused(ApplicationErrorKind::UnknownMethod, what) = error else {
+                panic!("{error}")
+            };
+            assert_eq!(what, expected);
+        }
+
+        let mut socket = TcpStream::connect(server.address).await.unwrap();
+        socket.write_all(&raw::call(protocol, "Demo:ping", 7, |_| {})).await.unwrap();
+        let length = socket.read_u32().await.unwrap();
+        let mut frame = vec![0; length as usize];
+        socket.read_exact(&mut frame).await.unwrap();
+        let answer = Message::open(&frame.into(), &Limits::default()).unwrap();
+        assert_eq!((answer.name.as_str(), answer.id), ("ping", 7));
+    }
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn a_one_way_call_is_made_and_not_answered() {
     let server = Server::example().await;

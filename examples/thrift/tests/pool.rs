@@ -4,9 +4,12 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Gate, Server};
+use common::{Gate, Held, LONG, Server};
 use thrift_demux::demo::{Example, Serve};
 use thrift_demux::{Error, Options, Pool, Protocol, Request, Service, Settings};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tokio_util::bytes::Bytes;
 
 /// One that is wrong, and one that counts what it is asked.
@@ -63,6 +66,97 @@ async fn round_robin_passes_over_a_server_that_is_gone() {
     }
     drop(pool);
     assert_eq!(first.stop().await.calls + third.stop().await.calls, 30);
+}
+
+/// A call that waits for its server to answer.
+fn later(pool: &Arc<Pool>, text: &str) -> JoinHandle<Result<String, Error>> {
+    let (pool, text) = (Arc::clone(pool), text.to_owned());
+    tokio::spawn(async move {
+        pool.round_robin(async |client| client.later(text.clone(), 0).await).await
+    })
+}
+
+/// The next call that has come to a server.
+async fn came(held: &mut mpsc::UnboundedReceiver<Held>) -> Held {
+    timeout(LONG, held.recv()).await.expect("no call comes").unwrap()
+}
+
+#[tokio::test]
+async fn a_slow_server_holds_up_no_call_but_its_own() {
+    let (slow, mut stuck) = Gate::new();
+    let slow = Server::start(Serve(slow), Settings::default()).await;
+    let quick = Server::example().await;
+    let pool = Arc::new(pool(&[slow, quick]).places(2));
+    let calls = ["one", "two", "three", "four"].map(|text| later(&pool, text));
+    let its = [came(&mut stuck).await, came(&mut stuck).await];
+    // All of its places are taken: every other call is answered, and none goes to it.
+    for n in 0..100 {
+        let sum = timeout(LONG, pool.round_robin(async |client| client.add(n, 1).await)).await;
+        assert_eq!(sum.expect("held up").unwrap(), n + 1);
+    }
+    assert!(stuck.try_recv().is_err());
+    for call in its {
+        call.release.send(()).unwrap();
+    }
+    for (call, text) in calls.into_iter().zip(["one", "two", "three", "four"]) {
+        assert_eq!(timeout(LONG, call).await.unwrap().unwrap().unwrap(), text);
+    }
+    // It is in turn again.
+    for _ in 0..2 {
+        pool.round_robin(async |client| client.add(1, 1).await).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn calls_that_wait_go_to_the_others_when_a_server_retires() {
+    let (one, mut of_one) = Gate::new();
+    let (other, mut of_other) = Gate::new();
+    let servers = [
+        Server::start(Serve(one), Settings::default()).await,
+        Server::start(Serve(other), Settings::default()).await,
+    ];
+    let address = servers[0].address.to_string();
+    let pool = Arc::new(pool(&servers).places(1));
+    let calls = (0..10).map(|n| later(&pool, &n.to_string())).collect::<Vec<_>>();
+    let (first, mut next) = (came(&mut of_one).await, came(&mut of_other).await);
+    pool.retire(&address);
+    first.release.send(()).unwrap();
+    // Eight wait. The first server has a place again, and gets none of them.
+    for _ in 0..8 {
+        next.release.send(()).unwrap();
+        next = came(&mut of_other).await;
+    }
+    next.release.send(()).unwrap();
+    for (n, call) in calls.into_iter().enumerate() {
+        assert_eq!(timeout(LONG, call).await.unwrap().unwrap().unwrap(), n.to_string());
+    }
+    assert!(of_one.try_recv().is_err(), "a server that has retired is called");
+    pool.retire(&servers[1].address.to_string());
+    let error = timeout(LONG, pool.round_robin(async |client| client.ping().await)).await;
+    assert!(matches!(error.unwrap(), Err(Error::Closed(_))), "all have retired");
+}
+
+/// A caller that is dropped while it waits takes no place with it.
+#[tokio::test]
+async fn a_call_that_is_dropped_while_it_waits_leaves_its_place() {
+    let (gate, mut held) = Gate::new();
+    let servers = [Server::start(Serve(gate), Settings::default()).await];
+    let pool = Arc::new(pool(&servers).places(1));
+    let first = later(&pool, "first");
+    let running = came(&mut held).await;
+    for _ in 0..10 {
+        let waits = later(&pool, "dropped");
+        tokio::task::yield_now().await;
+        waits.abort();
+    }
+    let last = later(&pool, "last");
+    running.release.send(()).unwrap();
+    let running = came(&mut held).await;
+    assert_eq!(running.text, "last");
+    running.release.send(()).unwrap();
+    for call in [first, last] {
+        timeout(LONG, call).await.unwrap().unwrap().unwrap();
+    }
 }
 
 #[tokio::test]

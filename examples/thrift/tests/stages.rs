@@ -47,10 +47,13 @@ async fn connect(server: &Server, zlib: bool, log: Option<&Log>) -> Client {
 }
 
 fn settings(zlib: bool, log: Option<Log>) -> Settings {
-    let stage = if zlib { Transport::zlib } else { Transport::framed };
     Settings {
-        wrap: Arc::new(move |from, to, limits| {
-            let transport = stage(from, to, limits);
+        wrap: Arc::new(move |from, to, framing| {
+            let transport = if zlib {
+                Transport::zlib(from, to, framing)
+            } else {
+                Transport::framed(from, to, framing)
+            };
             if let Some(log) = &log { transport.tee(tap(log)) } else { transport }
         }),
         ..Settings::default()

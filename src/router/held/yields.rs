@@ -22,26 +22,26 @@ pub(super) struct Yielding {
     /// How many operations the demux had done when the sink yielded last; `None` if it was not
     /// polled for this item yet, because its waker had fired since an earlier answer.
     operations: Option<u64>,
-    /// For how many turns in a row the item has been held for this.
+    /// For how many turns in a row the item has been held because of this sink.
     turns: u8,
 }
 
 /// For how many turns in a row an item is held because its sink yields.
 ///
-/// One turn is enough for a demux that has a task of its own. It may take a few when the budget is
-/// spent on others that come first in the turn. A sink that has yielded 16 times in a row wakes
-/// itself for reasons of its own, and would hold up all other items for nothing.
+/// One turn is enough for a demux that has a task of its own. It may take a few if the cooperative
+/// budget is spent on work that comes first in the turn. A sink that yields 16 times in a row wakes
+/// itself for other reasons, and would delay all other items.
 const YIELDS: u8 = 16;
 
 /// After how many operations of one turn a `Pending` may be a yield though the sink's waker has not
 /// fired.
 ///
 /// Tokio wakes a task that has used up its cooperative budget of 128 only when its thread has
-/// nothing else to do, or after 61 polls of other tasks ([`coop`] in its sources). So the answer
-/// looks like that of a full sink. But the budget of a task that has just been polled is fresh: an
-/// operation of ours costs one of it, seldom two, and before the 64th an answer can be believed. A
-/// sink that answered later, and whose policy would act on it, is polled once more in the next
-/// turn. `Wait` does nothing that could be wrong.
+/// nothing else to do, or after 61 polls of other tasks ([`coop`] in its sources). Until then, the
+/// answer looks like that of a full sink. But the budget is fresh when a task is polled, and an
+/// operation of the demux costs one of it, seldom two. So an answer before the 64th operation can
+/// be believed. A sink that answered later, and whose policy would act on it, is polled once more
+/// in the next turn. `Wait` needs no such care, because it discards nothing.
 ///
 /// [`coop`]: https://docs.rs/tokio/latest/tokio/task/coop/index.html
 const BELIEVED: u64 = 64;
@@ -61,7 +61,7 @@ where
 {
     /// Polls the sink that yielded in an earlier turn again.
     ///
-    /// This comes early in a turn: what made the sink yield may be that much was done in the turn
+    /// This comes early in a turn: the sink may have yielded because much had been done in the turn
     /// before it was polled.
     #[inline]
     pub(crate) fn retry_yielded(&mut self) {
@@ -81,17 +81,12 @@ where
             slot.unpark();
         }
         self.holding.retried = Some(id);
-        match self.take_held() {
-            Some(Held::One { item, id }) => {
-                let place = self.find_place(id);
-                self.give_or_hold(id, item, place);
-            }
-            Some(Held::Shared(item)) => {
-                self.member_woken(id);
-                self.balance(item, &mut Share::new(0));
-            }
-            Some(Held::Group(item)) => self.retry_member(item, id),
-            Some(Held::Overtaken(_)) | None => unreachable!("a sink is polled for an item"),
+        self.member_woken(id);
+        let Some(held) = self.take_held() else { return };
+        match held {
+            Held::One { item, id } => self.place(id, item),
+            Held::Shared(item) => self.balance(item, &mut Share::new(0)),
+            Held::Group(item) => self.retry_member(item, id),
         }
     }
 

@@ -59,6 +59,8 @@ enum Cut {
     Gateway,
     /// The broker: no client may notice
     Broker,
+    /// The way from the gateway to the broker: no client may notice
+    Way,
 }
 
 impl Flow {
@@ -197,9 +199,9 @@ impl Flow {
                     faults.count(tally.unmarked, "duplicated and not marked as redelivered");
                 }
             }
-            Some(Cut::Broker) => {
+            Some(Cut::Broker | Cut::Way) => {
                 faults.count(cut_off as u64, "clients (not messages) cut off");
-                if published.reconnects == 0 && !self.post {
+                if self.cut == Some(Cut::Broker) && published.reconnects == 0 && !self.post {
                     faults.add("the publisher never lost the broker: nothing was tested".into());
                 }
             }

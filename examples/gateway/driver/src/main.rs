@@ -3,12 +3,16 @@
 //! `examples/gateway/check` starts gateways and a broker, and runs this against them. Lines that begin with
 //! `@` are meant for that script.
 
+mod abuse;
 mod client;
 mod flow;
 mod ledger;
 mod message;
+mod operate;
 mod plan;
 mod publish;
+mod raw;
+mod relay;
 mod stalled;
 mod stats;
 
@@ -18,7 +22,9 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
+use crate::abuse::Abuse;
 use crate::flow::Flow;
+use crate::operate::Operate;
 use crate::plan::Plan;
 use crate::publish::{Broker, Pace};
 use crate::stalled::{Stalled, Stuck};
@@ -32,6 +38,10 @@ enum Command {
     Stalled(Stalled),
     /// One client that never reads; says @held once more was posted than its buffers hold, and stays
     Hold { gateway: String },
+    /// What publishers and operators do to a broker
+    Operate(Operate),
+    /// Clients that do all they should not; prints what the gateway uses before and after
+    Abuse(Abuse),
     #[command(flatten)]
     Help(Help),
 }
@@ -40,6 +50,8 @@ enum Command {
 enum Help {
     /// Prints numbers of free ports
     Ports { count: usize },
+    /// Passes connections on to HOST:PORT; SIGUSR1 makes those that there are silent
+    Relay { port: u16, target: String },
     /// Waits until a broker answers, for so many seconds
     Await { uri: String, seconds: u64 },
 }
@@ -61,6 +73,11 @@ fn main() -> ExitCode {
             Command::Hold { gateway } => hold(&gateway).await.map_err(|error| vec![error]),
             Command::Help(Help::Ports { count }) => {
                 ports(count).map_err(|error| vec![error.to_string()])
+            }
+            Command::Operate(operate) => operate.run().await.map_err(|error| vec![error]),
+            Command::Abuse(abuse) => abuse.run().await.map_err(|error| vec![error]),
+            Command::Help(Help::Relay { port, target }) => {
+                relay::run(port, target).await.map_err(|error| vec![error])
             }
             Command::Help(Help::Await { uri, seconds }) => {
                 let patience = Duration::from_secs(seconds);

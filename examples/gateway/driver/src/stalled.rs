@@ -17,6 +17,7 @@ use crate::ledger::{Ledger, Tally};
 use crate::message::{self, Key};
 use crate::plan::Plan;
 use crate::publish::{self, Broker, Pace};
+use crate::relay;
 
 /// In the kernel, so that it is soon full.
 const BUFFER: u32 = 16 * 1024;
@@ -45,6 +46,9 @@ pub struct Stalled {
     /// Messages a second
     #[arg(long, default_value_t = 4_000)]
     rate: u32,
+    /// The one reads, but is so many milliseconds away, in each direction
+    #[arg(long, value_name = "MS")]
+    delay: Option<u64>,
     /// With which the gateway was started
     #[arg(long)]
     overflow: Policy,
@@ -69,22 +73,35 @@ impl Stalled {
         println!("  without it: {without}");
 
         let (resume, resumed) = oneshot::channel();
-        let stalled = Stuck::subscribe(&self.gateway, &plan).await?.stop_until(resumed);
+        let mut resume = Some(resume);
+        let way = match self.delay {
+            None => self.gateway.clone(),
+            Some(delay) => {
+                let delay = Duration::from_millis(delay);
+                let started = relay::start(0, self.gateway.clone(), delay).await;
+                let (port, _) = started.map_err(|error| error.to_string())?;
+                format!("127.0.0.1:{port}")
+            }
+        };
+        let stalled = Stuck::subscribe(&way, &plan).await?.stop_until(resumed);
+        if self.delay.is_some() {
+            let _ = resume.take().map(|resume| resume.send(self.overflow));
+        }
         let with = self.others(&plan, &mut faults).await?;
         println!("  with it:    {with}");
-        // Half a second is beyond what a busy machine does by itself, and far below a timeout.
-        let is_slower = |with: u64, without: u64| with > 4 * without && with > without + 500_000;
+        // Half a second is beyond what a busy machine does by itself, and far below a timeout; as is a
+        // quarter of the way to one that is far away.
+        let (factor, slack) = self.delay.map_or((4, 500_000), |delay| (2, delay * 250));
+        let is_slower = |with: u64, without: u64| with > factor * without && with > without + slack;
         if is_slower(with.median, without.median) || is_slower(with.late, without.late) {
-            faults.add(
-                "the others' messages took longer, because of one client that does not read".into(),
-            );
+            faults.add("the others' messages took longer, because of one client".into());
         }
 
-        let _ = resume.send(self.overflow);
+        let _ = resume.map(|resume| resume.send(self.overflow));
         let stuck = stalled.await.map_err(|error| error.to_string())??;
         let tally = stuck.ledger.tally();
         println!(
-            "  the one that did not read: expected {}, delivered {}, told of {} lost, evicted from {} keys",
+            "  the one: expected {}, delivered {}, told of {} lost, evicted from {} keys",
             tally.expected,
             tally.delivered,
             tally.told_lost,
@@ -111,7 +128,7 @@ impl Stalled {
                 misreported,
                 "keys of which it was told another number of losses than there are",
             );
-            if tally.told_lost == 0 {
+            if tally.told_lost == 0 && self.delay.is_none() {
                 faults.add("it lost nothing: nothing was tested".into());
             }
         }

@@ -7,13 +7,17 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 pub async fn stats(gateway: &str) -> Result<Value, String> {
-    let url = format!("http://{gateway}/stats");
+    let text = text(gateway, "stats").await?;
+    serde_json::from_str(&text).map_err(|error| format!("/stats: not JSON: {error}"))
+}
+
+pub async fn text(gateway: &str, path: &str) -> Result<String, String> {
+    let url = format!("http://{gateway}/{path}");
     let fetched = async {
         let answer = Client::new().get(&url).timeout(Duration::from_secs(20)).send().await?;
-        answer.error_for_status()?.bytes().await
+        answer.error_for_status()?.text().await
     };
-    let bytes = fetched.await.map_err(|error| format!("GET {url}: {error}"))?;
-    serde_json::from_slice(&bytes).map_err(|error| format!("GET {url}: not JSON: {error}"))
+    fetched.await.map_err(|error| format!("GET {url}: {error}"))
 }
 
 /// Waits until it has neither connections nor subscriptions.

@@ -36,7 +36,16 @@ function alarm(text) {
   say("alarm", text || "");
 }
 
+/** Strangers choose keys, which may run from right to left, and must not turn round what is beside them. */
+function bdi(text) {
+  const made = document.createElement("bdi");
+  made.textContent = text;
+  return made;
+}
+const isolated = (text) => `\u2068${text}\u2069`;
+
 function show(stats) {
+  if (stats.uptime_ms === last?.stats.uptime_ms) return; // the same answer as before
   const { totals, source } = stats;
   const dropped = Object.values(totals.discarded).reduce((sum, n) => sum + n, 0);
   const counts = { received: totals.received, delivered: totals.delivered, unmatched: totals.unmatched, dropped };
@@ -66,7 +75,7 @@ function show(stats) {
   const { blocked } = stats;
   $("blocked").className = blocked ? "yes" : "";
   say("blocked", blocked
-    ? `${blocked.client ?? "a client"}, for ${blocked.key}, for ${(blocked.for_ms / 1000).toFixed(1)} s` : "nobody");
+    ? `${blocked.client ?? "all clients"}${blocked.key === null ? "" : `, for ${isolated(blocked.key)}`}, for ${(blocked.for_ms / 1000).toFixed(1)} s` : "nobody");
 
   if (known) {
     history.push(now);
@@ -111,15 +120,16 @@ function showKeys(stats, seconds) {
   $("no-keys").hidden = shown.length > 0;
   $("keys").hidden = shown.length === 0;
   const more = stats.keys.length - shown.length;
-  const other = stats.other_received;
-  say("keys-count", [stats.keys.length || "", more > 0 ? `(${more} not shown)` : "",
-    other > 0 ? `and ${whole.format(other)} messages for others` : ""].join(" ").trim());
+  const { other } = stats;
+  const all = stats.keys.length + other.keys;
+  say("keys-count", [all ? whole.format(all) : "", more + other.keys > 0 ? `(${whole.format(more + other.keys)} not shown)` : "",
+    other.received > 0 ? `and ${whole.format(other.received)} messages for others` : ""].join(" ").trim());
 }
 
 function newRow(key) {
   const tr = document.createElement("tr");
   const cells = Array.from({ length: 7 }, () => tr.appendChild(document.createElement("td")));
-  cells[0].textContent = key;
+  cells[0].append(bdi(key));
   cells[2].className = "trend";
   const svg = cells[2].appendChild(element("svg", { viewBox: "0 0 90 22", "aria-hidden": "true" }));
   const path = svg.appendChild(element("path", {}));
@@ -242,8 +252,7 @@ function subscribe(key, rate) {
   if (wanted.has(key)) return;
   const chip = $("subscriptions").appendChild(document.createElement("li"));
   chip.className = "waits";
-  chip.append(document.createElement("span"));
-  chip.firstChild.textContent = key;
+  chip.append(bdi(key), document.createElement("span"));
   const button = chip.appendChild(document.createElement("button"));
   button.type = "button";
   button.textContent = "×";
@@ -271,14 +280,14 @@ function hear(said) {
     const held = wanted.get(said.key);
     if (held) {
       held.chip.className = "";
-      held.chip.firstChild.textContent = said.rate ? `${said.key}, at most ${said.rate}/s` : said.key;
+      held.chip.children[1].textContent = said.rate ? `, at most ${said.rate}/s` : "";
     }
   } else if (said.type === "lost") {
     const why = said.reason === "rate" ? "over the rate limit" : "this page was too slow";
-    notice(`${said.key}: ${whole.format(said.count)} lost, ${why}`);
+    notice(`${isolated(said.key)}: ${whole.format(said.count)} lost, ${why}`);
   } else if (said.type === "unsubscribed" && said.reason !== "requested") {
     forget(said.key);
-    notice(`${said.key}: the gateway ended it, this page was too slow`);
+    notice(`${isolated(said.key)}: the gateway ended it, this page was too slow`);
   } else if (said.type === "error" && said.error !== "not_subscribed") {
     if (said.key !== undefined && said.error !== "already_subscribed") forget(said.key);
     notice(said.message);
@@ -290,8 +299,8 @@ let fresh = [];
 function add(key, text, mark) {
   const item = document.createElement("li");
   const name = document.createElement("b");
-  name.textContent = key;
-  item.append(name, text, mark);
+  name.append(bdi(key));
+  item.append(name, bdi(text), mark);
   put(item);
 }
 function notice(text) {
@@ -329,7 +338,7 @@ $("publish").onsubmit = async (event) => {
       headers: token ? { Authorization: `Bearer ${token}` } : {},
     });
     const said = await answer.json();
-    say("published", answer.ok ? `taken: ${said.bytes} bytes for ${said.key}` : said.message);
+    say("published", answer.ok ? `taken: ${said.bytes} bytes for ${isolated(said.key)}` : said.message);
   } catch (error) {
     say("published", `not sent: ${error.message}`);
   }

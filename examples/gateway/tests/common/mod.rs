@@ -9,13 +9,15 @@ use std::time::Duration;
 use futures::{SinkExt, StreamExt};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, timeout_at};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error, Message};
+
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_gateway");
 
 /// How long a test may take: what would take longer, fails.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -49,7 +51,11 @@ pub struct Gateway {
 
 impl Gateway {
     pub async fn start(options: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
+        Self::start_by(Command::new(PROGRAM), options).await
+    }
+
+    /// By a command that becomes the gateway.
+    pub async fn start_by(mut command: Command, options: &[&str]) -> Self {
         command.args(["--listen", "127.0.0.1:0"]).args(options);
         command.env_remove("GATEWAY_TOKEN").env_remove("GATEWAY_AMQP");
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
@@ -106,8 +112,40 @@ impl Gateway {
         assert_eq!(status, StatusCode::ACCEPTED, "{said}");
     }
 
+    /// Made after this was called: an answer is shared for a second.
     pub async fn stats(&self) -> Value {
-        self.ask(Method::GET, "/stats", &[], "").await.1
+        let stats = async || self.ask(Method::GET, "/stats", &[], "").await.1;
+        let old = stats().await;
+        loop {
+            let new = stats().await;
+            if new["uptime_ms"] != old["uptime_ms"] {
+                return new;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// A line of /proc/PID/FILE, in what that counts: KiB of memory, files.
+    pub fn proc(&self, file: &str, line: &str) -> u64 {
+        let path = format!("/proc/{}/{file}", self.process.id().expect("it runs"));
+        let text = std::fs::read_to_string(path).unwrap();
+        let line = text.lines().find_map(|other| other.strip_prefix(line)).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    }
+
+    pub fn memory(&self) -> u64 {
+        self.proc("status", "VmRSS:") / 1024
+    }
+
+    /// Sends bytes as they are, for what no client library would send, and reads until the end.
+    pub async fn raw(&self, request: &[u8]) -> String {
+        let mut socket = TcpStream::connect(self.address).await.unwrap();
+        socket.write_all(request).await.unwrap();
+        socket.shutdown().await.unwrap();
+        let mut answer = Vec::new();
+        soon("the answer", socket.read_to_end(&mut answer)).await.unwrap();
+        // Lossy: a WebSocket may say something already.
+        String::from_utf8_lossy(&answer).into_owned()
     }
 
     pub async fn connect(&self) -> Client {

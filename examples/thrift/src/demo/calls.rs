@@ -18,7 +18,7 @@ use super::{
 use crate::client::Client;
 use crate::error::Error;
 use crate::message::Wire;
-use crate::server::{Request, Service};
+use crate::service::{Request, Service};
 
 macro_rules! wire {
     ($($name:ty),* $(,)?) => { $(
@@ -52,7 +52,7 @@ impl Client {
         let args = DemoEchoArgs { text: text.into() };
         Ok(self.call::<_, DemoEchoResult>("echo", &args).await?.ok_or()?)
     }
-    /// The text that was sent, after so many milliseconds.
+    /// The text that was sent, after so many milliseconds: at most a minute.
     pub async fn later(&self, text: impl Into<String>, millis: i32) -> Result<String, Error> {
         let args = DemoLaterArgs { text: text.into(), millis };
         Ok(self.call::<_, DemoLaterResult>("later", &args).await?.ok_or()?)
@@ -109,8 +109,11 @@ pub trait Demo: Send + Sync + 'static {
 pub struct Serve<D>(pub Arc<D>);
 
 impl<D: Demo> Service for Serve<D> {
-    async fn call(&self, request: Request) -> Result<Option<Bytes>, Error> {
+    async fn call(&self, mut request: Request) -> Result<Option<Bytes>, Error> {
         let demo = &*self.0;
+        if !request.is_for("Demo") {
+            return request.unknown();
+        }
         match request.message.name.as_str() {
             "ping" => {
                 let DemoPingArgs {} = request.args()?;

@@ -13,6 +13,9 @@ use tokio::time::sleep;
 use super::{Demo, Forbidden, OneOfEach};
 use crate::error::Error;
 
+/// How long a client may keep a call of `later` going: it holds memory for as long.
+const LATEST: u64 = 60_000;
+
 /// Does what the IDL says.
 #[derive(Debug, Default)]
 pub struct Example {
@@ -35,7 +38,12 @@ impl Demo for Example {
         Ok(text)
     }
     async fn later(&self, text: String, millis: i32) -> Result<String, Error> {
-        sleep(Duration::from_millis(millis.try_into().unwrap_or(0))).await;
+        let millis = millis.try_into().unwrap_or(0);
+        if millis > LATEST {
+            let what = format!("{millis} milliseconds, more than {LATEST}");
+            return Err(Error::Refused(ApplicationErrorKind::InternalError, what));
+        }
+        sleep(Duration::from_millis(millis)).await;
         Ok(text)
     }
     async fn each(&self, value: OneOfEach) -> Result<OneOfEach, Error> {

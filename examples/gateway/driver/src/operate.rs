@@ -1,0 +1,332 @@
+//! What publishers and operators do to a broker, and what the gateway has to make of it.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use futures::StreamExt;
+use futures::future::join_all;
+use lapin::options::{
+    ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions,
+    QueueDeleteOptions,
+};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
+use reqwest::Client;
+use serde_json::Value;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::client::{self, Socket};
+use crate::raw::{Forged, Raw, long, short};
+use crate::stats;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug, clap::Args)]
+pub struct Operate {
+    case: Case,
+    /// HOST:PORT of the gateway
+    #[arg(long)]
+    gateway: String,
+    #[arg(long, value_name = "URI")]
+    amqp: String,
+    #[arg(long)]
+    exchange: String,
+    /// The queue of the gateway
+    #[arg(long)]
+    queue: String,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Case {
+    /// Messages that a library cannot parse
+    Poison,
+    /// Publishes that the broker refuses
+    Refused,
+    /// A queue that rejects publishes, bound beside that of the gateway
+    Rejected,
+    /// The queue, and then the exchange, is deleted under load
+    Deleted,
+    /// The broker is short of memory; says @halfway when it is to be, and when no longer
+    Alarm,
+}
+
+impl Operate {
+    pub async fn run(self) -> Result<(), String> {
+        match self.case {
+            Case::Poison => self.poison().await,
+            Case::Refused => self.refused().await,
+            Case::Rejected => self.rejected().await,
+            Case::Deleted => self.deleted().await,
+            Case::Alarm => self.alarm().await,
+        }
+    }
+
+    async fn poison(&self) -> Result<(), String> {
+        const HEADERS: u16 = 1 << 13;
+        let channel = self.channel().await?;
+        self.collect(&channel, "dead", ExchangeKind::Fanout, FieldTable::default()).await?;
+        let mut client = self.subscriber("tea").await?;
+        let forged = |key: &[u8], flags, properties| Forged {
+            key: key.to_vec(),
+            flags,
+            properties,
+            body: b"forged".to_vec(),
+        };
+        let headers = |name: &[u8], kind: u8, value: Vec<u8>| {
+            long(&[&short(name)[..], &[kind], &value].concat())
+        };
+        // Five and seven bytes a level, in a frame of 131,072.
+        let arrays = headers(b"deep", b'A', nested(26_200, b"A"));
+        let tables = headers(b"deep", b'F', nested(18_700, b"\x01nF"));
+        let usable = [
+            forged(b"tea", HEADERS, arrays),
+            forged(b"tea", HEADERS, tables),
+            forged(b"tea", HEADERS, headers(b"\xff", b'S', long(b"x"))),
+            forged(b"tea", 1 << 15, vec![1, 0xff]), // content_type
+            forged(b"tea", 1 << 7, vec![1, 0xff]),  // message_id
+            forged(b"tea", 1 << 3, vec![1, 0xff]),  // app_id
+        ];
+        let large = Forged { body: vec![b'x'; 100_000], ..forged(b"tea", 0, vec![]) };
+        let refused = [forged(b"\xff", 0, vec![]), large];
+        let (uri, exchange) = (self.amqp.clone(), self.exchange.clone());
+        let publishing = tokio::task::spawn_blocking(move || {
+            let mut raw = Raw::connect(&uri)?;
+            for message in usable.into_iter().chain(refused) {
+                let good = |body: &str| Forged {
+                    body: body.as_bytes().to_vec(),
+                    ..forged(b"tea", 0, vec![])
+                };
+                raw.publish(&exchange, &good("before"))?;
+                raw.publish(&exchange, &message)?;
+                raw.publish(&exchange, &good("behind"))?;
+            }
+            Ok::<_, String>(())
+        });
+        publishing.await.map_err(|error| error.to_string())??;
+        for usable in [true, true, true, true, true, true, false, false] {
+            for expected in ["before", "forged", "behind"] {
+                if usable || expected != "forged" {
+                    expect(&mut client, expected).await?;
+                }
+            }
+        }
+        let metrics = stats::text(&self.gateway, "metrics").await?;
+        for line in ["gateway_refused_total 2", "gateway_reconnects_total 0"] {
+            if !metrics.lines().any(|other| other == line) {
+                return Err(format!("/metrics does not say {line}"));
+            }
+        }
+        // Only counted: this library cannot parse them either.
+        let passive = QueueDeclareOptions { passive: true, ..Default::default() };
+        let dead = channel.queue_declare("dead".into(), passive, FieldTable::default()).await;
+        let dead = dead.map_err(|error| error.to_string())?.message_count();
+        println!(
+            "  22 messages arrived, each once; 2 cannot be used, of which {dead} are dead-lettered"
+        );
+        if dead == 2 { Ok(()) } else { Err("not all of them are dead-lettered".into()) }
+    }
+
+    async fn refused(&self) -> Result<(), String> {
+        let mut client = self.subscriber("tea").await?;
+        let posts = (0..60).map(|nth| async move {
+            let is_large = nth % 20 == 10; // the broker takes 200,000
+            let answer = self.post("tea", "x".repeat(if is_large { 300_000 } else { 10 })).await;
+            (is_large, answer)
+        });
+        for (is_large, answer) in join_all(posts).await {
+            let expected = if is_large { "413 too_large" } else { "202 " };
+            if answer? != expected {
+                return Err(format!("an answer is not {expected}"));
+            }
+        }
+        for _ in 0..57 {
+            expect(&mut client, "xxxxxxxxxx").await?;
+        }
+        println!("  57 posts beside 3 that the broker refuses are taken, and those get 413");
+        Ok(())
+    }
+
+    async fn rejected(&self) -> Result<(), String> {
+        let channel = self.channel().await?;
+        let mut arguments = FieldTable::default();
+        arguments.insert("x-max-length".into(), AMQPValue::LongInt(1));
+        arguments.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
+        self.collect(&channel, "full", ExchangeKind::Direct, arguments).await?;
+        let mut answers = Vec::new();
+        for _ in 0..5 {
+            answers.push(self.post("full", "x".to_owned()).await?);
+        }
+        println!("  posted to a queue that is full after the first: {}", answers.join(", "));
+        let is_right = answers[0] == "202 " && answers[1..].iter().all(|it| it == "503 rejected");
+        if is_right { Ok(()) } else { Err("all but the first should get 503 rejected".into()) }
+    }
+
+    /// The queue, and what is in it, is lost. What is posted once it is bound again arrives, in order.
+    async fn deleted(&self) -> Result<(), String> {
+        let mut client = self.subscriber("tea").await?;
+        let channel = self.channel().await?;
+        for what in ["queue", "exchange"] {
+            let posting = async {
+                let (mut taken, mut last, start) = (0, 0, Instant::now());
+                for number in 0.. {
+                    if self.post("tea", number.to_string()).await? == "202 " {
+                        (taken, last) = (taken + 1, number);
+                    } else if start.elapsed() > PATIENCE {
+                        return Err("publishing does not come back".into());
+                    }
+                    if start.elapsed() > Duration::from_secs(3) && last == number {
+                        break;
+                    }
+                }
+                Ok::<_, String>((taken, last))
+            };
+            let deleting = async {
+                sleep(Duration::from_millis(500)).await;
+                let deleted = if what == "queue" {
+                    let options = QueueDeleteOptions::default();
+                    channel.queue_delete(self.queue.as_str().into(), options).await.map(drop)
+                } else {
+                    let options = ExchangeDeleteOptions::default();
+                    channel.exchange_delete(self.exchange.as_str().into(), options).await
+                };
+                deleted.map_err(|error| error.to_string())
+            };
+            let reading = async {
+                let (mut got, mut next) = (0_u64, 0);
+                // Until nothing came for as long as the gateway may be away.
+                while let Ok(body) = timeout(Duration::from_secs(5), body(&mut client)).await {
+                    let number: i64 = body?.parse().map_err(|_| "not a number".to_owned())?;
+                    if number < next {
+                        return Err(format!("{number} after {}", next - 1));
+                    }
+                    (got, next) = (got + 1, number + 1);
+                }
+                Ok((got, next - 1))
+            };
+            let (posted, deleted, read) = tokio::join!(posting, deleting, reading);
+            let ((), (taken, last), (got, newest)) = (deleted?, posted?, read?);
+            println!("  the {what} deleted: {taken} taken, {got} arrived, and the last with them");
+            if newest != last {
+                return Err(format!("what is posted after the {what} was deleted does not arrive"));
+            }
+        }
+        Ok(())
+    }
+
+    async fn alarm(&self) -> Result<(), String> {
+        let mut client = self.subscriber("tea").await?;
+        let channel = self.channel().await?;
+        println!("@halfway");
+        // The first one makes the broker notice that this connection publishes.
+        self.until("503 source_down").await?;
+        let start = Instant::now();
+        for _ in 0..20 {
+            self.post("tea", "x".to_owned()).await?;
+        }
+        println!("  20 posts during the alarm: 503, in {:.1?}", start.elapsed());
+        if start.elapsed() > Duration::from_secs(5) {
+            return Err("posts wait for the end of the alarm".into());
+        }
+        drop(channel);
+        println!("@halfway");
+        self.until("202 ").await?;
+        // What was posted while it was not known may arrive now.
+        while body(&mut client).await? != "probe" {}
+        Ok(())
+    }
+
+    async fn until(&self, wanted: &str) -> Result<(), String> {
+        let start = Instant::now();
+        loop {
+            let answer = self.post("tea", "probe".to_owned()).await?;
+            if answer == wanted {
+                return Ok(());
+            }
+            if start.elapsed() > PATIENCE {
+                return Err(format!("the answer is still {answer}, and not {wanted}"));
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn channel(&self) -> Result<Channel, String> {
+        let connected = Connection::connect(&self.amqp, ConnectionProperties::default()).await;
+        let channel = connected.map_err(|error| error.to_string())?.create_channel().await;
+        channel.map_err(|error| error.to_string())
+    }
+
+    /// Declares an exchange, unless it is that of the gateway, and a queue, of this name.
+    async fn collect(
+        &self,
+        on: &Channel,
+        name: &str,
+        kind: ExchangeKind,
+        arguments: FieldTable,
+    ) -> Result<(), String> {
+        let declared = async {
+            let exchange = if kind == ExchangeKind::Fanout { name } else { &self.exchange };
+            if kind == ExchangeKind::Fanout {
+                let (options, none) = (ExchangeDeclareOptions::default(), FieldTable::default());
+                on.exchange_declare(exchange.into(), kind.clone(), options, none).await?;
+            }
+            on.queue_declare(name.into(), QueueDeclareOptions::default(), arguments).await?;
+            let (options, none) = (QueueBindOptions::default(), FieldTable::default());
+            on.queue_bind(name.into(), exchange.into(), name.into(), options, none).await
+        };
+        declared.await.map_err(|error| error.to_string())
+    }
+
+    async fn subscriber(&self, key: &str) -> Result<Socket, String> {
+        let mut socket = client::connect(&self.gateway, None).await?;
+        client::say(&mut socket, "subscribe", key).await.map_err(|error| error.to_string())?;
+        let value = next(&mut socket).await?;
+        if value["type"] == "subscribed" { Ok(socket) } else { Err(format!("unexpected: {value}")) }
+    }
+
+    /// The status, and the code of the error if there is one.
+    async fn post(&self, key: &str, body: String) -> Result<String, String> {
+        let url = format!("http://{}/publish/{key}", self.gateway);
+        let answer = Client::new().post(&url).body(body).timeout(PATIENCE).send().await;
+        let answer = answer.map_err(|error| format!("POST {url}: {error}"))?;
+        let status = answer.status().as_u16();
+        let text = answer.text().await.map_err(|error| format!("POST {url}: {error}"))?;
+        let value: Value =
+            serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
+        Ok(format!("{status} {}", value["error"].as_str().unwrap_or_default()))
+    }
+}
+
+fn nested(depth: usize, level: &[u8]) -> Vec<u8> {
+    let value = |inner| {
+        let length = u32::try_from(inner * (4 + level.len())).expect("it fits into a frame");
+        [&length.to_be_bytes()[..], if inner > 0 { level } else { b"" }].concat()
+    };
+    (0..depth).rev().flat_map(value).collect()
+}
+
+async fn next(socket: &mut Socket) -> Result<Value, String> {
+    let text = timeout(PATIENCE, socket.next()).await.map_err(|_| "no message comes".to_owned())?;
+    let frame =
+        text.ok_or("the gateway closed the connection")?.map_err(|error| error.to_string())?;
+    match frame.to_text() {
+        Ok("") => Box::pin(next(socket)).await, // a ping
+        Ok(text) => serde_json::from_str(text).map_err(|error| format!("{error}: {text:.200}")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+async fn body(socket: &mut Socket) -> Result<String, String> {
+    let value = next(socket).await?;
+    match value["body"].as_str() {
+        Some(body) => Ok(body.to_owned()),
+        None => Err(format!("unexpected: {value}")),
+    }
+}
+
+async fn expect(socket: &mut Socket, expected: &str) -> Result<(), String> {
+    let value = next(socket).await?;
+    if value["body"] == expected && value["redelivered"].is_null() {
+        return Ok(());
+    }
+    Err(format!("expected {expected}, and there came {value:.200}"))
+}

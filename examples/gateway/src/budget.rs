@@ -1,0 +1,90 @@
+//! How many bytes of messages may wait for clients, all together.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::{Context, Poll};
+
+use futures::task::AtomicWaker;
+
+/// One client may have this part of what is left. One that never reads stops at a ninth of the whole, and
+/// many at equal parts that leave something to those that read: the rule by which switches share a buffer
+/// between ports ("dynamic thresholds").
+const PART: usize = 8;
+
+pub struct Budget {
+    most: usize,
+    used: AtomicUsize,
+    waiting: AtomicWaker,
+}
+
+/// Bytes that are used until this is dropped.
+pub struct Charge {
+    budget: Arc<Budget>,
+    bytes: usize,
+}
+
+impl Budget {
+    pub fn new(most: usize) -> Self {
+        Self { most, used: AtomicUsize::new(0), waiting: AtomicWaker::new() }
+    }
+
+    pub fn charge(self: &Arc<Self>, bytes: usize) -> Charge {
+        self.used.fetch_add(bytes, Relaxed);
+        Charge { budget: Arc::clone(self), bytes }
+    }
+
+    /// What one client may have waiting.
+    pub fn part(&self) -> usize {
+        self.most.saturating_sub(self.used.load(Relaxed)) / PART
+    }
+
+    /// Is anything left? One task may wait for that.
+    pub fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let has_room = || self.used.load(Relaxed) < self.most;
+        if has_room() {
+            return Poll::Ready(());
+        }
+        // Register first, look second: pairs with the drop of a charge, which is counted before it wakes.
+        self.waiting.register(cx.waker());
+        if has_room() { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        if self.budget.used.fetch_sub(self.bytes, Relaxed) >= self.budget.most {
+            self.budget.waiting.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use futures::future::poll_fn;
+
+    use super::*;
+
+    #[test]
+    fn each_may_have_a_part_of_what_is_left_and_nothing_is_read_without_room() {
+        let budget = Arc::new(Budget::new(800));
+        let room = || poll_fn(|cx| budget.poll_room(cx)).now_or_never();
+        assert_eq!(budget.part(), 100);
+        let first = budget.charge(400);
+        assert_eq!((budget.part(), room()), (50, Some(())));
+        let second = budget.charge(500);
+        assert_eq!((budget.part(), room()), (0, None));
+        drop(first);
+        assert_eq!((budget.part(), room()), (37, Some(())));
+        drop(second);
+        assert_eq!(budget.part(), 100);
+    }
+
+    #[tokio::test]
+    async fn one_that_waits_for_room_is_woken() {
+        let budget = Arc::new(Budget::new(10));
+        let charge = budget.charge(10);
+        let room = poll_fn(|cx| budget.poll_room(cx));
+        futures::join!(room, async { drop(charge) });
+    }
+}

@@ -1,0 +1,111 @@
+//! Publishing to the broker, on a connection of its own: while the broker is short of memory or disk it
+//! reads from no connection that publishes, and acknowledgements have to reach it all the same.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
+use lapin::{BasicProperties, Channel, Confirmation, Connection, ErrorKind};
+use tokio::sync::{Mutex as AsyncMutex, Notify};
+use tokio::time::timeout;
+use tracing::warn;
+
+use crate::amqp::table;
+use crate::config::BrokerConfig;
+use crate::source::PublishError;
+
+/// With a broker that does not answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The broker closes a channel because of one message, and all that are not confirmed fail with it. Each
+/// of them is then tried once more, alone, on a second channel: so each post gets an answer of its own.
+pub struct Publisher {
+    config: BrokerConfig,
+    /// None while the broker is away.
+    connection: Mutex<Option<Arc<Connection>>>,
+    shared: AsyncMutex<Option<Channel>>,
+    alone: AsyncMutex<Option<Channel>>,
+    /// The connection or the exchange is gone: a new session is needed.
+    pub gone: Notify,
+}
+
+impl Publisher {
+    pub fn new(config: BrokerConfig) -> Self {
+        let (shared, alone) = (AsyncMutex::default(), AsyncMutex::default());
+        Self { config, connection: Mutex::default(), shared, alone, gone: Notify::new() }
+    }
+
+    /// The broker is there, or away.
+    pub fn set(&self, connection: Option<Arc<Connection>>) {
+        *self.connection.lock().unwrap() = connection;
+    }
+
+    /// Publishes, and waits until the broker has it on disk.
+    pub async fn publish(&self, key: &str, body: &[u8]) -> Result<(), PublishError> {
+        let connection = self.connection.lock().unwrap().clone().ok_or(PublishError::Down)?;
+        if connection.status().blocked() {
+            return Err(PublishError::Alarm); // it would wait in memory for the end of the alarm
+        }
+        let trying = async {
+            let channel = open(&mut *self.shared.lock().await, &connection).await?;
+            self.send(&channel, key, body).await
+        };
+        let tried = timeout(PATIENCE, trying).await.map_err(|_| PublishError::Down)?;
+        let answer = match tried {
+            Err(_) if connection.status().connected() => {
+                let again = async {
+                    // Held until it is answered: nothing else can close this channel.
+                    let mut alone = self.alone.lock().await;
+                    let channel = open(&mut alone, &connection).await?;
+                    self.send(&channel, key, body).await
+                };
+                timeout(PATIENCE, again).await.map_err(|_| PublishError::Down)?
+            }
+            tried => tried,
+        };
+        match answer {
+            Ok(Confirmation::Ack(_)) => Ok(()),
+            Ok(_) => Err(PublishError::Rejected),
+            Err(error) => {
+                warn!(key, %error, "the broker did not take a message");
+                if !connection.status().connected() {
+                    self.gone.notify_waiters();
+                }
+                Err(self.refused(&error))
+            }
+        }
+    }
+
+    async fn send(&self, on: &Channel, key: &str, body: &[u8]) -> lapin::Result<Confirmation> {
+        let mut properties = BasicProperties::default().with_delivery_mode(2); // persistent
+        if let Some(header) = &self.config.key_header {
+            properties = properties.with_headers(table([(header.as_str(), key)]));
+        }
+        let (exchange, options) = (self.config.exchange.as_str(), BasicPublishOptions::default());
+        on.basic_publish(exchange.into(), key.into(), options, body, properties).await?.await
+    }
+
+    fn refused(&self, error: &lapin::Error) -> PublishError {
+        let ErrorKind::ProtocolError(error) = error.kind() else { return PublishError::Down };
+        match error.kind() {
+            AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED) => PublishError::Forbidden,
+            AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED) => PublishError::TooLarge,
+            AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND) => {
+                self.gone.notify_waiters();
+                PublishError::Down
+            }
+            _ => PublishError::Down,
+        }
+    }
+}
+
+/// The channel in this place, unless it is closed: then a new one.
+async fn open(place: &mut Option<Channel>, on: &Connection) -> lapin::Result<Channel> {
+    if let Some(channel) = place.as_ref().filter(|channel| channel.status().connected()) {
+        return Ok(channel.clone());
+    }
+    let channel = on.create_channel().await?;
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    Ok(place.insert(channel).clone())
+}

@@ -1,0 +1,193 @@
+//! Clients that take what they can: memory, places and time stay within bounds.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Client, Gateway, PROGRAM, soon, until};
+use futures::{SinkExt, StreamExt};
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::process::Command;
+
+/// One that asks for so much and reads nothing.
+async fn unread(gateway: &Gateway, path: &str, count: usize) -> TcpStream {
+    let mut socket = TcpStream::connect(gateway.address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n");
+    // It may be refused meanwhile, or there may be no room for so many.
+    let _ = socket.try_write(request.repeat(count).as_bytes());
+    let _ = socket.flush().await;
+    socket
+}
+
+#[tokio::test]
+async fn clients_that_do_not_read_answers_lock_nobody_out_for_long() {
+    let gateway = Gateway::start(&["--max-connections", "100", "--send-buffer", "8192"]).await;
+    let mut sockets = Vec::new();
+    for _ in 0..400 {
+        sockets.push(unread(&gateway, "/page.js", 200).await);
+    }
+    // WebSockets have places of their own.
+    let mut client = gateway.subscriber("tea").await;
+    until("a place", async || {
+        let (status, _) = gateway.ask(Method::POST, "/publish/tea", &[], "x").await;
+        status == StatusCode::ACCEPTED
+    })
+    .await;
+    assert_eq!(client.next().await["body"], "x");
+    drop(sockets);
+}
+
+#[tokio::test]
+async fn stats_list_some_keys_and_the_sum_of_the_others() {
+    let gateway = Gateway::start(&[]).await;
+    let mut clients = Vec::new();
+    for n in 0..5 {
+        let mut client = gateway.connect().await;
+        for key in 0..100 {
+            client.subscribe(&format!("{n} {key} {}", "\"".repeat(200))).await;
+        }
+        clients.push(client);
+    }
+    for n in 0..3 {
+        gateway.publish(&format!("busy {n}"), "x").await;
+    }
+    let stats = gateway.stats().await;
+    let keys = stats["keys"].as_array().unwrap();
+    assert_eq!((keys.len(), &stats["other"]["keys"]), (100, &json!(403)));
+    assert_eq!(stats["other"]["subscribers"], 403);
+    let busy = keys.iter().filter(|key| key["received"] == 1).count();
+    assert_eq!(busy, 3, "those of which something was received come first");
+    // Asked for at once, and not read, they share one answer.
+    let before = gateway.memory();
+    let mut sockets = Vec::new();
+    for _ in 0..100 {
+        sockets.push(unread(&gateway, "/stats", 100).await);
+    }
+    gateway.subscriber("tea").await; // by now most of them have been looked at
+    let after = gateway.memory();
+    assert!(after < before + 100, "{before} MiB before, {after} MiB after");
+    drop(clients);
+}
+
+/// Posts 40 MB of control characters on twenty keys that one client wants, which reads nothing.
+async fn memory_after_a_flood(policy: &str) -> (Gateway, Client, u64) {
+    let limits = ["--max-queued", "8000000", "--rate", "0", "--send-buffer", "8192"];
+    let gateway = Gateway::start(&[&["--overflow", policy][..], &limits].concat()).await;
+    let mut slow = gateway.connect_narrow().await;
+    for key in 0..20 {
+        slow.subscribe(&format!("{key}")).await;
+    }
+    let mut client = gateway.subscriber("other").await;
+    let web = reqwest::Client::new();
+    for n in 0..640 {
+        let url = gateway.url(&format!("/publish/{}", n % 20));
+        let sent = web.post(url).body(vec![1; 64 * 1024]).send();
+        // Under `wait` it is not taken any more, sooner or later.
+        if tokio::time::timeout(Duration::from_secs(1), sent).await.is_err() {
+            break;
+        }
+    }
+    if policy != "wait" {
+        gateway.publish("other", "x").await;
+        assert_eq!(client.next().await["body"], "x");
+    }
+    let memory = gateway.memory();
+    (gateway, slow, memory)
+}
+
+#[tokio::test]
+async fn what_waits_for_a_client_is_bounded_in_bytes() {
+    for policy in ["drop-oldest", "drop-newest", "evict"] {
+        let (_gateway, mut slow, memory) = memory_after_a_flood(policy).await;
+        assert!(memory < 40, "{policy}: {memory} MiB");
+        let said = slow.next().await;
+        assert!(said["base64"].is_string(), "{said:.100}");
+    }
+}
+
+#[tokio::test]
+async fn what_waits_for_all_clients_is_bounded_in_bytes_when_the_input_waits() {
+    let (gateway, mut slow, memory) = memory_after_a_flood("wait").await;
+    // Beside the queues: 256 messages, of 87,436 bytes, that wait for the demux.
+    assert!(memory < 70, "{memory} MiB");
+    until("the wait", async || !gateway.stats().await["blocked"].is_null()).await;
+    let blocked = gateway.stats().await["blocked"].clone();
+    assert_eq!((&blocked["key"], &blocked["client"]), (&json!(null), &json!(null)));
+    let reading = tokio::spawn(async move { while slow.frame().await.is_some() {} });
+    until("the end of the wait", async || gateway.stats().await["blocked"].is_null()).await;
+    reading.abort();
+}
+
+#[tokio::test]
+async fn an_idle_websocket_costs_little_memory() {
+    let gateway = Gateway::start(&[]).await;
+    let mut clients = vec![gateway.connect().await];
+    let before = gateway.proc("status", "VmRSS:");
+    for _ in 0..400 {
+        clients.push(gateway.connect().await);
+    }
+    let each = (gateway.proc("status", "VmRSS:") - before) / 400;
+    assert!(each < 40, "{each} KiB");
+}
+
+#[tokio::test]
+async fn one_of_which_nothing_is_heard_any_more_is_dropped_after_three_periods_not_four() {
+    let gateway = Gateway::start(&["--ping", "2"]).await;
+    let mut client = gateway.connect().await;
+    let ping = soon("a ping", client.0.next()).await.unwrap().unwrap();
+    assert!(ping.is_ping());
+    client.0.flush().await.unwrap(); // the answer
+    let end = async {
+        let mut bytes = [0; 1000];
+        // Below the WebSocket, which would answer pings.
+        while client.0.get_mut().read(&mut bytes).await.is_ok_and(|count| count > 0) {}
+    };
+    let patience = Duration::from_millis(7500);
+    assert!(tokio::time::timeout(patience, end).await.is_ok(), "more than {patience:?}");
+}
+
+#[tokio::test]
+async fn while_it_drains_new_connections_are_answered_and_then_it_ends_in_time() {
+    let options = ["--drain", "1", "--overflow", "wait", "--buffer", "1", "--send-buffer", "4096"];
+    let gateway = Gateway::start(&options).await;
+    let mut client = gateway.connect_narrow().await;
+    client.subscribe("tea").await;
+    let url = gateway.url("/publish/tea");
+    let publishing = tokio::spawn(async move {
+        let client = reqwest::Client::new();
+        while client.post(&url).body("x".repeat(60_000)).send().await.is_ok() {}
+    });
+    until("the wait", async || gateway.stats().await["blocked"]["key"] == "tea").await;
+    gateway.terminate();
+    until("draining", async || {
+        let (status, said) = gateway.ask(Method::GET, "/healthz", &[], "").await;
+        status == StatusCode::SERVICE_UNAVAILABLE && said["status"] == "draining"
+    })
+    .await;
+    let (status, said) = gateway.ask(Method::POST, "/publish/tea", &[], "x").await;
+    assert_eq!((status.as_u16(), &said["error"]), (503, &json!("draining")));
+    let (status, said) = gateway.ask(Method::GET, "/ws", &[], "").await;
+    assert_eq!((status.as_u16(), &said["error"]), (503, &json!("draining")));
+    let patience = Duration::from_secs(4); // 5 s were too many
+    let (status, log) = tokio::time::timeout(patience, gateway.wait()).await.expect("it ends");
+    assert!(status.success() && log.contains("stuck=1"), "{log}");
+    publishing.abort();
+}
+
+#[tokio::test]
+async fn the_limit_of_open_files_is_raised_or_named() {
+    let shell = |limits: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{limits}; exec \"$0\" \"$@\""), PROGRAM]);
+        command
+    };
+    let gateway = Gateway::start_by(shell("ulimit -Sn 100"), &["--max-connections", "500"]).await;
+    assert!(gateway.proc("limits", "Max open files") > 1000);
+    let gateway = Gateway::start_by(shell("ulimit -n 100"), &["--max-connections", "500"]).await;
+    gateway.terminate();
+    let (_, log) = soon("the end", gateway.wait()).await;
+    assert!(log.contains("--max-connections needs more open files"), "{log}");
+}

@@ -1,0 +1,62 @@
+//! Clients come, misbehave and go: what is allocated afterwards is what was allocated before.
+
+mod common;
+
+use std::sync::Arc;
+
+use allocation_counter::measure;
+use common::{LONG, Server, raw};
+use thrift::protocol::TType;
+use thrift_demux::demo::{Example, Serve};
+use thrift_demux::{Protocol, Settings};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+fn call(name: &str, length: usize) -> Vec<u8> {
+    raw::call(Protocol::Binary, name, 1, |to| raw::string(to, 1, &"x".repeat(length)))
+}
+
+/// Three hundred clients: some send garbage, some stop within a frame, some do not read or have calls that
+/// take a minute; all reset.
+async fn round(server: &Server) {
+    let echo = call("echo", 5_000).repeat(20);
+    let later = raw::call(Protocol::Binary, "later", 1, |to| {
+        raw::string(to, 1, "never");
+        raw::field(to, TType::I32, 2);
+        to.write_i32(60_000).unwrap();
+    });
+    for n in 0..300 {
+        let mut socket = TcpStream::connect(server.address).await.unwrap();
+        match n % 5 {
+            3 => socket.write_all(&later.repeat(20)).await.unwrap(),
+            0 => socket.write_all(&echo).await.unwrap(),
+            1 => socket.write_all(&echo[..7_000]).await.unwrap(),
+            2 => socket.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap(),
+            _ => {
+                socket.write_all(&echo[..echo.len() / 20]).await.unwrap();
+                socket.read_u32().await.unwrap();
+            }
+        }
+        socket.set_zero_linger().unwrap();
+    }
+    // These are served when those have gone: there is one place.
+    let mut last = TcpStream::connect(server.address).await.unwrap();
+    last.write_all(&call("echo", 1)).await.unwrap();
+    last.read_u32().await.unwrap();
+}
+
+#[test]
+fn nothing_is_left_of_clients_that_have_gone() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let settings = Settings { connections: 1, ..Settings::default() };
+    let server = runtime.block_on(Server::start(Serve(Arc::new(Example::default())), settings));
+    let mut left = Vec::new();
+    for _ in 0..8 {
+        let round = async { timeout(LONG, round(&server)).await.expect("it hangs") };
+        left.push(measure(|| runtime.block_on(round)).bytes_current);
+    }
+    // Tables have grown in the first rounds.
+    assert!(left[4..].iter().sum::<i64>() < 1000, "{left:?} bytes more after each round");
+    runtime.block_on(server.stop());
+}
