@@ -98,6 +98,13 @@ pub(super) fn narrow(index: usize) -> u32 {
 mod tests {
     use super::*;
 
+    /// As `hashbrown` computes how many buckets it needs.
+    #[test]
+    fn the_largest_room_has_buckets_with_indices_of_30_bits_and_no_larger_one_has() {
+        let buckets = |room: usize| (room as u64 * 8 / 7).next_power_of_two();
+        assert_eq!((buckets(MAX_ROOM), buckets(MAX_ROOM + 1)), (1 << 30, 1 << 31));
+    }
+
     #[test]
     fn ids_are_used_again_and_never_twice_at_once() {
         let mut places = Places::new();
