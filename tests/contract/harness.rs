@@ -1,6 +1,33 @@
 //! The common parts themselves. Those of the test kit are tested in `tests/kit/tests`.
 
+use std::task::Poll;
+
+use futures::{SinkExt, future};
+
 use crate::common::panics::{catch, panic_message, try_catch};
+use crate::common::{Task, scripted_sink};
+
+/// Guarantee 4 is checked by every test that has a sink, because of this.
+#[test]
+fn scripted_sink_is_strict_unless_busy() {
+    let polled_again = |operations: u32| {
+        let ((mut sink, handle), (mut other, _)) = (scripted_sink::<u32>("a"), scripted_sink("b"));
+        handle.park();
+        let mut task = Task::new(future::poll_fn(move |cx| {
+            for n in 0..operations {
+                assert!(other.poll_ready_unpin(cx).is_ready());
+                other.start_send_unpin(n).unwrap();
+            }
+            assert!(sink.poll_ready_unpin(cx).is_pending());
+            Poll::<()>::Pending
+        }));
+        assert!(task.poll().is_pending());
+        try_catch(|| task.poll()).map(|panic| panic.message)
+    };
+    let breach = "sink a: poll_ready called again before its waker fired";
+    assert_eq!(polled_again(63).as_deref(), Some(breach));
+    assert_eq!(polled_again(64), None);
+}
 
 #[test]
 fn expected_panic_is_caught_with_its_message_and_its_line() {

@@ -58,6 +58,10 @@ where
 /// must make progress by that and by their own polls. A sink that needs a runtime, a thread or a
 /// timer to make progress cannot be checked.
 ///
+/// Inside a task of tokio, sinks of tokio soon return `Pending` because the cooperative budget of
+/// the task is spent, which the check takes for a fault. Use it in a plain `#[test]`, or in
+/// `tokio::task::unconstrained`.
+///
 /// # Examples
 ///
 /// ```
@@ -154,8 +158,8 @@ where
         self
     }
 
-    /// `closed` returns `true` if the sink has told the receiver that there are no more items. By
-    /// default this is not checked.
+    /// `closed` returns `true` if the receiver knows that there are no more items. By default this
+    /// is not checked.
     pub fn closed(mut self, closed: impl FnMut(&mut R) -> bool + 'a) -> Self {
         self.closures.closed = Box::new(closed);
         self

@@ -69,9 +69,9 @@
 //!
 //! # A sink of your own
 //!
-//! [`check_sink`] is told how to make the sink and its receiver, how to make items, and how to
-//! receive one. It fills the sink, drains it, flushes and closes it in each state, changes the
-//! waker, and polls again only after a wake. [`SinkCheck`] can be told more.
+//! [`check_sink`] takes three closures, which make the sink and its receiver, make an item, and
+//! receive an item. It fills the sink, drains it, flushes and closes it in each state, changes the
+//! waker, and polls again only after a wake. [`SinkCheck`] has more settings.
 //!
 //! ```
 //! use futures::{FutureExt, StreamExt, channel::mpsc};

@@ -23,6 +23,7 @@ pub enum Rule {
     LastWaker,
     /// No operation stays pending when the receiver has taken everything, or wakes its caller
     /// without end.
+    /// See [`SinkCheck`](super::SinkCheck) about tasks of tokio.
     Progresses,
     /// After `poll_close` has completed, the sink accepts no items.
     EndsWithClose,

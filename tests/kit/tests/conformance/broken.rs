@@ -34,8 +34,8 @@ fn sink_that_keeps_the_first_waker_is_found() {
 }
 
 #[test]
-fn sink_that_wakes_nobody_is_found() {
-    assert_breaks(Wrong::WakesNobody, Rule::Wakes);
+fn sink_that_never_wakes_is_found() {
+    assert_breaks(Wrong::NeverWakes, Rule::Wakes);
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub(crate) enum Wrong {
     ForgetsItsWaker,
     KeepsTheFirstWaker,
     ForgetsWhenItsTaskChanges,
-    WakesNobody,
+    NeverWakes,
     IsNotWokenByTheEnd,
     IsReadyWithoutRoom,
     DropsWithoutRoom,
@@ -59,7 +59,7 @@ impl State {
         if wrong == Wrong::KeepsTheFirstWaker {
             self.waker.clone_from(&waker);
         }
-        if let Some(waker) = waker.filter(|_| wrong != Wrong::WakesNobody) {
+        if let Some(waker) = waker.filter(|_| wrong != Wrong::NeverWakes) {
             waker.wake();
         }
     }
@@ -93,7 +93,7 @@ pub(crate) fn pipe(wrong: Wrong) -> (Pipe, Receiver) {
     (Pipe { wrong, buffer, channel, readied, closed, failed, stuck }, receiver)
 }
 
-/// The check of such pipes, with everything that it can be told.
+/// The check of such pipes, with all settings.
 pub(crate) fn check(wrong: Wrong) -> SinkCheck<'static, Pipe, Receiver, usize> {
     SinkCheck::new(move || pipe(wrong), |n| n, Receiver::receive)
         .capacity(2 * SIZE)

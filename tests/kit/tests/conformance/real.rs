@@ -113,3 +113,15 @@ fn short_form() {
     let report = check_sink(|| mpsc::channel(2), |n| n, next);
     assert_eq!(report.gaps(), ["a sink without its receiver: there is no `disconnect`"]);
 }
+
+/// The cooperative budget of a task would be spent in the middle of the check.
+#[tokio::test]
+async fn poll_sender_in_a_task_without_a_budget() {
+    use tokio::{sync::mpsc, task::unconstrained};
+    let make = || {
+        let (sender, receiver) = mpsc::channel(3);
+        (PollSender::new(sender), receiver)
+    };
+    let receive = |receiver: &mut mpsc::Receiver<_>| receiver.try_recv().ok();
+    unconstrained(async { check_sink(make, |n| n, receive) }).await;
+}

@@ -57,7 +57,7 @@ fn endless_stream_goes_on_until_it_is_ended() {
 
 #[test]
 #[should_panic(expected = "stream input: polled after its end")]
-fn stream_objects_to_a_poll_after_its_end() {
+fn poll_of_a_stream_after_its_end_panics() {
     let (mut stream, handle) = stream();
     handle.end();
     assert_eq!(Task::new(stream.next()).run(), Poll::Ready(None));
@@ -65,7 +65,7 @@ fn stream_objects_to_a_poll_after_its_end() {
 }
 
 #[test]
-fn stream_objects_to_forbidden_polls() {
+fn forbidden_poll_of_a_stream_panics() {
     let (mut stream, handle) = stream();
     handle.push(1);
     handle.forbid_polls();
@@ -76,7 +76,7 @@ fn stream_objects_to_forbidden_polls() {
 }
 
 #[test]
-fn strict_stream_objects_to_a_poll_without_a_wake() {
+fn poll_of_a_strict_stream_without_a_wake_panics() {
     let (mut stream, handle) = stream();
     handle.strict();
     handle.stutter();
