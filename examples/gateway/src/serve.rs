@@ -28,8 +28,6 @@ use crate::gateway::Gateway;
 use crate::http::{Refusal, router};
 use crate::patient::Patient;
 
-/// Connections that are asked for anything but a WebSocket: one more is answered that there are too many.
-pub const PLAIN: usize = 256;
 /// Connections that have not said yet what they want: beyond that, who comes waits.
 pub const NEW: usize = 256;
 /// With a client that is to say what it wants.
@@ -37,9 +35,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Until `gone`; then completes when all requests are answered. WebSockets are on their own.
 pub async fn serve(listener: TcpListener, gateway: Arc<Gateway>, gone: CancellationToken) {
-    let most = gateway.config.max_connections as usize + PLAIN + NEW;
-    let sockets = Arc::new(Semaphore::new(most));
-    let plain = Arc::new(Semaphore::new(PLAIN));
+    // As many again for all other requests: one more is answered that there are too many.
+    let most = gateway.config.max_connections as usize;
+    let sockets = Arc::new(Semaphore::new(2 * most + NEW));
+    let plain = Arc::new(Semaphore::new(most));
     let connections = TaskTracker::new();
     let app = router(Arc::clone(&gateway));
     loop {
@@ -130,7 +129,8 @@ impl Connection {
                 return Ok(());
             }
             let free = Arc::clone(&self.plain).try_acquire_owned().map_err(|_| {
-                let message = format!("{PLAIN} connections beside the WebSockets are open");
+                let most = self.gateway.config.max_connections;
+                let message = format!("{most} connections beside the WebSockets are open");
                 Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", message)
             })?;
             let _ = place.set(free);
