@@ -30,6 +30,8 @@ use crate::patient::Patient;
 
 /// Connections that have not said yet what they want: beyond that, who comes waits.
 pub const NEW: usize = 256;
+/// Of what a client sends, and of what it is sent, in bytes: no request is longer without its body.
+const BUFFER: usize = 16 * 1024;
 /// With a client that is to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -107,7 +109,9 @@ impl Connection {
             .timer(TokioTimer::new())
             .header_read_timeout(PATIENCE)
             .half_close(true) // one that has said all is answered all the same
-            .pipeline_flush(true)
+            .max_buf_size(BUFFER)
+            // Not `pipeline_flush`: it would keep all answers in memory for as long as there are requests,
+            // 12 kB for one of 40 bytes, and lose hyper's answer to what is no request.
             .serve_connection(TokioIo::new(socket), service)
             .with_upgrades();
         let mut connection = std::pin::pin!(connection);
