@@ -140,7 +140,8 @@ impl Connection {
             let _ = place.set(free);
             Ok(())
         });
-        let is_refused = admitted.is_err();
+        // A request that should have been a WebSocket has no place of its own.
+        let has_no_place = place.get().is_none();
         let mut answer = match admitted {
             Ok(()) => {
                 request.extensions_mut().insert(ConnectInfo(self.address));
@@ -149,7 +150,7 @@ impl Connection {
             }
             Err(refusal) => refusal.into_response(),
         };
-        let is_last = is_refused || self.gateway.board.is_draining();
+        let is_last = has_no_place || self.gateway.board.is_draining();
         if is_last && answer.status() != StatusCode::SWITCHING_PROTOCOLS {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
