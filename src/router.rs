@@ -280,9 +280,9 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.is_finished() && self.slots.is_vacant()
     }
 
-    /// Returns `true` if there is work that neither a waker will announce nor [`sleep`](Self::sleep)
-    /// finds, which looks at the lists of woken slots and of ended leases. `input_is_dry` is whether
-    /// the input will wake the task when it has an item.
+    /// Returns `true` if there is work that no waker will announce, and that [`sleep`](Self::sleep)
+    /// does not find in the lists of woken slots and ended leases. `input_is_dry` is whether the
+    /// input will wake the task when it has an item.
     pub(crate) fn has_work(&self, input_is_dry: bool) -> bool {
         self.slots.flushes().has_work()
             || self.is_closing()
