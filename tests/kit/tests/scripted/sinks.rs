@@ -244,3 +244,22 @@ fn log_keeps_the_order_of_all_that_is_written_to_it() {
     );
     assert!(log.lines().is_empty());
 }
+
+#[test]
+fn log_keeps_only_what_it_should() {
+    let log = Log::new();
+    log.keep_only(|line| line.starts_with('a'));
+    log.push("b");
+    log.push("a");
+    assert_eq!(log.lines(), ["a"]);
+}
+
+#[test]
+fn sinks_and_their_errors_are_shown() {
+    let (mut sink, handle) = sink();
+    assert_eq!(ask(&mut sink, Op::Flush), OK);
+    assert_eq!(Broken("poll_flush").to_string(), "poll_flush failed");
+    assert_eq!(format!("{sink:?}"), "ScriptedSink(a)");
+    let shown = "SinkHandle { name: \"a\", taken: 0, flushed: 0, calls: [Flush(Done)], .. }";
+    assert_eq!(format!("{handle:?}"), shown);
+}

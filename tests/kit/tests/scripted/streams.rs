@@ -85,3 +85,11 @@ fn poll_of_a_strict_stream_without_a_wake_panics() {
     assert!(handle.wake() && task.run().is_pending(), "so does this one");
     assert_eq!(panic_message(|| task.poll()), "stream input: polled again before its waker fired");
 }
+
+#[test]
+fn streams_are_shown() {
+    let (stream, handle) = stream();
+    assert_eq!(format!("{stream:?}"), "ScriptedStream(input)");
+    let shown = "StreamHandle { name: \"input\", polls: 0, taken: 0, ended: false, .. }";
+    assert_eq!(format!("{handle:?}"), shown);
+}

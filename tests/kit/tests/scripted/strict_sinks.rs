@@ -142,3 +142,14 @@ fn deferred_waker_fires_also_when_the_operation_was_called_again_since() {
             .ends_with("called again before its waker fired")
     );
 }
+
+#[test]
+fn released_operation_is_called_again() {
+    for op in [Op::Ready, Op::Flush, Op::Close] {
+        let (mut sink, handle) = strict_sink();
+        handle.hold(op);
+        assert!(ask(&mut sink, op).is_pending());
+        handle.release(op);
+        assert_eq!(ask(&mut sink, op), OK);
+    }
+}

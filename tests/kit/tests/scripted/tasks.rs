@@ -80,3 +80,18 @@ fn harness_can_be_moved_between_threads() {
     assert_send(&(&sink, &handle, &stream, &feed, &Log::new()));
     assert_send(&Task::new(stream.map(Ok).forward(sink)));
 }
+
+#[test]
+fn wakes_are_counted_for_each_waker() {
+    let mut task = Task::new(future::pending::<()>());
+    let former = task.waker();
+    former.wake_by_ref();
+    former.wake_by_ref();
+    task.renew_waker();
+    assert_eq!((task.wakes(), task.total_wakes(), task.stale_wakes()), (0, 2, 0));
+    former.wake_by_ref();
+    former.wake_by_ref();
+    task.waker().wake();
+    assert_eq!((task.wakes(), task.total_wakes(), task.stale_wakes()), (1, 3, 2));
+    assert_eq!(format!("{task:?}"), "Task { dropped: false, polls: 0, wakes: 1, .. }");
+}
