@@ -135,6 +135,7 @@ impl Client {
             let done = tokio::select! {
                 request = outlet.next(), if !has_said => {
                     heard = Instant::now();
+                    outlet.was_woken(); // by this, which is counted
                     match request {
                         Some(Ok(frame)) => self.obey(frame).await,
                         Some(Err(error)) => Err(because(error)),

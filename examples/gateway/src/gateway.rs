@@ -23,7 +23,7 @@ use crate::hooks::Watch;
 use crate::interest::Interest;
 use crate::publisher::Publisher;
 use crate::router::{self, Input, Orders};
-use crate::serve::{NEW, PLAIN, serve};
+use crate::serve::{NEW, serve};
 use crate::shutdown::Signals;
 use crate::source::{self, Source};
 use crate::subscription::Registry;
@@ -192,7 +192,7 @@ async fn leave(
 
 /// Raises the soft limit to what all connections need.
 fn raise_descriptor_limit(config: &Config) {
-    let wanted = u64::from(config.max_connections) + (PLAIN + NEW) as u64 + OTHER_DESCRIPTORS;
+    let wanted = 2 * u64::from(config.max_connections) + NEW as u64 + OTHER_DESCRIPTORS;
     match rlimit::increase_nofile_limit(wanted) {
         Ok(limit) if limit >= wanted => {}
         Ok(limit) => warn!(

@@ -20,7 +20,8 @@ const PIECE: usize = 64 * 1024;
 pub struct Patient {
     socket: TcpStream,
     is_upgraded: Arc<AtomicBool>,
-    /// Since the socket took no more, or since the last piece: the deadline, and what was written.
+    /// While the socket does not take all that there is: when it has to have taken another piece, and how
+    /// much of that it has.
     deadline: Option<Pin<Box<Sleep>>>,
     written: usize,
 }
@@ -33,11 +34,12 @@ impl Patient {
     fn watch(
         &mut self,
         cx: &mut Context<'_>,
+        length: usize,
         written: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(count)) = written {
             self.written += count;
-            if self.written >= PIECE {
+            if self.written >= PIECE || count == length {
                 self.deadline = None;
             }
         }
@@ -61,7 +63,7 @@ impl AsyncWrite for Patient {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.socket).poll_write(cx, bytes);
-        self.watch(cx, written)
+        self.watch(cx, bytes.len(), written)
     }
 
     fn poll_write_vectored(
@@ -70,16 +72,14 @@ impl AsyncWrite for Patient {
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.socket).poll_write_vectored(cx, bytes);
-        self.watch(cx, written)
+        self.watch(cx, bytes.iter().map(|piece| piece.len()).sum(), written)
     }
 
     fn is_write_vectored(&self) -> bool {
         self.socket.is_write_vectored()
     }
 
-    /// Called once all is written.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.deadline = None;
         Pin::new(&mut self.socket).poll_flush(cx)
     }
 

@@ -28,18 +28,19 @@ use crate::gateway::Gateway;
 use crate::http::{Refusal, router};
 use crate::patient::Patient;
 
-/// Connections that are asked for anything but a WebSocket: one more is answered that there are too many.
-pub const PLAIN: usize = 256;
 /// Connections that have not said yet what they want: beyond that, who comes waits.
 pub const NEW: usize = 256;
+/// Of what a client sends, and of what it is sent, in bytes: no request is longer without its body.
+const BUFFER: usize = 16 * 1024;
 /// With a client that is to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Until `gone`; then completes when all requests are answered. WebSockets are on their own.
 pub async fn serve(listener: TcpListener, gateway: Arc<Gateway>, gone: CancellationToken) {
-    let most = gateway.config.max_connections as usize + PLAIN + NEW;
-    let sockets = Arc::new(Semaphore::new(most));
-    let plain = Arc::new(Semaphore::new(PLAIN));
+    // As many again for all other requests: one more is answered that there are too many.
+    let most = gateway.config.max_connections as usize;
+    let sockets = Arc::new(Semaphore::new(2 * most + NEW));
+    let plain = Arc::new(Semaphore::new(most));
     let connections = TaskTracker::new();
     let app = router(Arc::clone(&gateway));
     loop {
@@ -108,7 +109,9 @@ impl Connection {
             .timer(TokioTimer::new())
             .header_read_timeout(PATIENCE)
             .half_close(true) // one that has said all is answered all the same
-            .pipeline_flush(true)
+            .max_buf_size(BUFFER)
+            // Not `pipeline_flush`: it would keep all answers in memory for as long as there are requests,
+            // 12 kB for one of 40 bytes, and lose hyper's answer to what is no request.
             .serve_connection(TokioIo::new(socket), service)
             .with_upgrades();
         let mut connection = std::pin::pin!(connection);
@@ -130,13 +133,15 @@ impl Connection {
                 return Ok(());
             }
             let free = Arc::clone(&self.plain).try_acquire_owned().map_err(|_| {
-                let message = format!("{PLAIN} connections beside the WebSockets are open");
+                let most = self.gateway.config.max_connections;
+                let message = format!("{most} connections beside the WebSockets are open");
                 Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", message)
             })?;
             let _ = place.set(free);
             Ok(())
         });
-        let is_refused = admitted.is_err();
+        // A request that should have been a WebSocket has no place of its own.
+        let has_no_place = place.get().is_none();
         let mut answer = match admitted {
             Ok(()) => {
                 request.extensions_mut().insert(ConnectInfo(self.address));
@@ -145,7 +150,7 @@ impl Connection {
             }
             Err(refusal) => refusal.into_response(),
         };
-        let is_last = is_refused || self.gateway.board.is_draining();
+        let is_last = has_no_place || self.gateway.board.is_draining();
         if is_last && answer.status() != StatusCode::SWITCHING_PROTOCOLS {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }

@@ -27,10 +27,12 @@ async fn clients_that_do_not_read_answers_lock_nobody_out_for_long() {
     let gateway = Gateway::start(&["--max-connections", "100", "--send-buffer", "8192"]).await;
     let mut sockets = Vec::new();
     for _ in 0..400 {
-        sockets.push(unread(&gateway, "/page.js", 200).await);
+        sockets.push(unread(&gateway, "/page.js", 300).await);
     }
     // WebSockets have places of their own.
     let mut client = gateway.subscriber("tea").await;
+    let memory = gateway.memory();
+    assert!(memory < 60, "{memory} MiB: the answers are 12 kB each, and a request has 45 bytes");
     until("a place", async || {
         let (status, _) = gateway.ask(Method::POST, "/publish/tea", &[], "x").await;
         status == StatusCode::ACCEPTED

@@ -180,6 +180,20 @@ async fn the_demo_makes_up_messages() {
 }
 
 #[tokio::test]
+async fn the_demo_keeps_the_order_of_each_key() {
+    let gateway = Gateway::start(&["--demo", "100000", "--rate", "0", "--overflow", "wait"]).await;
+    let mut client = gateway.subscriber("demo.tea").await;
+    let mut last = 0;
+    for _ in 0..20_000 {
+        let said = client.next().await;
+        // "cup 30 of tea"
+        let number = said["body"].as_str().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+        assert!(number > last, "{number} after {last}");
+        last = number;
+    }
+}
+
+#[tokio::test]
 async fn the_keys_of_one_client_share_its_socket_and_each_keeps_its_order() {
     let options = ["--overflow", "wait", "--buffer", "3", "--send-buffer", "8192", "--rate", "0"];
     let gateway = Gateway::start(&options).await;

@@ -66,6 +66,22 @@ async fn what_is_not_even_a_request_is_refused_too() {
 }
 
 #[tokio::test]
+async fn requests_that_have_no_place_are_the_last_of_their_connection() {
+    let gateway = Gateway::start(&[]).await;
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    for (path, answers) in [("/ws", 1), ("/healthz", 3)] {
+        let answer = gateway.raw(get(path).repeat(3).as_bytes()).await;
+        assert_eq!(answer.matches("HTTP/1.1 ").count(), answers, "{answer}");
+    }
+    // What hyper refuses itself.
+    let many = get("/").replace("\r\n\r\n", &format!("{}\r\n\r\n", "\r\na: b".repeat(101)));
+    for (request, status) in [("nonsense\r\n\r\n", 400), (&many, 431)] {
+        let answer = gateway.raw(request.as_bytes()).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_wrong_with_a_message_is_said_and_the_connection_stays() {
     let gateway = Gateway::start(&["--max-subscriptions", "2"]).await;
     let mut client = gateway.subscriber("a").await;

@@ -14,8 +14,8 @@ import time
 import zlib
 
 PORT, PID, STAGE = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-# 256 MiB for calls and answers, 64 KiB and some buffers for each connection, and what the allocator keeps.
-BOUND = 320 << 20
+# 256 MiB for calls and answers; 64 KiB, and 200 KiB to compress, for each of 400 connections; and a little.
+BOUND = 384 << 20
 
 
 def message(name, kind, number, fields):
@@ -48,7 +48,7 @@ def deflate(data):
 
 
 def send(strangers, data):
-    """Sends as much of it as the server takes: until nobody takes any for a second."""
+    """Sends as much of it as the server takes: until no more is taken for a second."""
     left = {stranger: memoryview(data) for stranger in strangers}
     quiet = time.monotonic()
     while left and time.monotonic() < quiet + 1:

@@ -1,12 +1,13 @@
 //! One connection of a server.
 //!
-//! 1. A call holds a permit of its connection, and room for its bytes (`memory`), until its answer is
-//!    written. So a client has so many calls running or answered and unread, and no more: who does not
-//!    read is not read from, and holds up nobody else.
+//! 1. A call holds a permit of its connection, and room for its bytes (`memory`), until its answer
+//!    is written. A client that does not read its answers is not read from, and no other waits for
+//!    it.
 //! 2. A connection leaves the demux when it has all its permits back: then no answer is on its way.
-//! 3. A connection is gone when it was reset, or gets no more answers: because it stalled, could not be
-//!    written to, or sent garbage. Then its calls are dropped where they wait, and its socket is closed.
-//!    One-way calls go on, and what had arrived before a reset is begun: no answer to it was due.
+//! 3. A connection is gone when it was reset, or gets no more answers: because it stalled, could
+//!    not be written to, or sent garbage. Then its calls are dropped where they wait, and its
+//!    socket is closed. One-way calls go on, and what had arrived before a reset is begun: no
+//!    answer to it was due.
 
 use std::convert::Infallible;
 use std::io;
@@ -38,7 +39,8 @@ use crate::service::{Request, Service};
 use crate::socket::{Reading, Writing};
 use crate::transport::{Frame, Framing, Incoming, Transport};
 
-/// A client that has vanished without a word is noticed after a few of these: its calls are dropped.
+/// A client that has vanished without a word is noticed after a few of these: its calls are
+/// dropped.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// Whether a connection gets answers.
@@ -165,8 +167,9 @@ impl<S: Service> Connection<S> {
             };
             match frame {
                 Some(Ok(frame)) => self.start(frame, permit)?,
-                // A client that leaves bytes unread when it closes, as one with `TZlibTransport` does the
-                // end of a flush, resets the connection. It has gone, and that is no fault.
+                // A client that leaves bytes unread when it closes, as one with `TZlibTransport`
+                // does the end of a flush, resets the connection. It has gone, and that is no
+                // fault.
                 Some(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
                     gone.cancel();
                     break;

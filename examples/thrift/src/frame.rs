@@ -1,9 +1,10 @@
 //! Frames: four bytes of length, then so many bytes.
 //!
-//! tokio-util's `LengthDelimitedCodec` does the same, but makes room for a frame as soon as it has read
-//! the length: a peer that sends four bytes and waits would hold a whole frame's memory. This one grows
-//! with what has arrived. It also says the length before it reads on, so that the reader can wait until
-//! there is room; and a frame has its own memory, of its own length, so that freeing it frees that.
+//! tokio-util's `LengthDelimitedCodec` does the same, but makes room for a frame as soon as it has
+//! read the length: a peer that sends four bytes and waits would hold a whole frame's memory. This
+//! one grows with what has arrived. It also says the length before it reads on, so that the reader
+//! can wait until there is room; and a frame has its own memory, of its own length, so that freeing
+//! it frees that.
 
 use std::io;
 use std::mem;
@@ -20,8 +21,8 @@ use crate::transport::Frame;
 
 const HEADER: usize = 4;
 
-/// How much is written at once: frames gather up to here, or until a flush. A longer frame is written
-/// from where it lies.
+/// How much is written at once: frames gather up to here, or until a flush. A longer frame is
+/// written from where it lies.
 const BATCH: usize = 64 * 1024;
 
 /// Room that an idle connection keeps for the frames it writes.
@@ -102,8 +103,8 @@ impl Decoder for Frames {
     }
 }
 
-/// Writes frames: short ones together, a long one by itself. A long frame is kept, with what it holds,
-/// until it is written.
+/// Writes frames: short ones together, a long one by itself. A long frame is kept, with what it
+/// holds, until it is written.
 #[derive(Debug)]
 pub(crate) struct Writer<W> {
     to: Pin<Box<W>>,

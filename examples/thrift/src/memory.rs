@@ -4,27 +4,28 @@
 //!    call it makes, and for an answer of the same length.
 //! 2. Room is given back when the bytes are freed, not before: a [`Held`] is dropped with them.
 //! 3. Waiting is for one thing at a time and in turn. A connection waits for its own room while it
-//!    holds nothing for this call, and for the room of all while it holds its own, which is not needed
-//!    by any other connection. So there is no cycle.
-//! 4. An answer that is longer than its call never waits, since it is there already: it gets room from
-//!    a part that no frame may use, or the call is refused.
-//! 5. A connection has [`OWN`] bytes that no other can use. Small calls go on when the rest is used up.
+//!    holds nothing for this call, and for the room of all while it holds its own, which is not
+//!    needed by any other connection. So there is no cycle.
+//! 4. An answer that is longer than its call never waits, since it is there already: it gets room
+//!    from a part that no frame may use, or the call is refused.
+//! 5. A connection has [`OWN`] bytes that no other can use. Small calls go on when the rest is used
+//!    up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
-/// What a call costs beside its bytes: a task, its envelope (a name has up to a KiB, and is copied), and
-/// an answer that is a little longer than its call. A call of `later` without a text was measured at 1.3
-/// KiB without optimisation.
+/// What a call costs beside its bytes: a task, its envelope (a name has up to a KiB, and is
+/// copied), and an answer that is a little longer than its call. A call of `later` without a text
+/// was measured at 1.3 KiB without optimisation.
 pub(crate) const CALL: usize = 4 * 1024;
 
 /// What an answer costs beside its bytes while it waits to be written. Measured: about 700 bytes.
 const ANSWER: usize = 1024;
 
-/// Bytes of a connection that no other can use: sixteen small calls. A thousand connections hold 64 MiB
-/// of these.
+/// Bytes of a connection that no other can use: sixteen small calls. A thousand connections hold 64
+/// MiB of these.
 pub(crate) const OWN: usize = 64 * 1024;
 
 /// Room for bytes: what frames may wait for, and what only answers may have.
@@ -128,7 +129,8 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Holds room for an answer of so many bytes, instead of its call. Returns `false` if there is none.
+    /// Holds room for an answer of so many bytes, instead of its call. Returns `false` if there is
+    /// none.
     pub(crate) fn answer(&mut self, length: usize) -> bool {
         let held = self.of_own + self.of_all;
         let bytes = length.saturating_add(ANSWER);

@@ -21,8 +21,8 @@ pub struct Pool {
     turns: Turns,
 }
 
-/// Calls of [`Pool::round_robin`] that a server has at a time: as many as a server of this package runs for
-/// a connection, by default. More would wait there, while others may have nothing to do.
+/// Calls of [`Pool::round_robin`] that a server has at a time: as many as a server of this package
+/// runs for a connection, by default. More would wait there, while others may have nothing to do.
 const PLACES: usize = 1024;
 
 #[derive(Debug)]
@@ -44,7 +44,8 @@ impl<T: PartialEq> Answers<T> {
         self.0.iter().all(|(_, answer)| answer.as_ref().ok() == Some(first)).then_some(first)
     }
 
-    /// The answer that more than half of all servers gave, and the servers that gave another, or none.
+    /// The answer that more than half of all servers gave, and the servers that gave another, or
+    /// none.
     #[must_use]
     pub fn majority(&self) -> Option<(&T, Vec<&str>)> {
         let votes = |answer: &T| {
@@ -71,7 +72,8 @@ impl Pool {
         Self { servers, options, preferred: AtomicUsize::new(0), turns }
     }
 
-    /// Sets how many calls of [`round_robin`](Self::round_robin) a server has at a time; 1,024 by default, at least 1.
+    /// Sets how many calls of [`round_robin`](Self::round_robin) a server has at a time; 1,024 by
+    /// default, at least 1.
     ///
     /// # Panics
     ///
@@ -82,8 +84,8 @@ impl Pool {
         self
     }
 
-    /// Takes a server out of [`round_robin`](Self::round_robin), before it is stopped, say. Its calls end
-    /// as they would; those that wait for a place go to the other servers.
+    /// Takes a server out of [`round_robin`](Self::round_robin), before it is stopped, say. Its
+    /// calls end as they would; those that wait for a place go to the other servers.
     pub fn retire(&self, address: &str) {
         for (index, server) in self.servers.iter().enumerate() {
             if server.address == address {
@@ -92,8 +94,9 @@ impl Pool {
         }
     }
 
-    /// Calls the server that answered last, and if it has no answer, the others in turn. A call whose
-    /// connection broke, or that had no answer in time, may have been made: for what may be done twice.
+    /// Calls the server that answered last, and if it has no answer, the others in turn. A call
+    /// whose connection broke, or that had no answer in time, may have been made: for what may be
+    /// done twice.
     pub async fn fail_over<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
@@ -117,9 +120,9 @@ impl Pool {
         Err(failure)
     }
 
-    /// Calls the next server in turn that has a place for it, and that there is a connection to: a slow
-    /// server holds up no call but its own. What was sent is never sent again: the call fails with its
-    /// server.
+    /// Calls the next server in turn that has a place for it, and that there is a connection to: a
+    /// slow server holds up no call but its own. What was sent is never sent again: the call fails
+    /// with its server.
     pub async fn round_robin<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,

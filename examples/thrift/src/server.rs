@@ -1,8 +1,8 @@
 //! The server: calls of all connections run at once, and answers go out as they come.
 //!
-//! `connection` says what becomes of one connection, `memory` how much all of them may hold. Here they
-//! are accepted, and the demux runs that brings each answer to its connection. A connection that takes
-//! no answer stalls there, and is evicted.
+//! `connection` says what becomes of one connection, `memory` how much all of them may hold. Here
+//! they are accepted, and the demux runs that brings each answer to its connection. A connection
+//! that takes no answer stalls there, and is evicted.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -47,7 +47,8 @@ pub struct Settings {
     pub in_flight: u32,
     /// How many connections there may be. Others wait to be accepted.
     pub connections: usize,
-    /// Bytes that the calls and answers of all connections may hold, beside 64 KiB for each connection.
+    /// Bytes that the calls and answers of all connections may hold, beside 64 KiB for each
+    /// connection.
     pub memory: usize,
     /// Bytes of these that one connection may hold.
     pub memory_each: usize,

@@ -14,8 +14,8 @@ pub(crate) const SEPARATOR: char = ':';
 pub trait Service: Send + Sync + 'static {
     /// The answer, made with [`Request::answer`]; none to a one-way call.
     ///
-    /// If the client is gone, the future of a call is dropped where it waits; that of a one-way call is
-    /// not.
+    /// If the client is gone, the future of a call is dropped where it waits; that of a one-way
+    /// call is not.
     fn call(&self, request: Request) -> impl Future<Output = Result<Option<Bytes>, Error>> + Send;
 }
 

@@ -1,8 +1,8 @@
 //! Between a socket and a demux: frames, and the stages they pass.
 //!
-//! A stage is an adapter: of bytes below the frames (zlib), or of frames (a tee). Any of them goes on
-//! either side of a demux: a client's `incoming` is the input of one, a server's `outgoing` is attached
-//! to one.
+//! A stage is an adapter: of bytes below the frames (zlib), or of frames (a tee). Any of them goes
+//! on either side of a demux: a client's `incoming` is the input of one, a server's `outgoing` is
+//! attached to one.
 
 use std::io;
 use std::ops::Deref;
@@ -108,8 +108,8 @@ pub struct Transport {
     pub outgoing: Outgoing,
 }
 
-/// Bytes that end where they fail: `ZlibDecoder` loses what it has inflated when its reader fails, and
-/// keeps it when that ends.
+/// Bytes that end where they fail: `ZlibDecoder` loses what it has inflated when its reader fails,
+/// and keeps it when that ends.
 struct Deflated<R> {
     from: Pin<Box<R>>,
     ended: bool,
@@ -131,8 +131,8 @@ impl<R: AsyncRead> AsyncRead for Deflated<R> {
     }
 }
 
-/// Inflated bytes. `TZlibTransport` closes the socket without an end of its zlib stream, which is no
-/// error here: whether the last frame is whole is seen by its length.
+/// Inflated bytes. `TZlibTransport` closes the socket without an end of its zlib stream, which is
+/// no error here: whether the last frame is whole is seen by its length.
 struct Inflated<R>(ZlibDecoder<BufReader<Deflated<R>>>);
 
 impl<R: AsyncRead> AsyncRead for Inflated<R> {
@@ -195,9 +195,9 @@ impl Transport {
         Self { incoming: incoming.boxed(), outgoing: Box::pin(Writer::new(to, longest)) }
     }
 
-    /// Frames over one zlib stream in each direction, as `TFramedTransport` over `TZlibTransport`. What is
-    /// flushed can be read by the peer at once. A frame's limit is that of its plain bytes, so that little
-    /// that inflates to much is an error in time.
+    /// Frames over one zlib stream in each direction, as `TFramedTransport` over `TZlibTransport`.
+    /// What is flushed can be read by the peer at once. A frame's limit is that of its plain bytes,
+    /// so that little that inflates to much is an error in time.
     pub fn zlib<R, W>(from: R, to: W, framing: impl Into<Framing>) -> Self
     where
         R: AsyncRead + Send + 'static,

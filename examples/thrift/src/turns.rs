@@ -5,10 +5,10 @@
 //!                                      ─▶ places of the second …
 //! ```
 //!
-//! A server is a sink that takes a caller for each of its places, so a server whose places are all taken
-//! is not ready. `balance` gives a caller to the next server in turn that is. If none is ready, callers
-//! wait in the input, not for one server: they go to the first that has a place, and a server that is slow
-//! or retires keeps none of them.
+//! A server is a sink that takes a caller for each of its places, so a server whose places are all
+//! taken is not ready. `balance` gives a caller to the next server in turn that is. If none is
+//! ready, callers wait in the input, not for one server: they go to the first that has a place, and
+//! a server that is slow or retires keeps none of them.
 
 use std::convert::Infallible;
 use std::pin::Pin;

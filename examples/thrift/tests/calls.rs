@@ -132,7 +132,8 @@ fn calls_from_any_thread() {
     runtime.block_on(server.stop());
 }
 
-/// The service holds every call until all have come, and then answers them in an order of the test's.
+/// The service holds every call until all have come, and then answers them in an order of the
+/// test's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shuffled_answers_find_their_callers() {
     const CALLS: usize = 1000;
@@ -204,7 +205,8 @@ async fn ten_thousand_calls_a_tenth_cancelled_leave_nothing() {
     nothing_left(&client).await;
     assert!(client.counts().calls > 9_500, "most were attached: {:?}", client.counts());
 
-    // What was cancelled is answered now. Calls are read in order, so all have come when this is answered.
+    // What was cancelled is answered now. Calls are read in order, so all have come when this is
+    // answered.
     client.ping().await.unwrap();
     let mut answers = 0;
     while let Ok(call) = held.try_recv() {

@@ -17,8 +17,8 @@ fn call(name: &str, length: usize) -> Vec<u8> {
     raw::call(Protocol::Binary, name, 1, |to| raw::string(to, 1, &"x".repeat(length)))
 }
 
-/// Three hundred clients: some send garbage, some stop within a frame, some do not read or have calls that
-/// take a minute; all reset.
+/// Three hundred clients: some send garbage, some stop within a frame, some do not read or have
+/// calls that take a minute; all reset.
 async fn round(server: &Server) {
     let echo = call("echo", 5_000).repeat(20);
     let later = raw::call(Protocol::Binary, "later", 1, |to| {

@@ -1,5 +1,5 @@
-//! What strangers do to the server's memory and sockets: they send more than they read, stop halfway,
-//! reset, and stay away. Others are served all the while.
+//! What strangers do to the server's memory and sockets: they send more than they read, stop
+//! halfway, reset, and stay away. Others are served all the while.
 
 mod common;
 
@@ -25,8 +25,8 @@ use tokio_util::bytes::Bytes;
 
 const MIB: usize = 1 << 20;
 
-/// A time-out that a test waits for, and one that it does not.
-const SHORT: Duration = Duration::from_millis(100);
+/// A time-out that a test waits for, and that no good client exceeds on a busy machine.
+const SHORT: Duration = Duration::from_secs(1);
 
 fn example() -> Serve<Example> {
     Serve(Arc::new(Example::default()))
@@ -55,7 +55,8 @@ fn most<F: Future<Output = ()>>(test: F) -> usize {
     usize::try_from(used.bytes_max).unwrap()
 }
 
-/// Writes `bytes` over and over until the server reads no more, or so many are written. Returns how many.
+/// Writes `bytes` over and over until the server reads no more, or so many are written. Returns how
+/// many.
 async fn fill(socket: &TcpStream, bytes: &[u8], most: usize) -> usize {
     let (mut written, mut quiet) = (0, 0);
     while quiet < 300 && written < most {
@@ -90,7 +91,8 @@ fn sent_and_not_answered(length: usize) {
         let sockets = sockets.into_iter().map(Result::unwrap).collect::<Vec<_>>();
         let counts = join_all(sockets.iter().map(|of| fill(of, &requests, 15 * MIB))).await;
         assert!(counts.iter().sum::<usize>() > 16 * MIB);
-        // A neighbour gets its answers, one that is larger than its own room when there is room again.
+        // A neighbour gets its answers, one that is larger than its own room when there is room
+        // again.
         let quick = server.client(Protocol::Binary).await;
         assert_eq!(quick.add(1, 1).await.unwrap(), 2);
         drop(sockets);
@@ -202,7 +204,7 @@ fn frames_that_stop_halfway_give_their_room_back() {
     });
     assert!(used < 8 * MIB, "{used} bytes for 2 MB that came");
     let reasons = reasons.lock().unwrap();
-    assert_eq!(reasons[0], "a frame of 1048576 bytes took longer than 100ms");
+    assert_eq!(reasons[0], "a frame of 1048576 bytes took longer than 1s");
 }
 
 #[tokio::test]
@@ -212,7 +214,7 @@ async fn a_client_that_takes_no_answer_is_closed_and_its_room_is_free() {
     let settings = Settings { stall_timeout: SHORT, on_closed, ..small() };
     let server = Server::start(example(), settings).await;
     let request = call("echo", 1, &"x".repeat(MIB));
-    let sockets = join_all((0..8).map(|_| TcpStream::connect(server.address))).await;
+    let sockets = join_all((0..3).map(|_| TcpStream::connect(server.address))).await;
     for socket in sockets.iter().flatten() {
         // It may be closed before it is full.
         let mut written = 0;
@@ -224,11 +226,11 @@ async fn a_client_that_takes_no_answer_is_closed_and_its_room_is_free() {
             }
         }
         let reason = timeout(LONG, told.recv()).await.unwrap().unwrap();
-        assert_eq!(reason, "it took no answer for 100ms");
+        assert_eq!(reason, "it took no answer for 1s");
     }
     let quick = server.client(Protocol::Binary).await;
     assert_eq!(quick.echo("y".repeat(MIB)).await.unwrap().len(), MIB);
-    assert_eq!(server.stop().await.faulty, 8);
+    assert_eq!(server.stop().await.faulty, 3);
 }
 
 /// Answers with so many bytes; if that is 0, with as many as the call's id says.
@@ -335,7 +337,8 @@ async fn calls_of_a_client_that_resets_are_dropped() {
     let (gate, mut held) = Gate::new();
     let settings = Settings { connections: 1, in_flight: 100, ..Settings::default() };
     let server = Server::start(Serve(gate), settings).await;
-    // Fewer than may be in flight: the server reads. More: it does not. After an end: it reads no more.
+    // Fewer than may be in flight: the server reads. More: it does not. After an end: it reads no
+    // more.
     for (calls, end) in [(50, false), (200, false), (50, true), (200, true)] {
         let mut socket = TcpStream::connect(server.address).await.unwrap();
         let requests = (0..calls).flat_map(|id| call("later", id, "never")).collect::<Vec<_>>();

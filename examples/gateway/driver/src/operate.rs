@@ -62,36 +62,14 @@ impl Operate {
     }
 
     async fn poison(&self) -> Result<(), String> {
-        const HEADERS: u16 = 1 << 13;
         let channel = self.channel().await?;
         self.collect(&channel, "dead", ExchangeKind::Fanout, FieldTable::default()).await?;
         let mut client = self.subscriber("tea").await?;
-        let forged = |key: &[u8], flags, properties| Forged {
-            key: key.to_vec(),
-            flags,
-            properties,
-            body: b"forged".to_vec(),
-        };
-        let headers = |name: &[u8], kind: u8, value: Vec<u8>| {
-            long(&[&short(name)[..], &[kind], &value].concat())
-        };
-        // Five and seven bytes a level, in a frame of 131,072.
-        let arrays = headers(b"deep", b'A', nested(26_200, b"A"));
-        let tables = headers(b"deep", b'F', nested(18_700, b"\x01nF"));
-        let usable = [
-            forged(b"tea", HEADERS, arrays),
-            forged(b"tea", HEADERS, tables),
-            forged(b"tea", HEADERS, headers(b"\xff", b'S', long(b"x"))),
-            forged(b"tea", 1 << 15, vec![1, 0xff]), // content_type
-            forged(b"tea", 1 << 7, vec![1, 0xff]),  // message_id
-            forged(b"tea", 1 << 3, vec![1, 0xff]),  // app_id
-        ];
-        let large = Forged { body: vec![b'x'; 100_000], ..forged(b"tea", 0, vec![]) };
-        let refused = [forged(b"\xff", 0, vec![]), large];
+        let poison = poison();
         let (uri, exchange) = (self.amqp.clone(), self.exchange.clone());
         let publishing = tokio::task::spawn_blocking(move || {
             let mut raw = Raw::connect(&uri)?;
-            for message in usable.into_iter().chain(refused) {
+            for message in poison {
                 let good = |body: &str| Forged {
                     body: body.as_bytes().to_vec(),
                     ..forged(b"tea", 0, vec![])
@@ -294,6 +272,30 @@ impl Operate {
             serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
         Ok(format!("{status} {}", value["error"].as_str().unwrap_or_default()))
     }
+}
+
+fn forged(key: &[u8], flags: u16, properties: Vec<u8>) -> Forged {
+    Forged { key: key.to_vec(), flags, properties, body: b"forged".to_vec() }
+}
+
+/// Six that can be used, and two that cannot.
+fn poison() -> [Forged; 8] {
+    const HEADERS: u16 = 1 << 13;
+    let headers =
+        |name: &[u8], kind: u8, value: Vec<u8>| long(&[&short(name)[..], &[kind], &value].concat());
+    // Five and seven bytes a level, in a frame of 131,072.
+    let arrays = headers(b"deep", b'A', nested(26_200, b"A"));
+    let tables = headers(b"deep", b'F', nested(18_700, b"\x01nF"));
+    [
+        forged(b"tea", HEADERS, arrays),
+        forged(b"tea", HEADERS, tables),
+        forged(b"tea", HEADERS, headers(b"\xff", b'S', long(b"x"))),
+        forged(b"tea", 1 << 15, vec![1, 0xff]), // content_type
+        forged(b"tea", 1 << 7, vec![1, 0xff]),  // message_id
+        forged(b"tea", 1 << 3, vec![1, 0xff]),  // app_id
+        forged(b"\xff", 0, vec![]),
+        Forged { body: vec![b'x'; 100_000], ..forged(b"tea", 0, vec![]) },
+    ]
 }
 
 fn nested(depth: usize, level: &[u8]) -> Vec<u8> {

@@ -74,15 +74,7 @@ impl Stalled {
 
         let (resume, resumed) = oneshot::channel();
         let mut resume = Some(resume);
-        let way = match self.delay {
-            None => self.gateway.clone(),
-            Some(delay) => {
-                let delay = Duration::from_millis(delay);
-                let started = relay::start(0, self.gateway.clone(), delay).await;
-                let (port, _) = started.map_err(|error| error.to_string())?;
-                format!("127.0.0.1:{port}")
-            }
-        };
+        let way = self.way().await?;
         let stalled = Stuck::subscribe(&way, &plan).await?.stop_until(resumed);
         if self.delay.is_some() {
             let _ = resume.take().map(|resume| resume.send(self.overflow));
@@ -133,6 +125,15 @@ impl Stalled {
             }
         }
         Ok(faults)
+    }
+
+    /// The address at which the one finds the gateway.
+    async fn way(&self) -> Result<String, String> {
+        let Some(delay) = self.delay else { return Ok(self.gateway.clone()) };
+        let delay = Duration::from_millis(delay);
+        let started = relay::start(0, self.gateway.clone(), delay).await;
+        let (port, _) = started.map_err(|error| error.to_string())?;
+        Ok(format!("127.0.0.1:{port}"))
     }
 
     /// A run with clients that read.

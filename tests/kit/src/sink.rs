@@ -1,32 +1,53 @@
-//! A sink that does what its handle says, and objects when it is not treated as a sink.
-//!
-//! It panics on the first breach of the `Sink` contract, with its name in the message:
-//!
-//! 1. `start_send` needs a `poll_ready` that answered `Ready(Ok)` since the last send;
-//! 2. once `poll_close` was called, only `poll_close` may follow, and nothing once it completed;
-//! 3. nothing follows an error;
-//! 4. an operation that answered `Pending` is not asked again before this sink woke its caller
-//!    (switched off by [`SinkHandle::lenient`]), with two exceptions: a flush may be, if an item was
-//!    taken meanwhile; and `poll_ready` may be, once and in a later poll of the task, if it answered
-//!    after 64 or more operations of one poll (switched off by [`SinkHandle::waits`]).
+//! A sink that does what its handle says, and panics if its caller breaks the contract of `Sink`.
 //!
 //! Wakers and actions, which are foreign code, run while the state is not locked.
 
 mod handle;
+mod observations;
 mod state;
 
 use std::fmt;
+use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
-use futures::Sink;
+use futures_sink::Sink;
 
-use super::coop::Waiting;
+use crate::coop::Waiting;
+use crate::lock;
 pub use handle::SinkHandle;
 use state::{State, Wake};
 
-/// A sink and its handle. The name, or number, is what its complaints and log lines begin with.
+/// Makes a sink and its handle. `name` is what its panics and log lines begin with.
+///
+/// The sink is open: each operation returns `Ready(Ok(()))` until the handle says otherwise. Items
+/// need `Debug`, for the log.
+///
+/// # Panics
+///
+/// The sink, not this function, panics if
+///
+/// 1. `start_send` is called without a `poll_ready` that returned `Ready(Ok(()))` since the last
+///    send;
+/// 2. after a call of `poll_close`, anything but `poll_close` is called, or anything at all once
+///    `poll_close` has completed;
+/// 3. anything is called after an error.
+///
+/// That a pending operation is polled again without a wake is no breach of the contract, because a
+/// task may be polled at any time. Code that promises not to can be held to it with
+/// [`SinkHandle::strict`] and [`SinkHandle::strict_unless_busy`].
+///
+/// # Examples
+///
+/// ```should_panic
+/// use futures::SinkExt;
+/// use sink_test::scripted_sink;
+///
+/// let (mut sink, _handle) = scripted_sink("a");
+/// // Panics: "sink a: start_send without a Ready(Ok) of poll_ready since the last send".
+/// let _ = sink.start_send_unpin(1);
+/// ```
 pub fn scripted_sink<V>(name: impl fmt::Display) -> (ScriptedSink<V>, SinkHandle<V>) {
     let state = Arc::new(Mutex::new(State::new(name.to_string())));
     (ScriptedSink(Arc::clone(&state)), SinkHandle::new(state))
@@ -44,15 +65,21 @@ impl fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
+/// An operation of a sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
+    /// `poll_ready`
     Ready,
+    /// `start_send`
     Send,
+    /// `poll_flush`
     Flush,
+    /// `poll_close`
     Close,
 }
 
 impl Op {
+    /// The name of the method.
     pub fn name(self) -> &'static str {
         match self {
             Op::Ready => "poll_ready",
@@ -63,39 +90,54 @@ impl Op {
     }
 }
 
+/// What an operation returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {
+    /// `Ready(Ok(()))`, or `Ok(())` from `start_send`.
     Done,
+    /// `Pending`; never from `start_send`.
     Pending,
+    /// An error.
     Failed,
 }
 
-/// One call, as the sink saw it. `Send` is never `Pending`.
+/// What was done to a sink, and what it returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
+    /// A call of `poll_ready`.
     Ready(Answer),
+    /// A call of `start_send`.
     Send(Answer),
+    /// A call of `poll_flush`.
     Flush(Answer),
+    /// A call of `poll_close`.
     Close(Answer),
+    /// The sink was dropped.
     Drop,
 }
 
-/// The sink itself: `Unpin`, and `Send` if its items are.
+/// A sink that does what its [handle](SinkHandle) says; made by [`scripted_sink`].
+///
+/// It is `Unpin`, and `Send` if its items are.
 pub struct ScriptedSink<V>(Arc<Mutex<State<V>>>);
 
 impl<V> ScriptedSink<V> {
-    /// Runs the action set for this call, then objects if the call is a breach.
+    /// Runs the action set for this call, then panics if the call is a breach.
     #[track_caller]
     fn enter(&self, op: Op) -> MutexGuard<'_, State<V>> {
-        let action = super::lock(&self.0).script(op).action.take();
+        let action = lock(&self.0).script(op).action.take();
         if let Some(action) = action {
             action();
         }
-        let mut state = super::lock(&self.0);
+        let mut state = lock(&self.0);
         state.hear_deferred();
         if let Some(breach) = state.breach(op) {
             let breach = format!("sink {}: {} {breach}", state.name, op.name());
             state.breaches.push(breach.clone());
+            if state.is_checked {
+                drop(state);
+                resume_unwind(Box::new(breach));
+            }
             drop(state);
             panic!("{breach}");
         }
@@ -157,13 +199,13 @@ impl<V: fmt::Debug> Sink<V> for ScriptedSink<V> {
 
 impl<V> fmt::Debug for ScriptedSink<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ScriptedSink({})", super::lock(&self.0).name)
+        write!(f, "ScriptedSink({})", lock(&self.0).name)
     }
 }
 
 impl<V> Drop for ScriptedSink<V> {
     fn drop(&mut self) {
-        let mut state = super::lock(&self.0);
+        let mut state = lock(&self.0);
         state.dropped = true;
         state.calls.push(Call::Drop);
         state.log(format_args!("dropped"));

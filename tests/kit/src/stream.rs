@@ -1,4 +1,6 @@
-//! A stream that does what its handle says, and objects when it is polled after its end.
+//! A stream that does what its handle says, and panics if it is polled after its end.
+
+mod handle;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -6,13 +8,36 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use futures::Stream;
+use futures_core::Stream;
 
-use super::coop::{Deferred, Grant, PollCount, Waiting};
-use super::{Action, CoopBudget, lock};
+use crate::coop::{Deferred, Grant, PollCount, Waiting};
+use crate::{Action, CoopBudget, lock};
+pub use handle::StreamHandle;
 
-/// A stream and its handle. Its complaints begin with the name. It answers `Pending` until the
-/// handle is used.
+/// Makes a stream and its handle. `name` is what its panics begin with.
+///
+/// The stream is pending until the handle is used.
+///
+/// # Panics
+///
+/// The stream, not this function, panics if it is polled after its end.
+///
+/// # Examples
+///
+/// ```
+/// use futures::StreamExt;
+/// use sink_test::{Task, scripted_stream};
+/// use std::task::Poll;
+///
+/// let (stream, handle) = scripted_stream("input");
+/// handle.extend([1, 2]);
+/// let mut task = Task::new(stream.collect::<Vec<_>>());
+/// assert!(task.run().is_pending());
+/// assert_eq!(handle.taken(), 2);
+///
+/// handle.end();
+/// assert_eq!(task.run(), Poll::Ready(vec![1, 2]));
+/// ```
 pub fn scripted_stream<T>(name: impl fmt::Display) -> (ScriptedStream<T>, StreamHandle<T>) {
     let state = Arc::new(Mutex::new(State {
         name: name.to_string(),
@@ -30,23 +55,23 @@ pub fn scripted_stream<T>(name: impl fmt::Display) -> (ScriptedStream<T>, Stream
         budget: None,
         last_waker: None,
     }));
-    (ScriptedStream(Arc::clone(&state)), StreamHandle(state))
+    (ScriptedStream(Arc::clone(&state)), StreamHandle::new(state))
 }
 
 enum Step<T> {
     Item(T),
-    /// Pending once, with the waker fired inside the poll.
+    /// `Pending` once, with the waker fired inside the poll.
     Stutter,
     /// Something happens inside the poll, before the next step.
     Action(Action),
     End,
 }
 
-/// When a poll is no breach.
+/// When the stream may be polled.
 #[derive(PartialEq, Eq)]
 enum Polled {
     Freely,
-    /// After a Pending, only once it has fired the waker.
+    /// After `Pending`, only once it has fired the waker.
     WhenAwake,
     Never,
 }
@@ -62,11 +87,11 @@ struct State<T> {
     taken: usize,
     polls: usize,
     polled: Polled,
-    /// `true` if it was never polled, did not answer Pending last, or has fired the waker since.
+    /// `false` if the last poll returned `Pending` and the waker has not fired since.
     awake: bool,
     ended: bool,
     dropped: bool,
-    /// Of the last Pending answer, until something is pushed.
+    /// Set by `Pending`, until something is queued.
     waiting: Option<Waiting>,
     /// Wakers that a cooperative budget has yet to fire.
     deferred: Vec<Deferred>,
@@ -75,7 +100,7 @@ struct State<T> {
 }
 
 impl<T> State<T> {
-    /// Notes a wake that a cooperative budget has made meanwhile.
+    /// Notes wakers that a cooperative budget has fired meanwhile.
     fn hear_deferred(&mut self) {
         let deferred = self.deferred.len();
         self.deferred.retain(|deferred| !deferred.has_fired());
@@ -85,7 +110,9 @@ impl<T> State<T> {
     }
 }
 
-/// The stream itself: `Unpin`, and `Send` if its items are.
+/// A stream that does what its [handle](StreamHandle) says; made by [`scripted_stream`].
+///
+/// It is `Unpin`, and `Send` if its items are.
 pub struct ScriptedStream<T>(Arc<Mutex<State<T>>>);
 
 impl<T> ScriptedStream<T> {
@@ -116,7 +143,7 @@ impl<T> ScriptedStream<T> {
         drop(replaced);
     }
 
-    /// The next step; `None`: there is nothing now, and the waker is kept.
+    /// The next step; `None`: there is none, and the waker is kept.
     fn next_step(&self, cx: &Context<'_>) -> Option<Step<T>> {
         let mut state = lock(&self.0);
         if let Some(step) = state.steps.pop_front() {
@@ -191,135 +218,5 @@ impl<T> fmt::Debug for ScriptedStream<T> {
 impl<T> Drop for ScriptedStream<T> {
     fn drop(&mut self) {
         lock(&self.0).dropped = true;
-    }
-}
-
-/// Controls and observes one stream. It outlives the stream, and then still holds its waker.
-pub struct StreamHandle<T>(Arc<Mutex<State<T>>>);
-
-impl<T> Clone for StreamHandle<T> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<T> StreamHandle<T> {
-    /// Queues an item.
-    pub fn push(&self, item: T) {
-        self.script([Step::Item(item)]);
-    }
-
-    /// Queues several items, with one wake.
-    pub fn extend(&self, items: impl IntoIterator<Item = T>) {
-        self.script(items.into_iter().map(Step::Item));
-    }
-
-    /// Queues the end. Also ends an endless stream.
-    pub fn end(&self) {
-        self.script([Step::End]);
-    }
-
-    /// Queues a Pending that wakes its own waker inside the poll.
-    pub fn stutter(&self) {
-        self.script([Step::Stutter]);
-    }
-
-    /// Makes the stream answer Pending once `budget` is spent.
-    pub fn share(&self, budget: &CoopBudget) {
-        let replaced = self.look(|state| state.budget.replace(budget.clone()));
-        drop(replaced);
-    }
-
-    /// Queues something to be done inside a poll, right before the next step of that same poll.
-    pub fn action(&self, action: impl FnOnce() + Send + 'static) {
-        self.script([Step::Action(Box::new(action))]);
-    }
-
-    /// Whenever nothing is queued, `invent` makes the next item; it is given 0, 1, 2 and so on.
-    pub fn endless(&self, invent: impl FnMut(u64) -> T + Send + 'static) {
-        let replaced = self.look(|state| state.endless.replace(Box::new(invent)));
-        drop(replaced);
-        self.script([]);
-    }
-
-    /// Makes any further poll a breach.
-    pub fn forbid_polls(&self) {
-        self.look(|state| state.polled = Polled::Never);
-    }
-
-    /// Undoes `forbid_polls` and `strict`.
-    pub fn permit_polls(&self) {
-        self.look(|state| state.polled = Polled::Freely);
-    }
-
-    /// Makes a poll a breach if it follows a Pending without a wake of this stream in between.
-    pub fn strict(&self) {
-        self.look(|state| state.polled = Polled::WhenAwake);
-    }
-
-    /// Fires the last waker the stream has seen, for no reason. Returns `false` if it has seen none.
-    pub fn wake(&self) -> bool {
-        let waker = self.look(|state| {
-            state.awake = true;
-            state.last_waker.clone()
-        });
-        waker.inspect(Waker::wake_by_ref).is_some()
-    }
-
-    /// The last waker the stream has seen.
-    pub fn waker(&self) -> Option<Waker> {
-        self.look(|state| state.last_waker.clone())
-    }
-
-    pub fn polls(&self) -> usize {
-        self.look(|state| state.polls)
-    }
-
-    /// How many items were taken out of the stream.
-    pub fn taken(&self) -> usize {
-        self.look(|state| state.taken)
-    }
-
-    /// How many items are queued and not yet taken.
-    pub fn left(&self) -> usize {
-        let is_item = |step: &&Step<T>| matches!(step, Step::Item(_));
-        self.look(|state| state.steps.iter().filter(is_item).count())
-    }
-
-    /// Returns `true` if it last answered Pending, without a stutter, and nothing was queued since.
-    pub fn is_waiting(&self) -> bool {
-        self.look(|state| state.waiting.is_some())
-    }
-
-    /// How many of its wakers a cooperative budget has yet to fire.
-    pub fn deferred_wakers(&self) -> usize {
-        self.look(|state| state.deferred.len())
-    }
-
-    /// Returns `true` if it has answered `None`.
-    pub fn is_ended(&self) -> bool {
-        self.look(|state| state.ended)
-    }
-
-    pub fn is_dropped(&self) -> bool {
-        self.look(|state| state.dropped)
-    }
-
-    fn script(&self, steps: impl IntoIterator<Item = Step<T>>) {
-        let steps: Vec<_> = steps.into_iter().collect(); // foreign code, so before the lock
-        let waiting = self.look(|state| {
-            state.steps.extend(steps);
-            state.awake |= state.waiting.is_some();
-            state.waiting.take()
-        });
-        if let Some(waiting) = waiting {
-            waiting.waker.wake();
-        }
-    }
-
-    fn look<R>(&self, at: impl FnOnce(&mut State<T>) -> R) -> R {
-        let mut state = lock(&self.0);
-        state.hear_deferred();
-        at(&mut state)
     }
 }

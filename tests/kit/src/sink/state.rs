@@ -1,46 +1,46 @@
-//! What a scripted sink remembers, how it answers, and what it objects to.
+//! The state of a scripted sink: what it returns, and which calls are a breach.
 
 use std::fmt;
 use std::task::Waker;
 
-use super::super::coop::{Deferred, Grant, PollCount, Waiting};
-use super::super::{Action, CoopBudget, Log};
 use super::{Answer, Call, Op};
+use crate::coop::{Deferred, Grant, PollCount, Waiting};
+use crate::{Action, CoopBudget, Log};
 
-/// How far the life of the sink has come.
+/// The stage of a sink's life.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub(super) enum Stage {
     Open,
     Closing,
     Closed,
     Failed,
 }
 
-/// When an operation that answered Pending may be asked again, other than after a wake.
+/// When a pending operation may be called again, other than after a wake.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum AskedAgain {
+pub(super) enum Repeats {
     Never,
-    /// `poll_ready` in a later poll, if the answer came after many operations.
-    AfterMany,
+    /// `poll_ready`, in a later poll of the task, if it returned `Pending` after many operations.
+    UnlessBusy,
     Always,
 }
 
-/// One operation: what the test wants of it, and who waits for it.
+/// One operation: what it shall return, and the waker that waits for it.
 #[derive(Default)]
-pub struct Script {
-    pub held: bool,
-    pub fails: bool,
-    pub stutters: usize,
-    pub action: Option<Action>,
-    pub calls: usize,
-    /// Of the last Pending answer, until this operation is released.
-    pub waiting: Option<Waiting>,
-    /// How things were when it last answered Pending.
-    pub pending_since: Option<Since>,
+pub(super) struct Script {
+    pub(super) held: bool,
+    pub(super) fails: bool,
+    pub(super) stutters: usize,
+    pub(super) action: Option<Action>,
+    pub(super) calls: usize,
+    /// Set by `Pending`, until this operation is released.
+    pub(super) waiting: Option<Waiting>,
+    /// The counts when it last returned `Pending`.
+    pub(super) pending_since: Option<Since>,
 }
 
-/// What wakes the caller after a Pending answer.
-pub enum Wake {
+/// What wakes the caller after `Pending`.
+pub(super) enum Wake {
     /// The sink itself, inside the call.
     AtOnce,
     /// The handle, or a cooperative budget.
@@ -48,45 +48,49 @@ pub enum Wake {
 }
 
 #[derive(Clone, Copy)]
-pub struct Since {
+pub(super) struct Since {
     wakes: usize,
     taken: usize,
     poll: PollCount,
 }
 
-/// A Pending after this many operations in one poll may mean that the task should yield.
+/// A `Pending` after this many operations in one poll may mean that the task should yield: half of
+/// tokio's budget of 128, because other futures in the same task may have spent the rest.
 const MANY_OPERATIONS: usize = 64;
 
-pub struct State<V> {
-    pub name: String,
-    pub log: Option<Log>,
-    pub asked_again: AskedAgain,
-    pub budget: Option<CoopBudget>,
-    /// Wakers that budgets have yet to fire, also of operations that were asked again since.
-    pub deferred: Vec<Deferred>,
-    pub scripts: [Script; 4],
-    /// Sends still to be promised by `poll_ready`; `None`: no bound.
-    pub permits: Option<usize>,
-    /// `poll_ready` said yes and no send has followed. A promise is kept even if the gate shuts.
-    pub promised: bool,
-    pub stage: Stage,
-    pub dropped: bool,
-    pub items: Vec<V>,
-    pub taken: usize,
-    pub flush_asked: usize,
-    pub flushed: usize,
-    pub wakes: usize,
-    pub last_waker: Option<Waker>,
-    pub calls: Vec<Call>,
-    pub breaches: Vec<String>,
+pub(super) struct State<V> {
+    pub(super) name: String,
+    pub(super) log: Option<Log>,
+    pub(super) repeats: Repeats,
+    pub(super) budget: Option<CoopBudget>,
+    /// Wakers that budgets have yet to fire, also of operations that were called again since.
+    pub(super) deferred: Vec<Deferred>,
+    pub(super) scripts: [Script; 4],
+    /// How often `poll_ready` may still make a promise; `None`: no bound.
+    pub(super) permits: Option<usize>,
+    /// `poll_ready` returned `Ready(Ok(()))` and no send has followed. The promise is kept if
+    /// `park` follows.
+    pub(super) promised: bool,
+    pub(super) stage: Stage,
+    pub(super) dropped: bool,
+    pub(super) items: Vec<V>,
+    pub(super) taken: usize,
+    pub(super) flush_asked: usize,
+    pub(super) flushed: usize,
+    pub(super) wakes: usize,
+    pub(super) last_waker: Option<Waker>,
+    pub(super) calls: Vec<Call>,
+    pub(super) breaches: Vec<String>,
+    /// The sink is part of a check of adapters: see [`SinkHandle::serve_check`](super::SinkHandle).
+    pub(super) is_checked: bool,
 }
 
 impl<V> State<V> {
-    pub fn new(name: String) -> Self {
+    pub(super) fn new(name: String) -> Self {
         Self {
             name,
             log: None,
-            asked_again: AskedAgain::AfterMany,
+            repeats: Repeats::Always,
             budget: None,
             deferred: Vec::new(),
             scripts: Default::default(),
@@ -102,24 +106,26 @@ impl<V> State<V> {
             last_waker: None,
             calls: Vec::new(),
             breaches: Vec::new(),
+            is_checked: false,
         }
     }
 
-    pub fn script(&mut self, op: Op) -> &mut Script {
+    pub(super) fn script(&mut self, op: Op) -> &mut Script {
         &mut self.scripts[op as usize]
     }
 
-    pub fn log(&self, event: fmt::Arguments<'_>) {
+    pub(super) fn log(&self, event: fmt::Arguments<'_>) {
         if let Some(log) = &self.log {
             log.push(format!("{} {event}", self.name));
         }
     }
 
-    /// What is wrong with calling `op` now.
-    pub fn breach(&mut self, op: Op) -> Option<&'static str> {
+    /// What is wrong with a call of `op` now, if anything.
+    pub(super) fn breach(&mut self, op: Op) -> Option<&'static str> {
         match self.stage {
             Stage::Closed => return Some("after poll_close completed"),
             Stage::Failed => return Some("after an error"),
+            Stage::Closing if self.is_checked && op != Op::Send => {}
             Stage::Closing if op != Op::Close => return Some("after poll_close was called"),
             Stage::Open if op == Op::Send && !self.promised => {
                 return Some("without a Ready(Ok) of poll_ready since the last send");
@@ -129,14 +135,14 @@ impl<V> State<V> {
         let now = self.now();
         let since = self.script(op).pending_since?;
         let busy = op == Op::Ready
-            && self.asked_again == AskedAgain::AfterMany
+            && self.repeats == Repeats::UnlessBusy
             && since.poll.operations >= MANY_OPERATIONS
             && now.poll.poll > since.poll.poll;
         let woken = now.wakes > since.wakes;
         let more_to_flush = op == Op::Flush && now.taken > since.taken;
-        let always = self.asked_again == AskedAgain::Always;
+        let always = self.repeats == Repeats::Always;
         let excused = always || woken || more_to_flush || busy;
-        (!excused).then_some("asked again before its waker fired")
+        (!excused).then_some("called again before its waker fired")
     }
 
     fn now(&self) -> Since {
@@ -144,7 +150,7 @@ impl<V> State<V> {
     }
 
     /// Counts the wakes that a cooperative budget has made meanwhile.
-    pub fn hear_deferred(&mut self) {
+    pub(super) fn hear_deferred(&mut self) {
         let deferred = self.deferred.len();
         self.deferred.retain(|deferred| !deferred.has_fired());
         self.wakes += deferred - self.deferred.len();
@@ -154,8 +160,8 @@ impl<V> State<V> {
         }
     }
 
-    /// Answers `op`. After a Pending, what wakes the caller.
-    pub fn answer(&mut self, op: Op, waker: &Waker) -> (Answer, Option<Wake>) {
+    /// What `op` returns and, for `Pending`, what wakes the caller.
+    pub(super) fn answer(&mut self, op: Op, waker: &Waker) -> (Answer, Option<Wake>) {
         let now = self.now();
         let shut = op == Op::Ready && self.permits == Some(0) && !self.promised;
         let stutters = self.script(op).stutters > 0;
@@ -188,7 +194,7 @@ impl<V> State<V> {
         (answer, wake)
     }
 
-    /// Records an answer, and what it means for the rest of the sink.
+    /// Records what `op` returned, and what follows from it.
     fn record(&mut self, op: Op, answer: Answer) {
         self.script(op).calls += 1;
         self.calls.push(match op {

@@ -1,50 +1,46 @@
-//! A cooperative budget, such as tokio gives a task for each of its polls, and the count of operations
-//! in the poll that runs.
-//!
-//! Scripted sinks and streams that share a [`CoopBudget`] answer `Pending` once it is spent, as tokio's
-//! channels and sockets do. [`Task::poll`](super::Task::poll) marks where a poll begins: budgets are full
-//! again then, and the count starts at 0.
+//! A cooperative budget, such as tokio gives a task for each of its polls, and the count of
+//! operations in the poll that runs.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
-use super::lock;
+use crate::lock;
 
 thread_local! {
     static RUNNING: Cell<PollCount> = const { Cell::new(PollCount { poll: 0, operations: 0 }) };
 }
 
-/// A poll of a `Task`, and how many operations were made in it so far.
+/// A poll of a `Task`, and how many operations completed in it so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PollCount {
+pub(crate) struct PollCount {
     /// Unique in the process, and increasing; 0 outside the polls of tasks.
-    pub poll: u64,
+    pub(crate) poll: u64,
     /// Items that streams returned, items that sinks took, flushes and closes that completed.
-    pub operations: usize,
+    pub(crate) operations: usize,
 }
 
 impl PollCount {
     /// The poll that runs on this thread.
-    pub fn now() -> Self {
+    pub(crate) fn now() -> Self {
         RUNNING.get()
     }
 
     /// Counts one operation.
-    pub(super) fn count_one() {
+    pub(crate) fn count_one() {
         let PollCount { poll, operations } = RUNNING.get();
         RUNNING.set(PollCount { poll, operations: operations + 1 });
     }
 }
 
 /// Marks a poll, from here to the drop of this guard. Polls may be nested.
-pub(super) struct PollGuard {
+pub(crate) struct PollGuard {
     outer: PollCount,
 }
 
 impl PollGuard {
-    pub(super) fn begin() -> Self {
+    pub(crate) fn begin() -> Self {
         static POLLS: AtomicU64 = AtomicU64::new(0);
         let poll = POLLS.fetch_add(1, Relaxed) + 1;
         Self { outer: RUNNING.replace(PollCount { poll, operations: 0 }) }
@@ -57,11 +53,32 @@ impl Drop for PollGuard {
     }
 }
 
-/// How many operations the sinks and streams that share it complete in one poll of a task.
+/// A bound on what sinks and streams do in one poll of a task, such as tokio's cooperative budget.
 ///
-/// Each operation that does not answer `Pending` by itself takes one; `start_send`, which has no
-/// `Pending`, takes none. With none left, each answers `Pending`, and its waker fires at once, or, if
-/// the budget is [deferred](Self::deferred), when [`fire_deferred`](Self::fire_deferred) is called.
+/// Each operation of a scripted sink or stream that shares the budget takes one unit, unless it is
+/// pending anyway. `start_send` takes none. With none left, operations return `Pending`. Their
+/// wakers fire inside the call or, if the budget is [deferred](Self::deferred), in
+/// [`fire_deferred`](Self::fire_deferred). [`Task::poll`](crate::Task::poll) fills the budget up.
+/// Clones share it.
+///
+/// # Examples
+///
+/// ```
+/// use futures::{SinkExt, StreamExt};
+/// use sink_test::{CoopBudget, Task, scripted_sink, scripted_stream};
+///
+/// let budget = CoopBudget::new(4);
+/// let (stream, input) = scripted_stream("input");
+/// let (sink, output) = scripted_sink("output");
+/// input.share(&budget);
+/// output.share(&budget);
+/// input.extend([1, 2, 3]);
+///
+/// let mut task = Task::new(stream.map(Ok).forward(sink));
+/// assert!(task.poll().is_pending());
+/// assert!(task.woken(), "there is more to do");
+/// assert_eq!(output.items(), [1, 2]);
+/// ```
 #[derive(Clone, Debug)]
 pub struct CoopBudget(Arc<Mutex<State>>);
 
@@ -70,7 +87,7 @@ struct State {
     /// `None`: no bound.
     size: Option<usize>,
     left: usize,
-    /// The poll for which `left` is meant.
+    /// The poll that `left` is about.
     poll: u64,
     denied: usize,
     defers: bool,
@@ -80,14 +97,14 @@ struct State {
 }
 
 impl CoopBudget {
-    /// A budget of `operations`; what is denied wakes itself inside the call, as tokio's resources do in
-    /// `block_on`.
+    /// A budget of `operations` units. With none left, wakers fire inside the call, as in tokio's
+    /// `Runtime::block_on`.
     pub fn new(operations: usize) -> Self {
         Self::with(operations, false)
     }
 
-    /// A budget of `operations`; what is denied is woken later, between two polls, as tokio's resources
-    /// do in spawned tasks.
+    /// A budget of `operations` units. With none left, wakers fire later, between two polls, as in
+    /// tasks that tokio has spawned.
     pub fn deferred(operations: usize) -> Self {
         Self::with(operations, true)
     }
@@ -104,19 +121,19 @@ impl CoopBudget {
         })))
     }
 
-    /// Fills it up. Only needed where no `Task` polls.
+    /// Fills the budget up: needed only where no [`Task`](crate::Task) polls.
     pub fn refill(&self) {
         self.look(|state| state.left = state.size.unwrap_or(usize::MAX));
     }
 
-    /// Bounds nothing any more, and fires what is deferred.
+    /// Removes the bound, and fires all deferred wakers.
     pub fn lift(&self) {
         self.look(|state| state.size = None);
         self.refill();
         self.fire_deferred();
     }
 
-    /// Fires the wakers of all that was denied, and returns how many there were.
+    /// Fires all deferred wakers, and returns how many there were.
     pub fn fire_deferred(&self) -> usize {
         let wakers = self.look(|state| {
             state.fired += 1;
@@ -127,23 +144,23 @@ impl CoopBudget {
         fired
     }
 
-    /// How many operations are left in this poll.
+    /// How many units are left in this poll.
     pub fn left(&self) -> usize {
         self.look(|state| state.left)
     }
 
-    /// How many operations were ever denied.
+    /// How many operations found the budget spent.
     pub fn denied(&self) -> usize {
         self.look(|state| state.denied)
     }
 
-    /// How many wakers are deferred.
+    /// How many wakers have yet to fire.
     pub fn deferred_wakers(&self) -> usize {
         self.look(|state| state.deferred.len())
     }
 
-    /// Asks for one operation, which `waker` waits for if there is none left.
-    pub(super) fn ask(&self, waker: &Waker) -> Grant {
+    /// Asks for a unit. If there is none left, `waker` waits for one.
+    pub(crate) fn ask(&self, waker: &Waker) -> Grant {
         let waker = waker.clone();
         let (grant, unused) = self.look(|state| {
             if state.left > 0 {
@@ -160,8 +177,8 @@ impl CoopBudget {
         grant
     }
 
-    /// Takes the operation that `ask` has granted, which turned out not to be `Pending`.
-    pub(super) fn take(&self) {
+    /// Takes the unit that `ask` has granted, for an operation that turned out not to be pending.
+    pub(crate) fn take(&self) {
         self.look(|state| state.left = state.left.saturating_sub(1));
     }
 
@@ -176,32 +193,32 @@ impl CoopBudget {
     }
 }
 
-/// The answer to the question for one operation.
-pub(super) enum Grant {
+/// What [`CoopBudget::ask`] returns.
+pub(crate) enum Grant {
     Given,
-    /// The caller has to wake itself, inside the call.
+    /// The operation has to fire its waker inside the call.
     DeniedAndWoken,
-    /// The budget will fire the waker.
+    /// The budget fires the waker later.
     Deferred(Deferred),
 }
 
-/// The waker of a Pending answer.
-pub(super) struct Waiting {
-    pub(super) waker: Waker,
-    /// A cooperative budget has it, too, and fires it.
-    pub(super) deferred: Option<Deferred>,
+/// A waker that `Pending` was returned to.
+pub(crate) struct Waiting {
+    pub(crate) waker: Waker,
+    /// A cooperative budget has the waker, too, and fires it.
+    pub(crate) deferred: Option<Deferred>,
 }
 
 impl Waiting {
     /// Returns `true` if a budget has fired it.
-    pub(super) fn has_fired(&self) -> bool {
+    pub(crate) fn has_fired(&self) -> bool {
         self.deferred.as_ref().is_some_and(Deferred::has_fired)
     }
 }
 
 /// A waker that a budget has kept.
 #[derive(Clone, Debug)]
-pub(super) struct Deferred {
+pub(crate) struct Deferred {
     budget: CoopBudget,
     /// How often the budget had fired wakers by then.
     fired: u64,
@@ -209,7 +226,29 @@ pub(super) struct Deferred {
 
 impl Deferred {
     /// Returns `true` if the budget has fired the waker.
-    pub(super) fn has_fired(&self) -> bool {
+    pub(crate) fn has_fired(&self) -> bool {
         self.budget.look(|state| state.fired > self.fired)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CoopBudget, PollCount};
+    use crate::{Task, scripted_sink};
+    use futures::{SinkExt, future};
+    use std::task::Poll;
+
+    #[test]
+    fn nested_polls_count_for_themselves() {
+        let budget = CoopBudget::new(1);
+        let (mut sink, handle) = scripted_sink::<u32>("a");
+        handle.share(&budget);
+        let mut inner = Task::new(future::poll_fn(|cx| sink.poll_flush_unpin(cx)));
+        let mut outer = Task::new(future::poll_fn(|_| {
+            assert!(inner.poll().is_ready());
+            Poll::Ready(PollCount::now().operations)
+        }));
+        assert_eq!(outer.poll(), Poll::Ready(0), "the flush was made in the other poll");
+        assert_eq!(PollCount::now(), PollCount::default());
     }
 }

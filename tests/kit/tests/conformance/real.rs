@@ -1,0 +1,127 @@
+//! Channels and codecs that are in use.
+
+use std::collections::VecDeque;
+
+use futures::channel::mpsc;
+use futures::future::ready;
+use futures::{FutureExt, SinkExt, StreamExt};
+use sink_test::{SinkCheck, check_sink};
+use tokio::io::duplex;
+use tokio_util::codec::{FramedRead, FramedWrite, LinesCodec};
+use tokio_util::sync::PollSender;
+
+/// What is received without waiting.
+fn next<T>(receiver: &mut mpsc::Receiver<T>) -> Option<T> {
+    receiver.next().now_or_never().flatten()
+}
+
+#[test]
+fn channels_of_futures() {
+    for size in [0, 1, 5] {
+        let check = SinkCheck::new(|| mpsc::channel(size), |n| n, next).capacity(size + 1);
+        let report = check.disconnect(mpsc::Receiver::close).run();
+        assert!(report.gaps().is_empty());
+    }
+    let receive = |receiver: &mut mpsc::UnboundedReceiver<_>| receiver.next().now_or_never()?;
+    let check = SinkCheck::new(mpsc::unbounded, |n| n, receive).unbounded();
+    let report = check.disconnect(mpsc::UnboundedReceiver::close).run();
+    assert_eq!(report.gaps(), ["a full sink: it is `unbounded`"]);
+}
+
+#[test]
+fn buffer_before_a_channel() {
+    let make = || {
+        let (sender, receiver) = mpsc::channel(1);
+        (sender.buffer(3), receiver)
+    };
+    SinkCheck::new(make, |n| n, next).capacity(5).disconnect(mpsc::Receiver::close).run();
+}
+
+#[test]
+fn channel_behind_a_mapping() {
+    let make = || {
+        let (sender, receiver) = mpsc::channel(1);
+        (sender.with(|n: usize| ready(Ok::<_, mpsc::SendError>(n.to_string()))), receiver)
+    };
+    let receive = |receiver: &mut _| next::<String>(receiver)?.parse().ok();
+    SinkCheck::new(make, |n| n, receive).capacity(2).disconnect(mpsc::Receiver::close).run();
+}
+
+#[test]
+fn fanout_to_two_channels() {
+    type Two = [(mpsc::Receiver<usize>, VecDeque<usize>); 2];
+    let make = || {
+        let ((a, from_a), (b, from_b)) = (mpsc::channel(1), mpsc::channel(3));
+        (a.fanout(b), [(from_a, VecDeque::new()), (from_b, VecDeque::new())])
+    };
+    // An item has arrived when both have received it.
+    let receive = |two: &mut Two| {
+        for (receiver, items) in two.iter_mut() {
+            items.extend(next(receiver));
+        }
+        let [(_, a), (_, b)] = two;
+        if a.is_empty() || b.is_empty() {
+            return None;
+        }
+        assert_eq!(a.front(), b.front());
+        a.pop_front().and(b.pop_front())
+    };
+    SinkCheck::new(make, |n| n, receive)
+        .capacity(4)
+        .disconnect(|two| two.iter_mut().for_each(|(receiver, _)| receiver.close()))
+        .run();
+}
+
+#[test]
+fn poll_sender_of_tokio() {
+    use tokio::sync::mpsc;
+    for size in [1, 4] {
+        let make = || {
+            let (sender, receiver) = mpsc::channel(size);
+            (PollSender::new(sender), receiver)
+        };
+        let receive = |receiver: &mut mpsc::Receiver<_>| receiver.try_recv().ok();
+        let check = SinkCheck::new(make, |n| n, receive).capacity(size);
+        assert!(check.disconnect(mpsc::Receiver::close).run().gaps().is_empty());
+    }
+}
+
+#[test]
+fn lines_through_a_pipe() {
+    let make = || {
+        let (here, there) = duplex(64);
+        let lines = FramedRead::new(there, LinesCodec::new());
+        (FramedWrite::new(here, LinesCodec::new()), Some(lines))
+    };
+    // Long enough that the buffer of 8 KiB is full after some of them.
+    let item = |n| format!("{n:>200}");
+    let receive =
+        |lines: &mut Option<FramedRead<_, _>>| lines.as_mut()?.next().now_or_never()??.ok();
+    let check = SinkCheck::new(make, item, receive).capacity(50);
+    let check = check.disconnect(|lines| *lines = None);
+    assert!(check.run().gaps().is_empty());
+}
+
+#[test]
+fn equal_items_are_a_gap() {
+    let report = SinkCheck::new(|| mpsc::channel(2), |_| (), next).run();
+    assert_eq!(report.gaps()[0], "which item arrives: `item` makes equal ones");
+}
+
+#[test]
+fn short_form() {
+    let report = check_sink(|| mpsc::channel(2), |n| n, next);
+    assert_eq!(report.gaps(), ["a sink without its receiver: there is no `disconnect`"]);
+}
+
+/// The cooperative budget of a task would be spent in the middle of the check.
+#[tokio::test]
+async fn poll_sender_in_a_task_without_a_budget() {
+    use tokio::{sync::mpsc, task::unconstrained};
+    let make = || {
+        let (sender, receiver) = mpsc::channel(3);
+        (PollSender::new(sender), receiver)
+    };
+    let receive = |receiver: &mut mpsc::Receiver<_>| receiver.try_recv().ok();
+    unconstrained(async { check_sink(make, |n| n, receive) }).await;
+}
