@@ -262,10 +262,17 @@ fn a_member_that_was_woken_and_is_full_again_is_passed_over() {
     sinks[0].allow(1);
     rig.sleep();
     assert_eq!(sinks[0].items(), [101], "one of two that were queued");
-    sinks[1].open();
-    rig.sleep();
     rig.send([107]);
-    assert_eq!(sinks[1].items(), [102, 105, 107]);
+    assert_eq!(
+        (sinks[0].count(Op::Ready), rig.totals().queued),
+        (3, 6),
+        "its queue is the shortest"
+    );
+    for sink in &sinks {
+        sink.open();
+    }
+    rig.sleep();
+    assert_eq!(taken(&sinks), [vec![101, 104, 107], vec![102, 105], vec![103, 106]]);
 }
 
 #[test]
@@ -304,6 +311,23 @@ fn an_item_that_the_last_member_refuses_as_it_leaves_is_discarded() {
     drop(first);
     rig.sleep();
     assert_eq!((rig.len(), rig.totals().discarded), (0, 1));
+}
+
+/// All leave in one turn, so that the item is not offered again in between.
+#[test]
+fn an_item_that_is_held_is_discarded_once_if_all_members_leave_at_once() {
+    for refusing in 1..=3_u64 {
+        let mut rig = balanced().admitting(move |to, _| to.tag != refusing);
+        let mut lease = Lease::new();
+        for tag in 1..=3 {
+            rig.attach_on(1, tag, |attach| attach.tag(tag).leased(&mut lease)).hold(Op::Ready);
+        }
+        rig.send([101]);
+        drop(lease);
+        rig.sleep();
+        let totals = rig.totals();
+        assert_eq!((rig.len(), totals.queued, totals.discarded), (0, 0, 1), "{refusing}");
+    }
 }
 
 /// All leave in the same turn.
