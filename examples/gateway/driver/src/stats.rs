@@ -6,7 +6,19 @@ use reqwest::Client;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
+/// Made after this was called: an answer is shared for a second.
 pub async fn stats(gateway: &str) -> Result<Value, String> {
+    let old = any_stats(gateway).await?;
+    loop {
+        let new = any_stats(gateway).await?;
+        if new["uptime_ms"] != old["uptime_ms"] {
+            return Ok(new);
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn any_stats(gateway: &str) -> Result<Value, String> {
     let text = text(gateway, "stats").await?;
     serde_json::from_str(&text).map_err(|error| format!("/stats: not JSON: {error}"))
 }
