@@ -7,6 +7,7 @@
 #![allow(unreachable_pub, reason = "nothing is reachable from outside a test binary")]
 
 pub mod alloc;
+pub mod crowd;
 pub mod frugal;
 pub mod group;
 pub mod model;
@@ -15,6 +16,7 @@ pub mod panics;
 pub mod real;
 pub mod rig;
 
+pub use crowd::{Crowd, Dice};
 pub use rig::{Orders, Recorder, Rig, Split, Terms, hooks};
 pub use sink_test::{
     Answer, Broken, Call, CoopBudget, Log, Op, ScriptedSink, ScriptedStream, SinkHandle,

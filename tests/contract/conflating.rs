@@ -429,7 +429,7 @@ fn queue_of_a_stalled_sink_is_discarded_as_it_was_conflated() {
 fn latest_of_each_kind_arrives_whatever_the_sink_does() {
     let rounds: u64 = if cfg!(debug_assertions) { 40 } else { 1_000 };
     for seed in 1..=rounds {
-        let mut dice = super::one_fate_per_item::Dice::new(seed);
+        let mut dice = crate::common::Dice::new(seed);
         let budget = 1 + dice.below(8) as usize;
         let mut rig = Rig::with(same_digit, |demux| demux.budget(budget));
         // Room for all kinds, so that nothing overflows.

@@ -4,8 +4,7 @@
 use std::collections::BTreeSet;
 use std::task::Poll;
 
-use super::one_fate_per_item::Dice;
-use crate::common::{Op, Rig, SinkHandle, Split, Terms, scripted_sink};
+use crate::common::{Crowd, Dice, Op, Rig, Split, Terms};
 use stream_demux::{Attach, Demux, Lease, Order, Overflow};
 
 /// Logs what the hooks hear, of the keys as well.
@@ -256,26 +255,26 @@ fn drop_of_the_demux_tells_nothing() {
 impl Rig {
     /// Reads what the hooks heard of keys, which must alternate, and compares with `contains_key`.
     #[track_caller]
-    fn follow(&mut self, told: &mut BTreeSet<u32>) {
+    fn follow(&mut self, attached: &mut BTreeSet<u32>) {
         for line in self.log.take() {
             let mut words = line.split(' ');
             let (what, key) = (words.next(), words.next().map(|key| key.parse().unwrap()));
             match (what, key, words.next()) {
                 (Some("key"), Some(key), Some("attached")) => {
-                    assert!(told.insert(key), "told twice that there is {key}");
+                    assert!(attached.insert(key), "key {key} is attached twice");
                 }
                 (Some("key"), Some(key), Some("detached")) => {
-                    assert!(told.remove(&key), "told twice that there is no {key}");
+                    assert!(attached.remove(&key), "key {key} is detached twice");
                 }
                 _ => panic!("{line}"),
             }
         }
         let demux = self.task.get_ref();
         for key in 0..5 {
-            assert_eq!(told.contains(&key), demux.contains_key(&key), "key {key}");
+            assert_eq!(attached.contains(&key), demux.contains_key(&key), "key {key}");
         }
         let receiving: BTreeSet<_> = demux.recipients().map(|to| *to.key).collect();
-        assert_eq!(*told, receiving);
+        assert_eq!(*attached, receiving);
     }
 }
 
@@ -290,97 +289,30 @@ fn all_at_once(seed: u64, multicast: bool) {
     })
     .with_silent_sinks()
     .hearing(|line| line.starts_with("key "));
-    let (mut told, mut changes) = (BTreeSet::new(), 0);
-    let mut sinks: Vec<SinkHandle<u32>> = Vec::new();
-    let mut leases = Vec::new();
-    let end = 800 + dice.below(200);
-    for step in 0..1_000 {
-        let key = dice.below(5);
-        match dice.below(16) {
-            0..=3 => rig.input.push(key * 100 + step % 100),
-            4 | 5 => {
-                let (sink, handle) = scripted_sink(sinks.len());
-                handle.lenient(); // a slot is used again, and so are its wakers
-                let overflows = [
-                    Overflow::Wait,
-                    Overflow::DropNewest,
-                    Overflow::DropOldest,
-                    Overflow::Evict,
-                    Overflow::Conflate,
-                ];
-                let overflow = overflows[dice.below(5) as usize];
-                let mut terms =
-                    Attach::new(key, sink).buffer(dice.below(4) as usize).overflow(overflow);
-                match dice.below(8) {
-                    0 | 1 => terms = terms.limit(u64::from(dice.below(4))),
-                    2 => terms = terms.catch_all(),
-                    3 => terms = terms.keep_existing(),
-                    4 => terms = terms.stall_timeout(2),
-                    5 => terms = terms.idle_timeout(2),
-                    _ => {}
-                }
-                if dice.below(3) == 0 {
-                    let mut lease = Lease::new();
-                    terms = terms.leased(&mut lease);
-                    leases.push(lease);
-                }
-                if dice.below(2) == 0 {
-                    handle.park();
-                }
-                rig.orders.push(terms.into());
-                sinks.push(handle);
-            }
-            6 => rig.orders.push(Order::Detach(key)),
-            7 => rig.orders.push(Order::Tick),
-            8 if dice.below(3) == 0 => rig.orders.push(Order::Evict(key)),
-            9 if dice.below(2) == 0 => drop(leases.pop()),
-            9 => drop(leases.pop().map(Lease::detach)),
-            10 | 11 if !sinks.is_empty() => {
-                let sink = &sinks[dice.below(u32::try_from(sinks.len()).unwrap()) as usize];
-                let op = [Op::Ready, Op::Flush, Op::Close][dice.below(3) as usize];
-                match dice.below(7) {
-                    0 => sink.open(),
-                    1 => sink.allow(2),
-                    2 => sink.hold(op),
-                    3 => sink.release(op),
-                    4 => sink.stutter(op, 2),
-                    5 => sink.fail(op),
-                    _ => sink.fail(Op::Send),
-                }
-            }
-            _ => {
-                for _ in 0..dice.below(4) {
-                    if rig.task.poll().is_ready() {
-                        break;
-                    }
-                    changes += rig.log.lines().len();
-                    rig.follow(&mut told);
-                }
-            }
-        }
-        if step == end {
-            break;
+    let (mut attached, mut changes) = (BTreeSet::new(), 0);
+    let mut crowd = Crowd::default();
+    for step in 0..800 + dice.below(200) {
+        for _ in 0..crowd.act(&mut rig, &mut dice, step) {
+            assert!(rig.task.poll().is_pending());
+            changes += rig.log.lines().len();
+            rig.follow(&mut attached);
         }
     }
     if seed % 2 == 0 {
         rig.orders.push(Order::Finish);
     }
     rig.input.end();
-    for sink in &sinks {
-        sink.open();
-        sink.release(Op::Flush);
-        sink.release(Op::Close);
-    }
+    crowd.release();
     loop {
         let is_over = rig.task.turns(1).is_ready();
-        rig.follow(&mut told);
+        rig.follow(&mut attached);
         if is_over {
             break;
         }
         assert!(rig.task.woken(), "seed {seed}: it hangs");
     }
-    assert!(told.is_empty() && changes > 20, "seed {seed}: {changes} changes");
-    assert!(sinks.iter().all(|sink| sink.is_dropped() && sink.breaches().is_empty()));
+    assert!(attached.is_empty() && changes > 20, "seed {seed}: {changes} changes");
+    assert!(crowd.is_gone(), "seed {seed}");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use std::fmt::Debug;
 use std::task::Poll;
 
-use crate::common::{self, Op, Rig, SinkHandle, Split, Terms, scripted_sink};
+use crate::common::{self, Crowd, Dice, Op, Rig, SinkHandle, Split, Terms};
 use stream_demux::{Attach, Demux, Lease, Order, Overflow};
 
 /// What the account says, in the order of its two sides; see `Rig::account`.
@@ -424,22 +424,6 @@ fn the_last_member_to_be_evicted_discards_the_held_item() {
 
 // All at once.
 
-/// Numbers that look random, the same ones each time.
-pub(super) struct Dice(u64);
-
-impl Dice {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed * 0x9E37_79B9)
-    }
-
-    pub(super) fn below(&mut self, bound: u32) -> u32 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        u32::try_from(self.0 % u64::from(bound)).unwrap()
-    }
-}
-
 /// Sinks come, stutter, fail and go at random; in the end the items that the sinks, and the hooks,
 /// saw are all the items that were read, each as often as it was copied and one time more.
 #[track_caller]
@@ -450,79 +434,26 @@ fn all_at_once(seed: u64, multicast: bool) {
         let demux = demux.budget(budget).flush_every(5);
         if multicast { demux.multicast() } else { demux }
     });
-    let mut sinks: Vec<SinkHandle<u32>> = Vec::new();
-    let mut leases = Vec::new();
+    let mut crowd = Crowd::default();
     for step in 0..1_500 {
-        let key = dice.below(5);
-        match dice.below(14) {
-            0..=4 => rig.input.push(key * 100 + step % 100),
-            5 | 6 => {
-                let (sink, handle) = scripted_sink(sinks.len());
-                handle.lenient(); // a slot is used again, and so are its wakers
-                let overflows =
-                    [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict];
-                let overflow = overflows[dice.below(4) as usize];
-                let mut terms =
-                    Attach::new(key, sink).buffer(dice.below(4) as usize).overflow(overflow);
-                if dice.below(4) == 0 {
-                    terms = terms.limit(u64::from(dice.below(4)));
-                }
-                if dice.below(8) == 0 {
-                    terms = terms.catch_all();
-                }
-                if dice.below(3) == 0 {
-                    let mut lease = Lease::new();
-                    terms = terms.leased(&mut lease);
-                    leases.push(lease);
-                }
-                if dice.below(2) == 0 {
-                    handle.park();
-                }
-                rig.orders.push(terms.into());
-                sinks.push(handle);
-            }
-            7 => rig.orders.push(Order::Detach(key)),
-            8 if dice.below(3) == 0 => rig.orders.push(Order::Evict(key)),
-            9 if dice.below(2) == 0 => drop(leases.pop()),
-            9 => drop(leases.pop().map(Lease::detach)),
-            10 | 11 if !sinks.is_empty() => {
-                let sink = &sinks[dice.below(u32::try_from(sinks.len()).unwrap()) as usize];
-                let op = [Op::Ready, Op::Flush, Op::Close][dice.below(3) as usize];
-                match dice.below(7) {
-                    0 => sink.open(),
-                    1 => sink.allow(2),
-                    2 => sink.hold(op),
-                    3 => sink.release(op),
-                    4 => sink.stutter(op, 2),
-                    5 => sink.fail(op),
-                    _ => sink.fail(Op::Send),
-                }
-            }
-            _ => {
-                for _ in 0..dice.below(4) {
-                    rig.poll();
-                }
-            }
+        for _ in 0..crowd.act(&mut rig, &mut dice, step) {
+            rig.poll();
         }
     }
     rig.input.end();
-    for sink in &sinks {
-        sink.open();
-        sink.release(Op::Flush);
-        sink.release(Op::Close);
-    }
+    crowd.release();
     let Poll::Ready(totals) = rig.run() else { panic!("seed {seed}: it hangs") };
     assert_eq!((totals.queued, totals.attached), (0, totals.detached), "seed {seed}");
 
     let lines = rig.log.lines();
     let unmatched = lines.iter().filter(|line| line.starts_with("unmatched")).count() as u64;
-    let taken: usize = sinks.iter().map(SinkHandle::taken).sum();
-    let failed = sinks.iter().filter(|sink| sink.calls().contains(&LOST)).count() as u64;
+    let taken: usize = crowd.sinks.iter().map(SinkHandle::taken).sum();
+    let failed = crowd.sinks.iter().filter(|sink| sink.calls().contains(&LOST)).count() as u64;
     assert_eq!(unmatched, totals.unmatched, "seed {seed}");
     assert_eq!(lines.len() as u64 - unmatched, totals.discarded, "seed {seed}");
     assert_eq!(taken as u64, totals.delivered, "seed {seed}");
     assert_eq!(failed, totals.lost, "seed {seed}");
-    assert!(sinks.iter().all(|sink| sink.is_dropped() && sink.breaches().is_empty()));
+    assert!(crowd.is_gone(), "seed {seed}");
 }
 
 const LOST: common::Call = common::Call::Send(common::Answer::Failed);

@@ -1,7 +1,7 @@
 //! Guarantee 2: the items of one attachment reach its sink in the order of the input, whatever happens to its
 //! queue, to the held item, and to its key.
 
-use crate::common::{Op, Rig, SinkHandle, Split, Terms, scripted_sink};
+use crate::common::{Dice, Op, Rig, SinkHandle, Split, Terms, scripted_sink};
 use stream_demux::{Demux, Order, Overflow};
 
 /// A demux whose items have their thousands as key.
@@ -278,23 +278,11 @@ fn a_member_that_leaves_takes_its_copy_of_the_held_item_behind_its_queue() {
 
 // All at once.
 
-/// Numbers that look random, the same ones each time.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
-
 #[test]
 fn gates_that_open_and_shut_at_random_change_no_order() {
     for seed in 1..=30 {
-        let mut dice = Dice(seed * 0x9E37_79B9);
-        let budget = 1 + usize::try_from(dice.below(9)).unwrap();
+        let mut dice = Dice::new(seed);
+        let budget = 1 + dice.below(9) as usize;
         let mut rig = rig_with(|demux| demux.budget(budget).flush_every(3));
         let sinks: Vec<_> = (0..5)
             .map(|key| rig.parked_under(key, |attach| attach.buffer(key as usize % 4)))
@@ -302,19 +290,19 @@ fn gates_that_open_and_shut_at_random_change_no_order() {
         let mut expected = vec![Vec::new(); 5];
         for n in 0..400 {
             let key = dice.below(5);
-            let item = u32::try_from(key * 1_000 + n).unwrap();
-            expected[usize::try_from(key).unwrap()].push(item);
+            let item = key * 1_000 + n;
+            expected[key as usize].push(item);
             rig.input.push(item);
         }
         for _ in 0..2_000 {
-            let sink = &sinks[usize::try_from(dice.below(5)).unwrap()];
+            let sink = &sinks[dice.below(5) as usize];
             match dice.below(4) {
                 0 => sink.allow(1),
                 1 => sink.allow(3),
                 2 => sink.park(),
                 _ => sink.stutter(Op::Ready, 1),
             }
-            let turns = usize::try_from(dice.below(3)).unwrap();
+            let turns = dice.below(3) as usize;
             assert!(rig.task.turns(turns).is_pending());
         }
         sinks.iter().for_each(SinkHandle::open);

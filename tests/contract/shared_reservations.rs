@@ -203,18 +203,27 @@ fn full_channel_of_two_keys(
     (Task::new(input.demux_by(tens, orders)), items, receiver)
 }
 
+/// Reads an item each time that the demux waits, until it has completed. Returns what was read.
+#[track_caller]
+fn read_to_the_end(
+    task: &mut Task<impl Future<Output = Totals>>,
+    receiver: &mut mpsc::Receiver<u32>,
+) -> Vec<u32> {
+    let mut read = Vec::new();
+    while task.run().is_pending() {
+        read.push(receiver.try_recv().expect("a sink has a place"));
+    }
+    read.extend(receiver.try_recv());
+    read
+}
+
 #[test]
 fn key_that_drops_takes_the_first_free_place_and_key_that_waits_the_next() {
     for dropping in DROPPING {
         let (mut task, items, mut receiver) = full_channel_of_two_keys(dropping, Overflow::Wait);
         items.extend([11, 21]);
         items.end();
-        let mut read = Vec::new();
-        while task.run().is_pending() {
-            read.push(receiver.try_recv().expect("a sink has a place"));
-        }
-        read.extend(receiver.try_recv());
-        assert_eq!(read, [0, 11, 21], "{dropping:?}");
+        assert_eq!(read_to_the_end(&mut task, &mut receiver), [0, 11, 21], "{dropping:?}");
     }
 }
 
@@ -224,12 +233,7 @@ fn key_that_waits_takes_the_first_free_place_if_its_item_came_first() {
         let (mut task, items, mut receiver) = full_channel_of_two_keys(dropping, Overflow::Wait);
         items.extend([21, 11]);
         items.end();
-        let mut read = Vec::new();
-        while task.run().is_pending() {
-            read.push(receiver.try_recv().expect("a sink has a place"));
-        }
-        read.extend(receiver.try_recv());
-        assert_eq!(read, [0, 21, 11], "{dropping:?}");
+        assert_eq!(read_to_the_end(&mut task, &mut receiver), [0, 21, 11], "{dropping:?}");
     }
 }
 
@@ -240,12 +244,7 @@ fn two_keys_that_drop_both_get_on() {
             let (mut task, items, mut receiver) = full_channel_of_two_keys(one, two);
             items.extend([11, 21]);
             items.end();
-            let mut read = Vec::new();
-            while task.run().is_pending() {
-                read.push(receiver.try_recv().expect("a sink has a place"));
-            }
-            read.extend(receiver.try_recv());
-            assert_eq!(read, [0, 11, 21], "{one:?}, {two:?}");
+            assert_eq!(read_to_the_end(&mut task, &mut receiver), [0, 11, 21], "{one:?}, {two:?}");
         }
     }
 }
@@ -263,10 +262,7 @@ fn key_that_drops_and_has_nothing_more_leaves_the_channel_to_the_other() {
                 items.push(n);
             }
             items.end();
-            while task.run().is_pending() {
-                read.push(receiver.try_recv().expect("a sink has a place"));
-            }
-            read.extend(receiver.try_recv());
+            read.extend(read_to_the_end(&mut task, &mut receiver));
             assert_eq!(read, [0, 11, 21, 22, 23, 24, 25], "{one:?}, {two:?}");
         }
     }

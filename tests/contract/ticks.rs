@@ -1,7 +1,7 @@
 //! Time: `Order::Tick`, `stall_timeout`, `idle_timeout` and `linger` (attachment rules and 6). A tick is a unit
 //! of time; `n` of them take between `n - 1` and `n` units. Without ticks nothing expires.
 
-use super::one_fate_per_item::Dice;
+use crate::common::Dice;
 use crate::common::{Op, Rig, SinkHandle, Split, Terms, group, hooks};
 use stream_demux::{Attach, Demux, Lease, Order, Overflow};
 
