@@ -188,9 +188,11 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         matches!(self.holding.held, Some(Held::Group(_))) && self.can_release()
     }
 
-    /// Returns `true` if the slot was polled again in this turn because it had yielded.
-    pub(super) fn was_retried(&self, id: SlotId) -> bool {
-        self.holding.retried == Some(id)
+    /// Returns `true` if the wake of a slot is for the next turn: it was polled again in this turn
+    /// because it had yielded, or the item is held for it since, and `retry_yielded` polls it.
+    pub(super) fn is_left_to_retry(&self, id: SlotId) -> bool {
+        let is_held_for = self.holding.is_yielding(id) && self.close_cursor.is_none();
+        self.holding.retried == Some(id) || is_held_for
     }
 }
 

@@ -48,12 +48,11 @@ where
         while !share.is_spent() {
             let Some(Woken { id, by_sink }) = self.slots.pop_woken() else { return };
             share.spend();
-            let was_retried = self.was_retried(id);
+            let is_left_to_retry = self.is_left_to_retry(id);
             // Stale wake: the slot is vacant.
             let Some(mut slot) = self.slots.get_mut(id) else { continue };
             let is_to_retry = slot.is_to_retry();
-            if was_retried && (by_sink || is_to_retry) {
-                // It was polled in this turn already, because it had yielded.
+            if is_left_to_retry && (by_sink || is_to_retry) {
                 if by_sink {
                     self.slots.ready().fire(id);
                 } else {

@@ -241,6 +241,20 @@ fn members_that_come_and_go_leave_the_line_in_order() {
     }
 }
 
+/// It is polled again on behalf of an item that it catches alone, and is in turn for those of its key.
+#[test]
+fn a_sink_that_yielded_and_then_catches_an_item_is_in_turn_again() {
+    let mut rig = balanced();
+    let a = rig.attach_on(1, "a", Attach::catch_all);
+    let b = rig.attach(1, "b");
+    a.stutter(Op::Ready, 1);
+    rig.send([101, 901]);
+    assert_eq!((a.items(), b.items()), (vec![901], vec![101]));
+    b.hold(Op::Ready);
+    assert_eq!(hooks(rig.send([102])), [""; 0], "one of them is ready");
+    assert_eq!(a.items(), [901, 102]);
+}
+
 #[test]
 fn an_item_is_held_for_a_member_that_yields_and_not_given_to_a_policy() {
     let mut rig = Rig::with(|demux| demux.balance().overflow(Overflow::Evict));
@@ -525,6 +539,19 @@ fn a_sink_that_was_woken_is_polled_again_before_its_policy_acts() {
     sinks[1].during(Op::Send, move || first.release(Op::Ready));
     assert_eq!(hooks(rig.send([101, 102])), [""; 0]);
     assert_eq!((taken(&sinks), rig.len()), (vec![vec![102], vec![101]], 2));
+}
+
+/// The item is held for one that yielded, and for another in the next turn, in which that is woken.
+#[test]
+fn a_sink_that_yielded_for_an_earlier_item_is_polled_again_for_one_that_is_held() {
+    let mut rig = balanced();
+    let (a, b, c) = (rig.attach(1, "a"), rig.attach(1, "b"), rig.attach(1, "c"));
+    a.stutter(Op::Ready, 1);
+    b.allow(1);
+    c.stutter(Op::Ready, 1);
+    c.park();
+    rig.send([101, 102]);
+    assert_eq!((a.items(), b.items(), c.items()), (vec![102], vec![101], vec![]));
 }
 
 #[test]
