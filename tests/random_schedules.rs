@@ -44,6 +44,8 @@ const INSIDE: u8 = 23;
 const WAKER: u8 = 26;
 const POLL: u8 = 27;
 const RUN: u8 = 29;
+const TICK: u8 = 224;
+const ATTACH_MORE: u8 = 240;
 /// In the first byte of the settings.
 const MULTICAST: u8 = 16;
 /// 128 or 256.
@@ -51,6 +53,13 @@ const LARGE_BUDGET: u8 = 0b1110;
 /// In the third byte: what a cooperative budget leaves of it, and the largest window.
 const NO_COOP: u8 = 0b1111;
 const LARGE_WINDOW: u8 = 0b0111;
+/// In the second byte: two more follow.
+const MORE: u8 = 32;
+// In the fourth byte of the settings.
+const CONFLATE: u8 = 4;
+const BALANCE: u8 = 8;
+const ON_DEMAND: u8 = 16;
+const LINGER: u8 = 64;
 // Places.
 const INSIDE_INPUT: u8 = 0;
 const INSIDE_ORDERS: u8 = 2;
@@ -59,19 +68,47 @@ const INSIDE_HOOK: u8 = 3;
 const PARK: u8 = 0;
 const OPEN: u8 = 4;
 const ALLOW: u8 = 7;
+const HOLD_FLUSH: u8 = 10;
+const HOLD_CLOSE: u8 = 12;
+const RELEASE_FLUSH: u8 = 14;
+const RELEASE_CLOSE: u8 = 16;
+const YIELD: u8 = 23;
 const YIELD_OFTEN: u8 = 29;
+
+/// Three bytes, and two more if the second says so.
+fn settings(random: &mut Random) -> Vec<u8> {
+    let mut settings: Vec<_> = (0..3).map(|_| random.byte()).collect();
+    if settings[1] & MORE != 0 {
+        settings.extend([random.byte() & !BALANCE, random.byte()]);
+    }
+    settings
+}
+
+/// The same, with two more in any case: the first of these as given.
+fn more_settings(random: &mut Random, more: u8) -> Vec<u8> {
+    let [pace, buffer, flush, ticks] = [(); 4].map(|()| random.byte());
+    let budget = if random.below(2) == 0 { random.below(8) } else { random.byte() & 15 };
+    // Seldom anything that is not admitted.
+    let pace = budget | pace & MULTICAST | random.pick(&[0, 0, 0, pace & 0xe0]);
+    let flush = if random.below(4) == 0 { flush } else { flush & NO_COOP };
+    vec![pace, buffer | MORE, flush, more, ticks]
+}
 
 /// Any bytes: all kinds of events in equal parts.
 fn uniform(seed: u64) -> Vec<u8> {
     let mut random = Random(seed);
-    (0..8 + random.next() % 300).map(|_| random.byte()).collect()
+    let mut script: Vec<_> = (0..8 + random.next() % 300).map(|_| random.byte()).collect();
+    if script[1] & MORE != 0 {
+        script[3] &= !BALANCE; // that is for `shared`
+    }
+    script
 }
 
 /// Some kinds of events are left out, others frequent, and there are few keys, terms and cues: that
 /// gets further into one situation than all kinds at once ever do.
 fn swarm(seed: u64) -> Vec<u8> {
     let random = &mut Random(seed);
-    let mut script: Vec<_> = (0..3).map(|_| random.byte()).collect();
+    let mut script = settings(random);
     if random.below(2) == 0 {
         script[2] &= NO_COOP;
     }
@@ -83,7 +120,7 @@ fn swarm(seed: u64) -> Vec<u8> {
     weigh(CUE, random.below(7 * pace));
     weigh(ATTACH, 1 + random.below(3));
     weigh(EVICT, random.below(2));
-    for kind in [DETACH, STREAMS, LEASE, INSIDE, WAKER, POLL] {
+    for kind in [DETACH, STREAMS, LEASE, INSIDE, WAKER, POLL, TICK, ATTACH_MORE] {
         weigh(kind, random.below(3));
     }
     let keys = 1 + random.below(4);
@@ -96,7 +133,7 @@ fn swarm(seed: u64) -> Vec<u8> {
         script.push(kind);
         if kind == INSIDE {
             script.push(random.byte() & 0b11_1111);
-            kind = random.pick(&[ITEMS, ATTACH, DETACH, EVICT, STREAMS, LEASE, CUE, CUE]);
+            kind = random.pick(&[ITEMS, ATTACH, DETACH, EVICT, STREAMS, LEASE, CUE, CUE, TICK]);
             script.push(kind);
         }
         match kind {
@@ -104,13 +141,16 @@ fn swarm(seed: u64) -> Vec<u8> {
                 let key = if random.below(12) == 0 { random.below(6) } else { random.below(keys) };
                 script.push(key + 6 * random.below(5));
             }
-            ATTACH => {
+            ATTACH | ATTACH_MORE => {
                 let mut terms = random.pick(&terms);
                 if random.below(3) == 0 {
                     terms = terms.map(|_| random.byte());
                 }
                 terms[0] = terms[0] & !3 | random.below(keys);
                 script.extend(terms);
+                if kind == ATTACH_MORE {
+                    script.push(random.byte());
+                }
             }
             DETACH | EVICT => script.push(random.below(keys)),
             STREAMS | LEASE | WAKER => script.push(random.byte()),
@@ -316,6 +356,159 @@ fn short_turns(seed: u64) -> Vec<u8> {
     script
 }
 
+/// Time passes: sinks with time-outs are stuck in each of their operations, are woken, and have nothing to
+/// do; flushes linger. In one script in four the time-outs of all are the defaults.
+fn timed(seed: u64) -> Vec<u8> {
+    let random = &mut Random(seed);
+    let linger = random.pick(&[0, 0, 1, 2, 3]) * LINGER;
+    let mut script = more_settings(random, linger);
+    let keys = 1 + random.below(4);
+    let attach = if random.below(4) == 0 { ATTACH } else { ATTACH_MORE };
+    let join = |random: &mut Random, script: &mut Vec<u8>| {
+        let limit = random.pick(&[0, 0, 0, 5, 6, 15]);
+        let leases = random.pick(&[0, 0, 4]) | random.below(4);
+        let cue = random.pick(&[0, 0, 64, 128]);
+        let a = random.byte() & !3 | random.below(keys);
+        script.extend([attach, a, limit, leases | cue]);
+        if attach == ATTACH_MORE {
+            script.push(random.byte());
+        }
+    };
+    for _ in 0..=random.below(6) {
+        join(random, &mut script);
+    }
+    script.push(RUN);
+    let cues =
+        [PARK, PARK, OPEN, ALLOW, HOLD_FLUSH, HOLD_CLOSE, RELEASE_FLUSH, RELEASE_CLOSE, YIELD];
+    let rest = random.pick(&[RUN, RUN, POLL]);
+    for _ in 0..8 + random.below(50) {
+        match random.below(20) {
+            0..=5 => script.extend([TICK, random.pick(&[rest, rest, TICK, POLL])]),
+            6..=9 => script.extend([ITEMS, random.below(keys) + 6 * random.below(2)]),
+            10 | 11 => script.extend([CUE, random.below(8), random.pick(&cues)]),
+            12 => script.extend([CUE, random.below(8), random.byte()]),
+            13 => {
+                let place = random.pick(&[INSIDE_INPUT, INSIDE_ORDERS, INSIDE_HOOK]);
+                script.extend([INSIDE, place, TICK]);
+            }
+            14 => join(random, &mut script),
+            15 => script.extend([random.pick(&[DETACH, DETACH, EVICT]), random.below(keys)]),
+            16 => script.extend([random.pick(&[LEASE, STREAMS]), random.byte()]),
+            _ => script.push(random.pick(&[POLL, rest, rest])),
+        }
+    }
+    script
+}
+
+/// Items that supersede others while these wait, for sinks that take one now and then.
+fn latest(seed: u64) -> Vec<u8> {
+    let random = &mut Random(seed);
+    let conflate = random.pick(&[CONFLATE, CONFLATE, 0]) | random.pick(&[0, 1, 2, 2, 3]);
+    let mut script = more_settings(random, conflate);
+    let keys = 1 + random.below(2);
+    let join = |random: &mut Random, script: &mut Vec<u8>| {
+        let limit = random.pick(&[0, 0, 0, 5, 6, 15]) | random.pick(&[0, 0, 0, 0xc0]);
+        let leases = random.pick(&[0, 0, 4]) | random.below(4);
+        let cue = random.pick(&[0, 64, 64, 128]);
+        let a = random.byte() & !3 | random.below(keys);
+        script.extend([ATTACH_MORE, a, limit, leases | cue, random.pick(&[0, 0xc0, 0xc0])]);
+    };
+    for _ in 0..=random.below(4) {
+        join(random, &mut script);
+    }
+    script.push(RUN);
+    for _ in 0..8 + random.below(50) {
+        match random.below(20) {
+            0..=7 => script.extend([ITEMS, random.below(keys) + 6 * random.below(4)]),
+            8 | 9 => {
+                script.extend([CUE, random.below(5), random.pick(&[PARK, OPEN, ALLOW, ALLOW])]);
+            }
+            10 => script.extend([CUE, random.below(5), YIELD + 64 * random.below(4)]),
+            11 => script.extend([CUE, random.below(5), random.byte()]),
+            12 => join(random, &mut script),
+            13 => script.extend([random.pick(&[DETACH, EVICT]), random.below(keys)]),
+            14 => script.extend([random.pick(&[LEASE, STREAMS]), random.byte()]),
+            15 => script.extend([INSIDE, random.byte(), CUE, random.below(5), random.byte()]),
+            16 | 17 => script.push(POLL),
+            _ => script.push(RUN),
+        }
+    }
+    script
+}
+
+/// Items that bring their own sinks, which leave when they are idle or have had enough.
+fn on_demand(seed: u64) -> Vec<u8> {
+    let random = &mut Random(seed);
+    let d = (ON_DEMAND * (1 + random.below(3))) | random.pick(&[0, 0, CONFLATE, LINGER]);
+    let mut script = more_settings(random, d);
+    let keys = 1 + random.below(6);
+    for _ in 0..random.below(3) {
+        let terms = [(); 4].map(|()| random.byte());
+        script.push(ATTACH_MORE);
+        script.extend(terms);
+    }
+    for _ in 0..8 + random.below(50) {
+        match random.below(20) {
+            0..=6 => script.extend([ITEMS, random.below(keys) + 6 * random.below(3)]),
+            7..=9 => script.extend([TICK, random.pick(&[POLL, RUN, RUN])]),
+            10 => script.extend([CUE, random.below(6), random.byte()]),
+            11 => script.extend([CUE, random.below(6), random.pick(&[PARK, OPEN, HOLD_CLOSE])]),
+            12 => script.extend([random.pick(&[DETACH, EVICT]), random.below(4)]),
+            13 => script.extend([LEASE, random.byte()]),
+            14 => {
+                let step = random.pick(&[LEASE, EVICT, DETACH, STREAMS]);
+                script.extend([INSIDE, random.pick(&[INSIDE_INPUT, INSIDE_HOOK, INSIDE_HOOK])]);
+                script.extend([step, random.byte()]);
+            }
+            15 => script.extend([ATTACH, random.byte(), random.byte(), random.byte()]),
+            16 => script.push(POLL),
+            17 => script.extend([STREAMS, random.byte()]),
+            _ => script.push(RUN),
+        }
+    }
+    script
+}
+
+/// Sinks that share the items of a key: some are busy, some leave, fail or stall with items waiting.
+fn shared(seed: u64) -> Vec<u8> {
+    let random = &mut Random(seed);
+    let more = random.pick(&[0, 0, 0, CONFLATE, ON_DEMAND, LINGER]);
+    let mut script = more_settings(random, BALANCE | more);
+    let keys = 1 + random.below(2);
+    let times = random.below(3) == 0;
+    let join = |random: &mut Random, script: &mut Vec<u8>| {
+        let catch_all = random.pick(&[0, 0, 0, 0xc0]);
+        let leases = random.pick(&[0, 4, 4]) | random.below(4);
+        let cue = random.pick(&[0, 0, 64, 128]);
+        let a = random.byte() & !3 | random.below(keys);
+        let more = if times { random.byte() } else { 0 };
+        script.extend([ATTACH_MORE, a, catch_all, leases | cue, more]);
+    };
+    for _ in 0..2 + random.below(4) {
+        join(random, &mut script);
+    }
+    script.push(RUN);
+    for _ in 0..8 + random.below(40) {
+        match random.below(24) {
+            0..=7 => script.extend([ITEMS, random.below(keys) + 6 * random.below(3)]),
+            8..=10 => script.extend([CUE, random.below(6), random.pick(&[PARK, OPEN, ALLOW])]),
+            11 => script.extend([CUE, random.below(6), YIELD]),
+            20 => script.extend([CUE, random.below(6), random.byte()]),
+            12 => join(random, &mut script),
+            13 => script.extend([LEASE, random.byte()]),
+            14 if random.below(3) == 0 => {
+                script.extend([random.pick(&[DETACH, EVICT]), random.below(keys)]);
+            }
+            15 if times => script.extend([TICK, random.pick(&[POLL, RUN])]),
+            16 => script.extend([STREAMS, random.byte()]),
+            17 => script.extend([INSIDE, random.byte(), CUE, random.below(6), random.byte()]),
+            18 | 19 => script.push(POLL),
+            _ => script.push(RUN),
+        }
+    }
+    script
+}
+
 /// Plays one script for each seed: `default` of them, or those that the environment names, as in
 /// `SCHEDULES=100000` or `SCHEDULES=100000..200000`.
 fn play(name: &str, default: u64, script: fn(u64) -> Vec<u8>) -> Summary {
@@ -429,6 +622,66 @@ fn schedules_of_short_turns_keep_the_contract() {
     assert_seen(&summary, &situations);
 }
 
+#[test]
+fn schedules_of_time_keep_the_contract() {
+    let summary = play("timed", TIMED, timed);
+    let situations = [
+        "blocked",
+        "detached: idle",
+        "detached: stalled",
+        "discarded: evicted",
+        "flush pending",
+        "key attached",
+        "key detached",
+        "order: tick",
+    ];
+    assert_seen(&summary, &situations);
+}
+
+#[test]
+fn schedules_of_items_that_supersede_others_keep_the_contract() {
+    let summary = play("latest", LATEST, latest);
+    let situations = [
+        "copied",
+        "discarded: conflated",
+        "discarded: overflowed",
+        "not superseded",
+        "ready yields",
+    ];
+    assert_seen(&summary, &situations);
+}
+
+#[test]
+fn schedules_of_sinks_on_demand_keep_the_contract() {
+    let summary = play("on demand", ON_DEMAND_SCHEDULES, on_demand);
+    let situations = [
+        "attached on demand",
+        "detached: idle",
+        "detached: limited",
+        "detached: replaced",
+        "detached: stalled",
+        "lease ended",
+        "nothing on demand",
+        "unmatched",
+    ];
+    assert_seen(&summary, &situations);
+}
+
+#[test]
+fn schedules_of_shared_items_keep_the_contract() {
+    let summary = play("shared", SHARED, shared);
+    let situations = [
+        "blocked",
+        "detached: evicted",
+        "detached: failed",
+        "detached: stalled",
+        "discarded: not admitted",
+        "discarded: overflowed",
+        "ready yields",
+    ];
+    assert_seen(&summary, &situations);
+}
+
 /// How many schedules there are of a kind, without and with optimisation, which is ten times as fast.
 const fn schedules(debug: u64, release: u64) -> u64 {
     if cfg!(debug_assertions) { debug } else { release }
@@ -440,6 +693,10 @@ const CROWDS: u64 = schedules(600, 4_000);
 const BUSY: u64 = schedules(800, 6_000);
 const SHORT: u64 = schedules(2_000, 20_000);
 const RECONNECTS: u64 = schedules(5_000, 20_000);
+const TIMED: u64 = schedules(2_000, 20_000);
+const SHARED: u64 = schedules(2_000, 5_000);
+const LATEST: u64 = schedules(2_000, 20_000);
+const ON_DEMAND_SCHEDULES: u64 = schedules(2_000, 20_000);
 
 // Scripts that are kept, as `model::shrink` left them.
 
@@ -453,7 +710,7 @@ fn a_sink_that_is_closing_is_not_flushed_when_its_lease_is_detached() {
 #[test]
 fn a_lease_that_ends_while_the_attachment_is_announced_ends_after_the_order() {
     model::run(&[
-        198, 254, 27, 200, 35, 111, 11, 59, 183, 219, 222, 117, 72, 187, 248, 37, 51, 88, 121, 187,
+        198, 222, 27, 200, 35, 111, 11, 59, 183, 219, 222, 117, 72, 187, 248, 37, 51, 88, 121, 187,
     ]);
     model::run(&[
         79, 8, 3, 7, 33, 0, 4, 7, 8, 0, 70, 7, 189, 0, 6, 14, 9, 14, 118, 29, 0, 1, 23, 0, 15, 1,
@@ -473,9 +730,9 @@ fn a_pending_flush_is_not_repeated_when_a_sink_is_retried() {
 fn a_new_sink_inherits_what_the_one_before_it_has_left_in_the_slot() {
     // A wake, in the turn in which it was dropped.
     model::run(&[
-        5, 125, 136, 80, 202, 249, 178, 226, 32, 12, 135, 36, 84, 39, 62, 104, 188, 12, 152, 212,
-        75, 126, 221, 205, 112, 230, 203, 249, 115, 114, 143, 17, 102, 64, 137, 229, 206, 126, 197,
-        65, 28,
+        5, 93, 136, 80, 202, 25, 178, 19, 32, 12, 135, 36, 84, 39, 62, 104, 188, 12, 152, 212, 75,
+        126, 221, 205, 112, 6, 203, 25, 115, 114, 143, 17, 102, 64, 137, 229, 206, 126, 197, 65,
+        28,
     ]);
     // A wake, which outlasts an answer that it is ready.
     model::run(&[
@@ -484,8 +741,8 @@ fn a_new_sink_inherits_what_the_one_before_it_has_left_in_the_slot() {
     ]);
     // A flush, between the reading of the order and the attachment.
     model::run(&[
-        214, 117, 1, 7, 76, 0, 135, 7, 28, 85, 70, 0, 0, 15, 205, 0, 1, 23, 3, 15, 202, 6, 0, 2,
-        23, 27, 3, 6, 23, 2, 15, 198, 29,
+        214, 85, 1, 7, 76, 0, 135, 7, 28, 85, 70, 0, 0, 15, 205, 0, 1, 23, 3, 15, 202, 6, 0, 2, 23,
+        27, 3, 6, 23, 2, 15, 198, 29,
     ]);
 }
 
@@ -506,7 +763,7 @@ fn an_order_need_not_pay_for_those_that_leases_have_detached() {
 #[test]
 fn an_item_that_yielded_is_paid_for_once() {
     model::run(&[
-        153, 166, 2, 7, 228, 0, 144, 7, 24, 0, 76, 7, 24, 0, 76, 7, 24, 0, 224, 7, 228, 0, 144, 7,
+        153, 134, 2, 7, 228, 0, 144, 7, 24, 0, 76, 7, 24, 0, 76, 7, 24, 0, 224, 7, 228, 0, 144, 7,
         24, 85, 224, 7, 248, 0, 224, 29, 17, 5, 164, 0, 6, 27, 0, 0, 27, 0, 0, 27, 15, 136, 0, 6,
         27, 3, 4, 0, 0, 27, 14, 131, 0, 6, 27, 0, 6, 27, 0, 6, 27,
     ]);

@@ -11,9 +11,13 @@
 //! | `event.rs` | commands, and the events on the tape |
 //! | `world.rs` | what a script acts on: sinks, streams, leases, cooperative budgets |
 //! | `watched.rs` | items, sinks, streams and hooks that write to the tape |
+//! | `setup.rs` | makes the demux and the world around it |
 //! | `play.rs` | plays a script, looks at the demux between two polls and when it is dropped |
-//! | `monitor.rs` | checks that need no model: the account, orders before items, cost, sleep |
-//! | `facts.rs` | what is known of each sink: who may be asked again, what is a yield, when a flush is due |
+//! | `monitor.rs` | checks that need no model: the account, cost, sleep, interest in keys |
+//! | `inbox.rs` | the orders stream: orders before items |
+//! | `facts.rs` | what is known of each sink: who may be asked again, what is a yield |
+//! | `flushes.rs` | when flushes are due, and how long they linger |
+//! | `summary.rs` | how often what happened |
 //! | `state.rs`, `state/` | the model: attachments, queues, the item that is served, orders and leases |
 //!
 //! # What is exact
@@ -23,7 +27,9 @@
 //! along, and why; that a policy acts on a sink that is not ready, and on no other; that a sink is asked
 //! only on behalf of an item that it then gets; which order is applied before which item, and which
 //! lease before both; whom `blocked` and `unblocked` name; what limits end; why an attachment ended; the
-//! totals, `len`, `contains_key` and `blocked_on`.
+//! totals, `len`, `draining`, `recipients`, `contains_key` and `blocked_on`; that `key_attached` and
+//! `key_detached` alternate and agree with these; what supersedes what, and in which place; which items are
+//! asked for a sink of their own, and that these get it.
 //!
 //! Some moments the contract leaves open, and nothing shows them. There the model follows each
 //! possibility, as a state of its own, until what comes next rules it out: an ended lease takes effect at
@@ -38,6 +44,15 @@
 //!   sleeps.
 //! * The cost of a turn: at most the budget and one, of what is certain to cost. The ends of leases that
 //!   detach, and sinks that are looked after and sent nothing, are not counted.
+//! * Time-outs: a tick comes to an attachment at some time before the task sleeps. Counted are the ticks that
+//!   have counted whenever they came, and those that may have. An attachment expires after the first kind
+//!   at the latest, and never before enough of the second. Whether a sink that wakes itself, or was
+//!   handed a queue, stalls, and whether what was flushed between two ticks counts as idle, is open.
+//! * Flushes that linger: bounds of the same kind. Entries that sinks have left in the list may start the
+//!   count.
+//! * `balance`: in which order those take their turns that were not ready, or did not admit an item; which of
+//!   several shortest queues; and who gets what waited for a leaver. The model gives up if that may count
+//!   towards a limit, or if others joined the one that an item was held for.
 //! * How many turns things take: the task falls asleep, and does not turn idly; what a policy does may be
 //!   put off for two turns. Shares between orders, sinks and items are not looked at.
 //! * The polls that a former sink's waker may cause.
@@ -51,16 +66,19 @@
 
 mod event;
 mod facts;
+mod flushes;
+mod inbox;
 mod monitor;
 mod play;
 mod script;
+mod setup;
 mod state;
+mod summary;
 mod watched;
 mod world;
 
-use std::collections::BTreeMap;
-
 use play::Run;
+pub use summary::Summary;
 
 /// Items have keys below `ITEM_KEYS`, attachments below `KEYS`: some items are strays.
 const KEYS: u8 = 4;
@@ -123,20 +141,4 @@ pub fn shrink(script: &[u8], mut fails: impl FnMut(&[u8]) -> bool) -> Vec<u8> {
         len /= 2;
     }
     script
-}
-
-/// How often each kind of event happened, in one script or in many.
-#[derive(Clone, Debug, Default)]
-pub struct Summary(pub BTreeMap<&'static str, u64>);
-
-impl Summary {
-    pub fn add(&mut self, other: &Self) {
-        for (what, times) in &other.0 {
-            *self.0.entry(what).or_default() += times;
-        }
-    }
-
-    fn count(&mut self, what: &'static str) {
-        *self.0.entry(what).or_default() += 1;
-    }
 }

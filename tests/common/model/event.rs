@@ -18,6 +18,24 @@ pub(super) struct Terms {
     pub(super) limit: Option<u64>,
     pub(super) keep_existing: bool,
     pub(super) catch_all: bool,
+    pub(super) stall_timeout: Option<u32>,
+    pub(super) idle_timeout: Option<u32>,
+}
+
+impl Terms {
+    /// The default terms.
+    pub(super) fn of(key: u8) -> Self {
+        Self {
+            key,
+            buffer: None,
+            overflow: None,
+            limit: None,
+            keep_existing: false,
+            catch_all: false,
+            stall_timeout: None,
+            idle_timeout: None,
+        }
+    }
 }
 
 /// What the end of a lease asks of its attachments. The strongest request wins.
@@ -35,6 +53,7 @@ pub(super) enum OrderKind {
     Detach(u8),
     Evict(u8),
     Finish,
+    Tick,
 }
 
 /// What a sink is told to do.
@@ -119,6 +138,7 @@ pub(super) enum EndReason {
     /// Its sink was closed. As expected by the model, any of these [`reasons`].
     Left(u8),
     Evicted,
+    Stalled,
     Overflowed,
     Failed(&'static str),
     Unknown,
@@ -131,6 +151,7 @@ pub(super) mod reasons {
     pub(in super::super) const REPLACED: u8 = 4;
     pub(in super::super) const LIMITED: u8 = 8;
     pub(in super::super) const REFUSED: u8 = 16;
+    pub(in super::super) const IDLE: u8 = 32;
 }
 
 /// An entry of the tape.
@@ -175,6 +196,12 @@ pub(super) enum Event {
     Clone(u32),
     // hooks
     Admit(Id, u32, bool),
+    /// No key matched the item: what is attached for it, if anything.
+    OnDemand(u32, Option<Id>),
+    /// The first waits for the sink, the second is new: whether it supersedes the first.
+    Supersedes(Id, u32, u32, bool),
+    KeyAttached(u8),
+    KeyDetached(u8),
     Attached(Id),
     Detached(Id, EndReason),
     Unmatched(u32),

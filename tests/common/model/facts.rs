@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::super::Op;
+use super::KEYS;
 use super::event::{Id, Outcome};
-use super::script::Settings;
 
 /// After so many operations in one poll, a Pending of a sink that may lose items is taken for a yield.
 const MANY_OPERATIONS: u64 = 64;
@@ -60,12 +60,22 @@ pub(super) struct Facts {
     /// Keys of the items read.
     pub(super) keys: BTreeMap<u32, u8>,
     pub(super) turn: u32,
+    pub(super) balance: bool,
     pub(super) received: u64,
     /// Operations in this turn: items and orders read, items sent, flushes and closes that completed.
     pub(super) operations: Count,
     /// What two yields of a sink may have between them: orders read, items that sinks accepted, flushes
     /// and closes that completed. Counted since the start.
     pub(super) progress: Count,
+    /// Ticks that were read since the task slept, those in one turn as one; and all in this turn.
+    pub(super) ticks: usize,
+    pub(super) ticks_in_turn: u32,
+    /// Keys that `key_attached` was called for, and `key_detached` not since.
+    pub(super) told: [bool; KEYS as usize],
+    /// So many sinks were closed or dropped with something unflushed, or flushed when they were woken.
+    pub(super) gone_unflushed: u32,
+    /// The last event completed an operation of this sink.
+    pub(super) moved: Option<Id>,
     /// Sinks were dropped, so that there are wakers of former ones; and such wakers have fired.
     drops: bool,
     stale_wakes: bool,
@@ -75,8 +85,8 @@ pub(super) struct Facts {
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Debug, Default)]
 pub(super) struct SinkFacts {
-    /// Its policy is not `Wait`.
-    pub(super) loses_items: bool,
+    /// Whether an answer late in a turn is not believed: with a policy that discards or evicts.
+    pub(super) loses_items: Known,
     pub(super) applied: bool,
     pub(super) dropped: bool,
     pub(super) closing: bool,
@@ -100,7 +110,7 @@ pub(super) struct SinkFacts {
     spurious: [bool; 4],
     inherits_wake: bool,
     /// If the old one was to be flushed, the first flush may be early.
-    inherits_flush: bool,
+    pub(super) inherits_flush: bool,
     /// `poll_ready` answered Pending after many operations: from this turn on it may be asked again,
     /// once, unwoken.
     recheck: Option<u32>,
@@ -111,12 +121,29 @@ pub(super) struct SinkFacts {
     pub(super) yields_when_busy: Known,
     /// Whether its waker has fired since that answer.
     pub(super) fired: Known,
+    /// It is not ready, was woken since, and the task has slept since.
+    pub(super) has_heard: bool,
+    /// With `balance`: it may have been woken, and nothing waited for it, so that it was not asked again.
+    may_be_asked: bool,
+    /// Whether its waker has fired since the operation was asked, and not because of that.
+    unheard_wakes: [Known; 4],
 }
 
 impl Facts {
+    pub(super) fn new(balance: bool) -> Self {
+        Self { balance, ..Self::default() }
+    }
+
     pub(super) fn begin_turn(&mut self) {
         self.turn += 1;
         self.operations = Count::default();
+        self.ticks_in_turn = 0;
+    }
+
+    /// A tick was read.
+    pub(super) fn tick_read(&mut self) {
+        self.ticks_in_turn += 1;
+        self.ticks += usize::from(self.ticks_in_turn == 1);
     }
 
     /// The order to attach it was read.
@@ -135,6 +162,7 @@ impl Facts {
     pub(super) fn dropped(&mut self, id: Id) {
         self.drops = true;
         let sink = &mut self.sinks[id];
+        self.gone_unflushed += u32::from(sink.needs_flush());
         sink.dropped = true;
         // A wake that was not heard is left to the next one in its slot.
         self.stale_wakes |= sink.woken.iter().any(|woken| !woken.is_empty());
@@ -160,18 +188,27 @@ impl Facts {
     pub(super) fn woken(&mut self, id: Id) {
         let turn = self.turn;
         self.sinks[id].wake(turn, Known::Yes);
+        self.sinks[id].unheard_wakes = [Known::Yes; 4];
     }
 
     /// The waker of a sink that is gone fired: whoever has its slot now is woken.
     pub(super) fn stale_wake(&mut self) {
         let turn = self.turn;
         self.stale_wakes = true;
-        self.sinks.iter_mut().for_each(|sink| sink.wake(turn, Known::Maybe));
+        for sink in &mut self.sinks {
+            sink.wake(turn, Known::Maybe);
+            sink.may_have_woken();
+        }
     }
 
     /// The task sleeps: every wake so far has been heard.
     pub(super) fn asleep(&mut self) {
+        self.ticks = 0;
         for sink in &mut self.sinks {
+            sink.has_heard |= sink.unheard_wakes[Op::Ready as usize] == Known::Yes;
+            sink.may_be_asked |=
+                self.balance && sink.unheard_wakes[Op::Ready as usize] != Known::No;
+            sink.unheard_wakes = [Known::No; 4];
             sink.woken.iter_mut().for_each(Vec::clear);
             sink.inherits_wake = false;
             if sink.fired == Known::Maybe {
@@ -195,6 +232,8 @@ impl Facts {
             let heard = woken.iter().position(|from| *from <= turn);
             if let (Some(at), false) = (heard, more) {
                 woken.remove(at);
+            } else if op == Op::Ready && sink.may_be_asked {
+                // Woken before the task slept.
             } else if !more && !std::mem::take(&mut sink.spurious[op as usize]) {
                 rechecked = op == Op::Ready && sink.recheck.is_some_and(|from| from <= turn);
                 if !rechecked {
@@ -209,8 +248,10 @@ impl Facts {
         if op == Op::Flush && sink.taken == sink.flush_asked && !sink.flush_pending {
             return Err("there is nothing to flush".into());
         }
+        sink.unheard_wakes[op as usize] = Known::No;
         if op == Op::Ready {
             sink.recheck = None;
+            (sink.has_heard, sink.may_be_asked) = (false, false);
             sink.called = Some(Known::No);
         }
         Ok(rechecked)
@@ -226,12 +267,16 @@ impl Facts {
         if op != Op::Ready {
             self.operations.add(done);
             self.progress.add(done);
+            self.moved = (done == Known::Yes).then_some(id);
         }
         let operations = self.operations;
         let sink = &mut self.sinks[id];
         let pending = matches!(outcome, Outcome::Pending | Outcome::Yields);
+        let woken_in_call = &mut sink.unheard_wakes[op as usize];
+        *woken_in_call = (*woken_in_call).min(Known::Maybe);
         if outcome == Outcome::Yields {
             sink.wake(turn + 1, Known::Yes);
+            sink.may_have_woken();
         }
         sink.pending[op as usize] = pending.then_some(sink.taken);
         match op {
@@ -248,16 +293,20 @@ impl Facts {
             Op::Flush => {
                 sink.inherits_flush = false;
                 sink.due_since.take_if(|_| !sink.flush_pending);
+                self.gone_unflushed += u32::from(sink.flush_pending && sink.is_unflushed());
                 sink.flush_asked = sink.taken;
                 sink.flush_pending = pending;
             }
-            Op::Close => sink.closing = true,
+            Op::Close => {
+                self.gone_unflushed += u32::from(sink.needs_flush());
+                sink.closing = true;
+            }
         }
     }
 }
 
 impl SinkFacts {
-    pub(super) fn new(loses_items: bool) -> Self {
+    pub(super) fn new(loses_items: Known) -> Self {
         Self { loses_items, ..Self::default() }
     }
 
@@ -286,15 +335,14 @@ impl SinkFacts {
         let left_over = if left_over { Known::Maybe } else { Known::No };
         self.fired = left_over;
         self.yields = fired.max(left_over);
-        self.yields_when_busy = if !pending || !self.loses_items {
-            Known::No
-        } else if operations.sure >= MANY_OPERATIONS {
+        let busy = if operations.sure >= MANY_OPERATIONS {
             Known::Yes
         } else if operations.possible >= MANY_OPERATIONS {
             Known::Maybe
         } else {
             Known::No
         };
+        self.yields_when_busy = if pending { busy.min(self.loses_items) } else { Known::No };
         self.recheck = (self.yields_when_busy != Known::No).then_some(turn + 1);
     }
 
@@ -303,125 +351,32 @@ impl SinkFacts {
         self.pending[Op::Ready as usize].is_some()
     }
 
+    /// Returns `true` if it took an item that is to be flushed.
+    pub(super) fn needs_flush(&self) -> bool {
+        self.applied && !self.dropped && !self.closing && self.is_unflushed()
+    }
+
+    fn may_have_woken(&mut self) {
+        for wake in &mut self.unheard_wakes {
+            *wake = (*wake).max(Known::Maybe);
+        }
+    }
+
+    /// Returns `true` if the operation answered Pending when it was last asked.
+    pub(super) fn is_pending(&self, op: Op) -> bool {
+        self.pending[op as usize].is_some()
+    }
+
+    /// Whether its waker has fired since the operation was asked, so that it can go on. It is not known of
+    /// one that fires it itself, or is to be asked again all the same.
+    pub(super) fn unheard_wake(&self, op: Op) -> Known {
+        let doubt = self.inherits_wake || op == Op::Ready && self.recheck.is_some();
+        let doubt = if doubt { Known::Maybe } else { Known::No };
+        self.unheard_wakes[op as usize].max(doubt)
+    }
+
     /// Returns `true` if it took an item since it was last asked to flush.
     pub(super) fn is_unflushed(&self) -> bool {
         self.taken > self.flush_asked
-    }
-}
-
-/// What one turn cost, as far as it is certain.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Cost {
-    pub(super) orders: usize,
-    pub(super) reads: usize,
-    pub(super) flushes: usize,
-    pub(super) closes: usize,
-}
-
-impl Cost {
-    pub(super) fn sum(self) -> usize {
-        self.orders + self.reads + self.flushes + self.closes
-    }
-}
-
-/// Guarantee 6: when sinks are flushed.
-#[derive(Clone, Copy, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-pub(super) struct FlushRule {
-    /// An item was read in this turn, or one that was read before was offered to more members.
-    reads: bool,
-    flushes: bool,
-    input_pending: bool,
-    /// There was a lull at the last flush, and nothing was read since: the flushes go on.
-    lull: bool,
-    /// The last turn that was not all busy: the input had nothing, or was not read.
-    last_calm_turn: u32,
-}
-
-impl FlushRule {
-    const DRY_TURNS: u32 = 16;
-
-    pub(super) fn begin_turn(&mut self) {
-        *self = Self { last_calm_turn: self.last_calm_turn, ..Self::default() };
-    }
-
-    pub(super) fn input_pending(&mut self) {
-        self.input_pending = true;
-    }
-
-    /// An item that was read in an earlier turn, and offered to some of those it is for, is offered to
-    /// another: that is no lull.
-    pub(super) fn offered_on(&mut self) {
-        self.reads = true;
-    }
-
-    /// Checks that a busy input is read on for no more than a window.
-    pub(super) fn item_read(
-        &mut self,
-        facts: &Facts,
-        settings: Settings,
-        needs_no_flush: impl Fn(Id) -> bool,
-    ) -> Result<(), String> {
-        self.reads = true;
-        self.lull = false;
-        for (id, sink) in facts.sinks.iter().enumerate().filter(|(_, sink)| sink.is_unflushed()) {
-            let further = facts.received - sink.unflushed_since.0;
-            if further > settings.flush_every as u64 && !needs_no_flush(id) {
-                return Err(format!("{id} was to be flushed before this is read"));
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks that a flush in a busy turn is not early: of the window, a quarter may be left. `waits`:
-    /// the input may have to wait, or be over.
-    pub(super) fn flush_asked(
-        &mut self,
-        facts: &Facts,
-        settings: Settings,
-        id: Id,
-        waits: bool,
-    ) -> Result<(), String> {
-        self.flushes = true;
-        self.lull |= waits || self.input_pending || !self.reads;
-        let sink = &facts.sinks[id];
-        let (since, turn) = sink.due_since.unwrap_or(sink.unflushed_since);
-        let busy = !self.lull && turn > self.last_calm_turn;
-        let window = settings.flush_every as u64;
-        let earliest = (window - window / 4).saturating_sub(1);
-        let further = facts.received - since;
-        let excused = sink.flush_pending || sink.inherits_flush;
-        if busy && !excused && further < earliest {
-            return Err(format!("only {further} further items were read, of {window}"));
-        }
-        Ok(())
-    }
-
-    /// Checks that a flush starts in the 16th dry turn at the latest. `held`: whether an item is held,
-    /// or the input over; `waits`: whether it is held for a sink.
-    pub(super) fn end_turn(
-        &mut self,
-        facts: &mut Facts,
-        settings: Settings,
-        held: Known,
-        waits: Known,
-        needs_no_flush: impl Fn(Id) -> bool,
-    ) -> Result<(), String> {
-        if self.input_pending || !self.reads || waits != Known::No {
-            self.last_calm_turn = facts.turn;
-        }
-        let dry = self.input_pending || (!self.reads && held == Known::Yes);
-        for (id, sink) in facts.sinks.iter_mut().enumerate().filter(|_| dry) {
-            if !sink.applied || sink.dropped || sink.closing || !sink.is_unflushed() {
-                continue;
-            }
-            sink.dry_turns += 1;
-            // With a small budget, a turn has no share for flushes.
-            let late = sink.dry_turns >= Self::DRY_TURNS && !self.flushes && settings.budget >= 16;
-            if late && !needs_no_flush(id) {
-                return Err(format!("{id} was not flushed in {} dry turns", sink.dry_turns));
-            }
-        }
-        Ok(())
     }
 }

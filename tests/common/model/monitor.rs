@@ -1,25 +1,23 @@
 //! Reads the tape, and checks what needs no model. The rest it leaves to the states.
 
-use stream_demux::{Discarded, Overflow, Totals};
+use stream_demux::Overflow;
 
 use super::super::{Op, SinkHandle, StreamHandle};
-use super::event::reasons::{FINISHED, LIMITED, REPLACED, REQUESTED};
-use super::event::{EndReason, Event, Id, OrderKind, Outcome};
-use super::facts::{Cost, Facts, FlushRule, Known, SinkFacts};
+use super::event::{Event, Id, OrderKind, Outcome};
+use super::facts::{Facts, Known, SinkFacts};
+use super::flushes::FlushRule;
+use super::inbox::{LastAnswer, Orders};
 use super::script::Settings;
+use super::setup::Seen;
 use super::state::{State, dedup};
 use super::watched::{Item, SentOrder};
-use super::{GIVEN_UP, KEYS, MAX_STATES, Summary};
+use super::{GIVEN_UP, MAX_STATES, Summary};
 
 /// What can be seen of the demux between two polls.
 pub(super) struct View<'a> {
-    pub(super) totals: Totals,
+    pub(super) seen: Seen,
     pub(super) asleep: bool,
     pub(super) completed: bool,
-    pub(super) len: usize,
-    pub(super) keys: [bool; KEYS as usize],
-    pub(super) blocked_on: Option<Id>,
-    pub(super) terminated: bool,
     pub(super) live: usize,
     pub(super) input: Option<&'a StreamHandle<Item>>,
     pub(super) orders: &'a StreamHandle<SentOrder>,
@@ -43,91 +41,18 @@ pub(super) struct Monitor {
     flushes: FlushRule,
 }
 
-/// The orders stream.
-#[derive(Default)]
-struct Orders {
-    sent: usize,
-    read: usize,
-    last_answer: LastAnswer,
-    /// Its waker has fired since it was asked.
-    woken: bool,
-    /// Turns in which it woke itself and gave nothing, since it gave something.
-    yields: u32,
-    /// An item that was read and is not yet routed, and the orders that come before it.
-    before_item: Option<(u32, usize)>,
+/// What one turn cost, as far as it is certain.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Cost {
+    pub(super) orders: usize,
+    pub(super) reads: usize,
+    pub(super) flushes: usize,
+    pub(super) closes: usize,
 }
 
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum LastAnswer {
-    #[default]
-    Order,
-    /// `denied`: although orders are left.
-    Pending {
-        denied: bool,
-    },
-    /// Pending, and it woke itself in this turn.
-    Yielded(u32),
-    End,
-}
-
-impl Orders {
-    /// Checks guarantee 4 for the orders stream.
-    fn asked(&mut self, turn: u32) -> Result<(), String> {
-        let woken = std::mem::take(&mut self.woken);
-        match self.last_answer {
-            LastAnswer::Pending { .. } if !woken => {
-                Err("asked again before their waker fired".into())
-            }
-            LastAnswer::Yielded(then) if then == turn && !woken => {
-                Err("asked again in the turn in which they woke themselves".into())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn gave_order(&mut self) {
-        self.read += 1;
-        self.yields = 0;
-        self.last_answer = LastAnswer::Order;
-    }
-
-    fn answered_pending(&mut self, yields: bool, turn: u32) {
-        let yields = yields || std::mem::take(&mut self.woken);
-        self.last_answer = if yields {
-            LastAnswer::Yielded(turn)
-        } else {
-            LastAnswer::Pending { denied: self.read < self.sent }
-        };
-        self.yields = if yields { self.yields + 1 } else { 0 };
-    }
-
-    /// Returns `true` if it has no order to give, until its waker fires or for good.
-    fn has_none(&self) -> bool {
-        match self.last_answer {
-            LastAnswer::Pending { denied } => denied && !self.woken,
-            LastAnswer::End => true,
-            LastAnswer::Order | LastAnswer::Yielded(_) => false,
-        }
-    }
-
-    fn item_read(&mut self, seq: u32) {
-        let first = if self.has_none() { self.read } else { self.sent };
-        self.before_item = Some((seq, first));
-    }
-
-    /// Checks guarantee 1 for an item that is routed.
-    fn item_routed(&mut self, seq: u32, turn: u32) -> Result<(), String> {
-        let Some((_, orders)) = self.before_item.take_if(|(item, _)| *item == seq) else {
-            return Ok(());
-        };
-        if self.read < orders && !self.has_none() && self.yields < 2 {
-            let unread = orders - self.read;
-            return Err(format!("{unread} orders were ready before this item and are not applied"));
-        }
-        if self.yields == 1 && self.last_answer == LastAnswer::Yielded(turn) {
-            return Err("routed in the turn in which the orders woke themselves".into());
-        }
-        Ok(())
+impl Cost {
+    pub(super) fn sum(self) -> usize {
+        self.orders + self.reads + self.flushes + self.closes
     }
 }
 
@@ -135,7 +60,7 @@ impl Monitor {
     pub(super) fn new(settings: Settings) -> Self {
         Self {
             settings,
-            facts: Facts::default(),
+            facts: Facts::new(settings.balance),
             states: vec![State::new(settings)],
             summary: Summary::default(),
             orders: Orders::default(),
@@ -155,12 +80,22 @@ impl Monitor {
         let Some(possible) = State::possible(states, event, &self.facts) else {
             return Err(GIVEN_UP.into());
         };
+        if possible.iter().any(|state| state.lost_track) {
+            return Err(GIVEN_UP.into());
+        }
         for state in possible {
             if let Err(complaint) = state.step(event, &self.facts, &mut next) {
                 complaints.push(complaint);
             }
         }
+        for state in &mut next {
+            state.watch_time(event, &self.facts);
+        }
+        self.flushes.watch(&self.facts);
         dedup(&mut next);
+        if next.iter().any(|state| state.lost_track) {
+            return Err(GIVEN_UP.into());
+        }
         if next.is_empty() {
             complaints.dedup();
             return Err(format!("{event:?}: {}", complaints.join("; or ")));
@@ -186,13 +121,19 @@ impl Monitor {
 
     /// Notes and checks what needs no model.
     fn note(&mut self, event: &Event) -> Result<(), String> {
-        self.tally(event);
+        self.summary.tally(event);
         self.check_sent_next(event)?;
+        self.facts.moved = None;
         let turn = self.facts.turn;
         match *event {
             Event::Born(_, terms) => {
                 let overflow = terms.overflow.unwrap_or(self.settings.overflow);
-                self.facts.sinks.push(SinkFacts::new(overflow != Overflow::Wait));
+                self.facts.sinks.push(SinkFacts::new(match overflow {
+                    Overflow::Wait => Known::No,
+                    // The contract does not name it.
+                    Overflow::Conflate => Known::Maybe,
+                    _ => Known::Yes,
+                }));
             }
             Event::Sent(_) => self.orders.sent += 1,
             Event::Woken(id) => self.facts.woken(id),
@@ -218,6 +159,12 @@ impl Monitor {
                     OrderKind::Attach(id) => self.facts.order_to_attach_read(id),
                     // An item that orders have overtaken is routed now, before the orders that follow.
                     OrderKind::Finish => self.orders.before_item = None,
+                    OrderKind::Tick => {
+                        self.facts.tick_read();
+                        if self.facts.ticks_in_turn == 1 {
+                            self.flushes.tick(&self.facts, self.settings);
+                        }
+                    }
                     OrderKind::Detach(_) | OrderKind::Evict(_) => {}
                 }
             }
@@ -226,6 +173,7 @@ impl Monitor {
             Event::OrdersPending { yields } => self.orders.answered_pending(yields, turn),
             Event::OrdersEnd => {
                 self.orders.last_answer = LastAnswer::End;
+                self.flushes.orders_ended();
                 self.facts.end_read();
             }
             Event::Admit(id, seq, _) => {
@@ -239,6 +187,14 @@ impl Monitor {
                 return self.orders.item_routed(seq, turn);
             }
             Event::Attached(id) => self.facts.attached(id),
+            Event::OnDemand(seq, made) => {
+                if let Some(id) = made {
+                    self.facts.order_to_attach_read(id);
+                }
+                return self.orders.item_routed(seq, turn);
+            }
+            Event::KeyAttached(key) => return self.tell(key, true),
+            Event::KeyDetached(key) => return self.tell(key, false),
             Event::Unmatched(seq) => return self.orders.item_routed(seq, turn),
             Event::Clone(_) => self.copies += 1,
             Event::Drop(id) => self.facts.dropped(id),
@@ -266,41 +222,13 @@ impl Monitor {
         Ok(())
     }
 
-    fn tally(&mut self, event: &Event) {
-        let summary = &mut self.summary;
-        summary.count(match *event {
-            Event::Read(..) => "read",
-            Event::Order(OrderKind::Attach(_)) => "order: attach",
-            Event::Order(OrderKind::Detach(_)) => "order: detach",
-            Event::Order(OrderKind::Evict(_)) => "order: evict",
-            Event::Order(OrderKind::Finish) => "order: finish",
-            Event::OrdersPending { yields: true } => "orders yield",
-            Event::Ready(_, Outcome::Yields) => "ready yields",
-            Event::Flush(_, Outcome::Pending) => "flush pending",
-            Event::Close(_, Outcome::Pending) => "close pending",
-            Event::Send(_, _, Outcome::Done) => "delivered",
-            Event::Send(..) => "lost",
-            Event::Clone(_) => "copied",
-            Event::Stale => "stale wake",
-            Event::Unmatched(_) => "unmatched",
-            Event::Blocked(_) => "blocked",
-            Event::LeaseEnded(..) => "lease ended",
-            Event::Discarded(_, _, Discarded::NotAdmitted) => "discarded: not admitted",
-            Event::Discarded(_, _, Discarded::Overflowed) => "discarded: overflowed",
-            Event::Discarded(_, _, Discarded::Evicted) => "discarded: evicted",
-            Event::Discarded(_, _, Discarded::Failed) => "discarded: failed",
-            Event::Detached(_, EndReason::Left(FINISHED)) => "detached: finished",
-            Event::Detached(_, EndReason::Left(REQUESTED)) => "detached: requested",
-            Event::Detached(_, EndReason::Left(REPLACED)) => "detached: replaced",
-            Event::Detached(_, EndReason::Left(LIMITED)) => "detached: limited",
-            Event::Detached(_, EndReason::Left(_)) => "detached: refused",
-            Event::Detached(_, EndReason::Evicted) => "detached: evicted",
-            Event::Detached(_, EndReason::Overflowed) => "detached: overflowed",
-            Event::Detached(_, EndReason::Failed(_)) => "detached: failed",
-            Event::Completed => "completed",
-            Event::Turn => "turns",
-            _ => "other",
-        });
+    /// `key_attached` or `key_detached` was called: they alternate for each key.
+    fn tell(&mut self, key: u8, attached: bool) -> Result<(), String> {
+        let told = &mut self.facts.told[usize::from(key)];
+        if std::mem::replace(told, attached) == attached {
+            return Err("told twice".into());
+        }
+        Ok(())
     }
 
     /// Checks that a sink is asked only on behalf of an item that it then gets.
@@ -340,7 +268,7 @@ impl Monitor {
 
     /// Checks what must hold between two polls.
     pub(super) fn rest(&mut self, view: &View<'_>) -> Result<(), String> {
-        let t = view.totals;
+        let t = view.seen.totals;
         if t.received + t.copies != t.unmatched + t.delivered + t.discarded + t.lost + t.queued {
             return Err(format!("{t:?} does not add up"));
         }
@@ -356,8 +284,12 @@ impl Monitor {
                 view.live, t.queued
             ));
         }
-        if view.terminated != view.completed {
+        if view.seen.terminated != view.completed {
             return Err("is_terminated() disagrees".into());
+        }
+        if view.seen.keys != self.facts.told {
+            let (keys, told) = (view.seen.keys, self.facts.told);
+            return Err(format!("contains_key() says {keys:?}, and told was {told:?}"));
         }
         let mut complaints = Vec::new();
         let facts = &self.facts;
@@ -378,6 +310,7 @@ impl Monitor {
         if view.asleep {
             self.facts.asleep();
             self.check_asleep(view)?;
+            self.flushes.asleep();
         }
         Ok(())
     }
@@ -412,7 +345,10 @@ impl Monitor {
             if !facts.applied || facts.dropped {
                 continue;
             }
-            if !facts.closing && sink.flush_asked() != sink.taken() {
+            let lingers = self.settings.linger > 0
+                && !self.flushes.must_flush(facts)
+                && self.known(State::waits) != Known::Yes;
+            if !facts.closing && !lingers && sink.flush_asked() != sink.taken() {
                 return Err(format!("it sleeps, and {id} was not flushed"));
             }
             if !facts.closing && facts.flush_pending && !sink.is_waiting(Op::Flush) {

@@ -5,19 +5,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
-use futures::future::FusedFuture;
-use stream_demux::{ByValue, Demux, DemuxStreamExt};
-
-use super::super::{CoopBudget, Op, SinkHandle, StreamHandle, Task, lock, scripted_stream};
+use super::super::{Op, SinkHandle, StreamHandle, Task, lock};
 use super::event::{Command, Cue, Event, Request, Step, Tape};
 use super::monitor::{Monitor, View};
-use super::script::{OPS, Script, Settings, Wakes};
-use super::watched::{Item, Key, Recorder, SentOrder, WatchedStream, key_of};
+use super::script::{OPS, Script, Settings};
+use super::setup::{Subject, setup};
 use super::world::World;
 use super::{GIVEN_UP, MAX_IDLE, MAX_POLLS, MAX_STEPS};
-
-type Future =
-    Demux<WatchedStream<Item>, ByValue<fn(&Item) -> Key>, WatchedStream<SentOrder>, Recorder>;
 
 /// One run of one script.
 pub(super) struct Run<'a> {
@@ -27,7 +21,7 @@ pub(super) struct Run<'a> {
     world: Arc<Mutex<World>>,
     tape: Tape,
     read: usize,
-    task: Option<Task<Future>>,
+    task: Option<Task<Subject>>,
     pub(super) monitor: Monitor,
     idle: usize,
     completed: bool,
@@ -38,74 +32,7 @@ impl<'a> Run<'a> {
         let mut script = Script(bytes.iter());
         let settings = script.settings();
         let tape = Tape::default();
-        let (input, input_handle) = scripted_stream("input");
-        let (orders, orders_handle) = scripted_stream("orders");
-        let budget = settings.coop.map(|coop| {
-            let new = match coop.wakes {
-                Wakes::AtOnce => CoopBudget::new,
-                Wakes::AfterPoll | Wakes::WhenParked => CoopBudget::deferred,
-            };
-            let budget = new(coop.operations);
-            if coop.streams {
-                input_handle.share(&budget);
-                orders_handle.share(&budget);
-            }
-            (budget, coop.wakes)
-        });
-        let world = Arc::new_cyclic(|me| {
-            Mutex::new(World {
-                tape: tape.clone(),
-                live: Arc::default(),
-                input: Some(input_handle),
-                orders: orders_handle.clone(),
-                sinks: Vec::new(),
-                keys: Vec::new(),
-                leases: Default::default(),
-                seq: 0,
-                input_ended: false,
-                orders_ended: false,
-                in_hook: None,
-                budget,
-                sink_budgets: Vec::new(),
-                over: false,
-                me: me.clone(),
-            })
-        });
-        let input = WatchedStream {
-            stream: input,
-            asks: None,
-            event: Box::new(|answer| match answer {
-                Poll::Ready(Some(Item { seq, key, .. })) => Event::Read(*seq, *key),
-                Poll::Ready(None) => Event::InputEnd,
-                Poll::Pending => Event::InputPending,
-            }),
-            tape: tape.clone(),
-        };
-        let orders = WatchedStream {
-            stream: orders,
-            asks: Some(Event::AskOrders),
-            event: Box::new(move |answer| match answer {
-                Poll::Ready(Some(order)) => Event::Order(order.kind),
-                Poll::Ready(None) => Event::OrdersEnd,
-                Poll::Pending => Event::OrdersPending { yields: !orders_handle.is_waiting() },
-            }),
-            tape: tape.clone(),
-        };
-        let recorder = Recorder {
-            tape: tape.clone(),
-            world: Arc::downgrade(&world),
-            refuses: settings.refuses,
-        };
-        let mut demux = input
-            .demux_by(key_of as fn(&Item) -> Key, orders)
-            .hooks(recorder)
-            .budget(settings.budget)
-            .buffer(settings.buffer)
-            .overflow(settings.overflow)
-            .flush_every(settings.flush_every);
-        if settings.multicast {
-            demux = demux.multicast();
-        }
+        let (demux, world) = setup(settings, &tape);
         Self {
             script,
             bytes,
@@ -202,21 +129,19 @@ impl<'a> Run<'a> {
         let quiet = lock(&self.tape.0).len() == before;
         self.idle = if quiet && !asleep && !unasked { self.idle + 1 } else { 0 };
         // Looking after a sink that has nothing to do, or a slot that is vacant by now, costs one, too.
-        let max_idle = MAX_IDLE + 4 * self.monitor.facts.sinks.len() / self.settings.budget;
+        // A tick comes to each sink, and its share of a turn may be an eighth.
+        let sinks = self.monitor.facts.sinks.len();
+        let max_idle = MAX_IDLE + (4 + 8 * self.monitor.facts.ticks) * sinks / self.settings.budget;
         if self.idle > max_idle {
             return Err(format!("the task was woken {max_idle} times for nothing"));
         }
-        let demux = task.get_ref();
-        let totals = demux.totals();
+        let seen = task.get_ref().look();
+        let totals = seen.totals;
         let world = lock(&self.world);
         let view = View {
-            totals,
+            seen,
             asleep,
             completed: answer.is_ready(),
-            len: demux.len(),
-            keys: std::array::from_fn(|key| demux.contains_key(&Key(u8::try_from(key).unwrap()))),
-            blocked_on: demux.blocked_on().map(|on| usize::try_from(on.tag).unwrap_or(usize::MAX)),
-            terminated: demux.is_terminated(),
             live: Arc::strong_count(&world.live) - 1,
             input: world.input.as_ref(),
             orders: &world.orders,

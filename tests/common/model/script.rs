@@ -9,7 +9,15 @@
 //! | 2 | 0-2, 3 | window; the future is dropped at the end of the script |
 //! | 2 | 4-5, 6-7 | operations of the cooperative budget, or none; who shares it, and when its wakers fire |
 //!
-//! Then steps, each a byte modulo 32 and its arguments:
+//! If bit 5 of byte 1 is set, two more:
+//!
+//! | byte | bits | what |
+//! | --- | --- | --- |
+//! | 3 | 0-1, 2, 3 | what supersedes what; conflate; balance |
+//! | 3 | 4-5, 6-7 | what is attached on demand; linger |
+//! | 4 | 0-1, 2-3 | stall and idle time-outs |
+//!
+//! Then steps, each a byte and its arguments: below 224 it is taken modulo 32.
 //!
 //! | byte | what | arguments |
 //! | --- | --- | --- |
@@ -23,6 +31,8 @@
 //! | 26 | renew the waker, or poll unasked | which |
 //! | 27, 28 | poll once | |
 //! | 29-31 | poll until the task sleeps | |
+//! | 224-239 | a tick | |
+//! | 240-255 | attach | as above; time-outs, and whether it conflates: in `attach` |
 
 use stream_demux::Overflow;
 
@@ -46,34 +56,43 @@ impl Script<'_> {
         const BUDGETS: [usize; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 4, 12, 16, 64, 128, 256];
         const WINDOWS: [usize; 8] = [1, 2, 3, 5, 8, 16, 64, 16_384];
         const OPERATIONS: [usize; 4] = [0, 3, 12, 70];
-        let (a, b, c) = (self.arg(), self.arg(), self.arg());
-        let coop = match OPERATIONS[usize::from(c >> 4 & 3)] {
+        let [pace, buffer, flush] = [self.arg(), self.arg(), self.arg()];
+        let coop = match OPERATIONS[usize::from(flush >> 4 & 3)] {
             0 => None,
             operations => Some(Coop {
                 operations,
-                streams: c >> 6 != 0,
+                streams: flush >> 6 != 0,
                 wakes: [Wakes::AtOnce, Wakes::AtOnce, Wakes::AfterPoll, Wakes::WhenParked]
-                    [usize::from(c >> 6)],
+                    [usize::from(flush >> 6)],
             }),
         };
+        let [more, ticks] = if buffer & MORE != 0 { [self.arg(), self.arg()] } else { [0; 2] };
+        let overflow = overflow(buffer >> 2 & 7).unwrap_or_default();
         Settings {
-            budget: BUDGETS[usize::from(a & 15)],
-            multicast: a & 16 != 0,
-            refuses: [0, 0, 0, 0, 0, 0, 3, 5][usize::from(a >> 5)],
-            buffer: usize::from(b & 3),
-            overflow: overflow(b >> 2 & 7).unwrap_or_default(),
-            flush_every: WINDOWS[usize::from(c & 7)],
-            drops: c & 8 != 0,
+            budget: BUDGETS[usize::from(pace & 15)],
+            multicast: pace & 16 != 0 && more & 8 == 0,
+            balance: more & 8 != 0,
+            refuses: [0, 0, 0, 0, 0, 0, 3, 5][usize::from(pace >> 5)],
+            buffer: usize::from(buffer & 3),
+            overflow: if more & 4 != 0 { Overflow::Conflate } else { overflow },
+            supersedes: [1, 2, 3, 0][usize::from(more & 3)],
+            on_demand: more >> 4 & 3,
+            linger: u32::from(more >> 6),
+            stall_timeout: u32::from(ticks & 3),
+            idle_timeout: u32::from(ticks >> 2 & 3),
+            flush_every: WINDOWS[usize::from(flush & 7)],
+            drops: flush & 8 != 0,
             coop,
         }
     }
 
     pub(super) fn step(&mut self) -> Option<Step> {
         let op = self.next()?;
-        Some(match op % 32 {
-            op @ 0..=22 => Step::Do(self.command(op)),
+        Some(match if op < TICK { op % 32 } else { op } {
+            op @ (0..=22 | TICK..) => Step::Do(self.command(op)),
             23..=25 => {
-                let (place, op) = (self.arg(), self.arg() % 23);
+                let (place, op) = (self.arg(), self.arg());
+                let op = if op < TICK { op % 23 } else { op };
                 let place = match place % 8 {
                     0 | 1 => Place::Input,
                     2 => Place::Orders,
@@ -95,7 +114,9 @@ impl Script<'_> {
                 let arg = self.arg();
                 Command::Items { key: arg % ITEM_KEYS, count: 1 + (arg / ITEM_KEYS) % 5 }
             }
-            7..=11 => self.attach(),
+            7..=11 => self.attach(false),
+            TICK..=239 => Command::Order(OrderKind::Tick),
+            240.. => self.attach(true),
             12 => Command::Order(OrderKind::Detach(self.arg() % KEYS)),
             13 => Command::Order(OrderKind::Evict(self.arg() % KEYS)),
             14 => match self.arg() % 16 {
@@ -127,14 +148,23 @@ impl Script<'_> {
         }
     }
 
-    fn attach(&mut self) -> Command {
+    fn attach(&mut self, more: bool) -> Command {
         let (a, b, c) = (self.arg(), self.arg(), self.arg());
+        let more = if more { self.arg() } else { 0 };
+        let ticks = |bits: u8, none: u8| match bits & 3 {
+            0 if none == 0 => None,
+            ticks => Some(u32::from(ticks)),
+        };
         let lease = |bits: u8| (bits & 4 != 0).then_some(usize::from(bits & 3));
         Command::Attach {
             terms: Terms {
                 key: a % KEYS,
                 buffer: [None, Some(0), Some(1), Some(3)][usize::from(a >> 2 & 3)],
-                overflow: overflow(a >> 4 & 7),
+                overflow: if more >> 6 == 3 {
+                    Some(Overflow::Conflate)
+                } else {
+                    overflow(a >> 4 & 7)
+                },
                 limit: match b & 7 {
                     5 => Some(1),
                     6 => Some(2),
@@ -143,6 +173,9 @@ impl Script<'_> {
                 },
                 keep_existing: b >> 3 & 7 == 7,
                 catch_all: b >> 6 == 3,
+                // 0 to 3, or the default.
+                stall_timeout: ticks(more, more & 16),
+                idle_timeout: ticks(more >> 2, more & 32),
             },
             leases: [lease(c), lease(c >> 3).filter(|_| c & 4 != 0)],
             cue: match c >> 6 {
@@ -154,6 +187,10 @@ impl Script<'_> {
         }
     }
 }
+
+/// In the second byte: two more follow.
+const MORE: u8 = 32;
+const TICK: u8 = 224;
 
 pub(super) const OPS: [Op; 4] = [Op::Ready, Op::Send, Op::Flush, Op::Close];
 
@@ -197,9 +234,17 @@ fn cue_of(arg: u8) -> Cue {
 pub(super) struct Settings {
     pub(super) budget: usize,
     pub(super) multicast: bool,
+    pub(super) balance: bool,
     pub(super) refuses: u32,
     pub(super) buffer: usize,
     pub(super) overflow: Overflow,
+    /// An item supersedes one that waits if the sum of their numbers is divisible by this, if not 0.
+    pub(super) supersedes: u32,
+    /// What is attached for items that match no key, if not 0.
+    pub(super) on_demand: u8,
+    pub(super) linger: u32,
+    pub(super) stall_timeout: u32,
+    pub(super) idle_timeout: u32,
     pub(super) flush_every: usize,
     /// The future is dropped at the end of the script, wherever it is; else it is brought to its end.
     pub(super) drops: bool,

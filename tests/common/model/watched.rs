@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll};
 
 use futures::{Sink, Stream};
-use stream_demux::{Detached, Discarded, Hooks, IntoOrder, Order, Recipient};
+use stream_demux::{Attach, Detached, Discarded, Hooks, IntoOrder, Order, Recipient};
 
 use super::super::{Broken, Op, ScriptedSink, ScriptedStream, SinkHandle, lock};
-use super::event::reasons::{FINISHED, LIMITED, REFUSED, REPLACED, REQUESTED};
+use super::event::reasons::{FINISHED, IDLE, LIMITED, REFUSED, REPLACED, REQUESTED};
 use super::event::{EndReason, Event, Id, OrderKind, Outcome, Tape};
 use super::world::World;
 
@@ -139,21 +139,42 @@ impl<T> Stream for WatchedStream<T> {
     }
 }
 
+/// Does what is planned for the next hook.
+fn act_in_hook(world: &Weak<Mutex<World>>) {
+    let Some(world) = world.upgrade() else { return };
+    let action = lock(&world).in_hook.take();
+    if let Some(cmd) = action {
+        lock(&world).act(cmd);
+    }
+}
+
+/// The closure of `or_attach_with`.
+pub(super) fn attach_on_demand(
+    world: Weak<Mutex<World>>,
+    tape: Tape,
+    variety: u8,
+) -> impl FnMut(&Item) -> Option<Attach<Key, WatchedSink>> {
+    move |&Item { seq, key, .. }| {
+        let made = lock(&*world.upgrade()?).make_on_demand(seq, key, variety);
+        act_in_hook(&world);
+        tape.push(Event::OnDemand(seq, made.as_ref().map(|(id, _)| *id)));
+        made.map(|(_, attach)| attach)
+    }
+}
+
 pub(super) struct Recorder {
     pub(super) tape: Tape,
     pub(super) world: Weak<Mutex<World>>,
     /// Refuses every item whose number plus the tag is divisible by this, if not 0.
     pub(super) refuses: u32,
+    /// One item supersedes another if the sum of their numbers is divisible by this, if not 0.
+    pub(super) supersedes: u32,
 }
 
 impl Recorder {
     pub(super) fn hear(&mut self, event: Event) {
         self.tape.push(event);
-        let Some(world) = self.world.upgrade() else { return };
-        let action = lock(&world).in_hook.take();
-        if let Some(cmd) = action {
-            lock(&world).act(cmd);
-        }
+        act_in_hook(&self.world);
     }
 
     pub(super) fn name(&mut self, to: Recipient<'_, Key>) -> Id {
@@ -188,12 +209,30 @@ impl Hooks<Key, Item, Broken> for Recorder {
             Detached::Replaced => EndReason::Left(REPLACED),
             Detached::Limited => EndReason::Left(LIMITED),
             Detached::Refused => EndReason::Left(REFUSED),
+            Detached::Idle => EndReason::Left(IDLE),
             Detached::Evicted => EndReason::Evicted,
+            Detached::Stalled => EndReason::Stalled,
             Detached::Overflowed => EndReason::Overflowed,
             Detached::Failed(Broken(op)) => EndReason::Failed(op),
             _ => EndReason::Unknown,
         };
         self.hear(Event::Detached(att, why));
+    }
+
+    fn key_attached(&mut self, key: &Key) {
+        self.hear(Event::KeyAttached(key.0));
+    }
+
+    fn key_detached(&mut self, key: &Key) {
+        self.hear(Event::KeyDetached(key.0));
+    }
+
+    fn supersedes(&mut self, to: Recipient<'_, Key>, waiting: &Item, new: &Item) -> bool {
+        let att = self.name(to);
+        let sum = waiting.seq + new.seq;
+        let supersedes = self.supersedes != 0 && sum % self.supersedes == 0;
+        self.hear(Event::Supersedes(att, waiting.seq, new.seq, supersedes));
+        supersedes
     }
 
     fn unmatched(&mut self, item: Item) {

@@ -8,7 +8,7 @@ use super::super::{CoopBudget, Op, SinkHandle, StreamHandle, lock, scripted_sink
 use super::event::{Command, Cue, Event, Id, OrderKind, Place, Request, Tape, Terms};
 use super::script::Wakes;
 use super::watched::{Item, Key, SentOrder, WatchedSink};
-use super::{MAX_ITEMS, MAX_SINKS};
+use super::{KEYS, MAX_ITEMS, MAX_SINKS};
 
 /// Everything outside the demux.
 pub(super) struct World {
@@ -62,6 +62,7 @@ impl World {
                     OrderKind::Detach(key) => Order::Detach(Key(key)),
                     OrderKind::Evict(key) => Order::Evict(Key(key)),
                     OrderKind::Finish => Order::Finish,
+                    OrderKind::Tick => Order::Tick,
                 };
                 self.send(kind, order);
             }
@@ -94,14 +95,7 @@ impl World {
             Command::Reconnect(lease, request) => {
                 let held = self.end_lease(lease, request);
                 if let Some(&old) = held.last() {
-                    let terms = Terms {
-                        key: self.keys[old],
-                        buffer: None,
-                        overflow: None,
-                        limit: None,
-                        keep_existing: lease == 3,
-                        catch_all: false,
-                    };
+                    let terms = Terms { keep_existing: lease == 3, ..Terms::of(self.keys[old]) };
                     self.attach(terms, [Some(lease), None], None);
                 }
             }
@@ -130,30 +124,55 @@ impl World {
     }
 
     fn attach(&mut self, terms: Terms, leases: [Option<usize>; 2], cue: Option<Cue>) {
-        if self.sinks.len() == MAX_SINKS || self.orders_ended {
+        if self.orders_ended {
             return;
+        }
+        if let Some((id, attach)) = self.make(terms, leases, cue) {
+            self.send(OrderKind::Attach(id), attach.into());
+        }
+    }
+
+    /// What is attached for an item that matches no key: under its key, but for strays; now and then
+    /// nothing, or something that takes no key.
+    pub(super) fn make_on_demand(
+        &mut self,
+        seq: u32,
+        key: u8,
+        variety: u8,
+    ) -> Option<(Id, Attach<Key, WatchedSink>)> {
+        let which = if variety < 2 { 0 } else { seq % 8 };
+        let key = match key {
+            KEYS => 0,
+            key if key > KEYS => return None,
+            key if which == 1 => (key + 1) % KEYS,
+            key => key,
+        };
+        let limit = match which {
+            2 => Some(0),
+            3 | 4 => Some(1),
+            _ => None,
+        };
+        let terms = Terms { limit, catch_all: which == 1, ..Terms::of(key) };
+        let lease = (variety == 3).then_some(seq as usize % 4);
+        let cue = if variety == 3 && which == 5 { Some(Cue::Allow(1)) } else { None };
+        if which == 6 { None } else { self.make(terms, [lease, None], cue) }
+    }
+
+    fn make(
+        &mut self,
+        terms: Terms,
+        leases: [Option<usize>; 2],
+        cue: Option<Cue>,
+    ) -> Option<(Id, Attach<Key, WatchedSink>)> {
+        if self.sinks.len() == MAX_SINKS {
+            return None;
         }
         let id = self.sinks.len();
         let (sink, handle) = scripted_sink(id);
         handle.lenient(); // the model knows better when asking again is excused
         let sink = WatchedSink { id, sink, handle: handle.clone(), tape: self.tape.clone() };
-        let Terms { key, buffer, overflow, limit, keep_existing, catch_all } = terms;
-        let mut attach = Attach::new(Key(key), sink).tag(id as u64);
-        if let Some(buffer) = buffer {
-            attach = attach.buffer(buffer);
-        }
-        if let Some(overflow) = overflow {
-            attach = attach.overflow(overflow);
-        }
-        if let Some(limit) = limit {
-            attach = attach.limit(limit);
-        }
-        if keep_existing {
-            attach = attach.keep_existing();
-        }
-        if catch_all {
-            attach = attach.catch_all();
-        }
+        let key = terms.key;
+        let mut attach = attach_on(terms, sink).tag(id as u64);
         for lease in leases.into_iter().flatten() {
             let (lease, held) = &mut self.leases[lease % 4];
             attach = attach.leased(lease.get_or_insert_with(Lease::new));
@@ -165,10 +184,10 @@ impl World {
         self.sinks.push(handle);
         self.keys.push(key);
         self.tape.push(Event::Born(id, terms));
-        if let Some(cue) = cue {
+        if let Some(cue) = cue.filter(|_| !self.over) {
             self.cue(id, cue);
         }
-        self.send(OrderKind::Attach(id), attach.into());
+        Some((id, attach))
     }
 
     fn send(&mut self, kind: OrderKind, order: Order<Key, WatchedSink>) {
@@ -279,4 +298,38 @@ impl World {
             }
         }
     }
+}
+
+/// An attachment on these terms.
+fn attach_on(terms: Terms, sink: WatchedSink) -> Attach<Key, WatchedSink> {
+    let Terms {
+        key,
+        buffer,
+        overflow,
+        limit,
+        keep_existing,
+        catch_all,
+        stall_timeout,
+        idle_timeout,
+    } = terms;
+    let mut attach = Attach::new(Key(key), sink);
+    if let Some(buffer) = buffer {
+        attach = attach.buffer(buffer);
+    }
+    if let Some(overflow) = overflow {
+        attach = attach.overflow(overflow);
+    }
+    if let Some(limit) = limit {
+        attach = attach.limit(limit);
+    }
+    if let Some(ticks) = stall_timeout {
+        attach = attach.stall_timeout(ticks);
+    }
+    if let Some(ticks) = idle_timeout {
+        attach = attach.idle_timeout(ticks);
+    }
+    if keep_existing {
+        attach = attach.keep_existing();
+    }
+    if catch_all { attach.catch_all() } else { attach }
 }

@@ -2,10 +2,12 @@
 
 use super::super::event::Id;
 use super::super::facts::Known;
+use super::shared::Shared;
 use super::{EndedLease, State};
 
 /// The item that was read last. Those it is for are, one after the other, not offered it yet, being
 /// offered it, waiting for it under `Wait`, and served.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub(super) struct Item {
     pub(super) seq: u32,
@@ -28,6 +30,13 @@ pub(super) struct Item {
     pub(super) after_finish: bool,
     /// Turns in a row in which it was held for yields.
     pub(super) held_turns: u32,
+    /// It was read in an earlier turn.
+    pub(super) held_over: bool,
+    /// No key matched it, and it was asked what to attach: this was attached.
+    pub(super) demanded: bool,
+    /// With `balance`: it is for one of several.
+    pub(super) shared: Option<Shared>,
+    pub(super) made: Option<Id>,
 }
 
 /// One is offered the item, and has neither got it nor is known to wait.
@@ -57,6 +66,10 @@ impl Item {
             named: Vec::new(),
             after_finish: false,
             held_turns: 0,
+            held_over: false,
+            demanded: false,
+            shared: None,
+            made: None,
         }
     }
 
@@ -78,6 +91,11 @@ impl Item {
     pub(super) fn is_unserved(&self, id: Id) -> bool {
         self.is_offered(id)
             || [&self.unoffered, &self.leavers, &self.waiting].iter().any(|ids| ids.contains(&id))
+    }
+
+    /// Returns `true` if it waits for `id`, or `id` was attached for it.
+    pub(super) fn is_held_for(&self, id: Id) -> bool {
+        self.is_unserved(id) || !self.routed && self.made == Some(id)
     }
 
     pub(super) fn is_unoffered(&self, id: Id) -> bool {

@@ -5,6 +5,7 @@ use stream_demux::Overflow;
 use super::super::event::Id;
 use super::super::facts::{Facts, Known};
 use super::item::Offer;
+use super::shared::Shared;
 use super::{State, Verdict};
 
 impl State {
@@ -19,12 +20,20 @@ impl State {
         self.end_leases(&leases).map_err(|id| {
             format!("the lease of {id} ended before the item was read, and has had no effect")
         })?;
+        self.check_interest(facts)?;
         let recipients = self.recipients(key);
+        self.check_demanded(key)?;
+        let group = key.map(usize::from).filter(|&key| key < self.groups.len());
+        let shares = group.filter(|&key| self.balance && !self.groups[key].is_empty());
         let Some(item) = &mut self.item else { return Ok(()) };
         item.routed = true;
         item.after_finish = self.finishing;
         self.over |= std::mem::take(&mut self.finishing);
-        if let Some(group) = recipients {
+        if let Some(key) = shares {
+            let group = &self.groups[key];
+            let alone = group.first().copied().filter(|_| group.len() == 1);
+            item.shared = Some(Shared { key, asked: Vec::new(), alone });
+        } else if let Some(group) = recipients {
             item.unoffered = group;
         }
         Ok(())
@@ -56,6 +65,7 @@ impl State {
         }
         self.route(facts)?;
         match self.item.take() {
+            Some(item) if item.shared.is_some() => Err("its key is attached".into()),
             Some(item) if !item.unoffered.is_empty() => {
                 Err(format!("{:?} are to get it", item.unoffered))
             }
@@ -74,11 +84,21 @@ impl State {
     ) -> Result<(), String> {
         self.present(id)?;
         let current = self.item.as_ref().filter(|item| item.seq == seq);
+        if current.is_none() && self.is_taken_along(id, seq) {
+            return Ok(());
+        }
         let first = !current.ok_or("it is not the item that was read last")?.routed;
         if first {
             self.route(facts)?;
         }
         let Some(item) = &mut self.item else { return Ok(()) };
+        if item.shared.is_some() {
+            return self.admit_shared(id, admits, facts);
+        }
+        if self.balance && !self.loose.contains(&id) {
+            // What is caught may count as a turn.
+            self.loose.push(id);
+        }
         let leaves = item.leavers.contains(&id);
         if !leaves {
             if !item.unoffered.contains(&id) {
@@ -109,7 +129,7 @@ impl State {
         } else if leaves {
             let seq = self.take_copy(id).ok_or("it is owed no copy")?;
             self.attachments[id].queue.push_back(seq);
-        } else if !attachment.queue.is_empty() && attachment.has_room() {
+        } else if !attachment.queue.is_empty() && attachment.takes_unasked() {
             self.join_queue(id);
         }
         Ok(())
@@ -152,7 +172,7 @@ impl State {
         if !self.item.as_ref().is_some_and(|item| item.is_offered(id)) {
             return false;
         }
-        let full = !self.attachments[id].has_room();
+        let full = !self.attachments[id].takes_unasked() || !self.pool_of(id).is_empty();
         self.serves() && full && self.is_not_ready(id, facts) != Known::No
     }
 
@@ -168,6 +188,7 @@ impl State {
                 self.join_queue(id);
                 if oldest == Some(seq) { Ok(()) } else { Err(format!("the oldest is {oldest:?}")) }
             }
+            Overflow::Conflate => Err("nothing was asked whether it is superseded".into()),
             policy => Err(format!("the policy is {policy:?}")),
         }
     }
@@ -178,7 +199,11 @@ impl State {
         }
         self.present(id)?;
         let over = self.over;
-        let first = self.first_that_waits(facts);
+        let first = if self.shares_item(id) {
+            self.may_block(id, facts).then_some(id)
+        } else {
+            self.first_that_waits(facts)
+        };
         let item = self.item.as_mut().ok_or("no item is held")?;
         if !item.unoffered.is_empty() || item.offer.is_some() {
             return Err(format!("{} was not offered to all yet", item.seq));

@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 
-use super::super::event::reasons::{FINISHED, LIMITED, REFUSED, REPLACED, REQUESTED};
+use super::super::event::reasons::{FINISHED, IDLE, LIMITED, REFUSED, REPLACED, REQUESTED};
 use super::super::event::{EndReason, Id, OrderKind, Request, Terms};
+use super::clock::Clock;
 use super::item::Item;
 use super::{Attachment, EndedLease, KeptOrder, Stage, State, Verdict};
 use stream_demux::Overflow;
@@ -42,24 +43,29 @@ impl State {
             if request == Request::Evict && self.attachments[id].is_present() {
                 return Err(id);
             }
-            if self.attachments[id].is_wavering() {
+            if self.attachments[id].is_detached_by_lease() {
                 self.detach(id);
             }
         }
         Ok(())
     }
 
-    /// A lease or an order detaches it.
+    /// It is detached unseen: by a lease, or because it was idle.
     pub(super) fn detach(&mut self, id: Id) {
-        let reasons = if self.over { REQUESTED | FINISHED } else { REQUESTED };
+        let attachment = &self.attachments[id];
+        let mut reasons = if attachment.idle.may_expire() { IDLE } else { 0 };
+        reasons |= if attachment.may_detach { REQUESTED } else { 0 };
+        reasons |= if self.over { FINISHED } else { 0 };
         self.leave(id, reasons, true);
     }
 
     /// It leaves because the input is over.
     pub(super) fn leave_at_the_end(&mut self, id: Id) {
         let requested = self.attachments[id].request >= Request::Detach;
+        // A tick that is on its way may come before it is told.
+        let idle = if self.attachments[id].idle.is_set() && self.ticks > 0 { IDLE } else { 0 };
         let reasons = if requested { FINISHED | REQUESTED } else { FINISHED };
-        self.leave(id, reasons, false);
+        self.leave(id, reasons | idle, false);
     }
 }
 
@@ -69,7 +75,7 @@ impl State {
         let overflow = terms.overflow.unwrap_or(self.default_overflow);
         let buffer = terms.buffer.unwrap_or(self.default_buffer);
         let at_least = match overflow {
-            Overflow::DropNewest | Overflow::DropOldest => 1,
+            Overflow::DropNewest | Overflow::DropOldest | Overflow::Conflate => 1,
             _ => 0,
         };
         self.attachments.push(Attachment {
@@ -90,6 +96,8 @@ impl State {
             yields_in_a_row: 0,
             holds_in_a_row: 0,
             drained: false,
+            stall: Clock::new(terms.stall_timeout.unwrap_or(self.default_stall_timeout)),
+            idle: Clock::new(terms.idle_timeout.unwrap_or(self.default_idle_timeout)),
         });
     }
 
@@ -132,7 +140,7 @@ impl State {
                 self.order.take_if(|_| evicted);
                 begins || evicted
             }
-            OrderKind::Attach(_) | OrderKind::Finish => {
+            OrderKind::Attach(_) | OrderKind::Finish | OrderKind::Tick => {
                 self.order = None;
                 self.apply(kind);
                 true
@@ -155,7 +163,10 @@ impl State {
             if !self.over && !self.attachments[id].is_wavering() {
                 self.pay();
             }
+            self.attachments[id].may_detach = true;
+            self.whole_key = true;
             self.detach(id);
+            self.whole_key = false;
         }
         self.may_detach_leavers(key);
         self.order.take_if(|_| last);
@@ -205,7 +216,9 @@ impl State {
             }
         }
         self.pay();
+        self.whole_key = true;
         self.remove(id, EndReason::Evicted);
+        self.whole_key = false;
         self.order.take_if(|_| !self.attachments.iter().any(|it| it.is_present() && it.key == key));
         true
     }
@@ -228,11 +241,11 @@ impl State {
                 self.finishing = true;
             }
             OrderKind::Finish => self.over = true,
-            OrderKind::Detach(_) | OrderKind::Evict(_) => {}
+            OrderKind::Detach(_) | OrderKind::Evict(_) | OrderKind::Tick => {}
         }
     }
 
-    fn attach(&mut self, id: Id) {
+    pub(super) fn attach(&mut self, id: Id) {
         self.attached += 1;
         let attachment = &mut self.attachments[id];
         let (key, request) = (usize::from(attachment.key), attachment.request);
@@ -252,14 +265,23 @@ impl State {
             return;
         }
         attachment.stage = Stage::Receiving;
+        if self.held_since_tick {
+            // The tick that ends this unit may count for none.
+            attachment.idle.may_restart();
+        }
+        if self.ticks > 1 {
+            attachment.idle.inherit_tick();
+            attachment.stall.inherit_tick();
+        }
         let backlog = match taken {
-            Some(old) if !self.multicast => {
+            Some(old) if !self.multicast && !self.balance => {
                 self.leave(old, REPLACED, true);
                 std::mem::take(&mut self.attachments[old].queue)
             }
             _ => VecDeque::new(),
         };
         self.groups[key].push(id);
+        self.lines[key].push(id);
         if self.attachments[id].catch_all {
             self.catch_all = Some(id);
         }
@@ -271,11 +293,14 @@ impl State {
                 self.surplus.push_back(seq);
             }
         }
+        // What is handed on may count as no item of its own.
+        self.attachments[id].idle.unskip();
     }
 
     /// It has accepted one item more.
     pub(super) fn accept(&mut self, id: Id) {
         let attachment = &mut self.attachments[id];
+        attachment.idle.item();
         let Some(limit) = attachment.limit else { return };
         attachment.accepted += 1;
         if attachment.accepted < limit {

@@ -5,6 +5,7 @@ use super::super::event::Id;
 use super::super::event::reasons::REPLACED;
 use super::super::facts::{Facts, Known};
 use super::super::monitor::View;
+use super::super::setup::Seen;
 use super::{Attachment, Stage, State, Verdict};
 
 /// Turns that the budget may put off what a policy does.
@@ -13,12 +14,14 @@ const MAX_OVERDUE: u32 = 2;
 impl State {
     pub(in super::super) fn rest(&mut self, view: &View<'_>, facts: &Facts) -> Result<(), String> {
         self.check_totals(view)?;
-        if view.blocked_on != self.named {
-            return Err(format!("blocked_on() is {:?}, not {:?}", view.blocked_on, self.named));
+        if view.seen.blocked_on != self.named {
+            return Err(format!(
+                "blocked_on() is {:?}, not {:?}",
+                view.seen.blocked_on, self.named
+            ));
         }
-        if !self.over {
-            self.check_keys(view)?;
-        }
+        self.check_recipients(&view.seen)?;
+        self.check_interest(facts)?;
         if view.completed {
             let present = self.attachments.iter().any(Attachment::is_present);
             if !self.over || self.item.is_some() || present {
@@ -36,14 +39,15 @@ impl State {
         let held = if self.item.is_some() { 1 + self.spare_clones.unsigned_abs() } else { 0 };
         let queued =
             self.attachments.iter().map(|it| it.queue.len() as u64).sum::<u64>() + u64::from(held);
+        let queued = queued + self.pools.iter().map(|pool| pool.len() as u64).sum::<u64>();
         let known = [
-            ("unmatched", self.unmatched, view.totals.unmatched),
-            ("delivered", self.delivered, view.totals.delivered),
-            ("discarded", self.discarded, view.totals.discarded),
-            ("lost", self.lost, view.totals.lost),
-            ("queued", queued, view.totals.queued),
-            ("attached", self.attached, view.totals.attached),
-            ("detached", self.detached, view.totals.detached),
+            ("unmatched", self.unmatched, view.seen.totals.unmatched),
+            ("delivered", self.delivered, view.seen.totals.delivered),
+            ("discarded", self.discarded, view.seen.totals.discarded),
+            ("lost", self.lost, view.seen.totals.lost),
+            ("queued", queued, view.seen.totals.queued),
+            ("attached", self.attached, view.seen.totals.attached),
+            ("detached", self.detached, view.seen.totals.detached),
         ];
         for (what, expected, found) in known {
             if expected != found {
@@ -53,19 +57,32 @@ impl State {
         Ok(())
     }
 
-    fn check_keys(&self, view: &View<'_>) -> Result<(), String> {
-        let receiving: Vec<_> = self.groups.iter().flatten().collect();
-        let sure = receiving.iter().filter(|&&&id| !self.attachments[id].is_wavering()).count();
-        if view.len < sure || view.len > receiving.len() {
-            return Err(format!("len() is {}, not {}", view.len, receiving.len()));
+    /// Compares those that receive with what getters say. Whether one was detached unseen is known then.
+    fn check_recipients(&mut self, seen: &Seen) -> Result<(), String> {
+        if seen.len != seen.recipients.len() {
+            return Err(format!("len() is {}, recipients() has {:?}", seen.len, seen.recipients));
         }
-        for (group, found) in self.groups.iter().zip(view.keys) {
-            let sure = group.iter().any(|&id| !self.attachments[id].is_wavering());
-            if found && group.is_empty() || !found && sure {
-                return Err(format!("the keys are {:?}, not {:?}", view.keys, self.groups));
+        let present = self.attachments.iter().filter(|it| it.is_present()).count();
+        if seen.len + seen.draining != present {
+            let (len, draining) = (seen.len, seen.draining);
+            return Err(format!("{len} receive and {draining} drain, of {present}"));
+        }
+        if self.over {
+            return Ok(());
+        }
+        for id in 0..self.attachments.len() {
+            let receives = seen.recipients.contains(&id);
+            if self.attachments[id].is_wavering() && !receives {
+                self.detach(id);
+            }
+            if receives != (self.attachments[id].stage == Stage::Receiving) {
+                return Err(format!(
+                    "recipients() has {:?}, not {:?}",
+                    seen.recipients, self.groups
+                ));
             }
         }
-        Ok(())
+        self.pause()
     }
 
     /// Checks that a sink that is not ready has an item waiting, in its queue or held: nothing it may
@@ -80,7 +97,7 @@ impl State {
             let idle = attachment.queue.is_empty()
                 && !self.item.as_ref().is_some_and(|item| item.wants_sink(id));
             let sink = &facts.sinks[id];
-            if sink.is_parked() && idle && !handed_on && !sink.closing {
+            if sink.is_parked() && idle && !handed_on && !sink.closing && !self.balance {
                 return Err(format!("{id} was asked, is not ready, and no item waits for it"));
             }
         }
@@ -95,6 +112,7 @@ impl State {
             if !self.attachments[id].is_present() {
                 continue;
             }
+            let is_pooled = !self.pool_of(id).is_empty();
             let attachment = &mut self.attachments[id];
             alone = false;
             if attachment.is_to_be_ended() {
@@ -111,7 +129,8 @@ impl State {
             }
             if let Stage::Leaving { told, .. } = &mut attachment.stage {
                 *told = true;
-                if attachment.queue.is_empty() && !view.sinks[id].is_closing() {
+                let is_empty = attachment.queue.is_empty() && !is_pooled;
+                if is_empty && !view.sinks[id].is_closing() {
                     return Err(format!("it sleeps, and {id} was not asked to close"));
                 }
             }
@@ -122,10 +141,12 @@ impl State {
         if self.over && alone {
             return Err("it sleeps, and everything is done".into());
         }
-        if self.over && view.len > 0 {
-            return Err(format!("it sleeps, and {} were not told the end", view.len));
+        if self.over && view.seen.len > 0 {
+            return Err(format!("it sleeps, and {} were not told the end", view.seen.len));
         }
         self.leases_ended = false;
+        self.settle_ticks()?;
+        self.ticks = 0;
         self.rest_item_asleep(is_waiting)?;
         let input_waits = view.input.is_none_or(StreamHandle::is_waiting);
         if !self.over && self.item.is_none() && !input_waits {
@@ -139,6 +160,7 @@ impl State {
         let over = self.over;
         if let Some(named) = self.named {
             let waits = self.item.as_ref().is_some_and(|item| item.waiting.contains(&named));
+            let waits = waits || self.shares_item(named);
             let after_finish = self.item.as_ref().is_some_and(|item| item.after_finish);
             if !waits {
                 return Err(format!("the input still waits for {named}"));
@@ -149,6 +171,7 @@ impl State {
         }
         let stopped = self.stopped_by.is_some();
         let Some(item) = &mut self.item else { return Ok(()) };
+        item.held_over = true;
         item.held_turns = if item.offer.is_some() || stopped { item.held_turns + 1 } else { 0 };
         let (seq, Some(offer)) = (item.seq, item.offer.clone()) else { return Ok(()) };
         if over {
@@ -156,7 +179,9 @@ impl State {
             return Ok(());
         }
         let attachment = &self.attachments[offer.to];
-        if attachment.queue.is_empty() && !offer.asked {
+        // With `balance` it may have been asked on behalf of an item that another took.
+        let was_asked = offer.asked || self.balance && facts.sinks[offer.to].is_parked();
+        if attachment.queue.is_empty() && !was_asked {
             return Err(format!("{} was offered {seq}, and its sink was not asked", offer.to));
         }
         if attachment.waits() || self.is_not_ready(offer.to, facts) != Known::Yes {
@@ -187,6 +212,9 @@ impl State {
         }
         if self.over {
             return Err(format!("it sleeps, and {:?} were not told the end", item.waiting));
+        }
+        if item.shared.is_some() {
+            return self.shared_asleep(is_waiting);
         }
         for &id in &item.waiting {
             let not_ready = matches!(self.attachments[id].verdict, Verdict::NotReady { .. });

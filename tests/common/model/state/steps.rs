@@ -2,7 +2,7 @@
 
 use stream_demux::{Discarded, Overflow};
 
-use super::super::event::{EndReason, Event, Id, Outcome};
+use super::super::event::{EndReason, Event, Id, OrderKind, Outcome};
 use super::super::facts::Facts;
 use super::item::Item;
 use super::{Cost, Stage, State, Verdict};
@@ -22,6 +22,10 @@ impl State {
                 return Err(format!("{id} did not admit {seq}, and it was not discarded"));
             }
         }
+        self.check_conflation(event)?;
+        if let Event::Read(..) | Event::Order(_) = event {
+            self.check_interest(facts)?;
+        }
         match *event {
             Event::Born(_, terms) => self.born(terms),
             Event::LeaseEnded(ref held, request) => self.lease_ended(held, request),
@@ -38,6 +42,10 @@ impl State {
             Event::Order(kind) => {
                 self.pause()?;
                 self.order_read(kind)?;
+                if kind == OrderKind::Tick && facts.ticks_in_turn == 1 {
+                    self.ticks += 1;
+                    self.tick(facts);
+                }
             }
             Event::OrdersPending { .. } | Event::OrdersEnd => {
                 self.pause()?;
@@ -65,7 +73,14 @@ impl State {
                 }
                 attachment.announced = true;
             }
-            Event::Detached(id, why) => self.detached(id, why)?,
+            Event::OnDemand(seq, made) => self.demanded(seq, made, facts)?,
+            Event::Supersedes(id, old, new, yes) => self.supersedes(id, old, new, yes, facts)?,
+            Event::KeyAttached(key) => self.key_attached(key)?,
+            Event::KeyDetached(key) => return self.key_detached(key, facts, out),
+            Event::Detached(id, why) => {
+                self.check_key_is_told(id, facts)?;
+                self.detached(id, why)?;
+            }
             Event::Unmatched(seq) => self.unmatched(seq, facts)?,
             Event::Discarded(id, seq, why) => return self.discarded(id, seq, why, facts, out),
             Event::Blocked(id) => self.blocked(id, facts)?,
@@ -82,7 +97,7 @@ impl State {
     }
 
     /// Checks that nothing is half done.
-    fn pause(&self) -> Result<(), String> {
+    pub(super) fn pause(&self) -> Result<(), String> {
         if let Some(seq) = self.surplus.front() {
             return Err(format!("{seq} is surplus, and was not unmatched"));
         }
@@ -138,7 +153,12 @@ impl State {
 
     fn sent(&mut self, id: Id, seq: u32, outcome: Outcome) -> Result<(), String> {
         self.present(id)?;
-        let wanted = self.item.as_ref().filter(|item| item.wants_sink(id)).map(|item| item.seq);
+        let shared = self.shared_wants(id);
+        let wanted = self.item.as_ref().filter(|item| shared || item.wants_sink(id));
+        let wanted = wanted.map(|item| item.seq);
+        if self.take_from_pool(id, seq) {
+            self.attachments[id].queue.push_front(seq);
+        }
         let head = self.attachments[id].queue.pop_front();
         if head.or(wanted) != Some(seq) {
             return Err(format!("{head:?} is next, or {wanted:?}"));
@@ -150,13 +170,17 @@ impl State {
         } else {
             self.delivered += 1;
         }
-        let paid = self.item.as_mut().is_some_and(|item| item.pays_for_send(id));
+        let paid = self.balance || self.item.as_mut().is_some_and(|item| item.pays_for_send(id));
         self.cost.0 += usize::from(!paid);
-        if head.is_none() {
+        if head.is_none() && shared {
+            self.shared_taken(id);
+        } else if head.is_none() {
             self.take_copy(id);
+        } else if self.shares_item(id) {
+            self.head_sent(id);
         } else if let Some(item) = self.item.as_mut().filter(|_| wanted.is_some()) {
             item.head_sent = Some(id);
-            if self.spare_clones == 1 && self.serves() {
+            if self.spare_clones == 1 && self.serves() && !self.attachments[id].conflates() {
                 // The clone was for it.
                 self.join_queue(id);
             }
@@ -171,7 +195,9 @@ impl State {
 
     fn flushed(&mut self, id: Id, outcome: Outcome) -> Result<(), String> {
         match self.present(id)? {
-            Stage::Leaving { told: true, .. } if self.attachments[id].queue.is_empty() => {
+            Stage::Leaving { told: true, .. }
+                if self.attachments[id].queue.is_empty() && self.pool_of(id).is_empty() =>
+            {
                 return Err("it is told to close: that flushes".into());
             }
             _ => {}
@@ -203,7 +229,7 @@ impl State {
     }
 
     /// Why `id`, whose end nothing has shown, may be going.
-    fn unseen_ends(&self, id: Id, facts: &Facts) -> Vec<EndReason> {
+    pub(super) fn unseen_ends(&self, id: Id, facts: &Facts) -> Vec<EndReason> {
         let attachment = &self.attachments[id];
         let mut ends = Vec::new();
         if !attachment.is_present() {
@@ -212,16 +238,25 @@ impl State {
         if attachment.is_evicted_by_lease() {
             ends.push(EndReason::Evicted);
         }
-        if attachment.overflow == Overflow::Evict && self.overflows(id, facts) {
+        let mut settled = self.clone();
+        let overflows = self.overflows(id, facts)
+            || settled.settle_on(id, facts) && settled.overflows(id, facts);
+        if attachment.overflow == Overflow::Evict && overflows {
             ends.push(EndReason::Overflowed);
+        }
+        if attachment.stall.may_expire() {
+            ends.push(EndReason::Stalled);
         }
         ends
     }
 
     /// It is removed for a reason that nothing has shown.
-    fn remove_unseen(&mut self, id: Id, end: EndReason) {
+    pub(super) fn remove_unseen(&mut self, id: Id, end: EndReason, facts: &Facts) {
         // The end of a lease costs one; what overflows is paid for by the item.
         self.cost.0 += usize::from(end == EndReason::Evicted);
+        if end == EndReason::Overflowed {
+            self.settle_on(id, facts);
+        }
         self.remove(id, end);
     }
 
@@ -237,7 +272,7 @@ impl State {
         let mut removed = Vec::new();
         for end in self.unseen_ends(id, facts) {
             let mut other = self.clone();
-            other.remove_unseen(id, end);
+            other.remove_unseen(id, end, facts);
             removed.push(other);
         }
         let mut other = self.clone();
@@ -266,11 +301,28 @@ impl State {
         out: &mut Vec<Self>,
     ) -> Result<(), String> {
         self.discarded += 1;
+        let before = out.len();
+        if why == Discarded::NotAdmitted && self.item.as_ref().is_some_and(|it| it.shared.is_some())
+        {
+            self.refused_by_all(id, seq)?;
+            self.emit(out);
+            return Ok(());
+        }
+        if why == Discarded::NotAdmitted && self.is_taken_along(id, seq) {
+            self.drop_pooled(id, seq);
+            self.emit(out);
+            return Ok(());
+        }
         if why == Discarded::NotAdmitted || self.not_admitted.is_some() {
             if why != Discarded::NotAdmitted || self.not_admitted != Some((id, seq)) {
                 return Err(format!("not admitted: {:?}", self.not_admitted));
             }
             self.not_admitted = None;
+            self.emit(out);
+            return Ok(());
+        }
+        if self.conflation.is_some() {
+            self.conflated(id, seq, why)?;
             self.emit(out);
             return Ok(());
         }
@@ -280,6 +332,17 @@ impl State {
             self.emit(out);
             return Ok(());
         }
+        let new = self.item.as_ref().map(|item| item.seq);
+        if why == Discarded::Overflowed && new.is_some_and(|new| self.may_be_pooled(id, new)) {
+            // With what leavers have left, it is not known which is the oldest.
+            let mut other = self.clone();
+            if new == Some(seq) {
+                other.item = None;
+                other.emit(out);
+            } else if other.join_pool(id, seq).is_some() {
+                other.emit(out);
+            }
+        }
         let mut complaint = match (&attachment.stage, attachment.verdict) {
             (Stage::Receiving, Verdict::Yielded) => "it yielded".into(),
             (Stage::Receiving, _) if facts.sinks[id].is_parked() => {
@@ -287,9 +350,9 @@ impl State {
             }
             (stage, _) => format!("it is {stage:?}"),
         };
-        let before = out.len();
-        if why == Discarded::Overflowed && self.overflows(id, facts) {
-            let mut other = self.clone();
+        let mut other = self.clone();
+        other.settle_on(id, facts);
+        if why == Discarded::Overflowed && other.overflows(id, facts) {
             match other.overflow(id, seq) {
                 Ok(()) => other.emit(out),
                 Err(error) => complaint = error,
@@ -297,7 +360,7 @@ impl State {
         }
         for end in self.unseen_ends(id, facts) {
             let mut other = self.clone();
-            other.remove_unseen(id, end);
+            other.remove_unseen(id, end, facts);
             match other.discarded_at_the_end(id, seq, why) {
                 Ok(()) => other.emit(out),
                 Err(error) => complaint = error,
@@ -308,6 +371,9 @@ impl State {
 
     /// One of the items that are discarded with an attachment that ends.
     fn discarded_at_the_end(&mut self, id: Id, seq: u32, why: Discarded) -> Result<(), String> {
+        if self.take_from_pool(id, seq) {
+            return Ok(());
+        }
         let Stage::Removing { end, discards, perhaps, .. } = &mut self.attachments[id].stage else {
             return Err("it is not going".into());
         };

@@ -17,7 +17,8 @@ impl State {
     ) -> Result<Vec<Self>, String> {
         self.present(id)?;
         let wanted = self.item.as_ref().is_some_and(|item| item.wants_sink(id));
-        if self.attachments[id].queue.is_empty() && !wanted {
+        let shared = self.shared_wants(id) || !self.pool_of(id).is_empty();
+        if self.attachments[id].queue.is_empty() && !wanted && !shared {
             return Err("no item waits for it".into());
         }
         let offer = self.item.as_mut().and_then(|item| item.offer.as_mut());
@@ -36,6 +37,7 @@ impl State {
                 Ok(vec![self])
             }
             Outcome::Pending | Outcome::Yields => {
+                self.passed_over(id);
                 let verdicts = self.verdicts(id, facts);
                 let judged = |verdict| {
                     let mut state = self.clone();
@@ -57,7 +59,7 @@ impl State {
         let yields = sink.yields.max(when_busy);
         let counts = self.yield_counts(attachment, facts);
         let wanted = self.item.as_ref().is_some_and(|item| item.wants_sink(id));
-        let matters = wanted && !attachment.has_room();
+        let matters = wanted && !attachment.takes_unasked();
         if matters && self.item.as_ref().is_some_and(|item| item.waiting.contains(&id)) {
             // Under `Wait` it was found not ready, and is blocked until it takes its copy.
             return vec![Verdict::NotReady { counted_in: Some(facts.turn) }];
@@ -106,7 +108,7 @@ impl State {
     fn judge(&mut self, id: Id, verdict: Verdict, facts: &Facts) {
         let wanted = self.item.as_ref().is_some_and(|item| item.wants_sink(id));
         let attachment = &mut self.attachments[id];
-        let room = attachment.has_room();
+        let room = attachment.takes_unasked();
         attachment.verdict = verdict;
         if let Some(item) = &mut self.item {
             item.head_sent.take_if(|head_sent| *head_sent == id);

@@ -1,0 +1,142 @@
+//! `Overflow::Conflate`: an item that would wait takes the place of the first that it supersedes.
+
+use stream_demux::{Discarded, Overflow};
+
+use super::super::event::{Event, Id};
+use super::super::facts::{Facts, Known};
+use super::{Stage, State};
+
+/// What an item that conflates does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Conflation {
+    /// Asks whether it supersedes the one at this place in the queue.
+    Asks(Id, usize),
+    /// Discards the one that it has superseded.
+    Discards(Id, u32),
+    /// Supersedes none, and pushes the oldest out.
+    Overflows(Id),
+}
+
+impl State {
+    /// Checks that an item that conflates does so without a break.
+    pub(super) fn check_conflation(&self, event: &Event) -> Result<(), String> {
+        let Some(conflation) = self.conflation else { return Ok(()) };
+        let right = match event {
+            Event::Clone(_) => true,
+            Event::Supersedes(..) => matches!(conflation, Conflation::Asks(..)),
+            Event::Discarded(..) => !matches!(conflation, Conflation::Asks(..)),
+            event => event.is_outside() && !matches!(event, Event::Rest { .. }),
+        };
+        if right { Ok(()) } else { Err(format!("{conflation:?} is next")) }
+    }
+
+    /// It is asked whether the item `new` supersedes the item `old`, which waits for `id`.
+    pub(super) fn supersedes(
+        &mut self,
+        id: Id,
+        old: u32,
+        new: u32,
+        yes: bool,
+        facts: &Facts,
+    ) -> Result<(), String> {
+        self.present(id)?;
+        let place = match self.conflation {
+            Some(Conflation::Asks(of, place)) if of == id => place,
+            Some(conflation) => return Err(format!("{conflation:?} is next")),
+            None => 0,
+        };
+        if self.pool_of(id).contains(&new) {
+            if yes {
+                self.drop_pooled(id, old).ok_or("it does not wait")?;
+                self.conflation = Some(Conflation::Discards(id, old));
+            }
+            return Ok(());
+        }
+        if self.attachments[id].stage != Stage::Receiving {
+            return self.supersedes_along(id, old, new, yes, place);
+        }
+        if self.may_be_pooled(id, new) {
+            if yes {
+                self.join_pool(id, old).ok_or("it does not wait")?;
+                self.conflation = Some(Conflation::Discards(id, old));
+            }
+            return Ok(());
+        }
+        self.settle_on(id, facts);
+        let item = self.item.as_ref().filter(|item| item.seq == new && item.is_offered(id));
+        let joins = item.ok_or("it is not offered the item")?.may_join(id);
+        let attachment = &self.attachments[id];
+        if attachment.overflow != Overflow::Conflate {
+            return Err("it does not conflate".into());
+        }
+        // After `Finish` it may be taken along.
+        let joins = joins || !self.serves();
+        if self.conflation.is_none() && !joins && self.is_not_ready(id, facts) == Known::No {
+            return Err("it was not found not ready".into());
+        }
+        if attachment.queue.get(place) != Some(&old) {
+            return Err(format!("{:?} wait, and {place} is the place", attachment.queue));
+        }
+        if yes {
+            let seq = self.take_copy(id).ok_or("it is owed no copy")?;
+            self.attachments[id].queue[place] = seq;
+            // It may count as an item that was accepted.
+            self.attachments[id].idle.may_restart();
+            self.conflation = Some(Conflation::Discards(id, old));
+        } else if place + 1 < attachment.queue.len() {
+            self.conflation = Some(Conflation::Asks(id, place + 1));
+        } else if attachment.has_room() || joins {
+            self.conflation = None;
+            self.join_queue(id);
+        } else {
+            self.conflation = Some(Conflation::Overflows(id));
+        }
+        Ok(())
+    }
+
+    /// The same of a copy that a leaver has taken along, beyond its buffer: it may conflate, as it joins a
+    /// queue, or may not.
+    fn supersedes_along(
+        &mut self,
+        id: Id,
+        old: u32,
+        new: u32,
+        yes: bool,
+        place: usize,
+    ) -> Result<(), String> {
+        let attachment = &mut self.attachments[id];
+        let queue = &mut attachment.queue;
+        if attachment.overflow != Overflow::Conflate || queue.back() != Some(&new) {
+            return Err("it has taken no such item along".into());
+        }
+        if queue.get(place) != Some(&old) || place + 1 >= queue.len() {
+            return Err(format!("{queue:?} wait, and {place} is the place"));
+        }
+        self.conflation = if yes {
+            queue.pop_back();
+            queue[place] = new;
+            Some(Conflation::Discards(id, old))
+        } else {
+            (place + 2 < queue.len()).then_some(Conflation::Asks(id, place + 1))
+        };
+        Ok(())
+    }
+
+    /// The one that was superseded is discarded, or the oldest.
+    pub(super) fn conflated(&mut self, id: Id, seq: u32, why: Discarded) -> Result<(), String> {
+        let conflation = self.conflation.take();
+        match (conflation, why) {
+            (Some(Conflation::Discards(of, old)), Discarded::Conflated)
+                if (of, old) == (id, seq) =>
+            {
+                Ok(())
+            }
+            (Some(Conflation::Overflows(of)), Discarded::Overflowed) if of == id => {
+                let oldest = self.attachments[id].queue.pop_front();
+                self.join_queue(id);
+                if oldest == Some(seq) { Ok(()) } else { Err(format!("the oldest is {oldest:?}")) }
+            }
+            _ => Err(format!("{conflation:?} is next")),
+        }
+    }
+}
