@@ -173,14 +173,20 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     /// item that orders have overtaken has to wait for nothing else.
     #[inline]
     pub(super) fn can_release(&self) -> bool {
-        let Holding { overtaken, held, yielding, was_woken, .. } = &self.holding;
-        let can_go_on = |held: &Held<V>| match held {
+        self.holding.is_overtaken() || self.can_go_on()
+    }
+
+    /// The same for an item whose key was looked up.
+    #[inline]
+    fn can_go_on(&self) -> bool {
+        let Holding { held, yielding, was_woken, .. } = &self.holding;
+        let Some(held) = held else { return false };
+        let can_go_on = match held {
             Held::One { id, .. } => *was_woken && self.slots.may_accept(*id),
             Held::Shared(_) => *was_woken,
             Held::Group(item) => item.has_more_to_offer(),
         };
-        let is_waiting = self.is_finished() || yielding.is_some();
-        overtaken.is_some() || !is_waiting && held.as_ref().is_some_and(can_go_on)
+        can_go_on && yielding.is_none() && !self.is_finished()
     }
 
     /// Returns `true` if an item is on its way through a group: the next members can be served.
@@ -219,7 +225,7 @@ where
             return true;
         }
         if !self.holding.is_overtaken() {
-            if self.can_release() {
+            if self.can_go_on() {
                 self.route_held(share);
             }
             self.name_blocked();
