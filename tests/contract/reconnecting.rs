@@ -114,90 +114,86 @@ fn story(
     lines
 }
 
+/// Whether the demux was polled in between or not, and whatever the terms of the successor, the story is
+/// this one.
+#[track_caller]
+fn each_time(queue: (usize, u32), end: End, expected: &[&str]) {
+    for when in WHEN {
+        for (name, terms) in TERMS {
+            let lines = story(|demux| demux, queue, (end, when), terms);
+            assert_eq!(lines, expected, "{when:?}, {name}");
+        }
+    }
+}
+
 // The ordinary reconnect.
 
 #[test]
 fn dropped_lease_takes_its_queue_down_and_the_successor_has_the_key() {
-    for when in WHEN {
-        for (name, terms) in TERMS {
-            assert_eq!(
-                story(|demux| demux, (4, 2), (End::Dropped, when), terms),
-                [
-                    "old dropped",
-                    "discarded 101 of 1#1 Evicted",
-                    "discarded 102 of 1#1 Evicted",
-                    "detached 1#1 Evicted",
-                    "attached 1#2",
-                    "new sent 110"
-                ],
-                "{when:?}, {name}"
-            );
-        }
-    }
+    each_time(
+        (4, 2),
+        End::Dropped,
+        &[
+            "old dropped",
+            "discarded 101 of 1#1 Evicted",
+            "discarded 102 of 1#1 Evicted",
+            "detached 1#1 Evicted",
+            "attached 1#2",
+            "new sent 110",
+        ],
+    );
 }
 
 #[test]
 fn detached_lease_keeps_its_queue_and_the_successor_has_the_key() {
-    for when in WHEN {
-        for (name, terms) in TERMS {
-            assert_eq!(
-                story(|demux| demux, (4, 2), (End::Detached, when), terms),
-                [
-                    "attached 1#2",
-                    "new sent 110",
-                    "old sent 101",
-                    "old sent 102",
-                    "old closed",
-                    "old dropped",
-                    "detached 1#1 Requested"
-                ],
-                "{when:?}, {name}"
-            );
-        }
-    }
+    each_time(
+        (4, 2),
+        End::Detached,
+        &[
+            "attached 1#2",
+            "new sent 110",
+            "old sent 101",
+            "old sent 102",
+            "old closed",
+            "old dropped",
+            "detached 1#1 Requested",
+        ],
+    );
 }
 
 #[test]
 fn dropped_lease_of_a_blocked_sink_takes_the_held_item_down() {
-    for when in WHEN {
-        for (name, terms) in TERMS {
-            assert_eq!(
-                story(|demux| demux, (1, 2), (End::Dropped, when), terms),
-                [
-                    "unblocked 1#1",
-                    "old dropped",
-                    "discarded 101 of 1#1 Evicted",
-                    "discarded 102 of 1#1 Evicted",
-                    "detached 1#1 Evicted",
-                    "attached 1#2",
-                    "new sent 110"
-                ],
-                "{when:?}, {name}"
-            );
-        }
-    }
+    each_time(
+        (1, 2),
+        End::Dropped,
+        &[
+            "unblocked 1#1",
+            "old dropped",
+            "discarded 101 of 1#1 Evicted",
+            "discarded 102 of 1#1 Evicted",
+            "detached 1#1 Evicted",
+            "attached 1#2",
+            "new sent 110",
+        ],
+    );
 }
 
 #[test]
 fn detached_lease_of_a_blocked_sink_takes_the_held_item_along() {
-    for when in WHEN {
-        for (name, terms) in TERMS {
-            assert_eq!(
-                story(|demux| demux, (1, 2), (End::Detached, when), terms),
-                [
-                    "unblocked 1#1",
-                    "attached 1#2",
-                    "new sent 110",
-                    "old sent 101",
-                    "old sent 102",
-                    "old closed",
-                    "old dropped",
-                    "detached 1#1 Requested"
-                ],
-                "{when:?}, {name}"
-            );
-        }
-    }
+    each_time(
+        (1, 2),
+        End::Detached,
+        &[
+            "unblocked 1#1",
+            "attached 1#2",
+            "new sent 110",
+            "old sent 101",
+            "old sent 102",
+            "old closed",
+            "old dropped",
+            "detached 1#1 Requested",
+        ],
+    );
 }
 
 #[test]
