@@ -87,49 +87,47 @@ fn logging(log: &Log) -> Reacting<impl FnMut(Event) + use<>> {
 
 // Sinks that call back
 
-#[test]
-fn order_sent_from_start_send_comes_before_the_next_item() {
+/// Sink 1 sends `order` from its first call of `op`; the items follow. Returns what was logged.
+#[track_caller]
+fn sends_order_from(
+    op: Op,
+    order: Order<u32, ScriptedSink<u32>>,
+    items: impl IntoIterator<Item = u32>,
+) -> Vec<String> {
     let log = Log::new();
     let (a, a_handle) = sink(1, &log);
     let (send, orders) = orders();
     send.unbounded_send((1, a).into()).unwrap();
     let (input, feed) = scripted_stream("input");
     let mut task = Task::new(input.demux_by(tens, orders).hooks(logging(&log)));
-    a_handle.during(Op::Send, move || send.unbounded_send(Order::Detach(1)).unwrap());
-    feed.extend([11, 12]);
+    a_handle.during(op, move || send.unbounded_send(order).unwrap());
+    feed.extend(items);
     assert!(task.run().is_pending());
+    log.lines()
+}
+
+#[test]
+fn order_sent_from_start_send_comes_before_the_next_item() {
     assert_eq!(
-        log.lines(),
+        sends_order_from(Op::Send, Order::Detach(1), [11, 12]),
         ["1 attached", "1 sent 11", "1 closed", "1 dropped", "1 Requested", "unmatched 12"]
     );
 }
 
 #[test]
 fn sink_that_evicts_itself_from_poll_ready_still_gets_the_item_it_was_asked_for() {
-    let log = Log::new();
-    let (a, a_handle) = sink(1, &log);
-    let (send, orders) = orders();
-    send.unbounded_send((1, a).into()).unwrap();
-    let (input, feed) = scripted_stream("input");
-    let mut task = Task::new(input.demux_by(tens, orders).hooks(logging(&log)));
-    a_handle.during(Op::Ready, move || send.unbounded_send(Order::Evict(1)).unwrap());
-    feed.extend([11, 12]);
-    assert!(task.run().is_pending());
-    assert_eq!(log.lines(), ["1 attached", "1 sent 11", "1 dropped", "1 Evicted", "unmatched 12"]);
+    assert_eq!(
+        sends_order_from(Op::Ready, Order::Evict(1), [11, 12]),
+        ["1 attached", "1 sent 11", "1 dropped", "1 Evicted", "unmatched 12"]
+    );
 }
 
 #[test]
 fn order_sent_from_poll_flush_wakes_the_task() {
-    let log = Log::new();
-    let (a, a_handle) = sink(1, &log);
-    let (send, orders) = orders();
-    send.unbounded_send((1, a).into()).unwrap();
-    let (input, feed) = scripted_stream("input");
-    let mut task = Task::new(input.demux_by(tens, orders).hooks(logging(&log)));
-    a_handle.during(Op::Flush, move || send.unbounded_send(Order::Evict(1)).unwrap());
-    feed.push(11);
-    assert!(task.run().is_pending());
-    assert_eq!(log.lines(), ["1 attached", "1 sent 11", "1 flushed", "1 dropped", "1 Evicted"]);
+    assert_eq!(
+        sends_order_from(Op::Flush, Order::Evict(1), [11]),
+        ["1 attached", "1 sent 11", "1 flushed", "1 dropped", "1 Evicted"]
+    );
 }
 
 #[test]
