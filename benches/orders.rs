@@ -1,5 +1,5 @@
-//! What do orders cost: an idle channel of them, and a storm? How long a woken sink waits while they
-//! never pause is a number of turns, and in the summary.
+//! What do orders cost: an idle channel of them, and a storm? How long a woken sink waits while
+//! they never pause is a number of turns, and in the summary.
 
 mod common;
 

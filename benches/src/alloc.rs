@@ -42,8 +42,8 @@ fn note(freed: usize, taken: usize) {
     }
 }
 
-/// What so many bytes take of the heap, by the rules of glibc: a header of 8 bytes and a multiple of
-/// 16; large ones have pages of their own.
+/// What so many bytes take of the heap, by the rules of glibc: a header of 8 bytes and a multiple
+/// of 16; large ones have pages of their own.
 fn footprint(size: usize) -> i64 {
     let taken = match size {
         0 => 0,

@@ -1,5 +1,5 @@
-//! The program of the article that started it: three clients, cloned `String` messages, `Vec` sinks,
-//! and the four ways to write it by hand.
+//! The program of the article that started it: three clients, cloned `String` messages, `Vec`
+//! sinks, and the four ways to write it by hand.
 
 use std::cell::Cell;
 use std::pin::Pin;

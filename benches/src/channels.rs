@@ -1,5 +1,5 @@
-//! Bounded channels with live readers, one for each key: what does the demux add to the loop over a map
-//! of senders?
+//! Bounded channels with live readers, one for each key: what does the demux add to the loop over a
+//! map of senders?
 
 use futures::{Sink, SinkExt, stream};
 use hashbrown::HashMap;
@@ -50,8 +50,8 @@ async fn demux<S: Sink<Item> + Unpin>(job: Job, sinks: Vec<S>, budget: usize) {
     stream::iter(job.input()).demux_by(|item| item.key, orders).budget(budget).await;
 }
 
-/// Feeds a map of sinks. `SinkExt::send` would flush for each item, and a flush waits while the channel
-/// is full.
+/// Feeds a map of sinks. `SinkExt::send` would flush for each item, and a flush waits while the
+/// channel is full.
 async fn feed<S: Sink<Item> + Unpin>(job: Job, sinks: Vec<S>) {
     let mut sinks = (0..).zip(sinks).collect::<HashMap<_, _>>();
     for item in job.input() {

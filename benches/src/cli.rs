@@ -12,8 +12,8 @@ pub(crate) enum Task {
     Summary {
         only: Option<String>,
     },
-    /// One loop and nothing else, so that something else can count its instructions: with so many sinks,
-    /// so many items.
+    /// One loop and nothing else, so that something else can count its instructions: with so many
+    /// sinks, so many items.
     Loop {
         name: LoopName,
         sinks: u64,

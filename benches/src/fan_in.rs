@@ -1,7 +1,7 @@
 //! Many producers, one consumer: what does a sample cost on its way to a server, or into a demux?
 //!
-//! Repeats a study of over-used channels, with what it lacked: the other side checks that each sample
-//! arrives once, in the order of its producer.
+//! Repeats a study of over-used channels, with what it lacked: the other side checks that each
+//! sample arrives once, in the order of its producer.
 
 use std::io::Read;
 use std::net::TcpListener;

@@ -1,7 +1,7 @@
 //! Ways from many producers to one consumer, who takes what there is at once.
 //!
-//! Each is a pair: one that many clone and [`Give`] with, and one that [`Take`]s. When the last giver is
-//! gone and all is taken, there is nothing more.
+//! Each is a pair: one that many clone and [`Give`] with, and one that [`Take`]s. When the last
+//! giver is gone and all is taken, there is nothing more.
 
 use std::future::poll_fn;
 use std::mem;

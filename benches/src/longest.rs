@@ -1,7 +1,8 @@
 //! How long is the longest turn with a million sinks attached?
 //!
-//! A turn is one `poll`: what other tasks of the thread wait for. The three that have the most to do at once
-//! are looked at: tables that grow, the eviction of a large group, and the end of the input.
+//! A turn is one `poll`: what other tasks of the thread wait for. The three that have the most to
+//! do at once are looked at: tables that grow, the eviction of a large group, and the end of the
+//! input.
 
 use std::cell::Cell;
 use std::iter;
@@ -71,8 +72,8 @@ fn poll<D: Future>(demux: &mut Pin<Box<D>>) -> Poll<D::Output> {
     demux.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// The longest of the turns that are taken until one returns `false`. What the thread ran counts, not what it
-/// waited for the processor.
+/// The longest of the turns that are taken until one returns `false`. What the thread ran counts,
+/// not what it waited for the processor.
 fn longest(mut turn: impl FnMut() -> bool) -> Duration {
     let mut longest = Duration::ZERO;
     loop {

@@ -1,4 +1,5 @@
-//! The summary: a short version of all benchmarks, in one table that says what is met and what is not.
+//! The summary: a short version of all benchmarks, in one table that says what is met and what is
+//! not.
 
 mod cli;
 mod report;

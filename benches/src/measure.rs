@@ -11,8 +11,8 @@ pub struct Run {
     pub sent: u64,
     /// How many of them were found where they should be.
     pub arrived: u64,
-    /// How often memory was allocated meanwhile, if [`alloc::Counting`](crate::alloc::Counting) is the
-    /// allocator.
+    /// How often memory was allocated meanwhile, if [`alloc::Counting`](crate::alloc::Counting) is
+    /// the allocator.
     pub allocations: u64,
 }
 
@@ -73,8 +73,8 @@ impl Group {
         Self { name: name.into(), contenders: contenders.into() }
     }
 
-    /// Runs them all in turn, once unmeasured and then `rounds` times. Each round begins with another
-    /// one, so that none always follows the same neighbour.
+    /// Runs them all in turn, once unmeasured and then `rounds` times. Each round begins with
+    /// another one, so that none always follows the same neighbour.
     pub fn measure(&mut self, rounds: usize) -> Measured {
         let count = self.contenders.len();
         let mut measured = Measured {
@@ -149,8 +149,8 @@ impl Measured {
         self.member(name).ns()
     }
 
-    /// How many times what `below` takes `above` takes: the median of the ratios of each round, because
-    /// what disturbs a round disturbs both.
+    /// How many times what `below` takes `above` takes: the median of the ratios of each round,
+    /// because what disturbs a round disturbs both.
     #[must_use]
     pub fn ratio(&self, above: &str, below: &str) -> f64 {
         let (above, below) = (&self.member(above).times, &self.member(below).times);

@@ -1,7 +1,7 @@
 //! Many sinks under one key: what does a copy cost?
 //!
-//! First among sinks that only count, where routing an item to one of 1,000 keys is the measure; then among
-//! bounded channels with live readers, where a loop over the same sinks is.
+//! First among sinks that only count, where routing an item to one of 1,000 keys is the measure;
+//! then among bounded channels with live readers, where a loop over the same sinks is.
 
 use std::iter;
 
@@ -117,8 +117,8 @@ async fn send_to_tokio(job: Job, senders: Vec<mpsc::Sender<Item>>) {
     }
 }
 
-/// A broadcast channel drops what a receiver is too slow for. To lose nothing, the writer lets all of them
-/// catch up whenever the channel is full.
+/// A broadcast channel drops what a receiver is too slow for. To lose nothing, the writer lets all
+/// of them catch up whenever the channel is full.
 async fn broadcast(job: Job, senders: Vec<broadcast::Sender<Item>>) {
     let Some(sender) = senders.into_iter().next() else { return };
     for (number, item) in job.input().enumerate() {

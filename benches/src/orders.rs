@@ -173,9 +173,9 @@ fn storm_on_demux(orders: u64) -> Run {
     clock.run(orders, (totals.attached - CALM) * 2)
 }
 
-/// How many turns, at worst, a sink waits that was woken and is ready, while orders and input (or the
-/// input alone) never pause? Counted are the polls that begin after the wake, the one that serves it
-/// included.
+/// How many turns, at worst, a sink waits that was woken and is ready, while orders and input (or
+/// the input alone) never pause? Counted are the polls that begin after the wake, the one that
+/// serves it included.
 #[must_use]
 pub fn turns_until_served() -> usize {
     let budgets = [4, 5, 7, 8, 16, 128, 1_000];

@@ -23,8 +23,8 @@ pub struct Item {
 }
 
 /// Runs from the first item that the input gives until it ends, so that attaching and closing a
-/// million sinks is not in the time of a few items. It counts only what this thread ran, so that the
-/// machine may be busy: nothing that is timed with it waits for anything.
+/// million sinks is not in the time of a few items. It counts only what this thread ran, so that
+/// the machine may be busy: nothing that is timed with it waits for anything.
 #[derive(Debug, Clone, Default)]
 pub struct Clock(Rc<Cell<Reading>>);
 

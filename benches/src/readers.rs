@@ -1,7 +1,8 @@
 //! Bounded channels with live readers: a writer fills a hundred of them while a task reads each.
 //!
-//! Writer and readers are tasks like any other, spawned on one thread: the time is what all of them took
-//! together. Channels of tokio run on its current-thread runtime, those of futures on its `LocalPool`.
+//! Writer and readers are tasks like any other, spawned on one thread: the time is what all of them
+//! took together. Channels of tokio run on its current-thread runtime, those of futures on its
+//! `LocalPool`.
 
 use std::iter::Sum;
 
@@ -20,9 +21,10 @@ use crate::parts::{Dice, Item, Receiving};
 
 /// The room in each channel.
 ///
-/// A capacity in common use. The input here is always ready, so the writer fills the channels, waits, and
-/// fills them again, as does any writer that outpaces its readers. In channels of one item each item
-/// would cost two task switches, and in channels that never fill up there would be nothing to wait for.
+/// A capacity in common use. The input here is always ready, so the writer fills the channels,
+/// waits, and fills them again, as does any writer that outpaces its readers. In channels of one
+/// item each item would cost two task switches, and in channels that never fill up there would be
+/// nothing to wait for.
 pub const ROOM: usize = 64;
 
 /// The budget that a demux has unless told otherwise.
@@ -31,10 +33,10 @@ pub const DEFAULT: usize = 128;
 /// A budget for sinks that do no more than take an item.
 ///
 /// A turn ends when the budget is spent, and the readers that have got something run next. With a
-/// hundred readers and a budget of 128 each is woken for an item or two, which costs more than the items
-/// do; a loop that sends until a channel is full wakes them for 64 each. So a budget of some thousands
-/// pays where a turn of as many items is no longer than other tasks may wait: here 0.2 ms. Tokio ends
-/// the turn after 128 operations in any case.
+/// hundred readers and a budget of 128 each is woken for an item or two, which costs more than the
+/// items do; a loop that sends until a channel is full wakes them for 64 each. So a budget of some
+/// thousands pays where a turn of as many items is no longer than other tasks may wait: here 0.2
+/// ms. Tokio ends the turn after 128 operations in any case.
 pub const LARGE: usize = 4_096;
 
 /// What a writer is to send.
@@ -196,8 +198,8 @@ where
     }))
 }
 
-/// Spawns a task that reports once. `spawn_local_with_handle` would look at its handle in each poll, and the
-/// side whose readers run more often would pay for it.
+/// Spawns a task that reports once. `spawn_local_with_handle` would look at its handle in each
+/// poll, and the side whose readers run more often would pay for it.
 fn spawn_local<F>(spawner: &LocalSpawner, task: F) -> oneshot::Receiver<F::Output>
 where
     F: Future<Output: 'static> + 'static,

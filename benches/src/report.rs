@@ -68,7 +68,8 @@ impl Report {
         format!("{met} {}\n", machine())
     }
 
-    /// Writes the table and the plot beside this package's sources, and puts the table into its README.
+    /// Writes the table and the plot beside this package's sources, and puts the table into its
+    /// README.
     pub(crate) fn write(&self) -> io::Result<()> {
         let page = format!("{}\n{}", self.table(), self.summary());
         fs::write(format!("{FOLDER}/figures.md"), page)?;

@@ -1,7 +1,7 @@
 //! What does routing an item cost, by the number of keys?
 //!
-//! A 16-byte `Copy` item, sinks that are always ready and only add up, an orders channel that is idle
-//! once the sinks are attached.
+//! A 16-byte `Copy` item, sinks that are always ready and only add up, an orders channel that is
+//! idle once the sinks are attached.
 
 use std::hash::Hash;
 use std::pin::Pin;
@@ -84,8 +84,8 @@ pub fn demux(keys: u64, items: u64) -> Run {
     demux_flushing_every(16_384, keys, items)
 }
 
-/// Ours, with another window for flushes: with many more keys than it has items, nearly each item has
-/// a flush of its own.
+/// Ours, with another window for flushes: with many more keys than it has items, nearly each item
+/// has a flush of its own.
 fn demux_flushing_every(window: usize, keys: u64, items: u64) -> Run {
     let (clock, tally) = (Clock::default(), Tally::default());
     let (order, orders) = attached(0..keys, &tally);
@@ -128,8 +128,8 @@ pub(crate) async fn select_loop<T, K: Hash + Eq, S: Sink<T> + Unpin>(
     }
 }
 
-/// The crate that routes between streams and sinks: tags are futures, sinks are boxed and flushed for
-/// each item. Sinks cannot come while it runs.
+/// The crate that routes between streams and sinks: tags are futures, sinks are boxed and flushed
+/// for each item. Sinks cannot come while it runs.
 fn router(keys: u64, items: u64) -> Run {
     let (clock, tally) = (Clock::default(), Tally::default());
     let mut router = StreamRouter::new();

@@ -14,9 +14,10 @@ use stream_demux::{DemuxStreamExt, Totals};
 use crate::alloc;
 use crate::measure::{Contender, Group, Run};
 
-/// So many wakes, one at a time, each of one of so many full channels: somebody takes an item from it,
-/// and the one that waits goes in. By whoever knows the channel; by a demux as it is by default, whose
-/// input waits with that item; and by one that keeps the next item of each sink in a queue.
+/// So many wakes, one at a time, each of one of so many full channels: somebody takes an item from
+/// it, and the one that waits goes in. By whoever knows the channel; by a demux as it is by
+/// default, whose input waits with that item; and by one that keeps the next item of each sink in a
+/// queue.
 #[must_use]
 pub fn wake(sizes: &[Size], wakes: u64) -> Group {
     let mut contenders = Vec::new();
@@ -90,8 +91,8 @@ pub const SIZES: [Size; 3] = [
 /// So many wakes are timed at a stretch; then, untimed, queues are filled up.
 const STRETCH: u64 = 1_000;
 
-/// A prime, so that a walk comes to every sink; about the golden section of a million, so that it comes
-/// near none that it has just been at.
+/// A prime, so that a walk comes to every sink; about the golden section of a million, so that it
+/// comes near none that it has just been at.
 const STEP: u64 = 618_031;
 
 /// Goes through all sinks, far from the last one each time, and comes to each equally often.
@@ -112,7 +113,8 @@ impl Walk {
     }
 }
 
-/// Times `wakes` in stretches: `wake` is timed, and tells whether the right item was taken; `refill` is not.
+/// Times `wakes` in stretches: `wake` is timed, and tells whether the right item was taken;
+/// `refill` is not.
 fn time<S>(
     state: &mut S,
     walk: &mut Walk,
@@ -188,8 +190,8 @@ impl Demuxed {
         new
     }
 
-    /// Without a buffer, which is the default, an item that cannot be sent waits, and the input with it:
-    /// here the one for sink 0.
+    /// Without a buffer, which is the default, an item that cannot be sent waits, and the input
+    /// with it: here the one for sink 0.
     fn waiting(sinks: u64) -> Self {
         let mut new = Self::new(sinks, 0);
         new.route(new.held);
@@ -221,8 +223,8 @@ impl Demuxed {
         self.receivers[sink as usize].try_recv() == Ok(sink)
     }
 
-    /// An item is taken from a channel, which wakes its sink; one poll sends the item that is held for
-    /// it, and reads the next one, for another channel that is full.
+    /// An item is taken from a channel, which wakes its sink; one poll sends the item that is held
+    /// for it, and reads the next one, for another channel that is full.
     fn wake_for_held(&mut self, walk: &mut Walk, wakes: u64) -> Run {
         let wake = |all: &mut Self, next| {
             let held = std::mem::replace(&mut all.held, next);
@@ -279,8 +281,8 @@ impl Sink<u64> for Null {
     }
 }
 
-/// Bytes of the heap for one attachment beyond its key and its sink: attached, and after each has had
-/// an item. Needs [`alloc::Counting`].
+/// Bytes of the heap for one attachment beyond its key and its sink: attached, and after each has
+/// had an item. Needs [`alloc::Counting`].
 #[must_use]
 pub fn bytes_per_attachment(sinks: u64) -> (f64, f64) {
     let feed = Rc::new(Cell::new(None));

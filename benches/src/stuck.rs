@@ -87,8 +87,8 @@ fn route(items: u64, stuck: Option<u64>, overflow: Overflow) -> Run {
     clock.run(items - for_it, arrived)
 }
 
-/// Members of a group hold up one item, and are evicted one after another: does each eviction cost more in a
-/// larger group? All are stuck, or as many again, attached before them, are ready.
+/// Members of a group hold up one item, and are evicted one after another: does each eviction cost
+/// more in a larger group? All are stuck, or as many again, attached before them, are ready.
 #[must_use]
 pub fn blockers() -> Group {
     let evict = |name, blockers, ready| {
@@ -105,8 +105,8 @@ pub fn blockers() -> Group {
     )
 }
 
-/// Drops the lease of whichever member blocks the input, until none does. An eviction is what counts as an
-/// item.
+/// Drops the lease of whichever member blocks the input, until none does. An eviction is what
+/// counts as an item.
 fn evict_blockers(blockers: u64, ready: u64) -> Run {
     let members = (0..ready + blockers).map(|tag| leased(tag, tag >= ready));
     let (leases, attaches): (Vec<_>, Vec<_>) = members.unzip();

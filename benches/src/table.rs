@@ -48,8 +48,8 @@ impl Row {
         Self { what: what.into(), ours: ours.into(), rival: rival.into(), ..Self::default() }
     }
 
-    /// The figure that is judged, to so many decimals: the ratio of the two, or what there is only one
-    /// of. It is judged as it is shown.
+    /// The figure that is judged, to so many decimals: the ratio of the two, or what there is only
+    /// one of. It is judged as it is shown.
     #[must_use]
     pub fn figure(self, figure: f64, decimals: usize) -> Self {
         let unit = 10f64.powi(decimals as i32);

@@ -1,6 +1,7 @@
 //! Lines to many TCP clients over loopback: what does a line cost?
 //!
-//! The clients are a second thread that reads all sockets and compares each byte with what it expects.
+//! The clients are a second thread that reads all sockets and compares each byte with what it
+//! expects.
 
 use std::cell::RefCell;
 use std::net::{SocketAddr, TcpListener};
@@ -31,7 +32,8 @@ pub enum Feed {
     Saturated,
     /// A bounded tokio channel of this size, filled by a task on the same runtime.
     Channel(usize),
-    /// The same, but the task is exempt from tokio's cooperative budget, which makes it yield each 128 lines.
+    /// The same, but the task is exempt from tokio's cooperative budget, which makes it yield each
+    /// 128 lines.
     Unconstrained(usize),
 }
 
@@ -77,7 +79,8 @@ pub fn group(job: Job, lines: u64) -> Group {
         way("broadcast", (lines / clients as u64).max(1_000), Way::Broadcast),
         way("stream_router", lines / 10, Way::Router),
     ];
-    // Its last lines wait until the input ends, which only a saturated one is allowed to make them do.
+    // Its last lines wait until the input ends, which only a saturated one is allowed to make them
+    // do.
     if matches!(job.feed, Feed::Saturated) {
         contenders.push(way("bare loop", lines, Way::Bare));
     } else {
@@ -107,7 +110,8 @@ enum Way {
     Broadcast,
     /// The crate, which also flushes each line.
     Router,
-    /// One loop, which appends each line to a buffer for its client and writes that once it is full.
+    /// One loop, which appends each line to a buffer for its client and writes that once it is
+    /// full.
     Bare,
 }
 
@@ -361,8 +365,8 @@ async fn forward_each<S, R>(
     }
 }
 
-/// A broadcast channel drops what a receiver is too slow for. To lose nothing the writer lets them all
-/// catch up before the channel is full.
+/// A broadcast channel drops what a receiver is too slow for. To lose nothing the writer lets them
+/// all catch up before the channel is full.
 async fn broadcast(mut lines: impl Stream<Item = Line> + Unpin, clients: Vec<Client>) {
     const ROOM: usize = 1_024;
     let (sender, _) = broadcast::channel::<Line>(ROOM);

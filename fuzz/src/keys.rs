@@ -1,16 +1,16 @@
 //! Target `keys`: the table under hashers and keys that mean no good.
 //!
-//! The hasher may give every key the same hash, or hashes that share their low or their high bits, by
-//! which a table tells keys apart. Keys are had by value, borrowed from the item as `str`, or borrowed
-//! with an `Eq` that knows no case, so that values that differ are the same key. A script attaches,
-//! detaches, evicts, fails and sends; a model, a list that is searched with `Eq` alone, says who
-//! receives under which key, who gets what, and who is gone. It asserts:
+//! The hasher may give every key the same hash, or hashes that share their low or their high bits,
+//! by which a table tells keys apart. Keys are had by value, borrowed from the item as `str`, or
+//! borrowed with an `Eq` that knows no case, so that values that differ are the same key. A script
+//! attaches, detaches, evicts, fails and sends; a model, a list that is searched with `Eq` alone,
+//! says who receives under which key, who gets what, and who is gone. It asserts:
 //!
 //! 1. what each sink got, in order, and who was unmatched; the totals, after each turn;
-//! 2. at rest: `len`, `is_empty`, `contains_key` of every key, owned and borrowed; whose sink is dropped,
-//!    that each was flushed, and that no more keys live than there are attachments;
-//! 3. that it comes to rest, after no more idle turns than there were ever slots at once: what former
-//!    tenants have left behind does not pile up.
+//! 2. at rest: `len`, `is_empty`, `contains_key` of every key, owned and borrowed; whose sink is
+//!    dropped, that each was flushed, and that no more keys live than there are attachments;
+//! 3. that it comes to rest, after no more idle turns than there were ever slots at once: what
+//!    former tenants have left behind does not pile up.
 
 use alloc::rc::Rc;
 use std::cell::RefCell;
@@ -31,8 +31,8 @@ const MAX_STEPS: usize = 400;
 /// Idle turns beyond one for each slot: a budget under four has up to three for each phase.
 const SLACK: usize = 12;
 
-/// Plays a script. Its beginning says how keys are had and hashed, the budget, the window, and whether
-/// a key may have several sinks.
+/// Plays a script. Its beginning says how keys are had and hashed, the budget, the window, and
+/// whether a key may have several sinks.
 ///
 /// # Panics
 ///
@@ -149,8 +149,8 @@ const LAST: usize = NAMES.len() - 1;
 /// Counts the keys that live.
 type Alive = Rc<()>;
 
-/// A lease that is dropped when its key is hashed: that is while its order is applied, as another thread
-/// could do.
+/// A lease that is dropped when its key is hashed: that is while its order is applied, as another
+/// thread could do.
 type Lit = Rc<RefCell<Option<Lease>>>;
 
 /// A key as attachments have it: no `Clone`.
@@ -564,8 +564,8 @@ impl<K: Key> World<K> {
         if task.polls() == polls {
             return false;
         }
-        // An item may be on its way through a group for as many turns as there are members, and the next
-        // one begin in the turn in which it arrives.
+        // An item may be on its way through a group for as many turns as there are members, and the
+        // next one begin in the turn in which it arrives.
         let limit = (1 + self.sent.len() - read) * (self.model.atts.len() + SLACK);
         for turns in 0.. {
             if completed || task.get_ref().totals().queued == 0 {

@@ -1,7 +1,7 @@
 //! The bodies of the fuzz targets: one function each, that takes a script of bytes and panics if it
-//! finds something. `tests/fuzz_corpus.rs` of the crate compiles the same files, and plays the seeds
-//! with nothing but `cargo test`; therefore scripts are read by hand, and no crate is used that the
-//! tests of the crate do not use.
+//! finds something. `tests/fuzz_corpus.rs` of the crate compiles the same files, and plays the
+//! seeds with nothing but `cargo test`; therefore scripts are read by hand, and no crate is used
+//! that the tests of the crate do not use.
 
 extern crate alloc;
 // For `src/ready.rs`, which `ready` compiles once more.

@@ -1,18 +1,20 @@
 //! Target `ready`: the list of woken slots, alone.
 //!
-//! A script makes calls to `src/ready.rs`, as the demux and as the wakers of sinks, leases and orders
-//! do, and lets one call be interrupted by another between any two of its atomic operations. The
-//! model keeps a clock, and knows of each call when it began and when it was over. It asserts:
+//! A script makes calls to `src/ready.rs`, as the demux and as the wakers of sinks, leases and
+//! orders do, and lets one call be interrupted by another between any two of its atomic operations.
+//! The model keeps a clock, and knows of each call when it began and when it was over. It asserts:
 //!
 //! 1. No wake is lost: a slot is listed after a wake until a `pop` that was not over when the wake
 //!    began, and in the end all that is listed is popped.
-//! 2. None comes twice: a slot is popped only if something listed it since it was popped last, and only
-//!    once in one chain; what was listed after the chain was taken is not in it.
+//! 2. None comes twice: a slot is popped only if something listed it since it was popped last, and
+//!    only once in one chain; what was listed after the chain was taken is not in it.
 //! 3. `by_sink`, and `take_fired`, tell of the sink's own waker alone, once, and never fail to.
-//! 4. The orders' signal stands until it is lowered, and is not lowered by a call that was over before.
-//! 5. Once a lease has ended, `has_ended` is true until `pop_ended` has come to its slot; and it is true
-//!    only if a lease has ended since `pop_ended` found no slot.
-//! 6. A task that sleeps is woken if there is something to do, once; one that is awake is not woken.
+//! 4. The orders' signal stands until it is lowered, and is not lowered by a call that was over
+//!    before.
+//! 5. Once a lease has ended, `has_ended` is true until `pop_ended` has come to its slot; and it is
+//!    true only if a lease has ended since `pop_ended` found no slot.
+//! 6. A task that sleeps is woken if there is something to do, once; one that is awake is not
+//!    woken.
 //! 7. A new seat has nothing to do; what was cleared or dropped wakes no task, and keeps none.
 
 use alloc::rc::Rc;

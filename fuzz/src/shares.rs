@@ -1,17 +1,18 @@
 //! Target `shares`: does everybody get something, when somebody always wants more?
 //!
-//! The input may have items without end, the orders stream orders without end (that speak of nobody), and
-//! sinks may wake themselves whenever they are asked. Beside these there are sinks whose readiness or
-//! flush is pending until the script wakes them, and now and then an order to attach one more. Time is counted
-//! in turns, and whoever is due has a bound that grows with sinks over budget, and with nothing else.
-//! It asserts, within that bound:
+//! The input may have items without end, the orders stream orders without end (that speak of
+//! nobody), and sinks may wake themselves whenever they are asked. Beside these there are sinks
+//! whose readiness or flush is pending until the script wakes them, and now and then an order to
+//! attach one more. Time is counted in turns, and whoever is due has a bound that grows with sinks
+//! over budget, and with nothing else. It asserts, within that bound:
 //!
 //! 1. a sink whose waker fired is asked again for what it waits for, a pending flush too;
 //! 2. an order is applied; an item is read, unless orders have no end;
 //! 3. a sink that took an item is flushed, at the latest when the window has passed;
-//! 4. at the end each sink is told, while others wake themselves without end, and then it completes;
-//! 5. nobody is asked again in the turn in which it woke itself, nor before its waker fired, but for one
-//!    that answered after 64 operations of a turn, and then once;
+//! 4. at the end each sink is told, while others wake themselves without end, and then it
+//!    completes;
+//! 5. nobody is asked again in the turn in which it woke itself, nor before its waker fired, but
+//!    for one that answered after 64 operations of a turn, and then once;
 //! 6. a turn does no more than its budget allows, and who is due does not let the task sleep.
 
 use alloc::rc::Rc;
@@ -124,10 +125,11 @@ struct Seen {
     stuttered: u64,
     /// Since when it is due to be asked again: ready, flush.
     due: [Option<u64>; 2],
-    /// It was woken while it was not parked. If that comes to the demux only after it is parked, it is
-    /// asked once too often.
+    /// It was woken while it was not parked. If that comes to the demux only after it is parked, it
+    /// is asked once too often.
     was_woken: bool,
-    /// It answered late in a turn that it is not ready: from this turn on it may be asked once more.
+    /// It answered late in a turn that it is not ready: from this turn on it may be asked once
+    /// more.
     retry: Option<u64>,
     /// Which item, and when, it took first of those that are not flushed.
     unflushed: Option<(u64, u64)>,

@@ -1,19 +1,21 @@
 //! Target `threads`: the demux runs in one thread, the world in three others, all at once.
 //!
-//! A script has rounds. In each, three threads send items and orders, lease and drop leases, close and
-//! open sinks, wake and fail them, each through its own part of the script, while the demux is polled
-//! whenever its waker has fired. When the threads are through and the demux sleeps, it is at rest: no
-//! wake is on its way, so whatever it has left undone, it has forgotten. There are no clocks: a lost
-//! wake-up is seen because everybody else is done. It asserts:
+//! A script has rounds. In each, three threads send items and orders, lease and drop leases, close
+//! and open sinks, wake and fail them, each through its own part of the script, while the demux is
+//! polled whenever its waker has fired. When the threads are through and the demux sleeps, it is at
+//! rest: no wake is on its way, so whatever it has left undone, it has forgotten. There are no
+//! clocks: a lost wake-up is seen because everybody else is done. It asserts:
 //!
 //! 1. after each poll, `received + copies = unmatched + delivered + discarded + lost + queued`;
-//! 2. at rest, that orders are read, the input is read unless a closed sink holds it, nothing is queued for
-//!    a sink that is open, each sink was flushed, and those whose lease was dropped are gone;
+//! 2. at rest, that orders are read, the input is read unless a closed sink holds it, nothing is
+//!    queued for a sink that is open, each sink was flushed, and those whose lease was dropped are
+//!    gone;
 //! 3. one fate for each item and copy; what a sink got is in the order of the input;
 //! 4. the contract of `Sink`; each attachment is announced once and ends once;
 //! 5. that it completes once all is open, and has left nothing.
 //!
-//! How the threads meet is for the machine to say: a script that failed may have to be played often.
+//! How the threads meet is for the machine to say: a script that failed may have to be played
+//! often.
 
 use alloc::sync::Arc;
 use std::pin::Pin;
@@ -38,8 +40,8 @@ const MAX_ROUNDS: usize = 6;
 const MAX_SINKS: usize = 64;
 const MAX_POLLS: usize = 100_000;
 
-/// Plays a script. It begins with budget, window, and whether a key may have several sinks; after that come
-/// the number of a thread and what it does, or `|`, the end of a round.
+/// Plays a script. It begins with budget, window, and whether a key may have several sinks; after
+/// that come the number of a thread and what it does, or `|`, the end of a round.
 ///
 /// # Panics
 ///
@@ -482,7 +484,8 @@ impl World {
             let stays = state.left && state.open && !state.closing;
             assert!(!stays, "it sleeps, and the lease of a sink was detached");
             assert!(!state.unflushed || state.closing, "it sleeps, and a sink was not flushed");
-            // Whoever frees a sink takes its wakers: one that is free and still waits was not asked.
+            // Whoever frees a sink takes its wakers: one that is free and still waits was not
+            // asked.
             assert!(state.ready.is_none() || !state.open);
         }
     }
@@ -586,7 +589,8 @@ impl Runner {
             let waker = Waker::from(Arc::clone(&self.bell));
             let mut idle = 0;
             loop {
-                // Looked at first: what they did before they were through has fired the bell by now.
+                // Looked at first: what they did before they were through has fired the bell by
+                // now.
                 let done = working.load(SeqCst) == 0;
                 if self.bell.0.swap(false, SeqCst) {
                     (self.polls, idle) = (self.polls + 1, 0);

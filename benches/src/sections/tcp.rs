@@ -6,8 +6,8 @@ use figures::tcp::{self, Feed, Job, Keys};
 use super::{ROUNDS, beside, faster, times};
 use crate::report::Report;
 
-/// So many that what comes once, most of it the closing of each connection, is little of what a line
-/// costs: with 100,000 it was a third.
+/// So many that what comes once, most of it the closing of each connection, is little of what a
+/// line costs: with 100,000 it was a third.
 const LINES: u64 = 500_000;
 
 pub(super) fn lines(report: &mut Report) {

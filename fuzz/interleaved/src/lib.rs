@@ -1,9 +1,10 @@
 //! `core`, but for the atomics: before each of their operations another thread may have its way.
 //!
-//! `stream-demux-fuzz` calls this crate `core`, so that `src/ready.rs`, compiled into it unchanged, uses
-//! these. The "other thread" is a closure that runs, in the same thread, before a chosen operation:
-//! whatever it does has then happened between two steps of the call that it interrupts. That is every
-//! interleaving of two calls in which one of them is not interrupted itself; and it is reproducible.
+//! `stream-demux-fuzz` calls this crate `core`, so that `src/ready.rs`, compiled into it unchanged,
+//! uses these. The "other thread" is a closure that runs, in the same thread, before a chosen
+//! operation: whatever it does has then happened between two steps of the call that it interrupts.
+//! That is every interleaving of two calls in which one of them is not interrupted itself; and it
+//! is reproducible.
 
 pub use ::core::*;
 
@@ -18,8 +19,8 @@ struct Other {
     runs: Box<dyn FnOnce()>,
 }
 
-/// Makes `call`, and lets `other` run before the atomic operation number `steps` of it, counted from 0:
-/// after it, if it has no more than that.
+/// Makes `call`, and lets `other` run before the atomic operation number `steps` of it, counted
+/// from 0: after it, if it has no more than that.
 pub fn during<R>(steps: usize, other: impl FnOnce() + 'static, call: impl FnOnce() -> R) -> R {
     OTHER.set(Some(Other { steps, runs: Box::new(other) }));
     let result = call();
