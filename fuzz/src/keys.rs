@@ -318,7 +318,7 @@ enum Stage {
     Unapplied,
     Receiving,
     Leaving,
-    Gone,
+    Ended,
 }
 
 struct Attachment {
@@ -349,7 +349,7 @@ impl Model {
 
     fn leave(&mut self, index: usize) {
         let holds = self.attachments[index].sink.borrow().close_is_held;
-        self.attachments[index].stage = if holds { Stage::Leaving } else { Stage::Gone };
+        self.attachments[index].stage = if holds { Stage::Leaving } else { Stage::Ended };
     }
 
     fn order(&mut self, order: ModelOrder, same: fn(usize, usize) -> bool) {
@@ -366,7 +366,7 @@ impl Model {
                 }
             }
             // It may have received for a moment, which no item can show.
-            ModelOrder::AttachBriefly(index) => self.attachments[index].stage = Stage::Gone,
+            ModelOrder::AttachBriefly(index) => self.attachments[index].stage = Stage::Ended,
             ModelOrder::Detach(name) => {
                 for index in self.receiving(name, same) {
                     self.leave(index);
@@ -374,9 +374,9 @@ impl Model {
             }
             ModelOrder::Evict(name) => {
                 for attachment in &mut self.attachments {
-                    let here = matches!(attachment.stage, Stage::Receiving | Stage::Leaving);
-                    if here && same(attachment.name, name) {
-                        attachment.stage = Stage::Gone;
+                    let in_use = matches!(attachment.stage, Stage::Receiving | Stage::Leaving);
+                    if in_use && same(attachment.name, name) {
+                        attachment.stage = Stage::Ended;
                     }
                 }
             }
@@ -393,7 +393,7 @@ impl Model {
         for index in group {
             if self.attachments[index].sink.borrow().fails {
                 self.lost += 1;
-                self.attachments[index].stage = Stage::Gone;
+                self.attachments[index].stage = Stage::Ended;
             } else {
                 self.delivered += 1;
                 self.attachments[index].expects.push(seq);
@@ -550,7 +550,7 @@ impl<K: Key> World<K> {
     fn release(&mut self, index: usize) {
         let attachment = &mut self.model.attachments[index];
         if attachment.stage == Stage::Leaving {
-            attachment.stage = Stage::Gone;
+            attachment.stage = Stage::Ended;
         }
         let mut sink = attachment.sink.borrow_mut();
         sink.close_is_held = false;
@@ -595,11 +595,11 @@ impl<K: Key> World<K> {
         for at in applied..self.orders.read_count() {
             self.model.order(self.orders_sent[at], K::same);
             let attachments = &self.model.attachments;
-            let here = attachments.iter().filter(|attachment| {
+            let in_use = attachments.iter().filter(|attachment| {
                 matches!(attachment.stage, Stage::Receiving | Stage::Leaving)
                     || !attachment.sink.borrow().dropped
             });
-            self.max_slots = self.max_slots.max(here.count());
+            self.max_slots = self.max_slots.max(in_use.count());
         }
         let read = read..self.items.read_count();
         let unread = self.orders_sent.len() - self.orders.read_count();
@@ -664,9 +664,9 @@ impl<K: Key> World<K> {
         for (index, attachment) in self.model.attachments.iter().enumerate() {
             receiving += usize::from(attachment.stage == Stage::Receiving);
             leaving += usize::from(attachment.stage == Stage::Leaving);
-            let gone = ended || attachment.stage == Stage::Gone;
+            let must_be_dropped = ended || attachment.stage == Stage::Ended;
             let sink = attachment.sink.borrow();
-            assert_eq!(sink.dropped, gone, "sink {index} is dropped");
+            assert_eq!(sink.dropped, must_be_dropped, "sink {index} is dropped");
             let unflushed = sink.unflushed && attachment.stage == Stage::Receiving && !ended;
             assert!(!unflushed, "sink {index} was not flushed");
         }

@@ -541,7 +541,7 @@ impl Model {
         let mut wakers: Vec<_> = sinks.collect();
         wakers.extend((0..slots).map(|slot| self.ready.lease_waker(id(slot))));
         wakers.push(self.ready.orders_waker().clone());
-        let wakes = self.task_waker.0.load(SeqCst);
+        let woken_before = self.task_waker.0.load(SeqCst);
         if slots % 2 == 0 {
             self.ready.awake();
             while !self.ready.free_wakers(1) {}
@@ -556,7 +556,7 @@ impl Model {
         let Self { ready, task_waker, .. } = self;
         drop(ready);
         wakers.iter().for_each(Waker::wake_by_ref);
-        assert_eq!(task_waker.0.load(SeqCst), wakes, "woken after the owner was dropped");
+        assert_eq!(task_waker.0.load(SeqCst), woken_before, "woken after the owner was dropped");
         assert_eq!(Arc::strong_count(&task_waker), 1, "a waker keeps the task alive");
     }
 }
