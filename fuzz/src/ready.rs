@@ -480,7 +480,6 @@ impl Model {
             any |= listed;
         }
         assert_eq!(self.ready.any(), any, "a slot is listed");
-        assert_eq!(self.slots.len(), self.slots.len());
         let has_ended = self.ready.has_ended();
         if has_ended {
             // The signal may stay raised after the chain was popped, until the next one is taken.
