@@ -32,10 +32,25 @@ const TELL: Duration = Duration::from_millis(250);
 const GOODBYE: Duration = Duration::from_secs(1);
 
 #[derive(Deserialize)]
-#[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
+#[serde(tag = "type", rename_all = "lowercase")]
 enum Request {
-    Subscribe { key: String, rate: Option<NonZeroU32> },
-    Unsubscribe { key: String },
+    Subscribe(Subscribe),
+    Unsubscribe(Unsubscribe),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Subscribe {
+    key: Option<String>,
+    keys: Option<Vec<String>>,
+    rate: Option<NonZeroU32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Unsubscribe {
+    key: Option<String>,
+    keys: Option<Vec<String>>,
 }
 
 /// What a client gets wrong: the code, what to read, and the key if there is one.
@@ -187,19 +202,39 @@ impl Client {
             }
             Frame::Pong(_) | Frame::Close(_) => return Ok(()),
         };
-        let done = match parse(&text) {
-            Ok(Request::Subscribe { key, rate }) => self.subscribe(key, rate).await,
-            Ok(Request::Unsubscribe { key }) => self.unsubscribe(key),
-            Err(wrong) => Err(wrong),
-        };
-        if let Err(Wrong(error, message, key)) = done {
-            let mut wrong = json!({ "type": "error", "error": error, "message": message });
-            if let Some(key) = key {
-                wrong["key"] = key.into();
-            }
-            self.say(&wrong);
+        if let Err(wrong) = self.follow(&text).await {
+            self.refuse(wrong);
         }
         Ok(())
+    }
+
+    /// Each of several keys is answered as if it came alone: one that is refused costs none of the others.
+    async fn follow(&mut self, text: &str) -> Result<(), Wrong> {
+        match parse(text)? {
+            Request::Subscribe(Subscribe { key, keys, rate }) => {
+                for key in one_or_many(key, keys)? {
+                    if let Err(wrong) = self.subscribe(key, rate).await {
+                        self.refuse(wrong);
+                    }
+                }
+            }
+            Request::Unsubscribe(Unsubscribe { key, keys }) => {
+                for key in one_or_many(key, keys)? {
+                    if let Err(wrong) = self.unsubscribe(key) {
+                        self.refuse(wrong);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse(&self, Wrong(error, message, key): Wrong) {
+        let mut wrong = json!({ "type": "error", "error": error, "message": message });
+        if let Some(key) = key {
+            wrong["key"] = key.into();
+        }
+        self.say(&wrong);
     }
 
     async fn subscribe(&mut self, key: String, rate: Option<NonZeroU32>) -> Result<(), Wrong> {
@@ -330,6 +365,17 @@ fn parse(text: &str) -> Result<Request, Wrong> {
     let value: Value =
         serde_json::from_str(text).map_err(|error| Wrong("bad_json", error.to_string(), None))?;
     serde_json::from_value(value).map_err(|error| Wrong("bad_request", error.to_string(), None))
+}
+
+fn one_or_many(key: Option<String>, keys: Option<Vec<String>>) -> Result<Vec<String>, Wrong> {
+    match (key, keys) {
+        (Some(key), None) => Ok(vec![key]),
+        (None, Some(keys)) if !keys.is_empty() => Ok(keys),
+        _ => {
+            let what = "either `key`, or `keys` with at least one";
+            Err(Wrong("bad_request", what.to_owned(), None))
+        }
+    }
 }
 
 fn dismissed(code: u16, reason: &'static str) -> End {
