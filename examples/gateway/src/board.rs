@@ -274,6 +274,7 @@ impl Board {
             "discarded": {
                 "not_admitted": by_reason("not_admitted"), "overflowed": by_reason("overflowed"),
                 "evicted": by_reason("evicted"), "failed": by_reason("failed"),
+                "conflated": by_reason("conflated"),
             },
         });
         stats["blocked"] = match &*self.blocked.lock().unwrap() {

@@ -22,7 +22,7 @@ use crate::gateway::Gateway;
 use crate::message::Key;
 use crate::outlet::{Gone, Outlet, Subscription};
 use crate::router::attach;
-use crate::subscription::{Ending, News, Share, Terms};
+use crate::subscription::{Ending, News, Share, Terms, Wish};
 
 /// The longest message from a client, in bytes.
 pub const LONGEST: usize = 4 * 1024;
@@ -34,16 +34,8 @@ const GOODBYE: Duration = Duration::from_secs(1);
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 enum Request {
-    Subscribe(Subscribe),
+    Subscribe(Wish),
     Unsubscribe(Unsubscribe),
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Subscribe {
-    key: Option<String>,
-    keys: Option<Vec<String>>,
-    rate: Option<NonZeroU32>,
 }
 
 #[derive(Deserialize)]
@@ -75,12 +67,8 @@ struct Held {
     rate: u32,
     /// None once it was told to end.
     lease: Option<Lease>,
-    /// It was asked for again, at this rate, while it was ending.
-    again: Option<Again>,
-}
-
-struct Again {
-    rate: Option<NonZeroU32>,
+    /// It was asked for again, like this, while it was ending.
+    again: Option<Wish>,
 }
 
 /// How it ends.
@@ -211,9 +199,9 @@ impl Client {
     /// Each of several keys is answered as if it came alone: one that is refused costs none of the others.
     async fn follow(&mut self, text: &str) -> Result<(), Wrong> {
         match parse(text)? {
-            Request::Subscribe(Subscribe { key, keys, rate }) => {
-                for key in one_or_many(key, keys)? {
-                    if let Err(wrong) = self.subscribe(key, rate).await {
+            Request::Subscribe(mut wish) => {
+                for key in one_or_many(wish.key.take(), wish.keys.take())? {
+                    if let Err(wrong) = self.subscribe(key, &wish).await {
                         self.refuse(wrong);
                     }
                 }
@@ -237,13 +225,13 @@ impl Client {
         self.say(&wrong);
     }
 
-    async fn subscribe(&mut self, key: String, rate: Option<NonZeroU32>) -> Result<(), Wrong> {
+    async fn subscribe(&mut self, key: String, wish: &Wish) -> Result<(), Wrong> {
         if let Err(what) = self.gateway.check_key(&key) {
             return Err(Wrong("bad_key", what.to_owned(), Some(key)));
         }
         let (count, most) = (self.subscriptions.len(), self.gateway.config.max_subscriptions);
         match self.subscriptions.get_mut(key.as_str()) {
-            Some(held) if held.lease.is_none() => held.again = Some(Again { rate }),
+            Some(held) if held.lease.is_none() => held.again = Some(wish.clone()),
             Some(_) => {
                 return Err(Wrong(
                     "already_subscribed",
@@ -255,30 +243,31 @@ impl Client {
                 let message = format!("at most {most} subscriptions on a connection");
                 return Err(Wrong("too_many_subscriptions", message, Some(key)));
             }
-            None => self.attach(key.into(), rate).await,
+            None => self.attach(key.into(), wish).await,
         }
         Ok(())
     }
 
-    async fn attach(&mut self, key: Key, rate: Option<NonZeroU32>) {
+    async fn attach(&mut self, key: Key, wish: &Wish) {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let gateway = &self.gateway;
         // A client may ask for less than the limit, not for more.
-        let rate = rate.into_iter().chain(NonZeroU32::new(gateway.config.rate)).min();
+        let rate = wish.rate.into_iter().chain(NonZeroU32::new(gateway.config.rate)).min();
+        let wish = Wish { rate, ..wish.clone() };
         let terms = Arc::new(Terms::new(
             NEXT.fetch_add(1, Relaxed),
             Key::clone(&key),
             self.address,
-            rate,
+            &wish,
             Arc::clone(&self.share),
             self.news.clone(),
             Arc::clone(&gateway.board),
         ));
         gateway.registry.add(&terms);
         let mut lease = Lease::new();
-        let subscription =
-            Subscription { outlet: Arc::clone(&self.outlet), terms: Arc::clone(&terms) };
-        let order = attach(subscription).leased(&mut self.lease).leased(&mut lease);
+        let order = attach(Subscription::new(Arc::clone(&self.outlet), Arc::clone(&terms)))
+            .leased(&mut self.lease)
+            .leased(&mut lease);
         if gateway.orders.send(order.into()).await.is_err() {
             // The gateway has stopped, and this connection is about to hear of it.
             gateway.registry.remove(terms.id);
@@ -324,8 +313,8 @@ impl Client {
                     Ending::Gone => return Err(End::Gone),
                 };
                 self.say(&json!({ "type": "unsubscribed", "key": &*key, "reason": reason }));
-                if let Some(Again { rate }) = again {
-                    self.attach(key, rate).await;
+                if let Some(wish) = again {
+                    self.attach(key, &wish).await;
                 }
             }
         }

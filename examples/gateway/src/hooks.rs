@@ -78,7 +78,9 @@ impl Hooks<Key, Message, Gone> for Watch {
             Discarded::Evicted => terms.as_ref().is_some_and(|terms| terms.is_too_slow()),
             _ => false,
         };
-        if is_policy {
+        if why == Discarded::Conflated {
+            message.settle(); // as asked for: no loss
+        } else if is_policy {
             message.settle();
             if let Some(terms) = terms {
                 terms.lose(why != Discarded::NotAdmitted || terms.was_full());

@@ -20,7 +20,7 @@ use axum::extract::ws::{Message as Frame, WebSocket};
 use futures::{Sink, SinkExt, StreamExt, future};
 
 use crate::message::Message;
-use crate::subscription::{Share, Terms};
+use crate::subscription::{Pace, Share, Terms};
 
 /// The WebSocket of a client.
 pub struct Outlet {
@@ -214,18 +214,37 @@ impl Socket {
 
 /// What is attached: sends the messages of one key to a client.
 pub struct Subscription {
-    pub outlet: Arc<Outlet>,
+    outlet: Arc<Outlet>,
     pub terms: Arc<Terms>,
+    /// Of one to the latest value.
+    pace: Option<Pace>,
+}
+
+impl Subscription {
+    pub fn new(outlet: Arc<Outlet>, terms: Arc<Terms>) -> Self {
+        let pace = terms.latest.then(Pace::new);
+        Self { outlet, terms, pace }
+    }
 }
 
 impl Sink<Message> for Subscription {
     type Error = Gone;
 
-    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Gone>> {
-        self.outlet.poll(cx, Socket::poll_ready)
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Gone>> {
+        let Self { outlet, terms, pace } = &mut *self;
+        if let Some(pace) = pace {
+            ready!(pace.poll_due(terms, cx));
+            if terms.is_full() {
+                ready!(outlet.poll(cx, Socket::poll_flush))?; // which gives back what was sent
+            }
+        }
+        outlet.poll(cx, Socket::poll_ready)
     }
 
-    fn start_send(self: Pin<&mut Self>, message: Message) -> Result<(), Gone> {
+    fn start_send(mut self: Pin<&mut Self>, message: Message) -> Result<(), Gone> {
+        if let Some(pace) = &mut self.pace {
+            pace.sent();
+        }
         let mut socket = self.outlet.lock();
         let sent = socket.send(message);
         drop(socket);

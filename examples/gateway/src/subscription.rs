@@ -3,11 +3,16 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use governor::{DefaultDirectRateLimiter, Quota};
+use serde::Deserialize;
 use tokio::sync::mpsc;
+use tokio::time::{Sleep, sleep};
 
 use crate::board::Board;
 use crate::budget::Budget;
@@ -33,18 +38,27 @@ impl Share {
         Self { most, budget, evicts, messages: AtomicUsize::new(0), bytes: AtomicUsize::new(0) }
     }
 
-    /// One more waits, if that is not too many. A single one may, however large.
+    /// One more waits, if that is not too many.
     fn take(&self, size: usize) -> bool {
         // Only the demux takes, and others give back: it cannot be exceeded in between.
+        let room = self.has_room(size);
+        if room {
+            self.add(size);
+        }
+        room
+    }
+
+    /// A single one may wait, however large.
+    fn has_room(&self, size: usize) -> bool {
         let messages = self.messages.load(Ordering::Relaxed);
         let bytes = self.bytes.load(Ordering::Relaxed) + size;
         let is_within = |budget: &Arc<Budget>| messages == 0 || bytes <= budget.part();
-        let room = messages < self.most && self.budget.as_ref().is_none_or(is_within);
-        if room {
-            self.messages.fetch_add(1, Ordering::Relaxed);
-            self.bytes.fetch_add(size, Ordering::Relaxed);
-        }
-        room
+        messages < self.most && self.budget.as_ref().is_none_or(is_within)
+    }
+
+    fn add(&self, size: usize) {
+        self.messages.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(size, Ordering::Relaxed);
     }
 
     /// This one waits no longer.
@@ -54,10 +68,23 @@ impl Share {
     }
 }
 
+/// What a client asks for.
+#[derive(Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wish {
+    pub key: Option<String>,
+    pub keys: Option<Vec<String>>,
+    pub rate: Option<NonZeroU32>,
+    #[serde(default)]
+    pub latest: bool,
+}
+
 pub struct Terms {
     pub id: u64,
     pub key: Key,
     pub client: SocketAddr,
+    /// Newer messages take the place of the one that waits.
+    pub latest: bool,
     limiter: Option<DefaultDirectRateLimiter>,
     share: Arc<Share>,
     /// The message that was not admitted last was one too many for the client's share.
@@ -105,7 +132,7 @@ impl Terms {
         id: u64,
         key: Key,
         client: SocketAddr,
-        rate: Option<NonZeroU32>,
+        wish: &Wish,
         share: Arc<Share>,
         news: mpsc::UnboundedSender<News>,
         board: Arc<Board>,
@@ -114,7 +141,10 @@ impl Terms {
             id,
             key,
             client,
-            limiter: rate.map(|rate| DefaultDirectRateLimiter::direct(Quota::per_second(rate))),
+            latest: wish.latest,
+            limiter: wish
+                .rate
+                .map(|rate| DefaultDirectRateLimiter::direct(Quota::per_second(rate))),
             share,
             was_full: AtomicBool::new(false),
             is_too_slow: AtomicBool::new(false),
@@ -128,6 +158,11 @@ impl Terms {
 
     /// Is there room for another message, and is it within the limit?
     pub fn admits(&self, message: &Message) -> bool {
+        if self.latest {
+            // The last one always arrives; the sink has the pace, and at most one waits for it.
+            self.share.add(message.size());
+            return true;
+        }
         let room = self.share.take(message.size());
         self.was_full.store(!room, Ordering::Relaxed);
         let within = room && self.limiter.as_ref().is_none_or(|limiter| limiter.check().is_ok());
@@ -151,6 +186,11 @@ impl Terms {
     /// with a full buffer, done by hand. It is so from then on until the subscription has ended.
     pub fn is_too_slow(&self) -> bool {
         self.is_too_slow.load(Ordering::Relaxed)
+    }
+
+    /// Has the client all waiting that it may?
+    pub fn is_full(&self) -> bool {
+        !self.share.has_room(0)
     }
 
     pub fn delivered(&self) {
@@ -189,6 +229,33 @@ impl Terms {
 
     pub fn ended(&self, ending: Ending) {
         let _ = self.news.send(News::Ended(Arc::clone(&self.key), self.id, ending));
+    }
+}
+
+/// When a subscription to the latest value may have the next message.
+pub struct Pace {
+    timer: Pin<Box<Sleep>>,
+    is_due: bool,
+}
+
+impl Pace {
+    pub fn new() -> Self {
+        Self { timer: Box::pin(sleep(Duration::ZERO)), is_due: false }
+    }
+
+    pub fn poll_due(&mut self, terms: &Terms, cx: &mut Context<'_>) -> Poll<()> {
+        while let (false, Some(limiter)) = (self.is_due, &terms.limiter) {
+            ready!(self.timer.as_mut().poll(cx));
+            match limiter.check() {
+                Ok(()) => self.is_due = true,
+                Err(until) => self.timer.as_mut().reset(until.earliest_possible().into()),
+            }
+        }
+        Poll::Ready(())
+    }
+
+    pub fn sent(&mut self) {
+        self.is_due = false;
     }
 }
 
