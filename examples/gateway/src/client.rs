@@ -199,6 +199,15 @@ impl Client {
     /// Each of several keys is answered as if it came alone: one that is refused costs none of the others.
     async fn follow(&mut self, text: &str) -> Result<(), Wrong> {
         match parse(text)? {
+            Request::Subscribe(wish)
+                if wish.since.is_some() && self.gateway.board.history.is_none() =>
+            {
+                let what = "this gateway keeps no messages: it was started without --history";
+                return Err(Wrong("no_history", what.to_owned(), wish.key));
+            }
+            Request::Subscribe(wish) if wish.epoch.is_some() && wish.since.is_none() => {
+                return Err(Wrong("bad_request", "`epoch` without `since`".to_owned(), wish.key));
+            }
             Request::Subscribe(mut wish) => {
                 for key in one_or_many(wish.key.take(), wish.keys.take())? {
                     if let Err(wrong) = self.subscribe(key, &wish).await {
@@ -254,7 +263,7 @@ impl Client {
         // A client may ask for less than the limit, not for more.
         let rate = wish.rate.into_iter().chain(NonZeroU32::new(gateway.config.rate)).min();
         let wish = Wish { rate, ..wish.clone() };
-        let terms = Arc::new(Terms::new(
+        let terms = Terms::new(
             NEXT.fetch_add(1, Relaxed),
             Key::clone(&key),
             self.address,
@@ -262,7 +271,8 @@ impl Client {
             Arc::clone(&self.share),
             self.news.clone(),
             Arc::clone(&gateway.board),
-        ));
+        );
+        let terms = Arc::new(terms.since(&wish, &self.outlet));
         gateway.registry.add(&terms);
         let mut lease = Lease::new();
         let order = attach(Subscription::new(Arc::clone(&self.outlet), Arc::clone(&terms)))
@@ -294,10 +304,15 @@ impl Client {
         match news {
             News::Subscribed(key, id) => {
                 if let Some(held) = self.held(&key, id) {
-                    let rate = held.rate;
-                    self.say(&json!({ "type": "subscribed", "key": &*key, "rate": rate }));
+                    let (rate, at) = (held.rate, held.terms.at.load(Relaxed));
+                    let mut said = json!({ "type": "subscribed", "key": &*key, "rate": rate });
+                    if let Some(history) = &self.gateway.board.history {
+                        (said["epoch"], said["at"]) = (history.epoch.as_str().into(), at.into());
+                    }
+                    self.say(&said);
                 }
             }
+            News::Said => {} // is flushed next
             News::Lost(key, id) => self.lossy.push((key, id)),
             // Dropped, its lease evicts it. One that was told to end does so without.
             News::TooSlow(key, id) => drop(self.held(&key, id).and_then(|held| held.lease.take())),

@@ -38,6 +38,10 @@ pub struct Config {
     #[arg(long, value_name = "BYTES", default_value_t = 256 * 1024 * 1024)]
     pub max_queued: usize,
 
+    /// Messages of each key that are kept for clients that come back, all together in a quarter of --max-queued
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub history: u32,
+
     /// Send buffer of each client's socket, in the kernel; 0: as the system likes
     #[arg(long, value_name = "BYTES", default_value_t = 128 * 1024)]
     pub send_buffer: u32,

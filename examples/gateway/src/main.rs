@@ -9,6 +9,7 @@
 //! amqp        RabbitMQ                   rewriter  what lapin may parse      wire, publisher, interest
 //! router      the demux                  hooks     what it tells and asks    board    the counters
 //! client      one WebSocket              outlet    its writing half          subscription
+//! history     the last messages of a key
 //! ```
 
 mod access;
@@ -18,6 +19,7 @@ mod budget;
 mod client;
 mod config;
 mod gateway;
+mod history;
 mod hooks;
 mod http;
 mod interest;

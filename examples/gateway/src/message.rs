@@ -34,8 +34,11 @@ struct Shared {
     /// has enough to do.
     frame: Utf8Bytes,
     delivery: Option<Delivery>,
-    /// For as long as it waits for clients.
+    /// For as long as it waits for clients, or is kept.
     charge: Option<Charge>,
+    is_kept: bool,
+    /// Its position, from 1; 0 if it has none.
+    at: u64,
 }
 
 /// What the broker waits to hear of.
@@ -65,8 +68,35 @@ impl Message {
     pub fn new(key: Key, body: &[u8], delivery: Option<Delivery>) -> Self {
         let is_again = delivery.as_ref().is_some_and(|delivery| delivery.redelivered);
         let frame = to_json(&key, body, is_again).into();
-        let shared = Shared { key, frame, delivery, charge: None };
+        Self::from(Shared { key, frame, delivery, charge: None, is_kept: false, at: 0 })
+    }
+
+    fn from(shared: Shared) -> Self {
         Self { shared: Arc::new(shared), settled: false }
+    }
+
+    /// Gives it its position, before there are copies.
+    pub fn stamp(&mut self, at: u64) {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            let json = shared.frame.as_str();
+            shared.frame = format!("{},\"at\":{at}}}", &json[..json.len() - 1]).into();
+            shared.at = at;
+        }
+    }
+
+    /// The same, for those that come later. The broker does not wait for it.
+    pub fn to_keep(&self, budget: &Arc<Budget>) -> Self {
+        let (key, frame) = (Key::clone(&self.shared.key), self.frame());
+        let charge = Some(budget.charge(self.size()));
+        Self::from(Shared { key, frame, delivery: None, charge, is_kept: true, at: self.at() })
+    }
+
+    pub fn at(&self) -> u64 {
+        self.shared.at
+    }
+
+    pub fn is_kept(&self) -> bool {
+        self.shared.is_kept
     }
 
     /// The bytes that it uses, all its copies together.

@@ -33,7 +33,7 @@ struct Socket {
     web: Option<WebSocket>,
     /// What the gateway itself has to say. Goes first: a client that is sent more than it can take is
     /// to hear what it lost.
-    says: VecDeque<Frame>,
+    says: VecDeque<Say>,
     /// Something was said and not flushed.
     has_said: bool,
     /// Something was written and not flushed.
@@ -41,6 +41,12 @@ struct Socket {
     /// Copies of what was sent and not flushed.
     unflushed: Vec<Message>,
     share: Arc<Share>,
+}
+
+enum Say {
+    Frame(Frame),
+    /// What the client missed.
+    Kept(Message),
 }
 
 /// The connection is over.
@@ -137,7 +143,14 @@ impl Outlet {
     /// Says something, once [`flush`](Self::flush) is awaited.
     pub fn say(&self, frame: Frame) {
         let mut socket = self.lock();
-        socket.says.push_back(frame);
+        socket.says.push_back(Say::Frame(frame));
+        socket.has_said = true;
+    }
+
+    /// The same for what the client missed.
+    pub fn replay(&self, messages: Vec<Message>) {
+        let mut socket = self.lock();
+        socket.says.extend(messages.into_iter().map(Say::Kept));
         socket.has_said = true;
     }
 
@@ -173,6 +186,7 @@ impl Outlet {
 impl Socket {
     fn end(&mut self) {
         self.web = None;
+        self.says.clear();
         self.unflushed = Vec::new();
     }
 
@@ -182,9 +196,12 @@ impl Socket {
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {
         ready!(self.web()?.poll_ready_unpin(cx))?;
-        while let Some(frame) = self.says.pop_front() {
+        while let Some(say) = self.says.pop_front() {
             self.is_dirty = true;
-            self.web()?.start_send_unpin(frame)?;
+            match say {
+                Say::Frame(frame) => self.web()?.start_send_unpin(frame)?,
+                Say::Kept(message) => self.send(message)?,
+            }
             ready!(self.web()?.poll_ready_unpin(cx))?;
         }
         Poll::Ready(Ok(()))

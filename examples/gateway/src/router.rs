@@ -108,6 +108,9 @@ fn read(
             }
             match futures::ready!(letters.poll_recv(cx)) {
                 Some(Letter::Message(mut message)) => {
+                    if let Some(history) = &board.history {
+                        history.keep(&mut message, &budget);
+                    }
                     message.charge_to(&budget);
                     board.received(message.key());
                     return Poll::Ready(Some(message));

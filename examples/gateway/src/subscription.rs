@@ -9,14 +9,18 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use axum::extract::ws::Message as Frame;
 use governor::{DefaultDirectRateLimiter, Quota};
 use serde::Deserialize;
+use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::{Sleep, sleep};
 
 use crate::board::Board;
 use crate::budget::Budget;
+use crate::history::{History, Missed, Since};
 use crate::message::{Key, Message};
+use crate::outlet::Outlet;
 
 /// What may wait for one client, over all its subscriptions: so many messages, and a part of the
 /// [budget](Budget).
@@ -61,9 +65,20 @@ impl Share {
         self.bytes.fetch_add(size, Ordering::Relaxed);
     }
 
+    /// One that is kept anyway waits as well, and the broker does not wait for it. Half of the room is left for
+    /// what comes meanwhile.
+    pub fn take_kept(&self, message: &Message) -> bool {
+        let bytes = self.bytes.load(Ordering::Relaxed) + message.size();
+        let room = self.budget.as_ref().is_none_or(|budget| bytes <= budget.part() / 2);
+        if room {
+            self.bytes.fetch_add(message.size(), Ordering::Relaxed);
+        }
+        room
+    }
+
     /// This one waits no longer.
     pub fn give_back(&self, message: &Message) {
-        self.messages.fetch_sub(1, Ordering::Relaxed);
+        self.messages.fetch_sub(usize::from(!message.is_kept()), Ordering::Relaxed);
         self.bytes.fetch_sub(message.size(), Ordering::Relaxed);
     }
 }
@@ -77,6 +92,8 @@ pub struct Wish {
     pub rate: Option<NonZeroU32>,
     #[serde(default)]
     pub latest: bool,
+    pub since: Option<u64>,
+    pub epoch: Option<String>,
 }
 
 pub struct Terms {
@@ -85,6 +102,10 @@ pub struct Terms {
     pub client: SocketAddr,
     /// Newer messages take the place of the one that waits.
     pub latest: bool,
+    /// What it is sent first, and by what.
+    since: Option<(Since, Arc<Outlet>)>,
+    /// The position of the last message before it was attached.
+    pub at: AtomicU64,
     limiter: Option<DefaultDirectRateLimiter>,
     share: Arc<Share>,
     /// The message that was not admitted last was one too many for the client's share.
@@ -102,6 +123,8 @@ pub struct Terms {
 /// What a client's task hears of a subscription, by its id. At most one of each waits.
 #[derive(Debug)]
 pub enum News {
+    /// There is something to flush.
+    Said,
     /// It receives, and the source knows that it is wanted.
     Subscribed(Key, u64),
     /// It lost something.
@@ -142,6 +165,8 @@ impl Terms {
             key,
             client,
             latest: wish.latest,
+            since: None,
+            at: AtomicU64::new(0),
             limiter: wish
                 .rate
                 .map(|rate| DefaultDirectRateLimiter::direct(Quota::per_second(rate))),
@@ -156,8 +181,40 @@ impl Terms {
         }
     }
 
+    /// The same, which is sent first what it missed.
+    pub fn since(mut self, wish: &Wish, outlet: &Arc<Outlet>) -> Self {
+        let Wish { since, ref epoch, latest, .. } = *wish;
+        let since = since.map(|at| Since { at, epoch: epoch.clone(), latest });
+        self.since = since.map(|since| (since, Arc::clone(outlet)));
+        self
+    }
+
+    /// It is attached now: what is kept goes before what comes.
+    pub fn replay(&self, history: &History) {
+        let Some((since, outlet)) = &self.since else {
+            return self.at.store(history.last(&self.key), Ordering::Relaxed);
+        };
+        let Missed { messages, after, has_gap } = history.since(&self.key, since, &self.share);
+        self.at.store(after + messages.len() as u64, Ordering::Relaxed);
+        let said = json!({
+            "type": "history", "key": &*self.key, "epoch": history.epoch, "at": after, "gap": has_gap,
+        });
+        outlet.say(Frame::Text(said.to_string().into()));
+        outlet.replay(messages);
+        let _ = self.news.send(News::Said);
+    }
+
+    /// Was it among what was kept? The order to attach may be applied between a message that was read, and kept,
+    /// and its way to those that are attached.
+    pub fn had(&self, message: &Message) -> bool {
+        self.since.is_some() && message.at() <= self.at.load(Ordering::Relaxed)
+    }
+
     /// Is there room for another message, and is it within the limit?
     pub fn admits(&self, message: &Message) -> bool {
+        if self.had(message) {
+            return false;
+        }
         if self.latest {
             // The last one always arrives; the sink has the pace, and at most one waits for it.
             self.share.add(message.size());
