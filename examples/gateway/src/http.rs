@@ -25,6 +25,7 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 use crate::access;
 use crate::client;
 use crate::gateway::Gateway;
+use crate::message::{check_json, says_json};
 use crate::page;
 use crate::source::PublishError;
 
@@ -174,7 +175,14 @@ async fn try_publish(
     let most = gateway.config.max_body;
     let body = read(body, most, headers.contains_key(header::EXPECT)).await?;
     let bytes = body.len();
-    gateway.source.publish(&key, body).await.map_err(|error| match error {
+    let is_json = headers.get(header::CONTENT_TYPE).is_some_and(|kind| says_json(kind.as_bytes()));
+    if is_json {
+        check_json(&body).map_err(|error| {
+            let message = format!("the body is not JSON, as its Content-Type says: {error}");
+            Refusal::new(StatusCode::BAD_REQUEST, "bad_json", message)
+        })?;
+    }
+    gateway.source.publish(&key, body, is_json).await.map_err(|error| match error {
         PublishError::Blocked => timed_out("the gateway waits for a slow client"),
         PublishError::Draining => draining(),
         PublishError::Down => {

@@ -46,7 +46,7 @@ struct Socket {
 enum Say {
     Frame(Frame),
     /// What the client missed.
-    Kept(Message),
+    Kept(Message, bool),
 }
 
 /// The connection is over.
@@ -148,9 +148,9 @@ impl Outlet {
     }
 
     /// The same for what the client missed.
-    pub fn replay(&self, messages: Vec<Message>) {
+    pub fn replay(&self, messages: Vec<Message>, binary: bool) {
         let mut socket = self.lock();
-        socket.says.extend(messages.into_iter().map(Say::Kept));
+        socket.says.extend(messages.into_iter().map(|message| Say::Kept(message, binary)));
         socket.has_said = true;
     }
 
@@ -200,15 +200,16 @@ impl Socket {
             self.is_dirty = true;
             match say {
                 Say::Frame(frame) => self.web()?.start_send_unpin(frame)?,
-                Say::Kept(message) => self.send(message)?,
+                Say::Kept(message, binary) => self.send(message, binary)?,
             }
             ready!(self.web()?.poll_ready_unpin(cx))?;
         }
         Poll::Ready(Ok(()))
     }
 
-    fn send(&mut self, message: Message) -> Result<(), axum::Error> {
-        let frame = Frame::Text(message.frame());
+    fn send(&mut self, message: Message, binary: bool) -> Result<(), axum::Error> {
+        let frame =
+            if binary { Frame::Binary(message.binary()) } else { Frame::Text(message.frame()) };
         self.web()?.start_send_unpin(frame)?;
         self.unflushed.push(message);
         self.is_dirty = true;
@@ -263,7 +264,7 @@ impl Sink<Message> for Subscription {
             pace.sent();
         }
         let mut socket = self.outlet.lock();
-        let sent = socket.send(message);
+        let sent = socket.send(message, self.terms.binary);
         drop(socket);
         sent.map_err(|_| Gone)?;
         self.terms.delivered();

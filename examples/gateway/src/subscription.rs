@@ -92,6 +92,8 @@ pub struct Wish {
     pub rate: Option<NonZeroU32>,
     #[serde(default)]
     pub latest: bool,
+    #[serde(default)]
+    pub binary: bool,
     pub since: Option<u64>,
     pub epoch: Option<String>,
 }
@@ -102,6 +104,8 @@ pub struct Terms {
     pub client: SocketAddr,
     /// Newer messages take the place of the one that waits.
     pub latest: bool,
+    /// Messages are sent as bytes.
+    pub binary: bool,
     /// What it is sent first, and by what.
     since: Option<(Since, Arc<Outlet>)>,
     /// The position of the last message before it was attached.
@@ -165,6 +169,7 @@ impl Terms {
             key,
             client,
             latest: wish.latest,
+            binary: wish.binary,
             since: None,
             at: AtomicU64::new(0),
             limiter: wish
@@ -200,7 +205,7 @@ impl Terms {
             "type": "history", "key": &*self.key, "epoch": history.epoch, "at": after, "gap": has_gap,
         });
         outlet.say(Frame::Text(said.to_string().into()));
-        outlet.replay(messages);
+        outlet.replay(messages, self.binary);
         let _ = self.news.send(News::Said);
     }
 
