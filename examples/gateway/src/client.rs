@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use axum::extract::ws::{CloseFrame, Message as Frame, WebSocket, close_code};
+use futures::future::OptionFuture;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use stream_demux::Lease;
@@ -21,11 +22,14 @@ use crate::config::Policy;
 use crate::gateway::Gateway;
 use crate::message::Key;
 use crate::outlet::{Gone, Outlet, Subscription};
+use crate::reader::Reader;
 use crate::router::attach;
 use crate::subscription::{Ending, News, Share, Terms, Wish};
 
 /// The longest message from a client, in bytes.
 pub const LONGEST: usize = 4 * 1024;
+/// The close code when the token of a client has expired.
+const EXPIRED: u16 = 4401;
 /// How often a client may be told what it lost.
 const TELL: Duration = Duration::from_millis(250);
 /// With a client that is to say goodbye.
@@ -51,6 +55,8 @@ struct Wrong(&'static str, String, Option<String>);
 struct Client {
     gateway: Arc<Gateway>,
     address: SocketAddr,
+    /// None if it may read all.
+    reader: Option<Reader>,
     outlet: Arc<Outlet>,
     share: Arc<Share>,
     news: mpsc::UnboundedSender<News>,
@@ -80,7 +86,12 @@ enum End {
 }
 
 /// Serves a client until its connection is closed.
-pub async fn serve(socket: WebSocket, gateway: Arc<Gateway>, address: SocketAddr) {
+pub async fn serve(
+    socket: WebSocket,
+    gateway: Arc<Gateway>,
+    address: SocketAddr,
+    reader: Option<Reader>,
+) {
     gateway.board.connections.inc();
     debug!(%address, "client connected");
     let (news, mut heard) = mpsc::unbounded_channel();
@@ -93,6 +104,7 @@ pub async fn serve(socket: WebSocket, gateway: Arc<Gateway>, address: SocketAddr
     let mut client = Client {
         gateway: Arc::clone(&gateway),
         address,
+        reader,
         outlet: Arc::clone(&outlet),
         share,
         news,
@@ -130,6 +142,8 @@ impl Client {
         let mut heard = Instant::now();
         // Where it may be due: `heard` moves on meanwhile.
         let mut silence = pin!(sleep_until(heard + patience));
+        let until = self.reader.as_ref().map(|reader| reader.until);
+        let mut expiry = pin!(OptionFuture::from(until.map(sleep_until)));
         let outlet = Arc::clone(&self.outlet);
         let gateway = Arc::clone(&self.gateway);
         loop {
@@ -169,6 +183,7 @@ impl Client {
                         Err(End::Gone)
                     }
                 }
+                Some(()) = &mut expiry => Err(dismissed(EXPIRED, "the token has expired")),
                 () = gateway.routed.cancelled() => Err(dismissed(close_code::AWAY, "the gateway stops")),
             };
             if let Err(end) = done {
@@ -237,6 +252,10 @@ impl Client {
     async fn subscribe(&mut self, key: String, wish: &Wish) -> Result<(), Wrong> {
         if let Err(what) = self.gateway.check_key(&key) {
             return Err(Wrong("bad_key", what.to_owned(), Some(key)));
+        }
+        if self.reader.as_ref().is_some_and(|reader| !reader.may_read(&key)) {
+            let message = format!("the token is not for {key}");
+            return Err(Wrong("forbidden", message, Some(key)));
         }
         let (count, most) = (self.subscriptions.len(), self.gateway.config.max_subscriptions);
         match self.subscriptions.get_mut(key.as_str()) {

@@ -64,6 +64,10 @@ pub struct Config {
     #[arg(long, env = "GATEWAY_TOKEN", hide_env_values = true, value_parser = token)]
     pub token: Option<String>,
 
+    /// Who reads must have a token that is signed with it, HS256, and says for which keys and until when
+    #[arg(long, value_name = "KEY", env = "GATEWAY_READ_KEY", hide_env_values = true, value_parser = read_key)]
+    pub read_key: Option<String>,
+
     /// Another site whose pages may connect, such as https://example.org; * for any; repeatable
     #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     pub allow_origin: Vec<String>,
@@ -214,6 +218,11 @@ fn token(text: &str) -> Result<String, String> {
         return Err("must be visible ASCII characters, without a space".to_owned());
     }
     Ok(text.to_owned())
+}
+
+/// No shorter than what HS256 makes of it (RFC 7518, 3.2).
+fn read_key(text: &str) -> Result<String, String> {
+    if text.len() < 32 { Err("shorter than 32 bytes".to_owned()) } else { Ok(text.to_owned()) }
 }
 
 fn origin(text: &str) -> Result<String, String> {

@@ -27,6 +27,7 @@ use crate::client;
 use crate::gateway::Gateway;
 use crate::message::{check_json, says_json};
 use crate::page;
+use crate::reader::Reader;
 use crate::source::PublishError;
 
 /// With a body that is to come.
@@ -110,6 +111,7 @@ fn cors(gateway: Arc<Gateway>) -> CorsLayer {
 
 async fn connect(
     State(gateway): Shared,
+    uri: Uri,
     headers: HeaderMap,
     ConnectInfo(address): ConnectInfo<SocketAddr>,
     Extension(place): Extension<Arc<OwnedSemaphorePermit>>,
@@ -118,6 +120,8 @@ async fn connect(
     use WebSocketUpgradeRejection as Wrong;
     access::check_origin(&gateway, &headers)?;
     refuse_if_draining(&gateway)?;
+    let key = gateway.config.read_key.as_ref();
+    let reader = key.map(|key| Reader::check(key, &headers, &uri)).transpose()?;
     let upgrade = upgrade.map_err(|wrong| match wrong {
         Wrong::InvalidConnectionHeader(_) | Wrong::InvalidUpgradeHeader(_) => Refusal::new(
             StatusCode::UPGRADE_REQUIRED,
@@ -142,7 +146,7 @@ async fn connect(
         .write_buffer_size(WRITE_BUFFER)
         .on_upgrade(async move |socket| {
             let _until_it_has_left = (permit, place, token);
-            client::serve(socket, gateway, address).await;
+            client::serve(socket, gateway, address, reader).await;
         }))
 }
 

@@ -4,6 +4,7 @@
 //! config      the command line
 //! gateway     what all parts share; how it starts and stops
 //! serve       accepts connections        http      routes and refusals       access   who may
+//! reader      what a token lets read
 //! patient     a deadline for answers     budget    bytes that may wait
 //! source      where publishing goes      message   and its fate
 //! amqp        RabbitMQ                   rewriter  what lapin may parse      wire, publisher, interest
@@ -28,6 +29,7 @@ mod outlet;
 mod page;
 mod patient;
 mod publisher;
+mod reader;
 mod rewriter;
 mod router;
 mod serve;

@@ -71,11 +71,12 @@ pub enum Verdict {
 }
 
 impl Message {
+    #[cfg(test)]
     pub fn new(key: Key, body: &[u8], delivery: Option<Delivery>) -> Self {
         Self::of(key, body, false, delivery)
     }
 
-    /// The same for a body that may be JSON, [checked](check_json).
+    /// With a body that may be JSON, [checked](check_json).
     pub fn of(key: Key, body: &[u8], is_json: bool, delivery: Option<Delivery>) -> Self {
         let is_again = delivery.as_ref().is_some_and(|delivery| delivery.redelivered);
         let frame = to_json(&key, body, is_json, is_again).into();

@@ -351,6 +351,7 @@ async fn a_wrong_command_line_is_explained() {
         &["--demo", "4000000000"],
         &["--ping", "0"],
         &["--token", ""],
+        &["--read-key", "short"],
         &["--topic", "--key-header", "k"],
         &["--nonsense"],
     ] {

@@ -226,7 +226,7 @@ let socket = null;
 let pause = 250;
 
 function connect() {
-  socket = new WebSocket(new URL("ws", location.href.replace(/^http/, "ws")));
+  socket = new WebSocket(new URL(`ws${location.search}`, location.href.replace(/^http/, "ws")));
   socket.onopen = () => {
     pause = 250;
     for (const [key, { rate }] of wanted) send({ type: "subscribe", key, ...(rate && { rate }) });
