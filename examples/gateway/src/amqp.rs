@@ -28,7 +28,7 @@ use tracing::{info, warn};
 use crate::board::Board;
 use crate::config::BrokerConfig;
 use crate::interest::Interest;
-use crate::message::{Delivery, Fate, Key, Message, Verdict};
+use crate::message::{Delivery, Fate, Key, Message, Verdict, check_json};
 use crate::publisher::Publisher;
 use crate::rewriter::Rules;
 use crate::router::Input;
@@ -269,7 +269,9 @@ impl Broker {
             self.board.redelivered.inc();
         }
         let delivery = Delivery::new(from.delivery_tag, from.redelivered, fates.clone());
-        Some(Message::new(key, &from.data, Some(delivery)))
+        // The publisher has its answer: what it calls JSON, and is not, is a text.
+        let is_json = from.properties.content_type().is_some() && check_json(&from.data).is_ok();
+        Some(Message::of(key, &from.data, is_json, Some(delivery)))
     }
 
     /// Tells the broker what became of its messages, until all of them are gone and no more come. Once

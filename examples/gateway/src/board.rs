@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use stream_demux::{Detached, Discarded, Totals};
 
 use crate::config::Config;
+use crate::history::History;
 use crate::message::Key;
 
 /// Keys that nobody has subscribed to are remembered so long, and at most so many of them.
@@ -27,6 +28,7 @@ const FRESH: Duration = Duration::from_secs(1);
 pub struct Board {
     /// What does not change.
     settings: Value,
+    pub history: Option<History>,
     started: Instant,
     draining: AtomicBool,
     totals: Mutex<Totals>,
@@ -108,6 +110,7 @@ impl Board {
                 "buffer": config.buffer,
                 "rate": config.rate,
             }),
+            history: History::new(config.history, config.max_queued),
             started: Instant::now(),
             draining: AtomicBool::new(false),
             totals: Mutex::default(),
@@ -274,6 +277,7 @@ impl Board {
             "discarded": {
                 "not_admitted": by_reason("not_admitted"), "overflowed": by_reason("overflowed"),
                 "evicted": by_reason("evicted"), "failed": by_reason("failed"),
+                "conflated": by_reason("conflated"),
             },
         });
         stats["blocked"] = match &*self.blocked.lock().unwrap() {
@@ -284,6 +288,12 @@ impl Board {
         };
         let (listed, other) = self.keys.lock().unwrap().list();
         stats["keys"] = listed.iter().map(|(key, counts)| counts.to_json(Some(key))).collect();
+        if let (Some(history), Some(keys)) = (&self.history, stats["keys"].as_array_mut()) {
+            for (key, (name, _)) in keys.iter_mut().zip(&listed) {
+                (key["at"], key["kept"]) = history.look_at(name);
+            }
+        }
+        stats["history"] = self.history.as_ref().map_or(Value::Null, History::to_json);
         stats["other"] = other.to_json(None);
         stats
     }

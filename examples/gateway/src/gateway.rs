@@ -66,8 +66,9 @@ impl Gateway {
         if key.chars().any(char::is_control) {
             return Err("the key has a control character");
         }
-        if self.config.broker.topic && self.config.amqp.is_some() && key.split('.').any(is_wild) {
-            return Err("the key has a wildcard: keys are matched as they are");
+        // No key matches others: what looks as if it did would wait for messages that never come.
+        if key.split(['.', '/']).any(is_wild) {
+            return Err("the key has a wildcard, * or #: there are none, keys are equal or not");
         }
         Ok(())
     }

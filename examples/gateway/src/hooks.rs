@@ -25,6 +25,9 @@ impl Hooks<Key, Message, Gone> for Watch {
     fn attached(&mut self, to: Recipient<'_, Key>) {
         self.board.attached(to.key);
         if let Some(terms) = self.registry.get(to.tag) {
+            if let Some(history) = &self.board.history {
+                terms.replay(history);
+            }
             match &self.interest {
                 Some(interest) => interest.tell_when_bound(terms),
                 None => terms.subscribed(),
@@ -78,7 +81,10 @@ impl Hooks<Key, Message, Gone> for Watch {
             Discarded::Evicted => terms.as_ref().is_some_and(|terms| terms.is_too_slow()),
             _ => false,
         };
-        if is_policy {
+        let had = terms.as_ref().is_some_and(|terms| terms.had(&message));
+        if had || why == Discarded::Conflated {
+            message.settle(); // as asked for: no loss
+        } else if is_policy {
             message.settle();
             if let Some(terms) = terms {
                 terms.lose(why != Discarded::NotAdmitted || terms.was_full());

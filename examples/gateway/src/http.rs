@@ -25,7 +25,9 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 use crate::access;
 use crate::client;
 use crate::gateway::Gateway;
+use crate::message::{check_json, says_json};
 use crate::page;
+use crate::reader::Reader;
 use crate::source::PublishError;
 
 /// With a body that is to come.
@@ -109,6 +111,7 @@ fn cors(gateway: Arc<Gateway>) -> CorsLayer {
 
 async fn connect(
     State(gateway): Shared,
+    uri: Uri,
     headers: HeaderMap,
     ConnectInfo(address): ConnectInfo<SocketAddr>,
     Extension(place): Extension<Arc<OwnedSemaphorePermit>>,
@@ -117,6 +120,8 @@ async fn connect(
     use WebSocketUpgradeRejection as Wrong;
     access::check_origin(&gateway, &headers)?;
     refuse_if_draining(&gateway)?;
+    let key = gateway.config.read_key.as_ref();
+    let reader = key.map(|key| Reader::check(key, &headers, &uri)).transpose()?;
     let upgrade = upgrade.map_err(|wrong| match wrong {
         Wrong::InvalidConnectionHeader(_) | Wrong::InvalidUpgradeHeader(_) => Refusal::new(
             StatusCode::UPGRADE_REQUIRED,
@@ -141,7 +146,7 @@ async fn connect(
         .write_buffer_size(WRITE_BUFFER)
         .on_upgrade(async move |socket| {
             let _until_it_has_left = (permit, place, token);
-            client::serve(socket, gateway, address).await;
+            client::serve(socket, gateway, address, reader).await;
         }))
 }
 
@@ -174,7 +179,14 @@ async fn try_publish(
     let most = gateway.config.max_body;
     let body = read(body, most, headers.contains_key(header::EXPECT)).await?;
     let bytes = body.len();
-    gateway.source.publish(&key, body).await.map_err(|error| match error {
+    let is_json = headers.get(header::CONTENT_TYPE).is_some_and(|kind| says_json(kind.as_bytes()));
+    if is_json {
+        check_json(&body).map_err(|error| {
+            let message = format!("the body is not JSON, as its Content-Type says: {error}");
+            Refusal::new(StatusCode::BAD_REQUEST, "bad_json", message)
+        })?;
+    }
+    gateway.source.publish(&key, body, is_json).await.map_err(|error| match error {
         PublishError::Blocked => timed_out("the gateway waits for a slow client"),
         PublishError::Draining => draining(),
         PublishError::Down => {

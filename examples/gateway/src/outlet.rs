@@ -20,7 +20,7 @@ use axum::extract::ws::{Message as Frame, WebSocket};
 use futures::{Sink, SinkExt, StreamExt, future};
 
 use crate::message::Message;
-use crate::subscription::{Share, Terms};
+use crate::subscription::{Pace, Share, Terms};
 
 /// The WebSocket of a client.
 pub struct Outlet {
@@ -33,7 +33,7 @@ struct Socket {
     web: Option<WebSocket>,
     /// What the gateway itself has to say. Goes first: a client that is sent more than it can take is
     /// to hear what it lost.
-    says: VecDeque<Frame>,
+    says: VecDeque<Say>,
     /// Something was said and not flushed.
     has_said: bool,
     /// Something was written and not flushed.
@@ -41,6 +41,12 @@ struct Socket {
     /// Copies of what was sent and not flushed.
     unflushed: Vec<Message>,
     share: Arc<Share>,
+}
+
+enum Say {
+    Frame(Frame),
+    /// What the client missed.
+    Kept(Message, bool),
 }
 
 /// The connection is over.
@@ -137,7 +143,14 @@ impl Outlet {
     /// Says something, once [`flush`](Self::flush) is awaited.
     pub fn say(&self, frame: Frame) {
         let mut socket = self.lock();
-        socket.says.push_back(frame);
+        socket.says.push_back(Say::Frame(frame));
+        socket.has_said = true;
+    }
+
+    /// The same for what the client missed.
+    pub fn replay(&self, messages: Vec<Message>, binary: bool) {
+        let mut socket = self.lock();
+        socket.says.extend(messages.into_iter().map(|message| Say::Kept(message, binary)));
         socket.has_said = true;
     }
 
@@ -173,6 +186,7 @@ impl Outlet {
 impl Socket {
     fn end(&mut self) {
         self.web = None;
+        self.says.clear();
         self.unflushed = Vec::new();
     }
 
@@ -182,16 +196,20 @@ impl Socket {
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {
         ready!(self.web()?.poll_ready_unpin(cx))?;
-        while let Some(frame) = self.says.pop_front() {
+        while let Some(say) = self.says.pop_front() {
             self.is_dirty = true;
-            self.web()?.start_send_unpin(frame)?;
+            match say {
+                Say::Frame(frame) => self.web()?.start_send_unpin(frame)?,
+                Say::Kept(message, binary) => self.send(message, binary)?,
+            }
             ready!(self.web()?.poll_ready_unpin(cx))?;
         }
         Poll::Ready(Ok(()))
     }
 
-    fn send(&mut self, message: Message) -> Result<(), axum::Error> {
-        let frame = Frame::Text(message.frame());
+    fn send(&mut self, message: Message, binary: bool) -> Result<(), axum::Error> {
+        let frame =
+            if binary { Frame::Binary(message.binary()) } else { Frame::Text(message.frame()) };
         self.web()?.start_send_unpin(frame)?;
         self.unflushed.push(message);
         self.is_dirty = true;
@@ -214,20 +232,39 @@ impl Socket {
 
 /// What is attached: sends the messages of one key to a client.
 pub struct Subscription {
-    pub outlet: Arc<Outlet>,
+    outlet: Arc<Outlet>,
     pub terms: Arc<Terms>,
+    /// Of one to the latest value.
+    pace: Option<Pace>,
+}
+
+impl Subscription {
+    pub fn new(outlet: Arc<Outlet>, terms: Arc<Terms>) -> Self {
+        let pace = terms.latest.then(Pace::new);
+        Self { outlet, terms, pace }
+    }
 }
 
 impl Sink<Message> for Subscription {
     type Error = Gone;
 
-    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Gone>> {
-        self.outlet.poll(cx, Socket::poll_ready)
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Gone>> {
+        let Self { outlet, terms, pace } = &mut *self;
+        if let Some(pace) = pace {
+            ready!(pace.poll_due(terms, cx));
+            if terms.is_full() {
+                ready!(outlet.poll(cx, Socket::poll_flush))?; // which gives back what was sent
+            }
+        }
+        outlet.poll(cx, Socket::poll_ready)
     }
 
-    fn start_send(self: Pin<&mut Self>, message: Message) -> Result<(), Gone> {
+    fn start_send(mut self: Pin<&mut Self>, message: Message) -> Result<(), Gone> {
+        if let Some(pace) = &mut self.pace {
+            pace.sent();
+        }
         let mut socket = self.outlet.lock();
-        let sent = socket.send(message);
+        let sent = socket.send(message, self.terms.binary);
         drop(socket);
         sent.map_err(|_| Gone)?;
         self.terms.delivered();

@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures::{FutureExt, Stream, stream};
-use stream_demux::{Attach, DemuxStreamExt, Order};
+use stream_demux::{Attach, DemuxStreamExt, Order, Overflow};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, unconstrained};
 
@@ -108,6 +108,9 @@ fn read(
             }
             match futures::ready!(letters.poll_recv(cx)) {
                 Some(Letter::Message(mut message)) => {
+                    if let Some(history) = &board.history {
+                        history.keep(&mut message, &budget);
+                    }
                     message.charge_to(&budget);
                     board.received(message.key());
                     return Poll::Ready(Some(message));
@@ -123,5 +126,7 @@ fn read(
 /// An order to attach.
 pub fn attach(subscription: Subscription) -> Attach<Key, Subscription> {
     let (key, tag) = (Key::clone(&subscription.terms.key), subscription.terms.id);
-    Attach::new(key, subscription).tag(tag)
+    let latest = subscription.terms.latest;
+    let attach = Attach::new(key, subscription).tag(tag);
+    if latest { attach.buffer(1).overflow(Overflow::Conflate) } else { attach }
 }

@@ -36,16 +36,16 @@ pub enum PublishError {
 }
 
 impl Source {
-    pub async fn publish(&self, key: &str, body: Bytes) -> Result<(), PublishError> {
+    pub async fn publish(&self, key: &str, body: Bytes, is_json: bool) -> Result<(), PublishError> {
         match self {
             Self::Embedded(input) => {
-                let message = Message::new(key.into(), &body, None);
+                let message = Message::of(key.into(), &body, is_json, None);
                 input.offer(message).await.map_err(|refused| match refused {
                     Refused::Blocked => PublishError::Blocked,
                     Refused::Ended => PublishError::Draining,
                 })
             }
-            Self::Amqp(broker) => broker.publisher.publish(key, &body).await,
+            Self::Amqp(broker) => broker.publisher.publish(key, &body, is_json).await,
         }
     }
 }
@@ -89,7 +89,7 @@ pub async fn demo(source: Source, rate: u32) {
         // The messages of a key one after the other, so that they stay in order.
         let publish = async |(key, bodies): (&Key, Vec<Bytes>)| {
             for body in bodies {
-                let _ = source.publish(key, body).await;
+                let _ = source.publish(key, body, false).await;
             }
         };
         future::join_all(keys.iter().zip(published).map(publish)).await;

@@ -3,15 +3,24 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
+use axum::extract::ws::Message as Frame;
 use governor::{DefaultDirectRateLimiter, Quota};
+use serde::Deserialize;
+use serde_json::json;
 use tokio::sync::mpsc;
+use tokio::time::{Sleep, sleep};
 
 use crate::board::Board;
 use crate::budget::Budget;
+use crate::history::{History, Missed, Since};
 use crate::message::{Key, Message};
+use crate::outlet::Outlet;
 
 /// What may wait for one client, over all its subscriptions: so many messages, and a part of the
 /// [budget](Budget).
@@ -33,31 +42,74 @@ impl Share {
         Self { most, budget, evicts, messages: AtomicUsize::new(0), bytes: AtomicUsize::new(0) }
     }
 
-    /// One more waits, if that is not too many. A single one may, however large.
+    /// One more waits, if that is not too many.
     fn take(&self, size: usize) -> bool {
         // Only the demux takes, and others give back: it cannot be exceeded in between.
+        let room = self.has_room(size);
+        if room {
+            self.add(size);
+        }
+        room
+    }
+
+    /// A single one may wait, however large.
+    fn has_room(&self, size: usize) -> bool {
         let messages = self.messages.load(Ordering::Relaxed);
         let bytes = self.bytes.load(Ordering::Relaxed) + size;
         let is_within = |budget: &Arc<Budget>| messages == 0 || bytes <= budget.part();
-        let room = messages < self.most && self.budget.as_ref().is_none_or(is_within);
+        messages < self.most && self.budget.as_ref().is_none_or(is_within)
+    }
+
+    fn add(&self, size: usize) {
+        self.messages.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(size, Ordering::Relaxed);
+    }
+
+    /// One that is kept anyway waits as well, and the broker does not wait for it. Half of the room is left for
+    /// what comes meanwhile.
+    pub fn take_kept(&self, message: &Message) -> bool {
+        let bytes = self.bytes.load(Ordering::Relaxed) + message.size();
+        let room = self.budget.as_ref().is_none_or(|budget| bytes <= budget.part() / 2);
         if room {
-            self.messages.fetch_add(1, Ordering::Relaxed);
-            self.bytes.fetch_add(size, Ordering::Relaxed);
+            self.bytes.fetch_add(message.size(), Ordering::Relaxed);
         }
         room
     }
 
     /// This one waits no longer.
     pub fn give_back(&self, message: &Message) {
-        self.messages.fetch_sub(1, Ordering::Relaxed);
+        self.messages.fetch_sub(usize::from(!message.is_kept()), Ordering::Relaxed);
         self.bytes.fetch_sub(message.size(), Ordering::Relaxed);
     }
+}
+
+/// What a client asks for.
+#[derive(Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wish {
+    pub key: Option<String>,
+    pub keys: Option<Vec<String>>,
+    pub rate: Option<NonZeroU32>,
+    #[serde(default)]
+    pub latest: bool,
+    #[serde(default)]
+    pub binary: bool,
+    pub since: Option<u64>,
+    pub epoch: Option<String>,
 }
 
 pub struct Terms {
     pub id: u64,
     pub key: Key,
     pub client: SocketAddr,
+    /// Newer messages take the place of the one that waits.
+    pub latest: bool,
+    /// Messages are sent as bytes.
+    pub binary: bool,
+    /// What it is sent first, and by what.
+    since: Option<(Since, Arc<Outlet>)>,
+    /// The position of the last message before it was attached.
+    pub at: AtomicU64,
     limiter: Option<DefaultDirectRateLimiter>,
     share: Arc<Share>,
     /// The message that was not admitted last was one too many for the client's share.
@@ -75,6 +127,8 @@ pub struct Terms {
 /// What a client's task hears of a subscription, by its id. At most one of each waits.
 #[derive(Debug)]
 pub enum News {
+    /// There is something to flush.
+    Said,
     /// It receives, and the source knows that it is wanted.
     Subscribed(Key, u64),
     /// It lost something.
@@ -105,7 +159,7 @@ impl Terms {
         id: u64,
         key: Key,
         client: SocketAddr,
-        rate: Option<NonZeroU32>,
+        wish: &Wish,
         share: Arc<Share>,
         news: mpsc::UnboundedSender<News>,
         board: Arc<Board>,
@@ -114,7 +168,13 @@ impl Terms {
             id,
             key,
             client,
-            limiter: rate.map(|rate| DefaultDirectRateLimiter::direct(Quota::per_second(rate))),
+            latest: wish.latest,
+            binary: wish.binary,
+            since: None,
+            at: AtomicU64::new(0),
+            limiter: wish
+                .rate
+                .map(|rate| DefaultDirectRateLimiter::direct(Quota::per_second(rate))),
             share,
             was_full: AtomicBool::new(false),
             is_too_slow: AtomicBool::new(false),
@@ -126,8 +186,45 @@ impl Terms {
         }
     }
 
+    /// The same, which is sent first what it missed.
+    pub fn since(mut self, wish: &Wish, outlet: &Arc<Outlet>) -> Self {
+        let Wish { since, ref epoch, latest, .. } = *wish;
+        let since = since.map(|at| Since { at, epoch: epoch.clone(), latest });
+        self.since = since.map(|since| (since, Arc::clone(outlet)));
+        self
+    }
+
+    /// It is attached now: what is kept goes before what comes.
+    pub fn replay(&self, history: &History) {
+        let Some((since, outlet)) = &self.since else {
+            return self.at.store(history.last(&self.key), Ordering::Relaxed);
+        };
+        let Missed { messages, after, has_gap } = history.since(&self.key, since, &self.share);
+        self.at.store(after + messages.len() as u64, Ordering::Relaxed);
+        let said = json!({
+            "type": "history", "key": &*self.key, "epoch": history.epoch, "at": after, "gap": has_gap,
+        });
+        outlet.say(Frame::Text(said.to_string().into()));
+        outlet.replay(messages, self.binary);
+        let _ = self.news.send(News::Said);
+    }
+
+    /// Was it among what was kept? The order to attach may be applied between a message that was read, and kept,
+    /// and its way to those that are attached.
+    pub fn had(&self, message: &Message) -> bool {
+        self.since.is_some() && message.at() <= self.at.load(Ordering::Relaxed)
+    }
+
     /// Is there room for another message, and is it within the limit?
     pub fn admits(&self, message: &Message) -> bool {
+        if self.had(message) {
+            return false;
+        }
+        if self.latest {
+            // The last one always arrives; the sink has the pace, and at most one waits for it.
+            self.share.add(message.size());
+            return true;
+        }
         let room = self.share.take(message.size());
         self.was_full.store(!room, Ordering::Relaxed);
         let within = room && self.limiter.as_ref().is_none_or(|limiter| limiter.check().is_ok());
@@ -151,6 +248,11 @@ impl Terms {
     /// with a full buffer, done by hand. It is so from then on until the subscription has ended.
     pub fn is_too_slow(&self) -> bool {
         self.is_too_slow.load(Ordering::Relaxed)
+    }
+
+    /// Has the client all waiting that it may?
+    pub fn is_full(&self) -> bool {
+        !self.share.has_room(0)
     }
 
     pub fn delivered(&self) {
@@ -189,6 +291,33 @@ impl Terms {
 
     pub fn ended(&self, ending: Ending) {
         let _ = self.news.send(News::Ended(Arc::clone(&self.key), self.id, ending));
+    }
+}
+
+/// When a subscription to the latest value may have the next message.
+pub struct Pace {
+    timer: Pin<Box<Sleep>>,
+    is_due: bool,
+}
+
+impl Pace {
+    pub fn new() -> Self {
+        Self { timer: Box::pin(sleep(Duration::ZERO)), is_due: false }
+    }
+
+    pub fn poll_due(&mut self, terms: &Terms, cx: &mut Context<'_>) -> Poll<()> {
+        while let (false, Some(limiter)) = (self.is_due, &terms.limiter) {
+            ready!(self.timer.as_mut().poll(cx));
+            match limiter.check() {
+                Ok(()) => self.is_due = true,
+                Err(until) => self.timer.as_mut().reset(until.earliest_possible().into()),
+            }
+        }
+        Poll::Ready(())
+    }
+
+    pub fn sent(&mut self) {
+        self.is_due = false;
     }
 }
 

@@ -64,6 +64,45 @@ async fn one_connection_holds_many_keys_and_lets_them_go_one_by_one() {
 }
 
 #[tokio::test]
+async fn json_comes_as_json_and_bytes_as_bytes() {
+    let gateway = Gateway::start(&["--history", "9"]).await;
+    let mut text = gateway.subscriber("tea").await;
+    let json = [("content-type", "application/json; charset=utf-8")];
+    for (body, status) in [(r#"{"a": [1.0]}"#, 202), (r#"{"a":"#, 400), ("1,2", 400)] {
+        let (is, said) = gateway.ask(Method::POST, "/publish/tea", &json, body).await;
+        assert_eq!(is.as_u16(), status, "{body}: {said}");
+        assert!(status == 202 || said["error"] == "bad_json", "{said}");
+    }
+    gateway.publish("tea", "no { JSON").await;
+    gateway.publish("tea", vec![0xff, b'\n']).await;
+    let expected = [
+        json!({ "json": { "a": [1.0] } }),
+        json!({ "body": "no { JSON" }),
+        json!({ "base64": "/wo=" }),
+    ];
+    for (mut expected, at) in expected.into_iter().zip(1..) {
+        (expected["type"], expected["key"], expected["at"]) =
+            ("message".into(), "tea".into(), at.into());
+        assert_eq!(text.next().await, expected);
+    }
+    // What is kept, and what is new.
+    let mut binary = gateway.connect().await;
+    let wish = json!({ "type": "subscribe", "key": "tea", "binary": true, "since": 0 });
+    binary.send(wish).await;
+    assert_eq!(binary.next().await["type"], "history");
+    for (body, at) in [(&br#"{"a": [1.0]}"#[..], 1), (b"no { JSON", 2), (b"\xff\n", 3), (b"", 4)] {
+        if at == 4 {
+            assert_eq!(binary.next().await["type"], "subscribed");
+            gateway.publish("tea", "").await;
+        }
+        let frame = binary.frame().await.unwrap().unwrap();
+        assert!(frame.is_binary());
+        let line = format!("{{\"type\":\"message\",\"key\":\"tea\",\"at\":{at}}}\n");
+        assert_eq!(frame.into_data(), [line.as_bytes(), body].concat());
+    }
+}
+
+#[tokio::test]
 async fn one_that_is_gone_leaves_nothing_behind() {
     let gateway = Gateway::start(&[]).await;
     let client = gateway.subscriber("tea").await;

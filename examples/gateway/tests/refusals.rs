@@ -29,6 +29,7 @@ async fn what_is_wrong_with_a_request_is_said() {
         (Method::POST, "/publish/a%", "x", 400, "bad_key"),
         (Method::POST, "/publish/a%4", "x", 400, "bad_key"),
         (Method::POST, &long, "x", 400, "bad_key"),
+        (Method::POST, "/publish/demo.*", "x", 400, "bad_key"),
         (Method::POST, "/publish/k", &"x".repeat(1001), 413, "too_large"),
         (Method::GET, "/publish/k", "", 405, "method_not_allowed"),
         (Method::POST, "/stats", "", 405, "method_not_allowed"),
@@ -97,7 +98,13 @@ async fn what_is_wrong_with_a_message_is_said_and_the_connection_stays() {
         (r#"{"type":"subscribe","key":"k","rate":0}"#, "bad_request"),
         (r#"{"type":"subscribe","key":"k","rate":-1}"#, "bad_request"),
         (r#"{"type":"subscribe","key":"k","rate":1.5}"#, "bad_request"),
+        (r#"{"type":"subscribe","keys":[]}"#, "bad_request"),
+        (r#"{"type":"subscribe","keys":["k",7]}"#, "bad_request"),
+        (r#"{"type":"subscribe","key":"k","keys":["k"]}"#, "bad_request"),
+        (r#"{"type":"unsubscribe","keys":["b"],"rate":1}"#, "bad_request"),
         (r#"{"type":"subscribe","key":""}"#, "bad_key"),
+        (r#"{"type":"subscribe","key":"demo.*"}"#, "bad_key"),
+        (r##"{"type":"subscribe","key":"room/#"}"##, "bad_key"),
         (r#"{"type":"subscribe","key":"a\u0000"}"#, "bad_key"),
         (r#"{"type":"subscribe","key":"a"}"#, "already_subscribed"),
         (r#"{"type":"unsubscribe","key":"b"}"#, "not_subscribed"),
@@ -106,12 +113,44 @@ async fn what_is_wrong_with_a_message_is_said_and_the_connection_stays() {
         let said = client.next().await;
         assert_eq!((said["type"].as_str(), error(&said)), (Some("error"), code), "{text}");
     }
+    // What is no wildcard is a key.
+    for key in ["b*", "#1 b", "b"] {
+        client.subscribe(key).await;
+        client.send(json!({ "type": "unsubscribe", "key": key })).await;
+        assert_eq!(client.next().await["type"], "unsubscribed");
+    }
     client.subscribe("b").await;
     client.send(json!({ "type": "subscribe", "key": "c" })).await;
     let said = client.next().await;
     assert_eq!((error(&said), &said["key"]), ("too_many_subscriptions", &json!("c")));
     gateway.publish("a", "x").await;
     assert_eq!(client.next().await, message("a", "x"));
+}
+
+#[tokio::test]
+async fn of_several_keys_each_is_answered_as_if_it_came_alone() {
+    let gateway = Gateway::start(&["--max-subscriptions", "2"]).await;
+    let mut client = gateway.connect().await;
+    let keys = json!(["a", "", "a", "b", "c"]);
+    client.send(json!({ "type": "subscribe", "keys": keys, "rate": 5 })).await;
+    let (mut subscribed, mut errors) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        let said = client.next().await;
+        match said["error"].as_str() {
+            Some(code) => errors.push((code.to_owned(), said["key"].clone())),
+            None => subscribed.push((said["key"].clone(), said["rate"].clone())),
+        }
+    }
+    assert_eq!(subscribed, [(json!("a"), json!(5)), (json!("b"), json!(5))]);
+    let expected = [("bad_key", ""), ("already_subscribed", "a"), ("too_many_subscriptions", "c")];
+    assert_eq!(errors, expected.map(|(code, key)| (code.to_owned(), json!(key))));
+    gateway.publish("b", "x").await;
+    assert_eq!(client.next().await, message("b", "x"));
+    client.send(json!({ "type": "unsubscribe", "keys": ["a", "c", "b"] })).await;
+    let mut said = [client.next().await, client.next().await, client.next().await];
+    said.sort_by_key(|said| said["key"].to_string());
+    let kinds = said.map(|said| said["type"].as_str().unwrap().to_owned());
+    assert_eq!(kinds, ["unsubscribed", "unsubscribed", "error"]);
 }
 
 #[tokio::test]
@@ -312,6 +351,7 @@ async fn a_wrong_command_line_is_explained() {
         &["--demo", "4000000000"],
         &["--ping", "0"],
         &["--token", ""],
+        &["--read-key", "short"],
         &["--topic", "--key-header", "k"],
         &["--nonsense"],
     ] {

@@ -142,7 +142,7 @@ impl Stalled {
             let keys = plan.wanted_by(client, 1, 2);
             let keys =
                 keys.iter().map(|index| (plan.keys[*index].clone(), plan.counts[*index])).collect();
-            Wants { gateway: self.gateway.clone(), keys, returns: false }
+            Wants { gateway: self.gateway.clone(), keys, returns: false, resumes: false }
         }));
         let patience = Duration::from_secs(30);
         crowd.subscribed(patience).await?;
