@@ -29,6 +29,7 @@ mod publisher;
 mod rewriter;
 mod router;
 mod serve;
+mod settle;
 mod shutdown;
 mod source;
 mod subscription;
