@@ -46,6 +46,10 @@ pub struct Config {
     #[arg(long, value_name = "BYTES", default_value_t = 64 * 1024)]
     pub max_body: usize,
 
+    /// The largest batch of messages that may be published
+    #[arg(long, value_name = "BYTES", default_value_t = 1024 * 1024)]
+    pub max_batch: usize,
+
     /// WebSockets that may be open, and as many connections for all other requests
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub max_connections: u32,

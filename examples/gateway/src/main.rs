@@ -13,6 +13,7 @@
 
 mod access;
 mod amqp;
+mod batch;
 mod board;
 mod budget;
 mod client;
@@ -21,6 +22,7 @@ mod gateway;
 mod hooks;
 mod http;
 mod interest;
+mod line;
 mod message;
 mod outlet;
 mod page;

@@ -3,12 +3,12 @@
 use std::hash::RandomState;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 use futures::{FutureExt, Stream, stream};
 use stream_demux::{Attach, DemuxStreamExt, Order};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, unconstrained};
+use tokio::time::{Instant, timeout_at};
 
 use crate::board::Board;
 use crate::budget::Budget;
@@ -22,8 +22,6 @@ const INBOX: usize = 256;
 /// How far a busy input is read on before a client sees what it was sent, in messages: at most, as what
 /// is not flushed counts among what waits for a client.
 const FLUSH_EVERY: usize = 64;
-/// With an input that is not read on, because it waits for a client.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Where messages are put.
 #[derive(Clone)]
@@ -48,9 +46,9 @@ impl Input {
         self.0.send(Letter::Message(message)).await.map_err(|_| Refused::Ended)
     }
 
-    /// The same, but does not wait for ever.
-    pub async fn offer(&self, message: Message) -> Result<(), Refused> {
-        tokio::time::timeout(PATIENCE, self.send(message)).await.unwrap_or(Err(Refused::Blocked))
+    /// The same, but waits no longer than this.
+    pub async fn offer(&self, message: Message, until: Instant) -> Result<(), Refused> {
+        timeout_at(until, self.send(message)).await.unwrap_or(Err(Refused::Blocked))
     }
 
     /// What is in it now is routed; no more is taken.

@@ -314,3 +314,32 @@ async fn requests_sent_at_once_are_all_answered_in_order_whatever_comes_last() {
         assert!(keys.iter().copied().eq(0..300), "{keys:?}");
     }
 }
+
+#[tokio::test]
+async fn a_batch_is_many_messages_in_order() {
+    let gateway =
+        Gateway::start(&["--rate", "0", "--overflow", "wait", "--max-batch", "200000"]).await;
+    let mut tea = gateway.subscriber("tea").await;
+    let mut other = gateway.subscriber("a \"b\"").await;
+    let batch = "{\"key\":\"tea\",\"body\":\"1\"}\r\n\n{\"base64\":\"/wA=\",\"key\":\"tea\"}\n \n\
+                 {\"key\":\"a \\\"b\\\"\",\"body\":\"\\u00e9\"}\n{\"key\":\"nobody\",\"body\":\"\"}";
+    let (status, said) = gateway.ask(Method::POST, "/publish", &[], batch).await;
+    assert_eq!((status, said), (StatusCode::ACCEPTED, json!({ "taken": 4 })));
+    assert_eq!(tea.next().await, message("tea", "1"));
+    assert_eq!(tea.next().await["base64"], "/wA=");
+    assert_eq!(other.next().await, message("a \"b\"", "é"));
+    // More of them than wait for the demux at a time.
+    let line = |n: u32| json!({ "key": "tea", "body": n.to_string() }).to_string() + "\n";
+    let batch: String = (0..5_000).map(line).collect();
+    let posted = gateway.ask(Method::POST, "/publish", &[], batch);
+    let read = async {
+        for n in 0..5_000 {
+            assert_eq!(tea.next().await, message("tea", &n.to_string()));
+        }
+    };
+    let ((status, said), ()) = futures::join!(posted, read);
+    assert_eq!((status, said), (StatusCode::ACCEPTED, json!({ "taken": 5_000 })));
+    let (_, metrics) = gateway.ask(Method::GET, "/metrics", &[], "").await;
+    let line = "gateway_published_total{result=\"ok\"} 5004";
+    assert!(metrics.as_str().unwrap().contains(line), "{metrics}");
+}
