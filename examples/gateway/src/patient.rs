@@ -80,6 +80,28 @@ impl<S: AsyncWrite + Unpin> Patient<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Socket<S> {
+    fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let length = bytes.iter().map(|piece| piece.len()).sum();
+        let is_direct = self.is_upgraded.load(Relaxed) || length > HELD;
+        if is_direct || self.held.len() + length > HELD {
+            ready!(self.poll_held(cx))?;
+        }
+        if !is_direct {
+            bytes.iter().for_each(|piece| self.held.extend_from_slice(piece));
+            return Poll::Ready(Ok(length));
+        }
+        let socket = Pin::new(&mut self.socket);
+        let written = match bytes {
+            [all] => socket.poll_write(cx, all), // the kernel does less for one piece
+            _ => socket.poll_write_vectored(cx, bytes),
+        };
+        self.watch(cx, length, written)
+    }
+
     /// Writes out what is held.
     fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.held.is_empty() {
@@ -126,7 +148,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.poll_write_vectored(cx, &[io::IoSlice::new(bytes)])
+        self.lock().poll_write(cx, &[io::IoSlice::new(bytes)])
     }
 
     fn poll_write_vectored(
@@ -134,18 +156,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let mut this = self.lock();
-        let length = bytes.iter().map(|piece| piece.len()).sum();
-        let is_direct = this.is_upgraded.load(Relaxed) || length > HELD;
-        if is_direct || this.held.len() + length > HELD {
-            ready!(this.poll_held(cx))?;
-        }
-        if is_direct {
-            let written = Pin::new(&mut this.socket).poll_write_vectored(cx, bytes);
-            return this.watch(cx, length, written);
-        }
-        bytes.iter().for_each(|piece| this.held.extend_from_slice(piece));
-        Poll::Ready(Ok(length))
+        self.lock().poll_write(cx, bytes)
     }
 
     fn is_write_vectored(&self) -> bool {
