@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 use crate::amqp::Broker;
+use crate::batch::AT_ONCE;
 use crate::board::Board;
 use crate::budget::Budget;
 use crate::config::Config;
@@ -37,6 +38,8 @@ pub struct Gateway {
     pub budget: Arc<Budget>,
     /// A permit for each WebSocket that may be open.
     pub places: Arc<Semaphore>,
+    /// A permit for each batch that may be in memory.
+    pub batches: Semaphore,
     pub clients: TaskTracker,
     /// Is listened on an address of this machine only?
     pub is_local: bool,
@@ -111,6 +114,7 @@ pub async fn run(config: Config) -> Result<(), String> {
     };
     let gateway = Arc::new(Gateway {
         places: Arc::new(Semaphore::new(config.max_connections as usize)),
+        batches: Semaphore::new(AT_ONCE),
         clients: TaskTracker::new(),
         is_local: address.ip().is_loopback(),
         routed: CancellationToken::new(),

@@ -16,13 +16,14 @@ use axum::routing::{get, post};
 use axum::{Json, middleware};
 use futures::StreamExt;
 use hyper::body::Body as _;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::net::SocketAddr;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use crate::access;
+use crate::batch;
 use crate::client;
 use crate::gateway::Gateway;
 use crate::message::{check_json, says_json};
@@ -31,9 +32,9 @@ use crate::reader::Reader;
 use crate::source::PublishError;
 
 /// With a body that is to come.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 /// What is collected for a client before its socket takes it, in bytes: a system call for many messages.
-const WRITE_BUFFER: usize = 16 * 1024;
+pub const WRITE_BUFFER: usize = 16 * 1024;
 /// Kept for each client, and filled before others have their turn: clients say little.
 const READ_BUFFER: usize = 4 * 1024;
 
@@ -55,8 +56,16 @@ impl Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let body = Json(json!({ "error": self.code, "message": self.message }));
-        let mut response = (self.status, body).into_response();
+        self.respond(json!({}))
+    }
+}
+
+impl Refusal {
+    /// As an answer that says more than why.
+    pub fn respond(self, mut body: Value) -> Response {
+        body["error"] = self.code.into();
+        body["message"] = self.message.into();
+        let mut response = (self.status, Json(body)).into_response();
         let headers = response.headers_mut();
         match self.status {
             StatusCode::UNAUTHORIZED => {
@@ -78,7 +87,7 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
     Router::new()
         .merge(page::routes())
         .route("/ws", get(connect))
-        .route("/publish", post(no_key))
+        .route("/publish", post(batch::publish))
         .route("/publish/", post(no_key))
         .route("/publish/{*key}", post(publish))
         .route("/stats", get(stats))
@@ -177,7 +186,8 @@ async fn try_publish(
     gateway.check_key(&key).map_err(bad_key)?;
     refuse_if_draining(gateway)?;
     let most = gateway.config.max_body;
-    let body = read(body, most, headers.contains_key(header::EXPECT)).await?;
+    let what = format!("a message has at most {most} bytes");
+    let body = read(body, most, &what, headers.contains_key(header::EXPECT)).await?;
     let bytes = body.len();
     let is_json = headers.get(header::CONTENT_TYPE).is_some_and(|kind| says_json(kind.as_bytes()));
     if is_json {
@@ -186,40 +196,44 @@ async fn try_publish(
             Refusal::new(StatusCode::BAD_REQUEST, "bad_json", message)
         })?;
     }
-    gateway.source.publish(&key, body, is_json).await.map_err(|error| match error {
-        PublishError::Blocked => timed_out("the gateway waits for a slow client"),
-        PublishError::Draining => draining(),
-        PublishError::Down => {
-            let what = "the broker did not confirm that it has the message, and may have it or not";
-            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "source_down", what)
-        }
-        PublishError::Alarm => {
-            let what = "the broker is short of memory or disk, and takes nothing";
-            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "source_down", what)
-        }
-        PublishError::Rejected => {
-            let what = "a queue of the broker rejected the message, and others may have it";
-            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "rejected", what)
-        }
-        PublishError::Forbidden => {
-            let what = "the broker does not let the gateway publish this key";
-            Refusal::new(StatusCode::FORBIDDEN, "forbidden", what)
-        }
-        PublishError::TooLarge => {
-            let what = "the message is larger than the broker takes";
-            Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", what)
-        }
-    })?;
+    gateway.source.publish(&key, &body, is_json).await?;
     Ok((StatusCode::ACCEPTED, Json(json!({ "key": key, "bytes": bytes }))).into_response())
+}
+
+impl From<PublishError> for Refusal {
+    fn from(error: PublishError) -> Self {
+        match error {
+            PublishError::Blocked => timed_out("the gateway waits for a slow client"),
+            PublishError::Draining => draining(),
+            PublishError::Down => {
+                let what =
+                    "the broker did not confirm that it has the message, and may have it or not";
+                Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "source_down", what)
+            }
+            PublishError::Alarm => {
+                let what = "the broker is short of memory or disk, and takes nothing";
+                Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "source_down", what)
+            }
+            PublishError::Rejected => {
+                let what = "a queue of the broker rejected the message, and others may have it";
+                Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "rejected", what)
+            }
+            PublishError::Forbidden => {
+                let what = "the broker does not let the gateway publish this key";
+                Refusal::new(StatusCode::FORBIDDEN, "forbidden", what)
+            }
+            PublishError::TooLarge => {
+                let what = "the message is larger than the broker takes";
+                Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", what)
+            }
+        }
+    }
 }
 
 /// A body of at most so many bytes. Of one that is too large the rest is read and forgotten, as far as it
 /// comes in time: a client that is still sending when the connection is closed may never see the answer.
-async fn read(body: Body, most: usize, waits: bool) -> Result<Bytes, Refusal> {
-    let too_large = || {
-        let message = format!("a message has at most {most} bytes");
-        Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
-    };
+pub async fn read(body: Body, most: usize, what: &str, waits: bool) -> Result<Bytes, Refusal> {
+    let too_large = || too_large(what);
     let mut is_too_large = body.size_hint().lower() > most as u64;
     if is_too_large && waits {
         return Err(too_large()); // before any of it has come
@@ -259,7 +273,11 @@ fn bad_key(what: &str) -> Refusal {
     Refusal::new(StatusCode::BAD_REQUEST, "bad_key", what)
 }
 
-fn timed_out(what: &str) -> Refusal {
+pub fn too_large(what: &str) -> Refusal {
+    Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", what)
+}
+
+pub fn timed_out(what: &str) -> Refusal {
     Refusal::new(StatusCode::REQUEST_TIMEOUT, "timeout", what)
 }
 
@@ -267,7 +285,7 @@ fn draining() -> Refusal {
     Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "draining", "the gateway is about to stop")
 }
 
-fn refuse_if_draining(gateway: &Gateway) -> Result<(), Refusal> {
+pub fn refuse_if_draining(gateway: &Gateway) -> Result<(), Refusal> {
     if gateway.board.is_draining() { Err(draining()) } else { Ok(()) }
 }
 

@@ -76,6 +76,11 @@ impl Share {
         room
     }
 
+    /// How many messages may be sent and not flushed: they are waiting as well.
+    pub fn unflushed(&self) -> usize {
+        (self.most / 2).max(1)
+    }
+
     /// This one waits no longer.
     pub fn give_back(&self, message: &Message) {
         self.messages.fetch_sub(usize::from(!message.is_kept()), Ordering::Relaxed);
