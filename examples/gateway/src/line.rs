@@ -102,7 +102,7 @@ mod tests {
             (b"{\"key\":\"tea\",\"body\":\"\xff\"}", "bad_json", "invalid unicode code point"),
             (b"{\"key\":\"a\",\"body\":\"b\"}{}", "bad_json", "trailing characters (column 23)"),
             (b"[]", "bad_request", "expected an object"),
-            (b"[\"key\",\"body\",null]", "bad_request", "not an object"),
+            (b"[\"key\",\"body\",null,null]", "bad_request", "not an object"),
             (b"7", "bad_request", "invalid type: integer `7`"),
             (b"{\"body\":\"x\"}", "bad_request", "missing field `key`"),
             (b"{\"key\":7,\"body\":\"x\"}", "bad_request", "invalid type: integer `7`"),
