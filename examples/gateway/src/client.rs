@@ -18,7 +18,6 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, sleep_until, timeout};
 use tracing::debug;
 
-use crate::config::Policy;
 use crate::gateway::Gateway;
 use crate::message::Key;
 use crate::outlet::{Gone, Outlet, Subscription};
@@ -95,11 +94,9 @@ pub async fn serve(
     gateway.board.connections.inc();
     debug!(%address, "client connected");
     let (news, mut heard) = mpsc::unbounded_channel();
-    let share = Arc::new(Share::new(
-        gateway.config.share(),
-        gateway.config.drops().then(|| Arc::clone(&gateway.budget)),
-        matches!(gateway.config.overflow, Policy::Evict),
-    ));
+    let config = &gateway.config;
+    let share = Share::new(config.share(), Arc::clone(&gateway.budget), config.overflow);
+    let share = Arc::new(share);
     let outlet = Arc::new(Outlet::new(socket, Arc::clone(&share)));
     let mut client = Client {
         gateway: Arc::clone(&gateway),
@@ -213,32 +210,34 @@ impl Client {
 
     /// Each of several keys is answered as if it came alone: one that is refused costs none of the others.
     async fn follow(&mut self, text: &str) -> Result<(), Wrong> {
-        match parse(text)? {
-            Request::Subscribe(wish)
-                if wish.since.is_some() && self.gateway.board.history.is_none() =>
-            {
-                let what = "this gateway keeps no messages: it was started without --history";
-                return Err(Wrong("no_history", what.to_owned(), wish.key));
-            }
-            Request::Subscribe(wish) if wish.epoch.is_some() && wish.since.is_none() => {
-                return Err(Wrong("bad_request", "`epoch` without `since`".to_owned(), wish.key));
-            }
+        let (keys, wish) = match parse(text)? {
             Request::Subscribe(mut wish) => {
-                for key in one_or_many(wish.key.take(), wish.keys.take())? {
-                    if let Err(wrong) = self.subscribe(key, &wish).await {
-                        self.refuse(wrong);
-                    }
-                }
+                self.check(&wish)?;
+                (one_or_many(wish.key.take(), wish.keys.take())?, Some(wish))
             }
-            Request::Unsubscribe(Unsubscribe { key, keys }) => {
-                for key in one_or_many(key, keys)? {
-                    if let Err(wrong) = self.unsubscribe(key) {
-                        self.refuse(wrong);
-                    }
-                }
+            Request::Unsubscribe(Unsubscribe { key, keys }) => (one_or_many(key, keys)?, None),
+        };
+        for key in keys {
+            let done = match &wish {
+                Some(wish) => self.subscribe(key, wish).await,
+                None => self.unsubscribe(key),
+            };
+            if let Err(wrong) = done {
+                self.refuse(wrong);
             }
         }
         Ok(())
+    }
+
+    fn check(&self, wish: &Wish) -> Result<(), Wrong> {
+        let (error, what) = match (wish.since, &wish.epoch) {
+            (None, Some(_)) => ("bad_request", "`epoch` without `since`"),
+            (Some(_), _) if self.gateway.board.history.is_none() => {
+                ("no_history", "this gateway keeps no messages: it was started without --history")
+            }
+            _ => return Ok(()),
+        };
+        Err(Wrong(error, what.to_owned(), wish.key.clone()))
     }
 
     fn refuse(&self, Wrong(error, message, key): Wrong) {

@@ -92,16 +92,17 @@ impl History {
         if log.messages.len() > self.most {
             *bytes -= log.forget_first();
         }
-        while *bytes > self.most_bytes && logs.len() > 1 {
-            let Some((_, log)) = logs.pop_lru() else { break };
-            *bytes -= log.bytes;
-            *floor = log.last.max(*floor);
-        }
-        // One key may have all of it, and no more.
+        // Piece by piece, as a key may have many. One key may have all of it, and no more.
         while *bytes > self.most_bytes
-            && let Some(log) = logs.peek_mut(message.key()).filter(|log| !log.messages.is_empty())
+            && let Some((_, log)) = logs.iter_mut().next_back()
         {
-            *bytes -= log.forget_first();
+            if log.messages.is_empty() {
+                *bytes -= log.bytes;
+                *floor = log.last.max(*floor);
+                logs.pop_lru();
+            } else {
+                *bytes -= log.forget_first();
+            }
         }
     }
 

@@ -15,6 +15,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker, ready};
+use std::vec;
 
 use axum::extract::ws::{Message as Frame, WebSocket};
 use futures::{Sink, SinkExt, StreamExt, future};
@@ -47,8 +48,8 @@ struct Socket {
 
 enum Say {
     Frame(Frame),
-    /// What the client missed.
-    Kept(Message, bool),
+    /// What the client missed, as bytes or not.
+    Kept(vec::IntoIter<Message>, bool),
 }
 
 /// The connection is over.
@@ -153,7 +154,7 @@ impl Outlet {
     /// The same for what the client missed.
     pub fn replay(&self, messages: Vec<Message>, binary: bool) {
         let mut socket = self.lock();
-        socket.says.extend(messages.into_iter().map(|message| Say::Kept(message, binary)));
+        socket.says.push_back(Say::Kept(messages.into_iter(), binary));
         socket.has_said = true;
     }
 
@@ -212,7 +213,11 @@ impl Socket {
             self.is_dirty = true;
             match say {
                 Say::Frame(frame) => self.web()?.start_send_unpin(frame)?,
-                Say::Kept(message, binary) => self.send(message, binary)?,
+                Say::Kept(mut messages, binary) => {
+                    let Some(message) = messages.next() else { continue };
+                    self.says.push_front(Say::Kept(messages, binary));
+                    self.send(message, binary)?;
+                }
             }
             ready!(self.web()?.poll_ready_unpin(cx))?;
         }

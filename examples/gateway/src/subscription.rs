@@ -18,6 +18,7 @@ use tokio::time::{Sleep, sleep};
 
 use crate::board::Board;
 use crate::budget::Budget;
+use crate::config::Policy;
 use crate::history::{History, Missed, Since};
 use crate::message::{Key, Message};
 use crate::outlet::Outlet;
@@ -29,17 +30,15 @@ use crate::outlet::Outlet;
 /// never reads, with a queue for each of its keys, must not be what all of them wait for.
 pub struct Share {
     most: usize,
-    /// None if nothing is dropped: then the input waits.
-    budget: Option<Arc<Budget>>,
-    /// Of one too many: the subscription that it is for is ended.
-    evicts: bool,
+    budget: Arc<Budget>,
+    policy: Policy,
     messages: AtomicUsize,
     bytes: AtomicUsize,
 }
 
 impl Share {
-    pub fn new(most: usize, budget: Option<Arc<Budget>>, evicts: bool) -> Self {
-        Self { most, budget, evicts, messages: AtomicUsize::new(0), bytes: AtomicUsize::new(0) }
+    pub fn new(most: usize, budget: Arc<Budget>, policy: Policy) -> Self {
+        Self { most, budget, policy, messages: AtomicUsize::new(0), bytes: AtomicUsize::new(0) }
     }
 
     /// One more waits, if that is not too many.
@@ -56,8 +55,9 @@ impl Share {
     fn has_room(&self, size: usize) -> bool {
         let messages = self.messages.load(Ordering::Relaxed);
         let bytes = self.bytes.load(Ordering::Relaxed) + size;
-        let is_within = |budget: &Arc<Budget>| messages == 0 || bytes <= budget.part();
-        messages < self.most && self.budget.as_ref().is_none_or(is_within)
+        // With `wait` nothing is dropped: the input waits for room in the budget.
+        let waits = matches!(self.policy, Policy::Wait);
+        messages < self.most && (waits || messages == 0 || bytes <= self.budget.part())
     }
 
     fn add(&self, size: usize) {
@@ -69,7 +69,7 @@ impl Share {
     /// what comes meanwhile.
     pub fn take_kept(&self, message: &Message) -> bool {
         let bytes = self.bytes.load(Ordering::Relaxed) + message.size();
-        let room = self.budget.as_ref().is_none_or(|budget| bytes <= budget.part() / 2);
+        let room = bytes <= self.budget.part() / 2;
         if room {
             self.bytes.fetch_add(message.size(), Ordering::Relaxed);
         }
@@ -267,7 +267,7 @@ impl Terms {
     /// It lost a message, because the client is too slow or there are too many.
     pub fn lose(&self, is_slow: bool) {
         if is_slow
-            && self.share.evicts
+            && matches!(self.share.policy, Policy::Evict)
             && self.was_full()
             && !self.is_too_slow.swap(true, Ordering::Relaxed)
         {
@@ -350,21 +350,21 @@ mod tests {
 
     #[test]
     fn a_client_has_no_more_than_its_share_until_some_is_given_back() {
-        let budget = Some(Arc::new(Budget::new(8 * 600)));
+        let budget = Arc::new(Budget::new(8 * 600));
         let small = Message::new("k".into(), b"x", None);
-        let share = Share::new(2, budget.clone(), false);
+        let share = Share::new(2, Arc::clone(&budget), Policy::DropOldest);
         let take = |share: &Share, message: &Message| share.take(message.size());
         assert!(take(&share, &small) && take(&share, &small) && !take(&share, &small));
         share.give_back(&small);
         assert!(take(&share, &small) && !take(&share, &small));
 
-        let share = Share::new(100, budget, false);
+        let share = Share::new(100, Arc::clone(&budget), Policy::DropOldest);
         let large = Message::new("k".into(), &[b'x'; 1000], None);
         assert!(take(&share, &large) && !take(&share, &small), "a single one, however large");
         share.give_back(&large);
         assert!(take(&share, &small) && !take(&share, &large));
 
-        let share = Share::new(100, None, false);
+        let share = Share::new(100, budget, Policy::Wait);
         assert!((0..100).all(|_| take(&share, &large)) && !take(&share, &small));
     }
 }
