@@ -48,6 +48,8 @@ pub struct Board {
     subscriptions: IntGauge,
     pub connections: IntGauge,
     pub published: IntCounterVec,
+    /// Those of them that were taken.
+    pub taken: IntCounter,
     pub acknowledged: IntCounter,
     pub requeued: IntCounter,
     pub refused: IntCounter,
@@ -99,6 +101,7 @@ impl Board {
         };
         let overflow = clap::ValueEnum::to_possible_value(&config.overflow);
         let kind = if config.amqp.is_some() { "amqp" } else { "embedded" };
+        let published = by("result", "gateway_published_total", "What became of POST /publish.");
         let is_up = gauge("gateway_source_up", "1 while messages can come in.");
         is_up.set(i64::from(config.amqp.is_none()));
         Self {
@@ -133,7 +136,8 @@ impl Board {
             queued: gauge("gateway_queued", "Messages that wait in the queues of subscriptions."),
             subscriptions: gauge("gateway_subscriptions", "Subscriptions now."),
             connections: gauge("gateway_connections", "WebSockets now."),
-            published: by("result", "gateway_published_total", "What became of POST /publish."),
+            taken: published.with_label_values(&["ok"]),
+            published,
             acknowledged: counter("gateway_acknowledged_total", "Messages the broker may forget."),
             requeued: counter("gateway_requeued_total", "Messages the broker was asked for again."),
             refused: counter("gateway_refused_total", "Messages that cannot be used."),
