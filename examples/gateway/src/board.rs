@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
@@ -37,7 +37,7 @@ pub struct Board {
     last: Mutex<Option<(Instant, Bytes)>>,
     registry: Registry,
     received: IntCounter,
-    delivered: IntCounter,
+    pub delivered: IntCounter,
     unmatched: IntCounter,
     discarded: IntCounterVec,
     attached: IntCounter,
@@ -73,7 +73,8 @@ struct Counts {
     keys: u64,
     subscribers: u64,
     received: u64,
-    delivered: u64,
+    /// Counted by the subscriptions themselves.
+    delivered: Arc<AtomicU64>,
     dropped: u64,
     seen: Instant,
 }
@@ -197,11 +198,6 @@ impl Board {
         }
     }
 
-    pub fn delivered(&self, key: &Key) {
-        self.delivered.inc();
-        self.keys.lock().unwrap().counts(key).delivered += 1;
-    }
-
     pub fn unmatched(&self) {
         self.unmatched.inc();
     }
@@ -211,10 +207,14 @@ impl Board {
         self.keys.lock().unwrap().counts(key).dropped += 1;
     }
 
-    pub fn attached(&self, key: &Key) {
+    /// Returns where to count what is delivered.
+    pub fn attached(&self, key: &Key) -> Arc<AtomicU64> {
         self.attached.inc();
         self.subscriptions.inc();
-        self.keys.lock().unwrap().counts(key).subscribers += 1;
+        let mut keys = self.keys.lock().unwrap();
+        let counts = keys.counts(key);
+        counts.subscribers += 1;
+        Arc::clone(&counts.delivered)
     }
 
     pub fn detached<E>(&self, key: &Key, why: &Detached<E>) {
@@ -307,21 +307,21 @@ impl Source {
 impl Counts {
     fn new(keys: u64) -> Self {
         let seen = Instant::now();
-        Self { keys, subscribers: 0, received: 0, delivered: 0, dropped: 0, seen }
+        Self { keys, subscribers: 0, received: 0, delivered: Arc::default(), dropped: 0, seen }
     }
 
     fn add(&mut self, other: &Self) {
         self.keys += other.keys;
         self.subscribers += other.subscribers;
         self.received += other.received;
-        self.delivered += other.delivered;
+        self.delivered.fetch_add(other.delivered.load(Relaxed), Relaxed);
         self.dropped += other.dropped;
     }
 
     fn to_json(&self, key: Option<&Key>) -> Value {
         let mut json = json!({
             "subscribers": self.subscribers, "received": self.received,
-            "delivered": self.delivered, "dropped": self.dropped,
+            "delivered": self.delivered.load(Relaxed), "dropped": self.dropped,
         });
         match key {
             Some(key) => json["key"] = (**key).into(),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use governor::{DefaultDirectRateLimiter, Quota};
 use tokio::sync::mpsc;
@@ -75,6 +75,8 @@ pub struct Terms {
     told: AtomicBool,
     news: mpsc::UnboundedSender<News>,
     board: Arc<Board>,
+    /// What was delivered of the key, once it is attached.
+    delivered: OnceLock<Arc<AtomicU64>>,
 }
 
 /// What a client's task hears of a subscription, by its id. At most one of each waits.
@@ -128,6 +130,7 @@ impl Terms {
             told: AtomicBool::new(false),
             news,
             board,
+            delivered: OnceLock::new(),
         }
     }
 
@@ -158,8 +161,15 @@ impl Terms {
         self.is_too_slow.load(Ordering::Relaxed)
     }
 
+    pub fn count_in(&self, delivered: Arc<AtomicU64>) {
+        let _ = self.delivered.set(delivered);
+    }
+
     pub fn delivered(&self) {
-        self.board.delivered(&self.key);
+        self.board.delivered.inc();
+        if let Some(delivered) = self.delivered.get() {
+            delivered.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// It lost a message, because the client is too slow or there are too many.
@@ -197,17 +207,13 @@ impl Terms {
     }
 }
 
-/// All subscriptions, by the tag of their attachments.
+/// Subscriptions that the demux is to attach, by their tags.
 #[derive(Default)]
 pub struct Registry(Mutex<HashMap<u64, Arc<Terms>>>);
 
 impl Registry {
     pub fn add(&self, terms: &Arc<Terms>) {
         self.0.lock().unwrap().insert(terms.id, Arc::clone(terms));
-    }
-
-    pub fn get(&self, tag: u64) -> Option<Arc<Terms>> {
-        self.0.lock().unwrap().get(&tag).cloned()
     }
 
     pub fn remove(&self, tag: u64) -> Option<Arc<Terms>> {
