@@ -58,17 +58,13 @@ pub async fn publish(
     body: Body,
 ) -> Response {
     let published = try_publish(&gateway, &headers, body).await;
-    let count = |result: &str, count: usize| {
-        gateway.board.published.with_label_values(&[result]).inc_by(count as u64);
-    };
+    let taken = published.as_ref().map_or_else(|not_taken| not_taken.taken, |taken| *taken);
+    gateway.board.taken.inc_by(taken as u64);
     match published {
-        Ok(taken) => {
-            count("ok", taken);
-            (StatusCode::ACCEPTED, Json(json!({ "taken": taken }))).into_response()
-        }
+        Ok(taken) => (StatusCode::ACCEPTED, Json(json!({ "taken": taken }))).into_response(),
         Err(not_taken) => {
-            count("ok", not_taken.taken);
-            count(not_taken.refusal.code, not_taken.failed.len().max(1));
+            let lines = not_taken.failed.len().max(1) as u64;
+            gateway.board.published.with_label_values(&[not_taken.refusal.code]).inc_by(lines);
             not_taken.into_response()
         }
     }
@@ -85,8 +81,8 @@ async fn try_publish(
     let place = timeout(PATIENCE, gateway.batches.acquire()).await;
     let _place = place.map_err(|_| timed_out("other batches take long"))?;
     let most = gateway.config.max_batch;
-    let what = format!("a batch has at most {most} bytes");
-    let body = read(body, most, &what, headers.contains_key(header::EXPECT)).await?;
+    let what = || format!("a batch has at most {most} bytes");
+    let body = read(body, most, what, headers.contains_key(header::EXPECT)).await?;
     let (numbers, lines) = parse(gateway, &body)?;
     let done = gateway.source.publish_all(&lines).await;
     let failed = numbers.iter().zip(&done).filter(|(_, done)| done.is_err());

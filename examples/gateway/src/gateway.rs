@@ -1,5 +1,6 @@
 //! What all parts share, and the order in which they start and stop.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::pin::pin;
 use std::sync::Arc;
@@ -91,6 +92,7 @@ pub async fn run(config: Config) -> Result<(), String> {
     let watch = Watch {
         board: Arc::clone(&board),
         registry: Arc::clone(&registry),
+        attached: HashMap::new(),
         interest: config.amqp.is_some().then(|| Arc::clone(&interest)),
     };
     let budget = Arc::new(Budget::new(config.max_queued));

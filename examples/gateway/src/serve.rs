@@ -20,12 +20,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tower_service::Service;
 use tracing::{debug, warn};
 
 use crate::access;
 use crate::gateway::Gateway;
-use crate::http::{Refusal, router};
+use crate::http::{Refusal, answer, router};
 use crate::patient::Patient;
 
 /// Connections that have not said yet what they want: beyond that, who comes waits.
@@ -150,7 +149,7 @@ impl Connection {
             Ok(()) => {
                 request.extensions_mut().insert(ConnectInfo(self.address));
                 request.extensions_mut().insert(Arc::clone(&self.socket));
-                self.app.clone().call(request).await.unwrap_or_else(|never| match never {})
+                answer(&self.gateway, &self.app, request).await
             }
             Err(refusal) => refusal.into_response(),
         };
