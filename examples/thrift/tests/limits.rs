@@ -88,7 +88,7 @@ fn a_string_that_is_longer_than_its_frame() {
     fails(&message, "a string of -1 bytes");
     let mut message = forged(Protocol::Compact, |to| raw::field(to, TType::String, 8));
     message.extend([0xff, 0xff, 0xff, 0xff, 0x7f]);
-    fails(&message, "a length beyond 32 bits");
+    fails(&message, "a length exceeds 32 bits");
 }
 
 #[test]
