@@ -267,9 +267,9 @@ fn static_routes_sends_each_kind_its_own_way() {
     assert_eq!(
         text(&output.stdout),
         "started\nstopped\nmetric load: 2 values, sum 1\nmetric users: 1 values, sum 12\n\
-         alarms of level 1, 2 and 3: [1, 0, 1]\n8 messages, 7 delivered, 1 to nobody\n"
+         alarms of level 1, 2 and 3: [1, 0, 1]\n8 messages, 7 delivered, 1 unmatched\n"
     );
-    assert_eq!(text(&output.stderr), "static_routes: nobody listens to `nobody listens to this`\n");
+    assert_eq!(text(&output.stderr), "static_routes: no sink for `no sink for this`\n");
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn static_routes_stops_at_the_first_line_that_is_wrong_and_names_it() {
         assert_eq!(output.status.code(), Some(1));
         let printed = text(&output.stdout);
         assert!(printed.starts_with("before\n") && !printed.contains("after"), "{printed}");
-        assert!(printed.ends_with("1 messages, 1 delivered, 0 to nobody\n"), "{printed}");
+        assert!(printed.ends_with("1 messages, 1 delivered, 0 unmatched\n"), "{printed}");
     }
     let nowhere = complaint("static_routes", &["/nowhere/at/all"]);
     assert!(nowhere.starts_with("cannot open /nowhere/at/all: "), "{nowhere}");
@@ -319,7 +319,7 @@ fn metrics_watchdog_evicts_who_hangs_and_spares_who_thinks() {
     assert!(value("demux_blocked_total{key=\"search\"}") >= 1.0, "{exposition}");
     assert!(value("demux_discarded_total{key=\"prices\",reason=\"overflowed\"}") >= 1.0);
     assert!(exposition.ends_with("# EOF\n"), "{exposition}");
-    assert_eq!(log.matches("evicted, as the input waited").count(), 1, "{log}");
+    assert_eq!(log.matches("evicted, because the input waited").count(), 1, "{log}");
     assert!(log.contains("detached key=\"audit\" tag=4 reason=\"evicted\""), "{log}");
     assert_eq!(log.lines().count(), 4 + 1 + 4, "nothing is logged for each message: {log}");
 }
@@ -424,7 +424,7 @@ fn jokes_come_line_by_line_and_end_with_the_connection() {
                 assert!(count < 1_000, "one of three is never seen: {seen:?}");
             }
             let (report, complaints) = server.finish();
-            let expected = format!("{count} clients were served, 0 had gone, 0 were stuck");
+            let expected = format!("{count} clients were served, 0 had disconnected, 0 were stuck");
             assert_eq!((report, complaints), (expected, String::new()), "{source}, {with}");
         }
     }
@@ -441,7 +441,7 @@ fn jokes_are_not_delayed_by_clients_that_never_read() {
         assert!(server.joke() == joke, "{source}");
         drop(stuck); // and what they did not read, which resets the connections
         let (report, complaints) = server.finish();
-        assert_eq!(report, "2 clients were served, 2 had gone, 0 were stuck", "{source}");
+        assert_eq!(report, "2 clients were served, 2 had disconnected, 0 were stuck", "{source}");
         assert_eq!(complaints, "", "{source}");
     }
 }
@@ -472,7 +472,7 @@ fn jokes_are_taken_away_from_a_client_that_does_not_read_in_time() {
     });
     for (with, server, _stuck) in servers {
         let (report, _) = server.finish();
-        assert_eq!(report, "0 clients were served, 0 had gone, 1 were stuck", "{with}");
+        assert_eq!(report, "0 clients were served, 0 had disconnected, 1 were stuck", "{with}");
     }
 }
 
@@ -492,7 +492,7 @@ fn jokes_are_read_again_when_the_file_has_changed() {
         let (_, complaints) = server.finish();
         let expected = match source {
             "cached" => {
-                format!("jokes: the old ones go on, as of the new {}: no joke in it\n", file.path())
+                format!("jokes: still using the old jokes: {}: no joke in it\n", file.path())
             }
             _ => String::new(),
         };
@@ -511,7 +511,7 @@ fn jokes_that_vanish_close_the_connection_and_are_complained_of() {
         file.write("here again\n");
         assert_eq!(server.joke(), "here again\n", "{source}");
         let (report, complaints) = server.finish();
-        assert_eq!(report, "1 clients were served, 1 had gone, 0 were stuck", "{source}");
+        assert_eq!(report, "1 clients were served, 1 had disconnected, 0 were stuck", "{source}");
         assert!(complaints.contains(&format!("cannot read {}: No such", file.path())));
     }
 }
@@ -547,7 +547,7 @@ fn jokes_say_what_a_server_or_the_system_lacks() {
     assert!(taken.starts_with(&format!("cannot listen on {}: ", server.address)), "{taken}");
     // Its jokes are others than those that the driver expects.
     let wrong = complaint("jokes", &["drive", "--at", &server.address, "--clients", "1"]);
-    assert!(wrong.starts_with("a client was sent what is no joke of "), "{wrong}");
+    assert!(wrong.starts_with("a client received text that is not a joke of "), "{wrong}");
     let address = server.address.clone();
     drop(server);
     let refused = complaint("jokes", &["drive", "--at", &address]);
