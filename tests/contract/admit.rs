@@ -7,13 +7,13 @@ use stream_demux::{Attach, Demux, DemuxStreamExt, Order, Overflow, Recipient};
 
 /// Hears also what `admit` is asked, but no flushes.
 fn rig() -> Rig {
-    Rig::new().hearing(|line| !line.ends_with("flushed") && !line.starts_with("key "))
+    Rig::new().logging_only(|line| !line.ends_with("flushed") && !line.starts_with("key "))
 }
 
 /// The same with many sinks under a key.
 fn group() -> Rig {
     Rig::with(Demux::multicast)
-        .hearing(|line| !line.ends_with("flushed") && !line.starts_with("key "))
+        .logging_only(|line| !line.ends_with("flushed") && !line.starts_with("key "))
 }
 
 fn asked(lines: &[String]) -> usize {

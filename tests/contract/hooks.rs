@@ -22,7 +22,7 @@ fn rig() -> Rig {
 }
 
 fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
-    Rig::with(settings).hearing(|line| !line.ends_with("flushed") && !line.starts_with("key "))
+    Rig::with(settings).logging_only(|line| !line.ends_with("flushed") && !line.starts_with("key "))
 }
 
 /// One way in which the attachment of sink `a` under key 1, tag 7, comes and goes.

@@ -13,7 +13,7 @@ fn rig() -> Rig {
 }
 
 fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
-    Rig::with(settings).with_silent_sinks().hearing(|line| !line.starts_with("admit "))
+    Rig::with(settings).with_silent_sinks().logging_only(|line| !line.starts_with("admit "))
 }
 
 /// The lines that are about keys.
@@ -26,7 +26,7 @@ fn keys(lines: Vec<String>) -> Vec<String> {
 #[test]
 fn first_attachment_of_a_key_is_told_after_it_was_attached_and_before_its_items() {
     let mut rig =
-        Rig::new().hearing(|line| !line.ends_with("flushed")).admitting(|_, item| *item != 102);
+        Rig::new().logging_only(|line| !line.ends_with("flushed")).admitting(|_, item| *item != 102);
     rig.order(1, "a", |attach| attach.tag(7));
     assert_eq!(
         rig.send([101, 102]),
@@ -288,7 +288,7 @@ fn all_at_once(seed: u64, multicast: bool) {
         if multicast { demux.multicast() } else { demux }
     })
     .with_silent_sinks()
-    .hearing(|line| line.starts_with("key "));
+    .logging_only(|line| line.starts_with("key "));
     let (mut attached, mut changes) = (BTreeSet::new(), 0);
     let mut crowd = Crowd::default();
     for step in 0..800 + dice.below(200) {
@@ -330,7 +330,7 @@ fn calls_alternate_and_agree_with_contains_key_whatever_happens_to_groups() {
 /// The key is free before its last sink has sent what waits for it.
 #[test]
 fn key_is_free_while_its_last_sink_still_sends_what_it_took_along() {
-    let mut rig = Rig::new().hearing(|line| !line.starts_with("admit "));
+    let mut rig = Rig::new().logging_only(|line| !line.starts_with("admit "));
     let a = rig.attach(1, "a");
     a.park();
     rig.send([101]);

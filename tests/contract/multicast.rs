@@ -870,7 +870,7 @@ fn refused_member_is_not_asked_when_the_last_admitted_one_fails() {
 
 #[test]
 fn newcomer_is_not_asked_about_the_held_item() {
-    let mut rig = Rig::refusing(|tag, n| tag == 3 && n == 101).asking();
+    let mut rig = Rig::refusing(|tag, n| tag == 3 && n == 101).logging_admit();
     let members = rig.group(2, &[2]);
     rig.feed([101]);
     let late = rig.order(1, 3, |attach| attach.tag(3));

@@ -155,7 +155,7 @@ fn items_reach_each_member_in_their_order_however_it_is_woken() {
 
 #[test]
 fn blocked_names_the_first_that_waits_after_every_member_was_offered_the_item() {
-    let mut rig = Rig::new().asking();
+    let mut rig = Rig::new().logging_admit();
     rig.group(4, &[2, 3]);
     assert_eq!(
         rig.feed([101]),
@@ -433,7 +433,7 @@ fn waiting_member_that_leaves_takes_its_copy_along_behind_its_queue_and_beyond_i
 
 #[test]
 fn member_that_joins_while_an_item_is_held_is_neither_asked_nor_given_it() {
-    let mut rig = Rig::new().asking();
+    let mut rig = Rig::new().logging_admit();
     let members = rig.group(2, &[2]);
     rig.feed([101]);
     let late = rig.join(3);
@@ -523,7 +523,7 @@ fn stopped_at_the_first(
 
 #[test]
 fn member_is_asked_by_admit_when_it_is_first_offered_the_item() {
-    let mut rig = Rig::new().asking();
+    let mut rig = Rig::new().logging_admit();
     let (_members, _leases) = stopped_at_the_first(&mut rig, 3, 1);
     assert_eq!(
         rig.lines(),
@@ -535,7 +535,7 @@ fn member_is_asked_by_admit_when_it_is_first_offered_the_item() {
 fn member_that_leaves_gracefully_before_it_was_offered_the_item_is_asked_then() {
     for admitted in [true, false] {
         let refuse: fn(u64, u32) -> bool = if admitted { |_, _| false } else { |tag, _| tag == 3 };
-        let mut rig = Rig::refusing(refuse).asking();
+        let mut rig = Rig::refusing(refuse).logging_admit();
         let (members, mut leases) = stopped_at_the_first(&mut rig, 3, 1);
         leases.remove(2).detach();
         let mut lines = rig.lines();
@@ -575,7 +575,7 @@ fn member_that_leaves_before_it_was_offered_the_item_takes_it_beyond_its_buffer_
 
 #[test]
 fn member_that_is_evicted_before_it_was_offered_the_item_is_not_asked() {
-    let mut rig = Rig::new().asking();
+    let mut rig = Rig::new().logging_admit();
     let (_members, mut leases) = stopped_at_the_first(&mut rig, 3, 1);
     drop(leases.remove(2));
     assert_eq!(
@@ -587,7 +587,7 @@ fn member_that_is_evicted_before_it_was_offered_the_item_is_not_asked() {
 
 #[test]
 fn member_that_fails_before_it_was_offered_the_item_discards_a_clone_and_is_not_asked() {
-    let mut rig = Rig::new().asking();
+    let mut rig = Rig::new().logging_admit();
     let members = rig.group(3, &[]);
     members[2].hold(Op::Flush);
     rig.feed([101]);
@@ -611,7 +611,7 @@ fn member_that_fails_before_it_was_offered_the_item_discards_a_clone_and_is_not_
 
 #[test]
 fn key_is_detached_while_the_walk_is_stopped_and_every_member_takes_its_copy_along() {
-    let mut rig = Rig::refusing(|tag, _| tag == 2).asking();
+    let mut rig = Rig::refusing(|tag, _| tag == 2).logging_admit();
     let (members, _leases) = stopped_at_the_first(&mut rig, 4, 1);
     rig.orders.push(Order::Detach(1));
     let mut lines = rig.feed([102]);
@@ -632,7 +632,7 @@ fn key_is_detached_while_the_walk_is_stopped_and_every_member_takes_its_copy_alo
 
 #[test]
 fn key_is_evicted_while_the_walk_is_stopped_and_only_the_last_one_discards_the_item() {
-    let mut rig = Rig::new().asking();
+    let mut rig = Rig::new().logging_admit();
     let (_members, _leases) = stopped_at_the_first(&mut rig, 3, 1);
     rig.orders.push(Order::Evict(1));
     let mut lines = rig.lines();
@@ -651,7 +651,7 @@ fn key_is_evicted_while_the_walk_is_stopped_and_only_the_last_one_discards_the_i
 
 #[test]
 fn joiner_comes_while_the_walk_is_stopped_and_gets_what_follows() {
-    let mut rig = Rig::new().asking();
+    let mut rig = Rig::new().logging_admit();
     let (_members, _leases) = stopped_at_the_first(&mut rig, 2, 1);
     let late = rig.order(1, 3, |attach| attach.tag(3));
     assert_eq!(rig.lines(), ["1 sent 101'", "admit 101 to 1#2", "2 sent 101"]);
@@ -889,7 +889,7 @@ fn blocked_sink_of_its_own_is_served_while_orders_never_pause() {
 #[test]
 fn evicting_the_blockers_one_a_turn_asks_and_tells_each_of_them_once() {
     const MEMBERS: u64 = 500;
-    let mut rig = Rig::new().asking();
+    let mut rig = Rig::new().logging_admit();
     let parked: Vec<_> = (1..=MEMBERS).collect();
     let (members, leases) = rig.leased_group(MEMBERS, &parked);
     let reported = rig.feed([101]);

@@ -137,7 +137,7 @@ fn an_item_that_the_replacement_overtook_goes_to_the_newcomer_behind_what_moved(
 
 #[test]
 fn it_is_not_asked_again_whether_what_moved_may_be_admitted() {
-    let mut rig = Rig::new().hearing(|line| !line.starts_with("key "));
+    let mut rig = Rig::new().logging_only(|line| !line.starts_with("key "));
     let old = rig.attach_on(1, "old", |attach| attach.buffer(1));
     old.park();
     assert_eq!(rig.send([101, 102]), ["admit 101 to 1", "admit 102 to 1", "blocked 1"]);

@@ -797,7 +797,7 @@ fn limit_does_not_count_an_item_that_is_held_for_a_yield() {
 
 #[test]
 fn admit_is_not_asked_again_about_an_item_that_is_held_for_a_yield() {
-    let mut rig = Rig::new().with_silent_sinks().hearing(|line| !line.starts_with("key "));
+    let mut rig = Rig::new().with_silent_sinks().logging_only(|line| !line.starts_with("key "));
     let a = rig.yielding(1, on(Overflow::Evict));
     assert_eq!(rig.send([101]), ["admit 101 to 1"]);
     assert_eq!(a.items(), [101]);
