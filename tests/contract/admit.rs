@@ -40,14 +40,14 @@ fn admitted_items_are_sent_and_the_others_discarded() {
 }
 
 #[test]
-fn admit_is_not_asked_about_unmatched_items() {
+fn admit_is_not_called_for_unmatched_items() {
     let mut rig = rig().admitting(|_, _| false);
     rig.attach(1, "a");
     assert_eq!(rig.send([201]), ["unmatched 201"]);
 }
 
 #[test]
-fn sink_is_not_asked_for_an_item_that_is_refused() {
+fn sink_is_not_polled_for_an_item_that_is_refused() {
     let mut rig = rig().admitting(|_, _| false);
     let a = rig.attach(1, "a");
     a.fail(Op::Ready);
@@ -81,7 +81,7 @@ fn refused_item_is_discarded_also_if_the_sink_is_known_to_be_parked() {
 }
 
 #[test]
-fn refused_item_makes_no_queue_overflow() {
+fn refused_item_does_not_overflow_a_queue() {
     for overflow in [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict] {
         for buffer in [0, 2] {
             let mut rig = rig().admitting(|_, n| n % 2 == 0);
@@ -110,7 +110,7 @@ fn refused_items_do_not_count_towards_a_limit() {
 }
 
 #[test]
-fn held_item_is_not_asked_about_again() {
+fn admit_is_not_called_again_for_a_held_item() {
     let mut rig = rig();
     let a = rig.attach(1, "a");
     a.park();
@@ -126,7 +126,7 @@ fn held_item_is_not_asked_about_again() {
 }
 
 #[test]
-fn queued_item_is_asked_about_as_it_is_queued_and_not_as_it_is_sent() {
+fn admit_is_called_when_an_item_is_queued_and_not_when_it_is_sent() {
     let mut rig = rig();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(2));
     a.park();
@@ -136,7 +136,7 @@ fn queued_item_is_asked_about_as_it_is_queued_and_not_as_it_is_sent() {
 }
 
 #[test]
-fn held_item_that_joins_the_queue_of_a_leaver_is_not_asked_about_again() {
+fn admit_is_not_called_again_for_a_held_item_that_joins_the_queue_of_a_leaving_sink() {
     let mut rig = rig();
     let a = rig.attach(1, "a");
     a.park();
@@ -147,7 +147,7 @@ fn held_item_that_joins_the_queue_of_a_leaver_is_not_asked_about_again() {
 }
 
 #[test]
-fn item_overtaken_by_an_order_is_asked_about_once_and_for_its_new_recipient() {
+fn admit_is_called_once_for_an_overtaken_item_and_with_its_new_recipient() {
     let mut rig = rig();
     rig.attach_on(1, "a", |attach| attach.tag(1));
     let (attach, b) = rig.attachment(1, "b", |attach| attach.tag(2));
@@ -160,7 +160,7 @@ fn item_overtaken_by_an_order_is_asked_about_once_and_for_its_new_recipient() {
 }
 
 #[test]
-fn every_member_of_a_group_is_asked_once_before_its_sink_is() {
+fn admit_is_called_once_for_every_member_of_a_group_before_its_sink_is_polled() {
     let mut rig = group().admitting(|to, _| to.tag != 2);
     for (name, tag) in [("a", 1), ("b", 2), ("c", 3)] {
         rig.attach_on(1, name, |attach| attach.tag(tag));
@@ -179,7 +179,7 @@ fn every_member_of_a_group_is_asked_once_before_its_sink_is() {
 }
 
 #[test]
-fn item_held_for_a_group_is_not_asked_about_again() {
+fn admit_is_not_called_again_for_an_item_held_for_a_group() {
     let mut rig = group();
     let a = rig.attach_on(1, "a", |attach| attach.tag(1));
     let b = rig.attach_on(1, "b", |attach| attach.tag(2));
@@ -196,7 +196,7 @@ fn item_held_for_a_group_is_not_asked_about_again() {
 }
 
 #[test]
-fn newcomer_is_not_asked_about_the_held_item_and_asked_about_the_next() {
+fn admit_is_not_called_for_the_held_item_and_a_new_member() {
     let mut rig = group();
     let a = rig.attach_on(1, "a", |attach| attach.tag(1));
     a.park();
@@ -210,7 +210,7 @@ fn newcomer_is_not_asked_about_the_held_item_and_asked_about_the_next() {
 }
 
 #[test]
-fn newcomer_under_another_key_is_not_asked_about_the_held_item() {
+fn admit_is_not_called_for_the_held_item_and_a_new_sink_of_another_key() {
     let mut rig = group();
     let a = rig.attach(1, "a");
     a.park();
@@ -220,7 +220,7 @@ fn newcomer_under_another_key_is_not_asked_about_the_held_item() {
 }
 
 #[test]
-fn newcomer_that_does_not_join_is_not_asked_about_the_held_item() {
+fn admit_is_not_called_for_the_held_item_and_a_sink_that_does_not_join() {
     let mut rig = group();
     let a = rig.attach(1, "a");
     a.park();
@@ -233,7 +233,7 @@ fn newcomer_that_does_not_join_is_not_asked_about_the_held_item() {
 }
 
 #[test]
-fn catch_all_is_asked_about_what_it_catches() {
+fn admit_is_called_for_items_of_the_catch_all() {
     let mut rig = rig().admitting(|_, n| n % 2 == 0);
     let a = rig.attach_on(1, "a", |attach| attach.tag(7).catch_all());
     assert_eq!(
@@ -244,7 +244,7 @@ fn catch_all_is_asked_about_what_it_catches() {
 }
 
 #[test]
-fn item_held_for_the_catch_all_is_not_asked_about_again() {
+fn admit_is_not_called_again_for_an_item_held_for_the_catch_all() {
     let mut rig = rig();
     let a = rig.attach_on(1, "a", Attach::catch_all);
     a.park();
@@ -257,7 +257,7 @@ fn item_held_for_the_catch_all_is_not_asked_about_again() {
 }
 
 #[test]
-fn newcomer_is_not_asked_about_an_item_that_its_groups_catch_all_caught() {
+fn admit_is_not_called_for_a_new_member_and_an_item_held_for_the_catch_all_of_its_group() {
     let mut rig = group().admitting(|to, _| to.tag != 2);
     let a = rig.attach_on(1, "a", |attach| attach.tag(1).catch_all());
     a.park();
@@ -268,7 +268,7 @@ fn newcomer_is_not_asked_about_an_item_that_its_groups_catch_all_caught() {
 }
 
 #[test]
-fn held_item_admitted_to_a_member_that_fails_is_not_asked_about_again_for_the_others() {
+fn admit_is_not_called_again_for_the_other_members_when_one_fails() {
     let mut rig = group();
     let a = rig.attach_on(1, "a", |attach| attach.tag(1));
     let b = rig.attach_on(1, "b", |attach| attach.tag(2));

@@ -83,7 +83,7 @@ fn while_it_waits_for_a_sink() {
 }
 
 #[test]
-fn while_it_is_blocked_and_does_not_look_at_the_input() {
+fn while_it_is_blocked_and_does_not_poll_the_input() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     a.park();
@@ -167,7 +167,7 @@ fn woken_for_one_task_it_does_the_work_in_another() {
 // Wakes that are late, or for nothing.
 
 #[test]
-fn a_poll_for_nothing_loses_nothing() {
+fn a_spurious_poll_loses_no_wake() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     let b = rig.attach(2, "b");
@@ -189,7 +189,7 @@ fn a_poll_for_nothing_loses_nothing() {
 }
 
 #[test]
-fn the_stale_waker_of_a_former_tenant_neither_harms_nor_hides_a_wake_of_the_present_one() {
+fn a_stale_waker_of_a_reused_slot_does_not_hide_a_wake_of_its_sink() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     a.park();
@@ -217,7 +217,7 @@ fn the_stale_waker_of_a_former_tenant_neither_harms_nor_hides_a_wake_of_the_pres
 }
 
 #[test]
-fn a_waker_that_fires_in_the_very_call_it_was_lent_to_is_heard() {
+fn a_waker_that_fires_during_the_call_it_was_passed_to_is_not_lost() {
     for op in [Op::Ready, Op::Flush, Op::Close] {
         let mut rig = Rig::new();
         let a = rig.attach(1, "a");
@@ -235,7 +235,7 @@ fn a_waker_that_fires_in_the_very_call_it_was_lent_to_is_heard() {
 }
 
 #[test]
-fn a_sink_that_another_sink_wakes_as_it_is_polled_is_looked_after() {
+fn a_sink_that_is_woken_while_another_sink_is_polled_is_polled() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
     let b = rig.attach_on(2, "b", |attach| attach.buffer(1));
@@ -252,7 +252,7 @@ fn a_sink_that_another_sink_wakes_as_it_is_polled_is_looked_after() {
 }
 
 #[test]
-fn orders_and_leases_from_within_a_poll_of_the_input_are_heard() {
+fn orders_and_leases_from_within_a_poll_of_the_input_are_not_lost() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
     let a = rig.attach_on(1, "a", |attach| attach.leased(&mut lease));
@@ -276,7 +276,7 @@ fn elsewhere<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> R {
 }
 
 #[test]
-fn whatever_is_done_on_another_thread_wakes_the_task() {
+fn every_action_on_another_thread_wakes_the_task() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(2));
@@ -308,7 +308,7 @@ fn whatever_is_done_on_another_thread_wakes_the_task() {
 }
 
 #[test]
-fn the_future_moves_to_another_thread_asleep_and_wakes_there() {
+fn the_future_moves_to_another_thread_while_it_waits_and_is_woken_there() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
     a.park();
@@ -338,7 +338,7 @@ fn the_future_moves_to_another_thread_asleep_and_wakes_there() {
 /// Threads send, block, wake and evict while this one polls, which it does only if woken. When all
 /// threads have ended, no work may be left for which no waker was fired.
 #[test]
-fn threads_race_and_nothing_is_left_behind() {
+fn racing_threads_lose_no_wake() {
     const ITEMS: u32 = 3_000;
     for round in 0..4 {
         let mut rig = Rig::new();

@@ -28,7 +28,7 @@ fn ready_sinks_get_items_in_turn() {
 }
 
 #[test]
-fn a_sink_alone_gets_all_and_one_that_joins_gets_its_share() {
+fn a_single_sink_gets_all_items_and_a_new_sink_gets_its_share() {
     let mut rig = balanced();
     let mut sinks = join(&mut rig, 1);
     rig.send([101, 102]);
@@ -38,7 +38,7 @@ fn a_sink_alone_gets_all_and_one_that_joins_gets_its_share() {
 }
 
 #[test]
-fn a_busy_sink_is_passed_over_and_next_in_turn_when_it_is_woken() {
+fn a_busy_sink_is_skipped_and_next_in_turn_when_it_is_woken() {
     let mut rig = balanced();
     let sinks = join(&mut rig, 3);
     sinks[0].hold(Op::Ready);
@@ -52,7 +52,7 @@ fn a_busy_sink_is_passed_over_and_next_in_turn_when_it_is_woken() {
 }
 
 #[test]
-fn if_none_is_ready_the_item_is_held_for_whichever_can_take_it_first() {
+fn if_no_sink_is_ready_the_item_is_held_for_the_first_that_becomes_ready() {
     let mut rig = balanced();
     let sinks = join(&mut rig, 3);
     for sink in &sinks {
@@ -94,7 +94,7 @@ fn with_buffers_the_shortest_queue_gets_the_item() {
 }
 
 #[test]
-fn the_terms_of_the_one_with_the_shortest_queue_apply() {
+fn the_policy_of_the_sink_with_the_shortest_queue_applies() {
     let mut rig = balanced();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(2).overflow(Overflow::DropNewest));
     let b = rig.attach_on(1, "b", |attach| attach.buffer(2).overflow(Overflow::DropOldest));
@@ -106,7 +106,7 @@ fn the_terms_of_the_one_with_the_shortest_queue_apply() {
 }
 
 #[test]
-fn what_waits_for_one_that_leaves_goes_to_the_others() {
+fn items_queued_for_a_leaving_sink_move_to_the_others() {
     for evict in [false, true] {
         let mut rig = Rig::with(|demux| demux.balance().buffer(10));
         let mut lease = Lease::new();
@@ -134,7 +134,7 @@ fn what_waits_for_one_that_leaves_goes_to_the_others() {
 }
 
 #[test]
-fn what_waits_for_one_that_fails_goes_to_the_others_that_are_ready() {
+fn items_queued_for_a_failing_sink_move_to_the_others_that_are_ready() {
     let mut rig = Rig::with(|demux| demux.balance().buffer(10));
     let a = rig.attach(1, "a");
     let b = rig.attach(1, "b");
@@ -192,7 +192,7 @@ fn an_item_that_is_held_goes_with_the_last_that_leaves() {
 }
 
 #[test]
-fn a_sink_that_is_not_to_have_the_item_is_passed_over() {
+fn a_sink_that_admit_refuses_is_skipped() {
     // Sinks are told apart by the tag.
     let mut rig = balanced().admitting(|to, item| to.tag != u64::from(item % 10));
     let sinks: Vec<_> =
@@ -203,7 +203,7 @@ fn a_sink_that_is_not_to_have_the_item_is_passed_over() {
 }
 
 #[test]
-fn if_none_is_to_have_it_the_item_is_discarded_once_for_the_first() {
+fn an_item_that_admit_refuses_for_all_is_discarded_once_for_the_first() {
     let mut rig = balanced().admitting(|_, item| item % 10 != 9);
     let sinks = join(&mut rig, 3);
     sinks[0].hold(Op::Ready);
@@ -225,7 +225,7 @@ fn a_member_that_fails_when_it_is_polled_leaves_the_item_to_the_others() {
 }
 
 #[test]
-fn members_that_come_and_go_leave_the_line_in_order() {
+fn members_that_join_and_leave_keep_the_turns_in_order() {
     let mut rig = balanced();
     for round in 0..200_u32 {
         let mut leases: Vec<Lease> = (0..5).map(|_| Lease::new()).collect();
@@ -267,7 +267,7 @@ fn an_item_is_held_for_a_member_that_yields_and_not_given_to_a_policy() {
 }
 
 #[test]
-fn a_member_that_was_woken_and_is_full_again_is_passed_over() {
+fn a_member_that_was_woken_and_is_full_again_is_skipped() {
     let mut rig = Rig::with(|demux| demux.balance().buffer(3));
     let sinks = join(&mut rig, 3);
     for sink in &sinks {
@@ -291,7 +291,7 @@ fn a_member_that_was_woken_and_is_full_again_is_passed_over() {
 }
 
 #[test]
-fn an_item_that_is_held_at_the_end_goes_to_a_member_that_may_have_it() {
+fn an_item_that_is_held_at_the_end_goes_to_a_member_that_is_admitted() {
     for refusing in 1..=2_u64 {
         let mut rig = balanced().admitting(move |to, _| to.tag != refusing);
         let sinks: Vec<_> =
@@ -434,7 +434,7 @@ fn a_sink_of_another_key_gets_nothing_though_it_came_after_one_that_left() {
 }
 
 #[test]
-fn each_key_has_a_line_of_its_own() {
+fn each_key_has_separate_turns() {
     let mut rig = balanced();
     let ready = join(&mut rig, 2);
     let busy = [rig.attach(2, "a"), rig.attach(2, "b")];
@@ -452,7 +452,7 @@ fn each_key_has_a_line_of_its_own() {
 
 /// The sink that joins has the slot id of the sink that left, for which `admit` was called.
 #[test]
-fn admit_is_asked_of_a_sink_that_joins_while_the_item_is_held() {
+fn admit_is_called_for_a_sink_that_joins_while_the_item_is_held() {
     let mut rig = balanced().logging_only(|line| line.starts_with("admit "));
     let mut lease = Lease::new();
     let a = rig.attach_on(1, "a", |attach| attach.tag(1).leased(&mut lease));
@@ -468,7 +468,7 @@ fn admit_is_asked_of_a_sink_that_joins_while_the_item_is_held() {
 }
 
 #[test]
-fn the_last_of_a_group_takes_its_queue_along() {
+fn the_last_of_a_group_keeps_its_queue() {
     for evict in [false, true] {
         let mut rig = Rig::with(|demux| demux.balance().buffer(10));
         let (mut first, mut last) = (Lease::new(), Lease::new());

@@ -41,7 +41,7 @@ impl Rig {
 // What is said of it.
 
 #[test]
-fn blocked_and_unblocked_are_said_once_per_wait() {
+fn blocked_and_unblocked_are_called_once_per_wait() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     a.park();
@@ -171,7 +171,7 @@ fn other_queues_drain_and_are_flushed_meanwhile() {
 }
 
 #[test]
-fn pending_flushes_and_closes_of_others_go_on_meanwhile() {
+fn pending_flushes_and_closes_of_others_continue() {
     let mut rig = Rig::new();
     let (b, c) = (rig.attach(2, "b"), rig.attach(3, "c"));
     b.hold(Op::Flush);
@@ -188,7 +188,7 @@ fn pending_flushes_and_closes_of_others_go_on_meanwhile() {
 }
 
 #[test]
-fn what_others_took_in_the_same_turn_is_flushed_before_it_sleeps() {
+fn items_of_others_in_the_same_turn_are_flushed_before_the_task_parks() {
     let mut rig = Rig::new();
     let (a, b) = (rig.attach(1, "a"), rig.attach(2, "b"));
     a.allow(1);
@@ -416,7 +416,7 @@ fn the_queue_of_the_blocked_sink_goes_before_the_held_item() {
 }
 
 #[test]
-fn the_limited_successor_of_the_blocked_sink_counts_the_held_item() {
+fn the_held_item_counts_towards_the_limit_of_the_successor() {
     let mut rig = Rig::new();
     rig.blocked();
     let new = rig.order(1, "new", |attach| attach.limit(1));
@@ -487,7 +487,7 @@ fn a_wait_moves_from_one_member_to_the_next_with_an_unblocked() {
 }
 
 #[test]
-fn the_member_that_is_waited_for_leaves_and_the_input_goes_on_in_the_same_poll() {
+fn the_input_continues_in_the_poll_in_which_the_awaited_member_leaves() {
     let mut rig = Rig::with(Demux::multicast);
     let mut lease = Lease::new();
     let a = rig.order(1, "a", |attach| attach.tag(1).leased(&mut lease));

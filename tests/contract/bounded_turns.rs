@@ -94,7 +94,7 @@ fn an_order_for_a_group_costs_one_for_each_of_its_members() {
 }
 
 #[test]
-fn each_item_read_costs_one_whatever_becomes_of_it() {
+fn each_item_read_costs_one_whatever_its_fate() {
     for budget in 1..=5 {
         let mut rig = rig(budget);
         rig.attach_each(1..2);
@@ -203,7 +203,7 @@ fn looking_for_the_shortest_queue_costs_one_for_sixteen_sinks() {
 }
 
 #[test]
-fn telling_the_end_costs_one_for_each_sink() {
+fn finishing_costs_one_for_each_sink() {
     for budget in 1..=5 {
         let mut rig = rig(budget);
         rig.attach_each(1..11);
@@ -219,7 +219,7 @@ fn telling_the_end_costs_one_for_each_sink() {
 }
 
 #[test]
-fn the_turn_that_tells_the_last_of_the_end_is_the_last_while_closes_are_pending() {
+fn the_turn_that_finishes_the_last_sink_is_the_last_while_closes_are_pending() {
     let mut rig = rig(4);
     let sinks = rig.attach_each(1..5);
     for sink in &sinks {
@@ -285,7 +285,7 @@ fn a_queue_drains_with_any_budget_while_orders_never_pause() {
 }
 
 #[test]
-fn flushes_closes_items_and_orders_go_on_with_the_smallest_budgets() {
+fn flushes_closes_items_and_orders_progress_with_the_smallest_budgets() {
     for budget in 1..=3 {
         let mut rig = rig(budget);
         rig.restless(10..15);
@@ -342,7 +342,7 @@ fn with_a_small_budget_endless_orders_leave_sinks_one_turn_in_four() {
 }
 
 #[test]
-fn orders_take_the_whole_turn_if_no_sink_has_anything_to_do() {
+fn orders_take_the_whole_turn_if_no_sink_has_work() {
     let mut rig = rig(16);
     rig.attach_each(1..100);
     rig.endless_orders();
@@ -407,7 +407,7 @@ fn with_a_small_budget_sinks_leave_items_one_turn_in_four() {
 }
 
 #[test]
-fn sinks_that_are_waited_for_take_the_share_of_items() {
+fn awaited_sinks_take_the_share_of_items() {
     // Nothing can be read while the input is blocked: no quarter is kept for it.
     let mut rig = rig(8);
     let sinks = rig.attach_each(1..41);
@@ -460,7 +460,7 @@ fn a_woken_sink_gets_its_item_within_four_turns_while_orders_and_input_never_pau
 }
 
 #[test]
-fn a_woken_sink_gets_its_item_within_four_turns_while_orders_set_a_backlog_free() {
+fn a_woken_sink_gets_its_item_within_four_turns_while_orders_release_a_backlog() {
     let mut rig = rig(128);
     let stuck = rig.order(1, "a", |attach| attach.buffer(10_000));
     stuck.park();
@@ -487,7 +487,7 @@ fn a_long_queue_leaves_the_other_woken_sinks_their_turn() {
 }
 
 #[test]
-fn a_long_queue_gets_an_eighth_of_what_is_left_while_others_wait_and_the_last_one_all() {
+fn a_long_queue_gets_an_eighth_of_the_rest_while_others_wait_and_all_if_it_is_the_last() {
     let mut rig = rig(128);
     let sinks = [rig.queued(1, 90), rig.queued(2, 90), rig.queued(3, 90)];
     sinks.iter().for_each(SinkHandle::open);
@@ -537,7 +537,7 @@ fn a_woken_sink_gets_its_item_within_four_turns_while_flushes_are_overdue() {
 // Sinks that wake themselves for ever starve neither flushes nor the end.
 
 #[test]
-fn overdue_flushes_are_not_starved_by_sinks_that_wake_themselves_for_ever() {
+fn overdue_flushes_are_not_starved_by_sinks_that_always_wake_themselves() {
     for budget in [1, 2, 3, 4, 8, 16] {
         let mut rig = rig(budget);
         rig.restless(1..50);
@@ -563,7 +563,7 @@ fn the_end_is_reached_though_sinks_wake_themselves_and_orders_never_pause() {
 }
 
 #[test]
-fn one_flush_in_every_window_though_sinks_wake_themselves_for_ever() {
+fn one_flush_in_every_window_though_sinks_always_wake_themselves() {
     let mut rig = rig_with(|demux| demux.budget(8).flush_every(20));
     rig.restless(1..50);
     let sink = rig.attach_now(100..101).remove(0);
@@ -587,7 +587,7 @@ fn once_a_turn(rig: &mut Rig, sink: &SinkHandle<u32>, op: Op, times: usize) {
 }
 
 #[test]
-fn a_gate_that_wakes_itself_is_asked_once_a_turn_and_the_others_go_on() {
+fn a_poll_ready_that_wakes_itself_is_called_once_a_turn_and_others_continue() {
     let mut rig = rig(128);
     let sinks = rig.attach_each(1..3);
     sinks[0].stutter(Op::Ready, 3);
@@ -604,7 +604,7 @@ fn a_gate_that_wakes_itself_is_asked_once_a_turn_and_the_others_go_on() {
 }
 
 #[test]
-fn a_gate_that_wakes_itself_while_its_flush_is_pending_is_asked_once_a_turn() {
+fn a_poll_ready_that_wakes_itself_while_the_flush_is_pending_is_called_once_a_turn() {
     let mut rig = rig(128);
     let sink = rig.order(1, 1, |attach| attach.overflow(Overflow::DropNewest));
     sink.hold(Op::Flush);
@@ -626,7 +626,7 @@ fn a_gate_that_wakes_itself_while_its_flush_is_pending_is_asked_once_a_turn() {
 }
 
 #[test]
-fn a_queue_whose_sink_wakes_itself_is_tried_once_a_turn_and_items_go_on() {
+fn a_queue_whose_sink_wakes_itself_is_tried_once_a_turn_and_items_are_read() {
     let mut rig = rig(128);
     let sink = rig.order(1, "a", |attach| attach.buffer(2));
     let other = rig.attach_each(2..3).remove(0);
@@ -645,7 +645,7 @@ fn a_queue_whose_sink_wakes_itself_is_tried_once_a_turn_and_items_go_on() {
 }
 
 #[test]
-fn a_flush_that_wakes_itself_is_asked_once_a_turn() {
+fn a_flush_that_wakes_itself_is_polled_once_a_turn() {
     let mut rig = rig(128);
     let sinks = rig.attach_each(1..3);
     sinks[0].stutter(Op::Flush, 3);
@@ -657,7 +657,7 @@ fn a_flush_that_wakes_itself_is_asked_once_a_turn() {
 }
 
 #[test]
-fn a_close_that_wakes_itself_is_asked_once_a_turn() {
+fn a_close_that_wakes_itself_is_polled_once_a_turn() {
     let mut rig = rig(128);
     let sinks = rig.attach_each(1..3);
     sinks[0].stutter(Op::Close, 3);
@@ -669,7 +669,7 @@ fn a_close_that_wakes_itself_is_asked_once_a_turn() {
 }
 
 #[test]
-fn a_detached_sink_whose_close_wakes_itself_is_asked_once_a_turn() {
+fn a_detached_sink_whose_close_wakes_itself_is_polled_once_a_turn() {
     let mut rig = rig(128);
     let sink = rig.attach_each(1..2).remove(0);
     sink.stutter(Op::Close, 3);
@@ -680,7 +680,7 @@ fn a_detached_sink_whose_close_wakes_itself_is_asked_once_a_turn() {
 }
 
 #[test]
-fn orders_that_wake_themselves_are_asked_once_a_turn() {
+fn orders_that_wake_themselves_are_polled_once_a_turn() {
     let mut rig = rig(128);
     (0..5).for_each(|_| rig.orders.stutter());
     rig.input.push(0);
@@ -693,7 +693,7 @@ fn orders_that_wake_themselves_are_asked_once_a_turn() {
 }
 
 #[test]
-fn orders_that_wake_themselves_are_asked_once_in_the_last_turn_too() {
+fn orders_that_wake_themselves_are_polled_once_in_the_last_turn_too() {
     let mut rig = rig(128);
     let sink = rig.attach_each(1..2).remove(0);
     sink.hold(Op::Close);
@@ -709,7 +709,7 @@ fn orders_that_wake_themselves_are_asked_once_in_the_last_turn_too() {
 }
 
 #[test]
-fn whoever_wakes_itself_the_task_is_woken_once() {
+fn the_task_is_woken_once_if_several_wake_themselves() {
     let mut rig = rig(64);
     rig.restless(1..20);
     let flushing = rig.attach_now(30..31).remove(0);
@@ -747,6 +747,6 @@ fn a_turn_that_leaves_nothing_does_not_wake_the_task() {
 
 #[test]
 #[should_panic(expected = "budget")]
-fn a_budget_of_nothing_is_refused() {
+fn a_budget_of_0_panics() {
     drop(rig(0));
 }

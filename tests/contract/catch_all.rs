@@ -23,7 +23,7 @@ fn but_flushes(rig: Rig) -> Rig {
 }
 
 #[test]
-fn catch_all_gets_its_own_key_and_what_matches_no_attachment() {
+fn catch_all_gets_items_of_its_key_and_unmatched_items() {
     let mut rig = rig();
     let a = rig.attach_on(1, "a", Attach::catch_all);
     let b = rig.attach(2, "b");
@@ -67,7 +67,7 @@ fn earlier_catch_all_does_not_come_back_when_the_last_one_leaves() {
 }
 
 #[test]
-fn earlier_catch_all_leaves_without_a_trace() {
+fn earlier_catch_all_leaves_without_effect() {
     let mut rig = rig();
     rig.attach_on(1, "a", Attach::catch_all);
     rig.attach_on(2, "b", Attach::catch_all);
@@ -76,7 +76,7 @@ fn earlier_catch_all_leaves_without_a_trace() {
 }
 
 #[test]
-fn unmatched_items_are_unmatched_again_whatever_made_it_leave() {
+fn unmatched_items_are_unmatched_again_after_it_leaves_for_any_reason() {
     type Way = fn(&mut Rig, &SinkHandle<u32>, Lease);
     let ways: [Way; 6] = [
         |rig, _, lease| {
@@ -129,7 +129,7 @@ fn catch_all_that_drains_catches_nothing() {
 }
 
 #[test]
-fn slot_re_used_by_another_catches_nothing() {
+fn reused_slot_of_a_catch_all_catches_nothing() {
     let mut rig = rig();
     rig.attach_on(1, "a", Attach::catch_all);
     rig.apply(Order::Evict(1));
@@ -165,7 +165,7 @@ fn caught_items_and_own_items_share_one_queue_in_order() {
 }
 
 #[test]
-fn caught_items_overflow_as_the_terms_say() {
+fn caught_items_overflow_according_to_the_policy() {
     let mut rig = rig();
     let a =
         rig.attach_on(1, "a", |attach| attach.catch_all().buffer(1).overflow(Overflow::DropOldest));
@@ -179,7 +179,7 @@ fn caught_items_overflow_as_the_terms_say() {
 }
 
 #[test]
-fn catch_all_may_be_evicted_by_what_it_catches() {
+fn catch_all_may_be_evicted_by_a_caught_item() {
     let mut rig = rig();
     let a = rig.attach_on(1, "a", |attach| attach.catch_all().overflow(Overflow::Evict));
     a.park();
@@ -218,7 +218,7 @@ fn catch_all_that_is_flushed_like_any_other() {
 // Replaced.
 
 #[test]
-fn replaced_by_one_that_catches_nothing_its_backlog_moves_and_the_catching_ends() {
+fn replaced_by_an_ordinary_sink_its_backlog_moves_and_it_catches_no_more() {
     let mut rig = rig();
     let a = rig.attach_on(1, "a", |attach| attach.catch_all().buffer(2));
     a.park();
@@ -230,7 +230,7 @@ fn replaced_by_one_that_catches_nothing_its_backlog_moves_and_the_catching_ends(
 }
 
 #[test]
-fn replaced_by_another_catch_all_it_goes_on() {
+fn replaced_by_another_catch_all_items_are_still_caught() {
     let mut rig = rig();
     let a = rig.attach_on(1, "a", |attach| attach.catch_all().buffer(1));
     a.park();
@@ -289,7 +289,7 @@ fn surplus_of_a_limited_successor_is_not_caught_by_another_catch_all_either() {
 }
 
 #[test]
-fn evicted_while_a_caught_item_is_held_takes_it_down() {
+fn evicted_while_a_caught_item_is_held_discards_it() {
     let mut rig = rig();
     let a = rig.attach_on(1, "a", Attach::catch_all);
     a.park();
@@ -307,7 +307,7 @@ fn evicted_while_a_caught_item_is_held_takes_it_down() {
 }
 
 #[test]
-fn detached_while_a_caught_item_is_held_takes_it_along() {
+fn detached_while_a_caught_item_is_held_keeps_it() {
     let mut rig = rig();
     let a = rig.attach_on(1, "a", Attach::catch_all);
     a.park();
@@ -365,7 +365,7 @@ fn finish_while_a_caught_item_is_held_still_sends_it() {
 // Attachments that never get so far.
 
 #[test]
-fn catch_all_that_never_receives_takes_nothing_from_the_one_that_is_there() {
+fn catch_all_that_never_receives_does_not_replace_the_present_one() {
     type Change = fn(Terms) -> Terms;
     let terms: [Change; 2] = [Attach::keep_existing, |attach| attach.limit(0)];
     for term in terms {
@@ -386,7 +386,7 @@ fn catch_all_that_never_receives_takes_nothing_from_the_one_that_is_there() {
 }
 
 #[test]
-fn catch_all_attached_in_time_catches_the_very_item_it_overtook() {
+fn catch_all_catches_the_item_that_its_order_overtook() {
     let mut rig = rig();
     rig.lines();
     let (attach, a) = rig.attachment(1, "a", Attach::catch_all);
@@ -419,7 +419,7 @@ fn caught_item_goes_to_that_attachment_alone_and_not_to_its_group() {
 }
 
 #[test]
-fn other_members_come_and_go_while_a_caught_item_is_held() {
+fn other_members_join_and_leave_while_a_caught_item_is_held() {
     let mut rig = group();
     let mut lease = Lease::new();
     let a = rig.attach_on(1, "a", |attach| attach.catch_all().tag(1));

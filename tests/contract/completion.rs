@@ -39,7 +39,7 @@ fn an_input_that_is_empty_from_the_start_closes_what_was_ordered_before() {
 }
 
 #[test]
-fn each_sink_is_closed_once_and_not_flushed_besides() {
+fn each_sink_is_closed_once_and_not_flushed_separately() {
     for (name, end) in both_ends() {
         let mut rig = Rig::new();
         let sinks: Vec<_> = (1..=5).map(|key| rig.attach(key, "s")).collect();
@@ -81,7 +81,7 @@ fn it_completes_after_the_last_close_and_not_before() {
 }
 
 #[test]
-fn a_close_that_wakes_itself_is_asked_again_and_completes() {
+fn a_close_that_wakes_itself_is_polled_again_and_completes() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     a.stutter(Op::Close, 3);
@@ -131,7 +131,7 @@ fn queues_drain_before_their_sinks_are_closed() {
 }
 
 #[test]
-fn the_end_drops_no_item_of_a_queue_whatever_its_overflow() {
+fn the_end_drops_no_item_of_a_queue_under_any_policy() {
     for overflow in [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict] {
         let mut rig = Rig::new();
         let a = rig.attach_on(1, "a", |attach| attach.buffer(2).overflow(overflow));
@@ -378,7 +378,7 @@ fn a_dropped_lease_evicts_a_stuck_sink_at_the_end() {
 }
 
 #[test]
-fn a_lease_that_asks_to_detach_at_the_end_leaves_a_sink_that_is_closing_alone() {
+fn a_lease_detached_at_the_end_does_not_affect_a_closing_sink() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
     let a = rig.attach_on(1, "a", |attach| attach.leased(&mut lease));
@@ -408,7 +408,7 @@ fn detaching_at_the_end_neither_hurries_nor_repeats_anything() {
 }
 
 #[test]
-fn what_is_attached_after_the_end_is_closed_at_once() {
+fn a_sink_attached_after_the_end_is_closed_at_once() {
     for (name, end) in both_ends() {
         let mut rig = Rig::new();
         let stuck = rig.attach(1, "stuck");
@@ -428,7 +428,7 @@ fn what_is_attached_after_the_end_is_closed_at_once() {
 }
 
 #[test]
-fn what_is_attached_to_a_taken_key_after_the_end_neither_replaces_nor_joins() {
+fn a_sink_attached_to_a_taken_key_after_the_end_neither_replaces_nor_joins() {
     for multicast in [false, true] {
         for terms in [|attach: Terms| attach, |attach: Terms| attach.keep_existing()] {
             let mut rig = Rig::with(|demux| if multicast { demux.multicast() } else { demux });
@@ -554,7 +554,7 @@ fn a_finished_key_is_no_longer_contained_though_its_sink_still_drains() {
 }
 
 #[test]
-fn busy_sinks_and_orders_do_not_keep_the_end_from_being_told() {
+fn busy_sinks_and_orders_do_not_delay_the_end() {
     let mut rig = Rig::with(|demux| demux.budget(8));
     let idle: Vec<_> = (100..140).map(|key| rig.attach(key, "s")).collect();
     let busy: Vec<_> = (0..10).map(|key| rig.attach(key, "b")).collect();
@@ -623,7 +623,7 @@ fn endless_orders_are_dropped_after_the_last_close() {
 }
 
 #[test]
-fn endless_attachments_after_the_last_close_do_not_keep_it_from_completing() {
+fn endless_attachments_after_the_last_close_do_not_prevent_completion() {
     let mut rig = Rig::with(|demux| demux.budget(16));
     let attach = |n| Attach::new(n, scripted_sink(n).0).into();
     rig.orders.extend((0..30).map(attach));
@@ -637,7 +637,7 @@ fn endless_attachments_after_the_last_close_do_not_keep_it_from_completing() {
 }
 
 #[test]
-fn orders_that_came_with_the_last_close_are_still_obeyed() {
+fn orders_that_came_with_the_last_close_are_still_applied() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     let (sink, b) = scripted_sink("b");
@@ -649,7 +649,7 @@ fn orders_that_came_with_the_last_close_are_still_obeyed() {
 }
 
 #[test]
-fn orders_that_only_yield_do_not_keep_it_from_completing() {
+fn orders_that_only_yield_do_not_prevent_completion() {
     let mut rig = Rig::new();
     rig.attach(1, "a");
     for _ in 0..1_000 {

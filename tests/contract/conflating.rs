@@ -112,7 +112,7 @@ impl Rig {
 }
 
 #[test]
-fn by_default_only_the_latest_item_waits_however_much_room_there_is() {
+fn by_default_only_the_latest_item_waits_even_with_a_large_buffer() {
     struct Default;
     impl<K, V, E> Hooks<K, V, E> for Default {}
     for buffer in [0, 1, 2, 100] {
@@ -163,7 +163,7 @@ fn new_item_takes_the_place_of_the_first_that_it_supersedes() {
 }
 
 #[test]
-fn only_one_item_is_superseded_by_one() {
+fn an_item_supersedes_at_most_one_other() {
     fn odd_ones_are_superseded(waiting: u32, _: u32) -> bool {
         waiting % 2 == 1
     }
@@ -179,7 +179,7 @@ fn only_one_item_is_superseded_by_one() {
 }
 
 #[test]
-fn questions_are_asked_from_the_oldest_until_one_is_answered_yes() {
+fn supersedes_is_called_from_the_oldest_until_it_returns_true() {
     let mut rig = Rig::new(same_digit);
     rig.log.keep_only(|_| true);
     let a = rig.attach_on(1, |attach| attach.buffer(5).tag(7));
@@ -194,7 +194,7 @@ fn questions_are_asked_from_the_oldest_until_one_is_answered_yes() {
 }
 
 #[test]
-fn nobody_is_asked_under_another_policy() {
+fn supersedes_is_not_called_under_other_policies() {
     for overflow in [Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict, Overflow::Wait] {
         let mut rig = Rig::with(|_, _| true, |demux| demux.overflow(overflow));
         rig.log.keep_only(|line| line.contains('?') || line.contains("conflated"));
@@ -204,7 +204,7 @@ fn nobody_is_asked_under_another_policy() {
 }
 
 #[test]
-fn full_queue_without_anything_superseded_loses_its_oldest() {
+fn full_queue_without_a_superseded_item_loses_its_oldest() {
     let mut rig = Rig::new(never);
     let a = rig.parked(2);
     assert_eq!(
@@ -278,7 +278,7 @@ fn item_that_finds_its_sink_ready_again_joins_what_is_left() {
 }
 
 #[test]
-fn sink_that_fails_just_then_loses_its_head_and_discards_the_rest() {
+fn sink_that_fails_while_its_queue_moves_loses_the_head_and_discards_the_rest() {
     for op in [Op::Ready, Op::Send] {
         let mut rig = Rig::with(same_digit, |demux| demux.budget(1));
         let a = rig.parked(5);
@@ -362,7 +362,7 @@ fn sink_that_yields_in_the_middle_of_a_queue_gets_all_of_it() {
 }
 
 #[test]
-fn successor_takes_the_conflated_queue_over_and_goes_on() {
+fn successor_takes_over_the_conflated_queue() {
     let mut rig = Rig::new(same_digit);
     rig.parked(5);
     rig.send([101, 102, 111]);
@@ -377,7 +377,7 @@ fn successor_takes_the_conflated_queue_over_and_goes_on() {
 }
 
 #[test]
-fn queue_that_leaves_is_sent_as_it_is() {
+fn queue_of_a_leaving_sink_is_sent_unchanged() {
     let mut rig = Rig::new(same_digit);
     let a = rig.parked(5);
     rig.send([101, 102, 111]);
@@ -390,7 +390,7 @@ fn queue_that_leaves_is_sent_as_it_is() {
 }
 
 #[test]
-fn members_of_a_group_conflate_each_for_itself() {
+fn members_of_a_group_conflate_separately() {
     let mut rig = Rig::with(same_digit, Demux::multicast);
     let slow = rig.parked(2);
     let fast = rig.attach_on(1, |attach| attach.tag(2));
@@ -427,7 +427,7 @@ fn queue_of_a_stalled_sink_is_discarded_as_it_was_conflated() {
 /// Whatever a sink does, it gets the latest of each kind in the end, and what it gets of a kind is
 /// in order.
 #[test]
-fn latest_of_each_kind_arrives_whatever_the_sink_does() {
+fn latest_of_each_kind_arrives_whatever_the_sink_returns() {
     let rounds: u64 = if cfg!(debug_assertions) { 40 } else { 1_000 };
     for seed in 1..=rounds {
         let mut dice = crate::common::Dice::new(seed);
@@ -467,7 +467,7 @@ fn latest_of_each_kind_arrives_whatever_the_sink_does() {
 
 /// The hook is called behind pointers, too.
 #[test]
-fn hooks_behind_pointers_are_asked() {
+fn supersedes_is_called_behind_pointers() {
     struct Asked(Arc<Mutex<u32>>);
     impl<K, V, E> Hooks<K, V, E> for Asked {
         fn supersedes(&mut self, _: Recipient<'_, K>, _: &V, _: &V) -> bool {

@@ -91,7 +91,7 @@ fn detaching_twice_is_detaching_once() {
 }
 
 #[test]
-fn detach_speaks_of_the_one_that_receives_and_not_of_those_that_leave() {
+fn detach_applies_to_the_receiving_sink_and_not_to_leaving_ones() {
     let mut rig = Rig::new();
     let replaced = rig.attach_on(1, "replaced", |attach| attach.tag(1));
     replaced.hold(Op::Close);
@@ -203,7 +203,7 @@ fn evicting_a_detached_sink_that_drains_discards_what_it_still_had() {
 }
 
 #[test]
-fn evict_speaks_of_every_sink_of_the_key_however_it_leaves() {
+fn evict_applies_to_every_sink_of_the_key_however_it_leaves() {
     let mut rig = Rig::new();
     let replaced = rig.attach_on(1, "replaced", |attach| attach.tag(1));
     replaced.hold(Op::Close);
@@ -244,7 +244,7 @@ fn evict_speaks_of_every_sink_of_the_key_however_it_leaves() {
 }
 
 #[test]
-fn evict_drops_those_that_leave_in_the_order_in_which_they_began_to() {
+fn evict_drops_leaving_sinks_in_the_order_in_which_they_began_to_leave() {
     let mut rig = Rig::new();
     let leave = |rig: &mut Rig, name| {
         let sink = rig.attach(1, name);
@@ -284,7 +284,7 @@ fn a_key_that_was_evicted_can_be_attached_in_the_same_turn() {
 }
 
 #[test]
-fn a_waker_of_the_evicted_does_nothing_to_those_that_stay() {
+fn a_waker_of_an_evicted_sink_does_not_affect_others() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     let b = rig.attach(2, "b");
@@ -349,7 +349,7 @@ fn group(rig: &mut Rig, size: u64, terms: impl Fn(Terms) -> Terms) -> Vec<SinkHa
 }
 
 #[test]
-fn detach_speaks_of_all_members() {
+fn detach_applies_to_all_members() {
     let mut rig = Rig::with(Demux::multicast);
     let sinks = group(&mut rig, 3, |attach| attach.buffer(2));
     sinks[1].park();
@@ -367,7 +367,7 @@ fn detach_speaks_of_all_members() {
 }
 
 #[test]
-fn members_that_are_detached_take_their_copy_of_the_held_item_along() {
+fn members_that_are_detached_keep_their_copy_of_the_held_item() {
     let mut rig = Rig::with(Demux::multicast);
     let sinks = group(&mut rig, 3, |attach| attach);
     sinks[1].park();
@@ -383,7 +383,7 @@ fn members_that_are_detached_take_their_copy_of_the_held_item_along() {
 }
 
 #[test]
-fn evict_speaks_of_all_members_and_the_last_discards_the_held_item() {
+fn evict_applies_to_all_members_and_the_last_discards_the_held_item() {
     let mut rig = Rig::with(Demux::multicast);
     let sinks = group(&mut rig, 3, |attach| attach.buffer(1));
     sinks[0].park();

@@ -207,7 +207,7 @@ fn with_closes_pending_and_a_queue_that_drains() {
 }
 
 #[test]
-fn while_the_end_is_being_told() {
+fn while_sinks_are_being_finished() {
     let mut rig = Rig::new();
     for key in 0..500 {
         rig.attach(key, 0);
@@ -231,7 +231,7 @@ fn with_orders_that_ended() {
 }
 
 #[test]
-fn with_woken_slots_it_has_not_looked_at() {
+fn with_woken_slots_that_were_not_polled() {
     let mut rig = Rig::new();
     for key in 0..10 {
         rig.attach(key, 1).park();
@@ -323,7 +323,7 @@ impl Drop for Parting {
 }
 
 #[test]
-fn sinks_that_wake_and_give_up_leases_as_they_are_dropped_do_no_harm() {
+fn sinks_may_wake_and_drop_leases_while_they_are_dropped() {
     let mut last = Lease::new();
     let mut orders: Vec<Order<u32, Parting>> = Vec::new();
     for key in 0..4 {

@@ -130,7 +130,7 @@ fn it_fails_while_its_close_is_pending() {
 }
 
 #[test]
-fn it_fails_in_a_group_and_the_others_go_on() {
+fn it_fails_in_a_group_and_the_others_continue() {
     for op in ALL {
         for place in 1..=3_u64 {
             let mut rig = Rig::with(Demux::multicast);
@@ -177,7 +177,7 @@ fn it_fails_in_a_group_and_the_others_go_on() {
 // What becomes of the items, and in which order it is said.
 
 #[test]
-fn an_idle_sink_that_fails_is_found_out_by_its_next_item() {
+fn an_idle_sink_fails_with_its_next_item() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     a.fail_quietly(Op::Ready);
@@ -196,7 +196,7 @@ fn an_idle_sink_that_fails_is_found_out_by_its_next_item() {
 }
 
 #[test]
-fn queue_and_held_item_are_discarded_in_their_order_before_detached_is_said() {
+fn queue_and_held_item_are_discarded_in_order_before_detached_is_called() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(2).tag(9));
     a.park();
@@ -270,7 +270,7 @@ fn a_new_item_that_pushes_the_head_of_the_queue_into_a_failure_is_discarded_with
 }
 
 #[test]
-fn what_was_delivered_stays_delivered_when_the_flush_fails() {
+fn delivered_items_stay_delivered_when_the_flush_fails() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     a.fail(Op::Flush);
@@ -350,7 +350,7 @@ fn several_sinks_fail_in_the_same_flush_and_the_rest_is_flushed() {
 }
 
 #[test]
-fn all_sinks_fail_with_items_waiting_and_the_input_flows_on() {
+fn all_sinks_fail_with_items_waiting_and_the_input_continues() {
     let mut rig = Rig::new();
     let sinks: Vec<_> = (1..=4)
         .map(|key| rig.attach_on(key, "s", |attach| attach.buffer(1)))
@@ -496,7 +496,7 @@ fn others_flush_drain_and_close_in_the_turn_of_the_failure() {
 }
 
 #[test]
-fn it_fails_while_the_input_waits_for_another_and_that_one_is_waited_for_still() {
+fn it_fails_while_the_input_waits_for_another_which_is_still_awaited() {
     for op in [Op::Ready, Op::Flush, Op::Close] {
         let mut rig = Rig::new();
         let a = rig.attach(1, "a");

@@ -278,7 +278,7 @@ fn a_sink_that_is_not_ready_any_more_is_flushed_before_the_task_sleeps() {
 }
 
 #[test]
-fn what_a_drain_sent_is_flushed_before_the_task_sleeps() {
+fn drained_items_are_flushed_before_the_task_parks() {
     let mut rig = rig();
     let sink = rig.order(1, "a", |attach| attach.buffer(5));
     sink.park();
@@ -309,7 +309,7 @@ fn the_budget_ends_before_all_is_flushed_and_the_rest_follows() {
 }
 
 #[test]
-fn an_input_that_goes_on_after_the_lull_does_not_forget_who_was_left() {
+fn an_input_that_resumes_after_a_lull_does_not_forget_pending_flushes() {
     let mut rig = rig_with(|demux| demux.budget(4));
     let sinks = rig.attach_each(0..20);
     rig.input.extend(0..20);
@@ -450,7 +450,7 @@ fn a_busy_input_that_is_unmatched_counts_too() {
 }
 
 #[test]
-fn what_a_drain_sent_is_flushed_within_a_window_of_a_busy_input() {
+fn drained_items_are_flushed_within_a_window_of_a_busy_input() {
     let mut rig = rig_with(|demux| demux.budget(8).flush_every(40));
     let sink = rig.order(1, "a", |attach| attach.buffer(5));
     sink.park();
@@ -521,7 +521,7 @@ fn a_pending_flush_holds_up_no_other_sink() {
 }
 
 #[test]
-fn a_pending_flush_that_was_woken_is_asked_at_once_though_the_input_is_busy() {
+fn a_woken_flush_is_polled_at_once_though_the_input_is_busy() {
     let mut rig = rig_with(|demux| demux.budget(8));
     let sink = rig.attach(1, "a");
     sink.hold(Op::Flush);
@@ -535,7 +535,7 @@ fn a_pending_flush_that_was_woken_is_asked_at_once_though_the_input_is_busy() {
 }
 
 #[test]
-fn a_pending_flush_is_asked_again_for_every_window_in_which_the_sink_took_something() {
+fn a_pending_flush_is_polled_again_in_every_window_in_which_the_sink_took_an_item() {
     let mut rig = rig_with(|demux| demux.budget(10).flush_every(100));
     let sink = rig.attach(1, "a");
     sink.hold(Op::Flush);
@@ -549,7 +549,7 @@ fn a_pending_flush_is_asked_again_for_every_window_in_which_the_sink_took_someth
 }
 
 #[test]
-fn a_pending_flush_is_asked_again_at_the_lull_after_another_item() {
+fn a_pending_flush_is_polled_again_at_the_lull_after_another_item() {
     let mut rig = rig();
     let sink = rig.attach(1, "a");
     sink.hold(Op::Flush);
@@ -597,7 +597,7 @@ fn a_flush_that_fails_after_the_end_completes() {
 }
 
 #[test]
-fn a_flush_that_fails_leaves_those_of_others_to_come() {
+fn a_flush_that_fails_does_not_prevent_other_flushes() {
     let mut rig = rig();
     let sinks = rig.attach_each(0..3);
     sinks[0].fail_quietly(Op::Flush);
@@ -612,7 +612,7 @@ const SENT_AND_CLOSED: [Call; 4] =
     [Call::Ready(Done), Call::Send(Done), Call::Close(Done), Call::Drop];
 
 #[test]
-fn a_sink_that_is_being_closed_is_not_flushed_as_well() {
+fn a_sink_that_is_being_closed_is_not_flushed() {
     let mut rig = rig();
     let sinks = rig.attach_each(0..3);
     rig.input.extend([0, 1, 2]);
@@ -622,7 +622,7 @@ fn a_sink_that_is_being_closed_is_not_flushed_as_well() {
 }
 
 #[test]
-fn a_sink_that_reached_its_limit_is_not_flushed_besides() {
+fn a_sink_that_reached_its_limit_is_not_flushed_separately() {
     let mut rig = rig();
     let sink = rig.order(1, "a", |attach| attach.limit(1));
     rig.input.push(1);
@@ -631,7 +631,7 @@ fn a_sink_that_reached_its_limit_is_not_flushed_besides() {
 }
 
 #[test]
-fn a_sink_that_is_detached_in_the_turn_in_which_it_took_something_is_not_flushed_besides() {
+fn a_sink_that_is_detached_in_the_turn_of_its_item_is_not_flushed_separately() {
     let mut rig = rig();
     let sink = rig.attach(1, "a");
     let orders = rig.orders.clone();
@@ -673,7 +673,7 @@ fn a_sink_whose_flush_is_pending_is_closed_without_waiting_for_it() {
 }
 
 #[test]
-fn a_leaver_that_still_drains_is_flushed_before_the_task_sleeps() {
+fn a_leaving_sink_that_drains_is_flushed_before_the_task_parks() {
     let mut rig = rig();
     let sink = rig.order(1, "a", |attach| attach.buffer(5));
     sink.park();
@@ -691,7 +691,7 @@ fn a_leaver_that_still_drains_is_flushed_before_the_task_sleeps() {
 }
 
 #[test]
-fn the_next_tenant_of_a_slot_is_flushed_like_any_other() {
+fn the_next_sink_of_a_slot_is_flushed_like_any_other() {
     let mut rig = rig_with(|demux| demux.budget(4).flush_every(50));
     let old = rig.attach(1, "old");
     let orders = rig.orders.clone();
@@ -712,6 +712,6 @@ fn the_next_tenant_of_a_slot_is_flushed_like_any_other() {
 
 #[test]
 #[should_panic(expected = "flushing every 0")]
-fn a_window_of_nothing_is_refused() {
+fn a_window_of_0_panics() {
     drop(rig_with(|demux| demux.flush_every(0)));
 }

@@ -187,7 +187,7 @@ fn every_attachment_is_announced_once_and_ends_once_with_its_reason() {
 }
 
 #[test]
-fn sink_is_gone_before_detached_is_said_and_nothing_is_said_of_it_after() {
+fn sink_is_dropped_before_detached_which_is_the_last_hook() {
     for (n, Way { why, go, closed }) in WAYS.into_iter().enumerate() {
         let mut rig = rig();
         go(&mut rig);
@@ -229,7 +229,7 @@ fn detached_waits_for_the_close_to_complete() {
 }
 
 #[test]
-fn attached_is_said_before_the_sink_is_touched() {
+fn attached_is_called_before_the_sink_is_polled() {
     let mut rig = rig();
     rig.input.push(101);
     let (attach, _a) = rig.attachment(1, "a", |attach| attach);
@@ -263,7 +263,7 @@ fn replacement_under_a_key_that_is_not_yet_finished_is_finished_and_so_is_the_ol
 }
 
 #[test]
-fn unblocked_is_said_once_for_each_blocked_and_before_detached() {
+fn unblocked_is_called_once_for_each_blocked_and_before_detached() {
     type Go = fn(&mut Rig, &SinkHandle<u32>);
     let ways: [(&str, Go); 6] = [
         ("Evicted", |rig, _| rig.orders.push(Order::Evict(1))),
@@ -298,7 +298,7 @@ fn unblocked_is_said_once_for_each_blocked_and_before_detached() {
 }
 
 #[test]
-fn unblocked_is_said_before_detached_when_the_awaited_send_reaches_the_limit() {
+fn unblocked_is_called_before_detached_when_the_awaited_send_reaches_the_limit() {
     let mut rig = rig();
     let a = rig_attach(&mut rig, |attach| attach.limit(1));
     a.park();
@@ -310,7 +310,7 @@ fn unblocked_is_said_before_detached_when_the_awaited_send_reaches_the_limit() {
 }
 
 #[test]
-fn unblocked_is_said_before_detached_when_the_final_flush_fails() {
+fn unblocked_is_called_before_detached_when_the_final_flush_fails() {
     let mut rig = rig();
     let a = attach_a(&mut rig);
     a.park();
@@ -331,7 +331,7 @@ fn unblocked_is_said_before_detached_when_the_final_flush_fails() {
 }
 
 #[test]
-fn blocked_is_not_said_when_nothing_has_to_wait() {
+fn blocked_is_not_called_when_nothing_waits() {
     let mut rig = rig();
     let a = rig_attach(&mut rig, |attach| attach.buffer(1));
     a.park();
@@ -387,7 +387,7 @@ fn tag_is_0_unless_set_and_may_be_the_largest() {
 }
 
 #[test]
-fn tag_tells_old_and_new_of_one_key_apart() {
+fn tag_distinguishes_old_and_new_sink_of_a_key() {
     let mut rig = rig();
     let (old, _) = rig.attachment(1, "old", |attach| attach.tag(1));
     rig.apply(old);
@@ -513,7 +513,7 @@ fn hooks_may_be_owned_borrowed_boxed_or_a_trait_object() {
 }
 
 #[test]
-fn unit_hears_nothing_and_admits_everything() {
+fn unit_ignores_events_and_admits_everything() {
     everything(());
     let (input, items) = scripted_stream("input");
     let (orders, orders_handle) = scripted_stream("orders");
@@ -526,14 +526,14 @@ fn unit_hears_nothing_and_admits_everything() {
 }
 
 #[test]
-fn hooks_that_say_nothing_of_their_own_have_the_defaults() {
+fn hooks_without_methods_have_the_defaults() {
     struct Silent;
     impl<K, V, E> Hooks<K, V, E> for Silent {}
     everything(Silent);
 }
 
 #[test]
-fn borrowed_hooks_can_be_looked_at_when_the_demux_is_gone() {
+fn borrowed_hooks_can_be_read_after_the_demux_is_dropped() {
     #[derive(Default)]
     struct Count(u64);
     impl<K, E> Hooks<K, u32, E> for Count {
@@ -642,7 +642,7 @@ fn closures_may_be_given_in_any_order() {
 }
 
 #[test]
-fn closures_hear_nothing_of_an_end_without_an_error() {
+fn on_error_is_not_called_for_an_end_without_an_error() {
     let log = Log::new();
     let (input, items) = scripted_stream("input");
     let (orders, orders_handle) = scripted_stream("orders");
@@ -656,7 +656,7 @@ fn closures_hear_nothing_of_an_end_without_an_error() {
 }
 
 #[test]
-fn error_closure_hears_every_kind_of_failure() {
+fn on_error_is_called_for_every_kind_of_failure() {
     for op in [Op::Ready, Op::Send, Op::Flush, Op::Close] {
         let log = Log::new();
         let (input, items) = scripted_stream("input");
@@ -674,7 +674,7 @@ fn error_closure_hears_every_kind_of_failure() {
 }
 
 #[test]
-fn closures_may_borrow_and_change_what_is_around_them() {
+fn closures_may_borrow_and_change_local_variables() {
     let (mut stray, mut failed) = (Vec::new(), 0);
     let (input, items) = scripted_stream("input");
     let (orders, orders_handle) = scripted_stream("orders");
@@ -741,7 +741,7 @@ impl<V, E> Hooks<u32, V, E> for Twice {
 }
 
 #[test]
-fn recipient_is_cloned_where_only_clone_is_asked_for() {
+fn recipient_is_cloned_where_only_clone_is_required() {
     let mut hooks = Twice(Vec::new());
     let orders = stream::iter([Attach::new(7, sink::drain()).tag(8)]);
     let demux = stream::empty::<u32>().demux_by(|&n| n, orders).hooks(&mut hooks);

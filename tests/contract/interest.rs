@@ -24,7 +24,7 @@ fn keys(lines: Vec<String>) -> Vec<String> {
 // The first.
 
 #[test]
-fn first_attachment_of_a_key_is_told_after_it_was_attached_and_before_its_items() {
+fn key_attached_is_called_after_attached_and_before_the_items_of_the_key() {
     let mut rig =
         Rig::new().logging_only(|line| !line.ends_with("flushed")).admitting(|_, item| *item != 102);
     rig.order(1, "a", |attach| attach.tag(7));
@@ -42,7 +42,7 @@ fn first_attachment_of_a_key_is_told_after_it_was_attached_and_before_its_items(
 }
 
 #[test]
-fn each_key_is_told_of_once_however_many_join_it() {
+fn key_attached_is_called_once_per_key_however_many_join() {
     let mut rig = rig_with(Demux::multicast);
     for key in [1, 2, 1, 1, 2] {
         rig.order(key, "s", |attach| attach);
@@ -51,7 +51,7 @@ fn each_key_is_told_of_once_however_many_join_it() {
 }
 
 #[test]
-fn what_takes_no_key_is_not_told() {
+fn key_attached_is_not_called_for_sinks_that_take_no_key() {
     let mut rig = rig();
     let (mut dropped, mut detached) = (Lease::new(), Lease::new());
     rig.order(1, "a", |attach| attach.limit(0));
@@ -75,7 +75,7 @@ fn what_takes_no_key_is_not_told() {
 // The last.
 
 #[test]
-fn key_is_free_as_soon_as_the_last_one_leaves_and_before_it_is_closed() {
+fn key_is_free_when_the_last_sink_begins_to_leave() {
     let mut rig = rig();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
     a.park();
@@ -87,7 +87,7 @@ fn key_is_free_as_soon_as_the_last_one_leaves_and_before_it_is_closed() {
 }
 
 #[test]
-fn one_that_blocks_the_input_is_unblocked_first() {
+fn unblocked_is_called_before_key_detached() {
     for graceful in [false, true] {
         let mut rig = rig();
         let a = rig.attach(1, "a");
@@ -174,7 +174,7 @@ fn limit_overflow_and_time_outs_free_the_key() {
 }
 
 #[test]
-fn one_that_is_leaving_frees_nothing_when_it_goes() {
+fn leaving_sink_frees_no_key_when_it_is_dropped() {
     let mut rig = rig();
     let a = rig.attach(1, "a");
     a.hold(Op::Close);
@@ -193,7 +193,7 @@ fn one_that_is_leaving_frees_nothing_when_it_goes() {
 // Replacement.
 
 #[test]
-fn replacement_is_not_told() {
+fn replacement_calls_no_key_hook() {
     let mut rig = rig();
     let old = rig.attach_on(1, "old", |attach| attach.buffer(2));
     old.park();
@@ -243,7 +243,7 @@ fn every_key_is_freed_at_the_end_once() {
 }
 
 #[test]
-fn drop_of_the_demux_tells_nothing() {
+fn drop_of_the_demux_calls_no_key_hook() {
     let mut rig = rig();
     rig.attach_each([1, 2]);
     rig.task.drop_future();
@@ -329,7 +329,7 @@ fn calls_alternate_and_agree_with_contains_key_whatever_happens_to_groups() {
 
 /// The key is free before its last sink has sent what waits for it.
 #[test]
-fn key_is_free_while_its_last_sink_still_sends_what_it_took_along() {
+fn key_is_free_while_its_last_sink_still_drains() {
     let mut rig = Rig::new().logging_only(|line| !line.starts_with("admit "));
     let a = rig.attach(1, "a");
     a.park();

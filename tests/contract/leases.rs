@@ -319,7 +319,7 @@ fn one_lease_for_many_ends_them_all_and_no_other() {
 }
 
 #[test]
-fn one_lease_speaks_for_the_applied_the_waiting_and_the_gone() {
+fn one_lease_applies_to_applied_waiting_and_ended_attachments() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
     let (gone, _) = rig.sink("gone");
@@ -356,7 +356,7 @@ fn leasing_one_attachment_twice_to_the_same_lease_ends_it_once() {
 }
 
 #[test]
-fn lease_forgets_what_is_gone_and_keeps_what_is_not() {
+fn lease_forgets_ended_attachments_and_keeps_the_others() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
     let (sink, a) = rig.sink("a");
@@ -474,7 +474,7 @@ fn detaching_twice_is_detaching_once() {
 }
 
 #[test]
-fn strongest_wish_wins_also_before_the_order_is_applied() {
+fn eviction_wins_also_before_the_order_is_applied() {
     for evict_first in [false, true] {
         let mut rig = Rig::new();
         let (mut first, mut second) = (Lease::new(), Lease::new());
@@ -494,7 +494,7 @@ fn strongest_wish_wins_also_before_the_order_is_applied() {
 }
 
 #[test]
-fn one_wish_before_the_order_is_applied_and_a_stronger_one_after_it() {
+fn detach_before_the_order_is_applied_and_eviction_after_it() {
     let mut rig = Rig::new();
     let (mut first, mut second) = (Lease::new(), Lease::new());
     let (sink, a) = rig.sink("a");
@@ -527,7 +527,7 @@ fn late_clean_up_of_an_old_consumer_never_removes_its_successor() {
 }
 
 #[test]
-fn late_clean_up_never_removes_the_next_tenant_of_the_same_slot() {
+fn late_clean_up_never_removes_the_next_attachment_of_the_same_slot() {
     for end in [drop as fn(Lease), Lease::detach] {
         let mut rig = Rig::new();
         let (lease, _a) = rig.leased(|attach| attach);
@@ -561,7 +561,7 @@ fn lease_of_a_replaced_sink_that_is_still_closing_evicts_that_sink_alone() {
 }
 
 #[test]
-fn lease_of_a_replaced_sink_leaves_the_item_alone_that_waits_for_the_new_one() {
+fn lease_of_a_replaced_sink_does_not_affect_the_item_held_for_the_new_one() {
     let mut rig = Rig::new();
     let (lease, a) = rig.leased(|attach| attach);
     a.hold(Op::Close);
@@ -630,7 +630,7 @@ fn lease_dropped_while_the_sink_closes_drops_it() {
 }
 
 #[test]
-fn lease_detached_while_the_sink_closes_changes_nothing_and_asks_it_nothing() {
+fn lease_detached_while_the_sink_closes_neither_changes_nor_polls_it() {
     let mut rig = Rig::new();
     let (lease, a) = rig.leased(|attach| attach);
     a.hold(Op::Close);
@@ -670,7 +670,7 @@ fn lease_dropped_while_its_sink_blocks_frees_the_input_in_the_same_poll() {
 }
 
 #[test]
-fn lease_detached_while_its_sink_blocks_frees_the_input_and_takes_the_held_item_along() {
+fn lease_detached_while_its_sink_blocks_frees_the_input_and_the_sink_keeps_the_held_item() {
     let mut rig = Rig::new();
     let (lease, a) = rig.leased(|attach| attach.buffer(1));
     a.park();
@@ -690,7 +690,7 @@ fn lease_detached_while_its_sink_blocks_frees_the_input_and_takes_the_held_item_
 }
 
 #[test]
-fn lease_of_a_refused_sink_evicts_it_and_not_what_it_was_refused_for() {
+fn lease_of_a_refused_sink_evicts_only_that_sink() {
     let mut rig = Rig::new();
     let (old, old_handle) = rig.sink("old");
     rig.apply((1, old));
@@ -709,7 +709,7 @@ fn lease_of_a_refused_sink_evicts_it_and_not_what_it_was_refused_for() {
 }
 
 #[test]
-fn lease_of_a_sink_whose_limit_is_reached_evicts_what_is_left_of_it() {
+fn lease_of_a_sink_whose_limit_is_reached_evicts_it_while_it_drains() {
     let mut rig = Rig::new();
     let (lease, a) = rig.leased(|attach| attach.buffer(2).limit(2));
     a.park();
@@ -754,7 +754,7 @@ fn lease_of_a_sink_that_failed_is_inert() {
 }
 
 #[test]
-fn lease_detached_while_its_sink_is_parked_asks_the_sink_nothing() {
+fn lease_detached_while_its_sink_is_parked_does_not_poll_the_sink() {
     let mut rig = Rig::new();
     let (lease, a) = rig.leased(|attach| attach.buffer(1));
     a.park();
@@ -768,7 +768,7 @@ fn lease_detached_while_its_sink_is_parked_asks_the_sink_nothing() {
 }
 
 #[test]
-fn lease_detached_with_a_pending_flush_asks_no_flush_again() {
+fn lease_detached_with_a_pending_flush_does_not_poll_the_flush_again() {
     let mut rig = Rig::new();
     let (lease, a) = rig.leased(|attach| attach);
     a.hold(Op::Flush);

@@ -26,7 +26,7 @@ impl Rig {
 // Recipients, and those that drain.
 
 #[test]
-fn recipients_are_those_that_receive_now() {
+fn recipients_are_the_receiving_attachments() {
     let mut rig = Rig::new();
     assert_eq!(rig.recipients(), []);
     let a = rig.attach_on(1, "a", |attach| attach.tag(7));
@@ -55,7 +55,7 @@ fn each_member_of_a_group_is_a_recipient() {
 }
 
 #[test]
-fn recipients_agree_with_the_other_getters_while_many_come_and_go() {
+fn recipients_agree_with_the_other_getters_while_many_join_and_leave() {
     let mut rig = Rig::with(|demux| demux.budget(3)).with_silent_sinks();
     for key in 0..200 {
         rig.order(key, key, |attach| attach);
@@ -94,7 +94,7 @@ fn each_way_to_leave_drains_until_the_sink_is_closed() {
 }
 
 #[test]
-fn those_that_are_evicted_or_fail_do_not_drain() {
+fn evicted_and_failed_sinks_do_not_drain() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     rig.attach(2, "b");
@@ -105,7 +105,7 @@ fn those_that_are_evicted_or_fail_do_not_drain() {
 }
 
 #[test]
-fn nobody_receives_or_drains_after_the_end() {
+fn no_attachment_receives_or_drains_after_the_end() {
     let mut rig = Rig::new();
     let sinks = rig.attach_each([1, 2, 3]);
     sinks[1].hold(Op::Close);
@@ -155,7 +155,7 @@ fn hooks_can_be_read_and_changed_between_polls() {
 // Leases.
 
 #[test]
-fn lease_has_the_length_of_what_it_holds_and_has_not_ended() {
+fn lease_length_counts_attachments_that_have_not_ended() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
     assert_eq!((lease.len(), lease.is_empty()), (0, true));
@@ -179,7 +179,7 @@ fn lease_has_the_length_of_what_it_holds_and_has_not_ended() {
 }
 
 #[test]
-fn lease_of_ten_thousand_that_come_and_go_has_their_length() {
+fn lease_of_ten_thousand_that_join_and_leave_has_their_length() {
     let mut rig = Rig::new().with_silent_sinks();
     let mut lease = Lease::new();
     for key in 0..2_000 {
@@ -198,7 +198,7 @@ fn lease_of_ten_thousand_that_come_and_go_has_their_length() {
 type Kept = futures::channel::mpsc::UnboundedSender<u32>;
 
 #[test]
-fn clone_of_an_attach_has_its_terms_and_no_lease() {
+fn clone_of_an_attach_has_its_settings_and_no_lease() {
     let (sink, mut received) = futures::channel::mpsc::unbounded();
     let mut lease = Lease::new();
     let attach: Attach<u32, Kept> =
@@ -222,7 +222,7 @@ fn clone_of_an_attach_has_its_terms_and_no_lease() {
 }
 
 #[test]
-fn orders_are_cloned_as_they_are() {
+fn orders_are_cloned_unchanged() {
     let (sink, _received) = futures::channel::mpsc::unbounded();
     let orders: [Order<u32, Kept>; 5] = [
         Order::Attach(Attach::new(1, sink)),
@@ -286,7 +286,7 @@ fn reasons_are_counted_in_maps() {
 // A demux that was not polled yet.
 
 #[test]
-fn nothing_is_seen_of_orders_that_were_not_read() {
+fn getters_do_not_show_orders_that_were_not_read() {
     let rig = Rig::with(|demux: Split| demux.with_capacity(100));
     rig.order(1, "a", |attach| attach);
     assert_eq!((rig.recipients().len(), rig.draining(), rig.len()), (0, 0, 0));

@@ -42,7 +42,7 @@ fn without_multicast_nothing_is_cloned_and_a_second_sink_replaces() {
 }
 
 #[test]
-fn other_keys_are_none_of_the_groups_business() {
+fn other_keys_are_not_affected_by_a_group() {
     let mut rig = Rig::new();
     rig.group(2, &[]);
     assert_eq!(rig.feed([201]), ["unmatched 201"]);
@@ -160,7 +160,7 @@ fn keep_existing_is_refused_on_a_taken_key_and_joins_a_free_one() {
 }
 
 #[test]
-fn lease_speaks_of_its_one_and_orders_of_all() {
+fn lease_applies_to_its_attachment_and_orders_to_all() {
     for evict in [false, true] {
         let mut rig = Rig::new();
         let mut lease = Lease::new();
@@ -180,7 +180,7 @@ fn lease_speaks_of_its_one_and_orders_of_all() {
 }
 
 #[test]
-fn evict_speaks_also_of_members_that_are_still_leaving() {
+fn evict_also_applies_to_leaving_members() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
     let slow = rig.join_on(1, |attach| attach.leased(&mut lease));
@@ -196,7 +196,7 @@ fn evict_speaks_also_of_members_that_are_still_leaving() {
 }
 
 #[test]
-fn members_may_have_limits_of_their_own() {
+fn members_may_have_different_limits() {
     let mut rig = Rig::new();
     rig.join_on(1, |attach| attach.limit(1));
     rig.join(2);
@@ -221,7 +221,7 @@ fn members_may_have_limits_of_their_own() {
 // Held.
 
 #[test]
-fn member_that_waits_holds_the_item_for_itself_and_the_next_one_for_all() {
+fn waiting_member_holds_its_copy_and_delays_the_next_item_for_all() {
     for slow in 1..=3 {
         let mut rig = Rig::new();
         let members = rig.group(3, &[slow]);
@@ -277,7 +277,7 @@ fn member_whose_queue_has_room_again_holds_nothing_back() {
 }
 
 #[test]
-fn other_policies_speak_for_themselves() {
+fn other_policies_apply_to_their_members() {
     let mut rig = Rig::new();
     let newest = rig.join_on(1, |attach| attach.overflow(Overflow::DropNewest).buffer(1));
     let oldest = rig.join_on(2, |attach| attach.overflow(Overflow::DropOldest).buffer(1));
@@ -322,7 +322,7 @@ fn member_that_drops_has_its_copy_in_its_queue_while_another_waits() {
 }
 
 #[test]
-fn blocked_moves_from_one_to_the_next() {
+fn blocked_moves_from_one_member_to_the_next() {
     let mut rig = Rig::new();
     let members = rig.group(3, &[1, 3]);
     assert_eq!(rig.feed([101]), ["2 sent 101'", "blocked 1#1"]);
@@ -335,7 +335,7 @@ fn blocked_moves_from_one_to_the_next() {
 }
 
 #[test]
-fn member_that_is_woken_gets_its_copy_whoever_is_named() {
+fn woken_member_gets_its_copy_whichever_member_is_reported() {
     let mut rig = Rig::new();
     let members = rig.group(2, &[1, 2]);
     assert_eq!(rig.feed([101]), ["blocked 1#1"]);
@@ -347,7 +347,7 @@ fn member_that_is_woken_gets_its_copy_whoever_is_named() {
 }
 
 #[test]
-fn member_that_is_ready_is_asked_once_and_gets_its_copy_while_another_waits() {
+fn ready_member_is_polled_once_and_gets_its_copy_while_another_waits() {
     let mut rig = Rig::new();
     let members = rig.group(2, &[2]);
     assert_eq!(rig.feed([101]), ["1 sent 101'", "blocked 1#2"]);
@@ -382,7 +382,7 @@ fn second_member_joins_while_the_item_is_held_for_the_only_one() {
 }
 
 #[test]
-fn newcomer_that_is_not_ready_is_not_waited_for_until_the_next_item() {
+fn new_member_that_is_not_ready_is_not_awaited_until_the_next_item() {
     let mut rig = Rig::new();
     let members = rig.group(1, &[1]);
     rig.feed([101]);
@@ -398,7 +398,7 @@ fn newcomer_that_is_not_ready_is_not_waited_for_until_the_next_item() {
 }
 
 #[test]
-fn member_that_leaves_gracefully_takes_its_copy_along() {
+fn member_that_leaves_gracefully_keeps_its_copy() {
     for leaver in 1..=3 {
         let mut rig = Rig::new();
         let (members, mut leases) = rig.leased_group(3, &[1, 3]);
@@ -450,7 +450,7 @@ fn requested(tag: u64) -> String {
 }
 
 #[test]
-fn last_member_that_leaves_gracefully_takes_the_item_itself_along() {
+fn last_member_that_leaves_gracefully_keeps_the_original() {
     let mut rig = Rig::new();
     let members = rig.group(1, &[1]);
     rig.feed([101]);
@@ -462,7 +462,7 @@ fn last_member_that_leaves_gracefully_takes_the_item_itself_along() {
 }
 
 #[test]
-fn member_that_is_evicted_takes_no_copy() {
+fn evicted_member_gets_no_copy() {
     let mut rig = Rig::new();
     let (members, mut leases) = rig.leased_group(3, &[1, 3]);
     assert_eq!(rig.feed([101]), ["2 sent 101'", "blocked 1#1"]);
@@ -476,7 +476,7 @@ fn member_that_is_evicted_takes_no_copy() {
 }
 
 #[test]
-fn last_member_that_is_evicted_takes_the_item_down() {
+fn last_member_that_is_evicted_discards_the_item() {
     let mut rig = Rig::new();
     let (mut first, mut second) = (Lease::new(), Lease::new());
     let a = rig.join_on(1, |attach| attach.leased(&mut first));
@@ -531,7 +531,7 @@ fn member_that_was_leaving_already_has_no_copy_of_the_held_item() {
 }
 
 #[test]
-fn detaching_all_while_an_item_is_held_gives_everyone_a_copy() {
+fn detaching_all_while_an_item_is_held_gives_each_a_copy() {
     let mut rig = Rig::new();
     let members = rig.group(3, &[1, 2, 3]);
     rig.feed([101]);
@@ -612,7 +612,7 @@ fn last_member_that_fails_while_the_item_is_held_discards_the_item_itself() {
 }
 
 #[test]
-fn all_members_fail_at_once_when_they_are_asked() {
+fn all_members_fail_at_once_when_they_are_polled() {
     let mut rig = Rig::new();
     let members = rig.group(3, &[]);
     for member in &members {
@@ -799,7 +799,7 @@ fn item_that_all_members_refuse_is_discarded_by_each() {
 }
 
 #[test]
-fn refused_member_is_not_waited_for() {
+fn refused_member_is_not_awaited() {
     let mut rig = Rig::refusing(|tag, n| tag == 1 && n == 101);
     let members = rig.group(2, &[1]);
     assert_eq!(rig.feed([101]), ["discarded 101' of 1#1 NotAdmitted", "2 sent 101"]);
@@ -829,7 +829,7 @@ fn refused_member_that_leaves_while_the_item_is_held_gets_no_copy() {
 }
 
 #[test]
-fn last_admitted_member_leaves_and_those_who_refused_get_the_next_item() {
+fn last_admitted_member_leaves_and_the_refused_get_the_next_item() {
     for evict in [false, true] {
         let mut rig = Rig::refusing(|tag, n| tag != 2 && n == 101);
         let mut lease = Lease::new();
@@ -859,7 +859,7 @@ fn last_admitted_member_leaves_and_those_who_refused_get_the_next_item() {
 }
 
 #[test]
-fn refused_member_is_not_asked_when_the_last_admitted_one_fails() {
+fn admit_is_not_called_again_when_the_last_admitted_member_fails() {
     let mut rig = Rig::refusing(|tag, n| tag == 2 && n == 101);
     let members = rig.group(2, &[]);
     members[0].fail(Op::Ready);
@@ -869,7 +869,7 @@ fn refused_member_is_not_asked_when_the_last_admitted_one_fails() {
 }
 
 #[test]
-fn newcomer_is_not_asked_about_the_held_item() {
+fn admit_is_not_called_for_a_new_member_and_the_held_item() {
     let mut rig = Rig::refusing(|tag, n| tag == 3 && n == 101).logging_admit();
     let members = rig.group(2, &[2]);
     rig.feed([101]);
@@ -893,7 +893,7 @@ fn newcomer_is_not_asked_about_the_held_item() {
 }
 
 #[test]
-fn newcomer_survives_the_only_one_the_item_was_held_for() {
+fn new_member_outlives_the_only_member_the_item_was_held_for() {
     let mut rig = Rig::new();
     let members = rig.group(1, &[1]);
     rig.feed([101]);

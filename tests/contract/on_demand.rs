@@ -148,13 +148,13 @@ fn sink_is_attached_as_by_an_order_and_gets_the_item_it_was_made_for() {
 }
 
 #[test]
-fn item_without_a_sink_is_unmatched_and_the_next_asks_again() {
+fn item_without_a_sink_is_unmatched_and_the_closure_is_called_for_the_next() {
     let mut rig = Rig::making(|_, _| None);
     assert_eq!(rig.send([101, 101]), ["asked 101", "unmatched 101", "asked 101", "unmatched 101"]);
 }
 
 #[test]
-fn nobody_is_asked_for_a_key_that_is_attached() {
+fn closure_is_not_called_for_a_key_that_is_attached() {
     let mut rig = Rig::new();
     let (sink, a) = scripted_sink("a");
     rig.apply((1, sink));
@@ -164,7 +164,7 @@ fn nobody_is_asked_for_a_key_that_is_attached() {
 
 /// The order was ready before the item.
 #[test]
-fn nobody_is_asked_for_a_key_whose_order_came_with_the_item() {
+fn closure_is_not_called_for_a_key_whose_order_came_with_the_item() {
     let mut rig = Rig::new();
     let (sink, a) = scripted_sink("a");
     let orders = rig.orders.clone();
@@ -247,7 +247,7 @@ fn limit_1_makes_a_sink_for_each_item() {
 }
 
 #[test]
-fn item_waits_for_a_sink_that_is_not_ready_on_its_terms() {
+fn item_waits_for_a_sink_that_is_not_ready_under_its_policy() {
     for buffer in [0, 1] {
         let mut rig = Rig::making(move |item, sink| {
             Some(sink.attach_after(item / 100, SinkHandle::park).buffer(buffer))
@@ -271,7 +271,7 @@ fn sink_that_yields_at_once_gets_the_item_too() {
 }
 
 #[test]
-fn item_of_a_sink_that_fails_at_once_is_its_and_the_next_asks_again() {
+fn item_of_a_sink_that_fails_at_once_is_discarded_and_the_closure_is_called_for_the_next() {
     for op in [Op::Ready, Op::Send] {
         let mut rig = Rig::making(move |item, sink| {
             Some(sink.attach_after(item / 100, |sink| {
@@ -288,14 +288,14 @@ fn item_of_a_sink_that_fails_at_once_is_its_and_the_next_asks_again() {
 }
 
 #[test]
-fn item_that_is_not_admitted_has_its_sink_made_all_the_same() {
+fn sink_is_made_even_if_its_item_is_not_admitted() {
     let mut rig = Rig::new();
     assert_eq!(rig.send([199]), ["asked 199", "attached 1", "discarded 199 of 1 NotAdmitted"]);
     assert_eq!(rig.send([101]), ["0 sent 101"]);
 }
 
 #[test]
-fn key_whose_sink_has_left_in_any_way_asks_again() {
+fn closure_is_called_again_when_the_sink_of_a_key_has_left() {
     type Leave = fn(&mut Rig);
     let ways: [Leave; 4] = [
         |rig| drop(rig.apply(Order::Detach(1))),
@@ -335,7 +335,7 @@ fn new_sink_receives_while_the_one_before_is_still_closing() {
 }
 
 #[test]
-fn nobody_is_asked_for_a_group_that_exists() {
+fn closure_is_not_called_for_a_group_that_exists() {
     let mut rig = Rig::with(Demux::multicast, |item, sink| Some(sink.attach(item / 100)));
     rig.send([101]);
     let (sink, joined) = scripted_sink("joined");
@@ -346,7 +346,7 @@ fn nobody_is_asked_for_a_group_that_exists() {
 }
 
 #[test]
-fn nobody_is_asked_after_the_end() {
+fn closure_is_not_called_after_the_end() {
     for finish in [false, true] {
         let mut rig = Rig::new();
         rig.send([101]);

@@ -176,7 +176,7 @@ fn a_sink_that_is_evicted_for_its_overflow_discards_queue_and_item() {
 }
 
 #[test]
-fn an_item_that_goes_down_with_its_sink_is_lost_and_the_queue_discarded() {
+fn an_item_lost_in_start_send_is_lost_and_the_queue_discarded() {
     let mut rig = rig();
     let a = rig.parked_on_1(|attach| attach.buffer(3));
     rig.read([101, 102, 103]);
@@ -292,7 +292,7 @@ fn the_surplus_of_a_limited_successor_is_unmatched() {
 }
 
 #[test]
-fn what_comes_after_the_limit_is_unmatched() {
+fn items_after_the_limit_are_unmatched() {
     let mut rig = rig();
     let a = rig.parked_on_1(|attach| attach.buffer(5).limit(2));
     rig.read([199, 101, 102, 103]);
@@ -303,7 +303,7 @@ fn what_comes_after_the_limit_is_unmatched() {
 }
 
 #[test]
-fn what_a_catch_all_gets_is_not_unmatched() {
+fn items_of_a_catch_all_are_not_unmatched() {
     let mut rig = rig();
     let a = rig.attach_on(1, "a", Attach::catch_all);
     rig.read([501, 101, 702]);
@@ -459,11 +459,11 @@ fn all_at_once(seed: u64, multicast: bool) {
 const LOST: common::Call = common::Call::Send(common::Answer::Failed);
 
 #[test]
-fn the_account_balances_whatever_happens() {
+fn the_totals_add_up_after_random_events() {
     (1..=60).for_each(|seed| all_at_once(seed, false));
 }
 
 #[test]
-fn the_account_balances_whatever_happens_with_many_sinks_to_a_key() {
+fn the_totals_add_up_after_random_events_with_many_sinks_per_key() {
     (1..=60).for_each(|seed| all_at_once(seed, true));
 }

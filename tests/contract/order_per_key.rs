@@ -60,7 +60,7 @@ fn an_item_that_comes_while_a_queue_drains_does_not_overtake_it() {
 }
 
 #[test]
-fn an_item_that_comes_before_the_woken_sink_is_looked_at_does_not_overtake_its_queue() {
+fn an_item_that_comes_before_the_woken_sink_is_polled_does_not_overtake_its_queue() {
     // The turns are so short that items are read before all woken sinks were served.
     for budget in 1..=4 {
         let mut rig = rig_with(|demux| demux.budget(budget));
@@ -182,7 +182,7 @@ fn an_item_that_comes_while_a_backlog_beyond_the_buffer_drains_does_not_overtake
 }
 
 #[test]
-fn what_a_detached_sink_has_waiting_it_gets_in_order_and_its_successor_the_rest() {
+fn a_detached_sink_gets_its_queue_in_order_and_its_successor_the_rest() {
     let mut rig = rig();
     let old = rig.parked_under(1, |attach| attach.buffer(2));
     rig.send(1_001..1_006); // two queued, one held, two unread
@@ -261,7 +261,7 @@ fn all_members_of_a_key_get_their_items_in_order() {
 }
 
 #[test]
-fn a_member_that_leaves_takes_its_copy_of_the_held_item_behind_its_queue() {
+fn a_leaving_member_gets_its_copy_of_the_held_item_after_its_queue() {
     let mut rig = rig_with(Demux::multicast);
     let stuck = rig.parked_under(1, |attach| attach);
     let mut lease = stream_demux::Lease::new();

@@ -283,7 +283,7 @@ fn orders_that_wake_themselves_while_an_item_is_held_keep_it_held() {
 }
 
 #[test]
-fn orders_that_wake_themselves_in_two_turns_running_are_taken_at_their_word() {
+fn a_second_self_wake_in_a_row_no_longer_delays_items() {
     let mut rig = Rig::new();
     let (order, a) = rig.attachment(1, "a", |attach| attach);
     rig.orders.stutter();
@@ -319,7 +319,7 @@ fn an_order_between_gives_orders_that_wake_themselves_another_turn() {
 }
 
 #[test]
-fn orders_that_wake_themselves_for_ever_do_not_hold_items_back() {
+fn orders_that_always_wake_themselves_do_not_delay_items() {
     let mut rig = Rig::with(|demux| demux.budget(4));
     (0..40).for_each(|_| rig.orders.stutter());
     rig.input.endless(|_| 101);

@@ -99,7 +99,7 @@ fn wait_with_a_queue_holds_one_item_more_than_fits() {
 }
 
 #[test]
-fn wait_is_said_once_per_held_item_and_not_once_per_poll() {
+fn blocked_is_called_once_per_held_item_and_not_once_per_poll() {
     let mut rig = rig();
     let sink = rig.parked(Overflow::Wait, 0);
     assert_eq!(rig.send([101, 102]), ["blocked 1"]);
@@ -129,7 +129,7 @@ fn wait_lets_one_item_into_the_queue_for_each_that_leaves_it() {
 }
 
 #[test]
-fn wait_holds_back_the_items_of_others_and_another_policy_does_not() {
+fn wait_delays_the_items_of_others_and_another_policy_does_not() {
     for overflow in ALL {
         let mut rig = rig();
         rig.parked(overflow, 0);
@@ -141,7 +141,7 @@ fn wait_holds_back_the_items_of_others_and_another_policy_does_not() {
 }
 
 #[test]
-fn end_of_the_input_loses_nothing_that_waits_under_any_policy() {
+fn end_of_the_input_loses_no_waiting_item_under_any_policy() {
     for overflow in ALL {
         let mut rig = rig();
         let sink = rig.parked(overflow, 2);
@@ -264,7 +264,7 @@ fn evict_without_a_queue_ends_the_attachment_with_its_first_item() {
 }
 
 #[test]
-fn evict_discards_the_queue_in_order_then_the_item_and_then_says_detached() {
+fn evict_discards_the_queue_in_order_then_the_item_and_then_calls_detached() {
     let mut rig = Rig::new();
     rig.parked(Overflow::Evict, 2);
     assert_eq!(
@@ -357,7 +357,7 @@ fn default_is_to_wait_without_a_queue() {
 }
 
 #[test]
-fn default_of_the_demux_holds_for_attachments_that_say_nothing() {
+fn default_of_the_demux_applies_to_attachments_without_settings() {
     let mut rig = rig_with(|demux| demux.buffer(1).overflow(Overflow::DropNewest));
     let sink = rig.attach(1, "a");
     sink.park();
@@ -368,7 +368,7 @@ fn default_of_the_demux_holds_for_attachments_that_say_nothing() {
 }
 
 #[test]
-fn default_queue_and_default_policy_are_overridden_apart() {
+fn default_queue_and_default_policy_are_overridden_separately() {
     let mut rig = rig_with(|demux| demux.buffer(1).overflow(Overflow::DropNewest));
     rig.attach_on(1, "a", |attach| attach.buffer(2)).park();
     rig.attach_on(2, "b", |attach| attach.overflow(Overflow::DropOldest)).park();
@@ -456,7 +456,7 @@ fn sink_that_fails_instead_of_being_full_is_failed_and_not_overflowed() {
 }
 
 #[test]
-fn sink_found_broken_by_an_item_takes_that_item_down_as_failed() {
+fn sink_that_fails_for_an_item_discards_that_item_as_failed() {
     for overflow in ALL {
         let mut rig = rig();
         let sink = rig.attach_on(1, "a", |attach| attach.overflow(overflow));
@@ -488,7 +488,7 @@ fn full_sink_that_leaves_gracefully_still_gets_its_queue() {
 }
 
 #[test]
-fn parked_sink_is_asked_once_however_many_items_it_misses() {
+fn parked_sink_is_polled_once_however_many_items_it_misses() {
     for overflow in [Overflow::DropNewest, Overflow::DropOldest] {
         for buffer in [0, 3] {
             let mut rig = rig();

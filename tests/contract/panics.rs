@@ -572,7 +572,7 @@ const PLACES: [Place; 30] = {
 /// What must hold after a panic, wherever it was. Each is given the site for its message. Last of
 /// all, the future is dropped: see `Life::leaves_nothing`.
 const AFTERWARDS: [fn(&mut Life, &str); 3] =
-    [getters_work, another_poll_panics_and_says_why, wakers_do_nothing];
+    [getters_work, another_poll_panics_with_the_reason, wakers_do_nothing];
 
 fn getters_work(life: &mut Life, site: &str) {
     let future = life.future.as_ref().expect("not dropped yet");
@@ -583,7 +583,7 @@ fn getters_work(life: &mut Life, site: &str) {
     assert!(!future.is_over(), "{site}");
 }
 
-fn another_poll_panics_and_says_why(life: &mut Life, site: &str) {
+fn another_poll_panics_with_the_reason(life: &mut Life, site: &str) {
     let calls = life.calls();
     for _ in 0..2 {
         let future = life.future.as_mut().expect("not dropped yet");
@@ -815,7 +815,7 @@ fn panics_of_three_polls(items: &'static [u32]) -> Vec<String> {
 }
 
 #[test]
-fn polled_on_after_a_panic_and_after_completion() {
+fn polled_again_after_a_panic_and_after_completion() {
     let after_panic = "`Demux` polled after a panic in a key function, hook, sink or stream";
     let after_completion = "`Demux` polled after completion";
     assert_eq!(panics_of_three_polls(&[3]), ["unmatched 3", after_panic, after_panic]);
@@ -871,7 +871,7 @@ fn three_under_a_key(fickle: bool) -> Result<Totals, String> {
 }
 
 #[test]
-fn key_that_hashes_otherwise_than_when_it_was_attached_is_named_as_the_cause() {
+fn inconsistent_hash_of_a_key_is_named_as_the_cause() {
     let totals = three_under_a_key(false).expect("it hashes as it should");
     assert_eq!((totals.attached, totals.detached), (3, 3));
     let panic = three_under_a_key(true).expect_err("its entry is not found");

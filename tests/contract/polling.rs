@@ -77,7 +77,7 @@ fn an_idle_sink_that_wakes_is_not_polled() {
 }
 
 #[test]
-fn readiness_is_asked_once_per_item_and_never_ahead() {
+fn poll_ready_is_called_once_per_item_and_never_ahead() {
     let mut rig = rig();
     let sink = rig.attach_on(1, "a", |attach| attach.buffer(2));
     rig.send([1, 1, 1]);
@@ -86,7 +86,7 @@ fn readiness_is_asked_once_per_item_and_never_ahead() {
 }
 
 #[test]
-fn a_queue_is_drained_without_a_call_too_many() {
+fn a_queue_is_drained_without_superfluous_calls() {
     let mut rig = rig();
     let sink = rig.attach_on(1, "a", |attach| attach.buffer(2));
     sink.park();
@@ -119,7 +119,7 @@ fn an_item_that_is_not_admitted_polls_no_sink() {
 // Pending, and not woken.
 
 #[test]
-fn a_parked_sink_is_asked_once_whatever_else_happens() {
+fn a_parked_sink_is_polled_once_whatever_else_happens() {
     for overflow in [Overflow::DropNewest, Overflow::DropOldest] {
         for buffer in [0, 1, 3] {
             let mut rig = rig();
@@ -134,7 +134,7 @@ fn a_parked_sink_is_asked_once_whatever_else_happens() {
 }
 
 #[test]
-fn a_blocked_sink_is_asked_once_whatever_else_happens() {
+fn a_blocked_sink_is_polled_once_whatever_else_happens() {
     for buffer in [0, 1, 3] {
         let mut rig = rig();
         let sink = rig.attach_on(1, "a", |attach| attach.buffer(buffer));
@@ -146,7 +146,7 @@ fn a_blocked_sink_is_asked_once_whatever_else_happens() {
 }
 
 #[test]
-fn a_sink_that_drops_is_asked_when_it_wakes_for_the_item_that_it_kept() {
+fn a_sink_with_a_dropping_policy_is_polled_when_woken_for_its_queued_item() {
     for overflow in [Overflow::DropNewest, Overflow::DropOldest] {
         let mut rig = rig();
         let sink = rig.attach_on(1, "a", |attach| attach.overflow(overflow));
@@ -160,7 +160,7 @@ fn a_sink_that_drops_is_asked_when_it_wakes_for_the_item_that_it_kept() {
 }
 
 #[test]
-fn a_pending_flush_is_asked_once_if_nothing_else_is_taken() {
+fn a_pending_flush_is_polled_once_if_no_item_is_taken() {
     let mut rig = rig();
     let sink = rig.attach(1, "a");
     sink.hold(Op::Flush);
@@ -175,7 +175,7 @@ fn a_pending_flush_is_asked_once_if_nothing_else_is_taken() {
 }
 
 #[test]
-fn a_pending_flush_is_asked_again_once_another_item_was_taken_and_not_before_it_is_due() {
+fn a_pending_flush_is_polled_again_when_due_after_another_item() {
     let mut rig = rig_with(|demux| demux.budget(10).flush_every(100));
     let sink = rig.attach(1, "a");
     sink.hold(Op::Flush);
@@ -219,7 +219,7 @@ fn a_pending_flush_does_not_stop_a_drain() {
 }
 
 #[test]
-fn a_woken_flush_asks_for_the_flush_alone() {
+fn a_woken_flush_polls_only_the_flush() {
     let mut rig = rig();
     let sink = rig.attach(1, "a");
     sink.hold(Op::Flush);
@@ -231,7 +231,7 @@ fn a_woken_flush_asks_for_the_flush_alone() {
 }
 
 #[test]
-fn a_pending_close_is_asked_once_whatever_else_happens() {
+fn a_pending_close_is_polled_once_whatever_else_happens() {
     let mut rig = rig();
     let sink = rig.attach(1, "a");
     sink.hold(Op::Close);
@@ -252,7 +252,7 @@ fn a_pending_close_is_asked_once_whatever_else_happens() {
 // What is no wake of the sink.
 
 #[test]
-fn a_wake_that_came_before_the_answer_asks_at_most_once_more() {
+fn a_wake_before_the_return_causes_at_most_one_more_poll() {
     let mut rig = rig();
     let sink = rig.attach_on(1, "a", |attach| attach.buffer(1));
     sink.lenient(); // a wake that came before the answer excuses one poll
@@ -271,7 +271,7 @@ fn a_wake_that_came_before_the_answer_asks_at_most_once_more() {
 }
 
 #[test]
-fn a_wake_within_the_send_asks_a_pending_flush_at_most_once_more() {
+fn a_wake_within_the_send_polls_a_pending_flush_at_most_once_more() {
     let mut rig = rig();
     let sink = rig.attach(1, "a");
     sink.lenient(); // a wake that came before the answer excuses one poll
@@ -285,7 +285,7 @@ fn a_wake_within_the_send_asks_a_pending_flush_at_most_once_more() {
 }
 
 #[test]
-fn a_wake_within_the_last_send_asks_a_pending_close_at_most_once_more() {
+fn a_wake_within_the_last_send_polls_a_pending_close_at_most_once_more() {
     let mut rig = rig();
     let sink = rig.attach_on(1, "a", |attach| attach.buffer(1));
     sink.lenient(); // a wake that came before the answer excuses one poll
@@ -303,7 +303,7 @@ fn a_wake_within_the_last_send_asks_a_pending_close_at_most_once_more() {
 }
 
 #[test]
-fn a_wake_put_aside_for_a_flush_is_not_forgotten() {
+fn a_wake_during_a_flush_is_not_lost() {
     let mut rig = rig();
     let sink = rig.attach_on(1, "a", |attach| attach.buffer(2));
     rig.send([1]);
@@ -318,7 +318,7 @@ fn a_wake_put_aside_for_a_flush_is_not_forgotten() {
 }
 
 #[test]
-fn a_detach_does_not_ask_a_parked_sink_again() {
+fn a_detach_does_not_poll_a_parked_sink_again() {
     let mut rig = rig();
     let sink = rig.attach_on(1, "a", |attach| attach.buffer(3));
     sink.park();
@@ -332,7 +332,7 @@ fn a_detach_does_not_ask_a_parked_sink_again() {
 }
 
 #[test]
-fn a_nudge_of_its_lease_does_not_ask_a_parked_sink_again() {
+fn the_end_of_a_lease_does_not_poll_a_parked_sink_again() {
     for buffer in [0, 1, 3] {
         let mut rig = rig();
         let mut lease = Lease::new();
@@ -350,7 +350,7 @@ fn a_nudge_of_its_lease_does_not_ask_a_parked_sink_again() {
 }
 
 #[test]
-fn a_nudge_of_its_lease_does_not_ask_for_a_pending_close_again() {
+fn the_end_of_a_lease_does_not_poll_a_pending_close_again() {
     let mut rig = rig();
     let mut lease = Lease::new();
     let sink = rig.attach_on(1, "a", |attach| attach.leased(&mut lease));
@@ -362,7 +362,7 @@ fn a_nudge_of_its_lease_does_not_ask_for_a_pending_close_again() {
 }
 
 #[test]
-fn a_nudge_of_its_lease_does_not_ask_for_a_pending_flush_again() {
+fn the_end_of_a_lease_does_not_poll_a_pending_flush_again() {
     let mut rig = rig();
     let mut lease = Lease::new();
     let sink = rig.attach_on(1, "a", |attach| attach.buffer(3).leased(&mut lease));
@@ -377,7 +377,7 @@ fn a_nudge_of_its_lease_does_not_ask_for_a_pending_flush_again() {
 }
 
 #[test]
-fn the_end_does_not_ask_a_parked_sink_again() {
+fn the_end_does_not_poll_a_parked_sink_again() {
     let mut rig = rig();
     let sink = rig.attach_on(1, "a", |attach| attach.buffer(3));
     sink.park();
@@ -390,7 +390,7 @@ fn the_end_does_not_ask_a_parked_sink_again() {
 }
 
 #[test]
-fn a_refused_newcomer_does_not_ask_the_one_that_stays() {
+fn a_refused_sink_does_not_cause_a_poll_of_the_present_one() {
     let mut rig = rig();
     let sink = rig.attach_on(1, "a", |attach| attach.buffer(3));
     sink.park();
@@ -400,7 +400,7 @@ fn a_refused_newcomer_does_not_ask_the_one_that_stays() {
 }
 
 #[test]
-fn a_replaced_sink_is_closed_and_not_asked_for_anything_else() {
+fn a_replaced_sink_is_only_closed() {
     let mut rig = rig();
     let sink = rig.attach_on(1, "a", |attach| attach.buffer(3));
     sink.park();
@@ -411,7 +411,7 @@ fn a_replaced_sink_is_closed_and_not_asked_for_anything_else() {
 }
 
 #[test]
-fn an_evicted_sink_is_not_asked_for_anything() {
+fn an_evicted_sink_is_not_polled() {
     let mut rig = rig();
     let sink = rig.attach_on(1, "a", |attach| attach.buffer(3));
     sink.park();
@@ -421,7 +421,7 @@ fn an_evicted_sink_is_not_asked_for_anything() {
 }
 
 #[test]
-fn a_member_that_keeps_the_others_waiting_is_asked_once() {
+fn a_member_that_delays_the_others_is_polled_once() {
     let mut rig = rig_with(Demux::multicast);
     let parked = rig.attach(1, "a");
     let open = rig.attach(1, "a");
@@ -545,7 +545,7 @@ fn one_live_sink_among_thousands_that_are_stuck_is_served_in_one_poll() {
 }
 
 #[test]
-fn slots_of_the_past_cost_a_wake_nothing() {
+fn vacant_slots_do_not_make_a_wake_more_expensive() {
     let mut rig = rig();
     for key in 10..3_010 {
         rig.attach(key, key);

@@ -150,7 +150,7 @@ fn demux_is_as_its_key_function_hooks_and_hasher_are() {
 
 /// What is borrowed as is none of its parts.
 #[test]
-fn by_ref_does_not_depend_on_what_the_key_is_borrowed_as() {
+fn by_ref_does_not_depend_on_the_borrowed_type() {
     assert_eq!(auto_traits!(ByRef<(), Local>), (true, true, true));
     assert_eq!(auto_traits!(ByRef<(), Lone>), (true, true, true));
     assert_eq!(auto_traits!(ByRef<(), str>), (true, true, true));
@@ -163,7 +163,7 @@ fn by_ref_does_not_depend_on_what_the_key_is_borrowed_as() {
 }
 
 #[test]
-fn words_are_send_sync_and_unpin_if_their_parts_are() {
+fn small_types_are_send_sync_and_unpin_if_their_parts_are() {
     assert_eq!(auto_traits!(Lease), (true, true, true));
     assert_eq!(auto_traits!(Totals), (true, true, true));
     assert_eq!(auto_traits!(Overflow), (true, true, true));
@@ -187,7 +187,7 @@ fn words_are_send_sync_and_unpin_if_their_parts_are() {
 // Derives
 
 #[test]
-fn small_words_have_the_traits_that_were_promised() {
+fn small_types_have_the_documented_traits() {
     fn copy<T: Copy + Clone + Debug>() {}
     fn equal<T: Clone + Debug + PartialEq + Eq>() {}
     fn shown<T: Display + Hash>() {}
@@ -210,7 +210,7 @@ fn small_words_have_the_traits_that_were_promised() {
 }
 
 #[test]
-fn words_ask_for_no_more_of_their_parts_than_they_need() {
+fn small_types_require_only_necessary_traits_of_their_parts() {
     struct Plain;
     assert!(
         implements!(Recipient<'static, Plain>: Copy),
@@ -228,7 +228,7 @@ fn words_ask_for_no_more_of_their_parts_than_they_need() {
 }
 
 #[test]
-fn variants_have_the_names_that_were_promised() {
+fn variants_have_the_documented_names() {
     let overflow = [
         Overflow::Wait,
         Overflow::DropNewest,
@@ -268,7 +268,7 @@ fn variants_have_the_names_that_were_promised() {
 }
 
 #[test]
-fn totals_have_the_fields_that_were_promised() {
+fn totals_have_the_documented_fields() {
     let totals = Totals::default();
     let fields: [u64; 9] = [
         totals.received,
@@ -487,7 +487,7 @@ fn generic_code_can_make_a_demux_of_any_kind_of_order() {
 }
 
 #[test]
-fn order_may_be_a_type_of_ones_own() {
+fn order_may_be_a_user_defined_type() {
     struct Subscriber(u32, Drain);
     impl IntoOrder for Subscriber {
         type Key = u32;
@@ -515,7 +515,7 @@ fn orders_are_made_of_pairs_and_attaches() {
 }
 
 #[test]
-fn attach_takes_its_terms_in_any_order() {
+fn attach_takes_its_settings_in_any_order() {
     let mut lease: Lease = Lease::new();
     let first: Attach<u8, Drain> = Attach::new(1, Drain(()))
         .tag(7_u64)
@@ -607,7 +607,7 @@ fn same_closure_given_twice_counts_the_second_time() {
 }
 
 #[test]
-fn demux_can_be_looked_into_at_any_time() {
+fn demux_can_be_inspected_at_any_time() {
     let mut demux = pin!(demux());
     let look = |demux: &Demux<In, ByValue<Key>, Or>| -> (u64, usize, bool, bool) {
         (demux.totals().received, demux.len(), demux.is_empty(), demux.contains_key(&1))
@@ -635,7 +635,7 @@ fn demux_can_be_looked_into_at_any_time() {
 }
 
 #[test]
-fn contains_key_takes_what_the_key_is_borrowed_as() {
+fn contains_key_takes_a_borrowed_form_of_the_key() {
     let input = stream::pending::<Message>();
     let orders = stream::iter([("a".to_owned(), Drain(()))]).chain(stream::pending());
     let mut demux = pin!(input.demux_by_ref(|m| m.topic.as_str(), orders));
@@ -711,7 +711,7 @@ fn hooks_are_taken_by_value_by_reference_boxed_and_as_objects() {
 
 /// What a reference or a box passes on, is passed on for each of the ten.
 #[test]
-fn hooks_behind_pointers_hear_everything() {
+fn hooks_behind_pointers_get_every_call() {
     #[derive(Default)]
     struct All(Vec<&'static str>);
     impl Hooks<u8, u8, ()> for All {
@@ -883,7 +883,7 @@ fn demux_polled_after_completion_panics_by_its_name() {
 }
 
 #[test]
-fn settings_that_make_no_sense_blame_their_caller() {
+fn invalid_settings_panic_at_their_caller() {
     assert_eq!(catch(|| drop(demux().budget(0))).file, file!());
     assert_eq!(catch(|| drop(demux().flush_every(0))).file, file!());
     let orders = stream::iter([(1, Drain(()))]).chain(stream::pending());
@@ -916,7 +916,7 @@ impl Borrow<u64> for Wide {
 }
 
 #[test]
-fn by_ref_takes_whatever_the_key_can_be_borrowed_as() {
+fn by_ref_takes_any_borrowed_form_of_the_key() {
     let (input, _) = parts();
     let orders = stream::iter([(Wide(1), Drain(()))]);
     let demux: Demux<In, ByRef<_, u64>, _> = input.demux_by_ref(|m| &m.id, orders);

@@ -393,7 +393,7 @@ fn full_flume_sink_whose_receiver_dies_frees_the_input() {
 }
 
 #[test]
-fn flume_at_every_end_runs_through() {
+fn flume_for_input_orders_and_sinks() {
     let (items, input) = flume::bounded(2);
     let (orders, orders_in) = flume::bounded(2);
     let (sink, received) = flume::bounded(2);
@@ -1029,7 +1029,7 @@ fn assert_eventful(totals: Totals, log: &[String]) {
 }
 
 #[test]
-fn losing_every_race_changes_nothing() {
+fn losing_every_select_changes_nothing() {
     let log = Log::new();
     let (mut demux, mut outs) = eventful(&log);
     let undisturbed = executor::block_on(async {

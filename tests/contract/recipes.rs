@@ -62,7 +62,7 @@ fn fallible_input_without_an_error_leaves_none_behind() {
 }
 
 #[test]
-fn fallible_input_whose_errors_are_worth_skipping_goes_on() {
+fn fallible_input_may_skip_errors() {
     let mut errors = Vec::new();
     let input = stream::iter([Ok(11), Err("one"), Ok(12), Err("two"), Ok(13)]);
     let items = input.filter_map(|item: Result<u32, _>| {
@@ -151,7 +151,7 @@ impl PartialEq for Subscription {
 impl Eq for Subscription {}
 
 #[test]
-fn hooks_are_given_the_key_of_the_order_though_items_are_matched_by_a_part_of_it() {
+fn hooks_get_the_key_of_the_order_though_items_are_matched_by_a_part_of_it() {
     let (sink, receiver) = mpsc::unbounded();
     drop(receiver);
     let route = Route { tenant: 2, topic: "news".to_owned() };
@@ -165,7 +165,7 @@ fn hooks_are_given_the_key_of_the_order_though_items_are_matched_by_a_part_of_it
 }
 
 #[test]
-fn keys_from_strangers_are_hashed_with_random_state() {
+fn untrusted_keys_are_hashed_with_random_state() {
     let (sink, received) = mpsc::unbounded();
     let orders = stream::iter([(Route { tenant: 2, topic: "news".to_owned() }, sink)]);
     let demux =
@@ -177,7 +177,7 @@ fn keys_from_strangers_are_hashed_with_random_state() {
 // Demuxes in a row
 
 #[test]
-fn strays_go_on_to_a_second_demux_and_hold_the_first_one_back() {
+fn unmatched_items_go_to_a_second_demux_with_backpressure() {
     let (input, feed) = scripted_stream("input");
     let (known, known_handle) = scripted_sink("known");
     let (strays, strays_in) = mpsc::channel(0);
@@ -301,7 +301,7 @@ fn answer_reaches_its_request_and_a_late_second_one_is_unmatched() {
 }
 
 #[test]
-fn request_that_is_given_up_leaves_nothing_and_its_answer_is_unmatched() {
+fn cancelled_request_is_detached_and_its_answer_unmatched() {
     let (input, feed) = scripted_stream("answers");
     let (orders, orders_in) = mpsc::unbounded();
     let mut task = Task::new(input.demux_by(|answer: &Answer| answer.id, orders_in));
@@ -318,7 +318,7 @@ fn request_that_is_given_up_leaves_nothing_and_its_answer_is_unmatched() {
 }
 
 #[test]
-fn request_given_up_before_it_was_read_never_takes_its_id() {
+fn request_cancelled_before_it_was_read_never_takes_its_id() {
     let (input, feed) = scripted_stream("answers");
     let (orders, orders_in) = mpsc::unbounded();
     let mut task = Task::new(input.demux_by(|answer: &Answer| answer.id, orders_in));
@@ -397,7 +397,7 @@ impl<V, E: Debug> Hooks<u32, V, E> for Watch {
 }
 
 #[test]
-fn watchdog_evicts_who_blocks_too_long_and_spares_who_recovers() {
+fn watchdog_evicts_a_sink_that_blocks_too_long_and_keeps_one_that_recovers() {
     let (input, feed) = scripted_stream("input");
     let (orders, orders_in) = mpsc::unbounded();
     let ((slow, slow_handle), (stuck, stuck_handle)) = (scripted_sink(1), scripted_sink(2));
@@ -434,7 +434,7 @@ fn watchdog_evicts_who_blocks_too_long_and_spares_who_recovers() {
 }
 
 #[test]
-fn watchdog_of_whoever_runs_the_demux_needs_no_hooks() {
+fn watchdog_around_the_demux_needs_no_hooks() {
     let (input, feed) = scripted_stream("input");
     let (orders, orders_in) = mpsc::unbounded();
     let (stuck, stuck_handle) = scripted_sink(1);
@@ -549,7 +549,7 @@ fn viewer_that_falls_behind_sees_the_latest_and_delays_no_other() {
 
 /// One lease for all the topics of a client.
 #[test]
-fn client_that_hangs_up_takes_all_its_topics_and_none_of_its_successors() {
+fn client_that_disconnects_detaches_all_its_topics_and_no_successor() {
     let (input, feed) = scripted_stream("input");
     let (orders, orders_in) = mpsc::unbounded();
     let mut task = Task::new(input.demux_by(tens, orders_in));

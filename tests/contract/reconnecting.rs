@@ -129,7 +129,7 @@ fn each_time(queue: (usize, u32), end: End, expected: &[&str]) {
 // The ordinary reconnect.
 
 #[test]
-fn dropped_lease_takes_its_queue_down_and_the_successor_has_the_key() {
+fn dropped_lease_discards_its_queue_and_the_successor_has_the_key() {
     each_time(
         (4, 2),
         End::Dropped,
@@ -162,7 +162,7 @@ fn detached_lease_keeps_its_queue_and_the_successor_has_the_key() {
 }
 
 #[test]
-fn dropped_lease_of_a_blocked_sink_takes_the_held_item_down() {
+fn dropped_lease_of_a_blocked_sink_discards_the_held_item() {
     each_time(
         (1, 2),
         End::Dropped,
@@ -179,7 +179,7 @@ fn dropped_lease_of_a_blocked_sink_takes_the_held_item_down() {
 }
 
 #[test]
-fn detached_lease_of_a_blocked_sink_takes_the_held_item_along() {
+fn detached_lease_of_a_blocked_sink_keeps_the_held_item() {
     each_time(
         (1, 2),
         End::Detached,
@@ -197,7 +197,7 @@ fn detached_lease_of_a_blocked_sink_takes_the_held_item_along() {
 }
 
 #[test]
-fn every_budget_comes_to_the_same_end() {
+fn every_budget_has_the_same_result() {
     for budget in 1..=8 {
         for end in ENDS {
             for when in WHEN {
@@ -284,7 +284,7 @@ fn finish_finds_the_attachment_ended() {
 // Items.
 
 #[test]
-fn item_that_is_read_after_the_end_of_a_lease_does_not_reach_the_dead_client() {
+fn item_that_is_read_after_the_end_of_a_lease_does_not_reach_the_old_client() {
     for end in ENDS {
         let mut rig = Rig::new().with_silent_sinks();
         let mut lease = Lease::new();
@@ -299,7 +299,7 @@ fn item_that_is_read_after_the_end_of_a_lease_does_not_reach_the_dead_client() {
 }
 
 #[test]
-fn item_that_is_read_after_the_end_of_a_lease_goes_to_the_catch_all_of_the_day() {
+fn item_that_is_read_after_the_end_of_a_lease_goes_to_the_present_catch_all() {
     let mut rig = Rig::new().with_silent_sinks();
     let mut lease = Lease::new();
     let a = rig.attach_on(1, "a", |attach| attach.catch_all().leased(&mut lease));
@@ -329,7 +329,7 @@ fn self_waking(rig: &mut Rig, count: u32) -> Vec<SinkHandle<u32>> {
 }
 
 #[test]
-fn dead_client_gets_nothing_however_many_sinks_wake_themselves() {
+fn disconnected_client_gets_nothing_however_many_sinks_wake_themselves() {
     for count in [1, 20, 100, 1_000, 10_000] {
         for end in ENDS {
             let mut rig = Rig::new().with_silent_sinks();
@@ -466,7 +466,7 @@ fn orders_that_come_while_a_lease_ends_find_all_of_it_ended() {
 }
 
 #[test]
-fn leases_that_go_on_ending_do_not_starve_other_sinks() {
+fn endless_ends_of_leases_do_not_starve_other_sinks() {
     let (mut rig, lease) = leased_by_one(2_000, |demux| demux.budget(16));
     let slow = rig.attach_on(5_000, "slow", |attach| attach.buffer(4));
     slow.park();
@@ -577,7 +577,7 @@ const CLIENT_TERMS: [Named<Client>; 2] =
     [("replace", |attach| attach), ("keep_existing", Attach::keep_existing)];
 
 #[test]
-fn futures_client_gets_none_of_the_items_queued_for_its_former_self() {
+fn futures_client_gets_none_of_the_items_queued_before_its_reconnect() {
     for polled in [false, true] {
         let (items, input) = mpsc::unbounded();
         let (orders, inbox) = mpsc::unbounded();

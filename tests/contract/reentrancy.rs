@@ -170,7 +170,7 @@ fn sink_that_drops_its_own_lease_in_start_send_is_evicted_after_it() {
 }
 
 #[test]
-fn lease_that_is_dropped_while_its_key_is_looked_up_counts() {
+fn lease_dropped_during_the_look_up_of_its_key_takes_effect() {
     struct Dropping(Mutex<Option<Lease>>);
     impl BuildHasher for Dropping {
         type Hasher = std::collections::hash_map::DefaultHasher;
@@ -194,7 +194,7 @@ fn lease_that_is_dropped_while_its_key_is_looked_up_counts() {
 }
 
 #[test]
-fn sink_that_feeds_the_input_while_it_is_sent_to_is_no_recursion() {
+fn sink_may_feed_the_input_in_start_send() {
     let log = Log::new();
     let (a, a_handle) = sink(1, &log);
     let (send, input) = mpsc::unbounded();
@@ -382,7 +382,7 @@ fn orders_sent_by_sinks_as_they_are_dropped_with_the_future_have_no_effect() {
 // Hooks that call back
 
 #[test]
-fn hook_that_attaches_whom_an_unmatched_item_is_for_has_the_next_one_delivered() {
+fn hook_that_attaches_the_key_of_an_unmatched_item_gets_the_next_item_delivered() {
     let log = Log::new();
     let (send, orders) = orders();
     let sinks = log.clone();
@@ -414,7 +414,7 @@ fn hook_that_attaches_whom_an_unmatched_item_is_for_has_the_next_one_delivered()
 }
 
 #[test]
-fn hook_that_evicts_whom_the_input_waits_for_frees_it_without_another_wake() {
+fn hook_that_evicts_the_blocked_sink_frees_the_input_without_another_wake() {
     let log = Log::new();
     let ((a, a_handle), (b, _)) = (sink(1, &log), sink(2, &log));
     a_handle.park();
@@ -446,7 +446,7 @@ fn hook_that_evicts_whom_the_input_waits_for_frees_it_without_another_wake() {
 }
 
 #[test]
-fn hook_that_drops_the_lease_of_whom_the_input_waits_for_frees_it() {
+fn hook_that_drops_the_lease_of_the_blocked_sink_frees_the_input() {
     let log = Log::new();
     let (a, a_handle) = sink(1, &log);
     a_handle.park();
@@ -476,7 +476,7 @@ fn hook_that_drops_the_lease_of_whom_the_input_waits_for_frees_it() {
 }
 
 #[test]
-fn hook_that_attaches_anew_when_a_sink_fails_reconnects_before_the_next_item() {
+fn hook_that_attaches_again_when_a_sink_fails_reconnects_before_the_next_item() {
     let log = Log::new();
     let (a, a_handle) = sink(1, &log);
     a_handle.fail_quietly(Op::Send);
@@ -629,7 +629,7 @@ fn mortal(on_drop: impl FnOnce() + Send + 'static) -> Waker {
 }
 
 #[test]
-fn waker_that_sends_orders_and_items_as_it_fires_is_no_recursion() {
+fn waker_may_send_orders_and_items_while_it_fires() {
     let log = Log::new();
     let (items, input) = mpsc::unbounded();
     let (send, orders) = orders();
@@ -726,7 +726,7 @@ fn future_that_is_dropped_drops_a_waker_whose_drop_sends_orders() {
 }
 
 #[test]
-fn wakers_of_a_demux_that_is_gone_are_inert() {
+fn wakers_of_a_dropped_demux_are_inert() {
     let (a, a_handle) = sink(1, &Log::new());
     let (orders, order) = scripted_stream("orders");
     let (input, feed) = scripted_stream("input");

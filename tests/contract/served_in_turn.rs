@@ -108,7 +108,7 @@ fn members_that_are_woken_together_are_served_in_one_poll() {
 }
 
 #[test]
-fn member_that_has_its_copy_is_not_asked_again_for_it() {
+fn member_that_has_its_copy_is_not_polled_again_for_it() {
     let mut rig = Rig::new();
     let members = rig.group(3, &[2]);
     rig.feed([101]);
@@ -124,7 +124,7 @@ fn member_that_has_its_copy_is_not_asked_again_for_it() {
 }
 
 #[test]
-fn waiting_member_is_asked_once_for_each_wake() {
+fn waiting_member_is_polled_once_for_each_wake() {
     let mut rig = Rig::new();
     let members = rig.group(2, &[1, 2]);
     rig.feed([101]);
@@ -136,7 +136,7 @@ fn waiting_member_is_asked_once_for_each_wake() {
 }
 
 #[test]
-fn items_reach_each_member_in_their_order_however_it_is_woken() {
+fn items_reach_each_member_in_order_however_it_is_woken() {
     let mut rig = Rig::new();
     let members = rig.group(3, &[1, 2, 3]);
     rig.push(101..=130);
@@ -154,7 +154,7 @@ fn items_reach_each_member_in_their_order_however_it_is_woken() {
 // Who is named.
 
 #[test]
-fn blocked_names_the_first_that_waits_after_every_member_was_offered_the_item() {
+fn blocked_reports_the_first_waiting_member_after_all_were_offered_the_item() {
     let mut rig = Rig::new().logging_admit();
     rig.group(4, &[2, 3]);
     assert_eq!(
@@ -172,7 +172,7 @@ fn blocked_names_the_first_that_waits_after_every_member_was_offered_the_item() 
 }
 
 #[test]
-fn next_waiting_member_is_named_when_the_named_one_is_served_or_leaves() {
+fn next_waiting_member_is_reported_when_the_reported_one_is_served_or_leaves() {
     type End = fn(&SinkHandle<Note>, Lease);
     let ends: [(End, &[&str]); 4] = [
         (
@@ -210,7 +210,7 @@ fn next_waiting_member_is_named_when_the_named_one_is_served_or_leaves() {
 }
 
 #[test]
-fn member_that_is_not_named_is_served_or_leaves_without_a_word_about_the_wait() {
+fn member_that_is_not_reported_is_served_or_leaves_without_blocked_hooks() {
     let mut rig = Rig::new();
     let (members, mut leases) = rig.leased_group(5, &[1, 2, 3, 4]);
     assert_eq!(rig.feed([101]), ["5 sent 101'", "blocked 1#1"]);
@@ -226,7 +226,7 @@ fn member_that_is_not_named_is_served_or_leaves_without_a_word_about_the_wait() 
 }
 
 #[test]
-fn named_member_and_its_heirs_leave_in_one_poll_and_only_the_one_that_stays_is_named() {
+fn members_that_leave_in_one_poll_are_not_reported_as_blocked() {
     let mut rig = Rig::new();
     let (_members, leases) = rig.leased_group(4, &[1, 2, 3, 4]);
     rig.feed([101]);
@@ -238,7 +238,7 @@ fn named_member_and_its_heirs_leave_in_one_poll_and_only_the_one_that_stays_is_n
 }
 
 #[test]
-fn evicting_the_key_tells_the_end_of_the_wait_once_and_names_none_of_those_evicted() {
+fn evicting_the_key_calls_unblocked_once_and_reports_no_evicted_member() {
     let mut rig = Rig::new();
     rig.group(4, &[1, 2, 3]);
     rig.feed([101]);
@@ -410,7 +410,7 @@ fn waiting_member_gets_its_copy_behind_its_queue() {
 }
 
 #[test]
-fn waiting_member_that_leaves_takes_its_copy_along_behind_its_queue_and_beyond_its_buffer() {
+fn waiting_member_that_leaves_keeps_its_copy_behind_its_queue_beyond_its_buffer() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
     let slow = rig.join_on(1, |attach| attach.buffer(1).leased(&mut lease));
@@ -432,7 +432,7 @@ fn waiting_member_that_leaves_takes_its_copy_along_behind_its_queue_and_beyond_i
 // Joiners.
 
 #[test]
-fn member_that_joins_while_an_item_is_held_is_neither_asked_nor_given_it() {
+fn member_that_joins_while_an_item_is_held_is_not_offered_it() {
     let mut rig = Rig::new().logging_admit();
     let members = rig.group(2, &[2]);
     rig.feed([101]);
@@ -463,7 +463,7 @@ fn joiner_does_not_inherit_the_copy_of_a_member_that_left() {
 }
 
 #[test]
-fn one_that_leaves_and_joins_again_while_an_item_is_held_gets_what_follows() {
+fn member_that_leaves_and_joins_again_while_an_item_is_held_gets_the_next_items() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
     rig.group(1, &[1]);
@@ -522,7 +522,7 @@ fn stopped_at_the_first(
 }
 
 #[test]
-fn member_is_asked_by_admit_when_it_is_first_offered_the_item() {
+fn admit_is_called_when_a_member_is_first_offered_the_item() {
     let mut rig = Rig::new().logging_admit();
     let (_members, _leases) = stopped_at_the_first(&mut rig, 3, 1);
     assert_eq!(
@@ -532,7 +532,7 @@ fn member_is_asked_by_admit_when_it_is_first_offered_the_item() {
 }
 
 #[test]
-fn member_that_leaves_gracefully_before_it_was_offered_the_item_is_asked_then() {
+fn admit_is_called_when_a_member_leaves_before_it_was_offered_the_item() {
     for admitted in [true, false] {
         let refuse: fn(u64, u32) -> bool = if admitted { |_, _| false } else { |tag, _| tag == 3 };
         let mut rig = Rig::refusing(refuse).logging_admit();
@@ -553,7 +553,7 @@ fn member_that_leaves_gracefully_before_it_was_offered_the_item_is_asked_then() 
 }
 
 #[test]
-fn member_that_leaves_before_it_was_offered_the_item_takes_it_beyond_its_buffer_without_policy() {
+fn member_that_leaves_before_it_was_offered_the_item_gets_it_beyond_its_buffer() {
     for overflow in [Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict, Overflow::Wait] {
         let mut rig = Rig::new();
         let first = rig.join(1);
@@ -574,7 +574,7 @@ fn member_that_leaves_before_it_was_offered_the_item_takes_it_beyond_its_buffer_
 }
 
 #[test]
-fn member_that_is_evicted_before_it_was_offered_the_item_is_not_asked() {
+fn admit_is_not_called_for_a_member_evicted_before_it_was_offered_the_item() {
     let mut rig = Rig::new().logging_admit();
     let (_members, mut leases) = stopped_at_the_first(&mut rig, 3, 1);
     drop(leases.remove(2));
@@ -586,7 +586,7 @@ fn member_that_is_evicted_before_it_was_offered_the_item_is_not_asked() {
 }
 
 #[test]
-fn member_that_fails_before_it_was_offered_the_item_discards_a_clone_and_is_not_asked() {
+fn admit_is_not_called_for_a_member_that_fails_before_it_was_offered_the_item() {
     let mut rig = Rig::new().logging_admit();
     let members = rig.group(3, &[]);
     members[2].hold(Op::Flush);
@@ -610,7 +610,7 @@ fn member_that_fails_before_it_was_offered_the_item_discards_a_clone_and_is_not_
 }
 
 #[test]
-fn key_is_detached_while_the_walk_is_stopped_and_every_member_takes_its_copy_along() {
+fn key_is_detached_while_the_walk_is_stopped_and_every_member_keeps_its_copy() {
     let mut rig = Rig::refusing(|tag, _| tag == 2).logging_admit();
     let (members, _leases) = stopped_at_the_first(&mut rig, 4, 1);
     rig.orders.push(Order::Detach(1));
@@ -650,7 +650,7 @@ fn key_is_evicted_while_the_walk_is_stopped_and_only_the_last_one_discards_the_i
 }
 
 #[test]
-fn joiner_comes_while_the_walk_is_stopped_and_gets_what_follows() {
+fn member_joins_while_the_walk_is_stopped_and_gets_the_next_items() {
     let mut rig = Rig::new().logging_admit();
     let (_members, _leases) = stopped_at_the_first(&mut rig, 2, 1);
     let late = rig.order(1, 3, |attach| attach.tag(3));
@@ -659,7 +659,7 @@ fn joiner_comes_while_the_walk_is_stopped_and_gets_what_follows() {
 }
 
 #[test]
-fn finish_comes_while_the_walk_is_stopped_and_every_member_takes_its_copy_along() {
+fn finish_comes_while_the_walk_is_stopped_and_every_member_keeps_its_copy() {
     let mut rig = Rig::new();
     let (members, _leases) = stopped_at_the_first(&mut rig, 4, 1);
     rig.orders.push(Order::Finish);
@@ -673,7 +673,7 @@ fn finish_comes_while_the_walk_is_stopped_and_every_member_takes_its_copy_along(
 // `Finish`.
 
 #[test]
-fn finish_ends_the_wait_at_once_and_each_member_takes_its_copy_along() {
+fn finish_ends_the_wait_at_once_and_each_member_keeps_its_copy() {
     let mut rig = Rig::new();
     let members = rig.group(4, &[1, 3]);
     assert_eq!(rig.feed([101]), ["2 sent 101'", "4 sent 101'", "blocked 1#1"]);
@@ -694,7 +694,7 @@ fn finish_ends_the_wait_at_once_and_each_member_takes_its_copy_along() {
 }
 
 #[test]
-fn finish_takes_many_turns_and_the_item_is_in_the_account_in_each() {
+fn finish_takes_many_turns_and_the_item_is_counted_in_each() {
     for budget in [1, 2, 3, 7] {
         let mut rig = Rig::with(|demux| demux.budget(budget));
         let parked: Vec<_> = (1..=20).collect();
@@ -720,7 +720,7 @@ fn finish_takes_many_turns_and_the_item_is_in_the_account_in_each() {
 }
 
 #[test]
-fn evicted_between_finish_and_being_told() {
+fn evicted_after_finish_was_applied_and_before_it_is_finished() {
     let mut rig = Rig::with(|demux| demux.budget(1));
     let (members, mut leases) = rig.leased_group(6, &[1, 2, 3, 4, 5, 6]);
     rig.feed([101]);
@@ -738,7 +738,7 @@ fn evicted_between_finish_and_being_told() {
 // Turns.
 
 #[test]
-fn item_to_a_group_costs_one_for_each_member_and_goes_on_in_the_next_turn() {
+fn item_to_a_group_costs_one_for_each_member_and_continues_in_the_next_turn() {
     let mut rig = Rig::with(|demux| demux.budget(7));
     let members = rig.group(3, &[]);
     rig.push(101..=121);
@@ -776,7 +776,7 @@ fn item_to_a_large_group_does_not_overrun_the_budget() {
 }
 
 #[test]
-fn spent_budget_is_not_reported_and_only_the_end_of_the_walk_names_who_waits() {
+fn blocked_is_called_at_the_end_of_the_walk_and_not_when_the_budget_is_spent() {
     let mut rig = Rig::with(|demux| demux.budget(4));
     let members = rig.group(10, &[2, 6]);
     rig.push([101, 102]);
@@ -869,7 +869,7 @@ fn waiting_member_is_served_while_orders_never_pause() {
 }
 
 #[test]
-fn blocked_sink_of_its_own_is_served_while_orders_never_pause() {
+fn blocked_sink_of_an_ordinary_key_is_served_while_orders_never_pause() {
     let mut rig = common::Rig::new().with_silent_sinks();
     let sink = rig.attach(1, "a");
     sink.park();
@@ -887,7 +887,7 @@ fn blocked_sink_of_its_own_is_served_while_orders_never_pause() {
 }
 
 #[test]
-fn evicting_the_blockers_one_a_turn_asks_and_tells_each_of_them_once() {
+fn evicting_blocking_members_one_per_turn_reports_each_once() {
     const MEMBERS: u64 = 500;
     let mut rig = Rig::new().logging_admit();
     let parked: Vec<_> = (1..=MEMBERS).collect();

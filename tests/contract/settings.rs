@@ -296,7 +296,7 @@ fn second_sink_of_a_key_replaces_unless_multicast_is_set() {
 }
 
 #[test]
-fn setting_made_twice_holds_as_it_was_made_last() {
+fn setting_made_twice_has_the_last_value() {
     let (demux, items, orders_handle) = split();
     let demux = demux
         .buffer(5)
@@ -396,7 +396,7 @@ impl BuildHasher for &Colliding {
 }
 
 #[test]
-fn hasher_that_was_given_is_the_one_that_is_used_and_collisions_are_told_apart() {
+fn given_hasher_is_used_and_colliding_keys_are_distinguished() {
     let hasher = Colliding::default();
     let (demux, items, orders_handle) = split();
     let mut task = Task::new(demux.with_hasher(&hasher));
@@ -420,7 +420,7 @@ fn hasher_that_was_given_is_the_one_that_is_used_and_collisions_are_told_apart()
 // Looking in.
 
 #[test]
-fn before_the_first_poll_there_is_nothing_to_see() {
+fn getters_are_empty_before_the_first_poll() {
     let (demux, items, orders_handle) = split();
     items.push(101);
     attach(&orders_handle, 1);
@@ -490,7 +490,7 @@ fn contains_key_takes_a_borrowed_key() {
 }
 
 #[test]
-fn totals_can_be_seen_at_any_time_and_are_what_the_future_returns() {
+fn totals_can_be_read_at_any_time_and_equal_the_output() {
     let (demux, items, orders_handle) = split();
     let mut task = Task::new(demux);
     let a = attach(&orders_handle, 1);
@@ -513,7 +513,7 @@ fn totals_can_be_seen_at_any_time_and_are_what_the_future_returns() {
 }
 
 #[test]
-fn lost_items_are_counted_apart() {
+fn lost_items_are_counted_separately() {
     let (demux, items, orders_handle) = split();
     let mut task = Task::new(demux);
     attach(&orders_handle, 1).fail(Op::Send);
@@ -551,7 +551,7 @@ fn item_taken_from_the_input_by_hand_is_not_counted() {
 }
 
 #[test]
-fn after_completion_everything_can_still_be_asked() {
+fn getters_work_after_completion() {
     let (demux, items, orders_handle) = split();
     let mut task = Task::new(demux);
     let a = attach(&orders_handle, 1);
@@ -573,7 +573,7 @@ fn after_completion_everything_can_still_be_asked() {
 // Debug, and promised traits.
 
 #[test]
-fn the_debug_text_of_a_demux_tells_whom_it_has_and_what_it_waits_for() {
+fn debug_of_the_demux_shows_counts_and_the_blocked_recipient() {
     let (demux, items, orders_handle) = split();
     let mut task = Task::new(demux.budget(50));
     let (a, b, _c) =
@@ -627,7 +627,7 @@ impl futures::Sink<Bare> for BareSink {
 }
 
 #[test]
-fn keys_items_sinks_and_errors_need_no_more_than_they_must() {
+fn keys_items_sinks_and_errors_need_only_the_required_traits() {
     let (input, items) = scripted_stream("input");
     let (orders, orders_handle) = scripted_stream("orders");
     let demux = input
@@ -680,7 +680,7 @@ fn debug_of_the_demux_changes_with_what_it_does() {
 }
 
 #[test]
-fn debug_of_every_public_type_says_something() {
+fn debug_of_every_public_type_is_not_empty() {
     /// Sinks and hooks need no `Debug`.
     struct Opaque;
     let mut lease = Lease::new();
@@ -720,7 +720,7 @@ fn debug_of_a_recipient_shows_key_and_tag() {
 }
 
 #[test]
-fn promised_traits_are_there() {
+fn documented_traits_are_implemented() {
     fn value<T: Copy + Debug + Eq + Hash>() {}
     fn debug<T: Debug>() {}
     fn copy<T: Copy>() {}
@@ -755,7 +755,7 @@ fn promised_traits_are_there() {
 }
 
 #[test]
-fn orders_may_be_pairs_attaches_orders_or_a_type_of_ones_own() {
+fn orders_may_be_pairs_attaches_orders_or_a_user_defined_type() {
     struct Subscriber(u32, Sink);
     impl IntoOrder for Subscriber {
         type Key = u32;
@@ -785,7 +785,7 @@ fn orders_may_be_pairs_attaches_orders_or_a_type_of_ones_own() {
 }
 
 #[test]
-fn terms_of_an_attach_mean_the_same_in_any_order() {
+fn settings_of_an_attach_mean_the_same_in_any_order() {
     type Change = fn(Attach<u32, Sink>) -> Attach<u32, Sink>;
     let changes: [Change; 4] = [
         |attach| attach.buffer(1),

@@ -239,7 +239,7 @@ fn key_that_waits_takes_the_first_free_place_if_its_item_came_first() {
 }
 
 #[test]
-fn two_keys_that_drop_both_get_on() {
+fn two_keys_that_drop_both_progress() {
     for one in DROPPING {
         for two in DROPPING {
             let (mut task, items, mut receiver) = full_channel_of_two_keys(one, two);
@@ -251,7 +251,7 @@ fn two_keys_that_drop_both_get_on() {
 }
 
 #[test]
-fn key_that_drops_and_has_nothing_more_leaves_the_channel_to_the_other() {
+fn key_that_drops_and_has_no_items_leaves_the_channel_to_the_other() {
     for one in DROPPING {
         for two in DROPPING {
             let (mut task, items, mut receiver) = full_channel_of_two_keys(one, two);
@@ -270,7 +270,7 @@ fn key_that_drops_and_has_nothing_more_leaves_the_channel_to_the_other() {
 }
 
 #[test]
-fn two_keys_that_drop_share_the_channel_for_good() {
+fn two_keys_that_drop_share_the_channel_permanently() {
     for one in DROPPING {
         for two in DROPPING {
             let (mut task, items, mut receiver) = full_channel_of_two_keys(one, two);
@@ -320,7 +320,7 @@ fn tokio_channel_of_one_place_serves_keys_of_every_policy() {
 // A reservation ends with its item.
 
 #[test]
-fn sink_that_is_evicted_gives_up_its_place_in_the_line() {
+fn evicted_sink_releases_its_reservation() {
     let (sender, mut receiver) = mpsc::channel(1);
     sender.try_send(0).expect("it is empty");
     let mut lease = Lease::new();
@@ -336,7 +336,7 @@ fn sink_that_is_evicted_gives_up_its_place_in_the_line() {
 }
 
 #[test]
-fn sink_that_was_replaced_gives_up_its_place_in_the_line() {
+fn replaced_sink_releases_its_reservation() {
     let (sender, mut receiver) = mpsc::channel(1);
     sender.try_send(0).expect("it is empty");
     let (successor, mut heard) = tokio_channel(4);
@@ -354,7 +354,7 @@ fn sink_that_was_replaced_gives_up_its_place_in_the_line() {
 }
 
 #[test]
-fn sink_that_sent_what_it_had_keeps_no_place() {
+fn sink_without_items_keeps_no_reservation() {
     for overflow in [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest] {
         let (sender, mut receiver) = mpsc::channel(1);
         sender.try_send(0).expect("it is empty");
@@ -429,7 +429,7 @@ fn assert_every_promise_is_used(sink: &SinkHandle<u32>) {
 }
 
 #[test]
-fn members_of_a_group_use_every_promise_at_once() {
+fn members_of_a_group_use_every_readiness_at_once() {
     let mut rig = Rig::with(Demux::multicast).with_silent_sinks();
     let members: Vec<_> =
         (1..=4).map(|tag| rig.attach_on(1, tag, |attach| attach.tag(tag))).collect();
@@ -447,7 +447,7 @@ fn members_of_a_group_use_every_promise_at_once() {
 }
 
 #[test]
-fn one_place_of_a_sink_that_drops_counts_as_queued_and_towards_its_limit() {
+fn single_place_of_a_sink_that_drops_counts_as_queued_and_towards_its_limit() {
     for overflow in DROPPING {
         let mut rig = rig();
         let sink = rig.attach_on(1, "a", |attach| attach.overflow(overflow).limit(1));
@@ -461,7 +461,7 @@ fn one_place_of_a_sink_that_drops_counts_as_queued_and_towards_its_limit() {
 }
 
 #[test]
-fn default_buffer_of_0_means_one_place_for_those_that_drop_and_none_for_the_others() {
+fn default_buffer_of_0_means_one_place_for_dropping_policies_and_none_for_others() {
     for explicit in [false, true] {
         for (overflow, queued) in [
             (Overflow::Wait, 1), // held

@@ -27,7 +27,7 @@ fn from_the_first_item_to_the_close_each_call_is_accounted_for() {
 }
 
 #[test]
-fn a_sink_that_was_not_ready_is_asked_again_before_the_send() {
+fn a_sink_that_was_not_ready_is_polled_again_before_the_send() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     a.park();
@@ -150,7 +150,7 @@ fn nothing_but_the_drop_follows_an_error() {
 // A close that is pending.
 
 #[test]
-fn while_a_close_is_pending_only_the_close_is_asked() {
+fn while_a_close_is_pending_only_the_close_is_polled() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(2));
     a.hold(Op::Close);
@@ -184,7 +184,7 @@ fn closing_after_a_pending_flush(rig: &mut Rig, lease: &mut Lease) -> SinkHandle
 }
 
 #[test]
-fn a_flush_that_was_pending_when_the_close_began_is_never_asked_again() {
+fn a_flush_that_was_pending_when_the_close_began_is_not_polled_again() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
     let a = closing_after_a_pending_flush(&mut rig, &mut lease);
@@ -224,7 +224,7 @@ fn a_sink_that_closes_with_a_flush_due_in_a_busy_stream_is_not_flushed() {
 }
 
 #[test]
-fn a_flush_that_is_pending_does_not_keep_items_and_close_from_the_sink() {
+fn a_pending_flush_does_not_delay_items_or_close() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     a.hold(Op::Flush);
@@ -274,7 +274,7 @@ fn the_orders_are_not_polled_after_their_end_though_their_waker_fires() {
 }
 
 #[test]
-fn a_waker_of_the_ended_orders_that_fires_over_and_over_holds_up_no_item() {
+fn a_waker_of_the_ended_orders_that_fires_repeatedly_delays_no_item() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     let waker = rig.orders.waker().unwrap();
@@ -325,7 +325,7 @@ fn it_is_terminated_after_completion_and_not_before() {
 }
 
 #[test]
-fn totals_can_be_looked_at_after_completion() {
+fn totals_can_be_read_after_completion() {
     let mut rig = Rig::new();
     rig.attach(1, "a");
     rig.input.extend([101, 201]);
@@ -447,7 +447,7 @@ fn step(
 }
 
 #[test]
-fn whatever_happens_no_contract_is_breached_and_everything_ends() {
+fn random_events_breach_no_contract_and_everything_ends() {
     for seed in 1..=300_u64 {
         let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let (input_stream, input) = scripted_stream("input");

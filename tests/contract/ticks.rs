@@ -98,7 +98,7 @@ fn sink_that_is_stuck_is_evicted_at_the_nth_tick() {
 }
 
 #[test]
-fn what_waits_for_a_stalled_sink_is_discarded_as_evicted() {
+fn items_of_a_stalled_sink_are_discarded_as_evicted() {
     let mut rig = Rig::new();
     let b = rig.attach(2, "b");
     let a = rig.attach_on(1, "a", |attach| attach.buffer(2).stall_timeout(2));
@@ -136,7 +136,7 @@ fn sink_that_completes_something_in_every_unit_does_not_stall() {
 }
 
 #[test]
-fn flush_that_completes_starts_the_count_anew() {
+fn flush_that_completes_restarts_the_count() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.stall_timeout(3));
     a.hold(Op::Flush);
@@ -152,7 +152,7 @@ fn flush_that_completes_starts_the_count_anew() {
 }
 
 #[test]
-fn sink_that_nothing_waits_for_does_not_stall() {
+fn sink_without_waiting_items_does_not_stall() {
     let mut rig = Rig::with(|demux| demux.stall_timeout(1));
     let a = rig.attach(1, "a");
     let b = rig.attach(2, "b");
@@ -164,7 +164,7 @@ fn sink_that_nothing_waits_for_does_not_stall() {
 }
 
 #[test]
-fn sink_that_nothing_waits_for_any_more_does_not_stall() {
+fn sink_whose_items_were_sent_does_not_stall() {
     let mut rig = Rig::with(|demux| demux.multicast());
     let a = rig.attach_on(1, "a", |attach| attach.stall_timeout(2));
     a.park();
@@ -243,7 +243,7 @@ fn sink_that_only_wakes_itself_stalls_under_every_policy() {
 
 /// A wake that nothing comes of does not start the count anew, wherever the turn stands.
 #[test]
-fn wakes_that_nothing_comes_of_are_no_progress() {
+fn wakes_without_effect_are_not_progress() {
     for stuck in STUCK {
         let mut rig = Rig::new();
         let a = stuck.attach(&mut rig, |attach| attach.stall_timeout(3));
@@ -255,7 +255,7 @@ fn wakes_that_nothing_comes_of_are_no_progress() {
 }
 
 #[test]
-fn wakes_in_the_turn_of_the_tick_do_not_start_the_count_anew() {
+fn wakes_in_the_turn_of_the_tick_do_not_restart_the_count() {
     for stuck in STUCK {
         let mut rig = Rig::new();
         let a = stuck.attach(&mut rig, |attach| attach.stall_timeout(3));
@@ -338,7 +338,7 @@ fn sinks_that_share_the_held_item_stall() {
 }
 
 #[test]
-fn queue_that_is_handed_on_starts_the_count_anew() {
+fn queue_that_moves_restarts_the_count() {
     let mut rig = Rig::with(|demux| demux.buffer(3).stall_timeout(3));
     let old = rig.attach_on(1, "old", |attach| attach.tag(1));
     old.park();
@@ -384,7 +384,7 @@ fn members_of_a_group_stall_one_by_one() {
 }
 
 #[test]
-fn graceful_leave_has_a_deadline_whatever_it_is_for() {
+fn graceful_leave_has_a_deadline_for_every_reason() {
     // By a lease.
     let mut rig = Rig::with(|demux| demux.stall_timeout(2));
     let mut lease = Lease::new();
@@ -441,7 +441,7 @@ fn attachment_without_an_item_is_detached_at_the_nth_tick() {
 }
 
 #[test]
-fn item_starts_the_idle_count_anew() {
+fn item_restarts_the_idle_count() {
     for n in 1..=3 {
         let mut rig = Rig::new();
         let a = rig.attach_on(1, "a", |attach| attach.idle_timeout(n));
@@ -481,7 +481,7 @@ fn items_that_a_catch_all_catches_keep_it_busy() {
 }
 
 #[test]
-fn attachment_that_something_waits_for_is_not_idle() {
+fn attachment_with_waiting_items_is_not_idle() {
     for stuck in [Stuck::Held, Stuck::Queued, Stuck::Flush] {
         let mut rig = Rig::new();
         let a = stuck.attach(&mut rig, |attach| attach.idle_timeout(1));
@@ -546,7 +546,7 @@ fn unit_in_which_the_input_was_held_does_not_count_for_idleness() {
 /// A tick is applied to one attachment after the other, and the next tick may be read before the
 /// last one has been applied to all: each unit counts for what happened in it.
 #[test]
-fn unit_in_which_the_input_was_held_counts_for_none_however_late_the_sweep_reaches_them() {
+fn unit_in_which_the_input_was_held_counts_for_no_attachment_of_the_sweep() {
     let mut rig = Rig::with(|demux| demux.budget(4)).with_silent_sinks();
     for key in 10..60 {
         rig.order(key, key, |attach| attach.idle_timeout(2));
@@ -623,7 +623,7 @@ fn idle_attachment_that_cannot_be_closed_stalls() {
 }
 
 #[test]
-fn idle_member_leaves_its_group_alone() {
+fn idle_member_leaves_and_its_group_stays() {
     let mut rig =
         Rig::with(|demux| demux.multicast().idle_timeout(2)).admitting(|to, _| to.tag != 2);
     let sinks: Vec<_> =
@@ -641,7 +641,7 @@ fn idle_member_leaves_its_group_alone() {
 
 /// An item is on its way through a group: it waits for those that it was not offered yet.
 #[test]
-fn members_that_an_item_has_not_come_to_are_not_idle() {
+fn members_that_an_item_has_not_reached_are_not_idle() {
     for budget in [4, 8, 32] {
         let mut rig =
             Rig::with(|demux| demux.multicast().budget(budget).idle_timeout(2)).with_silent_sinks();
@@ -661,7 +661,7 @@ fn members_that_an_item_has_not_come_to_are_not_idle() {
 // Defaults.
 
 #[test]
-fn default_stall_timeout_is_for_those_that_set_nothing_and_0_is_none() {
+fn default_stall_timeout_applies_without_a_setting_and_0_disables_it() {
     let mut rig = Rig::with(|demux| demux.stall_timeout(2).buffer(1));
     rig.attach(1, "a").park();
     for (key, ticks) in [(2, 0), (3, 4), (4, 1)] {
@@ -674,7 +674,7 @@ fn default_stall_timeout_is_for_those_that_set_nothing_and_0_is_none() {
 }
 
 #[test]
-fn default_idle_timeout_is_for_those_that_set_nothing_and_0_is_none() {
+fn default_idle_timeout_applies_without_a_setting_and_0_disables_it() {
     let mut rig = Rig::with(|demux| demux.idle_timeout(2));
     rig.attach(1, "a");
     rig.attach_on(2, "b", |attach| attach.idle_timeout(0));
@@ -700,7 +700,7 @@ fn without_ticks_nothing_expires() {
 }
 
 #[test]
-fn ticks_that_nobody_waits_for_do_nothing() {
+fn ticks_without_time_outs_do_nothing() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
     a.park();
@@ -739,7 +739,7 @@ fn ticks_that_are_read_in_one_turn_count_as_one() {
 }
 
 #[test]
-fn ticks_that_are_read_while_one_goes_round_count_as_one() {
+fn ticks_that_are_read_during_a_sweep_count_as_one() {
     let mut rig = Rig::with(|demux| demux.budget(4)).with_silent_sinks();
     for key in 0..500 {
         rig.order(key, key, |attach| attach.idle_timeout(3));
@@ -755,7 +755,7 @@ fn ticks_that_are_read_while_one_goes_round_count_as_one() {
 // Sweeps.
 
 #[test]
-fn tick_comes_to_all_in_turns_of_any_length() {
+fn tick_reaches_all_in_turns_of_any_length() {
     for budget in [1, 2, 3, 4, 7, 64, 1_000] {
         let mut rig = Rig::with(|demux| demux.budget(budget).stall_timeout(3).idle_timeout(2))
             .with_silent_sinks();
@@ -780,7 +780,7 @@ fn tick_comes_to_all_in_turns_of_any_length() {
 /// Attachments that come during a sweep are not part of it, whichever places they get; and none is
 /// left out, or counted twice, because others leave.
 #[test]
-fn attachments_that_come_and_go_during_a_sweep_get_their_own_ticks() {
+fn attachments_that_join_and_leave_during_a_sweep_get_the_right_ticks() {
     for leavers in [0_u32, 1, 3, 10, 37, 50] {
         let mut rig = Rig::with(|demux| demux.budget(8).idle_timeout(2)).with_silent_sinks();
         for key in 0..60 {
@@ -814,7 +814,7 @@ fn attachments_that_come_and_go_during_a_sweep_get_their_own_ticks() {
 }
 
 #[test]
-fn orders_and_items_go_on_while_a_tick_goes_round() {
+fn orders_and_items_continue_during_a_sweep() {
     let mut rig = Rig::with(|demux| demux.budget(16).idle_timeout(2)).with_silent_sinks();
     for key in 0..2_000 {
         rig.order(key, key, |attach| attach);
@@ -838,7 +838,7 @@ fn orders_and_items_go_on_while_a_tick_goes_round() {
 
 /// Neither orders nor items nor woken sinks keep a tick from going round.
 #[test]
-fn tick_goes_round_while_all_others_are_busy() {
+fn sweep_continues_while_all_others_are_busy() {
     for budget in [1, 4, 16] {
         let mut rig = Rig::with(|demux| demux.budget(budget)).with_silent_sinks();
         let busy = rig.attach(1, "busy");
@@ -896,7 +896,7 @@ struct Count {
 /// Sinks are parked and opened at random, in turns of any length; each expires at the tick at which
 /// a simple count does.
 #[test]
-fn time_outs_expire_when_a_simple_count_does() {
+fn time_outs_agree_with_a_simple_model() {
     for seed in 1..=if cfg!(debug_assertions) { 100 } else { 2_000 } {
         let mut dice = Dice::new(seed);
         let (stall, idle) = (1 + dice.below(4), 1 + dice.below(4));
@@ -988,7 +988,7 @@ fn sinks_are_flushed_at_the_nth_tick_after_the_input_ran_dry() {
 }
 
 #[test]
-fn items_do_not_start_the_linger_anew() {
+fn items_do_not_restart_the_linger() {
     let mut rig = lingering(3);
     let (a, b) = (rig.attach(1, "a"), rig.attach(2, "b"));
     rig.send([101]);
@@ -1097,7 +1097,7 @@ fn nothing_lingers_while_the_input_is_blocked() {
 /// What was lingering when the input was blocked is flushed, too, and not at a tick of the count
 /// before.
 #[test]
-fn block_ends_the_linger_of_all() {
+fn blocking_the_input_ends_the_linger_of_all() {
     let mut rig = lingering(3);
     let (a, b) = (rig.attach(1, "a"), rig.attach(2, "b"));
     rig.send([101]);
@@ -1133,7 +1133,7 @@ fn nothing_lingers_at_the_end() {
 
 /// At the end a sink that still drains is flushed as the rest of the crate page says: by its close.
 #[test]
-fn what_drains_at_the_end_does_not_wait_for_a_tick() {
+fn sinks_that_drain_at_the_end_do_not_wait_for_a_tick() {
     let mut rig = Rig::with(|demux| demux.linger(10).buffer(2));
     let a = rig.attach(1, "a");
     a.park();
@@ -1189,7 +1189,7 @@ fn detached_sink_is_closed_at_once_whatever_lingers() {
 }
 
 #[test]
-fn linger_0_is_none() {
+fn linger_0_disables_it() {
     let mut rig = lingering(0);
     let a = rig.attach(1, "a");
     rig.send([101]);

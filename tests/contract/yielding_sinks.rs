@@ -180,7 +180,7 @@ fn tokio_single_sink_fed_by_a_tokio_channel_misses_nothing() {
 }
 
 #[test]
-fn tokio_keys_of_their_own_miss_nothing() {
+fn tokio_separate_keys_miss_nothing() {
     const KEYS: usize = 300;
     for flavor in FLAVORS {
         for overflow in ALL {
@@ -255,7 +255,7 @@ fn tokio_member_that_is_full_is_evicted_from_a_large_group_and_no_other_is() {
 
 /// Futures' channels never yield: what holds for tokio's must not cost them their policy.
 #[test]
-fn futures_channels_that_are_full_are_believed_at_once() {
+fn futures_channels_that_are_full_overflow_at_once() {
     for overflow in [Overflow::DropNewest, Overflow::DropOldest] {
         let (sink, receiver) = mpsc::channel(0);
         let orders = stream::iter([Attach::new((), sink).overflow(overflow)]);
@@ -318,7 +318,7 @@ fn yield_without_room_holds_the_item_and_ends_the_serving_for_one_turn() {
 }
 
 #[test]
-fn yield_with_room_queues_the_item_and_other_items_go_on() {
+fn yield_with_room_queues_the_item_and_other_items_continue() {
     for overflow in ALL {
         let mut rig = Rig::new().with_silent_sinks();
         let b = rig.attach(2, "b");
@@ -381,7 +381,7 @@ fn policy_acts_only_on_a_sink_that_was_not_woken_since() {
 }
 
 #[test]
-fn policy_acts_on_a_sink_that_was_woken_for_nothing() {
+fn policy_acts_on_a_sink_that_was_woken_spuriously() {
     let mut rig = Rig::new().with_silent_sinks();
     let a = rig.attach_on(1, "a", |attach| attach.overflow(Overflow::DropNewest).buffer(1));
     a.park();
@@ -442,7 +442,7 @@ fn sink_that_turns_out_to_be_broken_fails_in_the_next_turn() {
 // The second yield in a row.
 
 #[test]
-fn second_yield_counts_if_nothing_got_on_meanwhile() {
+fn second_yield_counts_as_full_without_progress_in_between() {
     let mut rig = Rig::new().with_silent_sinks();
     let a = rig.yielding(2, on(Overflow::Evict));
     rig.input.push(101);
@@ -466,7 +466,7 @@ fn second_yield_in_a_row_under_wait_blocks_and_loses_nothing() {
 }
 
 #[test]
-fn yield_that_follows_a_wake_is_held_too_if_something_got_on() {
+fn yield_that_follows_a_wake_is_held_too_after_progress() {
     let mut rig = Rig::new().with_silent_sinks();
     let a = rig.attach_on(1, "a", |attach| attach.overflow(Overflow::DropNewest).buffer(1));
     a.park();
@@ -535,7 +535,7 @@ fn getting_on(
 }
 
 #[test]
-fn yield_is_one_again_whenever_something_got_on() {
+fn yield_counts_as_yield_again_after_any_progress() {
     for progress in [Progress::Order, Progress::Item, Progress::Flush, Progress::Close] {
         for overflow in [Overflow::Wait, Overflow::Evict] {
             let mut rig = Rig::new().with_silent_sinks();
@@ -560,7 +560,7 @@ fn yield_is_one_again_whenever_something_got_on() {
 
 /// A flush that fell due and completed at once.
 #[test]
-fn yield_is_one_again_after_another_sink_was_flushed() {
+fn yield_counts_as_yield_again_after_another_sink_was_flushed() {
     let mut rig = Rig::new().with_silent_sinks();
     let b = rig.attach(2, "b");
     let a = rig.yielding(2, on(Overflow::Evict));
@@ -594,7 +594,7 @@ fn yields_with_progress_between_them_are_held_for_sixteen_turns() {
 }
 
 #[test]
-fn sixteen_turns_are_counted_anew_for_each_item() {
+fn sixteen_turns_are_counted_separately_for_each_item() {
     let mut rig = Rig::new().with_silent_sinks();
     let a = rig.attach_on(1, "a", on(Overflow::Evict));
     for item in [101, 102, 103] {
@@ -610,7 +610,7 @@ fn sixteen_turns_are_counted_anew_for_each_item() {
 }
 
 #[test]
-fn sink_that_yields_for_ever_is_found_out_under_every_policy() {
+fn sink_that_always_yields_is_treated_as_full_under_every_policy() {
     for overflow in ALL {
         for buffer in [0, 2] {
             let mut rig = Rig::new().with_silent_sinks();
@@ -634,7 +634,7 @@ fn sink_that_yields_for_ever_is_found_out_under_every_policy() {
 }
 
 #[test]
-fn sink_is_asked_at_most_once_a_turn_while_it_yields() {
+fn sink_is_polled_at_most_once_a_turn_while_it_yields() {
     for overflow in ALL {
         for buffer in [0, 1] {
             let mut rig = Rig::new().with_silent_sinks();
@@ -695,7 +695,7 @@ fn replacement_takes_over_an_item_held_for_a_yield() {
 }
 
 #[test]
-fn sink_that_is_detached_takes_an_item_held_for_a_yield_along() {
+fn sink_that_is_detached_keeps_an_item_held_for_a_yield() {
     let gone = ["a sent 101", "a closed", "a dropped", "detached 1#7 Requested"];
     for overflow in [Overflow::Wait, Overflow::Evict] {
         let by_order = ended_by(overflow, |rig, lease| {
@@ -749,7 +749,7 @@ fn end_of_the_input_behind_an_item_held_for_a_yield_loses_nothing() {
 }
 
 #[test]
-fn orders_and_other_sinks_go_on_while_an_item_is_held_for_a_yield() {
+fn orders_and_other_sinks_continue_while_an_item_is_held_for_a_yield() {
     let mut rig = Rig::new().with_silent_sinks();
     let b = rig.attach_on(2, "b", |attach| attach.buffer(3));
     b.park();
@@ -775,7 +775,7 @@ impl Rig {
 }
 
 #[test]
-fn item_that_the_catch_all_yields_for_is_held_for_it() {
+fn item_for_which_the_catch_all_yields_is_held() {
     let mut rig = Rig::new().with_silent_sinks();
     let a = rig.yielding(1, |attach| attach.catch_all().overflow(Overflow::Evict));
     rig.input.push(901);
@@ -796,7 +796,7 @@ fn limit_does_not_count_an_item_that_is_held_for_a_yield() {
 }
 
 #[test]
-fn admit_is_not_asked_again_about_an_item_that_is_held_for_a_yield() {
+fn admit_is_not_called_again_for_an_item_held_for_a_yield() {
     let mut rig = Rig::new().with_silent_sinks().logging_only(|line| !line.starts_with("key "));
     let a = rig.yielding(1, on(Overflow::Evict));
     assert_eq!(rig.send([101]), ["admit 101 to 1"]);
@@ -819,7 +819,7 @@ fn asked(members: &[SinkHandle<u32>]) -> Vec<usize> {
 }
 
 #[test]
-fn members_behind_one_that_yields_are_asked_in_the_next_turn() {
+fn members_behind_one_that_yields_are_polled_in_the_next_turn() {
     for overflow in [Overflow::Wait, Overflow::Evict] {
         let (mut rig, members) = group(overflow, 1);
         rig.input.push(101);
@@ -846,7 +846,7 @@ fn member_that_yields_with_room_in_its_queue_delays_no_other() {
 }
 
 #[test]
-fn second_yield_of_a_member_counts_and_the_walk_goes_on() {
+fn second_yield_of_a_member_counts_as_full_and_the_walk_continues() {
     for overflow in [Overflow::Wait, Overflow::Evict] {
         let (mut rig, members) = group(overflow, 2);
         members[0].hold(Op::Flush); // a flush that completed would be progress
@@ -889,7 +889,7 @@ fn every_member_yields_in_turn() {
 }
 
 #[test]
-fn sixteen_turns_are_counted_anew_for_each_member() {
+fn sixteen_turns_are_counted_separately_for_each_member() {
     let mut rig = Rig::with(Demux::multicast).with_silent_sinks();
     let members: Vec<_> = (1..=40)
         .map(|tag| rig.attach_on(1, tag, |a| a.tag(tag).overflow(Overflow::Evict)))
@@ -923,7 +923,7 @@ const LONG: [(usize, usize); 3] = [(63, 0), (1, 31), (20, 22)];
 const SHORT: [(usize, usize); 3] = [(62, 0), (0, 31), (20, 21)];
 
 #[test]
-fn pending_after_64_operations_is_taken_for_a_yield_though_nothing_fired() {
+fn pending_after_64_operations_counts_as_yield_though_no_waker_fired() {
     for (orders, items) in LONG {
         let (mut rig, a) = parked_late(Overflow::Evict, orders, items);
         rig.poll();
@@ -939,7 +939,7 @@ fn pending_after_64_operations_is_taken_for_a_yield_though_nothing_fired() {
 }
 
 #[test]
-fn pending_in_the_turn_after_that_is_believed() {
+fn pending_in_the_next_turn_counts_as_full() {
     for (orders, items) in LONG {
         let (mut rig, a) = parked_late(Overflow::Evict, orders, items);
         rig.poll();
@@ -952,7 +952,7 @@ fn pending_in_the_turn_after_that_is_believed() {
 }
 
 #[test]
-fn pending_after_fewer_operations_is_believed_at_once() {
+fn pending_after_fewer_operations_counts_as_full_at_once() {
     for (orders, items) in SHORT {
         let (mut rig, a) = parked_late(Overflow::Evict, orders, items);
         rig.poll();
@@ -962,7 +962,7 @@ fn pending_after_fewer_operations_is_believed_at_once() {
 }
 
 #[test]
-fn pending_after_64_operations_is_believed_at_once_under_wait() {
+fn pending_after_64_operations_counts_as_full_at_once_under_wait() {
     for (orders, items) in LONG {
         let (mut rig, a) = parked_late(Overflow::Wait, orders, items);
         rig.poll();
@@ -973,7 +973,7 @@ fn pending_after_64_operations_is_believed_at_once_under_wait() {
 }
 
 #[test]
-fn pending_after_64_operations_is_asked_once_more_also_if_its_item_was_queued() {
+fn pending_after_64_operations_is_polled_once_more_also_if_its_item_was_queued() {
     for overflow in [Overflow::DropNewest, Overflow::DropOldest] {
         for (orders, items) in LONG {
             let (mut rig, a) = parked_late(overflow, orders, items);
@@ -988,7 +988,7 @@ fn pending_after_64_operations_is_asked_once_more_also_if_its_item_was_queued() 
 }
 
 #[test]
-fn pending_after_64_operations_asks_no_more_than_once_more() {
+fn pending_after_64_operations_is_polled_at_most_once_more() {
     for overflow in [Overflow::DropNewest, Overflow::DropOldest] {
         let (mut rig, a) = parked_late(overflow, 63, 0);
         rig.sleep();
@@ -999,7 +999,7 @@ fn pending_after_64_operations_asks_no_more_than_once_more() {
 }
 
 #[test]
-fn pending_after_a_wake_is_believed_though_the_one_before_was_not() {
+fn pending_after_a_wake_counts_as_full_though_the_previous_did_not() {
     let (mut rig, a) = parked_late(Overflow::Evict, 63, 0);
     rig.poll();
     a.allow(1);

@@ -34,7 +34,7 @@ fn an_item_to_a_ready_sink_allocates_nothing() {
 }
 
 #[test]
-fn the_same_with_terms_a_lease_a_catch_all_and_unmatched_items() {
+fn items_with_settings_a_lease_a_catch_all_and_unmatched_items_allocate_nothing() {
     let (demux, feed) = demux(|n| n % 6);
     let mut task = Task::new(demux.on_unmatched(drop));
     let (sink, mut lease) = (Counter::default(), Lease::new());
@@ -54,7 +54,7 @@ fn the_same_with_terms_a_lease_a_catch_all_and_unmatched_items() {
 }
 
 #[test]
-fn copies_for_a_group_allocate_nothing_of_their_own() {
+fn copies_for_a_group_allocate_nothing() {
     let (demux, feed) = demux(|_| 0);
     let mut task = Task::new(demux.multicast());
     let sink = Counter::default();
@@ -69,7 +69,7 @@ fn copies_for_a_group_allocate_nothing_of_their_own() {
 }
 
 #[test]
-fn an_item_that_is_held_and_let_go_allocates_nothing() {
+fn an_item_that_is_held_and_then_sent_allocates_nothing() {
     let (demux, feed) = demux(|_| 0);
     let mut task = Task::new(demux);
     let sink = Counter::default();
@@ -177,7 +177,7 @@ fn a_queue_that_has_emptied_keeps_room_for_at_most_16_items() {
 }
 
 #[test]
-fn a_thousand_queues_give_their_memory_back_after_a_burst() {
+fn a_thousand_queues_free_their_memory_after_a_burst() {
     const QUEUES: u64 = 1_000;
     const LENGTH: u64 = 1_024;
     let (demux, feed) = demux(|n| n % QUEUES);
@@ -207,7 +207,7 @@ fn a_thousand_queues_give_their_memory_back_after_a_burst() {
 }
 
 #[test]
-fn a_queue_that_was_handed_on_is_given_back_when_it_has_emptied() {
+fn a_queue_that_moved_is_freed_when_it_is_empty() {
     let (demux, feed) = demux(|_| 0);
     let mut task = Task::new(demux);
     feed.order(Attach::new(0, Counter::default()));
@@ -307,7 +307,7 @@ fn the_list_of_flushes_does_not_grow_under_churn() {
 }
 
 #[test]
-fn replacing_a_sink_over_and_over_takes_no_memory() {
+fn replacing_a_sink_repeatedly_takes_no_memory() {
     let (demux, feed) = demux(|_| 0);
     let mut task = Task::new(demux);
     let sink = Counter::default();
@@ -322,7 +322,7 @@ fn replacing_a_sink_over_and_over_takes_no_memory() {
 }
 
 #[test]
-fn limited_attachments_come_and_go_without_a_trace() {
+fn limited_attachments_leave_no_memory_allocated() {
     let (demux, feed) = demux(|n| *n);
     let mut task = Task::new(demux);
     let sink = Counter::default();
@@ -355,7 +355,7 @@ fn members_that_join_and_leave_a_group_take_no_memory() {
 }
 
 #[test]
-fn the_memory_of_many_serves_as_many_again() {
+fn the_memory_of_ended_attachments_is_reused() {
     const MANY: u64 = 20_000;
     let (demux, feed) = demux(|n| *n);
     let mut task = Task::new(demux);
@@ -399,7 +399,7 @@ fn completion_frees_what_grew_with_the_attachments() {
 }
 
 #[test]
-fn nothing_at_all_is_left_when_the_future_is_gone() {
+fn dropping_the_future_frees_all_memory() {
     let ((), usage) = allocations_during(|| {
         let (demux, feed) = demux(|n| n % 50);
         let mut task = Task::new(demux.multicast());
@@ -425,7 +425,7 @@ fn nothing_at_all_is_left_when_the_future_is_gone() {
 // Leases.
 
 #[test]
-fn a_lease_held_over_many_gone_attachments_stays_small() {
+fn a_lease_of_many_ended_attachments_stays_small() {
     let (demux, feed) = demux(|n| *n);
     let mut task = Task::new(demux);
     let sink = Counter::default();
@@ -462,7 +462,7 @@ fn a_lease_forgets_attachments_that_were_never_applied() {
 // Leases.
 
 #[test]
-fn lease_forgets_attachments_that_are_gone() {
+fn lease_forgets_ended_attachments() {
     let mut lease = Lease::new();
     for n in 0..100 {
         drop(Attach::new(n, ()).leased(&mut lease));

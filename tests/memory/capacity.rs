@@ -57,7 +57,7 @@ fn capacity() -> usize {
 }
 
 #[test]
-fn without_it_a_turn_in_which_a_table_grows_asks_for_all_of_it() {
+fn without_capacity_a_turn_in_which_a_table_grows_allocates_all_of_it() {
     assert!(longest_turn!(|demux| demux) > 100_000);
 }
 
@@ -68,7 +68,7 @@ fn attaching_up_to_the_capacity_moves_no_table() {
 }
 
 #[test]
-fn the_room_is_made_at_once() {
+fn the_capacity_is_allocated_at_once() {
     let (demux, _feed) = demux(|n| *n);
     let (demux, usage) = allocations_during(|| demux.with_capacity(capacity()));
     assert!(usage.live > 500_000, "{usage:?}");
@@ -76,7 +76,7 @@ fn the_room_is_made_at_once() {
 }
 
 #[test]
-fn the_room_survives_other_settings() {
+fn the_capacity_survives_other_settings() {
     let n = capacity();
     let longest = [
         longest_turn!(|demux: Demux<_, _, _>| demux
@@ -114,7 +114,7 @@ fn members_of_a_group_take_four_bytes_more() {
 }
 
 #[test]
-fn those_that_leave_count_too() {
+fn leaving_attachments_count_towards_the_capacity() {
     let (demux, feed) = demux(|n| *n);
     let mut task = Task::new(demux.with_capacity(capacity()));
     // Each has an item that it cannot take, so it stays for as long as the gate is shut.
@@ -151,7 +151,7 @@ fn items_and_flushes_of_all_of_them_move_no_table() {
 }
 
 #[test]
-fn attachments_that_come_and_go_within_the_capacity_move_no_table() {
+fn attachments_that_join_and_leave_within_the_capacity_move_no_table() {
     let (demux, feed) = demux(|n| *n);
     let mut task = Task::new(demux.with_capacity(capacity()));
     let sink = Counter::default();
