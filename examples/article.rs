@@ -254,7 +254,9 @@ fn run(variant: &str, messages: u64) -> Result<(), String> {
         return Err(format!("{messages} messages were sent, but {total} accounted for"));
     }
     if variant == "demux" && received != expected {
-        return Err(format!("the clients should have received {expected:?}, but received {received:?}"));
+        return Err(format!(
+            "the clients should have received {expected:?}, but received {received:?}"
+        ));
     }
     Ok(())
 }

@@ -267,7 +267,11 @@ impl<V: Debug + 'static> Rig<V> {
             self.balance();
             if let Poll::Ready(totals) = output {
                 assert_eq!(totals, self.totals());
-                assert_eq!((totals.queued, totals.attached), (0, totals.detached), "after completion");
+                assert_eq!(
+                    (totals.queued, totals.attached),
+                    (0, totals.detached),
+                    "after completion"
+                );
                 return output;
             }
             if !self.task.woken() {

@@ -1,16 +1,16 @@
-//! `Hooks::admit` (attachment rules): the demux calls it once for each item and recipient, before
-//! it looks at the queue or asks the sink, and not again when it tries a held item again. An item
-//! that is not admitted is discarded with `NotAdmitted`, and never waits for a sink (guarantee 3).
+//! `Hooks::admit` (attachment rules): the demux calls it once per item and recipient, before it
+//! uses the queue or polls the sink, and not again when it retries a held item. An item that is not
+//! admitted is discarded with `NotAdmitted`, and never waits for a sink (guarantee 3).
 
 use crate::common::{Op, Rig, Task, Terms, scripted_sink, scripted_stream};
 use stream_demux::{Attach, Demux, DemuxStreamExt, Order, Overflow, Recipient};
 
-/// Hears also what `admit` is asked, but no flushes.
+/// Logs calls of `admit`, but no flushes.
 fn rig() -> Rig {
     Rig::new().logging_only(|line| !line.ends_with("flushed") && !line.starts_with("key "))
 }
 
-/// The same with many sinks under a key.
+/// Like `rig`, with many sinks per key.
 fn group() -> Rig {
     Rig::with(Demux::multicast)
         .logging_only(|line| !line.ends_with("flushed") && !line.starts_with("key "))

@@ -1,5 +1,5 @@
-//! Guarantee 7, a blocked sink: it holds up the input and nothing else. Also `blocked_on`, and the
-//! hooks `blocked` and `unblocked`, which come in pairs, one pair for each wait.
+//! Guarantee 7: a blocked sink holds the input and nothing else. Also `blocked_on`, and the hooks
+//! `blocked` and `unblocked`, one pair for each wait.
 
 use std::task::Poll;
 
@@ -24,7 +24,7 @@ impl Rig {
         a
     }
 
-    /// What was logged in a single poll, after which it must not be awake.
+    /// Polls once, after which the task must be parked. Returns the log.
     #[track_caller]
     fn lines_of_one_poll(&mut self) -> Vec<String> {
         assert!(self.task.woken());
@@ -38,7 +38,7 @@ impl Rig {
     }
 }
 
-// What is said of it.
+// Hooks and getters.
 
 #[test]
 fn blocked_and_unblocked_are_called_once_per_wait() {
@@ -47,7 +47,7 @@ fn blocked_and_unblocked_are_called_once_per_wait() {
     a.park();
     rig.input.push(101);
     assert_eq!(rig.lines(), ["blocked 1"]);
-    a.wake(); // for nothing: it asks again, and waits on
+    a.wake(); // spurious: the sink is polled again and is still not ready
     assert!(rig.lines().is_empty());
     a.wake();
     assert!(rig.lines().is_empty());
@@ -212,7 +212,7 @@ fn removing_others_leaves_it_blocked() {
     assert_eq!((rig.waits_for(), rig.input.left(), a.count(Op::Ready)), (Some(1), 2, 1));
 }
 
-// What frees the input, in the same poll.
+// Events that unblock the input in the same poll.
 
 #[test]
 fn detaching_the_blocked_sink_frees_the_input_in_the_same_poll() {
@@ -225,7 +225,7 @@ fn detaching_the_blocked_sink_frees_the_input_in_the_same_poll() {
         ["unblocked 1", "unmatched 102", "b sent 201", "b flushed"]
     );
     assert_eq!((b.items(), rig.waits_for(), rig.totals().queued), (vec![201], None, 1));
-    a.open(); // the item that was held is its last
+    a.open(); // the held item is its last item
     assert_eq!(rig.lines(), ["a sent 101", "a closed", "a dropped", "detached 1 Requested"]);
 }
 
@@ -438,7 +438,7 @@ fn the_sink_that_comes_after_the_blocked_one_left_gets_what_follows() {
     assert_eq!(a.items(), [101]);
 }
 
-// At the end.
+// Completion.
 
 #[test]
 fn finishing_while_blocked_reads_no_more_and_the_held_item_keeps_its_place() {
@@ -449,7 +449,7 @@ fn finishing_while_blocked_reads_no_more_and_the_held_item_keeps_its_place() {
     assert_eq!(rig.lines(), ["unblocked 1"]);
     assert_eq!((rig.waits_for(), rig.totals().queued), (None, 1));
     a.open();
-    let Poll::Ready(totals) = rig.run() else { panic!("the last sink is closed") };
+    let Poll::Ready(totals) = rig.run() else { panic!("the demux did not complete") };
     assert_eq!((a.items(), totals.received, totals.delivered), (vec![101], 1, 1));
     assert_eq!(rig.log.take(), ["a sent 101", "a closed", "a dropped", "detached 1 Finished"]);
 }
@@ -461,7 +461,7 @@ fn evicting_the_stuck_sink_after_the_end_completes() {
     rig.orders.push(Order::Finish);
     rig.lines();
     rig.orders.push(Order::Evict(1));
-    let Poll::Ready(totals) = rig.run() else { panic!("the last sink is gone") };
+    let Poll::Ready(totals) = rig.run() else { panic!("the demux did not complete") };
     assert_eq!((a.count(Op::Close), totals.discarded, totals.queued), (0, 1, 0));
 }
 

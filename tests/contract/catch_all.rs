@@ -1,13 +1,13 @@
 //! `Attach::catch_all` (attachment rules): the attachment that also receives items that match no
-//! other, on its own terms. Such items are delivered and not unmatched (guarantee 3). The last one
-//! attached counts; an earlier one does not come back.
+//! other, with its own settings. Such items count as delivered, not as unmatched (guarantee 3). The
+//! last catch-all that was attached is used; an earlier one is not used again.
 
 use std::task::Poll;
 
 use crate::common::{Op, Rig, SinkHandle, Terms};
 use stream_demux::{Attach, Demux, Lease, Order, Overflow};
 
-/// Hears no flushes, and not what `admit` is asked.
+/// Logs neither flushes nor calls of `admit`.
 fn rig() -> Rig {
     but_flushes(Rig::new())
 }
@@ -137,7 +137,7 @@ fn reused_slot_of_a_catch_all_catches_nothing() {
     assert_eq!(rig.send([901]), ["unmatched 901"]);
 }
 
-// Its terms.
+// Its settings.
 
 #[test]
 fn caught_items_wait_for_their_catch_all_with_backpressure() {
@@ -284,7 +284,7 @@ fn surplus_of_a_limited_successor_is_not_caught_by_another_catch_all_either() {
     lines.retain(|line| line.starts_with("unmatched"));
     assert_eq!(lines, ["unmatched 902"]);
     assert_eq!((b.items(), c.items()), (vec![901], vec![]));
-    // The key is free again, so from now on its items are caught.
+    // The key is free again, so its items are caught.
     assert_eq!(rig.send([101]), ["c sent 101"]);
 }
 
@@ -358,11 +358,11 @@ fn finish_while_a_caught_item_is_held_still_sends_it() {
     rig.send([901]);
     rig.apply(Order::Finish);
     a.open();
-    let Poll::Ready(totals) = rig.run() else { panic!("all is done") };
+    let Poll::Ready(totals) = rig.run() else { panic!("the demux did not complete") };
     assert_eq!((totals.delivered, totals.unmatched, a.items()), (1, 0, vec![901]));
 }
 
-// Attachments that never get so far.
+// Attachments that never receive.
 
 #[test]
 fn catch_all_that_never_receives_does_not_replace_the_present_one() {
@@ -396,7 +396,7 @@ fn catch_all_catches_the_item_that_its_order_overtook() {
     assert_eq!((a.items(), rig.totals().unmatched), (vec![901], 0));
 }
 
-// Together with multicast.
+// With multicast.
 
 #[test]
 fn caught_item_goes_to_that_attachment_alone_and_not_to_its_group() {

@@ -1,6 +1,5 @@
 //! Guarantee 9, the end: the input ends, or `Order::Finish` is applied. Queues drain, each sink is
-//! closed exactly once, orders are applied meanwhile, and the future completes after the last
-//! close.
+//! closed exactly once, orders are still applied, and the future completes after the last close.
 
 use std::task::Poll;
 
@@ -10,12 +9,12 @@ use stream_demux::{Attach, Demux, Lease, Order, Overflow};
 
 type End = fn(&Rig);
 
-/// The two ways in which the input can be over.
+/// The two ways to end the input.
 fn both_ends() -> [(&'static str, End); 2] {
     [("the input ends", |rig| rig.input.end()), ("Finish", |rig| rig.orders.push(Order::Finish))]
 }
 
-// With nothing in the way.
+// Without queued items.
 
 #[test]
 fn with_nothing_attached_it_completes_at_once_though_the_orders_are_open() {
@@ -45,7 +44,7 @@ fn each_sink_is_closed_once_and_not_flushed_separately() {
         let sinks: Vec<_> = (1..=5).map(|key| rig.attach(key, "s")).collect();
         rig.input.extend([101, 201, 301]);
         if name == "Finish" {
-            // Behind the items, so that they are read.
+            // After the items, so that they are read.
             rig.lines();
         }
         for sink in &sinks {
@@ -182,7 +181,7 @@ fn finish_while_a_group_waits_gives_each_member_its_copy() {
     assert_eq!((a.items(), b.items()), (vec![101], vec![101]));
 }
 
-/// Lets `orders` come with the item that follows: they overtake it.
+/// Sends `orders` while the next item is being read, so that they overtake it.
 fn overtaken_by(rig: &Rig, orders: Vec<Orders>, item: u32) {
     let handle = rig.orders.clone();
     rig.input.action(move || handle.extend(orders));
@@ -324,7 +323,7 @@ fn finish_after_the_end_of_the_input_closes_nothing_twice() {
     assert_eq!(a.count(Op::Close), 1);
 }
 
-// Orders meanwhile.
+// Orders during completion.
 
 #[test]
 fn a_stuck_sink_is_evicted_with_its_queue_and_the_future_completes() {
@@ -458,11 +457,14 @@ fn the_same_while_that_key_is_not_finished_yet() {
         let (late, handle) = scripted_sink("late");
         rig.orders.extend([Order::Finish, terms(Attach::new(20, late).tag(7)).into()]);
         while !handle.is_dropped() {
-            assert!(rig.task.woken(), "it sleeps");
+            assert!(rig.task.woken(), "the task parked");
             rig.poll();
         }
         assert!(rig.log.take().contains(&"detached 20#7 Finished".to_owned()));
-        assert!(!sinks[19].is_dropped(), "the case is not met: too late");
+        assert!(
+            !sinks[19].is_dropped(),
+            "the test does not reach its situation: the sink is dropped"
+        );
         rig.last_lines();
         assert_eq!(sinks[19].count(Op::Close), 1);
     }
@@ -561,7 +563,7 @@ fn busy_sinks_and_orders_do_not_delay_the_end() {
     for sink in &busy {
         sink.stutter(Op::Close, usize::MAX);
     }
-    rig.orders.push(Order::Finish); // an end of the input would never be read
+    rig.orders.push(Order::Finish); // the end of the input would never be read
     rig.orders.endless(|_| Order::Detach(77));
     assert!(rig.task.turns(400).is_pending());
     assert!(idle.iter().all(SinkHandle::is_closed));
@@ -580,7 +582,7 @@ fn the_end_of_the_orders_ends_nothing() {
     assert_eq!(rig.send([101]), ["a sent 101", "a flushed"]);
     let polls = rig.task.polls();
     assert!(rig.lines().is_empty());
-    assert_eq!(rig.task.polls(), polls, "it spins on the end of the orders");
+    assert_eq!(rig.task.polls(), polls, "the ended orders cause polls");
     assert!(!a.is_closing());
     rig.input.end();
     rig.last_lines();
@@ -670,7 +672,7 @@ fn while_the_wakers_of_many_sinks_are_freed_nothing_is_attached_and_stale_wakes_
     while rig.totals().detached < 20_000 {
         rig.poll();
     }
-    // The last sink is gone, and what else is done is to free wakers.
+    // The last sink has been dropped; the demux still frees wakers.
     assert!(!rig.task.get_ref().is_terminated() && rig.task.woken());
     assert!(rig.orders.is_dropped());
     let late = rig.order(1, "late", |attach| attach);
@@ -678,7 +680,7 @@ fn while_the_wakers_of_many_sinks_are_freed_nothing_is_attached_and_stale_wakes_
         sink.wake();
     }
     drop(lease);
-    let Poll::Ready(totals) = rig.task.run() else { panic!("there is no sink left") };
+    let Poll::Ready(totals) = rig.task.run() else { panic!("the demux did not complete") };
     assert_eq!((totals.attached, totals.detached), (20_000, 20_000));
     assert!(late.calls().is_empty());
 }

@@ -1,5 +1,5 @@
-//! `Overflow::Conflate` and `Hooks::supersedes` (rule *overflow*): an item that would wait takes
-//! the place of the first waiting one that it supersedes.
+//! `Overflow::Conflate` and `Hooks::supersedes` (rule *overflow*): an item that would wait replaces
+//! the first waiting item that it supersedes.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -13,10 +13,10 @@ use stream_demux::{
     Attach, ByValue, Demux, DemuxStreamExt, Discarded, Hooks, Order, Overflow, Recipient, Totals,
 };
 
-/// Decides what supersedes what: it is given what waits, and what is new.
+/// Returns `true` if the second item, which is new, supersedes the first, which waits.
 type Rule = fn(u32, u32) -> bool;
 
-/// Logs what is discarded, and which questions are asked.
+/// Logs discarded items and calls of `supersedes`.
 struct Judge {
     log: Log,
     rule: Rule,
@@ -41,8 +41,8 @@ impl Hooks<u32, u32, Broken> for Judge {
 type Split = Demux<ScriptedStream<u32>, ByValue<fn(&u32) -> u32>, ScriptedStream<Orders>, Judge>;
 type Terms = crate::common::Terms;
 
-/// A demux whose attachments conflate unless they say otherwise. Items are numbers, with their
-/// hundreds as key.
+/// A demux whose attachments conflate by default. Items are numbers; the key of item `n` is `n /
+/// 100`.
 struct Rig {
     task: Task<Split>,
     input: StreamHandle<u32>,
@@ -50,7 +50,7 @@ struct Rig {
     log: Log,
 }
 
-/// Items that end in the same digit are about the same thing.
+/// Items that end in the same digit supersede each other.
 fn same_digit(waiting: u32, new: u32) -> bool {
     waiting % 10 == new % 10
 }
@@ -91,7 +91,7 @@ impl Rig {
         handle
     }
 
-    /// A sink under key 1 that is not ready.
+    /// Attaches a sink that is not ready under key 1.
     #[track_caller]
     fn parked(&mut self, buffer: usize) -> SinkHandle<u32> {
         let sink = self.attach_on(1, |attach| attach.buffer(buffer));
@@ -184,7 +184,7 @@ fn supersedes_is_called_from_the_oldest_until_it_returns_true() {
     rig.log.keep_only(|_| true);
     let a = rig.attach_on(1, |attach| attach.buffer(5).tag(7));
     a.park();
-    assert_eq!(rig.send([101]), [""; 0], "nothing waits");
+    assert_eq!(rig.send([101]), [""; 0], "no item waits");
     assert_eq!(rig.send([102]), ["102 for 101? of 1#7"]);
     assert_eq!(rig.send([103]), ["103 for 101? of 1#7", "103 for 102? of 1#7"]);
     assert_eq!(
@@ -237,7 +237,11 @@ fn items_that_take_a_place_do_not_count_towards_a_limit() {
     a.park();
     assert_eq!(rig.send([101, 111, 121, 102, 112]).len(), 3);
     assert!(rig.task.get_ref().contains_key(&1));
-    assert_eq!(rig.send([103, 104]), ["unmatched 104"], "the third that was accepted was the last");
+    assert_eq!(
+        rig.send([103, 104]),
+        ["unmatched 104"],
+        "the limit was reached with the third accepted item"
+    );
     a.open();
     rig.sleep();
     assert_eq!(a.items(), [121, 112, 103]);
@@ -256,7 +260,8 @@ fn item_that_pushes_the_oldest_out_counts_towards_a_limit() {
     assert_eq!(a.items(), [103]);
 }
 
-/// The sink takes the head just when an item comes: what is left of the queue is looked at.
+/// The sink takes the head of the queue when a new item arrives, which is compared with the rest of
+/// the queue.
 #[test]
 fn item_that_finds_its_sink_ready_again_joins_what_is_left() {
     for budget in [1, 2, 128] {
@@ -270,7 +275,11 @@ fn item_that_finds_its_sink_ready_again_joins_what_is_left() {
         a.open();
         rig.sleep();
         let mut items = a.items();
-        assert_eq!(items.first(), Some(&101), "it was sent before anything could supersede it");
+        assert_eq!(
+            items.first(),
+            Some(&101),
+            "the first item was sent before any other could supersede it"
+        );
         items.sort_unstable();
         assert_eq!(items, [101, 102, 113, 121], "budget {budget}");
         assert_eq!(rig.totals().discarded, 2);
@@ -296,7 +305,7 @@ fn sink_that_fails_while_its_queue_moves_loses_the_head_and_discards_the_rest() 
     }
 }
 
-/// Also if the head of the queue is sent because a new item has come.
+/// Also if the head of the queue is sent because a new item has arrived.
 #[test]
 fn sink_that_fails_in_any_turn_of_draining_loses_one_item_and_discards_the_rest() {
     for budget in 1..=4 {
@@ -331,7 +340,7 @@ fn input_is_never_held() {
     }
 }
 
-/// A sink that yields is asked again before anything is decided.
+/// A sink that yields is polled again before its policy applies.
 #[test]
 fn yield_conflates_nothing() {
     let mut rig = Rig::new(|_, _| true);
@@ -424,8 +433,8 @@ fn queue_of_a_stalled_sink_is_discarded_as_it_was_conflated() {
     assert_eq!(rig.log.take(), ["discarded 111 evicted", "discarded 102 evicted"]);
 }
 
-/// Whatever a sink does, it gets the latest of each kind in the end, and what it gets of a kind is
-/// in order.
+/// Whatever a sink returns, it finally gets the latest item of each kind, and the items of each
+/// kind in order.
 #[test]
 fn latest_of_each_kind_arrives_whatever_the_sink_returns() {
     let rounds: u64 = if cfg!(debug_assertions) { 40 } else { 1_000 };
@@ -433,7 +442,7 @@ fn latest_of_each_kind_arrives_whatever_the_sink_returns() {
         let mut dice = crate::common::Dice::new(seed);
         let budget = 1 + dice.below(8) as usize;
         let mut rig = Rig::with(same_digit, |demux| demux.budget(budget));
-        // Room for all kinds, so that nothing overflows.
+        // Room for all kinds, so no item overflows.
         let a = rig.attach_on(1, |attach| attach.buffer(10));
         let mut latest = HashMap::new();
         for n in 0..100 {
@@ -445,7 +454,7 @@ fn latest_of_each_kind_arrives_whatever_the_sink_returns() {
                 _ => {}
             }
             for _ in 0..dice.below(4) {
-                // Its number, its kind: the key function takes all of them to be for key 1.
+                // Number and kind; the key function routes all of them to key 1.
                 let item = 100 + n % 10 * 10 + dice.below(10);
                 latest.insert(item % 10, item);
                 rig.input.push(item);
@@ -488,5 +497,5 @@ fn supersedes_is_called_behind_pointers() {
     input.extend([1, 2, 3]);
     let mut task = Task::new(Pin::as_mut(&mut demux));
     assert!(task.run().is_pending());
-    assert_eq!(*asked.lock().unwrap(), 3, "once of the second, twice of the third");
+    assert_eq!(*asked.lock().unwrap(), 3, "once for the second item, twice for the third");
 }

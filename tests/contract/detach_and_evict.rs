@@ -1,5 +1,5 @@
-//! The orders `Detach`, which drains and closes the sinks that receive, and `Evict`, which drops
-//! every sink of the key at once.
+//! The orders `Detach`, which drains and closes the receiving sinks of a key, and `Evict`, which
+//! drops all sinks of the key at once.
 
 use crate::common::{Answer, Call, Op, Rig, SinkHandle, Terms, hooks};
 use stream_demux::{Demux, Lease, Order};
@@ -342,7 +342,7 @@ fn a_key_that_is_gone_is_unknown() {
 
 // Keys with several sinks.
 
-/// Sinks under key 1, tagged 0, 1 and so on.
+/// Attaches sinks under key 1, tagged 0, 1 and so on.
 fn group(rig: &mut Rig, size: u64, terms: impl Fn(Terms) -> Terms) -> Vec<SinkHandle<u32>> {
     let join = |tag| rig.attach_on(1, format!("s{tag}"), |attach| terms(attach.tag(tag)));
     (0..size).map(join).collect()
@@ -394,7 +394,7 @@ fn evict_applies_to_all_members_and_the_last_discards_the_held_item() {
     let ends = ["detached 1 Evicted", "detached 1#1 Evicted", "detached 1#2 Evicted"];
     assert_eq!(lines[..3], ends);
     let discarded: Vec<_> = lines.iter().filter(|line| line.starts_with("discarded")).collect();
-    // The queues of the two that were parked, and the held item once.
+    // The queues of the two parked members, and the held item once.
     assert_eq!(discarded.len(), 3, "{lines:?}");
     assert_eq!(discarded.iter().filter(|line| line.starts_with("discarded 102")).count(), 1);
     assert!(sinks.iter().all(SinkHandle::is_dropped));
@@ -445,7 +445,7 @@ fn members_that_leave_from_any_place_of_a_group_leave_the_others_in_order() {
     }
 }
 
-// With little budget.
+// With a small budget.
 
 #[test]
 fn detaching_a_long_queue_on_a_budget_of_one_delivers_all_of_it() {

@@ -1,5 +1,6 @@
-//! Guarantee 6, flushing: at once when the input is not ready, once a window under load, never once
-//! per item; no item stays unflushed, and a sink that is being closed is not flushed as well.
+//! Guarantee 6, flushing: at once when the input is not ready, once per window under load, never
+//! once per item. No item stays unflushed, and a sink that is being closed is not flushed
+//! separately.
 
 use std::sync::{Arc, Mutex};
 
@@ -26,13 +27,13 @@ fn flushes(sinks: &[SinkHandle<u32>]) -> usize {
     sinks.iter().map(|sink| sink.count(Op::Flush)).sum()
 }
 
-/// Watches, from inside the input, how many items were read since each sink took its first item
-/// that no flush was asked for. Items go round the sinks, without end.
+/// Measures, inside the input, how many items were read since each sink took its first unflushed
+/// item. The input is endless, and its items go to the sinks in turn.
 struct Watch(Arc<Mutex<Lag>>);
 
 #[derive(Default)]
 struct Lag {
-    /// Per sink: the number of the first item that waits for its flush.
+    /// For each sink, the number of its first unflushed item.
     first: Vec<Option<u64>>,
     worst: u64,
 }
@@ -46,7 +47,7 @@ impl Watch {
         input.endless(move |read| {
             let mut lag = shared.lock().unwrap();
             let count = sinks.len() as u64;
-            // Who was sent the last item?
+            // The sink that got the last item.
             if read > 0 {
                 let last = usize::try_from((read - 1) % count).unwrap();
                 lag.first[last].get_or_insert(read);
@@ -64,8 +65,7 @@ impl Watch {
         Self(lag)
     }
 
-    /// The most items that were read, before yet another was asked for, while one waited for a
-    /// flush.
+    /// The largest number of items that were read while an item waited for a flush.
     fn worst(&self) -> u64 {
         self.0.lock().unwrap().worst
     }
@@ -81,7 +81,7 @@ fn a_lull_flushes_in_the_same_poll() {
     rig.poll();
     assert_eq!((sink.flushed(), sink.count(Op::Flush), rig.task.woken()), (3, 1, false));
     rig.poll();
-    assert_eq!(sink.count(Op::Flush), 1, "once is enough");
+    assert_eq!(sink.count(Op::Flush), 1, "more than one flush");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn dry_turns_are_counted_from_the_oldest_item_that_was_not_flushed() {
     let sinks = rig.attach_each(0..30);
     rig.input.extend(0..17);
     rig.poll();
-    // One item a turn, to those that have one and to those that have none.
+    // One item per turn, to sinks with and without an unflushed item.
     for turn in 2..16 {
         rig.input.push(turn + 10);
         rig.poll();
@@ -175,7 +175,7 @@ fn dry_turns_are_counted_from_the_oldest_item_that_was_not_flushed() {
     rig.input.push(29);
     rig.poll();
     assert!(sinks.iter().all(|sink| sink.flushed() == sink.taken()));
-    // The next one is a new one.
+    // The next item goes to a sink without one.
     rig.input.push(0);
     rig.poll();
     assert_eq!((sinks[0].flushed(), rig.task.woken()), (2, false));
@@ -240,7 +240,7 @@ fn many_members_are_flushed_though_another_one_blocks_the_input() {
     assert_eq!((flushes(&members), rig.task.woken(), rig.input.left()), (19, false, 1));
 }
 
-/// The turn in which the item came to the last members counts as a turn that has read something.
+/// The turn in which the last members get the item counts as a turn that read an item.
 #[test]
 fn a_lull_after_an_item_for_a_large_group_lets_others_run_once_before() {
     let mut rig = rig_with(|demux| demux.multicast().budget(8));
@@ -284,7 +284,7 @@ fn drained_items_are_flushed_before_the_task_parks() {
     sink.park();
     rig.input.extend([1, 1, 1]);
     rig.sleep();
-    assert_eq!(sink.count(Op::Flush), 0, "nothing was taken yet");
+    assert_eq!(sink.count(Op::Flush), 0, "the sink was flushed before it took an item");
     sink.allow(2);
     rig.poll();
     assert_eq!((sink.taken(), sink.flushed(), rig.task.woken()), (2, 2, false));
@@ -313,7 +313,7 @@ fn an_input_that_resumes_after_a_lull_does_not_forget_pending_flushes() {
     let mut rig = rig_with(|demux| demux.budget(4));
     let sinks = rig.attach_each(0..20);
     rig.input.extend(0..20);
-    rig.turns_until(40, |_| flushes(&sinks) > 0); // the lull was seen, and some were flushed
+    rig.turns_until(40, |_| flushes(&sinks) > 0); // the lull has begun, and some sinks were flushed
     assert!(flushes(&sinks) < 20);
     rig.input.endless(|_| 1_000);
     rig.turns_until(20, |_| flushes(&sinks) == 20);
@@ -358,7 +358,7 @@ fn items_share_a_flush_however_small_the_window_is_beside_the_budget() {
             let watch = Watch::over(&rig.input, &sinks);
             rig.turns_until(10_000, |rig| rig.totals().received >= 10_000);
             assert!(watch.worst() < window as u64, "{} of {window}", watch.worst());
-            // A turn flushes what falls due within a quarter of the window, and no more.
+            // A turn flushes only sinks that fall due within a quarter of the window.
             let items = usize::try_from(rig.totals().received).unwrap();
             let most = sinks.len() * (items.div_ceil(window - window / 4) + 1);
             let flushes = flushes(&sinks);
@@ -370,14 +370,14 @@ fn items_share_a_flush_however_small_the_window_is_beside_the_budget() {
 #[test]
 fn items_of_short_turns_share_a_flush_if_the_window_is_smaller_than_the_budget() {
     let mut rig = rig_with(|demux| demux.flush_every(128));
-    // Enough that more than 16 are left to be flushed whenever the input runs dry.
+    // Enough sinks that more than 16 need a flush whenever the input runs dry.
     let sinks = rig.attach_each(0..40);
     for _ in 0..100 {
         rig.input.extend(0..40);
         rig.poll();
     }
     let flushes = flushes(&sinks);
-    // The oldest item waits for at least 96 further ones, which take three turns.
+    // The oldest item waits for at least 96 further items, which take three turns.
     assert!((4_000 / 4 - 40..=4_000 / 3 + 40).contains(&flushes), "{flushes} for 4,000 items");
 }
 
@@ -399,7 +399,7 @@ fn by_default_a_busy_sink_is_flushed_once_in_16_384_items() {
     rig.input.extend(std::iter::repeat_n(1, 4 * WINDOW + WINDOW / 2));
     rig.sleep();
     assert_eq!(sink.flushed(), sink.taken());
-    // Four that fell due, perhaps up to a budget early, and one for the lull.
+    // Four flushes that fell due, up to a budget early, and one at the lull.
     assert_eq!(sink.count(Op::Flush), 5);
 }
 
@@ -410,7 +410,7 @@ fn a_busy_sink_is_flushed_once_a_window_and_not_once_per_item() {
     rig.input.endless(|_| 1);
     rig.turns_until(5_000, |rig| rig.totals().received >= 20_000);
     let flushes = sink.count(Op::Flush);
-    assert!((19..=20).contains(&flushes), "{flushes}"); // each of them may be ten items early
+    assert!((19..=20).contains(&flushes), "{flushes}"); // each may be ten items early
 }
 
 #[test]
@@ -465,7 +465,7 @@ fn drained_items_are_flushed_within_a_window_of_a_busy_input() {
     assert_eq!((sink.flushed(), sink.count(Op::Flush)), (2, 1));
 }
 
-// Nothing is read, though the input would have something.
+// No item is read, though the input is ready.
 
 #[test]
 fn a_turn_that_reads_nothing_for_orders_flushes() {
@@ -606,7 +606,7 @@ fn a_flush_that_fails_does_not_prevent_other_flushes() {
     assert_eq!((sinks[1].flushed(), sinks[2].flushed()), (1, 1));
 }
 
-// Not besides closing.
+// Not in addition to a close.
 
 const SENT_AND_CLOSED: [Call; 4] =
     [Call::Ready(Done), Call::Send(Done), Call::Close(Done), Call::Drop];

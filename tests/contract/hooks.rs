@@ -1,7 +1,7 @@
 //! Hooks: one `attached` and one `detached` for each attachment, however it ends; `unblocked` once
 //! for each `blocked`, and before `detached`; `detached` after the drop of the sink; key and tag in
-//! every call. Also what can be hooks: `()`, `&mut H`, `Box<H>`, a type of the user's, and closures
-//! in every combination.
+//! every call. Also the implementations of `Hooks`: `()`, `&mut H`, `Box<H>`, user-defined types,
+//! and closures in every combination.
 
 use std::hash::RandomState;
 use std::task::Poll;
@@ -16,7 +16,7 @@ use stream_demux::{
     Recipient, Totals,
 };
 
-/// Hears also what `admit` is asked, but no flushes.
+/// Logs calls of `admit`, but no flushes.
 fn rig() -> Rig {
     rig_with(|demux| demux)
 }
@@ -25,10 +25,10 @@ fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
     Rig::with(settings).logging_only(|line| !line.ends_with("flushed") && !line.starts_with("key "))
 }
 
-/// One way in which the attachment of sink `a` under key 1, tag 7, comes and goes.
+/// One way in which the attachment of sink `a`, under key 1 with tag 7, begins and ends.
 struct Way {
     why: &'static str,
-    /// Its `poll_close` was to be called.
+    /// Whether `poll_close` is called.
     closed: bool,
     go: fn(&mut Rig),
 }
@@ -41,7 +41,7 @@ fn attach_a(rig: &mut Rig) -> SinkHandle<u32> {
     rig_attach(rig, |attach| attach)
 }
 
-/// Attaches `a` without forgetting what was logged.
+/// Attaches `a` without clearing the log.
 fn rig_attach(rig: &mut Rig, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
     let (attach, a) = rig.attachment(1, "a", |attach| terms(attach.tag(7)));
     rig.orders.push(attach);
@@ -49,7 +49,7 @@ fn rig_attach(rig: &mut Rig, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u
     a
 }
 
-/// Attaches another one, and says nothing of it.
+/// Attaches another sink, which does not log.
 fn other(rig: &mut Rig) {
     let (sink, _) = scripted_sink("other");
     rig.orders.push(Attach::new(1, sink).into());
@@ -78,7 +78,7 @@ const WAYS: [Way; 21] = [
         run(rig);
     }),
     way("Finished", true, |rig| {
-        // It comes after the end, while another is still there.
+        // It is attached after the end, while another sink still drains.
         let (sink, slow) = scripted_sink("slow");
         slow.hold(Op::Close);
         rig.orders.push(Attach::new(2, sink).into());
@@ -126,7 +126,7 @@ const WAYS: [Way; 21] = [
         rig_attach(rig, |attach| attach.limit(0));
     }),
     way("Limited", true, |rig| {
-        // By what it took over.
+        // By the items that it took over.
         let (sink, full) = scripted_sink("full");
         full.park();
         rig.orders.push(Attach::new(1, sink).buffer(3).into());
@@ -250,7 +250,7 @@ fn replacement_under_a_key_that_is_not_yet_finished_is_finished_and_so_is_the_ol
         rig.log.take();
         rig.orders.push(Order::Finish);
         rig.poll();
-        assert!(rig.task.get_ref().contains_key(&40), "the end takes several turns");
+        assert!(rig.task.get_ref().contains_key(&40), "the demux finished all sinks in one turn");
         let (attach, _a) = rig.attachment(40, "a", |attach| attach.tag(7));
         rig.orders.push(attach);
         assert!(rig.run().is_ready());
@@ -314,7 +314,7 @@ fn unblocked_is_called_before_detached_when_the_final_flush_fails() {
     let mut rig = rig();
     let a = attach_a(&mut rig);
     a.park();
-    a.allow(1); // one item is taken, the next one has to wait, and then the flush of the first fails
+    a.allow(1); // takes one item; the next one waits, and then the flush of the first fails
     a.fail_quietly(Op::Flush);
     let mut lines = rig.send([101, 102]);
     lines.retain(|line| line.contains("1#7") && !line.starts_with("admit"));
@@ -454,9 +454,9 @@ fn hook_may_drop_a_lease_of_the_attachment_it_is_called_for() {
     assert_eq!((task.get_ref().totals().discarded, task.get_ref().totals().unmatched), (1, 1));
 }
 
-// Who may be a hook.
+// Types that implement `Hooks`.
 
-/// Makes each hook be called once.
+/// Causes one call of each hook.
 fn everything<H: Hooks<u32, u32, Broken>>(hooks: H) {
     let (input, items) = scripted_stream("input");
     let (orders, orders_handle) = scripted_stream("orders");
@@ -571,7 +571,7 @@ fn admits(log: &Log) -> impl FnMut(Recipient<'_, u32>, &u32) -> bool + use<> {
     }
 }
 
-/// Runs what concerns all four closures, of which `$method`s are given in this order, and checks
+/// Causes events for all four closures, sets those named by `$method`, in this order, and checks
 /// that exactly these are called.
 macro_rules! combination {
     ($($method:ident($closure:ident)),*) => {{
@@ -694,7 +694,7 @@ fn closures_may_borrow_and_change_local_variables() {
 type Plain =
     Demux<ScriptedStream<u32>, ByValue<fn(&u32) -> u32>, ScriptedStream<(u32, ScriptedSink<u32>)>>;
 
-/// A demux with two sinks under key 1, and the items 101 and 901, after which the input ends.
+/// Creates a demux with two sinks under key 1 and the items 101 and 901.
 fn plain() -> Plain {
     let (input, items) = scripted_stream("input");
     let (orders, orders_handle) = scripted_stream("orders");
@@ -705,7 +705,7 @@ fn plain() -> Plain {
 }
 
 fn totals<F: Future<Output = Totals>>(future: F) -> Totals {
-    let Poll::Ready(totals) = Task::new(future).run() else { panic!("not over") };
+    let Poll::Ready(totals) = Task::new(future).run() else { panic!("the demux did not complete") };
     totals
 }
 
@@ -727,7 +727,7 @@ fn second_closure_of_a_kind_takes_the_place_of_the_first() {
     assert_eq!((first.take().len(), second.take().len()), (0, 1));
 }
 
-/// A hook that clones the recipient it is given.
+/// Hooks that clone the recipient.
 struct Twice(Vec<(u32, u64)>);
 
 fn two_of<T: Clone>(one: T) -> [T; 2] {

@@ -1,5 +1,5 @@
-//! `Hooks::key_attached` and `Hooks::key_detached`: which keys anybody listens to. Calls alternate
-//! for each key, and agree with `Demux::contains_key` between any two polls.
+//! `Hooks::key_attached` and `Hooks::key_detached`: which keys have a receiving attachment. Calls
+//! alternate for each key, and agree with `Demux::contains_key` between any two polls.
 
 use std::collections::BTreeSet;
 use std::task::Poll;
@@ -7,7 +7,7 @@ use std::task::Poll;
 use crate::common::{Crowd, Dice, Op, Rig, Split, Terms};
 use stream_demux::{Attach, Demux, Lease, Order, Overflow};
 
-/// Logs what the hooks hear, of the keys as well.
+/// Logs all hooks, including those for keys.
 fn rig() -> Rig {
     rig_with(|demux| demux)
 }
@@ -16,7 +16,7 @@ fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
     Rig::with(settings).with_silent_sinks().logging_only(|line| !line.starts_with("admit "))
 }
 
-/// The lines that are about keys.
+/// Returns the lines about keys.
 fn keys(lines: Vec<String>) -> Vec<String> {
     lines.into_iter().filter(|line| line.starts_with("key ")).collect()
 }
@@ -25,8 +25,9 @@ fn keys(lines: Vec<String>) -> Vec<String> {
 
 #[test]
 fn key_attached_is_called_after_attached_and_before_the_items_of_the_key() {
-    let mut rig =
-        Rig::new().logging_only(|line| !line.ends_with("flushed")).admitting(|_, item| *item != 102);
+    let mut rig = Rig::new()
+        .logging_only(|line| !line.ends_with("flushed"))
+        .admitting(|_, item| *item != 102);
     rig.order(1, "a", |attach| attach.tag(7));
     assert_eq!(
         rig.send([101, 102]),
@@ -61,12 +62,12 @@ fn key_attached_is_not_called_for_sinks_that_take_no_key() {
     detached.detach();
     assert_eq!(keys(rig.lines()), [""; 0]);
     assert_eq!(rig.totals().detached, 3);
-    // Nor under a key that is taken.
+    // Also under a key that is taken.
     rig.attach(4, "kept");
     rig.order(4, "refused", Attach::keep_existing);
     rig.order(4, "none", |attach| attach.limit(0));
     assert_eq!(keys(rig.lines()), [""; 0]);
-    // Nor after the end.
+    // Also after the end.
     rig.orders.push(Order::Finish);
     rig.order(5, "late", |attach| attach);
     assert_eq!(keys(rig.last_lines()), ["key 4 detached"]);
@@ -139,7 +140,7 @@ fn sink_that_fails_frees_its_key() {
         assert_eq!(keys(lines.clone()), ["key 1 detached"], "{op:?}");
         assert!(lines.last().unwrap().starts_with("detached 1 Failed"));
     }
-    // One that fails while it is closed has freed it already.
+    // A sink that fails in its close has already freed the key.
     let mut rig = rig();
     let a = rig.attach(1, "a");
     a.hold(Op::Close);
@@ -183,7 +184,7 @@ fn leaving_sink_frees_no_key_when_it_is_dropped() {
     assert_eq!(keys(rig.log.take()), [""; 0]);
     a.release(Op::Close);
     assert_eq!(rig.lines(), ["detached 1 Requested"]);
-    // `Evict` ends both, and the key is freed by the one that receives.
+    // `Evict` ends both sinks; the receiving one frees the key.
     let c = rig.attach_on(2, "c", |attach| attach);
     c.hold(Op::Close);
     rig.apply(Order::Detach(2));
@@ -250,10 +251,11 @@ fn drop_of_the_demux_calls_no_key_hook() {
     assert_eq!(rig.log.take(), [""; 0]);
 }
 
-// All at once.
+// Random events.
 
 impl Rig {
-    /// Reads what the hooks heard of keys, which must alternate, and compares with `contains_key`.
+    /// Reads the calls of the key hooks, which must alternate, and compares them with
+    /// `contains_key`.
     #[track_caller]
     fn follow(&mut self, attached: &mut BTreeSet<u32>) {
         for line in self.log.take() {
@@ -278,7 +280,7 @@ impl Rig {
     }
 }
 
-/// Sinks come, join or replace, stutter, stall, fail and go at random.
+/// Sinks join, replace, yield, stall, fail and leave at random.
 #[track_caller]
 fn all_at_once(seed: u64, multicast: bool) {
     let mut dice = Dice::new(seed);
@@ -309,7 +311,7 @@ fn all_at_once(seed: u64, multicast: bool) {
         if is_over {
             break;
         }
-        assert!(rig.task.woken(), "seed {seed}: it hangs");
+        assert!(rig.task.woken(), "seed {seed}: the demux did not complete");
     }
     assert!(attached.is_empty() && changes > 20, "seed {seed}: {changes} changes");
     assert!(crowd.is_gone(), "seed {seed}");
@@ -327,7 +329,7 @@ fn calls_alternate_and_agree_with_contains_key_whatever_happens_to_groups() {
     (1..=rounds).for_each(|seed| all_at_once(seed, true));
 }
 
-/// The key is free before its last sink has sent what waits for it.
+/// The key is free before its last sink has drained.
 #[test]
 fn key_is_free_while_its_last_sink_still_drains() {
     let mut rig = Rig::new().logging_only(|line| !line.starts_with("admit "));

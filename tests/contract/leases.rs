@@ -1,7 +1,7 @@
-//! `Lease` (attachment rules): it ends one attachment, whatever becomes of the key; promptly,
-//! without an item, from any thread, before the order is applied, and after the demux is gone. With
-//! several leases of one attachment, an eviction wins over a detach. Also guarantees 3, 4 and 7
-//! where a lease ends an attachment.
+//! `Lease` (attachment rules): it ends one attachment, independent of its key: promptly, without an
+//! item, from any thread, and before the order is applied. After the demux was dropped, it does
+//! nothing. If an attachment has several leases, eviction wins over detaching. Also guarantees 3, 4
+//! and 7 where a lease ends an attachment.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Barrier};
@@ -12,7 +12,7 @@ use crate::common::{Op, Rig, SinkHandle, Terms, scripted_sink};
 use stream_demux::{Attach, Lease, Order, Overflow};
 
 impl Rig {
-    /// Attaches sink `a` under key 1, leased, on the terms that `terms` adds.
+    /// Attaches sink `a` under key 1 with a lease and the settings that `terms` adds.
     #[track_caller]
     fn leased(&mut self, terms: impl FnOnce(Terms) -> Terms) -> (Lease, SinkHandle<u32>) {
         let mut lease = Lease::new();
@@ -194,7 +194,7 @@ fn attach_that_is_never_yielded_leaves_the_lease_harmless() {
     assert_eq!((rig.totals().attached, rig.totals().detached), (1, 1));
 }
 
-// After the demux is gone.
+// After the demux was dropped.
 
 #[test]
 fn lease_outlives_the_dropped_future() {
@@ -230,7 +230,7 @@ fn lease_outlives_an_attach_left_in_the_orders_of_a_dropped_future() {
     rig.orders.push(Attach::new(1, sink).leased(&mut lease).into());
     rig.task.drop_future();
     drop(lease);
-    assert!(!a.is_dropped(), "the handle of the orders still has it");
+    assert!(!a.is_dropped(), "the script of the orders still holds it");
     assert!(!rig.task.woken());
 }
 
@@ -383,7 +383,7 @@ fn lease_shows_how_many_it_holds() {
 
 // Two leases for one.
 
-/// Sink `a` under key 1, with item 101 in its queue and parked, held by two leases.
+/// Attaches sink `a` under key 1 with two leases. It is parked, and item 101 is queued.
 fn leased_twice(rig: &mut Rig) -> (Lease, Lease, SinkHandle<u32>) {
     let (mut first, mut second) = (Lease::new(), Lease::new());
     let (sink, a) = rig.sink("a");
@@ -445,7 +445,7 @@ fn lease_dropped_while_another_leases_detach_is_draining_evicts_promptly() {
     assert!(rig.lines().is_empty());
     assert_eq!(rig.len(), 0);
     drop(second);
-    assert!(rig.task.woken(), "the second lease that ends must wake the task too");
+    assert!(rig.task.woken(), "the end of the second lease did not wake the task");
     assert_eq!(rig.lines(), ["a dropped", "discarded 101 of 1 Evicted", "detached 1 Evicted"]);
 }
 
@@ -638,7 +638,7 @@ fn lease_detached_while_the_sink_closes_neither_changes_nor_polls_it() {
     rig.apply((1, sink));
     lease.detach();
     assert!(rig.lines().is_empty());
-    assert_eq!(a.count(Op::Close), 1, "the close is pending and its waker has not fired");
+    assert_eq!(a.count(Op::Close), 1, "the close is pending, and its waker has not fired");
     a.release(Op::Close);
     assert_eq!(rig.lines(), ["a closed", "a dropped", "detached 1 Replaced"]);
 }
@@ -735,7 +735,7 @@ fn lease_evicts_a_sink_that_is_stuck_at_the_end() {
     rig.input.end();
     assert!(rig.run().is_pending() && a.is_closing());
     drop(lease);
-    let Poll::Ready(totals) = rig.run() else { panic!("the last sink is gone") };
+    let Poll::Ready(totals) = rig.run() else { panic!("the demux did not complete") };
     assert_eq!(rig.log.take(), ["a dropped", "detached 1 Evicted"]);
     assert_eq!((totals.attached, totals.detached), (1, 1));
 }
@@ -764,7 +764,7 @@ fn lease_detached_while_its_sink_is_parked_does_not_poll_the_sink() {
     lease.detach();
     assert!(rig.task.woken());
     assert!(rig.lines().is_empty());
-    assert_eq!(a.calls().len(), asked, "its own waker has not fired");
+    assert_eq!(a.calls().len(), asked, "the waker of the sink has not fired");
 }
 
 #[test]

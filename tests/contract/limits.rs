@@ -1,5 +1,5 @@
 //! `Attach::limit` (attachment rules): after `n` items were sent or queued, the key is free, and
-//! the sink gets what is queued and is closed.
+//! the sink drains and is closed.
 
 use crate::common::{Answer, Call, Op, Rig, SinkHandle, Terms, hooks, scripted_sink};
 use stream_demux::{Attach, Demux, Lease, Order, Overflow};
@@ -156,7 +156,7 @@ fn a_cancelled_request_gets_no_answer() {
     assert_eq!(request.taken(), 0);
 }
 
-// What is accepted.
+// Items that count as accepted.
 
 #[test]
 fn queued_items_count_as_accepted() {
@@ -341,7 +341,7 @@ fn limits_on_a_budget_of_one_are_kept() {
     assert_eq!((rig.totals().unmatched, rig.len(), rig.totals().detached), (2, 0, 2));
 }
 
-// With others under the key.
+// With other attachments under the key.
 
 #[test]
 fn a_limited_member_leaves_the_group_and_the_others_stay() {

@@ -1,5 +1,5 @@
-//! What can be seen of a demux between two polls: `draining`, `recipients`, `hooks_ref`,
-//! `hooks_mut`, the length of a lease; and words that are cloned, shown and compared.
+//! Getters between two polls: `draining`, `recipients`, `hooks_ref`, `hooks_mut`, the length of a
+//! lease. Also `Clone`, `Debug` and `Display` of small types.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use stream_demux::{
 };
 
 impl Rig {
-    /// Keys and tags of those that receive, sorted.
+    /// Returns keys and tags of the receiving attachments, sorted.
     fn recipients(&self) -> Vec<(u32, u64)> {
         let mut all: Vec<_> =
             self.task.get_ref().recipients().map(|to| (*to.key, to.tag)).collect();
@@ -23,7 +23,7 @@ impl Rig {
     }
 }
 
-// Recipients, and those that drain.
+// Recipients, and draining attachments.
 
 #[test]
 fn recipients_are_the_receiving_attachments() {
@@ -119,7 +119,7 @@ fn no_attachment_receives_or_drains_after_the_end() {
 
 // The hooks.
 
-/// Admits up to so many, and counts what it refused.
+/// Admits a number of items, and counts the refused ones.
 struct Quota {
     left: u32,
     refused: u32,
@@ -162,9 +162,9 @@ fn lease_length_counts_attachments_that_have_not_ended() {
     let (first, a) = rig.attachment(1, "a", |attach| attach.leased(&mut lease));
     let (second, _) = rig.attachment(2, "b", |attach| attach.leased(&mut lease));
     let (third, _) = rig.attachment(3, "c", |attach| attach.leased(&mut lease));
-    assert_eq!((lease.len(), lease.is_empty()), (3, false), "none of which was applied");
+    assert_eq!((lease.len(), lease.is_empty()), (3, false), "no order was applied");
     drop(third);
-    assert_eq!(lease.len(), 2, "and one never will be");
+    assert_eq!(lease.len(), 2, "one order was dropped");
     rig.apply(first);
     rig.apply(second);
     assert_eq!(lease.len(), 2);
@@ -172,7 +172,7 @@ fn lease_length_counts_attachments_that_have_not_ended() {
     assert_eq!(lease.len(), 1);
     a.hold(Op::Close);
     rig.apply(Order::Detach(1));
-    assert_eq!(lease.len(), 1, "it is still closing");
+    assert_eq!(lease.len(), 1, "the attachment is still closing");
     a.release(Op::Close);
     rig.sleep();
     assert!(lease.is_empty());
@@ -204,7 +204,7 @@ fn clone_of_an_attach_has_its_settings_and_no_lease() {
     let attach: Attach<u32, Kept> =
         Attach::new(1, sink).tag(7).limit(1).overflow(Overflow::DropNewest).leased(&mut lease);
     let before = attach.clone();
-    assert_eq!(lease.len(), 1, "the clone is not held");
+    assert_eq!(lease.len(), 1, "the lease does not hold the clone");
     drop(lease);
     let after = attach.clone();
     let mut tags = Vec::new();
@@ -215,9 +215,9 @@ fn clone_of_an_attach_has_its_settings_and_no_lease() {
             true
         });
         let totals = demux.now_or_never().unwrap();
-        assert!(totals.delivered <= 1, "the limit is cloned");
+        assert!(totals.delivered <= 1, "the limit was not cloned");
     }
-    assert_eq!(tags, [7, 7], "the lease of the first had ended");
+    assert_eq!(tags, [7, 7], "the lease of the original had ended");
     assert_eq!(std::iter::from_fn(|| received.next().now_or_never().flatten()).count(), 2);
 }
 
@@ -269,7 +269,7 @@ fn reasons_have_names_for_labels() {
     }
 }
 
-/// `Display` and `as_str` ask nothing of the error.
+/// `Display` and `as_str` require no traits of the error.
 #[test]
 fn reasons_are_shown_whatever_the_error_is() {
     struct Plain;

@@ -1,8 +1,8 @@
 //! `Demux::multicast` (attachment rules): a key with many sinks. Each gets a clone of an item, the
-//! last one the item itself; a member that is not ready holds its copy; members may come, leave,
-//! fail and be evicted meanwhile. Every item and every copy has one fate (guarantee 3).
+//! last one the item itself. The copy for a member that is not ready is held, while members may
+//! join, leave, fail and be evicted. Every item and every copy has one fate (guarantee 3).
 //!
-//! `served_in_turn` is about the order of events while a group is served.
+//! `served_in_turn` tests the order of events while a group gets an item.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -12,7 +12,7 @@ use crate::common::group::{Note, Rig, at};
 use crate::common::{Op, Task, scripted_sink, scripted_stream};
 use stream_demux::{Attach, DemuxStreamExt, Lease, Order, Overflow};
 
-// Who gets what.
+// Recipients.
 
 #[test]
 fn each_member_gets_a_clone_and_the_last_the_original() {
@@ -109,7 +109,7 @@ fn members_leave_one_after_the_other_in_any_order() {
             }
             assert_eq!(rig.feed([101]), lines, "{order:?}");
         }
-        // And the key can be taken anew.
+        // The key can be attached again.
         rig.join(7);
         assert_eq!(rig.feed([102]), ["7 sent 102"]);
     }
@@ -124,7 +124,7 @@ fn thousand_members_get_their_copies_and_leave_one_by_one() {
     rig.feed([101, 102]);
     assert!(members.iter().all(|member| member.taken() == 2));
     assert_eq!((rig.totals().copies, rig.totals().delivered), (1_998, 2_000));
-    // Every other one leaves, from both ends of the group at once.
+    // Every other member leaves, from both ends of the group at once.
     let mut kept = Vec::new();
     for (n, lease) in leases.into_iter().enumerate() {
         if n % 2 == 0 {
@@ -154,7 +154,7 @@ fn keep_existing_is_refused_on_a_taken_key_and_joins_a_free_one() {
     assert_eq!(rig.take_log(), ["2 closed", "2 dropped", "detached 1#2 Refused"]);
     assert!(second.is_dropped() && !first.is_dropped());
     assert_eq!(rig.feed([101]), ["1 sent 101"]);
-    // One that is there with `keep_existing` does not keep others from joining.
+    // A member with `keep_existing` does not prevent others from joining.
     rig.join(3);
     assert_eq!(rig.feed([102]), ["1 sent 102'", "3 sent 102"]);
 }
@@ -218,7 +218,7 @@ fn members_may_have_different_limits() {
     );
 }
 
-// Held.
+// Held items.
 
 #[test]
 fn waiting_member_holds_its_copy_and_delays_the_next_item_for_all() {
@@ -406,17 +406,17 @@ fn member_that_leaves_gracefully_keeps_its_copy() {
         leases.remove(at(leaver)).detach();
         match leaver {
             1 => {
-                // The one that the input waits for.
+                // The member that the input waits for.
                 assert_eq!(rig.lines(), ["unblocked 1#1", "blocked 1#3"]);
                 assert_eq!((rig.totals().queued, rig.totals().copies), (2, 2));
             }
             2 => {
-                // One that has its copy.
+                // A member that has its copy.
                 assert_eq!(rig.lines(), ["2 closed", "2 dropped", "detached 1#2 Requested"]);
                 assert_eq!((rig.totals().queued, rig.totals().copies), (1, 1));
             }
             _ => {
-                // One that waits, too.
+                // Another waiting member.
                 assert!(rig.lines().is_empty());
                 assert_eq!((rig.totals().queued, rig.totals().copies), (2, 2));
             }
@@ -466,7 +466,7 @@ fn evicted_member_gets_no_copy() {
     let mut rig = Rig::new();
     let (members, mut leases) = rig.leased_group(3, &[1, 3]);
     assert_eq!(rig.feed([101]), ["2 sent 101'", "blocked 1#1"]);
-    drop(leases.remove(1)); // it has its copy
+    drop(leases.remove(1)); // this member has its copy
     assert_eq!(rig.lines(), ["2 dropped", "detached 1#2 Evicted"]);
     drop(leases.remove(0));
     assert_eq!(rig.lines(), ["unblocked 1#1", "1 dropped", "detached 1#1 Evicted", "blocked 1#3"]);
@@ -647,7 +647,7 @@ fn each_member_in_turn_fails_while_the_item_is_handed_out() {
             assert_eq!((t.received, t.copies, t.delivered, t.detached), (1, 2, 2, 1));
             let lost = u64::from(op == Op::Send);
             assert_eq!((t.lost, t.discarded), (lost, 1 - lost));
-            // The others are as they were.
+            // The others are not affected.
             let mut rest: Vec<_> = (1..=3).filter(|&tag| tag != broken).collect();
             let heir = rest.pop().unwrap();
             assert_eq!(
@@ -660,7 +660,7 @@ fn each_member_in_turn_fails_while_the_item_is_handed_out() {
 
 #[test]
 fn member_that_drops_its_items_fails_while_the_item_is_handed_out() {
-    // It is first asked then: it holds nothing back.
+    // It is polled only then, because its policy never holds an item.
     for broken in 1..=3_u64 {
         let mut rig = Rig::new();
         let members: Vec<_> =
@@ -719,7 +719,7 @@ fn finish_while_an_item_is_held_gives_every_member_its_copy() {
     assert!(rig.run().is_pending());
     assert_eq!(rig.totals().queued, 1);
     members[1].open();
-    let Poll::Ready(totals) = rig.run() else { panic!("all is done") };
+    let Poll::Ready(totals) = rig.run() else { panic!("the demux did not complete") };
     assert_eq!((totals.received, totals.copies, totals.delivered), (1, 2, 3));
     assert!(members.iter().all(|member| member.taken() == 1 && member.is_closed()));
     assert_eq!(totals.detached, 3);
@@ -744,7 +744,7 @@ fn finish_with_short_turns_gives_every_member_its_copy_of_the_held_item() {
         orders_handle.push(Order::Finish);
         assert!(task.run().is_pending());
         handles[3].open();
-        let Poll::Ready(totals) = task.run() else { panic!("all is done") };
+        let Poll::Ready(totals) = task.run() else { panic!("the demux did not complete") };
         assert_eq!((totals.copies, totals.delivered, totals.queued), (4, 5, 0));
         assert!(handles.iter().all(|handle| handle.items() == [7] && handle.is_closed()));
     }
@@ -758,7 +758,7 @@ fn end_of_the_input_right_after_a_held_item_gives_every_member_its_copy() {
     rig.input.end();
     assert!(rig.run().is_pending() && !rig.input.is_ended());
     members[0].open();
-    let Poll::Ready(totals) = rig.run() else { panic!("all is done") };
+    let Poll::Ready(totals) = rig.run() else { panic!("the demux did not complete") };
     assert_eq!((totals.delivered, totals.copies, totals.queued), (2, 1, 0));
     rig.take_log();
 }
@@ -794,7 +794,7 @@ fn item_that_all_members_refuse_is_discarded_by_each() {
         ]
     );
     assert_eq!((rig.totals().copies, rig.totals().queued), (2, 0));
-    // Nothing is remembered of it: the next item goes to all.
+    // The refusal has no further effect: the next item goes to all.
     assert_eq!(rig.feed([102]), ["1 sent 102'", "3 sent 102'", "blocked 1#2"]);
 }
 
@@ -958,7 +958,7 @@ fn member_that_is_blocked_in_one_group_does_not_hide_a_catch_all() {
     let mut rig = Rig::new();
     let caught = rig.join_on(1, Attach::catch_all);
     rig.join(2);
-    // Of its own key for both, of no key for the catch-all alone.
+    // Items of its key go to both, items of other keys to the catch-all only.
     assert_eq!(rig.feed([101, 901]), ["1 sent 101'", "2 sent 101", "1 sent 901"]);
     caught.park();
     assert_eq!(rig.feed([902]), ["blocked 1#1"]);

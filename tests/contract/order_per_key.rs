@@ -4,7 +4,7 @@
 use crate::common::{Dice, Op, Rig, SinkHandle, Split, Terms, scripted_sink};
 use stream_demux::{Demux, Order, Overflow};
 
-/// A demux whose items have their thousands as key.
+/// Creates a demux in which the key of item `n` is `n / 1000`.
 fn rig() -> Rig {
     rig_with(|demux| demux)
 }
@@ -14,7 +14,7 @@ fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
 }
 
 impl Rig {
-    /// Attaches a sink that is not ready.
+    /// Attaches a parked sink.
     #[track_caller]
     fn parked_under(&mut self, key: u32, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
         let sink = self.order(key, key, terms);
@@ -23,7 +23,7 @@ impl Rig {
         sink
     }
 
-    /// Opens the gate, and runs until it sleeps.
+    /// Opens the sink, and runs until the task parks.
     #[track_caller]
     fn open(&mut self, sink: &SinkHandle<u32>) {
         sink.open();
@@ -61,7 +61,7 @@ fn an_item_that_comes_while_a_queue_drains_does_not_overtake_it() {
 
 #[test]
 fn an_item_that_comes_before_the_woken_sink_is_polled_does_not_overtake_its_queue() {
-    // The turns are so short that items are read before all woken sinks were served.
+    // Turns are so short that items are read before all woken sinks were polled.
     for budget in 1..=4 {
         let mut rig = rig_with(|demux| demux.budget(budget));
         let sinks: Vec<_> =
@@ -140,7 +140,7 @@ fn capacity_lag_catch_up_and_lag_again_with_drop_oldest() {
     assert_eq!(rig.totals().discarded, 4);
 }
 
-// The key gets another sink.
+// Another sink for the key.
 
 #[test]
 fn a_replacement_splits_the_sequence_without_a_gap() {
@@ -222,7 +222,7 @@ fn the_end_sends_queue_and_held_item_in_order() {
     }
 }
 
-// More than one way to a sink, more than one sink to a key.
+// Catch-all and groups.
 
 #[test]
 fn a_catch_all_gets_its_own_items_and_unmatched_ones_in_order() {
@@ -276,7 +276,7 @@ fn a_leaving_member_gets_its_copy_of_the_held_item_after_its_queue() {
     assert_eq!(stuck.items(), [1_001, 1_002, 1_003]);
 }
 
-// All at once.
+// Random events.
 
 #[test]
 fn gates_that_open_and_shut_at_random_change_no_order() {

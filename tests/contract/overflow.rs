@@ -1,7 +1,7 @@
-//! `Overflow` (attachment rules): what happens to an item when the queue is full and the sink is
-//! not ready, under each of the four policies, with and without a queue, and that nothing else
-//! happens to it (guarantees 2, 3, 7). Every count is exact. Under `DropNewest` and `DropOldest` a
-//! queue has at least one place: `buffer(0)` means 1 there.
+//! `Overflow` (attachment rules): the fate of an item when the queue is full and the sink is not
+//! ready, under each of the four policies, with and without a queue (guarantees 2, 3, 7). Every
+//! count is exact. Under `DropNewest` and `DropOldest`, a queue has at least one place: `buffer(0)`
+//! means 1.
 
 use crate::common::{Op, Rig, SinkHandle, Split, scripted_sink};
 use stream_demux::{Attach, Order, Overflow};
@@ -13,13 +13,13 @@ fn rig() -> Rig {
     rig_with(|demux| demux)
 }
 
-/// Hears the hooks alone.
+/// Logs only hooks.
 fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
     Rig::with(settings).with_silent_sinks()
 }
 
 impl Rig {
-    /// A parked sink under key 1 with these terms.
+    /// Attaches a parked sink under key 1 with these settings.
     #[track_caller]
     fn parked(&mut self, overflow: Overflow, buffer: usize) -> SinkHandle<u32> {
         let sink = self.attach_on(1, "a", |attach| attach.overflow(overflow).buffer(buffer));
@@ -105,7 +105,7 @@ fn blocked_is_called_once_per_held_item_and_not_once_per_poll() {
     assert_eq!(rig.send([101, 102]), ["blocked 1"]);
     for _ in 0..3 {
         rig.poll();
-        sink.wake(); // asked again, still not ready
+        sink.wake(); // polled again, still not ready
         assert!(rig.lines().is_empty());
     }
     sink.allow(1);
@@ -219,19 +219,19 @@ fn drop_oldest_with_a_queue_of_one_keeps_the_last() {
 fn drop_oldest_lags_catches_up_and_lags_again() {
     let mut rig = rig();
     let sink = rig.parked(Overflow::DropOldest, 4);
-    // Filled to capacity: nothing is lost yet.
+    // Filled to capacity: no item is lost yet.
     assert!(rig.send(101..=104).is_empty());
     assert_eq!((rig.totals().queued, rig.totals().discarded), (4, 0));
-    // It lags by three.
+    // The sink lags by three items.
     assert_eq!(rig.send(105..=107), dropped(101..=103));
     assert_eq!((rig.totals().queued, rig.totals().discarded), (4, 3));
-    // It catches up by two: two more fit.
+    // It catches up by two, so two more fit.
     sink.allow(2);
     assert!(rig.lines().is_empty());
     assert_eq!(sink.take_items(), [104, 105]);
     assert!(rig.send([108, 109]).is_empty());
     assert_eq!((rig.totals().queued, rig.totals().discarded), (4, 3));
-    // It lags by one, and catches up entirely.
+    // It lags by one and catches up entirely.
     assert_eq!(rig.send([110]), dropped([106]));
     sink.open();
     assert!(rig.lines().is_empty());
@@ -239,7 +239,7 @@ fn drop_oldest_lags_catches_up_and_lags_again() {
     assert_eq!((rig.totals().queued, rig.totals().discarded), (0, 4));
     assert!(rig.send([111]).is_empty());
     assert_eq!(sink.take_items(), [111]);
-    // It lags again, by a whole queue and one more.
+    // It lags again, by a full queue and one more.
     sink.park();
     assert_eq!(rig.send(112..=120), dropped(112..=116));
     sink.open();
@@ -295,7 +295,7 @@ fn evict_frees_the_key_for_a_newcomer() {
     assert_eq!(next.items(), [102]);
 }
 
-// Full, but ready again.
+// A full queue, but a ready sink.
 
 #[test]
 fn full_queue_moves_on_when_the_sink_is_ready_again_and_nothing_overflows() {
@@ -303,7 +303,7 @@ fn full_queue_moves_on_when_the_sink_is_ready_again_and_nothing_overflows() {
         let mut rig = rig();
         let sink = rig.parked(overflow, 2);
         rig.send([101, 102]);
-        // The sink is ready again and the next items are there, all at the same time.
+        // At the same time, the sink becomes ready and the next items arrive.
         sink.open();
         assert!(rig.send([103, 104, 105, 106]).is_empty(), "{overflow:?}");
         assert_eq!(sink.items(), [101, 102, 103, 104, 105, 106]);
@@ -312,8 +312,8 @@ fn full_queue_moves_on_when_the_sink_is_ready_again_and_nothing_overflows() {
 
 #[test]
 fn queue_that_is_longer_than_its_buffer_overflows_nothing_while_the_sink_is_ready() {
-    // A backlog of 20 is handed on to a sink with a queue of one, and turns are too short to send
-    // all of it before the next item is read: the head leaves, the item joins the tail.
+    // A backlog of 20 moves to a sink with a queue of one. Turns are too short to send all of it
+    // before the next item is read: the head is sent, and the item is queued.
     for overflow in ALL {
         for buffer in [0, 1] {
             let mut rig = rig_with(|demux| demux.budget(8));
@@ -346,7 +346,7 @@ fn queue_that_is_longer_than_its_buffer_stays_as_long_under_drop_oldest() {
     assert_eq!(new.items(), [102, 103, 104, 105]);
 }
 
-// Whose policy.
+// Defaults.
 
 #[test]
 fn default_is_to_wait_without_a_queue() {
@@ -405,7 +405,7 @@ fn each_sink_has_the_policy_of_its_own_attachment() {
     assert_eq!((newest.items(), oldest.items()), (vec![101, 102], vec![202, 203]));
 }
 
-// Together with other rules.
+// With other rules.
 
 #[test]
 fn dropped_items_do_not_count_towards_a_limit() {

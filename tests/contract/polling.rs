@@ -1,6 +1,5 @@
-//! Guarantee 4: only what was woken is polled. The tests count every call of every sink. A sink
-//! that is asked again without a wake after it answered `Pending` panics: the harness sees to that
-//! in every other module, too.
+//! Guarantee 4: only woken sinks are polled. The tests count every call of every sink. In all
+//! modules, scripted sinks panic if they are polled again without a wake after `Pending`.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use stream_demux::{Attach, Demux, DemuxStreamExt, Lease, Order, Overflow};
 /// A key without a sink.
 const UNUSED_KEY: u32 = u32::MAX;
 
-/// A demux whose items are their own keys.
+/// Creates a demux whose items are their keys.
 fn rig() -> Rig {
     rig_with(|demux| demux)
 }
@@ -26,7 +25,7 @@ fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
 }
 
 impl Rig {
-    /// Wakes the task for all kinds of reasons, none of which is sink 1.
+    /// Wakes the task for all kinds of reasons other than sink 1.
     #[track_caller]
     fn bustle(&mut self) {
         self.attach(50, "x");
@@ -41,7 +40,7 @@ impl Rig {
     }
 }
 
-// A sink with nothing to do.
+// A sink without work.
 
 #[test]
 fn a_sink_without_items_is_not_polled_until_it_is_closed() {
@@ -185,12 +184,12 @@ fn a_pending_flush_is_polled_again_when_due_after_another_item() {
     rig.input.endless(|_| UNUSED_KEY);
     while rig.totals().received < 90 {
         rig.poll();
-        assert_eq!(sink.count(Op::Flush), 1, "not due");
+        assert_eq!(sink.count(Op::Flush), 1, "the flush is not due");
     }
     while rig.totals().received < 500 {
         rig.poll();
     }
-    assert_eq!((sink.count(Op::Flush), sink.flush_asked()), (2, 2), "due once");
+    assert_eq!((sink.count(Op::Flush), sink.flush_asked()), (2, 2), "the flush is due once");
 }
 
 #[test]
@@ -242,26 +241,26 @@ fn a_pending_close_is_polled_once_whatever_else_happens() {
     rig.send([1]);
     assert_eq!(sink.calls(), [Call::Close(Pending)]);
     rig.apply(Order::Finish);
-    assert_eq!(sink.calls(), [Call::Close(Pending)], "the end is no news to it");
+    assert_eq!(sink.calls(), [Call::Close(Pending)], "the end does not poll the close again");
     assert!(successor.is_closed());
     sink.release(Op::Close);
     assert!(rig.run().is_ready());
     assert_eq!(sink.calls(), [Call::Close(Pending), Call::Close(Done), Call::Drop]);
 }
 
-// What is no wake of the sink.
+// Events that are not a wake of the sink.
 
 #[test]
 fn a_wake_before_the_return_causes_at_most_one_more_poll() {
     let mut rig = rig();
     let sink = rig.attach_on(1, "a", |attach| attach.buffer(1));
-    sink.lenient(); // a wake that came before the answer excuses one poll
+    sink.lenient(); // a wake before the return may cause one more poll
     sink.hold(Op::Flush);
     rig.send([1]);
     let handle = sink.clone();
     rig.input.action(move || {
         handle.park();
-        handle.release(Op::Flush); // wakes for the flush; only then poll_ready says Pending
+        handle.release(Op::Flush); // wakes for the flush, before poll_ready returns Pending
     });
     rig.send([1]);
     assert_eq!((sink.taken(), sink.flushed()), (1, 1));
@@ -274,7 +273,7 @@ fn a_wake_before_the_return_causes_at_most_one_more_poll() {
 fn a_wake_within_the_send_polls_a_pending_flush_at_most_once_more() {
     let mut rig = rig();
     let sink = rig.attach(1, "a");
-    sink.lenient(); // a wake that came before the answer excuses one poll
+    sink.lenient(); // a wake before the return may cause one more poll
     sink.hold(Op::Flush);
     let handle = sink.clone();
     sink.during(Op::Send, move || assert!(handle.wake()));
@@ -288,7 +287,7 @@ fn a_wake_within_the_send_polls_a_pending_flush_at_most_once_more() {
 fn a_wake_within_the_last_send_polls_a_pending_close_at_most_once_more() {
     let mut rig = rig();
     let sink = rig.attach_on(1, "a", |attach| attach.buffer(1));
-    sink.lenient(); // a wake that came before the answer excuses one poll
+    sink.lenient(); // a wake before the return may cause one more poll
     sink.park();
     rig.send([1]);
     sink.hold(Op::Close);
@@ -311,7 +310,7 @@ fn a_wake_during_a_flush_is_not_lost() {
     sink.allow(1);
     rig.input.push(1);
     rig.input.push(1);
-    // Parked by the second item, and woken before the flush that the lull brings.
+    // Parked by the second item, and woken before the flush at the lull.
     rig.input.action(move || handle.open());
     rig.sleep();
     assert_eq!((sink.taken(), sink.flush_asked()), (3, 3));
@@ -371,7 +370,7 @@ fn the_end_of_a_lease_does_not_poll_a_pending_flush_again() {
     sink.allow(1);
     rig.send([1, 1]);
     assert_eq!((sink.count(Op::Ready), sink.count(Op::Flush)), (2, 1));
-    lease.detach(); // it still has an item to send
+    lease.detach(); // an item is still queued
     rig.sleep();
     assert_eq!((sink.count(Op::Ready), sink.count(Op::Flush), sink.count(Op::Close)), (2, 1, 0));
 }
@@ -450,9 +449,9 @@ fn an_idle_orders_stream_is_polled_only_when_it_wakes() {
     assert_eq!(rig.orders.polls(), polls);
 }
 
-// What a wake costs.
+// The cost of a wake.
 
-/// An always ready sink that counts the calls of all its kind.
+/// A sink that is always ready and counts the calls of all sinks of this type.
 struct Counted {
     calls: Arc<AtomicUsize>,
 }
@@ -478,8 +477,8 @@ impl futures::Sink<u32> for Counted {
     }
 }
 
-/// The calls that all sinks together get, and the polls of the task, when one of `sinks` that is
-/// parked wakes up and gets its item.
+/// Returns the calls of all sinks and the polls of the task when one parked sink of `sinks` is
+/// woken and gets its item.
 fn cost_of_a_wake(sinks: u32) -> (usize, usize) {
     type Either = futures::future::Either<Counted, ScriptedSink<u32>>;
     let (input, items) = scripted_stream("input");
@@ -494,7 +493,7 @@ fn cost_of_a_wake(sinks: u32) -> (usize, usize) {
     let (sink, handle) = scripted_sink("woken");
     orders_handle.push(Attach::new(0, Either::Right(sink)).buffer(1).into());
     assert!(task.run().is_pending());
-    items.extend(1..sinks.min(1_000)); // many have been busy before
+    items.extend(1..sinks.min(1_000)); // many sinks have been busy before
     handle.park();
     items.push(0);
     assert!(task.run().is_pending());

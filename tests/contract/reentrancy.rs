@@ -1,5 +1,5 @@
-//! User code that calls back in: sinks, hooks and wakers that send orders and items, drop leases
-//! and fire wakers while the demux calls them. Panics are in `panics`.
+//! Reentrancy: sinks, hooks and wakers that send orders and items, drop leases and fire wakers
+//! while the demux calls them. Panics are in `panics`.
 //!
 //! Guarantees 1, 4, 7, 9 and 11.
 
@@ -16,13 +16,13 @@ use futures::channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use futures::{Sink, StreamExt, stream};
 use stream_demux::{Attach, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Recipient};
 
-/// Items are numbers, and the tens are the key.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "a key function is given a reference")]
+/// The key of item `n` is `n / 10`.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "key functions take a reference")]
 fn tens(n: &u32) -> u32 {
     n / 10
 }
 
-/// A scripted sink under the name of its key, which logs.
+/// Creates a scripted sink that is named by its key and logs.
 fn sink(key: u32, log: &Log) -> (ScriptedSink<u32>, SinkHandle<u32>) {
     let (sink, handle) = scripted_sink(key);
     handle.log_to(log);
@@ -76,7 +76,8 @@ impl<F: FnMut(Event)> Hooks<u32, u32, Broken> for Reacting<F> {
     }
 }
 
-/// The log without drops of sinks: the contract only says that they come before `detached`.
+/// Returns the log without drops of sinks, because the contract only specifies that they come
+/// before `detached`.
 fn lines_but_drops(log: &Log) -> Vec<String> {
     log.lines().into_iter().filter(|line| !line.ends_with("dropped")).collect()
 }
@@ -87,7 +88,7 @@ fn logging(log: &Log) -> Reacting<impl FnMut(Event) + use<>> {
 
 // Sinks that call back
 
-/// Sink 1 sends `order` from its first call of `op`; the items follow. Returns what was logged.
+/// Sink 1 sends `order` in its first call of `op`; the items follow. Returns the log.
 #[track_caller]
 fn sends_order_from(
     op: Op,
@@ -231,7 +232,7 @@ fn sink_that_wakes_itself_in_every_operation_does_not_keep_the_task_awake() {
 
 // Sinks whose drop calls back
 
-/// Does something when it is dropped, after the sink in it.
+/// Calls a closure when it is dropped, after the drop of the inner sink.
 struct OnDrop<S> {
     sink: S,
     _on_drop: Callback,
@@ -348,7 +349,7 @@ fn drop_of_a_sink_that_fires_its_own_waker_wakes_no_other_sink() {
     let polls = task.polls();
     assert!(task.run().is_pending());
     assert!(a_handle.is_dropped());
-    assert!(task.polls() <= polls + 2, "it did not spin");
+    assert!(task.polls() <= polls + 2, "the demux polls too often");
     assert_eq!(b_handle.calls(), []);
 }
 
@@ -568,14 +569,14 @@ fn unblocked_that_sends_the_finish_ends_it_with_the_item_that_is_read_by_then() 
     assert!(task.run().is_pending());
     assert_eq!((feed.taken(), a_handle.taken()), (1, 0));
     a_handle.open();
-    let Poll::Ready(totals) = task.run() else { panic!("it was to finish") };
-    assert!(feed.taken() <= 2, "the order came before the third item, at the latest");
-    assert_eq!(totals.delivered, feed.taken() as u64, "what was read keeps its place");
+    let Poll::Ready(totals) = task.run() else { panic!("the demux did not complete") };
+    assert!(feed.taken() <= 2, "the order was sent before the third item");
+    assert_eq!(totals.delivered, feed.taken() as u64, "items that were read are delivered");
 }
 
 // Wakers that call back
 
-/// Calls back each time it is fired.
+/// A waker that calls a closure each time it is fired.
 struct Calling {
     callback: Mutex<Box<dyn FnMut() + Send>>,
     depth: AtomicUsize,
@@ -595,14 +596,14 @@ impl Calling {
 }
 
 impl Calling {
-    /// Drops the callback, and with it the channels, which may hold the waker itself.
+    /// Drops the closure and its channels, which may hold this waker.
     fn clear(&self) {
         *self.callback.lock().unwrap() = Box::new(|| {});
     }
 }
 
 impl Wake for Calling {
-    /// Does not call back if it is fired during its own callback.
+    /// Does not call the closure recursively.
     fn wake(self: Arc<Self>) {
         self.fired.fetch_add(1, SeqCst);
         let depth = self.depth.fetch_add(1, SeqCst) + 1;
@@ -614,7 +615,7 @@ impl Wake for Calling {
     }
 }
 
-/// A waker that calls back when its last clone is dropped.
+/// A waker that calls a closure when its last clone is dropped.
 struct Mortal {
     _on_drop: Mutex<Callback>,
 }
@@ -652,7 +653,7 @@ fn waker_may_send_orders_and_items_while_it_fires() {
     let mut heard = 0;
     while calling.fired.load(SeqCst) > heard {
         heard = calling.fired.load(SeqCst);
-        assert!(heard < 20, "it spins");
+        assert!(heard < 20, "the demux wakes itself without end");
         assert!(demux.as_mut().poll(cx).is_pending());
     }
     let lines: Vec<_> = log.take().into_iter().filter(|line| !line.contains("flush")).collect();
@@ -662,7 +663,7 @@ fn waker_may_send_orders_and_items_while_it_fires() {
     send.unbounded_send(Order::Detach(9)).unwrap();
     while calling.fired.load(SeqCst) > heard {
         heard = calling.fired.load(SeqCst);
-        assert!(heard < 20, "it spins");
+        assert!(heard < 20, "the demux wakes itself without end");
         assert!(demux.as_mut().poll(cx).is_pending());
     }
     assert_eq!(log.take(), ["2 attached", "2 sent 21", "2 flushed"]);
@@ -696,7 +697,7 @@ fn waker_whose_drop_sends_into_the_channels_does_not_deadlock() {
         .into_iter()
         .filter(|line| line.contains("unm") || line.contains("sen"))
         .collect();
-    assert_eq!(routed.len(), 4, "each waker called back: {routed:?}");
+    assert_eq!(routed.len(), 4, "not every waker called its closure: {routed:?}");
 }
 
 #[test]
@@ -709,7 +710,7 @@ fn future_that_is_dropped_drops_a_waker_whose_drop_sends_orders() {
     let calls = Arc::new(AtomicUsize::new(0));
     let (called, waking) = (Arc::clone(&calls), a_handle.clone());
     let waker = mortal(move || {
-        // The receiver may be gone: both outcomes are fine.
+        // The receiver may have been dropped, so both results are valid.
         let _ = send.unbounded_send(Order::Evict(1));
         waking.wake();
         called.fetch_add(1, SeqCst);
@@ -719,9 +720,9 @@ fn future_that_is_dropped_drops_a_waker_whose_drop_sends_orders() {
     }
     assert!(demux.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     drop(waker);
-    assert_eq!(calls.load(SeqCst), 0, "the demux sleeps, and its waker is kept");
+    assert_eq!(calls.load(SeqCst), 0, "the parked demux keeps the waker");
     drop(demux);
-    assert_eq!(calls.load(SeqCst), 1, "and goes with it");
+    assert_eq!(calls.load(SeqCst), 1, "the waker is dropped with the demux");
     assert!(a_handle.is_dropped());
 }
 

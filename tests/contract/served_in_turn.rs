@@ -1,8 +1,8 @@
-//! How the demux serves a group (attachment rules on `multicast` and `admit`): member by member, at
-//! once where a member can take its copy, later where it cannot; interrupted by the end of a turn
-//! and resumed in the next. Also guarantees 3, 5 and 7 for an item that only some members have.
+//! How an item is given to a group (attachment rules on `multicast` and `admit`): member by member,
+//! at once to members that are ready, later to the others, interrupted at the end of a turn and
+//! resumed in the next. Also guarantees 3, 5 and 7 for an item that only some members have.
 //!
-//! `multicast` has the outcomes for whole groups; this module has the order of events.
+//! `multicast` tests the results for whole groups; this module tests the order of events.
 
 use std::task::Poll;
 
@@ -10,7 +10,7 @@ use crate::common::group::{Note, Rig, at};
 use crate::common::{self, Op, SinkHandle, Terms};
 use stream_demux::{Attach, Lease, Order, Overflow};
 
-/// An order that changes nothing.
+/// Returns an order without effect.
 fn idle_order() -> common::Orders<Note> {
     Order::Detach(99)
 }
@@ -19,7 +19,7 @@ fn sent(members: &[SinkHandle<Note>]) -> Vec<usize> {
     members.iter().map(SinkHandle::taken).collect()
 }
 
-// At once for those who can.
+// Members that are ready, and members that wait.
 
 #[test]
 fn members_that_can_get_their_copies_in_the_poll_that_reads_the_item() {
@@ -29,7 +29,7 @@ fn members_that_can_get_their_copies_in_the_poll_that_reads_the_item() {
     assert_eq!(rig.turn(), ["1 sent 101'", "3 sent 101'", "5 sent 101'", "blocked 1#2"]);
     let t = rig.totals();
     assert_eq!((t.received, t.copies, t.delivered, t.queued), (1, 3, 3, 1));
-    // They are flushed, and the task sleeps.
+    // They are flushed, and the task parks.
     assert!(!rig.task.woken());
     assert!(members.iter().all(|member| member.flushed() == member.taken()));
 }
@@ -101,7 +101,7 @@ fn members_that_are_woken_together_are_served_in_one_poll() {
     members[3].open();
     let lines = rig.turn();
     assert!(!rig.task.woken());
-    // None of those who were served meanwhile is named.
+    // Members that got their copies in between are not reported.
     let reported: Vec<_> = lines.iter().filter(|line| line.contains("blocked")).collect();
     assert_eq!(reported, ["unblocked 1#1"]);
     assert_eq!((sent(&members), rig.totals().copies), (vec![1; 4], 3));
@@ -151,7 +151,7 @@ fn items_reach_each_member_in_order_however_it_is_woken() {
     assert_eq!((rig.totals().copies, rig.totals().queued), (60, 0));
 }
 
-// Who is named.
+// The reported member.
 
 #[test]
 fn blocked_reports_the_first_waiting_member_after_all_were_offered_the_item() {
@@ -265,7 +265,7 @@ fn clones_are_made_for_each_but_the_last_to_be_served() {
     let mut rig = Rig::new();
     let members = rig.group(3, &[1, 3]);
     rig.feed([101]);
-    assert_eq!(rig.totals().copies, 1, "no clone is made before it is needed");
+    assert_eq!(rig.totals().copies, 1, "a clone was made before it was needed");
     members[2].open();
     assert_eq!(rig.lines(), ["3 sent 101'"]);
     assert_eq!(rig.totals().copies, 2);
@@ -290,7 +290,7 @@ fn overflowed_member_discards_a_clone_unless_it_is_the_last() {
         slow.open();
         rig.lines();
         let got = format!("{:?}", slow.take_items());
-        assert_eq!(got, if waits { "[101]" } else { "[101']" }, "the other had {discarded}");
+        assert_eq!(got, if waits { "[101]" } else { "[101']" }, "the other copy: {discarded}");
     }
 }
 
@@ -357,7 +357,7 @@ fn dropping_member_discards_a_clone_or_as_the_last_one_the_item_itself() {
             full
         };
         full.park();
-        rig.feed([101]); // the one place that it has
+        rig.feed([101]); // fills the only place of the queue
         let lines = rig.feed([102]);
         if last {
             assert_eq!(lines, ["2 sent 102'", "discarded 102 of 1#1 Overflowed"]);
@@ -395,7 +395,7 @@ fn all_but_one_have_their_copies_and_the_last_one_is_evicted() {
     assert_eq!((t.copies, t.delivered, t.discarded, t.queued), (2, 2, 1, 0));
 }
 
-// What is queued for a member goes before its copy.
+// A member gets its queue before its copy.
 
 #[test]
 fn waiting_member_gets_its_copy_behind_its_queue() {
@@ -429,7 +429,7 @@ fn waiting_member_that_leaves_keeps_its_copy_behind_its_queue_beyond_its_buffer(
     assert_eq!(lines[..2], ["1 sent 101'", "1 sent 102'"]);
 }
 
-// Joiners.
+// New members.
 
 #[test]
 fn member_that_joins_while_an_item_is_held_is_not_offered_it() {
@@ -501,9 +501,10 @@ fn without_multicast_a_successor_takes_over_the_held_item() {
     assert_eq!((old.taken(), new.items()), (0, vec![101]));
 }
 
-// A walk that stops: a member that yields ends the serving of items for the turn.
+// A walk that stops: a member that yields ends the turn for items.
 
-/// Members 1 to `count` of which the first yields for `yields` calls, and an item that it holds.
+/// Attaches members 1 to `count`, of which the first yields for `yields` calls, and sends an item,
+/// which is held.
 #[track_caller]
 fn stopped_at_the_first(
     rig: &mut Rig,
@@ -594,7 +595,7 @@ fn admit_is_not_called_for_a_member_that_fails_before_it_was_offered_the_item() 
     members[0].stutter(Op::Ready, 2);
     rig.push([102]);
     assert_eq!(rig.turn(), ["admit 102 to 1#1"]);
-    // With an order in between, the second yield is one, too.
+    // With an order in between, the second yield counts as a yield, too.
     rig.orders.push(idle_order());
     members[2].fail(Op::Flush);
     assert_eq!(
@@ -663,7 +664,7 @@ fn finish_comes_while_the_walk_is_stopped_and_every_member_keeps_its_copy() {
     let mut rig = Rig::new();
     let (members, _leases) = stopped_at_the_first(&mut rig, 4, 1);
     rig.orders.push(Order::Finish);
-    let Poll::Ready(totals) = rig.run() else { panic!("nothing is in the way") };
+    let Poll::Ready(totals) = rig.run() else { panic!("the demux did not complete") };
     assert_eq!((totals.copies, totals.delivered, totals.discarded), (3, 4, 0));
     assert!(members.iter().all(|member| member.taken() == 1 && member.is_closed()));
     let log = rig.take_log();
@@ -687,7 +688,7 @@ fn finish_ends_the_wait_at_once_and_each_member_keeps_its_copy() {
     members[0].open();
     assert!(rig.run().is_ready());
     gone.extend(rig.take_log());
-    // The last one that was finished has the item itself.
+    // The last member gets the item itself.
     assert!(gone.contains(&"1 sent 101".to_owned()) != gone.contains(&"3 sent 101".to_owned()));
     gone.retain(|line| line.starts_with("detached"));
     assert_eq!(gone, ["detached 1#3 Finished", "detached 1#1 Finished"]);
@@ -704,7 +705,7 @@ fn finish_takes_many_turns_and_the_item_is_counted_in_each() {
         for _ in 0..100 {
             rig.turn();
             let finished = 20 - rig.len() as u64;
-            // One in the queue of each that is finishing, and one for all the others.
+            // One in the queue of each finishing member, and one for all others.
             assert_eq!(rig.totals().queued, 20.min(finished + 1), "budget {budget}");
             assert_eq!(rig.totals().copies, 19.min(finished));
             if rig.len() == 0 {
@@ -730,7 +731,7 @@ fn evicted_after_finish_was_applied_and_before_it_is_finished() {
     drop(leases.remove(4));
     assert!(rig.run().is_pending());
     members.iter().for_each(SinkHandle::open);
-    let Poll::Ready(totals) = rig.run() else { panic!("all are finished") };
+    let Poll::Ready(totals) = rig.run() else { panic!("the demux did not complete") };
     assert_eq!((totals.copies, totals.delivered, totals.queued), (3, 4, 0));
     assert_eq!(totals.discarded, 0);
 }
@@ -747,7 +748,7 @@ fn item_to_a_group_costs_one_for_each_member_and_continues_in_the_next_turn() {
         assert!(rig.task.woken());
         let t = rig.totals();
         assert_eq!(t.delivered, 7 * turn);
-        // The item that is served in part counts once.
+        // The item that only some members have counts once.
         assert_eq!((t.received, t.queued), ((7 * turn).div_ceil(3), u64::from(turn % 3 != 0)));
         assert_eq!(t.copies, t.delivered + t.queued - t.received);
     }
@@ -769,7 +770,7 @@ fn item_to_a_large_group_does_not_overrun_the_budget() {
         assert_eq!((rig.blocked_on(), rig.task.woken()), (None, true));
         turns += 1;
     }
-    // Seven full turns and one more. What it took to flush the others meanwhile is left open.
+    // Seven full turns and one more. The number of flushes in between is not specified.
     assert!((8..=16).contains(&turns), "{turns}");
     rig.lines();
     assert!(members.iter().all(|member| member.count(Op::Ready) == 1 && member.flushed() == 1));
@@ -788,7 +789,7 @@ fn blocked_is_called_at_the_end_of_the_walk_and_not_when_the_budget_is_spent() {
         }
         assert!(rig.task.woken() && turns.len() < 10);
     }
-    assert!(turns.len() >= 3, "ten members take three turns of four");
+    assert!(turns.len() >= 3, "ten members take three turns of four units");
     let lines = turns.concat();
     let copies = [1, 3, 4, 5, 7, 8, 9, 10].map(|tag| format!("{tag} sent 101'"));
     assert_eq!(lines, [&copies[..], &["blocked 1#2".to_owned()]].concat());
@@ -820,7 +821,7 @@ fn orders_are_applied_between_two_parts_of_a_group() {
     rig.turn();
     let served = sent(&members).iter().sum::<usize>();
     assert_eq!(served, 4);
-    // One that has its copy, one that was not offered it, and a newcomer.
+    // A member that has its copy, one that was not offered it, and a new one.
     drop(leases.remove(8));
     drop(leases.remove(0));
     let late = rig.order(1, 11, |attach| attach.tag(11));
@@ -879,7 +880,7 @@ fn blocked_sink_of_an_ordinary_key_is_served_while_orders_never_pause() {
     sink.open();
     rig.turns_until(4, |_| sink.taken() == 1);
     assert_eq!(rig.log.take(), ["unblocked 1"]);
-    // The next item is not routed before the orders pause.
+    // The next item is not routed before the orders stream is pending.
     for _ in 0..10 {
         rig.poll();
     }
@@ -893,21 +894,20 @@ fn evicting_blocking_members_one_per_turn_reports_each_once() {
     let parked: Vec<_> = (1..=MEMBERS).collect();
     let (members, leases) = rig.leased_group(MEMBERS, &parked);
     let reported = rig.feed([101]);
-    assert_eq!(reported.len() as u64, MEMBERS + 1, "admit for each, and one is named");
+    assert_eq!(reported.len() as u64, MEMBERS + 1, "`admit` for each, and one `blocked`");
     let (polls, mut lines) = (rig.task.polls(), 0);
     for lease in leases {
         drop(lease);
         lines += rig.turn().len() as u64;
     }
     assert_eq!(rig.task.polls() - polls, members.len());
-    // Dropped, detached, unblocked, and the next one blocked; the last one discards the item
-    // instead.
+    // Dropped, detached, unblocked, and the next one blocked; the last one discards the item.
     assert_eq!(lines, 4 * MEMBERS);
     assert!(members.iter().all(|member| member.count(Op::Ready) == 1));
     assert_eq!(rig.totals().copies, 0);
 }
 
-// Looking in.
+// Getters and other rules.
 
 #[test]
 fn item_that_is_served_in_part_counts_once_in_queued() {

@@ -1,6 +1,5 @@
-//! Guarantee 10: the demux keeps the contracts of `Sink`, `Stream` and `Future`. The scripted sinks
-//! and streams object to a breach on their own; these tests bring about the situations in which one
-//! is likely.
+//! Guarantee 10: the demux keeps the contracts of `Sink`, `Stream` and `Future`. Scripted sinks and
+//! streams panic if they are misused; these tests create situations in which this is likely.
 
 use crate::common::Answer::{Done, Failed, Pending};
 use crate::common::panics::panic_message;
@@ -10,7 +9,7 @@ use crate::common::{
 use futures::future::FusedFuture;
 use stream_demux::{Attach, Demux, DemuxStreamExt, Discarded, Hooks, Lease, Order, Overflow};
 
-// The life of a sink, call by call.
+// All calls of a sink, from its first item to its drop.
 
 #[test]
 fn from_the_first_item_to_the_close_each_call_is_accounted_for() {
@@ -168,8 +167,7 @@ fn while_a_close_is_pending_only_the_close_is_polled() {
     assert_eq!(a.take_calls(), [Call::Close(Done), Call::Drop]);
 }
 
-/// Brings a leased sink to where its close is pending, after a flush that was pending before it and
-/// whose waker has fired since.
+/// Attaches a leased sink whose close is pending after a pending flush whose waker has fired.
 fn closing_after_a_pending_flush(rig: &mut Rig, lease: &mut Lease) -> SinkHandle<u32> {
     let a = rig.attach_on(1, "a", |attach| attach.leased(lease));
     a.hold(Op::Flush);
@@ -336,7 +334,7 @@ fn totals_can_be_read_after_completion() {
     assert!(rig.task.get_ref().is_empty() && rig.task.get_ref().blocked_on().is_none());
 }
 
-// A long life.
+// Random events.
 
 /// xorshift64*
 struct Dice(u64);
@@ -360,7 +358,7 @@ impl Dice {
     }
 }
 
-/// Admits nine items of ten.
+/// Admits nine of ten items.
 struct Fussy;
 
 impl<E> Hooks<u32, u32, E> for Fussy {
@@ -368,13 +366,13 @@ impl<E> Hooks<u32, u32, E> for Fussy {
         item % 10 != 9
     }
     fn discarded(&mut self, _: stream_demux::Recipient<'_, u32>, item: u32, why: Discarded) {
-        // Those that it does not admit may be discarded before it was asked, too.
+        // Items that it would not admit may also be discarded before `admit` is called.
         assert!(why != Discarded::NotAdmitted || item % 10 == 9);
     }
 }
 
-/// One of everything that can happen, at random. Sinks are lenient, because the wakers of sinks
-/// that were in their slots before are fired too.
+/// Causes a random event. Sinks are lenient, because wakers of earlier sinks in the same slots are
+/// fired, too.
 fn step(
     dice: &mut Dice,
     input: &StreamHandle<u32>,
@@ -461,7 +459,7 @@ fn random_events_breach_no_contract_and_everything_ends() {
         for _ in 0..250 {
             step(&mut dice, &input, &orders, &mut sinks, &mut leases);
             let polled = match dice.roll(3) {
-                0 => task.poll(), // for nothing, perhaps
+                0 => task.poll(), // possibly spurious
                 1 => task.turns(1),
                 _ => task.run(),
             };
@@ -481,7 +479,7 @@ fn random_events_breach_no_contract_and_everything_ends() {
             sink.release(Op::Flush);
             sink.release(Op::Close);
         }
-        assert!(task.run().is_ready(), "seed {seed}: it sleeps for ever");
+        assert!(task.run().is_ready(), "seed {seed}: the demux did not complete");
         let all = task.get_ref().totals();
         assert_eq!((all.queued, all.attached), (0, all.detached), "seed {seed}");
         for sink in &sinks {
@@ -489,7 +487,7 @@ fn random_events_breach_no_contract_and_everything_ends() {
             assert!(sink.is_dropped(), "seed {seed}");
             let closed = calls.iter().filter(|call| **call == Call::Close(Done)).count();
             assert_eq!(closed, usize::from(sink.is_closed()), "seed {seed}");
-            // What it took it flushed, if it ended well.
+            // All its items were flushed, unless it failed.
             assert!(!sink.is_closed() || sink.flushed() == sink.taken(), "seed {seed}");
         }
     }

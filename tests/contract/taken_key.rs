@@ -1,5 +1,5 @@
-//! An order attaches a sink to a key that has one: the new sink takes over key, queue and held
-//! item, and the old one is flushed and closed in the background; or, with `keep_existing`, the new
+//! An order attaches a sink to a key that has one. The new sink takes over key, queue and held
+//! item, and the old sink is flushed and closed in the background. With `keep_existing`, the new
 //! sink is refused.
 
 use crate::common::{Answer, Call, Op, Rig, hooks, scripted_sink};
@@ -66,7 +66,7 @@ fn the_queue_and_the_held_item_move_even_beyond_the_buffer_of_the_new_sink() {
         );
         let at = |line: &str| said.iter().position(|other| other == line);
         assert!(at(expected[1]) < at(expected[2]) && at(expected[1]) < at(expected[3]));
-        // Three have moved; the fourth found no room and is held.
+        // Three items have moved; the fourth found no room and is held.
         assert_eq!((rig.totals().queued, rig.input.left()), (4, 0), "buffer {buffer}");
         new.allow(1);
         rig.lines();
@@ -146,7 +146,7 @@ fn admit_is_not_called_again_for_items_that_moved() {
     assert_eq!(new.taken(), 2);
 }
 
-// The limit of the newcomer.
+// The limit of the new sink.
 
 #[test]
 fn moved_items_count_towards_the_limit_and_the_surplus_is_unmatched() {
@@ -222,7 +222,7 @@ fn a_new_sink_of_limit_0_takes_no_key_and_nothing_moves() {
     assert_eq!(old.items(), [101, 102]);
 }
 
-// Keeping what exists.
+// `keep_existing`.
 
 #[test]
 fn a_sink_with_keep_existing_is_refused_and_closed() {
@@ -331,7 +331,7 @@ fn an_old_sink_that_is_woken_later_gets_no_moved_items() {
     assert_eq!((old.taken(), new.items()), (0, vec![101]));
 }
 
-// More than once.
+// Repeated replacement.
 
 #[test]
 fn replaced_many_times_the_queue_is_handed_on_each_time() {

@@ -1,10 +1,10 @@
-//! A sink that yields is not a sink that is full: `poll_ready` answers `Pending` and wakes its own
-//! waker inside the call, as tokio's channels and sockets do when the task's cooperative budget is
-//! spent. No overflow policy is applied then; the item waits for the next turn, and no hook reports
-//! that the input is blocked.
+//! A sink that yields is not full: its `poll_ready` returns `Pending` and fires its waker inside
+//! the call, as tokio's channels and sockets do when the cooperative budget of the task is spent.
+//! Then no overflow policy is applied; the item waits for the next turn, and no hook reports that
+//! the input is blocked.
 //!
-//! Guards guarantees 4, 5 and 7 and the attachment rule on `Overflow`. First with tokio itself,
-//! then with scripted sinks, turn by turn.
+//! Tests guarantees 4, 5 and 7 and the attachment rule on `Overflow`, first with tokio, then with
+//! scripted sinks, turn by turn.
 
 use std::future::Future;
 
@@ -17,9 +17,9 @@ use stream_demux::{Attach, Demux, DemuxStreamExt, Lease, Order, Overflow};
 const ALL: [Overflow; 4] =
     [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict];
 
-// Tokio: channels with room for every item, live readers, and nothing special done.
+// Tokio: channels with room for every item, and live readers.
 
-/// How many members a group has. Around 128, the last one is asked when the task's budget is spent.
+/// Sizes of groups. Around 128, the last member is polled when the budget of the task is spent.
 const SIZES: [usize; 8] = [1, 2, 10, 20, 127, 128, 129, 400];
 
 /// Where the demux runs.
@@ -35,13 +35,13 @@ impl Place {
         F: Future<Output: Send + 'static> + Send + 'static,
     {
         match self {
-            Self::Spawned => tokio::spawn(future).await.expect("the task does not panic"),
+            Self::Spawned => tokio::spawn(future).await.expect("the task panicked"),
             Self::BlockedOn => future.await,
         }
     }
 }
 
-/// One setting of the table.
+/// A row of the table.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     flavor: Flavor,
@@ -53,7 +53,7 @@ struct Setting {
 }
 
 impl Setting {
-    /// A group of live readers gets every item.
+    /// Asserts that a group of live readers gets every item.
     #[track_caller]
     fn check(self) {
         let (totals, read) = self.flavor.run(async move {
@@ -71,7 +71,7 @@ impl Setting {
             let totals = self.place.output(demux).await;
             let mut read = Vec::new();
             for reader in readers {
-                read.push(reader.await.expect("the reader does not panic"));
+                read.push(reader.await.expect("the reader panicked"));
             }
             (totals, read)
         });
@@ -83,7 +83,7 @@ impl Setting {
     }
 }
 
-/// Every number of members under every policy, with enough items to spend the budget often.
+/// Tests every size under every policy, with enough items to spend the budget often.
 #[track_caller]
 fn every_size(flavor: Flavor, place: Place, buffer: usize) {
     for members in SIZES {
@@ -114,8 +114,8 @@ fn tokio_group_with_queues_misses_nothing_in_two_threads() {
     every_size(Flavor::MultiThread, Place::Spawned, 64);
 }
 
-/// In `block_on` of the runtime with many threads the waker fires inside the call; in that of the
-/// other it does not.
+/// In `block_on` of the multi-thread runtime, the waker fires inside the call; in that of the
+/// current-thread runtime, it does not.
 #[test]
 fn tokio_group_in_block_on_misses_nothing() {
     for flavor in FLAVORS {
@@ -160,16 +160,16 @@ fn tokio_single_sink_fed_by_a_tokio_channel_misses_nothing() {
                     let (sink, receiver) = tokio_channel(ITEMS);
                     let (items, input) = tokio::sync::mpsc::channel(64);
                     let (orders, inbox) = tokio::sync::mpsc::channel(8);
-                    orders.send(Attach::new((), sink)).await.expect("the demux is there");
+                    orders.send(Attach::new((), sink)).await.expect("the demux was dropped");
                     let demux = Receiving(input).demux_by(|_: &usize| (), Receiving(inbox));
                     let demux = tokio::spawn(demux.buffer(buffer).overflow(overflow));
                     let reader = reader(receiver);
                     for n in 0..ITEMS {
-                        items.send(n).await.expect("the demux reads on");
+                        items.send(n).await.expect("the demux was dropped");
                     }
                     drop(items);
-                    let totals = demux.await.expect("the demux does not panic");
-                    assert_eq!(reader.await.expect("nor the reader").len(), ITEMS);
+                    let totals = demux.await.expect("the demux panicked");
+                    assert_eq!(reader.await.expect("the reader panicked").len(), ITEMS);
                     totals
                 });
                 assert_settled(totals);
@@ -194,11 +194,11 @@ fn tokio_separate_keys_miss_nothing() {
                     }
                     let input = stream::iter(0..10 * KEYS);
                     let demux = input.demux_by(|n| n % KEYS, stream::iter(sinks));
-                    // More in a turn than tokio grants.
+                    // A larger budget than tokio's.
                     let demux = tokio::spawn(demux.budget(1_000));
-                    let totals = demux.await.expect("the demux does not panic");
+                    let totals = demux.await.expect("the demux panicked");
                     for reader in readers {
-                        assert_eq!(reader.await.expect("nor the reader").len(), 10);
+                        assert_eq!(reader.await.expect("the reader panicked").len(), 10);
                     }
                     totals
                 });
@@ -209,7 +209,7 @@ fn tokio_separate_keys_miss_nothing() {
     }
 }
 
-/// It takes more than sixteen turns until every member of so large a group has its copy.
+/// It takes more than sixteen turns until every member of such a large group has its copy.
 #[test]
 fn tokio_group_of_4_000_misses_nothing() {
     for flavor in FLAVORS {
@@ -220,7 +220,7 @@ fn tokio_group_of_4_000_misses_nothing() {
     }
 }
 
-/// A channel that is full is found to be so.
+/// A full channel is still treated as full.
 #[test]
 fn tokio_member_that_is_full_is_evicted_from_a_large_group_and_no_other_is() {
     const MEMBERS: u64 = 300;
@@ -240,11 +240,11 @@ fn tokio_member_that_is_full_is_evicted_from_a_large_group_and_no_other_is() {
                 }
                 let demux = stream::iter(0..20).demux_by(|_| (), stream::iter(sinks));
                 let demux = demux.multicast().overflow(Overflow::Evict);
-                let totals = tokio::spawn(demux).await.expect("the demux does not panic");
+                let totals = tokio::spawn(demux).await.expect("the demux panicked");
                 for reader in readers {
-                    assert_eq!(reader.await.expect("nor the reader").len(), 20);
+                    assert_eq!(reader.await.expect("the reader panicked").len(), 20);
                 }
-                let mut kept = kept.expect("one of them is stuck");
+                let mut kept = kept.expect("no member is stuck");
                 (totals, std::iter::from_fn(move || kept.try_recv().ok()).collect::<Vec<_>>())
             });
             assert_eq!((kept.as_slice(), totals.discarded), (&[0][..], 1), "{flavor:?}, {stuck}");
@@ -253,14 +253,14 @@ fn tokio_member_that_is_full_is_evicted_from_a_large_group_and_no_other_is() {
     }
 }
 
-/// Futures' channels never yield: what holds for tokio's must not cost them their policy.
+/// Futures' channels never yield, so their policies apply at once.
 #[test]
 fn futures_channels_that_are_full_overflow_at_once() {
     for overflow in [Overflow::DropNewest, Overflow::DropOldest] {
         let (sink, receiver) = mpsc::channel(0);
         let orders = stream::iter([Attach::new((), sink).overflow(overflow)]);
         let mut task = common::Task::new(stream::iter(0..10).demux_by(|_| (), orders));
-        assert!(task.run().is_pending(), "the last one waits in the queue");
+        assert!(task.run().is_pending(), "the last item waits in the queue");
         assert_eq!((task.get_ref().totals().delivered, task.get_ref().totals().discarded), (1, 8));
         let (totals, got) = futures::executor::block_on(futures::future::join(
             task.into_inner(),
@@ -274,13 +274,14 @@ fn futures_channels_that_are_full_overflow_at_once() {
 
 // Scripted sinks, turn by turn.
 
-/// An order that changes nothing.
+/// Returns an order without effect.
 fn idle_order() -> Orders {
     Order::Detach(99)
 }
 
 impl Rig {
-    /// Sink `a` under key 1 on these terms, which yields for `yields` calls of `poll_ready`.
+    /// Attaches sink `a` under key 1 with these settings. It yields for `yields` calls of
+    /// `poll_ready`.
     #[track_caller]
     fn yielding(&mut self, yields: usize, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
         let sink = self.attach_on(1, "a", terms);
@@ -288,7 +289,8 @@ impl Rig {
         sink
     }
 
-    /// One turn: the item is still held, nothing was logged, and the task has woken itself.
+    /// Runs one turn, after which the item is still held, nothing was logged, and the task has
+    /// woken itself.
     #[track_caller]
     fn holds_on(&mut self) {
         self.poll();
@@ -367,7 +369,7 @@ fn policy_acts_only_on_a_sink_that_was_not_woken_since() {
         let b = rig.attach(2, "b");
         a.park();
         rig.send([101]);
-        // Its gate opens after the woken sinks of this turn were dealt with.
+        // The sink opens after the woken sinks of this turn were polled.
         let gate = a.clone();
         rig.input.action(move || gate.open());
         rig.input.extend([102, 201]);
@@ -460,7 +462,7 @@ fn second_yield_in_a_row_under_wait_blocks_and_loses_nothing() {
     rig.input.extend([101, 201]);
     rig.holds_on();
     let logged = rig.lines();
-    // The contract leaves open whether `blocked` is called; if it is, so is `unblocked`.
+    // The contract does not specify whether `blocked` is called; if it is, so is `unblocked`.
     assert!(logged.is_empty() || logged == ["blocked 1", "unblocked 1"], "{logged:?}");
     assert_eq!((a.items(), b.items(), a.count(Op::Ready)), (vec![101], vec![201], 6));
 }
@@ -483,7 +485,7 @@ fn yield_that_follows_a_wake_is_held_too_after_progress() {
     assert_eq!(a.items(), [101, 102]);
 }
 
-/// What may get on between two yields.
+/// The kinds of progress between two yields.
 #[derive(Clone, Copy, Debug)]
 enum Progress {
     Order,
@@ -494,7 +496,8 @@ enum Progress {
 
 const STEPS: u32 = 20;
 
-/// Sink `a` under key 1 on `overflow`, and what lets something get on, once for each call.
+/// Attaches sink `a` under key 1 with `overflow`. Returns a closure that causes progress of this
+/// kind once per call.
 fn getting_on(
     rig: &mut Rig,
     progress: Progress,
@@ -542,7 +545,7 @@ fn yield_counts_as_yield_again_after_any_progress() {
             let (a, mut step) = getting_on(&mut rig, progress, overflow, 10);
             rig.input.push(101);
             rig.poll();
-            // In the second turn the sink may be asked before the others get on.
+            // In the second turn, the sink may be polled before the others progress.
             rig.orders.push(idle_order());
             for asked in 2..=10 {
                 step();
@@ -558,7 +561,7 @@ fn yield_counts_as_yield_again_after_any_progress() {
     }
 }
 
-/// A flush that fell due and completed at once.
+/// The flush fell due and completed at once.
 #[test]
 fn yield_counts_as_yield_again_after_another_sink_was_flushed() {
     let mut rig = Rig::new().with_silent_sinks();
@@ -645,7 +648,7 @@ fn sink_is_polled_at_most_once_a_turn_while_it_yields() {
                 rig.orders.push(idle_order());
                 rig.poll();
                 let vain = a.count(Op::Ready) - a.taken() - before;
-                assert!(vain <= 1, "{overflow:?}, {buffer}: {vain} times in vain");
+                assert!(vain <= 1, "{overflow:?}, {buffer}: {vain} futile polls");
             }
             assert_eq!(a.items(), [101, 102, 103], "{overflow:?}, {buffer}");
         }
@@ -654,7 +657,7 @@ fn sink_is_polled_at_most_once_a_turn_while_it_yields() {
 
 // Orders and ends while an item is held for a yield.
 
-/// An item that is held for sink `a`, which will yield once more.
+/// Sends an item, which is held for sink `a`, which will yield once more.
 #[track_caller]
 fn held_for_a_yield(rig: &mut Rig, overflow: Overflow, lease: &mut Lease) -> SinkHandle<u32> {
     let a = rig.yielding(2, |attach| attach.overflow(overflow).tag(7).leased(lease));
@@ -663,7 +666,7 @@ fn held_for_a_yield(rig: &mut Rig, overflow: Overflow, lease: &mut Lease) -> Sin
     a
 }
 
-/// Runs `end` for an item held for a yield. The lines that follow, without what was flushed.
+/// Runs `end` for an item held for a yield. Returns the following log without flushes.
 #[track_caller]
 fn ended_by(overflow: Overflow, end: impl FnOnce(&mut Rig, Lease)) -> Vec<String> {
     let mut rig = Rig::new();
@@ -765,7 +768,7 @@ fn orders_and_other_sinks_continue_while_an_item_is_held_for_a_yield() {
 }
 
 impl Rig {
-    /// As `holds_on`, with items in queues besides.
+    /// Like `holds_on`, with queued items in addition.
     #[track_caller]
     fn holds_on_with(&mut self, queued: u64) {
         self.poll();
@@ -805,7 +808,8 @@ fn admit_is_not_called_again_for_an_item_held_for_a_yield() {
 
 // Groups.
 
-/// Members `1`, `2`, `3` of key 1, on `overflow`. The second one yields for `yields` calls.
+/// Attaches members `1`, `2` and `3` of key 1 with `overflow`. The second yields for `yields`
+/// calls.
 fn group(overflow: Overflow, yields: usize) -> (Rig, Vec<SinkHandle<u32>>) {
     let mut rig = Rig::with(Demux::multicast).with_silent_sinks();
     let member = |tag| rig.attach_on(1, tag, |attach| attach.tag(tag).overflow(overflow));
@@ -849,7 +853,7 @@ fn member_that_yields_with_room_in_its_queue_delays_no_other() {
 fn second_yield_of_a_member_counts_as_full_and_the_walk_continues() {
     for overflow in [Overflow::Wait, Overflow::Evict] {
         let (mut rig, members) = group(overflow, 2);
-        members[0].hold(Op::Flush); // a flush that completed would be progress
+        members[0].hold(Op::Flush); // a completed flush would be progress
         rig.input.push(101);
         rig.holds_on();
         rig.poll();
@@ -901,10 +905,10 @@ fn sixteen_turns_are_counted_separately_for_each_member() {
     assert!(members.iter().all(|member| member.items() == [101]));
 }
 
-// Late in a long turn, where tokio does not wake at once.
+// Late in a long turn, when tokio does not wake at once.
 
-/// Sink `a` under key 1 on `overflow` that is parked, and its item behind `operations` of others:
-/// one for each order read, each item read and each item sent.
+/// Attaches a parked sink `a` under key 1 with `overflow`, and sends its item after `operations` of
+/// other sinks: one for each order read, each item read and each item sent.
 #[track_caller]
 fn parked_late(overflow: Overflow, orders: usize, items: usize) -> (Rig, SinkHandle<u32>) {
     let mut rig = Rig::new().with_silent_sinks();
@@ -918,7 +922,8 @@ fn parked_late(overflow: Overflow, orders: usize, items: usize) -> (Rig, SinkHan
     (rig, a)
 }
 
-/// Orders and items of others such that the item for `a` is read as the last of these operations.
+/// Orders and items of other sinks, such that the item for `a` is read as the last of these
+/// operations.
 const LONG: [(usize, usize); 3] = [(63, 0), (1, 31), (20, 22)];
 const SHORT: [(usize, usize); 3] = [(62, 0), (0, 31), (20, 21)];
 
@@ -929,7 +934,7 @@ fn pending_after_64_operations_counts_as_yield_though_no_waker_fired() {
         rig.poll();
         assert_eq!((rig.log.take(), rig.totals().queued), (vec![], 1), "{orders}, {items}");
         assert!(rig.task.woken());
-        // It is asked once more, though its waker did not fire.
+        // The sink is polled once more although its waker did not fire.
         let gate = a.clone();
         a.during(Op::Ready, move || gate.open());
         rig.poll();
@@ -1050,8 +1055,7 @@ fn hooks_of_1(rig: &Rig) -> Vec<String> {
     lines
 }
 
-// Guarantee 4: a sink that is retried is polled for `poll_ready` only, because its waker has not
-// fired.
+// Guarantee 4: only `poll_ready` of a retried sink is called, because its waker has not fired.
 
 #[test]
 fn pending_flush_is_not_repeated_when_a_sink_is_retried() {
@@ -1068,8 +1072,8 @@ fn pending_flush_is_not_repeated_when_a_sink_is_retried() {
         rig.input.extend(std::iter::repeat_n(201, 64));
         rig.input.push(102);
         rig.lines();
-        assert_eq!(a.count(Op::Ready), 3, "{overflow:?}: not polled again");
-        assert_eq!(a.count(Op::Flush), 1, "{overflow:?}: flushed again");
+        assert_eq!(a.count(Op::Ready), 3, "{overflow:?}: `poll_ready` was not called again");
+        assert_eq!(a.count(Op::Flush), 1, "{overflow:?}: `poll_flush` was called again");
 
         a.release(Op::Flush);
         a.open();
@@ -1078,8 +1082,8 @@ fn pending_flush_is_not_repeated_when_a_sink_is_retried() {
     }
 }
 
-/// After many operations of a turn the answer may be a yield. If as much is done before the retry,
-/// it is not believed either; but a turn polls the sink once.
+/// After many operations of a turn, `Pending` may be a yield. If as many operations precede the
+/// retry, it may be a yield again; but each turn polls the sink only once.
 #[test]
 fn sink_that_is_retried_late_in_a_turn_is_polled_once_in_it() {
     let mut rig = Rig::new();
@@ -1097,5 +1101,9 @@ fn sink_that_is_retried_late_in_a_turn_is_polled_once_in_it() {
     rig.poll();
     assert_eq!((a.count(Op::Ready), rig.totals().queued), (2, 1));
     rig.poll();
-    assert_eq!((a.count(Op::Ready), a.is_dropped()), (3, true), "few operations: it is full");
+    assert_eq!(
+        (a.count(Op::Ready), a.is_dropped()),
+        (3, true),
+        "after few operations, the sink counts as full"
+    );
 }

@@ -1,9 +1,8 @@
-//! Guarantee 12: memory follows the most that was attached at once, never how many keys there ever
-//! were; with nothing queued there is no allocation per item, and a queue that has emptied keeps
-//! room for at most 16 items.
+//! Guarantee 12: memory follows the largest number of simultaneous attachments, not the number of
+//! keys ever used. While nothing is queued, there is no allocation per item, and an empty queue
+//! keeps room for at most 16 items.
 //!
-//! All sinks here merely count, and all streams make up what they yield, so that every allocation
-//! is the crate's own.
+//! Sinks only count, and streams compute their items, so every allocation is one of the crate.
 
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -129,7 +128,7 @@ fn a_large_buffer_costs_nothing_until_it_is_used() {
     assert!(run(&mut task).peak < 10_000);
 }
 
-/// Fills a queue and lets it drain, over and over; what each round took.
+/// Repeatedly fills a queue and lets it drain. Returns the allocations of each round.
 #[track_caller]
 fn fill_and_drain(items: u64, rounds: usize) -> Vec<Usage> {
     let (demux, feed) = demux(|_| 0);
@@ -200,7 +199,7 @@ fn a_thousand_queues_free_their_memory_after_a_burst() {
         run(&mut task);
         assert_eq!(task.get_ref().totals().queued, 0);
     };
-    burst(1); // whatever else a slot gets with its first item that waits
+    burst(1); // for other allocations of a slot with its first queued item
     let ((), usage) = allocations_during(|| burst(LENGTH));
     assert!(usage.peak > 8_000_000, "{usage:?}");
     assert!(usage.live <= 1_000 * 16 * 8 + 4_096, "{usage:?}");
@@ -262,7 +261,7 @@ fn a_queue_is_freed_with_its_attachment() {
 
 // Attachments.
 
-/// Each item comes with two orders: its key is attached, and that of `width` items ago is detached.
+/// With each item, its key is attached, and the key of `width` items before is detached.
 fn churn(width: u64, sink: &Counter) -> Before {
     let sink = sink.clone();
     Box::new(move |n, feed| {
@@ -275,7 +274,7 @@ fn churn(width: u64, sink: &Counter) -> Before {
 
 #[test]
 fn a_million_distinct_keys_take_no_more_than_those_attached_at_once() {
-    // A million with optimisation: without, they would take three seconds.
+    // Fewer without optimisation, where a million would take three seconds.
     const KEYS: u64 = if cfg!(debug_assertions) { 200_000 } else { 1_000_000 };
     const WIDTH: u64 = 100;
     let (demux, feed) = demux(|n| *n);
@@ -294,7 +293,7 @@ fn a_million_distinct_keys_take_no_more_than_those_attached_at_once() {
 #[test]
 fn the_list_of_flushes_does_not_grow_under_churn() {
     let (demux, feed) = demux(|n| *n);
-    // Nothing is due while the input is busy.
+    // No flush is due while the input is busy.
     let mut task = Task::new(demux.flush_every(usize::MAX));
     let sink = Counter::default();
     *feed.before.borrow_mut() = Some(churn(3, &sink));
@@ -372,8 +371,8 @@ fn the_memory_of_ended_attachments_is_reused() {
     };
     let first = attach_and_evict(&mut task, 0);
     assert!(first.live > 0);
-    // The hash table may still double, once: as it happens to hash, what was removed leaves
-    // tombstones, and a table that is more than half full makes room for them.
+    // The hash table may double once: removed entries may leave tombstones, and a table that is
+    // more than half full grows because of them.
     let mut grew = |round| {
         let usage = attach_and_evict(&mut task, round * MANY);
         assert!(usage.live < first.live / 2, "{usage:?} after {first:?}");
@@ -486,11 +485,11 @@ fn lease_of_many_grows_by_doubling() {
             attaches.push(Attach::new(n, ()).leased(&mut lease));
         }
     });
-    // One for each of them, and some for the lease.
+    // One allocation per attachment, and some for the lease.
     assert!((10_000..10_030).contains(&usage.allocations), "{usage:?}");
 }
 
-// The counter itself.
+// The counting allocator.
 
 #[test]
 fn allocations_are_counted_and_may_be_nested() {
