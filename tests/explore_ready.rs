@@ -139,27 +139,27 @@ fn a_node_claimed_by_a_load_is_linked_twice() {
 }
 
 #[test]
-fn a_wake_that_finds_the_node_listed_by_the_owner_must_say_that_it_was_the_sink() {
+fn a_wake_that_finds_the_node_listed_by_the_owner_must_set_by_sink() {
     flaw(Flaw::ClaimWithoutReason, &LEFT_UNDONE_AND_WOKEN, LOST);
 }
 
 #[test]
-fn a_top_that_is_stored_buries_what_another_pushed() {
+fn a_stored_top_loses_a_concurrent_push() {
     flaw(Flaw::LinkByStore, &TWO_SLOTS, TWICE_LISTED);
 }
 
 #[test]
-fn a_task_woken_before_the_node_is_listed_finds_nothing() {
+fn a_task_woken_before_the_node_is_listed_loses_the_wake() {
     flaw(Flaw::WakeBeforeList, &SAME_SLOT, LOST);
 }
 
 #[test]
-fn a_list_taken_over_an_unfinished_one_loses_its_rest() {
+fn a_list_taken_before_the_last_one_is_finished_loses_its_rest() {
     flaw(Flaw::TakeOverTaken, &ONE_A_TURN, LOST);
 }
 
 #[test]
-fn a_task_that_sleeps_on_an_unfinished_list_sleeps_for_ever() {
+fn a_task_that_parks_with_an_unfinished_list_is_never_woken() {
     flaw(Flaw::SleepOnTaken, &ONE_A_TURN, LOST);
 }
 
@@ -174,7 +174,7 @@ fn bits_cleared_after_the_poll_lose_the_wake_between() {
 }
 
 #[test]
-fn a_wake_heard_after_the_poll_is_lost() {
+fn a_wake_cleared_after_the_poll_is_lost() {
     flaw(Flaw::HearAfterPoll, &HEARD, LOST);
 }
 
@@ -199,7 +199,7 @@ fn an_owner_that_takes_the_list_before_it_lowers_the_signal_overlooks_a_lease() 
 }
 
 #[test]
-fn an_order_applied_with_no_look_at_the_leases_comes_before_one_that_had_ended() {
+fn an_order_applied_without_checking_leases_comes_before_one_that_had_ended() {
     flaw(Flaw::ApplyAtOnce, &RECONNECTS, TOO_EARLY);
 }
 
@@ -214,13 +214,13 @@ fn a_flag_cleared_after_the_request_is_read_loses_the_one_between() {
 }
 
 #[test]
-fn a_waker_registered_after_the_looking_comes_too_late() {
+fn a_waker_registered_after_the_check_loses_a_wake() {
     flaw(Flaw::RegisterAfterLook, &SAME_SLOT, LOST);
     flaw(Flaw::RegisterAfterLook, &TWO_ORDERS, LOST);
 }
 
 #[test]
-fn both_the_list_and_the_signals_are_to_be_looked_at_after_registering() {
+fn both_the_list_and_the_signals_must_be_checked_after_registering() {
     flaw(Flaw::LookAtSignalsOnly, &SAME_SLOT, LOST);
     flaw(Flaw::LookAtHeadOnly, &SINK_AND_ORDERS, LOST);
     flaw(Flaw::LookAtHeadOnly, &SINK_AND_LEASE, LOST);
@@ -229,19 +229,19 @@ fn both_the_list_and_the_signals_are_to_be_looked_at_after_registering() {
 // Orderings
 
 #[test]
-fn what_is_out_of_date_does_no_harm_in_small_scenarios() {
+fn stale_reads_lose_nothing_in_small_scenarios() {
     holds(&AS_IT_IS, true, &[SAME_SLOT, SINK_AND_ORDERS, TWO_ORDERS]);
 }
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "slow without optimisation")]
-fn what_is_out_of_date_does_no_harm() {
+fn stale_reads_lose_nothing() {
     holds(&AS_IT_IS, true, &SCENARIOS);
 }
 
 #[test]
 #[ignore = "ten seconds and half a gigabyte, optimised"]
-fn what_is_out_of_date_does_no_harm_to_four_wakes() {
+fn stale_reads_lose_none_of_four_wakes() {
     holds(&AS_IT_IS, true, &[TWICE]);
 }
 
@@ -317,7 +317,7 @@ fn message_passing(ring: Order, hear: Order) -> Vec<u8> {
 }
 
 #[test]
-fn a_message_is_passed_by_release_and_acquire_and_nothing_less() {
+fn a_message_is_passed_only_by_release_and_acquire() {
     assert_eq!(message_passing(Release, Acquire), [1]);
     for (ring, hear) in [(Relaxed, Acquire), (Release, Relaxed), (Relaxed, Relaxed)] {
         assert_eq!(message_passing(ring, hear), [0, 1], "{ring:?} {hear:?}");
@@ -325,7 +325,7 @@ fn a_message_is_passed_by_release_and_acquire_and_nothing_less() {
 }
 
 #[test]
-fn a_release_is_handed_on_by_an_update_and_not_by_a_store() {
+fn a_release_sequence_continues_with_an_update_and_not_with_a_store() {
     for (stored, expected) in [(false, vec![1]), (true, vec![0, 1])] {
         let mut memory = Memory::new(true, |_| 0);
         memory.store(0, NEWS[0], 1, Relaxed);
@@ -343,7 +343,7 @@ fn a_release_is_handed_on_by_an_update_and_not_by_a_store() {
 }
 
 #[test]
-fn two_that_write_and_then_read_the_other_may_both_miss_it() {
+fn two_threads_that_write_and_then_read_may_both_read_stale_values() {
     let mut memory = Memory::new(true, |_| 0);
     memory.store(0, NEWS[0], 1, Release);
     memory.store(1, NEWS[1], 1, Release);
@@ -352,7 +352,7 @@ fn two_that_write_and_then_read_the_other_may_both_miss_it() {
 }
 
 #[test]
-fn nobody_reads_backwards() {
+fn no_thread_reads_older_values_than_before() {
     let mut memory = Memory::new(true, |_| 0);
     memory.store(0, NEWS[0], 1, Relaxed);
     memory.read(1, NEWS[0], 1, Relaxed);

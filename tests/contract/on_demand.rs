@@ -508,7 +508,7 @@ struct Worker {
 }
 
 impl Worker {
-    /// Sometimes returns `true`; then the sink is pending until it is woken.
+    /// Sometimes returns `Pending`, until the test wakes the sinks.
     fn may_wait(&self, cx: &Context<'_>) -> Poll<Result<(), Broken>> {
         if self.world.roll(50) == 0 {
             self.world.waiting.borrow_mut().push(cx.waker().clone());

@@ -270,7 +270,7 @@ struct Life {
 }
 
 /// The pseudo-site at which an abandoned scenario ends.
-const LEFT: &str = "left asleep";
+const LEFT: &str = "abandoned";
 
 impl Life {
     /// Creates a demux whose hooks only call `called`.

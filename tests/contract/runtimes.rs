@@ -85,7 +85,7 @@ async fn program(spawn: impl Fn(Task)) -> Outcome {
                 orders.unbounded_send(order).expect("the demux was dropped");
             }
         }
-        // The sink was closed, so the input has ended; only the stuck sink is left.
+        // The demux closed the sink, so the input has ended. Only the stuck sink still has items.
         orders.unbounded_send(Order::Evict(STUCK)).expect("the demux was dropped");
         read
     });

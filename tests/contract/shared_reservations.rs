@@ -22,7 +22,7 @@ fn tens(n: &u32) -> u32 {
     n / 10
 }
 
-/// Runs demuxes that share channels, which must complete. Returns their totals and the items read.
+/// Runs demuxes that share channels, which must complete. Returns the items read from each channel.
 #[track_caller]
 fn run_all<F: Future<Output = Totals>>(
     tasks: &mut [Task<F>],
