@@ -349,12 +349,12 @@ impl Server {
             .spawn()
             .expect("the example starts");
         let watchdog = Watchdog::over(&child);
-        let mut said = [0];
+        let mut byte = [0];
         let stdout = child.stdout.as_mut().expect("it was piped");
         let mut line = Vec::new();
-        while said != *b"\n" {
-            stdout.read_exact(&mut said).expect("it says where it listens");
-            line.extend(said);
+        while byte != *b"\n" {
+            stdout.read_exact(&mut byte).expect("the server printed nothing");
+            line.extend(byte);
         }
         let address = text(&line).strip_prefix("listening on ").expect("the first line").trim();
         Self { address: address.to_owned(), child, _watchdog: watchdog }

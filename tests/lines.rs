@@ -314,10 +314,10 @@ fn invalid_line_is_answered_and_the_connection_stays_open() {
 #[test]
 fn unsub_ends_only_the_clients_subscription_to_that_key() {
     let server = Server::start();
-    let mut leaver = Client::subscribed(&server.address, &["tea", "coffee"]);
+    let mut leaving = Client::subscribed(&server.address, &["tea", "coffee"]);
     let mut stayer = Client::subscribed(&server.address, &["tea"]);
-    leaver.send(b"pub tea one\nunsub tea\npub tea two\npub coffee three\nquit\n");
-    assert_eq!(leaver.rest(), ["tea one", "coffee three"]);
+    leaving.send(b"pub tea one\nunsub tea\npub tea two\npub coffee three\nquit\n");
+    assert_eq!(leaving.rest(), ["tea one", "coffee three"]);
     assert_eq!([stayer.receive(), stayer.receive()], ["tea one", "tea two"]);
     server.interrupt().assert_adds_up();
 }
@@ -446,13 +446,13 @@ fn flooded(clients: usize, keys: usize) -> (usize, Vec<usize>) {
     let most = most.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") >> 10;
 
     let read = |client: &mut Client| {
-        let (mut heard, mut lost, mut bytes) = (0, 0, 0);
-        while heard + lost < each * keys {
+        let (mut received, mut lost, mut bytes) = (0, 0, 0);
+        while received + lost < each * keys {
             let line = client.receive();
             bytes += line.len();
             match number(&line, "lost") {
                 Some(gap) => lost += gap,
-                None => heard += 1,
+                None => received += 1,
             }
         }
         assert!(lost > 0, "no line was lost");
@@ -705,11 +705,11 @@ fn drive(address: &str) {
     });
     // Now read with the stuck client, which subscribed to the common keys only.
     let due = total - (ROUNDS + 1) * CLIENTS;
-    let (mut heard, mut lost) = (0, 0);
-    while heard + lost < due {
+    let (mut received, mut lost) = (0, 0);
+    while received + lost < due {
         match number(&stuck.receive(), "lost") {
             Some(gap) => lost += gap,
-            None => heard += 1,
+            None => received += 1,
         }
     }
     stuck.wait_until_applied();

@@ -16,7 +16,7 @@ fn group() -> Rig {
         .logging_only(|line| !line.ends_with("flushed") && !line.starts_with("key "))
 }
 
-fn asked(lines: &[String]) -> usize {
+fn admit_calls(lines: &[String]) -> usize {
     lines.iter().filter(|line| line.starts_with("admit")).count()
 }
 
@@ -154,7 +154,7 @@ fn admit_is_called_once_for_an_overtaken_item_and_with_its_new_recipient() {
     let orders = rig.orders.clone();
     rig.input.action(move || orders.push(attach));
     let lines = rig.send([101]);
-    assert_eq!(asked(&lines), 1);
+    assert_eq!(admit_calls(&lines), 1);
     assert!(lines.contains(&"admit 101 to 1#2".to_owned()), "{lines:?}");
     assert_eq!(b.items(), [101]);
 }
@@ -185,13 +185,13 @@ fn admit_is_not_called_again_for_an_item_held_for_a_group() {
     let b = rig.attach_on(1, "b", |attach| attach.tag(2));
     a.park();
     b.park();
-    assert_eq!(asked(&rig.send([101])), 2);
+    assert_eq!(admit_calls(&rig.send([101])), 2);
     a.wake();
-    assert_eq!(asked(&rig.lines()), 0);
+    assert_eq!(admit_calls(&rig.lines()), 0);
     a.open();
-    assert_eq!(asked(&rig.lines()), 0);
+    assert_eq!(admit_calls(&rig.lines()), 0);
     b.open();
-    assert_eq!(asked(&rig.lines()), 0);
+    assert_eq!(admit_calls(&rig.lines()), 0);
     assert_eq!((a.items(), b.items()), (vec![101], vec![101]));
 }
 
@@ -204,8 +204,8 @@ fn admit_is_not_called_for_the_held_item_and_a_new_member() {
     let (attach, b) = rig.attachment(1, "b", |attach| attach.tag(2));
     assert_eq!(rig.apply(attach), ["attached 1#2"]);
     a.open();
-    assert_eq!(asked(&rig.lines()), 0);
-    assert_eq!(asked(&rig.send([102])), 2);
+    assert_eq!(admit_calls(&rig.lines()), 0);
+    assert_eq!(admit_calls(&rig.send([102])), 2);
     assert_eq!((a.items(), b.items()), (vec![101, 102], vec![102]));
 }
 
@@ -227,7 +227,7 @@ fn admit_is_not_called_for_the_held_item_and_a_sink_that_does_not_join() {
     rig.send([101]);
     for terms in [Attach::keep_existing as fn(Terms) -> Terms, |attach| attach.limit(0)] {
         let (attach, _b) = rig.attachment(1, "b", terms);
-        assert_eq!(asked(&rig.apply(attach)), 0);
+        assert_eq!(admit_calls(&rig.apply(attach)), 0);
     }
     assert_eq!(rig.totals().queued, 1);
 }
@@ -252,7 +252,7 @@ fn admit_is_not_called_again_for_an_item_held_for_the_catch_all() {
     a.wake();
     assert!(rig.lines().is_empty());
     a.open();
-    assert_eq!(asked(&rig.lines()), 0);
+    assert_eq!(admit_calls(&rig.lines()), 0);
     assert_eq!(a.items(), [901]);
 }
 
@@ -273,9 +273,9 @@ fn admit_is_not_called_again_for_the_other_members_when_one_fails() {
     let a = rig.attach_on(1, "a", |attach| attach.tag(1));
     let b = rig.attach_on(1, "b", |attach| attach.tag(2));
     a.park();
-    assert_eq!(asked(&rig.send([101])), 2);
+    assert_eq!(admit_calls(&rig.send([101])), 2);
     a.fail(Op::Ready);
-    assert_eq!(asked(&rig.lines()), 0);
+    assert_eq!(admit_calls(&rig.lines()), 0);
     assert_eq!(b.items(), [101]);
 }
 

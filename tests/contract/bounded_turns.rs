@@ -619,10 +619,10 @@ fn a_poll_ready_that_wakes_itself_while_the_flush_is_pending_is_called_once_a_tu
     rig.sleep();
     sink.stutter(Op::Ready, 3);
     rig.input.extend([101, 102, 103]);
-    for asked in 2..=4 {
+    for polls in 2..=4 {
         rig.poll();
-        assert_eq!((sink.count(Op::Ready), rig.task.wakes()), (asked, 1));
-        if asked == 2 {
+        assert_eq!((sink.count(Op::Ready), rig.task.wakes()), (polls, 1));
+        if polls == 2 {
             // One is queued, one is held until the sink is polled again, and one is unread.
             let t = rig.totals();
             assert_eq!((t.queued, t.discarded, rig.input.left()), (2, 0, 1));

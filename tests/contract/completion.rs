@@ -55,8 +55,8 @@ fn each_sink_is_closed_once_and_not_flushed_separately() {
         for sink in &sinks {
             assert!(sink.is_closed() && sink.is_dropped(), "{name}");
             assert_eq!((sink.count(Op::Close), sink.flushed()), (1, sink.taken()), "{name}");
-            let asked = sink.calls();
-            assert!(!asked.iter().any(|call| matches!(call, Call::Flush(_))), "{name}: {asked:?}");
+            let polls = sink.calls();
+            assert!(!polls.iter().any(|call| matches!(call, Call::Flush(_))), "{name}: {polls:?}");
         }
     }
 }

@@ -17,12 +17,12 @@ use stream_demux::{
 type Rule = fn(u32, u32) -> bool;
 
 /// Logs discarded items and calls of `supersedes`.
-struct Judge {
+struct Recorder {
     log: Log,
     rule: Rule,
 }
 
-impl Hooks<u32, u32, Broken> for Judge {
+impl Hooks<u32, u32, Broken> for Recorder {
     fn supersedes(&mut self, to: Recipient<'_, u32>, waiting: &u32, new: &u32) -> bool {
         self.log.push(format!("{new} for {waiting}? of {}#{}", to.key, to.tag));
         (self.rule)(*waiting, *new)
@@ -38,7 +38,7 @@ impl Hooks<u32, u32, Broken> for Judge {
     }
 }
 
-type Split = Demux<ScriptedStream<u32>, ByValue<fn(&u32) -> u32>, ScriptedStream<Orders>, Judge>;
+type Split = Demux<ScriptedStream<u32>, ByValue<fn(&u32) -> u32>, ScriptedStream<Orders>, Recorder>;
 type Terms = crate::common::Terms;
 
 /// A demux whose attachments conflate by default. Items are numbers; the key of item `n` is `n /
@@ -69,7 +69,7 @@ impl Rig {
         let (inbox, orders) = scripted_stream("orders");
         let log = Log::new();
         log.keep_only(|line| !line.contains('?'));
-        let hooks = Judge { log: log.clone(), rule };
+        let hooks = Recorder { log: log.clone(), rule };
         let key: fn(&u32) -> u32 = |n| n / 100;
         let demux = items.demux_by(key, inbox).overflow(Overflow::Conflate).hooks(hooks);
         Self { task: Task::new(settings(demux)), input, orders, log }
@@ -477,15 +477,15 @@ fn latest_of_each_kind_arrives_whatever_the_sink_returns() {
 /// The hook is called behind pointers, too.
 #[test]
 fn supersedes_is_called_behind_pointers() {
-    struct Asked(Arc<Mutex<u32>>);
-    impl<K, V, E> Hooks<K, V, E> for Asked {
+    struct CountsCalls(Arc<Mutex<u32>>);
+    impl<K, V, E> Hooks<K, V, E> for CountsCalls {
         fn supersedes(&mut self, _: Recipient<'_, K>, _: &V, _: &V) -> bool {
             *self.0.lock().unwrap() += 1;
             false
         }
     }
-    let asked = Arc::new(Mutex::new(0));
-    let mut by_ref = Asked(Arc::clone(&asked));
+    let calls = Arc::new(Mutex::new(0));
+    let mut by_ref = CountsCalls(Arc::clone(&calls));
     let boxed: Box<dyn Hooks<u32, u32, Broken> + '_> = Box::new(&mut by_ref);
     let (items, input) = scripted_stream::<u32>("input");
     let (inbox, orders) = scripted_stream("orders");
@@ -497,5 +497,5 @@ fn supersedes_is_called_behind_pointers() {
     input.extend([1, 2, 3]);
     let mut task = Task::new(Pin::as_mut(&mut demux));
     assert!(task.run().is_pending());
-    assert_eq!(*asked.lock().unwrap(), 3, "once for the second item, twice for the third");
+    assert_eq!(*calls.lock().unwrap(), 3, "once for the second item, twice for the third");
 }

@@ -210,7 +210,7 @@ fn evict_applies_to_every_sink_of_the_key_however_it_leaves() {
     let limited = rig.attach_on(1, "limited", |attach| attach.tag(2).limit(1).buffer(1));
     limited.park();
     rig.send([101]);
-    let detached = rig.attach_on(1, "asked to go", |attach| attach.tag(3).buffer(1));
+    let detached = rig.attach_on(1, "polls to go", |attach| attach.tag(3).buffer(1));
     detached.park();
     rig.send([102]);
     rig.apply(Order::Detach(1));
@@ -428,9 +428,9 @@ fn members_that_leave_from_any_place_of_a_group_leave_the_others_in_order() {
                 sinks.push(rig.attach_on(1, "s", |attach| attach.tag(tag).leased(lease)));
             }
             let mut left = vec![0, 1, 2, 3];
-            for leaver in [first, second] {
-                drop(leases[leaver].take());
-                left.retain(|place| *place != leaver);
+            for leaving in [first, second] {
+                drop(leases[leaving].take());
+                left.retain(|place| *place != leaving);
                 rig.lines();
                 rig.send([101]);
                 assert_eq!(rig.len(), left.len());

@@ -295,13 +295,13 @@ fn leases_that_outlive_it_are_inert() {
 
 // A sink that fires wakers and drops leases when it is dropped.
 
-struct Parting {
+struct WakesOnDrop {
     waker: Option<Waker>,
     lease: Option<Lease>,
     items: Vec<Arc<()>>,
 }
 
-impl Sink<Item> for Parting {
+impl Sink<Item> for WakesOnDrop {
     type Error = ();
 
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), ()>> {
@@ -320,7 +320,7 @@ impl Sink<Item> for Parting {
     }
 }
 
-impl Drop for Parting {
+impl Drop for WakesOnDrop {
     fn drop(&mut self) {
         self.waker.take().iter().for_each(Waker::wake_by_ref);
         self.lease.take();
@@ -330,10 +330,10 @@ impl Drop for Parting {
 #[test]
 fn sinks_may_wake_and_drop_leases_while_they_are_dropped() {
     let mut last = Lease::new();
-    let mut orders: Vec<Order<u32, Parting>> = Vec::new();
+    let mut orders: Vec<Order<u32, WakesOnDrop>> = Vec::new();
     for key in 0..4 {
         let held = std::mem::take(&mut last);
-        let sink = Parting { waker: None, lease: Some(held), items: Vec::new() };
+        let sink = WakesOnDrop { waker: None, lease: Some(held), items: Vec::new() };
         orders.push(Attach::new(key, sink).leased(&mut last).into());
     }
     let item = Arc::new(());
@@ -387,10 +387,10 @@ fn all_sinks_are_dropped_though_one_of_them_panics() {
 #[test]
 fn evicting_the_first_of_a_chain_of_leases_evicts_them_all() {
     let mut last = Lease::new();
-    let mut orders: Vec<Order<u32, Parting>> = Vec::new();
+    let mut orders: Vec<Order<u32, WakesOnDrop>> = Vec::new();
     for key in 0..4 {
         let held = std::mem::take(&mut last);
-        let sink = Parting { waker: None, lease: Some(held), items: Vec::new() };
+        let sink = WakesOnDrop { waker: None, lease: Some(held), items: Vec::new() };
         orders.push(Attach::new(key, sink).leased(&mut last).into());
     }
     let key: Key = |item| item.0;

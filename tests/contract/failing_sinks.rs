@@ -263,7 +263,7 @@ fn a_new_item_that_pushes_the_head_of_the_queue_into_a_failure_is_discarded_with
     a.fail(Op::Send);
     a.open();
     let lines = rig.send([102]);
-    let fate = |line: &str| lines.iter().filter(|said| *said == line).count();
+    let fate = |line: &str| lines.iter().filter(|logged| *logged == line).count();
     // 102 was queued before the failure, or found its key free.
     assert_eq!(fate("discarded 102 of 1 Failed") + fate("unmatched 102"), 1);
     assert_eq!(rig.totals().lost, 1);
@@ -605,7 +605,7 @@ fn the_last_members_of_a_group_fail_together_and_the_key_is_free() {
     b.fail(Op::Ready);
     let lines = rig.send([101, 102]);
     for line in ["discarded 101 of 1#1 Failed", "discarded 101 of 1#2 Failed", "unmatched 102"] {
-        assert_eq!(lines.iter().filter(|said| *said == line).count(), 1, "{line}");
+        assert_eq!(lines.iter().filter(|logged| *logged == line).count(), 1, "{line}");
     }
     assert!(rig.task.get_ref().is_empty());
     assert_eq!((rig.totals().copies, rig.totals().discarded), (1, 2));

@@ -313,7 +313,7 @@ fn an_input_that_resumes_after_a_lull_does_not_forget_pending_flushes() {
     let mut rig = rig_with(|demux| demux.budget(4));
     let sinks = rig.attach_each(0..20);
     rig.input.extend(0..20);
-    rig.turns_until(40, |_| flushes(&sinks) > 0); // the lull has begun, and some sinks were flushed
+    rig.turns_until(40, |_| flushes(&sinks) > 0); // the lull has started, and some sinks were flushed
     assert!(flushes(&sinks) < 20);
     rig.input.endless(|_| 1_000);
     rig.turns_until(20, |_| flushes(&sinks) == 20);
@@ -541,8 +541,8 @@ fn a_pending_flush_is_polled_again_in_every_window_in_which_the_sink_took_an_ite
     sink.hold(Op::Flush);
     rig.input.endless(|_| 1);
     rig.turns_until(300, |rig| rig.totals().received >= 1_000);
-    let asked = sink.count(Op::Flush);
-    assert!((9..=11).contains(&asked), "{asked}");
+    let polls = sink.count(Op::Flush);
+    assert!((9..=11).contains(&polls), "{polls}");
     sink.release(Op::Flush);
     rig.poll();
     assert!(sink.flushed() >= 1_000);

@@ -426,8 +426,8 @@ fn hook_may_send_an_order() {
 
 #[test]
 fn hook_may_drop_a_lease_of_the_attachment_it_is_called_for() {
-    struct Impatient(Option<Lease>, Log);
-    impl Hooks<u32, u32, Broken> for Impatient {
+    struct DropsLease(Option<Lease>, Log);
+    impl Hooks<u32, u32, Broken> for DropsLease {
         fn blocked(&mut self, on: Recipient<'_, u32>) {
             self.1.push(format!("blocked {}", on.key));
             self.0 = None;
@@ -446,7 +446,7 @@ fn hook_may_drop_a_lease_of_the_attachment_it_is_called_for() {
     orders_handle.push(Attach::new(1, sink).leased(&mut lease));
     a.park();
     let log = Log::new();
-    let hooks = Impatient(Some(lease), log.clone());
+    let hooks = DropsLease(Some(lease), log.clone());
     let mut task = Task::new(input.demux_by(|n: &u32| n / 100, orders).hooks(hooks));
     items.extend([101, 102]);
     assert!(task.run().is_pending());
@@ -553,7 +553,7 @@ fn errors(log: &Log) -> impl FnMut(Recipient<'_, u32>, Broken) + use<> {
     move |to, error| log.push(format!("error {}#{} {error}", to.key, to.tag))
 }
 
-fn strays(log: &Log) -> impl FnMut(u32) + use<> {
+fn unmatched(log: &Log) -> impl FnMut(u32) + use<> {
     let log = log.clone();
     move |item| log.push(format!("unmatched {item}"))
 }
@@ -618,27 +618,27 @@ macro_rules! combination {
 fn closures_may_be_given_in_every_combination() {
     combination!();
     combination!(on_error(errors));
-    combination!(on_unmatched(strays));
+    combination!(on_unmatched(unmatched));
     combination!(on_discarded(discards));
     combination!(admit(admits));
-    combination!(on_error(errors), on_unmatched(strays));
+    combination!(on_error(errors), on_unmatched(unmatched));
     combination!(on_error(errors), on_discarded(discards));
     combination!(on_error(errors), admit(admits));
-    combination!(on_unmatched(strays), on_discarded(discards));
-    combination!(on_unmatched(strays), admit(admits));
+    combination!(on_unmatched(unmatched), on_discarded(discards));
+    combination!(on_unmatched(unmatched), admit(admits));
     combination!(on_discarded(discards), admit(admits));
-    combination!(on_error(errors), on_unmatched(strays), on_discarded(discards));
-    combination!(on_error(errors), on_unmatched(strays), admit(admits));
+    combination!(on_error(errors), on_unmatched(unmatched), on_discarded(discards));
+    combination!(on_error(errors), on_unmatched(unmatched), admit(admits));
     combination!(on_error(errors), on_discarded(discards), admit(admits));
-    combination!(on_unmatched(strays), on_discarded(discards), admit(admits));
-    combination!(on_error(errors), on_unmatched(strays), on_discarded(discards), admit(admits));
+    combination!(on_unmatched(unmatched), on_discarded(discards), admit(admits));
+    combination!(on_error(errors), on_unmatched(unmatched), on_discarded(discards), admit(admits));
 }
 
 #[test]
 fn closures_may_be_given_in_any_order() {
-    combination!(admit(admits), on_discarded(discards), on_unmatched(strays), on_error(errors));
-    combination!(on_discarded(discards), admit(admits), on_error(errors), on_unmatched(strays));
-    combination!(on_unmatched(strays), on_error(errors), admit(admits), on_discarded(discards));
+    combination!(admit(admits), on_discarded(discards), on_unmatched(unmatched), on_error(errors));
+    combination!(on_discarded(discards), admit(admits), on_error(errors), on_unmatched(unmatched));
+    combination!(on_unmatched(unmatched), on_error(errors), admit(admits), on_discarded(discards));
 }
 
 #[test]
@@ -675,7 +675,7 @@ fn on_error_is_called_for_every_kind_of_failure() {
 
 #[test]
 fn closures_may_borrow_and_change_local_variables() {
-    let (mut stray, mut failed) = (Vec::new(), 0);
+    let (mut unmatched_items, mut failed) = (Vec::new(), 0);
     let (input, items) = scripted_stream("input");
     let (orders, orders_handle) = scripted_stream("orders");
     let (sink, a) = scripted_sink::<u32>("a");
@@ -685,10 +685,10 @@ fn closures_may_borrow_and_change_local_variables() {
     items.end();
     let demux = input
         .demux_by(|n: &u32| *n, orders)
-        .on_unmatched(|n| stray.push(n))
+        .on_unmatched(|n| unmatched_items.push(n))
         .on_error(|_, _| failed += 1);
     assert!(Task::new(demux).run().is_ready());
-    assert_eq!((stray, failed), (vec![2], 1));
+    assert_eq!((unmatched_items, failed), (vec![2], 1));
 }
 
 type Plain =
@@ -712,18 +712,18 @@ fn totals<F: Future<Output = Totals>>(future: F) -> Totals {
 #[test]
 fn closures_and_the_other_settings_are_chained_in_any_order() {
     let (log, hasher) = (Log::new(), RandomState::new());
-    let closure_first = plain().on_unmatched(strays(&log)).multicast().budget(2);
+    let closure_first = plain().on_unmatched(unmatched(&log)).multicast().budget(2);
     let first = totals(closure_first.with_hasher(hasher.clone()));
     assert_eq!((first.copies, log.take()), (1, vec!["unmatched 901".to_owned()]));
     let closure_last = plain().with_hasher(hasher).budget(2).multicast();
-    let last = totals(closure_last.on_unmatched(strays(&log)));
+    let last = totals(closure_last.on_unmatched(unmatched(&log)));
     assert_eq!((last, log.take()), (first, vec!["unmatched 901".to_owned()]));
 }
 
 #[test]
 fn second_closure_of_a_kind_takes_the_place_of_the_first() {
     let (first, second) = (Log::new(), Log::new());
-    totals(plain().on_unmatched(strays(&first)).on_unmatched(strays(&second)));
+    totals(plain().on_unmatched(unmatched(&first)).on_unmatched(unmatched(&second)));
     assert_eq!((first.take().len(), second.take().len()), (0, 1));
 }
 

@@ -760,11 +760,11 @@ fn lease_detached_while_its_sink_is_parked_does_not_poll_the_sink() {
     a.park();
     rig.input.push(101);
     rig.lines();
-    let asked = a.calls().len();
+    let polls = a.calls().len();
     lease.detach();
     assert!(rig.task.woken());
     assert!(rig.lines().is_empty());
-    assert_eq!(a.calls().len(), asked, "the waker of the sink has not fired");
+    assert_eq!(a.calls().len(), polls, "the waker of the sink has not fired");
 }
 
 #[test]

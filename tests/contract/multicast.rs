@@ -62,7 +62,7 @@ fn member_that_joins_later_gets_only_what_follows() {
 
 #[test]
 fn first_middle_or_last_member_leaves_and_the_others_go_on() {
-    for (leaver, lines) in [
+    for (leaving, lines) in [
         (1, ["2 sent 101'", "3 sent 101"]),
         (2, ["1 sent 101'", "3 sent 101"]),
         (3, ["1 sent 101'", "2 sent 101"]),
@@ -73,13 +73,13 @@ fn first_middle_or_last_member_leaves_and_the_others_go_on() {
             for tag in 1..=3 {
                 rig.join_on(tag, |attach| attach.leased(&mut leases[at(tag)]));
             }
-            let lease = leases.remove(at(leaver));
+            let lease = leases.remove(at(leaving));
             if detach {
                 lease.detach();
-                assert_eq!(rig.lines()[2], format!("detached 1#{leaver} Requested"));
+                assert_eq!(rig.lines()[2], format!("detached 1#{leaving} Requested"));
             } else {
                 drop(lease);
-                assert_eq!(rig.lines()[1], format!("detached 1#{leaver} Evicted"));
+                assert_eq!(rig.lines()[1], format!("detached 1#{leaving} Evicted"));
             }
             assert_eq!(rig.feed([101]), lines);
             assert_eq!(rig.len(), 2);
@@ -98,10 +98,10 @@ fn members_leave_one_after_the_other_in_any_order() {
             rig.join_on(tag, |attach| attach.leased(lease.as_mut().unwrap()));
         }
         let mut left = vec![0, 1, 2];
-        for leaver in order {
-            drop(leases[leaver].take());
+        for leaving in order {
+            drop(leases[leaving].take());
             rig.lines();
-            left.retain(|&tag| tag != leaver);
+            left.retain(|&tag| tag != leaving);
             let mut lines: Vec<_> = left.iter().map(|tag| format!("{tag} sent 101'")).collect();
             match lines.last_mut() {
                 Some(last) => drop(last.pop()),
@@ -399,12 +399,12 @@ fn new_member_that_is_not_ready_is_not_awaited_until_the_next_item() {
 
 #[test]
 fn member_that_leaves_gracefully_keeps_its_copy() {
-    for leaver in 1..=3 {
+    for leaving in 1..=3 {
         let mut rig = Rig::new();
         let (members, mut leases) = rig.leased_group(3, &[1, 3]);
         assert_eq!(rig.feed([101]), ["2 sent 101'", "blocked 1#1"]);
-        leases.remove(at(leaver)).detach();
-        match leaver {
+        leases.remove(at(leaving)).detach();
+        match leaving {
             1 => {
                 // The member that the input waits for.
                 assert_eq!(rig.lines(), ["unblocked 1#1", "blocked 1#3"]);
@@ -425,7 +425,7 @@ fn member_that_leaves_gracefully_keeps_its_copy() {
         let gone = |tag| [format!("{tag} closed"), format!("{tag} dropped")];
         assert_eq!(
             rig.lines(),
-            match leaver {
+            match leaving {
                 1 =>
                     [vec!["1 sent 101'".to_owned()], gone(1).to_vec(), vec![requested(1)]].concat(),
                 2 => ["unblocked 1#1", "1 sent 101'", "blocked 1#3"].map(str::to_owned).to_vec(),
@@ -435,7 +435,7 @@ fn member_that_leaves_gracefully_keeps_its_copy() {
         members[2].open();
         assert_eq!(
             rig.lines(),
-            match leaver {
+            match leaving {
                 3 =>
                     [vec!["3 sent 101'".to_owned()], gone(3).to_vec(), vec![requested(3)]].concat(),
                 _ => ["unblocked 1#3", "3 sent 101"].map(str::to_owned).to_vec(),
@@ -649,10 +649,10 @@ fn each_member_in_turn_fails_while_the_item_is_handed_out() {
             assert_eq!((t.lost, t.discarded), (lost, 1 - lost));
             // The others are not affected.
             let mut rest: Vec<_> = (1..=3).filter(|&tag| tag != broken).collect();
-            let heir = rest.pop().unwrap();
+            let last = rest.pop().unwrap();
             assert_eq!(
                 rig.feed([102]),
-                [format!("{} sent 102'", rest[0]), format!("{heir} sent 102")]
+                [format!("{} sent 102'", rest[0]), format!("{last} sent 102")]
             );
         }
     }

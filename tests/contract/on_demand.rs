@@ -55,7 +55,7 @@ impl Rig {
         let attach: Maker = {
             let (log, made) = (log.clone(), Arc::clone(&made));
             Box::new(move |&item| {
-                log.push(format!("asked {item}"));
+                log.push(format!("calls {item}"));
                 maker(item, NewSink { log: &log, made: &made })
             })
         };
@@ -134,7 +134,7 @@ fn sink_is_attached_as_by_an_order_and_gets_the_item_it_was_made_for() {
     assert_eq!(
         rig.send([101, 102]),
         [
-            "asked 101",
+            "calls 101",
             "attached 1",
             "key 1 attached",
             "admit 101 to 1",
@@ -150,7 +150,7 @@ fn sink_is_attached_as_by_an_order_and_gets_the_item_it_was_made_for() {
 #[test]
 fn item_without_a_sink_is_unmatched_and_the_closure_is_called_for_the_next() {
     let mut rig = Rig::making(|_, _| None);
-    assert_eq!(rig.send([101, 101]), ["asked 101", "unmatched 101", "asked 101", "unmatched 101"]);
+    assert_eq!(rig.send([101, 101]), ["calls 101", "unmatched 101", "calls 101", "unmatched 101"]);
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn closure_is_not_called_for_a_key_whose_order_came_with_the_item() {
 #[test]
 fn sink_under_another_key_does_not_get_the_item() {
     let mut rig = Rig::making(|_, sink| Some(sink.attach(7)));
-    assert_eq!(rig.send([101]), ["asked 101", "attached 7", "unmatched 101"]);
+    assert_eq!(rig.send([101]), ["calls 101", "attached 7", "unmatched 101"]);
     assert_eq!(rig.send([701]), ["0 sent 701"]);
     // It replaces the previous sink, as with an order.
     rig.send([102]);
@@ -191,7 +191,7 @@ fn attachment_that_takes_no_key_leaves_the_item_unmatched() {
     let lines = rig.send([101]);
     assert_eq!(
         lines,
-        ["asked 101", "attached 1", "0 closed", "0 dropped", "detached 1 Limited", "unmatched 101"]
+        ["calls 101", "attached 1", "0 closed", "0 dropped", "detached 1 Limited", "unmatched 101"]
     );
 
     for detach in [false, true] {
@@ -205,7 +205,7 @@ fn attachment_that_takes_no_key_leaves_the_item_unmatched() {
         });
         let lines = rig.send([101]);
         let why = if detach { "Requested" } else { "Evicted" };
-        assert_eq!(lines[..2], ["asked 101", "attached 1"]);
+        assert_eq!(lines[..2], ["calls 101", "attached 1"]);
         assert!(lines.contains(&format!("detached 1 {why}")), "{lines:?}");
         assert!(lines.contains(&"unmatched 101".to_owned()), "{lines:?}");
         assert_eq!(rig.made(0).taken(), 0);
@@ -253,7 +253,7 @@ fn item_waits_for_a_sink_that_is_not_ready_under_its_policy() {
             Some(sink.attach_after(item / 100, SinkHandle::park).buffer(buffer))
         });
         let lines = rig.send([101, 102]);
-        assert_eq!(lines, ["asked 101", "attached 1", "blocked 1"]);
+        assert_eq!(lines, ["calls 101", "attached 1", "blocked 1"]);
         assert_eq!(rig.input.left(), 1 - buffer);
         rig.made(0).open();
         rig.lines();
@@ -290,7 +290,7 @@ fn item_of_a_sink_that_fails_at_once_is_discarded_and_the_closure_is_called_for_
 #[test]
 fn sink_is_made_even_if_its_item_is_not_admitted() {
     let mut rig = Rig::new();
-    assert_eq!(rig.send([199]), ["asked 199", "attached 1", "discarded 199 of 1 NotAdmitted"]);
+    assert_eq!(rig.send([199]), ["calls 199", "attached 1", "discarded 199 of 1 NotAdmitted"]);
     assert_eq!(rig.send([101]), ["0 sent 101"]);
 }
 
@@ -358,7 +358,7 @@ fn closure_is_not_called_after_the_end() {
             rig.input.end();
         }
         let lines = rig.lines();
-        assert!(!lines.iter().any(|line| line.starts_with("asked")), "{lines:?}");
+        assert!(!lines.iter().any(|line| line.starts_with("calls")), "{lines:?}");
         rig.made(0).release(Op::Close);
         assert!(rig.task.run().is_ready());
         assert_eq!(rig.count_made(), 1);
@@ -412,7 +412,7 @@ fn closure_may_send_orders() {
     let lines = rig.send([101]);
     assert_eq!(
         lines,
-        ["asked 101", "attached 1", "0 sent 101", "0 closed", "0 dropped", "detached 1 Requested"]
+        ["calls 101", "attached 1", "0 sent 101", "0 closed", "0 dropped", "detached 1 Requested"]
     );
     rig.send([102, 103]);
     assert_eq!(rig.totals().delivered, 3);

@@ -265,13 +265,13 @@ fn a_leaving_member_gets_its_copy_of_the_held_item_after_its_queue() {
     let mut rig = rig_with(Demux::multicast);
     let stuck = rig.parked_under(1, |attach| attach);
     let mut lease = stream_demux::Lease::new();
-    let leaver = rig.parked_under(1, |attach| attach.buffer(2).leased(&mut lease));
+    let leaving = rig.parked_under(1, |attach| attach.buffer(2).leased(&mut lease));
     stuck.allow(2);
-    rig.send(1_001..1_004); // two queued for the leaver, the third is held for both
+    rig.send(1_001..1_004); // two queued for the leaving, the third is held for both
     lease.detach();
     rig.sleep();
-    rig.open(&leaver);
-    assert_eq!((leaver.items(), leaver.is_closed()), (vec![1_001, 1_002, 1_003], true));
+    rig.open(&leaving);
+    assert_eq!((leaving.items(), leaving.is_closed()), (vec![1_001, 1_002, 1_003], true));
     rig.open(&stuck);
     assert_eq!(stuck.items(), [1_001, 1_002, 1_003]);
 }

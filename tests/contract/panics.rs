@@ -162,9 +162,9 @@ impl<T> Drop for In<T> {
     }
 }
 
-struct Listener;
+struct AllHooks;
 
-impl<K, V, E> Hooks<K, V, E> for Listener {
+impl<K, V, E> Hooks<K, V, E> for AllHooks {
     fn admit(&mut self, _: Recipient<'_, K>, _: &V) -> bool {
         called("admit");
         true
@@ -200,9 +200,9 @@ impl<K, V, E> Hooks<K, V, E> for Listener {
 }
 
 /// The waker of the task, which counts wakes and clones.
-struct Bell(AtomicUsize);
+struct TaskWaker(AtomicUsize);
 
-impl Wake for Bell {
+impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -264,7 +264,7 @@ struct Life {
     leases: Vec<Lease>,
     items: Arc<()>,
     keys: Arc<()>,
-    bell: Arc<Bell>,
+    task_waker: Arc<TaskWaker>,
     /// Remaining runs, after which the scenario is abandoned.
     runs: usize,
 }
@@ -276,7 +276,7 @@ impl Life {
     /// Creates a demux whose hooks only call `called`.
     fn new(multicast: bool, budget: usize) -> Self {
         Self::with(|demux| {
-            let demux = demux.budget(budget).flush_every(4).hooks(Listener);
+            let demux = demux.budget(budget).flush_every(4).hooks(AllHooks);
             if multicast { Box::pin(demux.multicast()) } else { Box::pin(demux) }
         })
     }
@@ -302,7 +302,7 @@ impl Life {
             leases: Vec::new(),
             items: Arc::new(()),
             keys,
-            bell: Arc::new(Bell(AtomicUsize::new(0))),
+            task_waker: Arc::new(TaskWaker(AtomicUsize::new(0))),
             runs: usize::MAX,
         }
     }
@@ -334,15 +334,15 @@ impl Life {
     /// Polls until the task parks or the demux completes. Fails with the site that panicked.
     fn run(&mut self, fuse: &mut Fuse) -> Result<(), &'static str> {
         let future = self.future.as_mut().expect("the future was dropped");
-        let waker = Waker::from(Arc::clone(&self.bell));
+        let waker = Waker::from(Arc::clone(&self.task_waker));
         let mut cx = Context::from_waker(&waker);
         let ((), left) = with_fuse(*fuse, || {
             for _ in 0..200 {
-                let before = self.bell.0.load(SeqCst);
+                let before = self.task_waker.0.load(SeqCst);
                 if future.is_over() || future.as_mut().poll(&mut cx).is_ready() {
                     break;
                 }
-                if self.bell.0.load(SeqCst) == before {
+                if self.task_waker.0.load(SeqCst) == before {
                     break;
                 }
             }
@@ -355,7 +355,7 @@ impl Life {
     /// Polls once, and asserts that `site` panics.
     fn poll_into_panic(&mut self, site: &'static str) {
         let future = self.future.as_mut().expect("the future was dropped");
-        let waker = Waker::from(Arc::clone(&self.bell));
+        let waker = Waker::from(Arc::clone(&self.task_waker));
         let poll = || future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
         assert_eq!(with_fuse(Fuse::At(site), poll).err(), Some(site));
     }
@@ -474,14 +474,18 @@ impl Life {
     }
 
     fn assert_gone(mut self, site: &str) {
-        let wakes = self.bell.0.load(SeqCst);
+        let wakes = self.task_waker.0.load(SeqCst);
         self.wake_all();
         self.leases.clear();
-        assert_eq!(self.bell.0.load(SeqCst), wakes, "{site}: a wake after the drop");
+        assert_eq!(self.task_waker.0.load(SeqCst), wakes, "{site}: a wake after the drop");
         assert!(self.input.is_dropped() && self.orders.is_dropped(), "{site}");
-        let Self { sinks, input, orders, items, keys, bell, .. } = self;
+        let Self { sinks, input, orders, items, keys, task_waker, .. } = self;
         drop(input); // with its remaining items and the waker of the task
-        assert_eq!(Arc::strong_count(&bell), 1, "{site}: sinks or orders keep the task alive");
+        assert_eq!(
+            Arc::strong_count(&task_waker),
+            1,
+            "{site}: sinks or orders keep the task alive"
+        );
         drop(orders);
         for (number, (sink, drops)) in sinks.iter().enumerate() {
             assert_eq!(drops.load(SeqCst), 1, "{site}: drops of sink {number}");
@@ -508,7 +512,7 @@ struct Place {
 /// queue of one; key 2 has a ready sink.
 #[derive(Clone, Copy)]
 enum Scene {
-    /// Nothing else; the hooks are `Listener`.
+    /// Nothing else; the hooks are `AllHooks`.
     Usual,
     /// The input waits for key 1.
     InputWaits,
@@ -578,8 +582,8 @@ fn getters_work(life: &mut Life, site: &str) {
     let future = life.future.as_ref().expect("the future was dropped");
     let (totals, _) = future.look();
     let gone = totals.unmatched + totals.delivered + totals.discarded + totals.lost;
-    let came = totals.received + totals.copies;
-    assert!(gone + totals.queued <= came, "{site}: more items than were read: {totals:?}");
+    let entered = totals.received + totals.copies;
+    assert!(gone + totals.queued <= entered, "{site}: more items than were read: {totals:?}");
     assert!(!future.is_over(), "{site}");
 }
 
@@ -608,7 +612,7 @@ impl Scene {
             Self::Usual | Self::InputWaits => Life::new(false, 128),
             Self::Group => Life::new(true, 128),
             Self::OnDemand => Life::with(|demux| {
-                Box::pin(demux.hooks(Listener).or_attach_with(|_| {
+                Box::pin(demux.hooks(AllHooks).or_attach_with(|_| {
                     called("or_attach_with");
                     None
                 }))

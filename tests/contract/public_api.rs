@@ -897,13 +897,13 @@ fn invalid_settings_panic_at_their_caller() {
 
 #[test]
 fn everything_may_borrow_from_its_surroundings() {
-    let (topic, mut got, mut strays) = (String::from("a"), Vec::new(), 0);
+    let (topic, mut got, mut unmatched) = (String::from("a"), Vec::new(), 0);
     let texts = [String::from("a"), String::from("b")];
     let orders = stream::iter([(topic.as_str(), &mut got)]);
     let input = stream::iter(texts.iter());
-    let demux = input.demux_by(|text| text.as_str(), orders).on_unmatched(|_| strays += 1);
+    let demux = input.demux_by(|text| text.as_str(), orders).on_unmatched(|_| unmatched += 1);
     block_on(demux);
-    assert_eq!((got, strays), (vec![&texts[0]], 1));
+    assert_eq!((got, unmatched), (vec![&texts[0]], 1));
 }
 
 /// A key that can be looked up by a part of it.

@@ -627,15 +627,15 @@ impl<T> Stream for Receiving<T> {
 }
 
 /// A sink that counts calls of `poll_ready`.
-struct Asked<S>(S, Arc<AtomicUsize>);
+struct CountsPolls<S>(S, Arc<AtomicUsize>);
 
-impl<S: Unpin> Asked<S> {
+impl<S: Unpin> CountsPolls<S> {
     fn inner(self: Pin<&mut Self>) -> Pin<&mut S> {
         Pin::new(&mut self.get_mut().0)
     }
 }
 
-impl<V, S: Sink<V> + Unpin> Sink<V> for Asked<S> {
+impl<V, S: Sink<V> + Unpin> Sink<V> for CountsPolls<S> {
     type Error = S::Error;
 
     fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
@@ -698,8 +698,8 @@ fn spent_coop_budget_neither_spins_nor_starves() {
     let (sink, mut received) = tokio_mpsc::channel(ITEMS as usize);
     (0..ITEMS).for_each(|n| items.try_send(n).unwrap());
     drop(items);
-    let (read, asked) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
-    let orders = stream::iter([((), Asked(PollSender::new(sink), Arc::clone(&asked)))]);
+    let (read, polls) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+    let orders = stream::iter([((), CountsPolls(PollSender::new(sink), Arc::clone(&polls)))]);
     let demux =
         Receiving(input, Arc::clone(&read)).demux_by(|_| (), orders).budget(100 * ITEMS as usize);
 
@@ -713,20 +713,20 @@ fn spent_coop_budget_neither_spins_nor_starves() {
     assert!(turns > 2 * items / COOP, "each item takes two units of {COOP}: {turns} turns");
     assert!(turns <= 2 * items / COOP + 8, "each turn uses all {COOP} units: {turns} turns");
     assert!(others + 1 >= turns, "{turns} turns, but {others} of the other task");
-    let (read, asked) = (read.load(SeqCst), asked.load(SeqCst));
+    let (read, polls) = (read.load(SeqCst), polls.load(SeqCst));
     assert!(read <= items + turns, "at most one idle poll a turn: {read} polls, {turns} turns");
-    assert!(asked <= items + turns, "at most one idle poll a turn: {asked} polls, {turns} turns");
+    assert!(polls <= items + turns, "at most one idle poll a turn: {polls} polls, {turns} turns");
 }
 
 /// A budget that many sinks have used up does not count against any of them.
 #[test]
 fn spent_coop_budget_of_many_sinks_reaches_all_of_them() {
     const SINKS: u32 = 300;
-    let asked = Arc::<AtomicUsize>::default();
+    let polls = Arc::<AtomicUsize>::default();
     let (mut sinks, mut outs) = (Vec::new(), Vec::new());
     for key in 0..SINKS {
         let (sink, out) = tokio_mpsc::channel(1);
-        let sink = Asked(PollSender::new(sink), Arc::clone(&asked));
+        let sink = CountsPolls(PollSender::new(sink), Arc::clone(&polls));
         sinks.push(Attach::new(key, sink).buffer(4));
         outs.push(out);
     }
@@ -745,9 +745,9 @@ fn spent_coop_budget_of_many_sinks_reaches_all_of_them() {
         let (totals, turns, _) = beside_a_busy_task(demux).await;
         assert_eq!(totals.delivered, 3 * u64::from(SINKS));
         assert_settled(totals);
-        let asked = asked.load(SeqCst);
+        let polls = polls.load(SeqCst);
         let bound = (3 + turns) * SINKS as usize;
-        assert!(asked <= bound, "{asked} polls in {turns} turns");
+        assert!(polls <= bound, "{polls} polls in {turns} turns");
         future::join_all(readers).await
     });
     assert!(counts.into_iter().all(|count| count.unwrap() == 3));
@@ -798,7 +798,7 @@ impl Sink<u32> for Thrifty {
 }
 
 #[test]
-fn sink_and_input_that_wake_at_once_when_their_budget_is_spent_are_not_asked_twice_a_turn() {
+fn sink_and_input_that_wake_at_once_when_their_budget_is_spent_are_not_polled_twice_a_turn() {
     const ITEMS: u32 = 1_000;
     let allowance = Allowance::default();
     let taken = [(); 3].map(|()| Arc::<AtomicUsize>::default());
@@ -834,7 +834,7 @@ fn sink_and_input_that_wake_at_once_when_their_budget_is_spent_are_not_asked_twi
 
 /// With more sinks than units of the budget, some always find it spent and wake at once.
 #[test]
-fn many_sinks_that_wake_at_once_when_the_budget_is_spent_are_not_asked_twice_a_turn() {
+fn many_sinks_that_wake_at_once_when_the_budget_is_spent_are_not_polled_twice_a_turn() {
     const SINKS: usize = 300;
     let allowance = Allowance::default();
     let taken: Vec<_> = (0..SINKS).map(|_| Arc::<AtomicUsize>::default()).collect();

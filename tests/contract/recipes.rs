@@ -180,9 +180,9 @@ fn untrusted_keys_are_hashed_with_random_state() {
 fn unmatched_items_go_to_a_second_demux_with_backpressure() {
     let (input, feed) = scripted_stream("input");
     let (known, known_handle) = scripted_sink("known");
-    let (strays, strays_in) = mpsc::channel(0);
+    let (unmatched, strays_in) = mpsc::channel(0);
     let known = Attach::new(1, known.sink_map_err(drop).left_sink());
-    let catch = Attach::new(u32::MAX, strays.sink_map_err(drop).right_sink()).catch_all();
+    let catch = Attach::new(u32::MAX, unmatched.sink_map_err(drop).right_sink()).catch_all();
     let mut first = Task::new(input.demux_by(tens, stream::iter([known, catch])));
 
     let (second, second_handle) = scripted_sink("second");
@@ -495,11 +495,11 @@ fn rate_limit_for_each_key_discards_the_surplus_without_waiting() {
     feed.extend([11, 12, 13, 21, 14]);
     assert!(task.run().is_pending());
     one_handle.park();
-    let asked = one_handle.count(Op::Ready);
+    let polls = one_handle.count(Op::Ready);
     feed.extend([15, 22]);
     assert!(task.run().is_pending());
     assert_eq!(*surplus.lock().unwrap(), [13, 14, 15]);
-    assert_eq!(one_handle.count(Op::Ready), asked, "a sink was polled for a refused item");
+    assert_eq!(one_handle.count(Op::Ready), polls, "a sink was polled for a refused item");
 
     one_handle.open();
     limiter.replenish();

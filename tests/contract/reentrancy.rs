@@ -650,10 +650,10 @@ fn waker_may_send_orders_and_items_while_it_fires() {
     assert_eq!(log.take(), ["1 attached"]);
 
     items.unbounded_send(11).unwrap();
-    let mut heard = 0;
-    while calling.fired.load(SeqCst) > heard {
-        heard = calling.fired.load(SeqCst);
-        assert!(heard < 20, "the demux wakes itself without end");
+    let mut seen = 0;
+    while calling.fired.load(SeqCst) > seen {
+        seen = calling.fired.load(SeqCst);
+        assert!(seen < 20, "the demux wakes itself without end");
         assert!(demux.as_mut().poll(cx).is_pending());
     }
     let lines: Vec<_> = log.take().into_iter().filter(|line| !line.contains("flush")).collect();
@@ -661,9 +661,9 @@ fn waker_may_send_orders_and_items_while_it_fires() {
     assert!(calling.deepest.load(SeqCst) <= 2);
 
     send.unbounded_send(Order::Detach(9)).unwrap();
-    while calling.fired.load(SeqCst) > heard {
-        heard = calling.fired.load(SeqCst);
-        assert!(heard < 20, "the demux wakes itself without end");
+    while calling.fired.load(SeqCst) > seen {
+        seen = calling.fired.load(SeqCst);
+        assert!(seen < 20, "the demux wakes itself without end");
         assert!(demux.as_mut().poll(cx).is_pending());
     }
     assert_eq!(log.take(), ["2 attached", "2 sent 21", "2 flushed"]);

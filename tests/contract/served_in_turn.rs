@@ -128,10 +128,10 @@ fn waiting_member_is_polled_once_for_each_wake() {
     let mut rig = Rig::new();
     let members = rig.group(2, &[1, 2]);
     rig.feed([101]);
-    for asked in 2..5 {
+    for polls in 2..5 {
         members[1].wake();
         assert!(rig.lines().is_empty());
-        assert_eq!((members[0].count(Op::Ready), members[1].count(Op::Ready)), (1, asked));
+        assert_eq!((members[0].count(Op::Ready), members[1].count(Op::Ready)), (1, polls));
     }
 }
 

@@ -300,8 +300,8 @@ fn a_poll_after_completion_panics_and_names_the_type() {
         }
         assert!(rig.run().is_ready());
         for _ in 0..2 {
-            let said = panic_message(|| _ = rig.task.poll());
-            assert!(said.contains("Demux"), "{said}");
+            let message = panic_message(|| _ = rig.task.poll());
+            assert!(message.contains("Demux"), "{message}");
             assert!(rig.task.get_ref().is_terminated());
         }
     }
@@ -359,9 +359,9 @@ impl Dice {
 }
 
 /// Admits nine of ten items.
-struct Fussy;
+struct Selective;
 
-impl<E> Hooks<u32, u32, E> for Fussy {
+impl<E> Hooks<u32, u32, E> for Selective {
     fn admit(&mut self, _: stream_demux::Recipient<'_, u32>, item: &u32) -> bool {
         item % 10 != 9
     }
@@ -451,7 +451,7 @@ fn random_events_breach_no_contract_and_everything_ends() {
         let (input_stream, input) = scripted_stream("input");
         let (orders_stream, orders) = scripted_stream("orders");
         let key: fn(&u32) -> u32 = |n| n / 100;
-        let demux = input_stream.demux_by(key, orders_stream).hooks(Fussy);
+        let demux = input_stream.demux_by(key, orders_stream).hooks(Selective);
         let budget = [1, 2, 3, 5, 16, 128][dice.pick(6)];
         let demux = demux.budget(budget).flush_every(1 + dice.pick(30));
         let mut task = Task::new(if seed % 2 == 0 { demux.multicast() } else { demux });

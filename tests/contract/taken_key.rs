@@ -56,15 +56,15 @@ fn the_queue_and_the_held_item_move_even_beyond_the_buffer_of_the_new_sink() {
         rig.send([101, 102, 103, 104]);
         let new = rig.order(1, "new", |attach| attach.buffer(buffer).tag(2));
         new.park();
-        let said = hooks(rig.lines());
+        let logged = hooks(rig.lines());
         let expected = ["attached 1#2", "unblocked 1#1", "detached 1#1 Replaced", "blocked 1#2"];
-        let mut sorted = said.clone();
+        let mut sorted = logged.clone();
         sorted.sort();
         assert_eq!(
             sorted,
             ["attached 1#2", "blocked 1#2", "detached 1#1 Replaced", "unblocked 1#1"]
         );
-        let at = |line: &str| said.iter().position(|other| other == line);
+        let at = |line: &str| logged.iter().position(|other| other == line);
         assert!(at(expected[1]) < at(expected[2]) && at(expected[1]) < at(expected[3]));
         // Three items have moved; the fourth found no room and is held.
         assert_eq!((rig.totals().queued, rig.input.left()), (4, 0), "buffer {buffer}");

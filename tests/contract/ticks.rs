@@ -15,7 +15,7 @@ impl Rig {
 
     /// Sends ticks that must have no effect.
     #[track_caller]
-    fn ticks_in_vain(&mut self, ticks: u32) {
+    fn ticks_without_effect(&mut self, ticks: u32) {
         for tick in 1..=ticks {
             assert_eq!(self.tick(), [""; 0], "tick {tick}");
         }
@@ -56,7 +56,7 @@ impl Stuck {
     }
 
     /// Brings the attachment into this state; the test makes the sink pending.
-    fn come_about(self, rig: &Rig) {
+    fn create(self, rig: &Rig) {
         match self {
             Self::Held | Self::Queued | Self::Flush => rig.input.push(101),
             Self::QueuedAndDetached => {
@@ -74,7 +74,7 @@ impl Stuck {
     fn attach(self, rig: &mut Rig, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
         let sink = rig.attach_on(1, "a", |attach| terms(attach.buffer(self.buffer())));
         sink.hold(self.op());
-        self.come_about(rig);
+        self.create(rig);
         rig.lines();
         sink
     }
@@ -88,11 +88,11 @@ fn sink_that_is_stuck_is_evicted_at_the_nth_tick() {
         for n in 1..=4 {
             let mut rig = Rig::new();
             let a = stuck.attach(&mut rig, |attach| attach.stall_timeout(n));
-            rig.ticks_in_vain(n - 1);
+            rig.ticks_without_effect(n - 1);
             let lines = rig.tick();
             assert_eq!(lines.last().unwrap(), "detached 1 Stalled", "{stuck:?}");
             assert!(a.is_dropped() && !a.is_closed() && rig.len() == 0, "{stuck:?}");
-            rig.ticks_in_vain(3);
+            rig.ticks_without_effect(3);
         }
     }
 }
@@ -104,7 +104,7 @@ fn items_of_a_stalled_sink_are_discarded_as_evicted() {
     let a = rig.attach_on(1, "a", |attach| attach.buffer(2).stall_timeout(2));
     a.park();
     assert_eq!(rig.send([101, 102, 103, 201]), ["blocked 1"]);
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     assert_eq!(
         rig.tick(),
         [
@@ -125,13 +125,13 @@ fn sink_that_completes_something_in_every_unit_does_not_stall() {
     a.park();
     rig.send(100..130);
     for _ in 0..20 {
-        rig.ticks_in_vain(1);
+        rig.ticks_without_effect(1);
         a.allow(1);
         rig.sleep();
     }
     rig.log.take();
     assert_eq!(a.taken(), 20);
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     assert_eq!(rig.tick().last().unwrap(), "detached 1 Stalled");
 }
 
@@ -141,13 +141,13 @@ fn flush_that_completes_restarts_the_count() {
     let a = rig.attach_on(1, "a", |attach| attach.stall_timeout(3));
     a.hold(Op::Flush);
     rig.send([101]);
-    rig.ticks_in_vain(2);
+    rig.ticks_without_effect(2);
     a.release(Op::Flush);
     rig.sleep();
-    rig.ticks_in_vain(5);
+    rig.ticks_without_effect(5);
     a.hold(Op::Flush);
     rig.send([102]);
-    rig.ticks_in_vain(2);
+    rig.ticks_without_effect(2);
     assert_eq!(rig.tick(), ["detached 1 Stalled"]);
 }
 
@@ -159,7 +159,7 @@ fn sink_without_waiting_items_does_not_stall() {
     rig.send([201]);
     a.park();
     b.park();
-    rig.ticks_in_vain(10);
+    rig.ticks_without_effect(10);
     assert_eq!(rig.len(), 2);
 }
 
@@ -169,12 +169,12 @@ fn sink_whose_items_were_sent_does_not_stall() {
     let a = rig.attach_on(1, "a", |attach| attach.stall_timeout(2));
     a.park();
     assert_eq!(rig.send([101]), ["blocked 1"]);
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     a.open();
     rig.sleep();
     rig.log.take();
     a.park();
-    rig.ticks_in_vain(5);
+    rig.ticks_without_effect(5);
     assert_eq!((a.items(), rig.len()), (vec![101], 1));
 }
 
@@ -185,7 +185,7 @@ fn sink_that_only_wakes_itself_stalls() {
             let mut rig = Rig::new();
             let a = rig.attach_on(1, "a", |attach| attach.buffer(stuck.buffer()).stall_timeout(3));
             a.stutter(stuck.op(), usize::MAX);
-            stuck.come_about(&rig);
+            stuck.create(&rig);
             (0..5).for_each(|_| rig.poll());
             for tick in 1..=3 {
                 assert!(!a.is_dropped(), "{stuck:?}, {turns} turns per tick, before tick {tick}");
@@ -247,7 +247,7 @@ fn wakes_without_effect_are_not_progress() {
     for stuck in STUCK {
         let mut rig = Rig::new();
         let a = stuck.attach(&mut rig, |attach| attach.stall_timeout(3));
-        rig.ticks_in_vain(2);
+        rig.ticks_without_effect(2);
         a.wake();
         rig.sleep();
         assert_eq!(rig.tick().last().unwrap(), "detached 1 Stalled", "{stuck:?}");
@@ -259,7 +259,7 @@ fn wakes_in_the_turn_of_the_tick_do_not_restart_the_count() {
     for stuck in STUCK {
         let mut rig = Rig::new();
         let a = stuck.attach(&mut rig, |attach| attach.stall_timeout(3));
-        rig.ticks_in_vain(2);
+        rig.ticks_without_effect(2);
         a.wake();
         let mut lines = rig.tick();
         if lines.is_empty() {
@@ -299,7 +299,7 @@ fn sink_that_was_woken_between_two_ticks_is_not_evicted_by_the_second() {
     for stuck in STUCK {
         let mut rig = Rig::new();
         let a = stuck.attach(&mut rig, |attach| attach.stall_timeout(2));
-        rig.ticks_in_vain(1);
+        rig.ticks_without_effect(1);
         a.release(stuck.op());
         let lines = rig.tick();
         assert!(!lines.contains(&"detached 1 Stalled".to_owned()), "{stuck:?}: {lines:?}");
@@ -331,7 +331,7 @@ fn sinks_that_share_the_held_item_stall() {
         rig.attach(1, name).park();
     }
     assert_eq!(rig.send([101]), ["blocked 1"]);
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     let lines = rig.tick();
     assert_eq!(lines.iter().filter(|line| *line == "detached 1 Stalled").count(), 2);
     assert_eq!((rig.totals().discarded, rig.len()), (1, 0));
@@ -343,11 +343,11 @@ fn queue_that_moves_restarts_the_count() {
     let old = rig.attach_on(1, "old", |attach| attach.tag(1));
     old.park();
     rig.send([101, 102]);
-    rig.ticks_in_vain(2);
+    rig.ticks_without_effect(2);
     let new = rig.order(1, "new", |attach| attach.tag(2));
     new.park();
     assert_eq!(hooks(rig.lines()), ["attached 1#2", "detached 1#1 Replaced"]);
-    rig.ticks_in_vain(2);
+    rig.ticks_without_effect(2);
     assert_eq!(
         rig.tick(),
         ["discarded 101 of 1#2 Evicted", "discarded 102 of 1#2 Evicted", "detached 1#2 Stalled"]
@@ -361,7 +361,7 @@ fn predecessor_that_is_stuck_in_its_close_stalls() {
     let old = rig.attach_on(1, "old", |attach| attach.tag(1).stall_timeout(2));
     old.hold(Op::Close);
     let new = rig.attach_on(1, "new", |attach| attach.tag(2));
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     assert_eq!(rig.tick(), ["detached 1#1 Stalled"]);
     rig.send([101]);
     assert_eq!(new.items(), [101]);
@@ -391,7 +391,7 @@ fn graceful_leave_has_a_deadline_for_every_reason() {
     rig.attach_on(1, "a", |attach| attach.buffer(1).leased(&mut lease)).park();
     rig.send([101]);
     lease.detach();
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     assert_eq!(rig.tick(), ["discarded 101 of 1 Evicted", "detached 1 Stalled"]);
     // By its limit, or because it was refused or took no key.
     rig.attach(2, "kept");
@@ -402,7 +402,7 @@ fn graceful_leave_has_a_deadline_for_every_reason() {
         a.hold(Op::Close);
         rig.send([100]);
         assert!(a.is_closing());
-        rig.ticks_in_vain(1);
+        rig.ticks_without_effect(1);
         assert_eq!(rig.tick(), [format!("detached {key}#9 Stalled")]);
     }
 }
@@ -421,7 +421,7 @@ fn end_has_a_deadline() {
         }
         rig.input.end();
         assert_eq!(hooks(rig.lines()), ["detached 2 Finished"]);
-        rig.ticks_in_vain(2);
+        rig.ticks_without_effect(2);
         rig.orders.push(Order::Tick);
         assert_eq!(hooks(rig.last_lines()).last().unwrap(), "detached 1 Stalled");
     }
@@ -434,7 +434,7 @@ fn attachment_without_an_item_is_detached_at_the_nth_tick() {
     for n in 1..=4 {
         let mut rig = Rig::new();
         rig.attach_on(1, "a", |attach| attach.idle_timeout(n));
-        rig.ticks_in_vain(n - 1);
+        rig.ticks_without_effect(n - 1);
         assert_eq!(rig.apply(Order::Tick), ["a closed", "a dropped", "detached 1 Idle"]);
         assert_eq!(rig.send([101]), ["unmatched 101"]);
     }
@@ -446,11 +446,11 @@ fn item_restarts_the_idle_count() {
         let mut rig = Rig::new();
         let a = rig.attach_on(1, "a", |attach| attach.idle_timeout(n));
         for item in 0..5 {
-            rig.ticks_in_vain(n - 1);
+            rig.ticks_without_effect(n - 1);
             rig.send([100 + item]);
-            rig.ticks_in_vain(1);
+            rig.ticks_without_effect(1);
         }
-        rig.ticks_in_vain(n - 1);
+        rig.ticks_without_effect(n - 1);
         assert_eq!(rig.tick(), ["detached 1 Idle"]);
         assert_eq!(a.taken(), 5);
     }
@@ -462,7 +462,7 @@ fn items_that_others_get_or_none_do_not_count_as_its_own() {
     rig.attach_on(1, "a", |attach| attach.idle_timeout(2));
     rig.attach(2, "b");
     rig.send([201, 301, 199]);
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     rig.send([202, 302, 199]);
     assert_eq!(rig.tick(), ["detached 1 Idle"]);
 }
@@ -472,11 +472,11 @@ fn items_that_a_catch_all_catches_keep_it_busy() {
     let mut rig = Rig::new();
     rig.attach_on(9, "a", |attach| attach.catch_all().idle_timeout(2));
     for _ in 0..5 {
-        rig.ticks_in_vain(1);
+        rig.ticks_without_effect(1);
         rig.send([101]);
-        rig.ticks_in_vain(1);
+        rig.ticks_without_effect(1);
     }
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     assert_eq!(rig.tick(), ["detached 9 Idle"]);
 }
 
@@ -485,11 +485,11 @@ fn attachment_with_waiting_items_is_not_idle() {
     for stuck in [Stuck::Held, Stuck::Queued, Stuck::Flush] {
         let mut rig = Rig::new();
         let a = stuck.attach(&mut rig, |attach| attach.idle_timeout(1));
-        rig.ticks_in_vain(5);
+        rig.ticks_without_effect(5);
         a.release(stuck.op());
         rig.sleep();
         rig.log.take();
-        rig.ticks_in_vain(1);
+        rig.ticks_without_effect(1);
         assert_eq!(rig.tick(), ["detached 1 Idle"], "{stuck:?}");
     }
 }
@@ -515,14 +515,14 @@ fn nothing_is_idle_while_the_input_is_held() {
     let mut rig = Rig::new();
     rig.attach_on(1, "a", |attach| attach.idle_timeout(2));
     let b = rig.attach(2, "b");
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     b.park();
     assert_eq!(rig.send([201]), ["blocked 2"]);
-    rig.ticks_in_vain(10);
+    rig.ticks_without_effect(10);
     b.open();
     rig.sleep();
     rig.log.take();
-    rig.ticks_in_vain(1); // the item was held for part of this unit
+    rig.ticks_without_effect(1); // the item was held for part of this unit
     assert_eq!(rig.tick(), ["detached 1 Idle"]);
 }
 
@@ -538,9 +538,9 @@ fn unit_in_which_the_input_was_held_does_not_count_for_idleness() {
         b.open();
         rig.sleep();
         rig.log.take();
-        rig.ticks_in_vain(1);
+        rig.ticks_without_effect(1);
     }
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     assert_eq!(rig.tick(), ["detached 1 Idle"]);
 }
 
@@ -576,11 +576,11 @@ fn nothing_is_idle_while_a_group_holds_the_input() {
     let c = rig.attach_on(2, "c", |attach| attach.tag(3));
     c.park();
     assert_eq!(hooks(rig.send([201])), ["blocked 2#3"]);
-    rig.ticks_in_vain(5);
+    rig.ticks_without_effect(5);
     c.open();
     rig.sleep();
     rig.log.take();
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     assert_eq!(rig.tick(), ["detached 1 Idle"]);
 }
 
@@ -602,7 +602,7 @@ fn idle_attachment_leaves_gracefully() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.idle_timeout(1));
     a.hold(Op::Close);
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     let demux = rig.task.get_ref();
     assert!(a.is_closing() && !demux.contains_key(&1));
     assert_eq!((demux.len(), demux.draining()), (0, 1));
@@ -618,7 +618,7 @@ fn idle_attachment_that_cannot_be_closed_stalls() {
     let mut rig = Rig::with(|demux| demux.idle_timeout(1).stall_timeout(2));
     let a = rig.attach(1, "a");
     a.hold(Op::Close);
-    rig.ticks_in_vain(2);
+    rig.ticks_without_effect(2);
     assert!(a.is_closing());
     assert_eq!(rig.tick(), ["detached 1 Stalled"]);
 }
@@ -648,7 +648,7 @@ fn members_that_an_item_has_not_reached_are_not_idle() {
             Rig::with(|demux| demux.multicast().budget(budget).idle_timeout(2)).with_silent_sinks();
         let sinks: Vec<_> = (0..400).map(|n| rig.order(1, n, |attach| attach)).collect();
         rig.lines();
-        rig.ticks_in_vain(1);
+        rig.ticks_without_effect(1);
         rig.input.push(101);
         rig.poll();
         assert!(sinks[399].taken() == 0, "all members got the item in one turn");
@@ -768,7 +768,7 @@ fn tick_reaches_all_in_turns_of_any_length() {
             sink.park();
         }
         rig.send((0..100).step_by(2).map(|key| key * 100));
-        rig.ticks_in_vain(1);
+        rig.ticks_without_effect(1);
         let lines = rig.tick();
         assert!(lines.iter().all(|line| line.ends_with("Idle")), "budget {budget}: {lines:?}");
         assert_eq!((lines.len(), rig.len()), (50, 50), "budget {budget}");
@@ -782,7 +782,7 @@ fn tick_reaches_all_in_turns_of_any_length() {
 /// is skipped or counted twice because others leave.
 #[test]
 fn attachments_that_join_and_leave_during_a_sweep_get_the_right_ticks() {
-    for leavers in [0_u32, 1, 3, 10, 37, 50] {
+    for leaving in [0_u32, 1, 3, 10, 37, 50] {
         let mut rig = Rig::with(|demux| demux.budget(8).idle_timeout(2)).with_silent_sinks();
         for key in 0..60 {
             rig.order(key, key, |attach| attach);
@@ -794,7 +794,7 @@ fn attachments_that_join_and_leave_during_a_sweep_get_the_right_ticks() {
         let mut gone = 0;
         for turn in 0..12_u32 {
             rig.poll();
-            for _ in 0..leavers.div_ceil(12) {
+            for _ in 0..leaving.div_ceil(12) {
                 // From all parts of the table, and each once.
                 let key = gone * 37 % 60;
                 rig.orders.push(Order::Evict(key));
@@ -804,13 +804,13 @@ fn attachments_that_join_and_leave_during_a_sweep_get_the_right_ticks() {
         }
         rig.sleep();
         let left = 60 - gone.min(60) as usize;
-        assert_eq!(rig.len(), left + 12, "{leavers} leavers");
+        assert_eq!(rig.len(), left + 12, "{leaving} leaving");
         rig.log.take();
         let mut first = rig.tick();
         assert!(first.iter().all(|line| line.len() < "detached 100 Idle".len()), "{first:?}");
-        assert_eq!((first.len(), rig.len()), (left, 12), "{leavers} leavers");
+        assert_eq!((first.len(), rig.len()), (left, 12), "{leaving} leaving");
         first = rig.tick();
-        assert_eq!((first.len(), rig.len()), (12, 0), "{leavers} leavers");
+        assert_eq!((first.len(), rig.len()), (12, 0), "{leaving} leaving");
     }
 }
 
@@ -821,7 +821,7 @@ fn orders_and_items_continue_during_a_sweep() {
         rig.order(key, key, |attach| attach);
     }
     let busy = rig.attach_on(5_000, "busy", |attach| attach.idle_timeout(0));
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     rig.orders.push(Order::Tick);
     rig.poll();
     let mut joined = Vec::new();
@@ -1007,13 +1007,13 @@ fn items_do_not_restart_the_linger() {
 fn ticks_count_only_while_something_is_unflushed() {
     let mut rig = lingering(2);
     let a = rig.attach(1, "a");
-    rig.ticks_in_vain(5);
+    rig.ticks_without_effect(5);
     rig.send([101]);
     rig.tick();
     assert_eq!(a.flush_asked(), 0);
     rig.tick();
     assert_eq!(a.flushed(), 1);
-    rig.ticks_in_vain(5);
+    rig.ticks_without_effect(5);
     rig.send([102]);
     rig.tick();
     assert_eq!(a.flushed(), 1);
@@ -1102,7 +1102,7 @@ fn blocking_the_input_ends_the_linger_of_all() {
     let mut rig = lingering(3);
     let (a, b) = (rig.attach(1, "a"), rig.attach(2, "b"));
     rig.send([101]);
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     b.park();
     rig.send([201]);
     assert_eq!(a.flushed(), 1);
@@ -1170,7 +1170,7 @@ fn queue_that_drains_lingers_too() {
     let a = rig.attach(1, "a");
     a.park();
     rig.send([101, 102]);
-    rig.ticks_in_vain(3);
+    rig.ticks_without_effect(3);
     a.open();
     rig.sleep();
     assert_eq!((a.taken(), a.flush_asked()), (2, 0));
@@ -1186,7 +1186,7 @@ fn detached_sink_is_closed_at_once_whatever_lingers() {
     rig.send([101]);
     assert_eq!(rig.apply(Order::Detach(1)), ["a closed", "a dropped", "detached 1 Requested"]);
     assert_eq!(a.flushed(), 1);
-    rig.ticks_in_vain(6);
+    rig.ticks_without_effect(6);
 }
 
 #[test]
@@ -1195,6 +1195,6 @@ fn linger_0_disables_it() {
     let a = rig.attach(1, "a");
     rig.send([101]);
     assert_eq!(a.flushed(), 1);
-    rig.ticks_in_vain(3);
+    rig.ticks_without_effect(3);
     assert_eq!(a.count(Op::Flush), 1);
 }

@@ -292,7 +292,7 @@ impl Rig {
     /// Runs one turn, after which the item is still held, nothing was logged, and the task has
     /// woken itself.
     #[track_caller]
-    fn holds_on(&mut self) {
+    fn still_holds(&mut self) {
         self.poll();
         assert_eq!(self.log.take(), [""; 0]);
         assert_eq!((self.totals().queued, self.task.wakes()), (1, 1));
@@ -311,7 +311,7 @@ fn yield_without_room_holds_the_item_and_ends_the_serving_for_one_turn() {
         let b = rig.attach(2, "b");
         let a = rig.yielding(1, on(overflow));
         rig.input.extend([101, 201]);
-        rig.holds_on();
+        rig.still_holds();
         assert_eq!((a.count(Op::Ready), b.count(Op::Ready), rig.input.left()), (1, 0, 1));
         rig.poll();
         assert_eq!((a.items(), b.items()), (vec![101], vec![201]), "{overflow:?}");
@@ -416,7 +416,7 @@ fn sink_that_turns_out_to_be_full_is_treated_as_such_in_the_next_turn() {
         let a = rig.yielding(1, on(overflow));
         a.park();
         rig.input.push(101);
-        rig.holds_on();
+        rig.still_holds();
         rig.poll();
         assert_eq!(a.count(Op::Ready), 2);
         let logged = rig.log.take();
@@ -435,7 +435,7 @@ fn sink_that_turns_out_to_be_broken_fails_in_the_next_turn() {
         let a = rig.yielding(1, on(overflow));
         a.fail_quietly(Op::Ready);
         rig.input.push(101);
-        rig.holds_on();
+        rig.still_holds();
         let failed = "detached 1 Failed(Broken(\"poll_ready\"))";
         assert_eq!(rig.lines(), ["discarded 101 of 1 Failed", failed]);
     }
@@ -448,7 +448,7 @@ fn second_yield_counts_as_full_without_progress_in_between() {
     let mut rig = Rig::new().with_silent_sinks();
     let a = rig.yielding(2, on(Overflow::Evict));
     rig.input.push(101);
-    rig.holds_on();
+    rig.still_holds();
     rig.poll();
     assert_eq!(rig.log.take(), ["discarded 101 of 1 Overflowed", "detached 1 Overflowed"]);
     assert_eq!((a.count(Op::Ready), a.taken()), (2, 0));
@@ -460,7 +460,7 @@ fn second_yield_in_a_row_under_wait_blocks_and_loses_nothing() {
     let a = rig.yielding(5, on(Overflow::Wait));
     let b = rig.attach(2, "b");
     rig.input.extend([101, 201]);
-    rig.holds_on();
+    rig.still_holds();
     let logged = rig.lines();
     // The contract does not specify whether `blocked` is called; if it is, so is `unblocked`.
     assert!(logged.is_empty() || logged == ["blocked 1", "unblocked 1"], "{logged:?}");
@@ -498,7 +498,7 @@ const STEPS: u32 = 20;
 
 /// Attaches sink `a` under key 1 with `overflow`. Returns a closure that causes progress of this
 /// kind once per call.
-fn getting_on(
+fn with_progress(
     rig: &mut Rig,
     progress: Progress,
     overflow: Overflow,
@@ -542,17 +542,17 @@ fn yield_counts_as_yield_again_after_any_progress() {
     for progress in [Progress::Order, Progress::Item, Progress::Flush, Progress::Close] {
         for overflow in [Overflow::Wait, Overflow::Evict] {
             let mut rig = Rig::new().with_silent_sinks();
-            let (a, mut step) = getting_on(&mut rig, progress, overflow, 10);
+            let (a, mut step) = with_progress(&mut rig, progress, overflow, 10);
             rig.input.push(101);
             rig.poll();
             // In the second turn, the sink may be polled before the others progress.
             rig.orders.push(idle_order());
-            for asked in 2..=10 {
+            for polls in 2..=10 {
                 step();
                 rig.poll();
                 let logged = rig.log.take();
                 assert!(!logged.iter().any(|line| line.contains("locked 1")), "{logged:?}");
-                assert_eq!((a.count(Op::Ready), a.taken()), (asked, 0), "{progress:?}");
+                assert_eq!((a.count(Op::Ready), a.taken()), (polls, 0), "{progress:?}");
             }
             step();
             rig.poll();
@@ -570,7 +570,7 @@ fn yield_counts_as_yield_again_after_another_sink_was_flushed() {
     rig.input.extend([201, 101]);
     rig.poll();
     assert_eq!((b.flushed(), a.count(Op::Ready)), (1, 1));
-    rig.holds_on();
+    rig.still_holds();
     assert_eq!(rig.lines(), [""; 0]);
     assert_eq!((a.items(), a.count(Op::Ready)), (vec![101], 3));
 }
@@ -582,7 +582,7 @@ fn yields_with_progress_between_them_are_held_for_sixteen_turns() {
         let a = rig.yielding(yields, on(Overflow::Evict));
         rig.input.push(101);
         for turn in 1..=yields.min(16) {
-            rig.holds_on();
+            rig.still_holds();
             assert_eq!(a.count(Op::Ready), turn);
             rig.orders.push(idle_order());
         }
@@ -604,7 +604,7 @@ fn sixteen_turns_are_counted_separately_for_each_item() {
         a.stutter(Op::Ready, 16);
         rig.input.push(item);
         for _ in 0..16 {
-            rig.holds_on();
+            rig.still_holds();
             rig.orders.push(idle_order());
         }
         assert!(rig.lines().is_empty());
@@ -662,7 +662,7 @@ fn sink_is_polled_at_most_once_a_turn_while_it_yields() {
 fn held_for_a_yield(rig: &mut Rig, overflow: Overflow, lease: &mut Lease) -> SinkHandle<u32> {
     let a = rig.yielding(2, |attach| attach.overflow(overflow).tag(7).leased(lease));
     rig.input.push(101);
-    rig.holds_on();
+    rig.still_holds();
     a
 }
 
@@ -744,7 +744,7 @@ fn end_of_the_input_behind_an_item_held_for_a_yield_loses_nothing() {
         let a = rig.yielding(1, on(overflow));
         rig.input.push(101);
         rig.input.end();
-        rig.holds_on();
+        rig.still_holds();
         assert!(!rig.input.is_ended());
         assert_eq!(rig.last_lines(), ["detached 1 Finished"]);
         assert_eq!((a.items(), a.is_closed()), (vec![101], true));
@@ -759,7 +759,7 @@ fn orders_and_other_sinks_continue_while_an_item_is_held_for_a_yield() {
     rig.send([201, 202]);
     rig.yielding(3, on(Overflow::Wait));
     rig.input.push(101);
-    rig.holds_on_with(3);
+    rig.still_holds_with(3);
     b.open();
     let c = rig.order(3, "c", |attach| attach);
     rig.poll();
@@ -768,9 +768,9 @@ fn orders_and_other_sinks_continue_while_an_item_is_held_for_a_yield() {
 }
 
 impl Rig {
-    /// Like `holds_on`, with queued items in addition.
+    /// Like `still_holds`, with queued items in addition.
     #[track_caller]
-    fn holds_on_with(&mut self, queued: u64) {
+    fn still_holds_with(&mut self, queued: u64) {
         self.poll();
         assert_eq!((self.log.take(), self.totals().queued), (vec![], queued));
         assert!(self.task.get_ref().blocked_on().is_none());
@@ -782,7 +782,7 @@ fn item_for_which_the_catch_all_yields_is_held() {
     let mut rig = Rig::new().with_silent_sinks();
     let a = rig.yielding(1, |attach| attach.catch_all().overflow(Overflow::Evict));
     rig.input.push(901);
-    rig.holds_on();
+    rig.still_holds();
     assert!(rig.lines().is_empty());
     assert_eq!(a.items(), [901]);
 }
@@ -792,7 +792,7 @@ fn limit_does_not_count_an_item_that_is_held_for_a_yield() {
     let mut rig = Rig::new().with_silent_sinks();
     let a = rig.yielding(1, |attach| attach.overflow(Overflow::Evict).limit(1));
     rig.input.extend([101, 102]);
-    rig.holds_on();
+    rig.still_holds();
     assert_eq!(rig.len(), 1);
     assert_eq!(rig.lines(), ["detached 1 Limited", "unmatched 102"]);
     assert_eq!(a.items(), [101]);
@@ -818,7 +818,7 @@ fn group(overflow: Overflow, yields: usize) -> (Rig, Vec<SinkHandle<u32>>) {
     (rig, members)
 }
 
-fn asked(members: &[SinkHandle<u32>]) -> Vec<usize> {
+fn polls(members: &[SinkHandle<u32>]) -> Vec<usize> {
     members.iter().map(|member| member.count(Op::Ready)).collect()
 }
 
@@ -827,11 +827,11 @@ fn members_behind_one_that_yields_are_polled_in_the_next_turn() {
     for overflow in [Overflow::Wait, Overflow::Evict] {
         let (mut rig, members) = group(overflow, 1);
         rig.input.push(101);
-        rig.holds_on();
-        assert_eq!(asked(&members), [1, 1, 0], "{overflow:?}");
+        rig.still_holds();
+        assert_eq!(polls(&members), [1, 1, 0], "{overflow:?}");
         rig.poll();
         assert!(rig.log.take().is_empty());
-        assert_eq!(asked(&members), [1, 2, 1], "{overflow:?}");
+        assert_eq!(polls(&members), [1, 2, 1], "{overflow:?}");
         assert!(members.iter().all(|member| member.items() == [101]));
     }
 }
@@ -842,7 +842,7 @@ fn member_that_yields_with_room_in_its_queue_delays_no_other() {
         let (mut rig, members) = group(overflow, 1);
         rig.input.push(101);
         rig.poll();
-        assert_eq!(asked(&members), [1, 1, 1], "{overflow:?}");
+        assert_eq!(polls(&members), [1, 1, 1], "{overflow:?}");
         assert_eq!((rig.totals().queued, rig.totals().delivered), (1, 2));
         assert!(rig.lines().is_empty());
         assert_eq!(members[1].items(), [101]);
@@ -855,9 +855,9 @@ fn second_yield_of_a_member_counts_as_full_and_the_walk_continues() {
         let (mut rig, members) = group(overflow, 2);
         members[0].hold(Op::Flush); // a completed flush would be progress
         rig.input.push(101);
-        rig.holds_on();
+        rig.still_holds();
         rig.poll();
-        assert_eq!((asked(&members)[1], members[2].items()), (2, vec![101]), "{overflow:?}");
+        assert_eq!((polls(&members)[1], members[2].items()), (2, vec![101]), "{overflow:?}");
         if overflow == Overflow::Wait {
             rig.sleep();
             assert_eq!(members[1].items(), [101]);
@@ -885,7 +885,7 @@ fn every_member_yields_in_turn() {
                 turn.saturating_sub(1),
                 "{overflow:?}: {taken:?}"
             );
-            rig.holds_on();
+            rig.still_holds();
         }
         assert!(rig.lines().is_empty());
         assert!(members.iter().all(|member| member.items() == [101]));
