@@ -298,7 +298,7 @@ fn static_routes_stops_at_the_first_invalid_line_and_names_it() {
 // ---- metrics ------------------------------------------------------------------------------------
 
 #[test]
-fn metrics_watchdog_evicts_who_hangs_and_spares_who_thinks() {
+fn metrics_watchdog_evicts_the_hanging_and_not_the_pausing_consumer() {
     // Long patience, so that a busy machine does not make a thinker look as if it hung.
     let output = run("metrics", &["--messages", "20000", "--patience", "1500"]);
     let (exposition, log) = (text(&output.stdout), text(&output.stderr));
@@ -397,7 +397,7 @@ impl Drop for Server {
 const SOURCES: [&str; 4] = ["blocking", "spawn-blocking", "tokio-fs", "cached"];
 
 #[test]
-fn jokes_are_told_to_a_thousand_clients_at_once_from_all_sources() {
+fn jokes_are_sent_to_a_thousand_concurrent_clients_from_all_sources() {
     let report = printed("jokes", &["--rounds", "1"]);
     let rows = report.lines().skip(3).collect::<Vec<_>>();
     assert_eq!(rows.len(), SOURCES.len(), "{report}");
@@ -409,7 +409,7 @@ fn jokes_are_told_to_a_thousand_clients_at_once_from_all_sources() {
 }
 
 #[test]
-fn jokes_come_line_by_line_and_end_with_the_connection() {
+fn jokes_are_sent_line_by_line_and_end_with_the_connection() {
     let jokes = ["one\n", "two\r\n\n  lines \n", "drei: äöü\n"];
     let file = Scratch::new("jokes", format!("{}---\n{}-----\n{}", jokes[0], jokes[1], jokes[2]));
     for source in SOURCES {
@@ -460,7 +460,7 @@ fn jokes_are_read_late_and_still_whole() {
 }
 
 #[test]
-fn jokes_are_taken_away_from_a_client_that_does_not_read_in_time() {
+fn jokes_drops_a_client_that_does_not_read_in_time() {
     let file = Scratch::new("patience", long_joke());
     // Run both at the same time.
     let servers = ["demux", "forward"].map(|with| {
@@ -541,7 +541,7 @@ fn jokes_in_a_bad_file_are_refused_with_its_name_and_line() {
 }
 
 #[test]
-fn jokes_say_what_a_server_or_the_system_lacks() {
+fn jokes_reports_missing_resources() {
     let file = Scratch::new("lack", "one\n");
     let server = Server::start(&file, &[]);
     let taken = complaint("jokes", &["serve", "--at", &server.address]);

@@ -186,13 +186,13 @@ fn a_signal_lowered_after_the_poll_loses_the_order_between() {
 // first and takes the list second.
 
 #[test]
-fn a_lease_that_raises_the_signal_before_it_lists_the_node_is_overlooked() {
+fn a_lease_that_raises_the_signal_before_it_lists_the_node_is_missed() {
     flaw(Flaw::RaiseBeforeList, &SINK_AND_LEASE, LOST);
     flaw(Flaw::RaiseBeforeList, &RECONNECTS, TOO_EARLY);
 }
 
 #[test]
-fn an_owner_that_takes_the_list_before_it_lowers_the_signal_overlooks_a_lease() {
+fn an_owner_that_takes_the_list_before_it_lowers_the_signal_misses_a_lease() {
     flaw(Flaw::LowerAfterTake, &TWO_LEASES, LOST);
     flaw(Flaw::LowerAfterTake, &TWO_RECONNECT, TOO_EARLY);
 }

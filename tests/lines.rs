@@ -554,7 +554,7 @@ fn client_that_does_not_read_is_disconnected_and_others_stay() {
 // Ctrl-C
 
 #[test]
-fn interrupt_delivers_what_is_queued_and_closes_every_connection() {
+fn interrupt_delivers_queued_lines_and_closes_every_connection() {
     let server = Server::start();
     let mut readers = [0, 1].map(|_| Client::subscribed(&server.address, &["tea"]));
     let mut publisher = Client::connect(&server.address);

@@ -144,7 +144,7 @@ fn one_drained_item_makes_room_and_frees_the_input() {
 // Everything else goes on.
 
 #[test]
-fn orders_are_applied_meanwhile() {
+fn orders_are_applied_while_the_input_is_blocked() {
     let mut rig = Rig::new();
     rig.blocked();
     let b = rig.order(2, "b", |attach| attach);
@@ -158,7 +158,7 @@ fn orders_are_applied_meanwhile() {
 }
 
 #[test]
-fn other_queues_drain_and_are_flushed_meanwhile() {
+fn other_queues_drain_and_are_flushed_while_the_input_is_blocked() {
     let mut rig = Rig::new();
     let b = rig.order(2, "b", |attach| attach.buffer(5));
     b.park();
@@ -426,7 +426,7 @@ fn the_held_item_counts_towards_the_limit_of_the_successor() {
 }
 
 #[test]
-fn the_sink_that_comes_after_the_blocked_one_left_gets_what_follows() {
+fn a_sink_attached_after_the_blocked_one_left_gets_later_items() {
     let mut rig = Rig::new();
     let a = rig.blocked();
     rig.orders.push(Order::Detach(1));

@@ -56,7 +56,7 @@ fn last_one_attached_counts() {
 }
 
 #[test]
-fn earlier_catch_all_does_not_come_back_when_the_last_one_leaves() {
+fn earlier_catch_all_is_not_used_again_when_the_last_one_leaves() {
     for evict in [false, true] {
         let mut rig = rig();
         rig.attach_on(1, "a", Attach::catch_all);

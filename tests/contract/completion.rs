@@ -29,7 +29,7 @@ fn with_nothing_attached_it_completes_at_once_though_the_orders_are_open() {
 }
 
 #[test]
-fn an_input_that_is_empty_from_the_start_closes_what_was_ordered_before() {
+fn an_empty_input_closes_sinks_that_were_attached_before() {
     let mut rig = Rig::new();
     rig.input.end();
     let a = rig.order(1, "a", |attach| attach);
@@ -90,7 +90,7 @@ fn a_close_that_wakes_itself_is_polled_again_and_completes() {
 }
 
 #[test]
-fn sinks_that_were_leaving_already_are_waited_for_and_keep_their_reason() {
+fn sinks_that_are_already_leaving_delay_completion_and_keep_their_reason() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     let b = rig.attach_on(2, "b", |attach| attach.limit(1).buffer(1));

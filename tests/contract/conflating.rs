@@ -263,7 +263,7 @@ fn item_that_pushes_the_oldest_out_counts_towards_a_limit() {
 /// The sink takes the head of the queue when a new item arrives, which is compared with the rest of
 /// the queue.
 #[test]
-fn item_that_finds_its_sink_ready_again_joins_what_is_left() {
+fn item_that_finds_its_sink_ready_again_joins_the_rest_of_the_queue() {
     for budget in [1, 2, 128] {
         let mut rig = Rig::with(same_digit, |demux| demux.budget(budget));
         let a = rig.parked(5);

@@ -108,7 +108,7 @@ fn detach_applies_to_the_receiving_sink_and_not_to_leaving_ones() {
 }
 
 #[test]
-fn a_key_can_be_attached_again_while_its_former_sink_drains_and_both_get_their_own() {
+fn a_key_can_be_attached_again_while_its_former_sink_drains_and_both_get_their_items() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(2));
     a.park();
@@ -152,7 +152,7 @@ fn an_evicted_sink_is_dropped_at_once_without_flush_or_close() {
 }
 
 #[test]
-fn queue_then_held_item_are_discarded_and_the_input_goes_on() {
+fn queue_then_held_item_are_discarded_and_the_input_continues() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(2).tag(5));
     a.park();
@@ -172,7 +172,7 @@ fn queue_then_held_item_are_discarded_and_the_input_goes_on() {
 }
 
 #[test]
-fn the_sink_is_gone_before_its_items_are_discarded() {
+fn the_sink_is_dropped_before_its_items_are_discarded() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
     a.park();
@@ -184,7 +184,7 @@ fn the_sink_is_gone_before_its_items_are_discarded() {
 }
 
 #[test]
-fn evicting_a_detached_sink_that_drains_discards_what_it_still_had() {
+fn evicting_a_detached_sink_that_drains_discards_its_queue() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
     a.park();
@@ -331,7 +331,7 @@ fn for_an_unknown_key_both_do_nothing() {
 }
 
 #[test]
-fn a_key_that_is_gone_is_unknown() {
+fn a_key_without_attachments_is_unknown() {
     let mut rig = Rig::new();
     rig.attach(1, "a");
     rig.apply(Order::Detach(1));
@@ -403,7 +403,7 @@ fn evict_applies_to_all_members_and_the_last_discards_the_held_item() {
 }
 
 #[test]
-fn evict_finds_the_members_that_leave_as_well_as_those_that_receive() {
+fn evict_applies_to_leaving_and_receiving_members() {
     let mut rig = Rig::with(Demux::multicast);
     let leaving = group(&mut rig, 4, |attach| attach);
     for sink in &leaving {

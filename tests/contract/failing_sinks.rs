@@ -288,7 +288,7 @@ fn delivered_items_stay_delivered_when_the_flush_fails() {
 }
 
 #[test]
-fn a_failing_flush_discards_what_is_queued_and_held() {
+fn a_failing_flush_discards_queued_and_held_items() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
     a.allow(0);
@@ -310,7 +310,7 @@ fn a_failing_flush_discards_what_is_queued_and_held() {
 }
 
 #[test]
-fn the_final_flush_of_the_blocked_sink_fails_and_the_input_goes_on() {
+fn the_final_flush_of_the_blocked_sink_fails_and_the_input_continues() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     let b = rig.attach(2, "b");
@@ -370,7 +370,7 @@ fn all_sinks_fail_with_items_waiting_and_the_input_continues() {
 // An error of a leaving sink is reported instead of its reason to leave.
 
 #[test]
-fn a_close_that_fails_is_reported_as_failed_whatever_it_was_for() {
+fn a_close_that_fails_is_reported_as_failed_for_every_reason() {
     type Leave = fn(&mut Rig) -> Vec<String>;
 
     let failed = "detached 1 Failed(Broken(\"poll_close\"))".to_owned();
@@ -403,7 +403,7 @@ fn a_close_that_fails_is_reported_as_failed_whatever_it_was_for() {
 }
 
 #[test]
-fn a_refused_newcomer_whose_close_fails_is_reported_as_failed_and_the_old_sink_stays() {
+fn a_refused_sink_whose_close_fails_is_reported_as_failed_and_the_old_sink_stays() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     let b = {
@@ -524,7 +524,7 @@ fn it_fails_while_the_input_waits_for_another_which_is_still_awaited() {
 }
 
 #[test]
-fn a_successor_gets_what_follows_the_failure_and_nothing_that_came_before() {
+fn a_successor_gets_only_items_after_the_failure() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
     a.park();

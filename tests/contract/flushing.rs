@@ -182,7 +182,7 @@ fn dry_turns_are_counted_from_the_oldest_item_that_was_not_flushed() {
 }
 
 #[test]
-fn the_sixteenth_dry_turn_starts_flushes_that_go_on_over_turns() {
+fn the_sixteenth_dry_turn_starts_flushes_that_span_turns() {
     for budget in [4, 8, 16] {
         let mut rig = rig_with(|demux| demux.budget(budget));
         let sinks = rig.attach_each(0..40);

@@ -180,7 +180,7 @@ fn lease_disarmed_before_the_order_is_applied_takes_the_key_as_if_never_leased()
 }
 
 #[test]
-fn attach_that_is_never_yielded_leaves_the_lease_harmless() {
+fn attach_that_is_never_yielded_does_not_affect_the_lease() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
     let (sink, a) = rig.sink("a");

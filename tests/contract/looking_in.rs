@@ -271,7 +271,7 @@ fn reasons_have_names_for_labels() {
 
 /// `Display` and `as_str` require no traits of the error.
 #[test]
-fn reasons_are_shown_whatever_the_error_is() {
+fn reasons_are_shown_for_errors_of_any_type() {
     struct Plain;
     assert_eq!(Detached::Failed(Plain).to_string(), "failed");
     assert_eq!(Detached::<Plain>::Idle.as_str(), "idle");

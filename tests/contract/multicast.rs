@@ -50,7 +50,7 @@ fn other_keys_are_not_affected_by_a_group() {
 }
 
 #[test]
-fn member_that_joins_later_gets_only_what_follows() {
+fn member_that_joins_later_gets_only_later_items() {
     let mut rig = Rig::new();
     rig.group(1, &[]);
     assert_eq!(rig.feed([101]), ["1 sent 101"]);
@@ -61,7 +61,7 @@ fn member_that_joins_later_gets_only_what_follows() {
 }
 
 #[test]
-fn first_middle_or_last_member_leaves_and_the_others_go_on() {
+fn first_middle_or_last_member_leaves_and_the_others_continue() {
     for (leaving, lines) in [
         (1, ["2 sent 101'", "3 sent 101"]),
         (2, ["1 sent 101'", "3 sent 101"]),
@@ -358,7 +358,7 @@ fn ready_member_is_polled_once_and_gets_its_copy_while_another_waits() {
 }
 
 #[test]
-fn member_that_joins_while_an_item_is_held_gets_what_follows() {
+fn member_that_joins_while_an_item_is_held_gets_later_items() {
     let mut rig = Rig::new();
     let members = rig.group(2, &[2]);
     rig.feed([101]);

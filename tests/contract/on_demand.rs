@@ -366,7 +366,7 @@ fn closure_is_not_called_after_the_end() {
 }
 
 #[test]
-fn attachment_on_demand_costs_one_of_the_budget() {
+fn attachment_on_demand_costs_one_unit_of_the_budget() {
     for budget in [2, 10, 64] {
         let mut rig = Rig::with(
             move |demux| demux.budget(budget),

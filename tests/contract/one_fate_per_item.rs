@@ -95,7 +95,7 @@ fn an_item_that_was_taken_is_delivered() {
 }
 
 #[test]
-fn items_in_a_queue_and_the_one_that_is_held_are_queued_until_they_are_taken() {
+fn items_in_a_queue_and_the_held_item_count_as_queued() {
     let mut rig = rig();
     let a = rig.parked_on_1(|attach| attach.buffer(2));
     rig.read([101, 102, 103, 104]);

@@ -217,7 +217,7 @@ fn an_overtaken_item_is_kept_and_counts_as_queued() {
 }
 
 #[test]
-fn the_next_turn_goes_on_with_orders_if_the_budget_ended_among_them() {
+fn the_next_turn_continues_with_orders_if_the_budget_ended_among_them() {
     for budget in [1, 2, 3, 4, 7] {
         let mut rig = Rig::with(|demux| demux.budget(budget));
         let mut sinks = Vec::new();

@@ -59,7 +59,7 @@ fn item_goes_straight_to_a_ready_sink_and_is_not_queued_first() {
 }
 
 #[test]
-fn queue_takes_what_fits_whatever_the_policy() {
+fn queue_takes_items_up_to_its_buffer_under_every_policy() {
     for overflow in ALL {
         let mut rig = rig();
         let sink = rig.parked(overflow, 3);
@@ -171,7 +171,7 @@ fn drop_newest_without_a_buffer_queues_the_first_item_and_discards_the_others() 
 }
 
 #[test]
-fn drop_newest_keeps_what_is_queued() {
+fn drop_newest_keeps_queued_items() {
     let mut rig = rig();
     let sink = rig.parked(Overflow::DropNewest, 2);
     assert_eq!(rig.send(101..=105), dropped(103..=105));
@@ -286,7 +286,7 @@ fn evict_discards_the_queue_in_order_then_the_item_and_then_calls_detached() {
 }
 
 #[test]
-fn evict_frees_the_key_for_a_newcomer() {
+fn evict_frees_the_key_for_another_sink() {
     let mut rig = rig();
     rig.parked(Overflow::Evict, 0);
     rig.send([101]);

@@ -755,7 +755,7 @@ fn panics_while_dropped(multicast: bool, runs: usize) -> bool {
 }
 
 #[test]
-fn task_that_panics_leaves_other_tasks_alone() {
+fn task_that_panics_does_not_affect_other_tasks() {
     use futures::channel::mpsc;
     use futures::{SinkExt, StreamExt};
 

@@ -798,7 +798,7 @@ impl Sink<u32> for Thrifty {
 }
 
 #[test]
-fn sink_and_input_that_wake_at_once_when_their_budget_is_spent_are_not_polled_twice_a_turn() {
+fn sink_and_input_that_wake_at_once_on_a_spent_budget_are_not_polled_twice_a_turn() {
     const ITEMS: u32 = 1_000;
     let allowance = Allowance::default();
     let taken = [(); 3].map(|()| Arc::<AtomicUsize>::default());

@@ -511,7 +511,7 @@ fn rate_limit_for_each_key_discards_the_surplus_without_waiting() {
 // The rest
 
 #[test]
-fn sink_that_failed_is_attached_anew_by_the_error_handler() {
+fn sink_that_failed_is_attached_again_by_the_error_handler() {
     let (input, feed) = scripted_stream("input");
     let (orders, orders_in) = mpsc::unbounded();
     let (dead, receiver) = mpsc::channel(4);

@@ -116,7 +116,7 @@ fn order_sent_from_start_send_comes_before_the_next_item() {
 }
 
 #[test]
-fn sink_that_evicts_itself_from_poll_ready_still_gets_the_item_it_was_asked_for() {
+fn sink_that_evicts_itself_from_poll_ready_still_gets_the_item() {
     assert_eq!(
         sends_order_from(Op::Ready, Order::Evict(1), [11, 12]),
         ["1 attached", "1 sent 11", "1 dropped", "1 Evicted", "unmatched 12"]

@@ -22,7 +22,7 @@ fn sent(members: &[SinkHandle<Note>]) -> Vec<usize> {
 // Members that are ready, and members that wait.
 
 #[test]
-fn members_that_can_get_their_copies_in_the_poll_that_reads_the_item() {
+fn ready_members_get_their_copies_in_the_poll_that_reads_the_item() {
     let mut rig = Rig::new();
     let members = rig.group(5, &[2, 4]);
     rig.push([101, 102]);
@@ -446,7 +446,7 @@ fn member_that_joins_while_an_item_is_held_is_not_offered_it() {
 }
 
 #[test]
-fn joiner_does_not_inherit_the_copy_of_a_member_that_left() {
+fn new_member_does_not_inherit_the_copy_of_a_member_that_left() {
     for end in [drop as fn(Lease), Lease::detach] {
         let mut rig = Rig::new();
         let (_members, mut leases) = rig.leased_group(2, &[1, 2]);

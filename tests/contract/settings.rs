@@ -228,7 +228,7 @@ fn every_budget_lets_a_queue_be_sent() {
 }
 
 #[test]
-fn every_budget_comes_to_an_end() {
+fn every_budget_lets_the_demux_complete() {
     for budget in 1..=8 {
         let (demux, items, orders_handle) = split();
         let sinks: Vec<_> = (1..=5).map(|key| attach(&orders_handle, key)).collect();
@@ -431,7 +431,7 @@ fn getters_are_empty_before_the_first_poll() {
 }
 
 #[test]
-fn len_counts_those_that_receive_and_not_those_that_leave() {
+fn len_counts_receiving_and_not_leaving_attachments() {
     let (demux, items, orders_handle) = split();
     let mut task = Task::new(demux.buffer(1));
     let (a, b) = (attach(&orders_handle, 1), attach(&orders_handle, 2));

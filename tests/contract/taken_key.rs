@@ -78,7 +78,7 @@ fn the_queue_and_the_held_item_move_even_beyond_the_buffer_of_the_new_sink() {
 }
 
 #[test]
-fn items_that_follow_wait_behind_those_that_moved() {
+fn later_items_wait_behind_the_moved_items() {
     for buffer in [0, 1, 8] {
         let mut rig = Rig::new();
         let old = rig.attach_on(1, "old", |attach| attach.buffer(2));

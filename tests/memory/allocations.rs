@@ -273,7 +273,7 @@ fn churn(width: u64, sink: &Counter) -> Before {
 }
 
 #[test]
-fn a_million_distinct_keys_take_no_more_than_those_attached_at_once() {
+fn a_million_distinct_keys_take_no_more_memory_than_those_attached_at_once() {
     // Fewer without optimisation, where a million would take three seconds.
     const KEYS: u64 = if cfg!(debug_assertions) { 200_000 } else { 1_000_000 };
     const WIDTH: u64 = 100;
@@ -382,7 +382,7 @@ fn the_memory_of_ended_attachments_is_reused() {
 }
 
 #[test]
-fn completion_frees_what_grew_with_the_attachments() {
+fn completion_frees_the_memory_of_attachments() {
     let (demux, feed) = demux(|n| *n);
     let mut task = Task::new(demux);
     let sink = Counter::default();
