@@ -52,7 +52,7 @@ fn calls(name: &str, length: usize) -> Vec<u8> {
 fn peak_memory<F: Future<Output = ()>>(test: F) -> usize {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let used = measure(|| {
-        runtime.block_on(async { timeout(LONG, test).await.expect("the test did not finish") })
+        runtime.block_on(async { timeout(LONG, test).await.expect("the test did not finish") });
     });
     usize::try_from(used.bytes_max).unwrap()
 }
