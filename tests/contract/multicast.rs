@@ -649,10 +649,10 @@ fn each_member_in_turn_fails_while_the_item_is_handed_out() {
             assert_eq!((t.lost, t.discarded), (lost, 1 - lost));
             // The others are not affected.
             let mut rest: Vec<_> = (1..=3).filter(|&tag| tag != broken).collect();
-            let last = rest.pop().unwrap();
+            let original = rest.pop().unwrap();
             assert_eq!(
                 rig.feed([102]),
-                [format!("{} sent 102'", rest[0]), format!("{last} sent 102")]
+                [format!("{} sent 102'", rest[0]), format!("{original} sent 102")]
             );
         }
     }

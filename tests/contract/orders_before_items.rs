@@ -184,7 +184,7 @@ fn orders_and_items_from_another_thread_stay_in_order() {
                 break task.get_ref().totals();
             }
             Poll::Pending => {
-                assert!(!sent || task.woken(), "the task parked although everything was sent")
+                assert!(!sent || task.woken(), "the task parked although everything was sent");
             }
         }
         thread::yield_now();

@@ -339,7 +339,7 @@ fn evicted_sink_releases_its_reservation() {
 fn replaced_sink_releases_its_reservation() {
     let (sender, mut receiver) = mpsc::channel(1);
     sender.try_send(0).expect("the channel is not empty");
-    let (successor, mut received) = tokio_channel(4);
+    let (successor, mut results) = tokio_channel(4);
     let (input, items) = common::scripted_stream("input");
     let (orders, orders_handle) = common::scripted_stream("orders");
     let mut task = Task::new(input.demux_by(tens, orders));
@@ -348,7 +348,7 @@ fn replaced_sink_releases_its_reservation() {
     assert!(task.run().is_pending());
     orders_handle.push(Attach::new(1, successor));
     assert!(task.run().is_pending());
-    assert_eq!((received.try_recv(), received.try_recv()), (Ok(11), Ok(12)));
+    assert_eq!((results.try_recv(), results.try_recv()), (Ok(11), Ok(12)));
     assert_eq!(receiver.try_recv(), Ok(0));
     sender.try_send(90).expect("a sender holds a reservation");
 }
