@@ -38,13 +38,13 @@ impl Watch {
     ) -> io::Result<()> {
         println!(
             "\n{:>7} {:>11} {:>12} {:>8} {:>7} {:>13} {:>13}",
-            "second", "memory MiB", "descriptors", "threads", "cpu %", "clients/s", "slowest line"
+            "second", "memory MiB", "descriptors", "threads", "cpu %", "churn/s", "slowest line"
         );
         let mut ticks = interval(Duration::from_secs(1));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks.tick().await;
         let every = (seconds / ROWS).max(1);
-        let (mut since, mut busy, mut came) = (Instant::now(), server.sample()?.busy, 0);
+        let (mut since, mut busy, mut churned) = (Instant::now(), server.sample()?.busy, 0);
         for second in 1..=seconds {
             ticks.tick().await;
             let sample = server.sample()?;
@@ -59,7 +59,7 @@ impl Watch {
             #[expect(clippy::cast_precision_loss, reason = "for display")]
             let (memory, rate, slowest) = (
                 sample.memory as f64 / MIB,
-                (now - came) as f64 / passed,
+                (now - churned) as f64 / passed,
                 report.take_slowest() as f64 / 1000.0,
             );
             println!(
@@ -68,7 +68,7 @@ impl Watch {
                 sample.threads,
                 (sample.busy - busy) / passed * 100.0,
             );
-            (since, busy, came) = (Instant::now(), sample.busy, now);
+            (since, busy, churned) = (Instant::now(), sample.busy, now);
         }
         Ok(())
     }
