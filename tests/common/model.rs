@@ -50,9 +50,8 @@
 //!   handed a queue, stalls, and whether what was flushed between two ticks counts as idle, is open.
 //! * Flushes that linger: bounds of the same kind. Entries that sinks have left in the list may start the
 //!   count.
-//! * `balance`: in which order those take their turns that were not ready, or did not admit an item; which of
-//!   several shortest queues; and who gets what waited for a leaver. The model gives up if that may count
-//!   towards a limit, or if others joined the one that an item was held for.
+//! * `balance`: in which order those take their turns that were woken, were not ready when their queues
+//!   drained, or did not admit an item.
 //! * How many turns things take: the task falls asleep, and does not turn idly; what a policy does may be
 //!   put off for two turns. Shares between orders, sinks and items are not looked at.
 //! * The polls that a former sink's waker may cause.

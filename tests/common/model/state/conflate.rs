@@ -45,22 +45,8 @@ impl State {
             Some(conflation) => return Err(format!("{conflation:?} is next")),
             None => 0,
         };
-        if self.pool_of(id).contains(&new) {
-            if yes {
-                self.drop_pooled(id, old).ok_or("it does not wait")?;
-                self.conflation = Some(Conflation::Discards(id, old));
-            }
-            return Ok(());
-        }
         if self.attachments[id].stage != Stage::Receiving {
             return self.supersedes_along(id, old, new, yes, place);
-        }
-        if self.may_be_pooled(id, new) {
-            if yes {
-                self.join_pool(id, old).ok_or("it does not wait")?;
-                self.conflation = Some(Conflation::Discards(id, old));
-            }
-            return Ok(());
         }
         self.settle_on(id, facts);
         let item = self.item.as_ref().filter(|item| item.seq == new && item.is_offered(id));
