@@ -198,6 +198,20 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         self.flushes.tick();
     }
 
+    /// The input has nothing ready: starts to count the ticks until lingering flushes are due. An
+    /// entry of the flush list whose sink needs no flush any more does not start the count.
+    pub(crate) fn start_linger(&mut self) {
+        while let Some(id) = self.flushes.first() {
+            match self.table.get_mut(id) {
+                Some(slot) if slot.needs_flush() => break,
+                Some(mut slot) => _ = slot.unqueue_flush(),
+                None => _ = self.flushes.adopt(id),
+            }
+            self.flushes.remove_first();
+        }
+        self.flushes.start_linger();
+    }
+
     /// Returns `true` if a tick is not applied to all slots yet.
     pub(crate) fn is_sweeping(&self) -> bool {
         self.timers.is_sweeping()

@@ -24,7 +24,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
 
     /// The input has nothing ready: starts to count the ticks until lingering flushes are due.
     pub(crate) fn start_linger(&mut self) {
-        self.slots.flushes_mut().start_linger();
+        self.slots.start_linger();
     }
 
     /// Stops counting ticks for lingering flushes.

@@ -72,8 +72,6 @@ pub(super) struct Facts {
     pub(super) ticks_in_turn: u32,
     /// Keys that `key_attached` was called for, and `key_detached` not since.
     pub(super) told: [bool; KEYS as usize],
-    /// So many sinks were closed or dropped with something unflushed, or flushed when they were woken.
-    pub(super) gone_unflushed: u32,
     /// The last event completed an operation of this sink.
     pub(super) moved: Option<Id>,
     /// Sinks were dropped, so that there are wakers of former ones; and such wakers have fired.
@@ -162,7 +160,6 @@ impl Facts {
     pub(super) fn dropped(&mut self, id: Id) {
         self.drops = true;
         let sink = &mut self.sinks[id];
-        self.gone_unflushed += u32::from(sink.needs_flush());
         sink.dropped = true;
         // A wake that was not heard is left to the next one in its slot.
         self.stale_wakes |= sink.woken.iter().any(|woken| !woken.is_empty());
@@ -295,12 +292,10 @@ impl Facts {
             Op::Flush => {
                 sink.inherits_flush = false;
                 sink.due_since.take_if(|_| !sink.flush_pending);
-                self.gone_unflushed += u32::from(sink.flush_pending && sink.is_unflushed());
                 sink.flush_asked = sink.taken;
                 sink.flush_pending = pending;
             }
             Op::Close => {
-                self.gone_unflushed += u32::from(sink.needs_flush());
                 sink.closing = true;
             }
         }
