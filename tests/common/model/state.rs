@@ -24,7 +24,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use stream_demux::Overflow;
 
 use super::KEYS;
-use super::event::reasons::FINISHED;
+use super::event::reasons::{FINISHED, REPLACED};
 use super::event::{EndReason, Id, OrderKind, Request};
 use super::facts::{Facts, Known};
 use super::script::Settings;
@@ -275,7 +275,11 @@ impl State {
         if let Some(item) = self.item.as_mut().filter(|item| item.is_unoffered(id)) {
             item.ask_leaver(id);
         } else if let Some(seq) = self.take_copy(id) {
-            self.attachments[id].queue.push_back(seq);
+            if reasons & REPLACED == 0 {
+                self.take_along(id, seq);
+            } else {
+                self.attachments[id].queue.push_back(seq);
+            }
         }
         self.unlink(id);
         self.attachments[id].stage = Stage::Leaving { reasons, told };

@@ -80,8 +80,15 @@ impl State {
         Ok(())
     }
 
-    /// The same of a copy that a leaver has taken along, beyond its buffer: it may conflate, as it joins a
-    /// queue, or may not.
+    /// A leaver takes its copy along, beyond its buffer.
+    pub(super) fn take_along(&mut self, id: Id, seq: u32) {
+        if self.attachments[id].conflates() {
+            self.conflation = Some(Conflation::Asks(id, 0));
+        }
+        self.attachments[id].queue.push_back(seq);
+    }
+
+    /// The same of a copy that a leaver has taken along.
     fn supersedes_along(
         &mut self,
         id: Id,

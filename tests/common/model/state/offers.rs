@@ -123,7 +123,7 @@ impl State {
             self.not_admitted = Some((id, seq));
         } else if leaves {
             let seq = self.take_copy(id).ok_or("it is owed no copy")?;
-            self.attachments[id].queue.push_back(seq);
+            self.take_along(id, seq);
         } else if !attachment.queue.is_empty() && attachment.takes_unasked() {
             self.join_queue(id);
         }

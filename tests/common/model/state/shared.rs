@@ -93,7 +93,7 @@ impl State {
         self.attachments[id].drained |= self.over;
         if admits {
             self.item = None;
-            self.attachments[id].queue.push_back(seq);
+            self.take_along(id, seq);
         } else if self.shared().is_some_and(|shared| self.groups[shared.key].is_empty()) {
             self.item = None;
             self.not_admitted = Some((id, seq));
@@ -308,6 +308,10 @@ impl State {
         let (seq, Some(shared)) = (item.seq, &mut item.shared) else { return };
         match shared.answer(id) {
             None if graceful => shared.leaver = Some(id),
+            Some(true) if graceful => {
+                self.item = None;
+                self.take_along(id, seq);
+            }
             None | Some(true) => {
                 self.item = None;
                 self.attachments[id].queue.push_back(seq);
