@@ -777,6 +777,20 @@ fn ticks_that_are_read_in_one_turn_count_as_one() {
     }
 }
 
+/// The second is applied in the next turn only, because a lease ends as it is read, and the budget is spent.
+#[test]
+fn ticks_that_are_read_in_one_turn_count_as_one_whenever_they_are_applied() {
+    let mut rig = Rig::with(|demux| demux.budget(2));
+    let mut lease = Lease::new();
+    rig.attach_on(1, "a", |attach| attach.idle_timeout(2));
+    rig.attach_on(2, "b", |attach| attach.leased(&mut lease));
+    rig.orders.push(Order::Tick);
+    rig.orders.action(move || drop(lease));
+    rig.orders.push(Order::Tick);
+    assert_eq!(hooks(rig.lines()), ["detached 2 Evicted"]);
+    assert_eq!(rig.tick(), ["detached 1 Idle"]);
+}
+
 #[test]
 fn ticks_that_are_read_while_one_goes_round_count_as_one() {
     let mut rig = Rig::with(|demux| demux.budget(4)).with_silent_sinks();

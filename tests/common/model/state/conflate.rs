@@ -55,9 +55,10 @@ impl State {
         if attachment.overflow != Overflow::Conflate {
             return Err("it does not conflate".into());
         }
+        let is_ready = self.is_not_ready(id, facts) == Known::No;
         // After `Finish` it may be taken along.
-        let joins = joins || !self.serves();
-        if self.conflation.is_none() && !joins && self.is_not_ready(id, facts) == Known::No {
+        let joins = joins || !self.serves() || self.over && is_ready;
+        if self.conflation.is_none() && !joins && is_ready {
             return Err("it was not found not ready".into());
         }
         if attachment.queue.get(place) != Some(&old) {
