@@ -78,6 +78,48 @@ fn a_sink_that_joins_takes_the_item_that_is_held() {
 }
 
 #[test]
+fn a_second_sink_takes_the_item_that_is_held_for_the_first() {
+    let mut rig = balanced();
+    let first = rig.attach(1, "first");
+    first.hold(Op::Ready);
+    assert_eq!(hooks(rig.send([101, 102])), ["blocked 1"]);
+    let (sink, second) = rig.sink("second");
+    assert!(hooks(rig.apply(Attach::new(1, sink))).contains(&"unblocked 1".to_owned()));
+    assert_eq!((second.items(), rig.totals().queued), (vec![101, 102], 0));
+    first.release(Op::Ready);
+    rig.send([103]);
+    assert_eq!(taken(&[first, second]), [vec![103], vec![101, 102]]);
+}
+
+#[test]
+fn a_sink_that_joins_the_catch_all_does_not_take_what_is_held_for_that() {
+    let mut rig = balanced();
+    let first = rig.attach_on(1, "first", Attach::catch_all);
+    first.hold(Op::Ready);
+    rig.send([901]);
+    let second = rig.attach(1, "second");
+    assert_eq!((second.items(), rig.totals().queued), (vec![], 1));
+    first.release(Op::Ready);
+    rig.sleep();
+    assert_eq!(taken(&[first, second]), [vec![901], vec![]]);
+}
+
+#[test]
+fn a_sink_that_is_evicted_is_not_asked_whether_it_admits_the_item_that_is_held() {
+    let mut rig = balanced().admitting(|to, _| {
+        assert_ne!(to.tag, 3, "it joined when the item was held");
+        true
+    });
+    for tag in 1..=2 {
+        rig.attach_on(1, tag, |attach| attach.tag(tag)).hold(Op::Ready);
+    }
+    rig.send([101]);
+    let (sink, _) = rig.sink("third");
+    rig.orders.push(Attach::new(1, sink).tag(3).into());
+    assert!(hooks(rig.apply(Order::Evict(1))).contains(&"discarded 101 of 1#3 Evicted".to_owned()));
+}
+
+#[test]
 fn with_buffers_the_shortest_queue_gets_the_item() {
     let mut rig = Rig::with(|demux| demux.balance().buffer(10));
     let sinks = join(&mut rig, 3);

@@ -398,6 +398,25 @@ fn queue_of_a_leaving_sink_is_sent_unchanged() {
     assert!(a.is_closed());
 }
 
+/// The item is held because the sink yields.
+#[test]
+fn item_that_a_leaver_takes_along_supersedes_one_that_waits() {
+    let mut rig = Rig::new(|_, _| true);
+    let a = rig.parked(5);
+    rig.send([101]);
+    a.stutter(Op::Ready, 1);
+    a.wake();
+    rig.input.push(102);
+    assert!(rig.task.turns(1).is_pending());
+    assert_eq!((rig.totals().queued, rig.log.take()), (2, vec![]));
+    rig.orders.push(Order::Detach(1));
+    rig.sleep();
+    assert_eq!(rig.log.take(), ["discarded 101 conflated"]);
+    a.open();
+    rig.sleep();
+    assert_eq!(a.items(), [102]);
+}
+
 #[test]
 fn members_of_a_group_conflate_separately() {
     let mut rig = Rig::with(same_digit, Demux::multicast);

@@ -368,6 +368,19 @@ fn predecessor_that_is_stuck_in_its_close_stalls() {
 }
 
 #[test]
+fn sink_that_is_not_ready_and_then_does_not_close_has_stalled_all_the_time() {
+    let mut rig = Rig::with(|demux| demux.buffer(1));
+    let old = rig.attach_on(1, "old", |attach| attach.tag(1).stall_timeout(3));
+    old.hold(Op::Ready);
+    old.hold(Op::Close);
+    rig.send([101]);
+    rig.ticks_in_vain(2);
+    let new = rig.attach_on(1, "new", |attach| attach.tag(2));
+    assert_eq!((new.items(), old.is_dropped()), (vec![101], false));
+    assert_eq!(rig.tick(), ["detached 1#1 Stalled"]);
+}
+
+#[test]
 fn members_of_a_group_stall_one_by_one() {
     let mut rig = group::Rig::with(|demux| demux.stall_timeout(2));
     let members = rig.group(3, &[2]);
@@ -541,6 +554,33 @@ fn unit_in_which_the_input_was_held_does_not_count_for_idleness() {
         rig.ticks_without_effect(1);
     }
     rig.ticks_without_effect(1);
+    assert_eq!(rig.tick(), ["detached 1 Idle"]);
+}
+
+#[test]
+fn unit_in_which_the_input_was_held_counts_for_none_that_came_after_that() {
+    let mut rig = Rig::new();
+    let b = rig.attach(2, "b");
+    b.park();
+    rig.send([201]);
+    b.open();
+    rig.sleep();
+    rig.attach_on(1, "a", |attach| attach.idle_timeout(1));
+    rig.log.take();
+    rig.ticks_in_vain(1);
+    assert_eq!(rig.tick(), ["detached 1 Idle"]);
+}
+
+#[test]
+fn unit_in_which_a_flush_completed_does_not_count_for_idleness() {
+    let mut rig = Rig::new();
+    let a = rig.attach_on(1, "a", |attach| attach.idle_timeout(1));
+    a.hold(Op::Flush);
+    rig.send([101]);
+    rig.ticks_in_vain(3);
+    a.release(Op::Flush);
+    rig.sleep();
+    rig.ticks_in_vain(1);
     assert_eq!(rig.tick(), ["detached 1 Idle"]);
 }
 
@@ -737,6 +777,21 @@ fn ticks_that_are_read_in_one_turn_count_as_one() {
         }
         assert_eq!(rig.tick(), ["detached 1 Idle"]);
     }
+}
+
+/// The second is applied in the next turn only, because a lease ends as it is read, and the budget
+/// is spent.
+#[test]
+fn ticks_that_are_read_in_one_turn_count_as_one_whenever_they_are_applied() {
+    let mut rig = Rig::with(|demux| demux.budget(2));
+    let mut lease = Lease::new();
+    rig.attach_on(1, "a", |attach| attach.idle_timeout(2));
+    rig.attach_on(2, "b", |attach| attach.leased(&mut lease));
+    rig.orders.push(Order::Tick);
+    rig.orders.action(move || drop(lease));
+    rig.orders.push(Order::Tick);
+    assert_eq!(hooks(rig.lines()), ["detached 2 Evicted"]);
+    assert_eq!(rig.tick(), ["detached 1 Idle"]);
 }
 
 #[test]
@@ -1019,6 +1074,40 @@ fn ticks_count_only_while_something_is_unflushed() {
     assert_eq!(a.flushed(), 1);
     rig.tick();
     assert_eq!(a.flushed(), 2);
+}
+
+/// A sink that was evicted, one that is closing, and one whose pending flush has taken the item
+/// along.
+#[test]
+fn sinks_that_need_no_flush_any_more_do_not_start_the_count() {
+    type Leaves = fn(&mut Rig, &SinkHandle<u32>);
+    let ways: [Leaves; 3] = [
+        |rig, _| drop(rig.apply(Order::Evict(1))),
+        |rig, a| {
+            a.hold(Op::Close);
+            rig.apply(Order::Detach(1));
+        },
+        |rig, a| {
+            a.hold(Op::Flush);
+            (0..2).for_each(|_| drop(rig.tick()));
+            rig.send([102]);
+            a.release(Op::Flush);
+            rig.sleep();
+        },
+    ];
+    for (way, leaves) in ways.into_iter().enumerate() {
+        let mut rig = lingering(2);
+        let a = rig.attach(1, "a");
+        rig.send([101]);
+        leaves(&mut rig, &a);
+        rig.tick();
+        let b = rig.attach(2, "b");
+        rig.send([201]);
+        rig.tick();
+        assert_eq!(b.flush_asked(), 0, "{way}: a tick after its item");
+        rig.tick();
+        assert_eq!(b.flushed(), 1, "{way}");
+    }
 }
 
 #[test]
