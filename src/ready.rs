@@ -33,7 +33,7 @@
 //! * A wake's `task.wake` with the owner's `task.register` (AR inside): either the wake finds the
 //!   waker, or the owner finds the list or the signal (4).
 //!
-//! The loads of `woken`, `ended` and `signals` could be Relaxed: a chain is walked, and orders are
+//! The loads of `woken` and `signals` could be Relaxed: a chain is walked, and orders are
 //! polled, only after a read-modify-write, and before sleep `register` has acquired what each
 //! earlier wake wrote. They are Acquire as a precaution, and so is the Release in `bits.fetch_and`.
 //! `tests/explore_ready.rs` explores all interleavings of these steps, and shows what breaks with a

@@ -374,7 +374,7 @@ fn sink_that_is_not_ready_and_then_does_not_close_has_stalled_all_the_time() {
     old.hold(Op::Ready);
     old.hold(Op::Close);
     rig.send([101]);
-    rig.ticks_in_vain(2);
+    rig.ticks_without_effect(2);
     let new = rig.attach_on(1, "new", |attach| attach.tag(2));
     assert_eq!((new.items(), old.is_dropped()), (vec![101], false));
     assert_eq!(rig.tick(), ["detached 1#1 Stalled"]);
@@ -567,7 +567,7 @@ fn unit_in_which_the_input_was_held_counts_for_none_that_came_after_that() {
     rig.sleep();
     rig.attach_on(1, "a", |attach| attach.idle_timeout(1));
     rig.log.take();
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     assert_eq!(rig.tick(), ["detached 1 Idle"]);
 }
 
@@ -577,10 +577,10 @@ fn unit_in_which_a_flush_completed_does_not_count_for_idleness() {
     let a = rig.attach_on(1, "a", |attach| attach.idle_timeout(1));
     a.hold(Op::Flush);
     rig.send([101]);
-    rig.ticks_in_vain(3);
+    rig.ticks_without_effect(3);
     a.release(Op::Flush);
     rig.sleep();
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     assert_eq!(rig.tick(), ["detached 1 Idle"]);
 }
 
