@@ -174,7 +174,7 @@ async fn try_publish(
     access::check_origin(gateway, headers)?;
     access::check_token(gateway, headers)?;
     let key = key.ok_or_else(|| bad_key("the key is not UTF-8, percent-encoded"))?;
-    gateway.check_key(&key).map_err(bad_key)?;
+    Gateway::check_key(&key).map_err(bad_key)?;
     refuse_if_draining(gateway)?;
     let most = gateway.config.max_body;
     let body = read(body, most, headers.contains_key(header::EXPECT)).await?;
