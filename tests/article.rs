@@ -1,5 +1,5 @@
-//! The example `article` from outside: what it counts, in each variant, and what it says to those who
-//! call it wrongly.
+//! The example `article` from outside: what it counts, in each variant, and what it says to those
+//! who call it wrongly.
 
 use std::env;
 use std::path::PathBuf;
@@ -121,8 +121,8 @@ fn every_variant_accounts_for_every_message() {
     }
 }
 
-/// It looks at the orders before every hundredth message: the first 99 are lost, and some of those that
-/// follow the return of client 1.
+/// It looks at the orders before every hundredth message: the first 99 are lost, and some of those
+/// that follow the return of client 1.
 #[test]
 fn the_lossy_loop_reports_its_loss() {
     let (_, counts) = run("lossy", 3000);

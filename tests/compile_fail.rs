@@ -1,9 +1,12 @@
-//! What must not compile, and what rustc says to the likeliest mistakes: our words, not only its own.
+//! What must not compile, and what rustc says to the likeliest mistakes: our words, not only its
+//! own.
 //!
-//! Guards the bounds of the public surface and its `diagnostic::on_unimplemented` texts. Each snippet is
-//! compiled twice: as it should be, which must work, and with one mistake, which must not.
+//! Guards the bounds of the public surface and its `diagnostic::on_unimplemented` texts. Each
+//! snippet is compiled twice: as it should be, which must work, and with one mistake, which must
+//! not.
 //!
-//! The snippets are checked with rustc alone, against the libraries that lie beside this test binary.
+//! The snippets are checked with rustc alone, against the libraries that lie beside this test
+//! binary.
 
 use std::env;
 use std::ffi::OsString;
@@ -23,8 +26,8 @@ use stream_demux::*;
 use std::{pin::Pin, rc::Rc};
 ";
 
-/// A snippet that compiles, in which `bad` in the place of `good` does not: with this error, and with all
-/// of these words in what rustc says.
+/// A snippet that compiles, in which `bad` in the place of `good` does not: with this error, and
+/// with all of these words in what rustc says.
 #[track_caller]
 fn mistake(snippet: &str, good: &str, bad: &str, code: &str, words: &[&str]) {
     assert_eq!(snippet.matches("@@").count(), 1, "one place for the mistake");
@@ -57,8 +60,8 @@ struct Libraries {
 }
 
 impl Libraries {
-    /// Looks beside the test binary. There may be several of each name, of other profiles, features and
-    /// compilers: the newest that go together with this compiler are the ones.
+    /// Looks beside the test binary. There may be several of each name, of other profiles, features
+    /// and compilers: the newest that go together with this compiler are the ones.
     fn find() -> Result<Self, String> {
         let binary = env::current_exe().map_err(|error| error.to_string())?;
         let beside = binary.parent().ok_or("the test binary lies nowhere")?.to_owned();

@@ -1,5 +1,5 @@
-//! The small examples from outside: what they print, what they check of themselves, and what they say to
-//! those who call them wrongly. `article` and `lines` have files of their own.
+//! The small examples from outside: what they print, what they check of themselves, and what they
+//! say to those who call them wrongly. `article` and `lines` have files of their own.
 //!
 //! Time limits are watchdogs: they can make a test fail, never pass.
 
@@ -186,7 +186,8 @@ fn examples_do_not_panic_when_their_output_is_closed() {
     }
 }
 
-// ---- fan_in, shards, streams_out, workers: they check what arrives, and fail if it is not all -----
+// ---- fan_in, shards, streams_out, workers: they check what arrives, and fail if it is not all
+// -----
 
 #[test]
 fn fan_in_receives_each_sample_once_each_way() {

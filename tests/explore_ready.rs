@@ -1,21 +1,23 @@
-//! Evidence for the lists of woken slots and of ended leases (`src/ready.rs`) without loom or Miri: a
-//! model of them, one step for each atomic operation, and an explorer that goes through every
+//! Evidence for the lists of woken slots and of ended leases (`src/ready.rs`) without loom or Miri:
+//! a model of them, one step for each atomic operation, and an explorer that goes through every
 //! interleaving of two wakers and the owner, in a memory that may also show what is out of date.
 //!
-//! What must hold in every state: no slot is in a list twice, nor in one with its flag clear, nor looked
-//! after twice in a turn; the waker of the task is not touched by two at once; no order is applied before
-//! a lease has had its effect that had ended when the order was sent; and whenever all have come to rest,
-//! everything was seen that wakers had to tell, and no slot is left listed. Guards 1, 4 and 13.
+//! What must hold in every state: no slot is in a list twice, nor in one with its flag clear, nor
+//! looked after twice in a turn; the waker of the task is not touched by two at once; no order is
+//! applied before a lease has had its effect that had ended when the order was sent; and whenever
+//! all have come to rest, everything was seen that wakers had to tell, and no slot is left listed.
+//! Guards 1, 4 and 13.
 //!
-//! Then the same with everything done wrong that comes to mind, one thing at a time: the explorer must
-//! find out, and says how (`--nocapture`). Without optimisation only small scenarios are gone through;
-//! `cargo test --release --test explore_ready` does them all.
+//! Then the same with everything done wrong that comes to mind, one thing at a time: the explorer
+//! must find out, and says how (`--nocapture`). Without optimisation only small scenarios are gone
+//! through; `cargo test --release --test explore_ready` does them all.
 //!
-//! Not covered: what a read may find that a later step of its own thread has led to (no processor with
-//! Rust has that for these operations, but the language does not exclude it; where it matters, that the
-//! owner reads `next` before it clears the bits, the two are tried in the wrong order instead); plain
-//! stores that are put in order before one that their thread has not seen; more threads, or slots, than
-//! there are here; and that the model is the code, which only reading can tell.
+//! Not covered: what a read may find that a later step of its own thread has led to (no processor
+//! with Rust has that for these operations, but the language does not exclude it; where it matters,
+//! that the owner reads `next` before it clears the bits, the two are tried in the wrong order
+//! instead); plain stores that are put in order before one that their thread has not seen; more
+//! threads, or slots, than there are here; and that the model is the code, which only reading can
+//! tell.
 
 #![allow(unreachable_pub, reason = "nothing is reachable from outside a test binary")]
 
@@ -55,7 +57,8 @@ const LEASE_AND_ORDERS: Scenario = scenario(&[End(0)], &[Ring], Extra::Nothing);
 const SAME_LEASE: Scenario = scenario(&[End(0)], &[End(0)], Extra::Nothing);
 /// The lease of the next attachment in a slot ends, too.
 const LEASE_REUSED: Scenario = scenario(&[End(0), Ring], &[End(0)], Extra::Replace);
-/// An order replaces the attachment in a slot, whose waker fires once more, and then that of the new one.
+/// An order replaces the attachment in a slot, whose waker fires once more, and then that of the
+/// new one.
 const SLOT_REUSED: Scenario = scenario(&[Ring, Stale(0)], &[Wake(0)], Extra::Replace);
 const HEARD: Scenario = scenario(&[Wake(0)], &[Wake(0)], Extra::Hear);
 const ATTENDED: Scenario = scenario(&[Wake(0)], &[Wake(1)], Extra::Attend);
@@ -180,8 +183,8 @@ fn a_signal_lowered_after_the_poll_loses_the_order_between() {
     flaw(Flaw::HushAfterPoll, &TWO_ORDERS, LOST);
 }
 
-// Rule 6: a lease lists the node first and raises the signal second, the owner lowers it first and takes
-// the list second.
+// Rule 6: a lease lists the node first and raises the signal second, the owner lowers it first and
+// takes the list second.
 
 #[test]
 fn a_lease_that_raises_the_signal_before_it_lists_the_node_is_overlooked() {
@@ -284,8 +287,8 @@ fn each_other_half_of_a_pair_is_needed() {
     }
 }
 
-/// Not that they may be weaker: the halves of `claim` and `clear` that keep the owner's read of `next`
-/// before the next wake's write are beyond this memory. The others cost nothing.
+/// Not that they may be weaker: the halves of `claim` and `clear` that keep the owner's read of
+/// `next` before the next wake's write are beyond this memory. The others cost nothing.
 #[test]
 #[cfg_attr(debug_assertions, ignore = "slow without optimisation")]
 fn these_orderings_are_stronger_than_the_model_can_tell() {

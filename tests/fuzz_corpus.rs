@@ -1,8 +1,8 @@
 //! The seeds of the fuzz targets in `fuzz/`, played as tests: the same bodies, on stable, without a
 //! fuzzer. What a fuzzer has found once stays found.
 //!
-//! Of `fuzz/corpus`, files with a dash in their name are seeds; what else may lie there, a fuzzer has
-//! left behind.
+//! Of `fuzz/corpus`, files with a dash in their name are seeds; what else may lie there, a fuzzer
+//! has left behind.
 
 #![allow(unreachable_pub, reason = "the targets are modules of a library in `fuzz/`")]
 

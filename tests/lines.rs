@@ -1,9 +1,9 @@
-//! The example `lines`, a server in a process of its own, driven over real sockets: by a few clients
-//! from here, and by a thousand from a second process, which is this test over again.
+//! The example `lines`, a server in a process of its own, driven over real sockets: by a few
+//! clients from here, and by a thousand from a second process, which is this test over again.
 //!
-//! Guarantees 1, 2, 3, 7 and 9, and what the documentation says of `multicast`, `Overflow::DropOldest`,
-//! `Lease` and `stall_timeout`, as those at the far end of a connection see it. Nothing here sleeps. Time limits are
-//! watchdogs: they can make a test fail, never pass.
+//! Guarantees 1, 2, 3, 7 and 9, and what the documentation says of `multicast`,
+//! `Overflow::DropOldest`, `Lease` and `stall_timeout`, as those at the far end of a connection see
+//! it. Nothing here sleeps. Time limits are watchdogs: they can make a test fail, never pass.
 
 #![cfg(unix)] // `ulimit`, and the signal of Ctrl-C
 
@@ -20,7 +20,8 @@ use std::time::Duration;
 
 /// Longer than any step takes on a slow, busy machine.
 const WATCHDOG: Duration = Duration::from_secs(120);
-/// How many lines the server has room for on the way to a client: its outbox, and the queue of a key.
+/// How many lines the server has room for on the way to a client: its outbox, and the queue of a
+/// key.
 const ROOM: usize = 64 + 256;
 /// How many lines may be on their way so that a client that reads loses none.
 const WINDOW: usize = 100;
@@ -41,8 +42,8 @@ impl Server {
         Self::start_with(MOST_FILES, WATCHDOG)
     }
 
-    /// Starts it on a free port, after a command of the shell has set the limits. A client that takes
-    /// no line for as long as `stall_timeout` is dropped.
+    /// Starts it on a free port, after a command of the shell has set the limits. A client that
+    /// takes no line for as long as `stall_timeout` is dropped.
     fn start_with(limits: &str, stall_timeout: Duration) -> Self {
         let mut child = shell(limits, &example())
             .args(["--listen", "127.0.0.1:0"])
@@ -173,8 +174,9 @@ impl Client {
         self.reader.get_mut().write_all(bytes).expect("the server reads what it is sent");
     }
 
-    /// Waits until all that it said was obeyed. A subscription is an order, so it comes before any line
-    /// that is published after the server has sent the order, which it has when it objects to this.
+    /// Waits until all that it said was obeyed. A subscription is an order, so it comes before any
+    /// line that is published after the server has sent the order, which it has when it objects to
+    /// this.
     fn wait_until_obeyed(&mut self) {
         self.say("?");
         assert_eq!(self.hear(), "err unknown verb \"?\"");
@@ -210,8 +212,9 @@ fn number(line: &str, key: &str) -> Option<usize> {
     text.split(' ').next()?.parse().ok()
 }
 
-/// Publishes long lines, with numbers from 0, to a key that `stuck` subscribed to and does not read,
-/// until it must have lost some, wherever a kernel may have room for them. Returns how many lines.
+/// Publishes long lines, with numbers from 0, to a key that `stuck` subscribed to and does not
+/// read, until it must have lost some, wherever a kernel may have room for them. Returns how many
+/// lines.
 ///
 /// Another client reads them, and misses none.
 fn flood(address: &str, key: &str) -> usize {
@@ -403,9 +406,9 @@ fn client_with_a_hundred_subscriptions_gets_no_more() {
 
 // Who reads slowly, or not at all
 
-/// So many clients subscribe to `keys` keys each, and do not read. Each of their keys is sent as much as
-/// may wait for one key, and more. Returns the most memory that the server had, in MiB, and how many
-/// bytes of lines each client was sent when it read at last.
+/// So many clients subscribe to `keys` keys each, and do not read. Each of their keys is sent as
+/// much as may wait for one key, and more. Returns the most memory that the server had, in MiB, and
+/// how many bytes of lines each client was sent when it read at last.
 #[cfg(target_os = "linux")]
 fn flooded(clients: usize, keys: usize) -> (usize, Vec<usize>) {
     let server = Server::start();

@@ -5,8 +5,8 @@
 //! static ALLOCATOR: CountingAllocator = CountingAllocator;
 //! ```
 //!
-//! It counts per thread, because tests run side by side: what one thread allocates and another frees
-//! stays live for the first and goes negative for the second.
+//! It counts per thread, because tests run side by side: what one thread allocates and another
+//! frees stays live for the first and goes negative for the second.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -74,7 +74,8 @@ pub fn usage() -> Usage {
     USAGE.get()
 }
 
-/// Runs `f`, and returns what it allocated on this thread beyond what was there before. Calls may nest.
+/// Runs `f`, and returns what it allocated on this thread beyond what was there before. Calls may
+/// nest.
 ///
 /// # Panics
 ///

@@ -33,8 +33,8 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// Sends an item or an order, ends a lease, or changes what a sink answers. Returns how many times
-    /// the demux is to be polled now.
+    /// Sends an item or an order, ends a lease, or changes what a sink answers. Returns how many
+    /// times the demux is to be polled now.
     pub fn act(&mut self, rig: &mut Rig, dice: &mut Dice, step: u32) -> u32 {
         let key = dice.below(5);
         match dice.below(16) {

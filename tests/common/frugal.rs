@@ -1,5 +1,5 @@
-//! Sinks that only count, and streams that compute their items: they allocate nothing, so every allocation is
-//! one of the crate.
+//! Sinks that only count, and streams that compute their items: they allocate nothing, so every
+//! allocation is one of the crate.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

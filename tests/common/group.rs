@@ -1,7 +1,7 @@
 //! A rig whose keys may have many sinks.
 //!
-//! Items know whether they are clones: item 7 shows as `7`, a clone of it as `7'`. Sinks are named like
-//! their tags: a hook that is called for `1#2` is called for sink 2.
+//! Items know whether they are clones: item 7 shows as `7`, a clone of it as `7'`. Sinks are named
+//! like their tags: a hook that is called for `1#2` is called for sink 2.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -75,8 +75,8 @@ impl Rig {
     }
 
     fn of(settings: impl FnOnce(Split<Note>) -> Split<Note>, refuse: fn(u64, u32) -> bool) -> Self {
-        // Sinks are named by numbers: `attached` and `admit` are all that begins with an a, and hooks for keys
-        // with a k.
+        // Sinks are named by numbers: `attached` and `admit` are all that begins with an a, and
+        // hooks for keys with a k.
         let matters = |line: &str| !line.starts_with(['a', 'k']) && !line.ends_with("flushed");
         let rig =
             super::Rig::keyed(|note: &Note| note.n / 100, |demux| settings(demux.multicast()))
@@ -122,8 +122,8 @@ impl Rig {
         self.take_log()
     }
 
-    /// The contract leaves open whether `unblocked` is called right before or right after the item is sent:
-    /// here it always shows before.
+    /// The contract leaves open whether `unblocked` is called right before or right after the item
+    /// is sent: here it always shows before.
     pub fn take_log(&self) -> Vec<String> {
         let mut lines: Vec<String> = Vec::new();
         for line in self.log.take() {

@@ -1,7 +1,7 @@
 //! Panics that a test expects: what they say, and where.
 //!
-//! There is one panic hook in a process. This module installs one, once; it passes on every panic that
-//! no test expects, so tests may run side by side.
+//! There is one panic hook in a process. This module installs one, once; it passes on every panic
+//! that no test expects, so tests may run side by side.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};

@@ -1,7 +1,7 @@
 //! Real channels on real runtimes, for the tests that need tokio itself.
 //!
-//! Nothing here sleeps. Each program runs in a thread of its own, and one that is not over after a minute
-//! counts as hanging: the time-out can only fail a test.
+//! Nothing here sleeps. Each program runs in a thread of its own, and one that is not over after a
+//! minute counts as hanging: the time-out can only fail a test.
 
 use std::future::Future;
 use std::pin::Pin;

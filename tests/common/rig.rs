@@ -1,8 +1,8 @@
-//! The rig most tests of the contract stand on: a demux over scripted input and orders, with one log
-//! for its sinks and its hooks, and the account checked after every poll.
+//! The rig most tests of the contract stand on: a demux over scripted input and orders, with one
+//! log for its sinks and its hooks, and the account checked after every poll.
 //!
-//! A test file that needs more adds it in an `impl Rig` of its own, so that what is special about its
-//! situations is all it contains.
+//! A test file that needs more adds it in an `impl Rig` of its own, so that what is special about
+//! its situations is all it contains.
 
 use std::fmt::{Debug, Display};
 use std::sync::{Arc, Mutex};
@@ -86,7 +86,8 @@ pub fn hooks(mut lines: Vec<String>) -> Vec<String> {
     lines
 }
 
-/// A demux and all its handles. Its items are `V`, its keys and its sinks' names what the test says.
+/// A demux and all its handles. Its items are `V`, its keys and its sinks' names what the test
+/// says.
 pub struct Rig<V = u32> {
     pub task: Task<Split<V>>,
     pub input: StreamHandle<V>,
@@ -108,8 +109,8 @@ impl Rig {
     }
 }
 
-/// Constructors. The rig admits every item, and logs all hooks but `admit` and those for keys, unless a
-/// test says otherwise.
+/// Constructors. The rig admits every item, and logs all hooks but `admit` and those for keys,
+/// unless a test says otherwise.
 impl<V: Debug + 'static> Rig<V> {
     pub fn keyed(key: fn(&V) -> u32, settings: impl FnOnce(Split<V>) -> Split<V>) -> Self {
         let (input, input_handle) = scripted_stream("input");
@@ -228,8 +229,8 @@ impl<V: Debug + 'static> Rig<V> {
         self.balance();
     }
 
-    /// Polls until `done`, and returns how many turns that took: no more than `limit`, of which none
-    /// completes it.
+    /// Polls until `done`, and returns how many turns that took: no more than `limit`, of which
+    /// none completes it.
     #[track_caller]
     pub fn turns_until(&mut self, limit: usize, done: impl Fn(&Self) -> bool) -> usize {
         for turns in 0..=limit {

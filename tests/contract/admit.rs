@@ -1,6 +1,6 @@
-//! `Hooks::admit` (attachment rules): the demux calls it once for each item and recipient, before it looks at
-//! the queue or asks the sink, and not again when it tries a held item again. An item that is not admitted is
-//! discarded with `NotAdmitted`, and never waits for a sink (guarantee 3).
+//! `Hooks::admit` (attachment rules): the demux calls it once for each item and recipient, before
+//! it looks at the queue or asks the sink, and not again when it tries a held item again. An item
+//! that is not admitted is discarded with `NotAdmitted`, and never waits for a sink (guarantee 3).
 
 use crate::common::{Op, Rig, Task, Terms, scripted_sink, scripted_stream};
 use stream_demux::{Attach, Demux, DemuxStreamExt, Order, Overflow, Recipient};

@@ -1,8 +1,8 @@
-//! Guarantee 13, any task and any waker: the future may move to another task, or be polled with another
-//! waker, between two polls, and may be woken from any thread. No wake-up is lost.
+//! Guarantee 13, any task and any waker: the future may move to another task, or be polled with
+//! another waker, between two polls, and may be woken from any thread. No wake-up is lost.
 //!
-//! A `Task` polls only when the waker of its last poll has fired: a lost wake-up leaves it asleep with work
-//! to do, and fails the test.
+//! A `Task` polls only when the waker of its last poll has fired: a lost wake-up leaves it asleep
+//! with work to do, and fails the test.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -335,8 +335,8 @@ fn the_future_moves_to_another_thread_asleep_and_wakes_there() {
     assert!(task.run().is_ready());
 }
 
-/// Threads send, block, wake and evict while this one polls, which it does only if woken. When all threads
-/// have ended, no work may be left for which no waker was fired.
+/// Threads send, block, wake and evict while this one polls, which it does only if woken. When all
+/// threads have ended, no work may be left for which no waker was fired.
 #[test]
 fn threads_race_and_nothing_is_left_behind() {
     const ITEMS: u32 = 3_000;
@@ -550,8 +550,8 @@ impl Sink<usize> for Gate {
     }
 }
 
-/// The threads wake sinks at the same moment, so that now and then one finds that another has changed the
-/// top of the list, and tries again.
+/// The threads wake sinks at the same moment, so that now and then one finds that another has
+/// changed the top of the list, and tries again.
 #[test]
 fn four_threads_wake_thousands_of_sinks_at_the_same_moment() {
     const THREADS: usize = 4;

@@ -1,5 +1,5 @@
-//! `Demux::balance`: the sinks of a key share its items. Each goes to the next in turn that is ready,
-//! else to the one with the shortest queue.
+//! `Demux::balance`: the sinks of a key share its items. Each goes to the next in turn that is
+//! ready, else to the one with the shortest queue.
 
 use crate::common::{Op, Rig, SinkHandle, hooks};
 use stream_demux::{Attach, Lease, Order, Overflow};
@@ -241,7 +241,8 @@ fn members_that_come_and_go_leave_the_line_in_order() {
     }
 }
 
-/// It is polled again on behalf of an item that it catches alone, and is in turn for those of its key.
+/// It is polled again on behalf of an item that it catches alone, and is in turn for those of its
+/// key.
 #[test]
 fn a_sink_that_yielded_and_then_catches_an_item_is_in_turn_again() {
     let mut rig = balanced();

@@ -1,5 +1,5 @@
-//! Guarantee 7, a blocked sink: it holds up the input and nothing else. Also `blocked_on`, and the hooks
-//! `blocked` and `unblocked`, which come in pairs, one pair for each wait.
+//! Guarantee 7, a blocked sink: it holds up the input and nothing else. Also `blocked_on`, and the
+//! hooks `blocked` and `unblocked`, which come in pairs, one pair for each wait.
 
 use std::task::Poll;
 
@@ -7,7 +7,8 @@ use crate::common::{Op, Rig, SinkHandle, Terms, hooks};
 use stream_demux::{Demux, Lease, Order, Overflow};
 
 impl Rig {
-    /// Attaches sink `a` under key 1 and blocks the input on it: 101 is held, 102 and 201 wait unread.
+    /// Attaches sink `a` under key 1 and blocks the input on it: 101 is held, 102 and 201 wait
+    /// unread.
     #[track_caller]
     fn blocked(&mut self) -> SinkHandle<u32> {
         self.blocked_on_terms(|attach| attach)

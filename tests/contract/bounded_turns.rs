@@ -1,5 +1,5 @@
-//! Guarantee 5, bounded turns: what a turn may cost; the share of each kind of work; streams and sinks that
-//! wake themselves; nothing is starved, with small budgets either.
+//! Guarantee 5, bounded turns: what a turn may cost; the share of each kind of work; streams and
+//! sinks that wake themselves; nothing is starved, with small budgets either.
 
 use std::task::Poll;
 
@@ -60,8 +60,8 @@ fn sum(sinks: &[SinkHandle<u32>], of: impl Fn(&SinkHandle<u32>) -> usize) -> usi
     sinks.iter().map(of).sum()
 }
 
-// What costs how much. A turn that has more to do than its budget spends it all, wakes the task once
-// and returns.
+// What costs how much. A turn that has more to do than its budget spends it all, wakes the task
+// once and returns.
 
 #[test]
 fn each_order_costs_one() {

@@ -1,6 +1,6 @@
-//! `Attach::catch_all` (attachment rules): the attachment that also receives items that match no other, on
-//! its own terms. Such items are delivered and not unmatched (guarantee 3). The last one attached counts; an
-//! earlier one does not come back.
+//! `Attach::catch_all` (attachment rules): the attachment that also receives items that match no
+//! other, on its own terms. Such items are delivered and not unmatched (guarantee 3). The last one
+//! attached counts; an earlier one does not come back.
 
 use std::task::Poll;
 

@@ -1,5 +1,6 @@
-//! Guarantee 9, the end: the input ends, or `Order::Finish` is applied. Queues drain, each sink is closed
-//! exactly once, orders are applied meanwhile, and the future completes after the last close.
+//! Guarantee 9, the end: the input ends, or `Order::Finish` is applied. Queues drain, each sink is
+//! closed exactly once, orders are applied meanwhile, and the future completes after the last
+//! close.
 
 use std::task::Poll;
 

@@ -1,5 +1,5 @@
-//! `Overflow::Conflate` and `Hooks::supersedes` (rule *overflow*): an item that would wait takes the place of the
-//! first waiting one that it supersedes.
+//! `Overflow::Conflate` and `Hooks::supersedes` (rule *overflow*): an item that would wait takes
+//! the place of the first waiting one that it supersedes.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -41,8 +41,8 @@ impl Hooks<u32, u32, Broken> for Judge {
 type Split = Demux<ScriptedStream<u32>, ByValue<fn(&u32) -> u32>, ScriptedStream<Orders>, Judge>;
 type Terms = crate::common::Terms;
 
-/// A demux whose attachments conflate unless they say otherwise. Items are numbers, with their hundreds as
-/// key.
+/// A demux whose attachments conflate unless they say otherwise. Items are numbers, with their
+/// hundreds as key.
 struct Rig {
     task: Task<Split>,
     input: StreamHandle<u32>,
@@ -424,7 +424,8 @@ fn queue_of_a_stalled_sink_is_discarded_as_it_was_conflated() {
     assert_eq!(rig.log.take(), ["discarded 111 evicted", "discarded 102 evicted"]);
 }
 
-/// Whatever a sink does, it gets the latest of each kind in the end, and what it gets of a kind is in order.
+/// Whatever a sink does, it gets the latest of each kind in the end, and what it gets of a kind is
+/// in order.
 #[test]
 fn latest_of_each_kind_arrives_whatever_the_sink_does() {
     let rounds: u64 = if cfg!(debug_assertions) { 40 } else { 1_000 };

@@ -1,5 +1,5 @@
-//! The orders `Detach`, which drains and closes the sinks that receive, and `Evict`, which drops every sink
-//! of the key at once.
+//! The orders `Detach`, which drains and closes the sinks that receive, and `Evict`, which drops
+//! every sink of the key at once.
 
 use crate::common::{Answer, Call, Op, Rig, SinkHandle, Terms, hooks};
 use stream_demux::{Demux, Lease, Order};

@@ -1,5 +1,6 @@
-//! Guarantee 11, dropping: the future drops all it holds at once, at every stage of its life, and drops
-//! earlier what it no longer needs. Wakers that outlive it do nothing, and do not keep the task alive.
+//! Guarantee 11, dropping: the future drops all it holds at once, at every stage of its life, and
+//! drops earlier what it no longer needs. Wakers that outlive it do nothing, and do not keep the
+//! task alive.
 
 use std::convert::Infallible;
 use std::pin::Pin;

@@ -1,6 +1,6 @@
-//! Guarantee 8, errors stay where they are: a sink that fails is dropped and never called again, its key is
-//! free, what waited for it is discarded with `Failed`, and everything else goes on. The scripted sinks
-//! themselves object to a call after an error.
+//! Guarantee 8, errors stay where they are: a sink that fails is dropped and never called again,
+//! its key is free, what waited for it is discarded with `Failed`, and everything else goes on. The
+//! scripted sinks themselves object to a call after an error.
 
 use crate::common::{Call, Op, Rig, SinkHandle, Terms, hooks, scripted_sink};
 use stream_demux::{Attach, Demux, Lease, Order};
@@ -9,8 +9,8 @@ const ALL: [Op; 4] = [Op::Ready, Op::Send, Op::Flush, Op::Close];
 
 // Each operation in each situation.
 
-/// Lets sink `a` under key 1 fail in each of `ops`, in the situation that `situation` brings about, and
-/// looks at all that must be true afterwards.
+/// Lets sink `a` under key 1 fail in each of `ops`, in the situation that `situation` brings about,
+/// and looks at all that must be true afterwards.
 #[track_caller]
 fn fails_in_each<const N: usize>(ops: [Op; N], situation: impl Fn(&mut Rig) -> SinkHandle<u32>) {
     for op in ops {

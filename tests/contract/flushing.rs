@@ -1,5 +1,5 @@
-//! Guarantee 6, flushing: at once when the input is not ready, once a window under load, never once per item;
-//! no item stays unflushed, and a sink that is being closed is not flushed as well.
+//! Guarantee 6, flushing: at once when the input is not ready, once a window under load, never once
+//! per item; no item stays unflushed, and a sink that is being closed is not flushed as well.
 
 use std::sync::{Arc, Mutex};
 
@@ -26,8 +26,8 @@ fn flushes(sinks: &[SinkHandle<u32>]) -> usize {
     sinks.iter().map(|sink| sink.count(Op::Flush)).sum()
 }
 
-/// Watches, from inside the input, how many items were read since each sink took its first item that
-/// no flush was asked for. Items go round the sinks, without end.
+/// Watches, from inside the input, how many items were read since each sink took its first item
+/// that no flush was asked for. Items go round the sinks, without end.
 struct Watch(Arc<Mutex<Lag>>);
 
 #[derive(Default)]
@@ -64,7 +64,8 @@ impl Watch {
         Self(lag)
     }
 
-    /// The most items that were read, before yet another was asked for, while one waited for a flush.
+    /// The most items that were read, before yet another was asked for, while one waited for a
+    /// flush.
     fn worst(&self) -> u64 {
         self.0.lock().unwrap().worst
     }

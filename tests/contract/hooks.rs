@@ -1,6 +1,7 @@
-//! Hooks: one `attached` and one `detached` for each attachment, however it ends; `unblocked` once for each
-//! `blocked`, and before `detached`; `detached` after the drop of the sink; key and tag in every call. Also
-//! what can be hooks: `()`, `&mut H`, `Box<H>`, a type of the user's, and closures in every combination.
+//! Hooks: one `attached` and one `detached` for each attachment, however it ends; `unblocked` once
+//! for each `blocked`, and before `detached`; `detached` after the drop of the sink; key and tag in
+//! every call. Also what can be hooks: `()`, `&mut H`, `Box<H>`, a type of the user's, and closures
+//! in every combination.
 
 use std::hash::RandomState;
 use std::task::Poll;
@@ -570,8 +571,8 @@ fn admits(log: &Log) -> impl FnMut(Recipient<'_, u32>, &u32) -> bool + use<> {
     }
 }
 
-/// Runs what concerns all four closures, of which `$method`s are given in this order, and checks that
-/// exactly these are called.
+/// Runs what concerns all four closures, of which `$method`s are given in this order, and checks
+/// that exactly these are called.
 macro_rules! combination {
     ($($method:ident($closure:ident)),*) => {{
         let given = [$(stringify!($method)),*];

@@ -1,5 +1,5 @@
-//! `Hooks::key_attached` and `Hooks::key_detached`: which keys anybody listens to. Calls alternate for each key,
-//! and agree with `Demux::contains_key` between any two polls.
+//! `Hooks::key_attached` and `Hooks::key_detached`: which keys anybody listens to. Calls alternate
+//! for each key, and agree with `Demux::contains_key` between any two polls.
 
 use std::collections::BTreeSet;
 use std::task::Poll;

@@ -1,5 +1,6 @@
-//! A lease that ends inside [`Hooks::attached`] ends after the order that this hook reports (attachment
-//! rules, *Lease*): the order has been applied, so the attachment takes the key before it goes.
+//! A lease that ends inside [`Hooks::attached`] ends after the order that this hook reports
+//! (attachment rules, *Lease*): the order has been applied, so the attachment takes the key before
+//! it goes.
 
 use crate::common::{Log, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task};
 use crate::common::{scripted_sink, scripted_stream};
@@ -45,7 +46,8 @@ struct Setup<F> {
     log: Log,
 }
 
-/// A demux with a sink, tagged 1, under key 0. `end` runs when the next one, tagged 2, is announced.
+/// A demux with a sink, tagged 1, under key 0. `end` runs when the next one, tagged 2, is
+/// announced.
 fn with_one_sink<F: FnOnce()>(end: F) -> Setup<F> {
     let log = Log::new();
     let (input, handle) = scripted_stream("input");

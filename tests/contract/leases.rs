@@ -1,7 +1,7 @@
-//! `Lease` (attachment rules): it ends one attachment, whatever becomes of the key; promptly, without an
-//! item, from any thread, before the order is applied, and after the demux is gone. With several leases of
-//! one attachment, an eviction wins over a detach. Also guarantees 3, 4 and 7 where a lease ends an
-//! attachment.
+//! `Lease` (attachment rules): it ends one attachment, whatever becomes of the key; promptly,
+//! without an item, from any thread, before the order is applied, and after the demux is gone. With
+//! several leases of one attachment, an eviction wins over a detach. Also guarantees 3, 4 and 7
+//! where a lease ends an attachment.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Barrier};

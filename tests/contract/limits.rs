@@ -1,5 +1,5 @@
-//! `Attach::limit` (attachment rules): after `n` items were sent or queued, the key is free, and the sink
-//! gets what is queued and is closed.
+//! `Attach::limit` (attachment rules): after `n` items were sent or queued, the key is free, and
+//! the sink gets what is queued and is closed.
 
 use crate::common::{Answer, Call, Op, Rig, SinkHandle, Terms, hooks, scripted_sink};
 use stream_demux::{Attach, Demux, Lease, Order, Overflow};

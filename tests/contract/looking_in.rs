@@ -1,5 +1,5 @@
-//! What can be seen of a demux between two polls: `draining`, `recipients`, `hooks_ref`, `hooks_mut`, the length
-//! of a lease; and words that are cloned, shown and compared.
+//! What can be seen of a demux between two polls: `draining`, `recipients`, `hooks_ref`,
+//! `hooks_mut`, the length of a lease; and words that are cloned, shown and compared.
 
 use std::collections::HashSet;
 

@@ -1,7 +1,8 @@
-//! What the documentation promises, one module for each situation; `../README.md` says what each covers.
+//! What the documentation promises, one module for each situation; `../README.md` says what each
+//! covers.
 //!
-//! One binary: the crate and the harness are compiled and linked once. Tests that need a process of their own
-//! are binaries of their own beside it.
+//! One binary: the crate and the harness are compiled and linked once. Tests that need a process of
+//! their own are binaries of their own beside it.
 
 #[path = "../common/mod.rs"]
 mod common;

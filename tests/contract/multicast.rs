@@ -1,6 +1,6 @@
-//! `Demux::multicast` (attachment rules): a key with many sinks. Each gets a clone of an item, the last one
-//! the item itself; a member that is not ready holds its copy; members may come, leave, fail and be evicted
-//! meanwhile. Every item and every copy has one fate (guarantee 3).
+//! `Demux::multicast` (attachment rules): a key with many sinks. Each gets a clone of an item, the
+//! last one the item itself; a member that is not ready holds its copy; members may come, leave,
+//! fail and be evicted meanwhile. Every item and every copy has one fate (guarantee 3).
 //!
 //! `served_in_turn` is about the order of events while a group is served.
 

@@ -25,8 +25,8 @@ type Split = Demux<
     Recorder,
 >;
 
-/// A demux, and the handles of the sinks that were made on demand. Items are numbers, with their hundreds
-/// as key.
+/// A demux, and the handles of the sinks that were made on demand. Items are numbers, with their
+/// hundreds as key.
 struct Rig {
     task: Task<Split>,
     input: StreamHandle<u32>,
@@ -455,8 +455,8 @@ impl World {
     }
 }
 
-/// An item has its key and its number. The keys move on, so that each comes up, is busy for a while, and is
-/// left alone for long.
+/// An item has its key and its number. The keys move on, so that each comes up, is busy for a
+/// while, and is left alone for long.
 struct Busy(Rc<World>);
 
 impl Stream for Busy {
@@ -568,7 +568,8 @@ impl Hooks<u64, (u64, u64), Broken> for Census {
     }
 }
 
-/// However keys come and go, no item is lost or unmatched, and each goes to the one worker that its key has.
+/// However keys come and go, no item is lost or unmatched, and each goes to the one worker that its
+/// key has.
 #[test]
 fn workers_that_are_made_on_demand_and_reaped_when_idle_lose_nothing() {
     let items = if cfg!(debug_assertions) { 50_000 } else { 1_000_000 };

@@ -1,6 +1,6 @@
-//! Guarantee 3: every item has one fate, and between two polls the account balances: `received + copies =
-//! unmatched + delivered + discarded + lost + queued`. The tests compare the account with the hooks and the
-//! sinks, item by item.
+//! Guarantee 3: every item has one fate, and between two polls the account balances: `received +
+//! copies = unmatched + delivered + discarded + lost + queued`. The tests compare the account with
+//! the hooks and the sinks, item by item.
 
 use std::fmt::Debug;
 use std::task::Poll;

@@ -1,5 +1,5 @@
-//! Guarantee 2: the items of one attachment reach its sink in the order of the input, whatever happens to its
-//! queue, to the held item, and to its key.
+//! Guarantee 2: the items of one attachment reach its sink in the order of the input, whatever
+//! happens to its queue, to the held item, and to its key.
 
 use crate::common::{Dice, Op, Rig, SinkHandle, Split, Terms, scripted_sink};
 use stream_demux::{Demux, Order, Overflow};

@@ -1,5 +1,5 @@
-//! Guarantee 1: an order that was ready before the input returned an item is applied before that item
-//! is routed. Orders that wake themselves; an idle orders stream costs nothing.
+//! Guarantee 1: an order that was ready before the input returned an item is applied before that
+//! item is routed. Orders that wake themselves; an idle orders stream costs nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -149,12 +149,13 @@ fn the_end_of_the_orders_that_comes_with_an_item_does_not_lose_it() {
     assert_eq!(a.items(), [101, 102]);
 }
 
-/// Each order is sent right before the item for it, by another thread, while the demux reads on after the
-/// item before. Looking at the orders before the input is read loses the race sooner or later.
+/// Each order is sent right before the item for it, by another thread, while the demux reads on
+/// after the item before. Looking at the orders before the input is read loses the race sooner or
+/// later.
 ///
-/// The thread waits for each item to arrive. Otherwise the wakes of two orders could both come too late,
-/// each after its order was read: that looks like a stream that wakes itself twice in a row, for which
-/// items do not wait.
+/// The thread waits for each item to arrive. Otherwise the wakes of two orders could both come too
+/// late, each after its order was read: that looks like a stream that wakes itself twice in a row,
+/// for which items do not wait.
 #[test]
 fn orders_and_items_from_another_thread_stay_in_order() {
     const ROUNDS: u32 = 20_000;

@@ -1,7 +1,7 @@
-//! `Overflow` (attachment rules): what happens to an item when the queue is full and the sink is not ready,
-//! under each of the four policies, with and without a queue, and that nothing else happens to it (guarantees
-//! 2, 3, 7). Every count is exact. Under `DropNewest` and `DropOldest` a queue has at least one place:
-//! `buffer(0)` means 1 there.
+//! `Overflow` (attachment rules): what happens to an item when the queue is full and the sink is
+//! not ready, under each of the four policies, with and without a queue, and that nothing else
+//! happens to it (guarantees 2, 3, 7). Every count is exact. Under `DropNewest` and `DropOldest` a
+//! queue has at least one place: `buffer(0)` means 1 there.
 
 use crate::common::{Op, Rig, SinkHandle, Split, scripted_sink};
 use stream_demux::{Attach, Order, Overflow};
@@ -312,8 +312,8 @@ fn full_queue_moves_on_when_the_sink_is_ready_again_and_nothing_overflows() {
 
 #[test]
 fn queue_that_is_longer_than_its_buffer_overflows_nothing_while_the_sink_is_ready() {
-    // A backlog of 20 is handed on to a sink with a queue of one, and turns are too short to send all
-    // of it before the next item is read: the head leaves, the item joins the tail.
+    // A backlog of 20 is handed on to a sink with a queue of one, and turns are too short to send
+    // all of it before the next item is read: the head leaves, the item joins the tail.
     for overflow in ALL {
         for buffer in [0, 1] {
             let mut rig = rig_with(|demux| demux.budget(8));

@@ -1,12 +1,12 @@
 //! Panics in user code: key functions, hooks, sinks, streams, and the traits of keys and items.
 //!
-//! `PLACES` lists where user code can panic, `AFTERWARDS` what must hold after a panic at any of them. The
-//! first test goes through the table. The others run an eventful life of a demux over and over, and let each
-//! call to user code panic in turn, until one run completes without a panic.
+//! `PLACES` lists where user code can panic, `AFTERWARDS` what must hold after a panic at any of
+//! them. The first test goes through the table. The others run an eventful life of a demux over and
+//! over, and let each call to user code panic in turn, until one run completes without a panic.
 //!
-//! Guards what the crate page says of panics, and 11: the panic unwinds unchanged; getters still work; another
-//! poll panics and says why; wakers and leases do nothing; the future can be dropped, and with it each sink
-//! once, each item, each key, both streams and the waker of the task.
+//! Guards what the crate page says of panics, and 11: the panic unwinds unchanged; getters still
+//! work; another poll panics and says why; wakers and leases do nothing; the future can be dropped,
+//! and with it each sink once, each item, each key, both streams and the waker of the task.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -504,8 +504,8 @@ struct Place {
     cause: fn(&mut Life),
 }
 
-/// What there is before user code panics: key 1 has a sink that is not ready, and a queue of one, which is
-/// full; key 2 has a sink that is ready.
+/// What there is before user code panics: key 1 has a sink that is not ready, and a queue of one,
+/// which is full; key 2 has a sink that is ready.
 #[derive(Clone, Copy)]
 enum Scene {
     /// Nothing else; `Listener` has the hooks.
@@ -525,7 +525,8 @@ const fn place(site: &'static str, scene: Scene, cause: fn(&mut Life)) -> Place 
     Place { site, scene, cause }
 }
 
-/// All but the clone of the task's waker (`any_task`), its wake, and drops while the future is dropped.
+/// All but the clone of the task's waker (`any_task`), its wake, and drops while the future is
+/// dropped.
 const PLACES: [Place; 30] = {
     use Scene::{Closures, Group, InputWaits, OnDemand, Usual};
     [
@@ -568,8 +569,8 @@ const PLACES: [Place; 30] = {
     ]
 };
 
-/// What must hold after a panic, wherever it was. Each is given the site for its message. Last of all, the
-/// future is dropped: see `Life::leaves_nothing`.
+/// What must hold after a panic, wherever it was. Each is given the site for its message. Last of
+/// all, the future is dropped: see `Life::leaves_nothing`.
 const AFTERWARDS: [fn(&mut Life, &str); 3] =
     [getters_work, another_poll_panics_and_says_why, wakers_do_nothing];
 
@@ -716,8 +717,8 @@ fn panic_at_each_call_to_user_code_in_short_turns() {
     assert!(panicked().contains("wake of the task"));
 }
 
-/// Wherever the demux sleeps when it is dropped. What is dropped after the value whose drop panics is dropped
-/// all the same.
+/// Wherever the demux sleeps when it is dropped. What is dropped after the value whose drop panics
+/// is dropped all the same.
 #[test]
 fn panic_at_each_call_to_user_code_while_the_future_is_dropped() {
     for multicast in [false, true] {
@@ -800,8 +801,8 @@ fn task_that_panics_leaves_other_tasks_alone() {
 
 // Panics of the demux itself
 
-/// Polls a demux three times, with a hook that panics if it is given an item. Returns the messages of the
-/// panics.
+/// Polls a demux three times, with a hook that panics if it is given an item. Returns the messages
+/// of the panics.
 fn panics_of_three_polls(items: &'static [u32]) -> Vec<String> {
     let orders = stream::empty::<(u32, sink::Drain<&u32>)>();
     let hook = |item| panic!("unmatched {item}");
@@ -831,8 +832,9 @@ impl Hash for Fickle {
     }
 }
 
-/// Attaches three sinks under one key, and detaches each of the first two before the next one, so that they
-/// leave together. If the key is `fickle`, its hash has changed by the time they are closed.
+/// Attaches three sinks under one key, and detaches each of the first two before the next one, so
+/// that they leave together. If the key is `fickle`, its hash has changed by the time they are
+/// closed.
 fn three_under_a_key(fickle: bool) -> Result<Totals, String> {
     let (input, items) = scripted_stream::<u32>("input");
     let (orders_in, orders) = scripted_stream("orders");

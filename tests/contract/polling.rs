@@ -1,6 +1,6 @@
-//! Guarantee 4: only what was woken is polled. The tests count every call of every sink. A sink that is asked
-//! again without a wake after it answered `Pending` panics: the harness sees to that in every other module,
-//! too.
+//! Guarantee 4: only what was woken is polled. The tests count every call of every sink. A sink
+//! that is asked again without a wake after it answered `Pending` panics: the harness sees to that
+//! in every other module, too.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,7 +1,8 @@
-//! Every public name and signature, used from outside with explicit types, and the table of auto traits. What
-//! fails to compile here would fail in a user's code.
+//! Every public name and signature, used from outside with explicit types, and the table of auto
+//! traits. What fails to compile here would fail in a user's code.
 //!
-//! Of the guarantees only what a type can show: 10 (`FusedFuture`) and 12 (`K` need not be `Clone`).
+//! Of the guarantees only what a type can show: 10 (`FusedFuture`) and 12 (`K` need not be
+//! `Clone`).
 
 use std::borrow::Borrow;
 use std::cell::Cell;
@@ -88,7 +89,8 @@ impl<M, V> Sink<V> for Drain<M> {
     }
 }
 
-/// A demux made of these: item, key, sink, and what input, orders, key function, hooks and hasher are.
+/// A demux made of these: item, key, sink, and what input, orders, key function, hooks and hasher
+/// are.
 type Made<V, K, S, In = (), Or = (), F = (), H = (), B = ()> =
     Demux<Parts<V, In>, ByValue<F>, Parts<(K, S), Or>, H, B>;
 

@@ -1,5 +1,5 @@
-//! The notes on real sinks, each with the real sink: futures' `mpsc`, tokio's `PollSender`, flume, codecs
-//! over TCP, `sink_map_err`, tokio's cooperative budget, boxed and `!Send` sinks, executors.
+//! The notes on real sinks, each with the real sink: futures' `mpsc`, tokio's `PollSender`, flume,
+//! codecs over TCP, `sink_map_err`, tokio's cooperative budget, boxed and `!Send` sinks, executors.
 //!
 //! Guarantees 3 to 8, 10 and 13, where scripted sinks may behave better than real ones.
 
@@ -753,8 +753,8 @@ fn spent_coop_budget_of_many_sinks_reaches_all_of_them() {
     assert!(counts.into_iter().all(|count| count.unwrap() == 3));
 }
 
-/// What a task's resources share, as tokio's did before it put such wakes off: once it is spent, they
-/// answer Pending and wake at once, until the next turn.
+/// What a task's resources share, as tokio's did before it put such wakes off: once it is spent,
+/// they answer Pending and wake at once, until the next turn.
 #[derive(Clone, Default)]
 struct Allowance(Arc<AtomicUsize>, Arc<AtomicUsize>);
 
@@ -994,8 +994,8 @@ fn demux_moves_from_one_runtime_to_another() {
 type Running = Pin<Box<dyn Future<Output = Totals> + Send>>;
 type Outs = [mpsc::Receiver<u32>; 3];
 
-/// A demux with something of everything: a sink that takes one item at a time, one with a queue, one
-/// that is limited, and items that match no attachment.
+/// A demux with something of everything: a sink that takes one item at a time, one with a queue,
+/// one that is limited, and items that match no attachment.
 fn eventful(log: &Log) -> (Running, Outs) {
     let (slow, slow_out) = mpsc::channel(0);
     let (queued, queued_out) = mpsc::channel(0);

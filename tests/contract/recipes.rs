@@ -1,8 +1,8 @@
-//! The recipes of the documentation: fallible inputs, composite keys, keys from untrusted peers, demuxes in a
-//! row, request and response, watchdogs, rate limits, reconnection.
+//! The recipes of the documentation: fallible inputs, composite keys, keys from untrusted peers,
+//! demuxes in a row, request and response, watchdogs, rate limits, reconnection.
 //!
-//! The attachment rules on `limit`, `Lease`, `catch_all`, `admit` and `blocked`, and guarantees 3, 7 and 9,
-//! used together.
+//! The attachment rules on `limit`, `Lease`, `catch_all`, `admit` and `blocked`, and guarantees 3,
+//! 7 and 9, used together.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;

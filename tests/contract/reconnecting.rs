@@ -1,9 +1,9 @@
-//! A client reconnects: its lease ends, and the order for its successor comes. A lease that ended before an
-//! order or an item was read has its effect first (attachment rule on `Lease`), so the outcome does not
-//! depend on when the demux is polled.
+//! A client reconnects: its lease ends, and the order for its successor comes. A lease that ended
+//! before an order or an item was read has its effect first (attachment rule on `Lease`), so the
+//! outcome does not depend on when the demux is polled.
 //!
-//! Also guarantees 1 and 5 where leases end: each attachment that ends costs one, and orders and items wait
-//! until all have ended.
+//! Also guarantees 1 and 5 where leases end: each attachment that ends costs one, and orders and
+//! items wait until all have ended.
 
 use std::task::Poll;
 
@@ -87,8 +87,8 @@ fn reconnect(rig: &mut Rig, lease: Lease, end: End, when: When, successor: Order
     }
 }
 
-/// The old client has `queued` items in a queue of `buffer`; then it reconnects, and 110 follows. What is
-/// logged until both sinks have taken all they get.
+/// The old client has `queued` items in a queue of `buffer`; then it reconnects, and 110 follows.
+/// What is logged until both sinks have taken all they get.
 #[track_caller]
 fn story(
     settings: impl FnOnce(Split) -> Split,
@@ -114,8 +114,8 @@ fn story(
     lines
 }
 
-/// Whether the demux was polled in between or not, and whatever the terms of the successor, the story is
-/// this one.
+/// Whether the demux was polled in between or not, and whatever the terms of the successor, the
+/// story is this one.
 #[track_caller]
 fn each_time(queue: (usize, u32), end: End, expected: &[&str]) {
     for when in WHEN {

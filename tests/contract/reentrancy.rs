@@ -1,5 +1,5 @@
-//! User code that calls back in: sinks, hooks and wakers that send orders and items, drop leases and fire
-//! wakers while the demux calls them. Panics are in `panics`.
+//! User code that calls back in: sinks, hooks and wakers that send orders and items, drop leases
+//! and fire wakers while the demux calls them. Panics are in `panics`.
 //!
 //! Guarantees 1, 4, 7, 9 and 11.
 

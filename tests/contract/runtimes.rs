@@ -1,7 +1,8 @@
-//! One program on every kind of runtime: the demux, its producer and each reader are tasks of their own.
+//! One program on every kind of runtime: the demux, its producer and each reader are tasks of their
+//! own.
 //!
-//! Guarantee 13, and that the crate needs no particular runtime. Each program runs in a thread of its own,
-//! and counts as hanging after a minute: a lost wake-up would leave it asleep.
+//! Guarantee 13, and that the crate needs no particular runtime. Each program runs in a thread of
+//! its own, and counts as hanging after a minute: a lost wake-up would leave it asleep.
 
 use std::future::{Future, poll_fn};
 use std::ops::Range;

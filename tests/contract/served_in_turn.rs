@@ -1,6 +1,6 @@
-//! How the demux serves a group (attachment rules on `multicast` and `admit`): member by member, at once
-//! where a member can take its copy, later where it cannot; interrupted by the end of a turn and resumed in
-//! the next. Also guarantees 3, 5 and 7 for an item that only some members have.
+//! How the demux serves a group (attachment rules on `multicast` and `admit`): member by member, at
+//! once where a member can take its copy, later where it cannot; interrupted by the end of a turn
+//! and resumed in the next. Also guarantees 3, 5 and 7 for an item that only some members have.
 //!
 //! `multicast` has the outcomes for whole groups; this module has the order of events.
 
@@ -900,7 +900,8 @@ fn evicting_the_blockers_one_a_turn_asks_and_tells_each_of_them_once() {
         lines += rig.turn().len() as u64;
     }
     assert_eq!(rig.task.polls() - polls, members.len());
-    // Dropped, detached, unblocked, and the next one blocked; the last one discards the item instead.
+    // Dropped, detached, unblocked, and the next one blocked; the last one discards the item
+    // instead.
     assert_eq!(lines, 4 * MEMBERS);
     assert!(members.iter().all(|member| member.count(Op::Ready) == 1));
     assert_eq!(rig.totals().copies, 0);

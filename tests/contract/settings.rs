@@ -1,6 +1,6 @@
 //! Settings and getters: defaults, panics that name the caller's line, calls in any order, `len`,
-//! `contains_key`, `totals` and the input at any time, `Debug` of every public type, the traits that public
-//! types promise, and hashers.
+//! `contains_key`, `totals` and the input at any time, `Debug` of every public type, the traits
+//! that public types promise, and hashers.
 
 use std::fmt::Debug;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
@@ -171,8 +171,8 @@ fn huge() -> impl Iterator<Item = usize> {
     budgets.into_iter().filter_map(|budget| usize::try_from(budget).ok())
 }
 
-/// Runs a demux of `sinks` sinks in a thread of its own, as it may hang in a poll. A turn with more items
-/// than the window has comes between two with few.
+/// Runs a demux of `sinks` sinks in a thread of its own, as it may hang in a poll. A turn with more
+/// items than the window has comes between two with few.
 #[track_caller]
 fn runs_to_its_end(sinks: u32, items: u32, settings: impl FnOnce(Split) -> Split + Send + 'static) {
     within_a_minute(move || {
@@ -256,8 +256,8 @@ fn flush_window_is_16_384_items_unless_set() {
             assert!(task.poll().is_pending());
             assert!(task.polls() < 1_000);
         }
-        // At the latest after `window` further items; at the earliest a turn before that, and no more
-        // than a quarter of the window.
+        // At the latest after `window` further items; at the earliest a turn before that, and no
+        // more than a quarter of the window.
         let calls = a.calls();
         let first = calls.iter().position(|&call| call == Call::Flush(Answer::Done)).unwrap();
         let flushed = calls[..first].iter().filter(|&&c| c == Call::Send(Answer::Done)).count();

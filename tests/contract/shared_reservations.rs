@@ -1,9 +1,10 @@
-//! Sinks that reserve what other sinks need: clones of a `PollSender` compete for the places of one channel,
-//! and one that was asked keeps its place, or its place in the queue for one, until it is used.
+//! Sinks that reserve what other sinks need: clones of a `PollSender` compete for the places of one
+//! channel, and one that was asked keeps its place, or its place in the queue for one, until it is
+//! used.
 //!
-//! So the demux asks a sink only on behalf of an item that the sink then gets (attachment rule on `Overflow`,
-//! and guarantee 4). Otherwise a place is reserved and not used, and every other sender waits for it although
-//! the channel is empty.
+//! So the demux asks a sink only on behalf of an item that the sink then gets (attachment rule on
+//! `Overflow`, and guarantee 4). Otherwise a place is reserved and not used, and every other sender
+//! waits for it although the channel is empty.
 
 use crate::common::real::{FLAVORS, Receiving, assert_settled, reader, tokio_channel};
 use crate::common::{self, Answer, Call, Op, Rig, SinkHandle, Task};

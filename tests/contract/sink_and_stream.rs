@@ -1,5 +1,6 @@
-//! Guarantee 10: the demux keeps the contracts of `Sink`, `Stream` and `Future`. The scripted sinks and
-//! streams object to a breach on their own; these tests bring about the situations in which one is likely.
+//! Guarantee 10: the demux keeps the contracts of `Sink`, `Stream` and `Future`. The scripted sinks
+//! and streams object to a breach on their own; these tests bring about the situations in which one
+//! is likely.
 
 use crate::common::Answer::{Done, Failed, Pending};
 use crate::common::panics::panic_message;

@@ -1,5 +1,6 @@
-//! An order attaches a sink to a key that has one: the new sink takes over key, queue and held item, and the
-//! old one is flushed and closed in the background; or, with `keep_existing`, the new sink is refused.
+//! An order attaches a sink to a key that has one: the new sink takes over key, queue and held
+//! item, and the old one is flushed and closed in the background; or, with `keep_existing`, the new
+//! sink is refused.
 
 use crate::common::{Answer, Call, Op, Rig, hooks, scripted_sink};
 use stream_demux::{Attach, Lease, Order, Overflow};

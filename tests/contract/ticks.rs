@@ -1,5 +1,6 @@
-//! Time: `Order::Tick`, `stall_timeout`, `idle_timeout` and `linger` (attachment rules and 6). A tick is a unit
-//! of time; `n` of them take between `n - 1` and `n` units. Without ticks nothing expires.
+//! Time: `Order::Tick`, `stall_timeout`, `idle_timeout` and `linger` (attachment rules and 6). A
+//! tick is a unit of time; `n` of them take between `n - 1` and `n` units. Without ticks nothing
+//! expires.
 
 use crate::common::Dice;
 use crate::common::{Op, Rig, SinkHandle, Split, Terms, group, hooks};
@@ -542,8 +543,8 @@ fn unit_in_which_the_input_was_held_does_not_count_for_idleness() {
     assert_eq!(rig.tick(), ["detached 1 Idle"]);
 }
 
-/// A tick is applied to one attachment after the other, and the next tick may be read before the last one
-/// has been applied to all: each unit counts for what happened in it.
+/// A tick is applied to one attachment after the other, and the next tick may be read before the
+/// last one has been applied to all: each unit counts for what happened in it.
 #[test]
 fn unit_in_which_the_input_was_held_counts_for_none_however_late_the_sweep_reaches_them() {
     let mut rig = Rig::with(|demux| demux.budget(4)).with_silent_sinks();
@@ -556,8 +557,8 @@ fn unit_in_which_the_input_was_held_counts_for_none_however_late_the_sweep_reach
     b.open();
     rig.sleep();
     rig.log.take();
-    // The first does not count, as the input was held; the second does, although it is read before the
-    // sweep of the first has ended.
+    // The first does not count, as the input was held; the second does, although it is read before
+    // the sweep of the first has ended.
     rig.tick_and_poll();
     rig.tick_and_poll();
     rig.sleep();
@@ -776,8 +777,8 @@ fn tick_comes_to_all_in_turns_of_any_length() {
     }
 }
 
-/// Attachments that come during a sweep are not part of it, whichever places they get; and none is left
-/// out, or counted twice, because others leave.
+/// Attachments that come during a sweep are not part of it, whichever places they get; and none is
+/// left out, or counted twice, because others leave.
 #[test]
 fn attachments_that_come_and_go_during_a_sweep_get_their_own_ticks() {
     for leavers in [0_u32, 1, 3, 10, 37, 50] {
@@ -892,8 +893,8 @@ struct Count {
     idle: u32,
 }
 
-/// Sinks are parked and opened at random, in turns of any length; each expires at the tick at which a simple
-/// count does.
+/// Sinks are parked and opened at random, in turns of any length; each expires at the tick at which
+/// a simple count does.
 #[test]
 fn time_outs_expire_when_a_simple_count_does() {
     for seed in 1..=if cfg!(debug_assertions) { 100 } else { 2_000 } {
@@ -1093,7 +1094,8 @@ fn nothing_lingers_while_the_input_is_blocked() {
     }
 }
 
-/// What was lingering when the input was blocked is flushed, too, and not at a tick of the count before.
+/// What was lingering when the input was blocked is flushed, too, and not at a tick of the count
+/// before.
 #[test]
 fn block_ends_the_linger_of_all() {
     let mut rig = lingering(3);

@@ -1,10 +1,10 @@
-//! A sink that yields is not a sink that is full: `poll_ready` answers `Pending` and wakes its own waker
-//! inside the call, as tokio's channels and sockets do when the task's cooperative budget is spent. No
-//! overflow policy is applied then; the item waits for the next turn, and no hook reports that the input
-//! is blocked.
+//! A sink that yields is not a sink that is full: `poll_ready` answers `Pending` and wakes its own
+//! waker inside the call, as tokio's channels and sockets do when the task's cooperative budget is
+//! spent. No overflow policy is applied then; the item waits for the next turn, and no hook reports
+//! that the input is blocked.
 //!
-//! Guards guarantees 4, 5 and 7 and the attachment rule on `Overflow`. First with tokio itself, then
-//! with scripted sinks, turn by turn.
+//! Guards guarantees 4, 5 and 7 and the attachment rule on `Overflow`. First with tokio itself,
+//! then with scripted sinks, turn by turn.
 
 use std::future::Future;
 
@@ -114,8 +114,8 @@ fn tokio_group_with_queues_misses_nothing_in_two_threads() {
     every_size(Flavor::MultiThread, Place::Spawned, 64);
 }
 
-/// In `block_on` of the runtime with many threads the waker fires inside the call; in that of the other
-/// it does not.
+/// In `block_on` of the runtime with many threads the waker fires inside the call; in that of the
+/// other it does not.
 #[test]
 fn tokio_group_in_block_on_misses_nothing() {
     for flavor in FLAVORS {
@@ -903,8 +903,8 @@ fn sixteen_turns_are_counted_anew_for_each_member() {
 
 // Late in a long turn, where tokio does not wake at once.
 
-/// Sink `a` under key 1 on `overflow` that is parked, and its item behind `operations` of others: one
-/// for each order read, each item read and each item sent.
+/// Sink `a` under key 1 on `overflow` that is parked, and its item behind `operations` of others:
+/// one for each order read, each item read and each item sent.
 #[track_caller]
 fn parked_late(overflow: Overflow, orders: usize, items: usize) -> (Rig, SinkHandle<u32>) {
     let mut rig = Rig::new().with_silent_sinks();
@@ -1050,7 +1050,8 @@ fn hooks_of_1(rig: &Rig) -> Vec<String> {
     lines
 }
 
-// Guarantee 4: a sink that is retried is polled for `poll_ready` only, because its waker has not fired.
+// Guarantee 4: a sink that is retried is polled for `poll_ready` only, because its waker has not
+// fired.
 
 #[test]
 fn pending_flush_is_not_repeated_when_a_sink_is_retried() {
@@ -1077,8 +1078,8 @@ fn pending_flush_is_not_repeated_when_a_sink_is_retried() {
     }
 }
 
-/// After many operations of a turn the answer may be a yield. If as much is done before the retry, it is not
-/// believed either; but a turn polls the sink once.
+/// After many operations of a turn the answer may be a yield. If as much is done before the retry,
+/// it is not believed either; but a turn polls the sink once.
 #[test]
 fn sink_that_is_retried_late_in_a_turn_is_polled_once_in_it() {
     let mut rig = Rig::new();

@@ -1,13 +1,15 @@
-//! A memory for a handful of atomics and three threads, in which a thread may read what is out of date.
+//! A memory for a handful of atomics and three threads, in which a thread may read what is out of
+//! date.
 //!
-//! Each location has its writes in order. Each thread has a view: for each location, the oldest write
-//! it may still read. A read moves the view on; a write carries along the view of its thread if it is
-//! a release, and an acquire that reads it takes that view over. A read-modify-write reads the last
-//! write, and hands on what that carried: a release sequence. This is the release-acquire fragment of
-//! C++20 as view machines have it (Kang et al., *A promising semantics*, POPL 2017, without promises).
+//! Each location has its writes in order. Each thread has a view: for each location, the oldest
+//! write it may still read. A read moves the view on; a write carries along the view of its thread
+//! if it is a release, and an acquire that reads it takes that view over. A read-modify-write reads
+//! the last write, and hands on what that carried: a release sequence. This is the release-acquire
+//! fragment of C++20 as view machines have it (Kang et al., *A promising semantics*, POPL 2017,
+//! without promises).
 //!
-//! What it cannot show: a read that is overtaken by a later write of its own thread (no promises), and
-//! a plain store that is put in order before a write that its thread has not seen.
+//! What it cannot show: a read that is overtaken by a later write of its own thread (no promises),
+//! and a plain store that is put in order before a write that its thread has not seen.
 
 use std::ops::RangeInclusive;
 
@@ -20,8 +22,8 @@ pub const TASK: usize = 2;
 pub const CELL: usize = 3;
 /// The executor was asked to poll the task again.
 pub const NOTE: usize = 4;
-/// What the orders stream, the leases and the sinks have to tell: foreign memory, written before the
-/// wake, read by the poll after it. A bit for each piece of news.
+/// What the orders stream, the leases and the sinks have to tell: foreign memory, written before
+/// the wake, read by the poll after it. A bit for each piece of news.
 pub const ORDERS: usize = 5;
 pub const WISHES: usize = 6;
 pub const BITS: [usize; 2] = [7, 8];
@@ -191,8 +193,8 @@ impl Memory {
         for (at, oldest) in oldest.into_iter().enumerate() {
             (0..oldest).for_each(|_| self.remove(at, 0));
         }
-        // Wakers take no more from the top of the stack than its value, the owner does not read what is
-        // older than its own last write: to them, two equal ones in a row are one.
+        // Wakers take no more from the top of the stack than its value, the owner does not read
+        // what is older than its own last write: to them, two equal ones in a row are one.
         for head in [HEAD, ENDED_HEAD] {
             let mut at = 0;
             while at < usize::from(self.views[OWNER][head]).min(self.newest(head)) {

@@ -1,8 +1,8 @@
 //! `src/ready.rs` as steps: each atomic operation is one, with the line of code it stands for.
 //!
-//! Two wakers run what a sink's waker (`Act::Wake`), a lease's (`End`) or the orders' (`Ring`) does; the
-//! owner takes turns as `src/demux/poll.rs` has them. `atomic-waker` is modelled by its steps too. What
-//! the owner does between two atomic operations belongs to the step before.
+//! Two wakers run what a sink's waker (`Act::Wake`), a lease's (`End`) or the orders' (`Ring`)
+//! does; the owner takes turns as `src/demux/poll.rs` has them. `atomic-waker` is modelled by its
+//! steps too. What the owner does between two atomic operations belongs to the step before.
 
 use std::fmt;
 
@@ -132,8 +132,8 @@ pub enum Extra {
     Relist,
     /// The sink in slot 0 wakes itself when it is polled first.
     WakesItself,
-    /// The first order replaces the attachment in slot 0; what the second waker does, it does for the
-    /// new one, and not before.
+    /// The first order replaces the attachment in slot 0; what the second waker does, it does for
+    /// the new one, and not before.
     Replace,
 }
 
@@ -158,9 +158,9 @@ impl Scenario {
         1 << (thread * 3 + usize::from(act))
     }
 
-    /// The ends of leases that must have been seen before these orders are applied: each that the thread
-    /// that sent the order had waited for. If another thread ends a lease of the same slot meanwhile, it
-    /// may be the one that lists the node, and be late.
+    /// The ends of leases that must have been seen before these orders are applied: each that the
+    /// thread that sent the order had waited for. If another thread ends a lease of the same slot
+    /// meanwhile, it may be the one that lists the node, and be late.
     pub fn wishes_before(&self, orders: u8) -> u8 {
         let mut before = 0;
         for thread in 0..2 {

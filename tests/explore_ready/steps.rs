@@ -126,8 +126,8 @@ impl Stepping<'_> {
         }
     }
 
-    /// `Node::wake_by_ref`, `LeaseWaker::wake_by_ref`, `Shared::wake_by_ref`: news, then `list`, a signal,
-    /// or both, then `wake`.
+    /// `Node::wake_by_ref`, `LeaseWaker::wake_by_ref`, `Shared::wake_by_ref`: news, then `list`, a
+    /// signal, or both, then `wake`.
     fn act(&mut self, state: &State) {
         let thread = state.threads[self.thread];
         if thread.pc == Pc::Raise {
@@ -168,7 +168,8 @@ impl Stepping<'_> {
         if self.scenario.extra == Extra::Replace && self.thread == 1 && thread.act == 0 {
             state_then.memory.meet(1, OWNER); // it has its waker from there
         }
-        // A channel of orders hands on what its sender knows; elsewhere the signal alone is to do it.
+        // A channel of orders hands on what its sender knows; elsewhere the signal alone is to do
+        // it.
         let order = if at == ORDERS { self.channel() } else { Relaxed };
         self.update(
             &state_then,
@@ -524,7 +525,8 @@ impl Stepping<'_> {
         }
     }
 
-    /// `Hub::close`, `Hub::flush_one`, `Hub::ask`: `hear`, then the poll. `Hub::attend`: `is_listed`.
+    /// `Hub::close`, `Hub::flush_one`, `Hub::ask`: `hear`, then the poll. `Hub::attend`:
+    /// `is_listed`.
     fn besides(&mut self, state: &State) {
         let late = self.has(Flaw::HearAfterPoll);
         match state.threads[OWNER].pc {

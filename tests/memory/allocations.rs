@@ -1,9 +1,9 @@
 //! Guarantee 12: memory follows the most that was attached at once, never how many keys there ever
-//! were; with nothing queued there is no allocation per item, and a queue that has emptied keeps room for
-//! at most 16 items.
+//! were; with nothing queued there is no allocation per item, and a queue that has emptied keeps
+//! room for at most 16 items.
 //!
-//! All sinks here merely count, and all streams make up what they yield, so that every allocation is
-//! the crate's own.
+//! All sinks here merely count, and all streams make up what they yield, so that every allocation
+//! is the crate's own.
 
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -372,8 +372,8 @@ fn the_memory_of_many_serves_as_many_again() {
     };
     let first = attach_and_evict(&mut task, 0);
     assert!(first.live > 0);
-    // The hash table may still double, once: as it happens to hash, what was removed leaves tombstones,
-    // and a table that is more than half full makes room for them.
+    // The hash table may still double, once: as it happens to hash, what was removed leaves
+    // tombstones, and a table that is more than half full makes room for them.
     let mut grew = |round| {
         let usage = attach_and_evict(&mut task, round * MANY);
         assert!(usage.live < first.live / 2, "{usage:?} after {first:?}");

@@ -1,8 +1,9 @@
-//! `Demux::with_capacity`: room for a number of attachments at once, receiving and leaving. Up to it no turn
-//! moves a table, so that no turn is long because something was attached (guarantees 5 and 12).
+//! `Demux::with_capacity`: room for a number of attachments at once, receiving and leaving. Up to
+//! it no turn moves a table, so that no turn is long because something was attached (guarantees 5
+//! and 12).
 //!
-//! A table that grows asks for a large block. What is asked for in each turn is counted here, so nothing
-//! depends on time.
+//! A table that grows asks for a large block. What is asked for in each turn is counted here, so
+//! nothing depends on time.
 
 use std::hash::RandomState;
 use std::ops::Range;
@@ -97,7 +98,8 @@ fn the_room_survives_other_settings() {
     assert!(longest.iter().all(|&longest| longest < SMALL), "{longest:?}");
 }
 
-/// The list of the members of a key grows by itself, as no one knows beforehand how many there will be.
+/// The list of the members of a key grows by itself, as no one knows beforehand how many there will
+/// be.
 #[test]
 fn members_of_a_group_take_four_bytes_more() {
     let (demux, feed) = demux(|_| 0);

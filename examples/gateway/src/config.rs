@@ -50,6 +50,10 @@ pub struct Config {
     #[arg(long, value_name = "BYTES", default_value_t = 64 * 1024)]
     pub max_body: usize,
 
+    /// The largest batch of messages that may be published
+    #[arg(long, value_name = "BYTES", default_value_t = 1024 * 1024)]
+    pub max_batch: usize,
+
     /// WebSockets that may be open, and as many connections for all other requests
     // With as many others, and with what else is open, the default needs 16,320 descriptors: less than
     // 16,384 and 20,000, hard limits that are common. The soft limit is raised to that.

@@ -1,5 +1,6 @@
 //! What all parts share, and the order in which they start and stop.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 use crate::amqp::Broker;
+use crate::batch::AT_ONCE;
 use crate::board::Board;
 use crate::budget::Budget;
 use crate::config::Config;
@@ -37,6 +39,8 @@ pub struct Gateway {
     pub budget: Arc<Budget>,
     /// A permit for each WebSocket that may be open.
     pub places: Arc<Semaphore>,
+    /// A permit for each batch that may be in memory.
+    pub batches: Semaphore,
     pub clients: TaskTracker,
     /// Is listened on an address of this machine only?
     pub is_local: bool,
@@ -88,6 +92,7 @@ pub async fn run(config: Config) -> Result<(), String> {
     let watch = Watch {
         board: Arc::clone(&board),
         registry: Arc::clone(&registry),
+        attached: HashMap::new(),
         interest: config.amqp.is_some().then(|| Arc::clone(&interest)),
     };
     let budget = Arc::new(Budget::new(config.max_queued));
@@ -111,6 +116,7 @@ pub async fn run(config: Config) -> Result<(), String> {
     };
     let gateway = Arc::new(Gateway {
         places: Arc::new(Semaphore::new(config.max_connections as usize)),
+        batches: Semaphore::new(AT_ONCE),
         clients: TaskTracker::new(),
         is_local: address.ip().is_loopback(),
         routed: CancellationToken::new(),

@@ -15,6 +15,7 @@
 
 mod access;
 mod amqp;
+mod batch;
 mod board;
 mod budget;
 mod client;
@@ -24,6 +25,7 @@ mod history;
 mod hooks;
 mod http;
 mod interest;
+mod line;
 mod message;
 mod outlet;
 mod page;
@@ -33,6 +35,7 @@ mod reader;
 mod rewriter;
 mod router;
 mod serve;
+mod settle;
 mod shutdown;
 mod source;
 mod subscription;

@@ -20,6 +20,7 @@ use std::vec;
 use axum::extract::ws::{Message as Frame, WebSocket};
 use futures::{Sink, SinkExt, StreamExt, future};
 
+use crate::http::WRITE_BUFFER;
 use crate::message::Message;
 use crate::subscription::{Pace, Share, Terms};
 
@@ -39,8 +40,9 @@ struct Socket {
     has_said: bool,
     /// Something was written and not flushed.
     is_dirty: bool,
-    /// Copies of what was sent and not flushed.
+    /// Copies of what was sent and not flushed, and how many bytes they are.
     unflushed: Vec<Message>,
+    bytes: usize,
     share: Arc<Share>,
 }
 
@@ -99,6 +101,7 @@ impl Outlet {
             has_said: false,
             is_dirty: false,
             unflushed: Vec::new(),
+            bytes: 0,
             share,
         };
         Self { socket: Mutex::new(socket), waiting: Arc::default() }
@@ -196,6 +199,15 @@ impl Socket {
     }
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {
+        // What is not flushed counts among what waits for the client.
+        if self.unflushed.len() >= self.share.unflushed() || self.bytes >= WRITE_BUFFER {
+            return self.poll_flush(cx);
+        }
+        self.poll_say(cx)
+    }
+
+    /// Room for another message, after what the gateway itself has to say.
+    fn poll_say(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {
         ready!(self.web()?.poll_ready_unpin(cx))?;
         while let Some(say) = self.says.pop_front() {
             self.is_dirty = true;
@@ -215,6 +227,7 @@ impl Socket {
     fn send(&mut self, message: Message, binary: bool) -> Result<(), axum::Error> {
         let frame =
             if binary { Frame::Binary(message.binary()) } else { Frame::Text(message.frame()) };
+        self.bytes += message.size();
         self.web()?.start_send_unpin(frame)?;
         self.unflushed.push(message);
         self.is_dirty = true;
@@ -222,9 +235,10 @@ impl Socket {
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {
-        ready!(self.poll_ready(cx))?;
+        ready!(self.poll_say(cx))?;
         if self.is_dirty {
             ready!(self.web()?.poll_flush_unpin(cx))?;
+            self.bytes = 0;
             for message in self.unflushed.drain(..) {
                 self.share.give_back(&message);
                 message.settle();

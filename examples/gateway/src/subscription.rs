@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -76,6 +76,11 @@ impl Share {
         room
     }
 
+    /// How many messages may be sent and not flushed: they are waiting as well.
+    pub fn unflushed(&self) -> usize {
+        (self.most / 2).max(1)
+    }
+
     /// This one waits no longer.
     pub fn give_back(&self, message: &Message) {
         self.messages.fetch_sub(usize::from(!message.is_kept()), Ordering::Relaxed);
@@ -122,6 +127,8 @@ pub struct Terms {
     told: AtomicBool,
     news: mpsc::UnboundedSender<News>,
     board: Arc<Board>,
+    /// What was delivered of the key, once it is attached.
+    delivered: OnceLock<Arc<AtomicU64>>,
 }
 
 /// What a client's task hears of a subscription, by its id. At most one of each waits.
@@ -183,6 +190,7 @@ impl Terms {
             told: AtomicBool::new(false),
             news,
             board,
+            delivered: OnceLock::new(),
         }
     }
 
@@ -255,8 +263,15 @@ impl Terms {
         !self.share.has_room(0)
     }
 
+    pub fn count_in(&self, delivered: Arc<AtomicU64>) {
+        let _ = self.delivered.set(delivered);
+    }
+
     pub fn delivered(&self) {
-        self.board.delivered(&self.key);
+        self.board.delivered.inc();
+        if let Some(delivered) = self.delivered.get() {
+            delivered.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// It lost a message, because the client is too slow or there are too many.
@@ -321,17 +336,13 @@ impl Pace {
     }
 }
 
-/// All subscriptions, by the tag of their attachments.
+/// Subscriptions that the demux is to attach, by their tags.
 #[derive(Default)]
 pub struct Registry(Mutex<HashMap<u64, Arc<Terms>>>);
 
 impl Registry {
     pub fn add(&self, terms: &Arc<Terms>) {
         self.0.lock().unwrap().insert(terms.id, Arc::clone(terms));
-    }
-
-    pub fn get(&self, tag: u64) -> Option<Arc<Terms>> {
-        self.0.lock().unwrap().get(&tag).cloned()
     }
 
     pub fn remove(&self, tag: u64) -> Option<Arc<Terms>> {

@@ -1,4 +1,5 @@
-//! Those who behave: they publish numbered lines and check what they receive, whatever the others do.
+//! Those who behave: they publish numbered lines and check what they receive, whatever the others
+//! do.
 
 use std::io::{self, Write};
 use std::sync::Arc;

@@ -1,12 +1,14 @@
 //! A soak: the `lines` example against clients that misbehave in every way a client can.
 //!
-//! `cargo run --release -p soak -- --seconds 600` builds the server, starts it, and attacks it: clients
-//! that are reset, stopped, killed, that never read, send garbage or a byte at a time, thousands of
-//! subscriptions a second. Meanwhile others behave, and check that they receive every line in order but
-//! those the server says they lost. Every second the server's memory and descriptors are looked at.
+//! `cargo run --release -p soak -- --seconds 600` builds the server, starts it, and attacks it:
+//! clients that are reset, stopped, killed, that never read, send garbage or a byte at a time,
+//! thousands of subscriptions a second. Meanwhile others behave, and check that they receive every
+//! line in order but those the server says they lost. Every second the server's memory and
+//! descriptors are looked at.
 //!
-//! It prints what it saw and exits with 1 if the server grew, kept a descriptor, lost a line without
-//! saying so, made a client wait, or ended with totals that do not add up; with 2 if it could not run.
+//! It prints what it saw and exits with 1 if the server grew, kept a descriptor, lost a line
+//! without saying so, made a client wait, or ended with totals that do not add up; with 2 if it
+//! could not run.
 
 mod account;
 mod args;
@@ -35,7 +37,8 @@ use crate::report::Report;
 use crate::victim::Victim;
 use crate::watch::Watch;
 
-/// In which everybody who left is gone: longer than the server's patience with who reads too slowly.
+/// In which everybody who left is gone: longer than the server's patience with who reads too
+/// slowly.
 const LEAVING: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {

@@ -71,7 +71,8 @@ impl Reader {
         (Self { from: BufReader::new(reader), line: Vec::new() }, writer)
     }
 
-    /// The next line, or `None` at the end. It is an error to wait longer than anybody should have to.
+    /// The next line, or `None` at the end. It is an error to wait longer than anybody should have
+    /// to.
     pub async fn line(&mut self) -> io::Result<Option<&str>> {
         self.line.clear();
         let read = self.from.read_until(b'\n', &mut self.line);

@@ -1,7 +1,7 @@
 //! A client in a process of its own, which another stops, lets go on, and kills.
 //!
-//! It subscribes and checks what it reads until its standard input ends; then it leaves in good order
-//! and tells how many lines it saw and lost.
+//! It subscribes and checks what it reads until its standard input ends; then it leaves in good
+//! order and tells how many lines it saw and lost.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};

@@ -72,7 +72,8 @@ impl Victim {
         self.address
     }
 
-    /// Takes what it complains of for a violation: a panic in the task of one client does not end it.
+    /// Takes what it complains of for a violation: a panic in the task of one client does not end
+    /// it.
     pub fn listen_for_complaints(&mut self, report: &Arc<Report>) {
         let Some(mut lines) = self.stderr.take() else { return };
         let report = Arc::clone(report);

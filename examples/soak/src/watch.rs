@@ -102,8 +102,8 @@ impl Watch {
         if peak > highest * 1.25 + 8.0 {
             report.violation(format!("memory peaked at {peak:.1} MiB, at {highest:.1} before"));
         }
-        // How many there are at most, and for how long, is the doing of those who come in herds. A leak
-        // raises what there is at least.
+        // How many there are at most, and for how long, is the doing of those who come in herds. A
+        // leak raises what there is at least.
         let (before, after) = (least(first), least(second));
         if after > before + before / 5 + 20 {
             report.violation(format!("descriptors grew from {before} to {after}, at least"));

@@ -1,7 +1,8 @@
 //! The client: calls that share a connection, and answers that find their caller.
 //!
 //! 1. A call's order is sent before its request, so its sink is attached before an answer can come.
-//! 2. A sequence id is used once on a connection: a late answer matches nobody, never somebody else.
+//! 2. A sequence id is used once on a connection: a late answer matches nobody, never somebody
+//!    else.
 //! 3. A call is its lease: when it ends, however it ends, nothing of it stays attached.
 
 use std::fmt;
@@ -64,8 +65,8 @@ pub struct Counts {
     pub late: u64,
 }
 
-/// A handle of a connection: clone it, send it, call from any thread. The connection is closed when the
-/// last one is dropped.
+/// A handle of a connection: clone it, send it, call from any thread. The connection is closed when
+/// the last one is dropped.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,

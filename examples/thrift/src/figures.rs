@@ -29,7 +29,8 @@ fn rate(mut work: impl FnMut(Instant) -> u64) -> f64 {
     rates[ROUNDS / 2]
 }
 
-/// One call at a time, by the client that the Thrift compiler makes: it blocks until the answer is there.
+/// One call at a time, by the client that the Thrift compiler makes: it blocks until the answer is
+/// there.
 fn one_at_a_time(address: &str) -> thrift::Result<f64> {
     let socket = TcpStream::connect(address)?;
     socket.set_nodelay(true)?;

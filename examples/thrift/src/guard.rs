@@ -1,10 +1,11 @@
 //! Reading what a stranger sent: no length is believed before the bytes are there.
 //!
-//! The readers of the `thrift` crate reserve what a length says before they read: `vec![0; length]` for
-//! a string, and generated code `Vec::with_capacity(size)` for a list, whatever type the element on the
-//! wire was said to have. [`Guard`] stands between the two. It reads strings itself, and passes on the
-//! size of a container only if so many elements can still follow. So a frame can make us reserve, in
-//! one container, at most one element for each of its bytes; and `Limits::container` of them.
+//! The readers of the `thrift` crate reserve what a length says before they read: `vec![0; length]`
+//! for a string, and generated code `Vec::with_capacity(size)` for a list, whatever type the
+//! element on the wire was said to have. [`Guard`] stands between the two. It reads strings itself,
+//! and passes on the size of a container only if so many elements can still follow. So a frame can
+//! make us reserve, in one container, at most one element for each of its bytes; and
+//! `Limits::container` of them.
 
 use std::cell::Cell;
 use std::io::{self, Read};
@@ -17,8 +18,8 @@ use thrift::{ProtocolError, ProtocolErrorKind, Result};
 
 use crate::message::{Limits, Protocol};
 
-/// A frame that is being read: the protocol reads on through one reference, the guard looks at what is
-/// left through another.
+/// A frame that is being read: the protocol reads on through one reference, the guard looks at what
+/// is left through another.
 pub(crate) struct Source<'a> {
     left: Cell<&'a [u8]>,
 }

@@ -1,4 +1,5 @@
-//! One connection, many calls in flight: an asynchronous Apache Thrift client, and the server beside it.
+//! One connection, many calls in flight: an asynchronous Apache Thrift client, and the server
+//! beside it.
 //!
 //! ```text
 //! client   socket ─▶ frames ─▶ demux by sequence id ─▶ one sink a call, limit(1), leased

@@ -90,7 +90,8 @@ pub(crate) async fn run(arguments: &LoadArguments) -> Result<ExitCode, String> {
     let (highest, overtaken) = (AtomicU32::new(0), AtomicU32::new(0));
     let one = async |n: u32| {
         if cancel_every > 0 && n % cancel_every == cancel_every - 1 {
-            // One poll attaches the call and sends its request. The future is dropped then, or later.
+            // One poll attaches the call and sends its request. The future is dropped then, or
+            // later.
             let mut cancelled = pin!(call(&client, n));
             for _ in 0..=n % 3 {
                 if let std::task::Poll::Ready(done) = poll!(&mut cancelled) {
@@ -125,7 +126,8 @@ pub(crate) async fn run(arguments: &LoadArguments) -> Result<ExitCode, String> {
             }
         }
     }
-    // The last calls are over, and their leases dropped; the task of the demux may not yet have seen it.
+    // The last calls are over, and their leases dropped; the task of the demux may not yet have
+    // seen it.
     for _ in 0..1000 {
         if client.counts().waiting == 0 {
             break;

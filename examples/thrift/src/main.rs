@@ -79,8 +79,8 @@ pub(crate) struct LoadArguments {
     /// Cancel every so-manieth call once its request is sent; 0 for none.
     #[arg(long, default_value_t = 0)]
     cancel_every: u32,
-    /// Let calls take up to so many milliseconds on the server, so that answers come shuffled; fail if
-    /// none overtakes another.
+    /// Let calls take up to so many milliseconds on the server, so that answers come shuffled; fail
+    /// if none overtakes another.
     #[arg(long, default_value_t = 0)]
     shuffle: u32,
     /// Seconds that a call may take.

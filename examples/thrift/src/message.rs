@@ -13,8 +13,8 @@ use crate::guard::{Guard, Source};
 /// No method has a longer name.
 const LONGEST_NAME: usize = 1024;
 
-/// A struct that a message can hold. The compiler of Thrift makes these two methods for each, but only for
-/// those named in the IDL an `impl` of its `TSerializable`.
+/// A struct that a message can hold. The compiler of Thrift makes these two methods for each, but
+/// only for those named in the IDL an `impl` of its `TSerializable`.
 pub trait Wire: Sized {
     /// Reads the struct.
     fn read(from: &mut dyn TInputProtocol) -> thrift::Result<Self>;
@@ -44,8 +44,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// A frame of 16,384,000 bytes, as everywhere in Apache Thrift; a string may fill it, and a container
-    /// have 65,536 elements.
+    /// A frame of 16,384,000 bytes, as everywhere in Apache Thrift; a string may fill it, and a
+    /// container have 65,536 elements.
     fn default() -> Self {
         let frame = TConfiguration::DEFAULT_MAX_FRAME_SIZE;
         Self { frame, container: 1 << 16, string: frame }

@@ -1,4 +1,5 @@
-//! What strangers send: forged lengths, garbage, too much. An error, a clear one, and no memory for it.
+//! What strangers send: forged lengths, garbage, too much. An error, a clear one, and no memory for
+//! it.
 
 mod common;
 
@@ -120,7 +121,8 @@ fn a_container_with_more_elements_than_bytes() {
     }
 }
 
-/// A size of which the sender says that it counts single bytes, where the struct has eight for each.
+/// A size of which the sender says that it counts single bytes, where the struct has eight for
+/// each.
 #[test]
 fn elements_of_another_type_than_was_said() {
     for protocol in PROTOCOLS {
