@@ -211,11 +211,13 @@ const STAGES = {
     await page.locator("#subscribe button").click();
     await subscribed(page, key);
     for (const [what, gap] of [["killed, and started with --history", 1], ["the same without", 1]]) {
+      const cuts = await page.locator("#messages li", { hasText: "connection lost" }).count();
       await meeting(what);
-      await until(page, what, (name) => {
+      await until(page, what, ([name, before]) => {
+        const notices = [...document.querySelectorAll("#messages li")].filter((it) => it.textContent.includes("connection lost"));
         const chip = [...document.querySelectorAll("#subscriptions li")].find((it) => it.textContent.includes(name));
-        return chip.className !== "waits" && document.getElementById("state").className === "up";
-      }, key);
+        return notices.length > before && chip.className !== "waits";
+      }, [key, cuts]);
       const told = await page.locator("#messages li", { hasText: "no longer kept" }).count();
       assert.equal(told, gap, `${what}: ${told} gaps`);
     }

@@ -109,7 +109,7 @@ fn parse<'a>(gateway: &Gateway, body: &'a [u8]) -> Result<(Vec<usize>, Vec<Line<
         };
         let bad = |Wrong(code, what)| wrong(Refusal::new(StatusCode::BAD_REQUEST, code, what));
         let line = Line::parse(line).map_err(bad)?;
-        gateway.check_key(&line.key).map_err(|what| bad(Wrong("bad_key", what.to_owned())))?;
+        Gateway::check_key(&line.key).map_err(|what| bad(Wrong("bad_key", what.to_owned())))?;
         if line.body.len() > most {
             return Err(wrong(too_large(&format!("a message has at most {most} bytes"))));
         }

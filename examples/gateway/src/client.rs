@@ -249,7 +249,7 @@ impl Client {
     }
 
     async fn subscribe(&mut self, key: String, wish: &Wish) -> Result<(), Wrong> {
-        if let Err(what) = self.gateway.check_key(&key) {
+        if let Err(what) = Gateway::check_key(&key) {
             return Err(Wrong("bad_key", what.to_owned(), Some(key)));
         }
         if self.reader.as_ref().is_some_and(|reader| !reader.may_read(&key)) {

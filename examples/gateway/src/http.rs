@@ -197,7 +197,7 @@ async fn try_publish(gateway: &Gateway, request: Request) -> Result<Response, Re
     let key = uri.path().strip_prefix(PUBLISH).filter(|key| has_valid_escapes(key));
     let key = key.and_then(|key| percent_decode_str(key).decode_utf8().ok());
     let key = key.ok_or_else(|| bad_key("the key is not UTF-8, percent-encoded"))?;
-    gateway.check_key(&key).map_err(bad_key)?;
+    Gateway::check_key(&key).map_err(bad_key)?;
     refuse_if_draining(gateway)?;
     let most = gateway.config.max_body;
     let what = || format!("a message has at most {most} bytes");

@@ -55,8 +55,8 @@ pub struct Reader {
 impl Reader {
     /// From `Authorization: Bearer TOKEN`, or from `?token=TOKEN`, as browsers cannot set headers.
     pub fn check(key: &str, headers: &HeaderMap, uri: &Uri) -> Result<Self, Refusal> {
-        let queries = uri.query().unwrap_or_default().split('&');
-        let query = queries.filter_map(|query| query.strip_prefix("token=")).next();
+        let mut queries = uri.query().unwrap_or_default().split('&');
+        let query = queries.find_map(|query| query.strip_prefix("token="));
         let Some(token) = bearer(headers).or(query.map(str::as_bytes)) else {
             let what = "who reads says Authorization: Bearer TOKEN, or ?token=TOKEN";
             return Err(unauthorized(what));

@@ -96,7 +96,7 @@ async fn nothing_is_missed_and_nothing_comes_twice_while_messages_come() {
             match said["type"].as_str() {
                 Some("message") => assert_eq!(said["at"], at + 1, "after {times} times"),
                 Some("history") => {
-                    assert_eq!((&said["at"], &said["gap"]), (&json!(at), &json!(false)))
+                    assert_eq!((&said["at"], &said["gap"]), (&json!(at), &json!(false)));
                 }
                 Some("subscribed") => assert!(said["at"].as_u64() <= Some(at)),
                 _ => panic!("{said}"),

@@ -105,7 +105,7 @@ async fn what_is_wrong_with_a_message_is_said_and_the_connection_stays() {
         (r#"{"type":"unsubscribe","keys":["b"],"rate":1}"#, "bad_request"),
         (r#"{"type":"subscribe","key":""}"#, "bad_key"),
         (r#"{"type":"subscribe","key":"demo.*"}"#, "bad_key"),
-        (r##"{"type":"subscribe","key":"room/#"}"##, "bad_key"),
+        (r#"{"type":"subscribe","key":"room/#"}"#, "bad_key"),
         (r#"{"type":"subscribe","key":"a\u0000"}"#, "bad_key"),
         (r#"{"type":"subscribe","key":"a"}"#, "already_subscribed"),
         (r#"{"type":"unsubscribe","key":"b"}"#, "not_subscribed"),
