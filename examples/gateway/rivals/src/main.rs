@@ -1,0 +1,44 @@
+//! Measures servers that pass on messages to WebSockets by key, and makes a table of it.
+//!
+//! `examples/gateway/compare` starts the servers and runs this.
+
+mod measure;
+mod publisher;
+mod subscriber;
+mod usage;
+mod wire;
+
+use clap::Parser;
+use std::process::ExitCode;
+use tokio::task::LocalSet;
+
+use crate::measure::Measure;
+
+#[derive(Parser)]
+#[command(about = "What examples/gateway/compare measures with.")]
+enum Command {
+    /// Measures one server, and prints it as a line of JSON
+    Measure(Measure),
+}
+
+fn main() -> ExitCode {
+    let done = match Command::parse() {
+        Command::Measure(measure) => run(measure),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// On one thread: the other processors are the server's.
+fn run(measure: Measure) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
+    let sample = LocalSet::new().block_on(&runtime, measure.run());
+    println!("{}", serde_json::to_string(&sample).map_err(|error| error.to_string())?);
+    Ok(())
+}

@@ -1,0 +1,212 @@
+//! One measurement of one server.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use tokio::task::spawn_local;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::publisher::Publisher;
+use crate::subscriber::{Subscriber, Tally};
+use crate::usage::Usage;
+use crate::wire::{Publishing, Subscribing};
+
+/// Messages on their way, if all subscribers have the same key or share a few: less than a gateway's
+/// buffer for a subscription, and enough for a server to write several at once.
+const FEW_KEYS_WINDOW: u64 = 128;
+/// And if each has its own: for each of the connections that publish, a batch.
+const MANY_KEYS_WINDOW: u64 = 1024;
+/// Connections that publish, unless there are fewer keys.
+const CONNECTIONS: usize = 16;
+/// How long a server may take to start, and to confirm subscriptions.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Case {
+    /// 1 key, 1,000 subscribers
+    One,
+    /// 8 keys, 1,000 subscribers
+    Eight,
+    /// 1,000 keys, one subscriber each
+    Thousand,
+    /// The same, in batches
+    Batch,
+    /// The same, persistent
+    Persistent,
+    /// WebSockets that are subscribed, and get nothing
+    Idle,
+    /// 1 key, and one of 51 subscribers does not read
+    Stalled,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Measure {
+    #[arg(long)]
+    rival: String,
+    #[arg(long)]
+    case: Case,
+    /// Where clients subscribe
+    #[arg(long, value_name = "ADDR")]
+    subscribe: SocketAddr,
+    #[arg(long, value_name = "HOW")]
+    subscribing: Subscribing,
+    /// Where messages are published
+    #[arg(long, value_name = "ADDR")]
+    publish: SocketAddr,
+    #[arg(long, value_name = "HOW")]
+    publishing: Publishing,
+    /// Of the server; its children are counted too
+    #[arg(long, required = true)]
+    pid: Vec<u32>,
+    /// A tenth of the messages
+    #[arg(long)]
+    quick: bool,
+}
+
+/// What was measured, or why it was not.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Sample {
+    pub rival: String,
+    pub case: Case,
+    pub result: Result<Figures, String>,
+}
+
+#[derive(Debug, Default, Clone, Copy, Serialize, Deserialize)]
+pub struct Figures {
+    /// Deliveries a second.
+    pub rate: f64,
+    /// The server's processor time, in seconds for a million deliveries.
+    pub cpu: f64,
+    /// In milliseconds.
+    pub p99: f64,
+    /// Memory, in KiB for each WebSocket.
+    pub memory: f64,
+}
+
+impl Measure {
+    pub async fn run(self) -> Sample {
+        let result = match self.case {
+            Case::Idle => self.idle().await,
+            Case::Stalled => self.stalled().await,
+            Case::One => self.flow(1, 1_000, 2_000, FEW_KEYS_WINDOW).await,
+            Case::Eight => self.flow(8, 1_000, 16_000, FEW_KEYS_WINDOW).await,
+            _ => self.flow(1_000, 1_000, 300_000, MANY_KEYS_WINDOW).await,
+        };
+        Sample { rival: self.rival, case: self.case, result }
+    }
+
+    /// Starts clients, and waits until all are subscribed.
+    async fn subscribe(
+        &self,
+        tally: &Rc<Tally>,
+        clients: usize,
+        keys: usize,
+    ) -> Result<(), String> {
+        let wanted = tally.confirmed.get() + clients;
+        let start = Instant::now();
+        for client in 0..clients {
+            let subscriber = loop {
+                let key = client % keys;
+                let to = self.subscribe;
+                let name = wanted + client;
+                match Subscriber::connect(tally, to, self.subscribing, key, name, None).await {
+                    Ok(subscriber) => break subscriber,
+                    // It starts.
+                    Err(_) if client == 0 && start.elapsed() < PATIENCE => {
+                        sleep(Duration::from_millis(100)).await;
+                    }
+                    Err(error) => return Err(error),
+                }
+            };
+            spawn_local(subscriber.run());
+        }
+        while tally.confirmed.get() < wanted {
+            let changed = timeout(PATIENCE, tally.changed.notified()).await;
+            if let Some(ended) = tally.ended.borrow().first() {
+                return Err(format!("a subscriber's connection: {ended}"));
+            }
+            if changed.is_err() {
+                return Err(format!("{} of {wanted} subscribed", tally.confirmed.get()));
+            }
+        }
+        Ok(())
+    }
+
+    fn publisher(
+        &self,
+        tally: &Rc<Tally>,
+        keys: usize,
+        fan_out: u64,
+    ) -> impl Future<Output = Result<Publisher, String>> {
+        Publisher::connect(tally, self.publish, self.publishing, CONNECTIONS, keys, fan_out)
+    }
+
+    /// As fast as it goes.
+    async fn flow(
+        &self,
+        keys: usize,
+        clients: usize,
+        messages: u64,
+        window: u64,
+    ) -> Result<Figures, String> {
+        let messages = if self.quick { messages / 10 } else { messages };
+        let tally = Tally::new();
+        self.subscribe(&tally, clients, keys).await?;
+        let fan_out = (clients / keys) as u64;
+        let mut publisher = self.publisher(&tally, keys, fan_out).await?;
+        publisher.publish((messages / 5).max(2 * window), window).await?; // warms up
+        let (before, start) = (Usage::of(&self.pid)?, Instant::now());
+        publisher.publish(messages, window).await?;
+        let elapsed = start.elapsed().as_secs_f64();
+        let after = Usage::of(&self.pid)?;
+        publisher.finish().await?;
+        complete(&tally)?;
+        let millions = (messages * fan_out) as f64 / 1e6;
+        let (rate, cpu) = (millions * 1e6 / elapsed, (after.cpu - before.cpu) / millions);
+        Ok(Figures { rate, cpu, ..Figures::default() })
+    }
+
+    async fn idle(&self) -> Result<Figures, String> {
+        let clients = if self.quick { 1_000 } else { 5_000 };
+        let tally = Tally::new();
+        // What a server needs for the first ones it keeps for the others.
+        self.subscribe(&tally, 100, 1).await?;
+        sleep(Duration::from_secs(1)).await;
+        let before = Usage::of(&self.pid)?;
+        self.subscribe(&tally, clients, 1).await?;
+        sleep(Duration::from_secs(1)).await;
+        let memory = (Usage::of(&self.pid)?.memory - before.memory) / clients as f64;
+        Ok(Figures { memory, ..Figures::default() })
+    }
+
+    /// At a modest rate.
+    async fn stalled(&self) -> Result<Figures, String> {
+        let seconds = if self.quick { 3 } else { 10 };
+        let tally = Tally::new();
+        self.subscribe(&tally, 50, 1).await?;
+        let stalled =
+            Subscriber::connect(&tally, self.subscribe, self.subscribing, 0, 0, Some(4096)).await?;
+        let mut publisher = self.publisher(&tally, 1, 50).await?;
+        publisher.publish_at(1_000, Duration::from_secs(1)).await?;
+        tally.times.set(true);
+        publisher.publish_at(1_000, Duration::from_secs(seconds)).await?;
+        publisher.finish().await?;
+        drop(stalled);
+        complete(&tally)?;
+        let mut latencies = tally.latencies.take();
+        latencies.sort_unstable();
+        let p99 = latencies[latencies.len() * 99 / 100] as f64 / 1e3;
+        Ok(Figures { p99, ..Figures::default() })
+    }
+}
+
+fn complete(tally: &Tally) -> Result<(), String> {
+    if tally.wrong.get() > 0 {
+        return Err(format!("{} missing, twice, or out of order", tally.wrong.get()));
+    }
+    tally.ended.borrow().first().map_or(Ok(()), |ended| Err(format!("a connection: {ended}")))
+}
