@@ -9,16 +9,18 @@ use serde::{Deserialize, Serialize};
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::publisher::Publisher;
+use crate::publisher::{Publisher, Window};
 use crate::subscriber::{Subscriber, Tally};
 use crate::usage::Usage;
 use crate::wire::{Publishing, Subscribing};
 
-/// Messages on their way, if all subscribers have the same key or share a few: less than a gateway's
-/// buffer for a subscription, and enough for a server to write several at once.
-const FEW_KEYS_WINDOW: u64 = 128;
-/// And if each has its own: for each of the connections that publish, a batch.
-const MANY_KEYS_WINDOW: u64 = 1024;
+/// If all subscribers have the same key or share a few: less than what a gateway buffers for a
+/// subscription, and enough that a server can write several messages at once.
+const FEW_KEYS: Window = Window { size: 128, refill: 16 };
+/// If each subscriber has a key of its own: 8 posts at a time over each connection that publishes.
+const MANY_KEYS: Window = Window { size: 1024, refill: 128 };
+/// And 64 in a batch.
+const BATCHES: Window = Window { size: 2048, refill: 1024 };
 /// Connections that publish, unless there are fewer keys.
 const CONNECTIONS: usize = 16;
 /// How long a server may take to start, and to confirm subscriptions.
@@ -92,9 +94,10 @@ impl Measure {
         let result = match self.case {
             Case::Idle => self.idle().await,
             Case::Stalled => self.stalled().await,
-            Case::One => self.flow(1, 1_000, 2_000, FEW_KEYS_WINDOW).await,
-            Case::Eight => self.flow(8, 1_000, 16_000, FEW_KEYS_WINDOW).await,
-            _ => self.flow(1_000, 1_000, 300_000, MANY_KEYS_WINDOW).await,
+            Case::One => self.flow(1, 1_000, 2_000, FEW_KEYS).await,
+            Case::Eight => self.flow(8, 1_000, 16_000, FEW_KEYS).await,
+            Case::Thousand | Case::Persistent => self.flow(1_000, 1_000, 200_000, MANY_KEYS).await,
+            Case::Batch => self.flow(1_000, 1_000, 200_000, BATCHES).await,
         };
         Sample { rival: self.rival, case: self.case, result }
     }
@@ -151,14 +154,14 @@ impl Measure {
         keys: usize,
         clients: usize,
         messages: u64,
-        window: u64,
+        window: Window,
     ) -> Result<Figures, String> {
         let messages = if self.quick { messages / 10 } else { messages };
         let tally = Tally::new();
         self.subscribe(&tally, clients, keys).await?;
         let fan_out = (clients / keys) as u64;
         let mut publisher = self.publisher(&tally, keys, fan_out).await?;
-        publisher.publish((messages / 5).max(2 * window), window).await?; // warms up
+        publisher.publish((messages / 5).max(2 * window.size), window).await?; // warms up
         let (before, start) = (Usage::of(&self.pid)?, Instant::now());
         publisher.publish(messages, window).await?;
         let elapsed = start.elapsed().as_secs_f64();

@@ -18,6 +18,13 @@ use crate::wire::{Publishing, Stamp};
 /// How long there may be no progress.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How many messages may be on their way, and how many of these have to arrive before more are sent.
+#[derive(Debug, Clone, Copy)]
+pub struct Window {
+    pub size: u64,
+    pub refill: u64,
+}
+
 pub struct Publisher {
     tally: Rc<Tally>,
     publishing: Publishing,
@@ -63,15 +70,18 @@ impl Publisher {
         Ok(Self { tally, publishing, connections: all, next: vec![0; keys], fan_out, published: 0 })
     }
 
-    /// Publishes so many, round robin over the keys, and waits until all are received. At most `window`
-    /// are on their way; when half of them have arrived, as many are sent.
-    pub async fn publish(&mut self, count: u64, window: u64) -> Result<(), String> {
+    /// Publishes so many, round robin over the keys, and waits until all are received.
+    pub async fn publish(
+        &mut self,
+        count: u64,
+        Window { size, refill }: Window,
+    ) -> Result<(), String> {
         let last = self.published + count;
         while self.published < last {
             let received = self.tally.received.get() / self.fan_out;
-            let room = (window + received).saturating_sub(self.published);
+            let room = (size + received).saturating_sub(self.published);
             self.send(room.min(last - self.published)).await?;
-            let target = self.published.saturating_sub(window / 2);
+            let target = self.published.saturating_sub(size - refill);
             self.received(if self.published == last { last } else { target }).await?;
         }
         Ok(())
