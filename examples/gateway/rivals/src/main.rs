@@ -5,28 +5,35 @@
 mod measure;
 mod publisher;
 mod subscriber;
+mod table;
 mod usage;
 mod wire;
 
-use clap::Parser;
 use std::process::ExitCode;
+
+use clap::Parser;
 use tokio::task::LocalSet;
 
 use crate::measure::Measure;
+use crate::table::Table;
 
 #[derive(Parser)]
 #[command(about = "What examples/gateway/compare measures with.")]
 enum Command {
     /// Measures one server, and prints it as a line of JSON
     Measure(Measure),
+    /// Makes tables of such lines; fails if a rival is ahead of the gateway
+    Table(Table),
 }
 
 fn main() -> ExitCode {
     let done = match Command::parse() {
-        Command::Measure(measure) => run(measure),
+        Command::Measure(measure) => run(measure).map(|()| true),
+        Command::Table(table) => table.run(),
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("{error}");
             ExitCode::FAILURE

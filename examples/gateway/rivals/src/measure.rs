@@ -16,7 +16,7 @@ use crate::wire::{Publishing, Subscribing};
 
 /// If all subscribers have the same key or share a few: less than what a gateway buffers for a
 /// subscription, and enough that a server can write several messages at once.
-const FEW_KEYS: Window = Window { size: 128, refill: 16 };
+const FEW_KEYS: Window = Window { size: 64, refill: 8 };
 /// If each subscriber has a key of its own: 8 posts at a time over each connection that publishes.
 const MANY_KEYS: Window = Window { size: 1024, refill: 128 };
 /// And 64 in a batch.
