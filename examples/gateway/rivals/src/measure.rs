@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -109,24 +111,24 @@ impl Measure {
         clients: usize,
         keys: usize,
     ) -> Result<(), String> {
-        let wanted = tally.confirmed.get() + clients;
-        let start = Instant::now();
+        self.await_server().await?;
+        // Not one after the other: mosquitto takes 0.1 s for each.
+        let turns = Rc::new(Semaphore::new(100));
+        let (to, subscribing, before) = (self.subscribe, self.subscribing, tally.confirmed.get());
         for client in 0..clients {
-            let subscriber = loop {
-                let key = client % keys;
-                let to = self.subscribe;
-                let name = wanted + client;
-                match Subscriber::connect(tally, to, self.subscribing, key, name, None).await {
-                    Ok(subscriber) => break subscriber,
-                    // It starts.
-                    Err(_) if client == 0 && start.elapsed() < PATIENCE => {
-                        sleep(Duration::from_millis(100)).await;
-                    }
-                    Err(error) => return Err(error),
+            let (tally, turns) = (Rc::clone(tally), Rc::clone(&turns));
+            spawn_local(async move {
+                let turn = turns.acquire().await;
+                let (key, name) = (client % keys, before + client);
+                let connected = Subscriber::connect(&tally, to, subscribing, key, name, None).await;
+                drop(turn);
+                match connected {
+                    Ok(subscriber) => subscriber.run().await,
+                    Err(error) => tally.end(error),
                 }
-            };
-            spawn_local(subscriber.run());
+            });
         }
+        let wanted = before + clients;
         while tally.confirmed.get() < wanted {
             let changed = timeout(PATIENCE, tally.changed.notified()).await;
             if let Some(ended) = tally.ended.borrow().first() {
@@ -135,6 +137,19 @@ impl Measure {
             if changed.is_err() {
                 return Err(format!("{} of {wanted} subscribed", tally.confirmed.get()));
             }
+        }
+        Ok(())
+    }
+
+    /// Waits until it accepts connections.
+    async fn await_server(&self) -> Result<(), String> {
+        let start = Instant::now();
+        while let Err(error) = TcpStream::connect(self.subscribe).await {
+            Usage::of(&self.pid)?; // fails if the server has ended
+            if start.elapsed() > PATIENCE {
+                return Err(format!("no connection to {}: {error}", self.subscribe));
+            }
+            sleep(Duration::from_millis(100)).await;
         }
         Ok(())
     }

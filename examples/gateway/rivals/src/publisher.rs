@@ -62,8 +62,8 @@ impl Publisher {
         fan_out: u64,
     ) -> Result<Self, String> {
         let mut all = Vec::new();
-        for _ in 0..connections.min(keys) {
-            let opened = timeout(PATIENCE, Connection::open(to, publishing)).await;
+        for nth in 0..connections.min(keys) {
+            let opened = timeout(PATIENCE, Connection::open(to, publishing, nth)).await;
             all.push(opened.map_err(|_| format!("{to} does not welcome a publisher"))??);
         }
         let tally = Rc::clone(tally);
@@ -160,12 +160,12 @@ impl Publisher {
 }
 
 impl Connection {
-    async fn open(to: SocketAddr, publishing: Publishing) -> Result<Self, String> {
+    async fn open(to: SocketAddr, publishing: Publishing, nth: usize) -> Result<Self, String> {
         let opening = async {
             let stream = TcpStream::connect(to).await?;
             stream.set_nodelay(true)?;
             let (mut reader, mut writer) = stream.into_split();
-            writer.write_all(&publishing.hello()).await?;
+            writer.write_all(&publishing.hello(nth)).await?;
             if let Some(welcome) = publishing.welcome() {
                 let mut answer = Vec::new();
                 while memmem::find(&answer, welcome).is_none() {

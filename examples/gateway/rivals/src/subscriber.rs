@@ -55,6 +55,12 @@ impl Tally {
         u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
+    /// A connection has ended.
+    pub fn end(&self, why: String) {
+        self.ended.borrow_mut().push(why);
+        self.changed.notify_one();
+    }
+
     fn confirm(&self) {
         self.confirmed.set(self.confirmed.get() + 1);
         self.changed.notify_one();
@@ -147,8 +153,7 @@ impl Subscriber {
                 Err(error) => break error.to_string(),
             }
         };
-        self.tally.ended.borrow_mut().push(ended);
-        self.tally.changed.notify_one();
+        self.tally.end(ended);
     }
 
     /// Into a buffer that all share.

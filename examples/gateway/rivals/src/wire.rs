@@ -138,12 +138,12 @@ pub enum Publishing {
 }
 
 impl Publishing {
-    /// What is sent first.
-    pub fn hello(self) -> Vec<u8> {
+    /// What the nth connection sends first.
+    pub fn hello(self, nth: usize) -> Vec<u8> {
         match self {
             Self::Http | Self::HttpBatch => Vec::new(),
             Self::Nats => b"CONNECT {\"verbose\":false,\"pedantic\":false}\r\n".to_vec(),
-            Self::Mqtt => mqtt_connect(usize::MAX),
+            Self::Mqtt => mqtt_connect(usize::MAX - nth),
             _ => amqp_hello(),
         }
     }
