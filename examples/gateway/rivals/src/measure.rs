@@ -1,6 +1,7 @@
 //! One measurement of one server.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -66,9 +67,9 @@ pub struct Measure {
     /// Of the server; its children are counted too
     #[arg(long, required = true)]
     pid: Vec<u32>,
-    /// A tenth of the messages
-    #[arg(long)]
-    quick: bool,
+    /// An Nth of the messages
+    #[arg(long, value_name = "N", default_value = "1")]
+    part: NonZeroU16,
 }
 
 /// What was measured, or why it was not.
@@ -96,8 +97,8 @@ impl Measure {
         let result = match self.case {
             Case::Idle => self.idle().await,
             Case::Stalled => self.stalled().await,
-            Case::One => self.flow(1, 1_000, 2_000, FEW_KEYS).await,
-            Case::Eight => self.flow(8, 1_000, 16_000, FEW_KEYS).await,
+            Case::One => self.flow(1, 1_000, 1_000, FEW_KEYS).await,
+            Case::Eight => self.flow(8, 1_000, 8_000, FEW_KEYS).await,
             Case::Thousand | Case::Persistent => self.flow(1_000, 1_000, 200_000, MANY_KEYS).await,
             Case::Batch => self.flow(1_000, 1_000, 200_000, BATCHES).await,
         };
@@ -141,6 +142,10 @@ impl Measure {
         Ok(())
     }
 
+    fn is_quick(&self) -> bool {
+        self.part.get() > 1
+    }
+
     /// Waits until it accepts connections.
     async fn await_server(&self) -> Result<(), String> {
         let start = Instant::now();
@@ -171,7 +176,7 @@ impl Measure {
         messages: u64,
         window: Window,
     ) -> Result<Figures, String> {
-        let messages = if self.quick { messages / 10 } else { messages };
+        let messages = messages / u64::from(self.part.get());
         let tally = Tally::new();
         self.subscribe(&tally, clients, keys).await?;
         let fan_out = (clients / keys) as u64;
@@ -189,7 +194,7 @@ impl Measure {
     }
 
     async fn idle(&self) -> Result<Figures, String> {
-        let clients = if self.quick { 1_000 } else { 5_000 };
+        let clients = if self.is_quick() { 1_000 } else { 5_000 };
         let tally = Tally::new();
         // What a server needs for the first ones it keeps for the others.
         self.subscribe(&tally, 100, 1).await?;
@@ -203,7 +208,7 @@ impl Measure {
 
     /// At a modest rate.
     async fn stalled(&self) -> Result<Figures, String> {
-        let seconds = if self.quick { 3 } else { 10 };
+        let seconds = if self.is_quick() { 3 } else { 10 };
         let tally = Tally::new();
         self.subscribe(&tally, 50, 1).await?;
         let stalled =

@@ -220,7 +220,7 @@ fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
     let [high, low] = length.to_be_bytes();
     let mut all = vec![0x80 | opcode];
     if length < 126 {
-        all.push(0x80 | low)
+        all.push(0x80 | low);
     } else {
         all.extend([0x80 | 126, high, low])
     }
