@@ -211,8 +211,8 @@ impl Measure {
         let seconds = if self.is_quick() { 3 } else { 10 };
         let tally = Tally::new();
         self.subscribe(&tally, 50, 1).await?;
-        let stalled =
-            Subscriber::connect(&tally, self.subscribe, self.subscribing, 0, 0, Some(4096)).await?;
+        let (to, subscribing, name) = (self.subscribe, self.subscribing, 50);
+        let stalled = Subscriber::connect(&tally, to, subscribing, 0, name, Some(4096)).await?;
         let mut publisher = self.publisher(&tally, 1, 50).await?;
         publisher.publish_at(1_000, Duration::from_secs(1)).await?;
         tally.times.set(true);
