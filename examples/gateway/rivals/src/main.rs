@@ -9,6 +9,8 @@ mod table;
 mod usage;
 mod wire;
 
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -20,7 +22,7 @@ use crate::table::Table;
 #[derive(Parser)]
 #[command(about = "What examples/gateway/compare measures with.")]
 enum Command {
-    /// Measures one server, and prints it as a line of JSON
+    /// Measures one server, and appends a line of JSON to a file
     Measure(Measure),
     /// Makes tables of such lines; fails if a rival is ahead of the gateway
     Table(Table),
@@ -45,7 +47,11 @@ fn main() -> ExitCode {
 fn run(measure: Measure) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
+    let path = measure.samples.clone();
     let sample = LocalSet::new().block_on(&runtime, measure.run());
-    println!("{}", serde_json::to_string(&sample).map_err(|error| error.to_string())?);
-    Ok(())
+    println!("{sample}");
+    let line = serde_json::to_string(&sample).map_err(|error| error.to_string())?;
+    let opened = OpenOptions::new().create(true).append(true).open(&path);
+    let written = opened.and_then(|mut file| writeln!(file, "{line}"));
+    written.map_err(|error| format!("{}: {error}", path.display()))
 }

@@ -1,11 +1,14 @@
 //! One measurement of one server.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use clap::builder::PossibleValue;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -67,6 +70,9 @@ pub struct Measure {
     /// Of the server; its children are counted too
     #[arg(long, required = true)]
     pid: Vec<u32>,
+    /// The file of the results
+    #[arg(long, value_name = "FILE")]
+    pub samples: PathBuf,
     /// An Nth of the messages
     #[arg(long, value_name = "N", default_value = "1")]
     part: NonZeroU16,
@@ -90,6 +96,40 @@ pub struct Figures {
     pub p99: f64,
     /// Memory, in KiB for each WebSocket.
     pub memory: f64,
+}
+
+impl fmt::Display for Sample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rival, case, result } = self;
+        let case = case.to_possible_value();
+        write!(f, "  {rival}, {}: ", case.as_ref().map_or("", PossibleValue::get_name))?;
+        match result {
+            Ok(figures) => f.write_str(&figures.show(self.case)),
+            Err(error) => f.write_str(error),
+        }
+    }
+}
+
+impl Figures {
+    /// What a case is about.
+    pub fn show(&self, case: Case) -> String {
+        let Self { rate, cpu, p99, memory } = self;
+        match case {
+            Case::Idle => format!("{memory:.0}"),
+            Case::Stalled => format!("{p99:.1}"),
+            _ if *cpu < 9.95 => format!("{}; {cpu:.2}", thousands(*rate)),
+            _ => format!("{}; {cpu:.1}", thousands(*rate)),
+        }
+    }
+}
+
+/// Rounded to thousands.
+fn thousands(rate: f64) -> String {
+    let rounded = (rate / 1e3).round();
+    match rounded {
+        1e3.. => format!("{},{:03},000", (rounded / 1e3).floor(), rounded % 1e3),
+        _ => format!("{rounded},000"),
+    }
 }
 
 impl Measure {

@@ -123,27 +123,15 @@ fn cell(samples: &[Sample], rival: &str, case: Case) -> Option<Cell> {
 
 impl Cell {
     fn show(&self, case: Case) -> String {
-        let Figures { rate, cpu, memory, .. } = self.median;
-        let figures = match case {
-            Case::Idle => format!("{memory:.0}"),
-            Case::Stalled => format!("{:.1}-{:.1}", self.p99.0, self.p99.1),
-            _ if cpu < 9.95 => format!("{}; {cpu:.2}", thousands(rate)),
-            _ => format!("{}; {cpu:.1}", thousands(rate)),
-        };
-        match &self.failure {
-            None => figures,
-            Some(failure) if self.rounds == 0 => failure.clone(),
-            Some(failure) => format!("{figures} ({failure})"),
+        let mut shown = self.median.show(case);
+        if case == Case::Stalled && self.p99.0 < self.p99.1 {
+            shown = format!("{:.1}-{:.1}", self.p99.0, self.p99.1);
         }
-    }
-}
-
-/// Rounded to three digits or to thousands.
-fn thousands(rate: f64) -> String {
-    let rounded = (rate / 1e3).round();
-    match rounded {
-        1e3.. => format!("{},{:03},000", (rounded / 1e3).floor(), rounded % 1e3),
-        _ => format!("{rounded},000"),
+        match &self.failure {
+            None => shown,
+            Some(failure) if self.rounds == 0 => failure.clone(),
+            Some(failure) => format!("{shown} ({failure})"),
+        }
     }
 }
 
