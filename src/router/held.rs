@@ -95,7 +95,7 @@ impl<V> Holding<V> {
             Some(Held::One { item, id }) if id == head && !self.is_caught => {
                 self.held = Some(Held::Shared(SharedItem::admitted(item, group, id)));
             }
-            held => self.held = held,
+            other => self.held = other,
         }
     }
 
