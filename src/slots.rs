@@ -17,6 +17,7 @@ use core::task::Poll;
 
 use futures_sink::Sink;
 
+use crate::budget::Share;
 use crate::flush::Flushes;
 use crate::hooks::Recipient;
 use crate::id::SlotId;
@@ -198,11 +199,17 @@ impl<K, S, V, B> Slots<K, S, V, B> {
     }
 
     /// The input has nothing ready: starts to count the ticks until lingering flushes are due. An
-    /// entry of the flush list whose sink needs no flush any more does not start the count.
-    pub(crate) fn start_linger(&mut self) {
+    /// entry of the flush list whose sink needs no flush any more does not start the count. Its
+    /// removal costs one, as that of an entry that is due; the next turn goes on with the rest.
+    pub(crate) fn start_linger(&mut self, share: &mut Share) {
         while let Some(id) = self.flushes.first() {
+            if self.table.get(id).is_some_and(|slot| slot.needs_flush()) {
+                break;
+            }
+            if !share.spend() {
+                return;
+            }
             match self.table.get_mut(id) {
-                Some(slot) if slot.needs_flush() => break,
                 Some(mut slot) => _ = slot.unqueue_flush(),
                 None => _ = self.flushes.adopt(id),
             }
