@@ -334,7 +334,7 @@ impl State {
     pub(super) fn shared_asleep(&self, is_waiting: impl Fn(Id) -> bool) -> Result<(), String> {
         let Some(shared) = self.shared() else { return Ok(()) };
         for &id in &self.groups[shared.key] {
-            if shared.admits(id) && !is_waiting(id) {
+            if shared.answer(id) != Some(false) && !is_waiting(id) {
                 return Err(format!("it sleeps, and {id} could take the item"));
             }
         }
