@@ -1,7 +1,7 @@
 //! Target `model`: any byte script, played against the reference model of the whole contract.
 //!
-//! The first three bytes are the settings, the others what happens; `tests/common/model/script.rs` says
-//! what each means, `tests/common/model.rs` what is asserted.
+//! The first three bytes are the settings, the others what happens; `tests/common/model/script.rs`
+//! says what each means, `tests/common/model.rs` what is asserted.
 
 use crate::common::model;
 

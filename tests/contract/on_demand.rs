@@ -427,6 +427,9 @@ struct World {
     /// The number of remaining items, and the number of the next item.
     items: Cell<u64>,
     next: Cell<u64>,
+    /// How many keys there are, and after how many items the next comes up.
+    keys: u64,
+    pace: u64,
     dice: Cell<u64>,
     ticks: Cell<u32>,
     orders: Cell<Option<Waker>>,
@@ -478,7 +481,8 @@ impl Stream for Busy {
         if world.roll(100) == 0 {
             world.wake_sinks();
         }
-        Poll::Ready(Some(((n / 40 + world.roll(30)) % 700, n)))
+        let ahead = if n % world.pace == 0 { 29 } else { world.roll(30) };
+        Poll::Ready(Some(((n / world.pace + ahead) % world.keys, n)))
     }
 }
 
@@ -572,40 +576,56 @@ impl Hooks<u64, (u64, u64), Broken> for Census {
     }
 }
 
-/// No item is lost or unmatched, and each goes to the only worker of its key.
+/// Runs to the end: no item is lost or unmatched, and each goes to the only worker of its key.
+fn play(items: u64, keys: u64, pace: u64, budget: usize) -> Rc<World> {
+    let world = Rc::new(World { keys, pace, ..World::default() });
+    world.items.set(items);
+    world.dice.set(88_172_645_463_325_252);
+    let make = {
+        let world = Rc::clone(&world);
+        move |&(key, _): &(u64, u64)| {
+            let number = world.made.get();
+            world.made.set(number + 1);
+            let mut workers = world.workers.borrow_mut();
+            workers.entry(key).or_insert((number, None)).0 = number;
+            let worker = Worker { key, number, world: Rc::clone(&world) };
+            Some(Attach::new(key, worker).idle_timeout(2).buffer(8))
+        }
+    };
+    let demux = Busy(Rc::clone(&world))
+        .demux_by(|&(key, _)| key, Ticks(Rc::clone(&world)))
+        .or_attach_with(make)
+        .hooks(Census(Rc::clone(&world)))
+        .budget(budget);
+    let mut task = Task::new(demux);
+    let totals = loop {
+        if let Poll::Ready(totals) = task.turns(1_000) {
+            break totals;
+        }
+        world.wake_sinks();
+    };
+    assert_eq!((totals.delivered, totals.received), (items, items));
+    assert_eq!((totals.attached, totals.detached), (world.made.get(), world.made.get()));
+    world
+}
+
 #[test]
 fn workers_that_are_made_on_demand_and_reaped_when_idle_lose_nothing() {
     let items = if cfg!(debug_assertions) { 50_000 } else { 1_000_000 };
     for budget in [3, 128] {
-        let world = Rc::new(World::default());
-        world.items.set(items);
-        world.dice.set(88_172_645_463_325_252);
-        let make = {
-            let world = Rc::clone(&world);
-            move |&(key, _): &(u64, u64)| {
-                let number = world.made.get();
-                world.made.set(number + 1);
-                let mut workers = world.workers.borrow_mut();
-                workers.entry(key).or_insert((number, None)).0 = number;
-                let worker = Worker { key, number, world: Rc::clone(&world) };
-                Some(Attach::new(key, worker).idle_timeout(2).buffer(8))
-            }
-        };
-        let demux = Busy(Rc::clone(&world))
-            .demux_by(|&(key, _)| key, Ticks(Rc::clone(&world)))
-            .or_attach_with(make)
-            .hooks(Census(Rc::clone(&world)))
-            .budget(budget);
-        let mut task = Task::new(demux);
-        let totals = loop {
-            if let Poll::Ready(totals) = task.turns(1_000) {
-                break totals;
-            }
-            world.wake_sinks();
-        };
-        assert_eq!((totals.delivered, totals.received), (items, items));
-        assert_eq!((totals.attached, totals.detached), (world.made.get(), world.made.get()));
+        let world = play(items, 700, 40, budget);
         let (left, keys) = (world.left.get(), world.workers.borrow().len() as u64);
         assert!(left > keys.min(items / 400), "too few keys were used again: {left} of {keys}");
     }
+}
+
+/// A million with optimisation: without, they would take too long.
+#[test]
+fn a_million_keys_come_and_go_and_some_come_back() {
+    let keys: u64 = if cfg!(debug_assertions) { 20_000 } else { 1_000_000 };
+    let world = play(2 * keys + keys / 5, keys, 2, 128);
+    let (had_worker, reaped) = (world.workers.borrow().len() as u64, world.left.get());
+    assert_eq!(had_worker, keys);
+    assert!(world.made.get() > keys + keys / 20, "few come back");
+    assert!(reaped > keys / 2, "only {reaped} were reaped before the end");
 }

@@ -27,8 +27,8 @@ pub(super) struct FlushRule {
 /// What lingers is flushed at a tick.
 #[derive(Clone, Copy, Default)]
 struct Linger {
-    /// The input had nothing ready, with something unflushed: since then so many ticks were read, and so
-    /// many may have come.
+    /// The input had nothing ready, with something unflushed: since then so many ticks were read,
+    /// and so many may have come.
     counts: bool,
     may_count: bool,
     sure: u32,
@@ -109,8 +109,8 @@ impl FlushRule {
         self.orders_ended || self.linger.due.is_some_and(|turn| sink.unflushed_since.1 < turn)
     }
 
-    /// An item that was read in an earlier turn, and offered to some of those it is for, is offered to
-    /// another: that is no lull.
+    /// An item that was read in an earlier turn, and offered to some of those it is for, is offered
+    /// to another: that is no lull.
     pub(super) fn offered_on(&mut self) {
         self.reads = true;
     }
@@ -133,8 +133,8 @@ impl FlushRule {
         Ok(())
     }
 
-    /// Checks that a flush in a busy turn is not early: of the window, a quarter may be left. `waits`:
-    /// the input may have to wait, or be over.
+    /// Checks that a flush in a busy turn is not early: of the window, a quarter may be left.
+    /// `waits`: the input may have to wait, or be over.
     pub(super) fn flush_asked(
         &mut self,
         facts: &Facts,
@@ -179,8 +179,8 @@ impl FlushRule {
         Ok(())
     }
 
-    /// Checks that a flush starts in the 16th dry turn at the latest. `held`: whether an item is held,
-    /// or the input over; `waits`: whether it is held for a sink.
+    /// Checks that a flush starts in the 16th dry turn at the latest. `held`: whether an item is
+    /// held, or the input over; `waits`: whether it is held for a sink.
     pub(super) fn end_turn(
         &mut self,
         facts: &mut Facts,

@@ -71,8 +71,8 @@ impl State {
         }
     }
 
-    /// `id` is asked whether it admits the item: as the next that the item is offered to, or because it
-    /// leaves.
+    /// `id` is asked whether it admits the item: as the next that the item is offered to, or
+    /// because it leaves.
     pub(super) fn admit(
         &mut self,
         id: Id,
@@ -130,8 +130,8 @@ impl State {
         Ok(())
     }
 
-    /// The one that is offered the item waits for it from now on, if it is not ready and its policy is
-    /// `Wait`. With doubt about that, it does in one more state.
+    /// The one that is offered the item waits for it from now on, if it is not ready and its policy
+    /// is `Wait`. With doubt about that, it does in one more state.
     pub(super) fn settle_offer(&mut self, facts: &Facts, more: &mut Vec<Self>) {
         let Some(to) = self.item.as_ref().and_then(|item| item.offer.as_ref()).map(|it| it.to)
         else {

@@ -56,7 +56,8 @@ impl State {
         Ok(())
     }
 
-    /// Compares those that receive with what getters say. Whether one was detached unseen is known then.
+    /// Compares those that receive with what getters say. Whether one was detached unseen is known
+    /// then.
     fn check_recipients(&mut self, seen: &Seen) -> Result<(), String> {
         if seen.len != seen.recipients.len() {
             return Err(format!("len() is {}, recipients() has {:?}", seen.len, seen.recipients));
@@ -84,8 +85,8 @@ impl State {
         self.pause()
     }
 
-    /// Checks that a sink that is not ready has an item waiting, in its queue or held: nothing it may
-    /// have reserved is without use. Exempt is one whose queue was handed on: it is closed.
+    /// Checks that a sink that is not ready has an item waiting, in its queue or held: nothing it
+    /// may have reserved is without use. Exempt is one whose queue was handed on: it is closed.
     fn check_parked(&self, facts: &Facts) -> Result<(), String> {
         for (id, attachment) in self.attachments.iter().enumerate() {
             let handed_on = match attachment.stage {
@@ -184,8 +185,8 @@ impl State {
         if attachment.waits() || self.is_not_ready(offer.to, facts) != Known::Yes {
             return Ok(());
         }
-        // If the sink was asked again in this turn, the rest may be for the next one. If its waker has
-        // fired, whenever that was, the item may be held until it is asked again.
+        // If the sink was asked again in this turn, the rest may be for the next one. If its waker
+        // has fired, whenever that was, the item may be held until it is asked again.
         let woke_itself = matches!(attachment.verdict, Verdict::NotReady { counted_in: Some(_) });
         let at_once = offer.turn == facts.turn && !offer.asked && !woke_itself;
         if at_once || offer.overdue >= MAX_OVERDUE {
@@ -197,7 +198,8 @@ impl State {
         Ok(())
     }
 
-    /// Checks the item when the task sleeps. `is_waiting` tells of which sinks the waker has not fired.
+    /// Checks the item when the task sleeps. `is_waiting` tells of which sinks the waker has not
+    /// fired.
     fn rest_item_asleep(&self, is_waiting: impl Fn(Id) -> bool) -> Result<(), String> {
         let Some(item) = &self.item else { return Ok(()) };
         let seq = item.seq;

@@ -1,8 +1,9 @@
 //! `Demux::balance`: the attachments of a key share its items.
 //!
-//! Exact is who is asked, and in which turn; that the first that is ready gets the item; that without one
-//! the shortest queue does, on its terms; and where what waits for a leaver goes. The turns are open of
-//! those that were woken together, found not ready when their queues drained, or did not admit an item.
+//! Exact is who is asked, and in which turn; that the first that is ready gets the item; that
+//! without one the shortest queue does, on its terms; and where what waits for a leaver goes. The
+//! turns are open of those that were woken together, found not ready when their queues drained, or
+//! did not admit an item.
 
 use super::super::super::Op;
 use super::super::event::{Event, Id, Outcome};
@@ -54,8 +55,8 @@ impl State {
         admits && self.attachments[id].queue.is_empty() && self.shares_item(id)
     }
 
-    /// `id` is asked whether it admits the item: as the next in turn, because it has the shortest queue, or
-    /// because it leaves.
+    /// `id` is asked whether it admits the item: as the next in turn, because it has the shortest
+    /// queue, or because it leaves.
     pub(super) fn admit_shared(
         &mut self,
         id: Id,
@@ -115,8 +116,8 @@ impl State {
             }
             return Ok(());
         }
-        // One that was not ready is next in turn when it is woken: of several the order is open, as it is
-        // of those that did not admit an item.
+        // One that was not ready is next in turn when it is woken: of several the order is open, as
+        // it is of those that did not admit an item.
         if is_loose(&id) || self.passed.contains(&id) {
             return Ok(());
         }
@@ -236,8 +237,8 @@ impl State {
         }
     }
 
-    /// The input is over: those that share an item are told so one after the other, and the first that
-    /// admits the item takes it along.
+    /// The input is over: those that share an item are told so one after the other, and the first
+    /// that admits the item takes it along.
     pub(super) fn share_at_the_end(&self, more: &mut Vec<Self>) {
         let Some(shared) = self.shared().filter(|shared| self.over && !shared.has_leaver()) else {
             return;
@@ -249,7 +250,8 @@ impl State {
         }
     }
 
-    /// The sink of `id` fails as it takes the head of its queue: what the item may have joined before.
+    /// The sink of `id` fails as it takes the head of its queue: what the item may have joined
+    /// before.
     pub(super) fn joined_before_failure(&self, id: Id, outcome: Outcome) -> Option<Self> {
         let is_queued = self.attachments.get(id).is_some_and(|it| !it.queue.is_empty());
         if outcome != Outcome::Failed || !self.balance || !is_queued {
@@ -280,8 +282,8 @@ impl State {
         Ok(())
     }
 
-    /// `id` no longer receives. What waits for it goes to the others, one item each in turn. An item that
-    /// is held goes with the last, or with the first that is told the end.
+    /// `id` no longer receives. What waits for it goes to the others, one item each in turn. An
+    /// item that is held goes with the last, or with the first that is told the end.
     pub(super) fn give_up_share(&mut self, id: Id, graceful: bool) {
         let key = usize::from(self.attachments[id].key);
         if !self.balance || !self.groups[key].contains(&id) {
@@ -334,7 +336,7 @@ impl State {
     pub(super) fn shared_asleep(&self, is_waiting: impl Fn(Id) -> bool) -> Result<(), String> {
         let Some(shared) = self.shared() else { return Ok(()) };
         for &id in &self.groups[shared.key] {
-            if shared.admits(id) && !is_waiting(id) {
+            if shared.answer(id) != Some(false) && !is_waiting(id) {
                 return Err(format!("it sleeps, and {id} could take the item"));
             }
         }
