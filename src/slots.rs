@@ -17,7 +17,6 @@ use core::task::Poll;
 
 use futures_sink::Sink;
 
-use crate::budget::Share;
 use crate::flush::Flushes;
 use crate::hooks::Recipient;
 use crate::id::SlotId;
@@ -199,17 +198,16 @@ impl<K, S, V, B> Slots<K, S, V, B> {
     }
 
     /// The input has nothing ready: starts to count the ticks until lingering flushes are due. An
-    /// entry of the flush list whose sink needs no flush any more does not start the count. Its
-    /// removal costs one, as that of an entry that is due; the next turn goes on with the rest.
-    pub(crate) fn start_linger(&mut self, share: &mut Share) {
-        while let Some(id) = self.flushes.first() {
-            if self.table.get(id).is_some_and(|slot| slot.needs_flush()) {
-                break;
-            }
-            if !share.spend() {
-                return;
-            }
+    /// entry of the flush list whose sink needs no flush any more does not start the count.
+    pub(crate) fn start_linger(&mut self) {
+        /// How many such entries are removed in a turn, which takes some microseconds. They do not
+        /// count towards the budget, because with a small one a tick would overtake their removal.
+        /// If more sinks than this have left since their last item, a flush may come early.
+        const STALE: usize = 1_024;
+        for _ in 0..STALE {
+            let Some(id) = self.flushes.first() else { break };
             match self.table.get_mut(id) {
+                Some(slot) if slot.needs_flush() => break,
                 Some(mut slot) => _ = slot.unqueue_flush(),
                 None => _ = self.flushes.adopt(id),
             }

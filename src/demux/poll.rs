@@ -321,7 +321,7 @@ where
         let at_once = router.is_finished() || router.count_unflushed() <= FLUSHED_AT_ONCE;
         if this.orders.is_some() && router.lingers() {
             if turn.input == Input::Pending {
-                router.start_linger(&mut share);
+                router.start_linger();
             }
         } else {
             router.stop_linger();

@@ -88,15 +88,15 @@ impl<V> Holding<V> {
         self.is_caught = is_caught;
     }
 
-    /// The slot `head` shares its key from now on: so does the item that is held for it, unless it
-    /// has another key.
-    pub(super) fn share(&mut self, head: SlotId, group: usize) {
-        match self.held.take() {
-            Some(Held::One { item, id }) if id == head && !self.is_caught => {
-                self.held = Some(Held::Shared(SharedItem::admitted(item, group, id)));
+    /// A slot that had a key for itself shares it from now on. So it does with the item that is
+    /// held for it, unless that has another key.
+    pub(super) fn share(&mut self, first: SlotId, group: usize) {
+        self.held = match self.held.take() {
+            Some(Held::One { item, id }) if id == first && !self.is_caught => {
+                Some(Held::Shared(SharedItem::admitted(item, group, id)))
             }
-            other => self.held = other,
-        }
+            other => other,
+        };
     }
 
     pub(super) fn begin_turn(&mut self) {

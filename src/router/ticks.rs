@@ -26,8 +26,8 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     }
 
     /// The input has nothing ready: starts to count the ticks until lingering flushes are due.
-    pub(crate) fn start_linger(&mut self, share: &mut Share) {
-        self.slots.start_linger(share);
+    pub(crate) fn start_linger(&mut self) {
+        self.slots.start_linger();
     }
 
     /// Stops counting ticks for lingering flushes.

@@ -1110,29 +1110,6 @@ fn sinks_that_need_no_flush_any_more_do_not_start_the_count() {
     }
 }
 
-/// The entry of a sink that was evicted costs as much as a flush. The first sink is evicted last,
-/// so the entries of the others are all left when the entry of the first one has become stale.
-#[test]
-fn sinks_that_need_no_flush_any_more_are_passed_over_within_the_budget() {
-    const SINKS: u32 = 400;
-    let mut rig = Rig::with(|demux: Split| demux.linger(2).budget(8)).with_silent_sinks();
-    rig.attach_each(1..=SINKS);
-    rig.send((1..=SINKS).map(|key| key * 100));
-    for key in (2..=SINKS).chain([1]) {
-        rig.orders.push(Order::Evict(key));
-    }
-    rig.turns_until(1_000, |rig| rig.len() == 0);
-    let evicted = rig.task.polls();
-    let b = rig.attach(500, "b");
-    rig.send([50_001]);
-    let turns = rig.task.polls() - evicted;
-    assert!(turns >= 400 / 8, "{turns} turns");
-    rig.tick();
-    assert_eq!(b.flush_asked(), 0);
-    rig.tick();
-    assert_eq!(b.flushed(), 1);
-}
-
 #[test]
 fn ticks_in_one_turn_count_as_one_for_flushes_too() {
     let mut rig = lingering(2);
