@@ -694,7 +694,7 @@ const BUSY: u64 = schedules(800, 6_000);
 const SHORT: u64 = schedules(2_000, 20_000);
 const RECONNECTS: u64 = schedules(5_000, 20_000);
 const TIMED: u64 = schedules(2_000, 20_000);
-const SHARED: u64 = schedules(2_000, 5_000);
+const SHARED: u64 = schedules(2_000, 20_000);
 const LATEST: u64 = schedules(2_000, 20_000);
 const ON_DEMAND_SCHEDULES: u64 = schedules(2_000, 20_000);
 

@@ -38,7 +38,8 @@ struct Fields<'a> {
 
 impl<'a> Line<'a> {
     pub fn parse(line: &'a [u8]) -> Result<Self, Wrong> {
-        let Fields { key, body, base64, json } = serde_json::from_slice(line).map_err(because)?;
+        let Fields { key, body, base64, json } =
+            serde_json::from_slice(line).map_err(|error| because(&error))?;
         if !line.trim_ascii_start().starts_with(b"{") {
             return Err(Wrong("bad_request", "an array, not an object".into()));
         }
@@ -68,7 +69,7 @@ impl<'a> Line<'a> {
 }
 
 /// serde counts lines of its own.
-fn because(error: serde_json::Error) -> Wrong {
+fn because(error: &serde_json::Error) -> Wrong {
     let code = if error.classify() == Category::Data { "bad_request" } else { "bad_json" };
     let (place, text) = (format!(" at line {} column ", error.line()), error.to_string());
     let what = text.split(&place).next().unwrap_or_default();

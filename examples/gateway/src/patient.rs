@@ -28,9 +28,9 @@ const HELD: usize = 8 * 1024;
 type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Fails to write if the client does not read. A WebSocket has rules of its own for that.
-pub struct Patient<S>(Arc<Mutex<Socket<S>>>);
+pub struct Patient<S>(Arc<Mutex<Writer<S>>>);
 
-struct Socket<S> {
+struct Writer<S> {
     socket: S,
     is_upgraded: Arc<AtomicBool>,
     held: Vec<u8>,
@@ -43,7 +43,7 @@ struct Socket<S> {
 impl<S: AsyncWrite + Unpin> Patient<S> {
     pub fn new(socket: S, is_upgraded: Arc<AtomicBool>) -> Self {
         let (held, deadline) = (Vec::new(), None);
-        Self(Arc::new(Mutex::new(Socket { socket, is_upgraded, held, deadline, written: 0 })))
+        Self(Arc::new(Mutex::new(Writer { socket, is_upgraded, held, deadline, written: 0 })))
     }
 
     /// The same socket.
@@ -51,7 +51,7 @@ impl<S: AsyncWrite + Unpin> Patient<S> {
         Self(Arc::clone(&self.0))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Socket<S>> {
+    fn lock(&self) -> MutexGuard<'_, Writer<S>> {
         self.0.lock().unwrap()
     }
 
@@ -79,7 +79,7 @@ impl<S: AsyncWrite + Unpin> Patient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> Socket<S> {
+impl<S: AsyncWrite + Unpin> Writer<S> {
     fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
@@ -91,7 +91,9 @@ impl<S: AsyncWrite + Unpin> Socket<S> {
             ready!(self.poll_held(cx))?;
         }
         if !is_direct {
-            bytes.iter().for_each(|piece| self.held.extend_from_slice(piece));
+            for piece in bytes {
+                self.held.extend_from_slice(piece);
+            }
             return Poll::Ready(Ok(length));
         }
         let socket = Pin::new(&mut self.socket);

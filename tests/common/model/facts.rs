@@ -72,8 +72,6 @@ pub(super) struct Facts {
     pub(super) ticks_in_turn: u32,
     /// Keys that `key_attached` was called for, and `key_detached` not since.
     pub(super) told: [bool; KEYS as usize],
-    /// So many sinks were closed or dropped with something unflushed, or flushed when they were woken.
-    pub(super) gone_unflushed: u32,
     /// The last event completed an operation of this sink.
     pub(super) moved: Option<Id>,
     /// Sinks were dropped, so that there are wakers of former ones; and such wakers have fired.
@@ -162,7 +160,6 @@ impl Facts {
     pub(super) fn dropped(&mut self, id: Id) {
         self.drops = true;
         let sink = &mut self.sinks[id];
-        self.gone_unflushed += u32::from(sink.needs_flush());
         sink.dropped = true;
         // A wake that was not heard is left to the next one in its slot.
         self.stale_wakes |= sink.woken.iter().any(|woken| !woken.is_empty());
@@ -206,8 +203,10 @@ impl Facts {
         self.ticks = 0;
         for sink in &mut self.sinks {
             sink.has_heard |= sink.unheard_wakes[Op::Ready as usize] == Known::Yes;
-            sink.may_be_asked |=
-                self.balance && sink.unheard_wakes[Op::Ready as usize] != Known::No;
+            // The wake may have come before the answer.
+            let woken = sink.unheard_wakes[Op::Ready as usize] != Known::No
+                || !sink.woken[Op::Ready as usize].is_empty();
+            sink.may_be_asked |= self.balance && woken;
             sink.unheard_wakes = [Known::No; 4];
             sink.woken.iter_mut().for_each(Vec::clear);
             sink.inherits_wake = false;
@@ -230,10 +229,10 @@ impl Facts {
             let more = op == Op::Flush && sink.taken > taken;
             let woken = &mut sink.woken[op as usize];
             let heard = woken.iter().position(|from| *from <= turn);
-            if let (Some(at), false) = (heard, more) {
-                woken.remove(at);
-            } else if op == Op::Ready && sink.may_be_asked {
+            if op == Op::Ready && sink.may_be_asked {
                 // Woken before the task slept.
+            } else if let (Some(at), false) = (heard, more) {
+                woken.remove(at);
             } else if !more && !std::mem::take(&mut sink.spurious[op as usize]) {
                 rechecked = op == Op::Ready && sink.recheck.is_some_and(|from| from <= turn);
                 if !rechecked {
@@ -293,12 +292,10 @@ impl Facts {
             Op::Flush => {
                 sink.inherits_flush = false;
                 sink.due_since.take_if(|_| !sink.flush_pending);
-                self.gone_unflushed += u32::from(sink.flush_pending && sink.is_unflushed());
                 sink.flush_asked = sink.taken;
                 sink.flush_pending = pending;
             }
             Op::Close => {
-                self.gone_unflushed += u32::from(sink.needs_flush());
                 sink.closing = true;
             }
         }
@@ -349,6 +346,18 @@ impl SinkFacts {
     /// Returns `true` if it answered that it is not ready, and has not taken that back.
     pub(super) fn is_parked(&self) -> bool {
         self.pending[Op::Ready as usize].is_some()
+    }
+
+    /// Returns `true` if it may be asked whether it is ready.
+    pub(super) fn may_be_ready(&self) -> bool {
+        !self.is_parked()
+            || self.fired != Known::No
+            || self.has_heard
+            || self.may_be_asked
+            || self.inherits_wake
+            || self.recheck.is_some()
+            || self.spurious[Op::Ready as usize]
+            || !self.woken[Op::Ready as usize].is_empty()
     }
 
     /// Returns `true` if it took an item that is to be flushed.

@@ -36,8 +36,6 @@ struct Linger {
     /// The turn of the last tick at which all were to be flushed, and whether they may still be.
     due: Option<u32>,
     flushing: bool,
-    /// How many sinks were gone by then with something unflushed.
-    gone_unflushed: u32,
 }
 
 impl Linger {
@@ -81,7 +79,6 @@ impl FlushRule {
         if self.linger.counts && self.linger.sure >= settings.linger {
             self.linger.due = Some(facts.turn);
             self.linger.flushing = true;
-            self.linger.gone_unflushed = facts.gone_unflushed;
             self.linger.stop();
         } else if self.linger.possible >= settings.linger {
             // The count may have come to its end, and start anew.
@@ -99,12 +96,7 @@ impl FlushRule {
             // The count may go on if a window has ended, until the input has nothing ready.
             (self.linger.counts, self.linger.sure) = (false, 0);
             if self.input_pending {
-                // What sinks have left in the list that are gone by now may count, too.
-                if facts.gone_unflushed > self.linger.gone_unflushed {
-                    self.linger.may_start(facts);
-                } else {
-                    self.linger.stop();
-                }
+                self.linger.stop();
             }
         } else if self.input_pending {
             self.linger.counts = true;
@@ -169,7 +161,6 @@ impl FlushRule {
         if lingers && self.linger.possible >= settings.linger {
             self.linger.flushing = true;
             if further < earliest && !excused {
-                self.linger.gone_unflushed = facts.gone_unflushed;
                 self.linger.stop();
             } else {
                 // Or its window has ended, and the count goes on.
@@ -203,6 +194,8 @@ impl FlushRule {
         }
         if waits != Known::No {
             self.last_held_turn = facts.turn;
+            // All are flushed at once if it is blocked, and the count ends.
+            (self.linger.counts, self.linger.sure) = (false, 0);
         } else if let Some(id) = self.early.filter(|_| self.input_pending || self.reads) {
             let ticks = self.linger.possible;
             return Err(format!("{id} was flushed after {ticks} ticks of {}", settings.linger));

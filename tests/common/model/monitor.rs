@@ -80,9 +80,6 @@ impl Monitor {
         let Some(possible) = State::possible(states, event, &self.facts) else {
             return Err(GIVEN_UP.into());
         };
-        if possible.iter().any(|state| state.lost_track) {
-            return Err(GIVEN_UP.into());
-        }
         for state in possible {
             if let Err(complaint) = state.step(event, &self.facts, &mut next) {
                 complaints.push(complaint);
@@ -93,9 +90,6 @@ impl Monitor {
         }
         self.flushes.watch(&self.facts);
         dedup(&mut next);
-        if next.iter().any(|state| state.lost_track) {
-            return Err(GIVEN_UP.into());
-        }
         if next.is_empty() {
             complaints.dedup();
             return Err(format!("{event:?}: {}", complaints.join("; or ")));

@@ -24,7 +24,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use stream_demux::Overflow;
 
 use super::KEYS;
-use super::event::reasons::FINISHED;
+use super::event::reasons::{FINISHED, REPLACED};
 use super::event::{EndReason, Id, OrderKind, Request};
 use super::facts::{Facts, Known};
 use super::script::Settings;
@@ -66,12 +66,10 @@ pub(super) struct State {
     lines: [Vec<Id>; KEYS as usize],
     loose: Vec<Id>,
     passed: Vec<Id>,
-    /// What waited for those that have left, and is in the queues of others.
-    pools: [VecDeque<u32>; KEYS as usize],
+    /// With `balance`: these were not ready for an item, and are next in turn when they are woken.
+    awaited: Vec<Id>,
     /// An order detaches or evicts all that have a key.
     whole_key: bool,
-    /// The model cannot follow.
-    pub(super) lost_track: bool,
     /// The item that was read last, until its fate is decided for all.
     item: Option<Item>,
     /// The one that `blocked` was said of last, and `unblocked` not since.
@@ -179,9 +177,8 @@ impl State {
             lines: Default::default(),
             loose: Vec::new(),
             passed: Vec::new(),
-            pools: Default::default(),
+            awaited: Vec::new(),
             whole_key: false,
-            lost_track: false,
             item: None,
             named: None,
             not_admitted: None,
@@ -274,11 +271,15 @@ impl State {
     /// It receives nothing more. It takes its copy of the item along; if the item was not offered to it
     /// yet, it is asked now whether it admits it.
     fn leave(&mut self, id: Id, reasons: u8, told: bool) {
-        self.give_up_share(id);
+        self.give_up_share(id, true);
         if let Some(item) = self.item.as_mut().filter(|item| item.is_unoffered(id)) {
             item.ask_leaver(id);
         } else if let Some(seq) = self.take_copy(id) {
-            self.attachments[id].queue.push_back(seq);
+            if reasons & REPLACED == 0 {
+                self.take_along(id, seq);
+            } else {
+                self.attachments[id].queue.push_back(seq);
+            }
         }
         self.unlink(id);
         self.attachments[id].stage = Stage::Leaving { reasons, told };
@@ -287,7 +288,7 @@ impl State {
     /// It is removed, and what waits for it discarded. One that is evicted takes no copy of the item,
     /// unless it is the last.
     fn remove(&mut self, id: Id, end: EndReason) {
-        self.give_up_share(id);
+        self.give_up_share(id, false);
         let mut discards = std::mem::take(&mut self.attachments[id].queue);
         let mut perhaps = None;
         if matches!(end, EndReason::Evicted | EndReason::Stalled) {
@@ -308,6 +309,7 @@ impl State {
         if self.over {
             for id in 0..self.attachments.len() {
                 let unserved = self.item.as_ref().is_some_and(|item| item.is_unserved(id));
+                let unserved = unserved || self.shares_item(id);
                 if self.attachments[id].stage == Stage::Receiving && !unserved {
                     self.leave_at_the_end(id);
                 }

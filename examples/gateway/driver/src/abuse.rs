@@ -143,12 +143,7 @@ impl Abuse {
     }
 
     async fn subscriber(&self, keys: usize) -> Result<Socket, String> {
-        let mut socket = client::connect(&self.gateway, Some(4096)).await?;
-        for key in 0..keys {
-            let said = client::say(&mut socket, "subscribe", &key.to_string()).await;
-            said.map_err(|error| error.to_string())?;
-        }
-        Ok(socket)
+        client::subscriber(&self.gateway, Some(4096), (0..keys).map(|key| key.to_string())).await
     }
 
     /// Once all have left, and all deadlines are over.

@@ -337,3 +337,43 @@ pub async fn connect(gateway: &str, buffer: Option<u32>) -> Result<Socket, Strin
 pub async fn say(socket: &mut Socket, what: &str, key: &str) -> Result<(), WsError> {
     socket.send(Frame::text(json!({ "type": what, "key": key }).to_string())).await
 }
+
+/// Connects and subscribes. What the gateway says to it is not read yet.
+pub async fn subscriber(
+    gateway: &str,
+    buffer: Option<u32>,
+    keys: impl IntoIterator<Item = impl AsRef<str>>,
+) -> Result<Socket, String> {
+    let mut socket = connect(gateway, buffer).await?;
+    for key in keys {
+        let said = say(&mut socket, "subscribe", key.as_ref()).await;
+        said.map_err(|error| error.to_string())?;
+    }
+    Ok(socket)
+}
+
+/// Reads that so many subscriptions are confirmed, and nothing else.
+pub async fn subscribed(socket: &mut Socket, count: usize) -> Result<(), String> {
+    for _ in 0..count {
+        let value = next(socket).await?;
+        if value["type"] != "subscribed" {
+            return Err(format!("unexpected: {value:.200}"));
+        }
+    }
+    Ok(())
+}
+
+/// The next message, which has to come within a minute.
+pub async fn next(socket: &mut Socket) -> Result<Value, String> {
+    loop {
+        let frame = timeout(Duration::from_secs(60), socket.next()).await;
+        match frame.map_err(|_| "no message comes".to_owned())? {
+            Some(Ok(Frame::Text(text))) => {
+                return serde_json::from_str(&text)
+                    .map_err(|error| format!("not JSON: {error}: {text:.200}"));
+            }
+            Some(Ok(Frame::Ping(_) | Frame::Pong(_))) => {}
+            other => return Err(format!("instead of a message there comes {other:?}")),
+        }
+    }
+}

@@ -15,7 +15,7 @@ use crate::stats;
 pub struct Flow {
     /// HOST:PORT of a gateway; repeatable: clients are spread over all of them
     #[arg(long, required = true)]
-    gateway: Vec<String>,
+    pub gateway: Vec<String>,
     /// Publishes to this broker; otherwise posts to the gateways
     #[arg(long, value_name = "URI")]
     amqp: Option<String>,
@@ -28,12 +28,12 @@ pub struct Flow {
     clients: usize,
     /// No more than clients, as otherwise nobody wants some of them
     #[arg(long, default_value_t = 100)]
-    keys: usize,
+    pub keys: usize,
     /// The most keys that a client subscribes to
     #[arg(long, default_value_t = 3)]
     per_client: usize,
     #[arg(long, default_value_t = 10_000)]
-    messages: usize,
+    pub messages: usize,
     /// Of a body, in bytes
     #[arg(long, default_value_t = 200)]
     size: usize,
@@ -66,6 +66,16 @@ enum Cut {
     Way,
 }
 
+/// What became of what was published.
+pub struct Transfer {
+    pub outcomes: Vec<Outcome>,
+    published: Published,
+    /// How long it took.
+    publishing: Duration,
+    arrived: Result<(), String>,
+    arriving: Duration,
+}
+
 impl Flow {
     pub async fn run(self) -> Result<(), Vec<String>> {
         if self.keys > self.clients || self.keys < 8 * self.per_client {
@@ -77,25 +87,61 @@ impl Flow {
     }
 
     async fn try_run(&self) -> Result<Faults, String> {
-        let plan = Plan::new(self.keys, self.messages, self.size, self.seed);
-        let patience = Duration::from_secs(self.patience);
+        let plan = self.plan();
         let mut before = Vec::new();
         for gateway in &self.gateway {
             before.push(stats::stats(gateway).await?);
         }
 
-        let crowd = Crowd::start((0..self.clients).map(|client| self.wants(&plan, client)));
+        let transfer = self.transfer(&plan).await?;
+        let mut faults = Faults::default();
+        let tally = self.judge(&transfer, &mut faults);
+        for (own, gateway) in self.gateway.iter().enumerate() {
+            faults.check(stats::is_deserted(gateway).await);
+            if self.cut.is_none() {
+                let (received, delivered) = (self.received(&plan, own), self.copies(&plan, own));
+                faults.check(stats::compare(gateway, &before[own], received, delivered).await);
+            }
+        }
+        if let Some(mut broker) = self.broker().filter(|_| !self.history) {
+            faults.check(unbound(&mut broker, &plan).await);
+        }
+        print(tally);
+        println!(
+            "  {} published in {:.1} s ({} repeated), the last arrived after {:.1} s, {} deliveries/s",
+            self.messages,
+            transfer.publishing.as_secs_f64(),
+            transfer.published.repeated,
+            transfer.arriving.as_secs_f64(),
+            u128::from(tally.delivered) * 1_000 / transfer.arriving.as_millis().max(1),
+        );
+        if self.gateway.len() > 1 && self.amqp.is_some() {
+            let received: Vec<_> =
+                (0..self.gateway.len()).map(|own| self.received(&plan, own).to_string()).collect();
+            println!("  received by each gateway: {}", received.join(", "));
+        }
+        Ok(faults)
+    }
+
+    pub fn plan(&self) -> Plan {
+        Plan::new(self.keys, self.messages, self.size, self.seed)
+    }
+
+    fn broker(&self) -> Option<Broker> {
+        self.amqp.as_ref().map(|uri| Broker::new(uri, &self.exchange))
+    }
+
+    /// Publishes all of it to clients, which come before and leave after it.
+    pub async fn transfer(&self, plan: &Plan) -> Result<Transfer, String> {
+        let patience = Duration::from_secs(self.patience);
+        let crowd = Crowd::start((0..self.clients).map(|client| self.wants(plan, client)));
         crowd.subscribed(patience).await?;
-        let copies: u64 = (0..self.gateway.len()).map(|own| self.copies(&plan, own)).sum();
-        let mut broker = self.amqp.as_ref().map(|uri| Broker::new(uri, &self.exchange));
-        let start = Instant::now();
+        let copies: u64 = (0..self.gateway.len()).map(|own| self.copies(plan, own)).sum();
+        let (start, pace) = (Instant::now(), Pace::new(self.rate));
         let publish = async {
-            let published = match &mut broker {
-                Some(broker) if !self.post => broker.publish(&plan, Pace::new(self.rate)).await,
-                _ => {
-                    publish::post(&self.gateway, &plan, Pace::new(self.rate), self.cut.is_some())
-                        .await
-                }
+            let published = match self.broker() {
+                Some(mut broker) if !self.post => broker.publish(plan, pace).await,
+                _ => publish::post(&self.gateway, plan, pace, self.cut.is_some()).await,
             };
             published.map(|published| (published, start.elapsed()))
         };
@@ -110,37 +156,7 @@ impl Flow {
         // A publisher that fails ends it; clients that wait in vain are a matter of the account.
         let ((published, publishing), (arrived, arriving)) = tokio::try_join!(publish, arrive)?;
         let outcomes = crowd.leave().await;
-
-        let mut faults = Faults::default();
-        let tally = self.judge(&outcomes, published, &mut faults);
-        if let Err(error) = arrived {
-            faults.add(error);
-        }
-        for (own, gateway) in self.gateway.iter().enumerate() {
-            faults.check(stats::is_deserted(gateway).await);
-            if self.cut.is_none() {
-                let (received, delivered) = (self.received(&plan, own), self.copies(&plan, own));
-                faults.check(stats::compare(gateway, &before[own], received, delivered).await);
-            }
-        }
-        if let Some(broker) = broker.as_mut().filter(|_| !self.history) {
-            faults.check(unbound(broker, &plan).await);
-        }
-        print(tally);
-        println!(
-            "  {} published in {:.1} s ({} repeated), the last arrived after {:.1} s, {} deliveries/s",
-            self.messages,
-            publishing.as_secs_f64(),
-            published.repeated,
-            arriving.as_secs_f64(),
-            u128::from(tally.delivered) * 1_000 / arriving.as_millis().max(1),
-        );
-        if self.gateway.len() > 1 && self.amqp.is_some() {
-            let received: Vec<_> =
-                (0..self.gateway.len()).map(|own| self.received(&plan, own).to_string()).collect();
-            println!("  received by each gateway: {}", received.join(", "));
-        }
-        Ok(faults)
+        Ok(Transfer { outcomes, published, publishing, arrived, arriving })
     }
 
     fn wants(&self, plan: &Plan, client: usize) -> Wants {
@@ -180,7 +196,8 @@ impl Flow {
         keys.iter().map(|key| plan.counts[*key] as u64).sum()
     }
 
-    fn judge(&self, outcomes: &[Outcome], published: Published, faults: &mut Faults) -> Tally {
+    pub fn judge(&self, transfer: &Transfer, faults: &mut Faults) -> Tally {
+        let Transfer { outcomes, published, arrived, .. } = transfer;
         let mut tally = Tally::default();
         for outcome in outcomes {
             tally += outcome.ledger.tally();
@@ -192,6 +209,7 @@ impl Flow {
         faults.count(tally.misplaced, "delivered to somebody else, or after the end");
         faults.count(tally.damaged, "damaged");
         faults.count(published.unroutable, "for which no queue was bound");
+        faults.check(arrived.clone());
         let cut_off = outcomes.iter().filter(|outcome| !outcome.cuts.is_empty()).count();
         match self.cut {
             None => faults.count(tally.duplicated, "duplicated"),

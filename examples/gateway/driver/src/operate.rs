@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-use futures::StreamExt;
 use futures::future::join_all;
 use lapin::options::{
     ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions,
@@ -15,7 +14,7 @@ use reqwest::Client;
 use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::client::{self, Socket};
+use crate::client::{self, Socket, next};
 use crate::raw::{Forged, Raw, long, short};
 use crate::stats;
 
@@ -64,7 +63,7 @@ impl Operate {
     async fn poison(&self) -> Result<(), String> {
         let channel = self.channel().await?;
         self.collect(&channel, "dead", ExchangeKind::Fanout, FieldTable::default()).await?;
-        let mut client = self.subscriber("tea").await?;
+        let mut client = self.subscriber().await?;
         let poison = poison();
         let (uri, exchange) = (self.amqp.clone(), self.exchange.clone());
         let publishing = tokio::task::spawn_blocking(move || {
@@ -105,7 +104,7 @@ impl Operate {
     }
 
     async fn refused(&self) -> Result<(), String> {
-        let mut client = self.subscriber("tea").await?;
+        let mut client = self.subscriber().await?;
         let posts = (0..60).map(|nth| async move {
             let is_large = nth % 20 == 10; // the broker takes 200,000
             let answer = self.post("tea", "x".repeat(if is_large { 300_000 } else { 10 })).await;
@@ -149,7 +148,7 @@ impl Operate {
 
     /// The queue, and what is in it, is lost. What is posted once it is bound again arrives, in order.
     async fn deleted(&self) -> Result<(), String> {
-        let mut client = self.subscriber("tea").await?;
+        let mut client = self.subscriber().await?;
         let channel = self.channel().await?;
         for what in ["queue", "exchange"] {
             let posting = async {
@@ -200,7 +199,7 @@ impl Operate {
     }
 
     async fn alarm(&self) -> Result<(), String> {
-        let mut client = self.subscriber("tea").await?;
+        let mut client = self.subscriber().await?;
         let channel = self.channel().await?;
         println!("@halfway");
         // The first one makes the broker notice that this connection publishes.
@@ -262,11 +261,10 @@ impl Operate {
         declared.await.map_err(|error| error.to_string())
     }
 
-    async fn subscriber(&self, key: &str) -> Result<Socket, String> {
-        let mut socket = client::connect(&self.gateway, None).await?;
-        client::say(&mut socket, "subscribe", key).await.map_err(|error| error.to_string())?;
-        let value = next(&mut socket).await?;
-        if value["type"] == "subscribed" { Ok(socket) } else { Err(format!("unexpected: {value}")) }
+    async fn subscriber(&self) -> Result<Socket, String> {
+        let mut socket = client::subscriber(&self.gateway, None, ["tea"]).await?;
+        client::subscribed(&mut socket, 1).await?;
+        Ok(socket)
     }
 
     /// The status, and the code of the error if there is one.
@@ -315,17 +313,6 @@ fn nested(depth: usize, level: &[u8]) -> Vec<u8> {
         [&length.to_be_bytes()[..], if inner > 0 { level } else { b"" }].concat()
     };
     (0..depth).rev().flat_map(value).collect()
-}
-
-async fn next(socket: &mut Socket) -> Result<Value, String> {
-    let text = timeout(PATIENCE, socket.next()).await.map_err(|_| "no message comes".to_owned())?;
-    let frame =
-        text.ok_or("the gateway closed the connection")?.map_err(|error| error.to_string())?;
-    match frame.to_text() {
-        Ok("") => Box::pin(next(socket)).await, // a ping
-        Ok(text) => serde_json::from_str(text).map_err(|error| format!("{error}: {text:.200}")),
-        Err(error) => Err(error.to_string()),
-    }
 }
 
 async fn body(socket: &mut Socket) -> Result<String, String> {

@@ -4,19 +4,15 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use futures::StreamExt;
-use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
-use tokio_tungstenite::tungstenite::Message as Frame;
 
-use crate::client::{self, Crowd, Socket, Wants};
-use crate::flow::{Faults, print};
-use crate::ledger::{Ledger, Tally};
+use crate::client::{self, Socket};
+use crate::flow::{Faults, Flow, print};
+use crate::ledger::Ledger;
 use crate::message::{self, Key};
 use crate::plan::Plan;
-use crate::publish::{self, Broker, Pace};
 use crate::relay;
 
 /// In the kernel, so that it is soon full.
@@ -24,28 +20,9 @@ const BUFFER: u32 = 16 * 1024;
 
 #[derive(Debug, clap::Args)]
 pub struct Stalled {
-    /// HOST:PORT of the gateway
-    #[arg(long)]
-    gateway: String,
-    /// Publishes to this broker; otherwise posts to the gateway
-    #[arg(long, value_name = "URI")]
-    amqp: Option<String>,
-    #[arg(long, default_value = "gateway")]
-    exchange: String,
-    /// Clients that read
-    #[arg(long, default_value_t = 100)]
-    clients: usize,
-    /// The one that does not subscribes to all of them
-    #[arg(long, default_value_t = 50)]
-    keys: usize,
-    /// In each of the two runs
-    #[arg(long, default_value_t = 20_000)]
-    messages: usize,
-    #[arg(long, default_value_t = 1_000)]
-    size: usize,
-    /// Messages a second
-    #[arg(long, default_value_t = 4_000)]
-    rate: u32,
+    /// What is published in each of two runs, and the clients that read. The one wants all keys
+    #[command(flatten)]
+    flow: Flow,
     /// The one reads, but is so many milliseconds away, in each direction
     #[arg(long, value_name = "MS")]
     delay: Option<u64>,
@@ -67,7 +44,7 @@ impl Stalled {
     }
 
     async fn try_run(&self) -> Result<Faults, String> {
-        let plan = Plan::new(self.keys, self.messages, self.size, 3);
+        let plan = self.flow.plan();
         let mut faults = Faults::default();
         let without = self.others(&plan, &mut faults).await?;
         println!("  without it: {without}");
@@ -107,7 +84,8 @@ impl Stalled {
         );
         if self.overflow == Policy::Evict {
             // It was too slow for the busy keys at least.
-            let is_busy = |(_, count): &(&Key, &usize)| **count > self.messages / self.keys;
+            let is_busy =
+                |(_, count): &(&Key, &usize)| **count > self.flow.messages / self.flow.keys;
             let busy = plan.keys.iter().zip(&plan.counts).filter(is_busy);
             let spared = busy.filter(|(key, _)| !stuck.evicted.contains(*key)).count();
             faults.count(
@@ -129,54 +107,20 @@ impl Stalled {
 
     /// The address at which the one finds the gateway.
     async fn way(&self) -> Result<String, String> {
-        let Some(delay) = self.delay else { return Ok(self.gateway.clone()) };
+        let gateway = &self.flow.gateway[0];
+        let Some(delay) = self.delay else { return Ok(gateway.clone()) };
         let delay = Duration::from_millis(delay);
-        let started = relay::start(0, self.gateway.clone(), delay).await;
+        let started = relay::start(0, gateway.clone(), delay).await;
         let (port, _) = started.map_err(|error| error.to_string())?;
         Ok(format!("127.0.0.1:{port}"))
     }
 
     /// A run with clients that read.
     async fn others(&self, plan: &Plan, faults: &mut Faults) -> Result<Latency, String> {
-        let crowd = Crowd::start((0..self.clients).map(|client| {
-            let keys = plan.wanted_by(client, 1, 2);
-            let keys =
-                keys.iter().map(|index| (plan.keys[*index].clone(), plan.counts[*index])).collect();
-            Wants { gateway: self.gateway.clone(), keys, returns: false, resumes: false }
-        }));
-        let patience = Duration::from_secs(30);
-        crowd.subscribed(patience).await?;
-        let wanted = (0..self.clients).flat_map(|client| plan.wanted_by(client, 1, 2));
-        let copies: u64 = wanted.map(|key| plan.counts[key] as u64).sum();
-        let pace = Pace::new(self.rate);
-        let publish = async {
-            match &self.amqp {
-                Some(uri) => Broker::new(uri, &self.exchange).publish(plan, pace).await,
-                None => publish::post(std::slice::from_ref(&self.gateway), plan, pace, false).await,
-            }
-        };
-        let (published, arrived) = tokio::join!(publish, crowd.delivered(copies, patience));
-        published?;
-        faults.check(arrived);
-        let outcomes = crowd.leave().await;
-        let mut tally = Tally::default();
-        let mut latencies = Vec::new();
-        for outcome in outcomes {
-            tally += outcome.ledger.tally();
-            latencies.extend(outcome.latencies);
-            outcome.errors.into_iter().for_each(|error| faults.add(error));
-        }
-        print(tally);
-        for (count, what) in [
-            (tally.lost, "lost"),
-            (tally.duplicated, "duplicated"),
-            (tally.disordered, "out of order"),
-            (tally.misplaced, "misplaced"),
-            (tally.damaged, "damaged"),
-        ] {
-            faults.count(count, what);
-        }
-        Ok(Latency::of(latencies))
+        let transfer = self.flow.transfer(plan).await?;
+        print(self.flow.judge(&transfer, faults));
+        let latencies = transfer.outcomes.into_iter().flat_map(|outcome| outcome.latencies);
+        Ok(Latency::of(latencies.collect()))
     }
 }
 
@@ -215,18 +159,8 @@ pub struct Stuck {
 
 impl Stuck {
     pub async fn subscribe(gateway: &str, plan: &Plan) -> Result<Self, String> {
-        let mut socket = client::connect(gateway, Some(BUFFER)).await?;
-        let mut missing: HashSet<&str> = plan.keys.iter().map(|key| &**key).collect();
-        for key in &plan.keys {
-            client::say(&mut socket, "subscribe", key).await.map_err(|error| error.to_string())?;
-        }
-        while !missing.is_empty() {
-            let value = next(&mut socket).await?;
-            if value["type"] != "subscribed" {
-                return Err(format!("unexpected: {value}"));
-            }
-            missing.remove(value["key"].as_str().unwrap_or_default());
-        }
+        let mut socket = client::subscriber(gateway, Some(BUFFER), &plan.keys).await?;
+        client::subscribed(&mut socket, plan.keys.len()).await?;
         let ledger = Ledger::new(plan.keys.iter().cloned().zip(plan.counts.iter().copied()));
         Ok(Self { socket, ledger, evicted: HashSet::new() })
     }
@@ -248,7 +182,7 @@ impl Stuck {
                 if is_over || start.elapsed() > Duration::from_secs(60) {
                     return Ok(self);
                 }
-                let value = match timeout(quiet, next(&mut self.socket)).await {
+                let value = match timeout(quiet, client::next(&mut self.socket)).await {
                     Ok(value) => value?,
                     Err(_) => return Ok(self),
                 };
@@ -275,23 +209,5 @@ impl Stuck {
     /// Never reads again.
     pub fn into_socket(self) -> Socket {
         self.socket
-    }
-}
-
-async fn next(socket: &mut Socket) -> Result<Value, String> {
-    loop {
-        match socket.next().await {
-            Some(Ok(Frame::Text(text))) => {
-                return serde_json::from_str(&text).map_err(|error| format!("not JSON: {error}"));
-            }
-            Some(Ok(Frame::Ping(_) | Frame::Pong(_))) => {}
-            Some(Ok(Frame::Close(close))) => {
-                return Err(format!("the one that did not read was cut off: {close:?}"));
-            }
-            Some(Err(error)) => {
-                return Err(format!("the one that did not read was cut off: {error}"));
-            }
-            other => return Err(format!("unexpected: {other:?}")),
-        }
     }
 }

@@ -128,7 +128,7 @@ impl Item {
     }
 
     pub(super) fn has_leavers(&self) -> bool {
-        !self.leavers.is_empty()
+        !self.leavers.is_empty() || self.shared.as_ref().is_some_and(Shared::has_leaver)
     }
 
     pub(super) fn ask_leaver(&mut self, id: Id) {

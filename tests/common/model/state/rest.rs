@@ -39,7 +39,6 @@ impl State {
         let held = if self.item.is_some() { 1 + self.spare_clones.unsigned_abs() } else { 0 };
         let queued =
             self.attachments.iter().map(|it| it.queue.len() as u64).sum::<u64>() + u64::from(held);
-        let queued = queued + self.pools.iter().map(|pool| pool.len() as u64).sum::<u64>();
         let known = [
             ("unmatched", self.unmatched, view.seen.totals.unmatched),
             ("delivered", self.delivered, view.seen.totals.delivered),
@@ -112,7 +111,6 @@ impl State {
             if !self.attachments[id].is_present() {
                 continue;
             }
-            let is_pooled = !self.pool_of(id).is_empty();
             let attachment = &mut self.attachments[id];
             alone = false;
             if attachment.is_to_be_ended() {
@@ -129,8 +127,7 @@ impl State {
             }
             if let Stage::Leaving { told, .. } = &mut attachment.stage {
                 *told = true;
-                let is_empty = attachment.queue.is_empty() && !is_pooled;
-                if is_empty && !view.sinks[id].is_closing() {
+                if attachment.queue.is_empty() && !view.sinks[id].is_closing() {
                     return Err(format!("it sleeps, and {id} was not asked to close"));
                 }
             }

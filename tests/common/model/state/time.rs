@@ -50,13 +50,16 @@ impl State {
                 || stalls.is_none() && attachment.stage == Stage::Receiving && !self.balance
             {
                 stall.restart();
-            } else if stalls.is_none() {
-                // Its queue was handed on, or it is closed next: that may be the same wait.
+            } else if stalls.is_none() && (self.ticks > 0 || attachment.stage == Stage::Receiving) {
+                // Its queue was handed on, or it is closed next: if a tick comes before that, the count
+                // starts anew.
                 stall.may_restart_but_not_skip();
             }
             stall.watch(stalls.unwrap_or_default());
             let is_idle = self.is_idle(id, facts);
-            if held != Known::No || facts.moved == Some(id) {
+            if facts.moved == Some(id) && matches!(event, Event::Flush(..)) {
+                idle.item();
+            } else if held != Known::No || facts.moved == Some(id) {
                 // What waited for it in this unit, until a moment ago, may count as well.
                 idle.may_restart();
             } else if is_idle != Known::Yes {

@@ -73,6 +73,7 @@ impl State {
             }
         }
         self.share_unseen(event, facts, more);
+        self.share_at_the_end(more);
         if self.finishing {
             // The item is routed, and those it is for may be told the end before it is offered to them.
             let mut other = self.clone();

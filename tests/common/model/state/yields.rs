@@ -17,7 +17,7 @@ impl State {
     ) -> Result<Vec<Self>, String> {
         self.present(id)?;
         let wanted = self.item.as_ref().is_some_and(|item| item.wants_sink(id));
-        let shared = self.shared_wants(id) || !self.pool_of(id).is_empty();
+        let shared = self.shared_wants(id);
         if self.attachments[id].queue.is_empty() && !wanted && !shared {
             return Err("no item waits for it".into());
         }
@@ -37,7 +37,7 @@ impl State {
                 Ok(vec![self])
             }
             Outcome::Pending | Outcome::Yields => {
-                self.passed_over(id);
+                self.passed_over(id, shared);
                 let verdicts = self.verdicts(id, facts);
                 let judged = |verdict| {
                     let mut state = self.clone();
