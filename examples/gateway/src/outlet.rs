@@ -24,6 +24,9 @@ use crate::http::WRITE_BUFFER;
 use crate::message::Message;
 use crate::subscription::{Pace, Share, Terms};
 
+/// Of what a client missed, messages that are sent before others have their turn.
+const PIECE: usize = 64;
+
 /// The WebSocket of a client.
 pub struct Outlet {
     socket: Mutex<Socket>,
@@ -209,6 +212,7 @@ impl Socket {
     /// Room for another message, after what the gateway itself has to say.
     fn poll_say(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {
         ready!(self.web()?.poll_ready_unpin(cx))?;
+        let mut room = PIECE;
         while let Some(say) = self.says.pop_front() {
             self.is_dirty = true;
             match say {
@@ -217,6 +221,11 @@ impl Socket {
                     let Some(message) = messages.next() else { continue };
                     self.says.push_front(Say::Kept(messages, binary));
                     self.send(message, binary)?;
+                    room -= 1;
+                    if room == 0 {
+                        cx.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
                 }
             }
             ready!(self.web()?.poll_ready_unpin(cx))?;
