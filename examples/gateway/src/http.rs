@@ -40,7 +40,7 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 /// What is collected for a client before its socket takes it, in bytes: a system call for many messages.
 pub const WRITE_BUFFER: usize = 16 * 1024;
 /// Kept for each client, and filled before others have their turn: clients say little.
-const READ_BUFFER: usize = 4 * 1024;
+const READ_BUFFER: usize = 1024;
 
 type Shared = State<Arc<Gateway>>;
 

@@ -51,6 +51,10 @@ use tracing_subscriber::{Layer, fmt};
 
 use crate::config::Config;
 
+/// Messages are made by one task and dropped by another, which costs glibc's allocator a lock each time.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[tokio::main]
 async fn main() -> ExitCode {
     let config = Config::parse();

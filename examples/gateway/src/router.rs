@@ -7,6 +7,7 @@ use std::task::Poll;
 use futures::{FutureExt, Stream, stream};
 use stream_demux::{Attach, DemuxStreamExt, Order, Overflow};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::task::{JoinHandle, unconstrained};
 use tokio::time::{Instant, timeout_at};
 
@@ -49,7 +50,14 @@ impl Input {
 
     /// The same, but waits no longer than this.
     pub async fn offer(&self, message: Message, until: Instant) -> Result<(), Refused> {
-        timeout_at(until, self.send(message)).await.unwrap_or(Err(Refused::Blocked))
+        match self.0.try_send(Letter::Message(message)) {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Full(letter)) => match timeout_at(until, self.0.send(letter)).await {
+                Ok(sent) => sent.map_err(|_| Refused::Ended),
+                Err(_) => Err(Refused::Blocked),
+            },
+            Err(TrySendError::Closed(_)) => Err(Refused::Ended),
+        }
     }
 
     /// What is in it now is routed; no more is taken.
