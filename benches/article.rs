@@ -1,4 +1,4 @@
-//! The program of the article that started it, and the ways to write it by hand.
+//! The benchmark of the article that this crate began with, and the loops written by hand.
 
 mod common;
 

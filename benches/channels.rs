@@ -1,4 +1,4 @@
-//! A bounded channel with a live reader for each key: what does the demux add to a loop over a map?
+//! The cost of an item for one of many bounded channels with live readers.
 
 mod common;
 

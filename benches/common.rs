@@ -1,11 +1,11 @@
-//! Hands the groups of a scenario to criterion.
+//! Runs the groups of a scenario with criterion.
 
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use figures::measure::Group;
 
-/// Benchmarks the groups that `groups` makes, each of which is dropped before the next is made.
+/// Benchmarks each group, and drops it before the next is created.
 pub(crate) fn bench(groups: impl IntoIterator<Item = Group>) {
     let mut criterion = Criterion::default()
         .sample_size(10)
@@ -16,7 +16,7 @@ pub(crate) fn bench(groups: impl IntoIterator<Item = Group>) {
         let mut group = criterion.benchmark_group(name);
         for mut contender in contenders {
             group.throughput(Throughput::Elements(contender.items));
-            // The scenarios keep the time themselves: setting up is not in it.
+            // The scenarios measure the time themselves, without the set-up.
             group.bench_function(BenchmarkId::from_parameter(contender.name), |bencher| {
                 bencher.iter_custom(|runs| (0..runs).map(|_| contender.run().elapsed).sum());
             });

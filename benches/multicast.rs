@@ -1,4 +1,5 @@
-//! What does a copy to a member of a group cost, to sinks that count and to channels with live readers?
+//! The cost of a copy for a member of a group, to sinks that count and to channels with live
+//! readers.
 
 mod common;
 

@@ -1,10 +1,10 @@
-//! What do orders cost: an idle channel of them, and a storm? How long a woken sink waits while they
-//! never pause is a number of turns, and in the summary.
+//! The cost of orders: of an idle channel, and of many orders. The summary has the turns that a
+//! woken sink waits while orders are endless.
 
 mod common;
 
 use figures::orders;
 
 fn main() {
-    common::bench([orders::idle(1_000_000), orders::storm(200_000)]);
+    common::bench([orders::idle(1_000_000), orders::churn(200_000)]);
 }

@@ -1,4 +1,4 @@
-//! What does routing an item cost, by the number and kind of keys?
+//! The cost of routing an item, by the number and kind of keys.
 
 mod common;
 

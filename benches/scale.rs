@@ -1,5 +1,5 @@
-//! What does one wake cost beside many sinks that sleep? Bytes per attachment are in the summary: they
-//! are counted, not timed.
+//! The cost of one wake with many idle sinks. The bytes per attachment are in the summary, because
+//! they are counted, not timed.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Two demux tasks on two cores behind a first one: what is gained, by how much a sink has to do?
+//! Two demux tasks on two cores behind a first one, by the work of a sink per item.
 
 mod common;
 

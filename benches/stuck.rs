@@ -1,5 +1,5 @@
-//! What do the others lose when one of a thousand sinks is never ready again, and what does it cost to evict
-//! a group of such sinks one by one?
+//! The throughput when one of a thousand sinks is never ready again, and the cost of evicting a
+//! group of such sinks one by one.
 
 mod common;
 

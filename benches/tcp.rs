@@ -1,4 +1,4 @@
-//! What does a line to one of many TCP clients cost?
+//! The cost of a line to one of many TCP clients.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! The program that the crate grew from: a stream of messages for three clients, which come and go
-//! by orders through a channel. Their sinks are `Vec`s. Run it with
+//! The program that the crate grew from: a stream of messages for three clients, which are attached
+//! and detached by orders from a channel. Their sinks are `Vec`s. Run it with
 //!
 //! ```sh
 //! cargo run --release --example article -- --messages 100000000
@@ -11,8 +11,8 @@
 //! and `lossy` (a loop that checks for orders once in a hundred messages).
 //!
 //! The input sends the order to detach client 1 half-way through, and the order to attach it again
-//! after three quarters, each time just before it returns a message. So it is known how many
-//! messages each client has to receive.
+//! after three quarters, each time just before it returns a message. Thus the number of messages
+//! that each client has to receive is known.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -151,7 +151,7 @@ async fn demux(
     report.unmatched.set(totals.unmatched);
 }
 
-/// What the hand-written loops have in common.
+/// The common part of the hand-written loops.
 struct ByHand<'a>(HashMap<usize, Client>, &'a Report);
 
 impl ByHand<'_> {
@@ -254,7 +254,9 @@ fn run(variant: &str, messages: u64) -> Result<(), String> {
         return Err(format!("{messages} messages were sent, but {total} accounted for"));
     }
     if variant == "demux" && received != expected {
-        return Err(format!("the clients were to receive {expected:?}, but received {received:?}"));
+        return Err(format!(
+            "the clients should have received {expected:?}, but received {received:?}"
+        ));
     }
     Ok(())
 }

@@ -52,7 +52,7 @@ struct Shared<T> {
     room: usize,
     senders: usize,
     is_abandoned: bool,
-    /// The waker of the consumer, if it sleeps.
+    /// The waker of the consumer, if it is waiting.
     receiver: Option<Waker>,
     /// Producers that found no room since the last swap. The next swap wakes them all.
     waiting: Vec<Waker>,
@@ -71,7 +71,7 @@ struct Sender<T>(Arc<Mutex<Shared<T>>>);
 type Place = Option<(u64, usize)>;
 
 impl<T> Sender<T> {
-    /// Waits until there is room. Returns the item if the consumer is gone.
+    /// Waits until there is room. Returns the item if the consumer was dropped.
     async fn send(&self, item: T) -> Result<(), T> {
         let (mut item, mut place) = (Some(item), None);
         poll_fn(|cx| self.poll_send(&mut item, &mut place, cx)).await
@@ -126,7 +126,7 @@ impl<T> Drop for Sender<T> {
     }
 }
 
-/// The receiving end: a stream, which ends when all senders are gone and all items are read.
+/// The receiving end: a stream, which ends when all senders were dropped and all items are read.
 struct Receiver<T> {
     shared: Arc<Mutex<Shared<T>>>,
     batch: VecDeque<T>,
@@ -229,7 +229,7 @@ impl Sink<Sample> for Ledger {
 
 // ---- three ways from the producers to the demux -------------------------------------------------
 
-/// A producer's end of any of the channels. Returns `false` if the consumer is gone.
+/// A producer's end of any of the channels. Returns `false` if the consumer was dropped.
 trait Give: Clone + Send + 'static {
     fn give(&self, sample: Sample) -> impl Future<Output = bool> + Send;
 }
@@ -262,7 +262,7 @@ async fn run(way: &str, settings: Settings) -> Result<Duration, String> {
         let batches = stream::poll_fn(move |cx| {
             if batch.is_empty() {
                 ready!(receiver.poll_recv_many(cx, &mut batch, room.get()));
-                batch.reverse(); // what came first is taken first, from the end
+                batch.reverse(); // so that `pop` returns the oldest item first
             }
             Poll::Ready(batch.pop())
         });

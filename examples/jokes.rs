@@ -1,7 +1,7 @@
 //! A server of jokes: each client that connects is sent a joke from a file, line by line as the
-//! lines become available, and the connection is closed. A thousand clients at once need no task
-//! each: they are attachments of one demux, with fresh keys and a `limit` of as many items as the
-//! joke has lines.
+//! lines become available, and the connection is closed. A thousand concurrent clients do not need
+//! a task each: they are attachments of one demux, with fresh keys and a `limit` of as many items
+//! as the joke has lines.
 //!
 //! ```sh
 //! cargo run --release --example jokes                # compares all sources, with a thousand clients
@@ -123,7 +123,7 @@ const SOURCES: [(&str, Source); 4] = [
 
 type Lines = BoxStream<'static, io::Result<Arc<str>>>;
 
-/// The jokes that are in the file now.
+/// The current jokes of the file.
 struct Shelf {
     path: Arc<Path>,
     source: Source,
@@ -165,14 +165,14 @@ impl Shelf {
     }
 
     /// Reads the file again if it has changed; if it is invalid, keeps the old jokes. The check is
-    /// quick and reading is rare, so neither needs a thread of its own.
+    /// quick and reading is rare, so neither needs a separate thread.
     fn refresh(&mut self) {
         let stamp = stamp(&self.path);
         if stamp != self.stamp {
             self.stamp = stamp;
             match index(&self.path, self.source == Source::Cached) {
                 Ok(jokes) => self.jokes = Arc::new(jokes),
-                Err(error) => eprintln!("jokes: the old ones go on, as of the new {error}"),
+                Err(error) => eprintln!("jokes: still using the old jokes: {error}"),
             }
         }
     }
@@ -234,7 +234,7 @@ fn accept(listener: TcpListener) -> impl Stream<Item = TcpStream> {
                 Ok((socket, _)) => return Some((socket, listener)),
                 Err(error) => {
                     eprintln!("jokes: cannot accept a client: {error}");
-                    sleep(Duration::from_millis(100)).await; // a client may leave by then
+                    sleep(Duration::from_millis(100)).await; // a client may disconnect by then
                 }
             }
         }
@@ -308,7 +308,7 @@ async fn serve_by_demux(
             .hooks(&mut tally);
         let demux = pin!(demux);
         // The patience is the same for all, so leases end in the order in which they were created.
-        // The lease of a client that was served holds nothing any more.
+        // The lease of a served client no longer holds an attachment.
         let evict = async {
             while let Some((due, lease)) = expiring.recv().await {
                 sleep_until(due).await;
@@ -398,7 +398,7 @@ async fn serve(options: &Options) -> Result<(), String> {
         serve_by_demux(listener, stop, shelf, options.patience).await?
     };
     let Tally { served, gone, stuck } = tally;
-    print(&format!("{served} clients were served, {gone} had gone, {stuck} were stuck"))
+    print(&format!("{served} clients were served, {gone} had disconnected, {stuck} were stuck"))
 }
 
 // ---- the clients --------------------------------------------------------------------------------
@@ -431,11 +431,11 @@ async fn drive(
         let mut joke = Vec::new();
         match timeout(options.patience, socket.read_to_end(&mut joke)).await {
             Ok(Ok(_)) if expected.contains(&joke) => Ok(()),
-            Ok(Ok(0)) => Err("a client was sent nothing".to_owned()),
+            Ok(Ok(0)) => Err("a client received nothing".to_owned()),
             Ok(Ok(_)) => {
                 let joke = String::from_utf8_lossy(&joke);
                 Err(format!(
-                    "a client was sent what is no joke of {}: {joke:?}",
+                    "a client received text that is not a joke of {}: {joke:?}",
                     options.file.display()
                 ))
             }
@@ -478,7 +478,7 @@ fn allow_files(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// A server in a process of its own, which ends when this process ends, for whatever reason.
+/// A server in a separate process, which ends when this process ends for any reason.
 struct Server {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -501,7 +501,7 @@ impl Server {
         stdout.read_line(&mut line).map_err(failed)?;
         match line.strip_prefix("listening on ").and_then(|line| line.trim().parse().ok()) {
             Some(address) => Ok(Self { child, stdout, address }),
-            None => Err(format!("the server for {source} did not start")), // and has said why
+            None => Err(format!("the server for {source} did not start")), // and has printed the reason
         }
     }
 
@@ -517,7 +517,7 @@ impl Server {
         let count = last.split(' ').next().and_then(|count| count.parse().ok());
         if !status.success() || count.is_none_or(|count: usize| count < served) {
             return Err(format!(
-                "the server was to serve {served} clients, ended with {status}: {last}"
+                "the server should have served {served} clients, but exited with {status}: {last}"
             ));
         }
         Ok(())

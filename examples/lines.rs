@@ -3,15 +3,16 @@
 //! `cargo run --release --example lines` listens on 127.0.0.1:7000; `-- --listen ADDRESS:PORT`
 //! changes that. Talk to it with `nc 127.0.0.1 7000`: `sub KEY`, `unsub KEY`, `pub KEY TEXT`,
 //! `quit`. A client receives `KEY TEXT` for each of its keys, and `err …` for invalid lines. A
-//! client that reads too slowly loses its oldest lines and is told how many (`lost N`) before the
-//! next line; no other client waits for it. A client that takes no line for a minute while lines
-//! wait for it is disconnected; `--stall-timeout MILLISECONDS` changes that. `Ctrl-C` delivers what
-//! is queued, gives slow clients five seconds to read it, and prints the totals.
+//! client that reads too slowly loses its oldest lines, and receives their number (`lost N`) before
+//! the next line; no other client waits for it. A client that reads no line for a minute while
+//! lines wait for it is disconnected; `--stall-timeout MILLISECONDS` changes that. `Ctrl-C`
+//! delivers what is queued, gives slow clients five seconds to read it, and prints the totals.
 //!
-//! What a client can make the server hold is bounded. It has at most 100 subscriptions, to keys of
-//! at most 256 bytes. At most 32 MiB of lines wait for it, and 256 MiB for all clients together;
-//! beyond that, a client that has more than 256 KiB waiting loses new lines. A line that is cut off
-//! by the end of the connection is answered with `err …` and not published.
+//! The memory that a client can use in the server is bounded. A client has at most 100
+//! subscriptions, to keys of at most 256 bytes. At most 32 MiB of lines wait for it, and 256 MiB
+//! for all clients together; beyond that, a client that has more than 256 KiB waiting loses new
+//! lines. A line that is cut off by the end of the connection is answered with `err …` and not
+//! published.
 //!
 //! ```text
 //!        ┌─▶ lines ───▶ demux ─▶ subscription ─┐
@@ -48,14 +49,15 @@ const INBOX: usize = 256; // lines, or orders, that wait for the demux; then sen
 const OUTBOX: usize = 64; // lines that wait for the socket of a client
 const QUEUE: usize = 256; // lines of one key that wait for the outbox; then the oldest is lost
 const LONGEST_KEY: usize = 256; // bytes
-const SUBSCRIPTIONS: usize = 100; // of a client; each takes about a KiB, and has a queue
-// Bytes of lines that may wait: for a client that has long lines waiting for several keys (one full
-// queue and the outbox take 20 MiB), for all clients, and for a client even so, as it does read.
+const SUBSCRIPTIONS: usize = 100; // per client; each takes about a KiB and has a queue
+// Bytes of lines that may wait: for a client with long lines for several keys (a full queue and the
+// outbox take 20 MiB), for all clients together, and for a client even if the limit of all is
+// reached.
 const WAITING: usize = 32 << 20;
 const WAITING_IN_ALL: usize = 256 << 20;
 const WAITING_AT_LEAST: usize = 256 << 10;
 const PATIENCE: Duration = Duration::from_secs(5); // to write what is left before closing
-const TICKS: u32 = 4; // in a stall time-out
+const TICKS: u32 = 4; // per stall time-out
 
 /// A published line: `KEY TEXT` and a line end. Clones share the text.
 #[derive(Clone)]
@@ -75,7 +77,7 @@ impl Line {
     }
 }
 
-/// What is written to a client: the number of lines it lost, if any, and the next line.
+/// The data that is written to a client: the number of lines it lost, if any, and the next line.
 struct Outgoing {
     lost: u64,
     text: Arc<str>,
@@ -83,7 +85,7 @@ struct Outgoing {
     waits: Option<Waits>,
 }
 
-/// The sending end, and what the client is told there.
+/// The sending end of an outbox, and the report of the client.
 #[derive(Clone)]
 struct Outbox {
     outgoing: mpsc::Sender<Outgoing>,
@@ -109,7 +111,7 @@ struct Server {
 /// What the demux reports to a client. Clones share their state.
 #[derive(Clone, Default)]
 struct Report {
-    /// How many lines the client lost and was not told about.
+    /// Lost lines that have not yet been reported to the client.
     lost: Arc<AtomicU64>,
     /// Bytes of lines that wait for the client.
     waiting: Arc<AtomicUsize>,
@@ -153,7 +155,7 @@ impl<E> Hooks<String, Line, E> for Reports {
             client.waiting.fetch_add(if admitted { bytes } else { 0 }, Relaxed);
             admitted
         });
-        let admitted = admitted.unwrap_or(false); // a client that has left gets no line
+        let admitted = admitted.unwrap_or(false); // a disconnected client gets no line
         in_all.fetch_add(if admitted { bytes } else { 0 }, Relaxed);
         admitted
     }
@@ -175,7 +177,8 @@ impl<E> Hooks<String, Line, E> for Reports {
     }
 }
 
-/// Lines, or why a line is invalid: as an item, because an error would end the stream.
+/// Lines, or the reasons why lines are invalid. These are items, because an error would end the
+/// stream.
 struct Requests(LinesCodec);
 
 impl Decoder for Requests {
@@ -216,7 +219,7 @@ struct Client {
 }
 
 impl Client {
-    /// Obeys the client until the connection ends. Returns an error if it breaks.
+    /// Executes the client's requests until the connection ends. Returns an error if it breaks.
     async fn obey(&mut self, from: OwnedReadHalf, outbox: Outbox) -> io::Result<()> {
         let codec = LinesCodec::new_with_max_length(LONGEST);
         let mut requests = FramedRead::new(from, Requests(codec));
@@ -300,7 +303,7 @@ impl Client {
     /// line.
     async fn catch_up(&mut self) {
         if self.has_published && !self.subscriptions.is_empty() {
-            let key = format!(" {}", self.id); // has a space: no client can name it
+            let key = format!(" {}", self.id); // contains a space, so clients cannot use it
             let (outgoing, mut echo) = mpsc::channel(1);
             let report = Report { lost: Arc::default(), ..self.report.clone() };
             self.subscribe(&key, Outbox { outgoing, report }).await;
@@ -330,7 +333,7 @@ async fn write(to: OwnedWriteHalf, mut outbox: mpsc::Receiver<Outgoing>) -> io::
 
 /// Serves a client until its connection is closed.
 async fn connect(socket: TcpStream, server: Arc<Server>, id: u64) {
-    let _ = socket.set_nodelay(true); // `write` decides what to send together
+    let _ = socket.set_nodelay(true); // `write` batches lines
     let (reader, writer) = socket.into_split();
     let (outgoing, lines) = mpsc::channel(OUTBOX);
     let report = Report::default();
@@ -379,7 +382,7 @@ async fn run(listener: TcpListener, stall_timeout: Duration) -> io::Result<()> {
         .overflow(Overflow::DropOldest)
         .flush_every(16) // a line waits in its sink for a flush, or for the next line
         .with_hasher(std::hash::RandomState::new()) // the keys are untrusted
-        .stall_timeout(TICKS + 1) // at least TICKS: the first tick may come at once
+        .stall_timeout(TICKS + 1) // one more, because the first tick may come at once
         .hooks(Reports(Arc::clone(&server)));
     // The demux limits its own turns. Tokio's budget of 128 operations would end in the middle of a
     // line that has more subscribers than that, and the others would look slow.
@@ -391,10 +394,10 @@ async fn run(listener: TcpListener, stall_timeout: Duration) -> io::Result<()> {
                 Ok((socket, _)) => drop(clients.spawn(connect(socket, Arc::clone(&server), id))),
                 Err(error) => {
                     eprintln!("lines: cannot accept a client: {error}");
-                    sleep(Duration::from_millis(100)).await; // a client may leave by then
+                    sleep(Duration::from_millis(100)).await; // a client may disconnect by then
                 }
             },
-            Some(_) = clients.join_next() => {} // a client has left
+            Some(_) = clients.join_next() => {} // a client has disconnected
             _ = &mut ctrl_c => break,
         }
     }
@@ -409,7 +412,7 @@ async fn run(listener: TcpListener, stall_timeout: Duration) -> io::Result<()> {
 const USAGE: &str = "usage: lines [--listen ADDRESS:PORT] [--stall-timeout MILLISECONDS]
 
   --listen ADDRESS:PORT         where to listen (127.0.0.1:7000)
-  --stall-timeout MILLISECONDS  how long a client may take no line that waits for it (60000)";
+  --stall-timeout MILLISECONDS  how long a client may leave waiting lines unread (60000)";
 
 struct Settings {
     address: String,

@@ -18,7 +18,7 @@
 //! The demux has no clock: it reports when the input starts to wait and for which sink, and the
 //! watchdog measures the time. Events per item are counted, not logged: a sink that loses a
 //! thousand items per second should not write a thousand lines. Keys are labels here because there
-//! are five of them; do not use untrusted keys as labels, because each label is kept for ever.
+//! are five of them; do not use untrusted keys as labels, because each label is kept forever.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -82,7 +82,7 @@ impl Metrics {
         let Self { received, delivered, unmatched, queued, attachments, .. } = self.clone();
         registry.register("received", "Items read from the input", received);
         registry.register("delivered", "Items that sinks took", delivered);
-        registry.register("unmatched", "Items that nobody wanted", unmatched);
+        registry.register("unmatched", "Items without a sink for their key", unmatched);
         registry.register("queued", "Items that wait", queued);
         registry.register("attachments", "Sinks that are attached", attachments);
         let Self { detached, discarded, blocked, blocked_seconds, .. } = self.clone();
@@ -171,7 +171,7 @@ async fn watchdog(mut blocking: watch::Receiver<Blocking>, leases: Leases, patie
                 Ok(changed) => changed,
                 Err(_too_long) => {
                     let lease = lock(&leases).remove(&tag);
-                    warn!(tag, ?patience, "evicted, as the input waited for it for too long");
+                    warn!(tag, ?patience, "evicted, because the input waited for it for too long");
                     drop(lease);
                     blocking.changed().await
                 }
@@ -179,7 +179,7 @@ async fn watchdog(mut blocking: watch::Receiver<Blocking>, leases: Leases, patie
             None => blocking.changed().await,
         };
         if changed.is_err() {
-            return; // the demux is gone, and its hooks with it
+            return; // the demux and its hooks were dropped
         }
     }
 }
@@ -195,7 +195,7 @@ const TOPICS: [Key; 5] = ["orders", "search", "prices", "audit", "spam"];
 /// Shorter than the watchdog's patience, unless that is set to a smaller value.
 const THINK: Duration = Duration::from_millis(50);
 
-/// Reads the messages of a topic in its own way, and returns their number.
+/// Reads the messages of a topic at the speed of its consumer, and returns their number.
 async fn consume(topic: Key, mut messages: mpsc::Receiver<Message>) -> u64 {
     let mut count = 0;
     while let Some(Message { .. }) = messages.next().await {
@@ -203,7 +203,7 @@ async fn consume(topic: Key, mut messages: mpsc::Receiver<Message>) -> u64 {
         match topic {
             "search" if count % 2_000 == 0 => sleep(THINK).await,
             "prices" if count % 500 == 0 => sleep(THINK).await,
-            // It hangs and keeps its channel.
+            // Hangs, and keeps its channel open.
             "audit" if count == 1_000 => std::future::pending().await,
             _ => {}
         }
@@ -225,7 +225,7 @@ async fn run(settings: Settings) -> Result<(), String> {
             attach = attach.buffer(64).overflow(Overflow::DropOldest);
         }
         lock(&leases).insert(tag, lease);
-        let _ = orders.unbounded_send(attach); // the other end is here
+        let _ = orders.unbounded_send(attach); // cannot fail: the receiver is in scope
         tokio::spawn(consume(topic, receiver));
     }
     tokio::spawn(watchdog(blocked, Arc::clone(&leases), settings.patience));

@@ -12,9 +12,9 @@
 //! ```
 //!
 //! The output shows when this is worth it: a demux costs a few nanoseconds per item, a channel
-//! between threads some hundred. Shards are faster if the *sinks* work on each item for longer than
-//! the channel takes. Batches of items make the channel cheaper. Where shards are slower, the
-//! printed speed-up is less than one.
+//! between threads some hundred nanoseconds. Shards are faster if the *sinks* work on each item for
+//! longer than the channel takes. Batches of items make the channel cheaper. Where shards are
+//! slower, the printed speed-up is less than one.
 //!
 //! Items of one key stay in order, because they all take the same path. The sinks check that.
 
@@ -103,7 +103,7 @@ fn route(
 }
 
 /// Collects items for a sink of vectors. The demux flushes it when the input pauses, and every
-/// 16,384 items while the input is busy, so no item is left behind in here.
+/// 16,384 items while the input is busy, so no item stays in here.
 struct Batch<S> {
     sink: S,
     items: Vec<Item>,
@@ -170,7 +170,7 @@ fn one(multiplications: u64, settings: &Settings) -> Result<Totals, String> {
     route(items(settings), 0..settings.keys.get(), multiplications, settings)
 }
 
-/// One demux per shard, each on a thread of its own, and the first demux on this thread.
+/// One demux per shard, each on a separate thread, and the first demux on this thread.
 fn sharded(
     ends: &dyn Fn() -> Ends,
     multiplications: u64,
@@ -235,7 +235,7 @@ const USAGE: &str =
   --batch N       items that go to a shard together (64)
   --items N       how many there are; a tenth of that where the work is heavy (1000000)
   --keys N        how many keys they have (1000)
-  --rounds N      each is timed so often, and the median printed (3)";
+  --rounds N      how often each is timed; the median is printed (3)";
 
 /// From this number of multiplications on, the work counts as heavy.
 const HEAVY: u64 = 500;

@@ -1,5 +1,5 @@
 //! Routes that are known when the program is written: an enum of messages, and for each variant a
-//! sink of its own type. A key function and a list of routes replace a macro.
+//! sink with a different type. A key function and a list of routes replace a macro.
 //!
 //! ```sh
 //! cargo run --release --example static_routes                  # with some sample messages
@@ -86,12 +86,12 @@ impl FromStr for Message {
     }
 }
 
-/// The common type of the sinks, when boxed: they take messages, and fail with a text.
+/// The common type of the sinks, when boxed: they accept messages, and their error is a text.
 type Route = Pin<Box<dyn Sink<Message, Error = String> + Send>>;
 
 /// Makes a route of a sink for one variant: `pick` extracts the value of that variant. Messages of
-/// other variants do not get there, because the variant is the key; if one did, this sink would
-/// fail and all others would go on.
+/// other variants do not reach it, because the variant is the key; if one did, only this sink would
+/// fail.
 fn route<T: Send + 'static, S>(sink: S, pick: fn(Message) -> Result<T, Message>) -> Route
 where
     S: Sink<T, Error: fmt::Display> + Send + 'static,
@@ -129,7 +129,7 @@ fn messages(from: impl AsyncRead + Unpin) -> impl Stream<Item = Result<Message, 
 const TRY: &str = "log started
 metric load 0.25
 alarm 1 the disk is nearly full
-trace nobody listens to this
+trace no sink for this
 metric load 0.75
 metric users 12
 alarm 3 the disk is full
@@ -172,7 +172,7 @@ async fn run(from: impl AsyncRead + Unpin) -> Result<(), String> {
         .demux_by(Message::kind, routes)
         .on_unmatched(|message| {
             if let Message::Trace(text) = message {
-                eprintln!("static_routes: nobody listens to `{text}`");
+                eprintln!("static_routes: no sink for `{text}`");
             }
         })
         .on_error(|to, error| failed.push(format!("{:?}: {error}", to.key)));
@@ -193,7 +193,7 @@ async fn run(from: impl AsyncRead + Unpin) -> Result<(), String> {
         }
         writeln!(out, "alarms of level 1, 2 and 3: {alarms:?}")?;
         let (received, delivered) = (totals.received, totals.delivered);
-        writeln!(out, "{received} messages, {delivered} delivered, {} to nobody", totals.unmatched)
+        writeln!(out, "{received} messages, {delivered} delivered, {} unmatched", totals.unmatched)
     };
     report().map_err(|error| format!("cannot print: {error}"))?;
     match failed.into_iter().chain(wrong).next() {

@@ -45,11 +45,12 @@ struct Subscription<T> {
     lease: Lease,
 }
 
-/// The demux gets the other end. If the demux is gone already, the stream ends at once.
+/// The demux gets the other end. If the demux has already been dropped, the stream ends at once.
 fn subscribe<T>(orders: &Orders<T>, key: u32) -> Subscription<T> {
     let (sender, items) = mpsc::channel(ROOM);
     let mut lease = Lease::new();
-    // This replaces an earlier subscriber, if there is one; with `Demux::multicast` it joins it.
+    // This replaces an earlier subscriber, if there is one; with `Demux::multicast`, both receive
+    // the items.
     let attach = Attach::new(key, sender).leased(&mut lease);
     let _ = orders.unbounded_send(attach.into());
     Subscription { items, lease }
@@ -189,8 +190,8 @@ async fn run(settings: Settings) -> Result<String, String> {
         readers.spawn(subscriber(sensor, subscription, under_way));
     }
     let (strays, strays_in) = mpsc::channel(ROOM);
-    let nobody = u32::MAX; // no sensor has this key
-    let _ = orders.unbounded_send(Attach::new(nobody, strays).catch_all().into());
+    let no_sensor = u32::MAX; // no sensor has this key
+    let _ = orders.unbounded_send(Attach::new(no_sensor, strays).catch_all().into());
     let mut evicted = 0;
     let first = readings(settings, Arc::clone(&under_way))
         .demux_by(|reading| reading.sensor, orders_in)

@@ -14,12 +14,12 @@
 //! ticks ──┘
 //! ```
 //!
-//! The demux has no clock. A ticker, merged into the orders, tells it that time has passed.
+//! The demux has no clock. A ticker, merged into the orders, informs it that time has passed.
 //!
-//! An idle worker is detached gracefully: its channel is closed, and it ends when it has done the
-//! jobs in it. If the customer returns before that, the demux makes a new worker at once. The new
-//! worker first waits for the old one, which keeps the jobs of a customer in order, and takes over
-//! its state. Every job is checked: it is done once and in order, or the program fails.
+//! An idle worker is detached gracefully: its channel is closed, and it ends when the channel is
+//! empty. If the customer returns before that, the demux makes a new worker at once. The new worker
+//! first waits for the old one, which keeps the jobs of a customer in order, and takes over its
+//! state. Every job is checked: it is done once and in order, or the program fails.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -72,7 +72,7 @@ async fn work(earlier: Option<JoinHandle<State>>, mut jobs: Receiver<Job>) -> St
         state.next = number + 1;
         state.done += 1;
         if number % SLOW_JOB == SLOW_JOB - 1 {
-            sleep(SLOW).await; // so long that the worker is reaped in the meantime
+            sleep(SLOW).await; // long enough that the worker is reaped meanwhile
         }
     }
     state
@@ -132,14 +132,14 @@ impl<V, E> Hooks<Customer, V, E> for Counts {
 const CUSTOMERS: u64 = 200;
 /// How many customers send jobs at the same time. After each burst, half of them are replaced.
 const ACTIVE: u64 = 20;
-/// How many jobs come at once, before a pause.
+/// How many jobs are sent at once before a pause.
 const BURST: u64 = 500;
 const PAUSE: Duration = Duration::from_millis(1);
 /// One in this many jobs of a customer is slow.
 const SLOW_JOB: u64 = 150;
 const SLOW: Duration = Duration::from_millis(60);
 
-/// Sends the jobs of customers that come, go and return.
+/// Sends the jobs of customers that connect, disconnect and return.
 async fn send_jobs(count: u64, mut to: Sender<Job>) {
     let mut numbers = HashMap::new();
     for n in 0..count {
@@ -157,7 +157,7 @@ async fn send_jobs(count: u64, mut to: Sender<Job>) {
     }
 }
 
-/// What is printed at the end.
+/// The summary that is printed at the end.
 struct Summary {
     jobs: u64,
     customers: usize,
@@ -207,7 +207,7 @@ async fn run(count: u64) -> Result<Summary, String> {
 
 const USAGE: &str = "usage: workers [--jobs N]
 
-  --jobs N  how many there are, of 200 customers that come and go (100000)";
+  --jobs N  how many there are, of 200 customers, which are replaced over time (100000)";
 
 /// Returns the number of jobs, or `None` if help was requested.
 fn jobs_from_arguments() -> Result<Option<u64>, lexopt::Error> {

@@ -108,6 +108,17 @@ impl Flushes {
         self.linger > 0
     }
 
+    /// The first entry of the list.
+    pub(crate) fn first(&self) -> Option<SlotId> {
+        self.front().map(|front| SlotId::from_raw(front.id))
+    }
+
+    /// Removes the first entry of the list.
+    pub(crate) fn remove_first(&mut self) {
+        self.due = self.due.saturating_sub(1);
+        self.next = self.next.wrapping_add(1);
+    }
+
     /// The input has nothing ready: ticks are counted from now on, unless they are already. They
     /// are not while nothing is listed.
     pub(crate) fn start_linger(&mut self) {

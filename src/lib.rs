@@ -306,7 +306,7 @@
 //!   a flush or a close) and nothing moves. It also applies to a sink that is leaving, so it bounds
 //!   how long a graceful leave may take.
 //! * **[`idle_timeout`](Attach::idle_timeout)** detaches a sink that gets no items. A tick does not
-//!   count if an item was accepted since the tick before.
+//!   count if the sink took an item or completed a flush since the tick before.
 //! * **[`linger`](Demux::linger)** puts off the flush when the input has nothing ready, so that
 //!   more items share one.
 //!

@@ -239,7 +239,8 @@ pub enum Overflow {
     /// ([`Discarded::Conflated`](crate::Discarded::Conflated)): the latest value instead of the
     /// oldest.
     ///
-    /// This applies whenever the item would join a queue that is not empty, even if there is room.
+    /// This applies whenever the item would join a queue that is not empty, even if there is room,
+    /// and also if the sink takes the item along as it leaves.
     /// By default an item supersedes any other, so that at most one item waits. An item that
     /// supersedes none is queued; if the queue is full, the oldest item is discarded, as under
     /// `DropOldest`. The queue has room for at least one item, even with

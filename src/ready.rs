@@ -25,17 +25,17 @@
 //!   owner's read of `next` is over before the next wake writes it (2).
 //! * A lease's `ended.swap(true)` (AR) with the owner's `ended.swap(false)` (AR): the same for the
 //!   list of ended leases.
-//! * A wake's `head.compare_exchange` (R) with the owner's `head.swap` (A): the link of every node
-//!   in the chain is seen (2).
+//! * The `compare_exchange` in `push` (R) with the owner's `woken.swap` and `ended.swap` (A): the
+//!   link of every node in the chain is seen (2).
 //! * A wake's `signals.fetch_or` (R) with the owner's `signals.fetch_and` (A): the orders that were
 //!   sent, and the nodes that were listed, are seen after it (6). A read-modify-write, not a store:
 //!   a second signal must not hide the first.
 //! * A wake's `task.wake` with the owner's `task.register` (AR inside): either the wake finds the
 //!   waker, or the owner finds the list or the signal (4).
 //!
-//! The loads of `head` and `signals` could be Relaxed: a chain is walked, and orders are polled,
-//! only after a read-modify-write, and before sleep `register` has acquired what each earlier wake
-//! wrote. They are Acquire as a precaution, and so is the Release in `bits.fetch_and`.
+//! The loads of `woken` and `signals` could be Relaxed: a chain is walked, and orders are
+//! polled, only after a read-modify-write, and before sleep `register` has acquired what each
+//! earlier wake wrote. They are Acquire as a precaution, and so is the Release in `bits.fetch_and`.
 //! `tests/explore_ready.rs` explores all interleavings of these steps, and shows what breaks with a
 //! weaker protocol.
 //!

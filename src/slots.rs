@@ -186,16 +186,34 @@ impl<K, S, V, B> Slots<K, S, V, B> {
 
 /// Time.
 impl<K, S, V, B> Slots<K, S, V, B> {
-    /// Returns `true` if a tick was read in this turn: others do not count.
-    pub(crate) fn has_ticked(&self) -> bool {
-        self.timers.has_ticked()
+    /// A tick was read. Returns `true` if it is the first of this turn: others do not count.
+    pub(crate) fn tick_read(&mut self) -> bool {
+        self.timers.tick_read()
     }
 
-    /// A tick was read, the first of this turn. `was_held` is whether the input had to wait for a
-    /// sink since the last one.
+    /// A tick is applied. `was_held` is whether the input had to wait for a sink since the last one.
     pub(crate) fn tick(&mut self, was_held: bool) {
         self.timers.tick(was_held);
         self.flushes.tick();
+    }
+
+    /// The input has nothing ready: starts to count the ticks until lingering flushes are due. An
+    /// entry of the flush list whose sink needs no flush any more does not start the count.
+    pub(crate) fn start_linger(&mut self) {
+        /// How many such entries are removed in a turn, which takes some microseconds. They do not
+        /// count towards the budget, because with a small one a tick would overtake their removal.
+        /// If more sinks than this have left since their last item, a flush may come early.
+        const STALE: usize = 1_024;
+        for _ in 0..STALE {
+            let Some(id) = self.flushes.first() else { break };
+            match self.table.get_mut(id) {
+                Some(slot) if slot.needs_flush() => break,
+                Some(mut slot) => _ = slot.unqueue_flush(),
+                None => _ = self.flushes.adopt(id),
+            }
+            self.flushes.remove_first();
+        }
+        self.flushes.start_linger();
     }
 
     /// Returns `true` if a tick is not applied to all slots yet.

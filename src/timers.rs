@@ -51,15 +51,13 @@ impl Timers {
         self.has_ticked = false;
     }
 
-    /// Returns `true` if a tick was read in this turn: others do not count.
-    pub(crate) fn has_ticked(&self) -> bool {
-        self.has_ticked
+    /// A tick was read. Returns `true` if it is the first of this turn: others do not count.
+    pub(crate) fn tick_read(&mut self) -> bool {
+        !core::mem::replace(&mut self.has_ticked, true)
     }
 
-    /// A tick was read, the first of this turn. `was_held` is whether the input had to wait for a
-    /// sink since the last one.
+    /// A tick is applied. `was_held` is whether the input had to wait for a sink since the last one.
     pub(crate) fn tick(&mut self, was_held: bool) {
-        self.has_ticked = true;
         if self.cursor > 0 {
             self.pending = Some(was_held || self.pending == Some(true));
         } else {
@@ -122,7 +120,7 @@ mod tests {
     }
 
     fn tick(timers: &mut Timers) -> bool {
-        let counts = !timers.has_ticked();
+        let counts = timers.tick_read();
         if counts {
             timers.tick(false);
         }

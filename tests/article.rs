@@ -1,5 +1,5 @@
-//! The example `article` from outside: what it counts, in each variant, and what it says to those who
-//! call it wrongly.
+//! The example `article`, run as a program: the counts of each variant, and the messages for
+//! invalid usage.
 
 use std::env;
 use std::path::PathBuf;
@@ -7,7 +7,8 @@ use std::process::{Command, Output};
 
 const VARIANTS: [&str; 5] = ["demux", "select", "biased", "select-all", "lossy"];
 
-/// An example, built by `cargo test` into the folder beside the one that this test was built into.
+/// Returns the path of an example, which `cargo test` builds into a sibling of the folder of this
+/// test.
 fn example(name: &str) -> PathBuf {
     let test = env::current_exe().expect("the test has a path");
     let profile = test.ancestors().nth(2).expect("it is in <profile>/deps");
@@ -31,22 +32,22 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("UTF-8")
 }
 
-/// Runs a variant that is to succeed: what its clients say, sorted, and its last line, without the
-/// time that it took.
+/// Runs a variant, which must succeed. Returns the lines of its clients, sorted, and the last line
+/// without the time.
 fn run(variant: &str, messages: u64) -> (Vec<String>, String) {
     let output = article(&["--messages", &messages.to_string(), "--variant", variant]);
     assert_eq!(text(&output.stderr), "", "{variant}, {messages} messages");
     assert_eq!(output.status.code(), Some(0), "{variant}, {messages} messages");
     let mut lines = text(&output.stdout).lines().map(str::to_owned).collect::<Vec<_>>();
-    let last = lines.pop().expect("it reports");
-    let (said, counts) = last.split_once("; ").expect("first the time, then the counts");
+    let last = lines.pop().expect("the last line is missing");
+    let (printed, counts) = last.split_once("; ").expect("the time is followed by the counts");
     let head = format!("{variant}: {messages} messages in ");
-    assert!(said.starts_with(&head) && said.ends_with(" ns each"), "{last}");
+    assert!(printed.starts_with(&head) && printed.ends_with(" ns each"), "{last}");
     lines.sort();
     (lines, counts.to_owned())
 }
 
-/// The numbers of a last line: received by each client, expected by each, unmatched, lost.
+/// Parses a last line: messages received by each client, expected by each, unmatched, lost.
 fn numbers(counts: &str) -> [u64; 8] {
     let words = counts.split(|c: char| !c.is_ascii_digit()).filter(|word| !word.is_empty());
     let numbers = words.map(|word| word.parse().expect("a number")).collect::<Vec<_>>();
@@ -56,20 +57,20 @@ fn numbers(counts: &str) -> [u64; 8] {
 // ---- the demux ----------------------------------------------------------------------------------
 
 #[test]
-fn the_demux_delivers_what_each_client_is_to_receive() {
+fn the_demux_delivers_the_expected_messages_to_each_client() {
     let (clients, counts) = run("demux", 3000);
     assert_eq!(
         counts,
         "received [1000, 750, 1000], expected [1000, 750, 1000], unmatched 250, lost 0"
     );
-    // Client 1 left after half of the messages and came back after three quarters.
-    let said = ["0 received 1000", "1 received 250", "1 received 500", "2 received 1000"];
-    assert_eq!(clients, said.map(|said| format!("client {said}")));
+    // Client 1 is detached after half of the messages and attached after three quarters.
+    let printed = ["0 received 1000", "1 received 250", "1 received 500", "2 received 1000"];
+    assert_eq!(clients, printed.map(|printed| format!("client {printed}")));
 }
 
-/// Of 3002 messages the one that is returned just after client 1 was ordered away is for client 1.
+/// Of 3002 messages, the first one after the order to detach client 1 is for client 1.
 #[test]
-fn the_message_after_an_order_is_routed_by_it_in_the_demux_only() {
+fn only_the_demux_applies_an_order_before_the_next_message() {
     let (_, counts) = run("demux", 3002);
     assert_eq!(
         counts,
@@ -89,13 +90,13 @@ fn the_demux_without_messages_delivers_none() {
     assert_eq!(clients, [0, 1, 2].map(|id| format!("client {id} received 0")));
 }
 
-/// Before it, client 1 is ordered away and back: orders come before items.
+/// Client 1 is detached and attached before the message, because orders come before items.
 #[test]
 fn the_demux_with_one_message_delivers_it() {
     let (clients, counts) = run("demux", 1);
     assert_eq!(counts, "received [1, 0, 0], expected [1, 0, 0], unmatched 0, lost 0");
-    let said = ["0 received 1", "1 received 0", "1 received 0", "2 received 0"];
-    assert_eq!(clients, said.map(|said| format!("client {said}")));
+    let printed = ["0 received 1", "1 received 0", "1 received 0", "2 received 0"];
+    assert_eq!(clients, printed.map(|printed| format!("client {printed}")));
 }
 
 #[test]
@@ -105,9 +106,10 @@ fn the_demux_is_the_default_variant() {
     assert!(text(&output.stdout).contains("\ndemux: 10 messages in "), "{}", text(&output.stdout));
 }
 
-// ---- its rivals ---------------------------------------------------------------------------------
+// ---- other variants
+// ------------------------------------------------------------------------------
 
-/// How many get where they should is left to chance in some; that none vanish is not.
+/// In some variants, the number of delivered messages is random, but every message is counted.
 #[test]
 fn every_variant_accounts_for_every_message() {
     for variant in VARIANTS {
@@ -121,8 +123,8 @@ fn every_variant_accounts_for_every_message() {
     }
 }
 
-/// It looks at the orders before every hundredth message: the first 99 are lost, and some of those that
-/// follow the return of client 1.
+/// The loop checks for orders before every hundredth message: the first 99 messages are lost, and
+/// some after client 1 is attached again.
 #[test]
 fn the_lossy_loop_reports_its_loss() {
     let (_, counts) = run("lossy", 3000);
@@ -140,7 +142,7 @@ const USAGE: &str =
     "usage: article [--messages N] [--variant demux|select|biased|select-all|lossy]\n";
 
 #[test]
-fn bad_usage_is_said_clearly() {
+fn invalid_usage_is_reported_clearly() {
     let bad: [(&[&str], &str); 8] = [
         (&["--bogus"], "unknown option `--bogus`"),
         (&["3000"], "unknown option `3000`"),

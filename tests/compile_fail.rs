@@ -1,9 +1,10 @@
-//! What must not compile, and what rustc says to the likeliest mistakes: our words, not only its own.
+//! Programs that must not compile, and the error messages of rustc for likely mistakes, with the
+//! texts of this crate.
 //!
-//! Guards the bounds of the public surface and its `diagnostic::on_unimplemented` texts. Each snippet is
-//! compiled twice: as it should be, which must work, and with one mistake, which must not.
+//! Tests the bounds of the public API and its `diagnostic::on_unimplemented` texts. Each snippet is
+//! compiled twice: correctly, which must succeed, and with one mistake, which must fail.
 //!
-//! The snippets are checked with rustc alone, against the libraries that lie beside this test binary.
+//! The snippets are checked with rustc, against the libraries in the folder of this test binary.
 
 use std::env;
 use std::ffi::OsString;
@@ -15,7 +16,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::SystemTime;
 
-/// What every snippet begins with.
+/// The beginning of every snippet.
 const PRELUDE: &str = "
 #![allow(unused)]
 use futures::{channel::mpsc, executor::block_on, sink, stream, Sink, SinkExt, Stream, StreamExt};
@@ -23,24 +24,24 @@ use stream_demux::*;
 use std::{pin::Pin, rc::Rc};
 ";
 
-/// A snippet that compiles, in which `bad` in the place of `good` does not: with this error, and with all
-/// of these words in what rustc says.
+/// Asserts that a snippet compiles with `good` and fails with `bad`, with this error code and all
+/// of these words in the message.
 #[track_caller]
 fn mistake(snippet: &str, good: &str, bad: &str, code: &str, words: &[&str]) {
-    assert_eq!(snippet.matches("@@").count(), 1, "one place for the mistake");
-    if let Err(said) = check(&snippet.replace("@@", good)) {
-        panic!("it should compile as it should be:\n{said}");
+    assert_eq!(snippet.matches("@@").count(), 1, "there must be one place for the mistake");
+    if let Err(message) = check(&snippet.replace("@@", good)) {
+        panic!("the correct snippet does not compile:\n{message}");
     }
-    let Err(said) = check(&snippet.replace("@@", bad)) else {
+    let Err(message) = check(&snippet.replace("@@", bad)) else {
         panic!("`{bad}` should not compile");
     };
-    assert!(said.contains(&format!("error[{code}]")), "another error than {code}:\n{said}");
+    assert!(message.contains(&format!("error[{code}]")), "expected the error {code}:\n{message}");
     for words in words {
-        assert!(said.contains(words), "`{words}` is not in\n{said}");
+        assert!(message.contains(words), "`{words}` is not in\n{message}");
     }
 }
 
-/// Compiles the body of a function, as far as to its types.
+/// Type-checks the body of a function.
 fn check(body: &str) -> Result<(), String> {
     static LIBRARIES: OnceLock<Result<Libraries, String>> = OnceLock::new();
     match LIBRARIES.get_or_init(Libraries::find) {
@@ -49,7 +50,7 @@ fn check(body: &str) -> Result<(), String> {
     }
 }
 
-/// What snippets are linked with.
+/// The libraries that snippets use.
 struct Libraries {
     deps: Vec<PathBuf>,
     /// Name and file.
@@ -57,16 +58,16 @@ struct Libraries {
 }
 
 impl Libraries {
-    /// Looks beside the test binary. There may be several of each name, of other profiles, features and
-    /// compilers: the newest that go together with this compiler are the ones.
+    /// Searches the folder of the test binary. There may be several libraries of each name, from
+    /// other profiles, features and compilers; uses the newest ones that work with this compiler.
     fn find() -> Result<Self, String> {
         let binary = env::current_exe().map_err(|error| error.to_string())?;
-        let beside = binary.parent().ok_or("the test binary lies nowhere")?.to_owned();
+        let beside = binary.parent().ok_or("the test binary has no folder")?.to_owned();
         let mut deps = vec![beside.clone()];
         deps.extend(host_deps(&beside).filter(|host| host.is_dir()));
         let [ours, futures, tokio] =
             ["stream_demux", "futures", "tokio"].map(|name| candidates(&beside, name));
-        let mut said = String::from("none of a kind was found");
+        let mut message = String::from("a library is missing");
         for (ours, futures) in ours.iter().flat_map(|a| futures.iter().map(move |b| (a, b))) {
             for tokio in &tokio {
                 let externs = vec![
@@ -77,17 +78,15 @@ impl Libraries {
                 let libraries = Self { deps: deps.clone(), externs };
                 match libraries.check(CONTROL) {
                     Ok(()) => return Ok(libraries),
-                    Err(error) => said = error,
+                    Err(error) => message = error,
                 }
             }
         }
         let mut reason =
             format!("no libstream_demux, libfutures and libtokio in {} that ", beside.display());
-        let _ =
-            write!(reason, "rustc could compile a snippet with. It was run as plain rustc with ");
-        let _ =
-            write!(reason, "RUSTFLAGS; with a std of its own (-Zbuild-std) leave this test out. ");
-        let _ = write!(reason, "The last attempt:\n{said}");
+        let _ = write!(reason, "work with this rustc. It was run with ");
+        let _ = write!(reason, "RUSTFLAGS; with -Zbuild-std, skip this test. ");
+        let _ = write!(reason, "The last attempt:\n{message}");
         Err(reason)
     }
 
@@ -120,13 +119,13 @@ impl Libraries {
     }
 }
 
-/// Compiles if the libraries fit each other and the compiler.
+/// Compiles if the libraries match each other and the compiler.
 const CONTROL: &str = "
     let _: tokio::sync::mpsc::Sender<u8> = todo!();
     block_on(stream::iter([1]).demux_by(|n| *n, stream::iter([(1, sink::drain())])));
 ";
 
-/// The libraries of that name, the newest first.
+/// Returns the libraries of this name, the newest first.
 fn candidates(deps: &Path, name: &str) -> Vec<PathBuf> {
     let prefix = format!("lib{name}-");
     let is_one = |path: &PathBuf| {
@@ -140,7 +139,7 @@ fn candidates(deps: &Path, name: &str) -> Vec<PathBuf> {
     files
 }
 
-/// With `--target`, macros lie in the host's own folder: `target/debug/deps` instead of
+/// With `--target`, macros are in the folder of the host: `target/debug/deps` instead of
 /// `target/<triple>/debug/deps`.
 fn host_deps(deps: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     triple(deps).into_iter().map({
@@ -153,14 +152,14 @@ fn host_deps(deps: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     })
 }
 
-/// The target the test was built for, if one was named.
+/// Returns the target that the test was built for, if it was given.
 fn triple(deps: &Path) -> Option<String> {
     let folder = deps.ancestors().nth(2)?.file_name()?.to_str()?;
     let is_triple = folder.split('-').count() >= 3 && !folder.starts_with("target");
     is_triple.then(|| folder.to_owned())
 }
 
-/// The flags that cargo was given for the libraries: sanitizers must match.
+/// Returns the flags with which cargo built the libraries, because sanitizers must match.
 fn rustflags(deps: &Path) -> Vec<OsString> {
     let encoded = env::var("CARGO_ENCODED_RUSTFLAGS").ok();
     let mut flags: Vec<OsString> = match &encoded {
@@ -183,7 +182,7 @@ fn joined(prefix: &str, path: &Path) -> OsString {
     joined
 }
 
-// The five likeliest mistakes, in our words
+// Likely mistakes, with messages of this crate
 
 #[test]
 fn orders_that_yield_results() {
@@ -410,8 +409,8 @@ fn key_borrowed_through_demux_by() {
         check(&body("demux_by_ref(|s| s.as_str(), orders.map(|(k, s)| (String::from(k), s)))")),
         Ok(())
     );
-    let said = check(&body("demux_by(|s| s.as_str(), orders)")).unwrap_err();
-    assert!(said.contains("lifetime may not live long enough"), "{said}");
+    let message = check(&body("demux_by(|s| s.as_str(), orders)")).unwrap_err();
+    assert!(message.contains("lifetime may not live long enough"), "{message}");
 }
 
 // Settings
@@ -470,7 +469,7 @@ fn hooks_given_twice() {
 }
 
 #[test]
-fn hasher_that_is_none() {
+fn hasher_without_build_hasher() {
     mistake(
         "let demux = stream::iter([1_u32]).demux_by(|n| *n, stream::iter([(1, sink::drain())]));
         let _ = demux.with_hasher(@@);",
@@ -494,10 +493,10 @@ fn closures_of_the_wrong_shape() {
     }
 }
 
-// What is sealed, guarded and lent
+// Sealed, non-exhaustive and borrowed types
 
 #[test]
-fn words_that_may_grow_cannot_be_matched_or_made_from_outside() {
+fn non_exhaustive_types_cannot_be_matched_or_constructed_outside() {
     mistake(
         "match Overflow::Wait { Overflow::Wait | Overflow::DropNewest | Overflow::DropOldest => (),
             Overflow::Evict => (), @@ }",
@@ -590,7 +589,7 @@ fn demux_with_sinks_that_are_not_send_cannot_be_sent() {
 }
 
 #[test]
-fn what_does_nothing_unless_it_is_used_is_said_to() {
+fn values_that_must_be_used_cause_a_warning() {
     let unused = |statement: &str| {
         check(&format!("#[deny(unused_must_use)] fn f(lease: &mut Lease) {{ {statement} }}"))
     };
@@ -605,14 +604,14 @@ fn what_does_nothing_unless_it_is_used_is_said_to() {
         ("Attach::new(1, ()).leased(lease);", "Attach"),
         ("Lease::new();", "Lease"),
     ] {
-        let said = unused(statement).expect_err(statement);
-        assert!(said.contains(words) && said.contains("must be used"), "{said}");
+        let message = unused(statement).expect_err(statement);
+        assert!(message.contains(words) && message.contains("must be used"), "{message}");
         assert_eq!(unused(&format!("let _kept = {statement}")), Ok(()));
     }
 }
 
 #[test]
-fn key_functions_that_are_neither_by_value_nor_by_ref_are_no_future() {
+fn demux_with_an_unknown_kind_of_key_function_is_not_a_future() {
     mistake(
         "fn run<F: std::future::Future>(_: F) {}
         fn f(demux: Demux<stream::Empty<u32>, @@, stream::Empty<(u32, sink::Drain<u32>)>>) {

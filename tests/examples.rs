@@ -1,9 +1,9 @@
-//! The small examples from outside: what they print, what they check of themselves, and what they say to
-//! those who call them wrongly. `article` and `lines` have files of their own.
+//! The small examples, run as programs: their output, their own checks, and the messages for
+//! invalid usage. `article` and `lines` have separate files.
 //!
-//! Time limits are watchdogs: they can make a test fail, never pass.
+//! Time limits are watchdogs, which can only fail a test.
 
-#![cfg(unix)] // what systems say of missing files and closed connections
+#![cfg(unix)] // error messages of missing files and closed connections
 
 use std::env;
 use std::fs;
@@ -20,7 +20,8 @@ use std::time::Duration;
 /// Longer than any step takes on a slow, busy machine.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
-/// An example, built by `cargo test` into the folder beside the one that this test was built into.
+/// Creates a command for an example, which `cargo test` builds into a sibling of the folder of this
+/// test.
 fn example(name: &str) -> Command {
     let test = env::current_exe().expect("the test has a path");
     let profile = test.ancestors().nth(2).expect("it is in <profile>/deps");
@@ -44,9 +45,9 @@ fn run(name: &str, arguments: &[&str]) -> Output {
     child.wait_with_output().expect("it ends")
 }
 
-/// Ends a process that hangs.
+/// Kills a process that does not exit.
 struct Watchdog {
-    /// Dropped, it says that the process has ended.
+    /// Dropped when the process has exited.
     _done: mpsc::Sender<()>,
 }
 
@@ -66,7 +67,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("UTF-8")
 }
 
-/// What a run that is to succeed prints.
+/// Returns the output of a run that must succeed.
 fn printed(name: &str, arguments: &[&str]) -> String {
     let output = run(name, arguments);
     let complaints = text(&output.stderr);
@@ -74,23 +75,23 @@ fn printed(name: &str, arguments: &[&str]) -> String {
     text(&output.stdout).to_owned()
 }
 
-/// What a run that is to fail says: a line that begins with its name.
+/// Returns the error message of a run that must fail, without the name of the example.
 fn complaint(name: &str, arguments: &[&str]) -> String {
     let output = run(name, arguments);
     let complaint = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{name} {arguments:?}: {complaint}");
     assert_eq!(complaint.lines().count(), 1, "{complaint}");
     let complaint = complaint.trim_end().strip_prefix(&format!("{name}: "));
-    complaint.expect("it says who complains").to_owned()
+    complaint.expect("the message does not begin with the name of the example").to_owned()
 }
 
-/// The numbers in a text, without what is in words.
+/// Returns the numbers in a text.
 fn numbers(text: &str) -> Vec<u64> {
     let words = text.split(|c: char| !c.is_ascii_digit()).filter(|word| !word.is_empty());
     words.map(|word| word.parse().expect("a number")).collect()
 }
 
-/// A file that is there for one test.
+/// A temporary file.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -102,7 +103,7 @@ impl Scratch {
     }
 
     fn write(&self, content: impl AsRef<[u8]>) {
-        fs::write(&self.0, content).expect("there is room for a file");
+        fs::write(&self.0, content).expect("cannot write the file");
     }
 
     fn path(&self) -> &str {
@@ -130,7 +131,7 @@ fn help_is_printed_and_no_error() {
 }
 
 #[test]
-fn unknown_options_and_bad_values_are_named_with_the_usage() {
+fn unknown_options_and_invalid_values_are_named_with_the_usage() {
     let number = "invalid digit found in string";
     let zero = "number would be zero for non-zero type";
     let bad: [(&str, &[&str], &str); 15] = [
@@ -186,7 +187,7 @@ fn examples_do_not_panic_when_their_output_is_closed() {
     }
 }
 
-// ---- fan_in, shards, streams_out, workers: they check what arrives, and fail if it is not all -----
+// ---- fan_in, shards, streams_out, workers: they check all items that arrive -----
 
 #[test]
 fn fan_in_receives_each_sample_once_each_way() {
@@ -219,36 +220,36 @@ fn shards_deliver_all_items_in_order_and_print_the_speed_up() {
         assert!(row.starts_with(work), "{report}");
         assert_eq!(row.matches(" x)").count(), 2, "{report}");
     }
-    // More shards than keys: some have nothing to do, and end as well.
+    // With more shards than keys, some are unused, and must end as well.
     printed("shards", &["--items", "100", "--keys", "1", "--rounds", "1", "--shards", "5"]);
 }
 
 #[test]
-fn streams_out_makes_a_group_of_each_sensor_and_holds_the_input_back() {
+fn streams_out_makes_a_group_for_each_sensor_with_backpressure() {
     let report = printed("streams_out", &["--readings", "200000"]);
     let [all, sensors, subscribed, grouped, groups, lost, most] = numbers(&report)[..] else {
         panic!("{report}")
     };
     assert_eq!((all, sensors, groups), (200_000, 10, 10), "{report}");
-    // Those on their way to the subscriber that left were in its channel, or in the demux's hand.
+    // Lost readings were in the channel of the dropped subscriber, or held for it.
     assert!((all - 1..=all).contains(&(subscribed + grouped)), "{report}");
     assert!((2_000..2_100).contains(&subscribed) && lost < 50, "{report}");
-    assert!(most < 1_000, "the input does not wait for who reads: {report}");
+    assert!(most < 1_000, "the input does not wait for the readers: {report}");
 
-    // No client reads enough to leave, so there are groups only for those without a subscriber.
+    // No subscriber reads enough to leave, so there are groups only for the other sensors.
     let report = printed("streams_out", &["--readings", "3000", "--sensors", "3"]);
     assert_eq!(numbers(&report)[..5], [3_000, 3, 2_000, 1_000, 1], "{report}");
     printed("streams_out", &["--readings", "1"]);
 }
 
 #[test]
-fn workers_do_each_job_once_and_in_order_and_are_made_again_for_customers_that_return() {
+fn workers_do_each_job_once_and_in_order_and_are_made_again_for_returning_customers() {
     let report = printed("workers", &["--jobs", "20000"]);
     let [jobs, customers, workers, idle, most, waited] = numbers(&report)[..] else {
         panic!("{report}")
     };
     assert_eq!((jobs, customers), (20_000, 200), "{report}");
-    // How many are reaped, and when, is up to the clock: a pause may be long on a busy machine.
+    // How many workers are reaped, and when, depends on the clock.
     assert!(workers >= customers && idle < workers, "{report}");
     assert!((1..=workers).contains(&most) && waited <= workers - customers, "{report}");
 
@@ -260,19 +261,19 @@ fn workers_do_each_job_once_and_in_order_and_are_made_again_for_customers_that_r
 // ---- static_routes ------------------------------------------------------------------------------
 
 #[test]
-fn static_routes_sends_each_kind_its_own_way() {
+fn static_routes_routes_each_kind() {
     let output = run("static_routes", &[]);
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(
         text(&output.stdout),
         "started\nstopped\nmetric load: 2 values, sum 1\nmetric users: 1 values, sum 12\n\
-         alarms of level 1, 2 and 3: [1, 0, 1]\n8 messages, 7 delivered, 1 to nobody\n"
+         alarms of level 1, 2 and 3: [1, 0, 1]\n8 messages, 7 delivered, 1 unmatched\n"
     );
-    assert_eq!(text(&output.stderr), "static_routes: nobody listens to `nobody listens to this`\n");
+    assert_eq!(text(&output.stderr), "static_routes: no sink for `no sink for this`\n");
 }
 
 #[test]
-fn static_routes_stops_at_the_first_line_that_is_wrong_and_names_it() {
+fn static_routes_stops_at_the_first_invalid_line_and_names_it() {
     let wrong = [
         ("metric load much", "`much`: invalid float literal"),
         ("metric load", "`metric` needs two words: metric load"),
@@ -288,7 +289,7 @@ fn static_routes_stops_at_the_first_line_that_is_wrong_and_names_it() {
         assert_eq!(output.status.code(), Some(1));
         let printed = text(&output.stdout);
         assert!(printed.starts_with("before\n") && !printed.contains("after"), "{printed}");
-        assert!(printed.ends_with("1 messages, 1 delivered, 0 to nobody\n"), "{printed}");
+        assert!(printed.ends_with("1 messages, 1 delivered, 0 unmatched\n"), "{printed}");
     }
     let nowhere = complaint("static_routes", &["/nowhere/at/all"]);
     assert!(nowhere.starts_with("cannot open /nowhere/at/all: "), "{nowhere}");
@@ -297,7 +298,7 @@ fn static_routes_stops_at_the_first_line_that_is_wrong_and_names_it() {
 // ---- metrics ------------------------------------------------------------------------------------
 
 #[test]
-fn metrics_watchdog_evicts_who_hangs_and_spares_who_thinks() {
+fn metrics_watchdog_evicts_the_hanging_and_not_the_pausing_consumer() {
     // Long patience, so that a busy machine does not make a thinker look as if it hung.
     let output = run("metrics", &["--messages", "20000", "--patience", "1500"]);
     let (exposition, log) = (text(&output.stdout), text(&output.stderr));
@@ -318,7 +319,7 @@ fn metrics_watchdog_evicts_who_hangs_and_spares_who_thinks() {
     assert!(value("demux_blocked_total{key=\"search\"}") >= 1.0, "{exposition}");
     assert!(value("demux_discarded_total{key=\"prices\",reason=\"overflowed\"}") >= 1.0);
     assert!(exposition.ends_with("# EOF\n"), "{exposition}");
-    assert_eq!(log.matches("evicted, as the input waited").count(), 1, "{log}");
+    assert_eq!(log.matches("evicted, because the input waited").count(), 1, "{log}");
     assert!(log.contains("detached key=\"audit\" tag=4 reason=\"evicted\""), "{log}");
     assert_eq!(log.lines().count(), 4 + 1 + 4, "nothing is logged for each message: {log}");
 }
@@ -348,31 +349,31 @@ impl Server {
             .spawn()
             .expect("the example starts");
         let watchdog = Watchdog::over(&child);
-        let mut said = [0];
+        let mut byte = [0];
         let stdout = child.stdout.as_mut().expect("it was piped");
         let mut line = Vec::new();
-        while said != *b"\n" {
-            stdout.read_exact(&mut said).expect("it says where it listens");
-            line.extend(said);
+        while byte != *b"\n" {
+            stdout.read_exact(&mut byte).expect("the server printed nothing");
+            line.extend(byte);
         }
         let address = text(&line).strip_prefix("listening on ").expect("the first line").trim();
         Self { address: address.to_owned(), child, _watchdog: watchdog }
     }
 
     fn connect(&self) -> TcpStream {
-        let socket = TcpStream::connect(&self.address).expect("it listens");
+        let socket = TcpStream::connect(&self.address).expect("cannot connect");
         socket.set_read_timeout(Some(WATCHDOG)).expect("a time limit can be set");
         socket
     }
 
-    /// What a client is sent.
+    /// Returns the text that a client receives.
     fn joke(&self) -> String {
         let mut joke = String::new();
-        self.connect().read_to_string(&mut joke).expect("it is sent, and the connection closed");
+        self.connect().read_to_string(&mut joke).expect("the connection was not closed");
         joke
     }
 
-    /// Lets it end. What it says then, and what it complained of.
+    /// Lets the server exit. Returns its last line and its error messages.
     fn finish(mut self) -> (String, String) {
         drop(self.child.stdin.take());
         let (mut report, mut complaints) = (String::new(), String::new());
@@ -396,7 +397,7 @@ impl Drop for Server {
 const SOURCES: [&str; 4] = ["blocking", "spawn-blocking", "tokio-fs", "cached"];
 
 #[test]
-fn jokes_are_told_to_a_thousand_clients_at_once_from_all_sources() {
+fn jokes_are_sent_to_a_thousand_concurrent_clients_from_all_sources() {
     let report = printed("jokes", &["--rounds", "1"]);
     let rows = report.lines().skip(3).collect::<Vec<_>>();
     assert_eq!(rows.len(), SOURCES.len(), "{report}");
@@ -408,7 +409,7 @@ fn jokes_are_told_to_a_thousand_clients_at_once_from_all_sources() {
 }
 
 #[test]
-fn jokes_come_line_by_line_and_end_with_the_connection() {
+fn jokes_are_sent_line_by_line_and_end_with_the_connection() {
     let jokes = ["one\n", "two\r\n\n  lines \n", "drei: äöü\n"];
     let file = Scratch::new("jokes", format!("{}---\n{}-----\n{}", jokes[0], jokes[1], jokes[2]));
     for source in SOURCES {
@@ -420,10 +421,10 @@ fn jokes_come_line_by_line_and_end_with_the_connection() {
                 let which = jokes.iter().position(|known| known.replace('\r', "") == joke);
                 seen[which.unwrap_or_else(|| panic!("{source}, {with}: {joke:?}"))] = true;
                 count += 1;
-                assert!(count < 1_000, "one of three is never seen: {seen:?}");
+                assert!(count < 1_000, "one of three jokes was never sent: {seen:?}");
             }
             let (report, complaints) = server.finish();
-            let expected = format!("{count} clients were served, 0 had gone, 0 were stuck");
+            let expected = format!("{count} clients were served, 0 had disconnected, 0 were stuck");
             assert_eq!((report, complaints), (expected, String::new()), "{source}, {with}");
         }
     }
@@ -438,9 +439,9 @@ fn jokes_are_not_delayed_by_clients_that_never_read() {
         let stuck = [server.connect(), server.connect()];
         assert!(server.joke() == joke, "{source}");
         assert!(server.joke() == joke, "{source}");
-        drop(stuck); // and what they did not read, which resets the connections
+        drop(stuck); // closing them with unread lines resets the connections
         let (report, complaints) = server.finish();
-        assert_eq!(report, "2 clients were served, 2 had gone, 0 were stuck", "{source}");
+        assert_eq!(report, "2 clients were served, 2 had disconnected, 0 were stuck", "{source}");
         assert_eq!(complaints, "", "{source}");
     }
 }
@@ -459,19 +460,20 @@ fn jokes_are_read_late_and_still_whole() {
 }
 
 #[test]
-fn jokes_are_taken_away_from_a_client_that_does_not_read_in_time() {
+fn jokes_drops_a_client_that_does_not_read_in_time() {
     let file = Scratch::new("patience", long_joke());
-    // Both lose their patience at the same time.
+    // Run both at the same time.
     let servers = ["demux", "forward"].map(|with| {
         let server = Server::start(&file, &["--patience", "1", "--with", with]);
         let mut stuck = server.connect();
-        // It is accepted when it is sent something; the server ends when it has no client left.
+        // The client has been accepted when it receives a byte. The server exits when it has no
+        // client left.
         stuck.read_exact(&mut [0]).expect("the first byte");
         (with, server, stuck)
     });
     for (with, server, _stuck) in servers {
         let (report, _) = server.finish();
-        assert_eq!(report, "0 clients were served, 0 had gone, 1 were stuck", "{with}");
+        assert_eq!(report, "0 clients were served, 0 had disconnected, 1 were stuck", "{with}");
     }
 }
 
@@ -484,14 +486,14 @@ fn jokes_are_read_again_when_the_file_has_changed() {
         file.write("newer\nand longer\n");
         assert_eq!(server.joke(), "newer\nand longer\n", "{source}");
         if source == "cached" {
-            // What is no good is said once, and the jokes stay as they are.
+            // An invalid file is reported once, and the jokes do not change.
             file.write("");
             assert_eq!([server.joke(), server.joke()], ["newer\nand longer\n"; 2]);
         }
         let (_, complaints) = server.finish();
         let expected = match source {
             "cached" => {
-                format!("jokes: the old ones go on, as of the new {}: no joke in it\n", file.path())
+                format!("jokes: still using the old jokes: {}: no joke in it\n", file.path())
             }
             _ => String::new(),
         };
@@ -499,7 +501,7 @@ fn jokes_are_read_again_when_the_file_has_changed() {
     }
 }
 
-/// The connection of a client whose joke cannot be read is closed, and the server goes on.
+/// If a joke cannot be read, the connection of its client is closed, and the server continues.
 #[test]
 fn jokes_that_vanish_close_the_connection_and_are_complained_of() {
     for source in &SOURCES[..3] {
@@ -510,7 +512,7 @@ fn jokes_that_vanish_close_the_connection_and_are_complained_of() {
         file.write("here again\n");
         assert_eq!(server.joke(), "here again\n", "{source}");
         let (report, complaints) = server.finish();
-        assert_eq!(report, "1 clients were served, 1 had gone, 0 were stuck", "{source}");
+        assert_eq!(report, "1 clients were served, 1 had disconnected, 0 were stuck", "{source}");
         assert!(complaints.contains(&format!("cannot read {}: No such", file.path())));
     }
 }
@@ -539,14 +541,14 @@ fn jokes_in_a_bad_file_are_refused_with_its_name_and_line() {
 }
 
 #[test]
-fn jokes_say_what_a_server_or_the_system_lacks() {
+fn jokes_reports_missing_resources() {
     let file = Scratch::new("lack", "one\n");
     let server = Server::start(&file, &[]);
     let taken = complaint("jokes", &["serve", "--at", &server.address]);
     assert!(taken.starts_with(&format!("cannot listen on {}: ", server.address)), "{taken}");
-    // Its jokes are others than those that the driver expects.
+    // The driver expects other jokes.
     let wrong = complaint("jokes", &["drive", "--at", &server.address, "--clients", "1"]);
-    assert!(wrong.starts_with("a client was sent what is no joke of "), "{wrong}");
+    assert!(wrong.starts_with("a client received text that is not a joke of "), "{wrong}");
     let address = server.address.clone();
     drop(server);
     let refused = complaint("jokes", &["drive", "--at", &address]);

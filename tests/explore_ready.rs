@@ -1,21 +1,22 @@
-//! Evidence for the lists of woken slots and of ended leases (`src/ready.rs`) without loom or Miri: a
-//! model of them, one step for each atomic operation, and an explorer that goes through every
-//! interleaving of two wakers and the owner, in a memory that may also show what is out of date.
+//! A model check of the lists of woken slots and of ended leases (`src/ready.rs`), independent of
+//! loom and Miri. The model has one step per atomic operation. The explorer visits every
+//! interleaving of two wakers and the owner, in a memory in which reads may return stale values.
 //!
-//! What must hold in every state: no slot is in a list twice, nor in one with its flag clear, nor looked
-//! after twice in a turn; the waker of the task is not touched by two at once; no order is applied before
-//! a lease has had its effect that had ended when the order was sent; and whenever all have come to rest,
-//! everything was seen that wakers had to tell, and no slot is left listed. Guards 1, 4 and 13.
+//! It checks in every state: no slot is in a list twice, in a list with its flag clear, or polled
+//! twice in a turn; there is no data race on the waker of the task; no order is applied before the
+//! effect of a lease that had ended when the order was sent; and when no thread can take a step,
+//! the owner has seen all data that was written before a wake, and no slot is listed. Covers
+//! guarantees 1, 4 and 13.
 //!
-//! Then the same with everything done wrong that comes to mind, one thing at a time: the explorer must
-//! find out, and says how (`--nocapture`). Without optimisation only small scenarios are gone through;
-//! `cargo test --release --test explore_ready` does them all.
+//! Other tests plant one flaw at a time, which the explorer must find; `--nocapture` prints the
+//! path. Without optimisation, only small scenarios are explored; `cargo test --release --test
+//! explore_ready` explores all.
 //!
-//! Not covered: what a read may find that a later step of its own thread has led to (no processor with
-//! Rust has that for these operations, but the language does not exclude it; where it matters, that the
-//! owner reads `next` before it clears the bits, the two are tried in the wrong order instead); plain
-//! stores that are put in order before one that their thread has not seen; more threads, or slots, than
-//! there are here; and that the model is the code, which only reading can tell.
+//! Not covered: reads of values that depend on a later step of the same thread (no processor that
+//! Rust supports does this for these operations, but the language does not exclude it; for the one
+//! case in which it matters, that the owner reads `next` before it clears the bits, the wrong order
+//! is tested instead); plain stores that are ordered before a store that their thread has not seen;
+//! more threads or slots; and whether the model matches the code.
 
 #![allow(unreachable_pub, reason = "nothing is reachable from outside a test binary")]
 
@@ -28,11 +29,11 @@ mod model;
 #[path = "explore_ready/steps.rs"]
 mod steps;
 
-use Act::{End, Ring, Stale, Wake};
+use Act::{End, SendOrder, Stale, Wake};
 use explore::explore;
 use memory::Order::{self, Acquire, Relaxed, Release};
-use memory::{Memory, NEWS, SIGNALS};
-use model::{AS_IT_IS, Act, Extra, Flaw, Protocol, Scenario};
+use memory::{DATA, Memory, SIGNALS};
+use model::{Act, CURRENT, Extra, Flaw, Protocol, Scenario};
 
 const fn scenario(a: &'static [Act], b: &'static [Act], extra: Extra) -> Scenario {
     Scenario { acts: [a, b], budget: 2, extra }
@@ -42,25 +43,26 @@ const SAME_SLOT: Scenario = scenario(&[Wake(0)], &[Wake(0)], Extra::Nothing);
 const TWO_SLOTS: Scenario = scenario(&[Wake(0)], &[Wake(1)], Extra::Nothing);
 /// The budget ends inside the list.
 const ONE_A_TURN: Scenario = Scenario { budget: 1, ..TWO_SLOTS };
-const SINK_AND_ORDERS: Scenario = scenario(&[Wake(0)], &[Ring], Extra::Nothing);
-const TWO_ORDERS: Scenario = scenario(&[Ring], &[Ring], Extra::Nothing);
+const SINK_AND_ORDERS: Scenario = scenario(&[Wake(0)], &[SendOrder], Extra::Nothing);
+const TWO_ORDERS: Scenario = scenario(&[SendOrder], &[SendOrder], Extra::Nothing);
 const SINK_AND_LEASE: Scenario = scenario(&[End(0)], &[Wake(0)], Extra::Nothing);
 /// A client ends its lease, then sends the order of its successor.
-const RECONNECTS: Scenario = scenario(&[End(0), Ring], &[Wake(0)], Extra::Nothing);
-/// Two clients do.
-const TWO_RECONNECT: Scenario = scenario(&[End(0), Ring], &[End(1), Ring], Extra::Nothing);
+const RECONNECTS: Scenario = scenario(&[End(0), SendOrder], &[Wake(0)], Extra::Nothing);
+/// Two clients reconnect.
+const TWO_RECONNECT: Scenario =
+    scenario(&[End(0), SendOrder], &[End(1), SendOrder], Extra::Nothing);
 const TWO_LEASES: Scenario = scenario(&[End(0)], &[End(1)], Extra::Nothing);
-const LEASE_AND_ORDERS: Scenario = scenario(&[End(0)], &[Ring], Extra::Nothing);
+const LEASE_AND_ORDERS: Scenario = scenario(&[End(0)], &[SendOrder], Extra::Nothing);
 /// Two leases of one attachment.
 const SAME_LEASE: Scenario = scenario(&[End(0)], &[End(0)], Extra::Nothing);
 /// The lease of the next attachment in a slot ends, too.
-const LEASE_REUSED: Scenario = scenario(&[End(0), Ring], &[End(0)], Extra::Replace);
-/// An order replaces the attachment in a slot, whose waker fires once more, and then that of the new one.
-const SLOT_REUSED: Scenario = scenario(&[Ring, Stale(0)], &[Wake(0)], Extra::Replace);
-const HEARD: Scenario = scenario(&[Wake(0)], &[Wake(0)], Extra::Hear);
-const ATTENDED: Scenario = scenario(&[Wake(0)], &[Wake(1)], Extra::Attend);
-const LEFT_UNDONE: Scenario = scenario(&[Wake(0)], &[Wake(1)], Extra::Relist);
-const LEFT_UNDONE_AND_WOKEN: Scenario = scenario(&[Wake(0)], &[Wake(0)], Extra::Relist);
+const LEASE_REUSED: Scenario = scenario(&[End(0), SendOrder], &[End(0)], Extra::Replace);
+/// An order replaces the attachment in a slot; the old waker fires once more, and then the new one.
+const SLOT_REUSED: Scenario = scenario(&[SendOrder, Stale(0)], &[Wake(0)], Extra::Replace);
+const FIRED_TAKEN: Scenario = scenario(&[Wake(0)], &[Wake(0)], Extra::TakeFired);
+const POLLED_UNLESS_LISTED: Scenario = scenario(&[Wake(0)], &[Wake(1)], Extra::PollUnlessListed);
+const RELISTED: Scenario = scenario(&[Wake(0)], &[Wake(1)], Extra::Relist);
+const RELISTED_AND_WOKEN: Scenario = scenario(&[Wake(0)], &[Wake(0)], Extra::Relist);
 const WAKES_ITSELF: Scenario = scenario(&[Wake(0)], &[Wake(1)], Extra::WakesItself);
 const TWICE: Scenario = scenario(&[Wake(0), Wake(1)], &[Wake(1), Wake(0)], Extra::Nothing);
 const TWICE_ONE_A_TURN: Scenario = Scenario { budget: 1, ..TWICE };
@@ -77,57 +79,57 @@ const SCENARIOS: [Scenario; 16] = [
     LEASE_AND_ORDERS,
     SAME_LEASE,
     SLOT_REUSED,
-    HEARD,
-    ATTENDED,
-    LEFT_UNDONE,
-    LEFT_UNDONE_AND_WOKEN,
+    FIRED_TAKEN,
+    POLLED_UNLESS_LISTED,
+    RELISTED,
+    RELISTED_AND_WOKEN,
     WAKES_ITSELF,
 ];
 
-/// The protocol as it is holds in these.
+/// Asserts that the protocol has no failure in these scenarios.
 #[track_caller]
 fn holds(protocol: &Protocol, weak: bool, scenarios: &[Scenario]) {
     for scenario in scenarios {
         match explore(protocol, scenario, weak) {
             Ok(states) => println!("{states:>8} states  {scenario:?}"),
-            Err(trouble) => panic!("{scenario:?}\n{trouble}"),
+            Err(failure) => panic!("{scenario:?}\n{failure}"),
         }
     }
 }
 
-/// With this wrong, the scenario ends in that.
+/// Asserts that the protocol fails in this scenario with a message that contains `what`.
 #[track_caller]
-fn ends_in(what: &str, protocol: &Protocol, weak: bool, scenario: &Scenario) {
+fn fails_with(what: &str, protocol: &Protocol, weak: bool, scenario: &Scenario) {
     match explore(protocol, scenario, weak) {
         Ok(states) => panic!("not found in {states} states of {scenario:?}"),
-        Err(trouble) => {
-            println!("{scenario:?}\n{trouble}");
-            assert!(trouble.what.contains(what), "it was to be {what:?}");
+        Err(failure) => {
+            println!("{scenario:?}\n{failure}");
+            assert!(failure.what.contains(what), "expected {what:?}");
         }
     }
 }
 
-const LOST: &str = "it sleeps, and has not seen";
+const LOST: &str = "the task parked without seeing";
 const TWICE_LISTED: &str = "is listed twice";
-const TOO_EARLY: &str = "an order is applied before a lease ended";
-const UNFLAGGED: &str = "is in a list, and its flag says no";
+const TOO_EARLY: &str = "an order is applied before a lease that had ended";
+const UNFLAGGED: &str = "is in a list, but its flag is clear";
 
 // Interleavings
 
 #[test]
 fn no_interleaving_loses_a_wake() {
-    holds(&AS_IT_IS, false, &SCENARIOS);
+    holds(&CURRENT, false, &SCENARIOS);
 }
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "slow without optimisation")]
 fn no_interleaving_of_four_wakes_loses_one() {
-    holds(&AS_IT_IS, false, &[TWICE, TWICE_ONE_A_TURN, TWO_RECONNECT, LEASE_REUSED]);
+    holds(&CURRENT, false, &[TWICE, TWICE_ONE_A_TURN, TWO_RECONNECT, LEASE_REUSED]);
 }
 
 #[track_caller]
 fn flaw(flaw: Flaw, scenario: &Scenario, what: &str) {
-    ends_in(what, &Protocol { flaw: Some(flaw), ..AS_IT_IS }, false, scenario);
+    fails_with(what, &Protocol { flaw: Some(flaw), ..CURRENT }, false, scenario);
 }
 
 #[test]
@@ -136,27 +138,27 @@ fn a_node_claimed_by_a_load_is_linked_twice() {
 }
 
 #[test]
-fn a_wake_that_finds_the_node_listed_by_the_owner_must_say_that_it_was_the_sink() {
-    flaw(Flaw::ClaimWithoutReason, &LEFT_UNDONE_AND_WOKEN, LOST);
+fn a_wake_that_finds_the_node_listed_by_the_owner_must_set_by_sink() {
+    flaw(Flaw::ClaimWithoutReason, &RELISTED_AND_WOKEN, LOST);
 }
 
 #[test]
-fn a_top_that_is_stored_buries_what_another_pushed() {
+fn a_stored_top_loses_a_concurrent_push() {
     flaw(Flaw::LinkByStore, &TWO_SLOTS, TWICE_LISTED);
 }
 
 #[test]
-fn a_task_woken_before_the_node_is_listed_finds_nothing() {
+fn a_task_woken_before_the_node_is_listed_loses_the_wake() {
     flaw(Flaw::WakeBeforeList, &SAME_SLOT, LOST);
 }
 
 #[test]
-fn a_list_taken_over_an_unfinished_one_loses_its_rest() {
+fn a_list_taken_before_the_last_one_is_finished_loses_its_rest() {
     flaw(Flaw::TakeOverTaken, &ONE_A_TURN, LOST);
 }
 
 #[test]
-fn a_task_that_sleeps_on_an_unfinished_list_sleeps_for_ever() {
+fn a_task_that_parks_with_an_unfinished_list_is_never_woken() {
     flaw(Flaw::SleepOnTaken, &ONE_A_TURN, LOST);
 }
 
@@ -171,32 +173,32 @@ fn bits_cleared_after_the_poll_lose_the_wake_between() {
 }
 
 #[test]
-fn a_wake_heard_after_the_poll_is_lost() {
-    flaw(Flaw::HearAfterPoll, &HEARD, LOST);
+fn a_wake_cleared_after_the_poll_is_lost() {
+    flaw(Flaw::ClearFiredAfterPoll, &FIRED_TAKEN, LOST);
 }
 
 #[test]
 fn a_signal_lowered_after_the_poll_loses_the_order_between() {
-    flaw(Flaw::HushAfterPoll, &TWO_ORDERS, LOST);
+    flaw(Flaw::LowerAfterPoll, &TWO_ORDERS, LOST);
 }
 
-// Rule 6: a lease lists the node first and raises the signal second, the owner lowers it first and takes
-// the list second.
+// Rule 6: a lease lists the node first and raises the signal second; the owner lowers the signal
+// first and takes the list second.
 
 #[test]
-fn a_lease_that_raises_the_signal_before_it_lists_the_node_is_overlooked() {
+fn a_lease_that_raises_the_signal_before_it_lists_the_node_is_missed() {
     flaw(Flaw::RaiseBeforeList, &SINK_AND_LEASE, LOST);
     flaw(Flaw::RaiseBeforeList, &RECONNECTS, TOO_EARLY);
 }
 
 #[test]
-fn an_owner_that_takes_the_list_before_it_lowers_the_signal_overlooks_a_lease() {
+fn an_owner_that_takes_the_list_before_it_lowers_the_signal_misses_a_lease() {
     flaw(Flaw::LowerAfterTake, &TWO_LEASES, LOST);
     flaw(Flaw::LowerAfterTake, &TWO_RECONNECT, TOO_EARLY);
 }
 
 #[test]
-fn an_order_applied_with_no_look_at_the_leases_comes_before_one_that_had_ended() {
+fn an_order_applied_without_checking_leases_comes_before_one_that_had_ended() {
     flaw(Flaw::ApplyAtOnce, &RECONNECTS, TOO_EARLY);
 }
 
@@ -207,92 +209,93 @@ fn a_flag_cleared_before_the_next_ended_lease_is_read_lets_another_write_it() {
 
 #[test]
 fn a_flag_cleared_after_the_request_is_read_loses_the_one_between() {
-    flaw(Flaw::ClearEndedAfterWish, &SAME_LEASE, LOST);
+    flaw(Flaw::ClearEndedAfterRead, &SAME_LEASE, LOST);
 }
 
 #[test]
-fn a_waker_registered_after_the_looking_comes_too_late() {
-    flaw(Flaw::RegisterAfterLook, &SAME_SLOT, LOST);
-    flaw(Flaw::RegisterAfterLook, &TWO_ORDERS, LOST);
+fn a_waker_registered_after_the_check_loses_a_wake() {
+    flaw(Flaw::RegisterAfterCheck, &SAME_SLOT, LOST);
+    flaw(Flaw::RegisterAfterCheck, &TWO_ORDERS, LOST);
 }
 
 #[test]
-fn both_the_list_and_the_signals_are_to_be_looked_at_after_registering() {
-    flaw(Flaw::LookAtSignalsOnly, &SAME_SLOT, LOST);
-    flaw(Flaw::LookAtHeadOnly, &SINK_AND_ORDERS, LOST);
-    flaw(Flaw::LookAtHeadOnly, &SINK_AND_LEASE, LOST);
+fn both_the_list_and_the_signals_must_be_checked_after_registering() {
+    flaw(Flaw::CheckSignalsOnly, &SAME_SLOT, LOST);
+    flaw(Flaw::CheckHeadOnly, &SINK_AND_ORDERS, LOST);
+    flaw(Flaw::CheckHeadOnly, &SINK_AND_LEASE, LOST);
 }
 
 // Orderings
 
 #[test]
-fn what_is_out_of_date_does_no_harm_in_small_scenarios() {
-    holds(&AS_IT_IS, true, &[SAME_SLOT, SINK_AND_ORDERS, TWO_ORDERS]);
+fn stale_reads_lose_nothing_in_small_scenarios() {
+    holds(&CURRENT, true, &[SAME_SLOT, SINK_AND_ORDERS, TWO_ORDERS]);
 }
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "slow without optimisation")]
-fn what_is_out_of_date_does_no_harm() {
-    holds(&AS_IT_IS, true, &SCENARIOS);
+fn stale_reads_lose_nothing() {
+    holds(&CURRENT, true, &SCENARIOS);
 }
 
 #[test]
 #[ignore = "ten seconds and half a gigabyte, optimised"]
-fn what_is_out_of_date_does_no_harm_to_four_wakes() {
-    holds(&AS_IT_IS, true, &[TWICE]);
+fn stale_reads_lose_none_of_four_wakes() {
+    holds(&CURRENT, true, &[TWICE]);
 }
 
 #[test]
 fn a_link_that_does_not_release_leaves_next_unseen() {
-    ends_in(LOST, &Protocol { link: Relaxed, ..AS_IT_IS }, true, &TWO_SLOTS);
+    fails_with(LOST, &Protocol { link: Relaxed, ..CURRENT }, true, &TWO_SLOTS);
 }
 
 #[test]
 fn a_claim_that_does_not_release_leaves_the_news_unseen() {
-    ends_in(LOST, &Protocol { claim: Acquire, ..AS_IT_IS }, true, &SAME_SLOT);
+    fails_with(LOST, &Protocol { claim: Acquire, ..CURRENT }, true, &SAME_SLOT);
 }
 
 #[test]
 fn a_signal_that_is_stored_hides_the_one_before() {
-    let stored = Protocol { flaw: Some(Flaw::RingByStore), ..AS_IT_IS };
-    ends_in(LOST, &stored, true, &TWO_ORDERS);
-    ends_in(LOST, &stored, false, &LEASE_AND_ORDERS);
+    let stored = Protocol { flaw: Some(Flaw::RaiseByStore), ..CURRENT };
+    fails_with(LOST, &stored, true, &TWO_ORDERS);
+    fails_with(LOST, &stored, false, &LEASE_AND_ORDERS);
 }
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "slow without optimisation")]
 fn each_other_half_of_a_pair_is_needed() {
     const RACE: &str = "a data race";
-    let it = AS_IT_IS;
+    let it = CURRENT;
     let weakened: [(Protocol, Scenario, &str); 13] = [
         (Protocol { take: Relaxed, ..it }, TWO_SLOTS, LOST),
         (Protocol { clear: Release, ..it }, SAME_SLOT, LOST),
-        (Protocol { hear: Release, ..it }, HEARD, LOST),
-        (Protocol { ring: Relaxed, ..it }, TWO_ORDERS, LOST),
-        (Protocol { ring: Relaxed, ..it }, SINK_AND_ORDERS, LOST),
-        (Protocol { hush: Relaxed, ..it }, TWO_ORDERS, LOST),
+        (Protocol { take_fired: Release, ..it }, FIRED_TAKEN, LOST),
+        (Protocol { raise: Relaxed, ..it }, TWO_ORDERS, LOST),
+        (Protocol { raise: Relaxed, ..it }, SINK_AND_ORDERS, LOST),
+        (Protocol { lower: Relaxed, ..it }, TWO_ORDERS, LOST),
         (Protocol { task: Acquire, ..it }, TWO_ORDERS, RACE),
         (Protocol { task: Release, ..it }, TWO_ORDERS, RACE),
         (Protocol { claim: Relaxed, ..it }, SLOT_REUSED, LOST),
         (Protocol { claim: Acquire, ..it }, SAME_LEASE, LOST),
         (Protocol { clear: Release, ..it }, SAME_LEASE, LOST),
-        (Protocol { link: Relaxed, ring: Relaxed, ..it }, TWO_LEASES, UNFLAGGED),
-        (Protocol { take: Relaxed, hush: Relaxed, ..it }, TWO_LEASES, LOST),
+        (Protocol { link: Relaxed, raise: Relaxed, ..it }, TWO_LEASES, UNFLAGGED),
+        (Protocol { take: Relaxed, lower: Relaxed, ..it }, TWO_LEASES, LOST),
     ];
     for (protocol, scenario, what) in weakened {
-        ends_in(what, &protocol, true, &scenario);
+        fails_with(what, &protocol, true, &scenario);
     }
 }
 
-/// Not that they may be weaker: the halves of `claim` and `clear` that keep the owner's read of `next`
-/// before the next wake's write are beyond this memory. The others cost nothing.
+/// These orderings cannot be weakened all the same: the halves of `claim` and `clear` that order
+/// the owner's read of `next` before the next wake's write are beyond this memory model. The others
+/// cost nothing.
 #[test]
 #[cfg_attr(debug_assertions, ignore = "slow without optimisation")]
 fn these_orderings_are_stronger_than_the_model_can_tell() {
-    let it = AS_IT_IS;
+    let it = CURRENT;
     for protocol in [
-        Protocol { any: Relaxed, rung: Relaxed, ..it },
-        Protocol { hear: Acquire, ..it },
+        Protocol { any: Relaxed, signals: Relaxed, ..it },
+        Protocol { take_fired: Acquire, ..it },
         Protocol { claim: Release, ..it },
         Protocol { clear: Acquire, ..it },
     ] {
@@ -300,32 +303,33 @@ fn these_orderings_are_stronger_than_the_model_can_tell() {
     }
 }
 
-// The memory itself
+// The memory model
 
-/// What thread 1 may read of what thread 0 wrote, once it has read the signals after that.
-fn message_passing(ring: Order, hear: Order) -> Vec<u8> {
+/// Returns the values that thread 1 may read after it has read the signals that thread 0 wrote
+/// later.
+fn message_passing(write: Order, read: Order) -> Vec<u8> {
     let mut memory = Memory::new(true, |_| 0);
-    memory.store(0, NEWS[0], 1, Relaxed);
-    memory.store(0, SIGNALS, 1, ring);
+    memory.store(0, DATA[0], 1, Relaxed);
+    memory.store(0, SIGNALS, 1, write);
     assert_eq!(memory.readable(1, SIGNALS), 0..=1);
-    assert_eq!(memory.read(1, SIGNALS, 1, hear), 1);
-    let readable = memory.readable(1, NEWS[0]);
-    readable.map(|which| memory.clone().read(1, NEWS[0], which, Relaxed)).collect()
+    assert_eq!(memory.read(1, SIGNALS, 1, read), 1);
+    let readable = memory.readable(1, DATA[0]);
+    readable.map(|which| memory.clone().read(1, DATA[0], which, Relaxed)).collect()
 }
 
 #[test]
-fn a_message_is_passed_by_release_and_acquire_and_nothing_less() {
+fn a_message_is_passed_only_by_release_and_acquire() {
     assert_eq!(message_passing(Release, Acquire), [1]);
-    for (ring, hear) in [(Relaxed, Acquire), (Release, Relaxed), (Relaxed, Relaxed)] {
-        assert_eq!(message_passing(ring, hear), [0, 1], "{ring:?} {hear:?}");
+    for (write, read) in [(Relaxed, Acquire), (Release, Relaxed), (Relaxed, Relaxed)] {
+        assert_eq!(message_passing(write, read), [0, 1], "{write:?} {read:?}");
     }
 }
 
 #[test]
-fn a_release_is_handed_on_by_an_update_and_not_by_a_store() {
+fn a_release_sequence_continues_with_an_update_and_not_with_a_store() {
     for (stored, expected) in [(false, vec![1]), (true, vec![0, 1])] {
         let mut memory = Memory::new(true, |_| 0);
-        memory.store(0, NEWS[0], 1, Relaxed);
+        memory.store(0, DATA[0], 1, Relaxed);
         memory.update(0, SIGNALS, Release, |_| 1);
         if stored {
             memory.store(1, SIGNALS, 1, Relaxed);
@@ -333,26 +337,30 @@ fn a_release_is_handed_on_by_an_update_and_not_by_a_store() {
             memory.update(1, SIGNALS, Relaxed, |_| 1);
         }
         memory.update(2, SIGNALS, Acquire, |_| 0);
-        let readable = memory.readable(2, NEWS[0]);
-        let read = readable.map(|which| memory.clone().read(2, NEWS[0], which, Relaxed));
+        let readable = memory.readable(2, DATA[0]);
+        let read = readable.map(|which| memory.clone().read(2, DATA[0], which, Relaxed));
         assert_eq!(read.collect::<Vec<_>>(), expected);
     }
 }
 
 #[test]
-fn two_that_write_and_then_read_the_other_may_both_miss_it() {
+fn two_threads_that_write_and_then_read_may_both_read_stale_values() {
     let mut memory = Memory::new(true, |_| 0);
-    memory.store(0, NEWS[0], 1, Release);
-    memory.store(1, NEWS[1], 1, Release);
-    assert_eq!(memory.read(0, NEWS[1], *memory.readable(0, NEWS[1]).start(), Acquire), 0);
-    assert_eq!(memory.read(1, NEWS[0], *memory.readable(1, NEWS[0]).start(), Acquire), 0);
+    memory.store(0, DATA[0], 1, Release);
+    memory.store(1, DATA[1], 1, Release);
+    assert_eq!(memory.read(0, DATA[1], *memory.readable(0, DATA[1]).start(), Acquire), 0);
+    assert_eq!(memory.read(1, DATA[0], *memory.readable(1, DATA[0]).start(), Acquire), 0);
 }
 
 #[test]
-fn nobody_reads_backwards() {
+fn no_thread_reads_older_values_than_before() {
     let mut memory = Memory::new(true, |_| 0);
-    memory.store(0, NEWS[0], 1, Relaxed);
-    memory.read(1, NEWS[0], 1, Relaxed);
-    assert_eq!(memory.readable(1, NEWS[0]), 1..=1);
-    assert_eq!(memory.readable(0, NEWS[0]), 1..=1, "nor what it wrote over");
+    memory.store(0, DATA[0], 1, Relaxed);
+    memory.read(1, DATA[0], 1, Relaxed);
+    assert_eq!(memory.readable(1, DATA[0]), 1..=1);
+    assert_eq!(
+        memory.readable(0, DATA[0]),
+        1..=1,
+        "a thread must not read a value that it has overwritten"
+    );
 }

@@ -1,8 +1,8 @@
-//! The seeds of the fuzz targets in `fuzz/`, played as tests: the same bodies, on stable, without a
-//! fuzzer. What a fuzzer has found once stays found.
+//! Runs the seeds of the fuzz targets in `fuzz/` as regression tests, with the code of the targets,
+//! on stable and without a fuzzer.
 //!
-//! Of `fuzz/corpus`, files with a dash in their name are seeds; what else may lie there, a fuzzer has
-//! left behind.
+//! In `fuzz/corpus`, files with a dash in their names are seeds. Other files were written by a
+//! fuzzer.
 
 #![allow(unreachable_pub, reason = "the targets are modules of a library in `fuzz/`")]
 
@@ -25,11 +25,12 @@ mod shares;
 #[path = "../fuzz/src/threads.rs"]
 mod threads;
 
-// For `src/ready.rs`, too.
+// Also for `src/ready.rs`.
 #[path = "../src/id.rs"]
 mod id;
 
-/// The fuzzer has atomics between whose steps another call can come. Here it comes after the call.
+/// The fuzz target can run another call between two steps of an atomic. Here, that call runs
+/// afterwards.
 mod interleave {
     pub(crate) fn during<R>(
         _steps: usize,
@@ -42,11 +43,11 @@ mod interleave {
     }
 }
 
-/// Plays each seed of a target, and prints its name first: of a failed test, the last one is it.
+/// Runs each seed of a target. Prints its name first, so the last name printed is the failed seed.
 fn play(target: &str, run: fn(&[u8])) {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus");
     let folder = std::path::Path::new(folder).join(target);
-    let entries = std::fs::read_dir(&folder).expect("the seeds are there");
+    let entries = std::fs::read_dir(&folder).expect("cannot read the seeds");
     let mut seeds: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     seeds.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().contains('-')));
     seeds.sort();

@@ -1,9 +1,10 @@
-//! The example `lines`, a server in a process of its own, driven over real sockets: by a few clients
-//! from here, and by a thousand from a second process, which is this test over again.
+//! The example `lines`, run as a server in a separate process and tested over real sockets: with a
+//! few clients in this process, and with a thousand in a second process, which runs this test
+//! binary.
 //!
-//! Guarantees 1, 2, 3, 7 and 9, and what the documentation says of `multicast`, `Overflow::DropOldest`,
-//! `Lease` and `stall_timeout`, as those at the far end of a connection see it. Nothing here sleeps. Time limits are
-//! watchdogs: they can make a test fail, never pass.
+//! Guarantees 1, 2, 3, 7 and 9, and the documented behaviour of `multicast`,
+//! `Overflow::DropOldest`, `Lease` and `stall_timeout`, as observed by clients. Nothing here
+//! sleeps. Time limits are watchdogs, which can only fail a test.
 
 #![cfg(unix)] // `ulimit`, and the signal of Ctrl-C
 
@@ -20,12 +21,12 @@ use std::time::Duration;
 
 /// Longer than any step takes on a slow, busy machine.
 const WATCHDOG: Duration = Duration::from_secs(120);
-/// How many lines the server has room for on the way to a client: its outbox, and the queue of a key.
+/// Number of lines that the server can hold for a client and a key: in its outbox and in the queue.
 const ROOM: usize = 64 + 256;
-/// How many lines may be on their way so that a client that reads loses none.
+/// Number of lines in flight at which a reading client loses none.
 const WINDOW: usize = 100;
 
-/// A command of the shell: a thousand clients need more open files than the default allows.
+/// A shell command that raises the limit of open files, for a thousand clients.
 const MOST_FILES: &str = "ulimit -S -n \"$(ulimit -H -n)\"";
 
 // The server
@@ -41,8 +42,8 @@ impl Server {
         Self::start_with(MOST_FILES, WATCHDOG)
     }
 
-    /// Starts it on a free port, after a command of the shell has set the limits. A client that takes
-    /// no line for as long as `stall_timeout` is dropped.
+    /// Starts the server on a free port, after a shell command that sets limits. `stall_timeout` is
+    /// its option of that name.
     fn start_with(limits: &str, stall_timeout: Duration) -> Self {
         let mut child = shell(limits, &example())
             .args(["--listen", "127.0.0.1:0"])
@@ -53,12 +54,12 @@ impl Server {
             .expect("`sh` is there");
         let mut stdout = BufReader::new(child.stdout.take().expect("it was piped"));
         let mut line = String::new();
-        stdout.read_line(&mut line).expect("the server says where it listens");
+        stdout.read_line(&mut line).expect("the server printed nothing");
         let address = line.strip_prefix("listening on ").expect("the first line").trim().to_owned();
         Self { child, stdout, address }
     }
 
-    /// Ctrl-C. What the server prints at the end.
+    /// Sends Ctrl-C. Returns what the server prints.
     fn interrupt(mut self) -> Report {
         let id = self.child.id();
         signal("INT", id);
@@ -69,23 +70,23 @@ impl Server {
             }
         });
         let mut text = String::new();
-        self.stdout.read_to_string(&mut text).expect("the totals are text");
-        let status = self.child.wait().expect("the server can be waited for");
+        self.stdout.read_to_string(&mut text).expect("the totals are not UTF-8");
+        let status = self.child.wait().expect("cannot wait for the server");
         drop(done);
-        assert!(status.success(), "the server ended with {status} after {text:?}");
+        assert!(status.success(), "the server exited with {status} after {text:?}");
         Report(text)
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It has ended already, unless the test has failed.
+        // The process has already exited, unless the test has failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A program to be run once the shell has set its limits.
+/// Creates a command that runs a program after a shell command.
 fn shell(limits: &str, program: &PathBuf) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("{limits}; exec \"$0\" \"$@\"")]).arg(program);
@@ -97,7 +98,7 @@ fn signal(name: &str, id: u32) {
     assert!(status.is_ok_and(|status| status.success()), "cannot send {name} to {id}");
 }
 
-/// Where cargo puts the example: next to the directory of this test.
+/// Returns the path of the example, which cargo builds into a sibling of the folder of this test.
 fn example() -> PathBuf {
     let mut path = env::current_exe().expect("this test has a path");
     path.pop();
@@ -105,13 +106,13 @@ fn example() -> PathBuf {
     path.push(format!("examples/lines{EXE_SUFFIX}"));
     assert!(
         path.exists(),
-        "{} is missing: `cargo build --example lines` makes it, and so does `cargo test` without `--test`",
+        "{} is missing: build it with `cargo build --example lines`, or run `cargo test` without `--test`",
         path.display()
     );
     path
 }
 
-/// What the server printed: its totals.
+/// The totals that the server printed.
 struct Report(String);
 
 impl Report {
@@ -120,15 +121,18 @@ impl Report {
         let (_, rest) =
             self.0.split_once(&label).unwrap_or_else(|| panic!("no {name}: {}", self.0));
         let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-        rest[..digits].parse().unwrap_or_else(|_| panic!("{name} is no number: {}", self.0))
+        rest[..digits].parse().unwrap_or_else(|_| panic!("{name} is not a number: {}", self.0))
     }
 
     fn stuck(&self) -> u64 {
-        let (count, _) = self.0.split_once(" clients were stuck").expect("how many were stuck");
+        let (count, _) = self
+            .0
+            .split_once(" clients were stuck")
+            .expect("the number of stuck clients is missing");
         count.parse().expect("a number")
     }
 
-    /// Every line has one fate, every subscription has ended.
+    /// Asserts that every line has one fate and every subscription has ended.
     fn assert_adds_up(&self) -> &Self {
         let fates = ["unmatched", "delivered", "discarded", "lost"].map(|name| self.get(name));
         let lines = self.get("received") + self.get("copies");
@@ -139,7 +143,7 @@ impl Report {
     }
 }
 
-// Its clients
+// Clients
 
 struct Client {
     reader: BufReader<TcpStream>,
@@ -150,87 +154,88 @@ impl Client {
         let socket = TcpStream::connect(address).unwrap_or_else(|error| {
             panic!("cannot connect: {error}; a thousand clients need `ulimit -n 4096`")
         });
-        socket.set_read_timeout(Some(WATCHDOG)).expect("a time limit can be set");
-        socket.set_write_timeout(Some(WATCHDOG)).expect("a time limit can be set");
+        socket.set_read_timeout(Some(WATCHDOG)).expect("cannot set the time limit");
+        socket.set_write_timeout(Some(WATCHDOG)).expect("cannot set the time limit");
         Self { reader: BufReader::new(socket) }
     }
 
-    /// One that has subscribed: what is published from now on reaches it.
+    /// Connects and subscribes. Lines that are published after the return reach the client.
     fn subscribed(address: &str, keys: &[&str]) -> Self {
         let mut client = Self::connect(address);
         for key in keys {
-            client.say(&format!("sub {key}"));
+            client.send_line(&format!("sub {key}"));
         }
-        client.wait_until_obeyed();
+        client.wait_until_applied();
         client
     }
 
-    fn say(&mut self, line: &str) {
+    fn send_line(&mut self, line: &str) {
         self.send(format!("{line}\n").as_bytes());
     }
 
     fn send(&mut self, bytes: &[u8]) {
-        self.reader.get_mut().write_all(bytes).expect("the server reads what it is sent");
+        self.reader.get_mut().write_all(bytes).expect("the server does not read");
     }
 
-    /// Waits until all that it said was obeyed. A subscription is an order, so it comes before any line
-    /// that is published after the server has sent the order, which it has when it objects to this.
-    fn wait_until_obeyed(&mut self) {
-        self.say("?");
-        assert_eq!(self.hear(), "err unknown verb \"?\"");
+    /// Waits until the earlier requests have taken effect. The server answers this invalid line
+    /// after it has sent the orders for earlier subscriptions, and orders come before lines that
+    /// are published later.
+    fn wait_until_applied(&mut self) {
+        self.send_line("?");
+        assert_eq!(self.receive(), "err unknown verb \"?\"");
     }
 
-    /// The next line; none if the server has closed the connection.
+    /// Returns the next line, or `None` if the server has closed the connection.
     fn next(&mut self) -> Option<String> {
         let mut line = String::new();
         match self.reader.read_line(&mut line) {
             Ok(0) => None,
-            Ok(_) => Some(line.strip_suffix('\n').expect("a whole line").to_owned()),
+            Ok(_) => Some(line.strip_suffix('\n').expect("incomplete line").to_owned()),
             Err(error) => panic!("waited for a line: {error}"),
         }
     }
 
-    fn hear(&mut self) -> String {
-        self.next().expect("the connection is open")
+    fn receive(&mut self) -> String {
+        self.next().expect("the connection was closed")
     }
 
     fn rest(mut self) -> Vec<String> {
         std::iter::from_fn(|| self.next()).collect()
     }
 
-    /// Says no more, and goes on listening.
+    /// Shuts down the write direction.
     fn end(&self) {
-        self.reader.get_ref().shutdown(Shutdown::Write).expect("the connection is open");
+        self.reader.get_ref().shutdown(Shutdown::Write).expect("the connection was closed");
     }
 }
 
-/// The number at the end of a line with this key, or of `lost`.
+/// Parses the number at the end of a line with this key, or of `lost N`.
 fn number(line: &str, key: &str) -> Option<usize> {
     let text = line.strip_prefix(key)?.strip_prefix(' ')?;
     text.split(' ').next()?.parse().ok()
 }
 
-/// Publishes long lines, with numbers from 0, to a key that `stuck` subscribed to and does not read,
-/// until it must have lost some, wherever a kernel may have room for them. Returns how many lines.
+/// Publishes long lines with numbers from 0 to a key whose subscriber does not read, until it must
+/// have lost some, whatever the sizes of the kernel's buffers. Returns the number of lines.
 ///
-/// Another client reads them, and misses none.
+/// Another client reads the lines and must receive all.
 fn flood(address: &str, key: &str) -> usize {
     let padding = "x".repeat(60_000);
     let count = kernel_buffers() / padding.len() + ROOM + 2 * WINDOW;
     let mut reader = Client::subscribed(address, &[key]);
     let mut publisher = Client::connect(address);
     for n in 0..count {
-        publisher.say(&format!("pub {key} {n} {padding}"));
+        publisher.send_line(&format!("pub {key} {n} {padding}"));
         if n % WINDOW == WINDOW - 1 || n == count - 1 {
             for n in n - n % WINDOW..=n {
-                assert_eq!(number(&reader.hear(), key), Some(n));
+                assert_eq!(number(&reader.receive(), key), Some(n));
             }
         }
     }
     count
 }
 
-/// How many bytes may be on their way through a connection whose other end does not read.
+/// Returns the number of bytes that a connection can buffer if its other end does not read.
 fn kernel_buffers() -> usize {
     let most = |path| {
         let limits = fs::read_to_string(path).ok()?;
@@ -242,21 +247,21 @@ fn kernel_buffers() -> usize {
         .sum()
 }
 
-// What a client can say
+// Requests
 
 #[test]
-fn each_line_goes_to_those_who_subscribed_to_its_key() {
+fn each_line_goes_to_the_subscribers_of_its_key() {
     let server = Server::start();
     let mut both = Client::subscribed(&server.address, &["tea", "coffee"]);
     let mut tea = Client::subscribed(&server.address, &["tea"]);
     let mut publisher = Client::connect(&server.address);
     publisher.send(b"pub tea is ready\npub milk is out\r\npub coffee  is  black \n");
-    // Lines of one key come in order, those of two in any.
-    let mut lines = [both.hear(), both.hear()];
+    // The lines of one key arrive in order; those of two keys may arrive in any order.
+    let mut lines = [both.receive(), both.receive()];
     lines.sort();
     assert_eq!(lines, ["coffee  is  black ", "tea is ready"]);
-    assert_eq!(tea.hear(), "tea is ready");
-    publisher.say("quit");
+    assert_eq!(tea.receive(), "tea is ready");
+    publisher.send_line("quit");
     assert_eq!(publisher.next(), None);
     let report = server.interrupt();
     report.assert_adds_up();
@@ -265,15 +270,20 @@ fn each_line_goes_to_those_who_subscribed_to_its_key() {
 }
 
 #[test]
-fn bad_line_is_answered_and_the_connection_lives_on() {
+fn invalid_line_is_answered_and_the_connection_stays_open() {
     let server = Server::start();
     let mut client = Client::subscribed(&server.address, &["tea"]);
     let longest = format!("pub tea {}", "x".repeat(64 * 1024 - 8));
     let mut bad = |line: &[u8], answer: &str| {
-        // All at once: what follows a bad line is not lost with it.
+        // In one write: the line that follows an invalid one is not lost.
         client.send(&[line, b"\npub tea is ready\n"].concat());
-        assert_eq!(client.hear(), format!("err {answer}"), "{:?}", String::from_utf8_lossy(line));
-        assert_eq!(client.hear(), "tea is ready");
+        assert_eq!(
+            client.receive(),
+            format!("err {answer}"),
+            "{:?}",
+            String::from_utf8_lossy(line)
+        );
+        assert_eq!(client.receive(), "tea is ready");
     };
     bad(b"brew tea", "unknown verb \"brew\"");
     bad(b"", "unknown verb \"\"");
@@ -294,21 +304,21 @@ fn bad_line_is_answered_and_the_connection_lives_on() {
     bad(format!("{longest}x").as_bytes(), "line longer than 64 KiB");
     bad("x".repeat(300_000).as_bytes(), "line longer than 64 KiB");
 
-    client.say(&longest);
-    assert_eq!(client.hear().len(), longest.len() - "pub ".len());
-    client.say("quit");
+    client.send_line(&longest);
+    assert_eq!(client.receive().len(), longest.len() - "pub ".len());
+    client.send_line("quit");
     assert_eq!(client.next(), None);
     server.interrupt().assert_adds_up();
 }
 
 #[test]
-fn unsub_ends_ones_own_subscription_to_one_key_alone() {
+fn unsub_ends_only_the_clients_subscription_to_that_key() {
     let server = Server::start();
-    let mut leaver = Client::subscribed(&server.address, &["tea", "coffee"]);
+    let mut leaving = Client::subscribed(&server.address, &["tea", "coffee"]);
     let mut stayer = Client::subscribed(&server.address, &["tea"]);
-    leaver.send(b"pub tea one\nunsub tea\npub tea two\npub coffee three\nquit\n");
-    assert_eq!(leaver.rest(), ["tea one", "coffee three"]);
-    assert_eq!([stayer.hear(), stayer.hear()], ["tea one", "tea two"]);
+    leaving.send(b"pub tea one\nunsub tea\npub tea two\npub coffee three\nquit\n");
+    assert_eq!(leaving.rest(), ["tea one", "coffee three"]);
+    assert_eq!([stayer.receive(), stayer.receive()], ["tea one", "tea two"]);
     server.interrupt().assert_adds_up();
 }
 
@@ -320,7 +330,7 @@ fn subscription_that_follows_another_to_the_same_key_doubles_no_line() {
     let watch = || {
         let mut client = Client::subscribed(address, &["tea"]);
         client.send(again.as_bytes());
-        client.say("quit");
+        client.send_line("quit");
         let lines = client.rest();
         let numbers = lines.iter().filter_map(|line| number(line, "tea")).collect::<Vec<_>>();
         let doubled = numbers.windows(2).find(|pair| pair[0] >= pair[1]);
@@ -331,7 +341,7 @@ fn subscription_that_follows_another_to_the_same_key_doubles_no_line() {
         let mut publisher = Client::connect(address);
         let mut n = 0;
         while !watchers.iter().all(thread::ScopedJoinHandle::is_finished) {
-            publisher.say(&format!("pub tea {n}"));
+            publisher.send_line(&format!("pub tea {n}"));
             n += 1;
         }
     });
@@ -339,11 +349,11 @@ fn subscription_that_follows_another_to_the_same_key_doubles_no_line() {
 }
 
 #[test]
-fn client_that_sends_everything_at_once_hears_what_it_published() {
+fn client_that_sends_everything_at_once_receives_its_lines() {
     let server = Server::start();
     for n in 0..100 {
         let mut quits = Client::connect(&server.address);
-        quits.say(&format!("sub {n}\npub {n} one\npub {n} two\nquit\npub {n} three"));
+        quits.send_line(&format!("sub {n}\npub {n} one\npub {n} two\nquit\npub {n} three"));
         let mut ends = Client::connect(&server.address);
         ends.send(format!("sub -{n}\npub -{n} one\npub -{n} two\n").as_bytes());
         ends.end();
@@ -366,46 +376,46 @@ fn line_that_the_end_of_the_connection_cuts_off_is_not_published() {
     let mut resets = Client::connect(&server.address);
     resets.send(b"pub tea is ready\npub tea for tw");
     for _ in 0..4 {
-        assert_eq!(reader.hear(), "tea is ready");
+        assert_eq!(reader.receive(), "tea is ready");
     }
-    // Closed with an answer unread, the connection is reset.
+    // If it is closed with an unread answer, the connection is reset.
     resets.send(b"\n?\npub tea for tw");
-    assert_eq!(reader.hear(), "tea for tw");
-    resets.reader.get_ref().peek(&mut [0]).expect("it is answered");
+    assert_eq!(reader.receive(), "tea for tw");
+    resets.reader.get_ref().peek(&mut [0]).expect("the answer is missing");
     drop(resets);
     let report = server.interrupt();
     assert_eq!(report.assert_adds_up().get("received"), 5);
 }
 
 #[test]
-fn client_with_a_hundred_subscriptions_gets_no_more() {
+fn client_with_a_hundred_subscriptions_cannot_add_another() {
     let server = Server::start();
     let keys = (0..100).map(|n| n.to_string()).collect::<Vec<_>>();
     let keys = keys.iter().map(String::as_str).collect::<Vec<_>>();
     let mut client = Client::subscribed(&server.address, &keys);
     let more = (0..10_000).map(|n| format!("sub more{n}\n")).collect::<Vec<_>>().concat();
     thread::scope(|scope| {
-        let mut writer = client.reader.get_ref().try_clone().expect("a socket can be shared");
-        scope.spawn(move || writer.write_all(more.as_bytes()).expect("the server reads"));
+        let mut writer = client.reader.get_ref().try_clone().expect("cannot clone the socket");
+        scope.spawn(move || writer.write_all(more.as_bytes()).expect("the server does not read"));
         for n in 0..10_000 {
-            assert_eq!(client.hear(), format!("err more than 100 subscriptions: more{n}"));
+            assert_eq!(client.receive(), format!("err more than 100 subscriptions: more{n}"));
         }
     });
     client.send(b"unsub 7\nsub seven\npub seven is in\n");
-    assert_eq!(client.hear(), "seven is in");
-    client.say("sub 7");
-    assert_eq!(client.hear(), "err more than 100 subscriptions: 7");
-    // What it publishes and hears at the end takes one more for a moment.
-    client.say("pub 99 is last\nquit");
+    assert_eq!(client.receive(), "seven is in");
+    client.send_line("sub 7");
+    assert_eq!(client.receive(), "err more than 100 subscriptions: 7");
+    // The end of a connection takes another subscription for a moment.
+    client.send_line("pub 99 is last\nquit");
     assert_eq!(client.rest(), ["99 is last"]);
     server.interrupt().assert_adds_up();
 }
 
-// Who reads slowly, or not at all
+// Slow readers
 
-/// So many clients subscribe to `keys` keys each, and do not read. Each of their keys is sent as much as
-/// may wait for one key, and more. Returns the most memory that the server had, in MiB, and how many
-/// bytes of lines each client was sent when it read at last.
+/// `clients` clients subscribe to `keys` keys each and do not read. More lines are published to
+/// each key than may wait for it. Returns the peak memory of the server in MiB, and how many bytes
+/// of lines each client then received.
 #[cfg(target_os = "linux")]
 fn flooded(clients: usize, keys: usize) -> (usize, Vec<usize>) {
     let server = Server::start();
@@ -425,32 +435,32 @@ fn flooded(clients: usize, keys: usize) -> (usize, Vec<usize>) {
     let each = ROOM + kernel_buffers() / padding.len();
     for n in 0..each {
         for name in (0..clients).flat_map(names) {
-            publisher.say(&format!("pub {name} {n} {padding}"));
+            publisher.send_line(&format!("pub {name} {n} {padding}"));
         }
-        publisher.say(&format!("pub step {n} {padding}"));
-        assert_eq!(number(&reader.hear(), "step"), Some(n), "the reader misses a line");
+        publisher.send_line(&format!("pub step {n} {padding}"));
+        assert_eq!(number(&reader.receive(), "step"), Some(n), "the reader lost a line");
     }
     let status = fs::read_to_string(format!("/proc/{}/status", server.child.id()));
-    let status = status.expect("the server runs");
+    let status = status.expect("the server has exited");
     let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its memory");
     let most = most.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") >> 10;
 
     let read = |client: &mut Client| {
-        let (mut heard, mut lost, mut bytes) = (0, 0, 0);
-        while heard + lost < each * keys {
-            let line = client.hear();
+        let (mut received, mut lost, mut bytes) = (0, 0, 0);
+        while received + lost < each * keys {
+            let line = client.receive();
             bytes += line.len();
             match number(&line, "lost") {
                 Some(gap) => lost += gap,
-                None => heard += 1,
+                None => received += 1,
             }
         }
-        assert!(lost > 0, "it was to lose some");
+        assert!(lost > 0, "no line was lost");
         bytes
     };
-    // What was lost is told with the next line, of any key.
+    // The loss is reported with the next line of any key.
     for name in (0..clients).map(|n| format!("{n}-0")) {
-        publisher.say(&format!("pub {name} last"));
+        publisher.send_line(&format!("pub {name} last"));
     }
     let bytes = stuck.iter_mut().map(read).collect();
     drop((stuck, reader, publisher));
@@ -462,7 +472,7 @@ fn flooded(clients: usize, keys: usize) -> (usize, Vec<usize>) {
 #[cfg(target_os = "linux")]
 fn lines_that_wait_for_a_client_with_many_keys_are_bounded_in_bytes() {
     let (most, bytes) = flooded(1, 8);
-    assert!(most < 60, "{most} MiB: 150 MiB in its queues");
+    assert!(most < 60, "{most} MiBfor 150 MiB published");
     assert!(bytes[0] < (32 << 20) + kernel_buffers() + (1 << 20), "{bytes:?}");
     assert!(bytes[0] > 30 << 20, "{bytes:?}");
 }
@@ -471,17 +481,17 @@ fn lines_that_wait_for_a_client_with_many_keys_are_bounded_in_bytes() {
 #[cfg(target_os = "linux")]
 fn lines_that_wait_for_all_clients_are_bounded_in_bytes() {
     let (most, _) = flooded(16, 2);
-    assert!(most < 300, "{most} MiB: 480 MiB in their queues");
+    assert!(most < 300, "{most} MiBfor 480 MiB published");
 }
 
 #[test]
-fn slow_client_is_told_how_many_lines_it_lost_where_it_lost_them() {
+fn number_of_lost_lines_is_reported_at_the_gap() {
     let server = Server::start();
     let mut slow = Client::subscribed(&server.address, &["flood"]);
     let count = flood(&server.address, "flood");
     let (mut next, mut lost) = (0, 0);
     while next < count {
-        let line = slow.hear();
+        let line = slow.receive();
         if let Some(gap) = number(&line, "lost") {
             (next, lost) = (next + gap, lost + gap);
         } else {
@@ -489,9 +499,9 @@ fn slow_client_is_told_how_many_lines_it_lost_where_it_lost_them() {
             next += 1;
         }
     }
-    assert!(lost > 0, "it was to lose some of {count}");
-    slow.say("pub flood is over");
-    assert_eq!(slow.hear(), "flood is over");
+    assert!(lost > 0, "none of {count} lines was lost");
+    slow.send_line("pub flood is over");
+    assert_eq!(slow.receive(), "flood is over");
     drop(slow);
     let report = server.interrupt();
     assert_eq!(report.assert_adds_up().get("discarded"), lost as u64);
@@ -499,33 +509,33 @@ fn slow_client_is_told_how_many_lines_it_lost_where_it_lost_them() {
 }
 
 #[test]
-fn client_that_vanishes_is_gone_whatever_was_on_its_way_to_it() {
+fn disconnected_client_is_removed_with_its_waiting_lines() {
     let server = Server::start();
     let idle = Client::subscribed(&server.address, &["tea"]);
     idle.end();
-    assert_eq!(idle.rest(), [""; 0], "its subscription is gone, and so its connection");
+    assert_eq!(idle.rest(), [""; 0], "the subscription and the connection should have ended");
     let stuck = Client::subscribed(&server.address, &["flood"]);
     flood(&server.address, "flood");
-    drop(stuck); // and its unread lines with it, which resets the connection
+    drop(stuck); // closing it with unread lines resets the connection
     let mut publisher = Client::connect(&server.address);
     publisher.send(b"pub tea one\npub tea two\nquit\n");
     assert_eq!(publisher.next(), None);
-    // A client that is stuck would make it wait for five seconds, and count.
+    // For a stuck client, the server would wait for five seconds and count it.
     let report = server.interrupt();
     assert_eq!(report.assert_adds_up().stuck(), 0);
 }
 
 #[test]
-fn client_that_does_not_read_is_dropped_and_the_others_stay() {
+fn client_that_does_not_read_is_disconnected_and_others_stay() {
     let server = Server::start_with(MOST_FILES, Duration::from_millis(50));
     let mut reader = Client::subscribed(&server.address, &["tea"]);
     let mut stuck = Client::subscribed(&server.address, &["flood"]);
     let mut publisher = Client::connect(&server.address);
     let line = format!("pub flood {}", "x".repeat(60_000));
     for _ in 0..kernel_buffers() / line.len() + ROOM + WINDOW {
-        publisher.say(&line);
+        publisher.send_line(&line);
     }
-    // Once the server has closed the connection, it answers with a reset.
+    // After the server has closed the connection, writes fail with a reset.
     let socket = stuck.reader.get_mut();
     let error = loop {
         if let Err(error) = socket.write_all(&b"?\n".repeat(1_000)) {
@@ -533,26 +543,26 @@ fn client_that_does_not_read_is_dropped_and_the_others_stay() {
         }
     };
     assert!(matches!(error, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}");
-    // Many ticks have passed, in which nothing waited for this one.
-    publisher.say("pub tea is ready");
-    assert_eq!(reader.hear(), "tea is ready");
+    // Many ticks have passed without a waiting line for this client.
+    publisher.send_line("pub tea is ready");
+    assert_eq!(reader.receive(), "tea is ready");
     let report = server.interrupt();
     assert_eq!(report.assert_adds_up().stuck(), 1);
-    assert!(report.get("discarded") > 0, "its queue: {}", report.0);
+    assert!(report.get("discarded") > 0, "the queue was not discarded: {}", report.0);
 }
 
 // Ctrl-C
 
 #[test]
-fn interrupt_delivers_what_is_queued_and_closes_every_connection() {
+fn interrupt_delivers_queued_lines_and_closes_every_connection() {
     let server = Server::start();
     let mut readers = [0, 1].map(|_| Client::subscribed(&server.address, &["tea"]));
     let mut publisher = Client::connect(&server.address);
     for n in 0..WINDOW {
-        publisher.say(&format!("pub tea {n}"));
+        publisher.send_line(&format!("pub tea {n}"));
     }
     let last = format!("tea {}", WINDOW - 1);
-    while readers[0].hear() != last {}
+    while readers[0].receive() != last {}
     let report = server.interrupt();
     assert_eq!(publisher.next(), None);
     let [one, other] = readers;
@@ -567,23 +577,25 @@ fn interrupt_delivers_what_is_queued_and_closes_every_connection() {
 }
 
 #[test]
-fn interrupt_gives_up_on_a_client_that_is_stuck_and_counts_it() {
+fn interrupt_drops_a_stuck_client_and_counts_it() {
     let server = Server::start();
     let stuck = Client::subscribed(&server.address, &["flood"]);
     let count = flood(&server.address, "flood") as u64;
     let report = server.interrupt();
     assert_eq!(report.assert_adds_up().stuck(), 1);
     assert_eq!(report.get("received"), count);
-    assert!(report.get("discarded") > 256, "its queue as well: {}", report.0);
+    assert!(report.get("discarded") > 256, "the queue was not discarded: {}", report.0);
     drop(stuck);
 }
 
-// What goes wrong at the start, and on the way
+// Errors at the start and later
 
 #[test]
-fn address_that_is_taken_and_options_that_are_unknown_are_said_in_a_line() {
+fn used_addresses_and_unknown_options_are_reported_in_one_line() {
     let server = Server::start();
-    let run = |args: &[&str]| Command::new(example()).args(args).output().expect("it runs");
+    let run = |args: &[&str]| {
+        Command::new(example()).args(args).output().expect("cannot run the example")
+    };
     let taken = run(&["--listen", &server.address]);
     let text = String::from_utf8_lossy(&taken.stderr);
     assert_eq!(taken.status.code(), Some(1));
@@ -608,26 +620,26 @@ fn address_that_is_taken_and_options_that_are_unknown_are_said_in_a_line() {
 }
 
 #[test]
-fn server_without_files_to_spare_serves_new_clients_when_others_have_left() {
+fn server_out_of_descriptors_accepts_new_clients_when_others_have_disconnected() {
     let server = Server::start_with("ulimit -n 24", WATCHDOG);
     let mut clients = (0..40).map(|_| Client::connect(&server.address)).collect::<Vec<_>>();
-    clients[0].wait_until_obeyed(); // there is room for the first, at least
-    let mut last = clients.pop().expect("there are forty");
+    clients[0].wait_until_applied(); // at least the first client is accepted
+    let mut last = clients.pop().expect("there is no client");
     drop(clients);
-    last.wait_until_obeyed();
+    last.wait_until_applied();
     server.interrupt();
 }
 
 // A thousand clients
 
-/// Set for the second process: where the server is.
+/// The environment variable with the address of the server, for the second process.
 const DRIVE: &str = "LINES_TEST_DRIVE";
 const CLIENTS: usize = 1_000;
-// Each takes two seconds without optimisation.
+// Each round takes two seconds without optimisation.
 const ROUNDS: usize = if cfg!(debug_assertions) { 1 } else { 5 };
 
 #[test]
-fn thousand_clients_get_what_they_should_and_one_that_never_reads_delays_none() {
+fn thousand_clients_get_their_lines_and_one_that_never_reads_delays_no_other() {
     if let Ok(address) = env::var(DRIVE) {
         return drive(&address);
     }
@@ -635,7 +647,7 @@ fn thousand_clients_get_what_they_should_and_one_that_never_reads_delays_none() 
     let itself = env::current_exe().expect("this test has a path");
     let driver = shell(MOST_FILES, &itself)
         .args(["--exact", "--nocapture"])
-        .arg("thousand_clients_get_what_they_should_and_one_that_never_reads_delays_none")
+        .arg("thousand_clients_get_their_lines_and_one_that_never_reads_delays_no_other")
         .env(DRIVE, &server.address)
         .output()
         .expect("`sh` is there");
@@ -643,7 +655,7 @@ fn thousand_clients_get_what_they_should_and_one_that_never_reads_delays_none() 
     let complaints = String::from_utf8_lossy(&driver.stderr);
     assert!(
         driver.status.success(),
-        "the clients ended with {}\n{text}{complaints}",
+        "the clients exited with {}\n{text}{complaints}",
         driver.status
     );
 
@@ -652,11 +664,11 @@ fn thousand_clients_get_what_they_should_and_one_that_never_reads_delays_none() 
     report.assert_adds_up();
     assert_eq!(report.stuck(), 0, "{}", report.0);
     assert_eq!(report.get("received"), clients.get("published"), "{}", report.0);
-    assert_eq!(report.get("discarded"), clients.get("told lost"), "{}", report.0);
+    assert_eq!(report.get("discarded"), clients.get("reported lost"), "{}", report.0);
     assert_eq!([report.get("unmatched"), report.get("lost")], [0, 0], "{}", report.0);
 }
 
-/// The second process: a thread for each client. If one fails, all do.
+/// The second process, with a thread per client. If one fails, all do.
 fn drive(address: &str) {
     let report_panic = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
@@ -664,7 +676,7 @@ fn drive(address: &str) {
         process::exit(1);
     }));
     let mut stuck = Client::subscribed(address, &["all", "flood"]);
-    // One after the other: all at once they would overrun what the system keeps for `accept`.
+    // One after the other, because the queue for `accept` is limited.
     let clients = (0..CLIENTS)
         .map(|n| Client::subscribed(address, &["all", &n.to_string()]))
         .collect::<Vec<_>>();
@@ -674,43 +686,44 @@ fn drive(address: &str) {
         for (n, client) in clients.into_iter().enumerate() {
             let (step, small) = (&step, thread::Builder::new().stack_size(256 << 10));
             let reader = small.spawn_scoped(scope, move || read(client, n, step));
-            reader.expect("a thousand threads can be had");
+            reader.expect("cannot spawn a thread");
         }
         for round in 0..=ROUNDS {
             if round == ROUNDS {
-                // The last round finds one of them stuck.
+                // In the last round, one client is stuck.
                 total += flood(address, "flood");
             }
             for n in 0..WINDOW {
-                publisher.say(&format!("pub all {round} {n}"));
+                publisher.send_line(&format!("pub all {round} {n}"));
             }
             for n in 0..CLIENTS {
-                publisher.say(&format!("pub {n} {round}"));
+                publisher.send_line(&format!("pub {n} {round}"));
             }
             total += WINDOW + CLIENTS;
-            step.wait(); // all have read all of that
+            step.wait(); // all clients have read the lines of this round
         }
     });
-    // Now the one that has not read till now, and that subscribed to all but the keys of each.
+    // Now read with the stuck client, which subscribed to the common keys only.
     let due = total - (ROUNDS + 1) * CLIENTS;
-    let (mut heard, mut lost) = (0, 0);
-    while heard + lost < due {
-        match number(&stuck.hear(), "lost") {
+    let (mut received, mut lost) = (0, 0);
+    while received + lost < due {
+        match number(&stuck.receive(), "lost") {
             Some(gap) => lost += gap,
-            None => heard += 1,
+            None => received += 1,
         }
     }
-    stuck.wait_until_obeyed();
-    assert!(lost > 0, "it was to lose some of {due} lines");
-    println!("published: {total}, told lost: {lost}");
+    stuck.wait_until_applied();
+    assert!(lost > 0, "none of {due} lines was lost");
+    println!("published: {total}, reported lost: {lost}");
 }
 
-/// One of the thousand: in each round it gets the lines for all, and one of its own.
+/// One of the thousand clients. In each round, it receives the common lines and one for its own
+/// key.
 fn read(mut client: Client, n: usize, step: &Barrier) {
     for round in 0..=ROUNDS {
         let (mut next, mut owned) = (0, false);
         while next < WINDOW || !owned {
-            let line = client.hear();
+            let line = client.receive();
             if !owned && line == format!("{n} {round}") {
                 owned = true;
             } else {
@@ -720,6 +733,6 @@ fn read(mut client: Client, n: usize, step: &Barrier) {
         }
         step.wait();
     }
-    client.say("quit");
+    client.send_line("quit");
     assert_eq!(client.next(), None);
 }

@@ -1,5 +1,5 @@
-//! Guarantees 1 to 11 and 13 and the attachment rules, on thousands of schedules that nobody thought
-//! of: each is a string of bytes that `common::model` plays and checks event by event.
+//! Guarantees 1 to 11 and 13 and the attachment rules, on thousands of schedules that nobody
+//! thought of: each is a string of bytes that `common::model` plays and checks event by event.
 //!
 //! The seeds are fixed. A failing one is printed with its script, shortened for as long as it still
 //! fails, and its story; the script can be put below, as one of those that are kept.
@@ -161,8 +161,9 @@ fn swarm(seed: u64) -> Vec<u8> {
     script
 }
 
-/// One or two groups of many sinks on few terms. Items come in small bursts, with one poll after each:
-/// served over several turns, flushed over several dry ones, and left by some while others wait.
+/// One or two groups of many sinks on few terms. Items come in small bursts, with one poll after
+/// each: served over several turns, flushed over several dry ones, and left by some while others
+/// wait.
 fn crowd(seed: u64) -> Vec<u8> {
     let random = &mut Random(seed);
     let mut script: Vec<_> = (0..3).map(|_| random.byte()).collect();
@@ -216,8 +217,8 @@ fn crowd(seed: u64) -> Vec<u8> {
     script
 }
 
-/// Large budgets, many items between two polls, and sinks that may lose items: what yields, yields late
-/// in a busy turn, and often.
+/// Large budgets, many items between two polls, and sinks that may lose items: what yields, yields
+/// late in a busy turn, and often.
 fn busy(seed: u64) -> Vec<u8> {
     let random = &mut Random(seed);
     // Budgets of 64 and more; seldom anything that is not admitted.
@@ -267,8 +268,8 @@ fn busy(seed: u64) -> Vec<u8> {
     script
 }
 
-/// Clients that come, go and come back: leases end right before an order or an item is read, or while
-/// one is, and the queue of the old sink is not for the new one.
+/// Clients that come, go and come back: leases end right before an order or an item is read, or
+/// while one is, and the queue of the old sink is not for the new one.
 fn reconnect(seed: u64) -> Vec<u8> {
     let random = &mut Random(seed);
     let mut script: Vec<_> = (0..3).map(|_| random.byte()).collect();
@@ -309,9 +310,9 @@ fn reconnect(seed: u64) -> Vec<u8> {
     script
 }
 
-/// Small budgets and groups whose members have leases, limits and a catch-all among them: orders that
-/// detach or evict a group go on for several turns, in which leases end, items are held, members fail,
-/// limits are reached and others attach.
+/// Small budgets and groups whose members have leases, limits and a catch-all among them: orders
+/// that detach or evict a group go on for several turns, in which leases end, items are held,
+/// members fail, limits are reached and others attach.
 fn short_turns(seed: u64) -> Vec<u8> {
     let random = &mut Random(seed);
     // Budgets from 1 to 8; seldom anything that is not admitted.
@@ -356,8 +357,8 @@ fn short_turns(seed: u64) -> Vec<u8> {
     script
 }
 
-/// Time passes: sinks with time-outs are stuck in each of their operations, are woken, and have nothing to
-/// do; flushes linger. In one script in four the time-outs of all are the defaults.
+/// Time passes: sinks with time-outs are stuck in each of their operations, are woken, and have
+/// nothing to do; flushes linger. In one script in four the time-outs of all are the defaults.
 fn timed(seed: u64) -> Vec<u8> {
     let random = &mut Random(seed);
     let linger = random.pick(&[0, 0, 1, 2, 3]) * LINGER;
@@ -469,7 +470,8 @@ fn on_demand(seed: u64) -> Vec<u8> {
     script
 }
 
-/// Sinks that share the items of a key: some are busy, some leave, fail or stall with items waiting.
+/// Sinks that share the items of a key: some are busy, some leave, fail or stall with items
+/// waiting.
 fn shared(seed: u64) -> Vec<u8> {
     let random = &mut Random(seed);
     let more = random.pick(&[0, 0, 0, CONFLATE, ON_DEMAND, LINGER]);
@@ -682,7 +684,8 @@ fn schedules_of_shared_items_keep_the_contract() {
     assert_seen(&summary, &situations);
 }
 
-/// How many schedules there are of a kind, without and with optimisation, which is ten times as fast.
+/// How many schedules there are of a kind, without and with optimisation, which is ten times as
+/// fast.
 const fn schedules(debug: u64, release: u64) -> u64 {
     if cfg!(debug_assertions) { debug } else { release }
 }
@@ -694,7 +697,7 @@ const BUSY: u64 = schedules(800, 6_000);
 const SHORT: u64 = schedules(2_000, 20_000);
 const RECONNECTS: u64 = schedules(5_000, 20_000);
 const TIMED: u64 = schedules(2_000, 20_000);
-const SHARED: u64 = schedules(2_000, 5_000);
+const SHARED: u64 = schedules(2_000, 20_000);
 const LATEST: u64 = schedules(2_000, 20_000);
 const ON_DEMAND_SCHEDULES: u64 = schedules(2_000, 20_000);
 

@@ -1,5 +1,5 @@
-//! The program of the article that started it: three clients, cloned `String` messages, `Vec` sinks,
-//! and the four ways to write it by hand.
+//! The benchmark of the article that this crate began with: three clients, cloned `String`
+//! messages, `Vec` sinks, and four loops written by hand.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ use crate::route::select_loop;
 
 const CLIENTS: usize = 3;
 
-/// All of them.
+/// Returns all contenders.
 #[must_use]
 pub fn group(messages: u64) -> Group {
     Group::new(
@@ -54,18 +54,18 @@ fn text(to: usize) -> String {
     format!("message for {to}")
 }
 
-/// Clones, for each client in turn.
+/// An input of cloned messages, to each client in turn.
 struct Messages {
-    models: [Message; CLIENTS],
+    templates: [Message; CLIENTS],
     next: usize,
-    left: u64,
+    remaining: u64,
     clock: Clock,
 }
 
 impl Messages {
     fn new(messages: u64, clock: &Clock) -> Self {
-        let models = [0, 1, 2].map(|to| Message { to, text: text(to) });
-        Self { models, next: 0, left: messages, clock: clock.clone() }
+        let templates = [0, 1, 2].map(|to| Message { to, text: text(to) });
+        Self { templates, next: 0, remaining: messages, clock: clock.clone() }
     }
 }
 
@@ -74,30 +74,30 @@ impl Stream for Messages {
 
     #[inline]
     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Message>> {
-        if self.left == 0 {
+        if self.remaining == 0 {
             self.clock.stop();
             return Poll::Ready(None);
         }
-        self.left -= 1;
+        self.remaining -= 1;
         let next = self.next;
         self.next = if next + 1 == CLIENTS { 0 } else { next + 1 };
-        Poll::Ready(Some(self.models[next].clone()))
+        Poll::Ready(Some(self.templates[next].clone()))
     }
 }
 
-/// A client keeps what it receives, and reports when it is dropped.
+/// A client that keeps the messages it receives and, when it is dropped, counts the correct ones.
 struct Client {
     id: usize,
     received: Vec<Message>,
-    report: Rc<Cell<u64>>,
+    arrived: Rc<Cell<u64>>,
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
         let text = text(self.id);
-        let mine = |message: &&Message| message.to == self.id && message.text == text;
-        let count = self.received.iter().filter(mine).count();
-        self.report.set(self.report.get() + count as u64);
+        let is_intact = |message: &&Message| message.to == self.id && message.text == text;
+        let count = self.received.iter().filter(is_intact).count();
+        self.arrived.set(self.arrived.get() + count as u64);
     }
 }
 
@@ -126,31 +126,31 @@ impl Sink<Message> for Client {
     }
 }
 
-fn clients(report: &Rc<Cell<u64>>) -> impl Iterator<Item = (usize, Client)> {
-    (0..CLIENTS).map(|id| (id, Client { id, received: Vec::new(), report: Rc::clone(report) }))
+fn clients(arrived: &Rc<Cell<u64>>) -> impl Iterator<Item = (usize, Client)> {
+    (0..CLIENTS).map(|id| (id, Client { id, received: Vec::new(), arrived: Rc::clone(arrived) }))
 }
 
-/// Runs one of those that read orders from a channel.
-fn run<F, R>(messages: u64, way: F) -> Run
+/// Runs a contender that reads orders from a channel.
+fn run<F, R>(messages: u64, program: F) -> Run
 where
     F: FnOnce(Messages, flume::r#async::RecvStream<'static, (usize, Client)>) -> R,
     R: Future<Output = ()>,
 {
-    let (clock, report) = (Clock::default(), Rc::default());
-    let (order, orders) = flume::unbounded();
-    for client in clients(&report) {
-        order.send(client).expect("its receiver is here");
+    let (clock, arrived) = (Clock::default(), Rc::default());
+    let (sender, orders) = flume::unbounded();
+    for client in clients(&arrived) {
+        sender.send(client).expect("the receiver is open");
     }
     let input = Messages::new(messages, &clock);
     clock.start();
-    block_on(way(input, orders.into_stream()));
-    drop(order);
-    clock.run(messages, report.get())
+    block_on(program(input, orders.into_stream()));
+    drop(sender);
+    clock.run(messages, arrived.get())
 }
 
 fn bare(messages: u64) -> Run {
-    let (clock, report) = (Clock::default(), Rc::default());
-    let mut sinks = clients(&report).collect::<HashMap<_, _>>();
+    let (clock, arrived) = (Clock::default(), Rc::default());
+    let mut sinks = clients(&arrived).collect::<HashMap<_, _>>();
     let mut input = Messages::new(messages, &clock);
     let mut cx = Context::from_waker(Waker::noop());
     clock.start();
@@ -162,10 +162,10 @@ fn bare(messages: u64) -> Run {
         }
     }
     drop(sinks);
-    clock.run(messages, report.get())
+    clock.run(messages, arrived.get())
 }
 
-/// Either may come first, so messages are read before the orders they depend on.
+/// `select!` picks either stream, so messages may be read before the orders that they depend on.
 async fn select_loop_fair<O>(input: Messages, orders: O)
 where
     O: Stream<Item = (usize, Client)> + Unpin,
@@ -211,7 +211,7 @@ where
     }
 }
 
-/// The loop expanded by hand, which looks for orders once in a hundred messages.
+/// A loop that checks for orders once in a hundred messages.
 async fn lossy<O>(mut input: Messages, mut orders: O)
 where
     O: Stream<Item = (usize, Client)> + Unpin,
@@ -232,33 +232,33 @@ where
     }
 }
 
-/// The clients are there from the start: it cannot be given more while it runs.
+/// `stream_router`. All clients are attached at the start, because it accepts none while it runs.
 fn router(messages: u64) -> Run {
-    let (clock, report) = (Clock::default(), Rc::default());
+    let (clock, arrived) = (Clock::default(), Rc::default());
     let mut router = StreamRouter::new();
     router.add_source(Messages::new(messages, &clock), |message: Message| {
         let to = message.to;
         future::ready((message, to))
     });
-    for (id, client) in clients(&report) {
+    for (id, client) in clients(&arrived) {
         router.add_sink(client, id);
     }
     clock.start();
     block_on(router.count());
-    clock.run(messages, report.get())
+    clock.run(messages, arrived.get())
 }
 
-/// The same.
+/// `stream-partition`. All clients are attached at the start.
 fn partition(messages: u64) -> Run {
-    let (clock, report) = (Clock::default(), Rc::default());
+    let (clock, arrived) = (Clock::default(), Rc::default());
     let parts = Messages::new(messages, &clock).partition_by(|message| future::ready(message.to));
     let forward = |(id, client)| {
         let part = parts.lock().unwrap().get_partition(id);
         part.map(Ok).forward(client)
     };
-    let forwards = clients(&report).map(forward).collect::<Vec<_>>();
+    let forwards = clients(&arrived).map(forward).collect::<Vec<_>>();
     clock.start();
     let done = block_on(future::join_all(forwards));
     assert!(done.iter().all(Result::is_ok));
-    clock.run(messages, report.get())
+    clock.run(messages, arrived.get())
 }

@@ -1,5 +1,5 @@
-//! Bounded channels with live readers, one for each key: what does the demux add to the loop over a map
-//! of senders?
+//! Bounded channels with live readers, one for each key: what a demux costs beyond a loop over a
+//! map of senders.
 
 use futures::{Sink, SinkExt, stream};
 use hashbrown::HashMap;
@@ -9,20 +9,22 @@ use tokio::sync::mpsc;
 use crate::measure::Group;
 use crate::parts::Item;
 use crate::readers::{
-    Audience, DEFAULT, Job, LARGE, futures_channel, on_local_pool, on_tokio, tokio_channel,
-    tokio_sink,
+    DEFAULT_BUDGET, Delivery, Job, LARGE_BUDGET, futures_channel, on_local_pool, on_tokio,
+    tokio_channel, tokio_sink,
 };
 
 /// Channels of tokio.
 #[must_use]
 pub fn tokio(readers: u64, items: u64) -> Group {
-    let way = |name, run: fn(Job) -> _| Audience::One.contender(name, readers, items, run);
+    let contender = |name, run: fn(Job) -> _| Delivery::One.contender(name, readers, items, run);
     Group::new(
         format!("channels/tokio, {readers} readers"),
         [
-            way("demux", |job| on_tokio(job, tokio_sink, |job, sinks| demux(job, sinks, DEFAULT))),
-            way("feed", |job| on_tokio(job, tokio_sink, feed)),
-            way("send().await", |job| on_tokio(job, tokio_channel, send)),
+            contender("demux", |job| {
+                on_tokio(job, tokio_sink, |job, sinks| demux(job, sinks, DEFAULT_BUDGET))
+            }),
+            contender("feed", |job| on_tokio(job, tokio_sink, feed)),
+            contender("send().await", |job| on_tokio(job, tokio_channel, send)),
         ],
     )
 }
@@ -30,17 +32,17 @@ pub fn tokio(readers: u64, items: u64) -> Group {
 /// Channels of the futures crate.
 #[must_use]
 pub fn futures(readers: u64, items: u64) -> Group {
-    let way = |name, run: fn(Job) -> _| Audience::One.contender(name, readers, items, run);
+    let contender = |name, run: fn(Job) -> _| Delivery::One.contender(name, readers, items, run);
     Group::new(
         format!("channels/futures, {readers} readers"),
         [
-            way("demux", |job| {
-                on_local_pool(job, futures_channel, |job, sinks| demux(job, sinks, DEFAULT))
+            contender("demux", |job| {
+                on_local_pool(job, futures_channel, |job, sinks| demux(job, sinks, DEFAULT_BUDGET))
             }),
-            way("demux, budget 4,096", |job| {
-                on_local_pool(job, futures_channel, |job, sinks| demux(job, sinks, LARGE))
+            contender("demux, budget 4,096", |job| {
+                on_local_pool(job, futures_channel, |job, sinks| demux(job, sinks, LARGE_BUDGET))
             }),
-            way("feed", |job| on_local_pool(job, futures_channel, feed)),
+            contender("feed", |job| on_local_pool(job, futures_channel, feed)),
         ],
     )
 }
@@ -50,7 +52,7 @@ async fn demux<S: Sink<Item> + Unpin>(job: Job, sinks: Vec<S>, budget: usize) {
     stream::iter(job.input()).demux_by(|item| item.key, orders).budget(budget).await;
 }
 
-/// Feeds a map of sinks. `SinkExt::send` would flush for each item, and a flush waits while the channel
+/// Feeds a map of sinks. `SinkExt::send` would flush each item, and a flush waits while the channel
 /// is full.
 async fn feed<S: Sink<Item> + Unpin>(job: Job, sinks: Vec<S>) {
     let mut sinks = (0..).zip(sinks).collect::<HashMap<_, _>>();
@@ -61,7 +63,7 @@ async fn feed<S: Sink<Item> + Unpin>(job: Job, sinks: Vec<S>) {
     }
 }
 
-/// Sends to a map of tokio's senders, without the adapter that makes a sink of each.
+/// Sends to a map of tokio's senders, without an adapter to `Sink`.
 async fn send(job: Job, senders: Vec<mpsc::Sender<Item>>) {
     let senders = (0..).zip(senders).collect::<HashMap<_, _>>();
     for item in job.input() {

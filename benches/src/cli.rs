@@ -1,4 +1,4 @@
-//! What can be asked for on the command line.
+//! Command-line arguments.
 
 use std::fmt::Write;
 
@@ -8,12 +8,11 @@ use crate::sections;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     Help,
-    /// Measure all, or one section.
+    /// Measure all sections, or one.
     Summary {
         only: Option<String>,
     },
-    /// One loop and nothing else, so that something else can count its instructions: with so many sinks,
-    /// so many items.
+    /// Run one loop, so that callgrind can count its instructions.
     Loop {
         name: LoopName,
         sinks: u64,
@@ -21,20 +20,20 @@ pub(crate) enum Task {
     },
 }
 
-/// What is in a loop that is counted.
+/// The loops whose instructions can be counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LoopName {
-    /// An item is routed by a bare loop.
+    /// A bare loop routes each item.
     Bare,
-    /// An item is routed by a demux.
+    /// A demux routes each item.
     Demux,
-    /// A copy of an item is sent to a member of a group.
+    /// A demux sends a copy of each item to each member of a group.
     Copy,
-    /// A bare channel is sent to, once it has room.
+    /// An item is sent to a bare channel when it has room.
     WakeBare,
-    /// A sink is woken, which the input waits for.
+    /// A sink that the input is blocked on is woken.
     Wake,
-    /// A sink is woken, which has an item queued.
+    /// A sink with a queued item is woken.
     WakeQueued,
 }
 
@@ -63,7 +62,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Task, Stri
         }
         Some(other) => return Err(format!("unknown argument: {other}")),
     };
-    args.next().map_or(Ok(task), |extra| Err(format!("one argument too many: {extra}")))
+    args.next().map_or(Ok(task), |extra| Err(format!("unexpected argument: {extra}")))
 }
 
 fn section(name: Option<String>) -> Result<String, String> {
@@ -81,36 +80,37 @@ fn loop_name(text: Option<&str>) -> Result<LoopName, String> {
         .ok_or_else(|| unexpected("--loop", &format!("one of {}", names()), text))
 }
 
-fn number(what: &str, text: Option<&str>, most: u64) -> Result<u64, String> {
+fn number(what: &str, text: Option<&str>, max: u64) -> Result<u64, String> {
     text.and_then(|text| text.parse().ok())
-        .filter(|number| (1..=most).contains(number))
-        .ok_or_else(|| unexpected("--loop", &format!("{what}, a number from 1 to {most}"), text))
+        .filter(|number| (1..=max).contains(number))
+        .ok_or_else(|| unexpected("--loop", &format!("{what}, a number from 1 to {max}"), text))
 }
 
-fn unexpected(after: &str, wanted: &str, got: Option<&str>) -> String {
-    match got {
-        None => format!("{after} needs {wanted}"),
-        Some(got) => format!("{after} needs {wanted}, not {got}"),
+fn unexpected(after: &str, expected: &str, found: Option<&str>) -> String {
+    match found {
+        None => format!("{after} needs {expected}"),
+        Some(found) => format!("{after} needs {expected}, not {found}"),
     }
 }
 
 pub(crate) fn help() -> String {
     let mut help = "\
-Measures stream-demux beside what one would use instead and the bare limit, checks that each item
-arrived, and prints one table. Exits with 1 if a figure is not what it must be. Without arguments all
-is measured, in less than five minutes, and benches/figures.md and benches/figures.svg are written.
+Measures stream-demux beside its alternatives and a bare loop, checks that each item arrives, and
+prints a table. Exits with 1 if a figure is beyond its limit. Without arguments, measures all
+sections in less than five minutes, and writes benches/figures.md, benches/figures.svg and the
+table in benches/README.md.
 
-    cargo run --profile bench -p figures                   all of it
+    cargo run --profile bench -p figures                   all sections
     cargo run --profile bench -p figures -- --only NAME    one section
     cargo run --profile bench -p figures -- --loop NAME SINKS ITEMS
-                                    only one loop, for counting its instructions: bare or demux,
-                                    which route; copy, to a group; wake-bare, wake or wake-queued
+                                    only one loop, to count its instructions: bare or demux
+                                    (routing), copy (to a group), wake-bare, wake, wake-queued
 
 Sections:
 "
     .to_owned();
     for section in sections::ALL {
-        let _ = writeln!(help, "    {:14}{}", section.name, section.asks);
+        let _ = writeln!(help, "    {:14}{}", section.name, section.about);
     }
     help
 }
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_right_is_understood() {
+    fn valid_arguments_are_parsed() {
         assert_eq!(parsed(""), Ok(Task::Summary { only: None }));
         assert_eq!(parsed("--only route"), Ok(Task::Summary { only: Some("route".into()) }));
         assert_eq!(
@@ -139,8 +139,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
-        for (args, named) in [
+    fn errors_name_the_argument() {
+        for (args, name) in [
             ("--fast", "--fast"),
             ("--only", "route"),
             ("--only rout", "rout"),
@@ -152,7 +152,7 @@ mod tests {
             ("--only route more", "more"),
         ] {
             let error = parsed(args).unwrap_err();
-            assert!(error.contains(named), "{args}: {error}");
+            assert!(error.contains(name), "{args}: {error}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Ways from many producers to one consumer, who takes what there is at once.
+//! Queues from many producers to one consumer that takes all samples there are at once.
 //!
-//! Each is a pair: one that many clone and [`Give`] with, and one that [`Take`]s. When the last giver is
-//! gone and all is taken, there is nothing more.
+//! Each is a pair: a [`SampleSender`] that the producers clone, and a [`BatchReceiver`]. The queue
+//! is closed when the last sender has been dropped and all samples have been received.
 
 use std::future::poll_fn;
 use std::mem;
@@ -13,141 +13,141 @@ use crossbeam_queue::SegQueue;
 use tokio::sync::{Notify, mpsc};
 
 /// A producer's end.
-pub trait Give: Clone + Send + Sync + 'static {
-    /// Gives one sample, and may wait until there is room.
-    fn give(&self, sample: u64) -> impl Future<Output = ()> + Send;
+pub trait SampleSender: Clone + Send + Sync + 'static {
+    /// Sends a sample. Waits while the queue is full, if it is bounded.
+    fn send_sample(&self, sample: u64) -> impl Future<Output = ()> + Send;
 }
 
 /// The consumer's end.
-pub trait Take: Send + 'static {
-    /// Waits until there is something, and adds it to `batch`. False: there will be nothing more.
-    fn take(&mut self, batch: &mut Vec<u64>) -> impl Future<Output = bool> + Send;
+pub trait BatchReceiver: Send + 'static {
+    /// Waits for samples and adds them to `batch`. Returns `false` if the queue is closed.
+    fn receive_batch(&mut self, batch: &mut Vec<u64>) -> impl Future<Output = bool> + Send;
 }
 
-impl Give for mpsc::Sender<u64> {
-    async fn give(&self, sample: u64) {
-        self.send(sample).await.expect("the consumer is here");
+impl SampleSender for mpsc::Sender<u64> {
+    async fn send_sample(&self, sample: u64) {
+        self.send(sample).await.expect("the receiver is open");
     }
 }
 
-impl Give for mpsc::UnboundedSender<u64> {
-    async fn give(&self, sample: u64) {
-        self.send(sample).expect("the consumer is here");
+impl SampleSender for mpsc::UnboundedSender<u64> {
+    async fn send_sample(&self, sample: u64) {
+        self.send(sample).expect("the receiver is open");
     }
 }
 
-/// Takes item by item, as most do.
+/// Receives one sample at a time.
 pub struct OneByOne<T>(pub T);
 
-impl Take for OneByOne<mpsc::Receiver<u64>> {
-    async fn take(&mut self, batch: &mut Vec<u64>) -> bool {
+impl BatchReceiver for OneByOne<mpsc::Receiver<u64>> {
+    async fn receive_batch(&mut self, batch: &mut Vec<u64>) -> bool {
         let sample = self.0.recv().await;
         batch.extend(sample);
         sample.is_some()
     }
 }
 
-impl Take for OneByOne<mpsc::UnboundedReceiver<u64>> {
-    async fn take(&mut self, batch: &mut Vec<u64>) -> bool {
+impl BatchReceiver for OneByOne<mpsc::UnboundedReceiver<u64>> {
+    async fn receive_batch(&mut self, batch: &mut Vec<u64>) -> bool {
         let sample = self.0.recv().await;
         batch.extend(sample);
         sample.is_some()
     }
 }
 
-/// The most that is taken from a channel at once.
-const MANY: usize = 4_096;
+/// The largest batch that is taken from a channel at once.
+const MAX_BATCH: usize = 4_096;
 
-impl Take for mpsc::Receiver<u64> {
-    async fn take(&mut self, batch: &mut Vec<u64>) -> bool {
-        self.recv_many(batch, MANY).await > 0
+impl BatchReceiver for mpsc::Receiver<u64> {
+    async fn receive_batch(&mut self, batch: &mut Vec<u64>) -> bool {
+        self.recv_many(batch, MAX_BATCH).await > 0
     }
 }
 
-impl Take for mpsc::UnboundedReceiver<u64> {
-    async fn take(&mut self, batch: &mut Vec<u64>) -> bool {
-        self.recv_many(batch, MANY).await > 0
+impl BatchReceiver for mpsc::UnboundedReceiver<u64> {
+    async fn receive_batch(&mut self, batch: &mut Vec<u64>) -> bool {
+        self.recv_many(batch, MAX_BATCH).await > 0
     }
 }
 
-/// A buffer behind the standard library's lock, swapped for an empty one by the consumer.
+/// Returns a buffer in a standard mutex, which the consumer swaps for an empty one.
 #[must_use]
-pub fn swapped() -> (Giver, Taker) {
-    let buffer = Arc::new(Mutex::new(Buffer { givers: 1, ..Buffer::default() }));
-    (Giver(Arc::clone(&buffer)), Taker(buffer))
+pub fn swap_buffer() -> (SwapSender, SwapReceiver) {
+    let buffer = Arc::new(Mutex::new(Buffer { senders: 1, ..Buffer::default() }));
+    (SwapSender(Arc::clone(&buffer)), SwapReceiver(buffer))
 }
 
 #[derive(Default)]
 struct Buffer {
     samples: Vec<u64>,
-    /// The consumer, if it sleeps.
-    sleeper: Option<Waker>,
-    givers: usize,
+    /// The waker of the consumer, if it waits.
+    waker: Option<Waker>,
+    senders: usize,
 }
 
-/// See [`swapped`].
-pub struct Giver(Arc<Mutex<Buffer>>);
+/// See [`swap_buffer`].
+pub struct SwapSender(Arc<Mutex<Buffer>>);
 
-/// See [`swapped`].
-pub struct Taker(Arc<Mutex<Buffer>>);
+/// See [`swap_buffer`].
+pub struct SwapReceiver(Arc<Mutex<Buffer>>);
 
 fn lock(buffer: &Mutex<Buffer>) -> MutexGuard<'_, Buffer> {
     buffer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Giver {
-    /// Changes the buffer, and wakes the consumer once the lock is free again.
-    fn change(&self, change: impl FnOnce(&mut Buffer)) {
+impl SwapSender {
+    /// Updates the buffer, and wakes the consumer after releasing the lock.
+    fn update(&self, update: impl FnOnce(&mut Buffer)) {
         let mut buffer = lock(&self.0);
-        change(&mut buffer);
-        let sleeper = buffer.sleeper.take();
+        update(&mut buffer);
+        let waker = buffer.waker.take();
         drop(buffer);
-        sleeper.into_iter().for_each(Waker::wake);
+        waker.into_iter().for_each(Waker::wake);
     }
 }
 
-impl Clone for Giver {
+impl Clone for SwapSender {
     fn clone(&self) -> Self {
-        lock(&self.0).givers += 1;
+        lock(&self.0).senders += 1;
         Self(Arc::clone(&self.0))
     }
 }
 
-impl Drop for Giver {
+impl Drop for SwapSender {
     fn drop(&mut self) {
-        self.change(|buffer| buffer.givers -= 1);
+        self.update(|buffer| buffer.senders -= 1);
     }
 }
 
-impl Give for Giver {
-    async fn give(&self, sample: u64) {
-        self.change(|buffer| buffer.samples.push(sample));
+impl SampleSender for SwapSender {
+    async fn send_sample(&self, sample: u64) {
+        self.update(|buffer| buffer.samples.push(sample));
     }
 }
 
-impl Taker {
-    fn poll_take(&mut self, batch: &mut Vec<u64>, cx: &mut Context<'_>) -> Poll<bool> {
+impl SwapReceiver {
+    fn poll_receive(&mut self, batch: &mut Vec<u64>, cx: &mut Context<'_>) -> Poll<bool> {
         let mut buffer = lock(&self.0);
         mem::swap(&mut buffer.samples, batch);
-        if batch.is_empty() && buffer.givers > 0 {
-            buffer.sleeper = Some(cx.waker().clone());
+        if batch.is_empty() && buffer.senders > 0 {
+            buffer.waker = Some(cx.waker().clone());
             return Poll::Pending;
         }
         Poll::Ready(!batch.is_empty())
     }
 }
 
-impl Take for Taker {
-    async fn take(&mut self, batch: &mut Vec<u64>) -> bool {
-        poll_fn(|cx| self.poll_take(batch, cx)).await
+impl BatchReceiver for SwapReceiver {
+    async fn receive_batch(&mut self, batch: &mut Vec<u64>) -> bool {
+        poll_fn(|cx| self.poll_receive(batch, cx)).await
     }
 }
 
-/// What [`Notified`] makes a pair of.
+/// A queue that [`notify_queue`] makes a pair of ends of.
 pub trait Queue: Default + Send + Sync + 'static {
     /// Adds a sample.
     fn push(&self, sample: u64) -> impl Future<Output = ()> + Send;
-    /// Takes all there are.
+    /// Moves the samples to `batch`.
     fn pop_all(&self, batch: &mut Vec<u64>) -> impl Future<Output = ()> + Send;
 }
 
@@ -167,7 +167,7 @@ impl Queue for SegQueue<u64> {
     }
 
     async fn pop_all(&self, batch: &mut Vec<u64>) {
-        while batch.len() < MANY
+        while batch.len() < MAX_BATCH
             && let Some(sample) = self.pop()
         {
             batch.push(sample);
@@ -175,63 +175,64 @@ impl Queue for SegQueue<u64> {
     }
 }
 
-/// A queue whose consumer is told of news.
+/// A queue whose consumer is notified of new samples.
 #[derive(Default)]
-struct Notified<Q> {
+struct NotifyQueue<Q> {
     queue: Q,
-    news: Notify,
-    givers: AtomicUsize,
+    notify: Notify,
+    senders: AtomicUsize,
 }
 
-/// A queue of this kind, and somebody who is told when there is something in it.
+/// Returns both ends of a queue whose consumer is notified of new samples.
 #[must_use]
-pub fn notified<Q: Queue>() -> (impl Give, impl Take) {
-    let shared = Arc::new(Notified::<Q>::default());
-    (NotifyingGiver::new(&shared), NotifiedTaker(shared))
+pub fn notify_queue<Q: Queue>() -> (impl SampleSender, impl BatchReceiver) {
+    let shared = Arc::new(NotifyQueue::<Q>::default());
+    (NotifySender::new(&shared), NotifyReceiver(shared))
 }
 
-struct NotifyingGiver<Q>(Arc<Notified<Q>>);
+struct NotifySender<Q>(Arc<NotifyQueue<Q>>);
 
-struct NotifiedTaker<Q>(Arc<Notified<Q>>);
+struct NotifyReceiver<Q>(Arc<NotifyQueue<Q>>);
 
-impl<Q> NotifyingGiver<Q> {
-    fn new(shared: &Arc<Notified<Q>>) -> Self {
-        shared.givers.fetch_add(1, Ordering::Relaxed);
+impl<Q> NotifySender<Q> {
+    fn new(shared: &Arc<NotifyQueue<Q>>) -> Self {
+        shared.senders.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(shared))
     }
 }
 
-impl<Q> Clone for NotifyingGiver<Q> {
+impl<Q> Clone for NotifySender<Q> {
     fn clone(&self) -> Self {
         Self::new(&self.0)
     }
 }
 
-impl<Q> Drop for NotifyingGiver<Q> {
+impl<Q> Drop for NotifySender<Q> {
     fn drop(&mut self) {
-        // Release: whoever sees that the last one is gone sees what it has pushed.
-        if self.0.givers.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.news.notify_one();
+        // Release pairs with the Acquire in `receive_batch`: a consumer that reads 0 sees all
+        // pushes.
+        if self.0.senders.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.notify.notify_one();
         }
     }
 }
 
-impl<Q: Queue> Give for NotifyingGiver<Q> {
-    async fn give(&self, sample: u64) {
+impl<Q: Queue> SampleSender for NotifySender<Q> {
+    async fn send_sample(&self, sample: u64) {
         self.0.queue.push(sample).await;
-        self.0.news.notify_one();
+        self.0.notify.notify_one();
     }
 }
 
-impl<Q: Queue> Take for NotifiedTaker<Q> {
-    async fn take(&mut self, batch: &mut Vec<u64>) -> bool {
+impl<Q: Queue> BatchReceiver for NotifyReceiver<Q> {
+    async fn receive_batch(&mut self, batch: &mut Vec<u64>) -> bool {
         loop {
-            let was_last = self.0.givers.load(Ordering::Acquire) == 0;
+            let is_closed = self.0.senders.load(Ordering::Acquire) == 0;
             self.0.queue.pop_all(batch).await;
-            if !batch.is_empty() || was_last {
+            if !batch.is_empty() || is_closed {
                 return !batch.is_empty();
             }
-            self.0.news.notified().await;
+            self.0.notify.notified().await;
         }
     }
 }

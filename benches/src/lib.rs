@@ -1,8 +1,9 @@
-//! The scenarios behind the figures: each is written once, and run by the criterion benchmarks and by
-//! the summary (`cargo run --profile bench -p figures`).
+//! The benchmark scenarios. The criterion benchmarks and the summary (`cargo run --profile bench -p
+//! figures`) both run them.
 //!
-//! A scenario is a [`Group`](measure::Group) of contenders that do the same job: `stream-demux`, what
-//! one would use instead, and the bare limit. Each contender checks that what arrived is what was sent.
+//! A scenario is a [`Group`](measure::Group) of contenders that do the same job: `stream-demux`,
+//! its alternatives, and a bare loop as the lower bound. Each contender checks that every item
+//! arrives.
 
 pub mod alloc;
 pub mod article;

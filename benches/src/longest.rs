@@ -1,7 +1,7 @@
-//! How long is the longest turn with a million sinks attached?
+//! The longest turn with a million sinks attached.
 //!
-//! A turn is one `poll`: what other tasks of the thread wait for. The three that have the most to do at once
-//! are looked at: tables that grow, the eviction of a large group, and the end of the input.
+//! A turn is one `poll`, during which the other tasks of the thread wait. Three phases have the
+//! most work at once: growing tables, the eviction of a large group, and the end of the input.
 
 use std::cell::Cell;
 use std::iter;
@@ -17,38 +17,38 @@ use stream_demux::{DemuxStreamExt, IntoOrder, Order};
 
 use crate::parts::{Count, Item, Tally};
 
-/// The sinks with a key of their own.
+/// The number of sinks that each have a different key.
 const KEYS: u64 = 1_000_000;
-/// The sinks that share one key beside them.
+/// The number of sinks in the group.
 const MEMBERS: u64 = 100_000;
-/// Their key.
+/// The key of the group.
 const GROUP: u64 = KEYS;
 
-/// The longest turns of one life of a demux.
+/// The longest turn in each phase of a demux.
 #[derive(Debug, Clone, Copy)]
 pub struct Longest {
-    /// While a million sinks were attached, for which room had been made.
+    /// While a million sinks were attached, with capacity reserved.
     pub growth: Duration,
-    /// While a group of 100,000 was evicted, with a million others attached.
+    /// While a group of 100,000 sinks was evicted, with a million others attached.
     pub eviction: Duration,
-    /// While the million that were left were closed.
+    /// While the remaining million sinks were closed.
     pub end: Duration,
 }
 
-/// Attaches, evicts and ends.
+/// Measures the longest turn in each phase.
 #[must_use]
 pub fn turns() -> Longest {
     let tally = Tally::default();
     let keys = (0..KEYS).chain(iter::repeat_n(GROUP, MEMBERS as usize));
     let attach = keys.map(move |key| (key, Count(tally.clone())).into_order());
-    let (order, later) = mpsc::unbounded();
-    let over = Rc::new(Cell::new(false));
-    let input = Ending(Rc::clone(&over));
-    let orders = stream::iter(attach).chain(later);
+    let (sender, later_orders) = mpsc::unbounded();
+    let ended = Rc::new(Cell::new(false));
+    let input = SwitchedInput(Rc::clone(&ended));
+    let orders = stream::iter(attach).chain(later_orders);
     let demux = input.demux_by(|item| item.key, orders).multicast();
     let mut demux = Box::pin(demux.with_capacity((KEYS + MEMBERS) as usize));
 
-    // The group is attached last, so this ends before its first member is.
+    // The group is attached last, so this phase ends before its first member is attached.
     let growth = longest(|| {
         assert!(poll(&mut demux).is_pending());
         demux.len() < KEYS as usize
@@ -56,12 +56,12 @@ pub fn turns() -> Longest {
     while demux.len() < (KEYS + MEMBERS) as usize {
         assert!(poll(&mut demux).is_pending());
     }
-    order.unbounded_send(Order::Evict(GROUP)).expect("the demux is there");
+    sender.unbounded_send(Order::Evict(GROUP)).expect("the receiver is open");
     let eviction = longest(|| {
         assert!(poll(&mut demux).is_pending());
         demux.totals().detached < MEMBERS
     });
-    over.set(true);
+    ended.set(true);
     let end = longest(|| poll(&mut demux).is_pending());
     assert_eq!(demux.totals().detached, KEYS + MEMBERS);
     Longest { growth, eviction, end }
@@ -71,24 +71,24 @@ fn poll<D: Future>(demux: &mut Pin<Box<D>>) -> Poll<D::Output> {
     demux.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// The longest of the turns that are taken until one returns `false`. What the thread ran counts, not what it
-/// waited for the processor.
+/// Calls `turn` until it returns `false`, and returns the longest time of a call. Counts processor
+/// time of the thread.
 fn longest(mut turn: impl FnMut() -> bool) -> Duration {
     let mut longest = Duration::ZERO;
     loop {
         let start = ThreadTime::now();
-        let goes_on = turn();
+        let continues = turn();
         longest = longest.max(start.elapsed());
-        if !goes_on {
+        if !continues {
             return longest;
         }
     }
 }
 
-/// An input without items, which ends when it is told to.
-struct Ending(Rc<Cell<bool>>);
+/// An input without items that ends when its flag is set.
+struct SwitchedInput(Rc<Cell<bool>>);
 
-impl Stream for Ending {
+impl Stream for SwitchedInput {
     type Item = Item;
 
     fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Item>> {

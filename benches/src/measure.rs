@@ -1,46 +1,45 @@
-//! Contenders that do the same job, and their times side by side.
+//! Contenders that do the same job, and their times.
 
 use std::time::Duration;
 
-/// What one run of a contender came to.
+/// The result of one run of a contender.
 #[derive(Debug, Clone, Copy)]
 pub struct Run {
-    /// From the first item that was read to the end of the job; setting up is not in it.
+    /// The time from the first item that was read to the end of the job, without the set-up.
     pub elapsed: Duration,
-    /// How many items were to be routed.
+    /// The number of items that were sent.
     pub sent: u64,
-    /// How many of them were found where they should be.
+    /// The number of items that arrived at the right place.
     pub arrived: u64,
-    /// How often memory was allocated meanwhile, if [`alloc::Counting`](crate::alloc::Counting) is the
-    /// allocator.
+    /// The number of allocations, if [`alloc::Counting`](crate::alloc::Counting) is the allocator.
     pub allocations: u64,
 }
 
 impl Run {
-    /// What an item cost.
+    /// Returns the nanoseconds per item.
     #[must_use]
     pub fn ns(&self) -> f64 {
         self.elapsed.as_secs_f64() * 1e9 / self.sent as f64
     }
 }
 
-/// One way to do the job.
+/// A program that does the job.
 pub struct Contender {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// How many items a run is given: fewer for the slow ones.
+    /// The number of items per run. Slow contenders get fewer.
     pub items: u64,
     loses: bool,
-    job: Box<dyn FnMut(u64) -> Run>,
+    work: Box<dyn FnMut(u64) -> Run>,
 }
 
 impl Contender {
-    /// A way that must deliver all items.
-    pub fn new(name: &'static str, items: u64, job: impl FnMut(u64) -> Run + 'static) -> Self {
-        Self { name, items, loses: false, job: Box::new(job) }
+    /// Creates a contender that must deliver all items.
+    pub fn new(name: &'static str, items: u64, work: impl FnMut(u64) -> Run + 'static) -> Self {
+        Self { name, items, loses: false, work: Box::new(work) }
     }
 
-    /// A way that is known to lose items: how many is told, not objected to.
+    /// Allows the contender to lose items. The losses are reported.
     #[must_use]
     pub fn loses(self) -> Self {
         Self { loses: true, ..self }
@@ -50,9 +49,9 @@ impl Contender {
     ///
     /// # Panics
     ///
-    /// If items are missing, unless it is known to lose them.
+    /// Panics if items are missing, unless the contender may lose them.
     pub fn run(&mut self) -> Run {
-        let run = (self.job)(self.items);
+        let run = (self.work)(self.items);
         let Run { sent, arrived, .. } = run;
         assert!(arrived == sent || self.loses, "{}: {arrived} of {sent} items arrived", self.name);
         run
@@ -61,32 +60,32 @@ impl Contender {
 
 /// Contenders for one job.
 pub struct Group {
-    /// What the job is.
+    /// The name of the job.
     pub name: String,
-    /// Who does it.
+    /// The contenders.
     pub contenders: Vec<Contender>,
 }
 
 impl Group {
-    /// A group of this name.
+    /// Creates a group.
     pub fn new(name: impl Into<String>, contenders: impl Into<Vec<Contender>>) -> Self {
         Self { name: name.into(), contenders: contenders.into() }
     }
 
-    /// Runs them all in turn, once unmeasured and then `rounds` times. Each round begins with another
-    /// one, so that none always follows the same neighbour.
+    /// Runs the contenders in turn, once unmeasured and then `rounds` times. Each round begins with
+    /// a different contender, so that none always runs first.
     pub fn measure(&mut self, rounds: usize) -> Measured {
         let count = self.contenders.len();
         let mut measured = Measured {
             name: self.name.clone(),
-            members: self.contenders.iter().map(|one| Member::new(one.name)).collect(),
+            members: self.contenders.iter().map(|contender| Member::new(contender.name)).collect(),
         };
         for round in 0..=rounds {
-            for turn in 0..count {
-                let which = (round + turn) % count;
-                let run = self.contenders[which].run();
+            for place in 0..count {
+                let index = (round + place) % count;
+                let run = self.contenders[index].run();
                 if round > 0 {
-                    let member = &mut measured.members[which];
+                    let member = &mut measured.members[index];
                     member.times.push(run.ns());
                     member.sent = run.sent;
                     member.arrived = run.arrived;
@@ -100,22 +99,22 @@ impl Group {
 /// The times of a group.
 #[derive(Debug)]
 pub struct Measured {
-    /// What the job was.
+    /// The name of the job.
     pub name: String,
-    /// Who did it.
+    /// The times of each contender.
     pub members: Vec<Member>,
 }
 
 /// The times of a contender.
 #[derive(Debug)]
 pub struct Member {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// Nanoseconds an item, round by round.
+    /// Nanoseconds per item, by round.
     pub times: Vec<f64>,
-    /// Items of the last run.
+    /// The number of items that were sent in the last run.
     pub sent: u64,
-    /// Those of them that arrived.
+    /// The number of those items that arrived.
     pub arrived: u64,
 }
 
@@ -124,7 +123,7 @@ impl Member {
         Self { name, times: Vec::new(), sent: 0, arrived: 0 }
     }
 
-    /// Nanoseconds an item: the median.
+    /// Returns the median of the nanoseconds per item.
     #[must_use]
     pub fn ns(&self) -> f64 {
         median(self.times.clone())
@@ -132,37 +131,44 @@ impl Member {
 }
 
 impl Measured {
-    /// The contender of this name.
+    /// Returns the contender with this name.
     ///
     /// # Panics
     ///
-    /// If there is none.
+    /// Panics if there is none.
     #[must_use]
     pub fn member(&self, name: &str) -> &Member {
         let found = self.members.iter().find(|member| member.name == name);
-        found.unwrap_or_else(|| panic!("{}: no contender is called {name}", self.name))
+        found.unwrap_or_else(|| panic!("{}: there is no contender {name}", self.name))
     }
 
-    /// Nanoseconds an item of the contender of this name.
+    /// Returns the median of the nanoseconds per item of the contender with this name.
     #[must_use]
     pub fn ns(&self, name: &str) -> f64 {
         self.member(name).ns()
     }
 
-    /// How many times what `below` takes `above` takes: the median of the ratios of each round, because
-    /// what disturbs a round disturbs both.
+    /// Returns the median of the ratios of the times of `numerator` and `denominator` in each
+    /// round. A disturbance during a round affects both.
     #[must_use]
-    pub fn ratio(&self, above: &str, below: &str) -> f64 {
-        let (above, below) = (&self.member(above).times, &self.member(below).times);
-        median(above.iter().zip(below).map(|(above, below)| above / below).collect())
+    pub fn ratio(&self, numerator: &str, denominator: &str) -> f64 {
+        let (numerator, denominator) =
+            (&self.member(numerator).times, &self.member(denominator).times);
+        median(
+            numerator
+                .iter()
+                .zip(denominator)
+                .map(|(numerator, denominator)| numerator / denominator)
+                .collect(),
+        )
     }
 }
 
-/// The middle one; of an even number the upper one of the two.
+/// Returns the median; of an even number of values, the upper of the middle two.
 ///
 /// # Panics
 ///
-/// If there is none.
+/// Panics if there are no values.
 #[must_use]
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);

@@ -1,7 +1,7 @@
-//! Many sinks under one key: what does a copy cost?
+//! The cost of a copy for a member of a group.
 //!
-//! First among sinks that only count, where routing an item to one of 1,000 keys is the measure; then among
-//! bounded channels with live readers, where a loop over the same sinks is.
+//! With sinks that only count, compared with routing an item among 1,000 keys; and with bounded
+//! channels with live readers, compared with a loop over the same sinks.
 
 use std::iter;
 
@@ -14,12 +14,12 @@ use tokio::task::yield_now;
 use crate::measure::{Contender, Group, Run};
 use crate::parts::{Clock, Item, Numbers, Tally};
 use crate::readers::{
-    Audience, DEFAULT, Job, LARGE, ROOM, Received, futures_channel, on_local_pool, on_tokio,
-    tokio_channel, tokio_sink,
+    CAPACITY, DEFAULT_BUDGET, Delivery, Job, LARGE_BUDGET, Received, futures_channel,
+    on_local_pool, on_tokio, tokio_channel, tokio_sink,
 };
 use crate::route::{self, attached};
 
-/// Copies to counting sinks, beside items to one of 1,000 keys.
+/// Copies to counting sinks, and items to one of 1,000 keys.
 #[must_use]
 pub fn counting(copies: u64) -> Group {
     Group::new(
@@ -32,14 +32,14 @@ pub fn counting(copies: u64) -> Group {
     )
 }
 
-/// Sends items to a group of counting sinks until they have got `copies` copies.
+/// Sends items to a group of counting sinks until they have received `copies` copies.
 ///
 /// # Panics
 ///
-/// If `copies` is not a multiple of `members`.
+/// Panics if `copies` is not a multiple of `members`.
 #[must_use]
 pub fn copy(members: u64, copies: u64) -> Run {
-    assert!(copies.is_multiple_of(members), "each member gets the same number of copies");
+    assert!(copies.is_multiple_of(members), "`copies` is not a multiple of `members`");
     let (items, clock, tally) = (copies / members, Clock::default(), Tally::default());
     let (order, orders) = attached((0..members).map(|_| 0), &tally);
     let input = Numbers::new(items, 1, &clock);
@@ -53,15 +53,17 @@ pub fn copy(members: u64, copies: u64) -> Run {
 /// Copies to channels of tokio.
 #[must_use]
 pub fn tokio(readers: u64, copies: u64) -> Group {
-    let way = |name, run: fn(Job) -> _| Audience::All.contender(name, readers, copies, run);
+    let contender = |name, run: fn(Job) -> _| Delivery::All.contender(name, readers, copies, run);
     Group::new(
         format!("multicast/tokio, {readers} readers"),
         [
-            way("demux", |job| on_tokio(job, tokio_sink, |job, sinks| demux(job, sinks, DEFAULT))),
-            way("feed", |job| on_tokio(job, tokio_sink, feed)),
-            way("send().await", |job| on_tokio(job, tokio_channel, send_to_tokio)),
-            way("broadcast", |job| {
-                let (sender, _) = broadcast::channel(ROOM);
+            contender("demux", |job| {
+                on_tokio(job, tokio_sink, |job, sinks| demux(job, sinks, DEFAULT_BUDGET))
+            }),
+            contender("feed", |job| on_tokio(job, tokio_sink, feed)),
+            contender("send().await", |job| on_tokio(job, tokio_channel, send_to_tokio)),
+            contender("broadcast", |job| {
+                let (sender, _) = broadcast::channel(CAPACITY);
                 let open = move |job, _| (sender.clone(), read_broadcast(job, sender.subscribe()));
                 on_tokio(job, open, broadcast)
             }),
@@ -72,18 +74,18 @@ pub fn tokio(readers: u64, copies: u64) -> Group {
 /// Copies to channels of the futures crate.
 #[must_use]
 pub fn futures(readers: u64, copies: u64) -> Group {
-    let way = |name, run: fn(Job) -> _| Audience::All.contender(name, readers, copies, run);
+    let contender = |name, run: fn(Job) -> _| Delivery::All.contender(name, readers, copies, run);
     Group::new(
         format!("multicast/futures, {readers} readers"),
         [
-            way("demux", |job| {
-                on_local_pool(job, futures_channel, |job, sinks| demux(job, sinks, DEFAULT))
+            contender("demux", |job| {
+                on_local_pool(job, futures_channel, |job, sinks| demux(job, sinks, DEFAULT_BUDGET))
             }),
-            way("demux, budget 4,096", |job| {
-                on_local_pool(job, futures_channel, |job, sinks| demux(job, sinks, LARGE))
+            contender("demux, budget 4,096", |job| {
+                on_local_pool(job, futures_channel, |job, sinks| demux(job, sinks, LARGE_BUDGET))
             }),
-            way("feed", |job| on_local_pool(job, futures_channel, feed)),
-            way("send().await", |job| on_local_pool(job, futures_channel, send)),
+            contender("feed", |job| on_local_pool(job, futures_channel, feed)),
+            contender("send().await", |job| on_local_pool(job, futures_channel, send)),
         ],
     )
 }
@@ -117,12 +119,12 @@ async fn send_to_tokio(job: Job, senders: Vec<mpsc::Sender<Item>>) {
     }
 }
 
-/// A broadcast channel drops what a receiver is too slow for. To lose nothing, the writer lets all of them
-/// catch up whenever the channel is full.
+/// A broadcast channel drops items that a receiver is too slow for. To lose no item, the writer
+/// waits for all receivers whenever the channel is full.
 async fn broadcast(job: Job, senders: Vec<broadcast::Sender<Item>>) {
     let Some(sender) = senders.into_iter().next() else { return };
     for (number, item) in job.input().enumerate() {
-        while number % ROOM == 0 && !sender.is_empty() {
+        while number % CAPACITY == 0 && !sender.is_empty() {
             yield_now().await;
         }
         let _ = sender.send(item);

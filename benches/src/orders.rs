@@ -1,4 +1,4 @@
-//! What do orders cost: none at all, a storm of them, and orders that never pause?
+//! The cost of orders: of an idle channel, of many orders, and of endless orders.
 
 use std::cell::{Cell, RefCell};
 use std::pin::{Pin, pin};
@@ -15,74 +15,82 @@ use crate::parts::{Clock, Count, Item, Numbers, Receiving, Tally};
 
 const KEYS: u64 = 3;
 
-/// An orders channel in which nothing happens, of three makes, against none.
+/// An idle orders channel of three kinds, compared with no channel.
 #[must_use]
 pub fn idle(items: u64) -> Group {
     Group::new(
         "orders/idle",
         [
             Contender::new("pending()", items, |items| {
-                idle_beside(items, |first| (first.chain(stream::pending()), ()))
+                idle_beside(items, |first_orders| (first_orders.chain(stream::pending()), ()))
             }),
             Contender::new("flume", items, |items| {
-                idle_beside(items, |first| {
-                    let (order, orders) = flume::unbounded();
-                    block_on(first.for_each(async |one| order.send(one).expect("open")));
-                    (orders.into_stream(), order)
+                idle_beside(items, |first_orders| {
+                    let (sender, orders) = flume::unbounded();
+                    block_on(
+                        first_orders.for_each(async |order| sender.send(order).expect("open")),
+                    );
+                    (orders.into_stream(), sender)
                 })
             }),
             Contender::new("tokio", items, |items| {
-                idle_beside(items, |first| {
-                    let (order, orders) = tokio::sync::mpsc::channel(KEYS as usize);
-                    block_on(first.for_each(async |one| order.send(one).await.expect("open")));
-                    (Receiving(orders), order)
+                idle_beside(items, |first_orders| {
+                    let (sender, orders) = tokio::sync::mpsc::channel(KEYS as usize);
+                    block_on(
+                        first_orders
+                            .for_each(async |order| sender.send(order).await.expect("open")),
+                    );
+                    (Receiving(orders), sender)
                 })
             }),
             Contender::new("futures", items, |items| {
-                idle_beside(items, |first| {
-                    let (order, orders) = mpsc::unbounded();
-                    block_on(first.for_each(async |one| order.unbounded_send(one).expect("open")));
-                    (orders, order)
+                idle_beside(items, |first_orders| {
+                    let (sender, orders) = mpsc::unbounded();
+                    block_on(
+                        first_orders
+                            .for_each(async |order| sender.unbounded_send(order).expect("open")),
+                    );
+                    (orders, sender)
                 })
             }),
         ],
     )
 }
 
-type First = stream::Iter<std::vec::IntoIter<(u64, Count)>>;
+type FirstOrders = stream::Iter<std::vec::IntoIter<(u64, Count)>>;
 
-/// Routes beside orders of which only the first few are ever given.
-fn idle_beside<O, S>(items: u64, orders: impl FnOnce(First) -> (O, S)) -> Run
+/// Routes items with an orders stream that is idle after the first orders.
+fn idle_beside<O, S>(items: u64, orders: impl FnOnce(FirstOrders) -> (O, S)) -> Run
 where
     O: Stream<Item = (u64, Count)>,
 {
     let (clock, tally) = (Clock::default(), Tally::default());
-    let first = (0..KEYS).map(|key| (key, Count(tally.clone()))).collect::<Vec<_>>();
-    let (orders, sender) = orders(stream::iter(first));
+    let first_orders = (0..KEYS).map(|key| (key, Count(tally.clone()))).collect::<Vec<_>>();
+    let (orders, sender) = orders(stream::iter(first_orders));
     let totals = block_on(Numbers::new(items, KEYS, &clock).demux_by(|item| item.key, orders));
     drop(sender);
     assert_eq!(totals.delivered, items);
     clock.run(items, tally.arrived(items))
 }
 
-/// So many orders at once: a key comes, another goes, among a thousand that stay.
+/// Many orders at once: keys are attached and detached in turn, beside a thousand that stay.
 #[must_use]
-pub fn storm(orders: u64) -> Group {
+pub fn churn(orders: u64) -> Group {
     Group::new(
-        "orders/storm",
+        "orders/churn",
         [
-            Contender::new("bare map", orders, storm_on_map),
-            Contender::new("demux", orders, storm_on_demux),
+            Contender::new("bare map", orders, churn_on_map),
+            Contender::new("demux", orders, churn_on_demux),
         ],
     )
 }
 
-/// How many keys a storm leaves attached.
-const CALM: u64 = 1_000;
+/// The number of keys that stay attached.
+const STAYING: u64 = 1_000;
 
 enum Change {
-    Come(u64, Count),
-    Go(u64),
+    Attach(u64, Count),
+    Detach(u64),
 }
 
 impl IntoOrder for Change {
@@ -91,62 +99,63 @@ impl IntoOrder for Change {
 
     fn into_order(self) -> Order<u64, Count> {
         match self {
-            Self::Come(key, sink) => (key, sink).into(),
-            Self::Go(key) => Order::Detach(key),
+            Self::Attach(key, sink) => (key, sink).into(),
+            Self::Detach(key) => Order::Detach(key),
         }
     }
 }
 
-/// The oldest goes, a new one comes. The clock runs from the first order to the last.
-struct Storm {
-    given: u64,
+/// Attaches a new key and detaches the oldest, in turn. The clock runs from the first order to the
+/// last.
+struct Churn {
+    sent: u64,
     orders: u64,
     tally: Tally,
     clock: Clock,
 }
 
-impl Storm {
+impl Churn {
     fn new(orders: u64, clock: &Clock) -> Self {
-        Self { given: 0, orders, tally: Tally::default(), clock: clock.clone() }
+        Self { sent: 0, orders, tally: Tally::default(), clock: clock.clone() }
     }
 }
 
-impl Iterator for Storm {
+impl Iterator for Churn {
     type Item = Change;
 
     fn next(&mut self) -> Option<Change> {
-        match self.given {
+        match self.sent {
             0 => self.clock.start(),
-            given if given == self.orders => {
+            sent if sent == self.orders => {
                 self.clock.stop();
                 return None;
             }
             _ => {}
         }
-        let (pair, which) = (self.given / 2, self.given % 2);
-        self.given += 1;
-        Some(match which {
-            0 => Change::Come(pair + CALM, Count(self.tally.clone())),
-            _ => Change::Go(pair),
+        let (pair, step) = (self.sent / 2, self.sent % 2);
+        self.sent += 1;
+        Some(match step {
+            0 => Change::Attach(pair + STAYING, Count(self.tally.clone())),
+            _ => Change::Detach(pair),
         })
     }
 }
 
-fn calm() -> impl Iterator<Item = Change> {
+fn attach_staying() -> impl Iterator<Item = Change> {
     let tally = Tally::default();
-    (0..CALM).map(move |key| Change::Come(key, Count(tally.clone())))
+    (0..STAYING).map(move |key| Change::Attach(key, Count(tally.clone())))
 }
 
-fn storm_on_map(orders: u64) -> Run {
+fn churn_on_map(orders: u64) -> Run {
     let clock = Clock::default();
     let mut cx = Context::from_waker(Waker::noop());
     let (mut sinks, mut closed) = (HashMap::new(), 0);
-    for change in calm().chain(Storm::new(orders, &clock)) {
+    for change in attach_staying().chain(Churn::new(orders, &clock)) {
         match change {
-            Change::Come(key, sink) => {
+            Change::Attach(key, sink) => {
                 sinks.insert(key, sink);
             }
-            Change::Go(key) => {
+            Change::Detach(key) => {
                 if let Some(mut sink) = sinks.remove(&key) {
                     closed += u64::from(close(&mut sink, &mut cx).is_ready());
                 }
@@ -160,32 +169,35 @@ fn close(sink: &mut Count, cx: &mut Context<'_>) -> Poll<Result<(), ()>> {
     Sink::<Item>::poll_close(Pin::new(sink), cx)
 }
 
-fn storm_on_demux(orders: u64) -> Run {
+fn churn_on_demux(orders: u64) -> Run {
     let clock = Clock::default();
-    let changes = stream::iter(calm().chain(Storm::new(orders, &clock)));
-    let over = clock.clone();
-    let input = stream::poll_fn(move |_| match over.is_over() {
+    let changes = stream::iter(attach_staying().chain(Churn::new(orders, &clock)));
+    let clock_of_orders = clock.clone();
+    let input = stream::poll_fn(move |_| match clock_of_orders.is_stopped() {
         true => Poll::Ready(None),
         false => Poll::<Option<Item>>::Pending,
     });
     let totals = block_on(input.demux_by(|item| item.key, changes));
     assert_eq!(totals.attached, totals.detached);
-    clock.run(orders, (totals.attached - CALM) * 2)
+    clock.run(orders, (totals.attached - STAYING) * 2)
 }
 
-/// How many turns, at worst, a sink waits that was woken and is ready, while orders and input (or the
-/// input alone) never pause? Counted are the polls that begin after the wake, the one that serves it
-/// included.
+/// Returns the most turns that a woken sink waits while the input is endless, with and without
+/// endless orders. Counts the polls that begin after the wake, including the one that serves the
+/// sink.
 #[must_use]
 pub fn turns_until_served() -> usize {
     let budgets = [4, 5, 7, 8, 16, 128, 1_000];
     let cases = budgets.into_iter().flat_map(|budget| {
         [(budget, false, false), (budget, false, true), (budget, true, false), (budget, true, true)]
     });
-    cases.map(|(budget, storm, within)| served_after(budget, storm, within)).max().unwrap_or(0)
+    cases
+        .map(|(budget, endless, by_order)| served_after(budget, endless, by_order))
+        .max()
+        .unwrap_or(0)
 }
 
-/// A sink that is ready when it is let.
+/// A sink that is ready once for each time that it is opened.
 #[derive(Clone, Default)]
 struct Gate(Rc<GateState>);
 
@@ -231,38 +243,39 @@ impl Sink<Item> for Gate {
     }
 }
 
-/// What the orders of [`served_after`] do next.
+/// What the orders stream of [`served_after`] does next.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mood {
-    Calm,
-    Stormy,
-    /// Stormy, and the gate opens at the next order.
-    Opening,
+enum OrdersMode {
+    Pending,
+    Endless,
+    /// Endless, and the next order opens the gate.
+    OpenGate,
 }
 
-/// The worst of many tries: the gate is opened between two turns, or `within` one by an order.
-fn served_after(budget: usize, storm: bool, within: bool) -> usize {
+/// Returns the most turns of many tries. The gate is opened between two turns or, with `by_order`,
+/// by an order during a turn.
+fn served_after(budget: usize, endless: bool, by_order: bool) -> usize {
     let gate = Gate::default();
-    let mood = Rc::new(Cell::new(Mood::Calm));
-    let bell = Rc::new(RefCell::new(None::<Waker>));
+    let mode = Rc::new(Cell::new(OrdersMode::Pending));
+    let orders_waker = Rc::new(RefCell::new(None::<Waker>));
     let attach = Attach::new(0, gate.clone()).buffer(1).overflow(Overflow::DropNewest);
     let orders = {
-        let (gate, mood, bell) = (gate.clone(), Rc::clone(&mood), Rc::clone(&bell));
-        let stormy = stream::poll_fn(move |cx| {
-            match mood.get() {
-                Mood::Calm => {
-                    bell.replace(Some(cx.waker().clone()));
+        let (gate, mode, orders_waker) = (gate.clone(), Rc::clone(&mode), Rc::clone(&orders_waker));
+        let endless_orders = stream::poll_fn(move |cx| {
+            match mode.get() {
+                OrdersMode::Pending => {
+                    orders_waker.replace(Some(cx.waker().clone()));
                     return Poll::Pending;
                 }
-                Mood::Stormy => {}
-                Mood::Opening => {
-                    mood.set(Mood::Stormy);
+                OrdersMode::Endless => {}
+                OrdersMode::OpenGate => {
+                    mode.set(OrdersMode::Endless);
                     gate.open();
                 }
             }
             Poll::Ready(Some(Order::Detach(u64::MAX)))
         });
-        stream::iter([attach.into()]).chain(stormy)
+        stream::iter([attach.into()]).chain(endless_orders)
     };
     let input = stream::repeat(Item { key: 0, value: 0 });
     let mut demux = pin!(input.demux_by(|item| item.key, orders).budget(budget));
@@ -271,25 +284,25 @@ fn served_after(budget: usize, storm: bool, within: bool) -> usize {
 
     let mut worst = 0;
     for pause in 0..50 {
-        mood.set(Mood::Calm);
+        mode.set(OrdersMode::Pending);
         (0..8).for_each(|_| turn());
-        if storm {
-            mood.set(Mood::Stormy);
-            bell.take().into_iter().for_each(Waker::wake);
+        if endless {
+            mode.set(OrdersMode::Endless);
+            orders_waker.take().into_iter().for_each(Waker::wake);
         }
         (0..pause).for_each(|_| turn());
-        let before = gate.0.taken.get();
-        if within && storm {
-            mood.set(Mood::Opening);
+        let taken_before = gate.0.taken.get();
+        if by_order && endless {
+            mode.set(OrdersMode::OpenGate);
             turn();
         } else {
             gate.open();
         }
         let mut turns = 0;
-        while gate.0.taken.get() == before {
+        while gate.0.taken.get() == taken_before {
             turn();
             turns += 1;
-            assert!(turns < 1_000, "with a budget of {budget} a woken sink is never served");
+            assert!(turns < 1_000, "with a budget of {budget}, a woken sink is not served");
         }
         worst = worst.max(turns);
     }

@@ -1,4 +1,4 @@
-//! What the scenarios are made of: items, an input that carries a clock, sinks that count.
+//! Parts of the scenarios: items, an input with a clock, sinks that count.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -16,15 +16,15 @@ use crate::measure::Run;
 /// An item of 16 bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Item {
-    /// Where it goes.
+    /// The key.
     pub key: u64,
-    /// Its number.
+    /// The number of the item.
     pub value: u64,
 }
 
-/// Runs from the first item that the input gives until it ends, so that attaching and closing a
-/// million sinks is not in the time of a few items. It counts only what this thread ran, so that the
-/// machine may be busy: nothing that is timed with it waits for anything.
+/// A clock that runs from the first item of the input to its end, so that attaching and closing a
+/// million sinks is not counted. It counts processor time of this thread, so that other load on the
+/// machine has little effect. Code that is timed with it never waits.
 #[derive(Debug, Clone, Default)]
 pub struct Clock(Rc<Cell<Reading>>);
 
@@ -35,7 +35,7 @@ struct Reading {
 }
 
 impl Clock {
-    /// Starts, unless it runs.
+    /// Starts the clock, unless it was started.
     #[cold]
     pub fn start(&self) {
         let Reading { start, stop } = self.0.get();
@@ -43,7 +43,7 @@ impl Clock {
         self.0.set(Reading { start: start.or(Some(now)), stop });
     }
 
-    /// Stops, if it runs.
+    /// Stops the clock, if it runs.
     #[cold]
     pub fn stop(&self) {
         if let Reading { start: Some((start, allocations)), stop: None } = self.0.get() {
@@ -52,17 +52,17 @@ impl Clock {
         }
     }
 
-    /// Has it stopped?
+    /// Returns `true` if the clock was stopped.
     #[must_use]
-    pub fn is_over(&self) -> bool {
+    pub fn is_stopped(&self) -> bool {
         self.0.get().stop.is_some()
     }
 
-    /// What it showed when it stopped.
+    /// Returns the run that was timed.
     ///
     /// # Panics
     ///
-    /// If it did not.
+    /// Panics if the clock was not stopped.
     #[must_use]
     pub fn run(&self, sent: u64, arrived: u64) -> Run {
         let (elapsed, allocations) = self.0.get().stop.expect("the input was read to its end");
@@ -70,7 +70,7 @@ impl Clock {
     }
 }
 
-/// Numbers that look random and are the same in every run.
+/// A pseudo-random number generator with a fixed seed.
 #[derive(Debug, Clone)]
 pub struct Dice(u64);
 
@@ -81,7 +81,7 @@ impl Default for Dice {
 }
 
 impl Dice {
-    /// A number below `bound`, which must be below 2³¹.
+    /// Returns a number below `bound`, which must be below 2³¹.
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0 =
@@ -90,11 +90,11 @@ impl Dice {
     }
 }
 
-/// An input that is always ready: so many items, each with one of so many keys.
+/// An input that is always ready, of items with random keys.
 #[derive(Debug)]
 pub struct Numbers {
     next: u64,
-    /// Where something happens: at 0 the clock starts, at `items` it stops.
+    /// The item before which the clock starts (0) or stops (`items`).
     stop: u64,
     items: u64,
     keys: u64,
@@ -103,7 +103,7 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// That input, with its clock.
+    /// Creates an input of `items` items with keys below `keys`, which runs `clock`.
     #[must_use]
     pub fn new(items: u64, keys: u64, clock: &Clock) -> Self {
         Self { next: 0, stop: 0, items, keys, dice: Dice::default(), clock: clock.clone() }
@@ -111,7 +111,7 @@ impl Numbers {
 
     #[cold]
     #[inline(never)]
-    fn is_over(&mut self) -> bool {
+    fn is_exhausted(&mut self) -> bool {
         if self.stop < self.items {
             self.clock.start();
             self.stop = self.items;
@@ -127,7 +127,7 @@ impl Iterator for Numbers {
 
     #[inline]
     fn next(&mut self) -> Option<Item> {
-        if self.next == self.stop && self.is_over() {
+        if self.next == self.stop && self.is_exhausted() {
             return None;
         }
         let value = self.next;
@@ -145,7 +145,7 @@ impl Stream for Numbers {
     }
 }
 
-/// What has arrived, wherever.
+/// The sum of the numbers of the items that have arrived at any sink.
 #[derive(Debug, Clone, Default)]
 pub struct Tally(Rc<Cell<u64>>);
 
@@ -156,13 +156,13 @@ impl Tally {
         self.0.set(self.0.get().wrapping_add(value));
     }
 
-    /// How many of the items 0 to `items` arrived, if their sum is what it should be, else none.
+    /// Returns `items` if the sum is that of the items 0 to `items`, else 0.
     #[must_use]
     pub fn arrived(&self, items: u64) -> u64 {
         self.copies_arrived(items, 1)
     }
 
-    /// The same for items of which each of `members` is to get a copy.
+    /// Returns the number of copies if each of `members` members has received each item, else 0.
     #[must_use]
     pub fn copies_arrived(&self, items: u64, members: u64) -> u64 {
         let sum = items * items.saturating_sub(1) / 2;
@@ -170,7 +170,7 @@ impl Tally {
     }
 }
 
-/// A sink that is always ready, and adds up the numbers of its items.
+/// A sink that is always ready and adds up the numbers of its items.
 #[derive(Debug, Clone)]
 pub struct Count(pub Tally);
 
@@ -199,7 +199,7 @@ impl Sink<Item> for Count {
     }
 }
 
-/// A tokio channel's receiver as a stream.
+/// A receiver of a tokio channel as a stream.
 #[derive(Debug)]
 pub struct Receiving<T>(pub mpsc::Receiver<T>);
 

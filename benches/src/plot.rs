@@ -1,4 +1,4 @@
-//! One plot: what an item costs each contender, on a logarithmic scale.
+//! The plot: the time per item of each contender, on a logarithmic scale.
 
 use std::fmt::Write;
 
@@ -9,14 +9,14 @@ const WIDTH: f64 = 620.0;
 const LINE: f64 = 17.0;
 const RIGHT: f64 = 90.0;
 
-/// The groups one below the other, a line for each contender.
+/// Renders the groups as SVG, with a line for each contender.
 #[must_use]
 pub fn render(groups: &[Measured]) -> String {
     let times =
         || groups.iter().flat_map(|group| group.members.iter().map(super::measure::Member::ns));
-    let least = times().fold(f64::INFINITY, f64::min).log10().floor();
-    let most = times().fold(1.0, f64::max).log10().ceil().max(least + 1.0);
-    let x = |ns: f64| LEFT + (ns.log10() - least) / (most - least) * WIDTH;
+    let min = times().fold(f64::INFINITY, f64::min).log10().floor();
+    let max = times().fold(1.0, f64::max).log10().ceil().max(min + 1.0);
+    let x = |ns: f64| LEFT + (ns.log10() - min) / (max - min) * WIDTH;
 
     let mut body = String::new();
     let mut y = 48.0;
@@ -41,8 +41,8 @@ pub fn render(groups: &[Measured]) -> String {
     }
 
     let mut grid = String::new();
-    let (mut power, bottom) = (least, y - LINE);
-    while power <= most {
+    let (mut power, bottom) = (min, y - LINE);
+    while power <= max {
         let (ns, at) = (10f64.powf(power), x(10f64.powf(power)));
         let _ = writeln!(
             grid,
@@ -77,7 +77,7 @@ fn class(name: &str) -> &'static str {
     }
 }
 
-/// A time with its unit, and no more digits than mean something.
+/// Formats a time with its unit and its significant digits.
 #[must_use]
 pub fn nanoseconds(ns: f64) -> String {
     match ns {

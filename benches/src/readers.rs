@@ -1,7 +1,7 @@
 //! Bounded channels with live readers: a writer fills a hundred of them while a task reads each.
 //!
-//! Writer and readers are tasks like any other, spawned on one thread: the time is what all of them took
-//! together. Channels of tokio run on its current-thread runtime, those of futures on its `LocalPool`.
+//! The writer and the readers are tasks on one thread, and the time is that of all of them.
+//! Channels of tokio run on its current-thread runtime, those of futures on its `LocalPool`.
 
 use std::iter::Sum;
 
@@ -18,45 +18,45 @@ use tokio_util::sync::PollSender;
 use crate::measure::{Contender, Run};
 use crate::parts::{Dice, Item, Receiving};
 
-/// The room in each channel.
+/// The capacity of each channel.
 ///
-/// A capacity in common use. The input here is always ready, so the writer fills the channels, waits, and
-/// fills them again, as does any writer that outpaces its readers. In channels of one item each item
-/// would cost two task switches, and in channels that never fill up there would be nothing to wait for.
-pub const ROOM: usize = 64;
+/// A common value. The input is always ready, so the writer fills the channels, waits, and fills
+/// them again, as any writer does that is faster than its readers. With a capacity of 1, each item
+/// would cost two task switches. Channels that never fill up would never make the writer wait.
+pub const CAPACITY: usize = 64;
 
-/// The budget that a demux has unless told otherwise.
-pub const DEFAULT: usize = 128;
+/// The default budget of a demux.
+pub const DEFAULT_BUDGET: usize = 128;
 
-/// A budget for sinks that do no more than take an item.
+/// A budget for sinks that only store an item.
 ///
-/// A turn ends when the budget is spent, and the readers that have got something run next. With a
-/// hundred readers and a budget of 128 each is woken for an item or two, which costs more than the items
-/// do; a loop that sends until a channel is full wakes them for 64 each. So a budget of some thousands
-/// pays where a turn of as many items is no longer than other tasks may wait: here 0.2 ms. Tokio ends
-/// the turn after 128 operations in any case.
-pub const LARGE: usize = 4_096;
+/// A turn ends when the budget is spent, and then the readers that have received items run. With a
+/// hundred readers and a budget of 128, each is woken for one or two items, which costs more than
+/// the items. A loop that sends until a channel is full wakes a reader for 64. So a budget of some
+/// thousands is faster, if other tasks may wait for such a turn: here 0.2 ms. Tokio ends the turn
+/// after 128 operations in any case.
+pub const LARGE_BUDGET: usize = 4_096;
 
-/// What a writer is to send.
+/// What a writer sends.
 #[derive(Debug, Clone, Copy)]
 pub struct Job {
     readers: u64,
     /// The number of items in the input.
     items: u64,
-    audience: Audience,
+    delivery: Delivery,
 }
 
-/// Who gets an item.
+/// Which readers get an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Audience {
+pub enum Delivery {
     /// The reader with the item's key.
     One,
     /// All readers; every item has the key 0.
     All,
 }
 
-impl Audience {
-    /// A contender whose runs bring `items` items to their readers, copies included.
+impl Delivery {
+    /// Creates a contender whose runs deliver `items` items, copies included.
     pub fn contender(
         self,
         name: &'static str,
@@ -66,16 +66,16 @@ impl Audience {
     ) -> Contender {
         Contender::new(name, items, move |items| {
             let items = if self == Self::All { items / readers } else { items };
-            run(Job { readers, items, audience: self })
+            run(Job { readers, items, delivery: self })
         })
     }
 }
 
 impl Job {
-    /// The items, one after another.
+    /// Returns the items in order.
     pub fn input(self) -> impl Iterator<Item = Item> + Send + use<> {
         let mut dice = Dice::default();
-        let keys = if self.audience == Audience::All { 1 } else { self.readers };
+        let keys = if self.delivery == Delivery::All { 1 } else { self.readers };
         (0..self.items).map(move |value| Item { key: dice.below(keys), value })
     }
 
@@ -92,15 +92,15 @@ impl Job {
         received
     }
 
-    /// What all readers together are to get.
+    /// Returns what all readers together must receive.
     fn expected(self) -> Received {
-        let each = if self.audience == Audience::All { self.readers } else { 1 };
+        let copies = if self.delivery == Delivery::All { self.readers } else { 1 };
         let sum = self.items * self.items.saturating_sub(1) / 2;
-        Received { count: each * self.items, sum: each * sum }
+        Received { count: copies * self.items, sum: copies * sum }
     }
 }
 
-/// Items that came to the right reader.
+/// The items that the right reader received.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Received {
     count: u64,
@@ -108,9 +108,9 @@ pub struct Received {
 }
 
 impl Received {
-    /// Counts an item that `reader` got.
+    /// Counts an item that `reader` received.
     pub fn add(&mut self, job: Job, reader: u64, item: Item) {
-        self.count += u64::from(job.audience == Audience::All || item.key == reader);
+        self.count += u64::from(job.delivery == Delivery::All || item.key == reader);
         self.sum += item.value;
     }
 }
@@ -124,25 +124,25 @@ impl Sum for Received {
     }
 }
 
-/// A channel of the futures crate. The sender is a sink.
+/// Opens a channel of the futures crate. The sender is a sink.
 pub fn futures_channel(
     job: Job,
     reader: u64,
 ) -> (futures::channel::mpsc::Sender<Item>, impl Future<Output = Received> + Send) {
-    let (sender, receiver) = futures::channel::mpsc::channel(ROOM);
+    let (sender, receiver) = futures::channel::mpsc::channel(CAPACITY);
     (sender, job.read(reader, receiver))
 }
 
-/// A channel of tokio.
+/// Opens a channel of tokio.
 pub fn tokio_channel(
     job: Job,
     reader: u64,
 ) -> (mpsc::Sender<Item>, impl Future<Output = Received> + Send) {
-    let (sender, receiver) = mpsc::channel(ROOM);
+    let (sender, receiver) = mpsc::channel(CAPACITY);
     (sender, job.read(reader, Receiving(receiver)))
 }
 
-/// The same with a sink for a sender.
+/// Opens a channel of tokio, with the sender in a `PollSender`.
 pub fn tokio_sink(
     job: Job,
     reader: u64,
@@ -151,9 +151,9 @@ pub fn tokio_sink(
     (PollSender::new(sender), reader)
 }
 
-/// Times the task that `write` makes, and the readers, on tokio's current-thread runtime.
+/// Times the writer and the readers on tokio's current-thread runtime.
 ///
-/// `open` makes a channel and the future that reads it.
+/// `open` returns a channel and the future that reads it; `write` returns the writer.
 pub fn on_tokio<S, R, W>(
     job: Job,
     open: impl Fn(Job, u64) -> (S, R),
@@ -163,7 +163,7 @@ where
     R: Future<Output = Received> + Send + 'static,
     W: Future<Output = ()> + Send + 'static,
 {
-    let runtime = runtime::Builder::new_current_thread().build().expect("a runtime");
+    let runtime = runtime::Builder::new_current_thread().build().expect("the runtime starts");
     runtime.block_on(async {
         let (senders, readers) = open_all(job, open, tokio::spawn);
         time(job, async {
@@ -175,7 +175,7 @@ where
     })
 }
 
-/// The same on the `LocalPool` of the futures crate.
+/// Times the writer and the readers on the `LocalPool` of the futures crate.
 pub fn on_local_pool<S, R, W>(
     job: Job,
     open: impl Fn(Job, u64) -> (S, R),
@@ -196,8 +196,8 @@ where
     }))
 }
 
-/// Spawns a task that reports once. `spawn_local_with_handle` would look at its handle in each poll, and the
-/// side whose readers run more often would pay for it.
+/// Spawns a task and returns a receiver for its output. `spawn_local_with_handle` would check its
+/// handle in each poll, which would slow down the contender whose readers run more often.
 fn spawn_local<F>(spawner: &LocalSpawner, task: F) -> oneshot::Receiver<F::Output>
 where
     F: Future<Output: 'static> + 'static,
@@ -206,11 +206,11 @@ where
     let task = async move {
         let _ = done.send(task.await);
     };
-    spawner.spawn_local(task).expect("the pool is there");
+    spawner.spawn_local(task).expect("the pool is running");
     handle
 }
 
-/// Opens the channels, and has each read by a task. The senders, and the handles of the tasks.
+/// Opens the channels and spawns their readers. Returns the senders and the handles of the readers.
 fn open_all<S, R, H>(
     job: Job,
     open: impl Fn(Job, u64) -> (S, R),

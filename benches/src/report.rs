@@ -1,4 +1,4 @@
-//! What was found, and where it is written.
+//! The rows that were measured, and the files that they are written to.
 
 use std::process::Command;
 use std::time::Instant;
@@ -31,7 +31,7 @@ impl Report {
         self.rows.push(row);
     }
 
-    /// Measures a group and says how it went.
+    /// Measures a group and prints its times.
     pub(crate) fn measure(&self, group: &mut Group, rounds: usize) -> Measured {
         let measured = group.measure(rounds);
         eprintln!("        {}", measured.name);
@@ -45,7 +45,7 @@ impl Report {
         measured
     }
 
-    /// Shows it in the plot.
+    /// Adds a group to the plot.
     pub(crate) fn plot(&mut self, measured: Measured) {
         self.plotted.push(measured);
     }
@@ -54,21 +54,21 @@ impl Report {
         table::render(&self.rows)
     }
 
-    pub(crate) fn is_met(&self) -> bool {
+    pub(crate) fn meets_limits(&self) -> bool {
         !self.rows.iter().any(Row::fails)
     }
 
     pub(crate) fn summary(&self) -> String {
         let failed = self.rows.iter().filter(|row| row.fails()).count();
-        let met = match failed {
-            0 => "Every must is met.".to_owned(),
-            1 => "One must is not met.".to_owned(),
-            failed => format!("{failed} musts are not met."),
+        let verdict = match failed {
+            0 => "All limits are met.".to_owned(),
+            1 => "1 limit is not met.".to_owned(),
+            failed => format!("{failed} limits are not met."),
         };
-        format!("{met} {}\n", machine())
+        format!("{verdict} {}\n", machine())
     }
 
-    /// Writes the table and the plot beside this package's sources, and puts the table into its README.
+    /// Writes the table and the plot into this package, and the table into its README.
     pub(crate) fn write(&self) -> io::Result<()> {
         let page = format!("{}\n{}", self.table(), self.summary());
         fs::write(format!("{FOLDER}/figures.md"), page)?;
@@ -78,24 +78,24 @@ impl Report {
     }
 }
 
-/// Between which lines of a README the table stands.
-const MARKS: [&str; 2] = ["<!-- figures -->\n", "<!-- end of figures -->\n"];
+/// The lines of the README that the table is between.
+const MARKERS: [&str; 2] = ["<!-- figures -->\n", "<!-- end of figures -->\n"];
 
-/// Puts the table where it belongs in a README.
+/// Replaces the table in a README.
 fn embed(path: &str, table: &str) -> io::Result<()> {
     let text = fs::read_to_string(path)?;
-    let parts = text.split_once(MARKS[0]).and_then(|(before, rest)| {
-        let (_, after) = rest.split_once(MARKS[1])?;
+    let parts = text.split_once(MARKERS[0]).and_then(|(before, rest)| {
+        let (_, after) = rest.split_once(MARKERS[1])?;
         Some((before, after))
     });
     let Some((before, after)) = parts else {
-        let error = format!("{path}: no place for the table; it is between {MARKS:?}");
+        let error = format!("{path}: no place for the table, which must be between {MARKERS:?}");
         return Err(io::Error::new(io::ErrorKind::InvalidData, error));
     };
-    fs::write(path, format!("{before}{}{table}{}{after}", MARKS[0], MARKS[1]))
+    fs::write(path, format!("{before}{}{table}{}{after}", MARKERS[0], MARKERS[1]))
 }
 
-/// What it was measured on.
+/// Describes the machine and the compiler.
 fn machine() -> String {
     let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));

@@ -1,7 +1,7 @@
-//! What does routing an item cost, by the number of keys?
+//! The cost of routing an item, by the number and kind of keys.
 //!
-//! A 16-byte `Copy` item, sinks that are always ready and only add up, an orders channel that is idle
-//! once the sinks are attached.
+//! A 16-byte `Copy` item, sinks that are always ready and only add up, and an orders channel that
+//! is idle after the sinks are attached.
 
 use std::hash::Hash;
 use std::pin::Pin;
@@ -17,7 +17,7 @@ use stream_router::StreamRouter;
 use crate::measure::{Contender, Group, Run};
 use crate::parts::{Clock, Count, Item, Numbers, Tally};
 
-/// The limit, both rivals that are crates, what one writes by hand, and ours.
+/// Returns the contenders for integer keys.
 #[must_use]
 pub fn integers(keys: u64, items: u64) -> Group {
     let mut contenders = vec![
@@ -28,7 +28,8 @@ pub fn integers(keys: u64, items: u64) -> Group {
         }),
         Contender::new("select_biased!", items, move |items| biased(keys, items)),
     ];
-    // With more keys, boxing the sinks or making a task's worth of state for each takes too long.
+    // With more keys, these two take too long to set up: they box each sink, or create a stream per
+    // key.
     if keys <= 100_000 {
         contenders.extend([
             Contender::new("stream_router", items / 4, move |items| router(keys, items)),
@@ -38,7 +39,7 @@ pub fn integers(keys: u64, items: u64) -> Group {
     Group::new(format!("route/{keys} integer keys"), contenders)
 }
 
-/// The same with keys that are strings, borrowed from the item.
+/// Returns the contenders for string keys, which are borrowed from the item.
 #[must_use]
 pub fn strings(keys: u64, items: u64) -> Group {
     let topics = topics(keys);
@@ -56,7 +57,7 @@ pub fn strings(keys: u64, items: u64) -> Group {
     Group::new(format!("route/{keys} string keys"), contenders)
 }
 
-/// A look-up and the same work on the sink, with nothing around it.
+/// The lower bound: a look-up and the calls to the sink.
 #[must_use]
 pub fn bare(keys: u64, items: u64) -> Run {
     let (clock, tally) = (Clock::default(), Tally::default());
@@ -78,34 +79,34 @@ fn deliver<T, S: Sink<T> + Unpin>(sink: &mut S, item: T, cx: &mut Context<'_>) {
     }
 }
 
-/// Ours.
+/// A demux with the default settings.
 #[must_use]
 pub fn demux(keys: u64, items: u64) -> Run {
     demux_flushing_every(16_384, keys, items)
 }
 
-/// Ours, with another window for flushes: with many more keys than it has items, nearly each item has
-/// a flush of its own.
+/// A demux with another flush window. If there are many more keys than items in a window, nearly
+/// each item causes a flush.
 fn demux_flushing_every(window: usize, keys: u64, items: u64) -> Run {
     let (clock, tally) = (Clock::default(), Tally::default());
-    let (order, orders) = attached(0..keys, &tally);
+    let (sender, orders) = attached(0..keys, &tally);
     let demux = Numbers::new(items, keys, &clock).demux_by(|item| item.key, orders.into_stream());
     let totals = block_on(demux.flush_every(window));
-    drop(order);
+    drop(sender);
     assert_eq!((totals.received, totals.delivered), (items, items));
     clock.run(items, tally.arrived(items))
 }
 
-/// What everybody writes: both are polled for each item, and each item is flushed.
+/// The usual loop: it polls both streams for each item, and flushes each item.
 fn biased(keys: u64, items: u64) -> Run {
     let (clock, tally) = (Clock::default(), Tally::default());
-    let (order, orders) = attached(0..keys, &tally);
+    let (sender, orders) = attached(0..keys, &tally);
     block_on(select_loop(Numbers::new(items, keys, &clock), orders.into_stream(), |item| item.key));
-    drop(order);
+    drop(sender);
     clock.run(items, tally.arrived(items))
 }
 
-/// The loop that everybody writes.
+/// The usual loop, with `select_biased!`.
 pub(crate) async fn select_loop<T, K: Hash + Eq, S: Sink<T> + Unpin>(
     input: impl Stream<Item = T> + Unpin,
     orders: impl Stream<Item = (K, S)> + Unpin,
@@ -128,8 +129,8 @@ pub(crate) async fn select_loop<T, K: Hash + Eq, S: Sink<T> + Unpin>(
     }
 }
 
-/// The crate that routes between streams and sinks: tags are futures, sinks are boxed and flushed for
-/// each item. Sinks cannot come while it runs.
+/// `stream_router`: tags are futures, and sinks are boxed and flushed for each item. It accepts no
+/// sinks while it runs.
 fn router(keys: u64, items: u64) -> Run {
     let (clock, tally) = (Clock::default(), Tally::default());
     let mut router = StreamRouter::new();
@@ -139,12 +140,12 @@ fn router(keys: u64, items: u64) -> Run {
     for key in 0..keys {
         router.add_sink(Count(tally.clone()), key);
     }
-    let strays = block_on(router.count());
-    assert_eq!(strays, 0);
+    let unrouted = block_on(router.count());
+    assert_eq!(unrouted, 0);
     clock.run(items, tally.arrived(items))
 }
 
-/// The crate that makes a stream for each key; here each is forwarded to its sink.
+/// `stream-partition`, which creates a stream per key. Each stream is forwarded to its sink.
 fn partition(keys: u64, items: u64) -> Run {
     let (clock, tally) = (Clock::default(), Tally::default());
     let parts = Numbers::new(items, keys, &clock).partition_by(|item| future::ready(item.key));
@@ -159,16 +160,16 @@ fn partition(keys: u64, items: u64) -> Run {
 
 type Orders<K> = (flume::Sender<(K, Count)>, flume::Receiver<(K, Count)>);
 
-/// A channel with an order for each key in it. It stays open while its sender lives.
+/// Returns an orders channel that contains an order for each key.
 pub(crate) fn attached<K>(keys: impl IntoIterator<Item = K>, tally: &Tally) -> Orders<K> {
-    let (order, orders) = flume::unbounded();
+    let (sender, orders) = flume::unbounded();
     for key in keys {
-        order.send((key, Count(tally.clone()))).expect("its receiver is here");
+        sender.send((key, Count(tally.clone()))).expect("the receiver is open");
     }
-    (order, orders)
+    (sender, orders)
 }
 
-/// An item whose key is a string that somebody else owns.
+/// An item whose key is a borrowed string.
 #[derive(Debug, Clone, Copy)]
 struct Post {
     topic: &'static str,
@@ -199,7 +200,7 @@ impl Sink<Post> for Count {
     }
 }
 
-/// Topics that outlive everything: a benchmark ends with its process.
+/// Returns leaked topics: a benchmark ends with its process.
 fn topics(keys: u64) -> Vec<&'static str> {
     (0..keys).map(|key| &*format!("sensors/hall/{key}").leak()).collect()
 }
@@ -230,18 +231,18 @@ fn bare_strings(topics: &[&'static str], items: u64) -> Run {
 
 fn demux_strings(topics: &[&'static str], items: u64) -> Run {
     let (clock, tally) = (Clock::default(), Tally::default());
-    let (order, orders) = attached(topics.iter().map(|&topic| topic.to_owned()), &tally);
+    let (sender, orders) = attached(topics.iter().map(|&topic| topic.to_owned()), &tally);
     let input = posts(topics, items, &clock);
     let totals = block_on(input.demux_by_ref(|post| post.topic, orders.into_stream()));
-    drop(order);
+    drop(sender);
     assert_eq!((totals.received, totals.delivered), (items, items));
     clock.run(items, tally.arrived(items))
 }
 
 fn biased_strings(topics: &[&'static str], items: u64) -> Run {
     let (clock, tally) = (Clock::default(), Tally::default());
-    let (order, orders) = attached(topics.iter().copied(), &tally);
+    let (sender, orders) = attached(topics.iter().copied(), &tally);
     block_on(select_loop(posts(topics, items, &clock), orders.into_stream(), |post| post.topic));
-    drop(order);
+    drop(sender);
     clock.run(items, tally.arrived(items))
 }

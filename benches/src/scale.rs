@@ -1,4 +1,4 @@
-//! What do many sinks cost that have nothing to do: one wake, and memory?
+//! The cost of many idle sinks: for one wake, and in memory.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -14,105 +14,110 @@ use stream_demux::{DemuxStreamExt, Totals};
 use crate::alloc;
 use crate::measure::{Contender, Group, Run};
 
-/// So many wakes, one at a time, each of one of so many full channels: somebody takes an item from it,
-/// and the one that waits goes in. By whoever knows the channel; by a demux as it is by default, whose
-/// input waits with that item; and by one that keeps the next item of each sink in a queue.
+/// Wakes one sink after another, each of which is a full channel: an item is received from it, and
+/// the waiting item is sent. Compares bare channels, a demux by default, whose input is blocked on
+/// that item, and a demux that has the next item of each sink in a queue.
 #[must_use]
 pub fn wake(sizes: &[Size], wakes: u64) -> Group {
     let mut contenders = Vec::new();
-    for &Size { sinks, bare, waiting, queued } in sizes {
+    for &Size { sinks, bare, blocked, queued } in sizes {
         let (mut state, mut walk) = (None, Walk::new(sinks));
         contenders.push(Contender::new(bare, wakes, move |wakes| {
             state.get_or_insert_with(|| Channels::new(sinks)).wake(&mut walk, wakes)
         }));
         let (mut state, mut walk) = (None, Walk::new(sinks));
-        contenders.push(Contender::new(waiting, wakes, move |wakes| {
-            state.get_or_insert_with(|| Demuxed::waiting(sinks)).wake_for_held(&mut walk, wakes)
+        contenders.push(Contender::new(blocked, wakes, move |wakes| {
+            state
+                .get_or_insert_with(|| DemuxedChannels::blocked(sinks))
+                .wake_for_held(&mut walk, wakes)
         }));
         let (mut state, mut walk) = (None, Walk::new(sinks));
         contenders.push(Contender::new(queued, wakes, move |wakes| {
-            state.get_or_insert_with(|| Demuxed::queued(sinks)).wake_for_queued(&mut walk, wakes)
+            state
+                .get_or_insert_with(|| DemuxedChannels::queued(sinks))
+                .wake_for_queued(&mut walk, wakes)
         }));
     }
     Group::new("scale/one wake", contenders)
 }
 
-/// So many wakes of bare channels, once.
+/// Runs the loop over bare channels once.
 #[must_use]
 pub fn wake_bare(sinks: u64, wakes: u64) -> Run {
     Channels::new(sinks).wake(&mut Walk::new(sinks), wakes)
 }
 
-/// So many wakes of sinks that the input waits for, once.
+/// Runs the loop over sinks that the input is blocked on once.
 #[must_use]
 pub fn wake_for_held(sinks: u64, wakes: u64) -> Run {
-    Demuxed::waiting(sinks).wake_for_held(&mut Walk::new(sinks), wakes)
+    DemuxedChannels::blocked(sinks).wake_for_held(&mut Walk::new(sinks), wakes)
 }
 
-/// So many wakes of sinks that have an item queued, and the queueing of the next one each, once.
+/// Runs the loop over sinks with a queued item once, including the refills of the queues.
 #[must_use]
 pub fn wake_for_queued(sinks: u64, wakes: u64) -> Run {
-    Demuxed::queued(sinks).wake_for_queued(&mut Walk::new(sinks), wakes)
+    DemuxedChannels::queued(sinks).wake_for_queued(&mut Walk::new(sinks), wakes)
 }
 
-/// A size that [`wake`] is asked for, and what its contenders are called.
+/// A number of sinks for [`wake`], and the names of its contenders.
 #[derive(Debug, Clone, Copy)]
 #[expect(missing_docs, reason = "names")]
 pub struct Size {
     pub sinks: u64,
     pub bare: &'static str,
-    pub waiting: &'static str,
+    pub blocked: &'static str,
     pub queued: &'static str,
 }
 
-/// The sizes that [`wake`] is asked for.
+/// The sizes for [`wake`].
 pub const SIZES: [Size; 3] = [
     Size {
         sinks: 1_000,
         bare: "bare channels, 1000",
-        waiting: "demux, 1000",
+        blocked: "demux, 1000",
         queued: "demux, queued, 1000",
     },
     Size {
         sinks: 100_000,
         bare: "bare channels, 100000",
-        waiting: "demux, 100000",
+        blocked: "demux, 100000",
         queued: "demux, queued, 100000",
     },
     Size {
         sinks: 1_000_000,
         bare: "bare channels, 1000000",
-        waiting: "demux, 1000000",
+        blocked: "demux, 1000000",
         queued: "demux, queued, 1000000",
     },
 ];
 
-/// So many wakes are timed at a stretch; then, untimed, queues are filled up.
-const STRETCH: u64 = 1_000;
+/// The number of wakes that are timed together. After each batch the queues are refilled, untimed.
+const BATCH: u64 = 1_000;
 
-/// A prime, so that a walk comes to every sink; about the golden section of a million, so that it comes
-/// near none that it has just been at.
+/// A prime, so that a walk visits every sink. It is near the golden section of a million, so that
+/// successive sinks are far apart.
 const STEP: u64 = 618_031;
 
-/// Goes through all sinks, far from the last one each time, and comes to each equally often.
+/// Visits all sinks equally often, each far from the previous one.
 struct Walk {
-    /// Where it has just been.
-    at: u64,
+    /// The sink that was visited last.
+    position: u64,
     sinks: u64,
 }
 
 impl Walk {
     fn new(sinks: u64) -> Self {
-        Self { at: 0, sinks }
+        Self { position: 0, sinks }
     }
 
     fn next(&mut self) -> u64 {
-        self.at = (self.at + STEP) % self.sinks;
-        self.at
+        self.position = (self.position + STEP) % self.sinks;
+        self.position
     }
 }
 
-/// Times `wakes` in stretches: `wake` is timed, and tells whether the right item was taken; `refill` is not.
+/// Times at least `wakes` calls of `wake`, in batches. `wake` returns `true` if the right item was
+/// received. `refill` is not timed.
 fn time<S>(
     state: &mut S,
     walk: &mut Walk,
@@ -122,14 +127,14 @@ fn time<S>(
 ) -> Run {
     let (mut elapsed, mut sent, mut arrived) = (Duration::ZERO, 0, 0);
     while sent < wakes {
-        let stretch = (0..STRETCH.min(walk.sinks)).map(|_| walk.next()).collect::<Vec<_>>();
+        let batch = (0..BATCH.min(walk.sinks)).map(|_| walk.next()).collect::<Vec<_>>();
         let start = ThreadTime::now();
-        for &sink in &stretch {
+        for &sink in &batch {
             arrived += u64::from(wake(state, sink));
         }
         elapsed += start.elapsed();
-        sent += stretch.len() as u64;
-        stretch.into_iter().for_each(|sink| refill(state, sink));
+        sent += batch.len() as u64;
+        batch.into_iter().for_each(|sink| refill(state, sink));
     }
     Run { elapsed, sent, arrived, allocations: 0 }
 }
@@ -152,15 +157,15 @@ impl Channels {
         let mut cx = Context::from_waker(Waker::noop());
         let mut sender = Pin::new(&mut self.senders[sink as usize]);
         assert!(sender.as_mut().poll_ready(&mut cx).is_ready());
-        sender.as_mut().start_send(sink).expect("its receiver is here");
+        sender.as_mut().start_send(sink).expect("the receiver is open");
         assert!(sender.poll_flush(&mut cx).is_pending());
     }
 
-    /// An item is taken from a channel, and the next one goes in.
+    /// Receives an item from each channel and sends the next.
     fn wake(&mut self, walk: &mut Walk, wakes: u64) -> Run {
-        let wake = |all: &mut Self, sink| {
-            let taken = all.receivers[sink as usize].try_recv() == Ok(sink);
-            all.push(sink);
+        let wake = |channels: &mut Self, sink| {
+            let taken = channels.receivers[sink as usize].try_recv() == Ok(sink);
+            channels.push(sink);
             taken
         };
         time(self, walk, wakes, wake, |_, _| ())
@@ -168,35 +173,36 @@ impl Channels {
 }
 
 /// The same channels behind a demux.
-struct Demuxed {
+struct DemuxedChannels {
     demux: Pin<Box<dyn Future<Output = Totals>>>,
-    feed: Rc<Cell<Option<u64>>>,
+    next_item: Rc<Cell<Option<u64>>>,
     receivers: Vec<Receiver<u64>>,
-    /// For whom the item is that the input waits with, if it does.
+    /// The sink that the held item is for, if the input is blocked.
     held: u64,
 }
 
-impl Demuxed {
-    /// Each channel is full, and `buffer` more may be queued for it.
+impl DemuxedChannels {
+    /// Creates a demux with full channels, each with a queue of `buffer` items.
     fn new(sinks: u64, buffer: usize) -> Self {
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..sinks).map(|_| channel(0)).unzip();
-        let feed = Rc::new(Cell::new(None));
+        let next_item = Rc::new(Cell::new(None));
         let orders = stream::iter((0..sinks).zip(senders));
-        let demux = Feed(Rc::clone(&feed)).demux_by(|item| *item, orders).buffer(buffer);
-        let mut new = Self { demux: Box::pin(demux), feed, receivers, held: 0 };
+        let demux =
+            OneItemInput(Rc::clone(&next_item)).demux_by(|item| *item, orders).buffer(buffer);
+        let mut new = Self { demux: Box::pin(demux), next_item, receivers, held: 0 };
         (0..sinks).for_each(|item| new.route(item));
         new
     }
 
-    /// Without a buffer, which is the default, an item that cannot be sent waits, and the input with it:
-    /// here the one for sink 0.
-    fn waiting(sinks: u64) -> Self {
+    /// By default, without a buffer, the input is blocked on an item that cannot be sent: here on
+    /// that for sink 0.
+    fn blocked(sinks: u64) -> Self {
         let mut new = Self::new(sinks, 0);
         new.route(new.held);
         new
     }
 
-    /// One more item is queued for each sink.
+    /// With one queued item per sink.
     fn queued(sinks: u64) -> Self {
         let mut new = Self::new(sinks, 1);
         (0..sinks).for_each(|item| new.route(item));
@@ -209,46 +215,46 @@ impl Demuxed {
     }
 
     fn route(&mut self, item: u64) {
-        self.feed.set(Some(item));
-        // Orders come first, and a turn may end before the item: then the next one reads it.
-        while self.feed.get().is_some() {
+        self.next_item.set(Some(item));
+        // Orders are applied first, so a later turn may read the item.
+        while self.next_item.get().is_some() {
             self.poll();
         }
     }
 
-    /// Takes the item that the channel of `sink` is full of, which wakes the sink.
+    /// Receives the item of a full channel, which wakes the sink.
     fn take(&mut self, sink: u64) -> bool {
         self.receivers[sink as usize].try_recv() == Ok(sink)
     }
 
-    /// An item is taken from a channel, which wakes its sink; one poll sends the item that is held for
-    /// it, and reads the next one, for another channel that is full.
+    /// Receives an item from a channel, which wakes its sink. One poll sends the held item and
+    /// reads the next one, for another full channel.
     fn wake_for_held(&mut self, walk: &mut Walk, wakes: u64) -> Run {
-        let wake = |all: &mut Self, next| {
-            let held = std::mem::replace(&mut all.held, next);
-            all.feed.set(Some(next));
-            let taken = all.take(held);
-            all.poll();
-            taken & all.feed.get().is_none()
+        let wake = |channels: &mut Self, next| {
+            let held = std::mem::replace(&mut channels.held, next);
+            channels.next_item.set(Some(next));
+            let taken = channels.take(held);
+            channels.poll();
+            taken & channels.next_item.get().is_none()
         };
         time(self, walk, wakes, wake, |_, _| ())
     }
 
-    /// An item is taken from a channel, which wakes its sink, and one poll sends the queued one.
+    /// Receives an item from a channel, which wakes its sink. One poll sends the queued item.
     fn wake_for_queued(&mut self, walk: &mut Walk, wakes: u64) -> Run {
-        let wake = |all: &mut Self, sink| {
-            let taken = all.take(sink);
-            all.poll();
+        let wake = |channels: &mut Self, sink| {
+            let taken = channels.take(sink);
+            channels.poll();
             taken
         };
         time(self, walk, wakes, wake, Self::route)
     }
 }
 
-/// An input that is given its items one by one.
-struct Feed(Rc<Cell<Option<u64>>>);
+/// An input that yields the item in its cell.
+struct OneItemInput(Rc<Cell<Option<u64>>>);
 
-impl Stream for Feed {
+impl Stream for OneItemInput {
     type Item = u64;
 
     fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<u64>> {
@@ -257,7 +263,7 @@ impl Stream for Feed {
 }
 
 /// A sink of 8 bytes that is always ready.
-struct Null(#[expect(dead_code, reason = "its size counts")] u64);
+struct Null(#[expect(dead_code, reason = "it gives the sink its size")] u64);
 
 impl Sink<u64> for Null {
     type Error = ();
@@ -279,14 +285,14 @@ impl Sink<u64> for Null {
     }
 }
 
-/// Bytes of the heap for one attachment beyond its key and its sink: attached, and after each has had
-/// an item. Needs [`alloc::Counting`].
+/// Returns the bytes of the heap for one attachment beyond its key and its sink: when attached, and
+/// after each has received an item. Needs [`alloc::Counting`].
 #[must_use]
 pub fn bytes_per_attachment(sinks: u64) -> (f64, f64) {
-    let feed = Rc::new(Cell::new(None));
+    let next_item = Rc::new(Cell::new(None));
     let orders = stream::iter((0..sinks).map(|key| (key, Null(key))));
     let mut cx = Context::from_waker(Waker::noop());
-    let mut demux = Box::pin(Feed(Rc::clone(&feed)).demux_by(|item| *item, orders));
+    let mut demux = Box::pin(OneItemInput(Rc::clone(&next_item)).demux_by(|item| *item, orders));
     let attach = || {
         while demux.len() < sinks as usize {
             assert!(demux.as_mut().poll(&mut cx).is_pending());
@@ -295,8 +301,8 @@ pub fn bytes_per_attachment(sinks: u64) -> (f64, f64) {
     let ((), _, attached) = alloc::count(attach);
     let route = || {
         for item in 0..sinks {
-            feed.set(Some(item));
-            while feed.get().is_some() {
+            next_item.set(Some(item));
+            while next_item.get().is_some() {
                 assert!(demux.as_mut().poll(&mut cx).is_pending());
             }
         }

@@ -16,96 +16,92 @@ use crate::report::Report;
 
 pub(crate) struct Section {
     pub(crate) name: &'static str,
-    pub(crate) asks: &'static str,
+    pub(crate) about: &'static str,
     pub(crate) measure: fn(&mut Report),
 }
 
 pub(crate) const ALL: &[Section] = &[
     Section {
         name: "instructions",
-        asks: "how many does an item take? (needs valgrind)",
+        about: "instructions per item, copy and wake (needs valgrind)",
         measure: items::instructions,
     },
     Section {
         name: "route",
-        asks: "what does an item cost, by the number of keys?",
+        about: "the time of an item, by the number of keys",
         measure: items::routing,
     },
     Section {
         name: "article",
-        asks: "the article's program and its four ways to write it",
-        measure: items::the_article,
+        about: "the benchmark of the article and its four loops",
+        measure: items::article_benchmark,
     },
     Section {
         name: "orders",
-        asks: "what does an idle orders channel cost, and a storm of orders?",
+        about: "the cost of an idle orders channel, and of many orders",
         measure: orders::ordering,
     },
-    Section { name: "tcp", asks: "lines to a hundred clients over loopback", measure: tcp::lines },
+    Section { name: "tcp", about: "lines to a hundred clients over loopback", measure: tcp::lines },
     Section {
         name: "scale",
-        asks: "what does one wake cost beside a million sinks?",
-        measure: sinks::scaling,
+        about: "the time of one wake, with a million sinks",
+        measure: sinks::wakes,
     },
     Section {
         name: "stuck",
-        asks: "what do others lose when one sink is stuck, and what does a stuck group cost?",
-        measure: sinks::being_stuck,
+        about: "throughput beside a stuck sink, and the cost of a stuck group",
+        measure: sinks::stuck_sinks,
     },
-    Section {
-        name: "turns",
-        asks: "how long does a woken sink wait for its turn?",
-        measure: turns::until_served,
-    },
+    Section { name: "turns", about: "turns that a woken sink waits", measure: turns::until_served },
     Section {
         name: "longest",
-        asks: "how long does a turn take at worst, with a million attached?",
+        about: "the longest turn, with a million sinks attached",
         measure: turns::longest,
     },
     Section {
         name: "memory",
-        asks: "bytes for an attachment, allocations for an item",
+        about: "bytes per attachment, allocations per item",
         measure: sinks::memory,
     },
     Section {
         name: "channels",
-        asks: "bounded channels with live readers, one for each key",
+        about: "bounded channels with live readers, one for each key",
         measure: channels::keyed,
     },
     Section {
         name: "multicast",
-        asks: "copies to a group: sinks that count, bounded channels with live readers",
+        about: "copies to a group: sinks that count, bounded channels with live readers",
         measure: channels::grouped,
     },
     Section {
         name: "fan_in",
-        asks: "many producers into one consumer, by all means",
+        about: "many producers into one consumer, by several queues",
         measure: tasks::fanning_in,
     },
     Section {
         name: "shards",
-        asks: "two demux tasks on two cores against one",
+        about: "two demux tasks on two cores against one",
         measure: tasks::sharding,
     },
 ];
 
-/// How many rounds each ratio of times is the median of: more for short ones, fewer for long ones.
+/// The number of rounds that a ratio is the median of: more for short runs, fewer for long ones.
 const ROUNDS: usize = 15;
 const MANY: usize = 31;
 const FEW: usize = 7;
 
-/// Ours beside a rival: `rival / ours`, which is how many times faster ours is.
+/// Compares the demux with a rival: the ratio is the rival's time divided by that of the demux.
 fn faster(what: &str, measured: &Measured, rival: &str) -> Row {
-    beside(what, measured, "demux", rival, measured.ratio(rival, "demux"))
+    compare(what, measured, "demux", rival, measured.ratio(rival, "demux"))
 }
 
-/// Ours beside a limit: `ours / limit`, which is how many times more it costs.
-fn times(what: &str, measured: &Measured, limit: &str) -> Row {
-    beside(what, measured, "demux", limit, measured.ratio("demux", limit))
+/// Compares the demux with a lower bound: the ratio is its time divided by that of the bound.
+fn slower(what: &str, measured: &Measured, bound: &str) -> Row {
+    compare(what, measured, "demux", bound, measured.ratio("demux", bound))
 }
 
-/// A row that shows what two members of a group cost, and a ratio of the two.
-fn beside(what: &str, measured: &Measured, ours: &str, other: &str, ratio: f64) -> Row {
+/// Returns a row with the times of two contenders and their ratio.
+fn compare(what: &str, measured: &Measured, ours: &str, other: &str, ratio: f64) -> Row {
     let show = |name| nanoseconds(measured.ns(name));
     Row::new(what, show(ours), format!("{other}: {}", show(other))).figure(ratio, 2)
 }

@@ -1,4 +1,4 @@
-//! Two demux tasks on two cores behind a first one that splits by hash: what is gained?
+//! Two demux tasks on two cores, behind a first one that splits the items by hash.
 
 use std::hash::BuildHasher;
 use std::pin::Pin;
@@ -18,32 +18,32 @@ use crate::parts::{Clock, Item, Numbers};
 
 const KEYS: u64 = 1_000;
 
-/// One demux against two shards, where a sink works for so many rounds on each item.
+/// Compares one demux with two shards. A sink does `rounds` rounds of work on each item.
 #[must_use]
 pub fn group(rounds: u64, items: u64) -> Group {
     Group::new(
         format!("shards/sinks work {rounds} rounds"),
         [
-            Contender::new("one demux", items, move |items| one(rounds, items)),
-            Contender::new("two shards", items, move |items| two(rounds, items)),
+            Contender::new("one demux", items, move |items| one_demux(rounds, items)),
+            Contender::new("two shards", items, move |items| two_shards(rounds, items)),
         ],
     )
 }
 
-/// A sink that has something to do for each item.
-struct Work {
+/// A sink that works on each item.
+struct WorkingSink {
     rounds: u64,
     sum: u64,
-    all: Arc<AtomicU64>,
+    total_sum: Arc<AtomicU64>,
 }
 
-impl Drop for Work {
+impl Drop for WorkingSink {
     fn drop(&mut self) {
-        self.all.fetch_add(self.sum, Relaxed);
+        self.total_sum.fetch_add(self.sum, Relaxed);
     }
 }
 
-impl Sink<Item> for Work {
+impl Sink<Item> for WorkingSink {
     type Error = ();
 
     fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
@@ -69,43 +69,49 @@ impl Sink<Item> for Work {
     }
 }
 
-/// Routes to the sinks of the keys for which `has` holds.
+/// Routes to the sinks of the keys for which `serves` returns `true`.
 fn route(
     input: impl Stream<Item = Item>,
     rounds: u64,
-    all: &Arc<AtomicU64>,
-    has: impl Fn(u64) -> bool,
+    total_sum: &Arc<AtomicU64>,
+    serves: impl Fn(u64) -> bool,
 ) {
-    let sinks = (0..KEYS).filter(|&key| has(key));
-    let sinks = sinks.map(|key| (key, Work { rounds, sum: 0, all: Arc::clone(all) }));
+    let sinks = (0..KEYS).filter(|&key| serves(key));
+    let sinks =
+        sinks.map(|key| (key, WorkingSink { rounds, sum: 0, total_sum: Arc::clone(total_sum) }));
     block_on(input.demux_by(|item| item.key, stream::iter(sinks)));
 }
 
-fn arrived(all: &AtomicU64, items: u64) -> u64 {
-    if all.load(Relaxed) == items * items.saturating_sub(1) / 2 { items } else { 0 }
+fn arrived(total_sum: &AtomicU64, items: u64) -> u64 {
+    if total_sum.load(Relaxed) == items * items.saturating_sub(1) / 2 { items } else { 0 }
 }
 
-fn one(rounds: u64, items: u64) -> Run {
-    let all = Arc::new(AtomicU64::new(0));
+fn one_demux(rounds: u64, items: u64) -> Run {
+    let total_sum = Arc::new(AtomicU64::new(0));
     let start = Instant::now();
-    route(Numbers::new(items, KEYS, &Clock::default()), rounds, &all, |_| true);
-    Run { elapsed: start.elapsed(), sent: items, arrived: arrived(&all, items), allocations: 0 }
+    route(Numbers::new(items, KEYS, &Clock::default()), rounds, &total_sum, |_| true);
+    Run {
+        elapsed: start.elapsed(),
+        sent: items,
+        arrived: arrived(&total_sum, items),
+        allocations: 0,
+    }
 }
 
-/// The first demux is on a thread of its own: it does next to nothing for an item but hand it on.
-fn two(rounds: u64, items: u64) -> Run {
-    let all = Arc::new(AtomicU64::new(0));
+/// The first demux runs on this thread, and only passes items on.
+fn two_shards(rounds: u64, items: u64) -> Run {
+    let total_sum = Arc::new(AtomicU64::new(0));
     let hasher = DefaultHashBuilder::default();
     let shard = move |key: u64| hasher.hash_one(key) & 1;
     let start = Instant::now();
     let mut orders = Vec::new();
     let mut threads = Vec::new();
-    for number in 0..2 {
+    for shard_index in 0..2 {
         let (sender, receiver) = channel(4_096);
-        orders.push((number, sender));
-        let (all, shard) = (Arc::clone(&all), shard.clone());
+        orders.push((shard_index, sender));
+        let (total_sum, shard) = (Arc::clone(&total_sum), shard.clone());
         threads.push(thread::spawn(move || {
-            route(receiver, rounds, &all, |key| shard(key) == number);
+            route(receiver, rounds, &total_sum, |key| shard(key) == shard_index);
         }));
     }
     let input = Numbers::new(items, KEYS, &Clock::default());
@@ -113,5 +119,10 @@ fn two(rounds: u64, items: u64) -> Run {
     for thread in threads {
         thread.join().expect("no shard panicked");
     }
-    Run { elapsed: start.elapsed(), sent: items, arrived: arrived(&all, items), allocations: 0 }
+    Run {
+        elapsed: start.elapsed(),
+        sent: items,
+        arrived: arrived(&total_sum, items),
+        allocations: 0,
+    }
 }

@@ -1,4 +1,4 @@
-//! What do sinks cost that are never ready again: one among a thousand, or all of a group?
+//! The cost of sinks that are never ready again: one among a thousand, or all of a group.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -14,7 +14,7 @@ use crate::parts::{Clock, Item, Numbers};
 
 const SINKS: u64 = 1_000;
 
-/// None is stuck, or one is, under each policy that does not wait for it.
+/// Compares no stuck sink with one, for each policy that does not hold the input.
 #[must_use]
 pub fn group(items: u64) -> Group {
     let stuck =
@@ -31,11 +31,11 @@ pub fn group(items: u64) -> Group {
 }
 
 /// A sink that is always ready, or never.
-struct Maybe {
+struct TestSink {
     stuck: bool,
 }
 
-impl Sink<Item> for Maybe {
+impl Sink<Item> for TestSink {
     type Error = ();
 
     #[inline]
@@ -60,35 +60,36 @@ impl Sink<Item> for Maybe {
     }
 }
 
-/// The run's items are those of the others.
+/// Routes items to all sinks. The run counts only the items for sinks that are not stuck.
 fn route(items: u64, stuck: Option<u64>, overflow: Overflow) -> Run {
     let clock = Clock::default();
     let attach =
-        |key| Attach::new(key, Maybe { stuck: stuck == Some(key) }).buffer(8).overflow(overflow);
+        |key| Attach::new(key, TestSink { stuck: stuck == Some(key) }).buffer(8).overflow(overflow);
     let orders = stream::iter((0..SINKS).map(attach));
-    let mut for_it = 0;
+    let mut for_stuck = 0;
     let input = Numbers::new(items, SINKS, &clock);
     let key = |item: &Item| {
-        for_it += u64::from(item.key == 7);
+        for_stuck += u64::from(item.key == 7);
         item.key
     };
-    // The stuck one would keep it from ever completing: the end of the input is enough.
+    // With a stuck sink the demux does not complete, so the run ends with the input.
     let totals = {
         let mut demux = pin!(input.demux_by(key, orders));
         block_on(poll_fn(|cx| match demux.as_mut().poll(cx) {
-            Poll::Pending if !clock.is_over() => Poll::Pending,
+            Poll::Pending if !clock.is_stopped() => Poll::Pending,
             _ => Poll::Ready(()),
         }));
         demux.totals()
     };
     let fates = totals.delivered + totals.discarded + totals.unmatched + totals.queued;
-    assert_eq!(fates, items, "each item has a fate: {totals:?}");
-    let arrived = totals.delivered - if stuck.is_some() { 0 } else { for_it };
-    clock.run(items - for_it, arrived)
+    assert_eq!(fates, items, "each item has one fate: {totals:?}");
+    let arrived = totals.delivered - if stuck.is_some() { 0 } else { for_stuck };
+    clock.run(items - for_stuck, arrived)
 }
 
-/// Members of a group hold up one item, and are evicted one after another: does each eviction cost more in a
-/// larger group? All are stuck, or as many again, attached before them, are ready.
+/// Evicts stuck members of a group, which an item is held for, one after another: an eviction must
+/// not cost more in a larger group. Either all members are stuck, or half of them, attached first,
+/// are ready.
 #[must_use]
 pub fn blockers() -> Group {
     let evict = |name, blockers, ready| {
@@ -99,14 +100,14 @@ pub fn blockers() -> Group {
         [
             evict("1,000", 1_000, 0),
             evict("4,000", 4_000, 0),
-            evict("1,000 behind as many", 1_000, 1_000),
-            evict("4,000 behind as many", 4_000, 4_000),
+            evict("1,000 behind 1,000", 1_000, 1_000),
+            evict("4,000 behind 4,000", 4_000, 4_000),
         ],
     )
 }
 
-/// Drops the lease of whichever member blocks the input, until none does. An eviction is what counts as an
-/// item.
+/// Drops the lease of the member that the input is blocked on, until it is not blocked. An eviction
+/// counts as an item.
 fn evict_blockers(blockers: u64, ready: u64) -> Run {
     let members = (0..ready + blockers).map(|tag| leased(tag, tag >= ready));
     let (leases, attaches): (Vec<_>, Vec<_>) = members.unzip();
@@ -120,18 +121,22 @@ fn evict_blockers(blockers: u64, ready: u64) -> Run {
     }
     let start = ThreadTime::now();
     while let Some(blocker) = demux.blocked_on() {
-        drop(leases[blocker.tag as usize].take().expect("it was evicted in the same turn"));
+        drop(
+            leases[blocker.tag as usize]
+                .take()
+                .expect("a member that was evicted does not block the input"),
+        );
         assert!(demux.as_mut().poll(&mut cx).is_pending());
     }
     let elapsed = start.elapsed();
     let totals = demux.totals();
-    assert_eq!((totals.queued, totals.delivered), (0, ready), "who can take the item gets it");
+    assert_eq!((totals.queued, totals.delivered), (0, ready), "the ready members receive the item");
     Run { elapsed, sent: blockers, arrived: totals.detached, allocations: 0 }
 }
 
-/// A member of the group, and the lease that it can be evicted by.
-fn leased(tag: u64, stuck: bool) -> (Lease, Attach<u64, Maybe>) {
+/// Returns a member of the group and its lease.
+fn leased(tag: u64, stuck: bool) -> (Lease, Attach<u64, TestSink>) {
     let mut lease = Lease::new();
-    let attach = Attach::new(0, Maybe { stuck }).tag(tag).leased(&mut lease);
+    let attach = Attach::new(0, TestSink { stuck }).tag(tag).leased(&mut lease);
     (lease, attach)
 }

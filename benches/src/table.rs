@@ -1,21 +1,21 @@
-//! The table: what was measured, what it must be, what we want it to be.
+//! The table of figures, with their limits and goals.
 
 use std::fmt::{self, Write};
 
-/// What a figure must be, or is wanted to be.
+/// A bound of a figure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Bound {
-    /// This or more.
+    /// The figure is this or more.
     AtLeast(f64),
-    /// This or less.
+    /// The figure is this or less.
     AtMost(f64),
 }
 
 impl Bound {
     fn holds(self, figure: f64) -> bool {
         match self {
-            Self::AtLeast(least) => figure >= least,
-            Self::AtMost(most) => figure <= most,
+            Self::AtLeast(min) => figure >= min,
+            Self::AtMost(max) => figure <= max,
         }
     }
 }
@@ -23,8 +23,8 @@ impl Bound {
 impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::AtLeast(least) => write!(f, "≥ {least}"),
-            Self::AtMost(most) => write!(f, "≤ {most}"),
+            Self::AtLeast(min) => write!(f, "≥ {min}"),
+            Self::AtMost(max) => write!(f, "≤ {max}"),
         }
     }
 }
@@ -37,47 +37,47 @@ pub struct Row {
     rival: String,
     figure: Option<f64>,
     decimals: usize,
-    must: Option<Bound>,
-    aim: Option<Bound>,
+    limit: Option<Bound>,
+    goal: Option<Bound>,
     note: Option<String>,
 }
 
 impl Row {
-    /// What was measured, ours, whom it was measured against.
+    /// Creates a row: what was measured, the result of the demux, that of the other program.
     pub fn new(what: impl Into<String>, ours: impl Into<String>, rival: impl Into<String>) -> Self {
         Self { what: what.into(), ours: ours.into(), rival: rival.into(), ..Self::default() }
     }
 
-    /// The figure that is judged, to so many decimals: the ratio of the two, or what there is only one
-    /// of. It is judged as it is shown.
+    /// Sets the figure that the bounds apply to: a ratio, or a count. It is rounded to `decimals`
+    /// decimals, also for the bounds.
     #[must_use]
     pub fn figure(self, figure: f64, decimals: usize) -> Self {
         let unit = 10f64.powi(decimals as i32);
         Self { figure: Some((figure * unit).round() / unit), decimals, ..self }
     }
 
-    /// What it must be, or the table is not met.
+    /// Sets the limit. The summary fails if the figure is beyond it.
     #[must_use]
-    pub fn must(self, must: Bound) -> Self {
-        Self { must: Some(must), ..self }
+    pub fn limit(self, limit: Bound) -> Self {
+        Self { limit: Some(limit), ..self }
     }
 
-    /// What it is wanted to be.
+    /// Sets the goal.
     #[must_use]
-    pub fn aim(self, aim: Bound) -> Self {
-        Self { aim: Some(aim), ..self }
+    pub fn goal(self, goal: Bound) -> Self {
+        Self { goal: Some(goal), ..self }
     }
 
-    /// Says something in place of met or not met.
+    /// Adds a note.
     #[must_use]
     pub fn note(self, note: impl Into<String>) -> Self {
         Self { note: Some(note.into()), ..self }
     }
 
-    /// Is there something that it must be, and is not?
+    /// Returns `true` if there is a limit, and the figure is beyond it or missing.
     #[must_use]
     pub fn fails(&self) -> bool {
-        self.must.is_some_and(|must| !self.figure.is_some_and(|figure| must.holds(figure)))
+        self.limit.is_some_and(|limit| !self.figure.is_some_and(|figure| limit.holds(figure)))
     }
 
     fn verdict(&self) -> String {
@@ -85,12 +85,12 @@ impl Row {
             (Some(bound), Some(figure)) => Some(bound.holds(figure)),
             _ => None,
         };
-        let verdict = match (self.fails(), self.must, holds(self.aim)) {
+        let verdict = match (self.fails(), self.limit, holds(self.goal)) {
             (true, ..) if self.figure.is_none() => "NOT MEASURED",
             (true, ..) => "NOT MET",
-            (false, _, Some(true)) => "aim",
-            (false, Some(_), _) => "must",
-            (false, None, Some(false)) => "below its aim",
+            (false, _, Some(true)) => "goal met",
+            (false, Some(_), _) => "limit met",
+            (false, None, Some(false)) => "goal not met",
             (false, None, None) => "",
         };
         match &self.note {
@@ -108,34 +108,34 @@ impl Row {
             self.ours.clone(),
             self.rival.clone(),
             figure.unwrap_or_default(),
-            bound(self.must),
-            bound(self.aim),
+            bound(self.limit),
+            bound(self.goal),
             self.verdict(),
         ]
     }
 }
 
-const HEADS: [&str; 7] = ["what", "ours", "rival", "ratio", "must", "aim", "met"];
+const HEADERS: [&str; 7] = ["what", "ours", "rival", "ratio", "limit", "goal", "verdict"];
 
-/// The rows as a Markdown table that can be read as text as well, with what they must be.
+/// Renders the rows as an aligned Markdown table, with limits and goals.
 #[must_use]
 pub fn render(rows: &[Row]) -> String {
-    let heads = HEADS.map(str::to_owned);
-    lay_out([heads].into_iter().chain(rows.iter().map(Row::cells)).collect())
+    let headers = HEADERS.map(str::to_owned);
+    render_table([headers].into_iter().chain(rows.iter().map(Row::cells)).collect())
 }
 
-/// The same for those who want to know what they get: without what the figures are wanted to be.
+/// Renders the rows without limits and goals.
 #[must_use]
 pub fn render_for_users(rows: &[Row]) -> String {
-    let heads = ["what", "ours", "rival", "ratio", "note"].map(str::to_owned);
+    let headers = ["what", "ours", "rival", "ratio", "note"].map(str::to_owned);
     let cells = |row: &Row| {
         let [what, ours, rival, figure, ..] = row.cells();
         [what, ours, rival, figure, row.note.clone().unwrap_or_default()]
     };
-    lay_out([heads].into_iter().chain(rows.iter().map(cells)).collect())
+    render_table([headers].into_iter().chain(rows.iter().map(cells)).collect())
 }
 
-fn lay_out<const COLUMNS: usize>(lines: Vec<[String; COLUMNS]>) -> String {
+fn render_table<const COLUMNS: usize>(lines: Vec<[String; COLUMNS]>) -> String {
     let mut widths = [0; COLUMNS];
     for line in &lines {
         for (width, cell) in widths.iter_mut().zip(line) {

@@ -1,5 +1,5 @@
-//! Tells the story of scripts of `model`: what happened, event by event, and what was wrong, if
-//! anything. `cargo run --release --example story -- corpus/model/...`
+//! Prints the events of scripts of the target `model`, and the faults it finds.
+//! `cargo run --release --example story -- corpus/model/...`
 
 use std::process::ExitCode;
 

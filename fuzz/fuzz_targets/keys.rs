@@ -1,4 +1,4 @@
-//! See `src/keys.rs`.
+//! The target `keys`: see `src/keys.rs`.
 
 #![no_main]
 

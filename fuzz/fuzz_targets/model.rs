@@ -1,4 +1,4 @@
-//! See `src/model.rs`.
+//! The target `model`: see `src/model.rs`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! See `src/ready.rs`.
+//! The target `ready`: see `src/ready.rs`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! See `src/shares.rs`.
+//! The target `shares`: see `src/shares.rs`.
 
 #![no_main]
 

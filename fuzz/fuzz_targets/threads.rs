@@ -1,4 +1,4 @@
-//! See `src/threads.rs`.
+//! The target `threads`: see `src/threads.rs`.
 
 #![no_main]
 

@@ -1,16 +1,19 @@
-//! Target `keys`: the table under hashers and keys that mean no good.
+//! Target `keys`: the table with poor hashers and unusual keys.
 //!
-//! The hasher may give every key the same hash, or hashes that share their low or their high bits, by
-//! which a table tells keys apart. Keys are had by value, borrowed from the item as `str`, or borrowed
-//! with an `Eq` that knows no case, so that values that differ are the same key. A script attaches,
-//! detaches, evicts, fails and sends; a model, a list that is searched with `Eq` alone, says who
-//! receives under which key, who gets what, and who is gone. It asserts:
+//! The hasher may return the same hash for every key, or hashes that differ only in a few low or
+//! high bits, which a hash table uses to tell keys apart. Keys are passed by value, borrowed from
+//! the item as `str`, or borrowed with a case-insensitive `Eq`, so that different values are the
+//! same key. A script attaches, detaches, evicts, lets sinks fail and sends items. The model is a
+//! list that is searched with `Eq` alone. It predicts which attachments receive, which items each
+//! gets, and which attachments have ended. The target asserts:
 //!
-//! 1. what each sink got, in order, and who was unmatched; the totals, after each turn;
-//! 2. at rest: `len`, `is_empty`, `contains_key` of every key, owned and borrowed; whose sink is dropped,
-//!    that each was flushed, and that no more keys live than there are attachments;
-//! 3. that it comes to rest, after no more idle turns than there were ever slots at once: what former
-//!    tenants have left behind does not pile up.
+//! 1. after each turn: the items that each sink received, in order; the unmatched items; the
+//!    totals;
+//! 2. when the task is parked: `len`, `is_empty`, and `contains_key` of every key, owned and
+//!    borrowed; which sinks are dropped; that each sink was flushed; and that as many keys are
+//!    alive as there are attachments;
+//! 3. that the task parks, with no more consecutive idle turns than slots were ever in use at once,
+//!    plus `SLACK`: entries of attachments that have ended do not pile up.
 
 use alloc::rc::Rc;
 use std::cell::RefCell;
@@ -28,31 +31,32 @@ use crate::queue::{Queue, Source};
 use crate::script::Script;
 
 const MAX_STEPS: usize = 400;
-/// Idle turns beyond one for each slot: a budget under four has up to three for each phase.
+/// Idle turns allowed beyond one for each slot: with a budget below four, each phase may have
+/// three.
 const SLACK: usize = 12;
 
-/// Plays a script. Its beginning says how keys are had and hashed, the budget, the window, and whether
-/// a key may have several sinks.
+/// Plays a script. It begins with the kind of key, the hasher, the budget, the flush window, and
+/// whether a key may have several sinks.
 ///
 /// # Panics
 ///
-/// If an item goes where it should not, or the table is not what the model says.
+/// Panics if an item is not where the model expects it, or the table differs from the model.
 pub fn run(script: &[u8]) {
     let mut script = Script::new(script);
     let kind = script.letter(b"vsc").unwrap_or(b'v');
-    let hasher = Spoiler::read(&mut script);
+    let hasher = PoorHashState::read(&mut script);
     let budget = [1, 2, 3, 7, 128][script.below(5)];
     let window = [1, 4, 16_384][script.below(3)];
     let multicast = script.flag();
-    // What kind of demux it is, is in its type.
+    // A macro, because the type of the demux depends on the kind of key.
     macro_rules! play {
         ($of:ty, $by:ident, $key:expr, $borrowed:expr) => {{
             let world = World::<$of>::new(multicast);
             let (items, orders) = (Source(world.items.clone()), Source(world.orders.clone()));
-            let strays = Rc::clone(&world.strays);
+            let unmatched = Rc::clone(&world.unmatched);
             let mut demux = items
                 .$by($key, orders)
-                .on_unmatched(move |item| strays.borrow_mut().push(item.seq))
+                .on_unmatched(move |item| unmatched.borrow_mut().push(item.seq))
                 .with_hasher(hasher)
                 .budget(budget)
                 .flush_every(window);
@@ -66,7 +70,7 @@ pub fn run(script: &[u8]) {
         b'v' => play!(
             Number,
             demux_by,
-            |item| Number::new(item.name, &item.alive, Lit::default()),
+            |item| Number::new(item.name, &item.live_keys, DropOnHash::default()),
             |_, _| None
         ),
         b's' => {
@@ -83,43 +87,43 @@ pub fn run(script: &[u8]) {
 
 // ---- hashers ------------------------------------------------------------------------------------
 
-/// How hashes are spoiled.
+/// The ways in which hashes are poor.
 #[derive(Clone, Copy, Debug)]
-enum Spoiler {
-    /// `c`: all alike.
+enum PoorHashState {
+    /// `c`: all hashes are equal.
     Constant(u64),
-    /// `l`: only the low bits differ, and few of them.
+    /// `l`: hashes differ only in one to three low bits.
     Low(u64),
-    /// `h`: only the high bits, of which a table keeps seven as a tag.
+    /// `h`: hashes differ only in the high bits, of which a table keeps seven as a tag.
     High(u32),
-    /// `g`: as they are, which for short keys is poor enough.
-    Given,
+    /// `g`: the plain sum, which is poor for short keys.
+    Sum,
 }
 
-impl Spoiler {
+impl PoorHashState {
     fn read(script: &mut Script<'_>) -> Self {
         match script.letter(b"clhg").unwrap_or(b'c') {
             b'c' => Self::Constant([0, u64::MAX, 1 << 63, 0x7F][script.below(4)]),
             b'l' => Self::Low([1, 3, 7][script.below(3)]),
             b'h' => Self::High([57, 63, 32][script.below(3)]),
-            _ => Self::Given,
+            _ => Self::Sum,
         }
     }
 }
 
-impl BuildHasher for Spoiler {
-    type Hasher = Spoiled;
-    fn build_hasher(&self) -> Spoiled {
-        Spoiled { sum: 0, how: *self }
+impl BuildHasher for PoorHashState {
+    type Hasher = PoorHasher;
+    fn build_hasher(&self) -> PoorHasher {
+        PoorHasher { sum: 0, kind: *self }
     }
 }
 
-struct Spoiled {
+struct PoorHasher {
     sum: u64,
-    how: Spoiler,
+    kind: PoorHashState,
 }
 
-impl Hasher for Spoiled {
+impl Hasher for PoorHasher {
     fn write(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             self.sum = self.sum.wrapping_mul(31).wrapping_add(u64::from(byte));
@@ -127,11 +131,11 @@ impl Hasher for Spoiled {
     }
 
     fn finish(&self) -> u64 {
-        match self.how {
-            Spoiler::Constant(hash) => hash,
-            Spoiler::Low(mask) => self.sum & mask,
-            Spoiler::High(shift) => self.sum << shift,
-            Spoiler::Given => self.sum,
+        match self.kind {
+            PoorHashState::Constant(hash) => hash,
+            PoorHashState::Low(mask) => self.sum & mask,
+            PoorHashState::High(shift) => self.sum << shift,
+            PoorHashState::Sum => self.sum,
         }
     }
 }
@@ -143,42 +147,42 @@ const NAMES: [&str; 24] = [
     "c", "C", "ca", "cA", "cb", "Cb", "abc",
 ];
 
-/// The last name is for those that `Lit` is about: no item has it.
-const LAST: usize = NAMES.len() - 1;
+/// The key of attachments with `DropOnHash`. No item has it.
+const BRIEF: usize = NAMES.len() - 1;
 
-/// Counts the keys that live.
-type Alive = Rc<()>;
+/// Counts the keys that are alive.
+type LiveKeys = Rc<()>;
 
-/// A lease that is dropped when its key is hashed: that is while its order is applied, as another thread
+/// A lease that is dropped when its key is hashed: while its order is applied, as another thread
 /// could do.
-type Lit = Rc<RefCell<Option<Lease>>>;
+type DropOnHash = Rc<RefCell<Option<Lease>>>;
 
-/// A key as attachments have it: no `Clone`.
+/// The key of an attachment. It is not `Clone`.
 trait Key: Hash + Eq + 'static {
-    fn new(name: usize, alive: &Alive, lit: Lit) -> Self;
+    fn new(name: usize, live_keys: &LiveKeys, drop_on_hash: DropOnHash) -> Self;
     fn same(one: usize, other: usize) -> bool {
         one == other
     }
 }
 
-/// Equal if what is in it is.
-struct Plain<T>(T, #[expect(dead_code, reason = "counted")] Alive, Lit);
+/// A key that is equal if its first field is.
+struct SimpleKey<T>(T, #[expect(dead_code, reason = "counted")] LiveKeys, DropOnHash);
 
-/// By value: made anew for each item.
-type Number = Plain<usize>;
+/// A key that is passed by value.
+type Number = SimpleKey<usize>;
 
-/// Owned by attachments, looked up by a `str` that is part of the item.
-type Text = Plain<String>;
+/// A key that is looked up by a `str` borrowed from the item.
+type Text = SimpleKey<String>;
 
-impl<T: PartialEq> PartialEq for Plain<T> {
+impl<T: PartialEq> PartialEq for SimpleKey<T> {
     fn eq(&self, other: &Self) -> bool {
         self.0 == other.0
     }
 }
 
-impl<T: Eq> Eq for Plain<T> {}
+impl<T: Eq> Eq for SimpleKey<T> {}
 
-impl<T: Hash> Hash for Plain<T> {
+impl<T: Hash> Hash for SimpleKey<T> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         drop(self.2.take());
         self.0.hash(state);
@@ -192,19 +196,19 @@ impl std::borrow::Borrow<str> for Text {
 }
 
 impl Key for Number {
-    fn new(name: usize, alive: &Alive, lit: Lit) -> Self {
-        Self(name, Rc::clone(alive), lit)
+    fn new(name: usize, live_keys: &LiveKeys, drop_on_hash: DropOnHash) -> Self {
+        Self(name, Rc::clone(live_keys), drop_on_hash)
     }
 }
 
 impl Key for Text {
-    fn new(name: usize, alive: &Alive, lit: Lit) -> Self {
-        Self(NAMES[name].to_owned(), Rc::clone(alive), lit)
+    fn new(name: usize, live_keys: &LiveKeys, drop_on_hash: DropOnHash) -> Self {
+        Self(NAMES[name].to_owned(), Rc::clone(live_keys), drop_on_hash)
     }
 }
 
-/// Equal whatever the case: different values are the same key.
-struct Caseless(String, #[expect(dead_code, reason = "counted")] Alive, Lit);
+/// A key that ignores case: different values are the same key.
+struct Caseless(String, #[expect(dead_code, reason = "counted")] LiveKeys, DropOnHash);
 
 impl PartialEq for Caseless {
     fn eq(&self, other: &Self) -> bool {
@@ -222,8 +226,8 @@ impl Hash for Caseless {
 }
 
 impl Key for Caseless {
-    fn new(name: usize, alive: &Alive, lit: Lit) -> Self {
-        Self(NAMES[name].to_owned(), Rc::clone(alive), lit)
+    fn new(name: usize, live_keys: &LiveKeys, drop_on_hash: DropOnHash) -> Self {
+        Self(NAMES[name].to_owned(), Rc::clone(live_keys), drop_on_hash)
     }
 
     fn same(one: usize, other: usize) -> bool {
@@ -231,33 +235,33 @@ impl Key for Caseless {
     }
 }
 
-// ---- what is outside ----------------------------------------------------------------------------
+// ---- items and sinks ----------------------------------------------------------------------------
 
 #[derive(Clone)]
 struct Item {
     seq: u32,
     name: usize,
     caseless: Rc<Caseless>,
-    alive: Alive,
+    live_keys: LiveKeys,
 }
 
-/// A sink, as the script and the model see it.
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+/// The state of a sink, shared with the script and the model.
+#[expect(clippy::struct_excessive_bools, reason = "the flags are independent")]
 #[derive(Default)]
-struct Seen {
-    got: Vec<u32>,
+struct SinkState {
+    received: Vec<u32>,
     unflushed: bool,
     fails: bool,
-    holds_close: bool,
-    closing: Option<Waker>,
+    close_is_held: bool,
+    close_waker: Option<Waker>,
     dropped: bool,
-    /// How often it was asked for anything.
+    /// The number of calls, except for `poll_ready`.
     calls: usize,
 }
 
-struct Bin(Rc<RefCell<Seen>>);
+struct TestSink(Rc<RefCell<SinkState>>);
 
-impl Sink<Item> for Bin {
+impl Sink<Item> for TestSink {
     type Error = &'static str;
 
     fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
@@ -265,35 +269,35 @@ impl Sink<Item> for Bin {
     }
 
     fn start_send(self: Pin<&mut Self>, item: Item) -> Result<(), Self::Error> {
-        let mut seen = self.0.borrow_mut();
-        seen.calls += 1;
-        if seen.fails {
-            return Err("full of holes");
+        let mut sink = self.0.borrow_mut();
+        sink.calls += 1;
+        if sink.fails {
+            return Err("broken");
         }
-        seen.got.push(item.seq);
-        seen.unflushed = true;
+        sink.received.push(item.seq);
+        sink.unflushed = true;
         Ok(())
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        let mut seen = self.0.borrow_mut();
-        seen.calls += 1;
-        assert!(std::mem::take(&mut seen.unflushed), "flushed with nothing to flush");
+        let mut sink = self.0.borrow_mut();
+        sink.calls += 1;
+        assert!(std::mem::take(&mut sink.unflushed), "poll_flush with nothing to flush");
         Poll::Ready(Ok(()))
     }
 
     fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        let mut seen = self.0.borrow_mut();
-        seen.calls += 1;
-        if seen.holds_close {
-            seen.closing = Some(cx.waker().clone());
+        let mut sink = self.0.borrow_mut();
+        sink.calls += 1;
+        if sink.close_is_held {
+            sink.close_waker = Some(cx.waker().clone());
             return Poll::Pending;
         }
         Poll::Ready(Ok(()))
     }
 }
 
-impl Drop for Bin {
+impl Drop for TestSink {
     fn drop(&mut self) {
         self.0.borrow_mut().dropped = true;
     }
@@ -302,9 +306,9 @@ impl Drop for Bin {
 // ---- the model ----------------------------------------------------------------------------------
 
 #[derive(Clone, Copy)]
-enum Told {
-    Attach { att: usize, name: usize, keep_existing: bool },
-    Briefly(usize),
+enum ModelOrder {
+    Attach { index: usize, name: usize, keep_existing: bool },
+    AttachBriefly(usize),
     Detach(usize),
     Evict(usize),
 }
@@ -314,20 +318,20 @@ enum Stage {
     Unapplied,
     Receiving,
     Leaving,
-    Gone,
+    Ended,
 }
 
 struct Attachment {
     name: usize,
     stage: Stage,
     expects: Vec<u32>,
-    seen: Rc<RefCell<Seen>>,
+    sink: Rc<RefCell<SinkState>>,
 }
 
 #[derive(Default)]
 struct Model {
     multicast: bool,
-    atts: Vec<Attachment>,
+    attachments: Vec<Attachment>,
     unmatched: Vec<u32>,
     delivered: u64,
     lost: u64,
@@ -336,319 +340,347 @@ struct Model {
 
 impl Model {
     fn receiving(&self, name: usize, same: fn(usize, usize) -> bool) -> Vec<usize> {
-        let receives = |&att: &usize| {
-            self.atts[att].stage == Stage::Receiving && same(self.atts[att].name, name)
+        let receives = |&index: &usize| {
+            self.attachments[index].stage == Stage::Receiving
+                && same(self.attachments[index].name, name)
         };
-        (0..self.atts.len()).filter(receives).collect()
+        (0..self.attachments.len()).filter(receives).collect()
     }
 
-    fn leave(&mut self, att: usize) {
-        let holds = self.atts[att].seen.borrow().holds_close;
-        self.atts[att].stage = if holds { Stage::Leaving } else { Stage::Gone };
+    fn leave(&mut self, index: usize) {
+        let holds = self.attachments[index].sink.borrow().close_is_held;
+        self.attachments[index].stage = if holds { Stage::Leaving } else { Stage::Ended };
     }
 
-    fn order(&mut self, told: Told, same: fn(usize, usize) -> bool) {
-        match told {
-            Told::Attach { att, name, keep_existing } => {
-                let there = self.receiving(name, same);
-                self.atts[att].stage = Stage::Receiving;
-                if !there.is_empty() && keep_existing {
-                    self.leave(att);
+    fn order(&mut self, order: ModelOrder, same: fn(usize, usize) -> bool) {
+        match order {
+            ModelOrder::Attach { index, name, keep_existing } => {
+                let present = self.receiving(name, same);
+                self.attachments[index].stage = Stage::Receiving;
+                if !present.is_empty() && keep_existing {
+                    self.leave(index);
                 } else if !self.multicast {
-                    for old in there {
+                    for old in present {
                         self.leave(old);
                     }
                 }
             }
-            // It may have taken its key for a moment: no item can tell.
-            Told::Briefly(att) => self.atts[att].stage = Stage::Gone,
-            Told::Detach(name) => {
-                for att in self.receiving(name, same) {
-                    self.leave(att);
+            // It may have received for a moment, which no item can show.
+            ModelOrder::AttachBriefly(index) => self.attachments[index].stage = Stage::Ended,
+            ModelOrder::Detach(name) => {
+                for index in self.receiving(name, same) {
+                    self.leave(index);
                 }
             }
-            Told::Evict(name) => {
-                for tenant in &mut self.atts {
-                    let here = matches!(tenant.stage, Stage::Receiving | Stage::Leaving);
-                    if here && same(tenant.name, name) {
-                        tenant.stage = Stage::Gone;
+            ModelOrder::Evict(name) => {
+                for attachment in &mut self.attachments {
+                    let in_use = matches!(attachment.stage, Stage::Receiving | Stage::Leaving);
+                    if in_use && same(attachment.name, name) {
+                        attachment.stage = Stage::Ended;
                     }
                 }
             }
         }
     }
 
-    fn item(&mut self, seq: u32, name: usize, same: fn(usize, usize) -> bool) {
+    fn route(&mut self, seq: u32, name: usize, same: fn(usize, usize) -> bool) {
         let group = self.receiving(name, same);
         if group.is_empty() {
             self.unmatched.push(seq);
             return;
         }
         self.copies += group.len() as u64 - 1;
-        for att in group {
-            if self.atts[att].seen.borrow().fails {
+        for index in group {
+            if self.attachments[index].sink.borrow().fails {
                 self.lost += 1;
-                self.atts[att].stage = Stage::Gone;
+                self.attachments[index].stage = Stage::Ended;
             } else {
                 self.delivered += 1;
-                self.atts[att].expects.push(seq);
+                self.attachments[index].expects.push(seq);
             }
         }
     }
 }
 
-type Subject<K, F, H> = Demux<Source<Item>, F, Source<Order<K, Bin>>, H, Spoiler>;
+type TestDemux<K, F, H> = Demux<Source<Item>, F, Source<Order<K, TestSink>>, H, PoorHashState>;
 
 struct World<K> {
-    alive: Alive,
+    live_keys: LiveKeys,
     items: Arc<Queue<Item>>,
-    orders: Arc<Queue<Order<K, Bin>>>,
-    strays: Rc<RefCell<Vec<u32>>>,
-    /// What is in `items` and `orders`, or was.
-    sent: Vec<usize>,
-    told: Vec<Told>,
+    orders: Arc<Queue<Order<K, TestSink>>>,
+    unmatched: Rc<RefCell<Vec<u32>>>,
+    /// The keys of all items that were sent, and all orders.
+    items_sent: Vec<usize>,
+    orders_sent: Vec<ModelOrder>,
     model: Model,
-    peak: usize,
+    max_slots: usize,
     idle: usize,
 }
 
 impl<K: Key> World<K> {
     fn new(multicast: bool) -> Self {
         Self {
-            alive: Alive::default(),
+            live_keys: LiveKeys::default(),
             items: Arc::default(),
             orders: Arc::default(),
-            strays: Rc::default(),
-            sent: Vec::new(),
-            told: Vec::new(),
+            unmatched: Rc::default(),
+            items_sent: Vec::new(),
+            orders_sent: Vec::new(),
             model: Model { multicast, ..Model::default() },
-            peak: 0,
+            max_slots: 0,
             idle: 0,
         }
     }
 
-    /// `borrowed` asks for a key by its borrowed form, if it has one.
+    /// `borrowed` calls `contains_key` with the borrowed form of a key, if it has one.
     fn play<F, H>(
         mut self,
         mut script: Script<'_>,
-        demux: Subject<K, F, H>,
-        borrowed: fn(&Subject<K, F, H>, usize) -> Option<bool>,
+        demux: TestDemux<K, F, H>,
+        borrowed: fn(&TestDemux<K, F, H>, usize) -> Option<bool>,
     ) where
-        Subject<K, F, H>: Future<Output = Totals>,
+        TestDemux<K, F, H>: Future<Output = Totals>,
     {
         let mut task = Task::new(demux);
         for _ in 0..MAX_STEPS {
             let Some(letter) = script.letter(b"aakbdeixiihofppr") else { break };
             match letter {
                 b'a' | b'k' => {
-                    let (name, fails) = (script.below(LAST), script.below(8) == 1);
+                    let (name, fails) = (script.below(BRIEF), script.below(8) == 1);
                     self.attach(name, letter == b'k', fails);
                 }
                 b'b' => self.attach_briefly(),
-                b'd' => self.tell(Told::Detach(script.below(LAST))),
-                b'e' => self.tell(Told::Evict(script.below(LAST))),
-                b'i' => self.send(script.below(LAST), 1),
-                b'x' => self.send(script.below(LAST), 9),
-                b'h' => self.pick(&mut script, |seen| seen.holds_close = true),
-                b'f' => self.pick(&mut script, |seen| seen.fails = true),
-                b'o' => self.release(&mut script),
+                b'd' => self.send_order(ModelOrder::Detach(script.below(BRIEF))),
+                b'e' => self.send_order(ModelOrder::Evict(script.below(BRIEF))),
+                b'i' => self.send(script.below(BRIEF), 1),
+                b'x' => self.send(script.below(BRIEF), 9),
+                b'h' => self.pick(&mut script, |sink| sink.close_is_held = true),
+                b'f' => self.pick(&mut script, |sink| sink.fails = true),
+                b'o' => self.release_any(&mut script),
                 b'p' => drop(self.turn(&mut task)),
-                _ => self.rest(&mut task, borrowed),
+                _ => self.run_until_parked(&mut task, borrowed),
             }
         }
-        self.rest(&mut task, borrowed);
+        self.run_until_parked(&mut task, borrowed);
         self.items.end();
-        for att in 0..self.model.atts.len() {
-            self.open(att);
+        for index in 0..self.model.attachments.len() {
+            self.release(index);
         }
-        self.rest(&mut task, borrowed);
+        self.run_until_parked(&mut task, borrowed);
         task.drop_future();
-        assert_eq!(Rc::strong_count(&self.alive), 1, "keys outlive the end");
+        assert_eq!(Rc::strong_count(&self.live_keys), 1, "a key outlives the demux");
     }
 
     fn attach(&mut self, name: usize, keep_existing: bool, fails: bool) {
-        let att = self.model.atts.len();
-        let seen = Rc::new(RefCell::new(Seen { fails, ..Seen::default() }));
-        let mut attach =
-            Attach::new(K::new(name, &self.alive, Lit::default()), Bin(Rc::clone(&seen)));
+        let index = self.model.attachments.len();
+        let sink = Rc::new(RefCell::new(SinkState { fails, ..SinkState::default() }));
+        let mut attach = Attach::new(
+            K::new(name, &self.live_keys, DropOnHash::default()),
+            TestSink(Rc::clone(&sink)),
+        );
         if keep_existing {
             attach = attach.keep_existing();
         }
         let stage = Stage::Unapplied;
-        self.model.atts.push(Attachment { name, stage, expects: Vec::new(), seen });
-        self.told.push(Told::Attach { att, name, keep_existing });
+        self.model.attachments.push(Attachment { name, stage, expects: Vec::new(), sink });
+        self.orders_sent.push(ModelOrder::Attach { index, name, keep_existing });
         self.orders.push(attach.into());
     }
 
-    /// Its lease is dropped while the order is applied.
+    /// Attaches a sink whose lease is dropped while the order is applied.
     fn attach_briefly(&mut self) {
-        let (att, name, lit) = (self.model.atts.len(), LAST, Lit::default());
-        let seen = Rc::<RefCell<Seen>>::default();
+        let (index, name, drop_on_hash) =
+            (self.model.attachments.len(), BRIEF, DropOnHash::default());
+        let sink = Rc::<RefCell<SinkState>>::default();
         let mut lease = Lease::new();
-        let key = K::new(name, &self.alive, Rc::clone(&lit));
-        let attach = Attach::new(key, Bin(Rc::clone(&seen))).leased(&mut lease);
-        lit.replace(Some(lease));
+        let key = K::new(name, &self.live_keys, Rc::clone(&drop_on_hash));
+        let attach = Attach::new(key, TestSink(Rc::clone(&sink))).leased(&mut lease);
+        drop_on_hash.replace(Some(lease));
         let stage = Stage::Unapplied;
-        self.model.atts.push(Attachment { name, stage, expects: Vec::new(), seen });
-        self.told.push(Told::Briefly(att));
+        self.model.attachments.push(Attachment { name, stage, expects: Vec::new(), sink });
+        self.orders_sent.push(ModelOrder::AttachBriefly(index));
         self.orders.push(attach.into());
     }
 
-    fn tell(&mut self, told: Told) {
-        let order = match told {
-            Told::Detach(name) => Order::Detach(K::new(name, &self.alive, Lit::default())),
-            Told::Evict(name) => Order::Evict(K::new(name, &self.alive, Lit::default())),
-            Told::Attach { .. } | Told::Briefly(_) => return,
+    fn send_order(&mut self, model_order: ModelOrder) {
+        let order = match model_order {
+            ModelOrder::Detach(name) => {
+                Order::Detach(K::new(name, &self.live_keys, DropOnHash::default()))
+            }
+            ModelOrder::Evict(name) => {
+                Order::Evict(K::new(name, &self.live_keys, DropOnHash::default()))
+            }
+            ModelOrder::Attach { .. } | ModelOrder::AttachBriefly(_) => return,
         };
-        self.told.push(told);
+        self.orders_sent.push(model_order);
         self.orders.push(order);
     }
 
     fn send(&mut self, name: usize, count: usize) {
         for _ in 0..count {
-            let seq = u32::try_from(self.sent.len()).expect("scripts are short");
-            let caseless =
-                Rc::new(Caseless(NAMES[name].to_owned(), Alive::default(), Lit::default()));
-            self.sent.push(name);
-            self.items.push(Item { seq, name, caseless, alive: Alive::default() });
+            let seq = u32::try_from(self.items_sent.len()).expect("scripts are short");
+            let caseless = Rc::new(Caseless(
+                NAMES[name].to_owned(),
+                LiveKeys::default(),
+                DropOnHash::default(),
+            ));
+            self.items_sent.push(name);
+            self.items.push(Item { seq, name, caseless, live_keys: LiveKeys::default() });
         }
     }
 
-    fn pick(&self, script: &mut Script<'_>, what: fn(&mut Seen)) {
-        let count = self.model.atts.len();
+    fn pick(&self, script: &mut Script<'_>, what: fn(&mut SinkState)) {
+        let count = self.model.attachments.len();
         if count > 0 {
-            let att = &self.model.atts[count - 1 - script.below(count.min(16))];
-            // What is in the middle of being closed is left to that.
-            if matches!(att.stage, Stage::Unapplied | Stage::Receiving) {
-                what(&mut att.seen.borrow_mut());
+            let attachment = &self.model.attachments[count - 1 - script.below(count.min(16))];
+            // A sink that is being closed is not changed.
+            if matches!(attachment.stage, Stage::Unapplied | Stage::Receiving) {
+                what(&mut attachment.sink.borrow_mut());
             }
         }
     }
 
-    fn release(&mut self, script: &mut Script<'_>) {
-        let count = self.model.atts.len();
+    fn release_any(&mut self, script: &mut Script<'_>) {
+        let count = self.model.attachments.len();
         if count > 0 {
-            self.open(count - 1 - script.below(count.min(16)));
+            self.release(count - 1 - script.below(count.min(16)));
         }
     }
 
-    fn open(&mut self, att: usize) {
-        let tenant = &mut self.model.atts[att];
-        if tenant.stage == Stage::Leaving {
-            tenant.stage = Stage::Gone;
+    fn release(&mut self, index: usize) {
+        let attachment = &mut self.model.attachments[index];
+        if attachment.stage == Stage::Leaving {
+            attachment.stage = Stage::Ended;
         }
-        let mut seen = tenant.seen.borrow_mut();
-        seen.holds_close = false;
-        let waker = seen.closing.take();
-        drop(seen);
+        let mut sink = attachment.sink.borrow_mut();
+        sink.close_is_held = false;
+        let waker = sink.close_waker.take();
+        drop(sink);
         if let Some(waker) = waker {
             waker.wake();
         }
     }
 
-    /// Every call to a sink or a stream so far, and every sink that was dropped.
+    /// Counts the calls to sinks, the values that were read, and the sinks that were dropped.
     fn calls(&self) -> usize {
-        let calls = |seen: &Seen| seen.calls + usize::from(seen.dropped);
-        let sinks: usize = self.model.atts.iter().map(|att| calls(&att.seen.borrow())).sum();
-        sinks + self.items.given() + self.orders.given()
+        let calls = |sink: &SinkState| sink.calls + usize::from(sink.dropped);
+        let sinks: usize =
+            self.model.attachments.iter().map(|attachment| calls(&attachment.sink.borrow())).sum();
+        sinks + self.items.read_count() + self.orders.read_count()
     }
 
-    /// Polls once, if it is due. Whether it was.
-    fn turn<F, H>(&mut self, task: &mut Task<Subject<K, F, H>>) -> bool
+    /// Polls once if the task was woken, and on until no item is held. Returns `false` if the task
+    /// was not woken or has completed.
+    fn turn<F, H>(&mut self, task: &mut Task<TestDemux<K, F, H>>) -> bool
     where
-        Subject<K, F, H>: Future<Output = Totals>,
+        TestDemux<K, F, H>: Future<Output = Totals>,
     {
         let (polls, calls) = (task.polls(), self.calls());
-        let (read, applied) = (self.items.given(), self.orders.given());
+        let (read, applied) = (self.items.read_count(), self.orders.read_count());
         let mut completed = task.turns(1).is_ready();
         if task.polls() == polls {
             return false;
         }
-        // An item may be on its way through a group for as many turns as there are members, and the next
-        // one begin in the turn in which it arrives.
-        let limit = (1 + self.sent.len() - read) * (self.model.atts.len() + SLACK);
+        // Serving a group may take a turn for each member, and the next item may begin in the last
+        // of these turns.
+        let limit = (1 + self.items_sent.len() - read) * (self.model.attachments.len() + SLACK);
         for turns in 0.. {
             if completed || task.get_ref().totals().queued == 0 {
                 break;
             }
-            assert!(turns <= limit, "an item is held, and all are ready");
+            assert!(turns <= limit, "an item is held although all sinks are ready");
             completed = task.turns(1).is_ready();
         }
-        // Nothing came in meanwhile: first the orders, then the items.
-        for at in applied..self.orders.given() {
-            self.model.order(self.told[at], K::same);
-            let tenants = &self.model.atts;
-            let here = tenants.iter().filter(|att| {
-                matches!(att.stage, Stage::Receiving | Stage::Leaving) || !att.seen.borrow().dropped
+        // No order was sent meanwhile, so all orders were applied before the items were read.
+        for at in applied..self.orders.read_count() {
+            self.model.order(self.orders_sent[at], K::same);
+            let attachments = &self.model.attachments;
+            let in_use = attachments.iter().filter(|attachment| {
+                matches!(attachment.stage, Stage::Receiving | Stage::Leaving)
+                    || !attachment.sink.borrow().dropped
             });
-            self.peak = self.peak.max(here.count());
+            self.max_slots = self.max_slots.max(in_use.count());
         }
-        let read = read..self.items.given();
-        let unread = self.told.len() - self.orders.given();
-        assert!(read.is_empty() || unread == 0, "items were read before {unread} orders");
+        let read = read..self.items.read_count();
+        let unread = self.orders_sent.len() - self.orders.read_count();
+        assert!(read.is_empty() || unread == 0, "an item was read before {unread} orders");
         for at in read {
-            self.model.item(u32::try_from(at).expect("scripts are short"), self.sent[at], K::same);
+            self.model.route(
+                u32::try_from(at).expect("scripts are short"),
+                self.items_sent[at],
+                K::same,
+            );
         }
         let quiet = self.calls() == calls && task.woken();
         self.idle = if quiet { self.idle + 1 } else { 0 };
-        let bound = self.peak + SLACK;
-        assert!(self.idle <= bound, "{} turns with nothing to do", self.idle);
+        let bound = self.max_slots + SLACK;
+        assert!(self.idle <= bound, "{} idle turns in a row", self.idle);
         let totals = task.get_ref().totals();
-        assert_eq!(totals.received, self.items.given() as u64);
+        assert_eq!(totals.received, self.items.read_count() as u64);
         let known = (self.model.unmatched.len() as u64, self.model.lost, self.model.copies);
         assert_eq!((totals.unmatched, totals.lost, totals.copies), known);
         assert_eq!((totals.delivered, totals.queued), (self.model.delivered, 0));
-        assert_eq!(*self.strays.borrow(), self.model.unmatched, "who is unmatched");
-        for (att, tenant) in self.model.atts.iter().enumerate() {
-            assert_eq!(tenant.seen.borrow().got, tenant.expects, "what {att} got");
+        assert_eq!(*self.unmatched.borrow(), self.model.unmatched, "unmatched items");
+        for (index, attachment) in self.model.attachments.iter().enumerate() {
+            assert_eq!(
+                attachment.sink.borrow().received,
+                attachment.expects,
+                "items that sink {index} received"
+            );
         }
         if completed {
-            assert!(self.items.has_ended(), "completed, and the input goes on");
+            assert!(self.items.has_ended(), "completed before the input ended");
             return false;
         }
         true
     }
 
-    /// Polls until it sleeps, and looks at everything.
-    fn rest<F, H>(
+    /// Polls until the task parks or completes, and checks everything.
+    fn run_until_parked<F, H>(
         &mut self,
-        task: &mut Task<Subject<K, F, H>>,
-        borrowed: fn(&Subject<K, F, H>, usize) -> Option<bool>,
+        task: &mut Task<TestDemux<K, F, H>>,
+        borrowed: fn(&TestDemux<K, F, H>, usize) -> Option<bool>,
     ) where
-        Subject<K, F, H>: Future<Output = Totals>,
+        TestDemux<K, F, H>: Future<Output = Totals>,
     {
         if task.get_ref().is_terminated() {
             return;
         }
-        let limit = 200 + 8 * (self.sent.len() + self.told.len()) * (1 + self.model.atts.len());
+        let limit = 200
+            + 8 * (self.items_sent.len() + self.orders_sent.len())
+                * (1 + self.model.attachments.len());
         let turns = (0..).take_while(|_| self.turn(task)).take(limit + 1).count();
-        assert!(turns <= limit, "it does not come to rest");
-        assert_eq!(self.orders.given(), self.told.len(), "orders are left");
-        assert_eq!(self.items.given(), self.sent.len(), "items are left");
-        let over = self.items.has_ended();
+        assert!(turns <= limit, "the task does not park");
+        assert_eq!(self.orders.read_count(), self.orders_sent.len(), "unread orders");
+        assert_eq!(self.items.read_count(), self.items_sent.len(), "unread items");
+        let ended = self.items.has_ended();
         let demux = task.get_ref();
-        assert_eq!(demux.is_terminated(), over, "everything is open: it completes");
+        assert_eq!(
+            demux.is_terminated(),
+            ended,
+            "no sink holds its close, so it completes if the input has ended"
+        );
         let (mut receiving, mut leaving) = (0, 0);
-        for (att, tenant) in self.model.atts.iter().enumerate() {
-            receiving += usize::from(tenant.stage == Stage::Receiving);
-            leaving += usize::from(tenant.stage == Stage::Leaving);
-            let gone = over || tenant.stage == Stage::Gone;
-            let seen = tenant.seen.borrow();
-            assert_eq!(seen.dropped, gone, "is the sink of {att} gone?");
-            let unflushed = seen.unflushed && tenant.stage == Stage::Receiving && !over;
-            assert!(!unflushed, "{att} was not flushed");
+        for (index, attachment) in self.model.attachments.iter().enumerate() {
+            receiving += usize::from(attachment.stage == Stage::Receiving);
+            leaving += usize::from(attachment.stage == Stage::Leaving);
+            let must_be_dropped = ended || attachment.stage == Stage::Ended;
+            let sink = attachment.sink.borrow();
+            assert_eq!(sink.dropped, must_be_dropped, "sink {index} is dropped");
+            let unflushed = sink.unflushed && attachment.stage == Stage::Receiving && !ended;
+            assert!(!unflushed, "sink {index} was not flushed");
         }
-        if over {
+        if ended {
             return;
         }
         assert_eq!((demux.len(), demux.is_empty()), (receiving, receiving == 0));
-        assert_eq!(Rc::strong_count(&self.alive) - 1, receiving + leaving, "keys that live");
+        assert_eq!(Rc::strong_count(&self.live_keys) - 1, receiving + leaving, "keys alive");
         for (name, text) in NAMES.iter().enumerate() {
-            let there = !self.model.receiving(name, K::same).is_empty();
-            let key = K::new(name, &self.alive, Lit::default());
-            assert_eq!(demux.contains_key(&key), there, "is {text:?} there?");
-            let borrowed = borrowed(demux, name).unwrap_or(there);
-            assert_eq!(borrowed, there, "is {text:?} there, borrowed?");
+            let present = !self.model.receiving(name, K::same).is_empty();
+            let key = K::new(name, &self.live_keys, DropOnHash::default());
+            assert_eq!(demux.contains_key(&key), present, "contains_key({text:?})");
+            let borrowed = borrowed(demux, name).unwrap_or(present);
+            assert_eq!(borrowed, present, "contains_key({text:?}), borrowed");
         }
     }
 }

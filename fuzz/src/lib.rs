@@ -1,10 +1,10 @@
-//! The bodies of the fuzz targets: one function each, that takes a script of bytes and panics if it
-//! finds something. `tests/fuzz_corpus.rs` of the crate compiles the same files, and plays the seeds
-//! with nothing but `cargo test`; therefore scripts are read by hand, and no crate is used that the
-//! tests of the crate do not use.
+//! The bodies of the fuzz targets. Each is one function, which plays a script of bytes and panics
+//! if it finds a fault. `tests/fuzz_corpus.rs` of the crate compiles the same files and plays the
+//! seeds under `cargo test`. Therefore scripts are parsed by hand, and the targets use only crates
+//! that the tests of the crate use.
 
 extern crate alloc;
-// For `src/ready.rs`, which `ready` compiles once more.
+// `ready` compiles `src/ready.rs` against these atomics.
 extern crate interleaved as core;
 
 pub mod keys;
@@ -19,17 +19,17 @@ mod script;
 #[path = "../../tests/common/mod.rs"]
 mod common;
 
-/// What happens in a script of `model`, event by event, and what was wrong, if anything.
+/// Plays a script of the target `model`. Returns its events, and the fault if it found one.
 #[must_use]
 pub fn story(script: &[u8]) -> String {
     common::model::run_traced(script)
 }
 
-// For `src/ready.rs`, too.
+// `src/ready.rs` uses it.
 #[path = "../../src/id.rs"]
 mod id;
 
-/// What happens between two steps of a call.
+/// Runs a call between two steps of another.
 mod interleave {
     pub(crate) use core::during;
 }

@@ -1,4 +1,4 @@
-//! A stream that any thread may push into, while a demux reads it.
+//! A queue that any thread may push into, and the stream by which a demux reads it.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -7,10 +7,10 @@ use std::task::{Context, Poll, Waker};
 
 use futures::Stream;
 
-pub(crate) struct Queue<T>(Mutex<Values<T>>);
+pub(crate) struct Queue<T>(Mutex<State<T>>);
 
-struct Values<T> {
-    waits: VecDeque<T>,
+struct State<T> {
+    unread: VecDeque<T>,
     pushed: usize,
     ended: bool,
     waker: Option<Waker>,
@@ -18,81 +18,81 @@ struct Values<T> {
 
 impl<T> Default for Queue<T> {
     fn default() -> Self {
-        let waits = VecDeque::new();
-        Self(Mutex::new(Values { waits, pushed: 0, ended: false, waker: None }))
+        let unread = VecDeque::new();
+        Self(Mutex::new(State { unread, pushed: 0, ended: false, waker: None }))
     }
 }
 
 impl<T> Queue<T> {
     pub(crate) fn push(&self, value: T) {
-        self.push_made(|_| value);
+        self.push_with(|_| value);
     }
 
-    /// Pushes what is made of its number, counted from 0.
-    pub(crate) fn push_made(&self, value: impl FnOnce(usize) -> T) {
-        let mut values = lock(&self.0);
-        let value = value(values.pushed);
-        values.waits.push_back(value);
-        values.pushed += 1;
-        wake(values);
+    /// Pushes the value that `value` returns for its index. Indices are counted from 0.
+    pub(crate) fn push_with(&self, value: impl FnOnce(usize) -> T) {
+        let mut state = lock(&self.0);
+        let value = value(state.pushed);
+        state.unread.push_back(value);
+        state.pushed += 1;
+        wake(state);
     }
 
     pub(crate) fn end(&self) {
-        let mut values = lock(&self.0);
-        values.ended = true;
-        wake(values);
+        let mut state = lock(&self.0);
+        state.ended = true;
+        wake(state);
     }
 
     pub(crate) fn has_ended(&self) -> bool {
         lock(&self.0).ended
     }
 
-    /// How many were read.
-    pub(crate) fn given(&self) -> usize {
-        let values = lock(&self.0);
-        values.pushed - values.waits.len()
+    /// Returns the number of values that were read.
+    pub(crate) fn read_count(&self) -> usize {
+        let state = lock(&self.0);
+        state.pushed - state.unread.len()
     }
 
-    /// How many were not.
-    pub(crate) fn waiting(&self) -> usize {
-        lock(&self.0).waits.len()
+    /// Returns the number of values that were not read.
+    pub(crate) fn unread_count(&self) -> usize {
+        lock(&self.0).unread.len()
     }
 
-    /// Lets go of what was not read, and of who waits for more.
-    pub(crate) fn abandon(&self) {
-        let mut values = lock(&self.0);
-        let left = (std::mem::take(&mut values.waits), values.waker.take());
-        drop(values);
-        drop(left); // without the lock: it may push
+    /// Drops the unread values and the reader's waker.
+    pub(crate) fn clear(&self) {
+        let mut state = lock(&self.0);
+        let dropped = (std::mem::take(&mut state.unread), state.waker.take());
+        drop(state);
+        drop(dropped); // without the lock: a destructor may push
     }
 }
 
-/// Wakes who reads, without the lock.
-fn wake<T>(mut values: MutexGuard<'_, Values<T>>) {
-    let waker = values.waker.take();
-    drop(values);
+/// Wakes the reader after releasing the lock.
+fn wake<T>(mut state: MutexGuard<'_, State<T>>) {
+    let waker = state.waker.take();
+    drop(state);
     waker.into_iter().for_each(Waker::wake);
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("whoever panics ends the process")
+    mutex.lock().expect("a thread panicked while it held the lock")
 }
 
-/// What a demux reads.
+/// The reading end of a [`Queue`].
 pub(crate) struct Source<T>(pub(crate) Arc<Queue<T>>);
 
 impl<T> Stream for Source<T> {
     type Item = T;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
-        let mut values = lock(&self.0.0);
-        if let Some(value) = values.waits.pop_front() {
+        let mut state = lock(&self.0.0);
+        if let Some(value) = state.unread.pop_front() {
             return Poll::Ready(Some(value));
         }
-        if values.ended {
+        if state.ended {
             return Poll::Ready(None);
         }
-        values.waker = Some(cx.waker().clone());
+        state.waker = Some(cx.waker().clone());
         Poll::Pending
     }
 }

@@ -1,19 +1,22 @@
-//! Target `ready`: the list of woken slots, alone.
+//! Target `ready`: the list of woken slots by itself.
 //!
-//! A script makes calls to `src/ready.rs`, as the demux and as the wakers of sinks, leases and orders
-//! do, and lets one call be interrupted by another between any two of its atomic operations. The
-//! model keeps a clock, and knows of each call when it began and when it was over. It asserts:
+//! A script makes the calls to `src/ready.rs` that the demux and the wakers of sinks, leases and
+//! orders make. One call may interrupt another between any two of its atomic operations. The model
+//! counts time and records when each call began and ended. It asserts:
 //!
-//! 1. No wake is lost: a slot is listed after a wake until a `pop` that was not over when the wake
-//!    began, and in the end all that is listed is popped.
-//! 2. None comes twice: a slot is popped only if something listed it since it was popped last, and only
-//!    once in one chain; what was listed after the chain was taken is not in it.
-//! 3. `by_sink`, and `take_fired`, tell of the sink's own waker alone, once, and never fail to.
-//! 4. The orders' signal stands until it is lowered, and is not lowered by a call that was over before.
-//! 5. Once a lease has ended, `has_ended` is true until `pop_ended` has come to its slot; and it is true
-//!    only if a lease has ended since `pop_ended` found no slot.
-//! 6. A task that sleeps is woken if there is something to do, once; one that is awake is not woken.
-//! 7. A new seat has nothing to do; what was cleared or dropped wakes no task, and keeps none.
+//! 1. No wake is lost: after a wake, a slot is listed until a `pop` that ended after the wake
+//!    began. At the end, every slot that is listed is popped.
+//! 2. No wake is reported twice: a slot is popped only if it was listed since its last `pop`, and
+//!    at most once per chain. A slot that was listed after a chain was taken is not in that chain.
+//! 3. `by_sink` and `take_fired` report each wake by the sink's own waker exactly once, and no
+//!    other wake.
+//! 4. The orders' signal stays raised until it is lowered by a call that ended after it was raised.
+//! 5. After a lease has ended, `has_ended` returns `true` until `pop_ended` returns its slot. It
+//!    returns `true` only if a lease has ended since `pop_ended` last returned `None`.
+//! 6. A sleeping task is woken exactly once if there is something to do. A task that is awake is
+//!    not woken.
+//! 7. A new slot has nothing to do. Wakers that were freed, or whose owner was dropped, neither
+//!    wake the task nor keep its waker alive.
 
 use alloc::rc::Rc;
 use alloc::sync::Arc;
@@ -41,47 +44,48 @@ const MAX_CALLS: usize = 2_000;
 ///
 /// # Panics
 ///
-/// If the list breaks one of its promises.
+/// Panics if one of these assertions fails.
 pub fn run(script: &[u8]) {
     let mut script = Script::new(script);
-    let world = Rc::new(RefCell::new(World::new()));
+    let model = Rc::new(RefCell::new(Model::new()));
     for _ in 0..MAX_CALLS {
         let Some(letter) = script.letter(LETTERS) else { break };
         if letter == b'!' {
             let steps = script.below(8);
-            let call = Call::read(&mut script, &world);
-            let other = Call::read(&mut script, &world);
-            if call.is_owners() && other.is_owners() {
-                call.make(&world); // the owner does not interrupt itself
-                other.make(&world);
+            let call = Call::read(&mut script, &model);
+            let other = Call::read(&mut script, &model);
+            if call.is_by_owner() && other.is_by_owner() {
+                call.make(&model); // the owner cannot interrupt itself
+                other.make(&model);
             } else {
-                let theirs = Rc::clone(&world);
-                during(steps, move || other.make(&theirs), || call.make(&world));
+                let other_model = Rc::clone(&model);
+                during(steps, move || other.make(&other_model), || call.make(&model));
             }
         } else {
-            Call::of(letter, &mut script, &world).make(&world);
+            Call::of(letter, &mut script, &model).make(&model);
         }
-        world.borrow_mut().check();
+        model.borrow_mut().check();
     }
-    let world = Rc::into_inner(world).expect("whoever interrupted is gone").into_inner();
-    world.end();
+    let model = Rc::into_inner(model).expect("every interrupting call has returned").into_inner();
+    model.end();
 }
 
-/// `!` has a number and two calls: the second happens before that atomic operation of the first.
+/// `!` is followed by a number and two calls: the second call is made before the atomic operation
+/// with that number of the first.
 const LETTERS: &[u8] = b"wnlthpdazrqs!ww!pdef";
 
 /// One call of the owner or of a waker.
 #[derive(Clone)]
 enum Call {
-    /// A sink's waker fires: `w` and a slot.
+    /// `w` and a slot: a sink's waker fires.
     Wake(usize, Waker),
-    /// A lease's: `n` and a slot.
+    /// `n` and a slot: a lease's waker fires.
     EndLease(usize, Waker),
-    /// The orders': `r`.
-    Ring(Waker),
-    /// The owner lists a slot: `l` and a slot.
+    /// `r`: the orders' waker fires.
+    WakeOrders(Waker),
+    /// `l` and a slot: the owner lists a slot.
     List(usize),
-    /// The owner fires the waker of a slot's sink: `f` and a slot.
+    /// `f` and a slot: the owner fires the waker of a slot's sink.
     Fire(usize),
     /// `h` and a slot.
     TakeFired(usize),
@@ -91,7 +95,7 @@ enum Call {
     Take,
     /// `p`.
     Pop,
-    /// `d`: takes, and pops to the end.
+    /// `d`: takes the list and pops all of it.
     Drain,
     /// `a`.
     Awake,
@@ -99,23 +103,23 @@ enum Call {
     Sleep,
     /// `q`.
     Lower,
-    /// `s`: one more slot.
-    Seat,
+    /// `s`: registers one more slot.
+    Register,
 }
 
 impl Call {
-    fn read(script: &mut Script<'_>, world: &RefCell<World>) -> Self {
+    fn read(script: &mut Script<'_>, model: &RefCell<Model>) -> Self {
         let letter = script.letter(b"wnlthpdazrqsef").unwrap_or(b'd');
-        Self::of(letter, script, world)
+        Self::of(letter, script, model)
     }
 
-    fn of(letter: u8, script: &mut Script<'_>, world: &RefCell<World>) -> Self {
-        let mut world = world.borrow_mut();
-        if world.slots.is_empty() {
-            world.seat();
+    fn of(letter: u8, script: &mut Script<'_>, model: &RefCell<Model>) -> Self {
+        let mut model = model.borrow_mut();
+        if model.slots.is_empty() {
+            model.register_first();
         }
-        let mut slot = || script.below(world.slots.len());
-        let ready = &world.ready;
+        let mut slot = || script.below(model.slots.len());
+        let ready = &model.ready;
         match letter {
             b'w' => {
                 let slot = slot();
@@ -134,128 +138,130 @@ impl Call {
             b'd' => Self::Drain,
             b'a' => Self::Awake,
             b'z' => Self::Sleep,
-            b'r' => Self::Ring(ready.orders_waker().clone()),
+            b'r' => Self::WakeOrders(ready.orders_waker().clone()),
             b'q' => Self::Lower,
-            _ => Self::Seat,
+            _ => Self::Register,
         }
     }
 
-    fn is_owners(&self) -> bool {
-        !matches!(self, Self::Wake(..) | Self::EndLease(..) | Self::Ring(_))
+    fn is_by_owner(&self) -> bool {
+        !matches!(self, Self::Wake(..) | Self::EndLease(..) | Self::WakeOrders(_))
     }
 
-    fn make(self, world: &RefCell<World>) {
+    fn make(self, model: &RefCell<Model>) {
         match self {
             Self::Wake(slot, waker) => {
-                world.borrow_mut().begin_wake(slot, true);
+                model.borrow_mut().begin_wake(slot, true);
                 waker.wake();
-                world.borrow_mut().end_wake(slot);
+                model.borrow_mut().end_wake(slot);
             }
             Self::EndLease(slot, waker) => {
-                world.borrow_mut().begin_end(slot);
+                model.borrow_mut().begin_lease_end(slot);
                 waker.wake();
-                world.borrow_mut().end_end(slot);
+                model.borrow_mut().end_lease_end(slot);
             }
-            Self::Ring(waker) => {
-                world.borrow_mut().begin_ring();
+            Self::WakeOrders(waker) => {
+                model.borrow_mut().begin_orders_wake();
                 waker.wake();
-                world.borrow_mut().end_ring();
+                model.borrow_mut().end_orders_wake();
             }
-            owners => Self::owner(owners, world),
+            call => Self::make_by_owner(call, model),
         }
     }
 
-    /// The owner's calls: it is taken out, so that wakers can be told of meanwhile.
-    fn owner(self, world: &RefCell<World>) {
-        let mut ready = std::mem::replace(&mut world.borrow_mut().ready, Ready::new());
-        if world.borrow().asleep {
-            // Whatever it does, it gets up first.
+    /// Makes a call of the owner. The list is moved out of the model, so that interrupting calls
+    /// can borrow the model.
+    fn make_by_owner(self, model: &RefCell<Model>) {
+        let mut ready = std::mem::replace(&mut model.borrow_mut().ready, Ready::new());
+        if model.borrow().asleep {
+            // The owner acts only while it is awake.
             ready.awake();
-            world.borrow_mut().woke_up();
+            model.borrow_mut().set_awake();
         }
         match self {
             Self::List(slot) => {
-                world.borrow_mut().begin_wake(slot, false);
+                model.borrow_mut().begin_wake(slot, false);
                 ready.list(id(slot));
-                world.borrow_mut().end_wake(slot);
+                model.borrow_mut().end_wake(slot);
             }
             Self::Fire(slot) => {
-                world.borrow_mut().begin_wake(slot, true);
+                model.borrow_mut().begin_wake(slot, true);
                 ready.fire(id(slot));
-                world.borrow_mut().end_wake(slot);
+                model.borrow_mut().end_wake(slot);
             }
             Self::TakeFired(slot) => {
-                let began = world.borrow_mut().tick();
+                let began = model.borrow_mut().tick();
                 let fired = ready.take_fired(id(slot));
-                world.borrow_mut().took_fired(slot, began, fired);
+                model.borrow_mut().took_fired(slot, began, fired);
             }
             Self::PopEnded => {
-                let began = world.borrow_mut().tick();
+                let began = model.borrow_mut().tick();
                 let popped = ready.pop_ended();
-                world.borrow_mut().popped_ended(popped.map(SlotId::index), began);
+                model.borrow_mut().popped_ended(popped.map(SlotId::index), began);
             }
-            Self::Take => Self::take(&mut ready, world),
-            Self::Pop => drop(Self::pop(&mut ready, world)),
+            Self::Take => Self::take(&mut ready, model),
+            Self::Pop => drop(Self::pop(&mut ready, model)),
             Self::Drain => {
-                Self::take(&mut ready, world);
+                Self::take(&mut ready, model);
                 for pops in 0.. {
-                    assert!(pops <= SLOTS, "the chain has no end");
-                    if !Self::pop(&mut ready, world) {
+                    assert!(pops <= SLOTS, "the chain does not end");
+                    if !Self::pop(&mut ready, model) {
                         break;
                     }
                 }
-                assert!(ready.is_last(), "nothing was popped, and there is more");
+                assert!(ready.is_last(), "`pop` returned `None` before the chain ended");
             }
             Self::Awake => {
                 ready.awake();
-                world.borrow_mut().woke_up();
+                model.borrow_mut().set_awake();
             }
             Self::Sleep => {
-                let (bell, task) = world.borrow_mut().fall_asleep();
+                let (task_waker, task) = model.borrow_mut().set_asleep();
                 ready.sleep(&task);
-                drop((bell, task));
+                drop((task_waker, task));
             }
             Self::Lower => {
-                let began = world.borrow_mut().tick();
+                let began = model.borrow_mut().tick();
                 ready.lower_orders();
-                let mut world = world.borrow_mut();
-                (world.hush_began, world.hush_ended) = (began, world.tick());
+                let mut model = model.borrow_mut();
+                (model.lower_began, model.lower_ended) = (began, model.tick());
             }
-            Self::Wake(..) | Self::EndLease(..) | Self::Ring(_) => {}
-            Self::Seat => {
-                let mut world = world.borrow_mut();
-                if world.slots.len() < SLOTS {
-                    ready.register(id(world.slots.len()));
-                    world.slots.push(Slot::default());
+            Self::Wake(..) | Self::EndLease(..) | Self::WakeOrders(_) => {}
+            Self::Register => {
+                let mut model = model.borrow_mut();
+                if model.slots.len() < SLOTS {
+                    ready.register(id(model.slots.len()));
+                    model.slots.push(Slot::default());
                 }
             }
         }
-        world.borrow_mut().ready = ready;
+        model.borrow_mut().ready = ready;
     }
 
-    fn take(ready: &mut Ready, world: &RefCell<World>) {
+    fn take(ready: &mut Ready, model: &RefCell<Model>) {
         let fresh = ready.is_last();
         ready.take();
         if fresh {
-            let mut world = world.borrow_mut();
-            world.taken = world.tick();
-            for slot in &mut world.slots {
+            let mut model = model.borrow_mut();
+            model.chain_taken = model.tick();
+            for slot in &mut model.slots {
                 slot.popped = false;
             }
         }
     }
 
-    fn pop(ready: &mut Ready, world: &RefCell<World>) -> bool {
-        let began = world.borrow_mut().tick();
+    fn pop(ready: &mut Ready, model: &RefCell<Model>) -> bool {
+        let began = model.borrow_mut().tick();
         let popped = ready.pop();
         if let Some(woken) = popped {
-            world.borrow_mut().popped(woken.id.index(), began, woken.by_sink);
+            model.borrow_mut().popped(woken.id.index(), began, woken.by_sink);
         }
         popped.is_some()
     }
 }
 
-/// What is known of a slot: when what began and ended last, 0 if it never did.
+/// The model of a slot: when calls for it last began and ended; 0 if never, `u64::MAX` if they have
+/// not ended.
 #[derive(Clone, Copy, Default)]
 struct Slot {
     wake_began: u64,
@@ -264,55 +270,55 @@ struct Slot {
     sink_ended: u64,
     pop_began: u64,
     pop_ended: u64,
-    /// The last `pop` or `take_fired` that told of the sink's waker.
-    told_began: u64,
-    told_ended: u64,
-    /// The first wake that no pop has come after.
+    /// The last `pop` or `take_fired` that reported the sink's waker.
+    report_began: u64,
+    report_ended: u64,
+    /// The first wake since the last `pop`.
     pending: Option<u64>,
-    /// How many wakes are not over.
+    /// The number of wakes in progress.
     in_flight: u32,
-    /// A wake and a pop were at it at once: either is right.
-    unsure: bool,
-    /// From the chain that was taken last.
+    /// A wake overlapped with a `pop`: the slot may be listed or not.
+    ambiguous: bool,
+    /// The slot was popped from the chain that was taken last.
     popped: bool,
-    /// The end of its lease, and the last `pop_ended` that came to it.
-    end_began: u64,
-    end_ended: u64,
-    ends_in_flight: u32,
+    /// The end of its lease, and the last `pop_ended` that returned it.
+    lease_end_began: u64,
+    lease_end_ended: u64,
+    lease_ends_in_flight: u32,
     pop_ended_began: u64,
     pop_ended_ended: u64,
 }
 
-struct Bell(AtomicU32);
+struct CountingWaker(AtomicU32);
 
-impl Wake for Bell {
+impl Wake for CountingWaker {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, SeqCst);
     }
 }
 
-struct World {
+struct Model {
     ready: Ready,
     slots: Vec<Slot>,
     clock: u64,
-    /// When the chain in hand was taken.
-    taken: u64,
-    ring_began: u64,
-    ring_ended: u64,
-    rings_in_flight: u32,
-    hush_began: u64,
-    hush_ended: u64,
-    /// The last `pop_ended` that found no slot.
-    none_ended_began: u64,
-    bell: Arc<Bell>,
-    /// Bells fired up to the last time it fell asleep, and whether it has not got up since.
-    fired: u32,
+    /// When the current chain was taken.
+    chain_taken: u64,
+    orders_wake_began: u64,
+    orders_wake_ended: u64,
+    orders_wakes_in_flight: u32,
+    lower_began: u64,
+    lower_ended: u64,
+    /// The last `pop_ended` that returned `None`.
+    empty_pop_ended_began: u64,
+    task_waker: Arc<CountingWaker>,
+    /// The number of times that the task had been woken when it last fell asleep or became awake.
+    wakes: u32,
     asleep: bool,
-    /// A waker was under way as it got up or lay down: it may find it either way.
-    blurred: bool,
+    /// A wake was in progress when the task became awake. It may wake the task or not.
+    wake_raced: bool,
 }
 
-impl World {
+impl Model {
     fn new() -> Self {
         let mut ready = Ready::new();
         ready.reserve(SLOTS);
@@ -320,22 +326,22 @@ impl World {
             ready,
             slots: Vec::new(),
             clock: 2,
-            taken: 0,
-            // The first poll looks at the orders unasked.
-            ring_began: 1,
-            ring_ended: 2,
-            rings_in_flight: 0,
-            hush_began: 0,
-            hush_ended: 0,
-            none_ended_began: 0,
-            bell: Arc::new(Bell(AtomicU32::new(0))),
-            fired: 0,
+            chain_taken: 0,
+            // The signal is raised at first: the first poll polls the orders.
+            orders_wake_began: 1,
+            orders_wake_ended: 2,
+            orders_wakes_in_flight: 0,
+            lower_began: 0,
+            lower_ended: 0,
+            empty_pop_ended_began: 0,
+            task_waker: Arc::new(CountingWaker(AtomicU32::new(0))),
+            wakes: 0,
             asleep: false,
-            blurred: false,
+            wake_raced: false,
         }
     }
 
-    fn seat(&mut self) {
+    fn register_first(&mut self) {
         self.ready.register(id(0));
         self.slots.push(Slot::default());
     }
@@ -368,193 +374,216 @@ impl World {
         }
     }
 
-    fn begin_end(&mut self, slot: usize) {
+    fn begin_lease_end(&mut self, slot: usize) {
         let now = self.tick();
         let slot = &mut self.slots[slot];
-        slot.end_began = now;
-        slot.end_ended = u64::MAX;
-        slot.ends_in_flight += 1;
+        slot.lease_end_began = now;
+        slot.lease_end_ended = u64::MAX;
+        slot.lease_ends_in_flight += 1;
     }
 
-    fn end_end(&mut self, slot: usize) {
+    fn end_lease_end(&mut self, slot: usize) {
         let now = self.tick();
         let slot = &mut self.slots[slot];
-        slot.ends_in_flight -= 1;
-        if slot.ends_in_flight == 0 {
-            slot.end_ended = now;
+        slot.lease_ends_in_flight -= 1;
+        if slot.lease_ends_in_flight == 0 {
+            slot.lease_end_ended = now;
         }
     }
 
     fn popped_ended(&mut self, popped: Option<usize>, began: u64) {
         let ended = self.tick();
-        let Some(at) = popped else {
-            for (at, slot) in self.slots.iter().enumerate() {
-                let left = slot.has_ended() && slot.end_ended < began;
-                assert!(!left, "the lease of {at} has ended, and nothing was popped");
+        let Some(index) = popped else {
+            for (index, slot) in self.slots.iter().enumerate() {
+                let missed = slot.has_ended_lease() && slot.lease_end_ended < began;
+                assert!(
+                    !missed,
+                    "the lease of slot {index} has ended, but `pop_ended` returned `None`"
+                );
             }
-            self.none_ended_began = began;
+            self.empty_pop_ended_began = began;
             return;
         };
-        let slot = self.slots.get_mut(at).expect("a slot that there is not");
-        assert!(slot.end_ended > slot.pop_ended_began, "the lease of {at} has not ended");
+        let slot = self.slots.get_mut(index).expect("the slot is registered");
+        assert!(
+            slot.lease_end_ended > slot.pop_ended_began,
+            "the lease of slot {index} has not ended"
+        );
         (slot.pop_ended_began, slot.pop_ended_ended) = (began, ended);
     }
 
-    fn begin_ring(&mut self) {
-        self.ring_began = self.tick();
-        self.ring_ended = u64::MAX;
-        self.rings_in_flight += 1;
+    fn begin_orders_wake(&mut self) {
+        self.orders_wake_began = self.tick();
+        self.orders_wake_ended = u64::MAX;
+        self.orders_wakes_in_flight += 1;
     }
 
-    fn end_ring(&mut self) {
+    fn end_orders_wake(&mut self) {
         let now = self.tick();
-        self.rings_in_flight -= 1;
-        if self.rings_in_flight == 0 {
-            self.ring_ended = now;
+        self.orders_wakes_in_flight -= 1;
+        if self.orders_wakes_in_flight == 0 {
+            self.orders_wake_ended = now;
         }
     }
 
-    fn took_fired(&mut self, at: usize, began: u64, fired: bool) {
+    fn took_fired(&mut self, index: usize, began: u64, fired: bool) {
         let ended = self.tick();
-        let slot = &mut self.slots[at];
-        slot.tell(at, began, ended, fired);
+        let slot = &mut self.slots[index];
+        slot.report(index, began, ended, fired);
     }
 
-    fn popped(&mut self, at: usize, began: u64, by_sink: bool) {
+    fn popped(&mut self, index: usize, began: u64, by_sink: bool) {
         let ended = self.tick();
-        let taken = self.taken;
-        let slot = self.slots.get_mut(at).expect("a slot that there is not");
-        assert!(slot.wake_ended > slot.pop_began, "{at} was popped, and nothing listed it");
-        assert!(!slot.popped, "{at} was popped twice from one chain");
+        let chain_taken = self.chain_taken;
+        let slot = self.slots.get_mut(index).expect("the slot is registered");
+        assert!(slot.wake_ended > slot.pop_began, "slot {index} was popped, but it was not listed");
+        assert!(!slot.popped, "slot {index} was popped twice from one chain");
         let since = slot.pending.unwrap_or(slot.wake_began);
-        assert!(since < taken, "{at} was popped from a chain that was taken before it was listed");
+        assert!(since < chain_taken, "slot {index} was listed after its chain was taken");
         slot.popped = true;
-        // A wake that began after this may have been merged, or have listed it anew.
-        slot.unsure = slot.wake_began > began || slot.in_flight > 0;
-        slot.pending = slot.unsure.then_some(slot.wake_began);
+        // A wake that overlaps with this `pop` may have been merged with it, or have listed the
+        // slot again.
+        slot.ambiguous = slot.wake_began > began || slot.in_flight > 0;
+        slot.pending = slot.ambiguous.then_some(slot.wake_began);
         (slot.pop_began, slot.pop_ended) = (began, ended);
-        slot.tell(at, began, ended, by_sink);
+        slot.report(index, began, ended, by_sink);
     }
 
-    fn woke_up(&mut self) {
+    fn set_awake(&mut self) {
         self.asleep = false;
-        self.fired = self.bell.0.load(SeqCst);
-        self.blurred = self.under_way();
+        self.wakes = self.task_waker.0.load(SeqCst);
+        self.wake_raced = self.is_wake_in_flight();
     }
 
-    fn fall_asleep(&mut self) -> (Arc<Bell>, Waker) {
-        // Twice in a row is no more than once.
-        self.fired = self.bell.0.load(SeqCst);
+    fn set_asleep(&mut self) -> (Arc<CountingWaker>, Waker) {
+        // A second `sleep` in a row counts from now on.
+        self.wakes = self.task_waker.0.load(SeqCst);
         self.asleep = true;
-        self.blurred = false;
-        (Arc::clone(&self.bell), Waker::from(Arc::clone(&self.bell)))
+        self.wake_raced = false;
+        (Arc::clone(&self.task_waker), Waker::from(Arc::clone(&self.task_waker)))
     }
 
-    fn under_way(&self) -> bool {
-        self.rings_in_flight > 0
-            || self.slots.iter().any(|slot| slot.in_flight > 0 || slot.ends_in_flight > 0)
+    fn is_wake_in_flight(&self) -> bool {
+        self.orders_wakes_in_flight > 0
+            || self.slots.iter().any(|slot| slot.in_flight > 0 || slot.lease_ends_in_flight > 0)
     }
 
-    /// What must hold while nobody is in the middle of something.
+    /// Checks what must hold when no call is in progress.
     fn check(&mut self) {
         let mut any = false;
-        for (at, slot) in self.slots.iter_mut().enumerate() {
-            let listed = self.ready.is_listed(id(at));
-            if std::mem::take(&mut slot.unsure) && !listed {
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            let listed = self.ready.is_listed(id(index));
+            if std::mem::take(&mut slot.ambiguous) && !listed {
                 slot.pending = None;
             }
-            assert_eq!(listed, slot.pending.is_some(), "is {at} listed?");
+            assert_eq!(listed, slot.pending.is_some(), "slot {index} is listed");
             any |= listed;
         }
-        assert_eq!(self.ready.any(), any, "is anything listed?");
-        assert_eq!(self.slots.len(), self.slots.len());
+        assert_eq!(self.ready.any(), any, "a slot is listed");
         let has_ended = self.ready.has_ended();
         if has_ended {
-            // A signal may outlast the chain: it is lowered when the next one is taken.
-            let may = |slot: &Slot| slot.end_ended > self.none_ended_began;
+            // The signal may stay raised after the chain was popped, until the next one is taken.
+            let may = |slot: &Slot| slot.lease_end_ended > self.empty_pop_ended_began;
             assert!(self.slots.iter().any(may), "no lease has ended");
         } else {
-            let must = |slot: &Slot| slot.has_ended() && slot.ends_in_flight == 0;
-            assert!(!self.slots.iter().any(must), "a lease has ended, and nothing tells");
-        }
-        let rung = self.ready.signals() & ORDERS != 0;
-        if rung {
-            assert!(self.ring_ended > self.hush_began, "it rings, and nobody rang");
-        } else {
-            assert!(self.ring_began < self.hush_ended, "it was rung, and is silent");
-        }
-        let fired = self.bell.0.load(SeqCst) - self.fired;
-        if self.asleep {
-            assert!(fired <= 1, "woken {fired} times");
+            let must = |slot: &Slot| slot.has_ended_lease() && slot.lease_ends_in_flight == 0;
             assert!(
-                fired == 1 || !any && !rung && !has_ended,
-                "it sleeps, and there is something to do"
+                !self.slots.iter().any(must),
+                "a lease has ended, but `has_ended` returns `false`"
             );
-        } else if !self.blurred {
-            assert_eq!(fired, 0, "woken while awake");
+        }
+        let raised = self.ready.signals() & ORDERS != 0;
+        if raised {
+            assert!(
+                self.orders_wake_ended > self.lower_began,
+                "the orders' signal is raised without a wake"
+            );
+        } else {
+            assert!(
+                self.orders_wake_began < self.lower_ended,
+                "the orders' waker has fired, but the signal is not raised"
+            );
+        }
+        let wakes = self.task_waker.0.load(SeqCst) - self.wakes;
+        if self.asleep {
+            assert!(wakes <= 1, "woken {wakes} times");
+            assert!(
+                wakes == 1 || !any && !raised && !has_ended,
+                "the task sleeps although there is something to do"
+            );
+        } else if !self.wake_raced {
+            assert_eq!(wakes, 0, "woken while awake");
         }
     }
 
-    /// What is left is popped; what outlives the owner does nothing.
+    /// Pops what is left, and checks that wakers have no effect after the owner was dropped.
     fn end(mut self) {
         let slots = self.slots.len();
-        let world = RefCell::new(self);
-        Call::Drain.make(&world);
-        Call::Drain.make(&world);
+        let model = RefCell::new(self);
+        Call::Drain.make(&model);
+        Call::Drain.make(&model);
         for _ in 0..=2 * slots {
-            Call::PopEnded.make(&world);
+            Call::PopEnded.make(&model);
         }
-        self = world.into_inner();
+        self = model.into_inner();
         self.check();
-        assert!(!self.ready.any(), "it was drained, and there is more");
+        assert!(!self.ready.any(), "a slot is listed after draining");
         assert!(self.slots.iter().all(|slot| slot.pending.is_none()));
-        assert!(!self.ready.has_ended(), "leases have ended, and are not popped");
-        assert!(!self.slots.iter().any(Slot::has_ended), "the end of a lease was lost");
-        assert!(!self.slots.iter().any(Slot::is_untold), "a sink's waker was never told of");
+        assert!(!self.ready.has_ended(), "an ended lease was not popped");
+        assert!(!self.slots.iter().any(Slot::has_ended_lease), "the end of a lease was lost");
+        assert!(
+            !self.slots.iter().any(Slot::has_unreported_wake),
+            "a wake by a sink was never reported"
+        );
 
         let sinks = (0..slots).map(|slot| self.ready.waker(id(slot)).clone());
         let mut wakers: Vec<_> = sinks.collect();
         wakers.extend((0..slots).map(|slot| self.ready.lease_waker(id(slot))));
         wakers.push(self.ready.orders_waker().clone());
-        let fired = self.bell.0.load(SeqCst);
+        let woken_before = self.task_waker.0.load(SeqCst);
         if slots % 2 == 0 {
             self.ready.awake();
             while !self.ready.free_wakers(1) {}
             wakers.iter().for_each(Waker::wake_by_ref);
             self.ready.take();
-            assert_eq!(self.ready.pop(), None, "popped from what was cleared");
+            assert_eq!(self.ready.pop(), None, "a slot was popped after its waker was freed");
         } else {
-            let task = Waker::from(Arc::clone(&self.bell));
+            let task = Waker::from(Arc::clone(&self.task_waker));
             self.ready.lower_orders();
             self.ready.sleep(&task);
         }
-        let Self { ready, bell, .. } = self;
+        let Self { ready, task_waker, .. } = self;
         drop(ready);
         wakers.iter().for_each(Waker::wake_by_ref);
-        assert_eq!(bell.0.load(SeqCst), fired, "woken after the owner was dropped");
-        assert_eq!(Arc::strong_count(&bell), 1, "the task is kept by a waker");
+        assert_eq!(task_waker.0.load(SeqCst), woken_before, "woken after the owner was dropped");
+        assert_eq!(Arc::strong_count(&task_waker), 1, "a waker keeps the task alive");
     }
 }
 
 impl Slot {
-    /// Its lease has ended, or ends now, and `pop_ended` has not come to it since.
-    fn has_ended(&self) -> bool {
-        self.end_began > self.pop_ended_ended
+    /// Returns `true` if its lease has ended, or is ending, and `pop_ended` has not returned it
+    /// since.
+    fn has_ended_lease(&self) -> bool {
+        self.lease_end_began > self.pop_ended_ended
     }
 
-    /// The owner was told whether the sink's waker has fired since it was told last.
-    fn tell(&mut self, at: usize, began: u64, ended: u64, fired: bool) {
+    /// Records what a call reported about the sink's waker.
+    fn report(&mut self, index: usize, began: u64, ended: u64, fired: bool) {
         if fired {
-            assert!(self.sink_ended > self.told_began, "the sink's waker of {at} has not fired");
-            (self.told_began, self.told_ended) = (began, ended);
+            assert!(
+                self.sink_ended > self.report_began,
+                "the sink's waker of slot {index} has not fired"
+            );
+            (self.report_began, self.report_ended) = (began, ended);
         } else {
-            let lost = self.is_untold() && self.sink_ended < began;
-            assert!(!lost, "the sink's waker of {at} has fired");
+            let lost = self.has_unreported_wake() && self.sink_ended < began;
+            assert!(!lost, "a wake by the sink of slot {index} was not reported");
         }
     }
 
-    /// The sink's waker has fired, or fires now, and the owner was not told since.
-    fn is_untold(&self) -> bool {
-        self.sink_began > self.told_ended
+    /// Returns `true` if the sink's waker has fired, or is firing, and no call has reported it
+    /// since.
+    fn has_unreported_wake(&self) -> bool {
+        self.sink_began > self.report_ended
     }
 }

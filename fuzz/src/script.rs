@@ -1,7 +1,7 @@
-//! Scripts that are text where they are read by people, and any bytes where the fuzzer writes them.
+//! Scripts: seeds are written as text, and the fuzzer may change them into any bytes.
 
-/// Reads a script; past its end there are only zeros. Spaces and line ends are skipped, and what
-/// stands between `#` and the end of a line.
+/// Reads a script. Skips spaces, line ends, and comments from `#` to the end of the line. After the
+/// end, numbers are 0.
 pub(crate) struct Script<'a>(core::slice::Iter<'a, u8>);
 
 impl<'a> Script<'a> {
@@ -19,7 +19,8 @@ impl<'a> Script<'a> {
         }
     }
 
-    /// One of `letters`: as it is written, or by the remainder.
+    /// Returns the next letter, or `None` at the end. A byte that is not in `letters` selects one
+    /// by its remainder.
     pub(crate) fn letter(&mut self, letters: &[u8]) -> Option<u8> {
         let byte = self.next()?;
         Some(if letters.contains(&byte) {
@@ -29,7 +30,7 @@ impl<'a> Script<'a> {
         })
     }
 
-    /// A number below `end`, which is at most 256: a digit says itself, if it is below.
+    /// Returns a number below `end`, which is at most 256. A digit stands for its value.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         let byte = self.next().unwrap_or(b'0');
         usize::from(if byte.is_ascii_digit() { byte - b'0' } else { byte }) % end

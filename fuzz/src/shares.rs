@@ -1,18 +1,21 @@
-//! Target `shares`: does everybody get something, when somebody always wants more?
+//! Target `shares`: no source of work starves the others.
 //!
-//! The input may have items without end, the orders stream orders without end (that speak of nobody), and
-//! sinks may wake themselves whenever they are asked. Beside these there are sinks whose readiness or
-//! flush is pending until the script wakes them, and now and then an order to attach one more. Time is counted
-//! in turns, and whoever is due has a bound that grows with sinks over budget, and with nothing else.
-//! It asserts, within that bound:
+//! The input may be endless, the orders stream may yield endless orders (for a key that is not
+//! attached), and sinks may wake themselves whenever they are polled. Beside these there are sinks
+//! whose readiness or flush is pending until the script wakes them, and orders that attach sinks.
+//! Time is counted in turns. All work has to be done within a bound that grows only with the number
+//! of sinks divided by the budget. The target asserts, within that bound:
 //!
-//! 1. a sink whose waker fired is asked again for what it waits for, a pending flush too;
-//! 2. an order is applied; an item is read, unless orders have no end;
-//! 3. a sink that took an item is flushed, at the latest when the window has passed;
-//! 4. at the end each sink is told, while others wake themselves without end, and then it completes;
-//! 5. nobody is asked again in the turn in which it woke itself, nor before its waker fired, but for one
-//!    that answered after 64 operations of a turn, and then once;
-//! 6. a turn does no more than its budget allows, and who is due does not let the task sleep.
+//! 1. A sink whose waker fired is polled again for what it waits for, also for a pending flush.
+//! 2. An order is applied. An item is read, unless orders are endless.
+//! 3. A sink that took an item is flushed, at the latest when the flush window has passed.
+//! 4. After the input has ended, each sink is closed, while others wake themselves endlessly, and
+//!    then the demux completes.
+//! 5. A sink is not polled again in the turn in which it woke itself, nor before its waker fired.
+//!    The exception is a sink that returned `Pending` after 64 operations of a turn: it is polled
+//!    again once.
+//! 6. A turn spends at most one unit more than its budget, and the task does not sleep while work
+//!    is due.
 
 use alloc::rc::Rc;
 use std::cell::{Cell, RefCell};
@@ -31,19 +34,19 @@ const MAX_STEPS: usize = 80;
 const MAX_TURNS: u64 = 1_500;
 const MAX_ITEMS: u64 = 6_000;
 
-/// Plays a script. It begins with budget, window, the number of sinks that are there from the start
-/// and, for each, its nature.
+/// Plays a script. It begins with the budget, the flush window, the number of sinks that are
+/// attached first and, for each, its behaviour.
 ///
 /// # Panics
 ///
-/// If somebody has to wait for longer than is fair.
+/// Panics if one of these assertions fails.
 pub fn run(script: &[u8]) {
     let mut script = Script::new(script);
     let budget = [1, 2, 3, 4, 8, 128][script.below(6)];
     let window = [1, 16, 16_384][script.below(3)];
     let world = Rc::new(World::new(budget, window));
     for _ in 0..=script.below(MAX_SINKS) {
-        World::attach(&world, Nature::read(&mut script));
+        World::attach(&world, Behaviour::read(&mut script));
     }
     let (input, orders) = (Input(Rc::clone(&world)), Orders(Rc::clone(&world)));
     let demux = input.demux_by(|item| *item, orders).budget(budget).flush_every(window);
@@ -51,7 +54,7 @@ pub fn run(script: &[u8]) {
     let mut turns = |limit: u64| {
         for _ in 0..limit {
             let polls = task.polls();
-            world.begin();
+            world.begin_turn();
             let poll = task.turns(1);
             if task.polls() == polls {
                 world.check_asleep();
@@ -66,7 +69,8 @@ pub fn run(script: &[u8]) {
     };
 
     for _ in 0..MAX_STEPS {
-        let Some(letter) = script.letter(b"pprrRwwwwioaa").filter(|_| !world.is_old()) else {
+        let Some(letter) = script.letter(b"pprrRwwwwioaa").filter(|_| !world.is_past_limits())
+        else {
             break;
         };
         let completed = match letter {
@@ -74,62 +78,65 @@ pub fn run(script: &[u8]) {
             b'r' => turns(16),
             b'R' => turns(world.bound() + 2),
             b'w' => world.wake(script.below(MAX_SINKS)),
-            b'i' => world.pause(),
-            b'o' => world.flood(),
-            _ => World::attach(&world, Nature::read(&mut script)),
+            b'i' => world.toggle_pause(),
+            b'o' => world.toggle_endless_orders(),
+            _ => World::attach(&world, Behaviour::read(&mut script)),
         };
-        assert!(!completed, "completed, and the input goes on");
+        assert!(!completed, "completed before the input ended");
     }
     world.end();
     let sinks = world.sinks.borrow().len() as u64;
-    assert!(turns(4 * world.bound() + 8 * sinks), "not everybody was told the end, and closed");
+    assert!(
+        turns(4 * world.bound() + 8 * sinks),
+        "the demux does not close all sinks and complete"
+    );
 }
 
-/// What a sink is like.
+/// How a sink behaves.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Nature {
+enum Behaviour {
     /// `p`: always ready.
-    Plain,
-    /// `s`: never ready, and wakes itself whenever it is asked; until all others are gone.
-    Stutters,
-    /// `f`: its flush is pending until it is woken.
-    Flushes,
-    /// `r`: ready once for each time it is woken.
-    Waits,
+    AlwaysReady,
+    /// `s`: never ready, and wakes itself whenever it is polled, until all other sinks are dropped.
+    SelfWaking,
+    /// `f`: its flush is pending until the script wakes it.
+    SlowFlush,
+    /// `r`: ready once for each time that the script wakes it.
+    SlowReady,
 }
 
-impl Nature {
+impl Behaviour {
     fn read(script: &mut Script<'_>) -> Self {
         match script.letter(b"psfrsfr").unwrap_or(b'p') {
-            b's' => Self::Stutters,
-            b'f' => Self::Flushes,
-            b'r' => Self::Waits,
-            _ => Self::Plain,
+            b's' => Self::SelfWaking,
+            b'f' => Self::SlowFlush,
+            b'r' => Self::SlowReady,
+            _ => Self::AlwaysReady,
         }
     }
 }
 
-/// A sink and what is due to it.
-#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-struct Seen {
-    nature: Nature,
+/// The state of a sink, and what is due to it.
+#[allow(clippy::struct_excessive_bools, reason = "the flags are independent")]
+struct SinkState {
+    behaviour: Behaviour,
     applied: bool,
     dropped: bool,
-    /// It may take an item, or end a flush.
-    allowed: bool,
+    /// It may take an item, or complete a flush.
+    permit: bool,
     waker: Option<Waker>,
-    /// What said `Pending` and was not asked since: ready, flush.
-    waits: [bool; 2],
-    /// In which turn it woke itself.
-    stuttered: u64,
-    /// Since when it is due to be asked again: ready, flush.
+    /// `poll_ready`, `poll_flush`: it returned `Pending` and was not called since.
+    pending: [bool; 2],
+    /// The last turn in which it woke itself.
+    self_woken_in: u64,
+    /// `poll_ready`, `poll_flush`: the turn since which a call is due.
     due: [Option<u64>; 2],
-    /// It was woken while it was not parked. If that comes to the demux only after it is parked, it is
-    /// asked once too often.
-    was_woken: bool,
-    /// It answered late in a turn that it is not ready: from this turn on it may be asked once more.
+    /// It was woken while it was not parked. If the demux handles the wake only after the sink is
+    /// parked, it polls the sink once more than necessary.
+    woken_while_not_parked: bool,
+    /// It returned `Pending` late in a turn: from this turn on it may be polled once more.
     retry: Option<u64>,
-    /// Which item, and when, it took first of those that are not flushed.
+    /// Its first unflushed item: the item's number, and the turn in which it was sent.
     unflushed: Option<(u64, u64)>,
 }
 
@@ -140,16 +147,16 @@ struct World {
     cost: Cell<usize>,
     /// Items and orders read, items sent, flushes and closes completed in this turn.
     operations: Cell<u64>,
-    sinks: RefCell<Vec<Seen>>,
-    orders: RefCell<VecDeque<(u64, Order<usize, Port>)>>,
+    sinks: RefCell<Vec<SinkState>>,
+    orders: RefCell<VecDeque<(u64, Order<usize, TestSink>)>>,
     orders_waker: Cell<Option<Waker>>,
-    flooded: Cell<bool>,
+    endless_orders: Cell<bool>,
     paused: Cell<bool>,
-    over: Cell<bool>,
-    /// When the input or the flood was changed, or an item was read.
+    ended: Cell<bool>,
+    /// The last turn in which an item was read, or the script changed the input or endless orders.
     progress: Cell<u64>,
-    given: Cell<u64>,
-    /// No item that is not flushed is older.
+    items_read: Cell<u64>,
+    /// No unflushed item has a lower number.
     oldest: Cell<u64>,
     input_waker: Cell<Option<Waker>>,
 }
@@ -168,11 +175,11 @@ impl World {
             sinks: RefCell::default(),
             orders: RefCell::default(),
             orders_waker: Cell::default(),
-            flooded: Cell::new(false),
+            endless_orders: Cell::new(false),
             paused: Cell::new(false),
-            over: Cell::new(false),
+            ended: Cell::new(false),
             progress: Cell::new(0),
-            given: Cell::new(0),
+            items_read: Cell::new(0),
             oldest: Cell::new(0),
             input_waker: Cell::default(),
         }
@@ -182,43 +189,43 @@ impl World {
         self.turn.get()
     }
 
-    fn is_old(&self) -> bool {
-        self.now() > MAX_TURNS || self.given.get() > MAX_ITEMS
+    fn is_past_limits(&self) -> bool {
+        self.now() > MAX_TURNS || self.items_read.get() > MAX_ITEMS
     }
 
-    /// How many turns are fair.
+    /// The number of turns within which due work must be done.
     fn bound(&self) -> u64 {
         40 + 40 * self.sinks.borrow().len().div_ceil(self.budget) as u64
     }
 
-    // -- what the script does; false, as nothing completes by it --
+    // -- actions of the script; they return `false`: the demux has not completed --
 
-    fn attach(this: &Rc<Self>, nature: Nature) -> bool {
+    fn attach(this: &Rc<Self>, behaviour: Behaviour) -> bool {
         let mut sinks = this.sinks.borrow_mut();
-        let at = sinks.len();
-        if at < MAX_SINKS {
-            sinks.push(Seen {
-                nature,
+        let index = sinks.len();
+        if index < MAX_SINKS {
+            sinks.push(SinkState {
+                behaviour,
                 applied: false,
                 dropped: false,
-                allowed: false,
+                permit: false,
                 waker: None,
-                waits: [false; 2],
-                stuttered: 0,
+                pending: [false; 2],
+                self_woken_in: 0,
                 due: [None; 2],
-                was_woken: false,
+                woken_while_not_parked: false,
                 retry: None,
                 unflushed: None,
             });
-            let attach = Attach::new(at, Port { at, world: Rc::clone(this) });
+            let attach = Attach::new(index, TestSink { index, world: Rc::clone(this) });
             let attach = attach.buffer(4).overflow(Overflow::DropOldest);
             this.orders.borrow_mut().push_back((this.now(), attach.into()));
-            this.ring();
+            this.wake_orders();
         }
         false
     }
 
-    fn ring(&self) {
+    fn wake_orders(&self) {
         self.orders_waker.take().into_iter().for_each(Waker::wake);
     }
 
@@ -226,13 +233,13 @@ impl World {
         let mut sinks = self.sinks.borrow_mut();
         let count = sinks.len();
         let sink = &mut sinks[nth % count];
-        if sink.dropped || !matches!(sink.nature, Nature::Flushes | Nature::Waits) {
+        if sink.dropped || !matches!(sink.behaviour, Behaviour::SlowFlush | Behaviour::SlowReady) {
             return false;
         }
-        sink.allowed = true;
-        sink.was_woken |= !sink.waits[READY];
-        for (due, waits) in sink.due.iter_mut().zip(sink.waits) {
-            if waits {
+        sink.permit = true;
+        sink.woken_while_not_parked |= !sink.pending[READY];
+        for (due, pending) in sink.due.iter_mut().zip(sink.pending) {
+            if pending {
                 due.get_or_insert(self.turn.get());
             }
         }
@@ -242,87 +249,98 @@ impl World {
         false
     }
 
-    fn pause(&self) -> bool {
+    fn toggle_pause(&self) -> bool {
         self.progress.set(self.now());
         self.paused.set(!self.paused.get());
         self.input_waker.take().into_iter().for_each(Waker::wake);
         false
     }
 
-    fn flood(&self) -> bool {
+    fn toggle_endless_orders(&self) -> bool {
         self.progress.set(self.now());
-        self.flooded.set(!self.flooded.get());
-        self.ring();
+        self.endless_orders.set(!self.endless_orders.get());
+        self.wake_orders();
         false
     }
 
     fn end(&self) {
-        self.over.set(true);
-        self.flooded.set(false);
+        self.ended.set(true);
+        self.endless_orders.set(false);
         self.input_waker.take().into_iter().for_each(Waker::wake);
-        self.ring();
+        self.wake_orders();
         let sinks = self.sinks.borrow().len();
-        for at in 0..sinks {
-            self.wake(at);
+        for index in 0..sinks {
+            self.wake(index);
         }
     }
 
-    // -- what is fair --
+    // -- checks --
 
-    fn begin(&self) {
+    fn begin_turn(&self) {
         self.turn.set(self.now() + 1);
         self.cost.set(0);
         self.operations.set(0);
     }
 
-    fn operated(&self) {
+    fn count_operation(&self) {
         self.operations.set(self.operations.get() + 1);
     }
 
-    /// Something was done that costs one.
+    /// Counts a unit of the turn's budget.
     fn spend(&self) {
         self.cost.set(self.cost.get() + 1);
     }
 
     fn check(&self, awake: bool) {
         let (now, bound) = (self.now(), self.bound());
-        assert!(self.cost.get() <= self.budget + 1, "a turn did {}", self.cost.get());
+        assert!(self.cost.get() <= self.budget + 1, "a turn spent {}", self.cost.get());
         let late = |since: u64| now - since > bound;
-        for (at, sink) in self.sinks.borrow().iter().enumerate() {
+        for (index, sink) in self.sinks.borrow().iter().enumerate() {
             if sink.dropped {
                 continue;
             }
-            for (due, what) in sink.due.iter().zip(["ready", "flush"]) {
-                assert!(!due.is_some_and(late), "{at} was woken, and is not asked: {what}");
-                assert!(awake || due.is_none(), "it sleeps, and {at} was woken: {what}");
+            for (due, kind) in sink.due.iter().zip(["ready", "flush"]) {
+                assert!(!due.is_some_and(late), "sink {index} was woken and is not polled: {kind}");
+                assert!(
+                    awake || due.is_none(),
+                    "the task sleeps although sink {index} was woken: {kind}"
+                );
             }
-            let Some((item, since)) = sink.unflushed.filter(|_| !self.over.get()) else { continue };
-            assert!(awake, "it sleeps, and {at} is not flushed");
-            let passed = self.given.get() - item >= self.window as u64;
+            let Some((item, since)) = sink.unflushed.filter(|_| !self.ended.get()) else {
+                continue;
+            };
+            assert!(awake, "the task sleeps although sink {index} is not flushed");
+            let passed = self.items_read.get() - item >= self.window as u64;
             let idle = late(self.progress.get().max(since));
-            assert!(!passed && !idle || !late(since), "{at} is not flushed");
+            assert!(!passed && !idle || !late(since), "sink {index} is not flushed");
         }
         let first = self.orders.borrow().front().map(|(since, _)| *since);
-        // With a flood before it, it is the flood's fault; there is none, as these come first.
+        // The stream yields these orders before the endless ones.
         assert!(!first.is_some_and(late), "an order is not applied");
-        let flows = !self.paused.get() && !self.flooded.get() && !self.over.get();
-        assert!(!flows || !late(self.progress.get()), "no item is read");
+        let input_ready = !self.paused.get() && !self.endless_orders.get() && !self.ended.get();
+        assert!(!input_ready || !late(self.progress.get()), "no item is read");
     }
 
     fn check_asleep(&self) {
-        let flows = !self.paused.get() && !self.over.get();
-        assert!(!flows && !self.flooded.get(), "it sleeps, and there are items, or orders");
-        assert!(self.orders.borrow().is_empty(), "it sleeps, and an order is not applied");
-        for (at, sink) in self.sinks.borrow().iter().enumerate() {
+        let input_ready = !self.paused.get() && !self.ended.get();
+        assert!(
+            !input_ready && !self.endless_orders.get(),
+            "the task sleeps although items or orders are ready"
+        );
+        assert!(
+            self.orders.borrow().is_empty(),
+            "the task sleeps although an order is not applied"
+        );
+        for (index, sink) in self.sinks.borrow().iter().enumerate() {
             let due = sink.due != [None; 2] || sink.unflushed.is_some();
-            assert!(sink.dropped || !due, "it sleeps, and {at} is due");
+            assert!(sink.dropped || !due, "the task sleeps although sink {index} is due");
         }
     }
 
-    /// Those who wake themselves have nobody left to hinder.
-    fn are_alone(&self) -> bool {
+    /// Returns `true` if only sinks that wake themselves are left.
+    fn only_self_waking_left(&self) -> bool {
         let sinks = self.sinks.borrow();
-        sinks.iter().all(|sink| sink.dropped || sink.nature == Nature::Stutters)
+        sinks.iter().all(|sink| sink.dropped || sink.behaviour == Behaviour::SelfWaking)
     }
 }
 
@@ -333,37 +351,41 @@ impl Stream for Input {
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<usize>> {
         let world = &self.0;
-        if world.over.get() {
+        if world.ended.get() {
             return Poll::Ready(None);
         }
         if world.paused.get() {
             world.input_waker.set(Some(cx.waker().clone()));
             return Poll::Pending;
         }
-        let given = world.given.get();
+        let items_read = world.items_read.get();
         let window = world.window as u64;
         let sinks = world.sinks.borrow();
-        if given > world.oldest.get() + window {
+        if items_read > world.oldest.get() + window {
             let present = sinks.iter().filter(|sink| !sink.dropped);
             let unflushed = present.filter_map(|sink| Some(sink.unflushed?.0));
-            let oldest = unflushed.min().unwrap_or(given);
-            assert!(given - oldest <= window, "a window has passed, and somebody was not flushed");
+            let oldest = unflushed.min().unwrap_or(items_read);
+            assert!(
+                items_read - oldest <= window,
+                "the flush window has passed, but a sink was not flushed"
+            );
             world.oldest.set(oldest);
         }
         world.spend();
-        world.operated();
+        world.count_operation();
         world.progress.set(world.now());
-        world.given.set(given + 1);
-        // Some are rare, some frequent.
-        let mixed = usize::try_from(given.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48).unwrap_or(0);
-        Poll::Ready(Some(mixed % (sinks.len() + 1)))
+        world.items_read.set(items_read + 1);
+        // A multiplicative hash, so that all keys occur. The last of them is not attached.
+        let key =
+            usize::try_from(items_read.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48).unwrap_or(0);
+        Poll::Ready(Some(key % (sinks.len() + 1)))
     }
 }
 
 struct Orders(Rc<World>);
 
 impl Stream for Orders {
-    type Item = Order<usize, Port>;
+    type Item = Order<usize, TestSink>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let world = &self.0;
@@ -374,12 +396,12 @@ impl Stream for Orders {
                 sink.applied = true;
             }
             world.spend();
-            world.operated();
+            world.count_operation();
             return Poll::Ready(Some(order));
         }
-        if world.flooded.get() {
+        if world.endless_orders.get() {
             world.spend();
-            world.operated();
+            world.count_operation();
             return Poll::Ready(Some(Order::Evict(usize::MAX)));
         }
         world.orders_waker.set(Some(cx.waker().clone()));
@@ -387,55 +409,59 @@ impl Stream for Orders {
     }
 }
 
-struct Port {
-    at: usize,
+struct TestSink {
+    index: usize,
     world: Rc<World>,
 }
 
-impl Port {
-    /// It is asked: is that so soon?
-    fn enter(&self, what: usize) -> std::cell::RefMut<'_, Seen> {
+impl TestSink {
+    /// Records a call, and checks that it is not too early.
+    fn begin_poll(&self, kind: usize) -> std::cell::RefMut<'_, SinkState> {
         let sinks = self.world.sinks.borrow_mut();
-        let mut sink = std::cell::RefMut::map(sinks, |sinks| &mut sinks[self.at]);
+        let mut sink = std::cell::RefMut::map(sinks, |sinks| &mut sinks[self.index]);
         let now = self.world.now();
-        assert!(sink.stuttered < now, "{} is asked again in the turn it woke itself", self.at);
-        // A flush may be asked again with every item.
-        let early = sink.waits[what] && sink.due[what].is_none() && what == READY;
+        assert!(
+            sink.self_woken_in < now,
+            "sink {} is polled again in the turn in which it woke itself",
+            self.index
+        );
+        // A flush may be polled again with every item.
+        let early = sink.pending[kind] && sink.due[kind].is_none() && kind == READY;
         let retried = early && sink.retry.take_if(|from| *from <= now).is_some();
-        let excused = retried || early && std::mem::take(&mut sink.was_woken);
-        let may = excused || sink.nature == Nature::Stutters;
-        assert!(!early || may, "{} is asked too early", self.at);
-        (sink.waits[what], sink.due[what]) = (false, None);
+        let allowed_early = retried || early && std::mem::take(&mut sink.woken_while_not_parked);
+        let permitted = allowed_early || sink.behaviour == Behaviour::SelfWaking;
+        assert!(!early || permitted, "sink {} is polled too early", self.index);
+        (sink.pending[kind], sink.due[kind]) = (false, None);
         sink
     }
 
     fn wait(
-        mut sink: std::cell::RefMut<'_, Seen>,
-        what: usize,
+        mut sink: std::cell::RefMut<'_, SinkState>,
+        kind: usize,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), &'static str>> {
-        sink.waits[what] = true;
+        sink.pending[kind] = true;
         sink.waker = Some(cx.waker().clone());
         Poll::Pending
     }
 }
 
-impl Sink<usize> for Port {
+impl Sink<usize> for TestSink {
     type Error = &'static str;
 
     fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        let alone = self.world.are_alone();
-        let mut sink = self.enter(READY);
-        let (nature, over) = (sink.nature, self.world.over.get());
-        match nature {
-            Nature::Stutters if !alone || !over => {
-                sink.stuttered = self.world.now();
-                sink.waits[READY] = true;
+        let only_self_waking_left = self.world.only_self_waking_left();
+        let mut sink = self.begin_poll(READY);
+        let (behaviour, ended) = (sink.behaviour, self.world.ended.get());
+        match behaviour {
+            Behaviour::SelfWaking if !only_self_waking_left || !ended => {
+                sink.self_woken_in = self.world.now();
+                sink.pending[READY] = true;
                 drop(sink);
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
-            Nature::Waits if !std::mem::take(&mut sink.allowed) && !over => {
+            Behaviour::SlowReady if !std::mem::take(&mut sink.permit) && !ended => {
                 let late = self.world.operations.get() >= 64;
                 sink.retry = late.then(|| self.world.now() + 1);
                 Self::wait(sink, READY, cx)
@@ -445,36 +471,36 @@ impl Sink<usize> for Port {
     }
 
     fn start_send(self: Pin<&mut Self>, _: usize) -> Result<(), Self::Error> {
-        let (now, given) = (self.world.now(), self.world.given.get());
+        let (now, items_read) = (self.world.now(), self.world.items_read.get());
         let mut sinks = self.world.sinks.borrow_mut();
-        sinks[self.at].unflushed.get_or_insert((given, now));
-        self.world.operated();
+        sinks[self.index].unflushed.get_or_insert((items_read, now));
+        self.world.count_operation();
         Ok(())
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        let mut sink = self.enter(FLUSH);
-        let owed = sink.unflushed.take().is_some();
-        if owed {
+        let mut sink = self.begin_poll(FLUSH);
+        let had_items = sink.unflushed.take().is_some();
+        if had_items {
             self.world.spend();
         }
-        let goes_on = std::mem::take(&mut sink.allowed) || self.world.over.get();
-        if sink.nature == Nature::Flushes && !goes_on {
+        let completes = std::mem::take(&mut sink.permit) || self.world.ended.get();
+        if sink.behaviour == Behaviour::SlowFlush && !completes {
             return Self::wait(sink, FLUSH, cx);
         }
-        self.world.operated();
+        self.world.count_operation();
         Poll::Ready(Ok(()))
     }
 
     fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.world.spend();
-        self.world.operated();
+        self.world.count_operation();
         Poll::Ready(Ok(()))
     }
 }
 
-impl Drop for Port {
+impl Drop for TestSink {
     fn drop(&mut self) {
-        self.world.sinks.borrow_mut()[self.at].dropped = true;
+        self.world.sinks.borrow_mut()[self.index].dropped = true;
     }
 }

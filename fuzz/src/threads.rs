@@ -1,19 +1,20 @@
-//! Target `threads`: the demux runs in one thread, the world in three others, all at once.
+//! Target `threads`: the demux runs in one thread, while three others use it.
 //!
-//! A script has rounds. In each, three threads send items and orders, lease and drop leases, close and
-//! open sinks, wake and fail them, each through its own part of the script, while the demux is polled
-//! whenever its waker has fired. When the threads are through and the demux sleeps, it is at rest: no
-//! wake is on its way, so whatever it has left undone, it has forgotten. There are no clocks: a lost
-//! wake-up is seen because everybody else is done. It asserts:
+//! A script has rounds. In each, three threads send items and orders, take and drop leases, and
+//! close, open, wake and fail sinks. Each thread runs its part of the script, while the demux is
+//! polled whenever its waker has fired. When the threads have finished and the task is parked, no
+//! wake is in progress, so work that is left undone means a lost wake. No clock is needed. The
+//! target asserts:
 //!
 //! 1. after each poll, `received + copies = unmatched + delivered + discarded + lost + queued`;
-//! 2. at rest, that orders are read, the input is read unless a closed sink holds it, nothing is queued for
-//!    a sink that is open, each sink was flushed, and those whose lease was dropped are gone;
-//! 3. one fate for each item and copy; what a sink got is in the order of the input;
-//! 4. the contract of `Sink`; each attachment is announced once and ends once;
-//! 5. that it completes once all is open, and has left nothing.
+//! 2. when the task is parked: orders are read; the input is read unless a closed sink holds it;
+//!    nothing is queued if all sinks are open; each sink was flushed; sinks whose lease was dropped
+//!    are dropped;
+//! 3. each item and copy has one fate; a sink receives items in the order of the input;
+//! 4. the contract of `Sink`; each attachment begins once and ends once;
+//! 5. the demux completes once all sinks are open, and leaves nothing behind.
 //!
-//! How the threads meet is for the machine to say: a script that failed may have to be played often.
+//! Interleavings differ from run to run: a script that failed may have to be played many times.
 
 use alloc::sync::Arc;
 use std::pin::Pin;
@@ -38,12 +39,12 @@ const MAX_ROUNDS: usize = 6;
 const MAX_SINKS: usize = 64;
 const MAX_POLLS: usize = 100_000;
 
-/// Plays a script. It begins with budget, window, and whether a key may have several sinks; after that come
-/// the number of a thread and what it does, or `|`, the end of a round.
+/// Plays a script. It begins with the budget, the flush window, and whether a key may have several
+/// sinks. Steps follow: the number of a thread and what it does, or `|`, the end of a round.
 ///
 /// # Panics
 ///
-/// If a promise is broken.
+/// Panics if one of these assertions fails.
 pub fn run(script: &[u8]) {
     let mut script = Script::new(script);
     let budget = [128, 1, 2, 5, 16][script.below(5)];
@@ -53,7 +54,7 @@ pub fn run(script: &[u8]) {
     let (input, orders) = (Source(Arc::clone(&world.items)), Source(Arc::clone(&world.orders)));
     let mut demux = input
         .demux_by(|item: &Item| item.key, orders)
-        .hooks(Ledger(Arc::clone(&world)))
+        .hooks(CountingHooks(Arc::clone(&world)))
         .budget(budget)
         .flush_every(window);
     if multicast {
@@ -65,92 +66,92 @@ pub fn run(script: &[u8]) {
 
     let mut steps = 0;
     for _ in 0..MAX_ROUNDS {
-        let mut parts: [Vec<Step>; THREADS] = Default::default();
+        let mut thread_steps: [Vec<Step>; THREADS] = Default::default();
         while let Some(letter) = script.letter(b"012012012|").filter(|_| steps < MAX_STEPS) {
             steps += 1;
             match letter {
                 b'|' => break,
-                thread => parts[usize::from(thread - b'0')].push(Step::read(&mut script)),
+                thread => thread_steps[usize::from(thread - b'0')].push(Step::read(&mut script)),
             }
         }
-        if parts.iter().all(Vec::is_empty) {
+        if thread_steps.iter().all(Vec::is_empty) {
             break;
         }
-        let works = parts.into_iter().zip(&mut leases).map(|(steps, lease)| {
+        let actions = thread_steps.into_iter().zip(&mut leases).map(|(steps, lease)| {
             let world = Arc::clone(&world);
-            move || steps.into_iter().for_each(|step| step.make(&world, lease))
+            move || steps.into_iter().for_each(|step| step.run(&world, lease))
         });
         assert!(
-            runner.round(&mut demux, works, Demux::totals).is_none(),
-            "completed, and the input goes on"
+            runner.run_round(&mut demux, actions, Demux::totals).is_none(),
+            "completed before the input ended"
         );
-        world.check_rest(demux.as_ref().expect("it is there").totals());
+        world.check_parked(demux.as_ref().expect("the demux has not completed").totals());
     }
 
-    // Everything is set free, by several at once.
-    world.over.store(true, SeqCst);
+    // Three threads at once open all sinks, drop a lease and end the input.
     let [first, ..] = &mut leases;
     let lease = first.take();
-    let works: [Box<dyn FnOnce() + Send>; THREADS] = [
-        Box::new(|| lock(&world.sinks).clone().iter().for_each(|gate| gate.free())),
+    let actions: [Box<dyn FnOnce() + Send>; THREADS] = [
+        Box::new(|| lock(&world.sinks).clone().iter().for_each(|handle| handle.release())),
         Box::new(|| drop(lease)),
         Box::new(|| world.items.end()),
     ];
-    let totals = runner.round(&mut demux, works.into_iter(), Demux::totals);
-    let totals = totals.expect("everything is open, and it does not complete");
+    let totals = runner.run_round(&mut demux, actions.into_iter(), Demux::totals);
+    let totals =
+        totals.expect("the demux completes after the input has ended and all sinks are open");
     world.check_end(totals);
-    assert_eq!((world.items.waiting(), world.items.given() as u64), (0, totals.received));
+    assert_eq!((world.items.unread_count(), world.items.read_count() as u64), (0, totals.received));
     drop(demux);
     drop(leases);
-    // What came too late was not read; and the input had the task's own waker.
-    world.orders.abandon();
-    world.items.abandon();
-    for gate in lock(&world.sinks).iter() {
-        gate.wake();
-        assert!(lock(&gate.0).dropped, "a sink outlives the end");
+    // Late orders were not read, and the input stored the task's waker.
+    world.orders.clear();
+    world.items.clear();
+    for handle in lock(&world.sinks).iter() {
+        handle.wake();
+        assert!(lock(&handle.0).dropped, "a sink outlives the demux");
     }
-    assert!(!runner.bell.0.load(SeqCst), "woken after it was dropped");
+    assert!(!runner.task_waker.0.load(SeqCst), "the task was woken after the demux was dropped");
     runner.end();
-    assert_eq!(Arc::strong_count(&world), 1, "the world is kept");
+    assert_eq!(Arc::strong_count(&world), 1, "a callback or sink outlives the demux");
 }
 
 // ---- the script ---------------------------------------------------------------------------------
 
-/// What a thread does; `n` is a number below 16.
+/// A step of a thread.
 #[derive(Clone, Copy)]
 enum Step {
-    /// `i`: sends an item, under a key.
+    /// `i`: sends an item with a key.
     Item(u8),
-    /// `x`: five items.
+    /// `x`: sends five items.
     Items(u8),
-    /// `a`: attaches a sink, on terms; `l`: with this thread's lease.
+    /// `a`: attaches a sink with settings; `l`: also with this thread's lease.
     Attach {
         key: u8,
-        terms: usize,
+        settings: usize,
         leased: bool,
     },
-    /// `b`: attaches a sink with a lease that is dropped, or detached, a moment later.
-    Brief {
+    /// `b`: attaches a sink with a lease that is dropped or detached some spins later.
+    AttachBriefly {
         key: u8,
         detached: bool,
-        moment: usize,
+        spins: usize,
     },
-    /// `d`, `e`: orders.
+    /// `d`, `e`: detaches or evicts a key.
     Detach(u8),
     Evict(u8),
     /// `q`: drops this thread's lease; `m`: detaches it.
-    Drop,
-    Leave,
-    /// `c`, `o`: closes and opens a sink, the newest being 0.
+    DropLease,
+    DetachLease,
+    /// `c`, `o`: makes a sink pending or ready. Sinks are counted from the newest, 0.
     Close(usize),
     Open(usize),
-    /// `h`: holds flush and close.
+    /// `h`: makes flush and close of a sink pending.
     Hold(usize),
-    /// `w`: wakes a sink for nothing; `f`: lets it fail.
+    /// `w`: wakes a sink spuriously; `f`: makes it fail.
     Wake(usize),
     Fail(usize),
-    /// `y`: a moment passes.
-    Pass(usize),
+    /// `y`: spins.
+    Spin(usize),
 }
 
 impl Step {
@@ -161,64 +162,64 @@ impl Step {
         match letter {
             b'i' => Self::Item(key),
             b'x' => Self::Items(key),
-            b'a' => Self::Attach { key, terms: script.below(32), leased: false },
-            b'l' => Self::Attach { key, terms: script.below(32), leased: true },
-            b'b' => Self::Brief { key, detached: arg & 32 != 0, moment: script.below(256) },
+            b'a' => Self::Attach { key, settings: script.below(32), leased: false },
+            b'l' => Self::Attach { key, settings: script.below(32), leased: true },
+            b'b' => Self::AttachBriefly { key, detached: arg & 32 != 0, spins: script.below(256) },
             b'd' => Self::Detach(key),
             b'e' => Self::Evict(key),
-            b'q' => Self::Drop,
-            b'm' => Self::Leave,
+            b'q' => Self::DropLease,
+            b'm' => Self::DetachLease,
             b'c' => Self::Close(arg),
             b'o' => Self::Open(arg),
             b'h' => Self::Hold(arg),
             b'w' => Self::Wake(arg),
             b'f' => Self::Fail(arg),
-            _ => Self::Pass(arg),
+            _ => Self::Spin(arg),
         }
     }
 
-    fn make(self, world: &Arc<World>, lease: &mut Option<Lease>) {
+    fn run(self, world: &Arc<World>, lease: &mut Option<Lease>) {
         match self {
             Self::Item(key) => world.send(key),
             Self::Items(key) => (0..5).for_each(|_| world.send(key)),
-            Self::Attach { key, terms, leased } => {
+            Self::Attach { key, settings, leased } => {
                 let lease = leased.then(|| lease.get_or_insert_with(Lease::new));
-                drop(world.attach(key, terms, lease));
+                drop(world.attach(key, settings, lease));
             }
-            Self::Brief { key, detached, moment } => {
+            Self::AttachBriefly { key, detached, spins } => {
                 let mut lease = Lease::new();
-                let gate = world.attach(key, 0, Some(&mut lease));
-                pass(moment);
+                let handle = world.attach(key, 0, Some(&mut lease));
+                spin(spins);
                 if detached {
                     lease.detach();
                 } else {
                     drop(lease);
                 }
-                if let Some(gate) = gate {
-                    let mut state = lock(&gate.0);
-                    (state.evicted, state.left) = (!detached, detached);
+                if let Some(handle) = handle {
+                    let mut state = lock(&handle.0);
+                    (state.lease_dropped, state.lease_detached) = (!detached, detached);
                 }
             }
             Self::Detach(key) => world.orders.push(Order::Detach(key)),
             Self::Evict(key) => world.orders.push(Order::Evict(key)),
-            Self::Drop => drop(lease.take()),
-            Self::Leave => drop(lease.take().map(Lease::detach)),
-            Self::Close(nth) => world.pick(nth, |gate| lock(&gate.0).open = false),
-            Self::Open(nth) => world.pick(nth, Gate::free),
-            Self::Hold(nth) => world.pick(nth, |gate| lock(&gate.0).holds = true),
-            Self::Wake(nth) => world.pick(nth, Gate::wake),
-            Self::Fail(nth) => world.pick(nth, |gate| {
-                lock(&gate.0).fails = true;
-                gate.wake();
+            Self::DropLease => drop(lease.take()),
+            Self::DetachLease => drop(lease.take().map(Lease::detach)),
+            Self::Close(nth) => world.pick(nth, |handle| lock(&handle.0).open = false),
+            Self::Open(nth) => world.pick(nth, SinkHandle::release),
+            Self::Hold(nth) => world.pick(nth, |handle| lock(&handle.0).flush_is_held = true),
+            Self::Wake(nth) => world.pick(nth, SinkHandle::wake),
+            Self::Fail(nth) => world.pick(nth, |handle| {
+                lock(&handle.0).fails = true;
+                handle.wake();
             }),
-            Self::Pass(moment) => pass(moment * 4),
+            Self::Spin(spins) => spin(spins * 4),
         }
     }
 }
 
-/// Some hundred nanoseconds, so that threads meet elsewhere.
-fn pass(moment: usize) {
-    for _ in 0..moment {
+/// Spins for some hundred nanoseconds, so that other interleavings occur.
+fn spin(spins: usize) {
+    for _ in 0..spins {
         std::hint::spin_loop();
     }
 }
@@ -231,91 +232,91 @@ struct Item {
     key: u8,
 }
 
-/// A sink, from outside.
-struct Gate(Mutex<State>);
+/// The state of a sink, shared with the threads that control it.
+struct SinkHandle(Mutex<SinkState>);
 
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-struct State {
+#[expect(clippy::struct_excessive_bools, reason = "the flags are independent")]
+struct SinkState {
     open: bool,
-    holds: bool,
+    flush_is_held: bool,
     fails: bool,
     /// Its only lease was dropped.
-    evicted: bool,
+    lease_dropped: bool,
     /// It was detached.
-    left: bool,
-    promised: bool,
+    lease_detached: bool,
+    ready_returned: bool,
     unflushed: bool,
     closing: bool,
     ended: bool,
     dropped: bool,
-    last: Option<usize>,
-    got: u64,
-    ready: Option<Waker>,
-    /// Of flush and close.
-    settled: Option<Waker>,
-    any: Option<Waker>,
+    last_seq: Option<usize>,
+    received: u64,
+    ready_waker: Option<Waker>,
+    /// The waker of a pending flush or close.
+    flush_waker: Option<Waker>,
+    last_waker: Option<Waker>,
 }
 
-impl Gate {
+impl SinkHandle {
     fn new(open: bool) -> Self {
-        Self(Mutex::new(State {
+        Self(Mutex::new(SinkState {
             open,
-            holds: false,
+            flush_is_held: false,
             fails: false,
-            evicted: false,
-            left: false,
-            promised: false,
+            lease_dropped: false,
+            lease_detached: false,
+            ready_returned: false,
             unflushed: false,
             closing: false,
             ended: false,
             dropped: false,
-            last: None,
-            got: 0,
-            ready: None,
-            settled: None,
-            any: None,
+            last_seq: None,
+            received: 0,
+            ready_waker: None,
+            flush_waker: None,
+            last_waker: None,
         }))
     }
 
-    /// Lets everything pass.
-    fn free(&self) {
+    /// Makes the sink ready, and completes a pending flush or close.
+    fn release(&self) {
         let mut state = lock(&self.0);
-        (state.open, state.holds) = (true, false);
-        let wakers = (state.ready.take(), state.settled.take());
+        (state.open, state.flush_is_held) = (true, false);
+        let wakers = (state.ready_waker.take(), state.flush_waker.take());
         drop(state);
         wakers.0.into_iter().chain(wakers.1).for_each(Waker::wake);
     }
 
-    /// Fires the waker that was seen last, whatever for.
+    /// Fires the waker that the sink was polled with last.
     fn wake(&self) {
-        let waker = lock(&self.0).any.clone();
+        let waker = lock(&self.0).last_waker.clone();
         waker.into_iter().for_each(Waker::wake);
     }
 }
 
-struct Port {
-    gate: Arc<Gate>,
+struct TestSink {
+    handle: Arc<SinkHandle>,
     world: Arc<World>,
 }
 
-impl Port {
-    fn enter(&self, what: &str) -> MutexGuard<'_, State> {
-        let state = lock(&self.gate.0);
-        assert!(!state.ended, "{what} after the end");
+impl TestSink {
+    fn enter(&self, call_name: &str) -> MutexGuard<'_, SinkState> {
+        let state = lock(&self.handle.0);
+        assert!(!state.ended, "{call_name} after the sink has failed or was closed");
         state
     }
 
-    fn settle(
-        mut state: MutexGuard<'_, State>,
+    fn poll_settled(
+        mut state: MutexGuard<'_, SinkState>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), &'static str>> {
-        state.any = Some(cx.waker().clone());
+        state.last_waker = Some(cx.waker().clone());
         if state.fails {
             state.ended = true;
             return Poll::Ready(Err("broken"));
         }
-        if state.holds {
-            state.settled = Some(cx.waker().clone());
+        if state.flush_is_held {
+            state.flush_waker = Some(cx.waker().clone());
             return Poll::Pending;
         }
         state.ended = state.closing;
@@ -323,37 +324,42 @@ impl Port {
     }
 }
 
-impl Sink<Item> for Port {
+impl Sink<Item> for TestSink {
     type Error = &'static str;
 
     fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         let mut state = self.enter("poll_ready");
         assert!(!state.closing, "poll_ready after poll_close");
-        state.any = Some(cx.waker().clone());
+        state.last_waker = Some(cx.waker().clone());
         if state.fails {
             state.ended = true;
             return Poll::Ready(Err("broken"));
         }
-        state.promised = state.open;
+        state.ready_returned = state.open;
         if state.open {
             return Poll::Ready(Ok(()));
         }
-        state.ready = Some(cx.waker().clone());
+        state.ready_waker = Some(cx.waker().clone());
         Poll::Pending
     }
 
     fn start_send(self: Pin<&mut Self>, item: Item) -> Result<(), Self::Error> {
         let mut state = self.enter("start_send");
-        assert!(std::mem::take(&mut state.promised), "start_send without poll_ready");
+        assert!(std::mem::take(&mut state.ready_returned), "start_send without poll_ready");
         if state.fails {
             state.ended = true;
-            self.world.fate(item.seq);
+            self.world.record_fate(item.seq);
             return Err("broken");
         }
-        assert!(state.last < Some(item.seq), "{:?} was sent after {:?}", item.seq, state.last);
-        (state.last, state.unflushed) = (Some(item.seq), true);
-        state.got += 1;
-        self.world.fate(item.seq);
+        assert!(
+            state.last_seq < Some(item.seq),
+            "{:?} was sent after {:?}",
+            item.seq,
+            state.last_seq
+        );
+        (state.last_seq, state.unflushed) = (Some(item.seq), true);
+        state.received += 1;
+        self.world.record_fate(item.seq);
         Ok(())
     }
 
@@ -361,58 +367,57 @@ impl Sink<Item> for Port {
         let mut state = self.enter("poll_flush");
         assert!(!state.closing, "poll_flush after poll_close");
         state.unflushed = false;
-        Self::settle(state, cx)
+        Self::poll_settled(state, cx)
     }
 
     fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         let mut state = self.enter("poll_close");
         state.closing = true;
-        Self::settle(state, cx)
+        Self::poll_settled(state, cx)
     }
 }
 
-impl Drop for Port {
+impl Drop for TestSink {
     fn drop(&mut self) {
-        lock(&self.gate.0).dropped = true;
+        lock(&self.handle.0).dropped = true;
     }
 }
 
 #[derive(Default)]
 struct World {
     items: Arc<Queue<Item>>,
-    orders: Arc<Queue<Order<u8, Port>>>,
-    sinks: Mutex<Vec<Arc<Gate>>>,
-    /// How many fates each item has had.
+    orders: Arc<Queue<Order<u8, TestSink>>>,
+    sinks: Mutex<Vec<Arc<SinkHandle>>>,
+    /// The number of fates of each item.
     fates: Mutex<Vec<u32>>,
     attached: AtomicUsize,
     detached: AtomicUsize,
     unmatched: AtomicUsize,
     discarded: AtomicUsize,
     blocked: AtomicUsize,
-    over: AtomicBool,
 }
 
 impl World {
     fn send(&self, key: u8) {
-        self.items.push_made(|seq| Item { seq, key });
+        self.items.push_with(|seq| Item { seq, key });
     }
 
     fn attach(
         self: &Arc<Self>,
         key: u8,
-        terms: usize,
+        settings: usize,
         lease: Option<&mut Lease>,
-    ) -> Option<Arc<Gate>> {
+    ) -> Option<Arc<SinkHandle>> {
         let mut sinks = lock(&self.sinks);
         if sinks.len() == MAX_SINKS {
             return None;
         }
-        let gate = Arc::new(Gate::new(terms & 16 == 0));
-        sinks.push(Arc::clone(&gate));
+        let handle = Arc::new(SinkHandle::new(settings & 16 == 0));
+        sinks.push(Arc::clone(&handle));
         drop(sinks);
         let mut attach =
-            Attach::new(key, Port { gate: Arc::clone(&gate), world: Arc::clone(self) });
-        attach = match terms & 7 {
+            Attach::new(key, TestSink { handle: Arc::clone(&handle), world: Arc::clone(self) });
+        attach = match settings & 7 {
             1 => attach.buffer(2),
             2 => attach.buffer(3).overflow(Overflow::DropOldest),
             3 => attach.overflow(Overflow::DropNewest),
@@ -426,19 +431,19 @@ impl World {
             attach = attach.leased(lease);
         }
         self.orders.push(attach.into());
-        Some(gate)
+        Some(handle)
     }
 
-    fn pick(&self, nth: usize, what: impl FnOnce(&Gate)) {
+    fn pick(&self, nth: usize, action: impl FnOnce(&SinkHandle)) {
         let sinks = lock(&self.sinks);
         if let Some(last) = sinks.len().checked_sub(1) {
-            let gate = Arc::clone(&sinks[last - nth % sinks.len()]);
+            let handle = Arc::clone(&sinks[last - nth % sinks.len()]);
             drop(sinks);
-            what(&gate);
+            action(&handle);
         }
     }
 
-    fn fate(&self, seq: usize) {
+    fn record_fate(&self, seq: usize) {
         let mut fates = lock(&self.fates);
         if fates.len() <= seq {
             fates.resize(seq + 1, 0);
@@ -446,7 +451,7 @@ impl World {
         fates[seq] += 1;
     }
 
-    /// What has been seen of items and attachments is what the totals say.
+    /// Checks the totals against the items and attachments that were counted here.
     fn check(&self, totals: Totals) {
         add_up(totals);
         let Totals { received, copies, unmatched, delivered, discarded, queued, .. } = totals;
@@ -455,35 +460,35 @@ impl World {
         assert_eq!(seen, [unmatched, discarded, totals.attached, totals.detached]);
         let fates: u64 = lock(&self.fates).iter().map(|&fates| u64::from(fates)).sum();
         assert_eq!(fates + queued, received + copies, "each item has one fate");
-        let got: u64 = lock(&self.sinks).iter().map(|gate| lock(&gate.0).got).sum();
-        assert_eq!(got, delivered, "what sinks got was delivered");
+        let received: u64 = lock(&self.sinks).iter().map(|handle| lock(&handle.0).received).sum();
+        assert_eq!(received, delivered, "items that sinks received");
         if copies == 0 {
             assert!(lock(&self.fates).iter().all(|&fates| fates <= 1), "an item has two fates");
         }
     }
 
-    /// It sleeps, and so does everybody else.
-    fn check_rest(&self, totals: Totals) {
+    /// Checks what must hold when the task is parked and no thread is active.
+    fn check_parked(&self, totals: Totals) {
         self.check(totals);
-        assert!(self.orders.waiting() == 0, "it sleeps, and orders are unread");
+        assert!(self.orders.unread_count() == 0, "the task is parked although orders are unread");
         let sinks = lock(&self.sinks);
-        let here = || sinks.iter().map(|gate| lock(&gate.0)).filter(|state| !state.dropped);
-        let shut = here().any(|state| !state.open || state.holds);
-        let unread = self.items.waiting();
+        let present = || sinks.iter().map(|handle| lock(&handle.0)).filter(|state| !state.dropped);
+        let is_any_closed = present().any(|state| !state.open || state.flush_is_held);
+        let unread_items = self.items.unread_count();
         if self.blocked.load(SeqCst) == 0 {
-            assert_eq!(unread, 0, "it sleeps, and the input can be read");
+            assert_eq!(unread_items, 0, "the task is parked although items are unread");
         }
-        if !shut {
-            assert_eq!(self.blocked.load(SeqCst), 0, "it sleeps, and everything is open");
-            assert_eq!(totals.queued, 0, "it sleeps, and everything is open");
+        if !is_any_closed {
+            assert_eq!(self.blocked.load(SeqCst), 0, "all sinks are open");
+            assert_eq!(totals.queued, 0, "all sinks are open");
         }
-        for state in here() {
-            assert!(!state.evicted, "it sleeps, and the lease of a sink was dropped");
-            let stays = state.left && state.open && !state.closing;
-            assert!(!stays, "it sleeps, and the lease of a sink was detached");
-            assert!(!state.unflushed || state.closing, "it sleeps, and a sink was not flushed");
-            // Whoever frees a sink takes its wakers: one that is free and still waits was not asked.
-            assert!(state.ready.is_none() || !state.open);
+        for state in present() {
+            assert!(!state.lease_dropped, "a sink was not dropped with its lease");
+            let not_detached = state.lease_detached && state.open && !state.closing;
+            assert!(!not_detached, "a sink receives although its lease was detached");
+            assert!(!state.unflushed || state.closing, "a sink was not flushed");
+            // Opening a sink takes its waker.
+            assert!(state.ready_waker.is_none() || !state.open, "an open sink was not polled");
         }
     }
 
@@ -500,9 +505,9 @@ fn add_up(totals: Totals) {
     assert_eq!(received + copies, unmatched + delivered + discarded + lost + queued);
 }
 
-struct Ledger(Arc<World>);
+struct CountingHooks(Arc<World>);
 
-impl Hooks<u8, Item, &'static str> for Ledger {
+impl Hooks<u8, Item, &'static str> for CountingHooks {
     fn attached(&mut self, _: Recipient<'_, u8>) {
         self.0.attached.fetch_add(1, SeqCst);
     }
@@ -513,12 +518,12 @@ impl Hooks<u8, Item, &'static str> for Ledger {
 
     fn unmatched(&mut self, item: Item) {
         self.0.unmatched.fetch_add(1, SeqCst);
-        self.0.fate(item.seq);
+        self.0.record_fate(item.seq);
     }
 
     fn discarded(&mut self, _: Recipient<'_, u8>, item: Item, _: Discarded) {
         self.0.discarded.fetch_add(1, SeqCst);
-        self.0.fate(item.seq);
+        self.0.record_fate(item.seq);
     }
 
     fn blocked(&mut self, _: Recipient<'_, u8>) {
@@ -526,16 +531,16 @@ impl Hooks<u8, Item, &'static str> for Ledger {
     }
 
     fn unblocked(&mut self, _: Recipient<'_, u8>) {
-        assert_eq!(self.0.blocked.fetch_sub(1, SeqCst), 1, "unblocked, and was not blocked");
+        assert_eq!(self.0.blocked.fetch_sub(1, SeqCst), 1, "unblocked without blocked");
     }
 }
 
 // ---- running it ---------------------------------------------------------------------------------
 
-/// The waker: a flag, and the thread that looks at it.
-struct Bell(AtomicBool, Thread);
+/// The task's waker: sets a flag and unparks the thread that polls.
+struct FlagWaker(AtomicBool, Thread);
 
-impl Wake for Bell {
+impl Wake for FlagWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -547,66 +552,67 @@ impl Wake for Bell {
 }
 
 struct Runner {
-    bell: Arc<Bell>,
+    task_waker: Arc<FlagWaker>,
     polls: usize,
-    /// Whether each round has a waker of its own, as if the future had moved to another task.
-    renews: bool,
+    /// Each round uses a new waker, as if the future had moved to another task.
+    renews_waker: bool,
 }
 
 impl Runner {
     fn new(budget: usize) -> Self {
-        Self { bell: Self::bell(), polls: 0, renews: budget % 2 == 0 }
+        Self { task_waker: Self::task_waker(), polls: 0, renews_waker: budget % 2 == 0 }
     }
 
-    fn bell() -> Arc<Bell> {
-        Arc::new(Bell(AtomicBool::new(true), thread::current()))
+    fn task_waker() -> Arc<FlagWaker> {
+        Arc::new(FlagWaker(AtomicBool::new(true), thread::current()))
     }
 
-    /// Polls while the others work, and then until it sleeps or completes.
-    fn round<F: Future<Output = Totals>, W: FnOnce() + Send>(
+    /// Polls while the other threads run their actions, and then until the task is parked or the
+    /// demux completes.
+    fn run_round<F: Future<Output = Totals>, W: FnOnce() + Send>(
         &mut self,
         future: &mut Option<Pin<Box<F>>>,
-        works: impl Iterator<Item = W>,
+        actions: impl Iterator<Item = W>,
         totals: fn(&F) -> Totals,
     ) -> Option<Totals> {
-        if self.renews {
-            self.bell = Self::bell();
+        if self.renews_waker {
+            self.task_waker = Self::task_waker();
         }
-        let working = &AtomicUsize::new(0);
+        let active = &AtomicUsize::new(0);
         let main = &thread::current();
         thread::scope(|scope| {
-            for work in works {
-                working.fetch_add(1, SeqCst);
+            for action in actions {
+                active.fetch_add(1, SeqCst);
                 scope.spawn(move || {
-                    work();
-                    working.fetch_sub(1, SeqCst);
+                    action();
+                    active.fetch_sub(1, SeqCst);
                     main.unpark();
                 });
             }
-            let waker = Waker::from(Arc::clone(&self.bell));
+            let waker = Waker::from(Arc::clone(&self.task_waker));
             let mut idle = 0;
             loop {
-                // Looked at first: what they did before they were through has fired the bell by now.
-                let done = working.load(SeqCst) == 0;
-                if self.bell.0.swap(false, SeqCst) {
+                // Loaded before the flag: if the threads have finished, their wakes have set it.
+                let done = active.load(SeqCst) == 0;
+                if self.task_waker.0.swap(false, SeqCst) {
                     (self.polls, idle) = (self.polls + 1, 0);
-                    assert!(self.polls < MAX_POLLS, "it does not come to rest");
+                    assert!(self.polls < MAX_POLLS, "the task does not park");
                     let demux = future.as_mut()?;
                     let poll = demux.as_mut().poll(&mut Context::from_waker(&waker));
                     add_up(totals(demux));
                     if let Poll::Ready(totals) = poll {
                         *future = None;
-                        // Orders may still come, and find nobody.
-                        while working.load(SeqCst) > 0 {
+                        // Threads may still send orders, which are not read.
+                        while active.load(SeqCst) > 0 {
                             thread::park();
                         }
-                        self.bell.0.store(false, SeqCst);
+                        self.task_waker.0.store(false, SeqCst);
                         return Some(totals);
                     }
                 } else if done {
                     return None;
                 } else if idle < 2_000 {
-                    // To be there at once when something happens: that is when threads meet.
+                    // Spins before it parks, so that it often polls while the threads are active.
                     idle += 1;
                     std::hint::spin_loop();
                 } else {
@@ -616,8 +622,8 @@ impl Runner {
         })
     }
 
-    /// Nobody has kept a waker of the task.
+    /// Checks that no waker of the task is left.
     fn end(self) {
-        assert_eq!(Arc::strong_count(&self.bell), 1, "the task is kept by a waker");
+        assert_eq!(Arc::strong_count(&self.task_waker), 1, "a waker keeps the task alive");
     }
 }

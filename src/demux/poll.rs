@@ -12,7 +12,7 @@ use futures_core::Stream;
 use super::{Demux, ErrorOf, Inbox, KeyOf, SinkOf, State, Unapplied};
 use crate::hooks::Hooks;
 use crate::key::sealed::{AttachOnDemand, FindByKey};
-use crate::order::{Attachable, IntoOrder, Orders};
+use crate::order::{Attachable, IntoOrder, Order, Orders};
 use crate::ready::{LEASES, ORDERS};
 use crate::totals::Totals;
 
@@ -171,7 +171,10 @@ where
                 *this.inbox = Inbox::Unread;
                 this.budget.spend(1);
                 this.router.order_read();
-                *this.order = Some(Unapplied { order: order.into_order(), fresh: true });
+                let order = order.into_order();
+                if !matches!(order, Order::Tick) || this.router.tick_read() {
+                    *this.order = Some(Unapplied { order, fresh: true });
+                }
             }
             Poll::Ready(None) => {
                 this.orders.set(None);

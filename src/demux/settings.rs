@@ -250,20 +250,25 @@ where
     /// Lets a key have many sinks that share its items: each item goes to one of them.
     ///
     /// It goes to the next sink in turn that is ready. If none is, it goes to the one with the
-    /// shortest queue, on the terms of that one. Under [`Overflow::Wait`] it then goes to whichever
-    /// sink can take it first.
+    /// shortest queue, on the terms of that one; of several such sinks, to the one that joined
+    /// first. Under [`Overflow::Wait`] it then goes to whichever sink can take it first, also to one
+    /// that joins later.
     ///
     /// * [`admit`](Self::admit) is called before a sink is polled. If it returns `false`, the next
     ///   sink is tried; if it returns `false` for all of them, the item is discarded once
     ///   ([`Discarded::NotAdmitted`]), for the first sink.
     /// * If one of the sinks leaves, fails or is evicted, what is queued for it is appended to the
-    ///   queues of the others, beyond their buffers. [`Order::Detach`](crate::Order::Detach) and
-    ///   [`Order::Evict`](crate::Order::Evict) of the key, and the end of the input, move nothing.
+    ///   queues of the others: one item each in turn, beginning with the sink that joined first,
+    ///   beyond their buffers, and without counting towards their limits. A sink that has reached
+    ///   its own [limit](crate::Attach::limit) leaves, too.
+    ///   [`Order::Detach`](crate::Order::Detach) and [`Order::Evict`](crate::Order::Evict) of the
+    ///   key, and the end of the input, move nothing.
     /// * A sink that answered `Pending` when another one took the item is not polled again before
     ///   its waker fires, and is next in turn then. If it reserves something when it is polled, as
     ///   a `PollSender` does, the reservation may wait for the next item: do not balance over sinks
     ///   that reserve from one pool.
-    /// * Items that match no key go to the [catch-all](crate::Attach::catch_all) alone.
+    /// * Items that match no key go to the [catch-all](crate::Attach::catch_all) alone. Those that
+    ///   are queued for it when it leaves go to the others that share its key.
     ///
     /// To find the shortest queue every sink of the key is looked at; 16 of them cost one of the
     /// [budget](Self::budget).

@@ -187,7 +187,9 @@ impl<K, S> Attach<K, S> {
     /// unless you send ticks, as under [Time](crate#time).
     ///
     /// A tick counts while an operation of the sink is pending and its waker has not fired. A sink
-    /// that only wakes itself has stalled, too; a sink that waits for the demux has not. `n` ticks
+    /// that only wakes itself has stalled, too; a sink that waits for the demux has not. The count
+    /// starts anew when an operation completes, not when another one is pending instead: a sink
+    /// that is not ready, is replaced, and does not close either has stalled all the time. `n` ticks
     /// take between `n - 1` and `n` units of time, so 1 may be no time at all: use 2 or more.
     ///
     /// # Examples
@@ -221,8 +223,10 @@ impl<K, S> Attach<K, S> {
     /// [`Demux::idle_timeout`](crate::Demux::idle_timeout); 0 means no time-out. Nothing expires
     /// unless you send ticks, as under [Time](crate#time).
     ///
-    /// A tick counts if no item was accepted for this attachment since the tick before, nothing
-    /// waits for it (queued, held or unflushed), and the input did not have to wait for a sink.
+    /// A tick counts if nothing waits for this attachment (queued, held or unflushed), and if since
+    /// the tick before it was sent no item, completed no flush, and the input did not have to wait
+    /// for a sink, even before this attachment came. An item or a completed flush starts the count
+    /// anew.
     ///
     /// # Examples
     ///

@@ -38,6 +38,11 @@ impl<V> SharedItem<V> {
         Self { item, group, asked: Vec::new() }
     }
 
+    /// An item that was admitted for a member when that was the only one.
+    pub(super) fn admitted(item: V, group: usize, id: SlotId) -> Self {
+        Self { item, group, asked: Vec::from([(id, true)]) }
+    }
+
     pub(super) fn group(&self) -> usize {
         self.group
     }
@@ -80,8 +85,9 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         else {
             return;
         };
-        if self.slots.group_len(group) == 2 {
-            if let Some(head) = head.filter(|&head| !self.slots.slot(head).is_parked()) {
+        if let Some(head) = head.filter(|_| self.slots.group_len(group) == 2) {
+            self.holding.share(head, group);
+            if !self.slots.slot(head).is_parked() {
                 self.slots.line_up(group, head, false);
             }
         }
@@ -238,9 +244,16 @@ where
     }
 
     /// Takes the item that is held along with a member that leaves, if the member may have it.
-    /// Otherwise it stays with the others, if there are any.
-    pub(super) fn take_shared(&mut self, mut item: SharedItem<V>, id: SlotId) -> Option<V> {
-        if self.admit_shared(&mut item, id) {
+    /// Otherwise it stays with the others, if there are any. The last member is not asked for an
+    /// item that it only discards.
+    pub(super) fn take_shared(
+        &mut self,
+        mut item: SharedItem<V>,
+        id: SlotId,
+        exit: Exit,
+    ) -> Option<V> {
+        let asks = exit == Exit::Graceful || item.was_admitted(id).is_some();
+        if !asks || self.admit_shared(&mut item, id) {
             return Some(item.item);
         }
         if self.slots.group_len(item.group) > 1 {

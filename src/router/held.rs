@@ -44,11 +44,13 @@ pub(super) struct Holding<V> {
     was_held: bool,
     /// A slot that the item is for was woken, or its group changed, since the item found no place.
     was_woken: bool,
+    /// The item was caught by the catch-all: no slot has its key.
+    is_caught: bool,
 }
 
 /// An item whose key was looked up.
 enum Held<V> {
-    /// It is for this slot alone.
+    /// It is for this slot.
     One { item: V, id: SlotId },
     /// It is for one of the members of a group.
     Shared(SharedItem<V>),
@@ -77,7 +79,24 @@ impl<V> Holding<V> {
             retried: None,
             was_held: false,
             was_woken: false,
+            is_caught: false,
         }
+    }
+
+    /// Call this when an item is routed that was not held: with `true` if it goes to the catch-all.
+    pub(super) fn set_caught(&mut self, is_caught: bool) {
+        self.is_caught = is_caught;
+    }
+
+    /// A slot that had a key for itself shares it from now on. So it does with the item that is
+    /// held for it, unless that has another key.
+    pub(super) fn share(&mut self, first: SlotId, group: usize) {
+        self.held = match self.held.take() {
+            Some(Held::One { item, id }) if id == first && !self.is_caught => {
+                Some(Held::Shared(SharedItem::admitted(item, group, id)))
+            }
+            other => other,
+        };
     }
 
     pub(super) fn begin_turn(&mut self) {
@@ -313,7 +332,7 @@ where
         let held = self.take_held()?;
         match held {
             Held::One { item, id: one } if one == id => Some(item),
-            Held::Shared(item) if self.is_heir(&item, id, exit) => self.take_shared(item, id),
+            Held::Shared(item) if self.is_heir(&item, id, exit) => self.take_shared(item, id, exit),
             Held::Group(mut item) if self.is_owed(&item, id) => {
                 let copy = self.take_member_copy(&mut item, id, exit);
                 self.hold_for_group(item);

@@ -149,6 +149,7 @@ where
 
     /// The same, but attaches no sink if no slot has the key of the item.
     fn route_known(&mut self, path: SlowPath<V, S::Error>, share: &mut Share) {
+        self.holding.set_caught(matches!(path, SlowPath::Unknown(_)));
         match path {
             SlowPath::Unknown(item) => match self.slots.catch_all() {
                 Some(id) => self.route_to(id, item),
@@ -275,8 +276,8 @@ where
                 }
             }
             Err(error) => {
-                self.ledger.lost();
-                self.remove(id, Detached::Failed(error), Some(item));
+                self.enqueue(id, item);
+                self.lose(id, error);
             }
         }
     }

@@ -10,11 +10,14 @@ use crate::hooks::{Detached, Hooks};
 use crate::slot::{Expired, LeaveReason};
 
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
+    /// A tick was read. Returns `true` if it is to be applied: it is the first of this turn.
+    pub(crate) fn tick_read(&mut self) -> bool {
+        self.slots.tick_read()
+    }
+
     /// One unit of time has passed.
     pub(super) fn tick(&mut self) {
-        if !self.slots.has_ticked() {
-            self.slots.tick(self.holding.take_was_held());
-        }
+        self.slots.tick(self.holding.take_was_held());
     }
 
     /// Returns `true` if a tick is not applied to all slots with a time-out yet.
@@ -24,7 +27,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
 
     /// The input has nothing ready: starts to count the ticks until lingering flushes are due.
     pub(crate) fn start_linger(&mut self) {
-        self.slots.flushes_mut().start_linger();
+        self.slots.start_linger();
     }
 
     /// Stops counting ticks for lingering flushes.

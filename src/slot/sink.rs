@@ -119,6 +119,12 @@ impl<K, S> Slot<K, S> {
     #[inline]
     pub(crate) fn unqueue_flush(&mut self) -> bool {
         self.set(FLUSH_QUEUED, false);
+        self.needs_flush()
+    }
+
+    /// Returns `true` if its sink is to be flushed when its turn in the flush list comes.
+    #[inline]
+    pub(crate) fn needs_flush(&self) -> bool {
         self.has(UNFLUSHED) && !self.is_past_sending()
     }
 }

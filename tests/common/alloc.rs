@@ -1,30 +1,30 @@
-//! An allocator that counts. The binary that wants it declares it:
+//! A counting allocator. A test binary declares it as follows:
 //!
 //! ```ignore
 //! #[global_allocator]
 //! static ALLOCATOR: CountingAllocator = CountingAllocator;
 //! ```
 //!
-//! It counts per thread, because tests run side by side: what one thread allocates and another frees
-//! stays live for the first and goes negative for the second.
+//! It counts per thread, because tests run in parallel. A block that one thread allocates and
+//! another frees remains live for the first and makes the count of the second negative.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::hint::black_box;
 
-/// What one thread allocated, or what a closure did.
+/// Allocations of a thread or of a closure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Blocks asked for; one that is resized counts again.
+    /// Number of allocated blocks. A resized block counts again.
     pub allocations: u64,
-    /// Bytes not given back.
+    /// Bytes that are allocated now.
     pub live: i64,
-    /// The most bytes that were live at once.
+    /// Peak of the bytes allocated at the same time.
     pub peak: i64,
 }
 
 thread_local! {
-    // Const and without drop: the allocator must not allocate, nor outlive its counters.
+    // Const and without destructor: the allocator must not allocate or outlive its counters.
     static USAGE: Cell<Usage> = const {
         Cell::new(Usage { allocations: 0, live: 0, peak: 0 })
     };
@@ -38,15 +38,16 @@ fn count(allocations: u64, bytes: i64) {
     USAGE.set(usage);
 }
 
-/// A layout is never larger than `isize::MAX`.
+/// The size of a layout is at most `isize::MAX`.
 fn signed(bytes: usize) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-/// The system's allocator, counted.
+/// The system allocator with counters.
 pub struct CountingAllocator;
 
-// SAFETY: every call goes to `System` as it came; the counters touch no memory that is handed out.
+// SAFETY: every call is forwarded to `System` unchanged; the counters do not touch the allocated
+// memory.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(1, signed(layout.size()));
@@ -69,16 +70,16 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
-/// What this thread has allocated since it began.
+/// Returns the allocations of this thread since it started.
 pub fn usage() -> Usage {
     USAGE.get()
 }
 
-/// Runs `f`, and returns what it allocated on this thread beyond what was there before. Calls may nest.
+/// Runs `f` and returns its allocations on this thread. Calls may be nested.
 ///
 /// # Panics
 ///
-/// If the counting allocator is not the global one: everything would seem to allocate nothing.
+/// Panics if the counting allocator is not the global allocator.
 #[track_caller]
 pub fn allocations_during<R>(f: impl FnOnce() -> R) -> (R, Usage) {
     let idle = usage().allocations;

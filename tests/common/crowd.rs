@@ -1,10 +1,10 @@
-//! A crowd of sinks to which random things happen, for tests that hold whatever happens.
+//! Many sinks with random events, for properties that must hold in every situation.
 
 use stream_demux::{Attach, Lease, Order, Overflow};
 
 use super::{Op, Rig, SinkHandle, scripted_sink};
 
-/// Numbers that look random, the same ones each time: xorshift64 (Marsaglia, 2003).
+/// Reproducible pseudo-random numbers: xorshift64 (Marsaglia, 2003).
 pub struct Dice(u64);
 
 impl Dice {
@@ -19,13 +19,13 @@ impl Dice {
         u32::try_from(self.0 % u64::from(bound)).unwrap()
     }
 
-    /// One of `all`.
+    /// Returns a random element of `all`.
     pub fn pick<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(u32::try_from(all.len()).unwrap()) as usize]
     }
 }
 
-/// Sinks under the keys 0 to 4 that come, stutter, stall, fail and go.
+/// Sinks under the keys 0 to 4, which are attached, yield, stall, fail and are detached.
 #[derive(Default)]
 pub struct Crowd {
     pub sinks: Vec<SinkHandle<u32>>,
@@ -33,8 +33,8 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// Sends an item or an order, ends a lease, or changes what a sink answers. Returns how many times
-    /// the demux is to be polled now.
+    /// Sends an item or an order, ends a lease, or changes what a sink returns. Returns how often
+    /// the demux should be polled now.
     pub fn act(&mut self, rig: &mut Rig, dice: &mut Dice, step: u32) -> u32 {
         let key = dice.below(5);
         match dice.below(16) {
@@ -60,7 +60,7 @@ impl Crowd {
             Overflow::Conflate,
         ];
         let (sink, handle) = scripted_sink(self.sinks.len());
-        handle.lenient(); // a slot is used again, and so are its wakers
+        handle.lenient(); // slots and their wakers are reused
         let terms = Attach::new(key, sink).buffer(dice.below(4) as usize);
         let terms = terms.overflow(dice.pick(&POLICIES));
         let mut terms = match dice.below(10) {
@@ -97,7 +97,7 @@ impl Crowd {
         }
     }
 
-    /// No sink waits for anything any more.
+    /// Lets all pending operations complete.
     pub fn release(&self) {
         for sink in &self.sinks {
             sink.open();
@@ -106,7 +106,7 @@ impl Crowd {
         }
     }
 
-    /// All sinks are gone, and none was misused.
+    /// Returns `true` if all sinks were dropped and none was misused.
     pub fn is_gone(&self) -> bool {
         self.sinks.iter().all(|sink| sink.is_dropped() && sink.breaches().is_empty())
     }

@@ -1,5 +1,5 @@
-//! Sinks that only count, and streams that compute their items: they allocate nothing, so every allocation is
-//! one of the crate.
+//! Sinks that only count, and streams that compute their items. They do not allocate, so every
+//! allocation is one of the crate.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -13,7 +13,7 @@ use stream_demux::{Demux, DemuxStreamExt, Order};
 use super::Task;
 use super::alloc::{Usage, allocations_during};
 
-/// A sink that counts; with a gate, which all sinks that share it go through.
+/// A sink that counts its items. Sinks that share a gate can be blocked together.
 #[derive(Clone, Default)]
 pub struct Counter(pub Rc<Gate>);
 
@@ -59,10 +59,10 @@ impl<V> Sink<V> for Counter {
 
 pub type Orders = Order<u64, Counter>;
 
-/// What a test shares with the streams that it feeds.
+/// State shared by a test and its streams.
 #[derive(Default)]
 pub struct Feed {
-    /// Items still to come; they are numbered from 0.
+    /// Number of remaining items. Items are numbered from 0.
     pub items: Cell<u64>,
     pub next: Cell<u64>,
     pub input: Cell<Option<Waker>>,
@@ -128,14 +128,14 @@ impl Stream for Inbox {
 
 pub type Split<F> = Demux<Items, stream_demux::ByValue<F>, Inbox>;
 
-/// A demux, and what feeds it.
+/// Creates a demux and its feed.
 pub fn demux<F: FnMut(&u64) -> u64>(key: F) -> (Split<F>, Rc<Feed>) {
     let feed = Rc::new(Feed::default());
     feed.orders.borrow_mut().reserve(1_024);
     (Items(Rc::clone(&feed)).demux_by(key, Inbox(Rc::clone(&feed))).budget(1_000), feed)
 }
 
-/// Runs until the task sleeps, and returns what that allocated.
+/// Runs the task until it parks. Returns its allocations.
 #[track_caller]
 pub fn run<F: Future>(task: &mut Task<F>) -> Usage {
     let (pending, usage) = allocations_during(|| task.run_within(100_000).is_pending());

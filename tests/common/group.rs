@@ -1,7 +1,7 @@
-//! A rig whose keys may have many sinks.
+//! A rig with several sinks per key.
 //!
-//! Items know whether they are clones: item 7 shows as `7`, a clone of it as `7'`. Sinks are named like
-//! their tags: a hook that is called for `1#2` is called for sink 2.
+//! Clones of items are marked: item 7 is shown as `7`, a clone of it as `7'`. The name of a sink is
+//! its tag: a hook that is called for `1#2` is called for sink 2.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -13,7 +13,7 @@ use stream_demux::{Lease, Totals};
 
 use super::{SinkHandle, Split, Terms};
 
-/// An item that knows how often it was cloned, and whether it is a clone itself.
+/// An item that counts its clones, and knows whether it is a clone.
 pub struct Note {
     pub n: u32,
     is_clone: bool,
@@ -21,7 +21,7 @@ pub struct Note {
 }
 
 impl Note {
-    /// An original. Its clones are counted by `clones`.
+    /// Creates an original, whose clones are counted in `clones`.
     pub fn new(n: u32, clones: &Arc<AtomicUsize>) -> Self {
         Self { n, is_clone: false, clones: Arc::clone(clones) }
     }
@@ -40,7 +40,8 @@ impl fmt::Debug for Note {
     }
 }
 
-/// A rig with `multicast`, which knows how often its items were cloned. Their hundreds are the key.
+/// A rig with `multicast`, which counts the clones of its items. The key of item `n` is
+/// `n / 100`.
 pub struct Rig {
     rig: super::Rig<Note>,
     clones: Arc<AtomicUsize>,
@@ -69,31 +70,31 @@ impl Rig {
         Self::of(settings, |_, _| false)
     }
 
-    /// `refuse` is given tag and item.
+    /// Does not admit the items for which `refuse` returns `true`, given the tag and the item.
     pub fn refusing(refuse: fn(u64, u32) -> bool) -> Self {
         Self::of(|demux| demux, refuse)
     }
 
     fn of(settings: impl FnOnce(Split<Note>) -> Split<Note>, refuse: fn(u64, u32) -> bool) -> Self {
-        // Sinks are named by numbers: `attached` and `admit` are all that begins with an a, and hooks for keys
-        // with a k.
+        // Names of sinks are numbers, so only `attached` and `admit` begin with an `a`, and only
+        // the hooks for keys with a `k`.
         let matters = |line: &str| !line.starts_with(['a', 'k']) && !line.ends_with("flushed");
         let rig =
             super::Rig::keyed(|note: &Note| note.n / 100, |demux| settings(demux.multicast()))
                 .admitting(move |to, note| !refuse(to.tag, note.n))
-                .hearing(matters);
+                .logging_only(matters);
         Self { rig, clones: Arc::default() }
     }
 
-    /// Writes down also what `admit` is asked.
-    pub fn asking(self) -> Self {
+    /// Logs calls of `admit`, too.
+    pub fn logging_admit(self) -> Self {
         self.log.keep_only(|line| {
             !line.starts_with("attached") && !line.starts_with('k') && !line.ends_with("flushed")
         });
         self
     }
 
-    /// Every clone that was made is in the account.
+    /// Checks that the totals include every clone.
     #[track_caller]
     fn balance(&self) {
         self.rig.balance();
@@ -107,7 +108,7 @@ impl Rig {
         output
     }
 
-    /// One turn that does not complete it, and what was logged meanwhile.
+    /// Runs one turn, which must not complete the demux. Returns the log.
     #[track_caller]
     pub fn turn(&mut self) -> Vec<String> {
         self.rig.poll();
@@ -115,15 +116,15 @@ impl Rig {
         self.take_log()
     }
 
-    /// Runs until it sleeps, and tells what was logged meanwhile.
+    /// Runs the demux until it parks. Returns the log.
     #[track_caller]
     pub fn lines(&mut self) -> Vec<String> {
         assert!(self.run().is_pending());
         self.take_log()
     }
 
-    /// The contract leaves open whether `unblocked` is called right before or right after the item is sent:
-    /// here it always shows before.
+    /// The contract does not specify whether `unblocked` is called before or after the item is
+    /// sent. This returns the log with `unblocked` before.
     pub fn take_log(&self) -> Vec<String> {
         let mut lines: Vec<String> = Vec::new();
         for line in self.log.take() {
@@ -137,7 +138,7 @@ impl Rig {
         lines
     }
 
-    /// Queues items, which are not looked at yet.
+    /// Queues items without polling the demux.
     pub fn push(&self, items: impl IntoIterator<Item = u32>) {
         let notes: Vec<_> = items.into_iter().map(|n| Note::new(n, &self.clones)).collect();
         self.input.extend(notes);
@@ -149,7 +150,8 @@ impl Rig {
         self.lines()
     }
 
-    /// Attaches a sink under key 1, tagged and named `tag`, on the terms that `terms` adds.
+    /// Attaches a sink with the tag and name `tag` under key 1, with the settings that `terms`
+    /// adds.
     #[track_caller]
     pub fn join_on(
         &mut self,
@@ -166,7 +168,7 @@ impl Rig {
         self.join_on(tag, |attach| attach)
     }
 
-    /// Members 1 to `count`, of which the `parked` ones are parked.
+    /// Attaches the members 1 to `count`, and parks those in `parked`.
     #[track_caller]
     pub fn group(&mut self, count: u64, parked: &[u64]) -> Vec<SinkHandle<Note>> {
         let members: Vec<_> = (1..=count).map(|tag| self.join(tag)).collect();
@@ -176,7 +178,7 @@ impl Rig {
         members
     }
 
-    /// The same, each with a lease of its own.
+    /// Like `group`, with a lease for each member.
     #[track_caller]
     pub fn leased_group(
         &mut self,
@@ -199,7 +201,7 @@ impl Rig {
     }
 }
 
-/// Where the member tagged `tag` is in a list that starts with 1.
+/// Returns the index of the member `tag` in a list that starts with member 1.
 pub fn at(tag: u64) -> usize {
     usize::try_from(tag).unwrap() - 1
 }

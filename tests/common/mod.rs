@@ -1,9 +1,9 @@
 //! The test harness: rigs, the reference model, a counting allocator, and the test kit `sink-test`.
 //!
-//! The kit checks the contracts of `Sink`, `Stream` and `Future` themselves, so it panics whatever
-//! a test asserts. But for `real`, nothing here sleeps, reads a clock or spawns.
+//! The kit checks the contracts of `Sink`, `Stream` and `Future` in all tests, and panics if they
+//! are violated. Except for `real`, this module does not sleep, read clocks or spawn threads.
 
-#![allow(dead_code, unused_imports, reason = "each test binary uses a part of the harness")]
+#![allow(dead_code, unused_imports, reason = "each test binary uses only some of it")]
 #![allow(unreachable_pub, reason = "nothing is reachable from outside a test binary")]
 
 pub mod alloc;
@@ -12,7 +12,7 @@ pub mod frugal;
 pub mod group;
 pub mod model;
 pub mod panics;
-#[cfg(test)] // the fuzzers use the harness, too, and have no runtime
+#[cfg(test)] // the fuzzers also use the harness, but have no runtime
 pub mod real;
 pub mod rig;
 
@@ -26,15 +26,15 @@ pub use sink_test::{
 use std::fmt::Display;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A scripted sink that is polled only after a wake, as guarantee 4 says.
+/// Creates a scripted sink that panics if it is polled without a wake (guarantee 4).
 pub fn scripted_sink<V>(name: impl Display) -> (ScriptedSink<V>, SinkHandle<V>) {
     let (sink, handle) = sink_test::scripted_sink(name);
     handle.strict_unless_busy();
     (sink, handle)
 }
 
-/// Locks also what a panic left behind: scripted sinks panic on purpose, and the test that catches
-/// the panic looks at the state afterwards.
+/// Ignores poisoning, because scripted sinks panic on purpose and tests inspect the state
+/// afterwards.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

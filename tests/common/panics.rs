@@ -1,14 +1,14 @@
-//! Panics that a test expects: what they say, and where.
+//! Expected panics: their messages and locations.
 //!
-//! There is one panic hook in a process. This module installs one, once; it passes on every panic that
-//! no test expects, so tests may run side by side.
+//! A process has one panic hook. This module installs one, which forwards unexpected panics to the
+//! former hook, so tests may run in parallel.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-/// A panic that was caught.
+/// A caught panic.
 #[derive(Clone, Debug)]
 pub struct Caught {
     pub message: String,
@@ -21,7 +21,7 @@ thread_local! {
     static LOCATION: RefCell<Option<(String, u32)>> = const { RefCell::new(None) };
 }
 
-/// Installs the hook: it writes down where an expected panic happened, and prints nothing.
+/// Installs the hook, which records the location of an expected panic and prints nothing.
 fn install_hook() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -35,7 +35,7 @@ fn install_hook() {
     });
 }
 
-/// Runs `f`, and returns its panic; `None` if it does not panic.
+/// Runs `f`. Returns its panic, or `None` if it does not panic.
 ///
 /// # Panics
 ///
@@ -47,30 +47,30 @@ pub fn try_catch<R>(f: impl FnOnce() -> R) -> Option<Caught> {
     let result = catch_unwind(AssertUnwindSafe(f));
     EXPECTED.set(outer);
     let message = message_of(&*result.err()?);
-    let (file, line) = LOCATION.take().expect("the hook is installed, and panics have a location");
+    let (file, line) = LOCATION.take().expect("the hook records the location");
     Some(Caught { message, file, line })
 }
 
-/// Runs `f`, and returns its panic.
+/// Runs `f` and returns its panic.
 ///
 /// # Panics
 ///
 /// If `f` returns, or panics with something that is not a string.
 #[track_caller]
 pub fn catch<R>(f: impl FnOnce() -> R) -> Caught {
-    try_catch(f).expect("no panic")
+    try_catch(f).expect("expected a panic")
 }
 
-/// Runs `f`, which must panic, and returns the message of the panic.
+/// Runs `f`, which must panic. Returns the message of the panic.
 #[track_caller]
 pub fn panic_message<R>(f: impl FnOnce() -> R) -> String {
     catch(f).message
 }
 
-/// The message that a caught panic was raised with.
+/// Returns the message of a caught panic.
 #[track_caller]
 pub fn message_of(panic: &(dyn Any + Send)) -> String {
     let owned = panic.downcast_ref::<String>().cloned();
     let message = owned.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-    message.expect("the panic has a message")
+    message.expect("the panic has no message")
 }

@@ -1,7 +1,7 @@
-//! Real channels on real runtimes, for the tests that need tokio itself.
+//! Real channels and runtimes, for tests that need tokio.
 //!
-//! Nothing here sleeps. Each program runs in a thread of its own, and one that is not over after a minute
-//! counts as hanging: the time-out can only fail a test.
+//! Nothing here sleeps. Each program runs in a separate thread; if it takes more than a minute, the
+//! test fails.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,17 +17,17 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::PollSender;
 
-/// How long a program may take.
+/// Time limit of a program.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What tokio grants a task in one poll before its resources answer `Pending`.
+/// Tokio's cooperative budget of a task for one poll.
 pub const COOP: usize = 128;
 
-/// Runs `program` in a thread of its own.
+/// Runs `program` in a separate thread.
 ///
 /// # Panics
 ///
-/// If it panics, or is not over after a minute.
+/// Panics if it panics or does not finish within a minute.
 #[track_caller]
 pub fn within_a_minute<T: Send + 'static>(program: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, output) = std_mpsc::channel();
@@ -38,7 +38,7 @@ pub fn within_a_minute<T: Send + 'static>(program: impl FnOnce() -> T + Send + '
             drop(runner.join());
             panic!("the program panicked")
         }
-        Err(RecvTimeoutError::Timeout) => panic!("the program hangs"),
+        Err(RecvTimeoutError::Timeout) => panic!("the program did not finish"),
     }
 }
 
@@ -57,10 +57,10 @@ impl Flavor {
             Self::CurrentThread => Builder::new_current_thread().build(),
             Self::MultiThread => Builder::new_multi_thread().worker_threads(2).build(),
         }
-        .expect("a runtime can be built")
+        .expect("cannot build a runtime")
     }
 
-    /// Runs `program` to its end in a runtime of this kind.
+    /// Runs `program` to completion on this runtime.
     #[track_caller]
     pub fn run<F>(self, program: F) -> F::Output
     where
@@ -81,13 +81,13 @@ impl<T> Stream for Receiving<T> {
     }
 }
 
-/// A bounded channel of tokio: its sender as a sink, and its receiver.
+/// Creates a bounded channel of tokio. Returns its sender as a sink, and its receiver.
 pub fn tokio_channel<T: Send + 'static>(room: usize) -> (PollSender<T>, mpsc::Receiver<T>) {
     let (sender, receiver) = mpsc::channel(room);
     (PollSender::new(sender), receiver)
 }
 
-/// A task that reads until the channel is closed; its output is what it read.
+/// Spawns a task that reads until the channel is closed, and returns the items.
 pub fn reader<T: Send + 'static>(mut receiver: mpsc::Receiver<T>) -> JoinHandle<Vec<T>> {
     tokio::spawn(async move {
         let mut items = Vec::new();
@@ -98,7 +98,7 @@ pub fn reader<T: Send + 'static>(mut receiver: mpsc::Receiver<T>) -> JoinHandle<
     })
 }
 
-/// The demux has completed, and every item has one fate.
+/// Asserts that the totals of a completed demux add up.
 #[track_caller]
 pub fn assert_settled(totals: Totals) {
     let Totals { received, copies, unmatched, delivered, discarded, lost, queued, .. } = totals;

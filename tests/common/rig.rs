@@ -1,8 +1,7 @@
-//! The rig most tests of the contract stand on: a demux over scripted input and orders, with one log
-//! for its sinks and its hooks, and the account checked after every poll.
+//! The rig that most tests of the contract use: a demux over scripted input and orders, with one
+//! log for its sinks and hooks. It checks the totals after every poll.
 //!
-//! A test file that needs more adds it in an `impl Rig` of its own, so that what is special about its
-//! situations is all it contains.
+//! Test modules that need more add methods in an `impl Rig`.
 
 use std::fmt::{Debug, Display};
 use std::sync::{Arc, Mutex};
@@ -15,7 +14,7 @@ use stream_demux::{
 use super::{Broken, Log, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task};
 use super::{lock, scripted_sink, scripted_stream};
 
-/// Polls that `run` makes before it calls the demux restless.
+/// Maximal number of polls of `run`.
 const LIMIT: usize = 10_000;
 
 pub type Orders<V = u32> = Order<u32, ScriptedSink<V>>;
@@ -25,17 +24,16 @@ pub type Split<V = u32> =
 
 type Rule<V> = Box<dyn FnMut(Recipient<'_, u32>, &V) -> bool + Send>;
 
-/// Hooks that log every call: `attached 1`, `admit 101 to 1`, `unmatched 201`, `discarded 101
-/// of 1 Evicted`, `blocked 1`, `unblocked 1`, `detached 1 Evicted`, `key 1 attached`, `key 1
-/// detached`. A recipient is its key, and its tag
-/// if that is not 0: `1#7` has the tag 7.
+/// Hooks that log every call: `attached 1`, `admit 101 to 1`, `unmatched 201`, `discarded 101 of 1
+/// Evicted`, `blocked 1`, `unblocked 1`, `detached 1 Evicted`, `key 1 attached`, `key 1 detached`.
+/// A recipient is shown as its key, followed by its tag if that is not 0: `1#7` has the tag 7.
 pub struct Recorder<V = u32> {
     log: Log,
     rule: Arc<Mutex<Rule<V>>>,
 }
 
 impl<V> Recorder<V> {
-    /// Admits what `rule` says.
+    /// Creates hooks that admit the items for which `rule` returns `true`.
     pub fn new(
         log: &Log,
         rule: impl FnMut(Recipient<'_, u32>, &V) -> bool + Send + 'static,
@@ -75,29 +73,29 @@ impl<V: Debug> Hooks<u32, V, Broken> for Recorder<V> {
     }
 }
 
-fn named(who: Recipient<'_, u32>) -> String {
-    if who.tag == 0 { who.key.to_string() } else { format!("{}#{}", who.key, who.tag) }
+fn named(to: Recipient<'_, u32>) -> String {
+    if to.tag == 0 { to.key.to_string() } else { format!("{}#{}", to.key, to.tag) }
 }
 
-/// The lines that hooks wrote, without those of the sinks.
+/// Returns the lines of hooks, without those of sinks.
 pub fn hooks(mut lines: Vec<String>) -> Vec<String> {
     let hooks = ["attached", "detached", "unmatched", "discarded", "blocked", "unblocked"];
     lines.retain(|line| hooks.iter().any(|hook| line.starts_with(hook)));
     lines
 }
 
-/// A demux and all its handles. Its items are `V`, its keys and its sinks' names what the test says.
+/// A demux and all its handles. Its items are `V`; the test chooses keys and names of sinks.
 pub struct Rig<V = u32> {
     pub task: Task<Split<V>>,
     pub input: StreamHandle<V>,
     pub orders: StreamHandle<Orders<V>>,
     pub log: Log,
-    /// Sinks write to the log, too.
+    /// Whether sinks write to the log.
     sinks_log: bool,
     rule: Arc<Mutex<Rule<V>>>,
 }
 
-/// Items are numbers, with their hundreds as key.
+/// Items are numbers. The key of item `n` is `n / 100`.
 impl Rig {
     pub fn new() -> Self {
         Self::with(|demux| demux)
@@ -108,8 +106,8 @@ impl Rig {
     }
 }
 
-/// Constructors. The rig admits every item, and logs all hooks but `admit` and those for keys, unless a
-/// test says otherwise.
+/// Constructors. By default, the rig admits every item, and logs all hooks except `admit` and those
+/// for keys.
 impl<V: Debug + 'static> Rig<V> {
     pub fn keyed(key: fn(&V) -> u32, settings: impl FnOnce(Split<V>) -> Split<V>) -> Self {
         let (input, input_handle) = scripted_stream("input");
@@ -119,10 +117,10 @@ impl<V: Debug + 'static> Rig<V> {
         let rule = Arc::clone(&hooks.rule);
         let task = Task::new(settings(input.demux_by(key, orders).hooks(hooks)));
         Self { task, input: input_handle, orders: orders_handle, log, sinks_log: true, rule }
-            .hearing(|line| !line.starts_with("admit ") && !line.starts_with("key "))
+            .logging_only(|line| !line.starts_with("admit ") && !line.starts_with("key "))
     }
 
-    /// Lets `rule` decide what is admitted.
+    /// Admits only the items for which `rule` returns `true`.
     pub fn admitting(
         self,
         rule: impl FnMut(Recipient<'_, u32>, &V) -> bool + Send + 'static,
@@ -131,13 +129,13 @@ impl<V: Debug + 'static> Rig<V> {
         self
     }
 
-    /// Sinks log nothing: where only the hooks matter, or items are many.
+    /// Sinks log nothing. For tests about hooks, or with many items.
     pub fn with_silent_sinks(self) -> Self {
         Self { sinks_log: false, ..self }
     }
 
-    /// Logs only lines that `matter`.
-    pub fn hearing(self, matter: fn(&str) -> bool) -> Self {
+    /// Logs only lines for which `matter` returns `true`.
+    pub fn logging_only(self, matter: fn(&str) -> bool) -> Self {
         self.log.keep_only(matter);
         self
     }
@@ -145,7 +143,7 @@ impl<V: Debug + 'static> Rig<V> {
 
 /// Orders and items.
 impl<V: Debug + 'static> Rig<V> {
-    /// A sink that writes to the log of the hooks, unless sinks are silent.
+    /// Creates a sink that writes to the log, unless sinks are silent.
     pub fn sink(&self, name: impl Display) -> (ScriptedSink<V>, SinkHandle<V>) {
         let (sink, handle) = scripted_sink(name);
         if self.sinks_log {
@@ -154,7 +152,7 @@ impl<V: Debug + 'static> Rig<V> {
         (sink, handle)
     }
 
-    /// The order to attach such a sink, on the terms that `terms` adds.
+    /// Returns the order to attach such a sink, with the settings that `terms` adds.
     pub fn attachment(
         &self,
         key: u32,
@@ -165,7 +163,7 @@ impl<V: Debug + 'static> Rig<V> {
         (terms(Attach::new(key, sink)).into(), handle)
     }
 
-    /// Sends that order, without a poll.
+    /// Sends such an order without polling the demux.
     pub fn order(
         &self,
         key: u32,
@@ -177,13 +175,13 @@ impl<V: Debug + 'static> Rig<V> {
         handle
     }
 
-    /// Attaches a sink on the usual terms; discards what was logged meanwhile.
+    /// Attaches a sink with default settings, and clears the log.
     #[track_caller]
     pub fn attach(&mut self, key: u32, name: impl Display) -> SinkHandle<V> {
         self.attach_on(key, name, |attach| attach)
     }
 
-    /// The same on the terms that `terms` adds.
+    /// Like `attach`, with the settings that `terms` adds.
     #[track_caller]
     pub fn attach_on(
         &mut self,
@@ -196,7 +194,7 @@ impl<V: Debug + 'static> Rig<V> {
         handle
     }
 
-    /// Attaches a sink on the usual terms to each of the keys.
+    /// Attaches a sink with default settings for each key.
     #[track_caller]
     pub fn attach_each(&mut self, keys: impl IntoIterator<Item = u32>) -> Vec<SinkHandle<V>> {
         let sinks = keys.into_iter().map(|key| self.order(key, key, |attach| attach)).collect();
@@ -204,14 +202,14 @@ impl<V: Debug + 'static> Rig<V> {
         sinks
     }
 
-    /// Applies one order, and returns what was logged meanwhile.
+    /// Applies an order. Returns the log.
     #[track_caller]
     pub fn apply(&mut self, order: impl Into<Orders<V>>) -> Vec<String> {
         self.orders.push(order.into());
         self.lines()
     }
 
-    /// Sends these items, and returns what was logged meanwhile.
+    /// Sends items. Returns the log.
     #[track_caller]
     pub fn send(&mut self, items: impl IntoIterator<Item = V>) -> Vec<String> {
         self.input.extend(items);
@@ -219,17 +217,17 @@ impl<V: Debug + 'static> Rig<V> {
     }
 }
 
-/// Turns. The account must balance after each.
+/// Turns. The totals must add up after each.
 impl<V: Debug + 'static> Rig<V> {
-    /// One turn that does not complete it.
+    /// Runs one turn, which must not complete the demux.
     #[track_caller]
     pub fn poll(&mut self) {
-        assert!(self.task.poll().is_pending(), "it completes");
+        assert!(self.task.poll().is_pending(), "the demux completed");
         self.balance();
     }
 
-    /// Polls until `done`, and returns how many turns that took: no more than `limit`, of which none
-    /// completes it.
+    /// Polls until `done` returns `true`, for at most `limit` turns, which must not complete the
+    /// demux. Returns the number of turns.
     #[track_caller]
     pub fn turns_until(&mut self, limit: usize, done: impl Fn(&Self) -> bool) -> usize {
         for turns in 0..=limit {
@@ -238,30 +236,30 @@ impl<V: Debug + 'static> Rig<V> {
             }
             self.poll();
         }
-        panic!("not done after {limit} turns: {:?}", self.task.get_ref());
+        panic!("the condition is not met after {limit} turns: {:?}", self.task.get_ref());
     }
 
-    /// Runs until it sleeps.
+    /// Runs until the task parks.
     #[track_caller]
     pub fn sleep(&mut self) {
-        assert!(self.run().is_pending(), "it completes");
+        assert!(self.run().is_pending(), "the demux completed");
     }
 
-    /// Runs until it sleeps, and returns what was logged meanwhile.
+    /// Runs until the task parks. Returns the log.
     #[track_caller]
     pub fn lines(&mut self) -> Vec<String> {
         self.sleep();
         self.log.take()
     }
 
-    /// Runs until it completes, and returns what was logged meanwhile.
+    /// Runs until the demux completes. Returns the log.
     #[track_caller]
     pub fn last_lines(&mut self) -> Vec<String> {
-        assert!(self.run().is_ready(), "it sleeps");
+        assert!(self.run().is_ready(), "the task parked");
         self.log.take()
     }
 
-    /// Runs until it sleeps or completes.
+    /// Runs until the task parks or the demux completes.
     #[track_caller]
     pub fn run(&mut self) -> Poll<Totals> {
         for _ in 0..LIMIT {
@@ -269,7 +267,11 @@ impl<V: Debug + 'static> Rig<V> {
             self.balance();
             if let Poll::Ready(totals) = output {
                 assert_eq!(totals, self.totals());
-                assert_eq!((totals.queued, totals.attached), (0, totals.detached), "at the end");
+                assert_eq!(
+                    (totals.queued, totals.attached),
+                    (0, totals.detached),
+                    "after completion"
+                );
                 return output;
             }
             if !self.task.woken() {
@@ -279,7 +281,7 @@ impl<V: Debug + 'static> Rig<V> {
         panic!("still awake after {LIMIT} polls");
     }
 
-    /// Every item has one fate.
+    /// Checks that the totals add up.
     #[track_caller]
     pub fn balance(&self) {
         let all = self.totals();
@@ -291,7 +293,7 @@ impl<V: Debug + 'static> Rig<V> {
         self.task.get_ref().totals()
     }
 
-    /// How many attachments receive items.
+    /// Returns the number of attachments that receive items.
     pub fn len(&self) -> usize {
         self.task.get_ref().len()
     }

@@ -1,22 +1,22 @@
-//! `Hooks::admit` (attachment rules): the demux calls it once for each item and recipient, before it looks at
-//! the queue or asks the sink, and not again when it tries a held item again. An item that is not admitted is
-//! discarded with `NotAdmitted`, and never waits for a sink (guarantee 3).
+//! `Hooks::admit` (attachment rules): the demux calls it once per item and recipient, before it
+//! uses the queue or polls the sink, and not again when it retries a held item. An item that is not
+//! admitted is discarded with `NotAdmitted`, and never waits for a sink (guarantee 3).
 
 use crate::common::{Op, Rig, Task, Terms, scripted_sink, scripted_stream};
 use stream_demux::{Attach, Demux, DemuxStreamExt, Order, Overflow, Recipient};
 
-/// Hears also what `admit` is asked, but no flushes.
+/// Logs calls of `admit`, but no flushes.
 fn rig() -> Rig {
-    Rig::new().hearing(|line| !line.ends_with("flushed") && !line.starts_with("key "))
+    Rig::new().logging_only(|line| !line.ends_with("flushed") && !line.starts_with("key "))
 }
 
-/// The same with many sinks under a key.
+/// Like `rig`, with many sinks per key.
 fn group() -> Rig {
     Rig::with(Demux::multicast)
-        .hearing(|line| !line.ends_with("flushed") && !line.starts_with("key "))
+        .logging_only(|line| !line.ends_with("flushed") && !line.starts_with("key "))
 }
 
-fn asked(lines: &[String]) -> usize {
+fn admit_calls(lines: &[String]) -> usize {
     lines.iter().filter(|line| line.starts_with("admit")).count()
 }
 
@@ -40,14 +40,14 @@ fn admitted_items_are_sent_and_the_others_discarded() {
 }
 
 #[test]
-fn admit_is_not_asked_about_unmatched_items() {
+fn admit_is_not_called_for_unmatched_items() {
     let mut rig = rig().admitting(|_, _| false);
     rig.attach(1, "a");
     assert_eq!(rig.send([201]), ["unmatched 201"]);
 }
 
 #[test]
-fn sink_is_not_asked_for_an_item_that_is_refused() {
+fn sink_is_not_polled_for_an_item_that_is_refused() {
     let mut rig = rig().admitting(|_, _| false);
     let a = rig.attach(1, "a");
     a.fail(Op::Ready);
@@ -81,7 +81,7 @@ fn refused_item_is_discarded_also_if_the_sink_is_known_to_be_parked() {
 }
 
 #[test]
-fn refused_item_makes_no_queue_overflow() {
+fn refused_item_does_not_overflow_a_queue() {
     for overflow in [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict] {
         for buffer in [0, 2] {
             let mut rig = rig().admitting(|_, n| n % 2 == 0);
@@ -110,7 +110,7 @@ fn refused_items_do_not_count_towards_a_limit() {
 }
 
 #[test]
-fn held_item_is_not_asked_about_again() {
+fn admit_is_not_called_again_for_a_held_item() {
     let mut rig = rig();
     let a = rig.attach(1, "a");
     a.park();
@@ -126,7 +126,7 @@ fn held_item_is_not_asked_about_again() {
 }
 
 #[test]
-fn queued_item_is_asked_about_as_it_is_queued_and_not_as_it_is_sent() {
+fn admit_is_called_when_an_item_is_queued_and_not_when_it_is_sent() {
     let mut rig = rig();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(2));
     a.park();
@@ -136,7 +136,7 @@ fn queued_item_is_asked_about_as_it_is_queued_and_not_as_it_is_sent() {
 }
 
 #[test]
-fn held_item_that_joins_the_queue_of_a_leaver_is_not_asked_about_again() {
+fn admit_is_not_called_again_for_a_held_item_that_joins_the_queue_of_a_leaving_sink() {
     let mut rig = rig();
     let a = rig.attach(1, "a");
     a.park();
@@ -147,20 +147,20 @@ fn held_item_that_joins_the_queue_of_a_leaver_is_not_asked_about_again() {
 }
 
 #[test]
-fn item_overtaken_by_an_order_is_asked_about_once_and_for_its_new_recipient() {
+fn admit_is_called_once_for_an_overtaken_item_and_with_its_new_recipient() {
     let mut rig = rig();
     rig.attach_on(1, "a", |attach| attach.tag(1));
     let (attach, b) = rig.attachment(1, "b", |attach| attach.tag(2));
     let orders = rig.orders.clone();
     rig.input.action(move || orders.push(attach));
     let lines = rig.send([101]);
-    assert_eq!(asked(&lines), 1);
+    assert_eq!(admit_calls(&lines), 1);
     assert!(lines.contains(&"admit 101 to 1#2".to_owned()), "{lines:?}");
     assert_eq!(b.items(), [101]);
 }
 
 #[test]
-fn every_member_of_a_group_is_asked_once_before_its_sink_is() {
+fn admit_is_called_once_for_every_member_of_a_group_before_its_sink_is_polled() {
     let mut rig = group().admitting(|to, _| to.tag != 2);
     for (name, tag) in [("a", 1), ("b", 2), ("c", 3)] {
         rig.attach_on(1, name, |attach| attach.tag(tag));
@@ -179,24 +179,24 @@ fn every_member_of_a_group_is_asked_once_before_its_sink_is() {
 }
 
 #[test]
-fn item_held_for_a_group_is_not_asked_about_again() {
+fn admit_is_not_called_again_for_an_item_held_for_a_group() {
     let mut rig = group();
     let a = rig.attach_on(1, "a", |attach| attach.tag(1));
     let b = rig.attach_on(1, "b", |attach| attach.tag(2));
     a.park();
     b.park();
-    assert_eq!(asked(&rig.send([101])), 2);
+    assert_eq!(admit_calls(&rig.send([101])), 2);
     a.wake();
-    assert_eq!(asked(&rig.lines()), 0);
+    assert_eq!(admit_calls(&rig.lines()), 0);
     a.open();
-    assert_eq!(asked(&rig.lines()), 0);
+    assert_eq!(admit_calls(&rig.lines()), 0);
     b.open();
-    assert_eq!(asked(&rig.lines()), 0);
+    assert_eq!(admit_calls(&rig.lines()), 0);
     assert_eq!((a.items(), b.items()), (vec![101], vec![101]));
 }
 
 #[test]
-fn newcomer_is_not_asked_about_the_held_item_and_asked_about_the_next() {
+fn admit_is_not_called_for_the_held_item_and_a_new_member() {
     let mut rig = group();
     let a = rig.attach_on(1, "a", |attach| attach.tag(1));
     a.park();
@@ -204,13 +204,13 @@ fn newcomer_is_not_asked_about_the_held_item_and_asked_about_the_next() {
     let (attach, b) = rig.attachment(1, "b", |attach| attach.tag(2));
     assert_eq!(rig.apply(attach), ["attached 1#2"]);
     a.open();
-    assert_eq!(asked(&rig.lines()), 0);
-    assert_eq!(asked(&rig.send([102])), 2);
+    assert_eq!(admit_calls(&rig.lines()), 0);
+    assert_eq!(admit_calls(&rig.send([102])), 2);
     assert_eq!((a.items(), b.items()), (vec![101, 102], vec![102]));
 }
 
 #[test]
-fn newcomer_under_another_key_is_not_asked_about_the_held_item() {
+fn admit_is_not_called_for_the_held_item_and_a_new_sink_of_another_key() {
     let mut rig = group();
     let a = rig.attach(1, "a");
     a.park();
@@ -220,20 +220,20 @@ fn newcomer_under_another_key_is_not_asked_about_the_held_item() {
 }
 
 #[test]
-fn newcomer_that_does_not_join_is_not_asked_about_the_held_item() {
+fn admit_is_not_called_for_the_held_item_and_a_sink_that_does_not_join() {
     let mut rig = group();
     let a = rig.attach(1, "a");
     a.park();
     rig.send([101]);
     for terms in [Attach::keep_existing as fn(Terms) -> Terms, |attach| attach.limit(0)] {
         let (attach, _b) = rig.attachment(1, "b", terms);
-        assert_eq!(asked(&rig.apply(attach)), 0);
+        assert_eq!(admit_calls(&rig.apply(attach)), 0);
     }
     assert_eq!(rig.totals().queued, 1);
 }
 
 #[test]
-fn catch_all_is_asked_about_what_it_catches() {
+fn admit_is_called_for_items_of_the_catch_all() {
     let mut rig = rig().admitting(|_, n| n % 2 == 0);
     let a = rig.attach_on(1, "a", |attach| attach.tag(7).catch_all());
     assert_eq!(
@@ -244,7 +244,7 @@ fn catch_all_is_asked_about_what_it_catches() {
 }
 
 #[test]
-fn item_held_for_the_catch_all_is_not_asked_about_again() {
+fn admit_is_not_called_again_for_an_item_held_for_the_catch_all() {
     let mut rig = rig();
     let a = rig.attach_on(1, "a", Attach::catch_all);
     a.park();
@@ -252,12 +252,12 @@ fn item_held_for_the_catch_all_is_not_asked_about_again() {
     a.wake();
     assert!(rig.lines().is_empty());
     a.open();
-    assert_eq!(asked(&rig.lines()), 0);
+    assert_eq!(admit_calls(&rig.lines()), 0);
     assert_eq!(a.items(), [901]);
 }
 
 #[test]
-fn newcomer_is_not_asked_about_an_item_that_its_groups_catch_all_caught() {
+fn admit_is_not_called_for_a_new_member_and_an_item_held_for_the_catch_all_of_its_group() {
     let mut rig = group().admitting(|to, _| to.tag != 2);
     let a = rig.attach_on(1, "a", |attach| attach.tag(1).catch_all());
     a.park();
@@ -268,14 +268,14 @@ fn newcomer_is_not_asked_about_an_item_that_its_groups_catch_all_caught() {
 }
 
 #[test]
-fn held_item_admitted_to_a_member_that_fails_is_not_asked_about_again_for_the_others() {
+fn admit_is_not_called_again_for_the_other_members_when_one_fails() {
     let mut rig = group();
     let a = rig.attach_on(1, "a", |attach| attach.tag(1));
     let b = rig.attach_on(1, "b", |attach| attach.tag(2));
     a.park();
-    assert_eq!(asked(&rig.send([101])), 2);
+    assert_eq!(admit_calls(&rig.send([101])), 2);
     a.fail(Op::Ready);
-    assert_eq!(asked(&rig.lines()), 0);
+    assert_eq!(admit_calls(&rig.lines()), 0);
     assert_eq!(b.items(), [101]);
 }
 

@@ -1,8 +1,8 @@
-//! Guarantee 13, any task and any waker: the future may move to another task, or be polled with another
-//! waker, between two polls, and may be woken from any thread. No wake-up is lost.
+//! Guarantee 13, any task and any waker: the future may move to another task, or be polled with
+//! another waker, between two polls, and may be woken from any thread. No wake-up is lost.
 //!
-//! A `Task` polls only when the waker of its last poll has fired: a lost wake-up leaves it asleep with work
-//! to do, and fails the test.
+//! A `Task` polls only when the waker of its last poll has fired. After a lost wake-up, the task
+//! remains parked with work left, and the test fails.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -20,7 +20,7 @@ use futures::{Sink, stream};
 use stream_demux::{Attach, DemuxStreamExt, Lease, Order, Totals};
 
 impl Rig {
-    /// Polls it once with another waker, as another task would, after which it sleeps there.
+    /// Polls the demux once with another waker, as another task would. The new task parks.
     #[track_caller]
     fn move_to_another_task(&mut self) {
         self.task.renew_waker();
@@ -29,7 +29,7 @@ impl Rig {
     }
 }
 
-// Another waker while it waits.
+// Another waker while the demux waits.
 
 #[test]
 fn while_it_waits_for_the_input() {
@@ -83,7 +83,7 @@ fn while_it_waits_for_a_sink() {
 }
 
 #[test]
-fn while_it_is_blocked_and_does_not_look_at_the_input() {
+fn while_it_is_blocked_and_does_not_poll_the_input() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     a.park();
@@ -92,7 +92,7 @@ fn while_it_is_blocked_and_does_not_look_at_the_input() {
     let stale = rig.task.stale_wakes();
     a.open();
     rig.sleep();
-    assert!(rig.input.is_waiting(), "it did not look at the input again");
+    assert!(rig.input.is_waiting(), "the input was not polled again");
     rig.input.push(102);
     assert!(rig.task.woken());
     rig.sleep();
@@ -139,7 +139,7 @@ fn between_turns_of_which_each_wakes_the_task_for_the_next() {
     rig.input.end();
     let mut turns = 0;
     while rig.task.poll().is_pending() {
-        assert!(rig.task.woken(), "it woke a waker of another turn");
+        assert!(rig.task.woken(), "the demux woke the waker of an earlier turn");
         rig.task.renew_waker();
         turns += 1;
     }
@@ -158,16 +158,16 @@ fn woken_for_one_task_it_does_the_work_in_another() {
     rig.orders.push((2, sink).into());
     rig.input.push(201);
     a.open();
-    rig.task.renew_waker(); // what woke the former waker is known only to that
+    rig.task.renew_waker(); // the new waker has not been woken
     rig.sleep();
     assert_eq!((a.items(), b.items()), (vec![101, 102], vec![201]));
     assert_eq!((a.flushed(), b.flushed()), (2, 1));
 }
 
-// Wakes that are late, or for nothing.
+// Late and spurious wakes.
 
 #[test]
-fn a_poll_for_nothing_loses_nothing() {
+fn a_spurious_poll_loses_no_wake() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     let b = rig.attach(2, "b");
@@ -189,7 +189,7 @@ fn a_poll_for_nothing_loses_nothing() {
 }
 
 #[test]
-fn the_stale_waker_of_a_former_tenant_neither_harms_nor_hides_a_wake_of_the_present_one() {
+fn a_stale_waker_of_a_reused_slot_does_not_hide_a_wake_of_its_sink() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     a.park();
@@ -204,7 +204,7 @@ fn the_stale_waker_of_a_former_tenant_neither_harms_nor_hides_a_wake_of_the_pres
     stale.wake_by_ref();
     rig.sleep();
     assert!(b.taken() == 0 && b.is_parked());
-    stale.wake_by_ref(); // and before the task looks
+    stale.wake_by_ref(); // and before the task is polled
     b.open();
     assert!(rig.task.woken());
     rig.sleep();
@@ -217,13 +217,13 @@ fn the_stale_waker_of_a_former_tenant_neither_harms_nor_hides_a_wake_of_the_pres
 }
 
 #[test]
-fn a_waker_that_fires_in_the_very_call_it_was_lent_to_is_heard() {
+fn a_waker_that_fires_during_the_call_it_was_passed_to_is_not_lost() {
     for op in [Op::Ready, Op::Flush, Op::Close] {
         let mut rig = Rig::new();
         let a = rig.attach(1, "a");
         let handle = a.clone();
         a.hold(op);
-        // Another of its operations opens the gate: the wake comes while the sink is being polled.
+        // Another operation opens the sink, so the wake comes while the sink is being polled.
         rig.input.push(101);
         let during = if op == Op::Ready { Op::Ready } else { Op::Send };
         a.during(during, move || handle.release(op));
@@ -235,7 +235,7 @@ fn a_waker_that_fires_in_the_very_call_it_was_lent_to_is_heard() {
 }
 
 #[test]
-fn a_sink_that_another_sink_wakes_as_it_is_polled_is_looked_after() {
+fn a_sink_that_is_woken_while_another_sink_is_polled_is_polled() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
     let b = rig.attach_on(2, "b", |attach| attach.buffer(1));
@@ -252,7 +252,7 @@ fn a_sink_that_another_sink_wakes_as_it_is_polled_is_looked_after() {
 }
 
 #[test]
-fn orders_and_leases_from_within_a_poll_of_the_input_are_heard() {
+fn orders_and_leases_from_within_a_poll_of_the_input_are_not_lost() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
     let a = rig.attach_on(1, "a", |attach| attach.leased(&mut lease));
@@ -270,13 +270,13 @@ fn orders_and_leases_from_within_a_poll_of_the_input_are_heard() {
 
 // Other threads.
 
-/// Runs `f` on a thread of its own, to the end.
+/// Runs `f` on another thread, and joins it.
 fn elsewhere<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> R {
     thread::spawn(f).join().unwrap()
 }
 
 #[test]
-fn whatever_is_done_on_another_thread_wakes_the_task() {
+fn every_action_on_another_thread_wakes_the_task() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(2));
@@ -308,7 +308,7 @@ fn whatever_is_done_on_another_thread_wakes_the_task() {
 }
 
 #[test]
-fn the_future_moves_to_another_thread_asleep_and_wakes_there() {
+fn the_future_moves_to_another_thread_while_it_waits_and_is_woken_there() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
     a.park();
@@ -335,16 +335,17 @@ fn the_future_moves_to_another_thread_asleep_and_wakes_there() {
     assert!(task.run().is_ready());
 }
 
-/// Threads send, block, wake and evict while this one polls, which it does only if woken. When all threads
-/// have ended, no work may be left for which no waker was fired.
+/// Other threads send, block, wake and evict while this thread polls when it is woken. When they
+/// have ended, no work may be left without a wake.
 #[test]
-fn threads_race_and_nothing_is_left_behind() {
+fn racing_threads_lose_no_wake() {
     const ITEMS: u32 = 3_000;
     for round in 0..4 {
         let mut rig = Rig::new();
         let sinks: Vec<_> =
             (0..4).map(|key| rig.attach_on(key, key, |attach| attach.buffer(2))).collect();
-        sinks.iter().for_each(SinkHandle::lenient); // a gate may open just before it is asked again
+        // A sink may open just before it is polled again.
+        sinks.iter().for_each(SinkHandle::lenient);
         let done = Arc::new(AtomicUsize::new(0));
         let finish = |done: &Arc<AtomicUsize>| {
             let done = Arc::clone(done);
@@ -403,9 +404,13 @@ fn threads_race_and_nothing_is_left_behind() {
         }
         let gone = gone.join().unwrap();
         rig.sleep();
-        assert!(gone.iter().all(SinkHandle::is_dropped), "an attachment was forgotten");
+        assert!(gone.iter().all(SinkHandle::is_dropped), "an attachment was not removed");
         for sink in &sinks {
-            assert_eq!((sink.taken(), sink.flushed()), (600, 600), "an item was forgotten");
+            assert_eq!(
+                (sink.taken(), sink.flushed()),
+                (600, 600),
+                "an item was not delivered and flushed"
+            );
         }
         let totals = rig.totals();
         assert_eq!((totals.received, totals.queued), (u64::from(ITEMS), 0));
@@ -414,7 +419,7 @@ fn threads_race_and_nothing_is_left_behind() {
     }
 }
 
-/// The same with a real sleep: the thread is parked, and a wake unparks it.
+/// Parks the thread while the task waits; a wake unparks it.
 #[test]
 fn a_parked_thread_is_woken_for_each_of_many_items_and_orders() {
     struct Unpark(thread::Thread);
@@ -452,7 +457,7 @@ thread_local! {
     static FRAGILE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A waker that does nothing, and panics when it is cloned while it is fragile.
+/// Returns a waker that does nothing, and panics if it is cloned while `FRAGILE` is set.
 fn fragile_waker() -> Waker {
     static VTABLE: RawWakerVTable = RawWakerVTable::new(
         |data| {
@@ -463,11 +468,11 @@ fn fragile_waker() -> Waker {
         |_| {},
         |_| {},
     );
-    // SAFETY: it has no data, so there is nothing that its functions could do wrong.
+    // SAFETY: the waker has no data, so its functions cannot violate memory safety.
     unsafe { Waker::from_raw(RawWaker::new(ptr::null(), &VTABLE)) }
 }
 
-/// Polls with a fragile waker, and returns the message of the panic.
+/// Polls with a fragile waker. Returns the message of the panic.
 fn polled_by_a_fragile_waker<F: Future>(future: Pin<&mut F>) -> String {
     let waker = fragile_waker();
     FRAGILE.set(true);
@@ -477,11 +482,11 @@ fn polled_by_a_fragile_waker<F: Future>(future: Pin<&mut F>) -> String {
     message
 }
 
-/// As after any panic. Were it asleep instead, nothing could wake it.
+/// A demux that could not clone its waker must not be polled again, because nothing would wake it.
 #[test]
 fn after_a_waker_whose_clone_panics_another_poll_panics() {
     for polled_before in [false, true] {
-        // The input keeps no waker: the panic is where the demux itself clones it.
+        // The input keeps no waker, so the panic occurs where the demux clones it.
         let taken = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&taken);
         let sink = futures::sink::unfold(count, |count, ()| async {
@@ -501,7 +506,7 @@ fn after_a_waker_whose_clone_panics_another_poll_panics() {
             let message = panic_message(|| task.poll().is_pending());
             assert!(message.contains("Demux") && message.contains("panic"), "{message}");
         }
-        // What it holds is dropped with it.
+        // The demux drops all that it holds.
         task.drop_future();
         assert_eq!((Arc::strong_count(&taken), task.wakers_kept()), (1, 0));
     }
@@ -509,7 +514,7 @@ fn after_a_waker_whose_clone_panics_another_poll_panics() {
 
 // Many threads at once.
 
-/// A sink that is ready once a thread has opened it, and keeps the waker for that thread.
+/// A sink that becomes ready when a thread opens it.
 struct Gate {
     state: Arc<GateState>,
 }
@@ -525,7 +530,7 @@ impl GateState {
     fn open(&self) {
         self.open.store(true, SeqCst);
         let waker = self.waker.lock().unwrap().take();
-        waker.expect("an item waits for it").wake();
+        waker.expect("no item waits for this sink").wake();
     }
 }
 
@@ -550,8 +555,8 @@ impl Sink<usize> for Gate {
     }
 }
 
-/// The threads wake sinks at the same moment, so that now and then one finds that another has changed the
-/// top of the list, and tries again.
+/// The threads wake sinks at the same moment, so that the compare-and-swap on the top of the list
+/// sometimes fails and is repeated.
 #[test]
 fn four_threads_wake_thousands_of_sinks_at_the_same_moment() {
     const THREADS: usize = 4;
@@ -583,9 +588,15 @@ fn four_threads_wake_thousands_of_sinks_at_the_same_moment() {
         assert!(task.woken());
         assert!(task.run().is_pending());
         let served = gates.iter().map(|gate| gate.taken.load(SeqCst)).collect::<HashSet<_>>();
-        assert_eq!(served, HashSet::from([round]), "some were not served in round {round}");
+        assert_eq!(
+            served,
+            HashSet::from([round]),
+            "some sinks did not get their item in round {round}"
+        );
     }
     items.end();
-    let Poll::Ready(Totals { delivered, .. }) = task.run() else { panic!("it is the end") };
+    let Poll::Ready(Totals { delivered, .. }) = task.run() else {
+        panic!("the demux did not complete")
+    };
     assert_eq!(delivered, (SINKS * ROUNDS) as u64);
 }

@@ -1,5 +1,5 @@
-//! `Demux::balance`: the sinks of a key share its items. Each goes to the next in turn that is ready,
-//! else to the one with the shortest queue.
+//! `Demux::balance`: the sinks of a key share its items. Each item goes to the next ready sink in
+//! turn or, if none is ready, to the sink with the shortest queue.
 
 use crate::common::{Op, Rig, SinkHandle, hooks};
 use stream_demux::{Attach, Lease, Order, Overflow};
@@ -8,7 +8,7 @@ fn balanced() -> Rig {
     Rig::with(|demux| demux.balance())
 }
 
-/// Joins key 1 with `count` sinks named by their number.
+/// Attaches `count` sinks to key 1, named by their numbers.
 fn join(rig: &mut Rig, count: u32) -> Vec<SinkHandle<u32>> {
     (1..=count).map(|name| rig.attach(1, name)).collect()
 }
@@ -28,7 +28,7 @@ fn ready_sinks_get_items_in_turn() {
 }
 
 #[test]
-fn a_sink_alone_gets_all_and_one_that_joins_gets_its_share() {
+fn a_single_sink_gets_all_items_and_a_new_sink_gets_its_share() {
     let mut rig = balanced();
     let mut sinks = join(&mut rig, 1);
     rig.send([101, 102]);
@@ -38,7 +38,7 @@ fn a_sink_alone_gets_all_and_one_that_joins_gets_its_share() {
 }
 
 #[test]
-fn a_busy_sink_is_passed_over_and_next_in_turn_when_it_is_woken() {
+fn a_busy_sink_is_skipped_and_next_in_turn_when_it_is_woken() {
     let mut rig = balanced();
     let sinks = join(&mut rig, 3);
     sinks[0].hold(Op::Ready);
@@ -52,7 +52,7 @@ fn a_busy_sink_is_passed_over_and_next_in_turn_when_it_is_woken() {
 }
 
 #[test]
-fn if_none_is_ready_the_item_is_held_for_whichever_can_take_it_first() {
+fn if_no_sink_is_ready_the_item_is_held_for_the_first_that_becomes_ready() {
     let mut rig = balanced();
     let sinks = join(&mut rig, 3);
     for sink in &sinks {
@@ -78,6 +78,48 @@ fn a_sink_that_joins_takes_the_item_that_is_held() {
 }
 
 #[test]
+fn a_second_sink_takes_the_item_that_is_held_for_the_first() {
+    let mut rig = balanced();
+    let first = rig.attach(1, "first");
+    first.hold(Op::Ready);
+    assert_eq!(hooks(rig.send([101, 102])), ["blocked 1"]);
+    let (sink, second) = rig.sink("second");
+    assert!(hooks(rig.apply(Attach::new(1, sink))).contains(&"unblocked 1".to_owned()));
+    assert_eq!((second.items(), rig.totals().queued), (vec![101, 102], 0));
+    first.release(Op::Ready);
+    rig.send([103]);
+    assert_eq!(taken(&[first, second]), [vec![103], vec![101, 102]]);
+}
+
+#[test]
+fn a_sink_that_joins_the_catch_all_does_not_take_what_is_held_for_that() {
+    let mut rig = balanced();
+    let first = rig.attach_on(1, "first", Attach::catch_all);
+    first.hold(Op::Ready);
+    rig.send([901]);
+    let second = rig.attach(1, "second");
+    assert_eq!((second.items(), rig.totals().queued), (vec![], 1));
+    first.release(Op::Ready);
+    rig.sleep();
+    assert_eq!(taken(&[first, second]), [vec![901], vec![]]);
+}
+
+#[test]
+fn a_sink_that_is_evicted_is_not_asked_whether_it_admits_the_item_that_is_held() {
+    let mut rig = balanced().admitting(|to, _| {
+        assert_ne!(to.tag, 3, "it joined when the item was held");
+        true
+    });
+    for tag in 1..=2 {
+        rig.attach_on(1, tag, |attach| attach.tag(tag)).hold(Op::Ready);
+    }
+    rig.send([101]);
+    let (sink, _) = rig.sink("third");
+    rig.orders.push(Attach::new(1, sink).tag(3).into());
+    assert!(hooks(rig.apply(Order::Evict(1))).contains(&"discarded 101 of 1#3 Evicted".to_owned()));
+}
+
+#[test]
 fn with_buffers_the_shortest_queue_gets_the_item() {
     let mut rig = Rig::with(|demux| demux.balance().buffer(10));
     let sinks = join(&mut rig, 3);
@@ -94,19 +136,19 @@ fn with_buffers_the_shortest_queue_gets_the_item() {
 }
 
 #[test]
-fn the_terms_of_the_one_with_the_shortest_queue_apply() {
+fn the_policy_of_the_sink_with_the_shortest_queue_applies() {
     let mut rig = balanced();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(2).overflow(Overflow::DropNewest));
     let b = rig.attach_on(1, "b", |attach| attach.buffer(2).overflow(Overflow::DropOldest));
     a.hold(Op::Ready);
     b.hold(Op::Ready);
-    // Two each; then both have two, and the first of them drops the newest.
+    // Each gets two. Then both queues are full, and the first sink drops the newest item.
     let lines = hooks(rig.send(101..=105));
     assert_eq!(lines, ["discarded 105 of 1 Overflowed"]);
 }
 
 #[test]
-fn what_waits_for_one_that_leaves_goes_to_the_others() {
+fn items_queued_for_a_leaving_sink_move_to_the_others() {
     for evict in [false, true] {
         let mut rig = Rig::with(|demux| demux.balance().buffer(10));
         let mut lease = Lease::new();
@@ -116,7 +158,7 @@ fn what_waits_for_one_that_leaves_goes_to_the_others() {
         for sink in &others {
             sink.hold(Op::Ready);
         }
-        rig.send(101..=106); // 101 and 104 wait for the first
+        rig.send(101..=106); // 101 and 104 are queued for the first
         if evict {
             drop(lease);
         } else {
@@ -134,7 +176,7 @@ fn what_waits_for_one_that_leaves_goes_to_the_others() {
 }
 
 #[test]
-fn what_waits_for_one_that_fails_goes_to_the_others_that_are_ready() {
+fn items_queued_for_a_failing_sink_move_to_the_others_that_are_ready() {
     let mut rig = Rig::with(|demux| demux.balance().buffer(10));
     let a = rig.attach(1, "a");
     let b = rig.attach(1, "b");
@@ -192,8 +234,8 @@ fn an_item_that_is_held_goes_with_the_last_that_leaves() {
 }
 
 #[test]
-fn a_sink_that_is_not_to_have_the_item_is_passed_over() {
-    // Sinks are told apart by the tag.
+fn a_sink_that_admit_refuses_is_skipped() {
+    // Sinks are distinguished by their tags.
     let mut rig = balanced().admitting(|to, item| to.tag != u64::from(item % 10));
     let sinks: Vec<_> =
         (1..=2).map(|tag| rig.attach_on(1, tag, |attach| attach.tag(tag))).collect();
@@ -203,7 +245,7 @@ fn a_sink_that_is_not_to_have_the_item_is_passed_over() {
 }
 
 #[test]
-fn if_none_is_to_have_it_the_item_is_discarded_once_for_the_first() {
+fn an_item_that_admit_refuses_for_all_is_discarded_once_for_the_first() {
     let mut rig = balanced().admitting(|_, item| item % 10 != 9);
     let sinks = join(&mut rig, 3);
     sinks[0].hold(Op::Ready);
@@ -225,7 +267,7 @@ fn a_member_that_fails_when_it_is_polled_leaves_the_item_to_the_others() {
 }
 
 #[test]
-fn members_that_come_and_go_leave_the_line_in_order() {
+fn members_that_join_and_leave_keep_the_turns_in_order() {
     let mut rig = balanced();
     for round in 0..200_u32 {
         let mut leases: Vec<Lease> = (0..5).map(|_| Lease::new()).collect();
@@ -241,7 +283,8 @@ fn members_that_come_and_go_leave_the_line_in_order() {
     }
 }
 
-/// It is polled again on behalf of an item that it catches alone, and is in turn for those of its key.
+/// The sink is polled again for an item that it gets as catch-all, and remains in turn for the
+/// items of its key.
 #[test]
 fn a_sink_that_yielded_and_then_catches_an_item_is_in_turn_again() {
     let mut rig = balanced();
@@ -251,7 +294,7 @@ fn a_sink_that_yielded_and_then_catches_an_item_is_in_turn_again() {
     rig.send([101, 901]);
     assert_eq!((a.items(), b.items()), (vec![901], vec![101]));
     b.hold(Op::Ready);
-    assert_eq!(hooks(rig.send([102])), [""; 0], "one of them is ready");
+    assert_eq!(hooks(rig.send([102])), [""; 0], "one sink is ready");
     assert_eq!(a.items(), [901, 102]);
 }
 
@@ -266,7 +309,7 @@ fn an_item_is_held_for_a_member_that_yields_and_not_given_to_a_policy() {
 }
 
 #[test]
-fn a_member_that_was_woken_and_is_full_again_is_passed_over() {
+fn a_member_that_was_woken_and_is_full_again_is_skipped() {
     let mut rig = Rig::with(|demux| demux.balance().buffer(3));
     let sinks = join(&mut rig, 3);
     for sink in &sinks {
@@ -275,7 +318,7 @@ fn a_member_that_was_woken_and_is_full_again_is_passed_over() {
     rig.send(101..=106);
     sinks[0].allow(1);
     rig.sleep();
-    assert_eq!(sinks[0].items(), [101], "one of two that were queued");
+    assert_eq!(sinks[0].items(), [101], "one of the two queued items");
     rig.send([107]);
     assert_eq!(
         (sinks[0].count(Op::Ready), rig.totals().queued),
@@ -290,7 +333,7 @@ fn a_member_that_was_woken_and_is_full_again_is_passed_over() {
 }
 
 #[test]
-fn an_item_that_is_held_at_the_end_goes_to_a_member_that_may_have_it() {
+fn an_item_that_is_held_at_the_end_goes_to_a_member_that_is_admitted() {
     for refusing in 1..=2_u64 {
         let mut rig = balanced().admitting(move |to, _| to.tag != refusing);
         let sinks: Vec<_> =
@@ -327,7 +370,7 @@ fn an_item_that_the_last_member_refuses_as_it_leaves_is_discarded() {
     assert_eq!((rig.len(), rig.totals().discarded), (0, 1));
 }
 
-/// All leave in one turn, so that the item is not offered again in between.
+/// All leave in one turn, so the item is not offered again in between.
 #[test]
 fn an_item_that_is_held_is_discarded_once_if_all_members_leave_at_once() {
     for refusing in 1..=3_u64 {
@@ -418,7 +461,7 @@ fn a_sink_that_joins_is_last_in_turn_though_one_has_left_before() {
     assert_eq!(taken(&sinks), [vec![101, 104], vec![102], vec![103]]);
 }
 
-/// The sink that was first in line has left, and a sink of another key has its slot id.
+/// The first sink in turn has left, and a sink of another key reuses its slot id.
 #[test]
 fn a_sink_of_another_key_gets_nothing_though_it_came_after_one_that_left() {
     let mut rig = balanced();
@@ -433,7 +476,7 @@ fn a_sink_of_another_key_gets_nothing_though_it_came_after_one_that_left() {
 }
 
 #[test]
-fn each_key_has_a_line_of_its_own() {
+fn each_key_has_separate_turns() {
     let mut rig = balanced();
     let ready = join(&mut rig, 2);
     let busy = [rig.attach(2, "a"), rig.attach(2, "b")];
@@ -449,10 +492,10 @@ fn each_key_has_a_line_of_its_own() {
     );
 }
 
-/// The sink that joins has the slot id of the sink that left, for which `admit` was called.
+/// The new sink reuses the slot id of the sink that left, for which `admit` was called.
 #[test]
-fn admit_is_asked_of_a_sink_that_joins_while_the_item_is_held() {
-    let mut rig = balanced().hearing(|line| line.starts_with("admit "));
+fn admit_is_called_for_a_sink_that_joins_while_the_item_is_held() {
+    let mut rig = balanced().logging_only(|line| line.starts_with("admit "));
     let mut lease = Lease::new();
     let a = rig.attach_on(1, "a", |attach| attach.tag(1).leased(&mut lease));
     let b = rig.attach_on(1, "b", |attach| attach.tag(2));
@@ -467,7 +510,7 @@ fn admit_is_asked_of_a_sink_that_joins_while_the_item_is_held() {
 }
 
 #[test]
-fn the_last_of_a_group_takes_its_queue_along() {
+fn the_last_of_a_group_keeps_its_queue() {
     for evict in [false, true] {
         let mut rig = Rig::with(|demux| demux.balance().buffer(10));
         let (mut first, mut last) = (Lease::new(), Lease::new());
@@ -517,7 +560,7 @@ fn a_sink_of_another_key_leaves_without_the_item_that_is_held() {
     }
 }
 
-/// The policy of the first would evict it, but the second only lets other tasks run.
+/// The policy of the first sink would evict it, but the second sink only yields.
 #[test]
 fn a_sink_that_yields_is_polled_again_before_the_policy_of_another_acts() {
     let mut rig = Rig::with(|demux| demux.balance().overflow(Overflow::Evict));
@@ -541,7 +584,8 @@ fn a_sink_that_was_woken_is_polled_again_before_its_policy_acts() {
     assert_eq!((taken(&sinks), rig.len()), (vec![vec![102], vec![101]], 2));
 }
 
-/// The item is held for one that yielded, and for another in the next turn, in which that is woken.
+/// The item is held for a sink that yielded and, in the next turn, for another sink, which is woken
+/// in that turn.
 #[test]
 fn a_sink_that_yielded_for_an_earlier_item_is_polled_again_for_one_that_is_held() {
     let mut rig = balanced();

@@ -1,5 +1,5 @@
-//! Guarantee 7, a blocked sink: it holds up the input and nothing else. Also `blocked_on`, and the hooks
-//! `blocked` and `unblocked`, which come in pairs, one pair for each wait.
+//! Guarantee 7: a blocked sink holds the input and nothing else. Also `blocked_on`, and the hooks
+//! `blocked` and `unblocked`, one pair for each wait.
 
 use std::task::Poll;
 
@@ -7,7 +7,8 @@ use crate::common::{Op, Rig, SinkHandle, Terms, hooks};
 use stream_demux::{Demux, Lease, Order, Overflow};
 
 impl Rig {
-    /// Attaches sink `a` under key 1 and blocks the input on it: 101 is held, 102 and 201 wait unread.
+    /// Attaches sink `a` under key 1 and blocks the input on it: 101 is held, 102 and 201 wait
+    /// unread.
     #[track_caller]
     fn blocked(&mut self) -> SinkHandle<u32> {
         self.blocked_on_terms(|attach| attach)
@@ -23,7 +24,7 @@ impl Rig {
         a
     }
 
-    /// What was logged in a single poll, after which it must not be awake.
+    /// Polls once, after which the task must be parked. Returns the log.
     #[track_caller]
     fn lines_of_one_poll(&mut self) -> Vec<String> {
         assert!(self.task.woken());
@@ -37,16 +38,16 @@ impl Rig {
     }
 }
 
-// What is said of it.
+// Hooks and getters.
 
 #[test]
-fn blocked_and_unblocked_are_said_once_per_wait() {
+fn blocked_and_unblocked_are_called_once_per_wait() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     a.park();
     rig.input.push(101);
     assert_eq!(rig.lines(), ["blocked 1"]);
-    a.wake(); // for nothing: it asks again, and waits on
+    a.wake(); // spurious: the sink is polled again and is still not ready
     assert!(rig.lines().is_empty());
     a.wake();
     assert!(rig.lines().is_empty());
@@ -143,7 +144,7 @@ fn one_drained_item_makes_room_and_frees_the_input() {
 // Everything else goes on.
 
 #[test]
-fn orders_are_applied_meanwhile() {
+fn orders_are_applied_while_the_input_is_blocked() {
     let mut rig = Rig::new();
     rig.blocked();
     let b = rig.order(2, "b", |attach| attach);
@@ -157,7 +158,7 @@ fn orders_are_applied_meanwhile() {
 }
 
 #[test]
-fn other_queues_drain_and_are_flushed_meanwhile() {
+fn other_queues_drain_and_are_flushed_while_the_input_is_blocked() {
     let mut rig = Rig::new();
     let b = rig.order(2, "b", |attach| attach.buffer(5));
     b.park();
@@ -170,7 +171,7 @@ fn other_queues_drain_and_are_flushed_meanwhile() {
 }
 
 #[test]
-fn pending_flushes_and_closes_of_others_go_on_meanwhile() {
+fn pending_flushes_and_closes_of_others_continue() {
     let mut rig = Rig::new();
     let (b, c) = (rig.attach(2, "b"), rig.attach(3, "c"));
     b.hold(Op::Flush);
@@ -187,7 +188,7 @@ fn pending_flushes_and_closes_of_others_go_on_meanwhile() {
 }
 
 #[test]
-fn what_others_took_in_the_same_turn_is_flushed_before_it_sleeps() {
+fn items_of_others_in_the_same_turn_are_flushed_before_the_task_parks() {
     let mut rig = Rig::new();
     let (a, b) = (rig.attach(1, "a"), rig.attach(2, "b"));
     a.allow(1);
@@ -211,7 +212,7 @@ fn removing_others_leaves_it_blocked() {
     assert_eq!((rig.waits_for(), rig.input.left(), a.count(Op::Ready)), (Some(1), 2, 1));
 }
 
-// What frees the input, in the same poll.
+// Events that unblock the input in the same poll.
 
 #[test]
 fn detaching_the_blocked_sink_frees_the_input_in_the_same_poll() {
@@ -224,7 +225,7 @@ fn detaching_the_blocked_sink_frees_the_input_in_the_same_poll() {
         ["unblocked 1", "unmatched 102", "b sent 201", "b flushed"]
     );
     assert_eq!((b.items(), rig.waits_for(), rig.totals().queued), (vec![201], None, 1));
-    a.open(); // the item that was held is its last
+    a.open(); // the held item is its last item
     assert_eq!(rig.lines(), ["a sent 101", "a closed", "a dropped", "detached 1 Requested"]);
 }
 
@@ -415,7 +416,7 @@ fn the_queue_of_the_blocked_sink_goes_before_the_held_item() {
 }
 
 #[test]
-fn the_limited_successor_of_the_blocked_sink_counts_the_held_item() {
+fn the_held_item_counts_towards_the_limit_of_the_successor() {
     let mut rig = Rig::new();
     rig.blocked();
     let new = rig.order(1, "new", |attach| attach.limit(1));
@@ -425,7 +426,7 @@ fn the_limited_successor_of_the_blocked_sink_counts_the_held_item() {
 }
 
 #[test]
-fn the_sink_that_comes_after_the_blocked_one_left_gets_what_follows() {
+fn a_sink_attached_after_the_blocked_one_left_gets_later_items() {
     let mut rig = Rig::new();
     let a = rig.blocked();
     rig.orders.push(Order::Detach(1));
@@ -437,7 +438,7 @@ fn the_sink_that_comes_after_the_blocked_one_left_gets_what_follows() {
     assert_eq!(a.items(), [101]);
 }
 
-// At the end.
+// Completion.
 
 #[test]
 fn finishing_while_blocked_reads_no_more_and_the_held_item_keeps_its_place() {
@@ -448,7 +449,7 @@ fn finishing_while_blocked_reads_no_more_and_the_held_item_keeps_its_place() {
     assert_eq!(rig.lines(), ["unblocked 1"]);
     assert_eq!((rig.waits_for(), rig.totals().queued), (None, 1));
     a.open();
-    let Poll::Ready(totals) = rig.run() else { panic!("the last sink is closed") };
+    let Poll::Ready(totals) = rig.run() else { panic!("the demux did not complete") };
     assert_eq!((a.items(), totals.received, totals.delivered), (vec![101], 1, 1));
     assert_eq!(rig.log.take(), ["a sent 101", "a closed", "a dropped", "detached 1 Finished"]);
 }
@@ -460,7 +461,7 @@ fn evicting_the_stuck_sink_after_the_end_completes() {
     rig.orders.push(Order::Finish);
     rig.lines();
     rig.orders.push(Order::Evict(1));
-    let Poll::Ready(totals) = rig.run() else { panic!("the last sink is gone") };
+    let Poll::Ready(totals) = rig.run() else { panic!("the demux did not complete") };
     assert_eq!((a.count(Op::Close), totals.discarded, totals.queued), (0, 1, 0));
 }
 
@@ -486,7 +487,7 @@ fn a_wait_moves_from_one_member_to_the_next_with_an_unblocked() {
 }
 
 #[test]
-fn the_member_that_is_waited_for_leaves_and_the_input_goes_on_in_the_same_poll() {
+fn the_input_continues_in_the_poll_in_which_the_awaited_member_leaves() {
     let mut rig = Rig::with(Demux::multicast);
     let mut lease = Lease::new();
     let a = rig.order(1, "a", |attach| attach.tag(1).leased(&mut lease));

@@ -1,12 +1,12 @@
-//! Guarantee 5, bounded turns: what a turn may cost; the share of each kind of work; streams and sinks that
-//! wake themselves; nothing is starved, with small budgets either.
+//! Guarantee 5, bounded turns: the budget of a turn; the share of each kind of work; streams and
+//! sinks that wake themselves. Nothing is starved, even with small budgets.
 
 use std::task::Poll;
 
 use crate::common::{Op, Rig, SinkHandle, Split};
 use stream_demux::{Order, Overflow, Totals};
 
-/// A key without an attachment: an order about it costs one and does nothing.
+/// A key without an attachment. An order for it costs one unit and has no effect.
 const UNUSED_KEY: u32 = u32::MAX;
 
 fn rig(budget: usize) -> Rig {
@@ -18,7 +18,7 @@ fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
 }
 
 impl Rig {
-    /// Attaches a sink that has `items` in its queue, and waits at its gate.
+    /// Attaches a sink that is not ready and has `items` in its queue.
     #[track_caller]
     fn queued(&mut self, key: u32, items: u32) -> SinkHandle<u32> {
         let sink = self.order(key, key, |attach| attach.buffer(100));
@@ -28,7 +28,7 @@ impl Rig {
         sink
     }
 
-    /// Attaches a sink to each key while others keep the task awake.
+    /// Attaches a sink to each key while other sinks keep waking the task.
     #[track_caller]
     fn attach_now(&mut self, keys: std::ops::Range<u32>) -> Vec<SinkHandle<u32>> {
         let handles = keys.map(|key| self.order(key, key, |attach| attach)).collect();
@@ -36,7 +36,7 @@ impl Rig {
         handles
     }
 
-    /// Sinks that are closing, and wake themselves for ever.
+    /// Attaches sinks that are closing and always wake themselves.
     #[track_caller]
     fn restless(&mut self, keys: std::ops::Range<u32>) -> Vec<SinkHandle<u32>> {
         let sinks = self.attach_each(keys.clone());
@@ -50,7 +50,7 @@ impl Rig {
         sinks
     }
 
-    /// Orders that never pause, and do nothing.
+    /// Endless orders without effect.
     fn endless_orders(&self) {
         self.orders.endless(|_| Order::Detach(UNUSED_KEY));
     }
@@ -60,8 +60,8 @@ fn sum(sinks: &[SinkHandle<u32>], of: impl Fn(&SinkHandle<u32>) -> usize) -> usi
     sinks.iter().map(of).sum()
 }
 
-// What costs how much. A turn that has more to do than its budget spends it all, wakes the task once
-// and returns.
+// Costs. A turn with more work than its budget spends the whole budget, wakes the task once and
+// returns.
 
 #[test]
 fn each_order_costs_one() {
@@ -94,7 +94,7 @@ fn an_order_for_a_group_costs_one_for_each_of_its_members() {
 }
 
 #[test]
-fn each_item_read_costs_one_whatever_becomes_of_it() {
+fn each_item_read_costs_one_whatever_its_fate() {
     for budget in 1..=5 {
         let mut rig = rig(budget);
         rig.attach_each(1..2);
@@ -194,16 +194,20 @@ fn looking_for_the_shortest_queue_costs_one_for_sixteen_sinks() {
     for sink in &sinks {
         sink.park();
     }
-    rig.send([101]); // all are polled
+    rig.send([101]); // polls all sinks
     rig.input.extend([101; 100]);
     for turn in 1..=3_u64 {
         rig.poll();
-        assert_eq!(rig.totals().received, 1 + (64 * turn).div_ceil(5), "five for each item");
+        assert_eq!(
+            rig.totals().received,
+            1 + (64 * turn).div_ceil(5),
+            "each item costs five units"
+        );
     }
 }
 
 #[test]
-fn telling_the_end_costs_one_for_each_sink() {
+fn finishing_costs_one_for_each_sink() {
     for budget in 1..=5 {
         let mut rig = rig(budget);
         rig.attach_each(1..11);
@@ -219,7 +223,7 @@ fn telling_the_end_costs_one_for_each_sink() {
 }
 
 #[test]
-fn the_turn_that_tells_the_last_of_the_end_is_the_last_while_closes_are_pending() {
+fn the_turn_that_finishes_the_last_sink_is_the_last_while_closes_are_pending() {
     let mut rig = rig(4);
     let sinks = rig.attach_each(1..5);
     for sink in &sinks {
@@ -240,7 +244,9 @@ fn the_end_of_ten_thousand_sinks_is_spread_over_turns() {
         assert_eq!(rig.len(), 10_000 - turn * 128);
         assert!(rig.task.woken());
     }
-    let Poll::Ready(totals) = rig.task.poll() else { panic!("79 turns of 128 are enough") };
+    let Poll::Ready(totals) = rig.task.poll() else {
+        panic!("the demux did not complete in 79 turns of 128")
+    };
     assert_eq!((totals.attached, totals.detached), (10_000, 10_000));
     assert!(sinks.iter().all(|sink| sink.count(Op::Close) == 1 && sink.is_closed()));
 }
@@ -285,7 +291,7 @@ fn a_queue_drains_with_any_budget_while_orders_never_pause() {
 }
 
 #[test]
-fn flushes_closes_items_and_orders_go_on_with_the_smallest_budgets() {
+fn flushes_closes_items_and_orders_progress_with_the_smallest_budgets() {
     for budget in 1..=3 {
         let mut rig = rig(budget);
         rig.restless(10..15);
@@ -294,7 +300,7 @@ fn flushes_closes_items_and_orders_go_on_with_the_smallest_budgets() {
         rig.orders.push(Order::Detach(2));
         rig.input.endless(|_| 100);
         rig.turns_until(100, |_| flushing.taken() >= 10 && closing.is_closed());
-        rig.endless_orders(); // nothing is read any more, so what was taken is to be flushed
+        rig.endless_orders(); // no item is read any more, so the delivered item must be flushed
         rig.turns_until(100, |_| flushing.flush_asked() == flushing.taken());
         let (taken, orders) = (flushing.taken(), rig.orders.taken());
         rig.turns_until(100, |rig| rig.orders.taken() > orders + 10);
@@ -342,7 +348,7 @@ fn with_a_small_budget_endless_orders_leave_sinks_one_turn_in_four() {
 }
 
 #[test]
-fn orders_take_the_whole_turn_if_no_sink_has_anything_to_do() {
+fn orders_take_the_whole_turn_if_no_sink_has_work() {
     let mut rig = rig(16);
     rig.attach_each(1..100);
     rig.endless_orders();
@@ -407,8 +413,8 @@ fn with_a_small_budget_sinks_leave_items_one_turn_in_four() {
 }
 
 #[test]
-fn sinks_that_are_waited_for_take_the_share_of_items() {
-    // Nothing can be read while the input is blocked: no quarter is kept for it.
+fn awaited_sinks_take_the_share_of_items() {
+    // While the input is blocked, no quarter is reserved for items.
     let mut rig = rig(8);
     let sinks = rig.attach_each(1..41);
     for sink in &sinks {
@@ -427,7 +433,7 @@ fn sinks_that_are_waited_for_take_the_share_of_items() {
     }
 }
 
-// How long a woken, ready sink waits while orders and input never pause.
+// The delay of a woken, ready sink while orders and input never pause.
 
 #[test]
 fn a_woken_sink_closes_within_four_turns_while_orders_and_input_never_pause() {
@@ -442,7 +448,7 @@ fn a_woken_sink_closes_within_four_turns_while_orders_and_input_never_pause() {
         rig.poll();
         sink.release(Op::Close);
         let turns = rig.turns_until(4, |_| sink.is_closed());
-        assert_eq!(turns, 1, "no other work needs the quarter: budget {budget}");
+        assert_eq!(turns, 1, "no other work uses the quarter: budget {budget}");
     }
 }
 
@@ -460,20 +466,20 @@ fn a_woken_sink_gets_its_item_within_four_turns_while_orders_and_input_never_pau
 }
 
 #[test]
-fn a_woken_sink_gets_its_item_within_four_turns_while_orders_set_a_backlog_free() {
+fn a_woken_sink_gets_its_item_within_four_turns_while_orders_release_a_backlog() {
     let mut rig = rig(128);
     let stuck = rig.order(1, "a", |attach| attach.buffer(10_000));
     stuck.park();
     rig.input.extend((0..10_000).map(|_| 100));
     rig.sleep();
     let woken = rig.queued(2, 1);
-    // A ready sink takes over the backlog, in every turn another.
+    // In every turn, another ready sink takes over the backlog.
     let sinks =
         (0..8).map(|_| rig.order(1, "a", |attach| attach.buffer(10_000))).collect::<Vec<_>>();
     rig.endless_orders();
     woken.open();
     rig.turns_until(4, |_| woken.taken() == 1);
-    assert!(sum(&sinks, SinkHandle::taken) > 0, "the backlog moves too");
+    assert!(sum(&sinks, SinkHandle::taken) > 0, "the backlog does not move");
 }
 
 #[test]
@@ -487,18 +493,19 @@ fn a_long_queue_leaves_the_other_woken_sinks_their_turn() {
 }
 
 #[test]
-fn a_long_queue_gets_an_eighth_of_what_is_left_while_others_wait_and_the_last_one_all() {
+fn a_long_queue_gets_an_eighth_of_the_rest_while_others_wait_and_all_if_it_is_the_last() {
     let mut rig = rig(128);
     let sinks = [rig.queued(1, 90), rig.queued(2, 90), rig.queued(3, 90)];
     sinks.iter().for_each(SinkHandle::open);
     rig.poll();
     let mut taken = sinks.each_ref().map(SinkHandle::taken);
     taken.sort_unstable();
-    // A quarter is kept for items, and to look after a sink costs one: of 95, of 83, and the rest.
+    // A quarter is reserved for items, and to poll a sink costs one: an eighth of 95, of 83, and
+    // the rest.
     assert_eq!(taken, [10, 11, 72]);
 }
 
-/// A hundred sinks wait for their flush, and orders that never pause began some turns ago.
+/// A hundred sinks wait for their flush, while endless orders have been sent for some turns.
 #[track_caller]
 fn flushes_wait(rig: &mut Rig, since: usize) {
     let sinks = rig.attach_each(100..200);
@@ -534,10 +541,10 @@ fn a_woken_sink_gets_its_item_within_four_turns_while_flushes_are_overdue() {
     }
 }
 
-// Sinks that wake themselves for ever starve neither flushes nor the end.
+// Sinks that always wake themselves starve neither flushes nor completion.
 
 #[test]
-fn overdue_flushes_are_not_starved_by_sinks_that_wake_themselves_for_ever() {
+fn overdue_flushes_are_not_starved_by_sinks_that_always_wake_themselves() {
     for budget in [1, 2, 3, 4, 8, 16] {
         let mut rig = rig(budget);
         rig.restless(1..50);
@@ -563,7 +570,7 @@ fn the_end_is_reached_though_sinks_wake_themselves_and_orders_never_pause() {
 }
 
 #[test]
-fn one_flush_in_every_window_though_sinks_wake_themselves_for_ever() {
+fn one_flush_in_every_window_though_sinks_always_wake_themselves() {
     let mut rig = rig_with(|demux| demux.budget(8).flush_every(20));
     rig.restless(1..50);
     let sink = rig.attach_now(100..101).remove(0);
@@ -575,9 +582,9 @@ fn one_flush_in_every_window_though_sinks_wake_themselves_for_ever() {
     assert!(rig.totals().received >= 200);
 }
 
-// Children that wake themselves while they are polled.
+// Sinks and streams that wake themselves while they are polled.
 
-/// Polls until it sleeps. Each time `op` was called once, and the task was woken once.
+/// Polls until the task parks. In each turn, `op` is called once and the task is woken once.
 #[track_caller]
 fn once_a_turn(rig: &mut Rig, sink: &SinkHandle<u32>, op: Op, times: usize) {
     for turn in 1..=times {
@@ -587,7 +594,7 @@ fn once_a_turn(rig: &mut Rig, sink: &SinkHandle<u32>, op: Op, times: usize) {
 }
 
 #[test]
-fn a_gate_that_wakes_itself_is_asked_once_a_turn_and_the_others_go_on() {
+fn a_poll_ready_that_wakes_itself_is_called_once_a_turn_and_others_continue() {
     let mut rig = rig(128);
     let sinks = rig.attach_each(1..3);
     sinks[0].stutter(Op::Ready, 3);
@@ -604,7 +611,7 @@ fn a_gate_that_wakes_itself_is_asked_once_a_turn_and_the_others_go_on() {
 }
 
 #[test]
-fn a_gate_that_wakes_itself_while_its_flush_is_pending_is_asked_once_a_turn() {
+fn a_poll_ready_that_wakes_itself_while_the_flush_is_pending_is_called_once_a_turn() {
     let mut rig = rig(128);
     let sink = rig.order(1, 1, |attach| attach.overflow(Overflow::DropNewest));
     sink.hold(Op::Flush);
@@ -612,11 +619,11 @@ fn a_gate_that_wakes_itself_while_its_flush_is_pending_is_asked_once_a_turn() {
     rig.sleep();
     sink.stutter(Op::Ready, 3);
     rig.input.extend([101, 102, 103]);
-    for asked in 2..=4 {
+    for polls in 2..=4 {
         rig.poll();
-        assert_eq!((sink.count(Op::Ready), rig.task.wakes()), (asked, 1));
-        if asked == 2 {
-            // One in the queue, one held until the sink was asked again, and one unread.
+        assert_eq!((sink.count(Op::Ready), rig.task.wakes()), (polls, 1));
+        if polls == 2 {
+            // One is queued, one is held until the sink is polled again, and one is unread.
             let t = rig.totals();
             assert_eq!((t.queued, t.discarded, rig.input.left()), (2, 0, 1));
         }
@@ -626,7 +633,7 @@ fn a_gate_that_wakes_itself_while_its_flush_is_pending_is_asked_once_a_turn() {
 }
 
 #[test]
-fn a_queue_whose_sink_wakes_itself_is_tried_once_a_turn_and_items_go_on() {
+fn a_queue_whose_sink_wakes_itself_is_tried_once_a_turn_and_items_are_read() {
     let mut rig = rig(128);
     let sink = rig.order(1, "a", |attach| attach.buffer(2));
     let other = rig.attach_each(2..3).remove(0);
@@ -645,7 +652,7 @@ fn a_queue_whose_sink_wakes_itself_is_tried_once_a_turn_and_items_go_on() {
 }
 
 #[test]
-fn a_flush_that_wakes_itself_is_asked_once_a_turn() {
+fn a_flush_that_wakes_itself_is_polled_once_a_turn() {
     let mut rig = rig(128);
     let sinks = rig.attach_each(1..3);
     sinks[0].stutter(Op::Flush, 3);
@@ -657,7 +664,7 @@ fn a_flush_that_wakes_itself_is_asked_once_a_turn() {
 }
 
 #[test]
-fn a_close_that_wakes_itself_is_asked_once_a_turn() {
+fn a_close_that_wakes_itself_is_polled_once_a_turn() {
     let mut rig = rig(128);
     let sinks = rig.attach_each(1..3);
     sinks[0].stutter(Op::Close, 3);
@@ -669,7 +676,7 @@ fn a_close_that_wakes_itself_is_asked_once_a_turn() {
 }
 
 #[test]
-fn a_detached_sink_whose_close_wakes_itself_is_asked_once_a_turn() {
+fn a_detached_sink_whose_close_wakes_itself_is_polled_once_a_turn() {
     let mut rig = rig(128);
     let sink = rig.attach_each(1..2).remove(0);
     sink.stutter(Op::Close, 3);
@@ -680,7 +687,7 @@ fn a_detached_sink_whose_close_wakes_itself_is_asked_once_a_turn() {
 }
 
 #[test]
-fn orders_that_wake_themselves_are_asked_once_a_turn() {
+fn orders_that_wake_themselves_are_polled_once_a_turn() {
     let mut rig = rig(128);
     (0..5).for_each(|_| rig.orders.stutter());
     rig.input.push(0);
@@ -693,7 +700,7 @@ fn orders_that_wake_themselves_are_asked_once_a_turn() {
 }
 
 #[test]
-fn orders_that_wake_themselves_are_asked_once_in_the_last_turn_too() {
+fn orders_that_wake_themselves_are_polled_once_in_the_last_turn_too() {
     let mut rig = rig(128);
     let sink = rig.attach_each(1..2).remove(0);
     sink.hold(Op::Close);
@@ -709,7 +716,7 @@ fn orders_that_wake_themselves_are_asked_once_in_the_last_turn_too() {
 }
 
 #[test]
-fn whoever_wakes_itself_the_task_is_woken_once() {
+fn the_task_is_woken_once_if_several_wake_themselves() {
     let mut rig = rig(64);
     rig.restless(1..20);
     let flushing = rig.attach_now(30..31).remove(0);
@@ -747,6 +754,6 @@ fn a_turn_that_leaves_nothing_does_not_wake_the_task() {
 
 #[test]
 #[should_panic(expected = "budget")]
-fn a_budget_of_nothing_is_refused() {
+fn a_budget_of_0_panics() {
     drop(rig(0));
 }

@@ -1,13 +1,13 @@
-//! `Attach::catch_all` (attachment rules): the attachment that also receives items that match no other, on
-//! its own terms. Such items are delivered and not unmatched (guarantee 3). The last one attached counts; an
-//! earlier one does not come back.
+//! `Attach::catch_all` (attachment rules): the attachment that also receives items that match no
+//! other, with its own settings. Such items count as delivered, not as unmatched (guarantee 3). The
+//! last catch-all that was attached is used; an earlier one is not used again.
 
 use std::task::Poll;
 
 use crate::common::{Op, Rig, SinkHandle, Terms};
 use stream_demux::{Attach, Demux, Lease, Order, Overflow};
 
-/// Hears no flushes, and not what `admit` is asked.
+/// Logs neither flushes nor calls of `admit`.
 fn rig() -> Rig {
     but_flushes(Rig::new())
 }
@@ -17,13 +17,13 @@ fn group() -> Rig {
 }
 
 fn but_flushes(rig: Rig) -> Rig {
-    rig.hearing(|line| {
+    rig.logging_only(|line| {
         !["admit ", "key "].iter().any(|hook| line.starts_with(hook)) && !line.ends_with("flushed")
     })
 }
 
 #[test]
-fn catch_all_gets_its_own_key_and_what_matches_no_attachment() {
+fn catch_all_gets_items_of_its_key_and_unmatched_items() {
     let mut rig = rig();
     let a = rig.attach_on(1, "a", Attach::catch_all);
     let b = rig.attach(2, "b");
@@ -56,7 +56,7 @@ fn last_one_attached_counts() {
 }
 
 #[test]
-fn earlier_catch_all_does_not_come_back_when_the_last_one_leaves() {
+fn earlier_catch_all_is_not_used_again_when_the_last_one_leaves() {
     for evict in [false, true] {
         let mut rig = rig();
         rig.attach_on(1, "a", Attach::catch_all);
@@ -67,7 +67,7 @@ fn earlier_catch_all_does_not_come_back_when_the_last_one_leaves() {
 }
 
 #[test]
-fn earlier_catch_all_leaves_without_a_trace() {
+fn earlier_catch_all_leaves_without_effect() {
     let mut rig = rig();
     rig.attach_on(1, "a", Attach::catch_all);
     rig.attach_on(2, "b", Attach::catch_all);
@@ -76,7 +76,7 @@ fn earlier_catch_all_leaves_without_a_trace() {
 }
 
 #[test]
-fn unmatched_items_are_unmatched_again_whatever_made_it_leave() {
+fn unmatched_items_are_unmatched_again_after_it_leaves_for_any_reason() {
     type Way = fn(&mut Rig, &SinkHandle<u32>, Lease);
     let ways: [Way; 6] = [
         |rig, _, lease| {
@@ -129,7 +129,7 @@ fn catch_all_that_drains_catches_nothing() {
 }
 
 #[test]
-fn slot_re_used_by_another_catches_nothing() {
+fn reused_slot_of_a_catch_all_catches_nothing() {
     let mut rig = rig();
     rig.attach_on(1, "a", Attach::catch_all);
     rig.apply(Order::Evict(1));
@@ -137,7 +137,7 @@ fn slot_re_used_by_another_catches_nothing() {
     assert_eq!(rig.send([901]), ["unmatched 901"]);
 }
 
-// Its terms.
+// Its settings.
 
 #[test]
 fn caught_items_wait_for_their_catch_all_with_backpressure() {
@@ -165,7 +165,7 @@ fn caught_items_and_own_items_share_one_queue_in_order() {
 }
 
 #[test]
-fn caught_items_overflow_as_the_terms_say() {
+fn caught_items_overflow_according_to_the_policy() {
     let mut rig = rig();
     let a =
         rig.attach_on(1, "a", |attach| attach.catch_all().buffer(1).overflow(Overflow::DropOldest));
@@ -179,7 +179,7 @@ fn caught_items_overflow_as_the_terms_say() {
 }
 
 #[test]
-fn catch_all_may_be_evicted_by_what_it_catches() {
+fn catch_all_may_be_evicted_by_a_caught_item() {
     let mut rig = rig();
     let a = rig.attach_on(1, "a", |attach| attach.catch_all().overflow(Overflow::Evict));
     a.park();
@@ -218,7 +218,7 @@ fn catch_all_that_is_flushed_like_any_other() {
 // Replaced.
 
 #[test]
-fn replaced_by_one_that_catches_nothing_its_backlog_moves_and_the_catching_ends() {
+fn replaced_by_an_ordinary_sink_its_backlog_moves_and_it_catches_no_more() {
     let mut rig = rig();
     let a = rig.attach_on(1, "a", |attach| attach.catch_all().buffer(2));
     a.park();
@@ -230,7 +230,7 @@ fn replaced_by_one_that_catches_nothing_its_backlog_moves_and_the_catching_ends(
 }
 
 #[test]
-fn replaced_by_another_catch_all_it_goes_on() {
+fn replaced_by_another_catch_all_items_are_still_caught() {
     let mut rig = rig();
     let a = rig.attach_on(1, "a", |attach| attach.catch_all().buffer(1));
     a.park();
@@ -284,12 +284,12 @@ fn surplus_of_a_limited_successor_is_not_caught_by_another_catch_all_either() {
     lines.retain(|line| line.starts_with("unmatched"));
     assert_eq!(lines, ["unmatched 902"]);
     assert_eq!((b.items(), c.items()), (vec![901], vec![]));
-    // The key is free again, so from now on its items are caught.
+    // The key is free again, so its items are caught.
     assert_eq!(rig.send([101]), ["c sent 101"]);
 }
 
 #[test]
-fn evicted_while_a_caught_item_is_held_takes_it_down() {
+fn evicted_while_a_caught_item_is_held_discards_it() {
     let mut rig = rig();
     let a = rig.attach_on(1, "a", Attach::catch_all);
     a.park();
@@ -307,7 +307,7 @@ fn evicted_while_a_caught_item_is_held_takes_it_down() {
 }
 
 #[test]
-fn detached_while_a_caught_item_is_held_takes_it_along() {
+fn detached_while_a_caught_item_is_held_keeps_it() {
     let mut rig = rig();
     let a = rig.attach_on(1, "a", Attach::catch_all);
     a.park();
@@ -358,14 +358,14 @@ fn finish_while_a_caught_item_is_held_still_sends_it() {
     rig.send([901]);
     rig.apply(Order::Finish);
     a.open();
-    let Poll::Ready(totals) = rig.run() else { panic!("all is done") };
+    let Poll::Ready(totals) = rig.run() else { panic!("the demux did not complete") };
     assert_eq!((totals.delivered, totals.unmatched, a.items()), (1, 0, vec![901]));
 }
 
-// Attachments that never get so far.
+// Attachments that never receive.
 
 #[test]
-fn catch_all_that_never_receives_takes_nothing_from_the_one_that_is_there() {
+fn catch_all_that_never_receives_does_not_replace_the_present_one() {
     type Change = fn(Terms) -> Terms;
     let terms: [Change; 2] = [Attach::keep_existing, |attach| attach.limit(0)];
     for term in terms {
@@ -386,7 +386,7 @@ fn catch_all_that_never_receives_takes_nothing_from_the_one_that_is_there() {
 }
 
 #[test]
-fn catch_all_attached_in_time_catches_the_very_item_it_overtook() {
+fn catch_all_catches_the_item_that_its_order_overtook() {
     let mut rig = rig();
     rig.lines();
     let (attach, a) = rig.attachment(1, "a", Attach::catch_all);
@@ -396,7 +396,7 @@ fn catch_all_attached_in_time_catches_the_very_item_it_overtook() {
     assert_eq!((a.items(), rig.totals().unmatched), (vec![901], 0));
 }
 
-// Together with multicast.
+// With multicast.
 
 #[test]
 fn caught_item_goes_to_that_attachment_alone_and_not_to_its_group() {
@@ -419,7 +419,7 @@ fn caught_item_goes_to_that_attachment_alone_and_not_to_its_group() {
 }
 
 #[test]
-fn other_members_come_and_go_while_a_caught_item_is_held() {
+fn other_members_join_and_leave_while_a_caught_item_is_held() {
     let mut rig = group();
     let mut lease = Lease::new();
     let a = rig.attach_on(1, "a", |attach| attach.catch_all().tag(1));

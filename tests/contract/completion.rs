@@ -1,5 +1,5 @@
-//! Guarantee 9, the end: the input ends, or `Order::Finish` is applied. Queues drain, each sink is closed
-//! exactly once, orders are applied meanwhile, and the future completes after the last close.
+//! Guarantee 9, the end: the input ends, or `Order::Finish` is applied. Queues drain, each sink is
+//! closed exactly once, orders are still applied, and the future completes after the last close.
 
 use std::task::Poll;
 
@@ -9,12 +9,12 @@ use stream_demux::{Attach, Demux, Lease, Order, Overflow};
 
 type End = fn(&Rig);
 
-/// The two ways in which the input can be over.
+/// The two ways to end the input.
 fn both_ends() -> [(&'static str, End); 2] {
     [("the input ends", |rig| rig.input.end()), ("Finish", |rig| rig.orders.push(Order::Finish))]
 }
 
-// With nothing in the way.
+// Without queued items.
 
 #[test]
 fn with_nothing_attached_it_completes_at_once_though_the_orders_are_open() {
@@ -29,7 +29,7 @@ fn with_nothing_attached_it_completes_at_once_though_the_orders_are_open() {
 }
 
 #[test]
-fn an_input_that_is_empty_from_the_start_closes_what_was_ordered_before() {
+fn an_empty_input_closes_sinks_that_were_attached_before() {
     let mut rig = Rig::new();
     rig.input.end();
     let a = rig.order(1, "a", |attach| attach);
@@ -38,13 +38,13 @@ fn an_input_that_is_empty_from_the_start_closes_what_was_ordered_before() {
 }
 
 #[test]
-fn each_sink_is_closed_once_and_not_flushed_besides() {
+fn each_sink_is_closed_once_and_not_flushed_separately() {
     for (name, end) in both_ends() {
         let mut rig = Rig::new();
         let sinks: Vec<_> = (1..=5).map(|key| rig.attach(key, "s")).collect();
         rig.input.extend([101, 201, 301]);
         if name == "Finish" {
-            // Behind the items, so that they are read.
+            // After the items, so that they are read.
             rig.lines();
         }
         for sink in &sinks {
@@ -55,8 +55,8 @@ fn each_sink_is_closed_once_and_not_flushed_besides() {
         for sink in &sinks {
             assert!(sink.is_closed() && sink.is_dropped(), "{name}");
             assert_eq!((sink.count(Op::Close), sink.flushed()), (1, sink.taken()), "{name}");
-            let asked = sink.calls();
-            assert!(!asked.iter().any(|call| matches!(call, Call::Flush(_))), "{name}: {asked:?}");
+            let polls = sink.calls();
+            assert!(!polls.iter().any(|call| matches!(call, Call::Flush(_))), "{name}: {polls:?}");
         }
     }
 }
@@ -80,7 +80,7 @@ fn it_completes_after_the_last_close_and_not_before() {
 }
 
 #[test]
-fn a_close_that_wakes_itself_is_asked_again_and_completes() {
+fn a_close_that_wakes_itself_is_polled_again_and_completes() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     a.stutter(Op::Close, 3);
@@ -90,7 +90,7 @@ fn a_close_that_wakes_itself_is_asked_again_and_completes() {
 }
 
 #[test]
-fn sinks_that_were_leaving_already_are_waited_for_and_keep_their_reason() {
+fn sinks_that_are_already_leaving_delay_completion_and_keep_their_reason() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     let b = rig.attach_on(2, "b", |attach| attach.limit(1).buffer(1));
@@ -130,7 +130,7 @@ fn queues_drain_before_their_sinks_are_closed() {
 }
 
 #[test]
-fn the_end_drops_no_item_of_a_queue_whatever_its_overflow() {
+fn the_end_drops_no_item_of_a_queue_under_any_policy() {
     for overflow in [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict] {
         let mut rig = Rig::new();
         let a = rig.attach_on(1, "a", |attach| attach.buffer(2).overflow(overflow));
@@ -181,7 +181,7 @@ fn finish_while_a_group_waits_gives_each_member_its_copy() {
     assert_eq!((a.items(), b.items()), (vec![101], vec![101]));
 }
 
-/// Lets `orders` come with the item that follows: they overtake it.
+/// Sends `orders` while the next item is being read, so that they overtake it.
 fn overtaken_by(rig: &Rig, orders: Vec<Orders>, item: u32) {
     let handle = rig.orders.clone();
     rig.input.action(move || handle.extend(orders));
@@ -323,7 +323,7 @@ fn finish_after_the_end_of_the_input_closes_nothing_twice() {
     assert_eq!(a.count(Op::Close), 1);
 }
 
-// Orders meanwhile.
+// Orders during completion.
 
 #[test]
 fn a_stuck_sink_is_evicted_with_its_queue_and_the_future_completes() {
@@ -377,7 +377,7 @@ fn a_dropped_lease_evicts_a_stuck_sink_at_the_end() {
 }
 
 #[test]
-fn a_lease_that_asks_to_detach_at_the_end_leaves_a_sink_that_is_closing_alone() {
+fn a_lease_detached_at_the_end_does_not_affect_a_closing_sink() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
     let a = rig.attach_on(1, "a", |attach| attach.leased(&mut lease));
@@ -407,7 +407,7 @@ fn detaching_at_the_end_neither_hurries_nor_repeats_anything() {
 }
 
 #[test]
-fn what_is_attached_after_the_end_is_closed_at_once() {
+fn a_sink_attached_after_the_end_is_closed_at_once() {
     for (name, end) in both_ends() {
         let mut rig = Rig::new();
         let stuck = rig.attach(1, "stuck");
@@ -427,7 +427,7 @@ fn what_is_attached_after_the_end_is_closed_at_once() {
 }
 
 #[test]
-fn what_is_attached_to_a_taken_key_after_the_end_neither_replaces_nor_joins() {
+fn a_sink_attached_to_a_taken_key_after_the_end_neither_replaces_nor_joins() {
     for multicast in [false, true] {
         for terms in [|attach: Terms| attach, |attach: Terms| attach.keep_existing()] {
             let mut rig = Rig::with(|demux| if multicast { demux.multicast() } else { demux });
@@ -457,11 +457,14 @@ fn the_same_while_that_key_is_not_finished_yet() {
         let (late, handle) = scripted_sink("late");
         rig.orders.extend([Order::Finish, terms(Attach::new(20, late).tag(7)).into()]);
         while !handle.is_dropped() {
-            assert!(rig.task.woken(), "it sleeps");
+            assert!(rig.task.woken(), "the task parked");
             rig.poll();
         }
         assert!(rig.log.take().contains(&"detached 20#7 Finished".to_owned()));
-        assert!(!sinks[19].is_dropped(), "the case is not met: too late");
+        assert!(
+            !sinks[19].is_dropped(),
+            "the test does not reach its situation: the sink is dropped"
+        );
         rig.last_lines();
         assert_eq!(sinks[19].count(Op::Close), 1);
     }
@@ -553,14 +556,14 @@ fn a_finished_key_is_no_longer_contained_though_its_sink_still_drains() {
 }
 
 #[test]
-fn busy_sinks_and_orders_do_not_keep_the_end_from_being_told() {
+fn busy_sinks_and_orders_do_not_delay_the_end() {
     let mut rig = Rig::with(|demux| demux.budget(8));
     let idle: Vec<_> = (100..140).map(|key| rig.attach(key, "s")).collect();
     let busy: Vec<_> = (0..10).map(|key| rig.attach(key, "b")).collect();
     for sink in &busy {
         sink.stutter(Op::Close, usize::MAX);
     }
-    rig.orders.push(Order::Finish); // an end of the input would never be read
+    rig.orders.push(Order::Finish); // the end of the input would never be read
     rig.orders.endless(|_| Order::Detach(77));
     assert!(rig.task.turns(400).is_pending());
     assert!(idle.iter().all(SinkHandle::is_closed));
@@ -579,7 +582,7 @@ fn the_end_of_the_orders_ends_nothing() {
     assert_eq!(rig.send([101]), ["a sent 101", "a flushed"]);
     let polls = rig.task.polls();
     assert!(rig.lines().is_empty());
-    assert_eq!(rig.task.polls(), polls, "it spins on the end of the orders");
+    assert_eq!(rig.task.polls(), polls, "the ended orders cause polls");
     assert!(!a.is_closing());
     rig.input.end();
     rig.last_lines();
@@ -622,7 +625,7 @@ fn endless_orders_are_dropped_after_the_last_close() {
 }
 
 #[test]
-fn endless_attachments_after_the_last_close_do_not_keep_it_from_completing() {
+fn endless_attachments_after_the_last_close_do_not_prevent_completion() {
     let mut rig = Rig::with(|demux| demux.budget(16));
     let attach = |n| Attach::new(n, scripted_sink(n).0).into();
     rig.orders.extend((0..30).map(attach));
@@ -636,7 +639,7 @@ fn endless_attachments_after_the_last_close_do_not_keep_it_from_completing() {
 }
 
 #[test]
-fn orders_that_came_with_the_last_close_are_still_obeyed() {
+fn orders_that_came_with_the_last_close_are_still_applied() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     let (sink, b) = scripted_sink("b");
@@ -648,7 +651,7 @@ fn orders_that_came_with_the_last_close_are_still_obeyed() {
 }
 
 #[test]
-fn orders_that_only_yield_do_not_keep_it_from_completing() {
+fn orders_that_only_yield_do_not_prevent_completion() {
     let mut rig = Rig::new();
     rig.attach(1, "a");
     for _ in 0..1_000 {
@@ -669,7 +672,7 @@ fn while_the_wakers_of_many_sinks_are_freed_nothing_is_attached_and_stale_wakes_
     while rig.totals().detached < 20_000 {
         rig.poll();
     }
-    // The last sink is gone, and what else is done is to free wakers.
+    // The last sink has been dropped; the demux still frees wakers.
     assert!(!rig.task.get_ref().is_terminated() && rig.task.woken());
     assert!(rig.orders.is_dropped());
     let late = rig.order(1, "late", |attach| attach);
@@ -677,7 +680,7 @@ fn while_the_wakers_of_many_sinks_are_freed_nothing_is_attached_and_stale_wakes_
         sink.wake();
     }
     drop(lease);
-    let Poll::Ready(totals) = rig.task.run() else { panic!("there is no sink left") };
+    let Poll::Ready(totals) = rig.task.run() else { panic!("the demux did not complete") };
     assert_eq!((totals.attached, totals.detached), (20_000, 20_000));
     assert!(late.calls().is_empty());
 }

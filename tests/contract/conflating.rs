@@ -1,5 +1,5 @@
-//! `Overflow::Conflate` and `Hooks::supersedes` (rule *overflow*): an item that would wait takes the place of the
-//! first waiting one that it supersedes.
+//! `Overflow::Conflate` and `Hooks::supersedes` (rule *overflow*): an item that would wait replaces
+//! the first waiting item that it supersedes.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -13,16 +13,16 @@ use stream_demux::{
     Attach, ByValue, Demux, DemuxStreamExt, Discarded, Hooks, Order, Overflow, Recipient, Totals,
 };
 
-/// Decides what supersedes what: it is given what waits, and what is new.
+/// Returns `true` if the second item, which is new, supersedes the first, which waits.
 type Rule = fn(u32, u32) -> bool;
 
-/// Logs what is discarded, and which questions are asked.
-struct Judge {
+/// Logs discarded items and calls of `supersedes`.
+struct Recorder {
     log: Log,
     rule: Rule,
 }
 
-impl Hooks<u32, u32, Broken> for Judge {
+impl Hooks<u32, u32, Broken> for Recorder {
     fn supersedes(&mut self, to: Recipient<'_, u32>, waiting: &u32, new: &u32) -> bool {
         self.log.push(format!("{new} for {waiting}? of {}#{}", to.key, to.tag));
         (self.rule)(*waiting, *new)
@@ -38,11 +38,11 @@ impl Hooks<u32, u32, Broken> for Judge {
     }
 }
 
-type Split = Demux<ScriptedStream<u32>, ByValue<fn(&u32) -> u32>, ScriptedStream<Orders>, Judge>;
+type Split = Demux<ScriptedStream<u32>, ByValue<fn(&u32) -> u32>, ScriptedStream<Orders>, Recorder>;
 type Terms = crate::common::Terms;
 
-/// A demux whose attachments conflate unless they say otherwise. Items are numbers, with their hundreds as
-/// key.
+/// A demux whose attachments conflate by default. Items are numbers; the key of item `n` is `n /
+/// 100`.
 struct Rig {
     task: Task<Split>,
     input: StreamHandle<u32>,
@@ -50,7 +50,7 @@ struct Rig {
     log: Log,
 }
 
-/// Items that end in the same digit are about the same thing.
+/// Items that end in the same digit supersede each other.
 fn same_digit(waiting: u32, new: u32) -> bool {
     waiting % 10 == new % 10
 }
@@ -69,7 +69,7 @@ impl Rig {
         let (inbox, orders) = scripted_stream("orders");
         let log = Log::new();
         log.keep_only(|line| !line.contains('?'));
-        let hooks = Judge { log: log.clone(), rule };
+        let hooks = Recorder { log: log.clone(), rule };
         let key: fn(&u32) -> u32 = |n| n / 100;
         let demux = items.demux_by(key, inbox).overflow(Overflow::Conflate).hooks(hooks);
         Self { task: Task::new(settings(demux)), input, orders, log }
@@ -91,7 +91,7 @@ impl Rig {
         handle
     }
 
-    /// A sink under key 1 that is not ready.
+    /// Attaches a sink that is not ready under key 1.
     #[track_caller]
     fn parked(&mut self, buffer: usize) -> SinkHandle<u32> {
         let sink = self.attach_on(1, |attach| attach.buffer(buffer));
@@ -112,7 +112,7 @@ impl Rig {
 }
 
 #[test]
-fn by_default_only_the_latest_item_waits_however_much_room_there_is() {
+fn by_default_only_the_latest_item_waits_even_with_a_large_buffer() {
     struct Default;
     impl<K, V, E> Hooks<K, V, E> for Default {}
     for buffer in [0, 1, 2, 100] {
@@ -163,7 +163,7 @@ fn new_item_takes_the_place_of_the_first_that_it_supersedes() {
 }
 
 #[test]
-fn only_one_item_is_superseded_by_one() {
+fn an_item_supersedes_at_most_one_other() {
     fn odd_ones_are_superseded(waiting: u32, _: u32) -> bool {
         waiting % 2 == 1
     }
@@ -179,12 +179,12 @@ fn only_one_item_is_superseded_by_one() {
 }
 
 #[test]
-fn questions_are_asked_from_the_oldest_until_one_is_answered_yes() {
+fn supersedes_is_called_from_the_oldest_until_it_returns_true() {
     let mut rig = Rig::new(same_digit);
     rig.log.keep_only(|_| true);
     let a = rig.attach_on(1, |attach| attach.buffer(5).tag(7));
     a.park();
-    assert_eq!(rig.send([101]), [""; 0], "nothing waits");
+    assert_eq!(rig.send([101]), [""; 0], "no item waits");
     assert_eq!(rig.send([102]), ["102 for 101? of 1#7"]);
     assert_eq!(rig.send([103]), ["103 for 101? of 1#7", "103 for 102? of 1#7"]);
     assert_eq!(
@@ -194,7 +194,7 @@ fn questions_are_asked_from_the_oldest_until_one_is_answered_yes() {
 }
 
 #[test]
-fn nobody_is_asked_under_another_policy() {
+fn supersedes_is_not_called_under_other_policies() {
     for overflow in [Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict, Overflow::Wait] {
         let mut rig = Rig::with(|_, _| true, |demux| demux.overflow(overflow));
         rig.log.keep_only(|line| line.contains('?') || line.contains("conflated"));
@@ -204,7 +204,7 @@ fn nobody_is_asked_under_another_policy() {
 }
 
 #[test]
-fn full_queue_without_anything_superseded_loses_its_oldest() {
+fn full_queue_without_a_superseded_item_loses_its_oldest() {
     let mut rig = Rig::new(never);
     let a = rig.parked(2);
     assert_eq!(
@@ -237,7 +237,11 @@ fn items_that_take_a_place_do_not_count_towards_a_limit() {
     a.park();
     assert_eq!(rig.send([101, 111, 121, 102, 112]).len(), 3);
     assert!(rig.task.get_ref().contains_key(&1));
-    assert_eq!(rig.send([103, 104]), ["unmatched 104"], "the third that was accepted was the last");
+    assert_eq!(
+        rig.send([103, 104]),
+        ["unmatched 104"],
+        "the limit was reached with the third accepted item"
+    );
     a.open();
     rig.sleep();
     assert_eq!(a.items(), [121, 112, 103]);
@@ -256,9 +260,10 @@ fn item_that_pushes_the_oldest_out_counts_towards_a_limit() {
     assert_eq!(a.items(), [103]);
 }
 
-/// The sink takes the head just when an item comes: what is left of the queue is looked at.
+/// The sink takes the head of the queue when a new item arrives, which is compared with the rest of
+/// the queue.
 #[test]
-fn item_that_finds_its_sink_ready_again_joins_what_is_left() {
+fn item_that_finds_its_sink_ready_again_joins_the_rest_of_the_queue() {
     for budget in [1, 2, 128] {
         let mut rig = Rig::with(same_digit, |demux| demux.budget(budget));
         let a = rig.parked(5);
@@ -270,7 +275,11 @@ fn item_that_finds_its_sink_ready_again_joins_what_is_left() {
         a.open();
         rig.sleep();
         let mut items = a.items();
-        assert_eq!(items.first(), Some(&101), "it was sent before anything could supersede it");
+        assert_eq!(
+            items.first(),
+            Some(&101),
+            "the first item was sent before any other could supersede it"
+        );
         items.sort_unstable();
         assert_eq!(items, [101, 102, 113, 121], "budget {budget}");
         assert_eq!(rig.totals().discarded, 2);
@@ -278,7 +287,7 @@ fn item_that_finds_its_sink_ready_again_joins_what_is_left() {
 }
 
 #[test]
-fn sink_that_fails_just_then_loses_its_head_and_discards_the_rest() {
+fn sink_that_fails_while_its_queue_moves_loses_the_head_and_discards_the_rest() {
     for op in [Op::Ready, Op::Send] {
         let mut rig = Rig::with(same_digit, |demux| demux.budget(1));
         let a = rig.parked(5);
@@ -296,7 +305,7 @@ fn sink_that_fails_just_then_loses_its_head_and_discards_the_rest() {
     }
 }
 
-/// Also if the head of the queue is sent because a new item has come.
+/// Also if the head of the queue is sent because a new item has arrived.
 #[test]
 fn sink_that_fails_in_any_turn_of_draining_loses_one_item_and_discards_the_rest() {
     for budget in 1..=4 {
@@ -331,7 +340,7 @@ fn input_is_never_held() {
     }
 }
 
-/// A sink that yields is asked again before anything is decided.
+/// A sink that yields is polled again before its policy applies.
 #[test]
 fn yield_conflates_nothing() {
     let mut rig = Rig::new(|_, _| true);
@@ -362,7 +371,7 @@ fn sink_that_yields_in_the_middle_of_a_queue_gets_all_of_it() {
 }
 
 #[test]
-fn successor_takes_the_conflated_queue_over_and_goes_on() {
+fn successor_takes_over_the_conflated_queue() {
     let mut rig = Rig::new(same_digit);
     rig.parked(5);
     rig.send([101, 102, 111]);
@@ -377,7 +386,7 @@ fn successor_takes_the_conflated_queue_over_and_goes_on() {
 }
 
 #[test]
-fn queue_that_leaves_is_sent_as_it_is() {
+fn queue_of_a_leaving_sink_is_sent_unchanged() {
     let mut rig = Rig::new(same_digit);
     let a = rig.parked(5);
     rig.send([101, 102, 111]);
@@ -389,8 +398,27 @@ fn queue_that_leaves_is_sent_as_it_is() {
     assert!(a.is_closed());
 }
 
+/// The item is held because the sink yields.
 #[test]
-fn members_of_a_group_conflate_each_for_itself() {
+fn item_that_a_leaver_takes_along_supersedes_one_that_waits() {
+    let mut rig = Rig::new(|_, _| true);
+    let a = rig.parked(5);
+    rig.send([101]);
+    a.stutter(Op::Ready, 1);
+    a.wake();
+    rig.input.push(102);
+    assert!(rig.task.turns(1).is_pending());
+    assert_eq!((rig.totals().queued, rig.log.take()), (2, vec![]));
+    rig.orders.push(Order::Detach(1));
+    rig.sleep();
+    assert_eq!(rig.log.take(), ["discarded 101 conflated"]);
+    a.open();
+    rig.sleep();
+    assert_eq!(a.items(), [102]);
+}
+
+#[test]
+fn members_of_a_group_conflate_separately() {
     let mut rig = Rig::with(same_digit, Demux::multicast);
     let slow = rig.parked(2);
     let fast = rig.attach_on(1, |attach| attach.tag(2));
@@ -424,15 +452,16 @@ fn queue_of_a_stalled_sink_is_discarded_as_it_was_conflated() {
     assert_eq!(rig.log.take(), ["discarded 111 evicted", "discarded 102 evicted"]);
 }
 
-/// Whatever a sink does, it gets the latest of each kind in the end, and what it gets of a kind is in order.
+/// Whatever a sink returns, it finally gets the latest item of each kind, and the items of each
+/// kind in order.
 #[test]
-fn latest_of_each_kind_arrives_whatever_the_sink_does() {
+fn latest_of_each_kind_arrives_whatever_the_sink_returns() {
     let rounds: u64 = if cfg!(debug_assertions) { 40 } else { 1_000 };
     for seed in 1..=rounds {
         let mut dice = crate::common::Dice::new(seed);
         let budget = 1 + dice.below(8) as usize;
         let mut rig = Rig::with(same_digit, |demux| demux.budget(budget));
-        // Room for all kinds, so that nothing overflows.
+        // Room for all kinds, so no item overflows.
         let a = rig.attach_on(1, |attach| attach.buffer(10));
         let mut latest = HashMap::new();
         for n in 0..100 {
@@ -444,7 +473,7 @@ fn latest_of_each_kind_arrives_whatever_the_sink_does() {
                 _ => {}
             }
             for _ in 0..dice.below(4) {
-                // Its number, its kind: the key function takes all of them to be for key 1.
+                // Number and kind; the key function routes all of them to key 1.
                 let item = 100 + n % 10 * 10 + dice.below(10);
                 latest.insert(item % 10, item);
                 rig.input.push(item);
@@ -466,16 +495,16 @@ fn latest_of_each_kind_arrives_whatever_the_sink_does() {
 
 /// The hook is called behind pointers, too.
 #[test]
-fn hooks_behind_pointers_are_asked() {
-    struct Asked(Arc<Mutex<u32>>);
-    impl<K, V, E> Hooks<K, V, E> for Asked {
+fn supersedes_is_called_behind_pointers() {
+    struct CountsCalls(Arc<Mutex<u32>>);
+    impl<K, V, E> Hooks<K, V, E> for CountsCalls {
         fn supersedes(&mut self, _: Recipient<'_, K>, _: &V, _: &V) -> bool {
             *self.0.lock().unwrap() += 1;
             false
         }
     }
-    let asked = Arc::new(Mutex::new(0));
-    let mut by_ref = Asked(Arc::clone(&asked));
+    let calls = Arc::new(Mutex::new(0));
+    let mut by_ref = CountsCalls(Arc::clone(&calls));
     let boxed: Box<dyn Hooks<u32, u32, Broken> + '_> = Box::new(&mut by_ref);
     let (items, input) = scripted_stream::<u32>("input");
     let (inbox, orders) = scripted_stream("orders");
@@ -487,5 +516,5 @@ fn hooks_behind_pointers_are_asked() {
     input.extend([1, 2, 3]);
     let mut task = Task::new(Pin::as_mut(&mut demux));
     assert!(task.run().is_pending());
-    assert_eq!(*asked.lock().unwrap(), 3, "once of the second, twice of the third");
+    assert_eq!(*calls.lock().unwrap(), 3, "once for the second item, twice for the third");
 }

@@ -1,5 +1,5 @@
-//! The orders `Detach`, which drains and closes the sinks that receive, and `Evict`, which drops every sink
-//! of the key at once.
+//! The orders `Detach`, which drains and closes the receiving sinks of a key, and `Evict`, which
+//! drops all sinks of the key at once.
 
 use crate::common::{Answer, Call, Op, Rig, SinkHandle, Terms, hooks};
 use stream_demux::{Demux, Lease, Order};
@@ -91,7 +91,7 @@ fn detaching_twice_is_detaching_once() {
 }
 
 #[test]
-fn detach_speaks_of_the_one_that_receives_and_not_of_those_that_leave() {
+fn detach_applies_to_the_receiving_sink_and_not_to_leaving_ones() {
     let mut rig = Rig::new();
     let replaced = rig.attach_on(1, "replaced", |attach| attach.tag(1));
     replaced.hold(Op::Close);
@@ -108,7 +108,7 @@ fn detach_speaks_of_the_one_that_receives_and_not_of_those_that_leave() {
 }
 
 #[test]
-fn a_key_can_be_attached_again_while_its_former_sink_drains_and_both_get_their_own() {
+fn a_key_can_be_attached_again_while_its_former_sink_drains_and_both_get_their_items() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(2));
     a.park();
@@ -152,7 +152,7 @@ fn an_evicted_sink_is_dropped_at_once_without_flush_or_close() {
 }
 
 #[test]
-fn queue_then_held_item_are_discarded_and_the_input_goes_on() {
+fn queue_then_held_item_are_discarded_and_the_input_continues() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(2).tag(5));
     a.park();
@@ -172,7 +172,7 @@ fn queue_then_held_item_are_discarded_and_the_input_goes_on() {
 }
 
 #[test]
-fn the_sink_is_gone_before_its_items_are_discarded() {
+fn the_sink_is_dropped_before_its_items_are_discarded() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
     a.park();
@@ -184,7 +184,7 @@ fn the_sink_is_gone_before_its_items_are_discarded() {
 }
 
 #[test]
-fn evicting_a_detached_sink_that_drains_discards_what_it_still_had() {
+fn evicting_a_detached_sink_that_drains_discards_its_queue() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
     a.park();
@@ -203,14 +203,14 @@ fn evicting_a_detached_sink_that_drains_discards_what_it_still_had() {
 }
 
 #[test]
-fn evict_speaks_of_every_sink_of_the_key_however_it_leaves() {
+fn evict_applies_to_every_sink_of_the_key_however_it_leaves() {
     let mut rig = Rig::new();
     let replaced = rig.attach_on(1, "replaced", |attach| attach.tag(1));
     replaced.hold(Op::Close);
     let limited = rig.attach_on(1, "limited", |attach| attach.tag(2).limit(1).buffer(1));
     limited.park();
     rig.send([101]);
-    let detached = rig.attach_on(1, "asked to go", |attach| attach.tag(3).buffer(1));
+    let detached = rig.attach_on(1, "polls to go", |attach| attach.tag(3).buffer(1));
     detached.park();
     rig.send([102]);
     rig.apply(Order::Detach(1));
@@ -244,7 +244,7 @@ fn evict_speaks_of_every_sink_of_the_key_however_it_leaves() {
 }
 
 #[test]
-fn evict_drops_those_that_leave_in_the_order_in_which_they_began_to() {
+fn evict_drops_leaving_sinks_in_the_order_in_which_they_began_to_leave() {
     let mut rig = Rig::new();
     let leave = |rig: &mut Rig, name| {
         let sink = rig.attach(1, name);
@@ -284,7 +284,7 @@ fn a_key_that_was_evicted_can_be_attached_in_the_same_turn() {
 }
 
 #[test]
-fn a_waker_of_the_evicted_does_nothing_to_those_that_stay() {
+fn a_waker_of_an_evicted_sink_does_not_affect_others() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     let b = rig.attach(2, "b");
@@ -331,7 +331,7 @@ fn for_an_unknown_key_both_do_nothing() {
 }
 
 #[test]
-fn a_key_that_is_gone_is_unknown() {
+fn a_key_without_attachments_is_unknown() {
     let mut rig = Rig::new();
     rig.attach(1, "a");
     rig.apply(Order::Detach(1));
@@ -342,14 +342,14 @@ fn a_key_that_is_gone_is_unknown() {
 
 // Keys with several sinks.
 
-/// Sinks under key 1, tagged 0, 1 and so on.
+/// Attaches sinks under key 1, tagged 0, 1 and so on.
 fn group(rig: &mut Rig, size: u64, terms: impl Fn(Terms) -> Terms) -> Vec<SinkHandle<u32>> {
     let join = |tag| rig.attach_on(1, format!("s{tag}"), |attach| terms(attach.tag(tag)));
     (0..size).map(join).collect()
 }
 
 #[test]
-fn detach_speaks_of_all_members() {
+fn detach_applies_to_all_members() {
     let mut rig = Rig::with(Demux::multicast);
     let sinks = group(&mut rig, 3, |attach| attach.buffer(2));
     sinks[1].park();
@@ -367,7 +367,7 @@ fn detach_speaks_of_all_members() {
 }
 
 #[test]
-fn members_that_are_detached_take_their_copy_of_the_held_item_along() {
+fn members_that_are_detached_keep_their_copy_of_the_held_item() {
     let mut rig = Rig::with(Demux::multicast);
     let sinks = group(&mut rig, 3, |attach| attach);
     sinks[1].park();
@@ -383,7 +383,7 @@ fn members_that_are_detached_take_their_copy_of_the_held_item_along() {
 }
 
 #[test]
-fn evict_speaks_of_all_members_and_the_last_discards_the_held_item() {
+fn evict_applies_to_all_members_and_the_last_discards_the_held_item() {
     let mut rig = Rig::with(Demux::multicast);
     let sinks = group(&mut rig, 3, |attach| attach.buffer(1));
     sinks[0].park();
@@ -394,7 +394,7 @@ fn evict_speaks_of_all_members_and_the_last_discards_the_held_item() {
     let ends = ["detached 1 Evicted", "detached 1#1 Evicted", "detached 1#2 Evicted"];
     assert_eq!(lines[..3], ends);
     let discarded: Vec<_> = lines.iter().filter(|line| line.starts_with("discarded")).collect();
-    // The queues of the two that were parked, and the held item once.
+    // The queues of the two parked members, and the held item once.
     assert_eq!(discarded.len(), 3, "{lines:?}");
     assert_eq!(discarded.iter().filter(|line| line.starts_with("discarded 102")).count(), 1);
     assert!(sinks.iter().all(SinkHandle::is_dropped));
@@ -403,7 +403,7 @@ fn evict_speaks_of_all_members_and_the_last_discards_the_held_item() {
 }
 
 #[test]
-fn evict_finds_the_members_that_leave_as_well_as_those_that_receive() {
+fn evict_applies_to_leaving_and_receiving_members() {
     let mut rig = Rig::with(Demux::multicast);
     let leaving = group(&mut rig, 4, |attach| attach);
     for sink in &leaving {
@@ -428,9 +428,9 @@ fn members_that_leave_from_any_place_of_a_group_leave_the_others_in_order() {
                 sinks.push(rig.attach_on(1, "s", |attach| attach.tag(tag).leased(lease)));
             }
             let mut left = vec![0, 1, 2, 3];
-            for leaver in [first, second] {
-                drop(leases[leaver].take());
-                left.retain(|place| *place != leaver);
+            for leaving in [first, second] {
+                drop(leases[leaving].take());
+                left.retain(|place| *place != leaving);
                 rig.lines();
                 rig.send([101]);
                 assert_eq!(rig.len(), left.len());
@@ -445,7 +445,7 @@ fn members_that_leave_from_any_place_of_a_group_leave_the_others_in_order() {
     }
 }
 
-// With little budget.
+// With a small budget.
 
 #[test]
 fn detaching_a_long_queue_on_a_budget_of_one_delivers_all_of_it() {

@@ -1,5 +1,6 @@
-//! Guarantee 11, dropping: the future drops all it holds at once, at every stage of its life, and drops
-//! earlier what it no longer needs. Wakers that outlive it do nothing, and do not keep the task alive.
+//! Guarantee 11, dropping: at every stage, dropping the future drops all that it holds at once. The
+//! future drops parts earlier if it no longer needs them. Wakers that outlive it do nothing, and do
+//! not keep the task alive.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -14,21 +15,21 @@ use crate::common::{
 use futures::{Sink, SinkExt, StreamExt, future, sink, stream};
 use stream_demux::{Attach, ByValue, Demux, DemuxStreamExt, Hooks, Lease, Order};
 
-/// An item that counts how many of it there are: key and counter.
+/// An item that counts how many items exist: key and counter.
 type Item = (u32, Arc<()>);
 type Out = ScriptedSink<Item>;
 type Orders = Order<u32, Out>;
 type Key = fn(&Item) -> u32;
 type Split = Demux<ScriptedStream<Item>, ByValue<Key>, ScriptedStream<Orders>, Owner>;
 
-/// Hooks that own something, and hear nothing.
+/// Hooks that own a value and ignore events.
 struct Owner {
     _own: Rc<()>,
 }
 
 impl<K, V, E> Hooks<K, V, E> for Owner {}
 
-/// A demux and all its handles; `items` and `hooks` count what is alive.
+/// A demux and all its handles; `items` and `hooks` count live values.
 struct Rig {
     task: Task<Split>,
     input: StreamHandle<Item>,
@@ -72,22 +73,23 @@ impl Rig {
         assert!(self.task.run().is_pending());
     }
 
-    /// Items that are neither in the input, which keeps its script, nor with a sink's handle.
+    /// Returns the number of items that are neither in the script of the input nor held by the
+    /// handle of a sink.
     fn items_within(&self) -> usize {
         let taken: usize = self.sinks.iter().map(SinkHandle::taken).sum();
         Arc::strong_count(&self.items) - 1 - self.input.left() - taken
     }
 
-    /// Drops the future, and looks for what is left of it.
+    /// Drops the future, and checks that nothing of it remains.
     #[track_caller]
     fn dropped(mut self) {
         let wakes = self.task.total_wakes();
         self.task.drop_future();
-        assert!(self.input.is_dropped(), "the input");
-        assert!(self.orders.is_dropped(), "the orders");
-        assert!(self.sinks.iter().all(SinkHandle::is_dropped), "a sink");
+        assert!(self.input.is_dropped(), "the input was not dropped");
+        assert!(self.orders.is_dropped(), "the orders were not dropped");
+        assert!(self.sinks.iter().all(SinkHandle::is_dropped), "a sink was not dropped");
         assert_eq!(self.items_within(), 0, "items");
-        assert_eq!(Rc::strong_count(&self.hooks), 1, "the hooks");
+        assert_eq!(Rc::strong_count(&self.hooks), 1, "the hooks were not dropped");
 
         // Wakers that outlive it.
         let sinks = self.sinks.iter().filter_map(SinkHandle::waker);
@@ -99,12 +101,16 @@ impl Rig {
             sink.release(Op::Close);
         }
         self.orders.push(Order::Finish);
-        assert_eq!(self.task.total_wakes(), wakes, "a waker that outlived it is not inert");
+        assert_eq!(
+            self.task.total_wakes(),
+            wakes,
+            "a waker that outlived the future woke the task"
+        );
 
-        // The input had the task's own waker, and its handle keeps that.
+        // The handle of the input keeps the waker of the task.
         let Self { task, input, .. } = self;
         drop(input);
-        assert_eq!(task.wakers_kept(), 0, "the task is kept alive");
+        assert_eq!(task.wakers_kept(), 0, "a waker keeps the task alive");
         drop(kept);
     }
 }
@@ -152,7 +158,7 @@ fn with_an_item_that_is_held_for_a_group() {
     rig.attach(1, 3).park();
     rig.push([1]);
     rig.sleep();
-    // One that is held, and a copy in a queue.
+    // The held item, and a copy in a queue.
     assert_eq!(rig.items_within(), 2);
     rig.dropped();
 }
@@ -188,7 +194,7 @@ fn with_flushes_owed() {
     rig.sleep();
     rig.push([1; 200]);
     assert!(rig.task.poll().is_pending());
-    assert!(rig.sinks[0].taken() > rig.sinks[0].flushed(), "the case is not met");
+    assert!(rig.sinks[0].taken() > rig.sinks[0].flushed(), "the test does not reach its situation");
     rig.dropped();
 }
 
@@ -206,7 +212,7 @@ fn with_closes_pending_and_a_queue_that_drains() {
 }
 
 #[test]
-fn while_the_end_is_being_told() {
+fn while_sinks_are_being_finished() {
     let mut rig = Rig::new();
     for key in 0..500 {
         rig.attach(key, 0);
@@ -215,7 +221,7 @@ fn while_the_end_is_being_told() {
     rig.input.end();
     assert!(rig.task.poll().is_pending());
     let closed = rig.sinks.iter().filter(|sink| sink.is_closed()).count();
-    assert!(0 < closed && closed < 500, "the case is not met: {closed}");
+    assert!(0 < closed && closed < 500, "the test does not reach its situation: {closed}");
     rig.dropped();
 }
 
@@ -230,7 +236,7 @@ fn with_orders_that_ended() {
 }
 
 #[test]
-fn with_woken_slots_it_has_not_looked_at() {
+fn with_woken_slots_that_were_not_polled() {
     let mut rig = Rig::new();
     for key in 0..10 {
         rig.attach(key, 1).park();
@@ -287,15 +293,15 @@ fn leases_that_outlive_it_are_inert() {
     assert_eq!(rig.task.wakers_kept(), 0);
 }
 
-// A sink that fires its wakers, and gives up leases, as it is dropped.
+// A sink that fires wakers and drops leases when it is dropped.
 
-struct Parting {
+struct WakesOnDrop {
     waker: Option<Waker>,
     lease: Option<Lease>,
     items: Vec<Arc<()>>,
 }
 
-impl Sink<Item> for Parting {
+impl Sink<Item> for WakesOnDrop {
     type Error = ();
 
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), ()>> {
@@ -314,7 +320,7 @@ impl Sink<Item> for Parting {
     }
 }
 
-impl Drop for Parting {
+impl Drop for WakesOnDrop {
     fn drop(&mut self) {
         self.waker.take().iter().for_each(Waker::wake_by_ref);
         self.lease.take();
@@ -322,12 +328,12 @@ impl Drop for Parting {
 }
 
 #[test]
-fn sinks_that_wake_and_give_up_leases_as_they_are_dropped_do_no_harm() {
+fn sinks_may_wake_and_drop_leases_while_they_are_dropped() {
     let mut last = Lease::new();
-    let mut orders: Vec<Order<u32, Parting>> = Vec::new();
+    let mut orders: Vec<Order<u32, WakesOnDrop>> = Vec::new();
     for key in 0..4 {
         let held = std::mem::take(&mut last);
-        let sink = Parting { waker: None, lease: Some(held), items: Vec::new() };
+        let sink = WakesOnDrop { waker: None, lease: Some(held), items: Vec::new() };
         orders.push(Attach::new(key, sink).leased(&mut last).into());
     }
     let item = Arc::new(());
@@ -381,10 +387,10 @@ fn all_sinks_are_dropped_though_one_of_them_panics() {
 #[test]
 fn evicting_the_first_of_a_chain_of_leases_evicts_them_all() {
     let mut last = Lease::new();
-    let mut orders: Vec<Order<u32, Parting>> = Vec::new();
+    let mut orders: Vec<Order<u32, WakesOnDrop>> = Vec::new();
     for key in 0..4 {
         let held = std::mem::take(&mut last);
-        let sink = Parting { waker: None, lease: Some(held), items: Vec::new() };
+        let sink = WakesOnDrop { waker: None, lease: Some(held), items: Vec::new() };
         orders.push(Attach::new(key, sink).leased(&mut last).into());
     }
     let key: Key = |item| item.0;
@@ -396,7 +402,7 @@ fn evicting_the_first_of_a_chain_of_leases_evicts_them_all() {
     assert_eq!((task.get_ref().len(), task.get_ref().totals().detached), (0, 4));
 }
 
-// What it drops earlier.
+// Parts that are dropped earlier.
 
 #[test]
 fn orders_are_dropped_when_they_end_and_not_before() {
@@ -438,7 +444,7 @@ fn completion_keeps_no_waker_of_the_task() {
     let key: Key = |item| item.0;
     let mut task = Task::new(stream::pending().demux_by(key, orders));
     assert!(task.run().is_pending());
-    assert!(task.wakers_kept() > 0, "no waker is kept");
+    assert!(task.wakers_kept() > 0, "no waker was kept");
     task.renew_waker();
     assert!(task.run().is_pending());
     handle.push(Order::Finish);
@@ -504,7 +510,7 @@ fn a_task_that_owns_the_future_and_is_owned_by_its_waker_is_freed_with_the_futur
         ScriptedStream<Order<u32, ScriptedSink<u32>>>,
     >;
 
-    /// As executors have it: the waker is the task, and the task owns the future.
+    /// As in executors, the waker is the task, and the task owns the future.
     struct Owning(Mutex<Option<Pin<Box<Inner>>>>);
 
     impl Wake for Owning {
@@ -523,7 +529,7 @@ fn a_task_that_owns_the_future_and_is_owned_by_its_waker_is_freed_with_the_futur
     assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     *task.0.lock().unwrap() = Some(future);
     drop(waker);
-    assert_eq!(Arc::strong_count(&task), 2, "it sleeps with one waker");
+    assert_eq!(Arc::strong_count(&task), 2, "the parked future should hold one waker");
     let future = task.0.lock().unwrap().take();
     drop(future);
     assert_eq!(Arc::strong_count(&task), 1);

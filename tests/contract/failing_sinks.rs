@@ -1,6 +1,6 @@
-//! Guarantee 8, errors stay where they are: a sink that fails is dropped and never called again, its key is
-//! free, what waited for it is discarded with `Failed`, and everything else goes on. The scripted sinks
-//! themselves object to a call after an error.
+//! Guarantee 8, errors stay where they are: a sink that fails is dropped and never called again,
+//! its key becomes free, its waiting items are discarded with `Failed`, and everything else
+//! continues. Scripted sinks panic if they are called after an error.
 
 use crate::common::{Call, Op, Rig, SinkHandle, Terms, hooks, scripted_sink};
 use stream_demux::{Attach, Demux, Lease, Order};
@@ -9,8 +9,8 @@ const ALL: [Op; 4] = [Op::Ready, Op::Send, Op::Flush, Op::Close];
 
 // Each operation in each situation.
 
-/// Lets sink `a` under key 1 fail in each of `ops`, in the situation that `situation` brings about, and
-/// looks at all that must be true afterwards.
+/// Lets sink `a` under key 1 fail in each of `ops`, in the situation that `situation` creates, and
+/// checks the state afterwards.
 #[track_caller]
 fn fails_in_each<const N: usize>(ops: [Op; N], situation: impl Fn(&mut Rig) -> SinkHandle<u32>) {
     for op in ops {
@@ -19,7 +19,7 @@ fn fails_in_each<const N: usize>(ops: [Op; N], situation: impl Fn(&mut Rig) -> S
         let a = situation(&mut rig);
         rig.log.take();
         a.fail(op);
-        // Every reason to be asked, for each of the four.
+        // Every reason to call each of the four operations.
         a.open();
         let mut lines = rig.send([150, 250]);
         lines.extend(rig.apply(Order::Detach(1)));
@@ -38,12 +38,12 @@ fn fails_in_each<const N: usize>(ops: [Op; N], situation: impl Fn(&mut Rig) -> S
         assert_eq!(rig.totals().lost, u64::from(op == Op::Send), "{op:?}");
         assert_eq!((b.items(), b.flushed(), b.is_dropped()), (vec![250, 260], 2, false), "{op:?}");
 
-        // The key is free for another, which the failure of the first does not follow.
-        let heir = rig.attach(1, "heir");
+        // The key is free for another sink, which is not affected by the failure.
+        let successor = rig.attach(1, "successor");
         a.wake();
-        heir.excuse(); // that may be the slot it had
+        successor.excuse(); // it may reuse the slot
         rig.send([170]);
-        assert_eq!((heir.items(), heir.flushed()), (vec![170], 1), "{op:?}");
+        assert_eq!((successor.items(), successor.flushed()), (vec![170], 1), "{op:?}");
     }
 }
 
@@ -108,7 +108,7 @@ fn it_fails_while_its_flush_is_pending_and_items_are_queued() {
 
 #[test]
 fn it_fails_while_it_drains() {
-    // Not in a flush: with its last item gone it is closed, which flushes.
+    // Not in a flush: after its last item the sink is closed, which flushes.
     fails_in_each([Op::Ready, Op::Send, Op::Close], |rig| {
         let a = rig.attach_on(1, "a", |attach| attach.buffer(3));
         a.park();
@@ -130,7 +130,7 @@ fn it_fails_while_its_close_is_pending() {
 }
 
 #[test]
-fn it_fails_in_a_group_and_the_others_go_on() {
+fn it_fails_in_a_group_and_the_others_continue() {
     for op in ALL {
         for place in 1..=3_u64 {
             let mut rig = Rig::with(Demux::multicast);
@@ -174,10 +174,10 @@ fn it_fails_in_a_group_and_the_others_go_on() {
     }
 }
 
-// What becomes of the items, and in which order it is said.
+// The fates of the items, and the order of the hooks.
 
 #[test]
-fn an_idle_sink_that_fails_is_found_out_by_its_next_item() {
+fn an_idle_sink_fails_with_its_next_item() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     a.fail_quietly(Op::Ready);
@@ -196,7 +196,7 @@ fn an_idle_sink_that_fails_is_found_out_by_its_next_item() {
 }
 
 #[test]
-fn queue_and_held_item_are_discarded_in_their_order_before_detached_is_said() {
+fn queue_and_held_item_are_discarded_in_order_before_detached_is_called() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(2).tag(9));
     a.park();
@@ -263,14 +263,14 @@ fn a_new_item_that_pushes_the_head_of_the_queue_into_a_failure_is_discarded_with
     a.fail(Op::Send);
     a.open();
     let lines = rig.send([102]);
-    let fate = |line: &str| lines.iter().filter(|said| *said == line).count();
-    // 102 came in time for the queue, or found its key free.
+    let fate = |line: &str| lines.iter().filter(|logged| *logged == line).count();
+    // 102 was queued before the failure, or found its key free.
     assert_eq!(fate("discarded 102 of 1 Failed") + fate("unmatched 102"), 1);
     assert_eq!(rig.totals().lost, 1);
 }
 
 #[test]
-fn what_was_delivered_stays_delivered_when_the_flush_fails() {
+fn delivered_items_stay_delivered_when_the_flush_fails() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     a.fail(Op::Flush);
@@ -288,7 +288,7 @@ fn what_was_delivered_stays_delivered_when_the_flush_fails() {
 }
 
 #[test]
-fn a_failing_flush_discards_what_is_queued_and_held() {
+fn a_failing_flush_discards_queued_and_held_items() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
     a.allow(0);
@@ -310,7 +310,7 @@ fn a_failing_flush_discards_what_is_queued_and_held() {
 }
 
 #[test]
-fn the_final_flush_of_the_blocked_sink_fails_and_the_input_goes_on() {
+fn the_final_flush_of_the_blocked_sink_fails_and_the_input_continues() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     let b = rig.attach(2, "b");
@@ -350,7 +350,7 @@ fn several_sinks_fail_in_the_same_flush_and_the_rest_is_flushed() {
 }
 
 #[test]
-fn all_sinks_fail_with_items_waiting_and_the_input_flows_on() {
+fn all_sinks_fail_with_items_waiting_and_the_input_continues() {
     let mut rig = Rig::new();
     let sinks: Vec<_> = (1..=4)
         .map(|key| rig.attach_on(key, "s", |attach| attach.buffer(1)))
@@ -367,18 +367,18 @@ fn all_sinks_fail_with_items_waiting_and_the_input_flows_on() {
     assert_eq!((rig.len(), rig.input.left()), (0, 0));
 }
 
-// An error while it was leaving is what is reported.
+// An error of a leaving sink is reported instead of its reason to leave.
 
 #[test]
-fn a_close_that_fails_is_reported_as_failed_whatever_it_was_for() {
+fn a_close_that_fails_is_reported_as_failed_for_every_reason() {
     type Leave = fn(&mut Rig) -> Vec<String>;
 
     let failed = "detached 1 Failed(Broken(\"poll_close\"))".to_owned();
     let requested = |rig: &mut Rig| rig.apply(Order::Detach(1));
     let limited = |rig: &mut Rig| rig.send([101]);
     let replaced = |rig: &mut Rig| {
-        let (heir, _) = scripted_sink("heir");
-        rig.apply(Attach::new(1, heir).tag(1))
+        let (successor, _) = scripted_sink("successor");
+        rig.apply(Attach::new(1, successor).tag(1))
     };
     let leaving: [(&str, Leave); 3] =
         [("requested", requested), ("limited", limited), ("replaced", replaced)];
@@ -403,7 +403,7 @@ fn a_close_that_fails_is_reported_as_failed_whatever_it_was_for() {
 }
 
 #[test]
-fn a_refused_newcomer_whose_close_fails_is_reported_as_failed_and_the_old_sink_stays() {
+fn a_refused_sink_whose_close_fails_is_reported_as_failed_and_the_old_sink_stays() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     let b = {
@@ -470,7 +470,7 @@ fn the_last_sink_fails_while_it_drains_at_the_end_and_the_future_completes() {
     }
 }
 
-// Everything else goes on.
+// Everything else continues.
 
 #[test]
 fn others_flush_drain_and_close_in_the_turn_of_the_failure() {
@@ -496,7 +496,7 @@ fn others_flush_drain_and_close_in_the_turn_of_the_failure() {
 }
 
 #[test]
-fn it_fails_while_the_input_waits_for_another_and_that_one_is_waited_for_still() {
+fn it_fails_while_the_input_waits_for_another_which_is_still_awaited() {
     for op in [Op::Ready, Op::Flush, Op::Close] {
         let mut rig = Rig::new();
         let a = rig.attach(1, "a");
@@ -524,7 +524,7 @@ fn it_fails_while_the_input_waits_for_another_and_that_one_is_waited_for_still()
 }
 
 #[test]
-fn a_successor_gets_what_follows_the_failure_and_nothing_that_came_before() {
+fn a_successor_gets_only_items_after_the_failure() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
     a.park();
@@ -605,7 +605,7 @@ fn the_last_members_of_a_group_fail_together_and_the_key_is_free() {
     b.fail(Op::Ready);
     let lines = rig.send([101, 102]);
     for line in ["discarded 101 of 1#1 Failed", "discarded 101 of 1#2 Failed", "unmatched 102"] {
-        assert_eq!(lines.iter().filter(|said| *said == line).count(), 1, "{line}");
+        assert_eq!(lines.iter().filter(|logged| *logged == line).count(), 1, "{line}");
     }
     assert!(rig.task.get_ref().is_empty());
     assert_eq!((rig.totals().copies, rig.totals().discarded), (1, 2));

@@ -1,5 +1,6 @@
-//! Guarantee 6, flushing: at once when the input is not ready, once a window under load, never once per item;
-//! no item stays unflushed, and a sink that is being closed is not flushed as well.
+//! Guarantee 6, flushing: at once when the input is not ready, once per window under load, never
+//! once per item. No item stays unflushed, and a sink that is being closed is not flushed
+//! separately.
 
 use std::sync::{Arc, Mutex};
 
@@ -26,13 +27,13 @@ fn flushes(sinks: &[SinkHandle<u32>]) -> usize {
     sinks.iter().map(|sink| sink.count(Op::Flush)).sum()
 }
 
-/// Watches, from inside the input, how many items were read since each sink took its first item that
-/// no flush was asked for. Items go round the sinks, without end.
+/// Measures, inside the input, how many items were read since each sink took its first unflushed
+/// item. The input is endless, and its items go to the sinks in turn.
 struct Watch(Arc<Mutex<Lag>>);
 
 #[derive(Default)]
 struct Lag {
-    /// Per sink: the number of the first item that waits for its flush.
+    /// For each sink, the number of its first unflushed item.
     first: Vec<Option<u64>>,
     worst: u64,
 }
@@ -46,7 +47,7 @@ impl Watch {
         input.endless(move |read| {
             let mut lag = shared.lock().unwrap();
             let count = sinks.len() as u64;
-            // Who was sent the last item?
+            // The sink that got the last item.
             if read > 0 {
                 let last = usize::try_from((read - 1) % count).unwrap();
                 lag.first[last].get_or_insert(read);
@@ -64,7 +65,7 @@ impl Watch {
         Self(lag)
     }
 
-    /// The most items that were read, before yet another was asked for, while one waited for a flush.
+    /// The largest number of items that were read while an item waited for a flush.
     fn worst(&self) -> u64 {
         self.0.lock().unwrap().worst
     }
@@ -80,7 +81,7 @@ fn a_lull_flushes_in_the_same_poll() {
     rig.poll();
     assert_eq!((sink.flushed(), sink.count(Op::Flush), rig.task.woken()), (3, 1, false));
     rig.poll();
-    assert_eq!(sink.count(Op::Flush), 1, "once is enough");
+    assert_eq!(sink.count(Op::Flush), 1, "more than one flush");
 }
 
 #[test]
@@ -165,7 +166,7 @@ fn dry_turns_are_counted_from_the_oldest_item_that_was_not_flushed() {
     let sinks = rig.attach_each(0..30);
     rig.input.extend(0..17);
     rig.poll();
-    // One item a turn, to those that have one and to those that have none.
+    // One item per turn, to sinks with and without an unflushed item.
     for turn in 2..16 {
         rig.input.push(turn + 10);
         rig.poll();
@@ -174,14 +175,14 @@ fn dry_turns_are_counted_from_the_oldest_item_that_was_not_flushed() {
     rig.input.push(29);
     rig.poll();
     assert!(sinks.iter().all(|sink| sink.flushed() == sink.taken()));
-    // The next one is a new one.
+    // The next item goes to a sink without one.
     rig.input.push(0);
     rig.poll();
     assert_eq!((sinks[0].flushed(), rig.task.woken()), (2, false));
 }
 
 #[test]
-fn the_sixteenth_dry_turn_starts_flushes_that_go_on_over_turns() {
+fn the_sixteenth_dry_turn_starts_flushes_that_span_turns() {
     for budget in [4, 8, 16] {
         let mut rig = rig_with(|demux| demux.budget(budget));
         let sinks = rig.attach_each(0..40);
@@ -239,7 +240,7 @@ fn many_members_are_flushed_though_another_one_blocks_the_input() {
     assert_eq!((flushes(&members), rig.task.woken(), rig.input.left()), (19, false, 1));
 }
 
-/// The turn in which the item came to the last members counts as a turn that has read something.
+/// The turn in which the last members get the item counts as a turn that read an item.
 #[test]
 fn a_lull_after_an_item_for_a_large_group_lets_others_run_once_before() {
     let mut rig = rig_with(|demux| demux.multicast().budget(8));
@@ -277,13 +278,13 @@ fn a_sink_that_is_not_ready_any_more_is_flushed_before_the_task_sleeps() {
 }
 
 #[test]
-fn what_a_drain_sent_is_flushed_before_the_task_sleeps() {
+fn drained_items_are_flushed_before_the_task_parks() {
     let mut rig = rig();
     let sink = rig.order(1, "a", |attach| attach.buffer(5));
     sink.park();
     rig.input.extend([1, 1, 1]);
     rig.sleep();
-    assert_eq!(sink.count(Op::Flush), 0, "nothing was taken yet");
+    assert_eq!(sink.count(Op::Flush), 0, "the sink was flushed before it took an item");
     sink.allow(2);
     rig.poll();
     assert_eq!((sink.taken(), sink.flushed(), rig.task.woken()), (2, 2, false));
@@ -308,11 +309,11 @@ fn the_budget_ends_before_all_is_flushed_and_the_rest_follows() {
 }
 
 #[test]
-fn an_input_that_goes_on_after_the_lull_does_not_forget_who_was_left() {
+fn an_input_that_resumes_after_a_lull_does_not_forget_pending_flushes() {
     let mut rig = rig_with(|demux| demux.budget(4));
     let sinks = rig.attach_each(0..20);
     rig.input.extend(0..20);
-    rig.turns_until(40, |_| flushes(&sinks) > 0); // the lull was seen, and some were flushed
+    rig.turns_until(40, |_| flushes(&sinks) > 0); // the lull has started, and some sinks were flushed
     assert!(flushes(&sinks) < 20);
     rig.input.endless(|_| 1_000);
     rig.turns_until(20, |_| flushes(&sinks) == 20);
@@ -357,7 +358,7 @@ fn items_share_a_flush_however_small_the_window_is_beside_the_budget() {
             let watch = Watch::over(&rig.input, &sinks);
             rig.turns_until(10_000, |rig| rig.totals().received >= 10_000);
             assert!(watch.worst() < window as u64, "{} of {window}", watch.worst());
-            // A turn flushes what falls due within a quarter of the window, and no more.
+            // A turn flushes only sinks that fall due within a quarter of the window.
             let items = usize::try_from(rig.totals().received).unwrap();
             let most = sinks.len() * (items.div_ceil(window - window / 4) + 1);
             let flushes = flushes(&sinks);
@@ -369,14 +370,14 @@ fn items_share_a_flush_however_small_the_window_is_beside_the_budget() {
 #[test]
 fn items_of_short_turns_share_a_flush_if_the_window_is_smaller_than_the_budget() {
     let mut rig = rig_with(|demux| demux.flush_every(128));
-    // Enough that more than 16 are left to be flushed whenever the input runs dry.
+    // Enough sinks that more than 16 need a flush whenever the input runs dry.
     let sinks = rig.attach_each(0..40);
     for _ in 0..100 {
         rig.input.extend(0..40);
         rig.poll();
     }
     let flushes = flushes(&sinks);
-    // The oldest item waits for at least 96 further ones, which take three turns.
+    // The oldest item waits for at least 96 further items, which take three turns.
     assert!((4_000 / 4 - 40..=4_000 / 3 + 40).contains(&flushes), "{flushes} for 4,000 items");
 }
 
@@ -398,7 +399,7 @@ fn by_default_a_busy_sink_is_flushed_once_in_16_384_items() {
     rig.input.extend(std::iter::repeat_n(1, 4 * WINDOW + WINDOW / 2));
     rig.sleep();
     assert_eq!(sink.flushed(), sink.taken());
-    // Four that fell due, perhaps up to a budget early, and one for the lull.
+    // Four flushes that fell due, up to a budget early, and one at the lull.
     assert_eq!(sink.count(Op::Flush), 5);
 }
 
@@ -409,7 +410,7 @@ fn a_busy_sink_is_flushed_once_a_window_and_not_once_per_item() {
     rig.input.endless(|_| 1);
     rig.turns_until(5_000, |rig| rig.totals().received >= 20_000);
     let flushes = sink.count(Op::Flush);
-    assert!((19..=20).contains(&flushes), "{flushes}"); // each of them may be ten items early
+    assert!((19..=20).contains(&flushes), "{flushes}"); // each may be ten items early
 }
 
 #[test]
@@ -449,7 +450,7 @@ fn a_busy_input_that_is_unmatched_counts_too() {
 }
 
 #[test]
-fn what_a_drain_sent_is_flushed_within_a_window_of_a_busy_input() {
+fn drained_items_are_flushed_within_a_window_of_a_busy_input() {
     let mut rig = rig_with(|demux| demux.budget(8).flush_every(40));
     let sink = rig.order(1, "a", |attach| attach.buffer(5));
     sink.park();
@@ -464,7 +465,7 @@ fn what_a_drain_sent_is_flushed_within_a_window_of_a_busy_input() {
     assert_eq!((sink.flushed(), sink.count(Op::Flush)), (2, 1));
 }
 
-// Nothing is read, though the input would have something.
+// No item is read, though the input is ready.
 
 #[test]
 fn a_turn_that_reads_nothing_for_orders_flushes() {
@@ -520,7 +521,7 @@ fn a_pending_flush_holds_up_no_other_sink() {
 }
 
 #[test]
-fn a_pending_flush_that_was_woken_is_asked_at_once_though_the_input_is_busy() {
+fn a_woken_flush_is_polled_at_once_though_the_input_is_busy() {
     let mut rig = rig_with(|demux| demux.budget(8));
     let sink = rig.attach(1, "a");
     sink.hold(Op::Flush);
@@ -534,21 +535,21 @@ fn a_pending_flush_that_was_woken_is_asked_at_once_though_the_input_is_busy() {
 }
 
 #[test]
-fn a_pending_flush_is_asked_again_for_every_window_in_which_the_sink_took_something() {
+fn a_pending_flush_is_polled_again_in_every_window_in_which_the_sink_took_an_item() {
     let mut rig = rig_with(|demux| demux.budget(10).flush_every(100));
     let sink = rig.attach(1, "a");
     sink.hold(Op::Flush);
     rig.input.endless(|_| 1);
     rig.turns_until(300, |rig| rig.totals().received >= 1_000);
-    let asked = sink.count(Op::Flush);
-    assert!((9..=11).contains(&asked), "{asked}");
+    let polls = sink.count(Op::Flush);
+    assert!((9..=11).contains(&polls), "{polls}");
     sink.release(Op::Flush);
     rig.poll();
     assert!(sink.flushed() >= 1_000);
 }
 
 #[test]
-fn a_pending_flush_is_asked_again_at_the_lull_after_another_item() {
+fn a_pending_flush_is_polled_again_at_the_lull_after_another_item() {
     let mut rig = rig();
     let sink = rig.attach(1, "a");
     sink.hold(Op::Flush);
@@ -596,7 +597,7 @@ fn a_flush_that_fails_after_the_end_completes() {
 }
 
 #[test]
-fn a_flush_that_fails_leaves_those_of_others_to_come() {
+fn a_flush_that_fails_does_not_prevent_other_flushes() {
     let mut rig = rig();
     let sinks = rig.attach_each(0..3);
     sinks[0].fail_quietly(Op::Flush);
@@ -605,13 +606,13 @@ fn a_flush_that_fails_leaves_those_of_others_to_come() {
     assert_eq!((sinks[1].flushed(), sinks[2].flushed()), (1, 1));
 }
 
-// Not besides closing.
+// Not in addition to a close.
 
 const SENT_AND_CLOSED: [Call; 4] =
     [Call::Ready(Done), Call::Send(Done), Call::Close(Done), Call::Drop];
 
 #[test]
-fn a_sink_that_is_being_closed_is_not_flushed_as_well() {
+fn a_sink_that_is_being_closed_is_not_flushed() {
     let mut rig = rig();
     let sinks = rig.attach_each(0..3);
     rig.input.extend([0, 1, 2]);
@@ -621,7 +622,7 @@ fn a_sink_that_is_being_closed_is_not_flushed_as_well() {
 }
 
 #[test]
-fn a_sink_that_reached_its_limit_is_not_flushed_besides() {
+fn a_sink_that_reached_its_limit_is_not_flushed_separately() {
     let mut rig = rig();
     let sink = rig.order(1, "a", |attach| attach.limit(1));
     rig.input.push(1);
@@ -630,7 +631,7 @@ fn a_sink_that_reached_its_limit_is_not_flushed_besides() {
 }
 
 #[test]
-fn a_sink_that_is_detached_in_the_turn_in_which_it_took_something_is_not_flushed_besides() {
+fn a_sink_that_is_detached_in_the_turn_of_its_item_is_not_flushed_separately() {
     let mut rig = rig();
     let sink = rig.attach(1, "a");
     let orders = rig.orders.clone();
@@ -672,7 +673,7 @@ fn a_sink_whose_flush_is_pending_is_closed_without_waiting_for_it() {
 }
 
 #[test]
-fn a_leaver_that_still_drains_is_flushed_before_the_task_sleeps() {
+fn a_leaving_sink_that_drains_is_flushed_before_the_task_parks() {
     let mut rig = rig();
     let sink = rig.order(1, "a", |attach| attach.buffer(5));
     sink.park();
@@ -690,7 +691,7 @@ fn a_leaver_that_still_drains_is_flushed_before_the_task_sleeps() {
 }
 
 #[test]
-fn the_next_tenant_of_a_slot_is_flushed_like_any_other() {
+fn the_next_sink_of_a_slot_is_flushed_like_any_other() {
     let mut rig = rig_with(|demux| demux.budget(4).flush_every(50));
     let old = rig.attach(1, "old");
     let orders = rig.orders.clone();
@@ -711,6 +712,6 @@ fn the_next_tenant_of_a_slot_is_flushed_like_any_other() {
 
 #[test]
 #[should_panic(expected = "flushing every 0")]
-fn a_window_of_nothing_is_refused() {
+fn a_window_of_0_panics() {
     drop(rig_with(|demux| demux.flush_every(0)));
 }

@@ -1,4 +1,4 @@
-//! The common parts themselves. Those of the test kit are tested in `tests/kit/tests`.
+//! Tests of the common parts. The test kit is tested in `tests/kit/tests`.
 
 use std::task::Poll;
 
@@ -7,7 +7,7 @@ use futures::{SinkExt, future};
 use crate::common::panics::{catch, panic_message, try_catch};
 use crate::common::{Task, scripted_sink};
 
-/// Guarantee 4 is checked by every test that has a sink, because of this.
+/// Because of this, every test with a sink checks guarantee 4.
 #[test]
 fn scripted_sink_is_strict_unless_busy() {
     let polled_again = |operations: u32| {
@@ -39,5 +39,5 @@ fn expected_panic_is_caught_with_its_message_and_its_line() {
     );
     assert_eq!(panic_message(|| panic!("a literal")), "a literal");
     assert!(try_catch(|| 1).is_none());
-    assert_eq!(panic_message(|| panic_message(|| 1)), "no panic");
+    assert_eq!(panic_message(|| panic_message(|| 1)), "expected a panic");
 }

@@ -1,6 +1,7 @@
-//! Hooks: one `attached` and one `detached` for each attachment, however it ends; `unblocked` once for each
-//! `blocked`, and before `detached`; `detached` after the drop of the sink; key and tag in every call. Also
-//! what can be hooks: `()`, `&mut H`, `Box<H>`, a type of the user's, and closures in every combination.
+//! Hooks: one `attached` and one `detached` for each attachment, however it ends; `unblocked` once
+//! for each `blocked`, and before `detached`; `detached` after the drop of the sink; key and tag in
+//! every call. Also the implementations of `Hooks`: `()`, `&mut H`, `Box<H>`, user-defined types,
+//! and closures in every combination.
 
 use std::hash::RandomState;
 use std::task::Poll;
@@ -15,19 +16,19 @@ use stream_demux::{
     Recipient, Totals,
 };
 
-/// Hears also what `admit` is asked, but no flushes.
+/// Logs calls of `admit`, but no flushes.
 fn rig() -> Rig {
     rig_with(|demux| demux)
 }
 
 fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
-    Rig::with(settings).hearing(|line| !line.ends_with("flushed") && !line.starts_with("key "))
+    Rig::with(settings).logging_only(|line| !line.ends_with("flushed") && !line.starts_with("key "))
 }
 
-/// One way in which the attachment of sink `a` under key 1, tag 7, comes and goes.
+/// One way in which the attachment of sink `a`, under key 1 with tag 7, begins and ends.
 struct Way {
     why: &'static str,
-    /// Its `poll_close` was to be called.
+    /// Whether `poll_close` is called.
     closed: bool,
     go: fn(&mut Rig),
 }
@@ -40,7 +41,7 @@ fn attach_a(rig: &mut Rig) -> SinkHandle<u32> {
     rig_attach(rig, |attach| attach)
 }
 
-/// Attaches `a` without forgetting what was logged.
+/// Attaches `a` without clearing the log.
 fn rig_attach(rig: &mut Rig, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
     let (attach, a) = rig.attachment(1, "a", |attach| terms(attach.tag(7)));
     rig.orders.push(attach);
@@ -48,7 +49,7 @@ fn rig_attach(rig: &mut Rig, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u
     a
 }
 
-/// Attaches another one, and says nothing of it.
+/// Attaches another sink, which does not log.
 fn other(rig: &mut Rig) {
     let (sink, _) = scripted_sink("other");
     rig.orders.push(Attach::new(1, sink).into());
@@ -77,7 +78,7 @@ const WAYS: [Way; 21] = [
         run(rig);
     }),
     way("Finished", true, |rig| {
-        // It comes after the end, while another is still there.
+        // It is attached after the end, while another sink still drains.
         let (sink, slow) = scripted_sink("slow");
         slow.hold(Op::Close);
         rig.orders.push(Attach::new(2, sink).into());
@@ -125,7 +126,7 @@ const WAYS: [Way; 21] = [
         rig_attach(rig, |attach| attach.limit(0));
     }),
     way("Limited", true, |rig| {
-        // By what it took over.
+        // By the items that it took over.
         let (sink, full) = scripted_sink("full");
         full.park();
         rig.orders.push(Attach::new(1, sink).buffer(3).into());
@@ -186,7 +187,7 @@ fn every_attachment_is_announced_once_and_ends_once_with_its_reason() {
 }
 
 #[test]
-fn sink_is_gone_before_detached_is_said_and_nothing_is_said_of_it_after() {
+fn sink_is_dropped_before_detached_which_is_the_last_hook() {
     for (n, Way { why, go, closed }) in WAYS.into_iter().enumerate() {
         let mut rig = rig();
         go(&mut rig);
@@ -228,7 +229,7 @@ fn detached_waits_for_the_close_to_complete() {
 }
 
 #[test]
-fn attached_is_said_before_the_sink_is_touched() {
+fn attached_is_called_before_the_sink_is_polled() {
     let mut rig = rig();
     rig.input.push(101);
     let (attach, _a) = rig.attachment(1, "a", |attach| attach);
@@ -249,7 +250,7 @@ fn replacement_under_a_key_that_is_not_yet_finished_is_finished_and_so_is_the_ol
         rig.log.take();
         rig.orders.push(Order::Finish);
         rig.poll();
-        assert!(rig.task.get_ref().contains_key(&40), "the end takes several turns");
+        assert!(rig.task.get_ref().contains_key(&40), "the demux finished all sinks in one turn");
         let (attach, _a) = rig.attachment(40, "a", |attach| attach.tag(7));
         rig.orders.push(attach);
         assert!(rig.run().is_ready());
@@ -262,7 +263,7 @@ fn replacement_under_a_key_that_is_not_yet_finished_is_finished_and_so_is_the_ol
 }
 
 #[test]
-fn unblocked_is_said_once_for_each_blocked_and_before_detached() {
+fn unblocked_is_called_once_for_each_blocked_and_before_detached() {
     type Go = fn(&mut Rig, &SinkHandle<u32>);
     let ways: [(&str, Go); 6] = [
         ("Evicted", |rig, _| rig.orders.push(Order::Evict(1))),
@@ -297,7 +298,7 @@ fn unblocked_is_said_once_for_each_blocked_and_before_detached() {
 }
 
 #[test]
-fn unblocked_is_said_before_detached_when_the_awaited_send_reaches_the_limit() {
+fn unblocked_is_called_before_detached_when_the_awaited_send_reaches_the_limit() {
     let mut rig = rig();
     let a = rig_attach(&mut rig, |attach| attach.limit(1));
     a.park();
@@ -309,11 +310,11 @@ fn unblocked_is_said_before_detached_when_the_awaited_send_reaches_the_limit() {
 }
 
 #[test]
-fn unblocked_is_said_before_detached_when_the_final_flush_fails() {
+fn unblocked_is_called_before_detached_when_the_final_flush_fails() {
     let mut rig = rig();
     let a = attach_a(&mut rig);
     a.park();
-    a.allow(1); // one item is taken, the next one has to wait, and then the flush of the first fails
+    a.allow(1); // takes one item; the next one waits, and then the flush of the first fails
     a.fail_quietly(Op::Flush);
     let mut lines = rig.send([101, 102]);
     lines.retain(|line| line.contains("1#7") && !line.starts_with("admit"));
@@ -330,7 +331,7 @@ fn unblocked_is_said_before_detached_when_the_final_flush_fails() {
 }
 
 #[test]
-fn blocked_is_not_said_when_nothing_has_to_wait() {
+fn blocked_is_not_called_when_nothing_waits() {
     let mut rig = rig();
     let a = rig_attach(&mut rig, |attach| attach.buffer(1));
     a.park();
@@ -386,7 +387,7 @@ fn tag_is_0_unless_set_and_may_be_the_largest() {
 }
 
 #[test]
-fn tag_tells_old_and_new_of_one_key_apart() {
+fn tag_distinguishes_old_and_new_sink_of_a_key() {
     let mut rig = rig();
     let (old, _) = rig.attachment(1, "old", |attach| attach.tag(1));
     rig.apply(old);
@@ -425,8 +426,8 @@ fn hook_may_send_an_order() {
 
 #[test]
 fn hook_may_drop_a_lease_of_the_attachment_it_is_called_for() {
-    struct Impatient(Option<Lease>, Log);
-    impl Hooks<u32, u32, Broken> for Impatient {
+    struct DropsLease(Option<Lease>, Log);
+    impl Hooks<u32, u32, Broken> for DropsLease {
         fn blocked(&mut self, on: Recipient<'_, u32>) {
             self.1.push(format!("blocked {}", on.key));
             self.0 = None;
@@ -445,7 +446,7 @@ fn hook_may_drop_a_lease_of_the_attachment_it_is_called_for() {
     orders_handle.push(Attach::new(1, sink).leased(&mut lease));
     a.park();
     let log = Log::new();
-    let hooks = Impatient(Some(lease), log.clone());
+    let hooks = DropsLease(Some(lease), log.clone());
     let mut task = Task::new(input.demux_by(|n: &u32| n / 100, orders).hooks(hooks));
     items.extend([101, 102]);
     assert!(task.run().is_pending());
@@ -453,9 +454,9 @@ fn hook_may_drop_a_lease_of_the_attachment_it_is_called_for() {
     assert_eq!((task.get_ref().totals().discarded, task.get_ref().totals().unmatched), (1, 1));
 }
 
-// Who may be a hook.
+// Types that implement `Hooks`.
 
-/// Makes each hook be called once.
+/// Causes one call of each hook.
 fn everything<H: Hooks<u32, u32, Broken>>(hooks: H) {
     let (input, items) = scripted_stream("input");
     let (orders, orders_handle) = scripted_stream("orders");
@@ -512,7 +513,7 @@ fn hooks_may_be_owned_borrowed_boxed_or_a_trait_object() {
 }
 
 #[test]
-fn unit_hears_nothing_and_admits_everything() {
+fn unit_ignores_events_and_admits_everything() {
     everything(());
     let (input, items) = scripted_stream("input");
     let (orders, orders_handle) = scripted_stream("orders");
@@ -525,14 +526,14 @@ fn unit_hears_nothing_and_admits_everything() {
 }
 
 #[test]
-fn hooks_that_say_nothing_of_their_own_have_the_defaults() {
+fn hooks_without_methods_have_the_defaults() {
     struct Silent;
     impl<K, V, E> Hooks<K, V, E> for Silent {}
     everything(Silent);
 }
 
 #[test]
-fn borrowed_hooks_can_be_looked_at_when_the_demux_is_gone() {
+fn borrowed_hooks_can_be_read_after_the_demux_is_dropped() {
     #[derive(Default)]
     struct Count(u64);
     impl<K, E> Hooks<K, u32, E> for Count {
@@ -552,7 +553,7 @@ fn errors(log: &Log) -> impl FnMut(Recipient<'_, u32>, Broken) + use<> {
     move |to, error| log.push(format!("error {}#{} {error}", to.key, to.tag))
 }
 
-fn strays(log: &Log) -> impl FnMut(u32) + use<> {
+fn unmatched(log: &Log) -> impl FnMut(u32) + use<> {
     let log = log.clone();
     move |item| log.push(format!("unmatched {item}"))
 }
@@ -570,8 +571,8 @@ fn admits(log: &Log) -> impl FnMut(Recipient<'_, u32>, &u32) -> bool + use<> {
     }
 }
 
-/// Runs what concerns all four closures, of which `$method`s are given in this order, and checks that
-/// exactly these are called.
+/// Causes events for all four closures, sets those named by `$method`, in this order, and checks
+/// that exactly these are called.
 macro_rules! combination {
     ($($method:ident($closure:ident)),*) => {{
         let given = [$(stringify!($method)),*];
@@ -617,31 +618,31 @@ macro_rules! combination {
 fn closures_may_be_given_in_every_combination() {
     combination!();
     combination!(on_error(errors));
-    combination!(on_unmatched(strays));
+    combination!(on_unmatched(unmatched));
     combination!(on_discarded(discards));
     combination!(admit(admits));
-    combination!(on_error(errors), on_unmatched(strays));
+    combination!(on_error(errors), on_unmatched(unmatched));
     combination!(on_error(errors), on_discarded(discards));
     combination!(on_error(errors), admit(admits));
-    combination!(on_unmatched(strays), on_discarded(discards));
-    combination!(on_unmatched(strays), admit(admits));
+    combination!(on_unmatched(unmatched), on_discarded(discards));
+    combination!(on_unmatched(unmatched), admit(admits));
     combination!(on_discarded(discards), admit(admits));
-    combination!(on_error(errors), on_unmatched(strays), on_discarded(discards));
-    combination!(on_error(errors), on_unmatched(strays), admit(admits));
+    combination!(on_error(errors), on_unmatched(unmatched), on_discarded(discards));
+    combination!(on_error(errors), on_unmatched(unmatched), admit(admits));
     combination!(on_error(errors), on_discarded(discards), admit(admits));
-    combination!(on_unmatched(strays), on_discarded(discards), admit(admits));
-    combination!(on_error(errors), on_unmatched(strays), on_discarded(discards), admit(admits));
+    combination!(on_unmatched(unmatched), on_discarded(discards), admit(admits));
+    combination!(on_error(errors), on_unmatched(unmatched), on_discarded(discards), admit(admits));
 }
 
 #[test]
 fn closures_may_be_given_in_any_order() {
-    combination!(admit(admits), on_discarded(discards), on_unmatched(strays), on_error(errors));
-    combination!(on_discarded(discards), admit(admits), on_error(errors), on_unmatched(strays));
-    combination!(on_unmatched(strays), on_error(errors), admit(admits), on_discarded(discards));
+    combination!(admit(admits), on_discarded(discards), on_unmatched(unmatched), on_error(errors));
+    combination!(on_discarded(discards), admit(admits), on_error(errors), on_unmatched(unmatched));
+    combination!(on_unmatched(unmatched), on_error(errors), admit(admits), on_discarded(discards));
 }
 
 #[test]
-fn closures_hear_nothing_of_an_end_without_an_error() {
+fn on_error_is_not_called_for_an_end_without_an_error() {
     let log = Log::new();
     let (input, items) = scripted_stream("input");
     let (orders, orders_handle) = scripted_stream("orders");
@@ -655,7 +656,7 @@ fn closures_hear_nothing_of_an_end_without_an_error() {
 }
 
 #[test]
-fn error_closure_hears_every_kind_of_failure() {
+fn on_error_is_called_for_every_kind_of_failure() {
     for op in [Op::Ready, Op::Send, Op::Flush, Op::Close] {
         let log = Log::new();
         let (input, items) = scripted_stream("input");
@@ -673,8 +674,8 @@ fn error_closure_hears_every_kind_of_failure() {
 }
 
 #[test]
-fn closures_may_borrow_and_change_what_is_around_them() {
-    let (mut stray, mut failed) = (Vec::new(), 0);
+fn closures_may_borrow_and_change_local_variables() {
+    let (mut unmatched_items, mut failed) = (Vec::new(), 0);
     let (input, items) = scripted_stream("input");
     let (orders, orders_handle) = scripted_stream("orders");
     let (sink, a) = scripted_sink::<u32>("a");
@@ -684,16 +685,16 @@ fn closures_may_borrow_and_change_what_is_around_them() {
     items.end();
     let demux = input
         .demux_by(|n: &u32| *n, orders)
-        .on_unmatched(|n| stray.push(n))
+        .on_unmatched(|n| unmatched_items.push(n))
         .on_error(|_, _| failed += 1);
     assert!(Task::new(demux).run().is_ready());
-    assert_eq!((stray, failed), (vec![2], 1));
+    assert_eq!((unmatched_items, failed), (vec![2], 1));
 }
 
 type Plain =
     Demux<ScriptedStream<u32>, ByValue<fn(&u32) -> u32>, ScriptedStream<(u32, ScriptedSink<u32>)>>;
 
-/// A demux with two sinks under key 1, and the items 101 and 901, after which the input ends.
+/// Creates a demux with two sinks under key 1 and the items 101 and 901.
 fn plain() -> Plain {
     let (input, items) = scripted_stream("input");
     let (orders, orders_handle) = scripted_stream("orders");
@@ -704,29 +705,29 @@ fn plain() -> Plain {
 }
 
 fn totals<F: Future<Output = Totals>>(future: F) -> Totals {
-    let Poll::Ready(totals) = Task::new(future).run() else { panic!("not over") };
+    let Poll::Ready(totals) = Task::new(future).run() else { panic!("the demux did not complete") };
     totals
 }
 
 #[test]
 fn closures_and_the_other_settings_are_chained_in_any_order() {
     let (log, hasher) = (Log::new(), RandomState::new());
-    let closure_first = plain().on_unmatched(strays(&log)).multicast().budget(2);
+    let closure_first = plain().on_unmatched(unmatched(&log)).multicast().budget(2);
     let first = totals(closure_first.with_hasher(hasher.clone()));
     assert_eq!((first.copies, log.take()), (1, vec!["unmatched 901".to_owned()]));
     let closure_last = plain().with_hasher(hasher).budget(2).multicast();
-    let last = totals(closure_last.on_unmatched(strays(&log)));
+    let last = totals(closure_last.on_unmatched(unmatched(&log)));
     assert_eq!((last, log.take()), (first, vec!["unmatched 901".to_owned()]));
 }
 
 #[test]
 fn second_closure_of_a_kind_takes_the_place_of_the_first() {
     let (first, second) = (Log::new(), Log::new());
-    totals(plain().on_unmatched(strays(&first)).on_unmatched(strays(&second)));
+    totals(plain().on_unmatched(unmatched(&first)).on_unmatched(unmatched(&second)));
     assert_eq!((first.take().len(), second.take().len()), (0, 1));
 }
 
-/// A hook that clones the recipient it is given.
+/// Hooks that clone the recipient.
 struct Twice(Vec<(u32, u64)>);
 
 fn two_of<T: Clone>(one: T) -> [T; 2] {
@@ -740,7 +741,7 @@ impl<V, E> Hooks<u32, V, E> for Twice {
 }
 
 #[test]
-fn recipient_is_cloned_where_only_clone_is_asked_for() {
+fn recipient_is_cloned_where_only_clone_is_required() {
     let mut hooks = Twice(Vec::new());
     let orders = stream::iter([Attach::new(7, sink::drain()).tag(8)]);
     let demux = stream::empty::<u32>().demux_by(|&n| n, orders).hooks(&mut hooks);

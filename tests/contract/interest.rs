@@ -1,5 +1,5 @@
-//! `Hooks::key_attached` and `Hooks::key_detached`: which keys anybody listens to. Calls alternate for each key,
-//! and agree with `Demux::contains_key` between any two polls.
+//! `Hooks::key_attached` and `Hooks::key_detached`: which keys have a receiving attachment. Calls
+//! alternate for each key, and agree with `Demux::contains_key` between any two polls.
 
 use std::collections::BTreeSet;
 use std::task::Poll;
@@ -7,16 +7,16 @@ use std::task::Poll;
 use crate::common::{Crowd, Dice, Op, Rig, Split, Terms};
 use stream_demux::{Attach, Demux, Lease, Order, Overflow};
 
-/// Logs what the hooks hear, of the keys as well.
+/// Logs all hooks, including those for keys.
 fn rig() -> Rig {
     rig_with(|demux| demux)
 }
 
 fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
-    Rig::with(settings).with_silent_sinks().hearing(|line| !line.starts_with("admit "))
+    Rig::with(settings).with_silent_sinks().logging_only(|line| !line.starts_with("admit "))
 }
 
-/// The lines that are about keys.
+/// Returns the lines about keys.
 fn keys(lines: Vec<String>) -> Vec<String> {
     lines.into_iter().filter(|line| line.starts_with("key ")).collect()
 }
@@ -24,9 +24,10 @@ fn keys(lines: Vec<String>) -> Vec<String> {
 // The first.
 
 #[test]
-fn first_attachment_of_a_key_is_told_after_it_was_attached_and_before_its_items() {
-    let mut rig =
-        Rig::new().hearing(|line| !line.ends_with("flushed")).admitting(|_, item| *item != 102);
+fn key_attached_is_called_after_attached_and_before_the_items_of_the_key() {
+    let mut rig = Rig::new()
+        .logging_only(|line| !line.ends_with("flushed"))
+        .admitting(|_, item| *item != 102);
     rig.order(1, "a", |attach| attach.tag(7));
     assert_eq!(
         rig.send([101, 102]),
@@ -42,7 +43,7 @@ fn first_attachment_of_a_key_is_told_after_it_was_attached_and_before_its_items(
 }
 
 #[test]
-fn each_key_is_told_of_once_however_many_join_it() {
+fn key_attached_is_called_once_per_key_however_many_join() {
     let mut rig = rig_with(Demux::multicast);
     for key in [1, 2, 1, 1, 2] {
         rig.order(key, "s", |attach| attach);
@@ -51,7 +52,7 @@ fn each_key_is_told_of_once_however_many_join_it() {
 }
 
 #[test]
-fn what_takes_no_key_is_not_told() {
+fn key_attached_is_not_called_for_sinks_that_take_no_key() {
     let mut rig = rig();
     let (mut dropped, mut detached) = (Lease::new(), Lease::new());
     rig.order(1, "a", |attach| attach.limit(0));
@@ -61,12 +62,12 @@ fn what_takes_no_key_is_not_told() {
     detached.detach();
     assert_eq!(keys(rig.lines()), [""; 0]);
     assert_eq!(rig.totals().detached, 3);
-    // Nor under a key that is taken.
+    // Also under a key that is taken.
     rig.attach(4, "kept");
     rig.order(4, "refused", Attach::keep_existing);
     rig.order(4, "none", |attach| attach.limit(0));
     assert_eq!(keys(rig.lines()), [""; 0]);
-    // Nor after the end.
+    // Also after the end.
     rig.orders.push(Order::Finish);
     rig.order(5, "late", |attach| attach);
     assert_eq!(keys(rig.last_lines()), ["key 4 detached"]);
@@ -75,7 +76,7 @@ fn what_takes_no_key_is_not_told() {
 // The last.
 
 #[test]
-fn key_is_free_as_soon_as_the_last_one_leaves_and_before_it_is_closed() {
+fn key_is_free_when_the_last_sink_begins_to_leave() {
     let mut rig = rig();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
     a.park();
@@ -87,7 +88,7 @@ fn key_is_free_as_soon_as_the_last_one_leaves_and_before_it_is_closed() {
 }
 
 #[test]
-fn one_that_blocks_the_input_is_unblocked_first() {
+fn unblocked_is_called_before_key_detached() {
     for graceful in [false, true] {
         let mut rig = rig();
         let a = rig.attach(1, "a");
@@ -139,7 +140,7 @@ fn sink_that_fails_frees_its_key() {
         assert_eq!(keys(lines.clone()), ["key 1 detached"], "{op:?}");
         assert!(lines.last().unwrap().starts_with("detached 1 Failed"));
     }
-    // One that fails while it is closed has freed it already.
+    // A sink that fails in its close has already freed the key.
     let mut rig = rig();
     let a = rig.attach(1, "a");
     a.hold(Op::Close);
@@ -174,7 +175,7 @@ fn limit_overflow_and_time_outs_free_the_key() {
 }
 
 #[test]
-fn one_that_is_leaving_frees_nothing_when_it_goes() {
+fn leaving_sink_frees_no_key_when_it_is_dropped() {
     let mut rig = rig();
     let a = rig.attach(1, "a");
     a.hold(Op::Close);
@@ -183,7 +184,7 @@ fn one_that_is_leaving_frees_nothing_when_it_goes() {
     assert_eq!(keys(rig.log.take()), [""; 0]);
     a.release(Op::Close);
     assert_eq!(rig.lines(), ["detached 1 Requested"]);
-    // `Evict` ends both, and the key is freed by the one that receives.
+    // `Evict` ends both sinks; the receiving one frees the key.
     let c = rig.attach_on(2, "c", |attach| attach);
     c.hold(Op::Close);
     rig.apply(Order::Detach(2));
@@ -193,7 +194,7 @@ fn one_that_is_leaving_frees_nothing_when_it_goes() {
 // Replacement.
 
 #[test]
-fn replacement_is_not_told() {
+fn replacement_calls_no_key_hook() {
     let mut rig = rig();
     let old = rig.attach_on(1, "old", |attach| attach.buffer(2));
     old.park();
@@ -243,17 +244,18 @@ fn every_key_is_freed_at_the_end_once() {
 }
 
 #[test]
-fn drop_of_the_demux_tells_nothing() {
+fn drop_of_the_demux_calls_no_key_hook() {
     let mut rig = rig();
     rig.attach_each([1, 2]);
     rig.task.drop_future();
     assert_eq!(rig.log.take(), [""; 0]);
 }
 
-// All at once.
+// Random events.
 
 impl Rig {
-    /// Reads what the hooks heard of keys, which must alternate, and compares with `contains_key`.
+    /// Reads the calls of the key hooks, which must alternate, and compares them with
+    /// `contains_key`.
     #[track_caller]
     fn follow(&mut self, attached: &mut BTreeSet<u32>) {
         for line in self.log.take() {
@@ -278,7 +280,7 @@ impl Rig {
     }
 }
 
-/// Sinks come, join or replace, stutter, stall, fail and go at random.
+/// Sinks join, replace, yield, stall, fail and leave at random.
 #[track_caller]
 fn all_at_once(seed: u64, multicast: bool) {
     let mut dice = Dice::new(seed);
@@ -288,7 +290,7 @@ fn all_at_once(seed: u64, multicast: bool) {
         if multicast { demux.multicast() } else { demux }
     })
     .with_silent_sinks()
-    .hearing(|line| line.starts_with("key "));
+    .logging_only(|line| line.starts_with("key "));
     let (mut attached, mut changes) = (BTreeSet::new(), 0);
     let mut crowd = Crowd::default();
     for step in 0..800 + dice.below(200) {
@@ -309,7 +311,7 @@ fn all_at_once(seed: u64, multicast: bool) {
         if is_over {
             break;
         }
-        assert!(rig.task.woken(), "seed {seed}: it hangs");
+        assert!(rig.task.woken(), "seed {seed}: the demux did not complete");
     }
     assert!(attached.is_empty() && changes > 20, "seed {seed}: {changes} changes");
     assert!(crowd.is_gone(), "seed {seed}");
@@ -327,10 +329,10 @@ fn calls_alternate_and_agree_with_contains_key_whatever_happens_to_groups() {
     (1..=rounds).for_each(|seed| all_at_once(seed, true));
 }
 
-/// The key is free before its last sink has sent what waits for it.
+/// The key is free before its last sink has drained.
 #[test]
-fn key_is_free_while_its_last_sink_still_sends_what_it_took_along() {
-    let mut rig = Rig::new().hearing(|line| !line.starts_with("admit "));
+fn key_is_free_while_its_last_sink_still_drains() {
+    let mut rig = Rig::new().logging_only(|line| !line.starts_with("admit "));
     let a = rig.attach(1, "a");
     a.park();
     rig.send([101]);

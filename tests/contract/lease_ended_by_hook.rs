@@ -1,5 +1,6 @@
-//! A lease that ends inside [`Hooks::attached`] ends after the order that this hook reports (attachment
-//! rules, *Lease*): the order has been applied, so the attachment takes the key before it goes.
+//! A lease that ends inside [`Hooks::attached`] ends after the order that this hook reports
+//! (attachment rules, *Lease*): the order has been applied, so the attachment takes the key before
+//! it ends.
 
 use crate::common::{Log, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task};
 use crate::common::{scripted_sink, scripted_stream};
@@ -10,7 +11,7 @@ type Sent = Attach<u32, ScriptedSink<u32>>;
 type Key = fn(&u32) -> u32;
 type Future<F> = Demux<ScriptedStream<u32>, ByValue<Key>, UnboundedReceiver<Sent>, Ends<F>>;
 
-/// Logs each call, and ends a lease when the attachment with tag 2 is announced.
+/// Logs each call, and ends a lease when the attachment with tag 2 is reported.
 struct Ends<F>(Log, Option<F>);
 
 impl<F: FnOnce(), E> Hooks<u32, u32, E> for Ends<F> {
@@ -45,7 +46,8 @@ struct Setup<F> {
     log: Log,
 }
 
-/// A demux with a sink, tagged 1, under key 0. `end` runs when the next one, tagged 2, is announced.
+/// Creates a demux with a sink tagged 1 under key 0. `end` runs when the next sink, tagged 2, is
+/// reported.
 fn with_one_sink<F: FnOnce()>(end: F) -> Setup<F> {
     let log = Log::new();
     let (input, handle) = scripted_stream("input");

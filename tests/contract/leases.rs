@@ -1,7 +1,7 @@
-//! `Lease` (attachment rules): it ends one attachment, whatever becomes of the key; promptly, without an
-//! item, from any thread, before the order is applied, and after the demux is gone. With several leases of
-//! one attachment, an eviction wins over a detach. Also guarantees 3, 4 and 7 where a lease ends an
-//! attachment.
+//! `Lease` (attachment rules): it ends one attachment, independent of its key: promptly, without an
+//! item, from any thread, and before the order is applied. After the demux was dropped, it does
+//! nothing. If an attachment has several leases, eviction wins over detaching. Also guarantees 3, 4
+//! and 7 where a lease ends an attachment.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Barrier};
@@ -12,7 +12,7 @@ use crate::common::{Op, Rig, SinkHandle, Terms, scripted_sink};
 use stream_demux::{Attach, Lease, Order, Overflow};
 
 impl Rig {
-    /// Attaches sink `a` under key 1, leased, on the terms that `terms` adds.
+    /// Attaches sink `a` under key 1 with a lease and the settings that `terms` adds.
     #[track_caller]
     fn leased(&mut self, terms: impl FnOnce(Terms) -> Terms) -> (Lease, SinkHandle<u32>) {
         let mut lease = Lease::new();
@@ -180,7 +180,7 @@ fn lease_disarmed_before_the_order_is_applied_takes_the_key_as_if_never_leased()
 }
 
 #[test]
-fn attach_that_is_never_yielded_leaves_the_lease_harmless() {
+fn attach_that_is_never_yielded_does_not_affect_the_lease() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
     let (sink, a) = rig.sink("a");
@@ -194,7 +194,7 @@ fn attach_that_is_never_yielded_leaves_the_lease_harmless() {
     assert_eq!((rig.totals().attached, rig.totals().detached), (1, 1));
 }
 
-// After the demux is gone.
+// After the demux was dropped.
 
 #[test]
 fn lease_outlives_the_dropped_future() {
@@ -230,7 +230,7 @@ fn lease_outlives_an_attach_left_in_the_orders_of_a_dropped_future() {
     rig.orders.push(Attach::new(1, sink).leased(&mut lease).into());
     rig.task.drop_future();
     drop(lease);
-    assert!(!a.is_dropped(), "the handle of the orders still has it");
+    assert!(!a.is_dropped(), "the script of the orders still holds it");
     assert!(!rig.task.woken());
 }
 
@@ -319,7 +319,7 @@ fn one_lease_for_many_ends_them_all_and_no_other() {
 }
 
 #[test]
-fn one_lease_speaks_for_the_applied_the_waiting_and_the_gone() {
+fn one_lease_applies_to_applied_waiting_and_ended_attachments() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
     let (gone, _) = rig.sink("gone");
@@ -356,7 +356,7 @@ fn leasing_one_attachment_twice_to_the_same_lease_ends_it_once() {
 }
 
 #[test]
-fn lease_forgets_what_is_gone_and_keeps_what_is_not() {
+fn lease_forgets_ended_attachments_and_keeps_the_others() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
     let (sink, a) = rig.sink("a");
@@ -383,7 +383,7 @@ fn lease_shows_how_many_it_holds() {
 
 // Two leases for one.
 
-/// Sink `a` under key 1, with item 101 in its queue and parked, held by two leases.
+/// Attaches sink `a` under key 1 with two leases. It is parked, and item 101 is queued.
 fn leased_twice(rig: &mut Rig) -> (Lease, Lease, SinkHandle<u32>) {
     let (mut first, mut second) = (Lease::new(), Lease::new());
     let (sink, a) = rig.sink("a");
@@ -445,7 +445,7 @@ fn lease_dropped_while_another_leases_detach_is_draining_evicts_promptly() {
     assert!(rig.lines().is_empty());
     assert_eq!(rig.len(), 0);
     drop(second);
-    assert!(rig.task.woken(), "the second lease that ends must wake the task too");
+    assert!(rig.task.woken(), "the end of the second lease did not wake the task");
     assert_eq!(rig.lines(), ["a dropped", "discarded 101 of 1 Evicted", "detached 1 Evicted"]);
 }
 
@@ -474,7 +474,7 @@ fn detaching_twice_is_detaching_once() {
 }
 
 #[test]
-fn strongest_wish_wins_also_before_the_order_is_applied() {
+fn eviction_wins_also_before_the_order_is_applied() {
     for evict_first in [false, true] {
         let mut rig = Rig::new();
         let (mut first, mut second) = (Lease::new(), Lease::new());
@@ -494,7 +494,7 @@ fn strongest_wish_wins_also_before_the_order_is_applied() {
 }
 
 #[test]
-fn one_wish_before_the_order_is_applied_and_a_stronger_one_after_it() {
+fn detach_before_the_order_is_applied_and_eviction_after_it() {
     let mut rig = Rig::new();
     let (mut first, mut second) = (Lease::new(), Lease::new());
     let (sink, a) = rig.sink("a");
@@ -527,7 +527,7 @@ fn late_clean_up_of_an_old_consumer_never_removes_its_successor() {
 }
 
 #[test]
-fn late_clean_up_never_removes_the_next_tenant_of_the_same_slot() {
+fn late_clean_up_never_removes_the_next_attachment_of_the_same_slot() {
     for end in [drop as fn(Lease), Lease::detach] {
         let mut rig = Rig::new();
         let (lease, _a) = rig.leased(|attach| attach);
@@ -561,7 +561,7 @@ fn lease_of_a_replaced_sink_that_is_still_closing_evicts_that_sink_alone() {
 }
 
 #[test]
-fn lease_of_a_replaced_sink_leaves_the_item_alone_that_waits_for_the_new_one() {
+fn lease_of_a_replaced_sink_does_not_affect_the_item_held_for_the_new_one() {
     let mut rig = Rig::new();
     let (lease, a) = rig.leased(|attach| attach);
     a.hold(Op::Close);
@@ -630,7 +630,7 @@ fn lease_dropped_while_the_sink_closes_drops_it() {
 }
 
 #[test]
-fn lease_detached_while_the_sink_closes_changes_nothing_and_asks_it_nothing() {
+fn lease_detached_while_the_sink_closes_neither_changes_nor_polls_it() {
     let mut rig = Rig::new();
     let (lease, a) = rig.leased(|attach| attach);
     a.hold(Op::Close);
@@ -638,7 +638,7 @@ fn lease_detached_while_the_sink_closes_changes_nothing_and_asks_it_nothing() {
     rig.apply((1, sink));
     lease.detach();
     assert!(rig.lines().is_empty());
-    assert_eq!(a.count(Op::Close), 1, "the close is pending and its waker has not fired");
+    assert_eq!(a.count(Op::Close), 1, "the close is pending, and its waker has not fired");
     a.release(Op::Close);
     assert_eq!(rig.lines(), ["a closed", "a dropped", "detached 1 Replaced"]);
 }
@@ -670,7 +670,7 @@ fn lease_dropped_while_its_sink_blocks_frees_the_input_in_the_same_poll() {
 }
 
 #[test]
-fn lease_detached_while_its_sink_blocks_frees_the_input_and_takes_the_held_item_along() {
+fn lease_detached_while_its_sink_blocks_frees_the_input_and_the_sink_keeps_the_held_item() {
     let mut rig = Rig::new();
     let (lease, a) = rig.leased(|attach| attach.buffer(1));
     a.park();
@@ -690,7 +690,7 @@ fn lease_detached_while_its_sink_blocks_frees_the_input_and_takes_the_held_item_
 }
 
 #[test]
-fn lease_of_a_refused_sink_evicts_it_and_not_what_it_was_refused_for() {
+fn lease_of_a_refused_sink_evicts_only_that_sink() {
     let mut rig = Rig::new();
     let (old, old_handle) = rig.sink("old");
     rig.apply((1, old));
@@ -709,7 +709,7 @@ fn lease_of_a_refused_sink_evicts_it_and_not_what_it_was_refused_for() {
 }
 
 #[test]
-fn lease_of_a_sink_whose_limit_is_reached_evicts_what_is_left_of_it() {
+fn lease_of_a_sink_whose_limit_is_reached_evicts_it_while_it_drains() {
     let mut rig = Rig::new();
     let (lease, a) = rig.leased(|attach| attach.buffer(2).limit(2));
     a.park();
@@ -735,7 +735,7 @@ fn lease_evicts_a_sink_that_is_stuck_at_the_end() {
     rig.input.end();
     assert!(rig.run().is_pending() && a.is_closing());
     drop(lease);
-    let Poll::Ready(totals) = rig.run() else { panic!("the last sink is gone") };
+    let Poll::Ready(totals) = rig.run() else { panic!("the demux did not complete") };
     assert_eq!(rig.log.take(), ["a dropped", "detached 1 Evicted"]);
     assert_eq!((totals.attached, totals.detached), (1, 1));
 }
@@ -754,21 +754,21 @@ fn lease_of_a_sink_that_failed_is_inert() {
 }
 
 #[test]
-fn lease_detached_while_its_sink_is_parked_asks_the_sink_nothing() {
+fn lease_detached_while_its_sink_is_parked_does_not_poll_the_sink() {
     let mut rig = Rig::new();
     let (lease, a) = rig.leased(|attach| attach.buffer(1));
     a.park();
     rig.input.push(101);
     rig.lines();
-    let asked = a.calls().len();
+    let polls = a.calls().len();
     lease.detach();
     assert!(rig.task.woken());
     assert!(rig.lines().is_empty());
-    assert_eq!(a.calls().len(), asked, "its own waker has not fired");
+    assert_eq!(a.calls().len(), polls, "the waker of the sink has not fired");
 }
 
 #[test]
-fn lease_detached_with_a_pending_flush_asks_no_flush_again() {
+fn lease_detached_with_a_pending_flush_does_not_poll_the_flush_again() {
     let mut rig = Rig::new();
     let (lease, a) = rig.leased(|attach| attach);
     a.hold(Op::Flush);

@@ -1,5 +1,5 @@
-//! `Attach::limit` (attachment rules): after `n` items were sent or queued, the key is free, and the sink
-//! gets what is queued and is closed.
+//! `Attach::limit` (attachment rules): after `n` items were sent or queued, the key is free, and
+//! the sink drains and is closed.
 
 use crate::common::{Answer, Call, Op, Rig, SinkHandle, Terms, hooks, scripted_sink};
 use stream_demux::{Attach, Demux, Lease, Order, Overflow};
@@ -147,7 +147,7 @@ fn a_request_that_comes_with_its_answer_gets_it() {
 }
 
 #[test]
-fn a_request_that_was_given_up_gets_no_answer() {
+fn a_cancelled_request_gets_no_answer() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
     let request = rig.attach_on(1, "request", |attach| attach.limit(1).leased(&mut lease));
@@ -156,7 +156,7 @@ fn a_request_that_was_given_up_gets_no_answer() {
     assert_eq!(request.taken(), 0);
 }
 
-// What is accepted.
+// Items that count as accepted.
 
 #[test]
 fn queued_items_count_as_accepted() {
@@ -191,7 +191,7 @@ fn sent_and_queued_items_count_once_each() {
 }
 
 #[test]
-fn a_held_item_does_not_count_until_it_is_let_go() {
+fn a_held_item_does_not_count_until_it_is_sent_or_queued() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.limit(2).buffer(1));
     a.park();
@@ -313,7 +313,7 @@ fn a_limited_sink_that_drains_can_be_evicted() {
 }
 
 #[test]
-fn the_last_item_is_flushed_by_the_close_and_not_besides() {
+fn the_last_item_is_flushed_by_the_close_only() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.limit(1));
     rig.send([101]);
@@ -341,7 +341,7 @@ fn limits_on_a_budget_of_one_are_kept() {
     assert_eq!((rig.totals().unmatched, rig.len(), rig.totals().detached), (2, 0, 2));
 }
 
-// With others under the key.
+// With other attachments under the key.
 
 #[test]
 fn a_limited_member_leaves_the_group_and_the_others_stay() {
@@ -374,7 +374,7 @@ fn all_members_reach_their_limit_with_the_same_item() {
 }
 
 #[test]
-fn a_limited_catch_all_catches_so_many_and_no_more() {
+fn a_limited_catch_all_catches_up_to_its_limit() {
     let mut rig = Rig::new();
     let a = rig.attach_on(9, "a", |attach| attach.limit(3).catch_all());
     assert_eq!(hooks(rig.send([101, 901, 201, 301])), ["detached 9 Limited", "unmatched 301"]);
@@ -382,7 +382,7 @@ fn a_limited_catch_all_catches_so_many_and_no_more() {
 }
 
 #[test]
-fn the_limit_of_a_replaced_sink_dies_with_it() {
+fn the_limit_of_a_replaced_sink_ends_with_it() {
     let mut rig = Rig::new();
     let old = rig.attach_on(1, "old", |attach| attach.limit(3).buffer(2).tag(1));
     old.park();
@@ -408,7 +408,7 @@ fn a_limited_sink_that_drains_is_not_replaced_and_keeps_its_queue() {
 }
 
 #[test]
-fn a_limited_heir_of_a_held_item_gets_it_and_is_done() {
+fn a_limited_successor_gets_the_held_item_and_is_closed() {
     let mut rig = Rig::new();
     let old = rig.attach(1, "old");
     old.park();

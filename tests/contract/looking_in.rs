@@ -1,5 +1,5 @@
-//! What can be seen of a demux between two polls: `draining`, `recipients`, `hooks_ref`, `hooks_mut`, the length
-//! of a lease; and words that are cloned, shown and compared.
+//! Getters between two polls: `draining`, `recipients`, `hooks_ref`, `hooks_mut`, the length of a
+//! lease. Also `Clone`, `Debug` and `Display` of small types.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use stream_demux::{
 };
 
 impl Rig {
-    /// Keys and tags of those that receive, sorted.
+    /// Returns keys and tags of the receiving attachments, sorted.
     fn recipients(&self) -> Vec<(u32, u64)> {
         let mut all: Vec<_> =
             self.task.get_ref().recipients().map(|to| (*to.key, to.tag)).collect();
@@ -23,10 +23,10 @@ impl Rig {
     }
 }
 
-// Recipients, and those that drain.
+// Recipients, and draining attachments.
 
 #[test]
-fn recipients_are_those_that_receive_now() {
+fn recipients_are_the_receiving_attachments() {
     let mut rig = Rig::new();
     assert_eq!(rig.recipients(), []);
     let a = rig.attach_on(1, "a", |attach| attach.tag(7));
@@ -55,7 +55,7 @@ fn each_member_of_a_group_is_a_recipient() {
 }
 
 #[test]
-fn recipients_agree_with_the_other_getters_while_many_come_and_go() {
+fn recipients_agree_with_the_other_getters_while_many_join_and_leave() {
     let mut rig = Rig::with(|demux| demux.budget(3)).with_silent_sinks();
     for key in 0..200 {
         rig.order(key, key, |attach| attach);
@@ -94,7 +94,7 @@ fn each_way_to_leave_drains_until_the_sink_is_closed() {
 }
 
 #[test]
-fn those_that_are_evicted_or_fail_do_not_drain() {
+fn evicted_and_failed_sinks_do_not_drain() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     rig.attach(2, "b");
@@ -105,7 +105,7 @@ fn those_that_are_evicted_or_fail_do_not_drain() {
 }
 
 #[test]
-fn nobody_receives_or_drains_after_the_end() {
+fn no_attachment_receives_or_drains_after_the_end() {
     let mut rig = Rig::new();
     let sinks = rig.attach_each([1, 2, 3]);
     sinks[1].hold(Op::Close);
@@ -119,7 +119,7 @@ fn nobody_receives_or_drains_after_the_end() {
 
 // The hooks.
 
-/// Admits up to so many, and counts what it refused.
+/// Admits a number of items, and counts the refused ones.
 struct Quota {
     left: u32,
     refused: u32,
@@ -155,16 +155,16 @@ fn hooks_can_be_read_and_changed_between_polls() {
 // Leases.
 
 #[test]
-fn lease_has_the_length_of_what_it_holds_and_has_not_ended() {
+fn lease_length_counts_attachments_that_have_not_ended() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
     assert_eq!((lease.len(), lease.is_empty()), (0, true));
     let (first, a) = rig.attachment(1, "a", |attach| attach.leased(&mut lease));
     let (second, _) = rig.attachment(2, "b", |attach| attach.leased(&mut lease));
     let (third, _) = rig.attachment(3, "c", |attach| attach.leased(&mut lease));
-    assert_eq!((lease.len(), lease.is_empty()), (3, false), "none of which was applied");
+    assert_eq!((lease.len(), lease.is_empty()), (3, false), "no order was applied");
     drop(third);
-    assert_eq!(lease.len(), 2, "and one never will be");
+    assert_eq!(lease.len(), 2, "one order was dropped");
     rig.apply(first);
     rig.apply(second);
     assert_eq!(lease.len(), 2);
@@ -172,14 +172,14 @@ fn lease_has_the_length_of_what_it_holds_and_has_not_ended() {
     assert_eq!(lease.len(), 1);
     a.hold(Op::Close);
     rig.apply(Order::Detach(1));
-    assert_eq!(lease.len(), 1, "it is still closing");
+    assert_eq!(lease.len(), 1, "the attachment is still closing");
     a.release(Op::Close);
     rig.sleep();
     assert!(lease.is_empty());
 }
 
 #[test]
-fn lease_of_ten_thousand_that_come_and_go_has_their_length() {
+fn lease_of_ten_thousand_that_join_and_leave_has_their_length() {
     let mut rig = Rig::new().with_silent_sinks();
     let mut lease = Lease::new();
     for key in 0..2_000 {
@@ -198,13 +198,13 @@ fn lease_of_ten_thousand_that_come_and_go_has_their_length() {
 type Kept = futures::channel::mpsc::UnboundedSender<u32>;
 
 #[test]
-fn clone_of_an_attach_has_its_terms_and_no_lease() {
+fn clone_of_an_attach_has_its_settings_and_no_lease() {
     let (sink, mut received) = futures::channel::mpsc::unbounded();
     let mut lease = Lease::new();
     let attach: Attach<u32, Kept> =
         Attach::new(1, sink).tag(7).limit(1).overflow(Overflow::DropNewest).leased(&mut lease);
     let before = attach.clone();
-    assert_eq!(lease.len(), 1, "the clone is not held");
+    assert_eq!(lease.len(), 1, "the lease does not hold the clone");
     drop(lease);
     let after = attach.clone();
     let mut tags = Vec::new();
@@ -215,14 +215,14 @@ fn clone_of_an_attach_has_its_terms_and_no_lease() {
             true
         });
         let totals = demux.now_or_never().unwrap();
-        assert!(totals.delivered <= 1, "the limit is cloned");
+        assert!(totals.delivered <= 1, "the limit was not cloned");
     }
-    assert_eq!(tags, [7, 7], "the lease of the first had ended");
+    assert_eq!(tags, [7, 7], "the lease of the original had ended");
     assert_eq!(std::iter::from_fn(|| received.next().now_or_never().flatten()).count(), 2);
 }
 
 #[test]
-fn orders_are_cloned_as_they_are() {
+fn orders_are_cloned_unchanged() {
     let (sink, _received) = futures::channel::mpsc::unbounded();
     let orders: [Order<u32, Kept>; 5] = [
         Order::Attach(Attach::new(1, sink)),
@@ -269,9 +269,9 @@ fn reasons_have_names_for_labels() {
     }
 }
 
-/// `Display` and `as_str` ask nothing of the error.
+/// `Display` and `as_str` require no traits of the error.
 #[test]
-fn reasons_are_shown_whatever_the_error_is() {
+fn reasons_are_shown_for_errors_of_any_type() {
     struct Plain;
     assert_eq!(Detached::Failed(Plain).to_string(), "failed");
     assert_eq!(Detached::<Plain>::Idle.as_str(), "idle");
@@ -286,7 +286,7 @@ fn reasons_are_counted_in_maps() {
 // A demux that was not polled yet.
 
 #[test]
-fn nothing_is_seen_of_orders_that_were_not_read() {
+fn getters_do_not_show_orders_that_were_not_read() {
     let rig = Rig::with(|demux: Split| demux.with_capacity(100));
     rig.order(1, "a", |attach| attach);
     assert_eq!((rig.recipients().len(), rig.draining(), rig.len()), (0, 0, 0));

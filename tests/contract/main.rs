@@ -1,7 +1,7 @@
-//! What the documentation promises, one module for each situation; `../README.md` says what each covers.
+//! Tests of the documented guarantees, with a module for each situation; `../README.md` lists them.
 //!
-//! One binary: the crate and the harness are compiled and linked once. Tests that need a process of their own
-//! are binaries of their own beside it.
+//! They form one binary, so that the crate and the harness are compiled and linked once. Tests that
+//! need a separate process are separate binaries.
 
 #[path = "../common/mod.rs"]
 mod common;

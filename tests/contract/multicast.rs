@@ -1,8 +1,8 @@
-//! `Demux::multicast` (attachment rules): a key with many sinks. Each gets a clone of an item, the last one
-//! the item itself; a member that is not ready holds its copy; members may come, leave, fail and be evicted
-//! meanwhile. Every item and every copy has one fate (guarantee 3).
+//! `Demux::multicast` (attachment rules): a key with many sinks. Each gets a clone of an item, the
+//! last one the item itself. The copy for a member that is not ready is held, while members may
+//! join, leave, fail and be evicted. Every item and every copy has one fate (guarantee 3).
 //!
-//! `served_in_turn` is about the order of events while a group is served.
+//! `served_in_turn` tests the order of events while a group gets an item.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -12,7 +12,7 @@ use crate::common::group::{Note, Rig, at};
 use crate::common::{Op, Task, scripted_sink, scripted_stream};
 use stream_demux::{Attach, DemuxStreamExt, Lease, Order, Overflow};
 
-// Who gets what.
+// Recipients.
 
 #[test]
 fn each_member_gets_a_clone_and_the_last_the_original() {
@@ -42,7 +42,7 @@ fn without_multicast_nothing_is_cloned_and_a_second_sink_replaces() {
 }
 
 #[test]
-fn other_keys_are_none_of_the_groups_business() {
+fn other_keys_are_not_affected_by_a_group() {
     let mut rig = Rig::new();
     rig.group(2, &[]);
     assert_eq!(rig.feed([201]), ["unmatched 201"]);
@@ -50,7 +50,7 @@ fn other_keys_are_none_of_the_groups_business() {
 }
 
 #[test]
-fn member_that_joins_later_gets_only_what_follows() {
+fn member_that_joins_later_gets_only_later_items() {
     let mut rig = Rig::new();
     rig.group(1, &[]);
     assert_eq!(rig.feed([101]), ["1 sent 101"]);
@@ -61,8 +61,8 @@ fn member_that_joins_later_gets_only_what_follows() {
 }
 
 #[test]
-fn first_middle_or_last_member_leaves_and_the_others_go_on() {
-    for (leaver, lines) in [
+fn first_middle_or_last_member_leaves_and_the_others_continue() {
+    for (leaving, lines) in [
         (1, ["2 sent 101'", "3 sent 101"]),
         (2, ["1 sent 101'", "3 sent 101"]),
         (3, ["1 sent 101'", "2 sent 101"]),
@@ -73,13 +73,13 @@ fn first_middle_or_last_member_leaves_and_the_others_go_on() {
             for tag in 1..=3 {
                 rig.join_on(tag, |attach| attach.leased(&mut leases[at(tag)]));
             }
-            let lease = leases.remove(at(leaver));
+            let lease = leases.remove(at(leaving));
             if detach {
                 lease.detach();
-                assert_eq!(rig.lines()[2], format!("detached 1#{leaver} Requested"));
+                assert_eq!(rig.lines()[2], format!("detached 1#{leaving} Requested"));
             } else {
                 drop(lease);
-                assert_eq!(rig.lines()[1], format!("detached 1#{leaver} Evicted"));
+                assert_eq!(rig.lines()[1], format!("detached 1#{leaving} Evicted"));
             }
             assert_eq!(rig.feed([101]), lines);
             assert_eq!(rig.len(), 2);
@@ -98,10 +98,10 @@ fn members_leave_one_after_the_other_in_any_order() {
             rig.join_on(tag, |attach| attach.leased(lease.as_mut().unwrap()));
         }
         let mut left = vec![0, 1, 2];
-        for leaver in order {
-            drop(leases[leaver].take());
+        for leaving in order {
+            drop(leases[leaving].take());
             rig.lines();
-            left.retain(|&tag| tag != leaver);
+            left.retain(|&tag| tag != leaving);
             let mut lines: Vec<_> = left.iter().map(|tag| format!("{tag} sent 101'")).collect();
             match lines.last_mut() {
                 Some(last) => drop(last.pop()),
@@ -109,7 +109,7 @@ fn members_leave_one_after_the_other_in_any_order() {
             }
             assert_eq!(rig.feed([101]), lines, "{order:?}");
         }
-        // And the key can be taken anew.
+        // The key can be attached again.
         rig.join(7);
         assert_eq!(rig.feed([102]), ["7 sent 102"]);
     }
@@ -124,7 +124,7 @@ fn thousand_members_get_their_copies_and_leave_one_by_one() {
     rig.feed([101, 102]);
     assert!(members.iter().all(|member| member.taken() == 2));
     assert_eq!((rig.totals().copies, rig.totals().delivered), (1_998, 2_000));
-    // Every other one leaves, from both ends of the group at once.
+    // Every other member leaves, from both ends of the group at once.
     let mut kept = Vec::new();
     for (n, lease) in leases.into_iter().enumerate() {
         if n % 2 == 0 {
@@ -154,13 +154,13 @@ fn keep_existing_is_refused_on_a_taken_key_and_joins_a_free_one() {
     assert_eq!(rig.take_log(), ["2 closed", "2 dropped", "detached 1#2 Refused"]);
     assert!(second.is_dropped() && !first.is_dropped());
     assert_eq!(rig.feed([101]), ["1 sent 101"]);
-    // One that is there with `keep_existing` does not keep others from joining.
+    // A member with `keep_existing` does not prevent others from joining.
     rig.join(3);
     assert_eq!(rig.feed([102]), ["1 sent 102'", "3 sent 102"]);
 }
 
 #[test]
-fn lease_speaks_of_its_one_and_orders_of_all() {
+fn lease_applies_to_its_attachment_and_orders_to_all() {
     for evict in [false, true] {
         let mut rig = Rig::new();
         let mut lease = Lease::new();
@@ -180,7 +180,7 @@ fn lease_speaks_of_its_one_and_orders_of_all() {
 }
 
 #[test]
-fn evict_speaks_also_of_members_that_are_still_leaving() {
+fn evict_also_applies_to_leaving_members() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
     let slow = rig.join_on(1, |attach| attach.leased(&mut lease));
@@ -196,7 +196,7 @@ fn evict_speaks_also_of_members_that_are_still_leaving() {
 }
 
 #[test]
-fn members_may_have_limits_of_their_own() {
+fn members_may_have_different_limits() {
     let mut rig = Rig::new();
     rig.join_on(1, |attach| attach.limit(1));
     rig.join(2);
@@ -218,10 +218,10 @@ fn members_may_have_limits_of_their_own() {
     );
 }
 
-// Held.
+// Held items.
 
 #[test]
-fn member_that_waits_holds_the_item_for_itself_and_the_next_one_for_all() {
+fn waiting_member_holds_its_copy_and_delays_the_next_item_for_all() {
     for slow in 1..=3 {
         let mut rig = Rig::new();
         let members = rig.group(3, &[slow]);
@@ -277,7 +277,7 @@ fn member_whose_queue_has_room_again_holds_nothing_back() {
 }
 
 #[test]
-fn other_policies_speak_for_themselves() {
+fn other_policies_apply_to_their_members() {
     let mut rig = Rig::new();
     let newest = rig.join_on(1, |attach| attach.overflow(Overflow::DropNewest).buffer(1));
     let oldest = rig.join_on(2, |attach| attach.overflow(Overflow::DropOldest).buffer(1));
@@ -322,7 +322,7 @@ fn member_that_drops_has_its_copy_in_its_queue_while_another_waits() {
 }
 
 #[test]
-fn blocked_moves_from_one_to_the_next() {
+fn blocked_moves_from_one_member_to_the_next() {
     let mut rig = Rig::new();
     let members = rig.group(3, &[1, 3]);
     assert_eq!(rig.feed([101]), ["2 sent 101'", "blocked 1#1"]);
@@ -335,7 +335,7 @@ fn blocked_moves_from_one_to_the_next() {
 }
 
 #[test]
-fn member_that_is_woken_gets_its_copy_whoever_is_named() {
+fn woken_member_gets_its_copy_whichever_member_is_reported() {
     let mut rig = Rig::new();
     let members = rig.group(2, &[1, 2]);
     assert_eq!(rig.feed([101]), ["blocked 1#1"]);
@@ -347,7 +347,7 @@ fn member_that_is_woken_gets_its_copy_whoever_is_named() {
 }
 
 #[test]
-fn member_that_is_ready_is_asked_once_and_gets_its_copy_while_another_waits() {
+fn ready_member_is_polled_once_and_gets_its_copy_while_another_waits() {
     let mut rig = Rig::new();
     let members = rig.group(2, &[2]);
     assert_eq!(rig.feed([101]), ["1 sent 101'", "blocked 1#2"]);
@@ -358,7 +358,7 @@ fn member_that_is_ready_is_asked_once_and_gets_its_copy_while_another_waits() {
 }
 
 #[test]
-fn member_that_joins_while_an_item_is_held_gets_what_follows() {
+fn member_that_joins_while_an_item_is_held_gets_later_items() {
     let mut rig = Rig::new();
     let members = rig.group(2, &[2]);
     rig.feed([101]);
@@ -382,7 +382,7 @@ fn second_member_joins_while_the_item_is_held_for_the_only_one() {
 }
 
 #[test]
-fn newcomer_that_is_not_ready_is_not_waited_for_until_the_next_item() {
+fn new_member_that_is_not_ready_is_not_awaited_until_the_next_item() {
     let mut rig = Rig::new();
     let members = rig.group(1, &[1]);
     rig.feed([101]);
@@ -398,25 +398,25 @@ fn newcomer_that_is_not_ready_is_not_waited_for_until_the_next_item() {
 }
 
 #[test]
-fn member_that_leaves_gracefully_takes_its_copy_along() {
-    for leaver in 1..=3 {
+fn member_that_leaves_gracefully_keeps_its_copy() {
+    for leaving in 1..=3 {
         let mut rig = Rig::new();
         let (members, mut leases) = rig.leased_group(3, &[1, 3]);
         assert_eq!(rig.feed([101]), ["2 sent 101'", "blocked 1#1"]);
-        leases.remove(at(leaver)).detach();
-        match leaver {
+        leases.remove(at(leaving)).detach();
+        match leaving {
             1 => {
-                // The one that the input waits for.
+                // The member that the input waits for.
                 assert_eq!(rig.lines(), ["unblocked 1#1", "blocked 1#3"]);
                 assert_eq!((rig.totals().queued, rig.totals().copies), (2, 2));
             }
             2 => {
-                // One that has its copy.
+                // A member that has its copy.
                 assert_eq!(rig.lines(), ["2 closed", "2 dropped", "detached 1#2 Requested"]);
                 assert_eq!((rig.totals().queued, rig.totals().copies), (1, 1));
             }
             _ => {
-                // One that waits, too.
+                // Another waiting member.
                 assert!(rig.lines().is_empty());
                 assert_eq!((rig.totals().queued, rig.totals().copies), (2, 2));
             }
@@ -425,7 +425,7 @@ fn member_that_leaves_gracefully_takes_its_copy_along() {
         let gone = |tag| [format!("{tag} closed"), format!("{tag} dropped")];
         assert_eq!(
             rig.lines(),
-            match leaver {
+            match leaving {
                 1 =>
                     [vec!["1 sent 101'".to_owned()], gone(1).to_vec(), vec![requested(1)]].concat(),
                 2 => ["unblocked 1#1", "1 sent 101'", "blocked 1#3"].map(str::to_owned).to_vec(),
@@ -435,7 +435,7 @@ fn member_that_leaves_gracefully_takes_its_copy_along() {
         members[2].open();
         assert_eq!(
             rig.lines(),
-            match leaver {
+            match leaving {
                 3 =>
                     [vec!["3 sent 101'".to_owned()], gone(3).to_vec(), vec![requested(3)]].concat(),
                 _ => ["unblocked 1#3", "3 sent 101"].map(str::to_owned).to_vec(),
@@ -450,7 +450,7 @@ fn requested(tag: u64) -> String {
 }
 
 #[test]
-fn last_member_that_leaves_gracefully_takes_the_item_itself_along() {
+fn last_member_that_leaves_gracefully_keeps_the_original() {
     let mut rig = Rig::new();
     let members = rig.group(1, &[1]);
     rig.feed([101]);
@@ -462,11 +462,11 @@ fn last_member_that_leaves_gracefully_takes_the_item_itself_along() {
 }
 
 #[test]
-fn member_that_is_evicted_takes_no_copy() {
+fn evicted_member_gets_no_copy() {
     let mut rig = Rig::new();
     let (members, mut leases) = rig.leased_group(3, &[1, 3]);
     assert_eq!(rig.feed([101]), ["2 sent 101'", "blocked 1#1"]);
-    drop(leases.remove(1)); // it has its copy
+    drop(leases.remove(1)); // this member has its copy
     assert_eq!(rig.lines(), ["2 dropped", "detached 1#2 Evicted"]);
     drop(leases.remove(0));
     assert_eq!(rig.lines(), ["unblocked 1#1", "1 dropped", "detached 1#1 Evicted", "blocked 1#3"]);
@@ -476,7 +476,7 @@ fn member_that_is_evicted_takes_no_copy() {
 }
 
 #[test]
-fn last_member_that_is_evicted_takes_the_item_down() {
+fn last_member_that_is_evicted_discards_the_item() {
     let mut rig = Rig::new();
     let (mut first, mut second) = (Lease::new(), Lease::new());
     let a = rig.join_on(1, |attach| attach.leased(&mut first));
@@ -531,7 +531,7 @@ fn member_that_was_leaving_already_has_no_copy_of_the_held_item() {
 }
 
 #[test]
-fn detaching_all_while_an_item_is_held_gives_everyone_a_copy() {
+fn detaching_all_while_an_item_is_held_gives_each_a_copy() {
     let mut rig = Rig::new();
     let members = rig.group(3, &[1, 2, 3]);
     rig.feed([101]);
@@ -612,7 +612,7 @@ fn last_member_that_fails_while_the_item_is_held_discards_the_item_itself() {
 }
 
 #[test]
-fn all_members_fail_at_once_when_they_are_asked() {
+fn all_members_fail_at_once_when_they_are_polled() {
     let mut rig = Rig::new();
     let members = rig.group(3, &[]);
     for member in &members {
@@ -647,12 +647,12 @@ fn each_member_in_turn_fails_while_the_item_is_handed_out() {
             assert_eq!((t.received, t.copies, t.delivered, t.detached), (1, 2, 2, 1));
             let lost = u64::from(op == Op::Send);
             assert_eq!((t.lost, t.discarded), (lost, 1 - lost));
-            // The others are as they were.
+            // The others are not affected.
             let mut rest: Vec<_> = (1..=3).filter(|&tag| tag != broken).collect();
-            let heir = rest.pop().unwrap();
+            let original = rest.pop().unwrap();
             assert_eq!(
                 rig.feed([102]),
-                [format!("{} sent 102'", rest[0]), format!("{heir} sent 102")]
+                [format!("{} sent 102'", rest[0]), format!("{original} sent 102")]
             );
         }
     }
@@ -660,7 +660,7 @@ fn each_member_in_turn_fails_while_the_item_is_handed_out() {
 
 #[test]
 fn member_that_drops_its_items_fails_while_the_item_is_handed_out() {
-    // It is first asked then: it holds nothing back.
+    // It is polled only then, because its policy never holds an item.
     for broken in 1..=3_u64 {
         let mut rig = Rig::new();
         let members: Vec<_> =
@@ -719,7 +719,7 @@ fn finish_while_an_item_is_held_gives_every_member_its_copy() {
     assert!(rig.run().is_pending());
     assert_eq!(rig.totals().queued, 1);
     members[1].open();
-    let Poll::Ready(totals) = rig.run() else { panic!("all is done") };
+    let Poll::Ready(totals) = rig.run() else { panic!("the demux did not complete") };
     assert_eq!((totals.received, totals.copies, totals.delivered), (1, 2, 3));
     assert!(members.iter().all(|member| member.taken() == 1 && member.is_closed()));
     assert_eq!(totals.detached, 3);
@@ -744,7 +744,7 @@ fn finish_with_short_turns_gives_every_member_its_copy_of_the_held_item() {
         orders_handle.push(Order::Finish);
         assert!(task.run().is_pending());
         handles[3].open();
-        let Poll::Ready(totals) = task.run() else { panic!("all is done") };
+        let Poll::Ready(totals) = task.run() else { panic!("the demux did not complete") };
         assert_eq!((totals.copies, totals.delivered, totals.queued), (4, 5, 0));
         assert!(handles.iter().all(|handle| handle.items() == [7] && handle.is_closed()));
     }
@@ -758,7 +758,7 @@ fn end_of_the_input_right_after_a_held_item_gives_every_member_its_copy() {
     rig.input.end();
     assert!(rig.run().is_pending() && !rig.input.is_ended());
     members[0].open();
-    let Poll::Ready(totals) = rig.run() else { panic!("all is done") };
+    let Poll::Ready(totals) = rig.run() else { panic!("the demux did not complete") };
     assert_eq!((totals.delivered, totals.copies, totals.queued), (2, 1, 0));
     rig.take_log();
 }
@@ -794,12 +794,12 @@ fn item_that_all_members_refuse_is_discarded_by_each() {
         ]
     );
     assert_eq!((rig.totals().copies, rig.totals().queued), (2, 0));
-    // Nothing is remembered of it: the next item goes to all.
+    // The refusal has no further effect: the next item goes to all.
     assert_eq!(rig.feed([102]), ["1 sent 102'", "3 sent 102'", "blocked 1#2"]);
 }
 
 #[test]
-fn refused_member_is_not_waited_for() {
+fn refused_member_is_not_awaited() {
     let mut rig = Rig::refusing(|tag, n| tag == 1 && n == 101);
     let members = rig.group(2, &[1]);
     assert_eq!(rig.feed([101]), ["discarded 101' of 1#1 NotAdmitted", "2 sent 101"]);
@@ -829,7 +829,7 @@ fn refused_member_that_leaves_while_the_item_is_held_gets_no_copy() {
 }
 
 #[test]
-fn last_admitted_member_leaves_and_those_who_refused_get_the_next_item() {
+fn last_admitted_member_leaves_and_the_refused_get_the_next_item() {
     for evict in [false, true] {
         let mut rig = Rig::refusing(|tag, n| tag != 2 && n == 101);
         let mut lease = Lease::new();
@@ -859,7 +859,7 @@ fn last_admitted_member_leaves_and_those_who_refused_get_the_next_item() {
 }
 
 #[test]
-fn refused_member_is_not_asked_when_the_last_admitted_one_fails() {
+fn admit_is_not_called_again_when_the_last_admitted_member_fails() {
     let mut rig = Rig::refusing(|tag, n| tag == 2 && n == 101);
     let members = rig.group(2, &[]);
     members[0].fail(Op::Ready);
@@ -869,8 +869,8 @@ fn refused_member_is_not_asked_when_the_last_admitted_one_fails() {
 }
 
 #[test]
-fn newcomer_is_not_asked_about_the_held_item() {
-    let mut rig = Rig::refusing(|tag, n| tag == 3 && n == 101).asking();
+fn admit_is_not_called_for_a_new_member_and_the_held_item() {
+    let mut rig = Rig::refusing(|tag, n| tag == 3 && n == 101).logging_admit();
     let members = rig.group(2, &[2]);
     rig.feed([101]);
     let late = rig.order(1, 3, |attach| attach.tag(3));
@@ -893,7 +893,7 @@ fn newcomer_is_not_asked_about_the_held_item() {
 }
 
 #[test]
-fn newcomer_survives_the_only_one_the_item_was_held_for() {
+fn new_member_outlives_the_only_member_the_item_was_held_for() {
     let mut rig = Rig::new();
     let members = rig.group(1, &[1]);
     rig.feed([101]);
@@ -958,7 +958,7 @@ fn member_that_is_blocked_in_one_group_does_not_hide_a_catch_all() {
     let mut rig = Rig::new();
     let caught = rig.join_on(1, Attach::catch_all);
     rig.join(2);
-    // Of its own key for both, of no key for the catch-all alone.
+    // Items of its key go to both, items of other keys to the catch-all only.
     assert_eq!(rig.feed([101, 901]), ["1 sent 101'", "2 sent 101", "1 sent 901"]);
     caught.park();
     assert_eq!(rig.feed([902]), ["blocked 1#1"]);

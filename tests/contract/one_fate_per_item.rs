@@ -1,6 +1,6 @@
-//! Guarantee 3: every item has one fate, and between two polls the account balances: `received + copies =
-//! unmatched + delivered + discarded + lost + queued`. The tests compare the account with the hooks and the
-//! sinks, item by item.
+//! Guarantee 3: every item has one fate, and the totals add up between two polls: `received +
+//! copies = unmatched + delivered + discarded + lost + queued`. The tests compare the totals with
+//! hooks and sinks, item by item.
 
 use std::fmt::Debug;
 use std::task::Poll;
@@ -8,7 +8,7 @@ use std::task::Poll;
 use crate::common::{self, Crowd, Dice, Op, Rig, SinkHandle, Split, Terms};
 use stream_demux::{Attach, Demux, Lease, Order, Overflow};
 
-/// What the account says, in the order of its two sides; see `Rig::account`.
+/// The totals, in the order of the equation; see `Rig::account`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Account {
     received: u64,
@@ -20,18 +20,18 @@ struct Account {
     queued: u64,
 }
 
-/// Hears what becomes of items that reach no sink, and refuses those that end in 99.
+/// Logs the fates of items that reach no sink. Does not admit items that end in 99.
 fn rig() -> Rig {
     rig_with(|demux| demux)
 }
 
 fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
     let fates = |line: &str| line.starts_with("unmatched") || line.starts_with("discarded");
-    Rig::with(settings).hearing(fates).admitting(|_, item| item % 100 != 99)
+    Rig::with(settings).logging_only(fates).admitting(|_, item| item % 100 != 99)
 }
 
 impl Rig {
-    /// Attaches a sink that is not ready under key 1.
+    /// Attaches a parked sink under key 1.
     #[track_caller]
     fn parked_on_1(&mut self, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
         let sink = self.order(1, "a", terms);
@@ -40,14 +40,14 @@ impl Rig {
         sink
     }
 
-    /// Reads these items, and leaves the log as it is.
+    /// Sends items without clearing the log.
     #[track_caller]
     fn read<const N: usize>(&mut self, items: [u32; N]) {
         self.input.extend(items);
         self.sleep();
     }
 
-    /// Polls it once for no reason, runs until it sleeps, and reads the account.
+    /// Polls once spuriously, runs until the task parks, and returns the totals.
     #[track_caller]
     fn account(&mut self) -> Account {
         self.poll();
@@ -95,7 +95,7 @@ fn an_item_that_was_taken_is_delivered() {
 }
 
 #[test]
-fn items_in_a_queue_and_the_one_that_is_held_are_queued_until_they_are_taken() {
+fn items_in_a_queue_and_the_held_item_count_as_queued() {
     let mut rig = rig();
     let a = rig.parked_on_1(|attach| attach.buffer(2));
     rig.read([101, 102, 103, 104]);
@@ -176,7 +176,7 @@ fn a_sink_that_is_evicted_for_its_overflow_discards_queue_and_item() {
 }
 
 #[test]
-fn an_item_that_goes_down_with_its_sink_is_lost_and_the_queue_discarded() {
+fn an_item_lost_in_start_send_is_lost_and_the_queue_discarded() {
     let mut rig = rig();
     let a = rig.parked_on_1(|attach| attach.buffer(3));
     rig.read([101, 102, 103]);
@@ -292,18 +292,22 @@ fn the_surplus_of_a_limited_successor_is_unmatched() {
 }
 
 #[test]
-fn what_comes_after_the_limit_is_unmatched() {
+fn items_after_the_limit_are_unmatched() {
     let mut rig = rig();
     let a = rig.parked_on_1(|attach| attach.buffer(5).limit(2));
     rig.read([199, 101, 102, 103]);
     let account = Account { received: 4, unmatched: 1, discarded: 1, queued: 2, ..NOTHING };
-    assert_eq!(rig.account(), account, "what is not admitted does not count towards the limit");
+    assert_eq!(
+        rig.account(),
+        account,
+        "items that are not admitted do not count towards the limit"
+    );
     a.open();
     assert_eq!(rig.account(), Account { delivered: 2, queued: 0, ..account });
 }
 
 #[test]
-fn what_a_catch_all_gets_is_not_unmatched() {
+fn items_of_a_catch_all_are_not_unmatched() {
     let mut rig = rig();
     let a = rig.attach_on(1, "a", Attach::catch_all);
     rig.read([501, 101, 702]);
@@ -324,7 +328,7 @@ fn on_completion_nothing_is_queued() {
         }
         assert_eq!(rig.account(), Account { received: 3, queued: 3, ..NOTHING });
         a.open();
-        let Poll::Ready(totals) = rig.run() else { panic!("all is closed") };
+        let Poll::Ready(totals) = rig.run() else { panic!("the demux did not complete") };
         assert_eq!((totals.received, totals.delivered, totals.queued), (3, 3, 0));
         assert_eq!((totals.attached, totals.detached), (1, 1));
         assert_eq!(rig.totals(), totals);
@@ -422,10 +426,10 @@ fn the_last_member_to_be_evicted_discards_the_held_item() {
     assert_eq!(rig.log.lines(), ["discarded 101 of 1 Evicted"]);
 }
 
-// All at once.
+// Random events.
 
-/// Sinks come, stutter, fail and go at random; in the end the items that the sinks, and the hooks,
-/// saw are all the items that were read, each as often as it was copied and one time more.
+/// Sinks join, yield, fail and leave at random. In the end, sinks and hooks got exactly the items
+/// that were read and their copies.
 #[track_caller]
 fn all_at_once(seed: u64, multicast: bool) {
     let mut dice = Dice::new(seed);
@@ -442,7 +446,7 @@ fn all_at_once(seed: u64, multicast: bool) {
     }
     rig.input.end();
     crowd.release();
-    let Poll::Ready(totals) = rig.run() else { panic!("seed {seed}: it hangs") };
+    let Poll::Ready(totals) = rig.run() else { panic!("seed {seed}: the demux did not complete") };
     assert_eq!((totals.queued, totals.attached), (0, totals.detached), "seed {seed}");
 
     let lines = rig.log.lines();
@@ -459,11 +463,11 @@ fn all_at_once(seed: u64, multicast: bool) {
 const LOST: common::Call = common::Call::Send(common::Answer::Failed);
 
 #[test]
-fn the_account_balances_whatever_happens() {
+fn the_totals_add_up_after_random_events() {
     (1..=60).for_each(|seed| all_at_once(seed, false));
 }
 
 #[test]
-fn the_account_balances_whatever_happens_with_many_sinks_to_a_key() {
+fn the_totals_add_up_after_random_events_with_many_sinks_per_key() {
     (1..=60).for_each(|seed| all_at_once(seed, true));
 }

@@ -1,10 +1,10 @@
-//! Guarantee 2: the items of one attachment reach its sink in the order of the input, whatever happens to its
-//! queue, to the held item, and to its key.
+//! Guarantee 2: the items of one attachment reach its sink in the order of the input, whatever
+//! happens to its queue, to the held item, and to its key.
 
 use crate::common::{Dice, Op, Rig, SinkHandle, Split, Terms, scripted_sink};
 use stream_demux::{Demux, Order, Overflow};
 
-/// A demux whose items have their thousands as key.
+/// Creates a demux in which the key of item `n` is `n / 1000`.
 fn rig() -> Rig {
     rig_with(|demux| demux)
 }
@@ -14,7 +14,7 @@ fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
 }
 
 impl Rig {
-    /// Attaches a sink that is not ready.
+    /// Attaches a parked sink.
     #[track_caller]
     fn parked_under(&mut self, key: u32, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
         let sink = self.order(key, key, terms);
@@ -23,7 +23,7 @@ impl Rig {
         sink
     }
 
-    /// Opens the gate, and runs until it sleeps.
+    /// Opens the sink, and runs until the task parks.
     #[track_caller]
     fn open(&mut self, sink: &SinkHandle<u32>) {
         sink.open();
@@ -60,8 +60,8 @@ fn an_item_that_comes_while_a_queue_drains_does_not_overtake_it() {
 }
 
 #[test]
-fn an_item_that_comes_before_the_woken_sink_is_looked_at_does_not_overtake_its_queue() {
-    // The turns are so short that items are read before all woken sinks were served.
+fn an_item_that_comes_before_the_woken_sink_is_polled_does_not_overtake_its_queue() {
+    // Turns are so short that items are read before all woken sinks were polled.
     for budget in 1..=4 {
         let mut rig = rig_with(|demux| demux.budget(budget));
         let sinks: Vec<_> =
@@ -140,7 +140,7 @@ fn capacity_lag_catch_up_and_lag_again_with_drop_oldest() {
     assert_eq!(rig.totals().discarded, 4);
 }
 
-// The key gets another sink.
+// Another sink for the key.
 
 #[test]
 fn a_replacement_splits_the_sequence_without_a_gap() {
@@ -182,7 +182,7 @@ fn an_item_that_comes_while_a_backlog_beyond_the_buffer_drains_does_not_overtake
 }
 
 #[test]
-fn what_a_detached_sink_has_waiting_it_gets_in_order_and_its_successor_the_rest() {
+fn a_detached_sink_gets_its_queue_in_order_and_its_successor_the_rest() {
     let mut rig = rig();
     let old = rig.parked_under(1, |attach| attach.buffer(2));
     rig.send(1_001..1_006); // two queued, one held, two unread
@@ -222,7 +222,7 @@ fn the_end_sends_queue_and_held_item_in_order() {
     }
 }
 
-// More than one way to a sink, more than one sink to a key.
+// Catch-all and groups.
 
 #[test]
 fn a_catch_all_gets_its_own_items_and_unmatched_ones_in_order() {
@@ -261,22 +261,22 @@ fn all_members_of_a_key_get_their_items_in_order() {
 }
 
 #[test]
-fn a_member_that_leaves_takes_its_copy_of_the_held_item_behind_its_queue() {
+fn a_leaving_member_gets_its_copy_of_the_held_item_after_its_queue() {
     let mut rig = rig_with(Demux::multicast);
     let stuck = rig.parked_under(1, |attach| attach);
     let mut lease = stream_demux::Lease::new();
-    let leaver = rig.parked_under(1, |attach| attach.buffer(2).leased(&mut lease));
+    let leaving = rig.parked_under(1, |attach| attach.buffer(2).leased(&mut lease));
     stuck.allow(2);
-    rig.send(1_001..1_004); // two queued for the leaver, the third is held for both
+    rig.send(1_001..1_004); // two queued for the leaving, the third is held for both
     lease.detach();
     rig.sleep();
-    rig.open(&leaver);
-    assert_eq!((leaver.items(), leaver.is_closed()), (vec![1_001, 1_002, 1_003], true));
+    rig.open(&leaving);
+    assert_eq!((leaving.items(), leaving.is_closed()), (vec![1_001, 1_002, 1_003], true));
     rig.open(&stuck);
     assert_eq!(stuck.items(), [1_001, 1_002, 1_003]);
 }
 
-// All at once.
+// Random events.
 
 #[test]
 fn gates_that_open_and_shut_at_random_change_no_order() {

@@ -1,5 +1,5 @@
-//! Guarantee 1: an order that was ready before the input returned an item is applied before that item
-//! is routed. Orders that wake themselves; an idle orders stream costs nothing.
+//! Guarantee 1: an order that was ready before the input returned an item is applied before that
+//! item is routed. Orders that wake themselves; an idle orders stream costs nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -10,13 +10,13 @@ use crate::common::{Op, Orders, Rig, Task, scripted_sink, scripted_stream};
 use stream_demux::{DemuxStreamExt, Order};
 
 impl Rig {
-    /// Sends an order from inside the `poll_next` that returns what is queued next.
+    /// Sends an order inside the `poll_next` that returns the next queued item.
     fn order_with_next_item(&self, order: Orders) {
         let orders = self.orders.clone();
         self.input.action(move || orders.push(order));
     }
 
-    /// How many items were routed.
+    /// Returns the number of routed items.
     fn routed(&self) -> u64 {
         self.totals().delivered + self.totals().unmatched
     }
@@ -121,8 +121,8 @@ fn the_item_that_finish_overtook_is_routed_at_that_moment() {
     rig.order_with_next_item(Order::Finish);
     rig.order_with_next_item(late);
     rig.input.push(201);
-    rig.input.action(|| panic!("read on after Finish"));
-    let Poll::Ready(totals) = rig.run() else { panic!("all is closed") };
+    rig.input.action(|| panic!("the input was read after Finish"));
+    let Poll::Ready(totals) = rig.run() else { panic!("the demux did not complete") };
     assert_eq!((totals.unmatched, b.taken(), a.is_closed()), (1, 0, true));
 }
 
@@ -133,7 +133,7 @@ fn the_item_that_finish_overtook_reaches_the_sink_of_that_moment() {
     rig.order_with_next_item(Order::Finish);
     rig.order_with_next_item(Order::Detach(1));
     rig.input.push(101);
-    let Poll::Ready(totals) = rig.run() else { panic!("all is closed") };
+    let Poll::Ready(totals) = rig.run() else { panic!("the demux did not complete") };
     assert_eq!((a.items(), totals.unmatched), (vec![101], 0));
 }
 
@@ -149,12 +149,12 @@ fn the_end_of_the_orders_that_comes_with_an_item_does_not_lose_it() {
     assert_eq!(a.items(), [101, 102]);
 }
 
-/// Each order is sent right before the item for it, by another thread, while the demux reads on after the
-/// item before. Looking at the orders before the input is read loses the race sooner or later.
+/// Another thread sends each order right before its item, while the demux reads the previous item.
+/// A demux that polled orders only before it reads the input would fail this test sooner or later.
 ///
-/// The thread waits for each item to arrive. Otherwise the wakes of two orders could both come too late,
-/// each after its order was read: that looks like a stream that wakes itself twice in a row, for which
-/// items do not wait.
+/// The thread waits for each item to arrive. Otherwise, two wakes in a row could come after their
+/// orders were read. They would look like two self-wakes in a row, after which items no longer
+/// wait.
 #[test]
 fn orders_and_items_from_another_thread_stay_in_order() {
     const ROUNDS: u32 = 20_000;
@@ -177,13 +177,15 @@ fn orders_and_items_from_another_thread_stay_in_order() {
     });
     let totals = loop {
         let sent = sender.is_finished();
-        // However many wakes another thread fits into one `run`: none of them is idle.
+        // One `run` may poll any number of times, because another thread keeps waking the task.
         match task.turns(1_000) {
             Poll::Ready(totals) => break totals,
             Poll::Pending if task.get_ref().totals().unmatched > 0 => {
                 break task.get_ref().totals();
             }
-            Poll::Pending => assert!(!sent || task.woken(), "it sleeps, and everything was sent"),
+            Poll::Pending => {
+                assert!(!sent || task.woken(), "the task parked although everything was sent");
+            }
         }
         thread::yield_now();
     };
@@ -205,7 +207,7 @@ fn an_overtaken_item_is_kept_and_counts_as_queued() {
         sinks.push(sink);
     }
     rig.input.extend([1_001, 1_002]);
-    rig.poll(); // one for the item
+    rig.poll(); // one unit for the item
     assert_eq!((rig.totals().attached, rig.totals().queued, rig.totals().received), (3, 1, 1));
     rig.poll();
     assert_eq!((rig.totals().attached, rig.totals().queued, rig.totals().received), (7, 1, 1));
@@ -215,7 +217,7 @@ fn an_overtaken_item_is_kept_and_counts_as_queued() {
 }
 
 #[test]
-fn the_next_turn_goes_on_with_orders_if_the_budget_ended_among_them() {
+fn the_next_turn_continues_with_orders_if_the_budget_ended_among_them() {
     for budget in [1, 2, 3, 4, 7] {
         let mut rig = Rig::with(|demux| demux.budget(budget));
         let mut sinks = Vec::new();
@@ -238,7 +240,7 @@ fn the_next_turn_goes_on_with_orders_if_the_budget_ended_among_them() {
 #[test]
 fn endless_orders_hold_items_back_without_end() {
     let mut rig = Rig::with(|demux| demux.budget(8));
-    let restless = rig.attach(9, "restless"); // has the orders leave a part of each turn
+    let restless = rig.attach(9, "restless"); // so that orders leave a part of each turn
     restless.stutter(Op::Close, usize::MAX);
     rig.orders.push(Order::Detach(9));
     rig.input.extend([101, 102]);
@@ -249,7 +251,7 @@ fn endless_orders_hold_items_back_without_end() {
     assert_eq!(rig.routed(), 0);
 }
 
-// Orders that answer Pending and wake themselves.
+// Orders that return `Pending` and wake themselves.
 
 #[test]
 fn orders_that_wake_themselves_end_the_turn_before_another_item_is_routed() {
@@ -282,7 +284,7 @@ fn orders_that_wake_themselves_while_an_item_is_held_keep_it_held() {
 }
 
 #[test]
-fn orders_that_wake_themselves_in_two_turns_running_are_taken_at_their_word() {
+fn a_second_self_wake_in_a_row_no_longer_delays_items() {
     let mut rig = Rig::new();
     let (order, a) = rig.attachment(1, "a", |attach| attach);
     rig.orders.stutter();
@@ -318,7 +320,7 @@ fn an_order_between_gives_orders_that_wake_themselves_another_turn() {
 }
 
 #[test]
-fn orders_that_wake_themselves_for_ever_do_not_hold_items_back() {
+fn orders_that_always_wake_themselves_do_not_delay_items() {
     let mut rig = Rig::with(|demux| demux.budget(4));
     (0..40).for_each(|_| rig.orders.stutter());
     rig.input.endless(|_| 101);
@@ -365,7 +367,7 @@ fn orders_that_have_ended_are_not_polled_again() {
     let polls = rig.task.polls();
     rig.input.extend([101, 102]);
     rig.lines();
-    rig.orders.wake(); // a waker that outlived them
+    rig.orders.wake(); // a waker that outlived the stream
     rig.lines();
     assert_eq!((rig.orders.polls(), rig.totals().unmatched), (1, 2));
     assert!(rig.task.polls() - polls <= 3);

@@ -1,7 +1,7 @@
-//! `Overflow` (attachment rules): what happens to an item when the queue is full and the sink is not ready,
-//! under each of the four policies, with and without a queue, and that nothing else happens to it (guarantees
-//! 2, 3, 7). Every count is exact. Under `DropNewest` and `DropOldest` a queue has at least one place:
-//! `buffer(0)` means 1 there.
+//! `Overflow` (attachment rules): the fate of an item when the queue is full and the sink is not
+//! ready, under each of the four policies, with and without a queue (guarantees 2, 3, 7). Every
+//! count is exact. Under `DropNewest` and `DropOldest`, a queue has at least one place: `buffer(0)`
+//! means 1.
 
 use crate::common::{Op, Rig, SinkHandle, Split, scripted_sink};
 use stream_demux::{Attach, Order, Overflow};
@@ -13,13 +13,13 @@ fn rig() -> Rig {
     rig_with(|demux| demux)
 }
 
-/// Hears the hooks alone.
+/// Logs only hooks.
 fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
     Rig::with(settings).with_silent_sinks()
 }
 
 impl Rig {
-    /// A parked sink under key 1 with these terms.
+    /// Attaches a parked sink under key 1 with these settings.
     #[track_caller]
     fn parked(&mut self, overflow: Overflow, buffer: usize) -> SinkHandle<u32> {
         let sink = self.attach_on(1, "a", |attach| attach.overflow(overflow).buffer(buffer));
@@ -59,7 +59,7 @@ fn item_goes_straight_to_a_ready_sink_and_is_not_queued_first() {
 }
 
 #[test]
-fn queue_takes_what_fits_whatever_the_policy() {
+fn queue_takes_items_up_to_its_buffer_under_every_policy() {
     for overflow in ALL {
         let mut rig = rig();
         let sink = rig.parked(overflow, 3);
@@ -99,13 +99,13 @@ fn wait_with_a_queue_holds_one_item_more_than_fits() {
 }
 
 #[test]
-fn wait_is_said_once_per_held_item_and_not_once_per_poll() {
+fn blocked_is_called_once_per_held_item_and_not_once_per_poll() {
     let mut rig = rig();
     let sink = rig.parked(Overflow::Wait, 0);
     assert_eq!(rig.send([101, 102]), ["blocked 1"]);
     for _ in 0..3 {
         rig.poll();
-        sink.wake(); // asked again, still not ready
+        sink.wake(); // polled again, still not ready
         assert!(rig.lines().is_empty());
     }
     sink.allow(1);
@@ -129,7 +129,7 @@ fn wait_lets_one_item_into_the_queue_for_each_that_leaves_it() {
 }
 
 #[test]
-fn wait_holds_back_the_items_of_others_and_another_policy_does_not() {
+fn wait_delays_the_items_of_others_and_another_policy_does_not() {
     for overflow in ALL {
         let mut rig = rig();
         rig.parked(overflow, 0);
@@ -141,7 +141,7 @@ fn wait_holds_back_the_items_of_others_and_another_policy_does_not() {
 }
 
 #[test]
-fn end_of_the_input_loses_nothing_that_waits_under_any_policy() {
+fn end_of_the_input_loses_no_waiting_item_under_any_policy() {
     for overflow in ALL {
         let mut rig = rig();
         let sink = rig.parked(overflow, 2);
@@ -171,7 +171,7 @@ fn drop_newest_without_a_buffer_queues_the_first_item_and_discards_the_others() 
 }
 
 #[test]
-fn drop_newest_keeps_what_is_queued() {
+fn drop_newest_keeps_queued_items() {
     let mut rig = rig();
     let sink = rig.parked(Overflow::DropNewest, 2);
     assert_eq!(rig.send(101..=105), dropped(103..=105));
@@ -219,19 +219,19 @@ fn drop_oldest_with_a_queue_of_one_keeps_the_last() {
 fn drop_oldest_lags_catches_up_and_lags_again() {
     let mut rig = rig();
     let sink = rig.parked(Overflow::DropOldest, 4);
-    // Filled to capacity: nothing is lost yet.
+    // Filled to capacity: no item is lost yet.
     assert!(rig.send(101..=104).is_empty());
     assert_eq!((rig.totals().queued, rig.totals().discarded), (4, 0));
-    // It lags by three.
+    // The sink lags by three items.
     assert_eq!(rig.send(105..=107), dropped(101..=103));
     assert_eq!((rig.totals().queued, rig.totals().discarded), (4, 3));
-    // It catches up by two: two more fit.
+    // It catches up by two, so two more fit.
     sink.allow(2);
     assert!(rig.lines().is_empty());
     assert_eq!(sink.take_items(), [104, 105]);
     assert!(rig.send([108, 109]).is_empty());
     assert_eq!((rig.totals().queued, rig.totals().discarded), (4, 3));
-    // It lags by one, and catches up entirely.
+    // It lags by one and catches up entirely.
     assert_eq!(rig.send([110]), dropped([106]));
     sink.open();
     assert!(rig.lines().is_empty());
@@ -239,7 +239,7 @@ fn drop_oldest_lags_catches_up_and_lags_again() {
     assert_eq!((rig.totals().queued, rig.totals().discarded), (0, 4));
     assert!(rig.send([111]).is_empty());
     assert_eq!(sink.take_items(), [111]);
-    // It lags again, by a whole queue and one more.
+    // It lags again, by a full queue and one more.
     sink.park();
     assert_eq!(rig.send(112..=120), dropped(112..=116));
     sink.open();
@@ -264,7 +264,7 @@ fn evict_without_a_queue_ends_the_attachment_with_its_first_item() {
 }
 
 #[test]
-fn evict_discards_the_queue_in_order_then_the_item_and_then_says_detached() {
+fn evict_discards_the_queue_in_order_then_the_item_and_then_calls_detached() {
     let mut rig = Rig::new();
     rig.parked(Overflow::Evict, 2);
     assert_eq!(
@@ -286,7 +286,7 @@ fn evict_discards_the_queue_in_order_then_the_item_and_then_says_detached() {
 }
 
 #[test]
-fn evict_frees_the_key_for_a_newcomer() {
+fn evict_frees_the_key_for_another_sink() {
     let mut rig = rig();
     rig.parked(Overflow::Evict, 0);
     rig.send([101]);
@@ -295,7 +295,7 @@ fn evict_frees_the_key_for_a_newcomer() {
     assert_eq!(next.items(), [102]);
 }
 
-// Full, but ready again.
+// A full queue, but a ready sink.
 
 #[test]
 fn full_queue_moves_on_when_the_sink_is_ready_again_and_nothing_overflows() {
@@ -303,7 +303,7 @@ fn full_queue_moves_on_when_the_sink_is_ready_again_and_nothing_overflows() {
         let mut rig = rig();
         let sink = rig.parked(overflow, 2);
         rig.send([101, 102]);
-        // The sink is ready again and the next items are there, all at the same time.
+        // At the same time, the sink becomes ready and the next items arrive.
         sink.open();
         assert!(rig.send([103, 104, 105, 106]).is_empty(), "{overflow:?}");
         assert_eq!(sink.items(), [101, 102, 103, 104, 105, 106]);
@@ -312,8 +312,8 @@ fn full_queue_moves_on_when_the_sink_is_ready_again_and_nothing_overflows() {
 
 #[test]
 fn queue_that_is_longer_than_its_buffer_overflows_nothing_while_the_sink_is_ready() {
-    // A backlog of 20 is handed on to a sink with a queue of one, and turns are too short to send all
-    // of it before the next item is read: the head leaves, the item joins the tail.
+    // A backlog of 20 moves to a sink with a queue of one. Turns are too short to send all of it
+    // before the next item is read: the head is sent, and the item is queued.
     for overflow in ALL {
         for buffer in [0, 1] {
             let mut rig = rig_with(|demux| demux.budget(8));
@@ -346,7 +346,7 @@ fn queue_that_is_longer_than_its_buffer_stays_as_long_under_drop_oldest() {
     assert_eq!(new.items(), [102, 103, 104, 105]);
 }
 
-// Whose policy.
+// Defaults.
 
 #[test]
 fn default_is_to_wait_without_a_queue() {
@@ -357,7 +357,7 @@ fn default_is_to_wait_without_a_queue() {
 }
 
 #[test]
-fn default_of_the_demux_holds_for_attachments_that_say_nothing() {
+fn default_of_the_demux_applies_to_attachments_without_settings() {
     let mut rig = rig_with(|demux| demux.buffer(1).overflow(Overflow::DropNewest));
     let sink = rig.attach(1, "a");
     sink.park();
@@ -368,7 +368,7 @@ fn default_of_the_demux_holds_for_attachments_that_say_nothing() {
 }
 
 #[test]
-fn default_queue_and_default_policy_are_overridden_apart() {
+fn default_queue_and_default_policy_are_overridden_separately() {
     let mut rig = rig_with(|demux| demux.buffer(1).overflow(Overflow::DropNewest));
     rig.attach_on(1, "a", |attach| attach.buffer(2)).park();
     rig.attach_on(2, "b", |attach| attach.overflow(Overflow::DropOldest)).park();
@@ -405,7 +405,7 @@ fn each_sink_has_the_policy_of_its_own_attachment() {
     assert_eq!((newest.items(), oldest.items()), (vec![101, 102], vec![202, 203]));
 }
 
-// Together with other rules.
+// With other rules.
 
 #[test]
 fn dropped_items_do_not_count_towards_a_limit() {
@@ -456,7 +456,7 @@ fn sink_that_fails_instead_of_being_full_is_failed_and_not_overflowed() {
 }
 
 #[test]
-fn sink_found_broken_by_an_item_takes_that_item_down_as_failed() {
+fn sink_that_fails_for_an_item_discards_that_item_as_failed() {
     for overflow in ALL {
         let mut rig = rig();
         let sink = rig.attach_on(1, "a", |attach| attach.overflow(overflow));
@@ -488,7 +488,7 @@ fn full_sink_that_leaves_gracefully_still_gets_its_queue() {
 }
 
 #[test]
-fn parked_sink_is_asked_once_however_many_items_it_misses() {
+fn parked_sink_is_polled_once_however_many_items_it_misses() {
     for overflow in [Overflow::DropNewest, Overflow::DropOldest] {
         for buffer in [0, 3] {
             let mut rig = rig();

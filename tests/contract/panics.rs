@@ -1,12 +1,12 @@
 //! Panics in user code: key functions, hooks, sinks, streams, and the traits of keys and items.
 //!
-//! `PLACES` lists where user code can panic, `AFTERWARDS` what must hold after a panic at any of them. The
-//! first test goes through the table. The others run an eventful life of a demux over and over, and let each
-//! call to user code panic in turn, until one run completes without a panic.
+//! `PLACES` lists where user code can panic, `AFTERWARDS` what must hold after a panic at any of
+//! them. The first test goes through the table. The others run an eventful scenario repeatedly and
+//! let each call to user code panic in turn, until a run completes without a panic.
 //!
-//! Guards what the crate page says of panics, and 11: the panic unwinds unchanged; getters still work; another
-//! poll panics and says why; wakers and leases do nothing; the future can be dropped, and with it each sink
-//! once, each item, each key, both streams and the waker of the task.
+//! Checks the section on panics of the crate page, and guarantee 11: the panic unwinds unchanged;
+//! getters still work; another poll panics with the reason; wakers and leases do nothing; dropping
+//! the future drops each sink once, each item, each key, both streams and the waker of the task.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -30,14 +30,14 @@ use stream_demux::{
     Overflow, Recipient, Totals,
 };
 
-/// Which call to user code panics.
+/// Selects the call to user code that panics.
 #[derive(Clone, Copy)]
 enum Fuse {
-    /// None; calls are not counted.
+    /// No call panics, and calls are not counted.
     Out,
-    /// The one after this many others.
+    /// The call after this many others.
     After(usize),
-    /// The first at this site.
+    /// The first call at this site.
     At(&'static str),
 }
 
@@ -47,7 +47,7 @@ thread_local! {
     static PANICKED: RefCell<BTreeSet<&'static str>> = const { RefCell::new(BTreeSet::new()) };
 }
 
-/// User code is called at `site`.
+/// Called by user code at `site`.
 fn called(site: &'static str) {
     match FUSE.get() {
         Fuse::After(0) => {}
@@ -57,11 +57,11 @@ fn called(site: &'static str) {
     }
     FUSE.set(Fuse::Out);
     PANICKED.with_borrow_mut(|sites| sites.insert(site));
-    // Unlike `panic!`, it does not print.
+    // Unlike `panic!`, this does not print.
     resume_unwind(Box::new(site));
 }
 
-/// Runs `f` with this fuse. Returns what is left of the fuse, or the site that panicked.
+/// Runs `f` with this fuse. Returns the rest of the fuse, or the site that panicked.
 fn with_fuse<R>(fuse: Fuse, f: impl FnOnce() -> R) -> Result<(R, Fuse), &'static str> {
     FUSE.set(fuse);
     let result = catch_unwind(AssertUnwindSafe(f));
@@ -70,14 +70,14 @@ fn with_fuse<R>(fuse: Fuse, f: impl FnOnce() -> R) -> Result<(R, Fuse), &'static
     result.map(|value| (value, left)).map_err(|panic| *panic.downcast().expect(unchanged))
 }
 
-/// A number. The `Arc` counts how many keys there are.
+/// A number. The `Arc` counts live keys.
 #[derive(Debug)]
 struct Key(u32, #[expect(dead_code, reason = "it counts")] Arc<()>);
 
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
         called("hash of a key");
-        // All collide, so that they are compared as well.
+        // All keys collide, so that they are compared as well.
         (self.0 % 2).hash(state);
     }
 }
@@ -113,7 +113,7 @@ impl Drop for Item {
     }
 }
 
-/// A scripted sink, and how often it was dropped.
+/// A scripted sink that counts its drops.
 struct Out(ScriptedSink<Item>, Arc<AtomicUsize>);
 
 impl Sink<Item> for Out {
@@ -162,9 +162,9 @@ impl<T> Drop for In<T> {
     }
 }
 
-struct Listener;
+struct AllHooks;
 
-impl<K, V, E> Hooks<K, V, E> for Listener {
+impl<K, V, E> Hooks<K, V, E> for AllHooks {
     fn admit(&mut self, _: Recipient<'_, K>, _: &V) -> bool {
         called("admit");
         true
@@ -199,10 +199,10 @@ impl<K, V, E> Hooks<K, V, E> for Listener {
     }
 }
 
-/// The waker of the task: it counts wakes, and its own clones.
-struct Bell(AtomicUsize);
+/// The waker of the task, which counts wakes and clones.
+struct TaskWaker(AtomicUsize);
 
-impl Wake for Bell {
+impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -212,7 +212,7 @@ impl Wake for Bell {
     }
 }
 
-/// The same in each run, so that no call is passed over.
+/// Hashes equally in each run, so that no call is skipped.
 struct Hashing;
 
 impl BuildHasher for Hashing {
@@ -231,7 +231,7 @@ type Running = Pin<Box<dyn RunningDemux>>;
 
 /// A demux whose key function and hooks have no name.
 trait RunningDemux: Future<Output = Totals> {
-    /// Calls every getter. Returns the totals, and how many attachments receive.
+    /// Calls every getter. Returns the totals and the number of receiving attachments.
     fn look(&self) -> (Totals, usize);
     fn is_over(&self) -> bool;
 }
@@ -255,7 +255,7 @@ where
     }
 }
 
-/// A demux, and the handles of all that it was given.
+/// A demux and the handles of its parts.
 struct Life {
     future: Option<Running>,
     input: StreamHandle<Item>,
@@ -264,19 +264,19 @@ struct Life {
     leases: Vec<Lease>,
     items: Arc<()>,
     keys: Arc<()>,
-    bell: Arc<Bell>,
-    /// How often it is still run, before it is left where it is.
+    task_waker: Arc<TaskWaker>,
+    /// Remaining runs, after which the scenario is abandoned.
     runs: usize,
 }
 
-/// How a life ends that is not run to its end.
-const LEFT: &str = "left asleep";
+/// The pseudo-site at which an abandoned scenario ends.
+const LEFT: &str = "abandoned";
 
 impl Life {
-    /// With hooks that do nothing else.
+    /// Creates a demux whose hooks only call `called`.
     fn new(multicast: bool, budget: usize) -> Self {
         Self::with(|demux| {
-            let demux = demux.budget(budget).flush_every(4).hooks(Listener);
+            let demux = demux.budget(budget).flush_every(4).hooks(AllHooks);
             if multicast { Box::pin(demux.multicast()) } else { Box::pin(demux) }
         })
     }
@@ -302,7 +302,7 @@ impl Life {
             leases: Vec::new(),
             items: Arc::new(()),
             keys,
-            bell: Arc::new(Bell(AtomicUsize::new(0))),
+            task_waker: Arc::new(TaskWaker(AtomicUsize::new(0))),
             runs: usize::MAX,
         }
     }
@@ -331,18 +331,18 @@ impl Life {
         self.input.extend(items.iter().map(|&n| Item(n, Arc::clone(&self.items))));
     }
 
-    /// Polls until it sleeps or is over. Fails with the site that panicked.
+    /// Polls until the task parks or the demux completes. Fails with the site that panicked.
     fn run(&mut self, fuse: &mut Fuse) -> Result<(), &'static str> {
-        let future = self.future.as_mut().expect("not dropped yet");
-        let waker = Waker::from(Arc::clone(&self.bell));
+        let future = self.future.as_mut().expect("the future was dropped");
+        let waker = Waker::from(Arc::clone(&self.task_waker));
         let mut cx = Context::from_waker(&waker);
         let ((), left) = with_fuse(*fuse, || {
             for _ in 0..200 {
-                let before = self.bell.0.load(SeqCst);
+                let before = self.task_waker.0.load(SeqCst);
                 if future.is_over() || future.as_mut().poll(&mut cx).is_ready() {
                     break;
                 }
-                if self.bell.0.load(SeqCst) == before {
+                if self.task_waker.0.load(SeqCst) == before {
                     break;
                 }
             }
@@ -352,15 +352,15 @@ impl Life {
         if self.runs == 0 { Err(LEFT) } else { Ok(()) }
     }
 
-    /// Polls once, and expects that `site` panics.
+    /// Polls once, and asserts that `site` panics.
     fn poll_into_panic(&mut self, site: &'static str) {
-        let future = self.future.as_mut().expect("not dropped yet");
-        let waker = Waker::from(Arc::clone(&self.bell));
+        let future = self.future.as_mut().expect("the future was dropped");
+        let waker = Waker::from(Arc::clone(&self.task_waker));
         let poll = || future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
         assert_eq!(with_fuse(Fuse::At(site), poll).err(), Some(site));
     }
 
-    /// The eventful part, up to where it is about to end. Fails with the site that panicked.
+    /// Runs the eventful part, up to just before completion. Fails with the site that panicked.
     fn live(&mut self, fuse: &mut Fuse) -> Result<(), &'static str> {
         // All kinds of attachments, and items for each.
         let waits = self.attach(1, |attach| attach.buffer(1));
@@ -382,7 +382,7 @@ impl Life {
         self.attach(1, |attach| attach.buffer(1));
         self.attach(1, Attach::keep_existing);
         self.run(fuse)?;
-        // The input waits for a sink; orders go on, and one of them ends the wait.
+        // The input waits for a sink; orders are applied, and one of them ends the wait.
         let stuck = self.attach(8, |attach| attach.buffer(1));
         stuck.park();
         self.feed(&[800, 801, 802, 102]);
@@ -391,14 +391,14 @@ impl Life {
         self.run(fuse)?;
         self.order(Order::Evict, 8);
         self.run(fuse)?;
-        // It waits again, and this time the sink becomes ready.
+        // The input waits again; this time, the sink becomes ready.
         let slow = self.attach(10, |attach| attach.buffer(1));
         slow.park();
         self.feed(&[1000, 1001, 1002, 103]);
         self.run(fuse)?;
         slow.open();
         self.run(fuse)?;
-        // Each way to leave: with a queue, without one, by a lease, and by each kind of failure.
+        // All ways to leave: with and without a queue, by a lease, and by each kind of failure.
         self.order(Order::Detach, 1);
         self.order(Order::Detach, 10);
         self.run(fuse)?;
@@ -413,7 +413,7 @@ impl Life {
             self.order(Order::Detach, key);
             self.run(fuse)?;
         }
-        // Time: one conflates, and is stuck; one is idle; both have to go.
+        // Time-outs of a stalled sink that conflates, and of an idle sink.
         let conflates = self
             .attach(24, |attach| attach.buffer(2).overflow(Overflow::Conflate).stall_timeout(2));
         conflates.park();
@@ -433,13 +433,13 @@ impl Life {
         self.feed(&[3000, 3001, 3100]);
         self.run(fuse)?;
         flushes.release(Op::Flush);
-        // The catch-all leaves, and what it would have received is unmatched.
+        // The catch-all leaves, and further items are unmatched.
         self.order(Order::Evict, 7);
         self.feed(&[9900]);
         self.run(fuse)
     }
 
-    /// The end, with a sink that is closed late.
+    /// Completes the demux, with a sink that is closed late.
     fn end(&mut self, fuse: &mut Fuse) -> Result<(), &'static str> {
         let late = self.attach(40, |attach| attach.buffer(1));
         late.park();
@@ -467,21 +467,25 @@ impl Life {
         sinks.chain(self.orders.waker()).for_each(|waker| waker.wake_by_ref());
     }
 
-    /// Drops the future, which must leave nothing behind.
+    /// Drops the future, and asserts that nothing remains.
     fn leaves_nothing(mut self, site: &str) {
         drop(self.future.take());
         self.assert_gone(site);
     }
 
     fn assert_gone(mut self, site: &str) {
-        let wakes = self.bell.0.load(SeqCst);
+        let wakes = self.task_waker.0.load(SeqCst);
         self.wake_all();
         self.leases.clear();
-        assert_eq!(self.bell.0.load(SeqCst), wakes, "{site}: a wake after the drop");
+        assert_eq!(self.task_waker.0.load(SeqCst), wakes, "{site}: a wake after the drop");
         assert!(self.input.is_dropped() && self.orders.is_dropped(), "{site}");
-        let Self { sinks, input, orders, items, keys, bell, .. } = self;
-        drop(input); // with what it had not given yet, and the waker of the task
-        assert_eq!(Arc::strong_count(&bell), 1, "{site}: sinks or orders keep the task alive");
+        let Self { sinks, input, orders, items, keys, task_waker, .. } = self;
+        drop(input); // with its remaining items and the waker of the task
+        assert_eq!(
+            Arc::strong_count(&task_waker),
+            1,
+            "{site}: sinks or orders keep the task alive"
+        );
         drop(orders);
         for (number, (sink, drops)) in sinks.iter().enumerate() {
             assert_eq!(drops.load(SeqCst), 1, "{site}: drops of sink {number}");
@@ -498,34 +502,35 @@ impl Life {
 /// Where user code can panic.
 struct Place {
     site: &'static str,
-    /// What there is before.
+    /// The scene before the panic.
     scene: Scene,
-    /// What makes the next poll call user code at the site.
+    /// Causes the next poll to call user code at the site.
     cause: fn(&mut Life),
 }
 
-/// What there is before user code panics: key 1 has a sink that is not ready, and a queue of one, which is
-/// full; key 2 has a sink that is ready.
+/// The state before user code panics. In all scenes, key 1 has a sink that is not ready and a full
+/// queue of one; key 2 has a ready sink.
 #[derive(Clone, Copy)]
 enum Scene {
-    /// Nothing else; `Listener` has the hooks.
+    /// Nothing else; the hooks are `AllHooks`.
     Usual,
     /// The input waits for key 1.
     InputWaits,
     /// Multicast, with a second sink under key 2.
     Group,
-    /// Closures have the hooks.
+    /// The hooks are closures.
     Closures,
-    /// Items that match no key are asked for a sink.
+    /// `or_attach_with` is set.
     OnDemand,
 }
 
-/// What a row of the table says, in its order.
+/// Creates a row of the table.
 const fn place(site: &'static str, scene: Scene, cause: fn(&mut Life)) -> Place {
     Place { site, scene, cause }
 }
 
-/// All but the clone of the task's waker (`any_task`), its wake, and drops while the future is dropped.
+/// All places except the clone of the task's waker (see `any_task`), its wake, and drops while the
+/// future is dropped.
 const PLACES: [Place; 30] = {
     use Scene::{Closures, Group, InputWaits, OnDemand, Usual};
     [
@@ -568,37 +573,37 @@ const PLACES: [Place; 30] = {
     ]
 };
 
-/// What must hold after a panic, wherever it was. Each is given the site for its message. Last of all, the
-/// future is dropped: see `Life::leaves_nothing`.
+/// Checks after a panic at any place. Each gets the site for its message. Finally the future is
+/// dropped: see `Life::leaves_nothing`.
 const AFTERWARDS: [fn(&mut Life, &str); 3] =
-    [getters_work, another_poll_panics_and_says_why, wakers_do_nothing];
+    [getters_work, another_poll_panics_with_the_reason, wakers_do_nothing];
 
 fn getters_work(life: &mut Life, site: &str) {
-    let future = life.future.as_ref().expect("not dropped yet");
+    let future = life.future.as_ref().expect("the future was dropped");
     let (totals, _) = future.look();
     let gone = totals.unmatched + totals.delivered + totals.discarded + totals.lost;
-    let came = totals.received + totals.copies;
-    assert!(gone + totals.queued <= came, "{site}: more than there was: {totals:?}");
+    let entered = totals.received + totals.copies;
+    assert!(gone + totals.queued <= entered, "{site}: more items than were read: {totals:?}");
     assert!(!future.is_over(), "{site}");
 }
 
-fn another_poll_panics_and_says_why(life: &mut Life, site: &str) {
+fn another_poll_panics_with_the_reason(life: &mut Life, site: &str) {
     let calls = life.calls();
     for _ in 0..2 {
-        let future = life.future.as_mut().expect("not dropped yet");
+        let future = life.future.as_mut().expect("the future was dropped");
         let poll = || future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
-        let panic = try_catch(poll).unwrap_or_else(|| panic!("{site}: another poll returns"));
+        let panic = try_catch(poll).unwrap_or_else(|| panic!("{site}: another poll did not panic"));
         let message = panic.message;
         assert!(message.contains("`Demux` polled after a panic"), "{site}: {message}");
         assert!(!future.is_over(), "{site}");
     }
-    assert_eq!(life.calls(), calls, "{site}: it called a sink or a stream");
+    assert_eq!(life.calls(), calls, "{site}: the demux called a sink or a stream");
 }
 
 fn wakers_do_nothing(life: &mut Life, site: &str) {
     let calls = life.calls();
     life.wake_all();
-    assert_eq!(life.calls(), calls, "{site}: it called a sink or a stream");
+    assert_eq!(life.calls(), calls, "{site}: the demux called a sink or a stream");
 }
 
 impl Scene {
@@ -607,7 +612,7 @@ impl Scene {
             Self::Usual | Self::InputWaits => Life::new(false, 128),
             Self::Group => Life::new(true, 128),
             Self::OnDemand => Life::with(|demux| {
-                Box::pin(demux.hooks(Listener).or_attach_with(|_| {
+                Box::pin(demux.hooks(AllHooks).or_attach_with(|_| {
                     called("or_attach_with");
                     None
                 }))
@@ -633,7 +638,7 @@ impl Scene {
             Self::InputWaits => life.feed(&[101]),
             Self::Group => drop(life.attach(2, |attach| attach.buffer(1))),
         }
-        life.run(&mut Fuse::Out).expect("nothing panics yet");
+        life.run(&mut Fuse::Out).expect("user code panicked too early");
         life
     }
 }
@@ -653,21 +658,21 @@ fn panic_at_each_place_poisons_the_future_and_leaks_nothing() {
 
 // Every call in turn
 
-/// Lets each call to user code panic in turn. Returns how many there are.
+/// Lets each call to user code panic in turn. Returns the number of calls.
 fn sweep(multicast: bool, budget: usize) -> usize {
     for calls in 0.. {
         let mut life = Life::new(multicast, budget);
         let mut fuse = Fuse::After(calls);
         match life.live(&mut fuse).and_then(|()| life.end(&mut fuse)) {
             Ok(()) => {
-                let future = life.future.as_ref().expect("not dropped yet");
-                assert!(future.is_over(), "it did not end: {:?}", future.look());
+                let future = life.future.as_ref().expect("the future was dropped");
+                assert!(future.is_over(), "the demux did not complete: {:?}", future.look());
                 life.leaves_nothing("no panic");
                 return calls;
             }
             Err(site) => {
                 let at = format!("{site}, call {calls}");
-                // The task is woken last thing: the demux is not poisoned, and goes on.
+                // Waking the task is the last step of a poll, so the demux is not poisoned.
                 if site != "wake of the task" {
                     for check in AFTERWARDS {
                         check(&mut life, &at);
@@ -685,7 +690,7 @@ fn panicked() -> BTreeSet<&'static str> {
     PANICKED.take()
 }
 
-/// The sites of the table where these scenes are.
+/// The sites of the table with these scenes.
 fn sites(of: fn(Scene) -> bool) -> BTreeSet<&'static str> {
     PLACES.iter().filter(|place| of(place.scene)).map(|place| place.site).collect()
 }
@@ -716,14 +721,14 @@ fn panic_at_each_call_to_user_code_in_short_turns() {
     assert!(panicked().contains("wake of the task"));
 }
 
-/// Wherever the demux sleeps when it is dropped. What is dropped after the value whose drop panics is dropped
-/// all the same.
+/// The demux is dropped in every state in which it waits. If the drop of a value panics, the
+/// remaining values are still dropped.
 #[test]
 fn panic_at_each_call_to_user_code_while_the_future_is_dropped() {
     for multicast in [false, true] {
         let mut runs = 1..;
         while runs.next().is_some_and(|runs| panics_while_dropped(multicast, runs)) {}
-        assert!(runs.start > 20, "the life is shorter than it was meant to be: {runs:?}");
+        assert!(runs.start > 20, "the scenario has too few runs: {runs:?}");
     }
     let panicked = panicked();
     for site in ["drop of a sink", "drop of a key", "drop of an item", "drop of the input"] {
@@ -731,7 +736,7 @@ fn panic_at_each_call_to_user_code_while_the_future_is_dropped() {
     }
 }
 
-/// Returns `false` if a life has fewer runs.
+/// Returns `false` if the scenario has fewer runs.
 fn panics_while_dropped(multicast: bool, runs: usize) -> bool {
     for calls in 0.. {
         let mut life = Life { runs, ..Life::new(multicast, 128) };
@@ -750,7 +755,7 @@ fn panics_while_dropped(multicast: bool, runs: usize) -> bool {
 }
 
 #[test]
-fn task_that_panics_leaves_other_tasks_alone() {
+fn task_that_panics_does_not_affect_other_tasks() {
     use futures::channel::mpsc;
     use futures::{SinkExt, StreamExt};
 
@@ -773,7 +778,7 @@ fn task_that_panics_leaves_other_tasks_alone() {
             },
             orders,
         );
-        // Its items come from, and go to, tasks of their own.
+        // Producer and consumer are separate tasks.
         let task = tokio::spawn(demux);
         let producer = tokio::spawn(async move {
             let mut last = 0;
@@ -784,8 +789,12 @@ fn task_that_panics_leaves_other_tasks_alone() {
         });
         let consumer = tokio::spawn(received.collect::<Vec<i32>>());
         assert!(task.await.unwrap_err().is_panic());
-        assert_eq!(consumer.await.unwrap(), [1, 2], "what was sent before, and the end");
-        assert!(producer.await.unwrap() >= 3, "its channel is closed");
+        assert_eq!(
+            consumer.await.unwrap(),
+            [1, 2],
+            "the consumer gets the items before the panic, and the end"
+        );
+        assert!(producer.await.unwrap() >= 3, "the channel of the producer was not closed");
         drop(lease);
         assert!(send.is_closed());
 
@@ -800,7 +809,7 @@ fn task_that_panics_leaves_other_tasks_alone() {
 
 // Panics of the demux itself
 
-/// Polls a demux three times, with a hook that panics if it is given an item. Returns the messages of the
+/// Polls a demux three times, with a hook that panics for each item. Returns the messages of the
 /// panics.
 fn panics_of_three_polls(items: &'static [u32]) -> Vec<String> {
     let orders = stream::empty::<(u32, sink::Drain<&u32>)>();
@@ -814,14 +823,14 @@ fn panics_of_three_polls(items: &'static [u32]) -> Vec<String> {
 }
 
 #[test]
-fn polled_on_after_a_panic_and_after_completion() {
+fn polled_again_after_a_panic_and_after_completion() {
     let after_panic = "`Demux` polled after a panic in a key function, hook, sink or stream";
     let after_completion = "`Demux` polled after completion";
     assert_eq!(panics_of_three_polls(&[3]), ["unmatched 3", after_panic, after_panic]);
     assert_eq!(panics_of_three_polls(&[]), [after_completion, after_completion]);
 }
 
-/// A key whose hash depends on something that changes, which `Hash` forbids.
+/// A key whose hash changes, which violates the contract of `Hash`.
 #[derive(PartialEq, Eq)]
 struct Fickle(Rc<Cell<u64>>);
 
@@ -831,15 +840,16 @@ impl Hash for Fickle {
     }
 }
 
-/// Attaches three sinks under one key, and detaches each of the first two before the next one, so that they
-/// leave together. If the key is `fickle`, its hash has changed by the time they are closed.
+/// Attaches three sinks under one key, and detaches each of the first two before the next is
+/// attached, so that they leave together. If `fickle` is set, the hash of the key changes before
+/// they are closed.
 fn three_under_a_key(fickle: bool) -> Result<Totals, String> {
     let (input, items) = scripted_stream::<u32>("input");
     let (orders_in, orders) = scripted_stream("orders");
     let hash = Rc::new(Cell::new(1));
     let key = || Fickle(Rc::clone(&hash));
     let of_items = Rc::new(Cell::new(0));
-    // With a seed that differs from run to run, one in 128 finds the entry by both hashes.
+    // With a random seed, both hashes would find the entry in one of 128 runs.
     let hasher = BuildHasherDefault::<DefaultHasher>::default();
     let demux = input.demux_by(move |_| Fickle(Rc::clone(&of_items)), orders_in);
     let mut task = Task::new(demux.with_hasher(hasher).multicast());
@@ -862,16 +872,16 @@ fn three_under_a_key(fickle: bool) -> Result<Totals, String> {
     let outcome = catch_unwind(AssertUnwindSafe(|| task.run()));
     assert_eq!(third_handle.is_dropped(), !fickle);
     task.drop_future();
-    assert!(third_handle.is_dropped(), "all it held is dropped with it");
+    assert!(third_handle.is_dropped(), "the demux leaked a sink");
     let outcome = outcome.map_err(|panic| message_of(&*panic))?;
-    let Poll::Ready(totals) = outcome else { panic!("it is the end") };
+    let Poll::Ready(totals) = outcome else { panic!("the demux did not complete") };
     Ok(totals)
 }
 
 #[test]
-fn key_that_hashes_otherwise_than_when_it_was_attached_is_named_as_the_cause() {
-    let totals = three_under_a_key(false).expect("it hashes as it should");
+fn inconsistent_hash_of_a_key_is_named_as_the_cause() {
+    let totals = three_under_a_key(false).expect("the hash is consistent");
     assert_eq!((totals.attached, totals.detached), (3, 3));
-    let panic = three_under_a_key(true).expect_err("its entry is not found");
+    let panic = three_under_a_key(true).expect_err("the changed hash was not detected");
     assert!(panic.contains("its `Hash` or `Eq` is inconsistent"), "{panic}");
 }

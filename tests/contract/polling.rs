@@ -1,6 +1,5 @@
-//! Guarantee 4: only what was woken is polled. The tests count every call of every sink. A sink that is asked
-//! again without a wake after it answered `Pending` panics: the harness sees to that in every other module,
-//! too.
+//! Guarantee 4: only woken sinks are polled. The tests count every call of every sink. In all
+//! modules, scripted sinks panic if they are polled again without a wake after `Pending`.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use stream_demux::{Attach, Demux, DemuxStreamExt, Lease, Order, Overflow};
 /// A key without a sink.
 const UNUSED_KEY: u32 = u32::MAX;
 
-/// A demux whose items are their own keys.
+/// Creates a demux whose items are their keys.
 fn rig() -> Rig {
     rig_with(|demux| demux)
 }
@@ -26,7 +25,7 @@ fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
 }
 
 impl Rig {
-    /// Wakes the task for all kinds of reasons, none of which is sink 1.
+    /// Wakes the task for all kinds of reasons other than sink 1.
     #[track_caller]
     fn bustle(&mut self) {
         self.attach(50, "x");
@@ -41,7 +40,7 @@ impl Rig {
     }
 }
 
-// A sink with nothing to do.
+// A sink without work.
 
 #[test]
 fn a_sink_without_items_is_not_polled_until_it_is_closed() {
@@ -77,7 +76,7 @@ fn an_idle_sink_that_wakes_is_not_polled() {
 }
 
 #[test]
-fn readiness_is_asked_once_per_item_and_never_ahead() {
+fn poll_ready_is_called_once_per_item_and_never_ahead() {
     let mut rig = rig();
     let sink = rig.attach_on(1, "a", |attach| attach.buffer(2));
     rig.send([1, 1, 1]);
@@ -86,7 +85,7 @@ fn readiness_is_asked_once_per_item_and_never_ahead() {
 }
 
 #[test]
-fn a_queue_is_drained_without_a_call_too_many() {
+fn a_queue_is_drained_without_superfluous_calls() {
     let mut rig = rig();
     let sink = rig.attach_on(1, "a", |attach| attach.buffer(2));
     sink.park();
@@ -119,7 +118,7 @@ fn an_item_that_is_not_admitted_polls_no_sink() {
 // Pending, and not woken.
 
 #[test]
-fn a_parked_sink_is_asked_once_whatever_else_happens() {
+fn a_parked_sink_is_polled_once_whatever_else_happens() {
     for overflow in [Overflow::DropNewest, Overflow::DropOldest] {
         for buffer in [0, 1, 3] {
             let mut rig = rig();
@@ -134,7 +133,7 @@ fn a_parked_sink_is_asked_once_whatever_else_happens() {
 }
 
 #[test]
-fn a_blocked_sink_is_asked_once_whatever_else_happens() {
+fn a_blocked_sink_is_polled_once_whatever_else_happens() {
     for buffer in [0, 1, 3] {
         let mut rig = rig();
         let sink = rig.attach_on(1, "a", |attach| attach.buffer(buffer));
@@ -146,7 +145,7 @@ fn a_blocked_sink_is_asked_once_whatever_else_happens() {
 }
 
 #[test]
-fn a_sink_that_drops_is_asked_when_it_wakes_for_the_item_that_it_kept() {
+fn a_sink_with_a_dropping_policy_is_polled_when_woken_for_its_queued_item() {
     for overflow in [Overflow::DropNewest, Overflow::DropOldest] {
         let mut rig = rig();
         let sink = rig.attach_on(1, "a", |attach| attach.overflow(overflow));
@@ -160,7 +159,7 @@ fn a_sink_that_drops_is_asked_when_it_wakes_for_the_item_that_it_kept() {
 }
 
 #[test]
-fn a_pending_flush_is_asked_once_if_nothing_else_is_taken() {
+fn a_pending_flush_is_polled_once_if_no_item_is_taken() {
     let mut rig = rig();
     let sink = rig.attach(1, "a");
     sink.hold(Op::Flush);
@@ -175,7 +174,7 @@ fn a_pending_flush_is_asked_once_if_nothing_else_is_taken() {
 }
 
 #[test]
-fn a_pending_flush_is_asked_again_once_another_item_was_taken_and_not_before_it_is_due() {
+fn a_pending_flush_is_polled_again_when_due_after_another_item() {
     let mut rig = rig_with(|demux| demux.budget(10).flush_every(100));
     let sink = rig.attach(1, "a");
     sink.hold(Op::Flush);
@@ -185,12 +184,12 @@ fn a_pending_flush_is_asked_again_once_another_item_was_taken_and_not_before_it_
     rig.input.endless(|_| UNUSED_KEY);
     while rig.totals().received < 90 {
         rig.poll();
-        assert_eq!(sink.count(Op::Flush), 1, "not due");
+        assert_eq!(sink.count(Op::Flush), 1, "the flush is not due");
     }
     while rig.totals().received < 500 {
         rig.poll();
     }
-    assert_eq!((sink.count(Op::Flush), sink.flush_asked()), (2, 2), "due once");
+    assert_eq!((sink.count(Op::Flush), sink.flush_asked()), (2, 2), "the flush is due once");
 }
 
 #[test]
@@ -219,7 +218,7 @@ fn a_pending_flush_does_not_stop_a_drain() {
 }
 
 #[test]
-fn a_woken_flush_asks_for_the_flush_alone() {
+fn a_woken_flush_polls_only_the_flush() {
     let mut rig = rig();
     let sink = rig.attach(1, "a");
     sink.hold(Op::Flush);
@@ -231,7 +230,7 @@ fn a_woken_flush_asks_for_the_flush_alone() {
 }
 
 #[test]
-fn a_pending_close_is_asked_once_whatever_else_happens() {
+fn a_pending_close_is_polled_once_whatever_else_happens() {
     let mut rig = rig();
     let sink = rig.attach(1, "a");
     sink.hold(Op::Close);
@@ -242,26 +241,26 @@ fn a_pending_close_is_asked_once_whatever_else_happens() {
     rig.send([1]);
     assert_eq!(sink.calls(), [Call::Close(Pending)]);
     rig.apply(Order::Finish);
-    assert_eq!(sink.calls(), [Call::Close(Pending)], "the end is no news to it");
+    assert_eq!(sink.calls(), [Call::Close(Pending)], "the end does not poll the close again");
     assert!(successor.is_closed());
     sink.release(Op::Close);
     assert!(rig.run().is_ready());
     assert_eq!(sink.calls(), [Call::Close(Pending), Call::Close(Done), Call::Drop]);
 }
 
-// What is no wake of the sink.
+// Events that are not a wake of the sink.
 
 #[test]
-fn a_wake_that_came_before_the_answer_asks_at_most_once_more() {
+fn a_wake_before_the_return_causes_at_most_one_more_poll() {
     let mut rig = rig();
     let sink = rig.attach_on(1, "a", |attach| attach.buffer(1));
-    sink.lenient(); // a wake that came before the answer excuses one poll
+    sink.lenient(); // a wake before the return may cause one more poll
     sink.hold(Op::Flush);
     rig.send([1]);
     let handle = sink.clone();
     rig.input.action(move || {
         handle.park();
-        handle.release(Op::Flush); // wakes for the flush; only then poll_ready says Pending
+        handle.release(Op::Flush); // wakes for the flush, before poll_ready returns Pending
     });
     rig.send([1]);
     assert_eq!((sink.taken(), sink.flushed()), (1, 1));
@@ -271,10 +270,10 @@ fn a_wake_that_came_before_the_answer_asks_at_most_once_more() {
 }
 
 #[test]
-fn a_wake_within_the_send_asks_a_pending_flush_at_most_once_more() {
+fn a_wake_within_the_send_polls_a_pending_flush_at_most_once_more() {
     let mut rig = rig();
     let sink = rig.attach(1, "a");
-    sink.lenient(); // a wake that came before the answer excuses one poll
+    sink.lenient(); // a wake before the return may cause one more poll
     sink.hold(Op::Flush);
     let handle = sink.clone();
     sink.during(Op::Send, move || assert!(handle.wake()));
@@ -285,10 +284,10 @@ fn a_wake_within_the_send_asks_a_pending_flush_at_most_once_more() {
 }
 
 #[test]
-fn a_wake_within_the_last_send_asks_a_pending_close_at_most_once_more() {
+fn a_wake_within_the_last_send_polls_a_pending_close_at_most_once_more() {
     let mut rig = rig();
     let sink = rig.attach_on(1, "a", |attach| attach.buffer(1));
-    sink.lenient(); // a wake that came before the answer excuses one poll
+    sink.lenient(); // a wake before the return may cause one more poll
     sink.park();
     rig.send([1]);
     sink.hold(Op::Close);
@@ -303,7 +302,7 @@ fn a_wake_within_the_last_send_asks_a_pending_close_at_most_once_more() {
 }
 
 #[test]
-fn a_wake_put_aside_for_a_flush_is_not_forgotten() {
+fn a_wake_during_a_flush_is_not_lost() {
     let mut rig = rig();
     let sink = rig.attach_on(1, "a", |attach| attach.buffer(2));
     rig.send([1]);
@@ -311,14 +310,14 @@ fn a_wake_put_aside_for_a_flush_is_not_forgotten() {
     sink.allow(1);
     rig.input.push(1);
     rig.input.push(1);
-    // Parked by the second item, and woken before the flush that the lull brings.
+    // Parked by the second item, and woken before the flush at the lull.
     rig.input.action(move || handle.open());
     rig.sleep();
     assert_eq!((sink.taken(), sink.flush_asked()), (3, 3));
 }
 
 #[test]
-fn a_detach_does_not_ask_a_parked_sink_again() {
+fn a_detach_does_not_poll_a_parked_sink_again() {
     let mut rig = rig();
     let sink = rig.attach_on(1, "a", |attach| attach.buffer(3));
     sink.park();
@@ -332,7 +331,7 @@ fn a_detach_does_not_ask_a_parked_sink_again() {
 }
 
 #[test]
-fn a_nudge_of_its_lease_does_not_ask_a_parked_sink_again() {
+fn the_end_of_a_lease_does_not_poll_a_parked_sink_again() {
     for buffer in [0, 1, 3] {
         let mut rig = rig();
         let mut lease = Lease::new();
@@ -350,7 +349,7 @@ fn a_nudge_of_its_lease_does_not_ask_a_parked_sink_again() {
 }
 
 #[test]
-fn a_nudge_of_its_lease_does_not_ask_for_a_pending_close_again() {
+fn the_end_of_a_lease_does_not_poll_a_pending_close_again() {
     let mut rig = rig();
     let mut lease = Lease::new();
     let sink = rig.attach_on(1, "a", |attach| attach.leased(&mut lease));
@@ -362,7 +361,7 @@ fn a_nudge_of_its_lease_does_not_ask_for_a_pending_close_again() {
 }
 
 #[test]
-fn a_nudge_of_its_lease_does_not_ask_for_a_pending_flush_again() {
+fn the_end_of_a_lease_does_not_poll_a_pending_flush_again() {
     let mut rig = rig();
     let mut lease = Lease::new();
     let sink = rig.attach_on(1, "a", |attach| attach.buffer(3).leased(&mut lease));
@@ -371,13 +370,13 @@ fn a_nudge_of_its_lease_does_not_ask_for_a_pending_flush_again() {
     sink.allow(1);
     rig.send([1, 1]);
     assert_eq!((sink.count(Op::Ready), sink.count(Op::Flush)), (2, 1));
-    lease.detach(); // it still has an item to send
+    lease.detach(); // an item is still queued
     rig.sleep();
     assert_eq!((sink.count(Op::Ready), sink.count(Op::Flush), sink.count(Op::Close)), (2, 1, 0));
 }
 
 #[test]
-fn the_end_does_not_ask_a_parked_sink_again() {
+fn the_end_does_not_poll_a_parked_sink_again() {
     let mut rig = rig();
     let sink = rig.attach_on(1, "a", |attach| attach.buffer(3));
     sink.park();
@@ -390,7 +389,7 @@ fn the_end_does_not_ask_a_parked_sink_again() {
 }
 
 #[test]
-fn a_refused_newcomer_does_not_ask_the_one_that_stays() {
+fn a_refused_sink_does_not_cause_a_poll_of_the_present_one() {
     let mut rig = rig();
     let sink = rig.attach_on(1, "a", |attach| attach.buffer(3));
     sink.park();
@@ -400,7 +399,7 @@ fn a_refused_newcomer_does_not_ask_the_one_that_stays() {
 }
 
 #[test]
-fn a_replaced_sink_is_closed_and_not_asked_for_anything_else() {
+fn a_replaced_sink_is_only_closed() {
     let mut rig = rig();
     let sink = rig.attach_on(1, "a", |attach| attach.buffer(3));
     sink.park();
@@ -411,7 +410,7 @@ fn a_replaced_sink_is_closed_and_not_asked_for_anything_else() {
 }
 
 #[test]
-fn an_evicted_sink_is_not_asked_for_anything() {
+fn an_evicted_sink_is_not_polled() {
     let mut rig = rig();
     let sink = rig.attach_on(1, "a", |attach| attach.buffer(3));
     sink.park();
@@ -421,7 +420,7 @@ fn an_evicted_sink_is_not_asked_for_anything() {
 }
 
 #[test]
-fn a_member_that_keeps_the_others_waiting_is_asked_once() {
+fn a_member_that_delays_the_others_is_polled_once() {
     let mut rig = rig_with(Demux::multicast);
     let parked = rig.attach(1, "a");
     let open = rig.attach(1, "a");
@@ -450,9 +449,9 @@ fn an_idle_orders_stream_is_polled_only_when_it_wakes() {
     assert_eq!(rig.orders.polls(), polls);
 }
 
-// What a wake costs.
+// The cost of a wake.
 
-/// An always ready sink that counts the calls of all its kind.
+/// A sink that is always ready and counts the calls of all sinks of this type.
 struct Counted {
     calls: Arc<AtomicUsize>,
 }
@@ -478,8 +477,8 @@ impl futures::Sink<u32> for Counted {
     }
 }
 
-/// The calls that all sinks together get, and the polls of the task, when one of `sinks` that is
-/// parked wakes up and gets its item.
+/// Returns the calls of all sinks and the polls of the task when one parked sink of `sinks` is
+/// woken and gets its item.
 fn cost_of_a_wake(sinks: u32) -> (usize, usize) {
     type Either = futures::future::Either<Counted, ScriptedSink<u32>>;
     let (input, items) = scripted_stream("input");
@@ -494,7 +493,7 @@ fn cost_of_a_wake(sinks: u32) -> (usize, usize) {
     let (sink, handle) = scripted_sink("woken");
     orders_handle.push(Attach::new(0, Either::Right(sink)).buffer(1).into());
     assert!(task.run().is_pending());
-    items.extend(1..sinks.min(1_000)); // many have been busy before
+    items.extend(1..sinks.min(1_000)); // many sinks have been busy before
     handle.park();
     items.push(0);
     assert!(task.run().is_pending());
@@ -545,7 +544,7 @@ fn one_live_sink_among_thousands_that_are_stuck_is_served_in_one_poll() {
 }
 
 #[test]
-fn slots_of_the_past_cost_a_wake_nothing() {
+fn vacant_slots_do_not_make_a_wake_more_expensive() {
     let mut rig = rig();
     for key in 10..3_010 {
         rig.attach(key, key);

@@ -1,7 +1,8 @@
-//! Every public name and signature, used from outside with explicit types, and the table of auto traits. What
-//! fails to compile here would fail in a user's code.
+//! Every public name and signature, used from outside with explicit types, and the table of auto
+//! traits. Code that does not compile here would not compile for users.
 //!
-//! Of the guarantees only what a type can show: 10 (`FusedFuture`) and 12 (`K` need not be `Clone`).
+//! Of the guarantees, only those visible in types: 10 (`FusedFuture`) and 12 (`K` need not be
+//! `Clone`).
 
 use std::borrow::Borrow;
 use std::cell::Cell;
@@ -26,16 +27,17 @@ use stream_demux::{
 
 // Auto traits
 
-/// Whether a type implements a trait, as a constant: the inherent one wins if it exists.
+/// Evaluates to `true` if a type implements a trait: an inherent constant takes precedence if it
+/// exists.
 macro_rules! implements {
     ($type:ty: $($bound:tt)+) => {{
-        #[allow(dead_code, reason = "one of the two is not looked at")]
+        #[allow(dead_code, reason = "one of the two is not used")]
         trait No {
             const ANSWER: bool = false;
         }
         struct Ask<T: ?Sized>(PhantomData<T>);
         impl<T: ?Sized> No for Ask<T> {}
-        #[allow(dead_code, reason = "one of the two is not looked at")]
+        #[allow(dead_code, reason = "one of the two is not used")]
         impl<T: ?Sized + $($bound)+> Ask<T> {
             const ANSWER: bool = true;
         }
@@ -57,7 +59,7 @@ type Lone = Cell<()>;
 /// `Sync`, but not `Send`.
 type Bound = MutexGuard<'static, ()>;
 
-/// A stream of `T` that is itself as `M` is.
+/// A stream of `T` with the auto traits of `M`.
 struct Parts<T, M = ()>(PhantomData<fn() -> T>, M);
 
 impl<T, M> Stream for Parts<T, M> {
@@ -67,7 +69,7 @@ impl<T, M> Stream for Parts<T, M> {
     }
 }
 
-/// A sink that is as `M` is, but always `Unpin`.
+/// A sink with the auto traits of `M`, but always `Unpin`.
 struct Drain<M = ()>(M);
 
 impl<M> Unpin for Drain<M> {}
@@ -88,7 +90,8 @@ impl<M, V> Sink<V> for Drain<M> {
     }
 }
 
-/// A demux made of these: item, key, sink, and what input, orders, key function, hooks and hasher are.
+/// A demux of these types: item, key, sink, and the auto traits of input, orders, key function,
+/// hooks and hasher.
 type Made<V, K, S, In = (), Or = (), F = (), H = (), B = ()> =
     Demux<Parts<V, In>, ByValue<F>, Parts<(K, S), Or>, H, B>;
 
@@ -130,7 +133,7 @@ fn demux_is_as_its_items_keys_and_sinks_are() {
     assert_eq!(auto_traits!(Made<u8, u8, Drain<Bound>>), (false, true, true));
 }
 
-/// They are never pinned: a boxed sink need not be `Unpin` inside, nor an item.
+/// Items and keys are never pinned.
 #[test]
 fn demux_is_unpin_whatever_its_items_and_keys_are() {
     assert_eq!(auto_traits!(Made<PhantomPinned, PhantomPinned, Drain>), (true, true, true));
@@ -146,9 +149,9 @@ fn demux_is_as_its_key_function_hooks_and_hasher_are() {
     assert_eq!(auto_traits!(Made<u8, u8, Drain, (), (), (), (), Lone>), (true, false, true));
 }
 
-/// What is borrowed as is none of its parts.
+/// The borrowed type is not a part of the demux.
 #[test]
-fn by_ref_does_not_depend_on_what_the_key_is_borrowed_as() {
+fn by_ref_does_not_depend_on_the_borrowed_type() {
     assert_eq!(auto_traits!(ByRef<(), Local>), (true, true, true));
     assert_eq!(auto_traits!(ByRef<(), Lone>), (true, true, true));
     assert_eq!(auto_traits!(ByRef<(), str>), (true, true, true));
@@ -161,7 +164,7 @@ fn by_ref_does_not_depend_on_what_the_key_is_borrowed_as() {
 }
 
 #[test]
-fn words_are_send_sync_and_unpin_if_their_parts_are() {
+fn small_types_are_send_sync_and_unpin_if_their_parts_are() {
     assert_eq!(auto_traits!(Lease), (true, true, true));
     assert_eq!(auto_traits!(Totals), (true, true, true));
     assert_eq!(auto_traits!(Overflow), (true, true, true));
@@ -185,7 +188,7 @@ fn words_are_send_sync_and_unpin_if_their_parts_are() {
 // Derives
 
 #[test]
-fn small_words_have_the_traits_that_were_promised() {
+fn small_types_have_the_documented_traits() {
     fn copy<T: Copy + Clone + Debug>() {}
     fn equal<T: Clone + Debug + PartialEq + Eq>() {}
     fn shown<T: Display + Hash>() {}
@@ -208,25 +211,25 @@ fn small_words_have_the_traits_that_were_promised() {
 }
 
 #[test]
-fn words_ask_for_no_more_of_their_parts_than_they_need() {
+fn small_types_require_only_necessary_traits_of_their_parts() {
     struct Plain;
-    assert!(
-        implements!(Recipient<'static, Plain>: Copy),
-        "a reference is `Copy` whatever it is to"
-    );
+    assert!(implements!(Recipient<'static, Plain>: Copy), "references are always `Copy`");
     assert!(!implements!(Detached<Plain>: Clone) && !implements!(Detached<Plain>: Debug));
     assert!(!implements!(Detached<Plain>: Hash) && implements!(Detached<Plain>: Display));
     assert!(!implements!(Detached<f32>: Eq) && implements!(Detached<f32>: PartialEq));
-    assert!(implements!(Attach<u8, Plain>: Debug), "sinks are seldom `Debug`");
+    assert!(implements!(Attach<u8, Plain>: Debug), "sinks need not be `Debug`");
     assert!(implements!(Order<u8, Plain>: Debug));
-    assert!(implements!(Made<Plain, u8, Drain>: Debug), "nor are items, streams and closures");
+    assert!(
+        implements!(Made<Plain, u8, Drain>: Debug),
+        "items, streams and closures need not be `Debug`"
+    );
     assert!(implements!(Order<u8, u8>: Clone) && implements!(Attach<u8, u8>: Clone));
     assert!(!implements!(Order<u8, Plain>: Clone) && !implements!(Attach<Plain, u8>: Clone));
     assert!(!implements!(Lease: Clone));
 }
 
 #[test]
-fn variants_have_the_names_that_were_promised() {
+fn variants_have_the_documented_names() {
     let overflow = [
         Overflow::Wait,
         Overflow::DropNewest,
@@ -266,7 +269,7 @@ fn variants_have_the_names_that_were_promised() {
 }
 
 #[test]
-fn totals_have_the_fields_that_were_promised() {
+fn totals_have_the_documented_fields() {
     let totals = Totals::default();
     let fields: [u64; 9] = [
         totals.received,
@@ -332,7 +335,7 @@ fn borrowed_key_is_inferred_as_str_and_as_a_whole() {
     assert_eq!(block_on(stream::iter(["sky"]).demux_by_ref(|m| m, orders)).delivered, 1);
 }
 
-/// What is asked of a key: to be hashed and compared.
+/// Keys need only `Hash` and `Eq`.
 #[test]
 fn key_need_not_be_clone_nor_anything_else() {
     #[derive(PartialEq, Eq, Hash)]
@@ -375,7 +378,7 @@ fn parts() -> (In, Or) {
     (stream::iter(vec![message("a", 1), message("b", 2)]), stream::iter(orders))
 }
 
-/// As it is written into a struct: with its defaults, and without.
+/// A demux in a struct, with and without default type parameters.
 struct Holder {
     plain: Demux<In, ByValue<Key>, Or>,
     hooked: Demux<In, ByValue<Key>, Or, Recorder>,
@@ -443,8 +446,8 @@ fn types_can_be_named_with_and_without_their_defaults() {
     assert!(totals.iter().all(|totals| (totals.delivered, totals.unmatched) == (1, 1)));
 }
 
-/// As an outside function takes one: the bounds that `Future` needs can be written down.
-#[expect(clippy::type_complexity, reason = "it is shown as it is")]
+/// A generic function that takes a demux, with the bounds that `Future` needs.
+#[expect(clippy::type_complexity, reason = "the type is the test")]
 fn drive<St, K, S, H>(demux: Demux<St, ByValue<KeyOf<St, K>>, Pairs<K, S>, H>) -> Totals
 where
     St: Stream,
@@ -465,7 +468,7 @@ fn generic_code_can_take_and_run_a_demux() {
     assert_eq!(drive(stream::iter([1_u64, 2]).demux_by(by, orders)).delivered, 1);
 }
 
-/// As an outside function makes one, for any kind of order.
+/// A generic function that creates a demux for any type of order.
 fn split<St, O>(input: St, orders: O) -> impl Future<Output = Totals>
 where
     St: Stream<Item = u32>,
@@ -485,7 +488,7 @@ fn generic_code_can_make_a_demux_of_any_kind_of_order() {
 }
 
 #[test]
-fn order_may_be_a_type_of_ones_own() {
+fn order_may_be_a_user_defined_type() {
     struct Subscriber(u32, Drain);
     impl IntoOrder for Subscriber {
         type Key = u32;
@@ -513,7 +516,7 @@ fn orders_are_made_of_pairs_and_attaches() {
 }
 
 #[test]
-fn attach_takes_its_terms_in_any_order() {
+fn attach_takes_its_settings_in_any_order() {
     let mut lease: Lease = Lease::new();
     let first: Attach<u8, Drain> = Attach::new(1, Drain(()))
         .tag(7_u64)
@@ -605,7 +608,7 @@ fn same_closure_given_twice_counts_the_second_time() {
 }
 
 #[test]
-fn demux_can_be_looked_into_at_any_time() {
+fn demux_can_be_inspected_at_any_time() {
     let mut demux = pin!(demux());
     let look = |demux: &Demux<In, ByValue<Key>, Or>| -> (u64, usize, bool, bool) {
         (demux.totals().received, demux.len(), demux.is_empty(), demux.contains_key(&1))
@@ -633,7 +636,7 @@ fn demux_can_be_looked_into_at_any_time() {
 }
 
 #[test]
-fn contains_key_takes_what_the_key_is_borrowed_as() {
+fn contains_key_takes_a_borrowed_form_of_the_key() {
     let input = stream::pending::<Message>();
     let orders = stream::iter([("a".to_owned(), Drain(()))]).chain(stream::pending());
     let mut demux = pin!(input.demux_by_ref(|m| m.topic.as_str(), orders));
@@ -668,7 +671,7 @@ impl Hooks<u64, Message, ()> for Concrete {
     }
 }
 
-/// Hooks for what its bounds allow.
+/// Hooks with bounds.
 struct Bounded(Vec<String>);
 
 impl<K: Debug, V, E: Debug + Clone> Hooks<K, V, E> for Bounded {
@@ -707,9 +710,9 @@ fn hooks_are_taken_by_value_by_reference_boxed_and_as_objects() {
     block_on(demux);
 }
 
-/// What a reference or a box passes on, is passed on for each of the ten.
+/// References and boxes forward all ten methods.
 #[test]
-fn hooks_behind_pointers_hear_everything() {
+fn hooks_behind_pointers_get_every_call() {
     #[derive(Default)]
     struct All(Vec<&'static str>);
     impl Hooks<u8, u8, ()> for All {
@@ -752,7 +755,7 @@ fn hooks_behind_pointers_hear_everything() {
         fn admit(&mut self, to: Recipient<'_, u8>, item: &u8) -> bool {
             self.0.attached(to);
             self.0.key_attached(to.key);
-            assert!(!self.0.supersedes(to, item, item), "the answer is passed on");
+            assert!(!self.0.supersedes(to, item, item), "the returned value is forwarded");
             self.0.key_detached(to.key);
             self.0.blocked(to);
             self.0.unblocked(to);
@@ -777,7 +780,7 @@ fn hooks_behind_pointers_hear_everything() {
     let run = |hooks: &mut dyn Hooks<u8, u8, ()>| {
         let orders = stream::iter([(1, Drain(()))]);
         let totals = block_on(stream::iter([1]).demux_by(|n| *n, orders).hooks(Probe(hooks)));
-        assert_eq!(totals.discarded, 1, "the answer is passed on, too");
+        assert_eq!(totals.discarded, 1, "the returned value of `admit` is forwarded");
     };
     let mut all = All::default();
     run(&mut all);
@@ -847,7 +850,7 @@ fn demux_is_a_future_of_totals_and_fused() {
     fused(&*demux);
     assert!(!demux.is_terminated());
     let cx = &mut Context::from_waker(Waker::noop());
-    let Poll::Ready(totals) = demux.as_mut().poll(cx) else { panic!("it was to be short") };
+    let Poll::Ready(totals) = demux.as_mut().poll(cx) else { panic!("the demux did not complete") };
     assert_eq!(totals.received, 2);
     assert!(demux.is_terminated());
 }
@@ -881,7 +884,7 @@ fn demux_polled_after_completion_panics_by_its_name() {
 }
 
 #[test]
-fn settings_that_make_no_sense_blame_their_caller() {
+fn invalid_settings_panic_at_their_caller() {
     assert_eq!(catch(|| drop(demux().budget(0))).file, file!());
     assert_eq!(catch(|| drop(demux().flush_every(0))).file, file!());
     let orders = stream::iter([(1, Drain(()))]).chain(stream::pending());
@@ -890,20 +893,20 @@ fn settings_that_make_no_sense_blame_their_caller() {
     assert_eq!(catch(|| drop(attached.with_hasher(RandomState::new()))).file, file!());
 }
 
-// What is borrowed
+// Borrowing
 
 #[test]
 fn everything_may_borrow_from_its_surroundings() {
-    let (topic, mut got, mut strays) = (String::from("a"), Vec::new(), 0);
+    let (topic, mut got, mut unmatched) = (String::from("a"), Vec::new(), 0);
     let texts = [String::from("a"), String::from("b")];
     let orders = stream::iter([(topic.as_str(), &mut got)]);
     let input = stream::iter(texts.iter());
-    let demux = input.demux_by(|text| text.as_str(), orders).on_unmatched(|_| strays += 1);
+    let demux = input.demux_by(|text| text.as_str(), orders).on_unmatched(|_| unmatched += 1);
     block_on(demux);
-    assert_eq!((got, strays), (vec![&texts[0]], 1));
+    assert_eq!((got, unmatched), (vec![&texts[0]], 1));
 }
 
-/// A key that is looked up by one part of it.
+/// A key that can be looked up by a part of it.
 #[derive(PartialEq, Eq, Hash)]
 struct Wide(u64);
 
@@ -914,14 +917,14 @@ impl Borrow<u64> for Wide {
 }
 
 #[test]
-fn by_ref_takes_whatever_the_key_can_be_borrowed_as() {
+fn by_ref_takes_any_borrowed_form_of_the_key() {
     let (input, _) = parts();
     let orders = stream::iter([(Wide(1), Drain(()))]);
     let demux: Demux<In, ByRef<_, u64>, _> = input.demux_by_ref(|m| &m.id, orders);
     assert_eq!(block_on(demux).delivered, 1);
 }
 
-/// What makes sinks on demand, by the name of its type.
+/// A nameable type for the closure of `or_attach_with`.
 type Make = fn(&Message) -> Option<Attach<u64, Drain>>;
 
 #[test]

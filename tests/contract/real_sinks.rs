@@ -1,7 +1,7 @@
-//! The notes on real sinks, each with the real sink: futures' `mpsc`, tokio's `PollSender`, flume, codecs
+//! The documented behaviour with real sinks: futures' `mpsc`, tokio's `PollSender`, flume, codecs
 //! over TCP, `sink_map_err`, tokio's cooperative budget, boxed and `!Send` sinks, executors.
 //!
-//! Guarantees 3 to 8, 10 and 13, where scripted sinks may behave better than real ones.
+//! Guarantees 3 to 8, 10 and 13, where real sinks may behave differently from scripted ones.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -30,13 +30,13 @@ use tokio::task::LocalSet;
 use tokio_util::codec::{Framed, FramedWrite, LinesCodec};
 use tokio_util::sync::PollSender;
 
-/// Items are numbers, and the tens are the key.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "a key function is given a reference")]
+/// The key of item `n` is `n / 10`.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "key functions take a reference")]
 fn tens(n: &u32) -> u32 {
     n / 10
 }
 
-/// Writes down everything but what is delivered.
+/// Logs all events except deliveries.
 struct Logging(Log);
 
 impl<K: Display, V: Debug, E: Debug> Hooks<K, V, E> for Logging {
@@ -60,12 +60,12 @@ impl<K: Display, V: Debug, E: Debug> Hooks<K, V, E> for Logging {
     }
 }
 
-/// What is there now.
+/// Returns the next item if it is available.
 fn next<T>(stream: &mut (impl Stream<Item = T> + Unpin)) -> Option<T> {
     stream.next().now_or_never().flatten()
 }
 
-/// All that is there now.
+/// Returns all available items.
 fn all<T>(stream: &mut (impl Stream<Item = T> + Unpin)) -> Vec<T> {
     std::iter::from_fn(|| next(stream)).collect()
 }
@@ -76,11 +76,11 @@ fn assert_accounted(totals: Totals) {
     assert_eq!(
         received + copies,
         unmatched + delivered + discarded + lost + queued,
-        "every item has one fate: {totals:?}"
+        "the totals do not add up: {totals:?}"
     );
 }
 
-/// As `assert_accounted`, for a demux that has completed.
+/// Like `assert_accounted`, for a completed demux.
 #[track_caller]
 fn assert_settled(totals: Totals) {
     assert_accounted(totals);
@@ -93,7 +93,7 @@ fn current_thread() -> Runtime {
 
 type Boxed<V> = Pin<Box<dyn Sink<V, Error = String> + Send>>;
 
-/// Any sink, its error in words.
+/// Boxes a sink and converts its error to a string.
 fn boxed<V: 'static>(sink: impl Sink<V, Error: Debug> + Send + 'static) -> Boxed<V> {
     Box::pin(sink.sink_map_err(|error| format!("{error:?}")))
 }
@@ -119,7 +119,7 @@ fn full_futures_sender_holds_up_neither_the_flush_nor_the_items_of_others() {
 
     for n in 11..=14 {
         assert_eq!(all(&mut full_out), [n]);
-        assert!(task.woken() || n == 14, "reading makes room, and that wakes the demux");
+        assert!(task.woken() || n == 14, "reading did not wake the demux");
         assert!(task.run().is_pending());
     }
     assert_accounted(task.get_ref().totals());
@@ -225,7 +225,7 @@ fn poll_sender_with_nothing_to_send_takes_no_permit_from_others() {
     let orders = stream::iter([(1, PollSender::new(sender.clone()))]);
     let mut task = Task::new(input.demux_by(tens, orders));
     assert!(task.run().is_pending());
-    sender.try_send(90).expect("a sink that never had an item holds no permit");
+    sender.try_send(90).expect("a sink that never got an item holds a permit");
     assert_eq!(receiver.try_recv(), Ok(90));
 
     feed.push(11);
@@ -233,7 +233,7 @@ fn poll_sender_with_nothing_to_send_takes_no_permit_from_others() {
     assert_eq!(receiver.try_recv(), Ok(11));
     feed.push(21);
     assert!(task.run().is_pending());
-    sender.try_send(91).expect("nor does one that has sent what it had");
+    sender.try_send(91).expect("a sink without items holds a permit");
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn poll_sender_that_queued_and_drained_takes_no_further_permit() {
         assert_eq!(receiver.try_recv(), Ok(n));
     }
     assert!(task.run().is_pending());
-    sender.try_send(90).expect("its queue is empty");
+    sender.try_send(90).expect("a sink with an empty queue holds a permit");
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn poll_sender_with_room_is_sent_its_copy_while_the_other_of_its_group_makes_the
     feed.push(12);
     assert!(task.run().is_pending());
     assert_eq!(b_out.try_recv(), Ok(12));
-    assert_eq!(task.get_ref().len(), 1, "the next item finds that its receiver is dead");
+    assert_eq!(task.get_ref().len(), 1, "the sink fails with its next item only");
     assert_accounted(task.get_ref().totals());
 }
 
@@ -309,7 +309,7 @@ fn poll_sender_keeps_no_permit_while_the_other_of_its_group_makes_the_input_wait
     feed.push(11);
     assert!(task.run().is_pending());
     assert_eq!(a_out.try_recv(), Ok(11));
-    a.try_send(90).expect("its copy was sent");
+    a.try_send(90).expect("a sink whose copy was sent holds a permit");
 }
 
 #[test]
@@ -348,13 +348,13 @@ fn full_flume_sink_makes_the_input_wait_and_keeps_the_order() {
     feed.end();
     let mut got = Vec::new();
     while task.run().is_pending() {
-        got.push(receiver.try_recv().expect("the demux sleeps only when the channel is full"));
+        got.push(receiver.try_recv().expect("the demux parked although the channel has room"));
     }
     got.extend(receiver.try_iter());
     assert_eq!(got, [11, 12, 13, 14, 15]);
 }
 
-/// It is always ready once what it took before is gone, and sends in the flush.
+/// A flume sink is ready when its previous item was sent, and sends in the flush.
 #[test]
 fn flume_sink_finds_its_dead_receiver_in_the_flush_and_hands_the_item_back() {
     let (sender, receiver) = flume::bounded(4);
@@ -393,7 +393,7 @@ fn full_flume_sink_whose_receiver_dies_frees_the_input() {
 }
 
 #[test]
-fn flume_at_every_end_runs_through() {
+fn flume_for_input_orders_and_sinks() {
     let (items, input) = flume::bounded(2);
     let (orders, orders_in) = flume::bounded(2);
     let (sink, received) = flume::bounded(2);
@@ -412,7 +412,7 @@ fn flume_at_every_end_runs_through() {
 
 // Codecs over TCP
 
-/// Two ends of a connection with small buffers: ours, and the client's.
+/// Returns both ends of a connection with small buffers: the server's and the client's.
 async fn connection() -> (TcpStream, TcpStream) {
     let listener = TcpSocket::new_v4().unwrap();
     listener.set_send_buffer_size(16 * 1024).unwrap();
@@ -471,13 +471,13 @@ fn line_for_a_tcp_client_arrives_while_the_input_is_idle() {
     });
 }
 
-/// Longer lines than any buffer would hold many of.
+/// Lines so long that buffers hold only a few.
 fn long_lines(key: u32, count: usize) -> impl Stream<Item = (u32, String)> {
     let line = "x".repeat(64 * 1024);
     stream::repeat_with(move || (key, line.clone())).take(count)
 }
 
-/// Encodes only the line of a keyed item.
+/// Creates a sink that encodes only the line of a keyed item.
 fn keyed(stream: TcpStream) -> Pin<Box<dyn Sink<(u32, String), Error = String> + Send>> {
     let lines = FramedWrite::new(stream, LinesCodec::new());
     boxed(
@@ -514,7 +514,7 @@ fn tcp_client_that_reads_nothing_blocks_until_it_is_evicted() {
         let totals = input.demux_by(|item| item.0, orders_in).hooks(hooks).await;
         assert_eq!(log.lines(), ["1 blocks", "1 Evicted", "2 Finished"]);
         assert_eq!(reader.await.unwrap(), ["after"]);
-        assert_eq!(totals.discarded, 1, "the one that was held");
+        assert_eq!(totals.discarded, 1, "the held item");
         assert_eq!(totals.delivered + totals.unmatched, 500);
         assert_settled(totals);
         drop(slow_client);
@@ -531,7 +531,7 @@ fn tcp_client_that_reads_nothing_loses_its_own_lines_and_no_other_client_does() 
         let orders = stream::iter([stuck.leased(&mut lease), Attach::new(2, keyed(quick))]);
         let reader = tokio::spawn(read_lines(quick_client));
         let rest = stream::iter((0..100).map(|n| (2, n.to_string())));
-        // By the time the input ends, the one that is stuck would never be closed.
+        // Otherwise, the stuck sink would never be closed after the end of the input.
         let hang_up = stream::once(async move { drop(lease) }).filter_map(|()| future::ready(None));
         let input = long_lines(1, 500).chain(rest).chain(hang_up);
         let discarded = Arc::new(AtomicUsize::new(0));
@@ -569,7 +569,7 @@ fn tcp_client_that_resets_its_connection_fails_alone() {
     });
 }
 
-/// Lets the client end the connection with something unread, which resets it.
+/// Closes the connection with unread data, which resets it.
 async fn reset(mut ours: TcpStream, client: TcpStream) -> TcpStream {
     ours.write_all(b"unread\n").await.unwrap();
     client.readable().await.unwrap();
@@ -593,7 +593,7 @@ fn sink_map_err_is_not_touched_after_its_first_error() {
         assert!(task.run().is_pending());
         feed.push(13);
         feed.end();
-        let Poll::Ready(totals) = task.run() else { panic!("it does not end") };
+        let Poll::Ready(totals) = task.run() else { panic!("the demux did not complete") };
         drop(task);
         assert_eq!(errors, [(1, op.name())]);
         assert_settled(totals);
@@ -626,16 +626,16 @@ impl<T> Stream for Receiving<T> {
     }
 }
 
-/// A sink that counts how often it is asked whether it is ready.
-struct Asked<S>(S, Arc<AtomicUsize>);
+/// A sink that counts calls of `poll_ready`.
+struct CountsPolls<S>(S, Arc<AtomicUsize>);
 
-impl<S: Unpin> Asked<S> {
+impl<S: Unpin> CountsPolls<S> {
     fn inner(self: Pin<&mut Self>) -> Pin<&mut S> {
         Pin::new(&mut self.get_mut().0)
     }
 }
 
-impl<V, S: Sink<V> + Unpin> Sink<V> for Asked<S> {
+impl<V, S: Sink<V> + Unpin> Sink<V> for CountsPolls<S> {
     type Error = S::Error;
 
     fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
@@ -653,10 +653,10 @@ impl<V, S: Sink<V> + Unpin> Sink<V> for Asked<S> {
     }
 }
 
-/// What tokio grants a task before its resources answer Pending.
+/// Tokio's cooperative budget of a task for one poll.
 const COOP: usize = 128;
 
-/// Runs a demux as a task beside one that is always awake. The demux's turns, and the other's.
+/// Runs a demux beside a task that is always awake. Returns the turns of both.
 async fn beside_a_busy_task<F>(demux: F) -> (F::Output, usize, usize)
 where
     F: Future<Output: Send + 'static> + Send + 'static,
@@ -698,8 +698,8 @@ fn spent_coop_budget_neither_spins_nor_starves() {
     let (sink, mut received) = tokio_mpsc::channel(ITEMS as usize);
     (0..ITEMS).for_each(|n| items.try_send(n).unwrap());
     drop(items);
-    let (read, asked) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
-    let orders = stream::iter([((), Asked(PollSender::new(sink), Arc::clone(&asked)))]);
+    let (read, polls) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+    let orders = stream::iter([((), CountsPolls(PollSender::new(sink), Arc::clone(&polls)))]);
     let demux =
         Receiving(input, Arc::clone(&read)).demux_by(|_| (), orders).budget(100 * ITEMS as usize);
 
@@ -710,23 +710,23 @@ fn spent_coop_budget_neither_spins_nor_starves() {
     assert_eq!(all, (0..ITEMS).collect::<Vec<_>>());
 
     let items = ITEMS as usize;
-    assert!(turns > 2 * items / COOP, "each item takes two of the {COOP}: {turns} turns");
-    assert!(turns <= 2 * items / COOP + 8, "each turn uses all of the {COOP}: {turns} turns");
+    assert!(turns > 2 * items / COOP, "each item takes two units of {COOP}: {turns} turns");
+    assert!(turns <= 2 * items / COOP + 8, "each turn uses all {COOP} units: {turns} turns");
     assert!(others + 1 >= turns, "{turns} turns, but {others} of the other task");
-    let (read, asked) = (read.load(SeqCst), asked.load(SeqCst));
+    let (read, polls) = (read.load(SeqCst), polls.load(SeqCst));
     assert!(read <= items + turns, "at most one idle poll a turn: {read} polls, {turns} turns");
-    assert!(asked <= items + turns, "at most one idle poll a turn: {asked} polls, {turns} turns");
+    assert!(polls <= items + turns, "at most one idle poll a turn: {polls} polls, {turns} turns");
 }
 
-/// A budget that many sinks have used up is not held against any of them.
+/// A budget that many sinks have used up does not count against any of them.
 #[test]
 fn spent_coop_budget_of_many_sinks_reaches_all_of_them() {
     const SINKS: u32 = 300;
-    let asked = Arc::<AtomicUsize>::default();
+    let polls = Arc::<AtomicUsize>::default();
     let (mut sinks, mut outs) = (Vec::new(), Vec::new());
     for key in 0..SINKS {
         let (sink, out) = tokio_mpsc::channel(1);
-        let sink = Asked(PollSender::new(sink), Arc::clone(&asked));
+        let sink = CountsPolls(PollSender::new(sink), Arc::clone(&polls));
         sinks.push(Attach::new(key, sink).buffer(4));
         outs.push(out);
     }
@@ -745,16 +745,16 @@ fn spent_coop_budget_of_many_sinks_reaches_all_of_them() {
         let (totals, turns, _) = beside_a_busy_task(demux).await;
         assert_eq!(totals.delivered, 3 * u64::from(SINKS));
         assert_settled(totals);
-        let asked = asked.load(SeqCst);
+        let polls = polls.load(SeqCst);
         let bound = (3 + turns) * SINKS as usize;
-        assert!(asked <= bound, "{asked} polls in {turns} turns");
+        assert!(polls <= bound, "{polls} polls in {turns} turns");
         future::join_all(readers).await
     });
     assert!(counts.into_iter().all(|count| count.unwrap() == 3));
 }
 
-/// What a task's resources share, as tokio's did before it put such wakes off: once it is spent, they
-/// answer Pending and wake at once, until the next turn.
+/// A budget shared by the resources of a task, as in earlier versions of tokio: when it is spent,
+/// they return `Pending` and wake at once, until the next turn.
 #[derive(Clone, Default)]
 struct Allowance(Arc<AtomicUsize>, Arc<AtomicUsize>);
 
@@ -769,14 +769,14 @@ impl Allowance {
         Poll::Ready(())
     }
 
-    /// Begins a turn; how often it was asked in vain in the last one.
+    /// Begins a turn. Returns how often the budget was spent in the last turn.
     fn renew(&self) -> usize {
         self.0.store(COOP, SeqCst);
         self.1.swap(0, SeqCst)
     }
 }
 
-/// A sink that goes by the allowance, and never needs more than that.
+/// A sink that is always ready while the allowance lasts.
 struct Thrifty(Allowance, Arc<AtomicUsize>);
 
 impl Sink<u32> for Thrifty {
@@ -798,7 +798,7 @@ impl Sink<u32> for Thrifty {
 }
 
 #[test]
-fn sink_and_input_that_wake_at_once_when_their_budget_is_spent_are_not_asked_twice_a_turn() {
+fn sink_and_input_that_wake_at_once_on_a_spent_budget_are_not_polled_twice_a_turn() {
     const ITEMS: u32 = 1_000;
     let allowance = Allowance::default();
     let taken = [(); 3].map(|()| Arc::<AtomicUsize>::default());
@@ -824,17 +824,17 @@ fn sink_and_input_that_wake_at_once_when_their_budget_is_spent_are_not_asked_twi
         assert!(task.woken(), "a sink that woke itself is polled in the next turn");
         // The input, and each sink for readiness, flush or close.
         let vain = allowance.renew();
-        assert!(vain <= 1 + 2 * 3, "{vain} times in vain in one turn");
-        assert!(task.polls() < 60, "it does not get on");
+        assert!(vain <= 1 + 2 * 3, "{vain} futile polls in one turn");
+        assert!(task.polls() < 60, "the demux makes no progress");
     };
     assert_eq!(totals.delivered, u64::from(ITEMS));
     assert_eq!(taken.map(|taken| taken.load(SeqCst)), [333, 334, 333]);
     assert_settled(totals);
 }
 
-/// More of them than the budget is for: some are always left over, and wake at once.
+/// With more sinks than units of the budget, some always find it spent and wake at once.
 #[test]
-fn many_sinks_that_wake_at_once_when_the_budget_is_spent_are_not_asked_twice_a_turn() {
+fn many_sinks_that_wake_at_once_when_the_budget_is_spent_are_not_polled_twice_a_turn() {
     const SINKS: usize = 300;
     let allowance = Allowance::default();
     let taken: Vec<_> = (0..SINKS).map(|_| Arc::<AtomicUsize>::default()).collect();
@@ -850,8 +850,8 @@ fn many_sinks_that_wake_at_once_when_the_budget_is_spent_are_not_asked_twice_a_t
         }
         assert!(task.woken(), "a sink that woke itself is polled in the next turn");
         let vain = allowance.renew();
-        assert!(vain <= 2 * SINKS, "{vain} times in vain in one turn");
-        assert!(task.polls() < 100, "it does not get on");
+        assert!(vain <= 2 * SINKS, "{vain} futile polls in one turn");
+        assert!(task.polls() < 100, "the demux makes no progress");
     };
     assert!(taken.iter().all(|taken| taken.load(SeqCst) == 10));
     assert_settled(totals);
@@ -966,7 +966,7 @@ fn block_on_with_threads_at_both_ends_needs_no_runtime() {
     assert_eq!(reading.join().unwrap(), (0..1_000).collect::<Vec<_>>());
 }
 
-/// Begun in one runtime, woken and finished in another.
+/// Polled in one runtime, woken and completed in another.
 #[test]
 fn demux_moves_from_one_runtime_to_another() {
     let (items, input) = mpsc::unbounded();
@@ -994,8 +994,8 @@ fn demux_moves_from_one_runtime_to_another() {
 type Running = Pin<Box<dyn Future<Output = Totals> + Send>>;
 type Outs = [mpsc::Receiver<u32>; 3];
 
-/// A demux with something of everything: a sink that takes one item at a time, one with a queue, one
-/// that is limited, and items that match no attachment.
+/// A demux with a sink that takes one item at a time, one with a queue, one with a limit, and items
+/// that match no attachment.
 fn eventful(log: &Log) -> (Running, Outs) {
     let (slow, slow_out) = mpsc::channel(0);
     let (queued, queued_out) = mpsc::channel(0);
@@ -1010,14 +1010,14 @@ fn eventful(log: &Log) -> (Running, Outs) {
     (Box::pin(demux), [slow_out, queued_out, limited_out])
 }
 
-/// Takes one item from each, if there is one, and writes it down.
+/// Takes an item from each receiver, if there is one, and logs it.
 fn read_on(outs: &mut Outs, log: &Log) {
     for n in outs.iter_mut().filter_map(next) {
         log.push(format!("read {n}"));
     }
 }
 
-/// What the eventful demux comes to, however it is polled.
+/// Asserts the result of the eventful demux, which does not depend on how it is polled.
 fn assert_eventful(totals: Totals, log: &[String]) {
     assert_settled(totals);
     assert_eq!((totals.received, totals.delivered, totals.unmatched), (14, 12, 2));
@@ -1029,7 +1029,7 @@ fn assert_eventful(totals: Totals, log: &[String]) {
 }
 
 #[test]
-fn losing_every_race_changes_nothing() {
+fn losing_every_select_changes_nothing() {
     let log = Log::new();
     let (mut demux, mut outs) = eventful(&log);
     let undisturbed = executor::block_on(async {
@@ -1057,7 +1057,7 @@ fn losing_every_race_changes_nothing() {
     assert_eq!((raced, log.take()), (undisturbed, undisturbed_log));
 }
 
-/// It may or may not win the race against a deadline that has passed: that changes nothing either.
+/// Whether a poll completes before an expired deadline or not does not change the result.
 #[test]
 fn timeouts_that_have_passed_change_nothing() {
     let log = Log::new();

@@ -1,8 +1,8 @@
-//! The recipes of the documentation: fallible inputs, composite keys, keys from untrusted peers, demuxes in a
-//! row, request and response, watchdogs, rate limits, reconnection.
+//! The recipes of the documentation: fallible inputs, composite keys, untrusted keys, chained
+//! demuxes, request and response, watchdogs, rate limits, reconnection.
 //!
-//! The attachment rules on `limit`, `Lease`, `catch_all`, `admit` and `blocked`, and guarantees 3, 7 and 9,
-//! used together.
+//! They combine the attachment rules on `limit`, `Lease`, `catch_all`, `admit` and `blocked` with
+//! guarantees 3, 7 and 9.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -18,18 +18,18 @@ use stream_demux::{
     Attach, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Overflow, Recipient,
 };
 
-/// What is there now.
+/// Returns the next item if it is available.
 fn next<T>(stream: &mut (impl Stream<Item = T> + Unpin)) -> Option<T> {
     stream.next().now_or_never().flatten()
 }
 
-/// All that is there now.
+/// Returns all available items.
 fn all<T>(stream: &mut (impl Stream<Item = T> + Unpin)) -> Vec<T> {
     std::iter::from_fn(|| next(stream)).collect()
 }
 
-/// Items are numbers, and the tens are the key.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "a key function is given a reference")]
+/// The key of item `n` is `n / 10`.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "key functions take a reference")]
 fn tens(n: &u32) -> u32 {
     n / 10
 }
@@ -49,7 +49,7 @@ fn fallible_input_is_cut_at_its_first_error_and_the_error_kept_aside() {
     assert_eq!(error, Some("broken"));
     assert_eq!((totals.received, totals.delivered, totals.detached), (2, 2, 1));
     assert_eq!(all(&mut received), [11, 12]);
-    assert_eq!((feed.left(), feed.is_dropped()), (1, true), "nothing was read beyond the error");
+    assert_eq!((feed.left(), feed.is_dropped()), (1, true), "the input was read beyond the error");
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn fallible_input_without_an_error_leaves_none_behind() {
 }
 
 #[test]
-fn fallible_input_whose_errors_are_worth_skipping_goes_on() {
+fn fallible_input_may_skip_errors() {
     let mut errors = Vec::new();
     let input = stream::iter([Ok(11), Err("one"), Ok(12), Err("two"), Ok(13)]);
     let items = input.filter_map(|item: Result<u32, _>| {
@@ -123,7 +123,7 @@ fn composite_key_borrowed_as_a_struct_is_never_cloned() {
     assert_eq!(texts(two_out), ["for two"]);
 }
 
-/// An order's key that is more than what is looked up: found by its route alone.
+/// A key with more data than is looked up: it is found by its route.
 #[derive(Debug)]
 struct Subscription {
     route: Route,
@@ -151,7 +151,7 @@ impl PartialEq for Subscription {
 impl Eq for Subscription {}
 
 #[test]
-fn hooks_are_given_the_key_of_the_order_though_items_are_matched_by_a_part_of_it() {
+fn hooks_get_the_key_of_the_order_though_items_are_matched_by_a_part_of_it() {
     let (sink, receiver) = mpsc::unbounded();
     drop(receiver);
     let route = Route { tenant: 2, topic: "news".to_owned() };
@@ -165,7 +165,7 @@ fn hooks_are_given_the_key_of_the_order_though_items_are_matched_by_a_part_of_it
 }
 
 #[test]
-fn keys_from_strangers_are_hashed_with_random_state() {
+fn untrusted_keys_are_hashed_with_random_state() {
     let (sink, received) = mpsc::unbounded();
     let orders = stream::iter([(Route { tenant: 2, topic: "news".to_owned() }, sink)]);
     let demux =
@@ -174,15 +174,15 @@ fn keys_from_strangers_are_hashed_with_random_state() {
     assert_eq!(texts(received), ["for two"]);
 }
 
-// Demuxes in a row
+// Chained demuxes
 
 #[test]
-fn strays_go_on_to_a_second_demux_and_hold_the_first_one_back() {
+fn unmatched_items_go_to_a_second_demux_with_backpressure() {
     let (input, feed) = scripted_stream("input");
     let (known, known_handle) = scripted_sink("known");
-    let (strays, strays_in) = mpsc::channel(0);
+    let (unmatched, strays_in) = mpsc::channel(0);
     let known = Attach::new(1, known.sink_map_err(drop).left_sink());
-    let catch = Attach::new(u32::MAX, strays.sink_map_err(drop).right_sink()).catch_all();
+    let catch = Attach::new(u32::MAX, unmatched.sink_map_err(drop).right_sink()).catch_all();
     let mut first = Task::new(input.demux_by(tens, stream::iter([known, catch])));
 
     let (second, second_handle) = scripted_sink("second");
@@ -199,7 +199,8 @@ fn strays_go_on_to_a_second_demux_and_hold_the_first_one_back() {
         assert!(second.run().is_pending());
     }
     assert_eq!(known_handle.items(), [11]);
-    // One is held by the second demux, one is in the channel, and one is held by the first.
+    // One item is held by the second demux, one is in the channel, and one is held by the first
+    // demux.
     assert_eq!((feed.left(), feed.taken()), (1, 4));
     assert_eq!(first.get_ref().blocked_on().map(|to| *to.key), Some(u32::MAX));
 
@@ -210,7 +211,7 @@ fn strays_go_on_to_a_second_demux_and_hold_the_first_one_back() {
     while end.is_pending() {
         let (before, _) = (second.polls(), first.run());
         end = second.run();
-        assert!(end.is_ready() || second.polls() > before, "they wait for each other");
+        assert!(end.is_ready() || second.polls() > before, "the demuxes wait for each other");
     }
     let Poll::Ready(end) = end else { unreachable!() };
     let strayed = first.get_ref().totals();
@@ -222,7 +223,7 @@ fn strays_go_on_to_a_second_demux_and_hold_the_first_one_back() {
     assert_eq!(unmatched, [26]);
 }
 
-/// A tree: by tenant, then by topic, each tenant with a demux of its own.
+/// A tree: by tenant, then by topic, with a demux for each tenant.
 #[test]
 fn demux_of_demuxes_routes_by_tenant_and_then_by_topic() {
     let (mut leaves, mut branches, mut roots) = (Vec::new(), Vec::new(), Vec::new());
@@ -253,13 +254,13 @@ struct Answer {
 
 type Reply = mpsc::Sender<Answer>;
 
-/// The caller's side: what it sent and awaits.
+/// The caller's side of a request.
 struct Pending {
     answer: mpsc::Receiver<Answer>,
     _lease: Lease,
 }
 
-/// Asks for the answer to `id`, once.
+/// Attaches a sink for one answer to `id`.
 fn request(orders: &mpsc::UnboundedSender<Attach<u64, Reply>>, id: u64) -> Pending {
     let (sink, answer) = mpsc::channel(0);
     let mut lease = Lease::new();
@@ -292,16 +293,16 @@ fn answer_reaches_its_request_and_a_late_second_one_is_unmatched() {
 
     let mut reused = request(&orders, 2);
     assert!(task.run().is_pending());
-    assert!(all(&mut reused.answer).is_empty(), "what came too late is not kept for a re-used id");
+    assert!(all(&mut reused.answer).is_empty(), "a late answer was kept for a reused id");
     feed.push(Answer { id: 2, text: "anew" });
     assert!(task.run().is_pending());
     assert_eq!(all(&mut reused.answer), [Answer { id: 2, text: "anew" }]);
     assert_eq!(task.get_ref().totals().attached, 3);
-    assert_eq!(task.get_ref().totals().detached, 3, "nothing is left behind");
+    assert_eq!(task.get_ref().totals().detached, 3, "a request is still attached");
 }
 
 #[test]
-fn request_that_is_given_up_leaves_nothing_and_its_answer_is_unmatched() {
+fn cancelled_request_is_detached_and_its_answer_unmatched() {
     let (input, feed) = scripted_stream("answers");
     let (orders, orders_in) = mpsc::unbounded();
     let mut task = Task::new(input.demux_by(|answer: &Answer| answer.id, orders_in));
@@ -309,7 +310,7 @@ fn request_that_is_given_up_leaves_nothing_and_its_answer_is_unmatched() {
     assert!(task.run().is_pending());
     assert!(task.get_ref().contains_key(&1));
     drop(given_up);
-    assert!(task.woken(), "no answer is needed to find out");
+    assert!(task.woken(), "the task was not woken");
     assert!(task.run().is_pending());
     assert!(task.get_ref().is_empty());
     feed.push(Answer { id: 1, text: "late" });
@@ -318,7 +319,7 @@ fn request_that_is_given_up_leaves_nothing_and_its_answer_is_unmatched() {
 }
 
 #[test]
-fn request_given_up_before_it_was_read_never_takes_its_id() {
+fn request_cancelled_before_it_was_read_never_takes_its_id() {
     let (input, feed) = scripted_stream("answers");
     let (orders, orders_in) = mpsc::unbounded();
     let mut task = Task::new(input.demux_by(|answer: &Answer| answer.id, orders_in));
@@ -337,13 +338,17 @@ fn request_with_an_id_in_use_is_refused_and_takes_no_answer_of_another() {
     let mut first = request(&orders, 1);
     let mut second = request(&orders, 1);
     assert!(task.run().is_pending());
-    assert_eq!(second.answer.next().now_or_never(), Some(None), "it is closed at once");
+    assert_eq!(
+        second.answer.next().now_or_never(),
+        Some(None),
+        "the second request was not closed at once"
+    );
     feed.push(Answer { id: 1, text: "one" });
     assert!(task.run().is_pending());
     assert_eq!(all(&mut first.answer), [Answer { id: 1, text: "one" }]);
 }
 
-/// A `oneshot` is no sink, but `unfold` makes one of it.
+/// A `oneshot` sender is not a sink, but `unfold` turns it into one.
 #[test]
 fn answer_through_a_oneshot() {
     let (reply, answer) = oneshot::channel();
@@ -358,7 +363,7 @@ fn answer_through_a_oneshot() {
 
 // Watchdogs
 
-/// Remembers who blocks, and since which tick.
+/// Records which sinks block, and since which tick.
 #[derive(Clone, Default)]
 struct Watch(Arc<Mutex<Watched>>);
 
@@ -370,7 +375,7 @@ struct Watched {
 }
 
 impl Watch {
-    /// Time passes; who has blocked for `patience` is to go.
+    /// Advances the time. Evicts sinks that have blocked for `patience`.
     fn tick(&self, patience: u32) -> Option<u32> {
         let mut watched = self.0.lock().unwrap();
         watched.now += 1;
@@ -397,7 +402,7 @@ impl<V, E: Debug> Hooks<u32, V, E> for Watch {
 }
 
 #[test]
-fn watchdog_evicts_who_blocks_too_long_and_spares_who_recovers() {
+fn watchdog_evicts_a_sink_that_blocks_too_long_and_keeps_one_that_recovers() {
     let (input, feed) = scripted_stream("input");
     let (orders, orders_in) = mpsc::unbounded();
     let ((slow, slow_handle), (stuck, stuck_handle)) = (scripted_sink(1), scripted_sink(2));
@@ -424,7 +429,7 @@ fn watchdog_evicts_who_blocks_too_long_and_spares_who_recovers() {
         assert!(task.run().is_pending());
         assert_eq!(task.get_ref().blocked_on().map(|to| *to.key), Some(2));
         tick();
-        stuck_handle.wake(); // it wakes for nothing, and its time runs on
+        stuck_handle.wake(); // a spurious wake does not restart its time
     }
     assert!(task.run().is_pending());
     assert_eq!(watch.0.lock().unwrap().evicted, [2]);
@@ -434,7 +439,7 @@ fn watchdog_evicts_who_blocks_too_long_and_spares_who_recovers() {
 }
 
 #[test]
-fn watchdog_of_whoever_runs_the_demux_needs_no_hooks() {
+fn watchdog_around_the_demux_needs_no_hooks() {
     let (input, feed) = scripted_stream("input");
     let (orders, orders_in) = mpsc::unbounded();
     let (stuck, stuck_handle) = scripted_sink(1);
@@ -453,7 +458,7 @@ fn watchdog_of_whoever_runs_the_demux_needs_no_hooks() {
 
 // Rate limits
 
-/// As `governor`'s keyed limiter: a number for each key, until it is replenished.
+/// Like the keyed limiter of `governor`: a number of items per key until it is replenished.
 struct Limiter {
     quota: u32,
     used: Mutex<HashMap<u32, u32>>,
@@ -490,11 +495,11 @@ fn rate_limit_for_each_key_discards_the_surplus_without_waiting() {
     feed.extend([11, 12, 13, 21, 14]);
     assert!(task.run().is_pending());
     one_handle.park();
-    let asked = one_handle.count(Op::Ready);
+    let polls = one_handle.count(Op::Ready);
     feed.extend([15, 22]);
     assert!(task.run().is_pending());
     assert_eq!(*surplus.lock().unwrap(), [13, 14, 15]);
-    assert_eq!(one_handle.count(Op::Ready), asked, "no sink is asked for what is not admitted");
+    assert_eq!(one_handle.count(Op::Ready), polls, "a sink was polled for a refused item");
 
     one_handle.open();
     limiter.replenish();
@@ -506,7 +511,7 @@ fn rate_limit_for_each_key_discards_the_surplus_without_waiting() {
 // The rest
 
 #[test]
-fn sink_that_failed_is_attached_anew_by_the_error_handler() {
+fn sink_that_failed_is_attached_again_by_the_error_handler() {
     let (input, feed) = scripted_stream("input");
     let (orders, orders_in) = mpsc::unbounded();
     let (dead, receiver) = mpsc::channel(4);
@@ -549,7 +554,7 @@ fn viewer_that_falls_behind_sees_the_latest_and_delays_no_other() {
 
 /// One lease for all the topics of a client.
 #[test]
-fn client_that_hangs_up_takes_all_its_topics_and_none_of_its_successors() {
+fn client_that_disconnects_detaches_all_its_topics_and_no_successor() {
     let (input, feed) = scripted_stream("input");
     let (orders, orders_in) = mpsc::unbounded();
     let mut task = Task::new(input.demux_by(tens, orders_in));

@@ -1,9 +1,9 @@
-//! A client reconnects: its lease ends, and the order for its successor comes. A lease that ended before an
-//! order or an item was read has its effect first (attachment rule on `Lease`), so the outcome does not
-//! depend on when the demux is polled.
+//! A client reconnects: its lease ends, and the order for its successor is sent. A lease that ended
+//! before an order or an item was read takes effect first (attachment rule on `Lease`), so the
+//! result does not depend on when the demux is polled.
 //!
-//! Also guarantees 1 and 5 where leases end: each attachment that ends costs one, and orders and items wait
-//! until all have ended.
+//! Also guarantees 1 and 5 for ends of leases: each attachment that ends costs one unit, and orders
+//! and items wait until all have ended.
 
 use std::task::Poll;
 
@@ -13,7 +13,7 @@ use futures::channel::mpsc;
 use futures::{FutureExt, StreamExt};
 use stream_demux::{Attach, DemuxStreamExt, Lease, Order};
 
-/// An order that changes nothing.
+/// Returns an order without effect.
 fn idle_order() -> Orders {
     Order::Detach(99)
 }
@@ -36,7 +36,7 @@ impl End {
     }
 }
 
-/// When the successor's order comes.
+/// When the successor's order is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     /// After the demux was polled for the end of the lease.
@@ -47,7 +47,7 @@ enum When {
     Before,
     /// The lease ends while the orders stream is polled for it.
     WhileRead,
-    /// The lease ends while the orders stream is polled, after an order that changes nothing.
+    /// The lease ends while the orders stream is polled, after an order without effect.
     AfterAnother,
 }
 
@@ -59,7 +59,7 @@ type Named<A> = (&'static str, fn(A) -> A);
 const TERMS: [Named<Terms>; 2] =
     [("replace", |attach| attach), ("keep_existing", Attach::keep_existing)];
 
-/// Lets the lease end and the successor come.
+/// Ends the lease and attaches the successor.
 fn reconnect(rig: &mut Rig, lease: Lease, end: End, when: When, successor: Orders) {
     match when {
         When::Polled => {
@@ -87,8 +87,8 @@ fn reconnect(rig: &mut Rig, lease: Lease, end: End, when: When, successor: Order
     }
 }
 
-/// The old client has `queued` items in a queue of `buffer`; then it reconnects, and 110 follows. What is
-/// logged until both sinks have taken all they get.
+/// The old client has `queued` items in a queue of `buffer`; then it reconnects, and item 110
+/// follows. Returns the log up to the last item of both sinks.
 #[track_caller]
 fn story(
     settings: impl FnOnce(Split) -> Split,
@@ -114,8 +114,7 @@ fn story(
     lines
 }
 
-/// Whether the demux was polled in between or not, and whatever the terms of the successor, the story is
-/// this one.
+/// Asserts that the log is the same in all cases of `WHEN` and `TERMS`.
 #[track_caller]
 fn each_time(queue: (usize, u32), end: End, expected: &[&str]) {
     for when in WHEN {
@@ -129,7 +128,7 @@ fn each_time(queue: (usize, u32), end: End, expected: &[&str]) {
 // The ordinary reconnect.
 
 #[test]
-fn dropped_lease_takes_its_queue_down_and_the_successor_has_the_key() {
+fn dropped_lease_discards_its_queue_and_the_successor_has_the_key() {
     each_time(
         (4, 2),
         End::Dropped,
@@ -162,7 +161,7 @@ fn detached_lease_keeps_its_queue_and_the_successor_has_the_key() {
 }
 
 #[test]
-fn dropped_lease_of_a_blocked_sink_takes_the_held_item_down() {
+fn dropped_lease_of_a_blocked_sink_discards_the_held_item() {
     each_time(
         (1, 2),
         End::Dropped,
@@ -179,7 +178,7 @@ fn dropped_lease_of_a_blocked_sink_takes_the_held_item_down() {
 }
 
 #[test]
-fn detached_lease_of_a_blocked_sink_takes_the_held_item_along() {
+fn detached_lease_of_a_blocked_sink_keeps_the_held_item() {
     each_time(
         (1, 2),
         End::Detached,
@@ -197,7 +196,7 @@ fn detached_lease_of_a_blocked_sink_takes_the_held_item_along() {
 }
 
 #[test]
-fn every_budget_comes_to_the_same_end() {
+fn every_budget_has_the_same_result() {
     for budget in 1..=8 {
         for end in ENDS {
             for when in WHEN {
@@ -284,7 +283,7 @@ fn finish_finds_the_attachment_ended() {
 // Items.
 
 #[test]
-fn item_that_is_read_after_the_end_of_a_lease_does_not_reach_the_dead_client() {
+fn item_that_is_read_after_the_end_of_a_lease_does_not_reach_the_old_client() {
     for end in ENDS {
         let mut rig = Rig::new().with_silent_sinks();
         let mut lease = Lease::new();
@@ -299,7 +298,7 @@ fn item_that_is_read_after_the_end_of_a_lease_does_not_reach_the_dead_client() {
 }
 
 #[test]
-fn item_that_is_read_after_the_end_of_a_lease_goes_to_the_catch_all_of_the_day() {
+fn item_that_is_read_after_the_end_of_a_lease_goes_to_the_present_catch_all() {
     let mut rig = Rig::new().with_silent_sinks();
     let mut lease = Lease::new();
     let a = rig.attach_on(1, "a", |attach| attach.catch_all().leased(&mut lease));
@@ -310,7 +309,7 @@ fn item_that_is_read_after_the_end_of_a_lease_goes_to_the_catch_all_of_the_day()
     assert_eq!(a.items(), [901]);
 }
 
-/// Sinks that are closing and wake themselves for ever.
+/// Attaches sinks that are closing and always wake themselves.
 #[track_caller]
 fn self_waking(rig: &mut Rig, count: u32) -> Vec<SinkHandle<u32>> {
     let sinks: Vec<_> = (1_000..1_000 + count)
@@ -329,7 +328,7 @@ fn self_waking(rig: &mut Rig, count: u32) -> Vec<SinkHandle<u32>> {
 }
 
 #[test]
-fn dead_client_gets_nothing_however_many_sinks_wake_themselves() {
+fn disconnected_client_gets_nothing_however_many_sinks_wake_themselves() {
     for count in [1, 20, 100, 1_000, 10_000] {
         for end in ENDS {
             let mut rig = Rig::new().with_silent_sinks();
@@ -368,7 +367,7 @@ fn reconnect_succeeds_however_many_sinks_wake_themselves() {
 
 // A lease for many.
 
-/// A demux with one sink to each of `count` keys, all under one lease. Items are their own keys.
+/// A demux with a sink for each of `count` keys, all under one lease. Items are their keys.
 #[track_caller]
 fn leased_by_one(count: u32, settings: impl FnOnce(Split) -> Split) -> (Rig, Lease) {
     let mut rig = Rig::keyed(|n| *n, settings).with_silent_sinks();
@@ -394,7 +393,7 @@ fn lease_over_10_000_attachments_ends_over_many_turns_and_orders_and_items_wait(
             rig.poll();
             turns += 1;
             let t = rig.totals();
-            // The turn that ends the last one may go on with what waits.
+            // The turn that ends the last attachment may continue with waiting orders and items.
             if t.attached == 10_000 {
                 assert!(before - rig.len() <= 128, "{end:?}");
                 assert_eq!((t.delivered, t.unmatched, late.taken()), (0, 0, 0), "{end:?}");
@@ -466,7 +465,7 @@ fn orders_that_come_while_a_lease_ends_find_all_of_it_ended() {
 }
 
 #[test]
-fn leases_that_go_on_ending_do_not_starve_other_sinks() {
+fn endless_ends_of_leases_do_not_starve_other_sinks() {
     let (mut rig, lease) = leased_by_one(2_000, |demux| demux.budget(16));
     let slow = rig.attach_on(5_000, "slow", |attach| attach.buffer(4));
     slow.park();
@@ -537,9 +536,10 @@ fn disarmed_lease_changes_nothing_and_delays_no_sink() {
     assert_eq!(a.items(), [101, 102]);
 }
 
-// Clients in tasks of their own.
+// Clients in separate tasks.
 
-/// A client comes, gets one item, goes and comes again: never is it refused, nor served twice.
+/// A client connects, gets one item, disconnects and reconnects. It is never refused, and gets each
+/// item once.
 #[test]
 fn tokio_client_reconnects_a_thousand_times() {
     for flavor in FLAVORS {
@@ -554,14 +554,14 @@ fn tokio_client_reconnects_a_thousand_times() {
                             let mut lease = Lease::new();
                             let (sink, mut received) = tokio_channel(4);
                             let attach = terms(Attach::new(1, sink)).leased(&mut lease);
-                            orders.unbounded_send(attach).expect("the demux runs");
-                            items.send(n).await.expect("the demux runs");
+                            orders.unbounded_send(attach).expect("the demux was dropped");
+                            items.send(n).await.expect("the demux was dropped");
                             assert_eq!(received.recv().await, Some(n), "{name}");
                             end.of(lease);
                         }
                     });
-                    client.await.expect("the client does not panic");
-                    demux.await.expect("nor the demux")
+                    client.await.expect("the client panicked");
+                    demux.await.expect("the demux panicked")
                 });
                 assert_settled(totals);
                 assert_eq!((totals.delivered, totals.unmatched), (1_000, 0), "{flavor:?}");
@@ -570,14 +570,14 @@ fn tokio_client_reconnects_a_thousand_times() {
     }
 }
 
-/// The sinks of tokio, on the terms of `TERMS`.
+/// Sinks of tokio with the settings of `TERMS`.
 type Client = Attach<u32, tokio_util::sync::PollSender<u32>>;
 
 const CLIENT_TERMS: [Named<Client>; 2] =
     [("replace", |attach| attach), ("keep_existing", Attach::keep_existing)];
 
 #[test]
-fn futures_client_gets_none_of_the_items_queued_for_its_former_self() {
+fn futures_client_gets_none_of_the_items_queued_before_its_reconnect() {
     for polled in [false, true] {
         let (items, input) = mpsc::unbounded();
         let (orders, inbox) = mpsc::unbounded();
@@ -590,7 +590,7 @@ fn futures_client_gets_none_of_the_items_queued_for_its_former_self() {
                 items.unbounded_send(10 * n + part).unwrap();
             }
             assert!(task.run().is_pending());
-            // One is in the channel, the others are in the queue.
+            // One item is in the channel, the others are queued.
             let first = received.next().now_or_never().flatten();
             assert_eq!(first, Some(10 * n), "polled in between: {polled}");
             drop((lease, received));
@@ -599,7 +599,7 @@ fn futures_client_gets_none_of_the_items_queued_for_its_former_self() {
             }
         }
         drop((items, orders));
-        let Poll::Ready(totals) = task.run() else { panic!("it does not end") };
+        let Poll::Ready(totals) = task.run() else { panic!("the demux did not complete") };
         assert_settled(totals);
         assert_eq!(totals.discarded + totals.delivered, 40);
     }

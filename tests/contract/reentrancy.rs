@@ -1,5 +1,5 @@
-//! User code that calls back in: sinks, hooks and wakers that send orders and items, drop leases and fire
-//! wakers while the demux calls them. Panics are in `panics`.
+//! Reentrancy: sinks, hooks and wakers that send orders and items, drop leases and fire wakers
+//! while the demux calls them. Panics are in `panics`.
 //!
 //! Guarantees 1, 4, 7, 9 and 11.
 
@@ -16,13 +16,13 @@ use futures::channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use futures::{Sink, StreamExt, stream};
 use stream_demux::{Attach, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Recipient};
 
-/// Items are numbers, and the tens are the key.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "a key function is given a reference")]
+/// The key of item `n` is `n / 10`.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "key functions take a reference")]
 fn tens(n: &u32) -> u32 {
     n / 10
 }
 
-/// A scripted sink under the name of its key, which logs.
+/// Creates a scripted sink that is named by its key and logs.
 fn sink(key: u32, log: &Log) -> (ScriptedSink<u32>, SinkHandle<u32>) {
     let (sink, handle) = scripted_sink(key);
     handle.log_to(log);
@@ -76,7 +76,8 @@ impl<F: FnMut(Event)> Hooks<u32, u32, Broken> for Reacting<F> {
     }
 }
 
-/// The log without drops of sinks: the contract only says that they come before `detached`.
+/// Returns the log without drops of sinks, because the contract only specifies that they come
+/// before `detached`.
 fn lines_but_drops(log: &Log) -> Vec<String> {
     log.lines().into_iter().filter(|line| !line.ends_with("dropped")).collect()
 }
@@ -87,7 +88,7 @@ fn logging(log: &Log) -> Reacting<impl FnMut(Event) + use<>> {
 
 // Sinks that call back
 
-/// Sink 1 sends `order` from its first call of `op`; the items follow. Returns what was logged.
+/// Sink 1 sends `order` in its first call of `op`; the items follow. Returns the log.
 #[track_caller]
 fn sends_order_from(
     op: Op,
@@ -115,7 +116,7 @@ fn order_sent_from_start_send_comes_before_the_next_item() {
 }
 
 #[test]
-fn sink_that_evicts_itself_from_poll_ready_still_gets_the_item_it_was_asked_for() {
+fn sink_that_evicts_itself_from_poll_ready_still_gets_the_item() {
     assert_eq!(
         sends_order_from(Op::Ready, Order::Evict(1), [11, 12]),
         ["1 attached", "1 sent 11", "1 dropped", "1 Evicted", "unmatched 12"]
@@ -170,7 +171,7 @@ fn sink_that_drops_its_own_lease_in_start_send_is_evicted_after_it() {
 }
 
 #[test]
-fn lease_that_is_dropped_while_its_key_is_looked_up_counts() {
+fn lease_dropped_during_the_look_up_of_its_key_takes_effect() {
     struct Dropping(Mutex<Option<Lease>>);
     impl BuildHasher for Dropping {
         type Hasher = std::collections::hash_map::DefaultHasher;
@@ -194,7 +195,7 @@ fn lease_that_is_dropped_while_its_key_is_looked_up_counts() {
 }
 
 #[test]
-fn sink_that_feeds_the_input_while_it_is_sent_to_is_no_recursion() {
+fn sink_may_feed_the_input_in_start_send() {
     let log = Log::new();
     let (a, a_handle) = sink(1, &log);
     let (send, input) = mpsc::unbounded();
@@ -231,7 +232,7 @@ fn sink_that_wakes_itself_in_every_operation_does_not_keep_the_task_awake() {
 
 // Sinks whose drop calls back
 
-/// Does something when it is dropped, after the sink in it.
+/// Calls a closure when it is dropped, after the drop of the inner sink.
 struct OnDrop<S> {
     sink: S,
     _on_drop: Callback,
@@ -348,7 +349,7 @@ fn drop_of_a_sink_that_fires_its_own_waker_wakes_no_other_sink() {
     let polls = task.polls();
     assert!(task.run().is_pending());
     assert!(a_handle.is_dropped());
-    assert!(task.polls() <= polls + 2, "it did not spin");
+    assert!(task.polls() <= polls + 2, "the demux polls too often");
     assert_eq!(b_handle.calls(), []);
 }
 
@@ -382,7 +383,7 @@ fn orders_sent_by_sinks_as_they_are_dropped_with_the_future_have_no_effect() {
 // Hooks that call back
 
 #[test]
-fn hook_that_attaches_whom_an_unmatched_item_is_for_has_the_next_one_delivered() {
+fn hook_that_attaches_the_key_of_an_unmatched_item_gets_the_next_item_delivered() {
     let log = Log::new();
     let (send, orders) = orders();
     let sinks = log.clone();
@@ -414,7 +415,7 @@ fn hook_that_attaches_whom_an_unmatched_item_is_for_has_the_next_one_delivered()
 }
 
 #[test]
-fn hook_that_evicts_whom_the_input_waits_for_frees_it_without_another_wake() {
+fn hook_that_evicts_the_blocked_sink_frees_the_input_without_another_wake() {
     let log = Log::new();
     let ((a, a_handle), (b, _)) = (sink(1, &log), sink(2, &log));
     a_handle.park();
@@ -446,7 +447,7 @@ fn hook_that_evicts_whom_the_input_waits_for_frees_it_without_another_wake() {
 }
 
 #[test]
-fn hook_that_drops_the_lease_of_whom_the_input_waits_for_frees_it() {
+fn hook_that_drops_the_lease_of_the_blocked_sink_frees_the_input() {
     let log = Log::new();
     let (a, a_handle) = sink(1, &log);
     a_handle.park();
@@ -476,7 +477,7 @@ fn hook_that_drops_the_lease_of_whom_the_input_waits_for_frees_it() {
 }
 
 #[test]
-fn hook_that_attaches_anew_when_a_sink_fails_reconnects_before_the_next_item() {
+fn hook_that_attaches_again_when_a_sink_fails_reconnects_before_the_next_item() {
     let log = Log::new();
     let (a, a_handle) = sink(1, &log);
     a_handle.fail_quietly(Op::Send);
@@ -568,14 +569,14 @@ fn unblocked_that_sends_the_finish_ends_it_with_the_item_that_is_read_by_then() 
     assert!(task.run().is_pending());
     assert_eq!((feed.taken(), a_handle.taken()), (1, 0));
     a_handle.open();
-    let Poll::Ready(totals) = task.run() else { panic!("it was to finish") };
-    assert!(feed.taken() <= 2, "the order came before the third item, at the latest");
-    assert_eq!(totals.delivered, feed.taken() as u64, "what was read keeps its place");
+    let Poll::Ready(totals) = task.run() else { panic!("the demux did not complete") };
+    assert!(feed.taken() <= 2, "the order was sent before the third item");
+    assert_eq!(totals.delivered, feed.taken() as u64, "items that were read are delivered");
 }
 
 // Wakers that call back
 
-/// Calls back each time it is fired.
+/// A waker that calls a closure each time it is fired.
 struct Calling {
     callback: Mutex<Box<dyn FnMut() + Send>>,
     depth: AtomicUsize,
@@ -595,14 +596,14 @@ impl Calling {
 }
 
 impl Calling {
-    /// Drops the callback, and with it the channels, which may hold the waker itself.
+    /// Drops the closure and its channels, which may hold this waker.
     fn clear(&self) {
         *self.callback.lock().unwrap() = Box::new(|| {});
     }
 }
 
 impl Wake for Calling {
-    /// Does not call back if it is fired during its own callback.
+    /// Does not call the closure recursively.
     fn wake(self: Arc<Self>) {
         self.fired.fetch_add(1, SeqCst);
         let depth = self.depth.fetch_add(1, SeqCst) + 1;
@@ -614,7 +615,7 @@ impl Wake for Calling {
     }
 }
 
-/// A waker that calls back when its last clone is dropped.
+/// A waker that calls a closure when its last clone is dropped.
 struct Mortal {
     _on_drop: Mutex<Callback>,
 }
@@ -629,7 +630,7 @@ fn mortal(on_drop: impl FnOnce() + Send + 'static) -> Waker {
 }
 
 #[test]
-fn waker_that_sends_orders_and_items_as_it_fires_is_no_recursion() {
+fn waker_may_send_orders_and_items_while_it_fires() {
     let log = Log::new();
     let (items, input) = mpsc::unbounded();
     let (send, orders) = orders();
@@ -649,10 +650,10 @@ fn waker_that_sends_orders_and_items_as_it_fires_is_no_recursion() {
     assert_eq!(log.take(), ["1 attached"]);
 
     items.unbounded_send(11).unwrap();
-    let mut heard = 0;
-    while calling.fired.load(SeqCst) > heard {
-        heard = calling.fired.load(SeqCst);
-        assert!(heard < 20, "it spins");
+    let mut seen = 0;
+    while calling.fired.load(SeqCst) > seen {
+        seen = calling.fired.load(SeqCst);
+        assert!(seen < 20, "the demux wakes itself without end");
         assert!(demux.as_mut().poll(cx).is_pending());
     }
     let lines: Vec<_> = log.take().into_iter().filter(|line| !line.contains("flush")).collect();
@@ -660,9 +661,9 @@ fn waker_that_sends_orders_and_items_as_it_fires_is_no_recursion() {
     assert!(calling.deepest.load(SeqCst) <= 2);
 
     send.unbounded_send(Order::Detach(9)).unwrap();
-    while calling.fired.load(SeqCst) > heard {
-        heard = calling.fired.load(SeqCst);
-        assert!(heard < 20, "it spins");
+    while calling.fired.load(SeqCst) > seen {
+        seen = calling.fired.load(SeqCst);
+        assert!(seen < 20, "the demux wakes itself without end");
         assert!(demux.as_mut().poll(cx).is_pending());
     }
     assert_eq!(log.take(), ["2 attached", "2 sent 21", "2 flushed"]);
@@ -696,7 +697,7 @@ fn waker_whose_drop_sends_into_the_channels_does_not_deadlock() {
         .into_iter()
         .filter(|line| line.contains("unm") || line.contains("sen"))
         .collect();
-    assert_eq!(routed.len(), 4, "each waker called back: {routed:?}");
+    assert_eq!(routed.len(), 4, "not every waker called its closure: {routed:?}");
 }
 
 #[test]
@@ -709,7 +710,7 @@ fn future_that_is_dropped_drops_a_waker_whose_drop_sends_orders() {
     let calls = Arc::new(AtomicUsize::new(0));
     let (called, waking) = (Arc::clone(&calls), a_handle.clone());
     let waker = mortal(move || {
-        // The receiver may be gone: both outcomes are fine.
+        // The receiver may have been dropped, so both results are valid.
         let _ = send.unbounded_send(Order::Evict(1));
         waking.wake();
         called.fetch_add(1, SeqCst);
@@ -719,14 +720,14 @@ fn future_that_is_dropped_drops_a_waker_whose_drop_sends_orders() {
     }
     assert!(demux.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     drop(waker);
-    assert_eq!(calls.load(SeqCst), 0, "the demux sleeps, and its waker is kept");
+    assert_eq!(calls.load(SeqCst), 0, "the parked demux keeps the waker");
     drop(demux);
-    assert_eq!(calls.load(SeqCst), 1, "and goes with it");
+    assert_eq!(calls.load(SeqCst), 1, "the waker is dropped with the demux");
     assert!(a_handle.is_dropped());
 }
 
 #[test]
-fn wakers_of_a_demux_that_is_gone_are_inert() {
+fn wakers_of_a_dropped_demux_are_inert() {
     let (a, a_handle) = sink(1, &Log::new());
     let (orders, order) = scripted_stream("orders");
     let (input, feed) = scripted_stream("input");

@@ -1,7 +1,7 @@
-//! One program on every kind of runtime: the demux, its producer and each reader are tasks of their own.
+//! One program on different runtimes: the demux, its producer and each reader are separate tasks.
 //!
-//! Guarantee 13, and that the crate needs no particular runtime. Each program runs in a thread of its own,
-//! and counts as hanging after a minute: a lost wake-up would leave it asleep.
+//! Guarantee 13: the crate works on any runtime. Each program runs in a separate thread and fails
+//! after a minute, because a lost wake-up would let it wait forever.
 
 use std::future::{Future, poll_fn};
 use std::ops::Range;
@@ -17,12 +17,12 @@ use futures::task::SpawnExt;
 use futures::{SinkExt, StreamExt};
 use stream_demux::{Attach, DemuxStreamExt, Lease, Order, Overflow, Totals};
 
-/// Read to the end, through a channel that has no room to speak of.
+/// Read to the end, through the smallest channel.
 const KEPT: u32 = 0;
 /// Attached by the reader of `KEPT` when that has read `LATE_AFTER` items.
 const LATE: u32 = 1;
 const LATE_AFTER: usize = 1_000;
-/// Never read: the channel takes four, as many are queued, and it is evicted in the end.
+/// Never read: four items are in the channel, four are queued, and it is evicted at the end.
 const STUCK: u32 = 2;
 const FOUR: usize = 4;
 /// Read a hundred times; then the lease and the receiver are dropped.
@@ -35,7 +35,7 @@ const EACH: usize = 5_000;
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What came of it.
+/// The result of a run.
 struct Outcome {
     totals: Totals,
     kept: Vec<u32>,
@@ -51,20 +51,20 @@ fn output_of<T: Send + 'static>(
 ) -> impl Future<Output = T> {
     let (done, output) = oneshot::channel();
     spawn(Box::pin(async move { drop(done.send(future.await)) }));
-    async { output.await.expect("the task runs to its end") }
+    async { output.await.expect("the task did not complete") }
 }
 
-/// The program: whatever `spawn` does, it must be able to run many futures at the same time.
+/// Runs the program. `spawn` must run several futures concurrently.
 async fn program(spawn: impl Fn(Task)) -> Outcome {
     let (mut items, input) = mpsc::channel::<u32>(8);
     let (orders, orders_in) = mpsc::unbounded();
     let (kept, mut kept_out) = mpsc::channel(0);
     let (late, late_out) = mpsc::channel(1);
-    let (stuck, stuck_out) = mpsc::channel(FOUR - 1); // and one more, for each sender
+    let (stuck, stuck_out) = mpsc::channel(FOUR - 1); // plus one for each sender
     let (leased, leased_out) = mpsc::channel(16);
 
     let mut lease = Lease::new();
-    let send = |order| orders.unbounded_send(order).expect("the demux runs");
+    let send = |order| orders.unbounded_send(order).expect("the demux was dropped");
     send(Order::from((KEPT, kept)));
     send(Attach::new(STUCK, stuck).buffer(FOUR).overflow(Overflow::DropNewest).into());
     send(Attach::new(LEASED, leased).leased(&mut lease).into());
@@ -82,16 +82,16 @@ async fn program(spawn: impl Fn(Task)) -> Outcome {
         while let Some(item) = kept_out.next().await {
             read.push(item);
             if let Some(order) = late.take_if(|_| read.len() == LATE_AFTER) {
-                orders.unbounded_send(order).expect("the demux runs");
+                orders.unbounded_send(order).expect("the demux was dropped");
             }
         }
-        // Its sink is closed, so it is the end, and one sink will never have sent what it has.
-        orders.unbounded_send(Order::Evict(STUCK)).expect("the demux waits");
+        // The demux closed the sink, so the input has ended. Only the stuck sink still has items.
+        orders.unbounded_send(Order::Evict(STUCK)).expect("the demux was dropped");
         read
     });
     spawn(Box::pin(async move {
         for item in ITEMS {
-            items.send(item).await.expect("the demux reads on");
+            items.send(item).await.expect("the demux was dropped");
         }
     }));
 
@@ -100,7 +100,7 @@ async fn program(spawn: impl Fn(Task)) -> Outcome {
     Outcome { totals, kept, late, stuck: stuck_out.collect().await, leased }
 }
 
-/// Runs the program by `run`, and looks for every item.
+/// Runs the program with `run`, and accounts for every item.
 #[track_caller]
 fn check(run: impl FnOnce() -> Outcome + Send + 'static) {
     let (done, outcome) = std_mpsc::channel();
@@ -108,10 +108,10 @@ fn check(run: impl FnOnce() -> Outcome + Send + 'static) {
     let Ok(Outcome { totals, kept, late, stuck, leased }) =
         outcome.recv_timeout(Duration::from_secs(60))
     else {
-        // It has panicked, and said so, or it sleeps for ever.
-        panic!("the program {}", if runner.is_finished() { "panicked" } else { "hangs" });
+        // It has panicked and printed a message, or it waits forever.
+        panic!("the program {}", if runner.is_finished() { "panicked" } else { "did not finish" });
     };
-    runner.join().expect("it has finished");
+    runner.join().expect("the thread panicked");
 
     let all = |key| ITEMS.filter(move |n| n % KEYS == key).collect::<Vec<_>>();
     assert_eq!(kept, all(KEPT));
@@ -126,16 +126,17 @@ fn check(run: impl FnOnce() -> Outcome + Send + 'static) {
         (0, 0, 0, 4, 4)
     );
     assert_eq!(totals.delivered + totals.discarded + totals.unmatched, totals.received);
-    // Beyond what its reader took, the leased channel may have been given 17, and one more be held.
+    // In addition to the items that its reader took, the leased channel may have got 17, and one
+    // may be held.
     let leased = totals.delivered - count(kept.len() + late.len() + stuck.len());
     assert!((count(HUNDRED)..=count(HUNDRED) + 17).contains(&leased), "{leased} delivered");
     let held = totals.discarded - count(EACH - FOUR);
-    assert!(held <= 1, "{held} discarded when the lease was dropped");
+    assert!(held <= 1, "{held} items discarded when the lease was dropped");
     assert_eq!(totals.unmatched, count(3 * EACH - late.len()) - leased - held);
 }
 
 fn on_tokio(mut runtime: tokio::runtime::Builder) -> Outcome {
-    let runtime = runtime.build().expect("a runtime can be built");
+    let runtime = runtime.build().expect("cannot build a runtime");
     runtime.block_on(program(|task| drop(tokio::spawn(task))))
 }
 
@@ -149,7 +150,7 @@ fn tokio_in_many_threads() {
     check(|| on_tokio(tokio::runtime::Builder::new_multi_thread()));
 }
 
-/// The program is outside of the executor, as in `smol::block_on`.
+/// The program runs outside of the executor, as in `smol::block_on`.
 #[test]
 fn executor_of_smol_in_a_thread() {
     check(|| {
@@ -171,7 +172,7 @@ fn the_local_pool_of_futures() {
     check(|| {
         let mut pool = LocalPool::new();
         let spawner = pool.spawner();
-        pool.run_until(program(|task| spawner.spawn(task).expect("the pool runs")))
+        pool.run_until(program(|task| spawner.spawn(task).expect("cannot spawn")))
     });
 }
 
@@ -191,10 +192,10 @@ fn a_bare_block_on_in_a_thread_for_each_task() {
 fn a_bare_block_on_with_all_tasks_in_one_future() {
     check(|| {
         let (spawner, inbox) = std_mpsc::channel::<Task>();
-        let mut program = pin!(program(move |task| spawner.send(task).expect("it is polled")));
+        let mut program = pin!(program(move |task| spawner.send(task).expect("cannot spawn")));
         let mut tasks = Vec::new();
         block_on(poll_fn(|cx| {
-            // One waker for all: if one is woken, all are polled.
+            // One waker for all futures: each wake polls all.
             let outcome = program.as_mut().poll(cx);
             tasks.extend(inbox.try_iter());
             tasks.retain_mut(|task| task.as_mut().poll(cx).is_pending());
@@ -203,7 +204,7 @@ fn a_bare_block_on_with_all_tasks_in_one_future() {
     });
 }
 
-/// All that it takes to run a future.
+/// A minimal executor.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     struct Unpark(thread::Thread);
 

@@ -1,8 +1,8 @@
-//! How the demux serves a group (attachment rules on `multicast` and `admit`): member by member, at once
-//! where a member can take its copy, later where it cannot; interrupted by the end of a turn and resumed in
-//! the next. Also guarantees 3, 5 and 7 for an item that only some members have.
+//! How an item is given to a group (attachment rules on `multicast` and `admit`): member by member,
+//! at once to members that are ready, later to the others, interrupted at the end of a turn and
+//! resumed in the next. Also guarantees 3, 5 and 7 for an item that only some members have.
 //!
-//! `multicast` has the outcomes for whole groups; this module has the order of events.
+//! `multicast` tests the results for whole groups; this module tests the order of events.
 
 use std::task::Poll;
 
@@ -10,7 +10,7 @@ use crate::common::group::{Note, Rig, at};
 use crate::common::{self, Op, SinkHandle, Terms};
 use stream_demux::{Attach, Lease, Order, Overflow};
 
-/// An order that changes nothing.
+/// Returns an order without effect.
 fn idle_order() -> common::Orders<Note> {
     Order::Detach(99)
 }
@@ -19,17 +19,17 @@ fn sent(members: &[SinkHandle<Note>]) -> Vec<usize> {
     members.iter().map(SinkHandle::taken).collect()
 }
 
-// At once for those who can.
+// Members that are ready, and members that wait.
 
 #[test]
-fn members_that_can_get_their_copies_in_the_poll_that_reads_the_item() {
+fn ready_members_get_their_copies_in_the_poll_that_reads_the_item() {
     let mut rig = Rig::new();
     let members = rig.group(5, &[2, 4]);
     rig.push([101, 102]);
     assert_eq!(rig.turn(), ["1 sent 101'", "3 sent 101'", "5 sent 101'", "blocked 1#2"]);
     let t = rig.totals();
     assert_eq!((t.received, t.copies, t.delivered, t.queued), (1, 3, 3, 1));
-    // They are flushed, and the task sleeps.
+    // They are flushed, and the task parks.
     assert!(!rig.task.woken());
     assert!(members.iter().all(|member| member.flushed() == member.taken()));
 }
@@ -101,14 +101,14 @@ fn members_that_are_woken_together_are_served_in_one_poll() {
     members[3].open();
     let lines = rig.turn();
     assert!(!rig.task.woken());
-    // None of those who were served meanwhile is named.
+    // Members that got their copies in between are not reported.
     let reported: Vec<_> = lines.iter().filter(|line| line.contains("blocked")).collect();
     assert_eq!(reported, ["unblocked 1#1"]);
     assert_eq!((sent(&members), rig.totals().copies), (vec![1; 4], 3));
 }
 
 #[test]
-fn member_that_has_its_copy_is_not_asked_again_for_it() {
+fn member_that_has_its_copy_is_not_polled_again_for_it() {
     let mut rig = Rig::new();
     let members = rig.group(3, &[2]);
     rig.feed([101]);
@@ -124,19 +124,19 @@ fn member_that_has_its_copy_is_not_asked_again_for_it() {
 }
 
 #[test]
-fn waiting_member_is_asked_once_for_each_wake() {
+fn waiting_member_is_polled_once_for_each_wake() {
     let mut rig = Rig::new();
     let members = rig.group(2, &[1, 2]);
     rig.feed([101]);
-    for asked in 2..5 {
+    for polls in 2..5 {
         members[1].wake();
         assert!(rig.lines().is_empty());
-        assert_eq!((members[0].count(Op::Ready), members[1].count(Op::Ready)), (1, asked));
+        assert_eq!((members[0].count(Op::Ready), members[1].count(Op::Ready)), (1, polls));
     }
 }
 
 #[test]
-fn items_reach_each_member_in_their_order_however_it_is_woken() {
+fn items_reach_each_member_in_order_however_it_is_woken() {
     let mut rig = Rig::new();
     let members = rig.group(3, &[1, 2, 3]);
     rig.push(101..=130);
@@ -151,11 +151,11 @@ fn items_reach_each_member_in_their_order_however_it_is_woken() {
     assert_eq!((rig.totals().copies, rig.totals().queued), (60, 0));
 }
 
-// Who is named.
+// The reported member.
 
 #[test]
-fn blocked_names_the_first_that_waits_after_every_member_was_offered_the_item() {
-    let mut rig = Rig::new().asking();
+fn blocked_reports_the_first_waiting_member_after_all_were_offered_the_item() {
+    let mut rig = Rig::new().logging_admit();
     rig.group(4, &[2, 3]);
     assert_eq!(
         rig.feed([101]),
@@ -172,7 +172,7 @@ fn blocked_names_the_first_that_waits_after_every_member_was_offered_the_item() 
 }
 
 #[test]
-fn next_waiting_member_is_named_when_the_named_one_is_served_or_leaves() {
+fn next_waiting_member_is_reported_when_the_reported_one_is_served_or_leaves() {
     type End = fn(&SinkHandle<Note>, Lease);
     let ends: [(End, &[&str]); 4] = [
         (
@@ -210,7 +210,7 @@ fn next_waiting_member_is_named_when_the_named_one_is_served_or_leaves() {
 }
 
 #[test]
-fn member_that_is_not_named_is_served_or_leaves_without_a_word_about_the_wait() {
+fn member_that_is_not_reported_is_served_or_leaves_without_blocked_hooks() {
     let mut rig = Rig::new();
     let (members, mut leases) = rig.leased_group(5, &[1, 2, 3, 4]);
     assert_eq!(rig.feed([101]), ["5 sent 101'", "blocked 1#1"]);
@@ -226,7 +226,7 @@ fn member_that_is_not_named_is_served_or_leaves_without_a_word_about_the_wait() 
 }
 
 #[test]
-fn named_member_and_its_heirs_leave_in_one_poll_and_only_the_one_that_stays_is_named() {
+fn members_that_leave_in_one_poll_are_not_reported_as_blocked() {
     let mut rig = Rig::new();
     let (_members, leases) = rig.leased_group(4, &[1, 2, 3, 4]);
     rig.feed([101]);
@@ -238,7 +238,7 @@ fn named_member_and_its_heirs_leave_in_one_poll_and_only_the_one_that_stays_is_n
 }
 
 #[test]
-fn evicting_the_key_tells_the_end_of_the_wait_once_and_names_none_of_those_evicted() {
+fn evicting_the_key_calls_unblocked_once_and_reports_no_evicted_member() {
     let mut rig = Rig::new();
     rig.group(4, &[1, 2, 3]);
     rig.feed([101]);
@@ -265,7 +265,7 @@ fn clones_are_made_for_each_but_the_last_to_be_served() {
     let mut rig = Rig::new();
     let members = rig.group(3, &[1, 3]);
     rig.feed([101]);
-    assert_eq!(rig.totals().copies, 1, "no clone is made before it is needed");
+    assert_eq!(rig.totals().copies, 1, "a clone was made before it was needed");
     members[2].open();
     assert_eq!(rig.lines(), ["3 sent 101'"]);
     assert_eq!(rig.totals().copies, 2);
@@ -290,7 +290,7 @@ fn overflowed_member_discards_a_clone_unless_it_is_the_last() {
         slow.open();
         rig.lines();
         let got = format!("{:?}", slow.take_items());
-        assert_eq!(got, if waits { "[101]" } else { "[101']" }, "the other had {discarded}");
+        assert_eq!(got, if waits { "[101]" } else { "[101']" }, "the other copy: {discarded}");
     }
 }
 
@@ -357,7 +357,7 @@ fn dropping_member_discards_a_clone_or_as_the_last_one_the_item_itself() {
             full
         };
         full.park();
-        rig.feed([101]); // the one place that it has
+        rig.feed([101]); // fills the only place of the queue
         let lines = rig.feed([102]);
         if last {
             assert_eq!(lines, ["2 sent 102'", "discarded 102 of 1#1 Overflowed"]);
@@ -395,7 +395,7 @@ fn all_but_one_have_their_copies_and_the_last_one_is_evicted() {
     assert_eq!((t.copies, t.delivered, t.discarded, t.queued), (2, 2, 1, 0));
 }
 
-// What is queued for a member goes before its copy.
+// A member gets its queue before its copy.
 
 #[test]
 fn waiting_member_gets_its_copy_behind_its_queue() {
@@ -410,7 +410,7 @@ fn waiting_member_gets_its_copy_behind_its_queue() {
 }
 
 #[test]
-fn waiting_member_that_leaves_takes_its_copy_along_behind_its_queue_and_beyond_its_buffer() {
+fn waiting_member_that_leaves_keeps_its_copy_behind_its_queue_beyond_its_buffer() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
     let slow = rig.join_on(1, |attach| attach.buffer(1).leased(&mut lease));
@@ -429,11 +429,11 @@ fn waiting_member_that_leaves_takes_its_copy_along_behind_its_queue_and_beyond_i
     assert_eq!(lines[..2], ["1 sent 101'", "1 sent 102'"]);
 }
 
-// Joiners.
+// New members.
 
 #[test]
-fn member_that_joins_while_an_item_is_held_is_neither_asked_nor_given_it() {
-    let mut rig = Rig::new().asking();
+fn member_that_joins_while_an_item_is_held_is_not_offered_it() {
+    let mut rig = Rig::new().logging_admit();
     let members = rig.group(2, &[2]);
     rig.feed([101]);
     let late = rig.join(3);
@@ -446,7 +446,7 @@ fn member_that_joins_while_an_item_is_held_is_neither_asked_nor_given_it() {
 }
 
 #[test]
-fn joiner_does_not_inherit_the_copy_of_a_member_that_left() {
+fn new_member_does_not_inherit_the_copy_of_a_member_that_left() {
     for end in [drop as fn(Lease), Lease::detach] {
         let mut rig = Rig::new();
         let (_members, mut leases) = rig.leased_group(2, &[1, 2]);
@@ -463,7 +463,7 @@ fn joiner_does_not_inherit_the_copy_of_a_member_that_left() {
 }
 
 #[test]
-fn one_that_leaves_and_joins_again_while_an_item_is_held_gets_what_follows() {
+fn member_that_leaves_and_joins_again_while_an_item_is_held_gets_the_next_items() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
     rig.group(1, &[1]);
@@ -501,9 +501,10 @@ fn without_multicast_a_successor_takes_over_the_held_item() {
     assert_eq!((old.taken(), new.items()), (0, vec![101]));
 }
 
-// A walk that stops: a member that yields ends the serving of items for the turn.
+// A walk that stops: a member that yields ends the turn for items.
 
-/// Members 1 to `count` of which the first yields for `yields` calls, and an item that it holds.
+/// Attaches members 1 to `count`, of which the first yields for `yields` calls, and sends an item,
+/// which is held.
 #[track_caller]
 fn stopped_at_the_first(
     rig: &mut Rig,
@@ -522,8 +523,8 @@ fn stopped_at_the_first(
 }
 
 #[test]
-fn member_is_asked_by_admit_when_it_is_first_offered_the_item() {
-    let mut rig = Rig::new().asking();
+fn admit_is_called_when_a_member_is_first_offered_the_item() {
+    let mut rig = Rig::new().logging_admit();
     let (_members, _leases) = stopped_at_the_first(&mut rig, 3, 1);
     assert_eq!(
         rig.lines(),
@@ -532,10 +533,10 @@ fn member_is_asked_by_admit_when_it_is_first_offered_the_item() {
 }
 
 #[test]
-fn member_that_leaves_gracefully_before_it_was_offered_the_item_is_asked_then() {
+fn admit_is_called_when_a_member_leaves_before_it_was_offered_the_item() {
     for admitted in [true, false] {
         let refuse: fn(u64, u32) -> bool = if admitted { |_, _| false } else { |tag, _| tag == 3 };
-        let mut rig = Rig::refusing(refuse).asking();
+        let mut rig = Rig::refusing(refuse).logging_admit();
         let (members, mut leases) = stopped_at_the_first(&mut rig, 3, 1);
         leases.remove(2).detach();
         let mut lines = rig.lines();
@@ -553,7 +554,7 @@ fn member_that_leaves_gracefully_before_it_was_offered_the_item_is_asked_then() 
 }
 
 #[test]
-fn member_that_leaves_before_it_was_offered_the_item_takes_it_beyond_its_buffer_without_policy() {
+fn member_that_leaves_before_it_was_offered_the_item_gets_it_beyond_its_buffer() {
     for overflow in [Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict, Overflow::Wait] {
         let mut rig = Rig::new();
         let first = rig.join(1);
@@ -574,8 +575,8 @@ fn member_that_leaves_before_it_was_offered_the_item_takes_it_beyond_its_buffer_
 }
 
 #[test]
-fn member_that_is_evicted_before_it_was_offered_the_item_is_not_asked() {
-    let mut rig = Rig::new().asking();
+fn admit_is_not_called_for_a_member_evicted_before_it_was_offered_the_item() {
+    let mut rig = Rig::new().logging_admit();
     let (_members, mut leases) = stopped_at_the_first(&mut rig, 3, 1);
     drop(leases.remove(2));
     assert_eq!(
@@ -586,15 +587,15 @@ fn member_that_is_evicted_before_it_was_offered_the_item_is_not_asked() {
 }
 
 #[test]
-fn member_that_fails_before_it_was_offered_the_item_discards_a_clone_and_is_not_asked() {
-    let mut rig = Rig::new().asking();
+fn admit_is_not_called_for_a_member_that_fails_before_it_was_offered_the_item() {
+    let mut rig = Rig::new().logging_admit();
     let members = rig.group(3, &[]);
     members[2].hold(Op::Flush);
     rig.feed([101]);
     members[0].stutter(Op::Ready, 2);
     rig.push([102]);
     assert_eq!(rig.turn(), ["admit 102 to 1#1"]);
-    // With an order in between, the second yield is one, too.
+    // With an order in between, the second yield counts as a yield, too.
     rig.orders.push(idle_order());
     members[2].fail(Op::Flush);
     assert_eq!(
@@ -610,8 +611,8 @@ fn member_that_fails_before_it_was_offered_the_item_discards_a_clone_and_is_not_
 }
 
 #[test]
-fn key_is_detached_while_the_walk_is_stopped_and_every_member_takes_its_copy_along() {
-    let mut rig = Rig::refusing(|tag, _| tag == 2).asking();
+fn key_is_detached_while_the_walk_is_stopped_and_every_member_keeps_its_copy() {
+    let mut rig = Rig::refusing(|tag, _| tag == 2).logging_admit();
     let (members, _leases) = stopped_at_the_first(&mut rig, 4, 1);
     rig.orders.push(Order::Detach(1));
     let mut lines = rig.feed([102]);
@@ -632,7 +633,7 @@ fn key_is_detached_while_the_walk_is_stopped_and_every_member_takes_its_copy_alo
 
 #[test]
 fn key_is_evicted_while_the_walk_is_stopped_and_only_the_last_one_discards_the_item() {
-    let mut rig = Rig::new().asking();
+    let mut rig = Rig::new().logging_admit();
     let (_members, _leases) = stopped_at_the_first(&mut rig, 3, 1);
     rig.orders.push(Order::Evict(1));
     let mut lines = rig.lines();
@@ -650,8 +651,8 @@ fn key_is_evicted_while_the_walk_is_stopped_and_only_the_last_one_discards_the_i
 }
 
 #[test]
-fn joiner_comes_while_the_walk_is_stopped_and_gets_what_follows() {
-    let mut rig = Rig::new().asking();
+fn member_joins_while_the_walk_is_stopped_and_gets_the_next_items() {
+    let mut rig = Rig::new().logging_admit();
     let (_members, _leases) = stopped_at_the_first(&mut rig, 2, 1);
     let late = rig.order(1, 3, |attach| attach.tag(3));
     assert_eq!(rig.lines(), ["1 sent 101'", "admit 101 to 1#2", "2 sent 101"]);
@@ -659,11 +660,11 @@ fn joiner_comes_while_the_walk_is_stopped_and_gets_what_follows() {
 }
 
 #[test]
-fn finish_comes_while_the_walk_is_stopped_and_every_member_takes_its_copy_along() {
+fn finish_comes_while_the_walk_is_stopped_and_every_member_keeps_its_copy() {
     let mut rig = Rig::new();
     let (members, _leases) = stopped_at_the_first(&mut rig, 4, 1);
     rig.orders.push(Order::Finish);
-    let Poll::Ready(totals) = rig.run() else { panic!("nothing is in the way") };
+    let Poll::Ready(totals) = rig.run() else { panic!("the demux did not complete") };
     assert_eq!((totals.copies, totals.delivered, totals.discarded), (3, 4, 0));
     assert!(members.iter().all(|member| member.taken() == 1 && member.is_closed()));
     let log = rig.take_log();
@@ -673,7 +674,7 @@ fn finish_comes_while_the_walk_is_stopped_and_every_member_takes_its_copy_along(
 // `Finish`.
 
 #[test]
-fn finish_ends_the_wait_at_once_and_each_member_takes_its_copy_along() {
+fn finish_ends_the_wait_at_once_and_each_member_keeps_its_copy() {
     let mut rig = Rig::new();
     let members = rig.group(4, &[1, 3]);
     assert_eq!(rig.feed([101]), ["2 sent 101'", "4 sent 101'", "blocked 1#1"]);
@@ -687,14 +688,14 @@ fn finish_ends_the_wait_at_once_and_each_member_takes_its_copy_along() {
     members[0].open();
     assert!(rig.run().is_ready());
     gone.extend(rig.take_log());
-    // The last one that was finished has the item itself.
+    // The last member gets the item itself.
     assert!(gone.contains(&"1 sent 101".to_owned()) != gone.contains(&"3 sent 101".to_owned()));
     gone.retain(|line| line.starts_with("detached"));
     assert_eq!(gone, ["detached 1#3 Finished", "detached 1#1 Finished"]);
 }
 
 #[test]
-fn finish_takes_many_turns_and_the_item_is_in_the_account_in_each() {
+fn finish_takes_many_turns_and_the_item_is_counted_in_each() {
     for budget in [1, 2, 3, 7] {
         let mut rig = Rig::with(|demux| demux.budget(budget));
         let parked: Vec<_> = (1..=20).collect();
@@ -704,7 +705,7 @@ fn finish_takes_many_turns_and_the_item_is_in_the_account_in_each() {
         for _ in 0..100 {
             rig.turn();
             let finished = 20 - rig.len() as u64;
-            // One in the queue of each that is finishing, and one for all the others.
+            // One in the queue of each finishing member, and one for all others.
             assert_eq!(rig.totals().queued, 20.min(finished + 1), "budget {budget}");
             assert_eq!(rig.totals().copies, 19.min(finished));
             if rig.len() == 0 {
@@ -720,7 +721,7 @@ fn finish_takes_many_turns_and_the_item_is_in_the_account_in_each() {
 }
 
 #[test]
-fn evicted_between_finish_and_being_told() {
+fn evicted_after_finish_was_applied_and_before_it_is_finished() {
     let mut rig = Rig::with(|demux| demux.budget(1));
     let (members, mut leases) = rig.leased_group(6, &[1, 2, 3, 4, 5, 6]);
     rig.feed([101]);
@@ -730,7 +731,7 @@ fn evicted_between_finish_and_being_told() {
     drop(leases.remove(4));
     assert!(rig.run().is_pending());
     members.iter().for_each(SinkHandle::open);
-    let Poll::Ready(totals) = rig.run() else { panic!("all are finished") };
+    let Poll::Ready(totals) = rig.run() else { panic!("the demux did not complete") };
     assert_eq!((totals.copies, totals.delivered, totals.queued), (3, 4, 0));
     assert_eq!(totals.discarded, 0);
 }
@@ -738,7 +739,7 @@ fn evicted_between_finish_and_being_told() {
 // Turns.
 
 #[test]
-fn item_to_a_group_costs_one_for_each_member_and_goes_on_in_the_next_turn() {
+fn item_to_a_group_costs_one_for_each_member_and_continues_in_the_next_turn() {
     let mut rig = Rig::with(|demux| demux.budget(7));
     let members = rig.group(3, &[]);
     rig.push(101..=121);
@@ -747,7 +748,7 @@ fn item_to_a_group_costs_one_for_each_member_and_goes_on_in_the_next_turn() {
         assert!(rig.task.woken());
         let t = rig.totals();
         assert_eq!(t.delivered, 7 * turn);
-        // The item that is served in part counts once.
+        // The item that only some members have counts once.
         assert_eq!((t.received, t.queued), ((7 * turn).div_ceil(3), u64::from(turn % 3 != 0)));
         assert_eq!(t.copies, t.delivered + t.queued - t.received);
     }
@@ -769,14 +770,14 @@ fn item_to_a_large_group_does_not_overrun_the_budget() {
         assert_eq!((rig.blocked_on(), rig.task.woken()), (None, true));
         turns += 1;
     }
-    // Seven full turns and one more. What it took to flush the others meanwhile is left open.
+    // Seven full turns and one more. The number of flushes in between is not specified.
     assert!((8..=16).contains(&turns), "{turns}");
     rig.lines();
     assert!(members.iter().all(|member| member.count(Op::Ready) == 1 && member.flushed() == 1));
 }
 
 #[test]
-fn spent_budget_is_not_reported_and_only_the_end_of_the_walk_names_who_waits() {
+fn blocked_is_called_at_the_end_of_the_walk_and_not_when_the_budget_is_spent() {
     let mut rig = Rig::with(|demux| demux.budget(4));
     let members = rig.group(10, &[2, 6]);
     rig.push([101, 102]);
@@ -788,7 +789,7 @@ fn spent_budget_is_not_reported_and_only_the_end_of_the_walk_names_who_waits() {
         }
         assert!(rig.task.woken() && turns.len() < 10);
     }
-    assert!(turns.len() >= 3, "ten members take three turns of four");
+    assert!(turns.len() >= 3, "ten members take three turns of four units");
     let lines = turns.concat();
     let copies = [1, 3, 4, 5, 7, 8, 9, 10].map(|tag| format!("{tag} sent 101'"));
     assert_eq!(lines, [&copies[..], &["blocked 1#2".to_owned()]].concat());
@@ -820,7 +821,7 @@ fn orders_are_applied_between_two_parts_of_a_group() {
     rig.turn();
     let served = sent(&members).iter().sum::<usize>();
     assert_eq!(served, 4);
-    // One that has its copy, one that was not offered it, and a newcomer.
+    // A member that has its copy, one that was not offered it, and a new one.
     drop(leases.remove(8));
     drop(leases.remove(0));
     let late = rig.order(1, 11, |attach| attach.tag(11));
@@ -869,7 +870,7 @@ fn waiting_member_is_served_while_orders_never_pause() {
 }
 
 #[test]
-fn blocked_sink_of_its_own_is_served_while_orders_never_pause() {
+fn blocked_sink_of_an_ordinary_key_is_served_while_orders_never_pause() {
     let mut rig = common::Rig::new().with_silent_sinks();
     let sink = rig.attach(1, "a");
     sink.park();
@@ -879,7 +880,7 @@ fn blocked_sink_of_its_own_is_served_while_orders_never_pause() {
     sink.open();
     rig.turns_until(4, |_| sink.taken() == 1);
     assert_eq!(rig.log.take(), ["unblocked 1"]);
-    // The next item is not routed before the orders pause.
+    // The next item is not routed before the orders stream is pending.
     for _ in 0..10 {
         rig.poll();
     }
@@ -887,26 +888,26 @@ fn blocked_sink_of_its_own_is_served_while_orders_never_pause() {
 }
 
 #[test]
-fn evicting_the_blockers_one_a_turn_asks_and_tells_each_of_them_once() {
+fn evicting_blocking_members_one_per_turn_reports_each_once() {
     const MEMBERS: u64 = 500;
-    let mut rig = Rig::new().asking();
+    let mut rig = Rig::new().logging_admit();
     let parked: Vec<_> = (1..=MEMBERS).collect();
     let (members, leases) = rig.leased_group(MEMBERS, &parked);
     let reported = rig.feed([101]);
-    assert_eq!(reported.len() as u64, MEMBERS + 1, "admit for each, and one is named");
+    assert_eq!(reported.len() as u64, MEMBERS + 1, "`admit` for each, and one `blocked`");
     let (polls, mut lines) = (rig.task.polls(), 0);
     for lease in leases {
         drop(lease);
         lines += rig.turn().len() as u64;
     }
     assert_eq!(rig.task.polls() - polls, members.len());
-    // Dropped, detached, unblocked, and the next one blocked; the last one discards the item instead.
+    // Dropped, detached, unblocked, and the next one blocked; the last one discards the item.
     assert_eq!(lines, 4 * MEMBERS);
     assert!(members.iter().all(|member| member.count(Op::Ready) == 1));
     assert_eq!(rig.totals().copies, 0);
 }
 
-// Looking in.
+// Getters and other rules.
 
 #[test]
 fn item_that_is_served_in_part_counts_once_in_queued() {

@@ -1,6 +1,6 @@
-//! Settings and getters: defaults, panics that name the caller's line, calls in any order, `len`,
-//! `contains_key`, `totals` and the input at any time, `Debug` of every public type, the traits that public
-//! types promise, and hashers.
+//! Settings and getters: defaults, panics at the caller's line, calls in any order, `len`,
+//! `contains_key`, `totals` and the input at any time, `Debug` and other documented traits of
+//! public types, and hashers.
 
 use std::fmt::Debug;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
@@ -25,7 +25,7 @@ type Sink = ScriptedSink<u32>;
 type Orders = Order<u32, Sink>;
 type Split = Demux<ScriptedStream<u32>, ByValue<fn(&u32) -> u32>, ScriptedStream<Orders>>;
 
-/// A demux whose items have their hundreds as key, and the handles of its streams.
+/// Creates a demux in which the key of item `n` is `n / 100`, and the handles of its streams.
 fn split() -> (Split, StreamHandle<u32>, StreamHandle<Orders>) {
     let (input, items) = scripted_stream("input");
     let (orders, orders_handle) = scripted_stream("orders");
@@ -44,7 +44,7 @@ fn attach(orders_handle: &StreamHandle<Orders>, key: u32) -> SinkHandle<u32> {
     handle
 }
 
-/// Polls once a future that is not in a task, so that it can be had back.
+/// Polls once a future that is not in a `Task`.
 fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
@@ -145,7 +145,7 @@ fn smallest_settings_do_not_panic() {
     drop(demux.budget(1).flush_every(1).buffer(0));
 }
 
-// Defaults, and what settings do.
+// Defaults, and effects of settings.
 
 #[test]
 fn budget_is_128_unless_set() {
@@ -163,16 +163,16 @@ fn budget_is_128_unless_set() {
     }
 }
 
-/// Budgets so large that a stamp of 32 bits goes round.
+/// Budgets so large that stamps of 32 bits wrap around.
 fn huge() -> impl Iterator<Item = usize> {
     let budgets =
         [1 << 31, (1 << 31) + 1, (1 << 32) - 1, 1 << 32, 4_294_967_396, u64::MAX / 2, u64::MAX];
-    // Those that there are on a machine of 32 bits.
+    // The values that exist on a 32-bit machine.
     budgets.into_iter().filter_map(|budget| usize::try_from(budget).ok())
 }
 
-/// Runs a demux of `sinks` sinks in a thread of its own, as it may hang in a poll. A turn with more items
-/// than the window has comes between two with few.
+/// Runs a demux of `sinks` sinks in a separate thread, because a poll may not return. A turn with
+/// more items than the window comes between two with few.
 #[track_caller]
 fn runs_to_its_end(sinks: u32, items: u32, settings: impl FnOnce(Split) -> Split + Send + 'static) {
     within_a_minute(move || {
@@ -228,7 +228,7 @@ fn every_budget_lets_a_queue_be_sent() {
 }
 
 #[test]
-fn every_budget_comes_to_an_end() {
+fn every_budget_lets_the_demux_complete() {
     for budget in 1..=8 {
         let (demux, items, orders_handle) = split();
         let sinks: Vec<_> = (1..=5).map(|key| attach(&orders_handle, key)).collect();
@@ -256,8 +256,8 @@ fn flush_window_is_16_384_items_unless_set() {
             assert!(task.poll().is_pending());
             assert!(task.polls() < 1_000);
         }
-        // At the latest after `window` further items; at the earliest a turn before that, and no more
-        // than a quarter of the window.
+        // At the latest after `window` further items; at most a turn, and at most a quarter of the
+        // window, earlier.
         let calls = a.calls();
         let first = calls.iter().position(|&call| call == Call::Flush(Answer::Done)).unwrap();
         let flushed = calls[..first].iter().filter(|&&c| c == Call::Send(Answer::Done)).count();
@@ -296,7 +296,7 @@ fn second_sink_of_a_key_replaces_unless_multicast_is_set() {
 }
 
 #[test]
-fn setting_made_twice_holds_as_it_was_made_last() {
+fn setting_made_twice_has_the_last_value() {
     let (demux, items, orders_handle) = split();
     let demux = demux
         .buffer(5)
@@ -338,7 +338,7 @@ fn settings_mean_the_same_in_any_order() {
         a.open();
         sleep(&mut task);
         items.end();
-        let Poll::Ready(totals) = task.run() else { panic!("not over") };
+        let Poll::Ready(totals) = task.run() else { panic!("the demux did not complete") };
         (totals, a.calls(), b.calls(), a.items(), b.items(), task.polls())
     };
     let usual = outcome(0, false);
@@ -374,7 +374,7 @@ fn changes_of_hasher_and_hooks_keep_the_other_settings() {
 
 // The hasher.
 
-/// Counts how often it was asked for, and gives every key the same hash.
+/// Counts its calls, and gives every key the same hash.
 #[derive(Default)]
 struct Colliding(AtomicUsize);
 
@@ -396,7 +396,7 @@ impl BuildHasher for &Colliding {
 }
 
 #[test]
-fn hasher_that_was_given_is_the_one_that_is_used_and_collisions_are_told_apart() {
+fn given_hasher_is_used_and_colliding_keys_are_distinguished() {
     let hasher = Colliding::default();
     let (demux, items, orders_handle) = split();
     let mut task = Task::new(demux.with_hasher(&hasher));
@@ -417,10 +417,10 @@ fn hasher_that_was_given_is_the_one_that_is_used_and_collisions_are_told_apart()
     assert_eq!(task.get_ref().totals().unmatched, 25);
 }
 
-// Looking in.
+// Getters.
 
 #[test]
-fn before_the_first_poll_there_is_nothing_to_see() {
+fn getters_are_empty_before_the_first_poll() {
     let (demux, items, orders_handle) = split();
     items.push(101);
     attach(&orders_handle, 1);
@@ -431,7 +431,7 @@ fn before_the_first_poll_there_is_nothing_to_see() {
 }
 
 #[test]
-fn len_counts_those_that_receive_and_not_those_that_leave() {
+fn len_counts_receiving_and_not_leaving_attachments() {
     let (demux, items, orders_handle) = split();
     let mut task = Task::new(demux.buffer(1));
     let (a, b) = (attach(&orders_handle, 1), attach(&orders_handle, 2));
@@ -443,7 +443,7 @@ fn len_counts_those_that_receive_and_not_those_that_leave() {
     b.hold(Op::Close);
     orders_handle.extend([Order::Detach(1), Order::Detach(2)]);
     sleep(&mut task);
-    // One is draining, one is closing.
+    // One sink is draining, one is closing.
     assert_eq!((task.get_ref().len(), task.get_ref().is_empty()), (0, true));
     assert!(!task.get_ref().contains_key(&1) && !task.get_ref().contains_key(&2));
     assert_eq!(task.get_ref().totals().detached, 0);
@@ -490,7 +490,7 @@ fn contains_key_takes_a_borrowed_key() {
 }
 
 #[test]
-fn totals_can_be_seen_at_any_time_and_are_what_the_future_returns() {
+fn totals_can_be_read_at_any_time_and_equal_the_output() {
     let (demux, items, orders_handle) = split();
     let mut task = Task::new(demux);
     let a = attach(&orders_handle, 1);
@@ -507,13 +507,13 @@ fn totals_can_be_seen_at_any_time_and_are_what_the_future_returns() {
     let t = task.get_ref().totals();
     assert_eq!((t.queued, t.discarded, t.detached), (0, 1, 1));
     items.end();
-    let Poll::Ready(last) = task.run() else { panic!("not over") };
+    let Poll::Ready(last) = task.run() else { panic!("the demux did not complete") };
     assert_eq!(last, task.get_ref().totals());
     assert_eq!((last.received, last.copies, last.lost), (3, 0, 0));
 }
 
 #[test]
-fn lost_items_are_counted_apart() {
+fn lost_items_are_counted_separately() {
     let (demux, items, orders_handle) = split();
     let mut task = Task::new(demux);
     attach(&orders_handle, 1).fail(Op::Send);
@@ -533,7 +533,7 @@ fn input_can_be_reached_before_during_and_after() {
     assert_eq!(format!("{:?}", task.get_pin_mut().get_pin_mut()), "ScriptedStream(input)");
     items.end();
     assert!(task.run().is_ready());
-    assert!(!items.is_dropped(), "the input stays until the future is dropped");
+    assert!(!items.is_dropped(), "the input was dropped before the future");
     assert_eq!(format!("{:?}", task.get_ref().get_ref()), "ScriptedStream(input)");
     task.drop_future();
     assert!(items.is_dropped());
@@ -551,7 +551,7 @@ fn item_taken_from_the_input_by_hand_is_not_counted() {
 }
 
 #[test]
-fn after_completion_everything_can_still_be_asked() {
+fn getters_work_after_completion() {
     let (demux, items, orders_handle) = split();
     let mut task = Task::new(demux);
     let a = attach(&orders_handle, 1);
@@ -570,10 +570,10 @@ fn after_completion_everything_can_still_be_asked() {
     assert_eq!((demux.totals().delivered, demux.totals().queued), (1, 0));
 }
 
-// Debug, and promised traits.
+// Debug and documented traits.
 
 #[test]
-fn the_debug_text_of_a_demux_tells_whom_it_has_and_what_it_waits_for() {
+fn debug_of_the_demux_shows_counts_and_the_blocked_recipient() {
     let (demux, items, orders_handle) = split();
     let mut task = Task::new(demux.budget(50));
     let (a, b, _c) =
@@ -603,7 +603,7 @@ fn the_debug_text_of_a_demux_tells_whom_it_has_and_what_it_waits_for() {
     assert!(text.contains("holds_an_item: false, is_blocked: false"), "{text}");
 }
 
-/// A key, item or sink that has no trait but the required ones.
+/// A key or item with only the required traits.
 #[derive(PartialEq, Eq, Hash)]
 struct Bare(u32);
 
@@ -627,7 +627,7 @@ impl futures::Sink<Bare> for BareSink {
 }
 
 #[test]
-fn keys_items_sinks_and_errors_need_no_more_than_they_must() {
+fn keys_items_sinks_and_errors_need_only_the_required_traits() {
     let (input, items) = scripted_stream("input");
     let (orders, orders_handle) = scripted_stream("orders");
     let demux = input
@@ -638,9 +638,9 @@ fn keys_items_sinks_and_errors_need_no_more_than_they_must() {
     orders_handle.push((Bare(1), BareSink(handle)));
     items.extend([Bare(1), Bare(2)]);
     items.end();
-    // `Debug` of the demux asks nothing of them either.
+    // `Debug` of the demux requires no traits of them.
     assert!(format!("{demux:?}").contains("Demux"));
-    let Poll::Ready(totals) = Task::new(demux).run() else { panic!("not over") };
+    let Poll::Ready(totals) = Task::new(demux).run() else { panic!("the demux did not complete") };
     assert_eq!((totals.delivered, totals.unmatched), (1, 1));
     drop(sink);
 }
@@ -680,7 +680,7 @@ fn debug_of_the_demux_changes_with_what_it_does() {
 }
 
 #[test]
-fn debug_of_every_public_type_says_something() {
+fn debug_of_every_public_type_is_not_empty() {
     /// Sinks and hooks need no `Debug`.
     struct Opaque;
     let mut lease = Lease::new();
@@ -720,7 +720,7 @@ fn debug_of_a_recipient_shows_key_and_tag() {
 }
 
 #[test]
-fn promised_traits_are_there() {
+fn documented_traits_are_implemented() {
     fn value<T: Copy + Debug + Eq + Hash>() {}
     fn debug<T: Debug>() {}
     fn copy<T: Copy>() {}
@@ -728,7 +728,7 @@ fn promised_traits_are_there() {
     fn sendable<T: Send + Sync + Unpin>() {}
     fn movable<T: Send + Unpin>() {}
     fn attachable<S: Attachable<u32>>() {}
-    /// No `Copy` of its key is asked for.
+    /// `Recipient` is `Copy` without `Copy` of its key.
     struct Heavy;
 
     value::<Overflow>();
@@ -755,7 +755,7 @@ fn promised_traits_are_there() {
 }
 
 #[test]
-fn orders_may_be_pairs_attaches_orders_or_a_type_of_ones_own() {
+fn orders_may_be_pairs_attaches_orders_or_a_user_defined_type() {
     struct Subscriber(u32, Sink);
     impl IntoOrder for Subscriber {
         type Key = u32;
@@ -772,7 +772,7 @@ fn orders_may_be_pairs_attaches_orders_or_a_type_of_ones_own() {
         items.push(1);
         items.end();
         let Poll::Ready(totals) = Task::new(input.demux_by(|n: &u32| *n, orders)).run() else {
-            panic!("not over")
+            panic!("the demux did not complete")
         };
         assert_eq!((totals.delivered, a.items()), (1, vec![1]));
     }
@@ -785,7 +785,7 @@ fn orders_may_be_pairs_attaches_orders_or_a_type_of_ones_own() {
 }
 
 #[test]
-fn terms_of_an_attach_mean_the_same_in_any_order() {
+fn settings_of_an_attach_mean_the_same_in_any_order() {
     type Change = fn(Attach<u32, Sink>) -> Attach<u32, Sink>;
     let changes: [Change; 4] = [
         |attach| attach.buffer(1),
@@ -823,7 +823,7 @@ fn terms_of_an_attach_mean_the_same_in_any_order() {
 fn keys<K: Hash + Eq + From<u8>>() {
     let orders = stream::iter([(K::from(1), sink::drain())]);
     let demux = stream::iter([0_u8, 1, 2, 1, 0]).demux_by(|&n| K::from(n), orders);
-    let Poll::Ready(totals) = Task::new(demux).run() else { panic!("it waits for nothing") };
+    let Poll::Ready(totals) = Task::new(demux).run() else { panic!("the demux did not complete") };
     assert_eq!((totals.delivered, totals.unmatched), (2, 3));
 }
 

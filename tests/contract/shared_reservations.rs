@@ -1,9 +1,10 @@
-//! Sinks that reserve what other sinks need: clones of a `PollSender` compete for the places of one channel,
-//! and one that was asked keeps its place, or its place in the queue for one, until it is used.
+//! Sinks that reserve capacity which other sinks need: clones of a `PollSender` compete for the
+//! places of one channel, and a clone that was polled keeps its place, or its position in the queue
+//! for one, until it is used.
 //!
-//! So the demux asks a sink only on behalf of an item that the sink then gets (attachment rule on `Overflow`,
-//! and guarantee 4). Otherwise a place is reserved and not used, and every other sender waits for it although
-//! the channel is empty.
+//! Therefore the demux calls `poll_ready` only for an item that the sink then gets (attachment rule
+//! on `Overflow`, and guarantee 4). Otherwise an unused reservation would block all other senders
+//! although the channel is empty.
 
 use crate::common::real::{FLAVORS, Receiving, assert_settled, reader, tokio_channel};
 use crate::common::{self, Answer, Call, Op, Rig, SinkHandle, Task};
@@ -15,13 +16,13 @@ use tokio_util::sync::PollSender;
 
 const DROPPING: [Overflow; 2] = [Overflow::DropNewest, Overflow::DropOldest];
 
-/// Items are numbers, and the tens are the key.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "a key function is given a reference")]
+/// The key of item `n` is `n / 10`.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "key functions take a reference")]
 fn tens(n: &u32) -> u32 {
     n / 10
 }
 
-/// What a run of demuxes that share channels came to: it must come to an end at all.
+/// Runs demuxes that share channels, which must complete. Returns the items read from each channel.
 #[track_caller]
 fn run_all<F: Future<Output = Totals>>(
     tasks: &mut [Task<F>],
@@ -41,7 +42,7 @@ fn run_all<F: Future<Output = Totals>>(
             return read;
         }
     }
-    panic!("{} demuxes hang; {read:?} was read", running.len());
+    panic!("{} demuxes did not complete; {read:?} was read", running.len());
 }
 
 // One group, one channel.
@@ -53,7 +54,7 @@ fn two_members_share_a_channel_of_one_place() {
     let demux = stream::iter([11]).demux_by(tens, stream::iter(sinks)).multicast();
     let mut task = Task::new(demux);
     assert!(task.run().is_pending());
-    // The first has sent its copy, the second waits for the place.
+    // The first member has sent its copy, the second waits for the place.
     assert_eq!((task.get_ref().totals().delivered, task.get_ref().totals().queued), (1, 1));
     assert_eq!(receiver.try_recv(), Ok(11));
     assert!(task.woken());
@@ -101,7 +102,7 @@ fn tokio_group_on_one_channel_of_one_place_runs_to_its_end() {
             let reader = reader(receiver);
             let input = stream::iter(0..1_000);
             let demux = tokio::spawn(input.demux_by(|_| 1, stream::iter(sinks)).multicast());
-            (demux.await.expect("no panic"), reader.await.expect("no panic"))
+            (demux.await.expect("the task panicked"), reader.await.expect("the task panicked"))
         });
         assert_settled(totals);
         assert_eq!((totals.delivered, read.len()), (5_000, 5_000), "{flavor:?}");
@@ -119,7 +120,7 @@ fn futures_group_on_one_channel_runs_to_its_end() {
             let input = stream::iter(0..1_000);
             let demux = tokio::spawn(input.demux_by(|_| 1, stream::iter(sinks)).multicast());
             let read = receiver.collect::<Vec<_>>().await;
-            (demux.await.expect("no panic"), read)
+            (demux.await.expect("the task panicked"), read)
         });
         assert_settled(totals);
         assert_eq!((totals.delivered, read.len()), (5_000, 5_000), "{flavor:?}");
@@ -178,23 +179,23 @@ fn tokio_two_demuxes_name_two_channels_in_opposite_order() {
             (totals, future::join_all(readers).await)
         });
         for totals in totals {
-            let totals = totals.expect("no panic");
+            let totals = totals.expect("the task panicked");
             assert_settled(totals);
             assert_eq!(totals.delivered, 2 * ITEMS as u64, "{flavor:?}");
         }
-        assert!(read.into_iter().all(|read| read.expect("no panic").len() == 2 * ITEMS));
+        assert!(read.into_iter().all(|read| read.expect("the task panicked").len() == 2 * ITEMS));
     }
 }
 
 // Two keys, one full channel of one place.
 
-/// A demux of two keys whose sinks share a channel of one place, in which 0 is already.
+/// Creates a demux of two keys whose sinks share a channel of one place, which holds 0.
 fn full_channel_of_two_keys(
     one: Overflow,
     two: Overflow,
 ) -> (Task<impl Future<Output = Totals>>, common::StreamHandle<u32>, mpsc::Receiver<u32>) {
     let (sender, receiver) = mpsc::channel(1);
-    sender.try_send(0).expect("it is empty");
+    sender.try_send(0).expect("the channel is not empty");
     let (input, items) = common::scripted_stream("input");
     let orders = stream::iter([
         Attach::new(1, PollSender::new(sender.clone())).overflow(one),
@@ -203,7 +204,7 @@ fn full_channel_of_two_keys(
     (Task::new(input.demux_by(tens, orders)), items, receiver)
 }
 
-/// Reads an item each time that the demux waits, until it has completed. Returns what was read.
+/// Reads an item whenever the demux parks, until it completes. Returns the items.
 #[track_caller]
 fn read_to_the_end(
     task: &mut Task<impl Future<Output = Totals>>,
@@ -211,7 +212,7 @@ fn read_to_the_end(
 ) -> Vec<u32> {
     let mut read = Vec::new();
     while task.run().is_pending() {
-        read.push(receiver.try_recv().expect("a sink has a place"));
+        read.push(receiver.try_recv().expect("the demux parked with an empty channel"));
     }
     read.extend(receiver.try_recv());
     read
@@ -238,7 +239,7 @@ fn key_that_waits_takes_the_first_free_place_if_its_item_came_first() {
 }
 
 #[test]
-fn two_keys_that_drop_both_get_on() {
+fn two_keys_that_drop_both_progress() {
     for one in DROPPING {
         for two in DROPPING {
             let (mut task, items, mut receiver) = full_channel_of_two_keys(one, two);
@@ -250,7 +251,7 @@ fn two_keys_that_drop_both_get_on() {
 }
 
 #[test]
-fn key_that_drops_and_has_nothing_more_leaves_the_channel_to_the_other() {
+fn key_that_drops_and_has_no_items_leaves_the_channel_to_the_other() {
     for one in DROPPING {
         for two in DROPPING {
             let (mut task, items, mut receiver) = full_channel_of_two_keys(one, two);
@@ -269,7 +270,7 @@ fn key_that_drops_and_has_nothing_more_leaves_the_channel_to_the_other() {
 }
 
 #[test]
-fn two_keys_that_drop_share_the_channel_for_good() {
+fn two_keys_that_drop_share_the_channel_permanently() {
     for one in DROPPING {
         for two in DROPPING {
             let (mut task, items, mut receiver) = full_channel_of_two_keys(one, two);
@@ -279,7 +280,7 @@ fn two_keys_that_drop_share_the_channel_for_good() {
                 assert!(task.run().is_pending());
                 read.extend(receiver.try_recv());
             }
-            assert_eq!(read.len(), 100, "every place that was free was used");
+            assert_eq!(read.len(), 100, "a free place was not used");
             let of = |key| read.iter().filter(|n| **n / 10 == key).count();
             assert!(of(1).abs_diff(of(2)) <= 1, "{} and {}: {one:?}, {two:?}", of(1), of(2));
         }
@@ -304,7 +305,7 @@ fn tokio_channel_of_one_place_serves_keys_of_every_policy() {
             let reader = reader(receiver);
             let input = stream::iter(0..KEYS * EACH);
             let demux = tokio::spawn(input.demux_by(|n| n % KEYS, stream::iter(sinks)));
-            (demux.await.expect("no panic"), reader.await.expect("no panic"))
+            (demux.await.expect("the task panicked"), reader.await.expect("the task panicked"))
         });
         assert_settled(totals);
         assert_eq!(totals.delivered, read.len() as u64);
@@ -319,9 +320,9 @@ fn tokio_channel_of_one_place_serves_keys_of_every_policy() {
 // A reservation ends with its item.
 
 #[test]
-fn sink_that_is_evicted_gives_up_its_place_in_the_line() {
+fn evicted_sink_releases_its_reservation() {
     let (sender, mut receiver) = mpsc::channel(1);
-    sender.try_send(0).expect("it is empty");
+    sender.try_send(0).expect("the channel is not empty");
     let mut lease = Lease::new();
     let (input, items) = common::scripted_stream("input");
     let attach = Attach::new(1, PollSender::new(sender.clone())).overflow(Overflow::DropNewest);
@@ -331,14 +332,14 @@ fn sink_that_is_evicted_gives_up_its_place_in_the_line() {
     drop(lease);
     assert!(task.run().is_pending());
     assert_eq!((receiver.try_recv(), task.get_ref().totals().discarded), (Ok(0), 1));
-    sender.try_send(90).expect("no sender is in the line");
+    sender.try_send(90).expect("a sender holds a reservation");
 }
 
 #[test]
-fn sink_that_was_replaced_gives_up_its_place_in_the_line() {
+fn replaced_sink_releases_its_reservation() {
     let (sender, mut receiver) = mpsc::channel(1);
-    sender.try_send(0).expect("it is empty");
-    let (successor, mut heard) = tokio_channel(4);
+    sender.try_send(0).expect("the channel is not empty");
+    let (successor, mut results) = tokio_channel(4);
     let (input, items) = common::scripted_stream("input");
     let (orders, orders_handle) = common::scripted_stream("orders");
     let mut task = Task::new(input.demux_by(tens, orders));
@@ -347,16 +348,16 @@ fn sink_that_was_replaced_gives_up_its_place_in_the_line() {
     assert!(task.run().is_pending());
     orders_handle.push(Attach::new(1, successor));
     assert!(task.run().is_pending());
-    assert_eq!((heard.try_recv(), heard.try_recv()), (Ok(11), Ok(12)));
+    assert_eq!((results.try_recv(), results.try_recv()), (Ok(11), Ok(12)));
     assert_eq!(receiver.try_recv(), Ok(0));
-    sender.try_send(90).expect("no sender is in the line");
+    sender.try_send(90).expect("a sender holds a reservation");
 }
 
 #[test]
-fn sink_that_sent_what_it_had_keeps_no_place() {
+fn sink_without_items_keeps_no_reservation() {
     for overflow in [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest] {
         let (sender, mut receiver) = mpsc::channel(1);
-        sender.try_send(0).expect("it is empty");
+        sender.try_send(0).expect("the channel is not empty");
         let (input, items) = common::scripted_stream("input");
         let attach = Attach::new(1, PollSender::new(sender.clone())).overflow(overflow);
         let mut task = Task::new(input.demux_by(tens, stream::iter([attach])));
@@ -366,18 +367,19 @@ fn sink_that_sent_what_it_had_keeps_no_place() {
             assert_eq!(receiver.try_recv(), Ok(expected), "{overflow:?}");
         }
         assert!(task.run().is_pending());
-        sender.try_send(90).expect("no sender is in the line");
+        sender.try_send(90).expect("a sender holds a reservation");
     }
 }
 
 #[test]
 fn reader_of_a_shared_channel_feeds_the_demux_itself() {
-    // What is read comes back as input: each place is used at once by the first in the line.
+    // Items that are read become input again: each place is used at once by the first waiting
+    // sender.
     let (sender, receiver) = mpsc::channel(1);
     let orders = stream::iter([1, 2].map(|key| {
         Attach::new(key, PollSender::new(sender.clone())).overflow(Overflow::DropOldest)
     }));
-    sender.try_send(10).expect("it is empty");
+    sender.try_send(10).expect("the channel is not empty");
     drop(sender);
     let input = Receiving(receiver).map(|n| if n < 20 { n + 10 } else { n - 10 });
     let mut task = Task::new(input.demux_by(tens, orders));
@@ -389,7 +391,7 @@ fn reader_of_a_shared_channel_feeds_the_demux_itself() {
     assert_eq!(totals.discarded, 0);
 }
 
-// Scripted: a sink that is not ready has an item waiting, and a sink that is ready gets one.
+// Scripted sinks: if `poll_ready` is pending, an item waits; if it is ready, an item is sent.
 
 fn rig() -> Rig {
     Rig::new().with_silent_sinks()
@@ -415,7 +417,7 @@ fn sink_that_is_not_ready_has_an_item_waiting_under_every_policy() {
     }
 }
 
-/// Each `Ready` was for an item, which followed at once.
+/// Asserts that an item followed each `Ready` at once.
 #[track_caller]
 fn assert_every_promise_is_used(sink: &SinkHandle<u32>) {
     let calls = sink.calls();
@@ -428,7 +430,7 @@ fn assert_every_promise_is_used(sink: &SinkHandle<u32>) {
 }
 
 #[test]
-fn members_of_a_group_use_every_promise_at_once() {
+fn members_of_a_group_use_every_readiness_at_once() {
     let mut rig = Rig::with(Demux::multicast).with_silent_sinks();
     let members: Vec<_> =
         (1..=4).map(|tag| rig.attach_on(1, tag, |attach| attach.tag(tag))).collect();
@@ -446,7 +448,7 @@ fn members_of_a_group_use_every_promise_at_once() {
 }
 
 #[test]
-fn one_place_of_a_sink_that_drops_counts_as_queued_and_towards_its_limit() {
+fn single_place_of_a_sink_that_drops_counts_as_queued_and_towards_its_limit() {
     for overflow in DROPPING {
         let mut rig = rig();
         let sink = rig.attach_on(1, "a", |attach| attach.overflow(overflow).limit(1));
@@ -460,7 +462,7 @@ fn one_place_of_a_sink_that_drops_counts_as_queued_and_towards_its_limit() {
 }
 
 #[test]
-fn default_buffer_of_0_means_one_place_for_those_that_drop_and_none_for_the_others() {
+fn default_buffer_of_0_means_one_place_for_dropping_policies_and_none_for_others() {
     for explicit in [false, true] {
         for (overflow, queued) in [
             (Overflow::Wait, 1), // held

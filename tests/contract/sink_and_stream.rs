@@ -1,5 +1,5 @@
-//! Guarantee 10: the demux keeps the contracts of `Sink`, `Stream` and `Future`. The scripted sinks and
-//! streams object to a breach on their own; these tests bring about the situations in which one is likely.
+//! Guarantee 10: the demux keeps the contracts of `Sink`, `Stream` and `Future`. Scripted sinks and
+//! streams panic if they are misused; these tests create situations in which this is likely.
 
 use crate::common::Answer::{Done, Failed, Pending};
 use crate::common::panics::panic_message;
@@ -9,7 +9,7 @@ use crate::common::{
 use futures::future::FusedFuture;
 use stream_demux::{Attach, Demux, DemuxStreamExt, Discarded, Hooks, Lease, Order, Overflow};
 
-// The life of a sink, call by call.
+// All calls of a sink, from its first item to its drop.
 
 #[test]
 fn from_the_first_item_to_the_close_each_call_is_accounted_for() {
@@ -26,7 +26,7 @@ fn from_the_first_item_to_the_close_each_call_is_accounted_for() {
 }
 
 #[test]
-fn a_sink_that_was_not_ready_is_asked_again_before_the_send() {
+fn a_sink_that_was_not_ready_is_polled_again_before_the_send() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     a.park();
@@ -149,7 +149,7 @@ fn nothing_but_the_drop_follows_an_error() {
 // A close that is pending.
 
 #[test]
-fn while_a_close_is_pending_only_the_close_is_asked() {
+fn while_a_close_is_pending_only_the_close_is_polled() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(2));
     a.hold(Op::Close);
@@ -167,8 +167,7 @@ fn while_a_close_is_pending_only_the_close_is_asked() {
     assert_eq!(a.take_calls(), [Call::Close(Done), Call::Drop]);
 }
 
-/// Brings a leased sink to where its close is pending, after a flush that was pending before it and
-/// whose waker has fired since.
+/// Attaches a leased sink whose close is pending after a pending flush whose waker has fired.
 fn closing_after_a_pending_flush(rig: &mut Rig, lease: &mut Lease) -> SinkHandle<u32> {
     let a = rig.attach_on(1, "a", |attach| attach.leased(lease));
     a.hold(Op::Flush);
@@ -183,7 +182,7 @@ fn closing_after_a_pending_flush(rig: &mut Rig, lease: &mut Lease) -> SinkHandle
 }
 
 #[test]
-fn a_flush_that_was_pending_when_the_close_began_is_never_asked_again() {
+fn a_flush_that_was_pending_when_the_close_began_is_not_polled_again() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
     let a = closing_after_a_pending_flush(&mut rig, &mut lease);
@@ -223,7 +222,7 @@ fn a_sink_that_closes_with_a_flush_due_in_a_busy_stream_is_not_flushed() {
 }
 
 #[test]
-fn a_flush_that_is_pending_does_not_keep_items_and_close_from_the_sink() {
+fn a_pending_flush_does_not_delay_items_or_close() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     a.hold(Op::Flush);
@@ -273,7 +272,7 @@ fn the_orders_are_not_polled_after_their_end_though_their_waker_fires() {
 }
 
 #[test]
-fn a_waker_of_the_ended_orders_that_fires_over_and_over_holds_up_no_item() {
+fn a_waker_of_the_ended_orders_that_fires_repeatedly_delays_no_item() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
     let waker = rig.orders.waker().unwrap();
@@ -301,8 +300,8 @@ fn a_poll_after_completion_panics_and_names_the_type() {
         }
         assert!(rig.run().is_ready());
         for _ in 0..2 {
-            let said = panic_message(|| _ = rig.task.poll());
-            assert!(said.contains("Demux"), "{said}");
+            let message = panic_message(|| _ = rig.task.poll());
+            assert!(message.contains("Demux"), "{message}");
             assert!(rig.task.get_ref().is_terminated());
         }
     }
@@ -324,7 +323,7 @@ fn it_is_terminated_after_completion_and_not_before() {
 }
 
 #[test]
-fn totals_can_be_looked_at_after_completion() {
+fn totals_can_be_read_after_completion() {
     let mut rig = Rig::new();
     rig.attach(1, "a");
     rig.input.extend([101, 201]);
@@ -335,7 +334,7 @@ fn totals_can_be_looked_at_after_completion() {
     assert!(rig.task.get_ref().is_empty() && rig.task.get_ref().blocked_on().is_none());
 }
 
-// A long life.
+// Random events.
 
 /// xorshift64*
 struct Dice(u64);
@@ -359,21 +358,21 @@ impl Dice {
     }
 }
 
-/// Admits nine items of ten.
-struct Fussy;
+/// Admits nine of ten items.
+struct Selective;
 
-impl<E> Hooks<u32, u32, E> for Fussy {
+impl<E> Hooks<u32, u32, E> for Selective {
     fn admit(&mut self, _: stream_demux::Recipient<'_, u32>, item: &u32) -> bool {
         item % 10 != 9
     }
     fn discarded(&mut self, _: stream_demux::Recipient<'_, u32>, item: u32, why: Discarded) {
-        // Those that it does not admit may be discarded before it was asked, too.
+        // Items that it would not admit may also be discarded before `admit` is called.
         assert!(why != Discarded::NotAdmitted || item % 10 == 9);
     }
 }
 
-/// One of everything that can happen, at random. Sinks are lenient, because the wakers of sinks
-/// that were in their slots before are fired too.
+/// Causes a random event. Sinks are lenient, because wakers of earlier sinks in the same slots are
+/// fired, too.
 fn step(
     dice: &mut Dice,
     input: &StreamHandle<u32>,
@@ -446,13 +445,13 @@ fn step(
 }
 
 #[test]
-fn whatever_happens_no_contract_is_breached_and_everything_ends() {
+fn random_events_breach_no_contract_and_everything_ends() {
     for seed in 1..=300_u64 {
         let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let (input_stream, input) = scripted_stream("input");
         let (orders_stream, orders) = scripted_stream("orders");
         let key: fn(&u32) -> u32 = |n| n / 100;
-        let demux = input_stream.demux_by(key, orders_stream).hooks(Fussy);
+        let demux = input_stream.demux_by(key, orders_stream).hooks(Selective);
         let budget = [1, 2, 3, 5, 16, 128][dice.pick(6)];
         let demux = demux.budget(budget).flush_every(1 + dice.pick(30));
         let mut task = Task::new(if seed % 2 == 0 { demux.multicast() } else { demux });
@@ -460,7 +459,7 @@ fn whatever_happens_no_contract_is_breached_and_everything_ends() {
         for _ in 0..250 {
             step(&mut dice, &input, &orders, &mut sinks, &mut leases);
             let polled = match dice.roll(3) {
-                0 => task.poll(), // for nothing, perhaps
+                0 => task.poll(), // possibly spurious
                 1 => task.turns(1),
                 _ => task.run(),
             };
@@ -480,7 +479,7 @@ fn whatever_happens_no_contract_is_breached_and_everything_ends() {
             sink.release(Op::Flush);
             sink.release(Op::Close);
         }
-        assert!(task.run().is_ready(), "seed {seed}: it sleeps for ever");
+        assert!(task.run().is_ready(), "seed {seed}: the demux did not complete");
         let all = task.get_ref().totals();
         assert_eq!((all.queued, all.attached), (0, all.detached), "seed {seed}");
         for sink in &sinks {
@@ -488,7 +487,7 @@ fn whatever_happens_no_contract_is_breached_and_everything_ends() {
             assert!(sink.is_dropped(), "seed {seed}");
             let closed = calls.iter().filter(|call| **call == Call::Close(Done)).count();
             assert_eq!(closed, usize::from(sink.is_closed()), "seed {seed}");
-            // What it took it flushed, if it ended well.
+            // All its items were flushed, unless it failed.
             assert!(!sink.is_closed() || sink.flushed() == sink.taken(), "seed {seed}");
         }
     }

@@ -1,5 +1,6 @@
-//! An order attaches a sink to a key that has one: the new sink takes over key, queue and held item, and the
-//! old one is flushed and closed in the background; or, with `keep_existing`, the new sink is refused.
+//! An order attaches a sink to a key that has one. The new sink takes over key, queue and held
+//! item, and the old sink is flushed and closed in the background. With `keep_existing`, the new
+//! sink is refused.
 
 use crate::common::{Answer, Call, Op, Rig, hooks, scripted_sink};
 use stream_demux::{Attach, Lease, Order, Overflow};
@@ -7,7 +8,7 @@ use stream_demux::{Attach, Lease, Order, Overflow};
 // Replacing.
 
 #[test]
-fn the_newcomer_gets_what_follows_and_the_old_sink_is_closed() {
+fn the_new_sink_gets_the_next_items_and_the_old_sink_is_closed() {
     let mut rig = Rig::new();
     let old = rig.attach_on(1, "old", |attach| attach.tag(1));
     rig.send([101, 102]);
@@ -33,7 +34,7 @@ fn the_sequence_is_split_exactly_where_the_order_came() {
 }
 
 #[test]
-fn the_queue_moves_to_the_newcomer_in_its_order() {
+fn the_queue_moves_to_the_new_sink_in_order() {
     let mut rig = Rig::new();
     let old = rig.attach_on(1, "old", |attach| attach.buffer(3));
     old.park();
@@ -47,7 +48,7 @@ fn the_queue_moves_to_the_newcomer_in_its_order() {
 }
 
 #[test]
-fn the_queue_and_the_held_item_move_even_beyond_the_buffer_of_the_newcomer() {
+fn the_queue_and_the_held_item_move_even_beyond_the_buffer_of_the_new_sink() {
     for buffer in 0..=2 {
         let mut rig = Rig::new();
         let old = rig.attach_on(1, "old", |attach| attach.buffer(2).tag(1));
@@ -55,17 +56,17 @@ fn the_queue_and_the_held_item_move_even_beyond_the_buffer_of_the_newcomer() {
         rig.send([101, 102, 103, 104]);
         let new = rig.order(1, "new", |attach| attach.buffer(buffer).tag(2));
         new.park();
-        let said = hooks(rig.lines());
+        let logged = hooks(rig.lines());
         let expected = ["attached 1#2", "unblocked 1#1", "detached 1#1 Replaced", "blocked 1#2"];
-        let mut sorted = said.clone();
+        let mut sorted = logged.clone();
         sorted.sort();
         assert_eq!(
             sorted,
             ["attached 1#2", "blocked 1#2", "detached 1#1 Replaced", "unblocked 1#1"]
         );
-        let at = |line: &str| said.iter().position(|other| other == line);
+        let at = |line: &str| logged.iter().position(|other| other == line);
         assert!(at(expected[1]) < at(expected[2]) && at(expected[1]) < at(expected[3]));
-        // Three have moved; the fourth found no room and is held.
+        // Three items have moved; the fourth found no room and is held.
         assert_eq!((rig.totals().queued, rig.input.left()), (4, 0), "buffer {buffer}");
         new.allow(1);
         rig.lines();
@@ -77,7 +78,7 @@ fn the_queue_and_the_held_item_move_even_beyond_the_buffer_of_the_newcomer() {
 }
 
 #[test]
-fn items_that_follow_wait_behind_those_that_moved() {
+fn later_items_wait_behind_the_moved_items() {
     for buffer in [0, 1, 8] {
         let mut rig = Rig::new();
         let old = rig.attach_on(1, "old", |attach| attach.buffer(2));
@@ -92,7 +93,7 @@ fn items_that_follow_wait_behind_those_that_moved() {
 }
 
 #[test]
-fn the_overflow_of_the_newcomer_does_not_touch_what_moved() {
+fn the_policy_of_the_new_sink_does_not_affect_items_that_moved() {
     for overflow in [Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict] {
         let mut rig = Rig::new();
         let old = rig.attach_on(1, "old", |attach| attach.buffer(3));
@@ -122,7 +123,7 @@ fn replacing_frees_the_input_in_the_same_poll() {
 }
 
 #[test]
-fn an_item_that_the_replacement_overtook_goes_to_the_newcomer_behind_what_moved() {
+fn an_item_that_the_replacement_overtook_goes_to_the_new_sink_behind_the_moved_items() {
     let mut rig = Rig::new();
     let old = rig.attach_on(1, "old", |attach| attach.buffer(1));
     old.park();
@@ -135,8 +136,8 @@ fn an_item_that_the_replacement_overtook_goes_to_the_newcomer_behind_what_moved(
 }
 
 #[test]
-fn it_is_not_asked_again_whether_what_moved_may_be_admitted() {
-    let mut rig = Rig::new().hearing(|line| !line.starts_with("key "));
+fn admit_is_not_called_again_for_items_that_moved() {
+    let mut rig = Rig::new().logging_only(|line| !line.starts_with("key "));
     let old = rig.attach_on(1, "old", |attach| attach.buffer(1));
     old.park();
     assert_eq!(rig.send([101, 102]), ["admit 101 to 1", "admit 102 to 1", "blocked 1"]);
@@ -145,10 +146,10 @@ fn it_is_not_asked_again_whether_what_moved_may_be_admitted() {
     assert_eq!(new.taken(), 2);
 }
 
-// The limit of the newcomer.
+// The limit of the new sink.
 
 #[test]
-fn what_moved_counts_towards_the_limit_and_the_surplus_is_unmatched() {
+fn moved_items_count_towards_the_limit_and_the_surplus_is_unmatched() {
     for limit in 1..=2 {
         let mut rig = Rig::new();
         let old = rig.attach_on(1, "old", |attach| attach.buffer(2).tag(1));
@@ -169,7 +170,7 @@ fn what_moved_counts_towards_the_limit_and_the_surplus_is_unmatched() {
 }
 
 #[test]
-fn a_newcomer_whose_limit_is_not_reached_by_what_moved_accepts_the_rest() {
+fn a_new_sink_whose_limit_is_not_reached_by_moved_items_accepts_the_rest() {
     let mut rig = Rig::new();
     let old = rig.attach_on(1, "old", |attach| attach.buffer(2));
     old.park();
@@ -181,7 +182,7 @@ fn a_newcomer_whose_limit_is_not_reached_by_what_moved_accepts_the_rest() {
 }
 
 #[test]
-fn a_newcomer_that_is_not_ready_and_limited_by_what_moved_drains_and_is_closed() {
+fn a_new_sink_that_reaches_its_limit_by_moved_items_drains_and_is_closed() {
     let mut rig = Rig::new();
     let old = rig.attach_on(1, "old", |attach| attach.buffer(3));
     old.park();
@@ -197,7 +198,7 @@ fn a_newcomer_that_is_not_ready_and_limited_by_what_moved_drains_and_is_closed()
 }
 
 #[test]
-fn what_the_old_sink_had_accepted_does_not_count_for_the_newcomer() {
+fn items_of_the_old_sink_do_not_count_for_the_new_one() {
     let mut rig = Rig::new();
     let old = rig.attach_on(1, "old", |attach| attach.limit(3));
     rig.send([101, 102]);
@@ -209,7 +210,7 @@ fn what_the_old_sink_had_accepted_does_not_count_for_the_newcomer() {
 }
 
 #[test]
-fn a_newcomer_of_limit_0_takes_no_key_and_nothing_moves() {
+fn a_new_sink_of_limit_0_takes_no_key_and_nothing_moves() {
     let mut rig = Rig::new();
     let old = rig.attach_on(1, "old", |attach| attach.buffer(1).tag(1));
     old.park();
@@ -221,10 +222,10 @@ fn a_newcomer_of_limit_0_takes_no_key_and_nothing_moves() {
     assert_eq!(old.items(), [101, 102]);
 }
 
-// Keeping what exists.
+// `keep_existing`.
 
 #[test]
-fn a_newcomer_that_keeps_what_exists_is_refused_and_closed() {
+fn a_sink_with_keep_existing_is_refused_and_closed() {
     let mut rig = Rig::new();
     let old = rig.attach_on(1, "old", |attach| attach.buffer(1).tag(1));
     old.park();
@@ -239,7 +240,7 @@ fn a_newcomer_that_keeps_what_exists_is_refused_and_closed() {
 }
 
 #[test]
-fn on_a_free_key_it_is_attached_as_any_other() {
+fn on_a_free_key_it_is_attached_like_any_other() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", Attach::keep_existing);
     rig.send([101]);
@@ -266,7 +267,7 @@ fn a_key_is_free_while_its_former_sink_still_drains_or_closes() {
 }
 
 #[test]
-fn a_refused_one_whose_close_is_pending_neither_receives_nor_counts() {
+fn a_refused_sink_whose_close_is_pending_neither_receives_nor_counts() {
     let mut rig = Rig::new();
     let old = rig.attach(1, "old");
     let new = rig.order(1, "new", |attach| attach.keep_existing().tag(2));
@@ -301,7 +302,7 @@ fn a_pending_close_of_the_old_sink_delays_no_other_sink() {
 }
 
 #[test]
-fn the_old_sink_fails_as_it_is_closed_and_the_newcomer_keeps_key_and_queue() {
+fn the_old_sink_fails_as_it_is_closed_and_the_new_one_keeps_key_and_queue() {
     let mut rig = Rig::new();
     let old = rig.attach_on(1, "old", |attach| attach.buffer(1).tag(1));
     old.park();
@@ -318,7 +319,7 @@ fn the_old_sink_fails_as_it_is_closed_and_the_newcomer_keeps_key_and_queue() {
 }
 
 #[test]
-fn an_old_sink_that_is_woken_later_is_not_sent_what_moved() {
+fn an_old_sink_that_is_woken_later_gets_no_moved_items() {
     let mut rig = Rig::new();
     let old = rig.attach_on(1, "old", |attach| attach.buffer(1));
     old.park();
@@ -330,7 +331,7 @@ fn an_old_sink_that_is_woken_later_is_not_sent_what_moved() {
     assert_eq!((old.taken(), new.items()), (0, vec![101]));
 }
 
-// More than once.
+// Repeated replacement.
 
 #[test]
 fn replaced_many_times_the_queue_is_handed_on_each_time() {
@@ -404,7 +405,7 @@ fn a_replacement_with_a_budget_of_one_loses_and_reorders_nothing() {
 }
 
 #[test]
-fn a_newcomer_that_fails_on_what_moved_discards_it_and_the_key_is_free() {
+fn a_new_sink_that_fails_on_moved_items_discards_them_and_the_key_is_free() {
     for op in [Op::Ready, Op::Send] {
         let mut rig = Rig::new();
         let old = rig.attach_on(1, "old", |attach| attach.buffer(2).tag(1));
@@ -421,7 +422,7 @@ fn a_newcomer_that_fails_on_what_moved_discards_it_and_the_key_is_free() {
 }
 
 #[test]
-fn a_leased_newcomer_whose_lease_is_gone_does_not_replace() {
+fn a_sink_whose_lease_has_ended_does_not_replace() {
     for detach in [false, true] {
         let mut rig = Rig::new();
         let old = rig.attach_on(1, "old", |attach| attach.buffer(1).tag(1));
@@ -444,7 +445,7 @@ fn a_leased_newcomer_whose_lease_is_gone_does_not_replace() {
 }
 
 #[test]
-fn the_lease_of_the_old_sink_does_not_touch_its_successor() {
+fn the_lease_of_the_old_sink_does_not_affect_its_successor() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
     let old = rig.attach_on(1, "old", |attach| attach.buffer(2).leased(&mut lease));

@@ -1,26 +1,27 @@
-//! Time: `Order::Tick`, `stall_timeout`, `idle_timeout` and `linger` (attachment rules and 6). A tick is a unit
-//! of time; `n` of them take between `n - 1` and `n` units. Without ticks nothing expires.
+//! Time: `Order::Tick`, `stall_timeout`, `idle_timeout` and `linger` (attachment rules and 6). A
+//! tick is a unit of time; a time-out of `n` ticks takes between `n - 1` and `n` units. Without
+//! ticks, nothing expires.
 
 use crate::common::Dice;
 use crate::common::{Op, Rig, SinkHandle, Split, Terms, group, hooks};
 use stream_demux::{Attach, Demux, Lease, Order, Overflow};
 
 impl Rig {
-    /// One tick, and what the hooks heard until it sleeps.
+    /// Sends a tick, and runs until the task parks. Returns the calls of hooks.
     #[track_caller]
     fn tick(&mut self) -> Vec<String> {
         hooks(self.apply(Order::Tick))
     }
 
-    /// So many ticks, none of which anything comes of.
+    /// Sends ticks that must have no effect.
     #[track_caller]
-    fn ticks_in_vain(&mut self, ticks: u32) {
+    fn ticks_without_effect(&mut self, ticks: u32) {
         for tick in 1..=ticks {
             assert_eq!(self.tick(), [""; 0], "tick {tick}");
         }
     }
 
-    /// A tick and one turn, for a demux that does not sleep.
+    /// Sends a tick and polls once, for a demux that never parks.
     #[track_caller]
     fn tick_and_poll(&mut self) {
         self.orders.push(Order::Tick);
@@ -28,7 +29,7 @@ impl Rig {
     }
 }
 
-/// What an attachment under key 1 is stuck in.
+/// The state in which an attachment under key 1 is stuck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stuck {
     Held,
@@ -54,13 +55,13 @@ impl Stuck {
         usize::from(matches!(self, Self::Queued | Self::QueuedAndDetached))
     }
 
-    /// Brings it about; what keeps the sink from going on is the test's.
-    fn come_about(self, rig: &Rig) {
+    /// Brings the attachment into this state; the test makes the sink pending.
+    fn create(self, rig: &Rig) {
         match self {
             Self::Held | Self::Queued | Self::Flush => rig.input.push(101),
             Self::QueuedAndDetached => {
                 rig.input.push(101);
-                // Once the item is in the queue.
+                // After the item was queued.
                 let orders = rig.orders.clone();
                 rig.input.action(move || orders.push(Order::Detach(1)));
             }
@@ -68,12 +69,12 @@ impl Stuck {
         }
     }
 
-    /// Attaches a sink that is stuck in this, and stays so.
+    /// Attaches a sink that is stuck in this state.
     #[track_caller]
     fn attach(self, rig: &mut Rig, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
         let sink = rig.attach_on(1, "a", |attach| terms(attach.buffer(self.buffer())));
         sink.hold(self.op());
-        self.come_about(rig);
+        self.create(rig);
         rig.lines();
         sink
     }
@@ -87,23 +88,23 @@ fn sink_that_is_stuck_is_evicted_at_the_nth_tick() {
         for n in 1..=4 {
             let mut rig = Rig::new();
             let a = stuck.attach(&mut rig, |attach| attach.stall_timeout(n));
-            rig.ticks_in_vain(n - 1);
+            rig.ticks_without_effect(n - 1);
             let lines = rig.tick();
             assert_eq!(lines.last().unwrap(), "detached 1 Stalled", "{stuck:?}");
             assert!(a.is_dropped() && !a.is_closed() && rig.len() == 0, "{stuck:?}");
-            rig.ticks_in_vain(3);
+            rig.ticks_without_effect(3);
         }
     }
 }
 
 #[test]
-fn what_waits_for_a_stalled_sink_is_discarded_as_evicted() {
+fn items_of_a_stalled_sink_are_discarded_as_evicted() {
     let mut rig = Rig::new();
     let b = rig.attach(2, "b");
     let a = rig.attach_on(1, "a", |attach| attach.buffer(2).stall_timeout(2));
     a.park();
     assert_eq!(rig.send([101, 102, 103, 201]), ["blocked 1"]);
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     assert_eq!(
         rig.tick(),
         [
@@ -124,56 +125,56 @@ fn sink_that_completes_something_in_every_unit_does_not_stall() {
     a.park();
     rig.send(100..130);
     for _ in 0..20 {
-        rig.ticks_in_vain(1);
+        rig.ticks_without_effect(1);
         a.allow(1);
         rig.sleep();
     }
     rig.log.take();
     assert_eq!(a.taken(), 20);
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     assert_eq!(rig.tick().last().unwrap(), "detached 1 Stalled");
 }
 
 #[test]
-fn flush_that_completes_starts_the_count_anew() {
+fn flush_that_completes_restarts_the_count() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.stall_timeout(3));
     a.hold(Op::Flush);
     rig.send([101]);
-    rig.ticks_in_vain(2);
+    rig.ticks_without_effect(2);
     a.release(Op::Flush);
     rig.sleep();
-    rig.ticks_in_vain(5);
+    rig.ticks_without_effect(5);
     a.hold(Op::Flush);
     rig.send([102]);
-    rig.ticks_in_vain(2);
+    rig.ticks_without_effect(2);
     assert_eq!(rig.tick(), ["detached 1 Stalled"]);
 }
 
 #[test]
-fn sink_that_nothing_waits_for_does_not_stall() {
+fn sink_without_waiting_items_does_not_stall() {
     let mut rig = Rig::with(|demux| demux.stall_timeout(1));
     let a = rig.attach(1, "a");
     let b = rig.attach(2, "b");
     rig.send([201]);
     a.park();
     b.park();
-    rig.ticks_in_vain(10);
+    rig.ticks_without_effect(10);
     assert_eq!(rig.len(), 2);
 }
 
 #[test]
-fn sink_that_nothing_waits_for_any_more_does_not_stall() {
+fn sink_whose_items_were_sent_does_not_stall() {
     let mut rig = Rig::with(|demux| demux.multicast());
     let a = rig.attach_on(1, "a", |attach| attach.stall_timeout(2));
     a.park();
     assert_eq!(rig.send([101]), ["blocked 1"]);
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     a.open();
     rig.sleep();
     rig.log.take();
     a.park();
-    rig.ticks_in_vain(5);
+    rig.ticks_without_effect(5);
     assert_eq!((a.items(), rig.len()), (vec![101], 1));
 }
 
@@ -184,15 +185,15 @@ fn sink_that_only_wakes_itself_stalls() {
             let mut rig = Rig::new();
             let a = rig.attach_on(1, "a", |attach| attach.buffer(stuck.buffer()).stall_timeout(3));
             a.stutter(stuck.op(), usize::MAX);
-            stuck.come_about(&rig);
+            stuck.create(&rig);
             (0..5).for_each(|_| rig.poll());
             for tick in 1..=3 {
-                assert!(!a.is_dropped(), "{stuck:?}, {turns} turns a tick, before tick {tick}");
+                assert!(!a.is_dropped(), "{stuck:?}, {turns} turns per tick, before tick {tick}");
                 rig.tick_and_poll();
                 (1..turns).for_each(|_| rig.poll());
             }
             (0..3).for_each(|_| rig.poll());
-            assert!(a.is_dropped(), "{stuck:?}, {turns} turns a tick");
+            assert!(a.is_dropped(), "{stuck:?}, {turns} turns per tick");
             let lines = hooks(rig.lines());
             assert_eq!(lines.last().unwrap(), "detached 1 Stalled", "{stuck:?}");
         }
@@ -217,7 +218,7 @@ fn member_of_a_group_that_only_wakes_itself_stalls() {
     assert_eq!(a.items(), [101]);
 }
 
-/// Each policy holds an item for a sink that yields, for a while.
+/// Under each policy, an item is held for a yielding sink for some turns.
 #[test]
 fn sink_that_only_wakes_itself_stalls_under_every_policy() {
     use Overflow::{Conflate, DropNewest, DropOldest, Evict, Wait};
@@ -240,13 +241,13 @@ fn sink_that_only_wakes_itself_stalls_under_every_policy() {
     }
 }
 
-/// A wake that nothing comes of does not start the count anew, wherever the turn stands.
+/// A wake without effect does not restart the count, at any point of a turn.
 #[test]
-fn wakes_that_nothing_comes_of_are_no_progress() {
+fn wakes_without_effect_are_not_progress() {
     for stuck in STUCK {
         let mut rig = Rig::new();
         let a = stuck.attach(&mut rig, |attach| attach.stall_timeout(3));
-        rig.ticks_in_vain(2);
+        rig.ticks_without_effect(2);
         a.wake();
         rig.sleep();
         assert_eq!(rig.tick().last().unwrap(), "detached 1 Stalled", "{stuck:?}");
@@ -254,22 +255,22 @@ fn wakes_that_nothing_comes_of_are_no_progress() {
 }
 
 #[test]
-fn wakes_in_the_turn_of_the_tick_do_not_start_the_count_anew() {
+fn wakes_in_the_turn_of_the_tick_do_not_restart_the_count() {
     for stuck in STUCK {
         let mut rig = Rig::new();
         let a = stuck.attach(&mut rig, |attach| attach.stall_timeout(3));
-        rig.ticks_in_vain(2);
+        rig.ticks_without_effect(2);
         a.wake();
         let mut lines = rig.tick();
         if lines.is_empty() {
-            lines = rig.tick(); // that it was woken may be why the tick does not count
+            lines = rig.tick(); // the tick may not count because the sink was woken
         }
         let last = lines.last().map(String::as_str);
         assert_eq!(last, Some("detached 1 Stalled"), "{stuck:?}");
     }
 }
 
-/// A sink that was woken can go on; that the demux has not come to it is no fault of its own.
+/// A woken sink that the demux has not yet polled is not stalled.
 #[test]
 fn sinks_that_wait_for_their_turn_do_not_stall() {
     for budget in [1, 2, 4, 16] {
@@ -287,7 +288,7 @@ fn sinks_that_wait_for_their_turn_do_not_stall() {
             rig.tick_and_poll();
             turns += 1;
         }
-        assert!(turns >= 300 / budget, "there was nothing to wait for: {turns} turns");
+        assert!(turns >= 300 / budget, "the sinks did not wait for their turn: {turns} turns");
         rig.sleep();
         assert_eq!((rig.len(), rig.totals().delivered), (100, 300), "budget {budget}");
     }
@@ -298,14 +299,14 @@ fn sink_that_was_woken_between_two_ticks_is_not_evicted_by_the_second() {
     for stuck in STUCK {
         let mut rig = Rig::new();
         let a = stuck.attach(&mut rig, |attach| attach.stall_timeout(2));
-        rig.ticks_in_vain(1);
+        rig.ticks_without_effect(1);
         a.release(stuck.op());
         let lines = rig.tick();
         assert!(!lines.contains(&"detached 1 Stalled".to_owned()), "{stuck:?}: {lines:?}");
     }
 }
 
-/// The sink took an item since the last tick, and another item waits.
+/// The sink has taken an item since the last tick, and another item waits.
 #[test]
 fn sink_that_is_woken_in_the_turn_of_the_tick_does_not_stall() {
     let mut rig = Rig::with(|demux| demux.buffer(2));
@@ -330,40 +331,53 @@ fn sinks_that_share_the_held_item_stall() {
         rig.attach(1, name).park();
     }
     assert_eq!(rig.send([101]), ["blocked 1"]);
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     let lines = rig.tick();
     assert_eq!(lines.iter().filter(|line| *line == "detached 1 Stalled").count(), 2);
     assert_eq!((rig.totals().discarded, rig.len()), (1, 0));
 }
 
 #[test]
-fn queue_that_is_handed_on_starts_the_count_anew() {
+fn queue_that_moves_restarts_the_count() {
     let mut rig = Rig::with(|demux| demux.buffer(3).stall_timeout(3));
     let old = rig.attach_on(1, "old", |attach| attach.tag(1));
     old.park();
     rig.send([101, 102]);
-    rig.ticks_in_vain(2);
+    rig.ticks_without_effect(2);
     let new = rig.order(1, "new", |attach| attach.tag(2));
     new.park();
     assert_eq!(hooks(rig.lines()), ["attached 1#2", "detached 1#1 Replaced"]);
-    rig.ticks_in_vain(2);
+    rig.ticks_without_effect(2);
     assert_eq!(
         rig.tick(),
         ["discarded 101 of 1#2 Evicted", "discarded 102 of 1#2 Evicted", "detached 1#2 Stalled"]
     );
 }
 
-/// A predecessor that cannot be closed is evicted as well.
+/// A replaced sink that cannot be closed is evicted.
 #[test]
 fn predecessor_that_is_stuck_in_its_close_stalls() {
     let mut rig = Rig::new();
     let old = rig.attach_on(1, "old", |attach| attach.tag(1).stall_timeout(2));
     old.hold(Op::Close);
     let new = rig.attach_on(1, "new", |attach| attach.tag(2));
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     assert_eq!(rig.tick(), ["detached 1#1 Stalled"]);
     rig.send([101]);
     assert_eq!(new.items(), [101]);
+}
+
+#[test]
+fn sink_that_is_not_ready_and_then_does_not_close_has_stalled_all_the_time() {
+    let mut rig = Rig::with(|demux| demux.buffer(1));
+    let old = rig.attach_on(1, "old", |attach| attach.tag(1).stall_timeout(3));
+    old.hold(Op::Ready);
+    old.hold(Op::Close);
+    rig.send([101]);
+    rig.ticks_without_effect(2);
+    let new = rig.attach_on(1, "new", |attach| attach.tag(2));
+    assert_eq!((new.items(), old.is_dropped()), (vec![101], false));
+    assert_eq!(rig.tick(), ["detached 1#1 Stalled"]);
 }
 
 #[test]
@@ -379,20 +393,20 @@ fn members_of_a_group_stall_one_by_one() {
     assert!(lines.contains(&"discarded 101 of 1#2 Evicted".to_owned()), "{lines:?}");
     assert!(lines.contains(&"detached 1#2 Stalled".to_owned()), "{lines:?}");
     assert!(members[1].is_dropped() && rig.len() == 2);
-    assert_eq!((members[0].taken(), members[2].taken()), (2, 2), "the input goes on");
+    assert_eq!((members[0].taken(), members[2].taken()), (2, 2), "the input continues");
 }
 
 #[test]
-fn graceful_leave_has_a_deadline_whatever_it_is_for() {
+fn graceful_leave_has_a_deadline_for_every_reason() {
     // By a lease.
     let mut rig = Rig::with(|demux| demux.stall_timeout(2));
     let mut lease = Lease::new();
     rig.attach_on(1, "a", |attach| attach.buffer(1).leased(&mut lease)).park();
     rig.send([101]);
     lease.detach();
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     assert_eq!(rig.tick(), ["discarded 101 of 1 Evicted", "detached 1 Stalled"]);
-    // By its limit, and because it was refused or took no key.
+    // By its limit, or because it was refused or took no key.
     rig.attach(2, "kept");
     let terms: [fn(Terms) -> Terms; 3] =
         [|attach| attach.limit(1), |attach| attach.limit(0), Attach::keep_existing];
@@ -401,7 +415,7 @@ fn graceful_leave_has_a_deadline_whatever_it_is_for() {
         a.hold(Op::Close);
         rig.send([100]);
         assert!(a.is_closing());
-        rig.ticks_in_vain(1);
+        rig.ticks_without_effect(1);
         assert_eq!(rig.tick(), [format!("detached {key}#9 Stalled")]);
     }
 }
@@ -420,7 +434,7 @@ fn end_has_a_deadline() {
         }
         rig.input.end();
         assert_eq!(hooks(rig.lines()), ["detached 2 Finished"]);
-        rig.ticks_in_vain(2);
+        rig.ticks_without_effect(2);
         rig.orders.push(Order::Tick);
         assert_eq!(hooks(rig.last_lines()).last().unwrap(), "detached 1 Stalled");
     }
@@ -433,23 +447,23 @@ fn attachment_without_an_item_is_detached_at_the_nth_tick() {
     for n in 1..=4 {
         let mut rig = Rig::new();
         rig.attach_on(1, "a", |attach| attach.idle_timeout(n));
-        rig.ticks_in_vain(n - 1);
+        rig.ticks_without_effect(n - 1);
         assert_eq!(rig.apply(Order::Tick), ["a closed", "a dropped", "detached 1 Idle"]);
         assert_eq!(rig.send([101]), ["unmatched 101"]);
     }
 }
 
 #[test]
-fn item_starts_the_idle_count_anew() {
+fn item_restarts_the_idle_count() {
     for n in 1..=3 {
         let mut rig = Rig::new();
         let a = rig.attach_on(1, "a", |attach| attach.idle_timeout(n));
         for item in 0..5 {
-            rig.ticks_in_vain(n - 1);
+            rig.ticks_without_effect(n - 1);
             rig.send([100 + item]);
-            rig.ticks_in_vain(1);
+            rig.ticks_without_effect(1);
         }
-        rig.ticks_in_vain(n - 1);
+        rig.ticks_without_effect(n - 1);
         assert_eq!(rig.tick(), ["detached 1 Idle"]);
         assert_eq!(a.taken(), 5);
     }
@@ -461,7 +475,7 @@ fn items_that_others_get_or_none_do_not_count_as_its_own() {
     rig.attach_on(1, "a", |attach| attach.idle_timeout(2));
     rig.attach(2, "b");
     rig.send([201, 301, 199]);
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     rig.send([202, 302, 199]);
     assert_eq!(rig.tick(), ["detached 1 Idle"]);
 }
@@ -471,24 +485,24 @@ fn items_that_a_catch_all_catches_keep_it_busy() {
     let mut rig = Rig::new();
     rig.attach_on(9, "a", |attach| attach.catch_all().idle_timeout(2));
     for _ in 0..5 {
-        rig.ticks_in_vain(1);
+        rig.ticks_without_effect(1);
         rig.send([101]);
-        rig.ticks_in_vain(1);
+        rig.ticks_without_effect(1);
     }
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     assert_eq!(rig.tick(), ["detached 9 Idle"]);
 }
 
 #[test]
-fn attachment_that_something_waits_for_is_not_idle() {
+fn attachment_with_waiting_items_is_not_idle() {
     for stuck in [Stuck::Held, Stuck::Queued, Stuck::Flush] {
         let mut rig = Rig::new();
         let a = stuck.attach(&mut rig, |attach| attach.idle_timeout(1));
-        rig.ticks_in_vain(5);
+        rig.ticks_without_effect(5);
         a.release(stuck.op());
         rig.sleep();
         rig.log.take();
-        rig.ticks_in_vain(1);
+        rig.ticks_without_effect(1);
         assert_eq!(rig.tick(), ["detached 1 Idle"], "{stuck:?}");
     }
 }
@@ -498,7 +512,8 @@ fn attachment_with_an_unflushed_item_is_not_idle() {
     let mut rig = Rig::with(|demux| demux.linger(5));
     let a = rig.attach_on(1, "a", |attach| attach.idle_timeout(2));
     rig.send([101]);
-    // It is flushed by the fifth, which comes to the attachment before or after that.
+    // It is flushed at the fifth tick, which is applied to the attachment before or after the
+    // flush.
     for _ in 0..5 {
         rig.tick();
     }
@@ -513,14 +528,14 @@ fn nothing_is_idle_while_the_input_is_held() {
     let mut rig = Rig::new();
     rig.attach_on(1, "a", |attach| attach.idle_timeout(2));
     let b = rig.attach(2, "b");
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     b.park();
     assert_eq!(rig.send([201]), ["blocked 2"]);
-    rig.ticks_in_vain(10);
+    rig.ticks_without_effect(10);
     b.open();
     rig.sleep();
     rig.log.take();
-    rig.ticks_in_vain(1); // it was held for part of this unit
+    rig.ticks_without_effect(1); // the item was held for part of this unit
     assert_eq!(rig.tick(), ["detached 1 Idle"]);
 }
 
@@ -536,16 +551,43 @@ fn unit_in_which_the_input_was_held_does_not_count_for_idleness() {
         b.open();
         rig.sleep();
         rig.log.take();
-        rig.ticks_in_vain(1);
+        rig.ticks_without_effect(1);
     }
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     assert_eq!(rig.tick(), ["detached 1 Idle"]);
 }
 
-/// A tick is applied to one attachment after the other, and the next tick may be read before the last one
-/// has been applied to all: each unit counts for what happened in it.
 #[test]
-fn unit_in_which_the_input_was_held_counts_for_none_however_late_the_sweep_reaches_them() {
+fn unit_in_which_the_input_was_held_counts_for_none_that_came_after_that() {
+    let mut rig = Rig::new();
+    let b = rig.attach(2, "b");
+    b.park();
+    rig.send([201]);
+    b.open();
+    rig.sleep();
+    rig.attach_on(1, "a", |attach| attach.idle_timeout(1));
+    rig.log.take();
+    rig.ticks_without_effect(1);
+    assert_eq!(rig.tick(), ["detached 1 Idle"]);
+}
+
+#[test]
+fn unit_in_which_a_flush_completed_does_not_count_for_idleness() {
+    let mut rig = Rig::new();
+    let a = rig.attach_on(1, "a", |attach| attach.idle_timeout(1));
+    a.hold(Op::Flush);
+    rig.send([101]);
+    rig.ticks_without_effect(3);
+    a.release(Op::Flush);
+    rig.sleep();
+    rig.ticks_without_effect(1);
+    assert_eq!(rig.tick(), ["detached 1 Idle"]);
+}
+
+/// A tick is applied to one attachment after the other, and the next tick may be read before the
+/// last one has been applied to all. Each unit counts according to what happened in it.
+#[test]
+fn unit_in_which_the_input_was_held_counts_for_no_attachment_of_the_sweep() {
     let mut rig = Rig::with(|demux| demux.budget(4)).with_silent_sinks();
     for key in 10..60 {
         rig.order(key, key, |attach| attach.idle_timeout(2));
@@ -556,8 +598,8 @@ fn unit_in_which_the_input_was_held_counts_for_none_however_late_the_sweep_reach
     b.open();
     rig.sleep();
     rig.log.take();
-    // The first does not count, as the input was held; the second does, although it is read before the
-    // sweep of the first has ended.
+    // The first tick does not count, because the input was held. The second counts, although it is
+    // read before the sweep of the first has ended.
     rig.tick_and_poll();
     rig.tick_and_poll();
     rig.sleep();
@@ -574,15 +616,15 @@ fn nothing_is_idle_while_a_group_holds_the_input() {
     let c = rig.attach_on(2, "c", |attach| attach.tag(3));
     c.park();
     assert_eq!(hooks(rig.send([201])), ["blocked 2#3"]);
-    rig.ticks_in_vain(5);
+    rig.ticks_without_effect(5);
     c.open();
     rig.sleep();
     rig.log.take();
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     assert_eq!(rig.tick(), ["detached 1 Idle"]);
 }
 
-/// No sink is waited for: the budget is spent.
+/// The input does not wait for a sink: the budget is spent.
 #[test]
 fn others_are_idle_while_an_item_is_on_its_way_through_a_group() {
     let mut rig = Rig::with(|demux| demux.multicast().budget(4)).with_silent_sinks();
@@ -600,7 +642,7 @@ fn idle_attachment_leaves_gracefully() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.idle_timeout(1));
     a.hold(Op::Close);
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     let demux = rig.task.get_ref();
     assert!(a.is_closing() && !demux.contains_key(&1));
     assert_eq!((demux.len(), demux.draining()), (0, 1));
@@ -616,13 +658,13 @@ fn idle_attachment_that_cannot_be_closed_stalls() {
     let mut rig = Rig::with(|demux| demux.idle_timeout(1).stall_timeout(2));
     let a = rig.attach(1, "a");
     a.hold(Op::Close);
-    rig.ticks_in_vain(2);
+    rig.ticks_without_effect(2);
     assert!(a.is_closing());
     assert_eq!(rig.tick(), ["detached 1 Stalled"]);
 }
 
 #[test]
-fn idle_member_leaves_its_group_alone() {
+fn idle_member_leaves_and_its_group_stays() {
     let mut rig =
         Rig::with(|demux| demux.multicast().idle_timeout(2)).admitting(|to, _| to.tag != 2);
     let sinks: Vec<_> =
@@ -638,18 +680,18 @@ fn idle_member_leaves_its_group_alone() {
     assert_eq!(rig.len(), 2);
 }
 
-/// An item is on its way through a group: it waits for those that it was not offered yet.
+/// While an item is given to a group, it waits for members that it was not yet offered to.
 #[test]
-fn members_that_an_item_has_not_come_to_are_not_idle() {
+fn members_that_an_item_has_not_reached_are_not_idle() {
     for budget in [4, 8, 32] {
         let mut rig =
             Rig::with(|demux| demux.multicast().budget(budget).idle_timeout(2)).with_silent_sinks();
         let sinks: Vec<_> = (0..400).map(|n| rig.order(1, n, |attach| attach)).collect();
         rig.lines();
-        rig.ticks_in_vain(1);
+        rig.ticks_without_effect(1);
         rig.input.push(101);
         rig.poll();
-        assert!(sinks[399].taken() == 0, "the group is served in one turn");
+        assert!(sinks[399].taken() == 0, "all members got the item in one turn");
         rig.orders.push(Order::Tick);
         rig.sleep();
         assert_eq!(rig.len(), 400, "budget {budget}");
@@ -660,7 +702,7 @@ fn members_that_an_item_has_not_come_to_are_not_idle() {
 // Defaults.
 
 #[test]
-fn default_stall_timeout_is_for_those_that_set_nothing_and_0_is_none() {
+fn default_stall_timeout_applies_without_a_setting_and_0_disables_it() {
     let mut rig = Rig::with(|demux| demux.stall_timeout(2).buffer(1));
     rig.attach(1, "a").park();
     for (key, ticks) in [(2, 0), (3, 4), (4, 1)] {
@@ -673,7 +715,7 @@ fn default_stall_timeout_is_for_those_that_set_nothing_and_0_is_none() {
 }
 
 #[test]
-fn default_idle_timeout_is_for_those_that_set_nothing_and_0_is_none() {
+fn default_idle_timeout_applies_without_a_setting_and_0_disables_it() {
     let mut rig = Rig::with(|demux| demux.idle_timeout(2));
     rig.attach(1, "a");
     rig.attach_on(2, "b", |attach| attach.idle_timeout(0));
@@ -699,7 +741,7 @@ fn without_ticks_nothing_expires() {
 }
 
 #[test]
-fn ticks_that_nobody_waits_for_do_nothing() {
+fn ticks_without_time_outs_do_nothing() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
     a.park();
@@ -709,8 +751,8 @@ fn ticks_that_nobody_waits_for_do_nothing() {
         assert_eq!(rig.apply(Order::Tick), [""; 0]);
     }
     assert_eq!((a.calls(), rig.len()), (calls, 1));
-    assert_eq!(rig.task.polls(), polls + 10, "a turn each");
-    // Nor before anything is attached, nor after the end.
+    assert_eq!(rig.task.polls(), polls + 10, "each tick takes one turn");
+    // Also before the first attachment and after the end.
     let mut rig = Rig::new();
     assert_eq!(rig.apply(Order::Tick), [""; 0]);
     let a = rig.attach(1, "a");
@@ -737,36 +779,51 @@ fn ticks_that_are_read_in_one_turn_count_as_one() {
     }
 }
 
+/// The second is applied in the next turn only, because a lease ends as it is read, and the budget
+/// is spent.
 #[test]
-fn ticks_that_are_read_while_one_goes_round_count_as_one() {
+fn ticks_that_are_read_in_one_turn_count_as_one_whenever_they_are_applied() {
+    let mut rig = Rig::with(|demux| demux.budget(2));
+    let mut lease = Lease::new();
+    rig.attach_on(1, "a", |attach| attach.idle_timeout(2));
+    rig.attach_on(2, "b", |attach| attach.leased(&mut lease));
+    rig.orders.push(Order::Tick);
+    rig.orders.action(move || drop(lease));
+    rig.orders.push(Order::Tick);
+    assert_eq!(hooks(rig.lines()), ["detached 2 Evicted"]);
+    assert_eq!(rig.tick(), ["detached 1 Idle"]);
+}
+
+#[test]
+fn ticks_that_are_read_during_a_sweep_count_as_one() {
     let mut rig = Rig::with(|demux| demux.budget(4)).with_silent_sinks();
     for key in 0..500 {
         rig.order(key, key, |attach| attach.idle_timeout(3));
     }
     rig.sleep();
-    // The first goes round for more than these ten turns.
+    // The first sweep takes more than these ten turns.
     (0..10).for_each(|_| rig.tick_and_poll());
     rig.sleep();
-    assert_eq!(rig.len(), 500, "two went round");
+    assert_eq!(rig.len(), 500, "two sweeps were made");
     assert_eq!(rig.tick().iter().filter(|line| line.ends_with("Idle")).count(), 500);
 }
 
 // Sweeps.
 
 #[test]
-fn tick_comes_to_all_in_turns_of_any_length() {
+fn tick_reaches_all_in_turns_of_any_length() {
     for budget in [1, 2, 3, 4, 7, 64, 1_000] {
         let mut rig = Rig::with(|demux| demux.budget(budget).stall_timeout(3).idle_timeout(2))
             .with_silent_sinks();
         let sinks: Vec<_> =
             (0..100).map(|key| rig.order(key, key, |attach| attach.buffer(1))).collect();
         rig.sleep();
-        // Every other one is stuck, the rest are idle.
+        // Every other sink is stuck, the rest are idle.
         for sink in sinks.iter().step_by(2) {
             sink.park();
         }
         rig.send((0..100).step_by(2).map(|key| key * 100));
-        rig.ticks_in_vain(1);
+        rig.ticks_without_effect(1);
         let lines = rig.tick();
         assert!(lines.iter().all(|line| line.ends_with("Idle")), "budget {budget}: {lines:?}");
         assert_eq!((lines.len(), rig.len()), (50, 50), "budget {budget}");
@@ -776,11 +833,11 @@ fn tick_comes_to_all_in_turns_of_any_length() {
     }
 }
 
-/// Attachments that come during a sweep are not part of it, whichever places they get; and none is left
-/// out, or counted twice, because others leave.
+/// Attachments that join during a sweep are not part of it, whichever slots they get. No attachment
+/// is skipped or counted twice because others leave.
 #[test]
-fn attachments_that_come_and_go_during_a_sweep_get_their_own_ticks() {
-    for leavers in [0_u32, 1, 3, 10, 37, 50] {
+fn attachments_that_join_and_leave_during_a_sweep_get_the_right_ticks() {
+    for leaving in [0_u32, 1, 3, 10, 37, 50] {
         let mut rig = Rig::with(|demux| demux.budget(8).idle_timeout(2)).with_silent_sinks();
         for key in 0..60 {
             rig.order(key, key, |attach| attach);
@@ -788,12 +845,12 @@ fn attachments_that_come_and_go_during_a_sweep_get_their_own_ticks() {
         rig.sleep();
         rig.log.take();
         rig.orders.push(Order::Tick);
-        // In each of the next turns some leave and some come.
+        // In each of the next turns, some leave and some join.
         let mut gone = 0;
         for turn in 0..12_u32 {
             rig.poll();
-            for _ in 0..leavers.div_ceil(12) {
-                // From everywhere, and each once.
+            for _ in 0..leaving.div_ceil(12) {
+                // From all parts of the table, and each once.
                 let key = gone * 37 % 60;
                 rig.orders.push(Order::Evict(key));
                 gone += 1;
@@ -802,24 +859,24 @@ fn attachments_that_come_and_go_during_a_sweep_get_their_own_ticks() {
         }
         rig.sleep();
         let left = 60 - gone.min(60) as usize;
-        assert_eq!(rig.len(), left + 12, "{leavers} leavers");
+        assert_eq!(rig.len(), left + 12, "{leaving} leaving");
         rig.log.take();
         let mut first = rig.tick();
         assert!(first.iter().all(|line| line.len() < "detached 100 Idle".len()), "{first:?}");
-        assert_eq!((first.len(), rig.len()), (left, 12), "{leavers} leavers");
+        assert_eq!((first.len(), rig.len()), (left, 12), "{leaving} leaving");
         first = rig.tick();
-        assert_eq!((first.len(), rig.len()), (12, 0), "{leavers} leavers");
+        assert_eq!((first.len(), rig.len()), (12, 0), "{leaving} leaving");
     }
 }
 
 #[test]
-fn orders_and_items_go_on_while_a_tick_goes_round() {
+fn orders_and_items_continue_during_a_sweep() {
     let mut rig = Rig::with(|demux| demux.budget(16).idle_timeout(2)).with_silent_sinks();
     for key in 0..2_000 {
         rig.order(key, key, |attach| attach);
     }
     let busy = rig.attach_on(5_000, "busy", |attach| attach.idle_timeout(0));
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     rig.orders.push(Order::Tick);
     rig.poll();
     let mut joined = Vec::new();
@@ -830,14 +887,14 @@ fn orders_and_items_go_on_while_a_tick_goes_round() {
         (0..3).for_each(|_| rig.poll());
         assert_eq!((busy.taken(), joined[n as usize].taken()), (n as usize + 1, 1));
     }
-    assert!(rig.len() > 1_000, "the tick has gone round: {} left", rig.len());
+    assert!(rig.len() > 1_000, "the sweep has ended: {} left", rig.len());
     rig.sleep();
     assert_eq!(rig.len(), 21);
 }
 
-/// Neither orders nor items nor woken sinks keep a tick from going round.
+/// Neither orders nor items nor woken sinks stop a sweep.
 #[test]
-fn tick_goes_round_while_all_others_are_busy() {
+fn sweep_continues_while_all_others_are_busy() {
     for budget in [1, 4, 16] {
         let mut rig = Rig::with(|demux| demux.budget(budget)).with_silent_sinks();
         let busy = rig.attach(1, "busy");
@@ -866,7 +923,7 @@ fn ten_thousand_with_time_outs_in_short_turns() {
         (0..all).map(|key| rig.order(key, key, |attach| attach.buffer(1))).collect();
     let limit = 10_000;
     assert!(rig.task.run_within(limit).is_pending());
-    // A third gets an item in each unit, a third is stuck, a third is idle.
+    // A third of the sinks gets an item in each unit, a third is stuck, a third is idle.
     for (key, sink) in sinks.iter().enumerate().filter(|(key, _)| key % 3 == 1) {
         sink.park();
         rig.input.push(u32::try_from(key).unwrap() * 100);
@@ -883,7 +940,7 @@ fn ten_thousand_with_time_outs_in_short_turns() {
     assert_eq!(rig.totals().delivered, u64::from(all.div_ceil(3) * rounds));
 }
 
-/// What a time-out counts, as simply as possible.
+/// A simple model of a time-out.
 #[derive(Default)]
 struct Count {
     queued: u32,
@@ -892,10 +949,10 @@ struct Count {
     idle: u32,
 }
 
-/// Sinks are parked and opened at random, in turns of any length; each expires at the tick at which a simple
-/// count does.
+/// Sinks are parked and opened at random, in turns of any length. Each expires at the same tick as
+/// in the model.
 #[test]
-fn time_outs_expire_when_a_simple_count_does() {
+fn time_outs_agree_with_a_simple_model() {
     for seed in 1..=if cfg!(debug_assertions) { 100 } else { 2_000 } {
         let mut dice = Dice::new(seed);
         let (stall, idle) = (1 + dice.below(4), 1 + dice.below(4));
@@ -987,7 +1044,7 @@ fn sinks_are_flushed_at_the_nth_tick_after_the_input_ran_dry() {
 }
 
 #[test]
-fn items_do_not_start_the_linger_anew() {
+fn items_do_not_restart_the_linger() {
     let mut rig = lingering(3);
     let (a, b) = (rig.attach(1, "a"), rig.attach(2, "b"));
     rig.send([101]);
@@ -997,7 +1054,7 @@ fn items_do_not_start_the_linger_anew() {
     rig.send([103, 201]);
     assert_eq!((a.flush_asked(), b.flush_asked()), (0, 0));
     rig.tick();
-    assert_eq!((a.flushed(), b.flushed()), (3, 1), "one counter for all");
+    assert_eq!((a.flushed(), b.flushed()), (3, 1), "there is one counter for all sinks");
     assert_eq!((a.count(Op::Flush), b.count(Op::Flush)), (1, 1));
 }
 
@@ -1005,18 +1062,52 @@ fn items_do_not_start_the_linger_anew() {
 fn ticks_count_only_while_something_is_unflushed() {
     let mut rig = lingering(2);
     let a = rig.attach(1, "a");
-    rig.ticks_in_vain(5);
+    rig.ticks_without_effect(5);
     rig.send([101]);
     rig.tick();
     assert_eq!(a.flush_asked(), 0);
     rig.tick();
     assert_eq!(a.flushed(), 1);
-    rig.ticks_in_vain(5);
+    rig.ticks_without_effect(5);
     rig.send([102]);
     rig.tick();
     assert_eq!(a.flushed(), 1);
     rig.tick();
     assert_eq!(a.flushed(), 2);
+}
+
+/// A sink that was evicted, one that is closing, and one whose pending flush has taken the item
+/// along.
+#[test]
+fn sinks_that_need_no_flush_any_more_do_not_start_the_count() {
+    type Leaves = fn(&mut Rig, &SinkHandle<u32>);
+    let ways: [Leaves; 3] = [
+        |rig, _| drop(rig.apply(Order::Evict(1))),
+        |rig, a| {
+            a.hold(Op::Close);
+            rig.apply(Order::Detach(1));
+        },
+        |rig, a| {
+            a.hold(Op::Flush);
+            (0..2).for_each(|_| drop(rig.tick()));
+            rig.send([102]);
+            a.release(Op::Flush);
+            rig.sleep();
+        },
+    ];
+    for (way, leaves) in ways.into_iter().enumerate() {
+        let mut rig = lingering(2);
+        let a = rig.attach(1, "a");
+        rig.send([101]);
+        leaves(&mut rig, &a);
+        rig.tick();
+        let b = rig.attach(2, "b");
+        rig.send([201]);
+        rig.tick();
+        assert_eq!(b.flush_asked(), 0, "{way}: a tick after its item");
+        rig.tick();
+        assert_eq!(b.flushed(), 1, "{way}");
+    }
 }
 
 #[test]
@@ -1040,11 +1131,11 @@ fn task_sleeps_while_flushes_linger() {
     for _ in 0..50 {
         rig.send([101]);
     }
-    assert_eq!(rig.task.polls(), polls + 50, "a turn for each wake");
+    assert_eq!(rig.task.polls(), polls + 50, "each wake takes one turn");
     assert_eq!(sinks.iter().map(|sink| sink.count(Op::Flush)).sum::<usize>(), 0);
 }
 
-/// The budget ends before all are flushed, and meanwhile another item begins to linger.
+/// The budget ends before all sinks are flushed, and another item begins to linger.
 #[test]
 fn flushes_that_a_tick_made_due_do_not_linger_again() {
     let mut rig = Rig::with(|demux| demux.linger(2).budget(4)).with_silent_sinks();
@@ -1085,7 +1176,7 @@ fn nothing_lingers_while_the_input_is_blocked() {
         assert!(all.iter().rev().skip(1).all(|sink| sink.flushed() == 1), "{sinks} sinks");
         last.open();
         rig.sleep();
-        assert_eq!(last.flush_asked(), 0, "it lingers again");
+        assert_eq!(last.flush_asked(), 0, "a flush lingers again");
         rig.send([101]);
         assert_eq!(all[0].flush_asked(), 1);
         (0..3).for_each(|_| drop(rig.tick()));
@@ -1093,13 +1184,14 @@ fn nothing_lingers_while_the_input_is_blocked() {
     }
 }
 
-/// What was lingering when the input was blocked is flushed, too, and not at a tick of the count before.
+/// Sinks that lingered when the input was blocked are flushed, too, and not at a tick of the
+/// earlier count.
 #[test]
-fn block_ends_the_linger_of_all() {
+fn blocking_the_input_ends_the_linger_of_all() {
     let mut rig = lingering(3);
     let (a, b) = (rig.attach(1, "a"), rig.attach(2, "b"));
     rig.send([101]);
-    rig.ticks_in_vain(1);
+    rig.ticks_without_effect(1);
     b.park();
     rig.send([201]);
     assert_eq!(a.flushed(), 1);
@@ -1129,9 +1221,9 @@ fn nothing_lingers_at_the_end() {
     }
 }
 
-/// At the end a sink that still drains is flushed as the rest of the crate page says: by its close.
+/// At the end, a sink that still drains is flushed according to the other rules: by its close.
 #[test]
-fn what_drains_at_the_end_does_not_wait_for_a_tick() {
+fn sinks_that_drain_at_the_end_do_not_wait_for_a_tick() {
     let mut rig = Rig::with(|demux| demux.linger(10).buffer(2));
     let a = rig.attach(1, "a");
     a.park();
@@ -1140,7 +1232,7 @@ fn what_drains_at_the_end_does_not_wait_for_a_tick() {
     rig.sleep();
     a.allow(1);
     rig.sleep();
-    assert_eq!(a.flush_asked(), 1, "it sleeps on a sink that took an item");
+    assert_eq!(a.flush_asked(), 1, "the task parked without flushing a sink that took an item");
     a.open();
     rig.last_lines();
     assert!(a.is_closed());
@@ -1155,9 +1247,9 @@ fn nothing_lingers_once_the_orders_have_ended() {
         assert!(all.iter().all(|sink| sink.flush_asked() == 0));
         rig.orders.end();
         rig.sleep();
-        assert!(all.iter().all(|sink| sink.flushed() == 1), "what was lingering");
+        assert!(all.iter().all(|sink| sink.flushed() == 1), "sinks that lingered");
         rig.send((1..=sinks).map(|key| key * 100 + 1));
-        assert!(all.iter().all(|sink| sink.flushed() == 2), "what comes after");
+        assert!(all.iter().all(|sink| sink.flushed() == 2), "later items");
     }
 }
 
@@ -1167,7 +1259,7 @@ fn queue_that_drains_lingers_too() {
     let a = rig.attach(1, "a");
     a.park();
     rig.send([101, 102]);
-    rig.ticks_in_vain(3);
+    rig.ticks_without_effect(3);
     a.open();
     rig.sleep();
     assert_eq!((a.taken(), a.flush_asked()), (2, 0));
@@ -1183,15 +1275,15 @@ fn detached_sink_is_closed_at_once_whatever_lingers() {
     rig.send([101]);
     assert_eq!(rig.apply(Order::Detach(1)), ["a closed", "a dropped", "detached 1 Requested"]);
     assert_eq!(a.flushed(), 1);
-    rig.ticks_in_vain(6);
+    rig.ticks_without_effect(6);
 }
 
 #[test]
-fn linger_0_is_none() {
+fn linger_0_disables_it() {
     let mut rig = lingering(0);
     let a = rig.attach(1, "a");
     rig.send([101]);
     assert_eq!(a.flushed(), 1);
-    rig.ticks_in_vain(3);
+    rig.ticks_without_effect(3);
     assert_eq!(a.count(Op::Flush), 1);
 }

@@ -1,10 +1,10 @@
-//! A sink that yields is not a sink that is full: `poll_ready` answers `Pending` and wakes its own waker
-//! inside the call, as tokio's channels and sockets do when the task's cooperative budget is spent. No
-//! overflow policy is applied then; the item waits for the next turn, and no hook reports that the input
-//! is blocked.
+//! A sink that yields is not full: its `poll_ready` returns `Pending` and fires its waker inside
+//! the call, as tokio's channels and sockets do when the cooperative budget of the task is spent.
+//! Then no overflow policy is applied; the item waits for the next turn, and no hook reports that
+//! the input is blocked.
 //!
-//! Guards guarantees 4, 5 and 7 and the attachment rule on `Overflow`. First with tokio itself, then
-//! with scripted sinks, turn by turn.
+//! Tests guarantees 4, 5 and 7 and the attachment rule on `Overflow`, first with tokio, then with
+//! scripted sinks, turn by turn.
 
 use std::future::Future;
 
@@ -17,9 +17,9 @@ use stream_demux::{Attach, Demux, DemuxStreamExt, Lease, Order, Overflow};
 const ALL: [Overflow; 4] =
     [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict];
 
-// Tokio: channels with room for every item, live readers, and nothing special done.
+// Tokio: channels with room for every item, and live readers.
 
-/// How many members a group has. Around 128, the last one is asked when the task's budget is spent.
+/// Sizes of groups. Around 128, the last member is polled when the budget of the task is spent.
 const SIZES: [usize; 8] = [1, 2, 10, 20, 127, 128, 129, 400];
 
 /// Where the demux runs.
@@ -35,13 +35,13 @@ impl Place {
         F: Future<Output: Send + 'static> + Send + 'static,
     {
         match self {
-            Self::Spawned => tokio::spawn(future).await.expect("the task does not panic"),
+            Self::Spawned => tokio::spawn(future).await.expect("the task panicked"),
             Self::BlockedOn => future.await,
         }
     }
 }
 
-/// One setting of the table.
+/// A row of the table.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     flavor: Flavor,
@@ -53,7 +53,7 @@ struct Setting {
 }
 
 impl Setting {
-    /// A group of live readers gets every item.
+    /// Asserts that a group of live readers gets every item.
     #[track_caller]
     fn check(self) {
         let (totals, read) = self.flavor.run(async move {
@@ -71,7 +71,7 @@ impl Setting {
             let totals = self.place.output(demux).await;
             let mut read = Vec::new();
             for reader in readers {
-                read.push(reader.await.expect("the reader does not panic"));
+                read.push(reader.await.expect("the reader panicked"));
             }
             (totals, read)
         });
@@ -83,7 +83,7 @@ impl Setting {
     }
 }
 
-/// Every number of members under every policy, with enough items to spend the budget often.
+/// Tests every size under every policy, with enough items to spend the budget often.
 #[track_caller]
 fn every_size(flavor: Flavor, place: Place, buffer: usize) {
     for members in SIZES {
@@ -114,8 +114,8 @@ fn tokio_group_with_queues_misses_nothing_in_two_threads() {
     every_size(Flavor::MultiThread, Place::Spawned, 64);
 }
 
-/// In `block_on` of the runtime with many threads the waker fires inside the call; in that of the other
-/// it does not.
+/// In `block_on` of the multi-thread runtime, the waker fires inside the call; in that of the
+/// current-thread runtime, it does not.
 #[test]
 fn tokio_group_in_block_on_misses_nothing() {
     for flavor in FLAVORS {
@@ -160,16 +160,16 @@ fn tokio_single_sink_fed_by_a_tokio_channel_misses_nothing() {
                     let (sink, receiver) = tokio_channel(ITEMS);
                     let (items, input) = tokio::sync::mpsc::channel(64);
                     let (orders, inbox) = tokio::sync::mpsc::channel(8);
-                    orders.send(Attach::new((), sink)).await.expect("the demux is there");
+                    orders.send(Attach::new((), sink)).await.expect("the demux was dropped");
                     let demux = Receiving(input).demux_by(|_: &usize| (), Receiving(inbox));
                     let demux = tokio::spawn(demux.buffer(buffer).overflow(overflow));
                     let reader = reader(receiver);
                     for n in 0..ITEMS {
-                        items.send(n).await.expect("the demux reads on");
+                        items.send(n).await.expect("the demux was dropped");
                     }
                     drop(items);
-                    let totals = demux.await.expect("the demux does not panic");
-                    assert_eq!(reader.await.expect("nor the reader").len(), ITEMS);
+                    let totals = demux.await.expect("the demux panicked");
+                    assert_eq!(reader.await.expect("the reader panicked").len(), ITEMS);
                     totals
                 });
                 assert_settled(totals);
@@ -180,7 +180,7 @@ fn tokio_single_sink_fed_by_a_tokio_channel_misses_nothing() {
 }
 
 #[test]
-fn tokio_keys_of_their_own_miss_nothing() {
+fn tokio_separate_keys_miss_nothing() {
     const KEYS: usize = 300;
     for flavor in FLAVORS {
         for overflow in ALL {
@@ -194,11 +194,11 @@ fn tokio_keys_of_their_own_miss_nothing() {
                     }
                     let input = stream::iter(0..10 * KEYS);
                     let demux = input.demux_by(|n| n % KEYS, stream::iter(sinks));
-                    // More in a turn than tokio grants.
+                    // A larger budget than tokio's.
                     let demux = tokio::spawn(demux.budget(1_000));
-                    let totals = demux.await.expect("the demux does not panic");
+                    let totals = demux.await.expect("the demux panicked");
                     for reader in readers {
-                        assert_eq!(reader.await.expect("nor the reader").len(), 10);
+                        assert_eq!(reader.await.expect("the reader panicked").len(), 10);
                     }
                     totals
                 });
@@ -209,7 +209,7 @@ fn tokio_keys_of_their_own_miss_nothing() {
     }
 }
 
-/// It takes more than sixteen turns until every member of so large a group has its copy.
+/// It takes more than sixteen turns until every member of such a large group has its copy.
 #[test]
 fn tokio_group_of_4_000_misses_nothing() {
     for flavor in FLAVORS {
@@ -220,7 +220,7 @@ fn tokio_group_of_4_000_misses_nothing() {
     }
 }
 
-/// A channel that is full is found to be so.
+/// A full channel is still treated as full.
 #[test]
 fn tokio_member_that_is_full_is_evicted_from_a_large_group_and_no_other_is() {
     const MEMBERS: u64 = 300;
@@ -240,11 +240,11 @@ fn tokio_member_that_is_full_is_evicted_from_a_large_group_and_no_other_is() {
                 }
                 let demux = stream::iter(0..20).demux_by(|_| (), stream::iter(sinks));
                 let demux = demux.multicast().overflow(Overflow::Evict);
-                let totals = tokio::spawn(demux).await.expect("the demux does not panic");
+                let totals = tokio::spawn(demux).await.expect("the demux panicked");
                 for reader in readers {
-                    assert_eq!(reader.await.expect("nor the reader").len(), 20);
+                    assert_eq!(reader.await.expect("the reader panicked").len(), 20);
                 }
-                let mut kept = kept.expect("one of them is stuck");
+                let mut kept = kept.expect("no member is stuck");
                 (totals, std::iter::from_fn(move || kept.try_recv().ok()).collect::<Vec<_>>())
             });
             assert_eq!((kept.as_slice(), totals.discarded), (&[0][..], 1), "{flavor:?}, {stuck}");
@@ -253,14 +253,14 @@ fn tokio_member_that_is_full_is_evicted_from_a_large_group_and_no_other_is() {
     }
 }
 
-/// Futures' channels never yield: what holds for tokio's must not cost them their policy.
+/// Futures' channels never yield, so their policies apply at once.
 #[test]
-fn futures_channels_that_are_full_are_believed_at_once() {
+fn futures_channels_that_are_full_overflow_at_once() {
     for overflow in [Overflow::DropNewest, Overflow::DropOldest] {
         let (sink, receiver) = mpsc::channel(0);
         let orders = stream::iter([Attach::new((), sink).overflow(overflow)]);
         let mut task = common::Task::new(stream::iter(0..10).demux_by(|_| (), orders));
-        assert!(task.run().is_pending(), "the last one waits in the queue");
+        assert!(task.run().is_pending(), "the last item waits in the queue");
         assert_eq!((task.get_ref().totals().delivered, task.get_ref().totals().discarded), (1, 8));
         let (totals, got) = futures::executor::block_on(futures::future::join(
             task.into_inner(),
@@ -274,13 +274,14 @@ fn futures_channels_that_are_full_are_believed_at_once() {
 
 // Scripted sinks, turn by turn.
 
-/// An order that changes nothing.
+/// Returns an order without effect.
 fn idle_order() -> Orders {
     Order::Detach(99)
 }
 
 impl Rig {
-    /// Sink `a` under key 1 on these terms, which yields for `yields` calls of `poll_ready`.
+    /// Attaches sink `a` under key 1 with these settings. It yields for `yields` calls of
+    /// `poll_ready`.
     #[track_caller]
     fn yielding(&mut self, yields: usize, terms: impl FnOnce(Terms) -> Terms) -> SinkHandle<u32> {
         let sink = self.attach_on(1, "a", terms);
@@ -288,9 +289,10 @@ impl Rig {
         sink
     }
 
-    /// One turn: the item is still held, nothing was logged, and the task has woken itself.
+    /// Runs one turn, after which the item is still held, nothing was logged, and the task has
+    /// woken itself.
     #[track_caller]
-    fn holds_on(&mut self) {
+    fn still_holds(&mut self) {
         self.poll();
         assert_eq!(self.log.take(), [""; 0]);
         assert_eq!((self.totals().queued, self.task.wakes()), (1, 1));
@@ -309,7 +311,7 @@ fn yield_without_room_holds_the_item_and_ends_the_serving_for_one_turn() {
         let b = rig.attach(2, "b");
         let a = rig.yielding(1, on(overflow));
         rig.input.extend([101, 201]);
-        rig.holds_on();
+        rig.still_holds();
         assert_eq!((a.count(Op::Ready), b.count(Op::Ready), rig.input.left()), (1, 0, 1));
         rig.poll();
         assert_eq!((a.items(), b.items()), (vec![101], vec![201]), "{overflow:?}");
@@ -318,7 +320,7 @@ fn yield_without_room_holds_the_item_and_ends_the_serving_for_one_turn() {
 }
 
 #[test]
-fn yield_with_room_queues_the_item_and_other_items_go_on() {
+fn yield_with_room_queues_the_item_and_other_items_continue() {
     for overflow in ALL {
         let mut rig = Rig::new().with_silent_sinks();
         let b = rig.attach(2, "b");
@@ -367,7 +369,7 @@ fn policy_acts_only_on_a_sink_that_was_not_woken_since() {
         let b = rig.attach(2, "b");
         a.park();
         rig.send([101]);
-        // Its gate opens after the woken sinks of this turn were dealt with.
+        // The sink opens after the woken sinks of this turn were polled.
         let gate = a.clone();
         rig.input.action(move || gate.open());
         rig.input.extend([102, 201]);
@@ -381,7 +383,7 @@ fn policy_acts_only_on_a_sink_that_was_not_woken_since() {
 }
 
 #[test]
-fn policy_acts_on_a_sink_that_was_woken_for_nothing() {
+fn policy_acts_on_a_sink_that_was_woken_spuriously() {
     let mut rig = Rig::new().with_silent_sinks();
     let a = rig.attach_on(1, "a", |attach| attach.overflow(Overflow::DropNewest).buffer(1));
     a.park();
@@ -414,7 +416,7 @@ fn sink_that_turns_out_to_be_full_is_treated_as_such_in_the_next_turn() {
         let a = rig.yielding(1, on(overflow));
         a.park();
         rig.input.push(101);
-        rig.holds_on();
+        rig.still_holds();
         rig.poll();
         assert_eq!(a.count(Op::Ready), 2);
         let logged = rig.log.take();
@@ -433,7 +435,7 @@ fn sink_that_turns_out_to_be_broken_fails_in_the_next_turn() {
         let a = rig.yielding(1, on(overflow));
         a.fail_quietly(Op::Ready);
         rig.input.push(101);
-        rig.holds_on();
+        rig.still_holds();
         let failed = "detached 1 Failed(Broken(\"poll_ready\"))";
         assert_eq!(rig.lines(), ["discarded 101 of 1 Failed", failed]);
     }
@@ -442,11 +444,11 @@ fn sink_that_turns_out_to_be_broken_fails_in_the_next_turn() {
 // The second yield in a row.
 
 #[test]
-fn second_yield_counts_if_nothing_got_on_meanwhile() {
+fn second_yield_counts_as_full_without_progress_in_between() {
     let mut rig = Rig::new().with_silent_sinks();
     let a = rig.yielding(2, on(Overflow::Evict));
     rig.input.push(101);
-    rig.holds_on();
+    rig.still_holds();
     rig.poll();
     assert_eq!(rig.log.take(), ["discarded 101 of 1 Overflowed", "detached 1 Overflowed"]);
     assert_eq!((a.count(Op::Ready), a.taken()), (2, 0));
@@ -458,15 +460,15 @@ fn second_yield_in_a_row_under_wait_blocks_and_loses_nothing() {
     let a = rig.yielding(5, on(Overflow::Wait));
     let b = rig.attach(2, "b");
     rig.input.extend([101, 201]);
-    rig.holds_on();
+    rig.still_holds();
     let logged = rig.lines();
-    // The contract leaves open whether `blocked` is called; if it is, so is `unblocked`.
+    // The contract does not specify whether `blocked` is called; if it is, so is `unblocked`.
     assert!(logged.is_empty() || logged == ["blocked 1", "unblocked 1"], "{logged:?}");
     assert_eq!((a.items(), b.items(), a.count(Op::Ready)), (vec![101], vec![201], 6));
 }
 
 #[test]
-fn yield_that_follows_a_wake_is_held_too_if_something_got_on() {
+fn yield_that_follows_a_wake_is_held_too_after_progress() {
     let mut rig = Rig::new().with_silent_sinks();
     let a = rig.attach_on(1, "a", |attach| attach.overflow(Overflow::DropNewest).buffer(1));
     a.park();
@@ -483,7 +485,7 @@ fn yield_that_follows_a_wake_is_held_too_if_something_got_on() {
     assert_eq!(a.items(), [101, 102]);
 }
 
-/// What may get on between two yields.
+/// The kinds of progress between two yields.
 #[derive(Clone, Copy, Debug)]
 enum Progress {
     Order,
@@ -494,8 +496,9 @@ enum Progress {
 
 const STEPS: u32 = 20;
 
-/// Sink `a` under key 1 on `overflow`, and what lets something get on, once for each call.
-fn getting_on(
+/// Attaches sink `a` under key 1 with `overflow`. Returns a closure that causes progress of this
+/// kind once per call.
+fn with_progress(
     rig: &mut Rig,
     progress: Progress,
     overflow: Overflow,
@@ -535,21 +538,21 @@ fn getting_on(
 }
 
 #[test]
-fn yield_is_one_again_whenever_something_got_on() {
+fn yield_counts_as_yield_again_after_any_progress() {
     for progress in [Progress::Order, Progress::Item, Progress::Flush, Progress::Close] {
         for overflow in [Overflow::Wait, Overflow::Evict] {
             let mut rig = Rig::new().with_silent_sinks();
-            let (a, mut step) = getting_on(&mut rig, progress, overflow, 10);
+            let (a, mut step) = with_progress(&mut rig, progress, overflow, 10);
             rig.input.push(101);
             rig.poll();
-            // In the second turn the sink may be asked before the others get on.
+            // In the second turn, the sink may be polled before the others progress.
             rig.orders.push(idle_order());
-            for asked in 2..=10 {
+            for polls in 2..=10 {
                 step();
                 rig.poll();
                 let logged = rig.log.take();
                 assert!(!logged.iter().any(|line| line.contains("locked 1")), "{logged:?}");
-                assert_eq!((a.count(Op::Ready), a.taken()), (asked, 0), "{progress:?}");
+                assert_eq!((a.count(Op::Ready), a.taken()), (polls, 0), "{progress:?}");
             }
             step();
             rig.poll();
@@ -558,16 +561,16 @@ fn yield_is_one_again_whenever_something_got_on() {
     }
 }
 
-/// A flush that fell due and completed at once.
+/// The flush fell due and completed at once.
 #[test]
-fn yield_is_one_again_after_another_sink_was_flushed() {
+fn yield_counts_as_yield_again_after_another_sink_was_flushed() {
     let mut rig = Rig::new().with_silent_sinks();
     let b = rig.attach(2, "b");
     let a = rig.yielding(2, on(Overflow::Evict));
     rig.input.extend([201, 101]);
     rig.poll();
     assert_eq!((b.flushed(), a.count(Op::Ready)), (1, 1));
-    rig.holds_on();
+    rig.still_holds();
     assert_eq!(rig.lines(), [""; 0]);
     assert_eq!((a.items(), a.count(Op::Ready)), (vec![101], 3));
 }
@@ -579,7 +582,7 @@ fn yields_with_progress_between_them_are_held_for_sixteen_turns() {
         let a = rig.yielding(yields, on(Overflow::Evict));
         rig.input.push(101);
         for turn in 1..=yields.min(16) {
-            rig.holds_on();
+            rig.still_holds();
             assert_eq!(a.count(Op::Ready), turn);
             rig.orders.push(idle_order());
         }
@@ -594,14 +597,14 @@ fn yields_with_progress_between_them_are_held_for_sixteen_turns() {
 }
 
 #[test]
-fn sixteen_turns_are_counted_anew_for_each_item() {
+fn sixteen_turns_are_counted_separately_for_each_item() {
     let mut rig = Rig::new().with_silent_sinks();
     let a = rig.attach_on(1, "a", on(Overflow::Evict));
     for item in [101, 102, 103] {
         a.stutter(Op::Ready, 16);
         rig.input.push(item);
         for _ in 0..16 {
-            rig.holds_on();
+            rig.still_holds();
             rig.orders.push(idle_order());
         }
         assert!(rig.lines().is_empty());
@@ -610,7 +613,7 @@ fn sixteen_turns_are_counted_anew_for_each_item() {
 }
 
 #[test]
-fn sink_that_yields_for_ever_is_found_out_under_every_policy() {
+fn sink_that_always_yields_is_treated_as_full_under_every_policy() {
     for overflow in ALL {
         for buffer in [0, 2] {
             let mut rig = Rig::new().with_silent_sinks();
@@ -634,7 +637,7 @@ fn sink_that_yields_for_ever_is_found_out_under_every_policy() {
 }
 
 #[test]
-fn sink_is_asked_at_most_once_a_turn_while_it_yields() {
+fn sink_is_polled_at_most_once_a_turn_while_it_yields() {
     for overflow in ALL {
         for buffer in [0, 1] {
             let mut rig = Rig::new().with_silent_sinks();
@@ -645,7 +648,7 @@ fn sink_is_asked_at_most_once_a_turn_while_it_yields() {
                 rig.orders.push(idle_order());
                 rig.poll();
                 let vain = a.count(Op::Ready) - a.taken() - before;
-                assert!(vain <= 1, "{overflow:?}, {buffer}: {vain} times in vain");
+                assert!(vain <= 1, "{overflow:?}, {buffer}: {vain} futile polls");
             }
             assert_eq!(a.items(), [101, 102, 103], "{overflow:?}, {buffer}");
         }
@@ -654,16 +657,16 @@ fn sink_is_asked_at_most_once_a_turn_while_it_yields() {
 
 // Orders and ends while an item is held for a yield.
 
-/// An item that is held for sink `a`, which will yield once more.
+/// Sends an item, which is held for sink `a`, which will yield once more.
 #[track_caller]
 fn held_for_a_yield(rig: &mut Rig, overflow: Overflow, lease: &mut Lease) -> SinkHandle<u32> {
     let a = rig.yielding(2, |attach| attach.overflow(overflow).tag(7).leased(lease));
     rig.input.push(101);
-    rig.holds_on();
+    rig.still_holds();
     a
 }
 
-/// Runs `end` for an item held for a yield. The lines that follow, without what was flushed.
+/// Runs `end` for an item held for a yield. Returns the following log without flushes.
 #[track_caller]
 fn ended_by(overflow: Overflow, end: impl FnOnce(&mut Rig, Lease)) -> Vec<String> {
     let mut rig = Rig::new();
@@ -695,7 +698,7 @@ fn replacement_takes_over_an_item_held_for_a_yield() {
 }
 
 #[test]
-fn sink_that_is_detached_takes_an_item_held_for_a_yield_along() {
+fn sink_that_is_detached_keeps_an_item_held_for_a_yield() {
     let gone = ["a sent 101", "a closed", "a dropped", "detached 1#7 Requested"];
     for overflow in [Overflow::Wait, Overflow::Evict] {
         let by_order = ended_by(overflow, |rig, lease| {
@@ -741,7 +744,7 @@ fn end_of_the_input_behind_an_item_held_for_a_yield_loses_nothing() {
         let a = rig.yielding(1, on(overflow));
         rig.input.push(101);
         rig.input.end();
-        rig.holds_on();
+        rig.still_holds();
         assert!(!rig.input.is_ended());
         assert_eq!(rig.last_lines(), ["detached 1 Finished"]);
         assert_eq!((a.items(), a.is_closed()), (vec![101], true));
@@ -749,14 +752,14 @@ fn end_of_the_input_behind_an_item_held_for_a_yield_loses_nothing() {
 }
 
 #[test]
-fn orders_and_other_sinks_go_on_while_an_item_is_held_for_a_yield() {
+fn orders_and_other_sinks_continue_while_an_item_is_held_for_a_yield() {
     let mut rig = Rig::new().with_silent_sinks();
     let b = rig.attach_on(2, "b", |attach| attach.buffer(3));
     b.park();
     rig.send([201, 202]);
     rig.yielding(3, on(Overflow::Wait));
     rig.input.push(101);
-    rig.holds_on_with(3);
+    rig.still_holds_with(3);
     b.open();
     let c = rig.order(3, "c", |attach| attach);
     rig.poll();
@@ -765,9 +768,9 @@ fn orders_and_other_sinks_go_on_while_an_item_is_held_for_a_yield() {
 }
 
 impl Rig {
-    /// As `holds_on`, with items in queues besides.
+    /// Like `still_holds`, with queued items in addition.
     #[track_caller]
-    fn holds_on_with(&mut self, queued: u64) {
+    fn still_holds_with(&mut self, queued: u64) {
         self.poll();
         assert_eq!((self.log.take(), self.totals().queued), (vec![], queued));
         assert!(self.task.get_ref().blocked_on().is_none());
@@ -775,11 +778,11 @@ impl Rig {
 }
 
 #[test]
-fn item_that_the_catch_all_yields_for_is_held_for_it() {
+fn item_for_which_the_catch_all_yields_is_held() {
     let mut rig = Rig::new().with_silent_sinks();
     let a = rig.yielding(1, |attach| attach.catch_all().overflow(Overflow::Evict));
     rig.input.push(901);
-    rig.holds_on();
+    rig.still_holds();
     assert!(rig.lines().is_empty());
     assert_eq!(a.items(), [901]);
 }
@@ -789,15 +792,15 @@ fn limit_does_not_count_an_item_that_is_held_for_a_yield() {
     let mut rig = Rig::new().with_silent_sinks();
     let a = rig.yielding(1, |attach| attach.overflow(Overflow::Evict).limit(1));
     rig.input.extend([101, 102]);
-    rig.holds_on();
+    rig.still_holds();
     assert_eq!(rig.len(), 1);
     assert_eq!(rig.lines(), ["detached 1 Limited", "unmatched 102"]);
     assert_eq!(a.items(), [101]);
 }
 
 #[test]
-fn admit_is_not_asked_again_about_an_item_that_is_held_for_a_yield() {
-    let mut rig = Rig::new().with_silent_sinks().hearing(|line| !line.starts_with("key "));
+fn admit_is_not_called_again_for_an_item_held_for_a_yield() {
+    let mut rig = Rig::new().with_silent_sinks().logging_only(|line| !line.starts_with("key "));
     let a = rig.yielding(1, on(Overflow::Evict));
     assert_eq!(rig.send([101]), ["admit 101 to 1"]);
     assert_eq!(a.items(), [101]);
@@ -805,7 +808,8 @@ fn admit_is_not_asked_again_about_an_item_that_is_held_for_a_yield() {
 
 // Groups.
 
-/// Members `1`, `2`, `3` of key 1, on `overflow`. The second one yields for `yields` calls.
+/// Attaches members `1`, `2` and `3` of key 1 with `overflow`. The second yields for `yields`
+/// calls.
 fn group(overflow: Overflow, yields: usize) -> (Rig, Vec<SinkHandle<u32>>) {
     let mut rig = Rig::with(Demux::multicast).with_silent_sinks();
     let member = |tag| rig.attach_on(1, tag, |attach| attach.tag(tag).overflow(overflow));
@@ -814,20 +818,20 @@ fn group(overflow: Overflow, yields: usize) -> (Rig, Vec<SinkHandle<u32>>) {
     (rig, members)
 }
 
-fn asked(members: &[SinkHandle<u32>]) -> Vec<usize> {
+fn polls(members: &[SinkHandle<u32>]) -> Vec<usize> {
     members.iter().map(|member| member.count(Op::Ready)).collect()
 }
 
 #[test]
-fn members_behind_one_that_yields_are_asked_in_the_next_turn() {
+fn members_behind_one_that_yields_are_polled_in_the_next_turn() {
     for overflow in [Overflow::Wait, Overflow::Evict] {
         let (mut rig, members) = group(overflow, 1);
         rig.input.push(101);
-        rig.holds_on();
-        assert_eq!(asked(&members), [1, 1, 0], "{overflow:?}");
+        rig.still_holds();
+        assert_eq!(polls(&members), [1, 1, 0], "{overflow:?}");
         rig.poll();
         assert!(rig.log.take().is_empty());
-        assert_eq!(asked(&members), [1, 2, 1], "{overflow:?}");
+        assert_eq!(polls(&members), [1, 2, 1], "{overflow:?}");
         assert!(members.iter().all(|member| member.items() == [101]));
     }
 }
@@ -838,7 +842,7 @@ fn member_that_yields_with_room_in_its_queue_delays_no_other() {
         let (mut rig, members) = group(overflow, 1);
         rig.input.push(101);
         rig.poll();
-        assert_eq!(asked(&members), [1, 1, 1], "{overflow:?}");
+        assert_eq!(polls(&members), [1, 1, 1], "{overflow:?}");
         assert_eq!((rig.totals().queued, rig.totals().delivered), (1, 2));
         assert!(rig.lines().is_empty());
         assert_eq!(members[1].items(), [101]);
@@ -846,14 +850,14 @@ fn member_that_yields_with_room_in_its_queue_delays_no_other() {
 }
 
 #[test]
-fn second_yield_of_a_member_counts_and_the_walk_goes_on() {
+fn second_yield_of_a_member_counts_as_full_and_the_walk_continues() {
     for overflow in [Overflow::Wait, Overflow::Evict] {
         let (mut rig, members) = group(overflow, 2);
-        members[0].hold(Op::Flush); // a flush that completed would be progress
+        members[0].hold(Op::Flush); // a completed flush would be progress
         rig.input.push(101);
-        rig.holds_on();
+        rig.still_holds();
         rig.poll();
-        assert_eq!((asked(&members)[1], members[2].items()), (2, vec![101]), "{overflow:?}");
+        assert_eq!((polls(&members)[1], members[2].items()), (2, vec![101]), "{overflow:?}");
         if overflow == Overflow::Wait {
             rig.sleep();
             assert_eq!(members[1].items(), [101]);
@@ -881,7 +885,7 @@ fn every_member_yields_in_turn() {
                 turn.saturating_sub(1),
                 "{overflow:?}: {taken:?}"
             );
-            rig.holds_on();
+            rig.still_holds();
         }
         assert!(rig.lines().is_empty());
         assert!(members.iter().all(|member| member.items() == [101]));
@@ -889,7 +893,7 @@ fn every_member_yields_in_turn() {
 }
 
 #[test]
-fn sixteen_turns_are_counted_anew_for_each_member() {
+fn sixteen_turns_are_counted_separately_for_each_member() {
     let mut rig = Rig::with(Demux::multicast).with_silent_sinks();
     let members: Vec<_> = (1..=40)
         .map(|tag| rig.attach_on(1, tag, |a| a.tag(tag).overflow(Overflow::Evict)))
@@ -901,10 +905,10 @@ fn sixteen_turns_are_counted_anew_for_each_member() {
     assert!(members.iter().all(|member| member.items() == [101]));
 }
 
-// Late in a long turn, where tokio does not wake at once.
+// Late in a long turn, when tokio does not wake at once.
 
-/// Sink `a` under key 1 on `overflow` that is parked, and its item behind `operations` of others: one
-/// for each order read, each item read and each item sent.
+/// Attaches a parked sink `a` under key 1 with `overflow`, and sends its item after `operations` of
+/// other sinks: one for each order read, each item read and each item sent.
 #[track_caller]
 fn parked_late(overflow: Overflow, orders: usize, items: usize) -> (Rig, SinkHandle<u32>) {
     let mut rig = Rig::new().with_silent_sinks();
@@ -918,18 +922,19 @@ fn parked_late(overflow: Overflow, orders: usize, items: usize) -> (Rig, SinkHan
     (rig, a)
 }
 
-/// Orders and items of others such that the item for `a` is read as the last of these operations.
+/// Orders and items of other sinks, such that the item for `a` is read as the last of these
+/// operations.
 const LONG: [(usize, usize); 3] = [(63, 0), (1, 31), (20, 22)];
 const SHORT: [(usize, usize); 3] = [(62, 0), (0, 31), (20, 21)];
 
 #[test]
-fn pending_after_64_operations_is_taken_for_a_yield_though_nothing_fired() {
+fn pending_after_64_operations_counts_as_yield_though_no_waker_fired() {
     for (orders, items) in LONG {
         let (mut rig, a) = parked_late(Overflow::Evict, orders, items);
         rig.poll();
         assert_eq!((rig.log.take(), rig.totals().queued), (vec![], 1), "{orders}, {items}");
         assert!(rig.task.woken());
-        // It is asked once more, though its waker did not fire.
+        // The sink is polled once more although its waker did not fire.
         let gate = a.clone();
         a.during(Op::Ready, move || gate.open());
         rig.poll();
@@ -939,7 +944,7 @@ fn pending_after_64_operations_is_taken_for_a_yield_though_nothing_fired() {
 }
 
 #[test]
-fn pending_in_the_turn_after_that_is_believed() {
+fn pending_in_the_next_turn_counts_as_full() {
     for (orders, items) in LONG {
         let (mut rig, a) = parked_late(Overflow::Evict, orders, items);
         rig.poll();
@@ -952,7 +957,7 @@ fn pending_in_the_turn_after_that_is_believed() {
 }
 
 #[test]
-fn pending_after_fewer_operations_is_believed_at_once() {
+fn pending_after_fewer_operations_counts_as_full_at_once() {
     for (orders, items) in SHORT {
         let (mut rig, a) = parked_late(Overflow::Evict, orders, items);
         rig.poll();
@@ -962,7 +967,7 @@ fn pending_after_fewer_operations_is_believed_at_once() {
 }
 
 #[test]
-fn pending_after_64_operations_is_believed_at_once_under_wait() {
+fn pending_after_64_operations_counts_as_full_at_once_under_wait() {
     for (orders, items) in LONG {
         let (mut rig, a) = parked_late(Overflow::Wait, orders, items);
         rig.poll();
@@ -973,7 +978,7 @@ fn pending_after_64_operations_is_believed_at_once_under_wait() {
 }
 
 #[test]
-fn pending_after_64_operations_is_asked_once_more_also_if_its_item_was_queued() {
+fn pending_after_64_operations_is_polled_once_more_also_if_its_item_was_queued() {
     for overflow in [Overflow::DropNewest, Overflow::DropOldest] {
         for (orders, items) in LONG {
             let (mut rig, a) = parked_late(overflow, orders, items);
@@ -988,7 +993,7 @@ fn pending_after_64_operations_is_asked_once_more_also_if_its_item_was_queued() 
 }
 
 #[test]
-fn pending_after_64_operations_asks_no_more_than_once_more() {
+fn pending_after_64_operations_is_polled_at_most_once_more() {
     for overflow in [Overflow::DropNewest, Overflow::DropOldest] {
         let (mut rig, a) = parked_late(overflow, 63, 0);
         rig.sleep();
@@ -999,7 +1004,7 @@ fn pending_after_64_operations_asks_no_more_than_once_more() {
 }
 
 #[test]
-fn pending_after_a_wake_is_believed_though_the_one_before_was_not() {
+fn pending_after_a_wake_counts_as_full_though_the_previous_did_not() {
     let (mut rig, a) = parked_late(Overflow::Evict, 63, 0);
     rig.poll();
     a.allow(1);
@@ -1050,7 +1055,7 @@ fn hooks_of_1(rig: &Rig) -> Vec<String> {
     lines
 }
 
-// Guarantee 4: a sink that is retried is polled for `poll_ready` only, because its waker has not fired.
+// Guarantee 4: only `poll_ready` of a retried sink is called, because its waker has not fired.
 
 #[test]
 fn pending_flush_is_not_repeated_when_a_sink_is_retried() {
@@ -1067,8 +1072,8 @@ fn pending_flush_is_not_repeated_when_a_sink_is_retried() {
         rig.input.extend(std::iter::repeat_n(201, 64));
         rig.input.push(102);
         rig.lines();
-        assert_eq!(a.count(Op::Ready), 3, "{overflow:?}: not polled again");
-        assert_eq!(a.count(Op::Flush), 1, "{overflow:?}: flushed again");
+        assert_eq!(a.count(Op::Ready), 3, "{overflow:?}: `poll_ready` was not called again");
+        assert_eq!(a.count(Op::Flush), 1, "{overflow:?}: `poll_flush` was called again");
 
         a.release(Op::Flush);
         a.open();
@@ -1077,8 +1082,8 @@ fn pending_flush_is_not_repeated_when_a_sink_is_retried() {
     }
 }
 
-/// After many operations of a turn the answer may be a yield. If as much is done before the retry, it is not
-/// believed either; but a turn polls the sink once.
+/// After many operations of a turn, `Pending` may be a yield. If as many operations precede the
+/// retry, it may be a yield again; but each turn polls the sink only once.
 #[test]
 fn sink_that_is_retried_late_in_a_turn_is_polled_once_in_it() {
     let mut rig = Rig::new();
@@ -1096,5 +1101,9 @@ fn sink_that_is_retried_late_in_a_turn_is_polled_once_in_it() {
     rig.poll();
     assert_eq!((a.count(Op::Ready), rig.totals().queued), (2, 1));
     rig.poll();
-    assert_eq!((a.count(Op::Ready), a.is_dropped()), (3, true), "few operations: it is full");
+    assert_eq!(
+        (a.count(Op::Ready), a.is_dropped()),
+        (3, true),
+        "after few operations, the sink counts as full"
+    );
 }

@@ -1,4 +1,4 @@
-//! Goes through all states that a scenario can get into, nearest first.
+//! Explores all reachable states of a scenario, in breadth-first order.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -7,42 +7,42 @@ use hashbrown::HashSet;
 
 use crate::model::{Label, Protocol, Scenario, State};
 
-/// A way to get into trouble, as short as any.
-pub struct Trouble {
+/// A shortest path to a failure.
+pub struct Failure {
     pub what: String,
     steps: Vec<Label>,
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.steps.iter().try_for_each(|step| writeln!(f, "{step}"))?;
         write!(f, "        {}", self.what)
     }
 }
 
-/// How many states there are, if none of them is trouble.
-pub fn explore(protocol: &Protocol, scenario: &Scenario, weak: bool) -> Result<usize, Trouble> {
+/// Returns the number of states if there is no failure.
+pub fn explore(protocol: &Protocol, scenario: &Scenario, weak: bool) -> Result<usize, Failure> {
     let first = State::new(scenario, weak);
     let mut known: HashSet<Box<[u8]>> = HashSet::new();
     known.insert(first.encode());
     let mut queue = VecDeque::from([(first, 0)]);
-    // How each state was come by: the step, and from where.
-    let mut ways: Vec<(Option<Label>, usize)> = vec![(None, 0)];
+    // The step that led to each state, and the index of the previous state.
+    let mut paths: Vec<(Option<Label>, usize)> = vec![(None, 0)];
     while let Some((state, here)) = queue.pop_front() {
         let steps = state.steps(protocol, scenario);
         if let Some(what) = state.fault(protocol, scenario, steps.is_empty()) {
-            return Err(trouble(&ways, here, None, what));
+            return Err(failure(&paths, here, None, what));
         }
         for step in steps {
             match step {
                 Ok((label, after)) => {
                     if known.insert(after.encode()) {
-                        ways.push((Some(label), here));
-                        queue.push_back((after, ways.len() - 1));
+                        paths.push((Some(label), here));
+                        queue.push_back((after, paths.len() - 1));
                     }
                 }
                 Err((label, what)) => {
-                    return Err(trouble(&ways, here, Some(label), what.to_owned()));
+                    return Err(failure(&paths, here, Some(label), what.to_owned()));
                 }
             }
         }
@@ -50,17 +50,17 @@ pub fn explore(protocol: &Protocol, scenario: &Scenario, weak: bool) -> Result<u
     Ok(known.len())
 }
 
-fn trouble(
-    ways: &[(Option<Label>, usize)],
+fn failure(
+    paths: &[(Option<Label>, usize)],
     mut at: usize,
     last: Option<Label>,
     what: String,
-) -> Trouble {
+) -> Failure {
     let mut steps = Vec::from_iter(last);
-    while let (Some(label), from) = ways[at] {
+    while let (Some(label), from) = paths[at] {
         steps.push(label);
         at = from;
     }
     steps.reverse();
-    Trouble { what, steps }
+    Failure { what, steps }
 }

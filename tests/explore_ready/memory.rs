@@ -1,42 +1,43 @@
-//! A memory for a handful of atomics and three threads, in which a thread may read what is out of date.
+//! A memory model for a few atomics and three threads, in which a thread may read stale values.
 //!
-//! Each location has its writes in order. Each thread has a view: for each location, the oldest write
-//! it may still read. A read moves the view on; a write carries along the view of its thread if it is
-//! a release, and an acquire that reads it takes that view over. A read-modify-write reads the last
-//! write, and hands on what that carried: a release sequence. This is the release-acquire fragment of
-//! C++20 as view machines have it (Kang et al., *A promising semantics*, POPL 2017, without promises).
+//! Each location has an ordered list of writes. Each thread has a view: for each location, the
+//! oldest write that it may still read. A read advances the view. A release write carries the view
+//! of its thread, and an acquire read of that write joins it. A read-modify-write reads the last
+//! write and keeps the view that it carried: a release sequence. This is the release-acquire
+//! fragment of C++20, in the form of a view machine (Kang et al., *A promising semantics*, POPL
+//! 2017, without promises).
 //!
-//! What it cannot show: a read that is overtaken by a later write of its own thread (no promises), and
-//! a plain store that is put in order before a write that its thread has not seen.
+//! It does not model reads that are overtaken by a later write of the same thread (no promises),
+//! and plain stores that are ordered before a write that their thread has not seen.
 
 use std::ops::RangeInclusive;
 
 /// Locations.
 pub const HEAD: usize = 0;
-/// What the orders and the leases have raised: `ORDERS_RAISED`, `LEASES_RAISED`.
+/// The signals: `ORDERS_RAISED`, `LEASES_RAISED`.
 pub const SIGNALS: usize = 1;
-/// The state of the `AtomicWaker`, and the waker in it, which is no atomic.
+/// The state of the `AtomicWaker`, and the waker in it, which is not atomic.
 pub const TASK: usize = 2;
 pub const CELL: usize = 3;
-/// The executor was asked to poll the task again.
+/// The task was woken and must be polled.
 pub const NOTE: usize = 4;
-/// What the orders stream, the leases and the sinks have to tell: foreign memory, written before the
-/// wake, read by the poll after it. A bit for each piece of news.
+/// Data of the orders stream, the leases and the sinks: memory of user code, written before a wake
+/// and read by the poll after it. One bit for each write.
 pub const ORDERS: usize = 5;
-pub const WISHES: usize = 6;
+pub const REQUESTS: usize = 6;
 pub const BITS: [usize; 2] = [7, 8];
 pub const NEXT: [usize; 2] = [9, 10];
-pub const NEWS: [usize; 2] = [11, 12];
+pub const DATA: [usize; 2] = [11, 12];
 /// The list of ended leases: its top, and for each slot the flag and the link.
 pub const ENDED_HEAD: usize = 13;
 pub const ENDED: [usize; 2] = [14, 15];
 pub const NEXT_ENDED: [usize; 2] = [16, 17];
 pub const LOCATIONS: usize = 18;
 
-/// The one of the three threads that reads; the others wake it.
+/// The thread that polls. The other two are wakers.
 pub const OWNER: usize = 2;
 
-/// For each location the number of a write in it.
+/// For each location, the index of a write.
 type View = [u8; LOCATIONS];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,15 +57,15 @@ impl Order {
     }
 }
 
-/// What is known to who reads it, if both sides say so; and, behind that, the value.
+/// The view that a write carries, followed by its value.
 type Write = [u8; LOCATIONS + 1];
 const VALUE: usize = LOCATIONS;
 
 #[derive(Clone)]
 pub struct Memory {
-    /// Is what is out of date still readable? If not, this is an interleaving of steps and no more.
+    /// Whether stale values can be read. If not, the memory is sequentially consistent.
     weak: bool,
-    /// All writes, by location and in order; and where those of each location begin.
+    /// All writes, by location and in order, and the index of the first write of each location.
     writes: Vec<Write>,
     begin: [u8; LOCATIONS + 1],
     views: [View; 3],
@@ -85,17 +86,17 @@ impl Memory {
         &self.writes[usize::from(self.begin[at])..usize::from(self.begin[at + 1])]
     }
 
-    /// The number of the last write.
+    /// Returns the index of the last write.
     fn newest(&self, at: usize) -> usize {
         usize::from(self.begin[at + 1] - self.begin[at]) - 1
     }
 
-    /// The last value in the order of writes, whether or not any thread has seen it.
+    /// Returns the last written value, even if no thread has seen it.
     pub fn last(&self, at: usize) -> u8 {
         self.of(at)[self.newest(at)][VALUE]
     }
 
-    /// What `thread` may read there: numbers of writes, for `read`.
+    /// Returns the indices of the writes that `thread` may read, for `read`.
     pub fn readable(&self, thread: usize, at: usize) -> RangeInclusive<usize> {
         usize::from(self.views[thread][at])..=self.newest(at)
     }
@@ -118,7 +119,7 @@ impl Memory {
         self.write(thread, at, value, order, Write::default());
     }
 
-    /// A read-modify-write: `change` makes the new value of the last one, which is returned.
+    /// A read-modify-write: `change` computes the new value from the old one, which is returned.
     pub fn update(
         &mut self,
         thread: usize,
@@ -132,15 +133,14 @@ impl Memory {
         old
     }
 
-    /// An access that is no atomic one. `None`: it would be a data race, as its thread has not seen
-    /// the last write.
+    /// A non-atomic access. Returns `None` for a data race: the thread has not seen the last write.
     pub fn access(&mut self, thread: usize, at: usize, value: u8) -> Option<u8> {
         let seen = usize::from(self.views[thread][at]) == self.newest(at);
         seen.then(|| self.update(thread, at, Order::Relaxed, |_| value))
     }
 
-    /// `thread` learns all that `from` knows: they met elsewhere.
-    pub fn meet(&mut self, thread: usize, from: usize) {
+    /// Joins the view of `from` into that of `thread`, for synchronisation outside of the model.
+    pub fn synchronize_with(&mut self, thread: usize, from: usize) {
         let view = self.views[from];
         self.join(thread, &view);
     }
@@ -164,25 +164,25 @@ impl Memory {
         self.begin[at + 1..].iter_mut().for_each(|begin| *begin += 1);
     }
 
-    /// Forgets what makes no difference any more, so that states that are equal look equal, and a
-    /// task that polls itself while a waker is preempted does not make ever new ones. `alive`: who
-    /// goes on.
-    pub fn forget(&mut self, alive: [bool; 3]) {
+    /// Removes irrelevant data, so that equivalent states are equal, and a task that polls itself
+    /// while a waker is preempted does not create new states forever. `running` are the threads
+    /// that are not done.
+    pub fn prune(&mut self, running: [bool; 3]) {
         if !self.weak {
             return;
         }
-        for (view, _) in self.views.iter_mut().zip(alive).filter(|&(_, alive)| !alive) {
+        for (view, _) in self.views.iter_mut().zip(running).filter(|&(_, running)| !running) {
             *view = View::default();
         }
         let oldest: [usize; LOCATIONS] = std::array::from_fn(|at| match at {
-            // Only ever updated, which reads the last write.
+            // Only updated, which reads the last write.
             TASK | NOTE => self.newest(at),
             _ if ENDED.contains(&at) => self.newest(at),
-            // Not atomic: who has not seen the last write may not touch it.
+            // Not atomic: a thread that has not seen the last write must not access it.
             CELL => self.newest(at).saturating_sub(1),
             HEAD | ENDED_HEAD => {
-                let views = self.views.iter().zip(alive);
-                let views = views.filter_map(|(view, alive)| alive.then_some(view[at]));
+                let views = self.views.iter().zip(running);
+                let views = views.filter_map(|(view, running)| running.then_some(view[at]));
                 usize::from(views.min().unwrap_or(0))
             }
             // Only the owner loads it.
@@ -191,8 +191,8 @@ impl Memory {
         for (at, oldest) in oldest.into_iter().enumerate() {
             (0..oldest).for_each(|_| self.remove(at, 0));
         }
-        // Wakers take no more from the top of the stack than its value, the owner does not read what is
-        // older than its own last write: to them, two equal ones in a row are one.
+        // Wakers use only the value of the top of the stack, and the owner does not read writes
+        // before its own last write, so consecutive writes of equal values are equivalent.
         for head in [HEAD, ENDED_HEAD] {
             let mut at = 0;
             while at < usize::from(self.views[OWNER][head]).min(self.newest(head)) {
@@ -205,7 +205,7 @@ impl Memory {
         }
     }
 
-    /// Removes a write. For who knew it, it is as if they knew the one after it.
+    /// Removes a write. Views that contained it contain the next one instead.
     fn remove(&mut self, at: usize, which: usize) {
         self.writes.remove(usize::from(self.begin[at]) + which);
         self.begin[at + 1..].iter_mut().for_each(|begin| *begin -= 1);
@@ -215,7 +215,7 @@ impl Memory {
         }
     }
 
-    /// All there is to it.
+    /// Appends the whole memory.
     pub fn encode(&self, to: &mut Vec<u8>) {
         to.extend_from_slice(self.writes.as_flattened());
         to.extend_from_slice(&self.begin);

@@ -1,8 +1,8 @@
-//! `src/ready.rs` as steps: each atomic operation is one, with the line of code it stands for.
+//! The model of `src/ready.rs`, with one step per atomic operation.
 //!
-//! Two wakers run what a sink's waker (`Act::Wake`), a lease's (`End`) or the orders' (`Ring`) does; the
-//! owner takes turns as `src/demux/poll.rs` has them. `atomic-waker` is modelled by its steps too. What
-//! the owner does between two atomic operations belongs to the step before.
+//! Two wakers run what a sink's waker (`Act::Wake`), a lease's (`End`) or the orders' (`SendOrder`)
+//! does. The owner runs turns as in `src/demux/poll.rs`. The steps of `atomic-waker` are modelled,
+//! too. Work of the owner between two atomic operations belongs to the earlier step.
 
 use std::fmt;
 
@@ -20,10 +20,10 @@ pub const BY_LEASE: u8 = 4;
 /// In the signals.
 pub const ORDERS_RAISED: u8 = 1;
 pub const LEASES_RAISED: u8 = 2;
-/// Alone, the owner comes to rest in so many turns, or never.
-const RESTLESS: u8 = 5;
+/// If the wakers are done, the owner must park within this number of turns.
+const MAX_TURNS: u8 = 5;
 
-/// The orderings of `ready.rs`, each of which can be weakened, and what else can be done wrong.
+/// The orderings of `ready.rs`, each of which can be weakened, and a planted flaw.
 #[derive(Clone, Copy)]
 pub struct Protocol {
     /// wake: `bits.fetch_or`; lease: `ended.swap(true)`
@@ -31,122 +31,122 @@ pub struct Protocol {
     /// wake and lease: `head.compare_exchange_weak`
     pub link: Order,
     /// wake and lease: `signals.fetch_or`
-    pub ring: Order,
+    pub raise: Order,
     /// `take`, `pop_ended`: `head.swap`
     pub take: Order,
     /// `pop`: `bits.swap(0)`; `pop_ended`: `ended.swap(false)`
     pub clear: Order,
     /// `take_fired`: `bits.fetch_and`
-    pub hear: Order,
+    pub take_fired: Order,
     /// `lower_orders`, `pop_ended`: `signals.fetch_and`
-    pub hush: Order,
+    pub lower: Order,
     /// `any`: `head.load`
     pub any: Order,
     /// `signals`: `signals.load`
-    pub rung: Order,
-    /// `AtomicWaker`: what all but its unlocking says, which is `Release`.
+    pub signals: Order,
+    /// `AtomicWaker`: all operations except unlocking, which is `Release`.
     pub task: Order,
     pub flaw: Option<Flaw>,
 }
 
-/// As it is in `src/ready.rs`.
-pub const AS_IT_IS: Protocol = Protocol {
+/// The protocol of `src/ready.rs`.
+pub const CURRENT: Protocol = Protocol {
     claim: AcqRel,
     link: Release,
-    ring: Release,
+    raise: Release,
     take: Acquire,
     clear: AcqRel,
-    hear: AcqRel,
-    hush: Acquire,
+    take_fired: AcqRel,
+    lower: Acquire,
     any: Acquire,
-    rung: Acquire,
+    signals: Acquire,
     task: AcqRel,
     flaw: None,
 };
 
-/// Ways to get it wrong.
+/// Flaws, each of which must be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
     /// The bits are loaded, then stored, instead of one read-modify-write.
     ClaimByLoad,
-    /// A wake that finds the node listed leaves without having said that the sink it was.
+    /// A wake that finds the node listed does not set `BY_SINK`.
     ClaimWithoutReason,
     /// The top of the stack is stored, not exchanged.
     LinkByStore,
     /// The task is woken before the node is listed.
     WakeBeforeList,
     /// The signals are stored, not updated.
-    RingByStore,
-    /// The list is taken though the last one is not finished.
+    RaiseByStore,
+    /// The list is taken although the last one is not finished.
     TakeOverTaken,
-    /// The task sleeps though the last list is not finished.
+    /// The task parks although the last list is not finished.
     SleepOnTaken,
     /// The bits are cleared, then `next` is read.
     ClearBeforeNext,
     /// The sink is polled, then the bits are cleared.
     ClearAfterPoll,
-    /// The sink is polled, then its wake is taken for heard.
-    HearAfterPoll,
+    /// The sink is polled, then its fired bit is cleared.
+    ClearFiredAfterPoll,
     /// The orders are polled, then their signal is lowered.
-    HushAfterPoll,
+    LowerAfterPoll,
     /// The end of a lease raises the signal, then lists the node.
     RaiseBeforeList,
     /// The list of ended leases is taken, then the signal is lowered.
     LowerAfterTake,
     /// The flag is cleared, then the link to the next ended lease is read.
     ClearEndedBeforeNext,
-    /// What the lease wants is read, then the flag is cleared.
-    ClearEndedAfterWish,
-    /// An order that was read is applied with no look at the leases in between.
+    /// The request of the lease is read, then the flag is cleared.
+    ClearEndedAfterRead,
+    /// An order that was read is applied without checking the leases first.
     ApplyAtOnce,
-    /// The waker is registered after the looking, not before: there is no look after it.
-    RegisterAfterLook,
-    /// After the waker was registered, only the signals are looked at.
-    LookAtSignalsOnly,
-    /// After the waker was registered, only the list is looked at.
-    LookAtHeadOnly,
+    /// The waker is registered after the check, not before it.
+    RegisterAfterCheck,
+    /// After the waker is registered, only the signals are checked.
+    CheckSignalsOnly,
+    /// After the waker is registered, only the list is checked.
+    CheckHeadOnly,
 }
 
-/// What a waker does.
+/// An action of a waker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// The sink in this slot has news, and wakes.
+    /// The sink in this slot writes data and wakes.
     Wake(u8),
     /// A lease of this slot ends, and wakes.
     End(u8),
-    /// The orders have an order, and wake.
-    Ring,
-    /// A sink that was in this slot wakes, after it is gone.
+    /// An order is sent, and wakes.
+    SendOrder,
+    /// A waker of an earlier sink of this slot fires.
     Stale(u8),
 }
 
-/// What the owner does besides, and when.
+/// An additional action of the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extra {
     Nothing,
-    /// Asks slot 0 something before its turn has come, in the first two turns: `hear`, then poll.
-    Hear,
-    /// Looks after slot 0 unless it is listed, in the first two turns: `attend`.
-    Attend,
-    /// Leaves something undone when slot 0 was popped first, and lists it: `drain`.
+    /// In the first two turns, polls slot 0 before it is popped: `take_fired`, then the poll.
+    TakeFired,
+    /// In the first two turns, polls slot 0 unless it is listed: `is_listed`.
+    PollUnlessListed,
+    /// When slot 0 is popped for the first time, work is left, and the owner lists it: `list`.
     Relist,
-    /// The sink in slot 0 wakes itself when it is polled first.
+    /// The sink in slot 0 wakes itself in its first poll.
     WakesItself,
-    /// The first order replaces the attachment in slot 0; what the second waker does, it does for the
-    /// new one, and not before.
+    /// The first order replaces the attachment in slot 0. The second waker belongs to the new one
+    /// and acts only afterwards.
     Replace,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
     pub acts: [&'static [Act]; 2],
-    /// Slots looked after in a turn.
+    /// Slots popped in a turn.
     pub budget: u8,
     pub extra: Extra,
 }
 
-/// What a sink that wakes itself has to tell.
-pub const OWN_NEWS: u8 = 1 << 7;
+/// The data of a sink that wakes itself.
+pub const OWN_DATA: u8 = 1 << 7;
 
 impl Scenario {
     pub fn act(&self, thread: usize, act: u8) -> Option<Act> {
@@ -158,10 +158,10 @@ impl Scenario {
         1 << (thread * 3 + usize::from(act))
     }
 
-    /// The ends of leases that must have been seen before these orders are applied: each that the thread
-    /// that sent the order had waited for. If another thread ends a lease of the same slot meanwhile, it
-    /// may be the one that lists the node, and be late.
-    pub fn wishes_before(&self, orders: u8) -> u8 {
+    /// Returns the ends of leases that must have been seen before these orders are applied: those
+    /// that the sending thread had completed. If another thread ends a lease of the same slot at
+    /// the same time, that thread may list the node, and may be late.
+    pub fn requests_before(&self, orders: u8) -> u8 {
         let mut before = 0;
         for thread in 0..2 {
             for act in (0..=2).filter(|&act| orders & Self::bit(thread, act) != 0) {
@@ -187,34 +187,34 @@ impl Scenario {
         self.acts.iter().any(|acts| acts.iter().any(|act| matches!(act, Act::End(_))))
     }
 
-    /// What must have been seen once all have come to rest.
-    fn all_news(&self) -> Seen {
+    /// All data that must have been seen when no thread can take a step.
+    fn all_data(&self) -> Seen {
         let mut all = Seen::default();
         for thread in 0..2 {
             for act in 0..=2 {
                 let bit = Self::bit(thread, act);
                 match self.act(thread, act) {
-                    Some(Act::Wake(slot)) => all.news[usize::from(slot)] |= bit,
-                    Some(Act::End(_)) => all.wishes |= bit,
-                    Some(Act::Ring) => all.orders |= bit,
+                    Some(Act::Wake(slot)) => all.data[usize::from(slot)] |= bit,
+                    Some(Act::End(_)) => all.requests |= bit,
+                    Some(Act::SendOrder) => all.orders |= bit,
                     Some(Act::Stale(_)) | None => {}
                 }
             }
         }
-        if self.extra == Extra::WakesItself && all.news[0] != 0 {
-            all.news[0] |= OWN_NEWS;
+        if self.extra == Extra::WakesItself && all.data[0] != 0 {
+            all.data[0] |= OWN_DATA;
         }
         all
     }
 }
 
-/// Where a thread is: the step it takes next.
+/// The next step of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Pc {
     // Wakers
     Start,
-    News,
+    Publish,
     Raise,
     NextAct,
     Done,
@@ -229,7 +229,7 @@ pub enum Pc {
     TaskUnlock,
     TaskFire,
     // The owner
-    Asleep,
+    Parked,
     AwakeLock,
     AwakeUnlock,
     Take,
@@ -238,32 +238,32 @@ pub enum Pc {
     TakeEnded,
     PopEnded,
     ClearEnded,
-    ReadWish,
+    ReadRequest,
     PollOrders,
-    Hush,
+    LowerOrders,
     ReadOrders,
-    Besides,
-    HearClear,
-    HearPoll,
+    EarlyPoll,
+    EarlyClear,
+    EarlyRead,
     Pop,
     PopBits,
-    ReadNews,
-    RestSignals,
-    RestHead,
+    ReadData,
+    SleepSignals,
+    SleepHead,
     Register,
     Registered,
     RegisterLate,
     RegisterFire,
-    LookHead,
-    LookSignals,
+    CheckHead,
+    CheckSignals,
 }
 
 impl Pc {
-    /// The operation, as the code has it.
+    /// The operation in the code.
     fn text(self) -> &'static str {
         match self {
             Self::Start | Self::NextAct | Self::Done => "-",
-            Self::News => "has news, and begins to wake; the news before were",
+            Self::Publish => "writes data before a wake; the data before were",
             Self::Raise => "signals.fetch_or",
             Self::Claim => "list: bits.fetch_or, or ended.swap(true)",
             Self::ClaimStore => "list: bits.store",
@@ -273,7 +273,7 @@ impl Pc {
             Self::TaskLock => "task.wake: state.fetch_or(WAKING)",
             Self::TaskUnlock => "task.wake: takes the waker; state.fetch_and(!WAKING)",
             Self::TaskFire => "task.wake: wakes the task",
-            Self::Asleep => "is polled",
+            Self::Parked => "is polled",
             Self::AwakeLock => "awake: state.fetch_or(WAKING)",
             Self::AwakeUnlock => "awake: takes the waker; state.fetch_and(!WAKING)",
             Self::Take => "take: head.swap(END)",
@@ -282,24 +282,24 @@ impl Pc {
             Self::TakeEnded => "pop_ended: ended.swap(END)",
             Self::PopEnded => "pop_ended: next_ended.load",
             Self::ClearEnded => "pop_ended: ended.swap(false)",
-            Self::ReadWish => "reads what the lease wants",
+            Self::ReadRequest => "reads the request of the lease",
             Self::PollOrders => "signals.load",
-            Self::Hush => "lower_orders: signals.fetch_and(!ORDERS)",
-            Self::ReadOrders => "polls the orders, which have",
-            Self::Besides => "take_fired or is_listed: bits.load",
-            Self::HearClear => "take_fired: bits.fetch_and(!BY_SINK)",
-            Self::HearPoll => "asks the sink, which has",
+            Self::LowerOrders => "lower_orders: signals.fetch_and(!ORDERS)",
+            Self::ReadOrders => "polls the orders, and reads",
+            Self::EarlyPoll => "take_fired or is_listed: bits.load",
+            Self::EarlyClear => "take_fired: bits.fetch_and(!BY_SINK)",
+            Self::EarlyRead => "polls the sink before it is popped, and reads",
             Self::Pop => "pop: next.load",
             Self::PopBits => "pop: bits.swap(0)",
-            Self::ReadNews => "polls the sink, which has",
-            Self::RestSignals => "before sleep: signals.load",
-            Self::RestHead => "before sleep: head.load",
+            Self::ReadData => "polls the sink, and reads",
+            Self::SleepSignals => "before sleep: signals.load",
+            Self::SleepHead => "before sleep: head.load",
             Self::Register => "register: state.compare_exchange(WAITING, REGISTERING)",
             Self::Registered => "register: state.compare_exchange(REGISTERING, WAITING)",
             Self::RegisterLate => "register: takes the waker; state.swap(WAITING)",
             Self::RegisterFire => "wakes its task itself",
-            Self::LookHead => "sleep: head.load",
-            Self::LookSignals => "sleep: signals.load",
+            Self::CheckHead => "sleep: head.load",
+            Self::CheckSignals => "sleep: signals.load",
         }
     }
 }
@@ -307,46 +307,46 @@ impl Pc {
 #[derive(Clone, Copy)]
 pub struct Thread {
     pub pc: Pc,
-    /// Where it goes on after `list`, and after `wake`.
+    /// The steps after `list` and after `wake`.
     pub listed: Pc,
     pub woke: Pc,
     pub act: u8,
     pub slot: u8,
     pub why: u8,
-    /// Its own copy of the top of the stack.
+    /// The top of the stack that it has read.
     pub head: u8,
 }
 
-/// What the owner has found out.
+/// The data that the owner has seen.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Seen {
-    pub news: [u8; 2],
-    pub wishes: u8,
+    pub data: [u8; 2],
+    pub requests: u8,
     pub orders: u8,
 }
 
 #[derive(Clone, Copy)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent")]
 pub struct Owner {
     pub taken: u8,
-    /// What is left of the list of ended leases.
+    /// The rest of the list of ended leases.
     pub ended: u8,
-    /// Orders that were read, and are not applied.
+    /// Orders that were read and not yet applied.
     pub kept: u8,
     pub left: u8,
     pub by_sink: bool,
     /// Slots popped in this turn.
     pub popped: u8,
-    /// Slot 0 is to be looked after once more.
-    pub owed: bool,
-    /// The second attachment in slot 0 is there.
+    /// Slot 0 must be polled again.
+    pub pending: bool,
+    /// Slot 0 has its second attachment.
     pub replaced: bool,
-    /// With a flaw: the bits of the slot to be popped are cleared already.
+    /// With a flaw: the bits of the slot to be popped have been cleared.
     pub cleared: bool,
     pub cleared_ended: bool,
     pub extras: u8,
-    /// Turns since the wakers were done. (While one is at it, the owner may look again and again:
-    /// `AtomicWaker` has it wait so.)
+    /// Turns since the wakers were done. (While a waker is in `AtomicWaker::wake`, the owner may
+    /// poll any number of times.)
     pub alone: u8,
     pub seen: Seen,
 }
@@ -358,7 +358,7 @@ pub struct State {
     pub owner: Owner,
 }
 
-/// A step, for who reads what went wrong.
+/// A step, to print a path.
 #[derive(Clone, Copy)]
 pub struct Label {
     pub thread: u8,
@@ -369,21 +369,21 @@ pub struct Label {
 
 impl fmt::Display for Label {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let who = ["A", "B", "owner"][usize::from(self.thread)];
-        write!(f, "{who:>6}  {}", self.pc.text())?;
+        let thread = ["A", "B", "owner"][usize::from(self.thread)];
+        write!(f, "{thread:>6}  {}", self.pc.text())?;
         match self.pc {
             Pc::Claim
             | Pc::ClaimStore
             | Pc::StoreNext
             | Pc::Link
-            | Pc::Besides
-            | Pc::HearClear
-            | Pc::HearPoll
+            | Pc::EarlyPoll
+            | Pc::EarlyClear
+            | Pc::EarlyRead
             | Pc::Pop
             | Pc::PopBits
             | Pc::PopEnded
             | Pc::ClearEnded
-            | Pc::ReadNews => write!(f, " [slot {}]", self.slot)?,
+            | Pc::ReadData => write!(f, " [slot {}]", self.slot)?,
             _ => {}
         }
         if self.value == END { f.write_str(" -> END") } else { write!(f, " -> {}", self.value) }
@@ -402,9 +402,9 @@ impl State {
         });
         let (pc, listed, woke) = (Pc::Start, Pc::TaskLock, Pc::NextAct);
         let waker = Thread { pc, listed, woke, act: 0, slot: 0, why: 0, head: END };
-        let threads = [waker, waker, Thread { pc: Pc::Asleep, ..waker }];
+        let threads = [waker, waker, Thread { pc: Pc::Parked, ..waker }];
         let extras = match scenario.extra {
-            Extra::Hear | Extra::Attend => 2,
+            Extra::TakeFired | Extra::PollUnlessListed => 2,
             Extra::Relist | Extra::WakesItself => 1,
             Extra::Nothing | Extra::Replace => 0,
         };
@@ -415,7 +415,7 @@ impl State {
             left: 0,
             by_sink: false,
             popped: 0,
-            owed: false,
+            pending: false,
             replaced: false,
             cleared: false,
             cleared_ended: false,
@@ -435,30 +435,31 @@ impl State {
             to.extend_from_slice(&[pc as u8, listed as u8, woke as u8, act, slot, why, head]);
         }
         let Owner { taken, ended, kept, left, by_sink, popped, .. } = self.owner;
-        let Owner { owed, replaced, cleared, cleared_ended, extras, alone, seen, .. } = self.owner;
-        let [news_0, news_1] = seen.news;
-        to.extend_from_slice(&[taken, ended, kept, left, popped, extras, alone, news_0, news_1]);
-        to.extend_from_slice(&[seen.wishes, seen.orders]);
-        to.extend_from_slice(&[by_sink, owed, replaced, cleared, cleared_ended].map(u8::from));
+        let Owner { pending, replaced, cleared, cleared_ended, extras, alone, seen, .. } =
+            self.owner;
+        let [data_0, data_1] = seen.data;
+        to.extend_from_slice(&[taken, ended, kept, left, popped, extras, alone, data_0, data_1]);
+        to.extend_from_slice(&[seen.requests, seen.orders]);
+        to.extend_from_slice(&[by_sink, pending, replaced, cleared, cleared_ended].map(u8::from));
         to.into_boxed_slice()
     }
 
     pub fn next_act(&mut self, scenario: &Scenario, thread: usize, act: u8) {
         let own = &mut self.threads[thread];
         own.act = act;
-        own.pc = if scenario.act(thread, act).is_some() { Pc::News } else { Pc::Done };
+        own.pc = if scenario.act(thread, act).is_some() { Pc::Publish } else { Pc::Done };
     }
 
-    /// May it take a step?
+    /// Returns `true` if the thread can take a step.
     fn is_enabled(&self, scenario: &Scenario, thread: usize) -> bool {
         match self.threads[thread].pc {
             Pc::Done => false,
-            Pc::Asleep => self.memory.last(NOTE) == 1,
+            Pc::Parked => self.memory.last(NOTE) == 1,
             _ => thread != 1 || scenario.extra != Extra::Replace || self.owner.replaced,
         }
     }
 
-    /// All that can come next.
+    /// Returns all possible next steps.
     pub fn steps(&self, protocol: &Protocol, scenario: &Scenario) -> Vec<Step> {
         let mut steps = Vec::new();
         for thread in 0..3 {
@@ -467,11 +468,11 @@ impl State {
                 let mut stepping = Stepping { protocol, scenario, thread, steps: &mut steps };
                 stepping.step(self);
                 for (_, after) in steps[from..].iter_mut().filter_map(|step| step.as_mut().ok()) {
-                    let alive = after.threads.map(|thread| thread.pc != Pc::Done);
-                    if alive[0] || alive[1] {
+                    let running = after.threads.map(|thread| thread.pc != Pc::Done);
+                    if running[0] || running[1] {
                         after.owner.alone = 0;
                     }
-                    after.memory.forget(alive);
+                    after.memory.prune(running);
                 }
             }
         }
@@ -480,8 +481,8 @@ impl State {
 
     /// Returns what is wrong with the state. `at_rest` is whether no thread can take a step.
     pub fn fault(&self, protocol: &Protocol, scenario: &Scenario, at_rest: bool) -> Option<String> {
-        if self.owner.alone > RESTLESS {
-            return Some("it never sleeps".to_owned());
+        if self.owner.alone > MAX_TURNS {
+            return Some("the task never parks".to_owned());
         }
         let woken = ([self.memory.last(HEAD), self.owner.taken], NEXT, BITS);
         let ended = ([self.memory.last(ENDED_HEAD), self.owner.ended], NEXT_ENDED, ENDED);
@@ -495,9 +496,9 @@ impl State {
                     listed |= 1 << at;
                     let next = self.memory.last(links[usize::from(at)]);
                     let flag = self.memory.last(flags[usize::from(at)]);
-                    // Flaws that break this rule have worse to show.
+                    // Flaws that break this rule have worse effects.
                     if flag & LISTED == 0 && protocol.flaw.is_none() {
-                        return Some(format!("slot {at} is in a list, and its flag says no"));
+                        return Some(format!("slot {at} is in a list, but its flag is clear"));
                     }
                     at = next;
                 }
@@ -506,29 +507,31 @@ impl State {
         if !at_rest {
             return None;
         }
-        let (seen, all) = (self.owner.seen, scenario.all_news());
+        let (seen, all) = (self.owner.seen, scenario.all_data());
         for (slot, at) in BITS.into_iter().enumerate() {
-            if seen.news[slot] != all.news[slot] {
-                return Some(format!("it sleeps, and has not seen the news of slot {slot}"));
+            if seen.data[slot] != all.data[slot] {
+                return Some(format!("the task parked without seeing the data of slot {slot}"));
             }
             if self.memory.last(at) != 0 {
-                return Some(format!("it sleeps, and slot {slot} says for ever that it is listed"));
+                return Some(format!("the task parked while slot {slot} is marked as listed"));
             }
             if self.memory.last(ENDED[slot]) != 0 {
-                return Some(format!("it sleeps, and has not seen that the lease of {slot} ended"));
+                return Some(format!(
+                    "the task parked without seeing that the lease of slot {slot} ended"
+                ));
             }
         }
         if self.memory.last(SIGNALS) != 0 {
-            return Some("it sleeps, and has not seen a signal".to_owned());
+            return Some("the task parked without seeing a signal".to_owned());
         }
-        if seen.wishes != all.wishes {
-            return Some("it sleeps, and has not seen the end of a lease".to_owned());
+        if seen.requests != all.requests {
+            return Some("the task parked without seeing the end of a lease".to_owned());
         }
         if seen.orders != all.orders {
-            return Some("it sleeps, and has not seen an order".to_owned());
+            return Some("the task parked without seeing an order".to_owned());
         }
-        if self.owner.owed {
-            return Some("it sleeps, and slot 0 is still to be looked after".to_owned());
+        if self.owner.pending {
+            return Some("the task parked without polling slot 0 again".to_owned());
         }
         None
     }

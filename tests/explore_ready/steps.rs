@@ -1,14 +1,14 @@
-//! The steps of each thread, in the order in which `src/ready.rs`, `src/demux/poll.rs` and
-//! `atomic-waker` have them.
+//! The steps of each thread, in the order of `src/ready.rs`, `src/demux/poll.rs` and
+//! `atomic-waker`.
 
 use crate::memory::Order::{AcqRel, Acquire, Relaxed, Release};
 use crate::memory::{
-    BITS, CELL, ENDED, ENDED_HEAD, HEAD, NEWS, NEXT, NEXT_ENDED, NOTE, ORDERS, OWNER, Order,
-    SIGNALS, TASK, WISHES,
+    BITS, CELL, DATA, ENDED, ENDED_HEAD, HEAD, NEXT, NEXT_ENDED, NOTE, ORDERS, OWNER, Order,
+    REQUESTS, SIGNALS, TASK,
 };
 use crate::model::{
     Act, BY_LEASE, BY_SINK, END, Extra, Flaw, LEASES_RAISED, LISTED, Label, ORDERS_RAISED,
-    OWN_NEWS, Pc, Protocol, Scenario, State, Step, Thread,
+    OWN_DATA, Pc, Protocol, Scenario, State, Step, Thread,
 };
 
 /// States of the `AtomicWaker`.
@@ -16,7 +16,7 @@ const WAITING: u8 = 0;
 const REGISTERING: u8 = 1;
 const WAKING: u8 = 2;
 
-/// One thread about to take its step.
+/// A thread that is about to take a step.
 pub struct Stepping<'a> {
     pub protocol: &'a Protocol,
     pub scenario: &'a Scenario,
@@ -44,7 +44,7 @@ impl Stepping<'_> {
         Label { thread, pc, slot, value }
     }
 
-    /// A load, which may find any of several values.
+    /// A load, which may return any of several values.
     fn load(
         &mut self,
         state: &State,
@@ -75,7 +75,7 @@ impl Stepping<'_> {
         self.push(old, state, after);
     }
 
-    /// A step of the `AtomicWaker` that owns its cell: an exchange of the waker, and an update.
+    /// A step of the `AtomicWaker` that owns its cell: replaces the waker, then updates the state.
     fn locked(
         &mut self,
         state: &State,
@@ -107,27 +107,27 @@ impl Stepping<'_> {
     pub fn step(&mut self, state: &State) {
         match state.threads[self.thread].pc {
             Pc::Start | Pc::NextAct | Pc::Done => {}
-            Pc::News | Pc::Raise => self.act(state),
+            Pc::Publish | Pc::Raise => self.act(state),
             Pc::Claim | Pc::ClaimStore | Pc::LoadHead | Pc::StoreNext | Pc::Link => {
                 self.list(state);
             }
             Pc::TaskLock | Pc::TaskUnlock | Pc::TaskFire => self.wake(state),
-            Pc::Asleep | Pc::AwakeLock | Pc::AwakeUnlock | Pc::Take => self.begin(state),
+            Pc::Parked | Pc::AwakeLock | Pc::AwakeUnlock | Pc::Take => self.begin(state),
             Pc::PollLeases
             | Pc::LowerLeases
             | Pc::TakeEnded
             | Pc::PopEnded
             | Pc::ClearEnded
-            | Pc::ReadWish => self.end_leases(state),
-            Pc::PollOrders | Pc::Hush | Pc::ReadOrders => self.poll_orders(state),
-            Pc::Besides | Pc::HearClear | Pc::HearPoll => self.besides(state),
-            Pc::Pop | Pc::PopBits | Pc::ReadNews => self.serve(state),
-            _ => self.rest(state),
+            | Pc::ReadRequest => self.end_leases(state),
+            Pc::PollOrders | Pc::LowerOrders | Pc::ReadOrders => self.poll_orders(state),
+            Pc::EarlyPoll | Pc::EarlyClear | Pc::EarlyRead => self.early_poll(state),
+            Pc::Pop | Pc::PopBits | Pc::ReadData => self.poll_woken(state),
+            _ => self.sleep(state),
         }
     }
 
-    /// `Node::wake_by_ref`, `LeaseWaker::wake_by_ref`, `Shared::wake_by_ref`: news, then `list`, a signal,
-    /// or both, then `wake`.
+    /// `Node::wake_by_ref`, `LeaseWaker::wake_by_ref`, `Shared::wake_by_ref`: writes data, then
+    /// `list`, a signal, or both, then `wake`.
     fn act(&mut self, state: &State) {
         let thread = state.threads[self.thread];
         if thread.pc == Pc::Raise {
@@ -135,16 +135,16 @@ impl Stepping<'_> {
             let signal = if by_lease { LEASES_RAISED } else { ORDERS_RAISED };
             let lists_next = by_lease && self.has(Flaw::RaiseBeforeList);
             let then = if lists_next { Pc::Claim } else { Pc::TaskLock };
-            if self.has(Flaw::RingByStore) {
+            if self.has(Flaw::RaiseByStore) {
                 let mut after = state.clone();
-                after.memory.store(self.thread, SIGNALS, signal, self.protocol.ring);
+                after.memory.store(self.thread, SIGNALS, signal, self.protocol.raise);
                 self.go(&mut after, then);
                 return self.push(signal, state, after);
             }
             return self.update(
                 state,
                 SIGNALS,
-                self.protocol.ring,
+                self.protocol.raise,
                 |raised| raised | signal,
                 |this, state, _| {
                     this.go(state, then);
@@ -154,27 +154,28 @@ impl Stepping<'_> {
         let Some(act) = self.scenario.act(self.thread, thread.act) else { return };
         let (at, slot, why, pc) = match act {
             Act::Wake(slot) | Act::Stale(slot) => {
-                (NEWS[usize::from(slot)], slot, BY_SINK, Pc::Claim)
+                (DATA[usize::from(slot)], slot, BY_SINK, Pc::Claim)
             }
             Act::End(slot) => {
                 let first = self.has(Flaw::RaiseBeforeList);
-                (WISHES, slot, BY_LEASE, if first { Pc::Raise } else { Pc::Claim })
+                (REQUESTS, slot, BY_LEASE, if first { Pc::Raise } else { Pc::Claim })
             }
-            Act::Ring => (ORDERS, 0, 0, Pc::Raise),
+            Act::SendOrder => (ORDERS, 0, 0, Pc::Raise),
         };
         let bit =
             if matches!(act, Act::Stale(_)) { 0 } else { Scenario::bit(self.thread, thread.act) };
         let mut state_then = state.clone();
         if self.scenario.extra == Extra::Replace && self.thread == 1 && thread.act == 0 {
-            state_then.memory.meet(1, OWNER); // it has its waker from there
+            state_then.memory.synchronize_with(1, OWNER); // it got its waker from the owner
         }
-        // A channel of orders hands on what its sender knows; elsewhere the signal alone is to do it.
+        // A channel of orders synchronises its sender with its receiver; elsewhere, only the signal
+        // does.
         let order = if at == ORDERS { self.channel() } else { Relaxed };
         self.update(
             &state_then,
             at,
             order,
-            |news| news | bit,
+            |data| data | bit,
             |this, state, _| {
                 let early = this.has(Flaw::WakeBeforeList) && pc == Pc::Claim;
                 let raises = why == BY_LEASE && !this.has(Flaw::RaiseBeforeList);
@@ -190,7 +191,7 @@ impl Stepping<'_> {
         );
     }
 
-    /// How orders are sent and read.
+    /// The ordering of the channel of orders.
     fn channel(&self) -> Order {
         if self.scenario.has_leases() { AcqRel } else { Relaxed }
     }
@@ -203,13 +204,13 @@ impl Stepping<'_> {
             BY_LEASE => (ENDED_HEAD, ENDED[at], NEXT_ENDED[at]),
             _ => (HEAD, BITS[at], NEXT[at]),
         };
-        // The flag of the other list has no reasons.
+        // The flag of the other list is a boolean.
         let why = why & BY_SINK;
         let done = move |this: &Self, state: &mut State, old: u8, then: Pc| {
             this.go(state, if old & LISTED != 0 { listed } else { then });
         };
         match pc {
-            // self.bits.fetch_or(LISTED | why, AcqRel) & LISTED != 0
+            // bits.fetch_or(LISTED | why, AcqRel) & LISTED != 0
             Pc::Claim if self.has(Flaw::ClaimByLoad) => {
                 self.load(state, bits, Acquire, |this, state, old| {
                     state.threads[this.thread].head = old;
@@ -223,26 +224,27 @@ impl Stepping<'_> {
                 self.push(head | LISTED | why, state, after);
             }
             Pc::Claim => {
-                let deaf = self.has(Flaw::ClaimWithoutReason);
-                let change = |old| if deaf && old & LISTED != 0 { old } else { old | LISTED | why };
+                let keeps_reason = self.has(Flaw::ClaimWithoutReason);
+                let change =
+                    |old| if keeps_reason && old & LISTED != 0 { old } else { old | LISTED | why };
                 self.update(state, bits, self.protocol.claim, change, |this, state, old| {
                     done(this, state, old, Pc::LoadHead);
                 });
             }
-            // self.shared.head.load(Relaxed)
+            // head.load(Relaxed)
             Pc::LoadHead => self.load(state, top, Relaxed, |this, state, head| {
                 state.threads[this.thread].head = head;
                 this.go(state, Pc::StoreNext);
             }),
-            // self.next.store(head, Relaxed)
+            // next.store(head, Relaxed)
             Pc::StoreNext => {
                 let mut after = state.clone();
                 after.memory.store(self.thread, next, head, Relaxed);
                 self.go(&mut after, Pc::Link);
                 self.push(head, state, after);
             }
-            // self.shared.head.compare_exchange_weak(head, self.index, Release, Relaxed)
-            // One that fails for no reason does the step before once more, with the same value.
+            // head.compare_exchange_weak(head, id, Release, Relaxed) A spurious failure repeats the
+            // previous step with the same value.
             _ => {
                 if state.memory.last(top) == head || self.has(Flaw::LinkByStore) {
                     self.update(
@@ -302,7 +304,7 @@ impl Stepping<'_> {
         }
     }
 
-    /// Notifies the executor, which then knows all that the notifying thread knows.
+    /// Notifies the executor, and synchronises with it.
     fn notify(&mut self, state: &State, then: Pc) {
         self.update(state, NOTE, AcqRel, |_| 1, |this, state, _| this.go(state, then));
     }
@@ -310,7 +312,7 @@ impl Stepping<'_> {
     /// `Demux::begin`
     fn begin(&mut self, state: &State) {
         match state.threads[OWNER].pc {
-            Pc::Asleep => self.update(
+            Pc::Parked => self.update(
                 state,
                 NOTE,
                 AcqRel,
@@ -346,7 +348,7 @@ impl Stepping<'_> {
                     },
                 );
             }
-            // if self.taken == END { self.taken = self.shared.head.swap(END, Acquire) }
+            // if self.woken == END { self.woken = self.shared.woken.swap(END, Acquire) }
             _ if state.owner.taken == END || self.has(Flaw::TakeOverTaken) => {
                 self.update(
                     state,
@@ -371,12 +373,12 @@ impl Stepping<'_> {
     fn end_leases(&mut self, state: &State) {
         let late = self.has(Flaw::LowerAfterTake);
         let early = self.has(Flaw::ClearEndedBeforeNext);
-        let after_wish = self.has(Flaw::ClearEndedAfterWish);
+        let after_read = self.has(Flaw::ClearEndedAfterRead);
         let Thread { pc, slot, .. } = state.threads[OWNER];
         match pc {
             // self.ended != END || self.signals() & LEASES != 0
             Pc::PollLeases => {
-                self.load(state, SIGNALS, self.protocol.rung, |this, state, raised| {
+                self.load(state, SIGNALS, self.protocol.signals, |this, state, raised| {
                     let first = if late { Pc::TakeEnded } else { Pc::LowerLeases };
                     this.go(
                         state,
@@ -387,7 +389,7 @@ impl Stepping<'_> {
             // self.shared.signals.fetch_and(!LEASES, Acquire)
             Pc::LowerLeases => {
                 let change = |raised| raised & !LEASES_RAISED;
-                self.update(state, SIGNALS, self.protocol.hush, change, |this, state, _| {
+                self.update(state, SIGNALS, self.protocol.lower, change, |this, state, _| {
                     this.go(state, if late { Pc::PollLeases } else { Pc::TakeEnded });
                 });
             }
@@ -420,7 +422,10 @@ impl Stepping<'_> {
                     state.owner.ended = next;
                     state.owner.cleared_ended = false;
                     state.threads[OWNER].slot = slot;
-                    this.go(state, if early || after_wish { Pc::ReadWish } else { Pc::ClearEnded });
+                    this.go(
+                        state,
+                        if early || after_read { Pc::ReadRequest } else { Pc::ClearEnded },
+                    );
                 });
             }
             // node.ended.swap(false, AcqRel)
@@ -432,35 +437,39 @@ impl Stepping<'_> {
                     self.protocol.clear,
                     |_| 0,
                     |this, state, _| {
-                        this.go(state, if after_wish { Pc::PollLeases } else { Pc::ReadWish });
+                        this.go(state, if after_read { Pc::PollLeases } else { Pc::ReadRequest });
                     },
                 );
             }
-            // Claim::request; which slot it is of, one bit for each end says
-            _ => self.load(state, WISHES, Relaxed, |this, state, wishes| {
-                state.owner.seen.wishes |= wishes & this.scenario.ends_of(slot);
-                this.go(state, if after_wish { Pc::ClearEnded } else { Pc::PollLeases });
+            // Claim::request; there is a bit for each end, which determines the slot
+            _ => self.load(state, REQUESTS, Relaxed, |this, state, requests| {
+                state.owner.seen.requests |= requests & this.scenario.ends_of(slot);
+                this.go(state, if after_read { Pc::ClearEnded } else { Pc::PollLeases });
             }),
         }
     }
 
-    /// Applies the orders that were read: the leases that had ended before have had their effect.
+    /// Applies the orders that were read. The leases that had ended before must have taken effect.
     fn apply(&self, state: &mut State) -> Result<(), &'static str> {
         let orders = std::mem::take(&mut state.owner.kept);
-        let before = self.scenario.wishes_before(orders & !state.owner.seen.orders);
+        let before = self.scenario.requests_before(orders & !state.owner.seen.orders);
         state.owner.seen.orders |= orders;
         if orders != 0 && self.scenario.extra == Extra::Replace {
             state.owner.replaced = true;
         }
-        let seen = state.owner.seen.wishes;
-        if before & !seen == 0 { Ok(()) } else { Err("an order is applied before a lease ended") }
+        let seen = state.owner.seen.requests;
+        if before & !seen == 0 {
+            Ok(())
+        } else {
+            Err("an order is applied before a lease that had ended")
+        }
     }
 
     /// `Demux::poll_orders`
     fn poll_orders(&mut self, state: &State) {
-        let late = self.has(Flaw::HushAfterPoll);
+        let late = self.has(Flaw::LowerAfterPoll);
         match state.threads[OWNER].pc {
-            // the order that was kept is applied, as no lease has ended
+            // the order that was read is applied, because no lease has ended
             Pc::PollOrders if state.owner.kept != 0 => {
                 let mut after = state.clone();
                 if let Err(what) = self.apply(&mut after) {
@@ -471,16 +480,16 @@ impl Stepping<'_> {
             }
             // self.signals() & ORDERS
             Pc::PollOrders => {
-                self.load(state, SIGNALS, self.protocol.rung, |this, state, raised| {
-                    let first = if late { Pc::ReadOrders } else { Pc::Hush };
-                    this.go(state, if raised & ORDERS_RAISED != 0 { first } else { Pc::Besides });
+                self.load(state, SIGNALS, self.protocol.signals, |this, state, raised| {
+                    let first = if late { Pc::ReadOrders } else { Pc::LowerOrders };
+                    this.go(state, if raised & ORDERS_RAISED != 0 { first } else { Pc::EarlyPoll });
                 });
             }
             // self.shared.signals.fetch_and(!ORDERS, Acquire)
-            Pc::Hush => self.update(
+            Pc::LowerOrders => self.update(
                 state,
                 SIGNALS,
-                self.protocol.hush,
+                self.protocol.lower,
                 |raised| raised & !ORDERS_RAISED,
                 |this, state, _| {
                     this.go(state, if late { Pc::PollLeases } else { Pc::ReadOrders });
@@ -489,7 +498,7 @@ impl Stepping<'_> {
             _ => {
                 let at_once = self.has(Flaw::ApplyAtOnce);
                 let order = self.channel();
-                let next = if late { Pc::Hush } else { Pc::PollLeases };
+                let next = if late { Pc::LowerOrders } else { Pc::PollLeases };
                 let next = if at_once { Pc::PollOrders } else { next };
                 self.load(state, ORDERS, order, |this, state, orders| {
                     state.owner.kept = orders & !state.owner.seen.orders;
@@ -499,17 +508,17 @@ impl Stepping<'_> {
         }
     }
 
-    /// Passes over steps that this scenario does not have.
+    /// Skips steps that this scenario does not have.
     fn skip(&self, state: &mut State) {
         let owner = &mut state.owner;
         let pc = &mut state.threads[OWNER].pc;
-        if *pc == Pc::Besides {
+        if *pc == Pc::EarlyPoll {
             match self.scenario.extra {
-                Extra::Hear | Extra::Attend if owner.extras > 0 => {
+                Extra::TakeFired | Extra::PollUnlessListed if owner.extras > 0 => {
                     owner.extras -= 1;
                     state.threads[OWNER].slot = 0;
-                    if self.has(Flaw::HearAfterPoll) {
-                        state.threads[OWNER].pc = Pc::HearPoll;
+                    if self.has(Flaw::ClearFiredAfterPoll) {
+                        state.threads[OWNER].pc = Pc::EarlyRead;
                     }
                     return;
                 }
@@ -517,44 +526,44 @@ impl Stepping<'_> {
             }
         }
         if *pc == Pc::Pop && (owner.taken == END || owner.left == 0) {
-            *pc = Pc::RestSignals;
+            *pc = Pc::SleepSignals;
         }
         if *pc == Pc::PollLeases && owner.ended != END {
             *pc = Pc::PopEnded;
         }
     }
 
-    /// `Hub::close`, `Hub::flush_one`, `Hub::ask`: `hear`, then the poll. `Hub::attend`: `is_listed`.
-    fn besides(&mut self, state: &State) {
-        let late = self.has(Flaw::HearAfterPoll);
+    /// Polls of a slot before it is popped: `take_fired`, then the poll; or `is_listed`.
+    fn early_poll(&mut self, state: &State) {
+        let late = self.has(Flaw::ClearFiredAfterPoll);
         match state.threads[OWNER].pc {
             // bits.load(Relaxed) & LISTED
-            Pc::Besides if self.scenario.extra == Extra::Attend => {
+            Pc::EarlyPoll if self.scenario.extra == Extra::PollUnlessListed => {
                 self.load(state, BITS[0], Relaxed, |this, state, bits| {
                     if bits & LISTED != 0 {
-                        state.owner.owed = true;
+                        state.owner.pending = true;
                         this.go(state, Pc::Pop);
                     } else {
-                        this.go(state, Pc::HearPoll);
+                        this.go(state, Pc::EarlyRead);
                     }
                 });
             }
-            // bits.load(Relaxed) & BY_SINK
-            Pc::Besides => self.load(state, BITS[0], Relaxed, |this, state, bits| {
-                let heard = if late { Pc::Pop } else { Pc::HearPoll };
-                this.go(state, if bits & BY_SINK != 0 { Pc::HearClear } else { heard });
+            // bits.load(Acquire) & BY_SINK; the model shows that Relaxed is enough
+            Pc::EarlyPoll => self.load(state, BITS[0], Relaxed, |this, state, bits| {
+                let then = if late { Pc::Pop } else { Pc::EarlyRead };
+                this.go(state, if bits & BY_SINK != 0 { Pc::EarlyClear } else { then });
             }),
             // bits.fetch_and(!BY_SINK, AcqRel)
-            Pc::HearClear => {
+            Pc::EarlyClear => {
                 let change = |bits| bits & !BY_SINK;
-                self.update(state, BITS[0], self.protocol.hear, change, |this, state, _| {
-                    this.go(state, if late { Pc::Pop } else { Pc::HearPoll });
+                self.update(state, BITS[0], self.protocol.take_fired, change, |this, state, _| {
+                    this.go(state, if late { Pc::Pop } else { Pc::EarlyRead });
                 });
             }
-            _ => self.load(state, NEWS[0], Relaxed, |this, state, news| {
-                state.owner.seen.news[0] |= news;
+            _ => self.load(state, DATA[0], Relaxed, |this, state, data| {
+                state.owner.seen.data[0] |= data;
                 if late {
-                    state.threads[OWNER].pc = Pc::Besides;
+                    state.threads[OWNER].pc = Pc::EarlyPoll;
                 } else {
                     this.go(state, Pc::Pop);
                 }
@@ -562,13 +571,13 @@ impl Stepping<'_> {
         }
     }
 
-    /// `Hub::serve`: `Ready::pop`, then the slot is looked after.
-    fn serve(&mut self, state: &State) {
+    /// `Router::poll_woken`: `Ready::pop`, then polls the sink.
+    fn poll_woken(&mut self, state: &State) {
         let early = self.has(Flaw::ClearBeforeNext);
         let Thread { pc, slot, .. } = state.threads[OWNER];
         let slot = if pc == Pc::Pop { state.owner.taken } else { slot };
         let at = usize::from(slot);
-        let polling = Pc::ReadNews;
+        let polling = Pc::ReadData;
         match state.threads[OWNER].pc {
             Pc::Pop if early && !state.owner.cleared => {
                 self.clear(state, slot, |_, state| state.owner.cleared = true);
@@ -597,9 +606,9 @@ impl Stepping<'_> {
                     }
                 });
             }
-            _ => self.load(state, NEWS[at], Relaxed, |this, state, news| {
-                state.owner.seen.news[at] |= news;
-                this.looked_after(state, slot);
+            _ => self.load(state, DATA[at], Relaxed, |this, state, data| {
+                state.owner.seen.data[at] |= data;
+                this.polled(state, slot);
             }),
         }
     }
@@ -607,7 +616,7 @@ impl Stepping<'_> {
     fn clear(&mut self, state: &State, slot: u8, then: impl FnOnce(&Self, &mut State)) {
         if state.owner.popped & 1 << slot != 0 {
             let label = self.label(state.memory.last(BITS[usize::from(slot)]), state);
-            return self.steps.push(Err((label, "a slot is looked after twice in one turn")));
+            return self.steps.push(Err((label, "a slot is popped twice in one turn")));
         }
         let order = self.protocol.clear;
         self.update(
@@ -620,7 +629,7 @@ impl Stepping<'_> {
                 owner.by_sink = bits & BY_SINK != 0;
                 owner.popped |= 1 << slot;
                 owner.left -= 1;
-                owner.owed &= slot != 0;
+                owner.pending &= slot != 0;
                 then(this, state);
             },
         );
@@ -629,13 +638,13 @@ impl Stepping<'_> {
     /// A sink that has not woken is not polled.
     fn unless_by_sink(&self, state: &mut State) {
         let knows = state.owner.by_sink || self.has(Flaw::ClearAfterPoll);
-        if state.threads[OWNER].pc == Pc::ReadNews && !knows {
+        if state.threads[OWNER].pc == Pc::ReadData && !knows {
             let slot = state.threads[OWNER].slot;
-            self.looked_after(state, slot);
+            self.polled(state, slot);
         }
     }
 
-    fn looked_after(&self, state: &mut State, slot: u8) {
+    fn polled(&self, state: &mut State, slot: u8) {
         let (owner, own) = (&mut state.owner, &mut state.threads[OWNER]);
         if self.has(Flaw::ClearAfterPoll) {
             own.pc = Pc::PopBits;
@@ -645,13 +654,13 @@ impl Stepping<'_> {
             match self.scenario.extra {
                 Extra::Relist => {
                     owner.extras -= 1;
-                    owner.owed = true;
+                    owner.pending = true;
                     (own.pc, own.listed, own.why) = (Pc::Claim, Pc::Pop, 0);
                     return;
                 }
                 Extra::WakesItself => {
                     owner.extras -= 1;
-                    state.memory.update(OWNER, NEWS[0], Relaxed, |news| news | OWN_NEWS);
+                    state.memory.update(OWNER, DATA[0], Relaxed, |data| data | OWN_DATA);
                     (own.pc, own.listed, own.woke) = (Pc::Claim, Pc::TaskLock, Pc::Pop);
                     own.why = BY_SINK;
                     return;
@@ -662,21 +671,21 @@ impl Stepping<'_> {
         self.go(state, Pc::Pop);
     }
 
-    /// `Demux::rest` and `Ready::sleep`
-    fn rest(&mut self, state: &State) {
+    /// `Demux::sleep` and `Ready::sleep`
+    fn sleep(&mut self, state: &State) {
         let ignores = self.has(Flaw::SleepOnTaken);
-        let asleep = |this: &Self, state: &mut State| this.go(state, Pc::Asleep);
+        let park = |this: &Self, state: &mut State| this.go(state, Pc::Parked);
         match state.threads[OWNER].pc {
-            // has_orders, has_work: if there is more to do, the task wakes itself
-            Pc::RestSignals => {
-                self.load(state, SIGNALS, self.protocol.rung, move |this, state, raised| {
+            // has_orders, has_work: if work is left, the task wakes itself
+            Pc::SleepSignals => {
+                self.load(state, SIGNALS, self.protocol.signals, move |this, state, raised| {
                     let more = raised != 0 || state.owner.taken != END && !ignores;
-                    state_woke(state, Pc::Asleep);
-                    this.go(state, if more { Pc::RegisterFire } else { Pc::RestHead });
+                    then_after_wake(state, Pc::Parked);
+                    this.go(state, if more { Pc::RegisterFire } else { Pc::SleepHead });
                 });
             }
-            // has_more: any() wakes the task itself
-            Pc::RestHead => self.load(state, HEAD, self.protocol.any, |this, state, head| {
+            // has_work: if `any()`, the task wakes itself
+            Pc::SleepHead => self.load(state, HEAD, self.protocol.any, |this, state, head| {
                 this.go(state, if head == END { Pc::Register } else { Pc::RegisterFire });
             }),
             // self.shared.task.register(task)
@@ -692,10 +701,10 @@ impl Stepping<'_> {
                 self.push(old, state, locked);
             }
             Pc::Register => {
-                // It is just being woken: that wake may be too early, and so is made up for.
+                // A wake is in progress, which may be too early, so the task wakes itself.
                 let mut after = state.clone();
                 let value = after.memory.read_last(OWNER, TASK, self.protocol.task);
-                state_woke(&mut after, self.after_register());
+                then_after_wake(&mut after, self.after_register());
                 self.go(&mut after, Pc::RegisterFire);
                 self.push(value, state, after);
             }
@@ -725,25 +734,25 @@ impl Stepping<'_> {
                     self.protocol.task,
                     |_| WAITING,
                     |this, state, _| {
-                        state_woke(state, then);
+                        then_after_wake(state, then);
                         this.go(state, Pc::RegisterFire);
                     },
                 );
             }
             Pc::RegisterFire => self.notify(state, state.threads[OWNER].woke),
             // if self.any() || self.ended != END || self.signals() != 0 { self.shared.task.wake() }
-            Pc::LookHead => self.load(state, HEAD, self.protocol.any, |this, state, head| {
-                state_woke(state, Pc::Asleep);
+            Pc::CheckHead => self.load(state, HEAD, self.protocol.any, |this, state, head| {
+                then_after_wake(state, Pc::Parked);
                 let next =
-                    if this.has(Flaw::LookAtHeadOnly) { Pc::Asleep } else { Pc::LookSignals };
+                    if this.has(Flaw::CheckHeadOnly) { Pc::Parked } else { Pc::CheckSignals };
                 this.go(state, if head == END { next } else { Pc::TaskLock });
             }),
-            _ => self.load(state, SIGNALS, self.protocol.rung, |this, state, raised| {
-                state_woke(state, Pc::Asleep);
+            _ => self.load(state, SIGNALS, self.protocol.signals, |this, state, raised| {
+                then_after_wake(state, Pc::Parked);
                 if raised != 0 {
                     this.go(state, Pc::TaskLock);
                 } else {
-                    asleep(this, state);
+                    park(this, state);
                 }
             }),
         }
@@ -751,14 +760,14 @@ impl Stepping<'_> {
 
     fn after_register(&self) -> Pc {
         match self.protocol.flaw {
-            Some(Flaw::RegisterAfterLook) => Pc::Asleep,
-            Some(Flaw::LookAtSignalsOnly) => Pc::LookSignals,
-            _ => Pc::LookHead,
+            Some(Flaw::RegisterAfterCheck) => Pc::Parked,
+            Some(Flaw::CheckSignalsOnly) => Pc::CheckSignals,
+            _ => Pc::CheckHead,
         }
     }
 }
 
-/// Where the owner goes on once it has woken the task.
-fn state_woke(state: &mut State, then: Pc) {
+/// Sets the step of the owner after it has woken the task.
+fn then_after_wake(state: &mut State, then: Pc) {
     state.threads[OWNER].woke = then;
 }

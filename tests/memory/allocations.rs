@@ -1,9 +1,8 @@
-//! Guarantee 12: memory follows the most that was attached at once, never how many keys there ever
-//! were; with nothing queued there is no allocation per item, and a queue that has emptied keeps room for
-//! at most 16 items.
+//! Guarantee 12: memory follows the largest number of simultaneous attachments, not the number of
+//! keys ever used. While nothing is queued, there is no allocation per item, and an empty queue
+//! keeps room for at most 16 items.
 //!
-//! All sinks here merely count, and all streams make up what they yield, so that every allocation is
-//! the crate's own.
+//! Sinks only count, and streams compute their items, so every allocation is one of the crate.
 
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -34,7 +33,7 @@ fn an_item_to_a_ready_sink_allocates_nothing() {
 }
 
 #[test]
-fn the_same_with_terms_a_lease_a_catch_all_and_unmatched_items() {
+fn items_with_settings_a_lease_a_catch_all_and_unmatched_items_allocate_nothing() {
     let (demux, feed) = demux(|n| n % 6);
     let mut task = Task::new(demux.on_unmatched(drop));
     let (sink, mut lease) = (Counter::default(), Lease::new());
@@ -54,7 +53,7 @@ fn the_same_with_terms_a_lease_a_catch_all_and_unmatched_items() {
 }
 
 #[test]
-fn copies_for_a_group_allocate_nothing_of_their_own() {
+fn copies_for_a_group_allocate_nothing() {
     let (demux, feed) = demux(|_| 0);
     let mut task = Task::new(demux.multicast());
     let sink = Counter::default();
@@ -69,7 +68,7 @@ fn copies_for_a_group_allocate_nothing_of_their_own() {
 }
 
 #[test]
-fn an_item_that_is_held_and_let_go_allocates_nothing() {
+fn an_item_that_is_held_and_then_sent_allocates_nothing() {
     let (demux, feed) = demux(|_| 0);
     let mut task = Task::new(demux);
     let sink = Counter::default();
@@ -129,7 +128,7 @@ fn a_large_buffer_costs_nothing_until_it_is_used() {
     assert!(run(&mut task).peak < 10_000);
 }
 
-/// Fills a queue and lets it drain, over and over; what each round took.
+/// Repeatedly fills a queue and lets it drain. Returns the allocations of each round.
 #[track_caller]
 fn fill_and_drain(items: u64, rounds: usize) -> Vec<Usage> {
     let (demux, feed) = demux(|_| 0);
@@ -177,7 +176,7 @@ fn a_queue_that_has_emptied_keeps_room_for_at_most_16_items() {
 }
 
 #[test]
-fn a_thousand_queues_give_their_memory_back_after_a_burst() {
+fn a_thousand_queues_free_their_memory_after_a_burst() {
     const QUEUES: u64 = 1_000;
     const LENGTH: u64 = 1_024;
     let (demux, feed) = demux(|n| n % QUEUES);
@@ -200,14 +199,14 @@ fn a_thousand_queues_give_their_memory_back_after_a_burst() {
         run(&mut task);
         assert_eq!(task.get_ref().totals().queued, 0);
     };
-    burst(1); // whatever else a slot gets with its first item that waits
+    burst(1); // for other allocations of a slot with its first queued item
     let ((), usage) = allocations_during(|| burst(LENGTH));
     assert!(usage.peak > 8_000_000, "{usage:?}");
     assert!(usage.live <= 1_000 * 16 * 8 + 4_096, "{usage:?}");
 }
 
 #[test]
-fn a_queue_that_was_handed_on_is_given_back_when_it_has_emptied() {
+fn a_queue_that_moved_is_freed_when_it_is_empty() {
     let (demux, feed) = demux(|_| 0);
     let mut task = Task::new(demux);
     feed.order(Attach::new(0, Counter::default()));
@@ -262,7 +261,7 @@ fn a_queue_is_freed_with_its_attachment() {
 
 // Attachments.
 
-/// Each item comes with two orders: its key is attached, and that of `width` items ago is detached.
+/// With each item, its key is attached, and the key of `width` items before is detached.
 fn churn(width: u64, sink: &Counter) -> Before {
     let sink = sink.clone();
     Box::new(move |n, feed| {
@@ -274,8 +273,8 @@ fn churn(width: u64, sink: &Counter) -> Before {
 }
 
 #[test]
-fn a_million_distinct_keys_take_no_more_than_those_attached_at_once() {
-    // A million with optimisation: without, they would take three seconds.
+fn a_million_distinct_keys_take_no_more_memory_than_those_attached_at_once() {
+    // Fewer without optimisation, where a million would take three seconds.
     const KEYS: u64 = if cfg!(debug_assertions) { 200_000 } else { 1_000_000 };
     const WIDTH: u64 = 100;
     let (demux, feed) = demux(|n| *n);
@@ -294,7 +293,7 @@ fn a_million_distinct_keys_take_no_more_than_those_attached_at_once() {
 #[test]
 fn the_list_of_flushes_does_not_grow_under_churn() {
     let (demux, feed) = demux(|n| *n);
-    // Nothing is due while the input is busy.
+    // No flush is due while the input is busy.
     let mut task = Task::new(demux.flush_every(usize::MAX));
     let sink = Counter::default();
     *feed.before.borrow_mut() = Some(churn(3, &sink));
@@ -307,7 +306,7 @@ fn the_list_of_flushes_does_not_grow_under_churn() {
 }
 
 #[test]
-fn replacing_a_sink_over_and_over_takes_no_memory() {
+fn replacing_a_sink_repeatedly_takes_no_memory() {
     let (demux, feed) = demux(|_| 0);
     let mut task = Task::new(demux);
     let sink = Counter::default();
@@ -322,7 +321,7 @@ fn replacing_a_sink_over_and_over_takes_no_memory() {
 }
 
 #[test]
-fn limited_attachments_come_and_go_without_a_trace() {
+fn limited_attachments_leave_no_memory_allocated() {
     let (demux, feed) = demux(|n| *n);
     let mut task = Task::new(demux);
     let sink = Counter::default();
@@ -355,7 +354,7 @@ fn members_that_join_and_leave_a_group_take_no_memory() {
 }
 
 #[test]
-fn the_memory_of_many_serves_as_many_again() {
+fn the_memory_of_ended_attachments_is_reused() {
     const MANY: u64 = 20_000;
     let (demux, feed) = demux(|n| *n);
     let mut task = Task::new(demux);
@@ -372,8 +371,8 @@ fn the_memory_of_many_serves_as_many_again() {
     };
     let first = attach_and_evict(&mut task, 0);
     assert!(first.live > 0);
-    // The hash table may still double, once: as it happens to hash, what was removed leaves tombstones,
-    // and a table that is more than half full makes room for them.
+    // The hash table may double once: removed entries may leave tombstones, and a table that is
+    // more than half full grows because of them.
     let mut grew = |round| {
         let usage = attach_and_evict(&mut task, round * MANY);
         assert!(usage.live < first.live / 2, "{usage:?} after {first:?}");
@@ -383,7 +382,7 @@ fn the_memory_of_many_serves_as_many_again() {
 }
 
 #[test]
-fn completion_frees_what_grew_with_the_attachments() {
+fn completion_frees_the_memory_of_attachments() {
     let (demux, feed) = demux(|n| *n);
     let mut task = Task::new(demux);
     let sink = Counter::default();
@@ -399,7 +398,7 @@ fn completion_frees_what_grew_with_the_attachments() {
 }
 
 #[test]
-fn nothing_at_all_is_left_when_the_future_is_gone() {
+fn dropping_the_future_frees_all_memory() {
     let ((), usage) = allocations_during(|| {
         let (demux, feed) = demux(|n| n % 50);
         let mut task = Task::new(demux.multicast());
@@ -425,7 +424,7 @@ fn nothing_at_all_is_left_when_the_future_is_gone() {
 // Leases.
 
 #[test]
-fn a_lease_held_over_many_gone_attachments_stays_small() {
+fn a_lease_of_many_ended_attachments_stays_small() {
     let (demux, feed) = demux(|n| *n);
     let mut task = Task::new(demux);
     let sink = Counter::default();
@@ -462,7 +461,7 @@ fn a_lease_forgets_attachments_that_were_never_applied() {
 // Leases.
 
 #[test]
-fn lease_forgets_attachments_that_are_gone() {
+fn lease_forgets_ended_attachments() {
     let mut lease = Lease::new();
     for n in 0..100 {
         drop(Attach::new(n, ()).leased(&mut lease));
@@ -486,11 +485,11 @@ fn lease_of_many_grows_by_doubling() {
             attaches.push(Attach::new(n, ()).leased(&mut lease));
         }
     });
-    // One for each of them, and some for the lease.
+    // One allocation per attachment, and some for the lease.
     assert!((10_000..10_030).contains(&usage.allocations), "{usage:?}");
 }
 
-// The counter itself.
+// The counting allocator.
 
 #[test]
 fn allocations_are_counted_and_may_be_nested() {

@@ -1,8 +1,9 @@
-//! `Demux::with_capacity`: room for a number of attachments at once, receiving and leaving. Up to it no turn
-//! moves a table, so that no turn is long because something was attached (guarantees 5 and 12).
+//! `Demux::with_capacity`: room for a number of simultaneous attachments, receiving and leaving. Up
+//! to that number, no turn moves a table, so no turn is long because of an attachment (guarantees 5
+//! and 12).
 //!
-//! A table that grows asks for a large block. What is asked for in each turn is counted here, so nothing
-//! depends on time.
+//! A growing table allocates a large block. The tests count the allocations of each turn, so they
+//! do not depend on time.
 
 use std::hash::RandomState;
 use std::ops::Range;
@@ -12,13 +13,13 @@ use crate::common::alloc::allocations_during;
 use crate::common::frugal::{Counter, Feed, demux};
 use stream_demux::{Attach, Demux, Order, Overflow, Totals};
 
-/// How many attachments room is made for. The tables of as many take a megabyte.
+/// The capacity, in attachments. Tables of this size take a megabyte.
 const MANY: u64 = 20_000;
 
-/// More than one attachment takes by itself: its slot's waker, and what its sink needs.
+/// More than a single attachment allocates: the waker of its slot, and its sink.
 const SMALL: i64 = 4_096;
 
-/// One turn for each order; the most bytes that one of them has asked for.
+/// Runs one turn per order. Returns the largest number of bytes allocated in a turn.
 #[track_caller]
 fn in_turns<F: Future<Output = Totals>>(
     task: &mut Task<F>,
@@ -40,7 +41,8 @@ fn attach(sink: &Counter, keys: Range<u64>) -> impl Iterator<Item = Order<u64, C
     keys.map(|key| Attach::new(key, sink.clone()).into())
 }
 
-/// Attaches `MANY` sinks, one a turn, with these settings; the most that one turn has asked for.
+/// Attaches `MANY` sinks, one per turn, with these settings. Returns the largest number of bytes
+/// allocated in a turn.
 macro_rules! longest_turn {
     ($settings:expr) => {{
         let (demux, feed) = demux(|n| *n);
@@ -52,11 +54,11 @@ macro_rules! longest_turn {
 }
 
 fn capacity() -> usize {
-    usize::try_from(MANY).expect("it is small")
+    usize::try_from(MANY).expect("the value fits")
 }
 
 #[test]
-fn without_it_a_turn_in_which_a_table_grows_asks_for_all_of_it() {
+fn without_capacity_a_turn_in_which_a_table_grows_allocates_all_of_it() {
     assert!(longest_turn!(|demux| demux) > 100_000);
 }
 
@@ -67,7 +69,7 @@ fn attaching_up_to_the_capacity_moves_no_table() {
 }
 
 #[test]
-fn the_room_is_made_at_once() {
+fn the_capacity_is_allocated_at_once() {
     let (demux, _feed) = demux(|n| *n);
     let (demux, usage) = allocations_during(|| demux.with_capacity(capacity()));
     assert!(usage.live > 500_000, "{usage:?}");
@@ -75,7 +77,7 @@ fn the_room_is_made_at_once() {
 }
 
 #[test]
-fn the_room_survives_other_settings() {
+fn the_capacity_survives_other_settings() {
     let n = capacity();
     let longest = [
         longest_turn!(|demux: Demux<_, _, _>| demux
@@ -97,7 +99,7 @@ fn the_room_survives_other_settings() {
     assert!(longest.iter().all(|&longest| longest < SMALL), "{longest:?}");
 }
 
-/// The list of the members of a key grows by itself, as no one knows beforehand how many there will be.
+/// The list of the members of a key is not preallocated, because their number is unknown.
 #[test]
 fn members_of_a_group_take_four_bytes_more() {
     let (demux, feed) = demux(|_| 0);
@@ -106,16 +108,16 @@ fn members_of_a_group_take_four_bytes_more() {
     let joins = (0..MANY).map(|tag| Attach::new(0, sink.clone()).tag(tag).into());
     let longest = in_turns(&mut task, &feed, joins);
     assert_eq!(task.get_ref().len() as u64, MANY);
-    let list = i64::try_from((MANY * 4).next_power_of_two()).expect("it is small");
+    let list = i64::try_from((MANY * 4).next_power_of_two()).expect("the value fits");
     let most = list + SMALL;
     assert!(longest <= most, "{longest} bytes in one turn");
 }
 
 #[test]
-fn those_that_leave_count_too() {
+fn leaving_attachments_count_towards_the_capacity() {
     let (demux, feed) = demux(|n| *n);
     let mut task = Task::new(demux.with_capacity(capacity()));
-    // Each has an item that it cannot take, so it stays for as long as the gate is shut.
+    // Each sink has an item that it cannot take, so it stays until the gate opens.
     let gate = Counter::default();
     gate.0.shut.set(true);
     let half = MANY / 2;
@@ -126,7 +128,7 @@ fn those_that_leave_count_too() {
     assert_eq!(task.get_ref().totals().queued, half);
     longest = longest.max(in_turns(&mut task, &feed, (0..half).map(Order::Detach)));
     assert_eq!((task.get_ref().len(), task.get_ref().totals().detached), (0, 0));
-    // As many others, under the same keys.
+    // As many further sinks, under the same keys.
     longest = longest.max(in_turns(&mut task, &feed, attach(&Counter::default(), 0..half)));
     assert_eq!(task.get_ref().len() as u64, half);
     assert!(longest < SMALL, "{longest} bytes in one turn");
@@ -138,7 +140,7 @@ fn items_and_flushes_of_all_of_them_move_no_table() {
     let mut task = Task::new(demux.with_capacity(capacity()).flush_every(usize::MAX));
     let sink = Counter::default();
     in_turns(&mut task, &feed, attach(&sink, 0..MANY));
-    // None of them is flushed before all have an item.
+    // No sink is flushed before all have an item.
     feed.send(2 * MANY);
     while sink.0.taken.get() < MANY {
         let (pending, usage) = allocations_during(|| task.poll().is_pending());
@@ -149,7 +151,7 @@ fn items_and_flushes_of_all_of_them_move_no_table() {
 }
 
 #[test]
-fn attachments_that_come_and_go_within_the_capacity_move_no_table() {
+fn attachments_that_join_and_leave_within_the_capacity_move_no_table() {
     let (demux, feed) = demux(|n| *n);
     let mut task = Task::new(demux.with_capacity(capacity()));
     let sink = Counter::default();

@@ -1,4 +1,4 @@
-//! What is allocated, counted by an allocator of its own.
+//! Tests of allocations, with a counting allocator.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,12 +1,12 @@
-//! What a group of sinks costs, and what bounded channels with live readers do.
+//! The cost of a group of sinks, and of bounded channels with live readers.
 
 use figures::table::Bound::{AtLeast, AtMost};
 use figures::{channels, multicast};
 
-use super::{MANY, ROUNDS, beside, faster};
+use super::{MANY, ROUNDS, compare, faster};
 use crate::report::Report;
 
-/// For each kind of channel.
+/// The number of items, for each kind of channel.
 const ITEMS: u64 = 100_000;
 
 pub(super) fn keyed(report: &mut Report) {
@@ -14,11 +14,11 @@ pub(super) fn keyed(report: &mut Report) {
     let what = "100 keys, bounded futures channels with live readers";
     report.add(faster(what, &measured, "feed"));
     let (what, ours) = (format!("{what}, budget 4,096"), "demux, budget 4,096");
-    let row = beside(&what, &measured, ours, "feed", measured.ratio("feed", ours));
-    report.add(row.must(AtLeast(0.95)).aim(AtLeast(1.1)));
+    let row = compare(&what, &measured, ours, "feed", measured.ratio("feed", ours));
+    report.add(row.limit(AtLeast(0.95)).goal(AtLeast(1.1)));
     let measured = report.measure(&mut channels::tokio(100, ITEMS), ROUNDS);
     let what = "100 keys, bounded tokio channels with live readers";
-    report.add(faster(what, &measured, "feed").must(AtLeast(0.95)).aim(AtLeast(1.1)));
+    report.add(faster(what, &measured, "feed").limit(AtLeast(0.95)).goal(AtLeast(1.1)));
     report.add(faster(what, &measured, "send().await"));
 }
 
@@ -26,8 +26,8 @@ pub(super) fn grouped(report: &mut Report) {
     let measured = report.measure(&mut multicast::counting(200_000), MANY);
     for members in ["100 members", "10,000 members"] {
         let (what, item) = (format!("a copy to one of {members}"), "one of 1,000 keys");
-        let row = beside(&what, &measured, members, item, measured.ratio(members, item));
-        report.add(row.must(AtMost(1.0)).aim(AtMost(0.5)));
+        let row = compare(&what, &measured, members, item, measured.ratio(members, item));
+        report.add(row.limit(AtMost(1.0)).goal(AtMost(0.5)));
     }
     report.plot(measured);
 
@@ -35,13 +35,13 @@ pub(super) fn grouped(report: &mut Report) {
     let what = "the same, 100 bounded futures channels with live readers";
     report.add(faster(what, &measured, "feed"));
     let (what, ours) = (format!("{what}, budget 4,096"), "demux, budget 4,096");
-    let row = beside(&what, &measured, ours, "feed", measured.ratio("feed", ours));
-    report.add(row.must(AtLeast(0.95)).aim(AtLeast(1.1)));
-    let row = beside(&what, &measured, ours, "send().await", measured.ratio("send().await", ours));
+    let row = compare(&what, &measured, ours, "feed", measured.ratio("feed", ours));
+    report.add(row.limit(AtLeast(0.95)).goal(AtLeast(1.1)));
+    let row = compare(&what, &measured, ours, "send().await", measured.ratio("send().await", ours));
     report.add(row);
     let measured = report.measure(&mut multicast::tokio(100, ITEMS), ROUNDS);
     let what = "the same, 100 bounded tokio channels with live readers";
-    report.add(faster(what, &measured, "feed").must(AtLeast(0.95)).aim(AtLeast(1.1)));
+    report.add(faster(what, &measured, "feed").limit(AtLeast(0.95)).goal(AtLeast(1.1)));
     report.add(faster(what, &measured, "send().await"));
     report.add(faster(what, &measured, "broadcast"));
 }

@@ -1,4 +1,4 @@
-//! What an item costs: its instructions, routing it, and the program of the article.
+//! The cost of an item: its instructions, its time, and the benchmark of the article.
 
 use std::process::Command;
 
@@ -6,10 +6,10 @@ use figures::table::Bound::{AtLeast, AtMost};
 use figures::table::Row;
 use figures::{article, route};
 
-use super::{FEW, MANY, ROUNDS, faster, thousands, times};
+use super::{FEW, MANY, ROUNDS, faster, slower, thousands};
 use crate::report::Report;
 
-/// What the script counts: lines of a name, a number of keys and instructions.
+/// Runs the script `instructions`, which prints lines of a name, a number of sinks and a count.
 pub(super) fn instructions(report: &mut Report) {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/instructions");
     let counted = std::env::current_exe()
@@ -28,20 +28,20 @@ pub(super) fn instructions(report: &mut Report) {
         line.trim().parse::<f64>().ok()
     };
     let show = |count: Option<f64>| count.map_or("?".to_owned(), |count| format!("{count:.1}"));
-    let row = |name: &str, what: String, limit: &str, limit_is: &str| {
-        let (ours, limit) = (count(name), count(limit));
-        let row = Row::new(what, show(ours), format!("{limit_is}: {}", show(limit)));
+    let row = |name: &str, what: String, rival: &str, rival_name: &str| {
+        let (ours, rival) = (count(name), count(rival));
+        let row = Row::new(what, show(ours), format!("{rival_name}: {}", show(rival)));
         match ours {
-            // Whole ones: from build to build a few tenths come and go.
+            // Rounded to whole instructions: builds differ by a few tenths.
             Some(ours) => row.figure(ours, 0),
             None => row,
         }
     };
-    // The musts are those of the script.
-    for (keys, must, aim) in [(3, 72.0, 62.0), (1_000, 84.0, 72.0), (100_000, 130.0, 105.0)] {
+    // The limits of `benches/instructions`.
+    for (keys, limit, goal) in [(3, 72.0, 62.0), (1_000, 84.0, 72.0), (100_000, 131.0, 105.0)] {
         let what = format!("instructions per item, {} keys", thousands(keys));
         let row = row(&format!("demux {keys} "), what, &format!("bare {keys} "), "bare loop");
-        report.add(row.must(AtMost(must)).aim(AtMost(aim)));
+        report.add(row.limit(AtMost(limit)).goal(AtMost(goal)));
     }
     for members in [100, 10_000] {
         let what = format!("instructions per copy to one of {} members", thousands(members));
@@ -57,8 +57,8 @@ pub(super) fn instructions(report: &mut Report) {
 }
 
 pub(super) fn routing(report: &mut Report) {
-    let mut luck = Vec::new();
-    for (keys, items, musts, aims) in [
+    let mut bare_times = Vec::new();
+    for (keys, items, limits, goals) in [
         (3, 250_000, (6.5, 1.9), (9.0, 1.4)),
         (1_000, 250_000, (5.5, 2.3), (7.6, 1.7)),
         (100_000, 1_000_000, (1.8, 4.2), (3.4, 2.6)),
@@ -66,45 +66,47 @@ pub(super) fn routing(report: &mut Report) {
         let rounds = if keys > 1_000 { ROUNDS } else { MANY };
         let measured = report.measure(&mut route::integers(keys, items), rounds);
         let what = format!("routing a 16-byte item, {} keys", thousands(keys));
-        luck.push(measured.ns("bare loop"));
-        let hand = faster(&what, &measured, "select_biased!");
-        report.add(hand.must(AtLeast(musts.0)).aim(AtLeast(aims.0)));
-        let limit = times(&what, &measured, "bare loop");
-        report.add(limit.must(AtMost(musts.1)).aim(AtMost(aims.1)));
+        bare_times.push(measured.ns("bare loop"));
+        let select = faster(&what, &measured, "select_biased!");
+        report.add(select.limit(AtLeast(limits.0)).goal(AtLeast(goals.0)));
+        let bare = slower(&what, &measured, "bare loop");
+        report.add(bare.limit(AtMost(limits.1)).goal(AtMost(goals.1)));
         report.add(faster(&what, &measured, "stream_router"));
         report.add(faster(&what, &measured, "stream-partition"));
         report.plot(measured);
     }
-    for (unlucky, keys) in [(luck[0] > 2.0 * luck[1], "3"), (luck[1] > 3.0 * luck[0], "1,000")] {
+    let [three, thousand] = [bare_times[0], bare_times[1]];
+    for (unlucky, keys) in [(three > 2.0 * thousand, "3"), (thousand > 3.0 * three, "1,000")] {
         if unlucky {
             eprintln!(
-                "        the hasher's seed is unlucky for {keys} keys, in this process: run it again"
+                "        the hasher's seed in this process is unlucky for {keys} keys: run it again"
             );
         }
     }
-    // Attaching a million sinks takes far longer than the items do, so there are fewer rounds.
+    // Attaching a million sinks takes much longer than routing the items, so there are fewer
+    // rounds.
     let measured = report.measure(&mut route::integers(1_000_000, 1_000_000), FEW);
     let what = "routing a 16-byte item, 1,000,000 keys";
-    let hand = faster(what, &measured, "select_biased!");
-    report.add(hand.must(AtLeast(2.0)).aim(AtLeast(2.4)));
-    report.add(times(what, &measured, "bare loop").must(AtMost(3.3)));
+    let select = faster(what, &measured, "select_biased!");
+    report.add(select.limit(AtLeast(2.0)).goal(AtLeast(2.4)));
+    report.add(slower(what, &measured, "bare loop").limit(AtMost(3.3)));
     report.plot(measured);
     let measured = report.measure(&mut route::strings(1_000, 500_000), ROUNDS);
-    let what = "the same, 1,000 keys that are strings";
+    let what = "the same, 1,000 string keys";
     report.add(faster(what, &measured, "select_biased!"));
-    report.add(times(what, &measured, "bare loop"));
+    report.add(slower(what, &measured, "bare loop"));
 }
 
-pub(super) fn the_article(report: &mut Report) {
+pub(super) fn article_benchmark(report: &mut Report) {
     let measured = report.measure(&mut article::group(100_000), MANY);
-    let what = "the article's own benchmark, 3 keys";
+    let what = "the benchmark of the article, 3 keys";
     for rival in ["select!", "select_biased!", "select-all", "lossy"] {
         let member = measured.member(rival);
         let lost = member.sent - member.arrived;
-        let row = faster(what, &measured, rival).must(AtLeast(1.0));
-        report.add(if lost > 0 { row.note(format!("it loses {lost} items")) } else { row });
+        let row = faster(what, &measured, rival).limit(AtLeast(1.0));
+        report.add(if lost > 0 { row.note(format!("loses {lost} items")) } else { row });
     }
-    report.add(times(what, &measured, "bare loop").must(AtMost(1.2)).aim(AtMost(1.05)));
+    report.add(slower(what, &measured, "bare loop").limit(AtMost(1.2)).goal(AtMost(1.05)));
     report.add(faster(what, &measured, "stream_router"));
     report.add(faster(what, &measured, "stream-partition"));
     report.plot(measured);

@@ -1,11 +1,11 @@
-//! What orders cost.
+//! The cost of orders.
 
 use figures::orders;
 use figures::plot::nanoseconds;
 use figures::table::Bound::AtMost;
 use figures::table::Row;
 
-use super::{MANY, ROUNDS, times};
+use super::{MANY, ROUNDS, slower};
 use crate::report::Report;
 
 pub(super) fn ordering(report: &mut Report) {
@@ -15,8 +15,8 @@ pub(super) fn ordering(report: &mut Report) {
         let rival = format!("no orders: {}", nanoseconds(none));
         let row = Row::new(format!("an idle orders channel: {channel}"), nanoseconds(ours), rival);
         let row = row.figure(measured.ratio(channel, "pending()"), 2);
-        report.add(row.must(AtMost(1.05)).aim(AtMost(1.0)));
+        report.add(row.limit(AtMost(1.05)).goal(AtMost(1.0)));
     }
-    let measured = report.measure(&mut orders::storm(200_000), ROUNDS);
-    report.add(times("an order: attach, detach and close in turn", &measured, "bare map"));
+    let measured = report.measure(&mut orders::churn(200_000), ROUNDS);
+    report.add(slower("an order: attach, detach and close in turn", &measured, "bare map"));
 }

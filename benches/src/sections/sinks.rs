@@ -1,42 +1,42 @@
-//! What many sinks cost: one wake, a stuck sink, memory.
+//! The cost of many sinks: for one wake, beside a stuck sink, and in memory.
 
 use figures::plot::nanoseconds;
 use figures::table::Bound::{AtLeast, AtMost};
 use figures::table::Row;
 use figures::{route, scale, stuck};
 
-use super::{MANY, ROUNDS, beside};
+use super::{MANY, ROUNDS, compare};
 use crate::report::Report;
 
-pub(super) fn scaling(report: &mut Report) {
+pub(super) fn wakes(report: &mut Report) {
     let [few, _, many] = scale::SIZES;
     let measured = report.measure(&mut scale::wake(&[few, many], 100_000), ROUNDS);
     let show = |few: &str, many: &str| {
         let (ratio, few, many) = (measured.ratio(many, few), measured.ns(few), measured.ns(many));
         format!("{ratio:.2} ({} / {})", nanoseconds(many), nanoseconds(few))
     };
-    let theirs = measured.ratio(many.bare, few.bare);
+    let bare_ratio = measured.ratio(many.bare, few.bare);
     let row = |what: &str, ours_few: &str, ours_many: &str| {
         let bare = format!("bare channels: {}", show(few.bare, many.bare));
-        let figure = measured.ratio(ours_many, ours_few) / theirs;
+        let figure = measured.ratio(ours_many, ours_few) / bare_ratio;
         Row::new(what, show(ours_few, ours_many), bare).figure(figure, 2)
     };
     let what = "one wake, 1,000,000 attached against 1,000";
-    let waiting = row(what, few.waiting, many.waiting);
-    report.add(waiting.must(AtMost(1.3)).aim(AtMost(1.1)));
+    let blocked = row(what, few.blocked, many.blocked);
+    report.add(blocked.limit(AtMost(1.3)).goal(AtMost(1.1)));
     let what = "the same, for a queued item: buffer(1)";
     report.add(row(what, few.queued, many.queued));
     report.plot(measured);
 }
 
-pub(super) fn being_stuck(report: &mut Report) {
+pub(super) fn stuck_sinks(report: &mut Report) {
     let measured = report.measure(&mut stuck::group(500_000), MANY);
     for policy in ["DropNewest", "DropOldest", "Evict"] {
         let what = format!("throughput beside one stuck of 1,000, {policy}");
         let ratio = measured.ratio("none stuck", policy);
-        let row = beside(&what, &measured, policy, "none stuck", ratio);
+        let row = compare(&what, &measured, policy, "none stuck", ratio);
         report.add(match policy {
-            "DropNewest" => row.must(AtLeast(0.95)).aim(AtLeast(1.0)),
+            "DropNewest" => row.limit(AtLeast(0.95)).goal(AtLeast(1.0)),
             _ => row,
         });
     }
@@ -44,14 +44,14 @@ pub(super) fn being_stuck(report: &mut Report) {
     let measured = report.measure(&mut stuck::blockers(), ROUNDS);
     for (what, many, few) in [
         ("evicting 4,000 blockers of a group one by one", "4,000", "1,000"),
-        ("the same, behind 4,000 ready members", "4,000 behind as many", "1,000 behind as many"),
+        ("the same, behind 4,000 ready members", "4,000 behind 4,000", "1,000 behind 1,000"),
     ] {
-        // All of them: four times as many are to take about four times as long.
+        // The time of all evictions: four times as many should take about four times as long.
         let ratio = 4.0 * measured.ratio(many, few);
         let ours = nanoseconds(4_000.0 * measured.ns(many));
         let row =
             Row::new(what, ours, format!("{few}: {}", nanoseconds(1_000.0 * measured.ns(few))));
-        report.add(row.figure(ratio, 2).must(AtMost(5.0)));
+        report.add(row.figure(ratio, 2).limit(AtMost(5.0)));
     }
 }
 
@@ -65,8 +65,8 @@ pub(super) fn memory(report: &mut Report) {
     let worst = |which: fn(&(f64, f64)) -> f64| found.iter().map(which).fold(0.0, f64::max);
     let rival = "beyond key and sink; 1,000, 100,000, 1,000,000 attached";
     let row = Row::new("bytes per attachment, worst of three sizes", show(|bytes| bytes.0), rival);
-    report.add(row.figure(worst(|bytes| bytes.0), 0).must(AtMost(120.0)).aim(AtMost(96.0)));
-    let row = Row::new("the same, after each had an item", show(|bytes| bytes.1), "");
+    report.add(row.figure(worst(|bytes| bytes.0), 0).limit(AtMost(120.0)).goal(AtMost(96.0)));
+    let row = Row::new("the same, after an item for each", show(|bytes| bytes.1), "");
     report.add(row.figure(worst(|bytes| bytes.1), 0));
 
     let allocations = |keys| {
@@ -76,5 +76,5 @@ pub(super) fn memory(report: &mut Report) {
     };
     let worst = allocations(3).max(allocations(1_000));
     let row = Row::new("allocations per routed item, sinks ready", worst.to_string(), "");
-    report.add(row.figure(worst, 6).must(AtMost(0.0)).aim(AtMost(0.0)));
+    report.add(row.figure(worst, 6).limit(AtMost(0.0)).goal(AtMost(0.0)));
 }

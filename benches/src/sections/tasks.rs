@@ -1,20 +1,23 @@
-//! What more than one task costs: many producers, two demuxes.
+//! The cost of several tasks: many producers, two demuxes.
 
 use figures::{fan_in, shards};
 
-use super::{ROUNDS, beside, thousands};
+use super::{ROUNDS, compare, thousands};
 use crate::report::Report;
 
 pub(super) fn fanning_in(report: &mut Report) {
-    for (into, name) in [(fan_in::Into::Server, "a server"), (fan_in::Into::Demux, "a demux")] {
+    for (destination, name) in
+        [(fan_in::Destination::Server, "a server"), (fan_in::Destination::Demux, "a demux")]
+    {
         for producers in [64, 8_192] {
-            let measured = report.measure(&mut fan_in::group(producers, into, 65_536), ROUNDS);
+            let measured =
+                report.measure(&mut fan_in::group(producers, destination, 65_536), ROUNDS);
             let buffer = "swapped std Mutex<Vec>";
             for rival in ["bounded", "bounded, recv_many", "SegQueue"] {
                 let producers = thousands(producers);
                 let what = format!("{producers} producers to {name}, a swapped buffer");
                 let ratio = measured.ratio(rival, buffer);
-                report.add(beside(&what, &measured, buffer, rival, ratio));
+                report.add(compare(&what, &measured, buffer, rival, ratio));
             }
         }
     }
@@ -28,6 +31,6 @@ pub(super) fn sharding(report: &mut Report) {
             _ => "two shards on two cores, sinks that work",
         };
         let ratio = measured.ratio("one demux", "two shards");
-        report.add(beside(what, &measured, "two shards", "one demux", ratio));
+        report.add(compare(what, &measured, "two shards", "one demux", ratio));
     }
 }

@@ -1,4 +1,4 @@
-// Looks at the gateway's page in a browser: page.mjs empty|busy|lost URL FOLDER CHROMIUM
+// Looks at the gateway's page in a browser: page.mjs empty|busy|lost|restarted URL FOLDER CHROMIUM
 // Prints what is wrong, and says @halfway when it wants the broker stopped, or started again.
 
 import assert from "node:assert/strict";
@@ -142,6 +142,7 @@ const STAGES = {
     await until(page, "the page says that the gateway is running", () => document.getElementById("state").className === "up");
     assert(await page.locator("#no-keys").isVisible(), "a gateway that has seen nothing says so");
     assert(await page.locator("#alarm").isHidden(), "no alarm");
+    assert(await page.locator("#kept").isHidden(), "nothing is kept");
     await page.screenshot({ path: `${folder}/empty-${look.name}.png`, fullPage: true });
 
     // By keyboard alone: subscribe, then publish, and read it.
@@ -176,6 +177,13 @@ const STAGES = {
     for (const key of ["demo.tea", "demo.coffee"]) {
       assert((await page.locator(list, { hasText: key }).count()) > 0, `messages of ${key} arrive`);
     }
+    // Each has its position, and the page says what is kept.
+    assert.match(await page.locator(list).first().innerText(), /^demo\.\w+\s*#\d+ /);
+    await until(page, "positions and what is kept", () => {
+      const [at, kept] = [7, 8].map((n) => document.querySelector(`#keys tbody td:nth-child(${n})`).textContent);
+      return Number(at.replace(",", "")) > 20 && kept === "20";
+    });
+    assert.match(await text(page, "kept-what"), /^the last 20 messages of each of 8 keys, [\d.]+K bytes$/);
     const before = await text(page, "all-delivered");
     await until(page, "the numbers grow", (old) => document.getElementById("all-delivered").innerText !== old, before);
     await until(page, "lines are drawn", () => [...document.querySelectorAll("#chart path")]
@@ -194,6 +202,25 @@ const STAGES = {
       const newest = document.querySelector("#messages li");
       setTimeout(() => resolve(document.querySelector("#messages li") === newest), 1_000);
     }));
+  },
+
+  /** The gateway is killed, and another one keeps messages, or none: the page goes on, and says what it missed. */
+  async restarted(page, look, meeting) {
+    const key = "tea";
+    await page.locator("#subscribe-key").fill(key);
+    await page.locator("#subscribe button").click();
+    await subscribed(page, key);
+    for (const [what, gap] of [["killed, and started with --history", 1], ["the same without", 1]]) {
+      const cuts = await page.locator("#messages li", { hasText: "connection lost" }).count();
+      await meeting(what);
+      await until(page, what, ([name, before]) => {
+        const notices = [...document.querySelectorAll("#messages li")].filter((it) => it.textContent.includes("connection lost"));
+        const chip = [...document.querySelectorAll("#subscriptions li")].find((it) => it.textContent.includes(name));
+        return notices.length > before && chip.className !== "waits";
+      }, [key, cuts]);
+      const told = await page.locator("#messages li", { hasText: "no longer kept" }).count();
+      assert.equal(told, gap, `${what}: ${told} gaps`);
+    }
   },
 
   async lost(page, look, meeting) {
@@ -240,7 +267,7 @@ await Promise.all(LOOKS.map(async (look) => {
     const context = await browser.newContext({ viewport: look.viewport, colorScheme: look.colorScheme });
     const page = await context.newPage();
     page.setDefaultTimeout(PATIENCE);
-    listen(page, complaints, () => false);
+    listen(page, complaints, () => stage === "restarted"); // which a browser complains of
     await page.goto(url);
     await STAGES[stage](page, look, meeting);
     grounds.set(look.name, await page.evaluate(() => getComputedStyle(document.body).backgroundColor));
@@ -254,7 +281,7 @@ await Promise.all(LOOKS.map(async (look) => {
   }
   for (const complaint of complaints.slice(0, 8)) console.log(`  FAULT: ${stage}, ${look.name}: ${complaint}`);
   failures += complaints.length;
-  if (complaints.length > 0 && stage === "lost") process.exit(1); // the others would wait for this one
+  if (complaints.length > 0 && ["lost", "restarted"].includes(stage)) process.exit(1); // the others would wait for this one
 }));
 await browser.close();
 if (grounds.size === LOOKS.length && grounds.get("wide-light") === grounds.get("wide-dark")) {

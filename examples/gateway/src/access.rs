@@ -110,12 +110,7 @@ fn is_loopback(host: &str) -> bool {
 
 pub fn check_token(gateway: &Gateway, headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(token) = &gateway.config.token else { return Ok(()) };
-    let given = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-    let given = given.and_then(|value| match value.split_at_checked("Bearer ".len()) {
-        Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"Bearer ") => Some(token),
-        _ => None,
-    });
-    match given {
+    match bearer(headers) {
         // How long it takes says nothing about how much of it is right.
         Some(given) if bool::from(given.ct_eq(token.as_bytes())) => Ok(()),
         Some(_) => Err(unauthorized("the token is wrong")),
@@ -123,6 +118,12 @@ pub fn check_token(gateway: &Gateway, headers: &HeaderMap) -> Result<(), Refusal
     }
 }
 
-fn unauthorized(what: &str) -> Refusal {
+pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let value = headers.get(header::AUTHORIZATION)?.as_bytes();
+    let (scheme, token) = value.split_at_checked("Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token)
+}
+
+pub fn unauthorized(what: impl Into<String>) -> Refusal {
     Refusal::new(StatusCode::UNAUTHORIZED, "unauthorized", what)
 }

@@ -14,8 +14,8 @@ use std::time::Duration;
 use futures::{StreamExt, future};
 use lapin::message::Delivery as Delivered;
 use lapin::options::{
-    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions,
-    ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
+    BasicCancelOptions, BasicConsumeOptions, BasicQosOptions, ExchangeDeclareOptions,
+    QueueBindOptions, QueueDeclareOptions,
 };
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use lapin::uri::AMQPUri;
@@ -28,13 +28,14 @@ use tracing::{info, warn};
 use crate::board::Board;
 use crate::config::BrokerConfig;
 use crate::interest::Interest;
-use crate::message::{Delivery, Fate, Key, Message, Verdict};
+use crate::message::{Delivery, Fate, Key, Message, Verdict, check_json};
 use crate::publisher::Publisher;
 use crate::rewriter::Rules;
 use crate::router::Input;
+use crate::settle::settle;
 use crate::wire;
 
-const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+pub const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// With a broker that does not answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -107,7 +108,7 @@ impl Broker {
         let moving = async {
             tokio::try_join!(
                 self.consume(&channel, input, grace, fates, stop),
-                self.settle(&channel, told, pause)
+                settle(&channel, &self.board, told, pause)
             )
         };
         let ended = tokio::select! {
@@ -269,35 +270,9 @@ impl Broker {
             self.board.redelivered.inc();
         }
         let delivery = Delivery::new(from.delivery_tag, from.redelivered, fates.clone());
-        Some(Message::new(key, &from.data, Some(delivery)))
-    }
-
-    /// Tells the broker what became of its messages, until all of them are gone and no more come. Once
-    /// one is settled, the pause before the next connection is short again: until then, it may be what
-    /// comes from the queue that ends each of them.
-    async fn settle(
-        &self,
-        channel: &Channel,
-        mut told: mpsc::UnboundedReceiver<Fate>,
-        pause: &mut Duration,
-    ) -> lapin::Result<()> {
-        while let Some(Fate { tag, verdict }) = told.recv().await {
-            match verdict {
-                Verdict::Acknowledge => {
-                    self.board.acknowledged.inc();
-                    channel.basic_ack(tag, BasicAckOptions::default()).await?;
-                }
-                Verdict::Repeat | Verdict::Refuse => {
-                    let requeue = verdict == Verdict::Repeat;
-                    let count = if requeue { &self.board.requeued } else { &self.board.refused };
-                    count.inc();
-                    let options = BasicNackOptions { requeue, multiple: false };
-                    channel.basic_nack(tag, options).await?;
-                }
-            }
-            *pause = SHORTEST_PAUSE;
-        }
-        Ok(())
+        // The publisher has its answer: what it calls JSON, and is not, is a text.
+        let is_json = from.properties.content_type().is_some() && check_json(&from.data).is_ok();
+        Some(Message::of(key, &from.data, is_json, Some(delivery)))
     }
 }
 

@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use stream_demux::{Detached, Discarded, Totals};
 
 use crate::config::Config;
+use crate::history::History;
 use crate::message::Key;
 
 /// Keys that nobody has subscribed to are remembered so long, and at most so many of them.
@@ -27,6 +28,7 @@ const FRESH: Duration = Duration::from_secs(1);
 pub struct Board {
     /// What does not change.
     settings: Value,
+    pub history: Option<History>,
     started: Instant,
     draining: AtomicBool,
     totals: Mutex<Totals>,
@@ -37,7 +39,7 @@ pub struct Board {
     last: Mutex<Option<(Instant, Bytes)>>,
     registry: Registry,
     received: IntCounter,
-    delivered: IntCounter,
+    pub delivered: IntCounter,
     unmatched: IntCounter,
     discarded: IntCounterVec,
     attached: IntCounter,
@@ -48,6 +50,8 @@ pub struct Board {
     subscriptions: IntGauge,
     pub connections: IntGauge,
     pub published: IntCounterVec,
+    /// Those of them that were taken.
+    pub taken: IntCounter,
     pub acknowledged: IntCounter,
     pub requeued: IntCounter,
     pub refused: IntCounter,
@@ -71,7 +75,8 @@ struct Counts {
     keys: u64,
     subscribers: u64,
     received: u64,
-    delivered: u64,
+    /// Counted by the subscriptions themselves.
+    delivered: Arc<AtomicU64>,
     dropped: u64,
     seen: Instant,
 }
@@ -99,6 +104,7 @@ impl Board {
         };
         let overflow = clap::ValueEnum::to_possible_value(&config.overflow);
         let kind = if config.amqp.is_some() { "amqp" } else { "embedded" };
+        let published = by("result", "gateway_published_total", "What became of POST /publish.");
         let is_up = gauge("gateway_source_up", "1 while messages can come in.");
         is_up.set(i64::from(config.amqp.is_none()));
         Self {
@@ -108,6 +114,7 @@ impl Board {
                 "buffer": config.buffer,
                 "rate": config.rate,
             }),
+            history: History::new(config.history, config.max_queued),
             started: Instant::now(),
             draining: AtomicBool::new(false),
             totals: Mutex::default(),
@@ -133,7 +140,8 @@ impl Board {
             queued: gauge("gateway_queued", "Messages that wait in the queues of subscriptions."),
             subscriptions: gauge("gateway_subscriptions", "Subscriptions now."),
             connections: gauge("gateway_connections", "WebSockets now."),
-            published: by("result", "gateway_published_total", "What became of POST /publish."),
+            taken: published.with_label_values(&["ok"]),
+            published,
             acknowledged: counter("gateway_acknowledged_total", "Messages the broker may forget."),
             requeued: counter("gateway_requeued_total", "Messages the broker was asked for again."),
             refused: counter("gateway_refused_total", "Messages that cannot be used."),
@@ -193,11 +201,6 @@ impl Board {
         }
     }
 
-    pub fn delivered(&self, key: &Key) {
-        self.delivered.inc();
-        self.keys.lock().unwrap().counts(key).delivered += 1;
-    }
-
     pub fn unmatched(&self) {
         self.unmatched.inc();
     }
@@ -207,10 +210,14 @@ impl Board {
         self.keys.lock().unwrap().counts(key).dropped += 1;
     }
 
-    pub fn attached(&self, key: &Key) {
+    /// Returns where to count what is delivered.
+    pub fn attached(&self, key: &Key) -> Arc<AtomicU64> {
         self.attached.inc();
         self.subscriptions.inc();
-        self.keys.lock().unwrap().counts(key).subscribers += 1;
+        let mut keys = self.keys.lock().unwrap();
+        let counts = keys.counts(key);
+        counts.subscribers += 1;
+        Arc::clone(&counts.delivered)
     }
 
     pub fn detached<E>(&self, key: &Key, why: &Detached<E>) {
@@ -274,6 +281,7 @@ impl Board {
             "discarded": {
                 "not_admitted": by_reason("not_admitted"), "overflowed": by_reason("overflowed"),
                 "evicted": by_reason("evicted"), "failed": by_reason("failed"),
+                "conflated": by_reason("conflated"),
             },
         });
         stats["blocked"] = match &*self.blocked.lock().unwrap() {
@@ -284,6 +292,12 @@ impl Board {
         };
         let (listed, other) = self.keys.lock().unwrap().list();
         stats["keys"] = listed.iter().map(|(key, counts)| counts.to_json(Some(key))).collect();
+        if let (Some(history), Some(keys)) = (&self.history, stats["keys"].as_array_mut()) {
+            for (key, (name, _)) in keys.iter_mut().zip(&listed) {
+                (key["at"], key["kept"]) = history.look_at(name);
+            }
+        }
+        stats["history"] = self.history.as_ref().map_or(Value::Null, History::to_json);
         stats["other"] = other.to_json(None);
         stats
     }
@@ -303,21 +317,21 @@ impl Source {
 impl Counts {
     fn new(keys: u64) -> Self {
         let seen = Instant::now();
-        Self { keys, subscribers: 0, received: 0, delivered: 0, dropped: 0, seen }
+        Self { keys, subscribers: 0, received: 0, delivered: Arc::default(), dropped: 0, seen }
     }
 
     fn add(&mut self, other: &Self) {
         self.keys += other.keys;
         self.subscribers += other.subscribers;
         self.received += other.received;
-        self.delivered += other.delivered;
+        self.delivered.fetch_add(other.delivered.load(Relaxed), Relaxed);
         self.dropped += other.dropped;
     }
 
     fn to_json(&self, key: Option<&Key>) -> Value {
         let mut json = json!({
             "subscribers": self.subscribers, "received": self.received,
-            "delivered": self.delivered, "dropped": self.dropped,
+            "delivered": self.delivered.load(Relaxed), "dropped": self.dropped,
         });
         match key {
             Some(key) => json["key"] = (**key).into(),

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use axum::extract::ws::{CloseFrame, Message as Frame, WebSocket, close_code};
+use futures::future::OptionFuture;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use stream_demux::Lease;
@@ -17,25 +18,34 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, sleep_until, timeout};
 use tracing::debug;
 
-use crate::config::Policy;
 use crate::gateway::Gateway;
 use crate::message::Key;
 use crate::outlet::{Gone, Outlet, Subscription};
+use crate::reader::Reader;
 use crate::router::attach;
-use crate::subscription::{Ending, News, Share, Terms};
+use crate::subscription::{Ending, News, Share, Terms, Wish};
 
 /// The longest message from a client, in bytes.
 pub const LONGEST: usize = 4 * 1024;
+/// The close code when the token of a client has expired.
+const EXPIRED: u16 = 4401;
 /// How often a client may be told what it lost.
 const TELL: Duration = Duration::from_millis(250);
 /// With a client that is to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(1);
 
 #[derive(Deserialize)]
-#[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
+#[serde(tag = "type", rename_all = "lowercase")]
 enum Request {
-    Subscribe { key: String, rate: Option<NonZeroU32> },
-    Unsubscribe { key: String },
+    Subscribe(Wish),
+    Unsubscribe(Unsubscribe),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Unsubscribe {
+    key: Option<String>,
+    keys: Option<Vec<String>>,
 }
 
 /// What a client gets wrong: the code, what to read, and the key if there is one.
@@ -44,6 +54,8 @@ struct Wrong(&'static str, String, Option<String>);
 struct Client {
     gateway: Arc<Gateway>,
     address: SocketAddr,
+    /// None if it may read all.
+    reader: Option<Reader>,
     outlet: Arc<Outlet>,
     share: Arc<Share>,
     news: mpsc::UnboundedSender<News>,
@@ -60,12 +72,8 @@ struct Held {
     rate: u32,
     /// None once it was told to end.
     lease: Option<Lease>,
-    /// It was asked for again, at this rate, while it was ending.
-    again: Option<Again>,
-}
-
-struct Again {
-    rate: Option<NonZeroU32>,
+    /// It was asked for again, like this, while it was ending.
+    again: Option<Wish>,
 }
 
 /// How it ends.
@@ -77,19 +85,23 @@ enum End {
 }
 
 /// Serves a client until its connection is closed.
-pub async fn serve(socket: WebSocket, gateway: Arc<Gateway>, address: SocketAddr) {
+pub async fn serve(
+    socket: WebSocket,
+    gateway: Arc<Gateway>,
+    address: SocketAddr,
+    reader: Option<Reader>,
+) {
     gateway.board.connections.inc();
     debug!(%address, "client connected");
     let (news, mut heard) = mpsc::unbounded_channel();
-    let share = Arc::new(Share::new(
-        gateway.config.share(),
-        gateway.config.drops().then(|| Arc::clone(&gateway.budget)),
-        matches!(gateway.config.overflow, Policy::Evict),
-    ));
+    let config = &gateway.config;
+    let share = Share::new(config.share(), Arc::clone(&gateway.budget), config.overflow);
+    let share = Arc::new(share);
     let outlet = Arc::new(Outlet::new(socket, Arc::clone(&share)));
     let mut client = Client {
         gateway: Arc::clone(&gateway),
         address,
+        reader,
         outlet: Arc::clone(&outlet),
         share,
         news,
@@ -127,6 +139,8 @@ impl Client {
         let mut heard = Instant::now();
         // Where it may be due: `heard` moves on meanwhile.
         let mut silence = pin!(sleep_until(heard + patience));
+        let until = self.reader.as_ref().map(|reader| reader.until);
+        let mut expiry = pin!(OptionFuture::from(until.map(sleep_until)));
         let outlet = Arc::clone(&self.outlet);
         let gateway = Arc::clone(&self.gateway);
         loop {
@@ -166,6 +180,7 @@ impl Client {
                         Err(End::Gone)
                     }
                 }
+                Some(()) = &mut expiry => Err(dismissed(EXPIRED, "the token has expired")),
                 () = gateway.routed.cancelled() => Err(dismissed(close_code::AWAY, "the gateway stops")),
             };
             if let Err(end) = done {
@@ -187,28 +202,63 @@ impl Client {
             }
             Frame::Pong(_) | Frame::Close(_) => return Ok(()),
         };
-        let done = match parse(&text) {
-            Ok(Request::Subscribe { key, rate }) => self.subscribe(key, rate).await,
-            Ok(Request::Unsubscribe { key }) => self.unsubscribe(key),
-            Err(wrong) => Err(wrong),
-        };
-        if let Err(Wrong(error, message, key)) = done {
-            let mut wrong = json!({ "type": "error", "error": error, "message": message });
-            if let Some(key) = key {
-                wrong["key"] = key.into();
-            }
-            self.say(&wrong);
+        if let Err(wrong) = self.follow(&text).await {
+            self.refuse(wrong);
         }
         Ok(())
     }
 
-    async fn subscribe(&mut self, key: String, rate: Option<NonZeroU32>) -> Result<(), Wrong> {
-        if let Err(what) = self.gateway.check_key(&key) {
+    /// Each of several keys is answered as if it came alone: one that is refused costs none of the others.
+    async fn follow(&mut self, text: &str) -> Result<(), Wrong> {
+        let (keys, wish) = match parse(text)? {
+            Request::Subscribe(mut wish) => {
+                self.check(&wish)?;
+                (one_or_many(wish.key.take(), wish.keys.take())?, Some(wish))
+            }
+            Request::Unsubscribe(Unsubscribe { key, keys }) => (one_or_many(key, keys)?, None),
+        };
+        for key in keys {
+            let done = match &wish {
+                Some(wish) => self.subscribe(key, wish).await,
+                None => self.unsubscribe(key),
+            };
+            if let Err(wrong) = done {
+                self.refuse(wrong);
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, wish: &Wish) -> Result<(), Wrong> {
+        let (error, what) = match (wish.since, &wish.epoch) {
+            (None, Some(_)) => ("bad_request", "`epoch` without `since`"),
+            (Some(_), _) if self.gateway.board.history.is_none() => {
+                ("no_history", "this gateway keeps no messages: it was started without --history")
+            }
+            _ => return Ok(()),
+        };
+        Err(Wrong(error, what.to_owned(), wish.key.clone()))
+    }
+
+    fn refuse(&self, Wrong(error, message, key): Wrong) {
+        let mut wrong = json!({ "type": "error", "error": error, "message": message });
+        if let Some(key) = key {
+            wrong["key"] = key.into();
+        }
+        self.say(&wrong);
+    }
+
+    async fn subscribe(&mut self, key: String, wish: &Wish) -> Result<(), Wrong> {
+        if let Err(what) = Gateway::check_key(&key) {
             return Err(Wrong("bad_key", what.to_owned(), Some(key)));
+        }
+        if self.reader.as_ref().is_some_and(|reader| !reader.may_read(&key)) {
+            let message = format!("the token is not for {key}");
+            return Err(Wrong("forbidden", message, Some(key)));
         }
         let (count, most) = (self.subscriptions.len(), self.gateway.config.max_subscriptions);
         match self.subscriptions.get_mut(key.as_str()) {
-            Some(held) if held.lease.is_none() => held.again = Some(Again { rate }),
+            Some(held) if held.lease.is_none() => held.again = Some(wish.clone()),
             Some(_) => {
                 return Err(Wrong(
                     "already_subscribed",
@@ -220,30 +270,32 @@ impl Client {
                 let message = format!("at most {most} subscriptions on a connection");
                 return Err(Wrong("too_many_subscriptions", message, Some(key)));
             }
-            None => self.attach(key.into(), rate).await,
+            None => self.attach(key.into(), wish).await,
         }
         Ok(())
     }
 
-    async fn attach(&mut self, key: Key, rate: Option<NonZeroU32>) {
+    async fn attach(&mut self, key: Key, wish: &Wish) {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let gateway = &self.gateway;
         // A client may ask for less than the limit, not for more.
-        let rate = rate.into_iter().chain(NonZeroU32::new(gateway.config.rate)).min();
-        let terms = Arc::new(Terms::new(
+        let rate = wish.rate.into_iter().chain(NonZeroU32::new(gateway.config.rate)).min();
+        let wish = Wish { rate, ..wish.clone() };
+        let terms = Terms::new(
             NEXT.fetch_add(1, Relaxed),
             Key::clone(&key),
             self.address,
-            rate,
+            &wish,
             Arc::clone(&self.share),
             self.news.clone(),
             Arc::clone(&gateway.board),
-        ));
+        );
+        let terms = Arc::new(terms.since(&wish, &self.outlet));
         gateway.registry.add(&terms);
         let mut lease = Lease::new();
-        let subscription =
-            Subscription { outlet: Arc::clone(&self.outlet), terms: Arc::clone(&terms) };
-        let order = attach(subscription).leased(&mut self.lease).leased(&mut lease);
+        let order = attach(Subscription::new(Arc::clone(&self.outlet), Arc::clone(&terms)))
+            .leased(&mut self.lease)
+            .leased(&mut lease);
         if gateway.orders.send(order.into()).await.is_err() {
             // The gateway has stopped, and this connection is about to hear of it.
             gateway.registry.remove(terms.id);
@@ -270,10 +322,15 @@ impl Client {
         match news {
             News::Subscribed(key, id) => {
                 if let Some(held) = self.held(&key, id) {
-                    let rate = held.rate;
-                    self.say(&json!({ "type": "subscribed", "key": &*key, "rate": rate }));
+                    let (rate, at) = (held.rate, held.terms.at.load(Relaxed));
+                    let mut said = json!({ "type": "subscribed", "key": &*key, "rate": rate });
+                    if let Some(history) = &self.gateway.board.history {
+                        (said["epoch"], said["at"]) = (history.epoch.as_str().into(), at.into());
+                    }
+                    self.say(&said);
                 }
             }
+            News::Said => {} // is flushed next
             News::Lost(key, id) => self.lossy.push((key, id)),
             // Dropped, its lease evicts it. One that was told to end does so without.
             News::TooSlow(key, id) => drop(self.held(&key, id).and_then(|held| held.lease.take())),
@@ -289,8 +346,8 @@ impl Client {
                     Ending::Gone => return Err(End::Gone),
                 };
                 self.say(&json!({ "type": "unsubscribed", "key": &*key, "reason": reason }));
-                if let Some(Again { rate }) = again {
-                    self.attach(key, rate).await;
+                if let Some(wish) = again {
+                    self.attach(key, &wish).await;
                 }
             }
         }
@@ -330,6 +387,17 @@ fn parse(text: &str) -> Result<Request, Wrong> {
     let value: Value =
         serde_json::from_str(text).map_err(|error| Wrong("bad_json", error.to_string(), None))?;
     serde_json::from_value(value).map_err(|error| Wrong("bad_request", error.to_string(), None))
+}
+
+fn one_or_many(key: Option<String>, keys: Option<Vec<String>>) -> Result<Vec<String>, Wrong> {
+    match (key, keys) {
+        (Some(key), None) => Ok(vec![key]),
+        (None, Some(keys)) if !keys.is_empty() => Ok(keys),
+        _ => {
+            let what = "either `key`, or `keys` with at least one";
+            Err(Wrong("bad_request", what.to_owned(), None))
+        }
+    }
 }
 
 fn dismissed(code: u16, reason: &'static str) -> End {

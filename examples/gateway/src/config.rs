@@ -38,6 +38,10 @@ pub struct Config {
     #[arg(long, value_name = "BYTES", default_value_t = 256 * 1024 * 1024)]
     pub max_queued: usize,
 
+    /// Messages of each key that are kept for clients that come back, all together in a quarter of --max-queued
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub history: u32,
+
     /// Send buffer of each client's socket, in the kernel; 0: as the system likes
     #[arg(long, value_name = "BYTES", default_value_t = 128 * 1024)]
     pub send_buffer: u32,
@@ -46,8 +50,14 @@ pub struct Config {
     #[arg(long, value_name = "BYTES", default_value_t = 64 * 1024)]
     pub max_body: usize,
 
+    /// The largest batch of messages that may be published
+    #[arg(long, value_name = "BYTES", default_value_t = 1024 * 1024)]
+    pub max_batch: usize,
+
     /// WebSockets that may be open, and as many connections for all other requests
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    // With as many others, and with what else is open, the default needs 16,320 descriptors: less than
+    // 16,384 and 20,000, hard limits that are common. The soft limit is raised to that.
+    #[arg(long, value_name = "N", default_value_t = 8_000)]
     pub max_connections: u32,
 
     /// Keys that one WebSocket may subscribe to
@@ -57,6 +67,10 @@ pub struct Config {
     /// Who publishes must have it: Authorization: Bearer TOKEN
     #[arg(long, env = "GATEWAY_TOKEN", hide_env_values = true, value_parser = token)]
     pub token: Option<String>,
+
+    /// Who reads must have a token that is signed with it, HS256, and says for which keys and until when
+    #[arg(long, value_name = "KEY", env = "GATEWAY_READ_KEY", hide_env_values = true, value_parser = read_key)]
+    pub read_key: Option<String>,
 
     /// Another site whose pages may connect, such as https://example.org; * for any; repeatable
     #[arg(long, value_name = "ORIGIN", value_parser = origin)]
@@ -208,6 +222,11 @@ fn token(text: &str) -> Result<String, String> {
         return Err("must be visible ASCII characters, without a space".to_owned());
     }
     Ok(text.to_owned())
+}
+
+/// No shorter than what HS256 makes of it (RFC 7518, 3.2).
+fn read_key(text: &str) -> Result<String, String> {
+    if text.len() < 32 { Err("shorter than 32 bytes".to_owned()) } else { Ok(text.to_owned()) }
 }
 
 fn origin(text: &str) -> Result<String, String> {

@@ -1,5 +1,6 @@
 //! What all parts share, and the order in which they start and stop.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 use crate::amqp::Broker;
+use crate::batch::AT_ONCE;
 use crate::board::Board;
 use crate::budget::Budget;
 use crate::config::Config;
@@ -37,6 +39,8 @@ pub struct Gateway {
     pub budget: Arc<Budget>,
     /// A permit for each WebSocket that may be open.
     pub places: Arc<Semaphore>,
+    /// A permit for each batch that may be in memory.
+    pub batches: Semaphore,
     pub clients: TaskTracker,
     /// Is listened on an address of this machine only?
     pub is_local: bool,
@@ -55,7 +59,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 impl Gateway {
     /// May somebody publish to, or subscribe to, this key?
-    pub fn check_key(&self, key: &str) -> Result<(), &'static str> {
+    pub fn check_key(key: &str) -> Result<(), &'static str> {
         let is_wild = |word| word == "*" || word == "#";
         if key.is_empty() {
             return Err("the key is empty");
@@ -66,8 +70,9 @@ impl Gateway {
         if key.chars().any(char::is_control) {
             return Err("the key has a control character");
         }
-        if self.config.broker.topic && self.config.amqp.is_some() && key.split('.').any(is_wild) {
-            return Err("the key has a wildcard: keys are matched as they are");
+        // No key matches others: what looks as if it did would wait for messages that never come.
+        if key.split(['.', '/']).any(is_wild) {
+            return Err("the key has a wildcard, * or #: there are none, keys are equal or not");
         }
         Ok(())
     }
@@ -87,6 +92,7 @@ pub async fn run(config: Config) -> Result<(), String> {
     let watch = Watch {
         board: Arc::clone(&board),
         registry: Arc::clone(&registry),
+        attached: HashMap::new(),
         interest: config.amqp.is_some().then(|| Arc::clone(&interest)),
     };
     let budget = Arc::new(Budget::new(config.max_queued));
@@ -110,6 +116,7 @@ pub async fn run(config: Config) -> Result<(), String> {
     };
     let gateway = Arc::new(Gateway {
         places: Arc::new(Semaphore::new(config.max_connections as usize)),
+        batches: Semaphore::new(AT_ONCE),
         clients: TaskTracker::new(),
         is_local: address.ip().is_loopback(),
         routed: CancellationToken::new(),

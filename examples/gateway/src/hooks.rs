@@ -1,5 +1,6 @@
 //! What the demux tells, and asks: rate limits, counters, notices to clients, bindings.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use stream_demux::{Detached, Discarded, Hooks, Recipient};
@@ -8,23 +9,31 @@ use crate::board::Board;
 use crate::interest::Interest;
 use crate::message::{Key, Message};
 use crate::outlet::Gone;
-use crate::subscription::{Ending, Registry};
+use crate::subscription::{Ending, Registry, Terms};
 
 pub struct Watch {
     pub board: Arc<Board>,
+    /// Subscriptions that are not attached yet.
     pub registry: Arc<Registry>,
+    /// Those that are, by their tags: looked up for each copy, and by nothing but the demux.
+    pub attached: HashMap<u64, Arc<Terms>>,
     /// Which keys the broker is to send, if there is one.
     pub interest: Option<Arc<Interest>>,
 }
 
 impl Hooks<Key, Message, Gone> for Watch {
     fn admit(&mut self, to: Recipient<'_, Key>, message: &Message) -> bool {
-        self.registry.get(to.tag).is_none_or(|terms| terms.admits(message))
+        self.attached.get(&to.tag).is_none_or(|terms| terms.admits(message))
     }
 
     fn attached(&mut self, to: Recipient<'_, Key>) {
-        self.board.attached(to.key);
-        if let Some(terms) = self.registry.get(to.tag) {
+        let delivered = self.board.attached(to.key);
+        if let Some(terms) = self.registry.remove(to.tag) {
+            terms.count_in(delivered);
+            if let Some(history) = &self.board.history {
+                terms.replay(history);
+            }
+            self.attached.insert(to.tag, Arc::clone(&terms));
             match &self.interest {
                 Some(interest) => interest.tell_when_bound(terms),
                 None => terms.subscribed(),
@@ -46,7 +55,7 @@ impl Hooks<Key, Message, Gone> for Watch {
 
     fn detached(&mut self, to: Recipient<'_, Key>, why: Detached<Gone>) {
         self.board.detached(to.key, &why);
-        if let Some(terms) = self.registry.remove(to.tag) {
+        if let Some(terms) = self.attached.remove(&to.tag) {
             if let Some(interest) = &self.interest {
                 interest.forget(&terms);
             }
@@ -69,16 +78,19 @@ impl Hooks<Key, Message, Gone> for Watch {
 
     fn discarded(&mut self, to: Recipient<'_, Key>, message: Message, why: Discarded) {
         self.board.discarded(to.key, why);
-        let terms = self.registry.get(to.tag);
-        if let Some(terms) = terms.as_ref().filter(|_| why != Discarded::NotAdmitted) {
+        let terms = self.attached.get(&to.tag);
+        if let Some(terms) = terms.filter(|_| why != Discarded::NotAdmitted) {
             terms.forget(&message);
         }
         let is_policy = match why {
             Discarded::NotAdmitted | Discarded::Overflowed => true,
-            Discarded::Evicted => terms.as_ref().is_some_and(|terms| terms.is_too_slow()),
+            Discarded::Evicted => terms.is_some_and(|terms| terms.is_too_slow()),
             _ => false,
         };
-        if is_policy {
+        let had = terms.is_some_and(|terms| terms.had(&message));
+        if had || why == Discarded::Conflated {
+            message.settle(); // as asked for: no loss
+        } else if is_policy {
             message.settle();
             if let Some(terms) = terms {
                 terms.lose(why != Discarded::NotAdmitted || terms.was_full());
@@ -88,7 +100,7 @@ impl Hooks<Key, Message, Gone> for Watch {
     }
 
     fn blocked(&mut self, on: Recipient<'_, Key>) {
-        let client = self.registry.get(on.tag).map(|terms| terms.client);
+        let client = self.attached.get(&on.tag).map(|terms| terms.client);
         self.board.blocked(Some((Some(Key::clone(on.key)), client)));
     }
 

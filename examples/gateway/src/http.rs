@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::rejection::PathRejection;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::extract::{ConnectInfo, Extension, Path, State};
+use axum::extract::{ConnectInfo, Extension, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
@@ -16,22 +15,30 @@ use axum::routing::{get, post};
 use axum::{Json, middleware};
 use futures::StreamExt;
 use hyper::body::Body as _;
-use serde_json::json;
+use percent_encoding::percent_decode_str;
+use serde::Serialize;
+use serde_json::{Value, json};
 use std::net::SocketAddr;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 use tower_http::cors::{AllowOrigin, CorsLayer};
+use tower_service::Service;
 
 use crate::access;
+use crate::batch;
 use crate::client;
 use crate::gateway::Gateway;
+use crate::message::{check_json, says_json};
 use crate::page;
+use crate::reader::Reader;
 use crate::source::PublishError;
 
+/// Before the key.
+const PUBLISH: &str = "/publish/";
 /// With a body that is to come.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 /// What is collected for a client before its socket takes it, in bytes: a system call for many messages.
-const WRITE_BUFFER: usize = 16 * 1024;
+pub const WRITE_BUFFER: usize = 16 * 1024;
 /// Kept for each client, and filled before others have their turn: clients say little.
 const READ_BUFFER: usize = 4 * 1024;
 
@@ -53,8 +60,16 @@ impl Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let body = Json(json!({ "error": self.code, "message": self.message }));
-        let mut response = (self.status, body).into_response();
+        self.respond(json!({}))
+    }
+}
+
+impl Refusal {
+    /// As an answer that says more than why.
+    pub fn respond(self, mut body: Value) -> Response {
+        body["error"] = self.code.into();
+        body["message"] = self.message.into();
+        let mut response = (self.status, Json(body)).into_response();
         let headers = response.headers_mut();
         match self.status {
             StatusCode::UNAUTHORIZED => {
@@ -76,9 +91,9 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
     Router::new()
         .merge(page::routes())
         .route("/ws", get(connect))
-        .route("/publish", post(no_key))
-        .route("/publish/", post(no_key))
-        .route("/publish/{*key}", post(publish))
+        .route("/publish", post(batch::publish))
+        .route(PUBLISH, post(publish_by_page))
+        .route("/publish/{*key}", post(publish_by_page))
         .route("/stats", get(stats))
         .route("/metrics", get(metrics))
         .route("/healthz", get(health))
@@ -88,13 +103,15 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
             Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", what)
         })
         .layer(cors(Arc::clone(&gateway)))
-        .layer(middleware::map_response(async |mut response: Response| {
-            let headers = response.headers_mut();
-            headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-            headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-            response
-        }))
+        .layer(middleware::map_response(async |response: Response| hardened(response)))
         .with_state(gateway)
+}
+
+fn hardened(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
 }
 
 /// What lets pages of allowed sites read the answers, and ask before they post with a token.
@@ -109,6 +126,7 @@ fn cors(gateway: Arc<Gateway>) -> CorsLayer {
 
 async fn connect(
     State(gateway): Shared,
+    uri: Uri,
     headers: HeaderMap,
     ConnectInfo(address): ConnectInfo<SocketAddr>,
     Extension(place): Extension<Arc<OwnedSemaphorePermit>>,
@@ -117,6 +135,8 @@ async fn connect(
     use WebSocketUpgradeRejection as Wrong;
     access::check_origin(&gateway, &headers)?;
     refuse_if_draining(&gateway)?;
+    let key = gateway.config.read_key.as_ref();
+    let reader = key.map(|key| Reader::check(key, &headers, &uri)).transpose()?;
     let upgrade = upgrade.map_err(|wrong| match wrong {
         Wrong::InvalidConnectionHeader(_) | Wrong::InvalidUpgradeHeader(_) => Refusal::new(
             StatusCode::UPGRADE_REQUIRED,
@@ -141,73 +161,98 @@ async fn connect(
         .write_buffer_size(WRITE_BUFFER)
         .on_upgrade(async move |socket| {
             let _until_it_has_left = (permit, place, token);
-            client::serve(socket, gateway, address).await;
+            client::serve(socket, gateway, address, reader).await;
         }))
 }
 
-async fn publish(
-    State(gateway): Shared,
-    uri: Uri,
-    headers: HeaderMap,
-    key: Result<Path<String>, PathRejection>,
-    body: Body,
-) -> Result<Response, Refusal> {
-    // What is no escape would be taken as it is.
-    let key = key.ok().filter(|_| has_valid_escapes(uri.path())).map(|Path(key)| key);
-    let published = try_publish(&gateway, &headers, key, body).await;
-    let result = published.as_ref().map_or_else(|refusal| refusal.code, |_| "ok");
-    gateway.board.published.with_label_values(&[result]).inc();
-    published
+/// Answers a request. The one that comes in numbers, a post by a program, is not worth a walk through the
+/// routes; CORS is for pages, which have an `Origin`.
+pub async fn answer(gateway: &Gateway, app: &Router, request: Request) -> Response {
+    let is_post = request.method() == Method::POST && request.uri().path().starts_with(PUBLISH);
+    if is_post && !request.headers().contains_key(header::ORIGIN) {
+        return hardened(publish(gateway, request).await);
+    }
+    app.clone().call(request).await.unwrap_or_else(|never| match never {})
 }
 
-async fn try_publish(
-    gateway: &Gateway,
-    headers: &HeaderMap,
-    key: Option<String>,
-    body: Body,
-) -> Result<Response, Refusal> {
-    access::check_origin(gateway, headers)?;
-    access::check_token(gateway, headers)?;
+async fn publish(gateway: &Gateway, request: Request) -> Response {
+    let published = try_publish(gateway, request).await;
+    match &published {
+        Ok(_) => gateway.board.taken.inc(),
+        Err(refusal) => gateway.board.published.with_label_values(&[refusal.code]).inc(),
+    }
+    published.into_response()
+}
+
+async fn try_publish(gateway: &Gateway, request: Request) -> Result<Response, Refusal> {
+    #[derive(Serialize)]
+    struct Taken<'a> {
+        key: &'a str,
+        bytes: usize,
+    }
+    let (Parts { headers, uri, .. }, body) = request.into_parts();
+    access::check_origin(gateway, &headers)?;
+    access::check_token(gateway, &headers)?;
+    // What is no escape would be taken as it is.
+    let key = uri.path().strip_prefix(PUBLISH).filter(|key| has_valid_escapes(key));
+    let key = key.and_then(|key| percent_decode_str(key).decode_utf8().ok());
     let key = key.ok_or_else(|| bad_key("the key is not UTF-8, percent-encoded"))?;
-    gateway.check_key(&key).map_err(bad_key)?;
+    Gateway::check_key(&key).map_err(bad_key)?;
     refuse_if_draining(gateway)?;
     let most = gateway.config.max_body;
-    let body = read(body, most, headers.contains_key(header::EXPECT)).await?;
-    let bytes = body.len();
-    gateway.source.publish(&key, body).await.map_err(|error| match error {
-        PublishError::Blocked => timed_out("the gateway waits for a slow client"),
-        PublishError::Draining => draining(),
-        PublishError::Down => {
-            let what = "the broker did not confirm that it has the message, and may have it or not";
-            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "source_down", what)
+    let what = || format!("a message has at most {most} bytes");
+    let body = read(body, most, what, headers.contains_key(header::EXPECT)).await?;
+    let is_json = headers.get(header::CONTENT_TYPE).is_some_and(|kind| says_json(kind.as_bytes()));
+    if is_json {
+        check_json(&body).map_err(|error| {
+            let message = format!("the body is not JSON, as its Content-Type says: {error}");
+            Refusal::new(StatusCode::BAD_REQUEST, "bad_json", message)
+        })?;
+    }
+    gateway.source.publish(&key, &body, is_json).await?;
+    let taken = Taken { key: &key, bytes: body.len() };
+    Ok((StatusCode::ACCEPTED, Json(taken)).into_response())
+}
+
+impl From<PublishError> for Refusal {
+    fn from(error: PublishError) -> Self {
+        match error {
+            PublishError::Blocked => timed_out("the gateway waits for a slow client"),
+            PublishError::Draining => draining(),
+            PublishError::Down => {
+                let what =
+                    "the broker did not confirm that it has the message, and may have it or not";
+                Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "source_down", what)
+            }
+            PublishError::Alarm => {
+                let what = "the broker is short of memory or disk, and takes nothing";
+                Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "source_down", what)
+            }
+            PublishError::Rejected => {
+                let what = "a queue of the broker rejected the message, and others may have it";
+                Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "rejected", what)
+            }
+            PublishError::Forbidden => {
+                let what = "the broker does not let the gateway publish this key";
+                Refusal::new(StatusCode::FORBIDDEN, "forbidden", what)
+            }
+            PublishError::TooLarge => {
+                let what = "the message is larger than the broker takes";
+                Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", what)
+            }
         }
-        PublishError::Alarm => {
-            let what = "the broker is short of memory or disk, and takes nothing";
-            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "source_down", what)
-        }
-        PublishError::Rejected => {
-            let what = "a queue of the broker rejected the message, and others may have it";
-            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "rejected", what)
-        }
-        PublishError::Forbidden => {
-            let what = "the broker does not let the gateway publish this key";
-            Refusal::new(StatusCode::FORBIDDEN, "forbidden", what)
-        }
-        PublishError::TooLarge => {
-            let what = "the message is larger than the broker takes";
-            Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", what)
-        }
-    })?;
-    Ok((StatusCode::ACCEPTED, Json(json!({ "key": key, "bytes": bytes }))).into_response())
+    }
 }
 
 /// A body of at most so many bytes. Of one that is too large the rest is read and forgotten, as far as it
 /// comes in time: a client that is still sending when the connection is closed may never see the answer.
-async fn read(body: Body, most: usize, waits: bool) -> Result<Bytes, Refusal> {
-    let too_large = || {
-        let message = format!("a message has at most {most} bytes");
-        Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
-    };
+pub async fn read(
+    body: Body,
+    most: usize,
+    what: impl Fn() -> String,
+    waits: bool,
+) -> Result<Bytes, Refusal> {
+    let too_large = || too_large(&what());
     let mut is_too_large = body.size_hint().lower() > most as u64;
     if is_too_large && waits {
         return Err(too_large()); // before any of it has come
@@ -239,15 +284,19 @@ fn has_valid_escapes(path: &str) -> bool {
     path.split('%').skip(1).all(|rest| rest.get(..2).is_some_and(is_hex))
 }
 
-async fn no_key() -> Refusal {
-    bad_key("the key is empty: POST /publish/KEY")
+async fn publish_by_page(State(gateway): Shared, request: Request) -> Response {
+    publish(&gateway, request).await
 }
 
 fn bad_key(what: &str) -> Refusal {
     Refusal::new(StatusCode::BAD_REQUEST, "bad_key", what)
 }
 
-fn timed_out(what: &str) -> Refusal {
+pub fn too_large(what: &str) -> Refusal {
+    Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", what)
+}
+
+pub fn timed_out(what: &str) -> Refusal {
     Refusal::new(StatusCode::REQUEST_TIMEOUT, "timeout", what)
 }
 
@@ -255,7 +304,7 @@ fn draining() -> Refusal {
     Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "draining", "the gateway is about to stop")
 }
 
-fn refuse_if_draining(gateway: &Gateway) -> Result<(), Refusal> {
+pub fn refuse_if_draining(gateway: &Gateway) -> Result<(), Refusal> {
     if gateway.board.is_draining() { Err(draining()) } else { Ok(()) }
 }
 

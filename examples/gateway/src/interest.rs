@@ -154,15 +154,17 @@ mod tests {
 
     use super::*;
     use crate::board::Board;
-    use crate::config::Config;
-    use crate::subscription::{News, Share};
+    use crate::budget::Budget;
+    use crate::config::{Config, Policy};
+    use crate::subscription::{News, Share, Wish};
 
     fn terms(id: u64, key: &str) -> (Arc<Terms>, mpsc::UnboundedReceiver<News>) {
         let board = Arc::new(Board::new(&Config::parse_from(["gateway"])));
-        let (share, (news, heard)) =
-            (Arc::new(Share::new(1, None, false)), mpsc::unbounded_channel());
+        let share = Arc::new(Share::new(1, Arc::new(Budget::new(1)), Policy::Wait));
+        let (news, heard) = mpsc::unbounded_channel();
         let client = ([127, 0, 0, 1], 1).into();
-        (Arc::new(Terms::new(id, key.into(), client, None, share, news, board)), heard)
+        let wish = Wish::default();
+        (Arc::new(Terms::new(id, key.into(), client, &wish, share, news, board)), heard)
     }
 
     fn next(interest: &Interest) -> Option<Vec<(Key, bool, bool)>> {

@@ -4,31 +4,38 @@
 //! config      the command line
 //! gateway     what all parts share; how it starts and stops
 //! serve       accepts connections        http      routes and refusals       access   who may
+//! reader      what a token lets read
 //! patient     a deadline for answers     budget    bytes that may wait
 //! source      where publishing goes      message   and its fate
 //! amqp        RabbitMQ                   rewriter  what lapin may parse      wire, publisher, interest
 //! router      the demux                  hooks     what it tells and asks    board    the counters
 //! client      one WebSocket              outlet    its writing half          subscription
+//! history     the last messages of a key
 //! ```
 
 mod access;
 mod amqp;
+mod batch;
 mod board;
 mod budget;
 mod client;
 mod config;
 mod gateway;
+mod history;
 mod hooks;
 mod http;
 mod interest;
+mod line;
 mod message;
 mod outlet;
 mod page;
 mod patient;
 mod publisher;
+mod reader;
 mod rewriter;
 mod router;
 mod serve;
+mod settle;
 mod shutdown;
 mod source;
 mod subscription;

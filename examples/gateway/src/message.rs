@@ -6,13 +6,17 @@
 //! to forget the message if all of them were settled, and otherwise to deliver it again. What is
 //! forgotten in the code comes again, then; it is not lost.
 
-use std::sync::Arc;
+use std::borrow::Cow;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
+use axum::body::Bytes;
 use axum::extract::ws::Utf8Bytes;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
 use crate::budget::{Budget, Charge};
@@ -33,9 +37,14 @@ struct Shared {
     /// What is written to clients, made once for all of them, and by the task that brings it: the demux
     /// has enough to do.
     frame: Utf8Bytes,
+    /// The same for clients that want bytes, once there was one.
+    binary: OnceLock<Bytes>,
     delivery: Option<Delivery>,
-    /// For as long as it waits for clients.
+    /// For as long as it waits for clients, or is kept.
     charge: Option<Charge>,
+    is_kept: bool,
+    /// Its position, from 1; 0 if it has none.
+    at: u64,
 }
 
 /// What the broker waits to hear of.
@@ -62,11 +71,46 @@ pub enum Verdict {
 }
 
 impl Message {
+    #[cfg(test)]
     pub fn new(key: Key, body: &[u8], delivery: Option<Delivery>) -> Self {
+        Self::of(key, body, false, delivery)
+    }
+
+    /// With a body that may be JSON, [checked](check_json).
+    pub fn of(key: Key, body: &[u8], is_json: bool, delivery: Option<Delivery>) -> Self {
         let is_again = delivery.as_ref().is_some_and(|delivery| delivery.redelivered);
-        let frame = to_json(&key, body, is_again).into();
-        let shared = Shared { key, frame, delivery, charge: None };
+        let frame = to_json(&key, body, is_json, is_again).into();
+        let (binary, charge) = (OnceLock::new(), None);
+        Self::from(Shared { key, frame, binary, delivery, charge, is_kept: false, at: 0 })
+    }
+
+    fn from(shared: Shared) -> Self {
         Self { shared: Arc::new(shared), settled: false }
+    }
+
+    /// Gives it its position, before there are copies.
+    pub fn stamp(&mut self, at: u64) {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            let json = shared.frame.as_str();
+            shared.frame = format!("{},\"at\":{at}}}", &json[..json.len() - 1]).into();
+            shared.at = at;
+        }
+    }
+
+    /// The same, for those that come later. The broker does not wait for it.
+    pub fn to_keep(&self, budget: &Arc<Budget>) -> Self {
+        let (key, frame) = (Key::clone(&self.shared.key), self.frame());
+        let charge = Some(budget.charge(self.size()));
+        let (binary, delivery, at) = (OnceLock::new(), None, self.at());
+        Self::from(Shared { key, frame, binary, delivery, charge, is_kept: true, at })
+    }
+
+    pub fn at(&self) -> u64 {
+        self.shared.at
+    }
+
+    pub fn is_kept(&self) -> bool {
+        self.shared.is_kept
     }
 
     /// The bytes that it uses, all its copies together.
@@ -95,6 +139,13 @@ impl Message {
     pub fn frame(&self) -> Utf8Bytes {
         self.shared.frame.clone()
     }
+
+    /// A line of JSON, and the body as it was published.
+    pub fn binary(&self) -> Bytes {
+        let make = || to_binary(&self.shared.frame).into();
+        // What is kept is kept once.
+        if self.is_kept() { make() } else { self.shared.binary.get_or_init(make).clone() }
+    }
 }
 
 impl Clone for Message {
@@ -114,28 +165,69 @@ impl Drop for Message {
     }
 }
 
+/// A message in JSON.
+#[derive(Serialize, Deserialize)]
+struct Out<'a> {
+    r#type: &'a str,
+    #[serde(borrow)]
+    key: Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    base64: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    json: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    redelivered: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at: Option<u64>,
+}
+
 /// A text that JSON would make more than twice as long, because of control characters, is written as
 /// bytes: what is sent is never much more than what came in.
-fn to_json(key: &str, body: &[u8], redelivered: bool) -> String {
-    #[derive(Serialize)]
-    struct Out<'a> {
-        r#type: &'a str,
-        key: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        body: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        base64: Option<String>,
-        #[serde(skip_serializing_if = "std::ops::Not::not")]
-        redelivered: bool,
-    }
+fn to_json(key: &str, body: &[u8], is_json: bool, redelivered: bool) -> String {
+    let json = if is_json { serde_json::from_slice(body).ok() } else { None };
     let escaped: usize = body.iter().map(|byte| escaped_length(*byte)).sum();
-    let text = str::from_utf8(body).ok().filter(|_| escaped <= 2 * body.len());
-    let base64 = text.is_none().then(|| BASE64_STANDARD.encode(body));
-    let length = base64.as_ref().map_or(escaped, String::len);
-    let mut json = Vec::with_capacity(length + key.len() + OVERHEAD);
-    let out = Out { r#type: "message", key, body: text, base64, redelivered };
-    serde_json::to_writer(&mut json, &out).expect("strings and a flag are JSON");
-    String::from_utf8(json).expect("JSON is UTF-8")
+    let text = str::from_utf8(body).ok().filter(|_| escaped <= 2 * body.len() && json.is_none());
+    let is_binary = text.is_none() && json.is_none();
+    let base64 = is_binary.then(|| BASE64_STANDARD.encode(body).into());
+    let length = base64.as_ref().map_or(escaped, |base64: &Cow<'_, str>| base64.len());
+    let mut frame = Vec::with_capacity(length + key.len() + OVERHEAD);
+    let (key, body) = (key.into(), text.map(Cow::from));
+    let out = Out { r#type: "message", key, body, base64, json, redelivered, at: None };
+    serde_json::to_writer(&mut frame, &out).expect("strings and a flag are JSON");
+    String::from_utf8(frame).expect("JSON is UTF-8")
+}
+
+/// Made of the JSON, so that nothing else is kept of a message that no client wants like this.
+fn to_binary(frame: &str) -> Vec<u8> {
+    let mut out: Out<'_> = serde_json::from_str(frame).expect("it was made by this program");
+    let (body, base64, json) = (out.body.take(), out.base64.take(), out.json.take());
+    let mut binary = serde_json::to_vec(&out).expect("strings and numbers are JSON");
+    binary.push(b'\n');
+    match (body, base64, json) {
+        (Some(text), _, _) => binary.extend_from_slice(text.as_bytes()),
+        (_, Some(base64), _) => BASE64_STANDARD
+            .decode_vec(base64.as_bytes(), &mut binary)
+            .expect("it was made by this program"),
+        (_, _, json) => binary.extend_from_slice(json.map_or("", RawValue::get).as_bytes()),
+    }
+    binary
+}
+
+/// Does the publisher say that it is JSON?
+pub fn says_json(content_type: &[u8]) -> bool {
+    let essence = content_type.split(|byte| *byte == b';').next().unwrap_or_default();
+    essence.trim_ascii().eq_ignore_ascii_case(b"application/json")
+}
+
+/// Is it JSON that clients can parse within a message, which is one level deeper? No deeper than 127 levels, all
+/// escapes are characters, and all numbers fit into 64 bits or a float. It needs no more memory than a copy.
+pub fn check_json(body: &[u8]) -> serde_json::Result<()> {
+    let json: &RawValue = serde_json::from_slice(body)?; // a single value
+    let deeper = format!("[{json}]");
+    let mut all = serde_json::Deserializer::from_str(&deeper);
+    serde_transcode::transcode(&mut all, &mut serde_json::Serializer::new(io::sink()))
 }
 
 fn escaped_length(byte: u8) -> usize {
@@ -199,5 +291,50 @@ mod tests {
         );
         let message = Message::new("k".into(), b"\x01\x01a", None);
         assert_eq!(message.frame().as_str(), r#"{"type":"message","key":"k","base64":"AQFh"}"#);
+    }
+
+    #[test]
+    fn json_is_passed_on_as_it_is_unless_clients_could_not_parse_it() {
+        let body = br#" {"a": [1.0, "\u00e4"]} "#;
+        let message = Message::of("k".into(), body, true, None);
+        let expected = r#"{"type":"message","key":"k","json":{"a": [1.0, "\u00e4"]}}"#;
+        assert_eq!(message.frame().as_str(), expected);
+        let deep = |depth| [vec![b'['; depth], vec![b']'; depth]].concat();
+        for body in [&body[..], b"0", b"\"\"", b"null", &deep(126)] {
+            assert!(check_json(body).is_ok());
+            let message = Message::of("k".into(), body, true, None);
+            assert!(serde_json::from_str::<serde_json::Value>(&message.frame()).is_ok());
+        }
+        let (too_deep, much_too_deep) = (deep(127), deep(100_000));
+        for body in [
+            &b""[..],
+            b"{",
+            b"1,2",
+            b"1],[2",
+            b"1}, {\"key\":1",
+            b"1 2",
+            b"\xff",
+            b"\"\xff\"",
+            b"NaN",
+            b"1e999",
+            b"\"\\ud800\"",
+            &too_deep,
+            &much_too_deep,
+        ] {
+            assert!(check_json(body).is_err(), "{}", body.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn a_binary_message_is_a_line_and_what_was_published() {
+        let long = [b'\x01'; 99];
+        let bodies = [&b"text\n\"\\"[..], b"", b"\xff\x00\n", &long, b"{\"a\": 1}"];
+        for (body, is_json) in bodies.into_iter().flat_map(|body| [(body, false), (body, true)]) {
+            let is_json = is_json && check_json(body).is_ok();
+            let mut message = Message::of("k\"\n".into(), body, is_json, None);
+            let (line, at) = (&br#"{"type":"message","key":"k\"\n""#[..], &br#","at":7"#[..]);
+            message.stamp(7);
+            assert_eq!(message.binary(), [line, at, b"}\n", body].concat());
+        }
     }
 }

@@ -15,12 +15,17 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker, ready};
+use std::vec;
 
 use axum::extract::ws::{Message as Frame, WebSocket};
 use futures::{Sink, SinkExt, StreamExt, future};
 
+use crate::http::WRITE_BUFFER;
 use crate::message::Message;
-use crate::subscription::{Share, Terms};
+use crate::subscription::{Pace, Share, Terms};
+
+/// Of what a client missed, messages that are sent before others have their turn.
+const PIECE: usize = 64;
 
 /// The WebSocket of a client.
 pub struct Outlet {
@@ -33,14 +38,21 @@ struct Socket {
     web: Option<WebSocket>,
     /// What the gateway itself has to say. Goes first: a client that is sent more than it can take is
     /// to hear what it lost.
-    says: VecDeque<Frame>,
+    says: VecDeque<Say>,
     /// Something was said and not flushed.
     has_said: bool,
     /// Something was written and not flushed.
     is_dirty: bool,
-    /// Copies of what was sent and not flushed.
+    /// Copies of what was sent and not flushed, and how many bytes they are.
     unflushed: Vec<Message>,
+    bytes: usize,
     share: Arc<Share>,
+}
+
+enum Say {
+    Frame(Frame),
+    /// What the client missed, as bytes or not.
+    Kept(vec::IntoIter<Message>, bool),
 }
 
 /// The connection is over.
@@ -92,6 +104,7 @@ impl Outlet {
             has_said: false,
             is_dirty: false,
             unflushed: Vec::new(),
+            bytes: 0,
             share,
         };
         Self { socket: Mutex::new(socket), waiting: Arc::default() }
@@ -137,7 +150,14 @@ impl Outlet {
     /// Says something, once [`flush`](Self::flush) is awaited.
     pub fn say(&self, frame: Frame) {
         let mut socket = self.lock();
-        socket.says.push_back(frame);
+        socket.says.push_back(Say::Frame(frame));
+        socket.has_said = true;
+    }
+
+    /// The same for what the client missed.
+    pub fn replay(&self, messages: Vec<Message>, binary: bool) {
+        let mut socket = self.lock();
+        socket.says.push_back(Say::Kept(messages.into_iter(), binary));
         socket.has_said = true;
     }
 
@@ -173,6 +193,7 @@ impl Outlet {
 impl Socket {
     fn end(&mut self) {
         self.web = None;
+        self.says.clear();
         self.unflushed = Vec::new();
     }
 
@@ -181,17 +202,41 @@ impl Socket {
     }
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {
+        // What is not flushed counts among what waits for the client.
+        if self.unflushed.len() >= self.share.unflushed() || self.bytes >= WRITE_BUFFER {
+            return self.poll_flush(cx);
+        }
+        self.poll_say(cx)
+    }
+
+    /// Room for another message, after what the gateway itself has to say.
+    fn poll_say(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {
         ready!(self.web()?.poll_ready_unpin(cx))?;
-        while let Some(frame) = self.says.pop_front() {
+        let mut room = PIECE;
+        while let Some(say) = self.says.pop_front() {
             self.is_dirty = true;
-            self.web()?.start_send_unpin(frame)?;
+            match say {
+                Say::Frame(frame) => self.web()?.start_send_unpin(frame)?,
+                Say::Kept(mut messages, binary) => {
+                    let Some(message) = messages.next() else { continue };
+                    self.says.push_front(Say::Kept(messages, binary));
+                    self.send(message, binary)?;
+                    room -= 1;
+                    if room == 0 {
+                        cx.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                }
+            }
             ready!(self.web()?.poll_ready_unpin(cx))?;
         }
         Poll::Ready(Ok(()))
     }
 
-    fn send(&mut self, message: Message) -> Result<(), axum::Error> {
-        let frame = Frame::Text(message.frame());
+    fn send(&mut self, message: Message, binary: bool) -> Result<(), axum::Error> {
+        let frame =
+            if binary { Frame::Binary(message.binary()) } else { Frame::Text(message.frame()) };
+        self.bytes += message.size();
         self.web()?.start_send_unpin(frame)?;
         self.unflushed.push(message);
         self.is_dirty = true;
@@ -199,9 +244,10 @@ impl Socket {
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {
-        ready!(self.poll_ready(cx))?;
+        ready!(self.poll_say(cx))?;
         if self.is_dirty {
             ready!(self.web()?.poll_flush_unpin(cx))?;
+            self.bytes = 0;
             for message in self.unflushed.drain(..) {
                 self.share.give_back(&message);
                 message.settle();
@@ -214,20 +260,39 @@ impl Socket {
 
 /// What is attached: sends the messages of one key to a client.
 pub struct Subscription {
-    pub outlet: Arc<Outlet>,
+    outlet: Arc<Outlet>,
     pub terms: Arc<Terms>,
+    /// Of one to the latest value.
+    pace: Option<Pace>,
+}
+
+impl Subscription {
+    pub fn new(outlet: Arc<Outlet>, terms: Arc<Terms>) -> Self {
+        let pace = terms.latest.then(Pace::new);
+        Self { outlet, terms, pace }
+    }
 }
 
 impl Sink<Message> for Subscription {
     type Error = Gone;
 
-    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Gone>> {
-        self.outlet.poll(cx, Socket::poll_ready)
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Gone>> {
+        let Self { outlet, terms, pace } = &mut *self;
+        if let Some(pace) = pace {
+            ready!(pace.poll_due(terms, cx));
+            if terms.is_full() {
+                ready!(outlet.poll(cx, Socket::poll_flush))?; // which gives back what was sent
+            }
+        }
+        outlet.poll(cx, Socket::poll_ready)
     }
 
-    fn start_send(self: Pin<&mut Self>, message: Message) -> Result<(), Gone> {
+    fn start_send(mut self: Pin<&mut Self>, message: Message) -> Result<(), Gone> {
+        if let Some(pace) = &mut self.pace {
+            pace.sent();
+        }
         let mut socket = self.outlet.lock();
-        let sent = socket.send(message);
+        let sent = socket.send(message, self.terms.binary);
         drop(socket);
         sent.map_err(|_| Gone)?;
         self.terms.delivered();

@@ -42,14 +42,14 @@ impl Publisher {
     }
 
     /// Publishes, and waits until the broker has it on disk.
-    pub async fn publish(&self, key: &str, body: &[u8]) -> Result<(), PublishError> {
+    pub async fn publish(&self, key: &str, body: &[u8], is_json: bool) -> Result<(), PublishError> {
         let connection = self.connection.lock().unwrap().clone().ok_or(PublishError::Down)?;
         if connection.status().blocked() {
             return Err(PublishError::Alarm); // it would wait in memory for the end of the alarm
         }
         let trying = async {
             let channel = open(&mut *self.shared.lock().await, &connection).await?;
-            self.send(&channel, key, body).await
+            self.send(&channel, key, body, is_json).await
         };
         let tried = timeout(PATIENCE, trying).await.map_err(|_| PublishError::Down)?;
         let answer = match tried {
@@ -58,7 +58,7 @@ impl Publisher {
                     // Held until it is answered: nothing else can close this channel.
                     let mut alone = self.alone.lock().await;
                     let channel = open(&mut alone, &connection).await?;
-                    self.send(&channel, key, body).await
+                    self.send(&channel, key, body, is_json).await
                 };
                 timeout(PATIENCE, again).await.map_err(|_| PublishError::Down)?
             }
@@ -77,8 +77,17 @@ impl Publisher {
         }
     }
 
-    async fn send(&self, on: &Channel, key: &str, body: &[u8]) -> lapin::Result<Confirmation> {
+    async fn send(
+        &self,
+        on: &Channel,
+        key: &str,
+        body: &[u8],
+        is_json: bool,
+    ) -> lapin::Result<Confirmation> {
         let mut properties = BasicProperties::default().with_delivery_mode(2); // persistent
+        if is_json {
+            properties = properties.with_content_type("application/json".into());
+        }
         if let Some(header) = &self.config.key_header {
             properties = properties.with_headers(table([(header.as_str(), key)]));
         }

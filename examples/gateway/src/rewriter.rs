@@ -3,12 +3,14 @@
 //! A publisher chooses the properties and the routing key of its messages. lapin parses them recursively,
 //! on a thread with a small stack, and ends the connection at the first byte that is not UTF-8; the
 //! message then comes again. So they are rewritten before lapin sees them: of the properties only the
-//! header with the key is kept. It is found without recursion, as all that may be nested has a length.
+//! header with the key is kept, and whether the body is JSON. It is found without recursion, as all that may be nested has a length.
 //!
 //! A message that cannot be used loses its body, and the reason becomes its `type`. A publisher cannot
 //! forge that, because the `type` that it sends is not kept.
 
 use std::collections::HashMap;
+
+use crate::message::says_json;
 
 /// Read from the socket at once, in bytes.
 pub const CHUNK: usize = 64 * 1024;
@@ -136,7 +138,7 @@ impl Rewriter {
         }
         let _weight = fields.number()?;
         let size = u64::from_be_bytes(fields.take(8)?.try_into().ok()?);
-        let most = self.rules.max_body;
+        let (most, is_json) = (self.rules.max_body, fields.clone().say_json());
         let key = match &self.rules.key_header {
             Some(name) => find_key(fields, name.as_bytes()),
             None => Ok(None),
@@ -159,18 +161,21 @@ impl Rewriter {
             write_short(&mut rewritten, why.as_bytes());
         } else {
             rewritten.extend_from_slice(&size.to_be_bytes());
-            match (key, &self.rules.key_header) {
-                (Ok(Some(key)), Some(name)) => {
-                    rewritten.extend_from_slice(&HAS_HEADERS.to_be_bytes());
-                    let table = [name.len() + 1, 1 + 4 + key.len()].iter().sum::<usize>();
-                    write_length(&mut rewritten, table);
-                    write_short(&mut rewritten, name.as_bytes());
-                    rewritten.push(b'S');
-                    write_length(&mut rewritten, key.len());
-                    rewritten.extend_from_slice(key);
-                }
-                _ => rewritten.extend_from_slice(&[0, 0]),
+            let (mut flags, mut properties) = (0, Vec::new());
+            if is_json {
+                flags |= HAS_CONTENT_TYPE;
+                write_short(&mut properties, b"application/json");
             }
+            if let (Ok(Some(key)), Some(name)) = (key, &self.rules.key_header) {
+                flags |= HAS_HEADERS;
+                write_length(&mut properties, name.len() + 1 + 1 + 4 + key.len());
+                write_short(&mut properties, name.as_bytes());
+                properties.push(b'S');
+                write_length(&mut properties, key.len());
+                properties.extend_from_slice(key);
+            }
+            rewritten.extend_from_slice(&flags.to_be_bytes());
+            rewritten.extend_from_slice(&properties);
         }
         Some(rewritten)
     }
@@ -180,11 +185,7 @@ impl Rewriter {
 fn find_key<'a>(mut fields: Fields<'a>, name: &[u8]) -> Result<Option<&'a [u8]>, &'static str> {
     const MALFORMED: &str = "its properties are malformed";
     let mut find = || {
-        let flags = fields.number()?;
-        let mut more = flags;
-        while more & 1 == 1 {
-            more = fields.number()?;
-        }
+        let flags = fields.flags()?;
         for flag in [HAS_CONTENT_TYPE, HAS_ENCODING] {
             if flags & flag != 0 {
                 fields.short()?;
@@ -211,6 +212,7 @@ fn find_key<'a>(mut fields: Fields<'a>, name: &[u8]) -> Result<Option<&'a [u8]>,
 }
 
 /// What is left of some encoded fields. All methods return None if there is less than they need.
+#[derive(Clone)]
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -220,6 +222,22 @@ impl<'a> Fields<'a> {
 
     fn number(&mut self) -> Option<u16> {
         Some(u16::from_be_bytes(self.take(2)?.try_into().ok()?))
+    }
+
+    /// Of properties: which of them follow.
+    fn flags(&mut self) -> Option<u16> {
+        let flags = self.number()?;
+        let mut more = flags;
+        while more & 1 == 1 {
+            more = self.number()?;
+        }
+        Some(flags)
+    }
+
+    /// Of properties: does the publisher say that the body is JSON?
+    fn say_json(mut self) -> bool {
+        let has_type = self.flags().is_some_and(|flags| flags & HAS_CONTENT_TYPE != 0);
+        has_type && self.short().is_some_and(says_json)
     }
 
     /// A short string.
@@ -359,6 +377,26 @@ mod tests {
         assert_eq!(rewrite(None, &[b"AMQP\x00\x00\x09\x01".to_vec()]), b"AMQP\x00\x00\x09\x01");
         let other = frame(METHOD, b"\x00\x3c\x00\x50\xff");
         assert_eq!(rewrite(None, std::slice::from_ref(&other)), other);
+    }
+
+    #[test]
+    fn what_is_json_is_still_said_to_be() {
+        let headers = table(&[(b"key", b'S', &long(b"tea"))]);
+        let (delivery, body) = (deliver(b"e", b"k"), frame(BODY, b"{}"));
+        for said in [&b"application/json"[..], b"Application/JSON ; charset=utf-8"] {
+            let mut sent = vec![u8::try_from(said.len()).unwrap()];
+            sent.extend_from_slice(said);
+            let json = [&[16], &b"application/json"[..]].concat();
+            let with = |flags, properties: &[u8]| {
+                [delivery.clone(), header(2, flags, properties), body.clone()]
+            };
+            let rewritten =
+                rewrite(None, &with(HAS_CONTENT_TYPE | 1 << 12, &[&sent, &[2][..]].concat()));
+            assert_eq!(rewritten, with(HAS_CONTENT_TYPE, &json).concat());
+            let flags = HAS_CONTENT_TYPE | HAS_HEADERS;
+            let rewritten = rewrite(Some("key"), &with(flags, &[&sent, &headers[..]].concat()));
+            assert_eq!(rewritten, with(flags, &[&json, &headers[..]].concat()).concat());
+        }
     }
 
     #[test]

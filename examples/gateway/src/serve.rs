@@ -20,12 +20,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tower_service::Service;
 use tracing::{debug, warn};
 
 use crate::access;
 use crate::gateway::Gateway;
-use crate::http::{Refusal, router};
+use crate::http::{Refusal, answer, router};
 use crate::patient::Patient;
 
 /// Connections that have not said yet what they want: beyond that, who comes waits.
@@ -94,6 +93,7 @@ impl Connection {
         let _ = socket.set_nodelay(true); // what is flushed goes out
         let (address, is_upgraded) = (self.address, Arc::new(AtomicBool::new(false)));
         let socket = Patient::new(socket, Arc::clone(&is_upgraded));
+        let shared = socket.share();
         // Kept until the connection ends: it is then that its answers need no memory any more.
         let place = OnceLock::new();
         let service = service_fn(|request: hyper::Request<Incoming>| {
@@ -111,18 +111,21 @@ impl Connection {
             .half_close(true) // one that has said all is answered all the same
             .max_buf_size(BUFFER)
             // Not `pipeline_flush`: it would keep all answers in memory for as long as there are requests,
-            // 12 kB for one of 40 bytes, and lose hyper's answer to what is no request.
+            // 12 kB for one of 40 bytes, and lose hyper's answer to what is no request. `Patient` collects
+            // a bounded part of them.
             .serve_connection(TokioIo::new(socket), service)
             .with_upgrades();
-        let mut connection = std::pin::pin!(connection);
-        let done = tokio::select! {
-            done = &mut connection => done,
-            () = gone.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+        let done = shared.run(async {
+            let mut connection = std::pin::pin!(connection);
+            tokio::select! {
+                done = &mut connection => done,
+                () = gone.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
             }
-        };
-        if let Err(error) = done {
+        });
+        if let Err(error) = done.await {
             debug!(%address, %error, "a connection is broken");
         }
     }
@@ -146,7 +149,7 @@ impl Connection {
             Ok(()) => {
                 request.extensions_mut().insert(ConnectInfo(self.address));
                 request.extensions_mut().insert(Arc::clone(&self.socket));
-                self.app.clone().call(request).await.unwrap_or_else(|never| match never {})
+                answer(&self.gateway, &self.app, request).await
             }
             Err(refusal) => refusal.into_response(),
         };

@@ -3,13 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Bytes;
-use futures::future;
+use futures::{StreamExt, future, stream};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::amqp::Broker;
+use crate::line::Line;
 use crate::message::{Key, Message};
 use crate::router::{Input, Refused};
+
+/// With an input that is not read on, because it waits for a client.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Messages of a batch that the broker has not confirmed: it takes them as fast as with more.
+const UNCONFIRMED: usize = 512;
 
 #[derive(Clone)]
 pub enum Source {
@@ -35,18 +40,48 @@ pub enum PublishError {
     TooLarge,
 }
 
+impl From<Refused> for PublishError {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Blocked => Self::Blocked,
+            Refused::Ended => Self::Draining,
+        }
+    }
+}
+
 impl Source {
-    pub async fn publish(&self, key: &str, body: Bytes) -> Result<(), PublishError> {
+    pub async fn publish(&self, key: &str, body: &[u8], is_json: bool) -> Result<(), PublishError> {
         match self {
             Self::Embedded(input) => {
-                let message = Message::new(key.into(), &body, None);
-                input.offer(message).await.map_err(|refused| match refused {
-                    Refused::Blocked => PublishError::Blocked,
-                    Refused::Ended => PublishError::Draining,
-                })
+                let message = Message::of(key.into(), body, is_json, None);
+                Ok(input.offer(message, Instant::now() + PATIENCE).await?)
             }
-            Self::Amqp(broker) => broker.publisher.publish(key, &body).await,
+            Self::Amqp(broker) => broker.publisher.publish(key, body, is_json).await,
         }
+    }
+
+    /// What became of each. The broker confirms many at a time; put in directly, none is taken after one
+    /// that is not.
+    pub async fn publish_all(&self, lines: &[Line<'_>]) -> Vec<Result<(), PublishError>> {
+        let input = match self {
+            Self::Embedded(input) => input,
+            Self::Amqp(broker) => {
+                let publish = async |line: &Line<'_>| {
+                    broker.publisher.publish(&line.key, &line.body, line.is_json).await
+                };
+                return stream::iter(lines).map(publish).buffered(UNCONFIRMED).collect().await;
+            }
+        };
+        let (mut all, mut last) = (Vec::with_capacity(lines.len()), Ok(()));
+        let until = Instant::now() + PATIENCE;
+        for line in lines {
+            if last.is_ok() {
+                let Line { key, body, is_json } = line;
+                last = input.offer(Message::of((**key).into(), body, *is_json, None), until).await;
+            }
+            all.push(last.map_err(PublishError::from));
+        }
+        all
     }
 }
 
@@ -84,12 +119,12 @@ pub async fn demo(source: Source, rate: u32) {
                 choice += 1;
             }
             let body = format!("cup {count} of {}", &keys[choice]["demo.".len()..]);
-            published[choice].push(body.into());
+            published[choice].push(body);
         }
         // The messages of a key one after the other, so that they stay in order.
-        let publish = async |(key, bodies): (&Key, Vec<Bytes>)| {
+        let publish = async |(key, bodies): (&Key, Vec<String>)| {
             for body in bodies {
-                let _ = source.publish(key, body).await;
+                let _ = source.publish(key, body.as_bytes(), false).await;
             }
         };
         future::join_all(keys.iter().zip(published).map(publish)).await;

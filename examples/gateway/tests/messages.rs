@@ -8,6 +8,8 @@ use std::time::Duration;
 use common::{Gateway, message, soon, until};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 #[tokio::test]
@@ -61,6 +63,45 @@ async fn one_connection_holds_many_keys_and_lets_them_go_one_by_one() {
     gateway.publish("c", "z").await;
     assert_eq!(client.next().await, message("a", "y"));
     assert_eq!(client.next().await, message("c", "z"));
+}
+
+#[tokio::test]
+async fn json_comes_as_json_and_bytes_as_bytes() {
+    let gateway = Gateway::start(&["--history", "9"]).await;
+    let mut text = gateway.subscriber("tea").await;
+    let json = [("content-type", "application/json; charset=utf-8")];
+    for (body, status) in [(r#"{"a": [1.0]}"#, 202), (r#"{"a":"#, 400), ("1,2", 400)] {
+        let (is, said) = gateway.ask(Method::POST, "/publish/tea", &json, body).await;
+        assert_eq!(is.as_u16(), status, "{body}: {said}");
+        assert!(status == 202 || said["error"] == "bad_json", "{said}");
+    }
+    gateway.publish("tea", "no { JSON").await;
+    gateway.publish("tea", vec![0xff, b'\n']).await;
+    let expected = [
+        json!({ "json": { "a": [1.0] } }),
+        json!({ "body": "no { JSON" }),
+        json!({ "base64": "/wo=" }),
+    ];
+    for (mut expected, at) in expected.into_iter().zip(1..) {
+        (expected["type"], expected["key"], expected["at"]) =
+            ("message".into(), "tea".into(), at.into());
+        assert_eq!(text.next().await, expected);
+    }
+    // What is kept, and what is new.
+    let mut binary = gateway.connect().await;
+    let wish = json!({ "type": "subscribe", "key": "tea", "binary": true, "since": 0 });
+    binary.send(wish).await;
+    assert_eq!(binary.next().await["type"], "history");
+    for (body, at) in [(&br#"{"a": [1.0]}"#[..], 1), (b"no { JSON", 2), (b"\xff\n", 3), (b"", 4)] {
+        if at == 4 {
+            assert_eq!(binary.next().await["type"], "subscribed");
+            gateway.publish("tea", "").await;
+        }
+        let frame = binary.frame().await.unwrap().unwrap();
+        assert!(frame.is_binary());
+        let line = format!("{{\"type\":\"message\",\"key\":\"tea\",\"at\":{at}}}\n");
+        assert_eq!(frame.into_data(), [line.as_bytes(), body].concat());
+    }
 }
 
 #[tokio::test]
@@ -263,4 +304,81 @@ async fn what_was_taken_while_it_is_told_to_stop_is_delivered_and_nothing_else()
     let (said, code) = soon("the rest", receiving).await.unwrap();
     assert_eq!((said.len(), code), (taken, Some(CloseCode::Away)));
     assert_eq!(gateway.wait().await.0.code(), Some(0));
+}
+
+#[tokio::test]
+async fn requests_sent_at_once_are_all_answered_in_order_whatever_comes_last() {
+    let gateway = Gateway::start(&[]).await;
+    let post = |n: usize| {
+        let body = "x".repeat(n % 7);
+        let length = body.len();
+        format!(
+            "POST /publish/{n} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+    };
+    let posts: String = (0..300).map(post).collect();
+    let upgrade = "GET /ws HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+                   sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    for (last, answer) in [
+        (String::new(), None),
+        ("GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n".into(), Some("200")),
+        ("GET /healthz HTTP/1.0\r\n\r\n".into(), Some("200")),
+        ("no HTTP\r\n\r\n".into(), Some("400")),
+        (format!("GET / HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(101)), Some("431")),
+        (upgrade.into(), Some("101")),
+    ] {
+        let expected = 300 + usize::from(answer.is_some());
+        let mut socket = TcpStream::connect(gateway.address).await.unwrap();
+        socket.write_all((posts.clone() + &last).as_bytes()).await.unwrap();
+        // It stays open, so nothing but the answers themselves brings them out.
+        let mut all = Vec::new();
+        let heads = loop {
+            let heads = String::from_utf8_lossy(&all);
+            let heads: Vec<_> =
+                heads.split("HTTP/1.").skip(1).map(|head| head[2..5].to_owned()).collect();
+            if heads.len() >= expected {
+                break heads;
+            }
+            let count = soon("an answer", socket.read_buf(&mut all)).await.unwrap();
+            assert!(count > 0, "{last:.50}: {} answers", heads.len());
+        };
+        assert!(heads[..300].iter().all(|status| status == "202"), "{heads:?}");
+        assert_eq!(heads.get(300).map(String::as_str), answer, "{last:.50}");
+        let all = String::from_utf8_lossy(&all);
+        let keys: Vec<usize> = all
+            .split("\"key\":\"")
+            .skip(1)
+            .map(|rest| rest[..rest.find('"').unwrap()].parse().unwrap())
+            .collect();
+        assert!(keys.iter().copied().eq(0..300), "{keys:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_batch_is_many_messages_in_order() {
+    let gateway =
+        Gateway::start(&["--rate", "0", "--overflow", "wait", "--max-batch", "200000"]).await;
+    let mut tea = gateway.subscriber("tea").await;
+    let mut other = gateway.subscriber("a \"b\"").await;
+    let batch = "{\"key\":\"tea\",\"body\":\"1\"}\r\n\n{\"base64\":\"/wA=\",\"key\":\"tea\"}\n \n\
+                 {\"key\":\"a \\\"b\\\"\",\"body\":\"\\u00e9\"}\n{\"key\":\"nobody\",\"body\":\"\"}";
+    let (status, said) = gateway.ask(Method::POST, "/publish", &[], batch).await;
+    assert_eq!((status, said), (StatusCode::ACCEPTED, json!({ "taken": 4 })));
+    assert_eq!(tea.next().await, message("tea", "1"));
+    assert_eq!(tea.next().await["base64"], "/wA=");
+    assert_eq!(other.next().await, message("a \"b\"", "é"));
+    // More of them than wait for the demux at a time.
+    let line = |n: u32| json!({ "key": "tea", "body": n.to_string() }).to_string() + "\n";
+    let batch: String = (0..5_000).map(line).collect();
+    let posted = gateway.ask(Method::POST, "/publish", &[], batch);
+    let read = async {
+        for n in 0..5_000 {
+            assert_eq!(tea.next().await, message("tea", &n.to_string()));
+        }
+    };
+    let ((status, said), ()) = futures::join!(posted, read);
+    assert_eq!((status, said), (StatusCode::ACCEPTED, json!({ "taken": 5_000 })));
+    let (_, metrics) = gateway.ask(Method::GET, "/metrics", &[], "").await;
+    let line = "gateway_published_total{result=\"ok\"} 5004";
+    assert!(metrics.as_str().unwrap().contains(line), "{metrics}");
 }

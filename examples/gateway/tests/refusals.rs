@@ -21,7 +21,8 @@ async fn what_is_wrong_with_a_request_is_said() {
     let long = format!("/publish/{}", "k".repeat(256));
     for (method, path, body, status, code) in [
         (Method::POST, "/publish/", "x", 400, "bad_key"),
-        (Method::POST, "/publish", "x", 400, "bad_key"),
+        (Method::POST, "/publish", "x", 400, "bad_json"),
+        (Method::POST, "/publish", "", 400, "bad_request"),
         (Method::POST, "/publish/a%00b", "x", 400, "bad_key"),
         (Method::POST, "/publish/a%0Ab", "x", 400, "bad_key"),
         (Method::POST, "/publish/%FF", "x", 400, "bad_key"),
@@ -29,6 +30,7 @@ async fn what_is_wrong_with_a_request_is_said() {
         (Method::POST, "/publish/a%", "x", 400, "bad_key"),
         (Method::POST, "/publish/a%4", "x", 400, "bad_key"),
         (Method::POST, &long, "x", 400, "bad_key"),
+        (Method::POST, "/publish/demo.*", "x", 400, "bad_key"),
         (Method::POST, "/publish/k", &"x".repeat(1001), 413, "too_large"),
         (Method::GET, "/publish/k", "", 405, "method_not_allowed"),
         (Method::POST, "/stats", "", 405, "method_not_allowed"),
@@ -97,7 +99,13 @@ async fn what_is_wrong_with_a_message_is_said_and_the_connection_stays() {
         (r#"{"type":"subscribe","key":"k","rate":0}"#, "bad_request"),
         (r#"{"type":"subscribe","key":"k","rate":-1}"#, "bad_request"),
         (r#"{"type":"subscribe","key":"k","rate":1.5}"#, "bad_request"),
+        (r#"{"type":"subscribe","keys":[]}"#, "bad_request"),
+        (r#"{"type":"subscribe","keys":["k",7]}"#, "bad_request"),
+        (r#"{"type":"subscribe","key":"k","keys":["k"]}"#, "bad_request"),
+        (r#"{"type":"unsubscribe","keys":["b"],"rate":1}"#, "bad_request"),
         (r#"{"type":"subscribe","key":""}"#, "bad_key"),
+        (r#"{"type":"subscribe","key":"demo.*"}"#, "bad_key"),
+        (r#"{"type":"subscribe","key":"room/#"}"#, "bad_key"),
         (r#"{"type":"subscribe","key":"a\u0000"}"#, "bad_key"),
         (r#"{"type":"subscribe","key":"a"}"#, "already_subscribed"),
         (r#"{"type":"unsubscribe","key":"b"}"#, "not_subscribed"),
@@ -106,12 +114,44 @@ async fn what_is_wrong_with_a_message_is_said_and_the_connection_stays() {
         let said = client.next().await;
         assert_eq!((said["type"].as_str(), error(&said)), (Some("error"), code), "{text}");
     }
+    // What is no wildcard is a key.
+    for key in ["b*", "#1 b", "b"] {
+        client.subscribe(key).await;
+        client.send(json!({ "type": "unsubscribe", "key": key })).await;
+        assert_eq!(client.next().await["type"], "unsubscribed");
+    }
     client.subscribe("b").await;
     client.send(json!({ "type": "subscribe", "key": "c" })).await;
     let said = client.next().await;
     assert_eq!((error(&said), &said["key"]), ("too_many_subscriptions", &json!("c")));
     gateway.publish("a", "x").await;
     assert_eq!(client.next().await, message("a", "x"));
+}
+
+#[tokio::test]
+async fn of_several_keys_each_is_answered_as_if_it_came_alone() {
+    let gateway = Gateway::start(&["--max-subscriptions", "2"]).await;
+    let mut client = gateway.connect().await;
+    let keys = json!(["a", "", "a", "b", "c"]);
+    client.send(json!({ "type": "subscribe", "keys": keys, "rate": 5 })).await;
+    let (mut subscribed, mut errors) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        let said = client.next().await;
+        match said["error"].as_str() {
+            Some(code) => errors.push((code.to_owned(), said["key"].clone())),
+            None => subscribed.push((said["key"].clone(), said["rate"].clone())),
+        }
+    }
+    assert_eq!(subscribed, [(json!("a"), json!(5)), (json!("b"), json!(5))]);
+    let expected = [("bad_key", ""), ("already_subscribed", "a"), ("too_many_subscriptions", "c")];
+    assert_eq!(errors, expected.map(|(code, key)| (code.to_owned(), json!(key))));
+    gateway.publish("b", "x").await;
+    assert_eq!(client.next().await, message("b", "x"));
+    client.send(json!({ "type": "unsubscribe", "keys": ["a", "c", "b"] })).await;
+    let mut said = [client.next().await, client.next().await, client.next().await];
+    said.sort_by_key(|said| said["key"].to_string());
+    let kinds = said.map(|said| said["type"].as_str().unwrap().to_owned());
+    assert_eq!(kinds, ["unsubscribed", "unsubscribed", "error"]);
 }
 
 #[tokio::test]
@@ -312,6 +352,7 @@ async fn a_wrong_command_line_is_explained() {
         &["--demo", "4000000000"],
         &["--ping", "0"],
         &["--token", ""],
+        &["--read-key", "short"],
         &["--topic", "--key-header", "k"],
         &["--nonsense"],
     ] {
@@ -331,4 +372,68 @@ async fn a_wrong_command_line_is_explained() {
     assert_eq!(run.status.code(), Some(1));
     let said = String::from_utf8(run.stderr).unwrap();
     assert!(said.starts_with(&format!("gateway: cannot listen on {address}: ")), "{said}");
+}
+
+#[tokio::test]
+async fn of_a_batch_with_a_mistake_nothing_is_taken_and_the_line_is_named() {
+    let options = ["--max-body", "10", "--max-batch", "1000", "--token", "secret"];
+    let gateway = Gateway::start(&options).await;
+    let mut client = gateway.subscriber("tea").await;
+    let token = ("authorization", "Bearer secret");
+    let good = "{\"key\":\"tea\",\"body\":\"x\"}\n";
+    let long = format!("{{\"key\":\"{}\",\"body\":\"\"}}", "k".repeat(256));
+    for (line, status, code) in [
+        ("tea hello", 400, "bad_json"),
+        ("{\"key\":\"tea\",\"body\":\"x\"", 400, "bad_json"),
+        ("{\"key\":\"tea\"}", 400, "bad_request"),
+        ("{\"key\":\"tea\",\"body\":\"\",\"rate\":1}", 400, "bad_request"),
+        ("{\"key\":\"tea\",\"base64\":\"*\"}", 400, "bad_request"),
+        ("{\"key\":\"\",\"body\":\"x\"}", 400, "bad_key"),
+        ("{\"key\":\"\\n\",\"body\":\"x\"}", 400, "bad_key"),
+        (&long, 400, "bad_key"),
+        ("{\"key\":\"tea\",\"body\":\"12345678901\"}", 413, "too_large"),
+    ] {
+        let batch = format!("{good}\n{line}\n{good}no JSON");
+        let (got, said) = gateway.ask(Method::POST, "/publish", &[token], batch).await;
+        assert_eq!((got.as_u16(), error(&said)), (status, code), "{line}: {said}");
+        assert_eq!((&said["line"], &said["taken"]), (&json!(3), &json!(0)), "{said}");
+        let message = said["message"].as_str().unwrap();
+        assert!(message.starts_with("line 3: "), "{message}");
+        assert!(message.ends_with("; nothing was taken"), "{message}");
+    }
+    for (headers, batch, status, code) in [
+        (&[token][..], good.repeat(50), 413, "too_large"),
+        (&[token], " \n\n".into(), 400, "bad_request"),
+        (&[], good.into(), 401, "unauthorized"),
+        (&[token, ("origin", "http://elsewhere")], good.into(), 403, "bad_origin"),
+    ] {
+        let (got, said) = gateway.ask(Method::POST, "/publish", headers, batch).await;
+        assert_eq!((got.as_u16(), error(&said)), (status, code), "{said}");
+        assert_eq!((&said["line"], &said["taken"]), (&json!(null), &json!(0)), "{said}");
+    }
+    // Nothing of all that has come, and posts are still taken.
+    let last = "{\"key\":\"tea\",\"body\":\"last\"}";
+    let (got, _) = gateway.ask(Method::POST, "/publish", &[token], last).await;
+    assert_eq!(got, StatusCode::ACCEPTED);
+    assert_eq!(client.next().await, message("tea", "last"));
+}
+
+#[tokio::test]
+async fn of_a_batch_that_the_input_takes_in_part_the_answer_says_which() {
+    let options = ["--overflow", "wait", "--buffer", "1", "--rate", "0", "--send-buffer", "4096"];
+    let gateway = Gateway::start(&options).await;
+    let mut slow = gateway.connect_narrow().await;
+    slow.subscribe("tea").await;
+    let line = json!({ "key": "tea", "body": "x".repeat(1000) }).to_string() + "\n";
+    let (status, said) = gateway.ask(Method::POST, "/publish", &[], line.repeat(1000)).await;
+    assert_eq!((status.as_u16(), error(&said)), (408, "timeout"), "{said:.200}");
+    let (taken, first) = (said["taken"].as_u64().unwrap(), said["line"].as_u64().unwrap());
+    assert_eq!(first, taken + 1, "in order");
+    let failed: Vec<u64> = serde_json::from_value(said["failed"].clone()).unwrap();
+    assert!(failed.iter().copied().eq(first..=1000), "{said:.200}");
+    for _ in 0..taken {
+        assert_eq!(slow.next().await["key"], "tea");
+    }
+    gateway.publish("tea", "next").await;
+    assert_eq!(slow.next().await, message("tea", "next"));
 }

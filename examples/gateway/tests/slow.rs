@@ -3,7 +3,8 @@
 mod common;
 
 use common::{Client, Gateway, soon, until};
-use serde_json::Value;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
 
 const COUNT: u64 = 400;
 
@@ -138,4 +139,19 @@ async fn one_that_holds_the_input_and_leaves_frees_it() {
     drop(slow);
     soon("publishing", publishing).await.unwrap();
     soon("reading", reading).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_was_sent_and_not_flushed_does_not_make_a_client_slow() {
+    // A client may have 50 kB waiting; its socket takes more than all of it.
+    let limits = ["--max-queued", "400000", "--overflow", "drop-newest", "--rate", "0"];
+    let gateway = Gateway::start(&limits).await;
+    let mut client = gateway.subscriber("tea").await;
+    let line = json!({ "key": "tea", "body": "x".repeat(10_000) }).to_string() + "\n";
+    let (status, said) = gateway.ask(Method::POST, "/publish", &[], line.repeat(10)).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{said}");
+    for _ in 0..10 {
+        let said = client.next().await;
+        assert_eq!(said["type"], "message", "{said}");
+    }
 }

@@ -3,20 +3,20 @@
 use std::path::PathBuf;
 
 pub const USAGE: &str = "\
-usage: soak [--seconds N] [--victim PATH]
+usage: soak [--seconds N] [--server PATH]
 
-  --seconds N    how long to attack, 600 unless given; at least 10
-  --victim PATH  a `lines` server to start, instead of building the one of this workspace
+  --seconds N    how long to attack; default 600, at least 10
+  --server PATH  the `lines` server to start; by default, the example is built
 ";
 
 pub struct Options {
     pub seconds: u64,
-    pub victim: Option<PathBuf>,
+    pub server: Option<PathBuf>,
 }
 
 pub enum Mode {
     Soak(Options),
-    /// A client in a process of its own, to be stopped and killed: this program starts itself so.
+    /// Run a client. The soak starts itself in this mode, to suspend and kill the process.
     Client {
         address: String,
         key: String,
@@ -25,7 +25,7 @@ pub enum Mode {
 }
 
 pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Mode, String> {
-    let mut options = Options { seconds: 600, victim: None };
+    let mut options = Options { seconds: 600, server: None };
     while let Some(arg) = args.next() {
         let mut value = |what| args.next().ok_or_else(|| format!("{arg} needs {what}"));
         match arg.as_str() {
@@ -33,12 +33,12 @@ pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Mode, String> {
             "--client" => {
                 return Ok(Mode::Client { address: value("an address")?, key: value("a key")? });
             }
-            "--victim" => options.victim = Some(value("a path")?.into()),
+            "--server" => options.server = Some(value("a path")?.into()),
             "--seconds" => {
                 let text = value("a number")?;
                 let seconds = text.parse().ok().filter(|&seconds| seconds >= 10);
-                options.seconds =
-                    seconds.ok_or_else(|| format!("--seconds {text}: not a number from 10"))?;
+                options.seconds = seconds
+                    .ok_or_else(|| format!("--seconds {text}: not a number of at least 10"))?;
             }
             _ => return Err(format!("unknown argument {arg}")),
         }

@@ -1,4 +1,4 @@
-//! Those who misbehave over a socket. Each attack is run by many at once, over and over.
+//! Clients that misbehave. Many tasks run each attack concurrently and repeatedly.
 
 use std::array;
 use std::io;
@@ -10,17 +10,17 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::behave::HOSE;
-use crate::convict;
-use crate::net::{PATIENCE, connect, connect_narrow, connect_politely};
-use crate::report::{Deed, Report};
+use crate::clients::HOSE;
+use crate::net::{PATIENCE, connect, connect_narrow, connect_with_retry};
+use crate::report::{Counter, Report};
+use crate::suspend;
 
-/// What became of one attack.
+/// The outcome of an attack.
 pub enum Outcome {
     Done,
-    /// The attacker could not go on; this proves nothing.
+    /// The connection failed. This is not a fault of the server.
     CutOff,
-    /// What must not happen.
+    /// The server misbehaved.
     Violation(String),
 }
 
@@ -39,10 +39,11 @@ enum Attack {
     Churn,
     Herd,
     Visit,
-    Convict,
+    Suspend,
 }
 
-/// Which, by how many at once, and with what pause between, in milliseconds.
+/// Each attack, its number of concurrent tasks, and the maximal pause between two runs in
+/// milliseconds.
 const ATTACKS: [(Attack, u32, u64); 8] = [
     (Attack::Reset, 16, 30),
     (Attack::Mute, 24, 100),
@@ -51,7 +52,7 @@ const ATTACKS: [(Attack, u32, u64); 8] = [
     (Attack::Churn, 8, 20),
     (Attack::Herd, 2, 3000),
     (Attack::Visit, 16, 30),
-    (Attack::Convict, 8, 50),
+    (Attack::Suspend, 8, 50),
 ];
 
 impl Attack {
@@ -59,12 +60,12 @@ impl Attack {
         match self {
             Self::Reset => reset(report).await.into(),
             Self::Mute => mute(report).await.into(),
-            Self::Garbage => noise(report, Deed::Garbage).await,
-            Self::Giant => noise(report, Deed::Giant).await,
+            Self::Garbage => noise(report, Counter::Garbage).await,
+            Self::Giant => noise(report, Counter::Giant).await,
             Self::Churn => churn(report).await.into(),
             Self::Herd => herd(report).await.into(),
             Self::Visit => visit(report).await,
-            Self::Convict => convict::sentence(report).await,
+            Self::Suspend => suspend::run(report).await,
         }
     }
 }
@@ -76,30 +77,30 @@ impl Attackers {
         let mut all = JoinSet::new();
         for (attack, many, pause) in ATTACKS {
             for _ in 0..many {
-                all.spawn(again_and_again(attack, pause, Arc::clone(report)));
+                all.spawn(repeat(attack, pause, Arc::clone(report)));
             }
         }
         Self(all)
     }
 
-    /// They vanish wherever they are: the last attack.
+    /// Aborts all attackers wherever they are. This is the last attack.
     pub async fn stop(mut self) {
         self.0.shutdown().await;
     }
 }
 
-async fn again_and_again(attack: Attack, pause: u64, report: Arc<Report>) {
+async fn repeat(attack: Attack, pause: u64, report: Arc<Report>) {
     loop {
         match attack.run(&report).await {
             Outcome::Done => {}
-            Outcome::CutOff => report.count(Deed::Failed, 1),
+            Outcome::CutOff => report.count(Counter::Failed, 1),
             Outcome::Violation(what) => report.violation(what),
         }
         sleep(Duration::from_millis(fastrand::u64(pause / 2..=pause))).await;
     }
 }
 
-/// Subscribes, publishes, and is gone in the middle of a line.
+/// Subscribes, publishes, and resets the connection in the middle of a line.
 async fn reset(report: &Report) -> io::Result<()> {
     let mut stream = connect(report.address()).await?;
     let text =
@@ -107,21 +108,22 @@ async fn reset(report: &Report) -> io::Result<()> {
     stream.write_all(text.as_bytes()).await?;
     sleep(Duration::from_millis(fastrand::u64(..40))).await;
     stream.set_zero_linger()?;
-    report.count(Deed::Reset, 1);
+    report.count(Counter::Reset, 1);
     Ok(())
 }
 
-/// Subscribes to more than it can hold and does not read any of it; leaves in one of three ways.
+/// Subscribes to more lines than its buffers can hold, does not read, and disconnects in one of
+/// three ways.
 async fn mute(report: &Report) -> io::Result<()> {
     let mut stream = connect_narrow(report.address()).await?;
     stream.write_all(format!("sub {HOSE}\nsub feed1\nsub junk\n").as_bytes()).await?;
-    report.count(Deed::Mute, 1);
+    report.count(Counter::Mute, 1);
     sleep(Duration::from_millis(fastrand::u64(500..15_000))).await;
     match fastrand::u8(..3) {
         0 => stream.set_zero_linger()?,
         1 => {}
         _ => {
-            // The server does not wait for it longer than it says.
+            // The server waits for it only for a limited time.
             stream.write_all(b"quit\n").await?;
             stream.shutdown().await?;
             sleep(Duration::from_secs(8)).await;
@@ -130,10 +132,10 @@ async fn mute(report: &Report) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends what is no request; the connection must be as good as new after the next end of a line.
-async fn noise(report: &Report, deed: Deed) -> Outcome {
-    let mut text = match deed {
-        Deed::Giant => vec![b'x'; 1 << 20],
+/// Sends invalid requests. The connection must be usable again after the next end of a line.
+async fn noise(report: &Report, counter: Counter) -> Outcome {
+    let mut text = match counter {
+        Counter::Giant => vec![b'x'; 1 << 20],
         _ => std::iter::repeat_with(|| fastrand::u8(..)).take(1 << 16).collect(),
     };
     let key = format!("noise{}", fastrand::u64(..));
@@ -143,16 +145,22 @@ async fn noise(report: &Report, deed: Deed) -> Outcome {
         Ok(Ok(answer)) if answer.ends_with(format!("\n{key} still here\n").as_bytes()) => {}
         Ok(Ok(answer)) => {
             let end = answer[answer.len().saturating_sub(60)..].escape_ascii();
-            return Outcome::Violation(format!("after garbage, no own line: …{end}"));
+            return Outcome::Violation(format!(
+                "after garbage, the client's line did not arrive: …{end}"
+            ));
         }
-        Ok(Err(wrong)) => return Outcome::Violation(format!("garbage cut off: {wrong}")),
-        Err(_) => return Outcome::Violation(format!("garbage not answered in {PATIENCE:?}")),
+        Ok(Err(error)) => {
+            return Outcome::Violation(format!("the connection failed after garbage: {error}"));
+        }
+        Err(_) => {
+            return Outcome::Violation(format!("no answer within {PATIENCE:?} after garbage"));
+        }
     }
-    report.count(deed, 1);
+    report.count(counter, 1);
     Outcome::Done
 }
 
-/// Sends it all while it reads all; what it read until the end.
+/// Writes `text` and reads concurrently. Returns what it read until the end.
 async fn converse(stream: TcpStream, text: &[u8]) -> io::Result<Vec<u8>> {
     let (mut reader, mut writer) = stream.into_split();
     let mut answer = Vec::new();
@@ -162,10 +170,10 @@ async fn converse(stream: TcpStream, text: &[u8]) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// Subscribes and unsubscribes fifty times, as fast as the server goes along, over and over.
+/// Repeatedly subscribes to and unsubscribes from fifty keys, as fast as the server allows.
 async fn churn(report: &Report) -> io::Result<()> {
     const KEYS: usize = 50;
-    let (mut reader, mut writer) = connect_politely(report.address()).await?;
+    let (mut reader, mut writer) = connect_with_retry(report.address()).await?;
     let mark = format!("mark{}", fastrand::u64(..));
     writer.write_all(format!("sub {mark}\n").as_bytes()).await?;
     for round in 0..fastrand::u32(1..100) {
@@ -176,15 +184,15 @@ async fn churn(report: &Report) -> io::Result<()> {
         let text = text.chain(keys.iter().map(|key| format!("unsub {key}\n")));
         let text = text.chain([format!("pub {mark} {round}\n")]).collect::<Vec<_>>().concat();
         writer.write_all(text.as_bytes()).await?;
-        let own = format!("{mark} {round}");
-        while reader.line().await?.ok_or(io::ErrorKind::UnexpectedEof)? != own {}
-        report.count(Deed::Churn, KEYS as u64);
+        let expected = format!("{mark} {round}");
+        while reader.line().await?.ok_or(io::ErrorKind::UnexpectedEof)? != expected {}
+        report.count(Counter::Churn, KEYS as u64);
         sleep(Duration::from_millis(fastrand::u64(..15))).await;
     }
     Ok(())
 }
 
-/// Many come, subscribe to one key, and leave at the same moment.
+/// Many clients subscribe to one key and disconnect at the same moment.
 async fn herd(report: &Report) -> io::Result<()> {
     let mut herd = Vec::new();
     for _ in 0..150 {
@@ -198,18 +206,19 @@ async fn herd(report: &Report) -> io::Result<()> {
     if fastrand::bool() {
         herd.iter().try_for_each(TcpStream::set_zero_linger)?;
     }
-    report.count(Deed::Herd, herd.len() as u64);
+    report.count(Counter::Herd, herd.len() as u64);
     Ok(())
 }
 
-/// Comes, subscribes, publishes, says goodbye or merely stops sending: and has its line by then.
+/// Subscribes, publishes, and sends `quit` or shuts down its write direction. It must receive its
+/// line.
 async fn visit(report: &Report) -> Outcome {
     let key = format!("visit{}", fastrand::u64(..));
-    let Ok((mut reader, mut writer)) = connect_politely(report.address()).await else {
-        return Outcome::Violation("a visitor could not connect".to_owned());
+    let Ok((mut reader, mut writer)) = connect_with_retry(report.address()).await else {
+        return Outcome::Violation("a short visit could not connect".to_owned());
     };
-    let goodbye = if fastrand::bool() { "quit\n" } else { "" };
-    let text = format!("sub {key}\npub {key} hello\n{goodbye}");
+    let quit = if fastrand::bool() { "quit\n" } else { "" };
+    let text = format!("sub {key}\npub {key} hello\n{quit}");
     let talk = async {
         writer.write_all(text.as_bytes()).await?;
         writer.shutdown().await?;
@@ -219,9 +228,9 @@ async fn visit(report: &Report) -> Outcome {
     };
     match talk.await {
         Ok(Some(line)) if line == format!("{key} hello") => {}
-        Ok(line) => return Outcome::Violation(format!("a visitor of {key} received {line:?}")),
-        Err(wrong) => return Outcome::Violation(format!("a visitor: {wrong}")),
+        Ok(line) => return Outcome::Violation(format!("a short visit to {key} received {line:?}")),
+        Err(error) => return Outcome::Violation(format!("a short visit failed: {error}")),
     }
-    report.count(Deed::Visit, 1);
+    report.count(Counter::Visit, 1);
     Outcome::Done
 }

@@ -1,20 +1,20 @@
-//! What one who subscribes to numbered lines may see: the numbers go up by one, but for as many as
-//! the server said were lost, just before the next.
+//! Checks the lines that a subscriber of numbered lines receives: the numbers increase by one,
+//! except for lines that the server reported as lost just before.
 
 /// Checks the lines of one client with one subscription.
 #[derive(Default)]
 pub struct Checker {
     last: Option<u64>,
-    /// Lost, and not yet seen to be missing.
+    /// Lines reported as lost since the last numbered line.
     announced: u64,
     pub seen: u64,
     pub lost: u64,
 }
 
-/// A line that was as it had to be.
+/// A valid line.
 pub enum Seen<'a> {
     Loss,
-    /// A number, and what follows it.
+    /// A number, and the rest of the line.
     Number(u64, &'a str),
 }
 
@@ -27,16 +27,16 @@ impl Checker {
         }
         let text = line.strip_prefix(key).and_then(|rest| rest.strip_prefix(' '));
         let Some(text) = text else {
-            return Err(format!("subscribed {key}, received {line:.60}"));
+            return Err(format!("subscribed {key}, but received {line:.60}"));
         };
         let (number, rest) = text.split_once(' ').unwrap_or((text, ""));
         let number: u64 = number.parse().map_err(|_| format!("{key}: no number in {line:.60}"))?;
         if let Some(last) = self.last {
-            let due = last + 1 + self.announced;
-            if number != due {
+            let expected = last + 1 + self.announced;
+            if number != expected {
                 let announced = self.announced;
                 return Err(format!(
-                    "{key}: {number} after {last} with {announced} said to be lost, {due} was due"
+                    "{key}: {number} after {last} with {announced} reported lost, expected {expected}"
                 ));
             }
         }
@@ -56,9 +56,9 @@ mod tests {
     }
 
     #[test]
-    fn it_accepts_gaps_that_were_announced_and_nothing_else() {
+    fn accepts_only_announced_gaps() {
         assert_eq!(check(&["tea 7", "tea 8", "lost 2", "tea 11 x", "lost 1", "tea 13"]), Ok(()));
-        assert_eq!(check(&["lost 3", "tea 7"]), Ok(()), "nothing is known before the first");
+        assert_eq!(check(&["lost 3", "tea 7"]), Ok(()), "the first number is arbitrary");
         for wrong in [
             &["tea 7", "tea 9"][..],
             &["tea 7", "tea 7"],

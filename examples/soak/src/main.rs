@@ -1,23 +1,25 @@
-//! A soak: the `lines` example against clients that misbehave in every way a client can.
+//! A soak test of the `lines` example with misbehaving clients.
 //!
-//! `cargo run --release -p soak -- --seconds 600` builds the server, starts it, and attacks it: clients
-//! that are reset, stopped, killed, that never read, send garbage or a byte at a time, thousands of
-//! subscriptions a second. Meanwhile others behave, and check that they receive every line in order but
-//! those the server says they lost. Every second the server's memory and descriptors are looked at.
+//! `cargo run --release -p soak -- --seconds 600` builds and starts the server, and attacks it with
+//! clients that reset their connections, are suspended or killed, never read, send garbage or
+//! single bytes, and with thousands of subscriptions per second. Meanwhile, well-behaved clients
+//! check that they receive every line in order, except those that the server reports as lost. The
+//! server's memory and descriptors are sampled every second.
 //!
-//! It prints what it saw and exits with 1 if the server grew, kept a descriptor, lost a line without
-//! saying so, made a client wait, or ended with totals that do not add up; with 2 if it could not run.
+//! It prints a report. The exit status is 1 if the server's memory grew, it leaked a descriptor,
+//! lost a line without reporting it, made a client wait too long, or printed totals that do not add
+//! up; it is 2 if the test could not run.
 
-mod account;
 mod args;
 mod attack;
-mod behave;
 mod check;
-mod convict;
+mod clients;
+mod counts;
 mod net;
 mod report;
-mod stoppable;
-mod victim;
+mod server;
+mod subscriber;
+mod suspend;
 mod watch;
 
 use std::io;
@@ -27,15 +29,16 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::account::Account;
 use crate::args::Mode;
 use crate::attack::Attackers;
-use crate::behave::Citizens;
+use crate::clients::Clients;
+use crate::counts::Counts;
 use crate::report::Report;
-use crate::victim::Victim;
+use crate::server::Server;
 use crate::watch::Watch;
 
-/// In which everybody who left is gone: longer than the server's patience with who reads too slowly.
+/// Time for all closed connections to end. It is longer than the server's time-out for slow
+/// readers.
 const LEAVING: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
@@ -44,18 +47,18 @@ fn main() -> ExitCode {
             print!("{}", args::USAGE);
             return ExitCode::SUCCESS;
         }
-        Ok(Mode::Client { address, key }) => return stoppable::run(&address, &key),
+        Ok(Mode::Client { address, key }) => return subscriber::run(&address, &key),
         Ok(Mode::Soak(options)) => runtime().and_then(|runtime| runtime.block_on(soak(&options))),
-        Err(wrong) => {
-            eprint!("soak: {wrong}\n\n{}", args::USAGE);
+        Err(error) => {
+            eprint!("soak: {error}\n\n{}", args::USAGE);
             return ExitCode::from(2);
         }
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(wrong) => {
-            eprintln!("soak: {wrong}");
+        Err(error) => {
+            eprintln!("soak: {error}");
             ExitCode::from(2)
         }
     }
@@ -65,59 +68,61 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
 }
 
-/// Whether the server stood it.
+/// Runs the soak. Returns `true` if there was no violation.
 async fn soak(options: &args::Options) -> io::Result<bool> {
     net::raise_limit_of_descriptors()?;
-    let mut victim = Victim::start(options.victim.clone()).await?;
-    let report = Arc::new(Report::new(victim.address()));
-    victim.listen_for_complaints(&report);
-    println!("{} listens on {}", victim.path().display(), victim.address());
+    let mut server = Server::start(options.server.clone()).await?;
+    let report = Arc::new(Report::new(server.address()));
+    server.watch_stderr(&report);
+    println!("{} listens on {}", server.path().display(), server.address());
 
-    // What the server opens with its first client and keeps is no leak.
-    net::visit(victim.address()).await?;
-    let baseline = victim.settled_descriptors(LEAVING).await?;
-    println!("{baseline} descriptors before the first client; {} seconds to go", options.seconds);
+    // Descriptors that the server opens with its first client and keeps are not leaks.
+    net::visit(server.address()).await?;
+    let baseline = server.settled_descriptors(LEAVING).await?;
+    println!("{baseline} descriptors before the attack, which takes {} seconds", options.seconds);
 
     let mut watch = Watch::new(baseline);
-    let account = match attack(options, victim, &report, &mut watch).await {
-        Ok(account) => account,
-        Err(wrong) => {
-            report.violation(wrong);
-            Account::new()
+    let counts = match attack(options, server, &report, &mut watch).await {
+        Ok(counts) => counts,
+        Err(error) => {
+            report.violation(error);
+            Counts::new()
         }
     };
-    Ok(report.print(&watch, &account))
+    Ok(report.print(&watch, &counts))
 }
 
-/// What the server counted. An error if it did not live to tell.
+/// Attacks the server and stops it. Returns its counts, or an error if it has crashed.
 async fn attack(
     options: &args::Options,
-    victim: Victim,
+    server: Server,
     report: &Arc<Report>,
     watch: &mut Watch,
-) -> io::Result<Account> {
-    let (citizens, attackers) = (Citizens::spawn(report), Attackers::spawn(report));
+) -> io::Result<Counts> {
+    let (clients, attackers) = (Clients::spawn(report), Attackers::spawn(report));
     tokio::select! {
-        seen = watch.watch(&victim, report, options.seconds) => seen?,
-        _ = tokio::signal::ctrl_c() => println!("interrupted: what was seen until now is judged"),
+        seen = watch.watch(&server, report, options.seconds) => seen?,
+        _ = tokio::signal::ctrl_c() => println!("interrupted: evaluating the samples so far"),
     }
     attackers.stop().await;
-    let published = timeout(LEAVING * 2, citizens.retire()).await.unwrap_or_else(|_| {
-        report.violation("those who behave did not see the end of their lines");
+    let published = timeout(LEAVING * 2, clients.finish()).await.unwrap_or_else(|_| {
+        report.violation("well-behaved clients did not receive their last lines");
         0
     });
-    let after = victim.settles_at(watch.baseline(), LEAVING).await?;
+    let after = server.settles_at(watch.baseline(), LEAVING).await?;
     if after != watch.baseline() {
         let before = watch.baseline();
-        report.violation(format!("{after} descriptors when all had left, {before} before"));
+        report.violation(format!(
+            "{after} descriptors after all clients had disconnected, {before} before"
+        ));
     }
-    watch.last(&victim)?;
-    let (status, said) = victim.interrupt(LEAVING).await?;
+    watch.last(&server)?;
+    let (status, stdout) = server.interrupt(LEAVING).await?;
     if !status.success() {
-        report.violation(format!("the server ended with {status}"));
+        report.violation(format!("the server exited with {status}"));
     }
-    let account = account::parse(&said);
-    report.judge(&account, published);
+    let counts = counts::parse(&stdout);
+    report.judge(&counts, published);
     watch.judge(report);
-    Ok(account)
+    Ok(counts)
 }

@@ -10,10 +10,10 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
 
-/// Nobody who behaves has to wait so long for anything.
+/// Time limit for each operation of a well-behaved client.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The server inherits it.
+/// Raises the limit of file descriptors, which the server inherits.
 pub fn raise_limit_of_descriptors() -> io::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
@@ -23,14 +23,14 @@ pub fn raise_limit_of_descriptors() -> io::Result<()> {
     Ok(())
 }
 
-/// Connects from one of many loopback addresses: from a single one, thousands of short connections
-/// would run out of ports, which are held for a minute after each.
+/// Connects from a random loopback address. With a single address, thousands of short connections
+/// would use up the ports, each of which is reserved for a minute after use.
 pub async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     socket()?.connect(to).await
 }
 
-/// As `connect`, by one who means to read little: with a receive buffer so small that the server
-/// soon has to wait.
+/// Like `connect`, but with a small receive buffer, so that the server soon has to wait if the
+/// client does not read.
 pub async fn connect_narrow(to: SocketAddr) -> io::Result<TcpStream> {
     let socket = socket()?;
     socket.set_recv_buffer_size(4096)?;
@@ -43,14 +43,14 @@ fn socket() -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// Reads and writes of one who behaves.
-pub async fn connect_politely(to: SocketAddr) -> io::Result<(Reader, OwnedWriteHalf)> {
-    // The queue of connections to be accepted may be full: no fault of the server.
+/// Connects, and tries again if that fails, as well-behaved clients do.
+pub async fn connect_with_retry(to: SocketAddr) -> io::Result<(Reader, OwnedWriteHalf)> {
+    // The backlog of the listening socket may be full, which is not a fault of the server.
     let mut tries = 0;
     let stream = loop {
         match timeout(PATIENCE, connect(to)).await {
             Ok(Ok(stream)) => break stream,
-            Ok(Err(wrong)) if tries > 20 => return Err(wrong),
+            Ok(Err(error)) if tries > 20 => return Err(error),
             Ok(Err(_)) => sleep(Duration::from_millis(50)).await,
             Err(_) => return Err(late("a connection")),
         }
@@ -71,7 +71,7 @@ impl Reader {
         (Self { from: BufReader::new(reader), line: Vec::new() }, writer)
     }
 
-    /// The next line, or `None` at the end. It is an error to wait longer than anybody should have to.
+    /// Reads the next line. Returns `None` at the end, and an error after [`PATIENCE`].
     pub async fn line(&mut self) -> io::Result<Option<&str>> {
         self.line.clear();
         let read = self.from.read_until(b'\n', &mut self.line);
@@ -80,17 +80,17 @@ impl Reader {
             return Ok(None);
         }
         let Some((b'\n', line)) = self.line.split_last() else {
-            let broken = format!("the last line ends in the middle: {}", self.line.escape_ascii());
+            let broken = format!("the last line is incomplete: {}", self.line.escape_ascii());
             return Err(io::Error::other(broken));
         };
         str::from_utf8(line).map(Some).map_err(io::Error::other)
     }
 
-    /// Waits for the end, and expects nothing before it.
+    /// Waits for the end of the input. Returns an error if there is another line.
     pub async fn end(&mut self) -> io::Result<()> {
         match self.line().await? {
             None => Ok(()),
-            Some(line) => Err(io::Error::other(format!("a line that is for others: {line:.60}"))),
+            Some(line) => Err(io::Error::other(format!("unexpected line: {line:.60}"))),
         }
     }
 }
@@ -99,11 +99,11 @@ fn late(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("waited {PATIENCE:?} for {what}"))
 }
 
-/// Comes, says goodbye, and waits until the server says so too.
+/// Connects, sends `quit`, and waits until the server closes the connection.
 pub async fn visit(to: SocketAddr) -> io::Result<()> {
     let mut stream = connect(to).await?;
     stream.write_all(b"quit\n").await?;
-    let mut said = Vec::new();
-    timeout(PATIENCE, stream.read_to_end(&mut said)).await.map_err(|_| late("the end"))??;
+    let mut rest = Vec::new();
+    timeout(PATIENCE, stream.read_to_end(&mut rest)).await.map_err(|_| late("the end"))??;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What everybody reports to, and what is printed of it at the end.
+//! Collects counts and violations, and prints the report.
 
 use std::array;
 use std::fmt;
@@ -8,45 +8,45 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::time::Instant;
 
-use crate::account::{self, Account};
+use crate::counts::{self, Counts};
 use crate::watch::Watch;
 
-/// So many violations are shown; the rest is counted.
+/// Number of violations that are printed; further ones are only counted.
 const SHOWN: usize = 20;
 
-macro_rules! deeds {
+macro_rules! counters {
     ($($name:ident $text:literal)*) => {
-        /// What was done to the server, or seen by those who behave.
+        /// Counts of attacks, and of lines of the well-behaved clients.
         #[derive(Clone, Copy)]
-        pub enum Deed { $($name),* }
-        /// In the same order.
-        const DEEDS: &[&str] = &[$($text),*];
+        pub enum Counter { $($name),* }
+        /// Labels, in the same order.
+        const LABELS: &[&str] = &[$($text),*];
     };
 }
 
-deeds! {
+counters! {
     Reset "connections reset in the middle of a line"
     Mute "subscribers that never read"
     Stop "times a client process was stopped (SIGSTOP)"
     Kill "client processes killed while stopped"
-    Release "client processes that caught up after it, and checked"
-    Garbage "loads of garbage, answered and survived"
-    Giant "megabytes without an end of line, answered and survived"
-    Churn "subscriptions begun and ended on lasting connections"
-    Herd "subscribers that left all at once"
-    Visit "connections with a subscription, an own line, and a goodbye, checked"
-    Failed "attacks that could not connect, or were cut off"
+    Release "client processes resumed and checked"
+    Garbage "connections that sent garbage and recovered"
+    Giant "connections that sent a line of a megabyte and recovered"
+    Churn "subscriptions and unsubscriptions on long-lived connections"
+    Herd "subscribers that disconnected at the same moment"
+    Visit "short visits: subscribe, publish, receive, disconnect"
+    Failed "attacks that could not connect or lost their connection"
     Published "numbered lines published"
-    Dripped "of these a byte at a time"
+    Dripped "of these, lines written byte by byte"
     Checked "numbered lines received and checked"
-    Lost "numbered lines that the server said were lost"
+    Lost "numbered lines that the server reported as lost"
 }
 
 pub struct Report {
     address: SocketAddr,
-    began: Instant,
-    deeds: [AtomicU64; DEEDS.len()],
-    /// The longest way of a line since it was last asked, in microseconds.
+    start: Instant,
+    counters: [AtomicU64; LABELS.len()],
+    /// The highest latency of a line since the last `take_slowest`, in microseconds.
     slowest: AtomicU64,
     violations: Mutex<Vec<String>>,
 }
@@ -55,8 +55,8 @@ impl Report {
     pub fn new(address: SocketAddr) -> Self {
         Self {
             address,
-            began: Instant::now(),
-            deeds: array::from_fn(|_| AtomicU64::new(0)),
+            start: Instant::now(),
+            counters: array::from_fn(|_| AtomicU64::new(0)),
             slowest: AtomicU64::new(0),
             violations: Mutex::default(),
         }
@@ -66,21 +66,21 @@ impl Report {
         self.address
     }
 
-    pub fn count(&self, deed: Deed, times: u64) {
-        self.deeds[deed as usize].fetch_add(times, Relaxed);
+    pub fn count(&self, counter: Counter, times: u64) {
+        self.counters[counter as usize].fetch_add(times, Relaxed);
     }
 
-    pub fn counted(&self, deed: Deed) -> u64 {
-        self.deeds[deed as usize].load(Relaxed)
+    pub fn counted(&self, counter: Counter) -> u64 {
+        self.counters[counter as usize].load(Relaxed)
     }
 
-    /// Microseconds since it began.
+    /// Returns the microseconds since the start.
     pub fn now(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
+        u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// A line that was published at `then` was received.
-    pub fn arrived(&self, then: u64) {
+    /// Records the latency of a line that was published at `then`.
+    pub fn record_latency(&self, then: u64) {
         self.slowest.fetch_max(self.now().saturating_sub(then), Relaxed);
     }
 
@@ -92,32 +92,39 @@ impl Report {
         let what = what.to_string();
         let mut violations = self.violations.lock().unwrap_or_else(PoisonError::into_inner);
         if violations.len() < SHOWN {
-            eprintln!("VIOLATION after {:.1?}: {what}", self.began.elapsed());
+            eprintln!("VIOLATION after {:.1?}: {what}", self.start.elapsed());
         }
         violations.push(what);
     }
 
-    /// `published` are the lines of those who saw them obeyed.
-    pub fn judge(&self, account: &Account, published: u64) {
-        for fault in account::faults(account, published) {
+    /// Checks the server's counts, and that every attack was run. `published` is the number of
+    /// lines published by well-behaved clients.
+    pub fn judge(&self, counts: &Counts, published: u64) {
+        for fault in counts::faults(counts, published) {
             self.violation(fault);
         }
-        for deed in [Deed::Stop, Deed::Mute, Deed::Reset, Deed::Garbage, Deed::Visit, Deed::Checked]
-        {
-            if self.counted(deed) == 0 {
-                self.violation(format!("nothing was tried: no {}", DEEDS[deed as usize]));
+        for counter in [
+            Counter::Stop,
+            Counter::Mute,
+            Counter::Reset,
+            Counter::Garbage,
+            Counter::Visit,
+            Counter::Checked,
+        ] {
+            if self.counted(counter) == 0 {
+                self.violation(format!("not tested: no {}", LABELS[counter as usize]));
             }
         }
     }
 
-    /// Prints it all. Whether there was no violation.
-    pub fn print(&self, watch: &Watch, account: &Account) -> bool {
-        println!("\nwhat was done");
-        for (text, count) in DEEDS.iter().zip(&self.deeds) {
+    /// Prints the report. Returns `true` if there was no violation.
+    pub fn print(&self, watch: &Watch, counts: &Counts) -> bool {
+        println!("\nattacks and checks");
+        for (text, count) in LABELS.iter().zip(&self.counters) {
             println!("{:>12}  {text}", count.load(Relaxed));
         }
-        println!("\nwhat the server counted");
-        let mut counts = account.iter().collect::<Vec<_>>();
+        println!("\ncounts of the server");
+        let mut counts = counts.iter().collect::<Vec<_>>();
         counts.sort();
         for (name, count) in counts {
             println!("{count:>12}  {name}");

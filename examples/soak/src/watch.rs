@@ -1,4 +1,4 @@
-//! The server as it is seen from outside, second by second.
+//! Samples the server's resources every second.
 
 use std::fmt;
 use std::io;
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::report::{Deed, Report};
-use crate::victim::{Sample, Victim};
+use crate::report::{Counter, Report};
+use crate::server::{Sample, Server};
 
 const MIB: f64 = 1024.0 * 1024.0;
-/// Rows of the table that is printed on the way.
+/// Rows of the table that is printed during the test.
 const ROWS: u64 = 20;
 
 pub struct Watch {
@@ -24,47 +24,42 @@ impl Watch {
         Self { baseline, samples: Vec::new(), last: None }
     }
 
-    /// How many descriptors it had before the first client.
+    /// The number of descriptors before the first client.
     pub fn baseline(&self) -> usize {
         self.baseline
     }
 
-    /// Looks at the server every second for so many. An error if it is gone.
+    /// Samples the server every second. Returns an error if it has exited.
     pub async fn watch(
         &mut self,
-        victim: &Victim,
+        server: &Server,
         report: &Report,
         seconds: u64,
     ) -> io::Result<()> {
         println!(
             "\n{:>7} {:>11} {:>12} {:>8} {:>7} {:>13} {:>13}",
-            "second",
-            "memory MiB",
-            "descriptors",
-            "threads",
-            "cpu %",
-            "come and go/s",
-            "slowest line"
+            "second", "memory MiB", "descriptors", "threads", "cpu %", "churn/s", "slowest line"
         );
         let mut ticks = interval(Duration::from_secs(1));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks.tick().await;
         let every = (seconds / ROWS).max(1);
-        let (mut since, mut busy, mut came) = (Instant::now(), victim.sample()?.busy, 0);
+        let (mut since, mut busy, mut churned) = (Instant::now(), server.sample()?.busy, 0);
         for second in 1..=seconds {
             ticks.tick().await;
-            let sample = victim.sample()?;
+            let sample = server.sample()?;
             self.samples.push(sample);
             if second % every != 0 && second != seconds {
                 continue;
             }
             let passed = since.elapsed().as_secs_f64();
-            let deeds = [Deed::Reset, Deed::Churn, Deed::Herd, Deed::Visit, Deed::Mute];
-            let now: u64 = deeds.iter().map(|&deed| report.counted(deed)).sum();
-            #[expect(clippy::cast_precision_loss, reason = "it is for reading")]
+            let counters =
+                [Counter::Reset, Counter::Churn, Counter::Herd, Counter::Visit, Counter::Mute];
+            let now: u64 = counters.iter().map(|&counter| report.counted(counter)).sum();
+            #[expect(clippy::cast_precision_loss, reason = "for display")]
             let (memory, rate, slowest) = (
                 sample.memory as f64 / MIB,
-                (now - came) as f64 / passed,
+                (now - churned) as f64 / passed,
                 report.take_slowest() as f64 / 1000.0,
             );
             println!(
@@ -73,18 +68,18 @@ impl Watch {
                 sample.threads,
                 (sample.busy - busy) / passed * 100.0,
             );
-            (since, busy, came) = (Instant::now(), sample.busy, now);
+            (since, busy, churned) = (Instant::now(), sample.busy, now);
         }
         Ok(())
     }
 
-    /// Looks at it once more, when everybody has left.
-    pub fn last(&mut self, victim: &Victim) -> io::Result<()> {
-        self.last = Some(victim.sample()?);
+    /// Takes the last sample, after all clients have disconnected.
+    pub fn last(&mut self, server: &Server) -> io::Result<()> {
+        self.last = Some(server.sample()?);
         Ok(())
     }
 
-    /// The samples of both halves; what comes first, while it warms up, is left out.
+    /// Returns the samples of both halves, without the first tenth, in which the server warms up.
     fn halves(&self) -> (&[Sample], &[Sample]) {
         let warm = &self.samples[self.samples.len() / 10..];
         warm.split_at(warm.len() / 2)
@@ -93,25 +88,25 @@ impl Watch {
     pub fn judge(&self, report: &Report) {
         let (first, second) = self.halves();
         if first.is_empty() {
-            return report.violation("nothing was watched");
+            return report.violation("there are no samples");
         }
         let ((before, highest), (after, peak)) = (spread(first, memory), spread(second, memory));
         if after > before * 1.1 + 4.0 {
-            report.violation(format!("memory grew from {before:.1} to {after:.1} MiB, by median"));
+            report
+                .violation(format!("the median of memory grew from {before:.1} to {after:.1} MiB"));
         }
         if peak > highest * 1.25 + 8.0 {
-            report.violation(format!("memory peaked at {peak:.1} MiB, at {highest:.1} before"));
+            report.violation(format!("the peak of memory grew from {highest:.1} to {peak:.1} MiB"));
         }
-        // How many there are at most, and for how long, is the doing of those who come in herds. A leak
-        // raises what there is at least.
+        // The maximum depends on the attacks of many clients at once. A leak raises the minimum.
         let (before, after) = (least(first), least(second));
         if after > before + before / 5 + 20 {
-            report.violation(format!("descriptors grew from {before} to {after}, at least"));
+            report.violation(format!("the minimum of descriptors grew from {before} to {after}"));
         }
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "it is compared roughly")]
+#[expect(clippy::cast_precision_loss, reason = "the comparison is approximate")]
 fn memory(sample: &Sample) -> f64 {
     sample.memory as f64 / MIB
 }
@@ -124,7 +119,7 @@ fn most(samples: &[Sample]) -> usize {
     samples.iter().map(|sample| sample.descriptors).max().unwrap_or(0)
 }
 
-/// Median and maximum.
+/// Returns the median and the maximum.
 fn spread(samples: &[Sample], of: fn(&Sample) -> f64) -> (f64, f64) {
     let mut values = samples.iter().map(of).collect::<Vec<_>>();
     values.sort_by(f64::total_cmp);
@@ -135,19 +130,19 @@ impl fmt::Display for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (first, second) = self.halves();
         if first.is_empty() {
-            return writeln!(f, "nothing was watched");
+            return writeln!(f, "there are no samples");
         }
         writeln!(f, "{:>28} {:>12} {:>12}", "", "first half", "second half")?;
         let ((before, highest), (after, peak)) = (spread(first, memory), spread(second, memory));
         writeln!(f, "{:>28} {before:>12.1} {after:>12.1}", "memory MiB, median")?;
-        writeln!(f, "{:>28} {highest:>12.1} {peak:>12.1}", "memory MiB, most")?;
-        writeln!(f, "{:>28} {:>12} {:>12}", "descriptors, least", least(first), least(second))?;
-        writeln!(f, "{:>28} {:>12} {:>12}", "descriptors, most", most(first), most(second))?;
+        writeln!(f, "{:>28} {highest:>12.1} {peak:>12.1}", "memory MiB, maximum")?;
+        writeln!(f, "{:>28} {:>12} {:>12}", "descriptors, minimum", least(first), least(second))?;
+        writeln!(f, "{:>28} {:>12} {:>12}", "descriptors, maximum", most(first), most(second))?;
         if let Some(last) = &self.last {
             let (memory, now, baseline) = (memory(last), last.descriptors, self.baseline);
             writeln!(
                 f,
-                "when all had left: {memory:.1} MiB, {now} descriptors ({baseline} before)"
+                "after all clients had disconnected: {memory:.1} MiB, {now} descriptors ({baseline} before)"
             )?;
         }
         Ok(())

@@ -1,9 +1,9 @@
-// Apache Thrift's Go library against a server of idl/demo.thrift, and as one.
+// A client and a server of idl/demo.thrift with Apache Thrift's Go library.
 //
-// Usage: peer client PORT binary|compact plain|multiplexed, or peer server binary|compact. The client calls
-// from several connections at once, and prints what was expected, answered, mismatched and lost. The
-// server prints the port that it listens on, serves the service under its name and without, and ends with its
-// standard input.
+// Usage: peer client PORT binary|compact plain|multiplexed, or peer server binary|compact. The client makes
+// calls on several connections concurrently, and prints the numbers of expected, answered, mismatched and
+// lost calls. The server prints its port, serves the service with and without its name, and exits when its
+// standard input is closed.
 package main
 
 import (

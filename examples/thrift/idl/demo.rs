@@ -25,7 +25,7 @@ use thrift::server::TProcessor;
 // OneOfEach
 //
 
-/// One field of each type, as in the tests of Apache Thrift: the struct that its figures are given for.
+/// One field of each type, as in Apache Thrift's tests. Its published figures are for this struct.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct OneOfEach {
   pub im_true: bool,
@@ -340,19 +340,19 @@ impl Display for Forbidden {
 //
 
 pub trait TDemoSyncClient {
-  /// Answers, and says nothing.
+  /// Returns nothing.
   fn ping(&mut self) -> thrift::Result<()>;
   fn add(&mut self, left: i64, right: i64) -> thrift::Result<i64>;
   fn echo(&mut self, text: String) -> thrift::Result<String>;
-  /// Answers with its text, but only after so many milliseconds, 60000 at most: later calls overtake it.
+  /// Returns the text after `millis` milliseconds, at most 60000, so that later calls overtake it.
   fn later(&mut self, text: String, millis: i32) -> thrift::Result<String>;
   fn each(&mut self, value: OneOfEach) -> thrift::Result<OneOfEach>;
   fn sum(&mut self, values: Vec<i64>) -> thrift::Result<i64>;
-  /// How often each word occurs. The empty word is forbidden.
+  /// Returns how often each word occurs. The empty word is forbidden.
   fn count(&mut self, words: Vec<String>) -> thrift::Result<BTreeMap<String, i32>>;
-  /// Nobody answers.
+  /// Counts a note. A one-way call.
   fn note(&mut self, text: String) -> thrift::Result<()>;
-  /// How many notes there were so far.
+  /// Returns the number of notes so far.
   fn notes(&mut self) -> thrift::Result<i64>;
 }
 
@@ -617,19 +617,19 @@ impl <C: TThriftClient + TDemoSyncClientMarker> TDemoSyncClient for C {
 //
 
 pub trait DemoSyncHandler {
-  /// Answers, and says nothing.
+  /// Returns nothing.
   fn handle_ping(&self) -> thrift::Result<()>;
   fn handle_add(&self, left: i64, right: i64) -> thrift::Result<i64>;
   fn handle_echo(&self, text: String) -> thrift::Result<String>;
-  /// Answers with its text, but only after so many milliseconds, 60000 at most: later calls overtake it.
+  /// Returns the text after `millis` milliseconds, at most 60000, so that later calls overtake it.
   fn handle_later(&self, text: String, millis: i32) -> thrift::Result<String>;
   fn handle_each(&self, value: OneOfEach) -> thrift::Result<OneOfEach>;
   fn handle_sum(&self, values: Vec<i64>) -> thrift::Result<i64>;
-  /// How often each word occurs. The empty word is forbidden.
+  /// Returns how often each word occurs. The empty word is forbidden.
   fn handle_count(&self, words: Vec<String>) -> thrift::Result<BTreeMap<String, i32>>;
-  /// Nobody answers.
+  /// Counts a note. A one-way call.
   fn handle_note(&self, text: String) -> thrift::Result<()>;
-  /// How many notes there were so far.
+  /// Returns the number of notes so far.
   fn handle_notes(&self) -> thrift::Result<i64>;
 }
 

@@ -1,9 +1,9 @@
 /**
- * What the example serves: a service with one method for each thing that can go wrong.
+ * The service of the example. Its methods cover results, exceptions, delays and one-way calls.
  */
 namespace * demo
 
-/** One field of each type, as in the tests of Apache Thrift: the struct that its figures are given for. */
+/** One field of each type, as in Apache Thrift's tests. Its published figures are for this struct. */
 struct OneOfEach {
   1: required bool im_true
   2: required bool im_false
@@ -27,18 +27,18 @@ exception Forbidden {
 }
 
 service Demo {
-  /** Answers, and says nothing. */
+  /** Returns nothing. */
   void ping()
   i64 add(1: i64 left, 2: i64 right)
   string echo(1: string text)
-  /** Answers with its text, but only after so many milliseconds, 60000 at most: later calls overtake it. */
+  /** Returns the text after `millis` milliseconds, at most 60000, so that later calls overtake it. */
   string later(1: string text, 2: i32 millis)
   OneOfEach each(1: OneOfEach value)
   i64 sum(1: list<i64> values)
-  /** How often each word occurs. The empty word is forbidden. */
+  /** Returns how often each word occurs. The empty word is forbidden. */
   map<string, i32> count(1: list<string> words) throws (1: Forbidden forbidden)
-  /** Nobody answers. */
+  /** Counts a note. A one-way call. */
   oneway void note(1: string text)
-  /** How many notes there were so far. */
+  /** Returns the number of notes so far. */
   i64 notes()
 }

@@ -1,8 +1,8 @@
 """The client of Apache Thrift's Python package against a server of idl/demo.thrift.
 
-Usage: client.py PORT binary|compact plain|zlib. Calls one by one from several connections; then sends
-many calls on one connection before it reads the first answer. Prints what was expected, answered,
-mismatched and lost, and how many answers overtook another.
+Usage: client.py PORT binary|compact plain|zlib. Makes calls one by one on several connections, then sends
+many calls on one connection before it reads the first answer. Prints the numbers of expected, answered,
+mismatched and lost calls, and how many answers overtook another.
 """
 
 import math
@@ -55,7 +55,7 @@ def value(number):
 
 
 def survive(call, *args):
-    """What was expected and is not answered is lost: that is counted, and the rest goes on."""
+    """Makes calls, and returns 0 if one fails. Unanswered calls are counted as lost."""
     try:
         return call(*args)
     except (TException, OSError, EOFError) as error:
@@ -81,12 +81,12 @@ def one_by_one(me):
             check("add beyond 64 bits", client.add(2**63 - 1, 1), "an exception")
         except TApplicationException as error:
             check("refused", error.type, TApplicationException.INTERNAL_ERROR)
-        client.note("nobody answers")
+        client.note("not answered")
     transport.close()
 
 
 def at_once():
-    """Each call takes less time than the one before it."""
+    """Each call has a shorter delay than the call before it, so its answer overtakes."""
     expect(AT_ONCE)
     transport, protocol, client = connect()
     for n in range(AT_ONCE):
@@ -109,7 +109,7 @@ def at_once():
 def notes():
     expect(1)
     transport, _, client = connect()
-    deadline = time.monotonic() + 10  # a note is not answered: the last may be on its way
+    deadline = time.monotonic() + 10  # the last notes may be on their way, since they are not answered
     while (left := client.notes()) < CONNECTIONS * ROUNDS and time.monotonic() < deadline:
         time.sleep(0.01)
     check("notes", left, CONNECTIONS * ROUNDS)

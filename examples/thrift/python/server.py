@@ -1,6 +1,6 @@
 """The non-blocking server of Apache Thrift's Python package, with the service of idl/demo.thrift.
 
-Usage: server.py binary|compact. Prints the port that it listens on; ends when its standard input does.
+Usage: server.py binary|compact. Prints its port; exits when its standard input is closed.
 """
 
 import os
@@ -59,7 +59,7 @@ def main():
     print(socket.handle.getsockname()[1], flush=True)
     threading.Thread(target=server.serve, daemon=True).start()
     sys.stdin.read()
-    os._exit(0)  # its workers are threads that never end
+    os._exit(0)  # its worker threads never end
 
 
 main()

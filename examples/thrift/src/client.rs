@@ -1,8 +1,9 @@
-//! The client: calls that share a connection, and answers that find their caller.
+//! The client: concurrent calls on one connection. A demux routes each answer to its caller.
 //!
-//! 1. A call's order is sent before its request, so its sink is attached before an answer can come.
-//! 2. A sequence id is used once on a connection: a late answer matches nobody, never somebody else.
-//! 3. A call is its lease: when it ends, however it ends, nothing of it stays attached.
+//! 1. A call sends its order before its request, so its sink is attached before an answer can
+//!    arrive.
+//! 2. A sequence id is used once per connection, so a late answer cannot match another call.
+//! 3. A call owns the lease of its sink: when the call ends for any reason, the sink is detached.
 
 use std::fmt;
 use std::io;
@@ -26,46 +27,48 @@ use crate::message::{Limits, Message, Protocol, Wire};
 use crate::service::SEPARATOR;
 use crate::transport::{Frame, Transport};
 
-/// Requests that wait for the socket: a call beyond them waits too, on its own deadline.
+/// Capacity of the queue of requests for the socket. If it is full, further calls wait until their
+/// deadlines.
 const QUEUE: usize = 1024;
 
-/// Ids are positive, which every implementation reads alike.
+/// The largest sequence id. Ids are positive, because all implementations read positive ids alike.
 const LAST_ID: u64 = i32::MAX as u64;
 
-/// How a client calls.
+/// Settings of a client.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// How requests are written.
+    /// The protocol that requests are written in.
     pub protocol: Protocol,
-    /// What an answer, and a request, may hold.
+    /// Limits for requests and answers.
     pub limits: Limits,
-    /// The service to name in each request, as Apache Thrift's `TMultiplexedProtocol` does.
+    /// The service name to prepend to each method name, as Apache Thrift's `TMultiplexedProtocol`
+    /// does.
     pub service: Option<&'static str>,
-    /// How long a call may take, from its first poll to its answer.
+    /// Time limit of a call, from its first poll to its answer.
     pub deadline: Duration,
 }
 
 impl Default for Options {
-    /// Binary, the default limits, no service, 30 seconds.
+    /// Binary protocol, default limits, no service name, a deadline of 30 seconds.
     fn default() -> Self {
         let (protocol, limits, service) = Default::default();
         Self { protocol, limits, service, deadline: Duration::from_secs(30) }
     }
 }
 
-/// What became of the calls of a connection.
+/// Counters of the calls of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
-    /// Calls that wait for an answer: what is attached to the demux at this moment.
+    /// Calls that wait for an answer: the sinks attached to the demux at this moment.
     pub waiting: u64,
-    /// Calls that were attached, so far.
+    /// Calls that have been attached so far.
     pub calls: u64,
-    /// Answers that reached nobody: their call was over.
+    /// Answers that arrived after their calls had ended.
     pub late: u64,
 }
 
-/// A handle of a connection: clone it, send it, call from any thread. The connection is closed when the
-/// last one is dropped.
+/// A handle to a connection, which can be cloned and used from any thread. The connection is closed
+/// when the last handle is dropped.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -79,10 +82,10 @@ struct Shared {
     connection: Arc<Connection>,
 }
 
-/// What the task of the connection and its handles both know.
+/// State shared by the connection's task and its handles.
 #[derive(Default)]
 struct Connection {
-    /// Why it is closed: set before the first call hears of it.
+    /// Why the connection was closed. Set before any call fails because of it.
     closed: OnceLock<Arc<str>>,
     attached: AtomicU64,
     detached: AtomicU64,
@@ -99,7 +102,7 @@ impl Connection {
     }
 }
 
-/// Counts: the demux says what is attached, and which answer nobody waits for.
+/// Hooks that count attachments and late answers.
 struct Watch(Arc<Connection>);
 
 impl Hooks<i32, Message, Gone> for Watch {
@@ -115,10 +118,10 @@ impl Hooks<i32, Message, Gone> for Watch {
     }
 }
 
-/// Whoever waits for one answer.
+/// The sink of a call: passes one answer to the waiting caller.
 struct Caller(Option<oneshot::Sender<Message>>);
 
-/// The caller has gone, and its lease was not yet seen.
+/// The caller was dropped, and the demux has not yet processed the end of its lease.
 #[derive(Debug, PartialEq)]
 struct Gone;
 
@@ -141,7 +144,7 @@ impl Sink<Message> for Caller {
 }
 
 impl Client {
-    /// Connects over TCP, with frames and no other stage.
+    /// Connects over TCP, with framing and no other stage.
     pub async fn connect(to: impl ToSocketAddrs, options: Options) -> Result<Self, Error> {
         let closed = |error: io::Error| Error::Closed(error.to_string().into());
         let connecting = timeout(options.deadline, TcpStream::connect(to)).await;
@@ -151,11 +154,11 @@ impl Client {
         Ok(Self::over(Transport::framed(from, to, &options.limits), options))
     }
 
-    /// Calls over any transport. Spawns a task: within a tokio runtime, please.
+    /// Creates a client on any transport and spawns the task that runs the connection.
     ///
     /// # Panics
     ///
-    /// Outside of a tokio runtime.
+    /// Panics if called outside of a Tokio runtime.
     #[must_use]
     pub fn over(transport: Transport, options: Options) -> Self {
         let (orders, orders_in) = unbounded();
@@ -167,25 +170,28 @@ impl Client {
         Self { shared: Arc::new(Shared { options, orders, requests, used_ids, connection }) }
     }
 
-    /// Calls a method: `args` is what the Thrift compiler made of its arguments, `R` of its result.
+    /// Calls a method. `A` and `R` are the structs that the Thrift compiler generates for the
+    /// method's arguments and result.
     pub async fn call<A: Wire, R: Wire>(&self, name: &str, args: &A) -> Result<R, Error> {
         let (id, frame) = self.request(name, TMessageType::Call, args)?;
         let deadline = self.shared.options.deadline;
         let answer = timeout(deadline, self.exchange(id, frame)).await;
         let answer = answer.map_err(|_| Error::Deadline(deadline))??;
         if answer.name != name {
-            let what = format!("{name} was called, and {} is answered", answer.name);
+            let what = format!("called {name}, but the answer is for {}", answer.name);
             return Err(Error::Malformed(what));
         }
         let limits = &self.shared.options.limits;
         match answer.kind {
             TMessageType::Reply => answer.read(limits),
             TMessageType::Exception => Err(answer.read_refusal(limits)),
-            kind => Err(Error::Malformed(format!("{name} is answered with a {kind:?}"))),
+            kind => {
+                Err(Error::Malformed(format!("the answer to {name} has the message type {kind:?}")))
+            }
         }
     }
 
-    /// Calls a method that nobody answers. It is on its way when this completes.
+    /// Calls a one-way method. Completes when the request is in the queue of the connection.
     pub async fn send<A: Wire>(&self, name: &str, args: &A) -> Result<(), Error> {
         let (_, frame) = self.request(name, TMessageType::OneWay, args)?;
         let deadline = self.shared.options.deadline;
@@ -195,17 +201,17 @@ impl Client {
         }
     }
 
-    /// What became of the calls so far.
+    /// Returns the counters of this connection.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let of = &self.shared.connection;
-        // In this order: what is detached was attached before.
+        // `detached` first, so that it cannot exceed `attached`.
         let detached = of.detached.load(Relaxed);
         let calls = of.attached.load(Relaxed);
         Counts { waiting: calls.saturating_sub(detached), calls, late: of.late.load(Relaxed) }
     }
 
-    /// Why the connection is closed, if it is.
+    /// Returns the reason if the connection is closed.
     #[must_use]
     pub fn closed(&self) -> Option<Arc<str>> {
         self.shared.connection.closed.get().cloned()
@@ -223,7 +229,7 @@ impl Client {
         }
         let id = used_ids.fetch_add(1, Relaxed) + 1;
         let id = i32::try_from(id).map_err(|_| {
-            used_ids.store(LAST_ID, Relaxed); // lest it ever begin again
+            used_ids.store(LAST_ID, Relaxed); // so that it never wraps around
             Error::Exhausted
         })?;
         let named = options.service.map(|service| format!("{service}{SEPARATOR}{name}"));
@@ -257,7 +263,7 @@ impl fmt::Debug for Client {
     }
 }
 
-/// Runs a connection: answers to their callers, requests to the server, until either side ends.
+/// Runs a connection: routes answers to callers and writes requests, until either side ends.
 async fn run(
     transport: Transport,
     orders: UnboundedReceiver<Attach<i32, Caller>>,
@@ -285,7 +291,7 @@ async fn run(
     tokio::select! {
         _totals = routing => {}
         written = writing => match written {
-            Ok(()) => connection.close("no handle is left"),
+            Ok(()) => connection.close("all handles were dropped"),
             Err(error) => connection.close(format_args!("cannot write: {error}")),
         },
     }
@@ -296,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_goes_to_any_thread() {
+    fn client_is_send_and_sync() {
         fn check<T: Clone + Send + Sync + 'static>() {}
         check::<Client>();
     }

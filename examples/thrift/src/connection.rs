@@ -1,13 +1,13 @@
 //! One connection of a server.
 //!
-//! 1. A call holds a permit of its connection, and room for its bytes (`memory`), until its answer
-//!    is written. A client that does not read its answers is not read from, and no other waits for
-//!    it.
-//! 2. A connection leaves the demux when it has all its permits back: then no answer is on its way.
-//! 3. A connection is gone when it was reset, or gets no more answers: because it stalled, could
-//!    not be written to, or sent garbage. Then its calls are dropped where they wait, and its
-//!    socket is closed. One-way calls go on, and what had arrived before a reset is begun: no
-//!    answer to it was due.
+//! 1. A call holds a permit of its connection and memory for its bytes (`memory`) until its answer
+//!    is written. If a client does not read its answers, the server stops reading from it; other
+//!    clients are not affected.
+//! 2. A connection leaves the demux when all its permits are available again: then no answer is
+//!    pending.
+//! 3. A connection is gone when it was reset, stalled, could not be written to, or sent garbage.
+//!    Then its pending calls are dropped, and its socket is closed. One-way calls continue, and
+//!    requests that arrived before a reset are still started, because they may be one-way.
 
 use std::convert::Infallible;
 use std::io;
@@ -39,11 +39,10 @@ use crate::service::{Request, Service};
 use crate::socket::{Reading, Writing};
 use crate::transport::{Frame, Framing, Incoming, Transport};
 
-/// A client that has vanished without a word is noticed after a few of these: its calls are
-/// dropped.
+/// Interval of TCP keep-alive probes. After a few unanswered probes, the connection counts as gone.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
-/// Whether a connection gets answers.
+/// Signals that a connection gets no more answers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Peer {
     gone: CancellationToken,
@@ -51,10 +50,10 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// The connection gets no more answers.
+    /// Marks the connection as gone.
     pub(crate) fn leave(&self, stalled: bool) {
         self.stalled.fetch_or(stalled, Relaxed);
-        self.gone.cancel(); // what was stored before is seen after this
+        self.gone.cancel(); // `stalled` is stored before and read after the cancellation
     }
 }
 
@@ -66,14 +65,14 @@ struct Connection<S> {
     calls: JoinSet<()>,
 }
 
-/// Serves a client until its connection is closed and its calls have ended.
+/// Serves a connection until it is closed and its calls have ended.
 pub(crate) async fn run<S: Service>(
     server: Arc<Server<S>>,
     socket: TcpStream,
     address: SocketAddr,
     id: u64,
 ) {
-    let _ = socket.set_nodelay(true); // the demux knows better what to send together
+    let _ = socket.set_nodelay(true); // the demux batches answers and flushes them
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
     let _ = SockRef::from(&socket).set_tcp_keepalive(&keepalive);
     let peer = Peer::default();
@@ -92,7 +91,8 @@ pub(crate) async fn run<S: Service>(
 }
 
 impl<S: Service> Connection<S> {
-    /// Returns when the socket is closed. Calls that are left are one-way, or end by themselves.
+    /// Returns when the socket is closed. Calls that are still running are one-way, or about to be
+    /// cancelled.
     async fn serve(&mut self, socket: TcpStream) -> Result<(), String> {
         let settings = &self.server.settings;
         let memory = &self.server.memory;
@@ -128,7 +128,7 @@ impl<S: Service> Connection<S> {
         }
         if peer.stalled.load(Relaxed) {
             let after = self.server.settings.stall_timeout;
-            end = end.and(Err(format!("it took no answer for {after:?}")));
+            end = end.and(Err(format!("the client read no answers for {after:?}")));
         }
         if end.is_err() {
             peer.gone.cancel();
@@ -136,28 +136,30 @@ impl<S: Service> Connection<S> {
         end
     }
 
-    /// Waits until every call is answered, and every answer written.
+    /// Waits until every call is answered and every answer is written.
     async fn finish(&mut self) {
         while self.calls.join_next().await.is_some() {}
         let _ = self.permits.acquire_many(self.server.settings.in_flight).await;
     }
 
-    /// Starts calls until the client sends no more, is gone, or the server stops.
+    /// Reads requests and starts calls until the input ends, the connection is gone, or the server
+    /// stops.
     async fn requests(&mut self, mut incoming: Incoming) -> Result<(), String> {
         let (server, gone) = (Arc::clone(&self.server), self.peer.gone.clone());
         loop {
             let permit = tokio::select! {
                 permit = Arc::clone(&self.permits).acquire_owned() => permit.ok(),
                 () = server.stop.cancelled() => break,
-                // Calls end that were to be answered. One-way calls may not.
-                () = gone.cancelled() => self.permit_at_last().await,
-                Some(_) = self.calls.join_next() => continue, // a call that has ended is freed
+                // Calls with an answer are cancelled. One-way calls may go on and keep their
+                // permits.
+                () = gone.cancelled() => self.permit_after_reset().await,
+                Some(_) = self.calls.join_next() => continue, // frees the task
             };
             let Some(permit) = permit else { break };
             let frame = loop {
                 tokio::select! {
                     frame = incoming.next() => break frame,
-                    // What came before a reset is still there: it ends with the error.
+                    // Data received before a reset is still readable, up to the error.
                     () = gone.cancelled() => {
                         break unconstrained(incoming.next()).now_or_never().flatten();
                     }
@@ -167,9 +169,8 @@ impl<S: Service> Connection<S> {
             };
             match frame {
                 Some(Ok(frame)) => self.start(frame, permit)?,
-                // A client that leaves bytes unread when it closes, as one with `TZlibTransport`
-                // does the end of a flush, resets the connection. It has gone, and that is no
-                // fault.
+                // Closing a socket that has unread bytes resets the connection. `TZlibTransport`
+                // does so, because it leaves the end of a flush unread. It is not an error.
                 Some(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
                     gone.cancel();
                     break;
@@ -181,8 +182,9 @@ impl<S: Service> Connection<S> {
         Ok(())
     }
 
-    /// A permit for what came before a reset, unless one-way calls keep all of them for too long.
-    async fn permit_at_last(&self) -> Option<OwnedSemaphorePermit> {
+    /// Waits for a permit for a request that arrived before a reset. Returns `None` if the client
+    /// has stalled, or if one-way calls hold all permits for longer than `patience`.
+    async fn permit_after_reset(&self) -> Option<OwnedSemaphorePermit> {
         if self.peer.stalled.load(Relaxed) {
             return None;
         }
@@ -197,7 +199,7 @@ impl<S: Service> Connection<S> {
         let one_way = match message.kind {
             TMessageType::Call => false,
             TMessageType::OneWay => true,
-            kind => return Err(format!("a request is of the kind {kind:?}")),
+            kind => return Err(format!("a request has the message type {kind:?}")),
         };
         self.server.calls.fetch_add(1, Relaxed);
         let (server, connection) = (Arc::clone(&self.server), self.id);
@@ -211,7 +213,7 @@ impl<S: Service> Connection<S> {
                 return;
             }
             let answered = tokio::select! {
-                biased; // so that a call that does not wait is made, reset or not
+                biased; // a call that never waits completes even after a reset
                 answered = answering => answered,
                 () = gone.cancelled() => None,
             };
@@ -224,7 +226,8 @@ impl<S: Service> Connection<S> {
     }
 }
 
-/// The answer of the service, or that there is none and why.
+/// Calls the service. Returns the frame of its answer or of the exception that replaces it; `None`
+/// for a one-way call.
 async fn answer<S: Service>(
     service: &S,
     request: Request,
@@ -233,7 +236,7 @@ async fn answer<S: Service>(
     let (envelope, limits) = (request.message.head(), request.limits);
     let mut room = |length| held.as_mut().is_none_or(|held| held.answer(length));
     let refused = |what| Error::Refused(ApplicationErrorKind::InternalError, what);
-    let panicked = |_| Err(refused("it panicked".to_owned()));
+    let panicked = |_| Err(refused("the service panicked".to_owned()));
     let done =
         AssertUnwindSafe(service.call(request)).catch_unwind().await.unwrap_or_else(panicked);
     let error = match done {
@@ -243,7 +246,7 @@ async fn answer<S: Service>(
         }
         Ok(Some(frame)) if !room(frame.len()) => {
             let length = frame.len();
-            refused(format!("an answer of {length} bytes, for which there is no room"))
+            refused(format!("no memory is left for an answer of {length} bytes"))
         }
         Ok(frame) => return frame,
         Err(error) => error,

@@ -1,9 +1,9 @@
-//! What the Thrift compiler made of `idl/demo.thrift`.
+//! The code that the Thrift compiler generates from `idl/demo.thrift`.
 //!
-//! The structs of arguments and results that it makes are private to their file. So that file is
-//! included, and what makes frames of them is a module within.
+//! The generated structs for arguments and results are private to their file. Therefore the file is
+//! included here, and the modules that serialize these structs are its children.
 
-// Lints judge what is written here by hand, in `calls` and `service`; they say so themselves.
+// For the generated code. `calls` and `service` are written by hand and enable the lints again.
 #![allow(
     unused,
     missing_docs,

@@ -1,4 +1,4 @@
-//! What a call can come to, if not to its answer.
+//! The errors of a call.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,24 +10,24 @@ use thrift::ApplicationErrorKind;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no connection, or none any more: the reason.
+    /// The connection failed or was closed, with the reason.
     Closed(Arc<str>),
-    /// No answer in time. It may still come, and then reaches nobody.
+    /// The deadline passed. A later answer is discarded.
     Deadline(Duration),
-    /// The server answered that it cannot answer.
+    /// The server answered with a Thrift application exception.
     Refused(ApplicationErrorKind, String),
     /// The server answered with an exception that the IDL declares for this method.
     Declared(Arc<dyn std::error::Error + Send + Sync>),
-    /// An answer, or a request, that is not what the protocol or the IDL says.
+    /// An answer or a request violates the protocol or the IDL.
     Malformed(String),
-    /// A request beyond the limits: it was not sent.
+    /// The request exceeds the limits and was not sent.
     TooLarge(String),
-    /// Every sequence id of this connection has been used: connect anew.
+    /// All sequence ids of this connection have been used. A new connection is needed.
     Exhausted,
 }
 
 impl Error {
-    /// The exception that the IDL declares, if it is one of this type.
+    /// Returns the declared exception if it has the type `E`.
     #[must_use]
     pub fn declared<E: std::error::Error + 'static>(&self) -> Option<&E> {
         match self {
@@ -36,9 +36,9 @@ impl Error {
         }
     }
 
-    /// Whether another server, or another connection, may well answer.
+    /// Returns `true` if the call may succeed on another server or another connection.
     #[must_use]
-    pub fn is_of_the_connection(&self) -> bool {
+    pub fn is_connection_error(&self) -> bool {
         matches!(self, Self::Closed(_) | Self::Deadline(_) | Self::Exhausted)
     }
 }
@@ -65,7 +65,7 @@ impl From<thrift::Error> for Error {
             thrift::Error::Application(error) => Self::Refused(error.kind, error.message),
             thrift::Error::User(exception) => Self::Declared(exception.into()),
             thrift::Error::Protocol(error) => Self::Malformed(error.message),
-            // All reading is from a slice: this is its end.
+            // All reading is from a slice, so this is an unexpected end of the frame.
             thrift::Error::Transport(error) => Self::Malformed(error.message),
         }
     }

@@ -1,4 +1,4 @@
-//! Figures: calls per second by how many are in flight, and a struct read and written.
+//! Measures calls per second by the number of calls in flight, and reads and writes of a struct.
 
 use std::net::TcpStream;
 use std::process::ExitCode;
@@ -16,12 +16,13 @@ use tokio_util::sync::CancellationToken;
 const ROUNDS: usize = 3;
 const ROUND: Duration = Duration::from_millis(700);
 
-/// The median of a few rounds: how often a second `work` was done, which says how often it was.
+/// Returns the median rate per second of a few rounds. `work` runs until the given time and returns
+/// how often it did its work.
 fn rate(mut work: impl FnMut(Instant) -> u64) -> f64 {
     let mut rates = [0.0; ROUNDS];
     for rate in &mut rates {
         let start = Instant::now();
-        #[allow(clippy::cast_precision_loss, reason = "of a few million")]
+        #[allow(clippy::cast_precision_loss, reason = "a few million at most")]
         let done = work(start + ROUND) as f64;
         *rate = done / start.elapsed().as_secs_f64();
     }
@@ -29,7 +30,7 @@ fn rate(mut work: impl FnMut(Instant) -> u64) -> f64 {
     rates[ROUNDS / 2]
 }
 
-/// One call at a time, by the client that the Thrift compiler makes: it blocks until the answer is there.
+/// One call at a time, with the generated client, which blocks until the answer arrives.
 fn one_at_a_time(address: &str) -> thrift::Result<f64> {
     let socket = TcpStream::connect(address)?;
     socket.set_nodelay(true)?;
@@ -61,7 +62,7 @@ async fn in_flight(client: &Client, at_once: usize) -> f64 {
             .filter(|answer| std::future::ready(answer.is_ok()))
             .count()
             .await;
-        #[allow(clippy::cast_precision_loss, reason = "of a few million")]
+        #[allow(clippy::cast_precision_loss, reason = "a few million at most")]
         let calls = calls as f64;
         *rate = calls / start.elapsed().as_secs_f64();
     }
@@ -77,7 +78,7 @@ async fn calls() -> Result<(), String> {
     let service = Serve(Arc::new(Example::default()));
     let server = tokio::spawn(serve(listener, service, settings, stop.clone()));
 
-    println!("| calls in flight | calls a second | to one at a time |");
+    println!("| calls in flight | calls per second | relative to one at a time |");
     println!("| --- | ---: | ---: |");
     let to = address.clone();
     let blocking = tokio::task::spawn_blocking(move || one_at_a_time(&to)).await;
@@ -116,7 +117,7 @@ fn read(protocol: Protocol, value: &OneOfEach) -> Result<f64, String> {
     let frame = frame.map_err(|error| error.to_string())?;
     let open = || Message::open(&frame, &limits).and_then(|each| each.read(&limits));
     if open().as_ref().ok() != Some(value) {
-        return Err("what was written is not what is read".to_owned());
+        return Err("the value read differs from the value written".to_owned());
     }
     Ok(rate(|end| {
         let mut done = 0;
@@ -131,7 +132,7 @@ fn read(protocol: Protocol, value: &OneOfEach) -> Result<f64, String> {
     }))
 }
 
-/// The reader of the crate, that believes every length: what the guard costs.
+/// The reader of the `thrift` crate without the guard, which shows what the guard costs.
 fn read_unguarded(value: &OneOfEach) -> Result<f64, String> {
     let mut bytes = Vec::new();
     let written = value.write_to_out_protocol(&mut TBinaryOutputProtocol::new(&mut bytes, true));

@@ -1,10 +1,10 @@
-//! Frames: four bytes of length, then so many bytes.
+//! Frames: a length of four bytes, then as many bytes.
 //!
-//! tokio-util's `LengthDelimitedCodec` does the same, but makes room for a frame as soon as it has
-//! read the length: a peer that sends four bytes and waits would hold a whole frame's memory. This
-//! one grows with what has arrived. It also says the length before it reads on, so that the reader
-//! can wait until there is room; and a frame has its own memory, of its own length, so that freeing
-//! it frees that.
+//! tokio-util's `LengthDelimitedCodec` does the same, but reserves memory for a frame as soon as it
+//! has read the length, so a peer could send four bytes and make the server hold a whole frame's
+//! memory. This decoder grows its buffer with the bytes that have arrived. It also returns the
+//! length before the frame, so that the reader can wait for memory. Each frame is a separate
+//! allocation of its exact length, so dropping the frame frees it.
 
 use std::io;
 use std::mem;
@@ -21,11 +21,11 @@ use crate::transport::Frame;
 
 const HEADER: usize = 4;
 
-/// How much is written at once: frames gather up to here, or until a flush. A longer frame is
-/// written from where it lies.
+/// Frames are collected up to this size, or until a flush, and written together. A longer frame is
+/// written from its own buffer.
 const BATCH: usize = 64 * 1024;
 
-/// Room that an idle connection keeps for the frames it writes.
+/// Capacity of the write buffer that an idle connection keeps.
 const KEPT: usize = 4 * 1024;
 
 fn wrong(what: String) -> io::Error {
@@ -39,16 +39,16 @@ fn check(length: usize, longest: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// What has been read.
+/// What the decoder returns.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Part {
-    /// The length of a frame, of which no byte has been read.
+    /// The length of a frame of which no byte has been read yet.
     Length(usize),
     /// The frame.
     Frame(Bytes),
 }
 
-/// Cuts bytes into frames of at most `longest` bytes.
+/// Decodes frames of at most `longest` bytes.
 #[derive(Debug)]
 pub(crate) struct Frames {
     longest: usize,
@@ -77,14 +77,14 @@ impl Decoder for Frames {
             return Ok(Some(Part::Length(length)));
         };
         let frame = &mut self.frame;
-        let came = bytes.len().min(length - frame.len());
-        let filled = frame.len() + came;
+        let count = bytes.len().min(length - frame.len());
+        let filled = frame.len() + count;
         if filled > frame.capacity() {
-            // Twice what is there, for few copies, but never more than the frame.
+            // Doubles the capacity, so that few copies are needed, but never exceeds the frame.
             frame.reserve_exact(length.min(2 * filled) - frame.len());
         }
-        frame.extend_from_slice(&bytes[..came]);
-        bytes.advance(came);
+        frame.extend_from_slice(&bytes[..count]);
+        bytes.advance(count);
         if filled < length {
             return Ok(None);
         }
@@ -94,25 +94,25 @@ impl Decoder for Frames {
 
     fn decode_eof(&mut self, bytes: &mut BytesMut) -> io::Result<Option<Part>> {
         let part = self.decode(bytes)?;
-        let came = self.length.map_or(bytes.len(), |_| HEADER + self.frame.len());
-        if part.is_none() && came > 0 {
-            let what = format!("the connection ended within a frame, after {came} bytes");
+        let received = self.length.map_or(bytes.len(), |_| HEADER + self.frame.len());
+        if part.is_none() && received > 0 {
+            let what = format!("the connection ended within a frame, after {received} bytes");
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
         }
         Ok(part)
     }
 }
 
-/// Writes frames: short ones together, a long one by itself. A long frame is kept, with what it
-/// holds, until it is written.
+/// Writes frames. Short frames are copied into one buffer; a long frame is kept, with the memory
+/// and the permit that it holds, until it is written.
 #[derive(Debug)]
 pub(crate) struct Writer<W> {
     to: Pin<Box<W>>,
     longest: usize,
     together: BytesMut,
-    /// Goes after `together`.
+    /// Written after `together`.
     long: Option<Frame>,
-    /// How much of it is written.
+    /// How many bytes of `long` are written.
     written: usize,
 }
 
@@ -184,7 +184,7 @@ mod tests {
 
     use super::*;
 
-    /// All frames of `sent`, which arrives in parts of `cut` bytes.
+    /// Decodes all frames of `sent`, which arrives in chunks of `cut` bytes.
     fn read(longest: usize, sent: &[u8], cut: usize) -> Vec<Bytes> {
         let (mut frames, mut bytes, mut received) =
             (Frames::new(longest), BytesMut::new(), Vec::new());
@@ -196,14 +196,14 @@ mod tests {
                     Part::Frame(frame) => received.push(frame),
                 }
             }
-            assert!(bytes.len() < HEADER, "{} bytes stay where others come", bytes.len());
+            assert!(bytes.len() < HEADER, "{} bytes are left in the input buffer", bytes.len());
         }
         assert_eq!(frames.decode_eof(&mut bytes).unwrap(), None);
         received
     }
 
     #[test]
-    fn a_length_is_not_believed_before_its_bytes_are_there() {
+    fn memory_is_not_reserved_before_the_bytes_arrive() {
         let mut frames = Frames::new(1 << 24);
         let mut bytes = BytesMut::from(&[0x01, 0, 0, 1][..]);
         let error = frames.decode(&mut bytes).unwrap_err();
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(frames.decode(&mut bytes).unwrap(), Some(Part::Length(1 << 24)));
         assert_eq!(frames.decode(&mut bytes).unwrap(), None);
         let room = bytes.capacity() + frames.frame.capacity();
-        assert!(room < 1024, "{room} bytes of room for one that came");
+        assert!(room < 1024, "{room} bytes reserved for one byte received");
     }
 
     #[test]
@@ -226,11 +226,11 @@ mod tests {
             assert_eq!(frames.decode(&mut bytes).unwrap(), None);
             assert!(frames.frame.capacity() <= 1_000_000.min(2 * frames.frame.len()));
         }
-        assert!(bytes.capacity() < 100_000, "{} bytes beside the frame", bytes.capacity());
+        assert!(bytes.capacity() < 100_000, "{} bytes in addition to the frame", bytes.capacity());
     }
 
     #[tokio::test]
-    async fn frames_arrive_however_they_are_cut() {
+    async fn frames_are_decoded_from_chunks_of_any_size() {
         let long = "long".repeat(BATCH / 4);
         let texts = [&b"one"[..], b"", b"a third", long.as_bytes(), b"", long.as_bytes(), b"last"];
         let (to, mut from) = tokio::io::duplex(1000);
@@ -249,7 +249,7 @@ mod tests {
         read_all.unwrap();
         let expected = texts.iter().flat_map(|text| [&b""[..], text]).collect::<Vec<_>>();
         for cut in (1..50).chain([4096, sent.len()]) {
-            assert_eq!(read(BATCH, &sent, cut), expected, "cut every {cut} bytes");
+            assert_eq!(read(BATCH, &sent, cut), expected, "chunks of {cut} bytes");
         }
     }
 
@@ -274,8 +274,8 @@ mod tests {
 
     #[test]
     fn an_end_within_a_frame_is_an_error() {
-        for came in 1..=12 {
-            let mut bytes = BytesMut::from(&[0, 0, 0, 9, 1, 2, 3, 4, 5, 6, 7, 8][..came]);
+        for received in 1..=12 {
+            let mut bytes = BytesMut::from(&[0, 0, 0, 9, 1, 2, 3, 4, 5, 6, 7, 8][..received]);
             let mut frames = Frames::new(16);
             let _ = frames.decode(&mut bytes).unwrap();
             let error = loop {
@@ -284,7 +284,7 @@ mod tests {
                     Err(error) => break error,
                 }
             };
-            let expected = format!("the connection ended within a frame, after {came} bytes");
+            let expected = format!("the connection ended within a frame, after {received} bytes");
             assert_eq!(error.to_string(), expected);
         }
     }

@@ -1,10 +1,11 @@
-//! Reading what a stranger sent: no length is believed before the bytes are there.
+//! Safe deserialization of untrusted input: no length is trusted before the bytes are there.
 //!
-//! The readers of the `thrift` crate reserve what a length says before they read: `vec![0; length]` for
-//! a string, and generated code `Vec::with_capacity(size)` for a list, whatever type the element on the
-//! wire was said to have. [`Guard`] stands between the two. It reads strings itself, and passes on the
-//! size of a container only if so many elements can still follow. So a frame can make us reserve, in
-//! one container, at most one element for each of its bytes; and `Limits::container` of them.
+//! The readers of the `thrift` crate allocate what a length announces before they read: `vec![0;
+//! length]` for a string and, in generated code, `Vec::with_capacity(size)` for a list, whatever
+//! element type the wire announces. [`Guard`] sits between the reader and the generated code. It
+//! reads strings itself, and passes on the size of a container only if the remaining bytes can hold
+//! that many elements. Thus a frame can cause the allocation, in one container, of at most one
+//! element per byte of the frame, and of at most `Limits::container` elements.
 
 use std::cell::Cell;
 use std::io::{self, Read};
@@ -17,8 +18,8 @@ use thrift::{ProtocolError, ProtocolErrorKind, Result};
 
 use crate::message::{Limits, Protocol};
 
-/// A frame that is being read: the protocol reads on through one reference, the guard looks at what is
-/// left through another.
+/// A frame that is being read. The protocol reads through one reference, and the guard checks the
+/// number of remaining bytes through another.
 pub(crate) struct Source<'a> {
     left: Cell<&'a [u8]>,
 }
@@ -57,7 +58,7 @@ impl Read for &Source<'_> {
     }
 }
 
-/// Passes on what `inner` reads from `source`, within limits.
+/// Checks what `inner` reads from `source` against the limits.
 pub(crate) struct Guard<'a, P> {
     inner: P,
     source: &'a Source<'a>,
@@ -79,7 +80,7 @@ impl<'a, P: TInputProtocol> Guard<'a, P> {
         Self { inner, source, protocol, limits }
     }
 
-    /// The next string, where it lies.
+    /// Returns the next string as a slice of the frame.
     fn string(&mut self) -> Result<&'a [u8]> {
         let length = match self.protocol {
             Protocol::Binary => i64::from(self.inner.read_i32()?),
@@ -112,10 +113,11 @@ impl<'a, P: TInputProtocol> Guard<'a, P> {
                 return Ok(value);
             }
         }
-        wrong(ProtocolErrorKind::InvalidData, "a length beyond 32 bits".to_owned())
+        wrong(ProtocolErrorKind::InvalidData, "a length exceeds 32 bits".to_owned())
     }
 
-    /// Can `size` elements, each of so many bytes or more, still follow?
+    /// Returns an error if `size` elements of at least `bytes_each` bytes exceed the remaining
+    /// bytes or the limit.
     fn container(&self, size: i32, bytes_each: usize) -> Result<()> {
         let Ok(size) = usize::try_from(size) else {
             return wrong(ProtocolErrorKind::NegativeSize, format!("a container of {size}"));
@@ -180,7 +182,7 @@ impl<P: TInputProtocol> TInputProtocol for Guard<'_, P> {
         self.inner.read_uuid()
     }
     fn read_string(&mut self) -> Result<String> {
-        // Looked at where it lies: a string that is none is not copied first.
+        // Validated in place, so that invalid UTF-8 is not copied first.
         match str::from_utf8(self.string()?) {
             Ok(string) => Ok(string.to_owned()),
             Err(error) => wrong(ProtocolErrorKind::InvalidData, format!("a string: {error}")),

@@ -1,17 +1,17 @@
-//! One connection, many calls in flight: an asynchronous Apache Thrift client, and the server beside it.
+//! An asynchronous Apache Thrift client and server with many concurrent calls per connection.
 //!
 //! ```text
-//! client   socket ─▶ frames ─▶ demux by sequence id ─▶ one sink a call, limit(1), leased
+//! client   socket ─▶ frames ─▶ demux by sequence id ─▶ one sink per call, limit(1), leased
 //!                                    ▲
-//!          a call: its order ────────┘, then its frame ─▶ socket
+//!          a call: sends its order ──┘, then its frame ─▶ socket
 //!
-//! server   sockets ─▶ frames ─▶ calls, all at once ─▶ answers ─▶ demux by connection ─▶ sockets
+//! server   sockets ─▶ frames ─▶ calls, concurrent ─▶ answers ─▶ demux by connection ─▶ sockets
 //!
 //! pool     calls ─▶ demux, one key, `balance` ─▶ places at each server
 //! ```
 //!
-//! [`Client`] and [`Pool`] make calls, [`serve`] answers them; [`demo`] has what is made of
-//! `idl/demo.thrift`, and is the one module to replace for a service of your own.
+//! [`Client`] and [`Pool`] make calls, and [`serve`] answers them. [`demo`] contains the code
+//! generated from `idl/demo.thrift`; it is the only module to replace for a service of your own.
 
 mod client;
 mod connection;

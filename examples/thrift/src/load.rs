@@ -1,4 +1,4 @@
-//! Many calls at once, each answer checked against what its caller alone can know.
+//! Makes many concurrent calls and checks each answer against the arguments of its call.
 
 use std::pin::pin;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 use crate::LoadArguments;
 
-/// What became of a call.
+/// The outcome of a call.
 enum Fate {
     Answered,
     Mismatched(String),
@@ -24,9 +24,7 @@ impl From<Result<bool, Error>> for Fate {
     fn from(done: Result<bool, Error>) -> Self {
         match done {
             Ok(true) => Self::Answered,
-            Ok(false) => {
-                Self::Mismatched("the answer of another call, or none that is right".into())
-            }
+            Ok(false) => Self::Mismatched("the answer is wrong, or belongs to another call".into()),
             Err(error) => Self::Lost(error),
         }
     }
@@ -51,7 +49,7 @@ async fn connect(arguments: &LoadArguments) -> Result<Client, String> {
     Ok(Client::over(Transport::zlib(from, to, &limits), options))
 }
 
-/// A call that differs from all others, of one method or another.
+/// Makes a call with arguments that differ from those of all other calls.
 async fn call(client: &Client, n: u32) -> Result<bool, Error> {
     let number = i64::from(n);
     Ok(match n % 5 {
@@ -74,9 +72,10 @@ async fn call(client: &Client, n: u32) -> Result<bool, Error> {
     })
 }
 
-/// A call that takes its time, and whether a later one overtook it.
+/// Makes a call with a delay of up to `most` milliseconds, and records it in `highest` when it is
+/// answered.
 async fn shuffled(client: &Client, n: u32, most: u32, highest: &AtomicU32) -> Result<bool, Error> {
-    // Neighbours take different times: 7 and the number of milliseconds have no divisor in common.
+    // Successive calls have different delays, unless `most` is 1 or 7.
     let millis = (n.wrapping_mul(7) % most.max(1)).try_into().unwrap_or(0);
     let text = format!("later {n}");
     let answer = client.later(text.clone(), millis).await?;
@@ -90,11 +89,12 @@ pub(crate) async fn run(arguments: &LoadArguments) -> Result<ExitCode, String> {
     let (highest, overtaken) = (AtomicU32::new(0), AtomicU32::new(0));
     let one = async |n: u32| {
         if cancel_every > 0 && n % cancel_every == cancel_every - 1 {
-            // One poll attaches the call and sends its request. The future is dropped then, or later.
+            // The first poll attaches the call and sends its request. The future is dropped after
+            // one to three polls.
             let mut cancelled = pin!(call(&client, n));
             for _ in 0..=n % 3 {
                 if let std::task::Poll::Ready(done) = poll!(&mut cancelled) {
-                    return Fate::from(done); // it was too fast
+                    return Fate::from(done); // answered before it was cancelled
                 }
                 tokio::task::yield_now().await;
             }
@@ -125,7 +125,7 @@ pub(crate) async fn run(arguments: &LoadArguments) -> Result<ExitCode, String> {
             }
         }
     }
-    // The last calls are over, and their leases dropped; the task of the demux may not yet have seen it.
+    // All calls are over and their leases dropped, but the demux may not have processed that yet.
     for _ in 0..1000 {
         if client.counts().waiting == 0 {
             break;
@@ -140,7 +140,7 @@ pub(crate) async fn run(arguments: &LoadArguments) -> Result<ExitCode, String> {
     );
     let ordered = shuffle > 0 && overtaken == 0;
     if ordered {
-        eprintln!("no answer overtook another: nothing was shuffled");
+        eprintln!("no answer overtook another: the answers were not shuffled");
     }
     let right = answered == expected && mismatched == 0 && lost == 0 && waiting == 0 && !ordered;
     Ok(if right { ExitCode::SUCCESS } else { ExitCode::FAILURE })

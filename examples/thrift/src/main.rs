@@ -1,4 +1,4 @@
-//! `serve`, `load` and `figures`: see the README, or `--help`.
+//! The commands `serve`, `load` and `figures`; see the README or `--help`.
 
 mod figures;
 mod load;
@@ -16,7 +16,7 @@ use tokio_util::bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 #[derive(Parser)]
-#[command(about = "An asynchronous Apache Thrift client and server on one demux each.")]
+#[command(about = "An asynchronous Apache Thrift client and server, each built on a demux.")]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -24,66 +24,66 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serve idl/demo.thrift, in the binary and the compact protocol, until Ctrl-C.
+    /// Serve idl/demo.thrift with the binary and the compact protocol until Ctrl-C.
     Serve(ServeArguments),
-    /// Call a server many times at once, and check every answer.
+    /// Make many concurrent calls to a server and check every answer.
     Load(LoadArguments),
-    /// Measure calls per second, and reads and writes of a struct.
+    /// Measure calls per second, and how fast a struct is read and written.
     Figures,
 }
 
 #[derive(Args)]
 struct ServeArguments {
-    /// Where to listen; port 0 takes a free one.
+    /// Address to listen on; with port 0, the system chooses a free port.
     #[arg(long, default_value = "127.0.0.1:9090")]
     listen: String,
-    /// Compress: one zlib stream in each direction.
+    /// Compress each direction as one zlib stream.
     #[arg(long)]
     zlib: bool,
     /// Log every request and answer to standard error.
     #[arg(long)]
     tee: bool,
-    /// MiB that the calls and answers of all connections may hold.
+    /// Memory limit for the calls and answers of all connections, in MiB.
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
     memory: u32,
-    /// MiB of these that one connection may hold.
+    /// Memory limit for each connection, in MiB.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     memory_each: u32,
-    /// Connections at a time. Others wait.
+    /// Number of concurrent connections; further connections wait to be accepted.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     connections: u32,
-    /// Seconds that a frame may take to arrive, and an answer to be taken.
+    /// Seconds that a frame may take to arrive, or an answer to be read by the client.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     stall_timeout: u64,
 }
 
 #[derive(Args)]
 pub(crate) struct LoadArguments {
-    /// Where the server listens.
+    /// Address of the server.
     #[arg(long, default_value = "127.0.0.1:9090")]
     server: String,
     #[arg(long, value_enum, default_value = "binary")]
     protocol: Written,
-    /// Compress: one zlib stream in each direction.
+    /// Compress each direction as one zlib stream.
     #[arg(long)]
     zlib: bool,
-    /// Name the service in each request, for a server that has several.
+    /// Prepend the service name to each method name, for servers with several services.
     #[arg(long)]
     multiplexed: bool,
-    /// How many calls.
+    /// Number of calls.
     #[arg(long, default_value_t = 10_000)]
     calls: u32,
-    /// How many of them at once.
+    /// Number of concurrent calls.
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
     in_flight: u32,
-    /// Cancel every so-manieth call once its request is sent; 0 for none.
+    /// Cancel every N-th call after its request is sent; 0 cancels none.
     #[arg(long, default_value_t = 0)]
     cancel_every: u32,
-    /// Let calls take up to so many milliseconds on the server, so that answers come shuffled; fail if
-    /// none overtakes another.
+    /// Delay each call on the server by up to N milliseconds, so that answers arrive out of order;
+    /// fail if none overtakes another.
     #[arg(long, default_value_t = 0)]
     shuffle: u32,
-    /// Seconds that a call may take.
+    /// Time limit of a call, in seconds.
     #[arg(long, default_value_t = 30)]
     deadline: u64,
 }
@@ -103,7 +103,7 @@ impl From<Written> for Protocol {
     }
 }
 
-/// One line of the wire tap: `in Call echo #7, 42 bytes`.
+/// Prints one line of the wire tap, such as `in Call echo #7, 42 bytes`.
 fn log(way: Way, frame: &Bytes, settings: &Settings) {
     let (way, length) = (if way == Way::In { "in " } else { "out" }, frame.len());
     match Message::open(frame, &settings.limits) {
@@ -151,7 +151,7 @@ async fn run_server(arguments: &ServeArguments) -> Result<ExitCode, String> {
     });
     let service = Serve(Arc::new(Example::default()));
     let report = serve(listener, service, settings(arguments), stop).await;
-    // Whoever listened may have gone: that is no error.
+    // The reader of standard output may have exited. This is not an error.
     let _ = writeln!(io::stdout(), "{report:?}");
     Ok(ExitCode::SUCCESS)
 }

@@ -1,34 +1,34 @@
-//! Memory that clients hold in a server, in bytes: of each connection, and of all together.
+//! Limits of the memory that clients hold in a server, in bytes, for each connection and for all.
 //!
-//! 1. Bytes are held before they are there: a frame is not read until there is room for it, for the
-//!    call it makes, and for an answer of the same length.
-//! 2. Room is given back when the bytes are freed, not before: a [`Held`] is dropped with them.
-//! 3. Waiting is for one thing at a time and in turn. A connection waits for its own room while it
-//!    holds nothing for this call, and for the room of all while it holds its own, which is not
-//!    needed by any other connection. So there is no cycle.
-//! 4. An answer that is longer than its call never waits, since it is there already: it gets room
-//!    from a part that no frame may use, or the call is refused.
-//! 5. A connection has [`OWN`] bytes that no other can use. Small calls go on when the rest is used
-//!    up.
+//! 1. Memory is acquired before the bytes arrive: a frame is read only when there is room for it,
+//!    for its call, and for an answer of the same length.
+//! 2. Memory is released when the bytes are freed, not earlier: a [`Held`] is dropped with them.
+//! 3. There are no deadlocks. A connection waits for its own room while it holds nothing for this
+//!    call, and then for the shared room while it holds only its own, which no other connection
+//!    needs. Semaphores are fair.
+//! 4. An answer that is longer than its call never waits, because it exists already: it gets room
+//!    from a part reserved for answers, or the call is refused.
+//! 5. Each connection has [`OWN`] bytes that no other connection can use. Small calls continue when
+//!    the shared room is used up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
-/// What a call costs beside its bytes: a task, its envelope (a name has up to a KiB, and is
-/// copied), and an answer that is a little longer than its call. A call of `later` without a text
-/// was measured at 1.3 KiB without optimisation.
+/// Overhead of a call beside its bytes: a task, its envelope (a name of up to a KiB is copied), and
+/// an answer that is a little longer than its call. A call of `later` without a text was measured
+/// at 1.3 KiB without optimisation.
 pub(crate) const CALL: usize = 4 * 1024;
 
-/// What an answer costs beside its bytes while it waits to be written. Measured: about 700 bytes.
+/// Overhead of an answer beside its bytes until it is written. Measured: about 700 bytes.
 const ANSWER: usize = 1024;
 
-/// Bytes of a connection that no other can use: sixteen small calls. A thousand connections hold 64
-/// MiB of these.
+/// Bytes that are reserved for each connection: enough for sixteen small calls. They amount to 64
+/// MiB for a thousand connections.
 pub(crate) const OWN: usize = 64 * 1024;
 
-/// Room for bytes: what frames may wait for, and what only answers may have.
+/// An amount of memory, divided into a part that frames wait for and a part reserved for answers.
 #[derive(Debug)]
 struct Room {
     calls: Semaphore,
@@ -36,7 +36,7 @@ struct Room {
 }
 
 impl Room {
-    /// A quarter is for answers that are longer than their calls: frames cannot use it up.
+    /// Reserves a quarter for answers that are longer than their calls.
     fn new(bytes: usize) -> Self {
         let answers = bytes / 4;
         let calls = (bytes - answers).min(Semaphore::MAX_PERMITS).min(u32::MAX as usize);
@@ -49,7 +49,7 @@ impl Room {
     }
 }
 
-/// The room of all connections.
+/// The memory of all connections.
 #[derive(Debug, Clone)]
 pub(crate) struct Memory {
     all: Arc<Room>,
@@ -57,7 +57,7 @@ pub(crate) struct Memory {
     longest: usize,
 }
 
-/// The room of a connection.
+/// The memory of a connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Account(Arc<Rooms>);
 
@@ -69,15 +69,15 @@ struct Rooms {
 }
 
 impl Memory {
-    /// Room for so many bytes of `each` connection, and of `all`.
+    /// Limits each connection to `each` bytes and all connections to `all` bytes.
     pub(crate) fn new(each: usize, all: usize) -> Self {
         let room = Room::new(all);
-        // A frame for which there can never be room would wait for ever.
+        // A frame that exceeds the room for calls would wait forever.
         let calls = Room::new(each).calls.available_permits().min(room.calls.available_permits());
         Self { all: Arc::new(room), each, longest: calls.saturating_sub(CALL) / 2 }
     }
 
-    /// The longest frame that there can be room for.
+    /// Returns the length of the longest frame that there can be room for.
     pub(crate) fn longest(&self) -> usize {
         self.longest
     }
@@ -89,7 +89,7 @@ impl Memory {
 }
 
 impl Account {
-    /// Waits until there is room for a call of so many bytes.
+    /// Waits until there is room for a call of `length` bytes.
     pub(crate) async fn hold(&self, length: usize) -> Held {
         let bytes = length.saturating_mul(2).saturating_add(CALL);
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -97,7 +97,7 @@ impl Account {
         let mine = each.calls.acquire_many(permits).await;
         let (of_own, of_all) = tokio::select! {
             biased;
-            // Not worth a wait if it can never come.
+            // Larger calls exceed the reserved bytes and use the shared room only.
             permit = own.acquire_many(permits), if bytes <= OWN => {
                 keep(permit);
                 (bytes, 0)
@@ -112,14 +112,14 @@ impl Account {
     }
 }
 
-/// Leaves the permits to a [`Held`], which gives them back. The semaphores are never closed.
+/// Forgets the permits; a [`Held`] returns them. The semaphores are never closed.
 fn keep(permits: Result<SemaphorePermit<'_>, AcquireError>) {
     if let Ok(permits) = permits {
         permits.forget();
     }
 }
 
-/// Room that is held for a call, and then for its answer.
+/// Memory that is held for a call, and then for its answer.
 #[derive(Debug)]
 pub(crate) struct Held {
     rooms: Arc<Rooms>,
@@ -129,8 +129,8 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Holds room for an answer of so many bytes, instead of its call. Returns `false` if there is
-    /// none.
+    /// Replaces the room held for the call by room for an answer of `length` bytes. Returns `false`
+    /// if there is not enough.
     pub(crate) fn answer(&mut self, length: usize) -> bool {
         let held = self.of_own + self.of_all;
         let bytes = length.saturating_add(ANSWER);
@@ -179,7 +179,7 @@ mod tests {
     const EACH: usize = 1 << 20;
     const ALL: usize = 4 << 20;
 
-    fn all_is_back(memory: &Memory, account: &Account) -> bool {
+    fn all_released(memory: &Memory, account: &Account) -> bool {
         let Rooms { own, each, all } = &*account.0;
         let fresh = (Room::new(memory.each), Room::new(ALL));
         own.available_permits() == OWN
@@ -193,31 +193,38 @@ mod tests {
     fn the_longest_frame_has_room_and_a_second_waits_for_it() {
         let memory = Memory::new(EACH, ALL);
         let account = memory.account();
-        let first = account.hold(memory.longest()).now_or_never().expect("no room for the first");
+        let first = account
+            .hold(memory.longest())
+            .now_or_never()
+            .expect("there is no room for the first frame");
         assert!(account.hold(memory.longest()).now_or_never().is_none());
         let mut second = Box::pin(account.hold(memory.longest()));
         assert!((&mut second).now_or_never().is_none());
         drop(first);
-        drop(second.now_or_never().expect("its room is not given back"));
-        assert!(all_is_back(&memory, &account));
+        drop(second.now_or_never().expect("the room of the first frame was not released"));
+        assert!(all_released(&memory, &account));
     }
 
     #[test]
-    fn a_wait_that_is_given_up_keeps_nothing() {
+    fn a_cancelled_wait_holds_nothing() {
         let memory = Memory::new(EACH, ALL);
         let accounts = [(); 8].map(|()| memory.account());
         let held = accounts.each_ref().map(|of| of.hold(memory.longest()).now_or_never());
-        assert_eq!(held.iter().flatten().count(), 4, "all is a quarter less, each is too");
-        // These wait for their own room, and these for that of all.
+        assert_eq!(
+            held.iter().flatten().count(),
+            4,
+            "a quarter of each room is reserved for answers"
+        );
+        // The first four wait for their own room, the others for the shared room.
         for account in &accounts {
             assert!(account.hold(memory.longest()).now_or_never().is_none());
         }
         drop(held);
-        assert!(accounts.iter().all(|account| all_is_back(&memory, account)));
+        assert!(accounts.iter().all(|account| all_released(&memory, account)));
     }
 
     #[test]
-    fn small_calls_go_on_when_all_is_used_up() {
+    fn small_calls_continue_when_the_shared_room_is_used_up() {
         let memory = Memory::new(EACH, ALL);
         let mut greedy = Vec::new();
         for _ in 0..=ALL / EACH {
@@ -231,7 +238,7 @@ mod tests {
         assert_eq!(small.len(), OWN / (CALL + 200));
         assert!(account.hold(60_000).now_or_never().is_none());
         drop((greedy, small));
-        assert!(all_is_back(&memory, &account));
+        assert!(all_released(&memory, &account));
     }
 
     #[test]
@@ -245,15 +252,16 @@ mod tests {
         assert_eq!(held.of_answers, 150_000);
 
         let mut small = account.hold(1).now_or_never().unwrap();
-        assert!(!small.answer(EACH), "there is no room for it");
-        assert!(small.answer(100), "and that is said in few bytes");
+        assert!(!small.answer(EACH), "an answer of {EACH} bytes got room");
+        assert!(small.answer(100), "no room for the exception that replaces it");
         drop((held, small));
-        assert!(all_is_back(&memory, &account));
+        assert!(all_released(&memory, &account));
     }
 
-    /// A reader that waits takes all room that comes. None of it was for longer answers.
+    /// A waiting frame takes all released room for calls, but none of the room reserved for
+    /// answers.
     #[test]
-    fn a_frame_that_waits_takes_no_room_from_answers() {
+    fn a_waiting_frame_takes_no_room_from_answers() {
         let memory = Memory::new(EACH, ALL);
         let account = memory.account();
         let mut held = account.hold(memory.longest()).now_or_never().unwrap();
@@ -261,6 +269,6 @@ mod tests {
         assert!((&mut waits).now_or_never().is_none());
         assert!(held.answer(2 * memory.longest() + EACH / 8));
         drop((waits, held));
-        assert!(all_is_back(&memory, &account));
+        assert!(all_released(&memory, &account));
     }
 }

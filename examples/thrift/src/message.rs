@@ -1,4 +1,4 @@
-//! A message: what a frame holds, in one of two protocols.
+//! A message: the content of a frame, in the binary or the compact protocol.
 
 use thrift::protocol::{
     TBinaryInputProtocol, TBinaryOutputProtocol, TCompactInputProtocol, TCompactOutputProtocol,
@@ -10,11 +10,11 @@ use tokio_util::bytes::Bytes;
 use crate::error::Error;
 use crate::guard::{Guard, Source};
 
-/// No method has a longer name.
+/// Maximal length of a method name.
 const LONGEST_NAME: usize = 1024;
 
-/// A struct that a message can hold. The compiler of Thrift makes these two methods for each, but only for
-/// those named in the IDL an `impl` of its `TSerializable`.
+/// A struct that a message can hold. The Thrift compiler generates both methods for each struct,
+/// but implements `TSerializable` only for those named in the IDL.
 pub trait Wire: Sized {
     /// Reads the struct.
     fn read(from: &mut dyn TInputProtocol) -> thrift::Result<Self>;
@@ -22,17 +22,17 @@ pub trait Wire: Sized {
     fn write(&self, to: &mut dyn TOutputProtocol) -> thrift::Result<()>;
 }
 
-/// How a message is written.
+/// The protocol that a message is written in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Protocol {
     /// Apache Thrift's strict binary protocol.
     #[default]
     Binary,
-    /// Its compact protocol.
+    /// Apache Thrift's compact protocol.
     Compact,
 }
 
-/// How much one message may hold.
+/// Size limits of a message.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Bytes of a frame.
@@ -44,33 +44,33 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// A frame of 16,384,000 bytes, as everywhere in Apache Thrift; a string may fill it, and a container
-    /// have 65,536 elements.
+    /// Frames and strings of 16,384,000 bytes, which is Apache Thrift's default frame size, and
+    /// containers of 65,536 elements.
     fn default() -> Self {
         let frame = TConfiguration::DEFAULT_MAX_FRAME_SIZE;
         Self { frame, container: 1 << 16, string: frame }
     }
 }
 
-/// A message whose envelope has been read, and whose struct has not.
+/// A message of which only the envelope has been decoded.
 #[derive(Debug, Clone)]
 pub struct Message {
-    /// How it is written.
+    /// The protocol it is written in.
     pub protocol: Protocol,
-    /// The method.
+    /// The name of the method.
     pub name: String,
     /// Call, one-way call, reply or exception.
     pub kind: TMessageType,
-    /// The sequence id: an answer has that of its call.
+    /// The sequence id. An answer has the id of its call.
     pub id: i32,
     body: Bytes,
 }
 
-/// Bytes that a frame may have room for and not use.
+/// Spare capacity that a frame may keep.
 const SLACK: usize = 1024;
 
 impl Message {
-    /// Reads the envelope. The first byte tells the protocols apart.
+    /// Decodes the envelope. The first byte identifies the protocol.
     pub fn open(frame: &Bytes, limits: &Limits) -> Result<Self, Error> {
         let protocol = match frame.first() {
             Some(0x80) => Protocol::Binary,
@@ -102,24 +102,24 @@ impl Message {
         Ok(Self { protocol, name, kind, id, body })
     }
 
-    /// Reads the struct, within limits.
+    /// Decodes the struct, within `limits`.
     pub fn read<T: Wire>(&self, limits: &Limits) -> Result<T, Error> {
         Ok(self.with(limits, |from| T::read(from))?)
     }
 
-    /// The envelope alone.
+    /// Returns the envelope, with an empty body.
     pub(crate) fn head(&self) -> Self {
         let Self { protocol, ref name, kind, id, .. } = *self;
         Self { protocol, name: name.clone(), kind, id, body: Bytes::new() }
     }
 
-    /// Takes the struct out: reading that frees its frame.
+    /// Moves the body out, so that the frame is freed once the body has been decoded.
     pub(crate) fn take(&mut self) -> Self {
         let head = self.head();
         std::mem::replace(self, head)
     }
 
-    /// Writes a message: its frame, without the length.
+    /// Encodes a message as a frame without its length.
     pub fn write(
         protocol: Protocol,
         name: &str,
@@ -130,14 +130,14 @@ impl Message {
         write(protocol, name, kind, id, |to| value.write(to))
     }
 
-    /// Writes the exception with which a server says that it cannot answer this.
+    /// Encodes the application exception that answers this message.
     pub(crate) fn refuse(&self, error: &ApplicationError) -> Result<Bytes, Error> {
         write(self.protocol, &self.name, TMessageType::Exception, self.id, |to| {
             thrift::Error::write_application_error_to_out_protocol(error, to)
         })
     }
 
-    /// Reads the exception that a server answers with when it cannot answer.
+    /// Decodes the application exception that a server answered with.
     pub(crate) fn read_refusal(&self, limits: &Limits) -> Error {
         match self.with(limits, |from| thrift::Error::read_application_error_from_in_protocol(from))
         {
@@ -187,7 +187,7 @@ fn write(
         Protocol::Compact => write(&mut TCompactOutputProtocol::new(&mut frame))?,
     }
     if frame.capacity() - frame.len() > SLACK {
-        frame.shrink_to_fit(); // it may wait long for a slow client
+        frame.shrink_to_fit(); // a frame for a slow client may be kept for long
     }
     Ok(frame.into())
 }

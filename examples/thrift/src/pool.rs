@@ -1,4 +1,4 @@
-//! A pool: the same service on several servers, for redundancy, for load, or for comparison.
+//! A pool of servers with the same service, for redundancy, load balancing, or comparing answers.
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -10,19 +10,21 @@ use crate::client::{Client, Options};
 use crate::error::Error;
 use crate::turns::Turns;
 
-/// Several servers. Connections are made when they are first needed, and again when they were lost.
+/// Several servers. Connects to each when it is first needed, and again after its connection was
+/// lost.
 #[derive(Debug)]
 pub struct Pool {
     servers: Vec<Server>,
     options: Options,
-    /// Where fail-over begins: the server that answered last.
+    /// The server that answered last, with which `fail_over` begins.
     preferred: AtomicUsize,
-    /// Whose turn it is in `round_robin`.
+    /// Chooses the next server for `round_robin`.
     turns: Turns,
 }
 
-/// Calls of [`Pool::round_robin`] that a server has at a time: as many as a server of this package
-/// runs for a connection, by default. More would wait there, while others may have nothing to do.
+/// Default limit of concurrent [`Pool::round_robin`] calls per server. It equals the default of
+/// [`Settings::in_flight`](crate::Settings::in_flight): further calls would wait at that server
+/// while others may be idle.
 const PLACES: usize = 1024;
 
 #[derive(Debug)]
@@ -31,12 +33,12 @@ struct Server {
     client: Mutex<Option<Client>>,
 }
 
-/// What each server answered, in the order of the pool.
+/// The answer of each server, in the order of the pool.
 #[derive(Debug)]
 pub struct Answers<T>(pub Vec<(String, Result<T, Error>)>);
 
 impl<T: PartialEq> Answers<T> {
-    /// The answer, if every server gave one and all are the same.
+    /// Returns the answer if all servers answered and all answers are equal.
     #[must_use]
     pub fn agreed(&self) -> Option<&T> {
         let (_, first) = self.0.first()?;
@@ -44,8 +46,8 @@ impl<T: PartialEq> Answers<T> {
         self.0.iter().all(|(_, answer)| answer.as_ref().ok() == Some(first)).then_some(first)
     }
 
-    /// The answer that more than half of all servers gave, and the servers that gave another, or
-    /// none.
+    /// Returns the answer that more than half of all servers gave, and the servers that gave a
+    /// different answer or none.
     #[must_use]
     pub fn majority(&self) -> Option<(&T, Vec<&str>)> {
         let votes = |answer: &T| {
@@ -59,7 +61,7 @@ impl<T: PartialEq> Answers<T> {
 }
 
 impl Pool {
-    /// A pool of servers by their addresses. Connects to none of them yet.
+    /// Creates a pool of the servers at these addresses. Does not connect yet.
     ///
     /// # Panics
     ///
@@ -72,8 +74,8 @@ impl Pool {
         Self { servers, options, preferred: AtomicUsize::new(0), turns }
     }
 
-    /// Sets how many calls of [`round_robin`](Self::round_robin) a server has at a time; 1,024 by
-    /// default, at least 1.
+    /// Limits the concurrent calls of [`round_robin`](Self::round_robin) per server. The default is
+    /// 1,024, the minimum 1.
     ///
     /// # Panics
     ///
@@ -84,8 +86,8 @@ impl Pool {
         self
     }
 
-    /// Takes a server out of [`round_robin`](Self::round_robin), before it is stopped, say. Its
-    /// calls end as they would; those that wait for a place go to the other servers.
+    /// Removes a server from [`round_robin`](Self::round_robin), for example before it is stopped.
+    /// Its running calls continue; calls that wait for a place go to the other servers.
     pub fn retire(&self, address: &str) {
         for (index, server) in self.servers.iter().enumerate() {
             if server.address == address {
@@ -94,15 +96,15 @@ impl Pool {
         }
     }
 
-    /// Calls the server that answered last, and if it has no answer, the others in turn. A call
-    /// whose connection broke, or that had no answer in time, may have been made: for what may be
-    /// done twice.
+    /// Calls the server that answered last and, if that fails, the others in turn. Use it for
+    /// idempotent calls only: a call that ended with a broken connection or a time-out may have
+    /// been executed.
     pub async fn fail_over<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
         let first = self.preferred.load(Relaxed);
-        let mut failure = none();
+        let mut failure = empty_pool();
         for step in 0..self.servers.len() {
             let index = (first + step) % self.servers.len();
             let done = match self.client(&self.servers[index]).await {
@@ -110,7 +112,7 @@ impl Pool {
                 Err(error) => Err(error),
             };
             match done {
-                Err(error) if error.is_of_the_connection() => failure = error,
+                Err(error) if error.is_connection_error() => failure = error,
                 done => {
                     self.preferred.store(index, Relaxed);
                     return done;
@@ -120,25 +122,25 @@ impl Pool {
         Err(failure)
     }
 
-    /// Calls the next server in turn that has a place for it, and that there is a connection to: a
-    /// slow server holds up no call but its own. What was sent is never sent again: the call fails
-    /// with its server.
+    /// Calls the next server in turn that has a free place and can be connected to. A slow server
+    /// delays only its own calls. A request that was sent is not sent again: if its server fails,
+    /// the call fails.
     pub async fn round_robin<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let mut failure = none();
+        let mut failure = empty_pool();
         for _ in &self.servers {
             let Some(place) = self.turns.next().await else { break };
             match self.client(&self.servers[place.server]).await {
-                Ok(client) => return call(client).await, // and then the place is free
+                Ok(client) => return call(client).await, // `place` is released after the call
                 Err(error) => failure = error,
             }
         }
         Err(failure)
     }
 
-    /// Calls all servers at once, so that their answers can be compared.
+    /// Calls all servers concurrently, so that their answers can be compared.
     pub async fn ask_all<T, F>(&self, call: impl Fn(Client) -> F) -> Answers<T>
     where
         F: Future<Output = Result<T, Error>>,
@@ -153,7 +155,7 @@ impl Pool {
         Answers(future::join_all(answers).await)
     }
 
-    /// The connection to a server: that of the last call if it is open.
+    /// Returns the connection to a server; connects if there is none or it is closed.
     async fn client(&self, server: &Server) -> Result<Client, Error> {
         let mut client = server.client.lock().await;
         match &*client {
@@ -166,6 +168,6 @@ impl Pool {
     }
 }
 
-fn none() -> Error {
+fn empty_pool() -> Error {
     Error::Closed("there is no server in the pool".into())
 }

@@ -1,8 +1,8 @@
-//! The server: calls of all connections run at once, and answers go out as they come.
+//! The server: calls of all connections run concurrently, and answers are written as they complete.
 //!
-//! `connection` says what becomes of one connection, `memory` how much all of them may hold. Here
-//! they are accepted, and the demux runs that brings each answer to its connection. A connection
-//! that takes no answer stalls there, and is evicted.
+//! This module accepts connections and runs the demux that routes each answer to its connection.
+//! `connection` handles one connection, `memory` limits what all of them may hold. A connection
+//! whose client reads no answers stalls in the demux and is evicted.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -29,44 +29,46 @@ use crate::service::Service;
 use crate::socket::{Reading, Writing};
 use crate::transport::{Frame, Framing, Transport};
 
-/// Answers, of all connections, that wait for the demux.
+/// Capacity of the queue of answers between the calls and the demux.
 const INBOX: usize = 1024;
 
-/// In a stall time-out: it may take a quarter longer than was said.
+/// Ticks per stall time-out. The time-out may take up to a quarter longer than configured.
 const TICKS: u32 = 4;
 
 type Wrap = dyn Fn(Reading, Writing, &Framing) -> Transport + Send + Sync;
 type OnClosed = dyn Fn(SocketAddr, &str) + Send + Sync;
 
-/// How a server serves.
+/// Settings of a server.
 #[derive(Clone)]
 pub struct Settings {
-    /// What a request, and an answer, may hold.
+    /// Limits for requests and answers.
     pub limits: Limits,
-    /// How many calls of one connection are running, or answered and not yet sent.
+    /// Limit of calls per connection that are running, or answered but not yet written.
     pub in_flight: u32,
-    /// How many connections there may be. Others wait to be accepted.
+    /// Limit of concurrent connections. Further connections wait to be accepted.
     pub connections: usize,
-    /// Bytes that the calls and answers of all connections may hold, beside 64 KiB for each
-    /// connection.
+    /// Memory limit for the calls and answers of all connections, in bytes, in addition to 64 KiB
+    /// for each connection.
     pub memory: usize,
-    /// Bytes of these that one connection may hold.
+    /// Memory limit for each connection, in bytes.
     pub memory_each: usize,
-    /// How long a frame may take to arrive, and an answer to be taken.
+    /// How long a frame may take to arrive, or an answer to be read by the client.
     pub stall_timeout: Duration,
-    /// How long a connection has to finish its calls when the server stops.
+    /// How long connections may take to finish their calls when the server stops.
     pub patience: Duration,
-    /// The stages between a socket and its calls.
+    /// Creates the stages between a socket and its calls.
     pub wrap: Arc<Wrap>,
-    /// Called when a connection is closed for a reason: garbage, or a client that stalls.
+    /// Called with the reason when the server closes a connection because of invalid input or a
+    /// stalled client.
     pub on_closed: Arc<OnClosed>,
 }
 
 impl Default for Settings {
-    /// The default limits; 1,024 calls of each of 1,000 connections; 256 MiB, of which a connection
-    /// gets a quarter; 30 seconds for a frame, five to stop; frames, silence.
+    /// Default limits; 1,024 calls for each of 1,000 connections; 256 MiB, of which a connection
+    /// may use a quarter; 30 seconds for a frame; five seconds to stop; framing without other
+    /// stages; an `on_closed` that does nothing.
     ///
-    /// A quarter has room for the longest frame and its answer.
+    /// A quarter of the memory is enough for the longest frame and its answer.
     fn default() -> Self {
         Self {
             limits: Limits::default(),
@@ -97,16 +99,16 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// What a server did.
+/// Counters of a server.
 #[derive(Debug, Clone, Copy)]
 pub struct Report {
-    /// Connections it had.
+    /// Connections that were accepted.
     pub connections: u64,
-    /// Connections it closed for what they sent, or because they stalled.
+    /// Connections that were closed because of invalid input or a stall.
     pub faulty: u64,
-    /// Calls it read.
+    /// Calls that were started.
     pub calls: u64,
-    /// Of the answers: `unmatched` and `lost` are those whose connection had gone.
+    /// Totals of the demux of answers. `unmatched` and `lost` count answers to closed connections.
     pub answers: Totals,
 }
 
@@ -118,10 +120,10 @@ pub(crate) struct Answer {
 /// Writes answers to one connection.
 pub(crate) type Outbox = Pin<Box<dyn Sink<Answer, Error = io::Error> + Send>>;
 
-/// Connections, as the demux and their tasks both know them.
+/// The connections, shared by the demux and their tasks.
 pub(crate) type Peers = Mutex<HashMap<u64, Peer>>;
 
-/// What all connections share.
+/// State shared by all connections.
 pub(crate) struct Server<S> {
     pub(crate) service: S,
     pub(crate) settings: Settings,
@@ -134,7 +136,7 @@ pub(crate) struct Server<S> {
     pub(crate) faulty: AtomicU64,
 }
 
-/// Says to a connection that it gets no more answers.
+/// Hooks that notify a connection when its sink is detached.
 struct Watch(Arc<Peers>);
 
 impl Hooks<u64, Answer, io::Error> for Watch {
@@ -146,14 +148,14 @@ impl Hooks<u64, Answer, io::Error> for Watch {
     }
 }
 
-/// An endless stream of ticks: the demux has no clock.
+/// Returns an endless stream of ticks, because the demux has no clock.
 fn ticks<K, S>(every: Duration) -> impl Stream<Item = Order<K, S>> {
     let mut interval = interval(every.max(Duration::from_millis(1)));
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     stream::poll_fn(move |cx| interval.poll_tick(cx).map(|_| Some(Order::Tick)))
 }
 
-/// Serves all that connect until `stop` is cancelled, then lets the calls that are running finish.
+/// Serves connections until `stop` is cancelled, then lets running calls finish.
 pub async fn serve<S: Service>(
     listener: TcpListener,
     service: S,
@@ -168,9 +170,10 @@ pub async fn serve<S: Service>(
     let demux = stream::poll_fn(move |cx| answers_in.poll_recv(cx))
         .demux_by(|answer: &Answer| answer.connection, orders_in)
         .buffer(settings.in_flight as usize)
-        // Permits keep a queue within its buffer. Were they wrong, one client would pay, not all.
+        // Permits keep each queue within its buffer. If they failed to, only this connection would
+        // be closed.
         .overflow(Overflow::Evict)
-        .stall_timeout(TICKS + 1) // at least TICKS: the first tick may come at once
+        .stall_timeout(TICKS + 1) // one more, because the first tick may come at once
         .hooks(Watch(Arc::clone(&peers)));
     let demux = tokio::spawn(tokio::task::unconstrained(demux));
 
@@ -180,7 +183,7 @@ pub async fn serve<S: Service>(
     let server = Arc::new(server);
     let connections = accept(&listener, &server).await;
     let (calls, faulty) = (server.calls.load(Relaxed), server.faulty.load(Relaxed));
-    drop((listener, server)); // and with it the input of the demux
+    drop((listener, server)); // this ends the input of the demux
     let answers = match demux.await {
         Ok(totals) => totals,
         Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
@@ -188,7 +191,7 @@ pub async fn serve<S: Service>(
     Report { connections, faulty, calls, answers }
 }
 
-/// Runs connections until the server stops and they have ended. Returns how many there were.
+/// Runs connections until the server stops and they have ended. Returns the number of connections.
 async fn accept<S: Service>(listener: &TcpListener, server: &Arc<Server<S>>) -> u64 {
     let Settings { connections: places, patience, .. } = server.settings;
     let places = Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS)));
@@ -205,7 +208,7 @@ async fn accept<S: Service>(listener: &TcpListener, server: &Arc<Server<S>>) -> 
                     connections.spawn(async { (connection.await, drop(place)).0 });
                     id += 1;
                 }
-                // Too many files are open: by then a client may have left.
+                // Too many open files: retry when a client may have disconnected.
                 (Err(_), _) => sleep(Duration::from_millis(100)).await,
             },
             Some(_) = connections.join_next() => {}

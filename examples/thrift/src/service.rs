@@ -1,4 +1,4 @@
-//! What a server is asked to do.
+//! The service that a server runs, and its requests.
 
 use thrift::ApplicationErrorKind;
 use thrift::protocol::TMessageType;
@@ -7,24 +7,23 @@ use tokio_util::bytes::Bytes;
 use crate::error::Error;
 use crate::message::{Limits, Message, Wire};
 
-/// Between the names of a service and of its method, as in Apache Thrift's `TMultiplexedProtocol`.
+/// Separates the service name from the method name, as in Apache Thrift's `TMultiplexedProtocol`.
 pub(crate) const SEPARATOR: char = ':';
 
-/// Answers a request. [`demo::Serve`](crate::demo::Serve) makes one of a service of the IDL.
+/// Answers requests. [`demo::Serve`](crate::demo::Serve) implements it for the service of the IDL.
 pub trait Service: Send + Sync + 'static {
-    /// The answer, made with [`Request::answer`]; none to a one-way call.
+    /// Returns the answer, made with [`Request::answer`], or `None` for a one-way call.
     ///
-    /// If the client is gone, the future of a call is dropped where it waits; that of a one-way
-    /// call is not.
+    /// If the client disconnects, this future is dropped, except for a one-way call.
     fn call(&self, request: Request) -> impl Future<Output = Result<Option<Bytes>, Error>> + Send;
 }
 
-/// A call that came.
+/// A received call.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The service that was named, if one was: `Service:method` of a multiplexed client.
+    /// The service name, if the client is multiplexed and sent `Service:method`.
     pub service: Option<String>,
-    /// What was sent. The name is that of the method alone, and so is that in the answer.
+    /// The message. Its name, and that of the answer, is the method name without the service.
     pub message: Message,
     pub(crate) limits: Limits,
 }
@@ -40,12 +39,12 @@ impl Request {
         Self { service, message, limits }
     }
 
-    /// The arguments. They can be read once: the frame is then freed.
+    /// Decodes the arguments. This can be done once, because it frees the frame.
     pub fn args<A: Wire>(&mut self) -> Result<A, Error> {
         self.message.take().read(&self.limits)
     }
 
-    /// The frame of an answer.
+    /// Encodes an answer. Returns `None` for a one-way call.
     pub fn answer<R: Wire>(&self, result: &R) -> Result<Option<Bytes>, Error> {
         let Message { protocol, name, kind, id, .. } = &self.message;
         if *kind == TMessageType::OneWay {
@@ -54,13 +53,13 @@ impl Request {
         Message::write(*protocol, name, TMessageType::Reply, *id, result).map(Some)
     }
 
-    /// Whether this is for a service of this name: it is if no service was named.
+    /// Returns `true` if the request names this service or no service.
     #[must_use]
     pub fn is_for(&self, service: &str) -> bool {
         self.service.as_deref().is_none_or(|named| named == service)
     }
 
-    /// That there is no such service or method.
+    /// Returns the error for an unknown service or method.
     pub fn unknown(&self) -> Result<Option<Bytes>, Error> {
         let method = &self.message.name;
         let what = match &self.service {

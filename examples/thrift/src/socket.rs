@@ -1,7 +1,7 @@
-//! The halves of a connection that the server accepted.
+//! The two halves of an accepted connection.
 //!
-//! As tokio's `OwnedReadHalf` and `OwnedWriteHalf`, but of an `Arc`: the server keeps the socket as
-//! well, to see a reset while it reads nothing.
+//! Like tokio's `OwnedReadHalf` and `OwnedWriteHalf`, but of an `Arc`: the server keeps a reference
+//! to the socket to detect a reset while it does not read.
 
 use std::io;
 use std::net::Shutdown;
@@ -13,11 +13,11 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// What a client sends.
+/// The half that is read.
 #[derive(Debug)]
 pub struct Reading(pub(crate) Arc<TcpStream>);
 
-/// What a client is sent. Dropping it ends that direction of the connection.
+/// The half that is written. Dropping it shuts down the write direction.
 #[derive(Debug)]
 pub struct Writing(pub(crate) Arc<TcpStream>);
 
@@ -93,10 +93,10 @@ impl Drop for Writing {
     }
 }
 
-/// tokio's `shutdown` needs the stream by exclusive reference.
+/// Used because tokio's `shutdown` needs `&mut TcpStream`.
 fn shutdown(socket: &TcpStream) -> io::Result<()> {
     match SockRef::from(socket).shutdown(Shutdown::Write) {
-        Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()), // the peer was first
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()), // closed by the peer
         done => done,
     }
 }

@@ -1,8 +1,8 @@
-//! Between a socket and a demux: frames, and the stages they pass.
+//! The way between a socket and a demux: frames, and the stages they pass through.
 //!
-//! A stage is an adapter: of bytes below the frames (zlib), or of frames (a tee). Any of them goes
-//! on either side of a demux: a client's `incoming` is the input of one, a server's `outgoing` is
-//! attached to one.
+//! A stage is an adapter of bytes below the frames (zlib) or of frames (a tee). Each stage works on
+//! either side of a demux: a client's `incoming` is the input of a demux, a server's `outgoing` is
+//! a sink attached to one.
 
 use std::io;
 use std::ops::Deref;
@@ -24,7 +24,8 @@ use crate::frame::{Frames, Part, Writer};
 use crate::memory::{Account, Held};
 use crate::message::Limits;
 
-/// A frame, and what is held for it in a server until it is answered, or written.
+/// A frame, with the memory and the permit that a server holds for it until it is answered or
+/// written.
 #[derive(Debug)]
 pub struct Frame {
     bytes: Bytes,
@@ -33,7 +34,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// An answer, which holds what its call held.
+    /// Creates an answer that holds the memory and the permit of its call.
     pub(crate) fn holding(bytes: Bytes, held: Option<Held>, permit: OwnedSemaphorePermit) -> Self {
         Self { bytes, held, _permit: Some(permit) }
     }
@@ -57,8 +58,8 @@ impl Deref for Frame {
     }
 }
 
-/// What frames may be. A client makes it of its [`Limits`]; a server adds how much of its memory is
-/// left, and how long a frame may take.
+/// Limits of frames. A client creates it from its [`Limits`]; a server adds a memory account and a
+/// time limit for each frame.
 #[derive(Debug, Clone)]
 pub struct Framing {
     longest: usize,
@@ -66,7 +67,8 @@ pub struct Framing {
 }
 
 impl Framing {
-    /// Frames of at most so many bytes, each read when there is room for it, and within so long.
+    /// Frames of at most `longest` bytes. Each is read when `account` has room for it, and must
+    /// arrive `within` this time.
     pub(crate) fn held(longest: usize, account: Account, within: Duration) -> Self {
         Self { longest, account: Some((account, within)) }
     }
@@ -84,32 +86,32 @@ impl From<&Framing> for Framing {
     }
 }
 
-/// Frames that come.
+/// A stream of received frames.
 pub type Incoming = Pin<Box<dyn Stream<Item = io::Result<Frame>> + Send>>;
 
-/// Where frames go.
+/// A sink for frames to send.
 pub type Outgoing = Pin<Box<dyn Sink<Frame, Error = io::Error> + Send>>;
 
-/// Which way a frame went.
+/// The direction of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// It came.
+    /// Received.
     In,
-    /// It was sent.
+    /// Sent.
     Out,
 }
 
 /// Both directions of a connection.
-#[allow(missing_debug_implementations, reason = "nothing in it can be shown")]
+#[allow(missing_debug_implementations, reason = "the trait objects are not Debug")]
 pub struct Transport {
-    /// Frames that come.
+    /// Received frames.
     pub incoming: Incoming,
-    /// Where frames go.
+    /// Frames to send.
     pub outgoing: Outgoing,
 }
 
-/// Bytes that end where they fail: `ZlibDecoder` loses what it has inflated when its reader fails,
-/// and keeps it when that ends.
+/// Turns a read error into the end of the input, because `ZlibDecoder` discards inflated bytes if
+/// its reader fails, but not if it ends.
 struct Deflated<R> {
     from: Pin<Box<R>>,
     ended: bool,
@@ -131,8 +133,8 @@ impl<R: AsyncRead> AsyncRead for Deflated<R> {
     }
 }
 
-/// Inflated bytes. `TZlibTransport` closes the socket without an end of its zlib stream, which is
-/// no error here: whether the last frame is whole is seen by its length.
+/// Inflated bytes. `TZlibTransport` closes the socket without ending its zlib stream. This is not
+/// an error here: a truncated frame is detected by its length.
 struct Inflated<R>(ZlibDecoder<BufReader<Deflated<R>>>);
 
 impl<R: AsyncRead> AsyncRead for Inflated<R> {
@@ -150,7 +152,7 @@ impl<R: AsyncRead> AsyncRead for Inflated<R> {
     }
 }
 
-/// Reads the next frame; if it is for an account, when that has room.
+/// Reads the next frame. If there is an account, waits until that has room for the frame.
 async fn next_frame<R: AsyncRead + Unpin>(
     parts: &mut FramedRead<R, Frames>,
     account: Option<&(Account, Duration)>,
@@ -180,7 +182,7 @@ async fn next_frame<R: AsyncRead + Unpin>(
 }
 
 impl Transport {
-    /// Frames over bytes, as Apache Thrift's `TFramedTransport`.
+    /// Frames without compression, like Apache Thrift's `TFramedTransport`.
     pub fn framed<R, W>(from: R, to: W, framing: impl Into<Framing>) -> Self
     where
         R: AsyncRead + Send + 'static,
@@ -195,9 +197,9 @@ impl Transport {
         Self { incoming: incoming.boxed(), outgoing: Box::pin(Writer::new(to, longest)) }
     }
 
-    /// Frames over one zlib stream in each direction, as `TFramedTransport` over `TZlibTransport`.
-    /// What is flushed can be read by the peer at once. A frame's limit is that of its plain bytes,
-    /// so that little that inflates to much is an error in time.
+    /// Frames over one zlib stream per direction, like `TFramedTransport` over `TZlibTransport`.
+    /// The peer can read all flushed frames at once. The limits apply to the inflated bytes, so a
+    /// zip bomb is rejected.
     pub fn zlib<R, W>(from: R, to: W, framing: impl Into<Framing>) -> Self
     where
         R: AsyncRead + Send + 'static,
@@ -208,7 +210,7 @@ impl Transport {
         Self::framed(inflated, ZlibEncoder::new(to), framing)
     }
 
-    /// A wire tap: shows every frame to `log`, and changes nothing.
+    /// Adds a wire tap: calls `log` with every frame, without changing it.
     #[must_use]
     pub fn tee(self, log: impl Fn(Way, &Bytes) + Send + Sync + 'static) -> Self {
         let log = Arc::new(log);

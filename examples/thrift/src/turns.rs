@@ -1,14 +1,14 @@
-//! Whose turn it is: callers wait for a place at one of several servers.
+//! Round robin: callers wait for a free place at one of several servers.
 //!
 //! ```text
 //! callers ─▶ demux, one key, `balance` ─▶ places of the first server
 //!                                      ─▶ places of the second …
 //! ```
 //!
-//! A server is a sink that takes a caller for each of its places, so a server whose places are all
-//! taken is not ready. `balance` gives a caller to the next server in turn that is. If none is
-//! ready, callers wait in the input, not for one server: they go to the first that has a place, and
-//! a server that is slow or retires keeps none of them.
+//! Each server is a sink that accepts a caller for each of its places; it is not ready while all
+//! places are taken. `balance` gives a caller to the next ready server in turn. If no server is
+//! ready, callers wait in the input and are not bound to a server: the next one goes to the first
+//! server with a free place.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ use stream_demux::{Attach, DemuxStreamExt, Lease};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::sync::PollSemaphore;
 
-/// A place for a call at a server. Dropping it gives it to the next caller.
+/// A place for a call at a server. Dropping it frees the place.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) server: usize,
@@ -33,7 +33,7 @@ type Caller = oneshot::Sender<Place>;
 struct Places {
     server: usize,
     free: PollSemaphore,
-    /// For the caller that comes next.
+    /// Acquired for the next caller.
     next: Option<OwnedSemaphorePermit>,
 }
 
@@ -48,7 +48,7 @@ impl Sink<Caller> for Places {
     }
     fn start_send(mut self: Pin<&mut Self>, caller: Caller) -> Result<(), Infallible> {
         if let Some(permit) = self.next.take() {
-            // A caller that has given up drops it: the place is free again.
+            // If the caller was dropped, so is the place, which is free again.
             let _ = caller.send(Place { server: self.server, _permit: permit });
         }
         Ok(())
@@ -69,7 +69,8 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// So many servers, with `places` each. Spawns a task, which ends when this is dropped.
+    /// Spawns a task that shares out `servers` servers with `places` places each. The task ends
+    /// when this value is dropped.
     pub(crate) fn new(servers: usize, places: usize) -> Self {
         let (callers, mut input) = mpsc::unbounded_channel();
         let mut leases = Vec::new();
@@ -93,7 +94,7 @@ impl Turns {
         place.await.ok()
     }
 
-    /// A server that gets no more calls.
+    /// Removes a server: it gets no more calls.
     pub(crate) fn retire(&self, server: usize) {
         let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(lease) = leases.get_mut(server) {

@@ -1,4 +1,4 @@
-//! Calls and their answers: every method, any thread, any order, cancelled or late.
+//! Calls and their answers: all methods, threads and orders; cancelled calls and late answers.
 
 mod common;
 
@@ -47,13 +47,13 @@ async fn exceptions_declared_and_not() {
         let Error::Refused(ApplicationErrorKind::InternalError, what) = error else {
             panic!("{error}")
         };
-        assert_eq!(what, "the sum is beyond 64 bits");
-        assert_eq!(client.add(i64::MAX, 0).await.unwrap(), i64::MAX, "the connection goes on");
+        assert_eq!(what, "the sum exceeds 64 bits");
+        assert_eq!(client.add(i64::MAX, 0).await.unwrap(), i64::MAX, "the connection was closed");
     }
     server.stop().await;
 }
 
-/// Names as `TMultiplexedProtocol` writes them: the answer has that of the method alone.
+/// Multiplexed method names (`Service:method`). The answer has the method name without the service.
 #[tokio::test]
 async fn methods_of_a_named_service() {
     let server = Server::example().await;
@@ -96,7 +96,7 @@ async fn a_one_way_call_is_made_and_not_answered() {
         client.note(n.to_string()).await.unwrap();
     }
     let all = async { while client.notes().await.unwrap() < 100 {} };
-    timeout(LONG, all).await.expect("a note is lost");
+    timeout(LONG, all).await.expect("a note was lost");
     assert_eq!(client.counts().late, 0);
     server.stop().await;
 }
@@ -107,7 +107,7 @@ async fn a_service_that_panics_fails_one_call() {
     let server = Server::start(Serve(gate), Settings::default()).await;
     let client = server.client(Protocol::Compact).await;
     let error = client.add(i64::MIN, 0).await.unwrap_err();
-    assert_eq!(error.to_string(), "refused by the server: it panicked (InternalError)");
+    assert_eq!(error.to_string(), "refused by the server: the service panicked (InternalError)");
     assert_eq!(client.add(1, 1).await.unwrap(), 2);
     server.stop().await;
 }
@@ -132,10 +132,9 @@ fn calls_from_any_thread() {
     runtime.block_on(server.stop());
 }
 
-/// The service holds every call until all have come, and then answers them in an order of the
-/// test's.
+/// The service holds all calls until the last has arrived, then answers them in a random order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn shuffled_answers_find_their_callers() {
+async fn shuffled_answers_reach_their_callers() {
     const CALLS: usize = 1000;
     for protocol in PROTOCOLS {
         let (gate, mut held) = Gate::new();
@@ -166,19 +165,22 @@ async fn shuffled_answers_find_their_callers() {
                 call.release.send(()).unwrap();
             }
         };
-        timeout(LONG, future::join(calls, releases)).await.expect("a call is lost");
+        timeout(LONG, future::join(calls, releases)).await.expect("a call was lost");
         let mut arrived = std::mem::take(&mut *arrived.lock().unwrap());
         let overtaken = arrived.windows(2).filter(|pair| pair[0] > pair[1]).count();
-        assert!(overtaken > CALLS / 4, "only {overtaken} answers came before an earlier call's");
+        assert!(
+            overtaken > CALLS / 4,
+            "only {overtaken} answers arrived before that of an earlier call"
+        );
         arrived.sort_unstable();
-        assert!(arrived.into_iter().eq(1..=1000), "each id is answered once");
+        assert!(arrived.into_iter().eq(1..=1000), "an id was not answered exactly once");
         nothing_left(&client).await;
         assert_eq!(client.counts().late, 0);
         server.stop().await;
     }
 }
 
-/// A tenth is cancelled: some before their request is sent, most after, all before their answer.
+/// Cancels a tenth of the calls before their answers: some before the request is sent, most after.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_calls_a_tenth_cancelled_leave_nothing() {
     const CALLS: i64 = 10_000;
@@ -188,7 +190,8 @@ async fn ten_thousand_calls_a_tenth_cancelled_leave_nothing() {
     let done = stream::iter(0..CALLS)
         .map(async |n| {
             if n % 10 == 9 {
-                // The gate holds its answer. The first poll attaches it and sends its request.
+                // The gate withholds the answer. The first poll attaches the call and sends its
+                // request.
                 let mut call = Box::pin(client.later(n.to_string(), 0));
                 for _ in 0..n % 3 {
                     assert!(futures::poll!(&mut call).is_pending());
@@ -201,25 +204,31 @@ async fn ten_thousand_calls_a_tenth_cancelled_leave_nothing() {
         })
         .buffer_unordered(500)
         .fold(0, async |sum, done| sum + done);
-    assert_eq!(timeout(LONG, done).await.expect("a call is lost"), 9_000);
+    assert_eq!(timeout(LONG, done).await.expect("a call was lost"), 9_000);
     nothing_left(&client).await;
-    assert!(client.counts().calls > 9_500, "most were attached: {:?}", client.counts());
+    assert!(
+        client.counts().calls > 9_500,
+        "most calls should have been attached: {:?}",
+        client.counts()
+    );
 
-    // What was cancelled is answered now. Calls are read in order, so all have come when this is
-    // answered.
+    // Answer the cancelled calls now. The server reads requests in order, so all of them have
+    // arrived when this `ping` is answered.
     client.ping().await.unwrap();
     let mut answers = 0;
     while let Ok(call) = held.try_recv() {
         call.release.send(()).unwrap();
         answers += 1;
     }
-    assert!(answers > 500, "{answers} of the cancelled calls came to the server");
+    assert!(answers > 500, "only {answers} of the cancelled calls reached the server");
     let late = async {
         while client.counts().late < answers {
             tokio::task::yield_now().await;
         }
     };
-    timeout(LONG, late).await.unwrap_or_else(|_| panic!("{answers} late: {:?}", client.counts()));
+    timeout(LONG, late)
+        .await
+        .unwrap_or_else(|_| panic!("expected {answers} late answers: {:?}", client.counts()));
     nothing_left(&client).await;
     assert_eq!(client.add(1, 1).await.unwrap(), 2);
     assert_eq!(client.counts().late, answers);
@@ -227,7 +236,7 @@ async fn ten_thousand_calls_a_tenth_cancelled_leave_nothing() {
 }
 
 #[tokio::test]
-async fn a_late_answer_reaches_nobody() {
+async fn a_late_answer_is_counted_and_discarded() {
     let (gate, mut held) = Gate::new();
     let server = Server::start(Serve(gate), Settings::default()).await;
     let options = Options { deadline: Duration::from_millis(50), ..Options::default() };
@@ -242,15 +251,15 @@ async fn a_late_answer_reaches_nobody() {
             tokio::task::yield_now().await;
         }
     };
-    timeout(LONG, late).await.expect("the late answer is not seen");
-    assert_eq!(client.add(1, 2).await.unwrap(), 3, "the next call has its own answer");
+    timeout(LONG, late).await.expect("the late answer was not counted");
+    assert_eq!(client.add(1, 2).await.unwrap(), 3, "the next call got another answer");
     assert_eq!(client.counts().late, 1);
     server.stop().await;
 }
 
-/// It is the limit that ends an attachment then, not the lease: the caller still holds it.
+/// The limit ends the attachment here, not the lease, which the caller still holds.
 #[tokio::test]
-async fn an_answer_detaches_its_call_before_the_caller_looks() {
+async fn an_answer_detaches_its_call_before_the_caller_polls() {
     let server = Server::example().await;
     let client = server.client(Protocol::Binary).await;
     let mut call = Box::pin(client.echo("in time"));
@@ -260,13 +269,13 @@ async fn an_answer_detaches_its_call_before_the_caller_looks() {
             tokio::task::yield_now().await;
         }
     };
-    timeout(LONG, detached).await.expect("it stays attached");
+    timeout(LONG, detached).await.expect("the call is still attached");
     assert_eq!(call.await.unwrap(), "in time");
     server.stop().await;
 }
 
 #[tokio::test]
-async fn a_call_that_is_dropped_before_its_first_poll_was_never_made() {
+async fn a_call_that_is_dropped_before_its_first_poll_is_never_made() {
     let server = Server::example().await;
     let client = server.client(Protocol::Binary).await;
     drop(client.ping());
@@ -276,7 +285,7 @@ async fn a_call_that_is_dropped_before_its_first_poll_was_never_made() {
 }
 
 #[tokio::test]
-async fn calls_of_a_connection_that_ends_hear_why() {
+async fn calls_fail_with_the_reason_when_the_connection_ends() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let client = Client::connect(address, Options::default()).await.unwrap();
@@ -305,12 +314,12 @@ async fn the_connection_ends_with_its_last_handle() {
     drop(client);
     other.ping().await.unwrap();
     drop(other);
-    // Its connection is gone, so there is nothing that the server has to be patient with.
+    // The connection is closed, so the server stops at once.
     assert_eq!(server.stop().await.faulty, 0);
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_holds_up_nobody_else() {
+async fn a_client_that_does_not_read_does_not_delay_others() {
     let (gate, _held) = Gate::new();
     let server =
         Server::start(Serve(gate), Settings { in_flight: 16, ..Settings::default() }).await;
@@ -318,7 +327,7 @@ async fn a_client_that_does_not_read_holds_up_nobody_else() {
     let quick = server.client(Protocol::Binary).await;
     let text = "x".repeat(1 << 16);
     let request = raw::call(Protocol::Binary, "echo", 1, |to| raw::string(to, 1, &text));
-    // Requests are written until the server reads no more: it waits until its answers are read.
+    // Write requests until the server stops reading, because its answers are not read.
     let stuck = async {
         let (mut written, mut quiet) = (0, 0);
         while quiet < 100 {
@@ -329,14 +338,19 @@ async fn a_client_that_does_not_read_holds_up_nobody_else() {
             }
             assert_eq!(quick.add(1, 1).await.unwrap(), 2);
         }
-        assert!(written > 16 * request.len(), "{written} bytes: it did not even read 16");
+        assert!(
+            written > 16 * request.len(),
+            "{written} bytes: the server read fewer than 16 requests"
+        );
     };
-    timeout(LONG, stuck).await.expect("held up, or it reads without end");
+    timeout(LONG, stuck)
+        .await
+        .expect("the other client is delayed, or the server reads without limit");
     drop(slow);
     server.stop().await;
 }
 
-/// The end of the requests is no end of the answers.
+/// The client shuts down its write direction, but still reads.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_sends_no_more_still_gets_every_answer() {
     let server = Server::example().await;
@@ -347,11 +361,14 @@ async fn a_client_that_sends_no_more_still_gets_every_answer() {
         socket.write_all(&calls).await.unwrap();
         socket.shutdown().await.unwrap();
         let mut answers = Vec::new();
-        timeout(LONG, socket.read_to_end(&mut answers)).await.expect("not closed").unwrap();
+        timeout(LONG, socket.read_to_end(&mut answers))
+            .await
+            .expect("the connection was not closed")
+            .unwrap();
         let one = raw::message(Protocol::Binary, "ping", TMessageType::Reply, 1, |to| {
             to.write_field_stop().unwrap();
         });
-        assert_eq!(answers.len(), 500 * raw::frame(&one).len(), "an answer is lost");
+        assert_eq!(answers.len(), 500 * raw::frame(&one).len(), "an answer was lost");
     }
     assert_eq!(server.stop().await.answers.delivered, 20 * 500);
 }

@@ -1,4 +1,4 @@
-//! Clients come, misbehave and go: what is allocated afterwards is what was allocated before.
+//! Misbehaving clients connect and disconnect. Afterwards, as much memory is allocated as before.
 
 mod common;
 
@@ -17,8 +17,8 @@ fn call(name: &str, length: usize) -> Vec<u8> {
     raw::call(Protocol::Binary, name, 1, |to| raw::string(to, 1, &"x".repeat(length)))
 }
 
-/// Three hundred clients: some send garbage, some stop within a frame, some do not read or have
-/// calls that take a minute; all reset.
+/// Runs three hundred clients. Some send garbage, some stop within a frame, some do not read, some
+/// make calls that take a minute; all reset their connections.
 async fn round(server: &Server) {
     let echo = call("echo", 5_000).repeat(20);
     let later = raw::call(Protocol::Binary, "later", 1, |to| {
@@ -40,23 +40,27 @@ async fn round(server: &Server) {
         }
         socket.set_zero_linger().unwrap();
     }
-    // These are served when those have gone: there is one place.
+    // The server accepts one connection at a time, so this is served when all others are closed.
     let mut last = TcpStream::connect(server.address).await.unwrap();
     last.write_all(&call("echo", 1)).await.unwrap();
     last.read_u32().await.unwrap();
 }
 
 #[test]
-fn nothing_is_left_of_clients_that_have_gone() {
+fn disconnected_clients_leave_no_memory_allocated() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let settings = Settings { connections: 1, ..Settings::default() };
     let server = runtime.block_on(Server::start(Serve(Arc::new(Example::default())), settings));
     let mut left = Vec::new();
     for _ in 0..8 {
-        let round = async { timeout(LONG, round(&server)).await.expect("it hangs") };
+        let round =
+            async { timeout(LONG, round(&server)).await.expect("the round did not finish") };
         left.push(measure(|| runtime.block_on(round)).bytes_current);
     }
-    // Tables have grown in the first rounds.
-    assert!(left[4..].iter().sum::<i64>() < 1000, "{left:?} bytes more after each round");
+    // Tables grow in the first rounds.
+    assert!(
+        left[4..].iter().sum::<i64>() < 1000,
+        "bytes that remained allocated after each round: {left:?}"
+    );
     runtime.block_on(server.stop());
 }

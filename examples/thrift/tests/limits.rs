@@ -1,4 +1,5 @@
-//! What strangers send: forged lengths, garbage, too much. An error, a clear one, and no memory for it.
+//! Invalid input from untrusted peers (forged lengths, garbage, oversized messages) causes a clear
+//! error and allocates no memory.
 
 mod common;
 
@@ -17,7 +18,7 @@ use tokio::time::timeout;
 
 const PROTOCOLS: [Protocol; 2] = [Protocol::Binary, Protocol::Compact];
 
-/// Room for the name of a method and the text of an error.
+/// Memory for the name of a method and the text of an error.
 const SMALL: u64 = 1024;
 
 fn open(message: &[u8]) -> Result<OneOfEach, Error> {
@@ -25,7 +26,8 @@ fn open(message: &[u8]) -> Result<OneOfEach, Error> {
     Message::open(&message.to_vec().into(), &limits)?.read(&limits)
 }
 
-/// What reading this comes to, and how much memory was held at most beyond the frame itself.
+/// Decodes a message. Returns the result and the peak of the memory allocated in addition to the
+/// frame.
 fn read(message: &[u8]) -> (Result<OneOfEach, Error>, u64) {
     let frame = message.to_vec().into();
     let limits = Limits::default();
@@ -44,12 +46,12 @@ fn forged(protocol: Protocol, body: impl FnOnce(raw::To<'_>)) -> Vec<u8> {
 #[track_caller]
 fn fails(message: &[u8], expected: &str) {
     let (done, used) = read(message);
-    let error = done.expect_err("forged, and read").to_string();
+    let error = done.expect_err("a forged message was accepted").to_string();
     assert!(error.contains(expected), "{error}");
-    assert!(used <= SMALL, "{used} bytes for {} that came: {error}", message.len());
+    assert!(used <= SMALL, "{used} bytes allocated for {} received: {error}", message.len());
 }
 
-/// The length of a string, as each protocol writes it.
+/// Writes the length of a string in either protocol.
 fn length(protocol: Protocol, to: &mut Vec<u8>, length: u32) {
     match protocol {
         Protocol::Binary => to.extend(length.to_be_bytes()),
@@ -72,7 +74,7 @@ fn a_string_that_is_longer_than_its_frame() {
             (16_000_000, "a string of 16000000 bytes, with 5 left"),
             (0x7fff_ffff, "a string of 2147483647 bytes, more than 16384000"),
         ] {
-            // 8 is a string of the struct, 11 a binary, 99 is skipped as unknown.
+            // 8 is a string of the struct, 11 a binary, 99 an unknown field, which is skipped.
             for id in [8, 11, 99] {
                 let mut message = forged(protocol, |to| raw::field(to, TType::String, id));
                 length(protocol, &mut message, forge);
@@ -86,18 +88,18 @@ fn a_string_that_is_longer_than_its_frame() {
     fails(&message, "a string of -1 bytes");
     let mut message = forged(Protocol::Compact, |to| raw::field(to, TType::String, 8));
     message.extend([0xff, 0xff, 0xff, 0xff, 0x7f]);
-    fails(&message, "a length beyond 32 bits");
+    fails(&message, "a length exceeds 32 bits");
 }
 
 #[test]
 fn a_container_with_more_elements_than_bytes() {
     for protocol in PROTOCOLS {
         for element in [TType::I08, TType::I64, TType::String, TType::Struct, TType::List] {
-            // 14 is a list of the struct; as 98 and 99 it is skipped.
+            // 14 is a list of the struct; 98 and 99 are unknown fields, which are skipped.
             for id in [14, 98, 99] {
                 for (size, expected) in [
                     (1000, "a container of 1000, with 0 bytes left"),
-                    (i32::MAX, "ontainer"), // the crate refuses some itself
+                    (i32::MAX, "ontainer"), // the `thrift` crate rejects some of them
                 ] {
                     let list = forged(protocol, |to| {
                         raw::field(to, TType::List, id);
@@ -120,9 +122,9 @@ fn a_container_with_more_elements_than_bytes() {
     }
 }
 
-/// A size of which the sender says that it counts single bytes, where the struct has eight for each.
+/// The message announces a list of single bytes, while the struct has elements of eight bytes.
 #[test]
-fn elements_of_another_type_than_was_said() {
+fn elements_of_another_type_than_announced() {
     for protocol in PROTOCOLS {
         let mut message = forged(protocol, |to| {
             raw::field(to, TType::List, 14);
@@ -136,7 +138,7 @@ fn elements_of_another_type_than_was_said() {
 }
 
 #[test]
-fn more_elements_than_the_limit_even_if_they_are_there() {
+fn more_elements_than_the_limit_even_if_they_are_present() {
     for protocol in PROTOCOLS {
         let mut value = one_of_each();
         value.i64_list = vec![1; 1 << 16];
@@ -149,7 +151,7 @@ fn more_elements_than_the_limit_even_if_they_are_there() {
 }
 
 #[test]
-fn structs_in_structs_without_end() {
+fn deeply_nested_structs() {
     for protocol in PROTOCOLS {
         let message = forged(protocol, |to| {
             for _ in 0..100_000 {
@@ -171,7 +173,8 @@ fn a_name_that_is_longer_than_its_frame() {
     fails(&compact, "its envelope: ");
 }
 
-/// Any bytes at all: an error or a value, no panic, and memory in proportion.
+/// Random bytes result in an error or a value, never in a panic, and allocate memory in proportion
+/// to their length.
 #[test]
 fn random_and_mutated_messages() {
     let mut random = fastrand::Rng::with_seed(1);
@@ -194,18 +197,18 @@ fn random_and_mutated_messages() {
         errors += u32::from(done.is_err());
         assert!(used <= 64 * frame.len() as u64 + SMALL, "{used} bytes for {frame:?}");
     }
-    assert!(errors > 20_000, "{errors} errors: hardly any message was broken");
+    assert!(errors > 20_000, "only {errors} errors: too few messages were invalid");
 }
 
 async fn answer(socket: &mut TcpStream) -> Message {
-    let length = timeout(LONG, socket.read_u32()).await.expect("no answer").unwrap();
+    let length = timeout(LONG, socket.read_u32()).await.expect("no answer arrived").unwrap();
     let mut frame = vec![0; length as usize];
-    timeout(LONG, socket.read_exact(&mut frame)).await.expect("no answer").unwrap();
+    timeout(LONG, socket.read_exact(&mut frame)).await.expect("no answer arrived").unwrap();
     Message::open(&frame.into(), &Limits::default()).unwrap()
 }
 
 #[tokio::test]
-async fn a_forged_length_is_answered_with_an_error_and_the_connection_goes_on() {
+async fn a_forged_length_is_answered_with_an_error_and_the_connection_stays_open() {
     let server = Server::example().await;
     let mut socket = TcpStream::connect(server.address).await.unwrap();
     for protocol in PROTOCOLS {
@@ -244,8 +247,8 @@ async fn no_such_method_and_missing_arguments() {
 #[tokio::test]
 async fn garbage_closes_its_connection_with_a_reason() {
     let reasons = Arc::<Mutex<Vec<String>>>::default();
-    let told = Arc::clone(&reasons);
-    let on_closed = Arc::new(move |_, reason: &str| told.lock().unwrap().push(reason.to_owned()));
+    let log = Arc::clone(&reasons);
+    let on_closed = Arc::new(move |_, reason: &str| log.lock().unwrap().push(reason.to_owned()));
     let (gate, _held) = Gate::new();
     let settings = Settings { on_closed, ..Settings::default() };
     let server = Server::start(Serve(gate), settings).await;
@@ -267,9 +270,10 @@ async fn garbage_closes_its_connection_with_a_reason() {
     for (bytes, expected) in garbage {
         let mut socket = TcpStream::connect(server.address).await.unwrap();
         socket.write_all(bytes).await.unwrap();
-        let end = timeout(LONG, socket.read(&mut [0])).await.expect("it is not closed");
+        let end =
+            timeout(LONG, socket.read(&mut [0])).await.expect("the connection was not closed");
         assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
-        let reason = reasons.lock().unwrap().pop().expect("no reason is told");
+        let reason = reasons.lock().unwrap().pop().expect("no reason was reported");
         assert!(reason.contains(expected), "{reason}");
         assert_eq!(neighbour.add(1, 1).await.unwrap(), 2);
     }
@@ -277,10 +281,10 @@ async fn garbage_closes_its_connection_with_a_reason() {
 }
 
 #[tokio::test]
-async fn an_end_within_a_frame_is_told() {
+async fn an_end_within_a_frame_is_reported() {
     let reasons = Arc::<Mutex<Vec<String>>>::default();
-    let told = Arc::clone(&reasons);
-    let on_closed = Arc::new(move |_, reason: &str| told.lock().unwrap().push(reason.to_owned()));
+    let log = Arc::clone(&reasons);
+    let on_closed = Arc::new(move |_, reason: &str| log.lock().unwrap().push(reason.to_owned()));
     let (gate, _held) = Gate::new();
     let server = Server::start(Serve(gate), Settings { on_closed, ..Settings::default() }).await;
     let mut socket = TcpStream::connect(server.address).await.unwrap();
@@ -307,7 +311,7 @@ async fn a_request_beyond_the_limits_is_not_sent() {
 async fn an_answer_beyond_the_limits_is_an_error_of_its_call() {
     let (gate, _held) = Gate::new();
     let settings = Settings {
-        // What comes is small, but its answer, which has the result's field and no more, is not.
+        // The request fits into the limit, but the answer does not.
         limits: Limits { frame: 1024, ..Limits::default() },
         ..Settings::default()
     };
@@ -323,7 +327,7 @@ async fn an_answer_beyond_the_limits_is_an_error_of_its_call() {
     server.stop().await;
 }
 
-/// A server that answers every request with the same bytes, whatever they are.
+/// Starts a server that answers every request with `bytes`.
 async fn answers_with(protocol: Protocol, bytes: Vec<u8>) -> (Client, tokio::task::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -339,7 +343,7 @@ async fn answers_with(protocol: Protocol, bytes: Vec<u8>) -> (Client, tokio::tas
 }
 
 #[tokio::test]
-async fn an_answer_with_a_forged_length_fails_its_call_and_no_other() {
+async fn an_answer_with_a_forged_length_fails_only_its_call() {
     for protocol in PROTOCOLS {
         let mut forged = raw::message(protocol, "echo", TMessageType::Reply, 1, |to| {
             raw::field(to, TType::String, 0);
@@ -350,7 +354,7 @@ async fn an_answer_with_a_forged_length_fails_its_call_and_no_other() {
         assert!((&mut other).now_or_never().is_none());
         let error = timeout(LONG, other).await.unwrap().unwrap_err();
         assert!(error.to_string().contains("a string of 1000000 bytes, with 0 left"), "{error}");
-        assert_eq!(client.closed(), None, "the connection goes on");
+        assert_eq!(client.closed(), None, "the connection was closed");
         nothing_left(&client).await;
     }
 }
@@ -362,11 +366,11 @@ async fn an_answer_of_another_method_is_an_error() {
     });
     let (client, _server) = answers_with(Protocol::Binary, raw::frame(&answer)).await;
     let error = timeout(LONG, client.ping()).await.unwrap().unwrap_err();
-    assert_eq!(error.to_string(), "malformed: ping was called, and sum is answered");
+    assert_eq!(error.to_string(), "malformed: called ping, but the answer is for sum");
 }
 
 #[tokio::test]
-async fn an_answer_that_nobody_asked_for_is_counted() {
+async fn an_unsolicited_answer_is_counted() {
     let answer = raw::message(Protocol::Binary, "ping", TMessageType::Reply, 1, |to| {
         to.write_field_stop().unwrap();
     });
@@ -378,15 +382,15 @@ async fn an_answer_that_nobody_asked_for_is_counted() {
             tokio::task::yield_now().await;
         }
     };
-    timeout(LONG, late).await.expect("the second answer is not seen");
+    timeout(LONG, late).await.expect("the second answer was not counted");
     nothing_left(&client).await;
 }
 
 #[tokio::test]
-async fn a_server_that_sends_garbage_loses_the_client_and_every_call_hears_why() {
+async fn garbage_from_the_server_closes_the_connection_and_fails_every_call_with_the_reason() {
     let (client, _server) = answers_with(Protocol::Binary, b"HTTP/1.1 400\r\n\r\n".to_vec()).await;
     let calls = futures::future::join_all((0..50).map(|n| client.add(n, n)));
-    for answer in timeout(LONG, calls).await.expect("a call hangs") {
+    for answer in timeout(LONG, calls).await.expect("a call did not complete") {
         let error = answer.unwrap_err().to_string();
         assert_eq!(error, "no connection: a frame of 1213486160 bytes, more than 16384000");
     }

@@ -1,4 +1,4 @@
-//! A pool of servers: fail-over, round robin, and all of them asked and compared.
+//! A pool of servers: fail-over, round robin, and comparing the answers of all.
 
 mod common;
 
@@ -12,14 +12,14 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::bytes::Bytes;
 
-/// One that is wrong, and one that counts what it is asked.
+/// A service whose answers are wrong.
 struct Wrong(Serve<Example>);
 
 impl Service for Wrong {
     async fn call(&self, request: Request) -> Result<Option<Bytes>, Error> {
         match self.0.call(request).await? {
             Some(frame) => {
-                // The result of `add` is its last eight bytes but one.
+                // The result of `add` is the eight bytes before the last byte.
                 let mut frame = frame.to_vec();
                 let last = frame.len() - 2;
                 frame[last] ^= 1;
@@ -68,7 +68,7 @@ async fn round_robin_passes_over_a_server_that_is_gone() {
     assert_eq!(first.stop().await.calls + third.stop().await.calls, 30);
 }
 
-/// A call that waits for its server to answer.
+/// Spawns a call that waits until the test releases it.
 fn later(pool: &Arc<Pool>, text: &str) -> JoinHandle<Result<String, Error>> {
     let (pool, text) = (Arc::clone(pool), text.to_owned());
     tokio::spawn(async move {
@@ -76,32 +76,32 @@ fn later(pool: &Arc<Pool>, text: &str) -> JoinHandle<Result<String, Error>> {
     })
 }
 
-/// The next call that has come to a server.
-async fn came(held: &mut mpsc::UnboundedReceiver<Held>) -> Held {
-    timeout(LONG, held.recv()).await.expect("no call comes").unwrap()
+/// Waits for the next call that arrives at a server.
+async fn arrival(held: &mut mpsc::UnboundedReceiver<Held>) -> Held {
+    timeout(LONG, held.recv()).await.expect("no call arrived").unwrap()
 }
 
 #[tokio::test]
-async fn a_slow_server_holds_up_no_call_but_its_own() {
+async fn a_slow_server_delays_only_its_own_calls() {
     let (slow, mut stuck) = Gate::new();
     let slow = Server::start(Serve(slow), Settings::default()).await;
     let quick = Server::example().await;
     let pool = Arc::new(pool(&[slow, quick]).places(2));
     let calls = ["one", "two", "three", "four"].map(|text| later(&pool, text));
-    let its = [came(&mut stuck).await, came(&mut stuck).await];
-    // All of its places are taken: every other call is answered, and none goes to it.
+    let held = [arrival(&mut stuck).await, arrival(&mut stuck).await];
+    // All places of the slow server are taken: all further calls go to the other server.
     for n in 0..100 {
         let sum = timeout(LONG, pool.round_robin(async |client| client.add(n, 1).await)).await;
-        assert_eq!(sum.expect("held up").unwrap(), n + 1);
+        assert_eq!(sum.expect("the call was delayed").unwrap(), n + 1);
     }
     assert!(stuck.try_recv().is_err());
-    for call in its {
+    for call in held {
         call.release.send(()).unwrap();
     }
     for (call, text) in calls.into_iter().zip(["one", "two", "three", "four"]) {
         assert_eq!(timeout(LONG, call).await.unwrap().unwrap().unwrap(), text);
     }
-    // It is in turn again.
+    // The slow server gets calls again.
     for _ in 0..2 {
         pool.round_robin(async |client| client.add(1, 1).await).await.unwrap();
     }
@@ -118,32 +118,32 @@ async fn calls_that_wait_go_to_the_others_when_a_server_retires() {
     let address = servers[0].address.to_string();
     let pool = Arc::new(pool(&servers).places(1));
     let calls = (0..10).map(|n| later(&pool, &n.to_string())).collect::<Vec<_>>();
-    let (first, mut next) = (came(&mut of_one).await, came(&mut of_other).await);
+    let (first, mut next) = (arrival(&mut of_one).await, arrival(&mut of_other).await);
     pool.retire(&address);
     first.release.send(()).unwrap();
-    // Eight wait. The first server has a place again, and gets none of them.
+    // Eight calls wait. The first server has a free place, but gets none of them.
     for _ in 0..8 {
         next.release.send(()).unwrap();
-        next = came(&mut of_other).await;
+        next = arrival(&mut of_other).await;
     }
     next.release.send(()).unwrap();
     for (n, call) in calls.into_iter().enumerate() {
         assert_eq!(timeout(LONG, call).await.unwrap().unwrap().unwrap(), n.to_string());
     }
-    assert!(of_one.try_recv().is_err(), "a server that has retired is called");
+    assert!(of_one.try_recv().is_err(), "a retired server got a call");
     pool.retire(&servers[1].address.to_string());
     let error = timeout(LONG, pool.round_robin(async |client| client.ping().await)).await;
-    assert!(matches!(error.unwrap(), Err(Error::Closed(_))), "all have retired");
+    assert!(matches!(error.unwrap(), Err(Error::Closed(_))), "all servers have retired");
 }
 
-/// A caller that is dropped while it waits takes no place with it.
+/// A caller that is dropped while it waits does not keep a place.
 #[tokio::test]
-async fn a_call_that_is_dropped_while_it_waits_leaves_its_place() {
+async fn a_call_that_is_dropped_while_it_waits_keeps_no_place() {
     let (gate, mut held) = Gate::new();
     let servers = [Server::start(Serve(gate), Settings::default()).await];
     let pool = Arc::new(pool(&servers).places(1));
     let first = later(&pool, "first");
-    let running = came(&mut held).await;
+    let running = arrival(&mut held).await;
     for _ in 0..10 {
         let waits = later(&pool, "dropped");
         tokio::task::yield_now().await;
@@ -151,7 +151,7 @@ async fn a_call_that_is_dropped_while_it_waits_leaves_its_place() {
     }
     let last = later(&pool, "last");
     running.release.send(()).unwrap();
-    let running = came(&mut held).await;
+    let running = arrival(&mut held).await;
     assert_eq!(running.text, "last");
     running.release.send(()).unwrap();
     for call in [first, last] {
@@ -160,14 +160,14 @@ async fn a_call_that_is_dropped_while_it_waits_leaves_its_place() {
 }
 
 #[tokio::test]
-async fn fail_over_goes_on_where_a_server_stops() {
+async fn fail_over_continues_with_the_next_server() {
     let [first, second, third] = three().await;
     let pool = Pool::new([first.address, second.address, third.address], Options::default());
     let call = async |n| pool.fail_over(move |client| async move { client.add(n, 1).await }).await;
     for n in 0..10 {
         assert_eq!(call(n).await.unwrap(), n + 1);
     }
-    assert_eq!(first.stop().await.calls, 10, "one server has all calls while it is there");
+    assert_eq!(first.stop().await.calls, 10, "all calls go to one server while it is up");
     for n in 0..10 {
         assert_eq!(call(n).await.unwrap(), n + 1);
     }
@@ -181,7 +181,7 @@ async fn fail_over_goes_on_where_a_server_stops() {
 }
 
 #[tokio::test]
-async fn fail_over_is_for_connections_not_for_answers() {
+async fn an_error_that_the_server_answered_with_causes_no_fail_over() {
     let servers = three().await;
     let pool = pool(&servers);
     let error = pool.fail_over(async |client| client.add(i64::MAX, 1).await).await.unwrap_err();
@@ -216,7 +216,7 @@ async fn all_are_asked_and_agree() {
 }
 
 #[tokio::test]
-async fn one_that_differs_is_named() {
+async fn a_server_with_a_different_answer_is_named() {
     let wrong = Server::start(Wrong(example()), Settings::default()).await;
     let [first, second, _] = three().await;
     let servers = [first.address, wrong.address, second.address];
@@ -229,11 +229,15 @@ async fn one_that_differs_is_named() {
     let answers = Pool::new([first.address, wrong.address], options)
         .ask_all(async |client| client.add(1, 1).await)
         .await;
-    assert_eq!((answers.agreed(), answers.majority()), (None, None), "one against one");
+    assert_eq!(
+        (answers.agreed(), answers.majority()),
+        (None, None),
+        "one answer against another is no majority"
+    );
 }
 
 #[tokio::test]
-async fn an_empty_pool_says_so() {
+async fn an_empty_pool_returns_an_error() {
     let pool = Pool::new(Vec::<String>::new(), Options::default());
     let error = pool.fail_over(async |client| client.ping().await).await.unwrap_err();
     assert_eq!(error.to_string(), "no connection: there is no server in the pool");

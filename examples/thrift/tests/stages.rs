@@ -1,4 +1,4 @@
-//! Stages before and after a demux: a tee and zlib, alone and together, on either side.
+//! Stages before and after a demux: a tee and zlib, separate and combined, on either side.
 
 mod common;
 
@@ -60,7 +60,7 @@ fn settings(zlib: bool, log: Option<Log>) -> Settings {
     }
 }
 
-/// Every stage on the client's side, before its demux, and on the server's, after its demux.
+/// All combinations of stages, before the demux of the client and after the demux of the server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_stages_on_both_sides() {
     for (zlib, tee) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -72,22 +72,22 @@ async fn all_stages_on_both_sides() {
             value.integer64 = n;
             assert_eq!(client.each(value.clone()).await.unwrap(), value);
         }));
-        timeout(LONG, calls).await.expect("a call is lost");
+        timeout(LONG, calls).await.expect("a call was lost");
         nothing_left(&client).await;
         drop(client);
         let report = server.stop().await;
         assert_eq!((report.calls, report.faulty, report.answers.delivered), (500, 0, 500));
         if tee {
-            let (sent, came) = (heads(&near, Way::Out), heads(&far, Way::In));
+            let (sent, received) = (heads(&near, Way::Out), heads(&far, Way::In));
             assert_eq!(sent.len(), 500);
-            assert_eq!(sent, came, "what one tap saw go, the other saw come");
+            assert_eq!(sent, received, "the taps of the two sides differ");
             assert_eq!(heads(&far, Way::Out), heads(&near, Way::In));
         }
     }
 }
 
 #[tokio::test]
-async fn a_tee_logs_requests_and_answers_and_changes_neither() {
+async fn a_tee_logs_requests_and_answers_unchanged() {
     let log = Log::default();
     let server = Server::start(example(), settings(false, Some(log.clone()))).await;
     let client = connect(&server, false, None).await;
@@ -96,14 +96,15 @@ async fn a_tee_logs_requests_and_answers_and_changes_neither() {
     assert_eq!(client.notes().await.unwrap(), 1);
     drop(client);
     server.stop().await;
-    let came = heads(&log, Way::In);
-    let names = came.iter().map(|(id, kind, name)| (*id, *kind, name.as_str())).collect::<Vec<_>>();
+    let received = heads(&log, Way::In);
+    let names =
+        received.iter().map(|(id, kind, name)| (*id, *kind, name.as_str())).collect::<Vec<_>>();
     let (call, reply) = (TMessageType::Call, TMessageType::Reply);
     assert_eq!(names, [(1, call, "add"), (2, TMessageType::OneWay, "note"), (3, call, "notes")]);
     assert_eq!(heads(&log, Way::Out), [(1, reply, "add".into()), (3, reply, "notes".into())]);
 }
 
-/// With a tap of bytes below the stage.
+/// Counts the bytes below the zlib stage.
 #[tokio::test]
 async fn a_compressed_connection_is_smaller_on_the_wire() {
     let server = Server::start(example(), settings(true, None)).await;
@@ -125,7 +126,7 @@ async fn a_compressed_connection_is_smaller_on_the_wire() {
 }
 
 #[tokio::test]
-async fn shuffled_answers_of_a_compressed_connection_find_their_callers() {
+async fn shuffled_answers_of_a_compressed_connection_reach_their_callers() {
     let (gate, mut held) = Gate::new();
     let server = Server::start(Serve(gate), settings(true, None)).await;
     let log = Log::default();
@@ -140,7 +141,7 @@ async fn shuffled_answers_of_a_compressed_connection_find_their_callers() {
             waiting.push(held.recv().await.unwrap());
         }
         waiting.sort_by_key(|call| call.text.parse::<i32>().unwrap());
-        // The last first, and each only when the one before it has been answered.
+        // Release the last call first, and each further call when the previous answer has arrived.
         while let Some(call) = waiting.pop() {
             call.release.send(()).unwrap();
             while heads(&log, Way::In).len() < 200 - waiting.len() {
@@ -148,37 +149,37 @@ async fn shuffled_answers_of_a_compressed_connection_find_their_callers() {
             }
         }
     };
-    timeout(LONG, future::join(calls, releases)).await.expect("a call is lost");
-    let came = heads(&log, Way::In).into_iter().map(|(id, ..)| id).collect::<Vec<_>>();
-    assert!(came.is_sorted_by(|a, b| a > b), "the last was to be answered first: {came:?}");
+    timeout(LONG, future::join(calls, releases)).await.expect("a call was lost");
+    let answered = heads(&log, Way::In).into_iter().map(|(id, ..)| id).collect::<Vec<_>>();
+    assert!(answered.is_sorted_by(|a, b| a > b), "not in the order of release: {answered:?}");
     drop(client);
     server.stop().await;
 }
 
-/// Sends these bytes, compressed, and returns why the server closed the connection.
+/// Sends `chunks` compressed. Returns the reason with which the server closed the connection.
 async fn reason_for(chunks: impl Iterator<Item = Vec<u8>>, limits: Limits) -> String {
     let reasons = Arc::<Mutex<Vec<String>>>::default();
-    let told = Arc::clone(&reasons);
-    let on_closed = Arc::new(move |_, reason: &str| told.lock().unwrap().push(reason.to_owned()));
+    let log = Arc::clone(&reasons);
+    let on_closed = Arc::new(move |_, reason: &str| log.lock().unwrap().push(reason.to_owned()));
     let settings = Settings { limits, on_closed, ..settings(true, None) };
     let server = Server::start(example(), settings).await;
     let (mut from, to) = TcpStream::connect(server.address).await.unwrap().into_split();
     let mut to = ZlibEncoder::new(to);
     for chunk in chunks {
         if to.write_all(&chunk).await.is_err() {
-            break; // it has closed already
+            break; // the server has closed the connection
         }
     }
     let _ = to.flush().await;
-    let end = timeout(LONG, from.read(&mut [0])).await.expect("it is not closed");
+    let end = timeout(LONG, from.read(&mut [0])).await.expect("the connection was not closed");
     assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
     let mut reasons = reasons.lock().unwrap();
-    reasons.pop().expect("no reason is told")
+    reasons.pop().expect("no reason was reported")
 }
 
-/// 20 MiB of zeros in 20 KiB: the length of a frame counts what it inflates to.
+/// 20 MiB of zeros in 20 KiB: the limit applies to the inflated length of a frame.
 #[tokio::test]
-async fn little_that_inflates_to_much() {
+async fn a_zip_bomb_is_rejected() {
     let length = 20_u32 << 20;
     let bomb = std::iter::once(length.to_be_bytes().to_vec())
         .chain(std::iter::repeat_n(vec![0; 1 << 20], 20));
@@ -186,7 +187,7 @@ async fn little_that_inflates_to_much() {
     assert_eq!(reason, "a frame of 20971520 bytes, more than 16384000");
 }
 
-/// As `TZlibTransport` of Apache Thrift's Python package does.
+/// `TZlibTransport` of Apache Thrift's Python package closes the socket in this way.
 #[tokio::test]
 async fn a_socket_that_closes_without_the_end_of_its_zlib_stream() {
     let server = Server::start(example(), settings(true, None)).await;
@@ -197,15 +198,18 @@ async fn a_socket_that_closes_without_the_end_of_its_zlib_stream() {
     to.flush().await.unwrap();
     to.get_mut().shutdown().await.unwrap();
     let mut answer = Vec::new();
-    timeout(LONG, from.read_to_end(&mut answer)).await.expect("it is not closed").unwrap();
+    timeout(LONG, from.read_to_end(&mut answer))
+        .await
+        .expect("the connection was not closed")
+        .unwrap();
     assert!(!answer.is_empty());
     let report = server.stop().await;
     assert_eq!((report.calls, report.faulty, report.answers.delivered), (1, 0, 1));
 }
 
-/// What `TZlibTransport` causes besides: it leaves the end of a flush unread when it closes.
+/// `TZlibTransport` also causes resets, because it leaves the end of a flush unread when it closes.
 #[tokio::test]
-async fn what_came_before_a_reset_is_done() {
+async fn requests_that_arrived_before_a_reset_are_processed() {
     for zlib in [false, true] {
         let server = Server::start(example(), settings(zlib, None)).await;
         for n in 1..=20 {
@@ -224,19 +228,19 @@ async fn what_came_before_a_reset_is_done() {
         }
         let client = connect(&server, zlib, None).await;
         let all = async { while client.notes().await.unwrap() < 20 {} };
-        timeout(LONG, all).await.expect("a note is lost");
+        timeout(LONG, all).await.expect("a note was lost");
         assert_eq!(server.stop().await.faulty, 0);
     }
 }
 
 #[tokio::test]
-async fn what_is_not_compressed_closes_the_connection_with_a_reason() {
+async fn uncompressed_input_closes_the_connection_with_a_reason() {
     let reasons = Arc::<Mutex<Vec<String>>>::default();
-    let told = Arc::clone(&reasons);
-    let on_closed = Arc::new(move |_, reason: &str| told.lock().unwrap().push(reason.to_owned()));
+    let log = Arc::clone(&reasons);
+    let on_closed = Arc::new(move |_, reason: &str| log.lock().unwrap().push(reason.to_owned()));
     let server = Server::start(example(), Settings { on_closed, ..settings(true, None) }).await;
     let client = connect(&server, false, None).await;
-    let error = timeout(LONG, client.ping()).await.expect("the call hangs").unwrap_err();
+    let error = timeout(LONG, client.ping()).await.expect("the call did not complete").unwrap_err();
     assert!(error.to_string().starts_with("no connection: "), "{error}");
     assert_eq!(reasons.lock().unwrap().len(), 1);
     assert!(!reasons.lock().unwrap()[0].is_empty());

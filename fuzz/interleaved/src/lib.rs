@@ -1,9 +1,9 @@
-//! `core`, but for the atomics: before each of their operations another thread may have its way.
+//! `core` with other atomics: a closure can run before each of their operations.
 //!
-//! `stream-demux-fuzz` calls this crate `core`, so that `src/ready.rs`, compiled into it unchanged, uses
-//! these. The "other thread" is a closure that runs, in the same thread, before a chosen operation:
-//! whatever it does has then happened between two steps of the call that it interrupts. That is every
-//! interleaving of two calls in which one of them is not interrupted itself; and it is reproducible.
+//! `stream-demux-fuzz` imports this crate as `core`, so that `src/ready.rs`, which it compiles
+//! unchanged, uses these atomics. The closure stands for another thread. It runs in the same thread
+//! before a chosen operation, that is, between two steps of the call that it interrupts. This gives
+//! every interleaving of two calls in which one of them is not interrupted, reproducibly.
 
 pub use ::core::*;
 
@@ -15,22 +15,22 @@ thread_local! {
 
 struct Other {
     steps: usize,
-    runs: Box<dyn FnOnce()>,
+    run: Box<dyn FnOnce()>,
 }
 
-/// Makes `call`, and lets `other` run before the atomic operation number `steps` of it, counted from 0:
-/// after it, if it has no more than that.
+/// Makes `call`, and runs `other` before the atomic operation with number `steps` of the call,
+/// counted from 0. If the call has no such operation, `other` runs after it.
 pub fn during<R>(steps: usize, other: impl FnOnce() + 'static, call: impl FnOnce() -> R) -> R {
-    OTHER.set(Some(Other { steps, runs: Box::new(other) }));
+    OTHER.set(Some(Other { steps, run: Box::new(other) }));
     let result = call();
     let other = OTHER.take();
-    if let Some(Other { runs, .. }) = other {
-        runs();
+    if let Some(Other { run, .. }) = other {
+        run();
     }
     result
 }
 
-/// An atomic operation is about to be made.
+/// Called before each atomic operation.
 fn step() {
     let due = OTHER.with_borrow_mut(|other| {
         other.take_if(|other| {
@@ -39,8 +39,8 @@ fn step() {
             due
         })
     });
-    if let Some(Other { runs, .. }) = due {
-        runs();
+    if let Some(Other { run, .. }) = due {
+        run();
     }
 }
 
@@ -48,7 +48,7 @@ fn step() {
 pub mod sync {
     pub use ::core::sync::*;
 
-    /// `core::sync::atomic`, as far as it is needed.
+    /// The part of `core::sync::atomic` that `src/ready.rs` uses.
     pub mod atomic {
         pub use ::core::sync::atomic::Ordering;
 
@@ -87,7 +87,7 @@ pub mod sync {
                     }
                     /// # Errors
                     ///
-                    /// With what is there, if that is not `current`; never spuriously.
+                    /// Returns the present value if it is not `current`. Never fails spuriously.
                     pub fn compare_exchange_weak(
                         &self,
                         current: $Value,

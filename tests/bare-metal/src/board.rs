@@ -66,13 +66,14 @@ impl Timer {
     }
 }
 
-/// Puts a byte on the wire. The emulated UART is never busy; [`TRANSMITTER`] gives it the pace of a real one.
+/// Puts a byte on the wire. The emulated UART is never busy; [`TRANSMITTER`] gives it the pace of a
+/// real one.
 pub fn transmit(byte: u8) {
     write(UART_DATA, byte.into());
 }
 
-/// Starts the tick (1 kHz), the sampler, the transmitter (115,200 baud, ten bits a byte), and the UART.
-/// The sampler may interrupt the tick, and both may interrupt everything else.
+/// Starts the tick (1 kHz), the sampler, the transmitter (115,200 baud, ten bits a byte), and the
+/// UART. The sampler may interrupt the tick, and both may interrupt everything else.
 pub fn start() {
     let mut board = Peripherals::take().expect("the board is started once");
     write(UART_BAUDDIV, CLOCK / 115_200);

@@ -1,4 +1,5 @@
-//! A demux on a microcontroller. Interrupts measure and send orders, tasks wait, nothing polls in vain.
+//! A demux on a microcontroller. Interrupts measure and send orders, tasks wait, nothing polls in
+//! vain.
 //!
 //! | channel | measured by | goes to |
 //! | --- | --- | --- |
@@ -8,8 +9,8 @@
 //! | pressure | the sampler | a display whose lease an interrupt drops |
 //! | humidity | the sampler | no sink |
 //!
-//! An interrupt orders the finish, of an input that never ends; the stuck radio is evicted after it. Then
-//! every sample is looked for, and every byte of the heap. Exit status 0 if all was found.
+//! An interrupt orders the finish, of an input that never ends; the stuck radio is evicted after
+//! it. Then every sample is looked for, and every byte of the heap. Exit status 0 if all was found.
 #![no_std]
 #![no_main]
 

@@ -182,7 +182,8 @@ impl Drop for Uart {
     }
 }
 
-/// A radio that loses its peer: takes a few samples, and then is not ready again, nor flushed, nor closed.
+/// A radio that loses its peer: takes a few samples, and then is not ready again, nor flushed, nor
+/// closed.
 pub struct Radio {
     pub record: &'static Record,
     pub credit: u32,

@@ -97,7 +97,8 @@ pub(super) enum Command {
     WakeInput,
     /// Ends a lease; `None` disarms it.
     Lease(usize, Option<Request>),
-    /// Ends a lease, and attaches a new sink, with a lease, under the key of one that the old lease held.
+    /// Ends a lease, and attaches a new sink, with a lease, under the key of one that the old lease
+    /// held.
     Reconnect(usize, Option<Request>),
     Cue(usize, Cue),
     Nothing,

@@ -6,7 +6,8 @@ use super::super::Op;
 use super::KEYS;
 use super::event::{Id, Outcome};
 
-/// After so many operations in one poll, a Pending of a sink that may lose items is taken for a yield.
+/// After so many operations in one poll, a Pending of a sink that may lose items is taken for a
+/// yield.
 const MANY_OPERATIONS: u64 = 64;
 
 /// Whether something is so. In order: `a.max(b)` is "a or b".
@@ -62,18 +63,17 @@ pub(super) struct Facts {
     pub(super) turn: u32,
     pub(super) balance: bool,
     pub(super) received: u64,
-    /// Operations in this turn: items and orders read, items sent, flushes and closes that completed.
+    /// Operations in this turn: items and orders read, items sent, flushes and closes that
+    /// completed.
     pub(super) operations: Count,
-    /// What two yields of a sink may have between them: orders read, items that sinks accepted, flushes
-    /// and closes that completed. Counted since the start.
+    /// What two yields of a sink may have between them: orders read, items that sinks accepted,
+    /// flushes and closes that completed. Counted since the start.
     pub(super) progress: Count,
     /// Ticks that were read since the task slept, those in one turn as one; and all in this turn.
     pub(super) ticks: usize,
     pub(super) ticks_in_turn: u32,
     /// Keys that `key_attached` was called for, and `key_detached` not since.
     pub(super) told: [bool; KEYS as usize],
-    /// So many sinks were closed or dropped with something unflushed, or flushed when they were woken.
-    pub(super) gone_unflushed: u32,
     /// The last event completed an operation of this sink.
     pub(super) moved: Option<Id>,
     /// Sinks were dropped, so that there are wakers of former ones; and such wakers have fired.
@@ -95,35 +95,37 @@ pub(super) struct SinkFacts {
     pub(super) flush_pending: bool,
     /// When it took the first item that is not flushed: how many items had been read, and the turn.
     pub(super) unflushed_since: (u64, u32),
-    /// The same, but counted from before a flush that was pending and went on when it was woken: that
-    /// one is no flush that fell due, and puts off none.
+    /// The same, but counted from before a flush that was pending and went on when it was woken:
+    /// that one is no flush that fell due, and puts off none.
     pub(super) due_since: Option<(u64, u32)>,
     /// Dry turns since then.
     pub(super) dry_turns: u32,
     /// The operations that last answered Pending: how many items it had taken then.
     pending: [Option<u32>; 4],
-    /// Its waker fired, and so each operation may be asked again once: from which turn on. A wake that
-    /// came before the Pending answer counts, as long as the task has not slept since.
+    /// Its waker fired, and so each operation may be asked again once: from which turn on. A wake
+    /// that came before the Pending answer counts, as long as the task has not slept since.
     woken: [Vec<u32>; 4],
-    /// A new sink in an old slot may be asked once for the sake of the old one's waker. If that one has
-    /// fired, it may be taken for a wake of the new one.
+    /// A new sink in an old slot may be asked once for the sake of the old one's waker. If that one
+    /// has fired, it may be taken for a wake of the new one.
     spurious: [bool; 4],
     inherits_wake: bool,
     /// If the old one was to be flushed, the first flush may be early.
     pub(super) inherits_flush: bool,
-    /// `poll_ready` answered Pending after many operations: from this turn on it may be asked again,
-    /// once, unwoken.
+    /// `poll_ready` answered Pending after many operations: from this turn on it may be asked
+    /// again, once, unwoken.
     recheck: Option<u32>,
     /// `poll_ready` runs: whether the sink's waker has fired in it.
     called: Option<Known>,
-    /// Whether the last Pending of `poll_ready` is a yield, by its waker or by the count of operations.
+    /// Whether the last Pending of `poll_ready` is a yield, by its waker or by the count of
+    /// operations.
     pub(super) yields: Known,
     pub(super) yields_when_busy: Known,
     /// Whether its waker has fired since that answer.
     pub(super) fired: Known,
     /// It is not ready, was woken since, and the task has slept since.
     pub(super) has_heard: bool,
-    /// With `balance`: it may have been woken, and nothing waited for it, so that it was not asked again.
+    /// With `balance`: it may have been woken, and nothing waited for it, so that it was not asked
+    /// again.
     may_be_asked: bool,
     /// Whether its waker has fired since the operation was asked, and not because of that.
     unheard_wakes: [Known; 4],
@@ -162,7 +164,6 @@ impl Facts {
     pub(super) fn dropped(&mut self, id: Id) {
         self.drops = true;
         let sink = &mut self.sinks[id];
-        self.gone_unflushed += u32::from(sink.needs_flush());
         sink.dropped = true;
         // A wake that was not heard is left to the next one in its slot.
         self.stale_wakes |= sink.woken.iter().any(|woken| !woken.is_empty());
@@ -206,8 +207,10 @@ impl Facts {
         self.ticks = 0;
         for sink in &mut self.sinks {
             sink.has_heard |= sink.unheard_wakes[Op::Ready as usize] == Known::Yes;
-            sink.may_be_asked |=
-                self.balance && sink.unheard_wakes[Op::Ready as usize] != Known::No;
+            // The wake may have come before the answer.
+            let woken = sink.unheard_wakes[Op::Ready as usize] != Known::No
+                || !sink.woken[Op::Ready as usize].is_empty();
+            sink.may_be_asked |= self.balance && woken;
             sink.unheard_wakes = [Known::No; 4];
             sink.woken.iter_mut().for_each(Vec::clear);
             sink.inherits_wake = false;
@@ -217,8 +220,8 @@ impl Facts {
         }
     }
 
-    /// Checks the contract of `Sink` as far as a scripted sink does not, and guarantee 4. Returns `true`
-    /// if the sink is asked because it answered after many operations.
+    /// Checks the contract of `Sink` as far as a scripted sink does not, and guarantee 4. Returns
+    /// `true` if the sink is asked because it answered after many operations.
     pub(super) fn asked(&mut self, id: Id, op: Op) -> Result<bool, String> {
         let turn = self.turn;
         let sink = &mut self.sinks[id];
@@ -230,10 +233,10 @@ impl Facts {
             let more = op == Op::Flush && sink.taken > taken;
             let woken = &mut sink.woken[op as usize];
             let heard = woken.iter().position(|from| *from <= turn);
-            if let (Some(at), false) = (heard, more) {
-                woken.remove(at);
-            } else if op == Op::Ready && sink.may_be_asked {
+            if op == Op::Ready && sink.may_be_asked {
                 // Woken before the task slept.
+            } else if let (Some(at), false) = (heard, more) {
+                woken.remove(at);
             } else if !more && !std::mem::take(&mut sink.spurious[op as usize]) {
                 rechecked = op == Op::Ready && sink.recheck.is_some_and(|from| from <= turn);
                 if !rechecked {
@@ -293,12 +296,10 @@ impl Facts {
             Op::Flush => {
                 sink.inherits_flush = false;
                 sink.due_since.take_if(|_| !sink.flush_pending);
-                self.gone_unflushed += u32::from(sink.flush_pending && sink.is_unflushed());
                 sink.flush_asked = sink.taken;
                 sink.flush_pending = pending;
             }
             Op::Close => {
-                self.gone_unflushed += u32::from(sink.needs_flush());
                 sink.closing = true;
             }
         }
@@ -351,6 +352,18 @@ impl SinkFacts {
         self.pending[Op::Ready as usize].is_some()
     }
 
+    /// Returns `true` if it may be asked whether it is ready.
+    pub(super) fn may_be_ready(&self) -> bool {
+        !self.is_parked()
+            || self.fired != Known::No
+            || self.has_heard
+            || self.may_be_asked
+            || self.inherits_wake
+            || self.recheck.is_some()
+            || self.spurious[Op::Ready as usize]
+            || !self.woken[Op::Ready as usize].is_empty()
+    }
+
     /// Returns `true` if it took an item that is to be flushed.
     pub(super) fn needs_flush(&self) -> bool {
         self.applied && !self.dropped && !self.closing && self.is_unflushed()
@@ -367,8 +380,8 @@ impl SinkFacts {
         self.pending[op as usize].is_some()
     }
 
-    /// Whether its waker has fired since the operation was asked, so that it can go on. It is not known of
-    /// one that fires it itself, or is to be asked again all the same.
+    /// Whether its waker has fired since the operation was asked, so that it can go on. It is not
+    /// known of one that fires it itself, or is to be asked again all the same.
     pub(super) fn unheard_wake(&self, op: Op) -> Known {
         let doubt = self.inherits_wake || op == Op::Ready && self.recheck.is_some();
         let doubt = if doubt { Known::Maybe } else { Known::No };

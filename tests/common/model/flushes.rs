@@ -27,8 +27,8 @@ pub(super) struct FlushRule {
 /// What lingers is flushed at a tick.
 #[derive(Clone, Copy, Default)]
 struct Linger {
-    /// The input had nothing ready, with something unflushed: since then so many ticks were read, and so
-    /// many may have come.
+    /// The input had nothing ready, with something unflushed: since then so many ticks were read,
+    /// and so many may have come.
     counts: bool,
     may_count: bool,
     sure: u32,
@@ -36,8 +36,6 @@ struct Linger {
     /// The turn of the last tick at which all were to be flushed, and whether they may still be.
     due: Option<u32>,
     flushing: bool,
-    /// How many sinks were gone by then with something unflushed.
-    gone_unflushed: u32,
 }
 
 impl Linger {
@@ -81,7 +79,6 @@ impl FlushRule {
         if self.linger.counts && self.linger.sure >= settings.linger {
             self.linger.due = Some(facts.turn);
             self.linger.flushing = true;
-            self.linger.gone_unflushed = facts.gone_unflushed;
             self.linger.stop();
         } else if self.linger.possible >= settings.linger {
             // The count may have come to its end, and start anew.
@@ -99,12 +96,7 @@ impl FlushRule {
             // The count may go on if a window has ended, until the input has nothing ready.
             (self.linger.counts, self.linger.sure) = (false, 0);
             if self.input_pending {
-                // What sinks have left in the list that are gone by now may count, too.
-                if facts.gone_unflushed > self.linger.gone_unflushed {
-                    self.linger.may_start(facts);
-                } else {
-                    self.linger.stop();
-                }
+                self.linger.stop();
             }
         } else if self.input_pending {
             self.linger.counts = true;
@@ -117,8 +109,8 @@ impl FlushRule {
         self.orders_ended || self.linger.due.is_some_and(|turn| sink.unflushed_since.1 < turn)
     }
 
-    /// An item that was read in an earlier turn, and offered to some of those it is for, is offered to
-    /// another: that is no lull.
+    /// An item that was read in an earlier turn, and offered to some of those it is for, is offered
+    /// to another: that is no lull.
     pub(super) fn offered_on(&mut self) {
         self.reads = true;
     }
@@ -141,8 +133,8 @@ impl FlushRule {
         Ok(())
     }
 
-    /// Checks that a flush in a busy turn is not early: of the window, a quarter may be left. `waits`:
-    /// the input may have to wait, or be over.
+    /// Checks that a flush in a busy turn is not early: of the window, a quarter may be left.
+    /// `waits`: the input may have to wait, or be over.
     pub(super) fn flush_asked(
         &mut self,
         facts: &Facts,
@@ -169,7 +161,6 @@ impl FlushRule {
         if lingers && self.linger.possible >= settings.linger {
             self.linger.flushing = true;
             if further < earliest && !excused {
-                self.linger.gone_unflushed = facts.gone_unflushed;
                 self.linger.stop();
             } else {
                 // Or its window has ended, and the count goes on.
@@ -188,8 +179,8 @@ impl FlushRule {
         Ok(())
     }
 
-    /// Checks that a flush starts in the 16th dry turn at the latest. `held`: whether an item is held,
-    /// or the input over; `waits`: whether it is held for a sink.
+    /// Checks that a flush starts in the 16th dry turn at the latest. `held`: whether an item is
+    /// held, or the input over; `waits`: whether it is held for a sink.
     pub(super) fn end_turn(
         &mut self,
         facts: &mut Facts,
@@ -203,6 +194,8 @@ impl FlushRule {
         }
         if waits != Known::No {
             self.last_held_turn = facts.turn;
+            // All are flushed at once if it is blocked, and the count ends.
+            (self.linger.counts, self.linger.sure) = (false, 0);
         } else if let Some(id) = self.early.filter(|_| self.input_pending || self.reads) {
             let ticks = self.linger.possible;
             return Err(format!("{id} was flushed after {ticks} ticks of {}", settings.linger));

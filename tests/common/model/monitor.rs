@@ -80,9 +80,6 @@ impl Monitor {
         let Some(possible) = State::possible(states, event, &self.facts) else {
             return Err(GIVEN_UP.into());
         };
-        if possible.iter().any(|state| state.lost_track) {
-            return Err(GIVEN_UP.into());
-        }
         for state in possible {
             if let Err(complaint) = state.step(event, &self.facts, &mut next) {
                 complaints.push(complaint);
@@ -93,9 +90,6 @@ impl Monitor {
         }
         self.flushes.watch(&self.facts);
         dedup(&mut next);
-        if next.iter().any(|state| state.lost_track) {
-            return Err(GIVEN_UP.into());
-        }
         if next.is_empty() {
             complaints.dedup();
             return Err(format!("{event:?}: {}", complaints.join("; or ")));
@@ -157,7 +151,8 @@ impl Monitor {
                 self.cost.orders += 1;
                 match kind {
                     OrderKind::Attach(id) => self.facts.order_to_attach_read(id),
-                    // An item that orders have overtaken is routed now, before the orders that follow.
+                    // An item that orders have overtaken is routed now, before the orders that
+                    // follow.
                     OrderKind::Finish => self.orders.before_item = None,
                     OrderKind::Tick => {
                         self.facts.tick_read();
@@ -242,7 +237,8 @@ impl Monitor {
         if right { Ok(()) } else { Err(format!("{ready} is ready, and was sent nothing")) }
     }
 
-    /// Checks guarantee 6, and counts what flushes and closes cost, now that the states are up to date.
+    /// Checks guarantee 6, and counts what flushes and closes cost, now that the states are up to
+    /// date.
     fn check_flush_rule(&mut self, event: &Event) -> Result<(), String> {
         match *event {
             Event::Read(..) => {

@@ -128,8 +128,8 @@ impl<'a> Run<'a> {
         let asleep = answer.is_pending() && !task.woken();
         let quiet = lock(&self.tape.0).len() == before;
         self.idle = if quiet && !asleep && !unasked { self.idle + 1 } else { 0 };
-        // Looking after a sink that has nothing to do, or a slot that is vacant by now, costs one, too.
-        // A tick comes to each sink, and its share of a turn may be an eighth.
+        // Looking after a sink that has nothing to do, or a slot that is vacant by now, costs one,
+        // too. A tick comes to each sink, and its share of a turn may be an eighth.
         let sinks = self.monitor.facts.sinks.len();
         let max_idle = MAX_IDLE + (4 + 8 * self.monitor.facts.ticks) * sinks / self.settings.budget;
         if self.idle > max_idle {

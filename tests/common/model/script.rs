@@ -238,7 +238,8 @@ pub(super) struct Settings {
     pub(super) refuses: u32,
     pub(super) buffer: usize,
     pub(super) overflow: Overflow,
-    /// An item supersedes one that waits if the sum of their numbers is divisible by this, if not 0.
+    /// An item supersedes one that waits if the sum of their numbers is divisible by this, if not
+    /// 0.
     pub(super) supersedes: u32,
     /// What is attached for items that match no key, if not 0.
     pub(super) on_demand: u8,
@@ -246,7 +247,8 @@ pub(super) struct Settings {
     pub(super) stall_timeout: u32,
     pub(super) idle_timeout: u32,
     pub(super) flush_every: usize,
-    /// The future is dropped at the end of the script, wherever it is; else it is brought to its end.
+    /// The future is dropped at the end of the script, wherever it is; else it is brought to its
+    /// end.
     pub(super) drops: bool,
     /// The cooperative budget of the task.
     pub(super) coop: Option<Coop>,

@@ -1,8 +1,8 @@
 //! A state that the demux may be in: one way to explain what was seen.
 //!
-//! The tape does not show everything. Where the contract leaves a moment open (an ended lease takes effect,
-//! a member is told the end, a held item joins a queue, a left-over wake is taken for a yield), each
-//! possibility is a state of its own, until what comes next rules it out.
+//! The tape does not show everything. Where the contract leaves a moment open (an ended lease takes
+//! effect, a member is told the end, a held item joins a queue, a left-over wake is taken for a
+//! yield), each possibility is a state of its own, until what comes next rules it out.
 
 mod attachment;
 mod clock;
@@ -24,7 +24,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use stream_demux::Overflow;
 
 use super::KEYS;
-use super::event::reasons::FINISHED;
+use super::event::reasons::{FINISHED, REPLACED};
 use super::event::{EndReason, Id, OrderKind, Request};
 use super::facts::{Facts, Known};
 use super::script::Settings;
@@ -66,12 +66,10 @@ pub(super) struct State {
     lines: [Vec<Id>; KEYS as usize],
     loose: Vec<Id>,
     passed: Vec<Id>,
-    /// What waited for those that have left, and is in the queues of others.
-    pools: [VecDeque<u32>; KEYS as usize],
+    /// With `balance`: these were not ready for an item, and are next in turn when they are woken.
+    awaited: Vec<Id>,
     /// An order detaches or evicts all that have a key.
     whole_key: bool,
-    /// The model cannot follow.
-    pub(super) lost_track: bool,
     /// The item that was read last, until its fate is decided for all.
     item: Option<Item>,
     /// The one that `blocked` was said of last, and `unblocked` not since.
@@ -96,8 +94,9 @@ pub(super) struct State {
     order: Option<KeptOrder>,
     /// Leases have ended since the task slept.
     leases_ended: bool,
-    /// Clones that were made and not given to a member yet; negative: copies that are yet to be cloned.
-    /// After `Finish`, so many of those who wait were told the end, and took their copies along.
+    /// Clones that were made and not given to a member yet; negative: copies that are yet to be
+    /// cloned. After `Finish`, so many of those who wait were told the end, and took their copies
+    /// along.
     spare_clones: i32,
     /// This one yielded: the serving of items has ended for this turn.
     stopped_by: Option<Id>,
@@ -113,7 +112,8 @@ pub(super) struct State {
     attachments: Attachments,
 }
 
-/// What a turn has cost. Of two states that differ in nothing else the cheaper one is as good as both.
+/// What a turn has cost. Of two states that differ in nothing else the cheaper one is as good as
+/// both.
 #[derive(Clone, Copy, Debug)]
 struct Cost(usize);
 
@@ -131,8 +131,8 @@ impl Hash for Cost {
 #[derive(Default)]
 struct Distinct {
     states: Vec<State>,
-    /// Hashes of the first states, of all once one was added. Two that differ, and most do, need not be
-    /// compared field by field.
+    /// Hashes of the first states, of all once one was added. Two that differ, and most do, need
+    /// not be compared field by field.
     hashes: Vec<u64>,
 }
 
@@ -179,9 +179,8 @@ impl State {
             lines: Default::default(),
             loose: Vec::new(),
             passed: Vec::new(),
-            pools: Default::default(),
+            awaited: Vec::new(),
             whole_key: false,
-            lost_track: false,
             item: None,
             named: None,
             not_admitted: None,
@@ -225,8 +224,8 @@ impl State {
         self.item.is_some()
     }
 
-    /// Returns `true` if the input has to wait, or is over. It does not wait while an item is on its way
-    /// through a group, unless it is held for a sink that yielded, or may be.
+    /// Returns `true` if the input has to wait, or is over. It does not wait while an item is on
+    /// its way through a group, unless it is held for a sink that yielded, or may be.
     pub(super) fn waits(&self) -> bool {
         let Some(item) = &self.item else { return self.over };
         let is_served = !item.unoffered.is_empty() && item.offer.is_none();
@@ -237,7 +236,8 @@ impl State {
         self.over || !is_served || yields
     }
 
-    /// Returns `true` if the item that is held is offered to `id` in its turn, not because it leaves.
+    /// Returns `true` if the item that is held is offered to `id` in its turn, not because it
+    /// leaves.
     pub(super) fn is_offered_in_turn(&self, id: Id) -> bool {
         let is_unoffered = self.item.as_ref().is_some_and(|item| item.is_unoffered(id));
         is_unoffered && self.order.is_none() && !self.attachments[id].is_wavering()
@@ -271,23 +271,27 @@ impl State {
         self.stopped_by.take_if(|by| *by == id);
     }
 
-    /// It receives nothing more. It takes its copy of the item along; if the item was not offered to it
-    /// yet, it is asked now whether it admits it.
+    /// It receives nothing more. It takes its copy of the item along; if the item was not offered
+    /// to it yet, it is asked now whether it admits it.
     fn leave(&mut self, id: Id, reasons: u8, told: bool) {
-        self.give_up_share(id);
+        self.give_up_share(id, true);
         if let Some(item) = self.item.as_mut().filter(|item| item.is_unoffered(id)) {
             item.ask_leaver(id);
         } else if let Some(seq) = self.take_copy(id) {
-            self.attachments[id].queue.push_back(seq);
+            if reasons & REPLACED == 0 {
+                self.take_along(id, seq);
+            } else {
+                self.attachments[id].queue.push_back(seq);
+            }
         }
         self.unlink(id);
         self.attachments[id].stage = Stage::Leaving { reasons, told };
     }
 
-    /// It is removed, and what waits for it discarded. One that is evicted takes no copy of the item,
-    /// unless it is the last.
+    /// It is removed, and what waits for it discarded. One that is evicted takes no copy of the
+    /// item, unless it is the last.
     fn remove(&mut self, id: Id, end: EndReason) {
-        self.give_up_share(id);
+        self.give_up_share(id, false);
         let mut discards = std::mem::take(&mut self.attachments[id].queue);
         let mut perhaps = None;
         if matches!(end, EndReason::Evicted | EndReason::Stalled) {
@@ -308,6 +312,7 @@ impl State {
         if self.over {
             for id in 0..self.attachments.len() {
                 let unserved = self.item.as_ref().is_some_and(|item| item.is_unserved(id));
+                let unserved = unserved || self.shares_item(id);
                 if self.attachments[id].stage == Stage::Receiving && !unserved {
                     self.leave_at_the_end(id);
                 }

@@ -132,8 +132,8 @@ impl World {
         }
     }
 
-    /// What is attached for an item that matches no key: under its key, but for strays; now and then
-    /// nothing, or something that takes no key.
+    /// What is attached for an item that matches no key: under its key, but for strays; now and
+    /// then nothing, or something that takes no key.
     pub(super) fn make_on_demand(
         &mut self,
         seq: u32,

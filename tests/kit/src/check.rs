@@ -1,5 +1,5 @@
-//! A conformance check: puts a sink through what the contract of `Sink` allows, and says which rule
-//! it breaks.
+//! A conformance check: exercises a sink in all ways that the contract of `Sink` allows, and
+//! reports the rule that it breaks.
 
 mod adapter;
 mod cases;
@@ -16,8 +16,8 @@ use cases::Terms;
 pub use fault::{Fault, Report, Rule};
 use probe::{Closures, Hook};
 
-/// How many items a sink may take while the receiver takes none, unless the check says otherwise:
-/// more than most buffers hold, and few enough that a sink without a bound is found at once.
+/// Default for how many items a sink may accept while the receiver takes none: more than most
+/// buffers hold, and few enough that an unbounded sink is found at once.
 const CAPACITY: usize = 1_000;
 
 /// Checks a sink: [`SinkCheck::new`] and [`SinkCheck::run`] in one.
@@ -47,19 +47,19 @@ where
     SinkCheck::new(make, item, receive).run()
 }
 
-/// A conformance check for sinks, with what it needs to know of the sink.
+/// A conformance check for sinks, with its settings.
 ///
-/// The check makes many sinks, each with a receiver, and puts each through one case: items one by
-/// one, a full sink, a flush, a close, a task that changes its waker, a receiver that goes. It
-/// polls an operation again only after a wake, so a wake that is missing is found. [`Rule`] lists
-/// what it looks for.
+/// The check creates many sinks, each with a receiver, and runs one case with each: single items, a
+/// full sink, a flush, a close, a task that changes its waker, a receiver that disconnects. It
+/// polls an operation again only after a wake, so a missing wake is found. [`Rule`] lists the rules
+/// that it checks.
 ///
-/// It is single-threaded, and has no clock. The receiver takes items only in `receive`, and sinks
-/// must make progress by that and by their own polls. A sink that needs a runtime, a thread or a
-/// timer to make progress cannot be checked.
+/// It is single-threaded and has no clock. The receiver takes items only in `receive`, and sinks
+/// must make progress by these calls and by their own polls. A sink that needs a runtime, a thread
+/// or a timer to make progress cannot be checked.
 ///
 /// Inside a task of tokio, sinks of tokio soon return `Pending` because the cooperative budget of
-/// the task is spent, which the check takes for a fault. Use it in a plain `#[test]`, or in
+/// the task is spent, which the check reports as a fault. Use it in a plain `#[test]`, or in
 /// `tokio::task::unconstrained`.
 ///
 /// # Examples
@@ -79,29 +79,29 @@ where
 pub struct SinkCheck<'a, S, R, T> {
     /// Makes a sink of the variant with this index.
     make: Box<dyn FnMut(usize) -> (S, R) + 'a>,
-    /// What is special about each variant.
+    /// A description of each variant.
     variants: Vec<&'static str>,
     closures: Closures<'a, R, T>,
     disconnects: Vec<Hook<'a, R>>,
-    /// The message of the last panic of the sink inside, for adapters.
+    /// The message of the last panic of the inner sink, for adapters.
     breach: Hook<'a, R, Option<String>>,
     terms: Terms,
     excepted: Vec<Rule>,
 }
 
-/// What a check needs to know.
+/// Settings.
 impl<'a, S, R, T> SinkCheck<'a, S, R, T>
 where
     S: Sink<T, Error: fmt::Debug>,
     T: PartialEq + fmt::Debug,
 {
-    /// A check of the sinks that `make` returns.
+    /// Creates a check of the sinks that `make` returns.
     ///
-    /// * `make` returns a new sink and what receives its items.
-    /// * `item` makes the items that are sent, from 0, 1, 2 and so on; it is called several times
-    ///   for each number, and returns equal items then. Items of different numbers should differ.
+    /// * `make` returns a new sink and the receiver of its items.
+    /// * `item` creates the items that are sent, from 0, 1, 2 and so on. It is called several times
+    ///   for each number and must return equal items. Items of different numbers should differ.
     /// * `receive` takes the next item that has arrived, in the form in which it was sent, or
-    ///   returns `None` if there is none at present. It must not wait.
+    ///   returns `None` if there is none. It must not block.
     pub fn new(
         mut make: impl FnMut() -> (S, R) + 'a,
         item: impl FnMut(usize) -> T + 'a,
@@ -137,35 +137,36 @@ where
         self
     }
 
-    /// The sink accepts any number of items while the receiver takes none. What a full sink does is
-    /// not checked then, which the [report](Report::gaps) says.
+    /// The sink accepts any number of items while the receiver takes none. Then the behaviour of a
+    /// full sink is not checked, which is noted in the [report](Report::gaps).
     pub fn unbounded(mut self) -> Self {
         self.terms.capacity = None;
         self
     }
 
-    /// `disconnect` makes the receiver go, as in a lost connection: from then on the sink fails
-    /// when items are sent and flushed. May be called several times, for several ways to go.
+    /// `disconnect` disconnects the receiver, as in a lost connection: from then on, the sink must
+    /// fail when items are sent and flushed. May be called several times, for several ways to
+    /// disconnect.
     pub fn disconnect(mut self, disconnect: impl FnMut(&mut R) + 'a) -> Self {
         self.disconnects.push(Box::new(disconnect));
         self
     }
 
-    /// `flushed` returns `true` if all that has reached the receiver was flushed. By default what
-    /// can be received counts as flushed.
+    /// `flushed` returns `true` if all that has reached the receiver was flushed. By default, items
+    /// that can be received count as flushed.
     pub fn flushed(mut self, flushed: impl FnMut(&mut R) -> bool + 'a) -> Self {
         self.closures.flushed = Box::new(flushed);
         self
     }
 
-    /// `closed` returns `true` if the receiver knows that there are no more items. By default this
-    /// is not checked.
+    /// `closed` returns `true` if the receiver has seen the end of the items. By default, this is
+    /// not checked.
     pub fn closed(mut self, closed: impl FnMut(&mut R) -> bool + 'a) -> Self {
         self.closures.closed = Box::new(closed);
         self
     }
 
-    /// The sink may break `rule`. A case ends where it is broken.
+    /// The sink may break `rule`. A case ends at the first breach.
     ///
     /// # Examples
     ///

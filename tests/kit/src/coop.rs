@@ -1,5 +1,5 @@
-//! A cooperative budget, such as tokio gives a task for each of its polls, and the count of
-//! operations in the poll that runs.
+//! A cooperative budget, like tokio's for each poll of a task, and the count of operations in the
+//! current poll.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,7 +12,7 @@ thread_local! {
     static RUNNING: Cell<PollCount> = const { Cell::new(PollCount { poll: 0, operations: 0 }) };
 }
 
-/// A poll of a `Task`, and how many operations completed in it so far.
+/// A poll of a `Task`, and the number of operations that completed in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PollCount {
     /// Unique in the process, and increasing; 0 outside the polls of tasks.
@@ -22,7 +22,7 @@ pub(crate) struct PollCount {
 }
 
 impl PollCount {
-    /// The poll that runs on this thread.
+    /// Returns the current poll of this thread.
     pub(crate) fn now() -> Self {
         RUNNING.get()
     }
@@ -34,7 +34,7 @@ impl PollCount {
     }
 }
 
-/// Marks a poll, from here to the drop of this guard. Polls may be nested.
+/// Marks a poll until this guard is dropped. Polls may be nested.
 pub(crate) struct PollGuard {
     outer: PollCount,
 }
@@ -56,9 +56,9 @@ impl Drop for PollGuard {
 /// A bound on what sinks and streams do in one poll of a task, such as tokio's cooperative budget.
 ///
 /// Each operation of a scripted sink or stream that shares the budget takes one unit, unless it is
-/// pending anyway. `start_send` takes none. With none left, operations return `Pending`. Their
-/// wakers fire inside the call or, if the budget is [deferred](Self::deferred), in
-/// [`fire_deferred`](Self::fire_deferred). [`Task::poll`](crate::Task::poll) fills the budget up.
+/// pending for another reason. `start_send` takes none. With none left, operations return
+/// `Pending`. Their wakers fire inside the call or, if the budget is [deferred](Self::deferred), in
+/// [`fire_deferred`](Self::fire_deferred). [`Task::poll`](crate::Task::poll) refills the budget.
 /// Clones share it.
 ///
 /// # Examples
@@ -84,7 +84,7 @@ pub struct CoopBudget(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
-    /// `None`: no bound.
+    /// `None` if there is no bound.
     size: Option<usize>,
     left: usize,
     /// The poll that `left` is about.
@@ -121,7 +121,7 @@ impl CoopBudget {
         })))
     }
 
-    /// Fills the budget up: needed only where no [`Task`](crate::Task) polls.
+    /// Refills the budget. Needed only without a [`Task`](crate::Task).
     pub fn refill(&self) {
         self.look(|state| state.left = state.size.unwrap_or(usize::MAX));
     }
@@ -144,22 +144,22 @@ impl CoopBudget {
         fired
     }
 
-    /// How many units are left in this poll.
+    /// Returns the number of units left in this poll.
     pub fn left(&self) -> usize {
         self.look(|state| state.left)
     }
 
-    /// How many operations found the budget spent.
+    /// Returns the number of operations that found the budget spent.
     pub fn denied(&self) -> usize {
         self.look(|state| state.denied)
     }
 
-    /// How many wakers have yet to fire.
+    /// Returns the number of wakers that have not yet fired.
     pub fn deferred_wakers(&self) -> usize {
         self.look(|state| state.deferred.len())
     }
 
-    /// Asks for a unit. If there is none left, `waker` waits for one.
+    /// Requests a unit. If none is left, `waker` is fired later.
     pub(crate) fn ask(&self, waker: &Waker) -> Grant {
         let waker = waker.clone();
         let (grant, unused) = self.look(|state| {
@@ -177,7 +177,7 @@ impl CoopBudget {
         grant
     }
 
-    /// Takes the unit that `ask` has granted, for an operation that turned out not to be pending.
+    /// Takes the unit that `ask` has granted, for an operation that was not pending.
     pub(crate) fn take(&self) {
         self.look(|state| state.left = state.left.saturating_sub(1));
     }
@@ -202,10 +202,10 @@ pub(crate) enum Grant {
     Deferred(Deferred),
 }
 
-/// A waker that `Pending` was returned to.
+/// The waker of an operation that returned `Pending`.
 pub(crate) struct Waiting {
     pub(crate) waker: Waker,
-    /// A cooperative budget has the waker, too, and fires it.
+    /// Set if a cooperative budget also holds the waker and will fire it.
     pub(crate) deferred: Option<Deferred>,
 }
 
@@ -216,11 +216,11 @@ impl Waiting {
     }
 }
 
-/// A waker that a budget has kept.
+/// A waker held by a budget.
 #[derive(Clone, Debug)]
 pub(crate) struct Deferred {
     budget: CoopBudget,
-    /// How often the budget had fired wakers by then.
+    /// How often the budget had fired wakers when it got this one.
     fired: u64,
 }
 

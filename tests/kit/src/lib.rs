@@ -1,24 +1,24 @@
-//! A test kit for [`Sink`](futures_sink::Sink)s: for code that uses sinks, and for sinks
-//! themselves.
+//! A test kit for [`Sink`](futures_sink::Sink)s: for code that uses sinks, and for implementations
+//! of sinks.
 //!
-//! * To test code that sends to sinks: [`scripted_sink`] makes a sink and a handle. The handle says
-//!   what each operation returns, and shows every call. The sink panics if its caller breaks the
-//!   contract of `Sink`.
-//! * To test a sink: [`check_sink`], and [`check_adapter`] for a sink that wraps another. They put
-//!   it through what the contract allows, and say which [`Rule`] it breaks.
+//! * To test code that sends to sinks: [`scripted_sink`] creates a sink and a handle. The handle
+//!   controls what each operation returns, and records every call. The sink panics if its caller
+//!   breaks the contract of `Sink`.
+//! * To test a sink: [`check_sink`], and [`check_adapter`] for a sink that wraps another. They
+//!   exercise it in all ways that the contract allows, and report the [`Rule`] that it breaks.
 //! * To test code that reads from streams: [`scripted_stream`].
 //! * To test that a future is woken when it should be, and not more often: a [`Task`] polls a
-//!   future only after a wake, and each poll is a call of the test.
-//! * To test what happens when a cooperative budget such as tokio's is spent: [`CoopBudget`].
-//! * To test in which order things happen: [`Log`].
+//!   future only after a wake, and the test calls each poll.
+//! * To test the behaviour when a cooperative budget like tokio's is spent: [`CoopBudget`].
+//! * To test the order of events: [`Log`].
 //!
-//! There are no threads, sleeps or clocks: a test brings about the moment that it is about, and
-//! asserts what happens then. All handles are `Clone` and `Send`, so other threads may use them.
+//! There are no threads, sleeps or clocks: a test creates its situation explicitly, and asserts
+//! what happens. All handles are `Clone` and `Send`, so other threads may use them.
 //!
 //! # Pending, then woken, then ready
 //!
-//! Most faults of sinks are a wake too few. A test that awaits in a runtime hangs then, or passes
-//! because something else has woken the task. With a [`Task`] and a scripted sink each step is an
+//! Most faults of sinks are missing wakes. Then a test that awaits in a runtime hangs, or passes
+//! because another event has woken the task. With a [`Task`] and a scripted sink each step is an
 //! assertion:
 //!
 //! ```
@@ -50,7 +50,7 @@
 //! assert_eq!(handle.flushed(), 2);
 //! ```
 //!
-//! The same with an error, which ends the life of the sink: the sink panics if it is called again.
+//! The same with an error, after which the sink panics if it is called again.
 //!
 //! ```
 //! use futures::SinkExt;
@@ -67,7 +67,7 @@
 //! assert_eq!((handle.taken(), handle.flushed()), (1, 0));
 //! ```
 //!
-//! # A sink of your own
+//! # Checking your sink
 //!
 //! [`check_sink`] takes three closures, which make the sink and its receiver, make an item, and
 //! receive an item. It fills the sink, drains it, flushes and closes it in each state, changes the
@@ -120,7 +120,7 @@
 //! let receive = |slot: &mut Rc<Cell<_>>| slot.take();
 //! let fault = SinkCheck::new(make, |n| n, receive).try_run().unwrap_err();
 //! assert_eq!(fault.rule(), Rule::Wakes);
-//! assert_eq!(fault.what(), "poll_ready can go on, but the waker of its last poll was not woken");
+//! assert_eq!(fault.what(), "poll_ready can progress, but the waker of its last poll was not woken");
 //! ```
 
 #![forbid(unsafe_code)]
@@ -142,11 +142,11 @@ pub use task::Task;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What is run inside a poll of a scripted sink or stream.
+/// A closure that runs inside a poll of a scripted sink or stream.
 type Action = Box<dyn FnOnce() + Send>;
 
-/// Locks also what a panic left behind: scripted sinks panic on purpose, and the test that catches
-/// the panic looks at the state afterwards.
+/// Ignores poisoning, because scripted sinks panic on purpose and tests inspect the state
+/// afterwards.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

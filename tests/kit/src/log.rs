@@ -1,4 +1,4 @@
-//! One list of events, so that a test can assert their order.
+//! A list of events, whose order a test can assert.
 
 use std::sync::{Arc, Mutex};
 
@@ -29,12 +29,12 @@ pub struct Log(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     lines: Vec<String>,
-    /// Which lines are kept; `None`: all.
+    /// Selects the lines to keep; `None` keeps all.
     keep: Option<fn(&str) -> bool>,
 }
 
 impl Log {
-    /// An empty log, which keeps all lines.
+    /// Creates an empty log, which keeps all lines.
     pub fn new() -> Self {
         Self::default()
     }
@@ -53,12 +53,12 @@ impl Log {
         }
     }
 
-    /// All lines since the last [`take`](Self::take).
+    /// Returns all lines since the last [`take`](Self::take).
     pub fn lines(&self) -> Vec<String> {
         lock(&self.0).lines.clone()
     }
 
-    /// Removes all lines, and returns them.
+    /// Removes and returns all lines.
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut lock(&self.0).lines)
     }

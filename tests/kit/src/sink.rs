@@ -1,6 +1,6 @@
-//! A sink that does what its handle says, and panics if its caller breaks the contract of `Sink`.
+//! A sink that is controlled by a handle, and panics if its caller breaks the contract of `Sink`.
 //!
-//! Wakers and actions, which are foreign code, run while the state is not locked.
+//! Wakers and actions are user code and run while the state is not locked.
 
 mod handle;
 mod observations;
@@ -19,9 +19,9 @@ use crate::lock;
 pub use handle::SinkHandle;
 use state::{State, Wake};
 
-/// Makes a sink and its handle. `name` is what its panics and log lines begin with.
+/// Creates a sink and its handle. Panics and log lines begin with `name`.
 ///
-/// The sink is open: each operation returns `Ready(Ok(()))` until the handle says otherwise. Items
+/// The sink is open: each operation returns `Ready(Ok(()))` until the handle changes that. Items
 /// need `Debug`, for the log.
 ///
 /// # Panics
@@ -34,9 +34,9 @@ use state::{State, Wake};
 ///    `poll_close` has completed;
 /// 3. anything is called after an error.
 ///
-/// That a pending operation is polled again without a wake is no breach of the contract, because a
-/// task may be polled at any time. Code that promises not to can be held to it with
-/// [`SinkHandle::strict`] and [`SinkHandle::strict_unless_busy`].
+/// Polling a pending operation again without a wake does not break the contract, because a task may
+/// be polled at any time. For code that promises not to do so, use [`SinkHandle::strict`] and
+/// [`SinkHandle::strict_unless_busy`].
 ///
 /// # Examples
 ///
@@ -101,7 +101,7 @@ pub enum Answer {
     Failed,
 }
 
-/// What was done to a sink, and what it returned.
+/// A call of a sink, and what it returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
     /// A call of `poll_ready`.
@@ -116,13 +116,13 @@ pub enum Call {
     Drop,
 }
 
-/// A sink that does what its [handle](SinkHandle) says; made by [`scripted_sink`].
+/// A sink that is controlled by its [handle](SinkHandle); created by [`scripted_sink`].
 ///
 /// It is `Unpin`, and `Send` if its items are.
 pub struct ScriptedSink<V>(Arc<Mutex<State<V>>>);
 
 impl<V> ScriptedSink<V> {
-    /// Runs the action set for this call, then panics if the call is a breach.
+    /// Runs the action that is set for this call, then panics if the call is a breach.
     #[track_caller]
     fn enter(&self, op: Op) -> MutexGuard<'_, State<V>> {
         let action = lock(&self.0).script(op).action.take();

@@ -1,4 +1,4 @@
-//! A stream that does what its handle says, and panics if it is polled after its end.
+//! A stream that is controlled by a handle, and panics if it is polled after its end.
 
 mod handle;
 
@@ -14,7 +14,7 @@ use crate::coop::{Deferred, Grant, PollCount, Waiting};
 use crate::{Action, CoopBudget, lock};
 pub use handle::StreamHandle;
 
-/// Makes a stream and its handle. `name` is what its panics begin with.
+/// Creates a stream and its handle. Panics begin with `name`.
 ///
 /// The stream is pending until the handle is used.
 ///
@@ -43,7 +43,7 @@ pub fn scripted_stream<T>(name: impl fmt::Display) -> (ScriptedStream<T>, Stream
         name: name.to_string(),
         steps: VecDeque::new(),
         endless: None,
-        invented: 0,
+        created: 0,
         taken: 0,
         polls: 0,
         polled: Polled::Freely,
@@ -62,7 +62,7 @@ enum Step<T> {
     Item(T),
     /// `Pending` once, with the waker fired inside the poll.
     Stutter,
-    /// Something happens inside the poll, before the next step.
+    /// Runs an action inside the poll, before the next step.
     Action(Action),
     End,
 }
@@ -76,14 +76,14 @@ enum Polled {
     Never,
 }
 
-type Inventor<T> = Box<dyn FnMut(u64) -> T + Send>;
+type MakeItem<T> = Box<dyn FnMut(u64) -> T + Send>;
 
 struct State<T> {
     name: String,
     steps: VecDeque<Step<T>>,
-    /// Makes the items once there are no more steps.
-    endless: Option<Inventor<T>>,
-    invented: u64,
+    /// Creates further items when no steps are left.
+    endless: Option<MakeItem<T>>,
+    created: u64,
     taken: usize,
     polls: usize,
     polled: Polled,
@@ -93,14 +93,14 @@ struct State<T> {
     dropped: bool,
     /// Set by `Pending`, until something is queued.
     waiting: Option<Waiting>,
-    /// Wakers that a cooperative budget has yet to fire.
+    /// Wakers that a cooperative budget has not yet fired.
     deferred: Vec<Deferred>,
     budget: Option<CoopBudget>,
     last_waker: Option<Waker>,
 }
 
 impl<T> State<T> {
-    /// Notes wakers that a cooperative budget has fired meanwhile.
+    /// Records wakers that a cooperative budget has fired.
     fn hear_deferred(&mut self) {
         let deferred = self.deferred.len();
         self.deferred.retain(|deferred| !deferred.has_fired());
@@ -110,7 +110,7 @@ impl<T> State<T> {
     }
 }
 
-/// A stream that does what its [handle](StreamHandle) says; made by [`scripted_stream`].
+/// A stream that is controlled by its [handle](StreamHandle); created by [`scripted_stream`].
 ///
 /// It is `Unpin`, and `Send` if its items are.
 pub struct ScriptedStream<T>(Arc<Mutex<State<T>>>);
@@ -143,22 +143,22 @@ impl<T> ScriptedStream<T> {
         drop(replaced);
     }
 
-    /// The next step; `None`: there is none, and the waker is kept.
+    /// Returns the next step. If there is none, keeps the waker and returns `None`.
     fn next_step(&self, cx: &Context<'_>) -> Option<Step<T>> {
         let mut state = lock(&self.0);
         if let Some(step) = state.steps.pop_front() {
             return Some(step);
         }
-        let Some(mut invent) = state.endless.take() else {
+        let Some(mut make) = state.endless.take() else {
             state.awake = false;
             state.waiting = Some(Waiting { waker: cx.waker().clone(), deferred: None });
             return None;
         };
-        let n = state.invented;
-        state.invented += 1;
+        let n = state.created;
+        state.created += 1;
         drop(state); // the closure may use the handle
-        let item = invent(n);
-        lock(&self.0).endless.get_or_insert(invent);
+        let item = make(n);
+        lock(&self.0).endless.get_or_insert(make);
         Some(Step::Item(item))
     }
 }

@@ -1,4 +1,4 @@
-//! An executor of one task, which polls only after a wake; each poll is a call of the test.
+//! An executor of one task, which polls only after a wake. The test calls each poll.
 
 use std::fmt;
 use std::pin::Pin;
@@ -8,13 +8,13 @@ use std::task::{Context, Poll, Waker};
 use crate::coop::PollGuard;
 use crate::wakes::WakeCounter;
 
-/// Polls that `run` makes before it gives up: far more than a test needs, and over in an instant.
+/// Maximal number of polls of `run`: far more than a test needs, and still fast.
 const LIMIT: usize = 10_000;
 
-/// A future, and the waker it is polled with.
+/// A future and its waker.
 ///
 /// Nothing happens between the calls of the test: [`run`](Self::run) polls while the waker has
-/// fired, and then returns. A wake that is missing shows as a task that sleeps, a wake too many in
+/// fired, then returns. A missing wake leaves the task parked; superfluous wakes are visible in
 /// [`wakes`](Self::wakes) or [`polls`](Self::polls).
 ///
 /// # Examples
@@ -38,7 +38,7 @@ pub struct Task<F> {
     wakes: Arc<WakeCounter>,
     /// The count of `wakes` when the last poll began.
     seen: usize,
-    /// The future has not been polled with this waker yet.
+    /// Set while the future has not been polled with this waker.
     fresh: bool,
     /// Former wakers, and the count of each when it was replaced.
     former: Vec<(Arc<WakeCounter>, usize)>,
@@ -47,7 +47,7 @@ pub struct Task<F> {
 
 /// Polls.
 impl<F: Future> Task<F> {
-    /// Makes a task of `future`. The first [`run`](Self::run) polls it.
+    /// Creates a task. The first [`run`](Self::run) polls it.
     pub fn new(future: F) -> Self {
         Self {
             future: Some(Box::pin(future)),
@@ -59,7 +59,8 @@ impl<F: Future> Task<F> {
         }
     }
 
-    /// Polls once, woken or not. Each [`CoopBudget`](crate::CoopBudget) is full again.
+    /// Polls once, whether the task was woken or not. Refills each
+    /// [`CoopBudget`](crate::CoopBudget).
     ///
     /// # Panics
     ///
@@ -74,8 +75,8 @@ impl<F: Future> Task<F> {
         self.get_pin_mut().poll(&mut Context::from_waker(&waker))
     }
 
-    /// Polls as an executor would: first because the future is new to this waker, then while the
-    /// waker has fired. `Pending` means that the task sleeps.
+    /// Polls like an executor: first because the waker is new, then while the waker has fired.
+    /// `Pending` means that the task is parked.
     ///
     /// # Panics
     ///
@@ -85,7 +86,7 @@ impl<F: Future> Task<F> {
         self.run_within(LIMIT)
     }
 
-    /// The same as [`run`](Self::run), with a limit of `limit` polls.
+    /// Like [`run`](Self::run), with a limit of `limit` polls.
     ///
     /// # Panics
     ///
@@ -97,8 +98,8 @@ impl<F: Future> Task<F> {
         output
     }
 
-    /// The same as [`run`](Self::run), but returns `Pending` after `limit` polls: for futures that
-    /// always have work.
+    /// Like [`run`](Self::run), but returns `Pending` after `limit` polls, for futures that always
+    /// have work.
     #[track_caller]
     pub fn turns(&mut self, limit: usize) -> Poll<F::Output> {
         for _ in 0..limit {
@@ -112,9 +113,9 @@ impl<F: Future> Task<F> {
         Poll::Pending
     }
 
-    /// Polls the future with another waker from now on, as if it had moved to another task.
+    /// Uses another waker from now on, as if the future had moved to another task.
     ///
-    /// Wakes of the former wakers only count in [`stale_wakes`](Self::stale_wakes).
+    /// Wakes of former wakers count only in [`stale_wakes`](Self::stale_wakes).
     ///
     /// # Examples
     ///
@@ -141,7 +142,7 @@ impl<F: Future> Task<F> {
         self.fresh = true;
     }
 
-    /// The future, for its getters.
+    /// Returns the future, for its getters.
     ///
     /// # Panics
     ///
@@ -151,7 +152,7 @@ impl<F: Future> Task<F> {
         self.future.as_ref().expect("the future was dropped")
     }
 
-    /// The future, to be polled or changed.
+    /// Returns the future, to be polled or changed.
     ///
     /// # Panics
     ///
@@ -161,7 +162,7 @@ impl<F: Future> Task<F> {
         self.future.as_mut().expect("the future was dropped").as_mut()
     }
 
-    /// Returns the future, to be moved into another task as it is.
+    /// Returns the future, to be moved into another task.
     ///
     /// # Panics
     ///
@@ -188,35 +189,35 @@ impl<F> Task<F> {
         self.wakes() > 0
     }
 
-    /// How often the waker fired since the last poll began.
+    /// Returns how often the waker fired since the last poll began.
     pub fn wakes(&self) -> usize {
         self.wakes.count() - self.seen
     }
 
-    /// How often wakers fired while they were in use.
+    /// Returns how often wakers fired while they were in use.
     pub fn total_wakes(&self) -> usize {
         let former: usize = self.former.iter().map(|(_, count)| count).sum();
         former + self.wakes.count()
     }
 
-    /// How often wakers fired after [`renew_waker`](Self::renew_waker) had replaced them.
+    /// Returns how often wakers fired after [`renew_waker`](Self::renew_waker) had replaced them.
     pub fn stale_wakes(&self) -> usize {
         let late = |(wakes, count): &(Arc<WakeCounter>, usize)| wakes.count() - count;
         self.former.iter().map(late).sum()
     }
 
-    /// How often the future was polled.
+    /// Returns how often the future was polled.
     pub fn polls(&self) -> usize {
         self.polls
     }
 
-    /// A clone of the waker that the next poll will use.
+    /// Returns a clone of the waker that the next poll will use.
     pub fn waker(&self) -> Waker {
         self.wakes.waker()
     }
 
-    /// How many clones of all wakers still exist: none, once the future is gone and has leaked
-    /// none.
+    /// Returns the number of clones of all wakers that still exist: 0 after the future was dropped,
+    /// unless it has leaked one.
     pub fn wakers_kept(&self) -> usize {
         let former = self.former.iter().map(|(wakes, _)| wakes);
         former.chain([&self.wakes]).map(|wakes| Arc::strong_count(wakes) - 1).sum()

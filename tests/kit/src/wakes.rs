@@ -1,4 +1,5 @@
-//! Counts wakes. The counter holds no future, so a future that keeps its waker is not a cycle.
+//! Counts wakes. The counter holds no future, so a future that keeps its waker does not form a
+//! cycle.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -8,7 +9,7 @@ use std::task::{Wake, Waker};
 pub(crate) struct WakeCounter(AtomicUsize);
 
 impl WakeCounter {
-    /// How often its wakers have fired.
+    /// Returns how often its wakers have fired.
     pub(crate) fn count(&self) -> usize {
         self.0.load(SeqCst)
     }

@@ -1,5 +1,5 @@
-//! A demux without `std`: an allocator, a panic handler, a loop that polls. Exit status 0 if its items
-//! arrived.
+//! A demux without `std`: an allocator, a panic handler, a loop that polls. Exit status 0 if its
+//! items arrived.
 #![no_std]
 #![no_main]
 

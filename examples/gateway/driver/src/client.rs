@@ -1,6 +1,6 @@
 //! WebSocket clients that account for every message.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -48,6 +48,8 @@ pub struct Wants {
     pub keys: Vec<(Key, usize)>,
     /// Comes back when its connection is lost.
     pub returns: bool,
+    /// Late, and says what it had last.
+    pub resumes: bool,
 }
 
 /// What became of a client.
@@ -57,6 +59,10 @@ pub struct Outcome {
     /// How its connections ended before it was told to leave: the close code, if there was one.
     pub cuts: Vec<Option<u16>>,
     pub errors: Vec<String>,
+    /// The epoch of each key, and the last position.
+    last: HashMap<String, (Value, Value)>,
+    /// Messages that it missed, and was sent when it came back.
+    pub resumed: u64,
     /// Of first deliveries, in microseconds.
     pub latencies: Vec<u64>,
 }
@@ -169,6 +175,9 @@ async fn live(wants: Wants, mut phase: watch::Receiver<Phase>, progress: Arc<Pro
                 break;
             }
         }
+        if wants.resumes {
+            sleep(Duration::from_secs(1)).await;
+        }
         // Not all at the same moment.
         sleep(pause.mul_f64(0.5 + fastrand::f64())).await;
         pause = (pause * 2).min(Duration::from_millis(500));
@@ -194,10 +203,15 @@ async fn session(
     progress: &Progress,
 ) -> Result<Ended, String> {
     for (key, _) in &wants.keys {
-        if say(&mut socket, "subscribe", key).await.is_err() {
+        let mut wish = json!({ "type": "subscribe", "key": &**key });
+        if let Some((epoch, at)) = outcome.last.get(&**key).filter(|_| wants.resumes) {
+            (wish["epoch"], wish["since"]) = (epoch.clone(), at.clone());
+        }
+        if socket.send(Frame::text(wish.to_string())).await.is_err() {
             return Ok(Ended::Cut(None));
         }
     }
+    let mut resuming = HashSet::new();
     // What comes before `subscribed` is early; what comes after `unsubscribed` is wrong.
     let mut ended = HashSet::new();
     let mut is_leaving = false;
@@ -236,10 +250,22 @@ async fn session(
         let value: Value = serde_json::from_str(&text)
             .map_err(|error| format!("not JSON: {error}: {text:.200}"))?;
         let key = value["key"].as_str().unwrap_or_default();
+        if let (true, Some(at)) = (wants.resumes, value.get("at")) {
+            let last = outcome.last.entry(key.to_owned()).or_default();
+            last.1 = at.clone();
+            if let Some(epoch) = value.get("epoch") {
+                last.0 = epoch.clone();
+            }
+        }
         match value["type"].as_str() {
             Some("message") if ended.contains(key) => outcome.ledger.misplaced(),
-            Some("message") => receive(outcome, key, &value, progress),
+            Some("message") => {
+                outcome.resumed += u64::from(resuming.contains(key));
+                receive(outcome, key, &value, progress);
+            }
+            Some("history") => drop(resuming.insert(key.to_owned())),
             Some("subscribed") => {
+                resuming.remove(key);
                 let Some((key, _)) = wants.keys.iter().find(|(wanted, _)| **wanted == *key) else {
                     return Err(format!("subscribed to what nobody asked for: {key:?}"));
                 };

@@ -43,6 +43,9 @@ pub struct Flow {
     /// What is going to be cut half-way; then duplicates are no fault
     #[arg(long)]
     cut: Option<Cut>,
+    /// Clients come back late, and ask for what they missed; the queue is bound for all keys
+    #[arg(long)]
+    history: bool,
     /// With which close code every client is cut off
     #[arg(long)]
     close_code: Option<u16>,
@@ -100,7 +103,7 @@ impl Flow {
                 faults.check(stats::compare(gateway, &before[own], received, delivered).await);
             }
         }
-        if let Some(mut broker) = self.broker() {
+        if let Some(mut broker) = self.broker().filter(|_| !self.history) {
             faults.check(unbound(&mut broker, &plan).await);
         }
         print(tally);
@@ -165,6 +168,7 @@ impl Flow {
                 .map(|index| (plan.keys[*index].clone(), plan.counts[*index]))
                 .collect(),
             returns: self.cut.is_some(),
+            resumes: self.history,
         }
     }
 
@@ -223,6 +227,13 @@ impl Flow {
                     faults.add("the publisher never lost the broker: nothing was tested".into());
                 }
             }
+        }
+        let resumed: u64 = outcomes.iter().map(|outcome| outcome.resumed).sum();
+        if self.history {
+            println!("  {resumed} were missed, and sent when a client came back");
+        }
+        if self.history && resumed == 0 {
+            faults.add("no client missed anything: nothing was tested".into());
         }
         if let Some(code) = self.close_code {
             let other =

@@ -84,7 +84,8 @@ impl Stalled {
         );
         if self.overflow == Policy::Evict {
             // It was too slow for the busy keys at least.
-            let is_busy = |(_, count): &(&Key, &usize)| **count > self.flow.messages / self.flow.keys;
+            let is_busy =
+                |(_, count): &(&Key, &usize)| **count > self.flow.messages / self.flow.keys;
             let busy = plan.keys.iter().zip(&plan.counts).filter(is_busy);
             let spared = busy.filter(|(key, _)| !stuck.evicted.contains(*key)).count();
             faults.count(

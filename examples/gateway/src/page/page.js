@@ -72,7 +72,10 @@ function show(stats) {
   say("now-connections", whole.format(stats.connections));
   say("all-subscriptions", `${whole.format(stats.subscriptions)} subscription${stats.subscriptions === 1 ? "" : "s"}`);
   for (const [reason, count] of Object.entries(totals.discarded)) say(`drop-${reason}`, whole.format(count));
-  const { blocked } = stats;
+  const { blocked, history: kept } = stats;
+  $("kept").hidden = !kept;
+  $("keys").classList.toggle("no-history", !kept);
+  if (kept) say("kept-what", `the last ${whole.format(kept.most)} messages of each of ${whole.format(kept.keys)} keys, ${brief.format(kept.bytes)} bytes`);
   $("blocked").className = blocked ? "yes" : "";
   say("blocked", blocked
     ? `${blocked.client ?? "all clients"}${blocked.key === null ? "" : `, for ${isolated(blocked.key)}`}, for ${(blocked.for_ms / 1000).toFixed(1)} s` : "nobody");
@@ -128,16 +131,17 @@ function showKeys(stats, seconds) {
 
 function newRow(key) {
   const tr = document.createElement("tr");
-  const cells = Array.from({ length: 7 }, () => tr.appendChild(document.createElement("td")));
+  const cells = Array.from({ length: 9 }, () => tr.appendChild(document.createElement("td")));
   cells[0].append(bdi(key));
   cells[2].className = "trend";
   const svg = cells[2].appendChild(element("svg", { viewBox: "0 0 90 22", "aria-hidden": "true" }));
   const path = svg.appendChild(element("path", {}));
-  const button = cells[6].appendChild(document.createElement("button"));
+  const button = cells[8].appendChild(document.createElement("button"));
   button.type = "button";
   button.onclick = () => (wanted.has(key) ? unsubscribe(key) : subscribe(key));
   const set = (now, counts) => {
-    const texts = [, rate(now), , whole.format(counts.subscribers), whole.format(counts.delivered), whole.format(counts.dropped)];
+    const texts = [, rate(now), , whole.format(counts.subscribers), whole.format(counts.delivered), whole.format(counts.dropped),
+      whole.format(counts.at ?? 0), whole.format(counts.kept ?? 0)];
     texts.forEach((text, i) => { if (cells[i].textContent !== text) cells[i].textContent = text; });
     cells[5].className = counts.dropped > 0 ? "some" : "";
     const trend = trends.get(key);
@@ -221,15 +225,15 @@ new ResizeObserver(draw).observe($("chart"));
 
 // Subscriptions ------------------------------------------------------------------------------------
 
-const wanted = new Map(); // key → { rate, chip }
+const wanted = new Map(); // key → { rate, chip, last }, last: where it was, to come back with
 let socket = null;
 let pause = 250;
 
 function connect() {
-  socket = new WebSocket(new URL("ws", location.href.replace(/^http/, "ws")));
+  socket = new WebSocket(new URL(`ws${location.search}`, location.href.replace(/^http/, "ws")));
   socket.onopen = () => {
     pause = 250;
-    for (const [key, { rate }] of wanted) send({ type: "subscribe", key, ...(rate && { rate }) });
+    for (const [key, { rate, last }] of wanted) send({ type: "subscribe", key, ...(rate && { rate }), ...last });
   };
   socket.onmessage = (event) => hear(JSON.parse(event.data));
   socket.onclose = (event) => {
@@ -258,7 +262,7 @@ function subscribe(key, rate) {
   button.textContent = "×";
   button.setAttribute("aria-label", `unsubscribe from ${key}`);
   button.onclick = () => unsubscribe(key);
-  wanted.set(key, { rate, chip });
+  wanted.set(key, { rate, chip, last: {} });
   if (socket) send({ type: "subscribe", key, ...(rate && { rate }) });
   else connect();
 }
@@ -274,8 +278,19 @@ function unsubscribe(key) {
 }
 
 function hear(said) {
+  const { last } = wanted.get(said.key) ?? {};
+  if (last && said.epoch) last.epoch = said.epoch;
+  if (last && said.at !== undefined) last.since = said.at;
   if (said.type === "message") {
-    add(said.key, said.body ?? `(base64) ${said.base64}`, said.redelivered ? " (again)" : "");
+    const text = said.body ?? (said.base64 === undefined ? JSON.stringify(said.json) : `(base64) ${said.base64}`);
+    add(said.key, said.at, text, said.redelivered ? " (again)" : "");
+  } else if (said.type === "history") {
+    if (said.gap) notice(`${isolated(said.key)}: some that were missed are no longer kept`);
+  } else if (said.error === "no_history" && last) { // it was restarted without
+    delete last.since;
+    delete last.epoch;
+    const { rate } = wanted.get(said.key);
+    send({ type: "subscribe", key: said.key, ...(rate && { rate }) });
   } else if (said.type === "subscribed") {
     const held = wanted.get(said.key);
     if (held) {
@@ -296,11 +311,13 @@ function hear(said) {
 
 // New ones are drawn once a frame, however many arrive.
 let fresh = [];
-function add(key, text, mark) {
+function add(key, at, text, mark) {
   const item = document.createElement("li");
   const name = document.createElement("b");
   name.append(bdi(key));
-  item.append(name, bdi(text), mark);
+  const place = document.createElement("small");
+  if (at !== undefined) place.textContent = `#${at} `;
+  item.append(name, place, bdi(text), mark);
   put(item);
 }
 function notice(text) {

@@ -57,7 +57,9 @@ impl Gateway {
     /// By a command that becomes the gateway.
     pub async fn start_by(mut command: Command, options: &[&str]) -> Self {
         command.args(["--listen", "127.0.0.1:0"]).args(options);
-        command.env_remove("GATEWAY_TOKEN").env_remove("GATEWAY_AMQP");
+        for name in ["GATEWAY_TOKEN", "GATEWAY_READ_KEY", "GATEWAY_AMQP"] {
+            command.env_remove(name);
+        }
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut process = command.spawn().expect("it is built");
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();

@@ -1,4 +1,4 @@
-//! The methods of the service: how a client calls each, and how a server is called.
+//! The methods of the service, for clients and servers.
 
 #![warn(unused, missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
 #![allow(clippy::missing_errors_doc)]
@@ -38,52 +38,52 @@ wire!(DemoLaterArgs, DemoLaterResult, DemoEachArgs, DemoEachResult, DemoSumArgs,
 wire!(DemoCountArgs, DemoCountResult, DemoNoteArgs, DemoNotesArgs, DemoNotesResult, OneOfEach);
 
 impl Client {
-    /// Answers, and says nothing.
+    /// Returns nothing.
     pub async fn ping(&self) -> Result<(), Error> {
         Ok(self.call::<_, DemoPingResult>("ping", &DemoPingArgs {}).await?.ok_or()?)
     }
-    /// The sum of two numbers.
+    /// Returns the sum of two numbers.
     pub async fn add(&self, left: i64, right: i64) -> Result<i64, Error> {
         let args = DemoAddArgs { left, right };
         Ok(self.call::<_, DemoAddResult>("add", &args).await?.ok_or()?)
     }
-    /// The text that was sent.
+    /// Returns `text`.
     pub async fn echo(&self, text: impl Into<String>) -> Result<String, Error> {
         let args = DemoEchoArgs { text: text.into() };
         Ok(self.call::<_, DemoEchoResult>("echo", &args).await?.ok_or()?)
     }
-    /// The text that was sent, after so many milliseconds: at most a minute.
+    /// Returns `text` after `millis` milliseconds, at most a minute.
     pub async fn later(&self, text: impl Into<String>, millis: i32) -> Result<String, Error> {
         let args = DemoLaterArgs { text: text.into(), millis };
         Ok(self.call::<_, DemoLaterResult>("later", &args).await?.ok_or()?)
     }
-    /// The value that was sent.
+    /// Returns `value`.
     pub async fn each(&self, value: OneOfEach) -> Result<OneOfEach, Error> {
         let args = DemoEachArgs { value };
         Ok(self.call::<_, DemoEachResult>("each", &args).await?.ok_or()?)
     }
-    /// The sum of many numbers.
+    /// Returns the sum of `values`.
     pub async fn sum(&self, values: Vec<i64>) -> Result<i64, Error> {
         let args = DemoSumArgs { values };
         Ok(self.call::<_, DemoSumResult>("sum", &args).await?.ok_or()?)
     }
-    /// How often each word occurs; [`Forbidden`] for the empty one.
+    /// Returns how often each word occurs, or [`Forbidden`] if a word is empty.
     pub async fn count(&self, words: Vec<String>) -> Result<BTreeMap<String, i32>, Error> {
         let args = DemoCountArgs { words };
         Ok(self.call::<_, DemoCountResult>("count", &args).await?.ok_or()?)
     }
-    /// Leaves a note, which nobody answers.
+    /// Counts a note. This is a one-way call.
     pub async fn note(&self, text: impl Into<String>) -> Result<(), Error> {
         self.send("note", &DemoNoteArgs { text: text.into() }).await
     }
-    /// How many notes there were.
+    /// Returns the number of notes so far.
     pub async fn notes(&self) -> Result<i64, Error> {
         Ok(self.call::<_, DemoNotesResult>("notes", &DemoNotesArgs {}).await?.ok_or()?)
     }
 }
 
-/// What a server of the IDL can do. The methods are those of [`Client`].
-#[allow(missing_docs, reason = "the IDL says it")]
+/// The service of the IDL, to be implemented by a server. The methods are those of [`Client`].
+#[allow(missing_docs, reason = "documented in the IDL")]
 pub trait Demo: Send + Sync + 'static {
     fn ping(&self) -> impl Future<Output = Result<(), Error>> + Send;
     fn add(&self, left: i64, right: i64) -> impl Future<Output = Result<i64, Error>> + Send;
@@ -95,7 +95,7 @@ pub trait Demo: Send + Sync + 'static {
     ) -> impl Future<Output = Result<String, Error>> + Send;
     fn each(&self, value: OneOfEach) -> impl Future<Output = Result<OneOfEach, Error>> + Send;
     fn sum(&self, values: Vec<i64>) -> impl Future<Output = Result<i64, Error>> + Send;
-    /// A forbidden word is [`Error::Declared`] with a [`Forbidden`] in it.
+    /// Returns [`Error::Declared`] with a [`Forbidden`] for a forbidden word.
     fn count(
         &self,
         words: Vec<String>,

@@ -13,17 +13,17 @@ use tokio::time::sleep;
 use super::{Demo, Forbidden, OneOfEach};
 use crate::error::Error;
 
-/// How long a client may keep a call of `later` going: it holds memory for as long.
+/// Upper limit of the delay of `later`, in milliseconds, because a waiting call holds memory.
 const LATEST: u64 = 60_000;
 
-/// Does what the IDL says.
+/// Implements the service of the IDL.
 #[derive(Debug, Default)]
 pub struct Example {
     notes: AtomicI64,
 }
 
 fn overflow() -> Error {
-    let what = "the sum is beyond 64 bits".to_owned();
+    let what = "the sum exceeds 64 bits".to_owned();
     Error::Refused(ApplicationErrorKind::InternalError, what)
 }
 
@@ -70,7 +70,7 @@ impl Demo for Example {
     }
 }
 
-/// The value of the original tests of Apache Thrift.
+/// Returns the value that Apache Thrift's own tests use.
 #[must_use]
 pub fn one_of_each() -> OneOfEach {
     OneOfEach {

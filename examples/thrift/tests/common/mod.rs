@@ -1,6 +1,6 @@
-//! A server in this process, and a service whose answers come when the test says so.
+//! A server in the test process, and a service that answers when the test releases its calls.
 
-#![allow(dead_code, missing_docs, unreachable_pub, reason = "each test uses a part")]
+#![allow(dead_code, missing_docs, unreachable_pub, reason = "each test uses only some of it")]
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// A watchdog: can only fail.
+/// Time limit of a watchdog, which can only fail a test.
 pub const LONG: Duration = Duration::from_secs(60);
 
 pub struct Server {
@@ -42,7 +42,7 @@ impl Server {
 
     pub async fn stop(self) -> Report {
         self.stop.cancel();
-        timeout(LONG, self.done).await.expect("the server does not stop").unwrap()
+        timeout(LONG, self.done).await.expect("the server did not stop").unwrap()
     }
 }
 
@@ -50,7 +50,7 @@ pub fn options(protocol: Protocol) -> Options {
     Options { protocol, ..Options::default() }
 }
 
-/// Frames as a stranger could write them.
+/// Frames as an untrusted client could write them.
 pub mod raw {
     use thrift::protocol::{
         TBinaryOutputProtocol, TCompactOutputProtocol, TFieldIdentifier, TMessageIdentifier,
@@ -60,7 +60,7 @@ pub mod raw {
 
     pub type To<'a> = &'a mut dyn TOutputProtocol;
 
-    /// A message, without the length of its frame.
+    /// Encodes a message, without the length of its frame.
     pub fn message(
         protocol: Protocol,
         name: &str,
@@ -81,12 +81,12 @@ pub mod raw {
         bytes
     }
 
-    /// The frame of these bytes.
+    /// Encodes `bytes` as a frame.
     pub fn frame(bytes: &[u8]) -> Vec<u8> {
         [&u32::try_from(bytes.len()).unwrap().to_be_bytes(), bytes].concat()
     }
 
-    /// The frame of a call, whose arguments are whatever `fields` writes.
+    /// Encodes the frame of a call, whose arguments are written by `fields`.
     pub fn call(protocol: Protocol, name: &str, id: i32, fields: impl FnOnce(To<'_>)) -> Vec<u8> {
         frame(&message(protocol, name, TMessageType::Call, id, |to| {
             fields(to);
@@ -104,14 +104,16 @@ pub mod raw {
     }
 }
 
-/// Waits until nothing is attached.
+/// Waits until no call is attached.
 pub async fn nothing_left(client: &Client) {
     let empty = async {
         while client.counts().waiting > 0 {
             tokio::task::yield_now().await;
         }
     };
-    timeout(LONG, empty).await.unwrap_or_else(|_| panic!("left: {:?}", client.counts()));
+    timeout(LONG, empty)
+        .await
+        .unwrap_or_else(|_| panic!("calls are still attached: {:?}", client.counts()));
 }
 
 /// A call of `later` that waits for its release.
@@ -121,10 +123,10 @@ pub struct Held {
     pub release: oneshot::Sender<()>,
 }
 
-/// `later` answers when the test says so; all else is the example's.
+/// Answers `later` when the test releases the call, and all other methods like the example.
 pub struct Gate {
     arrivals: mpsc::UnboundedSender<Held>,
-    /// Texts, in the order in which their answers were made.
+    /// The texts of answered calls, in the order of the answers.
     pub answered: Mutex<Vec<String>>,
     example: Example,
 }

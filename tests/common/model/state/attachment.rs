@@ -15,8 +15,8 @@ pub(super) enum Stage {
     /// Its order was not applied yet.
     Unapplied,
     Receiving,
-    /// `told`: it is being closed, or will be as soon as its queue is empty. Otherwise it leaves because
-    /// the input is over, and may not have been told yet.
+    /// `told`: it is being closed, or will be as soon as its queue is empty. Otherwise it leaves
+    /// because the input is over, and may not have been told yet.
     Leaving {
         reasons: u8,
         told: bool,

@@ -1,8 +1,8 @@
 //! Time-outs: how many ticks have counted for an attachment.
 //!
-//! A tick comes to an attachment at some moment after its order was read, and before the task sleeps;
-//! only what it does may show when. So there are two counts: of the ticks that have counted whenever they
-//! came, and of those that may have.
+//! A tick comes to an attachment at some moment after its order was read, and before the task
+//! sleeps; only what it does may show when. So there are two counts: of the ticks that have counted
+//! whenever they came, and of those that may have.
 
 use super::super::facts::Known;
 
@@ -34,8 +34,8 @@ impl Clock {
         self.limit > 0
     }
 
-    /// A tick was read. `counts`: whether it would count if it came now; `distinct`: it does not count
-    /// as one with the tick before.
+    /// A tick was read. `counts`: whether it would count if it came now; `distinct`: it does not
+    /// count as one with the tick before.
     pub(super) fn tick(&mut self, counts: Known, distinct: bool) {
         self.outstanding += 1;
         if distinct && !std::mem::take(&mut self.may_skip) && counts == Known::Yes {

@@ -45,22 +45,8 @@ impl State {
             Some(conflation) => return Err(format!("{conflation:?} is next")),
             None => 0,
         };
-        if self.pool_of(id).contains(&new) {
-            if yes {
-                self.drop_pooled(id, old).ok_or("it does not wait")?;
-                self.conflation = Some(Conflation::Discards(id, old));
-            }
-            return Ok(());
-        }
         if self.attachments[id].stage != Stage::Receiving {
             return self.supersedes_along(id, old, new, yes, place);
-        }
-        if self.may_be_pooled(id, new) {
-            if yes {
-                self.join_pool(id, old).ok_or("it does not wait")?;
-                self.conflation = Some(Conflation::Discards(id, old));
-            }
-            return Ok(());
         }
         self.settle_on(id, facts);
         let item = self.item.as_ref().filter(|item| item.seq == new && item.is_offered(id));
@@ -69,9 +55,10 @@ impl State {
         if attachment.overflow != Overflow::Conflate {
             return Err("it does not conflate".into());
         }
+        let is_ready = self.is_not_ready(id, facts) == Known::No;
         // After `Finish` it may be taken along.
-        let joins = joins || !self.serves();
-        if self.conflation.is_none() && !joins && self.is_not_ready(id, facts) == Known::No {
+        let joins = joins || !self.serves() || self.over && is_ready;
+        if self.conflation.is_none() && !joins && is_ready {
             return Err("it was not found not ready".into());
         }
         if attachment.queue.get(place) != Some(&old) {
@@ -94,8 +81,15 @@ impl State {
         Ok(())
     }
 
-    /// The same of a copy that a leaver has taken along, beyond its buffer: it may conflate, as it joins a
-    /// queue, or may not.
+    /// A leaver takes its copy along, beyond its buffer.
+    pub(super) fn take_along(&mut self, id: Id, seq: u32) {
+        if self.attachments[id].conflates() {
+            self.conflation = Some(Conflation::Asks(id, 0));
+        }
+        self.attachments[id].queue.push_back(seq);
+    }
+
+    /// The same of a copy that a leaver has taken along.
     fn supersedes_along(
         &mut self,
         id: Id,

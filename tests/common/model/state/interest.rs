@@ -14,8 +14,8 @@ impl State {
         Err(format!("{group:?} have taken it"))
     }
 
-    /// `key_detached` was called: the last attachment has stopped to receive, which may not have been
-    /// seen otherwise.
+    /// `key_detached` was called: the last attachment has stopped to receive, which may not have
+    /// been seen otherwise.
     pub(super) fn key_detached(
         self,
         key: u8,
@@ -45,8 +45,8 @@ impl State {
         if out.len() == before { Err(format!("{id} has it")) } else { Ok(()) }
     }
 
-    /// Checks that hooks and attachments agree on the keys that are taken. At the end all are told so,
-    /// each in its turn.
+    /// Checks that hooks and attachments agree on the keys that are taken. At the end all are told
+    /// so, each in its turn.
     pub(super) fn check_interest(&self, facts: &Facts) -> Result<(), String> {
         for (key, (group, told)) in self.groups.iter().zip(facts.told).enumerate() {
             if told == group.is_empty() && !self.over {

@@ -21,8 +21,8 @@ pub(super) struct Item {
     pub(super) offer: Option<Offer>,
     /// In the order in which they were offered it.
     pub(super) waiting: Vec<Id>,
-    /// The sink of this one was sent the head of its queue, whose place the item may take. Without room
-    /// in a queue that was handed on, too: the sink was ready.
+    /// The sink of this one was sent the head of its queue, whose place the item may take. Without
+    /// room in a queue that was handed on, too: the sink was ready.
     pub(super) head_sent: Option<Id>,
     /// `blocked` was said of these.
     pub(super) named: Vec<Id>,
@@ -115,8 +115,8 @@ impl Item {
         self.is_offered(id) || self.waiting.contains(&id)
     }
 
-    /// Its sink is sent something. Returns `true` if that is paid for by the offer: the first that it is
-    /// sent since, also when it yielded and is asked again in a later turn.
+    /// Its sink is sent something. Returns `true` if that is paid for by the offer: the first that
+    /// it is sent since, also when it yielded and is asked again in a later turn.
     pub(super) fn pays_for_send(&mut self, id: Id) -> bool {
         let Some(offer) = self.offer.as_mut().filter(|offer| offer.to == id) else { return false };
         !std::mem::replace(&mut offer.sent, true)
@@ -128,7 +128,7 @@ impl Item {
     }
 
     pub(super) fn has_leavers(&self) -> bool {
-        !self.leavers.is_empty()
+        !self.leavers.is_empty() || self.shared.as_ref().is_some_and(Shared::has_leaver)
     }
 
     pub(super) fn ask_leaver(&mut self, id: Id) {
@@ -136,7 +136,8 @@ impl Item {
         self.leavers.push(id);
     }
 
-    /// Takes `id` off all lists. Returns `None` if it is on none, and otherwise whether it was the last.
+    /// Takes `id` off all lists. Returns `None` if it is on none, and otherwise whether it was the
+    /// last.
     fn strike(&mut self, id: Id) -> Option<bool> {
         if !self.is_unserved(id) {
             return None;
@@ -151,8 +152,8 @@ impl Item {
 
 /// Copies.
 impl State {
-    /// Takes `id` off the list of those who are to get the item. Returns the item, and whether `id` was
-    /// the last.
+    /// Takes `id` off the list of those who are to get the item. Returns the item, and whether `id`
+    /// was the last.
     fn strike(&mut self, id: Id) -> Option<(u32, bool)> {
         let item = self.item.as_mut()?;
         let (seq, last) = (item.seq, item.strike(id)?);
@@ -171,8 +172,8 @@ impl State {
         Some(seq)
     }
 
-    /// Gives `id` nothing, unless it is the last that is owed a copy, or has taken it along, as it was
-    /// told the end. Returns the item, and whether `id` has it.
+    /// Gives `id` nothing, unless it is the last that is owed a copy, or has taken it along, as it
+    /// was told the end. Returns the item, and whether `id` has it.
     pub(super) fn withdraw(&mut self, id: Id) -> (Option<u32>, Known) {
         let Some(item) = self.item.as_ref().filter(|item| item.is_unserved(id)) else {
             return (None, Known::No);
@@ -193,13 +194,14 @@ impl State {
         (seq, has_copy)
     }
 
-    /// Returns `true` if those who are offered the item are still served, and are not being told the end.
+    /// Returns `true` if those who are offered the item are still served, and are not being told
+    /// the end.
     pub(super) fn serves(&self) -> bool {
         !self.over || self.item.as_ref().is_some_and(|item| item.after_finish)
     }
 
-    /// How many may have got a clone unseen: after `Finish`, those who were offered the item take their
-    /// copies along as they are told, and the last takes the item itself.
+    /// How many may have got a clone unseen: after `Finish`, those who were offered the item take
+    /// their copies along as they are told, and the last takes the item itself.
     pub(super) fn clones_taken_along(&self) -> i32 {
         let Some(item) = self.item.as_ref().filter(|_| self.over) else { return 0 };
         let unserved = item.unserved();

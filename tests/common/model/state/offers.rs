@@ -30,9 +30,7 @@ impl State {
         item.after_finish = self.finishing;
         self.over |= std::mem::take(&mut self.finishing);
         if let Some(key) = shares {
-            let group = &self.groups[key];
-            let alone = group.first().copied().filter(|_| group.len() == 1);
-            item.shared = Some(Shared { key, asked: Vec::new(), alone });
+            item.shared = Some(Shared::new(key));
         } else if let Some(group) = recipients {
             item.unoffered = group;
         }
@@ -73,8 +71,8 @@ impl State {
         }
     }
 
-    /// `id` is asked whether it admits the item: as the next that the item is offered to, or because it
-    /// leaves.
+    /// `id` is asked whether it admits the item: as the next that the item is offered to, or
+    /// because it leaves.
     pub(super) fn admit(
         &mut self,
         id: Id,
@@ -84,9 +82,6 @@ impl State {
     ) -> Result<(), String> {
         self.present(id)?;
         let current = self.item.as_ref().filter(|item| item.seq == seq);
-        if current.is_none() && self.is_taken_along(id, seq) {
-            return Ok(());
-        }
         let first = !current.ok_or("it is not the item that was read last")?.routed;
         if first {
             self.route(facts)?;
@@ -128,15 +123,15 @@ impl State {
             self.not_admitted = Some((id, seq));
         } else if leaves {
             let seq = self.take_copy(id).ok_or("it is owed no copy")?;
-            self.attachments[id].queue.push_back(seq);
+            self.take_along(id, seq);
         } else if !attachment.queue.is_empty() && attachment.takes_unasked() {
             self.join_queue(id);
         }
         Ok(())
     }
 
-    /// The one that is offered the item waits for it from now on, if it is not ready and its policy is
-    /// `Wait`. With doubt about that, it does in one more state.
+    /// The one that is offered the item waits for it from now on, if it is not ready and its policy
+    /// is `Wait`. With doubt about that, it does in one more state.
     pub(super) fn settle_offer(&mut self, facts: &Facts, more: &mut Vec<Self>) {
         let Some(to) = self.item.as_ref().and_then(|item| item.offer.as_ref()).map(|it| it.to)
         else {
@@ -172,7 +167,7 @@ impl State {
         if !self.item.as_ref().is_some_and(|item| item.is_offered(id)) {
             return false;
         }
-        let full = !self.attachments[id].takes_unasked() || !self.pool_of(id).is_empty();
+        let full = !self.attachments[id].takes_unasked();
         self.serves() && full && self.is_not_ready(id, facts) != Known::No
     }
 
@@ -214,7 +209,8 @@ impl State {
         if first != Some(id) {
             return Err(format!("{first:?} is the first of {:?} that waits", item.waiting));
         }
-        if item.named.contains(&id) {
+        // Of those that share an item, one that joins may be named in between.
+        if item.named.contains(&id) && item.shared.is_none() {
             return Err(format!("said twice for {}", item.seq));
         }
         item.named.push(id);

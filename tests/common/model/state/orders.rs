@@ -36,8 +36,8 @@ impl State {
         ended.map(|(id, attachment)| (id, attachment.request)).collect()
     }
 
-    /// Lets these leases have their effect, if they have not. One that evicts is seen: if it was not, the
-    /// attachment is the error.
+    /// Lets these leases have their effect, if they have not. One that evicts is seen: if it was
+    /// not, the attachment is the error.
     pub(super) fn end_leases(&mut self, leases: &[EndedLease]) -> Result<(), Id> {
         for &(id, request) in leases {
             if request == Request::Evict && self.attachments[id].is_present() {
@@ -121,8 +121,8 @@ impl State {
         Ok(())
     }
 
-    /// Applies the order that was read, or the next part of it. Returns `false` if something else must
-    /// come first, or, as an eviction is seen, nothing is left to be done unseen.
+    /// Applies the order that was read, or the next part of it. Returns `false` if something else
+    /// must come first, or, as an eviction is seen, nothing is left to be done unseen.
     pub(super) fn go_on_with_order(&mut self) -> bool {
         if self.asks_leavers() || self.is_being_removed() {
             return false;
@@ -173,8 +173,8 @@ impl State {
         true
     }
 
-    /// The input is over. Who was told so is leaving, and who was not is detached: which of them, is not
-    /// known.
+    /// The input is over. Who was told so is leaving, and who was not is detached: which of them,
+    /// is not known.
     fn may_detach_leavers(&mut self, key: u8) {
         for id in 0..self.attachments.len() {
             let attachment = &self.attachments[id];
@@ -188,8 +188,8 @@ impl State {
         }
     }
 
-    /// The order that was read evicts `id`, if it is the next: those that receive come in the order in
-    /// which they joined, then those that leave. Returns `false` if it cannot be.
+    /// The order that was read evicts `id`, if it is the next: those that receive come in the order
+    /// in which they joined, then those that leave. Returns `false` if it cannot be.
     pub(super) fn evict_next(&mut self, id: Id) -> bool {
         let key = self.attachments[id].key;
         let begun = matches!(

@@ -39,7 +39,6 @@ impl State {
         let held = if self.item.is_some() { 1 + self.spare_clones.unsigned_abs() } else { 0 };
         let queued =
             self.attachments.iter().map(|it| it.queue.len() as u64).sum::<u64>() + u64::from(held);
-        let queued = queued + self.pools.iter().map(|pool| pool.len() as u64).sum::<u64>();
         let known = [
             ("unmatched", self.unmatched, view.seen.totals.unmatched),
             ("delivered", self.delivered, view.seen.totals.delivered),
@@ -57,7 +56,8 @@ impl State {
         Ok(())
     }
 
-    /// Compares those that receive with what getters say. Whether one was detached unseen is known then.
+    /// Compares those that receive with what getters say. Whether one was detached unseen is known
+    /// then.
     fn check_recipients(&mut self, seen: &Seen) -> Result<(), String> {
         if seen.len != seen.recipients.len() {
             return Err(format!("len() is {}, recipients() has {:?}", seen.len, seen.recipients));
@@ -85,8 +85,8 @@ impl State {
         self.pause()
     }
 
-    /// Checks that a sink that is not ready has an item waiting, in its queue or held: nothing it may
-    /// have reserved is without use. Exempt is one whose queue was handed on: it is closed.
+    /// Checks that a sink that is not ready has an item waiting, in its queue or held: nothing it
+    /// may have reserved is without use. Exempt is one whose queue was handed on: it is closed.
     fn check_parked(&self, facts: &Facts) -> Result<(), String> {
         for (id, attachment) in self.attachments.iter().enumerate() {
             let handed_on = match attachment.stage {
@@ -112,7 +112,6 @@ impl State {
             if !self.attachments[id].is_present() {
                 continue;
             }
-            let is_pooled = !self.pool_of(id).is_empty();
             let attachment = &mut self.attachments[id];
             alone = false;
             if attachment.is_to_be_ended() {
@@ -129,8 +128,7 @@ impl State {
             }
             if let Stage::Leaving { told, .. } = &mut attachment.stage {
                 *told = true;
-                let is_empty = attachment.queue.is_empty() && !is_pooled;
-                if is_empty && !view.sinks[id].is_closing() {
+                if attachment.queue.is_empty() && !view.sinks[id].is_closing() {
                     return Err(format!("it sleeps, and {id} was not asked to close"));
                 }
             }
@@ -187,8 +185,8 @@ impl State {
         if attachment.waits() || self.is_not_ready(offer.to, facts) != Known::Yes {
             return Ok(());
         }
-        // If the sink was asked again in this turn, the rest may be for the next one. If its waker has
-        // fired, whenever that was, the item may be held until it is asked again.
+        // If the sink was asked again in this turn, the rest may be for the next one. If its waker
+        // has fired, whenever that was, the item may be held until it is asked again.
         let woke_itself = matches!(attachment.verdict, Verdict::NotReady { counted_in: Some(_) });
         let at_once = offer.turn == facts.turn && !offer.asked && !woke_itself;
         if at_once || offer.overdue >= MAX_OVERDUE {
@@ -200,7 +198,8 @@ impl State {
         Ok(())
     }
 
-    /// Checks the item when the task sleeps. `is_waiting` tells of which sinks the waker has not fired.
+    /// Checks the item when the task sleeps. `is_waiting` tells of which sinks the waker has not
+    /// fired.
     fn rest_item_asleep(&self, is_waiting: impl Fn(Id) -> bool) -> Result<(), String> {
         let Some(item) = &self.item else { return Ok(()) };
         let seq = item.seq;

@@ -1,14 +1,12 @@
 //! `Demux::balance`: the attachments of a key share its items.
 //!
-//! Exact is who is asked, and in which turn; that the first that is ready gets the item; and that without
-//! one the shortest queue does, on its terms. Which of several queues that are equally short is left open,
-//! as is how what waits for a leaver is dealt out: that lies in a pool, from which any of the others may
-//! be sent it, until it is empty. While it is not, queues are not compared.
-
-use std::collections::VecDeque;
+//! Exact is who is asked, and in which turn; that the first that is ready gets the item; that
+//! without one the shortest queue does, on its terms; and where what waits for a leaver goes. The
+//! turns are open of those that were woken together, found not ready when their queues drained, or
+//! did not admit an item.
 
 use super::super::super::Op;
-use super::super::event::{Event, Id};
+use super::super::event::{Event, Id, Outcome};
 use super::super::facts::{Facts, Known};
 use super::State;
 use super::item::Offer;
@@ -19,13 +17,25 @@ pub(super) struct Shared {
     pub(super) key: usize,
     /// Who was asked whether it admits the item, and the answers.
     pub(super) asked: Vec<(Id, bool)>,
-    /// When it was read, there was only this one.
-    pub(super) alone: Option<Id>,
+    /// This one leaves, and is asked now.
+    leaver: Option<Id>,
 }
 
 impl Shared {
+    pub(super) fn new(key: usize) -> Self {
+        Self { key, asked: Vec::new(), leaver: None }
+    }
+
+    pub(super) fn has_leaver(&self) -> bool {
+        self.leaver.is_some()
+    }
+
+    fn answer(&self, id: Id) -> Option<bool> {
+        self.asked.iter().find(|(of, _)| *of == id).map(|(_, yes)| *yes)
+    }
+
     fn admits(&self, id: Id) -> bool {
-        self.asked.contains(&(id, true))
+        self.answer(id) == Some(true)
     }
 }
 
@@ -45,51 +55,8 @@ impl State {
         admits && self.attachments[id].queue.is_empty() && self.shares_item(id)
     }
 
-    /// What was moved from a leaver, and may be in the queue of `id`.
-    pub(super) fn pool_of(&self, id: Id) -> &VecDeque<u32> {
-        &self.pools[usize::from(self.attachments[id].key)]
-    }
-
-    /// Takes `seq` from where leavers have left it.
-    pub(super) fn take_from_pool(&mut self, id: Id, seq: u32) -> bool {
-        let pool = &mut self.pools[usize::from(self.attachments[id].key)];
-        let at = pool.iter().position(|&other| other == seq);
-        at.is_some_and(|at| pool.remove(at).is_some())
-    }
-
-    /// Returns `true` if the item may be for `id`, in whose queue may be what others have left.
-    pub(super) fn may_be_pooled(&self, id: Id, seq: u32) -> bool {
-        let Some(item) = self.item.as_ref().filter(|item| item.seq == seq) else { return false };
-        !self.pool_of(id).is_empty() && (item.is_offered(id) || self.shares_item(id))
-    }
-
-    /// Returns `true` if a leaver may have taken the item along that was shared.
-    pub(super) fn is_taken_along(&self, id: Id, seq: u32) -> bool {
-        let Some(attachment) = self.attachments.get(id).filter(|_| self.balance) else {
-            return false;
-        };
-        attachment.queue.contains(&seq) || self.pool_of(id).contains(&seq)
-    }
-
-    /// `old` no longer waits.
-    pub(super) fn drop_pooled(&mut self, id: Id, old: u32) -> Option<()> {
-        if !self.take_from_pool(id, old) {
-            let queue = &mut self.attachments[id].queue;
-            let at = queue.iter().position(|&other| other == old)?;
-            queue.remove(at);
-        }
-        Some(())
-    }
-
-    /// The item joins a queue, and `old` leaves it.
-    pub(super) fn join_pool(&mut self, id: Id, old: u32) -> Option<()> {
-        self.drop_pooled(id, old)?;
-        let item = self.item.take()?;
-        self.pools[usize::from(self.attachments[id].key)].push_back(item.seq);
-        Some(())
-    }
-
-    /// `id` is asked whether it admits the item, as the next in turn.
+    /// `id` is asked whether it admits the item: as the next in turn, because it has the shortest
+    /// queue, or because it leaves.
     pub(super) fn admit_shared(
         &mut self,
         id: Id,
@@ -97,24 +64,17 @@ impl State {
         facts: &Facts,
     ) -> Result<(), String> {
         let Some(shared) = self.shared() else { return Ok(()) };
+        if shared.leaver.is_some() {
+            return self.admit_leaver(id, admits);
+        }
         let line = &self.lines[shared.key];
-        let asked = |id: &Id| shared.asked.iter().any(|(other, _)| other == id);
-        if !line.contains(&id) || asked(&id) {
+        if !line.contains(&id) || shared.answer(id).is_some() {
             return Err(format!("{line:?} have the key, and {:?} were asked", shared.asked));
         }
-        let is_busy = |id: &Id| {
-            let sink = &facts.sinks[*id];
-            let waits = !self.attachments[*id].queue.is_empty() || !self.pool_of(*id).is_empty();
-            waits || sink.is_parked() && !sink.has_heard
-        };
-        // One that was not ready is next in turn when it is woken: of several the order is open, as it is
-        // of those that did not admit an item.
-        let is_open = |id: &Id| self.loose.contains(id) || self.passed.contains(id);
-        let before = line.iter().take_while(|other| **other != id);
-        let mut skipped = before.filter(|other| !asked(other) && !is_busy(other));
-        if let Some(next) = skipped.find(|next| !self.loose.contains(next) && !is_open(&id)) {
-            return Err(format!("{next} is next in turn, of {line:?}"));
+        if self.over && !self.item.as_ref().is_some_and(|item| item.after_finish) {
+            return Err("Finish was applied, and it does not leave".into());
         }
+        self.check_turn(id, facts)?;
         if !admits {
             self.loose.push(id);
         }
@@ -122,6 +82,59 @@ impl State {
             shared.asked.push((id, admits));
         }
         Ok(())
+    }
+
+    fn admit_leaver(&mut self, id: Id, admits: bool) -> Result<(), String> {
+        let Some(item) = &mut self.item else { return Ok(()) };
+        let (seq, shared) = (item.seq, item.shared.as_mut());
+        let leaver = shared.and_then(|shared| shared.leaver.take());
+        if leaver != Some(id) {
+            return Err(format!("{leaver:?} leaves, and is asked first"));
+        }
+        self.attachments[id].drained |= self.over;
+        if admits {
+            self.item = None;
+            self.take_along(id, seq);
+        } else if self.shared().is_some_and(|shared| self.groups[shared.key].is_empty()) {
+            self.item = None;
+            self.not_admitted = Some((id, seq));
+        }
+        Ok(())
+    }
+
+    /// Checks that it is the turn of `id`, or that it has the shortest queue.
+    fn check_turn(&self, id: Id, facts: &Facts) -> Result<(), String> {
+        let Some(shared) = self.shared() else { return Ok(()) };
+        let line = &self.lines[shared.key];
+        let is_loose = |id: &Id| self.loose.contains(id);
+        let is_asked = |id: &Id| shared.answer(*id).is_some();
+        let is_empty = |id: &Id| self.attachments[*id].queue.is_empty();
+        if !facts.sinks[id].may_be_ready() {
+            let shortest = self.shortest();
+            if shortest != Some(id) {
+                return Err(format!("it is not ready, and {shortest:?} has the shortest queue"));
+            }
+            return Ok(());
+        }
+        // One that was not ready is next in turn when it is woken: of several the order is open, as
+        // it is of those that did not admit an item.
+        if is_loose(&id) || self.passed.contains(&id) {
+            return Ok(());
+        }
+        let is_next = |other: &Id| {
+            let sink = &facts.sinks[*other];
+            let woken = !sink.is_parked() || sink.has_heard;
+            woken && is_empty(other) && !is_asked(other) && !is_loose(other)
+        };
+        let woken = self.awaited.iter().find(|&other| line.contains(other) && is_next(other));
+        if let Some(woken) = woken {
+            return Err(format!("{woken} was woken, and is next in turn"));
+        }
+        let mut before = line.iter().take_while(|other| **other != id);
+        match before.find(|other| !facts.sinks[**other].is_parked() && is_next(other)) {
+            Some(next) => Err(format!("{next} is next in turn, of {line:?}")),
+            None => Ok(()),
+        }
     }
 
     /// The sink of `id` took the head of its queue, whose place the item may take.
@@ -134,48 +147,47 @@ impl State {
 
     /// The item was sent to `id`, whose turn is the last now.
     pub(super) fn shared_taken(&mut self, id: Id) {
-        // Of one that was woken, and took an item that was held, it may still be the turn.
-        let was_held = self.item.take().is_some_and(|item| item.held_over);
+        self.item = None;
         let line = &mut self.lines[usize::from(self.attachments[id].key)];
         line.retain(|&other| other != id);
         line.push(id);
-        self.loose.retain(|&other| other != id);
-        if !was_held {
-            self.passed.retain(|&other| other != id);
+        for open in [&mut self.loose, &mut self.passed, &mut self.awaited] {
+            open.retain(|&other| other != id);
         }
     }
 
-    /// It was found not ready.
-    pub(super) fn passed_over(&mut self, id: Id) {
+    /// It was found not ready: `for_item`, for one that it shares.
+    pub(super) fn passed_over(&mut self, id: Id, for_item: bool) {
         if self.balance && !self.passed.contains(&id) {
             self.passed.push(id);
         }
+        if for_item && !self.awaited.contains(&id) {
+            self.awaited.push(id);
+        }
     }
 
-    /// Those with the shortest queue, if none that admits the item is ready.
-    fn shortest(&self, facts: &Facts) -> Vec<Id> {
-        let Some(shared) = self.shared() else { return Vec::new() };
-        let group = &self.groups[shared.key];
-        let answer = |id: Id| shared.asked.iter().find(|(of, _)| *of == id).map(|(_, yes)| *yes);
+    /// Of those that have not refused the item, the first with the shortest queue.
+    fn shortest(&self) -> Option<Id> {
+        let shared = self.shared()?;
+        let group = self.groups[shared.key].iter().copied();
+        let willing = group.filter(|&id| shared.answer(id) != Some(false));
+        willing.min_by_key(|&id| self.attachments[id].queue.len())
+    }
+
+    /// The one whose terms apply, if none that admits the item is ready.
+    fn takes_unready(&self, facts: &Facts) -> Option<Id> {
+        let shared = self.shared()?;
         let is_busy =
             |id: Id| facts.sinks[id].is_parked() || !self.attachments[id].queue.is_empty();
-        // Who is busy is asked only if it has the shortest queue.
-        let willing = group.iter().copied().filter(|&id| answer(id) != Some(false));
-        let willing: Vec<_> = willing.collect();
-        if !willing.iter().all(|&id| is_busy(id)) {
-            return Vec::new();
-        }
-        let pooled = !self.pools[shared.key].is_empty();
-        let len = |id: Id| if pooled { 0 } else { self.attachments[id].queue.len() };
-        let shortest = willing.iter().map(|&id| len(id)).min();
-        let is_shortest = |id: &Id| answer(*id) == Some(true) && Some(len(*id)) == shortest;
-        willing.into_iter().filter(is_shortest).collect()
+        let mut willing = self.groups[shared.key].iter().copied();
+        let all_busy = willing.all(|id| shared.answer(id) == Some(false) || is_busy(id));
+        self.shortest().filter(|&id| all_busy && shared.admits(id))
     }
 
     /// From now on the item is for `id`, if that has the shortest queue: its terms apply.
     pub(super) fn settle_on(&mut self, id: Id, facts: &Facts) -> bool {
         let took_head = self.item.as_ref().is_some_and(|item| item.may_join(id));
-        if !took_head && !self.shortest(facts).contains(&id) {
+        if !took_head && self.takes_unready(facts) != Some(id) {
             return false;
         }
         if let Some(item) = &mut self.item {
@@ -192,7 +204,7 @@ impl State {
         let caught = self.item.as_ref().and_then(|item| item.offer.as_ref()).map(|offer| offer.to);
         if let Some(id) = caught.filter(|_| self.balance) {
             let may_queue = facts.sinks[id].is_parked() && self.attachments[id].takes_unasked();
-            if may_queue || !self.pool_of(id).is_empty() {
+            if may_queue {
                 let mut other = self.clone();
                 other.join_queue(id);
                 more.push(other);
@@ -207,19 +219,9 @@ impl State {
         if !matters {
             return;
         }
-        let key = shared.key;
-        let pool = !self.pools[key].is_empty();
-        if pool || self.over {
-            // Into some queue.
-            let mut other = self.clone();
-            if let Some(item) = other.item.take() {
-                other.pools[key].push_back(item.seq);
-                more.push(other);
-            }
-            return;
-        }
         let head_sent = self.item.as_ref().and_then(|item| item.head_sent);
-        for id in self.shortest(facts).into_iter().chain(head_sent) {
+        let head_sent = head_sent.filter(|&id| shared.admits(id));
+        for id in self.takes_unready(facts).into_iter().chain(head_sent) {
             let attachment = &self.attachments[id];
             let joins = head_sent == Some(id) && !attachment.conflates();
             if attachment.takes_unasked() || joins {
@@ -235,6 +237,33 @@ impl State {
         }
     }
 
+    /// The input is over: those that share an item are told so one after the other, and the first
+    /// that admits the item takes it along.
+    pub(super) fn share_at_the_end(&self, more: &mut Vec<Self>) {
+        let Some(shared) = self.shared().filter(|shared| self.over && !shared.has_leaver()) else {
+            return;
+        };
+        for &id in &self.groups[shared.key] {
+            let mut other = self.clone();
+            other.leave_at_the_end(id);
+            more.push(other);
+        }
+    }
+
+    /// The sink of `id` fails as it takes the head of its queue: what the item may have joined
+    /// before.
+    pub(super) fn joined_before_failure(&self, id: Id, outcome: Outcome) -> Option<Self> {
+        let is_queued = self.attachments.get(id).is_some_and(|it| !it.queue.is_empty());
+        if outcome != Outcome::Failed || !self.balance || !is_queued {
+            return None;
+        }
+        let mut other = self.clone();
+        let shares = self.shares_item(id) && self.shared().is_some_and(|it| it.admits(id));
+        let seq = if shares { other.item.take()?.seq } else { other.take_copy(id)? };
+        other.attachments[id].queue.push_back(seq);
+        Some(other)
+    }
+
     /// All to whom the item could go have refused it.
     pub(super) fn refused_by_all(&mut self, id: Id, seq: u32) -> Result<(), String> {
         let group = self.shared().map(|shared| self.groups[shared.key].clone());
@@ -246,61 +275,68 @@ impl State {
         if !group.iter().all(refused) || self.item.as_ref().is_none_or(|item| item.seq != seq) {
             return Err(format!("of {group:?} these were asked: {:?}", shared.asked));
         }
-        if first != Some(id) && group.first() != Some(&id) {
+        if first != Some(id) && group.first() != Some(&id) && !self.over {
             return Err(format!("{first:?} was asked first"));
         }
         self.item = None;
         Ok(())
     }
 
-    /// `id` no longer receives. What waits for it goes to the others, if there are any; otherwise an item
-    /// that is held goes with it.
-    pub(super) fn give_up_share(&mut self, id: Id) {
+    /// `id` no longer receives. What waits for it goes to the others, one item each in turn. An
+    /// item that is held goes with the last, or with the first that is told the end.
+    pub(super) fn give_up_share(&mut self, id: Id, graceful: bool) {
         let key = usize::from(self.attachments[id].key);
         if !self.balance || !self.groups[key].contains(&id) {
             return;
         }
-        self.loose.retain(|&other| other != id);
-        if self.groups[key].len() > 1 && self.shared().is_some_and(|it| it.alone == Some(id)) {
-            // It may be for this one, or for whoever has joined it.
-            self.lost_track = true;
+        for open in [&mut self.loose, &mut self.awaited] {
+            open.retain(|&other| other != id);
         }
-        if self.over && self.shares_item(id) {
-            // It goes with one of those that are told the end.
-            self.pools[key].extend(self.item.take().map(|item| item.seq));
+        let others: Vec<_> = self.groups[key].iter().copied().filter(|&it| it != id).collect();
+        if self.shares_item(id) && (others.is_empty() || self.over && graceful) {
+            self.take_share_along(id, graceful, others.is_empty());
         }
-        if self.groups[key] == [id] {
-            if self.shares_item(id) {
-                if let Some(item) = self.item.take() {
-                    self.attachments[id].queue.push_back(item.seq);
-                }
-            }
-            return;
-        }
-        if self.over || self.whole_key {
+        if others.is_empty() || self.over || self.whole_key {
             return;
         }
         let queue = std::mem::take(&mut self.attachments[id].queue);
-        if !queue.is_empty() {
-            // It counts towards limits, of whom is not known.
-            let limited = |id: &Id| self.attachments[*id].limit.is_some();
-            self.lost_track |= self.groups[key].iter().any(limited);
-            self.pools[key].extend(queue);
+        for (seq, &other) in queue.into_iter().zip(others.iter().cycle()) {
+            self.attachments[other].queue.push_back(seq);
+        }
+    }
+
+    fn take_share_along(&mut self, id: Id, graceful: bool, last: bool) {
+        let Some(item) = &mut self.item else { return };
+        let (seq, Some(shared)) = (item.seq, &mut item.shared) else { return };
+        match shared.answer(id) {
+            None if graceful => shared.leaver = Some(id),
+            Some(true) if graceful => {
+                self.item = None;
+                self.take_along(id, seq);
+            }
+            None | Some(true) => {
+                self.item = None;
+                self.attachments[id].queue.push_back(seq);
+            }
+            Some(false) if last => {
+                self.item = None;
+                self.not_admitted = Some((id, seq));
+            }
+            Some(false) => {}
         }
     }
 
     /// Whom the input may wait for.
     pub(super) fn may_block(&self, id: Id, facts: &Facts) -> bool {
         let attachment = &self.attachments[id];
-        let full = !attachment.has_room() || !self.pool_of(id).is_empty();
-        self.shortest(facts).contains(&id) && attachment.waits() && full
+        self.takes_unready(facts) == Some(id) && attachment.waits() && !attachment.has_room()
     }
 
     /// Checks a shared item when the task sleeps.
     pub(super) fn shared_asleep(&self, is_waiting: impl Fn(Id) -> bool) -> Result<(), String> {
         let Some(shared) = self.shared() else { return Ok(()) };
         for &id in &self.groups[shared.key] {
-            if shared.admits(id) && !is_waiting(id) {
+            if shared.answer(id) != Some(false) && !is_waiting(id) {
                 return Err(format!("it sleeps, and {id} could take the item"));
             }
         }
@@ -312,6 +348,6 @@ impl State {
 
     /// Whether something may wait for it.
     pub(super) fn may_wait_shared(&self, id: Id) -> Known {
-        if self.shares_item(id) || !self.pool_of(id).is_empty() { Known::Maybe } else { Known::No }
+        if self.shares_item(id) { Known::Maybe } else { Known::No }
     }
 }

@@ -60,7 +60,15 @@ impl State {
                 }
                 return Ok(());
             }
-            Event::Send(id, seq, outcome) => self.sent(id, seq, outcome)?,
+            Event::Send(id, seq, outcome) => {
+                if let Some(other) = self.joined_before_failure(id, outcome) {
+                    let mut other = other;
+                    if other.sent(id, seq, outcome).is_ok() {
+                        other.emit(out);
+                    }
+                }
+                self.sent(id, seq, outcome)?;
+            }
             Event::Flush(id, outcome) => self.flushed(id, outcome)?,
             Event::Close(id, outcome) => self.closed(id, outcome)?,
             Event::Drop(id) => return self.dropped(id, facts, out),
@@ -156,9 +164,6 @@ impl State {
         let shared = self.shared_wants(id);
         let wanted = self.item.as_ref().filter(|item| shared || item.wants_sink(id));
         let wanted = wanted.map(|item| item.seq);
-        if self.take_from_pool(id, seq) {
-            self.attachments[id].queue.push_front(seq);
-        }
         let head = self.attachments[id].queue.pop_front();
         if head.or(wanted) != Some(seq) {
             return Err(format!("{head:?} is next, or {wanted:?}"));
@@ -195,9 +200,7 @@ impl State {
 
     fn flushed(&mut self, id: Id, outcome: Outcome) -> Result<(), String> {
         match self.present(id)? {
-            Stage::Leaving { told: true, .. }
-                if self.attachments[id].queue.is_empty() && self.pool_of(id).is_empty() =>
-            {
+            Stage::Leaving { told: true, .. } if self.attachments[id].queue.is_empty() => {
                 return Err("it is told to close: that flushes".into());
             }
             _ => {}
@@ -308,11 +311,6 @@ impl State {
             self.emit(out);
             return Ok(());
         }
-        if why == Discarded::NotAdmitted && self.is_taken_along(id, seq) {
-            self.drop_pooled(id, seq);
-            self.emit(out);
-            return Ok(());
-        }
         if why == Discarded::NotAdmitted || self.not_admitted.is_some() {
             if why != Discarded::NotAdmitted || self.not_admitted != Some((id, seq)) {
                 return Err(format!("not admitted: {:?}", self.not_admitted));
@@ -331,17 +329,6 @@ impl State {
             self.discarded_at_the_end(id, seq, why)?;
             self.emit(out);
             return Ok(());
-        }
-        let new = self.item.as_ref().map(|item| item.seq);
-        if why == Discarded::Overflowed && new.is_some_and(|new| self.may_be_pooled(id, new)) {
-            // With what leavers have left, it is not known which is the oldest.
-            let mut other = self.clone();
-            if new == Some(seq) {
-                other.item = None;
-                other.emit(out);
-            } else if other.join_pool(id, seq).is_some() {
-                other.emit(out);
-            }
         }
         let mut complaint = match (&attachment.stage, attachment.verdict) {
             (Stage::Receiving, Verdict::Yielded) => "it yielded".into(),
@@ -371,9 +358,6 @@ impl State {
 
     /// One of the items that are discarded with an attachment that ends.
     fn discarded_at_the_end(&mut self, id: Id, seq: u32, why: Discarded) -> Result<(), String> {
-        if self.take_from_pool(id, seq) {
-            return Ok(());
-        }
         let Stage::Removing { end, discards, perhaps, .. } = &mut self.attachments[id].stage else {
             return Err("it is not going".into());
         };

@@ -9,8 +9,8 @@ use super::{Stage, State};
 impl State {
     /// A tick was read: the first in this turn.
     pub(super) fn tick(&mut self, facts: &Facts) {
-        // Nothing was on its way at the first since the task slept; the second follows it; a third may
-        // come to all together with the second.
+        // Nothing was on its way at the first since the task slept; the second follows it; a third
+        // may come to all together with the second.
         let distinct = facts.ticks <= 2;
         self.held_since_tick = false;
         let is_void = std::mem::take(&mut self.blocked_since_tick);
@@ -50,13 +50,16 @@ impl State {
                 || stalls.is_none() && attachment.stage == Stage::Receiving && !self.balance
             {
                 stall.restart();
-            } else if stalls.is_none() {
-                // Its queue was handed on, or it is closed next: that may be the same wait.
+            } else if stalls.is_none() && (self.ticks > 0 || attachment.stage == Stage::Receiving) {
+                // Its queue was handed on, or it is closed next: if a tick comes before that, the
+                // count starts anew.
                 stall.may_restart_but_not_skip();
             }
             stall.watch(stalls.unwrap_or_default());
             let is_idle = self.is_idle(id, facts);
-            if held != Known::No || facts.moved == Some(id) {
+            if facts.moved == Some(id) && matches!(event, Event::Flush(..)) {
+                idle.item();
+            } else if held != Known::No || facts.moved == Some(id) {
                 // What waited for it in this unit, until a moment ago, may count as well.
                 idle.may_restart();
             } else if is_idle != Known::Yes {
@@ -70,8 +73,8 @@ impl State {
         }
     }
 
-    /// Whether something waits for the sink, and it neither goes on nor was woken; `None`: nothing does.
-    /// Of a sink that wakes itself it is not known.
+    /// Whether something waits for the sink, and it neither goes on nor was woken; `None`: nothing
+    /// does. Of a sink that wakes itself it is not known.
     fn stalls(&self, id: Id, facts: &Facts) -> Option<Known> {
         let sink = &facts.sinks[id];
         let waits = |op| match op {

@@ -7,8 +7,8 @@ use super::super::facts::Facts;
 use super::{Distinct, EndedLease, State, dedup};
 
 impl State {
-    /// These states, and those that they may have become before `event`, as far as `event` can tell the
-    /// difference. `None`: there are too many.
+    /// These states, and those that they may have become before `event`, as far as `event` can tell
+    /// the difference. `None`: there are too many.
     pub(in super::super) fn possible(
         mut found: Vec<Self>,
         event: &Event,
@@ -20,7 +20,8 @@ impl State {
             return Some(found);
         }
         if matches!(event, Event::Rest { asleep: true, .. }) {
-            // Before the task sleeps, every ended lease has taken effect, and all were told the end.
+            // Before the task sleeps, every ended lease has taken effect, and all were told the
+            // end.
             for state in &mut found {
                 state.all_were_told();
                 for id in 0..state.attachments.len() {
@@ -73,8 +74,10 @@ impl State {
             }
         }
         self.share_unseen(event, facts, more);
+        self.share_at_the_end(more);
         if self.finishing {
-            // The item is routed, and those it is for may be told the end before it is offered to them.
+            // The item is routed, and those it is for may be told the end before it is offered to
+            // them.
             let mut other = self.clone();
             if other.route_unseen(facts) {
                 more.push(other);
@@ -88,8 +91,8 @@ impl State {
         }
     }
 
-    /// Whether `event` can tell if an unserved member of a group has got its copy unseen: a clone was
-    /// made, or, if it is the last, none need be made.
+    /// Whether `event` can tell if an unserved member of a group has got its copy unseen: a clone
+    /// was made, or, if it is the last, none need be made.
     fn matters_whether_it_was_served(&self, id: Id, event: &Event) -> bool {
         let Some(item) = &self.item else { return false };
         if item.is_unoffered(id) {
@@ -102,9 +105,9 @@ impl State {
     fn matters_whether_it_detached(&self, id: Id, event: &Event, facts: &Facts) -> bool {
         let key = self.attachments[id].key;
         let ended = |leases: &[EndedLease]| leases.iter().any(|(of, _)| *of == id);
-        // A lease that ended before the order or the item was read is dealt with where that is applied or
-        // routed; one that ended since may have been dealt with or not. An order to detach makes no
-        // difference of it, and for one to evict see `is_next_to_evict`.
+        // A lease that ended before the order or the item was read is dealt with where that is
+        // applied or routed; one that ended since may have been dealt with or not. An order to
+        // detach makes no difference of it, and for one to evict see `is_next_to_evict`.
         let order_matters = self.order.as_ref().is_some_and(|order| match order.kind {
             OrderKind::Attach(new) => self.attachments[new].key == key && !ended(&order.leases),
             _ => false,

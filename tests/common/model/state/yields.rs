@@ -4,7 +4,8 @@ use super::super::event::{EndReason, Id, Outcome};
 use super::super::facts::{Facts, Known};
 use super::{Attachment, Stage, State, Verdict};
 
-/// After so many turns in a row in which an item was held for yields, a yield counts as "not ready".
+/// After so many turns in a row in which an item was held for yields, a yield counts as "not
+/// ready".
 const HELD_TURNS: u32 = 16;
 
 impl State {
@@ -17,7 +18,7 @@ impl State {
     ) -> Result<Vec<Self>, String> {
         self.present(id)?;
         let wanted = self.item.as_ref().is_some_and(|item| item.wants_sink(id));
-        let shared = self.shared_wants(id) || !self.pool_of(id).is_empty();
+        let shared = self.shared_wants(id);
         if self.attachments[id].queue.is_empty() && !wanted && !shared {
             return Err("no item waits for it".into());
         }
@@ -37,7 +38,7 @@ impl State {
                 Ok(vec![self])
             }
             Outcome::Pending | Outcome::Yields => {
-                self.passed_over(id);
+                self.passed_over(id, shared);
                 let verdicts = self.verdicts(id, facts);
                 let judged = |verdict| {
                     let mut state = self.clone();
@@ -85,7 +86,8 @@ impl State {
         if attachment.holds_in_a_row >= HELD_TURNS {
             return Known::Yes;
         }
-        // The item was held for several in turn, or for wakes; or the sink yielded for earlier items, too.
+        // The item was held for several in turn, or for wakes; or the sink yielded for earlier
+        // items, too.
         let held = attachment.yields_in_a_row >= HELD_TURNS
             || self.item.as_ref().is_some_and(|item| item.held_turns >= HELD_TURNS);
         let held = if held { Known::Maybe } else { Known::No };
@@ -136,8 +138,8 @@ impl State {
         }
     }
 
-    /// Whether a policy may act on it: it answered Pending, that was no yield, or one that counts, and
-    /// its waker has not fired since.
+    /// Whether a policy may act on it: it answered Pending, that was no yield, or one that counts,
+    /// and its waker has not fired since.
     pub(super) fn is_not_ready(&self, id: Id, facts: &Facts) -> Known {
         let sink = &facts.sinks[id];
         match self.attachments[id].verdict {

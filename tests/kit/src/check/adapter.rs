@@ -1,4 +1,4 @@
-//! The check of sinks that wrap another, over a scripted sink.
+//! The check of sinks that wrap another sink, with a scripted inner sink.
 
 use std::fmt;
 
@@ -7,20 +7,20 @@ use futures_sink::Sink;
 use super::{Report, SinkCheck};
 use crate::{Op, ScriptedSink, SinkHandle, scripted_sink};
 
-/// How many items the sink inside takes while the receiver takes none: more than one, so that some
-/// are in line, and few, so that it is often full.
+/// How many items the inner sink accepts while the receiver takes none: more than one, so that some
+/// are queued, and few, so that it is often full.
 const INSIDE: usize = 2;
 
 type Behaviour = fn(&SinkHandle<usize>);
 
-/// How the sink inside behaves. Each behaviour is put through all cases.
+/// Behaviours of the inner sink. All cases run with each of them.
 const BEHAVIOURS: [(&str, Behaviour); 3] = [
     ("", |_| {}),
-    ("the sink inside is slow to flush and close", |inside| {
+    ("the inner sink is slow to flush and close", |inside| {
         inside.hold(Op::Flush);
         inside.hold(Op::Close);
     }),
-    ("the sink inside yields", |inside| {
+    ("the inner sink yields", |inside| {
         for op in [Op::Ready, Op::Flush, Op::Close] {
             inside.stutter(op, 2);
         }
@@ -56,12 +56,12 @@ impl<'a, S> SinkCheck<'a, S, SinkHandle<usize>, usize>
 where
     S: Sink<usize, Error: fmt::Debug>,
 {
-    /// A check of adapters: `wrap` puts one around a [scripted sink](crate::scripted_sink), which
-    /// has room for two items and panics if it is not treated as a sink.
+    /// Creates a check of an adapter: `wrap` wraps a [scripted sink](crate::scripted_sink), which
+    /// has room for two items and panics if it is misused.
     ///
-    /// Beside what other checks find, this finds an adapter that sends although the sink inside is
-    /// not ready, completes a flush or close without one of the sink inside, or uses the sink
-    /// inside after an error. Items are numbers, and must reach the sink inside as they are.
+    /// In addition to the other rules, this detects an adapter that sends although the inner sink
+    /// is not ready, completes a flush or close without that of the inner sink, or uses the inner
+    /// sink after an error. Items are numbers, and must reach the inner sink unchanged.
     ///
     /// # Examples
     ///
@@ -88,7 +88,7 @@ where
             .flushed(|inside| inside.flushed() == inside.taken())
             .closed(|inside| inside.is_closed())
             .disconnect(|inside| inside.fail(Op::Ready));
-        // Operations that fail one by one. What was pending can go on, and meets the failure later.
+        // Operations that fail one by one. Pending operations resume, and meet the failure later.
         [Op::Send, Op::Flush].into_iter().fold(check, |check, op| {
             check.disconnect(move |inside| {
                 inside.fail(op);
@@ -98,7 +98,7 @@ where
     }
 }
 
-/// Takes an item out of the sink inside, which makes room for one.
+/// Takes an item out of the inner sink, which makes room for another.
 fn receive(inside: &mut SinkHandle<usize>) -> Option<usize> {
     inside.release(Op::Flush);
     inside.release(Op::Close);

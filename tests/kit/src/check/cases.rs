@@ -1,5 +1,5 @@
-//! What a sink is put through. Each case has a new sink; later cases rely on what earlier ones have
-//! shown.
+//! The cases of the check. Each case has a new sink; later cases rely on the results of earlier
+//! ones.
 
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,17 +12,18 @@ use super::probe::{Probe, Step};
 use super::run::Disconnect;
 use crate::Op;
 
-/// More than most buffers hold, so that a case that sends so many meets a full sink.
+/// More than most buffers hold, so that a case that sends this many items meets a full sink.
 const BURST: usize = 100;
 
-/// What the cases need to know of the sink.
+/// Settings of the cases.
 #[derive(Clone, Copy)]
 pub(super) struct Terms {
-    /// How many items the sink takes while the receiver takes none, at most; `None`: no bound.
+    /// How many items the sink accepts at most while the receiver takes none; `None` if there is no
+    /// bound.
     pub(super) capacity: Option<usize>,
 }
 
-/// Cases in which the receiver stays.
+/// Cases in which the receiver stays connected.
 impl<S: Sink<T, Error: Debug>, R, T: PartialEq + Debug> Probe<'_, '_, S, R, T> {
     /// A sink that was never used can be flushed and closed.
     pub(super) fn unused(&mut self) -> Step {
@@ -30,7 +31,7 @@ impl<S: Sink<T, Error: Debug>, R, T: PartialEq + Debug> Probe<'_, '_, S, R, T> {
         self.deliver_by(Op::Close)
     }
 
-    /// Each item is flushed, and has then arrived.
+    /// Each item is flushed, and must then have arrived.
     pub(super) fn one_by_one(&mut self) -> Step {
         for _ in 0..8 {
             self.send()?;
@@ -161,8 +162,8 @@ impl<S: Sink<T, Error: Debug>, R, T: PartialEq + Debug> Probe<'_, '_, S, R, T> {
         self.complete(op)
     }
 
-    /// Checks that the sink accepts no item. An error, `Pending` and a panic are all fine: no more
-    /// methods should be called now, so there is no rule for what they return.
+    /// Checks that the sink accepts no item. An error, `Pending` and a panic are all valid, because
+    /// no methods should be called any more, so there is no rule for what they return.
     fn refuses(&mut self, rule: Rule, when: &str) -> Step {
         self.trace.push("now the sink should accept no items");
         let accepts = |probe: &mut Self| {
@@ -181,19 +182,19 @@ impl<S: Sink<T, Error: Debug>, R, T: PartialEq + Debug> Probe<'_, '_, S, R, T> {
 fn too_many(limit: usize) -> String {
     format!(
         "the sink took {limit} items and was ready for more, while the receiver took none. If it \
-         has no bound, say so with `unbounded`; if it holds more, with `capacity`"
+         has no bound, use `unbounded`; if it holds more, use `capacity`"
     )
 }
 
-/// Cases in which the receiver goes. `disconnect` makes it go.
+/// Cases in which the receiver disconnects.
 impl<S: Sink<T, Error: Debug>, R, T: PartialEq + Debug> Probe<'_, '_, S, R, T> {
-    /// The receiver goes before an item is sent.
+    /// The receiver disconnects before an item is sent.
     pub(super) fn gone_at_once(&mut self, disconnect: Disconnect<'_, R>) -> Step {
         self.disconnect(disconnect);
         self.fails()
     }
 
-    /// The receiver goes between two items.
+    /// The receiver disconnects between two items.
     pub(super) fn gone_later(&mut self, disconnect: Disconnect<'_, R>) -> Step {
         self.send()?;
         self.deliver_by(Op::Flush)?;
@@ -201,14 +202,14 @@ impl<S: Sink<T, Error: Debug>, R, T: PartialEq + Debug> Probe<'_, '_, S, R, T> {
         self.fails()
     }
 
-    /// The receiver goes while an item is not flushed.
+    /// The receiver disconnects while an item is not flushed.
     pub(super) fn gone_unflushed(&mut self, disconnect: Disconnect<'_, R>) -> Step {
         self.send()?;
         self.disconnect(disconnect);
         self.fails()
     }
 
-    /// The receiver goes while `poll_ready` is pending, which must wake the caller.
+    /// The receiver disconnects while `poll_ready` is pending, which must wake the caller.
     pub(super) fn gone_while_full(&mut self, disconnect: Disconnect<'_, R>, terms: Terms) -> Step {
         self.fill(terms)?;
         if self.settle(Op::Ready)? {
@@ -216,21 +217,21 @@ impl<S: Sink<T, Error: Debug>, R, T: PartialEq + Debug> Probe<'_, '_, S, R, T> {
         }
         self.disconnect(disconnect);
         if !self.woken() {
-            let what = "poll_ready was pending, and was not woken when the receiver had gone";
+            let what =
+                "poll_ready was pending, and was not woken when the receiver had disconnected";
             return Err(Fault::new(Rule::Wakes, what.to_owned()));
         }
         self.fails()
     }
 
     fn disconnect(&mut self, disconnect: Disconnect<'_, R>) {
-        self.trace.push("the receiver goes");
+        self.trace.push("the receiver disconnects");
         disconnect(&mut self.receiver);
     }
 
-    /// Uses the sink until it fails; then it must accept nothing.
+    /// Uses the sink until it fails; then it must accept no items.
     fn fails(&mut self) -> Step {
-        // Some sinks notice only when they flush, some only when they are asked whether they are
-        // ready.
+        // Some sinks notice it only in a flush, some only in `poll_ready`.
         for _ in 0..BURST {
             let failed =
                 self.tries(Op::Ready)? || self.start_send().is_err() || self.tries(Op::Flush)?;
@@ -238,8 +239,9 @@ impl<S: Sink<T, Error: Debug>, R, T: PartialEq + Debug> Probe<'_, '_, S, R, T> {
                 return self.refuses(Rule::EndsWithError, "after an error");
             }
         }
-        let what =
-            format!("{BURST} items were flushed without an error after the receiver had gone");
+        let what = format!(
+            "{BURST} items were flushed without an error after the receiver had disconnected"
+        );
         Err(Fault::new(Rule::EndsWithError, what))
     }
 
@@ -249,7 +251,8 @@ impl<S: Sink<T, Error: Debug>, R, T: PartialEq + Debug> Probe<'_, '_, S, R, T> {
             Ok(true) => Ok(false),
             Err(_) => Ok(true),
             Ok(false) => {
-                let what = format!("{} is pending, although the receiver has gone", op.name());
+                let what =
+                    format!("{} is pending, although the receiver has disconnected", op.name());
                 Err(Fault::new(Rule::EndsWithError, what))
             }
         }

@@ -17,23 +17,22 @@ pub enum Rule {
     /// When `poll_close` returns `Ready(Ok(()))`, all items have arrived, and the receiver is
     /// [closed](super::SinkCheck::closed).
     Closes,
-    /// An operation that returned `Pending` wakes its caller when it can go on, also to fail.
+    /// An operation that returned `Pending` wakes its caller when it can progress or fail.
     Wakes,
     /// If an operation was polled with several wakers, the last of them is woken.
     LastWaker,
     /// No operation stays pending when the receiver has taken everything, or wakes its caller
-    /// without end.
-    /// See [`SinkCheck`](super::SinkCheck) about tasks of tokio.
+    /// endlessly. See [`SinkCheck`](super::SinkCheck) about tasks of tokio.
     Progresses,
     /// After `poll_close` has completed, the sink accepts no items.
     EndsWithClose,
-    /// The sink fails if the receiver is [gone](super::SinkCheck::disconnect), and not otherwise.
-    /// After an error it accepts no items.
+    /// The sink fails if the receiver is [disconnected](super::SinkCheck::disconnect), and not
+    /// otherwise. After an error it accepts no items.
     EndsWithError,
-    /// A sink that wraps another keeps the contract of that one: see
+    /// A sink that wraps another keeps the contract of the inner sink: see
     /// [`check_adapter`](super::check_adapter).
     InnerContract,
-    /// The sink does not panic while it is used as it should be.
+    /// The sink does not panic while it is used correctly.
     NoPanic,
 }
 
@@ -44,18 +43,18 @@ impl fmt::Display for Rule {
             Self::Room => "when `poll_ready` is ready, the sink has room",
             Self::Flushes => "when `poll_flush` is ready, all items have arrived",
             Self::Closes => "when `poll_close` is ready, all items have arrived, and the end",
-            Self::Wakes => "a pending operation wakes its caller when it can go on",
+            Self::Wakes => "a pending operation wakes its caller when it can progress",
             Self::LastWaker => "the waker of the last poll is woken",
-            Self::Progresses => "no operation is pending without end",
+            Self::Progresses => "no operation is pending forever",
             Self::EndsWithClose => "a closed sink accepts no items",
             Self::EndsWithError => "a sink fails with its receiver only, and then accepts no items",
-            Self::InnerContract => "an adapter keeps the contract of the sink inside",
+            Self::InnerContract => "an adapter keeps the contract of the inner sink",
             Self::NoPanic => "a sink does not panic",
         })
     }
 }
 
-/// A rule that the sink has broken, and the calls that led there.
+/// A rule that the sink has broken, and the calls that led to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     rule: Rule,
@@ -69,17 +68,17 @@ impl Fault {
         Self { rule, what, case: String::new(), trace: String::new() }
     }
 
-    /// Adds where it was found.
+    /// Adds the case in which it was found.
     pub(super) fn found(self, case: &str, trace: &Trace) -> Self {
         Self { case: case.to_owned(), trace: trace.to_string(), ..self }
     }
 
-    /// The rule that the sink has broken.
+    /// Returns the rule that the sink has broken.
     pub fn rule(&self) -> Rule {
         self.rule
     }
 
-    /// What the sink did.
+    /// Returns what the sink did.
     pub fn what(&self) -> &str {
         &self.what
     }
@@ -94,15 +93,15 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// The result of a check that has found no fault.
+/// The result of a check that found no fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     pub(super) gaps: Vec<&'static str>,
 }
 
 impl Report {
-    /// What was not checked, and why. A test that is meant to check everything asserts that this is
-    /// empty.
+    /// Returns what was not checked, and why. A test that should check everything asserts that this
+    /// is empty.
     pub fn gaps(&self) -> &[&'static str] {
         &self.gaps
     }
@@ -112,7 +111,7 @@ impl Report {
 #[derive(Debug, Default)]
 pub(super) struct Trace(Vec<(String, usize)>);
 
-/// Enough to see how a fault came about; what comes before is mostly repetition.
+/// Enough to see the cause of a fault; earlier calls are mostly repetitions.
 const SHOWN: usize = 24;
 
 impl Trace {
@@ -124,7 +123,7 @@ impl Trace {
         }
     }
 
-    /// Replaces the last line, which is of a call that has returned now.
+    /// Replaces the last line, whose call has returned.
     pub(super) fn amend(&mut self, line: impl Into<String>) {
         self.0.pop();
         self.push(line);

@@ -1,4 +1,4 @@
-//! One sink under check: polls it, counts its wakes, and compares what arrives with what was sent.
+//! A sink under check: polls it, counts its wakes, and compares received with sent items.
 
 use std::fmt::Debug;
 use std::pin::Pin;
@@ -11,16 +11,16 @@ use super::fault::{Fault, Rule, Trace};
 use crate::Op;
 use crate::wakes::WakeCounter;
 
-/// Polls of an operation that fires its own waker, before it counts as endless. A sink that yields
-/// does so once or twice in a row.
+/// Number of polls of an operation that always fires its own waker, after which it counts as
+/// endless. A sink that yields does so once or twice in a row.
 const SELF_WAKES: usize = 1_000;
 
-/// In the trace, what comes before the calls that are made after the fault, to tell what it is.
-const LOOKS_ON: &str = "(a fault; what follows tells which)";
+/// In the trace, separates the calls that are made after a fault to classify it.
+const LOOKS_ON: &str = "(a fault; the following calls classify it)";
 
 pub(super) type Step<V = ()> = Result<V, Fault>;
 
-/// A closure of the user about a receiver.
+/// A user's closure for a receiver.
 pub(super) type Hook<'a, R, V = ()> = Box<dyn FnMut(&mut R) -> V + 'a>;
 
 /// The parts of a check that each probe uses.
@@ -65,7 +65,7 @@ impl<'c, 'a, S, R, T> Probe<'c, 'a, S, R, T> {
         self.wakes.count() > self.seen
     }
 
-    /// Polls with another waker from now on; returns the former.
+    /// Uses another waker from now on. Returns the former one.
     pub(super) fn renew_waker(&mut self) -> Arc<WakeCounter> {
         self.trace.push("another waker");
         self.seen = 0;
@@ -103,7 +103,7 @@ impl<S: Sink<T, Error: Debug>, R, T: PartialEq + Debug> Probe<'_, '_, S, R, T> {
         answer
     }
 
-    /// Receives all that has arrived, and returns how many items that are.
+    /// Receives all items that have arrived. Returns their number.
     pub(super) fn drain(&mut self) -> Step<usize> {
         let before = self.received;
         while let Some(found) = (self.closures.receive)(&mut self.receiver) {
@@ -121,7 +121,7 @@ impl<S: Sink<T, Error: Debug>, R, T: PartialEq + Debug> Probe<'_, '_, S, R, T> {
         Ok(self.received - before)
     }
 
-    /// Why `found` has arrived instead of the item that was due.
+    /// Returns the fault for `found`, which has arrived instead of the expected item.
     fn misplaced(&mut self, found: &T) -> Fault {
         self.trace.push(format!("received {found:?}"));
         let (due, item) = (self.received, &mut self.closures.item);
@@ -131,11 +131,11 @@ impl<S: Sink<T, Error: Debug>, R, T: PartialEq + Debug> Probe<'_, '_, S, R, T> {
         if n < due {
             return Fault::new(Rule::Delivers, format!("item {n} arrived twice"));
         }
-        // A gap: what is missing was lost, or comes later.
+        // A gap: missing items were lost, or come later.
         self.trace.push(LOOKS_ON);
         let late = (0..SELF_WAKES).any(|_| {
             let item = (self.closures.receive)(&mut self.receiver);
-            // What the flush returns does not matter: it may move items on.
+            // The result of the flush does not matter; it may forward items.
             let _ = item.is_none() && self.poll(Op::Flush).is_ready();
             item == Some((self.closures.item)(due))
         });
@@ -162,10 +162,11 @@ impl<S: Sink<T, Error: Debug>, R, T: PartialEq + Debug> Probe<'_, '_, S, R, T> {
         Err(Fault::new(Rule::Progresses, what))
     }
 
-    /// The same for a sink that has no reason to fail.
+    /// The same for a sink that must not fail.
     pub(super) fn settle(&mut self, op: Op) -> Step<bool> {
         self.try_op(op)?.map_err(|error| {
-            let what = format!("{} failed, although the receiver is there: {error:?}", op.name());
+            let what =
+                format!("{} failed, although the receiver is connected: {error:?}", op.name());
             Fault::new(Rule::EndsWithError, what)
         })
     }
@@ -200,14 +201,14 @@ impl<S: Sink<T, Error: Debug>, R, T: PartialEq + Debug> Probe<'_, '_, S, R, T> {
         })
     }
 
-    /// Why `op` was not woken, although the receiver took what was there.
+    /// Returns the fault for `op`, which was not woken although the receiver took all items.
     pub(super) fn not_woken(&mut self, op: Op) -> Fault {
         let name = op.name();
         self.trace.push(LOOKS_ON);
         let again = self.poll(op);
         let moves = !again.is_pending() || self.drain().is_ok_and(|items| items > 0);
         if moves || self.woken() {
-            let what = format!("{name} can go on, but the waker of its last poll was not woken");
+            let what = format!("{name} can progress, but the waker of its last poll was not woken");
             Fault::new(Rule::Wakes, what)
         } else {
             let what = format!("{name} is pending, although the receiver has taken everything");
@@ -243,11 +244,11 @@ impl<S: Sink<T, Error: Debug>, R, T: PartialEq + Debug> Probe<'_, '_, S, R, T> {
         Ok(())
     }
 
-    /// Whether what has not arrived is late or lost.
+    /// Returns the fault for missing items: they are late or lost.
     fn missing(&mut self, op: Op, rule: Rule) -> Fault {
         let (n, name) = (self.received, op.name());
         self.trace.push(LOOKS_ON);
-        // What fails here does so because of the fault that was found already.
+        // Failures here are caused by the fault that was already found.
         let _ = self.complete(Op::Flush).and_then(|()| self.drain());
         let _ = self.complete(Op::Close).and_then(|()| self.drain());
         if self.received == self.sent {

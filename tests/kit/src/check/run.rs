@@ -1,4 +1,4 @@
-//! Puts new sinks through all cases.
+//! Runs all cases with new sinks.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -11,7 +11,7 @@ use super::cases::Terms;
 use super::fault::{Fault, Report, Rule};
 use super::probe::{Hook, Probe, Step};
 
-/// Makes the receiver go.
+/// Disconnects the receiver.
 pub(super) type Disconnect<'d, R> = &'d mut dyn FnMut(&mut R);
 
 type Case<S, R, T> = fn(&mut Probe<'_, '_, S, R, T>, Terms) -> Step;
@@ -22,7 +22,7 @@ where
     S: Sink<T, Error: Debug>,
     T: PartialEq + Debug,
 {
-    /// Checks the sink, and returns what could not be checked.
+    /// Checks the sink. Returns a report of what could not be checked.
     ///
     /// # Panics
     ///
@@ -49,7 +49,7 @@ where
         }
         let mut gaps = Vec::new();
         if (self.closures.item)(0) == (self.closures.item)(1) {
-            gaps.push("which item arrives: `item` makes equal ones");
+            gaps.push("which item arrives: `item` returns equal items");
         }
         if self.terms.capacity.is_none() {
             gaps.push("a full sink: it is `unbounded`");
@@ -79,10 +79,12 @@ where
             self.check(variant, name, case)?;
         }
         let gone: [(&'static str, GoneCase<S, R, T>); 4] = [
-            ("the receiver goes before an item is sent", |p, go, _| p.gone_at_once(go)),
-            ("the receiver goes between two items", |p, go, _| p.gone_later(go)),
-            ("the receiver goes while an item is not flushed", |p, go, _| p.gone_unflushed(go)),
-            ("the receiver goes while the sink is full", |p, go, terms| {
+            ("the receiver disconnects before an item is sent", |p, go, _| p.gone_at_once(go)),
+            ("the receiver disconnects between two items", |p, go, _| p.gone_later(go)),
+            ("the receiver disconnects while an item is not flushed", |p, go, _| {
+                p.gone_unflushed(go)
+            }),
+            ("the receiver disconnects while the sink is full", |p, go, terms| {
                 p.gone_while_full(go, terms)
             }),
         ];
@@ -94,7 +96,7 @@ where
         Ok(())
     }
 
-    /// Puts a new sink through `case`.
+    /// Runs `case` with a new sink.
     fn check(
         &mut self,
         variant: usize,

@@ -1,4 +1,4 @@
-//! The handle of a scripted sink: it says what the sink returns, and shows the calls.
+//! The handle of a scripted sink: controls what the sink returns, and records the calls.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -8,9 +8,9 @@ use super::Op;
 use super::state::{Repeats, State};
 use crate::{CoopBudget, Log, lock};
 
-/// Controls and observes one sink; made by [`scripted_sink`](crate::scripted_sink).
+/// Controls and observes a sink; created by [`scripted_sink`](crate::scripted_sink).
 ///
-/// It outlives the sink, and then still holds its wakers. If several things are set for an
+/// It may outlive the sink, and then still holds its wakers. If several behaviours are set for an
 /// operation, a [stutter](Self::stutter) comes first, then a [failure](Self::fail), then a
 /// [hold](Self::hold).
 ///
@@ -51,7 +51,7 @@ impl<V> fmt::Debug for SinkHandle<V> {
     }
 }
 
-/// What the sink returns.
+/// Behaviour of the sink.
 impl<V> SinkHandle<V> {
     pub(super) fn new(state: Arc<Mutex<State<V>>>) -> Self {
         Self(state)
@@ -176,8 +176,7 @@ impl<V> SinkHandle<V> {
         drop(replaced);
     }
 
-    /// Fires the last waker that the sink was polled with, for no reason. Returns `false` if there
-    /// is none.
+    /// Fires the last waker that the sink was polled with. Returns `false` if there is none.
     pub fn wake(&self) -> bool {
         let waker = self.look(|state| {
             state.wakes += 1;
@@ -219,9 +218,9 @@ impl<V> SinkHandle<V> {
         self.look(|state| state.repeats = Repeats::Never);
     }
 
-    /// The same as [`strict`](Self::strict), except that a caller may take `Pending` for a request
-    /// to yield if it came late in a poll: `poll_ready` may be called again, once and in a later
-    /// poll of the [`Task`](crate::Task), if it returned `Pending` after at least 64 operations of
+    /// Like [`strict`](Self::strict), except that a caller may treat `Pending` as a request to
+    /// yield if it came late in a poll: `poll_ready` may be called again, once and in a later poll
+    /// of the [`Task`](crate::Task), if it returned `Pending` after at least 64 operations of
     /// scripted sinks and streams in one poll.
     ///
     /// In a task of tokio, a sink whose cooperative budget is spent returns `Pending` and fires its
@@ -235,30 +234,30 @@ impl<V> SinkHandle<V> {
         self.look(|state| state.repeats = Repeats::Always);
     }
 
-    /// Allows one more call of a pending operation, as if the sink had fired its waker: for a
-    /// strict sink that is called because a [waker](Self::waker) of it was fired by hand.
+    /// Allows one more call of a pending operation, as if the sink had fired its waker, for a
+    /// strict sink whose [waker](Self::waker) the test has fired itself.
     pub fn excuse(&self) {
         self.look(|state| state.wakes += 1);
     }
 
-    /// Makes the sink part of a check of adapters, which catches breaches: they do not call the
-    /// panic hook, which prints. And while `poll_close` is pending, `poll_ready` and `poll_flush`
-    /// are allowed, because adapters in use call them, such as `Buffer` of futures 0.3.
+    /// Makes the sink part of a check of adapters, which catches breaches without calling the panic
+    /// hook, which prints. While `poll_close` is pending, `poll_ready` and `poll_flush` are
+    /// allowed, because adapters in use call them, such as `Buffer` of futures 0.3.
     pub(crate) fn serve_check(&self) {
         self.look(|state| state.is_checked = true);
     }
 
-    /// Logs what happens to the sink from now on, but not each call: `a sent 1`, `a flushed`, `a
-    /// closed`, `a failed in poll_ready`, `a dropped`.
+    /// Logs events of the sink from now on, but not each call: `a sent 1`, `a flushed`, `a closed`,
+    /// `a failed in poll_ready`, `a dropped`.
     pub fn log_to(&self, log: &Log) {
         self.look(|state| state.log = Some(log.clone()));
     }
 
-    /// Fires the waker that `op` last returned `Pending` to, once.
+    /// Fires the waker of the last `Pending` of `op`, once.
     fn wake_waiting(&self, op: Op) {
         let waiting = self.look(|state| {
             let waiting = state.script(op).waiting.take();
-            // Counted before it fires: another thread may call the sink at once.
+            // Counted before it fires, because another thread may call the sink at once.
             state.wakes += usize::from(waiting.is_some());
             waiting
         });

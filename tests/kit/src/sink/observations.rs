@@ -1,11 +1,11 @@
-//! What the handle of a scripted sink shows of the sink.
+//! Getters of the handle of a scripted sink.
 
 use super::state::Stage;
 use super::{Call, Op, SinkHandle};
 
-/// What was done to the sink.
+/// Observations.
 impl<V> SinkHandle<V> {
-    /// The items that the sink took, without those that were removed since.
+    /// Returns the items that the sink took, without those that were removed since.
     pub fn items(&self) -> Vec<V>
     where
         V: Clone,
@@ -13,47 +13,49 @@ impl<V> SinkHandle<V> {
         self.look(|state| state.items.clone())
     }
 
-    /// Removes the first item, and returns it.
+    /// Removes and returns the first item.
     pub fn take_item(&self) -> Option<V> {
         self.look(|state| (!state.items.is_empty()).then(|| state.items.remove(0)))
     }
 
-    /// Removes all items, and returns them.
+    /// Removes and returns all items.
     pub fn take_items(&self) -> Vec<V> {
         self.look(|state| std::mem::take(&mut state.items))
     }
 
-    /// How many items the sink took. The item of a `start_send` that fails is not taken.
+    /// Returns how many items the sink took. The item of a failing `start_send` is not taken.
     pub fn taken(&self) -> usize {
         self.look(|state| state.taken)
     }
 
-    /// How many items the sink had taken when a flush or close last completed.
+    /// Returns how many items the sink had taken when a flush or close last completed.
     pub fn flushed(&self) -> usize {
         self.look(|state| state.flushed)
     }
 
-    /// How many items the sink had taken when a flush or close was last called, completed or not.
+    /// Returns how many items the sink had taken when a flush or close was last called, completed
+    /// or not.
     pub fn flush_asked(&self) -> usize {
         self.look(|state| state.flush_asked)
     }
 
-    /// All calls since the last [`take_calls`](Self::take_calls).
+    /// Returns all calls since the last [`take_calls`](Self::take_calls).
     pub fn calls(&self) -> Vec<Call> {
         self.look(|state| state.calls.clone())
     }
 
-    /// Removes all calls from the list, and returns them.
+    /// Removes and returns all calls.
     pub fn take_calls(&self) -> Vec<Call> {
         self.look(|state| std::mem::take(&mut state.calls))
     }
 
-    /// How often `op` was called.
+    /// Returns how often `op` was called.
     pub fn count(&self, op: Op) -> usize {
         self.look(|state| state.script(op).calls)
     }
 
-    /// The messages of all panics of the sink, for those that were caught on their way to the test.
+    /// Returns the messages of all panics of the sink, for panics that were caught before they
+    /// reached the test.
     pub fn breaches(&self) -> Vec<String> {
         self.look(|state| state.breaches.clone())
     }
@@ -68,7 +70,7 @@ impl<V> SinkHandle<V> {
         self.look(|state| state.script(op).waiting.is_some())
     }
 
-    /// How many wakers of the sink cooperative budgets have yet to fire.
+    /// Returns how many wakers of the sink are held by cooperative budgets.
     pub fn deferred_wakers(&self) -> usize {
         self.look(|state| state.deferred.len())
     }

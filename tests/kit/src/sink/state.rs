@@ -1,4 +1,4 @@
-//! The state of a scripted sink: what it returns, and which calls are a breach.
+//! The state of a scripted sink: its behaviour, and which calls are breaches.
 
 use std::fmt;
 use std::task::Waker;
@@ -7,7 +7,7 @@ use super::{Answer, Call, Op};
 use crate::coop::{Deferred, Grant, PollCount, Waiting};
 use crate::{Action, CoopBudget, Log};
 
-/// The stage of a sink's life.
+/// The stage of a sink.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     Open,
@@ -25,7 +25,7 @@ pub(super) enum Repeats {
     Always,
 }
 
-/// One operation: what it shall return, and the waker that waits for it.
+/// An operation: its behaviour, and the waker that waits for it.
 #[derive(Default)]
 pub(super) struct Script {
     pub(super) held: bool,
@@ -39,7 +39,7 @@ pub(super) struct Script {
     pub(super) pending_since: Option<Since>,
 }
 
-/// What wakes the caller after `Pending`.
+/// The source of the wake after `Pending`.
 pub(super) enum Wake {
     /// The sink itself, inside the call.
     AtOnce,
@@ -63,13 +63,13 @@ pub(super) struct State<V> {
     pub(super) log: Option<Log>,
     pub(super) repeats: Repeats,
     pub(super) budget: Option<CoopBudget>,
-    /// Wakers that budgets have yet to fire, also of operations that were called again since.
+    /// Wakers that are held by budgets, also of operations that were called again since.
     pub(super) deferred: Vec<Deferred>,
     pub(super) scripts: [Script; 4],
-    /// How often `poll_ready` may still make a promise; `None`: no bound.
+    /// How often `poll_ready` may still return ready; `None` if there is no bound.
     pub(super) permits: Option<usize>,
-    /// `poll_ready` returned `Ready(Ok(()))` and no send has followed. The promise is kept if
-    /// `park` follows.
+    /// `poll_ready` returned `Ready(Ok(()))` and no send has followed. It remains valid after
+    /// `park`.
     pub(super) promised: bool,
     pub(super) stage: Stage,
     pub(super) dropped: bool,
@@ -120,7 +120,7 @@ impl<V> State<V> {
         }
     }
 
-    /// What is wrong with a call of `op` now, if anything.
+    /// Returns why a call of `op` would be a breach, if it would.
     pub(super) fn breach(&mut self, op: Op) -> Option<&'static str> {
         match self.stage {
             Stage::Closed => return Some("after poll_close completed"),
@@ -149,7 +149,7 @@ impl<V> State<V> {
         Since { wakes: self.wakes, taken: self.taken, poll: PollCount::now() }
     }
 
-    /// Counts the wakes that a cooperative budget has made meanwhile.
+    /// Counts the wakes by a cooperative budget.
     pub(super) fn hear_deferred(&mut self) {
         let deferred = self.deferred.len();
         self.deferred.retain(|deferred| !deferred.has_fired());
@@ -160,7 +160,7 @@ impl<V> State<V> {
         }
     }
 
-    /// What `op` returns and, for `Pending`, what wakes the caller.
+    /// Returns the result of `op` and, for `Pending`, the source of the wake.
     pub(super) fn answer(&mut self, op: Op, waker: &Waker) -> (Answer, Option<Wake>) {
         let now = self.now();
         let shut = op == Op::Ready && self.permits == Some(0) && !self.promised;
@@ -194,7 +194,7 @@ impl<V> State<V> {
         (answer, wake)
     }
 
-    /// Records what `op` returned, and what follows from it.
+    /// Records the result of `op` and its consequences.
     fn record(&mut self, op: Op, answer: Answer) {
         self.script(op).calls += 1;
         self.calls.push(match op {

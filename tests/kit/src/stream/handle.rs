@@ -1,5 +1,4 @@
-//! The handle of a scripted stream: it says what the stream returns, and shows how often it was
-//! polled.
+//! The handle of a scripted stream: controls what the stream returns, and counts its polls.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -8,10 +7,10 @@ use std::task::Waker;
 use super::{Polled, State, Step};
 use crate::{CoopBudget, lock};
 
-/// Controls and observes one stream; made by [`scripted_stream`](crate::scripted_stream).
+/// Controls and observes a stream; created by [`scripted_stream`](crate::scripted_stream).
 ///
-/// It outlives the stream, and then still holds its waker. What is queued is returned in order;
-/// queueing fires the waker that waits.
+/// It may outlive the stream, and then still holds its waker. Queued steps are returned in order;
+/// queueing fires the waiting waker.
 pub struct StreamHandle<T>(Arc<Mutex<State<T>>>);
 
 impl<T> Clone for StreamHandle<T> {
@@ -33,7 +32,7 @@ impl<T> fmt::Debug for StreamHandle<T> {
     }
 }
 
-/// What the stream returns.
+/// Behaviour of the stream.
 impl<T> StreamHandle<T> {
     pub(super) fn new(state: Arc<Mutex<State<T>>>) -> Self {
         Self(state)
@@ -65,15 +64,16 @@ impl<T> StreamHandle<T> {
         drop(replaced);
     }
 
-    /// Queues a call of `action` inside a poll, right before the next step of that poll. It may use
-    /// the handle.
+    /// Queues a call of `action` inside a poll, right before the next step. `action` may use the
+    /// handle.
     pub fn action(&self, action: impl FnOnce() + Send + 'static) {
         self.script([Step::Action(Box::new(action))]);
     }
 
-    /// Whenever nothing is queued, `invent` makes the next item, from 0, 1, 2 and so on.
-    pub fn endless(&self, invent: impl FnMut(u64) -> T + Send + 'static) {
-        let replaced = self.look(|state| state.endless.replace(Box::new(invent)));
+    /// Makes the stream endless: while nothing is queued, `make` creates the next item, from 0, 1,
+    /// 2 and so on.
+    pub fn endless(&self, make: impl FnMut(u64) -> T + Send + 'static) {
+        let replaced = self.look(|state| state.endless.replace(Box::new(make)));
         drop(replaced);
         self.script([]);
     }
@@ -93,8 +93,7 @@ impl<T> StreamHandle<T> {
         self.look(|state| state.polled = Polled::WhenAwake);
     }
 
-    /// Fires the last waker that the stream was polled with, for no reason. Returns `false` if
-    /// there is none.
+    /// Fires the last waker that the stream was polled with. Returns `false` if there is none.
     pub fn wake(&self) -> bool {
         let waker = self.look(|state| {
             state.awake = true;
@@ -103,25 +102,25 @@ impl<T> StreamHandle<T> {
         waker.inspect(Waker::wake_by_ref).is_some()
     }
 
-    /// The last waker that the stream was polled with.
+    /// Returns the last waker that the stream was polled with.
     pub fn waker(&self) -> Option<Waker> {
         self.look(|state| state.last_waker.clone())
     }
 }
 
-/// What was done to the stream.
+/// Observations.
 impl<T> StreamHandle<T> {
-    /// How often the stream was polled.
+    /// Returns how often the stream was polled.
     pub fn polls(&self) -> usize {
         self.look(|state| state.polls)
     }
 
-    /// How many items were taken out of the stream.
+    /// Returns how many items were taken out of the stream.
     pub fn taken(&self) -> usize {
         self.look(|state| state.taken)
     }
 
-    /// How many items are queued and not yet taken.
+    /// Returns how many items are queued.
     pub fn left(&self) -> usize {
         let is_item = |step: &&Step<T>| matches!(step, Step::Item(_));
         self.look(|state| state.steps.iter().filter(is_item).count())
@@ -133,7 +132,7 @@ impl<T> StreamHandle<T> {
         self.look(|state| state.waiting.is_some())
     }
 
-    /// How many wakers of the stream a cooperative budget has yet to fire.
+    /// Returns how many wakers of the stream are held by a cooperative budget.
     pub fn deferred_wakers(&self) -> usize {
         self.look(|state| state.deferred.len())
     }

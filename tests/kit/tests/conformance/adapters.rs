@@ -1,4 +1,4 @@
-//! Sinks that wrap another: those of `futures`, and broken ones.
+//! Adapters of `futures`, and broken adapters.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -9,7 +9,7 @@ use sink_test::{Broken, Fault, Rule, ScriptedSink, SinkCheck, check_adapter};
 
 type Answer = Poll<Result<(), Broken>>;
 
-/// What is wrong with an adapter.
+/// The fault of an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wrong {
     Nothing,
@@ -99,7 +99,7 @@ fn adapter_that_does_not_flush_or_close_is_found() {
 }
 
 #[test]
-fn adapter_that_goes_on_after_an_error_is_found() {
+fn adapter_that_continues_after_an_error_is_found() {
     assert_breaks(Wrong::FlushesAfterAnError, Rule::InnerContract);
     assert_breaks(Wrong::SwallowsErrors, Rule::InnerContract);
 }
@@ -116,7 +116,7 @@ fn adapters_of_futures_pass() {
     check_adapter(SinkExt::sink_err_into::<Box<dyn std::error::Error>>);
 }
 
-/// Yields before every answer: returns `Pending`, and fires the waker.
+/// Yields before every operation: returns `Pending` and fires the waker.
 struct Hesitant<S> {
     inside: S,
     yielded: bool,

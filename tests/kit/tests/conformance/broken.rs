@@ -1,4 +1,4 @@
-//! Broken sinks, each with one fault. All but the fault is right.
+//! Broken sinks, each with one fault.
 
 use sink_test::{Fault, Rule};
 
@@ -39,7 +39,7 @@ fn sink_that_never_wakes_is_found() {
 }
 
 #[test]
-fn sink_that_is_not_woken_when_its_receiver_goes_is_found() {
+fn sink_that_does_not_wake_when_its_receiver_disconnects_is_found() {
     assert_breaks(Wrong::IsNotWokenByTheEnd, Rule::Wakes);
 }
 
@@ -61,7 +61,7 @@ fn sink_without_a_bound_that_drops_items_is_found() {
 }
 
 #[test]
-fn sink_that_takes_more_than_it_should_is_found() {
+fn sink_that_exceeds_its_capacity_is_found() {
     assert_breaks(Wrong::HasNoBound, Rule::Room);
     assert!(fault(Wrong::HasNoBound).what().starts_with("the sink took 4 items and was ready"));
     assert!(check(Wrong::HasNoBound).unbounded().try_run().is_ok());
@@ -86,7 +86,7 @@ fn sink_that_accepts_items_after_its_close_is_found() {
 }
 
 #[test]
-fn sink_that_works_on_after_an_error_is_found() {
+fn sink_that_continues_after_an_error_is_found() {
     assert_breaks(Wrong::WorksAfterAnError, Rule::EndsWithError);
     assert_breaks(Wrong::HidesErrors, Rule::EndsWithError);
     assert_breaks(Wrong::FailsForNoReason, Rule::Room);
@@ -109,7 +109,7 @@ fn sink_that_delivers_other_items_is_found() {
 }
 
 #[test]
-fn sink_that_is_never_done_is_found() {
+fn sink_that_is_pending_forever_is_found() {
     assert_breaks(Wrong::WakesItselfWithoutEnd, Rule::Progresses);
     assert_breaks(Wrong::IsStuckWhenFull, Rule::Progresses);
     assert_breaks(Wrong::IsWokenForNothing, Rule::Progresses);
@@ -145,7 +145,7 @@ calls:
   start_send of item 0: Ok(())
   poll_flush: Ready(Ok(()))
   received nothing
-  (a fault; what follows tells which)
+  (a fault; the following calls classify it)
   poll_flush: Ready(Ok(()))
   received nothing
   poll_close: Ready(Ok(()))
@@ -165,7 +165,7 @@ fn long_report_shows_the_last_calls_and_counts_repetitions() {
         "{report}"
     );
     let report = fault(Wrong::FlushesInStepsWithoutAWake).to_string();
-    let follows = "(a fault; what follows tells which)";
+    let follows = "(a fault; the following calls classify it)";
     let end = format!("\n  received item 2\n  {follows}\n  poll_flush: Ready(Ok(()))");
     assert!(report.ends_with(&end), "{report}");
 

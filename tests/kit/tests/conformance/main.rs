@@ -1,4 +1,4 @@
-//! The conformance check: it finds broken sinks, and passes real ones.
+//! The conformance check: broken sinks are found, and real sinks pass.
 
 mod adapters;
 mod broken;

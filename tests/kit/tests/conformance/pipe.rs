@@ -1,5 +1,4 @@
-//! A sink that is right, unless it is given a fault: a buffer of two items before a channel for
-//! two.
+//! A correct sink, to which a fault can be added: a buffer of two items before a channel for two.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -9,10 +8,10 @@ use std::task::{Context, Poll, Waker};
 use futures::Sink;
 use sink_test::SinkCheck;
 
-/// How many items the buffer holds, and how many the channel.
+/// Capacity of the buffer and of the channel.
 const SIZE: usize = 2;
 
-/// What is wrong with a sink.
+/// The fault of a sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wrong {
     Nothing,
@@ -70,7 +69,7 @@ pub(crate) struct Pipe {
     wrong: Wrong,
     buffer: VecDeque<usize>,
     channel: Arc<Mutex<State>>,
-    /// How often `poll_ready` was ready.
+    /// How often `poll_ready` returned ready.
     readied: usize,
     closed: bool,
     failed: bool,
@@ -93,7 +92,7 @@ pub(crate) fn pipe(wrong: Wrong) -> (Pipe, Receiver) {
     (Pipe { wrong, buffer, channel, readied, closed, failed, stuck }, receiver)
 }
 
-/// The check of such pipes, with all settings.
+/// Creates a check of pipes, with all settings.
 pub(crate) fn check(wrong: Wrong) -> SinkCheck<'static, Pipe, Receiver, usize> {
     SinkCheck::new(move || pipe(wrong), |n| n, Receiver::receive)
         .capacity(2 * SIZE)

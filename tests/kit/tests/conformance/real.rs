@@ -1,4 +1,4 @@
-//! Channels and codecs that are in use.
+//! Real channels and codecs.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use tokio::io::duplex;
 use tokio_util::codec::{FramedRead, FramedWrite, LinesCodec};
 use tokio_util::sync::PollSender;
 
-/// What is received without waiting.
+/// Returns the next item if it is available.
 fn next<T>(receiver: &mut mpsc::Receiver<T>) -> Option<T> {
     receiver.next().now_or_never().flatten()
 }
@@ -54,7 +54,7 @@ fn fanout_to_two_channels() {
         let ((a, from_a), (b, from_b)) = (mpsc::channel(1), mpsc::channel(3));
         (a.fanout(b), [(from_a, VecDeque::new()), (from_b, VecDeque::new())])
     };
-    // An item has arrived when both have received it.
+    // An item has arrived when both receivers have it.
     let receive = |two: &mut Two| {
         for (receiver, items) in two.iter_mut() {
             items.extend(next(receiver));
@@ -93,7 +93,7 @@ fn lines_through_a_pipe() {
         let lines = FramedRead::new(there, LinesCodec::new());
         (FramedWrite::new(here, LinesCodec::new()), Some(lines))
     };
-    // Long enough that the buffer of 8 KiB is full after some of them.
+    // Long enough that some of them fill the buffer of 8 KiB.
     let item = |n| format!("{n:>200}");
     let receive =
         |lines: &mut Option<FramedRead<_, _>>| lines.as_mut()?.next().now_or_never()??.ok();
@@ -105,7 +105,7 @@ fn lines_through_a_pipe() {
 #[test]
 fn equal_items_are_a_gap() {
     let report = SinkCheck::new(|| mpsc::channel(2), |_| (), next).run();
-    assert_eq!(report.gaps()[0], "which item arrives: `item` makes equal ones");
+    assert_eq!(report.gaps()[0], "which item arrives: `item` returns equal items");
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn short_form() {
     assert_eq!(report.gaps(), ["a sink without its receiver: there is no `disconnect`"]);
 }
 
-/// The cooperative budget of a task would be spent in the middle of the check.
+/// Otherwise, the cooperative budget of the task would be spent during the check.
 #[tokio::test]
 async fn poll_sender_in_a_task_without_a_budget() {
     use tokio::{sync::mpsc, task::unconstrained};

@@ -1,4 +1,4 @@
-//! Cooperative budgets that sinks and streams share.
+//! Cooperative budgets shared by sinks and streams.
 
 use futures::{SinkExt, StreamExt, future};
 use sink_test::{CoopBudget, Op, Task};
@@ -7,7 +7,7 @@ use std::task::Poll;
 use crate::{OK, ask, sink, stream};
 
 #[test]
-fn spent_budget_makes_all_that_share_it_wake_themselves_until_the_next_poll() {
+fn spent_budget_makes_its_users_wake_themselves_until_the_next_poll() {
     let budget = CoopBudget::new(3);
     let ((sink, handle), (stream, feed)) = (sink(), stream());
     handle.share(&budget);
@@ -17,7 +17,10 @@ fn spent_budget_makes_all_that_share_it_wake_themselves_until_the_next_poll() {
     let mut task = Task::new(stream.map(Ok).forward(sink));
     let mut polls = 0;
     while task.poll().is_pending() {
-        assert!(task.woken() && budget.left() == 0, "it is awake for what was denied");
+        assert!(
+            task.woken() && budget.left() == 0,
+            "the denied operation should have woken the task"
+        );
         assert!(!handle.is_waiting(Op::Ready) && !feed.is_waiting());
         polls += 1;
     }
@@ -28,7 +31,7 @@ fn spent_budget_makes_all_that_share_it_wake_themselves_until_the_next_poll() {
 }
 
 #[test]
-fn sends_and_pending_answers_take_nothing_of_a_budget() {
+fn sends_and_pending_operations_take_no_unit_of_a_budget() {
     let budget = CoopBudget::new(2);
     let (mut sink, handle) = sink();
     handle.share(&budget);
@@ -40,13 +43,13 @@ fn sends_and_pending_answers_take_nothing_of_a_budget() {
     assert_eq!(ask(&mut sink, Op::Flush), OK);
     handle.open();
     for _ in 0..2 {
-        assert!(ask(&mut sink, Op::Ready).is_pending(), "it is spent, and wakes itself");
+        assert!(ask(&mut sink, Op::Ready).is_pending(), "the budget is spent");
     }
     assert_eq!(budget.denied(), 2);
     budget.refill();
     assert_eq!(ask(&mut sink, Op::Ready), OK);
     assert_eq!(ask(&mut sink, Op::Flush), OK);
-    assert_eq!(ask(&mut sink, Op::Ready), OK, "a promise is kept when the budget is spent");
+    assert_eq!(ask(&mut sink, Op::Ready), OK, "readiness remains valid when the budget is spent");
     assert_eq!(budget.left(), 0);
 }
 
@@ -69,7 +72,7 @@ fn deferred_budget_fires_wakers_between_polls() {
     assert_eq!(budget.fire_deferred(), 1);
     assert!(task.woken() && !handle.is_waiting(Op::Ready));
     assert_eq!(handle.deferred_wakers(), 0);
-    assert!(task.poll().is_pending(), "it is ready, and the flush is denied");
+    assert!(task.poll().is_pending(), "the flush should have been denied");
     assert_eq!(handle.taken(), 1);
     assert_eq!((budget.fire_deferred(), budget.fire_deferred()), (1, 0));
     assert!(task.poll().is_ready());

@@ -1,4 +1,4 @@
-//! The kit itself: every check fails when it should, and every handle has its effect.
+//! Tests of the kit: each check can fail, and each method of a handle has its effect.
 
 mod coop;
 mod sinks;
@@ -30,7 +30,7 @@ fn stream() -> (ScriptedStream<u32>, StreamHandle<u32>) {
     scripted_stream("input")
 }
 
-/// One call, with a waker that does nothing.
+/// Calls an operation with a waker that does nothing.
 fn ask(sink: &mut ScriptedSink<u32>, op: Op) -> Poll<Result<(), Broken>> {
     let mut sink = pin!(sink);
     let cx = &mut Context::from_waker(Waker::noop());
@@ -42,10 +42,10 @@ fn ask(sink: &mut ScriptedSink<u32>, op: Op) -> Poll<Result<(), Broken>> {
     }
 }
 
-/// Calls `f`, which must panic, and returns the message.
+/// Calls `f`, which must panic. Returns the message.
 #[track_caller]
 fn panic_message<R>(f: impl FnOnce() -> R) -> String {
-    let panic = catch_unwind(AssertUnwindSafe(f)).err().expect("no panic");
+    let panic = catch_unwind(AssertUnwindSafe(f)).err().expect("expected a panic");
     let literal = panic.downcast_ref::<&str>().map(ToString::to_string);
-    literal.or_else(|| panic.downcast_ref::<String>().cloned()).expect("the panic has a message")
+    literal.or_else(|| panic.downcast_ref::<String>().cloned()).expect("the panic has no message")
 }

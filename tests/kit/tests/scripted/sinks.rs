@@ -8,7 +8,7 @@ use std::task::Poll;
 use crate::{OK, ask, panic_message, sink};
 
 #[test]
-fn open_sink_takes_everything_and_remembers_it() {
+fn open_sink_takes_and_records_all_items() {
     let (sink, handle) = sink();
     let mut task = Task::new(async move {
         let mut sink = sink;
@@ -38,7 +38,7 @@ fn open_sink_takes_everything_and_remembers_it() {
 }
 
 #[test]
-fn parked_sink_takes_what_is_allowed_and_wakes_its_caller() {
+fn parked_sink_takes_allowed_items_and_wakes_its_caller() {
     let (mut sink, handle) = sink();
     handle.park();
     let mut task = Task::new(async move {
@@ -58,7 +58,7 @@ fn parked_sink_takes_what_is_allowed_and_wakes_its_caller() {
 }
 
 #[test]
-fn promise_is_kept_when_the_sink_is_parked() {
+fn readiness_remains_valid_when_the_sink_is_parked() {
     let (mut sink, handle) = sink();
     assert_eq!(ask(&mut sink, Op::Ready), OK);
     handle.park();
@@ -147,24 +147,24 @@ fn action_runs_inside_the_call() {
 }
 
 #[test]
-fn wakers_can_be_fired_by_hand_also_when_the_sink_is_gone() {
+fn wakers_can_be_fired_also_after_the_sink_was_dropped() {
     let (mut sink, handle) = sink();
     assert!(!handle.wake() && handle.waker().is_none());
     handle.park();
     let mut task = Task::new(future::poll_fn(move |cx| sink.poll_ready_unpin(cx)));
     assert!(task.run().is_pending());
     assert!(handle.wake() && task.woken());
-    assert!(task.run().is_pending(), "a spurious wake opens nothing");
+    assert!(task.run().is_pending(), "a spurious wake must not open the sink");
     task.drop_future();
     assert!(handle.is_dropped());
-    handle.waker().expect("the handle keeps it").wake();
+    handle.waker().expect("the handle has no waker").wake();
     handle.open();
     assert_eq!(task.wakes(), 2);
 }
 
 #[test]
 fn every_breach_of_the_sink_contract_is_named() {
-    // The calls that lead there, the last of which is the breach.
+    // The calls that lead to the breach, which is the last one.
     use Op::{Close, Flush, Ready, Send};
     let unready = "without a Ready(Ok) of poll_ready since the last send";
     let cases: [(&[Op], &str); 9] = [
@@ -212,7 +212,7 @@ fn nothing_follows_an_error() {
 }
 
 #[test]
-fn log_keeps_the_order_of_all_that_is_written_to_it() {
+fn log_keeps_the_order_of_all_lines() {
     let log = Log::new();
     let (mut a, handle_a) = sink();
     let (mut b, handle_b) = scripted_sink(2);
@@ -246,7 +246,7 @@ fn log_keeps_the_order_of_all_that_is_written_to_it() {
 }
 
 #[test]
-fn log_keeps_only_what_it_should() {
+fn log_keeps_only_selected_lines() {
     let log = Log::new();
     log.keep_only(|line| line.starts_with('a'));
     log.push("b");

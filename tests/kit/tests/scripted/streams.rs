@@ -40,9 +40,9 @@ fn stream_stutters_and_acts_inside_its_poll() {
 }
 
 #[test]
-fn endless_stream_goes_on_until_it_is_ended() {
+fn endless_stream_continues_until_it_is_ended() {
     let (mut stream, handle) = stream();
-    // Let go of as it is used: the stream holds this closure.
+    // Dropped when it is used, because the stream holds this closure.
     let mut inside = Some(handle.clone());
     handle.endless(move |n| {
         if n == 3 {
@@ -81,8 +81,8 @@ fn poll_of_a_strict_stream_without_a_wake_panics() {
     handle.strict();
     handle.stutter();
     let mut task = Task::new(stream.next());
-    assert!(task.run().is_pending(), "its own wake counts");
-    assert!(handle.wake() && task.run().is_pending(), "so does this one");
+    assert!(task.run().is_pending(), "a wake by the stream should allow a poll");
+    assert!(handle.wake() && task.run().is_pending(), "a wake by the handle should allow a poll");
     assert_eq!(panic_message(|| task.poll()), "stream input: polled again before its waker fired");
 }
 

@@ -36,8 +36,8 @@ fn pending_flush_is_called_again_once_an_item_was_taken() {
     assert!(panic_message(|| ask(&mut sink, Op::Flush)).contains("called again"));
 }
 
-/// A task that makes `operations` items pass, asks `sink` whether it is ready, and yields: for each
-/// poll.
+/// Returns a task that, in each poll, passes `operations` items, calls `poll_ready` of `sink`, and
+/// yields.
 fn busy_task(sink: ScriptedSink<u32>, operations: usize) -> Task<impl Future<Output = ()>> {
     let (mut sink, (mut other, _)) = (sink, scripted_sink("other"));
     Task::new(future::poll_fn(move |cx| {
@@ -57,7 +57,7 @@ fn after_many_operations_pending_may_be_called_again_in_a_later_poll() {
     handle.strict_unless_busy();
     let mut task = busy_task(sink, 64);
     assert!(task.poll().is_pending());
-    assert!(task.poll().is_pending(), "64 operations came before the answer");
+    assert!(task.poll().is_pending(), "64 operations preceded the call");
 
     let (sink, handle) = strict_sink();
     handle.park();
@@ -135,8 +135,8 @@ fn deferred_waker_fires_also_when_the_operation_was_called_again_since() {
     handle.hold(Op::Flush);
     assert!(ask(&mut sink, Op::Flush).is_pending());
     budget.fire_deferred();
-    assert!(handle.is_waiting(Op::Flush), "that was another waker");
-    assert!(ask(&mut sink, Op::Flush).is_pending(), "it was woken all the same");
+    assert!(handle.is_waiting(Op::Flush), "the fired waker was an earlier one");
+    assert!(ask(&mut sink, Op::Flush).is_pending(), "the wake should allow a call");
     assert!(
         panic_message(|| ask(&mut sink, Op::Flush))
             .ends_with("called again before its waker fired")

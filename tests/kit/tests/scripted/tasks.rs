@@ -1,4 +1,4 @@
-//! Tasks: when they are polled, and how wakes are counted.
+//! Tasks: polls, and counts of wakes.
 
 use std::task::Poll;
 use std::thread;
@@ -10,7 +10,7 @@ use sink_test::{Log, Task};
 use crate::{panic_message, sink, stream};
 
 #[test]
-fn task_sleeps_until_it_is_woken() {
+fn task_is_parked_until_it_is_woken() {
     let (mut stream, handle) = stream();
     let mut task = Task::new(stream.next());
     assert!(!task.woken() && task.run().is_pending());
@@ -22,7 +22,7 @@ fn task_sleeps_until_it_is_woken() {
 }
 
 #[test]
-fn restless_task_is_found_out() {
+fn run_panics_if_the_task_never_parks() {
     let mut polls = 0;
     let mut task = Task::new(future::poll_fn(|cx| {
         polls += 1;
@@ -37,7 +37,7 @@ fn restless_task_is_found_out() {
 }
 
 #[test]
-fn renewed_waker_does_not_hear_the_former_one() {
+fn wakes_of_a_former_waker_do_not_wake_the_task() {
     let (stream, handle) = stream();
     let mut task = Task::new(stream.into_future());
     assert!(task.run().is_pending());
@@ -45,7 +45,7 @@ fn renewed_waker_does_not_hear_the_former_one() {
     task.renew_waker();
     former.wake_by_ref();
     assert_eq!((task.wakes(), task.stale_wakes()), (0, 1));
-    assert!(task.run().is_pending(), "it is polled once by its new task");
+    assert!(task.run().is_pending(), "a new waker should cause a poll");
     assert_eq!(task.polls(), 2);
     handle.push(1);
     assert_eq!((task.wakes(), task.stale_wakes()), (1, 1));
@@ -53,20 +53,20 @@ fn renewed_waker_does_not_hear_the_former_one() {
 }
 
 #[test]
-fn kept_wakers_are_counted_when_the_future_is_gone() {
+fn kept_wakers_are_counted_after_the_future_was_dropped() {
     let (stream, handle) = stream();
     let mut task = Task::new(stream.into_future());
     assert!(task.run().is_pending());
     task.renew_waker();
     task.drop_future();
-    assert_eq!(task.wakers_kept(), 2, "one that waits, one last seen");
+    assert_eq!(task.wakers_kept(), 2, "the waiting waker and the last waker");
     drop(handle);
     assert_eq!(task.wakers_kept(), 0);
     assert_eq!(panic_message(|| task.poll()), "the future was dropped");
 }
 
 #[test]
-fn future_can_be_looked_at_and_given_away() {
+fn future_can_be_inspected_and_moved_out() {
     let mut task = Task::new(future::ready(1));
     assert!(!task.get_ref().is_terminated());
     assert_eq!(task.get_pin_mut().as_mut().get_mut().clone().into_inner(), 1);

@@ -1,5 +1,5 @@
-//! A client process that is stopped while lines come in for it; then killed, or let go on to check
-//! that it was told of all it lost.
+//! Suspends a client process while lines arrive for it, then kills it or resumes it. A resumed
+//! client checks that every gap was reported.
 
 use std::env;
 use std::io;
@@ -12,15 +12,15 @@ use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
 
 use crate::attack::Outcome;
-use crate::behave::HOSE;
+use crate::clients::HOSE;
 use crate::net::PATIENCE;
-use crate::report::{Deed, Report};
+use crate::report::{Counter, Report};
 
-pub async fn sentence(report: &Report) -> Outcome {
-    serve(report).await.unwrap_or(Outcome::CutOff)
+pub async fn run(report: &Report) -> Outcome {
+    try_run(report).await.unwrap_or(Outcome::CutOff)
 }
 
-async fn serve(report: &Report) -> io::Result<Outcome> {
+async fn try_run(report: &Report) -> io::Result<Outcome> {
     let child = Command::new(env::current_exe()?)
         .args(["--client", &report.address().to_string(), HOSE])
         .stdin(Stdio::piped())
@@ -31,38 +31,38 @@ async fn serve(report: &Report) -> io::Result<Outcome> {
     sleep(Duration::from_millis(fastrand::u64(200..1500))).await;
     for _ in 0..fastrand::u8(1..=3) {
         signal(&child, Signal::SIGSTOP)?;
-        report.count(Deed::Stop, 1);
+        report.count(Counter::Stop, 1);
         sleep(Duration::from_millis(fastrand::u64(500..8000))).await;
         if fastrand::u8(..3) == 0 {
             signal(&child, Signal::SIGKILL)?;
             child.wait_with_output().await?;
-            report.count(Deed::Kill, 1);
+            report.count(Counter::Kill, 1);
             return Ok(Outcome::Done);
         }
         signal(&child, Signal::SIGCONT)?;
         sleep(Duration::from_millis(fastrand::u64(50..1000))).await;
     }
-    // Its standard input is closed by this: it leaves, and says what it saw.
+    // This closes the client's standard input, so it disconnects and prints its counts.
     let Ok(output) = timeout(PATIENCE, child.wait_with_output()).await else {
         return Ok(Outcome::Violation(format!(
-            "one that was stopped has not ended in {PATIENCE:?}"
+            "a resumed client has not exited within {PATIENCE:?}"
         )));
     };
     let output = output?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    let counts = said.trim().split_once(' ').map(|(seen, lost)| (seen.parse(), lost.parse()));
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let counts = stdout.trim().split_once(' ').map(|(seen, lost)| (seen.parse(), lost.parse()));
     let Some((Ok(seen), Ok(lost))) = counts.filter(|_| output.status.success()) else {
-        let (status, said) = (output.status, said.trim());
-        return Ok(Outcome::Violation(format!("one that was stopped: {status}, {said}")));
+        let (status, stdout) = (output.status, stdout.trim());
+        return Ok(Outcome::Violation(format!("a resumed client failed: {status}, {stdout}")));
     };
-    report.count(Deed::Release, 1);
-    report.count(Deed::Checked, seen);
-    report.count(Deed::Lost, lost);
+    report.count(Counter::Release, 1);
+    report.count(Counter::Checked, seen);
+    report.count(Counter::Lost, lost);
     Ok(Outcome::Done)
 }
 
 fn signal(child: &Child, signal: Signal) -> io::Result<()> {
-    let id = child.id().ok_or_else(|| io::Error::other("it has ended"))?;
+    let id = child.id().ok_or_else(|| io::Error::other("the client has exited"))?;
     let id = i32::try_from(id).map_err(io::Error::other)?;
     Ok(kill(Pid::from_raw(id), signal)?)
 }

@@ -1,5 +1,5 @@
-//! What strangers do to the server's memory and sockets: they send more than they read, stop
-//! halfway, reset, and stay away. Others are served all the while.
+//! Untrusted clients cannot exhaust the server's memory or sockets: they send without reading, stop
+//! within a frame, reset their connections, or stay idle, while other clients are served.
 
 mod common;
 
@@ -25,7 +25,7 @@ use tokio_util::bytes::Bytes;
 
 const MIB: usize = 1 << 20;
 
-/// A time-out that a test waits for, and that no good client exceeds on a busy machine.
+/// A time-out that tests wait for. It is long enough for well-behaved clients on a busy machine.
 const SHORT: Duration = Duration::from_secs(1);
 
 fn example() -> Serve<Example> {
@@ -37,26 +37,28 @@ fn call(name: &str, id: i32, text: &str) -> Vec<u8> {
         raw::string(to, 1, text);
         if name == "later" {
             raw::field(to, TType::I32, 2);
-            to.write_i32(0).unwrap(); // the gate says when
+            to.write_i32(0).unwrap(); // the gate ignores the delay
         }
     })
 }
 
-/// So many calls that they are written fast.
+/// Repeats a call up to a buffer of 256 KiB, so that few writes are needed.
 fn calls(name: &str, length: usize) -> Vec<u8> {
     let call = call(name, 1, &"x".repeat(length));
     call.repeat((MIB / 4).div_ceil(call.len()))
 }
 
-/// Runs on this thread alone, and returns how much memory was held at most.
-fn most<F: Future<Output = ()>>(test: F) -> usize {
+/// Runs a test on the current thread. Returns the peak of the allocated memory.
+fn peak_memory<F: Future<Output = ()>>(test: F) -> usize {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let used = measure(|| runtime.block_on(async { timeout(LONG, test).await.expect("it hangs") }));
+    let used = measure(|| {
+        runtime.block_on(async { timeout(LONG, test).await.expect("the test did not finish") });
+    });
     usize::try_from(used.bytes_max).unwrap()
 }
 
-/// Writes `bytes` over and over until the server reads no more, or so many are written. Returns how
-/// many.
+/// Writes `bytes` repeatedly until the server stops reading or `most` bytes are written. Returns
+/// the number of bytes written.
 async fn fill(socket: &TcpStream, bytes: &[u8], most: usize) -> usize {
     let (mut written, mut quiet) = (0, 0);
     while quiet < 300 && written < most {
@@ -70,20 +72,20 @@ async fn fill(socket: &TcpStream, bytes: &[u8], most: usize) -> usize {
     written
 }
 
-/// 4 MiB for each connection, 16 MiB for all.
+/// Limits of 4 MiB for each connection and 16 MiB for all.
 fn small() -> Settings {
     Settings { memory: 16 * MIB, memory_each: 4 * MIB, ..Settings::default() }
 }
 
-/// What connections may hold beside [`small`]'s: 64 KiB that are their own, as much that is being
-/// written, and what reads and compresses.
-fn beside(connections: usize) -> usize {
+/// What connections may hold in addition to the limits of [`small`]: 64 KiB reserved for each, as
+/// much that is being written, and the buffers for reading and compression.
+fn overhead(connections: usize) -> usize {
     connections * 256 * 1024 + MIB
 }
 
-/// 300 MiB are sent, or as much of it as the server takes.
+/// Sends 300 MiB, or as much of it as the server reads, without answering any call.
 fn sent_and_not_answered(length: usize) {
-    let used = most(async {
+    let used = peak_memory(async {
         let (gate, mut held) = Gate::new();
         let server = Server::start(Serve(gate), small()).await;
         let requests = calls("later", length);
@@ -91,7 +93,7 @@ fn sent_and_not_answered(length: usize) {
         let sockets = sockets.into_iter().map(Result::unwrap).collect::<Vec<_>>();
         let counts = join_all(sockets.iter().map(|of| fill(of, &requests, 15 * MIB))).await;
         assert!(counts.iter().sum::<usize>() > 16 * MIB);
-        // A neighbour gets its answers, one that is larger than its own room when there is room
+        // Another client is answered. An answer that needs shared room is sent when there is room
         // again.
         let quick = server.client(Protocol::Binary).await;
         assert_eq!(quick.add(1, 1).await.unwrap(), 2);
@@ -102,14 +104,14 @@ fn sent_and_not_answered(length: usize) {
         server.stop().await;
         release_all.await.unwrap();
     });
-    assert!(used < 16 * MIB + beside(21), "{used} bytes for calls in flight");
+    assert!(used < 16 * MIB + overhead(21), "{used} bytes held for calls in flight");
 }
 
-/// One client cannot have what is for all.
+/// One client cannot use up the shared memory.
 #[test]
 fn calls_of_one_client_are_bounded() {
     for (name, length) in [("later", MIB), ("later", 50), ("echo", 20_000)] {
-        let used = most(async {
+        let used = peak_memory(async {
             let (gate, _held) = Gate::new();
             let settings = Settings { in_flight: 1 << 16, memory: 64 * MIB, ..small() };
             let server = Server::start(Serve(gate), settings).await;
@@ -118,7 +120,7 @@ fn calls_of_one_client_are_bounded() {
             drop(socket);
             server.stop().await;
         });
-        assert!(used < 4 * MIB + beside(2) + 2 * MIB, "{used} bytes for {name} of {length}");
+        assert!(used < 4 * MIB + overhead(2) + 2 * MIB, "{used} bytes for {name} of {length}");
     }
 }
 
@@ -132,10 +134,10 @@ fn short_calls_in_flight_are_bounded() {
     sent_and_not_answered(50);
 }
 
-/// 1.5 MB that inflate to 1.5 GB: calls of a megabyte each.
+/// 1.5 MB that inflate to 1.5 GB of calls of a megabyte each.
 #[test]
 fn calls_that_inflate_are_bounded() {
-    let used = most(async {
+    let used = peak_memory(async {
         let (gate, _held) = Gate::new();
         let wrap = Arc::new(|from, to, framing: &_| Transport::zlib(from, to, framing));
         let server = Server::start(Serve(gate), Settings { wrap, ..small() }).await;
@@ -156,14 +158,14 @@ fn calls_that_inflate_are_bounded() {
         drop(sockets);
         server.stop().await;
     });
-    assert!(used < 16 * MIB + beside(16) + 2 * MIB, "{used} bytes for calls in flight");
+    assert!(used < 16 * MIB + overhead(16) + 2 * MIB, "{used} bytes held for calls in flight");
 }
 
-/// Twenty clients that send and do not read.
+/// Twenty clients send without reading.
 #[test]
 fn answers_that_are_not_read_are_bounded() {
     for length in [100, 20_000, MIB] {
-        let used = most(async {
+        let used = peak_memory(async {
             let server = Server::start(example(), small()).await;
             let requests = calls("echo", length);
             let sockets = join_all((0..20).map(|_| TcpStream::connect(server.address))).await;
@@ -174,17 +176,17 @@ fn answers_that_are_not_read_are_bounded() {
             drop((quick, sockets));
             server.stop().await;
         });
-        assert!(used < 16 * MIB + beside(21), "{used} bytes, answers of {length}");
+        assert!(used < 16 * MIB + overhead(21), "{used} bytes, answers of {length}");
     }
 }
 
-/// Frames of which most is missing hold no memory, and no room for longer than the time-out.
+/// Incomplete frames hold little memory, and hold their room no longer than the time-out.
 #[test]
-fn frames_that_stop_halfway_give_their_room_back() {
+fn incomplete_frames_release_their_room() {
     let reasons = Arc::<Mutex<Vec<String>>>::default();
-    let told = Arc::clone(&reasons);
-    let on_closed = Arc::new(move |_, reason: &str| told.lock().unwrap().push(reason.to_owned()));
-    let used = most(async move {
+    let log = Arc::clone(&reasons);
+    let on_closed = Arc::new(move |_, reason: &str| log.lock().unwrap().push(reason.to_owned()));
+    let used = peak_memory(async move {
         let settings = Settings { stall_timeout: SHORT, on_closed, ..small() };
         let server = Server::start(example(), settings).await;
         let mut halves = Vec::new();
@@ -202,38 +204,40 @@ fn frames_that_stop_halfway_give_their_room_back() {
         drop(quick);
         assert_eq!(server.stop().await.faulty, 20);
     });
-    assert!(used < 8 * MIB, "{used} bytes for 2 MB that came");
+    assert!(used < 8 * MIB, "{used} bytes held for 2 MB received");
     let reasons = reasons.lock().unwrap();
     assert_eq!(reasons[0], "a frame of 1048576 bytes took longer than 1s");
 }
 
 #[tokio::test]
-async fn a_client_that_takes_no_answer_is_closed_and_its_room_is_free() {
-    let (tell, mut told) = mpsc::unbounded_channel();
-    let on_closed = Arc::new(move |_, reason: &str| tell.send(reason.to_owned()).unwrap());
+async fn a_client_that_reads_no_answers_is_closed_and_its_room_released() {
+    let (closed, mut reasons) = mpsc::unbounded_channel();
+    let on_closed = Arc::new(move |_, reason: &str| closed.send(reason.to_owned()).unwrap());
     let settings = Settings { stall_timeout: SHORT, on_closed, ..small() };
     let server = Server::start(example(), settings).await;
     let request = call("echo", 1, &"x".repeat(MIB));
     let sockets = join_all((0..3).map(|_| TcpStream::connect(server.address))).await;
     for socket in sockets.iter().flatten() {
-        // It may be closed before it is full.
+        // The server may close the connection before its buffers are full.
         let mut written = 0;
-        while let Ok(()) = timeout(LONG, socket.writable()).await.expect("not closed") {
+        while let Ok(()) =
+            timeout(LONG, socket.writable()).await.expect("the connection was not closed")
+        {
             match socket.try_write(&request[written % request.len()..]) {
                 Ok(count) => written += count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(_) => break,
             }
         }
-        let reason = timeout(LONG, told.recv()).await.unwrap().unwrap();
-        assert_eq!(reason, "it took no answer for 1s");
+        let reason = timeout(LONG, reasons.recv()).await.unwrap().unwrap();
+        assert_eq!(reason, "the client read no answers for 1s");
     }
     let quick = server.client(Protocol::Binary).await;
     assert_eq!(quick.echo("y".repeat(MIB)).await.unwrap().len(), MIB);
     assert_eq!(server.stop().await.faulty, 3);
 }
 
-/// Answers with so many bytes; if that is 0, with as many as the call's id says.
+/// Answers with a text of this length or, if it is 0, of the length given by the call's id.
 struct Long(usize);
 
 impl Service for Long {
@@ -250,15 +254,15 @@ impl Service for Long {
 }
 
 async fn answer(socket: &mut TcpStream) -> Message {
-    let length = timeout(LONG, socket.read_u32()).await.expect("no answer").unwrap();
+    let length = timeout(LONG, socket.read_u32()).await.expect("no answer arrived").unwrap();
     let mut frame = vec![0; length as usize];
-    timeout(LONG, socket.read_exact(&mut frame)).await.expect("no answer").unwrap();
+    timeout(LONG, socket.read_exact(&mut frame)).await.expect("no answer arrived").unwrap();
     Message::open(&frame.into(), &Limits::default()).unwrap()
 }
 
-/// A quarter of 4 MiB is for answers that are longer than their calls.
+/// A quarter of 4 MiB is reserved for answers that are longer than their calls.
 #[tokio::test]
-async fn an_answer_that_there_is_no_room_for_is_refused_and_the_next_is_not() {
+async fn an_answer_without_room_is_refused_and_the_next_is_sent() {
     let server = Server::start(Long(0), small()).await;
     let mut socket = TcpStream::connect(server.address).await.unwrap();
     for (length, refused) in [(3 * MIB, true), (MIB - 4096, false), (2 * MIB, true), (1, false)] {
@@ -274,12 +278,12 @@ async fn an_answer_that_there_is_no_room_for_is_refused_and_the_next_is_not() {
     let Error::Refused(ApplicationErrorKind::InternalError, what) = error else {
         panic!("{error}")
     };
-    assert_eq!(what, "an answer of 3145752 bytes, for which there is no room");
+    assert_eq!(what, "no memory is left for an answer of 3145752 bytes");
     server.stop().await;
 }
 
 #[tokio::test]
-async fn one_more_connection_than_there_are_places_waits_for_one() {
+async fn a_connection_beyond_the_limit_waits() {
     let settings = Settings { connections: 2, ..Settings::default() };
     let server = Server::start(example(), settings).await;
     let first = server.client(Protocol::Binary).await;
@@ -289,16 +293,16 @@ async fn one_more_connection_than_there_are_places_waits_for_one() {
     let mut waits = Box::pin(third.ping());
     for _ in 0..50 {
         first.ping().await.unwrap();
-        assert!(futures::poll!(&mut waits).is_pending(), "a third is served");
+        assert!(futures::poll!(&mut waits).is_pending(), "a third connection is served");
     }
     drop(second);
-    timeout(LONG, waits).await.expect("it waits for ever").unwrap();
+    timeout(LONG, waits).await.expect("the third connection was not served").unwrap();
     drop((first, third));
     assert_eq!(server.stop().await.connections, 3);
 }
 
 #[tokio::test]
-async fn a_call_of_later_is_capped() {
+async fn the_delay_of_later_is_limited() {
     let server = Server::example().await;
     let client = server.client(Protocol::Compact).await;
     for millis in [60_001, i32::MAX] {
@@ -312,7 +316,7 @@ async fn a_call_of_later_is_capped() {
     server.stop().await;
 }
 
-/// Calls that never end, and say that they were dropped by closing a channel.
+/// Calls that never complete. A closed channel shows that a call was dropped.
 struct Endless(mpsc::UnboundedSender<(TMessageType, mpsc::Sender<()>, mpsc::Receiver<()>)>);
 
 impl Service for Endless {
@@ -327,18 +331,19 @@ impl Service for Endless {
 async fn all_dropped(held: &mut mpsc::UnboundedReceiver<Held>, count: usize) {
     for _ in 0..count {
         let Held { mut release, .. } = timeout(LONG, held.recv()).await.unwrap().unwrap();
-        timeout(LONG, release.closed()).await.expect("a call goes on");
+        timeout(LONG, release.closed()).await.expect("a call was not dropped");
     }
 }
 
-/// With one place, the next client is served when all of the last one is gone.
+/// The server accepts one connection at a time, so the next client is served only when the previous
+/// connection has been freed.
 #[tokio::test]
 async fn calls_of_a_client_that_resets_are_dropped() {
     let (gate, mut held) = Gate::new();
     let settings = Settings { connections: 1, in_flight: 100, ..Settings::default() };
     let server = Server::start(Serve(gate), settings).await;
-    // Fewer than may be in flight: the server reads. More: it does not. After an end: it reads no
-    // more.
+    // With fewer calls than may be in flight, the server keeps reading; with more, it does not.
+    // After the end of the input, it reads no more.
     for (calls, end) in [(50, false), (200, false), (50, true), (200, true)] {
         let mut socket = TcpStream::connect(server.address).await.unwrap();
         let requests = (0..calls).flat_map(|id| call("later", id, "never")).collect::<Vec<_>>();
@@ -346,21 +351,22 @@ async fn calls_of_a_client_that_resets_are_dropped() {
         if end {
             socket.shutdown().await.unwrap();
         }
-        let mut begun = Vec::new();
+        let mut started = Vec::new();
         for _ in 0..calls.min(100) {
-            begun.push(timeout(LONG, held.recv()).await.expect("not begun").unwrap());
+            started
+                .push(timeout(LONG, held.recv()).await.expect("a call was not started").unwrap());
         }
-        assert!(begun.iter().all(|call| !call.release.is_closed()), "{calls} {end}");
+        assert!(started.iter().all(|call| !call.release.is_closed()), "{calls} {end}");
         socket.set_zero_linger().unwrap();
         drop(socket);
-        for mut call in begun {
-            timeout(LONG, call.release.closed()).await.expect("a call goes on");
+        for mut call in started {
+            timeout(LONG, call.release.closed()).await.expect("a call was not dropped");
         }
         let next = server.client(Protocol::Binary).await;
-        timeout(LONG, next.ping()).await.expect("the place is not free").unwrap();
+        timeout(LONG, next.ping()).await.expect("the connection was not freed").unwrap();
         drop(next);
         while let Ok(mut call) = held.try_recv() {
-            timeout(LONG, call.release.closed()).await.expect("a call goes on");
+            timeout(LONG, call.release.closed()).await.expect("a call was not dropped");
         }
     }
     assert_eq!(server.stop().await.faulty, 0);
@@ -379,12 +385,13 @@ async fn calls_of_a_client_that_sends_garbage_are_dropped() {
     assert_eq!(server.stop().await.faulty, 1);
 }
 
-/// What a one-way call does cannot depend on its client: it is not waiting.
+/// A one-way call is independent of its client, which does not wait for it.
 #[tokio::test]
 async fn one_way_calls_outlast_their_client() {
-    let (begun, mut calls) = mpsc::unbounded_channel();
-    let patience = SHORT; // for what stays when the server stops
-    let server = Server::start(Endless(begun), Settings { patience, ..Settings::default() }).await;
+    let (started, mut calls) = mpsc::unbounded_channel();
+    let patience = SHORT; // for the one-way call, which runs when the server stops
+    let server =
+        Server::start(Endless(started), Settings { patience, ..Settings::default() }).await;
     let mut socket = TcpStream::connect(server.address).await.unwrap();
     let one_way = raw::message(Protocol::Binary, "note", TMessageType::OneWay, 1, |to| {
         to.write_field_stop().unwrap();
@@ -400,10 +407,13 @@ async fn one_way_calls_outlast_their_client() {
     both.sort_by_key(|(kind, ..)| *kind == TMessageType::OneWay);
     let (_, alive, mut dropped) = both.remove(0);
     drop(alive);
-    timeout(LONG, dropped.recv()).await.expect("the call goes on");
+    timeout(LONG, dropped.recv()).await.expect("the call was not dropped");
     let (_, alive, mut dropped) = both.remove(0);
     drop(alive);
-    assert!(futures::poll!(Box::pin(dropped.recv())).is_pending(), "the one-way call is dropped");
+    assert!(futures::poll!(Box::pin(dropped.recv())).is_pending(), "the one-way call was dropped");
     server.stop().await;
-    assert_eq!(timeout(LONG, dropped.recv()).await.expect("it outlasts the server"), None);
+    assert_eq!(
+        timeout(LONG, dropped.recv()).await.expect("the one-way call outlives the server"),
+        None
+    );
 }

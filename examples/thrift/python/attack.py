@@ -1,8 +1,8 @@
-"""What a stranger can do to a server of idl/demo.thrift, and what it costs the server.
+"""Attacks by untrusted clients on a server of idl/demo.thrift, and the resources that they cost.
 
-Usage: stranger.py PORT PID plain|zlib. Runs each attack, while a well-behaved client calls `echo`; prints
-the most memory that the server had, how its descriptors and memory end, and the longest call of that
-client. Fails if the memory passes its bound, a descriptor stays, or a call of the client fails.
+Usage: attack.py PORT PID plain|zlib. Runs each attack while a well-behaved client calls `echo`. Prints the
+server's peak memory, its memory and open descriptors after the attack, and the longest call of the client.
+Fails if the memory exceeds its bound, a descriptor remains open, or a call of the client fails.
 """
 
 import os
@@ -14,7 +14,7 @@ import time
 import zlib
 
 PORT, PID, STAGE = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-# 256 MiB for calls and answers; 64 KiB, and 200 KiB to compress, for each of 400 connections; and a little.
+# 256 MiB for calls and answers; 64 KiB, and 200 KiB for compression, for each of 400 connections; a reserve.
 BOUND = 384 << 20
 
 
@@ -35,9 +35,9 @@ def call(name, value, millis=None):
 
 
 def connect():
-    stranger = socket.create_connection(("127.0.0.1", PORT))
-    stranger.setblocking(False)
-    return stranger
+    client = socket.create_connection(("127.0.0.1", PORT))
+    client.setblocking(False)
+    return client
 
 
 def deflate(data):
@@ -47,79 +47,79 @@ def deflate(data):
     return stream.compress(data) + stream.flush(zlib.Z_SYNC_FLUSH)
 
 
-def send(strangers, data):
-    """Sends as much of it as the server takes: until no more is taken for a second."""
-    left = {stranger: memoryview(data) for stranger in strangers}
+def send(sockets, data):
+    """Sends as much of the data as the server reads, until it has read nothing for a second."""
+    left = {client: memoryview(data) for client in sockets}
     quiet = time.monotonic()
     while left and time.monotonic() < quiet + 1:
-        for stranger, rest in list(left.items()):
+        for client, rest in list(left.items()):
             try:
-                left[stranger] = rest[stranger.send(rest[: 1 << 20]):]
+                left[client] = rest[client.send(rest[: 1 << 20]):]
                 quiet = time.monotonic()
             except BlockingIOError:
                 time.sleep(0.001)
             except OSError:
-                left.pop(stranger)
+                left.pop(client)
                 continue
-            if not left.get(stranger):
-                left.pop(stranger, None)
+            if not left.get(client):
+                left.pop(client, None)
 
 
-def reset(strangers):
-    for stranger in strangers:
-        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        stranger.close()
+def reset(sockets):
+    for client in sockets:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
 
 
 def idle():
-    strangers = [connect() for _ in range(400)]
-    send(strangers, deflate(call(b"echo", b"x" * 1000)))
+    sockets = [connect() for _ in range(400)]
+    send(sockets, deflate(call(b"echo", b"x" * 1000)))
     time.sleep(1)
-    reset(strangers)
+    reset(sockets)
 
 
 def long_calls():
-    strangers = [connect() for _ in range(20)]
-    send(strangers, deflate(call(b"later", b"x" * 1_000_000, 60_000) * 240))
-    reset(strangers)
+    sockets = [connect() for _ in range(20)]
+    send(sockets, deflate(call(b"later", b"x" * 1_000_000, 60_000) * 240))
+    reset(sockets)
 
 
 def short_calls():
-    strangers = [connect() for _ in range(200)]
-    send(strangers, deflate(call(b"later", b"", 60_000) * 5000))
-    reset(strangers)
+    sockets = [connect() for _ in range(200)]
+    send(sockets, deflate(call(b"later", b"", 60_000) * 5000))
+    reset(sockets)
 
 
 def unread_answers():
-    strangers = [connect() for _ in range(20)]
-    send(strangers, deflate(call(b"echo", b"x" * 1_000_000) * 240))
-    send(strangers, deflate(call(b"echo", b"x" * 100) * 5000))
-    reset(strangers)
+    sockets = [connect() for _ in range(20)]
+    send(sockets, deflate(call(b"echo", b"x" * 1_000_000) * 240))
+    send(sockets, deflate(call(b"echo", b"x" * 100) * 5000))
+    reset(sockets)
 
 
 def halves():
-    strangers = [connect() for _ in range(200)]
+    sockets = [connect() for _ in range(200)]
     half = call(b"echo", b"x" * 15_000_000)[:8_000_000]
-    send(strangers, deflate(half))
-    reset(strangers)
+    send(sockets, deflate(half))
+    reset(sockets)
 
 
 def resets():
     for _ in range(10):
-        strangers = [connect() for _ in range(200)]
-        send(strangers, deflate(call(b"later", b"never", 60_000)))
-        reset(strangers)
+        sockets = [connect() for _ in range(200)]
+        send(sockets, deflate(call(b"later", b"never", 60_000)))
+        reset(sockets)
 
 
 def garbage():
     for _ in range(500):
-        stranger = connect()
-        send([stranger], os.urandom(100))
-        stranger.close()
+        client = connect()
+        send([client], os.urandom(100))
+        client.close()
 
 
-def kept(attack, running):
-    """The longest of many calls of a client that reads and closes."""
+def well_behaved(attack, running):
+    """Calls `echo` until the attack ends, and appends the time of the longest call to `running`."""
     longest, value = 0, b"well " * 200
     with socket.create_connection(("127.0.0.1", PORT)) as client:
         client.settimeout(60)
@@ -132,7 +132,7 @@ def kept(attack, running):
             while len(answer) < 4 or len(answer) < 4 + struct.unpack(">I", answer[:4])[0]:
                 part = client.recv(1 << 16)
                 if not part:
-                    raise EOFError("the server closed the connection of a good client")
+                    raise EOFError("the server closed the connection of the well-behaved client")
                 answer += inflating.decompress(part) if STAGE == "zlib" else part
             if value not in answer:
                 raise ValueError(f"an answer without its text: {answer[:100]!r}")
@@ -154,22 +154,22 @@ def main():
     failed, before = False, descriptors()
     for attack in (idle, long_calls, short_calls, unread_answers, halves, resets, garbage):
         with open(f"/proc/{PID}/clear_refs", "w", encoding="ascii") as peak:
-            peak.write("5")  # VmHWM begins anew
+            peak.write("5")  # resets VmHWM
         attacking, running = threading.Thread(target=attack), []
         attacking.start()
         try:
-            kept(attacking, running)
+            well_behaved(attacking, running)
         except (OSError, EOFError, ValueError) as error:
-            print(f"{attack.__name__}: a good client failed: {error!r}", file=sys.stderr)
+            print(f"{attack.__name__}: the well-behaved client failed: {error!r}", file=sys.stderr)
         attacking.join()
         end = time.monotonic() + 10
         while descriptors() > before and time.monotonic() < end:
             time.sleep(0.05)
         most, left = memory("VmHWM"), descriptors() - before
-        print(f"  {attack.__name__:15} at most {most >> 20:4} MiB, {memory('VmRSS') >> 20:4} MiB after it, "
-              f"{left} descriptors stay, longest call {1000 * max(running, default=0):.0f} ms")
+        print(f"  {attack.__name__:15} peak {most >> 20:4} MiB, then {memory('VmRSS') >> 20:4} MiB, "
+              f"{left} descriptors left open, longest call {1000 * max(running, default=0):.0f} ms")
         failed |= most > BOUND or left > 0 or not running
-    print("withstood" if not failed else "not withstood")
+    print("passed" if not failed else "failed")
     sys.exit(failed)
 
 

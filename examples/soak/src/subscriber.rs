@@ -1,7 +1,7 @@
-//! A client in a process of its own, which another stops, lets go on, and kills.
+//! A client in a separate process, which the parent suspends, resumes and kills.
 //!
-//! It subscribes and checks what it reads until its standard input ends; then it leaves in good order
-//! and tells how many lines it saw and lost.
+//! It subscribes and checks what it reads until its standard input is closed. Then it disconnects
+//! and prints how many lines it received and lost.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -15,17 +15,17 @@ use crate::check::Checker;
 use crate::net::PATIENCE;
 
 pub fn run(address: &str, key: &str) -> ExitCode {
-    // It may be stopped when its parent dies, and would stay for ever.
-    if let Err(wrong) = prctl::set_pdeathsig(Signal::SIGKILL) {
-        eprintln!("soak client: cannot follow its parent: {wrong}");
+    // A suspended process would otherwise outlive its parent.
+    if let Err(error) = prctl::set_pdeathsig(Signal::SIGKILL) {
+        eprintln!("soak client: cannot set the parent-death signal: {error}");
     }
     match subscribe(address, key) {
         Ok(checker) => {
             println!("{} {}", checker.seen, checker.lost);
             ExitCode::SUCCESS
         }
-        Err(wrong) => {
-            println!("{wrong}");
+        Err(error) => {
+            println!("{error}");
             ExitCode::FAILURE
         }
     }
@@ -39,7 +39,7 @@ fn subscribe(address: &str, key: &str) -> io::Result<Checker> {
     thread::spawn(move || {
         let _ = io::stdin().read_to_end(&mut Vec::new());
         if to.write_all(b"quit\n").is_err() {
-            // Then the reading must not wait for an answer.
+            // So that the reading loop ends, too.
             let _ = to.shutdown(Shutdown::Both);
         }
     });

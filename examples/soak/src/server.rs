@@ -1,4 +1,4 @@
-//! The server under attack: built, started, looked at from outside, interrupted.
+//! The server under attack: builds, starts, observes and interrupts it.
 
 use std::env;
 use std::fs;
@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::report::Report;
 
-pub struct Victim {
+pub struct Server {
     path: PathBuf,
     child: Child,
     id: u32,
@@ -26,18 +26,18 @@ pub struct Victim {
     address: SocketAddr,
 }
 
-/// What the system says of the process.
+/// Resources of the process, from `/proc`.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     /// Bytes of memory that are resident.
     pub memory: u64,
     pub descriptors: usize,
     pub threads: usize,
-    /// Seconds of processor it has used.
+    /// Processor time used, in seconds.
     pub busy: f64,
 }
 
-impl Victim {
+impl Server {
     pub async fn start(path: Option<PathBuf>) -> io::Result<Self> {
         let path = match path {
             Some(path) => path,
@@ -49,18 +49,19 @@ impl Victim {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
-            .process_group(0) // a Ctrl-C is for us
+            .process_group(0) // Ctrl-C must reach only this program
             .spawn();
-        let mut child = spawned.map_err(|wrong| named(&path, &wrong))?;
-        let id = child.id().ok_or_else(|| io::Error::other("the server ended at once"))?;
+        let mut child = spawned.map_err(|error| named(&path, &error))?;
+        let id = child.id().ok_or_else(|| io::Error::other("the server exited at once"))?;
         let missing = || io::Error::other("the server has no output");
         let mut stdout = BufReader::new(child.stdout.take().ok_or_else(missing)?);
         let stderr = BufReader::new(child.stderr.take().ok_or_else(missing)?).lines();
         let mut line = String::new();
         stdout.read_line(&mut line).await?;
         let address = line.trim().strip_prefix("listening on ").and_then(|text| text.parse().ok());
-        let address = address
-            .ok_or_else(|| named(&path, &format!("did not say where it listens, but {line:?}")))?;
+        let address = address.ok_or_else(|| {
+            named(&path, &format!("expected the address in the first line, got {line:?}"))
+        })?;
         Ok(Self { path, child, id, stdout, stderr: Some(stderr), address })
     }
 
@@ -72,21 +73,22 @@ impl Victim {
         self.address
     }
 
-    /// Takes what it complains of for a violation: a panic in the task of one client does not end it.
-    pub fn listen_for_complaints(&mut self, report: &Arc<Report>) {
+    /// Reports each line on its standard error as a violation, because a panic in the task of one
+    /// client does not end the server.
+    pub fn watch_stderr(&mut self, report: &Arc<Report>) {
         let Some(mut lines) = self.stderr.take() else { return };
         let report = Arc::clone(report);
         tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
-                report.violation(format!("the server said: {line}"));
+                report.violation(format!("the server printed: {line}"));
             }
         });
     }
 
-    /// An error if it is gone.
+    /// Returns an error if the server has exited.
     pub fn sample(&self) -> io::Result<Sample> {
         let folder = format!("/proc/{}", self.id);
-        let gone = |wrong: io::Error| io::Error::other(format!("the server is gone: {wrong}"));
+        let gone = |error: io::Error| io::Error::other(format!("the server has exited: {error}"));
         let pages = fs::read_to_string(format!("{folder}/statm")).map_err(gone)?;
         let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
         let page = sysconf(SysconfVar::PAGE_SIZE)?.and_then(|size| u64::try_from(size).ok());
@@ -94,21 +96,21 @@ impl Victim {
         let threads = fs::read_dir(format!("{folder}/task")).map_err(gone)?.count();
         let memory = pages.unwrap_or(0) * page.unwrap_or(4096);
         if memory == 0 {
-            return Err(io::Error::other("the server is gone: it has no memory"));
+            return Err(io::Error::other("the server has exited: it has no memory"));
         }
         Ok(Sample { memory, descriptors, threads, busy: self.busy().unwrap_or(0.0) })
     }
 
     fn busy(&self) -> Option<f64> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.id)).ok()?;
-        let (_, fields) = stat.rsplit_once(") ")?; // the name before it may have spaces
+        let (_, fields) = stat.rsplit_once(") ")?; // the process name may contain spaces
         let mut ticks = fields.split(' ').skip(11).map_while(|ticks| ticks.parse::<u32>().ok());
         let total = f64::from(ticks.next()?) + f64::from(ticks.next()?);
         let second = i32::try_from(sysconf(SysconfVar::CLK_TCK).ok()??).ok()?;
         Some(total / f64::from(second))
     }
 
-    /// How many descriptors it has when that number has not changed for a while.
+    /// Waits until the number of descriptors has not changed for a while, and returns it.
     pub async fn settled_descriptors(&self, patience: Duration) -> io::Result<usize> {
         let deadline = Instant::now() + patience;
         let (mut last, mut since) = (self.sample()?.descriptors, Instant::now());
@@ -122,7 +124,8 @@ impl Victim {
         Ok(last)
     }
 
-    /// Waits until it has so many descriptors; how many it has by then, or when patience has ended.
+    /// Waits until the server has this number of descriptors, for at most `patience`. Returns the
+    /// last number.
     pub async fn settles_at(&self, descriptors: usize, patience: Duration) -> io::Result<usize> {
         let deadline = Instant::now() + patience;
         loop {
@@ -134,44 +137,46 @@ impl Victim {
         }
     }
 
-    /// Has it end in good order. Its status, and what it said.
+    /// Interrupts the server and waits until it exits. Returns its status and its output.
     pub async fn interrupt(mut self, patience: Duration) -> io::Result<(ExitStatus, String)> {
         let id = i32::try_from(self.id).map_err(io::Error::other)?;
         kill(Pid::from_raw(id), Signal::SIGINT)?;
-        let mut said = String::new();
+        let mut output = String::new();
         let ending = async {
-            self.stdout.read_to_string(&mut said).await?;
+            self.stdout.read_to_string(&mut output).await?;
             self.child.wait().await
         };
         let Ok(status) = timeout(patience, ending).await else {
             self.child.kill().await?;
-            let wrong = format!("the server had not ended {patience:?} after it was interrupted");
-            return Err(io::Error::other(wrong));
+            let error = format!("the server has not exited {patience:?} after it was interrupted");
+            return Err(io::Error::other(error));
         };
-        Ok((status?, said))
+        Ok((status?, output))
     }
 }
 
-/// Builds the example; cargo puts it where it puts this program, but for the profile.
+/// Builds the example. Its path differs from that of this program only in the profile.
 async fn build() -> io::Result<PathBuf> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
     let mut command = Command::new(&cargo);
     command.args(["build", "--release", "--package", "stream-demux", "--example", "lines"]);
     command.arg("--manifest-path").arg(&manifest);
-    let status = command.status().await.map_err(|wrong| named(Path::new(&cargo), &wrong))?;
+    let status = command.status().await.map_err(|error| named(Path::new(&cargo), &error))?;
     if !status.success() {
-        return Err(io::Error::other("the example `lines` does not build"));
+        return Err(io::Error::other("the example `lines` failed to build"));
     }
     let this = env::current_exe()?;
     let profiles = this.parent().and_then(Path::parent);
     let path = profiles.map(|folder| folder.join("release/examples/lines"));
     match path {
         Some(path) if path.exists() => Ok(path),
-        _ => Err(io::Error::other("cannot tell where `lines` was built: give it with --victim")),
+        _ => {
+            Err(io::Error::other("cannot find the `lines` executable; pass its path with --server"))
+        }
     }
 }
 
-fn named(path: &Path, wrong: &impl ToString) -> io::Error {
-    io::Error::other(format!("{}: {}", path.display(), wrong.to_string()))
+fn named(path: &Path, error: &impl ToString) -> io::Error {
+    io::Error::other(format!("{}: {}", path.display(), error.to_string()))
 }

@@ -1,0 +1,124 @@
+//! `POST /publish`: many messages in one request, one JSON object a line.
+//!
+//! All lines are looked at before the first is published: a batch with a mistake in it can be corrected
+//! and posted again as it is.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+use tokio::time::timeout;
+
+use crate::access;
+use crate::gateway::Gateway;
+use crate::http::{PATIENCE, Refusal, read, refuse_if_draining, timed_out, too_large};
+use crate::line::{Line, Wrong};
+
+/// Batches that are in memory at a time, each of `--max-batch` bytes: more than a few keep the demux or
+/// the broker no busier. Those beyond wait.
+pub const AT_ONCE: usize = 16;
+
+/// Why a batch, or some of it, was not taken.
+struct NotTaken {
+    refusal: Refusal,
+    /// The first line that it is about.
+    line: Option<usize>,
+    taken: usize,
+    /// The lines that were not taken, if some were.
+    failed: Vec<usize>,
+}
+
+impl From<Refusal> for NotTaken {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, line: None, taken: 0, failed: Vec::new() }
+    }
+}
+
+impl IntoResponse for NotTaken {
+    fn into_response(self) -> Response {
+        let Self { refusal, line, taken, failed } = self;
+        let mut more = json!({ "taken": taken });
+        if let Some(line) = line {
+            more["line"] = line.into();
+        }
+        if taken > 0 {
+            more["failed"] = failed.into();
+        }
+        refusal.respond(more)
+    }
+}
+
+pub async fn publish(
+    State(gateway): State<Arc<Gateway>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let published = try_publish(&gateway, &headers, body).await;
+    let taken = published.as_ref().map_or_else(|not_taken| not_taken.taken, |taken| *taken);
+    gateway.board.taken.inc_by(taken as u64);
+    match published {
+        Ok(taken) => (StatusCode::ACCEPTED, Json(json!({ "taken": taken }))).into_response(),
+        Err(not_taken) => {
+            let lines = not_taken.failed.len().max(1) as u64;
+            gateway.board.published.with_label_values(&[not_taken.refusal.code]).inc_by(lines);
+            not_taken.into_response()
+        }
+    }
+}
+
+async fn try_publish(
+    gateway: &Gateway,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<usize, NotTaken> {
+    access::check_origin(gateway, headers)?;
+    access::check_token(gateway, headers)?;
+    refuse_if_draining(gateway)?;
+    let place = timeout(PATIENCE, gateway.batches.acquire()).await;
+    let _place = place.map_err(|_| timed_out("other batches take long"))?;
+    let most = gateway.config.max_batch;
+    let what = || format!("a batch has at most {most} bytes");
+    let body = read(body, most, what, headers.contains_key(header::EXPECT)).await?;
+    let (numbers, lines) = parse(gateway, &body)?;
+    let done = gateway.source.publish_all(&lines).await;
+    let failed = numbers.iter().zip(&done).filter(|(_, done)| done.is_err());
+    let failed: Vec<_> = failed.map(|(number, _)| *number).collect();
+    let Some(Err(error)) = done.iter().find(|done| done.is_err()) else { return Ok(lines.len()) };
+    let (line, taken) = (failed[0], lines.len() - failed.len());
+    let mut refusal = Refusal::from(*error);
+    refusal.message =
+        format!("line {line}: {}; {taken} of {} were taken", refusal.message, lines.len());
+    Err(NotTaken { refusal, line: Some(line), taken, failed })
+}
+
+/// The numbers of the lines that are not blank, and what is in them.
+fn parse<'a>(gateway: &Gateway, body: &'a [u8]) -> Result<(Vec<usize>, Vec<Line<'a>>), NotTaken> {
+    let most = gateway.config.max_body;
+    let (mut numbers, mut lines) = (Vec::new(), Vec::new());
+    for (number, line) in (1..).zip(body.split(|byte| *byte == b'\n')) {
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        let wrong = |mut refusal: Refusal| {
+            refusal.message = format!("line {number}: {}; nothing was taken", refusal.message);
+            NotTaken { line: Some(number), ..refusal.into() }
+        };
+        let bad = |Wrong(code, what)| wrong(Refusal::new(StatusCode::BAD_REQUEST, code, what));
+        let line = Line::parse(line).map_err(bad)?;
+        Gateway::check_key(&line.key).map_err(|what| bad(Wrong("bad_key", what.to_owned())))?;
+        if line.body.len() > most {
+            return Err(wrong(too_large(&format!("a message has at most {most} bytes"))));
+        }
+        numbers.push(number);
+        lines.push(line);
+    }
+    if lines.is_empty() {
+        let what = "there is no message: one JSON object a line, or POST /publish/KEY";
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, "bad_request", what).into());
+    }
+    Ok((numbers, lines))
+}

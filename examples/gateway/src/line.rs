@@ -1,0 +1,128 @@
+//! One message of a batch: a JSON object on a line of its own.
+
+use std::borrow::Cow;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde::Deserialize;
+use serde_json::error::Category;
+use serde_json::value::RawValue;
+
+use crate::message::check_json;
+
+/// A message as it is published.
+#[derive(Debug, PartialEq)]
+pub struct Line<'a> {
+    pub key: Cow<'a, str>,
+    pub body: Cow<'a, [u8]>,
+    /// It is JSON, [checked](check_json).
+    pub is_json: bool,
+}
+
+/// What is wrong with a line: the code, and what to read.
+#[derive(Debug, PartialEq)]
+pub struct Wrong(pub &'static str, pub String);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "an object with a key, and a body, json or base64")]
+struct Fields<'a> {
+    #[serde(borrow)]
+    key: Cow<'a, str>,
+    #[serde(borrow)]
+    body: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    base64: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    json: Option<&'a RawValue>,
+}
+
+impl<'a> Line<'a> {
+    pub fn parse(line: &'a [u8]) -> Result<Self, Wrong> {
+        let Fields { key, body, base64, json } =
+            serde_json::from_slice(line).map_err(|error| because(&error))?;
+        if !line.trim_ascii_start().starts_with(b"{") {
+            return Err(Wrong("bad_request", "an array, not an object".into()));
+        }
+        let is_json = json.is_some();
+        let body = match (body, base64, json) {
+            (Some(Cow::Borrowed(text)), None, None) => Cow::Borrowed(text.as_bytes()),
+            (Some(Cow::Owned(text)), None, None) => Cow::Owned(text.into_bytes()),
+            (None, Some(base64), None) => match BASE64_STANDARD.decode(&*base64) {
+                Ok(bytes) => Cow::Owned(bytes),
+                Err(error) => return Err(Wrong("bad_request", format!("base64: {error}"))),
+            },
+            (None, None, Some(json)) => {
+                let json = json.get().as_bytes();
+                check_json(json).map_err(|error| Wrong("bad_json", format!("json: {error}")))?;
+                Cow::Borrowed(json)
+            }
+            (None, None, None) => {
+                return Err(Wrong("bad_request", "no body, json or base64".into()));
+            }
+            _ => {
+                let what = "more than one of body, json and base64";
+                return Err(Wrong("bad_request", what.into()));
+            }
+        };
+        Ok(Self { key, body, is_json })
+    }
+}
+
+/// serde counts lines of its own.
+fn because(error: &serde_json::Error) -> Wrong {
+    let code = if error.classify() == Category::Data { "bad_request" } else { "bad_json" };
+    let (place, text) = (format!(" at line {} column ", error.line()), error.to_string());
+    let what = text.split(&place).next().unwrap_or_default();
+    Wrong(code, format!("{what} (column {})", error.column()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_a_key_and_a_body_in_one_of_three_ways() {
+        for (line, key, body) in [
+            (r#"{"key":"tea","body":"hello"}"#, "tea", &b"hello"[..]),
+            (r#" { "body": "a\n\u00e9", "key": "\"" } "#, "\"", "a\né".as_bytes()),
+            (r#"{"key":"tea","base64":"/wA="}"#, "tea", &[0xff, 0]),
+            (r#"{"key":"tea","body":""}"#, "tea", b""),
+            (r#"{"key":"tea","json": {"a":[1, null]} }"#, "tea", br#"{"a":[1, null]}"#),
+        ] {
+            let is_json = line.contains("json");
+            let expected = Line { key: key.into(), body: body.into(), is_json };
+            assert_eq!(Line::parse(line.as_bytes()), Ok(expected), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_line_is_said() {
+        for (line, code, what) in [
+            (&b"tea hello"[..], "bad_json", "expected ident (column 2)"),
+            (b"{\"key\":\"tea\",\"body\":\"hel", "bad_json", "EOF while parsing a string"),
+            (b"{\"key\":\"tea\",\"body\":\"\xff\"}", "bad_json", "invalid unicode code point"),
+            (b"{\"key\":\"a\",\"body\":\"b\"}{}", "bad_json", "trailing characters (column 23)"),
+            (b"[]", "bad_request", "expected an object"),
+            (b"[\"key\",\"body\",null,null]", "bad_request", "not an object"),
+            (b"7", "bad_request", "invalid type: integer `7`"),
+            (b"{\"body\":\"x\"}", "bad_request", "missing field `key`"),
+            (b"{\"key\":7,\"body\":\"x\"}", "bad_request", "invalid type: integer `7`"),
+            (b"{\"key\":\"a\",\"rate\":1}", "bad_request", "unknown field `rate`"),
+            (b"{\"key\":\"a\"}", "bad_request", "no body"),
+            (b"{\"key\":\"a\",\"json\":1e999}", "bad_json", "json: number out of range"),
+            (b"{\"key\":\"a\",\"json\":1,\"body\":\"x\"}", "bad_request", "more than one of"),
+            (b"{\"key\":\"a\",\"body\":\"x\",\"base64\":\"\"}", "bad_request", "more than one of"),
+            (b"{\"key\":\"a\",\"base64\":\"?\"}", "bad_request", "base64: Invalid symbol"),
+            (
+                b"{\"key\":\"a\",\"key\":\"b\",\"body\":\"\"}",
+                "bad_request",
+                "duplicate field `key`",
+            ),
+        ] {
+            let text = String::from_utf8_lossy(line);
+            let Err(Wrong(said, message)) = Line::parse(line) else { panic!("{text} is taken") };
+            assert_eq!(said, code, "{text}: {message}");
+            assert!(message.contains(what), "{text}: {message}");
+        }
+    }
+}

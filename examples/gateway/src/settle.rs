@@ -1,0 +1,210 @@
+//! Telling the broker what became of its messages, with as few acknowledgements as possible.
+//!
+//! One acknowledgement can cover all messages up to a tag. It may do so only up to the oldest message
+//! that still waits for a client; what is settled behind that one is acknowledged singly, so that a client
+//! that stands still uses up no more of the prefetch than what waits for it. But most of these gaps are
+//! short: the messages of a moment are flushed client by client. So an acknowledgement behind a gap is
+//! put off once, until the next ones are sent.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures::future::{join, try_join_all};
+use lapin::Channel;
+use lapin::options::{BasicAckOptions, BasicNackOptions};
+use tokio::sync::mpsc;
+use tokio::task::yield_now;
+
+use crate::amqp::SHORTEST_PAUSE;
+use crate::board::Board;
+use crate::message::{Fate, Verdict};
+
+/// Fates that are looked at together: what has come while the last acknowledgements were written, at most.
+const BATCH: usize = 1024;
+
+/// Runs until all messages are gone and no more come. Once one is settled, the pause before the next
+/// connection is short again: until then, it may be what comes from the queue that ends each of them.
+pub async fn settle(
+    channel: &Channel,
+    board: &Board,
+    mut told: mpsc::UnboundedReceiver<Fate>,
+    pause: &mut Duration,
+) -> lapin::Result<()> {
+    let (mut fates, mut runs) = (Vec::with_capacity(BATCH), Runs::default());
+    loop {
+        if runs.put_off.is_empty() {
+            if told.recv_many(&mut fates, BATCH).await == 0 {
+                return Ok(());
+            }
+        } else {
+            yield_now().await;
+            fates.extend(std::iter::from_fn(|| told.try_recv().ok()).take(BATCH));
+        }
+        let mut nacks = Vec::new();
+        for Fate { tag, verdict } in fates.drain(..) {
+            runs.close(tag);
+            let requeue = verdict == Verdict::Repeat;
+            if verdict == Verdict::Acknowledge {
+                runs.settled.push(tag);
+            } else {
+                let count = if requeue { &board.requeued } else { &board.refused };
+                count.inc();
+                nacks.push(channel.basic_nack(tag, BasicNackOptions { requeue, multiple: false }));
+            }
+        }
+        try_join_all(nacks).await?; // before an acknowledgement that passes over them
+        let Acks { up_to, single, count } = runs.acknowledge();
+        let ack = |multiple| move |tag| channel.basic_ack(tag, BasicAckOptions { multiple });
+        let singly = try_join_all(single.into_iter().map(ack(false)));
+        let (first, rest) = join(try_join_all(up_to.map(ack(true))), singly).await;
+        first.and(rest)?;
+        board.acknowledged.inc_by(count);
+        *pause = SHORTEST_PAUSE;
+    }
+}
+
+/// Which messages are settled, by their tags. The broker counts them up from 1 on a channel.
+struct Runs {
+    /// No tag from here on was heard of.
+    next: u64,
+    /// Those below it that are not settled: at most the prefetch.
+    open: BTreeSet<u64>,
+    /// To be acknowledged.
+    settled: Vec<u64>,
+    /// To be acknowledged, and behind a gap the last time.
+    put_off: Vec<u64>,
+}
+
+#[derive(Debug, Default, PartialEq)]
+struct Acks {
+    /// All that are not settled yet, up to this one, which is among them: the broker knows no other.
+    up_to: Option<u64>,
+    single: Vec<u64>,
+    count: u64,
+}
+
+impl Default for Runs {
+    fn default() -> Self {
+        Self { next: 1, open: BTreeSet::new(), settled: Vec::new(), put_off: Vec::new() }
+    }
+}
+
+impl Runs {
+    /// The fate of this one is known.
+    fn close(&mut self, tag: u64) {
+        if tag >= self.next {
+            self.open.extend(self.next..tag);
+            self.next = tag + 1;
+        } else {
+            self.open.remove(&tag);
+        }
+    }
+
+    /// What to say now.
+    fn acknowledge(&mut self) -> Acks {
+        let gap = self.open.first().copied().unwrap_or(self.next);
+        let (run, mut single): (Vec<_>, Vec<_>) =
+            self.put_off.drain(..).partition(|tag| *tag < gap);
+        let mut acks = Acks { up_to: run.iter().copied().max(), ..Acks::default() };
+        let mut count = run.len() + single.len();
+        for tag in self.settled.drain(..) {
+            if tag < gap {
+                acks.up_to = acks.up_to.max(Some(tag));
+                count += 1;
+            } else {
+                self.put_off.push(tag);
+            }
+        }
+        single.sort_unstable(); // the broker looks for each from the oldest on
+        Acks { single, count: count as u64, ..acks }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settled(runs: &mut Runs, tags: &[u64]) -> Acks {
+        for tag in tags {
+            runs.close(*tag);
+            runs.settled.push(*tag);
+        }
+        runs.acknowledge()
+    }
+
+    fn acks(up_to: impl Into<Option<u64>>, single: &[u64], count: u64) -> Acks {
+        Acks { up_to: up_to.into(), single: single.to_vec(), count }
+    }
+
+    #[test]
+    fn a_run_from_the_oldest_on_is_one_acknowledgement_in_whatever_order_it_was_settled() {
+        let mut runs = Runs::default();
+        assert_eq!(settled(&mut runs, &[3, 1, 2]), acks(3, &[], 3));
+        assert_eq!(settled(&mut runs, &[4]), acks(4, &[], 1));
+        assert_eq!(settled(&mut runs, &[]), acks(None, &[], 0));
+    }
+
+    #[test]
+    fn what_is_behind_a_gap_is_put_off_once_and_then_acknowledged_singly() {
+        let mut runs = Runs::default();
+        assert_eq!(settled(&mut runs, &[1, 4, 3]), acks(1, &[], 1));
+        assert_eq!(settled(&mut runs, &[6]), acks(None, &[3, 4], 2));
+        assert_eq!(settled(&mut runs, &[]), acks(None, &[6], 1));
+        assert!(runs.put_off.is_empty());
+        // Once it closes, what was acknowledged before is passed over, and is not the end of the run.
+        assert_eq!(settled(&mut runs, &[2]), acks(2, &[], 1));
+        assert_eq!(settled(&mut runs, &[5, 7]), acks(7, &[], 2));
+    }
+
+    #[test]
+    fn a_gap_that_closes_at_once_costs_nothing() {
+        let mut runs = Runs::default();
+        assert_eq!(settled(&mut runs, &[2, 3]), acks(None, &[], 0));
+        assert_eq!(settled(&mut runs, &[1, 5]), acks(3, &[], 3));
+        assert_eq!(settled(&mut runs, &[4]), acks(5, &[], 2));
+        assert!(runs.open.is_empty());
+    }
+
+    #[test]
+    fn a_refused_message_ends_no_run_and_is_no_gap() {
+        let mut runs = Runs::default();
+        runs.close(2);
+        assert_eq!(settled(&mut runs, &[1]), acks(1, &[], 1));
+        runs.close(3);
+        assert_eq!(settled(&mut runs, &[4]), acks(4, &[], 1));
+    }
+
+    #[test]
+    fn one_that_is_never_settled_costs_no_memory_for_those_that_are() {
+        let mut runs = Runs::default();
+        for tag in 2..100_000 {
+            settled(&mut runs, &[tag]);
+        }
+        assert_eq!((runs.open.len(), runs.put_off.len()), (1, 1));
+    }
+
+    #[test]
+    fn whatever_the_order_the_broker_hears_of_each_message_once_and_of_none_too_early() {
+        let (mut runs, mut random) = (Runs::default(), 1_u64);
+        let (mut waiting, mut unacked) = (Vec::new(), BTreeSet::new());
+        for tag in 1..=5_000 {
+            waiting.push(tag);
+            unacked.insert(tag);
+            while waiting.len() > 64 || tag == 5_000 && !waiting.is_empty() {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
+                let some = (random >> 33) as usize % waiting.len();
+                let some = waiting.swap_remove(some);
+                let Acks { up_to, single, count } = settled(&mut runs, &[some]);
+                let before = unacked.len();
+                for tag in up_to.iter().chain(&single) {
+                    assert!(unacked.remove(tag), "{tag} is not known to the broker");
+                }
+                unacked.retain(|tag| Some(*tag) > up_to);
+                assert_eq!((before - unacked.len()) as u64, count);
+                assert!(waiting.iter().all(|tag| unacked.contains(tag)));
+            }
+        }
+        settled(&mut runs, &[]);
+        assert!(runs.put_off.is_empty() && runs.open.is_empty());
+    }
+}

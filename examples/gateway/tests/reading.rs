@@ -1,0 +1,139 @@
+//! Who may read: tokens that are right, wrong and expired.
+
+mod common;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
+use common::{Client, Gateway, message, soon};
+use hmac::{Hmac, Mac};
+use reqwest::Method;
+use serde_json::{Value, json};
+use sha2::Sha256;
+use tokio::net::TcpStream;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+
+const KEY: &str = "the key of the tests, 32 bytes or more";
+
+/// By hand: what the gateway checks with a library.
+fn sign(header: &Value, claims: &Value, key: &str) -> String {
+    let encode = |part: &Value| BASE64.encode(part.to_string());
+    let signed = format!("{}.{}", encode(header), encode(claims));
+    let mac = Hmac::<Sha256>::new_from_slice(key.as_bytes()).unwrap().chain_update(&signed);
+    format!("{signed}.{}", BASE64.encode(mac.finalize().into_bytes()))
+}
+
+fn token(claims: &Value) -> String {
+    sign(&json!({ "alg": "HS256", "typ": "JWT" }), claims, KEY)
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+async fn start() -> Gateway {
+    Gateway::start(&["--read-key", KEY]).await
+}
+
+/// By the header, or in the address.
+async fn connect(gateway: &Gateway, token: &str, by_header: bool) -> Client {
+    let query = if by_header { String::new() } else { format!("?a=b&token={token}") };
+    let url = format!("ws://{}/ws{query}", gateway.address);
+    let mut request = url.into_client_request().unwrap();
+    if by_header {
+        let value = format!("Bearer {token}").parse().unwrap();
+        request.headers_mut().insert("authorization", value);
+    }
+    let socket = TcpStream::connect(gateway.address).await.unwrap();
+    let asked = tokio_tungstenite::client_async(request, socket);
+    Client(soon("the handshake", asked).await.unwrap().0)
+}
+
+#[tokio::test]
+async fn a_token_is_for_the_keys_and_prefixes_that_it_lists() {
+    let gateway = start().await;
+    let claims = json!({ "exp": now() + 60, "keys": ["tea", "room.*"], "sub": "x", "aud": ["y"] });
+    for by_header in [true, false] {
+        let mut client = connect(&gateway, &token(&claims), by_header).await;
+        for key in ["tea", "room.1", "room."] {
+            client.subscribe(key).await;
+        }
+        for key in ["coffee", "tea2", "te", "room", "Tea"] {
+            client.send(json!({ "type": "subscribe", "key": key })).await;
+            let said = client.next().await;
+            assert_eq!((&said["error"], &said["key"]), (&json!("forbidden"), &json!(key)));
+        }
+        for key in ["coffee", "room.1"] {
+            gateway.publish(key, "x").await;
+        }
+        assert_eq!(client.next().await, message("room.1", "x"));
+    }
+    let mut all =
+        connect(&gateway, &token(&json!({ "exp": 253_402_300_799.5, "keys": ["*"] })), true).await;
+    all.subscribe("coffee").await;
+}
+
+#[tokio::test]
+async fn a_token_that_is_missing_expired_or_forged_is_refused() {
+    let gateway = start().await;
+    let good = json!({ "exp": now() + 60, "keys": ["tea"] });
+    let signed = token(&good);
+    let (body, tag) = signed.rsplit_once('.').unwrap();
+    let (head, _) = body.split_once('.').unwrap();
+    let more = BASE64.encode(json!({ "exp": now() + 60, "keys": ["*"] }).to_string());
+    let none = BASE64.encode(json!({ "alg": "none" }).to_string());
+    let alg = |alg: &str| sign(&json!({ "alg": alg }), &good, KEY);
+    let claims = |claims: Value| token(&claims);
+    for (token, code) in [
+        (String::new(), "unauthorized"),
+        ("a.b.c".to_owned(), "unauthorized"),
+        (
+            sign(&json!({ "alg": "HS256" }), &good, "another key, which is as long as it"),
+            "unauthorized",
+        ),
+        (format!("{body}."), "unauthorized"),
+        (body.to_owned(), "unauthorized"),
+        (format!("{head}.{more}.{tag}"), "unauthorized"),
+        (format!("{none}.{more}."), "unauthorized"),
+        (format!("{none}.{more}.{tag}"), "unauthorized"),
+        (alg("RS256"), "unauthorized"),
+        (alg("HS512"), "unauthorized"),
+        (alg("hs256"), "unauthorized"),
+        (claims(json!({ "exp": now() - 1, "keys": ["tea"] })), "token_expired"),
+        (claims(json!({ "exp": now() + 60, "nbf": now() + 30, "keys": ["tea"] })), "unauthorized"),
+        (claims(json!({ "exp": now() + 60, "nbf": "soon", "keys": ["tea"] })), "unauthorized"),
+        (claims(json!({ "keys": ["tea"] })), "unauthorized"),
+        (claims(json!({ "exp": "never", "keys": ["tea"] })), "unauthorized"),
+        (claims(json!({ "exp": now() + 60 })), "unauthorized"),
+        (claims(json!({ "exp": now() + 60, "keys": "*" })), "unauthorized"),
+    ] {
+        let bearer = format!("Bearer {token}");
+        for (path, headers) in [
+            ("/ws".to_owned(), vec![("authorization", &*bearer)]),
+            (format!("/ws?token={token}"), vec![]),
+        ] {
+            let (status, said) = gateway.ask(Method::GET, &path, &headers, "").await;
+            assert_eq!((status.as_u16(), &said["error"]), (401, &json!(code)), "{token}: {said}");
+        }
+    }
+    let (status, said) = gateway.ask(Method::GET, "/ws", &[], "").await;
+    assert_eq!((status.as_u16(), &said["error"]), (401, &json!("unauthorized")));
+    // Not a word of it for those who publish.
+    gateway.publish("tea", "x").await;
+}
+
+#[tokio::test]
+async fn when_its_token_expires_a_client_is_told_so_and_leaves() {
+    let gateway = start().await;
+    let claims = json!({ "exp": now() + 2, "keys": ["tea"] });
+    let mut client = connect(&gateway, &token(&claims), false).await;
+    client.subscribe("tea").await;
+    gateway.publish("tea", "x").await;
+    let (said, code) = client.rest().await;
+    assert_eq!((said, code), (vec![message("tea", "x")], Some(CloseCode::Library(4401))));
+    let (status, said) =
+        gateway.ask(Method::GET, &format!("/ws?token={}", token(&claims)), &[], "").await;
+    assert_eq!((status.as_u16(), &said["error"]), (401, &json!("token_expired")));
+}
