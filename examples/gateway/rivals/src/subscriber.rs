@@ -222,7 +222,7 @@ fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
     if length < 126 {
         all.push(0x80 | low);
     } else {
-        all.extend([0x80 | 126, high, low])
+        all.extend([0xfe, high, low]);
     }
     all.extend([0; 4]);
     all.extend(payload);
