@@ -1,7 +1,7 @@
 //! `POST /publish`: many messages in one request, one JSON object a line.
 //!
-//! All lines are looked at before the first is published: a batch with a mistake in it can be corrected
-//! and posted again as it is.
+//! All lines are checked before the first is published, so that a batch with a mistake can be
+//! corrected and posted again as a whole.
 
 use std::sync::Arc;
 
@@ -18,17 +18,17 @@ use crate::gateway::Gateway;
 use crate::http::{PATIENCE, Refusal, read, refuse_if_draining, timed_out, too_large};
 use crate::line::{Line, Wrong};
 
-/// Batches that are in memory at a time, each of `--max-batch` bytes: more than a few keep the demux or
-/// the broker no busier. Those beyond wait.
+/// Batches in memory at a time, each up to `--max-batch` bytes: a few are enough to keep the demux
+/// or the broker busy. Further requests wait.
 pub const AT_ONCE: usize = 16;
 
-/// Why a batch, or some of it, was not taken.
+/// Why a batch, or a part of it, was not taken.
 struct NotTaken {
     refusal: Refusal,
-    /// The first line that it is about.
+    /// The first line that was not taken.
     line: Option<usize>,
     taken: usize,
-    /// The lines that were not taken, if some were.
+    /// All lines that were not taken, if others were.
     failed: Vec<usize>,
 }
 
@@ -79,7 +79,7 @@ async fn try_publish(
     access::check_token(gateway, headers)?;
     refuse_if_draining(gateway)?;
     let place = timeout(PATIENCE, gateway.batches.acquire()).await;
-    let _place = place.map_err(|_| timed_out("other batches take long"))?;
+    let _place = place.map_err(|_| timed_out("too many batches are in progress"))?;
     let most = gateway.config.max_batch;
     let what = || format!("a batch has at most {most} bytes");
     let body = read(body, most, what, headers.contains_key(header::EXPECT)).await?;
@@ -95,7 +95,7 @@ async fn try_publish(
     Err(NotTaken { refusal, line: Some(line), taken, failed })
 }
 
-/// The numbers of the lines that are not blank, and what is in them.
+/// Returns the numbers and the contents of the lines that are not blank.
 fn parse<'a>(gateway: &Gateway, body: &'a [u8]) -> Result<(Vec<usize>, Vec<Line<'a>>), NotTaken> {
     let most = gateway.config.max_body;
     let (mut numbers, mut lines) = (Vec::new(), Vec::new());

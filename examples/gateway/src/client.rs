@@ -1,4 +1,4 @@
-//! One WebSocket: obeys its client, tells it what it lost, and sees whether it is still there.
+//! One WebSocket client: handles its requests, reports lost messages, and checks that it is alive.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -27,11 +27,11 @@ use crate::subscription::{Ending, News, Share, Terms, Wish};
 
 /// The longest message from a client, in bytes.
 pub const LONGEST: usize = 4 * 1024;
-/// The close code when the token of a client has expired.
+/// The close code for an expired token.
 const EXPIRED: u16 = 4401;
-/// How often a client may be told what it lost.
+/// How often lost messages are reported to a client.
 const TELL: Duration = Duration::from_millis(250);
-/// With a client that is to say goodbye.
+/// Timeout for the closing handshake.
 const GOODBYE: Duration = Duration::from_secs(1);
 
 #[derive(Deserialize)]
@@ -48,39 +48,39 @@ struct Unsubscribe {
     keys: Option<Vec<String>>,
 }
 
-/// What a client gets wrong: the code, what to read, and the key if there is one.
+/// An error in a request: the code, the message, and the key if there is one.
 struct Wrong(&'static str, String, Option<String>);
 
 struct Client {
     gateway: Arc<Gateway>,
     address: SocketAddr,
-    /// None if it may read all.
+    /// `None` if the client may read all keys.
     reader: Option<Reader>,
     outlet: Arc<Outlet>,
     share: Arc<Share>,
     news: mpsc::UnboundedSender<News>,
     subscriptions: HashMap<Key, Held>,
-    /// Keys of which something was lost that the client was not told of.
+    /// Keys with losses that are not reported yet.
     lossy: Vec<(Key, u64)>,
-    /// Holds all that was attached for it: once the client is dropped, nothing is left of that.
+    /// Leases all attachments of this client: dropping it evicts them.
     lease: Lease,
 }
 
-/// A subscription, as its client knows it.
+/// A subscription from the client's point of view.
 struct Held {
     terms: Arc<Terms>,
     rate: u32,
-    /// None once it was told to end.
+    /// `None` once it is ending.
     lease: Option<Lease>,
-    /// It was asked for again, like this, while it was ending.
+    /// The options of a new subscribe request that came while it was ending.
     again: Option<Wish>,
 }
 
-/// How it ends.
+/// How the connection ends.
 enum End {
-    /// It left, or its connection broke.
+    /// The client left, or the connection broke.
     Gone,
-    /// It is to leave.
+    /// The gateway closes the connection.
     Dismissed(CloseFrame),
 }
 
@@ -121,7 +121,7 @@ pub async fn serve(
     debug!(%address, "client gone");
 }
 
-/// Says why, and waits for the answer.
+/// Sends the close frame and waits for the client's.
 async fn goodbye(outlet: &Outlet, why: CloseFrame) {
     outlet.say(Frame::Close(Some(why)));
     if outlet.flush().await.is_ok() {
@@ -137,19 +137,21 @@ impl Client {
         tell.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let patience = 3 * period;
         let mut heard = Instant::now();
-        // Where it may be due: `heard` moves on meanwhile.
+        // The earliest time at which the client can be overdue; rechecked when it fires, as `heard`
+        // advances.
         let mut silence = pin!(sleep_until(heard + patience));
         let until = self.reader.as_ref().map(|reader| reader.until);
         let mut expiry = pin!(OptionFuture::from(until.map(sleep_until)));
         let outlet = Arc::clone(&self.outlet);
         let gateway = Arc::clone(&self.gateway);
         loop {
-            // One that does not read what it is told is told no more, and not listened to.
+            // Read no requests while output is pending, so that a client that does not read gets no
+            // more of it.
             let has_said = outlet.has_said();
             let done = tokio::select! {
                 request = outlet.next(), if !has_said => {
                     heard = Instant::now();
-                    outlet.was_woken(); // by this, which is counted
+                    outlet.was_woken(); // caused by this frame, which is counted already
                     match request {
                         Some(Ok(frame)) => self.obey(frame).await,
                         Some(Err(error)) => Err(because(error)),
@@ -194,7 +196,10 @@ impl Client {
             Frame::Text(text) if text.len() <= LONGEST => text,
             Frame::Text(_) => return Err(dismissed(close_code::SIZE, "longer than 4 KiB")),
             Frame::Binary(_) => {
-                return Err(dismissed(close_code::UNSUPPORTED, "text only, please"));
+                return Err(dismissed(
+                    close_code::UNSUPPORTED,
+                    "binary messages are not supported",
+                ));
             }
             Frame::Ping(_) => {
                 self.outlet.answer();
@@ -208,7 +213,8 @@ impl Client {
         Ok(())
     }
 
-    /// Each of several keys is answered as if it came alone: one that is refused costs none of the others.
+    /// Handles a request. Each of several keys is answered on its own: an error for one does not
+    /// affect the others.
     async fn follow(&mut self, text: &str) -> Result<(), Wrong> {
         let (keys, wish) = match parse(text)? {
             Request::Subscribe(mut wish) => {
@@ -278,7 +284,7 @@ impl Client {
     async fn attach(&mut self, key: Key, wish: &Wish) {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let gateway = &self.gateway;
-        // A client may ask for less than the limit, not for more.
+        // A client can lower the rate limit but not raise it.
         let rate = wish.rate.into_iter().chain(NonZeroU32::new(gateway.config.rate)).min();
         let wish = Wish { rate, ..wish.clone() };
         let terms = Terms::new(
@@ -297,7 +303,7 @@ impl Client {
             .leased(&mut self.lease)
             .leased(&mut lease);
         if gateway.orders.send(order.into()).await.is_err() {
-            // The gateway has stopped, and this connection is about to hear of it.
+            // The gateway has stopped and is about to close this connection.
             gateway.registry.remove(terms.id);
         }
         let rate = rate.map_or(0, NonZeroU32::get);
@@ -309,7 +315,7 @@ impl Client {
         match held
             .and_then(|held| held.lease.take().or_else(|| held.again.take().map(|_| Lease::new())))
         {
-            // What waits for it is still sent. `News::Ended` says when it is over.
+            // Queued messages are still sent. `Notice::Ended` follows.
             Some(lease) => lease.detach(),
             None => {
                 return Err(Wrong("not_subscribed", format!("not subscribed to {key}"), Some(key)));
@@ -330,9 +336,10 @@ impl Client {
                     self.say(&said);
                 }
             }
-            News::Said => {} // is flushed next
+            News::Said => {} // the flush is polled next
             News::Lost(key, id) => self.lossy.push((key, id)),
-            // Dropped, its lease evicts it. One that was told to end does so without.
+            // Dropping the lease evicts the subscription. If it is ending already, there is no
+            // lease.
             News::TooSlow(key, id) => drop(self.held(&key, id).and_then(|held| held.lease.take())),
             News::Ended(key, id, ending) => {
                 let Some(held) = self.held(&key, id) else { return Ok(()) };
@@ -354,7 +361,7 @@ impl Client {
         Ok(())
     }
 
-    /// A subscription, unless it has a successor by now.
+    /// Returns the subscription, unless a newer one for the key has replaced it.
     fn held(&mut self, key: &Key, id: u64) -> Option<&mut Held> {
         self.subscriptions.get_mut(key).filter(|held| held.terms.id == id)
     }
@@ -404,7 +411,7 @@ fn dismissed(code: u16, reason: &'static str) -> End {
     End::Dismissed(CloseFrame { code, reason: reason.into() })
 }
 
-/// What a client is told that does not keep to the protocol.
+/// Maps a WebSocket error to the close frame that the client gets.
 fn because(error: axum::Error) -> End {
     use tungstenite::Error as Wrong;
     let error = error.into_inner();
@@ -414,9 +421,7 @@ fn because(error: axum::Error) -> End {
         Some(Wrong::Protocol(tungstenite::error::ProtocolError::ResetWithoutClosingHandshake)) => {
             End::Gone
         }
-        Some(Wrong::Protocol(_)) => {
-            dismissed(close_code::PROTOCOL, "against the WebSocket protocol")
-        }
+        Some(Wrong::Protocol(_)) => dismissed(close_code::PROTOCOL, "WebSocket protocol error"),
         _ => {
             debug!(error = &*error as &dyn Error, "a connection is broken");
             End::Gone

@@ -1,8 +1,8 @@
-//! The last messages of each key, for clients that come back (`--history`).
+//! The last messages of each key, for clients that reconnect (`--history`).
 //!
-//! A message gets its position where it enters the demux, and what a client missed is taken where the order
-//! that attaches it is applied. Both happen in the demux task, so there is neither a gap nor an overlap between
-//! what is kept and what is live.
+//! A message gets its position when it enters the demux. The missed messages of a client are
+//! collected when the order that attaches it is applied. Both happen in the demux task, so there is
+//! neither a gap nor an overlap between replayed and live messages.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -15,26 +15,26 @@ use crate::budget::Budget;
 use crate::message::{Key, Message};
 use crate::subscription::Share;
 
-/// This part of `--max-queued` is the most that is kept. With `wait`, the rest is left for messages.
+/// At most this part of `--max-queued` is kept. With `wait`, the rest is left for messages.
 const PART: usize = 4;
-/// Of a key, beside its messages, in bytes. So the bound on bytes is also one on keys.
+/// Bytes counted for a key beside its messages, so that the bound on bytes also bounds the keys.
 const OVERHEAD: usize = 512;
 
 pub struct History {
-    /// Of this run: positions of another mean nothing here.
+    /// Identifies this run: positions of other runs are not valid.
     pub epoch: String,
-    /// Messages of a key.
+    /// The maximum number of messages of a key.
     most: usize,
     most_bytes: usize,
     kept: Mutex<Kept>,
 }
 
 struct Kept {
-    /// The one that was published to least recently is forgotten first.
+    /// Ordered by last publication: the least recently published key is removed first.
     logs: LruCache<Key, Log>,
     bytes: usize,
-    /// No key that was forgotten had a higher position. A key begins above it, so that its positions rise also
-    /// if it was there before.
+    /// At least the highest position of any removed key. A new entry starts above it, so that
+    /// positions of a key never decrease.
     floor: u64,
 }
 
@@ -45,25 +45,25 @@ struct Log {
     last: u64,
 }
 
-/// What a client missed, as far as it is kept.
+/// The messages that a client missed, as far as they are kept.
 pub struct Missed {
     pub messages: Vec<Message>,
     /// The position before the first of them.
     pub after: u64,
-    /// Something else may be missing before them.
+    /// `true` if earlier messages may be missing.
     pub has_gap: bool,
 }
 
-/// The last that a client knows of a key.
+/// The last position of a key that a client knows.
 pub struct Since {
     pub at: u64,
     pub epoch: Option<String>,
-    /// Only the last message is of use.
+    /// The client needs only the last message.
     pub latest: bool,
 }
 
 impl History {
-    /// None if nothing is to be kept.
+    /// Returns `None` if no messages are to be kept.
     pub fn new(most: u32, max_queued: usize) -> Option<Self> {
         let kept = Kept { logs: LruCache::unbounded(), bytes: 0, floor: 0 };
         (most > 0).then(|| Self {
@@ -74,7 +74,7 @@ impl History {
         })
     }
 
-    /// Gives a message its position, and keeps it.
+    /// Assigns a message its position, and keeps it.
     pub fn keep(&self, message: &mut Message, budget: &Arc<Budget>) {
         let Kept { logs, bytes, floor } = &mut *self.kept.lock().unwrap();
         let key = message.key();
@@ -92,7 +92,8 @@ impl History {
         if log.messages.len() > self.most {
             *bytes -= log.forget_first();
         }
-        // Piece by piece, as a key may have many. One key may have all of it, and no more.
+        // Removes one message at a time, as a key may have many. A single key may use all of the
+        // space.
         while *bytes > self.most_bytes
             && let Some((_, log)) = logs.iter_mut().next_back()
         {
@@ -106,8 +107,8 @@ impl History {
         }
     }
 
-    /// What came after a position of an epoch, the newest that the client may have waiting. All that is kept, if
-    /// the position is not of this run.
+    /// Returns the kept messages after a position: the newest that fit into the client's share.
+    /// Returns all that are kept if the position is not of this run.
     pub fn since(&self, key: &str, from: &Since, share: &Share) -> Missed {
         let Kept { logs, floor, .. } = &*self.kept.lock().unwrap();
         let log = logs.peek(key);
@@ -124,13 +125,13 @@ impl History {
         Missed { after: last - messages.len() as u64, messages, has_gap }
     }
 
-    /// The position of the last message of a key.
+    /// Returns the position of the last message of a key.
     pub fn last(&self, key: &str) -> u64 {
         let kept = self.kept.lock().unwrap();
         kept.logs.peek(key).map_or(kept.floor, |log| log.last)
     }
 
-    /// The position of the last message of a key, and how many are kept.
+    /// Returns the position of the last message of a key, and how many messages are kept.
     pub fn look_at(&self, key: &str) -> (Value, Value) {
         let kept = self.kept.lock().unwrap();
         let log = kept.logs.peek(key);
@@ -144,7 +145,7 @@ impl History {
 }
 
 impl Log {
-    /// How many bytes that was.
+    /// Removes the oldest message and returns its size.
     fn forget_first(&mut self) -> usize {
         let size = self.messages.pop_front().map_or(0, |first| first.size());
         self.bytes -= size;

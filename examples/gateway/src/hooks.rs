@@ -1,4 +1,4 @@
-//! What the demux tells, and asks: rate limits, counters, notices to clients, bindings.
+//! The hooks of the demux: rate limits, counters, notices to clients, bindings.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ pub struct Watch {
     pub board: Arc<Board>,
     /// Subscriptions that are not attached yet.
     pub registry: Arc<Registry>,
-    /// Those that are, by their tags: looked up for each copy, and by nothing but the demux.
+    /// Attached subscriptions by tag: looked up for each copy, and used only by the demux.
     pub attached: HashMap<u64, Arc<Terms>>,
-    /// Which keys the broker is to send, if there is one.
+    /// The keys that the queue is bound to, with a broker.
     pub interest: Option<Arc<Interest>>,
 }
 
@@ -89,14 +89,14 @@ impl Hooks<Key, Message, Gone> for Watch {
         };
         let had = terms.is_some_and(|terms| terms.had(&message));
         if had || why == Discarded::Conflated {
-            message.settle(); // as asked for: no loss
+            message.settle(); // already replayed, or replaced: not a loss
         } else if is_policy {
             message.settle();
             if let Some(terms) = terms {
                 terms.lose(why != Discarded::NotAdmitted || terms.was_full());
             }
         }
-        // Otherwise it is the connection that broke: not settled, the message comes again.
+        // Otherwise the connection broke. The message is not settled, so the broker redelivers it.
     }
 
     fn blocked(&mut self, on: Recipient<'_, Key>) {

@@ -1,4 +1,4 @@
-//! The keys that clients want, which the queue is to be bound for.
+//! The keys that clients subscribe to, and the bindings of the queue to them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -8,14 +8,14 @@ use tokio::sync::Notify;
 use crate::message::Key;
 use crate::subscription::Terms;
 
-/// Keys that are bound, or unbound, at once.
+/// Keys whose bindings are changed at once.
 const BATCH: usize = 64;
-/// Keys of which it is remembered that they are not bound.
+/// How many keys that are known to be unbound are kept.
 const UNBOUND: usize = 10_000;
 
-/// The demux reports when a key gets its first subscription and when it loses the last one. Only the
-/// keys that are wanted now are kept, and those that are bound: bindings are made to match, whatever
-/// happened in between. While the broker is away, nothing is bound as far as is known.
+/// Tracks wanted and bound keys. The demux reports when a key gets its first subscription and when
+/// it loses the last one. Only the current state is kept, and the bindings are changed to match it.
+/// While the broker is away, no binding is assumed.
 pub struct Interest {
     pub follows: bool,
     keys: Mutex<Keys>,
@@ -24,44 +24,44 @@ pub struct Interest {
 
 #[derive(Default)]
 struct Keys {
-    /// A session makes the bindings match.
+    /// `true` while a session updates the bindings.
     is_followed: bool,
     wanted: HashSet<Key>,
-    /// Subscriptions to be told once the queue is bound for their key.
+    /// Subscriptions to notify once the queue is bound to their key.
     waiting: HashMap<Key, Vec<Arc<Terms>>>,
-    /// Whether the queue is bound for a key, or about to be, as far as that is known.
+    /// Whether the queue is bound to a key, or about to be, as far as known.
     bound: HashMap<Key, bool>,
-    /// Their bindings may not match.
+    /// Keys whose bindings may not match.
     unsure: HashSet<Key>,
 }
 
 impl Interest {
-    /// If it does not follow the subscriptions, bindings are left as they are.
+    /// If `follows` is `false`, bindings are not changed.
     pub fn new(follows: bool) -> Self {
         Self { follows, keys: Mutex::default(), changed: Notify::new() }
     }
 
-    /// The first subscription to this key receives.
+    /// Called when a key gets its first subscription.
     pub fn want(&self, key: &Key) {
         let mut keys = self.keys.lock().unwrap();
         keys.wanted.insert(Key::clone(key));
         self.look_at(&mut keys, Key::clone(key));
     }
 
-    /// No subscription to this key receives.
+    /// Called when a key loses its last subscription.
     pub fn unwant(&self, key: &Key) {
         let mut keys = self.keys.lock().unwrap();
         keys.wanted.remove(key);
         if keys.bound.get(key) == Some(&true) {
             self.look_at(&mut keys, Key::clone(key));
         } else {
-            // It came and went before it was bound: nothing is kept of it.
+            // The key was never bound: drop its entry.
             keys.unsure.remove(key);
         }
     }
 
-    /// Tells a subscription when the queue is bound for its key. If it is the first, its key is
-    /// [wanted](Self::want) after this call.
+    /// Notifies a subscription when the queue is bound to its key. For the first subscription of a
+    /// key, [`want`](Self::want) is called after this.
     pub fn tell_when_bound(&self, terms: Arc<Terms>) {
         let mut keys = self.keys.lock().unwrap();
         let key = Key::clone(&terms.key);
@@ -71,7 +71,7 @@ impl Interest {
         }
     }
 
-    /// This subscription has ended.
+    /// Removes a subscription that has ended.
     pub fn forget(&self, terms: &Terms) {
         let mut keys = self.keys.lock().unwrap();
         if let Some(waiting) = keys.waiting.get_mut(&terms.key) {
@@ -82,7 +82,8 @@ impl Interest {
         }
     }
 
-    /// A message came that nobody wants: the queue may be bound for its key since an earlier life.
+    /// Called for a message without a subscription: the queue may still be bound to its key since
+    /// an earlier run.
     pub fn doubt(&self, key: &str) {
         let mut keys = self.keys.lock().unwrap();
         if self.follows && keys.bound.get(key) != Some(&false) {
@@ -97,7 +98,7 @@ impl Interest {
         }
     }
 
-    /// A session begins: nothing is known of the bindings.
+    /// Starts a session, in which no binding is known.
     pub fn follow(&self) {
         let keys = &mut *self.keys.lock().unwrap();
         keys.is_followed = true;
@@ -105,14 +106,14 @@ impl Interest {
         self.changed.notify_one();
     }
 
-    /// It has ended.
+    /// Ends the session.
     pub fn unfollow(&self) {
         let keys = &mut *self.keys.lock().unwrap();
         keys.is_followed = false;
         (keys.bound, keys.unsure) = Default::default();
     }
 
-    /// Some keys to look at: whether each is wanted, and whether its binding is to be changed.
+    /// Returns some keys, whether each is wanted, and whether its binding must be changed.
     pub async fn next(&self) -> Vec<(Key, bool, bool)> {
         loop {
             let changed = self.changed.notified();
@@ -138,9 +139,9 @@ impl Interest {
         }
     }
 
-    /// The queue is bound for this key.
+    /// Called when the queue is bound to this key.
     pub fn bound(&self, key: &Key) {
-        // The lock is released before they are told.
+        // Release the lock before the subscriptions are notified.
         let waiting = self.keys.lock().unwrap().waiting.remove(key);
         waiting.unwrap_or_default().iter().for_each(|terms| terms.subscribed());
     }
@@ -185,11 +186,11 @@ mod tests {
         assert_eq!(next(&interest), None, "the key is not attached yet");
         interest.want(&key);
         assert_eq!(next(&interest), Some(vec![(Key::clone(&key), true, true)]));
-        assert!(first_news.try_recv().is_err(), "the binding is under way");
+        assert!(first_news.try_recv().is_err(), "the binding is not confirmed yet");
         interest.bound(&key);
         assert!(matches!(first_news.try_recv(), Ok(News::Subscribed(_, 1))));
 
-        // It joins: the key is attached already.
+        // A second subscription, to a key that is attached already.
         let (second, mut second_news) = terms(2, "tea");
         interest.tell_when_bound(second);
         assert_eq!(next(&interest), Some(vec![(Key::clone(&key), true, false)]));
@@ -216,7 +217,7 @@ mod tests {
             assert!(is_empty(&interest), "followed: {is_followed}");
             interest.follow();
         }
-        // Once it is bound it has to be unbound, but not after the connection was lost.
+        // A bound key must be unbound, but not if the connection was lost.
         let key = Key::from("tea");
         interest.want(&key);
         assert_eq!(next(&interest), Some(vec![(Key::clone(&key), true, true)]));
@@ -236,7 +237,7 @@ mod tests {
             interest.doubt("left over");
             assert_eq!(next(&interest), Some(vec![("left over".into(), false, true)]));
             interest.doubt("left over");
-            assert_eq!(next(&interest), None, "it is known not to be bound");
+            assert_eq!(next(&interest), None, "the key is known to be unbound");
             interest.unfollow();
         }
     }

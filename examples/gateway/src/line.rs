@@ -1,4 +1,4 @@
-//! One message of a batch: a JSON object on a line of its own.
+//! One message of a batch: a JSON object on a line.
 
 use std::borrow::Cow;
 
@@ -10,16 +10,16 @@ use serde_json::value::RawValue;
 
 use crate::message::check_json;
 
-/// A message as it is published.
+/// A message to publish.
 #[derive(Debug, PartialEq)]
 pub struct Line<'a> {
     pub key: Cow<'a, str>,
     pub body: Cow<'a, [u8]>,
-    /// It is JSON, [checked](check_json).
+    /// The body is JSON, [checked](check_json).
     pub is_json: bool,
 }
 
-/// What is wrong with a line: the code, and what to read.
+/// An error in a line: the code and the message.
 #[derive(Debug, PartialEq)]
 pub struct Wrong(pub &'static str, pub String);
 
@@ -68,7 +68,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// serde counts lines of its own.
+/// Removes the line number from serde's message: it counts within the line.
 fn because(error: &serde_json::Error) -> Wrong {
     let code = if error.classify() == Category::Data { "bad_request" } else { "bad_json" };
     let (place, text) = (format!(" at line {} column ", error.line()), error.to_string());
@@ -120,7 +120,7 @@ mod tests {
             ),
         ] {
             let text = String::from_utf8_lossy(line);
-            let Err(Wrong(said, message)) = Line::parse(line) else { panic!("{text} is taken") };
+            let Err(Wrong(said, message)) = Line::parse(line) else { panic!("{text} is accepted") };
             assert_eq!(said, code, "{text}: {message}");
             assert!(message.contains(what), "{text}: {message}");
         }

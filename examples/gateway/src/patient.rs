@@ -1,10 +1,10 @@
-//! A socket with a deadline for what is written to it, which collects answers.
+//! A socket with a write timeout, which coalesces responses.
 //!
-//! A client that sends many requests at once gets many answers at once: HTTP flushes each of them, and
-//! each would be a system call. What is flushed is held here instead, up to [`HELD`] bytes, until the
-//! connection has been polled: [`Patient::run`] writes it out at the end of every poll, whatever the
-//! connection is waiting for then. So nothing is held while the task is parked. Once that much is held,
-//! no more is taken until the socket has it, and no further request is read.
+//! A client that pipelines requests gets many responses at once. HTTP flushes each of them, and
+//! each flush would be a system call. Flushed bytes are buffered here instead, up to [`HELD`], and
+//! [`TimedSocket::run`] writes them at the end of each poll of the connection. So the buffer is
+//! never left unwritten by choice while the task is parked. While the buffer is full and the socket
+//! is not writable, writes are pending and no further request is read.
 
 use std::error::Error;
 use std::io;
@@ -18,24 +18,26 @@ use futures::{FutureExt, future};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// With a client that does not read, for each [`PIECE`] of an answer. It bounds how long one that reads a
-/// byte now and then can keep its place, and a phone on a bad network is still quicker.
+/// Timeout for the client to read each [`PIECE`] of a response. It bounds how long a client that
+/// reads a byte now and then keeps its connection; a phone on a bad network is still faster.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PIECE: usize = 64 * 1024;
-/// Some dozens of answers to a publisher. HTTP yields after 16 requests, and all is written out then.
+/// Room for some dozens of responses to posts. HTTP yields after 16 requests, and everything is
+/// written then.
 const HELD: usize = 8 * 1024;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Fails to write if the client does not read. A WebSocket has rules of its own for that.
+/// A socket on which a write fails if the client does not read in time. A WebSocket has its own
+/// timeout.
 pub struct Patient<S>(Arc<Mutex<Writer<S>>>);
 
 struct Writer<S> {
     socket: S,
     is_upgraded: Arc<AtomicBool>,
     held: Vec<u8>,
-    /// While the socket does not take all that there is: when it has to have taken another piece, and how
-    /// much of that it has.
+    /// While the socket is not writable: when the next piece must be written, and how much of it
+    /// is.
     deadline: Option<Pin<Box<Sleep>>>,
     written: usize,
 }
@@ -46,7 +48,7 @@ impl<S: AsyncWrite + Unpin> Patient<S> {
         Self(Arc::new(Mutex::new(Writer { socket, is_upgraded, held, deadline, written: 0 })))
     }
 
-    /// The same socket.
+    /// Returns another handle to the same socket.
     pub fn share(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
@@ -55,8 +57,8 @@ impl<S: AsyncWrite + Unpin> Patient<S> {
         self.0.lock().unwrap()
     }
 
-    /// Runs a connection on this socket, and writes out what it has flushed each time it was polled. It
-    /// ends with the connection, once all is written, or with the first error.
+    /// Runs a connection on this socket, and writes what it has flushed after each poll. Completes
+    /// when the connection has ended and all is written, or with the first error.
     pub async fn run<E: Into<BoxError>>(
         self,
         connection: impl Future<Output = Result<(), E>>,
@@ -98,13 +100,13 @@ impl<S: AsyncWrite + Unpin> Writer<S> {
         }
         let socket = Pin::new(&mut self.socket);
         let written = match bytes {
-            [all] => socket.poll_write(cx, all), // the kernel does less for one piece
+            [all] => socket.poll_write(cx, all), // cheaper for the kernel than a vector
             _ => socket.poll_write_vectored(cx, bytes),
         };
         self.watch(cx, length, written)
     }
 
-    /// Writes out what is held.
+    /// Writes the buffered bytes.
     fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.held.is_empty() {
             let written = Pin::new(&mut self.socket).poll_write(cx, &self.held);
@@ -114,7 +116,7 @@ impl<S: AsyncWrite + Unpin> Writer<S> {
             }
         }
         if self.is_upgraded.load(Relaxed) {
-            self.held = Vec::new(); // an idle WebSocket keeps no memory for it
+            self.held = Vec::new(); // free the memory of an idle WebSocket
         }
         Poll::Ready(Ok(()))
     }
@@ -165,7 +167,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
         self.lock().socket.is_write_vectored()
     }
 
-    /// What is held may stay so: the end of this poll is the flush.
+    /// Leaves buffered bytes to the end of this poll, except on a WebSocket.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut this = self.lock();
         if this.is_upgraded.load(Relaxed) {
@@ -204,7 +206,7 @@ mod tests {
         (Patient::new(near, Arc::new(AtomicBool::new(is_upgraded))), far)
     }
 
-    /// What has arrived.
+    /// Returns what has arrived.
     fn arrived(far: &mut DuplexStream) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(10 * HELD);
         while far.read_buf(&mut bytes).now_or_never().is_some() {}
@@ -220,7 +222,7 @@ mod tests {
                 patient.write_all(answer).await.unwrap();
                 patient.flush().await.unwrap();
             }
-            assert_eq!(arrived(&mut far), b"", "both go out at once");
+            assert_eq!(arrived(&mut far), b"", "both are written together");
             future::pending::<Result<(), Infallible>>().await
         });
         assert!(running.now_or_never().is_none());
@@ -256,7 +258,10 @@ mod tests {
             taken += 100;
         }
         assert!((HELD - 100..=HELD).contains(&taken), "{taken}");
-        assert!(patient.shutdown().now_or_never().is_none(), "not before all is written");
+        assert!(
+            patient.shutdown().now_or_never().is_none(),
+            "the shutdown waits for the buffered bytes"
+        );
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! The demux of the gateway, and the ways into it.
+//! The demux of the gateway, its input and its orders.
 
 use std::hash::RandomState;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use crate::hooks::Watch;
 use crate::message::{Key, Message};
 use crate::outlet::Subscription;
 
-/// Messages, or orders, that wait for the demux: who brings more waits.
+/// Capacity of the channels to the demux, in messages and in orders.
 const INBOX: usize = 256;
-/// How far a busy input is read on before a client sees what it was sent, in messages: so that with a
-/// thousand busy keys a few messages to a client still share a system call. It takes 20 ms to read as
-/// many, at 100,000 a second. A client that is sent more is flushed before ([`crate::outlet`]).
+/// How many messages of a busy input are read before clients are flushed: enough that with a
+/// thousand busy keys a few messages to a client share a system call. At 100,000 messages a second
+/// that is 20 ms. A client that is sent more is flushed earlier ([`crate::outlet`]).
 const FLUSH_EVERY: usize = 2048;
 
-/// Where messages are put.
+/// The sender of messages to the demux.
 #[derive(Clone)]
 pub struct Input(mpsc::Sender<Letter>);
 
@@ -34,12 +34,12 @@ enum Letter {
     End,
 }
 
-/// Why a message was not taken.
+/// Why a message was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// The input waits for a client.
+    /// The input is blocked by a client.
     Blocked,
-    /// The gateway stops.
+    /// The gateway is stopping.
     Ended,
 }
 
@@ -48,7 +48,7 @@ impl Input {
         self.0.send(Letter::Message(message)).await.map_err(|_| Refused::Ended)
     }
 
-    /// The same, but waits no longer than this.
+    /// Sends a message, but waits only until the deadline.
     pub async fn offer(&self, message: Message, until: Instant) -> Result<(), Refused> {
         match self.0.try_send(Letter::Message(message)) {
             Ok(()) => Ok(()),
@@ -60,7 +60,7 @@ impl Input {
         }
     }
 
-    /// What is in it now is routed; no more is taken.
+    /// Closes the input; messages that are in it are still routed.
     pub async fn end(&self) {
         let _ = self.0.send(Letter::End).await;
     }
@@ -68,7 +68,8 @@ impl Input {
 
 pub type Orders = mpsc::Sender<Order<Key, Subscription>>;
 
-/// Starts the demux, in a task of its own; it runs until the input is ended, and all is delivered.
+/// Starts the demux in its own task. The task ends when the input has ended and everything is
+/// delivered.
 pub fn start(
     config: &Config,
     watch: Watch,
@@ -83,25 +84,26 @@ pub fn start(
         .buffer(config.buffer as usize)
         .overflow(config.overflow.into())
         .flush_every(flush_every(config))
-        .with_hasher(RandomState::new()) // strangers choose the keys
+        .with_hasher(RandomState::new()) // keys are chosen by untrusted clients
         .hooks(watch);
     let routing = futures::future::poll_fn(move |cx| {
         let mut done = demux.poll_unpin(cx);
         if done.is_pending() {
-            // With many clients to flush, it lets other tasks run first, up to 16 times: they may feed
-            // it. As long as some do, that is too long. If nothing came meanwhile, it flushes now.
+            // Before flushing many clients, the demux yields up to 16 times so that other tasks can
+            // bring more messages. With other busy tasks that takes too long, so poll it again: if
+            // no message came, it flushes.
             done = demux.poll_unpin(cx);
         }
         board.set_totals(demux.totals());
         done.map(drop)
     });
-    // The demux has a budget of its own. Tokio's, 128 operations, would end half-way through a message
-    // for more clients than that, and make the rest of them seem slow.
+    // The demux has its own budget. Tokio's budget of 128 operations would end in the middle of a
+    // message for more clients than that, and the remaining ones would look slow.
     (Input(input), orders, tokio::spawn(unconstrained(routing)))
 }
 
-/// What is not flushed is not acknowledged, and counts among what waits for a client: a small part of the
-/// prefetch, and nothing if one message is all that may wait.
+/// Unflushed messages are unacknowledged and count as waiting for the client: allow a small part of
+/// the prefetch, and flush each message if a client's share is one.
 fn flush_every(config: &Config) -> usize {
     match config.share() {
         1 => 1,
@@ -109,7 +111,7 @@ fn flush_every(config: &Config) -> usize {
     }
 }
 
-/// If nothing is dropped, it waits for room in the budget.
+/// Reads the input. If the policy drops nothing, it waits for room in the budget.
 fn read(
     mut letters: mpsc::Receiver<Letter>,
     board: Arc<Board>,
@@ -136,7 +138,7 @@ fn read(
                     board.received(message.key());
                     return Poll::Ready(Some(message));
                 }
-                // Nobody is told "taken" after this; what was taken before is still in there.
+                // No message is accepted after this; accepted ones are still in the channel.
                 Some(Letter::End) => letters.close(),
                 None => return Poll::Ready(None),
             }
@@ -144,7 +146,7 @@ fn read(
     })
 }
 
-/// An order to attach.
+/// Returns the order that attaches a subscription.
 pub fn attach(subscription: Subscription) -> Attach<Key, Subscription> {
     let (key, tag) = (Key::clone(&subscription.terms.key), subscription.terms.id);
     let latest = subscription.terms.latest;

@@ -1,8 +1,8 @@
-// The page of the gateway: reads /stats once a second, and is a client of /ws like any other.
+// The page of the gateway: reads /stats once a second and is an ordinary client of /ws.
 
-const SPAN = 120; // seconds that are drawn
-const MESSAGES = 200; // that are kept in the list
-const ROWS = 200; // of the table of keys
+const SPAN = 120; // seconds in the chart
+const MESSAGES = 200; // in the list
+const ROWS = 200; // in the table of keys
 const LINES = ["received", "delivered", "unmatched", "dropped"];
 
 const $ = (id) => document.getElementById(id);
@@ -13,8 +13,8 @@ const say = (id, text) => { if ($(id).textContent !== text) $(id).textContent = 
 
 // Numbers ------------------------------------------------------------------------------------------
 
-let last = null; // the stats before
-const history = []; // { at, received, … } a second
+let last = null; // the previous stats
+const history = []; // one { at, received, … } a second
 const trends = new Map(); // key → rates, newest last
 
 async function look() {
@@ -26,7 +26,7 @@ async function look() {
     last = null;
     $("state").className = "down";
     say("state", "gateway unreachable");
-    alarm(`The gateway does not answer (${error.message}). This page tries again.`);
+    alarm(`The gateway does not answer (${error.message}). Retrying.`);
   }
   setTimeout(look, 1000);
 }
@@ -36,7 +36,7 @@ function alarm(text) {
   say("alarm", text || "");
 }
 
-/** Strangers choose keys, which may run from right to left, and must not turn round what is beside them. */
+/** Isolates a key, which any client can choose: right-to-left text must not reorder the text around it. */
 function bdi(text) {
   const made = document.createElement("bdi");
   made.textContent = text;
@@ -45,7 +45,7 @@ function bdi(text) {
 const isolated = (text) => `\u2068${text}\u2069`;
 
 function show(stats) {
-  if (stats.uptime_ms === last?.stats.uptime_ms) return; // the same answer as before
+  if (stats.uptime_ms === last?.stats.uptime_ms) return; // the same answer as last time
   const { totals, source } = stats;
   const dropped = Object.values(totals.discarded).reduce((sum, n) => sum + n, 0);
   const counts = { received: totals.received, delivered: totals.delivered, unmatched: totals.unmatched, dropped };
@@ -56,7 +56,7 @@ function show(stats) {
   say("state", stats.draining ? "stopping" : isUp ? `running, ${name}` : "broker lost");
   say("node", stats.node === "main" ? "" : stats.node);
   alarm(stats.draining ? "The gateway is stopping." : source.state === "up" ? ""
-    : `The broker is away${source.error ? `: ${source.error}` : ""}. Subscriptions and clients stay; the gateway tries again by itself.`);
+    : `The broker is away${source.error ? `: ${source.error}` : ""}. Clients stay connected and subscribed; the gateway reconnects by itself.`);
 
   // A restarted gateway counts from 0 again.
   const seconds = last ? (stats.uptime_ms - last.stats.uptime_ms) / 1000 : 0;
@@ -78,7 +78,7 @@ function show(stats) {
   if (kept) say("kept-what", `the last ${whole.format(kept.most)} messages of each of ${whole.format(kept.keys)} keys, ${brief.format(kept.bytes)} bytes`);
   $("blocked").className = blocked ? "yes" : "";
   say("blocked", blocked
-    ? `${blocked.client ?? "all clients"}${blocked.key === null ? "" : `, for ${isolated(blocked.key)}`}, for ${(blocked.for_ms / 1000).toFixed(1)} s` : "nobody");
+    ? `${blocked.client ?? "all clients"}${blocked.key === null ? "" : `, for ${isolated(blocked.key)}`}, for ${(blocked.for_ms / 1000).toFixed(1)} s` : "not waiting");
 
   if (known) {
     history.push(now);
@@ -170,7 +170,7 @@ function ceiling(x) {
   return [1, 2, 2.5, 5, 10].map((step) => step * power).find((round) => round >= x);
 }
 
-let pointed = null; // where the pointer is, as a share of the width
+let pointed = null; // position of the pointer, as a fraction of the width
 const legend = new Map(LINES.map((name) => {
   const item = $("legend").appendChild(document.createElement("li"));
   item.className = name;
@@ -225,7 +225,7 @@ new ResizeObserver(draw).observe($("chart"));
 
 // Subscriptions ------------------------------------------------------------------------------------
 
-const wanted = new Map(); // key → { rate, chip, last }, last: where it was, to come back with
+const wanted = new Map(); // key → { rate, chip, last }; last: the position to resume from
 let socket = null;
 let pause = 250;
 
@@ -240,9 +240,9 @@ function connect() {
     socket = null;
     for (const { chip } of wanted.values()) chip.className = "waits";
     if (!wanted.size) return;
-    // A browser does not tell a page why it was refused.
-    if (event.code === 1006) notice("connection lost, or refused; trying again");
-    else notice(`closed by the gateway: ${event.reason || event.code}; trying again`);
+    // A browser does not tell a page why a connection was refused.
+    if (event.code === 1006) notice("connection lost or refused; reconnecting");
+    else notice(`closed by the gateway: ${event.reason || event.code}; reconnecting`);
     setTimeout(() => { if (!socket && wanted.size) connect(); }, pause);
     pause = Math.min(pause * 2, 10_000);
   };
@@ -285,8 +285,8 @@ function hear(said) {
     const text = said.body ?? (said.base64 === undefined ? JSON.stringify(said.json) : `(base64) ${said.base64}`);
     add(said.key, said.at, text, said.redelivered ? " (again)" : "");
   } else if (said.type === "history") {
-    if (said.gap) notice(`${isolated(said.key)}: some that were missed are no longer kept`);
-  } else if (said.error === "no_history" && last) { // it was restarted without
+    if (said.gap) notice(`${isolated(said.key)}: some missed messages are no longer kept`);
+  } else if (said.error === "no_history" && last) { // the gateway was restarted without --history
     delete last.since;
     delete last.epoch;
     const { rate } = wanted.get(said.key);
@@ -302,14 +302,14 @@ function hear(said) {
     notice(`${isolated(said.key)}: ${whole.format(said.count)} lost, ${why}`);
   } else if (said.type === "unsubscribed" && said.reason !== "requested") {
     forget(said.key);
-    notice(`${isolated(said.key)}: the gateway ended it, this page was too slow`);
+    notice(`${isolated(said.key)}: ended by the gateway: this page was too slow`);
   } else if (said.type === "error" && said.error !== "not_subscribed") {
     if (said.key !== undefined && said.error !== "already_subscribed") forget(said.key);
     notice(said.message);
   }
 }
 
-// New ones are drawn once a frame, however many arrive.
+// New messages are drawn once a frame, however many arrive.
 let fresh = [];
 function add(key, at, text, mark) {
   const item = document.createElement("li");
@@ -329,7 +329,7 @@ function notice(text) {
 function put(item) {
   fresh.push(item);
   if (fresh.length === 1) (document.hidden ? setTimeout : requestAnimationFrame)(place, 0);
-  if (fresh.length > MESSAGES) fresh.splice(1, 1); // the first one has asked for the frame
+  if (fresh.length > MESSAGES) fresh.splice(1, 1); // keep the first: it has requested the frame
 }
 function place() {
   const list = $("messages");
