@@ -1,11 +1,12 @@
-//! Clients that come back, and what is kept for them.
+//! Clients that reconnect, and the messages kept for them.
 
 mod common;
 
 use common::{Client, Gateway, soon, until};
 use serde_json::{Value, json};
 
-/// Subscribes, and returns what is said first, the positions that it is sent then, and what is said at last.
+/// Subscribes; returns the first answer, the positions of the messages after it, and the last
+/// answer.
 async fn come_back(client: &mut Client, wish: Value) -> (Value, Vec<u64>, Value) {
     client.send(wish).await;
     let (first, mut got) = (client.next().await, Vec::new());
@@ -41,16 +42,16 @@ async fn one_that_comes_back_gets_what_it_missed_and_then_what_is_new() {
         (since("tea", 4, &epoch), 4, false, 5),
         (since("tea", 5, &epoch), 5, false, 5),
         (since("tea", 1, &epoch), 2, true, 5),
-        // Of another run, of nobody knows which, or from the future.
+        // Of another run, without an epoch, or from the future.
         (since("tea", 4, &json!("another")), 2, true, 5),
         (since("tea", 4, &Value::Null), 2, true, 5),
         (since("tea", 6, &epoch), 2, true, 5),
-        // All that is kept.
+        // All kept messages.
         (since("tea", 0, &Value::Null), 2, true, 5),
         (since("other", 0, &Value::Null), 0, false, 1),
         (since("nothing", 0, &epoch), 0, false, 0),
         (since("nothing", 7, &epoch), 0, true, 0),
-        // The last one is enough.
+        // Only the last message.
         (json!({ "type": "subscribe", "key": "tea", "since": 0, "latest": true }), 4, false, 5),
     ] {
         let mut client = gateway.connect().await;
@@ -87,7 +88,7 @@ async fn nothing_is_missed_and_nothing_comes_twice_while_messages_come() {
     while at < COUNT {
         let mut client = gateway.connect().await;
         client.send(since("tea", at, &epoch)).await;
-        // Each time it goes a little later.
+        // Each time a little later.
         for _ in 0..=times % 23 {
             if at == COUNT {
                 break;
@@ -147,13 +148,13 @@ async fn keys_that_strangers_choose_cost_no_more_than_a_quarter_of_what_may_wait
     let history = gateway.stats().await["history"].clone();
     let (keys, bytes) = (history["keys"].as_u64().unwrap(), history["bytes"].as_u64().unwrap());
     assert!(bytes <= 25_000 && (10..40).contains(&keys), "{history}");
-    // What it was is forgotten, and its positions go on behind.
+    // The first key was removed, and its positions continue above.
     let mut client = gateway.connect().await;
     let (first, got, said) = come_back(&mut client, since("tea", 0, &history["epoch"])).await;
     assert_eq!((got, &first["gap"], &first["at"]), (vec![], &json!(true), &said["at"]));
     let at = said["at"].as_u64().unwrap();
     assert!(at >= 1, "{said}");
-    // Also of a message that is larger than all that may be kept.
+    // Also with a message that is larger than the limit of all kept ones.
     for (body, at) in [("y".to_owned(), at + 1), ("x".repeat(60_000), at + 2)] {
         gateway.publish("tea", body).await;
         assert_eq!(client.next().await["at"], at);

@@ -1,4 +1,4 @@
-//! Publishing, subscribing, limits of rate, and stopping.
+//! Publishing, subscribing, rate limits and shutdown.
 
 mod common;
 
@@ -54,7 +54,7 @@ async fn one_connection_holds_many_keys_and_lets_them_go_one_by_one() {
     assert_eq!(client.next().await, message("a", "x"));
     assert_eq!(client.next().await, message("c", "x"));
     assert_eq!(other.next().await, message("b", "x"));
-    // Away and back again in one breath: once, not twice.
+    // Unsubscribed and subscribed again at once: each message arrives once.
     client.send(json!({ "type": "unsubscribe", "key": "a" })).await;
     client.send(json!({ "type": "subscribe", "key": "a" })).await;
     assert_eq!(client.next().await["type"], "unsubscribed");
@@ -87,7 +87,7 @@ async fn json_comes_as_json_and_bytes_as_bytes() {
             ("message".into(), "tea".into(), at.into());
         assert_eq!(text.next().await, expected);
     }
-    // What is kept, and what is new.
+    // With replayed and new messages.
     let mut binary = gateway.connect().await;
     let wish = json!({ "type": "subscribe", "key": "tea", "binary": true, "since": 0 });
     binary.send(wish).await;
@@ -110,7 +110,7 @@ async fn one_that_is_gone_leaves_nothing_behind() {
     let client = gateway.subscriber("tea").await;
     let mut polite = gateway.subscriber("tea").await;
     polite.0.close(None).await.unwrap();
-    drop(client); // as one that is killed
+    drop(client); // like a client that was killed
     until("the end of both", async || {
         let stats = gateway.stats().await;
         stats["connections"] == 0 && stats["subscriptions"] == 0
@@ -123,11 +123,11 @@ async fn one_that_is_gone_leaves_nothing_behind() {
 #[tokio::test]
 async fn one_of_which_nothing_is_heard_is_dropped_and_one_that_answers_is_not() {
     let gateway = Gateway::start(&["--ping", "0.2"]).await;
-    let _silent = gateway.subscriber("tea").await; // is not read from: pings are not answered
+    let _silent = gateway.subscriber("tea").await; // is not read, so pings are not answered
     let mut lively = gateway.subscriber("tea").await;
     let reading = tokio::spawn(async move { lively.frame().await.is_some() });
     until("the end of the silent one", async || gateway.stats().await["connections"] == 1).await;
-    tokio::time::sleep(Duration::from_secs(1)).await; // five times longer than a ping, to see it stay
+    tokio::time::sleep(Duration::from_secs(1)).await; // five ping timeouts: the other client stays
     gateway.publish("tea", "x").await;
     assert!(soon("reading", reading).await.unwrap());
 }
@@ -227,7 +227,7 @@ async fn the_demo_keeps_the_order_of_each_key() {
     let mut last = 0;
     for _ in 0..20_000 {
         let said = client.next().await;
-        // "cup 30 of tea"
+        // The body is "cup 30 of tea".
         let number = said["body"].as_str().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
         assert!(number > last, "{number} after {last}");
         last = number;
@@ -254,7 +254,7 @@ async fn the_keys_of_one_client_share_its_socket_and_each_keeps_its_order() {
             }
         }
     });
-    // It reads nothing until all wait for it.
+    // It starts to read when all posts are blocked.
     until("the wait", async || !gateway.stats().await["blocked"].is_null()).await;
     let mut next = HashMap::new();
     for _ in 0..50 * keys.len() {
@@ -330,7 +330,7 @@ async fn requests_sent_at_once_are_all_answered_in_order_whatever_comes_last() {
         let expected = 300 + usize::from(answer.is_some());
         let mut socket = TcpStream::connect(gateway.address).await.unwrap();
         socket.write_all((posts.clone() + &last).as_bytes()).await.unwrap();
-        // It stays open, so nothing but the answers themselves brings them out.
+        // The connection stays open, so its end does not flush the answers.
         let mut all = Vec::new();
         let heads = loop {
             let heads = String::from_utf8_lossy(&all);
@@ -367,7 +367,7 @@ async fn a_batch_is_many_messages_in_order() {
     assert_eq!(tea.next().await, message("tea", "1"));
     assert_eq!(tea.next().await["base64"], "/wA=");
     assert_eq!(other.next().await, message("a \"b\"", "é"));
-    // More of them than wait for the demux at a time.
+    // More messages than fit into the demux's channel.
     let line = |n: u32| json!({ "key": "tea", "body": n.to_string() }).to_string() + "\n";
     let batch: String = (0..5_000).map(line).collect();
     let posted = gateway.ask(Method::POST, "/publish", &[], batch);

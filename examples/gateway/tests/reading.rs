@@ -1,4 +1,4 @@
-//! Who may read: tokens that are right, wrong and expired.
+//! Permission to read: tokens that are valid, invalid and expired.
 
 mod common;
 
@@ -17,7 +17,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 const KEY: &str = "the key of the tests, 32 bytes or more";
 
-/// By hand: what the gateway checks with a library.
+/// Signs a token without the library that the gateway verifies it with.
 fn sign(header: &Value, claims: &Value, key: &str) -> String {
     let encode = |part: &Value| BASE64.encode(part.to_string());
     let signed = format!("{}.{}", encode(header), encode(claims));
@@ -37,7 +37,7 @@ async fn start() -> Gateway {
     Gateway::start(&["--read-key", KEY]).await
 }
 
-/// By the header, or in the address.
+/// Connects with the token in the header or in the address.
 async fn connect(gateway: &Gateway, token: &str, by_header: bool) -> Client {
     let query = if by_header { String::new() } else { format!("?a=b&token={token}") };
     let url = format!("ws://{}/ws{query}", gateway.address);
@@ -120,7 +120,7 @@ async fn a_token_that_is_missing_expired_or_forged_is_refused() {
     }
     let (status, said) = gateway.ask(Method::GET, "/ws", &[], "").await;
     assert_eq!((status.as_u16(), &said["error"]), (401, &json!("unauthorized")));
-    // Not a word of it for those who publish.
+    // A token for reading is not valid for publishing.
     gateway.publish("tea", "x").await;
 }
 

@@ -1,4 +1,4 @@
-//! Bad input of every kind: a clear answer, and nobody else is hurt.
+//! Invalid input of every kind gets a clear answer and does not affect others.
 
 mod common;
 
@@ -40,9 +40,9 @@ async fn what_is_wrong_with_a_request_is_said() {
         let (is, said) = gateway.ask(method, path, &[], body.to_owned()).await;
         assert_eq!((is.as_u16(), error(&said)), (status, code), "{path}");
     }
-    // As large as it may be, and as long.
+    // The maximum lengths are accepted.
     gateway.publish(&"k".repeat(255), "x".repeat(1000)).await;
-    // Of unknown size, it is found too large while it comes.
+    // A body of unknown length is found too large while it is received.
     let chunks =
         futures::stream::iter(["x".repeat(600), "x".repeat(600)]).map(Ok::<_, std::io::Error>);
     let body = reqwest::Body::wrap_stream(chunks);
@@ -75,7 +75,7 @@ async fn requests_that_have_no_place_are_the_last_of_their_connection() {
         let answer = gateway.raw(get(path).repeat(3).as_bytes()).await;
         assert_eq!(answer.matches("HTTP/1.1 ").count(), answers, "{answer}");
     }
-    // What hyper refuses itself.
+    // Errors that hyper answers by itself.
     let many = get("/").replace("\r\n\r\n", &format!("{}\r\n\r\n", "\r\na: b".repeat(101)));
     for (request, status) in [("nonsense\r\n\r\n", 400), (&many, 431)] {
         let answer = gateway.raw(request.as_bytes()).await;
@@ -114,7 +114,7 @@ async fn what_is_wrong_with_a_message_is_said_and_the_connection_stays() {
         let said = client.next().await;
         assert_eq!((said["type"].as_str(), error(&said)), (Some("error"), code), "{text}");
     }
-    // What is no wildcard is a key.
+    // These have no wildcard word, so they are keys.
     for key in ["b*", "#1 b", "b"] {
         client.subscribe(key).await;
         client.send(json!({ "type": "unsubscribe", "key": key })).await;
@@ -167,7 +167,7 @@ async fn what_breaks_the_protocol_ends_with_a_code() {
         client.send_frame(frame).await;
         assert_eq!(client.rest().await.1, Some(code));
     }
-    // Text that is none, and a frame that is not masked.
+    // Text that is not UTF-8, and a frame that is not masked.
     for (bytes, code) in [
         (&[0x81, 0x82, 0, 0, 0, 0, 0xff, 0xff][..], CloseCode::Invalid),
         (&[0x81, 0x01, b'x'][..], CloseCode::Protocol),
@@ -183,7 +183,7 @@ async fn what_breaks_the_protocol_ends_with_a_code() {
 async fn one_that_pings_and_does_not_read_is_not_listened_to() {
     let gateway = Gateway::start(&[]).await;
     let mut client = gateway.connect_narrow().await;
-    // 125 bytes, and a mask that changes nothing.
+    // 125 bytes, with a mask of zeros.
     let ping = [&[0x89, 0xfd, 0, 0, 0, 0][..], &[b'x'; 125]].concat();
     let pings = ping.repeat(1000);
     let socket = client.0.get_mut();
@@ -192,7 +192,7 @@ async fn one_that_pings_and_does_not_read_is_not_listened_to() {
             socket.write_all(&pings).await.unwrap();
         }
     };
-    // All that the two kernels hold is far less. It waits for ever: one that waits a moment does, too.
+    // The two kernels buffer far less. The write must stay pending, not only be slow.
     let patience = std::time::Duration::from_secs(5);
     assert!(tokio::time::timeout(patience, taken).await.is_err(), "50 MB of pings were taken");
     gateway.subscriber("a").await;
@@ -271,7 +271,7 @@ async fn one_that_is_still_sending_what_is_too_large_reads_why() {
     let head = format!("POST /publish/k HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n");
     let answer = gateway.raw(&[head.as_bytes(), &vec![b'x'; size]].concat()).await;
     assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("\"too_large\""), "{answer}");
-    // One that waits to be asked for the body is not asked.
+    // A client that sends `Expect: 100-continue` gets the error before it sends the body.
     let waiting = head.replace("\r\n\r\n", "\r\nexpect: 100-continue\r\n\r\n");
     assert!(gateway.raw(waiting.as_bytes()).await.starts_with("HTTP/1.1 413"));
 }
@@ -300,7 +300,7 @@ async fn pages_of_other_sites_may_not_connect_unless_they_are_allowed() {
     ] {
         assert_eq!(origin(&gateway, &host, stranger).await, "403", "{stranger}");
     }
-    // A name that was made to mean this machine.
+    // A foreign name that resolves to this machine.
     assert_eq!(origin(&gateway, "evil.example:8080", "http://evil.example:8080").await, "403");
     let evil = [("origin", "https://evil.example")];
     let (status, said) = gateway.ask(Method::POST, "/publish/k", &evil, "x").await;
@@ -318,7 +318,7 @@ async fn who_publishes_must_have_the_token_if_there_is_one() {
         (vec![], 401),
         (vec![("authorization", "secret")], 401),
         (vec![("authorization", "Bearer Secret")], 401),
-        (vec![("authorization", "Bearer secret ")], 202), // the space is no part of the header
+        (vec![("authorization", "Bearer secret ")], 202), // the space is not part of the header
         (vec![("authorization", "Bearer secre")], 401),
         (vec![("authorization", "Bearer secret")], 202),
         (vec![("authorization", "bearer secret")], 202),
@@ -411,7 +411,7 @@ async fn of_a_batch_with_a_mistake_nothing_is_taken_and_the_line_is_named() {
         assert_eq!((got.as_u16(), error(&said)), (status, code), "{said}");
         assert_eq!((&said["line"], &said["taken"]), (&json!(null), &json!(0)), "{said}");
     }
-    // Nothing of all that has come, and posts are still taken.
+    // Nothing of the refused batches was published, and posts still work.
     let last = "{\"key\":\"tea\",\"body\":\"last\"}";
     let (got, _) = gateway.ask(Method::POST, "/publish", &[token], last).await;
     assert_eq!(got, StatusCode::ACCEPTED);

@@ -1,4 +1,5 @@
-//! A client that does not read, under each policy: what it loses, what it hears, what others see.
+//! A client that does not read, under each policy: its losses, its notices, and the effect on
+//! others.
 
 mod common;
 
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 
 const COUNT: u64 = 400;
 
-/// Large, so that sockets are soon full.
+/// Large bodies, so that sockets fill up soon.
 fn body(n: u64) -> String {
     format!("{n} {}", "x".repeat(20_000))
 }
@@ -26,7 +27,7 @@ async fn start(policy: &str) -> (Gateway, Client, Client) {
     (gateway, slow, quick)
 }
 
-/// Publishes, while the quick one reads each before the next one comes.
+/// Publishes; the quick client reads each message before the next one is published.
 async fn publish(gateway: &Gateway, quick: &mut Client) {
     for n in 0..COUNT {
         gateway.publish("tea", body(n)).await;
@@ -34,8 +35,8 @@ async fn publish(gateway: &Gateway, quick: &mut Client) {
     }
 }
 
-/// What the slow one finds when it reads at last: the numbers it got, and how many it lost, until the
-/// two make up for all, or the subscription is ended.
+/// Reads what arrives for the slow client: the numbers of its messages and the number of lost ones,
+/// until both add up, or the subscription is ended.
 async fn read(slow: &mut Client) -> (Vec<u64>, u64, bool) {
     let (mut got, mut lost) = (Vec::new(), 0);
     while got.len() as u64 + lost < COUNT {
@@ -86,7 +87,7 @@ async fn evict_ends_the_subscription_and_not_the_connection() {
     let (got, lost, ended) = read(&mut slow).await;
     assert_eq!(got, (0..got.len() as u64).collect::<Vec<_>>());
     assert!(ended);
-    assert_eq!(lost, 11, "what waited, and the one that was too many");
+    assert_eq!(lost, 11, "the waiting messages, and the one that did not fit");
     slow.subscribe("tea").await;
     gateway.publish("tea", body(7)).await;
     assert_eq!(number(&slow.next().await), 7);

@@ -1,11 +1,11 @@
-//! What one client received, held against what was published.
+//! Compares what one client received with what was published.
 
 use std::collections::HashMap;
 use std::ops::AddAssign;
 
 use crate::message::Key;
 
-/// The account of one client: for each of its keys, which messages came, and in which order.
+/// The account of one client: which messages of each key arrived, and in which order.
 #[derive(Default)]
 pub struct Ledger {
     keys: HashMap<Key, Entry>,
@@ -14,41 +14,41 @@ pub struct Ledger {
 
 #[derive(Default)]
 struct Entry {
-    /// By sequence number: did it come?
+    /// Whether a message arrived, by sequence number.
     seen: Vec<bool>,
-    /// The highest that came.
+    /// The highest sequence number that arrived.
     highest: Option<usize>,
     arrived: u64,
     told_lost: u64,
 }
 
-/// What a message was to its client.
+/// The classification of a received message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Receipt {
     First,
-    /// It came before.
+    /// It arrived before.
     Duplicate,
-    /// Nobody asked for it, or it was never published.
+    /// Not subscribed to, or never published.
     Misplaced,
 }
 
-/// Numbers of messages.
+/// Counts of messages.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Tally {
     pub expected: u64,
-    /// Each counted once, however often it came.
+    /// Without duplicates.
     pub delivered: u64,
     pub duplicated: u64,
-    /// Duplicates that did not say so.
+    /// Duplicates that were not marked as redelivered.
     pub unmarked: u64,
-    /// Never came.
+    /// Never arrived.
     pub lost: u64,
-    /// The gateway said that it had dropped them.
+    /// Reported as lost by the gateway.
     pub told_lost: u64,
-    /// Came for the first time after a later one of the same key.
+    /// Arrived for the first time after a later one of the same key.
     pub disordered: u64,
     pub misplaced: u64,
-    /// Not what was published under that number.
+    /// The contents differ from what was published.
     pub damaged: u64,
 }
 
@@ -67,7 +67,8 @@ impl AddAssign for Tally {
 }
 
 impl Ledger {
-    /// For a client that is to get so many messages of each key, numbered from 0.
+    /// Creates the account of a client that must get this number of messages of each key, numbered
+    /// from 0.
     pub fn new(keys: impl IntoIterator<Item = (Key, usize)>) -> Self {
         let entry = |expected| Entry { seen: vec![false; expected], ..Entry::default() };
         let keys = keys.into_iter().map(|(key, expected)| (key, entry(expected))).collect();
@@ -97,17 +98,17 @@ impl Ledger {
         Receipt::First
     }
 
-    /// Something came that is not what was published.
+    /// Counts a message with damaged contents.
     pub fn damaged(&mut self) {
         self.sums.damaged += 1;
     }
 
-    /// Something came that was not asked for, or no longer.
+    /// Counts a message of a key that is not, or no longer, subscribed to.
     pub fn misplaced(&mut self) {
         self.sums.misplaced += 1;
     }
 
-    /// The gateway says that so many messages of the key were dropped.
+    /// Records that the gateway has reported `count` lost messages of the key.
     pub fn told_lost(&mut self, key: &str, count: u64) {
         match self.keys.get_mut(key) {
             Some(entry) => entry.told_lost += count,
@@ -115,18 +116,18 @@ impl Ledger {
         }
     }
 
-    /// Is each message of each key either here, or said to be lost?
+    /// Returns `true` if each message of each key has arrived or was reported as lost.
     pub fn is_accounted(&self) -> bool {
         self.keys.values().all(|entry| entry.arrived + entry.told_lost >= entry.seen.len() as u64)
     }
 
-    /// Keys of which another number is missing than the gateway says.
+    /// Returns the number of keys whose reported losses differ from the missing messages.
     pub fn misreported(&self) -> usize {
         let is_wrong = |entry: &Entry| entry.arrived + entry.told_lost != entry.seen.len() as u64;
         self.keys.values().filter(|entry| is_wrong(entry)).count()
     }
 
-    /// Some messages that never came, for people to look at.
+    /// Describes some of the missing messages.
     pub fn missing(&self) -> Vec<String> {
         let missing = self.keys.iter().filter_map(|(key, entry)| {
             let first = entry.seen.iter().position(|seen| !seen)?;
