@@ -39,9 +39,9 @@ use crate::wire;
 pub const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Timeout for answers of the broker.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout for closing a connection.
-const GOODBYE: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 const CONSUMER: &str = "gateway";
 
 /// The broker and its settings.
@@ -97,10 +97,10 @@ impl Broker {
         stop: &CancellationToken,
     ) -> lapin::Result<()> {
         let connection = tokio::select! {
-            connected = timeout(PATIENCE, self.connect("")) => connected.map_err(|_| timed_out())??,
+            connected = timeout(TIMEOUT, self.connect("")) => connected.map_err(|_| timed_out())??,
             () = stop.cancelled() => return Ok(()),
         };
-        let publishing = timeout(PATIENCE, self.connect(", publishing")).await;
+        let publishing = timeout(TIMEOUT, self.connect(", publishing")).await;
         let publishing = Arc::new(publishing.map_err(|_| timed_out())??);
         let (fates, told) = mpsc::unbounded_channel();
         let channel = connection.create_channel().await?;
@@ -116,12 +116,12 @@ impl Broker {
         let ended = tokio::select! {
             moved = moving => moved.map(drop),
             Err(error) = self.bind(&binding, stop) => Err(error),
-            () = self.publisher.gone.notified() => Err(gone("the publishing connection is lost")),
+            () = self.publisher.lost.notified() => Err(gone("the publishing connection is lost")),
         };
         // Close after an error, too: an open connection keeps exclusive use of the queue.
         let close = async |it: &Connection| {
             let closing = it.close(200, "session ended".into());
-            timeout(GOODBYE, closing).await.map_err(|_| timed_out())
+            timeout(CLOSE_TIMEOUT, closing).await.map_err(|_| timed_out())
         };
         let (closed, _) = future::join(close(&connection), close(&publishing)).await;
         ended?;

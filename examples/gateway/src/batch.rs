@@ -15,8 +15,8 @@ use tokio::time::timeout;
 
 use crate::access;
 use crate::gateway::Gateway;
-use crate::http::{PATIENCE, Refusal, read, refuse_if_draining, timed_out, too_large};
-use crate::line::{Line, Wrong};
+use crate::http::{Refusal, TIMEOUT, read, refuse_if_draining, timed_out, too_large};
+use crate::line::{Line, LineError};
 
 /// Batches in memory at a time, each up to `--max-batch` bytes: a few are enough to keep the demux
 /// or the broker busy. Further requests wait.
@@ -78,7 +78,7 @@ async fn try_publish(
     access::check_origin(gateway, headers)?;
     access::check_token(gateway, headers)?;
     refuse_if_draining(gateway)?;
-    let place = timeout(PATIENCE, gateway.batches.acquire()).await;
+    let place = timeout(TIMEOUT, gateway.batches.acquire()).await;
     let _place = place.map_err(|_| timed_out("too many batches are in progress"))?;
     let most = gateway.config.max_batch;
     let what = || format!("a batch has at most {most} bytes");
@@ -107,9 +107,9 @@ fn parse<'a>(gateway: &Gateway, body: &'a [u8]) -> Result<(Vec<usize>, Vec<Line<
             refusal.message = format!("line {number}: {}; nothing was taken", refusal.message);
             NotTaken { line: Some(number), ..refusal.into() }
         };
-        let bad = |Wrong(code, what)| wrong(Refusal::new(StatusCode::BAD_REQUEST, code, what));
+        let bad = |LineError(code, what)| wrong(Refusal::new(StatusCode::BAD_REQUEST, code, what));
         let line = Line::parse(line).map_err(bad)?;
-        Gateway::check_key(&line.key).map_err(|what| bad(Wrong("bad_key", what.to_owned())))?;
+        Gateway::check_key(&line.key).map_err(|what| bad(LineError("bad_key", what.to_owned())))?;
         if line.body.len() > most {
             return Err(wrong(too_large(&format!("a message has at most {most} bytes"))));
         }

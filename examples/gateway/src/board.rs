@@ -18,8 +18,8 @@ use crate::history::History;
 use crate::message::Key;
 
 /// How long keys without subscriptions are kept after their last message, and how many of them.
-const MEMORY: Duration = Duration::from_secs(60);
-const STRANGERS: usize = 1_000;
+const RETENTION: Duration = Duration::from_secs(60);
+const MAX_IDLE_KEYS: usize = 1_000;
 /// Keys that are listed in an answer. It has about 20 kB.
 const LISTED: usize = 100;
 /// The maximum age of an answer.
@@ -200,7 +200,7 @@ impl Board {
     pub fn received(&self, key: &str) {
         self.received.inc();
         let mut keys = self.keys.lock().unwrap();
-        let has_room = keys.known.len() < STRANGERS;
+        let has_room = keys.known.len() < MAX_IDLE_KEYS;
         match keys.known.get_mut(key) {
             Some(counts) => {
                 counts.received += 1;
@@ -241,8 +241,8 @@ impl Board {
         counts.seen = Instant::now();
         // Clients choose keys, too: a client that subscribes to a new key each time must not grow
         // the table more than a publisher of new keys does.
-        if keys.known.len() > keys.many.max(2 * STRANGERS) {
-            keys.forget();
+        if keys.known.len() > keys.many.max(2 * MAX_IDLE_KEYS) {
+            keys.remove_idle();
             keys.many = 2 * keys.known.len(); // amortizes the scan
         }
     }
@@ -306,7 +306,7 @@ impl Board {
         stats["keys"] = listed.iter().map(|(key, counts)| counts.to_json(Some(key))).collect();
         if let (Some(history), Some(keys)) = (&self.history, stats["keys"].as_array_mut()) {
             for (key, (name, _)) in keys.iter_mut().zip(&listed) {
-                (key["at"], key["kept"]) = history.look_at(name);
+                (key["at"], key["kept"]) = history.summary(name);
             }
         }
         stats["history"] = self.history.as_ref().map_or(Value::Null, History::to_json);
@@ -360,7 +360,7 @@ impl Keys {
 
     /// Returns the keys with the most messages, and the sum of the others.
     fn list(&mut self) -> (Vec<(Key, Counts)>, Counts) {
-        self.forget();
+        self.remove_idle();
         let mut rest = Counts { received: self.other, ..Counts::new(0) };
         let mut most: Vec<(&Key, &Counts)> = Vec::with_capacity(2 * LISTED);
         let by_received = |(_, counts): &(&Key, &Counts)| Reverse(counts.received);
@@ -382,9 +382,10 @@ impl Keys {
 
     /// Removes keys without subscriptions that have been idle for [`RETENTION`], or all if there
     /// are too many.
-    fn forget(&mut self) {
-        let memory = if self.known.len() > 2 * STRANGERS { Duration::ZERO } else { MEMORY };
-        self.known.retain(|_, counts| counts.subscribers > 0 || counts.seen.elapsed() < memory);
+    fn remove_idle(&mut self) {
+        let retention =
+            if self.known.len() > 2 * MAX_IDLE_KEYS { Duration::ZERO } else { RETENTION };
+        self.known.retain(|_, counts| counts.subscribers > 0 || counts.seen.elapsed() < retention);
     }
 }
 

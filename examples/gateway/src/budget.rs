@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_may_have_a_part_of_what_is_left_and_nothing_is_read_without_room() {
+    fn each_client_gets_a_part_of_the_free_bytes_and_the_input_waits_without_room() {
         let budget = Arc::new(Budget::new(800));
         let room = || poll_fn(|cx| budget.poll_room(cx)).now_or_never();
         assert_eq!(budget.part(), 100);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_waits_for_room_is_woken() {
+    async fn a_task_that_waits_for_room_is_woken() {
         let budget = Arc::new(Budget::new(10));
         let charge = budget.charge(10);
         let room = poll_fn(|cx| budget.poll_room(cx));

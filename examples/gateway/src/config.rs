@@ -34,7 +34,8 @@ pub struct Config {
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub rate: u32,
 
-    /// Bytes of messages that may wait for all clients; one may have an eighth of what is left of it
+    /// Bytes of messages that may wait for all clients; one may have an eighth of what is left of
+    /// it
     #[arg(long, value_name = "BYTES", default_value_t = 256 * 1024 * 1024)]
     pub max_queued: usize,
 

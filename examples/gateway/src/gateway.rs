@@ -21,7 +21,7 @@ use crate::batch::AT_ONCE;
 use crate::board::Board;
 use crate::budget::Budget;
 use crate::config::Config;
-use crate::hooks::Watch;
+use crate::hooks::GatewayHooks;
 use crate::interest::Interest;
 use crate::publisher::Publisher;
 use crate::router::{self, Input, Orders};
@@ -55,7 +55,7 @@ const OTHER_DESCRIPTORS: u64 = 64;
 /// The maximum length of a key, which is that of a short string in AMQP.
 const LONGEST_KEY: usize = 255;
 /// Timeout for each shutdown step after `--drain` has expired.
-const PATIENCE: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Gateway {
     /// Returns an error if this key cannot be published or subscribed to.
@@ -90,14 +90,14 @@ pub async fn run(config: Config) -> Result<(), String> {
     let board = Arc::new(Board::new(&config));
     let registry = Arc::new(Registry::default());
     let interest = Arc::new(Interest::new(config.broker.binding.is_empty()));
-    let watch = Watch {
+    let hooks = GatewayHooks {
         board: Arc::clone(&board),
         registry: Arc::clone(&registry),
         attached: HashMap::new(),
         interest: config.amqp.is_some().then(|| Arc::clone(&interest)),
     };
     let budget = Arc::new(Budget::new(config.max_queued));
-    let (input, orders, mut routing) = router::start(&config, watch, Arc::clone(&budget));
+    let (input, orders, mut routing) = router::start(&config, hooks, Arc::clone(&budget));
     let stop = CancellationToken::new();
     let (source, consuming) = match &config.amqp {
         None => (Source::Embedded(input.clone()), None),
@@ -130,8 +130,8 @@ pub async fn run(config: Config) -> Result<(), String> {
         budget,
     });
 
-    let gone = CancellationToken::new();
-    let serving = tokio::spawn(serve(listener, Arc::clone(&gateway), gone.clone()));
+    let stop_serving = CancellationToken::new();
+    let serving = tokio::spawn(serve(listener, Arc::clone(&gateway), stop_serving.clone()));
     let demo = gateway.config.demo.map(|rate| source::demo(gateway.source.clone(), rate.get()));
     let mut demo = pin!(async {
         match demo {
@@ -154,8 +154,8 @@ pub async fn run(config: Config) -> Result<(), String> {
     let leaving = leave(&gateway, &input, routing, consuming);
     let leaving = async {
         leaving.await;
-        gone.cancel();
-        let _ = timeout(PATIENCE, serving).await;
+        stop_serving.cancel();
+        let _ = timeout(TIMEOUT, serving).await;
     };
     tokio::select! {
         () = leaving => {}
@@ -185,7 +185,7 @@ async fn leave(
     if drained.is_err() {
         warn!("clients did not take their messages in time and are cut off");
         routing.abort(); // its messages are not settled
-        let _ = timeout(PATIENCE, &mut routing).await;
+        let _ = timeout(TIMEOUT, &mut routing).await;
     } else if let Ok(((), Err(panicked))) = drained {
         error!(%panicked, "routing has ended");
     }
@@ -194,7 +194,7 @@ async fn leave(
     gateway.clients.wait().await; // each takes no longer than the close timeout
     if let Some(consuming) = consuming {
         // Send the remaining acknowledgements before the connection is closed.
-        let _ = timeout(2 * PATIENCE, consuming).await;
+        let _ = timeout(2 * TIMEOUT, consuming).await;
     }
 }
 

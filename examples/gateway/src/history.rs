@@ -90,7 +90,7 @@ impl History {
         *bytes += message.size();
         log.messages.push_back(message.to_keep(budget));
         if log.messages.len() > self.most {
-            *bytes -= log.forget_first();
+            *bytes -= log.remove_first();
         }
         // Removes one message at a time, as a key may have many. A single key may use all of the
         // space.
@@ -102,7 +102,7 @@ impl History {
                 *floor = log.last.max(*floor);
                 logs.pop_lru();
             } else {
-                *bytes -= log.forget_first();
+                *bytes -= log.remove_first();
             }
         }
     }
@@ -132,7 +132,7 @@ impl History {
     }
 
     /// Returns the position of the last message of a key, and how many messages are kept.
-    pub fn look_at(&self, key: &str) -> (Value, Value) {
+    pub fn summary(&self, key: &str) -> (Value, Value) {
         let kept = self.kept.lock().unwrap();
         let log = kept.logs.peek(key);
         log.map_or((0.into(), 0.into()), |log| (log.last.into(), log.messages.len().into()))
@@ -146,7 +146,7 @@ impl History {
 
 impl Log {
     /// Removes the oldest message and returns its size.
-    fn forget_first(&mut self) -> usize {
+    fn remove_first(&mut self) -> usize {
         let size = self.messages.pop_front().map_or(0, |first| first.size());
         self.bytes -= size;
         size

@@ -28,7 +28,7 @@ use crate::access;
 use crate::batch;
 use crate::client;
 use crate::gateway::Gateway;
-use crate::message::{check_json, says_json};
+use crate::message::{check_json, is_json_type};
 use crate::page;
 use crate::reader::Reader;
 use crate::source::PublishError;
@@ -36,7 +36,7 @@ use crate::source::PublishError;
 /// The path before the key.
 const PUBLISH: &str = "/publish/";
 /// Timeout for receiving a body.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes that are buffered per client before a write: one system call for many messages.
 pub const WRITE_BUFFER: usize = 16 * 1024;
 /// Allocated for each client. Requests of clients are short.
@@ -132,18 +132,18 @@ async fn connect(
     Extension(place): Extension<Arc<OwnedSemaphorePermit>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
-    use WebSocketUpgradeRejection as Wrong;
+    use WebSocketUpgradeRejection as Rejection;
     access::check_origin(&gateway, &headers)?;
     refuse_if_draining(&gateway)?;
     let key = gateway.config.read_key.as_ref();
     let reader = key.map(|key| Reader::check(key, &headers, &uri)).transpose()?;
-    let upgrade = upgrade.map_err(|wrong| match wrong {
-        Wrong::InvalidConnectionHeader(_) | Wrong::InvalidUpgradeHeader(_) => Refusal::new(
+    let upgrade = upgrade.map_err(|rejection| match rejection {
+        Rejection::InvalidConnectionHeader(_) | Rejection::InvalidUpgradeHeader(_) => Refusal::new(
             StatusCode::UPGRADE_REQUIRED,
             "upgrade_required",
             "this is a WebSocket: connect with a WebSocket client",
         ),
-        wrong => Refusal::new(StatusCode::BAD_REQUEST, "bad_request", wrong.body_text()),
+        rejection => Refusal::new(StatusCode::BAD_REQUEST, "bad_request", rejection.body_text()),
     })?;
     access::check_websocket_key(&headers)?;
     let permit = Arc::clone(&gateway.places).try_acquire_owned().map_err(|_| {
@@ -200,7 +200,8 @@ async fn try_publish(gateway: &Gateway, request: Request) -> Result<Response, Re
     let most = gateway.config.max_body;
     let what = || format!("a message has at most {most} bytes");
     let body = read(body, most, what, headers.contains_key(header::EXPECT)).await?;
-    let is_json = headers.get(header::CONTENT_TYPE).is_some_and(|kind| says_json(kind.as_bytes()));
+    let is_json =
+        headers.get(header::CONTENT_TYPE).is_some_and(|kind| is_json_type(kind.as_bytes()));
     if is_json {
         check_json(&body).map_err(|error| {
             let message = format!("the body is not JSON, as its Content-Type says: {error}");
@@ -255,7 +256,7 @@ pub async fn read(
         return Err(too_large()); // before the body is sent
     }
     let (mut chunks, mut all) = (body.into_data_stream(), Vec::new());
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         let Ok(chunk) = timeout_at(end, chunks.next()).await else {
             let late = timed_out("the body did not come within 10 s");

@@ -45,7 +45,7 @@ impl Interest {
     pub fn want(&self, key: &Key) {
         let mut keys = self.keys.lock().unwrap();
         keys.wanted.insert(Key::clone(key));
-        self.look_at(&mut keys, Key::clone(key));
+        self.mark_unsure(&mut keys, Key::clone(key));
     }
 
     /// Called when a key loses its last subscription.
@@ -53,7 +53,7 @@ impl Interest {
         let mut keys = self.keys.lock().unwrap();
         keys.wanted.remove(key);
         if keys.bound.get(key) == Some(&true) {
-            self.look_at(&mut keys, Key::clone(key));
+            self.mark_unsure(&mut keys, Key::clone(key));
         } else {
             // The key was never bound: drop its entry.
             keys.unsure.remove(key);
@@ -62,17 +62,17 @@ impl Interest {
 
     /// Notifies a subscription when the queue is bound to its key. For the first subscription of a
     /// key, [`want`](Self::want) is called after this.
-    pub fn tell_when_bound(&self, terms: Arc<Terms>) {
+    pub fn notify_when_bound(&self, terms: Arc<Terms>) {
         let mut keys = self.keys.lock().unwrap();
         let key = Key::clone(&terms.key);
         keys.waiting.entry(Key::clone(&key)).or_default().push(terms);
         if keys.wanted.contains(&key) {
-            self.look_at(&mut keys, key);
+            self.mark_unsure(&mut keys, key);
         }
     }
 
     /// Removes a subscription that has ended.
-    pub fn forget(&self, terms: &Terms) {
+    pub fn remove(&self, terms: &Terms) {
         let mut keys = self.keys.lock().unwrap();
         if let Some(waiting) = keys.waiting.get_mut(&terms.key) {
             waiting.retain(|other| other.id != terms.id);
@@ -84,14 +84,14 @@ impl Interest {
 
     /// Called for a message without a subscription: the queue may still be bound to its key since
     /// an earlier run.
-    pub fn doubt(&self, key: &str) {
+    pub fn recheck(&self, key: &str) {
         let mut keys = self.keys.lock().unwrap();
         if self.follows && keys.bound.get(key) != Some(&false) {
-            self.look_at(&mut keys, key.into());
+            self.mark_unsure(&mut keys, key.into());
         }
     }
 
-    fn look_at(&self, keys: &mut Keys, key: Key) {
+    fn mark_unsure(&self, keys: &mut Keys, key: Key) {
         if keys.is_followed {
             keys.unsure.insert(key);
             self.changed.notify_one();
@@ -157,15 +157,15 @@ mod tests {
     use crate::board::Board;
     use crate::budget::Budget;
     use crate::config::{Config, Policy};
-    use crate::subscription::{News, Share, Wish};
+    use crate::subscription::{Notice, Share, SubscribeOptions};
 
-    fn terms(id: u64, key: &str) -> (Arc<Terms>, mpsc::UnboundedReceiver<News>) {
+    fn terms(id: u64, key: &str) -> (Arc<Terms>, mpsc::UnboundedReceiver<Notice>) {
         let board = Arc::new(Board::new(&Config::parse_from(["gateway"])));
         let share = Arc::new(Share::new(1, Arc::new(Budget::new(1)), Policy::Wait));
-        let (news, heard) = mpsc::unbounded_channel();
+        let (notices, received) = mpsc::unbounded_channel();
         let client = ([127, 0, 0, 1], 1).into();
-        let wish = Wish::default();
-        (Arc::new(Terms::new(id, key.into(), client, &wish, share, news, board)), heard)
+        let options = SubscribeOptions::default();
+        (Arc::new(Terms::new(id, key.into(), client, &options, share, notices, board)), received)
     }
 
     fn next(interest: &Interest) -> Option<Vec<(Key, bool, bool)>> {
@@ -178,25 +178,25 @@ mod tests {
     }
 
     #[test]
-    fn each_subscription_is_told_once_its_key_is_bound() {
+    fn each_subscription_is_notified_once_its_key_is_bound() {
         let (interest, key) = (Interest::new(true), Key::from("tea"));
         interest.follow();
-        let (first, mut first_news) = terms(1, "tea");
-        interest.tell_when_bound(first);
+        let (first, mut first_notices) = terms(1, "tea");
+        interest.notify_when_bound(first);
         assert_eq!(next(&interest), None, "the key is not attached yet");
         interest.want(&key);
         assert_eq!(next(&interest), Some(vec![(Key::clone(&key), true, true)]));
-        assert!(first_news.try_recv().is_err(), "the binding is not confirmed yet");
+        assert!(first_notices.try_recv().is_err(), "the binding is not confirmed yet");
         interest.bound(&key);
-        assert!(matches!(first_news.try_recv(), Ok(News::Subscribed(_, 1))));
+        assert!(matches!(first_notices.try_recv(), Ok(Notice::Subscribed(_, 1))));
 
         // A second subscription, to a key that is attached already.
-        let (second, mut second_news) = terms(2, "tea");
-        interest.tell_when_bound(second);
+        let (second, mut second_notices) = terms(2, "tea");
+        interest.notify_when_bound(second);
         assert_eq!(next(&interest), Some(vec![(Key::clone(&key), true, false)]));
         interest.bound(&key);
-        assert!(matches!(second_news.try_recv(), Ok(News::Subscribed(_, 2))));
-        assert!(first_news.try_recv().is_err());
+        assert!(matches!(second_notices.try_recv(), Ok(Notice::Subscribed(_, 2))));
+        assert!(first_notices.try_recv().is_err());
 
         interest.unwant(&key);
         assert_eq!(next(&interest), Some(vec![(key, false, true)]));
@@ -209,9 +209,9 @@ mod tests {
         for is_followed in [false, true] {
             for id in 0..1_000 {
                 let (terms, _news) = terms(id, &id.to_string());
-                interest.tell_when_bound(Arc::clone(&terms));
+                interest.notify_when_bound(Arc::clone(&terms));
                 interest.want(&terms.key);
-                interest.forget(&terms);
+                interest.remove(&terms);
                 interest.unwant(&terms.key);
             }
             assert!(is_empty(&interest), "followed: {is_followed}");
@@ -228,15 +228,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_is_bound_anew_by_each_session() {
+    fn wanted_keys_are_bound_again_by_each_session() {
         let (interest, key) = (Interest::new(true), Key::from("tea"));
         interest.want(&key);
         for _ in 0..2 {
             interest.follow();
             assert_eq!(next(&interest), Some(vec![(Key::clone(&key), true, true)]));
-            interest.doubt("left over");
+            interest.recheck("left over");
             assert_eq!(next(&interest), Some(vec![("left over".into(), false, true)]));
-            interest.doubt("left over");
+            interest.recheck("left over");
             assert_eq!(next(&interest), None, "the key is known to be unbound");
             interest.unfollow();
         }
@@ -245,11 +245,11 @@ mod tests {
     #[test]
     fn nothing_is_kept_of_a_subscription_that_never_received() {
         let (interest, key) = (Interest::new(true), Key::from("tea"));
-        let (terms, mut news) = terms(1, "tea");
-        interest.tell_when_bound(Arc::clone(&terms));
-        interest.forget(&terms);
+        let (terms, mut notices) = terms(1, "tea");
+        interest.notify_when_bound(Arc::clone(&terms));
+        interest.remove(&terms);
         assert!(is_empty(&interest));
         interest.bound(&key);
-        assert!(news.try_recv().is_err());
+        assert!(notices.try_recv().is_err());
     }
 }

@@ -2,16 +2,16 @@
 //! README.
 //!
 //! ```text
-//! config      the command line
-//! gateway     shared state, startup and shutdown
-//! serve       accepts connections        http      routes and errors         access   origins, tokens
-//! reader      keys that a token allows   page      the page
-//! patient     write timeout              budget    bytes that may wait
-//! source      where messages go          message   and when it is settled    batch, line
-//! amqp        RabbitMQ                   rewriter  makes input safe          wire, publisher, interest, settle
-//! router      the demux                  hooks     of the demux              board    the counters
-//! client      one WebSocket              outlet    its writing half          subscription
-//! history     the last messages of a key
+//! config        the command line
+//! gateway       shared state, startup and shutdown
+//! serve         accepts connections        http      routes and errors  access  origins, tokens
+//! reader        keys that a token allows   page      the page
+//! timed_socket  write timeout              budget    bytes that may wait
+//! source        where messages go          message   and when it is settled  batch, line
+//! amqp          RabbitMQ                   rewriter  makes input safe   wire, publisher, interest, settle
+//! router        the demux                  hooks     of the demux       board   the counters
+//! client        one WebSocket              outlet    its writing half   subscription
+//! history       the last messages of a key
 //! ```
 
 mod access;
@@ -30,7 +30,6 @@ mod line;
 mod message;
 mod outlet;
 mod page;
-mod patient;
 mod publisher;
 mod reader;
 mod rewriter;
@@ -40,6 +39,7 @@ mod settle;
 mod shutdown;
 mod source;
 mod subscription;
+mod timed_socket;
 mod wire;
 
 use std::io;
@@ -65,8 +65,8 @@ async fn main() -> ExitCode {
     tracing_subscriber::registry().with(layer.with_filter(config.log.clone())).init();
     match gateway::run(config).await {
         Ok(()) => ExitCode::SUCCESS,
-        Err(wrong) => {
-            eprintln!("gateway: {wrong}");
+        Err(error) => {
+            eprintln!("gateway: {error}");
             ExitCode::FAILURE
         }
     }

@@ -216,7 +216,7 @@ fn to_binary(frame: &str) -> Vec<u8> {
 }
 
 /// Returns `true` if the content type is JSON.
-pub fn says_json(content_type: &[u8]) -> bool {
+pub fn is_json_type(content_type: &[u8]) -> bool {
     let essence = content_type.split(|byte| *byte == b';').next().unwrap_or_default();
     essence.trim_ascii().eq_ignore_ascii_case(b"application/json")
 }
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn the_broker_hears_of_it_when_the_last_copy_is_gone() {
+    fn the_fate_is_sent_when_the_last_copy_is_dropped() {
         let (message, mut told) = delivered();
         let copy = message.clone();
         message.settle();
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_binary_message_is_a_line_and_what_was_published() {
+    fn a_binary_message_is_a_json_line_and_the_published_body() {
         let long = [b'\x01'; 99];
         let bodies = [&b"text\n\"\\"[..], b"", b"\xff\x00\n", &long, b"{\"a\": 1}"];
         for (body, is_json) in bodies.into_iter().flat_map(|body| [(body, false), (body, true)]) {

@@ -38,9 +38,9 @@ struct Socket {
     web: Option<WebSocket>,
     /// Output of the gateway itself. It is sent first, so that a client that cannot keep up still
     /// gets reports of its losses.
-    says: VecDeque<Say>,
+    output: VecDeque<Output>,
     /// Output was queued and is not flushed.
-    has_said: bool,
+    has_output: bool,
     /// Something was written and is not flushed.
     is_dirty: bool,
     /// Copies of messages that were sent and not flushed, and their bytes.
@@ -49,7 +49,7 @@ struct Socket {
     share: Arc<Share>,
 }
 
-enum Say {
+enum Output {
     Frame(Frame),
     /// Missed messages, and whether they are sent as binary frames.
     Kept(vec::IntoIter<Message>, bool),
@@ -100,8 +100,8 @@ impl Outlet {
     pub fn new(socket: WebSocket, share: Arc<Share>) -> Self {
         let socket = Socket {
             web: Some(socket),
-            says: VecDeque::new(),
-            has_said: false,
+            output: VecDeque::new(),
+            has_output: false,
             is_dirty: false,
             unflushed: Vec::new(),
             bytes: 0,
@@ -148,29 +148,29 @@ impl Outlet {
     }
 
     /// Queues a frame; [`flush`](Self::flush) sends it.
-    pub fn say(&self, frame: Frame) {
+    pub fn queue(&self, frame: Frame) {
         let mut socket = self.lock();
-        socket.says.push_back(Say::Frame(frame));
-        socket.has_said = true;
+        socket.output.push_back(Output::Frame(frame));
+        socket.has_output = true;
     }
 
     /// Queues the messages that a client missed.
     pub fn replay(&self, messages: Vec<Message>, binary: bool) {
         let mut socket = self.lock();
-        socket.says.push_back(Say::Kept(messages.into_iter(), binary));
-        socket.has_said = true;
+        socket.output.push_back(Output::Kept(messages.into_iter(), binary));
+        socket.has_output = true;
     }
 
     /// Schedules a flush for the answer to a ping. The WebSocket keeps it until the next write, so
     /// a client that sends pings without reading must not be able to queue many.
     pub fn answer(&self) {
         let mut socket = self.lock();
-        (socket.has_said, socket.is_dirty) = (true, true);
+        (socket.has_output, socket.is_dirty) = (true, true);
     }
 
     /// Returns `true` if output is queued that was not flushed.
-    pub fn has_said(&self) -> bool {
-        self.lock().has_said
+    pub fn has_output(&self) -> bool {
+        self.lock().has_output
     }
 
     /// Completes when all output and messages are flushed.
@@ -193,7 +193,7 @@ impl Outlet {
 impl Socket {
     fn end(&mut self) {
         self.web = None;
-        self.says.clear();
+        self.output.clear();
         self.unflushed = Vec::new();
     }
 
@@ -206,20 +206,20 @@ impl Socket {
         if self.unflushed.len() >= self.share.unflushed() || self.bytes >= WRITE_BUFFER {
             return self.poll_flush(cx);
         }
-        self.poll_say(cx)
+        self.poll_output(cx)
     }
 
     /// Writes the queued output, until there is room for a message.
-    fn poll_say(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {
+    fn poll_output(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {
         ready!(self.web()?.poll_ready_unpin(cx))?;
         let mut room = PIECE;
-        while let Some(say) = self.says.pop_front() {
+        while let Some(output) = self.output.pop_front() {
             self.is_dirty = true;
-            match say {
-                Say::Frame(frame) => self.web()?.start_send_unpin(frame)?,
-                Say::Kept(mut messages, binary) => {
+            match output {
+                Output::Frame(frame) => self.web()?.start_send_unpin(frame)?,
+                Output::Kept(mut messages, binary) => {
                     let Some(message) = messages.next() else { continue };
-                    self.says.push_front(Say::Kept(messages, binary));
+                    self.output.push_front(Output::Kept(messages, binary));
                     self.send(message, binary)?;
                     room -= 1;
                     if room == 0 {
@@ -244,7 +244,7 @@ impl Socket {
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {
-        ready!(self.poll_say(cx))?;
+        ready!(self.poll_output(cx))?;
         if self.is_dirty {
             ready!(self.web()?.poll_flush_unpin(cx))?;
             self.bytes = 0;
@@ -253,7 +253,7 @@ impl Socket {
                 message.settle();
             }
         }
-        (self.is_dirty, self.has_said) = (false, false);
+        (self.is_dirty, self.has_output) = (false, false);
         Poll::Ready(Ok(()))
     }
 }

@@ -16,7 +16,7 @@ use crate::config::BrokerConfig;
 use crate::source::PublishError;
 
 /// Timeout for answers of the broker.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Publishes messages and awaits their confirmations. The broker may close the channel because of
 /// one message, and then all unconfirmed ones fail. Each of them is retried alone on a second
@@ -28,13 +28,13 @@ pub struct Publisher {
     shared: AsyncMutex<Option<Channel>>,
     alone: AsyncMutex<Option<Channel>>,
     /// Notified when the connection or the exchange is lost: a new session is needed.
-    pub gone: Notify,
+    pub lost: Notify,
 }
 
 impl Publisher {
     pub fn new(config: BrokerConfig) -> Self {
         let (shared, alone) = (AsyncMutex::default(), AsyncMutex::default());
-        Self { config, connection: Mutex::default(), shared, alone, gone: Notify::new() }
+        Self { config, connection: Mutex::default(), shared, alone, lost: Notify::new() }
     }
 
     /// Sets the connection; `None` while the broker is away.
@@ -52,7 +52,7 @@ impl Publisher {
             let channel = open(&mut *self.shared.lock().await, &connection).await?;
             self.send(&channel, key, body, is_json).await
         };
-        let tried = timeout(PATIENCE, trying).await.map_err(|_| PublishError::Down)?;
+        let tried = timeout(TIMEOUT, trying).await.map_err(|_| PublishError::Down)?;
         let answer = match tried {
             Err(_) if connection.status().connected() => {
                 let again = async {
@@ -61,7 +61,7 @@ impl Publisher {
                     let channel = open(&mut alone, &connection).await?;
                     self.send(&channel, key, body, is_json).await
                 };
-                timeout(PATIENCE, again).await.map_err(|_| PublishError::Down)?
+                timeout(TIMEOUT, again).await.map_err(|_| PublishError::Down)?
             }
             tried => tried,
         };
@@ -71,7 +71,7 @@ impl Publisher {
             Err(error) => {
                 warn!(key, %error, "the broker did not take a message");
                 if !connection.status().connected() {
-                    self.gone.notify_waiters();
+                    self.lost.notify_waiters();
                 }
                 Err(self.refused(&error))
             }
@@ -102,7 +102,7 @@ impl Publisher {
             AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED) => PublishError::Forbidden,
             AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED) => PublishError::TooLarge,
             AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND) => {
-                self.gone.notify_waiters();
+                self.lost.notify_waiters();
                 PublishError::Down
             }
             _ => PublishError::Down,

@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 
-use crate::message::says_json;
+use crate::message::is_json_type;
 
 /// Bytes per read from the socket.
 pub const CHUNK: usize = 64 * 1024;
@@ -139,7 +139,7 @@ impl Rewriter {
         }
         let _weight = fields.number()?;
         let size = u64::from_be_bytes(fields.take(8)?.try_into().ok()?);
-        let (most, is_json) = (self.rules.max_body, fields.clone().say_json());
+        let (most, is_json) = (self.rules.max_body, fields.clone().is_json());
         let key = match &self.rules.key_header {
             Some(name) => find_key(fields, name.as_bytes()),
             None => Ok(None),
@@ -236,9 +236,9 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns `true` if the content type in these properties is JSON.
-    fn say_json(mut self) -> bool {
+    fn is_json(mut self) -> bool {
         let has_type = self.flags().is_some_and(|flags| flags & HAS_CONTENT_TYPE != 0);
-        has_type && self.short().is_some_and(says_json)
+        has_type && self.short().is_some_and(is_json_type)
     }
 
     /// Reads a short string.
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_json_is_still_said_to_be() {
+    fn json_content_type_is_kept() {
         let headers = table(&[(b"key", b'S', &long(b"tea"))]);
         let (delivery, body) = (deliver(b"e", b"k"), frame(BODY, b"{}"));
         for said in [&b"application/json"[..], b"Application/JSON ; charset=utf-8"] {
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_utf8_is_not_passed_on() {
+    fn invalid_utf8_is_not_passed_on() {
         let (good, body) = (deliver(b"e", b"k"), frame(BODY, b"ok"));
         for (flags, properties) in [
             (HAS_CONTENT_TYPE, vec![1, 0xff]),

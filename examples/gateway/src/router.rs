@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::board::Board;
 use crate::budget::Budget;
 use crate::config::Config;
-use crate::hooks::Watch;
+use crate::hooks::GatewayHooks;
 use crate::message::{Key, Message};
 use crate::outlet::Subscription;
 
@@ -27,9 +27,9 @@ const FLUSH_EVERY: usize = 2048;
 
 /// The sender of messages to the demux.
 #[derive(Clone)]
-pub struct Input(mpsc::Sender<Letter>);
+pub struct Input(mpsc::Sender<Event>);
 
-enum Letter {
+enum Event {
     Message(Message),
     End,
 }
@@ -45,14 +45,14 @@ pub enum Refused {
 
 impl Input {
     pub async fn send(&self, message: Message) -> Result<(), Refused> {
-        self.0.send(Letter::Message(message)).await.map_err(|_| Refused::Ended)
+        self.0.send(Event::Message(message)).await.map_err(|_| Refused::Ended)
     }
 
     /// Sends a message, but waits only until the deadline.
     pub async fn offer(&self, message: Message, until: Instant) -> Result<(), Refused> {
-        match self.0.try_send(Letter::Message(message)) {
+        match self.0.try_send(Event::Message(message)) {
             Ok(()) => Ok(()),
-            Err(TrySendError::Full(letter)) => match timeout_at(until, self.0.send(letter)).await {
+            Err(TrySendError::Full(event)) => match timeout_at(until, self.0.send(event)).await {
                 Ok(sent) => sent.map_err(|_| Refused::Ended),
                 Err(_) => Err(Refused::Blocked),
             },
@@ -62,7 +62,7 @@ impl Input {
 
     /// Closes the input; messages that are in it are still routed.
     pub async fn end(&self) {
-        let _ = self.0.send(Letter::End).await;
+        let _ = self.0.send(Event::End).await;
     }
 }
 
@@ -72,20 +72,20 @@ pub type Orders = mpsc::Sender<Order<Key, Subscription>>;
 /// delivered.
 pub fn start(
     config: &Config,
-    watch: Watch,
+    hooks: GatewayHooks,
     budget: Arc<Budget>,
 ) -> (Input, Orders, JoinHandle<()>) {
-    let (input, letters) = mpsc::channel(INBOX);
+    let (input, events) = mpsc::channel(INBOX);
     let (orders, mut orders_in) = mpsc::channel::<Order<Key, Subscription>>(INBOX);
-    let board = Arc::clone(&watch.board);
-    let mut demux = read(letters, Arc::clone(&board), budget, !config.drops())
+    let board = Arc::clone(&hooks.board);
+    let mut demux = read(events, Arc::clone(&board), budget, !config.drops())
         .demux_by_ref(Message::key, stream::poll_fn(move |cx| orders_in.poll_recv(cx)))
         .multicast()
         .buffer(config.buffer as usize)
         .overflow(config.overflow.into())
         .flush_every(flush_every(config))
         .with_hasher(RandomState::new()) // keys are chosen by untrusted clients
-        .hooks(watch);
+        .hooks(hooks);
     let routing = futures::future::poll_fn(move |cx| {
         let mut done = demux.poll_unpin(cx);
         if done.is_pending() {
@@ -113,7 +113,7 @@ fn flush_every(config: &Config) -> usize {
 
 /// Reads the input. If the policy drops nothing, it waits for room in the budget.
 fn read(
-    mut letters: mpsc::Receiver<Letter>,
+    mut events: mpsc::Receiver<Event>,
     board: Arc<Board>,
     budget: Arc<Budget>,
     waits: bool,
@@ -129,8 +129,8 @@ fn read(
             if is_full {
                 return Poll::Pending;
             }
-            match futures::ready!(letters.poll_recv(cx)) {
-                Some(Letter::Message(mut message)) => {
+            match futures::ready!(events.poll_recv(cx)) {
+                Some(Event::Message(mut message)) => {
                     if let Some(history) = &board.history {
                         history.keep(&mut message, &budget);
                     }
@@ -139,7 +139,7 @@ fn read(
                     return Poll::Ready(Some(message));
                 }
                 // No message is accepted after this; accepted ones are still in the channel.
-                Some(Letter::End) => letters.close(),
+                Some(Event::End) => events.close(),
                 None => return Poll::Ready(None),
             }
         }

@@ -25,18 +25,18 @@ use tracing::{debug, warn};
 use crate::access;
 use crate::gateway::Gateway;
 use crate::http::{Refusal, answer, router};
-use crate::patient::Patient;
+use crate::timed_socket::TimedSocket;
 
 /// Connections that have not sent a request yet. Further ones wait to be accepted.
 pub const NEW: usize = 256;
 /// Maximum bytes buffered per direction, and so of a request without its body.
 const BUFFER: usize = 16 * 1024;
 /// Timeout for the headers of a request.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Serves until `stop` is cancelled, and completes when all requests are answered. WebSockets are
 /// separate.
-pub async fn serve(listener: TcpListener, gateway: Arc<Gateway>, gone: CancellationToken) {
+pub async fn serve(listener: TcpListener, gateway: Arc<Gateway>, stop: CancellationToken) {
     // Twice the limit: as many plain connections as WebSockets. Beyond that, an error is returned.
     let most = gateway.config.max_connections as usize;
     let sockets = Arc::new(Semaphore::new(2 * most + NEW));
@@ -46,7 +46,7 @@ pub async fn serve(listener: TcpListener, gateway: Arc<Gateway>, gone: Cancellat
     loop {
         let accepted = tokio::select! {
             accepted = accept(&listener, &sockets) => accepted,
-            () = gone.cancelled() => break,
+            () = stop.cancelled() => break,
         };
         match accepted {
             Ok((socket, address, place)) => {
@@ -57,7 +57,7 @@ pub async fn serve(listener: TcpListener, gateway: Arc<Gateway>, gone: Cancellat
                     socket: Arc::new(place),
                     plain: Arc::clone(&plain),
                 };
-                connections.spawn(own.answer(socket, gone.clone()));
+                connections.spawn(own.answer(socket, stop.clone()));
             }
             Err(error) => {
                 warn!(%error, "cannot accept a client");
@@ -90,10 +90,10 @@ struct Connection {
 }
 
 impl Connection {
-    async fn answer(self, socket: TcpStream, gone: CancellationToken) {
+    async fn answer(self, socket: TcpStream, stop: CancellationToken) {
         let _ = socket.set_nodelay(true); // flush means send
         let (address, is_upgraded) = (self.address, Arc::new(AtomicBool::new(false)));
-        let socket = Patient::new(socket, Arc::clone(&is_upgraded));
+        let socket = TimedSocket::new(socket, Arc::clone(&is_upgraded));
         let shared = socket.share();
         // Kept until the connection ends, as its responses use memory until then.
         let place = OnceLock::new();
@@ -108,7 +108,7 @@ impl Connection {
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(PATIENCE)
+            .header_read_timeout(TIMEOUT)
             .half_close(true) // answer clients that have shut down their writing half
             .max_buf_size(BUFFER)
             // Not `pipeline_flush`: it buffers the responses of all pipelined requests, 12 kB for a
@@ -120,7 +120,7 @@ impl Connection {
             let mut connection = std::pin::pin!(connection);
             tokio::select! {
                 done = &mut connection => done,
-                () = gone.cancelled() => {
+                () = stop.cancelled() => {
                     connection.as_mut().graceful_shutdown();
                     connection.await
                 }

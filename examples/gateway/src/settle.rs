@@ -28,18 +28,18 @@ const BATCH: usize = 1024;
 pub async fn settle(
     channel: &Channel,
     board: &Board,
-    mut told: mpsc::UnboundedReceiver<Fate>,
+    mut incoming: mpsc::UnboundedReceiver<Fate>,
     pause: &mut Duration,
 ) -> lapin::Result<()> {
     let (mut fates, mut runs) = (Vec::with_capacity(BATCH), Runs::default());
     loop {
         if runs.put_off.is_empty() {
-            if told.recv_many(&mut fates, BATCH).await == 0 {
+            if incoming.recv_many(&mut fates, BATCH).await == 0 {
                 return Ok(());
             }
         } else {
             yield_now().await;
-            fates.extend(std::iter::from_fn(|| told.try_recv().ok()).take(BATCH));
+            fates.extend(std::iter::from_fn(|| incoming.try_recv().ok()).take(BATCH));
         }
         let mut nacks = Vec::new();
         for Fate { tag, verdict } in fates.drain(..) {
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_behind_a_gap_is_put_off_once_and_then_acknowledged_singly() {
+    fn tags_behind_a_gap_are_deferred_once_and_then_acknowledged_singly() {
         let mut runs = Runs::default();
         assert_eq!(settled(&mut runs, &[1, 4, 3]), acks(1, &[], 1));
         assert_eq!(settled(&mut runs, &[6]), acks(None, &[3, 4], 2));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_never_settled_costs_no_memory_for_those_that_are() {
+    fn an_unsettled_message_costs_no_memory_for_settled_ones() {
         let mut runs = Runs::default();
         for tag in 2..100_000 {
             settled(&mut runs, &[tag]);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_order_the_broker_hears_of_each_message_once_and_of_none_too_early() {
+    fn in_any_order_each_message_is_acknowledged_once_and_not_too_early() {
         let (mut runs, mut random) = (Runs::default(), 1_u64);
         let (mut waiting, mut unacked) = (Vec::new(), BTreeSet::new());
         for tag in 1..=5_000 {

@@ -12,7 +12,7 @@ use crate::message::{Key, Message};
 use crate::router::{Input, Refused};
 
 /// How long a post waits while the input is blocked by a client.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Unconfirmed messages of a batch. The broker is no faster with more.
 const UNCONFIRMED: usize = 512;
 
@@ -54,7 +54,7 @@ impl Source {
         match self {
             Self::Embedded(input) => {
                 let message = Message::of(key.into(), body, is_json, None);
-                Ok(input.offer(message, Instant::now() + PATIENCE).await?)
+                Ok(input.offer(message, Instant::now() + TIMEOUT).await?)
             }
             Self::Amqp(broker) => broker.publisher.publish(key, body, is_json).await,
         }
@@ -73,7 +73,7 @@ impl Source {
             }
         };
         let (mut all, mut last) = (Vec::with_capacity(lines.len()), Ok(()));
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         for line in lines {
             if last.is_ok() {
                 let Line { key, body, is_json } = line;

@@ -92,7 +92,7 @@ impl Share {
 /// The options of a subscribe request.
 #[derive(Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Wish {
+pub struct SubscribeOptions {
     pub key: Option<String>,
     pub keys: Option<Vec<String>>,
     pub rate: Option<NonZeroU32>,
@@ -125,8 +125,8 @@ pub struct Terms {
     too_slow: AtomicU64,
     too_many: AtomicU64,
     /// `true` if a `Lost` notice was sent and the losses were not taken yet.
-    told: AtomicBool,
-    news: mpsc::UnboundedSender<News>,
+    is_notified: AtomicBool,
+    notices: mpsc::UnboundedSender<Notice>,
     board: Arc<Board>,
     /// The counter of deliveries for the key, once attached.
     delivered: OnceLock<Arc<AtomicU64>>,
@@ -135,9 +135,9 @@ pub struct Terms {
 /// A notice to a client's task about a subscription, by its id. At most one of each kind is
 /// pending.
 #[derive(Debug)]
-pub enum News {
+pub enum Notice {
     /// Output was queued and must be flushed.
-    Said,
+    Output,
     /// The subscription is attached, and its key is bound.
     Subscribed(Key, u64),
     /// Messages were lost.
@@ -168,20 +168,20 @@ impl Terms {
         id: u64,
         key: Key,
         client: SocketAddr,
-        wish: &Wish,
+        options: &SubscribeOptions,
         share: Arc<Share>,
-        news: mpsc::UnboundedSender<News>,
+        notices: mpsc::UnboundedSender<Notice>,
         board: Arc<Board>,
     ) -> Self {
         Self {
             id,
             key,
             client,
-            latest: wish.latest,
-            binary: wish.binary,
+            latest: options.latest,
+            binary: options.binary,
             since: None,
             at: AtomicU64::new(0),
-            limiter: wish
+            limiter: options
                 .rate
                 .map(|rate| DefaultDirectRateLimiter::direct(Quota::per_second(rate))),
             share,
@@ -189,16 +189,16 @@ impl Terms {
             is_too_slow: AtomicBool::new(false),
             too_slow: AtomicU64::new(0),
             too_many: AtomicU64::new(0),
-            told: AtomicBool::new(false),
-            news,
+            is_notified: AtomicBool::new(false),
+            notices,
             board,
             delivered: OnceLock::new(),
         }
     }
 
     /// Requests a replay of missed messages.
-    pub fn since(mut self, wish: &Wish, outlet: &Arc<Outlet>) -> Self {
-        let Wish { since, ref epoch, latest, .. } = *wish;
+    pub fn since(mut self, options: &SubscribeOptions, outlet: &Arc<Outlet>) -> Self {
+        let SubscribeOptions { since, ref epoch, latest, .. } = *options;
         let since = since.map(|at| Since { at, epoch: epoch.clone(), latest });
         self.since = since.map(|since| (since, Arc::clone(outlet)));
         self
@@ -211,23 +211,23 @@ impl Terms {
         };
         let Missed { messages, after, has_gap } = history.since(&self.key, since, &self.share);
         self.at.store(after + messages.len() as u64, Ordering::Relaxed);
-        let said = json!({
+        let reply = json!({
             "type": "history", "key": &*self.key, "epoch": history.epoch, "at": after, "gap": has_gap,
         });
-        outlet.say(Frame::Text(said.to_string().into()));
+        outlet.queue(Frame::Text(reply.to_string().into()));
         outlet.replay(messages, self.binary);
-        let _ = self.news.send(News::Said);
+        let _ = self.notices.send(Notice::Output);
     }
 
     /// Returns `true` if the message was replayed. The order to attach may be applied after a
     /// message was read and kept, and before it is routed.
-    pub fn had(&self, message: &Message) -> bool {
+    pub fn was_replayed(&self, message: &Message) -> bool {
         self.since.is_some() && message.at() <= self.at.load(Ordering::Relaxed)
     }
 
     /// Returns `true` if there is room for another message and the rate allows it.
     pub fn admits(&self, message: &Message) -> bool {
-        if self.had(message) {
+        if self.was_replayed(message) {
             return false;
         }
         if self.latest {
@@ -245,7 +245,7 @@ impl Terms {
     }
 
     /// Releases the room of an admitted message that was not sent.
-    pub fn forget(&self, message: &Message) {
+    pub fn release(&self, message: &Message) {
         self.share.give_back(message);
     }
 
@@ -277,25 +277,25 @@ impl Terms {
     }
 
     /// Counts a loss, because the client is too slow or because of the rate limit.
-    pub fn lose(&self, is_slow: bool) {
+    pub fn count_loss(&self, is_slow: bool) {
         if is_slow
             && matches!(self.share.policy, Policy::Evict)
             && self.was_full()
             && !self.is_too_slow.swap(true, Ordering::Relaxed)
         {
-            let _ = self.news.send(News::TooSlow(Arc::clone(&self.key), self.id));
+            let _ = self.notices.send(Notice::TooSlow(Arc::clone(&self.key), self.id));
         }
         let losses = if is_slow { &self.too_slow } else { &self.too_many };
         losses.fetch_add(1, Ordering::Relaxed);
         // Pairs with the swap in `losses`: if a notice is pending, that call includes this loss.
-        if !self.told.swap(true, Ordering::AcqRel) {
-            let _ = self.news.send(News::Lost(Arc::clone(&self.key), self.id));
+        if !self.is_notified.swap(true, Ordering::AcqRel) {
+            let _ = self.notices.send(Notice::Lost(Arc::clone(&self.key), self.id));
         }
     }
 
     /// Takes the losses since the last call.
     pub fn losses(&self) -> Losses {
-        self.told.swap(false, Ordering::AcqRel);
+        self.is_notified.swap(false, Ordering::AcqRel);
         Losses {
             overflow: self.too_slow.swap(0, Ordering::Relaxed),
             rate: self.too_many.swap(0, Ordering::Relaxed),
@@ -303,11 +303,11 @@ impl Terms {
     }
 
     pub fn subscribed(&self) {
-        let _ = self.news.send(News::Subscribed(Arc::clone(&self.key), self.id));
+        let _ = self.notices.send(Notice::Subscribed(Arc::clone(&self.key), self.id));
     }
 
     pub fn ended(&self, ending: Ending) {
-        let _ = self.news.send(News::Ended(Arc::clone(&self.key), self.id, ending));
+        let _ = self.notices.send(Notice::Ended(Arc::clone(&self.key), self.id, ending));
     }
 }
 

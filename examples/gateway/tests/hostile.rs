@@ -23,7 +23,7 @@ async fn unread(gateway: &Gateway, path: &str, count: usize) -> TcpStream {
 }
 
 #[tokio::test]
-async fn clients_that_do_not_read_answers_lock_nobody_out_for_long() {
+async fn clients_that_do_not_read_answers_block_others_only_briefly() {
     let gateway = Gateway::start(&["--max-connections", "100", "--send-buffer", "8192"]).await;
     let mut sockets = Vec::new();
     for _ in 0..400 {
@@ -101,17 +101,17 @@ async fn memory_after_a_flood(policy: &str) -> (Gateway, Client, u64) {
 }
 
 #[tokio::test]
-async fn what_waits_for_a_client_is_bounded_in_bytes() {
+async fn bytes_that_wait_for_a_client_are_bounded() {
     for policy in ["drop-oldest", "drop-newest", "evict"] {
         let (_gateway, mut slow, memory) = memory_after_a_flood(policy).await;
         assert!(memory < 40, "{policy}: {memory} MiB");
-        let said = slow.next().await;
-        assert!(said["base64"].is_string(), "{said:.100}");
+        let reply = slow.next().await;
+        assert!(reply["base64"].is_string(), "{reply:.100}");
     }
 }
 
 #[tokio::test]
-async fn what_waits_for_all_clients_is_bounded_in_bytes_when_the_input_waits() {
+async fn bytes_that_wait_for_all_clients_are_bounded_under_wait() {
     let (gateway, mut slow, memory) = memory_after_a_flood("wait").await;
     // In addition to the queues: 256 messages of 87,436 bytes that wait for the demux.
     assert!(memory < 70, "{memory} MiB");
@@ -136,7 +136,7 @@ async fn an_idle_websocket_costs_little_memory() {
 }
 
 #[tokio::test]
-async fn one_of_which_nothing_is_heard_any_more_is_dropped_after_three_periods_not_four() {
+async fn a_silent_client_is_dropped_after_three_ping_intervals_not_four() {
     let gateway = Gateway::start(&["--ping", "2"]).await;
     let mut client = gateway.connect().await;
     let ping = soon("a ping", client.0.next()).await.unwrap().unwrap();
@@ -147,12 +147,12 @@ async fn one_of_which_nothing_is_heard_any_more_is_dropped_after_three_periods_n
         // On the TCP level: the WebSocket library would answer pings.
         while client.0.get_mut().read(&mut bytes).await.is_ok_and(|count| count > 0) {}
     };
-    let patience = Duration::from_millis(7500);
-    assert!(tokio::time::timeout(patience, end).await.is_ok(), "more than {patience:?}");
+    let limit = Duration::from_millis(7500);
+    assert!(tokio::time::timeout(limit, end).await.is_ok(), "more than {limit:?}");
 }
 
 #[tokio::test]
-async fn while_it_drains_new_connections_are_answered_and_then_it_ends_in_time() {
+async fn while_draining_new_connections_are_answered_and_it_ends_in_time() {
     let options = ["--drain", "1", "--overflow", "wait", "--buffer", "1", "--send-buffer", "4096"];
     let gateway = Gateway::start(&options).await;
     let mut client = gateway.connect_narrow().await;
@@ -165,16 +165,16 @@ async fn while_it_drains_new_connections_are_answered_and_then_it_ends_in_time()
     until("the wait", async || gateway.stats().await["blocked"]["key"] == "tea").await;
     gateway.terminate();
     until("draining", async || {
-        let (status, said) = gateway.ask(Method::GET, "/healthz", &[], "").await;
-        status == StatusCode::SERVICE_UNAVAILABLE && said["status"] == "draining"
+        let (status, reply) = gateway.ask(Method::GET, "/healthz", &[], "").await;
+        status == StatusCode::SERVICE_UNAVAILABLE && reply["status"] == "draining"
     })
     .await;
-    let (status, said) = gateway.ask(Method::POST, "/publish/tea", &[], "x").await;
-    assert_eq!((status.as_u16(), &said["error"]), (503, &json!("draining")));
-    let (status, said) = gateway.ask(Method::GET, "/ws", &[], "").await;
-    assert_eq!((status.as_u16(), &said["error"]), (503, &json!("draining")));
-    let patience = Duration::from_secs(4); // README: at most 3 s after --drain
-    let (status, log) = tokio::time::timeout(patience, gateway.wait()).await.expect("it ends");
+    let (status, reply) = gateway.ask(Method::POST, "/publish/tea", &[], "x").await;
+    assert_eq!((status.as_u16(), &reply["error"]), (503, &json!("draining")));
+    let (status, reply) = gateway.ask(Method::GET, "/ws", &[], "").await;
+    assert_eq!((status.as_u16(), &reply["error"]), (503, &json!("draining")));
+    let limit = Duration::from_secs(4); // --drain, and 3 s to end
+    let (status, log) = tokio::time::timeout(limit, gateway.wait()).await.expect("it ends");
     assert!(status.success() && log.contains("stuck=1"), "{log}");
     publishing.abort();
 }

@@ -12,17 +12,17 @@ async fn latest(gateway: &Gateway, mut client: Client, key: &str, rate: u64) -> 
     client
 }
 
-fn number(said: &Value) -> usize {
-    said["body"].as_str().unwrap().split(' ').next().unwrap().parse().unwrap()
+fn number(reply: &Value) -> usize {
+    reply["body"].as_str().unwrap().split(' ').next().unwrap().parse().unwrap()
 }
 
 /// Returns the numbers of the messages up to `last`, which must be the final one.
 async fn read(client: &mut Client, last: usize) -> Vec<usize> {
     let mut got = Vec::new();
     while got.last() != Some(&last) {
-        let said = client.next().await;
-        assert_eq!(said["type"], "message", "unexpected: {said}");
-        got.push(number(&said));
+        let reply = client.next().await;
+        assert_eq!(reply["type"], "message", "unexpected: {reply}");
+        got.push(number(&reply));
     }
     assert!(got.is_sorted(), "{got:?}");
     got
@@ -55,7 +55,7 @@ async fn after_a_burst_and_silence_the_last_one_is_there() {
 }
 
 #[tokio::test]
-async fn one_that_does_not_read_finds_the_last_one_and_costs_one_message_whatever_the_policy() {
+async fn a_client_that_does_not_read_costs_one_message_under_any_policy() {
     for policy in ["wait", "drop-oldest", "drop-newest", "evict"] {
         let options = ["--overflow", policy, "--send-buffer", "8192", "--rate", "0"];
         let gateway = Gateway::start(&options).await;
@@ -92,8 +92,8 @@ async fn the_last_one_arrives_also_if_the_client_has_its_share_waiting() {
     }
     until("all of them", async || gateway.stats().await["totals"]["received"] == 110).await;
     loop {
-        let said = slow.next().await;
-        if said["key"] == "tea" && number(&said) == 9 {
+        let reply = slow.next().await;
+        if reply["key"] == "tea" && number(&reply) == 9 {
             break;
         }
     }

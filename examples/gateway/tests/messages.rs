@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 #[tokio::test]
-async fn a_message_goes_to_all_who_subscribed_to_its_key_and_to_nobody_else() {
+async fn a_message_goes_to_the_subscribers_of_its_key_only() {
     let gateway = Gateway::start(&[]).await;
     let mut one = gateway.subscriber("tea").await;
     let mut two = gateway.subscriber("tea").await;
@@ -94,9 +94,9 @@ async fn json_comes_as_json_and_bytes_as_bytes() {
     let mut text = gateway.subscriber("tea").await;
     let json = [("content-type", "application/json; charset=utf-8")];
     for (body, status) in [(r#"{"a": [1.0]}"#, 202), (r#"{"a":"#, 400), ("1,2", 400)] {
-        let (is, said) = gateway.ask(Method::POST, "/publish/tea", &json, body).await;
-        assert_eq!(is.as_u16(), status, "{body}: {said}");
-        assert!(status == 202 || said["error"] == "bad_json", "{said}");
+        let (is, reply) = gateway.ask(Method::POST, "/publish/tea", &json, body).await;
+        assert_eq!(is.as_u16(), status, "{body}: {reply}");
+        assert!(status == 202 || reply["error"] == "bad_json", "{reply}");
     }
     gateway.publish("tea", "no { JSON").await;
     gateway.publish("tea", vec![0xff, b'\n']).await;
@@ -112,8 +112,8 @@ async fn json_comes_as_json_and_bytes_as_bytes() {
     }
     // With replayed and new messages.
     let mut binary = gateway.connect().await;
-    let wish = json!({ "type": "subscribe", "key": "tea", "binary": true, "since": 0 });
-    binary.send(wish).await;
+    let request = json!({ "type": "subscribe", "key": "tea", "binary": true, "since": 0 });
+    binary.send(request).await;
     assert_eq!(binary.next().await["type"], "history");
     for (body, at) in [(&br#"{"a": [1.0]}"#[..], 1), (b"no { JSON", 2), (b"\xff\n", 3), (b"", 4)] {
         if at == 4 {
@@ -128,7 +128,7 @@ async fn json_comes_as_json_and_bytes_as_bytes() {
 }
 
 #[tokio::test]
-async fn one_that_is_gone_leaves_nothing_behind() {
+async fn a_killed_client_leaves_nothing_behind() {
     let gateway = Gateway::start(&[]).await;
     let client = gateway.subscriber("tea").await;
     let mut polite = gateway.subscriber("tea").await;
@@ -144,7 +144,7 @@ async fn one_that_is_gone_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn one_of_which_nothing_is_heard_is_dropped_and_one_that_answers_is_not() {
+async fn a_silent_client_is_dropped_and_one_that_answers_pings_is_not() {
     let gateway = Gateway::start(&["--ping", "0.2"]).await;
     let _silent = gateway.subscriber("tea").await; // is not read, so pings are not answered
     let mut lively = gateway.subscriber("tea").await;
@@ -156,7 +156,7 @@ async fn one_of_which_nothing_is_heard_is_dropped_and_one_that_answers_is_not() 
 }
 
 #[tokio::test]
-async fn each_subscription_has_its_limit_and_is_told_what_exceeds_it() {
+async fn each_subscription_has_its_limit_and_losses_are_reported() {
     let gateway = Gateway::start(&["--rate", "50"]).await;
     let mut client = gateway.connect().await;
     for (key, asks, gets) in [("less", 5, 5), ("more", 500, 50)] {
@@ -171,15 +171,15 @@ async fn each_subscription_has_its_limit_and_is_told_what_exceeds_it() {
     gateway.publish("more", "last").await;
     let (mut got, mut lost, mut other) = (0, 0, 0);
     while got + lost < 40 {
-        let said = client.next().await;
-        match said["type"].as_str() {
-            Some("message") if said["key"] == "less" => got += 1,
+        let reply = client.next().await;
+        match reply["type"].as_str() {
+            Some("message") if reply["key"] == "less" => got += 1,
             Some("message") => other += 1,
             Some("lost") => {
-                assert_eq!((&said["key"], &said["reason"]), (&json!("less"), &json!("rate")));
-                lost += said["count"].as_u64().unwrap();
+                assert_eq!((&reply["key"], &reply["reason"]), (&json!("less"), &json!("rate")));
+                lost += reply["count"].as_u64().unwrap();
             }
-            _ => panic!("{said}"),
+            _ => panic!("{reply}"),
         }
     }
     assert!(got >= 5 && lost > 0, "{got} and {lost}");
@@ -192,7 +192,7 @@ async fn each_subscription_has_its_limit_and_is_told_what_exceeds_it() {
 }
 
 #[tokio::test]
-async fn told_to_stop_it_delivers_what_it_took_and_says_goodbye() {
+async fn on_sigterm_accepted_messages_are_delivered_and_clients_are_closed() {
     let gateway = Gateway::start(&[]).await;
     let client = gateway.subscriber("tea").await;
     let idle = gateway.connect().await;
@@ -200,9 +200,9 @@ async fn told_to_stop_it_delivers_what_it_took_and_says_goodbye() {
         gateway.publish("tea", n.to_string()).await;
     }
     gateway.terminate();
-    let (said, code) = client.rest().await;
+    let (reply, code) = client.rest().await;
     let expected: Vec<_> = (0..100).map(|n| message("tea", &n.to_string())).collect();
-    assert_eq!(said, expected);
+    assert_eq!(reply, expected);
     assert_eq!(code, Some(CloseCode::Away));
     assert_eq!(idle.rest().await.1, Some(CloseCode::Away));
     let (status, log) = gateway.wait().await;
@@ -214,7 +214,7 @@ async fn told_to_stop_it_delivers_what_it_took_and_says_goodbye() {
 }
 
 #[tokio::test]
-async fn told_to_stop_it_cuts_off_one_that_does_not_read_and_says_so() {
+async fn on_sigterm_a_client_that_does_not_read_is_cut_off_and_logged() {
     let options =
         ["--drain", "0.3", "--overflow", "wait", "--buffer", "1", "--send-buffer", "4096"];
     let gateway = Gateway::start(&options).await;
@@ -237,8 +237,8 @@ async fn told_to_stop_it_cuts_off_one_that_does_not_read_and_says_so() {
 async fn the_demo_makes_up_messages() {
     let gateway = Gateway::start(&["--demo", "500"]).await;
     let mut client = gateway.subscriber("demo.tea").await;
-    let said = client.next().await;
-    assert_eq!(said["key"], "demo.tea");
+    let reply = client.next().await;
+    assert_eq!(reply["key"], "demo.tea");
     let (status, health) = gateway.ask(Method::GET, "/healthz", &[], "").await;
     assert_eq!((status, health), (StatusCode::OK, json!({ "status": "ok", "source": "up" })));
 }
@@ -249,9 +249,9 @@ async fn the_demo_keeps_the_order_of_each_key() {
     let mut client = gateway.subscriber("demo.tea").await;
     let mut last = 0;
     for _ in 0..20_000 {
-        let said = client.next().await;
+        let reply = client.next().await;
         // The body is "cup 30 of tea".
-        let number = said["body"].as_str().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+        let number = reply["body"].as_str().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
         assert!(number > last, "{number} after {last}");
         last = number;
     }
@@ -281,18 +281,18 @@ async fn the_keys_of_one_client_share_its_socket_and_each_keeps_its_order() {
     until("the wait", async || !gateway.stats().await["blocked"].is_null()).await;
     let mut next = HashMap::new();
     for _ in 0..50 * keys.len() {
-        let said = client.next().await;
-        let key = said["key"].as_str().unwrap().to_owned();
-        let n: u64 = said["body"].as_str().unwrap().split(' ').next().unwrap().parse().unwrap();
+        let reply = client.next().await;
+        let key = reply["key"].as_str().unwrap().to_owned();
+        let n: u64 = reply["body"].as_str().unwrap().split(' ').next().unwrap().parse().unwrap();
         let expected = next.entry(key).or_insert(0);
-        assert_eq!(n, *expected, "{}", said["key"]);
+        assert_eq!(n, *expected, "{}", reply["key"]);
         *expected += 1;
     }
     soon("publishing", publishing).await.unwrap();
 }
 
 #[tokio::test]
-async fn what_was_taken_while_it_is_told_to_stop_is_delivered_and_nothing_else() {
+async fn during_sigterm_exactly_the_accepted_messages_are_delivered() {
     let gateway = Gateway::start(&["--rate", "0", "--overflow", "wait"]).await;
     let client = gateway.subscriber("tea").await;
     let receiving = tokio::spawn(client.rest());
@@ -324,8 +324,8 @@ async fn what_was_taken_while_it_is_told_to_stop_is_delivered_and_nothing_else()
     for publisher in publishers {
         taken += soon("a publisher", publisher).await.unwrap();
     }
-    let (said, code) = soon("the rest", receiving).await.unwrap();
-    assert_eq!((said.len(), code), (taken, Some(CloseCode::Away)));
+    let (reply, code) = soon("the rest", receiving).await.unwrap();
+    assert_eq!((reply.len(), code), (taken, Some(CloseCode::Away)));
     assert_eq!(gateway.wait().await.0.code(), Some(0));
 }
 
@@ -385,8 +385,8 @@ async fn a_batch_is_many_messages_in_order() {
     let mut other = gateway.subscriber("a \"b\"").await;
     let batch = "{\"key\":\"tea\",\"body\":\"1\"}\r\n\n{\"base64\":\"/wA=\",\"key\":\"tea\"}\n \n\
                  {\"key\":\"a \\\"b\\\"\",\"body\":\"\\u00e9\"}\n{\"key\":\"nobody\",\"body\":\"\"}";
-    let (status, said) = gateway.ask(Method::POST, "/publish", &[], batch).await;
-    assert_eq!((status, said), (StatusCode::ACCEPTED, json!({ "taken": 4 })));
+    let (status, reply) = gateway.ask(Method::POST, "/publish", &[], batch).await;
+    assert_eq!((status, reply), (StatusCode::ACCEPTED, json!({ "taken": 4 })));
     assert_eq!(tea.next().await, message("tea", "1"));
     assert_eq!(tea.next().await["base64"], "/wA=");
     assert_eq!(other.next().await, message("a \"b\"", "é"));
@@ -399,8 +399,8 @@ async fn a_batch_is_many_messages_in_order() {
             assert_eq!(tea.next().await, message("tea", &n.to_string()));
         }
     };
-    let ((status, said), ()) = futures::join!(posted, read);
-    assert_eq!((status, said), (StatusCode::ACCEPTED, json!({ "taken": 5_000 })));
+    let ((status, reply), ()) = futures::join!(posted, read);
+    assert_eq!((status, reply), (StatusCode::ACCEPTED, json!({ "taken": 5_000 })));
     let (_, metrics) = gateway.ask(Method::GET, "/metrics", &[], "").await;
     let line = "gateway_published_total{result=\"ok\"} 5004";
     assert!(metrics.as_str().unwrap().contains(line), "{metrics}");

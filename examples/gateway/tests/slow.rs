@@ -14,8 +14,8 @@ fn body(n: u64) -> String {
     format!("{n} {}", "x".repeat(20_000))
 }
 
-fn number(said: &Value) -> u64 {
-    said["body"].as_str().unwrap().split(' ').next().unwrap().parse().unwrap()
+fn number(reply: &Value) -> u64 {
+    reply["body"].as_str().unwrap().split(' ').next().unwrap().parse().unwrap()
 }
 
 async fn start(policy: &str) -> (Gateway, Client, Client) {
@@ -40,18 +40,18 @@ async fn publish(gateway: &Gateway, quick: &mut Client) {
 async fn read(slow: &mut Client) -> (Vec<u64>, u64, bool) {
     let (mut got, mut lost) = (Vec::new(), 0);
     while got.len() as u64 + lost < COUNT {
-        let said = slow.next().await;
-        match said["type"].as_str() {
-            Some("message") => got.push(number(&said)),
+        let reply = slow.next().await;
+        match reply["type"].as_str() {
+            Some("message") => got.push(number(&reply)),
             Some("lost") => {
-                assert_eq!(said["reason"], "overflow");
-                lost += said["count"].as_u64().unwrap();
+                assert_eq!(reply["reason"], "overflow");
+                lost += reply["count"].as_u64().unwrap();
             }
             Some("unsubscribed") => {
-                assert_eq!(said["reason"], "too_slow");
+                assert_eq!(reply["reason"], "too_slow");
                 return (got, lost, true);
             }
-            _ => panic!("{said}"),
+            _ => panic!("{reply}"),
         }
     }
     (got, lost, false)
@@ -94,7 +94,7 @@ async fn evict_ends_the_subscription_and_not_the_connection() {
 }
 
 #[tokio::test]
-async fn wait_loses_nothing_holds_everybody_and_says_for_whom() {
+async fn wait_loses_nothing_blocks_all_and_names_the_client() {
     let (gateway, mut slow, mut quick) = start("wait").await;
     let url = gateway.url("/publish/tea");
     let publishing = tokio::spawn(async move {
@@ -122,7 +122,7 @@ async fn wait_loses_nothing_holds_everybody_and_says_for_whom() {
 }
 
 #[tokio::test]
-async fn one_that_holds_the_input_and_leaves_frees_it() {
+async fn a_blocking_client_that_leaves_unblocks_the_input() {
     let (gateway, slow, mut quick) = start("wait").await;
     let url = gateway.url("/publish/tea");
     let publishing = tokio::spawn(async move {
@@ -143,16 +143,16 @@ async fn one_that_holds_the_input_and_leaves_frees_it() {
 }
 
 #[tokio::test]
-async fn what_was_sent_and_not_flushed_does_not_make_a_client_slow() {
+async fn unflushed_messages_do_not_make_a_client_slow() {
     // A client may have 50 kB waiting; its socket takes more than all of it.
     let limits = ["--max-queued", "400000", "--overflow", "drop-newest", "--rate", "0"];
     let gateway = Gateway::start(&limits).await;
     let mut client = gateway.subscriber("tea").await;
     let line = json!({ "key": "tea", "body": "x".repeat(10_000) }).to_string() + "\n";
-    let (status, said) = gateway.ask(Method::POST, "/publish", &[], line.repeat(10)).await;
-    assert_eq!(status, StatusCode::ACCEPTED, "{said}");
+    let (status, reply) = gateway.ask(Method::POST, "/publish", &[], line.repeat(10)).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{reply}");
     for _ in 0..10 {
-        let said = client.next().await;
-        assert_eq!(said["type"], "message", "{said}");
+        let reply = client.next().await;
+        assert_eq!(reply["type"], "message", "{reply}");
     }
 }

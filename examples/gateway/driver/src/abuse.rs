@@ -119,8 +119,9 @@ impl Abuse {
                 client::say(&mut socket, "subscribe", &key).await?;
                 client::say(&mut socket, "unsubscribe", &key).await
             };
-            let said = timeout(Duration::from_secs(1), say).await;
-            said.map_err(|_| "the request was not read in time")?
+            let reply = timeout(Duration::from_secs(1), say).await;
+            reply
+                .map_err(|_| "the request was not read in time")?
                 .map_err(|error| error.to_string())?;
         }
         Ok(())
@@ -154,7 +155,7 @@ impl Abuse {
     /// Measures the gateway once all clients have left and all timeouts are over.
     async fn look(&self) -> Result<Use, String> {
         sleep(DEADLINES).await;
-        stats::is_deserted(&self.gateway).await?;
+        stats::await_idle(&self.gateway).await?;
         let ticks = self.ticks()?;
         sleep(Duration::from_secs(5)).await;
         let ticks = self.ticks()? - ticks;

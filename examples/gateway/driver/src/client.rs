@@ -41,13 +41,13 @@ impl Progress {
     }
 }
 
-pub struct Wants {
+pub struct ClientConfig {
     /// HOST:PORT of its gateway.
     pub gateway: String,
     /// Its keys, and the number of messages of each.
     pub keys: Vec<(Key, usize)>,
     /// Reconnects when its connection is lost.
-    pub returns: bool,
+    pub reconnects: bool,
     /// Reconnects late, with the last position of each key.
     pub resumes: bool,
 }
@@ -74,30 +74,30 @@ enum Phase {
 }
 
 /// Many clients, each in a task.
-pub struct Crowd {
+pub struct Clients {
     tasks: Vec<JoinHandle<Outcome>>,
     phase: watch::Sender<Phase>,
     pub progress: Arc<Progress>,
     subscriptions: u64,
 }
 
-impl Crowd {
-    pub fn start(wants: impl IntoIterator<Item = Wants>) -> Self {
-        let (phase, told) = watch::channel(Phase::Receive);
+impl Clients {
+    pub fn start(config: impl IntoIterator<Item = ClientConfig>) -> Self {
+        let (phase, receiver) = watch::channel(Phase::Receive);
         let progress = Arc::<Progress>::default();
         let mut subscriptions = 0;
-        let start = |wants: Wants| {
-            subscriptions += wants.keys.len() as u64;
-            tokio::spawn(live(wants, told.clone(), Arc::clone(&progress)))
+        let start = |config: ClientConfig| {
+            subscriptions += config.keys.len() as u64;
+            tokio::spawn(run_client(config, receiver.clone(), Arc::clone(&progress)))
         };
-        let tasks = wants.into_iter().map(start).collect();
+        let tasks = config.into_iter().map(start).collect();
         Self { tasks, phase, progress, subscriptions }
     }
 
     /// Waits until all subscriptions are confirmed.
-    pub async fn subscribed(&self, patience: Duration) -> Result<(), String> {
+    pub async fn subscribed(&self, limit: Duration) -> Result<(), String> {
         let wanted = self.subscriptions;
-        let there = self.until(&self.progress.subscribed, wanted, patience).await;
+        let there = self.until(&self.progress.subscribed, wanted, limit).await;
         there.map_err(|count| {
             format!(
                 "{count} of {wanted} subscriptions are confirmed, and then there was no progress"
@@ -106,14 +106,14 @@ impl Crowd {
     }
 
     /// Waits for `count` first deliveries. Fails if there is no progress for too long.
-    pub async fn delivered(&self, count: u64, patience: Duration) -> Result<(), String> {
-        let there = self.until(&self.progress.delivered, count, patience).await;
+    pub async fn delivered(&self, count: u64, limit: Duration) -> Result<(), String> {
+        let there = self.until(&self.progress.delivered, count, limit).await;
         there.map_err(|delivered| {
             format!("{delivered} of {count} are delivered, and then there was no progress")
         })
     }
 
-    async fn until(&self, counter: &AtomicU64, count: u64, patience: Duration) -> Result<(), u64> {
+    async fn until(&self, counter: &AtomicU64, count: u64, limit: Duration) -> Result<(), u64> {
         let mut last = counter.load(Relaxed);
         let mut since = Instant::now();
         while counter.load(Relaxed) < count {
@@ -121,7 +121,7 @@ impl Crowd {
             let current = counter.load(Relaxed);
             if current > last {
                 (last, since) = (current, Instant::now());
-            } else if since.elapsed() > patience {
+            } else if since.elapsed() > limit {
                 return Err(current);
             }
         }
@@ -144,20 +144,24 @@ impl Crowd {
 }
 
 /// Runs one client over all its connections.
-async fn live(wants: Wants, mut phase: watch::Receiver<Phase>, progress: Arc<Progress>) -> Outcome {
+async fn run_client(
+    config: ClientConfig,
+    mut phase: watch::Receiver<Phase>,
+    progress: Arc<Progress>,
+) -> Outcome {
     let mut outcome =
-        Outcome { ledger: Ledger::new(wants.keys.iter().cloned()), ..Outcome::default() };
+        Outcome { ledger: Ledger::new(config.keys.iter().cloned()), ..Outcome::default() };
     let mut known = HashSet::new();
     let mut pause = Duration::from_millis(50);
     let mut away_since = None;
     while *phase.borrow() == Phase::Receive {
-        let ended = match connect(&wants.gateway, None).await {
+        let ended = match connect(&config.gateway, None).await {
             Ok(socket) => {
                 away_since = None;
                 pause = Duration::from_millis(50);
-                session(socket, &wants, &mut outcome, &mut known, &mut phase, &progress).await
+                session(socket, &config, &mut outcome, &mut known, &mut phase, &progress).await
             }
-            Err(error) if wants.returns => {
+            Err(error) if config.reconnects => {
                 // Connection refused: not a cut, but a gateway that is still down.
                 let since = *away_since.get_or_insert_with(Instant::now);
                 if since.elapsed() < AWAY { Ok(Ended::Refused) } else { Err(error) }
@@ -169,7 +173,7 @@ async fn live(wants: Wants, mut phase: watch::Receiver<Phase>, progress: Arc<Pro
             Ok(Ended::Refused) => {}
             Ok(Ended::Cut(code)) => {
                 outcome.cuts.push(code);
-                if !wants.returns {
+                if !config.reconnects {
                     outcome.errors.push(format!("the gateway closed a connection: {code:?}"));
                     break;
                 }
@@ -179,7 +183,7 @@ async fn live(wants: Wants, mut phase: watch::Receiver<Phase>, progress: Arc<Pro
                 break;
             }
         }
-        if wants.resumes {
+        if config.resumes {
             sleep(Duration::from_secs(1)).await;
         }
         // Jitter, so that clients do not all reconnect at once.
@@ -200,18 +204,18 @@ enum Ended {
 /// Runs one connection of a client until it ends.
 async fn session(
     mut socket: Socket,
-    wants: &Wants,
+    config: &ClientConfig,
     outcome: &mut Outcome,
     known: &mut HashSet<Key>,
     phase: &mut watch::Receiver<Phase>,
     progress: &Progress,
 ) -> Result<Ended, String> {
-    for (key, _) in &wants.keys {
-        let mut wish = json!({ "type": "subscribe", "key": &**key });
-        if let Some((epoch, at)) = outcome.last.get(&**key).filter(|_| wants.resumes) {
-            (wish["epoch"], wish["since"]) = (epoch.clone(), at.clone());
+    for (key, _) in &config.keys {
+        let mut request = json!({ "type": "subscribe", "key": &**key });
+        if let Some((epoch, at)) = outcome.last.get(&**key).filter(|_| config.resumes) {
+            (request["epoch"], request["since"]) = (epoch.clone(), at.clone());
         }
-        if socket.send(Frame::text(wish.to_string())).await.is_err() {
+        if socket.send(Frame::text(request.to_string())).await.is_err() {
             return Ok(Ended::Cut(None));
         }
     }
@@ -226,13 +230,13 @@ async fn session(
             _ = phase.changed(), if !is_leaving => {
                 is_leaving = true;
                 until = Some(Instant::now() + Duration::from_secs(30));
-                for (key, _) in &wants.keys {
+                for (key, _) in &config.keys {
                     say(&mut socket, "unsubscribe", key).await.map_err(|error| error.to_string())?;
                 }
                 continue;
             }
             () = tokio::time::sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {
-                let left = wants.keys.len() - ended.len();
+                let left = config.keys.len() - ended.len();
                 return Err(format!("{left} subscriptions did not end within 30 s"));
             }
         };
@@ -254,7 +258,7 @@ async fn session(
         let value: Value = serde_json::from_str(&text)
             .map_err(|error| format!("not JSON: {error}: {text:.200}"))?;
         let key = value["key"].as_str().unwrap_or_default();
-        if let (true, Some(at)) = (wants.resumes, value.get("at")) {
+        if let (true, Some(at)) = (config.resumes, value.get("at")) {
             let last = outcome.last.entry(key.to_owned()).or_default();
             last.1 = at.clone();
             if let Some(epoch) = value.get("epoch") {
@@ -270,7 +274,7 @@ async fn session(
             Some("history") => drop(resuming.insert(key.to_owned())),
             Some("subscribed") => {
                 resuming.remove(key);
-                let Some((key, _)) = wants.keys.iter().find(|(wanted, _)| **wanted == *key) else {
+                let Some((key, _)) = config.keys.iter().find(|(wanted, _)| **wanted == *key) else {
                     return Err(format!(
                         "confirmation of a subscription that was not requested: {key:?}"
                     ));
@@ -281,13 +285,13 @@ async fn session(
             }
             Some("unsubscribed") if is_leaving && value["reason"] == "requested" => {
                 ended.insert(key.to_owned());
-                if ended.len() == wants.keys.len() {
+                if ended.len() == config.keys.len() {
                     let _ = socket.close(None).await;
                     while let Some(Ok(_)) = socket.next().await {}
                     return Ok(Ended::Left);
                 }
             }
-            Some("lost") => outcome.ledger.told_lost(key, value["count"].as_u64().unwrap_or(0)),
+            Some("lost") => outcome.ledger.reported_lost(key, value["count"].as_u64().unwrap_or(0)),
             _ => return Err(format!("unexpected: {text:.200}")),
         }
     }
@@ -352,8 +356,8 @@ pub async fn subscriber(
 ) -> Result<Socket, String> {
     let mut socket = connect(gateway, buffer).await?;
     for key in keys {
-        let said = say(&mut socket, "subscribe", key.as_ref()).await;
-        said.map_err(|error| error.to_string())?;
+        let reply = say(&mut socket, "subscribe", key.as_ref()).await;
+        reply.map_err(|error| error.to_string())?;
     }
     Ok(socket)
 }

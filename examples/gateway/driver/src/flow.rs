@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use tokio::time::Instant;
 
-use crate::client::{Crowd, Outcome, Wants};
+use crate::client::{ClientConfig, Clients, Outcome};
 use crate::ledger::Tally;
 use crate::plan::Plan;
 use crate::publish::{self, Broker, Pace, Published};
@@ -51,7 +51,7 @@ pub struct Flow {
     close_code: Option<u16>,
     /// Seconds without progress before the driver gives up
     #[arg(long, default_value_t = 30)]
-    patience: u64,
+    timeout: u64,
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -63,7 +63,7 @@ enum Cut {
     /// The broker: clients keep their connections
     Broker,
     /// The network between gateway and broker: clients keep their connections
-    Way,
+    Network,
 }
 
 /// The result of publishing and receiving.
@@ -97,7 +97,7 @@ impl Flow {
         let mut faults = Faults::default();
         let tally = self.judge(&transfer, &mut faults);
         for (own, gateway) in self.gateway.iter().enumerate() {
-            faults.check(stats::is_deserted(gateway).await);
+            faults.check(stats::await_idle(gateway).await);
             if self.cut.is_none() {
                 let (received, delivered) = (self.received(&plan, own), self.copies(&plan, own));
                 faults.check(stats::compare(gateway, &before[own], received, delivered).await);
@@ -133,9 +133,9 @@ impl Flow {
 
     /// Publishes the plan to clients, which subscribe before it and leave after it.
     pub async fn transfer(&self, plan: &Plan) -> Result<Transfer, String> {
-        let patience = Duration::from_secs(self.patience);
-        let crowd = Crowd::start((0..self.clients).map(|client| self.wants(plan, client)));
-        crowd.subscribed(patience).await?;
+        let limit = Duration::from_secs(self.timeout);
+        let clients = Clients::start((0..self.clients).map(|client| self.config(plan, client)));
+        clients.subscribed(limit).await?;
         let copies: u64 = (0..self.gateway.len()).map(|own| self.copies(plan, own)).sum();
         let (start, pace) = (Instant::now(), Pace::new(self.rate));
         let publish = async {
@@ -146,28 +146,28 @@ impl Flow {
             published.map(|published| (published, start.elapsed()))
         };
         let arrive = async {
-            let mut arrived = crowd.delivered(copies / 2, patience).await;
+            let mut arrived = clients.delivered(copies / 2, limit).await;
             if arrived.is_ok() {
                 println!("@halfway"); // the script waits for this line
-                arrived = crowd.delivered(copies, patience).await;
+                arrived = clients.delivered(copies, limit).await;
             }
             Ok::<_, String>((arrived, start.elapsed()))
         };
         // A failing publisher ends this; missing deliveries are found by the ledgers.
         let ((published, publishing), (arrived, arriving)) = tokio::try_join!(publish, arrive)?;
-        let outcomes = crowd.leave().await;
+        let outcomes = clients.leave().await;
         Ok(Transfer { outcomes, published, publishing, arrived, arriving })
     }
 
-    fn wants(&self, plan: &Plan, client: usize) -> Wants {
+    fn config(&self, plan: &Plan, client: usize) -> ClientConfig {
         let keys = plan.wanted_by(client, self.gateway.len(), self.per_client);
-        Wants {
+        ClientConfig {
             gateway: self.gateway[client % self.gateway.len()].clone(),
             keys: keys
                 .iter()
                 .map(|index| (plan.keys[*index].clone(), plan.counts[*index]))
                 .collect(),
-            returns: self.cut.is_some(),
+            reconnects: self.cut.is_some(),
             resumes: self.history,
         }
     }
@@ -205,7 +205,7 @@ impl Flow {
             outcome.errors.iter().for_each(|error| faults.add(error.clone()));
         }
         faults.count(tally.lost, "lost");
-        faults.count(tally.told_lost, "reported as lost");
+        faults.count(tally.reported_lost, "reported as lost");
         faults.count(tally.disordered, "out of order");
         faults.count(tally.misplaced, "delivered to the wrong client, or after the end");
         faults.count(tally.damaged, "damaged");
@@ -224,7 +224,7 @@ impl Flow {
                     faults.count(tally.unmarked, "duplicated and not marked as redelivered");
                 }
             }
-            Some(Cut::Broker | Cut::Way) => {
+            Some(Cut::Broker | Cut::Network) => {
                 faults.count(cut_off as u64, "clients (not messages) disconnected");
                 if self.cut == Some(Cut::Broker) && published.reconnects == 0 && !self.post {
                     faults.add("the publisher never lost the broker: nothing was tested".into());

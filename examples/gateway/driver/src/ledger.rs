@@ -19,7 +19,7 @@ struct Entry {
     /// The highest sequence number that arrived.
     highest: Option<usize>,
     arrived: u64,
-    told_lost: u64,
+    reported_lost: u64,
 }
 
 /// The classification of a received message.
@@ -44,7 +44,7 @@ pub struct Tally {
     /// Never arrived.
     pub lost: u64,
     /// Reported as lost by the gateway.
-    pub told_lost: u64,
+    pub reported_lost: u64,
     /// Arrived for the first time after a later one of the same key.
     pub disordered: u64,
     pub misplaced: u64,
@@ -59,7 +59,7 @@ impl AddAssign for Tally {
         self.duplicated += other.duplicated;
         self.unmarked += other.unmarked;
         self.lost += other.lost;
-        self.told_lost += other.told_lost;
+        self.reported_lost += other.reported_lost;
         self.disordered += other.disordered;
         self.misplaced += other.misplaced;
         self.damaged += other.damaged;
@@ -109,21 +109,24 @@ impl Ledger {
     }
 
     /// Records that the gateway has reported `count` lost messages of the key.
-    pub fn told_lost(&mut self, key: &str, count: u64) {
+    pub fn reported_lost(&mut self, key: &str, count: u64) {
         match self.keys.get_mut(key) {
-            Some(entry) => entry.told_lost += count,
+            Some(entry) => entry.reported_lost += count,
             None => self.sums.misplaced += 1,
         }
     }
 
     /// Returns `true` if each message of each key has arrived or was reported as lost.
     pub fn is_accounted(&self) -> bool {
-        self.keys.values().all(|entry| entry.arrived + entry.told_lost >= entry.seen.len() as u64)
+        self.keys
+            .values()
+            .all(|entry| entry.arrived + entry.reported_lost >= entry.seen.len() as u64)
     }
 
     /// Returns the number of keys whose reported losses differ from the missing messages.
     pub fn misreported(&self) -> usize {
-        let is_wrong = |entry: &Entry| entry.arrived + entry.told_lost != entry.seen.len() as u64;
+        let is_wrong =
+            |entry: &Entry| entry.arrived + entry.reported_lost != entry.seen.len() as u64;
         self.keys.values().filter(|entry| is_wrong(entry)).count()
     }
 
@@ -143,7 +146,7 @@ impl Ledger {
         for entry in self.keys.values() {
             tally.expected += entry.seen.len() as u64;
             tally.delivered += entry.arrived;
-            tally.told_lost += entry.told_lost;
+            tally.reported_lost += entry.reported_lost;
         }
         tally.lost = tally.expected - tally.delivered;
         tally
@@ -181,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_late_is_out_of_order_and_not_lost() {
+    fn late_messages_are_out_of_order_and_not_lost() {
         let mut ledger = ledger();
         for number in [2, 0, 1] {
             assert_eq!(ledger.receive("a", number, false), Receipt::First);
@@ -191,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_twice_is_neither_out_of_order_nor_two_deliveries() {
+    fn duplicates_are_neither_out_of_order_nor_deliveries() {
         let mut ledger = ledger();
         for (number, again) in [(0, false), (1, false), (0, true), (1, false), (2, false)] {
             ledger.receive("a", number, again);
@@ -202,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asked_for_is_misplaced() {
+    fn unrequested_messages_are_misplaced() {
         let mut ledger = ledger();
         assert_eq!(ledger.receive("c", 0, false), Receipt::Misplaced);
         assert_eq!(ledger.receive("b", 1, false), Receipt::Misplaced);
@@ -210,17 +213,17 @@ mod tests {
     }
 
     #[test]
-    fn a_notice_accounts_for_what_is_lost_and_no_more() {
+    fn a_notice_accounts_for_reported_losses_only() {
         let mut ledger = ledger();
         ledger.receive("b", 0, false);
         ledger.receive("a", 2, false);
-        ledger.told_lost("a", 1);
+        ledger.reported_lost("a", 1);
         assert!(!ledger.is_accounted());
         assert_eq!(ledger.misreported(), 1);
-        ledger.told_lost("a", 1);
+        ledger.reported_lost("a", 1);
         assert!(ledger.is_accounted());
         assert_eq!(ledger.misreported(), 0);
-        ledger.told_lost("a", 1);
+        ledger.reported_lost("a", 1);
         assert_eq!(ledger.misreported(), 1);
     }
 }

@@ -81,8 +81,8 @@ fn main() -> ExitCode {
                 relay::run(port, target).await.map_err(|error| vec![error])
             }
             Command::Help(Help::Await { uri, seconds }) => {
-                let patience = Duration::from_secs(seconds);
-                Broker::new(&uri, "").connect(patience).await.map_err(|error| vec![error])
+                let limit = Duration::from_secs(seconds);
+                Broker::new(&uri, "").connect(limit).await.map_err(|error| vec![error])
             }
         }
     });

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_published_is_recognised() {
+    fn published_bodies_are_recognised() {
         for number in [0, 15, 31, 70_000] {
             for size in [0, 1, 200, 3000] {
                 let key = key(number);

@@ -18,7 +18,7 @@ use crate::client::{self, Socket, next};
 use crate::raw::{Forged, Raw, long, short};
 use crate::stats;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, clap::Args)]
 pub struct Operate {
@@ -158,7 +158,7 @@ impl Operate {
                 for number in 0.. {
                     if self.post("tea", number.to_string()).await? == "202 " {
                         (taken, last) = (taken + 1, number);
-                    } else if start.elapsed() > PATIENCE {
+                    } else if start.elapsed() > TIMEOUT {
                         return Err("publishing does not recover".into());
                     }
                     if start.elapsed() > Duration::from_secs(3) && last == number {
@@ -229,7 +229,7 @@ impl Operate {
             if answer == wanted {
                 return Ok(());
             }
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > TIMEOUT {
                 return Err(format!("the answer is still {answer} instead of {wanted}"));
             }
             sleep(Duration::from_millis(100)).await;
@@ -274,7 +274,7 @@ impl Operate {
         let url = format!("http://{}/publish/{key}", self.gateway);
         let kind = if body.starts_with('{') { "application/json" } else { "text/plain" };
         let post = Client::new().post(&url).header("content-type", kind).body(body);
-        let answer = post.timeout(PATIENCE).send().await;
+        let answer = post.timeout(TIMEOUT).send().await;
         let answer = answer.map_err(|error| format!("POST {url}: {error}"))?;
         let status = answer.status().as_u16();
         let text = answer.text().await.map_err(|error| format!("POST {url}: {error}"))?;

@@ -19,7 +19,7 @@ const WINDOW: usize = 1_000;
 const AWAY: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(100);
 /// Timeout for a response.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Published {
@@ -69,15 +69,15 @@ impl Broker {
     }
 
     /// Connects, retrying until there is a connection or the timeout expires.
-    pub async fn connect(&mut self, patience: Duration) -> Result<(), String> {
+    pub async fn connect(&mut self, limit: Duration) -> Result<(), String> {
         let start = Instant::now();
         loop {
-            match timeout(PATIENCE, self.try_connect()).await {
+            match timeout(TIMEOUT, self.try_connect()).await {
                 Ok(Ok(channel)) => {
                     self.channel = Some(channel);
                     return Ok(());
                 }
-                failed if start.elapsed() > patience => {
+                failed if start.elapsed() > limit => {
                     let cause = match failed {
                         Ok(Err(error)) => error.to_string(),
                         _ => "no answer".to_owned(),
@@ -112,7 +112,7 @@ impl Broker {
             body,
             persistent,
         );
-        timeout(PATIENCE, sent).await.ok()?.ok()
+        timeout(TIMEOUT, sent).await.ok()?.ok()
     }
 
     /// Publishes the whole plan, in order.
@@ -178,7 +178,7 @@ impl Broker {
 
 /// Returns `None` if the broker may not have the message.
 async fn confirmed(confirm: &mut PublisherConfirm) -> Option<Option<BasicReturnMessage>> {
-    match timeout(PATIENCE, confirm).await {
+    match timeout(TIMEOUT, confirm).await {
         Ok(Ok(Confirmation::Ack(returned))) => Some(returned),
         _ => None,
     }
@@ -229,7 +229,7 @@ pub async fn post_one(
     let start = Instant::now();
     let mut again = 0;
     loop {
-        let answer = client.post(url.clone()).body(body.clone()).timeout(PATIENCE).send().await;
+        let answer = client.post(url.clone()).body(body.clone()).timeout(TIMEOUT).send().await;
         let failure = match answer {
             Ok(answer) if answer.status() == StatusCode::ACCEPTED => return Ok(again),
             Ok(answer) if answer.status() == StatusCode::SERVICE_UNAVAILABLE => {

@@ -31,8 +31,8 @@ impl Raw {
         let authority = uri.authority;
         let socket = TcpStream::connect((authority.host.as_str(), authority.port));
         let socket = socket.map_err(|error| error.to_string())?;
-        let patience = Some(Duration::from_secs(20));
-        socket.set_read_timeout(patience).map_err(|error| error.to_string())?;
+        let limit = Some(Duration::from_secs(20));
+        socket.set_read_timeout(limit).map_err(|error| error.to_string())?;
         let mut raw = Self { socket, published: 0 };
         raw.send(b"AMQP\0\0\x09\x01")?;
         raw.expect(10, 10)?;

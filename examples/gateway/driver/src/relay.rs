@@ -18,10 +18,10 @@ pub async fn start(port: u16, target: String, delay: Duration) -> io::Result<(u1
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     let port = listener.local_addr()?.port();
     let freezer = Freezer(watch::Sender::new(0));
-    let told = freezer.0.clone();
+    let receiver = freezer.0.clone();
     tokio::spawn(async move {
         while let Ok((near, _)) = listener.accept().await {
-            let (target, frozen) = (target.clone(), told.subscribe());
+            let (target, frozen) = (target.clone(), receiver.subscribe());
             tokio::spawn(async move {
                 let Ok(far) = TcpStream::connect(&target).await else { return };
                 let _ = (near.set_nodelay(true), far.set_nodelay(true));

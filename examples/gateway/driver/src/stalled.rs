@@ -52,7 +52,7 @@ impl Stalled {
 
         let (resume, resumed) = oneshot::channel();
         let mut resume = Some(resume);
-        let way = self.way().await?;
+        let way = self.address().await?;
         let stalled = Stuck::subscribe(&way, &plan).await?.stop_until(resumed);
         if self.delay.is_some() {
             let _ = resume.take().map(|resume| resume.send(self.overflow));
@@ -74,7 +74,7 @@ impl Stalled {
             "  the stalled client: expected {}, delivered {}, {} reported lost, evicted from {} keys",
             tally.expected,
             tally.delivered,
-            tally.told_lost,
+            tally.reported_lost,
             stuck.evicted.len()
         );
         faults.count(tally.duplicated, "duplicated for the stalled client");
@@ -92,7 +92,7 @@ impl Stalled {
             let misreported = stuck.ledger.misreported() as u64;
             faults
                 .count(misreported, "keys whose reported losses differ from the missing messages");
-            if tally.told_lost == 0 && self.delay.is_none() {
+            if tally.reported_lost == 0 && self.delay.is_none() {
                 faults.add("the stalled client lost nothing: nothing was tested".into());
             }
         }
@@ -100,7 +100,7 @@ impl Stalled {
     }
 
     /// The address that the stalled client connects to.
-    async fn way(&self) -> Result<String, String> {
+    async fn address(&self) -> Result<String, String> {
         let gateway = &self.flow.gateway[0];
         let Some(delay) = self.delay else { return Ok(gateway.clone()) };
         let delay = Duration::from_millis(delay);
@@ -190,7 +190,7 @@ impl Stuck {
                         }
                     }
                     Some("lost") => {
-                        self.ledger.told_lost(key, value["count"].as_u64().unwrap_or(0));
+                        self.ledger.reported_lost(key, value["count"].as_u64().unwrap_or(0));
                     }
                     Some("unsubscribed") if value["reason"] == "too_slow" => {
                         self.evicted.insert(key.into());

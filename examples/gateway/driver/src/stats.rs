@@ -33,7 +33,7 @@ pub async fn text(gateway: &str, path: &str) -> Result<String, String> {
 }
 
 /// Waits until the gateway has neither connections nor subscriptions.
-pub async fn is_deserted(gateway: &str) -> Result<(), String> {
+pub async fn await_idle(gateway: &str) -> Result<(), String> {
     let start = Instant::now();
     loop {
         let stats = stats(gateway).await?;

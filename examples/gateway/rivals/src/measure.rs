@@ -30,7 +30,7 @@ const BATCHES: Window = Window { size: 2048, refill: 1024 };
 /// Connections that publish, unless there are fewer keys.
 const CONNECTIONS: usize = 16;
 /// How long a server may take to start, and to confirm subscriptions.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -171,7 +171,7 @@ impl Measure {
         }
         let wanted = before + clients;
         while tally.confirmed.get() < wanted {
-            let changed = timeout(PATIENCE, tally.changed.notified()).await;
+            let changed = timeout(TIMEOUT, tally.changed.notified()).await;
             if let Some(ended) = tally.ended.borrow().first() {
                 return Err(format!("a subscriber's connection: {ended}"));
             }
@@ -191,7 +191,7 @@ impl Measure {
         let start = Instant::now();
         while let Err(error) = TcpStream::connect(self.subscribe).await {
             Usage::of(&self.pid)?; // fails if the server has ended
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > TIMEOUT {
                 return Err(format!("no connection to {}: {error}", self.subscribe));
             }
             sleep(Duration::from_millis(100)).await;

@@ -1,4 +1,5 @@
-//! Publishes in a closed window: no more is on its way than so much, counted by what subscribers received.
+//! Publishes in a closed window: no more is on its way than so much, counted by what subscribers
+//! received.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -16,9 +17,10 @@ use crate::subscriber::Tally;
 use crate::wire::{Publishing, Stamp};
 
 /// How long there may be no progress.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many messages may be on their way, and how many of these have to arrive before more are sent.
+/// How many messages may be on their way, and how many of these have to arrive before more are
+/// sent.
 #[derive(Debug, Clone, Copy)]
 pub struct Window {
     pub size: u64,
@@ -63,7 +65,7 @@ impl Publisher {
     ) -> Result<Self, String> {
         let mut all = Vec::new();
         for nth in 0..connections.min(keys) {
-            let opened = timeout(PATIENCE, Connection::open(to, publishing, nth)).await;
+            let opened = timeout(TIMEOUT, Connection::open(to, publishing, nth)).await;
             all.push(opened.map_err(|_| format!("{to} does not welcome a publisher"))??);
         }
         let tally = Rc::clone(tally);
@@ -123,7 +125,7 @@ impl Publisher {
                 return Ok(());
             }
             self.tally.awaited.set(wanted);
-            let changed = timeout(PATIENCE, self.tally.changed.notified()).await;
+            let changed = timeout(TIMEOUT, self.tally.changed.notified()).await;
             if let Some(ended) = self.tally.ended.borrow().first() {
                 return Err(format!("a subscriber's connection: {ended}"));
             }
@@ -150,7 +152,7 @@ impl Publisher {
     pub async fn finish(self) -> Result<(), String> {
         let start = Instant::now();
         while self.answers()? > 0 {
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > TIMEOUT {
                 return Err(format!("{} posts are not answered", self.answers()?));
             }
             sleep(Duration::from_millis(5)).await;
@@ -194,7 +196,8 @@ impl Connection {
     }
 }
 
-/// Counts HTTP answers until the end, all of which have to be 2xx. Other protocols have none to count.
+/// Counts HTTP answers until the end, all of which have to be 2xx. Other protocols have none to
+/// count.
 async fn read(mut reader: OwnedReadHalf, answers: Rc<Answers>) {
     const LINE: &[u8] = b"HTTP/1.1 ";
     let mut bytes = Vec::new();

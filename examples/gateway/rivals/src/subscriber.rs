@@ -1,5 +1,5 @@
-//! WebSocket clients that cost little: all in one task each on one thread, frames without a parser of what
-//! is in them. Each has one key, and notices what is missing by the numbers.
+//! WebSocket clients that cost little: all in one task each on one thread, frames without a parser
+//! of what is in them. Each has one key, and notices what is missing by the numbers.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -80,8 +80,8 @@ pub struct Subscriber {
 }
 
 impl Subscriber {
-    /// Connects and subscribes, and returns before that is confirmed. With a receive buffer of this size
-    /// in the kernel, if there is one.
+    /// Connects and subscribes, and returns before that is confirmed. With a receive buffer of this
+    /// size in the kernel, if there is one.
     pub async fn connect(
         tally: &Rc<Tally>,
         to: SocketAddr,
@@ -229,7 +229,8 @@ fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
     all
 }
 
-/// The opcode of a frame from a server, its payload, and what comes after it. None if it is not complete.
+/// The opcode of a frame from a server, its payload, and what comes after it. None if it is not
+/// complete.
 fn split(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let [first, second, rest @ ..] = bytes else { return None };
     let (length, rest) = match second & 0x7f {

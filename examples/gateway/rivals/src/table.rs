@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_has_the_median_and_what_failed() {
+    fn a_cell_has_the_median_and_the_failures() {
         let mut samples = vec![sample("web-mqtt", Case::One, 12.34)];
         let shown =
             |samples: &[Sample]| cell(samples, "web-mqtt", Case::One).unwrap().show(Case::One);

@@ -1,8 +1,8 @@
 //! What a rival speaks: how a client subscribes, and how a message is published.
 //!
-//! The body of a message is the same everywhere: `~KKKKKNNNNNNNNNTTTTTTTTTTTT`, its key, its number among
-//! those of the key and the time in microseconds, and filled with `x`. A subscriber looks for the `~`, so
-//! it need not know in which envelope a server wraps the body.
+//! The body of a message is the same everywhere: `~KKKKKNNNNNNNNNTTTTTTTTTTTT`, its key, its number
+//! among those of the key and the time in microseconds, and filled with `x`. A subscriber looks for
+//! the `~`, so it need not know in which envelope a server wraps the body.
 
 use std::io::Write as _;
 
@@ -105,7 +105,8 @@ impl Subscribing {
         }
     }
 
-    /// The server says so when the subscription is in force. Without it, the handshake is the answer.
+    /// The server says so when the subscription is in force. Without it, the handshake is the
+    /// answer.
     pub fn confirmation(self) -> Option<&'static [u8]> {
         Some(match self {
             Self::Gateway => br#""type":"subscribed""#,

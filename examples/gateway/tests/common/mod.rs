@@ -20,17 +20,17 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_gateway");
 
 /// Time limit of a test.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 thread_local! {
     /// The deadline of the test in this thread.
-    static END: Instant = Instant::now() + PATIENCE;
+    static END: Instant = Instant::now() + TIMEOUT;
 }
 
 /// Awaits the future, or panics at the deadline.
 pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     let waited = timeout_at(END.with(|end| *end), future).await;
-    waited.unwrap_or_else(|_| panic!("after {PATIENCE:?}, the test is still waiting for {what}"))
+    waited.unwrap_or_else(|_| panic!("after {TIMEOUT:?}, the test is still waiting for {what}"))
 }
 
 /// Repeats the query until it returns `true`.
@@ -110,8 +110,8 @@ impl Gateway {
     }
 
     pub async fn publish(&self, key: &str, body: impl Into<reqwest::Body>) {
-        let (status, said) = self.ask(Method::POST, &format!("/publish/{key}"), &[], body).await;
-        assert_eq!(status, StatusCode::ACCEPTED, "{said}");
+        let (status, reply) = self.ask(Method::POST, &format!("/publish/{key}"), &[], body).await;
+        assert_eq!(status, StatusCode::ACCEPTED, "{reply}");
     }
 
     /// Returns statistics made after this call: an answer is shared for a second.
@@ -204,8 +204,8 @@ impl Client {
 
     pub async fn subscribe(&mut self, key: &str) {
         self.send(json!({ "type": "subscribe", "key": key })).await;
-        let said = self.next().await;
-        assert_eq!((&said["type"], &said["key"]), (&json!("subscribed"), &json!(key)), "{said}");
+        let reply = self.next().await;
+        assert_eq!((&reply["type"], &reply["key"]), (&json!("subscribed"), &json!(key)), "{reply}");
     }
 
     /// Returns what arrives until the gateway closes, and the close code.

@@ -2,9 +2,9 @@
 //!
 //! A client that pipelines requests gets many responses at once. HTTP flushes each of them, and
 //! each flush would be a system call. Flushed bytes are buffered here instead, up to [`HELD`], and
-//! [`TimedSocket::run`] writes them at the end of each poll of the connection. So the buffer is
-//! never left unwritten by choice while the task is parked. While the buffer is full and the socket
-//! is not writable, writes are pending and no further request is read.
+//! [`TimedSocket::run`] writes them at the end of each poll of the connection. So no byte
+//! stays buffered while the task is parked, unless the socket is not writable. While the buffer is
+//! full, writes are pending and no further request is read.
 
 use std::error::Error;
 use std::io;
@@ -20,7 +20,7 @@ use tokio::time::{Sleep, sleep};
 
 /// Timeout for the client to read each [`PIECE`] of a response. It bounds how long a client that
 /// reads a byte now and then keeps its connection; a phone on a bad network is still faster.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const PIECE: usize = 64 * 1024;
 /// Room for some dozens of responses to posts. HTTP yields after 16 requests, and everything is
 /// written then.
@@ -30,7 +30,7 @@ type BoxError = Box<dyn Error + Send + Sync>;
 
 /// A socket on which a write fails if the client does not read in time. A WebSocket has its own
 /// timeout.
-pub struct Patient<S>(Arc<Mutex<Writer<S>>>);
+pub struct TimedSocket<S>(Arc<Mutex<Writer<S>>>);
 
 struct Writer<S> {
     socket: S,
@@ -42,7 +42,7 @@ struct Writer<S> {
     written: usize,
 }
 
-impl<S: AsyncWrite + Unpin> Patient<S> {
+impl<S: AsyncWrite + Unpin> TimedSocket<S> {
     pub fn new(socket: S, is_upgraded: Arc<AtomicBool>) -> Self {
         let (held, deadline) = (Vec::new(), None);
         Self(Arc::new(Mutex::new(Writer { socket, is_upgraded, held, deadline, written: 0 })))
@@ -103,14 +103,14 @@ impl<S: AsyncWrite + Unpin> Writer<S> {
             [all] => socket.poll_write(cx, all), // cheaper for the kernel than a vector
             _ => socket.poll_write_vectored(cx, bytes),
         };
-        self.watch(cx, length, written)
+        self.check_deadline(cx, length, written)
     }
 
     /// Writes the buffered bytes.
     fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.held.is_empty() {
             let written = Pin::new(&mut self.socket).poll_write(cx, &self.held);
-            match ready!(self.watch(cx, self.held.len(), written)) {
+            match ready!(self.check_deadline(cx, self.held.len(), written)) {
                 Ok(count @ 1..) => drop(self.held.drain(..count)),
                 failed => return Poll::Ready(failed.and(Err(io::ErrorKind::WriteZero.into()))),
             }
@@ -121,7 +121,7 @@ impl<S: AsyncWrite + Unpin> Writer<S> {
         Poll::Ready(Ok(()))
     }
 
-    fn watch(
+    fn check_deadline(
         &mut self,
         cx: &mut Context<'_>,
         length: usize,
@@ -139,14 +139,14 @@ impl<S: AsyncWrite + Unpin> Writer<S> {
         let Self { deadline, written, .. } = self;
         let deadline = deadline.get_or_insert_with(|| {
             *written = 0;
-            Box::pin(sleep(PATIENCE))
+            Box::pin(sleep(TIMEOUT))
         });
         ready!(deadline.as_mut().poll(cx));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")))
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimedSocket<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -183,7 +183,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimedSocket<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -201,9 +201,9 @@ mod tests {
 
     use super::*;
 
-    fn patient(room: usize, is_upgraded: bool) -> (Patient<DuplexStream>, DuplexStream) {
+    fn socket(room: usize, is_upgraded: bool) -> (TimedSocket<DuplexStream>, DuplexStream) {
         let (near, far) = duplex(room);
-        (Patient::new(near, Arc::new(AtomicBool::new(is_upgraded))), far)
+        (TimedSocket::new(near, Arc::new(AtomicBool::new(is_upgraded))), far)
     }
 
     /// Returns what has arrived.
@@ -214,13 +214,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_flushed_goes_out_at_the_end_of_the_poll() {
-        let (mut patient, mut far) = patient(10 * HELD, false);
-        let shared = patient.share();
+    async fn flushed_bytes_are_written_at_the_end_of_the_poll() {
+        let (mut socket, mut far) = socket(10 * HELD, false);
+        let shared = socket.share();
         let running = shared.run(async {
             for answer in [b"a", b"b"] {
-                patient.write_all(answer).await.unwrap();
-                patient.flush().await.unwrap();
+                socket.write_all(answer).await.unwrap();
+                socket.flush().await.unwrap();
             }
             assert_eq!(arrived(&mut far), b"", "both are written together");
             future::pending::<Result<(), Infallible>>().await
@@ -231,14 +231,14 @@ mod tests {
 
     #[tokio::test]
     async fn no_more_is_held_than_the_bound_and_none_of_it_is_lost() {
-        let (mut patient, mut far) = patient(1, false);
-        let shared = patient.share();
+        let (mut socket, mut far) = socket(1, false);
+        let shared = socket.share();
         let sent: Vec<u8> = (0..20_000_u32).flat_map(u32::to_be_bytes).collect();
         let mut taken = 0;
         let mut running = pin!(shared.run(async {
             for answer in sent.chunks(100) {
-                patient.write_all(answer).await?;
-                patient.flush().await?;
+                socket.write_all(answer).await?;
+                socket.flush().await?;
                 taken += answer.len();
             }
             Ok::<_, io::Error>(())
@@ -252,24 +252,24 @@ mod tests {
 
     #[tokio::test]
     async fn a_socket_that_takes_nothing_stops_the_connection_at_the_bound() {
-        let (mut patient, _far) = patient(1, false);
+        let (mut socket, _far) = socket(1, false);
         let mut taken = 0;
-        while patient.write_all(&[b'x'; 100]).now_or_never().is_some() {
+        while socket.write_all(&[b'x'; 100]).now_or_never().is_some() {
             taken += 100;
         }
         assert!((HELD - 100..=HELD).contains(&taken), "{taken}");
         assert!(
-            patient.shutdown().now_or_never().is_none(),
+            socket.shutdown().now_or_never().is_none(),
             "the shutdown waits for the buffered bytes"
         );
     }
 
     #[tokio::test]
-    async fn a_websocket_writes_for_itself_and_after_what_was_held() {
-        let (mut patient, mut far) = patient(10 * HELD, false);
-        patient.write_all(b"held ").await.unwrap();
-        patient.lock().is_upgraded.store(true, Relaxed);
-        patient.write_all(b"101").await.unwrap();
+    async fn a_websocket_writes_directly_after_the_buffered_bytes() {
+        let (mut socket, mut far) = socket(10 * HELD, false);
+        socket.write_all(b"held ").await.unwrap();
+        socket.lock().is_upgraded.store(true, Relaxed);
+        socket.write_all(b"101").await.unwrap();
         assert_eq!(arrived(&mut far), b"held 101");
     }
 }
