@@ -102,7 +102,7 @@ impl Broker {
         };
         let publishing = timeout(TIMEOUT, self.connect(", publishing")).await;
         let publishing = Arc::new(publishing.map_err(|_| timed_out())??);
-        let (fates, told) = mpsc::unbounded_channel();
+        let (fates, incoming) = mpsc::unbounded_channel();
         let channel = connection.create_channel().await?;
         let binding = self.declare(&connection, grace).await?;
         self.publisher.set(Some(Arc::clone(&publishing)));
@@ -110,7 +110,7 @@ impl Broker {
         let moving = async {
             tokio::try_join!(
                 self.consume(&channel, input, grace, fates, stop),
-                settle(&channel, &self.board, told, pause)
+                settle(&channel, &self.board, incoming, pause)
             )
         };
         let ended = tokio::select! {

@@ -347,7 +347,7 @@ impl Client {
             // Dropping the lease evicts the subscription. If it is ending already, there is no
             // lease.
             Notice::TooSlow(key, id) => {
-                drop(self.held(&key, id).and_then(|held| held.lease.take()))
+                drop(self.held(&key, id).and_then(|held| held.lease.take()));
             }
             Notice::Ended(key, id, ending) => {
                 let Some(held) = self.held(&key, id) else { return Ok(()) };

@@ -204,7 +204,7 @@ async fn try_publish(gateway: &Gateway, request: Request) -> Result<Response, Re
         headers.get(header::CONTENT_TYPE).is_some_and(|kind| is_json_type(kind.as_bytes()));
     if is_json {
         check_json(&body).map_err(|error| {
-            let message = format!("the body is not JSON, as its Content-Type says: {error}");
+            let message = format!("the body is not JSON, although its Content-Type is: {error}");
             Refusal::new(StatusCode::BAD_REQUEST, "bad_json", message)
         })?;
     }

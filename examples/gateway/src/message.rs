@@ -259,27 +259,27 @@ mod tests {
     use super::*;
 
     fn delivered() -> (Message, mpsc::UnboundedReceiver<Fate>) {
-        let (fates, told) = mpsc::unbounded_channel();
+        let (fates, received) = mpsc::unbounded_channel();
         let delivery = Delivery::new(7, false, fates);
-        (Message::new("key".into(), b"body", Some(delivery)), told)
+        (Message::new("key".into(), b"body", Some(delivery)), received)
     }
 
     #[test]
     fn the_fate_is_sent_when_the_last_copy_is_dropped() {
-        let (message, mut told) = delivered();
+        let (message, mut received) = delivered();
         let copy = message.clone();
         message.settle();
-        assert!(told.try_recv().is_err());
+        assert!(received.try_recv().is_err());
         copy.settle();
-        assert!(matches!(told.try_recv(), Ok(Fate { tag: 7, verdict: Verdict::Acknowledge })));
+        assert!(matches!(received.try_recv(), Ok(Fate { tag: 7, verdict: Verdict::Acknowledge })));
     }
 
     #[test]
     fn it_comes_again_if_one_copy_was_dropped() {
-        let (message, mut told) = delivered();
+        let (message, mut received) = delivered();
         drop(message.clone());
         message.settle();
-        assert!(matches!(told.try_recv(), Ok(Fate { tag: 7, verdict: Verdict::Repeat })));
+        assert!(matches!(received.try_recv(), Ok(Fate { tag: 7, verdict: Verdict::Repeat })));
     }
 
     #[test]

@@ -139,7 +139,7 @@ impl Rewriter {
         }
         let _weight = fields.number()?;
         let size = u64::from_be_bytes(fields.take(8)?.try_into().ok()?);
-        let (most, is_json) = (self.rules.max_body, fields.clone().is_json());
+        let (most, is_json) = (self.rules.max_body, fields.clone().read_json_type());
         let key = match &self.rules.key_header {
             Some(name) => find_key(fields, name.as_bytes()),
             None => Ok(None),
@@ -236,7 +236,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns `true` if the content type in these properties is JSON.
-    fn is_json(mut self) -> bool {
+    fn read_json_type(mut self) -> bool {
         let has_type = self.flags().is_some_and(|flags| flags & HAS_CONTENT_TYPE != 0);
         has_type && self.short().is_some_and(is_json_type)
     }
@@ -385,9 +385,9 @@ mod tests {
     fn json_content_type_is_kept() {
         let headers = table(&[(b"key", b'S', &long(b"tea"))]);
         let (delivery, body) = (deliver(b"e", b"k"), frame(BODY, b"{}"));
-        for said in [&b"application/json"[..], b"Application/JSON ; charset=utf-8"] {
-            let mut sent = vec![u8::try_from(said.len()).unwrap()];
-            sent.extend_from_slice(said);
+        for content_type in [&b"application/json"[..], b"Application/JSON ; charset=utf-8"] {
+            let mut sent = vec![u8::try_from(content_type.len()).unwrap()];
+            sent.extend_from_slice(content_type);
             let json = [&[16], &b"application/json"[..]].concat();
             let with = |flags, properties: &[u8]| {
                 [delivery.clone(), header(2, flags, properties), body.clone()]

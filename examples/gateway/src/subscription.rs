@@ -104,6 +104,7 @@ pub struct SubscribeOptions {
     pub epoch: Option<String>,
 }
 
+/// The state of a subscription, shared by its sink, the hooks and the client's task.
 pub struct Terms {
     pub id: u64,
     pub key: Key,

@@ -143,7 +143,7 @@ async fn keys_chosen_by_clients_use_at_most_a_quarter_of_max_queued() {
     let gateway = Gateway::start(&["--history", "10", "--max-queued", "100000"]).await;
     gateway.publish("tea", "x").await;
     for n in 0..100 {
-        gateway.publish(&format!("stranger {n}"), "x".repeat(n)).await;
+        gateway.publish(&format!("new {n}"), "x".repeat(n)).await;
     }
     let history = gateway.stats().await["history"].clone();
     let (keys, bytes) = (history["keys"].as_u64().unwrap(), history["bytes"].as_u64().unwrap());

@@ -292,13 +292,13 @@ async fn pages_of_other_sites_may_not_connect_unless_they_are_allowed() {
     assert_eq!(origin(&gateway, &host, &format!("http://{host}")).await, "101");
     assert_eq!(origin(&gateway, "localhost:8080", "http://localhost:8080").await, "101");
     assert_eq!(origin(&gateway, &host, "https://friend.example").await, "101");
-    for stranger in [
+    for foreign in [
         "https://evil.example",
         "http://127.0.0.1:1",
         "null",
         "https://friend.example.evil.example",
     ] {
-        assert_eq!(origin(&gateway, &host, stranger).await, "403", "{stranger}");
+        assert_eq!(origin(&gateway, &host, foreign).await, "403", "{foreign}");
     }
     // A foreign name that resolves to this machine.
     assert_eq!(origin(&gateway, "evil.example:8080", "http://evil.example:8080").await, "403");

@@ -43,7 +43,7 @@ pub async fn await_idle(gateway: &str) -> Result<(), String> {
         }
         if start.elapsed() > Duration::from_secs(30) {
             return Err(format!(
-                "{gateway}: all clients left 30 s ago, /stats says {connections} connections, \
+                "{gateway}: all clients left 30 s ago, /stats shows {connections} connections, \
                  {subscriptions} subscriptions"
             ));
         }
@@ -70,12 +70,12 @@ pub async fn compare(
         if grown(name) != expected {
             let grown = grown(name);
             return Err(format!(
-                "{gateway}: /stats says {grown} {name}, and it should be {expected}"
+                "{gateway}: /stats shows {grown} {name} instead of {expected}"
             ));
         }
     }
     if after["totals"]["queued"] != 0 {
-        return Err(format!("{gateway}: /stats says {} queued", after["totals"]["queued"]));
+        return Err(format!("{gateway}: /stats shows {} queued", after["totals"]["queued"]));
     }
     Ok(())
 }
