@@ -66,6 +66,29 @@ async fn one_connection_holds_many_keys_and_lets_them_go_one_by_one() {
 }
 
 #[tokio::test]
+async fn unsubscribe_right_after_subscribe_is_answered_and_the_key_is_free_again() {
+    let gateway = Gateway::start(&[]).await;
+    let mut client = gateway.connect().await;
+    for round in 0..50 {
+        let keys: Vec<_> = (0..50).map(|key| format!("{round}.{key}")).collect();
+        for what in ["subscribe", "unsubscribe"] {
+            client.send(json!({ "type": what, "keys": keys })).await;
+        }
+        let mut left = keys.len();
+        while left > 0 {
+            match client.next().await["type"].as_str() {
+                Some("unsubscribed") => left -= 1,
+                Some("subscribed") => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    client.subscribe("0.0").await;
+    let stats = gateway.stats().await;
+    assert_eq!(stats["subscriptions"], 1);
+}
+
+#[tokio::test]
 async fn json_comes_as_json_and_bytes_as_bytes() {
     let gateway = Gateway::start(&["--history", "9"]).await;
     let mut text = gateway.subscriber("tea").await;
