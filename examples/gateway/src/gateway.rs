@@ -89,7 +89,7 @@ pub async fn run(config: Config) -> Result<(), String> {
 
     let board = Arc::new(Board::new(&config));
     let registry = Arc::new(Registry::default());
-    let interest = Arc::new(Interest::new(config.broker.binding.is_empty()));
+    let interest = Arc::new(Interest::new(config.broker.binding.is_empty(), Arc::clone(&board)));
     let hooks = GatewayHooks {
         board: Arc::clone(&board),
         registry: Arc::clone(&registry),

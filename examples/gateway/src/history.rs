@@ -50,6 +50,8 @@ pub struct Missed {
     pub messages: Vec<Message>,
     /// The position before the first of them.
     pub after: u64,
+    /// The last position of the key.
+    pub last: u64,
     /// `true` if earlier messages may be missing.
     pub has_gap: bool,
 }
@@ -76,22 +78,30 @@ impl History {
 
     /// Assigns a message its position, and keeps it.
     pub fn keep(&self, message: &mut Message, budget: &Arc<Budget>) {
-        let Kept { logs, bytes, floor } = &mut *self.kept.lock().unwrap();
-        let key = message.key();
-        if logs.get_mut(key).is_none() {
-            let size = OVERHEAD + key.len();
-            logs.put(key.into(), Log { messages: VecDeque::new(), bytes: size, last: *floor });
-            *bytes += size;
-        }
-        let Some(log) = logs.get_mut(message.key()) else { return };
+        let mut kept = self.kept.lock().unwrap();
+        let log = kept.log(message.key());
         log.last += 1;
         message.stamp(log.last);
-        log.bytes += message.size();
-        *bytes += message.size();
         log.messages.push_back(message.to_keep(budget));
-        if log.messages.len() > self.most {
-            *bytes -= log.remove_first();
-        }
+        log.bytes += message.size();
+        let excess = if log.messages.len() > self.most { log.remove_first() } else { 0 };
+        kept.bytes += message.size();
+        kept.bytes -= excess;
+        self.bound(&mut kept);
+    }
+
+    /// Records that messages of this key may be published without reaching the gateway from now on.
+    /// Skips one position in place of all of them, so that a replay from an earlier position
+    /// reports a gap.
+    pub fn interrupt(&self, key: &str) {
+        let mut kept = self.kept.lock().unwrap();
+        kept.log(key).last += 1;
+        self.bound(&mut kept);
+    }
+
+    /// Removes messages until the bound on bytes is met.
+    fn bound(&self, kept: &mut Kept) {
+        let Kept { logs, bytes, floor } = kept;
         // Removes one message at a time, as a key may have many. A single key may use all of the
         // space.
         while *bytes > self.most_bytes
@@ -115,14 +125,15 @@ impl History {
         let last = log.map_or(*floor, |log| log.last);
         let is_of_this_run = from.epoch.as_ref().map_or(from.at == 0, |epoch| *epoch == self.epoch);
         let is_known = is_of_this_run && from.at <= last;
-        let missed = if is_known { last - from.at } else { u64::MAX };
-        let wanted = missed.min(if from.latest { 1 } else { u64::MAX });
-        let all = log.into_iter().flat_map(|log| log.messages.iter().rev());
-        let some = all.take(usize::try_from(wanted).unwrap_or(usize::MAX));
-        let mut messages: Vec<_> = some.take_while(|it| share.take_kept(it)).cloned().collect();
+        let (at, missed) = if is_known { (from.at, last - from.at) } else { (0, u64::MAX) };
+        let newest = log.into_iter().flat_map(|log| log.messages.iter().rev());
+        let newest = newest.take(if from.latest { 1 } else { usize::MAX });
+        let wanted = newest.take_while(|message| message.at() > at && share.take_kept(message));
+        let mut messages: Vec<_> = wanted.cloned().collect();
         messages.reverse();
         let has_gap = !from.latest && (messages.len() as u64) < missed;
-        Missed { after: last - messages.len() as u64, messages, has_gap }
+        let after = messages.first().map_or(last, |first| first.at() - 1);
+        Missed { messages, after, last, has_gap }
     }
 
     /// Returns the position of the last message of a key.
@@ -144,11 +155,55 @@ impl History {
     }
 }
 
+impl Kept {
+    fn log(&mut self, key: &str) -> &mut Log {
+        if !self.logs.contains(key) {
+            let size = OVERHEAD + key.len();
+            self.bytes += size;
+            let log = Log { messages: VecDeque::new(), bytes: size, last: self.floor };
+            self.logs.put(key.into(), log);
+        }
+        self.logs.get_mut(key).expect("it was inserted above")
+    }
+}
+
 impl Log {
     /// Removes the oldest message and returns its size.
     fn remove_first(&mut self) -> usize {
         let size = self.messages.pop_front().map_or(0, |first| first.size());
         self.bytes -= size;
         size
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Policy;
+
+    #[test]
+    fn an_interruption_is_a_gap_for_earlier_positions_only() {
+        let budget = Arc::new(Budget::new(1 << 20));
+        let share = Share::new(100, Arc::clone(&budget), Policy::DropOldest);
+        let history = History::new(2, 1 << 20).unwrap();
+        let keep = || history.keep(&mut Message::new("tea".into(), b"x", None), &budget);
+        let since = |at| {
+            let from = Since { at, epoch: Some(history.epoch.clone()), latest: false };
+            let Missed { messages, after, last, has_gap } = history.since("tea", &from, &share);
+            let kept: Vec<_> = messages.iter().map(Message::at).collect();
+            (kept, after, last, has_gap)
+        };
+        (0..3).for_each(|_| keep());
+        assert_eq!(since(3), (vec![], 3, 3, false));
+        assert_eq!(since(2), (vec![3], 2, 3, false));
+        assert_eq!(since(0), (vec![2, 3], 1, 3, true), "1 is removed");
+        history.interrupt("tea");
+        assert_eq!(since(3), (vec![], 4, 4, true), "no message twice");
+        assert_eq!(since(4), (vec![], 4, 4, false), "the client left after the interruption");
+        keep();
+        assert_eq!(since(3), (vec![5], 4, 5, true));
+        assert_eq!(since(4), (vec![5], 4, 5, false));
+        history.interrupt("new");
+        assert_eq!(history.last("new"), 1);
     }
 }

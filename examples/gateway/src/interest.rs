@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
+use crate::board::Board;
 use crate::message::Key;
 use crate::subscription::Terms;
 
@@ -20,6 +21,7 @@ pub struct Interest {
     pub follows: bool,
     keys: Mutex<Keys>,
     changed: Notify,
+    board: Arc<Board>,
 }
 
 #[derive(Default)]
@@ -37,8 +39,8 @@ struct Keys {
 
 impl Interest {
     /// If `follows` is `false`, bindings are not changed.
-    pub fn new(follows: bool) -> Self {
-        Self { follows, keys: Mutex::default(), changed: Notify::new() }
+    pub fn new(follows: bool, board: Arc<Board>) -> Self {
+        Self { follows, keys: Mutex::default(), changed: Notify::new(), board }
     }
 
     /// Called when a key gets its first subscription.
@@ -130,6 +132,12 @@ impl Interest {
                             unsure.remove(&key);
                             let is_wanted = wanted.contains(&key);
                             let before = bound.insert(Key::clone(&key), is_wanted);
+                            // While holding the lock, so that the next subscription finds the gap.
+                            if let Some(history) = &self.board.history
+                                && (self.follows && !is_wanted && before != Some(false))
+                            {
+                                history.interrupt(&key);
+                            }
                             (key, is_wanted, before != Some(is_wanted))
                         })
                         .collect();
@@ -154,7 +162,6 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::board::Board;
     use crate::budget::Budget;
     use crate::config::{Config, Policy};
     use crate::subscription::{Notice, Share, SubscribeOptions};
@@ -168,6 +175,11 @@ mod tests {
         (Arc::new(Terms::new(id, key.into(), client, &options, share, notices, board)), received)
     }
 
+    fn interest(options: &[&str]) -> Interest {
+        let config = Config::parse_from([&["gateway"], options].concat());
+        Interest::new(true, Arc::new(Board::new(&config)))
+    }
+
     fn next(interest: &Interest) -> Option<Vec<(Key, bool, bool)>> {
         interest.next().now_or_never()
     }
@@ -179,7 +191,7 @@ mod tests {
 
     #[test]
     fn each_subscription_is_notified_once_its_key_is_bound() {
-        let (interest, key) = (Interest::new(true), Key::from("tea"));
+        let (interest, key) = (interest(&[]), Key::from("tea"));
         interest.follow();
         let (first, mut first_notices) = terms(1, "tea");
         interest.notify_when_bound(first);
@@ -205,7 +217,7 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_of_keys_that_come_and_go_while_the_broker_is_away_or_slow() {
-        let interest = Interest::new(true);
+        let interest = interest(&[]);
         for is_followed in [false, true] {
             for id in 0..1_000 {
                 let (terms, _news) = terms(id, &id.to_string());
@@ -229,7 +241,7 @@ mod tests {
 
     #[test]
     fn wanted_keys_are_bound_again_by_each_session() {
-        let (interest, key) = (Interest::new(true), Key::from("tea"));
+        let (interest, key) = (interest(&[]), Key::from("tea"));
         interest.want(&key);
         for _ in 0..2 {
             interest.follow();
@@ -244,12 +256,30 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_of_a_subscription_that_never_received() {
-        let (interest, key) = (Interest::new(true), Key::from("tea"));
+        let (interest, key) = (interest(&[]), Key::from("tea"));
         let (terms, mut notices) = terms(1, "tea");
         interest.notify_when_bound(Arc::clone(&terms));
         interest.remove(&terms);
         assert!(is_empty(&interest));
         interest.bound(&key);
         assert!(notices.try_recv().is_err());
+    }
+
+    #[test]
+    fn a_key_that_is_unbound_has_a_gap_in_its_history() {
+        let (interest, key) = (interest(&["--history", "9"]), Key::from("tea"));
+        let history = interest.board.history.as_ref().unwrap();
+        interest.follow();
+        interest.want(&key);
+        next(&interest);
+        interest.unwant(&key);
+        interest.want(&key);
+        next(&interest);
+        assert_eq!(history.last("tea"), 0, "the key stays bound");
+        interest.unwant(&key);
+        next(&interest);
+        interest.want(&key);
+        next(&interest);
+        assert_eq!(history.last("tea"), 1);
     }
 }

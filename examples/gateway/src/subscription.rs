@@ -210,8 +210,9 @@ impl Terms {
         let Some((since, outlet)) = &self.since else {
             return self.at.store(history.last(&self.key), Ordering::Relaxed);
         };
-        let Missed { messages, after, has_gap } = history.since(&self.key, since, &self.share);
-        self.at.store(after + messages.len() as u64, Ordering::Relaxed);
+        let Missed { messages, after, last, has_gap } =
+            history.since(&self.key, since, &self.share);
+        self.at.store(last, Ordering::Relaxed);
         let reply = json!({
             "type": "history", "key": &*self.key, "epoch": history.epoch, "at": after, "gap": has_gap,
         });
