@@ -1,4 +1,4 @@
-# What `check` and `compare` share: processes that they start, each ended by its own id, and a RabbitMQ.
+# Shared by `check` and `compare`: child processes, each ended by its id, and a RabbitMQ.
 # shellcheck shell=bash
 
 die() {
@@ -6,15 +6,15 @@ die() {
     exit 1
 }
 
-# raise_files COUNT: for so many open files.
+# raise_files COUNT: raises the limit of open files.
 raise_files() {
     local limit
     limit=$(ulimit -n)
     [[ $limit != unlimited && $limit -lt $1 ]] || return 0
-    ulimit -n "$1" 2>/dev/null || die "$1 open files are needed, and the limit is $limit: try ulimit -n $1"
+    ulimit -n "$1" 2>/dev/null || die "$1 open files are needed, but the limit is $limit: try ulimit -n $1"
 }
 
-# install_packages PACKAGE…: in one step, as two of them at once break each other.
+# install_packages PACKAGE…: in one step, as concurrent installations fail.
 install_packages() {
     [[ $# -gt 0 ]] || return 0
     if [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null; then
@@ -22,7 +22,6 @@ install_packages() {
         return 1
     fi
     echo "installing $*"
-    # Packages start their services, if there is anything to start them with: nobody asked for those.
     export DEBIAN_FRONTEND=noninteractive
     apt-get update -qq && apt-get install -y -qq --no-install-recommends "$@" >/dev/null
 }
@@ -34,16 +33,16 @@ target_directory() {
 # --- processes -------------------------------------------------------------------------------------------
 
 WORK=$(mktemp -d "${TMPDIR:-/tmp}/gateway-${0##*/}.XXXXXX")
-declare -A PIDS=() # by name: what this script has started
+declare -A PIDS=() # process ids by name
 
-# Has it ended, or is it a zombie that nobody has asked for yet?
+# is_gone PID: whether the process has ended or is a zombie.
 is_gone() {
     local state
     state=$(ps -o stat= -p "$1" 2>/dev/null) || return 0
     [[ $state == Z* || -z $state ]]
 }
 
-# Waits until a process has ended; after so many seconds it is killed, and that is a failure.
+# ended PID SECONDS: waits until the process has ended. Kills it at the deadline, and fails.
 ended() {
     local pid=$1 seconds=$2 deadline=$((SECONDS + $2))
     until is_gone "$pid"; do
@@ -60,7 +59,7 @@ stop() {
     local pid=${PIDS[$1]:-}
     [[ -n $pid ]] || return 0
     unset "PIDS[$1]"
-    # Without the shell's own remark that something was killed.
+    # Hides the message of the shell about the killed process.
     {
         kill "-${2:-TERM}" "$pid" || true
         ended "$pid" 20 || true
@@ -68,7 +67,7 @@ stop() {
     } 2>/dev/null
 }
 
-# What one check has started; the broker stays for the others.
+# Stops all processes but the broker, which other checks use.
 end_own() {
     local name
     for name in "${!PIDS[@]}"; do
@@ -93,7 +92,7 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# Waits for a line in a file, while the process that writes it is there.
+# await_line FILE PATTERN PID [SECONDS]: waits for a line, while the process that writes the file runs.
 await_line() {
     local file=$1 text=$2 pid=$3 deadline=$((SECONDS + ${4:-30}))
     until grep -q -- "$text" "$file" 2>/dev/null; do
@@ -107,7 +106,7 @@ await_line() {
 
 # --- RabbitMQ --------------------------------------------------------------------------------------------
 
-# free_ports COUNT: into PORTS, and those of the broker.
+# free_ports COUNT: sets PORTS and the ports of the broker.
 free_ports() {
     mapfile -t PORTS < <("$BIN/gateway-driver" ports $(($1 + 3)))
     [[ ${#PORTS[@]} == $(($1 + 3)) ]] || die "no free ports on 127.0.0.1"
@@ -117,7 +116,7 @@ free_ports() {
 
 RABBITMQ=/usr/lib/rabbitmq/bin/rabbitmq-server
 
-# start_rabbitmq [LINE…]: with these lines in its configuration. Its plugins are in $BROKER_PLUGINS.
+# start_rabbitmq [LINE…]: adds the lines to its configuration; enables the plugins in $BROKER_PLUGINS.
 start_rabbitmq() {
     local home=$WORK/rabbitmq
     mkdir -p "$home"
@@ -142,7 +141,6 @@ start_rabbitmq() {
         RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS='-kernel inet_dist_use_interface {127,0,0,1}' \
         setsid "$RABBITMQ" >>"$WORK/rabbitmq.log" 2>&1 &
     PIDS[rabbitmq]=$!
-    # Its script may start the Erlang machine, or become it: the file tells which process it is.
     local pid=$! deadline=$((SECONDS + 90))
     until "$BIN/gateway-driver" await "$AMQP" 1 2>/dev/null; do
         if is_gone "$pid" || ((SECONDS > deadline)); then
@@ -157,7 +155,7 @@ ctl() {
         "${RABBITMQ%-server}ctl" --quiet "$@" >>"$WORK/rabbitmqctl.log" 2>&1
 }
 
-# Its own file knows the process, whoever has started it.
+# The script may start the Erlang VM or become it: the pid file has the id of the VM.
 stop_rabbitmq() {
     [[ -n ${PIDS[rabbitmq]:-} ]] || return 0
     PIDS[rabbitmq]=$(cat "$WORK/rabbitmq/pid" 2>/dev/null || echo "${PIDS[rabbitmq]}")

@@ -1,17 +1,17 @@
-// Looks at the gateway's page in a browser: page.mjs empty|busy|lost|restarted URL FOLDER CHROMIUM
-// Prints what is wrong, and says @halfway when it wants the broker stopped, or started again.
+// Tests the gateway's page in a browser: page.mjs empty|busy|lost|restarted URL FOLDER CHROMIUM
+// Prints faults, and prints @halfway when the script is to stop or start the broker.
 
 import assert from "node:assert/strict";
 import { chromium } from "playwright-core";
 
 const [stage, url, folder, executablePath] = process.argv.slice(2);
-const PATIENCE = 60_000; // what takes so long, fails
+const TIMEOUT = 60_000; // milliseconds
 const LOOKS = ["light", "dark"].flatMap((colorScheme) => [
   { name: `wide-${colorScheme}`, colorScheme, viewport: { width: 1280, height: 900 } },
   { name: `narrow-${colorScheme}`, colorScheme, viewport: { width: 360, height: 740 } },
 ]);
 
-/** What the page must not do while it is looked at. */
+/** Records console errors, exceptions, requests to other hosts and error responses. */
 function listen(page, complaints, isAway) {
   page.on("console", (message) => {
     if (["error", "warning"].includes(message.type()) && !isAway()) complaints.push(`console: ${message.text()}`);
@@ -19,14 +19,14 @@ function listen(page, complaints, isAway) {
   page.on("pageerror", (error) => complaints.push(`exception: ${error.stack}`));
   page.on("request", (request) => {
     const { protocol, host } = new URL(request.url());
-    if (protocol !== "data:" && host !== new URL(url).host) complaints.push(`asks another host: ${request.url()}`);
+    if (protocol !== "data:" && host !== new URL(url).host) complaints.push(`request to another host: ${request.url()}`);
   });
   page.on("response", (response) => {
     if (response.status() >= 400) complaints.push(`${response.status()}: ${response.url()}`);
   });
 }
 
-/** What has to be scrolled sideways, and elements that stick out to the right of the page. */
+/** Returns elements that scroll horizontally or extend beyond the right edge of the page. */
 const overflowing = () => {
   const width = document.documentElement.clientWidth;
   const found = [];
@@ -34,7 +34,7 @@ const overflowing = () => {
   for (const element of document.body.querySelectorAll("*")) {
     if (["auto", "scroll"].includes(getComputedStyle(element).overflowX) && element.scrollWidth > element.clientWidth + 1) {
       const { scrollWidth, clientWidth, tagName, id, className } = element;
-      found.push(`${tagName.toLowerCase()}#${id}.${className} is ${scrollWidth} wide, and shows ${clientWidth}`);
+      found.push(`${tagName.toLowerCase()}#${id}.${className} is ${scrollWidth} wide, but only ${clientWidth} are visible`);
     }
     let around = element.parentElement;
     while (around && getComputedStyle(around).overflowX === "visible") around = around.parentElement;
@@ -46,22 +46,22 @@ const overflowing = () => {
   return found;
 };
 
-/** Placeholders that do not fit into their boxes. */
+/** Returns placeholders that do not fit into their inputs. */
 const cutOff = () => {
   const pen = document.createElement("canvas").getContext("2d");
   const found = [];
   for (const input of document.querySelectorAll("input[placeholder]")) {
     const style = getComputedStyle(input);
     pen.font = style.font;
-    const arrows = input.type === "number" ? 18 : 0; // to count up and down: there, if not always seen
+    const arrows = input.type === "number" ? 18 : 0; // the spin buttons take space even if they are hidden
     const room = input.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight) - arrows;
     const { width } = pen.measureText(input.placeholder);
-    if (width > room) found.push(`"${input.placeholder}" is ${Math.round(width)} wide, and has ${Math.round(room)}`);
+    if (width > room) found.push(`"${input.placeholder}" is ${Math.round(width)} wide, in an input of ${Math.round(room)}`);
   }
   return found;
 };
 
-/** Text that is hard to read: the ratio of WCAG, which wants 4.5, and 3 for large type. */
+/** Returns text with too little contrast: WCAG requires a ratio of 4.5, or 3 for large text. */
 const faint = () => {
   const parse = (color) => {
     const [r, g, b, a = 1] = color.match(/[\d.]+/g).map(Number);
@@ -93,9 +93,9 @@ const faint = () => {
   return [...found];
 };
 
-/** Goes through the page with the tabulator key; all that gets the focus must show it, and be seen. */
+/** Moves through the page with the Tab key. Each focused element must be marked and visible. */
 async function tabThrough(page) {
-  // Where one has clicked is where it begins.
+  // Tab starts at the last click.
   await page.evaluate(() => window.scrollTo(0, 0));
   await page.mouse.click(1, 1);
   const seen = [];
@@ -116,7 +116,7 @@ async function tabThrough(page) {
     if (!focus || focus.again) break;
     assert(focus.isMarked, `the focus on ${focus.what} does not show`);
     assert(focus.isSeen, `the focus on ${focus.what} is out of sight`);
-    assert(focus.isNamed, `${focus.what} has no name for those who cannot see it`);
+    assert(focus.isNamed, `${focus.what} has no accessible name`);
     seen.push(focus.what);
   }
   for (const wanted of ["input subscribe-key", "input publish-key", "button subscribe", "button publish"]) {
@@ -128,7 +128,7 @@ async function tabThrough(page) {
 const text = (page, id) => page.locator(`#${id}`).innerText();
 
 /** Waits until a function in the page is true. */
-async function until(page, what, check, argument, timeout = PATIENCE) {
+async function until(page, what, check, argument, timeout = TIMEOUT) {
   await page.waitForFunction(check, argument, { timeout }).catch(() => { throw new Error(`never: ${what}`); });
 }
 
@@ -139,13 +139,13 @@ const subscribed = (page, key) =>
 
 const STAGES = {
   async empty(page, look) {
-    await until(page, "the page says that the gateway is running", () => document.getElementById("state").className === "up");
-    assert(await page.locator("#no-keys").isVisible(), "a gateway that has seen nothing says so");
+    await until(page, "the page shows that the gateway is running", () => document.getElementById("state").className === "up");
+    assert(await page.locator("#no-keys").isVisible(), "a hint is shown without keys");
     assert(await page.locator("#alarm").isHidden(), "no alarm");
     assert(await page.locator("#kept").isHidden(), "nothing is kept");
     await page.screenshot({ path: `${folder}/empty-${look.name}.png`, fullPage: true });
 
-    // By keyboard alone: subscribe, then publish, and read it.
+    // Subscribes, publishes and receives by keyboard only.
     const key = `<i>größe</i> "${look.name}"/%2F`;
     const body = `<img src="nowhere" onerror="document.title='oops'"> & ${look.name}`;
     await page.locator("#subscribe-key").focus();
@@ -157,9 +157,9 @@ const STAGES = {
     await page.keyboard.press("Tab");
     await page.keyboard.type(body);
     await page.keyboard.press("Enter");
-    await until(page, "the message arrives, as it was written", (wanted) => [...document.querySelectorAll("#messages li")]
+    await until(page, "the message arrives unchanged", (wanted) => [...document.querySelectorAll("#messages li")]
       .some((item) => item.textContent.includes(wanted)), body);
-    assert.equal(await page.title(), "gateway", "a message is text, and not run");
+    assert.equal(await page.title(), "gateway", "a message is shown as text and not executed");
     assert.equal(await page.locator("#messages li", { hasText: look.name }).count(), 1, "it arrives once");
     await until(page, "the key is in the table", (wanted) => [...document.querySelectorAll("#keys td:first-child")]
       .some((cell) => cell.querySelector("bdi")?.textContent === wanted), key);
@@ -177,7 +177,7 @@ const STAGES = {
     for (const key of ["demo.tea", "demo.coffee"]) {
       assert((await page.locator(list, { hasText: key }).count()) > 0, `messages of ${key} arrive`);
     }
-    // Each has its position, and the page says what is kept.
+    // Messages have positions, and the page shows what is kept.
     assert.match(await page.locator(list).first().innerText(), /^demo\.\w+\s*#\d+ /);
     await until(page, "positions and what is kept", () => {
       const [at, kept] = [7, 8].map((n) => document.querySelector(`#keys tbody td:nth-child(${n})`).textContent);
@@ -188,13 +188,13 @@ const STAGES = {
     await until(page, "the numbers grow", (old) => document.getElementById("all-delivered").innerText !== old, before);
     await until(page, "lines are drawn", () => [...document.querySelectorAll("#chart path")]
       .some((path) => (path.getAttribute("d").match(/L/g) ?? []).length >= 6));
-    // It is 200; a busy machine makes some seconds longer than others.
+    // The rate is 200, but varies from second to second on a busy machine.
     await until(page, "about 200 messages a second", () => {
       const shown = Number(document.getElementById("now-received").innerText);
       return shown > 150 && shown < 250;
     });
 
-    // Unsubscribed from all: no more of them comes.
+    // Unsubscribed from both keys: no more messages arrive.
     await page.screenshot({ path: `${folder}/busy-${look.name}.png`, fullPage: true });
     await page.getByRole("button", { name: "unsubscribe from demo.tea", exact: true }).click();
     await page.getByRole("button", { name: "unsubscribe from demo.coffee", exact: true }).click();
@@ -204,7 +204,7 @@ const STAGES = {
     }));
   },
 
-  /** The gateway is killed, and another one keeps messages, or none: the page goes on, and says what it missed. */
+  /** The gateway is killed and restarted with and without history: the page resumes, and reports missed messages. */
   async restarted(page, look, meeting) {
     const key = "tea";
     await page.locator("#subscribe-key").fill(key);
@@ -218,18 +218,18 @@ const STAGES = {
         const chip = [...document.querySelectorAll("#subscriptions li")].find((it) => it.textContent.includes(name));
         return notices.length > before && chip.className !== "waits";
       }, [key, cuts]);
-      const told = await page.locator("#messages li", { hasText: "no longer kept" }).count();
-      assert.equal(told, gap, `${what}: ${told} gaps`);
+      const notices = await page.locator("#messages li", { hasText: "no longer kept" }).count();
+      assert.equal(notices, gap, `${what}: ${notices} gaps`);
     }
   },
 
   async lost(page, look, meeting) {
-    await until(page, "the page says that the broker is there", () => document.getElementById("state").className === "up");
+    await until(page, "the page shows that the broker is up", () => document.getElementById("state").className === "up");
     await page.locator("#subscribe-key").fill("demo.tea");
     await page.locator("#subscribe button").click();
     await subscribed(page, "demo.tea");
     await meeting("the broker goes");
-    await until(page, "the page says that the broker is lost", () => !document.getElementById("alarm").hidden
+    await until(page, "the page shows that the broker is lost", () => !document.getElementById("alarm").hidden
       && /broker/i.test(document.getElementById("alarm").textContent)
       && document.getElementById("state").className === "down");
     // A subscription that is made now is confirmed later.
@@ -237,14 +237,14 @@ const STAGES = {
     await page.locator("#subscribe button").click();
     await page.screenshot({ path: `${folder}/lost-${look.name}.png`, fullPage: true });
     await meeting("the broker comes back");
-    await until(page, "the page says that it is back", () => document.getElementById("alarm").hidden
-      && document.getElementById("state").className === "up", undefined, 90_000); // RabbitMQ takes its time
+    await until(page, "the page shows that the broker is up again", () => document.getElementById("alarm").hidden
+      && document.getElementById("state").className === "up", undefined, 90_000); // RabbitMQ starts slowly
     await subscribed(page, "demo.tea");
     await subscribed(page, "demo.coffee");
   },
 };
 
-/** Where all pages wait for each other; the last one says so to the script. */
+/** A barrier for all pages; the last page to arrive notifies the script. */
 function meetings(count) {
   const waiting = new Map();
   return (name) => new Promise((resolve) => {
@@ -266,22 +266,22 @@ await Promise.all(LOOKS.map(async (look) => {
   try {
     const context = await browser.newContext({ viewport: look.viewport, colorScheme: look.colorScheme });
     const page = await context.newPage();
-    page.setDefaultTimeout(PATIENCE);
-    listen(page, complaints, () => stage === "restarted"); // which a browser complains of
+    page.setDefaultTimeout(TIMEOUT);
+    listen(page, complaints, () => stage === "restarted"); // the browser logs refused connections
     await page.goto(url);
     await STAGES[stage](page, look, meeting);
     grounds.set(look.name, await page.evaluate(() => getComputedStyle(document.body).backgroundColor));
     for (const check of [overflowing, cutOff, faint]) complaints.push(...(await page.evaluate(check)));
     const stops = await tabThrough(page);
     await page.screenshot({ path: `${folder}/${stage}-after-${look.name}.png`, fullPage: true });
-    if (complaints.length === 0) console.log(`  ${stage}, ${look.name}: as it should be (${stops} stops of the keyboard)`);
+    if (complaints.length === 0) console.log(`  ${stage}, ${look.name}: ok (${stops} keyboard stops)`);
     await context.close();
   } catch (error) {
     complaints.push(error.message);
   }
   for (const complaint of complaints.slice(0, 8)) console.log(`  FAULT: ${stage}, ${look.name}: ${complaint}`);
   failures += complaints.length;
-  if (complaints.length > 0 && ["lost", "restarted"].includes(stage)) process.exit(1); // the others would wait for this one
+  if (complaints.length > 0 && ["lost", "restarted"].includes(stage)) process.exit(1); // the other pages would wait at the barrier
 }));
 await browser.close();
 if (grounds.size === LOOKS.length && grounds.get("wide-light") === grounds.get("wide-dark")) {

@@ -1,4 +1,4 @@
-//! Who may connect, and who may publish; and what is no proper request.
+//! Checks of requests: valid headers, allowed origin, token of a publisher.
 
 use axum::extract::Request;
 use axum::http::uri::Authority;
@@ -10,8 +10,8 @@ use subtle::ConstantTimeEq;
 use crate::gateway::Gateway;
 use crate::http::Refusal;
 
-/// There must be one `Host`. Several lines of `Connection` mean the same as one with commas, which is what
-/// is looked at later.
+/// Checks that there is exactly one `Host` (HTTP/1.0: at most one), and joins several `Connection`
+/// headers with commas, as later code reads only the first.
 pub fn check_request(request: &mut Request) -> Result<(), Refusal> {
     let is_old = request.version() == Version::HTTP_10;
     let headers = request.headers_mut();
@@ -31,7 +31,7 @@ pub fn check_request(request: &mut Request) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A WebSocket's key is 16 bytes in base64.
+/// Checks that the key of a WebSocket handshake is 16 bytes in base64.
 pub fn check_websocket_key(headers: &HeaderMap) -> Result<(), Refusal> {
     let mut keys = headers.get_all(header::SEC_WEBSOCKET_KEY).iter();
     let key = keys.next().and_then(|key| BASE64_STANDARD.decode(key).ok());
@@ -45,8 +45,8 @@ fn bad_request(what: &str) -> Refusal {
     Refusal::new(StatusCode::BAD_REQUEST, "bad_request", what)
 }
 
-/// Browsers let a page of any site open a WebSocket, or post, to anywhere, and say which site it was.
-/// Other programs say nothing.
+/// Checks the origin of a WebSocket or a post. Browsers let any page open a WebSocket or post to
+/// any site, and send the page's origin; other programs send none.
 pub fn check_origin(gateway: &Gateway, headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
     if is_allowed(gateway, origin) {
@@ -62,15 +62,15 @@ pub fn check_origin(gateway: &Gateway, headers: &HeaderMap) -> Result<(), Refusa
     Err(Refusal::new(StatusCode::FORBIDDEN, "bad_origin", message))
 }
 
-/// May pages of this site connect?
+/// Returns `true` if pages of this origin may connect.
 pub fn is_allowed(gateway: &Gateway, origin: &HeaderValue) -> bool {
     let mut allowed = gateway.config.allow_origin.iter();
     allowed
         .any(|allowed| allowed == "*" || origin.as_bytes().eq_ignore_ascii_case(allowed.as_bytes()))
 }
 
-/// A page says no `Origin` to where it came from: its name may be one that a stranger made to mean this
-/// machine.
+/// Checks `Host`, because browsers send no `Origin` with same-origin requests: an attacker's DNS
+/// name may resolve to this machine.
 pub fn check_host(gateway: &Gateway, headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(host) = headers.get(header::HOST) else { return Ok(()) };
     let host = String::from_utf8_lossy(host.as_bytes()).to_lowercase();
@@ -83,18 +83,19 @@ pub fn check_host(gateway: &Gateway, headers: &HeaderMap) -> Result<(), Refusal>
     {
         return Ok(());
     }
-    let message =
-        format!("{host} may not be asked; start the gateway with --allow-origin https://{host}");
+    let message = format!(
+        "requests for {host} are not allowed; start the gateway with --allow-origin https://{host}"
+    );
     Err(Refusal::new(StatusCode::FORBIDDEN, "bad_origin", message))
 }
 
-/// Is it the page of this gateway itself?
+/// Returns `true` if the origin is the page of this gateway.
 fn is_own(origin: &str, headers: &HeaderMap, is_local: bool) -> bool {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).map(str::to_lowercase);
     let own = host.as_deref().and_then(|host| host.parse::<Authority>().ok());
     let theirs = origin.split_once("://").map(|(_, host)| host);
     match (own, theirs) {
-        // A stranger's name may be made to mean this machine, while its page is open.
+        // On a local address, only local names count: any other name may be an attacker's.
         (Some(own), Some(theirs)) => {
             own.as_str() == theirs && (!is_local || is_loopback(own.host()))
         }
@@ -111,10 +112,11 @@ fn is_loopback(host: &str) -> bool {
 pub fn check_token(gateway: &Gateway, headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(token) = &gateway.config.token else { return Ok(()) };
     match bearer(headers) {
-        // How long it takes says nothing about how much of it is right.
+        // In constant time, so that the duration does not reveal how much of a wrong token is
+        // right.
         Some(given) if bool::from(given.ct_eq(token.as_bytes())) => Ok(()),
         Some(_) => Err(unauthorized("the token is wrong")),
-        None => Err(unauthorized("who publishes says Authorization: Bearer TOKEN")),
+        None => Err(unauthorized("a publisher must send Authorization: Bearer TOKEN")),
     }
 }
 

@@ -1,10 +1,11 @@
-//! RabbitMQ: consuming and acknowledging; and coming back when it was away.
+//! RabbitMQ: consuming, acknowledging and reconnecting.
 //!
-//! Each gateway has one durable queue, bound for the keys that its clients want. A message stays the
-//! broker's until its fate is known ([`crate::message`]); what is unacknowledged when the connection ends
-//! is delivered again by the broker, and at most `--prefetch` messages are.
+//! Each gateway has one durable queue, bound to the keys that its clients subscribe to. The broker
+//! keeps a message until it is acknowledged ([`crate::message`]). It redelivers what is
+//! unacknowledged when the connection ends: at most `--prefetch` messages.
 //!
-//! A [`session`](Broker::session) has a connection to consume and one to publish. It ends with an error
+//! A [`session`](Broker::session) has one connection to consume and one to publish. It ends with an
+//! error of either. The next session starts with only the [wanted keys](Interest).
 //! of either, and the next one begins with nothing but what is [wanted](Interest).
 
 use std::convert::Infallible;
@@ -37,13 +38,13 @@ use crate::wire;
 
 pub const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// With a broker that does not answer.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// With a broker that is to close a connection.
-const GOODBYE: Duration = Duration::from_secs(1);
+/// Timeout for answers of the broker.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout for closing a connection.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 const CONSUMER: &str = "gateway";
 
-/// The broker, or the lack of it.
+/// The broker and its settings.
 pub struct Broker {
     pub uri: AMQPUri,
     pub config: BrokerConfig,
@@ -62,7 +63,8 @@ impl Broker {
         self.config.exchange.as_str().into()
     }
 
-    /// Puts what the broker has into the input, until it is stopped and all that came is settled.
+    /// Passes messages of the broker to the input, until `stop` is cancelled and all of them are
+    /// settled.
     pub async fn run(&self, input: Input, stop: CancellationToken) {
         let mut grace = Some(Instant::now() + self.config.grace);
         let mut pause = SHORTEST_PAUSE;
@@ -76,7 +78,7 @@ impl Broker {
             }
             warn!(queue = %self.queue(), %error, "broker lost");
             if error.to_string().contains("in exclusive use") {
-                warn!("is there another gateway of this name? Each needs a --node of its own");
+                warn!("another gateway may have the same name: each needs its own --node");
             }
             self.board.source_down(error.to_string());
             tokio::select! {
@@ -86,7 +88,7 @@ impl Broker {
         }
     }
 
-    /// From one connection to its end.
+    /// Runs one session, from connecting to the end of the connection.
     async fn session(
         &self,
         input: &Input,
@@ -95,12 +97,12 @@ impl Broker {
         stop: &CancellationToken,
     ) -> lapin::Result<()> {
         let connection = tokio::select! {
-            connected = timeout(PATIENCE, self.connect("")) => connected.map_err(|_| timed_out())??,
+            connected = timeout(TIMEOUT, self.connect("")) => connected.map_err(|_| timed_out())??,
             () = stop.cancelled() => return Ok(()),
         };
-        let publishing = timeout(PATIENCE, self.connect(", publishing")).await;
+        let publishing = timeout(TIMEOUT, self.connect(", publishing")).await;
         let publishing = Arc::new(publishing.map_err(|_| timed_out())??);
-        let (fates, told) = mpsc::unbounded_channel();
+        let (fates, incoming) = mpsc::unbounded_channel();
         let channel = connection.create_channel().await?;
         let binding = self.declare(&connection, grace).await?;
         self.publisher.set(Some(Arc::clone(&publishing)));
@@ -108,18 +110,18 @@ impl Broker {
         let moving = async {
             tokio::try_join!(
                 self.consume(&channel, input, grace, fates, stop),
-                settle(&channel, &self.board, told, pause)
+                settle(&channel, &self.board, incoming, pause)
             )
         };
         let ended = tokio::select! {
             moved = moving => moved.map(drop),
             Err(error) = self.bind(&binding, stop) => Err(error),
-            () = self.publisher.gone.notified() => Err(gone("it is not possible to publish")),
+            () = self.publisher.lost.notified() => Err(gone("the publishing connection is lost")),
         };
-        // Also after an error, if it is still there: it has the queue to itself as long as it is open.
+        // Close after an error, too: an open connection keeps exclusive use of the queue.
         let close = async |it: &Connection| {
-            let closing = it.close(200, "the gateway ends this session".into());
-            timeout(GOODBYE, closing).await.map_err(|_| timed_out())
+            let closing = it.close(200, "session ended".into());
+            timeout(CLOSE_TIMEOUT, closing).await.map_err(|_| timed_out())
         };
         let (closed, _) = future::join(close(&connection), close(&publishing)).await;
         ended?;
@@ -134,14 +136,14 @@ impl Broker {
         Connection::connect_uri_with_runtime(self.uri.clone(), properties, runtime).await
     }
 
-    /// Declares exchange and queue. Without a queue from an earlier life nobody has to be waited for.
+    /// Declares the exchange and the queue. A new queue needs no grace period.
     async fn declare(
         &self,
         on: &Connection,
         grace: &mut Option<Instant>,
     ) -> lapin::Result<Channel> {
         if grace.is_some() {
-            // If there is none, the broker closes this channel.
+            // The broker closes this channel if the queue does not exist.
             let channel = on.create_channel().await?;
             let passive = QueueDeclareOptions { passive: true, ..Default::default() };
             if channel.queue_declare(self.queue(), passive, FieldTable::default()).await.is_err() {
@@ -170,13 +172,14 @@ impl Broker {
         Ok(channel)
     }
 
-    /// Makes the bindings match what is wanted, until the gateway stops: then they stay, so that the
-    /// queue collects what comes before it is back.
+    /// Makes the bindings match the wanted keys, until the gateway stops. The bindings then stay,
+    /// so that the queue collects messages until the restart.
     async fn bind(&self, channel: &Channel, stop: &CancellationToken) -> lapin::Result<Infallible> {
         self.interest.follow();
         loop {
             let some = tokio::select! {
-                // First: once it stops, keys are wanted no longer only because all clients are sent away.
+                // Check `stop` first: during shutdown, clients are disconnected and keys lose their
+                // subscriptions.
                 biased;
                 () = stop.cancelled() => future::pending().await,
                 some = self.interest.next() => some,
@@ -184,7 +187,8 @@ impl Broker {
             let to_change = some.iter().filter(|(_, _, is_new)| *is_new);
             let changes = to_change.map(|(key, wanted, _)| self.change(channel, key, *wanted));
             if self.interest.follows {
-                // After an error nothing is known; the next session asks for all of them.
+                // On an error, the state of the bindings is unknown; the next session sets all of
+                // them.
                 future::try_join_all(changes).await?;
             }
             for (key, _, _) in some.iter().filter(|(_, wanted, _)| *wanted) {
@@ -214,8 +218,8 @@ impl Broker {
         }
     }
 
-    /// Until the gateway stops. Nothing is read before the clients of an earlier life had the time to
-    /// come back: what nobody wants is forgotten.
+    /// Consumes until the gateway stops. It first waits the grace period, so that clients of an
+    /// earlier run can come back: messages without a subscription are acknowledged.
     async fn consume(
         &self,
         channel: &Channel,
@@ -225,14 +229,14 @@ impl Broker {
         stop: &CancellationToken,
     ) -> lapin::Result<()> {
         if let Some(until) = *grace {
-            info!("waits for the clients of {} to come back", self.queue());
+            info!("waiting for the clients of {} to come back", self.queue());
             tokio::select! {
                 () = sleep_until(until) => {}
                 () = stop.cancelled() => return Ok(()),
             }
         }
         channel.basic_qos(self.config.prefetch.get(), BasicQosOptions::default()).await?;
-        // Exclusive: two gateways of one name would each get half of what both want.
+        // Exclusive: two gateways with the same name would each get only some of the messages.
         let exclusive = BasicConsumeOptions { exclusive: true, ..Default::default() };
         let arguments = FieldTable::default();
         let mut deliveries =
@@ -250,11 +254,11 @@ impl Broker {
                 break;
             }
         }
-        // What was delivered and not looked at is delivered again once the connection is closed.
+        // The broker redelivers the unread deliveries when the connection closes.
         channel.basic_cancel(CONSUMER.into(), BasicCancelOptions::default()).await
     }
 
-    /// None if the message is refused, for a reason that the [`rewriter`](crate::rewriter) has found.
+    /// Returns `None` if the [`rewriter`](crate::rewriter) has marked the message as refused.
     fn message(&self, from: &Delivered, fates: &mpsc::UnboundedSender<Fate>) -> Option<Message> {
         if let Some(why) = from.properties.kind() {
             let key = &from.routing_key;
@@ -270,7 +274,7 @@ impl Broker {
             self.board.redelivered.inc();
         }
         let delivery = Delivery::new(from.delivery_tag, from.redelivered, fates.clone());
-        // The publisher has its answer: what it calls JSON, and is not, is a text.
+        // Invalid JSON is passed on as text: the publisher already has its confirmation.
         let is_json = from.properties.content_type().is_some() && check_json(&from.data).is_ok();
         Some(Message::of(key, &from.data, is_json, Some(delivery)))
     }

@@ -1,7 +1,7 @@
 //! `POST /publish`: many messages in one request, one JSON object a line.
 //!
-//! All lines are looked at before the first is published: a batch with a mistake in it can be corrected
-//! and posted again as it is.
+//! All lines are checked before the first is published, so that a batch with a mistake can be
+//! corrected and posted again as a whole.
 
 use std::sync::Arc;
 
@@ -15,20 +15,20 @@ use tokio::time::timeout;
 
 use crate::access;
 use crate::gateway::Gateway;
-use crate::http::{PATIENCE, Refusal, read, refuse_if_draining, timed_out, too_large};
-use crate::line::{Line, Wrong};
+use crate::http::{Refusal, TIMEOUT, read, refuse_if_draining, timed_out, too_large};
+use crate::line::{Line, LineError};
 
-/// Batches that are in memory at a time, each of `--max-batch` bytes: more than a few keep the demux or
-/// the broker no busier. Those beyond wait.
+/// Batches in memory at a time, each up to `--max-batch` bytes: a few are enough to keep the demux
+/// or the broker busy. Further requests wait.
 pub const AT_ONCE: usize = 16;
 
-/// Why a batch, or some of it, was not taken.
+/// Why a batch, or a part of it, was not taken.
 struct NotTaken {
     refusal: Refusal,
-    /// The first line that it is about.
+    /// The first line that was not taken.
     line: Option<usize>,
     taken: usize,
-    /// The lines that were not taken, if some were.
+    /// All lines that were not taken, if others were.
     failed: Vec<usize>,
 }
 
@@ -78,8 +78,8 @@ async fn try_publish(
     access::check_origin(gateway, headers)?;
     access::check_token(gateway, headers)?;
     refuse_if_draining(gateway)?;
-    let place = timeout(PATIENCE, gateway.batches.acquire()).await;
-    let _place = place.map_err(|_| timed_out("other batches take long"))?;
+    let place = timeout(TIMEOUT, gateway.batches.acquire()).await;
+    let _place = place.map_err(|_| timed_out("too many batches are in progress"))?;
     let most = gateway.config.max_batch;
     let what = || format!("a batch has at most {most} bytes");
     let body = read(body, most, what, headers.contains_key(header::EXPECT)).await?;
@@ -95,7 +95,7 @@ async fn try_publish(
     Err(NotTaken { refusal, line: Some(line), taken, failed })
 }
 
-/// The numbers of the lines that are not blank, and what is in them.
+/// Returns the numbers and the contents of the lines that are not blank.
 fn parse<'a>(gateway: &Gateway, body: &'a [u8]) -> Result<(Vec<usize>, Vec<Line<'a>>), NotTaken> {
     let most = gateway.config.max_body;
     let (mut numbers, mut lines) = (Vec::new(), Vec::new());
@@ -107,9 +107,9 @@ fn parse<'a>(gateway: &Gateway, body: &'a [u8]) -> Result<(Vec<usize>, Vec<Line<
             refusal.message = format!("line {number}: {}; nothing was taken", refusal.message);
             NotTaken { line: Some(number), ..refusal.into() }
         };
-        let bad = |Wrong(code, what)| wrong(Refusal::new(StatusCode::BAD_REQUEST, code, what));
+        let bad = |LineError(code, what)| wrong(Refusal::new(StatusCode::BAD_REQUEST, code, what));
         let line = Line::parse(line).map_err(bad)?;
-        Gateway::check_key(&line.key).map_err(|what| bad(Wrong("bad_key", what.to_owned())))?;
+        Gateway::check_key(&line.key).map_err(|what| bad(LineError("bad_key", what.to_owned())))?;
         if line.body.len() > most {
             return Err(wrong(too_large(&format!("a message has at most {most} bytes"))));
         }

@@ -1,4 +1,4 @@
-//! What the gateway knows of itself: for `/stats`, which the page reads, and `/metrics`.
+//! Counters and state of the gateway, for `/stats` (which the page reads) and `/metrics`.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -17,16 +17,16 @@ use crate::config::Config;
 use crate::history::History;
 use crate::message::Key;
 
-/// Keys that nobody has subscribed to are remembered so long, and at most so many of them.
-const MEMORY: Duration = Duration::from_secs(60);
-const STRANGERS: usize = 1_000;
-/// Keys that are listed: more than anybody reads, and few enough for an answer of 20 kB.
+/// How long keys without subscriptions are kept after their last message, and how many of them.
+const RETENTION: Duration = Duration::from_secs(60);
+const MAX_IDLE_KEYS: usize = 1_000;
+/// Keys that are listed in an answer. It has about 20 kB.
 const LISTED: usize = 100;
-/// How old an answer may be.
+/// The maximum age of an answer.
 const FRESH: Duration = Duration::from_secs(1);
 
 pub struct Board {
-    /// What does not change.
+    /// The part of the answer that does not change.
     settings: Value,
     pub history: Option<History>,
     started: Instant,
@@ -35,7 +35,7 @@ pub struct Board {
     keys: Mutex<Keys>,
     source: Mutex<Source>,
     blocked: Mutex<Option<Blocked>>,
-    /// The last answer, which all share that ask before the next one is made.
+    /// The last answer, shared by all requests until it is too old.
     last: Mutex<Option<(Instant, Bytes)>>,
     registry: Registry,
     received: IntCounter,
@@ -50,7 +50,7 @@ pub struct Board {
     subscriptions: IntGauge,
     pub connections: IntGauge,
     pub published: IntCounterVec,
-    /// Those of them that were taken.
+    /// The counter of published messages that were taken.
     pub taken: IntCounter,
     pub acknowledged: IntCounter,
     pub requeued: IntCounter,
@@ -63,19 +63,19 @@ pub struct Board {
 #[derive(Default)]
 struct Keys {
     known: HashMap<Key, Counts>,
-    /// Received for keys that were not remembered.
+    /// Messages of keys that have no entry.
     other: u64,
-    /// At so many it looks which ones to forget.
+    /// The number of keys above which old ones are removed.
     many: usize,
 }
 
 #[derive(Clone)]
 struct Counts {
-    /// How many keys it is about.
+    /// The number of keys that are summed up here.
     keys: u64,
     subscribers: u64,
     received: u64,
-    /// Counted by the subscriptions themselves.
+    /// Incremented by the subscriptions.
     delivered: Arc<AtomicU64>,
     dropped: u64,
     seen: Instant,
@@ -88,7 +88,7 @@ struct Source {
 }
 
 struct Blocked {
-    /// None if it is for the bytes that wait for all clients.
+    /// `None` if the input is blocked by the limit of bytes for all clients.
     key: Option<Key>,
     client: Option<SocketAddr>,
     since: Instant,
@@ -104,8 +104,8 @@ impl Board {
         };
         let overflow = clap::ValueEnum::to_possible_value(&config.overflow);
         let kind = if config.amqp.is_some() { "amqp" } else { "embedded" };
-        let published = by("result", "gateway_published_total", "What became of POST /publish.");
-        let is_up = gauge("gateway_source_up", "1 while messages can come in.");
+        let published = by("result", "gateway_published_total", "Results of POST /publish.");
+        let is_up = gauge("gateway_source_up", "1 while the source is up.");
         is_up.set(i64::from(config.amqp.is_none()));
         Self {
             settings: json!({
@@ -122,32 +122,44 @@ impl Board {
             source: Mutex::new(Source { kind, error: None, is_up: config.amqp.is_none() }),
             blocked: Mutex::default(),
             last: Mutex::default(),
-            received: counter("gateway_received_total", "Messages that came in."),
+            received: counter("gateway_received_total", "Messages received."),
             delivered: counter(
                 "gateway_delivered_total",
                 "Messages sent, one for each subscription.",
             ),
-            unmatched: counter("gateway_unmatched_total", "Messages that nobody wanted."),
+            unmatched: counter("gateway_unmatched_total", "Messages without a subscription."),
             discarded: by(
                 "reason",
                 "gateway_discarded_total",
-                "Messages a subscription did not get.",
+                "Copies of messages that were discarded.",
             ),
-            attached: counter("gateway_attached_total", "Subscriptions that began."),
-            detached: by("reason", "gateway_detached_total", "Subscriptions that ended."),
-            blocks: counter("gateway_blocked_total", "Times the input began to wait for a client."),
-            is_blocked: gauge("gateway_blocked", "1 while the input waits for a client."),
-            queued: gauge("gateway_queued", "Messages that wait in the queues of subscriptions."),
+            attached: counter("gateway_attached_total", "Subscriptions attached."),
+            detached: by("reason", "gateway_detached_total", "Subscriptions detached."),
+            blocks: counter("gateway_blocked_total", "Times the input was blocked by a client."),
+            is_blocked: gauge("gateway_blocked", "1 while the input is blocked by a client."),
+            queued: gauge("gateway_queued", "Messages in the queues of subscriptions."),
             subscriptions: gauge("gateway_subscriptions", "Subscriptions now."),
             connections: gauge("gateway_connections", "WebSockets now."),
             taken: published.with_label_values(&["ok"]),
             published,
-            acknowledged: counter("gateway_acknowledged_total", "Messages the broker may forget."),
-            requeued: counter("gateway_requeued_total", "Messages the broker was asked for again."),
-            refused: counter("gateway_refused_total", "Messages that cannot be used."),
-            redelivered: counter("gateway_redelivered_total", "Messages that came again."),
+            acknowledged: counter(
+                "gateway_acknowledged_total",
+                "Messages acknowledged to the broker.",
+            ),
+            requeued: counter("gateway_requeued_total", "Messages returned to the broker's queue."),
+            refused: counter(
+                "gateway_refused_total",
+                "Messages refused because they cannot be used.",
+            ),
+            redelivered: counter(
+                "gateway_redelivered_total",
+                "Messages redelivered by the broker.",
+            ),
             is_up,
-            reconnects: counter("gateway_reconnects_total", "Times the broker was lost."),
+            reconnects: counter(
+                "gateway_reconnects_total",
+                "Times the connection to the broker was lost.",
+            ),
             registry,
         }
     }
@@ -175,7 +187,7 @@ impl Board {
         self.is_up.set(1);
     }
 
-    /// The broker is away, and why.
+    /// Records that the broker is away, and why.
     pub fn source_down(&self, error: String) {
         let mut source = self.source.lock().unwrap();
         if source.is_up {
@@ -188,7 +200,7 @@ impl Board {
     pub fn received(&self, key: &str) {
         self.received.inc();
         let mut keys = self.keys.lock().unwrap();
-        let has_room = keys.known.len() < STRANGERS;
+        let has_room = keys.known.len() < MAX_IDLE_KEYS;
         match keys.known.get_mut(key) {
             Some(counts) => {
                 counts.received += 1;
@@ -210,7 +222,7 @@ impl Board {
         self.keys.lock().unwrap().counts(key).dropped += 1;
     }
 
-    /// Returns where to count what is delivered.
+    /// Returns the counter of deliveries for this key.
     pub fn attached(&self, key: &Key) -> Arc<AtomicU64> {
         self.attached.inc();
         self.subscriptions.inc();
@@ -227,15 +239,15 @@ impl Board {
         let counts = keys.counts(key);
         counts.subscribers = counts.subscribers.saturating_sub(1);
         counts.seen = Instant::now();
-        // Clients choose keys as well: one that comes back each time with another leaves no more than
-        // a stranger would.
-        if keys.known.len() > keys.many.max(2 * STRANGERS) {
-            keys.forget();
-            keys.many = 2 * keys.known.len(); // so that not each of many looks through all
+        // Clients choose keys, too: a client that subscribes to a new key each time must not grow
+        // the table more than a publisher of new keys does.
+        if keys.known.len() > keys.many.max(2 * MAX_IDLE_KEYS) {
+            keys.remove_idle();
+            keys.many = 2 * keys.known.len(); // amortizes the scan
         }
     }
 
-    /// The input waits for this client, or for nobody.
+    /// Records which client the input is blocked on; `None` if it is not blocked.
     pub fn blocked(&self, on: Option<(Option<Key>, Option<SocketAddr>)>) {
         self.is_blocked.set(i64::from(on.is_some()));
         if on.is_some() {
@@ -250,7 +262,7 @@ impl Board {
         json!({ "status": status, "source": self.source.lock().unwrap().state() })
     }
 
-    /// JSON, at most a second old.
+    /// Returns the statistics as JSON, at most a second old.
     pub fn stats(&self) -> Bytes {
         let mut last = self.last.lock().unwrap();
         match &*last {
@@ -294,7 +306,7 @@ impl Board {
         stats["keys"] = listed.iter().map(|(key, counts)| counts.to_json(Some(key))).collect();
         if let (Some(history), Some(keys)) = (&self.history, stats["keys"].as_array_mut()) {
             for (key, (name, _)) in keys.iter_mut().zip(&listed) {
-                (key["at"], key["kept"]) = history.look_at(name);
+                (key["at"], key["kept"]) = history.summary(name);
             }
         }
         stats["history"] = self.history.as_ref().map_or(Value::Null, History::to_json);
@@ -302,7 +314,7 @@ impl Board {
         stats
     }
 
-    /// In the text format of Prometheus.
+    /// Returns the metrics in the text format of Prometheus.
     pub fn metrics(&self) -> Result<String, prometheus::Error> {
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }
@@ -346,9 +358,9 @@ impl Keys {
         self.known.entry(Key::clone(key)).or_insert_with(|| Counts::new(1))
     }
 
-    /// Those of which most was received, and the sum of the others.
+    /// Returns the keys with the most messages, and the sum of the others.
     fn list(&mut self) -> (Vec<(Key, Counts)>, Counts) {
-        self.forget();
+        self.remove_idle();
         let mut rest = Counts { received: self.other, ..Counts::new(0) };
         let mut most: Vec<(&Key, &Counts)> = Vec::with_capacity(2 * LISTED);
         let by_received = |(_, counts): &(&Key, &Counts)| Reverse(counts.received);
@@ -361,17 +373,19 @@ impl Keys {
         for one in &self.known {
             most.push(one);
             if most.len() == 2 * LISTED {
-                keep(&mut most); // so that a million keys need no table of a million
+                keep(&mut most); // bounds the table, however many keys there are
             }
         }
         keep(&mut most);
         (most.into_iter().map(|(key, counts)| (Key::clone(key), counts.clone())).collect(), rest)
     }
 
-    /// Forgets the keys that nobody wants and that were not heard of for a while, or of too many all.
-    fn forget(&mut self) {
-        let memory = if self.known.len() > 2 * STRANGERS { Duration::ZERO } else { MEMORY };
-        self.known.retain(|_, counts| counts.subscribers > 0 || counts.seen.elapsed() < memory);
+    /// Removes keys without subscriptions that have been idle for [`RETENTION`], or all if there
+    /// are too many.
+    fn remove_idle(&mut self) {
+        let retention =
+            if self.known.len() > 2 * MAX_IDLE_KEYS { Duration::ZERO } else { RETENTION };
+        self.known.retain(|_, counts| counts.subscribers > 0 || counts.seen.elapsed() < retention);
     }
 }
 

@@ -1,4 +1,4 @@
-//! How many bytes of messages may wait for clients, all together.
+//! The limit on the bytes of messages that wait for clients, over all clients.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -6,9 +6,9 @@ use std::task::{Context, Poll};
 
 use futures::task::AtomicWaker;
 
-/// One client may have this part of what is left. One that never reads stops at a ninth of the whole, and
-/// many at equal parts that leave something to those that read: the rule by which switches share a buffer
-/// between ports ("dynamic thresholds").
+/// A client may use one eighth of the free bytes. A single client that never reads stops at a ninth
+/// of the total, and several at equal parts that leave room for others: the rule by which switches
+/// share a buffer between ports ("dynamic thresholds").
 const PART: usize = 8;
 
 pub struct Budget {
@@ -17,7 +17,7 @@ pub struct Budget {
     waiting: AtomicWaker,
 }
 
-/// Bytes that are used until this is dropped.
+/// Bytes that are in use until this is dropped.
 pub struct Charge {
     budget: Arc<Budget>,
     bytes: usize,
@@ -33,18 +33,19 @@ impl Budget {
         Charge { budget: Arc::clone(self), bytes }
     }
 
-    /// What one client may have waiting.
+    /// Returns how many bytes one client may have waiting.
     pub fn part(&self) -> usize {
         self.most.saturating_sub(self.used.load(Relaxed)) / PART
     }
 
-    /// Is anything left? One task may wait for that.
+    /// Waits until bytes are free. Only one task may wait.
     pub fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
         let has_room = || self.used.load(Relaxed) < self.most;
         if has_room() {
             return Poll::Ready(());
         }
-        // Register first, look second: pairs with the drop of a charge, which is counted before it wakes.
+        // Register before the second check: pairs with the drop of a charge, which subtracts before
+        // it wakes.
         self.waiting.register(cx.waker());
         if has_room() { Poll::Ready(()) } else { Poll::Pending }
     }
@@ -66,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_may_have_a_part_of_what_is_left_and_nothing_is_read_without_room() {
+    fn each_client_gets_a_part_of_the_free_bytes_and_the_input_waits_without_room() {
         let budget = Arc::new(Budget::new(800));
         let room = || poll_fn(|cx| budget.poll_room(cx)).now_or_never();
         assert_eq!(budget.part(), 100);
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_waits_for_room_is_woken() {
+    async fn a_task_that_waits_for_room_is_woken() {
         let budget = Arc::new(Budget::new(10));
         let charge = budget.charge(10);
         let room = poll_fn(|cx| budget.poll_room(cx));

@@ -1,4 +1,4 @@
-//! One WebSocket: obeys its client, tells it what it lost, and sees whether it is still there.
+//! One WebSocket client: handles its requests, reports lost messages, and checks that it is alive.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -23,21 +23,21 @@ use crate::message::Key;
 use crate::outlet::{Gone, Outlet, Subscription};
 use crate::reader::Reader;
 use crate::router::attach;
-use crate::subscription::{Ending, News, Share, Terms, Wish};
+use crate::subscription::{Ending, Notice, Share, SubscribeOptions, Terms};
 
 /// The longest message from a client, in bytes.
 pub const LONGEST: usize = 4 * 1024;
-/// The close code when the token of a client has expired.
+/// The close code for an expired token.
 const EXPIRED: u16 = 4401;
-/// How often a client may be told what it lost.
-const TELL: Duration = Duration::from_millis(250);
-/// With a client that is to say goodbye.
-const GOODBYE: Duration = Duration::from_secs(1);
+/// How often lost messages are reported to a client.
+const LOSS_INTERVAL: Duration = Duration::from_millis(250);
+/// Timeout for the closing handshake.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 enum Request {
-    Subscribe(Wish),
+    Subscribe(SubscribeOptions),
     Unsubscribe(Unsubscribe),
 }
 
@@ -48,40 +48,40 @@ struct Unsubscribe {
     keys: Option<Vec<String>>,
 }
 
-/// What a client gets wrong: the code, what to read, and the key if there is one.
-struct Wrong(&'static str, String, Option<String>);
+/// An error in a request: the code, the message, and the key if there is one.
+struct RequestError(&'static str, String, Option<String>);
 
 struct Client {
     gateway: Arc<Gateway>,
     address: SocketAddr,
-    /// None if it may read all.
+    /// `None` if the client may read all keys.
     reader: Option<Reader>,
     outlet: Arc<Outlet>,
     share: Arc<Share>,
-    news: mpsc::UnboundedSender<News>,
+    notices: mpsc::UnboundedSender<Notice>,
     subscriptions: HashMap<Key, Held>,
-    /// Keys of which something was lost that the client was not told of.
+    /// Keys with losses that are not reported yet.
     lossy: Vec<(Key, u64)>,
-    /// Holds all that was attached for it: once the client is dropped, nothing is left of that.
+    /// Leases all attachments of this client: dropping it evicts them.
     lease: Lease,
 }
 
-/// A subscription, as its client knows it.
+/// A subscription from the client's point of view.
 struct Held {
     terms: Arc<Terms>,
     rate: u32,
-    /// None once it was told to end.
+    /// `None` once it is ending.
     lease: Option<Lease>,
-    /// It was asked for again, like this, while it was ending.
-    again: Option<Wish>,
+    /// The options of a new subscribe request that came while it was ending.
+    again: Option<SubscribeOptions>,
 }
 
-/// How it ends.
+/// How the connection ends.
 enum End {
-    /// It left, or its connection broke.
+    /// The client left, or the connection broke.
     Gone,
-    /// It is to leave.
-    Dismissed(CloseFrame),
+    /// The gateway closes the connection.
+    Closed(CloseFrame),
 }
 
 /// Serves a client until its connection is closed.
@@ -93,7 +93,7 @@ pub async fn serve(
 ) {
     gateway.board.connections.inc();
     debug!(%address, "client connected");
-    let (news, mut heard) = mpsc::unbounded_channel();
+    let (notices, mut received) = mpsc::unbounded_channel();
     let config = &gateway.config;
     let share = Share::new(config.share(), Arc::clone(&gateway.budget), config.overflow);
     let share = Arc::new(share);
@@ -104,14 +104,14 @@ pub async fn serve(
         reader,
         outlet: Arc::clone(&outlet),
         share,
-        news,
+        notices,
         subscriptions: HashMap::new(),
         lossy: Vec::new(),
         lease: Lease::new(),
     };
-    let end = client.run(&mut heard).await;
-    if let End::Dismissed(why) = end
-        && timeout(GOODBYE, goodbye(&outlet, why)).await.is_err()
+    let end = client.run(&mut received).await;
+    if let End::Closed(why) = end
+        && timeout(CLOSE_TIMEOUT, close(&outlet, why)).await.is_err()
         && gateway.board.is_draining()
     {
         gateway.stuck.fetch_add(1, Relaxed);
@@ -121,50 +121,53 @@ pub async fn serve(
     debug!(%address, "client gone");
 }
 
-/// Says why, and waits for the answer.
-async fn goodbye(outlet: &Outlet, why: CloseFrame) {
-    outlet.say(Frame::Close(Some(why)));
+/// Sends the close frame and waits for the client's.
+async fn close(outlet: &Outlet, why: CloseFrame) {
+    outlet.queue(Frame::Close(Some(why)));
     if outlet.flush().await.is_ok() {
         while let Some(Ok(_)) = outlet.next().await {}
     }
 }
 
 impl Client {
-    async fn run(&mut self, news: &mut mpsc::UnboundedReceiver<News>) -> End {
+    async fn run(&mut self, notices: &mut mpsc::UnboundedReceiver<Notice>) -> End {
         let period = self.gateway.config.ping;
-        let (mut ping, mut tell) = (interval_at(Instant::now() + period, period), interval(TELL));
+        let (mut ping, mut report) =
+            (interval_at(Instant::now() + period, period), interval(LOSS_INTERVAL));
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        tell.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let patience = 3 * period;
+        report.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let silence_limit = 3 * period;
         let mut heard = Instant::now();
-        // Where it may be due: `heard` moves on meanwhile.
-        let mut silence = pin!(sleep_until(heard + patience));
+        // The earliest time at which the client can be overdue; rechecked when it fires, as `heard`
+        // advances.
+        let mut silence = pin!(sleep_until(heard + silence_limit));
         let until = self.reader.as_ref().map(|reader| reader.until);
         let mut expiry = pin!(OptionFuture::from(until.map(sleep_until)));
         let outlet = Arc::clone(&self.outlet);
         let gateway = Arc::clone(&self.gateway);
         loop {
-            // One that does not read what it is told is told no more, and not listened to.
-            let has_said = outlet.has_said();
+            // Read no requests while output is pending, so that a client that does not read gets no
+            // more of it.
+            let has_output = outlet.has_output();
             let done = tokio::select! {
-                request = outlet.next(), if !has_said => {
+                request = outlet.next(), if !has_output => {
                     heard = Instant::now();
-                    outlet.was_woken(); // by this, which is counted
+                    outlet.was_woken(); // caused by this frame, which is counted already
                     match request {
-                        Some(Ok(frame)) => self.obey(frame).await,
-                        Some(Err(error)) => Err(because(error)),
+                        Some(Ok(frame)) => self.handle_frame(frame).await,
+                        Some(Err(error)) => Err(end_of(error)),
                         None => Err(End::Gone),
                     }
                 }
-                flushed = outlet.flush(), if has_said => flushed.map_err(|Gone| End::Gone),
-                Some(news) = news.recv() => self.hear(news).await,
-                _ = tell.tick(), if !has_said && !self.lossy.is_empty() => {
-                    self.tell_losses();
+                flushed = outlet.flush(), if has_output => flushed.map_err(|Gone| End::Gone),
+                Some(notice) = notices.recv() => self.handle_notice(notice).await,
+                _ = report.tick(), if !has_output && !self.lossy.is_empty() => {
+                    self.report_losses();
                     Ok(())
                 }
                 _ = ping.tick() => {
-                    if !has_said {
-                        outlet.say(Frame::Ping(axum::body::Bytes::new()));
+                    if !has_output {
+                        outlet.queue(Frame::Ping(axum::body::Bytes::new()));
                     }
                     Ok(())
                 }
@@ -172,16 +175,16 @@ impl Client {
                     if outlet.was_woken() {
                         heard = Instant::now();
                     }
-                    silence.as_mut().reset(heard + patience);
-                    if heard.elapsed() < patience {
+                    silence.as_mut().reset(heard + silence_limit);
+                    if heard.elapsed() < silence_limit {
                         Ok(())
                     } else {
                         debug!(address = %self.address, "client vanished");
                         Err(End::Gone)
                     }
                 }
-                Some(()) = &mut expiry => Err(dismissed(EXPIRED, "the token has expired")),
-                () = gateway.routed.cancelled() => Err(dismissed(close_code::AWAY, "the gateway stops")),
+                Some(()) = &mut expiry => Err(closed(EXPIRED, "the token has expired")),
+                () = gateway.routed.cancelled() => Err(closed(close_code::AWAY, "the gateway is stopping")),
             };
             if let Err(end) = done {
                 return end;
@@ -189,12 +192,12 @@ impl Client {
         }
     }
 
-    async fn obey(&mut self, frame: Frame) -> Result<(), End> {
+    async fn handle_frame(&mut self, frame: Frame) -> Result<(), End> {
         let text = match frame {
             Frame::Text(text) if text.len() <= LONGEST => text,
-            Frame::Text(_) => return Err(dismissed(close_code::SIZE, "longer than 4 KiB")),
+            Frame::Text(_) => return Err(closed(close_code::SIZE, "longer than 4 KiB")),
             Frame::Binary(_) => {
-                return Err(dismissed(close_code::UNSUPPORTED, "text only, please"));
+                return Err(closed(close_code::UNSUPPORTED, "binary messages are not supported"));
             }
             Frame::Ping(_) => {
                 self.outlet.answer();
@@ -202,24 +205,25 @@ impl Client {
             }
             Frame::Pong(_) | Frame::Close(_) => return Ok(()),
         };
-        if let Err(wrong) = self.follow(&text).await {
+        if let Err(wrong) = self.handle_request(&text).await {
             self.refuse(wrong);
         }
         Ok(())
     }
 
-    /// Each of several keys is answered as if it came alone: one that is refused costs none of the others.
-    async fn follow(&mut self, text: &str) -> Result<(), Wrong> {
-        let (keys, wish) = match parse(text)? {
-            Request::Subscribe(mut wish) => {
-                self.check(&wish)?;
-                (one_or_many(wish.key.take(), wish.keys.take())?, Some(wish))
+    /// Handles a request. Each of several keys is answered on its own: an error for one does not
+    /// affect the others.
+    async fn handle_request(&mut self, text: &str) -> Result<(), RequestError> {
+        let (keys, options) = match parse(text)? {
+            Request::Subscribe(mut options) => {
+                self.check(&options)?;
+                (one_or_many(options.key.take(), options.keys.take())?, Some(options))
             }
             Request::Unsubscribe(Unsubscribe { key, keys }) => (one_or_many(key, keys)?, None),
         };
         for key in keys {
-            let done = match &wish {
-                Some(wish) => self.subscribe(key, wish).await,
+            let done = match &options {
+                Some(options) => self.subscribe(key, options).await,
                 None => self.unsubscribe(key),
             };
             if let Err(wrong) = done {
@@ -229,38 +233,42 @@ impl Client {
         Ok(())
     }
 
-    fn check(&self, wish: &Wish) -> Result<(), Wrong> {
-        let (error, what) = match (wish.since, &wish.epoch) {
+    fn check(&self, options: &SubscribeOptions) -> Result<(), RequestError> {
+        let (error, what) = match (options.since, &options.epoch) {
             (None, Some(_)) => ("bad_request", "`epoch` without `since`"),
             (Some(_), _) if self.gateway.board.history.is_none() => {
                 ("no_history", "this gateway keeps no messages: it was started without --history")
             }
             _ => return Ok(()),
         };
-        Err(Wrong(error, what.to_owned(), wish.key.clone()))
+        Err(RequestError(error, what.to_owned(), options.key.clone()))
     }
 
-    fn refuse(&self, Wrong(error, message, key): Wrong) {
+    fn refuse(&self, RequestError(error, message, key): RequestError) {
         let mut wrong = json!({ "type": "error", "error": error, "message": message });
         if let Some(key) = key {
             wrong["key"] = key.into();
         }
-        self.say(&wrong);
+        self.send(&wrong);
     }
 
-    async fn subscribe(&mut self, key: String, wish: &Wish) -> Result<(), Wrong> {
+    async fn subscribe(
+        &mut self,
+        key: String,
+        options: &SubscribeOptions,
+    ) -> Result<(), RequestError> {
         if let Err(what) = Gateway::check_key(&key) {
-            return Err(Wrong("bad_key", what.to_owned(), Some(key)));
+            return Err(RequestError("bad_key", what.to_owned(), Some(key)));
         }
         if self.reader.as_ref().is_some_and(|reader| !reader.may_read(&key)) {
             let message = format!("the token is not for {key}");
-            return Err(Wrong("forbidden", message, Some(key)));
+            return Err(RequestError("forbidden", message, Some(key)));
         }
         let (count, most) = (self.subscriptions.len(), self.gateway.config.max_subscriptions);
         match self.subscriptions.get_mut(key.as_str()) {
-            Some(held) if held.lease.is_none() => held.again = Some(wish.clone()),
+            Some(held) if held.lease.is_none() => held.again = Some(options.clone()),
             Some(_) => {
-                return Err(Wrong(
+                return Err(RequestError(
                     "already_subscribed",
                     format!("already subscribed to {key}"),
                     Some(key),
@@ -268,155 +276,164 @@ impl Client {
             }
             None if count >= most => {
                 let message = format!("at most {most} subscriptions on a connection");
-                return Err(Wrong("too_many_subscriptions", message, Some(key)));
+                return Err(RequestError("too_many_subscriptions", message, Some(key)));
             }
-            None => self.attach(key.into(), wish).await,
+            None => self.attach(key.into(), options).await,
         }
         Ok(())
     }
 
-    async fn attach(&mut self, key: Key, wish: &Wish) {
+    async fn attach(&mut self, key: Key, options: &SubscribeOptions) {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let gateway = &self.gateway;
-        // A client may ask for less than the limit, not for more.
-        let rate = wish.rate.into_iter().chain(NonZeroU32::new(gateway.config.rate)).min();
-        let wish = Wish { rate, ..wish.clone() };
+        // A client can lower the rate limit but not raise it.
+        let rate = options.rate.into_iter().chain(NonZeroU32::new(gateway.config.rate)).min();
+        let options = SubscribeOptions { rate, ..options.clone() };
         let terms = Terms::new(
             NEXT.fetch_add(1, Relaxed),
             Key::clone(&key),
             self.address,
-            &wish,
+            &options,
             Arc::clone(&self.share),
-            self.news.clone(),
+            self.notices.clone(),
             Arc::clone(&gateway.board),
         );
-        let terms = Arc::new(terms.since(&wish, &self.outlet));
+        let terms = Arc::new(terms.since(&options, &self.outlet));
         gateway.registry.add(&terms);
         let mut lease = Lease::new();
         let order = attach(Subscription::new(Arc::clone(&self.outlet), Arc::clone(&terms)))
             .leased(&mut self.lease)
             .leased(&mut lease);
         if gateway.orders.send(order.into()).await.is_err() {
-            // The gateway has stopped, and this connection is about to hear of it.
+            // The gateway has stopped and is about to close this connection.
             gateway.registry.remove(terms.id);
         }
         let rate = rate.map_or(0, NonZeroU32::get);
         self.subscriptions.insert(key, Held { terms, rate, lease: Some(lease), again: None });
     }
 
-    fn unsubscribe(&mut self, key: String) -> Result<(), Wrong> {
+    fn unsubscribe(&mut self, key: String) -> Result<(), RequestError> {
         let held = self.subscriptions.get_mut(key.as_str());
         match held
             .and_then(|held| held.lease.take().or_else(|| held.again.take().map(|_| Lease::new())))
         {
-            // What waits for it is still sent. `News::Ended` says when it is over.
+            // Queued messages are still sent. `Notice::Ended` follows.
             Some(lease) => lease.detach(),
             None => {
-                return Err(Wrong("not_subscribed", format!("not subscribed to {key}"), Some(key)));
+                return Err(RequestError(
+                    "not_subscribed",
+                    format!("not subscribed to {key}"),
+                    Some(key),
+                ));
             }
         }
         Ok(())
     }
 
-    async fn hear(&mut self, news: News) -> Result<(), End> {
-        match news {
-            News::Subscribed(key, id) => {
+    async fn handle_notice(&mut self, notice: Notice) -> Result<(), End> {
+        match notice {
+            Notice::Subscribed(key, id) => {
                 if let Some(held) = self.held(&key, id) {
                     let (rate, at) = (held.rate, held.terms.at.load(Relaxed));
-                    let mut said = json!({ "type": "subscribed", "key": &*key, "rate": rate });
+                    let mut reply = json!({ "type": "subscribed", "key": &*key, "rate": rate });
                     if let Some(history) = &self.gateway.board.history {
-                        (said["epoch"], said["at"]) = (history.epoch.as_str().into(), at.into());
+                        (reply["epoch"], reply["at"]) = (history.epoch.as_str().into(), at.into());
                     }
-                    self.say(&said);
+                    self.send(&reply);
                 }
             }
-            News::Said => {} // is flushed next
-            News::Lost(key, id) => self.lossy.push((key, id)),
-            // Dropped, its lease evicts it. One that was told to end does so without.
-            News::TooSlow(key, id) => drop(self.held(&key, id).and_then(|held| held.lease.take())),
-            News::Ended(key, id, ending) => {
+            Notice::Output => {} // the flush is polled next
+            Notice::Lost(key, id) => self.lossy.push((key, id)),
+            // Dropping the lease evicts the subscription. If it is ending already, there is no
+            // lease.
+            Notice::TooSlow(key, id) => {
+                drop(self.held(&key, id).and_then(|held| held.lease.take()));
+            }
+            Notice::Ended(key, id, ending) => {
                 let Some(held) = self.held(&key, id) else { return Ok(()) };
                 let (terms, again) = (Arc::clone(&held.terms), held.again.take());
                 self.subscriptions.remove(&key);
-                self.tell_loss(&terms);
+                self.report_loss(&terms);
                 let reason = match ending {
                     Ending::Requested => "requested",
                     Ending::TooSlow => "too_slow",
                     Ending::Gone if self.gateway.board.is_draining() => return Ok(()),
                     Ending::Gone => return Err(End::Gone),
                 };
-                self.say(&json!({ "type": "unsubscribed", "key": &*key, "reason": reason }));
-                if let Some(wish) = again {
-                    self.attach(key, &wish).await;
+                self.send(&json!({ "type": "unsubscribed", "key": &*key, "reason": reason }));
+                if let Some(options) = again {
+                    self.attach(key, &options).await;
                 }
             }
         }
         Ok(())
     }
 
-    /// A subscription, unless it has a successor by now.
+    /// Returns the subscription, unless a newer one for the key has replaced it.
     fn held(&mut self, key: &Key, id: u64) -> Option<&mut Held> {
         self.subscriptions.get_mut(key).filter(|held| held.terms.id == id)
     }
 
-    fn tell_losses(&mut self) {
+    fn report_losses(&mut self) {
         for (key, id) in std::mem::take(&mut self.lossy) {
             if let Some(held) = self.held(&key, id) {
                 let terms = Arc::clone(&held.terms);
-                self.tell_loss(&terms);
+                self.report_loss(&terms);
             }
         }
     }
 
-    fn tell_loss(&self, terms: &Terms) {
+    fn report_loss(&self, terms: &Terms) {
         let losses = terms.losses();
         for (reason, count) in [("overflow", losses.overflow), ("rate", losses.rate)] {
             if count > 0 {
                 let key = &*terms.key;
-                self.say(&json!({ "type": "lost", "key": key, "reason": reason, "count": count }));
+                self.send(&json!({ "type": "lost", "key": key, "reason": reason, "count": count }));
             }
         }
     }
 
-    fn say(&self, what: &Value) {
-        self.outlet.say(Frame::Text(what.to_string().into()));
+    fn send(&self, what: &Value) {
+        self.outlet.queue(Frame::Text(what.to_string().into()));
     }
 }
 
-fn parse(text: &str) -> Result<Request, Wrong> {
-    let value: Value =
-        serde_json::from_str(text).map_err(|error| Wrong("bad_json", error.to_string(), None))?;
-    serde_json::from_value(value).map_err(|error| Wrong("bad_request", error.to_string(), None))
+fn parse(text: &str) -> Result<Request, RequestError> {
+    let value: Value = serde_json::from_str(text)
+        .map_err(|error| RequestError("bad_json", error.to_string(), None))?;
+    serde_json::from_value(value)
+        .map_err(|error| RequestError("bad_request", error.to_string(), None))
 }
 
-fn one_or_many(key: Option<String>, keys: Option<Vec<String>>) -> Result<Vec<String>, Wrong> {
+fn one_or_many(
+    key: Option<String>,
+    keys: Option<Vec<String>>,
+) -> Result<Vec<String>, RequestError> {
     match (key, keys) {
         (Some(key), None) => Ok(vec![key]),
         (None, Some(keys)) if !keys.is_empty() => Ok(keys),
         _ => {
             let what = "either `key`, or `keys` with at least one";
-            Err(Wrong("bad_request", what.to_owned(), None))
+            Err(RequestError("bad_request", what.to_owned(), None))
         }
     }
 }
 
-fn dismissed(code: u16, reason: &'static str) -> End {
-    End::Dismissed(CloseFrame { code, reason: reason.into() })
+fn closed(code: u16, reason: &'static str) -> End {
+    End::Closed(CloseFrame { code, reason: reason.into() })
 }
 
-/// What a client is told that does not keep to the protocol.
-fn because(error: axum::Error) -> End {
-    use tungstenite::Error as Wrong;
+/// Maps a WebSocket error to the close frame that the client gets.
+fn end_of(error: axum::Error) -> End {
+    use tungstenite::Error as WsError;
     let error = error.into_inner();
-    match error.downcast_ref::<Wrong>() {
-        Some(Wrong::Capacity(_)) => dismissed(close_code::SIZE, "longer than 4 KiB"),
-        Some(Wrong::Utf8(_)) => dismissed(close_code::INVALID, "text that is not UTF-8"),
-        Some(Wrong::Protocol(tungstenite::error::ProtocolError::ResetWithoutClosingHandshake)) => {
-            End::Gone
-        }
-        Some(Wrong::Protocol(_)) => {
-            dismissed(close_code::PROTOCOL, "against the WebSocket protocol")
-        }
+    match error.downcast_ref::<WsError>() {
+        Some(WsError::Capacity(_)) => closed(close_code::SIZE, "longer than 4 KiB"),
+        Some(WsError::Utf8(_)) => closed(close_code::INVALID, "text that is not UTF-8"),
+        Some(WsError::Protocol(
+            tungstenite::error::ProtocolError::ResetWithoutClosingHandshake,
+        )) => End::Gone,
+        Some(WsError::Protocol(_)) => closed(close_code::PROTOCOL, "WebSocket protocol error"),
         _ => {
             debug!(error = &*error as &dyn Error, "a connection is broken");
             End::Gone

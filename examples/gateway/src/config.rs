@@ -18,7 +18,7 @@ pub struct Config {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
 
-    /// Makes up so many messages a second, on eight keys: demo.tea, demo.coffee, …
+    /// Publishes this many made-up messages a second on eight keys: demo.tea, demo.coffee, …
     #[arg(long, value_name = "RATE", value_parser = demo)]
     pub demo: Option<NonZeroU32>,
 
@@ -34,15 +34,17 @@ pub struct Config {
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub rate: u32,
 
-    /// Bytes of messages that may wait for all clients; one may have an eighth of what is left of it
+    /// Bytes of messages that may wait for all clients; one may have an eighth of what is left of
+    /// it
     #[arg(long, value_name = "BYTES", default_value_t = 256 * 1024 * 1024)]
     pub max_queued: usize,
 
-    /// Messages of each key that are kept for clients that come back, all together in a quarter of --max-queued
+    /// Messages of each key that are kept for clients that reconnect; all together use up to a
+    /// quarter of --max-queued
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub history: u32,
 
-    /// Send buffer of each client's socket, in the kernel; 0: as the system likes
+    /// Send buffer of each client's socket in the kernel; 0: the system's default
     #[arg(long, value_name = "BYTES", default_value_t = 128 * 1024)]
     pub send_buffer: u32,
 
@@ -54,9 +56,9 @@ pub struct Config {
     #[arg(long, value_name = "BYTES", default_value_t = 1024 * 1024)]
     pub max_batch: usize,
 
-    /// WebSockets that may be open, and as many connections for all other requests
-    // With as many others, and with what else is open, the default needs 16,320 descriptors: less than
-    // 16,384 and 20,000, hard limits that are common. The soft limit is raised to that.
+    /// Maximum number of open WebSockets, and of connections for other requests
+    // With other connections and files, the default needs 16,320 descriptors: less than the common
+    // hard limits of 16,384 and 20,000. The soft limit is raised to it.
     #[arg(long, value_name = "N", default_value_t = 8_000)]
     pub max_connections: u32,
 
@@ -64,31 +66,31 @@ pub struct Config {
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub max_subscriptions: usize,
 
-    /// Who publishes must have it: Authorization: Bearer TOKEN
+    /// Token that publishers must send: Authorization: Bearer TOKEN
     #[arg(long, env = "GATEWAY_TOKEN", hide_env_values = true, value_parser = token)]
     pub token: Option<String>,
 
-    /// Who reads must have a token that is signed with it, HS256, and says for which keys and until when
+    /// Key for tokens of readers (JWT, HS256), which list the allowed keys and expire
     #[arg(long, value_name = "KEY", env = "GATEWAY_READ_KEY", hide_env_values = true, value_parser = read_key)]
     pub read_key: Option<String>,
 
-    /// Another site whose pages may connect, such as https://example.org; * for any; repeatable
+    /// Another origin whose pages may connect, such as https://example.org; * for any; repeatable
     #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     pub allow_origin: Vec<String>,
 
-    /// How often clients are pinged. One of which nothing is heard for three times as long is dropped
+    /// Ping interval. A client that sends nothing for three intervals is disconnected
     #[arg(long, value_name = "SECONDS", default_value = "15", value_parser = some_seconds)]
     pub ping: Duration,
 
-    /// How long clients may take for what is queued when the gateway stops
+    /// How long the gateway waits at shutdown for clients to take their queued messages
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     pub drain: Duration,
 
-    /// What is logged, to standard error: debug, or warn,gateway=info, …
+    /// What is logged to standard error: debug, or warn,gateway=info, …
     #[arg(long, value_name = "FILTER", default_value = "warn,gateway=info,lapin=off")]
     pub log: Targets,
 
-    /// Logs one JSON object a line
+    /// Logs one JSON object per line
     #[arg(long)]
     pub log_json: bool,
 
@@ -102,27 +104,29 @@ pub struct Config {
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct BrokerConfig {
-    /// Of this gateway, whose queue is gateway.NAME: each has a name of its own
+    /// Name of this gateway; its queue is gateway.NAME. Each gateway needs its own
     #[arg(long, value_name = "NAME", default_value = "main", value_parser = name)]
     pub node: String,
 
-    /// Where messages are published; declared durable, and direct unless one of the next two is given
+    /// Exchange to publish to; declared durable, and direct unless one of the next two options is
+    /// given
     #[arg(long, value_name = "NAME", default_value = "gateway", value_parser = name)]
     pub exchange: String,
 
-    /// The exchange is a topic exchange
+    /// Use a topic exchange
     #[arg(long)]
     pub topic: bool,
 
-    /// The key is this header, not the routing key; the exchange is a headers exchange
+    /// Take the key from this header instead of the routing key; the exchange is a headers exchange
     #[arg(long, value_name = "NAME", value_parser = name, conflicts_with = "topic")]
     pub key_header: Option<String>,
 
-    /// The queue is a quorum queue, which may have a delivery limit; it must not exist as a classic one
+    /// Use a quorum queue, which may have a delivery limit; the queue must not exist as a classic
+    /// one
     #[arg(long)]
     pub quorum: bool,
 
-    /// Binds the queue to this, always, instead of following the subscriptions; repeatable
+    /// Bind the queue to this key permanently, instead of following the subscriptions; repeatable
     #[arg(long, value_name = "KEY", value_parser = name)]
     pub binding: Vec<String>,
 
@@ -130,25 +134,25 @@ pub struct BrokerConfig {
     #[arg(long, value_name = "N", default_value = "8192")]
     pub prefetch: NonZeroU16,
 
-    /// How long the queue outlives its gateway
+    /// How long the queue exists without its gateway
     #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = expiry)]
     pub expires: Duration,
 
-    /// How long clients may take to come back when a gateway starts on a queue that was there
+    /// How long the gateway waits for clients to reconnect when it starts on an existing queue
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     pub grace: Duration,
 }
 
 impl Config {
-    /// Are messages dropped for clients that do not read?
+    /// Returns `true` if messages are dropped for clients that do not read.
     pub fn drops(&self) -> bool {
         !matches!(self.overflow, Policy::Wait)
     }
 
-    /// How many messages may wait for one client: so few that one which never reads leaves most of the
-    /// prefetch to the others, and costs the broker little, which looks through all that is older and not
-    /// acknowledged to find what is (rabbitmq-server, issue 1511). Without a broker its queues alone bound
-    /// it; and with `wait`, to wait for it is what was asked for.
+    /// Returns how many messages may wait for one client. The limit leaves most of the prefetch to
+    /// other clients, and bounds the broker's work: to find an acknowledged message, it searches
+    /// all older unacknowledged ones (rabbitmq-server, issue 1511). There is no limit without a
+    /// broker, where the queues are the bound, or with `wait`, which blocks the input by design.
     pub fn share(&self) -> usize {
         match (&self.amqp, self.overflow) {
             (None, _) | (_, Policy::Wait) => usize::MAX,
@@ -157,14 +161,14 @@ impl Config {
     }
 }
 
-/// [`Overflow`], by the names of the command line.
+/// [`Overflow`], with the names of the command line.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum Policy {
-    /// The input waits, and everybody with it
+    /// The input waits, and with it all clients
     Wait,
     /// The new message is dropped
     DropNewest,
-    /// The oldest that waits is dropped
+    /// The oldest waiting message is dropped
     DropOldest,
     /// The subscription is ended
     Evict,
@@ -200,14 +204,14 @@ fn some_seconds(text: &str) -> Result<Duration, String> {
     seconds(text).and_then(|it| if it < least { Err("less than 0.1 s".to_owned()) } else { Ok(it) })
 }
 
-/// RabbitMQ counts it in milliseconds, in a signed 32-bit number.
+/// RabbitMQ takes it in milliseconds, as a signed 32-bit number.
 fn expiry(text: &str) -> Result<Duration, String> {
     let most = Duration::from_millis(i32::MAX as u64);
     some_seconds(text)
         .and_then(|it| if it > most { Err("more than 24 days".into()) } else { Ok(it) })
 }
 
-/// What AMQP calls a short string, with room for a prefix.
+/// A short string of AMQP (at most 255 bytes), with room for a prefix.
 fn name(text: &str) -> Result<String, String> {
     match text.len() {
         0 => Err("empty".to_owned()),
@@ -224,7 +228,7 @@ fn token(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// No shorter than what HS256 makes of it (RFC 7518, 3.2).
+/// At least as long as the output of SHA-256 (RFC 7518, 3.2).
 fn read_key(text: &str) -> Result<String, String> {
     if text.len() < 32 { Err("shorter than 32 bytes".to_owned()) } else { Ok(text.to_owned()) }
 }
@@ -236,7 +240,7 @@ fn origin(text: &str) -> Result<String, String> {
     let uri: Uri = text.parse().map_err(|_| "not an origin".to_owned())?;
     match (uri.scheme_str(), uri.authority(), uri.path_and_query().map_or("", |path| path.as_str()))
     {
-        // Browsers send it in lower case, and without a slash.
+        // Browsers send the origin in lower case and without a trailing slash.
         (Some(scheme), Some(host), "" | "/") => Ok(format!("{scheme}://{host}").to_lowercase()),
         _ => Err("not an origin, which is a scheme and a host: https://example.org".to_owned()),
     }
@@ -247,6 +251,7 @@ fn amqp(text: &str) -> Result<AMQPUri, String> {
     if !matches!(uri.scheme, lapin::uri::AMQPScheme::AMQP) {
         return Err("this build has no TLS: amqp:// only".to_owned());
     }
-    uri.query.heartbeat.get_or_insert(10); // seconds: a broker that vanished is missed after two
+    // In seconds. A lost connection is detected after two intervals.
+    uri.query.heartbeat.get_or_insert(10);
     Ok(uri)
 }

@@ -1,4 +1,4 @@
-//! What all parts share, and the order in which they start and stop.
+//! The state that all parts share, and their startup and shutdown.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -21,7 +21,7 @@ use crate::batch::AT_ONCE;
 use crate::board::Board;
 use crate::budget::Budget;
 use crate::config::Config;
-use crate::hooks::Watch;
+use crate::hooks::GatewayHooks;
 use crate::interest::Interest;
 use crate::publisher::Publisher;
 use crate::router::{self, Input, Orders};
@@ -37,28 +37,28 @@ pub struct Gateway {
     pub orders: Orders,
     pub source: Source,
     pub budget: Arc<Budget>,
-    /// A permit for each WebSocket that may be open.
+    /// One permit for each WebSocket that may be open.
     pub places: Arc<Semaphore>,
-    /// A permit for each batch that may be in memory.
+    /// One permit for each batch that may be in memory.
     pub batches: Semaphore,
     pub clients: TaskTracker,
-    /// Is listened on an address of this machine only?
+    /// `true` if it listens on a loopback address.
     pub is_local: bool,
-    /// All was delivered that will be: clients are to be sent away.
+    /// Cancelled when all messages are delivered: clients are then disconnected.
     pub routed: CancellationToken,
-    /// Clients that did not read what was left for them when the gateway stopped.
+    /// Clients that were cut off at shutdown because they did not read.
     pub stuck: AtomicU64,
 }
 
-/// Of the runtime, of the broker and of the log.
+/// Descriptors for the runtime, the broker and the log.
 const OTHER_DESCRIPTORS: u64 = 64;
-/// Keys that are also what AMQP calls a short string.
+/// The maximum length of a key, which is that of a short string in AMQP.
 const LONGEST_KEY: usize = 255;
-/// With each of the steps that are left once clients had the time of `--drain`.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// Timeout for each shutdown step after `--drain` has expired.
+const TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Gateway {
-    /// May somebody publish to, or subscribe to, this key?
+    /// Returns an error if this key cannot be published or subscribed to.
     pub fn check_key(key: &str) -> Result<(), &'static str> {
         let is_wild = |word| word == "*" || word == "#";
         if key.is_empty() {
@@ -70,7 +70,7 @@ impl Gateway {
         if key.chars().any(char::is_control) {
             return Err("the key has a control character");
         }
-        // No key matches others: what looks as if it did would wait for messages that never come.
+        // There is no wildcard matching: such a subscription would never receive anything.
         if key.split(['.', '/']).any(is_wild) {
             return Err("the key has a wildcard, * or #: there are none, keys are equal or not");
         }
@@ -78,9 +78,10 @@ impl Gateway {
     }
 }
 
-/// Runs until it is told to stop. An error if it cannot, or can no longer.
+/// Runs until a signal arrives. Returns an error if it cannot start, or fails.
 pub async fn run(config: Config) -> Result<(), String> {
-    let mut signals = Signals::new().map_err(|error| format!("cannot hear signals: {error}"))?;
+    let mut signals =
+        Signals::new().map_err(|error| format!("cannot install signal handlers: {error}"))?;
     let listener =
         listen(&config).map_err(|error| format!("cannot listen on {}: {error}", config.listen))?;
     let address = listener.local_addr().map_err(|error| error.to_string())?;
@@ -89,14 +90,14 @@ pub async fn run(config: Config) -> Result<(), String> {
     let board = Arc::new(Board::new(&config));
     let registry = Arc::new(Registry::default());
     let interest = Arc::new(Interest::new(config.broker.binding.is_empty(), Arc::clone(&board)));
-    let watch = Watch {
+    let hooks = GatewayHooks {
         board: Arc::clone(&board),
         registry: Arc::clone(&registry),
         attached: HashMap::new(),
         interest: config.amqp.is_some().then(|| Arc::clone(&interest)),
     };
     let budget = Arc::new(Budget::new(config.max_queued));
-    let (input, orders, mut routing) = router::start(&config, watch, Arc::clone(&budget));
+    let (input, orders, mut routing) = router::start(&config, hooks, Arc::clone(&budget));
     let stop = CancellationToken::new();
     let (source, consuming) = match &config.amqp {
         None => (Source::Embedded(input.clone()), None),
@@ -129,8 +130,8 @@ pub async fn run(config: Config) -> Result<(), String> {
         budget,
     });
 
-    let gone = CancellationToken::new();
-    let serving = tokio::spawn(serve(listener, Arc::clone(&gateway), gone.clone()));
+    let stop_serving = CancellationToken::new();
+    let serving = tokio::spawn(serve(listener, Arc::clone(&gateway), stop_serving.clone()));
     let demo = gateway.config.demo.map(|rate| source::demo(gateway.source.clone(), rate.get()));
     let mut demo = pin!(async {
         match demo {
@@ -153,8 +154,8 @@ pub async fn run(config: Config) -> Result<(), String> {
     let leaving = leave(&gateway, &input, routing, consuming);
     let leaving = async {
         leaving.await;
-        gone.cancel();
-        let _ = timeout(PATIENCE, serving).await;
+        stop_serving.cancel();
+        let _ = timeout(TIMEOUT, serving).await;
     };
     tokio::select! {
         () = leaving => {}
@@ -172,8 +173,8 @@ pub async fn run(config: Config) -> Result<(), String> {
     Ok(())
 }
 
-/// Nothing comes in any more; what is in goes out; then all clients are sent away. Requests are answered
-/// until they have left, most of them with 503.
+/// Ends the input, waits until the demux has delivered what is queued, and then disconnects all
+/// clients. Until they have left, requests are answered, most of them with 503.
 async fn leave(
     gateway: &Gateway,
     input: &Input,
@@ -182,22 +183,22 @@ async fn leave(
 ) {
     let drained = timeout(gateway.config.drain, future::join(input.end(), &mut routing)).await;
     if drained.is_err() {
-        warn!("clients do not read what is left for them: they are cut off");
-        routing.abort(); // what it holds is not settled
-        let _ = timeout(PATIENCE, &mut routing).await;
+        warn!("clients did not take their messages in time and are cut off");
+        routing.abort(); // its messages are not settled
+        let _ = timeout(TIMEOUT, &mut routing).await;
     } else if let Ok(((), Err(panicked))) = drained {
         error!(%panicked, "routing has ended");
     }
     gateway.routed.cancel();
     gateway.clients.close();
-    gateway.clients.wait().await; // each of them for no longer than its goodbye takes
+    gateway.clients.wait().await; // each takes no longer than the close timeout
     if let Some(consuming) = consuming {
-        // What is settled was said to be, before the connection is closed.
-        let _ = timeout(2 * PATIENCE, consuming).await;
+        // Send the remaining acknowledgements before the connection is closed.
+        let _ = timeout(2 * TIMEOUT, consuming).await;
     }
 }
 
-/// Raises the soft limit to what all connections need.
+/// Raises the soft limit of open files to what all connections need.
 fn raise_descriptor_limit(config: &Config) {
     let wanted = 2 * u64::from(config.max_connections) + NEW as u64 + OTHER_DESCRIPTORS;
     match rlimit::increase_nofile_limit(wanted) {
@@ -214,7 +215,7 @@ fn listen(config: &Config) -> io::Result<TcpListener> {
     let socket = if config.listen.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
     if config.send_buffer > 0 {
-        socket.set_send_buffer_size(config.send_buffer)?; // those that are accepted inherit it
+        socket.set_send_buffer_size(config.send_buffer)?; // accepted sockets inherit it
     }
     socket.bind(config.listen)?;
     socket.listen(1024)

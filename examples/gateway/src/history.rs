@@ -1,8 +1,8 @@
-//! The last messages of each key, for clients that come back (`--history`).
+//! The last messages of each key, for clients that reconnect (`--history`).
 //!
-//! A message gets its position where it enters the demux, and what a client missed is taken where the order
-//! that attaches it is applied. Both happen in the demux task, so there is neither a gap nor an overlap between
-//! what is kept and what is live.
+//! A message gets its position when it enters the demux. The missed messages of a client are
+//! collected when the order that attaches it is applied. Both happen in the demux task, so there is
+//! neither a gap nor an overlap between replayed and live messages.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -15,26 +15,26 @@ use crate::budget::Budget;
 use crate::message::{Key, Message};
 use crate::subscription::Share;
 
-/// This part of `--max-queued` is the most that is kept. With `wait`, the rest is left for messages.
+/// At most this part of `--max-queued` is kept. With `wait`, the rest is left for messages.
 const PART: usize = 4;
-/// Of a key, beside its messages, in bytes. So the bound on bytes is also one on keys.
+/// Bytes counted for a key beside its messages, so that the bound on bytes also bounds the keys.
 const OVERHEAD: usize = 512;
 
 pub struct History {
-    /// Of this run: positions of another mean nothing here.
+    /// Identifies this run: positions of other runs are not valid.
     pub epoch: String,
-    /// Messages of a key.
+    /// The maximum number of messages of a key.
     most: usize,
     most_bytes: usize,
     kept: Mutex<Kept>,
 }
 
 struct Kept {
-    /// The one that was published to least recently is forgotten first.
+    /// Ordered by last publication: the least recently published key is removed first.
     logs: LruCache<Key, Log>,
     bytes: usize,
-    /// No key that was forgotten had a higher position. A key begins above it, so that its positions rise also
-    /// if it was there before.
+    /// At least the highest position of any removed key. A new entry starts above it, so that
+    /// positions of a key never decrease.
     floor: u64,
 }
 
@@ -45,27 +45,27 @@ struct Log {
     last: u64,
 }
 
-/// What a client missed, as far as it is kept.
+/// The messages that a client missed, as far as they are kept.
 pub struct Missed {
     pub messages: Vec<Message>,
     /// The position before the first of them.
     pub after: u64,
     /// The last position of the key.
     pub last: u64,
-    /// Something else may be missing before them.
+    /// `true` if earlier messages may be missing.
     pub has_gap: bool,
 }
 
-/// The last that a client knows of a key.
+/// The last position of a key that a client knows.
 pub struct Since {
     pub at: u64,
     pub epoch: Option<String>,
-    /// Only the last message is of use.
+    /// The client needs only the last message.
     pub latest: bool,
 }
 
 impl History {
-    /// None if nothing is to be kept.
+    /// Returns `None` if no messages are to be kept.
     pub fn new(most: u32, max_queued: usize) -> Option<Self> {
         let kept = Kept { logs: LruCache::unbounded(), bytes: 0, floor: 0 };
         (most > 0).then(|| Self {
@@ -76,7 +76,7 @@ impl History {
         })
     }
 
-    /// Gives a message its position, and keeps it.
+    /// Assigns a message its position, and keeps it.
     pub fn keep(&self, message: &mut Message, budget: &Arc<Budget>) {
         let mut kept = self.kept.lock().unwrap();
         let log = kept.log(message.key());
@@ -84,25 +84,26 @@ impl History {
         message.stamp(log.last);
         log.messages.push_back(message.to_keep(budget));
         log.bytes += message.size();
-        let excess = if log.messages.len() > self.most { log.forget_first() } else { 0 };
+        let excess = if log.messages.len() > self.most { log.remove_first() } else { 0 };
         kept.bytes += message.size();
         kept.bytes -= excess;
         self.bound(&mut kept);
     }
 
-    /// From now on, messages of this key may be published without reaching the gateway. They have
-    /// no positions, so one position is left out for all of them: whoever asks for what came after
-    /// an earlier one finds a gap.
+    /// Records that messages of this key may be published without reaching the gateway from now on.
+    /// Skips one position in place of all of them, so that a replay from an earlier position
+    /// reports a gap.
     pub fn interrupt(&self, key: &str) {
         let mut kept = self.kept.lock().unwrap();
         kept.log(key).last += 1;
         self.bound(&mut kept);
     }
 
-    /// Forgets what exceeds the bound on bytes.
+    /// Removes messages until the bound on bytes is met.
     fn bound(&self, kept: &mut Kept) {
         let Kept { logs, bytes, floor } = kept;
-        // Piece by piece, as a key may have many. One key may have all of it, and no more.
+        // Removes one message at a time, as a key may have many. A single key may use all of the
+        // space.
         while *bytes > self.most_bytes
             && let Some((_, log)) = logs.iter_mut().next_back()
         {
@@ -111,13 +112,13 @@ impl History {
                 *floor = log.last.max(*floor);
                 logs.pop_lru();
             } else {
-                *bytes -= log.forget_first();
+                *bytes -= log.remove_first();
             }
         }
     }
 
-    /// What came after a position of an epoch, the newest that the client may have waiting. All
-    /// that is kept, if the position is not of this run.
+    /// Returns the kept messages after a position: the newest that fit into the client's share.
+    /// Returns all that are kept if the position is not of this run.
     pub fn since(&self, key: &str, from: &Since, share: &Share) -> Missed {
         let Kept { logs, floor, .. } = &*self.kept.lock().unwrap();
         let log = logs.peek(key);
@@ -135,14 +136,14 @@ impl History {
         Missed { messages, after, last, has_gap }
     }
 
-    /// The position of the last message of a key.
+    /// Returns the position of the last message of a key.
     pub fn last(&self, key: &str) -> u64 {
         let kept = self.kept.lock().unwrap();
         kept.logs.peek(key).map_or(kept.floor, |log| log.last)
     }
 
-    /// The position of the last message of a key, and how many are kept.
-    pub fn look_at(&self, key: &str) -> (Value, Value) {
+    /// Returns the position of the last message of a key, and how many messages are kept.
+    pub fn summary(&self, key: &str) -> (Value, Value) {
         let kept = self.kept.lock().unwrap();
         let log = kept.logs.peek(key);
         log.map_or((0.into(), 0.into()), |log| (log.last.into(), log.messages.len().into()))
@@ -162,13 +163,13 @@ impl Kept {
             let log = Log { messages: VecDeque::new(), bytes: size, last: self.floor };
             self.logs.put(key.into(), log);
         }
-        self.logs.get_mut(key).expect("it is there now")
+        self.logs.get_mut(key).expect("it was inserted above")
     }
 }
 
 impl Log {
-    /// How many bytes that was.
-    fn forget_first(&mut self) -> usize {
+    /// Removes the oldest message and returns its size.
+    fn remove_first(&mut self) -> usize {
         let size = self.messages.pop_front().map_or(0, |first| first.size());
         self.bytes -= size;
         size
@@ -181,7 +182,7 @@ mod tests {
     use crate::config::Policy;
 
     #[test]
-    fn what_came_while_the_key_was_interrupted_is_a_gap_for_those_who_were_there_before() {
+    fn an_interruption_is_a_gap_for_earlier_positions_only() {
         let budget = Arc::new(Budget::new(1 << 20));
         let share = Share::new(100, Arc::clone(&budget), Policy::DropOldest);
         let history = History::new(2, 1 << 20).unwrap();
@@ -195,10 +196,10 @@ mod tests {
         (0..3).for_each(|_| keep());
         assert_eq!(since(3), (vec![], 3, 3, false));
         assert_eq!(since(2), (vec![3], 2, 3, false));
-        assert_eq!(since(0), (vec![2, 3], 1, 3, true), "1 is forgotten");
+        assert_eq!(since(0), (vec![2, 3], 1, 3, true), "1 is removed");
         history.interrupt("tea");
-        assert_eq!(since(3), (vec![], 4, 4, true), "nothing twice");
-        assert_eq!(since(4), (vec![], 4, 4, false), "it came back after that");
+        assert_eq!(since(3), (vec![], 4, 4, true), "no message twice");
+        assert_eq!(since(4), (vec![], 4, 4, false), "the client left after the interruption");
         keep();
         assert_eq!(since(3), (vec![5], 4, 5, true));
         assert_eq!(since(4), (vec![5], 4, 5, false));

@@ -1,4 +1,4 @@
-//! What the demux tells, and asks: rate limits, counters, notices to clients, bindings.
+//! The hooks of the demux: rate limits, counters, notices to clients, bindings.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use crate::message::{Key, Message};
 use crate::outlet::Gone;
 use crate::subscription::{Ending, Registry, Terms};
 
-pub struct Watch {
+pub struct GatewayHooks {
     pub board: Arc<Board>,
     /// Subscriptions that are not attached yet.
     pub registry: Arc<Registry>,
-    /// Those that are, by their tags: looked up for each copy, and by nothing but the demux.
+    /// Attached subscriptions by tag: looked up for each copy, and used only by the demux.
     pub attached: HashMap<u64, Arc<Terms>>,
-    /// Which keys the broker is to send, if there is one.
+    /// The keys that the queue is bound to, with a broker.
     pub interest: Option<Arc<Interest>>,
 }
 
-impl Hooks<Key, Message, Gone> for Watch {
+impl Hooks<Key, Message, Gone> for GatewayHooks {
     fn admit(&mut self, to: Recipient<'_, Key>, message: &Message) -> bool {
         self.attached.get(&to.tag).is_none_or(|terms| terms.admits(message))
     }
@@ -35,7 +35,7 @@ impl Hooks<Key, Message, Gone> for Watch {
             }
             self.attached.insert(to.tag, Arc::clone(&terms));
             match &self.interest {
-                Some(interest) => interest.tell_when_bound(terms),
+                Some(interest) => interest.notify_when_bound(terms),
                 None => terms.subscribed(),
             }
         }
@@ -57,7 +57,7 @@ impl Hooks<Key, Message, Gone> for Watch {
         self.board.detached(to.key, &why);
         if let Some(terms) = self.attached.remove(&to.tag) {
             if let Some(interest) = &self.interest {
-                interest.forget(&terms);
+                interest.remove(&terms);
             }
             terms.ended(match why {
                 Detached::Requested => Ending::Requested,
@@ -71,7 +71,7 @@ impl Hooks<Key, Message, Gone> for Watch {
     fn unmatched(&mut self, message: Message) {
         self.board.unmatched();
         if let Some(interest) = &self.interest {
-            interest.doubt(message.key());
+            interest.recheck(message.key());
         }
         message.settle();
     }
@@ -80,23 +80,23 @@ impl Hooks<Key, Message, Gone> for Watch {
         self.board.discarded(to.key, why);
         let terms = self.attached.get(&to.tag);
         if let Some(terms) = terms.filter(|_| why != Discarded::NotAdmitted) {
-            terms.forget(&message);
+            terms.release(&message);
         }
         let is_policy = match why {
             Discarded::NotAdmitted | Discarded::Overflowed => true,
             Discarded::Evicted => terms.is_some_and(|terms| terms.is_too_slow()),
             _ => false,
         };
-        let had = terms.is_some_and(|terms| terms.had(&message));
-        if had || why == Discarded::Conflated {
-            message.settle(); // as asked for: no loss
+        let was_replayed = terms.is_some_and(|terms| terms.was_replayed(&message));
+        if was_replayed || why == Discarded::Conflated {
+            message.settle(); // already replayed, or replaced: not a loss
         } else if is_policy {
             message.settle();
             if let Some(terms) = terms {
-                terms.lose(why != Discarded::NotAdmitted || terms.was_full());
+                terms.count_loss(why != Discarded::NotAdmitted || terms.was_full());
             }
         }
-        // Otherwise it is the connection that broke: not settled, the message comes again.
+        // Otherwise the connection broke. The message is not settled, so the broker redelivers it.
     }
 
     fn blocked(&mut self, on: Recipient<'_, Key>) {

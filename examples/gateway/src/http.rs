@@ -1,4 +1,4 @@
-//! What is answered to whom: the routes, and a clear refusal for everything else.
+//! The routes, and an error response for everything else.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,23 +28,23 @@ use crate::access;
 use crate::batch;
 use crate::client;
 use crate::gateway::Gateway;
-use crate::message::{check_json, says_json};
+use crate::message::{check_json, is_json_type};
 use crate::page;
 use crate::reader::Reader;
 use crate::source::PublishError;
 
-/// Before the key.
+/// The path before the key.
 const PUBLISH: &str = "/publish/";
-/// With a body that is to come.
-pub const PATIENCE: Duration = Duration::from_secs(10);
-/// What is collected for a client before its socket takes it, in bytes: a system call for many messages.
+/// Timeout for receiving a body.
+pub const TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes that are buffered per client before a write: one system call for many messages.
 pub const WRITE_BUFFER: usize = 16 * 1024;
-/// Kept for each client, and filled before others have their turn: clients say little.
+/// Allocated for each client. Requests of clients are short.
 const READ_BUFFER: usize = 1024;
 
 type Shared = State<Arc<Gateway>>;
 
-/// An answer other than the one that was hoped for.
+/// An error response.
 #[derive(Debug)]
 pub struct Refusal {
     pub status: StatusCode,
@@ -65,7 +65,7 @@ impl IntoResponse for Refusal {
 }
 
 impl Refusal {
-    /// As an answer that says more than why.
+    /// Builds the response, with more fields beside the error.
     pub fn respond(self, mut body: Value) -> Response {
         body["error"] = self.code.into();
         body["message"] = self.message.into();
@@ -114,7 +114,7 @@ fn hardened(mut response: Response) -> Response {
     response
 }
 
-/// What lets pages of allowed sites read the answers, and ask before they post with a token.
+/// Lets pages of allowed origins read the responses, and send requests with a token.
 fn cors(gateway: Arc<Gateway>) -> CorsLayer {
     let is_allowed = move |origin: &HeaderValue, _: &Parts| access::is_allowed(&gateway, origin);
     CorsLayer::new()
@@ -132,25 +132,23 @@ async fn connect(
     Extension(place): Extension<Arc<OwnedSemaphorePermit>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
-    use WebSocketUpgradeRejection as Wrong;
+    use WebSocketUpgradeRejection as Rejection;
     access::check_origin(&gateway, &headers)?;
     refuse_if_draining(&gateway)?;
     let key = gateway.config.read_key.as_ref();
     let reader = key.map(|key| Reader::check(key, &headers, &uri)).transpose()?;
-    let upgrade = upgrade.map_err(|wrong| match wrong {
-        Wrong::InvalidConnectionHeader(_) | Wrong::InvalidUpgradeHeader(_) => Refusal::new(
+    let upgrade = upgrade.map_err(|rejection| match rejection {
+        Rejection::InvalidConnectionHeader(_) | Rejection::InvalidUpgradeHeader(_) => Refusal::new(
             StatusCode::UPGRADE_REQUIRED,
             "upgrade_required",
             "this is a WebSocket: connect with a WebSocket client",
         ),
-        wrong => Refusal::new(StatusCode::BAD_REQUEST, "bad_request", wrong.body_text()),
+        rejection => Refusal::new(StatusCode::BAD_REQUEST, "bad_request", rejection.body_text()),
     })?;
     access::check_websocket_key(&headers)?;
     let permit = Arc::clone(&gateway.places).try_acquire_owned().map_err(|_| {
-        let message = format!(
-            "{} connections are open, and no more are allowed",
-            gateway.config.max_connections
-        );
+        let message =
+            format!("the maximum of {} connections is reached", gateway.config.max_connections);
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", message)
     })?;
     let token = gateway.clients.token();
@@ -165,8 +163,8 @@ async fn connect(
         }))
 }
 
-/// Answers a request. The one that comes in numbers, a post by a program, is not worth a walk through the
-/// routes; CORS is for pages, which have an `Origin`.
+/// Answers a request. The frequent case, a post by a program, skips the router; CORS applies to
+/// pages only, which send an `Origin`.
 pub async fn answer(gateway: &Gateway, app: &Router, request: Request) -> Response {
     let is_post = request.method() == Method::POST && request.uri().path().starts_with(PUBLISH);
     if is_post && !request.headers().contains_key(header::ORIGIN) {
@@ -193,7 +191,7 @@ async fn try_publish(gateway: &Gateway, request: Request) -> Result<Response, Re
     let (Parts { headers, uri, .. }, body) = request.into_parts();
     access::check_origin(gateway, &headers)?;
     access::check_token(gateway, &headers)?;
-    // What is no escape would be taken as it is.
+    // The decoder would take an invalid escape literally.
     let key = uri.path().strip_prefix(PUBLISH).filter(|key| has_valid_escapes(key));
     let key = key.and_then(|key| percent_decode_str(key).decode_utf8().ok());
     let key = key.ok_or_else(|| bad_key("the key is not UTF-8, percent-encoded"))?;
@@ -202,10 +200,11 @@ async fn try_publish(gateway: &Gateway, request: Request) -> Result<Response, Re
     let most = gateway.config.max_body;
     let what = || format!("a message has at most {most} bytes");
     let body = read(body, most, what, headers.contains_key(header::EXPECT)).await?;
-    let is_json = headers.get(header::CONTENT_TYPE).is_some_and(|kind| says_json(kind.as_bytes()));
+    let is_json =
+        headers.get(header::CONTENT_TYPE).is_some_and(|kind| is_json_type(kind.as_bytes()));
     if is_json {
         check_json(&body).map_err(|error| {
-            let message = format!("the body is not JSON, as its Content-Type says: {error}");
+            let message = format!("the body is not JSON, although its Content-Type is: {error}");
             Refusal::new(StatusCode::BAD_REQUEST, "bad_json", message)
         })?;
     }
@@ -220,16 +219,15 @@ impl From<PublishError> for Refusal {
             PublishError::Blocked => timed_out("the gateway waits for a slow client"),
             PublishError::Draining => draining(),
             PublishError::Down => {
-                let what =
-                    "the broker did not confirm that it has the message, and may have it or not";
+                let what = "the broker did not confirm the message; it may or may not have it";
                 Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "source_down", what)
             }
             PublishError::Alarm => {
-                let what = "the broker is short of memory or disk, and takes nothing";
+                let what = "the broker is short of memory or disk and accepts no messages";
                 Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "source_down", what)
             }
             PublishError::Rejected => {
-                let what = "a queue of the broker rejected the message, and others may have it";
+                let what = "a queue of the broker rejected the message; other queues may have it";
                 Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "rejected", what)
             }
             PublishError::Forbidden => {
@@ -237,15 +235,15 @@ impl From<PublishError> for Refusal {
                 Refusal::new(StatusCode::FORBIDDEN, "forbidden", what)
             }
             PublishError::TooLarge => {
-                let what = "the message is larger than the broker takes";
+                let what = "the message is larger than the broker accepts";
                 Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", what)
             }
         }
     }
 }
 
-/// A body of at most so many bytes. Of one that is too large the rest is read and forgotten, as far as it
-/// comes in time: a client that is still sending when the connection is closed may never see the answer.
+/// Reads a body of at most `most` bytes. If it is larger, the rest is read and discarded within the
+/// timeout: a client that is still sending when the connection closes may never see the response.
 pub async fn read(
     body: Body,
     most: usize,
@@ -255,10 +253,10 @@ pub async fn read(
     let too_large = || too_large(&what());
     let mut is_too_large = body.size_hint().lower() > most as u64;
     if is_too_large && waits {
-        return Err(too_large()); // before any of it has come
+        return Err(too_large()); // before the body is sent
     }
     let (mut chunks, mut all) = (body.into_data_stream(), Vec::new());
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         let Ok(chunk) = timeout_at(end, chunks.next()).await else {
             let late = timed_out("the body did not come within 10 s");

@@ -1,4 +1,4 @@
-//! The keys that clients want, which the queue is to be bound for.
+//! The keys that clients subscribe to, and the bindings of the queue to them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -9,14 +9,14 @@ use crate::board::Board;
 use crate::message::Key;
 use crate::subscription::Terms;
 
-/// Keys that are bound, or unbound, at once.
+/// Keys whose bindings are changed at once.
 const BATCH: usize = 64;
-/// Keys of which it is remembered that they are not bound.
+/// How many keys that are known to be unbound are kept.
 const UNBOUND: usize = 10_000;
 
-/// The demux reports when a key gets its first subscription and when it loses the last one. Only the
-/// keys that are wanted now are kept, and those that are bound: bindings are made to match, whatever
-/// happened in between. While the broker is away, nothing is bound as far as is known.
+/// Tracks wanted and bound keys. The demux reports when a key gets its first subscription and when
+/// it loses the last one. Only the current state is kept, and the bindings are changed to match it.
+/// While the broker is away, no binding is assumed.
 pub struct Interest {
     pub follows: bool,
     keys: Mutex<Keys>,
@@ -26,55 +26,55 @@ pub struct Interest {
 
 #[derive(Default)]
 struct Keys {
-    /// A session makes the bindings match.
+    /// `true` while a session updates the bindings.
     is_followed: bool,
     wanted: HashSet<Key>,
-    /// Subscriptions to be told once the queue is bound for their key.
+    /// Subscriptions to notify once the queue is bound to their key.
     waiting: HashMap<Key, Vec<Arc<Terms>>>,
-    /// Whether the queue is bound for a key, or about to be, as far as that is known.
+    /// Whether the queue is bound to a key, or about to be, as far as known.
     bound: HashMap<Key, bool>,
-    /// Their bindings may not match.
+    /// Keys whose bindings may not match.
     unsure: HashSet<Key>,
 }
 
 impl Interest {
-    /// If it does not follow the subscriptions, bindings are left as they are.
+    /// If `follows` is `false`, bindings are not changed.
     pub fn new(follows: bool, board: Arc<Board>) -> Self {
         Self { follows, keys: Mutex::default(), changed: Notify::new(), board }
     }
 
-    /// The first subscription to this key receives.
+    /// Called when a key gets its first subscription.
     pub fn want(&self, key: &Key) {
         let mut keys = self.keys.lock().unwrap();
         keys.wanted.insert(Key::clone(key));
-        self.look_at(&mut keys, Key::clone(key));
+        self.mark_unsure(&mut keys, Key::clone(key));
     }
 
-    /// No subscription to this key receives.
+    /// Called when a key loses its last subscription.
     pub fn unwant(&self, key: &Key) {
         let mut keys = self.keys.lock().unwrap();
         keys.wanted.remove(key);
         if keys.bound.get(key) == Some(&true) {
-            self.look_at(&mut keys, Key::clone(key));
+            self.mark_unsure(&mut keys, Key::clone(key));
         } else {
-            // It came and went before it was bound: nothing is kept of it.
+            // The key was never bound: drop its entry.
             keys.unsure.remove(key);
         }
     }
 
-    /// Tells a subscription when the queue is bound for its key. If it is the first, its key is
-    /// [wanted](Self::want) after this call.
-    pub fn tell_when_bound(&self, terms: Arc<Terms>) {
+    /// Notifies a subscription when the queue is bound to its key. For the first subscription of a
+    /// key, [`want`](Self::want) is called after this.
+    pub fn notify_when_bound(&self, terms: Arc<Terms>) {
         let mut keys = self.keys.lock().unwrap();
         let key = Key::clone(&terms.key);
         keys.waiting.entry(Key::clone(&key)).or_default().push(terms);
         if keys.wanted.contains(&key) {
-            self.look_at(&mut keys, key);
+            self.mark_unsure(&mut keys, key);
         }
     }
 
-    /// This subscription has ended.
-    pub fn forget(&self, terms: &Terms) {
+    /// Removes a subscription that has ended.
+    pub fn remove(&self, terms: &Terms) {
         let mut keys = self.keys.lock().unwrap();
         if let Some(waiting) = keys.waiting.get_mut(&terms.key) {
             waiting.retain(|other| other.id != terms.id);
@@ -84,22 +84,23 @@ impl Interest {
         }
     }
 
-    /// A message came that nobody wants: the queue may be bound for its key since an earlier life.
-    pub fn doubt(&self, key: &str) {
+    /// Called for a message without a subscription: the queue may still be bound to its key since
+    /// an earlier run.
+    pub fn recheck(&self, key: &str) {
         let mut keys = self.keys.lock().unwrap();
         if self.follows && keys.bound.get(key) != Some(&false) {
-            self.look_at(&mut keys, key.into());
+            self.mark_unsure(&mut keys, key.into());
         }
     }
 
-    fn look_at(&self, keys: &mut Keys, key: Key) {
+    fn mark_unsure(&self, keys: &mut Keys, key: Key) {
         if keys.is_followed {
             keys.unsure.insert(key);
             self.changed.notify_one();
         }
     }
 
-    /// A session begins: nothing is known of the bindings.
+    /// Starts a session, in which no binding is known.
     pub fn follow(&self) {
         let keys = &mut *self.keys.lock().unwrap();
         keys.is_followed = true;
@@ -107,14 +108,14 @@ impl Interest {
         self.changed.notify_one();
     }
 
-    /// It has ended.
+    /// Ends the session.
     pub fn unfollow(&self) {
         let keys = &mut *self.keys.lock().unwrap();
         keys.is_followed = false;
         (keys.bound, keys.unsure) = Default::default();
     }
 
-    /// Some keys to look at: whether each is wanted, and whether its binding is to be changed.
+    /// Returns some keys, whether each is wanted, and whether its binding must be changed.
     pub async fn next(&self) -> Vec<(Key, bool, bool)> {
         loop {
             let changed = self.changed.notified();
@@ -131,7 +132,7 @@ impl Interest {
                             unsure.remove(&key);
                             let is_wanted = wanted.contains(&key);
                             let before = bound.insert(Key::clone(&key), is_wanted);
-                            // With the lock: a subscription that comes next finds the gap.
+                            // While holding the lock, so that the next subscription finds the gap.
                             if let Some(history) = &self.board.history
                                 && (self.follows && !is_wanted && before != Some(false))
                             {
@@ -146,9 +147,9 @@ impl Interest {
         }
     }
 
-    /// The queue is bound for this key.
+    /// Called when the queue is bound to this key.
     pub fn bound(&self, key: &Key) {
-        // The lock is released before they are told.
+        // Release the lock before the subscriptions are notified.
         let waiting = self.keys.lock().unwrap().waiting.remove(key);
         waiting.unwrap_or_default().iter().for_each(|terms| terms.subscribed());
     }
@@ -163,15 +164,15 @@ mod tests {
     use super::*;
     use crate::budget::Budget;
     use crate::config::{Config, Policy};
-    use crate::subscription::{News, Share, Wish};
+    use crate::subscription::{Notice, Share, SubscribeOptions};
 
-    fn terms(id: u64, key: &str) -> (Arc<Terms>, mpsc::UnboundedReceiver<News>) {
+    fn terms(id: u64, key: &str) -> (Arc<Terms>, mpsc::UnboundedReceiver<Notice>) {
         let board = Arc::new(Board::new(&Config::parse_from(["gateway"])));
         let share = Arc::new(Share::new(1, Arc::new(Budget::new(1)), Policy::Wait));
-        let (news, heard) = mpsc::unbounded_channel();
+        let (notices, received) = mpsc::unbounded_channel();
         let client = ([127, 0, 0, 1], 1).into();
-        let wish = Wish::default();
-        (Arc::new(Terms::new(id, key.into(), client, &wish, share, news, board)), heard)
+        let options = SubscribeOptions::default();
+        (Arc::new(Terms::new(id, key.into(), client, &options, share, notices, board)), received)
     }
 
     fn interest(options: &[&str]) -> Interest {
@@ -189,25 +190,25 @@ mod tests {
     }
 
     #[test]
-    fn each_subscription_is_told_once_its_key_is_bound() {
+    fn each_subscription_is_notified_once_its_key_is_bound() {
         let (interest, key) = (interest(&[]), Key::from("tea"));
         interest.follow();
-        let (first, mut first_news) = terms(1, "tea");
-        interest.tell_when_bound(first);
+        let (first, mut first_notices) = terms(1, "tea");
+        interest.notify_when_bound(first);
         assert_eq!(next(&interest), None, "the key is not attached yet");
         interest.want(&key);
         assert_eq!(next(&interest), Some(vec![(Key::clone(&key), true, true)]));
-        assert!(first_news.try_recv().is_err(), "the binding is under way");
+        assert!(first_notices.try_recv().is_err(), "the binding is not confirmed yet");
         interest.bound(&key);
-        assert!(matches!(first_news.try_recv(), Ok(News::Subscribed(_, 1))));
+        assert!(matches!(first_notices.try_recv(), Ok(Notice::Subscribed(_, 1))));
 
-        // It joins: the key is attached already.
-        let (second, mut second_news) = terms(2, "tea");
-        interest.tell_when_bound(second);
+        // A second subscription, to a key that is attached already.
+        let (second, mut second_notices) = terms(2, "tea");
+        interest.notify_when_bound(second);
         assert_eq!(next(&interest), Some(vec![(Key::clone(&key), true, false)]));
         interest.bound(&key);
-        assert!(matches!(second_news.try_recv(), Ok(News::Subscribed(_, 2))));
-        assert!(first_news.try_recv().is_err());
+        assert!(matches!(second_notices.try_recv(), Ok(Notice::Subscribed(_, 2))));
+        assert!(first_notices.try_recv().is_err());
 
         interest.unwant(&key);
         assert_eq!(next(&interest), Some(vec![(key, false, true)]));
@@ -220,15 +221,15 @@ mod tests {
         for is_followed in [false, true] {
             for id in 0..1_000 {
                 let (terms, _news) = terms(id, &id.to_string());
-                interest.tell_when_bound(Arc::clone(&terms));
+                interest.notify_when_bound(Arc::clone(&terms));
                 interest.want(&terms.key);
-                interest.forget(&terms);
+                interest.remove(&terms);
                 interest.unwant(&terms.key);
             }
             assert!(is_empty(&interest), "followed: {is_followed}");
             interest.follow();
         }
-        // Once it is bound it has to be unbound, but not after the connection was lost.
+        // A bound key must be unbound, but not if the connection was lost.
         let key = Key::from("tea");
         interest.want(&key);
         assert_eq!(next(&interest), Some(vec![(Key::clone(&key), true, true)]));
@@ -239,16 +240,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_is_bound_anew_by_each_session() {
+    fn wanted_keys_are_bound_again_by_each_session() {
         let (interest, key) = (interest(&[]), Key::from("tea"));
         interest.want(&key);
         for _ in 0..2 {
             interest.follow();
             assert_eq!(next(&interest), Some(vec![(Key::clone(&key), true, true)]));
-            interest.doubt("left over");
+            interest.recheck("left over");
             assert_eq!(next(&interest), Some(vec![("left over".into(), false, true)]));
-            interest.doubt("left over");
-            assert_eq!(next(&interest), None, "it is known not to be bound");
+            interest.recheck("left over");
+            assert_eq!(next(&interest), None, "the key is known to be unbound");
             interest.unfollow();
         }
     }
@@ -256,12 +257,12 @@ mod tests {
     #[test]
     fn nothing_is_kept_of_a_subscription_that_never_received() {
         let (interest, key) = (interest(&[]), Key::from("tea"));
-        let (terms, mut news) = terms(1, "tea");
-        interest.tell_when_bound(Arc::clone(&terms));
-        interest.forget(&terms);
+        let (terms, mut notices) = terms(1, "tea");
+        interest.notify_when_bound(Arc::clone(&terms));
+        interest.remove(&terms);
         assert!(is_empty(&interest));
         interest.bound(&key);
-        assert!(news.try_recv().is_err());
+        assert!(notices.try_recv().is_err());
     }
 
     #[test]
@@ -274,7 +275,7 @@ mod tests {
         interest.unwant(&key);
         interest.want(&key);
         next(&interest);
-        assert_eq!(history.last("tea"), 0, "it stays bound");
+        assert_eq!(history.last("tea"), 0, "the key stays bound");
         interest.unwant(&key);
         next(&interest);
         interest.want(&key);

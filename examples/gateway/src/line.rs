@@ -1,4 +1,4 @@
-//! One message of a batch: a JSON object on a line of its own.
+//! One message of a batch: a JSON object on a line.
 
 use std::borrow::Cow;
 
@@ -10,18 +10,18 @@ use serde_json::value::RawValue;
 
 use crate::message::check_json;
 
-/// A message as it is published.
+/// A message to publish.
 #[derive(Debug, PartialEq)]
 pub struct Line<'a> {
     pub key: Cow<'a, str>,
     pub body: Cow<'a, [u8]>,
-    /// It is JSON, [checked](check_json).
+    /// The body is JSON, [checked](check_json).
     pub is_json: bool,
 }
 
-/// What is wrong with a line: the code, and what to read.
+/// An error in a line: the code and the message.
 #[derive(Debug, PartialEq)]
-pub struct Wrong(pub &'static str, pub String);
+pub struct LineError(pub &'static str, pub String);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object with a key, and a body, json or base64")]
@@ -37,11 +37,11 @@ struct Fields<'a> {
 }
 
 impl<'a> Line<'a> {
-    pub fn parse(line: &'a [u8]) -> Result<Self, Wrong> {
+    pub fn parse(line: &'a [u8]) -> Result<Self, LineError> {
         let Fields { key, body, base64, json } =
-            serde_json::from_slice(line).map_err(|error| because(&error))?;
+            serde_json::from_slice(line).map_err(|error| parse_error(&error))?;
         if !line.trim_ascii_start().starts_with(b"{") {
-            return Err(Wrong("bad_request", "an array, not an object".into()));
+            return Err(LineError("bad_request", "an array, not an object".into()));
         }
         let is_json = json.is_some();
         let body = match (body, base64, json) {
@@ -49,31 +49,32 @@ impl<'a> Line<'a> {
             (Some(Cow::Owned(text)), None, None) => Cow::Owned(text.into_bytes()),
             (None, Some(base64), None) => match BASE64_STANDARD.decode(&*base64) {
                 Ok(bytes) => Cow::Owned(bytes),
-                Err(error) => return Err(Wrong("bad_request", format!("base64: {error}"))),
+                Err(error) => return Err(LineError("bad_request", format!("base64: {error}"))),
             },
             (None, None, Some(json)) => {
                 let json = json.get().as_bytes();
-                check_json(json).map_err(|error| Wrong("bad_json", format!("json: {error}")))?;
+                check_json(json)
+                    .map_err(|error| LineError("bad_json", format!("json: {error}")))?;
                 Cow::Borrowed(json)
             }
             (None, None, None) => {
-                return Err(Wrong("bad_request", "no body, json or base64".into()));
+                return Err(LineError("bad_request", "no body, json or base64".into()));
             }
             _ => {
                 let what = "more than one of body, json and base64";
-                return Err(Wrong("bad_request", what.into()));
+                return Err(LineError("bad_request", what.into()));
             }
         };
         Ok(Self { key, body, is_json })
     }
 }
 
-/// serde counts lines of its own.
-fn because(error: &serde_json::Error) -> Wrong {
+/// Removes the line number from serde's message: it counts within the line.
+fn parse_error(error: &serde_json::Error) -> LineError {
     let code = if error.classify() == Category::Data { "bad_request" } else { "bad_json" };
     let (place, text) = (format!(" at line {} column ", error.line()), error.to_string());
     let what = text.split(&place).next().unwrap_or_default();
-    Wrong(code, format!("{what} (column {})", error.column()))
+    LineError(code, format!("{what} (column {})", error.column()))
 }
 
 #[cfg(test)]
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_line_is_said() {
+    fn errors_in_a_line_are_described() {
         for (line, code, what) in [
             (&b"tea hello"[..], "bad_json", "expected ident (column 2)"),
             (b"{\"key\":\"tea\",\"body\":\"hel", "bad_json", "EOF while parsing a string"),
@@ -120,8 +121,10 @@ mod tests {
             ),
         ] {
             let text = String::from_utf8_lossy(line);
-            let Err(Wrong(said, message)) = Line::parse(line) else { panic!("{text} is taken") };
-            assert_eq!(said, code, "{text}: {message}");
+            let Err(LineError(got, message)) = Line::parse(line) else {
+                panic!("{text} is accepted")
+            };
+            assert_eq!(got, code, "{text}: {message}");
             assert!(message.contains(what), "{text}: {message}");
         }
     }

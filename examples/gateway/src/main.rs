@@ -1,16 +1,17 @@
-//! A message gateway: from RabbitMQ, or what is posted to it, to WebSockets by key. See the README.
+//! A message gateway that routes messages from RabbitMQ or HTTP to WebSockets by key. See the
+//! README.
 //!
 //! ```text
-//! config      the command line
-//! gateway     what all parts share; how it starts and stops
-//! serve       accepts connections        http      routes and refusals       access   who may
-//! reader      what a token lets read
-//! patient     a deadline for answers     budget    bytes that may wait
-//! source      where publishing goes      message   and its fate
-//! amqp        RabbitMQ                   rewriter  what lapin may parse      wire, publisher, interest
-//! router      the demux                  hooks     what it tells and asks    board    the counters
-//! client      one WebSocket              outlet    its writing half          subscription
-//! history     the last messages of a key
+//! config        the command line
+//! gateway       shared state, startup and shutdown
+//! serve         accepts connections        http      routes and errors  access  origins, tokens
+//! reader        keys that a token allows   page      the page
+//! timed_socket  write timeout              budget    bytes that may wait
+//! source        where messages go          message   and when it is settled  batch, line
+//! amqp          RabbitMQ                   rewriter  makes input safe   wire, publisher, interest, settle
+//! router        the demux                  hooks     of the demux       board   the counters
+//! client        one WebSocket              outlet    its writing half   subscription
+//! history       the last messages of a key
 //! ```
 
 mod access;
@@ -29,7 +30,6 @@ mod line;
 mod message;
 mod outlet;
 mod page;
-mod patient;
 mod publisher;
 mod reader;
 mod rewriter;
@@ -39,6 +39,7 @@ mod settle;
 mod shutdown;
 mod source;
 mod subscription;
+mod timed_socket;
 mod wire;
 
 use std::io;
@@ -51,7 +52,8 @@ use tracing_subscriber::{Layer, fmt};
 
 use crate::config::Config;
 
-/// Messages are made by one task and dropped by another, which costs glibc's allocator a lock each time.
+/// mimalloc, because messages are allocated in one task and freed in another: glibc takes a lock
+/// each time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -63,8 +65,8 @@ async fn main() -> ExitCode {
     tracing_subscriber::registry().with(layer.with_filter(config.log.clone())).init();
     match gateway::run(config).await {
         Ok(()) => ExitCode::SUCCESS,
-        Err(wrong) => {
-            eprintln!("gateway: {wrong}");
+        Err(error) => {
+            eprintln!("gateway: {error}");
             ExitCode::FAILURE
         }
     }

@@ -1,10 +1,10 @@
-//! A message, its copies, and when the broker may forget it.
+//! A message, its copies, and when it is acknowledged.
 //!
-//! A copy that was [settled](Message::settle) has met a fate that is known: it was flushed to a socket,
-//! discarded by policy, or wanted by nobody. One that is merely dropped has not: its client's
-//! connection broke, or the gateway stops, or panics. When the last copy is gone the broker is told
-//! to forget the message if all of them were settled, and otherwise to deliver it again. What is
-//! forgotten in the code comes again, then; it is not lost.
+//! A copy is [settled](Message::settle) when it was flushed to a socket, discarded by policy, or
+//! had no subscription. A copy that is only dropped is not settled: its client's connection broke,
+//! or the gateway stops or panics. When the last copy is dropped, the message is acknowledged if
+//! all copies were settled, and requeued otherwise. So a missing call to `settle` leads to a
+//! redelivery, not to a loss.
 
 use std::borrow::Cow;
 use std::io;
@@ -21,12 +21,12 @@ use tokio::sync::mpsc;
 
 use crate::budget::{Budget, Charge};
 
-/// Of a message, beside its text and its key, in bytes: what the queues of its clients keep of it.
+/// Bytes counted for a message beside its text and its key, for the entries in queues.
 const OVERHEAD: usize = 256;
 
 pub type Key = Arc<str>;
 
-/// One copy of a message. The copies share the rest.
+/// One copy of a message. Copies share the contents.
 pub struct Message {
     shared: Arc<Shared>,
     settled: bool,
@@ -34,20 +34,20 @@ pub struct Message {
 
 struct Shared {
     key: Key,
-    /// What is written to clients, made once for all of them, and by the task that brings it: the demux
-    /// has enough to do.
+    /// The JSON for clients, built once for all of them by the task that receives the message, to
+    /// keep this work out of the demux task.
     frame: Utf8Bytes,
-    /// The same for clients that want bytes, once there was one.
+    /// The binary form, built when the first client needs it.
     binary: OnceLock<Bytes>,
     delivery: Option<Delivery>,
-    /// For as long as it waits for clients, or is kept.
+    /// Counts the bytes while the message waits for clients or is kept.
     charge: Option<Charge>,
     is_kept: bool,
-    /// Its position, from 1; 0 if it has none.
+    /// The position, from 1; 0 if there is none.
     at: u64,
 }
 
-/// What the broker waits to hear of.
+/// A delivery that the broker waits to be settled.
 pub struct Delivery {
     tag: u64,
     redelivered: bool,
@@ -55,7 +55,7 @@ pub struct Delivery {
     fates: mpsc::UnboundedSender<Fate>,
 }
 
-/// What became of a delivery.
+/// The result of a delivery.
 pub struct Fate {
     pub tag: u64,
     pub verdict: Verdict,
@@ -64,9 +64,9 @@ pub struct Fate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     Acknowledge,
-    /// A client may not have got it: it is to be delivered again.
+    /// A client may not have received it: requeue.
     Repeat,
-    /// It cannot be used, now or later.
+    /// The message cannot be used: reject.
     Refuse,
 }
 
@@ -76,7 +76,7 @@ impl Message {
         Self::of(key, body, false, delivery)
     }
 
-    /// With a body that may be JSON, [checked](check_json).
+    /// Creates a message. JSON bodies must be [checked](check_json).
     pub fn of(key: Key, body: &[u8], is_json: bool, delivery: Option<Delivery>) -> Self {
         let is_again = delivery.as_ref().is_some_and(|delivery| delivery.redelivered);
         let frame = to_json(&key, body, is_json, is_again).into();
@@ -88,7 +88,7 @@ impl Message {
         Self { shared: Arc::new(shared), settled: false }
     }
 
-    /// Gives it its position, before there are copies.
+    /// Sets the position. Has an effect only before the message is cloned.
     pub fn stamp(&mut self, at: u64) {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
             let json = shared.frame.as_str();
@@ -97,7 +97,7 @@ impl Message {
         }
     }
 
-    /// The same, for those that come later. The broker does not wait for it.
+    /// Returns a copy for the history, which does not delay the acknowledgement.
     pub fn to_keep(&self, budget: &Arc<Budget>) -> Self {
         let (key, frame) = (Key::clone(&self.shared.key), self.frame());
         let charge = Some(budget.charge(self.size()));
@@ -113,12 +113,12 @@ impl Message {
         self.shared.is_kept
     }
 
-    /// The bytes that it uses, all its copies together.
+    /// Returns the bytes that all copies together use.
     pub fn size(&self) -> usize {
         self.shared.frame.as_str().len() + self.shared.key.len() + OVERHEAD
     }
 
-    /// Counts it, before there are copies, until the last of them is gone.
+    /// Counts the message until its last copy is dropped. Has an effect only before it is cloned.
     pub fn charge_to(&mut self, budget: &Arc<Budget>) {
         let charge = budget.charge(self.size());
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
@@ -130,20 +130,20 @@ impl Message {
         &self.shared.key
     }
 
-    /// This copy is where it was meant to go, or not meant to go anywhere.
+    /// Marks this copy as delivered, or as not to be delivered.
     pub fn settle(mut self) {
         self.settled = true;
     }
 
-    /// The JSON of it.
+    /// Returns the message as JSON.
     pub fn frame(&self) -> Utf8Bytes {
         self.shared.frame.clone()
     }
 
-    /// A line of JSON, and the body as it was published.
+    /// Returns a line of JSON, followed by the body as it was published.
     pub fn binary(&self) -> Bytes {
         let make = || to_binary(&self.shared.frame).into();
-        // What is kept is kept once.
+        // Do not cache it for kept messages: it would double their memory.
         if self.is_kept() { make() } else { self.shared.binary.get_or_init(make).clone() }
     }
 }
@@ -159,7 +159,7 @@ impl Drop for Message {
         if let Some(delivery) = &self.shared.delivery
             && !self.settled
         {
-            // Seen by the drop of the last copy, as reference counts order what comes before.
+            // The drop of the last copy sees it, as the reference count orders it.
             delivery.again.store(true, Relaxed);
         }
     }
@@ -183,8 +183,8 @@ struct Out<'a> {
     at: Option<u64>,
 }
 
-/// A text that JSON would make more than twice as long, because of control characters, is written as
-/// bytes: what is sent is never much more than what came in.
+/// A text that would more than double in length as a JSON string, because of control characters, is
+/// encoded in base64, so that the output is never much larger than the input.
 fn to_json(key: &str, body: &[u8], is_json: bool, redelivered: bool) -> String {
     let json = if is_json { serde_json::from_slice(body).ok() } else { None };
     let escaped: usize = body.iter().map(|byte| escaped_length(*byte)).sum();
@@ -199,7 +199,7 @@ fn to_json(key: &str, body: &[u8], is_json: bool, redelivered: bool) -> String {
     String::from_utf8(frame).expect("JSON is UTF-8")
 }
 
-/// Made of the JSON, so that nothing else is kept of a message that no client wants like this.
+/// Built from the JSON, so that messages without binary clients need no other copy.
 fn to_binary(frame: &str) -> Vec<u8> {
     let mut out: Out<'_> = serde_json::from_str(frame).expect("it was made by this program");
     let (body, base64, json) = (out.body.take(), out.base64.take(), out.json.take());
@@ -215,14 +215,15 @@ fn to_binary(frame: &str) -> Vec<u8> {
     binary
 }
 
-/// Does the publisher say that it is JSON?
-pub fn says_json(content_type: &[u8]) -> bool {
+/// Returns `true` if the content type is JSON.
+pub fn is_json_type(content_type: &[u8]) -> bool {
     let essence = content_type.split(|byte| *byte == b';').next().unwrap_or_default();
     essence.trim_ascii().eq_ignore_ascii_case(b"application/json")
 }
 
-/// Is it JSON that clients can parse within a message, which is one level deeper? No deeper than 127 levels, all
-/// escapes are characters, and all numbers fit into 64 bits or a float. It needs no more memory than a copy.
+/// Checks that clients can parse this JSON within a message, which adds one level: at most 127
+/// levels, all escapes are characters, and all numbers fit into 64 bits or a float. Needs no more
+/// memory than a copy.
 pub fn check_json(body: &[u8]) -> serde_json::Result<()> {
     let json: &RawValue = serde_json::from_slice(body)?; // a single value
     let deeper = format!("[{json}]");
@@ -246,7 +247,8 @@ impl Delivery {
 
 impl Drop for Delivery {
     fn drop(&mut self) {
-        // Nobody listens any more if the connection to the broker is gone: it delivers again by itself.
+        // The receiver is gone if the connection to the broker is: the broker then redelivers by
+        // itself.
         let verdict = if *self.again.get_mut() { Verdict::Repeat } else { Verdict::Acknowledge };
         let _ = self.fates.send(Fate { tag: self.tag, verdict });
     }
@@ -257,27 +259,27 @@ mod tests {
     use super::*;
 
     fn delivered() -> (Message, mpsc::UnboundedReceiver<Fate>) {
-        let (fates, told) = mpsc::unbounded_channel();
+        let (fates, received) = mpsc::unbounded_channel();
         let delivery = Delivery::new(7, false, fates);
-        (Message::new("key".into(), b"body", Some(delivery)), told)
+        (Message::new("key".into(), b"body", Some(delivery)), received)
     }
 
     #[test]
-    fn the_broker_hears_of_it_when_the_last_copy_is_gone() {
-        let (message, mut told) = delivered();
+    fn the_fate_is_sent_when_the_last_copy_is_dropped() {
+        let (message, mut received) = delivered();
         let copy = message.clone();
         message.settle();
-        assert!(told.try_recv().is_err());
+        assert!(received.try_recv().is_err());
         copy.settle();
-        assert!(matches!(told.try_recv(), Ok(Fate { tag: 7, verdict: Verdict::Acknowledge })));
+        assert!(matches!(received.try_recv(), Ok(Fate { tag: 7, verdict: Verdict::Acknowledge })));
     }
 
     #[test]
     fn it_comes_again_if_one_copy_was_dropped() {
-        let (message, mut told) = delivered();
+        let (message, mut received) = delivered();
         drop(message.clone());
         message.settle();
-        assert!(matches!(told.try_recv(), Ok(Fate { tag: 7, verdict: Verdict::Repeat })));
+        assert!(matches!(received.try_recv(), Ok(Fate { tag: 7, verdict: Verdict::Repeat })));
     }
 
     #[test]
@@ -326,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_binary_message_is_a_line_and_what_was_published() {
+    fn a_binary_message_is_a_json_line_and_the_published_body() {
         let long = [b'\x01'; 99];
         let bodies = [&b"text\n\"\\"[..], b"", b"\xff\x00\n", &long, b"{\"a\": 1}"];
         for (body, is_json) in bodies.into_iter().flat_map(|body| [(body, false), (body, true)]) {

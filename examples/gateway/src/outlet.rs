@@ -1,12 +1,12 @@
-//! The way to a client: one WebSocket, shared by all its subscriptions.
+//! The writing half of one WebSocket, shared by all subscriptions of a client.
 //!
-//! A [`Subscription`] is what is attached to the demux. All those of a client write to its WebSocket
-//! themselves: there is no queue in between, so that the readiness, the queues and the overflow policies
-//! of the demux are the only ones. The socket keeps a copy of what it took until a flush has succeeded,
-//! whoever asked for the flush, and settles it then.
+//! A [`Subscription`] is the sink that is attached to the demux. All subscriptions of a client
+//! write to its WebSocket directly. There is no queue in between, so the readiness, queues and
+//! overflow policies of the demux are the only ones. The socket keeps a copy of each sent message
+//! until a flush succeeds, and settles it then, whichever task has flushed.
 //!
-//! Several tasks poll one socket, which remembers one waker: it is given that of [`Waiting`], which
-//! passes it on to all that wait.
+//! Several tasks poll one socket, which remembers one waker. [`Waiting`] is that waker and wakes
+//! all registered tasks.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -24,7 +24,7 @@ use crate::http::WRITE_BUFFER;
 use crate::message::Message;
 use crate::subscription::{Pace, Share, Terms};
 
-/// Of what a client missed, messages that are sent before others have their turn.
+/// Missed messages that are sent before other tasks get a turn.
 const PIECE: usize = 64;
 
 /// The WebSocket of a client.
@@ -34,40 +34,40 @@ pub struct Outlet {
 }
 
 struct Socket {
-    /// None once it is over.
+    /// `None` once the connection is closed.
     web: Option<WebSocket>,
-    /// What the gateway itself has to say. Goes first: a client that is sent more than it can take is
-    /// to hear what it lost.
-    says: VecDeque<Say>,
-    /// Something was said and not flushed.
-    has_said: bool,
-    /// Something was written and not flushed.
+    /// Output of the gateway itself. It is sent first, so that a client that cannot keep up still
+    /// gets reports of its losses.
+    output: VecDeque<Output>,
+    /// Output was queued and is not flushed.
+    has_output: bool,
+    /// Something was written and is not flushed.
     is_dirty: bool,
-    /// Copies of what was sent and not flushed, and how many bytes they are.
+    /// Copies of messages that were sent and not flushed, and their bytes.
     unflushed: Vec<Message>,
     bytes: usize,
     share: Arc<Share>,
 }
 
-enum Say {
+enum Output {
     Frame(Frame),
-    /// What the client missed, as bytes or not.
+    /// Missed messages, and whether they are sent as binary frames.
     Kept(vec::IntoIter<Message>, bool),
 }
 
-/// The connection is over.
+/// The error of a closed connection.
 #[derive(Debug)]
 pub struct Gone;
 
 impl fmt::Display for Gone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the connection is over")
+        f.write_str("the connection is closed")
     }
 }
 
 impl Error for Gone {}
 
-/// Who waits for the socket.
+/// The tasks that wait for the socket.
 #[derive(Default)]
 struct Waiting {
     wakers: Mutex<Vec<Waker>>,
@@ -83,7 +83,7 @@ impl Wake for Waiting {
 
 impl Waiting {
     fn wake_all(&self) {
-        // Foreign code, a wake, is not run under the lock.
+        // Wake outside of the lock: a waker is foreign code.
         let wakers = std::mem::take(&mut *self.wakers.lock().unwrap());
         wakers.into_iter().for_each(Waker::wake);
     }
@@ -100,8 +100,8 @@ impl Outlet {
     pub fn new(socket: WebSocket, share: Arc<Share>) -> Self {
         let socket = Socket {
             web: Some(socket),
-            says: VecDeque::new(),
-            has_said: false,
+            output: VecDeque::new(),
+            has_output: false,
             is_dirty: false,
             unflushed: Vec::new(),
             bytes: 0,
@@ -114,7 +114,7 @@ impl Outlet {
         self.socket.lock().unwrap()
     }
 
-    /// Asks the socket; if it is pending, everybody who was told so is woken when it may no longer be.
+    /// Polls the socket. If it is pending, the task is woken when the socket makes progress.
     fn poll<T>(
         &self,
         cx: &mut Context<'_>,
@@ -125,7 +125,7 @@ impl Outlet {
         let mut socket = self.lock();
         let mut answer = ask(&mut socket, &mut shared);
         if answer.is_pending() {
-            // It may have been woken since: register first, look second.
+            // Register before the second poll, as a wake may have come in between.
             self.waiting.register(cx.waker());
             answer = ask(&mut socket, &mut shared);
         }
@@ -138,7 +138,7 @@ impl Outlet {
         })
     }
 
-    /// What the client says next; None when it has left.
+    /// Returns the next frame from the client; `None` when it has left.
     pub async fn next(&self) -> Option<Result<Frame, axum::Error>> {
         future::poll_fn(|cx| match &mut self.lock().web {
             Some(web) => web.poll_next_unpin(cx),
@@ -147,43 +147,43 @@ impl Outlet {
         .await
     }
 
-    /// Says something, once [`flush`](Self::flush) is awaited.
-    pub fn say(&self, frame: Frame) {
+    /// Queues a frame; [`flush`](Self::flush) sends it.
+    pub fn queue(&self, frame: Frame) {
         let mut socket = self.lock();
-        socket.says.push_back(Say::Frame(frame));
-        socket.has_said = true;
+        socket.output.push_back(Output::Frame(frame));
+        socket.has_output = true;
     }
 
-    /// The same for what the client missed.
+    /// Queues the messages that a client missed.
     pub fn replay(&self, messages: Vec<Message>, binary: bool) {
         let mut socket = self.lock();
-        socket.says.push_back(Say::Kept(messages.into_iter(), binary));
-        socket.has_said = true;
+        socket.output.push_back(Output::Kept(messages.into_iter(), binary));
+        socket.has_output = true;
     }
 
-    /// The WebSocket has an answer to a ping, which it keeps until something is written: one who pings
-    /// and does not read must not make it keep many.
+    /// Schedules a flush for the answer to a ping. The WebSocket keeps it until the next write, so
+    /// a client that sends pings without reading must not be able to queue many.
     pub fn answer(&self) {
         let mut socket = self.lock();
-        (socket.has_said, socket.is_dirty) = (true, true);
+        (socket.has_output, socket.is_dirty) = (true, true);
     }
 
-    /// Has something been said and not been written to the socket?
-    pub fn has_said(&self) -> bool {
-        self.lock().has_said
+    /// Returns `true` if output is queued that was not flushed.
+    pub fn has_output(&self) -> bool {
+        self.lock().has_output
     }
 
-    /// Completes when all that was said, and sent, was written.
+    /// Completes when all output and messages are flushed.
     pub async fn flush(&self) -> Result<(), Gone> {
         future::poll_fn(|cx| self.poll(cx, Socket::poll_flush)).await
     }
 
-    /// Did the socket take, or give, anything since this was last asked, after it would not?
+    /// Returns `true` if the socket has made progress after it was pending, since the last call.
     pub fn was_woken(&self) -> bool {
         self.waiting.was_woken.swap(false, Relaxed)
     }
 
-    /// The connection is over: what was not flushed is not settled.
+    /// Closes the connection. Unflushed messages are not settled.
     pub fn end(&self) {
         self.lock().end();
         self.waiting.wake_all();
@@ -193,7 +193,7 @@ impl Outlet {
 impl Socket {
     fn end(&mut self) {
         self.web = None;
-        self.says.clear();
+        self.output.clear();
         self.unflushed = Vec::new();
     }
 
@@ -202,24 +202,24 @@ impl Socket {
     }
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {
-        // What is not flushed counts among what waits for the client.
+        // Unflushed messages count as waiting for the client.
         if self.unflushed.len() >= self.share.unflushed() || self.bytes >= WRITE_BUFFER {
             return self.poll_flush(cx);
         }
-        self.poll_say(cx)
+        self.poll_output(cx)
     }
 
-    /// Room for another message, after what the gateway itself has to say.
-    fn poll_say(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {
+    /// Writes the queued output, until there is room for a message.
+    fn poll_output(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {
         ready!(self.web()?.poll_ready_unpin(cx))?;
         let mut room = PIECE;
-        while let Some(say) = self.says.pop_front() {
+        while let Some(output) = self.output.pop_front() {
             self.is_dirty = true;
-            match say {
-                Say::Frame(frame) => self.web()?.start_send_unpin(frame)?,
-                Say::Kept(mut messages, binary) => {
+            match output {
+                Output::Frame(frame) => self.web()?.start_send_unpin(frame)?,
+                Output::Kept(mut messages, binary) => {
                     let Some(message) = messages.next() else { continue };
-                    self.says.push_front(Say::Kept(messages, binary));
+                    self.output.push_front(Output::Kept(messages, binary));
                     self.send(message, binary)?;
                     room -= 1;
                     if room == 0 {
@@ -244,7 +244,7 @@ impl Socket {
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {
-        ready!(self.poll_say(cx))?;
+        ready!(self.poll_output(cx))?;
         if self.is_dirty {
             ready!(self.web()?.poll_flush_unpin(cx))?;
             self.bytes = 0;
@@ -253,16 +253,16 @@ impl Socket {
                 message.settle();
             }
         }
-        (self.is_dirty, self.has_said) = (false, false);
+        (self.is_dirty, self.has_output) = (false, false);
         Poll::Ready(Ok(()))
     }
 }
 
-/// What is attached: sends the messages of one key to a client.
+/// The sink that is attached: sends the messages of one key to a client.
 pub struct Subscription {
     outlet: Arc<Outlet>,
     pub terms: Arc<Terms>,
-    /// Of one to the latest value.
+    /// Limits the rate of a subscription to the latest value.
     pace: Option<Pace>,
 }
 
@@ -281,7 +281,7 @@ impl Sink<Message> for Subscription {
         if let Some(pace) = pace {
             ready!(pace.poll_due(terms, cx));
             if terms.is_full() {
-                ready!(outlet.poll(cx, Socket::poll_flush))?; // which gives back what was sent
+                ready!(outlet.poll(cx, Socket::poll_flush))?; // which releases what was sent
             }
         }
         outlet.poll(cx, Socket::poll_ready)
@@ -303,7 +303,7 @@ impl Sink<Message> for Subscription {
         self.outlet.poll(cx, Socket::poll_flush)
     }
 
-    /// The client stays: only this subscription ends.
+    /// The connection stays open: only this subscription ends.
     fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Gone>> {
         self.outlet.poll(cx, Socket::poll_flush)
     }

@@ -1,4 +1,4 @@
-//! The page at `/`: three files, in the program, and nothing from elsewhere.
+//! The page at `/`: three files that are compiled in, without external resources.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ const HTML: &str = include_str!("page/index.html");
 const SCRIPT: &str = include_str!("page/page.js");
 const STYLE: &str = include_str!("page/page.css");
 
-/// Nothing but what is served here runs in it, or is asked by it.
+/// Lets the page load and connect to nothing but this gateway.
 const POLICY: &str = "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; \
                       frame-ancestors 'none'";
 

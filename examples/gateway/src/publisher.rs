@@ -1,5 +1,5 @@
-//! Publishing to the broker, on a connection of its own: while the broker is short of memory or disk it
-//! reads from no connection that publishes, and acknowledgements have to reach it all the same.
+//! Publishing to the broker, on a separate connection: while the broker is short of memory or disk,
+//! it does not read from publishing connections, but acknowledgements must reach it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,52 +15,53 @@ use crate::amqp::table;
 use crate::config::BrokerConfig;
 use crate::source::PublishError;
 
-/// With a broker that does not answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout for answers of the broker.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The broker closes a channel because of one message, and all that are not confirmed fail with it. Each
-/// of them is then tried once more, alone, on a second channel: so each post gets an answer of its own.
+/// Publishes messages and awaits their confirmations. The broker may close the channel because of
+/// one message, and then all unconfirmed ones fail. Each of them is retried alone on a second
+/// channel, so that each post gets its own result.
 pub struct Publisher {
     config: BrokerConfig,
-    /// None while the broker is away.
+    /// `None` while the broker is away.
     connection: Mutex<Option<Arc<Connection>>>,
     shared: AsyncMutex<Option<Channel>>,
     alone: AsyncMutex<Option<Channel>>,
-    /// The connection or the exchange is gone: a new session is needed.
-    pub gone: Notify,
+    /// Notified when the connection or the exchange is lost: a new session is needed.
+    pub lost: Notify,
 }
 
 impl Publisher {
     pub fn new(config: BrokerConfig) -> Self {
         let (shared, alone) = (AsyncMutex::default(), AsyncMutex::default());
-        Self { config, connection: Mutex::default(), shared, alone, gone: Notify::new() }
+        Self { config, connection: Mutex::default(), shared, alone, lost: Notify::new() }
     }
 
-    /// The broker is there, or away.
+    /// Sets the connection; `None` while the broker is away.
     pub fn set(&self, connection: Option<Arc<Connection>>) {
         *self.connection.lock().unwrap() = connection;
     }
 
-    /// Publishes, and waits until the broker has it on disk.
+    /// Publishes a message, and waits until the broker has stored it.
     pub async fn publish(&self, key: &str, body: &[u8], is_json: bool) -> Result<(), PublishError> {
         let connection = self.connection.lock().unwrap().clone().ok_or(PublishError::Down)?;
         if connection.status().blocked() {
-            return Err(PublishError::Alarm); // it would wait in memory for the end of the alarm
+            return Err(PublishError::Alarm); // it would wait in memory until the alarm ends
         }
         let trying = async {
             let channel = open(&mut *self.shared.lock().await, &connection).await?;
             self.send(&channel, key, body, is_json).await
         };
-        let tried = timeout(PATIENCE, trying).await.map_err(|_| PublishError::Down)?;
+        let tried = timeout(TIMEOUT, trying).await.map_err(|_| PublishError::Down)?;
         let answer = match tried {
             Err(_) if connection.status().connected() => {
                 let again = async {
-                    // Held until it is answered: nothing else can close this channel.
+                    // Held until the confirmation: only this message can close the channel.
                     let mut alone = self.alone.lock().await;
                     let channel = open(&mut alone, &connection).await?;
                     self.send(&channel, key, body, is_json).await
                 };
-                timeout(PATIENCE, again).await.map_err(|_| PublishError::Down)?
+                timeout(TIMEOUT, again).await.map_err(|_| PublishError::Down)?
             }
             tried => tried,
         };
@@ -70,7 +71,7 @@ impl Publisher {
             Err(error) => {
                 warn!(key, %error, "the broker did not take a message");
                 if !connection.status().connected() {
-                    self.gone.notify_waiters();
+                    self.lost.notify_waiters();
                 }
                 Err(self.refused(&error))
             }
@@ -101,7 +102,7 @@ impl Publisher {
             AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED) => PublishError::Forbidden,
             AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED) => PublishError::TooLarge,
             AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND) => {
-                self.gone.notify_waiters();
+                self.lost.notify_waiters();
                 PublishError::Down
             }
             _ => PublishError::Down,
@@ -109,7 +110,7 @@ impl Publisher {
     }
 }
 
-/// The channel in this place, unless it is closed: then a new one.
+/// Returns the stored channel, or a new one if it is closed.
 async fn open(place: &mut Option<Channel>, on: &Connection) -> lapin::Result<Channel> {
     if let Some(channel) = place.as_ref().filter(|channel| channel.status().connected()) {
         return Ok(channel.clone());

@@ -1,4 +1,4 @@
-//! Who may read which keys, and for how long: what a token says that is signed with `--read-key`.
+//! The keys that a client may read, and for how long: tokens signed with `--read-key`.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::access::{bearer, unauthorized};
 use crate::http::Refusal;
 
-/// All of it that is in the program: a token that names another algorithm finds none.
+/// Only HS256 is compiled in: a token that names another algorithm is invalid.
 static HS256: CryptoProvider = CryptoProvider {
     signer_factory: |_, _| Err(ErrorKind::InvalidAlgorithm.into()),
     verifier_factory: |_, key| {
@@ -46,44 +46,45 @@ struct Claims {
     keys: Vec<String>,
 }
 
-/// What a client may read.
+/// What a token allows.
 pub struct Reader {
     keys: Vec<String>,
     pub until: Instant,
 }
 
 impl Reader {
-    /// From `Authorization: Bearer TOKEN`, or from `?token=TOKEN`, as browsers cannot set headers.
+    /// Checks the token in `Authorization: Bearer TOKEN` or `?token=TOKEN`; browsers cannot set
+    /// headers.
     pub fn check(key: &str, headers: &HeaderMap, uri: &Uri) -> Result<Self, Refusal> {
         let mut queries = uri.query().unwrap_or_default().split('&');
         let query = queries.find_map(|query| query.strip_prefix("token="));
         let Some(token) = bearer(headers).or(query.map(str::as_bytes)) else {
-            let what = "who reads says Authorization: Bearer TOKEN, or ?token=TOKEN";
+            let what = "a reader must send Authorization: Bearer TOKEN, or ?token=TOKEN";
             return Err(unauthorized(what));
         };
-        let _ = HS256.install_default(); // once is enough
-        let mut rules = Validation::new(Algorithm::HS256); // which wants `exp`
+        let _ = HS256.install_default(); // later calls fail, harmlessly
+        let mut rules = Validation::new(Algorithm::HS256); // requires `exp`
         (rules.leeway, rules.validate_nbf, rules.validate_aud) = (0, true, false);
         let key = DecodingKey::from_secret(key.as_bytes());
         let expired =
             || Refusal::new(StatusCode::UNAUTHORIZED, "token_expired", "the token has expired");
         let token = decode::<Claims>(token, &key, &rules).map_err(|error| match error.kind() {
             ErrorKind::ExpiredSignature => expired(),
-            _ => unauthorized(format!("the token is not valid here: {error}")),
+            _ => unauthorized(format!("the token is not valid: {error}")),
         })?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        // Later than this is never.
+        // Caps `exp`, so that the addition does not overflow.
         let never = Duration::from_secs(30 * 365 * 86_400);
         let exp = Duration::try_from_secs_f64(token.claims.exp).unwrap_or(Duration::MAX);
         let left = exp.saturating_sub(now).min(never);
         if left.is_zero() {
-            return Err(expired()); // within this second
+            return Err(expired()); // it expires within this second
         }
         let keys = token.claims.keys;
         Ok(Self { keys, until: Instant::now() + left })
     }
 
-    /// What ends in `*` is a prefix.
+    /// Returns `true` if a pattern matches the key. A pattern ending in `*` is a prefix.
     pub fn may_read(&self, key: &str) -> bool {
         self.keys.iter().any(|allowed| match allowed.strip_suffix('*') {
             Some(prefix) => key.starts_with(prefix),

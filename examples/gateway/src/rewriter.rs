@@ -1,51 +1,52 @@
-//! What comes from the broker, made safe for lapin to parse.
+//! Rewrites the bytes from the broker so that lapin can parse them safely.
 //!
-//! A publisher chooses the properties and the routing key of its messages. lapin parses them recursively,
-//! on a thread with a small stack, and ends the connection at the first byte that is not UTF-8; the
-//! message then comes again. So they are rewritten before lapin sees them: of the properties only the
-//! header with the key is kept, and whether the body is JSON. It is found without recursion, as all that may be nested has a length.
+//! Publishers choose the properties and the routing key of their messages. lapin parses properties
+//! recursively on a thread with a small stack, and fails the connection at the first byte that is
+//! not UTF-8; the broker then redelivers the message. So properties are rewritten before lapin
+//! reads them: only the header with the key and the fact that the body is JSON are kept. No
+//! recursion is needed to find them, because every value that can be nested starts with its length.
 //!
-//! A message that cannot be used loses its body, and the reason becomes its `type`. A publisher cannot
-//! forge that, because the `type` that it sends is not kept.
+//! An unusable message loses its body, and the reason is put into its `type`. Publishers cannot
+//! forge that, because their `type` is never kept.
 
 use std::collections::HashMap;
 
-use crate::message::says_json;
+use crate::message::is_json_type;
 
-/// Read from the socket at once, in bytes.
+/// Bytes per read from the socket.
 pub const CHUNK: usize = 64 * 1024;
 const METHOD: u8 = 1;
 const HEADER: u8 = 2;
 const BODY: u8 = 3;
-/// Of a frame: its type, its channel and its size.
+/// The length of a frame header: type, channel and size.
 const OPENING: usize = 7;
 const END: u8 = 0xce;
 const BASIC: u16 = 60;
 const DELIVER: u16 = 60;
-/// Flags of properties, in the order in which they come.
+/// Flags of properties, in the order of the properties.
 const HAS_CONTENT_TYPE: u16 = 1 << 15;
 const HAS_ENCODING: u16 = 1 << 14;
 const HAS_HEADERS: u16 = 1 << 13;
 const HAS_TYPE: u16 = 1 << 5;
 const LONGEST_KEY: usize = 255;
 
-/// What a message must keep to.
+/// The rules for messages.
 #[derive(Debug, Clone)]
 pub struct Rules {
-    /// The header with the key, if it is not the routing key.
+    /// The header with the key; `None` if the routing key is the key.
     pub key_header: Option<String>,
     pub max_body: usize,
 }
 
 pub struct Rewriter {
     rules: Rules,
-    /// The beginning of a frame.
+    /// An incomplete frame.
     partial: Vec<u8>,
-    /// Bytes of a frame that are still to come, and whether they are passed on.
+    /// Remaining bytes of the current frame, and whether they are passed on.
     rest: (usize, bool),
-    /// By channel: why the message that begins is refused.
+    /// By channel: why the current message is refused.
     refused: HashMap<u16, &'static str>,
-    /// By channel: bytes of the body of a refused message that are still to come.
+    /// By channel: remaining bytes of the body of a refused message.
     unwanted: HashMap<u16, u64>,
 }
 
@@ -98,7 +99,7 @@ impl Rewriter {
         }
     }
 
-    /// Is this the body of a message that is refused?
+    /// Returns `true` if this is the body of a refused message.
     fn skip(&mut self, channel: u16, size: u64) -> bool {
         let Some(rest) = self.unwanted.get_mut(&channel) else { return false };
         *rest = rest.saturating_sub(size);
@@ -108,7 +109,7 @@ impl Rewriter {
         true
     }
 
-    /// None if it stays as it is.
+    /// Returns `None` if the frame needs no change.
     fn method(&mut self, channel: u16, payload: &[u8]) -> Option<Vec<u8>> {
         let mut fields = Fields(payload);
         if (fields.number()?, fields.number()?) != (BASIC, DELIVER) {
@@ -126,7 +127,7 @@ impl Rewriter {
             self.refused.insert(channel, "the routing key is not UTF-8");
         }
         let mut rewritten = payload[..same].to_vec();
-        write_short(&mut rewritten, b""); // the exchange, which is not looked at
+        write_short(&mut rewritten, b""); // the exchange is not used
         write_short(&mut rewritten, if is_bad_key { b"" } else { key });
         Some(rewritten)
     }
@@ -138,7 +139,7 @@ impl Rewriter {
         }
         let _weight = fields.number()?;
         let size = u64::from_be_bytes(fields.take(8)?.try_into().ok()?);
-        let (most, is_json) = (self.rules.max_body, fields.clone().say_json());
+        let (most, is_json) = (self.rules.max_body, fields.clone().read_json_type());
         let key = match &self.rules.key_header {
             Some(name) => find_key(fields, name.as_bytes()),
             None => Ok(None),
@@ -181,7 +182,7 @@ impl Rewriter {
     }
 }
 
-/// The value of this header among the properties that follow.
+/// Finds the value of this header in the properties.
 fn find_key<'a>(mut fields: Fields<'a>, name: &[u8]) -> Result<Option<&'a [u8]>, &'static str> {
     const MALFORMED: &str = "its properties are malformed";
     let mut find = || {
@@ -211,7 +212,7 @@ fn find_key<'a>(mut fields: Fields<'a>, name: &[u8]) -> Result<Option<&'a [u8]>,
     }
 }
 
-/// What is left of some encoded fields. All methods return None if there is less than they need.
+/// The unread part of encoded fields. All methods return `None` if it is too short.
 #[derive(Clone)]
 struct Fields<'a>(&'a [u8]);
 
@@ -224,7 +225,7 @@ impl<'a> Fields<'a> {
         Some(u16::from_be_bytes(self.take(2)?.try_into().ok()?))
     }
 
-    /// Of properties: which of them follow.
+    /// Reads the property flags.
     fn flags(&mut self) -> Option<u16> {
         let flags = self.number()?;
         let mut more = flags;
@@ -234,25 +235,25 @@ impl<'a> Fields<'a> {
         Some(flags)
     }
 
-    /// Of properties: does the publisher say that the body is JSON?
-    fn say_json(mut self) -> bool {
+    /// Returns `true` if the content type in these properties is JSON.
+    fn read_json_type(mut self) -> bool {
         let has_type = self.flags().is_some_and(|flags| flags & HAS_CONTENT_TYPE != 0);
-        has_type && self.short().is_some_and(says_json)
+        has_type && self.short().is_some_and(is_json_type)
     }
 
-    /// A short string.
+    /// Reads a short string.
     fn short(&mut self) -> Option<&'a [u8]> {
         let length = self.take(1)?[0];
         self.take(length.into())
     }
 
-    /// A long string, a table or an array.
+    /// Reads a long string, a table or an array.
     fn long(&mut self) -> Option<&'a [u8]> {
         let length = u32::from_be_bytes(self.take(4)?.try_into().ok()?);
         self.take(length as usize)
     }
 
-    /// A value in a table, of one of the types that RabbitMQ knows.
+    /// Reads a value in a table, of any type that RabbitMQ supports.
     fn value(&mut self, kind: u8) -> Option<&'a [u8]> {
         match kind {
             b'S' | b'A' | b'F' | b'x' => self.long(),
@@ -276,11 +277,12 @@ fn write_frame(out: &mut Vec<u8>, kind: u8, channel: u16, payload: &[u8]) {
 }
 
 fn write_length(out: &mut Vec<u8>, length: usize) {
-    let length = u32::try_from(length).expect("no longer than the frame that it was read from");
+    let length = u32::try_from(length).expect("it is shorter than the frame it was read from");
     out.extend_from_slice(&length.to_be_bytes());
 }
 
-/// What does not fit into a short string is cut off; it is ASCII, or was read from one.
+/// Writes a short string, truncated to its maximum. The text is ASCII, or was read from a short
+/// string.
 fn write_short(out: &mut Vec<u8>, text: &[u8]) {
     let length = u8::try_from(text.len()).unwrap_or(u8::MAX);
     out.push(length);
@@ -329,7 +331,7 @@ mod tests {
         long
     }
 
-    /// Arrays in arrays, or tables in tables, the innermost of which is empty.
+    /// Returns nested arrays or tables, the innermost of which is empty.
     fn nested(depth: usize, kind: u8) -> Vec<u8> {
         let name: &[u8] = if kind == b'F' { b"\x01n" } else { b"" };
         let (level, mut value) = (4 + name.len() + 1, Vec::new());
@@ -349,7 +351,7 @@ mod tests {
         header(0, HAS_TYPE, &properties)
     }
 
-    /// The same, however it is cut.
+    /// Rewrites the frames, and checks that the result does not depend on how the input is cut.
     fn rewrite(key_header: Option<&str>, frames: &[Vec<u8>]) -> Vec<u8> {
         let rules = Rules { key_header: key_header.map(str::to_owned), max_body: 10 };
         let all = frames.concat();
@@ -373,19 +375,19 @@ mod tests {
         let flags = HAS_CONTENT_TYPE | HAS_ENCODING | HAS_HEADERS | 1 << 12;
         let frames = [kept[1].clone(), header(5, flags, &properties), kept[3].clone()];
         assert_eq!(rewrite(None, &frames), kept[1..].concat());
-        // A greeting of another version, and methods that are not deliveries.
+        // A protocol header of another version, and methods other than deliveries.
         assert_eq!(rewrite(None, &[b"AMQP\x00\x00\x09\x01".to_vec()]), b"AMQP\x00\x00\x09\x01");
         let other = frame(METHOD, b"\x00\x3c\x00\x50\xff");
         assert_eq!(rewrite(None, std::slice::from_ref(&other)), other);
     }
 
     #[test]
-    fn what_is_json_is_still_said_to_be() {
+    fn json_content_type_is_kept() {
         let headers = table(&[(b"key", b'S', &long(b"tea"))]);
         let (delivery, body) = (deliver(b"e", b"k"), frame(BODY, b"{}"));
-        for said in [&b"application/json"[..], b"Application/JSON ; charset=utf-8"] {
-            let mut sent = vec![u8::try_from(said.len()).unwrap()];
-            sent.extend_from_slice(said);
+        for content_type in [&b"application/json"[..], b"Application/JSON ; charset=utf-8"] {
+            let mut sent = vec![u8::try_from(content_type.len()).unwrap()];
+            sent.extend_from_slice(content_type);
             let json = [&[16], &b"application/json"[..]].concat();
             let with = |flags, properties: &[u8]| {
                 [delivery.clone(), header(2, flags, properties), body.clone()]
@@ -416,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_utf8_is_not_passed_on() {
+    fn invalid_utf8_is_not_passed_on() {
         let (good, body) = (deliver(b"e", b"k"), frame(BODY, b"ok"));
         for (flags, properties) in [
             (HAS_CONTENT_TYPE, vec![1, 0xff]),

@@ -1,4 +1,4 @@
-//! The demux of the gateway, and the ways into it.
+//! The demux of the gateway, its input and its orders.
 
 use std::hash::RandomState;
 use std::sync::Arc;
@@ -14,45 +14,45 @@ use tokio::time::{Instant, timeout_at};
 use crate::board::Board;
 use crate::budget::Budget;
 use crate::config::Config;
-use crate::hooks::Watch;
+use crate::hooks::GatewayHooks;
 use crate::message::{Key, Message};
 use crate::outlet::Subscription;
 
-/// Messages, or orders, that wait for the demux: who brings more waits.
+/// Capacity of the channels to the demux, in messages and in orders.
 const INBOX: usize = 256;
-/// How far a busy input is read on before a client sees what it was sent, in messages: so that with a
-/// thousand busy keys a few messages to a client still share a system call. It takes 20 ms to read as
-/// many, at 100,000 a second. A client that is sent more is flushed before ([`crate::outlet`]).
+/// How many messages of a busy input are read before clients are flushed: enough that with a
+/// thousand busy keys a few messages to a client share a system call. At 100,000 messages a second
+/// that is 20 ms. A client that is sent more is flushed earlier ([`crate::outlet`]).
 const FLUSH_EVERY: usize = 2048;
 
-/// Where messages are put.
+/// The sender of messages to the demux.
 #[derive(Clone)]
-pub struct Input(mpsc::Sender<Letter>);
+pub struct Input(mpsc::Sender<Event>);
 
-enum Letter {
+enum Event {
     Message(Message),
     End,
 }
 
-/// Why a message was not taken.
+/// Why a message was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// The input waits for a client.
+    /// The input is blocked by a client.
     Blocked,
-    /// The gateway stops.
+    /// The gateway is stopping.
     Ended,
 }
 
 impl Input {
     pub async fn send(&self, message: Message) -> Result<(), Refused> {
-        self.0.send(Letter::Message(message)).await.map_err(|_| Refused::Ended)
+        self.0.send(Event::Message(message)).await.map_err(|_| Refused::Ended)
     }
 
-    /// The same, but waits no longer than this.
+    /// Sends a message, but waits only until the deadline.
     pub async fn offer(&self, message: Message, until: Instant) -> Result<(), Refused> {
-        match self.0.try_send(Letter::Message(message)) {
+        match self.0.try_send(Event::Message(message)) {
             Ok(()) => Ok(()),
-            Err(TrySendError::Full(letter)) => match timeout_at(until, self.0.send(letter)).await {
+            Err(TrySendError::Full(event)) => match timeout_at(until, self.0.send(event)).await {
                 Ok(sent) => sent.map_err(|_| Refused::Ended),
                 Err(_) => Err(Refused::Blocked),
             },
@@ -60,48 +60,50 @@ impl Input {
         }
     }
 
-    /// What is in it now is routed; no more is taken.
+    /// Closes the input; messages that are in it are still routed.
     pub async fn end(&self) {
-        let _ = self.0.send(Letter::End).await;
+        let _ = self.0.send(Event::End).await;
     }
 }
 
 pub type Orders = mpsc::Sender<Order<Key, Subscription>>;
 
-/// Starts the demux, in a task of its own; it runs until the input is ended, and all is delivered.
+/// Starts the demux in its own task. The task ends when the input has ended and everything is
+/// delivered.
 pub fn start(
     config: &Config,
-    watch: Watch,
+    hooks: GatewayHooks,
     budget: Arc<Budget>,
 ) -> (Input, Orders, JoinHandle<()>) {
-    let (input, letters) = mpsc::channel(INBOX);
+    let (input, events) = mpsc::channel(INBOX);
     let (orders, mut orders_in) = mpsc::channel::<Order<Key, Subscription>>(INBOX);
-    let board = Arc::clone(&watch.board);
-    let mut demux = read(letters, Arc::clone(&board), budget, !config.drops())
+    let board = Arc::clone(&hooks.board);
+    let mut demux = read(events, Arc::clone(&board), budget, !config.drops())
         .demux_by_ref(Message::key, stream::poll_fn(move |cx| orders_in.poll_recv(cx)))
         .multicast()
         .buffer(config.buffer as usize)
         .overflow(config.overflow.into())
         .flush_every(flush_every(config))
-        .with_hasher(RandomState::new()) // strangers choose the keys
-        .hooks(watch);
+        .with_hasher(RandomState::new()) // keys are chosen by untrusted clients
+        .hooks(hooks);
     let routing = futures::future::poll_fn(move |cx| {
         let mut done = demux.poll_unpin(cx);
         if done.is_pending() {
-            // With many clients to flush, it lets other tasks run first, up to 16 times: they may feed
-            // it. As long as some do, that is too long. If nothing came meanwhile, it flushes now.
+            // Before flushing many clients, the demux yields up to 16 times so that other tasks can
+            // bring more messages. With other busy tasks that takes too long, so poll it again: if
+            // no message came, it flushes.
             done = demux.poll_unpin(cx);
         }
         board.set_totals(demux.totals());
         done.map(drop)
     });
-    // The demux has a budget of its own. Tokio's, 128 operations, would end half-way through a message
-    // for more clients than that, and make the rest of them seem slow.
+    // The demux has its own budget. Tokio's budget of 128 operations would end in the middle of a
+    // message for more clients than that, and the remaining ones would look slow.
     (Input(input), orders, tokio::spawn(unconstrained(routing)))
 }
 
-/// What is not flushed is not acknowledged, and counts among what waits for a client: a small part of the
-/// prefetch, and nothing if one message is all that may wait.
+/// Unflushed messages are unacknowledged and count as waiting for the client: allow a small part of
+/// the prefetch, and flush each message if a client's share is one.
 fn flush_every(config: &Config) -> usize {
     match config.share() {
         1 => 1,
@@ -109,9 +111,9 @@ fn flush_every(config: &Config) -> usize {
     }
 }
 
-/// If nothing is dropped, it waits for room in the budget.
+/// Reads the input. If the policy drops nothing, it waits for room in the budget.
 fn read(
-    mut letters: mpsc::Receiver<Letter>,
+    mut events: mpsc::Receiver<Event>,
     board: Arc<Board>,
     budget: Arc<Budget>,
     waits: bool,
@@ -127,8 +129,8 @@ fn read(
             if is_full {
                 return Poll::Pending;
             }
-            match futures::ready!(letters.poll_recv(cx)) {
-                Some(Letter::Message(mut message)) => {
+            match futures::ready!(events.poll_recv(cx)) {
+                Some(Event::Message(mut message)) => {
                     if let Some(history) = &board.history {
                         history.keep(&mut message, &budget);
                     }
@@ -136,15 +138,15 @@ fn read(
                     board.received(message.key());
                     return Poll::Ready(Some(message));
                 }
-                // Nobody is told "taken" after this; what was taken before is still in there.
-                Some(Letter::End) => letters.close(),
+                // No message is accepted after this; accepted ones are still in the channel.
+                Some(Event::End) => events.close(),
                 None => return Poll::Ready(None),
             }
         }
     })
 }
 
-/// An order to attach.
+/// Returns the order that attaches a subscription.
 pub fn attach(subscription: Subscription) -> Attach<Key, Subscription> {
     let (key, tag) = (Key::clone(&subscription.terms.key), subscription.terms.id);
     let latest = subscription.terms.latest;

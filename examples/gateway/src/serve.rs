@@ -1,4 +1,4 @@
-//! Accepts connections, and speaks HTTP on them.
+//! Accepts connections and serves HTTP on them.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -25,18 +25,19 @@ use tracing::{debug, warn};
 use crate::access;
 use crate::gateway::Gateway;
 use crate::http::{Refusal, answer, router};
-use crate::patient::Patient;
+use crate::timed_socket::TimedSocket;
 
-/// Connections that have not said yet what they want: beyond that, who comes waits.
+/// Connections that have not sent a request yet. Further ones wait to be accepted.
 pub const NEW: usize = 256;
-/// Of what a client sends, and of what it is sent, in bytes: no request is longer without its body.
+/// Maximum bytes buffered per direction, and so of a request without its body.
 const BUFFER: usize = 16 * 1024;
-/// With a client that is to say what it wants.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout for the headers of a request.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Until `gone`; then completes when all requests are answered. WebSockets are on their own.
-pub async fn serve(listener: TcpListener, gateway: Arc<Gateway>, gone: CancellationToken) {
-    // As many again for all other requests: one more is answered that there are too many.
+/// Serves until `stop` is cancelled, and completes when all requests are answered. WebSockets are
+/// separate.
+pub async fn serve(listener: TcpListener, gateway: Arc<Gateway>, stop: CancellationToken) {
+    // Twice the limit: as many plain connections as WebSockets. Beyond that, an error is returned.
     let most = gateway.config.max_connections as usize;
     let sockets = Arc::new(Semaphore::new(2 * most + NEW));
     let plain = Arc::new(Semaphore::new(most));
@@ -45,7 +46,7 @@ pub async fn serve(listener: TcpListener, gateway: Arc<Gateway>, gone: Cancellat
     loop {
         let accepted = tokio::select! {
             accepted = accept(&listener, &sockets) => accepted,
-            () = gone.cancelled() => break,
+            () = stop.cancelled() => break,
         };
         match accepted {
             Ok((socket, address, place)) => {
@@ -56,11 +57,11 @@ pub async fn serve(listener: TcpListener, gateway: Arc<Gateway>, gone: Cancellat
                     socket: Arc::new(place),
                     plain: Arc::clone(&plain),
                 };
-                connections.spawn(own.answer(socket, gone.clone()));
+                connections.spawn(own.answer(socket, stop.clone()));
             }
             Err(error) => {
                 warn!(%error, "cannot accept a client");
-                sleep(Duration::from_millis(100)).await; // by then somebody may have left
+                sleep(Duration::from_millis(100)).await; // a connection may have closed by then
             }
         }
     }
@@ -73,28 +74,28 @@ async fn accept(
     listener: &TcpListener,
     places: &Arc<Semaphore>,
 ) -> std::io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
-    let place = Arc::clone(places).acquire_owned().await.expect("it is never closed");
+    let place = Arc::clone(places).acquire_owned().await.expect("the semaphore is never closed");
     let (socket, address) = listener.accept().await?;
     Ok((socket, address, place))
 }
 
-/// One that was accepted.
+/// An accepted connection.
 struct Connection {
     gateway: Arc<Gateway>,
     app: Router,
     address: SocketAddr,
-    /// A WebSocket keeps it, and so outlives its request with it.
+    /// Shared with a WebSocket, which outlives its request.
     socket: Arc<OwnedSemaphorePermit>,
     plain: Arc<Semaphore>,
 }
 
 impl Connection {
-    async fn answer(self, socket: TcpStream, gone: CancellationToken) {
-        let _ = socket.set_nodelay(true); // what is flushed goes out
+    async fn answer(self, socket: TcpStream, stop: CancellationToken) {
+        let _ = socket.set_nodelay(true); // flush means send
         let (address, is_upgraded) = (self.address, Arc::new(AtomicBool::new(false)));
-        let socket = Patient::new(socket, Arc::clone(&is_upgraded));
+        let socket = TimedSocket::new(socket, Arc::clone(&is_upgraded));
         let shared = socket.share();
-        // Kept until the connection ends: it is then that its answers need no memory any more.
+        // Kept until the connection ends, as its responses use memory until then.
         let place = OnceLock::new();
         let service = service_fn(|request: hyper::Request<Incoming>| {
             let done = self.call(request.map(Body::new), &place);
@@ -107,19 +108,19 @@ impl Connection {
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(PATIENCE)
-            .half_close(true) // one that has said all is answered all the same
+            .header_read_timeout(TIMEOUT)
+            .half_close(true) // answer clients that have shut down their writing half
             .max_buf_size(BUFFER)
-            // Not `pipeline_flush`: it would keep all answers in memory for as long as there are requests,
-            // 12 kB for one of 40 bytes, and lose hyper's answer to what is no request. `Patient` collects
-            // a bounded part of them.
+            // Not `pipeline_flush`: it buffers the responses of all pipelined requests, 12 kB for a
+            // request of 40 bytes, and loses hyper's response to invalid requests. `TimedSocket`
+            // buffers a bounded amount.
             .serve_connection(TokioIo::new(socket), service)
             .with_upgrades();
         let done = shared.run(async {
             let mut connection = std::pin::pin!(connection);
             tokio::select! {
                 done = &mut connection => done,
-                () = gone.cancelled() => {
+                () = stop.cancelled() => {
                     connection.as_mut().graceful_shutdown();
                     connection.await
                 }
@@ -143,7 +144,7 @@ impl Connection {
             let _ = place.set(free);
             Ok(())
         });
-        // A request that should have been a WebSocket has no place of its own.
+        // A request to `/ws` that is not a valid handshake has no place.
         let has_no_place = place.get().is_none();
         let mut answer = match admitted {
             Ok(()) => {

@@ -1,10 +1,10 @@
-//! Telling the broker what became of its messages, with as few acknowledgements as possible.
+//! Acknowledges messages to the broker, in as few frames as possible.
 //!
-//! One acknowledgement can cover all messages up to a tag. It may do so only up to the oldest message
-//! that still waits for a client; what is settled behind that one is acknowledged singly, so that a client
-//! that stands still uses up no more of the prefetch than what waits for it. But most of these gaps are
-//! short: the messages of a moment are flushed client by client. So an acknowledgement behind a gap is
-//! put off once, until the next ones are sent.
+//! One acknowledgement can cover all messages up to a tag, but only up to the oldest message that
+//! still waits for a client. Later messages are acknowledged singly, so that a stalled client uses
+//! no more of the prefetch than the messages that wait for it. Most of these gaps are short,
+//! because messages are flushed client by client. So an acknowledgement behind a gap is deferred
+//! once, until the next batch.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,26 +19,27 @@ use crate::amqp::SHORTEST_PAUSE;
 use crate::board::Board;
 use crate::message::{Fate, Verdict};
 
-/// Fates that are looked at together: what has come while the last acknowledgements were written, at most.
+/// Maximum number of fates handled together: those that arrive while acknowledgements are written.
 const BATCH: usize = 1024;
 
-/// Runs until all messages are gone and no more come. Once one is settled, the pause before the next
-/// connection is short again: until then, it may be what comes from the queue that ends each of them.
+/// Runs until all messages are dropped and no more can come. Once a message is settled, the delay
+/// before the next reconnect is reset; before that, a message in the queue may be what ends each
+/// connection.
 pub async fn settle(
     channel: &Channel,
     board: &Board,
-    mut told: mpsc::UnboundedReceiver<Fate>,
+    mut incoming: mpsc::UnboundedReceiver<Fate>,
     pause: &mut Duration,
 ) -> lapin::Result<()> {
     let (mut fates, mut runs) = (Vec::with_capacity(BATCH), Runs::default());
     loop {
         if runs.put_off.is_empty() {
-            if told.recv_many(&mut fates, BATCH).await == 0 {
+            if incoming.recv_many(&mut fates, BATCH).await == 0 {
                 return Ok(());
             }
         } else {
             yield_now().await;
-            fates.extend(std::iter::from_fn(|| told.try_recv().ok()).take(BATCH));
+            fates.extend(std::iter::from_fn(|| incoming.try_recv().ok()).take(BATCH));
         }
         let mut nacks = Vec::new();
         for Fate { tag, verdict } in fates.drain(..) {
@@ -52,7 +53,7 @@ pub async fn settle(
                 nacks.push(channel.basic_nack(tag, BasicNackOptions { requeue, multiple: false }));
             }
         }
-        try_join_all(nacks).await?; // before an acknowledgement that passes over them
+        try_join_all(nacks).await?; // before an acknowledgement that covers the same tags
         let Acks { up_to, single, count } = runs.acknowledge();
         let ack = |multiple| move |tag| channel.basic_ack(tag, BasicAckOptions { multiple });
         let singly = try_join_all(single.into_iter().map(ack(false)));
@@ -63,21 +64,22 @@ pub async fn settle(
     }
 }
 
-/// Which messages are settled, by their tags. The broker counts them up from 1 on a channel.
+/// Tracks which messages are settled, by delivery tag. The broker counts tags up from 1 on each
+/// channel.
 struct Runs {
-    /// No tag from here on was heard of.
+    /// The first tag that has not been seen.
     next: u64,
-    /// Those below it that are not settled: at most the prefetch.
+    /// Unsettled tags below `next`: at most the prefetch.
     open: BTreeSet<u64>,
-    /// To be acknowledged.
+    /// Settled, to be acknowledged.
     settled: Vec<u64>,
-    /// To be acknowledged, and behind a gap the last time.
+    /// Settled, and deferred once because of a gap.
     put_off: Vec<u64>,
 }
 
 #[derive(Debug, Default, PartialEq)]
 struct Acks {
-    /// All that are not settled yet, up to this one, which is among them: the broker knows no other.
+    /// Acknowledges all unsettled tags up to this one. It must be unsettled at the broker.
     up_to: Option<u64>,
     single: Vec<u64>,
     count: u64,
@@ -90,7 +92,7 @@ impl Default for Runs {
 }
 
 impl Runs {
-    /// The fate of this one is known.
+    /// Marks a tag as settled.
     fn close(&mut self, tag: u64) {
         if tag >= self.next {
             self.open.extend(self.next..tag);
@@ -100,7 +102,7 @@ impl Runs {
         }
     }
 
-    /// What to say now.
+    /// Returns the acknowledgements to send now.
     fn acknowledge(&mut self) -> Acks {
         let gap = self.open.first().copied().unwrap_or(self.next);
         let (run, mut single): (Vec<_>, Vec<_>) =
@@ -115,7 +117,7 @@ impl Runs {
                 self.put_off.push(tag);
             }
         }
-        single.sort_unstable(); // the broker looks for each from the oldest on
+        single.sort_unstable(); // the broker searches each from the oldest
         Acks { single, count: count as u64, ..acks }
     }
 }
@@ -145,13 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_behind_a_gap_is_put_off_once_and_then_acknowledged_singly() {
+    fn tags_behind_a_gap_are_deferred_once_and_then_acknowledged_singly() {
         let mut runs = Runs::default();
         assert_eq!(settled(&mut runs, &[1, 4, 3]), acks(1, &[], 1));
         assert_eq!(settled(&mut runs, &[6]), acks(None, &[3, 4], 2));
         assert_eq!(settled(&mut runs, &[]), acks(None, &[6], 1));
         assert!(runs.put_off.is_empty());
-        // Once it closes, what was acknowledged before is passed over, and is not the end of the run.
+        // Once the gap closes, tags that were acknowledged before are skipped, and are not the end
+        // of the run.
         assert_eq!(settled(&mut runs, &[2]), acks(2, &[], 1));
         assert_eq!(settled(&mut runs, &[5, 7]), acks(7, &[], 2));
     }
@@ -175,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_never_settled_costs_no_memory_for_those_that_are() {
+    fn an_unsettled_message_costs_no_memory_for_settled_ones() {
         let mut runs = Runs::default();
         for tag in 2..100_000 {
             settled(&mut runs, &[tag]);
@@ -184,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_order_the_broker_hears_of_each_message_once_and_of_none_too_early() {
+    fn in_any_order_each_message_is_acknowledged_once_and_not_too_early() {
         let (mut runs, mut random) = (Runs::default(), 1_u64);
         let (mut waiting, mut unacked) = (Vec::new(), BTreeSet::new());
         for tag in 1..=5_000 {
@@ -197,7 +200,7 @@ mod tests {
                 let Acks { up_to, single, count } = settled(&mut runs, &[some]);
                 let before = unacked.len();
                 for tag in up_to.iter().chain(&single) {
-                    assert!(unacked.remove(tag), "{tag} is not known to the broker");
+                    assert!(unacked.remove(tag), "{tag} is not unacknowledged");
                 }
                 unacked.retain(|tag| Some(*tag) > up_to);
                 assert_eq!((before - unacked.len()) as u64, count);

@@ -1,4 +1,4 @@
-//! Being told to stop: SIGTERM, and Ctrl-C.
+//! Shutdown signals: SIGTERM and Ctrl-C.
 
 use std::io;
 

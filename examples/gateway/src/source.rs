@@ -1,4 +1,4 @@
-//! Where published messages go: to the broker if there is one, and otherwise straight in.
+//! The destination of published messages: the broker if there is one, otherwise the demux.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use crate::line::Line;
 use crate::message::{Key, Message};
 use crate::router::{Input, Refused};
 
-/// With an input that is not read on, because it waits for a client.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Messages of a batch that the broker has not confirmed: it takes them as fast as with more.
+/// How long a post waits while the input is blocked by a client.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Unconfirmed messages of a batch. The broker is no faster with more.
 const UNCONFIRMED: usize = 512;
 
 #[derive(Clone)]
@@ -24,19 +24,19 @@ pub enum Source {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PublishError {
-    /// The input waits for a client.
+    /// The input is blocked by a client.
     Blocked,
-    /// The gateway stops.
+    /// The gateway is stopping.
     Draining,
-    /// The broker is away, or did not say that it has the message.
+    /// The broker is away, or did not confirm the message.
     Down,
     /// The broker is short of memory or disk.
     Alarm,
-    /// A queue of the broker that is bound for the key does not take it, as it is full.
+    /// A queue that is bound to the key is full and rejects the message.
     Rejected,
-    /// The user of the gateway may not publish it.
+    /// The broker user of the gateway may not publish to this key.
     Forbidden,
-    /// The broker takes less than the gateway does.
+    /// The broker's size limit is lower than that of the gateway.
     TooLarge,
 }
 
@@ -54,14 +54,14 @@ impl Source {
         match self {
             Self::Embedded(input) => {
                 let message = Message::of(key.into(), body, is_json, None);
-                Ok(input.offer(message, Instant::now() + PATIENCE).await?)
+                Ok(input.offer(message, Instant::now() + TIMEOUT).await?)
             }
             Self::Amqp(broker) => broker.publisher.publish(key, body, is_json).await,
         }
     }
 
-    /// What became of each. The broker confirms many at a time; put in directly, none is taken after one
-    /// that is not.
+    /// Publishes all lines and returns their results. The broker confirms many at a time; without a
+    /// broker, the first failure ends the batch.
     pub async fn publish_all(&self, lines: &[Line<'_>]) -> Vec<Result<(), PublishError>> {
         let input = match self {
             Self::Embedded(input) => input,
@@ -73,7 +73,7 @@ impl Source {
             }
         };
         let (mut all, mut last) = (Vec::with_capacity(lines.len()), Ok(()));
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         for line in lines {
             if last.is_ok() {
                 let Line { key, body, is_json } = line;
@@ -85,7 +85,7 @@ impl Source {
     }
 }
 
-/// The keys of the demo, and how often each comes in a hundred messages.
+/// The keys of the demo, and their shares in percent.
 const MENU: [(&str, u64); 8] = [
     ("demo.tea", 30),
     ("demo.coffee", 25),
@@ -97,7 +97,7 @@ const MENU: [(&str, u64); 8] = [
     ("demo.water", 2),
 ];
 
-/// Publishes made-up messages at this rate, as long as it is polled.
+/// Publishes made-up messages at this rate while it is polled.
 pub async fn demo(source: Source, rate: u32) {
     let keys: Vec<Key> = MENU.iter().map(|(key, _)| Key::from(*key)).collect();
     let mut tick = interval(Duration::from_millis(20));
@@ -105,14 +105,14 @@ pub async fn demo(source: Source, rate: u32) {
     let (mut count, mut due, mut last) = (0_u64, 0.0, Instant::now());
     loop {
         let now = tick.tick().await;
-        // What could not be published in time, as the input waits or the broker is away, is not made up for.
+        // After a pause (blocked input, broker away), at most 100 ms of messages are made up for.
         due += f64::from(rate) * now.duration_since(last).as_secs_f64().min(0.1);
         last = now;
         let mut published = [const { Vec::new() }; MENU.len()];
         while due >= 1.0 {
             due -= 1.0;
             count += 1;
-            // A walk through all of a hundred, in no order that one would see.
+            // 37 is coprime to 100, so this visits all residues in a scattered order.
             let (mut rest, mut choice) = (count.wrapping_mul(37) % 100, 0);
             while rest >= MENU[choice].1 {
                 rest -= MENU[choice].1;
@@ -121,7 +121,7 @@ pub async fn demo(source: Source, rate: u32) {
             let body = format!("cup {count} of {}", &keys[choice]["demo.".len()..]);
             published[choice].push(body);
         }
-        // The messages of a key one after the other, so that they stay in order.
+        // Publishes the messages of a key in sequence to keep their order.
         let publish = async |(key, bodies): (&Key, Vec<String>)| {
             for body in bodies {
                 let _ = source.publish(key, body.as_bytes(), false).await;

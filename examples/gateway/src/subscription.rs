@@ -1,4 +1,4 @@
-//! What is known of a subscription beside its sink: its rate limit, what it lost, whom to tell.
+//! State of a subscription beside its sink: rate limit, losses, notices to the client's task.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -23,11 +23,11 @@ use crate::history::{History, Missed, Since};
 use crate::message::{Key, Message};
 use crate::outlet::Outlet;
 
-/// What may wait for one client, over all its subscriptions: so many messages, and a part of the
-/// [budget](Budget).
+/// Limits what may wait for one client over all its subscriptions: a number of messages, and a part
+/// of the [budget](Budget).
 ///
-/// The broker delivers so many messages that are not settled, and then none to anybody: a client that
-/// never reads, with a queue for each of its keys, must not be what all of them wait for.
+/// The broker delivers a limited number of unacknowledged messages. The limit here prevents a
+/// client that never reads, with a queue for each of its keys, from using all of them.
 pub struct Share {
     most: usize,
     budget: Arc<Budget>,
@@ -41,9 +41,10 @@ impl Share {
         Self { most, budget, policy, messages: AtomicUsize::new(0), bytes: AtomicUsize::new(0) }
     }
 
-    /// One more waits, if that is not too many.
+    /// Reserves room for a message. Returns `false` if there is none.
     fn take(&self, size: usize) -> bool {
-        // Only the demux takes, and others give back: it cannot be exceeded in between.
+        // Only the demux task reserves, and others release, so the limit cannot be exceeded in
+        // between.
         let room = self.has_room(size);
         if room {
             self.add(size);
@@ -51,11 +52,11 @@ impl Share {
         room
     }
 
-    /// A single one may wait, however large.
+    /// Returns `true` if there is room. A single message may wait, however large.
     fn has_room(&self, size: usize) -> bool {
         let messages = self.messages.load(Ordering::Relaxed);
         let bytes = self.bytes.load(Ordering::Relaxed) + size;
-        // With `wait` nothing is dropped: the input waits for room in the budget.
+        // With `wait` no message is dropped: the input waits for room in the budget.
         let waits = matches!(self.policy, Policy::Wait);
         messages < self.most && (waits || messages == 0 || bytes <= self.budget.part())
     }
@@ -65,8 +66,8 @@ impl Share {
         self.bytes.fetch_add(size, Ordering::Relaxed);
     }
 
-    /// One that is kept anyway waits as well, and the broker does not wait for it. Half of the room is left for
-    /// what comes meanwhile.
+    /// Reserves room for a kept message, which the broker does not wait for. Half of the room is
+    /// left for live messages.
     pub fn take_kept(&self, message: &Message) -> bool {
         let bytes = self.bytes.load(Ordering::Relaxed) + message.size();
         let room = bytes <= self.budget.part() / 2;
@@ -76,22 +77,22 @@ impl Share {
         room
     }
 
-    /// How many messages may be sent and not flushed: they are waiting as well.
+    /// Returns how many messages may be sent and not flushed. They count as waiting.
     pub fn unflushed(&self) -> usize {
         (self.most / 2).max(1)
     }
 
-    /// This one waits no longer.
+    /// Releases the room of a message.
     pub fn give_back(&self, message: &Message) {
         self.messages.fetch_sub(usize::from(!message.is_kept()), Ordering::Relaxed);
         self.bytes.fetch_sub(message.size(), Ordering::Relaxed);
     }
 }
 
-/// What a client asks for.
+/// The options of a subscribe request.
 #[derive(Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Wish {
+pub struct SubscribeOptions {
     pub key: Option<String>,
     pub keys: Option<Vec<String>>,
     pub rate: Option<NonZeroU32>,
@@ -103,46 +104,48 @@ pub struct Wish {
     pub epoch: Option<String>,
 }
 
+/// The state of a subscription, shared by its sink, the hooks and the client's task.
 pub struct Terms {
     pub id: u64,
     pub key: Key,
     pub client: SocketAddr,
-    /// Newer messages take the place of the one that waits.
+    /// A newer message replaces the one that waits.
     pub latest: bool,
-    /// Messages are sent as bytes.
+    /// Messages are sent as binary frames.
     pub binary: bool,
-    /// What it is sent first, and by what.
+    /// Where the replay starts, and the outlet that sends it.
     since: Option<(Since, Arc<Outlet>)>,
-    /// The position of the last message before it was attached.
+    /// The position of the last message before the subscription was attached.
     pub at: AtomicU64,
     limiter: Option<DefaultDirectRateLimiter>,
     share: Arc<Share>,
-    /// The message that was not admitted last was one too many for the client's share.
+    /// `true` if the last message that was not admitted exceeded the client's share.
     was_full: AtomicBool,
-    /// It is to end, as there was one too many; see [`is_too_slow`](Self::is_too_slow).
+    /// The subscription is to be evicted; see [`is_too_slow`](Self::is_too_slow).
     is_too_slow: AtomicBool,
     too_slow: AtomicU64,
     too_many: AtomicU64,
-    /// The client's task was told that there is something to say.
-    told: AtomicBool,
-    news: mpsc::UnboundedSender<News>,
+    /// `true` if a `Lost` notice was sent and the losses were not taken yet.
+    is_notified: AtomicBool,
+    notices: mpsc::UnboundedSender<Notice>,
     board: Arc<Board>,
-    /// What was delivered of the key, once it is attached.
+    /// The counter of deliveries for the key, once attached.
     delivered: OnceLock<Arc<AtomicU64>>,
 }
 
-/// What a client's task hears of a subscription, by its id. At most one of each waits.
+/// A notice to a client's task about a subscription, by its id. At most one of each kind is
+/// pending.
 #[derive(Debug)]
-pub enum News {
-    /// There is something to flush.
-    Said,
-    /// It receives, and the source knows that it is wanted.
+pub enum Notice {
+    /// Output was queued and must be flushed.
+    Output,
+    /// The subscription is attached, and its key is bound.
     Subscribed(Key, u64),
-    /// It lost something.
+    /// Messages were lost.
     Lost(Key, u64),
-    /// It is to be ended, as the client is too slow.
+    /// The client is too slow, and the subscription is to be evicted.
     TooSlow(Key, u64),
-    /// It is over, and nothing more comes.
+    /// The subscription has ended, and no more messages follow.
     Ended(Key, u64, Ending),
 }
 
@@ -150,11 +153,11 @@ pub enum News {
 pub enum Ending {
     Requested,
     TooSlow,
-    /// With its connection, or the gateway: nobody is left to hear of it.
+    /// The connection or the gateway has ended; the client gets no notice.
     Gone,
 }
 
-/// How many messages were lost, and not told of, by reason.
+/// Lost messages that were not reported yet, by reason.
 #[derive(Debug, Default)]
 pub struct Losses {
     pub overflow: u64,
@@ -166,20 +169,20 @@ impl Terms {
         id: u64,
         key: Key,
         client: SocketAddr,
-        wish: &Wish,
+        options: &SubscribeOptions,
         share: Arc<Share>,
-        news: mpsc::UnboundedSender<News>,
+        notices: mpsc::UnboundedSender<Notice>,
         board: Arc<Board>,
     ) -> Self {
         Self {
             id,
             key,
             client,
-            latest: wish.latest,
-            binary: wish.binary,
+            latest: options.latest,
+            binary: options.binary,
             since: None,
             at: AtomicU64::new(0),
-            limiter: wish
+            limiter: options
                 .rate
                 .map(|rate| DefaultDirectRateLimiter::direct(Quota::per_second(rate))),
             share,
@@ -187,22 +190,22 @@ impl Terms {
             is_too_slow: AtomicBool::new(false),
             too_slow: AtomicU64::new(0),
             too_many: AtomicU64::new(0),
-            told: AtomicBool::new(false),
-            news,
+            is_notified: AtomicBool::new(false),
+            notices,
             board,
             delivered: OnceLock::new(),
         }
     }
 
-    /// The same, which is sent first what it missed.
-    pub fn since(mut self, wish: &Wish, outlet: &Arc<Outlet>) -> Self {
-        let Wish { since, ref epoch, latest, .. } = *wish;
+    /// Requests a replay of missed messages.
+    pub fn since(mut self, options: &SubscribeOptions, outlet: &Arc<Outlet>) -> Self {
+        let SubscribeOptions { since, ref epoch, latest, .. } = *options;
         let since = since.map(|at| Since { at, epoch: epoch.clone(), latest });
         self.since = since.map(|since| (since, Arc::clone(outlet)));
         self
     }
 
-    /// It is attached now: what is kept goes before what comes.
+    /// Called when it is attached: queues the kept messages before live ones.
     pub fn replay(&self, history: &History) {
         let Some((since, outlet)) = &self.since else {
             return self.at.store(history.last(&self.key), Ordering::Relaxed);
@@ -210,27 +213,27 @@ impl Terms {
         let Missed { messages, after, last, has_gap } =
             history.since(&self.key, since, &self.share);
         self.at.store(last, Ordering::Relaxed);
-        let said = json!({
+        let reply = json!({
             "type": "history", "key": &*self.key, "epoch": history.epoch, "at": after, "gap": has_gap,
         });
-        outlet.say(Frame::Text(said.to_string().into()));
+        outlet.queue(Frame::Text(reply.to_string().into()));
         outlet.replay(messages, self.binary);
-        let _ = self.news.send(News::Said);
+        let _ = self.notices.send(Notice::Output);
     }
 
-    /// Was it among what was kept? The order to attach may be applied between a message that was read, and kept,
-    /// and its way to those that are attached.
-    pub fn had(&self, message: &Message) -> bool {
+    /// Returns `true` if the message was replayed. The order to attach may be applied after a
+    /// message was read and kept, and before it is routed.
+    pub fn was_replayed(&self, message: &Message) -> bool {
         self.since.is_some() && message.at() <= self.at.load(Ordering::Relaxed)
     }
 
-    /// Is there room for another message, and is it within the limit?
+    /// Returns `true` if there is room for another message and the rate allows it.
     pub fn admits(&self, message: &Message) -> bool {
-        if self.had(message) {
+        if self.was_replayed(message) {
             return false;
         }
         if self.latest {
-            // The last one always arrives; the sink has the pace, and at most one waits for it.
+            // The last message is always admitted; the sink limits the rate, and at most one waits.
             self.share.add(message.size());
             return true;
         }
@@ -243,23 +246,23 @@ impl Terms {
         within
     }
 
-    /// A message that was admitted waits no longer, and was not sent.
-    pub fn forget(&self, message: &Message) {
+    /// Releases the room of an admitted message that was not sent.
+    pub fn release(&self, message: &Message) {
         self.share.give_back(message);
     }
 
-    /// Was it for want of room that a message was not admitted just now?
+    /// Returns `true` if the last message was not admitted for lack of room.
     pub fn was_full(&self) -> bool {
         self.was_full.load(Ordering::Relaxed)
     }
 
-    /// There was one too many for the client's share, and the policy is to evict: what the demux does
-    /// with a full buffer, done by hand. It is so from then on until the subscription has ended.
+    /// Returns `true` if the client's share was exceeded and the policy is to evict: the
+    /// counterpart of a full buffer in the demux. Remains `true` until the subscription has ended.
     pub fn is_too_slow(&self) -> bool {
         self.is_too_slow.load(Ordering::Relaxed)
     }
 
-    /// Has the client all waiting that it may?
+    /// Returns `true` if the client's share is used up.
     pub fn is_full(&self) -> bool {
         !self.share.has_room(0)
     }
@@ -275,26 +278,26 @@ impl Terms {
         }
     }
 
-    /// It lost a message, because the client is too slow or there are too many.
-    pub fn lose(&self, is_slow: bool) {
+    /// Counts a loss, because the client is too slow or because of the rate limit.
+    pub fn count_loss(&self, is_slow: bool) {
         if is_slow
             && matches!(self.share.policy, Policy::Evict)
             && self.was_full()
             && !self.is_too_slow.swap(true, Ordering::Relaxed)
         {
-            let _ = self.news.send(News::TooSlow(Arc::clone(&self.key), self.id));
+            let _ = self.notices.send(Notice::TooSlow(Arc::clone(&self.key), self.id));
         }
         let losses = if is_slow { &self.too_slow } else { &self.too_many };
         losses.fetch_add(1, Ordering::Relaxed);
-        // Pairs with the swap in `losses`: whoever finds it told has its loss counted there.
-        if !self.told.swap(true, Ordering::AcqRel) {
-            let _ = self.news.send(News::Lost(Arc::clone(&self.key), self.id));
+        // Pairs with the swap in `losses`: if a notice is pending, that call includes this loss.
+        if !self.is_notified.swap(true, Ordering::AcqRel) {
+            let _ = self.notices.send(Notice::Lost(Arc::clone(&self.key), self.id));
         }
     }
 
-    /// What was lost since this was last asked.
+    /// Takes the losses since the last call.
     pub fn losses(&self) -> Losses {
-        self.told.swap(false, Ordering::AcqRel);
+        self.is_notified.swap(false, Ordering::AcqRel);
         Losses {
             overflow: self.too_slow.swap(0, Ordering::Relaxed),
             rate: self.too_many.swap(0, Ordering::Relaxed),
@@ -302,15 +305,15 @@ impl Terms {
     }
 
     pub fn subscribed(&self) {
-        let _ = self.news.send(News::Subscribed(Arc::clone(&self.key), self.id));
+        let _ = self.notices.send(Notice::Subscribed(Arc::clone(&self.key), self.id));
     }
 
     pub fn ended(&self, ending: Ending) {
-        let _ = self.news.send(News::Ended(Arc::clone(&self.key), self.id, ending));
+        let _ = self.notices.send(Notice::Ended(Arc::clone(&self.key), self.id, ending));
     }
 }
 
-/// When a subscription to the latest value may have the next message.
+/// Limits the rate of a subscription to the latest value.
 pub struct Pace {
     timer: Pin<Box<Sleep>>,
     is_due: bool,
@@ -337,7 +340,7 @@ impl Pace {
     }
 }
 
-/// Subscriptions that the demux is to attach, by their tags.
+/// Subscriptions that the demux has yet to attach, by tag.
 #[derive(Default)]
 pub struct Registry(Mutex<HashMap<u64, Arc<Terms>>>);
 
@@ -367,7 +370,10 @@ mod tests {
 
         let share = Share::new(100, Arc::clone(&budget), Policy::DropOldest);
         let large = Message::new("k".into(), &[b'x'; 1000], None);
-        assert!(take(&share, &large) && !take(&share, &small), "a single one, however large");
+        assert!(
+            take(&share, &large) && !take(&share, &small),
+            "a single message may wait, however large"
+        );
         share.give_back(&large);
         assert!(take(&share, &small) && !take(&share, &large));
 

@@ -1,4 +1,4 @@
-//! A runtime for lapin whose connections are [rewritten](Rewriter) before lapin reads from them.
+//! A tokio runtime for lapin whose connections are [rewritten](Rewriter) before lapin reads them.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use futures::{AsyncRead, AsyncWrite, Stream};
 
 use crate::rewriter::{CHUNK, Rewriter, Rules};
 
-/// The runtime for lapin: tokio, with connections that are rewritten.
+/// Returns the runtime for lapin.
 pub fn runtime(rules: Rules) -> Runtime<RuntimeParts<Tokio, Rewriting>> {
     let tokio = Tokio::current();
     Runtime::new(RuntimeParts::new(tokio.clone(), Rewriting { tokio, rules }))
@@ -54,12 +54,12 @@ impl Reactor for Rewriting {
     }
 }
 
-/// A connection, of which what is read is rewritten.
+/// A connection whose incoming bytes are rewritten.
 pub struct Wire<S> {
     socket: S,
     rewriter: Rewriter,
     chunk: Box<[u8]>,
-    /// Rewritten, and read up to `taken`.
+    /// Rewritten bytes; lapin has read those up to `taken`.
     out: Vec<u8>,
     taken: usize,
 }

@@ -1,19 +1,20 @@
-//! Clients that come back, and what is kept for them.
+//! Clients that reconnect, and the messages kept for them.
 
 mod common;
 
 use common::{Client, Gateway, soon, until};
 use serde_json::{Value, json};
 
-/// Subscribes, and returns what is said first, the positions that it is sent then, and what is said at last.
-async fn come_back(client: &mut Client, wish: Value) -> (Value, Vec<u64>, Value) {
-    client.send(wish).await;
+/// Subscribes; returns the first answer, the positions of the messages after it, and the last
+/// answer.
+async fn come_back(client: &mut Client, request: Value) -> (Value, Vec<u64>, Value) {
+    client.send(request).await;
     let (first, mut got) = (client.next().await, Vec::new());
     loop {
-        let said = client.next().await;
-        match said["type"].as_str() {
-            Some("message") => got.push(said["at"].as_u64().unwrap()),
-            _ => return (first, got, said),
+        let reply = client.next().await;
+        match reply["type"].as_str() {
+            Some("message") => got.push(reply["at"].as_u64().unwrap()),
+            _ => return (first, got, reply),
         }
     }
 }
@@ -23,43 +24,43 @@ fn since(key: &str, at: u64, epoch: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn one_that_comes_back_gets_what_it_missed_and_then_what_is_new() {
+async fn a_client_that_reconnects_gets_missed_and_then_new_messages() {
     let gateway = Gateway::start(&["--history", "3"]).await;
     let mut client = gateway.connect().await;
     client.send(json!({ "type": "subscribe", "key": "tea" })).await;
-    let said = client.next().await;
-    let epoch = said["epoch"].clone();
-    assert_eq!((said["at"].as_u64(), epoch.as_str().map(str::len)), (Some(0), Some(16)));
+    let reply = client.next().await;
+    let epoch = reply["epoch"].clone();
+    assert_eq!((reply["at"].as_u64(), epoch.as_str().map(str::len)), (Some(0), Some(16)));
     for n in 1..=5 {
         gateway.publish("tea", n.to_string()).await;
         let expected = json!({ "type": "message", "key": "tea", "body": n.to_string(), "at": n });
         assert_eq!(client.next().await, expected);
     }
     gateway.publish("other", "1").await;
-    for (wish, after, has_gap, last) in [
+    for (request, after, has_gap, last) in [
         (since("tea", 2, &epoch), 2, false, 5),
         (since("tea", 4, &epoch), 4, false, 5),
         (since("tea", 5, &epoch), 5, false, 5),
         (since("tea", 1, &epoch), 2, true, 5),
-        // Of another run, of nobody knows which, or from the future.
+        // Of another run, without an epoch, or from the future.
         (since("tea", 4, &json!("another")), 2, true, 5),
         (since("tea", 4, &Value::Null), 2, true, 5),
         (since("tea", 6, &epoch), 2, true, 5),
-        // All that is kept.
+        // All kept messages.
         (since("tea", 0, &Value::Null), 2, true, 5),
         (since("other", 0, &Value::Null), 0, false, 1),
         (since("nothing", 0, &epoch), 0, false, 0),
         (since("nothing", 7, &epoch), 0, true, 0),
-        // The last one is enough.
+        // Only the last message.
         (json!({ "type": "subscribe", "key": "tea", "since": 0, "latest": true }), 4, false, 5),
     ] {
         let mut client = gateway.connect().await;
-        let (first, got, said) = come_back(&mut client, wish.clone()).await;
+        let (first, got, reply) = come_back(&mut client, request.clone()).await;
         let history = json!({
-            "type": "history", "key": wish["key"], "epoch": epoch, "at": after, "gap": has_gap,
+            "type": "history", "key": request["key"], "epoch": epoch, "at": after, "gap": has_gap,
         });
-        assert_eq!((first, got), (history, (after + 1..=last).collect()), "{wish}");
-        assert_eq!((&said["at"], &said["epoch"]), (&json!(last), &epoch), "{said}");
+        assert_eq!((first, got), (history, (after + 1..=last).collect()), "{request}");
+        assert_eq!((&reply["at"], &reply["epoch"]), (&json!(last), &epoch), "{reply}");
     }
     let mut back = gateway.connect().await;
     assert_eq!(come_back(&mut back, since("tea", 4, &epoch)).await.1, [5]);
@@ -87,24 +88,24 @@ async fn nothing_is_missed_and_nothing_comes_twice_while_messages_come() {
     while at < COUNT {
         let mut client = gateway.connect().await;
         client.send(since("tea", at, &epoch)).await;
-        // Each time it goes a little later.
+        // Each time a little later.
         for _ in 0..=times % 23 {
             if at == COUNT {
                 break;
             }
-            let said = client.next().await;
-            match said["type"].as_str() {
-                Some("message") => assert_eq!(said["at"], at + 1, "after {times} times"),
+            let reply = client.next().await;
+            match reply["type"].as_str() {
+                Some("message") => assert_eq!(reply["at"], at + 1, "after {times} times"),
                 Some("history") => {
-                    assert_eq!((&said["at"], &said["gap"]), (&json!(at), &json!(false)));
+                    assert_eq!((&reply["at"], &reply["gap"]), (&json!(at), &json!(false)));
                 }
-                Some("subscribed") => assert!(said["at"].as_u64() <= Some(at)),
-                _ => panic!("{said}"),
+                Some("subscribed") => assert!(reply["at"].as_u64() <= Some(at)),
+                _ => panic!("{reply}"),
             }
-            if let Some(new) = said.get("epoch") {
+            if let Some(new) = reply.get("epoch") {
                 epoch = new.clone();
             }
-            at = at.max(said["at"].as_u64().unwrap());
+            at = at.max(reply["at"].as_u64().unwrap());
         }
         times += 1;
     }
@@ -113,7 +114,7 @@ async fn nothing_is_missed_and_nothing_comes_twice_while_messages_come() {
 }
 
 #[tokio::test]
-async fn much_that_was_missed_goes_as_fast_as_it_is_read_and_holds_up_nobody() {
+async fn a_long_replay_goes_as_fast_as_it_is_read_and_does_not_block_others() {
     let options = ["--history", "100", "--send-buffer", "8192", "--rate", "0", "--overflow"];
     for policy in ["wait", "drop-oldest", "evict"] {
         let gateway = Gateway::start(&[&options[..], &[policy]].concat()).await;
@@ -128,32 +129,32 @@ async fn much_that_was_missed_goes_as_fast_as_it_is_read_and_holds_up_nobody() {
         gateway.publish("tea", "the last").await;
         assert_eq!(quick.next().await["at"], 101, "{policy}");
         for at in 1..=101 {
-            let mut said = slow.next().await;
-            while said["type"] != "message" {
-                said = slow.next().await;
+            let mut reply = slow.next().await;
+            while reply["type"] != "message" {
+                reply = slow.next().await;
             }
-            assert_eq!(said["at"], at, "{policy}");
+            assert_eq!(reply["at"], at, "{policy}");
         }
     }
 }
 
 #[tokio::test]
-async fn keys_that_strangers_choose_cost_no_more_than_a_quarter_of_what_may_wait() {
+async fn keys_chosen_by_clients_use_at_most_a_quarter_of_max_queued() {
     let gateway = Gateway::start(&["--history", "10", "--max-queued", "100000"]).await;
     gateway.publish("tea", "x").await;
     for n in 0..100 {
-        gateway.publish(&format!("stranger {n}"), "x".repeat(n)).await;
+        gateway.publish(&format!("new {n}"), "x".repeat(n)).await;
     }
     let history = gateway.stats().await["history"].clone();
     let (keys, bytes) = (history["keys"].as_u64().unwrap(), history["bytes"].as_u64().unwrap());
     assert!(bytes <= 25_000 && (10..40).contains(&keys), "{history}");
-    // What it was is forgotten, and its positions go on behind.
+    // The first key was removed, and its positions continue above.
     let mut client = gateway.connect().await;
-    let (first, got, said) = come_back(&mut client, since("tea", 0, &history["epoch"])).await;
-    assert_eq!((got, &first["gap"], &first["at"]), (vec![], &json!(true), &said["at"]));
-    let at = said["at"].as_u64().unwrap();
-    assert!(at >= 1, "{said}");
-    // Also of a message that is larger than all that may be kept.
+    let (first, got, reply) = come_back(&mut client, since("tea", 0, &history["epoch"])).await;
+    assert_eq!((got, &first["gap"], &first["at"]), (vec![], &json!(true), &reply["at"]));
+    let at = reply["at"].as_u64().unwrap();
+    assert!(at >= 1, "{reply}");
+    // Also with a message that is larger than the limit of all kept ones.
     for (body, at) in [("y".to_owned(), at + 1), ("x".repeat(60_000), at + 2)] {
         gateway.publish("tea", body).await;
         assert_eq!(client.next().await["at"], at);
@@ -162,21 +163,21 @@ async fn keys_that_strangers_choose_cost_no_more_than_a_quarter_of_what_may_wait
 }
 
 #[tokio::test]
-async fn without_history_there_are_no_positions_and_one_that_asks_for_them_is_told() {
+async fn without_history_there_are_no_positions_and_since_is_an_error() {
     let gateway = Gateway::start(&[]).await;
     let mut client = gateway.subscriber("tea").await;
     gateway.publish("tea", "x").await;
     assert_eq!(client.next().await.get("at"), None);
     client.send(json!({ "type": "subscribe", "key": "b", "since": 1 })).await;
-    let said = client.next().await;
-    assert_eq!((&said["error"], &said["key"]), (&json!("no_history"), &json!("b")));
+    let reply = client.next().await;
+    assert_eq!((&reply["error"], &reply["key"]), (&json!("no_history"), &json!("b")));
     assert_eq!(gateway.stats().await["history"], Value::Null);
     let gateway = Gateway::start(&["--history", "1"]).await;
     let mut client = gateway.connect().await;
-    for wish in [json!({ "epoch": "x" }), json!({ "since": -1 }), json!({ "since": "1" })] {
-        let mut wish = wish;
-        (wish["type"], wish["key"]) = ("subscribe".into(), "k".into());
-        client.send(wish.clone()).await;
-        assert_eq!(client.next().await["error"], "bad_request", "{wish}");
+    for request in [json!({ "epoch": "x" }), json!({ "since": -1 }), json!({ "since": "1" })] {
+        let mut request = request;
+        (request["type"], request["key"]) = ("subscribe".into(), "k".into());
+        client.send(request.clone()).await;
+        assert_eq!(client.next().await["error"], "bad_request", "{request}");
     }
 }

@@ -1,4 +1,4 @@
-//! Clients that take what they can: memory, places and time stay within bounds.
+//! Clients that try to exhaust memory, connections and time: all of them stay within bounds.
 
 mod common;
 
@@ -12,18 +12,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::Command;
 
-/// One that asks for so much and reads nothing.
+/// Sends `count` requests and reads nothing.
 async fn unread(gateway: &Gateway, path: &str, count: usize) -> TcpStream {
     let mut socket = TcpStream::connect(gateway.address).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n");
-    // It may be refused meanwhile, or there may be no room for so many.
+    // It may have been refused, or the socket buffer may be full.
     let _ = socket.try_write(request.repeat(count).as_bytes());
     let _ = socket.flush().await;
     socket
 }
 
 #[tokio::test]
-async fn clients_that_do_not_read_answers_lock_nobody_out_for_long() {
+async fn clients_that_do_not_read_answers_block_others_only_briefly() {
     let gateway = Gateway::start(&["--max-connections", "100", "--send-buffer", "8192"]).await;
     let mut sockets = Vec::new();
     for _ in 0..400 {
@@ -62,19 +62,19 @@ async fn stats_list_some_keys_and_the_sum_of_the_others() {
     assert_eq!(stats["other"]["subscribers"], 403);
     let busy = keys.iter().filter(|key| key["received"] == 1).count();
     assert_eq!(busy, 3, "those of which something was received come first");
-    // Asked for at once, and not read, they share one answer.
+    // Requests at the same time share one answer, even if it is not read.
     let before = gateway.memory();
     let mut sockets = Vec::new();
     for _ in 0..100 {
         sockets.push(unread(&gateway, "/stats", 100).await);
     }
-    gateway.subscriber("tea").await; // by now most of them have been looked at
+    gateway.subscriber("tea").await; // most requests have been handled by now
     let after = gateway.memory();
     assert!(after < before + 100, "{before} MiB before, {after} MiB after");
     drop(clients);
 }
 
-/// Posts 40 MB of control characters on twenty keys that one client wants, which reads nothing.
+/// Posts 40 MB of control characters on twenty keys of one client that reads nothing.
 async fn memory_after_a_flood(policy: &str) -> (Gateway, Client, u64) {
     let limits = ["--max-queued", "8000000", "--rate", "0", "--send-buffer", "8192"];
     let gateway = Gateway::start(&[&["--overflow", policy][..], &limits].concat()).await;
@@ -87,7 +87,7 @@ async fn memory_after_a_flood(policy: &str) -> (Gateway, Client, u64) {
     for n in 0..640 {
         let url = gateway.url(&format!("/publish/{}", n % 20));
         let sent = web.post(url).body(vec![1; 64 * 1024]).send();
-        // Under `wait` it is not taken any more, sooner or later.
+        // Under `wait`, posts are blocked sooner or later.
         if tokio::time::timeout(Duration::from_secs(1), sent).await.is_err() {
             break;
         }
@@ -101,19 +101,19 @@ async fn memory_after_a_flood(policy: &str) -> (Gateway, Client, u64) {
 }
 
 #[tokio::test]
-async fn what_waits_for_a_client_is_bounded_in_bytes() {
+async fn bytes_that_wait_for_a_client_are_bounded() {
     for policy in ["drop-oldest", "drop-newest", "evict"] {
         let (_gateway, mut slow, memory) = memory_after_a_flood(policy).await;
         assert!(memory < 40, "{policy}: {memory} MiB");
-        let said = slow.next().await;
-        assert!(said["base64"].is_string(), "{said:.100}");
+        let reply = slow.next().await;
+        assert!(reply["base64"].is_string(), "{reply:.100}");
     }
 }
 
 #[tokio::test]
-async fn what_waits_for_all_clients_is_bounded_in_bytes_when_the_input_waits() {
+async fn bytes_that_wait_for_all_clients_are_bounded_under_wait() {
     let (gateway, mut slow, memory) = memory_after_a_flood("wait").await;
-    // Beside the queues: 256 messages, of 87,436 bytes, that wait for the demux.
+    // In addition to the queues: 256 messages of 87,436 bytes that wait for the demux.
     assert!(memory < 70, "{memory} MiB");
     until("the wait", async || !gateway.stats().await["blocked"].is_null()).await;
     let blocked = gateway.stats().await["blocked"].clone();
@@ -136,7 +136,7 @@ async fn an_idle_websocket_costs_little_memory() {
 }
 
 #[tokio::test]
-async fn one_of_which_nothing_is_heard_any_more_is_dropped_after_three_periods_not_four() {
+async fn a_silent_client_is_dropped_after_three_ping_intervals_not_four() {
     let gateway = Gateway::start(&["--ping", "2"]).await;
     let mut client = gateway.connect().await;
     let ping = soon("a ping", client.0.next()).await.unwrap().unwrap();
@@ -144,15 +144,15 @@ async fn one_of_which_nothing_is_heard_any_more_is_dropped_after_three_periods_n
     client.0.flush().await.unwrap(); // the answer
     let end = async {
         let mut bytes = [0; 1000];
-        // Below the WebSocket, which would answer pings.
+        // On the TCP level: the WebSocket library would answer pings.
         while client.0.get_mut().read(&mut bytes).await.is_ok_and(|count| count > 0) {}
     };
-    let patience = Duration::from_millis(7500);
-    assert!(tokio::time::timeout(patience, end).await.is_ok(), "more than {patience:?}");
+    let limit = Duration::from_millis(7500);
+    assert!(tokio::time::timeout(limit, end).await.is_ok(), "more than {limit:?}");
 }
 
 #[tokio::test]
-async fn while_it_drains_new_connections_are_answered_and_then_it_ends_in_time() {
+async fn while_draining_new_connections_are_answered_and_it_ends_in_time() {
     let options = ["--drain", "1", "--overflow", "wait", "--buffer", "1", "--send-buffer", "4096"];
     let gateway = Gateway::start(&options).await;
     let mut client = gateway.connect_narrow().await;
@@ -165,16 +165,16 @@ async fn while_it_drains_new_connections_are_answered_and_then_it_ends_in_time()
     until("the wait", async || gateway.stats().await["blocked"]["key"] == "tea").await;
     gateway.terminate();
     until("draining", async || {
-        let (status, said) = gateway.ask(Method::GET, "/healthz", &[], "").await;
-        status == StatusCode::SERVICE_UNAVAILABLE && said["status"] == "draining"
+        let (status, reply) = gateway.ask(Method::GET, "/healthz", &[], "").await;
+        status == StatusCode::SERVICE_UNAVAILABLE && reply["status"] == "draining"
     })
     .await;
-    let (status, said) = gateway.ask(Method::POST, "/publish/tea", &[], "x").await;
-    assert_eq!((status.as_u16(), &said["error"]), (503, &json!("draining")));
-    let (status, said) = gateway.ask(Method::GET, "/ws", &[], "").await;
-    assert_eq!((status.as_u16(), &said["error"]), (503, &json!("draining")));
-    let patience = Duration::from_secs(4); // 5 s were too many
-    let (status, log) = tokio::time::timeout(patience, gateway.wait()).await.expect("it ends");
+    let (status, reply) = gateway.ask(Method::POST, "/publish/tea", &[], "x").await;
+    assert_eq!((status.as_u16(), &reply["error"]), (503, &json!("draining")));
+    let (status, reply) = gateway.ask(Method::GET, "/ws", &[], "").await;
+    assert_eq!((status.as_u16(), &reply["error"]), (503, &json!("draining")));
+    let limit = Duration::from_secs(4); // --drain, and 3 s to end
+    let (status, log) = tokio::time::timeout(limit, gateway.wait()).await.expect("it ends");
     assert!(status.success() && log.contains("stuck=1"), "{log}");
     publishing.abort();
 }

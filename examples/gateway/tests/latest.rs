@@ -12,17 +12,17 @@ async fn latest(gateway: &Gateway, mut client: Client, key: &str, rate: u64) -> 
     client
 }
 
-fn number(said: &Value) -> usize {
-    said["body"].as_str().unwrap().split(' ').next().unwrap().parse().unwrap()
+fn number(reply: &Value) -> usize {
+    reply["body"].as_str().unwrap().split(' ').next().unwrap().parse().unwrap()
 }
 
-/// What it reads until the message of this number, which is the last.
+/// Returns the numbers of the messages up to `last`, which must be the final one.
 async fn read(client: &mut Client, last: usize) -> Vec<usize> {
     let mut got = Vec::new();
     while got.last() != Some(&last) {
-        let said = client.next().await;
-        assert_eq!(said["type"], "message", "nothing else is said: {said}");
-        got.push(number(&said));
+        let reply = client.next().await;
+        assert_eq!(reply["type"], "message", "unexpected: {reply}");
+        got.push(number(&reply));
     }
     assert!(got.is_sorted(), "{got:?}");
     got
@@ -36,7 +36,7 @@ async fn after_a_burst_and_silence_the_last_one_is_there() {
     for last in [29, 59] {
         for n in last - 29..=last {
             gateway.publish("tea", n.to_string()).await;
-            assert_eq!(number(&all.next().await), n, "it holds up nobody");
+            assert_eq!(number(&all.next().await), n, "other clients are not held up");
         }
         let got = read(&mut client, last).await;
         assert!(got.len() < 15, "two a second: {got:?}");
@@ -44,7 +44,7 @@ async fn after_a_burst_and_silence_the_last_one_is_there() {
     let totals = gateway.stats().await["totals"].clone();
     assert!(totals["discarded"]["conflated"].as_u64().unwrap() >= 30, "{totals}");
     assert_eq!((&totals["queued"], &totals["lost"]), (&json!(0), &json!(0)));
-    // What waits for its turn when the subscription ends is still sent.
+    // A message that waits for the rate limit when the subscription ends is still sent.
     for n in 60..70 {
         gateway.publish("tea", n.to_string()).await;
         assert_eq!(number(&all.next().await), n);
@@ -55,7 +55,7 @@ async fn after_a_burst_and_silence_the_last_one_is_there() {
 }
 
 #[tokio::test]
-async fn one_that_does_not_read_finds_the_last_one_and_costs_one_message_whatever_the_policy() {
+async fn a_client_that_does_not_read_costs_one_message_under_any_policy() {
     for policy in ["wait", "drop-oldest", "drop-newest", "evict"] {
         let options = ["--overflow", policy, "--send-buffer", "8192", "--rate", "0"];
         let gateway = Gateway::start(&options).await;
@@ -76,7 +76,7 @@ async fn one_that_does_not_read_finds_the_last_one_and_costs_one_message_whateve
 
 #[tokio::test]
 async fn the_last_one_arrives_also_if_the_client_has_its_share_waiting() {
-    // An eighth of what is left: a few messages, which those of the other key use up.
+    // An eighth of what is free: a few messages, which those of the other key use up.
     let options = ["--max-queued", "500000", "--send-buffer", "8192", "--rate", "0"];
     let gateway = Gateway::start(&options).await;
     let slow = gateway.connect_narrow().await;
@@ -92,8 +92,8 @@ async fn the_last_one_arrives_also_if_the_client_has_its_share_waiting() {
     }
     until("all of them", async || gateway.stats().await["totals"]["received"] == 110).await;
     loop {
-        let said = slow.next().await;
-        if said["key"] == "tea" && number(&said) == 9 {
+        let reply = slow.next().await;
+        if reply["key"] == "tea" && number(&reply) == 9 {
             break;
         }
     }

@@ -1,4 +1,4 @@
-//! Publishing, subscribing, limits of rate, and stopping.
+//! Publishing, subscribing, rate limits and shutdown.
 
 mod common;
 
@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 #[tokio::test]
-async fn a_message_goes_to_all_who_subscribed_to_its_key_and_to_nobody_else() {
+async fn a_message_goes_to_the_subscribers_of_its_key_only() {
     let gateway = Gateway::start(&[]).await;
     let mut one = gateway.subscriber("tea").await;
     let mut two = gateway.subscriber("tea").await;
@@ -54,7 +54,7 @@ async fn one_connection_holds_many_keys_and_lets_them_go_one_by_one() {
     assert_eq!(client.next().await, message("a", "x"));
     assert_eq!(client.next().await, message("c", "x"));
     assert_eq!(other.next().await, message("b", "x"));
-    // Away and back again in one breath: once, not twice.
+    // Unsubscribed and subscribed again at once: each message arrives once.
     client.send(json!({ "type": "unsubscribe", "key": "a" })).await;
     client.send(json!({ "type": "subscribe", "key": "a" })).await;
     assert_eq!(client.next().await["type"], "unsubscribed");
@@ -94,9 +94,9 @@ async fn json_comes_as_json_and_bytes_as_bytes() {
     let mut text = gateway.subscriber("tea").await;
     let json = [("content-type", "application/json; charset=utf-8")];
     for (body, status) in [(r#"{"a": [1.0]}"#, 202), (r#"{"a":"#, 400), ("1,2", 400)] {
-        let (is, said) = gateway.ask(Method::POST, "/publish/tea", &json, body).await;
-        assert_eq!(is.as_u16(), status, "{body}: {said}");
-        assert!(status == 202 || said["error"] == "bad_json", "{said}");
+        let (is, reply) = gateway.ask(Method::POST, "/publish/tea", &json, body).await;
+        assert_eq!(is.as_u16(), status, "{body}: {reply}");
+        assert!(status == 202 || reply["error"] == "bad_json", "{reply}");
     }
     gateway.publish("tea", "no { JSON").await;
     gateway.publish("tea", vec![0xff, b'\n']).await;
@@ -110,10 +110,10 @@ async fn json_comes_as_json_and_bytes_as_bytes() {
             ("message".into(), "tea".into(), at.into());
         assert_eq!(text.next().await, expected);
     }
-    // What is kept, and what is new.
+    // With replayed and new messages.
     let mut binary = gateway.connect().await;
-    let wish = json!({ "type": "subscribe", "key": "tea", "binary": true, "since": 0 });
-    binary.send(wish).await;
+    let request = json!({ "type": "subscribe", "key": "tea", "binary": true, "since": 0 });
+    binary.send(request).await;
     assert_eq!(binary.next().await["type"], "history");
     for (body, at) in [(&br#"{"a": [1.0]}"#[..], 1), (b"no { JSON", 2), (b"\xff\n", 3), (b"", 4)] {
         if at == 4 {
@@ -128,12 +128,12 @@ async fn json_comes_as_json_and_bytes_as_bytes() {
 }
 
 #[tokio::test]
-async fn one_that_is_gone_leaves_nothing_behind() {
+async fn a_killed_client_leaves_nothing_behind() {
     let gateway = Gateway::start(&[]).await;
     let client = gateway.subscriber("tea").await;
     let mut polite = gateway.subscriber("tea").await;
     polite.0.close(None).await.unwrap();
-    drop(client); // as one that is killed
+    drop(client); // like a client that was killed
     until("the end of both", async || {
         let stats = gateway.stats().await;
         stats["connections"] == 0 && stats["subscriptions"] == 0
@@ -144,19 +144,19 @@ async fn one_that_is_gone_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn one_of_which_nothing_is_heard_is_dropped_and_one_that_answers_is_not() {
+async fn a_silent_client_is_dropped_and_one_that_answers_pings_is_not() {
     let gateway = Gateway::start(&["--ping", "0.2"]).await;
-    let _silent = gateway.subscriber("tea").await; // is not read from: pings are not answered
+    let _silent = gateway.subscriber("tea").await; // is not read, so pings are not answered
     let mut lively = gateway.subscriber("tea").await;
     let reading = tokio::spawn(async move { lively.frame().await.is_some() });
     until("the end of the silent one", async || gateway.stats().await["connections"] == 1).await;
-    tokio::time::sleep(Duration::from_secs(1)).await; // five times longer than a ping, to see it stay
+    tokio::time::sleep(Duration::from_secs(1)).await; // five ping timeouts: the other client stays
     gateway.publish("tea", "x").await;
     assert!(soon("reading", reading).await.unwrap());
 }
 
 #[tokio::test]
-async fn each_subscription_has_its_limit_and_is_told_what_exceeds_it() {
+async fn each_subscription_has_its_limit_and_losses_are_reported() {
     let gateway = Gateway::start(&["--rate", "50"]).await;
     let mut client = gateway.connect().await;
     for (key, asks, gets) in [("less", 5, 5), ("more", 500, 50)] {
@@ -171,15 +171,15 @@ async fn each_subscription_has_its_limit_and_is_told_what_exceeds_it() {
     gateway.publish("more", "last").await;
     let (mut got, mut lost, mut other) = (0, 0, 0);
     while got + lost < 40 {
-        let said = client.next().await;
-        match said["type"].as_str() {
-            Some("message") if said["key"] == "less" => got += 1,
+        let reply = client.next().await;
+        match reply["type"].as_str() {
+            Some("message") if reply["key"] == "less" => got += 1,
             Some("message") => other += 1,
             Some("lost") => {
-                assert_eq!((&said["key"], &said["reason"]), (&json!("less"), &json!("rate")));
-                lost += said["count"].as_u64().unwrap();
+                assert_eq!((&reply["key"], &reply["reason"]), (&json!("less"), &json!("rate")));
+                lost += reply["count"].as_u64().unwrap();
             }
-            _ => panic!("{said}"),
+            _ => panic!("{reply}"),
         }
     }
     assert!(got >= 5 && lost > 0, "{got} and {lost}");
@@ -192,7 +192,7 @@ async fn each_subscription_has_its_limit_and_is_told_what_exceeds_it() {
 }
 
 #[tokio::test]
-async fn told_to_stop_it_delivers_what_it_took_and_says_goodbye() {
+async fn on_sigterm_accepted_messages_are_delivered_and_clients_are_closed() {
     let gateway = Gateway::start(&[]).await;
     let client = gateway.subscriber("tea").await;
     let idle = gateway.connect().await;
@@ -200,9 +200,9 @@ async fn told_to_stop_it_delivers_what_it_took_and_says_goodbye() {
         gateway.publish("tea", n.to_string()).await;
     }
     gateway.terminate();
-    let (said, code) = client.rest().await;
+    let (reply, code) = client.rest().await;
     let expected: Vec<_> = (0..100).map(|n| message("tea", &n.to_string())).collect();
-    assert_eq!(said, expected);
+    assert_eq!(reply, expected);
     assert_eq!(code, Some(CloseCode::Away));
     assert_eq!(idle.rest().await.1, Some(CloseCode::Away));
     let (status, log) = gateway.wait().await;
@@ -214,7 +214,7 @@ async fn told_to_stop_it_delivers_what_it_took_and_says_goodbye() {
 }
 
 #[tokio::test]
-async fn told_to_stop_it_cuts_off_one_that_does_not_read_and_says_so() {
+async fn on_sigterm_a_client_that_does_not_read_is_cut_off_and_logged() {
     let options =
         ["--drain", "0.3", "--overflow", "wait", "--buffer", "1", "--send-buffer", "4096"];
     let gateway = Gateway::start(&options).await;
@@ -237,8 +237,8 @@ async fn told_to_stop_it_cuts_off_one_that_does_not_read_and_says_so() {
 async fn the_demo_makes_up_messages() {
     let gateway = Gateway::start(&["--demo", "500"]).await;
     let mut client = gateway.subscriber("demo.tea").await;
-    let said = client.next().await;
-    assert_eq!(said["key"], "demo.tea");
+    let reply = client.next().await;
+    assert_eq!(reply["key"], "demo.tea");
     let (status, health) = gateway.ask(Method::GET, "/healthz", &[], "").await;
     assert_eq!((status, health), (StatusCode::OK, json!({ "status": "ok", "source": "up" })));
 }
@@ -249,9 +249,9 @@ async fn the_demo_keeps_the_order_of_each_key() {
     let mut client = gateway.subscriber("demo.tea").await;
     let mut last = 0;
     for _ in 0..20_000 {
-        let said = client.next().await;
-        // "cup 30 of tea"
-        let number = said["body"].as_str().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+        let reply = client.next().await;
+        // The body is "cup 30 of tea".
+        let number = reply["body"].as_str().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
         assert!(number > last, "{number} after {last}");
         last = number;
     }
@@ -277,22 +277,22 @@ async fn the_keys_of_one_client_share_its_socket_and_each_keeps_its_order() {
             }
         }
     });
-    // It reads nothing until all wait for it.
+    // It starts to read when all posts are blocked.
     until("the wait", async || !gateway.stats().await["blocked"].is_null()).await;
     let mut next = HashMap::new();
     for _ in 0..50 * keys.len() {
-        let said = client.next().await;
-        let key = said["key"].as_str().unwrap().to_owned();
-        let n: u64 = said["body"].as_str().unwrap().split(' ').next().unwrap().parse().unwrap();
+        let reply = client.next().await;
+        let key = reply["key"].as_str().unwrap().to_owned();
+        let n: u64 = reply["body"].as_str().unwrap().split(' ').next().unwrap().parse().unwrap();
         let expected = next.entry(key).or_insert(0);
-        assert_eq!(n, *expected, "{}", said["key"]);
+        assert_eq!(n, *expected, "{}", reply["key"]);
         *expected += 1;
     }
     soon("publishing", publishing).await.unwrap();
 }
 
 #[tokio::test]
-async fn what_was_taken_while_it_is_told_to_stop_is_delivered_and_nothing_else() {
+async fn during_sigterm_exactly_the_accepted_messages_are_delivered() {
     let gateway = Gateway::start(&["--rate", "0", "--overflow", "wait"]).await;
     let client = gateway.subscriber("tea").await;
     let receiving = tokio::spawn(client.rest());
@@ -324,8 +324,8 @@ async fn what_was_taken_while_it_is_told_to_stop_is_delivered_and_nothing_else()
     for publisher in publishers {
         taken += soon("a publisher", publisher).await.unwrap();
     }
-    let (said, code) = soon("the rest", receiving).await.unwrap();
-    assert_eq!((said.len(), code), (taken, Some(CloseCode::Away)));
+    let (reply, code) = soon("the rest", receiving).await.unwrap();
+    assert_eq!((reply.len(), code), (taken, Some(CloseCode::Away)));
     assert_eq!(gateway.wait().await.0.code(), Some(0));
 }
 
@@ -353,7 +353,7 @@ async fn requests_sent_at_once_are_all_answered_in_order_whatever_comes_last() {
         let expected = 300 + usize::from(answer.is_some());
         let mut socket = TcpStream::connect(gateway.address).await.unwrap();
         socket.write_all((posts.clone() + &last).as_bytes()).await.unwrap();
-        // It stays open, so nothing but the answers themselves brings them out.
+        // The connection stays open, so its end does not flush the answers.
         let mut all = Vec::new();
         let heads = loop {
             let heads = String::from_utf8_lossy(&all);
@@ -385,12 +385,12 @@ async fn a_batch_is_many_messages_in_order() {
     let mut other = gateway.subscriber("a \"b\"").await;
     let batch = "{\"key\":\"tea\",\"body\":\"1\"}\r\n\n{\"base64\":\"/wA=\",\"key\":\"tea\"}\n \n\
                  {\"key\":\"a \\\"b\\\"\",\"body\":\"\\u00e9\"}\n{\"key\":\"nobody\",\"body\":\"\"}";
-    let (status, said) = gateway.ask(Method::POST, "/publish", &[], batch).await;
-    assert_eq!((status, said), (StatusCode::ACCEPTED, json!({ "taken": 4 })));
+    let (status, reply) = gateway.ask(Method::POST, "/publish", &[], batch).await;
+    assert_eq!((status, reply), (StatusCode::ACCEPTED, json!({ "taken": 4 })));
     assert_eq!(tea.next().await, message("tea", "1"));
     assert_eq!(tea.next().await["base64"], "/wA=");
     assert_eq!(other.next().await, message("a \"b\"", "é"));
-    // More of them than wait for the demux at a time.
+    // More messages than fit into the demux's channel.
     let line = |n: u32| json!({ "key": "tea", "body": n.to_string() }).to_string() + "\n";
     let batch: String = (0..5_000).map(line).collect();
     let posted = gateway.ask(Method::POST, "/publish", &[], batch);
@@ -399,8 +399,8 @@ async fn a_batch_is_many_messages_in_order() {
             assert_eq!(tea.next().await, message("tea", &n.to_string()));
         }
     };
-    let ((status, said), ()) = futures::join!(posted, read);
-    assert_eq!((status, said), (StatusCode::ACCEPTED, json!({ "taken": 5_000 })));
+    let ((status, reply), ()) = futures::join!(posted, read);
+    assert_eq!((status, reply), (StatusCode::ACCEPTED, json!({ "taken": 5_000 })));
     let (_, metrics) = gateway.ask(Method::GET, "/metrics", &[], "").await;
     let line = "gateway_published_total{result=\"ok\"} 5004";
     assert!(metrics.as_str().unwrap().contains(line), "{metrics}");

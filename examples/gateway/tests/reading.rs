@@ -1,4 +1,4 @@
-//! Who may read: tokens that are right, wrong and expired.
+//! Permission to read: tokens that are valid, invalid and expired.
 
 mod common;
 
@@ -17,7 +17,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 const KEY: &str = "the key of the tests, 32 bytes or more";
 
-/// By hand: what the gateway checks with a library.
+/// Signs a token without the library that the gateway verifies it with.
 fn sign(header: &Value, claims: &Value, key: &str) -> String {
     let encode = |part: &Value| BASE64.encode(part.to_string());
     let signed = format!("{}.{}", encode(header), encode(claims));
@@ -37,7 +37,7 @@ async fn start() -> Gateway {
     Gateway::start(&["--read-key", KEY]).await
 }
 
-/// By the header, or in the address.
+/// Connects with the token in the header or in the address.
 async fn connect(gateway: &Gateway, token: &str, by_header: bool) -> Client {
     let query = if by_header { String::new() } else { format!("?a=b&token={token}") };
     let url = format!("ws://{}/ws{query}", gateway.address);
@@ -62,8 +62,8 @@ async fn a_token_is_for_the_keys_and_prefixes_that_it_lists() {
         }
         for key in ["coffee", "tea2", "te", "room", "Tea"] {
             client.send(json!({ "type": "subscribe", "key": key })).await;
-            let said = client.next().await;
-            assert_eq!((&said["error"], &said["key"]), (&json!("forbidden"), &json!(key)));
+            let reply = client.next().await;
+            assert_eq!((&reply["error"], &reply["key"]), (&json!("forbidden"), &json!(key)));
         }
         for key in ["coffee", "room.1"] {
             gateway.publish(key, "x").await;
@@ -114,26 +114,26 @@ async fn a_token_that_is_missing_expired_or_forged_is_refused() {
             ("/ws".to_owned(), vec![("authorization", &*bearer)]),
             (format!("/ws?token={token}"), vec![]),
         ] {
-            let (status, said) = gateway.ask(Method::GET, &path, &headers, "").await;
-            assert_eq!((status.as_u16(), &said["error"]), (401, &json!(code)), "{token}: {said}");
+            let (status, reply) = gateway.ask(Method::GET, &path, &headers, "").await;
+            assert_eq!((status.as_u16(), &reply["error"]), (401, &json!(code)), "{token}: {reply}");
         }
     }
-    let (status, said) = gateway.ask(Method::GET, "/ws", &[], "").await;
-    assert_eq!((status.as_u16(), &said["error"]), (401, &json!("unauthorized")));
-    // Not a word of it for those who publish.
+    let (status, reply) = gateway.ask(Method::GET, "/ws", &[], "").await;
+    assert_eq!((status.as_u16(), &reply["error"]), (401, &json!("unauthorized")));
+    // A token for reading is not valid for publishing.
     gateway.publish("tea", "x").await;
 }
 
 #[tokio::test]
-async fn when_its_token_expires_a_client_is_told_so_and_leaves() {
+async fn a_client_is_disconnected_when_its_token_expires() {
     let gateway = start().await;
     let claims = json!({ "exp": now() + 2, "keys": ["tea"] });
     let mut client = connect(&gateway, &token(&claims), false).await;
     client.subscribe("tea").await;
     gateway.publish("tea", "x").await;
-    let (said, code) = client.rest().await;
-    assert_eq!((said, code), (vec![message("tea", "x")], Some(CloseCode::Library(4401))));
-    let (status, said) =
+    let (reply, code) = client.rest().await;
+    assert_eq!((reply, code), (vec![message("tea", "x")], Some(CloseCode::Library(4401))));
+    let (status, reply) =
         gateway.ask(Method::GET, &format!("/ws?token={}", token(&claims)), &[], "").await;
-    assert_eq!((status.as_u16(), &said["error"]), (401, &json!("token_expired")));
+    assert_eq!((status.as_u16(), &reply["error"]), (401, &json!("token_expired")));
 }

@@ -1,4 +1,4 @@
-//! Bad input of every kind: a clear answer, and nobody else is hurt.
+//! Invalid input of every kind gets a clear answer and does not affect others.
 
 mod common;
 
@@ -10,13 +10,13 @@ use tokio::io::AsyncWriteExt;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
-fn error(said: &Value) -> &str {
-    assert!(said["message"].as_str().is_some_and(|text| !text.is_empty()), "{said}");
-    said["error"].as_str().unwrap()
+fn error(reply: &Value) -> &str {
+    assert!(reply["message"].as_str().is_some_and(|text| !text.is_empty()), "{reply}");
+    reply["error"].as_str().unwrap()
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_request_is_said() {
+async fn invalid_requests_get_an_error_with_its_reason() {
     let gateway = Gateway::start(&["--max-body", "1000"]).await;
     let long = format!("/publish/{}", "k".repeat(256));
     for (method, path, body, status, code) in [
@@ -37,22 +37,22 @@ async fn what_is_wrong_with_a_request_is_said() {
         (Method::GET, "/nothing", "", 404, "not_found"),
         (Method::GET, "/ws", "", 426, "upgrade_required"),
     ] {
-        let (is, said) = gateway.ask(method, path, &[], body.to_owned()).await;
-        assert_eq!((is.as_u16(), error(&said)), (status, code), "{path}");
+        let (is, reply) = gateway.ask(method, path, &[], body.to_owned()).await;
+        assert_eq!((is.as_u16(), error(&reply)), (status, code), "{path}");
     }
-    // As large as it may be, and as long.
+    // The maximum lengths are accepted.
     gateway.publish(&"k".repeat(255), "x".repeat(1000)).await;
-    // Of unknown size, it is found too large while it comes.
+    // A body of unknown length is found too large while it is received.
     let chunks =
         futures::stream::iter(["x".repeat(600), "x".repeat(600)]).map(Ok::<_, std::io::Error>);
     let body = reqwest::Body::wrap_stream(chunks);
-    let (status, said) = gateway.ask(Method::POST, "/publish/k", &[], body).await;
-    assert_eq!((status, error(&said)), (StatusCode::PAYLOAD_TOO_LARGE, "too_large"));
+    let (status, reply) = gateway.ask(Method::POST, "/publish/k", &[], body).await;
+    assert_eq!((status, error(&reply)), (StatusCode::PAYLOAD_TOO_LARGE, "too_large"));
     assert_eq!(gateway.stats().await["totals"]["received"], 1);
 }
 
 #[tokio::test]
-async fn what_is_not_even_a_request_is_refused_too() {
+async fn malformed_requests_are_refused() {
     let gateway = Gateway::start(&[]).await;
     let mut client = gateway.subscriber("tea").await;
     assert!(gateway.raw(b"nonsense\r\n\r\n").await.starts_with("HTTP/1.1 400"));
@@ -75,7 +75,7 @@ async fn requests_that_have_no_place_are_the_last_of_their_connection() {
         let answer = gateway.raw(get(path).repeat(3).as_bytes()).await;
         assert_eq!(answer.matches("HTTP/1.1 ").count(), answers, "{answer}");
     }
-    // What hyper refuses itself.
+    // Errors that hyper answers by itself.
     let many = get("/").replace("\r\n\r\n", &format!("{}\r\n\r\n", "\r\na: b".repeat(101)));
     for (request, status) in [("nonsense\r\n\r\n", 400), (&many, 431)] {
         let answer = gateway.raw(request.as_bytes()).await;
@@ -84,7 +84,7 @@ async fn requests_that_have_no_place_are_the_last_of_their_connection() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_message_is_said_and_the_connection_stays() {
+async fn invalid_messages_get_an_error_and_the_connection_stays() {
     let gateway = Gateway::start(&["--max-subscriptions", "2"]).await;
     let mut client = gateway.subscriber("a").await;
     for (text, code) in [
@@ -111,10 +111,10 @@ async fn what_is_wrong_with_a_message_is_said_and_the_connection_stays() {
         (r#"{"type":"unsubscribe","key":"b"}"#, "not_subscribed"),
     ] {
         client.send_frame(Message::text(text)).await;
-        let said = client.next().await;
-        assert_eq!((said["type"].as_str(), error(&said)), (Some("error"), code), "{text}");
+        let reply = client.next().await;
+        assert_eq!((reply["type"].as_str(), error(&reply)), (Some("error"), code), "{text}");
     }
-    // What is no wildcard is a key.
+    // These have no wildcard word, so they are keys.
     for key in ["b*", "#1 b", "b"] {
         client.subscribe(key).await;
         client.send(json!({ "type": "unsubscribe", "key": key })).await;
@@ -122,8 +122,8 @@ async fn what_is_wrong_with_a_message_is_said_and_the_connection_stays() {
     }
     client.subscribe("b").await;
     client.send(json!({ "type": "subscribe", "key": "c" })).await;
-    let said = client.next().await;
-    assert_eq!((error(&said), &said["key"]), ("too_many_subscriptions", &json!("c")));
+    let reply = client.next().await;
+    assert_eq!((error(&reply), &reply["key"]), ("too_many_subscriptions", &json!("c")));
     gateway.publish("a", "x").await;
     assert_eq!(client.next().await, message("a", "x"));
 }
@@ -136,10 +136,10 @@ async fn of_several_keys_each_is_answered_as_if_it_came_alone() {
     client.send(json!({ "type": "subscribe", "keys": keys, "rate": 5 })).await;
     let (mut subscribed, mut errors) = (Vec::new(), Vec::new());
     for _ in 0..5 {
-        let said = client.next().await;
-        match said["error"].as_str() {
-            Some(code) => errors.push((code.to_owned(), said["key"].clone())),
-            None => subscribed.push((said["key"].clone(), said["rate"].clone())),
+        let reply = client.next().await;
+        match reply["error"].as_str() {
+            Some(code) => errors.push((code.to_owned(), reply["key"].clone())),
+            None => subscribed.push((reply["key"].clone(), reply["rate"].clone())),
         }
     }
     assert_eq!(subscribed, [(json!("a"), json!(5)), (json!("b"), json!(5))]);
@@ -148,14 +148,14 @@ async fn of_several_keys_each_is_answered_as_if_it_came_alone() {
     gateway.publish("b", "x").await;
     assert_eq!(client.next().await, message("b", "x"));
     client.send(json!({ "type": "unsubscribe", "keys": ["a", "c", "b"] })).await;
-    let mut said = [client.next().await, client.next().await, client.next().await];
-    said.sort_by_key(|said| said["key"].to_string());
-    let kinds = said.map(|said| said["type"].as_str().unwrap().to_owned());
+    let mut reply = [client.next().await, client.next().await, client.next().await];
+    reply.sort_by_key(|reply| reply["key"].to_string());
+    let kinds = reply.map(|reply| reply["type"].as_str().unwrap().to_owned());
     assert_eq!(kinds, ["unsubscribed", "unsubscribed", "error"]);
 }
 
 #[tokio::test]
-async fn what_breaks_the_protocol_ends_with_a_code() {
+async fn protocol_errors_close_with_a_code() {
     let gateway = Gateway::start(&[]).await;
     let long = json!({ "type": "subscribe", "key": "k".repeat(5000) }).to_string();
     for (frame, code) in [
@@ -167,7 +167,7 @@ async fn what_breaks_the_protocol_ends_with_a_code() {
         client.send_frame(frame).await;
         assert_eq!(client.rest().await.1, Some(code));
     }
-    // Text that is none, and a frame that is not masked.
+    // Text that is not UTF-8, and a frame that is not masked.
     for (bytes, code) in [
         (&[0x81, 0x82, 0, 0, 0, 0, 0xff, 0xff][..], CloseCode::Invalid),
         (&[0x81, 0x01, b'x'][..], CloseCode::Protocol),
@@ -180,10 +180,10 @@ async fn what_breaks_the_protocol_ends_with_a_code() {
 }
 
 #[tokio::test]
-async fn one_that_pings_and_does_not_read_is_not_listened_to() {
+async fn a_client_that_pings_without_reading_is_not_read_from() {
     let gateway = Gateway::start(&[]).await;
     let mut client = gateway.connect_narrow().await;
-    // 125 bytes, and a mask that changes nothing.
+    // 125 bytes, with a mask of zeros.
     let ping = [&[0x89, 0xfd, 0, 0, 0, 0][..], &[b'x'; 125]].concat();
     let pings = ping.repeat(1000);
     let socket = client.0.get_mut();
@@ -192,9 +192,9 @@ async fn one_that_pings_and_does_not_read_is_not_listened_to() {
             socket.write_all(&pings).await.unwrap();
         }
     };
-    // All that the two kernels hold is far less. It waits for ever: one that waits a moment does, too.
-    let patience = std::time::Duration::from_secs(5);
-    assert!(tokio::time::timeout(patience, taken).await.is_err(), "50 MB of pings were taken");
+    // The two kernels buffer far less. The write must stay pending, not only be slow.
+    let limit = std::time::Duration::from_secs(5);
+    assert!(tokio::time::timeout(limit, taken).await.is_err(), "50 MB of pings were taken");
     gateway.subscriber("a").await;
 }
 
@@ -265,13 +265,13 @@ async fn a_name_that_was_made_to_mean_this_machine_reads_nothing() {
 }
 
 #[tokio::test]
-async fn one_that_is_still_sending_what_is_too_large_reads_why() {
+async fn a_client_that_is_still_sending_a_large_body_gets_the_error() {
     let gateway = Gateway::start(&["--max-body", "1000"]).await;
     let size = 20_000_000;
     let head = format!("POST /publish/k HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n");
     let answer = gateway.raw(&[head.as_bytes(), &vec![b'x'; size]].concat()).await;
     assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("\"too_large\""), "{answer}");
-    // One that waits to be asked for the body is not asked.
+    // A client that sends `Expect: 100-continue` gets the error before it sends the body.
     let waiting = head.replace("\r\n\r\n", "\r\nexpect: 100-continue\r\n\r\n");
     assert!(gateway.raw(waiting.as_bytes()).await.starts_with("HTTP/1.1 413"));
 }
@@ -292,19 +292,19 @@ async fn pages_of_other_sites_may_not_connect_unless_they_are_allowed() {
     assert_eq!(origin(&gateway, &host, &format!("http://{host}")).await, "101");
     assert_eq!(origin(&gateway, "localhost:8080", "http://localhost:8080").await, "101");
     assert_eq!(origin(&gateway, &host, "https://friend.example").await, "101");
-    for stranger in [
+    for foreign in [
         "https://evil.example",
         "http://127.0.0.1:1",
         "null",
         "https://friend.example.evil.example",
     ] {
-        assert_eq!(origin(&gateway, &host, stranger).await, "403", "{stranger}");
+        assert_eq!(origin(&gateway, &host, foreign).await, "403", "{foreign}");
     }
-    // A name that was made to mean this machine.
+    // A foreign name that resolves to this machine.
     assert_eq!(origin(&gateway, "evil.example:8080", "http://evil.example:8080").await, "403");
     let evil = [("origin", "https://evil.example")];
-    let (status, said) = gateway.ask(Method::POST, "/publish/k", &evil, "x").await;
-    assert_eq!((status, error(&said)), (StatusCode::FORBIDDEN, "bad_origin"));
+    let (status, reply) = gateway.ask(Method::POST, "/publish/k", &evil, "x").await;
+    assert_eq!((status, error(&reply)), (StatusCode::FORBIDDEN, "bad_origin"));
 
     let gateway = Gateway::start(&["--allow-origin", "*"]).await;
     let host = gateway.address.to_string();
@@ -312,20 +312,20 @@ async fn pages_of_other_sites_may_not_connect_unless_they_are_allowed() {
 }
 
 #[tokio::test]
-async fn who_publishes_must_have_the_token_if_there_is_one() {
+async fn publishing_requires_the_token_if_there_is_one() {
     let gateway = Gateway::start(&["--token", "secret"]).await;
     for (headers, status) in [
         (vec![], 401),
         (vec![("authorization", "secret")], 401),
         (vec![("authorization", "Bearer Secret")], 401),
-        (vec![("authorization", "Bearer secret ")], 202), // the space is no part of the header
+        (vec![("authorization", "Bearer secret ")], 202), // the space is not part of the header
         (vec![("authorization", "Bearer secre")], 401),
         (vec![("authorization", "Bearer secret")], 202),
         (vec![("authorization", "bearer secret")], 202),
     ] {
-        let (is, said) = gateway.ask(Method::POST, "/publish/k", &headers, "x").await;
-        assert_eq!(is.as_u16(), status, "{headers:?}: {said}");
-        assert!(status == 202 || error(&said) == "unauthorized");
+        let (is, reply) = gateway.ask(Method::POST, "/publish/k", &headers, "x").await;
+        assert_eq!(is.as_u16(), status, "{headers:?}: {reply}");
+        assert!(status == 202 || error(&reply) == "unauthorized");
     }
     gateway.subscriber("k").await;
 }
@@ -361,8 +361,8 @@ async fn a_wrong_command_line_is_explained() {
             .output()
             .unwrap();
         assert_eq!(run.status.code(), Some(2), "{options:?}");
-        let said = String::from_utf8(run.stderr).unwrap();
-        assert!(said.contains("error:") && !said.contains("panicked"), "{said}");
+        let reply = String::from_utf8(run.stderr).unwrap();
+        assert!(reply.contains("error:") && !reply.contains("panicked"), "{reply}");
     }
     let gateway = Gateway::start(&[]).await;
     let address = gateway.address.to_string();
@@ -370,8 +370,8 @@ async fn a_wrong_command_line_is_explained() {
     let run =
         std::process::Command::new(env!("CARGO_BIN_EXE_gateway")).args(taken).output().unwrap();
     assert_eq!(run.status.code(), Some(1));
-    let said = String::from_utf8(run.stderr).unwrap();
-    assert!(said.starts_with(&format!("gateway: cannot listen on {address}: ")), "{said}");
+    let reply = String::from_utf8(run.stderr).unwrap();
+    assert!(reply.starts_with(&format!("gateway: cannot listen on {address}: ")), "{reply}");
 }
 
 #[tokio::test]
@@ -394,10 +394,10 @@ async fn of_a_batch_with_a_mistake_nothing_is_taken_and_the_line_is_named() {
         ("{\"key\":\"tea\",\"body\":\"12345678901\"}", 413, "too_large"),
     ] {
         let batch = format!("{good}\n{line}\n{good}no JSON");
-        let (got, said) = gateway.ask(Method::POST, "/publish", &[token], batch).await;
-        assert_eq!((got.as_u16(), error(&said)), (status, code), "{line}: {said}");
-        assert_eq!((&said["line"], &said["taken"]), (&json!(3), &json!(0)), "{said}");
-        let message = said["message"].as_str().unwrap();
+        let (got, reply) = gateway.ask(Method::POST, "/publish", &[token], batch).await;
+        assert_eq!((got.as_u16(), error(&reply)), (status, code), "{line}: {reply}");
+        assert_eq!((&reply["line"], &reply["taken"]), (&json!(3), &json!(0)), "{reply}");
+        let message = reply["message"].as_str().unwrap();
         assert!(message.starts_with("line 3: "), "{message}");
         assert!(message.ends_with("; nothing was taken"), "{message}");
     }
@@ -407,11 +407,11 @@ async fn of_a_batch_with_a_mistake_nothing_is_taken_and_the_line_is_named() {
         (&[], good.into(), 401, "unauthorized"),
         (&[token, ("origin", "http://elsewhere")], good.into(), 403, "bad_origin"),
     ] {
-        let (got, said) = gateway.ask(Method::POST, "/publish", headers, batch).await;
-        assert_eq!((got.as_u16(), error(&said)), (status, code), "{said}");
-        assert_eq!((&said["line"], &said["taken"]), (&json!(null), &json!(0)), "{said}");
+        let (got, reply) = gateway.ask(Method::POST, "/publish", headers, batch).await;
+        assert_eq!((got.as_u16(), error(&reply)), (status, code), "{reply}");
+        assert_eq!((&reply["line"], &reply["taken"]), (&json!(null), &json!(0)), "{reply}");
     }
-    // Nothing of all that has come, and posts are still taken.
+    // Nothing of the refused batches was published, and posts still work.
     let last = "{\"key\":\"tea\",\"body\":\"last\"}";
     let (got, _) = gateway.ask(Method::POST, "/publish", &[token], last).await;
     assert_eq!(got, StatusCode::ACCEPTED);
@@ -419,18 +419,18 @@ async fn of_a_batch_with_a_mistake_nothing_is_taken_and_the_line_is_named() {
 }
 
 #[tokio::test]
-async fn of_a_batch_that_the_input_takes_in_part_the_answer_says_which() {
+async fn a_partly_taken_batch_lists_the_lines_that_failed() {
     let options = ["--overflow", "wait", "--buffer", "1", "--rate", "0", "--send-buffer", "4096"];
     let gateway = Gateway::start(&options).await;
     let mut slow = gateway.connect_narrow().await;
     slow.subscribe("tea").await;
     let line = json!({ "key": "tea", "body": "x".repeat(1000) }).to_string() + "\n";
-    let (status, said) = gateway.ask(Method::POST, "/publish", &[], line.repeat(1000)).await;
-    assert_eq!((status.as_u16(), error(&said)), (408, "timeout"), "{said:.200}");
-    let (taken, first) = (said["taken"].as_u64().unwrap(), said["line"].as_u64().unwrap());
+    let (status, reply) = gateway.ask(Method::POST, "/publish", &[], line.repeat(1000)).await;
+    assert_eq!((status.as_u16(), error(&reply)), (408, "timeout"), "{reply:.200}");
+    let (taken, first) = (reply["taken"].as_u64().unwrap(), reply["line"].as_u64().unwrap());
     assert_eq!(first, taken + 1, "in order");
-    let failed: Vec<u64> = serde_json::from_value(said["failed"].clone()).unwrap();
-    assert!(failed.iter().copied().eq(first..=1000), "{said:.200}");
+    let failed: Vec<u64> = serde_json::from_value(reply["failed"].clone()).unwrap();
+    assert!(failed.iter().copied().eq(first..=1000), "{reply:.200}");
     for _ in 0..taken {
         assert_eq!(slow.next().await["key"], "tea");
     }

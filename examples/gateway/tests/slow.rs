@@ -1,4 +1,5 @@
-//! A client that does not read, under each policy: what it loses, what it hears, what others see.
+//! A client that does not read, under each policy: its losses, its notices, and the effect on
+//! others.
 
 mod common;
 
@@ -8,13 +9,13 @@ use serde_json::{Value, json};
 
 const COUNT: u64 = 400;
 
-/// Large, so that sockets are soon full.
+/// Large bodies, so that sockets fill up soon.
 fn body(n: u64) -> String {
     format!("{n} {}", "x".repeat(20_000))
 }
 
-fn number(said: &Value) -> u64 {
-    said["body"].as_str().unwrap().split(' ').next().unwrap().parse().unwrap()
+fn number(reply: &Value) -> u64 {
+    reply["body"].as_str().unwrap().split(' ').next().unwrap().parse().unwrap()
 }
 
 async fn start(policy: &str) -> (Gateway, Client, Client) {
@@ -26,7 +27,7 @@ async fn start(policy: &str) -> (Gateway, Client, Client) {
     (gateway, slow, quick)
 }
 
-/// Publishes, while the quick one reads each before the next one comes.
+/// Publishes; the quick client reads each message before the next one is published.
 async fn publish(gateway: &Gateway, quick: &mut Client) {
     for n in 0..COUNT {
         gateway.publish("tea", body(n)).await;
@@ -34,23 +35,23 @@ async fn publish(gateway: &Gateway, quick: &mut Client) {
     }
 }
 
-/// What the slow one finds when it reads at last: the numbers it got, and how many it lost, until the
-/// two make up for all, or the subscription is ended.
+/// Reads what arrives for the slow client: the numbers of its messages and the number of lost ones,
+/// until both add up, or the subscription is ended.
 async fn read(slow: &mut Client) -> (Vec<u64>, u64, bool) {
     let (mut got, mut lost) = (Vec::new(), 0);
     while got.len() as u64 + lost < COUNT {
-        let said = slow.next().await;
-        match said["type"].as_str() {
-            Some("message") => got.push(number(&said)),
+        let reply = slow.next().await;
+        match reply["type"].as_str() {
+            Some("message") => got.push(number(&reply)),
             Some("lost") => {
-                assert_eq!(said["reason"], "overflow");
-                lost += said["count"].as_u64().unwrap();
+                assert_eq!(reply["reason"], "overflow");
+                lost += reply["count"].as_u64().unwrap();
             }
             Some("unsubscribed") => {
-                assert_eq!(said["reason"], "too_slow");
+                assert_eq!(reply["reason"], "too_slow");
                 return (got, lost, true);
             }
-            _ => panic!("{said}"),
+            _ => panic!("{reply}"),
         }
     }
     (got, lost, false)
@@ -86,14 +87,14 @@ async fn evict_ends_the_subscription_and_not_the_connection() {
     let (got, lost, ended) = read(&mut slow).await;
     assert_eq!(got, (0..got.len() as u64).collect::<Vec<_>>());
     assert!(ended);
-    assert_eq!(lost, 11, "what waited, and the one that was too many");
+    assert_eq!(lost, 11, "the waiting messages, and the one that did not fit");
     slow.subscribe("tea").await;
     gateway.publish("tea", body(7)).await;
     assert_eq!(number(&slow.next().await), 7);
 }
 
 #[tokio::test]
-async fn wait_loses_nothing_holds_everybody_and_says_for_whom() {
+async fn wait_loses_nothing_blocks_all_and_names_the_client() {
     let (gateway, mut slow, mut quick) = start("wait").await;
     let url = gateway.url("/publish/tea");
     let publishing = tokio::spawn(async move {
@@ -121,7 +122,7 @@ async fn wait_loses_nothing_holds_everybody_and_says_for_whom() {
 }
 
 #[tokio::test]
-async fn one_that_holds_the_input_and_leaves_frees_it() {
+async fn a_blocking_client_that_leaves_unblocks_the_input() {
     let (gateway, slow, mut quick) = start("wait").await;
     let url = gateway.url("/publish/tea");
     let publishing = tokio::spawn(async move {
@@ -142,16 +143,16 @@ async fn one_that_holds_the_input_and_leaves_frees_it() {
 }
 
 #[tokio::test]
-async fn what_was_sent_and_not_flushed_does_not_make_a_client_slow() {
+async fn unflushed_messages_do_not_make_a_client_slow() {
     // A client may have 50 kB waiting; its socket takes more than all of it.
     let limits = ["--max-queued", "400000", "--overflow", "drop-newest", "--rate", "0"];
     let gateway = Gateway::start(&limits).await;
     let mut client = gateway.subscriber("tea").await;
     let line = json!({ "key": "tea", "body": "x".repeat(10_000) }).to_string() + "\n";
-    let (status, said) = gateway.ask(Method::POST, "/publish", &[], line.repeat(10)).await;
-    assert_eq!(status, StatusCode::ACCEPTED, "{said}");
+    let (status, reply) = gateway.ask(Method::POST, "/publish", &[], line.repeat(10)).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{reply}");
     for _ in 0..10 {
-        let said = client.next().await;
-        assert_eq!(said["type"], "message", "{said}");
+        let reply = client.next().await;
+        assert_eq!(reply["type"], "message", "{reply}");
     }
 }

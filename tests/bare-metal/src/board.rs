@@ -1,4 +1,4 @@
-//! The board, an Arm MPS2 with a Cortex-M4 (AN386), as far as the program uses it.
+//! The parts of the board (Arm MPS2 with a Cortex-M4, AN386) that the program uses.
 
 use cortex_m::interrupt::InterruptNumber;
 use cortex_m::peripheral::syst::SystClkSource;
@@ -18,7 +18,7 @@ pub struct Timer(usize);
 pub const SAMPLER: Timer = Timer(0x4000_0000);
 pub const TRANSMITTER: Timer = Timer(0x4000_1000);
 
-/// The interrupts, by number. The last two belong to no device: they fire when they are pended.
+/// The interrupts, by number. The last two have no device: software pends them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Irq {
@@ -35,13 +35,13 @@ impl Irq {
         ALL.into_iter().find(|&irq| i16::try_from(irq as u16) == Ok(number))
     }
 
-    /// Makes it fire as soon as its priority lets it.
+    /// Pends the interrupt; it fires as soon as its priority allows.
     pub fn pend(self) {
         NVIC::pend(self);
     }
 }
 
-// Safety: the numbers are those of the board, and they do not change.
+// Safety: the numbers are those of the board and do not change.
 unsafe impl InterruptNumber for Irq {
     fn number(self) -> u16 {
         self as u16
@@ -66,8 +66,7 @@ impl Timer {
     }
 }
 
-/// Puts a byte on the wire. The emulated UART is never busy; [`TRANSMITTER`] gives it the pace of a
-/// real one.
+/// Transmits a byte. The emulated UART is never busy; [`TRANSMITTER`] paces it like a real one.
 pub fn transmit(byte: u8) {
     write(UART_DATA, byte.into());
 }

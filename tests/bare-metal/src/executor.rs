@@ -1,4 +1,4 @@
-//! The smallest executor that really sleeps: a flag for each task, and `wfi` when none is up.
+//! A minimal executor that sleeps: one flag per task, and `wfi` while no flag is set.
 
 use alloc::sync::Arc;
 use alloc::task::Wake;
@@ -25,7 +25,7 @@ impl Wake for Flag {
     }
 }
 
-/// A future that is polled when its waker fired, and not otherwise.
+/// A future that is polled only after its waker fired.
 pub struct Task<'a> {
     future: Option<Pin<&'a mut dyn Future<Output = ()>>>,
     flag: Arc<Flag>,
@@ -40,7 +40,7 @@ impl<'a> Task<'a> {
         Self { future: Some(future), flag, waker, polls: 0 }
     }
 
-    /// Polls it if it was woken, and whether it was.
+    /// Polls the task if it was woken. Returns whether it was.
     fn run(&mut self) -> bool {
         let woken = self.flag.0.swap(false, Acquire);
         if let Some(future) = self.future.as_mut().filter(|_| woken) {
@@ -63,8 +63,8 @@ pub fn run<const N: usize>(tasks: &mut [Task<'_>; N]) {
     }
 }
 
-/// Sleeps until the next interrupt, unless one has woken a task just now: interrupts are held off
-/// between that look and `wfi`, which a held-off one ends all the same.
+/// Sleeps until the next interrupt, unless a task has been woken. Interrupts are masked between
+/// that check and `wfi`, which a pending masked interrupt ends as well.
 fn sleep<const N: usize>(tasks: &[Task<'_>; N]) {
     cortex_m::interrupt::free(|_| {
         if !tasks.iter().any(|task| task.flag.0.load(Acquire)) {

@@ -1,4 +1,4 @@
-//! An allocator, and what was asked of it.
+//! An allocator with statistics.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::mem::MaybeUninit;
@@ -13,7 +13,7 @@ static MEMORY: Memory = Memory(core::cell::UnsafeCell::new([MaybeUninit::uninit(
 #[repr(align(8))]
 struct Memory(core::cell::UnsafeCell<[MaybeUninit<u8>; SIZE]>);
 
-// Safety: only the allocator gets at it.
+// Safety: only the allocator uses it.
 unsafe impl Sync for Memory {}
 
 struct Counted(LlffHeap);
@@ -25,7 +25,7 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
-// Safety: all is passed on to an allocator.
+// Safety: all calls are forwarded to an allocator.
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let used = USED.fetch_add(layout.size(), Relaxed) + layout.size();
@@ -40,9 +40,9 @@ unsafe impl GlobalAlloc for Counted {
     }
 }
 
-/// To be called once, before anything is allocated.
+/// Must be called once, before the first allocation.
 pub fn start() {
-    // Safety: it is called first thing and once, with memory that nothing else uses.
+    // Safety: called first and once, with memory that nothing else uses.
     unsafe { HEAP.0.init(MEMORY.0.get() as usize, SIZE) }
 }
 
@@ -51,12 +51,12 @@ pub fn used() -> usize {
     USED.load(Relaxed)
 }
 
-/// The most bytes that were in use.
+/// Maximum of the bytes in use.
 pub fn peak() -> usize {
     PEAK.load(Relaxed)
 }
 
-/// How often memory was asked for.
+/// Number of allocations.
 pub fn allocations() -> usize {
     ALLOCATIONS.load(Relaxed)
 }

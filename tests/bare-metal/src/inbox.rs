@@ -1,4 +1,4 @@
-//! What interrupts hand to tasks: a queue of fixed size, which is a stream on its other side.
+//! A queue of fixed size from interrupts to tasks, where it is a stream.
 
 use core::cell::RefCell;
 use core::pin::Pin;
@@ -19,7 +19,7 @@ impl<T, const N: usize> Inbox<T, N> {
         Self { items: Mutex::new(RefCell::new(Deque::new())), reader: AtomicWaker::new() }
     }
 
-    /// Hands it back if the queue is full.
+    /// Returns the item as an error if the queue is full.
     pub fn push(&self, item: T) -> Result<(), T> {
         critical_section::with(|cs| self.items.borrow_ref_mut(cs).push_back(item))?;
         self.wake();
@@ -34,7 +34,7 @@ impl<T, const N: usize> Inbox<T, N> {
         critical_section::with(|cs| self.items.borrow_ref_mut(cs).pop_front())
     }
 
-    /// Takes out all that is left.
+    /// Removes all items.
     pub fn drain(&self, each: impl FnMut(T)) {
         core::iter::from_fn(|| self.pop()).for_each(each);
     }

@@ -1,16 +1,17 @@
-//! A demux on a microcontroller. Interrupts measure and send orders, tasks wait, nothing polls in
-//! vain.
+//! A demux on a microcontroller. Interrupts produce samples and orders; tasks sleep until they are
+//! woken.
 //!
 //! | channel | measured by | goes to |
 //! | --- | --- | --- |
-//! | temperature | the tick, eight at once now and then | a UART that is too slow for eight: the input waits |
+//! | temperature | the tick, sometimes eight at once | a UART that is too slow for eight: the input waits |
 //! | current | the sampler | a control loop, replaced by another while it runs |
-//! | vibration | the sampler | a radio that is stuck for ever after three; its queue drops the oldest |
+//! | vibration | the sampler | a radio that is stuck after three samples; its queue drops the oldest |
 //! | pressure | the sampler | a display whose lease an interrupt drops |
 //! | humidity | the sampler | no sink |
 //!
-//! An interrupt orders the finish, of an input that never ends; the stuck radio is evicted after
-//! it. Then every sample is looked for, and every byte of the heap. Exit status 0 if all was found.
+//! An interrupt sends `Finish` while the input goes on; the stuck radio is evicted after that. The
+//! program then accounts for every sample and every byte of the heap. Exit status 0 if all are
+//! found.
 #![no_std]
 #![no_main]
 
@@ -49,7 +50,7 @@ type Port = Box<dyn Sink<Sample, Error = OutOfOrder> + Send + Unpin>;
 static SAMPLES: Inbox<Sample, 64> = Inbox::new();
 static ORDERS: Inbox<Order<Channel, Port>, 8> = Inbox::new();
 
-/// Samples that got into the inbox, and those that found it full, by channel.
+/// Samples accepted by the inbox, and samples refused because it was full, by channel.
 static ACCEPTED: [AtomicU32; CHANNELS] = [const { AtomicU32::new(0) }; CHANNELS];
 static REFUSED: [AtomicU32; CHANNELS] = [const { AtomicU32::new(0) }; CHANNELS];
 
@@ -65,11 +66,11 @@ static SECOND_LOOP: Record = Record::new();
 static RADIO: Record = Record::new();
 static DISPLAY: Record = Record::new();
 
-/// What the radio takes before it is stuck, and what may wait for it then.
+/// What the radio accepts before it is stuck, and the capacity of its queue.
 const CREDIT: u32 = 3;
 const BUFFER: usize = 4;
 
-/// When what happens, in milliseconds.
+/// The schedule, in milliseconds.
 const REPLACED_AT: u32 = 250;
 const STEADY: core::ops::Range<u32> = 300..480;
 const UNPLUGGED_AT: u32 = 500;
@@ -129,7 +130,7 @@ fn order(order: impl Into<Order<Channel, Port>>) {
     assert!(ORDERS.push(order.into()).is_ok(), "no room for an order");
 }
 
-/// Waits for a condition, looking at it once a tick.
+/// Waits for a condition, checking it once per tick.
 async fn until(condition: impl Fn() -> bool) {
     poll_fn(|cx| {
         TICK.register(cx.waker());
@@ -142,8 +143,8 @@ async fn at(tick: u32) {
     until(|| TICKS.load(Relaxed) >= tick).await;
 }
 
-/// Attaches what is there from the start.
-fn plug_in() {
+/// Attaches the initial sinks.
+fn attach_ports() {
     let mut lease = Lease::new();
     let uart: Port = Box::new(Uart { record: &UART, next: 0 });
     let first: Port = Box::new(Loop { record: &FIRST_LOOP, next: Some(0) });
@@ -157,7 +158,7 @@ fn plug_in() {
     critical_section::with(|cs| LEASE.replace(cs, Some(lease)));
 }
 
-/// What happens to the ports while the samples flow.
+/// Changes the sinks while samples flow.
 async fn supervise() {
     at(REPLACED_AT).await;
     let second: Port = Box::new(Loop { record: &SECOND_LOOP, next: None });
@@ -166,7 +167,7 @@ async fn supervise() {
     at(STEADY.start).await;
     let allocations = heap::allocations();
     at(STEADY.end).await;
-    assert_eq!(heap::allocations(), allocations, "something is allocated for each sample");
+    assert_eq!(heap::allocations(), allocations, "samples cause allocations");
 
     at(UNPLUGGED_AT).await;
     Irq::Unplugged.pend();
@@ -219,7 +220,7 @@ impl Hooks<Channel, Sample, OutOfOrder> for Observed {
     }
 }
 
-/// Looks for every sample. The input is not read any more; it goes on filling up.
+/// Accounts for every sample. The input is no longer read, but still filled.
 fn check(totals: &Totals, observed: &Observed) {
     let received = critical_section::with(|_| {
         let mut received = ACCEPTED.each_ref().map(|accepted| accepted.load(Relaxed));
@@ -238,14 +239,14 @@ fn check(totals: &Totals, observed: &Observed) {
     assert_eq!((closed, dropped), (0, 1));
     assert!(first.0 > 0 && second.0 > 0 && shown > 0);
 
-    let buffer = u32::try_from(BUFFER).expect("it is small");
+    let buffer = u32::try_from(BUFFER).expect("it fits into 32 bits");
     assert_eq!(observed.evicted, [0, 0, buffer, 0, 0]);
     assert_eq!(observed.overflowed, [0, 0, vibration - CREDIT - buffer, 0, 0]);
     assert_eq!(observed.unmatched, [0, 0, 0, pressure - shown, humidity]);
     assert!(pressure > shown && humidity > 0, "nothing was unmatched");
     assert!(
         observed.blocked > 0 && observed.blocked == observed.unblocked,
-        "the UART never held the input"
+        "the UART never blocked the input"
     );
     assert_eq!(
         observed.detached,
@@ -266,22 +267,22 @@ fn check(totals: &Totals, observed: &Observed) {
     assert_eq!((totals.attached, totals.detached), (5, 5));
 }
 
-/// Fires the wakers that outlived the demux: nothing happens, but that their memory comes back.
-fn wake_the_dead() {
+/// Wakes the wakers that outlived the demux, which must only free their memory.
+fn wake_stale_wakers() {
     SAMPLES.wake();
     ORDERS.wake();
     ports::wake();
     TICK.wake();
 }
 
-/// The most stack that was in use: the start-up code has painted all of it.
+/// Returns the maximum stack usage. The start-up code has painted the stack.
 fn stack() -> usize {
     unsafe extern "C" {
         static _stack_start: u32;
         static _stack_end: u32;
     }
     let (top, mut low) = (&raw const _stack_start, &raw const _stack_end);
-    // Safety: all between these two is the stack's; the loop ends at the latest where we stand.
+    // Safety: the stack lies between these two; the loop ends at the current frame at the latest.
     while unsafe { low.read_volatile() } == cortex_m_rt::STACK_PAINT_VALUE {
         low = low.wrapping_add(1);
     }
@@ -293,7 +294,7 @@ fn main() -> ! {
     heap::start();
     let mut totals = None;
     let mut observed = Observed::default();
-    plug_in();
+    attach_ports();
     let polls = {
         let demux = (&SAMPLES).demux_by(|sample| sample.channel, &ORDERS).hooks(&mut observed);
         let run = pin!(async {
@@ -306,21 +307,21 @@ fn main() -> ! {
         executor::run(&mut tasks);
         tasks[0].polls
     };
-    let totals = totals.expect("the executor ran it to its end");
+    let totals = totals.expect("the executor ran the demux to completion");
     check(&totals, &observed);
     let refused = REFUSED.each_ref().map(|refused| refused.load(Relaxed));
     let slept = executor::SLEPT.load(Relaxed);
-    wake_the_dead();
-    assert_eq!(heap::used(), 0, "bytes of the heap have not come back");
-    assert!(slept > 0, "it never slept");
+    wake_stale_wakers();
+    assert_eq!(heap::used(), 0, "the heap is not empty");
+    assert!(slept > 0, "the processor never slept");
 
     hprintln!("{:?}", totals);
     hprintln!("refused by a full inbox, by channel: {:?}", refused);
-    hprintln!("the UART held the input {} times", observed.blocked);
+    hprintln!("the UART blocked the input {} times", observed.blocked);
     hprintln!("lines sent: {}", UART.read().0);
     hprintln!("polls of the demux: {}; the processor slept {} times", polls, slept);
     hprintln!("heap, at most: {} bytes; {} allocations", heap::peak(), heap::allocations());
     hprintln!("stack, at most: {} bytes", stack());
     debug::exit(debug::EXIT_SUCCESS);
-    unreachable!("the emulator has ended");
+    unreachable!("the emulator has exited");
 }

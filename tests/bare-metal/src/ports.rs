@@ -1,4 +1,4 @@
-//! Where samples go: three kinds of sink, and what became of them.
+//! Three kinds of sink, and records of what they did.
 
 use core::cell::RefCell;
 use core::fmt::Write;
@@ -17,7 +17,7 @@ use crate::board;
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     pub channel: Channel,
-    /// Counts the samples of the channel that got into the inbox, from 0.
+    /// The number of the sample among those of the channel that the inbox accepted, from 0.
     pub number: u32,
     pub value: i16,
 }
@@ -33,11 +33,11 @@ pub enum Channel {
 
 pub const CHANNELS: usize = 5;
 
-/// A port refuses a sample that is out of order: it breaks the promise of the demux.
+/// The error of a port that receives a sample out of order: the demux has broken its guarantee.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfOrder;
 
-/// The life of a sink, to be looked at when it is gone.
+/// The history of a sink, to be checked when it is gone.
 pub struct Record {
     pub taken: AtomicU32,
     pub flushed: AtomicU32,
@@ -51,7 +51,7 @@ impl Record {
         Self { taken, flushed, closed, dropped }
     }
 
-    /// Taken, closed, dropped.
+    /// Returns how many samples it took, and how often it was closed and dropped.
     pub fn read(&self) -> (u32, u32, u32) {
         (self.taken.load(Relaxed), self.closed.load(Relaxed), self.dropped.load(Relaxed))
     }
@@ -59,7 +59,7 @@ impl Record {
 
 type Done = Result<(), OutOfOrder>;
 
-/// Takes everything at once, as a control loop does.
+/// Accepts every sample at once, like a control loop.
 pub struct Loop {
     pub record: &'static Record,
     /// The number of the next sample; `None` accepts any first number.
@@ -99,7 +99,7 @@ impl Drop for Loop {
     }
 }
 
-/// Writes lines to the UART, by way of a buffer that an interrupt empties byte by byte.
+/// Writes lines to the UART through a buffer that an interrupt empties byte by byte.
 pub struct Uart {
     pub record: &'static Record,
     pub next: u32,
@@ -152,12 +152,13 @@ impl Sink<Sample> for Uart {
         }
         self.next += 1;
         let mut line = String::<LINE>::new();
-        writeln!(line, "t {} {}", sample.number, sample.value).expect("a line has its length");
+        writeln!(line, "t {} {}", sample.number, sample.value)
+            .expect("a line fits into its buffer");
         critical_section::with(|cs| {
             let mut unsent = UNSENT.borrow_ref_mut(cs);
             line.bytes().try_for_each(|byte| unsent.push_back(byte))
         })
-        .expect("`poll_ready` saw room for a line");
+        .expect("`poll_ready` has checked for room");
         self.record.taken.fetch_add(1, Relaxed);
         Ok(())
     }
@@ -182,8 +183,8 @@ impl Drop for Uart {
     }
 }
 
-/// A radio that loses its peer: takes a few samples, and then is not ready again, nor flushed, nor
-/// closed.
+/// A radio that loses its peer: it takes a few samples, and then neither becomes ready nor
+/// completes a flush or a close.
 pub struct Radio {
     pub record: &'static Record,
     pub credit: u32,

@@ -1,4 +1,4 @@
-//! A demux without `std`: an allocator, a panic handler, a loop that polls. Exit status 0 if its
+//! A demux without `std`: an allocator, a panic handler and a polling loop. Exit status 0 if its
 //! items arrived.
 #![no_std]
 #![no_main]
@@ -26,7 +26,7 @@ unsafe extern "C" {
 
 struct Malloc;
 
-// The C library aligns to 16 bytes, which nothing here exceeds.
+// The C library aligns to 16 bytes, and nothing here needs more.
 unsafe impl GlobalAlloc for Malloc {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         assert!(layout.align() <= 16);
@@ -45,11 +45,11 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     unsafe { abort() }
 }
 
-/// `core` was built to unwind and names this; nothing calls it.
+/// `core` was built with unwinding and refers to this symbol; it is never called.
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}
 
-/// Counts up to the end.
+/// Counts up to the end of the range.
 struct Numbers(core::ops::Range<u32>);
 
 impl Stream for Numbers {

@@ -1,4 +1,4 @@
-//! Clients that do all they should not, for a while; then it is looked at what is left of them.
+//! Misbehaving clients, and a check of the gateway's resources after they have left.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::client::{self, Socket};
 use crate::stats;
 
-/// Of each kind.
+/// The number of tasks of each kind.
 const TASKS: usize = 8;
-/// Until the allocator has all that it keeps: 58 MiB after 5 s, 108 after 30, 100 after 120.
+/// Until the allocator's memory is stable: 58 MiB after 5 s, 108 after 30, 100 after 120.
 const WARM_UP: Duration = Duration::from_secs(30);
-/// How long the gateway may keep something of a client that has left: deadlines are 10 s.
+/// How long the gateway may hold resources of a client that has left: its timeouts are 10 s.
 const DEADLINES: Duration = Duration::from_secs(15);
 
 #[derive(Debug, clap::Args)]
@@ -23,7 +23,7 @@ pub struct Abuse {
     /// HOST:PORT of the gateway
     #[arg(long)]
     gateway: String,
-    /// Its process
+    /// Its process id
     #[arg(long)]
     pid: u32,
     #[arg(long)]
@@ -34,7 +34,7 @@ pub struct Abuse {
 struct Use {
     kib: u64,
     files: usize,
-    /// Hundredths of a second in five seconds.
+    /// Processor time in five seconds, in hundredths of a second.
     ticks: u64,
 }
 
@@ -51,14 +51,18 @@ impl Abuse {
         let has_grown = after.kib > before.kib + before.kib / 2 + 16 * 1024
             || after.files > before.files + 5
             || after.ticks > before.ticks + 25;
-        if has_grown { Err("it did not go back to where it was".into()) } else { Ok(()) }
+        if has_grown {
+            Err("its resources did not return to the level before".into())
+        } else {
+            Ok(())
+        }
     }
 
     async fn attack(&self, time: Duration) {
         let end = Instant::now() + time;
         join_all((0..6 * TASKS).map(async |task| {
             while Instant::now() < end {
-                // What fails is the gateway's right.
+                // The gateway may refuse any of this.
                 let _ = timeout(Duration::from_secs(20), self.one(task % 6)).await;
             }
         }))
@@ -76,7 +80,7 @@ impl Abuse {
         }
     }
 
-    /// Subscribes, and is gone with a reset.
+    /// Subscribes and resets the connection.
     async fn reset(&self) -> Result<(), String> {
         let mut socket = self.subscriber(3).await?;
         sleep(Duration::from_millis(fastrand::u64(..50))).await;
@@ -84,7 +88,7 @@ impl Abuse {
         Ok(())
     }
 
-    /// Bytes that are no HTTP, or no WebSocket.
+    /// Sends bytes that are not HTTP, or not WebSocket frames.
     async fn garbage(&self) -> Result<(), String> {
         let bytes: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(2000).collect();
         let mut raw = TcpStream::connect(&self.gateway).await.map_err(|error| error.to_string())?;
@@ -95,7 +99,7 @@ impl Abuse {
         Ok(())
     }
 
-    /// Asks for a lot, and reads none of it.
+    /// Requests a lot and reads none of it.
     async fn unread(&self) -> Result<(), String> {
         let mut raw = TcpStream::connect(&self.gateway).await.map_err(|error| error.to_string())?;
         let path = ["/page.js", "/stats", "/metrics"][fastrand::usize(..3)];
@@ -106,7 +110,7 @@ impl Abuse {
         Ok(())
     }
 
-    /// Comes and goes on keys that nobody else has.
+    /// Subscribes to unique keys and leaves.
     async fn storm(&self) -> Result<(), String> {
         let mut socket = self.subscriber(1).await?;
         for _ in 0..500 {
@@ -115,20 +119,22 @@ impl Abuse {
                 client::say(&mut socket, "subscribe", &key).await?;
                 client::say(&mut socket, "unsubscribe", &key).await
             };
-            let said = timeout(Duration::from_secs(1), say).await;
-            said.map_err(|_| "not listened to")?.map_err(|error| error.to_string())?;
+            let reply = timeout(Duration::from_secs(1), say).await;
+            reply
+                .map_err(|_| "the request was not read in time")?
+                .map_err(|error| error.to_string())?;
         }
         Ok(())
     }
 
-    /// Wants the busiest keys, and reads nothing.
+    /// Subscribes to the busiest keys and reads nothing.
     async fn stuck(&self) -> Result<(), String> {
         let _socket = self.subscriber(20).await?;
         sleep(Duration::from_secs(fastrand::u64(1..10))).await;
         Ok(())
     }
 
-    /// Posts, what is too large or breaks off as well.
+    /// Posts valid bodies, too large ones, and ones that break off.
     async fn publish(&self) -> Result<(), String> {
         let url = format!("http://{}/publish/{}", self.gateway, fastrand::usize(..20));
         let byte = [b'x', 1, 0xff, b'"'][fastrand::usize(..4)];
@@ -146,10 +152,10 @@ impl Abuse {
         client::subscriber(&self.gateway, Some(4096), (0..keys).map(|key| key.to_string())).await
     }
 
-    /// Once all have left, and all deadlines are over.
+    /// Measures the gateway once all clients have left and all timeouts are over.
     async fn look(&self) -> Result<Use, String> {
         sleep(DEADLINES).await;
-        stats::is_deserted(&self.gateway).await?;
+        stats::await_idle(&self.gateway).await?;
         let ticks = self.ticks()?;
         sleep(Duration::from_secs(5)).await;
         let ticks = self.ticks()? - ticks;
@@ -161,7 +167,7 @@ impl Abuse {
         Ok(Use { kib: kib.ok_or("no VmRSS")?, files, ticks })
     }
 
-    /// Of processor time.
+    /// Returns the processor time.
     fn ticks(&self) -> Result<u64, String> {
         let stat = self.proc("stat")?;
         let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();

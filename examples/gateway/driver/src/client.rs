@@ -22,10 +22,10 @@ use crate::message::{self, Key};
 
 pub type Socket = tokio_tungstenite::WebSocketStream<TcpStream>;
 
-/// How long a gateway may be away.
+/// How long a gateway may be unreachable.
 const AWAY: Duration = Duration::from_secs(60);
 
-/// What the clients have in common.
+/// Counters that the clients share.
 #[derive(Default)]
 pub struct Progress {
     pub subscribed: AtomicU64,
@@ -41,29 +41,29 @@ impl Progress {
     }
 }
 
-pub struct Wants {
+pub struct ClientConfig {
     /// HOST:PORT of its gateway.
     pub gateway: String,
-    /// Its keys, and how many messages each will have.
+    /// Its keys, and the number of messages of each.
     pub keys: Vec<(Key, usize)>,
-    /// Comes back when its connection is lost.
-    pub returns: bool,
-    /// Late, and says what it had last.
+    /// Reconnects when its connection is lost.
+    pub reconnects: bool,
+    /// Reconnects late, with the last position of each key.
     pub resumes: bool,
 }
 
-/// What became of a client.
+/// The result of a client.
 #[derive(Default)]
 pub struct Outcome {
     pub ledger: Ledger,
-    /// How its connections ended before it was told to leave: the close code, if there was one.
+    /// How its connections ended while it was receiving: the close code, if there was one.
     pub cuts: Vec<Option<u16>>,
     pub errors: Vec<String>,
-    /// The epoch of each key, and the last position.
+    /// The epoch and the last position of each key.
     last: HashMap<String, (Value, Value)>,
-    /// Messages that it missed, and was sent when it came back.
+    /// Missed messages that were replayed after a reconnect.
     pub resumed: u64,
-    /// Of first deliveries, in microseconds.
+    /// Latencies of first deliveries, in microseconds.
     pub latencies: Vec<u64>,
 }
 
@@ -73,43 +73,47 @@ enum Phase {
     Leave,
 }
 
-/// Many clients, each a task.
-pub struct Crowd {
+/// Many clients, each in a task.
+pub struct Clients {
     tasks: Vec<JoinHandle<Outcome>>,
     phase: watch::Sender<Phase>,
     pub progress: Arc<Progress>,
     subscriptions: u64,
 }
 
-impl Crowd {
-    pub fn start(wants: impl IntoIterator<Item = Wants>) -> Self {
-        let (phase, told) = watch::channel(Phase::Receive);
+impl Clients {
+    pub fn start(config: impl IntoIterator<Item = ClientConfig>) -> Self {
+        let (phase, receiver) = watch::channel(Phase::Receive);
         let progress = Arc::<Progress>::default();
         let mut subscriptions = 0;
-        let start = |wants: Wants| {
-            subscriptions += wants.keys.len() as u64;
-            tokio::spawn(live(wants, told.clone(), Arc::clone(&progress)))
+        let start = |config: ClientConfig| {
+            subscriptions += config.keys.len() as u64;
+            tokio::spawn(run_client(config, receiver.clone(), Arc::clone(&progress)))
         };
-        let tasks = wants.into_iter().map(start).collect();
+        let tasks = config.into_iter().map(start).collect();
         Self { tasks, phase, progress, subscriptions }
     }
 
-    /// Waits until all of them have subscribed to all they want.
-    pub async fn subscribed(&self, patience: Duration) -> Result<(), String> {
+    /// Waits until all subscriptions are confirmed.
+    pub async fn subscribed(&self, limit: Duration) -> Result<(), String> {
         let wanted = self.subscriptions;
-        let there = self.until(&self.progress.subscribed, wanted, patience).await;
+        let there = self.until(&self.progress.subscribed, wanted, limit).await;
         there.map_err(|count| {
-            format!("{count} of {wanted} subscriptions are confirmed, and no more come")
+            format!(
+                "{count} of {wanted} subscriptions are confirmed, and then there was no progress"
+            )
         })
     }
 
-    /// Waits until so many first deliveries were made; gives up when none is for too long.
-    pub async fn delivered(&self, count: u64, patience: Duration) -> Result<(), String> {
-        let there = self.until(&self.progress.delivered, count, patience).await;
-        there.map_err(|delivered| format!("{delivered} of {count} are delivered, and no more come"))
+    /// Waits for `count` first deliveries. Fails if there is no progress for too long.
+    pub async fn delivered(&self, count: u64, limit: Duration) -> Result<(), String> {
+        let there = self.until(&self.progress.delivered, count, limit).await;
+        there.map_err(|delivered| {
+            format!("{delivered} of {count} are delivered, and then there was no progress")
+        })
     }
 
-    async fn until(&self, counter: &AtomicU64, count: u64, patience: Duration) -> Result<(), u64> {
+    async fn until(&self, counter: &AtomicU64, count: u64, limit: Duration) -> Result<(), u64> {
         let mut last = counter.load(Relaxed);
         let mut since = Instant::now();
         while counter.load(Relaxed) < count {
@@ -117,14 +121,14 @@ impl Crowd {
             let current = counter.load(Relaxed);
             if current > last {
                 (last, since) = (current, Instant::now());
-            } else if since.elapsed() > patience {
+            } else if since.elapsed() > limit {
                 return Err(current);
             }
         }
         Ok(())
     }
 
-    /// They unsubscribe from everything, which is to be confirmed, and leave.
+    /// Makes all clients unsubscribe, await the confirmations, and leave.
     pub async fn leave(self) -> Vec<Outcome> {
         self.phase.send_replace(Phase::Leave);
         let mut outcomes = Vec::new();
@@ -139,22 +143,26 @@ impl Crowd {
     }
 }
 
-/// One client, over all its connections.
-async fn live(wants: Wants, mut phase: watch::Receiver<Phase>, progress: Arc<Progress>) -> Outcome {
+/// Runs one client over all its connections.
+async fn run_client(
+    config: ClientConfig,
+    mut phase: watch::Receiver<Phase>,
+    progress: Arc<Progress>,
+) -> Outcome {
     let mut outcome =
-        Outcome { ledger: Ledger::new(wants.keys.iter().cloned()), ..Outcome::default() };
+        Outcome { ledger: Ledger::new(config.keys.iter().cloned()), ..Outcome::default() };
     let mut known = HashSet::new();
     let mut pause = Duration::from_millis(50);
     let mut away_since = None;
     while *phase.borrow() == Phase::Receive {
-        let ended = match connect(&wants.gateway, None).await {
+        let ended = match connect(&config.gateway, None).await {
             Ok(socket) => {
                 away_since = None;
                 pause = Duration::from_millis(50);
-                session(socket, &wants, &mut outcome, &mut known, &mut phase, &progress).await
+                session(socket, &config, &mut outcome, &mut known, &mut phase, &progress).await
             }
-            Err(error) if wants.returns => {
-                // Nobody listens: not a cut, but a gateway that is not back yet.
+            Err(error) if config.reconnects => {
+                // Connection refused: not a cut, but a gateway that is still down.
                 let since = *away_since.get_or_insert_with(Instant::now);
                 if since.elapsed() < AWAY { Ok(Ended::Refused) } else { Err(error) }
             }
@@ -165,7 +173,7 @@ async fn live(wants: Wants, mut phase: watch::Receiver<Phase>, progress: Arc<Pro
             Ok(Ended::Refused) => {}
             Ok(Ended::Cut(code)) => {
                 outcome.cuts.push(code);
-                if !wants.returns {
+                if !config.reconnects {
                     outcome.errors.push(format!("the gateway closed a connection: {code:?}"));
                     break;
                 }
@@ -175,10 +183,10 @@ async fn live(wants: Wants, mut phase: watch::Receiver<Phase>, progress: Arc<Pro
                 break;
             }
         }
-        if wants.resumes {
+        if config.resumes {
             sleep(Duration::from_secs(1)).await;
         }
-        // Not all at the same moment.
+        // Jitter, so that clients do not all reconnect at once.
         sleep(pause.mul_f64(0.5 + fastrand::f64())).await;
         pause = (pause * 2).min(Duration::from_millis(500));
     }
@@ -186,33 +194,33 @@ async fn live(wants: Wants, mut phase: watch::Receiver<Phase>, progress: Arc<Pro
 }
 
 enum Ended {
-    /// As it was told.
+    /// The client has left as planned.
     Left,
     Cut(Option<u16>),
-    /// There was no connection.
+    /// It could not connect.
     Refused,
 }
 
-/// One connection of a client, to its end.
+/// Runs one connection of a client until it ends.
 async fn session(
     mut socket: Socket,
-    wants: &Wants,
+    config: &ClientConfig,
     outcome: &mut Outcome,
     known: &mut HashSet<Key>,
     phase: &mut watch::Receiver<Phase>,
     progress: &Progress,
 ) -> Result<Ended, String> {
-    for (key, _) in &wants.keys {
-        let mut wish = json!({ "type": "subscribe", "key": &**key });
-        if let Some((epoch, at)) = outcome.last.get(&**key).filter(|_| wants.resumes) {
-            (wish["epoch"], wish["since"]) = (epoch.clone(), at.clone());
+    for (key, _) in &config.keys {
+        let mut request = json!({ "type": "subscribe", "key": &**key });
+        if let Some((epoch, at)) = outcome.last.get(&**key).filter(|_| config.resumes) {
+            (request["epoch"], request["since"]) = (epoch.clone(), at.clone());
         }
-        if socket.send(Frame::text(wish.to_string())).await.is_err() {
+        if socket.send(Frame::text(request.to_string())).await.is_err() {
             return Ok(Ended::Cut(None));
         }
     }
     let mut resuming = HashSet::new();
-    // What comes before `subscribed` is early; what comes after `unsubscribed` is wrong.
+    // Messages before `subscribed` are allowed; messages after `unsubscribed` are not.
     let mut ended = HashSet::new();
     let mut is_leaving = false;
     let mut until = None;
@@ -222,14 +230,14 @@ async fn session(
             _ = phase.changed(), if !is_leaving => {
                 is_leaving = true;
                 until = Some(Instant::now() + Duration::from_secs(30));
-                for (key, _) in &wants.keys {
+                for (key, _) in &config.keys {
                     say(&mut socket, "unsubscribe", key).await.map_err(|error| error.to_string())?;
                 }
                 continue;
             }
             () = tokio::time::sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {
-                let left = wants.keys.len() - ended.len();
-                return Err(format!("{left} subscriptions do not end within 30 s"));
+                let left = config.keys.len() - ended.len();
+                return Err(format!("{left} subscriptions did not end within 30 s"));
             }
         };
         let frame = match frame {
@@ -241,7 +249,7 @@ async fn session(
             Frame::Text(text) => text,
             Frame::Ping(_) | Frame::Pong(_) => continue,
             Frame::Close(close) => {
-                // Answers, and waits for the end of the connection.
+                // Answers the close frame and waits for the end of the connection.
                 while let Some(Ok(_)) = socket.next().await {}
                 return Ok(Ended::Cut(close.map(|close| close.code.into())));
             }
@@ -250,7 +258,7 @@ async fn session(
         let value: Value = serde_json::from_str(&text)
             .map_err(|error| format!("not JSON: {error}: {text:.200}"))?;
         let key = value["key"].as_str().unwrap_or_default();
-        if let (true, Some(at)) = (wants.resumes, value.get("at")) {
+        if let (true, Some(at)) = (config.resumes, value.get("at")) {
             let last = outcome.last.entry(key.to_owned()).or_default();
             last.1 = at.clone();
             if let Some(epoch) = value.get("epoch") {
@@ -266,8 +274,10 @@ async fn session(
             Some("history") => drop(resuming.insert(key.to_owned())),
             Some("subscribed") => {
                 resuming.remove(key);
-                let Some((key, _)) = wants.keys.iter().find(|(wanted, _)| **wanted == *key) else {
-                    return Err(format!("subscribed to what nobody asked for: {key:?}"));
+                let Some((key, _)) = config.keys.iter().find(|(wanted, _)| **wanted == *key) else {
+                    return Err(format!(
+                        "confirmation of a subscription that was not requested: {key:?}"
+                    ));
                 };
                 if known.insert(Key::clone(key)) {
                     progress.count(&progress.subscribed);
@@ -275,13 +285,13 @@ async fn session(
             }
             Some("unsubscribed") if is_leaving && value["reason"] == "requested" => {
                 ended.insert(key.to_owned());
-                if ended.len() == wants.keys.len() {
+                if ended.len() == config.keys.len() {
                     let _ = socket.close(None).await;
                     while let Some(Ok(_)) = socket.next().await {}
                     return Ok(Ended::Left);
                 }
             }
-            Some("lost") => outcome.ledger.told_lost(key, value["count"].as_u64().unwrap_or(0)),
+            Some("lost") => outcome.ledger.reported_lost(key, value["count"].as_u64().unwrap_or(0)),
             _ => return Err(format!("unexpected: {text:.200}")),
         }
     }
@@ -299,7 +309,7 @@ fn receive(outcome: &mut Outcome, key: &str, value: &Value, progress: &Progress)
     }
 }
 
-/// The body of a message, however it is written.
+/// Returns the body of a message, in whichever field it is.
 pub fn body_of(value: &Value) -> Option<Vec<u8>> {
     match (value["body"].as_str(), value["base64"].as_str()) {
         (Some(text), None) => Some(text.as_bytes().to_vec()),
@@ -308,7 +318,7 @@ pub fn body_of(value: &Value) -> Option<Vec<u8>> {
     }
 }
 
-/// With a receive buffer of this size in the kernel, if one is given.
+/// Connects; `buffer` sets the receive buffer in the kernel.
 pub async fn connect(gateway: &str, buffer: Option<u32>) -> Result<Socket, String> {
     let connecting = async {
         let stream = match buffer {
@@ -322,7 +332,7 @@ pub async fn connect(gateway: &str, buffer: Option<u32>) -> Result<Socket, Strin
             }
         };
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
-        // A thousand clients with the default of 128 KiB each are a lot.
+        // The default of 128 KiB for each of a thousand clients is too much.
         let small = WebSocketConfig::default().read_buffer_size(8 * 1024);
         let opened =
             client_async_with_config(format!("ws://{gateway}/ws"), stream, Some(small)).await;
@@ -333,12 +343,12 @@ pub async fn connect(gateway: &str, buffer: Option<u32>) -> Result<Socket, Strin
     connected.map_err(|error| format!("no WebSocket to {gateway}: {error}"))
 }
 
-/// `subscribe` or `unsubscribe`.
+/// Sends `subscribe` or `unsubscribe`.
 pub async fn say(socket: &mut Socket, what: &str, key: &str) -> Result<(), WsError> {
     socket.send(Frame::text(json!({ "type": what, "key": key }).to_string())).await
 }
 
-/// Connects and subscribes. What the gateway says to it is not read yet.
+/// Connects and subscribes, without reading the answer.
 pub async fn subscriber(
     gateway: &str,
     buffer: Option<u32>,
@@ -346,13 +356,13 @@ pub async fn subscriber(
 ) -> Result<Socket, String> {
     let mut socket = connect(gateway, buffer).await?;
     for key in keys {
-        let said = say(&mut socket, "subscribe", key.as_ref()).await;
-        said.map_err(|error| error.to_string())?;
+        let reply = say(&mut socket, "subscribe", key.as_ref()).await;
+        reply.map_err(|error| error.to_string())?;
     }
     Ok(socket)
 }
 
-/// Reads that so many subscriptions are confirmed, and nothing else.
+/// Reads this number of confirmations, and fails on anything else.
 pub async fn subscribed(socket: &mut Socket, count: usize) -> Result<(), String> {
     for _ in 0..count {
         let value = next(socket).await?;
@@ -363,17 +373,17 @@ pub async fn subscribed(socket: &mut Socket, count: usize) -> Result<(), String>
     Ok(())
 }
 
-/// The next message, which has to come within a minute.
+/// Returns the next message, which must arrive within a minute.
 pub async fn next(socket: &mut Socket) -> Result<Value, String> {
     loop {
         let frame = timeout(Duration::from_secs(60), socket.next()).await;
-        match frame.map_err(|_| "no message comes".to_owned())? {
+        match frame.map_err(|_| "no message within a minute".to_owned())? {
             Some(Ok(Frame::Text(text))) => {
                 return serde_json::from_str(&text)
                     .map_err(|error| format!("not JSON: {error}: {text:.200}"));
             }
             Some(Ok(Frame::Ping(_) | Frame::Pong(_))) => {}
-            other => return Err(format!("instead of a message there comes {other:?}")),
+            other => return Err(format!("expected a message, got {other:?}")),
         }
     }
 }

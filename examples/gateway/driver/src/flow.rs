@@ -1,11 +1,11 @@
-//! Messages to many clients, all of which must arrive.
+//! Sends messages to many clients, and checks that all of them arrive.
 
 use std::time::Duration;
 
 use clap::ValueEnum;
 use tokio::time::Instant;
 
-use crate::client::{Crowd, Outcome, Wants};
+use crate::client::{ClientConfig, Clients, Outcome};
 use crate::ledger::Tally;
 use crate::plan::Plan;
 use crate::publish::{self, Broker, Pace, Published};
@@ -21,56 +21,56 @@ pub struct Flow {
     amqp: Option<String>,
     #[arg(long, default_value = "gateway")]
     exchange: String,
-    /// Posts to the gateways, although there is a broker
+    /// Posts to the gateways even with a broker
     #[arg(long)]
     post: bool,
     #[arg(long, default_value_t = 100)]
     clients: usize,
-    /// No more than clients, as otherwise nobody wants some of them
+    /// At most as many as clients, so that each key has a subscriber
     #[arg(long, default_value_t = 100)]
     pub keys: usize,
-    /// The most keys that a client subscribes to
+    /// The maximum number of keys that a client subscribes to
     #[arg(long, default_value_t = 3)]
     per_client: usize,
     #[arg(long, default_value_t = 10_000)]
     pub messages: usize,
-    /// Of a body, in bytes
+    /// Size of a body, in bytes
     #[arg(long, default_value_t = 200)]
     size: usize,
-    /// Messages a second; 0: as fast as it goes
+    /// Messages a second; 0: unlimited
     #[arg(long, default_value_t = 0)]
     rate: u32,
-    /// What is going to be cut half-way; then duplicates are no fault
+    /// What is going to be interrupted half-way; duplicates are then allowed
     #[arg(long)]
     cut: Option<Cut>,
-    /// Clients come back late, and ask for what they missed; the queue is bound for all keys
+    /// Clients reconnect late and request the missed messages; the queue is bound to all keys
     #[arg(long)]
     history: bool,
-    /// With which close code every client is cut off
+    /// The close code that every client is expected to get
     #[arg(long)]
     close_code: Option<u16>,
-    /// Seconds without any progress before it gives up
+    /// Seconds without progress before the driver gives up
     #[arg(long, default_value_t = 30)]
-    patience: u64,
+    timeout: u64,
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Cut {
-    /// The gateway: every client loses its connection, and comes back
+    /// The gateway: every client loses its connection and reconnects
     Gateway,
-    /// The broker: no client may notice
+    /// The broker: clients keep their connections
     Broker,
-    /// The way from the gateway to the broker: no client may notice
-    Way,
+    /// The network between gateway and broker: clients keep their connections
+    Network,
 }
 
-/// What became of what was published.
+/// The result of publishing and receiving.
 pub struct Transfer {
     pub outcomes: Vec<Outcome>,
     published: Published,
-    /// How long it took.
+    /// The duration of publishing.
     publishing: Duration,
     arrived: Result<(), String>,
     arriving: Duration,
@@ -97,7 +97,7 @@ impl Flow {
         let mut faults = Faults::default();
         let tally = self.judge(&transfer, &mut faults);
         for (own, gateway) in self.gateway.iter().enumerate() {
-            faults.check(stats::is_deserted(gateway).await);
+            faults.check(stats::await_idle(gateway).await);
             if self.cut.is_none() {
                 let (received, delivered) = (self.received(&plan, own), self.copies(&plan, own));
                 faults.check(stats::compare(gateway, &before[own], received, delivered).await);
@@ -131,11 +131,11 @@ impl Flow {
         self.amqp.as_ref().map(|uri| Broker::new(uri, &self.exchange))
     }
 
-    /// Publishes all of it to clients, which come before and leave after it.
+    /// Publishes the plan to clients, which subscribe before it and leave after it.
     pub async fn transfer(&self, plan: &Plan) -> Result<Transfer, String> {
-        let patience = Duration::from_secs(self.patience);
-        let crowd = Crowd::start((0..self.clients).map(|client| self.wants(plan, client)));
-        crowd.subscribed(patience).await?;
+        let limit = Duration::from_secs(self.timeout);
+        let clients = Clients::start((0..self.clients).map(|client| self.config(plan, client)));
+        clients.subscribed(limit).await?;
         let copies: u64 = (0..self.gateway.len()).map(|own| self.copies(plan, own)).sum();
         let (start, pace) = (Instant::now(), Pace::new(self.rate));
         let publish = async {
@@ -146,33 +146,33 @@ impl Flow {
             published.map(|published| (published, start.elapsed()))
         };
         let arrive = async {
-            let mut arrived = crowd.delivered(copies / 2, patience).await;
+            let mut arrived = clients.delivered(copies / 2, limit).await;
             if arrived.is_ok() {
-                println!("@halfway"); // the script waits for it
-                arrived = crowd.delivered(copies, patience).await;
+                println!("@halfway"); // the script waits for this line
+                arrived = clients.delivered(copies, limit).await;
             }
             Ok::<_, String>((arrived, start.elapsed()))
         };
-        // A publisher that fails ends it; clients that wait in vain are a matter of the account.
+        // A failing publisher ends this; missing deliveries are found by the ledgers.
         let ((published, publishing), (arrived, arriving)) = tokio::try_join!(publish, arrive)?;
-        let outcomes = crowd.leave().await;
+        let outcomes = clients.leave().await;
         Ok(Transfer { outcomes, published, publishing, arrived, arriving })
     }
 
-    fn wants(&self, plan: &Plan, client: usize) -> Wants {
+    fn config(&self, plan: &Plan, client: usize) -> ClientConfig {
         let keys = plan.wanted_by(client, self.gateway.len(), self.per_client);
-        Wants {
+        ClientConfig {
             gateway: self.gateway[client % self.gateway.len()].clone(),
             keys: keys
                 .iter()
                 .map(|index| (plan.keys[*index].clone(), plan.counts[*index]))
                 .collect(),
-            returns: self.cut.is_some(),
+            reconnects: self.cut.is_some(),
             resumes: self.history,
         }
     }
 
-    /// The keys wanted by the clients of a gateway, once for each client.
+    /// The keys subscribed to at a gateway, once for each subscription.
     fn wanted_at(&self, plan: &Plan, gateway: usize) -> Vec<usize> {
         let clients = (gateway..self.clients).step_by(self.gateway.len());
         clients
@@ -180,12 +180,13 @@ impl Flow {
             .collect()
     }
 
-    /// What a gateway is to deliver.
+    /// The number of copies that a gateway must deliver.
     fn copies(&self, plan: &Plan, gateway: usize) -> u64 {
         self.wanted_at(plan, gateway).iter().map(|key| plan.counts[*key] as u64).sum()
     }
 
-    /// What a gateway is to receive: what its clients want, and no more.
+    /// The number of messages that a gateway must receive: those of its clients' keys, and no
+    /// others.
     fn received(&self, plan: &Plan, gateway: usize) -> u64 {
         if self.amqp.is_none() {
             return self.messages as u64;
@@ -204,9 +205,9 @@ impl Flow {
             outcome.errors.iter().for_each(|error| faults.add(error.clone()));
         }
         faults.count(tally.lost, "lost");
-        faults.count(tally.told_lost, "said to be lost");
+        faults.count(tally.reported_lost, "reported as lost");
         faults.count(tally.disordered, "out of order");
-        faults.count(tally.misplaced, "delivered to somebody else, or after the end");
+        faults.count(tally.misplaced, "delivered to the wrong client, or after the end");
         faults.count(tally.damaged, "damaged");
         faults.count(published.unroutable, "for which no queue was bound");
         faults.check(arrived.clone());
@@ -215,14 +216,16 @@ impl Flow {
             None => faults.count(tally.duplicated, "duplicated"),
             Some(Cut::Gateway) => {
                 if cut_off < outcomes.len() {
-                    faults.add(format!("only {cut_off} clients were cut off: nothing was tested"));
+                    faults.add(format!(
+                        "only {cut_off} clients were disconnected: nothing was tested"
+                    ));
                 }
                 if !self.post {
                     faults.count(tally.unmarked, "duplicated and not marked as redelivered");
                 }
             }
-            Some(Cut::Broker | Cut::Way) => {
-                faults.count(cut_off as u64, "clients (not messages) cut off");
+            Some(Cut::Broker | Cut::Network) => {
+                faults.count(cut_off as u64, "clients (not messages) disconnected");
                 if self.cut == Some(Cut::Broker) && published.reconnects == 0 && !self.post {
                     faults.add("the publisher never lost the broker: nothing was tested".into());
                 }
@@ -230,7 +233,7 @@ impl Flow {
         }
         let resumed: u64 = outcomes.iter().map(|outcome| outcome.resumed).sum();
         if self.history {
-            println!("  {resumed} were missed, and sent when a client came back");
+            println!("  {resumed} missed messages were replayed");
         }
         if self.history && resumed == 0 {
             faults.add("no client missed anything: nothing was tested".into());
@@ -240,7 +243,7 @@ impl Flow {
                 outcomes.iter().flat_map(|outcome| &outcome.cuts).filter(|cut| **cut != Some(code));
             faults.count(other.count() as u64, &format!("closes without code {code}"));
         }
-        // Last, as there may be many.
+        // Last, as there may be many lines.
         for missing in outcomes.iter().flat_map(|outcome| outcome.ledger.missing()) {
             faults.add(format!("lost: {missing}"));
         }
@@ -248,7 +251,7 @@ impl Flow {
     }
 }
 
-/// Bindings follow subscriptions: without clients there are none.
+/// Checks that all bindings are removed once all clients have left.
 async fn unbound(broker: &mut Broker, plan: &Plan) -> Result<(), String> {
     let start = Instant::now();
     loop {
@@ -276,7 +279,7 @@ pub fn print(tally: Tally) {
     );
 }
 
-/// What is wrong.
+/// What went wrong.
 #[derive(Default)]
 pub struct Faults(Vec<String>);
 

@@ -1,11 +1,11 @@
-//! What one client received, held against what was published.
+//! Compares what one client received with what was published.
 
 use std::collections::HashMap;
 use std::ops::AddAssign;
 
 use crate::message::Key;
 
-/// The account of one client: for each of its keys, which messages came, and in which order.
+/// The account of one client: which messages of each key arrived, and in which order.
 #[derive(Default)]
 pub struct Ledger {
     keys: HashMap<Key, Entry>,
@@ -14,41 +14,41 @@ pub struct Ledger {
 
 #[derive(Default)]
 struct Entry {
-    /// By sequence number: did it come?
+    /// Whether a message arrived, by sequence number.
     seen: Vec<bool>,
-    /// The highest that came.
+    /// The highest sequence number that arrived.
     highest: Option<usize>,
     arrived: u64,
-    told_lost: u64,
+    reported_lost: u64,
 }
 
-/// What a message was to its client.
+/// The classification of a received message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Receipt {
     First,
-    /// It came before.
+    /// It arrived before.
     Duplicate,
-    /// Nobody asked for it, or it was never published.
+    /// Not subscribed to, or never published.
     Misplaced,
 }
 
-/// Numbers of messages.
+/// Counts of messages.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Tally {
     pub expected: u64,
-    /// Each counted once, however often it came.
+    /// Without duplicates.
     pub delivered: u64,
     pub duplicated: u64,
-    /// Duplicates that did not say so.
+    /// Duplicates that were not marked as redelivered.
     pub unmarked: u64,
-    /// Never came.
+    /// Never arrived.
     pub lost: u64,
-    /// The gateway said that it had dropped them.
-    pub told_lost: u64,
-    /// Came for the first time after a later one of the same key.
+    /// Reported as lost by the gateway.
+    pub reported_lost: u64,
+    /// Arrived for the first time after a later one of the same key.
     pub disordered: u64,
     pub misplaced: u64,
-    /// Not what was published under that number.
+    /// The contents differ from what was published.
     pub damaged: u64,
 }
 
@@ -59,7 +59,7 @@ impl AddAssign for Tally {
         self.duplicated += other.duplicated;
         self.unmarked += other.unmarked;
         self.lost += other.lost;
-        self.told_lost += other.told_lost;
+        self.reported_lost += other.reported_lost;
         self.disordered += other.disordered;
         self.misplaced += other.misplaced;
         self.damaged += other.damaged;
@@ -67,7 +67,8 @@ impl AddAssign for Tally {
 }
 
 impl Ledger {
-    /// For a client that is to get so many messages of each key, numbered from 0.
+    /// Creates the account of a client that must get this number of messages of each key, numbered
+    /// from 0.
     pub fn new(keys: impl IntoIterator<Item = (Key, usize)>) -> Self {
         let entry = |expected| Entry { seen: vec![false; expected], ..Entry::default() };
         let keys = keys.into_iter().map(|(key, expected)| (key, entry(expected))).collect();
@@ -97,36 +98,39 @@ impl Ledger {
         Receipt::First
     }
 
-    /// Something came that is not what was published.
+    /// Counts a message with damaged contents.
     pub fn damaged(&mut self) {
         self.sums.damaged += 1;
     }
 
-    /// Something came that was not asked for, or no longer.
+    /// Counts a message of a key that is not, or no longer, subscribed to.
     pub fn misplaced(&mut self) {
         self.sums.misplaced += 1;
     }
 
-    /// The gateway says that so many messages of the key were dropped.
-    pub fn told_lost(&mut self, key: &str, count: u64) {
+    /// Records that the gateway has reported `count` lost messages of the key.
+    pub fn reported_lost(&mut self, key: &str, count: u64) {
         match self.keys.get_mut(key) {
-            Some(entry) => entry.told_lost += count,
+            Some(entry) => entry.reported_lost += count,
             None => self.sums.misplaced += 1,
         }
     }
 
-    /// Is each message of each key either here, or said to be lost?
+    /// Returns `true` if each message of each key has arrived or was reported as lost.
     pub fn is_accounted(&self) -> bool {
-        self.keys.values().all(|entry| entry.arrived + entry.told_lost >= entry.seen.len() as u64)
+        self.keys
+            .values()
+            .all(|entry| entry.arrived + entry.reported_lost >= entry.seen.len() as u64)
     }
 
-    /// Keys of which another number is missing than the gateway says.
+    /// Returns the number of keys whose reported losses differ from the missing messages.
     pub fn misreported(&self) -> usize {
-        let is_wrong = |entry: &Entry| entry.arrived + entry.told_lost != entry.seen.len() as u64;
+        let is_wrong =
+            |entry: &Entry| entry.arrived + entry.reported_lost != entry.seen.len() as u64;
         self.keys.values().filter(|entry| is_wrong(entry)).count()
     }
 
-    /// Some messages that never came, for people to look at.
+    /// Describes some of the missing messages.
     pub fn missing(&self) -> Vec<String> {
         let missing = self.keys.iter().filter_map(|(key, entry)| {
             let first = entry.seen.iter().position(|seen| !seen)?;
@@ -142,7 +146,7 @@ impl Ledger {
         for entry in self.keys.values() {
             tally.expected += entry.seen.len() as u64;
             tally.delivered += entry.arrived;
-            tally.told_lost += entry.told_lost;
+            tally.reported_lost += entry.reported_lost;
         }
         tally.lost = tally.expected - tally.delivered;
         tally
@@ -180,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_late_is_out_of_order_and_not_lost() {
+    fn late_messages_are_out_of_order_and_not_lost() {
         let mut ledger = ledger();
         for number in [2, 0, 1] {
             assert_eq!(ledger.receive("a", number, false), Receipt::First);
@@ -190,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_twice_is_neither_out_of_order_nor_two_deliveries() {
+    fn duplicates_are_neither_out_of_order_nor_deliveries() {
         let mut ledger = ledger();
         for (number, again) in [(0, false), (1, false), (0, true), (1, false), (2, false)] {
             ledger.receive("a", number, again);
@@ -201,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asked_for_is_misplaced() {
+    fn unrequested_messages_are_misplaced() {
         let mut ledger = ledger();
         assert_eq!(ledger.receive("c", 0, false), Receipt::Misplaced);
         assert_eq!(ledger.receive("b", 1, false), Receipt::Misplaced);
@@ -209,17 +213,17 @@ mod tests {
     }
 
     #[test]
-    fn a_notice_accounts_for_what_is_lost_and_no_more() {
+    fn a_notice_accounts_for_reported_losses_only() {
         let mut ledger = ledger();
         ledger.receive("b", 0, false);
         ledger.receive("a", 2, false);
-        ledger.told_lost("a", 1);
+        ledger.reported_lost("a", 1);
         assert!(!ledger.is_accounted());
         assert_eq!(ledger.misreported(), 1);
-        ledger.told_lost("a", 1);
+        ledger.reported_lost("a", 1);
         assert!(ledger.is_accounted());
         assert_eq!(ledger.misreported(), 0);
-        ledger.told_lost("a", 1);
+        ledger.reported_lost("a", 1);
         assert_eq!(ledger.misreported(), 1);
     }
 }

@@ -1,7 +1,7 @@
-//! The other side of the gateway: publishers, clients, and an account of every message.
+//! Publishers and clients for testing the gateway, with an account of every message.
 //!
-//! `examples/gateway/check` starts gateways and a broker, and runs this against them. Lines that begin with
-//! `@` are meant for that script.
+//! `examples/gateway/check` starts gateways and a broker, and runs this against them. Lines that
+//! begin with `@` are read by that script.
 
 mod abuse;
 mod client;
@@ -30,17 +30,18 @@ use crate::publish::{Broker, Pace};
 use crate::stalled::{Stalled, Stuck};
 
 #[derive(Parser)]
-#[command(about = "What the gateway's check is made with.")]
+#[command(about = "The test driver of the gateway's check.")]
 enum Command {
-    /// Messages to many clients; all of them must arrive, in order
+    /// Sends messages to many clients; all of them must arrive, in order
     Flow(Flow),
-    /// One client that does not read, beside others that must not notice
+    /// Runs one client that does not read, beside others that must not be affected
     Stalled(Stalled),
-    /// One client that never reads; says @held once more was posted than its buffers hold, and stays
+    /// One client that never reads; prints @held once more was posted than its buffers hold, and
+    /// stays
     Hold { gateway: String },
-    /// What publishers and operators do to a broker
+    /// Operations of publishers and operators on a broker
     Operate(Operate),
-    /// Clients that do all they should not; prints what the gateway uses before and after
+    /// Misbehaving clients; prints the gateway's resources before and after
     Abuse(Abuse),
     #[command(flatten)]
     Help(Help),
@@ -50,9 +51,9 @@ enum Command {
 enum Help {
     /// Prints numbers of free ports
     Ports { count: usize },
-    /// Passes connections on to HOST:PORT; SIGUSR1 makes those that there are silent
+    /// Forwards connections to HOST:PORT; SIGUSR1 makes the open ones silent
     Relay { port: u16, target: String },
-    /// Waits until a broker answers, for so many seconds
+    /// Waits until a broker answers, for at most this number of seconds
     Await { uri: String, seconds: u64 },
 }
 
@@ -80,13 +81,13 @@ fn main() -> ExitCode {
                 relay::run(port, target).await.map_err(|error| vec![error])
             }
             Command::Help(Help::Await { uri, seconds }) => {
-                let patience = Duration::from_secs(seconds);
-                Broker::new(&uri, "").connect(patience).await.map_err(|error| vec![error])
+                let limit = Duration::from_secs(seconds);
+                Broker::new(&uri, "").connect(limit).await.map_err(|error| vec![error])
             }
         }
     });
     let Err(faults) = done else { return ExitCode::SUCCESS };
-    // A gateway that is broken tells a thousand clients so.
+    // A broken gateway causes the same fault in a thousand clients.
     for fault in faults.iter().take(10) {
         eprintln!("  FAULT: {fault}");
     }
@@ -96,7 +97,7 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Below those that the system gives to whoever connects somewhere: nobody else takes one by chance.
+/// Returns ports below the ephemeral range, so that no outgoing connection takes one by chance.
 fn ports(count: usize) -> std::io::Result<()> {
     let mut listeners = Vec::new();
     for _ in 0..1_000 {

@@ -1,4 +1,4 @@
-//! Messages that can be checked: each says which it is, and the rest of it follows from that.
+//! Verifiable messages: each has a header that identifies it and determines the rest.
 
 use std::sync::Arc;
 use std::sync::LazyLock;
@@ -6,18 +6,18 @@ use std::time::Instant;
 
 pub type Key = Arc<str>;
 
-/// Quotes, backslashes, a control character, what is special in HTML, two to four bytes of UTF-8.
+/// Quotes, backslashes, a control character, HTML special characters, two to four bytes of UTF-8.
 const PATTERN: &str = "\"q\" \\b\\ \u{1}\n<b>&amp; é 漢 😀 ";
-/// One message in so many is not UTF-8.
+/// Every 16th message is not UTF-8.
 const BINARY: usize = 16;
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// Which message it is, and when it was published.
+/// Identifies a message, and says when it was published.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Head {
     pub number: usize,
-    /// Microseconds since this process began.
+    /// Microseconds since the start of this process.
     pub sent: u64,
 }
 
@@ -25,7 +25,7 @@ pub fn now() -> u64 {
     u64::try_from(START.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Names that a careless program breaks on, now and then.
+/// Returns the name of a key. Some names have characters that need escaping.
 pub fn key(index: usize) -> Key {
     match index % 10 {
         3 => format!("größe {index}/a+b%20").into(),
@@ -34,7 +34,7 @@ pub fn key(index: usize) -> Key {
     }
 }
 
-/// A message of about this size.
+/// Returns a body of about this size.
 pub fn body(key: &str, number: usize, size: usize) -> Vec<u8> {
     let mut body = format!("{number} {} {size} {key}\n", now()).into_bytes();
     if number % BINARY == BINARY - 1 {
@@ -46,7 +46,7 @@ pub fn body(key: &str, number: usize, size: usize) -> Vec<u8> {
     body
 }
 
-/// None if it is not what was published for this key.
+/// Returns `None` if the body differs from what was published for this key.
 pub fn check(key: &str, received: &[u8]) -> Option<Head> {
     let end = received.iter().position(|byte| *byte == b'\n')?;
     let line = std::str::from_utf8(&received[..end]).ok()?;
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_published_is_recognised() {
+    fn published_bodies_are_recognised() {
         for number in [0, 15, 31, 70_000] {
             for size in [0, 1, 200, 3000] {
                 let key = key(number);
@@ -94,7 +94,7 @@ mod tests {
             let mut other = body.clone();
             other[at] ^= 0x40;
             let is_same = check("k1", &other).is_some_and(|head| head.number == 15);
-            // The time is taken at its word.
+            // Digits of the time are not covered by the check.
             assert!(!is_same || body[at].is_ascii_digit(), "at {at}");
         }
     }

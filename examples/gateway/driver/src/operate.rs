@@ -1,4 +1,4 @@
-//! What publishers and operators do to a broker, and what the gateway has to make of it.
+//! Operations of publishers and operators on a broker, and their effect on the gateway.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::client::{self, Socket, next};
 use crate::raw::{Forged, Raw, long, short};
 use crate::stats;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, clap::Args)]
 pub struct Operate {
@@ -37,7 +37,7 @@ pub struct Operate {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Case {
-    /// Messages that a library cannot parse
+    /// Messages that client libraries cannot parse
     Poison,
     /// Publishes that the broker refuses
     Refused,
@@ -45,7 +45,8 @@ enum Case {
     Rejected,
     /// The queue, and then the exchange, is deleted under load
     Deleted,
-    /// The broker is short of memory; says @halfway when it is to be, and when no longer
+    /// The broker is short of memory; prints @halfway when the alarm is to start, and when it is to
+    /// end
     Alarm,
 }
 
@@ -93,7 +94,7 @@ impl Operate {
                 return Err(format!("/metrics does not say {line}"));
             }
         }
-        // Only counted: this library cannot parse them either.
+        // Only counted: lapin cannot parse the messages.
         let passive = QueueDeclareOptions { passive: true, ..Default::default() };
         let dead = channel.queue_declare("dead".into(), passive, FieldTable::default()).await;
         let dead = dead.map_err(|error| error.to_string())?.message_count();
@@ -106,7 +107,7 @@ impl Operate {
     async fn refused(&self) -> Result<(), String> {
         let mut client = self.subscriber().await?;
         let posts = (0..60).map(|nth| async move {
-            let is_large = nth % 20 == 10; // the broker takes 200,000
+            let is_large = nth % 20 == 10; // the broker's limit is 200,000
             let answer = self.post("tea", "x".repeat(if is_large { 300_000 } else { 10 })).await;
             (is_large, answer)
         });
@@ -122,12 +123,12 @@ impl Operate {
         self.post("tea", "{\"a\": [1.0]}".to_owned()).await?;
         let mut value = next(&mut client).await?;
         while value["body"] == "xxxxxxxxxx" {
-            value = next(&mut client).await?; // was tried again, as the broker closed the channel
+            value = next(&mut client).await?; // retried after the broker closed the channel
         }
         if value["json"]["a"][0] != 1.0 {
-            return Err(format!("expected JSON, and there came {value:.200}"));
+            return Err(format!("expected JSON, got {value:.200}"));
         }
-        println!("  57 posts beside 3 that the broker refuses are taken, and those get 413");
+        println!("  57 posts are accepted; 3 that the broker refuses get 413");
         Ok(())
     }
 
@@ -146,7 +147,8 @@ impl Operate {
         if is_right { Ok(()) } else { Err("all but the first should get 503 rejected".into()) }
     }
 
-    /// The queue, and what is in it, is lost. What is posted once it is bound again arrives, in order.
+    /// The messages in the queue are lost. Messages posted after it is bound again arrive, in
+    /// order.
     async fn deleted(&self) -> Result<(), String> {
         let mut client = self.subscriber().await?;
         let channel = self.channel().await?;
@@ -156,8 +158,8 @@ impl Operate {
                 for number in 0.. {
                     if self.post("tea", number.to_string()).await? == "202 " {
                         (taken, last) = (taken + 1, number);
-                    } else if start.elapsed() > PATIENCE {
-                        return Err("publishing does not come back".into());
+                    } else if start.elapsed() > TIMEOUT {
+                        return Err("publishing does not recover".into());
                     }
                     if start.elapsed() > Duration::from_secs(3) && last == number {
                         break;
@@ -178,7 +180,7 @@ impl Operate {
             };
             let reading = async {
                 let (mut got, mut next) = (0_u64, 0);
-                // Until nothing came for as long as the gateway may be away.
+                // Until no message has arrived for as long as the gateway may need to reconnect.
                 while let Ok(body) = timeout(Duration::from_secs(5), body(&mut client)).await {
                     let number: i64 = body?.parse().map_err(|_| "not a number".to_owned())?;
                     if number < next {
@@ -190,9 +192,9 @@ impl Operate {
             };
             let (posted, deleted, read) = tokio::join!(posting, deleting, reading);
             let ((), (taken, last), (got, newest)) = (deleted?, posted?, read?);
-            println!("  the {what} deleted: {taken} taken, {got} arrived, and the last with them");
+            println!("  the {what} deleted: {taken} accepted, {got} arrived, including the last");
             if newest != last {
-                return Err(format!("what is posted after the {what} was deleted does not arrive"));
+                return Err(format!("messages posted after the {what} was deleted do not arrive"));
             }
         }
         Ok(())
@@ -202,7 +204,7 @@ impl Operate {
         let mut client = self.subscriber().await?;
         let channel = self.channel().await?;
         println!("@halfway");
-        // The first one makes the broker notice that this connection publishes.
+        // The first post makes the broker notice that this connection publishes.
         self.until("503 source_down").await?;
         let start = Instant::now();
         for _ in 0..20 {
@@ -215,7 +217,7 @@ impl Operate {
         drop(channel);
         println!("@halfway");
         self.until("202 ").await?;
-        // What was posted while it was not known may arrive now.
+        // Posts of unknown result may arrive now.
         while body(&mut client).await? != "probe" {}
         Ok(())
     }
@@ -227,8 +229,8 @@ impl Operate {
             if answer == wanted {
                 return Ok(());
             }
-            if start.elapsed() > PATIENCE {
-                return Err(format!("the answer is still {answer}, and not {wanted}"));
+            if start.elapsed() > TIMEOUT {
+                return Err(format!("the answer is still {answer} instead of {wanted}"));
             }
             sleep(Duration::from_millis(100)).await;
         }
@@ -240,7 +242,7 @@ impl Operate {
         channel.map_err(|error| error.to_string())
     }
 
-    /// Declares an exchange, unless it is that of the gateway, and a queue, of this name.
+    /// Declares an exchange of this name, unless it is the gateway's, and a queue.
     async fn collect(
         &self,
         on: &Channel,
@@ -267,12 +269,12 @@ impl Operate {
         Ok(socket)
     }
 
-    /// The status, and the code of the error if there is one.
+    /// Posts a message; returns the status, and the error code if there is one.
     async fn post(&self, key: &str, body: String) -> Result<String, String> {
         let url = format!("http://{}/publish/{key}", self.gateway);
         let kind = if body.starts_with('{') { "application/json" } else { "text/plain" };
         let post = Client::new().post(&url).header("content-type", kind).body(body);
-        let answer = post.timeout(PATIENCE).send().await;
+        let answer = post.timeout(TIMEOUT).send().await;
         let answer = answer.map_err(|error| format!("POST {url}: {error}"))?;
         let status = answer.status().as_u16();
         let text = answer.text().await.map_err(|error| format!("POST {url}: {error}"))?;
@@ -286,12 +288,12 @@ fn forged(key: &[u8], flags: u16, properties: Vec<u8>) -> Forged {
     Forged { key: key.to_vec(), flags, properties, body: b"forged".to_vec() }
 }
 
-/// Six that can be used, and two that cannot.
+/// Seven that can be used, and two that cannot.
 fn poison() -> [Forged; 9] {
     const HEADERS: u16 = 1 << 13;
     let headers =
         |name: &[u8], kind: u8, value: Vec<u8>| long(&[&short(name)[..], &[kind], &value].concat());
-    // Five and seven bytes a level, in a frame of 131,072.
+    // Five and seven bytes per level, in a frame of 131,072 bytes.
     let arrays = headers(b"deep", b'A', nested(26_200, b"A"));
     let tables = headers(b"deep", b'F', nested(18_700, b"\x01nF"));
     [
@@ -328,5 +330,5 @@ async fn expect(socket: &mut Socket, expected: &str) -> Result<(), String> {
     if value["body"] == expected && value["redelivered"].is_null() {
         return Ok(());
     }
-    Err(format!("expected {expected}, and there came {value:.200}"))
+    Err(format!("expected {expected}, got {value:.200}"))
 }

@@ -1,24 +1,24 @@
-//! What is published, in which order, and who wants it.
+//! The messages to publish, their order, and the subscribers of each key.
 
 use crate::message::{self, Key};
 
 pub struct Plan {
     pub keys: Vec<Key>,
-    /// Each message: the index of its key, and its number among those of the key.
+    /// For each message, the index of its key and its number among those of the key.
     pub messages: Vec<(usize, usize)>,
-    /// How many there are of each key.
+    /// The number of messages of each key.
     pub counts: Vec<usize>,
-    /// The size of a body, about.
+    /// The approximate size of a body.
     pub size: usize,
 }
 
 impl Plan {
-    /// The same for the same seed. Some keys are much busier than others.
+    /// Creates a plan, which depends on the seed only. Some keys are much busier than others.
     pub fn new(keys: usize, messages: usize, size: usize, seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut counts = vec![0; keys];
         let mut one = |_| {
-            // The product of two evenly distributed numbers leans to the small ones.
+            // The product of two uniform numbers favors small ones.
             let index = random.usize(..keys) * random.usize(..=keys) / keys;
             counts[index] += 1;
             (index, counts[index] - 1)
@@ -31,11 +31,11 @@ impl Plan {
         message::body(&self.keys[index], number, self.size)
     }
 
-    /// The keys of a client, of so many: one each, up to the most; together they want all keys, if
-    /// there are as many clients as keys.
+    /// Returns the keys of a client: at least one, at most `most`. The clients together subscribe
+    /// to all keys if there are at least as many clients as keys.
     pub fn wanted_by(&self, client: usize, gateways: usize, most: usize) -> Vec<usize> {
         let count = (1 + client / gateways % most).min(self.keys.len());
-        // Next to each other, but for a step: with two gateways both sorts of keys are shared by some.
+        // Adjacent keys, except for a step: with two gateways, some keys are wanted on both.
         let mut wanted: Vec<_> =
             (0..count).map(|nth| (client + 7 * nth) % self.keys.len()).collect();
         wanted.sort_unstable();

@@ -1,4 +1,4 @@
-//! Publishers: straight to the broker, or through the gateway.
+//! Publishers: directly to the broker, or through the gateway.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,25 +13,25 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::plan::Plan;
 
-/// Messages that may be unconfirmed.
+/// The maximum number of unconfirmed messages.
 const WINDOW: usize = 1_000;
-/// How long the broker, or a gateway, may be away.
+/// How long the broker or a gateway may be unreachable.
 const AWAY: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout for a response.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Published {
     /// Connections after the first.
     pub reconnects: u64,
-    /// Sent a second time, because it was not sure that they had arrived.
+    /// Sent again, because they may not have arrived.
     pub repeated: u64,
-    /// There was no queue for them.
+    /// No queue was bound to their key.
     pub unroutable: u64,
 }
 
-/// So many a second, or as fast as it goes.
+/// A number of messages a second, or unlimited.
 #[derive(Clone, Copy)]
 pub struct Pace {
     start: Instant,
@@ -44,7 +44,7 @@ impl Pace {
         Self { start: Instant::now(), each }
     }
 
-    /// Waits until it is the turn of this one.
+    /// Waits until message `nth` is due.
     async fn wait(self, nth: usize) {
         if let Some(each) = self.each {
             let due = self.start + each * u32::try_from(nth).unwrap_or(u32::MAX);
@@ -56,7 +56,7 @@ impl Pace {
     }
 }
 
-/// Straight to the broker, with confirms: what is not confirmed when the connection is lost is sent again.
+/// Publishes to the broker with confirms. Unconfirmed messages are sent again after a reconnect.
 pub struct Broker {
     uri: String,
     exchange: String,
@@ -68,16 +68,16 @@ impl Broker {
         Self { uri: uri.to_owned(), exchange: exchange.to_owned(), channel: None }
     }
 
-    /// Connects, and comes back as soon as there is a connection.
-    pub async fn connect(&mut self, patience: Duration) -> Result<(), String> {
+    /// Connects, retrying until there is a connection or the timeout expires.
+    pub async fn connect(&mut self, limit: Duration) -> Result<(), String> {
         let start = Instant::now();
         loop {
-            match timeout(PATIENCE, self.try_connect()).await {
+            match timeout(TIMEOUT, self.try_connect()).await {
                 Ok(Ok(channel)) => {
                     self.channel = Some(channel);
                     return Ok(());
                 }
-                failed if start.elapsed() > patience => {
+                failed if start.elapsed() > limit => {
                     let cause = match failed {
                         Ok(Err(error)) => error.to_string(),
                         _ => "no answer".to_owned(),
@@ -102,7 +102,7 @@ impl Broker {
 
     async fn start(&self, key: &str, body: &[u8]) -> Option<PublisherConfirm> {
         let (_, channel) = self.channel.as_ref()?;
-        // Mandatory: comes back if the queue is not bound for it.
+        // Mandatory: the broker returns the message if no queue is bound to the key.
         let options = BasicPublishOptions { mandatory: true, ..Default::default() };
         let persistent = BasicProperties::default().with_delivery_mode(2);
         let sent = channel.basic_publish(
@@ -112,10 +112,10 @@ impl Broker {
             body,
             persistent,
         );
-        timeout(PATIENCE, sent).await.ok()?.ok()
+        timeout(TIMEOUT, sent).await.ok()?.ok()
     }
 
-    /// All of it, in order.
+    /// Publishes the whole plan, in order.
     pub async fn publish(&mut self, plan: &Plan, pace: Pace) -> Result<Published, String> {
         let mut published = Published::default();
         let mut waiting: VecDeque<(usize, PublisherConfirm)> = VecDeque::new();
@@ -158,14 +158,14 @@ impl Broker {
         }
     }
 
-    /// Publishes one message of each key; how many of the keys is a queue bound for?
+    /// Publishes one message of each key, and returns for how many keys a queue is bound.
     pub async fn bound(&mut self, plan: &Plan) -> Result<usize, String> {
         if self.channel.is_none() {
             self.connect(AWAY).await?;
         }
         let mut waiting = Vec::new();
         for key in &plan.keys {
-            waiting.push(self.start(key, b"is anybody there?").await.ok_or("the broker is away")?);
+            waiting.push(self.start(key, b"probe").await.ok_or("the broker is away")?);
         }
         let mut bound = 0;
         for mut confirm in waiting {
@@ -176,15 +176,15 @@ impl Broker {
     }
 }
 
-/// None if it is not sure that the broker has it.
+/// Returns `None` if the broker may not have the message.
 async fn confirmed(confirm: &mut PublisherConfirm) -> Option<Option<BasicReturnMessage>> {
-    match timeout(PATIENCE, confirm).await {
+    match timeout(TIMEOUT, confirm).await {
         Ok(Ok(Confirmation::Ack(returned))) => Some(returned),
         _ => None,
     }
 }
 
-/// Through the gateways, over a few connections; the messages of a key all go over the same one.
+/// Publishes through the gateways over a few connections; each key always uses the same one.
 pub async fn post(
     gateways: &[String],
     plan: &Plan,
@@ -215,7 +215,7 @@ pub async fn post(
     Ok(sum)
 }
 
-/// How often it had to be tried again.
+/// Posts a message, retrying if need be; returns the number of retries.
 pub async fn post_one(
     client: &Client,
     gateway: &str,
@@ -229,7 +229,7 @@ pub async fn post_one(
     let start = Instant::now();
     let mut again = 0;
     loop {
-        let answer = client.post(url.clone()).body(body.clone()).timeout(PATIENCE).send().await;
+        let answer = client.post(url.clone()).body(body.clone()).timeout(TIMEOUT).send().await;
         let failure = match answer {
             Ok(answer) if answer.status() == StatusCode::ACCEPTED => return Ok(again),
             Ok(answer) if answer.status() == StatusCode::SERVICE_UNAVAILABLE => {

@@ -1,4 +1,4 @@
-//! AMQP by hand, for messages that no client library would send.
+//! A minimal AMQP client, for messages that no client library would send.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use lapin::uri::AMQPUri;
 const METHOD: u8 = 1;
 const HEADER: u8 = 2;
 const BODY: u8 = 3;
-/// What the broker takes unless told otherwise.
+/// The broker's default.
 const LARGEST_FRAME: usize = 128 * 1024;
 
 pub struct Raw {
@@ -17,7 +17,7 @@ pub struct Raw {
     published: u64,
 }
 
-/// A message: its property flags and properties are sent as they are.
+/// A message whose property flags and properties are sent as they are.
 pub struct Forged {
     pub key: Vec<u8>,
     pub flags: u16,
@@ -31,8 +31,8 @@ impl Raw {
         let authority = uri.authority;
         let socket = TcpStream::connect((authority.host.as_str(), authority.port));
         let socket = socket.map_err(|error| error.to_string())?;
-        let patience = Some(Duration::from_secs(20));
-        socket.set_read_timeout(patience).map_err(|error| error.to_string())?;
+        let limit = Some(Duration::from_secs(20));
+        socket.set_read_timeout(limit).map_err(|error| error.to_string())?;
         let mut raw = Self { socket, published: 0 };
         raw.send(b"AMQP\0\0\x09\x01")?;
         raw.expect(10, 10)?;
@@ -52,7 +52,7 @@ impl Raw {
         Ok(raw)
     }
 
-    /// Publishes, and waits for the confirm.
+    /// Publishes a message and waits for its confirm.
     pub fn publish(&mut self, exchange: &str, message: &Forged) -> Result<(), String> {
         let arguments = [&[0, 0][..], &short(exchange.as_bytes()), &short(&message.key), &[0]];
         self.method(1, 60, 40, &arguments.concat())?;
@@ -84,7 +84,7 @@ impl Raw {
         self.frame(METHOD, channel, &[&[0, class, 0, id], rest].concat())
     }
 
-    /// The arguments of this method, which must come next.
+    /// Reads the arguments of this method, which must come next.
     fn expect(&mut self, class: u8, id: u8) -> Result<Vec<u8>, String> {
         let mut opening = [0; 7];
         self.read(&mut opening)?;
@@ -93,7 +93,10 @@ impl Raw {
         self.read(&mut payload)?;
         match payload.strip_prefix(&[0, class, 0, id]) {
             Some(arguments) if opening[0] == METHOD => Ok(arguments.to_vec()),
-            _ => Err(format!("the broker says {}", String::from_utf8_lossy(&payload))),
+            _ => Err(format!(
+                "unexpected frame from the broker: {}",
+                String::from_utf8_lossy(&payload)
+            )),
         }
     }
 

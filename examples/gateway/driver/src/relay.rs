@@ -1,4 +1,4 @@
-//! A way to a server that is long, or that goes silent.
+//! A TCP relay that delays the traffic, or goes silent.
 
 use std::io;
 use std::time::Duration;
@@ -10,18 +10,18 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
-/// Chunks on their way, in each direction.
+/// Chunks in flight in each direction.
 const WINDOW: usize = 64;
 
-/// Listens on a free port, or the given one, and passes everything on, this much later.
+/// Listens on the given port, or a free one, and forwards everything after this delay.
 pub async fn start(port: u16, target: String, delay: Duration) -> io::Result<(u16, Freezer)> {
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     let port = listener.local_addr()?.port();
     let freezer = Freezer(watch::Sender::new(0));
-    let told = freezer.0.clone();
+    let receiver = freezer.0.clone();
     tokio::spawn(async move {
         while let Ok((near, _)) = listener.accept().await {
-            let (target, frozen) = (target.clone(), told.subscribe());
+            let (target, frozen) = (target.clone(), receiver.subscribe());
             tokio::spawn(async move {
                 let Ok(far) = TcpStream::connect(&target).await else { return };
                 let _ = (near.set_nodelay(true), far.set_nodelay(true));
@@ -35,10 +35,10 @@ pub async fn start(port: u16, target: String, delay: Duration) -> io::Result<(u1
     Ok((port, freezer))
 }
 
-/// Makes the connections that there are silent, without an end.
+/// Makes the open connections silent for good.
 pub struct Freezer(watch::Sender<u32>);
 
-/// A relay in a process of its own; SIGUSR1 freezes its connections.
+/// Runs a relay in this process; SIGUSR1 freezes its open connections.
 pub async fn run(port: u16, target: String) -> Result<(), String> {
     let mut freeze = signal(SignalKind::user_defined1()).map_err(|error| error.to_string())?;
     let (_, freezer) =
@@ -77,7 +77,7 @@ async fn pass(
     let mut passing = std::pin::pin!(async { tokio::join!(reading, writing) });
     tokio::select! {
         _ = &mut passing => {}
-        // Both ends stay open, as they are not dropped, and nothing is read or written any more.
+        // Keep both sockets open, but neither read nor write any more.
         _ = frozen.changed() => std::future::pending().await,
     }
 }

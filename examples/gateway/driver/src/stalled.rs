@@ -1,4 +1,4 @@
-//! A client that never reads, and what it costs the others.
+//! A client that never reads, and its effect on other clients.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -15,18 +15,19 @@ use crate::message::{self, Key};
 use crate::plan::Plan;
 use crate::relay;
 
-/// In the kernel, so that it is soon full.
+/// A small buffer in the kernel, which fills up soon.
 const BUFFER: u32 = 16 * 1024;
 
 #[derive(Debug, clap::Args)]
 pub struct Stalled {
-    /// What is published in each of two runs, and the clients that read. The one wants all keys
+    /// What is published in each of two runs, and the clients that read. The stalled client
+    /// subscribes to all keys
     #[command(flatten)]
     flow: Flow,
-    /// The one reads, but is so many milliseconds away, in each direction
+    /// The stalled client reads, with this delay in milliseconds in each direction
     #[arg(long, value_name = "MS")]
     delay: Option<u64>,
-    /// With which the gateway was started
+    /// The gateway's overflow policy
     #[arg(long)]
     overflow: Policy,
 }
@@ -51,62 +52,55 @@ impl Stalled {
 
         let (resume, resumed) = oneshot::channel();
         let mut resume = Some(resume);
-        let way = self.way().await?;
+        let way = self.address().await?;
         let stalled = Stuck::subscribe(&way, &plan).await?.stop_until(resumed);
         if self.delay.is_some() {
             let _ = resume.take().map(|resume| resume.send(self.overflow));
         }
         let with = self.others(&plan, &mut faults).await?;
         println!("  with it:    {with}");
-        // Half a second is beyond what a busy machine does by itself, and far below a timeout; as is a
-        // quarter of the way to one that is far away.
+        // Half a second is more than a busy machine causes by itself, and far below a timeout. The
+        // same holds for a quarter of the delay.
         let (factor, slack) = self.delay.map_or((4, 500_000), |delay| (2, delay * 250));
         let is_slower = |with: u64, without: u64| with > factor * without && with > without + slack;
         if is_slower(with.median, without.median) || is_slower(with.late, without.late) {
-            faults.add("the others' messages took longer, because of one client".into());
+            faults.add("the stalled client delayed the messages of others".into());
         }
 
         let _ = resume.map(|resume| resume.send(self.overflow));
         let stuck = stalled.await.map_err(|error| error.to_string())??;
         let tally = stuck.ledger.tally();
         println!(
-            "  the one: expected {}, delivered {}, told of {} lost, evicted from {} keys",
+            "  the stalled client: expected {}, delivered {}, {} reported lost, evicted from {} keys",
             tally.expected,
             tally.delivered,
-            tally.told_lost,
+            tally.reported_lost,
             stuck.evicted.len()
         );
-        faults.count(tally.duplicated, "duplicated for the one that did not read");
-        faults.count(tally.disordered, "out of order for the one that did not read");
-        faults.count(
-            tally.misplaced + tally.damaged,
-            "misplaced or damaged for the one that did not read",
-        );
+        faults.count(tally.duplicated, "duplicated for the stalled client");
+        faults.count(tally.disordered, "out of order for the stalled client");
+        faults
+            .count(tally.misplaced + tally.damaged, "misplaced or damaged for the stalled client");
         if self.overflow == Policy::Evict {
             // It was too slow for the busy keys at least.
             let is_busy =
                 |(_, count): &(&Key, &usize)| **count > self.flow.messages / self.flow.keys;
             let busy = plan.keys.iter().zip(&plan.counts).filter(is_busy);
             let spared = busy.filter(|(key, _)| !stuck.evicted.contains(*key)).count();
-            faults.count(
-                spared as u64,
-                "busy keys of which the one that did not read was not evicted",
-            );
+            faults.count(spared as u64, "busy keys from which the stalled client was not evicted");
         } else {
             let misreported = stuck.ledger.misreported() as u64;
-            faults.count(
-                misreported,
-                "keys of which it was told another number of losses than there are",
-            );
-            if tally.told_lost == 0 && self.delay.is_none() {
-                faults.add("it lost nothing: nothing was tested".into());
+            faults
+                .count(misreported, "keys whose reported losses differ from the missing messages");
+            if tally.reported_lost == 0 && self.delay.is_none() {
+                faults.add("the stalled client lost nothing: nothing was tested".into());
             }
         }
         Ok(faults)
     }
 
-    /// The address at which the one finds the gateway.
-    async fn way(&self) -> Result<String, String> {
+    /// The address that the stalled client connects to.
+    async fn address(&self) -> Result<String, String> {
         let gateway = &self.flow.gateway[0];
         let Some(delay) = self.delay else { return Ok(gateway.clone()) };
         let delay = Duration::from_millis(delay);
@@ -115,7 +109,7 @@ impl Stalled {
         Ok(format!("127.0.0.1:{port}"))
     }
 
-    /// A run with clients that read.
+    /// Runs the clients that read.
     async fn others(&self, plan: &Plan, faults: &mut Faults) -> Result<Latency, String> {
         let transfer = self.flow.transfer(plan).await?;
         print(self.flow.judge(&transfer, faults));
@@ -124,7 +118,7 @@ impl Stalled {
     }
 }
 
-/// In microseconds.
+/// Latencies in microseconds.
 struct Latency {
     median: u64,
     late: u64,
@@ -145,7 +139,7 @@ impl std::fmt::Display for Latency {
         let [median, late, most] = [self.median, self.late, self.most].map(Duration::from_micros);
         write!(
             f,
-            "from publisher to client {median:.1?} (median), {late:.1?} (99 %), {most:.1?} (most)"
+            "from publisher to client {median:.1?} (median), {late:.1?} (99 %), {most:.1?} (max)"
         )
     }
 }
@@ -165,17 +159,18 @@ impl Stuck {
         Ok(Self { socket, ledger, evicted: HashSet::new() })
     }
 
-    /// Does nothing until it is told; then reads all there is.
+    /// Stays idle until `reading`, and then reads everything.
     fn stop_until(
         mut self,
         resumed: oneshot::Receiver<Policy>,
     ) -> JoinHandle<Result<Self, String>> {
         tokio::spawn(async move {
             let Ok(policy) = resumed.await else {
-                return Err("the others never came to an end".into());
+                return Err("the other clients did not finish".into());
             };
             let start = Instant::now();
-            // With `evict` it is not known what is still to come: it reads until it is quiet.
+            // With `evict`, the number of remaining messages is unknown: it reads until no message
+            // arrives for a while.
             let quiet = Duration::from_secs(if policy == Policy::Evict { 5 } else { 30 });
             loop {
                 let is_over = policy != Policy::Evict && self.ledger.is_accounted();
@@ -195,7 +190,7 @@ impl Stuck {
                         }
                     }
                     Some("lost") => {
-                        self.ledger.told_lost(key, value["count"].as_u64().unwrap_or(0));
+                        self.ledger.reported_lost(key, value["count"].as_u64().unwrap_or(0));
                     }
                     Some("unsubscribed") if value["reason"] == "too_slow" => {
                         self.evicted.insert(key.into());
@@ -206,7 +201,7 @@ impl Stuck {
         })
     }
 
-    /// Never reads again.
+    /// Returns the socket, which is never read again.
     pub fn into_socket(self) -> Socket {
         self.socket
     }

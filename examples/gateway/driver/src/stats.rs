@@ -1,4 +1,4 @@
-//! What a gateway says of itself.
+//! The statistics of a gateway.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use reqwest::Client;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-/// Made after this was called: an answer is shared for a second.
+/// Returns statistics made after this call: an answer is shared for a second.
 pub async fn stats(gateway: &str) -> Result<Value, String> {
     let old = any_stats(gateway).await?;
     loop {
@@ -32,8 +32,8 @@ pub async fn text(gateway: &str, path: &str) -> Result<String, String> {
     fetched.await.map_err(|error| format!("GET {url}: {error}"))
 }
 
-/// Waits until it has neither connections nor subscriptions.
-pub async fn is_deserted(gateway: &str) -> Result<(), String> {
+/// Waits until the gateway has neither connections nor subscriptions.
+pub async fn await_idle(gateway: &str) -> Result<(), String> {
     let start = Instant::now();
     loop {
         let stats = stats(gateway).await?;
@@ -43,7 +43,7 @@ pub async fn is_deserted(gateway: &str) -> Result<(), String> {
         }
         if start.elapsed() > Duration::from_secs(30) {
             return Err(format!(
-                "{gateway}: all clients left 30 s ago, /stats says {connections} connections, \
+                "{gateway}: all clients left 30 s ago, /stats shows {connections} connections, \
                  {subscriptions} subscriptions"
             ));
         }
@@ -51,7 +51,7 @@ pub async fn is_deserted(gateway: &str) -> Result<(), String> {
     }
 }
 
-/// Do the totals add up to what this run must have made of them?
+/// Checks that the totals have grown by what this run must have caused.
 pub async fn compare(
     gateway: &str,
     before: &Value,
@@ -70,12 +70,12 @@ pub async fn compare(
         if grown(name) != expected {
             let grown = grown(name);
             return Err(format!(
-                "{gateway}: /stats says {grown} {name}, and it should be {expected}"
+                "{gateway}: /stats shows {grown} {name} instead of {expected}"
             ));
         }
     }
     if after["totals"]["queued"] != 0 {
-        return Err(format!("{gateway}: /stats says {} queued", after["totals"]["queued"]));
+        return Err(format!("{gateway}: /stats shows {} queued", after["totals"]["queued"]));
     }
     Ok(())
 }

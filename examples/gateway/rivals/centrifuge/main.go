@@ -1,5 +1,5 @@
-// The library centrifuge, in its version of 2021, with HTTP in front: POST /publish/KEY with a body, or
-// POST /publish with one JSON object a line. Listens on 127.0.0.1:PORT.
+// The library centrifuge, version 0.15 of 2021, behind HTTP: POST /publish/KEY with a body, or POST
+// /publish with one JSON object per line. Listens on 127.0.0.1:PORT.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Node with `ws`: GET /sub/KEY is a WebSocket, POST /publish/KEY sends the body to all of its key.
+// Node with `ws`: GET /sub/KEY is a WebSocket, POST /publish/KEY sends the body to its subscribers.
 import http from 'node:http';
 import { WebSocketServer } from 'ws';
 

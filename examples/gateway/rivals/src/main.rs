@@ -1,4 +1,4 @@
-//! Measures servers that pass on messages to WebSockets by key, and makes a table of it.
+//! Measures servers that route messages to WebSockets by key, and prints tables.
 //!
 //! `examples/gateway/compare` starts the servers and runs this.
 
@@ -20,11 +20,11 @@ use crate::measure::Measure;
 use crate::table::Table;
 
 #[derive(Parser)]
-#[command(about = "What examples/gateway/compare measures with.")]
+#[command(about = "The measuring program of examples/gateway/compare.")]
 enum Command {
     /// Measures one server, and appends a line of JSON to a file
     Measure(Measure),
-    /// Makes tables of such lines; fails if a rival is ahead of the gateway
+    /// Prints tables of such lines; fails if a rival takes less processor time than the gateway
     Table(Table),
 }
 
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// On one thread: the other processors are the server's.
+/// One thread, to leave the other processors to the server.
 fn run(measure: Measure) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;

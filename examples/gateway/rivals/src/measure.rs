@@ -20,17 +20,17 @@ use crate::subscriber::{Subscriber, Tally};
 use crate::usage::Usage;
 use crate::wire::{Publishing, Subscribing};
 
-/// If all subscribers have the same key or share a few: less than what a gateway buffers for a
-/// subscription, and enough that a server can write several messages at once.
+/// For few keys: less than the gateway's buffer of a subscription, and enough that a server can
+/// write several messages at once.
 const FEW_KEYS: Window = Window { size: 64, refill: 8 };
-/// If each subscriber has a key of its own: 8 posts at a time over each connection that publishes.
+/// For one key per subscriber: 8 posts at a time over each publishing connection.
 const MANY_KEYS: Window = Window { size: 1024, refill: 128 };
-/// And 64 in a batch.
+/// With 64 messages in a batch.
 const BATCHES: Window = Window { size: 2048, refill: 1024 };
-/// Connections that publish, unless there are fewer keys.
+/// Publishing connections, unless there are fewer keys.
 const CONNECTIONS: usize = 16;
-/// How long a server may take to start, and to confirm subscriptions.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout for a server to start, and to confirm subscriptions.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -41,11 +41,11 @@ pub enum Case {
     Eight,
     /// 1,000 keys, one subscriber each
     Thousand,
-    /// The same, in batches
+    /// 1,000 keys, one subscriber each, in batches
     Batch,
-    /// The same, persistent
+    /// 1,000 keys, one subscriber each, persistent
     Persistent,
-    /// WebSockets that are subscribed, and get nothing
+    /// Idle WebSockets with a subscription
     Idle,
     /// 1 key, and one of 51 subscribers does not read
     Stalled,
@@ -57,28 +57,28 @@ pub struct Measure {
     rival: String,
     #[arg(long)]
     case: Case,
-    /// Where clients subscribe
+    /// The address that clients subscribe at
     #[arg(long, value_name = "ADDR")]
     subscribe: SocketAddr,
     #[arg(long, value_name = "HOW")]
     subscribing: Subscribing,
-    /// Where messages are published
+    /// The address that messages are published to
     #[arg(long, value_name = "ADDR")]
     publish: SocketAddr,
     #[arg(long, value_name = "HOW")]
     publishing: Publishing,
-    /// Of the server; its children are counted too
+    /// Process id of the server; its children are counted too
     #[arg(long, required = true)]
     pid: Vec<u32>,
     /// The file of the results
     #[arg(long, value_name = "FILE")]
     pub samples: PathBuf,
-    /// An Nth of the messages
+    /// Publishes only 1/N of the messages
     #[arg(long, value_name = "N", default_value = "1")]
     part: NonZeroU16,
 }
 
-/// What was measured, or why it was not.
+/// A measurement, or the reason why it failed.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Sample {
     pub rival: String,
@@ -111,7 +111,7 @@ impl fmt::Display for Sample {
 }
 
 impl Figures {
-    /// What a case is about.
+    /// Formats the figures that matter for a case.
     pub fn show(&self, case: Case) -> String {
         let Self { rate, cpu, p99, memory } = self;
         match case {
@@ -145,7 +145,7 @@ impl Measure {
         Sample { rival: self.rival, case: self.case, result }
     }
 
-    /// Starts clients, and waits until all are subscribed.
+    /// Starts clients and waits until all are subscribed.
     async fn subscribe(
         &self,
         tally: &Rc<Tally>,
@@ -153,7 +153,7 @@ impl Measure {
         keys: usize,
     ) -> Result<(), String> {
         self.await_server().await?;
-        // Not one after the other: mosquitto takes 0.1 s for each.
+        // Concurrently: mosquitto takes 0.1 s for each.
         let turns = Rc::new(Semaphore::new(100));
         let (to, subscribing, before) = (self.subscribe, self.subscribing, tally.confirmed.get());
         for client in 0..clients {
@@ -171,7 +171,7 @@ impl Measure {
         }
         let wanted = before + clients;
         while tally.confirmed.get() < wanted {
-            let changed = timeout(PATIENCE, tally.changed.notified()).await;
+            let changed = timeout(TIMEOUT, tally.changed.notified()).await;
             if let Some(ended) = tally.ended.borrow().first() {
                 return Err(format!("a subscriber's connection: {ended}"));
             }
@@ -186,12 +186,12 @@ impl Measure {
         self.part.get() > 1
     }
 
-    /// Waits until it accepts connections.
+    /// Waits until the server accepts connections.
     async fn await_server(&self) -> Result<(), String> {
         let start = Instant::now();
         while let Err(error) = TcpStream::connect(self.subscribe).await {
             Usage::of(&self.pid)?; // fails if the server has ended
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > TIMEOUT {
                 return Err(format!("no connection to {}: {error}", self.subscribe));
             }
             sleep(Duration::from_millis(100)).await;
@@ -208,7 +208,7 @@ impl Measure {
         Publisher::connect(tally, self.publish, self.publishing, CONNECTIONS, keys, fan_out)
     }
 
-    /// As fast as it goes.
+    /// Publishes as fast as possible.
     async fn flow(
         &self,
         keys: usize,
@@ -221,7 +221,7 @@ impl Measure {
         self.subscribe(&tally, clients, keys).await?;
         let fan_out = (clients / keys) as u64;
         let mut publisher = self.publisher(&tally, keys, fan_out).await?;
-        publisher.publish((messages / 5).max(2 * window.size), window).await?; // warms up
+        publisher.publish((messages / 5).max(2 * window.size), window).await?; // warm-up
         let (before, start) = (Usage::of(&self.pid)?, Instant::now());
         publisher.publish(messages, window).await?;
         let elapsed = start.elapsed().as_secs_f64();
@@ -236,7 +236,7 @@ impl Measure {
     async fn idle(&self) -> Result<Figures, String> {
         let clients = if self.is_quick() { 1_000 } else { 5_000 };
         let tally = Tally::new();
-        // What a server needs for the first ones it keeps for the others.
+        // The first clients pay for what the server allocates once.
         self.subscribe(&tally, 100, 1).await?;
         sleep(Duration::from_secs(1)).await;
         let before = Usage::of(&self.pid)?;
@@ -246,7 +246,7 @@ impl Measure {
         Ok(Figures { memory, ..Figures::default() })
     }
 
-    /// At a modest rate.
+    /// Publishes at a moderate rate beside a client that does not read.
     async fn stalled(&self) -> Result<Figures, String> {
         let seconds = if self.is_quick() { 3 } else { 10 };
         let tally = Tally::new();
@@ -269,7 +269,7 @@ impl Measure {
 
 fn complete(tally: &Tally) -> Result<(), String> {
     if tally.wrong.get() > 0 {
-        return Err(format!("{} missing, twice, or out of order", tally.wrong.get()));
+        return Err(format!("{} missing, duplicated or out of order", tally.wrong.get()));
     }
     tally.ended.borrow().first().map_or(Ok(()), |ended| Err(format!("a connection: {ended}")))
 }

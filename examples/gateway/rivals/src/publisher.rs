@@ -1,4 +1,5 @@
-//! Publishes in a closed window: no more is on its way than so much, counted by what subscribers received.
+//! Publishes in a closed window: the number of messages in flight, as counted by the subscribers,
+//! is bounded.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -16,9 +17,9 @@ use crate::subscriber::Tally;
 use crate::wire::{Publishing, Stamp};
 
 /// How long there may be no progress.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many messages may be on their way, and how many of these have to arrive before more are sent.
+/// The maximum number of messages in flight, and how many must arrive before more are sent.
 #[derive(Debug, Clone, Copy)]
 pub struct Window {
     pub size: u64,
@@ -29,9 +30,9 @@ pub struct Publisher {
     tally: Rc<Tally>,
     publishing: Publishing,
     connections: Vec<Connection>,
-    /// The number of the next message of each key.
+    /// The next message number of each key.
     next: Vec<u64>,
-    /// Subscribers of each key.
+    /// The number of subscribers of each key.
     fan_out: u64,
     published: u64,
 }
@@ -39,20 +40,20 @@ pub struct Publisher {
 #[derive(Default)]
 struct Answers {
     good: Cell<u64>,
-    /// How the connection ended.
+    /// Why the connection ended.
     ended: RefCell<Option<String>>,
 }
 
 struct Connection {
     writer: OwnedWriteHalf,
-    /// To be written, as one.
+    /// Messages to be written together.
     due: Vec<Stamp>,
     expected: u64,
     answers: Rc<Answers>,
 }
 
 impl Publisher {
-    /// The messages of a key all go over the same connection.
+    /// Each key always uses the same connection.
     pub async fn connect(
         tally: &Rc<Tally>,
         to: SocketAddr,
@@ -63,14 +64,18 @@ impl Publisher {
     ) -> Result<Self, String> {
         let mut all = Vec::new();
         for nth in 0..connections.min(keys) {
-            let opened = timeout(PATIENCE, Connection::open(to, publishing, nth)).await;
-            all.push(opened.map_err(|_| format!("{to} does not welcome a publisher"))??);
+            let opened = timeout(TIMEOUT, Connection::open(to, publishing, nth)).await;
+            all.push(
+                opened.map_err(|_| {
+                    format!("{to} does not complete the handshake of a publisher")
+                })??,
+            );
         }
         let tally = Rc::clone(tally);
         Ok(Self { tally, publishing, connections: all, next: vec![0; keys], fan_out, published: 0 })
     }
 
-    /// Publishes so many, round robin over the keys, and waits until all are received.
+    /// Publishes `count` messages, round robin over the keys, and waits until all are received.
     pub async fn publish(
         &mut self,
         count: u64,
@@ -87,7 +92,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Publishes at so many a second, for so long, whatever has arrived; then waits for all of it.
+    /// Publishes at a fixed rate for a fixed time, and then waits until all messages are received.
     pub async fn publish_at(&mut self, rate: u32, duration: Duration) -> Result<(), String> {
         let start = Instant::now();
         let each = Duration::from_secs(1) / rate;
@@ -114,7 +119,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Waits until all subscribers have, taken together, received so many messages.
+    /// Waits until the subscribers have received all copies of the first `messages` messages.
     async fn received(&self, messages: u64) -> Result<(), String> {
         let wanted = messages * self.fan_out;
         loop {
@@ -123,7 +128,7 @@ impl Publisher {
                 return Ok(());
             }
             self.tally.awaited.set(wanted);
-            let changed = timeout(PATIENCE, self.tally.changed.notified()).await;
+            let changed = timeout(TIMEOUT, self.tally.changed.notified()).await;
             if let Some(ended) = self.tally.ended.borrow().first() {
                 return Err(format!("a subscriber's connection: {ended}"));
             }
@@ -134,7 +139,7 @@ impl Publisher {
         }
     }
 
-    /// How many answers are yet to come.
+    /// Returns the number of missing answers.
     fn answers(&self) -> Result<u64, String> {
         let mut missing = 0;
         for Connection { expected, answers, .. } in &self.connections {
@@ -146,11 +151,11 @@ impl Publisher {
         Ok(missing)
     }
 
-    /// All answers must have come, and be good.
+    /// Waits for all answers, and fails unless all of them are good.
     pub async fn finish(self) -> Result<(), String> {
         let start = Instant::now();
         while self.answers()? > 0 {
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > TIMEOUT {
                 return Err(format!("{} posts are not answered", self.answers()?));
             }
             sleep(Duration::from_millis(5)).await;
@@ -194,7 +199,7 @@ impl Connection {
     }
 }
 
-/// Counts HTTP answers until the end, all of which have to be 2xx. Other protocols have none to count.
+/// Counts HTTP answers until the end; all must be 2xx. Other protocols have no answers.
 async fn read(mut reader: OwnedReadHalf, answers: Rc<Answers>) {
     const LINE: &[u8] = b"HTTP/1.1 ";
     let mut bytes = Vec::new();
@@ -217,7 +222,7 @@ async fn read(mut reader: OwnedReadHalf, answers: Rc<Answers>) {
             }
             end = at + LINE.len();
         }
-        // An answer's first line may be cut in two.
+        // Keep a partial status line.
         bytes.drain(..end.max(bytes.len().saturating_sub(LINE.len())));
     };
     *answers.ended.borrow_mut() = Some(ended);

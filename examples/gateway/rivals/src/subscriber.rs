@@ -1,5 +1,5 @@
-//! WebSocket clients that cost little: all in one task each on one thread, frames without a parser of what
-//! is in them. Each has one key, and notices what is missing by the numbers.
+//! Cheap WebSocket clients: one thread, one task each, and payloads are not parsed. Each client has
+//! one key, and detects missing messages by their numbers.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -17,19 +17,19 @@ use tokio::sync::Notify;
 
 use crate::wire::{self, Stamp, Subscribing};
 
-/// What all clients have received.
+/// Counters over all clients.
 pub struct Tally {
     start: Instant,
     pub confirmed: Cell<usize>,
     pub received: Cell<u64>,
-    /// Were missing, came twice, or in another order.
+    /// Missing, duplicated or reordered messages.
     pub wrong: Cell<u64>,
     /// Connections that ended, and why.
     pub ended: RefCell<Vec<String>>,
-    /// From publishing to receiving, in microseconds, once `times` is set.
+    /// Time from publishing to receiving in microseconds, if `times` is set.
     pub latencies: RefCell<Vec<u64>>,
     pub times: Cell<bool>,
-    /// Notifies once so many were received.
+    /// Notifies when this many messages were received.
     pub awaited: Cell<u64>,
     pub changed: Notify,
     buffer: RefCell<Box<[u8]>>,
@@ -55,7 +55,7 @@ impl Tally {
         u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// A connection has ended.
+    /// Records that a connection has ended.
     pub fn end(&self, why: String) {
         self.ended.borrow_mut().push(why);
         self.changed.notify_one();
@@ -67,21 +67,21 @@ impl Tally {
     }
 }
 
-/// One client, and what it knows of its key.
+/// One client and the state of its key.
 pub struct Subscriber {
     tally: Rc<Tally>,
     subscribing: Subscribing,
     key: usize,
     stream: TcpStream,
-    /// The beginning of a frame, of which the rest is to come.
+    /// An incomplete frame.
     partial: Vec<u8>,
     next: u64,
     is_confirmed: bool,
 }
 
 impl Subscriber {
-    /// Connects and subscribes, and returns before that is confirmed. With a receive buffer of this size
-    /// in the kernel, if there is one.
+    /// Connects and subscribes, without waiting for the confirmation. `buffer` sets the receive
+    /// buffer in the kernel.
     pub async fn connect(
         tally: &Rc<Tally>,
         to: SocketAddr,
@@ -156,7 +156,7 @@ impl Subscriber {
         self.tally.end(ended);
     }
 
-    /// Into a buffer that all share.
+    /// Reads into a buffer that all clients share.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let tally = Rc::clone(&self.tally);
         let mut shared = tally.buffer.borrow_mut();
@@ -176,7 +176,7 @@ impl Subscriber {
         Poll::Ready(Ok(count))
     }
 
-    /// Takes whole frames, and returns what is left.
+    /// Handles complete frames, and returns the rest.
     fn frames<'a>(&mut self, mut bytes: &'a [u8]) -> &'a [u8] {
         while let Some((opcode, payload, rest)) = split(bytes) {
             bytes = rest;
@@ -214,7 +214,7 @@ impl Subscriber {
     }
 }
 
-/// A frame as clients send it: masked, with a mask that changes nothing. For short payloads.
+/// Returns a client frame with a short payload, masked with zeros.
 fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(payload.len()).unwrap_or(u16::MAX);
     let [high, low] = length.to_be_bytes();
@@ -229,7 +229,7 @@ fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
     all
 }
 
-/// The opcode of a frame from a server, its payload, and what comes after it. None if it is not complete.
+/// Splits off a server's frame: opcode, payload and rest. Returns `None` if it is incomplete.
 fn split(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let [first, second, rest @ ..] = bytes else { return None };
     let (length, rest) = match second & 0x7f {

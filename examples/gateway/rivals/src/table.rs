@@ -1,4 +1,4 @@
-//! The tables, from what was measured, and where a rival is ahead of the gateway.
+//! The tables of measurements, and the cases in which a rival is better than the gateway.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,7 +9,7 @@ use crate::measure::{Case, Figures, Sample};
 const BEGIN: &str = "<!-- compare: begin -->\n";
 const END: &str = "<!-- compare: end -->\n";
 
-/// The name of a rival, its row, and whether it has the columns of the broker.
+/// The name of a rival, its row, and whether it belongs to the table with the broker.
 const RIVALS: [(&str, &str, bool); 10] = [
     ("gateway", "this gateway", false),
     ("nats", "NATS with WebSockets, published to over its own TCP protocol", false),
@@ -39,9 +39,9 @@ const BROKER_COLUMNS: [(Case, &str); 3] = [
 
 #[derive(Debug, clap::Args)]
 pub struct Table {
-    /// Lines of JSON, as they were measured
+    /// The measurements, in lines of JSON
     samples: PathBuf,
-    /// What is said above the tables
+    /// The text above the tables
     about: PathBuf,
     /// Writes the tables into this file, between the two marks
     #[arg(long, value_name = "FILE")]
@@ -49,7 +49,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Prints the tables; false if a rival takes less processor time than the gateway.
+    /// Prints the tables. Returns `false` if a rival takes less processor time than the gateway.
     pub fn run(&self) -> Result<bool, String> {
         let samples = read(&self.samples)?
             .lines()
@@ -70,7 +70,7 @@ impl Table {
                 Some(format!("{head}{BEGIN}\n{text}\n{END}{tail}"))
             });
             let new =
-                between.ok_or_else(|| format!("{}: without the two marks", path.display()))?;
+                between.ok_or_else(|| format!("{}: the two marks are missing", path.display()))?;
             fs::write(path, new).map_err(|error| format!("{}: {error}", path.display()))?;
         }
         let ahead = ahead(&samples);
@@ -85,7 +85,7 @@ fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// The median of the rounds, of each figure; and the least and the most of the latency.
+/// The median of each figure over the rounds, and the range of the latency.
 struct Cell {
     median: Figures,
     p99: (f64, f64),
@@ -155,7 +155,7 @@ fn table(samples: &[Sample], broker: bool, columns: &[(Case, &str)]) -> String {
     text
 }
 
-/// The columns in which a rival takes less processor time, or what was lost leaves it open.
+/// Lists the columns in which a rival takes less processor time, or which failed.
 fn ahead(samples: &[Sample]) -> Vec<String> {
     let mut lines = Vec::new();
     let all = [(false, "gateway", &COLUMNS[..4]), (true, "gateway-rabbitmq", &BROKER_COLUMNS[..])];
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_has_the_median_and_what_failed() {
+    fn a_cell_has_the_median_and_the_failures() {
         let mut samples = vec![sample("web-mqtt", Case::One, 12.34)];
         let shown =
             |samples: &[Sample]| cell(samples, "web-mqtt", Case::One).unwrap().show(Case::One);

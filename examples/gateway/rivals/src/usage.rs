@@ -1,4 +1,4 @@
-//! What processes use, with all that they have started.
+//! Resource usage of processes and their children.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ struct Process {
 }
 
 impl Usage {
-    /// Of these processes and their children. All of these have to be there.
+    /// Sums up these processes and their children. Fails if one of these has ended.
     pub fn of(roots: &[u32]) -> Result<Self, String> {
         let directory = fs::read_dir("/proc").map_err(|error| format!("/proc: {error}"))?;
         let ids = directory.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -43,13 +43,13 @@ impl Usage {
 }
 
 impl Process {
-    /// None if it has ended meanwhile, or is a zombie.
+    /// Returns `None` if the process has ended or is a zombie.
     fn read(id: u32) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-        // Of the fields in proc(5), those after the name, which may hold anything.
+        // The fields of proc(5) after the name, which may contain any character.
         let fields: Vec<_> = stat.rsplit_once(") ")?.1.split(' ').collect();
         let ticks = fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?;
-        let cpu = ticks / 100.0; // the unit of all Linux
+        let cpu = ticks / 100.0; // USER_HZ on all Linux systems
         (fields[0] != "Z").then_some(Self { id, parent: fields.get(1)?.parse().ok()?, cpu })
     }
 }

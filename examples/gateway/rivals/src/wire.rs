@@ -1,8 +1,8 @@
-//! What a rival speaks: how a client subscribes, and how a message is published.
+//! The protocols of the servers: how clients subscribe, and how messages are published.
 //!
-//! The body of a message is the same everywhere: `~KKKKKNNNNNNNNNTTTTTTTTTTTT`, its key, its number among
-//! those of the key and the time in microseconds, and filled with `x`. A subscriber looks for the `~`, so
-//! it need not know in which envelope a server wraps the body.
+//! The body of a message is the same for all: `~KKKKKNNNNNNNNNTTTTTTTTTTTT`, which is the key, the
+//! number within the key, and the time in microseconds, padded with `x`. A subscriber searches for
+//! the `~`, so it does not depend on how a server wraps the body.
 
 use std::io::Write as _;
 
@@ -11,7 +11,7 @@ use clap::ValueEnum;
 pub const BODY: usize = 100;
 const FIELDS: [usize; 3] = [5, 9, 12];
 
-/// What is in a body: the index of its key, its number, and when it was published.
+/// The contents of a body: the index of the key, the number, and the time of publishing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     pub key: usize,
@@ -49,12 +49,12 @@ pub fn key(index: usize) -> String {
     format!("k{index:05}")
 }
 
-/// How a client subscribes, over a WebSocket.
+/// How a client subscribes over a WebSocket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Subscribing {
     /// The gateway: a JSON message on `/ws`
     Gateway,
-    /// The key is in the path, `/sub/KEY`: nothing else is said
+    /// The key is in the path, `/sub/KEY`; no message is needed
     Path,
     Nats,
     Mqtt,
@@ -63,7 +63,7 @@ pub enum Subscribing {
 }
 
 impl Subscribing {
-    /// The path, and the WebSocket's subprotocol.
+    /// Returns the path and the WebSocket subprotocol.
     pub fn path(self, key: &str) -> (String, Option<&'static str>) {
         match self {
             Self::Gateway | Self::Centrifuge => ("/ws".to_owned(), None),
@@ -78,7 +78,7 @@ impl Subscribing {
         matches!(self, Self::Nats | Self::Mqtt)
     }
 
-    /// What the client sends, each in a frame of its own.
+    /// Returns the payloads that a client sends first, one per frame.
     pub fn hello(self, key: &str, client: usize) -> Vec<Vec<u8>> {
         let text = |text: String| text.into_bytes();
         match self {
@@ -105,7 +105,7 @@ impl Subscribing {
         }
     }
 
-    /// The server says so when the subscription is in force. Without it, the handshake is the answer.
+    /// Returns the payload that confirms the subscription; if `None`, the handshake confirms it.
     pub fn confirmation(self) -> Option<&'static [u8]> {
         Some(match self {
             Self::Gateway => br#""type":"subscribed""#,
@@ -129,16 +129,16 @@ pub enum Publishing {
     Mqtt,
     /// AMQP 0-9-1, to `amq.direct`
     Amqp,
-    /// The same, with delivery mode 2
+    /// AMQP 0-9-1, to `amq.direct`, with delivery mode 2
     AmqpPersistent,
     /// AMQP 0-9-1, to `amq.topic`, where RabbitMQ's MQTT plugin subscribes
     AmqpTopic,
-    /// The same, with delivery mode 2
+    /// AMQP 0-9-1, to `amq.topic`, with delivery mode 2
     AmqpTopicPersistent,
 }
 
 impl Publishing {
-    /// What the nth connection sends first.
+    /// Returns what the nth connection sends first.
     pub fn hello(self, nth: usize) -> Vec<u8> {
         match self {
             Self::Http | Self::HttpBatch => Vec::new(),
@@ -148,7 +148,7 @@ impl Publishing {
         }
     }
 
-    /// The server's answer to it, after which messages may be sent.
+    /// Returns the server's answer to that, after which messages may be sent.
     pub fn welcome(self) -> Option<&'static [u8]> {
         match self {
             Self::Http | Self::HttpBatch => None,
@@ -158,7 +158,7 @@ impl Publishing {
         }
     }
 
-    /// Appends messages, which all go over one connection; returns how many answers there will be.
+    /// Appends messages for one connection; returns the number of answers to expect.
     pub fn append(self, messages: &[Stamp], to: &mut Vec<u8>) -> u64 {
         if self == Self::HttpBatch {
             let mut lines = Vec::with_capacity(messages.len() * (BODY + 32));
@@ -206,7 +206,7 @@ impl Publishing {
         }
     }
 
-    /// basic.publish, a header with the delivery mode, and the body.
+    /// Appends basic.publish, a header with the delivery mode, and the body.
     fn append_amqp(self, message: Stamp, key: &str, to: &mut Vec<u8>) {
         let (exchange, mode) = match self {
             Self::Amqp => ("amq.direct", 1),
@@ -222,7 +222,7 @@ impl Publishing {
         amqp_frame(to, 1, 1, &publish);
         let mut header = vec![0, 60, 0, 0];
         header.extend((BODY as u64).to_be_bytes());
-        header.extend([0x10, 0, mode]); // of the properties, only the delivery mode
+        header.extend([0x10, 0, mode]); // the delivery mode is the only property
         amqp_frame(to, 2, 1, &header);
         let mut body = Vec::with_capacity(BODY);
         message.append(&mut body);
@@ -230,7 +230,7 @@ impl Publishing {
     }
 }
 
-/// Of something that is known to be short.
+/// Returns the length of a short slice.
 fn length(length: usize) -> u8 {
     u8::try_from(length).unwrap_or(u8::MAX)
 }
@@ -263,7 +263,7 @@ fn amqp_frame(to: &mut Vec<u8>, kind: u8, channel: u16, payload: &[u8]) {
     to.push(0xce);
 }
 
-/// Start-ok, tune-ok, open and channel.open in one: the broker reads them in this order.
+/// Start-ok, tune-ok, open and channel.open at once: the broker reads them in order.
 fn amqp_hello() -> Vec<u8> {
     let mut all = b"AMQP\0\0\x09\x01".to_vec();
     let start_ok = b"\0\x0a\0\x0b\0\0\0\0\x05PLAIN\0\0\0\x0c\0guest\0guest\x05en_US";

@@ -1,23 +1,23 @@
-// The page of the gateway: reads /stats once a second, and is a client of /ws like any other.
+// The page of the gateway: reads /stats once a second and is an ordinary client of /ws.
 
-const SPAN = 120; // seconds that are drawn
-const MESSAGES = 200; // that are kept in the list
-const ROWS = 200; // of the table of keys
+const SPAN = 120; // seconds in the chart
+const MESSAGES = 200; // in the list
+const ROWS = 200; // in the table of keys
 const LINES = ["received", "delivered", "unmatched", "dropped"];
 
 const $ = (id) => document.getElementById(id);
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const brief = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const rate = (x) => (x === 0 ? "0" : x < 10 ? x.toFixed(1) : brief.format(x));
-const say = (id, text) => { if ($(id).textContent !== text) $(id).textContent = text; };
+const setText = (id, text) => { if ($(id).textContent !== text) $(id).textContent = text; };
 
 // Numbers ------------------------------------------------------------------------------------------
 
-let last = null; // the stats before
-const history = []; // { at, received, … } a second
+let last = null; // the previous stats
+const history = []; // one { at, received, … } a second
 const trends = new Map(); // key → rates, newest last
 
-async function look() {
+async function refresh() {
   try {
     const answer = await fetch("stats", { cache: "no-store", signal: AbortSignal.timeout(5000) });
     if (!answer.ok) throw new Error(`/stats answers ${answer.status}`);
@@ -25,18 +25,18 @@ async function look() {
   } catch (error) {
     last = null;
     $("state").className = "down";
-    say("state", "gateway unreachable");
-    alarm(`The gateway does not answer (${error.message}). This page tries again.`);
+    setText("state", "gateway unreachable");
+    alarm(`The gateway does not answer (${error.message}). Retrying.`);
   }
-  setTimeout(look, 1000);
+  setTimeout(refresh, 1000);
 }
 
 function alarm(text) {
   $("alarm").hidden = !text;
-  say("alarm", text || "");
+  setText("alarm", text || "");
 }
 
-/** Strangers choose keys, which may run from right to left, and must not turn round what is beside them. */
+/** Isolates a key, which any client can choose: right-to-left text must not reorder the text around it. */
 function bdi(text) {
   const made = document.createElement("bdi");
   made.textContent = text;
@@ -45,7 +45,7 @@ function bdi(text) {
 const isolated = (text) => `\u2068${text}\u2069`;
 
 function show(stats) {
-  if (stats.uptime_ms === last?.stats.uptime_ms) return; // the same answer as before
+  if (stats.uptime_ms === last?.stats.uptime_ms) return; // the same answer as last time
   const { totals, source } = stats;
   const dropped = Object.values(totals.discarded).reduce((sum, n) => sum + n, 0);
   const counts = { received: totals.received, delivered: totals.delivered, unmatched: totals.unmatched, dropped };
@@ -53,10 +53,10 @@ function show(stats) {
   const isUp = source.state === "up" && !stats.draining;
   $("state").className = isUp ? "up" : "down";
   const name = source.kind === "amqp" ? "RabbitMQ" : "embedded source";
-  say("state", stats.draining ? "stopping" : isUp ? `running, ${name}` : "broker lost");
-  say("node", stats.node === "main" ? "" : stats.node);
+  setText("state", stats.draining ? "stopping" : isUp ? `running, ${name}` : "broker lost");
+  setText("node", stats.node === "main" ? "" : stats.node);
   alarm(stats.draining ? "The gateway is stopping." : source.state === "up" ? ""
-    : `The broker is away${source.error ? `: ${source.error}` : ""}. Subscriptions and clients stay; the gateway tries again by itself.`);
+    : `The broker is away${source.error ? `: ${source.error}` : ""}. Clients stay connected and subscribed; the gateway reconnects by itself.`);
 
   // A restarted gateway counts from 0 again.
   const seconds = last ? (stats.uptime_ms - last.stats.uptime_ms) / 1000 : 0;
@@ -64,21 +64,21 @@ function show(stats) {
   const now = { at: Date.now() };
   for (const line of LINES) {
     now[line] = known ? Math.max(0, counts[line] - last.counts[line]) / seconds : 0;
-    say(`now-${line}`, known ? rate(now[line]) : "–");
-    say(`all-${line}`, `${whole.format(counts[line])} in all`);
+    setText(`now-${line}`, known ? rate(now[line]) : "–");
+    setText(`all-${line}`, `${whole.format(counts[line])} in all`);
   }
-  say("now-queued", whole.format(totals.queued));
-  say("terms", `buffer ${whole.format(stats.buffer)}, ${stats.overflow}`);
-  say("now-connections", whole.format(stats.connections));
-  say("all-subscriptions", `${whole.format(stats.subscriptions)} subscription${stats.subscriptions === 1 ? "" : "s"}`);
-  for (const [reason, count] of Object.entries(totals.discarded)) say(`drop-${reason}`, whole.format(count));
+  setText("now-queued", whole.format(totals.queued));
+  setText("terms", `buffer ${whole.format(stats.buffer)}, ${stats.overflow}`);
+  setText("now-connections", whole.format(stats.connections));
+  setText("all-subscriptions", `${whole.format(stats.subscriptions)} subscription${stats.subscriptions === 1 ? "" : "s"}`);
+  for (const [reason, count] of Object.entries(totals.discarded)) setText(`drop-${reason}`, whole.format(count));
   const { blocked, history: kept } = stats;
   $("kept").hidden = !kept;
   $("keys").classList.toggle("no-history", !kept);
-  if (kept) say("kept-what", `the last ${whole.format(kept.most)} messages of each of ${whole.format(kept.keys)} keys, ${brief.format(kept.bytes)} bytes`);
+  if (kept) setText("kept-what", `the last ${whole.format(kept.most)} messages of each of ${whole.format(kept.keys)} keys, ${brief.format(kept.bytes)} bytes`);
   $("blocked").className = blocked ? "yes" : "";
-  say("blocked", blocked
-    ? `${blocked.client ?? "all clients"}${blocked.key === null ? "" : `, for ${isolated(blocked.key)}`}, for ${(blocked.for_ms / 1000).toFixed(1)} s` : "nobody");
+  setText("blocked", blocked
+    ? `${blocked.client ?? "all clients"}${blocked.key === null ? "" : `, for ${isolated(blocked.key)}`}, for ${(blocked.for_ms / 1000).toFixed(1)} s` : "not waiting");
 
   if (known) {
     history.push(now);
@@ -125,7 +125,7 @@ function showKeys(stats, seconds) {
   const more = stats.keys.length - shown.length;
   const { other } = stats;
   const all = stats.keys.length + other.keys;
-  say("keys-count", [all ? whole.format(all) : "", more + other.keys > 0 ? `(${whole.format(more + other.keys)} not shown)` : "",
+  setText("keys-count", [all ? whole.format(all) : "", more + other.keys > 0 ? `(${whole.format(more + other.keys)} not shown)` : "",
     other.received > 0 ? `and ${whole.format(other.received)} messages for others` : ""].join(" ").trim());
 }
 
@@ -138,7 +138,7 @@ function newRow(key) {
   const path = svg.appendChild(element("path", {}));
   const button = cells[8].appendChild(document.createElement("button"));
   button.type = "button";
-  button.onclick = () => (wanted.has(key) ? unsubscribe(key) : subscribe(key));
+  button.onclick = () => (subscriptions.has(key) ? unsubscribe(key) : subscribe(key));
   const set = (now, counts) => {
     const texts = [, rate(now), , whole.format(counts.subscribers), whole.format(counts.delivered), whole.format(counts.dropped),
       whole.format(counts.at ?? 0), whole.format(counts.kept ?? 0)];
@@ -147,7 +147,7 @@ function newRow(key) {
     const trend = trends.get(key);
     const top = Math.max(...trend, 1);
     path.setAttribute("d", line(trend.map((y, i) => [90 - (trend.length - 1 - i) * (90 / (SPAN - 1)), 21 - (y / top) * 20])));
-    const label = wanted.has(key) ? "stop" : "watch";
+    const label = subscriptions.has(key) ? "stop" : "watch";
     if (button.textContent !== label) button.textContent = label;
     button.setAttribute("aria-label", `${label} ${key}`);
   };
@@ -170,7 +170,7 @@ function ceiling(x) {
   return [1, 2, 2.5, 5, 10].map((step) => step * power).find((round) => round >= x);
 }
 
-let pointed = null; // where the pointer is, as a share of the width
+let pointed = null; // position of the pointer, as a fraction of the width
 const legend = new Map(LINES.map((name) => {
   const item = $("legend").appendChild(document.createElement("li"));
   item.className = name;
@@ -210,7 +210,7 @@ function draw() {
     drawn.push(element("line", { class: "cursor", x1: x(at.at), x2: x(at.at), y1: over, y2: height - bottom }));
   }
   for (const name of LINES) legend.get(name).textContent = rate(at[name]);
-  say("when", at === history.at(-1) ? "now" : `${Math.round((end - at.at) / 1000)} s ago`);
+  setText("when", at === history.at(-1) ? "now" : `${Math.round((end - at.at) / 1000)} s ago`);
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.replaceChildren(...drawn);
 }
@@ -225,7 +225,7 @@ new ResizeObserver(draw).observe($("chart"));
 
 // Subscriptions ------------------------------------------------------------------------------------
 
-const wanted = new Map(); // key → { rate, chip, last }, last: where it was, to come back with
+const subscriptions = new Map(); // key → { rate, chip, last }; last: the position to resume from
 let socket = null;
 let pause = 250;
 
@@ -233,17 +233,17 @@ function connect() {
   socket = new WebSocket(new URL(`ws${location.search}`, location.href.replace(/^http/, "ws")));
   socket.onopen = () => {
     pause = 250;
-    for (const [key, { rate, last }] of wanted) send({ type: "subscribe", key, ...(rate && { rate }), ...last });
+    for (const [key, { rate, last }] of subscriptions) send({ type: "subscribe", key, ...(rate && { rate }), ...last });
   };
-  socket.onmessage = (event) => hear(JSON.parse(event.data));
+  socket.onmessage = (event) => receive(JSON.parse(event.data));
   socket.onclose = (event) => {
     socket = null;
-    for (const { chip } of wanted.values()) chip.className = "waits";
-    if (!wanted.size) return;
-    // A browser does not tell a page why it was refused.
-    if (event.code === 1006) notice("connection lost, or refused; trying again");
-    else notice(`closed by the gateway: ${event.reason || event.code}; trying again`);
-    setTimeout(() => { if (!socket && wanted.size) connect(); }, pause);
+    for (const { chip } of subscriptions.values()) chip.className = "waits";
+    if (!subscriptions.size) return;
+    // A browser does not tell a page why a connection was refused.
+    if (event.code === 1006) notice("connection lost or refused; reconnecting");
+    else notice(`closed by the gateway: ${event.reason || event.code}; reconnecting`);
+    setTimeout(() => { if (!socket && subscriptions.size) connect(); }, pause);
     pause = Math.min(pause * 2, 10_000);
   };
 }
@@ -253,7 +253,7 @@ function send(what) {
 }
 
 function subscribe(key, rate) {
-  if (wanted.has(key)) return;
+  if (subscriptions.has(key)) return;
   const chip = $("subscriptions").appendChild(document.createElement("li"));
   chip.className = "waits";
   chip.append(bdi(key), document.createElement("span"));
@@ -262,54 +262,54 @@ function subscribe(key, rate) {
   button.textContent = "×";
   button.setAttribute("aria-label", `unsubscribe from ${key}`);
   button.onclick = () => unsubscribe(key);
-  wanted.set(key, { rate, chip, last: {} });
+  subscriptions.set(key, { rate, chip, last: {} });
   if (socket) send({ type: "subscribe", key, ...(rate && { rate }) });
   else connect();
 }
 
-function forget(key) {
-  wanted.get(key)?.chip.remove();
-  wanted.delete(key);
+function remove(key) {
+  subscriptions.get(key)?.chip.remove();
+  subscriptions.delete(key);
 }
 
 function unsubscribe(key) {
-  forget(key);
+  remove(key);
   send({ type: "unsubscribe", key });
 }
 
-function hear(said) {
-  const { last } = wanted.get(said.key) ?? {};
-  if (last && said.epoch) last.epoch = said.epoch;
-  if (last && said.at !== undefined) last.since = said.at;
-  if (said.type === "message") {
-    const text = said.body ?? (said.base64 === undefined ? JSON.stringify(said.json) : `(base64) ${said.base64}`);
-    add(said.key, said.at, text, said.redelivered ? " (again)" : "");
-  } else if (said.type === "history") {
-    if (said.gap) notice(`${isolated(said.key)}: some that were missed are no longer kept`);
-  } else if (said.error === "no_history" && last) { // it was restarted without
+function receive(message) {
+  const { last } = subscriptions.get(message.key) ?? {};
+  if (last && message.epoch) last.epoch = message.epoch;
+  if (last && message.at !== undefined) last.since = message.at;
+  if (message.type === "message") {
+    const text = message.body ?? (message.base64 === undefined ? JSON.stringify(message.json) : `(base64) ${message.base64}`);
+    add(message.key, message.at, text, message.redelivered ? " (again)" : "");
+  } else if (message.type === "history") {
+    if (message.gap) notice(`${isolated(message.key)}: some missed messages are no longer kept`);
+  } else if (message.error === "no_history" && last) { // the gateway was restarted without --history
     delete last.since;
     delete last.epoch;
-    const { rate } = wanted.get(said.key);
-    send({ type: "subscribe", key: said.key, ...(rate && { rate }) });
-  } else if (said.type === "subscribed") {
-    const held = wanted.get(said.key);
+    const { rate } = subscriptions.get(message.key);
+    send({ type: "subscribe", key: message.key, ...(rate && { rate }) });
+  } else if (message.type === "subscribed") {
+    const held = subscriptions.get(message.key);
     if (held) {
       held.chip.className = "";
-      held.chip.children[1].textContent = said.rate ? `, at most ${said.rate}/s` : "";
+      held.chip.children[1].textContent = message.rate ? `, at most ${message.rate}/s` : "";
     }
-  } else if (said.type === "lost") {
-    const why = said.reason === "rate" ? "over the rate limit" : "this page was too slow";
-    notice(`${isolated(said.key)}: ${whole.format(said.count)} lost, ${why}`);
-  } else if (said.type === "unsubscribed" && said.reason !== "requested") {
-    forget(said.key);
-    notice(`${isolated(said.key)}: the gateway ended it, this page was too slow`);
-  } else if (said.type === "error" && said.error !== "not_subscribed") {
-    if (said.key !== undefined && said.error !== "already_subscribed") forget(said.key);
-    notice(said.message);
+  } else if (message.type === "lost") {
+    const why = message.reason === "rate" ? "over the rate limit" : "this page was too slow";
+    notice(`${isolated(message.key)}: ${whole.format(message.count)} lost, ${why}`);
+  } else if (message.type === "unsubscribed" && message.reason !== "requested") {
+    remove(message.key);
+    notice(`${isolated(message.key)}: ended by the gateway: this page was too slow`);
+  } else if (message.type === "error" && message.error !== "not_subscribed") {
+    if (message.key !== undefined && message.error !== "already_subscribed") remove(message.key);
+    notice(message.message);
   }
 }
 
-// New ones are drawn once a frame, however many arrive.
+// New messages are drawn once a frame, however many arrive.
 let fresh = [];
 function add(key, at, text, mark) {
   const item = document.createElement("li");
@@ -329,7 +329,7 @@ function notice(text) {
 function put(item) {
   fresh.push(item);
   if (fresh.length === 1) (document.hidden ? setTimeout : requestAnimationFrame)(place, 0);
-  if (fresh.length > MESSAGES) fresh.splice(1, 1); // the first one has asked for the frame
+  if (fresh.length > MESSAGES) fresh.splice(1, 1); // keep the first: it has requested the frame
 }
 function place() {
   const list = $("messages");
@@ -354,11 +354,11 @@ $("publish").onsubmit = async (event) => {
       body: $("publish-body").value,
       headers: token ? { Authorization: `Bearer ${token}` } : {},
     });
-    const said = await answer.json();
-    say("published", answer.ok ? `taken: ${said.bytes} bytes for ${isolated(said.key)}` : said.message);
+    const result = await answer.json();
+    setText("published", answer.ok ? `taken: ${result.bytes} bytes for ${isolated(result.key)}` : result.message);
   } catch (error) {
-    say("published", `not sent: ${error.message}`);
+    setText("published", `not sent: ${error.message}`);
   }
 };
 
-look();
+refresh();

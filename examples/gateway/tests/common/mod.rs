@@ -1,4 +1,4 @@
-//! A gateway in a process of its own, and its clients.
+//! A gateway in a process, and its clients.
 
 #![allow(dead_code, reason = "each test file uses some of it")]
 
@@ -19,21 +19,21 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_gateway");
 
-/// How long a test may take: what would take longer, fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit of a test.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 thread_local! {
-    /// When the patience with the test of this thread ends.
-    static END: Instant = Instant::now() + PATIENCE;
+    /// The deadline of the test in this thread.
+    static END: Instant = Instant::now() + TIMEOUT;
 }
 
-/// Waits, but not for ever.
+/// Awaits the future, or panics at the deadline.
 pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     let waited = timeout_at(END.with(|end| *end), future).await;
-    waited.unwrap_or_else(|_| panic!("after {PATIENCE:?}, the test still waits for {what}"))
+    waited.unwrap_or_else(|_| panic!("after {TIMEOUT:?}, the test is still waiting for {what}"))
 }
 
-/// Asks until the answer is the one that is waited for.
+/// Repeats the query until it returns `true`.
 pub async fn until<F: Future<Output = bool>>(what: &str, mut ask: impl FnMut() -> F) {
     let asking = async {
         while !ask().await {
@@ -43,7 +43,7 @@ pub async fn until<F: Future<Output = bool>>(what: &str, mut ask: impl FnMut() -
     soon(what, asking).await;
 }
 
-/// Killed when it is dropped.
+/// A gateway process; killed on drop.
 pub struct Gateway {
     pub address: SocketAddr,
     process: Child,
@@ -54,14 +54,14 @@ impl Gateway {
         Self::start_by(Command::new(PROGRAM), options).await
     }
 
-    /// By a command that becomes the gateway.
+    /// Starts it by a command that executes the gateway.
     pub async fn start_by(mut command: Command, options: &[&str]) -> Self {
         command.args(["--listen", "127.0.0.1:0"]).args(options);
         for name in ["GATEWAY_TOKEN", "GATEWAY_READ_KEY", "GATEWAY_AMQP"] {
             command.env_remove(name);
         }
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-        let mut process = command.spawn().expect("it is built");
+        let mut process = command.spawn().expect("the gateway starts");
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let line = soon("the start", lines.next_line()).await.unwrap().expect("a line");
         let address = line.strip_prefix("listening on ").expect("the address").parse().unwrap();
@@ -69,17 +69,17 @@ impl Gateway {
     }
 
     fn signal(&self) {
-        let id = self.process.id().expect("it runs").to_string();
+        let id = self.process.id().expect("the gateway runs").to_string();
         let killed = std::process::Command::new("kill").args(["-TERM", &id]).status();
         assert!(killed.unwrap().success());
     }
 
-    /// SIGTERM, once.
+    /// Sends SIGTERM.
     pub fn terminate(&self) {
         self.signal();
     }
 
-    /// How it ended, and its log.
+    /// Returns its exit status and its log.
     pub async fn wait(mut self) -> (ExitStatus, String) {
         let mut log = String::new();
         let mut stderr = self.process.stderr.take().unwrap();
@@ -91,7 +91,7 @@ impl Gateway {
         format!("http://{}{path}", self.address)
     }
 
-    /// The status, and the JSON.
+    /// Returns the status and the JSON body.
     pub async fn ask(
         &self,
         method: Method,
@@ -110,11 +110,11 @@ impl Gateway {
     }
 
     pub async fn publish(&self, key: &str, body: impl Into<reqwest::Body>) {
-        let (status, said) = self.ask(Method::POST, &format!("/publish/{key}"), &[], body).await;
-        assert_eq!(status, StatusCode::ACCEPTED, "{said}");
+        let (status, reply) = self.ask(Method::POST, &format!("/publish/{key}"), &[], body).await;
+        assert_eq!(status, StatusCode::ACCEPTED, "{reply}");
     }
 
-    /// Made after this was called: an answer is shared for a second.
+    /// Returns statistics made after this call: an answer is shared for a second.
     pub async fn stats(&self) -> Value {
         let stats = async || self.ask(Method::GET, "/stats", &[], "").await.1;
         let old = stats().await;
@@ -127,9 +127,9 @@ impl Gateway {
         }
     }
 
-    /// A line of /proc/PID/FILE, in what that counts: KiB of memory, files.
+    /// A line of /proc/PID/FILE, in the file's unit: KiB of memory, number of files.
     pub fn proc(&self, file: &str, line: &str) -> u64 {
-        let path = format!("/proc/{}/{file}", self.process.id().expect("it runs"));
+        let path = format!("/proc/{}/{file}", self.process.id().expect("the gateway runs"));
         let text = std::fs::read_to_string(path).unwrap();
         let line = text.lines().find_map(|other| other.strip_prefix(line)).unwrap();
         line.split_whitespace().next().unwrap().parse().unwrap()
@@ -139,14 +139,14 @@ impl Gateway {
         self.proc("status", "VmRSS:") / 1024
     }
 
-    /// Sends bytes as they are, for what no client library would send, and reads until the end.
+    /// Sends raw bytes, which need not be valid HTTP, and reads until the end.
     pub async fn raw(&self, request: &[u8]) -> String {
         let mut socket = TcpStream::connect(self.address).await.unwrap();
         socket.write_all(request).await.unwrap();
         socket.shutdown().await.unwrap();
         let mut answer = Vec::new();
         soon("the answer", socket.read_to_end(&mut answer)).await.unwrap();
-        // Lossy: a WebSocket may say something already.
+        // Lossy: a WebSocket may have sent frames already.
         String::from_utf8_lossy(&answer).into_owned()
     }
 
@@ -155,7 +155,7 @@ impl Gateway {
         Client::on(socket, self.address).await
     }
 
-    /// One whose socket takes little.
+    /// Connects with small socket buffers.
     pub async fn connect_narrow(&self) -> Client {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();
@@ -185,7 +185,7 @@ impl Client {
         soon("sending", self.0.send(frame)).await.unwrap();
     }
 
-    /// The next one that is not a ping.
+    /// Returns the next frame that is not a ping.
     pub async fn frame(&mut self) -> Option<Result<Message, Error>> {
         loop {
             match soon("a message", self.0.next()).await {
@@ -204,11 +204,11 @@ impl Client {
 
     pub async fn subscribe(&mut self, key: &str) {
         self.send(json!({ "type": "subscribe", "key": key })).await;
-        let said = self.next().await;
-        assert_eq!((&said["type"], &said["key"]), (&json!("subscribed"), &json!(key)), "{said}");
+        let reply = self.next().await;
+        assert_eq!((&reply["type"], &reply["key"]), (&json!("subscribed"), &json!(key)), "{reply}");
     }
 
-    /// What arrives until the gateway closes, and the code it gives.
+    /// Returns what arrives until the gateway closes, and the close code.
     pub async fn rest(mut self) -> (Vec<Value>, Option<CloseCode>) {
         let (mut all, mut code) = (Vec::new(), None);
         while let Some(Ok(frame)) = self.frame().await {
@@ -222,7 +222,7 @@ impl Client {
     }
 }
 
-/// A message as clients see it.
+/// A message as clients receive it.
 pub fn message(key: &str, body: &str) -> Value {
     json!({ "type": "message", "key": key, "body": body })
 }

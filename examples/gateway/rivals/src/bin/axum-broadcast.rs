@@ -1,4 +1,4 @@
-//! A rival in 100 lines: axum, and a `tokio::sync::broadcast` channel for each key.
+//! axum with a `tokio::sync::broadcast` channel for each key, in 100 lines.
 //!
 //! `GET /sub/KEY` is a WebSocket, `POST /publish/KEY` sends the body to all subscribers of the key.
 
@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::broadcast::{self, Receiver, Sender};
 
-/// Messages that a subscriber may be behind. A message is stored once for all of them.
+/// How many messages a subscriber may lag behind. Each message is stored once for all of them.
 const CAPACITY: usize = 1024;
 
 #[derive(Clone, Default)]
@@ -56,7 +56,7 @@ async fn subscribe(
     Path(key): Path<String>,
     upgrade: WebSocketUpgrade,
 ) -> Response {
-    // Before the answer: what is published from now on is for this client.
+    // Subscribe before the handshake is answered: the client gets what is published from then on.
     let received = channels.subscribe(key.clone());
     upgrade.on_upgrade(move |socket| async move {
         serve(socket, received).await;

@@ -1,10 +1,10 @@
-//! A socket with a deadline for what is written to it, which collects answers.
+//! A socket with a write timeout, which coalesces responses.
 //!
-//! A client that sends many requests at once gets many answers at once: HTTP flushes each of them, and
-//! each would be a system call. What is flushed is held here instead, up to [`HELD`] bytes, until the
-//! connection has been polled: [`Patient::run`] writes it out at the end of every poll, whatever the
-//! connection is waiting for then. So nothing is held while the task is parked. Once that much is held,
-//! no more is taken until the socket has it, and no further request is read.
+//! A client that pipelines requests gets many responses at once. HTTP flushes each of them, and
+//! each flush would be a system call. Flushed bytes are buffered here instead, up to [`HELD`], and
+//! [`TimedSocket::run`] writes them at the end of each poll of the connection. So no byte
+//! stays buffered while the task is parked, unless the socket is not writable. While the buffer is
+//! full, writes are pending and no further request is read.
 
 use std::error::Error;
 use std::io;
@@ -18,35 +18,37 @@ use futures::{FutureExt, future};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// With a client that does not read, for each [`PIECE`] of an answer. It bounds how long one that reads a
-/// byte now and then can keep its place, and a phone on a bad network is still quicker.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout for the client to read each [`PIECE`] of a response. It bounds how long a client that
+/// reads a byte now and then keeps its connection; a phone on a bad network is still faster.
+const TIMEOUT: Duration = Duration::from_secs(10);
 const PIECE: usize = 64 * 1024;
-/// Some dozens of answers to a publisher. HTTP yields after 16 requests, and all is written out then.
+/// Room for some dozens of responses to posts. HTTP yields after 16 requests, and everything is
+/// written then.
 const HELD: usize = 8 * 1024;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Fails to write if the client does not read. A WebSocket has rules of its own for that.
-pub struct Patient<S>(Arc<Mutex<Writer<S>>>);
+/// A socket on which a write fails if the client does not read in time. A WebSocket has its own
+/// timeout.
+pub struct TimedSocket<S>(Arc<Mutex<Writer<S>>>);
 
 struct Writer<S> {
     socket: S,
     is_upgraded: Arc<AtomicBool>,
     held: Vec<u8>,
-    /// While the socket does not take all that there is: when it has to have taken another piece, and how
-    /// much of that it has.
+    /// While the socket is not writable: when the next piece must be written, and how much of it
+    /// is.
     deadline: Option<Pin<Box<Sleep>>>,
     written: usize,
 }
 
-impl<S: AsyncWrite + Unpin> Patient<S> {
+impl<S: AsyncWrite + Unpin> TimedSocket<S> {
     pub fn new(socket: S, is_upgraded: Arc<AtomicBool>) -> Self {
         let (held, deadline) = (Vec::new(), None);
         Self(Arc::new(Mutex::new(Writer { socket, is_upgraded, held, deadline, written: 0 })))
     }
 
-    /// The same socket.
+    /// Returns another handle to the same socket.
     pub fn share(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
@@ -55,8 +57,8 @@ impl<S: AsyncWrite + Unpin> Patient<S> {
         self.0.lock().unwrap()
     }
 
-    /// Runs a connection on this socket, and writes out what it has flushed each time it was polled. It
-    /// ends with the connection, once all is written, or with the first error.
+    /// Runs a connection on this socket, and writes what it has flushed after each poll. Completes
+    /// when the connection has ended and all is written, or with the first error.
     pub async fn run<E: Into<BoxError>>(
         self,
         connection: impl Future<Output = Result<(), E>>,
@@ -98,28 +100,28 @@ impl<S: AsyncWrite + Unpin> Writer<S> {
         }
         let socket = Pin::new(&mut self.socket);
         let written = match bytes {
-            [all] => socket.poll_write(cx, all), // the kernel does less for one piece
+            [all] => socket.poll_write(cx, all), // cheaper for the kernel than a vector
             _ => socket.poll_write_vectored(cx, bytes),
         };
-        self.watch(cx, length, written)
+        self.check_deadline(cx, length, written)
     }
 
-    /// Writes out what is held.
+    /// Writes the buffered bytes.
     fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.held.is_empty() {
             let written = Pin::new(&mut self.socket).poll_write(cx, &self.held);
-            match ready!(self.watch(cx, self.held.len(), written)) {
+            match ready!(self.check_deadline(cx, self.held.len(), written)) {
                 Ok(count @ 1..) => drop(self.held.drain(..count)),
                 failed => return Poll::Ready(failed.and(Err(io::ErrorKind::WriteZero.into()))),
             }
         }
         if self.is_upgraded.load(Relaxed) {
-            self.held = Vec::new(); // an idle WebSocket keeps no memory for it
+            self.held = Vec::new(); // free the memory of an idle WebSocket
         }
         Poll::Ready(Ok(()))
     }
 
-    fn watch(
+    fn check_deadline(
         &mut self,
         cx: &mut Context<'_>,
         length: usize,
@@ -137,14 +139,14 @@ impl<S: AsyncWrite + Unpin> Writer<S> {
         let Self { deadline, written, .. } = self;
         let deadline = deadline.get_or_insert_with(|| {
             *written = 0;
-            Box::pin(sleep(PATIENCE))
+            Box::pin(sleep(TIMEOUT))
         });
         ready!(deadline.as_mut().poll(cx));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")))
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimedSocket<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -165,7 +167,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
         self.lock().socket.is_write_vectored()
     }
 
-    /// What is held may stay so: the end of this poll is the flush.
+    /// Leaves buffered bytes to the end of this poll, except on a WebSocket.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut this = self.lock();
         if this.is_upgraded.load(Relaxed) {
@@ -181,7 +183,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimedSocket<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -199,12 +201,12 @@ mod tests {
 
     use super::*;
 
-    fn patient(room: usize, is_upgraded: bool) -> (Patient<DuplexStream>, DuplexStream) {
+    fn socket(room: usize, is_upgraded: bool) -> (TimedSocket<DuplexStream>, DuplexStream) {
         let (near, far) = duplex(room);
-        (Patient::new(near, Arc::new(AtomicBool::new(is_upgraded))), far)
+        (TimedSocket::new(near, Arc::new(AtomicBool::new(is_upgraded))), far)
     }
 
-    /// What has arrived.
+    /// Returns what has arrived.
     fn arrived(far: &mut DuplexStream) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(10 * HELD);
         while far.read_buf(&mut bytes).now_or_never().is_some() {}
@@ -212,15 +214,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_flushed_goes_out_at_the_end_of_the_poll() {
-        let (mut patient, mut far) = patient(10 * HELD, false);
-        let shared = patient.share();
+    async fn flushed_bytes_are_written_at_the_end_of_the_poll() {
+        let (mut socket, mut far) = socket(10 * HELD, false);
+        let shared = socket.share();
         let running = shared.run(async {
             for answer in [b"a", b"b"] {
-                patient.write_all(answer).await.unwrap();
-                patient.flush().await.unwrap();
+                socket.write_all(answer).await.unwrap();
+                socket.flush().await.unwrap();
             }
-            assert_eq!(arrived(&mut far), b"", "both go out at once");
+            assert_eq!(arrived(&mut far), b"", "both are written together");
             future::pending::<Result<(), Infallible>>().await
         });
         assert!(running.now_or_never().is_none());
@@ -229,14 +231,14 @@ mod tests {
 
     #[tokio::test]
     async fn no_more_is_held_than_the_bound_and_none_of_it_is_lost() {
-        let (mut patient, mut far) = patient(1, false);
-        let shared = patient.share();
+        let (mut socket, mut far) = socket(1, false);
+        let shared = socket.share();
         let sent: Vec<u8> = (0..20_000_u32).flat_map(u32::to_be_bytes).collect();
         let mut taken = 0;
         let mut running = pin!(shared.run(async {
             for answer in sent.chunks(100) {
-                patient.write_all(answer).await?;
-                patient.flush().await?;
+                socket.write_all(answer).await?;
+                socket.flush().await?;
                 taken += answer.len();
             }
             Ok::<_, io::Error>(())
@@ -250,21 +252,24 @@ mod tests {
 
     #[tokio::test]
     async fn a_socket_that_takes_nothing_stops_the_connection_at_the_bound() {
-        let (mut patient, _far) = patient(1, false);
+        let (mut socket, _far) = socket(1, false);
         let mut taken = 0;
-        while patient.write_all(&[b'x'; 100]).now_or_never().is_some() {
+        while socket.write_all(&[b'x'; 100]).now_or_never().is_some() {
             taken += 100;
         }
         assert!((HELD - 100..=HELD).contains(&taken), "{taken}");
-        assert!(patient.shutdown().now_or_never().is_none(), "not before all is written");
+        assert!(
+            socket.shutdown().now_or_never().is_none(),
+            "the shutdown waits for the buffered bytes"
+        );
     }
 
     #[tokio::test]
-    async fn a_websocket_writes_for_itself_and_after_what_was_held() {
-        let (mut patient, mut far) = patient(10 * HELD, false);
-        patient.write_all(b"held ").await.unwrap();
-        patient.lock().is_upgraded.store(true, Relaxed);
-        patient.write_all(b"101").await.unwrap();
+    async fn a_websocket_writes_directly_after_the_buffered_bytes() {
+        let (mut socket, mut far) = socket(10 * HELD, false);
+        socket.write_all(b"held ").await.unwrap();
+        socket.lock().is_upgraded.store(true, Relaxed);
+        socket.write_all(b"101").await.unwrap();
         assert_eq!(arrived(&mut far), b"held 101");
     }
 }
