@@ -33,6 +33,8 @@ target_directory() {
 # --- processes -------------------------------------------------------------------------------------------
 
 WORK=$(mktemp -d "${TMPDIR:-/tmp}/gateway-${0##*/}.XXXXXX")
+NODE=${0##*/}
+NODE=gateway-${NODE//[^[:alnum:]]/-}-$$@localhost # Erlang allows no dot
 declare -A PIDS=() # process ids by name
 
 # is_gone PID: whether the process has ended or is a zombie.
@@ -127,7 +129,7 @@ start_rabbitmq() {
         PIDS[epmd]=$!
     fi
     HOME=$home \
-        RABBITMQ_NODENAME=gateway-${0##*/}-$$@localhost \
+        RABBITMQ_NODENAME=$NODE \
         RABBITMQ_NODE_IP_ADDRESS=127.0.0.1 \
         RABBITMQ_NODE_PORT=$AMQP_PORT \
         RABBITMQ_DIST_PORT=$DIST_PORT \
@@ -151,7 +153,7 @@ start_rabbitmq() {
 }
 
 ctl() {
-    HOME=$WORK/rabbitmq RABBITMQ_NODENAME=gateway-${0##*/}-$$@localhost ERL_EPMD_PORT=$EPMD_PORT \
+    HOME=$WORK/rabbitmq RABBITMQ_NODENAME=$NODE ERL_EPMD_PORT=$EPMD_PORT \
         "${RABBITMQ%-server}ctl" --quiet "$@" >>"$WORK/rabbitmqctl.log" 2>&1
 }
 
