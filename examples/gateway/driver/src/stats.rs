@@ -69,9 +69,7 @@ pub async fn compare(
     for (name, expected) in expected {
         if grown(name) != expected {
             let grown = grown(name);
-            return Err(format!(
-                "{gateway}: /stats shows {grown} {name} instead of {expected}"
-            ));
+            return Err(format!("{gateway}: /stats shows {grown} {name} instead of {expected}"));
         }
     }
     if after["totals"]["queued"] != 0 {
