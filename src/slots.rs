@@ -191,7 +191,8 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         self.timers.tick_read()
     }
 
-    /// A tick is applied. `was_held` is whether the input had to wait for a sink since the last one.
+    /// A tick is applied. `was_held` is whether the input had to wait for a sink since the last
+    /// one.
     pub(crate) fn tick(&mut self, was_held: bool) {
         self.timers.tick(was_held);
         self.flushes.tick();

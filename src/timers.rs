@@ -56,7 +56,8 @@ impl Timers {
         !core::mem::replace(&mut self.has_ticked, true)
     }
 
-    /// A tick is applied. `was_held` is whether the input had to wait for a sink since the last one.
+    /// A tick is applied. `was_held` is whether the input had to wait for a sink since the last
+    /// one.
     pub(crate) fn tick(&mut self, was_held: bool) {
         if self.cursor > 0 {
             self.pending = Some(was_held || self.pending == Some(true));

@@ -251,8 +251,8 @@ where
     ///
     /// It goes to the next sink in turn that is ready. If none is, it goes to the one with the
     /// shortest queue, on the terms of that one; of several such sinks, to the one that joined
-    /// first. Under [`Overflow::Wait`] it then goes to whichever sink can take it first, also to one
-    /// that joins later.
+    /// first. Under [`Overflow::Wait`] it then goes to whichever sink can take it first, also to
+    /// one that joins later.
     ///
     /// * [`admit`](Self::admit) is called before a sink is polled. If it returns `false`, the next
     ///   sink is tried; if it returns `false` for all of them, the item is discarded once

@@ -189,8 +189,8 @@ impl<K, S> Attach<K, S> {
     /// A tick counts while an operation of the sink is pending and its waker has not fired. A sink
     /// that only wakes itself has stalled, too; a sink that waits for the demux has not. The count
     /// starts anew when an operation completes, not when another one is pending instead: a sink
-    /// that is not ready, is replaced, and does not close either has stalled all the time. `n` ticks
-    /// take between `n - 1` and `n` units of time, so 1 may be no time at all: use 2 or more.
+    /// that is not ready, is replaced, and does not close either has stalled all the time. `n`
+    /// ticks take between `n - 1` and `n` units of time, so 1 may be no time at all: use 2 or more.
     ///
     /// # Examples
     ///
