@@ -88,8 +88,8 @@ impl<V> Holding<V> {
         self.is_caught = is_caught;
     }
 
-    /// A slot that had a key for itself shares it from now on. So it does with the item that is
-    /// held for it, unless that has another key.
+    /// Call this when a second slot joins the key of `first`. An item that is held for `first` is
+    /// then for both, unless the catch-all caught it: it has another key.
     pub(super) fn share(&mut self, first: SlotId, group: usize) {
         self.held = match self.held.take() {
             Some(Held::One { item, id }) if id == first && !self.is_caught => {

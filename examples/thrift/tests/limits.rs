@@ -6,7 +6,7 @@ mod common;
 use std::sync::{Arc, Mutex};
 
 use allocation_counter::measure;
-use common::{Gate, LONG, Server, nothing_left, options, raw};
+use common::{Gate, LONG, Server, answer, nothing_left, options, raw};
 use futures::FutureExt;
 use thrift::ApplicationErrorKind;
 use thrift::protocol::{TListIdentifier, TMapIdentifier, TMessageType, TSetIdentifier, TType};
@@ -198,13 +198,6 @@ fn random_and_mutated_messages() {
         assert!(used <= 64 * frame.len() as u64 + SMALL, "{used} bytes for {frame:?}");
     }
     assert!(errors > 20_000, "only {errors} errors: too few messages were invalid");
-}
-
-async fn answer(socket: &mut TcpStream) -> Message {
-    let length = timeout(LONG, socket.read_u32()).await.expect("no answer arrived").unwrap();
-    let mut frame = vec![0; length as usize];
-    timeout(LONG, socket.read_exact(&mut frame)).await.expect("no answer arrived").unwrap();
-    Message::open(&frame.into(), &Limits::default()).unwrap()
 }
 
 #[tokio::test]

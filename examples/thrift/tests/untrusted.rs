@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use allocation_counter::measure;
 use async_compression::tokio::write::ZlibEncoder;
-use common::{Gate, Held, LONG, Server, raw};
+use common::{Gate, Held, LONG, Server, answer, raw};
 use futures::future::join_all;
 use thrift::ApplicationErrorKind;
 use thrift::protocol::{TMessageType, TType};
 use thrift_demux::demo::{Example, Serve};
-use thrift_demux::{Error, Limits, Message, Protocol, Request, Service, Settings, Transport};
+use thrift_demux::{Error, Message, Protocol, Request, Service, Settings, Transport};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -251,13 +251,6 @@ impl Service for Long {
         });
         Ok(Some(answer.into()))
     }
-}
-
-async fn answer(socket: &mut TcpStream) -> Message {
-    let length = timeout(LONG, socket.read_u32()).await.expect("no answer arrived").unwrap();
-    let mut frame = vec![0; length as usize];
-    timeout(LONG, socket.read_exact(&mut frame)).await.expect("no answer arrived").unwrap();
-    Message::open(&frame.into(), &Limits::default()).unwrap()
 }
 
 /// A quarter of 4 MiB is reserved for answers that are longer than their calls.

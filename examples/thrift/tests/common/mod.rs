@@ -8,8 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use thrift_demux::demo::{Demo, Example, OneOfEach, Serve};
-use thrift_demux::{Client, Error, Options, Protocol, Report, Service, Settings, serve};
-use tokio::net::TcpListener;
+use thrift_demux::{
+    Client, Error, Limits, Message, Options, Protocol, Report, Service, Settings, serve,
+};
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -17,6 +20,14 @@ use tokio_util::sync::CancellationToken;
 
 /// Time limit of a watchdog, which can only fail a test.
 pub const LONG: Duration = Duration::from_secs(60);
+
+/// Reads the next answer from a socket.
+pub async fn answer(socket: &mut TcpStream) -> Message {
+    let length = timeout(LONG, socket.read_u32()).await.expect("no answer arrived").unwrap();
+    let mut frame = vec![0; length as usize];
+    timeout(LONG, socket.read_exact(&mut frame)).await.expect("no answer arrived").unwrap();
+    Message::open(&frame.into(), &Limits::default()).unwrap()
+}
 
 pub struct Server {
     pub address: SocketAddr,
