@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use axum::extract::ws::{CloseFrame, Message as Frame, WebSocket, close_code};
+use futures::StreamExt;
+use futures::channel::mpsc;
 use futures::future::OptionFuture;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use stream_demux::Lease;
-use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, sleep_until, timeout};
 use tracing::debug;
 
@@ -73,7 +74,7 @@ struct Held {
     /// `None` once it is ending.
     lease: Option<Lease>,
     /// The options of a new subscribe request that came while it was ending.
-    again: Option<SubscribeOptions>,
+    again: Option<Box<SubscribeOptions>>,
 }
 
 /// How the connection ends.
@@ -93,7 +94,8 @@ pub async fn serve(
 ) {
     gateway.board.connections.inc();
     debug!(%address, "client connected");
-    let (notices, mut received) = mpsc::unbounded_channel();
+    // Not tokio's channel, which allocates room for 32 notices per client.
+    let (notices, mut received) = mpsc::unbounded();
     let config = &gateway.config;
     let share = Share::new(config.share(), Arc::clone(&gateway.budget), config.overflow);
     let share = Arc::new(share);
@@ -145,6 +147,8 @@ impl Client {
         let mut expiry = pin!(OptionFuture::from(until.map(sleep_until)));
         let outlet = Arc::clone(&self.outlet);
         let gateway = Arc::clone(&self.gateway);
+        // Requests and notices are handled in boxed futures, so that an idle client does not take
+        // the memory that they need.
         loop {
             // Read no requests while output is pending, so that a client that does not read gets no
             // more of it.
@@ -154,13 +158,13 @@ impl Client {
                     heard = Instant::now();
                     outlet.was_woken(); // caused by this frame, which is counted already
                     match request {
-                        Some(Ok(frame)) => self.handle_frame(frame).await,
+                        Some(Ok(frame)) => Box::pin(self.handle_frame(frame)).await,
                         Some(Err(error)) => Err(end_of(error)),
                         None => Err(End::Gone),
                     }
                 }
                 flushed = outlet.flush(), if has_output => flushed.map_err(|Gone| End::Gone),
-                Some(notice) = notices.recv() => self.handle_notice(notice).await,
+                Some(notice) = notices.next() => Box::pin(self.handle_notice(notice)).await,
                 _ = report.tick(), if !has_output && !self.lossy.is_empty() => {
                     self.report_losses();
                     Ok(())
@@ -266,7 +270,7 @@ impl Client {
         }
         let (count, most) = (self.subscriptions.len(), self.gateway.config.max_subscriptions);
         match self.subscriptions.get_mut(key.as_str()) {
-            Some(held) if held.lease.is_none() => held.again = Some(options.clone()),
+            Some(held) if held.lease.is_none() => held.again = Some(Box::new(options.clone())),
             Some(_) => {
                 return Err(RequestError(
                     "already_subscribed",

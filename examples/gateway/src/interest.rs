@@ -159,7 +159,7 @@ impl Interest {
 mod tests {
     use clap::Parser;
     use futures::FutureExt;
-    use tokio::sync::mpsc;
+    use futures::channel::mpsc;
 
     use super::*;
     use crate::budget::Budget;
@@ -169,7 +169,7 @@ mod tests {
     fn terms(id: u64, key: &str) -> (Arc<Terms>, mpsc::UnboundedReceiver<Notice>) {
         let board = Arc::new(Board::new(&Config::parse_from(["gateway"])));
         let share = Arc::new(Share::new(1, Arc::new(Budget::new(1)), Policy::Wait));
-        let (notices, received) = mpsc::unbounded_channel();
+        let (notices, received) = mpsc::unbounded();
         let client = ([127, 0, 0, 1], 1).into();
         let options = SubscribeOptions::default();
         (Arc::new(Terms::new(id, key.into(), client, &options, share, notices, board)), received)

@@ -10,10 +10,10 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::extract::ws::Message as Frame;
+use futures::channel::mpsc;
 use governor::{DefaultDirectRateLimiter, Quota};
 use serde::Deserialize;
 use serde_json::json;
-use tokio::sync::mpsc;
 use tokio::time::{Sleep, sleep};
 
 use crate::board::Board;
@@ -218,7 +218,7 @@ impl Terms {
         });
         outlet.queue(Frame::Text(reply.to_string().into()));
         outlet.replay(messages, self.binary);
-        let _ = self.notices.send(Notice::Output);
+        let _ = self.notices.unbounded_send(Notice::Output);
     }
 
     /// Returns `true` if the message was replayed. The order to attach may be applied after a
@@ -285,13 +285,13 @@ impl Terms {
             && self.was_full()
             && !self.is_too_slow.swap(true, Ordering::Relaxed)
         {
-            let _ = self.notices.send(Notice::TooSlow(Arc::clone(&self.key), self.id));
+            let _ = self.notices.unbounded_send(Notice::TooSlow(Arc::clone(&self.key), self.id));
         }
         let losses = if is_slow { &self.too_slow } else { &self.too_many };
         losses.fetch_add(1, Ordering::Relaxed);
         // Pairs with the swap in `losses`: if a notice is pending, that call includes this loss.
         if !self.is_notified.swap(true, Ordering::AcqRel) {
-            let _ = self.notices.send(Notice::Lost(Arc::clone(&self.key), self.id));
+            let _ = self.notices.unbounded_send(Notice::Lost(Arc::clone(&self.key), self.id));
         }
     }
 
@@ -305,11 +305,11 @@ impl Terms {
     }
 
     pub fn subscribed(&self) {
-        let _ = self.notices.send(Notice::Subscribed(Arc::clone(&self.key), self.id));
+        let _ = self.notices.unbounded_send(Notice::Subscribed(Arc::clone(&self.key), self.id));
     }
 
     pub fn ended(&self, ending: Ending) {
-        let _ = self.notices.send(Notice::Ended(Arc::clone(&self.key), self.id, ending));
+        let _ = self.notices.unbounded_send(Notice::Ended(Arc::clone(&self.key), self.id, ending));
     }
 }
 
