@@ -224,10 +224,21 @@ impl State {
     }
 
     pub(super) fn join_queue(&mut self, id: Id) {
+        let after_finish = self.item.as_ref().is_some_and(|item| item.after_finish);
         if let Some(seq) = self.take_copy(id) {
             self.attachments[id].queue.push_back(seq);
-            self.accept(id);
+            self.accept_queued(id, after_finish);
         }
+    }
+
+    /// An item joined the queue of `id`. With `balance`, an item that `Finish` has overtaken
+    /// (`after_finish`) does so before the input is over: if `id` reaches its limit with it, its
+    /// queue still moves to the others.
+    pub(super) fn accept_queued(&mut self, id: Id, after_finish: bool) {
+        let over = self.over;
+        self.over &= !(self.balance && after_finish);
+        self.accept(id);
+        self.over = over;
     }
 
     pub(super) fn cloned(&mut self, seq: u32) -> Result<(), String> {

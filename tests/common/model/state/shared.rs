@@ -230,7 +230,7 @@ impl State {
                     other.attachments[id].queue.push_back(item.seq);
                     // That may have been its turn.
                     other.loose.push(id);
-                    other.accept(id);
+                    other.accept_queued(id, item.after_finish);
                     more.push(other);
                 }
             }
