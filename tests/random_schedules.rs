@@ -1,8 +1,9 @@
-//! Guarantees 1 to 11 and 13 and the attachment rules, on thousands of schedules that nobody
-//! thought of: each is a string of bytes that `common::model` plays and checks event by event.
+//! Guarantees 1 to 11 and 13 and the rules for attachments, on thousands of random schedules. Each
+//! schedule is a script: a string of bytes that `common::model` plays and checks event by event.
 //!
-//! The seeds are fixed. A failing one is printed with its script, shortened for as long as it still
-//! fails, and its story; the script can be put below, as one of those that are kept.
+//! The seeds are fixed. If a script fails, it is shortened for as long as it still fails. The test
+//! then panics with the seed, the shortened script and its events. The shortened script can be
+//! added to the regression tests at the end of this file.
 
 mod common;
 
@@ -32,7 +33,7 @@ impl Random {
     }
 }
 
-// The first bytes of a step.
+// The first bytes of steps.
 const ITEMS: u8 = 0;
 const ATTACH: u8 = 7;
 const DETACH: u8 = 12;
@@ -46,21 +47,22 @@ const POLL: u8 = 27;
 const RUN: u8 = 29;
 const TICK: u8 = 224;
 const ATTACH_MORE: u8 = 240;
-/// In the first byte of the settings.
+/// The bit of the first settings byte that sets `multicast`.
 const MULTICAST: u8 = 16;
-/// 128 or 256.
+/// The bits of the first settings byte that set a budget of 128 or 256.
 const LARGE_BUDGET: u8 = 0b1110;
-/// In the third byte: what a cooperative budget leaves of it, and the largest window.
+/// The bits of the third settings byte that do not select a cooperative budget.
 const NO_COOP: u8 = 0b1111;
+/// The bits of the third settings byte that set the largest window.
 const LARGE_WINDOW: u8 = 0b0111;
-/// In the second byte: two more follow.
+/// The bit of the second settings byte that is set if two more bytes follow.
 const MORE: u8 = 32;
-// In the fourth byte of the settings.
+// Bits of the fourth settings byte.
 const CONFLATE: u8 = 4;
 const BALANCE: u8 = 8;
 const ON_DEMAND: u8 = 16;
 const LINGER: u8 = 64;
-// Places.
+// Places for `INSIDE`.
 const INSIDE_INPUT: u8 = 0;
 const INSIDE_ORDERS: u8 = 2;
 const INSIDE_HOOK: u8 = 3;
@@ -75,7 +77,7 @@ const RELEASE_CLOSE: u8 = 16;
 const YIELD: u8 = 23;
 const YIELD_OFTEN: u8 = 29;
 
-/// Three bytes, and two more if the second says so.
+/// Returns random settings: three bytes, or five if the second one says so.
 fn settings(random: &mut Random) -> Vec<u8> {
     let mut settings: Vec<_> = (0..3).map(|_| random.byte()).collect();
     if settings[1] & MORE != 0 {
@@ -84,28 +86,28 @@ fn settings(random: &mut Random) -> Vec<u8> {
     settings
 }
 
-/// The same, with two more in any case: the first of these as given.
+/// Returns five bytes of random settings. The fourth byte is `more`.
 fn more_settings(random: &mut Random, more: u8) -> Vec<u8> {
     let [pace, buffer, flush, ticks] = [(); 4].map(|()| random.byte());
     let budget = if random.below(2) == 0 { random.below(8) } else { random.byte() & 15 };
-    // Seldom anything that is not admitted.
+    // In few scripts, some items are not admitted.
     let pace = budget | pace & MULTICAST | random.pick(&[0, 0, 0, pace & 0xe0]);
     let flush = if random.below(4) == 0 { flush } else { flush & NO_COOP };
     vec![pace, buffer | MORE, flush, more, ticks]
 }
 
-/// Any bytes: all kinds of events in equal parts.
+/// Returns random bytes, which contain all kinds of events in equal parts.
 fn uniform(seed: u64) -> Vec<u8> {
     let mut random = Random(seed);
     let mut script: Vec<_> = (0..8 + random.next() % 300).map(|_| random.byte()).collect();
     if script[1] & MORE != 0 {
-        script[3] &= !BALANCE; // that is for `shared`
+        script[3] &= !BALANCE; // only scripts of `shared` have it
     }
     script
 }
 
-/// Some kinds of events are left out, others frequent, and there are few keys, terms and cues: that
-/// gets further into one situation than all kinds at once ever do.
+/// Returns a script in which some kinds of events are left out and others are frequent, with few
+/// keys, terms and cues. It explores one situation further than a mix of all kinds of events does.
 fn swarm(seed: u64) -> Vec<u8> {
     let random = &mut Random(seed);
     let mut script = settings(random);
@@ -161,9 +163,9 @@ fn swarm(seed: u64) -> Vec<u8> {
     script
 }
 
-/// One or two groups of many sinks on few terms. Items come in small bursts, with one poll after
-/// each: served over several turns, flushed over several dry ones, and left by some while others
-/// wait.
+/// Returns a script with one or two groups of many sinks, which have few different terms. Items
+/// come in small bursts, with one poll after each. Items are served over several turns and flushed
+/// over several dry turns, and some members leave while others wait.
 fn crowd(seed: u64) -> Vec<u8> {
     let random = &mut Random(seed);
     let mut script: Vec<_> = (0..3).map(|_| random.byte()).collect();
@@ -171,7 +173,8 @@ fn crowd(seed: u64) -> Vec<u8> {
     if random.below(3) != 0 {
         script[2] &= NO_COOP;
     }
-    // One item in each turn, which then runs dry: with a large budget and a large window.
+    // The input returns one item in each turn and then runs dry. The budget and the window are
+    // large.
     let trickle = random.below(4) == 0;
     if trickle {
         script[0] |= LARGE_BUDGET;
@@ -184,7 +187,7 @@ fn crowd(seed: u64) -> Vec<u8> {
     cues.push(OPEN);
     for _ in 0..members {
         let [_, b, c] = random.pick(&terms);
-        // Limits and refusals are for few: the others stay.
+        // Few members can have limits or be refused, so the others stay.
         let (a, b) = (random.pick(&terms)[0], if random.below(4) == 0 { b } else { 0 });
         script.extend([ATTACH, a & !3 | random.below(keys), b, c]);
     }
@@ -217,11 +220,11 @@ fn crowd(seed: u64) -> Vec<u8> {
     script
 }
 
-/// Large budgets, many items between two polls, and sinks that may lose items: what yields, yields
-/// late in a busy turn, and often.
+/// Returns a script with a large budget, many items between two polls, and sinks that may lose
+/// items. The sinks that yield do so often, and late in a busy turn.
 fn busy(seed: u64) -> Vec<u8> {
     let random = &mut Random(seed);
-    // Budgets of 64 and more; seldom anything that is not admitted.
+    // Budgets of 64 and more. In few scripts, some items are not admitted.
     let a = random.pick(&[13, 14, 15, 15]) | random.byte() & MULTICAST;
     let coop = random.pick(&[0, 0x30, 0x70, 0xb0, 0xf0, 0xf0, 0xa0, 0xe0]);
     let mut script = vec![a, random.byte(), random.byte() & NO_COOP | coop];
@@ -230,7 +233,7 @@ fn busy(seed: u64) -> Vec<u8> {
     let mut cues: Vec<_> = (0..=random.below(3)).map(|_| random.byte()).collect();
     cues.extend([PARK, OPEN, YIELD_OFTEN + 64 * random.below(4), ALLOW]);
     for _ in 0..sinks {
-        // No limit, no lease, any buffer and policy, and perhaps not ready.
+        // Any buffer and policy, no limit and no lease. Some sinks are not ready.
         script.extend([
             ATTACH,
             random.byte() & !3 | random.below(keys),
@@ -251,7 +254,7 @@ fn busy(seed: u64) -> Vec<u8> {
             _ => {}
         }
         if random.below(4) == 0 {
-            // It yields on and on, while orders are applied.
+            // A sink keeps yielding while orders are applied.
             script.extend([CUE, random.below(sinks), YIELD_OFTEN + 64 * 3]);
             for _ in 0..24 {
                 script.extend([DETACH, 3, POLL]);
@@ -268,8 +271,8 @@ fn busy(seed: u64) -> Vec<u8> {
     script
 }
 
-/// Clients that come, go and come back: leases end right before an order or an item is read, or
-/// while one is, and the queue of the old sink is not for the new one.
+/// Returns a script with clients that disconnect and reconnect. Leases end right before an order or
+/// an item is read, or while it is read, and the new sink does not get the queue of the old one.
 fn reconnect(seed: u64) -> Vec<u8> {
     let random = &mut Random(seed);
     let mut script: Vec<_> = (0..3).map(|_| random.byte()).collect();
@@ -277,7 +280,7 @@ fn reconnect(seed: u64) -> Vec<u8> {
     let keys = 1 + random.below(3);
     let attach = |random: &mut Random, script: &mut Vec<u8>| {
         let lease = random.below(4);
-        // One lease in four has a second one beside it.
+        // One attachment in four has a second lease.
         let leases = 4 | lease | if random.below(4) == 0 { 0x20 | random.below(4) << 3 } else { 0 };
         let b = if random.below(4) == 0 { random.byte() } else { 0 };
         let cue = random.pick(&[0, 64, 64, 128]);
@@ -310,12 +313,12 @@ fn reconnect(seed: u64) -> Vec<u8> {
     script
 }
 
-/// Small budgets and groups whose members have leases, limits and a catch-all among them: orders
-/// that detach or evict a group go on for several turns, in which leases end, items are held,
-/// members fail, limits are reached and others attach.
+/// Returns a script with a small budget and with groups whose members have leases and limits, or
+/// are the catch-all. Orders that detach or evict a group take several turns. In these turns leases
+/// end, items are held, members fail, limits are reached and other sinks are attached.
 fn short_turns(seed: u64) -> Vec<u8> {
     let random = &mut Random(seed);
-    // Budgets from 1 to 8; seldom anything that is not admitted.
+    // Budgets from 1 to 8. In few scripts, some items are not admitted.
     let refuses = random.pick(&[0, 0, 0, 0xc0]);
     let multicast = random.pick(&[MULTICAST, MULTICAST, 0]);
     let mut script = vec![random.below(8) | multicast | refuses, random.byte(), random.byte()];
@@ -336,7 +339,7 @@ fn short_turns(seed: u64) -> Vec<u8> {
     for _ in 0..8 + random.below(50) {
         match random.below(20) {
             0..=3 => script.extend([ITEMS, random.below(keys) + 6 * random.below(2)]),
-            // Nobody has this key.
+            // No attachment has this key.
             4 => script.extend([ITEMS, 5]),
             5 | 6 => script.extend([DETACH, random.below(keys)]),
             7 | 8 => script.extend([EVICT, random.below(keys)]),
@@ -357,8 +360,9 @@ fn short_turns(seed: u64) -> Vec<u8> {
     script
 }
 
-/// Time passes: sinks with time-outs are stuck in each of their operations, are woken, and have
-/// nothing to do; flushes linger. In one script in four the time-outs of all are the defaults.
+/// Returns a script with ticks. Sinks with time-outs are stuck in each of their operations, are
+/// woken, or have nothing to do, and flushes linger. In one script in four, all time-outs are the
+/// defaults.
 fn timed(seed: u64) -> Vec<u8> {
     let random = &mut Random(seed);
     let linger = random.pick(&[0, 0, 1, 2, 3]) * LINGER;
@@ -401,7 +405,8 @@ fn timed(seed: u64) -> Vec<u8> {
     script
 }
 
-/// Items that supersede others while these wait, for sinks that take one now and then.
+/// Returns a script with items that supersede waiting items, for sinks that take an item from time
+/// to time.
 fn latest(seed: u64) -> Vec<u8> {
     let random = &mut Random(seed);
     let conflate = random.pick(&[CONFLATE, CONFLATE, 0]) | random.pick(&[0, 1, 2, 2, 3]);
@@ -437,7 +442,8 @@ fn latest(seed: u64) -> Vec<u8> {
     script
 }
 
-/// Items that bring their own sinks, which leave when they are idle or have had enough.
+/// Returns a script with sinks that are attached on demand. They leave when they are idle or have
+/// reached their limits.
 fn on_demand(seed: u64) -> Vec<u8> {
     let random = &mut Random(seed);
     let d = (ON_DEMAND * (1 + random.below(3))) | random.pick(&[0, 0, CONFLATE, LINGER]);
@@ -470,8 +476,8 @@ fn on_demand(seed: u64) -> Vec<u8> {
     script
 }
 
-/// Sinks that share the items of a key: some are busy, some leave, fail or stall with items
-/// waiting.
+/// Returns a script with sinks that share the items of a key. Some sinks are busy. Some leave, fail
+/// or stall while items wait for them.
 fn shared(seed: u64) -> Vec<u8> {
     let random = &mut Random(seed);
     let more = random.pick(&[0, 0, 0, CONFLATE, ON_DEMAND, LINGER]);
@@ -511,8 +517,8 @@ fn shared(seed: u64) -> Vec<u8> {
     script
 }
 
-/// Plays one script for each seed: `default` of them, or those that the environment names, as in
-/// `SCHEDULES=100000` or `SCHEDULES=100000..200000`.
+/// Plays one script for each seed. The seeds are the numbers below `default`, or those that the
+/// environment names, as in `SCHEDULES=100000` or `SCHEDULES=100000..200000`.
 fn play(name: &str, default: u64, script: fn(u64) -> Vec<u8>) -> Summary {
     let mut summary = Summary::default();
     for seed in seeds(default) {
@@ -529,14 +535,14 @@ fn play(name: &str, default: u64, script: fn(u64) -> Vec<u8>) -> Summary {
 
 fn seeds(default: u64) -> std::ops::Range<u64> {
     let Ok(schedules) = std::env::var("SCHEDULES") else { return 0..default };
-    let number = |digits: &str| digits.parse().expect("SCHEDULES is a number, or a range of two");
+    let number = |digits: &str| digits.parse().expect("SCHEDULES must be a number or a range");
     match schedules.split_once("..") {
         Some((start, end)) => number(start)..number(end),
         None => 0..number(&schedules),
     }
 }
 
-/// Asserts that the schedules go where they are meant to, and that the model can follow.
+/// Asserts that the scripts reached each of `situations`, and that the model rarely gave up.
 #[track_caller]
 fn assert_seen(summary: &Summary, situations: &[&str]) {
     let scripts = summary.0.get("scripts").copied().unwrap_or(0);
@@ -684,8 +690,8 @@ fn schedules_of_shared_items_keep_the_contract() {
     assert_seen(&summary, &situations);
 }
 
-/// How many schedules there are of a kind, without and with optimisation, which is ten times as
-/// fast.
+/// Returns the number of schedules of one kind in a debug or a release build. A release build is
+/// ten times as fast.
 const fn schedules(debug: u64, release: u64) -> u64 {
     if cfg!(debug_assertions) { debug } else { release }
 }
@@ -701,7 +707,7 @@ const SHARED: u64 = schedules(2_000, 20_000);
 const LATEST: u64 = schedules(2_000, 20_000);
 const ON_DEMAND_SCHEDULES: u64 = schedules(2_000, 20_000);
 
-// Scripts that are kept, as `model::shrink` left them.
+// Regression tests, with scripts that `model::shrink` has shortened.
 
 #[test]
 fn a_sink_that_is_closing_is_not_flushed_when_its_lease_is_detached() {
@@ -731,18 +737,18 @@ fn a_pending_flush_is_not_repeated_when_a_sink_is_retried() {
 
 #[test]
 fn a_new_sink_inherits_what_the_one_before_it_has_left_in_the_slot() {
-    // A wake, in the turn in which it was dropped.
+    // A wake in the turn in which the old sink was dropped.
     model::run(&[
         5, 93, 136, 80, 202, 25, 178, 19, 32, 12, 135, 36, 84, 39, 62, 104, 188, 12, 152, 212, 75,
         126, 221, 205, 112, 6, 203, 25, 115, 114, 143, 17, 102, 64, 137, 229, 206, 126, 197, 65,
         28,
     ]);
-    // A wake, which outlasts an answer that it is ready.
+    // A wake that is still there after `poll_ready` has returned `Ready`.
     model::run(&[
         254, 87, 15, 7, 36, 0, 17, 0, 132, 17, 0, 218, 15, 157, 14, 27, 12, 0, 13, 0, 7, 36, 90,
         145, 0, 6, 27,
     ]);
-    // A flush, between the reading of the order and the attachment.
+    // A flush after the order was read and before the sink was attached.
     model::run(&[
         214, 85, 1, 7, 76, 0, 135, 7, 28, 85, 70, 0, 0, 15, 205, 0, 1, 23, 3, 15, 202, 6, 0, 2, 23,
         27, 3, 6, 23, 2, 15, 198, 29,

@@ -1,69 +1,87 @@
-//! A reference model of the whole contract, and the scripts that drive it against the crate.
+//! A reference model of the whole contract, and the scripts that compare the crate with it.
 //!
-//! A script is a string of bytes; any string is one. It says what the outside world does: items,
-//! orders on all terms, leases, what sinks and streams answer, what happens inside a call, when the
-//! task is polled. Everything that the demux then does passes through watched sinks, streams and
-//! hooks onto one tape. The model reads the tape and objects to the first event that cannot follow
-//! from what came before.
+//! * A *script* is a string of bytes; any string is valid. It consists of *steps* of the outside
+//!   world: items, orders on all terms, ends of leases, what sinks and streams return, what happens
+//!   inside a call, and polls of the task.
+//! * A *cue* is a command to a scripted sink, such as to return `Pending` or to fail.
+//! * The *tape* is the log of all events. Everything that the demux does passes through watched
+//!   sinks, streams and hooks, which write to it.
+//! * A *state* is one possible explanation of the tape.
 //!
-//! | file | what |
+//! The model reads the tape, and reports the first event that cannot follow from the events before
+//! it.
+//!
+//! | file | content |
 //! | --- | --- |
-//! | `script.rs` | what the bytes mean |
+//! | `script.rs` | the meaning of the bytes |
 //! | `event.rs` | commands, and the events on the tape |
 //! | `world.rs` | what a script acts on: sinks, streams, leases, cooperative budgets |
 //! | `watched.rs` | items, sinks, streams and hooks that write to the tape |
-//! | `setup.rs` | makes the demux and the world around it |
-//! | `play.rs` | plays a script, looks at the demux between two polls and when it is dropped |
-//! | `monitor.rs` | checks that need no model: the account, cost, sleep, interest in keys |
+//! | `setup.rs` | creates the demux and the world around it |
+//! | `play.rs` | plays a script, inspects the demux between two polls and when it is dropped |
+//! | `monitor.rs` | checks that need no model: the totals, cost, sleep, the hooks for keys |
 //! | `inbox.rs` | the orders stream: orders before items |
-//! | `facts.rs` | what is known of each sink: who may be asked again, what is a yield |
+//! | `facts.rs` | what is known about each sink: whether it may be polled again or has yielded |
 //! | `flushes.rs` | when flushes are due, and how long they linger |
-//! | `summary.rs` | how often what happened |
+//! | `summary.rs` | how often each kind of event occurred |
 //! | `state.rs`, `state/` | the model: attachments, queues, the item that is served, orders and leases |
 //!
-//! # What is exact
+//! # What is checked exactly
 //!
-//! Event by event: who is asked to admit an item, and when; who receives it, and in which order;
-//! clones, one for each but the last; who is unmatched; what is discarded, lost, moved to a
-//! successor or taken along, and why; that a policy acts on a sink that is not ready, and on no
-//! other; that a sink is asked only on behalf of an item that it then gets; which order is applied
-//! before which item, and which lease before both; whom `blocked` and `unblocked` name; what limits
-//! end; why an attachment ended; the totals, `len`, `draining`, `recipients`, `contains_key` and
-//! `blocked_on`; that `key_attached` and `key_detached` alternate and agree with these; what
-//! supersedes what, and in which place; which items are asked for a sink of their own, and that
-//! these get it.
+//! For each event, the model checks
 //!
-//! Some moments the contract leaves open, and nothing shows them. There the model follows each
-//! possibility, as a state of its own, until what comes next rules it out: an ended lease takes
-//! effect at any time before the next order or item; a copy takes the place of the head that was
-//! just sent; a left-over wake is taken for a yield, or is not; a yield counts, because of progress
-//! that may or may not be one. It objects when no state is left.
+//! * for which attachments `admit` is called, and when;
+//! * which attachments receive an item, and in which order;
+//! * that an item is cloned once for each recipient but the last;
+//! * which items are unmatched;
+//! * which items are discarded, lost, moved to a successor or taken along, and why;
+//! * that a policy acts on a sink that is not ready, and on no other;
+//! * that a sink is polled only for an item that it then gets;
+//! * which order is applied before which item, and which lease takes effect before both;
+//! * which attachments `blocked` and `unblocked` name;
+//! * what limits end;
+//! * why an attachment ended;
+//! * the totals, `len`, `draining`, `recipients`, `contains_key` and `blocked_on`;
+//! * that `key_attached` and `key_detached` alternate and agree with these getters;
+//! * which item supersedes which, and in which place of the queue;
+//! * for which items a sink is requested on demand, and that these items get it.
 //!
-//! # What has bounds only
+//! The contract leaves some moments open, and no event shows them. The model then follows each
+//! possibility as a separate state, until a later event rules it out:
 //!
-//! * Flushes: never with nothing to flush; never later than `flush_every`; in a busy turn not
-//!   before three quarters of that, less one; not after the 16th dry turn (budgets from 16 on);
-//!   always before the task sleeps.
-//! * The cost of a turn: at most the budget and one, of what is certain to cost. The ends of leases
-//!   that detach, and sinks that are looked after and sent nothing, are not counted.
-//! * Time-outs: a tick comes to an attachment at some time before the task sleeps. Counted are the
-//!   ticks that have counted whenever they came, and those that may have. An attachment expires
-//!   after the first kind at the latest, and never before enough of the second. Whether a sink that
-//!   wakes itself, or was handed a queue, stalls, and whether what was flushed between two ticks
-//!   counts as idle, is open.
+//! * An ended lease takes effect at any time before the next order or item.
+//! * A copy takes the place of the head of a queue, which was just sent.
+//! * A left-over wake is taken for a yield, or it is not.
+//! * A yield counts or does not count, because it is open whether an event was progress.
+//!
+//! The model reports a fault when no state is left.
+//!
+//! # What is checked within bounds
+//!
+//! * Flushes: never with nothing to flush, never later than `flush_every`, and always before the
+//!   task sleeps. In a busy turn, not before three quarters of `flush_every`, less one. With a
+//!   budget of at least 16, not after the 16th dry turn.
+//! * The cost of a turn: at most the budget and one, counting only what is certain to cost. The
+//!   ends of leases that detach, and sinks that are advanced and sent nothing, are not counted.
+//! * Time-outs: a tick comes to an attachment at some time before the task sleeps. The model counts
+//!   the ticks that have counted whenever they came, and the ticks that may have counted. An
+//!   attachment expires at the latest after enough ticks of the first kind, and never before enough
+//!   ticks of the second kind. It is open whether a sink stalls that wakes itself or was handed a
+//!   queue, and whether a sink that was flushed between two ticks counts as idle.
 //! * Flushes that linger: bounds of the same kind.
-//! * `balance`: in which order those take their turns that were woken, were not ready when their
-//!   queues drained, or did not admit an item.
-//! * How many turns things take: the task falls asleep, and does not turn idly; what a policy does
-//!   may be put off for two turns. Shares between orders, sinks and items are not looked at.
-//! * The polls that a former sink's waker may cause.
+//! * `balance`: the order of turns among sinks that were woken, were not ready when their queues
+//!   drained, or did not admit an item.
+//! * The number of turns that work takes: the task falls asleep and does not spin. What a policy
+//!   does may be delayed by two turns. The shares of orders, sinks and items are not checked.
+//! * The polls that the waker of a former sink may cause.
 //!
 //! # Scripts
 //!
-//! Three bytes of settings, then steps; [`script`] has the details. Of the settings, bits 4 to 7 of
-//! the third byte give the task a cooperative budget: 3, 12 or 70 operations (bits 4 and 5, 0:
-//! none), for sinks alone or for input and orders, too; its wakers fire at once, after each poll,
-//! or when the task is parked (bits 6 and 7).
+//! A script begins with three or five bytes of settings, and the steps follow; [`script`] has the
+//! details. Bits 4 to 7 of the third byte give the task a cooperative budget. Bits 4 and 5 select
+//! 3, 12 or 70 operations; 0 means no budget. Bits 6 and 7 select whether the budget applies to the
+//! sinks alone or also to the input and the orders, and whether its wakers fire at once, after each
+//! poll, or when the task is parked.
 
 mod event;
 mod facts;
@@ -81,18 +99,20 @@ mod world;
 use play::Run;
 pub use summary::Summary;
 
-/// Items have keys below `ITEM_KEYS`, attachments below `KEYS`: some items are strays.
+/// The number of keys that attachments have. Items have keys below `ITEM_KEYS`, so some items match
+/// no attachment.
 const KEYS: u8 = 4;
 const ITEM_KEYS: u8 = 6;
-/// Bounds on what a script can do, so that a long one takes no longer than this.
+/// The maximal numbers of steps, sinks and items of a script, which bound the time that it takes.
 const MAX_STEPS: usize = 600;
 const MAX_SINKS: usize = 64;
 const MAX_ITEMS: u32 = 3_000;
-/// Polls in which nothing happens before the task is said to spin: a budget under four has up to
-/// three.
+/// The maximal number of polls in a row without any event. A task that exceeds it spins. With a
+/// budget below four there are up to three.
 const MAX_IDLE: usize = 12;
 const MAX_POLLS: usize = 20_000;
-/// States that may explain what was seen, before the model gives up on a script.
+/// The maximal number of states that may explain the tape. If there are more, the model gives up on
+/// the script.
 const MAX_STATES: usize = 512;
 const GIVEN_UP: &str = "the model is at a loss";
 
@@ -100,7 +120,7 @@ const GIVEN_UP: &str = "the model is at a loss";
 ///
 /// # Panics
 ///
-/// If the crate breaks the contract; the message is the story of the script.
+/// Panics if the crate breaks the contract. The message lists the events of the script.
 #[track_caller]
 pub fn run(script: &[u8]) {
     if let Err(failure) = check(script) {
@@ -108,14 +128,15 @@ pub fn run(script: &[u8]) {
     }
 }
 
-/// Runs a script, and returns what happened, event by event, whether it fails or not.
+/// Runs a script. Returns its events, whether it fails or not.
 pub fn run_traced(script: &[u8]) -> String {
     let mut world = Run::new(script);
     let complaint = world.guarded();
     world.story(complaint.as_deref())
 }
 
-/// Runs a script. Returns how often what happened, or the story of the failure.
+/// Runs a script. Returns how often each kind of event occurred or, if the script fails, its events
+/// and the fault.
 pub fn check(script: &[u8]) -> Result<Summary, String> {
     let mut world = Run::new(script);
     match world.guarded() {
@@ -124,8 +145,8 @@ pub fn check(script: &[u8]) -> Result<Summary, String> {
     }
 }
 
-/// Drops bytes from a failing script for as long as `fails` says that it still does: first long
-/// stretches, then single bytes.
+/// Removes bytes from a failing script, as long as `fails` returns `true` for the rest: first long
+/// runs, then single bytes.
 pub fn shrink(script: &[u8], mut fails: impl FnMut(&[u8]) -> bool) -> Vec<u8> {
     let mut script = script.to_vec();
     let mut len = script.len() / 2;

@@ -1,4 +1,4 @@
-//! What can happen in a script, and the tape that records it.
+//! What a script can do, and the tape, which records the events.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,10 +6,10 @@ use stream_demux::{Discarded, Overflow, Totals};
 
 use super::super::{Op, lock};
 
-/// An attachment, by the number of its sink, which is also its tag.
+/// An attachment, identified by the number of its sink, which is also its tag.
 pub(super) type Id = usize;
 
-/// The terms of an attachment; `None` is the default of the demux.
+/// The terms of an attachment. `None` stands for the default of the demux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
     pub(super) key: u8,
@@ -23,7 +23,7 @@ pub(super) struct Terms {
 }
 
 impl Terms {
-    /// The default terms.
+    /// Returns the default terms.
     pub(super) fn of(key: u8) -> Self {
         Self {
             key,
@@ -38,7 +38,7 @@ impl Terms {
     }
 }
 
-/// What the end of a lease asks of its attachments. The strongest request wins.
+/// What the end of a lease requests for its attachments. The strongest request wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd)]
 pub(super) enum Request {
     Stay,
@@ -46,7 +46,7 @@ pub(super) enum Request {
     Evict,
 }
 
-/// What an order says.
+/// The kind of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum OrderKind {
     Attach(Id),
@@ -56,7 +56,7 @@ pub(super) enum OrderKind {
     Tick,
 }
 
-/// What a sink is told to do.
+/// A command to a scripted sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cue {
     Park,
@@ -66,9 +66,9 @@ pub(super) enum Cue {
     Release(Op),
     Fail(Op),
     FailQuietly(Op),
-    /// So many calls answer Pending and wake themselves.
+    /// Makes this number of calls return `Pending` and fire their waker.
     Yield(Op, usize),
-    /// It gets a cooperative budget of its own: so many operations in each poll.
+    /// Gives the sink a cooperative budget of its own, of `operations` in each poll.
     Budget {
         operations: usize,
         defers: bool,
@@ -76,7 +76,7 @@ pub(super) enum Cue {
     Wake,
 }
 
-/// What the outside world does.
+/// An action of the outside world.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Command {
     Items {
@@ -95,16 +95,16 @@ pub(super) enum Command {
     YieldInput,
     WakeOrders,
     WakeInput,
-    /// Ends a lease; `None` disarms it.
+    /// Ends a lease with this request. `None` disarms it.
     Lease(usize, Option<Request>),
-    /// Ends a lease, and attaches a new sink, with a lease, under the key of one that the old lease
-    /// held.
+    /// Ends a lease. Then attaches a new sink, with a lease, under the key of an attachment that
+    /// the old lease held.
     Reconnect(usize, Option<Request>),
     Cue(usize, Cue),
     Nothing,
 }
 
-/// The call inside which something is to happen.
+/// The call inside which a command is executed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
     Input,
@@ -123,20 +123,21 @@ pub(super) enum Step {
     Run,
 }
 
-/// What an operation of a sink answered.
+/// What an operation of a sink returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Done,
     Pending,
-    /// Pending, and it woke itself.
+    /// `Pending`, and the sink woke itself.
     Yields,
     Failed,
 }
 
-/// Why an attachment ended.
+/// The reason why an attachment ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum EndReason {
-    /// Its sink was closed. As expected by the model, any of these [`reasons`].
+    /// Its sink was closed for these [`reasons`]. If the model expects several, any one of them is
+    /// right.
     Left(u8),
     Evicted,
     Stalled,
@@ -145,7 +146,7 @@ pub(super) enum EndReason {
     Unknown,
 }
 
-/// Reasons to leave, as bits: an attachment can have several.
+/// Reasons to leave, as bits. An attachment can have several.
 pub(super) mod reasons {
     pub(in super::super) const FINISHED: u8 = 1;
     pub(in super::super) const REQUESTED: u8 = 2;
@@ -158,26 +159,26 @@ pub(super) mod reasons {
 /// An entry of the tape.
 #[derive(Clone, Debug)]
 pub(super) enum Event {
-    // what the script does, and what comes of it outside the demux
+    // Steps of the script, and their effects outside the demux.
     Step(Step),
     Do(Command),
     Born(Id, Terms),
     Sent(OrderKind),
-    /// The waker of the orders fired.
+    /// The waker of the orders stream fired.
     OrdersWoken,
-    /// A lease of these has ended.
+    /// A lease ended. These are the attachments that it held.
     LeaseEnded(Vec<Id>, Request),
     Woken(Id),
-    /// A waker of a sink that is gone was fired.
+    /// The waker of a sink that was dropped fired.
     Stale,
-    // polls
+    // Polls.
     Turn,
     Rest {
         asleep: bool,
         totals: Totals,
     },
     Completed,
-    // streams
+    // Streams.
     Read(u32, u8),
     InputPending,
     InputEnd,
@@ -187,7 +188,7 @@ pub(super) enum Event {
         yields: bool,
     },
     OrdersEnd,
-    // sinks
+    // Sinks.
     Ask(Id, Op),
     Ready(Id, Outcome),
     Send(Id, u32, Outcome),
@@ -195,11 +196,12 @@ pub(super) enum Event {
     Close(Id, Outcome),
     Drop(Id),
     Clone(u32),
-    // hooks
+    // Hooks.
     Admit(Id, u32, bool),
-    /// No key matched the item: what is attached for it, if anything.
+    /// No key matched the item. This attachment is made for it, if any.
     OnDemand(u32, Option<Id>),
-    /// The first waits for the sink, the second is new: whether it supersedes the first.
+    /// The hook `supersedes` was called for an item that waits for the sink and for a new item, and
+    /// returned this value.
     Supersedes(Id, u32, u32, bool),
     KeyAttached(u8),
     KeyDetached(u8),
@@ -209,12 +211,12 @@ pub(super) enum Event {
     Discarded(Id, u32, Discarded),
     Blocked(Id),
     Unblocked(Id),
-    /// A hook named an attachment with another's key.
+    /// A hook named an attachment with the key of another one.
     Misnamed(Id, u8),
 }
 
 impl Event {
-    /// Returns `true` if the outside world caused it, not the demux.
+    /// Returns `true` if the outside world caused the event, and not the demux.
     pub(super) fn is_outside(&self) -> bool {
         use Event::{
             Born, Completed, Do, LeaseEnded, OrdersWoken, Rest, Sent, Stale, Step, Turn, Woken,
@@ -242,7 +244,7 @@ pub(super) struct Tape(pub(super) Arc<Mutex<Vec<Event>>>);
 impl Tape {
     pub(super) fn push(&self, event: Event) {
         let mut tape = lock(&self.0);
-        assert!(tape.len() < 2_000_000, "there is no end to what happens");
+        assert!(tape.len() < 2_000_000, "there are too many events on the tape");
         tape.push(event);
     }
 }

@@ -1,4 +1,4 @@
-//! What was seen of the demux: never in doubt, whatever state it is in.
+//! What the tape shows about the demux for certain, whatever state the demux is in.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use super::super::Op;
 use super::KEYS;
 use super::event::{Id, Outcome};
 
-/// After so many operations in one poll, a Pending of a sink that may lose items is taken for a
-/// yield.
+/// The number of operations in one poll after which a `Pending` of a sink that may lose items is
+/// taken for a yield.
 const MANY_OPERATIONS: u64 = 64;
 
-/// Whether something is so. In order: `a.max(b)` is "a or b".
+/// Whether a statement is true. The variants are ordered, so `a.max(b)` means "a or b".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Known {
     #[default]
@@ -29,7 +29,7 @@ impl Known {
     }
 }
 
-/// A number of which a part may or may not count.
+/// A count of which a part is uncertain: `possible` includes this part, `sure` does not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Count {
     pub(super) sure: u64,
@@ -42,7 +42,7 @@ impl Count {
         self.possible += u64::from(counts != Known::No);
     }
 
-    /// Returns whether it has grown since it was `earlier`.
+    /// Returns whether the count has grown since it was `earlier`.
     pub(super) fn exceeds(self, earlier: Self) -> Known {
         if self.sure > earlier.sure {
             Known::Yes
@@ -54,38 +54,40 @@ impl Count {
     }
 }
 
-/// What was seen so far.
+/// What the tape has shown so far.
 #[derive(Default)]
 pub(super) struct Facts {
     pub(super) sinks: Vec<SinkFacts>,
-    /// Keys of the items read.
+    /// The keys of the items that were read.
     pub(super) keys: BTreeMap<u32, u8>,
     pub(super) turn: u32,
     pub(super) balance: bool,
     pub(super) received: u64,
-    /// Operations in this turn: items and orders read, items sent, flushes and closes that
-    /// completed.
+    /// The number of operations in this turn: items and orders read, items sent, and flushes and
+    /// closes that completed.
     pub(super) operations: Count,
-    /// What two yields of a sink may have between them: orders read, items that sinks accepted,
-    /// flushes and closes that completed. Counted since the start.
+    /// The progress that can separate two yields of a sink, counted since the start: orders read,
+    /// items that sinks accepted, and flushes and closes that completed.
     pub(super) progress: Count,
-    /// Ticks that were read since the task slept, those in one turn as one; and all in this turn.
+    /// The number of ticks that were read since the task slept. Those of one turn count as one.
     pub(super) ticks: usize,
+    /// The number of ticks that were read in this turn.
     pub(super) ticks_in_turn: u32,
-    /// Keys that `key_attached` was called for, and `key_detached` not since.
+    /// For each key, whether `key_attached` was called and `key_detached` was not called since.
     pub(super) told: [bool; KEYS as usize],
-    /// The last event completed an operation of this sink.
+    /// The sink of which the last event completed an operation, if any.
     pub(super) moved: Option<Id>,
-    /// Sinks were dropped, so that there are wakers of former ones; and such wakers have fired.
+    /// Whether a sink was dropped, so that wakers of former sinks exist.
     drops: bool,
+    /// Whether a waker of a former sink has fired.
     stale_wakes: bool,
 }
 
-/// What was seen of a sink.
+/// What the tape has shown about a sink.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Debug, Default)]
 pub(super) struct SinkFacts {
-    /// Whether an answer late in a turn is not believed: with a policy that discards or evicts.
+    /// Whether a `Pending` late in a turn is not believed, because the policy discards or evicts.
     pub(super) loses_items: Known,
     pub(super) applied: bool,
     pub(super) dropped: bool,
@@ -93,41 +95,45 @@ pub(super) struct SinkFacts {
     pub(super) taken: u32,
     pub(super) flush_asked: u32,
     pub(super) flush_pending: bool,
-    /// When it took the first item that is not flushed: how many items had been read, and the turn.
+    /// When the sink took the first item that is not flushed: the number of items read by then, and
+    /// the turn.
     pub(super) unflushed_since: (u64, u32),
-    /// The same, but counted from before a flush that was pending and went on when it was woken:
-    /// that one is no flush that fell due, and puts off none.
+    /// The same, but a pending flush that is polled again after a wake does not reset it: such a
+    /// flush did not fall due, and delays no other.
     pub(super) due_since: Option<(u64, u32)>,
-    /// Dry turns since then.
+    /// The number of dry turns since `unflushed_since`.
     pub(super) dry_turns: u32,
-    /// The operations that last answered Pending: how many items it had taken then.
+    /// For each operation that last returned `Pending`, the number of items that the sink had taken
+    /// by then.
     pending: [Option<u32>; 4],
-    /// Its waker fired, and so each operation may be asked again once: from which turn on. A wake
-    /// that came before the Pending answer counts, as long as the task has not slept since.
+    /// For each operation, the wakes that allow one more call each, and the turn from which on they
+    /// do. A wake before the `Pending` counts as long as the task has not slept since.
     woken: [Vec<u32>; 4],
-    /// A new sink in an old slot may be asked once for the sake of the old one's waker. If that one
-    /// has fired, it may be taken for a wake of the new one.
+    /// For each operation, whether it may be called once because of the waker of a former sink in
+    /// the same slot.
     spurious: [bool; 4],
+    /// Whether that waker has fired, which may be taken for a wake of this sink.
     inherits_wake: bool,
-    /// If the old one was to be flushed, the first flush may be early.
+    /// Whether the first flush may be early, because the former sink was to be flushed.
     pub(super) inherits_flush: bool,
-    /// `poll_ready` answered Pending after many operations: from this turn on it may be asked
-    /// again, once, unwoken.
+    /// The turn from which on `poll_ready` may be called again, once and without a wake, because it
+    /// returned `Pending` after many operations.
     recheck: Option<u32>,
-    /// `poll_ready` runs: whether the sink's waker has fired in it.
+    /// While `poll_ready` runs, whether the sink's waker has fired inside the call.
     called: Option<Known>,
-    /// Whether the last Pending of `poll_ready` is a yield, by its waker or by the count of
-    /// operations.
+    /// Whether the last `Pending` of `poll_ready` is a yield, judging by its waker.
     pub(super) yields: Known,
+    /// The same, judging by the number of operations.
     pub(super) yields_when_busy: Known,
-    /// Whether its waker has fired since that answer.
+    /// Whether the sink's waker has fired since this `Pending`.
     pub(super) fired: Known,
-    /// It is not ready, was woken since, and the task has slept since.
+    /// Whether the sink is not ready, was woken since, and the task has slept since.
     pub(super) has_heard: bool,
-    /// With `balance`: it may have been woken, and nothing waited for it, so that it was not asked
-    /// again.
+    /// With `balance`: whether the sink may have been woken and was not polled again, because
+    /// nothing waited for it.
     may_be_asked: bool,
-    /// Whether its waker has fired since the operation was asked, and not because of that.
+    /// For each operation, whether the sink's waker has fired since the call, and not because of
+    /// it.
     unheard_wakes: [Known; 4],
 }
 
@@ -142,18 +148,18 @@ impl Facts {
         self.ticks_in_turn = 0;
     }
 
-    /// A tick was read.
+    /// Records that a tick was read.
     pub(super) fn tick_read(&mut self) {
         self.ticks_in_turn += 1;
         self.ticks += usize::from(self.ticks_in_turn == 1);
     }
 
-    /// The order to attach it was read.
+    /// Records that the order to attach the sink was read.
     pub(super) fn order_to_attach_read(&mut self, id: Id) {
         self.sinks[id].applied = true;
     }
 
-    /// It was attached, perhaps in a slot that another has left.
+    /// Records that the sink was attached, possibly in a slot that another sink has left.
     pub(super) fn attached(&mut self, id: Id) {
         let sink = &mut self.sinks[id];
         sink.spurious = [self.drops; 4];
@@ -165,7 +171,7 @@ impl Facts {
         self.drops = true;
         let sink = &mut self.sinks[id];
         sink.dropped = true;
-        // A wake that was not heard is left to the next one in its slot.
+        // A wake that was not handled is left to the next sink in the slot.
         self.stale_wakes |= sink.woken.iter().any(|woken| !woken.is_empty());
     }
 
@@ -180,19 +186,19 @@ impl Facts {
         self.operations.add(Known::Yes);
     }
 
-    /// The end of a stream was read.
+    /// Records that the end of a stream was read.
     pub(super) fn end_read(&mut self) {
         self.operations.add(Known::Maybe);
     }
 
-    /// The waker of a sink fired.
+    /// Records that the waker of a sink fired.
     pub(super) fn woken(&mut self, id: Id) {
         let turn = self.turn;
         self.sinks[id].wake(turn, Known::Yes);
         self.sinks[id].unheard_wakes = [Known::Yes; 4];
     }
 
-    /// The waker of a sink that is gone fired: whoever has its slot now is woken.
+    /// Records that the waker of a dropped sink fired. It wakes the sink that has the slot now.
     pub(super) fn stale_wake(&mut self) {
         let turn = self.turn;
         self.stale_wakes = true;
@@ -202,12 +208,12 @@ impl Facts {
         }
     }
 
-    /// The task sleeps: every wake so far has been heard.
+    /// Records that the task sleeps, so it has handled every wake so far.
     pub(super) fn asleep(&mut self) {
         self.ticks = 0;
         for sink in &mut self.sinks {
             sink.has_heard |= sink.unheard_wakes[Op::Ready as usize] == Known::Yes;
-            // The wake may have come before the answer.
+            // The wake may have come before the `Pending`.
             let woken = sink.unheard_wakes[Op::Ready as usize] != Known::No
                 || !sink.woken[Op::Ready as usize].is_empty();
             sink.may_be_asked |= self.balance && woken;
@@ -220,8 +226,9 @@ impl Facts {
         }
     }
 
-    /// Checks the contract of `Sink` as far as a scripted sink does not, and guarantee 4. Returns
-    /// `true` if the sink is asked because it answered after many operations.
+    /// Checks guarantee 4, and the parts of the contract of `Sink` that a scripted sink does not
+    /// check. Returns `true` if the sink is polled again because it returned `Pending` after many
+    /// operations.
     pub(super) fn asked(&mut self, id: Id, op: Op) -> Result<bool, String> {
         let turn = self.turn;
         let sink = &mut self.sinks[id];
@@ -234,16 +241,16 @@ impl Facts {
             let woken = &mut sink.woken[op as usize];
             let heard = woken.iter().position(|from| *from <= turn);
             if op == Op::Ready && sink.may_be_asked {
-                // Woken before the task slept.
+                // The sink was woken before the task slept.
             } else if let (Some(at), false) = (heard, more) {
                 woken.remove(at);
             } else if !more && !std::mem::take(&mut sink.spurious[op as usize]) {
                 rechecked = op == Op::Ready && sink.recheck.is_some_and(|from| from <= turn);
                 if !rechecked {
                     return Err(if woken.is_empty() {
-                        "asked again before its waker fired".into()
+                        "polled again before its waker fired".into()
                     } else {
-                        "asked again in the turn in which it woke itself".into()
+                        "polled again in the turn in which it woke itself".into()
                     });
                 }
             }
@@ -311,7 +318,7 @@ impl SinkFacts {
         Self { loses_items, ..Self::default() }
     }
 
-    /// Its waker fired, and will have been heard by this turn.
+    /// Records that the sink's waker fired. The demux will have handled it by this turn.
     fn wake(&mut self, turn: u32, its_own: Known) {
         for woken in &mut self.woken {
             if woken.len() < 8 {
@@ -325,13 +332,14 @@ impl SinkFacts {
         }
     }
 
-    /// Judges an answer of `poll_ready`.
+    /// Evaluates what `poll_ready` returned.
     fn ready_answered(&mut self, pending: bool, operations: Count, turn: u32) {
         let fired = self.called.take().unwrap_or_default();
-        // A wake that was left over from before the call may be taken for one in it.
+        // A wake that is left over from before the call may be taken for a wake inside the call.
         let left_over = !self.woken[Op::Ready as usize].is_empty() || self.inherits_wake;
         let left_over = left_over && fired != Known::Yes;
-        // Until it is looked after; at the latest an answer that it is not ready uses it up.
+        // The inherited wake lasts until the sink is advanced, at the latest until it returns
+        // `Pending`.
         self.inherits_wake &= !pending;
         let left_over = if left_over { Known::Maybe } else { Known::No };
         self.fired = left_over;
@@ -347,12 +355,12 @@ impl SinkFacts {
         self.recheck = (self.yields_when_busy != Known::No).then_some(turn + 1);
     }
 
-    /// Returns `true` if it answered that it is not ready, and has not taken that back.
+    /// Returns `true` if `poll_ready` returned `Pending` when it was last called.
     pub(super) fn is_parked(&self) -> bool {
         self.pending[Op::Ready as usize].is_some()
     }
 
-    /// Returns `true` if it may be asked whether it is ready.
+    /// Returns `true` if `poll_ready` may be called.
     pub(super) fn may_be_ready(&self) -> bool {
         !self.is_parked()
             || self.fired != Known::No
@@ -364,7 +372,7 @@ impl SinkFacts {
             || !self.woken[Op::Ready as usize].is_empty()
     }
 
-    /// Returns `true` if it took an item that is to be flushed.
+    /// Returns `true` if the sink took an item that is to be flushed.
     pub(super) fn needs_flush(&self) -> bool {
         self.applied && !self.dropped && !self.closing && self.is_unflushed()
     }
@@ -375,20 +383,21 @@ impl SinkFacts {
         }
     }
 
-    /// Returns `true` if the operation answered Pending when it was last asked.
+    /// Returns `true` if the operation returned `Pending` when it was last called.
     pub(super) fn is_pending(&self, op: Op) -> bool {
         self.pending[op as usize].is_some()
     }
 
-    /// Whether its waker has fired since the operation was asked, so that it can go on. It is not
-    /// known of one that fires it itself, or is to be asked again all the same.
+    /// Returns whether the sink's waker has fired since the operation was called, so that the
+    /// operation can go on. The result is uncertain for a sink that fires its waker itself or is
+    /// polled again in any case.
     pub(super) fn unheard_wake(&self, op: Op) -> Known {
         let doubt = self.inherits_wake || op == Op::Ready && self.recheck.is_some();
         let doubt = if doubt { Known::Maybe } else { Known::No };
         self.unheard_wakes[op as usize].max(doubt)
     }
 
-    /// Returns `true` if it took an item since it was last asked to flush.
+    /// Returns `true` if the sink took an item since `poll_flush` was last called.
     pub(super) fn is_unflushed(&self) -> bool {
         self.taken > self.flush_asked
     }

@@ -4,44 +4,51 @@ use super::event::Id;
 use super::facts::{Facts, Known, SinkFacts};
 use super::script::Settings;
 
-/// Guarantee 6: when sinks are flushed.
+/// The check of guarantee 6: when sinks are flushed.
 #[derive(Clone, Copy, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct FlushRule {
-    /// An item was read in this turn, or one that was read before was offered to more members.
+    /// Whether an item was read in this turn, or an item that was read before was offered to more
+    /// members.
     reads: bool,
     flushes: bool,
     input_pending: bool,
-    /// There was a lull at the last flush, and nothing was read since: the flushes go on.
+    /// Whether there was a lull at the last flush and nothing was read since, so that flushes go
+    /// on.
     lull: bool,
-    /// The last turn that was not all busy: the input had nothing, or was not read.
+    /// The last turn that was not busy throughout: the input had nothing ready, or was not read.
     last_calm_turn: u32,
-    /// The last turn in which the input had to wait, or was over.
+    /// The last turn in which the input had to wait or was over.
     last_held_turn: u32,
     orders_ended: bool,
     linger: Linger,
-    /// A flush in this turn that did not linger, as it should if the input had nothing ready.
+    /// A sink whose flush in this turn did not linger. It should have lingered if the input had
+    /// nothing ready.
     early: Option<Id>,
 }
 
-/// What lingers is flushed at a tick.
+/// The flushes that wait for a tick.
 #[derive(Clone, Copy, Default)]
 struct Linger {
-    /// The input had nothing ready, with something unflushed: since then so many ticks were read,
-    /// and so many may have come.
+    /// Whether the input had nothing ready while something was unflushed, so that ticks are
+    /// counted.
     counts: bool,
+    /// Whether ticks may be counted.
     may_count: bool,
+    /// The number of ticks that were read since.
     sure: u32,
+    /// The number of ticks that may have come since.
     possible: u32,
-    /// The turn of the last tick at which all were to be flushed, and whether they may still be.
+    /// The turn of the last tick at which all sinks were to be flushed.
     due: Option<u32>,
+    /// Whether sinks may still be flushed because of this tick.
     flushing: bool,
 }
 
 impl Linger {
     fn may_start(&mut self, facts: &Facts) {
         if !std::mem::replace(&mut self.may_count, true) {
-            // A tick of this turn may have come before or after that.
+            // A tick of this turn may have come before or after the start of the count.
             self.possible = u32::from(facts.ticks_in_turn > 0);
         }
     }
@@ -72,7 +79,7 @@ impl FlushRule {
         self.orders_ended = true;
     }
 
-    /// A tick was read, the first in this turn.
+    /// Handles the first tick that is read in a turn.
     pub(super) fn tick(&mut self, facts: &Facts, settings: Settings) {
         self.linger.sure += u32::from(self.linger.counts);
         self.linger.possible += u32::from(self.linger.may_count);
@@ -81,7 +88,7 @@ impl FlushRule {
             self.linger.flushing = true;
             self.linger.stop();
         } else if self.linger.possible >= settings.linger {
-            // The count may have come to its end, and start anew.
+            // The count may have ended and started anew.
             (self.linger.counts, self.linger.sure) = (false, 0);
         }
     }
@@ -90,10 +97,10 @@ impl FlushRule {
         self.linger.flushing = false;
     }
 
-    /// Starts and ends the count of ticks: while something is unflushed.
+    /// Starts and ends the count of ticks, which runs while something is unflushed.
     pub(super) fn watch(&mut self, facts: &Facts) {
         if !facts.sinks.iter().any(SinkFacts::needs_flush) {
-            // The count may go on if a window has ended, until the input has nothing ready.
+            // If a window has ended, the count may go on until the input has nothing ready.
             (self.linger.counts, self.linger.sure) = (false, 0);
             if self.input_pending {
                 self.linger.stop();
@@ -104,18 +111,18 @@ impl FlushRule {
         }
     }
 
-    /// Returns `true` if the sink must not wait for a tick any more.
+    /// Returns `true` if the flush of the sink must no longer wait for a tick.
     pub(super) fn must_flush(&self, sink: &SinkFacts) -> bool {
         self.orders_ended || self.linger.due.is_some_and(|turn| sink.unflushed_since.1 < turn)
     }
 
-    /// An item that was read in an earlier turn, and offered to some of those it is for, is offered
-    /// to another: that is no lull.
+    /// Records that an item that was read in an earlier turn, and offered to some of its
+    /// recipients, is offered to another one. The turn is then not a lull.
     pub(super) fn offered_on(&mut self) {
         self.reads = true;
     }
 
-    /// Checks that a busy input is read on for no more than a window.
+    /// Checks that a busy input is read no further than one window before a sink is flushed.
     pub(super) fn item_read(
         &mut self,
         facts: &Facts,
@@ -127,14 +134,14 @@ impl FlushRule {
         for (id, sink) in facts.sinks.iter().enumerate().filter(|(_, sink)| sink.is_unflushed()) {
             let further = facts.received - sink.unflushed_since.0;
             if further > settings.flush_every as u64 && !needs_no_flush(id) {
-                return Err(format!("{id} was to be flushed before this is read"));
+                return Err(format!("{id} should have been flushed before this read"));
             }
         }
         Ok(())
     }
 
-    /// Checks that a flush in a busy turn is not early: of the window, a quarter may be left.
-    /// `waits`: the input may have to wait, or be over.
+    /// Checks that a flush in a busy turn is not early: at most a quarter of the window may be
+    /// left. `waits` is whether the input may have to wait, or be over.
     pub(super) fn flush_asked(
         &mut self,
         facts: &Facts,
@@ -163,24 +170,24 @@ impl FlushRule {
             if further < earliest && !excused {
                 self.linger.stop();
             } else {
-                // Or its window has ended, and the count goes on.
+                // The flush is at a tick, or its window has ended and the count goes on.
                 (self.linger.counts, self.linger.sure) = (false, 0);
             }
         }
         let lingers = lingers && !self.linger.flushing;
         if lingers && further < earliest {
             self.early = self.early.or((!excused).then_some(id));
-            // It may be at a tick, which ends the count.
+            // The flush may be at a tick, which ends the count.
             (self.linger.counts, self.linger.sure) = (false, 0);
         }
         if busy && !excused && further < earliest {
-            return Err(format!("only {further} further items were read, of {window}"));
+            return Err(format!("flushed after only {further} of {window} further items"));
         }
         Ok(())
     }
 
-    /// Checks that a flush starts in the 16th dry turn at the latest. `held`: whether an item is
-    /// held, or the input over; `waits`: whether it is held for a sink.
+    /// Checks that a flush starts in the 16th dry turn at the latest. `held` is whether an item is
+    /// held or the input is over. `waits` is whether the item is held for a sink.
     pub(super) fn end_turn(
         &mut self,
         facts: &mut Facts,
@@ -194,11 +201,11 @@ impl FlushRule {
         }
         if waits != Known::No {
             self.last_held_turn = facts.turn;
-            // All are flushed at once if it is blocked, and the count ends.
+            // If the input is blocked, all sinks are flushed at once, and the count ends.
             (self.linger.counts, self.linger.sure) = (false, 0);
         } else if let Some(id) = self.early.filter(|_| self.input_pending || self.reads) {
             let ticks = self.linger.possible;
-            return Err(format!("{id} was flushed after {ticks} ticks of {}", settings.linger));
+            return Err(format!("{id} was flushed after {ticks} of {} ticks", settings.linger));
         }
         if settings.linger > 0 {
             if !self.reads && facts.sinks.iter().any(SinkFacts::needs_flush) {

@@ -6,11 +6,11 @@ pub(super) struct Orders {
     pub(super) sent: usize,
     read: usize,
     pub(super) last_answer: LastAnswer,
-    /// Its waker has fired since it was asked.
+    /// Whether its waker has fired since it was last polled.
     pub(super) woken: bool,
-    /// Turns in which it woke itself and gave nothing, since it gave something.
+    /// The number of turns since its last order in which it woke itself and returned no order.
     yields: u32,
-    /// An item that was read and is not yet routed, and the orders that come before it.
+    /// An item that was read and is not yet routed, and the number of orders that come before it.
     pub(super) before_item: Option<(u32, usize)>,
 }
 
@@ -18,11 +18,11 @@ pub(super) struct Orders {
 pub(super) enum LastAnswer {
     #[default]
     Order,
-    /// `denied`: although orders are left.
+    /// `Pending`; with `denied`, although orders are left.
     Pending {
         denied: bool,
     },
-    /// Pending, and it woke itself in this turn.
+    /// `Pending` in the given turn, and the stream woke itself.
     Yielded(u32),
     End,
 }
@@ -33,10 +33,10 @@ impl Orders {
         let woken = std::mem::take(&mut self.woken);
         match self.last_answer {
             LastAnswer::Pending { .. } if !woken => {
-                Err("asked again before their waker fired".into())
+                Err("polled again before the waker of the orders fired".into())
             }
             LastAnswer::Yielded(then) if then == turn && !woken => {
-                Err("asked again in the turn in which they woke themselves".into())
+                Err("polled again in the turn in which the orders stream woke itself".into())
             }
             _ => Ok(()),
         }
@@ -58,7 +58,7 @@ impl Orders {
         self.yields = if yields { self.yields + 1 } else { 0 };
     }
 
-    /// Returns `true` if it has no order to give, until its waker fires or for good.
+    /// Returns `true` if the stream returns no order until its waker fires, or never again.
     pub(super) fn has_none(&self) -> bool {
         match self.last_answer {
             LastAnswer::Pending { denied } => denied && !self.woken,
@@ -82,7 +82,7 @@ impl Orders {
             return Err(format!("{unread} orders were ready before this item and are not applied"));
         }
         if self.yields == 1 && self.last_answer == LastAnswer::Yielded(turn) {
-            return Err("routed in the turn in which the orders woke themselves".into());
+            return Err("routed in the turn in which the orders stream woke itself".into());
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Reads the tape, and checks what needs no model. The rest it leaves to the states.
+//! Reads the tape, and makes the checks that need no model. The states make the other checks.
 
 use stream_demux::Overflow;
 
@@ -13,7 +13,7 @@ use super::state::{State, dedup};
 use super::watched::{Item, SentOrder};
 use super::{GIVEN_UP, MAX_STATES, Summary};
 
-/// What can be seen of the demux between two polls.
+/// What is visible of the demux between two polls.
 pub(super) struct View<'a> {
     pub(super) seen: Seen,
     pub(super) asleep: bool,
@@ -24,24 +24,24 @@ pub(super) struct View<'a> {
     pub(super) sinks: &'a [SinkHandle<Item>],
 }
 
-/// Reads the tape.
+/// The reader of the tape.
 pub(super) struct Monitor {
     settings: Settings,
     pub(super) facts: Facts,
-    /// The states that explain what was seen.
+    /// The states that explain the tape so far.
     states: Vec<State>,
     pub(super) summary: Summary,
     orders: Orders,
     copies: u64,
-    /// A sink answered that it is ready: what it gets must come next.
+    /// The sink that returned `Ready` last. Its item must be sent next.
     to_be_sent: Option<Id>,
-    /// When the item that was read last was first routed: the turn.
+    /// The item that was read last, and the turn in which it was first routed.
     routed_in: Option<(u32, u32)>,
     cost: Cost,
     flushes: FlushRule,
 }
 
-/// What one turn cost, as far as it is certain.
+/// The part of the cost of a turn that is certain.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Cost {
     pub(super) orders: usize,
@@ -72,7 +72,7 @@ impl Monitor {
         }
     }
 
-    /// Takes the next event of the tape.
+    /// Processes the next event of the tape.
     pub(super) fn observe(&mut self, event: &Event) -> Result<(), String> {
         self.note(event).map_err(|complaint| format!("{event:?}: {complaint}"))?;
         let states = std::mem::take(&mut self.states);
@@ -104,7 +104,7 @@ impl Monitor {
         self.check_flush_rule(event).map_err(|complaint| format!("{event:?}: {complaint}"))
     }
 
-    /// Whether `is_so` holds: for all states, for some, or for none.
+    /// Returns whether `is_so` holds for all states, for some or for none.
     fn known(&self, is_so: impl Fn(&State) -> bool) -> Known {
         match self.states.iter().filter(|state| is_so(state)).count() {
             0 => Known::No,
@@ -113,7 +113,7 @@ impl Monitor {
         }
     }
 
-    /// Notes and checks what needs no model.
+    /// Records an event, and makes the checks that need no model.
     fn note(&mut self, event: &Event) -> Result<(), String> {
         self.summary.tally(event);
         self.check_sent_next(event)?;
@@ -124,7 +124,7 @@ impl Monitor {
                 let overflow = terms.overflow.unwrap_or(self.settings.overflow);
                 self.facts.sinks.push(SinkFacts::new(match overflow {
                     Overflow::Wait => Known::No,
-                    // The contract does not name it.
+                    // The contract does not name this policy.
                     Overflow::Conflate => Known::Maybe,
                     _ => Known::Yes,
                 }));
@@ -210,23 +210,23 @@ impl Monitor {
             Event::Flush(id, outcome) => self.facts.answered(id, Op::Flush, outcome),
             Event::Close(id, outcome) => self.facts.answered(id, Op::Close, outcome),
             Event::Misnamed(id, key) => {
-                return Err(format!("the tag is that of {id}, the key {key} is not"));
+                return Err(format!("the tag belongs to {id}, but the key {key} does not"));
             }
             _ => {}
         }
         Ok(())
     }
 
-    /// `key_attached` or `key_detached` was called: they alternate for each key.
+    /// Records a call of `key_attached` or `key_detached`, which must alternate for each key.
     fn tell(&mut self, key: u8, attached: bool) -> Result<(), String> {
         let told = &mut self.facts.told[usize::from(key)];
         if std::mem::replace(told, attached) == attached {
-            return Err("told twice".into());
+            return Err("called twice in a row".into());
         }
         Ok(())
     }
 
-    /// Checks that a sink is asked only on behalf of an item that it then gets.
+    /// Checks that a sink is polled only for an item that it then gets.
     fn check_sent_next(&self, event: &Event) -> Result<(), String> {
         let Some(ready) = self.to_be_sent else { return Ok(()) };
         let right = match *event {
@@ -234,10 +234,10 @@ impl Monitor {
             Event::Clone(_) => true,
             _ => event.is_outside() && !matches!(event, Event::Rest { .. } | Event::Completed),
         };
-        if right { Ok(()) } else { Err(format!("{ready} is ready, and was sent nothing")) }
+        if right { Ok(()) } else { Err(format!("{ready} was ready, but got no item")) }
     }
 
-    /// Checks guarantee 6, and counts what flushes and closes cost, now that the states are up to
+    /// Checks guarantee 6, and counts the cost of flushes and closes. The states must be up to
     /// date.
     fn check_flush_rule(&mut self, event: &Event) -> Result<(), String> {
         match *event {
@@ -247,7 +247,7 @@ impl Monitor {
                 self.flushes.item_read(&self.facts, settings, needs_no_flush)
             }
             Event::Ask(id, Op::Flush) => {
-                // A flush that was woken is in the price of looking after the sink.
+                // A flush that was woken is paid for by the advance of the sink.
                 self.cost.flushes += usize::from(!self.facts.sinks[id].flush_pending);
                 let waits = self.known(State::waits) != Known::No;
                 self.flushes.flush_asked(&self.facts, self.settings, id, waits)
@@ -266,26 +266,26 @@ impl Monitor {
     pub(super) fn rest(&mut self, view: &View<'_>) -> Result<(), String> {
         let t = view.seen.totals;
         if t.received + t.copies != t.unmatched + t.delivered + t.discarded + t.lost + t.queued {
-            return Err(format!("{t:?} does not add up"));
+            return Err(format!("the totals do not add up: {t:?}"));
         }
         if t.received != self.facts.received || t.copies != self.copies {
             let received = self.facts.received;
-            return Err(format!("{received} read, {} cloned, but {t:?}", self.copies));
+            return Err(format!("{received} items read and {} cloned, but {t:?}", self.copies));
         }
         let left = view.input.map_or(0, StreamHandle::left) as u64;
         let taken: u64 = self.facts.sinks.iter().map(|sink| u64::from(sink.taken)).sum();
         if view.live as u64 != left + taken + t.queued {
             return Err(format!(
-                "{} items live: {left} unread, {taken} taken and {} queued are known",
+                "{} items exist, but {left} are unread, {taken} taken and {} queued",
                 view.live, t.queued
             ));
         }
         if view.seen.terminated != view.completed {
-            return Err("is_terminated() disagrees".into());
+            return Err("is_terminated() does not agree with the result of the poll".into());
         }
         if view.seen.keys != self.facts.told {
             let (keys, told) = (view.seen.keys, self.facts.told);
-            return Err(format!("contains_key() says {keys:?}, and told was {told:?}"));
+            return Err(format!("contains_key() is {keys:?}, but the hooks said {told:?}"));
         }
         let mut complaints = Vec::new();
         let facts = &self.facts;
@@ -315,7 +315,7 @@ impl Monitor {
         let serving = self.states.iter().map(State::cost).min().unwrap_or(0);
         let (cost, budget) = (self.cost.sum() + serving, self.settings.budget);
         if cost > budget + 1 {
-            return Err(format!("a turn with a budget of {budget} did {cost}"));
+            return Err(format!("a turn with a budget of {budget} cost {cost}"));
         }
         Ok(())
     }
@@ -331,10 +331,11 @@ impl Monitor {
         self.flushes.end_turn(&mut self.facts, settings, held, waits, needs_no_flush)
     }
 
-    /// Checks that there is no sleep with work left, as far as that does not depend on the model.
+    /// Checks that no work is left when the task sleeps, as far as the check does not depend on the
+    /// model.
     fn check_asleep(&self, view: &View<'_>) -> Result<(), String> {
         if !view.orders.is_waiting() && self.orders.last_answer != LastAnswer::End {
-            return Err("it sleeps, and the orders are not read to their end".into());
+            return Err("the task sleeps, but the orders are not read to the end".into());
         }
         for (id, facts) in self.facts.sinks.iter().enumerate() {
             let sink = &view.sinks[id];
@@ -345,13 +346,13 @@ impl Monitor {
                 && !self.flushes.must_flush(facts)
                 && self.known(State::waits) != Known::Yes;
             if !facts.closing && !lingers && sink.flush_asked() != sink.taken() {
-                return Err(format!("it sleeps, and {id} was not flushed"));
+                return Err(format!("the task sleeps, but {id} was not flushed"));
             }
             if !facts.closing && facts.flush_pending && !sink.is_waiting(Op::Flush) {
-                return Err(format!("it sleeps, and the flush that {id} waits for can go on"));
+                return Err(format!("the task sleeps, but the flush of {id} can go on"));
             }
             if facts.closing && !sink.is_waiting(Op::Close) {
-                return Err(format!("it sleeps, and the close of {id} can go on"));
+                return Err(format!("the task sleeps, but the close of {id} can go on"));
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Plays a script: polls the demux, and shows the tape to the monitor.
+//! Plays a script: polls the demux, and passes the tape to the monitor.
 
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,7 +13,7 @@ use super::setup::{Subject, setup};
 use super::world::World;
 use super::{GIVEN_UP, MAX_IDLE, MAX_POLLS, MAX_STEPS};
 
-/// One run of one script.
+/// One run of a script.
 pub(super) struct Run<'a> {
     script: Script<'a>,
     bytes: &'a [u8],
@@ -47,7 +47,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Plays the script to its end. Returns what was wrong, if anything.
+    /// Plays the script to its end. Returns the fault, if there is one.
     pub(super) fn guarded(&mut self) -> Option<String> {
         match catch_unwind(AssertUnwindSafe(|| self.play())) {
             Ok(Err(complaint)) if complaint == GIVEN_UP => {
@@ -111,7 +111,8 @@ impl<'a> Run<'a> {
         Err(format!("still awake after {MAX_POLLS} polls"))
     }
 
-    /// Polls once, if it is due or `unasked`. Returns `true` if it was polled, and is not complete.
+    /// Polls once, if the task was woken or `unasked` is set. Returns `true` if it polled the
+    /// future, which had not completed.
     fn turn(&mut self, unasked: bool) -> Result<bool, String> {
         let Some(task) = self.task.as_mut().filter(|_| !self.completed) else { return Ok(false) };
         if !unasked && !task.woken() {
@@ -128,12 +129,12 @@ impl<'a> Run<'a> {
         let asleep = answer.is_pending() && !task.woken();
         let quiet = lock(&self.tape.0).len() == before;
         self.idle = if quiet && !asleep && !unasked { self.idle + 1 } else { 0 };
-        // Looking after a sink that has nothing to do, or a slot that is vacant by now, costs one,
-        // too. A tick comes to each sink, and its share of a turn may be an eighth.
+        // To advance a sink that has nothing to do, or a slot that is vacant by now, costs one,
+        // too. A tick comes to each sink, and the share of ticks in a turn may be an eighth.
         let sinks = self.monitor.facts.sinks.len();
         let max_idle = MAX_IDLE + (4 + 8 * self.monitor.facts.ticks) * sinks / self.settings.budget;
         if self.idle > max_idle {
-            return Err(format!("the task was woken {max_idle} times for nothing"));
+            return Err(format!("the task was woken {max_idle} times with nothing to do"));
         }
         let seen = task.get_ref().look();
         let totals = seen.totals;
@@ -175,7 +176,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Opens all sinks, lifts all bounds, and polls until the future completes.
+    /// Opens all sinks, removes all limits, and polls until the future completes.
     fn finish(&mut self) -> Result<(), String> {
         {
             let mut world = lock(&self.world);
@@ -197,35 +198,35 @@ impl<'a> Run<'a> {
         if self.completed {
             Ok(())
         } else {
-            Err("everything is open, and it does not complete".into())
+            Err("all sinks are open, but the future does not complete".into())
         }
     }
 
-    /// What is gone after completion, or after the future was dropped.
+    /// Checks what is dropped after completion or, with `future`, after the future was dropped.
     fn check_dropped(&self, future: bool) -> Result<(), String> {
         let world = lock(&self.world);
         let input = world.input.as_ref();
         for (id, sink) in world.sinks.iter().enumerate() {
             if self.monitor.facts.sinks[id].applied && !sink.is_dropped() {
-                return Err(format!("sink {id} outlives the end"));
+                return Err(format!("sink {id} was not dropped"));
             }
         }
         if !world.orders.is_dropped() {
-            return Err("the orders outlive the end".into());
+            return Err("the orders stream was not dropped".into());
         }
         if future != input.is_none_or(StreamHandle::is_dropped) {
-            return Err("the input goes with the future, not before".into());
+            return Err("the input must be dropped with the future, not before".into());
         }
         let left = input.map_or(0, StreamHandle::left);
         let taken: usize = world.sinks.iter().map(SinkHandle::taken).sum();
         let live = Arc::strong_count(&world.live) - 1;
         if live != left + taken {
-            return Err(format!("{live} items live: {left} unread and {taken} taken are known"));
+            return Err(format!("{live} items exist, but {left} are unread and {taken} taken"));
         }
         Ok(())
     }
 
-    /// Drops the future, and uses everything that outlives it.
+    /// Drops the future, then uses everything that outlives it.
     fn end(&mut self) -> Result<(), String> {
         let Some(mut task) = self.task.take() else { return Ok(()) };
         task.drop_future();
@@ -237,10 +238,10 @@ impl<'a> Run<'a> {
         self.check_dropped(true)?;
         let wakes = task.total_wakes() + task.stale_wakes();
         let mut world = lock(&self.world);
-        // The input has the task's own waker, and its handle remembers it.
+        // The input was polled with the task's own waker, and its handle keeps it.
         world.input = None;
         if task.wakers_kept() > 0 {
-            return Err(format!("{} wakers of the task are kept", task.wakers_kept()));
+            return Err(format!("{} wakers of the task still exist", task.wakers_kept()));
         }
         for sink in &world.sinks {
             sink.wake();

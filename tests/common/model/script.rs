@@ -1,38 +1,38 @@
-//! What the bytes of a script mean.
+//! The meaning of the bytes of a script.
 //!
-//! Three bytes of settings:
+//! The first three bytes are settings:
 //!
-//! | byte | bits | what |
+//! | byte | bits | meaning |
 //! | --- | --- | --- |
 //! | 0 | 0-3, 4, 5-7 | budget; multicast; which items are not admitted |
 //! | 1 | 0-1, 2-4 | buffer; overflow |
-//! | 2 | 0-2, 3 | window; the future is dropped at the end of the script |
-//! | 2 | 4-5, 6-7 | operations of the cooperative budget, or none; who shares it, and when its wakers fire |
+//! | 2 | 0-2, 3 | window; whether the future is dropped at the end of the script |
+//! | 2 | 4-5, 6-7 | operations of the cooperative budget, or none; what shares it, and when its wakers fire |
 //!
-//! If bit 5 of byte 1 is set, two more:
+//! If bit 5 of byte 1 is set, two more bytes of settings follow:
 //!
-//! | byte | bits | what |
+//! | byte | bits | meaning |
 //! | --- | --- | --- |
-//! | 3 | 0-1, 2, 3 | what supersedes what; conflate; balance |
+//! | 3 | 0-1, 2, 3 | which items supersede others; conflate; balance |
 //! | 3 | 4-5, 6-7 | what is attached on demand; linger |
 //! | 4 | 0-1, 2-3 | stall and idle time-outs |
 //!
-//! Then steps, each a byte and its arguments: below 224 it is taken modulo 32.
+//! The rest are steps. Each step is a byte and its arguments. A byte below 224 is taken modulo 32.
 //!
-//! | byte | what | arguments |
+//! | byte | step | arguments |
 //! | --- | --- | --- |
 //! | 0-6 | items | key and count |
 //! | 7-11 | attach | key, buffer, overflow; limit and other terms; leases and a cue |
 //! | 12, 13 | detach, evict | key |
-//! | 14 | finish, ends, yields and wakes of the streams | which |
-//! | 15, 16 | end a lease | bits 0-1 which; 2-3 evict, detach, disarm; 6-7, if both are set: and reconnect |
-//! | 17-22 | a cue for a sink | which, counted from the newest; the cue: see `cue_of` |
-//! | 23-25 | one of the above, inside the next call of a stream, a hook or a sink | where; a step |
-//! | 26 | renew the waker, or poll unasked | which |
+//! | 14 | finish; ends, yields and wakes of the streams | which |
+//! | 15, 16 | end a lease | bits 0-1: which; 2-3: evict, detach or disarm; 6-7: if both are set, reconnect |
+//! | 17-22 | a cue for a sink | which sink, counted from the newest; the cue: see `cue_of` |
+//! | 23-25 | one of the above, inside the next call of a stream, a hook or a sink | place; step |
+//! | 26 | renew the waker, or poll without a wake | which |
 //! | 27, 28 | poll once | |
 //! | 29-31 | poll until the task sleeps | |
 //! | 224-239 | a tick | |
-//! | 240-255 | attach | as above; time-outs, and whether it conflates: in `attach` |
+//! | 240-255 | attach | as above; time-outs, and whether it conflates: see `attach` |
 
 use stream_demux::Overflow;
 
@@ -40,7 +40,7 @@ use super::super::Op;
 use super::event::{Command, Cue, OrderKind, Place, Request, Step, Terms};
 use super::{ITEM_KEYS, KEYS};
 
-/// Reads a script. Past its end there are only zeros.
+/// A reader of a script. All bytes after the end of the script are zero.
 pub(super) struct Script<'a>(pub(super) std::slice::Iter<'a, u8>);
 
 impl Script<'_> {
@@ -188,7 +188,7 @@ impl Script<'_> {
     }
 }
 
-/// In the second byte: two more follow.
+/// The bit of the second byte that is set if two more bytes of settings follow.
 const MORE: u8 = 32;
 const TICK: u8 = 224;
 
@@ -229,7 +229,7 @@ fn cue_of(arg: u8) -> Cue {
     }
 }
 
-/// The first three bytes of a script.
+/// The settings, from the first three or five bytes of a script.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     pub(super) budget: usize,
@@ -238,17 +238,17 @@ pub(super) struct Settings {
     pub(super) refuses: u32,
     pub(super) buffer: usize,
     pub(super) overflow: Overflow,
-    /// An item supersedes one that waits if the sum of their numbers is divisible by this, if not
-    /// 0.
+    /// The divisor for `supersedes`. A new item supersedes a waiting item if the divisor divides
+    /// the sum of their numbers. With 0, none does.
     pub(super) supersedes: u32,
-    /// What is attached for items that match no key, if not 0.
+    /// What is attached for items that match no key. With 0, nothing is.
     pub(super) on_demand: u8,
     pub(super) linger: u32,
     pub(super) stall_timeout: u32,
     pub(super) idle_timeout: u32,
     pub(super) flush_every: usize,
-    /// The future is dropped at the end of the script, wherever it is; else it is brought to its
-    /// end.
+    /// Whether the future is dropped at the end of the script, in any situation. Otherwise it is
+    /// polled until it completes.
     pub(super) drops: bool,
     /// The cooperative budget of the task.
     pub(super) coop: Option<Coop>,
@@ -257,12 +257,12 @@ pub(super) struct Settings {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Coop {
     pub(super) operations: usize,
-    /// Input and orders share it, too.
+    /// Whether the input and the orders share the budget, too.
     pub(super) streams: bool,
     pub(super) wakes: Wakes,
 }
 
-/// When the wakers of what a cooperative budget denies are fired.
+/// When the wakers of operations fire that a cooperative budget has denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wakes {
     AtOnce,

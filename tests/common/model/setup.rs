@@ -1,4 +1,4 @@
-//! Makes the demux that a script is played on, and the world around it.
+//! Creates the demux that a script is played on, and the world around it.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -17,12 +17,12 @@ use super::world::World;
 /// A demux, with or without a closure that attaches on demand.
 pub(super) type Subject = Pin<Box<dyn Look<Output = Totals>>>;
 
-/// What getters say between two polls.
+/// What the getters return between two polls.
 pub(super) struct Seen {
     pub(super) totals: Totals,
     pub(super) len: usize,
     pub(super) draining: usize,
-    /// Those that receive.
+    /// The attachments that are receiving.
     pub(super) recipients: Vec<Id>,
     pub(super) keys: [bool; KEYS as usize],
     pub(super) blocked_on: Option<Id>,

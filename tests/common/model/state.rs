@@ -1,8 +1,9 @@
-//! A state that the demux may be in: one way to explain what was seen.
+//! A state that the demux may be in: one possible explanation of the tape.
 //!
-//! The tape does not show everything. Where the contract leaves a moment open (an ended lease takes
-//! effect, a member is told the end, a held item joins a queue, a left-over wake is taken for a
-//! yield), each possibility is a state of its own, until what comes next rules it out.
+//! The tape does not show everything. What happens without an event is called *unseen*: an ended
+//! lease takes effect, an attachment begins to leave because the input is over, a held item joins a
+//! queue, or a left-over wake is taken for a yield. Where the contract leaves the moment open, each
+//! possibility is a state of its own, until a later event rules it out.
 
 mod attachment;
 mod clock;
@@ -32,18 +33,19 @@ use attachment::{Attachment, Attachments, Stage, Verdict};
 use conflate::Conflation;
 use item::Item;
 
-/// A lease that has ended and has yet to take effect: of whom, and what it asks.
+/// A lease that has ended and has not yet taken effect: its attachment and its request.
 type EndedLease = (Id, Request);
 
-/// An order that waits for ended leases, or has more to detach or evict.
+/// An order that waits for ended leases, or has more attachments to detach or evict.
 #[derive(Clone, Debug, PartialEq, Hash)]
 struct KeptOrder {
     kind: OrderKind,
-    /// The leases that had ended before it was read.
+    /// The leases that had ended before the order was read.
     leases: Vec<EndedLease>,
-    /// These have ended: nothing comes before it any more.
+    /// Whether these leases have taken effect, so that nothing comes before the order any more.
     begun: bool,
-    /// The first that it detaches or evicts was paid for when it was read.
+    /// Whether no attachment was detached or evicted yet. The read of the order has paid for the
+    /// first.
     fresh: bool,
 }
 
@@ -56,51 +58,54 @@ pub(super) struct State {
     default_overflow: Overflow,
     default_stall_timeout: u32,
     default_idle_timeout: u32,
-    /// Items that match no key may bring their own sink.
+    /// Whether items that match no key may bring their own sinks.
     on_demand: bool,
     groups: [Vec<Id>; KEYS as usize],
-    /// The last that received under each key.
+    /// For each key, the last attachment that received under it.
     freed_by: [Option<Id>; KEYS as usize],
     catch_all: Option<Id>,
-    /// With `balance`: whose turn it is, and of whom that is open.
+    /// With `balance`: the attachments of each key, in the order of their turns.
     lines: [Vec<Id>; KEYS as usize],
+    /// With `balance`: the attachments whose place in this order is open.
     loose: Vec<Id>,
+    /// The same, for attachments that were found not ready.
     passed: Vec<Id>,
-    /// With `balance`: these were not ready for an item, and are next in turn when they are woken.
+    /// With `balance`: the attachments that were not ready for an item. They are next in turn when
+    /// they are woken.
     awaited: Vec<Id>,
-    /// An order detaches or evicts all that have a key.
+    /// Whether an order is detaching or evicting all attachments of a key.
     whole_key: bool,
-    /// The item that was read last, until its fate is decided for all.
+    /// The item that was read last, until its fate is decided for all recipients.
     item: Option<Item>,
-    /// The one that `blocked` was said of last, and `unblocked` not since.
+    /// The attachment that `blocked` was called for last, until `unblocked` is called.
     named: Option<Id>,
-    /// Not admitted: its copy is discarded next.
+    /// An attachment that did not admit an item, and the item. This copy is discarded next.
     not_admitted: Option<(Id, u32)>,
-    /// What an item that conflates does next.
+    /// The next step of an item that conflates.
     conflation: Option<Conflation>,
-    /// Ticks that were read since the task slept, those in one turn as one.
+    /// The number of ticks that were read since the task slept. Those of one turn count as one.
     ticks: u32,
-    /// Since the last of these the input may have had to wait.
+    /// Whether the input may have had to wait since the last of these ticks.
     held_since_tick: bool,
-    /// And had to, because it was blocked.
+    /// Whether the input had to wait since then, because it was blocked.
     blocked_since_tick: bool,
-    /// What the limit of a successor left over.
+    /// The items that exceed the limit of a successor.
     surplus: VecDeque<u32>,
-    /// The input has ended, or `Finish` was applied.
+    /// Whether the input has ended or `Finish` was applied.
     over: bool,
-    /// `Finish` was read, and comes after the item that it has overtaken.
+    /// Whether `Finish` was read and comes after the item that it has overtaken.
     finishing: bool,
-    /// The order that was read and is not applied to the end.
+    /// The order that was read and is not completely applied.
     order: Option<KeptOrder>,
-    /// Leases have ended since the task slept.
+    /// Whether leases have ended since the task slept.
     leases_ended: bool,
-    /// Clones that were made and not given to a member yet; negative: copies that are yet to be
-    /// cloned. After `Finish`, so many of those who wait were told the end, and took their copies
-    /// along.
+    /// The number of clones that were made and not given to a member yet. A negative number means
+    /// copies that are not cloned yet. After `Finish`, it is the number of waiting members that
+    /// began to leave and took their copies along.
     spare_clones: i32,
-    /// This one yielded: the serving of items has ended for this turn.
+    /// The attachment that yielded, and so ended the serving of items for this turn.
     stopped_by: Option<Id>,
-    /// What this turn cost, as far as it depends on the state.
+    /// The cost of this turn, as far as it depends on the state.
     cost: Cost,
     unmatched: u64,
     delivered: u64,
@@ -108,12 +113,13 @@ pub(super) struct State {
     lost: u64,
     attached: u64,
     detached: u64,
-    /// Last, because states are compared in this order, and differ in what is above if they do.
+    /// The last field, because fields are compared in this order, and states that differ do so in
+    /// the fields above.
     attachments: Attachments,
 }
 
-/// What a turn has cost. Of two states that differ in nothing else the cheaper one is as good as
-/// both.
+/// The cost of a turn. All costs compare as equal: of two states that differ only in their costs,
+/// the cheaper one stands for both.
 #[derive(Clone, Copy, Debug)]
 struct Cost(usize);
 
@@ -127,12 +133,12 @@ impl Hash for Cost {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
-/// States no two of which are equal.
+/// A list of states, no two of which are equal.
 #[derive(Default)]
 struct Distinct {
     states: Vec<State>,
-    /// Hashes of the first states, of all once one was added. Two that differ, and most do, need
-    /// not be compared field by field.
+    /// The hashes of the first states, and of all states once one was added. States whose hashes
+    /// differ, as most do, need not be compared field by field.
     hashes: Vec<u64>,
 }
 
@@ -224,8 +230,8 @@ impl State {
         self.item.is_some()
     }
 
-    /// Returns `true` if the input has to wait, or is over. It does not wait while an item is on
-    /// its way through a group, unless it is held for a sink that yielded, or may be.
+    /// Returns `true` if the input has to wait or is over. The input does not wait while an item is
+    /// being served to a group, unless the item is, or may be, held for a sink that yielded.
     pub(super) fn waits(&self) -> bool {
         let Some(item) = &self.item else { return self.over };
         let is_served = !item.unoffered.is_empty() && item.offer.is_none();
@@ -236,21 +242,21 @@ impl State {
         self.over || !is_served || yields
     }
 
-    /// Returns `true` if the item that is held is offered to `id` in its turn, not because it
-    /// leaves.
+    /// Returns `true` if the held item is offered to `id` in its turn, and not because `id` leaves.
     pub(super) fn is_offered_in_turn(&self, id: Id) -> bool {
         let is_unoffered = self.item.as_ref().is_some_and(|item| item.is_unoffered(id));
         is_unoffered && self.order.is_none() && !self.attachments[id].is_wavering()
     }
 
-    /// Returns `true` if it leaves only because the input is over, and is told so by being closed.
+    /// Returns `true` if `id` leaves only because the input is over, and begins to leave by being
+    /// closed.
     pub(super) fn was_told_with_all(&self, id: Id) -> bool {
         let attachment = &self.attachments[id];
         let leaving = Stage::Leaving { reasons: FINISHED, told: false };
         attachment.stage == leaving && !attachment.drained
     }
 
-    /// Returns `true` if it is closed next, or may be, or gone.
+    /// Returns `true` if `id` is closed next, or may be, or is gone.
     pub(super) fn needs_no_flush(&self, id: Id) -> bool {
         let attachment = &self.attachments[id];
         match attachment.stage {
@@ -271,8 +277,8 @@ impl State {
         self.stopped_by.take_if(|by| *by == id);
     }
 
-    /// It receives nothing more. It takes its copy of the item along; if the item was not offered
-    /// to it yet, it is asked now whether it admits it.
+    /// Lets `id` leave: it receives no new items, and takes its copy of the held item along. If the
+    /// item was not offered to it yet, `admit` is called for it now.
     fn leave(&mut self, id: Id, reasons: u8, told: bool) {
         self.give_up_share(id, true);
         if let Some(item) = self.item.as_mut().filter(|item| item.is_unoffered(id)) {
@@ -288,8 +294,8 @@ impl State {
         self.attachments[id].stage = Stage::Leaving { reasons, told };
     }
 
-    /// It is removed, and what waits for it discarded. One that is evicted takes no copy of the
-    /// item, unless it is the last.
+    /// Removes `id`, and discards the items that wait for it. An attachment that is evicted takes
+    /// no copy of the held item, unless it is the last recipient.
     fn remove(&mut self, id: Id, end: EndReason) {
         self.give_up_share(id, false);
         let mut discards = std::mem::take(&mut self.attachments[id].queue);
@@ -307,7 +313,7 @@ impl State {
         attachment.forget();
     }
 
-    /// Done with an event.
+    /// Finishes an event, and adds the state to `out`.
     fn emit(mut self, out: &mut Vec<Self>) {
         if self.over {
             for id in 0..self.attachments.len() {

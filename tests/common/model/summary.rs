@@ -1,4 +1,4 @@
-//! How often what happened, so that tests can say what they came to.
+//! How often each kind of event occurred, so that tests can check what they reached.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use stream_demux::Discarded;
 use super::event::reasons::{FINISHED, IDLE, LIMITED, REPLACED, REQUESTED};
 use super::event::{EndReason, Event, OrderKind, Outcome};
 
-/// How often each kind of event happened, in one script or in many.
+/// The number of events of each kind, in one script or in many.
 #[derive(Clone, Debug, Default)]
 pub struct Summary(pub BTreeMap<&'static str, u64>);
 

@@ -1,4 +1,4 @@
-//! Items, sinks, streams and hooks that write down what the demux does with them.
+//! Items, sinks, streams and hooks that write to the tape what the demux does with them.
 
 use std::fmt;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ pub(super) struct Item {
     pub(super) seq: u32,
     pub(super) key: u8,
     pub(super) tape: Tape,
-    /// Counted, so that none is lost silently.
+    /// A reference that counts the items, so that none is lost silently.
     pub(super) live: Arc<()>,
 }
 
@@ -100,7 +100,7 @@ impl Drop for WatchedSink {
     }
 }
 
-/// An order on its way.
+/// An order that was sent.
 pub(super) struct SentOrder {
     pub(super) kind: OrderKind,
     pub(super) order: Order<Key, WatchedSink>,
@@ -114,12 +114,12 @@ impl IntoOrder for SentOrder {
     }
 }
 
-/// Makes an event of an answer.
+/// A function that makes an event of what a stream returned.
 pub(super) type ToEvent<T> = Box<dyn FnMut(&Poll<Option<T>>) -> Event>;
 
 pub(super) struct WatchedStream<T> {
     pub(super) stream: ScriptedStream<T>,
-    /// Written down before the stream is polled.
+    /// The event that is recorded before the stream is polled, if any.
     pub(super) asks: Option<Event>,
     pub(super) event: ToEvent<T>,
     pub(super) tape: Tape,
@@ -139,7 +139,7 @@ impl<T> Stream for WatchedStream<T> {
     }
 }
 
-/// Does what is planned for the next hook.
+/// Executes the command that is planned for the next hook, if there is one.
 fn act_in_hook(world: &Weak<Mutex<World>>) {
     let Some(world) = world.upgrade() else { return };
     let action = lock(&world).in_hook.take();
@@ -148,7 +148,7 @@ fn act_in_hook(world: &Weak<Mutex<World>>) {
     }
 }
 
-/// The closure of `or_attach_with`.
+/// Returns the closure for `or_attach_with`.
 pub(super) fn attach_on_demand(
     world: Weak<Mutex<World>>,
     tape: Tape,
@@ -165,9 +165,11 @@ pub(super) fn attach_on_demand(
 pub(super) struct Recorder {
     pub(super) tape: Tape,
     pub(super) world: Weak<Mutex<World>>,
-    /// Refuses every item whose number plus the tag is divisible by this, if not 0.
+    /// The divisor for `admit`. An item is refused if the divisor divides the sum of its number and
+    /// the tag. With 0, none is.
     pub(super) refuses: u32,
-    /// One item supersedes another if the sum of their numbers is divisible by this, if not 0.
+    /// The divisor for `supersedes`. An item supersedes another if the divisor divides the sum of
+    /// their numbers. With 0, none does.
     pub(super) supersedes: u32,
 }
 

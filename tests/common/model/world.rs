@@ -23,16 +23,17 @@ pub(super) struct World {
     pub(super) input_ended: bool,
     pub(super) orders_ended: bool,
     pub(super) in_hook: Option<Command>,
-    /// The cooperative budgets: the task's own, and those that sinks have for themselves.
+    /// The cooperative budget of the task.
     pub(super) budget: Option<(CoopBudget, Wakes)>,
+    /// The cooperative budgets that sinks have for themselves.
     pub(super) sink_budgets: Vec<CoopBudget>,
-    /// The script is over: nothing that was planned happens any more.
+    /// Whether the script is over. Planned commands are then no longer executed.
     pub(super) over: bool,
     pub(super) me: Weak<Mutex<World>>,
 }
 
 impl World {
-    /// Does it inside a poll.
+    /// Executes a command inside a poll.
     pub(super) fn act(&mut self, cmd: Command) {
         if !self.over {
             self.tape.push(Event::Do(cmd));
@@ -101,7 +102,8 @@ impl World {
             }
             Command::Cue(sink, cue) => {
                 if !self.sinks.is_empty() {
-                    // Counted from the newest, so that a script can mean the one it has just made.
+                    // Sinks are counted from the newest, so that a script can refer to the one it
+                    // has just created.
                     let sink = self.sinks.len() - 1 - sink % self.sinks.len();
                     self.cue(sink, cue);
                 }
@@ -110,7 +112,7 @@ impl World {
         }
     }
 
-    /// Returns the attachments that the lease held.
+    /// Ends a lease. Returns the attachments that it held.
     fn end_lease(&mut self, lease: usize, request: Option<Request>) -> Vec<Id> {
         let (lease, held) = std::mem::take(&mut self.leases[lease % 4]);
         let Some(lease) = lease else { return Vec::new() };
@@ -132,8 +134,9 @@ impl World {
         }
     }
 
-    /// What is attached for an item that matches no key: under its key, but for strays; now and
-    /// then nothing, or something that takes no key.
+    /// Creates what is attached for an item that matches no key: an attachment under the key of the
+    /// item, unless no attachment can have this key. For some items, returns `None` or an
+    /// attachment that takes no key.
     pub(super) fn make_on_demand(
         &mut self,
         seq: u32,
@@ -169,7 +172,7 @@ impl World {
         }
         let id = self.sinks.len();
         let (sink, handle) = scripted_sink(id);
-        handle.lenient(); // the model knows better when asking again is excused
+        handle.lenient(); // the model knows better when it may be polled again
         let sink = WatchedSink { id, sink, handle: handle.clone(), tape: self.tape.clone() };
         let key = terms.key;
         let mut attach = attach_on(terms, sink).tag(id as u64);
@@ -201,7 +204,7 @@ impl World {
     pub(super) fn cue(&mut self, id: Id, cue: Cue) {
         let sink = &self.sinks[id];
         let waiting = [Op::Ready, Op::Flush, Op::Close].map(|op| sink.is_waiting(op));
-        // Written down before the waker fires.
+        // The event is recorded before the waker fires.
         let event = if sink.is_dropped() { Event::Stale } else { Event::Woken(id) };
         let wakes = match cue {
             Cue::Park
@@ -240,8 +243,8 @@ impl World {
         }
     }
 
-    /// Fires the wakers of what cooperative budgets have denied, now that a poll is over, or, if
-    /// `parked`, that the task is not woken otherwise.
+    /// Fires the wakers of operations that cooperative budgets have denied, after a poll or, if
+    /// `parked`, when the task is not woken otherwise.
     pub(super) fn fire_deferred(&mut self, parked: bool) {
         let task_budget =
             self.budget.iter().filter(|(_, wakes)| parked || *wakes == Wakes::AfterPoll);
@@ -265,7 +268,7 @@ impl World {
         }
     }
 
-    /// From now on nothing is denied.
+    /// Removes all cooperative budgets: from now on no operation is denied.
     pub(super) fn lift_budgets(&mut self) {
         self.fire_deferred(true);
         let task_budget = self.budget.iter().map(|(budget, _)| budget);
@@ -300,7 +303,7 @@ impl World {
     }
 }
 
-/// An attachment on these terms.
+/// Returns an attachment with these terms.
 fn attach_on(terms: Terms, sink: WatchedSink) -> Attach<Key, WatchedSink> {
     let Terms {
         key,

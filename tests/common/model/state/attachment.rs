@@ -1,4 +1,4 @@
-//! One attachment, as a state sees it.
+//! What a state knows about an attachment.
 
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
@@ -12,36 +12,39 @@ use super::clock::Clock;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Stage {
-    /// Its order was not applied yet.
+    /// The order to attach it was not applied yet.
     Unapplied,
     Receiving,
-    /// `told`: it is being closed, or will be as soon as its queue is empty. Otherwise it leaves
-    /// because the input is over, and may not have been told yet.
+    /// If `told`, it is being closed, or will be as soon as its queue is empty. Otherwise it leaves
+    /// because the input is over, and the demux may not have reached it yet.
     Leaving {
         reasons: u8,
         told: bool,
     },
-    /// It is being removed, and with it what waited for it.
+    /// It is being removed, together with the items that waited for it.
     Removing {
         end: EndReason,
         discards: VecDeque<u32>,
-        /// One more that may be discarded: it is not known whether it had taken it along.
+        /// One more item that may be discarded. It is not known whether the attachment had taken
+        /// the item along.
         perhaps: Option<u32>,
         dropped: bool,
     },
     Gone,
 }
 
-/// What the last answer of `poll_ready` means.
+/// The meaning of the last result of `poll_ready`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Verdict {
-    /// It was not asked yet, or was ready.
+    /// `poll_ready` was not called yet, or returned `Ready`.
     Unknown,
-    /// Its Pending was a yield.
+    /// `poll_ready` returned `Pending`, which was a yield.
     Yielded,
-    /// It is not ready. `counted_in`: the answer was a yield that counts, in this turn.
+    /// The sink is not ready. With `counted_in`, the `Pending` was a yield that counts as "not
+    /// ready", in this turn.
     NotReady { counted_in: Option<u32> },
-    /// It yielded, or is not ready: nothing has depended on it yet. With the progress by then.
+    /// The sink yielded or is not ready, and nothing has depended on the difference yet. The count
+    /// is the progress by then.
     Doubtful(Count),
 }
 
@@ -49,7 +52,7 @@ pub(super) enum Verdict {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Attachment {
     pub(super) key: u8,
-    /// Places in the queue: with `DropNewest` and `DropOldest` at least one.
+    /// The number of places in the queue. With `DropNewest` and `DropOldest` it is at least one.
     pub(super) places: usize,
     pub(super) overflow: Overflow,
     pub(super) limit: Option<u64>,
@@ -57,23 +60,25 @@ pub(super) struct Attachment {
     pub(super) catch_all: bool,
     /// The strongest request of the leases that have ended.
     pub(super) request: Request,
-    /// A lease has asked it to detach, at a time when none had asked for more.
+    /// Whether a lease has requested a detach at a time when no lease had requested more.
     pub(super) may_detach: bool,
     pub(super) stage: Stage,
     pub(super) announced: bool,
     pub(super) queue: VecDeque<u32>,
-    /// Items accepted, if there is a limit.
+    /// The number of items accepted, if there is a limit.
     pub(super) accepted: u64,
     pub(super) verdict: Verdict,
-    /// When it last yielded: the progress by then.
+    /// The progress at the time of the last yield.
     pub(super) last_yield: Option<Count>,
-    /// How often it yielded in a row; and how often the item was held for that.
+    /// The number of yields in a row.
     pub(super) yields_in_a_row: u32,
+    /// The number of times in a row that the item was held for these yields.
     pub(super) holds_in_a_row: u32,
-    /// It was sent items after it began to leave.
+    /// Whether items were sent to it after it began to leave.
     pub(super) drained: bool,
-    /// Time-outs.
+    /// The count of ticks for the stall time-out.
     pub(super) stall: Clock,
+    /// The count of ticks for the idle time-out.
     pub(super) idle: Clock,
 }
 
@@ -82,12 +87,12 @@ impl Attachment {
         self.queue.len() < self.places
     }
 
-    /// Returns `true` if an item joins the queue as it is.
+    /// Returns `true` if an item joins the queue without being compared with those that wait.
     pub(super) fn takes_unasked(&self) -> bool {
         self.has_room() && !self.conflates()
     }
 
-    /// Returns `true` if an item may take the place of one that waits.
+    /// Returns `true` if an item may take the place of a waiting item.
     pub(super) fn conflates(&self) -> bool {
         self.overflow == Overflow::Conflate && !self.queue.is_empty()
     }
@@ -96,7 +101,8 @@ impl Attachment {
         self.stall.is_set() || self.idle.is_set()
     }
 
-    /// Forgets what no longer matters once it is removed: states that differ in that are the same.
+    /// Resets what no longer matters once the attachment is removed. States that differ only in
+    /// these fields are then equal.
     pub(super) fn forget(&mut self) {
         self.accepted = 0;
         self.verdict = Verdict::Unknown;
@@ -114,7 +120,7 @@ impl Attachment {
         matches!(self.stage, Stage::Receiving | Stage::Leaving { .. })
     }
 
-    /// Returns `true` if an ended lease has yet to take effect.
+    /// Returns `true` if an ended lease has not yet taken effect.
     pub(super) fn is_to_be_ended(&self) -> bool {
         self.is_evicted_by_lease() || self.is_detached_by_lease()
     }
@@ -123,19 +129,22 @@ impl Attachment {
         self.is_present() && self.request == Request::Evict
     }
 
-    /// Returns `true` if a lease has asked it to detach, and it is not known whether it has.
+    /// Returns `true` if a lease has requested a detach, and it is not known whether the detach has
+    /// taken effect.
     pub(super) fn is_detached_by_lease(&self) -> bool {
         self.stage == Stage::Receiving && self.may_detach
     }
 
-    /// Returns `true` if it may have been detached unseen: by a lease, or because it was idle.
+    /// Returns `true` if the attachment may have been detached unseen, by a lease or because it was
+    /// idle.
     pub(super) fn is_wavering(&self) -> bool {
         self.is_detached_by_lease() || self.stage == Stage::Receiving && self.idle.may_expire()
     }
 }
 
-/// All attachments, by the numbers of their sinks. States share those that do not differ, so that a
-/// state is copied, and compared with its copy, at a cost that does not depend on the queues.
+/// All attachments, indexed by the numbers of their sinks. States share the attachments that do not
+/// differ, so the cost of copying a state, or of comparing it with its copy, does not depend on the
+/// queues.
 #[derive(Clone, Debug, Default, PartialEq, Hash)]
 pub(super) struct Attachments(Vec<Rc<Attachment>>);
 

@@ -1,4 +1,5 @@
-//! `Overflow::Conflate`: an item that would wait takes the place of the first that it supersedes.
+//! `Overflow::Conflate`: an item that would wait takes the place of the first item that it
+//! supersedes.
 
 use stream_demux::{Discarded, Overflow};
 
@@ -6,19 +7,19 @@ use super::super::event::{Event, Id};
 use super::super::facts::{Facts, Known};
 use super::{Stage, State};
 
-/// What an item that conflates does next.
+/// The next step of an item that conflates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Conflation {
-    /// Asks whether it supersedes the one at this place in the queue.
+    /// `supersedes` is called for the item at this place in the queue.
     Asks(Id, usize),
-    /// Discards the one that it has superseded.
+    /// The item that was superseded is discarded.
     Discards(Id, u32),
-    /// Supersedes none, and pushes the oldest out.
+    /// No item was superseded, and the oldest one is discarded.
     Overflows(Id),
 }
 
 impl State {
-    /// Checks that an item that conflates does so without a break.
+    /// Checks that the steps of an item that conflates follow each other without interruption.
     pub(super) fn check_conflation(&self, event: &Event) -> Result<(), String> {
         let Some(conflation) = self.conflation else { return Ok(()) };
         let right = match event {
@@ -27,10 +28,11 @@ impl State {
             Event::Discarded(..) => !matches!(conflation, Conflation::Asks(..)),
             event => event.is_outside() && !matches!(event, Event::Rest { .. }),
         };
-        if right { Ok(()) } else { Err(format!("{conflation:?} is next")) }
+        if right { Ok(()) } else { Err(format!("{conflation:?} must come next")) }
     }
 
-    /// It is asked whether the item `new` supersedes the item `old`, which waits for `id`.
+    /// Handles a call of `supersedes` for the new item `new` and the item `old`, which waits for
+    /// `id`.
     pub(super) fn supersedes(
         &mut self,
         id: Id,
@@ -42,7 +44,7 @@ impl State {
         self.present(id)?;
         let place = match self.conflation {
             Some(Conflation::Asks(of, place)) if of == id => place,
-            Some(conflation) => return Err(format!("{conflation:?} is next")),
+            Some(conflation) => return Err(format!("{conflation:?} must come next")),
             None => 0,
         };
         if self.attachments[id].stage != Stage::Receiving {
@@ -50,24 +52,24 @@ impl State {
         }
         self.settle_on(id, facts);
         let item = self.item.as_ref().filter(|item| item.seq == new && item.is_offered(id));
-        let joins = item.ok_or("it is not offered the item")?.may_join(id);
+        let joins = item.ok_or("the item is not offered to it")?.may_join(id);
         let attachment = &self.attachments[id];
         if attachment.overflow != Overflow::Conflate {
-            return Err("it does not conflate".into());
+            return Err("its policy is not Conflate".into());
         }
         let is_ready = self.is_not_ready(id, facts) == Known::No;
-        // After `Finish` it may be taken along.
+        // After `Finish` the item may be taken along.
         let joins = joins || !self.serves() || self.over && is_ready;
         if self.conflation.is_none() && !joins && is_ready {
-            return Err("it was not found not ready".into());
+            return Err("no policy applies: its sink is not known to be busy".into());
         }
         if attachment.queue.get(place) != Some(&old) {
-            return Err(format!("{:?} wait, and {place} is the place", attachment.queue));
+            return Err(format!("{:?} wait, and place {place} is next", attachment.queue));
         }
         if yes {
             let seq = self.take_copy(id).ok_or("it is owed no copy")?;
             self.attachments[id].queue[place] = seq;
-            // It may count as an item that was accepted.
+            // The item may count as one that was accepted.
             self.attachments[id].idle.may_restart();
             self.conflation = Some(Conflation::Discards(id, old));
         } else if place + 1 < attachment.queue.len() {
@@ -81,7 +83,7 @@ impl State {
         Ok(())
     }
 
-    /// A leaver takes its copy along, beyond its buffer.
+    /// Lets a leaving attachment take its copy along, beyond its buffer.
     pub(super) fn take_along(&mut self, id: Id, seq: u32) {
         if self.attachments[id].conflates() {
             self.conflation = Some(Conflation::Asks(id, 0));
@@ -89,7 +91,7 @@ impl State {
         self.attachments[id].queue.push_back(seq);
     }
 
-    /// The same of a copy that a leaver has taken along.
+    /// Handles a call of `supersedes` for a copy that a leaving attachment has taken along.
     fn supersedes_along(
         &mut self,
         id: Id,
@@ -104,7 +106,7 @@ impl State {
             return Err("it has taken no such item along".into());
         }
         if queue.get(place) != Some(&old) || place + 1 >= queue.len() {
-            return Err(format!("{queue:?} wait, and {place} is the place"));
+            return Err(format!("{queue:?} wait, and place {place} is next"));
         }
         self.conflation = if yes {
             queue.pop_back();
@@ -116,7 +118,7 @@ impl State {
         Ok(())
     }
 
-    /// The one that was superseded is discarded, or the oldest.
+    /// Handles the discard of the item that was superseded, or of the oldest one.
     pub(super) fn conflated(&mut self, id: Id, seq: u32, why: Discarded) -> Result<(), String> {
         let conflation = self.conflation.take();
         match (conflation, why) {
@@ -130,7 +132,7 @@ impl State {
                 self.join_queue(id);
                 if oldest == Some(seq) { Ok(()) } else { Err(format!("the oldest is {oldest:?}")) }
             }
-            _ => Err(format!("{conflation:?} is next")),
+            _ => Err(format!("{conflation:?} must come next")),
         }
     }
 }

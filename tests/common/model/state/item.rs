@@ -1,54 +1,55 @@
-//! The item that was read last, and how it is served to those it is for.
+//! The item that was read last, and how it is served to its recipients.
 
 use super::super::event::Id;
 use super::super::facts::Known;
 use super::shared::Shared;
 use super::{EndedLease, State};
 
-/// The item that was read last. Those it is for are, one after the other, not offered it yet, being
-/// offered it, waiting for it under `Wait`, and served.
+/// The item that was read last. A recipient is first not offered it yet, then is offered it, waits
+/// for it under `Wait`, and is served.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub(super) struct Item {
     pub(super) seq: u32,
-    /// Its key was looked up.
+    /// Whether its key was looked up.
     pub(super) routed: bool,
-    /// Leases that had ended when it was read.
+    /// The leases that had ended when it was read.
     pub(super) leases: Vec<EndedLease>,
     pub(super) unoffered: Vec<Id>,
-    /// These leave before they were offered it: they are asked now.
+    /// The recipients that leave before they were offered it. `admit` is called for them now.
     pub(super) leavers: Vec<Id>,
     pub(super) offer: Option<Offer>,
-    /// In the order in which they were offered it.
+    /// The recipients that wait for it, in the order in which they were offered it.
     pub(super) waiting: Vec<Id>,
-    /// The sink of this one was sent the head of its queue, whose place the item may take. Without
-    /// room in a queue that was handed on, too: the sink was ready.
+    /// The recipient whose sink was sent the head of the queue. The item may take the place of the
+    /// head, even if a queue that was handed on still has no room, because the sink was ready.
     pub(super) head_sent: Option<Id>,
-    /// `blocked` was said of these.
+    /// The attachments that `blocked` was called for.
     pub(super) named: Vec<Id>,
-    /// It was routed after `Finish`: policies apply to it all the same.
+    /// Whether it was routed after `Finish`. Policies apply to it all the same.
     pub(super) after_finish: bool,
-    /// Turns in a row in which it was held for yields.
+    /// The number of turns in a row in which it was held because of yields.
     pub(super) held_turns: u32,
-    /// It was read in an earlier turn.
+    /// Whether it was read in an earlier turn.
     pub(super) held_over: bool,
-    /// No key matched it, and it was asked what to attach: this was attached.
+    /// Whether no key matched it and a sink was requested for it.
     pub(super) demanded: bool,
-    /// With `balance`: it is for one of several.
+    /// With `balance`: the progress of an item that is for one of several attachments.
     pub(super) shared: Option<Shared>,
+    /// The attachment that was made for it, if any.
     pub(super) made: Option<Id>,
 }
 
-/// One is offered the item, and has neither got it nor is known to wait.
+/// A recipient that is offered the item, has not got it, and is not known to wait for it.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub(super) struct Offer {
     pub(super) to: Id,
     pub(super) turn: u32,
-    /// Its sink was asked since.
+    /// Whether its sink was polled since.
     pub(super) asked: bool,
-    /// Its sink was sent something since.
+    /// Whether its sink was sent something since.
     pub(super) sent: bool,
-    /// Turns in which its policy applied and did not act.
+    /// The number of turns in which its policy applied and did not act.
     pub(super) overdue: u32,
 }
 
@@ -81,7 +82,7 @@ impl Item {
         self.seq == seq && !self.routed
     }
 
-    /// Those who have neither got it nor lost it.
+    /// Returns the recipients that have neither got the item nor lost it.
     pub(super) fn unserved(&self) -> Vec<Id> {
         let offered = self.offer.iter().map(|offer| offer.to);
         let others = self.unoffered.iter().chain(&self.leavers).chain(&self.waiting);
@@ -93,7 +94,7 @@ impl Item {
             || [&self.unoffered, &self.leavers, &self.waiting].iter().any(|ids| ids.contains(&id))
     }
 
-    /// Returns `true` if it waits for `id`, or `id` was attached for it.
+    /// Returns `true` if the item waits for `id`, or `id` was attached for it.
     pub(super) fn is_held_for(&self, id: Id) -> bool {
         self.is_unserved(id) || !self.routed && self.made == Some(id)
     }
@@ -110,13 +111,14 @@ impl Item {
         self.offer.as_ref().is_some_and(|offer| offer.to == id)
     }
 
-    /// Returns `true` if its sink may be asked on behalf of the item.
+    /// Returns `true` if the sink of `id` may be polled for the item.
     pub(super) fn wants_sink(&self, id: Id) -> bool {
         self.is_offered(id) || self.waiting.contains(&id)
     }
 
-    /// Its sink is sent something. Returns `true` if that is paid for by the offer: the first that
-    /// it is sent since, also when it yielded and is asked again in a later turn.
+    /// Records that the sink of `id` is sent something. Returns `true` if the offer pays for it: it
+    /// is the first thing that is sent since the offer, even if the sink yielded and is polled
+    /// again in a later turn.
     pub(super) fn pays_for_send(&mut self, id: Id) -> bool {
         let Some(offer) = self.offer.as_mut().filter(|offer| offer.to == id) else { return false };
         !std::mem::replace(&mut offer.sent, true)
@@ -136,8 +138,8 @@ impl Item {
         self.leavers.push(id);
     }
 
-    /// Takes `id` off all lists. Returns `None` if it is on none, and otherwise whether it was the
-    /// last.
+    /// Removes `id` from all lists. Returns `None` if it was on none, and otherwise whether it was
+    /// the last recipient.
     fn strike(&mut self, id: Id) -> Option<bool> {
         if !self.is_unserved(id) {
             return None;
@@ -150,10 +152,10 @@ impl Item {
     }
 }
 
-/// Copies.
+/// Copies of the item.
 impl State {
-    /// Takes `id` off the list of those who are to get the item. Returns the item, and whether `id`
-    /// was the last.
+    /// Removes `id` from the recipients of the item. Returns the item, and whether `id` was the
+    /// last.
     fn strike(&mut self, id: Id) -> Option<(u32, bool)> {
         let item = self.item.as_mut()?;
         let (seq, last) = (item.seq, item.strike(id)?);
@@ -165,15 +167,16 @@ impl State {
         Some((seq, last))
     }
 
-    /// Gives `id` its copy, if it is owed one: a clone, or, if it is the last, the item itself.
+    /// Gives `id` its copy, if it is owed one: the item itself if `id` is the last recipient,
+    /// otherwise a clone.
     pub(super) fn take_copy(&mut self, id: Id) -> Option<u32> {
         let (seq, last) = self.strike(id)?;
         self.spare_clones -= i32::from(!last);
         Some(seq)
     }
 
-    /// Gives `id` nothing, unless it is the last that is owed a copy, or has taken it along, as it
-    /// was told the end. Returns the item, and whether `id` has it.
+    /// Gives `id` nothing, unless it is the last that is owed a copy, or has taken its copy along
+    /// because the input is over. Returns the item, and whether `id` has it.
     pub(super) fn withdraw(&mut self, id: Id) -> (Option<u32>, Known) {
         let Some(item) = self.item.as_ref().filter(|item| item.is_unserved(id)) else {
             return (None, Known::No);
@@ -181,7 +184,7 @@ impl State {
         let (others, asked) = (item.unserved().len() - 1, item.wants_sink(id));
         let has_copy = match usize::try_from(self.spare_clones) {
             _ if others == 0 => Known::Yes,
-            // It has taken a clone along, or each of the others has.
+            // `id` has taken a clone along, or each of the others has.
             Ok(spare) if self.over && spare >= others => Known::Yes,
             Ok(1..) if self.over && asked => Known::Maybe,
             _ => Known::No,
@@ -194,14 +197,15 @@ impl State {
         (seq, has_copy)
     }
 
-    /// Returns `true` if those who are offered the item are still served, and are not being told
-    /// the end.
+    /// Returns `true` if the recipients that are offered the item are still served, and do not
+    /// leave because the input is over.
     pub(super) fn serves(&self) -> bool {
         !self.over || self.item.as_ref().is_some_and(|item| item.after_finish)
     }
 
-    /// How many may have got a clone unseen: after `Finish`, those who were offered the item take
-    /// their copies along as they are told, and the last takes the item itself.
+    /// Returns the number of recipients that may have got a clone unseen. After `Finish`, the
+    /// recipients that were offered the item take their copies along when they begin to leave, and
+    /// the last one takes the item itself.
     pub(super) fn clones_taken_along(&self) -> i32 {
         let Some(item) = self.item.as_ref().filter(|_| self.over) else { return 0 };
         let unserved = item.unserved();
@@ -209,7 +213,8 @@ impl State {
         i32::try_from(offered.min(unserved.len().saturating_sub(1))).unwrap_or(0)
     }
 
-    /// The task sleeps after `Finish`: all were told the end, if enough clones were made.
+    /// Records that the task sleeps after `Finish`. All recipients have begun to leave, if enough
+    /// clones were made.
     pub(super) fn all_were_told(&mut self) {
         let Some(item) = self.item.as_ref().filter(|_| self.over) else { return };
         let unserved = item.unserved();
@@ -244,11 +249,11 @@ impl State {
     pub(super) fn cloned(&mut self, seq: u32) -> Result<(), String> {
         let current = self.item.as_ref().is_some_and(|item| item.seq == seq);
         if !current && self.spare_clones >= 0 {
-            return Err("no member is owed a copy of it".into());
+            return Err("no member is owed a copy of the item".into());
         }
         self.spare_clones += 1;
         if self.spare_clones > self.clones_taken_along().max(1) {
-            return Err("clones are made one by one".into());
+            return Err("clones must be made one by one".into());
         }
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! Who the item is offered to, what policies do with it, and whom the input waits for.
+//! Which attachments the item is offered to, what policies do with it, and which attachment the
+//! input waits for.
 
 use stream_demux::Overflow;
 
@@ -9,16 +10,17 @@ use super::shared::Shared;
 use super::{State, Verdict};
 
 impl State {
-    /// The first hook or fate of an item shows that its key was looked up.
+    /// Looks up the key of the item. The first hook that is called for the item, or its fate, shows
+    /// that the demux has done so.
     fn route(&mut self, facts: &Facts) -> Result<(), String> {
         if self.order.is_some() {
-            return Err("an order was read before, and is not applied".into());
+            return Err("an order that was read before is not applied".into());
         }
         let Some(item) = &mut self.item else { return Ok(()) };
         let leases = std::mem::take(&mut item.leases);
         let key = facts.keys.get(&item.seq).copied();
         self.end_leases(&leases).map_err(|id| {
-            format!("the lease of {id} ended before the item was read, and has had no effect")
+            format!("the lease of {id} ended before the item was read, but has had no effect")
         })?;
         self.check_interest(facts)?;
         let recipients = self.recipients(key);
@@ -37,13 +39,14 @@ impl State {
         Ok(())
     }
 
-    /// Looks the key up before anything shows it. Returns `false` if that cannot be.
+    /// Looks up the key of the item before an event shows it. Returns `false` if the look-up is
+    /// impossible.
     pub(super) fn route_unseen(&mut self, facts: &Facts) -> bool {
         let routed = self.route(facts).is_ok();
         routed && self.item.as_ref().is_some_and(|item| !item.unoffered.is_empty())
     }
 
-    /// Those who get items with this key.
+    /// Returns the attachments that get items with this key.
     fn recipients(&self, key: Option<u8>) -> Option<Vec<Id>> {
         let group = key.and_then(|key| self.groups.get(usize::from(key))).cloned();
         match group.unwrap_or_default() {
@@ -59,20 +62,20 @@ impl State {
             return Ok(());
         }
         if !self.item.as_ref().is_some_and(|item| item.is_unrouted(seq)) {
-            return Err("it is not to be routed".into());
+            return Err("the item is not to be routed".into());
         }
         self.route(facts)?;
         match self.item.take() {
-            Some(item) if item.shared.is_some() => Err("its key is attached".into()),
+            Some(item) if item.shared.is_some() => Err("an attachment has its key".into()),
             Some(item) if !item.unoffered.is_empty() => {
-                Err(format!("{:?} are to get it", item.unoffered))
+                Err(format!("{:?} must get the item", item.unoffered))
             }
             _ => Ok(()),
         }
     }
 
-    /// `id` is asked whether it admits the item: as the next that the item is offered to, or
-    /// because it leaves.
+    /// Handles a call of `admit` for `id`, because the item is offered to it next or because it
+    /// leaves.
     pub(super) fn admit(
         &mut self,
         id: Id,
@@ -91,22 +94,22 @@ impl State {
             return self.admit_shared(id, admits, facts);
         }
         if self.balance && !self.loose.contains(&id) {
-            // What is caught may count as a turn.
+            // An item that the catch-all gets may count as a turn.
             self.loose.push(id);
         }
         let leaves = item.leavers.contains(&id);
         if !leaves {
             if !item.unoffered.contains(&id) {
-                return Err(format!("{:?} are to be asked", item.unoffered));
+                return Err(format!("admit must be called for {:?}", item.unoffered));
             }
             if let Some(offer) = &item.offer {
-                return Err(format!("{} was offered it, and is not served", offer.to));
+                return Err(format!("{} was offered the item, but is not served", offer.to));
             }
             if let Some(by) = self.stopped_by {
-                return Err(format!("{by} yielded: no more are served in this turn"));
+                return Err(format!("{by} yielded: no other member is served in this turn"));
             }
             if self.over && !item.after_finish {
-                return Err("Finish was applied: it is not offered any more".into());
+                return Err("Finish was applied: the item is no longer offered".into());
             }
             item.unoffered.retain(|&other| other != id);
             item.offer =
@@ -114,7 +117,7 @@ impl State {
             self.cost.0 += usize::from(!first);
         }
         if leaves && self.over {
-            // It was told the end, or detached after that.
+            // It leaves because the input is over, or was detached after the end.
             self.attachments[id].drained = true;
         }
         let attachment = &self.attachments[id];
@@ -130,8 +133,9 @@ impl State {
         Ok(())
     }
 
-    /// The one that is offered the item waits for it from now on, if it is not ready and its policy
-    /// is `Wait`. With doubt about that, it does in one more state.
+    /// Lets the recipient that is offered the item wait for it, if the sink is not ready and the
+    /// policy is `Wait`. If it is uncertain whether the sink is ready, the recipient waits in one
+    /// more state.
     pub(super) fn settle_offer(&mut self, facts: &Facts, more: &mut Vec<Self>) {
         let Some(to) = self.item.as_ref().and_then(|item| item.offer.as_ref()).map(|it| it.to)
         else {
@@ -162,7 +166,8 @@ impl State {
         }
     }
 
-    /// Returns `true` if `id` may have no room for the item, and its sink no use for it.
+    /// Returns `true` if the item may find no room in the queue of `id`, and its sink may not be
+    /// ready.
     pub(super) fn overflows(&self, id: Id, facts: &Facts) -> bool {
         if !self.item.as_ref().is_some_and(|item| item.is_offered(id)) {
             return false;
@@ -171,7 +176,7 @@ impl State {
         self.serves() && full && self.is_not_ready(id, facts) != Known::No
     }
 
-    /// The item found no room, and `seq` was discarded.
+    /// Handles the discard of `seq`, because the item found no room.
     pub(super) fn overflow(&mut self, id: Id, seq: u32) -> Result<(), String> {
         match self.attachments[id].overflow {
             Overflow::DropNewest => match self.take_copy(id) {
@@ -183,14 +188,14 @@ impl State {
                 self.join_queue(id);
                 if oldest == Some(seq) { Ok(()) } else { Err(format!("the oldest is {oldest:?}")) }
             }
-            Overflow::Conflate => Err("nothing was asked whether it is superseded".into()),
+            Overflow::Conflate => Err("supersedes was not called".into()),
             policy => Err(format!("the policy is {policy:?}")),
         }
     }
 
     pub(super) fn blocked(&mut self, id: Id, facts: &Facts) -> Result<(), String> {
         if let Some(named) = self.named {
-            return Err(format!("the input waits for {named}"));
+            return Err(format!("the input already waits for {named}"));
         }
         self.present(id)?;
         let over = self.over;
@@ -201,7 +206,7 @@ impl State {
         };
         let item = self.item.as_mut().ok_or("no item is held")?;
         if !item.unoffered.is_empty() || item.offer.is_some() {
-            return Err(format!("{} was not offered to all yet", item.seq));
+            return Err(format!("{} was not offered to all recipients yet", item.seq));
         }
         if over && !item.after_finish {
             return Err("Finish was applied".into());
@@ -209,16 +214,16 @@ impl State {
         if first != Some(id) {
             return Err(format!("{first:?} is the first of {:?} that waits", item.waiting));
         }
-        // Of those that share an item, one that joins may be named in between.
+        // If several attachments share the item, one that joins may be named in between.
         if item.named.contains(&id) && item.shared.is_none() {
-            return Err(format!("said twice for {}", item.seq));
+            return Err(format!("called twice for {}", item.seq));
         }
         item.named.push(id);
         self.named = Some(id);
         Ok(())
     }
 
-    /// The first that still waits for the item, and not because it yielded.
+    /// Returns the first recipient that still waits for the item, and not because it yielded.
     fn first_that_waits(&self, facts: &Facts) -> Option<Id> {
         let waits = |id: &Id| {
             let not_ready = matches!(self.attachments[*id].verdict, Verdict::NotReady { .. });

@@ -11,7 +11,7 @@ use stream_demux::Overflow;
 
 /// Leases.
 impl State {
-    /// A lease of these has ended.
+    /// Records that a lease of these attachments has ended.
     pub(super) fn lease_ended(&mut self, held: &[Id], request: Request) {
         self.leases_ended |= request != Request::Stay;
         for &id in held {
@@ -29,15 +29,15 @@ impl State {
         }
     }
 
-    /// The leases that have ended and have yet to take effect.
+    /// Returns the leases that have ended and have not yet taken effect.
     pub(super) fn ended_leases(&self) -> Vec<EndedLease> {
         let attachments = self.attachments.iter().enumerate();
         let ended = attachments.filter(|(_, attachment)| attachment.is_to_be_ended());
         ended.map(|(id, attachment)| (id, attachment.request)).collect()
     }
 
-    /// Lets these leases have their effect, if they have not. One that evicts is seen: if it was
-    /// not, the attachment is the error.
+    /// Lets these leases take effect, if they have not. An eviction is always seen: if it was not,
+    /// the attachment is returned as the error.
     pub(super) fn end_leases(&mut self, leases: &[EndedLease]) -> Result<(), Id> {
         for &(id, request) in leases {
             if request == Request::Evict && self.attachments[id].is_present() {
@@ -50,7 +50,7 @@ impl State {
         Ok(())
     }
 
-    /// It is detached unseen: by a lease, or because it was idle.
+    /// Detaches `id` unseen, by a lease or because it was idle.
     pub(super) fn detach(&mut self, id: Id) {
         let attachment = &self.attachments[id];
         let mut reasons = if attachment.idle.may_expire() { IDLE } else { 0 };
@@ -59,10 +59,10 @@ impl State {
         self.leave(id, reasons, true);
     }
 
-    /// It leaves because the input is over.
+    /// Lets `id` leave because the input is over.
     pub(super) fn leave_at_the_end(&mut self, id: Id) {
         let requested = self.attachments[id].request >= Request::Detach;
-        // A tick that is on its way may come before it is told.
+        // A tick that is on its way may come before the attachment begins to leave.
         let idle = if self.attachments[id].idle.is_set() && self.ticks > 0 { IDLE } else { 0 };
         let reasons = if requested { FINISHED | REQUESTED } else { FINISHED };
         self.leave(id, reasons | idle, false);
@@ -101,15 +101,15 @@ impl State {
         });
     }
 
-    /// An order was read: the leases that ended before come first.
+    /// Records that an order was read. The leases that ended before it come first.
     pub(super) fn order_read(&mut self, kind: OrderKind) -> Result<(), String> {
         if let Some(order) = &self.order {
-            return Err(format!("{:?} was read before, and is not applied", order.kind));
+            return Err(format!("{:?} was read before, but is not applied", order.kind));
         }
         if self.finishing {
-            return Err("Finish was read before, and the item that it overtook not routed".into());
+            return Err("Finish was read, but the item that it overtook is not routed".into());
         }
-        // Also the end of a lease that changes nothing may have spent the turn.
+        // Even the end of a lease that changes nothing may have spent the turn.
         let begun = !self.leases_ended;
         let leases = self.ended_leases();
         self.order = Some(KeptOrder { kind, leases, begun, fresh: true });
@@ -121,8 +121,8 @@ impl State {
         Ok(())
     }
 
-    /// Applies the order that was read, or the next part of it. Returns `false` if something else
-    /// must come first, or, as an eviction is seen, nothing is left to be done unseen.
+    /// Applies the order that was read, or its next part. Returns `false` if something else must
+    /// come first, or if nothing is left to be done unseen, because evictions are seen.
     pub(super) fn go_on_with_order(&mut self) -> bool {
         if self.asks_leavers() || self.is_being_removed() {
             return false;
@@ -148,18 +148,18 @@ impl State {
         }
     }
 
-    /// One more that the order detaches or evicts.
+    /// Pays for one more attachment that the order detaches or evicts.
     fn pay(&mut self) {
         let fresh = self.order.as_mut().is_some_and(|order| std::mem::take(&mut order.fresh));
         self.cost.0 += usize::from(!fresh);
     }
 
-    /// Detaches the next of those that receive under `key`, in the order in which they joined.
+    /// Detaches the next attachment that receives under `key`, in the order in which they joined.
     fn detach_next(&mut self, key: u8) -> bool {
         let group = &self.groups[usize::from(key)];
         let (next, last) = (group.first().copied(), group.len() <= 1);
         if let Some(id) = next {
-            // Its lease may have detached it, unseen, in an earlier turn.
+            // Its lease may have detached it unseen in an earlier turn.
             if !self.over && !self.attachments[id].is_wavering() {
                 self.pay();
             }
@@ -173,8 +173,8 @@ impl State {
         true
     }
 
-    /// The input is over. Who was told so is leaving, and who was not is detached: which of them,
-    /// is not known.
+    /// Records that an order detaches attachments while the input is over. Those that have begun to
+    /// leave go on leaving, and the others are detached; it is not known which are which.
     fn may_detach_leavers(&mut self, key: u8) {
         for id in 0..self.attachments.len() {
             let attachment = &self.attachments[id];
@@ -188,8 +188,9 @@ impl State {
         }
     }
 
-    /// The order that was read evicts `id`, if it is the next: those that receive come in the order
-    /// in which they joined, then those that leave. Returns `false` if it cannot be.
+    /// Evicts `id`, if it is next for the order that was read. The attachments that receive come
+    /// first, in the order in which they joined, then those that leave. Returns `false` if `id`
+    /// cannot be next.
     pub(super) fn evict_next(&mut self, id: Id) -> bool {
         let key = self.attachments[id].key;
         let begun = matches!(
@@ -199,7 +200,7 @@ impl State {
         if !begun || !self.attachments[id].is_present() || self.asks_leavers() {
             return false;
         }
-        // Those that come before it must have been detached by their leases.
+        // The attachments before it must have been detached by their leases.
         let group = &self.groups[usize::from(key)];
         let before: Vec<_> = group.iter().copied().take_while(|&other| other != id).collect();
         let detached = |id: &Id| {
@@ -207,7 +208,7 @@ impl State {
             self.attachments[*id].is_wavering() && !unoffered
         };
         if !self.over {
-            // Once it is over, who was told so, and leaves, is not known.
+            // Once the input is over, it is not known which attachments have begun to leave.
             if !before.iter().all(detached) {
                 return false;
             }
@@ -223,7 +224,7 @@ impl State {
         true
     }
 
-    /// Returns `true` if one that leaves is yet to be asked whether it admits the item.
+    /// Returns `true` if `admit` has yet to be called for an attachment that leaves.
     pub(super) fn asks_leavers(&self) -> bool {
         self.item.as_ref().is_some_and(Item::has_leavers)
     }
@@ -266,7 +267,7 @@ impl State {
         }
         attachment.stage = Stage::Receiving;
         if self.held_since_tick {
-            // The tick that ends this unit may count for none.
+            // The tick that ends this unit may count for no attachment.
             attachment.idle.may_restart();
         }
         if self.ticks > 1 {
@@ -293,11 +294,11 @@ impl State {
                 self.surplus.push_back(seq);
             }
         }
-        // What is handed on may count as no item of its own.
+        // Items that are handed on possibly do not count as items of its own.
         self.attachments[id].idle.unskip();
     }
 
-    /// It has accepted one item more.
+    /// Records that `id` has accepted one more item.
     pub(super) fn accept(&mut self, id: Id) {
         let attachment = &mut self.attachments[id];
         attachment.idle.item();

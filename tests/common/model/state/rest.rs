@@ -8,7 +8,7 @@ use super::super::monitor::View;
 use super::super::setup::Seen;
 use super::{Attachment, Stage, State, Verdict};
 
-/// Turns that the budget may put off what a policy does.
+/// The number of turns by which the budget may delay what a policy does.
 const MAX_OVERDUE: u32 = 2;
 
 impl State {
@@ -35,7 +35,7 @@ impl State {
     }
 
     fn check_totals(&self, view: &View<'_>) -> Result<(), String> {
-        // Those who have taken clones along still count as unserved.
+        // Recipients that have taken clones along still count as unserved.
         let held = if self.item.is_some() { 1 + self.spare_clones.unsigned_abs() } else { 0 };
         let queued =
             self.attachments.iter().map(|it| it.queue.len() as u64).sum::<u64>() + u64::from(held);
@@ -56,8 +56,8 @@ impl State {
         Ok(())
     }
 
-    /// Compares those that receive with what getters say. Whether one was detached unseen is known
-    /// then.
+    /// Compares the attachments that receive with what the getters return. The getters show whether
+    /// an attachment was detached unseen.
     fn check_recipients(&mut self, seen: &Seen) -> Result<(), String> {
         if seen.len != seen.recipients.len() {
             return Err(format!("len() is {}, recipients() has {:?}", seen.len, seen.recipients));
@@ -65,7 +65,7 @@ impl State {
         let present = self.attachments.iter().filter(|it| it.is_present()).count();
         if seen.len + seen.draining != present {
             let (len, draining) = (seen.len, seen.draining);
-            return Err(format!("{len} receive and {draining} drain, of {present}"));
+            return Err(format!("of {present} attachments, {len} receive and {draining} drain"));
         }
         if self.over {
             return Ok(());
@@ -85,8 +85,9 @@ impl State {
         self.pause()
     }
 
-    /// Checks that a sink that is not ready has an item waiting, in its queue or held: nothing it
-    /// may have reserved is without use. Exempt is one whose queue was handed on: it is closed.
+    /// Checks that an item waits for each sink that is not ready, in its queue or held, so that
+    /// nothing that the sink may have reserved is left unused. A sink whose queue was handed on is
+    /// exempt, because it is closed.
     fn check_parked(&self, facts: &Facts) -> Result<(), String> {
         for (id, attachment) in self.attachments.iter().enumerate() {
             let handed_on = match attachment.stage {
@@ -98,13 +99,13 @@ impl State {
                 && !self.item.as_ref().is_some_and(|item| item.wants_sink(id));
             let sink = &facts.sinks[id];
             if sink.is_parked() && idle && !handed_on && !sink.closing && !self.balance {
-                return Err(format!("{id} was asked, is not ready, and no item waits for it"));
+                return Err(format!("{id} is not ready, but no item waits for it"));
             }
         }
         Ok(())
     }
 
-    /// Checks that there is no sleep with work left.
+    /// Checks that no work is left when the task sleeps.
     fn rest_asleep(&mut self, view: &View<'_>) -> Result<(), String> {
         let is_waiting = |id: Id| view.sinks[id].is_waiting(Op::Ready);
         let mut alone = true;
@@ -115,32 +116,32 @@ impl State {
             let attachment = &mut self.attachments[id];
             alone = false;
             if attachment.is_to_be_ended() {
-                return Err(format!("it sleeps, and the lease of {id} had no effect"));
+                return Err(format!("the task sleeps, but the lease of {id} had no effect"));
             }
             if !attachment.queue.is_empty() {
                 if !is_waiting(id) {
                     let queue = &attachment.queue;
-                    return Err(format!("it sleeps, and {id} could be sent {queue:?}"));
+                    return Err(format!("the task sleeps, but {id} could be sent {queue:?}"));
                 }
                 if attachment.verdict == Verdict::Yielded {
-                    return Err(format!("it sleeps, and {id}, which yielded, was not asked again"));
+                    return Err(format!("the task sleeps, but {id} yielded and must be polled"));
                 }
             }
             if let Stage::Leaving { told, .. } = &mut attachment.stage {
                 *told = true;
                 if attachment.queue.is_empty() && !view.sinks[id].is_closing() {
-                    return Err(format!("it sleeps, and {id} was not asked to close"));
+                    return Err(format!("the task sleeps, but {id} is not being closed"));
                 }
             }
         }
         if let Some(order) = &self.order {
-            return Err(format!("it sleeps, and {:?} is not applied", order.kind));
+            return Err(format!("the task sleeps, but {:?} is not applied", order.kind));
         }
         if self.over && alone {
-            return Err("it sleeps, and everything is done".into());
+            return Err("the task sleeps, but everything is done".into());
         }
         if self.over && view.seen.len > 0 {
-            return Err(format!("it sleeps, and {} were not told the end", view.seen.len));
+            return Err(format!("the task sleeps, but {} still receive", view.seen.len));
         }
         self.leases_ended = false;
         self.settle_ticks()?;
@@ -148,7 +149,7 @@ impl State {
         self.rest_item_asleep(is_waiting)?;
         let input_waits = view.input.is_none_or(StreamHandle::is_waiting);
         if !self.over && self.item.is_none() && !input_waits {
-            return Err("it sleeps, and the input can be read".into());
+            return Err("the task sleeps, but the input can be read".into());
         }
         Ok(())
     }
@@ -164,7 +165,7 @@ impl State {
                 return Err(format!("the input still waits for {named}"));
             }
             if over && !after_finish {
-                return Err(format!("Finish was applied, and the input waits for {named}"));
+                return Err(format!("Finish was applied, but the input waits for {named}"));
             }
         }
         let stopped = self.stopped_by.is_some();
@@ -173,24 +174,24 @@ impl State {
         item.held_turns = if item.offer.is_some() || stopped { item.held_turns + 1 } else { 0 };
         let (seq, Some(offer)) = (item.seq, item.offer.clone()) else { return Ok(()) };
         if over {
-            // It may have been told the end, and have taken its copy along.
+            // The recipient may have begun to leave, and have taken its copy along.
             return Ok(());
         }
         let attachment = &self.attachments[offer.to];
-        // With `balance` it may have been asked on behalf of an item that another took.
+        // With `balance` the sink may have been polled for an item that another sink took.
         let was_asked = offer.asked || self.balance && facts.sinks[offer.to].is_parked();
         if attachment.queue.is_empty() && !was_asked {
-            return Err(format!("{} was offered {seq}, and its sink was not asked", offer.to));
+            return Err(format!("{} was offered {seq}, but its sink was not polled", offer.to));
         }
         if attachment.waits() || self.is_not_ready(offer.to, facts) != Known::Yes {
             return Ok(());
         }
-        // If the sink was asked again in this turn, the rest may be for the next one. If its waker
-        // has fired, whenever that was, the item may be held until it is asked again.
+        // If the sink was polled again in this turn, the rest may be left for the next turn. If its
+        // waker has fired at any time, the item may be held until the sink is polled again.
         let woke_itself = matches!(attachment.verdict, Verdict::NotReady { counted_in: Some(_) });
         let at_once = offer.turn == facts.turn && !offer.asked && !woke_itself;
         if at_once || offer.overdue >= MAX_OVERDUE {
-            return Err(format!("{} has no room for {seq}, and is not ready", offer.to));
+            return Err(format!("{} has no room for {seq} and is not ready", offer.to));
         }
         if let Some(offer) = self.item.as_mut().and_then(|item| item.offer.as_mut()) {
             offer.overdue += 1;
@@ -198,19 +199,19 @@ impl State {
         Ok(())
     }
 
-    /// Checks the item when the task sleeps. `is_waiting` tells of which sinks the waker has not
-    /// fired.
+    /// Checks the item when the task sleeps. `is_waiting` returns `true` for a sink whose waker has
+    /// not fired.
     fn rest_item_asleep(&self, is_waiting: impl Fn(Id) -> bool) -> Result<(), String> {
         let Some(item) = &self.item else { return Ok(()) };
         let seq = item.seq;
         if !item.routed {
-            return Err(format!("it sleeps, and {seq} is not routed"));
+            return Err(format!("the task sleeps, but {seq} is not routed"));
         }
         if !item.unoffered.is_empty() || item.offer.is_some() {
-            return Err(format!("it sleeps, and {seq} was not offered to all"));
+            return Err(format!("the task sleeps, but {seq} was not offered to all"));
         }
         if self.over {
-            return Err(format!("it sleeps, and {:?} were not told the end", item.waiting));
+            return Err(format!("the task sleeps, but {:?} have not begun to leave", item.waiting));
         }
         if item.shared.is_some() {
             return self.shared_asleep(is_waiting);
@@ -218,11 +219,11 @@ impl State {
         for &id in &item.waiting {
             let not_ready = matches!(self.attachments[id].verdict, Verdict::NotReady { .. });
             if self.attachments[id].has_room() || !not_ready || !is_waiting(id) {
-                return Err(format!("it sleeps, and {seq} need not wait for {id}"));
+                return Err(format!("the task sleeps, but {seq} need not wait for {id}"));
             }
         }
         if self.named.is_none() {
-            return Err(format!("it sleeps, and waits for {:?} untold", item.waiting));
+            return Err(format!("the task sleeps, but blocked named none of {:?}", item.waiting));
         }
         Ok(())
     }

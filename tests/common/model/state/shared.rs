@@ -1,9 +1,10 @@
 //! `Demux::balance`: the attachments of a key share its items.
 //!
-//! Exact is who is asked, and in which turn; that the first that is ready gets the item; that
-//! without one the shortest queue does, on its terms; and where what waits for a leaver goes. The
-//! turns are open of those that were woken together, found not ready when their queues drained, or
-//! did not admit an item.
+//! The model checks exactly for which attachments `admit` is called, and in which turn; that the
+//! first attachment that is ready gets the item; that without one the attachment with the shortest
+//! queue gets it, on its terms; and where the items go that wait for an attachment that leaves. The
+//! turns are open for attachments that were woken together, were found not ready when their queues
+//! drained, or did not admit an item.
 
 use super::super::super::Op;
 use super::super::event::{Event, Id, Outcome};
@@ -11,13 +12,13 @@ use super::super::facts::{Facts, Known};
 use super::State;
 use super::item::Offer;
 
-/// An item for one of those that have its key.
+/// An item for one of the attachments that have its key.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub(super) struct Shared {
     pub(super) key: usize,
-    /// Who was asked whether it admits the item, and the answers.
+    /// The attachments that `admit` was called for, and what it returned.
     pub(super) asked: Vec<(Id, bool)>,
-    /// This one leaves, and is asked now.
+    /// The attachment that leaves. `admit` is called for it now.
     leaver: Option<Id>,
 }
 
@@ -44,19 +45,19 @@ impl State {
         self.item.as_ref()?.shared.as_ref()
     }
 
-    /// Returns `true` if the item is for one of several, of which `id` is one.
+    /// Returns `true` if the item is for one of several attachments, and `id` is one of these.
     pub(super) fn shares_item(&self, id: Id) -> bool {
         self.shared().is_some_and(|shared| self.groups[shared.key].contains(&id))
     }
 
-    /// Returns `true` if the sink may be asked on behalf of the item.
+    /// Returns `true` if the sink of `id` may be polled for the item.
     pub(super) fn shared_wants(&self, id: Id) -> bool {
         let admits = self.shared().is_some_and(|shared| shared.admits(id));
         admits && self.attachments[id].queue.is_empty() && self.shares_item(id)
     }
 
-    /// `id` is asked whether it admits the item: as the next in turn, because it has the shortest
-    /// queue, or because it leaves.
+    /// Handles a call of `admit` for `id`, because it is next in turn, has the shortest queue, or
+    /// leaves.
     pub(super) fn admit_shared(
         &mut self,
         id: Id,
@@ -69,10 +70,10 @@ impl State {
         }
         let line = &self.lines[shared.key];
         if !line.contains(&id) || shared.answer(id).is_some() {
-            return Err(format!("{line:?} have the key, and {:?} were asked", shared.asked));
+            return Err(format!("{line:?} have the key, and admit returned {:?}", shared.asked));
         }
         if self.over && !self.item.as_ref().is_some_and(|item| item.after_finish) {
-            return Err("Finish was applied, and it does not leave".into());
+            return Err("Finish was applied, but it does not leave".into());
         }
         self.check_turn(id, facts)?;
         if !admits {
@@ -89,7 +90,7 @@ impl State {
         let (seq, shared) = (item.seq, item.shared.as_mut());
         let leaver = shared.and_then(|shared| shared.leaver.take());
         if leaver != Some(id) {
-            return Err(format!("{leaver:?} leaves, and is asked first"));
+            return Err(format!("admit must first be called for {leaver:?}"));
         }
         self.attachments[id].drained |= self.over;
         if admits {
@@ -102,7 +103,7 @@ impl State {
         Ok(())
     }
 
-    /// Checks that it is the turn of `id`, or that it has the shortest queue.
+    /// Checks that `id` is next in turn, or has the shortest queue.
     fn check_turn(&self, id: Id, facts: &Facts) -> Result<(), String> {
         let Some(shared) = self.shared() else { return Ok(()) };
         let line = &self.lines[shared.key];
@@ -112,12 +113,12 @@ impl State {
         if !facts.sinks[id].may_be_ready() {
             let shortest = self.shortest();
             if shortest != Some(id) {
-                return Err(format!("it is not ready, and {shortest:?} has the shortest queue"));
+                return Err(format!("it is not ready, but {shortest:?} has the shortest queue"));
             }
             return Ok(());
         }
-        // One that was not ready is next in turn when it is woken: of several the order is open, as
-        // it is of those that did not admit an item.
+        // An attachment that was not ready is next in turn when it is woken. If there are several,
+        // their order is open, as is the order of those that did not admit an item.
         if is_loose(&id) || self.passed.contains(&id) {
             return Ok(());
         }
@@ -128,7 +129,7 @@ impl State {
         };
         let woken = self.awaited.iter().find(|&other| line.contains(other) && is_next(other));
         if let Some(woken) = woken {
-            return Err(format!("{woken} was woken, and is next in turn"));
+            return Err(format!("{woken} was woken and is next in turn"));
         }
         let mut before = line.iter().take_while(|other| **other != id);
         match before.find(|other| !facts.sinks[**other].is_parked() && is_next(other)) {
@@ -137,7 +138,8 @@ impl State {
         }
     }
 
-    /// The sink of `id` took the head of its queue, whose place the item may take.
+    /// Records that the sink of `id` took the head of its queue. The item may take the place of the
+    /// head.
     pub(super) fn head_sent(&mut self, id: Id) {
         self.loose.push(id);
         if let Some(item) = &mut self.item {
@@ -145,7 +147,7 @@ impl State {
         }
     }
 
-    /// The item was sent to `id`, whose turn is the last now.
+    /// Records that the item was sent to `id`, which is now last in turn.
     pub(super) fn shared_taken(&mut self, id: Id) {
         self.item = None;
         let line = &mut self.lines[usize::from(self.attachments[id].key)];
@@ -156,7 +158,8 @@ impl State {
         }
     }
 
-    /// It was found not ready: `for_item`, for one that it shares.
+    /// Records that `id` was found not ready. `for_item` is whether it was polled for an item that
+    /// it shares.
     pub(super) fn passed_over(&mut self, id: Id, for_item: bool) {
         if self.balance && !self.passed.contains(&id) {
             self.passed.push(id);
@@ -166,7 +169,8 @@ impl State {
         }
     }
 
-    /// Of those that have not refused the item, the first with the shortest queue.
+    /// Returns the first attachment with the shortest queue, of those that have not refused the
+    /// item.
     fn shortest(&self) -> Option<Id> {
         let shared = self.shared()?;
         let group = self.groups[shared.key].iter().copied();
@@ -174,7 +178,7 @@ impl State {
         willing.min_by_key(|&id| self.attachments[id].queue.len())
     }
 
-    /// The one whose terms apply, if none that admits the item is ready.
+    /// Returns the attachment whose terms apply, if none that admits the item is ready.
     fn takes_unready(&self, facts: &Facts) -> Option<Id> {
         let shared = self.shared()?;
         let is_busy =
@@ -184,7 +188,8 @@ impl State {
         self.shortest().filter(|&id| all_busy && shared.admits(id))
     }
 
-    /// From now on the item is for `id`, if that has the shortest queue: its terms apply.
+    /// Assigns the item to `id`, if `id` has the shortest queue. The terms of `id` apply from now
+    /// on.
     pub(super) fn settle_on(&mut self, id: Id, facts: &Facts) -> bool {
         let took_head = self.item.as_ref().is_some_and(|item| item.may_join(id));
         if !took_head && self.takes_unready(facts) != Some(id) {
@@ -198,9 +203,9 @@ impl State {
         true
     }
 
-    /// The item may have joined a queue unseen.
+    /// Adds the states in which the item has joined a queue unseen.
     pub(super) fn share_unseen(&self, event: &Event, facts: &Facts, more: &mut Vec<Self>) {
-        // One that is caught, by a sink that was not ready when another took an item.
+        // The catch-all gets an item, and its sink was not ready when another sink took an item.
         let caught = self.item.as_ref().and_then(|item| item.offer.as_ref()).map(|offer| offer.to);
         if let Some(id) = caught.filter(|_| self.balance) {
             let may_queue = facts.sinks[id].is_parked() && self.attachments[id].takes_unasked();
@@ -228,7 +233,7 @@ impl State {
                 let mut other = self.clone();
                 if let Some(item) = other.item.take() {
                     other.attachments[id].queue.push_back(item.seq);
-                    // That may have been its turn.
+                    // The item may count as its turn.
                     other.loose.push(id);
                     other.accept_queued(id, item.after_finish);
                     more.push(other);
@@ -237,8 +242,8 @@ impl State {
         }
     }
 
-    /// The input is over: those that share an item are told so one after the other, and the first
-    /// that admits the item takes it along.
+    /// Adds the states that follow once the input is over. The attachments that share an item begin
+    /// to leave one after the other, and the first that admits the item takes it along.
     pub(super) fn share_at_the_end(&self, more: &mut Vec<Self>) {
         let Some(shared) = self.shared().filter(|shared| self.over && !shared.has_leaver()) else {
             return;
@@ -250,8 +255,8 @@ impl State {
         }
     }
 
-    /// The sink of `id` fails as it takes the head of its queue: what the item may have joined
-    /// before.
+    /// Returns the state in which the item joined the queue of `id` before the sink failed to take
+    /// the head.
     pub(super) fn joined_before_failure(&self, id: Id, outcome: Outcome) -> Option<Self> {
         let is_queued = self.attachments.get(id).is_some_and(|it| !it.queue.is_empty());
         if outcome != Outcome::Failed || !self.balance || !is_queued {
@@ -264,7 +269,7 @@ impl State {
         Some(other)
     }
 
-    /// All to whom the item could go have refused it.
+    /// Handles the discard of an item that all possible recipients have refused.
     pub(super) fn refused_by_all(&mut self, id: Id, seq: u32) -> Result<(), String> {
         let group = self.shared().map(|shared| self.groups[shared.key].clone());
         let (Some(shared), Some(group)) = (self.shared(), group) else {
@@ -273,17 +278,18 @@ impl State {
         let refused = |id: &Id| shared.asked.contains(&(*id, false));
         let first = shared.asked.iter().find(|(id, _)| group.contains(id)).map(|(id, _)| *id);
         if !group.iter().all(refused) || self.item.as_ref().is_none_or(|item| item.seq != seq) {
-            return Err(format!("of {group:?} these were asked: {:?}", shared.asked));
+            return Err(format!("of {group:?}, admit was called for {:?}", shared.asked));
         }
         if first != Some(id) && group.first() != Some(&id) && !self.over {
-            return Err(format!("{first:?} was asked first"));
+            return Err(format!("admit was first called for {first:?}"));
         }
         self.item = None;
         Ok(())
     }
 
-    /// `id` no longer receives. What waits for it goes to the others, one item each in turn. An
-    /// item that is held goes with the last, or with the first that is told the end.
+    /// Records that `id` no longer receives. The items that wait for it go to the others, one item
+    /// each in turn. A held item goes with the last attachment, or with the first that begins to
+    /// leave because the input is over.
     pub(super) fn give_up_share(&mut self, id: Id, graceful: bool) {
         let key = usize::from(self.attachments[id].key);
         if !self.balance || !self.groups[key].contains(&id) {
@@ -326,7 +332,7 @@ impl State {
         }
     }
 
-    /// Whom the input may wait for.
+    /// Returns `true` if the input may wait for `id`.
     pub(super) fn may_block(&self, id: Id, facts: &Facts) -> bool {
         let attachment = &self.attachments[id];
         self.takes_unready(facts) == Some(id) && attachment.waits() && !attachment.has_room()
@@ -337,16 +343,16 @@ impl State {
         let Some(shared) = self.shared() else { return Ok(()) };
         for &id in &self.groups[shared.key] {
             if shared.answer(id) != Some(false) && !is_waiting(id) {
-                return Err(format!("it sleeps, and {id} could take the item"));
+                return Err(format!("the task sleeps, but {id} could take the item"));
             }
         }
         if self.named.is_none() {
-            return Err("it sleeps, and waits untold".into());
+            return Err("the task sleeps, but blocked was not called".into());
         }
         Ok(())
     }
 
-    /// Whether something may wait for it.
+    /// Returns whether something may wait for `id`.
     pub(super) fn may_wait_shared(&self, id: Id) -> Known {
         if self.shares_item(id) { Known::Maybe } else { Known::No }
     }

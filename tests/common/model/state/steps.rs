@@ -1,4 +1,4 @@
-//! What each event means for the state, or why it cannot follow.
+//! The effect of each event on a state, or the reason why the event cannot follow.
 
 use stream_demux::{Discarded, Overflow};
 
@@ -8,7 +8,7 @@ use super::item::Item;
 use super::{Cost, Stage, State, Verdict};
 
 impl State {
-    /// Takes an event, and adds to `out` the states that it may lead to.
+    /// Applies an event, and adds to `out` the states that it may lead to.
     pub(in super::super) fn step(
         mut self,
         event: &Event,
@@ -19,7 +19,7 @@ impl State {
             let right = event.is_outside() && !matches!(event, Event::Rest { .. })
                 || matches!(event, Event::Clone(_) | Event::Discarded(..));
             if !right {
-                return Err(format!("{id} did not admit {seq}, and it was not discarded"));
+                return Err(format!("{id} did not admit {seq}, but it was not discarded"));
             }
         }
         self.check_conflation(event)?;
@@ -50,7 +50,7 @@ impl State {
             Event::OrdersPending { .. } | Event::OrdersEnd => {
                 self.pause()?;
                 if let Some(order) = &self.order {
-                    return Err(format!("{:?} was read before, and is not applied", order.kind));
+                    return Err(format!("{:?} was read before, but is not applied", order.kind));
                 }
             }
             Event::Rest { .. } | Event::Completed => self.pause()?,
@@ -107,15 +107,15 @@ impl State {
     /// Checks that nothing is half done.
     pub(super) fn pause(&self) -> Result<(), String> {
         if let Some(seq) = self.surplus.front() {
-            return Err(format!("{seq} is surplus, and was not unmatched"));
+            return Err(format!("{seq} exceeds a limit, but was not unmatched"));
         }
         if self.asks_leavers() {
-            return Err("some have left, and were not asked whether they admit the item".into());
+            return Err("admit was not called for an attachment that leaves".into());
         }
         let taken_along = self.clones_taken_along();
         match self.spare_clones {
             spare if spare > taken_along => {
-                return Err(format!("{spare} clones are for no member"));
+                return Err(format!("{spare} clones belong to no member"));
             }
             owed if owed < 0 => return Err(format!("{} clones were not made", -owed)),
             _ => {}
@@ -125,17 +125,17 @@ impl State {
                 return Err(format!("{id} was not announced"));
             }
             if let Stage::Removing { end, discards, .. } = &attachment.stage {
-                return Err(format!("{id} is to go ({end:?}), with {discards:?} to be discarded"));
+                return Err(format!("{id} must be removed ({end:?}), and {discards:?} discarded"));
             }
         }
         Ok(())
     }
 
-    /// Checks that the input may be asked.
+    /// Checks that the input may be polled.
     fn may_read(&self) -> Result<(), String> {
         self.pause()?;
         if let Some(order) = &self.order {
-            return Err(format!("{:?} was read, and is not applied", order.kind));
+            return Err(format!("{:?} was read, but is not applied", order.kind));
         }
         if let Some(item) = &self.item {
             return Err(format!("the input is read while {} is held", item.seq));
@@ -144,18 +144,18 @@ impl State {
             return Err(format!("{by} yielded: no more items in this turn"));
         }
         if let Some(named) = self.named {
-            return Err(format!("the input is read, and waits for {named}"));
+            return Err(format!("the input is read while it waits for {named}"));
         }
         if self.over { Err("the input is over".into()) } else { Ok(()) }
     }
 
-    /// The stage of one that may be asked or named.
+    /// Returns the stage of `id`, if it may be polled or named.
     pub(super) fn present(&self, id: Id) -> Result<&Stage, String> {
         let attachment = self.attachments.get(id).ok_or("there is no such attachment")?;
         match &attachment.stage {
             _ if !attachment.announced => Err("it was not announced".into()),
             stage @ (Stage::Receiving | Stage::Leaving { .. }) => Ok(stage),
-            stage => Err(format!("it is {stage:?}")),
+            stage => Err(format!("its stage is {stage:?}")),
         }
     }
 
@@ -166,7 +166,7 @@ impl State {
         let wanted = wanted.map(|item| item.seq);
         let head = self.attachments[id].queue.pop_front();
         if head.or(wanted) != Some(seq) {
-            return Err(format!("{head:?} is next, or {wanted:?}"));
+            return Err(format!("the next item is {head:?} or {wanted:?}"));
         }
         self.attachments[id].drained |= self.over || self.attachments[id].stage != Stage::Receiving;
         let failed = outcome == Outcome::Failed;
@@ -186,7 +186,7 @@ impl State {
         } else if let Some(item) = self.item.as_mut().filter(|_| wanted.is_some()) {
             item.head_sent = Some(id);
             if self.spare_clones == 1 && self.serves() && !self.attachments[id].conflates() {
-                // The clone was for it.
+                // The clone was for this recipient.
                 self.join_queue(id);
             }
         }
@@ -201,7 +201,7 @@ impl State {
     fn flushed(&mut self, id: Id, outcome: Outcome) -> Result<(), String> {
         match self.present(id)? {
             Stage::Leaving { told: true, .. } if self.attachments[id].queue.is_empty() => {
-                return Err("it is told to close: that flushes".into());
+                return Err("it must be closed, which flushes it".into());
             }
             _ => {}
         }
@@ -213,13 +213,13 @@ impl State {
 
     fn closed(&mut self, id: Id, outcome: Outcome) -> Result<(), String> {
         let Stage::Leaving { reasons, .. } = *self.present(id)? else {
-            return Err("it was not told to leave".into());
+            return Err("it does not leave".into());
         };
         if !self.attachments[id].queue.is_empty() {
-            return Err(format!("{:?} wait for it", self.attachments[id].queue));
+            return Err(format!("{:?} still wait for it", self.attachments[id].queue));
         }
         if self.item.as_ref().is_some_and(|item| item.is_unserved(id)) {
-            return Err("it leaves, and was not asked whether it admits the item".into());
+            return Err("it leaves, but admit was not called for it".into());
         }
         match outcome {
             Outcome::Done => self.remove(id, EndReason::Left(reasons)),
@@ -231,7 +231,7 @@ impl State {
         Ok(())
     }
 
-    /// Why `id`, whose end nothing has shown, may be going.
+    /// Returns the reasons for which `id`, whose end no event has shown, may be ending.
     pub(super) fn unseen_ends(&self, id: Id, facts: &Facts) -> Vec<EndReason> {
         let attachment = &self.attachments[id];
         let mut ends = Vec::new();
@@ -253,9 +253,9 @@ impl State {
         ends
     }
 
-    /// It is removed for a reason that nothing has shown.
+    /// Removes `id` for a reason that no event has shown.
     pub(super) fn remove_unseen(&mut self, id: Id, end: EndReason, facts: &Facts) {
-        // The end of a lease costs one; what overflows is paid for by the item.
+        // The end of a lease costs one. An overflow is paid for by the item.
         self.cost.0 += usize::from(end == EndReason::Evicted);
         if end == EndReason::Overflowed {
             self.settle_on(id, facts);
@@ -284,7 +284,7 @@ impl State {
         }
         if removed.is_empty() {
             let order = self.order.as_ref().map(|order| order.kind);
-            return Err(format!("dropped while {:?}, and {order:?}", self.attachments[id].stage));
+            return Err(format!("dropped in {:?}, order {order:?}", self.attachments[id].stage));
         }
         for mut other in removed {
             if let Stage::Removing { dropped, .. } = &mut other.attachments[id].stage {
@@ -335,7 +335,7 @@ impl State {
             (Stage::Receiving, _) if facts.sinks[id].is_parked() => {
                 "no policy applies: it has room, or its waker has fired".into()
             }
-            (stage, _) => format!("it is {stage:?}"),
+            (stage, _) => format!("its stage is {stage:?}"),
         };
         let mut other = self.clone();
         other.settle_on(id, facts);
@@ -356,10 +356,10 @@ impl State {
         if out.len() == before { Err(complaint) } else { Ok(()) }
     }
 
-    /// One of the items that are discarded with an attachment that ends.
+    /// Handles the discard of one of the items of an attachment that ends.
     fn discarded_at_the_end(&mut self, id: Id, seq: u32, why: Discarded) -> Result<(), String> {
         let Stage::Removing { end, discards, perhaps, .. } = &mut self.attachments[id].stage else {
-            return Err("it is not going".into());
+            return Err("it is not being removed".into());
         };
         let expected = match end {
             EndReason::Failed(_) => Discarded::Failed,
@@ -367,14 +367,14 @@ impl State {
             _ => Discarded::Evicted,
         };
         if why != expected {
-            return Err(format!("the reason is {expected:?}"));
+            return Err(format!("the reason must be {expected:?}"));
         }
         if discards.front() == Some(&seq) {
             discards.pop_front();
             return Ok(());
         }
         if !discards.is_empty() {
-            return Err(format!("{discards:?} are to be discarded"));
+            return Err(format!("{discards:?} must be discarded"));
         }
         if perhaps.take_if(|perhaps| *perhaps == seq).is_some() {
             self.spare_clones -= 1;
@@ -390,20 +390,20 @@ impl State {
         }
         let attachment = self.attachments.get_mut(id).ok_or("there is no such attachment")?;
         let Stage::Removing { end, discards, dropped, .. } = &attachment.stage else {
-            return Err(format!("it is {:?}", attachment.stage));
+            return Err(format!("its stage is {:?}", attachment.stage));
         };
         if !dropped {
             return Err("its sink is not dropped".into());
         }
         if !discards.is_empty() {
-            return Err(format!("{discards:?} are to be discarded first"));
+            return Err(format!("{discards:?} must be discarded first"));
         }
         let right = match (*end, why) {
             (EndReason::Left(reasons), EndReason::Left(reason)) => reasons & reason != 0,
             (end, why) => end == why,
         };
         if !right {
-            return Err(format!("the reason is {end:?}"));
+            return Err(format!("the reason must be {end:?}"));
         }
         attachment.stage = Stage::Gone;
         Ok(())

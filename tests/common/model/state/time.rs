@@ -1,4 +1,4 @@
-//! Ticks, and the time-outs that they bring about.
+//! Ticks, and the time-outs that they cause.
 
 use super::super::super::Op;
 use super::super::event::reasons::IDLE;
@@ -7,10 +7,10 @@ use super::super::facts::{Facts, Known};
 use super::{Stage, State};
 
 impl State {
-    /// A tick was read: the first in this turn.
+    /// Handles the first tick that is read in a turn.
     pub(super) fn tick(&mut self, facts: &Facts) {
-        // Nothing was on its way at the first since the task slept; the second follows it; a third
-        // may come to all together with the second.
+        // When the first tick since the task slept was read, no other was on its way. The second
+        // follows it. A third may come to all attachments together with the second.
         let distinct = facts.ticks <= 2;
         self.held_since_tick = false;
         let is_void = std::mem::take(&mut self.blocked_since_tick);
@@ -33,7 +33,7 @@ impl State {
         }
     }
 
-    /// Looks at what ticks would do after this event.
+    /// Records what ticks would do after this event.
     pub(in super::super) fn watch_time(&mut self, event: &Event, facts: &Facts) {
         let at_rest = matches!(event, Event::Rest { .. });
         let held = self.holds_input_up(at_rest);
@@ -51,7 +51,7 @@ impl State {
             {
                 stall.restart();
             } else if stalls.is_none() && (self.ticks > 0 || attachment.stage == Stage::Receiving) {
-                // Its queue was handed on, or it is closed next: if a tick comes before that, the
+                // The queue was handed on, or the sink is closed next. If a tick comes earlier, the
                 // count starts anew.
                 stall.may_restart_but_not_skip();
             }
@@ -60,7 +60,7 @@ impl State {
             if facts.moved == Some(id) && matches!(event, Event::Flush(..)) {
                 idle.item();
             } else if held != Known::No || facts.moved == Some(id) {
-                // What waited for it in this unit, until a moment ago, may count as well.
+                // What waited for the sink earlier in this unit may count as well.
                 idle.may_restart();
             } else if is_idle != Known::Yes {
                 idle.may_restart_but_not_skip();
@@ -73,8 +73,9 @@ impl State {
         }
     }
 
-    /// Whether something waits for the sink, and it neither goes on nor was woken; `None`: nothing
-    /// does. Of a sink that wakes itself it is not known.
+    /// Returns whether something waits for the sink, and the sink neither makes progress nor was
+    /// woken. Returns `None` if nothing waits. For a sink that wakes itself the result is
+    /// uncertain.
     fn stalls(&self, id: Id, facts: &Facts) -> Option<Known> {
         let sink = &facts.sinks[id];
         let waits = |op| match op {
@@ -91,12 +92,12 @@ impl State {
         let pending = ops.into_iter().filter(|&op| sink.is_pending(op) && waits(op));
         let doubt = self.may_wait_shared(id);
         pending.map(|op| sink.unheard_wake(op).max(doubt).not()).reduce(|one, other| {
-            // Sure only if all are.
+            // The result is certain only if it is certain for all operations.
             if one == other { one } else { Known::Maybe }
         })
     }
 
-    /// Whether no item waits for it: queued, held or unflushed.
+    /// Returns whether no item waits for the sink: queued, held or unflushed.
     fn is_idle(&self, id: Id, facts: &Facts) -> Known {
         let (attachment, sink) = (&self.attachments[id], &facts.sinks[id]);
         let is_held_for_it = self.item.as_ref().is_some_and(|item| item.is_held_for(id));
@@ -108,7 +109,7 @@ impl State {
         if attachment.stage == Stage::Receiving && !waits { may_wait.not() } else { Known::No }
     }
 
-    /// Whether the input waits for a sink: for sure if it is blocked.
+    /// Returns whether the input waits for a sink. The result is certain if the input is blocked.
     fn holds_input_up(&self, at_rest: bool) -> Known {
         let Some(item) = &self.item else { return Known::No };
         if !item.waiting.is_empty() || item.shared.is_some() && self.named.is_some() {
@@ -120,7 +121,8 @@ impl State {
         }
     }
 
-    /// The task sleeps: every tick has come to all. Which attachments receive is known by now.
+    /// Records that the task sleeps. Every tick has come to all attachments, and it is known by now
+    /// which of them receive.
     pub(super) fn settle_ticks(&mut self) -> Result<(), String> {
         for id in 0..self.attachments.len() {
             let attachment = &self.attachments[id];
@@ -131,10 +133,10 @@ impl State {
             attachment.stall.settle();
             attachment.idle.settle();
             if attachment.stall.must_have_expired() {
-                return Err(format!("it sleeps, and {id} has stalled ({:?})", attachment.stall));
+                return Err(format!("the task sleeps, but {id} stalled ({:?})", attachment.stall));
             }
             if attachment.stage == Stage::Receiving && attachment.idle.must_have_expired() {
-                return Err(format!("it sleeps, and {id} is idle ({:?})", attachment.idle));
+                return Err(format!("the task sleeps, but {id} is idle ({:?})", attachment.idle));
             }
             attachment.stall.has_not_expired();
             attachment.idle.has_not_expired();

@@ -1,4 +1,4 @@
-//! What happens without being seen, as far as the next event can tell.
+//! What may happen unseen, as far as the next event depends on it.
 
 use super::super::super::Op;
 use super::super::MAX_STATES;
@@ -7,8 +7,8 @@ use super::super::facts::Facts;
 use super::{Distinct, EndedLease, State, dedup};
 
 impl State {
-    /// These states, and those that they may have become before `event`, as far as `event` can tell
-    /// the difference. `None`: there are too many.
+    /// Returns these states, and those that they may have become before `event`, as far as `event`
+    /// depends on the difference. Returns `None` if there are too many.
     pub(in super::super) fn possible(
         mut found: Vec<Self>,
         event: &Event,
@@ -20,8 +20,8 @@ impl State {
             return Some(found);
         }
         if matches!(event, Event::Rest { asleep: true, .. }) {
-            // Before the task sleeps, every ended lease has taken effect, and all were told the
-            // end.
+            // Before the task sleeps, every ended lease has taken effect, and after the end all
+            // attachments have begun to leave.
             for state in &mut found {
                 state.all_were_told();
                 for id in 0..state.attachments.len() {
@@ -48,7 +48,7 @@ impl State {
         Some(found.states)
     }
 
-    /// What this state may become in one step that is not seen.
+    /// Adds to `more` the states that this state may become in one unseen step.
     fn unseen(&self, event: &Event, facts: &Facts, more: &mut Vec<Self>) {
         for id in (0..self.attachments.len()).filter(|&id| self.attachments[id].is_wavering()) {
             if self.matters_whether_it_detached(id, event, facts) {
@@ -76,7 +76,7 @@ impl State {
         self.share_unseen(event, facts, more);
         self.share_at_the_end(more);
         if self.finishing {
-            // The item is routed, and those it is for may be told the end before it is offered to
+            // The item is routed, and its recipients may begin to leave before it is offered to
             // them.
             let mut other = self.clone();
             if other.route_unseen(facts) {
@@ -91,8 +91,8 @@ impl State {
         }
     }
 
-    /// Whether `event` can tell if an unserved member of a group has got its copy unseen: a clone
-    /// was made, or, if it is the last, none need be made.
+    /// Returns `true` if `event` depends on whether an unserved member of a group has got its copy
+    /// unseen: a clone was made, or none is needed because the member is the last.
     fn matters_whether_it_was_served(&self, id: Id, event: &Event) -> bool {
         let Some(item) = &self.item else { return false };
         if item.is_unoffered(id) {
@@ -105,9 +105,10 @@ impl State {
     fn matters_whether_it_detached(&self, id: Id, event: &Event, facts: &Facts) -> bool {
         let key = self.attachments[id].key;
         let ended = |leases: &[EndedLease]| leases.iter().any(|(of, _)| *of == id);
-        // A lease that ended before the order or the item was read is dealt with where that is
-        // applied or routed; one that ended since may have been dealt with or not. An order to
-        // detach makes no difference of it, and for one to evict see `is_next_to_evict`.
+        // A lease that ended before the order or the item was read is handled where the order is
+        // applied or the item is routed. A lease that ended since may or may not have taken effect.
+        // For an order to detach it makes no difference, and for an order to evict see
+        // `evict_next`.
         let order_matters = self.order.as_ref().is_some_and(|order| match order.kind {
             OrderKind::Attach(new) => self.attachments[new].key == key && !ended(&order.leases),
             _ => false,
@@ -124,7 +125,7 @@ impl State {
             _ => false,
         };
         let unserved = self.item.as_ref().is_some_and(|item| item.is_unserved(id));
-        // With `balance`, what waits for it goes to the others.
+        // With `balance`, the items that wait for the attachment go to the others.
         self.balance
             || order_matters
             || routed_now

@@ -1,15 +1,15 @@
-//! What a Pending of `poll_ready` means: a yield, or that the sink is not ready.
+//! The meaning of a `Pending` of `poll_ready`: a yield, or a sink that is not ready.
 
 use super::super::event::{EndReason, Id, Outcome};
 use super::super::facts::{Facts, Known};
 use super::{Attachment, Stage, State, Verdict};
 
-/// After so many turns in a row in which an item was held for yields, a yield counts as "not
-/// ready".
+/// The number of turns in a row in which an item is held because of yields, before a yield counts
+/// as "not ready".
 const HELD_TURNS: u32 = 16;
 
 impl State {
-    /// Returns the states that an answer may lead to.
+    /// Returns the states that a result of `poll_ready` may lead to.
     pub(super) fn ready(
         mut self,
         id: Id,
@@ -50,11 +50,11 @@ impl State {
         }
     }
 
-    /// What a Pending of `poll_ready` may mean.
+    /// Returns the possible meanings of a `Pending` of `poll_ready`.
     fn verdicts(&self, id: Id, facts: &Facts) -> Vec<Verdict> {
         let (attachment, sink) = (&self.attachments[id], &facts.sinks[id]);
         let receives = attachment.stage == Stage::Receiving;
-        // The rule is made for policies, and a sink that leaves has none any more.
+        // The rule applies to policies, and a sink that leaves no longer has one.
         let when_busy =
             if receives { sink.yields_when_busy } else { sink.yields_when_busy.min(Known::Maybe) };
         let yields = sink.yields.max(when_busy);
@@ -62,7 +62,7 @@ impl State {
         let wanted = self.item.as_ref().is_some_and(|item| item.wants_sink(id));
         let matters = wanted && !attachment.takes_unasked();
         if matters && self.item.as_ref().is_some_and(|item| item.waiting.contains(&id)) {
-            // Under `Wait` it was found not ready, and is blocked until it takes its copy.
+            // Under `Wait` the sink was found not ready, and is blocked until it takes its copy.
             return vec![Verdict::NotReady { counted_in: Some(facts.turn) }];
         }
         if yields == Known::Maybe && counts != Known::Yes && !matters {
@@ -80,14 +80,14 @@ impl State {
         verdicts
     }
 
-    /// Whether a yield counts as "not ready": it is the second with nothing done in between, or the
-    /// item was held for 16 turns in a row.
+    /// Returns whether a yield counts as "not ready": it is the second with nothing done in
+    /// between, or the item was held for 16 turns in a row.
     fn yield_counts(&self, attachment: &Attachment, facts: &Facts) -> Known {
         if attachment.holds_in_a_row >= HELD_TURNS {
             return Known::Yes;
         }
-        // The item was held for several in turn, or for wakes; or the sink yielded for earlier
-        // items, too.
+        // The item was held for several sinks in turn, or because of wakes, or the sink also
+        // yielded for earlier items.
         let held = attachment.yields_in_a_row >= HELD_TURNS
             || self.item.as_ref().is_some_and(|item| item.held_turns >= HELD_TURNS);
         let held = if held { Known::Maybe } else { Known::No };
@@ -138,14 +138,14 @@ impl State {
         }
     }
 
-    /// Whether a policy may act on it: it answered Pending, that was no yield, or one that counts,
-    /// and its waker has not fired since.
+    /// Returns whether a policy may act on `id`: the sink returned `Pending`, which was not a yield
+    /// or was a yield that counts, and its waker has not fired since.
     pub(super) fn is_not_ready(&self, id: Id, facts: &Facts) -> Known {
         let sink = &facts.sinks[id];
         match self.attachments[id].verdict {
             Verdict::NotReady { counted_in: None } if sink.is_parked() => sink.fired.not(),
             Verdict::Doubtful(_) if sink.is_parked() => sink.fired.not().min(Known::Maybe),
-            // Its waker fired in the call: in later turns it is to be asked again first.
+            // Its waker fired inside the call. In later turns the sink must be polled again first.
             Verdict::NotReady { counted_in: Some(turn) } if sink.is_parked() => {
                 if turn == facts.turn { Known::Yes } else { Known::No }
             }
