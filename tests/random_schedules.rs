@@ -224,7 +224,7 @@ fn crowd(seed: u64) -> Vec<u8> {
 /// items. The sinks that yield do so often, and late in a busy turn.
 fn busy(seed: u64) -> Vec<u8> {
     let random = &mut Random(seed);
-    // Budgets of 64 and more. In few scripts, some items are not admitted.
+    // Budgets of 64 and more. All items are admitted.
     let a = random.pick(&[13, 14, 15, 15]) | random.byte() & MULTICAST;
     let coop = random.pick(&[0, 0x30, 0x70, 0xb0, 0xf0, 0xf0, 0xa0, 0xe0]);
     let mut script = vec![a, random.byte(), random.byte() & NO_COOP | coop];
@@ -775,6 +775,15 @@ fn an_item_that_yielded_is_paid_for_once() {
         153, 134, 2, 7, 228, 0, 144, 7, 24, 0, 76, 7, 24, 0, 76, 7, 24, 0, 224, 7, 228, 0, 144, 7,
         24, 85, 224, 7, 248, 0, 224, 29, 17, 5, 164, 0, 6, 27, 0, 0, 27, 0, 0, 27, 15, 136, 0, 6,
         27, 3, 4, 0, 0, 27, 14, 131, 0, 6, 27, 0, 6, 27, 0, 6, 27,
+    ]);
+}
+
+#[test]
+fn a_sink_that_reaches_its_limit_with_the_item_before_finish_hands_on_its_queue() {
+    model::run(&[
+        255, 255, 255, 255, 255, 255, 255, 0, 211, 31, 201, 120, 7, 37, 0, 64, 0, 25, 0, 245, 245,
+        245, 245, 245, 245, 245, 245, 245, 245, 245, 245, 245, 245, 245, 245, 245, 245, 245, 245,
+        245, 245, 245, 245, 245, 231, 0, 0, 0, 201, 120, 7, 37, 0, 64, 0, 0, 211, 31,
     ]);
 }
 

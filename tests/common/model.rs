@@ -67,7 +67,7 @@
 //!   the ticks that have counted whenever they came, and the ticks that may have counted. An
 //!   attachment expires at the latest after enough ticks of the first kind, and never before enough
 //!   ticks of the second kind. It is open whether a sink stalls that wakes itself or was handed a
-//!   queue, and whether a sink that was flushed between two ticks counts as idle.
+//!   queue.
 //! * Flushes that linger: bounds of the same kind.
 //! * `balance`: the order of turns among sinks that were woken, were not ready when their queues
 //!   drained, or did not admit an item.
@@ -114,6 +114,8 @@ const MAX_POLLS: usize = 20_000;
 /// The maximal number of states that may explain the tape. If there are more, the model gives up on
 /// the script.
 const MAX_STATES: usize = 512;
+/// The maximal number of states that are examined for a whole script, for the same reason.
+const MAX_EXAMINED: usize = 200_000;
 const GIVEN_UP: &str = "the model is at a loss";
 
 /// Runs a script.

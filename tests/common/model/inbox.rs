@@ -8,7 +8,7 @@ pub(super) struct Orders {
     pub(super) last_answer: LastAnswer,
     /// Whether its waker has fired since it was last polled.
     pub(super) woken: bool,
-    /// The number of turns since its last order in which it woke itself and returned no order.
+    /// The number of turns in a row in which it woke itself and returned no order.
     yields: u32,
     /// An item that was read and is not yet routed, and the number of orders that come before it.
     pub(super) before_item: Option<(u32, usize)>,

@@ -11,7 +11,7 @@ use super::script::Settings;
 use super::setup::Seen;
 use super::state::{State, dedup};
 use super::watched::{Item, SentOrder};
-use super::{GIVEN_UP, MAX_STATES, Summary};
+use super::{GIVEN_UP, MAX_EXAMINED, MAX_STATES, Summary};
 
 /// What is visible of the demux between two polls.
 pub(super) struct View<'a> {
@@ -30,6 +30,8 @@ pub(super) struct Monitor {
     pub(super) facts: Facts,
     /// The states that explain the tape so far.
     states: Vec<State>,
+    /// The number of states that were examined.
+    examined: usize,
     pub(super) summary: Summary,
     orders: Orders,
     copies: u64,
@@ -62,6 +64,7 @@ impl Monitor {
             settings,
             facts: Facts::new(settings.balance),
             states: vec![State::new(settings)],
+            examined: 0,
             summary: Summary::default(),
             orders: Orders::default(),
             copies: 0,
@@ -80,6 +83,10 @@ impl Monitor {
         let Some(possible) = State::possible(states, event, &self.facts) else {
             return Err(GIVEN_UP.into());
         };
+        self.examined += possible.len();
+        if self.examined > MAX_EXAMINED {
+            return Err(GIVEN_UP.into());
+        }
         for state in possible {
             if let Err(complaint) = state.step(event, &self.facts, &mut next) {
                 complaints.push(complaint);

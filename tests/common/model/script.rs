@@ -27,7 +27,7 @@
 //! | 14 | finish; ends, yields and wakes of the streams | which |
 //! | 15, 16 | end a lease | bits 0-1: which; 2-3: evict, detach or disarm; 6-7: if both are set, reconnect |
 //! | 17-22 | a cue for a sink | which sink, counted from the newest; the cue: see `cue_of` |
-//! | 23-25 | one of the above, inside the next call of a stream, a hook or a sink | place; step |
+//! | 23-25 | a step 0-22 or 224-255, inside the next call of a stream, a hook or a sink | place; step |
 //! | 26 | renew the waker, or poll without a wake | which |
 //! | 27, 28 | poll once | |
 //! | 29-31 | poll until the task sleeps | |

@@ -113,8 +113,8 @@ pub(super) struct State {
     lost: u64,
     attached: u64,
     detached: u64,
-    /// The last field, because fields are compared in this order, and states that differ do so in
-    /// the fields above.
+    /// The last field, because fields are compared in this order, and most states that differ do so
+    /// in the fields above.
     attachments: Attachments,
 }
 

@@ -52,7 +52,7 @@ pub(super) enum Verdict {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Attachment {
     pub(super) key: u8,
-    /// The number of places in the queue. With `DropNewest` and `DropOldest` it is at least one.
+    /// The number of places in the queue. With `Wait` and `Evict` it may be zero.
     pub(super) places: usize,
     pub(super) overflow: Overflow,
     pub(super) limit: Option<u64>,

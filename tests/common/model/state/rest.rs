@@ -87,7 +87,7 @@ impl State {
 
     /// Checks that an item waits for each sink that is not ready, in its queue or held, so that
     /// nothing that the sink may have reserved is left unused. A sink whose queue was handed on is
-    /// exempt, because it is closed.
+    /// exempt, because it is closed. With `balance`, a reservation may wait for the next item.
     fn check_parked(&self, facts: &Facts) -> Result<(), String> {
         for (id, attachment) in self.attachments.iter().enumerate() {
             let handed_on = match attachment.stage {
