@@ -115,7 +115,7 @@ const MAX_POLLS: usize = 20_000;
 /// the script.
 const MAX_STATES: usize = 512;
 /// The maximal number of states that are examined for a whole script, for the same reason.
-const MAX_EXAMINED: usize = 200_000;
+const MAX_EXAMINED: usize = 40_000;
 const GIVEN_UP: &str = "the model is at a loss";
 
 /// Runs a script.
