@@ -16,7 +16,6 @@ use axum::{Json, middleware};
 use futures::StreamExt;
 use hyper::body::Body as _;
 use percent_encoding::percent_decode_str;
-use serde::Serialize;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use tokio::sync::OwnedSemaphorePermit;
@@ -28,7 +27,7 @@ use crate::access;
 use crate::batch;
 use crate::client;
 use crate::gateway::Gateway;
-use crate::message::{check_json, is_json_type};
+use crate::message::{check_json, is_json_type, is_plain};
 use crate::page;
 use crate::reader::Reader;
 use crate::source::PublishError;
@@ -170,7 +169,8 @@ pub async fn answer(gateway: &Gateway, app: &Router, request: Request) -> Respon
     if is_post && !request.headers().contains_key(header::ORIGIN) {
         return hardened(publish(gateway, request).await);
     }
-    app.clone().call(request).await.unwrap_or_else(|never| match never {})
+    let routed = Box::pin(app.clone().call(request)); // so that the future of a post is small
+    routed.await.unwrap_or_else(|never| match never {})
 }
 
 async fn publish(gateway: &Gateway, request: Request) -> Response {
@@ -183,11 +183,6 @@ async fn publish(gateway: &Gateway, request: Request) -> Response {
 }
 
 async fn try_publish(gateway: &Gateway, request: Request) -> Result<Response, Refusal> {
-    #[derive(Serialize)]
-    struct Taken<'a> {
-        key: &'a str,
-        bytes: usize,
-    }
     let (Parts { headers, uri, .. }, body) = request.into_parts();
     access::check_origin(gateway, &headers)?;
     access::check_token(gateway, &headers)?;
@@ -209,8 +204,21 @@ async fn try_publish(gateway: &Gateway, request: Request) -> Result<Response, Re
         })?;
     }
     gateway.source.publish(&key, &body, is_json).await?;
-    let taken = Taken { key: &key, bytes: body.len() };
-    Ok((StatusCode::ACCEPTED, Json(taken)).into_response())
+    Ok(taken(&key, body.len()))
+}
+
+/// Returns the response to a post.
+fn taken(key: &str, bytes: usize) -> Response {
+    let body = if is_plain(key.as_bytes()) {
+        format!(r#"{{"key":"{key}","bytes":{bytes}}}"#) // several times as fast as the other
+    } else {
+        format!(r#"{{"key":{},"bytes":{bytes}}}"#, Value::from(key))
+    };
+    let mut response = Response::new(body.into());
+    *response.status_mut() = StatusCode::ACCEPTED;
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    response
 }
 
 impl From<PublishError> for Refusal {

@@ -52,10 +52,11 @@ impl Input {
     pub async fn offer(&self, message: Message, until: Instant) -> Result<(), Refused> {
         match self.0.try_send(Event::Message(message)) {
             Ok(()) => Ok(()),
-            Err(TrySendError::Full(event)) => match timeout_at(until, self.0.send(event)).await {
-                Ok(sent) => sent.map_err(|_| Refused::Ended),
-                Err(_) => Err(Refused::Blocked),
-            },
+            Err(TrySendError::Full(event)) => {
+                let sending = Box::pin(timeout_at(until, self.0.send(event)));
+                let sent = sending.await.map_err(|_| Refused::Blocked)?;
+                sent.map_err(|_| Refused::Ended)
+            }
             Err(TrySendError::Closed(_)) => Err(Refused::Ended),
         }
     }

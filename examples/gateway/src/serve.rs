@@ -132,8 +132,9 @@ impl Connection {
     }
 
     async fn call(&self, mut request: Request, place: &OnceLock<OwnedSemaphorePermit>) -> Response {
+        let is_socket = request.uri().path() == "/ws";
         let admitted = access::check_request(&mut request).and_then(|()| {
-            if request.uri().path() == "/ws" || place.get().is_some() {
+            if is_socket || place.get().is_some() {
                 return Ok(());
             }
             let free = Arc::clone(&self.plain).try_acquire_owned().map_err(|_| {
@@ -148,8 +149,10 @@ impl Connection {
         let has_no_place = place.get().is_none();
         let mut answer = match admitted {
             Ok(()) => {
-                request.extensions_mut().insert(ConnectInfo(self.address));
-                request.extensions_mut().insert(Arc::clone(&self.socket));
+                if is_socket {
+                    request.extensions_mut().insert(ConnectInfo(self.address));
+                    request.extensions_mut().insert(Arc::clone(&self.socket));
+                }
                 answer(&self.gateway, &self.app, request).await
             }
             Err(refusal) => refusal.into_response(),

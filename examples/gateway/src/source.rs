@@ -56,7 +56,8 @@ impl Source {
                 let message = Message::of(key.into(), body, is_json, None);
                 Ok(input.offer(message, Instant::now() + TIMEOUT).await?)
             }
-            Self::Amqp(broker) => broker.publisher.publish(key, body, is_json).await,
+            // Boxed, as it is large, and hyper moves the future of each request twice.
+            Self::Amqp(broker) => Box::pin(broker.publisher.publish(key, body, is_json)).await,
         }
     }
 

@@ -106,7 +106,11 @@ fn cell(samples: &[Sample], rival: &str, case: Case) -> Option<Cell> {
         all.sort_by(f64::total_cmp);
         all
     };
-    let median = |of| sorted(of).get(good.len() / 2).copied().unwrap_or_default();
+    // Of an even number of rounds, the mean of the two in the middle.
+    let median = |of| match &sorted(of)[..] {
+        [] => 0.0,
+        all => f64::midpoint(all[(all.len() - 1) / 2], all[all.len() / 2]),
+    };
     let p99 = sorted(|figures| figures.p99);
     (!own.is_empty()).then(|| Cell {
         median: Figures {
