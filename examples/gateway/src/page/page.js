@@ -114,11 +114,15 @@ function showKeys(stats, seconds) {
   for (const key of trends.keys()) if (!rates.has(key)) trends.delete(key);
 
   const body = $("keys").tBodies[0];
+  // A button that moves loses the focus, and the pointer: new rows go to the end while the table is in use.
+  const stays = body.matches(":hover, :focus-within");
   shown.forEach((key, place) => {
     const row = rows.get(key.key) ?? newRow(key.key);
     rows.set(key.key, row);
     row.set(rates.get(key.key), key);
-    if (body.children[place] !== row.tr) body.insertBefore(row.tr, body.children[place] ?? null);
+    if (stays && row.tr.isConnected) return;
+    const before = stays ? null : body.children[place] ?? null;
+    if (before !== row.tr) body.insertBefore(row.tr, before);
   });
   $("no-keys").hidden = shown.length > 0;
   $("keys").hidden = shown.length === 0;
