@@ -472,7 +472,7 @@ fn flooded(clients: usize, keys: usize) -> (usize, Vec<usize>) {
 #[cfg(target_os = "linux")]
 fn lines_that_wait_for_a_client_with_many_keys_are_bounded_in_bytes() {
     let (most, bytes) = flooded(1, 8);
-    assert!(most < 60, "{most} MiBfor 150 MiB published");
+    assert!(most < 60, "{most} MiB for 150 MiB published");
     assert!(bytes[0] < (32 << 20) + kernel_buffers() + (1 << 20), "{bytes:?}");
     assert!(bytes[0] > 30 << 20, "{bytes:?}");
 }
@@ -481,7 +481,7 @@ fn lines_that_wait_for_a_client_with_many_keys_are_bounded_in_bytes() {
 #[cfg(target_os = "linux")]
 fn lines_that_wait_for_all_clients_are_bounded_in_bytes() {
     let (most, _) = flooded(16, 2);
-    assert!(most < 300, "{most} MiBfor 480 MiB published");
+    assert!(most < 300, "{most} MiB for 480 MiB published");
 }
 
 #[test]
