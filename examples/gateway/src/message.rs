@@ -183,9 +183,8 @@ struct Out<'a> {
     at: Option<u64>,
 }
 
-/// Returns the message as JSON. A text that would more than double in length as a JSON string,
-/// because of control characters, is encoded in base64, so that the output is never much larger
-/// than the input.
+/// Returns the message as JSON. Most texts need no escapes and are copied, which takes a fraction
+/// of the time of [`serialize`].
 fn to_json(key: &str, body: &[u8], is_json: bool, redelivered: bool) -> String {
     match str::from_utf8(body) {
         Ok(text) if !is_json && is_plain(body) && is_plain(key.as_bytes()) => {
@@ -197,8 +196,7 @@ fn to_json(key: &str, body: &[u8], is_json: bool, redelivered: bool) -> String {
     }
 }
 
-/// Returns `true` if a JSON string with these bytes has no escapes and is ASCII. For such texts,
-/// which are most of them, [`serialize`] takes several times as long as a copy.
+/// Returns `true` if the text is ASCII and needs no escapes in a JSON string.
 pub fn is_plain(text: &[u8]) -> bool {
     // Without branches, so that this is compiled to vector instructions.
     let escaped = text.iter().fold(0, |escaped, byte| {
@@ -208,6 +206,9 @@ pub fn is_plain(text: &[u8]) -> bool {
     escaped == 0
 }
 
+/// Returns any message as JSON. A text that would more than double in length as a JSON string,
+/// because of control characters, is encoded in base64, so that the output is never much larger
+/// than the input.
 fn serialize(key: &str, body: &[u8], is_json: bool, redelivered: bool) -> String {
     let json = if is_json { serde_json::from_slice(body).ok() } else { None };
     let escaped: usize = body.iter().map(|byte| escaped_length(*byte)).sum();

@@ -56,7 +56,7 @@ impl Source {
                 let message = Message::of(key.into(), body, is_json, None);
                 Ok(input.offer(message, Instant::now() + TIMEOUT).await?)
             }
-            // Boxed, as it is large, and hyper moves the future of each request twice.
+            // Boxed, because it is large and the future of each request is moved.
             Self::Amqp(broker) => Box::pin(broker.publisher.publish(key, body, is_json)).await,
         }
     }
