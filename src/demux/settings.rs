@@ -262,7 +262,8 @@ where
     ///   beyond their buffers, and without counting towards their limits. A sink that has reached
     ///   its own [limit](crate::Attach::limit) leaves, too.
     ///   [`Order::Detach`](crate::Order::Detach) and [`Order::Evict`](crate::Order::Evict) of the
-    ///   key, and the end of the input, move nothing.
+    ///   key, the end of the input and [`Order::Finish`](crate::Order::Finish) move nothing; but an
+    ///   item that was read before `Finish` may still be the last of a limit.
     /// * A sink that answered `Pending` when another one took the item is not polled again before
     ///   its waker fires, and is next in turn then. If it reserves something when it is polled, as
     ///   a `PollSender` does, the reservation may wait for the next item: do not balance over sinks

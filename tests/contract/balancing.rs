@@ -213,6 +213,26 @@ fn detach_and_evict_of_the_key_and_the_end_move_nothing() {
 }
 
 #[test]
+fn an_item_that_finish_overtook_may_end_a_limit_and_then_the_queue_moves() {
+    let mut rig = Rig::with(|demux| demux.balance().buffer(10));
+    let first = rig.attach_on(1, "first", |attach| attach.limit(2));
+    let second = rig.attach(1, "second");
+    first.hold(Op::Ready);
+    second.hold(Op::Ready);
+    rig.send([101, 102]); // one for each
+    let orders = rig.orders.clone();
+    rig.input.action(move || orders.push(Order::Finish));
+    rig.input.push(103);
+    rig.sleep();
+    // 103 was read before `Finish`: it is the second item of `first`, which leaves.
+    assert!(first.is_dropped() && first.items().is_empty());
+    second.release(Op::Ready);
+    assert!(rig.run().is_ready());
+    assert_eq!(second.items(), [102, 101, 103]);
+    assert_eq!(rig.totals().delivered, 3);
+}
+
+#[test]
 fn an_item_that_is_held_goes_with_the_last_that_leaves() {
     for (order, discarded) in [(Order::Detach(1), 0), (Order::Evict(1), 1), (Order::Finish, 0)] {
         let mut rig = balanced();
