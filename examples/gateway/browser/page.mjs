@@ -125,6 +125,33 @@ async function tabThrough(page) {
   return seen.length;
 }
 
+/** Whether the row of one key is above the row of another. */
+const isAbove = ([above, below]) => {
+  const keys = [...document.querySelectorAll("#keys td:first-child bdi")].map((name) => name.textContent);
+  return keys.indexOf(above) < keys.indexOf(below);
+};
+
+/** A row keeps its place while its button has the focus, though another key gets more messages. */
+async function keepsItsPlaceInFocus(page, key, other) {
+  const submit = (form, fields) => page.evaluate(([id, values]) => {
+    for (const [field, value] of Object.entries(values)) document.getElementById(field).value = value;
+    document.getElementById(id).requestSubmit(); // does not move the focus
+  }, [form, fields]);
+  await page.getByRole("button", { name: `stop ${key}`, exact: true }).focus();
+  await submit("subscribe", { "subscribe-key": other });
+  await subscribed(page, other);
+  const MESSAGES = 5;
+  for (let n = 0; n < MESSAGES; n += 1) await submit("publish", { "publish-key": other, "publish-body": `${n}` });
+  await until(page, "the other row counts its messages", ([name, count]) =>
+    [...document.querySelectorAll("#keys tbody tr")].some((row) => row.querySelector("bdi").textContent === name
+      && row.querySelector("td:nth-child(5)").textContent === `${count}`), [other, MESSAGES]);
+  assert(await page.evaluate(isAbove, [key, other]), "a row keeps its place while its button has the focus");
+  const focused = await page.evaluate(() => document.activeElement.getAttribute("aria-label"));
+  assert.equal(focused, `stop ${key}`, "the button keeps the focus");
+  await page.evaluate(() => document.activeElement.blur());
+  await until(page, "the rows are in order again", isAbove, [other, key]);
+}
+
 const text = (page, id) => page.locator(`#${id}`).innerText();
 
 /** Waits until a function in the page is true. */
@@ -163,6 +190,7 @@ const STAGES = {
     assert.equal(await page.locator("#messages li", { hasText: look.name }).count(), 1, "it arrives once");
     await until(page, "the key is in the table", (wanted) => [...document.querySelectorAll("#keys td:first-child")]
       .some((cell) => cell.querySelector("bdi")?.textContent === wanted), key);
+    await keepsItsPlaceInFocus(page, key, `${look.name} 2`);
   },
 
   async busy(page, look) {
