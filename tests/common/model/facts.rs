@@ -74,7 +74,7 @@ pub(super) struct Facts {
     /// The number of ticks that were read in this turn.
     pub(super) ticks_in_turn: u32,
     /// For each key, whether `key_attached` was called and `key_detached` was not called since.
-    pub(super) told: [bool; KEYS as usize],
+    pub(super) keys_taken: [bool; KEYS as usize],
     /// The sink of which the last event completed an operation, if any.
     pub(super) moved: Option<Id>,
     /// Whether a sink was dropped, so that wakers of former sinks exist.

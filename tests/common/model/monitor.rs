@@ -195,8 +195,8 @@ impl Monitor {
                 }
                 return self.orders.item_routed(seq, turn);
             }
-            Event::KeyAttached(key) => return self.tell(key, true),
-            Event::KeyDetached(key) => return self.tell(key, false),
+            Event::KeyAttached(key) => return self.record_key(key, true),
+            Event::KeyDetached(key) => return self.record_key(key, false),
             Event::Unmatched(seq) => return self.orders.item_routed(seq, turn),
             Event::Clone(_) => self.copies += 1,
             Event::Drop(id) => self.facts.dropped(id),
@@ -225,9 +225,9 @@ impl Monitor {
     }
 
     /// Records a call of `key_attached` or `key_detached`, which must alternate for each key.
-    fn tell(&mut self, key: u8, attached: bool) -> Result<(), String> {
-        let told = &mut self.facts.told[usize::from(key)];
-        if std::mem::replace(told, attached) == attached {
+    fn record_key(&mut self, key: u8, attached: bool) -> Result<(), String> {
+        let taken = &mut self.facts.keys_taken[usize::from(key)];
+        if std::mem::replace(taken, attached) == attached {
             return Err("called twice in a row".into());
         }
         Ok(())
@@ -260,9 +260,9 @@ impl Monitor {
                 self.flushes.flush_asked(&self.facts, self.settings, id, waits)
             }
             Event::Ask(id, Op::Close) => {
-                let told = !self.facts.sinks[id].closing
-                    && self.known(|state| state.was_told_with_all(id)) == Known::Yes;
-                self.cost.closes += usize::from(told);
+                let begins = !self.facts.sinks[id].closing
+                    && self.known(|state| state.begins_by_closing(id)) == Known::Yes;
+                self.cost.closes += usize::from(begins);
                 Ok(())
             }
             _ => Ok(()),
@@ -290,9 +290,9 @@ impl Monitor {
         if view.seen.terminated != view.completed {
             return Err("is_terminated() does not agree with the result of the poll".into());
         }
-        if view.seen.keys != self.facts.told {
-            let (keys, told) = (view.seen.keys, self.facts.told);
-            return Err(format!("contains_key() is {keys:?}, but the hooks said {told:?}"));
+        if view.seen.keys != self.facts.keys_taken {
+            let (keys, taken) = (view.seen.keys, self.facts.keys_taken);
+            return Err(format!("contains_key() is {keys:?}, but the hooks said {taken:?}"));
         }
         let mut complaints = Vec::new();
         let facts = &self.facts;

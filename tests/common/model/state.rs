@@ -250,9 +250,9 @@ impl State {
 
     /// Returns `true` if `id` leaves only because the input is over, and begins to leave by being
     /// closed.
-    pub(super) fn was_told_with_all(&self, id: Id) -> bool {
+    pub(super) fn begins_by_closing(&self, id: Id) -> bool {
         let attachment = &self.attachments[id];
-        let leaving = Stage::Leaving { reasons: FINISHED, told: false };
+        let leaving = Stage::Leaving { reasons: FINISHED, begun: false };
         attachment.stage == leaving && !attachment.drained
     }
 
@@ -279,7 +279,7 @@ impl State {
 
     /// Lets `id` leave: it receives no new items, and takes its copy of the held item along. If the
     /// item was not offered to it yet, `admit` is called for it now.
-    fn leave(&mut self, id: Id, reasons: u8, told: bool) {
+    fn leave(&mut self, id: Id, reasons: u8, begun: bool) {
         self.give_up_share(id, true);
         if let Some(item) = self.item.as_mut().filter(|item| item.is_unoffered(id)) {
             item.ask_leaver(id);
@@ -291,7 +291,7 @@ impl State {
             }
         }
         self.unlink(id);
-        self.attachments[id].stage = Stage::Leaving { reasons, told };
+        self.attachments[id].stage = Stage::Leaving { reasons, begun };
     }
 
     /// Removes `id`, and discards the items that wait for it. An attachment that is evicted takes

@@ -15,11 +15,11 @@ pub(super) enum Stage {
     /// The order to attach it was not applied yet.
     Unapplied,
     Receiving,
-    /// If `told`, it is being closed, or will be as soon as its queue is empty. Otherwise it leaves
+    /// If `begun`, it is being closed, or will be as soon as its queue is empty. Otherwise it leaves
     /// because the input is over, and the demux may not have reached it yet.
     Leaving {
         reasons: u8,
-        told: bool,
+        begun: bool,
     },
     /// It is being removed, together with the items that waited for it.
     Removing {

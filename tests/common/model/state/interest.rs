@@ -48,9 +48,9 @@ impl State {
     /// Checks that the hooks and the attachments agree on which keys are taken. There is no check
     /// at the end, when all attachments begin to leave, one after the other.
     pub(super) fn check_interest(&self, facts: &Facts) -> Result<(), String> {
-        for (key, (group, told)) in self.groups.iter().zip(facts.told).enumerate() {
-            if told == group.is_empty() && !self.over {
-                return Err(format!("key {key} has {group:?}, but the hooks say taken: {told}"));
+        for (key, (group, taken)) in self.groups.iter().zip(facts.keys_taken).enumerate() {
+            if taken == group.is_empty() && !self.over {
+                return Err(format!("key {key} has {group:?}, but the hooks say taken: {taken}"));
             }
         }
         Ok(())
@@ -58,10 +58,10 @@ impl State {
 
     /// Checks that `key_detached` was called for the key of `id`, if it is free, before `detached`
     /// is called for `id`.
-    pub(super) fn check_key_is_told(&self, id: Id, facts: &Facts) -> Result<(), String> {
+    pub(super) fn check_key_detached(&self, id: Id, facts: &Facts) -> Result<(), String> {
         let key = usize::from(self.attachments[id].key);
         let freed_it = self.groups[key].is_empty() && self.freed_by[key] == Some(id);
-        if facts.told[key] && freed_it && !self.over {
+        if facts.keys_taken[key] && freed_it && !self.over {
             return Err("its key is free, but key_detached was not called".into());
         }
         Ok(())

@@ -215,7 +215,7 @@ impl State {
 
     /// Records that the task sleeps after `Finish`. All recipients have begun to leave, if enough
     /// clones were made.
-    pub(super) fn all_were_told(&mut self) {
+    pub(super) fn all_begin_to_leave(&mut self) {
         let Some(item) = self.item.as_ref().filter(|_| self.over) else { return };
         let unserved = item.unserved();
         let asked = unserved.iter().all(|&id| item.wants_sink(id));

@@ -21,7 +21,7 @@ impl State {
                 attachment.may_detach |= request == Request::Detach;
             }
             match &mut attachment.stage {
-                Stage::Leaving { reasons, told: false } if request == Request::Detach => {
+                Stage::Leaving { reasons, begun: false } if request == Request::Detach => {
                     *reasons |= REQUESTED;
                 }
                 _ => {}
@@ -178,8 +178,8 @@ impl State {
     fn may_detach_leavers(&mut self, key: u8) {
         for id in 0..self.attachments.len() {
             let attachment = &self.attachments[id];
-            let is_told = !matches!(attachment.stage, Stage::Leaving { told: false, .. });
-            if attachment.key != key || is_told {
+            let has_begun = !matches!(attachment.stage, Stage::Leaving { begun: false, .. });
+            if attachment.key != key || has_begun {
                 continue;
             }
             if let Stage::Leaving { reasons, .. } = &mut self.attachments[id].stage {
@@ -262,7 +262,7 @@ impl State {
         reasons |= if attachment.limit == Some(0) { LIMITED } else { 0 };
         reasons |= if attachment.keep_existing && taken.is_some() { REFUSED } else { 0 };
         if reasons != 0 {
-            attachment.stage = Stage::Leaving { reasons, told: true };
+            attachment.stage = Stage::Leaving { reasons, begun: true };
             return;
         }
         attachment.stage = Stage::Receiving;
@@ -312,7 +312,7 @@ impl State {
                 let reasons = if self.over { LIMITED | FINISHED } else { LIMITED };
                 self.leave(id, reasons, true);
             }
-            Stage::Leaving { reasons, told: false } => *reasons |= LIMITED,
+            Stage::Leaving { reasons, begun: false } => *reasons |= LIMITED,
             _ => {}
         }
     }

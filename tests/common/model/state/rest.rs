@@ -127,8 +127,8 @@ impl State {
                     return Err(format!("the task sleeps, but {id} yielded and must be polled"));
                 }
             }
-            if let Stage::Leaving { told, .. } = &mut attachment.stage {
-                *told = true;
+            if let Stage::Leaving { begun, .. } = &mut attachment.stage {
+                *begun = true;
                 if attachment.queue.is_empty() && !view.sinks[id].is_closing() {
                     return Err(format!("the task sleeps, but {id} is not being closed"));
                 }

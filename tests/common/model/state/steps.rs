@@ -86,7 +86,7 @@ impl State {
             Event::KeyAttached(key) => self.key_attached(key)?,
             Event::KeyDetached(key) => return self.key_detached(key, facts, out),
             Event::Detached(id, why) => {
-                self.check_key_is_told(id, facts)?;
+                self.check_key_detached(id, facts)?;
                 self.detached(id, why)?;
             }
             Event::Unmatched(seq) => self.unmatched(seq, facts)?,
@@ -200,7 +200,7 @@ impl State {
 
     fn flushed(&mut self, id: Id, outcome: Outcome) -> Result<(), String> {
         match self.present(id)? {
-            Stage::Leaving { told: true, .. } if self.attachments[id].queue.is_empty() => {
+            Stage::Leaving { begun: true, .. } if self.attachments[id].queue.is_empty() => {
                 return Err("it must be closed, which flushes it".into());
             }
             _ => {}
@@ -225,7 +225,7 @@ impl State {
             Outcome::Done => self.remove(id, EndReason::Left(reasons)),
             Outcome::Failed => self.remove(id, EndReason::Failed("poll_close")),
             Outcome::Pending | Outcome::Yields => {
-                self.attachments[id].stage = Stage::Leaving { reasons, told: true };
+                self.attachments[id].stage = Stage::Leaving { reasons, begun: true };
             }
         }
         Ok(())

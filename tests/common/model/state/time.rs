@@ -27,7 +27,7 @@ impl State {
             } else {
                 attachment.idle.tick(idle, distinct);
             }
-            if let Stage::Leaving { reasons, told: false } = &mut attachment.stage {
+            if let Stage::Leaving { reasons, begun: false } = &mut attachment.stage {
                 *reasons |= if attachment.idle.is_set() { IDLE } else { 0 };
             }
         }

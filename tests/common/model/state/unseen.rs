@@ -23,7 +23,7 @@ impl State {
             // Before the task sleeps, every ended lease has taken effect, and after the end all
             // attachments have begun to leave.
             for state in &mut found {
-                state.all_were_told();
+                state.all_begin_to_leave();
                 for id in 0..state.attachments.len() {
                     if state.attachments[id].is_detached_by_lease() {
                         state.detach(id);
