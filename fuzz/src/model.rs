@@ -1,7 +1,7 @@
 //! Target `model`: any byte script, played against the reference model of the whole contract.
 //!
-//! The first three bytes are the settings, the others what happens; `tests/common/model/script.rs`
-//! says what each means, `tests/common/model.rs` what is asserted.
+//! The first bytes are settings, and the rest are steps: see `tests/common/model/script.rs`.
+//! `tests/common/model.rs` lists what is asserted.
 
 use crate::common::model;
 
@@ -9,7 +9,7 @@ use crate::common::model;
 ///
 /// # Panics
 ///
-/// If the crate breaks the contract; the message is the story of the script.
+/// Panics if the crate breaks the contract. The message lists the events of the script.
 pub fn run(script: &[u8]) {
     model::run(script);
 }
