@@ -272,7 +272,7 @@ where
         self.router.recipients()
     }
 
-    /// Returns a reference to the hooks.
+    /// Returns a reference to the hooks. See [`hooks_mut`](Self::hooks_mut) for an example.
     pub fn hooks_ref(&self) -> &H {
         self.router.hooks()
     }

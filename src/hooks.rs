@@ -11,7 +11,8 @@ pub use reasons::{Detached, Discarded, Recipient};
 /// Callbacks that a [`Demux`](crate::Demux) calls while it runs.
 ///
 /// `K` is the type of the keys, `V` of the items and `E` of the errors of the sinks. Every method
-/// has a default: [`admit`](Self::admit) returns `true`, and the others do nothing.
+/// has a default: [`admit`](Self::admit) and [`supersedes`](Self::supersedes) return `true`, and
+/// the others do nothing.
 ///
 /// Hooks are called from within [`poll`](core::future::Future::poll), between two steps of the
 /// demux and never during a call to a sink. They must not block. They may send orders and drop
@@ -93,9 +94,8 @@ pub trait Hooks<K, V, E> {
     /// strictly, and agree with [`Demux::contains_key`](crate::Demux::contains_key). Subscribe
     /// upstream here.
     ///
-    /// An attachment that joins or replaces another one does not cause it. Neither does one that
-    /// takes no key: because it was refused, came after the end, has a limit of 0 or a lease that
-    /// has ended.
+    /// Not called for an attachment that joins or replaces another one, nor for one that takes no
+    /// key, because it was refused, came after the end, has a limit of 0 or a lease that has ended.
     ///
     /// # Examples
     ///
@@ -132,8 +132,9 @@ pub trait Hooks<K, V, E> {
     /// Called when the last receiving attachment of a key has stopped receiving: it leaves, failed
     /// or was evicted. Unsubscribe upstream here.
     ///
-    /// Called after [`unblocked`](Self::unblocked) and before [`detached`](Self::detached). An
-    /// attachment that is replaced does not cause it. Dropping the demux calls no hook.
+    /// Called after [`unblocked`](Self::unblocked) and before [`detached`](Self::detached). Not
+    /// called for an attachment that is replaced. Dropping the demux calls no hook. See
+    /// [`key_attached`](Self::key_attached) for an example.
     #[inline]
     fn key_detached(&mut self, key: &K) {}
 
@@ -194,8 +195,7 @@ pub trait Hooks<K, V, E> {
     #[inline]
     fn discarded(&mut self, to: Recipient<'_, K>, item: V, why: Discarded) {}
 
-    /// Returns `true` if `new` makes `waiting` obsolete, which waits in the queue of this
-    /// attachment.
+    /// Returns `true` if `new` replaces `waiting`, an item in the queue of this attachment.
     ///
     /// Called only under [`Overflow::Conflate`](crate::Overflow::Conflate), for the items that
     /// wait, from the oldest to the newest, until the answer is `true`. That one is discarded
@@ -256,7 +256,8 @@ pub trait Hooks<K, V, E> {
 
     /// Called when the input no longer waits for this sink: once per [`blocked`](Self::blocked).
     ///
-    /// If the sink leaves, this is called before [`detached`](Self::detached).
+    /// If the sink leaves, this is called before [`detached`](Self::detached). See
+    /// [`blocked`](Self::blocked) for an example.
     #[inline]
     fn unblocked(&mut self, on: Recipient<'_, K>) {}
 }

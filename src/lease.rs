@@ -79,8 +79,8 @@ impl Claim {
 /// Holds attachments and evicts them when it is dropped.
 ///
 /// Store the lease in the value that the sinks belong to, for example a client's connection or a
-/// subscription handle. When that value is dropped, its attachments end promptly; the demux does
-/// not need an item for the key to notice.
+/// subscription handle. When that value is dropped, its attachments end promptly, even if no
+/// further item with their keys arrives.
 ///
 /// A lease holds *attachments*, not keys: the late clean-up of an old consumer never removes its
 /// successor under the same key. One lease may hold any number of attachments, for example all
@@ -161,8 +161,8 @@ impl Lease {
         Self { claims: Vec::new() }
     }
 
-    /// Returns the number of attachments that the lease holds and that have not ended. Those that
-    /// were not applied yet count.
+    /// Returns the number of attachments that the lease holds and that have not ended. Those whose
+    /// orders were not applied yet count, too.
     ///
     /// # Examples
     ///
@@ -180,7 +180,21 @@ impl Lease {
         self.claims.iter().filter(|claim| claim.strong_count() > 0).count()
     }
 
-    /// Returns `true` if the lease holds no attachment that has not ended.
+    /// Returns `true` if all attachments of the lease have ended, or it has none.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{executor::block_on, sink, stream};
+    /// use stream_demux::{Attach, DemuxStreamExt, Lease};
+    ///
+    /// let mut lease = Lease::new();
+    /// let attach = Attach::new("key", sink::drain::<u32>()).leased(&mut lease);
+    /// assert!(!lease.is_empty());
+    ///
+    /// block_on(stream::empty().demux_by(|_| "key", stream::iter([attach])));
+    /// assert!(lease.is_empty());
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -131,17 +131,18 @@
 //!
 //! The documentation and the tests refer to these by number.
 //!
-//! 1. **Orders before items.** An order that was ready before the input returned an item is
-//!    applied before that item is routed. Until then the item is held and counts as `queued`. The
-//!    orders stream is polled only after its waker has fired, so an idle one costs nothing. If it
-//!    returns `Pending` and wakes itself, the turn ends before another item is routed. If it does
-//!    so again in the next turn, with no order in between, it no longer delays items in that turn.
-//!    A [`Lease`] that ended before an order or an item was read takes effect first. An item
-//!    belongs to the attachments that exist when its key is looked up, after these orders. What a
-//!    [tick](#time) causes may come after items that are read later.
+//! 1. **Orders before items.** An order that was ready before the input returned an item is applied
+//!    before that item is routed. Until then the item is held and counts as `queued`. After the
+//!    orders stream has returned `Pending`, it is polled again only when its waker has fired, so an
+//!    idle one costs nothing. If it returns `Pending` and wakes itself, no further item is routed
+//!    in that turn. If it does so again in the next turn, with no order in between, it no longer
+//!    delays items in that turn. A [`Lease`] that ended before an order or an item was read takes
+//!    effect first. An item belongs to the attachments that exist when its key is looked up, after
+//!    these orders. What a [tick](#time) causes may come after items that are read later.
 //! 2. **Order per key.** The items of an attachment reach its sink in the order of the input. An
 //!    item that takes the place of another under [`Overflow::Conflate`] may pass items in between.
-//!    With [`balance`], this applies to each sink, until items move from one that leaves to others.
+//!    With [`balance`], each sink gets its items in this order until a sink leaves and its queued
+//!    items move to the others.
 //! 3. **One fate per item.** Between two polls
 //!    `received + copies = unmatched + delivered + discarded + lost + queued`, and after
 //!    completion `queued` is 0. Nothing is dropped silently.
@@ -157,13 +158,13 @@
 //!    work with ten sinks attached as with a million.
 //! 5. **Bounded turns.** One `poll`, a *turn*, spends at most the [`budget`](Demux::budget). If
 //!    work is left, the demux wakes its task and returns. See [Fairness](#fairness).
-//! 6. **Flushing.** A sink that took an item is flushed as soon as the input has nothing ready,
-//!    the input has to wait, or a turn reads nothing. If more than 16 sinks need a flush at that
-//!    point, the demux first lets other tasks run, because one of them may be about to feed the
-//!    input or to read from a sink. It then flushes in the next turn that reads nothing, and at
-//!    the latest in the 16th turn in which the input ran dry. While the input stays busy, a sink
-//!    is flushed after at most [`flush_every`](Demux::flush_every) further items. It may be
-//!    flushed earlier than that by up to one budget, but not by more than a quarter of
+//! 6. **Flushing.** A sink that took an item is flushed as soon as the input has nothing ready, the
+//!    input has to wait, or a turn reads nothing. If more than 16 sinks need a flush at that point,
+//!    the demux first lets other tasks run, because one of them may be about to feed the input or
+//!    to read from a sink. It then flushes in the next turn that reads nothing, and at the latest
+//!    in the 16th turn from then on in which the input has nothing ready. While the input stays
+//!    busy, a sink is flushed after at most [`flush_every`](Demux::flush_every) further items. It
+//!    may be flushed earlier than that by up to one budget, but not by more than a quarter of
 //!    `flush_every`. A busy input does not cause a flush per item, and no flush is forgotten:
 //!    before the task goes to sleep, `poll_flush` has been called on every sink that took an item
 //!    since its last flush. A pending flush holds up no other sink. A sink that is being closed is
@@ -178,7 +179,7 @@
 //!    closed for.
 //! 9. **The end.** When the input ends, or [`Order::Finish`] is applied, the queues drain, each
 //!    sink is closed once, and the future completes after the last close. The input is not read
-//!    again, even if it is blocked or endless; an item that is held keeps its place. Orders are
+//!    again, even if it is blocked or endless; an item that is held is still routed. Orders are
 //!    still applied, so that a stuck sink can be evicted; a sink attached at this stage is closed
 //!    at once, even under a taken key. The end of the orders stream ends nothing else. Orders that
 //!    are unread after the last close are dropped.
@@ -219,9 +220,9 @@
 //!   never takes the key. The end of a lease acts like an order: it takes effect before orders and
 //!   items that are read after it, and each attachment that ends costs one unit of the budget.
 //! * **[`Overflow`]** is set per attachment. Under `Wait`, an item is held, and the input with it,
-//!   while the queue is full and the sink is not ready. Under `DropNewest` and `DropOldest`, the
-//!   queue has room for at least one item, even with `buffer(0)`: the item that a sink was polled
-//!   for waits for that sink.
+//!   while the queue is full and the sink is not ready. Under `DropNewest`, `DropOldest` and
+//!   `Conflate`, the queue has room for at least one item, even with `buffer(0)`: the item that a
+//!   sink was polled for waits for that sink.
 //! * **[`multicast`](Demux::multicast).** An attachment joins the *group* of attachments that have
 //!   its key. An item is offered to the members one after the other, in the order in which they
 //!   joined, and each member that can take its copy gets it at once. A member under `Wait` that
@@ -229,9 +230,9 @@
 //!   woken and ready. The next item is read when the last member has taken its copy. The last
 //!   member to be served gets the item itself, the others get clones.
 //!     * Members that join while an item is held get the items after it.
-//!     * A member that leaves gracefully takes its copy with it, beyond its buffer if necessary. A
-//!       member that fails or overflows discards its copy. A member that is evicted takes no copy,
-//!       unless it is the last one, which discards the item itself.
+//!     * If a member leaves gracefully before it has got its copy, the copy is queued for it,
+//!       beyond its buffer if necessary. If it fails or overflows, its copy is discarded. If it is
+//!       evicted, no copy is made; if no other member is owed one, the item itself is discarded.
 //!     * A held item counts once as `queued`. [`blocked`](Hooks::blocked) names the first member
 //!       that the item waits for, after the item was offered to all members.
 //! * **[`balance`]** lets the attachments of a key share its items. They are not cloned; each goes
@@ -251,8 +252,8 @@
 //!
 //! With [`Overflow::Wait`], the default, a sink that is not ready while its queue is full **holds
 //! the input, and thereby the items of all other sinks**. This is backpressure, and it is what you
-//! want if every sink has to get every item. If one slow sink should not hold back the others,
-//! give its attachment a [`buffer`](Attach::buffer) and another [`Overflow`] policy.
+//! want if no item may be lost. If one slow sink should not hold back the others, give its
+//! attachment a [`buffer`](Attach::buffer) and another [`Overflow`] policy.
 //!
 //! [`Hooks::blocked`] and [`Demux::blocked_on`] name the sink that the input waits for. An
 //! [`Order::Evict`] or a dropped [`Lease`] ends the wait. With [`multicast`](Demux::multicast),
@@ -266,14 +267,14 @@
 //! share what a sink waits for. Discarding an item or evicting the sink in these cases would lose
 //! items for which there is room. Therefore:
 //!
-//! * If a sink's waker has fired by the time the sink returns `Pending`, or by the time a policy
-//!   would act on that, and its queue is full, then the item is held, no further item is routed in
-//!   this turn, and the sink is polled again in the next turn. [`Hooks::blocked`] is not called.
+//! * If a sink returns `Pending` while its queue is full, and its waker has fired by then or before
+//!   its policy is applied, then the item is held, no further item is routed in this turn, and the
+//!   sink is polled again in the next turn. [`Hooks::blocked`] is not called.
 //! * If the sink does the same again, it is considered full as soon as nothing has happened in
 //!   between (no order was read, no sink accepted an item, no flush or close completed), or after
 //!   16 turns.
 //! * Tokio delays the wake of a spawned task that has used up its budget, so the sink looks full
-//!   at that time. Therefore, if a sink under `DropNewest`, `DropOldest` or `Evict` returns
+//!   at that time. Therefore, if a sink under any policy except `Wait` returns
 //!   `Pending` after 64 operations of a turn, it is treated in the same way: it is polled once
 //!   more, early in the next turn, when the task's budget is fresh.
 //!
@@ -302,17 +303,18 @@
 //! linger(2)                  dry ----- 1 -------- 2 flushed
 //! ```
 //!
-//! * **[`stall_timeout`](Attach::stall_timeout)** evicts a sink at which something waits (an item,
-//!   a flush or a close) and nothing moves. It also applies to a sink that is leaving, so it bounds
+//! * **[`stall_timeout`](Attach::stall_timeout)** evicts a sink that makes no progress while an
+//!   item, a flush or a close is pending. It also applies to a sink that is leaving, so it bounds
 //!   how long a graceful leave may take.
 //! * **[`idle_timeout`](Attach::idle_timeout)** detaches a sink that gets no items. A tick does not
 //!   count if the sink took an item or completed a flush since the tick before.
 //! * **[`linger`](Demux::linger)** puts off the flush when the input has nothing ready, so that
 //!   more items share one.
 //!
-//! Ticks that are read in one turn count as one. A tick comes to the attachments that have
+//! Ticks that are read in one turn count as one. A tick is applied to the attachments that have
 //! time-outs one after the other, each for one unit of the budget; orders and items go on in the
-//! meantime. A tick that is read before the last one has come to all of them follows it.
+//! meantime. Ticks that are read before the last one was applied to all of them count as one, which
+//! is applied afterwards.
 //!
 //! # Fairness
 //!
@@ -323,17 +325,18 @@
 //! * a woken sink that is handled, and each item that is moved out of its queue;
 //! * an item that is read, and each member of a group beyond the first that it is offered to;
 //! * a flush;
-//! * an attachment with a time-out that a tick comes to;
+//! * an attachment with a time-out to which a tick is applied;
 //! * an attachment that is made on demand, and every 16 sinks among which [`balance`] looks for the
 //!   shortest queue;
 //! * a sink that starts to close because the input has ended.
 //!
 //! Work that exceeds the budget continues in the next turn. Orders leave a quarter of the turn to
 //! sinks that have something to do, and sinks leave a quarter to items. (With a budget below four,
-//! the quarter is one turn in four.) Of the share of the sinks, woken sinks leave half to due
-//! flushes, these two leave half to ticks, and these three leave half to closing after the end. So
-//! orders that never pause can hold back items, as guarantee 1 requires, but not sinks. Neither
-//! orders nor items nor busy sinks make a woken sink wait for more than a few turns.
+//! the quarter is one turn in four.) Of the share of the sinks, half is for closing after the end,
+//! half of the rest for ticks, half of what is then left for due flushes, and the remainder for
+//! woken sinks. Work that does not exist leaves its part to the others. So orders that never pause
+//! can hold back items, as guarantee 1 requires, but not sinks. Neither orders nor items nor busy
+//! sinks make a woken sink wait for more than a few turns.
 //!
 //! Some work of a single poll is not bounded by the budget. An eviction or a failure discards a
 //! whole queue at once, and dropping a queue drops its items. Tables double when they are full,
@@ -349,8 +352,9 @@
 //! * **Untrusted keys.** If others choose the keys, use
 //!   [`with_hasher`](Demux::with_hasher)`(RandomState::new())`. The default hasher is fast, but
 //!   does not withstand keys that were chosen to collide.
-//! * **The input shares the task's waker.** The demux polls the input on every wake of the task,
-//!   including wakes caused by a sink. The orders stream and the sinks have wakers of their own.
+//! * **The input shares the task's waker.** Unless an item is held or the input has ended, the
+//!   demux polls the input on every wake of the task, including wakes caused by a sink. The orders
+//!   stream and the sinks have wakers of their own.
 //! * **Sinks are not returned.** An attachment ends with its sink closed or dropped. To keep a
 //!   connection, attach the sender of a channel, or a sink that hands its connection back on drop.
 //! * **Cancel safety.** No state is lost between polls: you can poll `&mut demux` inside a timeout

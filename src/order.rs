@@ -53,13 +53,13 @@ pub enum Order<K, S> {
     ///
     /// Ticks that are read in one turn count as one. A tick is applied to the attachments that have
     /// time-outs one after the other, each for one unit of the budget; orders and items go on
-    /// meanwhile. Ticks that are read before it was applied to all of them are applied together,
-    /// afterwards.
+    /// meanwhile. Ticks that are read before the last one was applied to all of them count as one,
+    /// which is applied afterwards.
     Tick,
     /// Stops reading the input, as if it had ended.
     ///
     /// The queues drain, the sinks are closed, and the future completes. An item that was already
-    /// read keeps its place.
+    /// read is still routed.
     Finish,
 }
 
@@ -234,13 +234,11 @@ pub enum Overflow {
     DropOldest,
     /// Ends the attachment: its queue and this item are discarded, and its sink is dropped.
     Evict,
-    /// This item takes the place of the first waiting one that it
-    /// [supersedes](crate::Hooks::supersedes), which is discarded
-    /// ([`Discarded::Conflated`](crate::Discarded::Conflated)): the latest value instead of the
-    /// oldest.
+    /// Discards the oldest queued item that this one [supersedes](crate::Hooks::supersedes)
+    /// ([`Discarded::Conflated`](crate::Discarded::Conflated)), and queues this one in its place.
     ///
     /// This applies whenever the item would join a queue that is not empty, even if there is room,
-    /// and also if the sink takes the item along as it leaves.
+    /// and also when the held item is added to the queue of a sink that leaves.
     /// By default an item supersedes any other, so that at most one item waits. An item that
     /// supersedes none is queued; if the queue is full, the oldest item is discarded, as under
     /// `DropOldest`. The queue has room for at least one item, even with

@@ -9,7 +9,7 @@
 //! 1. the counts of the [`Ledger`] add up;
 //! 2. a slot with something in its queue is parked, or it is in the ready list;
 //! 3. a slot that is leaving with an empty queue waits for its close, or is in the ready list;
-//! 4. a slot that is owed a copy of the item that is held receives.
+//! 4. a slot that is owed a copy of the held item is receiving.
 
 mod balance;
 mod held;
@@ -239,8 +239,8 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.slots.ready().has_ended()
     }
 
-    /// Returns `true` if sinks have something to do. `budget` limits how far flushes are looked
-    /// ahead.
+    /// Returns `true` if sinks have something to do. `budget` limits how many items ahead a flush
+    /// counts as due.
     pub(crate) fn has_sinks(&self, budget: usize) -> bool {
         self.slots.ready().any()
             || self.has_due_flushes(budget)
@@ -248,13 +248,14 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
             || self.is_sweeping()
     }
 
-    /// Returns `true` if flushes are due. `budget` limits how far they are looked ahead.
+    /// Returns `true` if flushes are due. `budget` limits how many items ahead a flush counts as
+    /// due.
     pub(crate) fn has_due_flushes(&self, budget: usize) -> bool {
         self.slots.flushes().is_due(self.flush_horizon(budget))
     }
 
     /// Returns `true` if an item can be read, or the one that is held routed further. While orders
-    /// are left, only an item whose key was looked up already can.
+    /// are unread, this is so only for a held item whose key was already looked up.
     pub(crate) fn has_items(&self, orders_read: bool) -> bool {
         if self.holding.is_empty() {
             orders_read && !self.is_finished()

@@ -1,6 +1,6 @@
-//! [`Slots`]: the slots, and four lists that name them: the woken, the flushes that are due, the
-//! time-outs and, for groups that balance, the lines. Inserting and removing a slot keeps all of
-//! them consistent.
+//! [`Slots`]: the slots, and four lists of their ids: the woken slots, the sinks to flush, the slots
+//! with time-outs and, for groups that balance, the order of turns. Inserting and removing a slot
+//! keeps all of them consistent.
 //!
 //! 1. Every slot has a waker, registered under its id.
 //! 2. A slot whose sink took an item since its last flush is in the flush list, unless its sink is
@@ -103,7 +103,7 @@ impl<K, S, V, B> Slots<K, S, V, B> {
 
     /// # Panics
     ///
-    /// If there is no such slot. So do the methods below that return no `Option`.
+    /// Panics if there is no such slot. So do the methods below that return no `Option`.
     pub(crate) fn slot(&self, id: SlotId) -> &Slot<K, S> {
         self.table.slot(id)
     }

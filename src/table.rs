@@ -7,9 +7,8 @@
 //! 1. Of the slots that receive under a key, the first one, the *head*, lies in `heads`. All
 //!    others, and those that are leaving, lie in `others`.
 //! 2. The [`Store`] finds a slot by its id, wherever it lies.
-//! 3. Receiving slots that share a key are a group, which the head stands for; a group stays one
-//!    until its last member is gone. So are leaving slots that share a key; `leaving` names the
-//!    first.
+//! 3. Receiving slots that share a key are a group, which the head stands for. So are leaving slots
+//!    that share a key; `leaving` names the first. A group exists until its last member is gone.
 //! 4. `catch_all` names a slot that receives.
 //!
 //! A key is stored once, in its slot, and never cloned.
@@ -114,7 +113,7 @@ impl<K, S, V, B> Table<K, S, V, B> {
 
     /// # Panics
     ///
-    /// If there is no such slot. So do the methods below that return no `Option`.
+    /// Panics if there is no such slot. So do the methods below that return no `Option`.
     pub(crate) fn slot(&self, id: SlotId) -> &Slot<K, S> {
         self.store.slot(id)
     }

@@ -2,9 +2,10 @@
 //!
 //! A tick is applied to the slots one by one, possibly over several turns: a *sweep*. The slots are
 //! in a list without gaps, and a sweep goes through it from its end, so that a slot that joins
-//! meanwhile is not part of it. When a slot is removed, the last one moves to its index, and may
-//! come before the cursor a second time, or for the first: each slot keeps the number of the last
-//! sweep that does not apply to it.
+//! meanwhile is not part of it. When a slot is removed, the last one moves to its index, so a sweep
+//! may come to that slot a second time, or to a slot that joined after the sweep began. Each slot
+//! therefore keeps a number: that of the last sweep that was applied to it, or whose tick was read
+//! before it joined.
 
 use alloc::vec::Vec;
 
@@ -81,8 +82,7 @@ impl Timers {
         Some((id, Sweep { number, was_held }))
     }
 
-    /// Adds a slot. Returns its index, and the number of the last sweep for a tick that was read
-    /// before: it does not apply to the slot.
+    /// Adds a slot. Returns its index, and the number of the last sweep whose tick was read before.
     pub(crate) fn insert(&mut self, id: SlotId) -> (usize, u32) {
         self.slots.push(id);
         let pending = u32::from(self.pending.is_some());

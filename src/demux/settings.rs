@@ -51,8 +51,8 @@ where
 
     /// Sets the number of items that may be queued for a sink, if its attachment does not set it.
     ///
-    /// The default is 0, which means 1 under [`Overflow::DropNewest`] and
-    /// [`Overflow::DropOldest`]. [`Attach::buffer`](crate::Attach::buffer) takes precedence.
+    /// The default is 0, which means 1 under [`Overflow::DropNewest`], [`Overflow::DropOldest`] and
+    /// [`Overflow::Conflate`]. [`Attach::buffer`](crate::Attach::buffer) takes precedence.
     ///
     /// # Examples
     ///
@@ -96,7 +96,7 @@ where
         self
     }
 
-    /// Sets the number of further items after which a sink is flushed while the input stays busy.
+    /// Sets how many items a busy input may return before a sink that took an item is flushed.
     ///
     /// The default is 16,384, the largest value is 2³¹. If the input has nothing ready, this
     /// setting does not apply: sinks are flushed at once, or a few turns later if there are more
@@ -122,17 +122,35 @@ where
     /// ```
     #[track_caller]
     pub fn flush_every(mut self, items: usize) -> Self {
-        assert!(items > 0, "flushing every 0 items would leave no item to flush");
+        assert!(items > 0, "`flush_every` must be at least 1 item");
         self.router.set_flush_window(items);
         self
     }
 
-    /// Evicts a sink at which something waits and nothing moves for this many
-    /// [ticks](crate::Order::Tick).
+    /// Evicts a sink that makes no progress for this many [ticks](crate::Order::Tick) while an
+    /// item, a flush or a close is pending.
     ///
     /// The default is 0, no time-out. [`Attach::stall_timeout`](crate::Attach::stall_timeout) takes
     /// precedence and describes the details. Nothing expires unless you send ticks: merge a ticker
     /// into the orders, as under [Time](crate#time).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{FutureExt, channel::mpsc, executor::block_on, stream};
+    /// use stream_demux::{Attach, DemuxStreamExt, Order};
+    ///
+    /// let (sink, _not_read) = mpsc::channel(0); // takes one item
+    /// let (orders, orders_in) = mpsc::unbounded();
+    /// orders.unbounded_send(Order::from(Attach::new(1, sink))).unwrap();
+    ///
+    /// let mut demux = stream::iter([1, 1]).demux_by(|&n| n, orders_in).stall_timeout(2);
+    /// for _second in 0..2 {
+    ///     assert!((&mut demux).now_or_never().is_none()); // the second item waits
+    ///     orders.unbounded_send(Order::Tick).unwrap();
+    /// }
+    /// assert_eq!(block_on(demux).discarded, 1);
+    /// ```
     pub fn stall_timeout(mut self, ticks: u32) -> Self {
         self.router.set_stall_timeout(ticks);
         self
@@ -143,16 +161,34 @@ where
     /// The default is 0, no time-out. [`Attach::idle_timeout`](crate::Attach::idle_timeout) takes
     /// precedence and describes the details. Nothing expires unless you send ticks: merge a ticker
     /// into the orders, as under [Time](crate#time).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{FutureExt, channel::mpsc, sink, stream};
+    /// use stream_demux::{Attach, DemuxStreamExt, Order};
+    ///
+    /// let (orders, orders_in) = mpsc::unbounded();
+    /// orders.unbounded_send(Order::from(Attach::new(1, sink::drain()))).unwrap();
+    ///
+    /// let mut demux = stream::pending::<u32>().demux_by(|&n| n, orders_in).idle_timeout(1);
+    /// assert!((&mut demux).now_or_never().is_none());
+    /// assert!(demux.contains_key(&1));
+    ///
+    /// orders.unbounded_send(Order::Tick).unwrap();
+    /// assert!((&mut demux).now_or_never().is_none());
+    /// assert!(!demux.contains_key(&1));
+    /// ```
     pub fn idle_timeout(mut self, ticks: u32) -> Self {
         self.router.set_idle_timeout(ticks);
         self
     }
 
-    /// Flushes sinks this many [ticks](crate::Order::Tick) after the input has had nothing ready,
-    /// instead of at once: more items share a flush, and each waits longer.
+    /// Delays flushes by this many [ticks](crate::Order::Tick) when the input has nothing ready.
     ///
-    /// The default is 0, at once. Another number needs ticks: merge a ticker into the orders, as
-    /// under [Time](crate#time).
+    /// More items then share a flush, and each waits longer. The default is 0: sinks are flushed at
+    /// once. Another number needs ticks: merge a ticker into the orders, as under
+    /// [Time](crate#time).
     ///
     /// Ticks are counted from the moment when the input has nothing ready and a sink took an item
     /// that is not flushed. Further items do not start the count anew.
@@ -222,8 +258,8 @@ where
     /// closing.
     ///
     /// Up to that number, no `poll` has to grow a table. Without this setting, tables double when
-    /// they are full, as a `Vec` does; with a million attachments, the one that makes them grow
-    /// takes milliseconds.
+    /// they are full, as a `Vec` does; with a million attachments, a poll in which a table grows
+    /// takes milliseconds longer.
     ///
     /// With [`multicast`](Self::multicast), the list of the members of a key still grows as
     /// needed, by four bytes per member.
@@ -257,13 +293,14 @@ where
     /// * [`admit`](Self::admit) is called before a sink is polled. If it returns `false`, the next
     ///   sink is tried; if it returns `false` for all of them, the item is discarded once
     ///   ([`Discarded::NotAdmitted`]), for the first sink.
-    /// * If one of the sinks leaves, fails or is evicted, what is queued for it is appended to the
-    ///   queues of the others: one item each in turn, beginning with the sink that joined first,
-    ///   beyond their buffers, and without counting towards their limits. A sink that has reached
-    ///   its own [limit](crate::Attach::limit) leaves, too.
+    /// * If one of the sinks leaves (also because it has reached its
+    ///   [limit](crate::Attach::limit)), fails or is evicted, what is queued for it is appended to
+    ///   the queues of the others: one item each in turn, beginning with the sink that joined
+    ///   first, beyond their buffers, and without counting towards their limits.
     ///   [`Order::Detach`](crate::Order::Detach) and [`Order::Evict`](crate::Order::Evict) of the
     ///   key, the end of the input and [`Order::Finish`](crate::Order::Finish) move nothing; but an
-    ///   item that was read before `Finish` may still be the last of a limit.
+    ///   item that was read before `Finish` may still bring a sink to its limit, and so move its
+    ///   queue.
     /// * A sink that answered `Pending` when another one took the item is not polled again before
     ///   its waker fires, and is next in turn then. If it reserves something when it is polled, as
     ///   a `PollSender` does, the reservation may wait for the next item: do not balance over sinks
@@ -271,8 +308,8 @@ where
     /// * Items that match no key go to the [catch-all](crate::Attach::catch_all) alone. Those that
     ///   are queued for it when it leaves go to the others that share its key.
     ///
-    /// To find the shortest queue every sink of the key is looked at; 16 of them cost one of the
-    /// [budget](Self::budget).
+    /// To find the shortest queue every sink of the key is looked at; every 16 of them cost one
+    /// unit of the [budget](Self::budget).
     ///
     /// # Panics
     ///
@@ -304,14 +341,15 @@ where
     ///
     /// With [`idle_timeout`](crate::Attach::idle_timeout) this makes a worker for each customer,
     /// say, and reaps it when it is idle. No item is lost in between: an item that comes after the
-    /// time-out finds no key, and has a new worker made for it. Two attachments never receive for
-    /// the same key. One that leaves may still be closing, though: if the order of items matters
-    /// across both, let the new worker await the old one.
+    /// time-out finds no key, and has a new worker made for it. Without `multicast` or `balance`,
+    /// two attachments never receive for the same key at the same time. One that leaves may still
+    /// be closing, though: if the order of items matters across both, let the new worker await the
+    /// old one.
     ///
-    /// The attachment is applied like an order, under whatever key it names, and costs one of the
-    /// [budget](Self::budget). The item is then looked up once more. If it still matches no key, it
-    /// goes to the [catch-all](crate::Attach::catch_all), or is unmatched; so it does if `attach`
-    /// returns `None`. `attach` is not called after the end of the input.
+    /// The attachment is applied like an order, under whatever key it names, and costs one unit of
+    /// the [budget](Self::budget). The item is then looked up once more. If it still matches no
+    /// key, it goes to the [catch-all](crate::Attach::catch_all), or is unmatched. The same happens
+    /// if `attach` returns `None`. `attach` is not called after the end of the input.
     ///
     /// If others choose the keys, limit how many sinks there may be at a time: return `None` beyond
     /// that.

@@ -44,8 +44,9 @@ pub enum Detached<E> {
     /// Its key was taken and [`keep_existing`](crate::Attach::keep_existing) was set. Its sink was
     /// closed.
     Refused,
-    /// Something waited for its sink for as many ticks as its [stall
-    /// time-out](crate::Attach::stall_timeout) allows, and nothing moved: its sink was dropped.
+    /// Its sink made no progress for as many ticks as its [stall
+    /// time-out](crate::Attach::stall_timeout) allows, while an item, a flush or a close was
+    /// pending. Its sink was dropped.
     Stalled,
     /// No item came for as many ticks as its [idle time-out](crate::Attach::idle_timeout) allows:
     /// its sink was closed.

@@ -76,7 +76,7 @@ impl<K, S> Attach<K, S> {
         Self { key, sink, terms: Terms::default(), claim: None }
     }
 
-    /// Sets a number that every hook gets together with the key; the default is 0.
+    /// Sets a number that hooks get as [`Recipient::tag`](crate::Recipient::tag); the default is 0.
     ///
     /// Use it to distinguish attachments that have the same key. The demux does not interpret it.
     ///
@@ -103,8 +103,8 @@ impl<K, S> Attach<K, S> {
     /// Sets the number of items that may be queued for this sink while it is not ready.
     ///
     /// The default is set by [`Demux::buffer`](crate::Demux::buffer). At most `u32::MAX` items are
-    /// queued. Under [`DropNewest`](Overflow::DropNewest) and
-    /// [`DropOldest`](Overflow::DropOldest), 0 means 1: a sink that is not ready may have reserved
+    /// queued. Under [`DropNewest`](Overflow::DropNewest), [`DropOldest`](Overflow::DropOldest) and
+    /// [`Conflate`](Overflow::Conflate), 0 means 1: a sink that is not ready may have reserved
     /// space for the item that it was polled for, and gets that item.
     ///
     /// # Examples
@@ -176,10 +176,10 @@ impl<K, S> Attach<K, S> {
         self
     }
 
-    /// Evicts this attachment when something waits for its sink and nothing moves for this many
-    /// [ticks](crate::Order::Tick).
+    /// Evicts this attachment if its sink makes no progress for this many
+    /// [ticks](crate::Order::Tick) while an item, a flush or a close is pending.
     ///
-    /// What waits is an item, a flush or a close. The attachment ends with
+    /// The attachment ends with
     /// [`Detached::Stalled`](crate::Detached::Stalled), and its queue is discarded with
     /// [`Discarded::Evicted`](crate::Discarded::Evicted). The default is set by
     /// [`Demux::stall_timeout`](crate::Demux::stall_timeout); 0 means no time-out. The time-out
@@ -187,10 +187,11 @@ impl<K, S> Attach<K, S> {
     /// unless you send ticks, as under [Time](crate#time).
     ///
     /// A tick counts while an operation of the sink is pending and its waker has not fired. A sink
-    /// that only wakes itself has stalled, too; a sink that waits for the demux has not. The count
-    /// starts anew when an operation completes, not when another one is pending instead: a sink
-    /// that is not ready, is replaced, and does not close either has stalled all the time. `n`
-    /// ticks take between `n - 1` and `n` units of time, so 1 may be no time at all: use 2 or more.
+    /// that only wakes itself has stalled, too. A sink whose waker has fired, but which the demux
+    /// has not polled again yet, has not. The count starts anew when an operation completes. It
+    /// does not start anew when another operation becomes pending: if a sink is not ready, then is
+    /// replaced, and its close is pending, too, all these ticks count. `n` ticks take between
+    /// `n - 1` and `n` units of time, so 1 may be no time at all: use 2 or more.
     ///
     /// # Examples
     ///
@@ -223,10 +224,10 @@ impl<K, S> Attach<K, S> {
     /// [`Demux::idle_timeout`](crate::Demux::idle_timeout); 0 means no time-out. Nothing expires
     /// unless you send ticks, as under [Time](crate#time).
     ///
-    /// A tick counts if nothing waits for this attachment (queued, held or unflushed), and if since
-    /// the tick before it was sent no item, completed no flush, and the input did not have to wait
-    /// for a sink, even before this attachment came. An item or a completed flush starts the count
-    /// anew.
+    /// A tick counts if no item is queued, held or unflushed for this attachment, and if, since the
+    /// previous tick, its sink took no item and completed no flush, and the input did not wait for
+    /// any sink. Such a wait also counts if it ended before this attachment was made. An item or a
+    /// completed flush starts the count anew.
     ///
     /// # Examples
     ///

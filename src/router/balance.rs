@@ -193,7 +193,7 @@ where
                 let first = item.asked.first().map(|(id, _)| *id);
                 self.stop_yielding();
                 self.unblock();
-                let first = first.expect("the last member has refused the item");
+                let first = first.expect("`admit` was called for at least one member");
                 self.discard(first, item.item, Discarded::NotAdmitted);
             }
             Some(id) => self.join_shortest(id, item, yielded),
@@ -228,8 +228,8 @@ where
         self.unblock();
     }
 
-    /// The member with the shortest queue, of those that may have the item: the one that joined
-    /// first, of several.
+    /// Returns the member with the shortest queue of those for which the item is admitted. If there
+    /// are several, returns the one that joined first.
     fn shortest_queue(&mut self, item: &mut SharedItem<V>, share: &mut Share) -> Option<SlotId> {
         let cost = self.slots.group_len(item.group) / LOOKED_AT;
         share.split(cost);
@@ -243,9 +243,9 @@ where
         }
     }
 
-    /// Takes the item that is held along with a member that leaves, if the member may have it.
-    /// Otherwise it stays with the others, if there are any. The last member is not asked for an
-    /// item that it only discards.
+    /// Returns the item that is held for a member that leaves, if it is admitted for that member.
+    /// Otherwise it stays held for the others, if there are any. `admit` is not called if the last
+    /// member would only discard the item.
     pub(super) fn take_shared(
         &mut self,
         mut item: SharedItem<V>,

@@ -4,7 +4,7 @@
 //! An item is held
 //!
 //! * because orders have overtaken it: they are applied before its key is looked up;
-//! * because a sink that is not ready has no room, and its policy is to wait: the item is
+//! * because a sink that is not ready has no room, and its policy is to wait: the input is
 //!   *blocked*, and [`Hooks::blocked`] names the recipient;
 //! * because a sink yielded: it answered `Pending` only to let other tasks run;
 //! * because the budget of the turn was spent while the members of a group were served.
@@ -213,8 +213,9 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         matches!(self.holding.held, Some(Held::Group(_))) && self.can_release()
     }
 
-    /// Returns `true` if the wake of a slot is for the next turn: it was polled again in this turn
-    /// because it had yielded, or the item is held for it since, and `retry_yielded` polls it.
+    /// Returns `true` if a wake of this slot is left for the next turn: its sink was already polled
+    /// again in this turn because it had yielded, or the item is held because it yielded, and
+    /// `retry_yielded` will poll it.
     pub(super) fn is_left_to_retry(&self, id: SlotId) -> bool {
         let is_held_for = self.holding.is_yielding(id) && self.close_cursor.is_none();
         self.holding.retried == Some(id) || is_held_for
@@ -229,8 +230,9 @@ where
     H: Hooks<K, V, S::Error>,
     B: BuildHasher,
 {
-    /// Routes the item that is held further, as far as that is possible now. One that orders have
-    /// overtaken is routed only once they are all read. Returns `true` if none is held any more.
+    /// Routes the item that is held further, as far as that is possible now. An item that orders
+    /// have overtaken is routed only after all of them are read. Returns `true` if none is held any
+    /// more.
     pub(crate) fn release_held<F>(
         &mut self,
         key: &mut F,

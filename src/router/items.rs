@@ -28,18 +28,19 @@ pub(crate) enum SlowPath<V, E> {
     NotAdmitted(SlotId, V),
     /// Its sink has just answered that it is not ready, or failed.
     Unready(SlotId, V, Poll<Result<(), E>>),
-    /// Its sink failed while it took it.
+    /// Its sink failed in `start_send`.
     Failed(SlotId, E),
 }
 
 /// Where a slot has room for an item.
 pub(super) enum Place<E> {
-    /// Its sink is ready, for the item or for the head of the queue, which makes room.
+    /// Its sink is ready: it gets the item or, if items are queued, the first of them, and the item
+    /// is queued.
     Sink,
     /// Its queue has room.
     Queue,
-    /// Its sink is not ready, and the queue is full, or the item may replace one that is in it:
-    /// this is its policy.
+    /// There is none: its sink is not ready, and its queue is full or, under `Conflate`, not empty.
+    /// The policy decides.
     None(Unready, Overflow),
     /// Its sink failed.
     Failed(E),

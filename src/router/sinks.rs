@@ -141,7 +141,8 @@ where
         }
     }
 
-    /// Flushes the sinks whose flush is due. `budget` limits how far flushes are looked ahead.
+    /// Flushes the sinks whose flush is due. `budget` limits how many items ahead a flush counts as
+    /// due.
     #[inline]
     pub(crate) fn flush_due(&mut self, budget: usize, share: &mut Share) {
         if self.has_due_flushes(budget) {

@@ -13,7 +13,8 @@ pub(super) struct Timer {
     stalled: u32,
     /// For how many ticks it has been idle since its last item.
     idle: u32,
-    /// The number of the last sweep that was applied to it, or that does not apply to it.
+    /// The number of the last sweep that was applied to it, or whose tick was read before it
+    /// joined.
     sweep: u32,
     /// Where it is in the list of the timers.
     index: u32,

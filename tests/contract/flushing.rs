@@ -711,7 +711,7 @@ fn the_next_sink_of_a_slot_is_flushed_like_any_other() {
 }
 
 #[test]
-#[should_panic(expected = "flushing every 0")]
+#[should_panic(expected = "must be at least 1")]
 fn a_window_of_0_panics() {
     drop(rig_with(|demux| demux.flush_every(0)));
 }
