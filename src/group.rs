@@ -123,6 +123,19 @@ impl Group {
         self.stamps
     }
 
+    /// Returns `true` if most entries of the line cannot count, because there are fewer members.
+    pub(crate) fn is_line_sparse(&self) -> bool {
+        self.line.len() > SHORT + 2 * self.len
+    }
+
+    pub(crate) fn take_line(&mut self) -> VecDeque<(SlotId, u32)> {
+        core::mem::take(&mut self.line)
+    }
+
+    pub(crate) fn set_line(&mut self, line: VecDeque<(SlotId, u32)>) {
+        self.line = line;
+    }
+
     /// Takes the first entry of the line.
     pub(crate) fn next_in_line(&mut self) -> Option<(SlotId, u32)> {
         self.line.pop_front()

@@ -1,7 +1,7 @@
 //! [`SlotId`]: the name of a slot.
 
 /// Identifies a slot for as long as it exists. Afterwards the id is used again for another slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SlotId(u32);
 
 impl SlotId {

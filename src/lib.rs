@@ -339,8 +339,9 @@
 //! sinks make a woken sink wait for more than a few turns.
 //!
 //! Some work of a single poll is not bounded by the budget. An eviction or a failure discards a
-//! whole queue at once, and dropping a queue drops its items. Tables double when they are full,
-//! unless [`with_capacity`](Demux::with_capacity) has made room in advance. Completion frees the
+//! whole queue at once, or moves it to others, and dropping a queue drops its items. Tables double
+//! when they are full, unless [`with_capacity`](Demux::with_capacity) has made room in advance, and
+//! lists of members close their gaps when most of the members have left. Completion frees the
 //! tables.
 //!
 //! A sink or an orders stream that wakes itself while it is polled is polled again in the next

@@ -1,6 +1,6 @@
-//! [`Slots`]: the slots, and four lists of their ids: the woken slots, the sinks to flush, the slots
-//! with time-outs and, for groups that balance, the order of turns. Inserting and removing a slot
-//! keeps all of them consistent.
+//! [`Slots`]: the slots, and four lists of their ids: the woken slots, the sinks to flush, the
+//! slots with time-outs and, for groups that balance, the order of turns. Inserting and removing a
+//! slot keeps all of them consistent.
 //!
 //! 1. Every slot has a waker, registered under its id.
 //! 2. A slot whose sink took an item since its last flush is in the flush list, unless its sink is

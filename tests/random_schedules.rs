@@ -81,7 +81,7 @@ const YIELD_OFTEN: u8 = 29;
 fn settings(random: &mut Random) -> Vec<u8> {
     let mut settings: Vec<_> = (0..3).map(|_| random.byte()).collect();
     if settings[1] & MORE != 0 {
-        settings.extend([random.byte() & !BALANCE, random.byte()]);
+        settings.extend([random.byte(), random.byte()]);
     }
     settings
 }
@@ -99,11 +99,7 @@ fn more_settings(random: &mut Random, more: u8) -> Vec<u8> {
 /// Returns random bytes, which contain all kinds of events in equal parts.
 fn uniform(seed: u64) -> Vec<u8> {
     let mut random = Random(seed);
-    let mut script: Vec<_> = (0..8 + random.next() % 300).map(|_| random.byte()).collect();
-    if script[1] & MORE != 0 {
-        script[3] &= !BALANCE; // only scripts of `shared` have it
-    }
-    script
+    (0..8 + random.next() % 300).map(|_| random.byte()).collect()
 }
 
 /// Returns a script in which some kinds of events are left out and others are frequent, with few
@@ -486,11 +482,14 @@ fn shared(seed: u64) -> Vec<u8> {
     let times = random.below(3) == 0;
     let join = |random: &mut Random, script: &mut Vec<u8>| {
         let catch_all = random.pick(&[0, 0, 0, 0xc0]);
+        let limit = random.pick(&[0, 0, 5, 6, 7, 15]);
+        let keep_existing = random.pick(&[0, 0, 0, 0, 0, 0x38]);
+        let b = catch_all | keep_existing | limit;
         let leases = random.pick(&[0, 4, 4]) | random.below(4);
         let cue = random.pick(&[0, 0, 64, 128]);
         let a = random.byte() & !3 | random.below(keys);
         let more = if times { random.byte() } else { 0 };
-        script.extend([ATTACH_MORE, a, catch_all, leases | cue, more]);
+        script.extend([ATTACH_MORE, a, b, leases | cue, more]);
     };
     for _ in 0..2 + random.below(4) {
         join(random, &mut script);

@@ -287,8 +287,9 @@ where
     ///
     /// It goes to the next sink in turn that is ready. If none is, it goes to the one with the
     /// shortest queue, on the terms of that one; of several such sinks, to the one that joined
-    /// first. Under [`Overflow::Wait`] it then goes to whichever sink can take it first, also to
-    /// one that joins later.
+    /// first. Under [`Overflow::Wait`] it then goes to whichever sink is ready first, also to one
+    /// that joins later. A policy is applied only after all sinks that have
+    /// [yielded](crate#yielding), or whose wakers have fired, were polled again.
     ///
     /// * [`admit`](Self::admit) is called before a sink is polled. If it returns `false`, the next
     ///   sink is tried; if it returns `false` for all of them, the item is discarded once
@@ -296,8 +297,11 @@ where
     /// * If one of the sinks leaves (also because it has reached its
     ///   [limit](crate::Attach::limit)), fails or is evicted, what is queued for it is appended to
     ///   the queues of the others: one item each in turn, beginning with the sink that joined
-    ///   first, beyond their buffers, and without counting towards their limits.
-    ///   [`Order::Detach`](crate::Order::Detach) and [`Order::Evict`](crate::Order::Evict) of the
+    ///   first, beyond their buffers, without counting towards their limits, and without being
+    ///   compared with others under [`Overflow::Conflate`]. So an eviction for
+    ///   [`Overflow::Evict`] or a [stall time-out](crate::Attach::stall_timeout) discards the queue
+    ///   only if the sink is the last of its key.
+    /// * [`Order::Detach`](crate::Order::Detach) and [`Order::Evict`](crate::Order::Evict) of the
     ///   key, the end of the input and [`Order::Finish`](crate::Order::Finish) move nothing; but an
     ///   item that was read before `Finish` may still bring a sink to its limit, and so move its
     ///   queue.
@@ -309,7 +313,8 @@ where
     ///   are queued for it when it leaves go to the others that share its key.
     ///
     /// To find the shortest queue every sink of the key is looked at; every 16 of them cost one
-    /// unit of the [budget](Self::budget).
+    /// unit of the [budget](Self::budget). Of `balance` and
+    /// [`multicast`](Self::multicast), the one that is called last applies.
     ///
     /// # Panics
     ///

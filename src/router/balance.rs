@@ -5,6 +5,7 @@
 //! and returns to its front when its waker has fired. A member that takes an item goes to the end.
 //! So the cost of finding one that is ready does not depend on how many are busy.
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::hash::{BuildHasher, Hash};
 use core::task::Poll;
@@ -17,6 +18,7 @@ use super::{Router, Sharing};
 use crate::budget::Share;
 use crate::hooks::{Detached, Discarded, Hooks};
 use crate::id::SlotId;
+use crate::order::Overflow;
 
 /// How many members are looked at for one of the budget, to find the shortest queue.
 ///
@@ -28,19 +30,34 @@ const LOOKED_AT: usize = 16;
 pub(super) struct SharedItem<V> {
     item: V,
     group: usize,
-    /// For which members `admit` was called, and what it returned. Members that are ready and take
-    /// the item are not recorded, so this allocates only after one was not ready or refused.
-    asked: Vec<(SlotId, bool)>,
+    /// The members that the item was offered to. A member that is ready and takes the item is not
+    /// recorded, so this allocates only after one was not ready or refused.
+    offers: BTreeMap<SlotId, Offer>,
+    /// How many offers were made.
+    count: usize,
+}
+
+/// What came of offering an item to a member.
+struct Offer {
+    /// How many offers were made before.
+    place: usize,
+    /// What `admit` returned.
+    admitted: bool,
+    /// How many operations the demux had done when the sink last yielded instead of taking the
+    /// item, if it did.
+    yielded: Option<u64>,
 }
 
 impl<V> SharedItem<V> {
     pub(super) fn new(item: V, group: usize) -> Self {
-        Self { item, group, asked: Vec::new() }
+        Self { item, group, offers: BTreeMap::new(), count: 0 }
     }
 
     /// An item that was admitted for a member when that was the only one.
     pub(super) fn admitted(item: V, group: usize, id: SlotId) -> Self {
-        Self { item, group, asked: Vec::from([(id, true)]) }
+        let mut item = Self::new(item, group);
+        item.offered(id, true);
+        item
     }
 
     pub(super) fn group(&self) -> usize {
@@ -49,11 +66,30 @@ impl<V> SharedItem<V> {
 
     /// A member has left. Its id may be that of another slot next.
     pub(super) fn forget(&mut self, id: SlotId) {
-        self.asked.retain(|(asked, _)| *asked != id);
+        self.offers.remove(&id);
     }
 
     fn was_admitted(&self, id: SlotId) -> Option<bool> {
-        self.asked.iter().find(|(asked, _)| *asked == id).map(|(_, admitted)| *admitted)
+        self.offers.get(&id).map(|offer| offer.admitted)
+    }
+
+    /// Records what `admit` returned for a member.
+    fn offered(&mut self, id: SlotId, admitted: bool) {
+        let place = self.count;
+        self.offers.insert(id, Offer { place, admitted, yielded: None });
+        self.count += 1;
+    }
+
+    /// A sink yielded when the demux had done so many operations. Returns `false` if it had yielded
+    /// before, and nothing was done since: it is taken to be full.
+    fn note_yield(&mut self, id: SlotId, operations: u64) -> bool {
+        let before = self.offers.get_mut(&id).and_then(|offer| offer.yielded.replace(operations));
+        before != Some(operations)
+    }
+
+    /// Returns `true` if a sink has yielded and nothing was done since.
+    fn has_yielded(&self, id: SlotId, operations: u64) -> bool {
+        self.offers.get(&id).is_some_and(|offer| offer.yielded == Some(operations))
     }
 }
 
@@ -71,7 +107,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
             return admitted;
         }
         let admitted = self.ledger.admit(self.slots.recipient(id), &item.item);
-        item.asked.push((id, admitted));
+        item.offered(id, admitted);
         admitted
     }
 
@@ -169,7 +205,7 @@ where
                 return self.settle_shared(id, item.item, Place::Sink);
             }
             if was_admitted.is_none() {
-                item.asked.push((id, admitted));
+                item.offered(id, admitted);
             }
             let Some(answer) = answer else {
                 self.slots.line_up(item.group, id, false);
@@ -184,16 +220,20 @@ where
                     self.remove(id, Detached::Failed(error), None);
                     item.forget(id);
                 }
-                Place::None(Unready::Yielded, _) => yielded = Some(id),
+                Place::None(Unready::Yielded, _)
+                    if item.note_yield(id, self.ledger.operations()) =>
+                {
+                    yielded = Some(id);
+                }
                 _ => {}
             }
         }
         match self.shortest_queue(&mut item, share) {
             None => {
-                let first = item.asked.first().map(|(id, _)| *id);
+                let first = item.offers.iter().min_by_key(|(_, offer)| offer.place);
+                let (&first, _) = first.expect("`admit` was called for at least one member");
                 self.stop_yielding();
                 self.unblock();
-                let first = first.expect("`admit` was called for at least one member");
                 self.discard(first, item.item, Discarded::NotAdmitted);
             }
             Some(id) => self.join_shortest(id, item, yielded),
@@ -207,19 +247,27 @@ where
             return self.settle_shared(id, item.item, Place::Queue);
         }
         let policy = slot.overflow();
-        let (sink, unready) = match yielded {
-            Some(yielded) => (yielded, Unready::Yielded),
-            None if slot.is_to_be_polled() => (id, Unready::Woken),
-            None => (id, Unready::Full),
-        };
-        if self.decide_to_wait(sink, unready, policy) {
-            self.hold_shared(item);
-            if !self.is_yielding() {
-                self.block(id);
-            }
-        } else {
-            self.settle_shared(id, item.item, Place::None(unready, policy));
+        // No policy acts before all members that may be ready were polled.
+        let to_be_polled = yielded.or_else(|| self.member_to_be_polled(&item));
+        if to_be_polled.is_some_and(|member| self.hold_for_member(member)) {
+            return self.hold_shared(item);
         }
+        self.stop_yielding();
+        if policy == Overflow::Wait {
+            self.hold_shared(item);
+            self.block(id);
+        } else {
+            self.settle_shared(id, item.item, Place::None(Unready::Full, policy));
+        }
+    }
+
+    /// Returns a member that may have the item and whose sink is to be polled again, unless it has
+    /// just yielded.
+    fn member_to_be_polled(&mut self, item: &SharedItem<V>) -> Option<SlotId> {
+        let operations = self.ledger.operations();
+        self.slots.find_member_to_be_polled(item.group, |id| {
+            item.was_admitted(id) != Some(false) && !item.has_yielded(id, operations)
+        })
     }
 
     fn settle_shared(&mut self, id: SlotId, item: V, place: Place<S::Error>) {
@@ -233,14 +281,19 @@ where
     fn shortest_queue(&mut self, item: &mut SharedItem<V>, share: &mut Share) -> Option<SlotId> {
         let cost = self.slots.group_len(item.group) / LOOKED_AT;
         share.split(cost);
-        loop {
-            let may_have = |id: &SlotId| item.was_admitted(*id) != Some(false);
-            let members = self.slots.members(item.group).filter(may_have);
-            let shortest = members.min_by_key(|&id| self.slots.queue_len(id))?;
-            if self.admit_shared(item, shortest) {
-                return Some(shortest);
-            }
+        let may_have = |id: &SlotId| item.was_admitted(*id) != Some(false);
+        let members = self.slots.members(item.group).filter(may_have);
+        let shortest = members.min_by_key(|&id| self.slots.queue_len(id))?;
+        if self.admit_shared(item, shortest) {
+            return Some(shortest);
         }
+        let may_have = |id: &SlotId| item.was_admitted(*id) != Some(false);
+        let mut members: Vec<SlotId> = self.slots.members(item.group).filter(may_have).collect();
+        members.sort_by_key(|&id| self.slots.queue_len(id));
+        members.into_iter().find(|&id| {
+            share.spend();
+            self.admit_shared(item, id)
+        })
     }
 
     /// Returns the item that is held for a member that leaves, if it is admitted for that member.

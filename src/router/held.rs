@@ -14,6 +14,7 @@
 
 mod yields;
 
+use alloc::vec::Vec;
 use core::hash::{BuildHasher, Hash};
 
 use futures_sink::Sink;
@@ -38,8 +39,8 @@ pub(super) struct Holding<V> {
     /// The slot that `Hooks::blocked` was called for last, until `Hooks::unblocked` is.
     blocked_on: Option<SlotId>,
     yielding: Option<Yielding>,
-    /// The slot whose sink was polled again in this turn because it had yielded.
-    retried: Option<SlotId>,
+    /// The slots whose sinks were polled again in this turn because one had yielded, sorted.
+    retried: Vec<SlotId>,
     /// An item was held for a sink since the last tick.
     was_held: bool,
     /// A slot that the item is for was woken, or its group changed, since the item found no place.
@@ -76,7 +77,7 @@ impl<V> Holding<V> {
             held: None,
             blocked_on: None,
             yielding: None,
-            retried: None,
+            retried: Vec::new(),
             was_held: false,
             was_woken: false,
             is_caught: false,
@@ -100,7 +101,7 @@ impl<V> Holding<V> {
     }
 
     pub(super) fn begin_turn(&mut self) {
-        self.retried = None;
+        self.retried.clear();
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -218,7 +219,8 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     /// `retry_yielded` will poll it.
     pub(super) fn is_left_to_retry(&self, id: SlotId) -> bool {
         let is_held_for = self.holding.is_yielding(id) && self.close_cursor.is_none();
-        self.holding.retried == Some(id) || is_held_for
+        let retried = &self.holding.retried;
+        is_held_for || !retried.is_empty() && retried.binary_search(&id).is_ok()
     }
 }
 

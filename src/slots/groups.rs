@@ -55,9 +55,40 @@ impl<K, S, V, B> Slots<K, S, V, B> {
     /// Puts a member of a group in the line of those that may be ready, unless it is in it.
     pub(crate) fn line_up(&mut self, group: usize, id: SlotId, at_front: bool) {
         if self.table.slot_mut(id).stamp() == 0 {
+            self.close_line_gaps(group);
             let stamp = self.table.group_mut(group).line_up(id, at_front);
             self.table.slot_mut(id).set_stamp(stamp);
         }
+    }
+
+    /// Removes the entries of members that have left, if they are the greater part of the line.
+    fn close_line_gaps(&mut self, group: usize) {
+        if !self.table.group(group).is_line_sparse() {
+            return;
+        }
+        let mut line = self.table.group_mut(group).take_line();
+        line.retain(|&(id, stamp)| self.is_entry_of(group, id, stamp));
+        self.table.group_mut(group).set_line(line);
+    }
+
+    /// Returns `true` if an entry of the line counts. If not, its member may be gone, and its id
+    /// be that of another slot.
+    fn is_entry_of(&mut self, group: usize, id: SlotId, stamp: u32) -> bool {
+        let slot = self.table.get_mut(id);
+        slot.is_some_and(|slot| slot.stamp() == stamp && slot.is_in_group(group))
+    }
+
+    /// A member whose sink is to be polled again, of those for which `may_have` returns `true`.
+    pub(crate) fn find_member_to_be_polled(
+        &mut self,
+        group: usize,
+        may_have: impl Fn(SlotId) -> bool,
+    ) -> Option<SlotId> {
+        let ready = &self.ready;
+        self.table.group(group).members().find(|&id| {
+            let slot = self.table.slot(id);
+            slot.is_parked() && (slot.is_to_retry() || ready.has_fired(id)) && may_have(id)
+        })
     }
 
     /// How many entries there are in the line of a group.
@@ -69,10 +100,8 @@ impl<K, S, V, B> Slots<K, S, V, B> {
     pub(crate) fn next_in_line(&mut self, group: usize) -> Option<SlotId> {
         loop {
             let (id, stamp) = self.table.group_mut(group).next_in_line()?;
-            // The member of the entry may be gone, and its id be that of another slot.
-            let Some(mut slot) = self.table.get_mut(id) else { continue };
-            if slot.stamp() == stamp && slot.is_in_group(group) {
-                slot.set_stamp(0);
+            if self.is_entry_of(group, id, stamp) {
+                self.table.slot_mut(id).set_stamp(0);
                 return Some(id);
             }
         }

@@ -1,8 +1,12 @@
 //! `Demux::balance`: the sinks of a key share its items. Each item goes to the next ready sink in
 //! turn or, if none is ready, to the sink with the shortest queue.
 
-use crate::common::{Op, Rig, SinkHandle, hooks};
-use stream_demux::{Attach, Lease, Order, Overflow};
+use std::sync::{Arc, Mutex};
+
+use crate::common::real::{FLAVORS, tokio_channel};
+use crate::common::{CoopBudget, Op, Rig, SinkHandle, hooks};
+use futures::stream;
+use stream_demux::{Attach, DemuxStreamExt, Lease, Order, Overflow};
 
 fn balanced() -> Rig {
     Rig::with(|demux| demux.balance())
@@ -616,6 +620,147 @@ fn a_sink_that_yielded_for_an_earlier_item_is_polled_again_for_one_that_is_held(
     c.park();
     rig.send([101, 102]);
     assert_eq!((a.items(), b.items(), c.items()), (vec![102], vec![101], vec![]));
+}
+
+#[test]
+fn a_sink_that_yielded_is_polled_again_though_another_goes_on_yielding() {
+    for (a_yields, b_yields) in [(1, 2), (2, 1), (1, 20), (20, 1)] {
+        let mut rig = Rig::with(|demux| demux.balance().overflow(Overflow::Evict));
+        let (a, b) = (rig.attach(1, "a"), rig.attach(1, "b"));
+        a.stutter(Op::Ready, a_yields);
+        b.stutter(Op::Ready, b_yields);
+        assert_eq!(hooks(rig.send([101])), [""; 0]);
+        assert_eq!((a.taken() + b.taken(), rig.len()), (1, 2));
+    }
+}
+
+#[test]
+fn a_sink_that_was_woken_is_polled_again_though_another_yielded() {
+    let mut rig = Rig::with(|demux| demux.balance().overflow(Overflow::Evict));
+    let (a, b) = (rig.attach(1, "a"), rig.attach(1, "b"));
+    a.park();
+    b.stutter(Op::Ready, 2);
+    rig.input.push(101);
+    rig.poll();
+    a.open();
+    assert_eq!(hooks(rig.lines()), [""; 0]);
+    assert_eq!(a.items(), [101]);
+}
+
+/// A queue has one item, and its sink yields while it drains. The policy of the other sink, which
+/// is full, does not act on the next item of that turn.
+#[test]
+fn a_sink_that_yielded_while_its_queue_drained_is_polled_again_before_the_policy_of_another_acts() {
+    for overflow in [Overflow::Evict, Overflow::DropNewest, Overflow::DropOldest] {
+        let mut rig = Rig::with(|demux| demux.balance());
+        let a = rig.attach_on(1, "a", |attach| attach.overflow(overflow).buffer(1));
+        let b = rig.attach_on(1, "b", |attach| attach.overflow(overflow).buffer(1));
+        a.park();
+        b.park();
+        rig.send([101, 102]); // one for each queue
+        b.stutter(Op::Ready, 1);
+        b.open();
+        assert_eq!(hooks(rig.send([103])), [""; 0], "{overflow:?}");
+        assert_eq!((b.items(), rig.len()), (vec![102, 103], 2));
+    }
+}
+
+#[test]
+fn a_sink_that_yields_without_end_and_is_alone_with_a_full_one_holds_the_item_for_16_turns() {
+    let mut rig = Rig::with(|demux| demux.balance().overflow(Overflow::Evict));
+    let (a, b) = (rig.attach(1, "a"), rig.attach(1, "b"));
+    let busy = rig.attach(0, "busy");
+    a.park();
+    b.stutter(Op::Ready, 1_000);
+    let asked = b.count(Op::Ready);
+    rig.input.push(101);
+    // Something is done in each turn, so the sink may have room in the next one.
+    let orders = rig.orders.clone();
+    for turn in 0..40 {
+        rig.poll();
+        if rig.len() < 3 {
+            assert_eq!((turn, b.count(Op::Ready) - asked), (16, 17));
+            assert_eq!((a.is_dropped(), busy.taken()), (true, 0));
+            return;
+        }
+        orders.push(Order::Tick);
+    }
+    panic!("the item was held for too long");
+}
+
+/// `a` is full. `b` and `c` answer `Pending` after 64 operations of a turn; `b` has room.
+#[test]
+fn a_sink_that_answered_late_is_polled_again_before_another_is_evicted() {
+    let mut rig = Rig::with(|demux| demux.balance().budget(1_000).overflow(Overflow::Evict));
+    let coop = CoopBudget::deferred(100);
+    let [busy, a, b, c] = [(0, "busy"), (1, "a"), (1, "b"), (1, "c")].map(|(key, name)| {
+        let sink = rig.attach(key, name);
+        sink.share(&coop);
+        sink
+    });
+    a.park();
+    rig.send([101, 102]); // to b and c
+    c.park();
+    assert_eq!(hooks(rig.send((0..100).chain([103]))), [""; 0]);
+    assert_eq!((b.items(), busy.taken()), (vec![101, 103], 100));
+}
+
+/// The same with tokio's channels, in a task of its own.
+#[test]
+fn on_tokio_no_sink_is_evicted_while_another_has_room() {
+    for flavor in FLAVORS {
+        let (discarded, got) = flavor.run(async {
+            let (busy, _busy_out) = tokio_channel::<u32>(1_000);
+            let (a, _a_out) = tokio_channel::<u32>(1);
+            let (b, mut b_out) = tokio_channel::<u32>(100);
+            let (c, _c_out) = tokio_channel::<u32>(2);
+            let attach = |tag, sink| Attach::new(1, sink).tag(tag).overflow(Overflow::Evict);
+            let orders = [Attach::new(0, busy), attach(1, a), attach(2, b), attach(3, c)];
+            // 1, 2 and 3 go to a, b and c: a is full. 4 and 5 go to b and c: c is full. The others
+            // use up the cooperative budget of the task.
+            let items = (1..=5).chain((0..123).map(|_| 0)).chain([6]);
+            let discarded = Arc::new(Mutex::new(Vec::new()));
+            let log = Arc::clone(&discarded);
+            let demux = stream::iter(items)
+                .demux_by(|&n: &u32| u32::from(n != 0), stream::iter(orders))
+                .balance()
+                .budget(1_000)
+                .on_discarded(move |to, item, why| {
+                    log.lock().unwrap().push(format!("{item} of {}: {why}", to.tag));
+                });
+            tokio::spawn(demux).await.unwrap();
+            let mut got = Vec::new();
+            while let Some(item) = b_out.recv().await {
+                got.push(item);
+            }
+            let discarded = discarded.lock().unwrap().clone();
+            (discarded, got)
+        });
+        assert_eq!((discarded, got), (vec![], vec![2, 4, 6]), "{flavor:?}");
+    }
+}
+
+#[test]
+fn many_sinks_that_refuse_an_item_are_each_asked_once() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&asked);
+    let rig = Rig::with(|demux| demux.balance().buffer(1)).with_silent_sinks();
+    let mut rig = rig.admitting(move |to, &item| {
+        if item == 199 {
+            log.lock().unwrap().push(to.tag);
+        }
+        item != 199
+    });
+    let sinks: Vec<_> = (0..1_000).map(|n| rig.order(1, n, |attach| attach.tag(n))).collect();
+    rig.sleep();
+    for sink in &sinks {
+        sink.hold(Op::Ready);
+    }
+    rig.send((0..1_000).map(|_| 101)); // one for each queue
+    rig.send([199]);
+    let expected: Vec<u64> = (0..1_000).collect();
+    assert_eq!(*asked.lock().unwrap(), expected, "in the order in which they joined");
+    assert_eq!(rig.totals().discarded, 1);
 }
 
 #[test]

@@ -9,9 +9,11 @@ use std::hint::black_box;
 use std::rc::Rc;
 
 use crate::common::Task;
-use crate::common::alloc::{Usage, allocations_during};
+use crate::common::alloc::{Usage, allocations_during, usage};
 use crate::common::frugal::{Before, Counter, Feed, demux, run};
-use stream_demux::{Attach, Lease, Order, Overflow};
+use futures::channel::mpsc;
+use futures::{FutureExt, sink, stream};
+use stream_demux::{Attach, DemuxStreamExt, Lease, Order, Overflow};
 
 // Items.
 
@@ -351,6 +353,27 @@ fn members_that_join_and_leave_a_group_take_no_memory() {
     let usage = run(&mut task);
     assert!(usage.live <= 0 && usage.peak < 1_024, "{usage:?}");
     assert_eq!((sink.0.taken.get(), stays.0.taken.get()), (51_000, 51_000));
+}
+
+/// No item comes, so that none walks over those that have left.
+#[test]
+fn members_that_come_and_go_beside_one_that_stays_take_no_memory() {
+    let (orders, orders_in) = mpsc::unbounded();
+    let mut demux = stream::pending::<u32>().demux_by(|&n| n, orders_in).balance();
+    orders.unbounded_send(Order::from((1, sink::drain()))).unwrap();
+    let mut live = Vec::new();
+    for _ in 0..2 {
+        for _ in 0..20_000 {
+            let mut lease = Lease::new();
+            let attach = Attach::new(1, sink::drain()).leased(&mut lease);
+            orders.unbounded_send(attach.into()).unwrap();
+            assert!((&mut demux).now_or_never().is_none());
+            drop(lease);
+            assert!((&mut demux).now_or_never().is_none());
+        }
+        live.push(usage().live);
+    }
+    assert!(live[1] - live[0] < 1_000, "{live:?}");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! or not it has room. No overflow policy may act on that: the item is held, and the sink polled
 //! again in the next turn.
 
+use alloc::vec::Vec;
 use core::hash::{BuildHasher, Hash};
 
 use futures_sink::Sink;
@@ -73,6 +74,43 @@ where
 
     #[cold]
     fn retry(&mut self, id: SlotId) {
+        match self.take_held() {
+            None => {}
+            Some(Held::One { item, id }) => {
+                self.retry_slot(id);
+                self.place(id, item);
+            }
+            Some(Held::Group(item)) => {
+                self.retry_slot(id);
+                self.retry_member(item, id);
+            }
+            Some(Held::Shared(item)) => {
+                self.retry_members(item.group());
+                self.balance(item, &mut Share::new(0));
+            }
+        }
+    }
+
+    fn retry_slot(&mut self, id: SlotId) {
+        self.holding.retried.push(id);
+        self.unpark(id);
+    }
+
+    /// Any member may take an item that is shared, so all that are to be polled again are.
+    fn retry_members(&mut self, group: usize) {
+        let members: Vec<SlotId> = self.slots.members(group).collect();
+        self.holding.retried.extend_from_slice(&members);
+        self.holding.retried.sort_unstable();
+        // Each comes to the front of the line: the one that joined first is polled first.
+        for id in members.into_iter().rev() {
+            if self.slots.slot(id).is_parked() && self.slots.entry(id).is_to_be_polled() {
+                self.unpark(id);
+            }
+        }
+    }
+
+    /// A sink that has woken itself, or answered late in a turn, may be polled again.
+    fn unpark(&mut self, id: SlotId) {
         let has_fired = self.slots.ready().take_fired(id);
         let mut slot = self.slots.slot_mut(id);
         if has_fired {
@@ -80,14 +118,7 @@ where
         } else if slot.is_to_retry() {
             slot.unpark();
         }
-        self.holding.retried = Some(id);
         self.member_woken(id);
-        let Some(held) = self.take_held() else { return };
-        match held {
-            Held::One { item, id } => self.place(id, item),
-            Held::Shared(item) => self.balance(item, &mut Share::new(0)),
-            Held::Group(item) => self.retry_member(item, id),
-        }
     }
 
     /// Decides whether an item that found no place in a slot is held. Returns `true` if it is:
@@ -119,6 +150,16 @@ where
         }
         self.holding.yielding = Some(Yielding { id, operations, turns: turns + 1 });
         true
+    }
+
+    /// Notes that an item which any of several sinks may take is held because this one is to be
+    /// polled again. Returns `false` if the item has been held for that too often.
+    pub(in crate::router) fn hold_for_member(&mut self, id: SlotId) -> bool {
+        let turns = self.holding.yielding.take().map_or(0, |yielding| yielding.turns);
+        if turns < YIELDS {
+            self.holding.yielding = Some(Yielding { id, operations: None, turns: turns + 1 });
+        }
+        turns < YIELDS
     }
 
     /// The sink has answered `Pending` when it was polled for an item.
