@@ -339,10 +339,11 @@
 //! sinks make a woken sink wait for more than a few turns.
 //!
 //! Some work of a single poll is not bounded by the budget. An eviction or a failure discards a
-//! whole queue at once, or moves it to others, and dropping a queue drops its items. Tables double
-//! when they are full, unless [`with_capacity`](Demux::with_capacity) has made room in advance, and
-//! lists of members close their gaps when most of the members have left. Completion frees the
-//! tables.
+//! whole queue at once, or moves it to others, and dropping a queue drops its items. With
+//! [`balance`], an item is offered to all sinks that may be ready in one poll: each costs one unit,
+//! even if the budget is spent. Tables double when they are full, unless
+//! [`with_capacity`](Demux::with_capacity) has made room in advance, and lists of members close
+//! their gaps when most of the members have left. Completion frees the tables.
 //!
 //! A sink or an orders stream that wakes itself while it is polled is polled again in the next
 //! turn, not in the same one. With `n` such sinks, a woken sink waits for about `n / s` turns,

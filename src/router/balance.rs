@@ -187,16 +187,22 @@ where
     H: Hooks<K, V, S::Error>,
     B: BuildHasher,
 {
-    /// Gives an item to a member of its group, or holds it.
+    /// Gives an item to a member of its group, or holds it. Each member but the first that it is
+    /// offered to costs one of `share`. It is also offered to those that `share` does not suffice
+    /// for: members that may be ready have joined or were woken, which has cost one each.
     #[cold]
     pub(super) fn balance(&mut self, mut item: SharedItem<V>, share: &mut Share) {
         let mut yielded = None;
+        let mut is_paid = true; // for the first, by the item itself
         for _ in 0..self.slots.line_len(item.group) {
             let Some(id) = self.slots.next_in_line(item.group) else { break };
             if self.slots.slot(id).is_parked() {
                 continue;
             }
             let was_admitted = item.was_admitted(id);
+            if was_admitted != Some(false) && !core::mem::take(&mut is_paid) {
+                share.spend();
+            }
             let admitted = was_admitted
                 .unwrap_or_else(|| self.ledger.admit(self.slots.recipient(id), &item.item));
             let answer = if admitted { Some(self.slots.entry(id).poll_ready()) } else { None };

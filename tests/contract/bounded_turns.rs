@@ -187,6 +187,19 @@ fn an_item_to_several_sinks_costs_one_for_each_and_may_be_served_in_two_turns() 
 }
 
 #[test]
+fn each_sink_that_a_shared_item_is_offered_to_costs_one() {
+    let mut rig = rig_with(|demux| demux.balance().buffer(10).budget(100));
+    let sinks: Vec<_> = (0..64).map(|n| rig.order(1, n, |attach| attach)).collect();
+    rig.sleep();
+    for sink in &sinks {
+        sink.park();
+    }
+    rig.input.extend([101; 100]);
+    rig.poll(); // 64 sinks and four to find the shortest queue, and then five for an item
+    assert_eq!(rig.totals().received, 1 + (100_u64 - 68).div_ceil(5));
+}
+
+#[test]
 fn looking_for_the_shortest_queue_costs_one_for_sixteen_sinks() {
     let mut rig = rig_with(|demux| demux.balance().buffer(10).budget(64));
     let sinks: Vec<_> = (0..64).map(|n| rig.order(1, n, |attach| attach)).collect();
