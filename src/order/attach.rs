@@ -187,11 +187,12 @@ impl<K, S> Attach<K, S> {
     /// unless you send ticks, as under [Time](crate#time).
     ///
     /// A tick counts while an operation of the sink is pending and its waker has not fired. A sink
-    /// that only wakes itself has stalled, too. A sink whose waker has fired, but which the demux
-    /// has not polled again yet, has not. The count starts anew when an operation completes. It
-    /// does not start anew when another operation becomes pending: if a sink is not ready, then is
-    /// replaced, and its close is pending, too, all these ticks count. `n` ticks take between
-    /// `n - 1` and `n` units of time, so 1 may be no time at all: use 2 or more.
+    /// that wakes itself while it is polled has stalled, too, until it is polled again. A sink that
+    /// was woken later, and that the demux has not polled again yet, has not. The count starts anew
+    /// when an operation completes. It does not start anew when another operation becomes pending:
+    /// if a sink is not ready, then is replaced, and its close is pending, too, all these ticks
+    /// count. `n` ticks take between `n - 1` and `n` units of time, so 1 may be no time at all: use
+    /// 2 or more.
     ///
     /// # Examples
     ///
