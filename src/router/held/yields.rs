@@ -74,17 +74,17 @@ where
 
     #[cold]
     fn retry(&mut self, id: SlotId) {
-        match self.take_held() {
-            None => {}
-            Some(Held::One { item, id }) => {
+        let Some(held) = self.take_held() else { return };
+        match held {
+            Held::One { item, id } => {
                 self.retry_slot(id);
                 self.place(id, item);
             }
-            Some(Held::Group(item)) => {
+            Held::Group(item) => {
                 self.retry_slot(id);
                 self.retry_member(item, id);
             }
-            Some(Held::Shared(item)) => {
+            Held::Shared(item) => {
                 self.retry_members(item.group());
                 self.balance(item, &mut Share::new(0));
             }
