@@ -361,6 +361,13 @@ fn members_that_come_and_go_beside_one_that_stays_take_no_memory() {
     let (orders, orders_in) = mpsc::unbounded();
     let mut demux = stream::pending::<u32>().demux_by(|&n| n, orders_in).balance();
     orders.unbounded_send(Order::from((1, sink::drain()))).unwrap();
+    // A hundred leave at once, before any other comes.
+    let mut lease = Lease::new();
+    for _ in 0..100 {
+        orders.unbounded_send(Attach::new(1, sink::drain()).leased(&mut lease).into()).unwrap();
+    }
+    assert!((&mut demux).now_or_never().is_none());
+    drop(lease);
     let mut live = Vec::new();
     for _ in 0..2 {
         for _ in 0..20_000 {
