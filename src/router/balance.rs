@@ -189,7 +189,8 @@ where
 {
     /// Gives an item to a member of its group, or holds it. Each member but the first that it is
     /// offered to costs one of `share`. It is also offered to those that `share` does not suffice
-    /// for: members that may be ready have joined or were woken, which has cost one each.
+    /// for: a sink that may be ready has joined or was woken, which has cost one; only members for
+    /// which the item is not admitted may be asked without that.
     #[cold]
     pub(super) fn balance(&mut self, mut item: SharedItem<V>, share: &mut Share) {
         let mut yielded = None;
