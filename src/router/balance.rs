@@ -270,7 +270,7 @@ where
 
     /// Returns a member that may have the item and whose sink is to be polled again, unless it has
     /// just yielded.
-    fn member_to_be_polled(&mut self, item: &SharedItem<V>) -> Option<SlotId> {
+    fn member_to_be_polled(&self, item: &SharedItem<V>) -> Option<SlotId> {
         let operations = self.ledger.operations();
         self.slots.find_member_to_be_polled(item.group, |id| {
             item.was_admitted(id) != Some(false) && !item.has_yielded(id, operations)

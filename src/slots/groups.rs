@@ -80,15 +80,17 @@ impl<K, S, V, B> Slots<K, S, V, B> {
 
     /// A member whose sink is to be polled again, of those for which `may_have` returns `true`.
     pub(crate) fn find_member_to_be_polled(
-        &mut self,
+        &self,
         group: usize,
         may_have: impl Fn(SlotId) -> bool,
     ) -> Option<SlotId> {
-        let ready = &self.ready;
-        self.table.group(group).members().find(|&id| {
-            let slot = self.table.slot(id);
-            slot.is_parked() && (slot.is_to_retry() || ready.has_fired(id)) && may_have(id)
-        })
+        self.members(group).find(|&id| self.is_to_be_polled_again(id) && may_have(id))
+    }
+
+    /// Returns `true` if a sink has answered `Pending`, and is to be polled again.
+    pub(crate) fn is_to_be_polled_again(&self, id: SlotId) -> bool {
+        let slot = self.table.slot(id);
+        slot.is_parked() && (slot.is_to_retry() || self.ready.has_fired(id))
     }
 
     /// How many entries there are in the line of a group.

@@ -103,7 +103,7 @@ where
         self.holding.retried.sort_unstable();
         // Each comes to the front of the line: the one that joined first is polled first.
         for id in members.into_iter().rev() {
-            if self.slots.slot(id).is_parked() && self.slots.entry(id).is_to_be_polled() {
+            if self.slots.is_to_be_polled_again(id) {
                 self.unpark(id);
             }
         }
