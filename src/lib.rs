@@ -430,7 +430,7 @@ mod ready;
 mod router;
 mod slot;
 mod slots;
-mod table;
+mod store;
 mod timers;
 mod totals;
 

@@ -175,7 +175,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     }
 
     pub(crate) fn recipients(&self) -> impl Iterator<Item = Recipient<'_, K>> {
-        self.slots.recipients()
+        self.slots.recipients(true)
     }
 
     pub(crate) fn hooks(&self) -> &H {
@@ -200,7 +200,10 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
 /// Pending work.
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
     pub(crate) fn begin_turn(&mut self) {
-        self.slots.begin_turn();
+        let ready = self.slots.ready_mut();
+        ready.awake();
+        ready.take();
+        self.slots.timers_mut().begin_turn();
         self.holding.begin_turn();
         self.ledger.begin_turn();
     }

@@ -1,31 +1,44 @@
-//! [`Slots`]: the slots, and four lists of their ids: the woken slots, the sinks to flush, the
-//! slots with time-outs and, for groups that balance, the order of turns. Inserting and removing a
-//! slot keeps all of them consistent.
+//! [`Slots`]: the attachments, found by key for an item, and by id otherwise; and what is kept
+//! consistent with them: their wakers, the flush list and the list of time-outs.
 //!
-//! 1. Every slot has a waker, registered under its id.
-//! 2. A slot whose sink took an item since its last flush is in the flush list, unless its sink is
+//! A slot that is found by its key lies in the hash table itself, so that an item causes one cache
+//! miss and not two. Its place there changes when the table grows, so wakers and lists refer to it
+//! by its id.
+//!
+//! 1. Of the slots that receive under a key, the first one, the *head*, lies in the hash table. All
+//!    others, and those that are leaving, lie beside it; see [`Store`].
+//! 2. Receiving slots that share a key are a group, which the head stands for. So are leaving slots
+//!    that share a key; `leaving` names the first. A group exists until its last member is gone.
+//! 3. `catch_all` names a slot that receives.
+//! 4. Every slot has a waker, registered under its id.
+//! 5. A slot whose sink took an item since its last flush is in the flush list, unless its sink is
 //!    being closed. An entry whose slot was removed belongs to the next slot with that id.
-//! 3. A slot that has a time-out is in the list of timers, and knows its index there.
-//! 4. An entry in the line of a group counts if its stamp is the one that its slot has.
+//! 6. A slot that has a time-out is in the list of timers, and knows its index there.
+//! 7. An entry in the line of a group counts if its stamp is the one that its slot has.
+//!
+//! A key is stored once, in its slot, and never cloned.
 
 mod entry;
 mod groups;
+mod keys;
 
-use core::borrow::Borrow;
-use core::hash::{BuildHasher, Hash};
+use alloc::sync::Arc;
 use core::task::Poll;
 
 use futures_sink::Sink;
+use hashbrown::HashTable;
+use slab::Slab;
 
 use crate::flush::Flushes;
+use crate::group::Group;
 use crate::hooks::Recipient;
 use crate::id::SlotId;
-use crate::key::sealed::{Directory, FindByKey};
-use crate::lease::LeaseRequest;
-use crate::ready::{Ready, Woken};
-use crate::slot::{LeaveReason, Remains, Slot, SlotMut};
-use crate::table::{NewSlot, Table};
-use crate::timers::{Sweep, Timers};
+use crate::lease::{Claim, LeaseRequest};
+use crate::order::Terms;
+use crate::ready::Ready;
+use crate::slot::{ExtrasList, Slot, SlotMut, Stage};
+use crate::store::Store;
+use crate::timers::Timers;
 
 pub(crate) use entry::{GroupWalk, SlotEntry};
 
@@ -33,56 +46,85 @@ pub(crate) struct Slots<K, S, V, B> {
     /// Dropped before the sinks, so that a sink that fires its waker when it is dropped wakes no
     /// task.
     ready: Ready,
-    table: Table<K, S, V, B>,
+    store: Store<K, S>,
+    extras: ExtrasList<V>,
+    leaving: HashTable<SlotId>,
+    groups: Slab<Group>,
+    hasher: B,
+    /// How many slots receive.
+    len: usize,
+    catch_all: Option<SlotId>,
     flushes: Flushes,
     timers: Timers,
+}
+
+/// An attachment that is to get a slot.
+pub(crate) struct NewSlot<K, S> {
+    pub(crate) key: K,
+    pub(crate) sink: S,
+    pub(crate) terms: Terms,
+    pub(crate) claim: Option<Arc<Claim>>,
+    pub(crate) stage: Stage,
 }
 
 impl<K, S, V, B> Slots<K, S, V, B> {
     pub(crate) fn new(hasher: B) -> Self {
         Self {
             ready: Ready::new(),
-            table: Table::new(hasher),
+            store: Store::new(),
+            extras: ExtrasList::new(),
+            leaving: HashTable::new(),
+            groups: Slab::new(),
+            hasher,
+            len: 0,
+            catch_all: None,
             flushes: Flushes::new(),
             timers: Timers::new(),
         }
     }
 
-    /// The same with another hasher; there must be no slots.
+    /// The same slots with another hasher; there must be none. The room that was made stays.
     pub(crate) fn with_hasher<B2>(self, hasher: B2) -> Slots<K, S, V, B2> {
-        let Self { table, ready, flushes, timers } = self;
-        Slots { table: table.with_hasher(hasher), ready, flushes, timers }
+        debug_assert!(self.is_vacant());
+        let Self { ready, store, extras, leaving, groups, hasher: _, .. } = self;
+        let Self { len, catch_all, flushes, timers, .. } = self;
+        Slots { ready, store, extras, leaving, groups, hasher, len, catch_all, flushes, timers }
     }
 
     /// How many slots receive.
     pub(crate) fn len(&self) -> usize {
-        self.table.len()
+        self.len
     }
 
     /// How many slots are leaving.
     pub(crate) fn leaving(&self) -> usize {
-        self.table.leaving()
+        // A `Hash` that panics while the table grows may lose some.
+        self.store.len().saturating_sub(self.len)
     }
 
     pub(crate) fn is_vacant(&self) -> bool {
-        self.table.is_vacant()
+        self.store.len() == 0
     }
 
     /// The ids that were ever in use are below this.
     pub(crate) fn ids(&self) -> usize {
-        self.table.ids()
+        self.store.ids()
     }
 
     pub(crate) fn catch_all(&self) -> Option<SlotId> {
-        self.table.catch_all()
+        self.catch_all
     }
 
     pub(crate) fn set_catch_all(&mut self, id: SlotId) {
-        self.table.set_catch_all(id);
+        self.catch_all = Some(id);
     }
 
     pub(crate) fn ready(&self) -> &Ready {
         &self.ready
+    }
+
+    pub(crate) fn ready_mut(&mut self) -> &mut Ready {
+        &mut self.ready
     }
 
     pub(crate) fn flushes(&self) -> &Flushes {
@@ -93,109 +135,62 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         &mut self.flushes
     }
 
+    pub(crate) fn timers(&self) -> &Timers {
+        &self.timers
+    }
+
+    pub(crate) fn timers_mut(&mut self) -> &mut Timers {
+        &mut self.timers
+    }
+
     pub(crate) fn get(&self, id: SlotId) -> Option<&Slot<K, S>> {
-        self.table.get(id)
+        self.store.get(id)
     }
 
     pub(crate) fn get_mut(&mut self, id: SlotId) -> Option<SlotMut<'_, K, S, V>> {
-        self.table.get_mut(id)
+        Some(SlotMut::new(self.store.get_mut(id)?, &mut self.extras))
     }
 
     /// # Panics
     ///
     /// Panics if there is no such slot. So do the methods below that return no `Option`.
     pub(crate) fn slot(&self, id: SlotId) -> &Slot<K, S> {
-        self.table.slot(id)
+        self.store.slot(id)
     }
 
     pub(crate) fn slot_mut(&mut self, id: SlotId) -> SlotMut<'_, K, S, V> {
-        self.table.slot_mut(id)
+        SlotMut::new(self.store.slot_mut(id), &mut self.extras)
     }
 
     #[inline]
     pub(crate) fn entry(&mut self, id: SlotId) -> SlotEntry<'_, K, S, V> {
-        let Self { table, ready, flushes, .. } = self;
-        SlotEntry::new(table.slot_mut(id), ready, flushes)
+        let Self { store, extras, ready, flushes, .. } = self;
+        SlotEntry::new(SlotMut::new(store.slot_mut(id), extras), ready, flushes)
     }
 
-    /// The recipients that receive.
-    pub(crate) fn recipients(&self) -> impl Iterator<Item = Recipient<'_, K>> {
-        self.table.recipients()
+    /// The recipients whose slots are in this stage: those that receive, or those that leave.
+    pub(crate) fn recipients(&self, receive: bool) -> impl Iterator<Item = Recipient<'_, K>> {
+        let slots = self.store.iter().filter(move |slot| slot.receives() == receive);
+        slots.map(|slot| slot.recipient(&self.extras))
     }
 
     pub(crate) fn recipient(&self, id: SlotId) -> Recipient<'_, K> {
-        self.table.recipient(id)
+        self.slot(id).recipient(&self.extras)
+    }
+
+    /// How many items are queued for a slot.
+    pub(crate) fn queue_len(&self, id: SlotId) -> usize {
+        self.slot(id).queue_len(&self.extras)
     }
 
     /// Returns `true` if an item for the slot may find a place.
     pub(crate) fn may_accept(&self, id: SlotId) -> bool {
-        self.table.may_accept(id)
-    }
-
-    /// Returns `true` if a slot receives, and no other slot receives under its key.
-    pub(crate) fn is_only_receiver(&self, id: SlotId) -> bool {
-        self.table.is_only_receiver(id)
-    }
-
-    /// The group of a slot that shares its key, and the position there.
-    pub(crate) fn group_of(&self, id: SlotId) -> Option<(usize, usize)> {
-        self.table.group_of(id)
-    }
-
-    /// Frees the memory of slots that are gone, at most this number of wakers at a time. Returns
-    /// `true` when all is freed.
-    pub(crate) fn free(&mut self, wakers: usize) -> bool {
-        let all = self.ready.free_wakers(wakers);
-        if all {
-            self.table.clear();
-            self.flushes = Flushes::new();
-            self.timers = Timers::new();
-        }
-        all
-    }
-}
-
-/// The woken, and the flushes that are due.
-impl<K, S, V, B> Slots<K, S, V, B> {
-    /// Takes the list of the woken, for this turn.
-    pub(crate) fn begin_turn(&mut self) {
-        self.ready.awake();
-        self.ready.take();
-        self.timers.begin_turn();
-    }
-
-    pub(crate) fn pop_woken(&mut self) -> Option<Woken> {
-        self.ready.pop()
-    }
-
-    pub(crate) fn pop_ended(&mut self) -> Option<SlotId> {
-        self.ready.pop_ended()
-    }
-
-    /// Removes the next entry from the flush list that is due by the time the input will have
-    /// returned `by` items.
-    pub(crate) fn pop_flush(&mut self, by: u64) -> Option<SlotId> {
-        self.flushes.pop_due(by)
+        self.slot(id).may_accept(&self.extras)
     }
 
     /// What the leases of a slot request, if there is such a slot.
     pub(crate) fn lease_request(&mut self, id: SlotId) -> Option<LeaseRequest> {
-        Some(self.table.get_mut(id)?.lease_request())
-    }
-}
-
-/// Time.
-impl<K, S, V, B> Slots<K, S, V, B> {
-    /// A tick was read. Returns `true` if it is the first of this turn: others do not count.
-    pub(crate) fn tick_read(&mut self) -> bool {
-        self.timers.tick_read()
-    }
-
-    /// A tick is applied. `was_held` is whether the input had to wait for a sink since the last
-    /// one.
-    pub(crate) fn tick(&mut self, was_held: bool) {
-        self.timers.tick(was_held);
-        self.flushes.tick();
+        Some(self.get_mut(id)?.lease_request())
     }
 
     /// The input has nothing ready: starts to count the ticks until lingering flushes are due. An
@@ -207,7 +202,7 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         const STALE: usize = 1_024;
         for _ in 0..STALE {
             let Some(id) = self.flushes.first() else { break };
-            match self.table.get_mut(id) {
+            match self.get_mut(id) {
                 Some(slot) if slot.needs_flush() => break,
                 Some(mut slot) => _ = slot.unqueue_flush(),
                 None => _ = self.flushes.adopt(id),
@@ -217,118 +212,19 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         self.flushes.start_linger();
     }
 
-    /// Returns `true` if a tick is not applied to all slots yet.
-    pub(crate) fn is_sweeping(&self) -> bool {
-        self.timers.is_sweeping()
-    }
-
-    /// The next slot that the last tick applies to.
-    pub(crate) fn next_timer(&mut self) -> Option<(SlotId, Sweep)> {
-        self.timers.next()
-    }
-}
-
-/// Finding a slot by its key.
-impl<K, S, V, B> Slots<K, S, V, B>
-where
-    B: BuildHasher,
-{
-    /// The slot that receives items with this key; the first of its group, if there are several.
-    pub(crate) fn find<Q>(&self, key: &Q) -> Option<SlotId>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        self.table.find(key)
-    }
-
-    /// The slot for an item.
-    #[inline]
-    pub(crate) fn find_for<F>(&mut self, key: &mut F, item: &V) -> Option<SlotEntry<'_, K, S, V>>
-    where
-        F: FindByKey<V, K>,
-    {
-        key.find_in(self, item)
-    }
-}
-
-/// Coming and going.
-impl<K, S, V, B> Slots<K, S, V, B>
-where
-    K: Hash + Eq,
-    B: BuildHasher,
-{
-    /// The first slot that is leaving under this key.
-    pub(crate) fn find_leaving(&self, key: &K) -> Option<SlotId> {
-        self.table.find_leaving(key)
-    }
-
-    /// Makes room for `slots` slots.
-    pub(crate) fn reserve(&mut self, slots: usize) {
-        self.table.reserve(slots);
-        self.ready.reserve(slots);
-        self.flushes.reserve(slots);
-    }
-
-    pub(crate) fn insert(&mut self, new: NewSlot<K, S>) -> SlotId {
-        let id = self.table.insert(new);
-        self.ready.register(id);
-        let mut slot = self.table.slot_mut(id);
-        if self.flushes.adopt(id) {
-            slot.set_flush_queued();
+    /// Frees the memory of slots that are gone, at most this number of wakers at a time. Returns
+    /// `true` when all is freed.
+    pub(crate) fn free(&mut self, wakers: usize) -> bool {
+        let all = self.ready.free_wakers(wakers);
+        if all {
+            self.store = Store::new();
+            self.leaving = HashTable::new();
+            self.extras = ExtrasList::new();
+            self.groups = Slab::new();
+            self.flushes = Flushes::new();
+            self.timers = Timers::new();
         }
-        if slot.timer_index().is_some() {
-            let (index, sweep) = self.timers.insert(id);
-            slot.set_timer_index(index);
-            slot.set_last_sweep(sweep);
-        }
-        if let Some(claim) = slot.claim() {
-            let waker = self.ready.lease_waker(id);
-            claim.register(&waker);
-            if claim.request() != LeaseRequest::Stay {
-                waker.wake();
-            }
-        }
-        id
-    }
-
-    /// Lets the slot leave: it receives no new items.
-    pub(crate) fn leave(&mut self, id: SlotId, reason: LeaveReason) {
-        self.table.leave(id, reason);
-    }
-
-    /// Removes the slot and drops its sink.
-    pub(crate) fn remove(&mut self, id: SlotId) -> Remains<K, V> {
-        if let Some(index) = self.table.slot_mut(id).timer_index() {
-            if let Some(moved) = self.timers.remove(index) {
-                self.table.slot_mut(moved).set_timer_index(index);
-            }
-        }
-        let removed = self.table.remove(id);
-        if removed.was_flush_queued {
-            self.flushes.orphan(id);
-        }
-        removed.remains
-    }
-}
-
-impl<K, S, V, B> Directory<K> for Slots<K, S, V, B>
-where
-    B: BuildHasher,
-{
-    type Slot<'a>
-        = SlotEntry<'a, K, S, V>
-    where
-        Self: 'a;
-
-    #[inline]
-    fn find<Q>(&mut self, key: &Q) -> Option<SlotEntry<'_, K, S, V>>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let Self { table, ready, flushes, .. } = self;
-        Some(SlotEntry::new(table.find_mut(key)?, ready, flushes))
+        all
     }
 }
 
@@ -340,11 +236,12 @@ where
     /// be flushed: it is gone, or its sink is closing.
     #[inline]
     pub(crate) fn flush_unqueued(&mut self, id: SlotId) -> Option<Poll<Result<(), S::Error>>> {
-        let Self { ready, table, flushes, .. } = self;
-        let Some(mut slot) = table.get_mut(id) else {
+        let Self { store, extras, ready, flushes, .. } = self;
+        let Some(slot) = store.get_mut(id) else {
             flushes.adopt(id);
             return None;
         };
+        let mut slot = SlotMut::new(slot, extras);
         slot.unqueue_flush().then(|| SlotEntry::new(slot, ready, flushes).poll_flush())
     }
 }

@@ -15,7 +15,7 @@ use crate::key::sealed::{AttachOnDemand, FindByKey};
 use crate::lease::LeaseRequest;
 use crate::order::{Attach, Order, Terms};
 use crate::slot::{LeaveReason, Stage};
-use crate::table::NewSlot;
+use crate::slots::NewSlot;
 
 impl<K, S, V, H, B> Router<K, S, V, H, B>
 where
@@ -72,7 +72,7 @@ where
     /// `share` is spent.
     pub(crate) fn end_leases(&mut self, share: &mut Share) -> bool {
         while share.spend() {
-            let Some(id) = self.slots.pop_ended() else {
+            let Some(id) = self.slots.ready_mut().pop_ended() else {
                 share.add(Share::new(1));
                 return true;
             };

@@ -46,7 +46,7 @@ where
     /// Advances the slots in the ready list: their sinks were woken, or an earlier turn left work.
     pub(crate) fn poll_woken(&mut self, share: &mut Share) {
         while !share.is_spent() {
-            let Some(Woken { id, by_sink }) = self.slots.pop_woken() else { return };
+            let Some(Woken { id, by_sink }) = self.slots.ready_mut().pop() else { return };
             share.spend();
             let is_left_to_retry = self.is_left_to_retry(id);
             // Stale wake: the slot is vacant.
@@ -155,7 +155,7 @@ where
         // In locals, for the loop to keep them in registers.
         let (mut left, mut completed) = (share.take(), 0);
         while !left.is_spent() {
-            let Some(id) = self.slots.pop_flush(horizon) else { break };
+            let Some(id) = self.slots.flushes_mut().pop_due(horizon) else { break };
             left.spend();
             match self.slots.flush_unqueued(id) {
                 None | Some(Poll::Pending) => {}

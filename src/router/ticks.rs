@@ -12,17 +12,18 @@ use crate::slot::{Expired, LeaveReason};
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
     /// A tick was read. Returns `true` if it is to be applied: it is the first of this turn.
     pub(crate) fn tick_read(&mut self) -> bool {
-        self.slots.tick_read()
+        self.slots.timers_mut().tick_read()
     }
 
     /// One unit of time has passed.
     pub(super) fn tick(&mut self) {
-        self.slots.tick(self.holding.take_was_held());
+        self.slots.timers_mut().tick(self.holding.take_was_held());
+        self.slots.flushes_mut().tick();
     }
 
     /// Returns `true` if a tick is not applied to all slots with a time-out yet.
     pub(crate) fn is_sweeping(&self) -> bool {
-        self.slots.is_sweeping()
+        self.slots.timers().is_sweeping()
     }
 
     /// The input has nothing ready: starts to count the ticks until lingering flushes are due.
@@ -53,7 +54,7 @@ where
     /// Applies a tick to the next slots with a time-out. Each costs one.
     pub(crate) fn sweep(&mut self, share: &mut Share) {
         while self.is_sweeping() && share.spend() {
-            let Some((id, sweep)) = self.slots.next_timer() else { return };
+            let Some((id, sweep)) = self.slots.timers_mut().next() else { return };
             let is_held_for = self.is_held_for(id);
             let mut slot = self.slots.entry(id);
             let has_fired = slot.has_fired();

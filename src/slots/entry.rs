@@ -6,9 +6,10 @@ use core::task::{Context, Poll};
 use futures_sink::Sink;
 
 use crate::flush::Flushes;
+use crate::group::Group;
 use crate::ready::Ready;
-use crate::slot::SlotMut;
-use crate::table::Walk;
+use crate::slot::{ExtrasList, SlotMut};
+use crate::store::Store;
 
 /// A slot whose sink can be polled.
 pub(crate) struct SlotEntry<'a, K, S, V> {
@@ -117,20 +118,18 @@ impl<K, S, V> DerefMut for SlotEntry<'_, K, S, V> {
 
 /// The members of a group that are still to be offered an item, one by one.
 pub(crate) struct GroupWalk<'a, K, S, V> {
-    walk: Walk<'a, K, S, V>,
-    ready: &'a Ready,
-    flushes: &'a mut Flushes,
+    pub(super) group: &'a mut Group,
+    pub(super) store: &'a mut Store<K, S>,
+    pub(super) extras: &'a mut ExtrasList<V>,
+    pub(super) ready: &'a Ready,
+    pub(super) flushes: &'a mut Flushes,
 }
 
-impl<'a, K, S, V> GroupWalk<'a, K, S, V> {
-    #[inline]
-    pub(super) fn new(walk: Walk<'a, K, S, V>, ready: &'a Ready, flushes: &'a mut Flushes) -> Self {
-        Self { walk, ready, flushes }
-    }
-
+impl<K, S, V> GroupWalk<'_, K, S, V> {
     #[inline]
     pub(crate) fn next(&mut self) -> Option<SlotEntry<'_, K, S, V>> {
-        let Self { walk, ready, flushes } = self;
-        Some(SlotEntry { slot: walk.next()?, ready, flushes })
+        let Self { group, store, extras, ready, flushes } = self;
+        let slot = store.get_mut(group.next()?)?;
+        Some(SlotEntry { slot: SlotMut::new(slot, extras), ready, flushes })
     }
 }
