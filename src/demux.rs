@@ -108,14 +108,21 @@ pin_project! {
 }
 
 /// What is known of the orders stream.
+///
+/// `Pending` does not always mean that it has no order: a channel of tokio also answers so when the
+/// cooperative budget of the task is used up. So the first item after such an answer waits until the
+/// stream was polled once more, at the start of the next turn, when the budget is fresh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Inbox {
     /// It has nothing until its waker fires.
     Quiet,
     /// It returned an order when it was polled last, and may have more.
     Unread,
-    /// It woke itself and returned `Pending` in the last turn. It may have an order.
-    Yielded,
+    /// It returned `Pending`, and may have an order all the same.
+    Doubted,
+    /// It returned `Pending` again, and had woken itself. It does not delay items until it has
+    /// returned an order or `Pending` without a wake.
+    Yielding,
 }
 
 /// An order that waits for the budget of another turn.
@@ -249,7 +256,7 @@ where
     /// # drop(received);
     /// ```
     pub fn draining(&self) -> usize {
-        self.router.overview().leaving
+        self.router.leaving()
     }
 
     /// Returns the attachments that receive items now, in no particular order.
@@ -269,7 +276,56 @@ where
     /// assert_eq!(recipients, [(7, 42)]);
     /// ```
     pub fn recipients(&self) -> impl Iterator<Item = Recipient<'_, KeyOf<O>>> {
-        self.router.recipients()
+        self.router.recipients(true)
+    }
+
+    /// Returns the attachments that no longer receive items and are not closed yet, in no particular
+    /// order. Their number is [`draining`](Self::draining).
+    ///
+    /// If the future does not complete after the end of the input, these are the sinks that it waits
+    /// for.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{FutureExt, channel::mpsc, stream};
+    /// use stream_demux::DemuxStreamExt;
+    ///
+    /// let (sink, _not_read) = mpsc::channel(0); // takes one item
+    /// let mut demux = stream::iter([1, 1]).demux_by(|&n| n, stream::iter([(1, sink)])).buffer(8);
+    /// while (&mut demux).now_or_never().is_none() && demux.len() > 0 {}
+    ///
+    /// let hangs: Vec<_> = demux.leaving().map(|to| *to.key).collect();
+    /// assert_eq!(hangs, [1]);
+    /// ```
+    pub fn leaving(&self) -> impl Iterator<Item = Recipient<'_, KeyOf<O>>> {
+        self.router.recipients(false)
+    }
+
+    /// Returns the number of items that are queued for the receiving attachments of a key.
+    ///
+    /// Use it to pause a source before its queue is full. Items that a sink has taken do not count.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{FutureExt, StreamExt, channel::mpsc, stream};
+    /// use stream_demux::DemuxStreamExt;
+    ///
+    /// let (sink, _not_read) = mpsc::channel(0); // takes one item
+    /// let input = stream::iter([1, 1, 1]).chain(stream::pending());
+    /// let mut demux = input.demux_by(|&n| n, stream::iter([(1, sink)])).buffer(8);
+    ///
+    /// assert!((&mut demux).now_or_never().is_none());
+    /// assert_eq!((demux.queue_len(&1), demux.queue_len(&2)), (2, 0));
+    /// ```
+    pub fn queue_len<Q>(&self, key: &Q) -> usize
+    where
+        KeyOf<O>: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+        B: BuildHasher,
+    {
+        self.router.queue_len(key)
     }
 
     /// Returns a reference to the hooks. See [`hooks_mut`](Self::hooks_mut) for an example.
@@ -437,15 +493,13 @@ where
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { router, input: _, orders, order: _, key: _, budget, inbox, state } = self;
-        let overview = router.overview();
         f.debug_struct("Demux")
             .field("state", state)
-            .field("input_is_over", &overview.is_finished)
+            .field("input_is_over", &router.is_finished())
             .field("orders", &orders.as_ref().map(|_| inbox))
-            .field("receiving", &overview.receiving)
-            .field("leaving", &overview.leaving)
-            .field("holds_an_item", &overview.is_holding)
-            .field("is_blocked", &overview.is_blocked)
+            .field("receiving", &router.len())
+            .field("leaving", &router.leaving())
+            .field("is_blocked", &router.blocked_on().is_some())
             .field("budget", &budget.limit())
             .field("totals", &router.totals())
             .finish_non_exhaustive()

@@ -28,15 +28,6 @@ const WINDOW: u64 = 16_384;
 /// entry that becomes due within a window from one that has been due for a while.
 const MAX_WINDOW: u64 = 1 << 31;
 
-/// In how many turns the input may run dry before all that is listed is flushed, whatever was read
-/// meanwhile.
-///
-/// With many sinks to flush it pays to let other tasks run first, because one of them may feed the
-/// input. Without a limit, an input that returns a little in each turn would delay the flush
-/// forever. On an otherwise idle runtime 16 turns take some microseconds. Beside a task that runs
-/// for a millisecond at a time they take 16 ms, which people do not notice.
-const DRY_TURNS: usize = 16;
-
 /// If at least one item in this many lists a sink, [`push_branchless`](Flushes::push_branchless)
 /// pays. If fewer do, the branch is predicted well and costs less.
 const LISTS_MANY: u64 = 32;
@@ -56,10 +47,6 @@ pub(crate) struct Flushes {
     /// [`due_in`](Self::due_in).
     last_look: (u64, usize),
     lists_many: bool,
-    /// Where the list ended in each of the last turns in which the input ran dry. The oldest is at
-    /// `dry_turn`.
-    dry_ends: [usize; DRY_TURNS],
-    dry_turn: usize,
     /// After how many ticks all that is listed is due, when the input has nothing ready; 0 for at
     /// once.
     linger: u32,
@@ -86,8 +73,6 @@ impl Flushes {
             window: WINDOW,
             last_look: (0, 0),
             lists_many: false,
-            dry_ends: [0; DRY_TURNS],
-            dry_turn: 0,
             linger: 0,
             ticks_left: 0,
             orphans: Vec::new(),
@@ -213,8 +198,7 @@ impl Flushes {
         let start = self.next;
         let next = self.place(start);
         self.ring.rotate_left(next);
-        let ends = [&mut self.next, &mut self.end, &mut self.last_look.1];
-        for end in ends.into_iter().chain(&mut self.dry_ends) {
+        for end in [&mut self.next, &mut self.end, &mut self.last_look.1] {
             *end = end.wrapping_sub(start);
         }
         self.ring.resize(len, Entry::default());
@@ -248,15 +232,6 @@ impl Flushes {
     /// All that is listed now is due.
     pub(crate) fn mark_all_due(&mut self) {
         self.due = self.len();
-    }
-
-    /// The input ran dry in this turn. Returns `true` if it has done so in [`DRY_TURNS`] turns
-    /// since the first entry was listed.
-    pub(crate) fn count_dry_turn(&mut self) -> bool {
-        self.dry_ends[self.dry_turn] = self.end;
-        self.dry_turn = (self.dry_turn + 1) % DRY_TURNS;
-        let listed_by_then = self.dry_ends[self.dry_turn].wrapping_sub(self.next);
-        (1..=self.len()).contains(&listed_by_then)
     }
 
     /// Returns `true` if a flush is due by the time the input will have returned `by` items.
@@ -427,29 +402,6 @@ mod tests {
         assert_eq!(flushes.due_in(start + 9), (1 << 31) - 9);
         assert!(!flushes.is_due(start + (1 << 31) - 1));
         assert!(flushes.is_due(start + (1 << 31)));
-    }
-
-    #[test]
-    fn all_is_due_in_the_sixteenth_dry_turn_counted_from_the_oldest_entry() {
-        let mut flushes = windowed(1_000);
-        for turn in 0..40 {
-            // Nothing is older than ten turns.
-            flushes.push::<false>(id(turn), 1, true);
-            assert!(!flushes.count_dry_turn(), "{turn}");
-            if turn >= 10 {
-                flushes.mark_all_due();
-                assert_eq!(flushes.pop_due(1), Some(id(turn - 10)));
-                flushes.due = 0;
-            }
-        }
-        let mut flushes = windowed(1_000);
-        (0..100).for_each(|_| assert!(!flushes.count_dry_turn(), "nothing is listed"));
-        flushes.push::<false>(id(0), 1, true);
-        for turn in 1..=20 {
-            // The ring grows meanwhile.
-            flushes.push::<false>(id(turn), 1, true);
-            assert_eq!(flushes.count_dry_turn(), turn >= 16, "{turn}");
-        }
     }
 
     #[test]

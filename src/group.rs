@@ -4,12 +4,11 @@
 //! memory in order, and removing a member costs the same at any position. Gaps are closed when a
 //! member joins and gaps are the greater part of the list.
 //!
-//! An item is offered to the members one by one, possibly over several turns. The progress is kept
-//! here as positions, because closing gaps moves them:
+//! With `multicast` an item is offered to the members one by one, possibly over several turns. The
+//! progress is kept here as positions, because closing gaps moves them: the members in `next..end`
+//! were attached when the item was read, and were not offered it yet.
 //!
-//! 1. The members in `next..end` were attached when the item was read, and were not offered it yet.
-//! 2. The members from `end` on joined later: the item is not for them.
-//! 3. Some members before `next` wait for their copy, none of them before `first_waiting`.
+//! With `balance` the members that may be ready stand in a line; see [`Line`].
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -29,25 +28,26 @@ pub(crate) struct Group {
     head: usize,
     next: usize,
     end: usize,
-    first_waiting: usize,
-    /// For [`balance`](crate::Demux::balance): the members that may be ready, in the order in which
-    /// they are to be polled. An entry counts if the member still has its stamp.
-    line: VecDeque<(SlotId, u32)>,
-    stamps: u32,
+    pub(crate) line: Line,
+}
+
+/// The members of a group that share its items, in the order in which they are to be polled.
+///
+/// An entry counts if its stamp is the one that its slot has. A member that is parked gets a stamp
+/// without an entry, so that stamps also tell which member has been parked longest.
+#[derive(Default)]
+pub(crate) struct Line {
+    entries: VecDeque<(SlotId, u32)>,
+    clock: u32,
+    /// How many items may be queued for the members together.
+    pub(crate) room: u64,
+    /// The policy acts on each further item: no member was ready at the start of a turn.
+    pub(crate) is_full: bool,
 }
 
 impl Group {
     pub(crate) fn new() -> Self {
-        Self {
-            members: Vec::new(),
-            len: 0,
-            head: 0,
-            next: 0,
-            end: 0,
-            first_waiting: 0,
-            line: VecDeque::new(),
-            stamps: 0,
-        }
+        Self { members: Vec::new(), len: 0, head: 0, next: 0, end: 0, line: Line::default() }
     }
 
     /// How many members there are.
@@ -80,30 +80,14 @@ impl Group {
     }
 
     fn close_gaps(&mut self, mut moved: impl FnMut(SlotId, usize)) {
-        let Self { members, head, next, end, first_waiting, .. } = self;
-        let mut to = 0;
-        let old = [*next, *end, *first_waiting];
-        let mut marks = [next, end, first_waiting];
-        for from in 0..members.len() {
-            for (mark, old) in marks.iter_mut().zip(old) {
-                if old == from {
-                    **mark = to;
-                }
-            }
-            let member = members[from];
-            if member != VACANT {
-                members[to] = member;
-                moved(SlotId::from_raw(member), to);
-                to += 1;
-            }
+        let count = |members: &[u32]| members.iter().filter(|&&member| member != VACANT).count();
+        (self.next, self.end) =
+            (count(&self.members[..self.next]), count(&self.members[..self.end]));
+        self.members.retain(|&member| member != VACANT);
+        for (position, &member) in self.members.iter().enumerate() {
+            moved(SlotId::from_raw(member), position);
         }
-        for (mark, old) in marks.into_iter().zip(old) {
-            if old >= members.len() {
-                *mark = to;
-            }
-        }
-        members.truncate(to);
-        *head = 0;
+        self.head = 0;
     }
 
     /// The members, in the order in which they joined.
@@ -112,48 +96,13 @@ impl Group {
         members.filter(|&&member| member != VACANT).map(|&member| SlotId::from_raw(member))
     }
 
-    /// Puts a member at the end of the line, or at its front. Returns the stamp of the entry.
-    pub(crate) fn line_up(&mut self, id: SlotId, at_front: bool) -> u32 {
-        self.stamps = self.stamps.wrapping_add(1).max(1);
-        if at_front {
-            self.line.push_front((id, self.stamps));
-        } else {
-            self.line.push_back((id, self.stamps));
-        }
-        self.stamps
-    }
-
-    /// Returns `true` if most entries of the line cannot count, because there are fewer members.
-    pub(crate) fn is_line_sparse(&self) -> bool {
-        self.line.len() > SHORT + 2 * self.len
-    }
-
-    pub(crate) fn take_line(&mut self) -> VecDeque<(SlotId, u32)> {
-        core::mem::take(&mut self.line)
-    }
-
-    pub(crate) fn set_line(&mut self, line: VecDeque<(SlotId, u32)>) {
-        self.line = line;
-    }
-
-    /// Takes the first entry of the line.
-    pub(crate) fn next_in_line(&mut self) -> Option<(SlotId, u32)> {
-        self.line.pop_front()
-    }
-
-    /// How many entries there are in the line.
-    pub(crate) fn line_len(&self) -> usize {
-        self.line.len()
-    }
-
-    /// Starts to offer an item to all present members.
+    /// Starts to go through all present members.
     pub(crate) fn start(&mut self) {
         self.next = self.head;
         self.end = self.members.len();
-        self.first_waiting = self.end;
     }
 
-    /// Returns the next member that the item is to be offered to, and moves on.
+    /// Returns the next member, and moves on.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<SlotId> {
         while self.next < self.end {
@@ -166,28 +115,48 @@ impl Group {
         None
     }
 
-    /// The member that was offered the item last waits for it.
-    pub(crate) fn wait(&mut self) {
-        self.first_waiting = self.first_waiting.min(self.next - 1);
-    }
-
-    /// Returns `true` if the member at `position` is still to be offered the item.
-    pub(crate) fn is_to_be_offered(&self, position: usize) -> bool {
+    /// Returns `true` if [`next`](Self::next) has yet to come to the member at `position`.
+    pub(crate) fn is_ahead(&self, position: usize) -> bool {
         (self.next..self.end).contains(&position)
     }
+}
 
-    /// The first member for which `is_waiting` returns `true`.
-    ///
-    /// Members before it will not wait for this item again, and are not looked at again.
-    pub(crate) fn first_waiting(&mut self, is_waiting: impl Fn(SlotId) -> bool) -> Option<SlotId> {
-        while self.first_waiting < self.next {
-            let id = SlotId::from_raw(self.members[self.first_waiting]);
-            if id.raw() != VACANT && is_waiting(id) {
-                return Some(id);
-            }
-            self.first_waiting += 1;
+impl Line {
+    /// Returns a stamp that is later than all others.
+    pub(crate) fn stamp(&mut self) -> u32 {
+        self.clock = self.clock.wrapping_add(1);
+        self.clock
+    }
+
+    /// For how long a stamp has been given.
+    pub(crate) fn age(&self, stamp: u32) -> u32 {
+        self.clock.wrapping_sub(stamp)
+    }
+
+    /// Puts a member at the end of the line, or at its front. Returns its stamp.
+    pub(crate) fn push(&mut self, id: SlotId, at_front: bool) -> u32 {
+        let stamp = self.stamp();
+        if at_front {
+            self.entries.push_front((id, stamp));
+        } else {
+            self.entries.push_back((id, stamp));
         }
-        None
+        stamp
+    }
+
+    /// Takes the first entry.
+    pub(crate) fn pop(&mut self) -> Option<(SlotId, u32)> {
+        self.entries.pop_front()
+    }
+
+    /// Returns `true` if most entries cannot count, because a group of `members` has fewer.
+    pub(crate) fn is_sparse(&self, members: usize) -> bool {
+        self.entries.len() > SHORT + 2 * members
+    }
+
+    /// Removes the entries that do not count.
+    pub(crate) fn retain(&mut self, mut counts: impl FnMut(SlotId, u32) -> bool) {
+        self.entries.retain(|&(id, stamp)| counts(id, stamp));
     }
 }
 
@@ -247,8 +216,8 @@ mod tests {
         assert_eq!(members.0.next(), Some(id(1)));
         members.leave(3);
         members.join(5);
-        let is_to_be_offered = |slot| members.0.is_to_be_offered(members.1[&slot]);
-        assert!(!is_to_be_offered(1) && is_to_be_offered(2) && !is_to_be_offered(5));
+        let is_ahead = |slot| members.0.is_ahead(members.1[&slot]);
+        assert!(!is_ahead(1) && is_ahead(2) && !is_ahead(5));
         assert_eq!(members.rest(), [2, 4]);
         members.0.start();
         assert_eq!(members.rest(), [1, 2, 4, 5]);
@@ -261,16 +230,11 @@ mod tests {
         members.0.start();
         for slot in 10..20 {
             assert_eq!(members.0.next(), Some(id(slot)));
-            if slot >= 15 {
-                members.0.wait();
-            }
         }
         (10..14).chain(22..39).for_each(|slot| members.leave(slot));
         assert_eq!(members.0.members.len(), 40);
         members.join(40);
         assert_eq!(members.0.members, [14, 15, 16, 17, 18, 19, 20, 21, 39, 40]);
-        assert_eq!(members.0.first_waiting(|_| true), Some(id(15)));
-        assert_eq!(members.0.first_waiting(|slot| slot.raw() > 16), Some(id(17)));
         assert_eq!(members.rest(), [20, 21, 39]);
         let Members(group, positions) = &members;
         assert!(positions.iter().all(|(&slot, &position)| group.members[position] == slot));
@@ -284,8 +248,7 @@ mod tests {
         (0..36).for_each(|slot| members.leave(slot));
         members.join(40);
         assert_eq!(members.rest(), []);
-        assert_eq!(members.0.first_waiting(|_| true), None);
-        assert!(!members.0.is_to_be_offered(members.1[&40]));
+        assert!(!members.0.is_ahead(members.1[&40]));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! [`Ledger`]: counts each outcome and calls its hook, in one method.
+//! [`Ledger`]: counts each outcome and calls its hook, in one method. Hooks that count nothing are
+//! called directly.
 //!
 //! Between two polls `received + copies = unmatched + delivered + discarded + lost + queued`. That
 //! holds because every item that enters, by [`received`](Ledger::received) or
@@ -10,27 +11,23 @@ use crate::totals::Totals;
 pub(crate) struct Ledger<H> {
     totals: Totals,
     hooks: H,
-    /// How many orders were read, and how many flushes and closes have completed.
-    others: u64,
-    /// What [`operations`](Self::operations) was when the turn began.
-    before_turn: u64,
 }
 
 impl<H> Ledger<H> {
     pub(crate) fn new(hooks: H) -> Self {
-        Self { totals: Totals::default(), hooks, others: 0, before_turn: 0 }
+        Self { totals: Totals::default(), hooks }
     }
 
     /// The same with other hooks.
     pub(crate) fn map_hooks<H2>(self, map: impl FnOnce(H) -> H2) -> Ledger<H2> {
-        let Self { totals, hooks, others, before_turn } = self;
-        Ledger { totals, hooks: map(hooks), others, before_turn }
+        Ledger { totals: self.totals, hooks: map(self.hooks) }
     }
 
     pub(crate) fn hooks(&self) -> &H {
         &self.hooks
     }
 
+    #[inline]
     pub(crate) fn hooks_mut(&mut self) -> &mut H {
         &mut self.hooks
     }
@@ -44,26 +41,6 @@ impl<H> Ledger<H> {
     #[inline]
     pub(crate) fn count_received(&self) -> u64 {
         self.totals.received
-    }
-
-    /// The number of operations so far: items read and sent, orders read, flushes and closes
-    /// completed.
-    pub(crate) fn operations(&self) -> u64 {
-        self.totals.received + self.totals.delivered + self.others
-    }
-
-    pub(crate) fn operations_in_turn(&self) -> u64 {
-        self.operations() - self.before_turn
-    }
-
-    pub(crate) fn begin_turn(&mut self) {
-        self.before_turn = self.operations();
-    }
-
-    /// Counts orders that were read, or flushes or closes that have completed.
-    #[inline]
-    pub(crate) fn operated(&mut self, operations: u64) {
-        self.others += operations;
     }
 
     /// An item was read.
@@ -89,7 +66,7 @@ impl<H> Ledger<H> {
         self.totals.lost += 1;
     }
 
-    /// `items` wait now, in a queue or held.
+    /// `items` wait now, in a queue or beside the input.
     pub(crate) fn queued(&mut self, items: usize) {
         self.totals.queued += items as u64;
     }
@@ -97,14 +74,6 @@ impl<H> Ledger<H> {
     /// `items` no longer wait.
     pub(crate) fn unqueued(&mut self, items: usize) {
         self.totals.queued -= items as u64;
-    }
-
-    #[inline]
-    pub(crate) fn admit<K, V, E>(&mut self, to: Recipient<'_, K>, item: &V) -> bool
-    where
-        H: Hooks<K, V, E>,
-    {
-        self.hooks.admit(to, item)
     }
 
     #[cold]
@@ -139,40 +108,5 @@ impl<H> Ledger<H> {
     {
         self.totals.detached += 1;
         self.hooks.detached(to, why);
-    }
-
-    pub(crate) fn key_attached<K, V, E>(&mut self, key: &K)
-    where
-        H: Hooks<K, V, E>,
-    {
-        self.hooks.key_attached(key);
-    }
-
-    pub(crate) fn key_detached<K, V, E>(&mut self, key: &K)
-    where
-        H: Hooks<K, V, E>,
-    {
-        self.hooks.key_detached(key);
-    }
-
-    pub(crate) fn supersedes<K, V, E>(&mut self, to: Recipient<'_, K>, waiting: &V, new: &V) -> bool
-    where
-        H: Hooks<K, V, E>,
-    {
-        self.hooks.supersedes(to, waiting, new)
-    }
-
-    pub(crate) fn blocked<K, V, E>(&mut self, on: Recipient<'_, K>)
-    where
-        H: Hooks<K, V, E>,
-    {
-        self.hooks.blocked(on);
-    }
-
-    pub(crate) fn unblocked<K, V, E>(&mut self, on: Recipient<'_, K>)
-    where
-        H: Hooks<K, V, E>,
-    {
-        self.hooks.unblocked(on);
     }
 }

@@ -426,6 +426,7 @@ mod key;
 mod lease;
 mod ledger;
 mod order;
+mod patience;
 mod ready;
 mod router;
 mod slot;

@@ -61,6 +61,15 @@ pub enum Order<K, S> {
     /// The queues drain, the sinks are closed, and the future completes. An item that was already
     /// read is still routed.
     Finish,
+    /// Ends everything at once.
+    ///
+    /// The input is not read again. Items that wait are discarded
+    /// ([`Discarded::Evicted`](crate::Discarded::Evicted)), all sinks are dropped without being
+    /// flushed or closed ([`Detached::Evicted`](crate::Detached::Evicted)), all hooks are called,
+    /// and the future completes with its totals. An item that was read and not yet routed is
+    /// unmatched. Send this after [`Finish`](Self::Finish), or after the end of the input, if a sink
+    /// does not close in time; [`Demux::leaving`](crate::Demux::leaving) tells which.
+    Abort,
 }
 
 /// Clones the order; an [`Attach`] without its lease.
@@ -72,6 +81,7 @@ impl<K: Clone, S: Clone> Clone for Order<K, S> {
             Self::Evict(key) => Self::Evict(key.clone()),
             Self::Tick => Self::Tick,
             Self::Finish => Self::Finish,
+            Self::Abort => Self::Abort,
         }
     }
 }
@@ -96,6 +106,7 @@ impl<K: fmt::Debug, S> fmt::Debug for Order<K, S> {
             Self::Evict(key) => f.debug_tuple("Evict").field(key).finish(),
             Self::Tick => f.write_str("Tick"),
             Self::Finish => f.write_str("Finish"),
+            Self::Abort => f.write_str("Abort"),
         }
     }
 }
@@ -246,4 +257,25 @@ pub enum Overflow {
     /// towards a [`limit`](Attach::limit). It may be sent before older items that are queued behind
     /// that place.
     Conflate,
+}
+
+impl Overflow {
+    /// How many items may be queued if no number is set.
+    ///
+    /// With none, a healthy sink would lose items: a reader on another thread is away for a time
+    /// slice now and then, and a channel of 16 is full in less than a microsecond. 64 items cover
+    /// what one turn of tokio's cooperative budget sends, and take little memory if they ever wait.
+    pub(crate) fn default_buffer(self) -> usize {
+        match self {
+            Self::Wait => 0,
+            Self::Conflate => 1,
+            Self::DropNewest | Self::DropOldest | Self::Evict => 64,
+        }
+    }
+
+    /// How many items may be queued at least. A policy that drops items needs room for one: the
+    /// sink may have reserved something when it was polled for an item, and must get an item.
+    pub(crate) fn least_buffer(self) -> usize {
+        usize::from(!matches!(self, Self::Wait | Self::Evict))
+    }
 }

@@ -1,18 +1,17 @@
 //! [`Router`]: what happens to items, orders and sinks.
 //!
-//! An item comes in through `items`. If its key has several sinks, it goes to all of them through
-//! `multicast`, or to one of them through `balance`. It stays in `held` if it has to wait. Orders
-//! go through `orders`, ticks through `ticks`, and sinks that were woken, are to be flushed or
-//! closed through `sinks`. All of them use the slots, the item that is held and the ledger. Between
-//! two calls
+//! An item comes in through `items`, and goes to its sink or into the queue of its slot: nowhere
+//! else. If the queue is full, `beyond` decides. If its key has several sinks, the item goes to all
+//! of them through `multicast`, or to one of them through `balance`. Orders go through `orders`,
+//! ticks through `ticks`, and sinks that were woken, are to be flushed or closed through `sinks`.
+//! All of them use the slots and the ledger. Between two calls
 //!
 //! 1. the counts of the [`Ledger`] add up;
-//! 2. a slot with something in its queue is parked, or it is in the ready list;
-//! 3. a slot that is leaving with an empty queue waits for its close, or is in the ready list;
-//! 4. a slot that is owed a copy of the held item is receiving.
+//! 2. a slot with something in its queue is parked, in doubt or in the ready list;
+//! 3. a slot that is leaving with an empty queue waits for its close, or is in the ready list.
 
 mod balance;
-mod held;
+mod beyond;
 mod items;
 mod multicast;
 mod orders;
@@ -21,25 +20,33 @@ mod ticks;
 
 use core::borrow::Borrow;
 use core::hash::{BuildHasher, Hash};
-use core::task::Waker;
 
 use crate::hooks::Recipient;
+use crate::id::SlotId;
 use crate::ledger::Ledger;
-use crate::order::Overflow;
-use crate::ready::ORDERS;
+use crate::order::Terms;
+use crate::patience::Patience;
+use crate::ready::Ready;
 use crate::slots::Slots;
 use crate::totals::Totals;
 
-use held::Holding;
+use beyond::Beyond;
+use multicast::Walk;
 
 pub(crate) struct Router<K, S, V, H, B> {
     slots: Slots<K, S, V, B>,
-    holding: Holding<V>,
+    beyond: Beyond,
+    /// An item that orders have overtaken: they are applied before its key is looked up. While
+    /// there is one, the input is not read.
+    overtaken: Option<V>,
+    /// An item on its way through a group. While there is one, the input is not read.
+    walk: Option<Walk<V>>,
     ledger: Ledger<H>,
-    defaults: Defaults,
+    defaults: Terms,
     sharing: Sharing<V>,
-    /// Set when the input is over: the slots with ids below this have begun to leave.
-    close_cursor: Option<usize>,
+    /// Set when the input is over.
+    ending: Option<Ending>,
+    patience: Patience,
 }
 
 /// What a further attachment under a key does.
@@ -52,21 +59,13 @@ enum Sharing<V> {
     Balance,
 }
 
-/// The terms of attachments that do not set their own.
-struct Defaults {
-    buffer: usize,
-    overflow: Overflow,
-    stall_timeout: u32,
-    idle_timeout: u32,
-}
-
-/// A summary for `Debug`.
-pub(crate) struct Overview {
-    pub(crate) receiving: usize,
-    pub(crate) leaving: usize,
-    pub(crate) is_holding: bool,
-    pub(crate) is_blocked: bool,
-    pub(crate) is_finished: bool,
+/// How the slots end when the input is over.
+#[derive(Clone, Copy)]
+struct Ending {
+    /// The slots with ids below this have begun to leave.
+    cursor: usize,
+    /// They are evicted instead.
+    aborts: bool,
 }
 
 /// Settings.
@@ -74,16 +73,14 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     pub(crate) fn new(hooks: H, hasher: B) -> Self {
         Self {
             slots: Slots::new(hasher),
-            holding: Holding::new(),
+            beyond: Beyond::new(),
+            overtaken: None,
+            walk: None,
             ledger: Ledger::new(hooks),
-            defaults: Defaults {
-                buffer: 0,
-                overflow: Overflow::Wait,
-                stall_timeout: 0,
-                idle_timeout: 0,
-            },
+            defaults: Terms::default(),
             sharing: Sharing::None,
-            close_cursor: None,
+            ending: None,
+            patience: Patience::default(),
         }
     }
 
@@ -95,28 +92,20 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     ) -> Router<K, S, V, H2, B2> {
         Router {
             slots: slots(self.slots),
-            holding: self.holding,
+            beyond: self.beyond,
+            overtaken: self.overtaken,
+            walk: self.walk,
             ledger: self.ledger.map_hooks(hooks),
             defaults: self.defaults,
             sharing: self.sharing,
-            close_cursor: self.close_cursor,
+            ending: self.ending,
+            patience: self.patience,
         }
     }
 
-    pub(crate) fn set_buffer(&mut self, items: usize) {
-        self.defaults.buffer = items;
-    }
-
-    pub(crate) fn set_overflow(&mut self, overflow: Overflow) {
-        self.defaults.overflow = overflow;
-    }
-
-    pub(crate) fn set_stall_timeout(&mut self, ticks: u32) {
-        self.defaults.stall_timeout = ticks;
-    }
-
-    pub(crate) fn set_idle_timeout(&mut self, ticks: u32) {
-        self.defaults.idle_timeout = ticks;
+    /// The terms of attachments that do not set their own.
+    pub(crate) fn defaults_mut(&mut self) -> &mut Terms {
+        &mut self.defaults
     }
 
     pub(crate) fn set_linger(&mut self, ticks: u32) {
@@ -156,6 +145,11 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.slots.len()
     }
 
+    /// How many attachments are leaving.
+    pub(crate) fn leaving(&self) -> usize {
+        self.slots.leaving()
+    }
+
     /// Returns `true` if there is no attachment, not even one that is leaving.
     pub(crate) fn is_vacant(&self) -> bool {
         self.slots.is_vacant()
@@ -170,12 +164,28 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.slots.find(key).is_some()
     }
 
-    pub(crate) fn blocked_on(&self) -> Option<Recipient<'_, K>> {
-        Some(self.slots.recipient(self.holding.blocked_on()?))
+    /// How many items are queued for the attachments that receive under a key.
+    pub(crate) fn queue_len<Q>(&self, key: &Q) -> usize
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+        B: BuildHasher,
+    {
+        let Some(head) = self.slots.find(key) else { return 0 };
+        let len = |id: SlotId| self.slots.queue_len(id).0;
+        match self.slots.group_of(head) {
+            None => len(head),
+            Some((group, _)) => self.slots.group(group).members().map(len).sum(),
+        }
     }
 
-    pub(crate) fn recipients(&self) -> impl Iterator<Item = Recipient<'_, K>> {
-        self.slots.recipients(true)
+    pub(crate) fn blocked_on(&self) -> Option<Recipient<'_, K>> {
+        Some(self.slots.recipient(self.beyond.blocked_on()?))
+    }
+
+    /// The attachments that receive, or those that are leaving.
+    pub(crate) fn recipients(&self, receive: bool) -> impl Iterator<Item = Recipient<'_, K>> {
+        self.slots.recipients(receive)
     }
 
     pub(crate) fn hooks(&self) -> &H {
@@ -186,14 +196,8 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.ledger.hooks_mut()
     }
 
-    pub(crate) fn overview(&self) -> Overview {
-        Overview {
-            receiving: self.slots.len(),
-            leaving: self.slots.leaving(),
-            is_holding: !self.holding.is_empty(),
-            is_blocked: self.holding.blocked_on().is_some(),
-            is_finished: self.close_cursor.is_some(),
-        }
+    pub(crate) fn ready(&self) -> &Ready {
+        self.slots.ready()
     }
 }
 
@@ -204,79 +208,32 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         ready.awake();
         ready.take();
         self.slots.timers_mut().begin_turn();
-        self.holding.begin_turn();
-        self.ledger.begin_turn();
+        self.beyond.begin_turn();
     }
 
-    /// Returns `true` if the orders stream asked to be polled.
-    pub(crate) fn has_orders(&self) -> bool {
-        self.slots.ready().signals() & ORDERS != 0
-    }
-
-    /// The signals that are raised, of `ORDERS` and `LEASES`.
+    /// Returns `true` if items may be routed: the input is not over, no sink holds it up, and no
+    /// item is on its way through a group.
     #[inline]
-    pub(crate) fn signals(&self) -> u8 {
-        self.slots.ready().signals()
+    pub(crate) fn is_open(&self) -> bool {
+        self.beyond.is_open() && self.walk.is_none() && self.ending.is_none()
     }
 
-    /// Lowers the signal `ORDERS`, before the orders stream is polled.
-    pub(crate) fn lower_orders(&self) {
-        self.slots.ready().lower_orders();
+    /// Returns `true` if a sink is in doubt.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.beyond.is_in_doubt()
     }
 
-    pub(crate) fn orders_waker(&self) -> &Waker {
-        self.slots.ready().orders_waker()
-    }
-
-    pub(crate) fn order_read(&mut self) {
-        self.ledger.operated(1);
-    }
-
-    /// The task is about to sleep: wakes it if anything has happened since the turn began.
-    pub(crate) fn sleep(&self, task: &Waker) {
-        self.slots.ready().sleep(task);
-    }
-
-    /// Returns `true` if a lease has ended, and its attachment has not.
-    pub(crate) fn has_ended_leases(&self) -> bool {
-        self.slots.ready().has_ended()
-    }
-
-    /// Returns `true` if sinks have something to do. `budget` limits how many items ahead a flush
-    /// counts as due.
-    pub(crate) fn has_sinks(&self, budget: usize) -> bool {
-        self.slots.ready().any()
-            || self.has_due_flushes(budget)
-            || self.is_closing()
-            || self.is_sweeping()
-    }
-
-    /// Returns `true` if flushes are due. `budget` limits how many items ahead a flush counts as
-    /// due.
-    pub(crate) fn has_due_flushes(&self, budget: usize) -> bool {
-        self.slots.flushes().is_due(self.flush_horizon(budget))
-    }
-
-    /// Returns `true` if an item can be read, or the one that is held routed further. While orders
-    /// are unread, this is so only for a held item whose key was already looked up.
-    pub(crate) fn has_items(&self, orders_read: bool) -> bool {
-        if self.holding.is_empty() {
-            orders_read && !self.is_finished()
-        } else if self.holding.is_overtaken() {
-            orders_read
-        } else {
-            self.can_release()
-        }
-    }
-
-    /// Returns `true` if the input is over and some slots have not begun to leave.
+    /// Returns `true` if slots are to leave because the input is over. Items on their way come
+    /// first.
     pub(crate) fn is_closing(&self) -> bool {
-        self.close_cursor.is_some_and(|cursor| cursor < self.slots.ids())
+        let Some(Ending { cursor, aborts }) = self.ending else { return false };
+        let is_routed = !self.is_in_doubt() && self.walk.is_none();
+        cursor < self.slots.ids() && (aborts || is_routed)
     }
 
     /// Returns `true` if the input is over, so that it is not to be read.
     pub(crate) fn is_finished(&self) -> bool {
-        self.close_cursor.is_some()
+        self.ending.is_some()
     }
 
     /// Returns `true` if the input is over and the last sink is gone.
@@ -284,20 +241,16 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.is_finished() && self.slots.is_vacant()
     }
 
-    /// Returns `true` if there is work that no waker will announce, and that [`sleep`](Self::sleep)
-    /// does not find in the lists of woken slots and ended leases. `input_is_dry` is whether the
-    /// input will wake the task when it has an item.
-    pub(crate) fn has_work(&self, input_is_dry: bool) -> bool {
-        self.slots.flushes().has_work()
+    /// Returns `true` if there is work that no waker will announce, apart from reading the input,
+    /// woken slots and ended leases.
+    pub(crate) fn has_work(&self) -> bool {
+        self.is_in_doubt()
+            || self.walk.is_some()
+            || self.slots.flushes().has_work()
             || self.is_closing()
             || self.is_sweeping()
             || self.is_done() // but not freed yet
-            || self.can_read() && !(input_is_dry && self.holding.is_empty())
-    }
-
-    /// Returns `true` if the input may be read, or the item that is held routed further.
-    pub(crate) fn can_read(&self) -> bool {
-        if self.holding.is_empty() { !self.is_finished() } else { self.can_release() }
+            || self.overtaken.is_some() && self.is_open()
     }
 
     /// Frees the tables of the slots, when all slots are gone. Returns `true` when that is done.
@@ -306,12 +259,5 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         /// of a million sinks at once would take 30 ms.
         const WAKERS: usize = 16_384;
         self.slots.free(WAKERS)
-    }
-
-    /// Sinks are flushed now if their flush is due by the time the input will have returned this
-    /// number of items.
-    fn flush_horizon(&self, budget: usize) -> u64 {
-        let ahead = self.slots.flushes().look_ahead(budget);
-        self.ledger.count_received().saturating_add(ahead)
     }
 }

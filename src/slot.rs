@@ -1,7 +1,7 @@
 //! One attachment: its sink, its terms, its queue.
 //!
 //! [`Slot`] is the part that every item reads, the extras are what few attachments have. `QUEUED`,
-//! `LIMITED` and `GROUPED` mirror what the extras contain, so that one test of the flags separates
+//! `BEYOND`, `LIMITED` and `GROUPED` mirror what the extras contain, so that one test of the flags separates
 //! the common case from all others.
 
 mod extras;
@@ -20,10 +20,11 @@ use crate::id::SlotId;
 use crate::lease::{Claim, LeaseRequest};
 use crate::order::{Overflow, Terms};
 
-use flags::{GROUPED, LIMITED, POLICIES, POLICY, TIMED};
+use flags::{BEYOND, GROUPED, LIMITED, POLICIES, POLICY, TIMED};
 use timer::Timer;
 
 pub(crate) use extras::ExtrasList;
+pub(crate) use queue::{Place, Popped, Queue};
 pub(crate) use stage::{LeaveReason, Stage};
 pub(crate) use timer::Expired;
 
@@ -44,6 +45,8 @@ pub(crate) struct Slot<K, S> {
 /// The part of an attachment that only unusual items or terms need.
 pub(crate) struct Extras<V> {
     queue: VecDeque<V>,
+    /// How many items of the queue, at its end, are beyond the buffer.
+    beyond: u32,
     tag: u64,
     /// How many more items are accepted, if `LIMITED`.
     limit: u64,
@@ -54,7 +57,7 @@ pub(crate) struct Extras<V> {
     group: u32,
     position: u32,
     timer: Option<Timer>,
-    /// The stamp of its entry in the line of its group; 0 if it has none.
+    /// When it was put in the line of its group, or parked, by the clock of the group.
     stamp: u32,
 }
 
@@ -63,6 +66,7 @@ impl<V> Default for Extras<V> {
         let queue = VecDeque::new();
         Self {
             queue,
+            beyond: 0,
             tag: 0,
             limit: 0,
             claim: None,
@@ -101,10 +105,9 @@ impl<K, S> Slot<K, S> {
         extras: &mut ExtrasList<V>,
     ) -> Self {
         let overflow = terms.overflow.unwrap_or_default();
-        // A policy that drops items has at least one place: a sink that was polled for an item may
-        // have reserved something, and must get an item.
-        let least = usize::from(!matches!(overflow, Overflow::Wait | Overflow::Evict));
-        let buffer = terms.buffer.unwrap_or(0).max(least);
+        let buffer = terms
+            .buffer
+            .map_or(overflow.default_buffer(), |buffer| buffer.max(overflow.least_buffer()));
         let mut flags = (overflow as u16) << POLICY;
         let small = u8::try_from(buffer).ok().filter(|&buffer| buffer < LARGE);
         if small.is_none() {
@@ -175,17 +178,17 @@ impl<K, S> Slot<K, S> {
         self.has(GROUPED)
     }
 
-    pub(crate) fn has_room<V>(&self, extras: &ExtrasList<V>) -> bool {
-        if self.buffer == 0 {
-            return false;
+    /// When it was put in the line of its group, or parked.
+    pub(crate) fn stamp<V>(&self, extras: &ExtrasList<V>) -> u32 {
+        extras.get(self.id).map_or(0, |extras| extras.stamp)
+    }
+
+    /// How many items may be queued.
+    pub(crate) fn buffer<V>(&self, extras: &ExtrasList<V>) -> usize {
+        match (self.buffer, extras.get(self.id)) {
+            (LARGE, Some(extras)) => extras.buffer as usize,
+            (small, _) => usize::from(small),
         }
-        let extras = extras.get(self.id);
-        let queued = extras.map_or(0, |extras| extras.queue.len());
-        let buffer = match (self.buffer, extras) {
-            (LARGE, Some(extras)) => extras.buffer,
-            (small, _) => u32::from(small),
-        };
-        queued < buffer as usize
     }
 
     /// How many items are in the queue.
@@ -193,10 +196,13 @@ impl<K, S> Slot<K, S> {
         extras.get(self.id).map_or(0, |extras| extras.queue.len())
     }
 
-    /// Returns `true` if an item may find a place: the sink can be polled, or the queue has room.
-    #[inline]
-    pub(crate) fn may_accept<V>(&self, extras: &ExtrasList<V>) -> bool {
-        !self.is_parked() || self.has_room(extras)
+    /// How many items are in the queue beyond the buffer.
+    pub(crate) fn beyond_len<V>(&self, extras: &ExtrasList<V>) -> usize {
+        if self.has(BEYOND) {
+            extras.get(self.id).map_or(0, |extras| extras.beyond as usize)
+        } else {
+            0
+        }
     }
 
     /// Drops the sink.
@@ -234,16 +240,6 @@ impl<'a, K, S, V> SlotMut<'a, K, S, V> {
         self.slot.recipient(self.extras)
     }
 
-    pub(crate) fn has_room(&self) -> bool {
-        self.slot.has_room(self.extras)
-    }
-
-    /// Returns `true` if an item may join the queue as it is: there is room, and no item that it
-    /// might replace.
-    pub(crate) fn can_queue(&self) -> bool {
-        self.has_room() && !(self.is_queued() && self.conflates())
-    }
-
     pub(crate) fn claim(&self) -> Option<&Claim> {
         self.extras.get(self.slot.id)?.claim.as_deref()
     }
@@ -258,35 +254,34 @@ impl<'a, K, S, V> SlotMut<'a, K, S, V> {
         if let Some((group, position)) = group {
             let extras = self.extras_mut();
             (extras.group, extras.position) = (group, position);
-        } else {
-            self.set_stamp(0);
         }
     }
 
-    /// Returns `true` if it is a member of this group.
-    pub(crate) fn is_in_group(&self, group: usize) -> bool {
-        self.slot.group(self.extras).is_some_and(|(of, _)| of == group)
-    }
-
-    /// Sets the stamp of its entry in the line of its group; 0 for none.
+    /// Notes when it was put in the line of its group, or parked.
     pub(crate) fn set_stamp(&mut self, stamp: u32) {
         self.extras_mut().stamp = stamp;
-    }
-
-    /// The stamp of its entry in the line of its group; 0 if it has none.
-    pub(crate) fn stamp(&self) -> u32 {
-        self.extras.get(self.slot.id).map_or(0, |extras| extras.stamp)
     }
 
     /// Counts an item towards the limit. Returns `false` if that was the last one.
     #[inline]
     pub(crate) fn accept(&mut self) -> bool {
-        if !self.slot.has(LIMITED) {
+        if !self.is_limited() {
             return true;
         }
         let limit = &mut self.extras_mut().limit;
         *limit = limit.saturating_sub(1);
         *limit > 0
+    }
+
+    /// Returns `true` if it accepts a limited number of items.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.slot.has(LIMITED)
+    }
+
+    /// Returns `true` if it may accept another item.
+    pub(crate) fn may_accept(&self) -> bool {
+        let extras = self.extras.get(self.slot.id);
+        !self.is_limited() || extras.is_some_and(|extras| extras.limit > 0)
     }
 
     fn extras_mut(&mut self) -> &mut Extras<V> {
@@ -338,15 +333,10 @@ mod tests {
     fn buffers_of_any_size_are_kept() {
         for buffer in [0, 1, 253, 254, 255, 256, 1_000, usize::MAX] {
             let terms = Terms { buffer: Some(buffer), ..Terms::default() };
-            let mut extras = ExtrasList::new();
+            let mut extras = ExtrasList::<u8>::new();
             let (id, stage) = (SlotId::from_raw(3), Stage::Receiving);
-            let mut slot = Slot::new((), (), id, &terms, None, stage, &mut extras);
-            let places = buffer.min(2_000);
-            for _ in 0..places {
-                assert!(slot.has_room(&extras), "{buffer}");
-                SlotMut::new(&mut slot, &mut extras).push(());
-            }
-            assert_eq!(slot.has_room(&extras), buffer > places);
+            let slot = Slot::new((), (), id, &terms, None, stage, &mut extras);
+            assert_eq!(slot.buffer(&extras), buffer.min(u32::MAX as usize), "{buffer}");
         }
     }
 }

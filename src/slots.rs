@@ -178,14 +178,15 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         self.slot(id).recipient(&self.extras)
     }
 
-    /// How many items are queued for a slot.
-    pub(crate) fn queue_len(&self, id: SlotId) -> usize {
-        self.slot(id).queue_len(&self.extras)
+    /// How many items may be queued for a slot.
+    pub(crate) fn buffer(&self, id: SlotId) -> usize {
+        self.slot(id).buffer(&self.extras)
     }
 
-    /// Returns `true` if an item for the slot may find a place.
-    pub(crate) fn may_accept(&self, id: SlotId) -> bool {
-        self.slot(id).may_accept(&self.extras)
+    /// How many items are queued for a slot, and how many of these are beyond its buffer.
+    pub(crate) fn queue_len(&self, id: SlotId) -> (usize, usize) {
+        let slot = self.slot(id);
+        (slot.queue_len(&self.extras), slot.beyond_len(&self.extras))
     }
 
     /// What the leases of a slot request, if there is such a slot.

@@ -20,7 +20,7 @@ pub(crate) struct Timers {
     /// The number of the sweep.
     sweep: u32,
     /// The input had to wait for a sink in the unit of time that the sweep is for.
-    was_held: bool,
+    was_closed: bool,
     /// A tick was read while a sweep was under way: another one follows. Whether the input had to
     /// wait for a sink in the unit of time that it is for.
     pending: Option<bool>,
@@ -33,7 +33,7 @@ pub(crate) struct Timers {
 pub(crate) struct Sweep {
     pub(crate) number: u32,
     /// The input had to wait for a sink in the unit of time that has passed.
-    pub(crate) was_held: bool,
+    pub(crate) was_closed: bool,
 }
 
 impl Timers {
@@ -42,7 +42,7 @@ impl Timers {
             slots: Vec::new(),
             cursor: 0,
             sweep: 0,
-            was_held: false,
+            was_closed: false,
             pending: None,
             has_ticked: false,
         }
@@ -57,13 +57,13 @@ impl Timers {
         !core::mem::replace(&mut self.has_ticked, true)
     }
 
-    /// A tick is applied. `was_held` is whether the input had to wait for a sink since the last
+    /// A tick is applied. `was_closed` is whether the input had to wait for a sink since the last
     /// one.
-    pub(crate) fn tick(&mut self, was_held: bool) {
+    pub(crate) fn tick(&mut self, was_closed: bool) {
         if self.cursor > 0 {
-            self.pending = Some(was_held || self.pending == Some(true));
+            self.pending = Some(was_closed || self.pending == Some(true));
         } else {
-            self.start_sweep(was_held);
+            self.start_sweep(was_closed);
         }
     }
 
@@ -75,11 +75,11 @@ impl Timers {
     /// The next slot of the sweep.
     pub(crate) fn next(&mut self) -> Option<(SlotId, Sweep)> {
         self.cursor = self.cursor.checked_sub(1)?;
-        let (id, number, was_held) = (self.slots[self.cursor], self.sweep, self.was_held);
+        let (id, number, was_closed) = (self.slots[self.cursor], self.sweep, self.was_closed);
         if self.cursor == 0 {
             self.end_sweep();
         }
-        Some((id, Sweep { number, was_held }))
+        Some((id, Sweep { number, was_closed }))
     }
 
     /// Adds a slot. Returns its index, and the number of the last sweep whose tick was read before.
@@ -99,15 +99,15 @@ impl Timers {
         self.slots.get(index).copied()
     }
 
-    fn start_sweep(&mut self, was_held: bool) {
-        self.was_held = was_held;
+    fn start_sweep(&mut self, was_closed: bool) {
+        self.was_closed = was_closed;
         self.cursor = self.slots.len();
         self.sweep = self.sweep.wrapping_add(1);
     }
 
     fn end_sweep(&mut self) {
-        if let Some(was_held) = self.pending.take() {
-            self.start_sweep(was_held);
+        if let Some(was_closed) = self.pending.take() {
+            self.start_sweep(was_closed);
         }
     }
 }
@@ -229,19 +229,19 @@ mod tests {
     #[test]
     fn each_sweep_is_for_its_own_unit_of_time() {
         let mut timers = timers(2);
-        for was_held in [true, false, true, false] {
+        for was_closed in [true, false, true, false] {
             timers.begin_turn();
-            timers.tick(was_held);
+            timers.tick(was_closed);
         }
         let held: Vec<_> =
-            core::iter::from_fn(|| timers.next()).map(|(_, sweep)| sweep.was_held).collect();
+            core::iter::from_fn(|| timers.next()).map(|(_, sweep)| sweep.was_closed).collect();
         assert_eq!(held, [true, true, true, true], "the last three are one");
-        for was_held in [true, false] {
+        for was_closed in [true, false] {
             timers.begin_turn();
-            timers.tick(was_held);
+            timers.tick(was_closed);
         }
         let held: Vec<_> =
-            core::iter::from_fn(|| timers.next()).map(|(_, sweep)| sweep.was_held).collect();
+            core::iter::from_fn(|| timers.next()).map(|(_, sweep)| sweep.was_closed).collect();
         assert_eq!(held, [true, true, false, false]);
     }
 }

@@ -10,6 +10,7 @@ use core::task::{Context, Poll};
 use futures_core::Stream;
 
 use super::{Demux, ErrorOf, Inbox, KeyOf, SinkOf, State, Unapplied};
+use crate::budget::Budget;
 use crate::hooks::Hooks;
 use crate::key::sealed::{AttachOnDemand, FindByKey};
 use crate::order::{Attachable, IntoOrder, Order, Orders};
@@ -29,8 +30,9 @@ where
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Totals> {
         let mut turn = self.as_mut().begin();
+        self.as_mut().go_on(&mut turn);
         self.as_mut().poll_orders(&mut turn);
-        self.as_mut().poll_sinks(&turn);
+        self.as_mut().poll_sinks();
         self.as_mut().poll_input(&mut turn, cx);
         self.as_mut().flush_before_sleep(&turn);
         if self.as_mut().finish(&mut turn) {
@@ -43,16 +45,18 @@ where
 
 /// The state of one call of `poll`.
 struct Turn {
+    /// Sinks were polled that are in doubt, and all of them are settled.
+    is_settled: bool,
+    /// The orders stream is to be polled although its waker has not fired.
+    asks_again: bool,
     /// No order or ended lease that is known comes before the next item.
     orders_read: bool,
     /// The signals that hold back the next item. Orders that woke themselves are not polled again
     /// in this turn.
     signals: u8,
     input: Input,
-    /// How many items had been received when it began.
-    received: u64,
-    /// An item that was read in an earlier turn was offered to further members of its group.
-    has_served: bool,
+    /// How many items and copies had been handled when it began.
+    handled: u64,
 }
 
 /// What the input answered in this turn.
@@ -67,20 +71,13 @@ enum Input {
 enum Read {
     /// Some items were read; there may be more.
     Some,
-    /// An order was ready before the last item, which is held.
+    /// An order was ready before the last item, which waits.
     Overtaken,
+    /// No more items are to be read in this turn.
+    Enough,
     Pending,
     Ended,
 }
-
-/// Up to this many sinks are flushed as soon as the input has nothing ready. If there are more, the
-/// task first wakes itself and lets other tasks run once: one of them may feed the input.
-///
-/// A producer on the same runtime fills a bounded channel and waits. The demux empties the channel,
-/// and would flush each of a hundred sinks for one line. Over TCP a flush takes about 2 µs, and a
-/// further turn a tenth of that. Up to 16 flushes cost no more than a turn of a busy runtime, and
-/// are not worth the delay.
-const FLUSHED_AT_ONCE: usize = 16;
 
 /// The phases of a turn, in their order.
 impl<St, F, O, H, B> Demux<St, F, O, H, B>
@@ -93,6 +90,7 @@ where
     B: BuildHasher,
 {
     fn begin(self: Pin<&mut Self>) -> Turn {
+        let asks_again = self.waits_for_orders();
         let this = self.project();
         match *this.state {
             State::Waiting => *this.state = State::Polling,
@@ -104,16 +102,27 @@ where
         this.router.begin_turn();
         this.budget.begin_turn();
         Turn {
+            is_settled: false,
+            asks_again,
             orders_read: false,
             signals: ORDERS | LEASES,
             input: Input::Flowing,
-            received: this.router.totals().received,
-            has_served: false,
+            handled: this.router.count_handled(),
         }
     }
 
-    /// Ends the attachments whose leases have ended, and applies the orders that are ready. Leaves
-    /// the sinks their part of the budget.
+    /// Goes on with what the turn before has left: polls the sinks in doubt, then offers the item on
+    /// its way through a group to the next members.
+    fn go_on(self: Pin<&mut Self>, turn: &mut Turn) {
+        let this = self.project();
+        if !this.router.is_aborted() {
+            this.router.settle_doubts(this.budget.limit());
+            turn.is_settled = !this.router.is_in_doubt();
+            this.router.continue_walk(&mut this.budget.items);
+        }
+    }
+
+    /// Ends the attachments whose leases have ended, and applies the orders that are ready.
     ///
     /// Leases are looked at after an order was read and before it is applied, so that a lease that
     /// ended before the order was sent has its effect first. Sets `orders_read` if no ended lease
@@ -122,21 +131,15 @@ where
         turn.orders_read = false;
         loop {
             let this = self.as_mut().project();
-            let goes_on = if this.router.has_ended_leases() {
-                let sinks_wait = this.router.has_sinks(this.budget.limit());
-                let mut share = this.budget.take_for_orders(sinks_wait);
-                let goes_on = this.router.end_leases(&mut share);
-                this.budget.give_back(share);
-                goes_on
-            } else if let Some(order) = this.order.take() {
-                let Unapplied { order, fresh } = order;
-                let mut share = this.budget.take_for_effects();
-                let rest = this.router.apply(this.key, order, fresh, &mut share);
-                this.budget.give_back(share);
+            let goes_on = if this.router.ready().has_ended() {
+                this.router.end_leases(this.budget)
+            } else if let Some(Unapplied { order, fresh }) = this.order.take() {
+                let rest = this.router.apply(this.key, order, fresh, this.budget);
                 *this.order = rest.map(|order| Unapplied { order, fresh: false });
                 this.order.is_none()
             } else if *this.inbox == Inbox::Unread
-                || this.router.signals() & turn.signals & ORDERS != 0
+                || core::mem::take(&mut turn.asks_again)
+                || this.router.ready().signals() & turn.signals & ORDERS != 0
             {
                 self.as_mut().read_order(turn)
             } else {
@@ -146,7 +149,13 @@ where
                 return;
             }
         }
-        turn.orders_read = true;
+        turn.orders_read = !self.waits_for_orders();
+    }
+
+    /// Returns `true` if an item was read, and the orders stream is to be polled once more before it
+    /// is routed.
+    fn waits_for_orders(&self) -> bool {
+        self.inbox == Inbox::Doubted && self.router.has_overtaken()
     }
 
     /// Reads an order, if there is one. Returns `false` if orders have to wait for the next turn,
@@ -155,22 +164,18 @@ where
         let mut this = self.project();
         let Some(orders) = this.orders.as_mut().as_pin_mut() else {
             // A waker that outlived the stream fired.
-            this.router.lower_orders();
+            this.router.ready().lower_orders();
             return true;
         };
-        let sinks_wait = this.router.has_sinks(this.budget.limit());
-        let share = this.budget.take_for_orders(sinks_wait);
-        let is_spent = share.is_spent();
-        this.budget.give_back(share);
-        if is_spent {
+        if this.budget.orders.is_spent() {
             return false;
         }
-        this.router.lower_orders();
-        match orders.poll_next(&mut Context::from_waker(this.router.orders_waker())) {
+        let ready = this.router.ready();
+        ready.lower_orders();
+        match orders.poll_next(&mut Context::from_waker(ready.orders_waker())) {
             Poll::Ready(Some(order)) => {
                 *this.inbox = Inbox::Unread;
-                this.budget.spend(1);
-                this.router.order_read();
+                this.budget.orders.spend();
                 let order = order.into_order();
                 if !matches!(order, Order::Tick) || this.router.tick_read() {
                     *this.order = Some(Unapplied { order, fresh: true });
@@ -180,13 +185,16 @@ where
                 this.orders.set(None);
                 *this.inbox = Inbox::Quiet;
             }
-            Poll::Pending if !this.router.has_orders() => *this.inbox = Inbox::Quiet,
-            // The stream woke itself. It may have yielded although it has an order, so items wait
-            // for a turn. If it does the same in that turn, they wait no longer.
             Poll::Pending => {
-                turn.signals = LEASES;
-                let before = core::mem::replace(this.inbox, Inbox::Yielded);
-                return before == Inbox::Yielded;
+                let has_yielded = ready.signals() & ORDERS != 0;
+                if has_yielded {
+                    turn.signals = LEASES;
+                }
+                *this.inbox = match *this.inbox {
+                    Inbox::Quiet | Inbox::Unread => Inbox::Doubted,
+                    Inbox::Doubted | Inbox::Yielding if has_yielded => Inbox::Yielding,
+                    Inbox::Doubted | Inbox::Yielding => Inbox::Quiet,
+                };
             }
         }
         true
@@ -194,31 +202,26 @@ where
 
     /// Advances the sinks that were woken, flushes those whose flush is due, applies a tick to the
     /// next time-outs and, after the end of the input, starts to close the next sinks.
-    fn poll_sinks(self: Pin<&mut Self>, turn: &Turn) {
+    fn poll_sinks(self: Pin<&mut Self>) {
         let this = self.project();
-        this.router.retry_yielded();
-        let ahead = this.budget.limit();
-        let mut share = this.budget.take_for_sinks(this.router.has_items(turn.orders_read));
-        let closes = this.budget.split_for_closes(&mut share, this.router.is_closing());
-        let ticks = this.budget.split_for_ticks(&mut share, this.router.is_sweeping());
-        let flushes = this.budget.split_for_flushes(&mut share, this.router.has_due_flushes(ahead));
-        this.router.poll_woken(&mut share);
-        share.add(flushes);
-        this.router.flush_due(ahead, &mut share);
-        share.add(ticks);
-        this.router.sweep(&mut share);
-        share.add(closes);
-        this.router.close_some(&mut share);
-        this.budget.give_back(share);
+        let (router, limit) = (this.router, this.budget.limit());
+        let Budget { sinks, flushes, ticks, closes, .. } = this.budget;
+        if !router.is_aborted() {
+            router.poll_woken(limit, sinks);
+            router.flush_due(limit, flushes);
+            router.sweep(ticks, sinks);
+        }
+        router.close_some(closes, sinks);
     }
 
     /// Reads the input and routes its items until the input has none, an item has to wait, or the
-    /// budget is spent.
+    /// allowance is spent.
     fn poll_input(mut self: Pin<&mut Self>, turn: &mut Turn, cx: &mut Context<'_>) {
-        while self.as_mut().release_held(turn) && self.budget.left() > 0 {
+        while turn.is_settled && turn.orders_read && self.as_mut().may_read() {
             match self.as_mut().read(turn, cx) {
                 Read::Some => {}
                 Read::Overtaken => self.as_mut().poll_orders(turn),
+                Read::Enough => return,
                 Read::Pending => {
                     turn.input = Input::Pending;
                     return;
@@ -231,32 +234,50 @@ where
         }
     }
 
-    /// Routes the item that is held, if that is possible. Returns `true` if the next item may be
-    /// read.
-    fn release_held(self: Pin<&mut Self>, turn: &mut Turn) -> bool {
+    /// Routes the item that orders have overtaken, if there is one and items may be routed. Returns
+    /// `true` if the next one may be read.
+    fn may_read(self: Pin<&mut Self>) -> bool {
         let this = self.project();
-        turn.has_served |= this.router.is_serving_group();
-        let mut share = this.budget.take();
-        let released = this.router.release_held(this.key, turn.orders_read, &mut share);
-        this.budget.give_back(share);
-        released && turn.orders_read && !this.router.is_finished()
+        if this.router.has_overtaken() && this.router.is_open() {
+            this.router.route_overtaken(this.key, &mut this.budget.items);
+        }
+        this.router.is_open() && !this.budget.items.is_spent()
     }
 
     /// Reads and routes as many items as may be read before a flush is due.
-    fn read(mut self: Pin<&mut Self>, turn: &Turn, cx: &mut Context<'_>) -> Read {
+    fn read(mut self: Pin<&mut Self>, turn: &mut Turn, cx: &mut Context<'_>) -> Read {
         let this = self.as_mut().project();
-        let (left, due) = (this.budget.left(), this.router.items_before_flush());
+        let (left, due) = (this.budget.items.left(), this.router.items_before_flush());
         let run = usize::try_from(due).map_or(left, |due| due.min(left));
+        if *this.inbox == Inbox::Doubted {
+            return self.read_in_doubt(turn, cx);
+        }
         if run == 0 {
-            let mut share = this.budget.take();
-            this.router.flush_due(left, &mut share);
-            this.budget.give_back(share);
-            return Read::Some;
+            let limit = this.budget.limit();
+            let is_flushed = this.router.flush_due(limit, &mut this.budget.flushes);
+            return if is_flushed { Read::Some } else { Read::Enough };
         }
         if this.router.prefers_branchless() {
             self.route::<true>(run, turn, cx)
         } else {
             self.route::<false>(run, turn, cx)
+        }
+    }
+
+    /// Reads an item, which waits until the orders stream was polled once more in the next turn.
+    #[cold]
+    fn read_in_doubt(self: Pin<&mut Self>, turn: &mut Turn, cx: &mut Context<'_>) -> Read {
+        let this = self.project();
+        match this.input.poll_next(cx) {
+            Poll::Ready(Some(item)) => {
+                this.budget.items.spend();
+                this.router.received();
+                this.router.overtake(item);
+                turn.orders_read = false;
+                Read::Some
+            }
+            Poll::Ready(None) => Read::Ended,
+            Poll::Pending => Read::Pending,
         }
     }
 
@@ -283,55 +304,40 @@ where
             count += 1;
             this.router.received();
             // After the read, not before: an order may have come with the item.
-            if this.router.signals() & signals != 0 {
+            if this.router.ready().signals() & signals != 0 {
                 this.router.overtake(item);
                 break Read::Overtaken;
             }
             if let Err(path) = this.router.route::<BRANCHLESS, _>(this.key, item) {
-                this.budget.spend(count);
+                let items = &mut this.budget.items;
+                items.spend_up_to(count);
                 run -= count;
                 count = 0;
-                let mut share = this.budget.take();
-                let left = share.left();
-                let is_free = this.router.route_slow(this.key, path, &mut share);
-                let is_paid = share.left() == left;
-                this.budget.give_back(share);
-                if !is_free || !is_paid {
+                let left = items.left();
+                let is_open = this.router.route_slow(this.key, path, items);
+                if !is_open || items.left() != left {
                     break Read::Some;
                 }
             }
         };
-        this.budget.spend(count);
+        this.budget.items.spend_up_to(count);
         read
     }
 
-    /// Closes sinks after the end of the input. Marks all flushes as due if no more can be read,
-    /// and flushes.
+    /// Goes on to close sinks, if the input has ended in this turn. Then flushes all sinks that took
+    /// an item if this turn is a lull, and those whose flush is due.
     fn flush_before_sleep(self: Pin<&mut Self>, turn: &Turn) {
         let this = self.project();
-        let (router, mut share) = (this.router, this.budget.take());
-        router.close_some(&mut share);
+        let (router, limit) = (this.router, this.budget.limit());
+        let Budget { sinks, flushes, closes, .. } = this.budget;
+        router.close_some(closes, sinks);
         if router.is_closing() {
-            return this.budget.give_back(share); // closing flushes
+            return; // closing flushes
         }
-        // An item that is being served to a group counts like an item that was read.
-        let has_read = router.totals().received != turn.received;
-        let is_busy = has_read || turn.has_served || router.is_serving_group();
-        let is_dry = turn.input == Input::Pending || !router.can_read();
-        let at_once = router.is_finished() || router.count_unflushed() <= FLUSHED_AT_ONCE;
-        if this.orders.is_some() && router.lingers() {
-            if turn.input == Input::Pending {
-                router.start_linger();
-            }
-        } else {
-            router.stop_linger();
-            if !is_busy || is_dry && (at_once || router.count_dry_turn()) {
-                router.mark_all_due();
-            }
-        }
-        router.flush_due(0, &mut share);
-        router.name_blocked(); // a failed flush may have removed the recipient that was blocked on
-        this.budget.give_back(share);
+        let handled = router.count_handled() - turn.handled;
+        router.end_turn(handled, turn.input == Input::Pending, this.orders.is_some());
+        router.flush_due(limit, flushes);
+        router.name_blocked(); // a failed flush may have ended the wait for another sink
     }
 
     /// Returns `true` if everything is done. Orders that arrived with the last close are applied
@@ -357,13 +363,16 @@ where
     /// Registers the waker of the task, or wakes the task at once if there is more to do.
     fn sleep(self: Pin<&mut Self>, turn: &Turn, cx: &Context<'_>) {
         let this = self.project();
-        let has_orders =
-            this.orders.is_some() && (*this.inbox == Inbox::Unread || this.router.has_orders());
-        let has_orders = has_orders || this.order.is_some();
-        if has_orders || this.router.has_work(turn.input == Input::Pending) {
+        let (router, is_unread) = (this.router, *this.inbox == Inbox::Unread);
+        let has_orders = is_unread || router.ready().signals() & ORDERS != 0;
+        if this.orders.is_some() && has_orders
+            || this.order.is_some()
+            || router.has_work()
+            || router.is_open() && turn.input != Input::Pending
+        {
             cx.waker().wake_by_ref();
         } else {
-            this.router.sleep(cx.waker());
+            router.ready().sleep(cx.waker());
         }
         // Last: a waker whose `clone` panics must not leave a future that waits and is never woken.
         *this.state = State::Waiting;

@@ -68,7 +68,7 @@ where
     /// assert_eq!((demux.totals().delivered, demux.totals().queued), (1, 2));
     /// ```
     pub fn buffer(mut self, items: usize) -> Self {
-        self.router.set_buffer(items);
+        self.router.defaults_mut().buffer = Some(items);
         self
     }
 
@@ -92,7 +92,7 @@ where
     /// assert_eq!(received, [1, 5]);
     /// ```
     pub fn overflow(mut self, overflow: Overflow) -> Self {
-        self.router.set_overflow(overflow);
+        self.router.defaults_mut().overflow = Some(overflow);
         self
     }
 
@@ -152,7 +152,7 @@ where
     /// assert_eq!(block_on(demux).discarded, 1);
     /// ```
     pub fn stall_timeout(mut self, ticks: u32) -> Self {
-        self.router.set_stall_timeout(ticks);
+        self.router.defaults_mut().stall_timeout = Some(ticks);
         self
     }
 
@@ -180,7 +180,7 @@ where
     /// assert!(!demux.contains_key(&1));
     /// ```
     pub fn idle_timeout(mut self, ticks: u32) -> Self {
-        self.router.set_idle_timeout(ticks);
+        self.router.defaults_mut().idle_timeout = Some(ticks);
         self
     }
 

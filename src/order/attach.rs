@@ -49,6 +49,19 @@ pub(crate) struct Terms {
     pub(crate) catch_all: bool,
 }
 
+impl Terms {
+    /// These terms, and the defaults of the demux for what was not set.
+    pub(crate) fn or(self, defaults: Self) -> Self {
+        Self {
+            buffer: self.buffer.or(defaults.buffer),
+            overflow: self.overflow.or(defaults.overflow),
+            stall_timeout: self.stall_timeout.or(defaults.stall_timeout),
+            idle_timeout: self.idle_timeout.or(defaults.idle_timeout),
+            ..self
+        }
+    }
+}
+
 impl<K, S> Attach<K, S> {
     /// Creates an order to attach `sink` under `key`, on the default terms of the demux.
     ///

@@ -1,22 +1,18 @@
-//! Where an item goes: to its sink, into its queue, to the hooks, or nowhere yet.
+//! Where an item goes: to its sink, into its queue, or to the hooks.
 //!
 //! [`route`](Router::route) is the hot path. One test finds out whether anything about a slot is
-//! unusual; cold functions deal with that. Each decision is made in one function:
-//! [`find_place`](Router::find_place) (is there room for an item?), [`give`](Router::give) (what
-//! happens to the item) and `overflow` (what happens if there is no room).
+//! unusual; cold functions deal with that.
 
 use core::hash::{BuildHasher, Hash};
 use core::task::Poll;
 
 use futures_sink::Sink;
 
-use super::Router;
-use crate::budget::Share;
+use super::{Router, Sharing};
+use crate::budget::Allowance;
 use crate::hooks::{Detached, Discarded, Hooks};
 use crate::id::SlotId;
 use crate::key::sealed::{AttachOnDemand, FindByKey};
-use crate::order::Overflow;
-use crate::slot::LeaveReason;
 
 /// Why an item cannot be sent on the hot path.
 pub(crate) enum SlowPath<V, E> {
@@ -32,36 +28,24 @@ pub(crate) enum SlowPath<V, E> {
     Failed(SlotId, E),
 }
 
-/// Where a slot has room for an item.
-pub(super) enum Place<E> {
-    /// Its sink is ready: it gets the item or, if items are queued, the first of them, and the item
-    /// is queued.
-    Sink,
-    /// Its queue has room.
-    Queue,
-    /// There is none: its sink is not ready, and its queue is full or, under `Conflate`, not empty.
-    /// The policy decides.
-    None(Unready, Overflow),
-    /// Its sink failed.
-    Failed(E),
-}
-
-/// What is known about a sink that is not ready.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unready {
-    /// It answered `Pending`, and its waker has not fired since.
-    Full,
-    /// Its waker has fired since it answered `Pending` the last time.
-    Woken,
-    /// It was polled just now, and its waker had fired by the time it answered `Pending`.
-    Yielded,
-}
-
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
     /// An item was read.
     #[inline]
     pub(crate) fn received(&mut self) {
         self.ledger.received();
+    }
+
+    /// Keeps an item that orders have overtaken.
+    #[cold]
+    pub(crate) fn overtake(&mut self, item: V) {
+        self.ledger.queued(1);
+        self.overtaken = Some(item);
+    }
+
+    /// Returns `true` if there is an item that orders have overtaken.
+    #[inline]
+    pub(crate) fn has_overtaken(&self) -> bool {
+        self.overtaken.is_some()
     }
 
     /// How many items may be read before sinks are to be flushed.
@@ -74,6 +58,25 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     /// [`Flushes::push`](crate::flush::Flushes::push).
     pub(crate) fn prefers_branchless(&self) -> bool {
         self.slots.flushes().lists_many()
+    }
+
+    /// Puts an item at the end of a queue, regardless of its buffer.
+    pub(super) fn push(&mut self, id: SlotId, item: V) {
+        self.ledger.queued(1);
+        self.slots.slot_mut(id).push(item);
+    }
+
+    /// Counts an item that was queued towards the limit of a slot. Returns `false` if it was the
+    /// last one that the slot may accept. A queue that sinks share belongs to none of them.
+    pub(super) fn accept(&mut self, id: SlotId) -> bool {
+        self.balances() || self.slots.slot_mut(id).accept()
+    }
+
+    pub(super) fn discard<E>(&mut self, id: SlotId, item: V, why: Discarded)
+    where
+        H: Hooks<K, V, E>,
+    {
+        self.ledger.discarded(self.slots.recipient(id), item, why);
     }
 }
 
@@ -102,7 +105,7 @@ where
         if !slot.is_fast() {
             return Err(SlowPath::Slow(slot.id(), item));
         }
-        if !ledger.admit(slot.recipient(), &item) {
+        if !ledger.hooks_mut().admit(slot.recipient(), &item) {
             return Err(SlowPath::NotAdmitted(slot.id(), item));
         }
         let answer = slot.poll_ready();
@@ -116,15 +119,15 @@ where
         Ok(())
     }
 
-    /// Routes an item that cannot be sent on the hot path, or holds it. `share` is what may be
-    /// spent on the members of its group except the first. Returns `true` if nothing is held.
+    /// Routes an item that cannot be sent on the hot path. `items` is what may be spent on the
+    /// members of its group except the first. Returns `true` if further items may be routed.
     #[cold]
     #[inline(never)]
     pub(crate) fn route_slow<F>(
         &mut self,
         key: &mut F,
         path: SlowPath<V, S::Error>,
-        share: &mut Share,
+        items: &mut Allowance,
     ) -> bool
     where
         F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
@@ -135,128 +138,96 @@ where
                 let path = match attach {
                     None => Some(SlowPath::Unknown(item)),
                     Some(attach) => {
-                        self.attach_on_demand(attach, share);
+                        // An item that was read with the last of the allowance is served, too.
+                        items.spend();
+                        self.attach(attach, items);
                         self.route::<false, _>(key, item).err()
                     }
                 };
                 if let Some(path) = path {
-                    self.route_known(path, share);
+                    self.route_known(path, items);
                 }
             }
-            path => self.route_known(path, share),
+            path => self.route_known(path, items),
         }
-        self.holding.is_empty()
+        self.is_open()
     }
 
     /// The same, but attaches no sink if no slot has the key of the item.
-    fn route_known(&mut self, path: SlowPath<V, S::Error>, share: &mut Share) {
-        self.holding.set_caught(matches!(path, SlowPath::Unknown(_)));
+    fn route_known(&mut self, path: SlowPath<V, S::Error>, items: &mut Allowance) {
         match path {
             SlowPath::Unknown(item) => match self.slots.catch_all() {
                 Some(id) => self.route_to(id, item),
                 None => self.ledger.unmatched(item),
             },
-            SlowPath::Slow(id, item) => match self.slots.group_of(id) {
-                Some((group, _)) => self.send_to_group(group, item, share),
-                None => self.route_to(id, item),
+            SlowPath::Slow(id, item) => match (self.slots.group_of(id), &self.sharing) {
+                (Some((group, _)), &Sharing::Multicast(clone)) => {
+                    self.start_walk(group, item, clone, items);
+                }
+                (Some((group, _)), Sharing::Balance) => self.balance(group, item, items),
+                _ => self.route_to(id, item),
             },
-            SlowPath::Unready(id, item, answer) => {
-                let place = self.find_place_after(id, answer);
-                self.give_or_hold(id, item, place);
-            }
+            SlowPath::Unready(id, item, answer) => self.settle(id, item, answer),
             SlowPath::NotAdmitted(id, item) => self.discard(id, item, Discarded::NotAdmitted),
             SlowPath::Failed(id, error) => self.lose(id, error),
         }
     }
 
-    /// Routes an item that orders have overtaken.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn route_overtaken<F>(&mut self, key: &mut F, item: V, share: &mut Share)
+    /// Routes the item that orders have overtaken, if there is one.
+    pub(crate) fn route_overtaken<F>(&mut self, key: &mut F, items: &mut Allowance)
     where
         F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
-        if let Err(path) = self.route::<false, _>(key, item) {
-            self.route_slow(key, path, share);
+        if let Some(item) = self.overtaken.take() {
+            self.ledger.unqueued(1);
+            if let Err(path) = self.route::<false, _>(key, item) {
+                self.route_slow(key, path, items);
+            }
         }
     }
 
     /// Routes an item to the one slot that it is for.
     fn route_to(&mut self, id: SlotId, item: V) {
-        if self.ledger.admit(self.slots.recipient(id), &item) {
-            self.place(id, item);
+        if self.ledger.hooks_mut().admit(self.slots.recipient(id), &item) {
+            self.offer(id, item);
         } else {
             self.discard(id, item, Discarded::NotAdmitted);
         }
     }
 
-    /// Finds out where a slot has room for an item. The slot must get the item then: its sink may
-    /// have reserved something for it.
-    pub(super) fn find_place(&mut self, id: SlotId) -> Place<S::Error> {
+    /// Sends an item that was admitted to its slot, or queues it.
+    pub(super) fn offer(&mut self, id: SlotId, item: V) {
+        let owner = self.queue_owner(id);
+        let is_queued = self.slots.slot(owner).is_queued();
         let mut slot = self.slots.entry(id);
-        if slot.is_queued() && slot.can_queue() {
-            Place::Queue
-        } else if slot.is_parked() {
-            self.find_place_beside(id, Unready::Woken)
-        } else {
-            let answer = slot.poll_ready();
-            self.find_place_after(id, answer)
+        if is_queued || slot.is_parked() {
+            return self.enqueue(owner, item);
         }
+        let answer = slot.poll_ready();
+        self.settle(id, item, answer);
     }
 
     /// The same when the sink has just been polled.
-    pub(super) fn find_place_after(
-        &mut self,
-        id: SlotId,
-        answer: Poll<Result<(), S::Error>>,
-    ) -> Place<S::Error> {
+    pub(super) fn settle(&mut self, id: SlotId, item: V, answer: Poll<Result<(), S::Error>>) {
         match answer {
-            Poll::Ready(Ok(())) => Place::Sink,
-            Poll::Ready(Err(error)) => Place::Failed(error),
+            Poll::Ready(Ok(())) => self.send(id, item),
+            Poll::Ready(Err(error)) => self.remove_with(id, Detached::Failed(error), Some(item)),
             Poll::Pending => {
                 self.park(id);
-                self.find_place_beside(id, Unready::Yielded)
+                self.enqueue(self.queue_owner(id), item);
             }
         }
     }
 
-    /// The same when the sink is not ready. `again` is the result if it will be polled again.
-    fn find_place_beside(&mut self, id: SlotId, again: Unready) -> Place<S::Error> {
-        let slot = self.slots.entry(id);
-        if slot.can_queue() {
-            Place::Queue
-        } else {
-            let unready = if slot.is_to_be_polled() { again } else { Unready::Full };
-            Place::None(unready, slot.overflow())
-        }
-    }
-
-    /// Sends, queues or discards an item, depending on its place and the terms of its recipient.
-    pub(super) fn give(&mut self, id: SlotId, item: V, place: Place<S::Error>) {
-        match place {
-            Place::Sink => self.send_in_order(id, item),
-            Place::Queue => {
-                self.enqueue(id, item);
-                self.accept(id);
-            }
-            Place::None(_, policy) => self.overflow(id, item, policy),
-            Place::Failed(error) => self.remove(id, Detached::Failed(error), Some(item)),
-        }
-    }
-
-    /// Sends the item to a sink that is ready. If items are queued, sends the first of them and
-    /// queues the item.
-    fn send_in_order(&mut self, id: SlotId, item: V) {
+    /// Sends an item to a sink that is ready.
+    fn send(&mut self, id: SlotId, item: V) {
         let received = self.ledger.count_received();
         let mut slot = self.slots.entry(id);
-        if slot.is_queued() && slot.conflates() {
-            return self.send_and_conflate(id, item);
-        }
-        let head = slot.push_pop(item);
-        match slot.send::<false>(head, received) {
+        match slot.send::<false>(item, received) {
             Ok(()) => {
+                let is_open = slot.accept();
                 self.ledger.delivered();
-                if !slot.accept() {
+                if !is_open {
                     self.reach_limit(id);
                 }
             }
@@ -264,108 +235,10 @@ where
         }
     }
 
-    /// The same for a slot that conflates: the item may replace one that stays in the queue.
-    #[cold]
-    fn send_and_conflate(&mut self, id: SlotId, item: V) {
-        let Some(head) = self.dequeue(id) else { return };
-        let received = self.ledger.count_received();
-        match self.slots.entry(id).send::<false>(head, received) {
-            Ok(()) => {
-                self.ledger.delivered();
-                if self.join_queue(id, item) {
-                    self.accept(id);
-                }
-            }
-            Err(error) => {
-                self.enqueue(id, item);
-                self.lose(id, error);
-            }
-        }
-    }
-
-    /// Queues an item. If the slot conflates, and the item supersedes one that waits, it takes the
-    /// place of that one, and `false` is returned.
-    pub(super) fn join_queue(&mut self, id: SlotId, item: V) -> bool {
-        let mut slot = self.slots.slot_mut(id);
-        let conflates = slot.conflates();
-        let mut position = 0;
-        while let (true, Some(waiting)) = (conflates, slot.queued(position)) {
-            if self.ledger.supersedes(slot.recipient(), waiting, &item) {
-                let superseded = slot.replace_queued(position, item);
-                self.discard(id, superseded, Discarded::Conflated);
-                return false;
-            }
-            position += 1;
-        }
-        self.enqueue(id, item);
-        true
-    }
-
-    /// Counts an item towards the limit of a slot.
-    fn accept(&mut self, id: SlotId) {
-        if !self.slots.slot_mut(id).accept() {
-            self.reach_limit(id);
-        }
-    }
-
-    /// The slot has accepted the last item that it may: its key is free.
-    #[cold]
-    fn reach_limit(&mut self, id: SlotId) {
-        self.leave(id, LeaveReason::Limited);
-        self.advance_unless_listed(id, &mut Share::new(0));
-    }
-
-    /// The sink is not ready, and there is no room in the queue.
-    fn overflow(&mut self, id: SlotId, item: V, policy: Overflow) {
-        match policy {
-            // Under `Wait` the item is held and does not come here.
-            Overflow::Wait | Overflow::DropNewest => {
-                self.discard(id, item, Discarded::Overflowed);
-            }
-            Overflow::DropOldest => {
-                let oldest = self.dequeue(id);
-                self.enqueue(id, item);
-                if let Some(oldest) = oldest {
-                    self.discard(id, oldest, Discarded::Overflowed);
-                }
-                self.accept(id);
-            }
-            Overflow::Evict => self.remove(id, Detached::Overflowed, Some(item)),
-            Overflow::Conflate => {
-                let had_room = self.slots.slot_mut(id).has_room();
-                if !self.join_queue(id, item) {
-                    return;
-                }
-                if !had_room {
-                    if let Some(oldest) = self.dequeue(id) {
-                        self.discard(id, oldest, Discarded::Overflowed);
-                    }
-                }
-                self.accept(id);
-            }
-        }
-    }
-
     /// A sink failed while it took an item.
     #[cold]
     pub(super) fn lose(&mut self, id: SlotId, error: S::Error) {
         self.ledger.lost();
-        self.remove(id, Detached::Failed(error), None);
-    }
-
-    #[cold]
-    pub(super) fn discard(&mut self, id: SlotId, item: V, why: Discarded) {
-        self.ledger.discarded(self.slots.recipient(id), item, why);
-    }
-
-    pub(super) fn enqueue(&mut self, id: SlotId, item: V) {
-        self.ledger.queued(1);
-        self.slots.slot_mut(id).push(item);
-    }
-
-    pub(super) fn dequeue(&mut self, id: SlotId) -> Option<V> {
-        let item = self.slots.slot_mut(id).pop();
-        self.ledger.unqueued(usize::from(item.is_some()));
-        item
+        self.remove(id, Detached::Failed(error));
     }
 }

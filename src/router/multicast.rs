@@ -5,33 +5,25 @@ use core::task::Poll;
 
 use futures_sink::Sink;
 
-use super::balance::SharedItem;
-use super::held::Exit;
-use super::items::Place;
-use super::{Router, Sharing};
-use crate::budget::Share;
+use super::Router;
+use crate::budget::Allowance;
 use crate::hooks::{Discarded, Hooks};
 use crate::id::SlotId;
 use crate::ledger::Ledger;
 
-/// An item that is being served to a group. The [`Group`](crate::group::Group) keeps the progress.
-///
-/// The members that were attached when the item was read are *owed* a copy until they got it,
-/// discarded it or were evicted. The last one gets the item itself.
-pub(super) struct GroupItem<V> {
+/// An item on its way through a group. The [`Group`](crate::group::Group) keeps the progress.
+pub(super) struct Walk<V> {
     /// There until the last member takes it.
     item: Option<V>,
     group: usize,
-    /// How many members are owed a copy.
-    owed: usize,
-    /// How many of these were offered it, and wait.
-    waiting: usize,
+    /// How many members are still to be offered the item. The last one gets the item itself.
+    ahead: usize,
     clone: fn(&V) -> V,
 }
 
 /// Why the loop over the members of a group stopped.
 enum Stop<E> {
-    /// All members were offered the item, or the share is spent.
+    /// All members were offered the item, or the allowance is spent.
     Enough,
     /// A member is known to be busy, or limited.
     Slow(SlotId),
@@ -43,39 +35,22 @@ enum Stop<E> {
     Failed(SlotId, E),
 }
 
-impl<V> GroupItem<V> {
-    pub(super) fn group(&self) -> usize {
-        self.group
+impl<V> Walk<V> {
+    fn item(&self) -> &V {
+        self.item.as_ref().expect("the item is there while members are ahead")
     }
 
-    /// Returns `true` if no member is owed a copy any more.
-    pub(super) fn is_served(&self) -> bool {
-        self.owed == 0
-    }
-
-    /// Returns `true` if a member was offered the item, and waits.
-    pub(super) fn has_waiting(&self) -> bool {
-        self.waiting > 0
-    }
-
-    /// Returns `true` if some members were not offered the item yet.
-    pub(super) fn has_more_to_offer(&self) -> bool {
-        self.owed > self.waiting
-    }
-
-    /// Takes the copy of one member, which it is owed no longer.
+    /// The copy of the next member.
     #[inline]
-    fn take_copy<H>(&mut self, ledger: &mut Ledger<H>) -> V {
-        self.owed -= 1;
-        if self.owed == 0 {
-            return self.item.take().expect(THERE);
+    fn take_copy<H>(&mut self, ledger: &mut Ledger<H>) -> Option<V> {
+        self.ahead -= 1;
+        if self.ahead == 0 {
+            return self.item.take();
         }
         ledger.copied();
-        (self.clone)(self.item.as_ref().expect(THERE))
+        self.item.as_ref().map(self.clone)
     }
 }
-
-const THERE: &str = "the item is there while a member is owed a copy";
 
 impl<K, S, V, H, B> Router<K, S, V, H, B>
 where
@@ -84,74 +59,88 @@ where
     H: Hooks<K, V, S::Error>,
     B: BuildHasher,
 {
-    /// Offers an item to the members of a group, as far as `share` goes: one for each but the
-    /// first, which the item itself has paid for.
-    pub(super) fn send_to_group(&mut self, group: usize, item: V, share: &mut Share) {
-        let Sharing::Multicast(clone) = self.sharing else {
-            return self.balance(SharedItem::new(item, group), share);
-        };
-        let owed = self.slots.start_walk(group);
-        share.add(Share::new(1));
-        self.serve_group(GroupItem { item: Some(item), group, owed, waiting: 0, clone }, share);
-        self.name_blocked();
+    /// Offers an item to the members of a group, as far as `items` goes: one for each but the first,
+    /// which the item itself has paid for.
+    pub(super) fn start_walk(
+        &mut self,
+        group: usize,
+        item: V,
+        clone: fn(&V) -> V,
+        items: &mut Allowance,
+    ) {
+        let members = self.slots.group_mut(group);
+        members.start();
+        let ahead = members.len();
+        items.refund();
+        self.walk_on(Walk { item: Some(item), group, ahead, clone }, items);
     }
 
-    /// Offers the item to the next members of its group, until all were offered it, a sink yields
-    /// or `share` is spent. Holds it if a member is still owed a copy then.
-    pub(super) fn serve_group(&mut self, mut item: GroupItem<V>, share: &mut Share) {
+    /// Offers the item that is on its way through a group, if there is one, to the next members.
+    pub(crate) fn continue_walk(&mut self, items: &mut Allowance) {
+        if let Some(walk) = self.walk.take() {
+            self.ledger.unqueued(1);
+            self.walk_on(walk, items);
+        }
+    }
+
+    /// Offers the item to the next members of its group, until all were offered it or `items` is
+    /// spent. Then the walk goes on in the next turn.
+    fn walk_on(&mut self, mut walk: Walk<V>, items: &mut Allowance) {
         loop {
-            let (id, place) = match self.serve_in_a_row(&mut item, share) {
+            let (id, answer) = match self.send_copies(&mut walk, items) {
                 Stop::Enough => break,
                 Stop::Failed(id, error) => {
                     self.lose(id, error);
                     continue;
                 }
-                Stop::NotAdmitted(id) => {
-                    self.refuse(id, &mut item);
+                Stop::Unready(id, answer) => (id, Some(answer)),
+                Stop::Slow(id)
+                    if self.ledger.hooks_mut().admit(self.slots.recipient(id), walk.item()) =>
+                {
+                    (id, None)
+                }
+                Stop::Slow(id) | Stop::NotAdmitted(id) => {
+                    self.refuse(id, &mut walk);
                     continue;
                 }
-                Stop::Unready(id, answer) => (id, self.find_place_after(id, answer)),
-                Stop::Slow(id) => {
-                    let to = self.slots.recipient(id);
-                    if !self.ledger.admit(to, item.item.as_ref().expect(THERE)) {
-                        self.refuse(id, &mut item);
-                        continue;
-                    }
-                    (id, self.find_place(id))
-                }
             };
-            if !self.serve_member(id, &mut item, place) {
-                break;
+            let Some(copy) = walk.take_copy(&mut self.ledger) else { break };
+            match answer {
+                Some(answer) => self.settle(id, copy, answer),
+                None => self.offer(id, copy),
             }
         }
-        self.hold_for_group(item);
+        if walk.ahead > 0 {
+            self.ledger.queued(1);
+            self.walk = Some(walk);
+        }
     }
 
     /// Gives the next members of a group their copies, as long as the hot path suffices. As in
     /// [`route`](Self::route), everything else is dealt with outside of the loop.
     #[inline(never)]
-    fn serve_in_a_row(&mut self, item: &mut GroupItem<V>, share: &mut Share) -> Stop<S::Error> {
+    fn send_copies(&mut self, walk: &mut Walk<V>, items: &mut Allowance) -> Stop<S::Error> {
         let Self { slots, ledger, .. } = self;
-        // The group is there for as long as a member is owed a copy.
-        if !item.has_more_to_offer() {
+        // The group is there for as long as members are ahead.
+        if walk.ahead == 0 {
             return Stop::Enough;
         }
-        let mut walk = slots.walk(item.group);
-        while !share.is_spent() {
-            let Some(mut slot) = walk.next() else { break };
-            share.spend();
+        let mut members = slots.walk(walk.group);
+        while !items.is_spent() {
+            let Some(mut slot) = members.next() else { break };
+            items.spend();
             if !slot.is_fast_in_group() {
                 return Stop::Slow(slot.id());
             }
-            let Some(original) = &item.item else { break };
-            if !ledger.admit(slot.recipient(), original) {
+            let Some(original) = &walk.item else { break };
+            if !ledger.hooks_mut().admit(slot.recipient(), original) {
                 return Stop::NotAdmitted(slot.id());
             }
             let answer = slot.poll_ready();
             if !matches!(answer, Poll::Ready(Ok(()))) {
                 return Stop::Unready(slot.id(), answer);
             }
-            let copy = item.take_copy(ledger);
+            let Some(copy) = walk.take_copy(ledger) else { break };
             if let Err(error) = slot.send::<false>(copy, ledger.count_received()) {
                 return Stop::Failed(slot.id(), error);
             }
@@ -160,75 +149,51 @@ where
         Stop::Enough
     }
 
-    /// Gives a member that was offered the item its copy, or lets it wait. Returns `false` if the
-    /// next members are not to be offered the item in this turn.
-    #[cold]
-    fn serve_member(
-        &mut self,
-        id: SlotId,
-        item: &mut GroupItem<V>,
-        place: Place<S::Error>,
-    ) -> bool {
-        match place {
-            Place::None(unready, policy) if self.decide_to_wait(id, unready, policy) => {
-                item.waiting += 1;
-                self.slots.start_waiting(item.group, id);
-                !self.is_yielding()
-            }
-            place => {
-                self.stop_yielding();
-                let copy = item.take_copy(&mut self.ledger);
-                self.give(id, copy, place);
-                true
-            }
-        }
-    }
-
     /// The hooks did not admit the item for a member: its copy is discarded.
     #[cold]
-    fn refuse(&mut self, id: SlotId, item: &mut GroupItem<V>) {
-        let copy = item.take_copy(&mut self.ledger);
-        self.discard(id, copy, Discarded::NotAdmitted);
-    }
-
-    /// The sink of a member yielded, and is polled again.
-    pub(super) fn retry_member(&mut self, mut item: GroupItem<V>, id: SlotId) {
-        item.waiting -= 1;
-        self.slots.slot_mut(id).set_waiting(false);
-        let place = self.find_place(id);
-        self.serve_member(id, &mut item, place);
-        self.hold_for_group(item);
-    }
-
-    /// Returns `true` if the slot is owed a copy of this item.
-    pub(super) fn is_owed(&self, item: &GroupItem<V>, id: SlotId) -> bool {
-        let Some((group, position)) = self.slots.group_of(id) else { return false };
-        group == item.group
-            && (self.slots.slot(id).is_waiting() || self.slots.is_to_be_offered(group, position))
-    }
-
-    /// Takes the copy of a member that is owed one; see [`take_owed`](Self::take_owed).
-    pub(super) fn take_member_copy(
-        &mut self,
-        item: &mut GroupItem<V>,
-        id: SlotId,
-        exit: Exit,
-    ) -> Option<V> {
-        let mut slot = self.slots.slot_mut(id);
-        let was_waiting = slot.is_waiting();
-        if was_waiting {
-            item.waiting -= 1;
-            slot.set_waiting(false);
+    fn refuse(&mut self, id: SlotId, walk: &mut Walk<V>) {
+        if let Some(copy) = walk.take_copy(&mut self.ledger) {
+            self.discard(id, copy, Discarded::NotAdmitted);
         }
-        if exit == Exit::Evicted && item.owed > 1 {
-            item.owed -= 1;
+    }
+
+    /// Returns `true` if a slot is to be offered the item that is on its way through its group.
+    fn is_ahead(&self, id: SlotId) -> bool {
+        let walk = self.walk.as_ref().map(|walk| walk.group);
+        let position = self.slots.group_of(id).filter(|(group, _)| walk == Some(*group));
+        position.is_some_and(|(group, position)| self.slots.group(group).is_ahead(position))
+    }
+
+    /// Offers a member that leaves the item that is on its way through its group, if it was not
+    /// offered it before.
+    pub(super) fn offer_before_leaving(&mut self, id: SlotId) {
+        if !self.is_ahead(id) {
+            return;
+        }
+        let Some(mut walk) = self.walk.take() else { return };
+        if !self.ledger.hooks_mut().admit(self.slots.recipient(id), walk.item()) {
+            self.refuse(id, &mut walk);
+        } else if let Some(copy) = walk.take_copy(&mut self.ledger) {
+            self.push(id, copy);
+        }
+        if walk.ahead > 0 {
+            self.walk = Some(walk);
+        } else {
+            self.ledger.unqueued(1);
+        }
+    }
+
+    /// A member is gone before it was offered the item that is on its way through its group. Returns
+    /// the item if that was the last one ahead.
+    pub(super) fn skip_member(&mut self, id: SlotId) -> Option<V> {
+        if !self.is_ahead(id) {
             return None;
         }
-        let asks = exit == Exit::Graceful && !was_waiting;
-        if asks && !self.ledger.admit(self.slots.recipient(id), item.item.as_ref().expect(THERE)) {
-            self.refuse(id, item);
-            return None;
-        }
-        Some(item.take_copy(&mut self.ledger))
+        let walk = self.walk.as_mut()?;
+        walk.ahead -= 1;
+        let is_over = walk.ahead == 0;
+        let walk = self.walk.take_if(|_| is_over)?;
+        self.ledger.unqueued(1);
+        walk.item
     }
 }

@@ -1,20 +1,18 @@
 //! What an order does, and what the end of a lease does.
 
-use alloc::collections::VecDeque;
 use core::hash::{BuildHasher, Hash};
 use core::mem;
 
 use futures_sink::Sink;
 
-use super::held::Exit;
-use super::{Router, Sharing};
-use crate::budget::Share;
+use super::{Ending, Router, Sharing};
+use crate::budget::{Allowance, Budget};
 use crate::hooks::{Detached, Hooks, Recipient};
 use crate::id::SlotId;
 use crate::key::sealed::{AttachOnDemand, FindByKey};
 use crate::lease::LeaseRequest;
 use crate::order::{Attach, Order, Terms};
-use crate::slot::{LeaveReason, Stage};
+use crate::slot::{LeaveReason, Queue, Stage};
 use crate::slots::NewSlot;
 
 impl<K, S, V, H, B> Router<K, S, V, H, B>
@@ -24,68 +22,68 @@ where
     H: Hooks<K, V, S::Error>,
     B: BuildHasher,
 {
-    /// Applies an order, and returns it if `share` did not suffice for all of it.
+    /// Applies an order, and returns it if `orders` did not suffice for all of it.
     ///
-    /// `key` finds the slot of an item that this order has overtaken. `share` is what may be spent
-    /// on draining and closing, and on the members of a group. If the order is `fresh`, reading it
-    /// has paid for the first member.
+    /// `key` finds the slot of an item that this order has overtaken. If the order is `fresh`,
+    /// reading it has paid for the first member of a group that it applies to. `sinks` is what may
+    /// be spent on draining.
     pub(crate) fn apply<F>(
         &mut self,
         key: &mut F,
         order: Order<K, S>,
         fresh: bool,
-        share: &mut Share,
+        Budget { orders, sinks, items, .. }: &mut Budget,
     ) -> Option<Order<K, S>>
     where
         F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
         let mut is_paid = fresh;
         match order {
-            Order::Attach(attach) => self.attach(attach, share),
+            Order::Attach(attach) => self.attach(attach, sinks),
             Order::Detach(key) => {
                 while let Some(id) = self.slots.find(&key) {
-                    if !mem::take(&mut is_paid) && !share.spend() {
+                    if !mem::take(&mut is_paid) && !orders.spend() {
                         return Some(Order::Detach(key));
                     }
-                    self.leave_with_queue(id, LeaveReason::Requested);
-                    self.advance_unless_listed(id, share);
+                    self.leave_with_others(id, LeaveReason::Requested);
+                    self.advance_unless_listed(id, sinks);
                 }
             }
             Order::Evict(key) => {
                 while let Some(id) = self.find_any(&key) {
-                    if !mem::take(&mut is_paid) && !share.spend() {
+                    if !mem::take(&mut is_paid) && !orders.spend() {
                         return Some(Order::Evict(key));
                     }
-                    self.remove_with_queue(id, Detached::Evicted, None);
+                    self.remove(id, Detached::Evicted);
                 }
             }
             Order::Tick => self.tick(),
             Order::Finish => {
-                self.release_overtaken(key, share);
                 self.finish();
+                self.route_overtaken(key, items);
             }
+            Order::Abort => self.abort(),
         }
         None
     }
 
     /// Ends the attachments whose leases have ended. Returns `false` if some are left because
-    /// `share` is spent.
-    pub(crate) fn end_leases(&mut self, share: &mut Share) -> bool {
-        while share.spend() {
-            let Some(id) = self.slots.ready_mut().pop_ended() else {
-                share.add(Share::new(1));
-                return true;
-            };
+    /// `orders` is spent.
+    pub(crate) fn end_leases(&mut self, Budget { orders, sinks, .. }: &mut Budget) -> bool {
+        while !orders.is_spent() {
+            let Some(id) = self.slots.ready_mut().pop_ended() else { return true };
+            orders.spend();
             // Stale wake: the slot is vacant, or another attachment has it.
             match self.slots.lease_request(id) {
-                Some(LeaseRequest::Evict) => self.remove(id, Detached::Evicted, None),
+                Some(LeaseRequest::Evict) => self.remove(id, Detached::Evicted),
                 Some(LeaseRequest::Detach) if self.slots.slot(id).receives() => {
-                    self.detach(id, share);
+                    self.leave(id, LeaveReason::Requested);
+                    self.advance_unless_listed(id, sinks);
                 }
                 _ => {}
             }
         }
-        !self.has_ended_leases()
+        !self.slots.ready().has_ended()
     }
 
     /// A slot that receives or is leaving under a key, in this order.
@@ -93,60 +91,43 @@ where
         self.slots.find(key).or_else(|| self.slots.find_leaving(key))
     }
 
-    fn detach(&mut self, id: SlotId, share: &mut Share) {
-        self.leave(id, LeaveReason::Requested);
-        self.advance_unless_listed(id, share);
-    }
-
-    /// Attaches a sink for an item that matches no key. It costs one, as an order does. If the item
-    /// was read with the last of the budget, its sink is still attached.
-    pub(super) fn attach_on_demand(&mut self, attach: Attach<K, S>, share: &mut Share) {
-        share.spend();
-        self.attach(attach, share);
-    }
-
-    /// Attaches a sink, on its terms.
-    fn attach(&mut self, attach: Attach<K, S>, share: &mut Share) {
-        let Attach { key, sink, mut terms, claim } = attach;
+    /// Attaches a sink, on its terms. `sinks` is what may be spent on draining.
+    pub(super) fn attach(&mut self, attach: Attach<K, S>, sinks: &mut Allowance) {
+        let Attach { key, sink, terms, claim } = attach;
+        let terms = terms.or(self.defaults);
         let to = Recipient { key: &key, tag: terms.tag };
         // Before the hook is called: a lease that it ends comes after this order.
         let request = claim.as_ref().map_or(LeaseRequest::Stay, |claim| claim.request());
         self.ledger.attached(to);
-        if request == LeaseRequest::Evict {
+        if request == LeaseRequest::Evict || self.is_aborted() {
             drop(sink);
             return self.ledger.detached(to, Detached::Evicted);
         }
-        terms.buffer.get_or_insert(self.defaults.buffer);
-        terms.overflow.get_or_insert(self.defaults.overflow);
-        terms.stall_timeout.get_or_insert(self.defaults.stall_timeout);
-        terms.idle_timeout.get_or_insert(self.defaults.idle_timeout);
         let taken = self.slots.find(&key);
-        let (catch_all, limited) = (terms.catch_all, terms.limit.is_some());
-        let rejection = self.rejection(&terms, request, taken.is_some());
-        let stage = rejection.map_or(Stage::Receiving, Stage::Leaving);
-        let replaces = stage == Stage::Receiving && matches!(self.sharing, Sharing::None);
-        let old = taken.filter(|_| replaces);
+        let stage = match self.rejection(&terms, request, taken.is_some()) {
+            Some(reason) => Stage::Leaving(reason),
+            None => Stage::Receiving,
+        };
+        let receives = stage == Stage::Receiving;
+        let old = taken.filter(|_| receives && matches!(self.sharing, Sharing::None));
         let backlog = old.map(|old| self.replace(old));
         let id = self.slots.insert(NewSlot { key, sink, terms, claim, stage });
-        if stage == Stage::Receiving && catch_all {
+        if receives && terms.catch_all {
             // Before the backlog is moved to it, which may use up its limit: then there is no
             // catch-all, and the old one does not return.
             self.slots.set_catch_all(id);
         }
-        if stage == Stage::Receiving && taken.is_none() {
-            self.ledger.key_attached(self.slots.recipient(id).key);
+        match taken {
+            None if receives => self.ledger.hooks_mut().key_attached(self.slots.recipient(id).key),
+            Some(head) if receives => self.join_line(id, head),
+            _ => {}
         }
-        if old.is_none() {
-            self.join_line(id, taken);
+        if let (Some(old), Some(backlog)) = (old, backlog) {
+            self.advance_unless_listed(old, sinks);
+            self.take_over(id, backlog);
         }
-        if let Some(old) = old {
-            self.advance_unless_listed(old, share);
-        }
-        if let Some(backlog) = backlog {
-            self.take_over(id, backlog, limited);
-        }
-        if old.is_some() || rejection.is_some() {
-            self.advance_unless_listed(id, share);
+        if old.is_some() || !receives {
+            self.advance_unless_listed(id, sinks);
         }
     }
 
@@ -171,32 +152,52 @@ where
     }
 
     /// Lets `old` leave because another sink takes its key. Returns the items that wait for it.
-    fn replace(&mut self, old: SlotId) -> VecDeque<V> {
-        let held = self.take_owed(old, Exit::Graceful);
-        let mut backlog = self.slots.slot_mut(old).take_queue();
-        self.ledger.unqueued(backlog.len());
-        backlog.extend(held);
+    fn replace(&mut self, old: SlotId) -> Queue<V> {
+        self.forget_beyond(old);
+        let backlog = self.slots.slot_mut(old).take_queue();
+        self.ledger.unqueued(backlog.items.len());
         self.slots.leave(old, LeaveReason::Replaced);
         backlog
     }
 
-    /// Queues the items that waited for the predecessor of `id`, up to the limit of `id`.
-    fn take_over(&mut self, id: SlotId, backlog: VecDeque<V>, limited: bool) {
-        if !limited {
-            self.ledger.queued(backlog.len());
-            return self.slots.slot_mut(id).set_queue(backlog);
+    /// Queues the items that waited for the predecessor of `id`, up to the limit of `id`. If `id`
+    /// conflates, all but the first are compared with others before they are accepted.
+    fn take_over(&mut self, id: SlotId, backlog: Queue<V>) {
+        let mut slot = self.slots.slot_mut(id);
+        let conflates = slot.conflates();
+        if !conflates && !slot.is_limited() {
+            self.ledger.queued(backlog.items.len());
+            return slot.set_queue(Queue { beyond: 0, ..backlog });
         }
-        let mut is_spent = false;
-        for item in backlog {
-            if is_spent {
-                self.ledger.unmatched(item);
-            } else {
-                self.enqueue(id, item);
-                is_spent = !self.slots.slot_mut(id).accept();
+        let mut items = backlog.items.into_iter();
+        for item in items.by_ref() {
+            self.push(id, item);
+            if !self.accept(id) || conflates {
+                break;
             }
         }
-        if is_spent {
+        let beyond = items.len();
+        for item in items {
+            self.push(id, item);
+        }
+        self.set_beyond(id, beyond);
+        if !self.slots.slot_mut(id).may_accept() {
             self.leave(id, LeaveReason::Limited);
         }
+    }
+
+    /// Everything ends at once: what waits is discarded, and all sinks are dropped.
+    fn abort(&mut self) {
+        self.finish();
+        self.ending = Some(Ending { cursor: 0, aborts: true });
+        if let Some(item) = self.overtaken.take() {
+            self.ledger.unqueued(1);
+            self.ledger.unmatched(item);
+        }
+    }
+
+    /// Returns `true` if all attachments are to be evicted.
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.ending.as_ref().is_some_and(|ending| ending.aborts)
     }
 }

@@ -1,38 +1,46 @@
 //! Sinks are polled here: drained when they were woken, flushed when a flush is due, closed when
 //! they leave. Every attachment ends in [`remove`](Router::remove).
 //!
-//! `share` is what may still be spent: one for each slot that was woken, each item that is sent
-//! from a queue, each flush, and each slot that begins to leave at the end of the input. Work that
-//! is left over stays in the ready list or the flush list for the next turn.
+//! Work that an allowance does not cover stays in the ready list or the flush list for the next
+//! turn.
 
+use alloc::collections::VecDeque;
 use core::hash::{BuildHasher, Hash};
 use core::task::Poll;
 
 use futures_sink::Sink;
 
-use super::Router;
-use super::held::Exit;
-use crate::budget::Share;
+use super::{Ending, Router};
+use crate::budget::Allowance;
 use crate::hooks::{Detached, Discarded, Hooks, Recipient};
 use crate::id::SlotId;
 use crate::ready::Woken;
-use crate::slot::{LeaveReason, Remains, Slot, Stage};
+use crate::slot::{LeaveReason, Popped, Remains, Slot, Stage};
+
+/// Why a sink takes no more items from a queue.
+pub(super) enum Drained {
+    /// The queue is empty.
+    Empty,
+    /// It is not ready.
+    Unready,
+    /// It has taken its share, or the allowance is spent.
+    Left,
+    /// Its slot is gone.
+    Gone,
+}
 
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
-    /// All sinks that took an item are to be flushed.
-    pub(crate) fn mark_all_due(&mut self) {
-        self.slots.flushes_mut().mark_all_due();
+    /// Returns `true` if flushes are due. `budget` limits how many items ahead a flush counts as
+    /// due.
+    fn has_due_flushes(&self, budget: usize) -> bool {
+        self.slots.flushes().is_due(self.flush_horizon(budget))
     }
 
-    /// How many sinks took an item and are to be flushed.
-    pub(crate) fn count_unflushed(&self) -> usize {
-        self.slots.flushes().len()
-    }
-
-    /// The input ran dry in this turn. Returns `true` if sinks are to be flushed for that, however
-    /// many.
-    pub(crate) fn count_dry_turn(&mut self) -> bool {
-        self.slots.flushes_mut().count_dry_turn()
+    /// Sinks are flushed now if their flush is due by the time the input will have returned this
+    /// number of items.
+    fn flush_horizon(&self, budget: usize) -> u64 {
+        let ahead = self.slots.flushes().look_ahead(budget);
+        self.ledger.count_received().saturating_add(ahead)
     }
 }
 
@@ -44,62 +52,57 @@ where
     B: BuildHasher,
 {
     /// Advances the slots in the ready list: their sinks were woken, or an earlier turn left work.
-    pub(crate) fn poll_woken(&mut self, share: &mut Share) {
-        while !share.is_spent() {
+    ///
+    /// While others are in the list, none takes more than an eighth of the budget.
+    pub(crate) fn poll_woken(&mut self, budget: usize, sinks: &mut Allowance) {
+        while !sinks.is_spent() {
             let Some(Woken { id, by_sink }) = self.slots.ready_mut().pop() else { return };
-            share.spend();
-            let is_left_to_retry = self.is_left_to_retry(id);
-            // Stale wake: the slot is vacant.
-            let Some(mut slot) = self.slots.get_mut(id) else { continue };
-            let is_to_retry = slot.is_to_retry();
-            if is_left_to_retry && (by_sink || is_to_retry) {
-                if by_sink {
-                    self.slots.ready().fire(id);
-                } else {
-                    self.slots.ready().list(id);
-                }
+            sinks.spend();
+            if by_sink && self.beyond.was_polled(id) {
+                self.slots.ready().fire(id); // for the next turn
                 continue;
             }
+            // Stale wake: the slot is vacant.
+            let Some(mut slot) = self.slots.get_mut(id) else { continue };
             if by_sink {
                 slot.wake();
-            } else if is_to_retry {
-                slot.unpark();
+                self.return_to_line(id);
             }
-            if by_sink || is_to_retry {
-                self.holding.slot_woken(id);
-                self.member_woken(id);
-            }
-            // While others wait, no slot gets more than an eighth of what is left. Each gets at
-            // least one: with a share of 1 in each turn a queue would never drain otherwise.
-            let all = share.left();
-            let most = if self.slots.ready().is_last() { all } else { all / 8 }.max(1);
-            let mut part = Share::new(most);
-            self.advance(id, &mut part);
-            share.split(most - part.left());
+            // The first poll of the sink is paid.
+            let is_last = self.slots.ready().is_last();
+            let more = if is_last { sinks.left() } else { sinks.left().min(budget / 8) };
+            let mut polls = Allowance::new(more + 1);
+            self.advance(id, &mut polls);
+            sinks.spend_up_to(more - polls.left().min(more));
         }
     }
 
     /// Advances a slot that has work which no waker announced, unless it is in the ready list.
-    pub(super) fn advance_unless_listed(&mut self, id: SlotId, share: &mut Share) {
+    pub(super) fn advance_unless_listed(&mut self, id: SlotId, polls: &mut Allowance) {
         if !self.slots.ready().is_listed(id) {
-            self.advance(id, share);
+            self.advance(id, polls);
         }
     }
 
-    /// Drains a slot, gives it the item that it waits for, and then closes it if it is leaving, or
-    /// polls a pending flush again.
-    fn advance(&mut self, id: SlotId, share: &mut Share) {
-        let mut slot = self.slots.slot(id);
-        if slot.is_queued() || slot.is_waiting() {
-            if !self.drain(id, share) {
-                return;
-            }
-            if self.slots.slot(id).is_waiting() {
-                self.serve_waiting(id);
-            }
-            let Some(same) = self.slots.get(id) else { return };
-            slot = same;
+    /// Closes the sink of a slot that has begun to leave while its queue was drained.
+    pub(super) fn close_if_leaving(&mut self, id: SlotId) {
+        if !self.slots.slot(id).receives() {
+            self.advance_unless_listed(id, &mut Allowance::new(0));
         }
+    }
+
+    /// Drains a slot, and then closes it if it is leaving, or polls a pending flush again. Each poll
+    /// of a sink for an item costs one of `polls`.
+    fn advance(&mut self, id: SlotId, polls: &mut Allowance) {
+        match self.drain(id, polls) {
+            Drained::Empty | Drained::Unready => {}
+            Drained::Gone => return,
+            Drained::Left => {
+                self.go_to_end_of_line(id);
+                return self.slots.ready().list(id);
+            }
+        }
+        let slot = self.slots.slot(id);
         if slot.is_closable() {
             self.close(id);
         } else if slot.is_flushable() {
@@ -107,71 +110,87 @@ where
         }
     }
 
-    /// Sends the queued items. Returns `false` if some must wait for the next turn, or the slot is
-    /// gone.
-    fn drain(&mut self, id: SlotId, share: &mut Share) -> bool {
-        loop {
+    /// Lets a sink take items from its queue, or from the one that it shares.
+    pub(super) fn drain(&mut self, id: SlotId, polls: &mut Allowance) -> Drained {
+        let (owner, mut share) = self.queue_of(id);
+        let mut is_queued = self.slots.slot(owner).is_queued();
+        while is_queued {
             let mut slot = self.slots.entry(id);
-            if !slot.is_queued() || slot.is_parked() {
-                return true;
+            if slot.is_parked() {
+                return Drained::Unready;
             }
-            if share.is_spent() {
-                self.slots.ready().list(id);
-                return false;
+            if share == 0 || !polls.spend() {
+                return Drained::Left;
             }
+            share -= 1;
             match slot.poll_ready() {
                 Poll::Ready(Ok(())) => {}
                 Poll::Pending => {
                     self.park(id);
-                    return true;
+                    return Drained::Unready;
                 }
                 Poll::Ready(Err(error)) => {
-                    self.remove(id, Detached::Failed(error), None);
-                    return false;
+                    self.remove(id, Detached::Failed(error));
+                    return Drained::Gone;
                 }
             }
-            share.spend();
-            let Some(item) = slot.pop() else { return true };
-            self.ledger.unqueued(1);
-            if let Err(error) = slot.send::<false>(item, self.ledger.count_received()) {
-                self.lose(id, error);
-                return false;
+            match self.send_queued(id, owner) {
+                Ok(left) => is_queued = left,
+                Err(error) => {
+                    self.lose(id, error);
+                    return Drained::Gone;
+                }
             }
-            self.ledger.delivered();
         }
+        Drained::Empty
+    }
+
+    /// Sends the first item of a queue to a sink that is ready. Returns `true` if it may take more.
+    fn send_queued(&mut self, id: SlotId, owner: SlotId) -> Result<bool, S::Error> {
+        let (received, balances) = (self.ledger.count_received(), self.balances());
+        let mut slot = self.slots.slot_mut(owner);
+        let policy = slot.overflow();
+        let Some(Popped { item, moves_up, is_settled }) = slot.pop() else { return Ok(false) };
+        let left = slot.is_queued();
+        self.ledger.unqueued(1);
+        let mut slot = self.slots.entry(id);
+        let sent = slot.send::<false>(item, received);
+        let is_open = sent.is_err() || !(moves_up || balances) || slot.accept();
+        if is_settled {
+            self.leave_beyond(owner, policy);
+        }
+        sent?;
+        self.ledger.delivered();
+        if is_open || !self.slots.slot(id).receives() {
+            return Ok(left);
+        }
+        self.leave(id, LeaveReason::Limited);
+        // A queue that others share is theirs.
+        Ok(self.slots.slot(id).is_queued())
     }
 
     /// Flushes the sinks whose flush is due. `budget` limits how many items ahead a flush counts as
-    /// due.
+    /// due. Returns `false` if `flushes` did not suffice.
     #[inline]
-    pub(crate) fn flush_due(&mut self, budget: usize, share: &mut Share) {
-        if self.has_due_flushes(budget) {
-            self.flush_next(budget, share);
-        }
+    pub(crate) fn flush_due(&mut self, budget: usize, flushes: &mut Allowance) -> bool {
+        !self.has_due_flushes(budget) || self.flush_next(budget, flushes)
     }
 
-    fn flush_next(&mut self, budget: usize, share: &mut Share) {
+    fn flush_next(&mut self, budget: usize, flushes: &mut Allowance) -> bool {
         let horizon = self.flush_horizon(budget);
-        // In locals, for the loop to keep them in registers.
-        let (mut left, mut completed) = (share.take(), 0);
-        while !left.is_spent() {
-            let Some(id) = self.slots.flushes_mut().pop_due(horizon) else { break };
-            left.spend();
-            match self.slots.flush_unqueued(id) {
-                None | Some(Poll::Pending) => {}
-                Some(Poll::Ready(Ok(()))) => completed += 1,
-                Some(Poll::Ready(Err(error))) => self.remove(id, Detached::Failed(error), None),
+        while !flushes.is_spent() {
+            let Some(id) = self.slots.flushes_mut().pop_due(horizon) else { return true };
+            flushes.spend();
+            if let Some(Poll::Ready(Err(error))) = self.slots.flush_unqueued(id) {
+                self.remove(id, Detached::Failed(error));
             }
         }
-        self.ledger.operated(completed);
-        share.add(left);
+        !self.has_due_flushes(budget)
     }
 
     fn flush(&mut self, id: SlotId) {
-        match self.slots.entry(id).poll_flush() {
-            Poll::Pending => {}
-            Poll::Ready(Ok(())) => self.ledger.operated(1),
-            Poll::Ready(Err(error)) => self.remove(id, Detached::Failed(error), None),
+        if let Poll::Ready(Err(error)) = self.slots.entry(id).poll_flush() {
+            self.remove(id, Detached::Failed(error));
         }
     }
 
@@ -180,91 +199,138 @@ where
         let Stage::Leaving(reason) = self.slots.slot(id).stage() else { return };
         match self.slots.entry(id).poll_close() {
             Poll::Pending => {}
-            Poll::Ready(Ok(())) => {
-                self.ledger.operated(1);
-                self.remove(id, reason.into(), None);
-            }
-            Poll::Ready(Err(error)) => self.remove(id, Detached::Failed(error), None),
+            Poll::Ready(Ok(())) => self.remove(id, reason.into()),
+            Poll::Ready(Err(error)) => self.remove(id, Detached::Failed(error)),
         }
     }
 
-    /// The input is over: it is not polled any more. An item that is held goes to its recipients as
-    /// they leave.
+    /// The input is over: it is not polled any more.
     pub(crate) fn finish(&mut self) {
-        self.close_cursor.get_or_insert(0);
+        self.ending.get_or_insert(Ending { cursor: 0, aborts: false });
         self.unblock();
     }
 
-    /// Lets slots leave because the input is over.
+    /// Lets slots leave because the input is over, one for each unit of `closes`. `sinks` is what
+    /// they may take from their queues.
     #[inline]
-    pub(crate) fn close_some(&mut self, share: &mut Share) {
-        if self.is_closing() {
-            self.close_next(share);
+    pub(crate) fn close_some(&mut self, closes: &mut Allowance, sinks: &mut Allowance) {
+        while self.is_closing() && closes.spend() {
+            self.close_next(sinks);
         }
     }
 
     #[cold]
-    fn close_next(&mut self, share: &mut Share) {
-        while let (Some(cursor), true) = (self.close_cursor, self.is_closing() && share.spend()) {
-            self.close_cursor = Some(cursor + 1);
-            let id = SlotId::from_index(cursor);
-            if self.slots.get(id).is_some_and(Slot::receives) {
-                self.leave(id, LeaveReason::Finished);
-                self.advance_unless_listed(id, share);
+    fn close_next(&mut self, sinks: &mut Allowance) {
+        let Some(Ending { cursor, aborts }) = &mut self.ending else { return };
+        let (id, aborts) = (SlotId::from_index(*cursor), *aborts);
+        *cursor += 1;
+        if aborts && self.slots.get(id).is_some() {
+            self.remove(id, Detached::Evicted);
+        } else if self.slots.get(id).is_some_and(Slot::receives) {
+            self.leave_with_others(id, LeaveReason::Finished);
+            self.advance_unless_listed(id, sinks);
+        }
+    }
+
+    /// Lets a slot leave gracefully: it receives no new items. What is queued for it is still sent,
+    /// and then it is closed. The caller has to [`advance`](Self::advance) it.
+    pub(super) fn leave(&mut self, id: SlotId, reason: LeaveReason) {
+        self.leave_key(id, reason, false);
+    }
+
+    /// The same when all sinks of its key leave: if they share a queue, it takes a part of that.
+    pub(super) fn leave_with_others(&mut self, id: SlotId, reason: LeaveReason) {
+        self.leave_key(id, reason, true);
+    }
+
+    fn leave_key(&mut self, id: SlotId, reason: LeaveReason, takes_part: bool) {
+        self.offer_before_leaving(id);
+        let is_grouped = self.slots.slot(id).is_grouped();
+        let frees_key = self.slots.is_only_receiver(id);
+        let group = self.balanced_group(id).filter(|_| !frees_key);
+        let members = group.map_or(1, |group| self.slots.group(group).len());
+        self.forget_beyond(id);
+        self.slots.leave(id, reason);
+        let mut over = VecDeque::new();
+        if let Some(group) = group {
+            let queue = self.slots.slot_mut(id).take_queue();
+            self.hand_over(group, queue);
+            if takes_part {
+                self.take_part(id, group, members);
+            }
+        } else {
+            over = self.split_over_limit(id, reason);
+        }
+        if frees_key {
+            self.ledger.hooks_mut().key_detached(self.slots.recipient(id).key);
+        }
+        for item in over {
+            if is_grouped && !self.balances() {
+                self.discard(id, item, Discarded::Overflowed); // others had it
+            } else {
+                self.ledger.unmatched(item);
             }
         }
     }
 
-    /// Lets a slot leave gracefully: it receives no new items. The queued items and its copy of the
-    /// held item are still sent, and then it is closed. The caller has to
-    /// [`advance`](Self::advance) it.
-    pub(super) fn leave(&mut self, id: SlotId, reason: LeaveReason) {
-        self.hand_on_queue(id);
-        self.leave_with_queue(id, reason);
-    }
-
-    /// The same, but the queue stays with the slot even if its group balances.
-    pub(super) fn leave_with_queue(&mut self, id: SlotId, reason: LeaveReason) {
-        if let Some(item) = self.take_owed(id, Exit::Graceful) {
-            self.join_queue(id, item);
-        }
-        let frees_key = self.slots.is_only_receiver(id);
-        self.slots.leave(id, reason);
-        if frees_key {
-            self.ledger.key_detached(self.slots.recipient(id).key);
-        }
-    }
-
-    /// Ends an attachment: drops the sink, then discards all items that waited for it, and `item`,
-    /// which was to be sent to it.
-    #[cold]
-    pub(super) fn remove(&mut self, id: SlotId, why: Detached<S::Error>, item: Option<V>) {
-        self.hand_on_queue(id);
-        self.remove_with_queue(id, why, item);
-    }
-
-    /// The same, but the queue is discarded even if its group balances.
-    #[cold]
-    pub(super) fn remove_with_queue(
-        &mut self,
-        id: SlotId,
-        why: Detached<S::Error>,
-        item: Option<V>,
-    ) {
-        let (discarded, exit) = match why {
-            Detached::Failed(_) => (Discarded::Failed, Exit::Broken),
-            Detached::Overflowed => (Discarded::Overflowed, Exit::Broken),
-            _ => (Discarded::Evicted, Exit::Evicted),
+    /// Accepts the items that are queued beyond the buffer of a slot that leaves. Returns those that
+    /// exceed its limit.
+    fn split_over_limit(&mut self, id: SlotId, reason: LeaveReason) -> VecDeque<V> {
+        let balances = self.balances();
+        let mut slot = self.slots.slot_mut(id);
+        let over = if balances && reason == LeaveReason::Limited {
+            slot.take_queue().items
+        } else if balances || !slot.is_beyond() {
+            slot.set_beyond(0);
+            return VecDeque::new();
+        } else {
+            let mut over = slot.split_beyond();
+            while slot.may_accept() {
+                let Some(item) = over.pop_front() else { break };
+                slot.push(item);
+                slot.accept();
+            }
+            over
         };
-        let held = self.take_owed(id, exit);
+        self.ledger.unqueued(over.len());
+        over
+    }
+
+    /// The slot has accepted the last item that it may: its key is free.
+    #[cold]
+    pub(super) fn reach_limit(&mut self, id: SlotId) {
+        self.leave(id, LeaveReason::Limited);
+        self.advance_unless_listed(id, &mut Allowance::new(0));
+    }
+
+    /// Ends an attachment: drops the sink, then discards all items that waited for it.
+    pub(super) fn remove(&mut self, id: SlotId, why: Detached<S::Error>) {
+        self.remove_with(id, why, None);
+    }
+
+    /// The same, also with an item that was to be sent to it.
+    #[cold]
+    pub(super) fn remove_with(&mut self, id: SlotId, why: Detached<S::Error>, item: Option<V>) {
+        let discarded = match why {
+            Detached::Failed(_) => Discarded::Failed,
+            Detached::Overflowed => Discarded::Overflowed,
+            _ => Discarded::Evicted,
+        };
+        let skipped = self.skip_member(id);
         let frees_key = self.slots.is_only_receiver(id);
+        let group = self.balanced_group(id).filter(|_| !frees_key);
+        self.forget_beyond(id);
+        let shared = group.map(|group| (group, self.slots.slot_mut(id).take_queue()));
         let Remains { key, tag, queue } = self.slots.remove(id);
+        if let Some((group, queue)) = shared {
+            self.hand_over(group, queue);
+        }
         let to = Recipient { key: &key, tag };
         if frees_key {
-            self.ledger.key_detached(&key);
+            self.ledger.hooks_mut().key_detached(&key);
         }
         self.ledger.unqueued(queue.len());
-        for item in queue.into_iter().chain(held).chain(item) {
+        for item in queue.into_iter().chain(item).chain(skipped) {
             self.ledger.discarded(to, item, discarded);
         }
         self.ledger.detached(to, why);

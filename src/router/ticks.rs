@@ -5,8 +5,9 @@ use core::hash::{BuildHasher, Hash};
 use futures_sink::Sink;
 
 use super::Router;
-use crate::budget::Share;
+use crate::budget::Allowance;
 use crate::hooks::{Detached, Hooks};
+use crate::patience::Pause;
 use crate::slot::{Expired, LeaveReason};
 
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
@@ -17,30 +18,45 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
 
     /// One unit of time has passed.
     pub(super) fn tick(&mut self) {
-        self.slots.timers_mut().tick(self.holding.take_was_held());
+        self.slots.timers_mut().tick(self.beyond.take_was_closed());
         self.slots.flushes_mut().tick();
+    }
+
+    /// How many items were read, and how many copies were made.
+    pub(crate) fn count_handled(&self) -> u64 {
+        let totals = self.totals();
+        totals.received + totals.copies
+    }
+
+    /// A turn ends that has handled this number of items and copies; `is_dry` if the input was
+    /// polled and had no more. If it is a lull, all sinks that took an item are to be flushed, or
+    /// the ticks until then are counted. `has_orders` is whether ticks may come.
+    pub(crate) fn end_turn(&mut self, handled: u64, is_dry: bool, has_orders: bool) {
+        let pause = match () {
+            () if self.walk.is_some() => Pause::Walk,
+            () if self.is_finished() => Pause::Over,
+            () if !self.beyond.is_open() => Pause::Blocked,
+            () if is_dry => Pause::Dry,
+            () => Pause::Full,
+        };
+        let is_held_up = matches!(pause, Pause::Blocked | Pause::Over);
+        if self.slots.flushes().can_linger() && has_orders && !is_held_up {
+            if is_dry {
+                self.slots.start_linger();
+            }
+            self.patience.reset();
+            return;
+        }
+        let flushes = self.slots.flushes_mut();
+        flushes.stop_linger();
+        if self.patience.ends(flushes.len(), handled, pause) {
+            flushes.mark_all_due();
+        }
     }
 
     /// Returns `true` if a tick is not applied to all slots with a time-out yet.
     pub(crate) fn is_sweeping(&self) -> bool {
         self.slots.timers().is_sweeping()
-    }
-
-    /// The input has nothing ready: starts to count the ticks until lingering flushes are due.
-    pub(crate) fn start_linger(&mut self) {
-        self.slots.start_linger();
-    }
-
-    /// Stops counting ticks for lingering flushes.
-    pub(crate) fn stop_linger(&mut self) {
-        self.slots.flushes_mut().stop_linger();
-    }
-
-    /// Returns `true` if flushes wait for ticks. They do not while the input is blocked, nor after
-    /// its end.
-    pub(crate) fn lingers(&self) -> bool {
-        let is_blocked = self.holding.blocked_on().is_some();
-        self.slots.flushes().can_linger() && !is_blocked && !self.is_finished()
     }
 }
 
@@ -51,18 +67,19 @@ where
     H: Hooks<K, V, S::Error>,
     B: BuildHasher,
 {
-    /// Applies a tick to the next slots with a time-out. Each costs one.
-    pub(crate) fn sweep(&mut self, share: &mut Share) {
-        while self.is_sweeping() && share.spend() {
+    /// Applies a tick to the next slots with a time-out. Each costs one of `ticks`; `sinks` is what
+    /// may be spent on draining.
+    pub(crate) fn sweep(&mut self, ticks: &mut Allowance, sinks: &mut Allowance) {
+        while self.is_sweeping() && ticks.spend() {
             let Some((id, sweep)) = self.slots.timers_mut().next() else { return };
-            let is_held_for = self.is_held_for(id);
+            let has_queue = self.slots.slot(self.queue_owner(id)).is_queued();
             let mut slot = self.slots.entry(id);
             let has_fired = slot.has_fired();
-            match slot.tick(sweep, has_fired, is_held_for) {
-                Some(Expired::Stalled) => self.remove(id, Detached::Stalled, None),
+            match slot.tick(sweep, has_fired, has_queue) {
+                Some(Expired::Stalled) => self.remove(id, Detached::Stalled),
                 Some(Expired::Idle) => {
                     self.leave(id, LeaveReason::Idle);
-                    self.advance_unless_listed(id, share);
+                    self.advance_unless_listed(id, sinks);
                 }
                 None => {}
             }

@@ -1,10 +1,14 @@
 //! The items that wait for the sink of a slot.
+//!
+//! Those at the end of the queue may be *beyond the buffer*: there was no room for them, and they
+//! are not accepted yet. They are counted, because a queue that was taken over from another slot may
+//! be longer than the buffer and still have none.
 
 use alloc::collections::VecDeque;
 use core::mem;
 
-use super::SlotMut;
-use super::flags::QUEUED;
+use super::flags::{BEYOND, QUEUED};
+use super::{Extras, SlotMut};
 
 /// The room, in items, that a queue may keep when it has emptied. A queue with more room frees it.
 ///
@@ -13,21 +17,69 @@ use super::flags::QUEUED;
 /// allocate each time.
 const KEPT_ROOM: usize = 16;
 
+/// A queue that is moved from one slot to another.
+pub(crate) struct Queue<V> {
+    pub(crate) items: VecDeque<V>,
+    /// How many of the items, at the end, are beyond the buffer.
+    pub(crate) beyond: usize,
+}
+
+/// Where in its queue an item is.
+pub(crate) enum Place {
+    /// There was room.
+    Buffer,
+    /// Beyond the buffer; `first` if it is the first such item.
+    Beyond { first: bool },
+}
+
+/// An item that was taken from a queue.
+pub(crate) struct Popped<V> {
+    pub(crate) item: V,
+    /// Another item is no longer beyond the buffer, and to be accepted.
+    pub(crate) moves_up: bool,
+    /// That was the last item beyond the buffer.
+    pub(crate) is_settled: bool,
+}
+
 impl<K, S, V> SlotMut<'_, K, S, V> {
+    /// Adds an item that was admitted. `room` is that of the queue if other sinks take from it, too.
+    pub(crate) fn enqueue(&mut self, item: V, room: Option<u64>) -> Place {
+        let may_replace = self.slot.is_queued() && self.slot.conflates();
+        let room = room.unwrap_or(self.slot.buffer(self.extras) as u64);
+        self.slot.set(QUEUED, true);
+        let Extras { queue, beyond, .. } = self.extras.get_or_default(self.slot.id);
+        let accepted = queue.len() as u64 - u64::from(*beyond);
+        queue.push_back(item);
+        if accepted < room && !may_replace {
+            return Place::Buffer;
+        }
+        *beyond += 1;
+        self.slot.set(BEYOND, true);
+        Place::Beyond { first: *beyond == 1 }
+    }
+
+    /// Adds an item, regardless of the buffer.
     pub(crate) fn push(&mut self, item: V) {
         self.extras_mut().queue.push_back(item);
         self.slot.set(QUEUED, true);
     }
 
-    pub(crate) fn pop(&mut self) -> Option<V> {
-        let queue = &mut self.extras.get_mut(self.slot.id)?.queue;
-        let item = queue.pop_front();
+    /// Takes the first item. The first one beyond the buffer, if there is one, moves up.
+    pub(crate) fn pop(&mut self) -> Option<Popped<V>> {
+        let Extras { queue, beyond, .. } = self.extras.get_mut(self.slot.id)?;
+        let item = queue.pop_front()?;
         let left = !queue.is_empty();
         if !left && queue.capacity() > KEPT_ROOM {
             *queue = VecDeque::new();
         }
         self.slot.set(QUEUED, left);
-        item
+        let moves_up = *beyond > 0;
+        *beyond -= u32::from(moves_up);
+        let is_settled = moves_up && *beyond == 0;
+        if is_settled {
+            self.slot.set(BEYOND, false);
+        }
+        Some(Popped { item, moves_up, is_settled })
     }
 
     /// The item at a position of the queue.
@@ -35,34 +87,63 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         self.extras.get(self.slot.id)?.queue.get(position)
     }
 
-    /// Puts an item in the place of the one at a position of the queue, which is returned.
-    pub(crate) fn replace_queued(&mut self, position: usize, item: V) -> V {
-        mem::replace(&mut self.extras_mut().queue[position], item)
+    pub(crate) fn swap_queued(&mut self, one: usize, other: usize) {
+        self.extras_mut().queue.swap(one, other);
     }
 
-    /// Adds an item to the queue and takes the first: the item itself, if the queue is empty.
-    #[inline]
-    pub(crate) fn push_pop(&mut self, item: V) -> V {
-        if !self.slot.is_queued() {
-            return item;
-        }
+    /// Removes the item at a position of the queue, which is not the only one.
+    pub(crate) fn remove_queued(&mut self, position: usize) -> Option<V> {
+        self.extras_mut().queue.remove(position)
+    }
+
+    /// Sets how many items are beyond the buffer.
+    pub(crate) fn set_beyond(&mut self, items: usize) {
+        self.extras_mut().beyond = u32::try_from(items).unwrap_or(u32::MAX);
+        self.slot.set(BEYOND, items > 0);
+    }
+
+    /// Takes the items beyond the buffer out of the queue.
+    pub(crate) fn split_beyond(&mut self) -> VecDeque<V> {
+        let beyond = self.beyond_len();
+        self.set_beyond(0);
         let queue = &mut self.extras_mut().queue;
-        queue.push_back(item);
-        queue.pop_front().expect("an item was added")
+        let items = queue.split_off(queue.len() - beyond);
+        let left = !queue.is_empty();
+        self.slot.set(QUEUED, left);
+        items
     }
 
-    pub(crate) fn take_queue(&mut self) -> VecDeque<V> {
-        self.slot.set(QUEUED, false);
-        let extras = self.extras.get_mut(self.slot.id);
-        extras.map(|extras| mem::take(&mut extras.queue)).unwrap_or_default()
+    /// Takes this number of items from the front of the queue.
+    pub(crate) fn take_front(&mut self, items: usize) -> VecDeque<V> {
+        let queue = &mut self.extras_mut().queue;
+        let front = queue.drain(..items).collect();
+        let left = !queue.is_empty();
+        self.slot.set(QUEUED, left);
+        front
+    }
+
+    /// How many items are beyond the buffer.
+    pub(crate) fn beyond_len(&self) -> usize {
+        self.slot.beyond_len(self.extras)
+    }
+
+    pub(crate) fn take_queue(&mut self) -> Queue<V> {
+        let beyond = self.beyond_len();
+        self.slot.set(QUEUED | BEYOND, false);
+        let Some(extras) = self.extras.get_mut(self.slot.id) else {
+            return Queue { items: VecDeque::new(), beyond };
+        };
+        extras.beyond = 0;
+        Queue { items: mem::take(&mut extras.queue), beyond }
     }
 
     /// Takes over the queue of another slot. It may be longer than the buffer.
-    pub(crate) fn set_queue(&mut self, queue: VecDeque<V>) {
+    pub(crate) fn set_queue(&mut self, Queue { items, beyond }: Queue<V>) {
         debug_assert!(!self.slot.is_queued());
-        if !queue.is_empty() {
-            self.extras_mut().queue = queue;
+        if !items.is_empty() {
+            self.extras_mut().queue = items;
             self.slot.set(QUEUED, true);
+            self.set_beyond(beyond);
         }
     }
 }

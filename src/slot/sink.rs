@@ -5,8 +5,8 @@
 //! 1. `start_send` follows a `poll_ready` that answered `Ready(Ok)`, one for one: an answer is used
 //!    at once, so none has to be remembered.
 //! 2. An operation that answered `Pending` is not repeated before the sink's waker fired: `PARKED`,
-//!    `FLUSHING` and `CLOSING` stand for the three that wait. Only a flush may be repeated earlier,
-//!    when the sink took another item.
+//!    `FLUSHING` and `CLOSING` stand for the three that wait. There are two exceptions: a flush may
+//!    be repeated when the sink took another item, and `poll_ready` once while the sink is in doubt.
 //! 3. An error is returned to the caller, who removes the slot: the sink is not touched again.
 //! 4. After `poll_close` was called there is nothing in the queue, and nothing will be.
 
@@ -16,8 +16,8 @@ use core::task::{Context, Poll};
 use futures_sink::Sink;
 
 use super::flags::{
-    CLOSING, FLUSH_AGAIN, FLUSH_QUEUED, FLUSHING, MOVED, PARKED, QUEUED, RETRY, SLOW,
-    SLOW_IN_GROUP, TIMED, UNFLUSHED, WAITING,
+    BEYOND, CLOSING, FLUSH_AGAIN, FLUSH_QUEUED, FLUSHING, FULL, MOVED, PARKED, QUEUED, SLOW,
+    SLOW_IN_GROUP, TIMED, UNFLUSHED,
 };
 use super::{Slot, Stage};
 
@@ -40,14 +40,10 @@ impl<K, S> Slot<K, S> {
         self.has(QUEUED)
     }
 
-    /// Returns `true` if it was offered the item that is held for its group, and waits for its
-    /// copy.
-    pub(crate) fn is_waiting(&self) -> bool {
-        self.has(WAITING)
-    }
-
-    pub(crate) fn set_waiting(&mut self, waiting: bool) {
-        self.set(WAITING, waiting);
+    /// Returns `true` if items in its queue are beyond the buffer.
+    #[inline]
+    pub(crate) fn is_beyond(&self) -> bool {
+        self.has(BEYOND)
     }
 
     /// Returns `true` if `poll_ready` answered `Pending` and the demux has not noticed a wake
@@ -66,25 +62,25 @@ impl<K, S> Slot<K, S> {
         self.has(TIMED)
     }
 
-    /// Returns `true` if `poll_ready` is to be repeated although the sink's waker has not fired.
-    pub(crate) fn is_to_retry(&self) -> bool {
-        self.has(RETRY)
+    /// Returns `true` if its sink was not ready when a turn began with polling it, and its waker has
+    /// not fired since.
+    pub(crate) fn is_full(&self) -> bool {
+        self.has(FULL)
     }
 
-    /// Allows one more `poll_ready` without a wake.
-    pub(crate) fn set_to_retry(&mut self) {
-        self.set(RETRY, true);
+    pub(crate) fn set_full(&mut self) {
+        self.set(FULL, true);
     }
 
     /// `poll_ready` may be repeated.
     pub(crate) fn unpark(&mut self) {
-        self.set(PARKED | RETRY, false);
+        self.set(PARKED | FULL, false);
     }
 
     /// The sink's waker has fired: operations that answered `Pending` may be repeated.
     pub(crate) fn wake(&mut self) {
         let flush_again = self.has(FLUSHING);
-        self.set(PARKED | RETRY | FLUSHING | CLOSING, false);
+        self.set(PARKED | FULL | FLUSHING | CLOSING, false);
         if flush_again {
             self.set(FLUSH_AGAIN, true);
         }

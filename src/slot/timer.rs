@@ -1,7 +1,7 @@
 //! The time-outs of an attachment, and how a tick changes them.
 
 use super::SlotMut;
-use super::flags::{CLOSING, FLUSH_AGAIN, FLUSHING, MOVED, PARKED, QUEUED, UNFLUSHED, WAITING};
+use super::flags::{CLOSING, FLUSH_AGAIN, FLUSHING, MOVED, PARKED, UNFLUSHED};
 use crate::order::Terms;
 use crate::timers::Sweep;
 
@@ -74,13 +74,13 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
     }
 
     /// Applies a tick. Returns the time-out that has expired, if one has. `has_fired` is whether
-    /// the sink's waker has fired since it was polled last, `is_held_for` whether the item that is
-    /// held is for this slot.
+    /// the sink's waker has fired since it was polled last, `has_queue` whether items are queued that
+    /// it may take.
     pub(crate) fn tick(
         &mut self,
         sweep: Sweep,
         has_fired: bool,
-        is_held_for: bool,
+        has_queue: bool,
     ) -> Option<Expired> {
         let Self { slot, extras } = self;
         let timer = extras.get_mut(slot.id)?.timer.as_mut()?;
@@ -91,7 +91,7 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         timer.sweep = sweep.number;
         let has_moved = slot.has(MOVED);
         slot.set(MOVED, false);
-        let waits_for_item = slot.has(QUEUED | WAITING) || is_held_for;
+        let waits_for_item = has_queue;
         let is_flushing = slot.has(FLUSHING | FLUSH_AGAIN);
         let is_pending = slot.has(FLUSHING | CLOSING) || slot.has(PARKED) && waits_for_item;
         if has_moved {
@@ -106,7 +106,7 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
             timer.stalled += 1;
         }
         let is_busy = has_moved || waits_for_item || is_flushing || slot.has(UNFLUSHED);
-        if slot.receives() && !is_busy && !sweep.was_held {
+        if slot.receives() && !is_busy && !sweep.was_closed {
             timer.idle += 1;
         }
         let has_stalled = timer.stall_timeout > 0 && timer.stalled >= timer.stall_timeout;
@@ -117,6 +117,7 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
             (is_idle && slot.receives()).then_some(Expired::Idle)
         }
     }
+
     fn timer_mut(&mut self) -> Option<&mut Timer> {
         self.extras.get_mut(self.slot.id)?.timer.as_mut()
     }

@@ -79,12 +79,6 @@ impl<K, S, V> SlotEntry<'_, K, S, V> {
         self.ready.has_fired(self.slot.id())
     }
 
-    /// Returns `true` if a sink that is parked will be polled again: its waker has fired, or it is
-    /// to be retried.
-    pub(crate) fn is_to_be_polled(&self) -> bool {
-        self.slot.is_to_retry() || self.ready.has_fired(self.slot.id())
-    }
-
     /// The sink has answered `Pending` when it was polled for an item.
     pub(crate) fn park(&mut self) {
         self.slot.park();

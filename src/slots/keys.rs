@@ -21,11 +21,6 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         self.slot(id).receives() && is_alone()
     }
 
-    /// The group of a slot that shares its key, and the position there.
-    pub(crate) fn group_of(&self, id: SlotId) -> Option<(usize, usize)> {
-        self.slot(id).group(&self.extras)
-    }
-
     /// Adds `id` to the group of `first`, and creates the group if there is none.
     fn join(&mut self, first: SlotId, id: SlotId) {
         let group = if let Some((group, _)) = self.group_of(first) {
@@ -46,13 +41,16 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         };
         let position = groups[group].push(id, &mut place);
         place(id, position);
+        groups[group].line.room += store.slot(id).buffer(extras) as u64;
     }
 
     /// Removes a slot from its group, if it is in one. Returns the first member that is left.
     fn leave_group(&mut self, id: SlotId) -> Option<SlotId> {
         let (index, position) = self.group_of(id)?;
         self.slot_mut(id).set_group(None);
+        let buffer = self.slot(id).buffer(&self.extras) as u64;
         let group = &mut self.groups[index];
+        group.line.room -= buffer;
         group.remove(position);
         let heir = group.head();
         if heir.is_none() {

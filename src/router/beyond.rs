@@ -1,0 +1,398 @@
+//! Items for which a queue has no room, and what a sink's policy does with them.
+//!
+//! `Pending` does not always mean that a sink is full. Tokio's channels and sockets also answer so
+//! when the task has used up its cooperative budget, which may happen after any number of
+//! operations: a task that was woken by another one runs with what that one has left of its budget
+//! (tokio's LIFO slot). The wake that follows is late on purpose, so it tells nothing either. Only
+//! an answer on a whole budget can be believed, and a task that wakes itself while it is polled gets
+//! one in its next poll. Therefore an item that finds no room is queued all the same, *beyond the
+//! buffer*, and
+//!
+//! * under `Wait` the *gate* closes: the input waits until that sink takes an item;
+//! * under the other policies the slot is *in doubt*: its sink is polled once more at the start of
+//!   the next turn. If it is not ready, it is *full*, its policy acts on what is beyond the buffer,
+//!   and from then until its waker fires on each further item at once.
+//!
+//! All items beyond buffers together are at most what one turn reads, and their copies.
+//!
+//! `gate` and `doubts` are in the order in which the slots got there. An entry counts if its slot
+//! receives and has items beyond its buffer; what does not count is skipped when it comes to the
+//! front. The two counts are exact.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::hash::{BuildHasher, Hash};
+
+use futures_sink::Sink;
+
+use super::Router;
+use super::sinks::Drained;
+use crate::budget::Allowance;
+use crate::hooks::{Detached, Discarded, Hooks};
+use crate::id::SlotId;
+use crate::order::Overflow;
+use crate::slot::{Place, Popped, Queue};
+
+/// How often sinks in doubt are polled in one turn.
+///
+/// Tokio's cooperative budget is 128 operations in each poll of a task. A poll of a sink takes one
+/// of it, seldom two. So up to the 64th poll `Pending` can be believed, if nothing else was done
+/// before in the same poll of the task.
+const POLLS: usize = 64;
+
+/// Which slots have items beyond their buffers, and whom the input waits for.
+pub(super) struct Beyond {
+    /// Under a policy that discards.
+    doubts: List,
+    /// Under `Wait`.
+    gate: List,
+    /// The slot that `Hooks::blocked` was called for last, until `Hooks::unblocked` is.
+    blocked_on: Option<SlotId>,
+    /// The gate was closed since the last tick.
+    was_closed: bool,
+    /// The sinks that were in doubt and were polled in this turn: a wake of them is left for the
+    /// next one. At most [`POLLS`].
+    polled: Vec<SlotId>,
+}
+
+/// Slots with items beyond their buffers, in the order in which they got them.
+///
+/// An entry counts if its slot receives and has items beyond its buffer, under a policy of this
+/// list. What does not count is skipped when it comes to the front. The count is exact.
+#[derive(Default)]
+struct List {
+    entries: VecDeque<SlotId>,
+    count: usize,
+}
+
+impl Beyond {
+    pub(super) fn new() -> Self {
+        Self {
+            doubts: List::default(),
+            gate: List::default(),
+            blocked_on: None,
+            was_closed: false,
+            polled: Vec::new(),
+        }
+    }
+
+    pub(super) fn begin_turn(&mut self) {
+        self.polled.clear();
+    }
+
+    /// Returns `true` if the gate is open.
+    #[inline]
+    pub(super) fn is_open(&self) -> bool {
+        self.gate.count == 0
+    }
+
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.doubts.count > 0
+    }
+
+    pub(super) fn blocked_on(&self) -> Option<SlotId> {
+        self.blocked_on
+    }
+
+    /// Returns `true` if the gate was closed since this was called last.
+    pub(super) fn take_was_closed(&mut self) -> bool {
+        core::mem::replace(&mut self.was_closed, self.gate.count > 0)
+    }
+
+    /// Notes that a sink is polled because it is in doubt.
+    pub(super) fn note_poll(&mut self, id: SlotId) {
+        self.polled.push(id);
+    }
+
+    /// Returns `true` if a sink was in doubt, and was polled in this turn.
+    #[inline]
+    pub(super) fn was_polled(&self, id: SlotId) -> bool {
+        self.polled.contains(&id)
+    }
+
+    fn list(&mut self, policy: Overflow) -> &mut List {
+        if policy == Overflow::Wait { &mut self.gate } else { &mut self.doubts }
+    }
+
+    /// A slot has its first item beyond the buffer.
+    fn enter(&mut self, id: SlotId, policy: Overflow) {
+        self.was_closed |= policy == Overflow::Wait;
+        let list = self.list(policy);
+        list.entries.push_back(id);
+        list.count += 1;
+    }
+
+    /// A slot has no items beyond the buffer any more, or no longer receives.
+    fn exit(&mut self, policy: Overflow) {
+        let list = self.list(policy);
+        list.count -= 1;
+        if list.count == 0 {
+            list.entries.clear();
+        }
+    }
+}
+
+impl<K, S, V, H, B> Router<K, S, V, H, B> {
+    /// Returns `true` if the queue of a slot has room for one more item.
+    pub(super) fn has_room(&self, id: SlotId) -> bool {
+        let (len, beyond) = self.slots.queue_len(id);
+        match self.balanced_group(id) {
+            Some(group) => ((len - beyond) as u64) < self.slots.group(group).line.room,
+            None => len - beyond < self.slots.buffer(id),
+        }
+    }
+
+    /// Sets how many items of a receiving slot are beyond its buffer.
+    pub(super) fn set_beyond<E>(&mut self, id: SlotId, items: usize)
+    where
+        H: Hooks<K, V, E>,
+    {
+        let mut slot = self.slots.slot_mut(id);
+        let (was_beyond, policy) = (slot.is_beyond(), slot.overflow());
+        if items == slot.beyond_len() {
+            return;
+        }
+        slot.set_beyond(items);
+        if !was_beyond {
+            self.beyond.enter(id, policy);
+        } else if items == 0 {
+            self.leave_beyond(id, policy);
+        }
+    }
+
+    /// A slot has no items beyond the buffer any more, or no longer receives: it is in doubt no
+    /// longer, and the input does not wait for it.
+    pub(super) fn leave_beyond<E>(&mut self, id: SlotId, policy: Overflow)
+    where
+        H: Hooks<K, V, E>,
+    {
+        self.beyond.exit(policy);
+        if self.beyond.blocked_on == Some(id) {
+            self.unblock();
+        }
+    }
+
+    /// Call this before a slot with items beyond its buffer stops receiving, or loses its queue.
+    pub(super) fn forget_beyond<E>(&mut self, id: SlotId)
+    where
+        H: Hooks<K, V, E>,
+    {
+        let slot = self.slots.slot(id);
+        if slot.is_beyond() && slot.receives() {
+            self.leave_beyond(id, slot.overflow());
+        }
+    }
+
+    /// Gives the first member of a group the queue that another one has left to it.
+    pub(super) fn hand_over(&mut self, group: usize, queue: Queue<V>) {
+        let head = self.slots.group(group).head().filter(|_| !queue.items.is_empty());
+        let Some(head) = head else { return };
+        let is_beyond = queue.beyond > 0;
+        self.slots.slot_mut(head).set_queue(queue);
+        if is_beyond {
+            self.beyond.enter(head, self.slots.slot(head).overflow());
+        }
+    }
+
+    /// The first slot in the list for `Wait`, or in the other one.
+    fn first(&mut self, waits: bool) -> Option<SlotId> {
+        let Self { beyond, slots, .. } = self;
+        let List { entries, .. } = if waits { &mut beyond.gate } else { &mut beyond.doubts };
+        while let Some(&id) = entries.front() {
+            let slot = slots.get(id).filter(|slot| slot.receives() && slot.is_beyond());
+            if slot.is_some_and(|slot| (slot.overflow() == Overflow::Wait) == waits) {
+                return Some(id);
+            }
+            entries.pop_front();
+        }
+        None
+    }
+
+    /// Names the first sink that the input waits for, if none is named. One whose waker has fired
+    /// will take an item in the next turn.
+    pub(crate) fn name_blocked<E>(&mut self)
+    where
+        H: Hooks<K, V, E>,
+    {
+        if self.beyond.is_open() || self.beyond.blocked_on.is_some() || self.is_finished() {
+            return;
+        }
+        let first = self.first(true);
+        if let Some(id) = first.filter(|&id| !self.slots.ready().has_fired(id)) {
+            self.beyond.blocked_on = Some(id);
+            self.ledger.hooks_mut().blocked(self.slots.recipient(id));
+        }
+    }
+
+    /// The input no longer waits for the sink that it waited for.
+    pub(super) fn unblock<E>(&mut self)
+    where
+        H: Hooks<K, V, E>,
+    {
+        if let Some(id) = self.beyond.blocked_on.take() {
+            self.ledger.hooks_mut().unblocked(self.slots.recipient(id));
+        }
+    }
+}
+
+impl<K, S, V, H, B> Router<K, S, V, H, B>
+where
+    K: Hash + Eq,
+    S: Sink<V> + Unpin,
+    H: Hooks<K, V, S::Error>,
+    B: BuildHasher,
+{
+    /// Queues an item that was admitted and that no sink has taken.
+    pub(super) fn enqueue(&mut self, id: SlotId, item: V) {
+        let group = self.balanced_group(id).map(|group| &self.slots.group(group).line);
+        let ready = self.slots.ready();
+        let is_full = match group {
+            Some(line) => line.is_full && !ready.any(),
+            None => self.slots.slot(id).is_full() && !ready.has_fired(id),
+        };
+        let room = group.map(|line| line.room);
+        let mut slot = self.slots.slot_mut(id);
+        let policy = slot.overflow();
+        let place = slot.enqueue(item, room);
+        self.ledger.queued(1);
+        match place {
+            Place::Buffer => {
+                if !self.accept(id) {
+                    self.reach_limit(id);
+                }
+            }
+            Place::Beyond { first } => {
+                if first {
+                    self.beyond.enter(id, policy);
+                }
+                if is_full {
+                    self.apply_policy(id);
+                }
+            }
+        }
+    }
+
+    /// Polls the sinks in doubt once more, now that the cooperative budget of the task is fresh.
+    pub(crate) fn settle_doubts(&mut self, limit: usize) {
+        if !self.is_in_doubt() {
+            return;
+        }
+        let mut polls = Allowance::new(limit.min(POLLS));
+        while !polls.is_spent() {
+            let Some(id) = self.first(false) else { break };
+            if let Some(group) = self.balanced_group(id) {
+                self.ask_group(group, &mut polls);
+                continue;
+            }
+            self.unpark(id);
+            match self.drain(id, &mut polls) {
+                Drained::Unready if self.slots.slot(id).is_beyond() => {
+                    self.slots.slot_mut(id).set_full();
+                    self.apply_policy(id);
+                }
+                Drained::Left if !self.slots.slot(id).is_beyond() => self.slots.ready().list(id),
+                Drained::Gone => {}
+                _ => self.close_if_leaving(id),
+            }
+        }
+    }
+
+    /// Allows one more poll of a sink in doubt. That uses up a wake that has come meanwhile.
+    pub(super) fn unpark(&mut self, id: SlotId) {
+        self.beyond.note_poll(id);
+        let has_fired = self.slots.ready().take_fired(id);
+        let mut slot = self.slots.slot_mut(id);
+        if has_fired {
+            slot.wake();
+        } else {
+            slot.unpark();
+        }
+    }
+
+    /// The sink of a slot is full: its policy acts on the items beyond the buffer.
+    pub(super) fn apply_policy(&mut self, id: SlotId) {
+        // It may reach its limit meanwhile, and even be gone.
+        while let Some(slot) = self.slots.get(id).filter(|slot| slot.receives() && slot.is_beyond())
+        {
+            let goes_on = match slot.overflow() {
+                // A queue that sinks share may have got more room.
+                policy if policy != Overflow::Conflate && self.has_room(id) => {
+                    self.accept_first(id)
+                }
+                Overflow::DropOldest => self.drop_oldest(id),
+                Overflow::Conflate => self.conflate(id),
+                Overflow::DropNewest => self.drop_first_beyond(id, Discarded::Overflowed),
+                // Under `Wait` no sink is taken to be full.
+                Overflow::Wait | Overflow::Evict => return self.evict(id),
+            };
+            if !goes_on {
+                self.reach_limit(id);
+            }
+        }
+    }
+
+    /// The sink of a slot, or all that share its queue, are full, and the policy is to evict: that
+    /// is the one that has been parked longest. What is beyond the room is accepted then.
+    fn evict(&mut self, id: SlotId) {
+        let Some(group) = self.balanced_group(id) else {
+            return self.remove(id, Detached::Overflowed);
+        };
+        self.set_beyond(id, 0);
+        self.slots.group_mut(group).line.is_full = false;
+        if let Some(member) = self.slots.longest_parked(group) {
+            self.remove(member, Detached::Overflowed);
+        }
+    }
+
+    /// Makes room for the first item beyond the buffer. Returns `false` if that is the last one that
+    /// the slot may accept.
+    fn drop_oldest(&mut self, id: SlotId) -> bool {
+        let mut slot = self.slots.slot_mut(id);
+        let policy = slot.overflow();
+        let Some(Popped { item, is_settled, .. }) = slot.pop() else { return true };
+        self.ledger.unqueued(1);
+        if is_settled {
+            self.leave_beyond(id, policy);
+        }
+        self.discard(id, item, Discarded::Overflowed);
+        self.accept(id)
+    }
+
+    /// Discards the first item beyond the buffer.
+    fn drop_first_beyond(&mut self, id: SlotId, why: Discarded) -> bool {
+        let (len, beyond) = self.slots.queue_len(id);
+        let item = self.slots.slot_mut(id).remove_queued(len - beyond);
+        self.ledger.unqueued(1);
+        self.set_beyond(id, beyond - 1);
+        if let Some(item) = item {
+            self.discard(id, item, why);
+        }
+        true
+    }
+
+    /// Puts the first item beyond the buffer in the place of the oldest one that it supersedes. If
+    /// there is none, accepts it. Returns `false` if that is the last one that the slot may accept.
+    fn conflate(&mut self, id: SlotId) -> bool {
+        let (len, beyond) = self.slots.queue_len(id);
+        let new = len - beyond;
+        for position in 0..new {
+            let mut slot = self.slots.slot_mut(id);
+            let (Some(waiting), Some(item)) = (slot.queued(position), slot.queued(new)) else {
+                break;
+            };
+            if self.ledger.hooks_mut().supersedes(slot.recipient(), waiting, item) {
+                slot.swap_queued(position, new);
+                return self.drop_first_beyond(id, Discarded::Conflated);
+            }
+        }
+        if self.has_room(id) { self.accept_first(id) } else { self.drop_oldest(id) }
+    }
+
+    /// Accepts the first item beyond the buffer. Returns `false` if that is the last one that the
+    /// slot may accept.
+    fn accept_first(&mut self, id: SlotId) -> bool {
+        let (_, beyond) = self.slots.queue_len(id);
+        self.set_beyond(id, beyond - 1);
+        self.accept(id)
+    }
+}
