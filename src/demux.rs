@@ -110,19 +110,20 @@ pin_project! {
 /// What is known of the orders stream.
 ///
 /// `Pending` does not always mean that it has no order: a channel of tokio also answers so when the
-/// cooperative budget of the task is used up. So the first item after such an answer waits until the
-/// stream was polled once more, at the start of the next turn, when the budget is fresh.
+/// cooperative budget of the task is used up, and wakes the task late. So after such an answer an item
+/// that matches no key waits until the stream was polled once more, at the start of the next turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Inbox {
-    /// It has nothing until its waker fires.
-    Quiet,
+    /// It is to be polled. If it returns `Pending`, it has no order.
+    Unpolled,
     /// It returned an order when it was polled last, and may have more.
     Unread,
-    /// It returned `Pending`, and may have an order all the same.
+    /// It returned `Pending` in this turn, and may have an order.
     Doubted,
-    /// It returned `Pending` again, and had woken itself. It does not delay items until it has
-    /// returned an order or `Pending` without a wake.
-    Yielding,
+    /// It woke itself and returned `Pending` in the last turn. It may have an order.
+    Yielded,
+    /// It has nothing until its waker fires.
+    Quiet,
 }
 
 /// An order that waits for the budget of another turn.
@@ -155,7 +156,7 @@ where
             order: None,
             key,
             budget: Budget::new(BUDGET),
-            inbox: Inbox::Quiet,
+            inbox: Inbox::Unpolled,
             state: State::Waiting,
         }
     }

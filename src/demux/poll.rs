@@ -47,8 +47,6 @@ where
 struct Turn {
     /// Sinks were polled that are in doubt, and all of them are settled.
     is_settled: bool,
-    /// The orders stream is to be polled although its waker has not fired.
-    asks_again: bool,
     /// No order or ended lease that is known comes before the next item.
     orders_read: bool,
     /// The signals that hold back the next item. Orders that woke themselves are not polled again
@@ -90,7 +88,6 @@ where
     B: BuildHasher,
 {
     fn begin(self: Pin<&mut Self>) -> Turn {
-        let asks_again = self.waits_for_orders();
         let this = self.project();
         match *this.state {
             State::Waiting => *this.state = State::Polling,
@@ -99,11 +96,14 @@ where
             }
             State::Completed => panic!("`Demux` polled after completion"),
         }
+        if *this.inbox == Inbox::Doubted {
+            let item_waits = this.router.has_overtaken();
+            *this.inbox = if item_waits { Inbox::Unpolled } else { Inbox::Quiet };
+        }
         this.router.begin_turn();
         this.budget.begin_turn();
         Turn {
             is_settled: false,
-            asks_again,
             orders_read: false,
             signals: ORDERS | LEASES,
             input: Input::Flowing,
@@ -137,8 +137,7 @@ where
                 let rest = this.router.apply(this.key, order, fresh, this.budget);
                 *this.order = rest.map(|order| Unapplied { order, fresh: false });
                 this.order.is_none()
-            } else if *this.inbox == Inbox::Unread
-                || core::mem::take(&mut turn.asks_again)
+            } else if matches!(this.inbox, Inbox::Unpolled | Inbox::Unread)
                 || this.router.ready().signals() & turn.signals & ORDERS != 0
             {
                 self.as_mut().read_order(turn)
@@ -149,13 +148,7 @@ where
                 return;
             }
         }
-        turn.orders_read = !self.waits_for_orders();
-    }
-
-    /// Returns `true` if an item was read, and the orders stream is to be polled once more before it
-    /// is routed.
-    fn waits_for_orders(&self) -> bool {
-        self.inbox == Inbox::Doubted && self.router.has_overtaken()
+        turn.orders_read = true;
     }
 
     /// Reads an order, if there is one. Returns `false` if orders have to wait for the next turn,
@@ -185,16 +178,16 @@ where
                 this.orders.set(None);
                 *this.inbox = Inbox::Quiet;
             }
+            Poll::Pending if ready.signals() & ORDERS == 0 => {
+                let is_certain = *this.inbox == Inbox::Unpolled;
+                *this.inbox = if is_certain { Inbox::Quiet } else { Inbox::Doubted };
+            }
+            // The stream woke itself. It may have yielded although it has an order, so items wait
+            // for a turn. If it does the same in that turn, they wait no longer.
             Poll::Pending => {
-                let has_yielded = ready.signals() & ORDERS != 0;
-                if has_yielded {
-                    turn.signals = LEASES;
-                }
-                *this.inbox = match *this.inbox {
-                    Inbox::Quiet | Inbox::Unread => Inbox::Doubted,
-                    Inbox::Doubted | Inbox::Yielding if has_yielded => Inbox::Yielding,
-                    Inbox::Doubted | Inbox::Yielding => Inbox::Quiet,
-                };
+                turn.signals = LEASES;
+                let before = core::mem::replace(this.inbox, Inbox::Yielded);
+                return before == Inbox::Yielded;
             }
         }
         true
@@ -217,7 +210,7 @@ where
     /// Reads the input and routes its items until the input has none, an item has to wait, or the
     /// allowance is spent.
     fn poll_input(mut self: Pin<&mut Self>, turn: &mut Turn, cx: &mut Context<'_>) {
-        while turn.is_settled && turn.orders_read && self.as_mut().may_read() {
+        while turn.is_settled && self.as_mut().may_read(turn) {
             match self.as_mut().read(turn, cx) {
                 Read::Some => {}
                 Read::Overtaken => self.as_mut().poll_orders(turn),
@@ -236,22 +229,23 @@ where
 
     /// Routes the item that orders have overtaken, if there is one and items may be routed. Returns
     /// `true` if the next one may be read.
-    fn may_read(self: Pin<&mut Self>) -> bool {
+    fn may_read(self: Pin<&mut Self>, turn: &Turn) -> bool {
         let this = self.project();
-        if this.router.has_overtaken() && this.router.is_open() {
-            this.router.route_overtaken(this.key, &mut this.budget.items);
+        if !turn.orders_read || !this.router.is_open() {
+            return false;
         }
-        this.router.is_open() && !this.budget.items.is_spent()
+        if this.router.has_overtaken() {
+            let orders_known = *this.inbox != Inbox::Doubted;
+            this.router.route_overtaken(this.key, orders_known, &mut this.budget.items);
+        }
+        this.router.is_open() && !this.router.has_overtaken() && !this.budget.items.is_spent()
     }
 
     /// Reads and routes as many items as may be read before a flush is due.
-    fn read(mut self: Pin<&mut Self>, turn: &mut Turn, cx: &mut Context<'_>) -> Read {
+    fn read(mut self: Pin<&mut Self>, turn: &Turn, cx: &mut Context<'_>) -> Read {
         let this = self.as_mut().project();
         let (left, due) = (this.budget.items.left(), this.router.items_before_flush());
         let run = usize::try_from(due).map_or(left, |due| due.min(left));
-        if *this.inbox == Inbox::Doubted {
-            return self.read_in_doubt(turn, cx);
-        }
         if run == 0 {
             let limit = this.budget.limit();
             let is_flushed = this.router.flush_due(limit, &mut this.budget.flushes);
@@ -261,23 +255,6 @@ where
             self.route::<true>(run, turn, cx)
         } else {
             self.route::<false>(run, turn, cx)
-        }
-    }
-
-    /// Reads an item, which waits until the orders stream was polled once more in the next turn.
-    #[cold]
-    fn read_in_doubt(self: Pin<&mut Self>, turn: &mut Turn, cx: &mut Context<'_>) -> Read {
-        let this = self.project();
-        match this.input.poll_next(cx) {
-            Poll::Ready(Some(item)) => {
-                this.budget.items.spend();
-                this.router.received();
-                this.router.overtake(item);
-                turn.orders_read = false;
-                Read::Some
-            }
-            Poll::Ready(None) => Read::Ended,
-            Poll::Pending => Read::Pending,
         }
     }
 
@@ -314,7 +291,8 @@ where
                 run -= count;
                 count = 0;
                 let left = items.left();
-                let is_open = this.router.route_slow(this.key, path, items);
+                let orders_known = *this.inbox != Inbox::Doubted;
+                let is_open = this.router.route_slow(this.key, path, orders_known, items);
                 if !is_open || items.left() != left {
                     break Read::Some;
                 }

@@ -36,9 +36,9 @@ use crate::slot::{Place, Popped, Queue};
 /// How often sinks in doubt are polled in one turn.
 ///
 /// Tokio's cooperative budget is 128 operations in each poll of a task. A poll of a sink takes one
-/// of it, seldom two. So up to the 64th poll `Pending` can be believed, if nothing else was done
-/// before in the same poll of the task.
-const POLLS: usize = 64;
+/// of it; of a sink that wraps others, one for each of them. So with up to 32 polls, `Pending` can be
+/// believed of sinks that take up to four, and something is left for the orders that come next.
+const POLLS: usize = 32;
 
 /// Which slots have items beyond their buffers, and whom the input waits for.
 pub(super) struct Beyond {

@@ -121,18 +121,26 @@ where
 
     /// Routes an item that cannot be sent on the hot path. `items` is what may be spent on the
     /// members of its group except the first. Returns `true` if further items may be routed.
+    ///
+    /// Unless `orders_known`, there may be an order for a key that is not attached: an item with such
+    /// a key waits as if an order had overtaken it.
     #[cold]
     #[inline(never)]
     pub(crate) fn route_slow<F>(
         &mut self,
         key: &mut F,
         path: SlowPath<V, S::Error>,
+        orders_known: bool,
         items: &mut Allowance,
     ) -> bool
     where
         F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
         match path {
+            SlowPath::Unknown(item) if !orders_known => {
+                self.overtake(item);
+                return false;
+            }
             SlowPath::Unknown(item) => {
                 let attach = if self.is_finished() { None } else { key.attach_for(&item) };
                 let path = match attach {
@@ -174,14 +182,18 @@ where
     }
 
     /// Routes the item that orders have overtaken, if there is one.
-    pub(crate) fn route_overtaken<F>(&mut self, key: &mut F, items: &mut Allowance)
-    where
+    pub(crate) fn route_overtaken<F>(
+        &mut self,
+        key: &mut F,
+        orders_known: bool,
+        items: &mut Allowance,
+    ) where
         F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
         if let Some(item) = self.overtaken.take() {
             self.ledger.unqueued(1);
             if let Err(path) = self.route::<false, _>(key, item) {
-                self.route_slow(key, path, items);
+                self.route_slow(key, path, orders_known, items);
             }
         }
     }

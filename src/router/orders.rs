@@ -60,7 +60,7 @@ where
             Order::Tick => self.tick(),
             Order::Finish => {
                 self.finish();
-                self.route_overtaken(key, items);
+                self.route_overtaken(key, true, items);
             }
             Order::Abort => self.abort(),
         }
