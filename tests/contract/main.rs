@@ -35,6 +35,7 @@ mod panics;
 mod polling;
 mod public_api;
 mod real_sinks;
+mod really_full;
 mod recipes;
 mod reconnecting;
 mod reentrancy;
