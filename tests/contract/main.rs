@@ -46,4 +46,5 @@ mod shared_reservations;
 mod sink_and_stream;
 mod taken_key;
 mod ticks;
+mod yielding_orders;
 mod yielding_sinks;
