@@ -39,6 +39,7 @@ mod really_full;
 mod recipes;
 mod reconnecting;
 mod reentrancy;
+mod room_for_everything;
 mod runtimes;
 mod served_in_turn;
 mod settings;
