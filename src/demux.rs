@@ -44,7 +44,8 @@ pin_project! {
     ///
     /// Give a demux a task of its own, for example `tokio::spawn(demux)`. Tokio's channels and
     /// sockets limit how much one poll of a task may do with them; futures that are joined with the
-    /// demux in one task use up the same limit. See [Practical notes](crate#practical-notes).
+    /// demux in one task use up the same limit. See
+    /// [Practical notes](crate::guide::contract#practical-notes).
     ///
     /// To name the type in a struct, see [the guide](crate::guide::production).
     ///

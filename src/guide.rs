@@ -14,6 +14,7 @@
 //! | [`production`] | metrics, logs, the type of a demux in a struct, tests |
 //! | [`bare_metal`] | without `std`: embassy and microcontrollers |
 //! | [`comparison`] | other ways to do it, and when they are enough |
+//! | [`contract`] | what a demux does, exactly; practical notes |
 
 // The modules exist only for rustdoc: the library has no item here.
 
@@ -46,3 +47,6 @@ pub mod bare_metal {}
 
 #[doc = include_str!("guide/comparison.md")]
 pub mod comparison {}
+
+#[doc = include_str!("guide/contract.md")]
+pub mod contract {}

@@ -187,9 +187,11 @@ pub trait Hooks<K, V, E> {
     /// let mut discards = Discards(Vec::new());
     /// let (sink, _received) = mpsc::channel(0); // takes one item before it is read
     /// let demux = stream::iter(1..=3).demux_by(|_| "a", stream::iter([("a", sink)]));
-    /// let demux = demux.overflow(Overflow::DropNewest).hooks(&mut discards);
+    /// let mut demux = demux.buffer(1).overflow(Overflow::DropNewest).hooks(&mut discards);
     ///
-    /// assert!(demux.now_or_never().is_none());
+    /// assert!((&mut demux).now_or_never().is_none());
+    /// assert!((&mut demux).now_or_never().is_none()); // still not ready: the sink is full
+    /// drop(demux);
     /// assert_eq!(discards.0, [(3, Discarded::Overflowed)]);
     /// ```
     #[inline]
@@ -225,7 +227,7 @@ pub trait Hooks<K, V, E> {
         true
     }
 
-    /// Called when the input starts to wait for this sink: once per wait, not once per poll.
+    /// Called when the input starts to wait for this sink: once per wait, at the end of the turn.
     ///
     /// To bound the wait, start a timer here and drop the [`Lease`](crate::Lease) of the
     /// attachment when the timer fires.

@@ -49,7 +49,7 @@ pub enum Order<K, S> {
     ///
     /// Ticks are counted by [`stall_timeout`](Attach::stall_timeout),
     /// [`idle_timeout`](Attach::idle_timeout) and [`linger`](crate::Demux::linger). The length of
-    /// the unit is up to you: merge a ticker into the orders, as under [Time](crate#time).
+    /// the unit is up to you: merge a ticker into the orders, as under [Time](crate::guide::contract#time).
     ///
     /// Ticks that are read in one turn count as one. A tick is applied to the attachments that have
     /// time-outs one after the other, each for one unit of the budget; orders and items go on
@@ -212,6 +212,9 @@ impl<V, S: Sink<V> + Unpin + ?Sized> Attachable<V> for S {}
 
 /// What happens to an item when its sink is not ready and the queue of that sink is full.
 ///
+/// A policy that discards is applied in the turn after that, if the sink is still not ready: see
+/// [When a policy acts](crate::guide::contract#when-a-policy-acts).
+///
 /// # Examples
 ///
 /// ```
@@ -226,7 +229,7 @@ impl<V, S: Sink<V> + Unpin + ?Sized> Attachable<V> for S {}
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Overflow {
-    /// Holds the item and stops reading the input until the sink takes an item, leaves or fails.
+    /// Stops reading the input until the sink takes an item, leaves or fails.
     ///
     /// This is backpressure: nothing is lost, but one slow sink holds back the items of all
     /// others, and a sink that is never read holds them back for good. A
@@ -236,20 +239,24 @@ pub enum Overflow {
     Wait,
     /// Discards the item.
     ///
-    /// The queue has room for at least one item, even with [`buffer`](Attach::buffer)`(0)`.
+    /// The queue has room for 64 items by default, and for at least one, even with
+    /// [`buffer`](Attach::buffer)`(0)`.
     DropNewest,
-    /// Discards the oldest queued item and queues this one.
+    /// Discards the oldest queued item and keeps this one.
     ///
-    /// The queue has room for at least one item, even with [`buffer`](Attach::buffer)`(0)`. With
-    /// room for one, the sink gets the latest item.
+    /// The queue has room for 64 items by default, and for at least one, even with
+    /// [`buffer`](Attach::buffer)`(0)`. With room for one, the sink gets the latest item.
     DropOldest,
     /// Ends the attachment: its queue and this item are discarded, and its sink is dropped.
+    ///
+    /// The queue has room for 64 items by default. A reader that is away for a moment, because it
+    /// runs on another thread, is not told from one that is stuck: give the sink a buffer for what
+    /// comes in that time, or use [`stall_timeout`](Attach::stall_timeout) instead.
     Evict,
     /// Discards the oldest queued item that this one [supersedes](crate::Hooks::supersedes)
     /// ([`Discarded::Conflated`](crate::Discarded::Conflated)), and queues this one in its place.
     ///
-    /// This applies whenever the item would join a queue that is not empty, even if there is room,
-    /// and also when the held item is added to the queue of a sink that leaves.
+    /// This applies whenever the item would join a queue that is not empty, even if there is room.
     /// By default an item supersedes any other, so that at most one item waits. An item that
     /// supersedes none is queued; if the queue is full, the oldest item is discarded, as under
     /// `DropOldest`. The queue has room for at least one item, even with

@@ -36,15 +36,16 @@ pub struct Totals {
     /// Items whose key was not attached; each was passed to
     /// [`Hooks::unmatched`](crate::Hooks::unmatched).
     pub unmatched: u64,
-    /// Items that a sink took: its `start_send` returned `Ok`.
+    /// Items that a sink took: its `start_send` returned `Ok`. What a receiver leaves unread in its
+    /// channel counts here, too: the demux does not see it.
     pub delivered: u64,
     /// Items that were not sent to their attachment; each was passed to
     /// [`Hooks::discarded`](crate::Hooks::discarded) with the reason.
     pub discarded: u64,
-    /// Items for which `start_send` failed. They are dropped with the sink and cannot be
-    /// recovered.
+    /// Items that a sink took and failed with: its `start_send` returned an error. They are dropped
+    /// with the sink.
     pub lost: u64,
-    /// Items that wait now: in the queue of an attachment, or held while the input waits.
+    /// Items that wait now: in the queue of an attachment, or read and not yet routed.
     pub queued: u64,
     /// Orders to attach that were applied, including attachments that were refused.
     pub attached: u64,

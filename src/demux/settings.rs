@@ -22,9 +22,9 @@ where
 {
     /// Sets how much work one `poll` may do before it lets other tasks run; the default is 128.
     ///
-    /// Reading an item costs one unit of the budget, and so does each of the other operations
-    /// listed under [Fairness](crate#fairness), which also names the work that the budget does not
-    /// bound.
+    /// The budget applies to each kind of work: for example, a turn reads at most this number of
+    /// items, and as many orders. [Fairness](crate::guide::contract#fairness) lists the kinds, and the work
+    /// that the budget does not bound.
     ///
     /// # Panics
     ///
@@ -51,8 +51,9 @@ where
 
     /// Sets the number of items that may be queued for a sink, if its attachment does not set it.
     ///
-    /// The default is 0, which means 1 under [`Overflow::DropNewest`], [`Overflow::DropOldest`] and
-    /// [`Overflow::Conflate`]. [`Attach::buffer`](crate::Attach::buffer) takes precedence.
+    /// The default depends on the policy: 0 under [`Overflow::Wait`], 1 under
+    /// [`Overflow::Conflate`], and 64 under the others. [`Attach::buffer`](crate::Attach::buffer)
+    /// takes precedence.
     ///
     /// # Examples
     ///
@@ -89,7 +90,7 @@ where
     ///     stream::iter(1..=5).demux_by(|_| "a", orders).buffer(1).overflow(Overflow::DropOldest);
     ///
     /// let (_, received) = block_on(future::join(demux, received.collect::<Vec<_>>()));
-    /// assert_eq!(received, [1, 5]);
+    /// assert_eq!(received, [1, 2, 5]); // 1 is read before the sink is found to be full
     /// ```
     pub fn overflow(mut self, overflow: Overflow) -> Self {
         self.router.defaults_mut().overflow = Some(overflow);
@@ -99,8 +100,8 @@ where
     /// Sets how many items a busy input may return before a sink that took an item is flushed.
     ///
     /// The default is 16,384, the largest value is 2³¹. If the input has nothing ready, this
-    /// setting does not apply: sinks are flushed at once, or a few turns later if there are more
-    /// than 16.
+    /// setting does not apply: sinks are flushed at once, or if there are more than 16, when waiting
+    /// for further items does not pay.
     ///
     /// A small number shortens the time that a sink's last item waits for its flush while other
     /// sinks are busy. A large number lets more items share a flush. With many more busy keys than
@@ -132,7 +133,7 @@ where
     ///
     /// The default is 0, no time-out. [`Attach::stall_timeout`](crate::Attach::stall_timeout) takes
     /// precedence and describes the details. Nothing expires unless you send ticks: merge a ticker
-    /// into the orders, as under [Time](crate#time).
+    /// into the orders, as under [Time](crate::guide::contract#time).
     ///
     /// # Examples
     ///
@@ -160,7 +161,7 @@ where
     ///
     /// The default is 0, no time-out. [`Attach::idle_timeout`](crate::Attach::idle_timeout) takes
     /// precedence and describes the details. Nothing expires unless you send ticks: merge a ticker
-    /// into the orders, as under [Time](crate#time).
+    /// into the orders, as under [Time](crate::guide::contract#time).
     ///
     /// # Examples
     ///
@@ -188,7 +189,7 @@ where
     ///
     /// More items then share a flush, and each waits longer. The default is 0: sinks are flushed at
     /// once. Another number needs ticks: merge a ticker into the orders, as under
-    /// [Time](crate#time).
+    /// [Time](crate::guide::contract#time).
     ///
     /// Ticks are counted from the moment when the input has nothing ready and a sink took an item
     /// that is not flushed. Further items do not start the count anew.
@@ -223,7 +224,7 @@ where
     /// Lets a key have many sinks: an attachment joins those of its key instead of replacing them.
     ///
     /// Each sink gets its own clone of an item, the last one the item itself. See
-    /// [Attachments](crate#attachments) for what happens when some sinks are not ready.
+    /// [Groups](crate::guide::contract#groups) for what happens when some sinks are not ready.
     ///
     /// # Panics
     ///
@@ -285,36 +286,15 @@ where
 
     /// Lets a key have many sinks that share its items: each item goes to one of them.
     ///
-    /// It goes to the next sink in turn that is ready. If none is, it goes to the one with the
-    /// shortest queue, on the terms of that one; of several such sinks, to the one that joined
-    /// first. Under [`Overflow::Wait`] it then goes to whichever sink is ready first, also to one
-    /// that joins later. A policy is applied only after all sinks that have
-    /// [yielded](crate#yielding), or whose wakers have fired, were polled again.
+    /// It goes to the next sink in turn that is ready. If none is, it is queued, and the sinks take it
+    /// from there as they are woken: they share one queue, with room for the buffers of all of them.
+    /// If one of them leaves or fails, the others go on with the queue.
     ///
-    /// * [`admit`](Self::admit) is called before a sink is polled. If it returns `false`, the next
-    ///   sink is tried; if it returns `false` for all of them, the item is discarded once
-    ///   ([`Discarded::NotAdmitted`]), for the first sink.
-    /// * If one of the sinks leaves (also because it has reached its
-    ///   [limit](crate::Attach::limit)), fails or is evicted, what is queued for it is appended to
-    ///   the queues of the others: one item each in turn, beginning with the sink that joined
-    ///   first, beyond their buffers, without counting towards their limits, and without being
-    ///   compared with others under [`Overflow::Conflate`]. So an eviction for
-    ///   [`Overflow::Evict`] or a [stall time-out](crate::Attach::stall_timeout) discards the queue
-    ///   only if the sink is the last of its key.
-    /// * [`Order::Detach`](crate::Order::Detach) and [`Order::Evict`](crate::Order::Evict) of the
-    ///   key, the end of the input and [`Order::Finish`](crate::Order::Finish) move nothing; but an
-    ///   item that was read before `Finish` may still bring a sink to its limit, and so move its
-    ///   queue.
-    /// * A sink that answered `Pending` when another one took the item is not polled again before
-    ///   its waker fires, and is next in turn then. If it reserves something when it is polled, as
-    ///   a `PollSender` does, the reservation may wait for the next item: do not balance over sinks
-    ///   that reserve from one pool.
-    /// * Items that match no key go to the [catch-all](crate::Attach::catch_all) alone. Those that
-    ///   are queued for it when it leaves go to the others that share its key.
+    /// The policy is that of the sink that joined first, and [`admit`](Self::admit) is called once for
+    /// each item, for that sink. See [Groups](crate::guide::contract#groups) for the details. Do not
+    /// balance over sinks that reserve from one pool.
     ///
-    /// To find the shortest queue every sink of the key is looked at; every 16 of them cost one
-    /// unit of the [budget](Self::budget). Of `balance` and
-    /// [`multicast`](Self::multicast), the one that is called last applies.
+    /// Of `balance` and [`multicast`](Self::multicast), the one that is called last applies.
     ///
     /// # Panics
     ///
@@ -344,17 +324,18 @@ where
     /// Attaches a sink on demand: `attach` is called with each item that matches no key, and what
     /// it returns is attached before the item is routed.
     ///
-    /// With [`idle_timeout`](crate::Attach::idle_timeout) this makes a worker for each customer,
-    /// say, and reaps it when it is idle. No item is lost in between: an item that comes after the
-    /// time-out finds no key, and has a new worker made for it. Without `multicast` or `balance`,
-    /// two attachments never receive for the same key at the same time. One that leaves may still
-    /// be closing, though: if the order of items matters across both, let the new worker await the
-    /// old one.
+    /// Together with [`idle_timeout`](crate::Attach::idle_timeout), this creates one worker per
+    /// customer and ends idle ones. No item is lost in between: an item that comes after the
+    /// time-out matches no key and gets a new worker. Without `multicast` or `balance`, two
+    /// attachments never receive for the same key at the same time. One that leaves may still be
+    /// closing, though: if the order of items matters across both, let the new worker await the old
+    /// one.
     ///
     /// The attachment is applied like an order, under whatever key it names, and costs one unit of
     /// the [budget](Self::budget). The item is then looked up once more. If it still matches no
     /// key, it goes to the [catch-all](crate::Attach::catch_all), or is unmatched. The same happens
-    /// if `attach` returns `None`. `attach` is not called after the end of the input.
+    /// if `attach` returns `None`. `attach` is not called after the end of the input. If
+    /// `or_attach_with` is called again, the later closure replaces the earlier one.
     ///
     /// If others choose the keys, limit how many sinks there may be at a time: return `None` beyond
     /// that.
@@ -539,12 +520,15 @@ where
     ///
     /// let mut discarded = Vec::new();
     /// let (sink, _received) = mpsc::channel(0); // takes one item before it is read
-    /// let demux = stream::iter(1..=4)
+    /// let mut demux = stream::iter(1..=4)
     ///     .demux_by(|_| "a", stream::iter([("a", sink)]))
+    ///     .buffer(1)
     ///     .overflow(Overflow::DropNewest)
     ///     .on_discarded(|to, item, why| discarded.push((*to.key, item, why)));
     ///
-    /// assert!(demux.now_or_never().is_none());
+    /// assert!((&mut demux).now_or_never().is_none());
+    /// assert!((&mut demux).now_or_never().is_none()); // still not ready: the sink is full
+    /// drop(demux);
     /// assert_eq!(discarded, [3, 4].map(|item| ("a", item, Discarded::Overflowed)));
     /// ```
     pub fn on_discarded<C>(self, on_discarded: C) -> Demux<St, F, O, Callbacks<E, U, C, A>, B>

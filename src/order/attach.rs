@@ -115,10 +115,11 @@ impl<K, S> Attach<K, S> {
 
     /// Sets the number of items that may be queued for this sink while it is not ready.
     ///
-    /// The default is set by [`Demux::buffer`](crate::Demux::buffer). At most `u32::MAX` items are
-    /// queued. Under [`DropNewest`](Overflow::DropNewest), [`DropOldest`](Overflow::DropOldest) and
-    /// [`Conflate`](Overflow::Conflate), 0 means 1: a sink that is not ready may have reserved
-    /// space for the item that it was polled for, and gets that item.
+    /// The default is set by [`Demux::buffer`](crate::Demux::buffer); without that, it is 0 under
+    /// [`Wait`](Overflow::Wait), 1 under [`Conflate`](Overflow::Conflate), and 64 under the other
+    /// policies. The largest number is `u32::MAX`. Under [`DropNewest`](Overflow::DropNewest),
+    /// [`DropOldest`](Overflow::DropOldest) and `Conflate`, 0 means 1: a sink that is not ready may
+    /// have reserved space for the item that it was polled for, and gets an item.
     ///
     /// # Examples
     ///
@@ -131,8 +132,8 @@ impl<K, S> Attach<K, S> {
     /// let demux = stream::iter(1..=5).demux_by(|_| "a", stream::iter([attach]));
     ///
     /// let (totals, received) = block_on(future::join(demux, received.collect::<Vec<_>>()));
-    /// assert_eq!(received, [1, 2, 3]);
-    /// assert_eq!(totals.discarded, 2);
+    /// assert_eq!(received, [1, 2, 3, 4]); // 1 is read before the sink is found to be full
+    /// assert_eq!(totals.discarded, 1);
     /// ```
     pub fn buffer(mut self, items: usize) -> Self {
         self.terms.buffer = Some(items);
@@ -154,8 +155,8 @@ impl<K, S> Attach<K, S> {
     /// let demux = stream::iter(1..=5).demux_by(|_| "a", stream::iter([attach]));
     ///
     /// let (totals, received) = block_on(future::join(demux, received.collect::<Vec<_>>()));
-    /// assert_eq!(received, [1, 4, 5]);
-    /// assert_eq!(totals.discarded, 2);
+    /// assert_eq!(received, [1, 2, 4, 5]); // 1 is read before the sink is found to be full
+    /// assert_eq!(totals.discarded, 1);
     /// ```
     pub fn overflow(mut self, overflow: Overflow) -> Self {
         self.terms.overflow = Some(overflow);
@@ -164,6 +165,7 @@ impl<K, S> Attach<K, S> {
 
     /// Ends the attachment after `items` items have been accepted, that is sent or queued.
     ///
+    /// Items that wait [beyond the buffer](crate::guide::contract#when-a-policy-acts) do not count yet.
     /// The key then becomes free, the sink is sent what is queued, and is closed. The default is
     /// no limit. With `limit(0)` the attachment does not take the key and is closed at once.
     ///
@@ -197,14 +199,12 @@ impl<K, S> Attach<K, S> {
     /// [`Discarded::Evicted`](crate::Discarded::Evicted). The default is set by
     /// [`Demux::stall_timeout`](crate::Demux::stall_timeout); 0 means no time-out. The time-out
     /// also applies while the attachment is leaving, so that a graceful leave ends. Nothing expires
-    /// unless you send ticks, as under [Time](crate#time).
+    /// unless you send ticks, as under [Time](crate::guide::contract#time).
     ///
-    /// A tick counts while an operation of the sink is pending and its waker has not fired. A sink
-    /// that wakes itself while it is polled has stalled, too, until it is polled again. A sink that
-    /// was woken later, and that the demux has not polled again yet, has not. The count starts anew
-    /// when an operation completes. It does not start anew when another operation becomes pending:
-    /// if a sink is not ready, then is replaced, and its close is pending, too, all these ticks
-    /// count. `n` ticks take between `n - 1` and `n` units of time, so 1 may be no time at all: use
+    /// A tick counts while an operation of the sink is pending and its waker has not fired, or has
+    /// fired only while the sink was polled. The count starts anew when an operation completes, but
+    /// not when another operation becomes pending: if a sink is not ready, then is replaced, and its
+    /// close is pending, too, all these ticks count. `n` ticks take between `n - 1` and `n` units of time, so 1 may be no time at all: use
     /// 2 or more.
     ///
     /// # Examples
@@ -236,12 +236,12 @@ impl<K, S> Attach<K, S> {
     ///
     /// The attachment ends with [`Detached::Idle`](crate::Detached::Idle). The default is set by
     /// [`Demux::idle_timeout`](crate::Demux::idle_timeout); 0 means no time-out. Nothing expires
-    /// unless you send ticks, as under [Time](crate#time).
+    /// unless you send ticks, as under [Time](crate::guide::contract#time).
     ///
-    /// A tick counts if no item is queued, held or unflushed for this attachment, and if, since the
-    /// previous tick, its sink took no item and completed no flush, and the input did not wait for
-    /// any sink. Such a wait also counts if it ended before this attachment was made. An item or a
-    /// completed flush starts the count anew.
+    /// A tick counts if no item is queued or unflushed for this attachment, and if, since the previous
+    /// tick, its sink took no item and completed no flush, and the input did not wait for any sink.
+    /// The first tick after attaching may not count. An item or a completed flush starts the count
+    /// anew.
     ///
     /// # Examples
     ///
