@@ -31,9 +31,9 @@ use crate::queue::{Queue, Source};
 use crate::script::Script;
 
 const MAX_STEPS: usize = 400;
-/// Idle turns allowed beyond one for each slot: with a budget below four, each phase may have
-/// three.
-const SLACK: usize = 12;
+/// Idle turns allowed beyond one for each slot: in a lull the demux waits for up to 64 turns if many
+/// sinks are to be flushed.
+const SLACK: usize = 76;
 
 /// Plays a script. It begins with the kind of key, the hasher, the budget, the flush window, and
 /// whether a key may have several sinks.
