@@ -69,7 +69,8 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         }
     }
 
-    /// A sink has taken its share of the queue, and may be ready for more.
+    /// A sink has taken an item.
+    #[inline]
     pub(super) fn go_to_end_of_line(&mut self, id: SlotId) {
         if let Some(group) = self.balanced_group(id) {
             self.slots.line_up(group, id, false);
@@ -113,7 +114,7 @@ where
                     self.remove(id, Detached::Failed(error));
                 }
                 answer @ Poll::Ready(_) => {
-                    self.slots.line_up(group, id, false);
+                    self.go_to_end_of_line(id);
                     return self.settle(id, item, answer);
                 }
             }
@@ -139,7 +140,7 @@ where
                 return self.apply_policy(head);
             };
             let is_last = self.slots.group(group).len() == 1;
-            self.ask_member(group, id, head, polls);
+            self.ask_member(id, head, polls);
             if is_last && self.slots.get(id).is_none_or(|slot| !slot.receives()) {
                 return; // so is the group
             }
@@ -159,17 +160,15 @@ where
 
     /// Lets a member take its share of a queue in doubt. If its sink takes nothing, it has been
     /// parked for as long as before.
-    fn ask_member(&mut self, group: usize, id: SlotId, head: SlotId, polls: &mut Allowance) {
+    fn ask_member(&mut self, id: SlotId, head: SlotId, polls: &mut Allowance) {
         let parked = self.slots.slot(id).is_parked().then(|| self.slots.stamp(id));
         let len = self.slots.queue_len(head).0;
         self.unpark(id);
         match self.drain(id, polls) {
             Drained::Gone => {}
             _ if !self.slots.slot(id).receives() => self.close_if_leaving(id),
-            Drained::Left | Drained::Empty => {
-                self.slots.line_up(group, id, false);
-                self.slots.ready().list(id); // for what is left when the queue is not in doubt
-            }
+            // For what is left when the queue is not in doubt.
+            Drained::Left | Drained::Empty => self.slots.ready().list(id),
             Drained::Unready => {
                 self.slots.slot_mut(id).set_full();
                 if let Some(stamp) = parked.filter(|_| self.slots.queue_len(head).0 == len) {

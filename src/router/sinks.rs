@@ -97,10 +97,7 @@ where
         match self.drain(id, polls) {
             Drained::Empty | Drained::Unready => {}
             Drained::Gone => return,
-            Drained::Left => {
-                self.go_to_end_of_line(id);
-                return self.slots.ready().list(id);
-            }
+            Drained::Left => return self.slots.ready().list(id),
         }
         let slot = self.slots.slot(id);
         if slot.is_closable() {
@@ -161,6 +158,7 @@ where
         }
         sent?;
         self.ledger.delivered();
+        self.go_to_end_of_line(id);
         if is_open || !self.slots.slot(id).receives() {
             return Ok(left);
         }
@@ -251,16 +249,14 @@ where
         let members = group.map_or(1, |group| self.slots.group(group).len());
         self.forget_beyond(id);
         self.slots.leave(id, reason);
-        let mut over = VecDeque::new();
         if let Some(group) = group {
             let queue = self.slots.slot_mut(id).take_queue();
             self.hand_over(group, queue);
             if takes_part {
                 self.take_part(id, group, members);
             }
-        } else {
-            over = self.split_over_limit(id, reason);
         }
+        let over = self.split_over_limit(id);
         if frees_key {
             self.ledger.hooks_mut().key_detached(self.slots.recipient(id).key);
         }
@@ -273,25 +269,24 @@ where
         }
     }
 
-    /// Accepts the items that are queued beyond the buffer of a slot that leaves. Returns those that
+    /// Accepts the queued items that a slot which leaves has not accepted yet. Returns those that
     /// exceed its limit.
-    fn split_over_limit(&mut self, id: SlotId, reason: LeaveReason) -> VecDeque<V> {
+    fn split_over_limit(&mut self, id: SlotId) -> VecDeque<V> {
         let balances = self.balances();
         let mut slot = self.slots.slot_mut(id);
-        let over = if balances && reason == LeaveReason::Limited {
-            slot.take_queue().items
-        } else if balances || !slot.is_beyond() {
+        let is_beyond = slot.is_beyond();
+        if is_beyond && !slot.is_limited() {
             slot.set_beyond(0);
+        }
+        if !slot.is_limited() || !balances && !is_beyond {
             return VecDeque::new();
-        } else {
-            let mut over = slot.split_beyond();
-            while slot.may_accept() {
-                let Some(item) = over.pop_front() else { break };
-                slot.push(item);
-                slot.accept();
-            }
-            over
-        };
+        }
+        let mut over = if balances { slot.take_queue().items } else { slot.split_beyond() };
+        while slot.may_accept() {
+            let Some(item) = over.pop_front() else { break };
+            slot.push(item);
+            slot.accept();
+        }
         self.ledger.unqueued(over.len());
         over
     }
