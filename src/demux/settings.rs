@@ -20,7 +20,7 @@ where
     O: Orders,
     O::Order: IntoOrder,
 {
-    /// Sets how much work one `poll` may do before it lets other tasks run; the default is 128.
+    /// Sets how much work one `poll` may do before it lets other tasks run; the default is 1,024.
     ///
     /// The budget applies to each kind of work: for example, a turn reads at most this number of
     /// items, and as many orders. [Fairness](crate::guide::contract#fairness) lists the kinds, and the work
