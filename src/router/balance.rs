@@ -25,17 +25,20 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     /// The group of a slot that shares its queue with others.
     #[inline]
     pub(super) fn balanced_group(&self, id: SlotId) -> Option<usize> {
-        if !self.balances() || !self.slots.slot(id).receives() {
-            return None;
-        }
-        self.slots.group_of(id).map(|(group, _)| group)
+        if self.balances() { self.group_of_receiver(id) } else { None }
+    }
+
+    #[cold]
+    fn group_of_receiver(&self, id: SlotId) -> Option<usize> {
+        let (group, _) = self.slots.group_of(id)?;
+        self.slots.slot(id).receives().then_some(group)
     }
 
     /// The slot whose queue a sink takes items from.
     #[inline]
     pub(super) fn queue_owner(&self, id: SlotId) -> SlotId {
-        let group = self.balanced_group(id);
-        group.and_then(|group| self.slots.group(group).head()).unwrap_or(id)
+        let Some(group) = self.balanced_group(id) else { return id };
+        self.slots.group(group).head().unwrap_or(id)
     }
 
     /// The slot whose queue a sink takes items from, and how many it may take in a row.
