@@ -175,6 +175,8 @@ where
             self.refuse(id, &mut walk);
         } else if let Some(copy) = walk.take_copy(&mut self.ledger) {
             self.push(id, copy);
+            let (_, beyond) = self.slots.queue_len(id);
+            self.slots.slot_mut(id).set_beyond(beyond + 1); // it is accepted as the others are
         }
         if walk.ahead > 0 {
             self.walk = Some(walk);

@@ -242,12 +242,12 @@ where
     }
 
     fn leave_key(&mut self, id: SlotId, reason: LeaveReason, takes_part: bool) {
+        self.forget_beyond(id);
         self.offer_before_leaving(id);
         let is_grouped = self.slots.slot(id).is_grouped();
         let frees_key = self.slots.is_only_receiver(id);
         let group = self.balanced_group(id).filter(|_| !frees_key);
         let members = group.map_or(1, |group| self.slots.group(group).len());
-        self.forget_beyond(id);
         self.slots.leave(id, reason);
         if let Some(group) = group {
             let queue = self.slots.slot_mut(id).take_queue();
