@@ -162,7 +162,6 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         SlotMut::new(self.store.slot_mut(id), &mut self.extras)
     }
 
-    #[inline]
     pub(crate) fn entry(&mut self, id: SlotId) -> SlotEntry<'_, K, S, V> {
         let Self { store, extras, ready, flushes, .. } = self;
         SlotEntry::new(SlotMut::new(store.slot_mut(id), extras), ready, flushes)

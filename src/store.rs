@@ -103,7 +103,6 @@ impl<K, S> Store<K, S> {
     }
 
     /// The kind and the index of a place.
-    #[inline]
     fn place(&self, id: SlotId) -> Option<(u32, usize)> {
         let place = *self.places.get(id.index())?;
         Some((place & KIND, (place & !KIND) as usize))
@@ -117,7 +116,6 @@ impl<K, S> Store<K, S> {
         }
     }
 
-    #[inline]
     pub(crate) fn get_mut(&mut self, id: SlotId) -> Option<&mut Slot<K, S>> {
         match self.place(id)? {
             (HEAD, bucket) => self.heads.get_bucket_mut(bucket),
@@ -136,7 +134,6 @@ impl<K, S> Store<K, S> {
     /// # Panics
     ///
     /// If there is no such slot.
-    #[inline]
     pub(crate) fn slot_mut(&mut self, id: SlotId) -> &mut Slot<K, S> {
         self.get_mut(id).expect(NO_SLOT)
     }

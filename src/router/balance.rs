@@ -35,14 +35,12 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     }
 
     /// The slot whose queue a sink takes items from.
-    #[inline]
     pub(super) fn queue_owner(&self, id: SlotId) -> SlotId {
         let Some(group) = self.balanced_group(id) else { return id };
         self.slots.group(group).head().unwrap_or(id)
     }
 
     /// The slot whose queue a sink takes items from, and how many it may take in a row.
-    #[inline]
     pub(super) fn queue_of(&self, id: SlotId) -> (SlotId, usize) {
         let Some(group) = self.balanced_group(id) else { return (id, usize::MAX) };
         let (owner, members) = (self.queue_owner(id), self.slots.group(group).len());
@@ -64,7 +62,6 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     }
 
     /// The waker of a sink has fired: it is next in turn, if it shares its key.
-    #[inline]
     pub(super) fn return_to_line(&mut self, id: SlotId) {
         if let Some(group) = self.balanced_group(id) {
             self.slots.line_up(group, id, true);
@@ -73,7 +70,6 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     }
 
     /// A sink has taken an item.
-    #[inline]
     pub(super) fn go_to_end_of_line(&mut self, id: SlotId) {
         if let Some(group) = self.balanced_group(id) {
             self.slots.line_up(group, id, false);

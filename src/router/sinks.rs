@@ -169,7 +169,6 @@ where
 
     /// Flushes the sinks whose flush is due. `budget` limits how many items ahead a flush counts as
     /// due. Returns `false` if `flushes` did not suffice.
-    #[inline]
     pub(crate) fn flush_due(&mut self, budget: usize, flushes: &mut Allowance) -> bool {
         !self.has_due_flushes(budget) || self.flush_next(budget, flushes)
     }
@@ -210,7 +209,6 @@ where
 
     /// Lets slots leave because the input is over, one for each unit of `closes`. `sinks` is what
     /// they may take from their queues.
-    #[inline]
     pub(crate) fn close_some(&mut self, closes: &mut Allowance, sinks: &mut Allowance) {
         while self.is_closing() && closes.spend() {
             self.close_next(sinks);
