@@ -9,7 +9,8 @@ use std::task::Waker;
 use crate::lock;
 
 thread_local! {
-    static RUNNING: Cell<PollCount> = const { Cell::new(PollCount { poll: 0, operations: 0 }) };
+    static RUNNING: Cell<PollCount> =
+        const { Cell::new(PollCount { poll: 0, operations: 0, continues: false }) };
 }
 
 /// A poll of a `Task`, and the number of operations that completed in it.
@@ -19,6 +20,8 @@ pub(crate) struct PollCount {
     pub(crate) poll: u64,
     /// Items that streams returned, items that sinks took, flushes and closes that completed.
     pub(crate) operations: usize,
+    /// Whether something outside the task woke it, so that it may run on what its waker left.
+    pub(crate) continues: bool,
 }
 
 impl PollCount {
@@ -29,8 +32,8 @@ impl PollCount {
 
     /// Counts one operation.
     pub(crate) fn count_one() {
-        let PollCount { poll, operations } = RUNNING.get();
-        RUNNING.set(PollCount { poll, operations: operations + 1 });
+        let count = RUNNING.get();
+        RUNNING.set(PollCount { operations: count.operations + 1, ..count });
     }
 }
 
@@ -40,10 +43,10 @@ pub(crate) struct PollGuard {
 }
 
 impl PollGuard {
-    pub(crate) fn begin() -> Self {
+    pub(crate) fn begin(continues: bool) -> Self {
         static POLLS: AtomicU64 = AtomicU64::new(0);
         let poll = POLLS.fetch_add(1, Relaxed) + 1;
-        Self { outer: RUNNING.replace(PollCount { poll, operations: 0 }) }
+        Self { outer: RUNNING.replace(PollCount { poll, operations: 0, continues }) }
     }
 }
 
@@ -87,11 +90,18 @@ struct State {
     /// `None` if there is no bound.
     size: Option<usize>,
     left: usize,
+    /// What is left for a poll of a task that was woken from outside; `None` if all of it is.
+    leftover: Option<usize>,
+    /// Whether deferred wakers were fired since the last poll, which gives the next a whole budget.
+    renewed: bool,
     /// The poll that `left` is about.
     poll: u64,
     denied: usize,
     defers: bool,
     deferred: Vec<Waker>,
+    /// The number of other polls after which deferred wakers fire, and of those since the first.
+    delay: Option<usize>,
+    passed: usize,
     /// How often deferred wakers were fired.
     fired: u64,
 }
@@ -113,12 +123,82 @@ impl CoopBudget {
         Self(Arc::new(Mutex::new(State {
             size: Some(operations),
             left: operations,
+            leftover: None,
+            renewed: false,
             poll: PollCount::now().poll,
             denied: 0,
             defers,
             deferred: Vec::new(),
+            delay: None,
+            passed: 0,
             fired: 0,
         })))
+    }
+
+    /// Makes a poll start with `units` units if something outside the [`Task`](crate::Task) has
+    /// woken it.
+    ///
+    /// Tokio's multi-threaded runtime polls the task that was woken last next (the LIFO slot), with
+    /// what is left of the budget of the task that woke it. A task that woke itself while it was
+    /// polled goes to the back of the queue, and starts with a whole budget. So does one that was
+    /// woken by a deferred waker, which the runtime fires.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{SinkExt, StreamExt};
+    /// use sink_test::{CoopBudget, Task, scripted_sink, scripted_stream};
+    ///
+    /// let budget = CoopBudget::new(100);
+    /// budget.leave(2);
+    /// let (stream, input) = scripted_stream("input");
+    /// let (sink, output) = scripted_sink("output");
+    /// output.share(&budget);
+    /// let mut task = Task::new(stream.map(Ok).forward(sink));
+    /// assert!(task.run().is_pending());
+    ///
+    /// input.extend([1, 2, 3]);
+    /// assert!(task.poll().is_pending());
+    /// assert_eq!((output.items(), task.woken()), (vec![1, 2], true));
+    /// assert!(task.poll().is_pending());
+    /// assert_eq!((output.items(), output.flushed()), (vec![1, 2, 3], 3));
+    /// ```
+    pub fn leave(&self, units: usize) {
+        self.look(|state| state.leftover = Some(units));
+    }
+
+    /// Fires deferred wakers once the runtime has polled `polls` tasks since the first of them was
+    /// deferred. [`count_poll`](Self::count_poll) counts these polls.
+    pub fn fire_after(&self, polls: usize) {
+        self.look(|state| state.delay = Some(polls));
+    }
+
+    /// Records that the runtime has polled a task. Returns the number of wakers that this fires.
+    ///
+    /// Tokio fires deferred wakers when its run queue is empty, for which there is
+    /// [`fire_deferred`](Self::fire_deferred), or after 61 polls.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::SinkExt;
+    /// use sink_test::{CoopBudget, Task, scripted_sink};
+    ///
+    /// let budget = CoopBudget::deferred(0);
+    /// budget.fire_after(2);
+    /// let (mut sink, handle) = scripted_sink("a");
+    /// handle.share(&budget);
+    /// let mut task = Task::new(sink.send(1));
+    /// assert!(task.poll().is_pending());
+    /// assert_eq!((budget.count_poll(), task.woken()), (0, false));
+    /// assert_eq!((budget.count_poll(), task.woken()), (1, true));
+    /// ```
+    pub fn count_poll(&self) -> usize {
+        let due = self.look(|state| {
+            state.passed = if state.deferred.is_empty() { 0 } else { state.passed + 1 };
+            state.delay.is_some_and(|delay| state.passed >= delay)
+        });
+        if due { self.fire_deferred() } else { 0 }
     }
 
     /// Refills the budget. Needed only without a [`Task`](crate::Task).
@@ -137,6 +217,8 @@ impl CoopBudget {
     pub fn fire_deferred(&self) -> usize {
         let wakers = self.look(|state| {
             state.fired += 1;
+            state.passed = 0;
+            state.renewed |= !state.deferred.is_empty();
             std::mem::take(&mut state.deferred)
         });
         let fired = wakers.len();
@@ -184,10 +266,13 @@ impl CoopBudget {
 
     fn look<R>(&self, at: impl FnOnce(&mut State) -> R) -> R {
         let mut state = lock(&self.0);
-        let poll = PollCount::now().poll;
+        let PollCount { poll, continues, .. } = PollCount::now();
         if poll != 0 && poll != state.poll {
             state.poll = poll;
-            state.left = state.size.unwrap_or(usize::MAX);
+            let whole = state.size.unwrap_or(usize::MAX);
+            let renewed = std::mem::take(&mut state.renewed);
+            let leftover = state.leftover.filter(|_| continues && !renewed && state.size.is_some());
+            state.left = whole.min(leftover.unwrap_or(whole));
         }
         at(&mut state)
     }

@@ -38,6 +38,8 @@ pub struct Task<F> {
     wakes: Arc<WakeCounter>,
     /// The count of `wakes` when the last poll began.
     seen: usize,
+    /// The count of `wakes` when the last poll ended.
+    returned: usize,
     /// Set while the future has not been polled with this waker.
     fresh: bool,
     /// Former wakers, and the count of each when it was replaced.
@@ -53,6 +55,7 @@ impl<F: Future> Task<F> {
             future: Some(Box::pin(future)),
             wakes: Arc::default(),
             seen: 0,
+            returned: 0,
             fresh: true,
             former: Vec::new(),
             polls: 0,
@@ -60,19 +63,25 @@ impl<F: Future> Task<F> {
     }
 
     /// Polls once, whether the task was woken or not. Refills each
-    /// [`CoopBudget`](crate::CoopBudget).
+    /// [`CoopBudget`](crate::CoopBudget), unless the task was woken from outside and the budget has
+    /// [leftovers](crate::CoopBudget::leave).
     ///
     /// # Panics
     ///
     /// Panics if the future was dropped, or if the future panics.
     #[track_caller]
     pub fn poll(&mut self) -> Poll<F::Output> {
+        let woke_itself = self.returned > self.seen;
+        let continues = !self.fresh && !woke_itself && self.woken();
         self.polls += 1;
         self.fresh = false;
         self.seen = self.wakes.count();
         let waker = self.waker();
-        let _poll = PollGuard::begin();
-        self.get_pin_mut().poll(&mut Context::from_waker(&waker))
+        let poll = PollGuard::begin(continues);
+        let output = self.get_pin_mut().poll(&mut Context::from_waker(&waker));
+        drop(poll);
+        self.returned = self.wakes.count();
+        output
     }
 
     /// Polls like an executor: first because the waker is new, then while the waker has fired.
@@ -138,7 +147,7 @@ impl<F: Future> Task<F> {
         let former = std::mem::take(&mut self.wakes);
         let count = former.count();
         self.former.push((former, count));
-        self.seen = 0;
+        (self.seen, self.returned) = (0, 0);
         self.fresh = true;
     }
 
