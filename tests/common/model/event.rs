@@ -1,64 +1,51 @@
-//! What a script can do, and the tape, which records the events.
+//! What a script can do, and the tape, which records what happens.
 
 use std::sync::{Arc, Mutex};
+use std::task::{Wake, Waker};
 
-use stream_demux::{Discarded, Overflow, Totals};
+use stream_demux::{Overflow, Totals};
 
 use super::super::{Op, lock};
 
 /// An attachment, identified by the number of its sink, which is also its tag.
-pub(super) type Id = usize;
+pub type Id = usize;
 
 /// The terms of an attachment. `None` stands for the default of the demux.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Terms {
-    pub(super) key: u8,
-    pub(super) buffer: Option<usize>,
-    pub(super) overflow: Option<Overflow>,
-    pub(super) limit: Option<u64>,
-    pub(super) keep_existing: bool,
-    pub(super) catch_all: bool,
-    pub(super) stall_timeout: Option<u32>,
-    pub(super) idle_timeout: Option<u32>,
-}
-
-impl Terms {
-    /// Returns the default terms.
-    pub(super) fn of(key: u8) -> Self {
-        Self {
-            key,
-            buffer: None,
-            overflow: None,
-            limit: None,
-            keep_existing: false,
-            catch_all: false,
-            stall_timeout: None,
-            idle_timeout: None,
-        }
-    }
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Terms {
+    pub key: u16,
+    pub buffer: Option<usize>,
+    pub overflow: Option<Overflow>,
+    pub limit: Option<u64>,
+    pub keep_existing: bool,
+    pub catch_all: bool,
+    pub stall_timeout: Option<u32>,
+    pub idle_timeout: Option<u32>,
 }
 
 /// What the end of a lease requests for its attachments. The strongest request wins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd)]
-pub(super) enum Request {
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+pub enum Request {
+    #[default]
     Stay,
     Detach,
     Evict,
 }
 
-/// The kind of an order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum OrderKind {
+/// An order, as plain data.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum OrderKind {
     Attach(Id),
-    Detach(u8),
-    Evict(u8),
-    Finish,
+    Detach(u16),
+    Evict(u16),
     Tick,
+    Finish,
+    Abort,
 }
 
 /// A command to a scripted sink.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cue {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Cue {
     Park,
     Open,
     Allow(usize),
@@ -68,64 +55,74 @@ pub(super) enum Cue {
     FailQuietly(Op),
     /// Makes this number of calls return `Pending` and fire their waker.
     Yield(Op, usize),
-    /// Gives the sink a cooperative budget of its own, of `operations` in each poll.
-    Budget {
-        operations: usize,
-        defers: bool,
-    },
+    /// Gives the sink a cooperative budget of its own, whose wakers are deferred or not.
+    Budget(usize, bool),
+    Wake,
+}
+
+/// What can be done to the input or the orders stream, other than to add an item.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Knob {
+    End,
+    Yield,
     Wake,
 }
 
 /// An action of the outside world.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Command {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Command {
+    /// Sends `count` items. Their keys are `stride` apart.
     Items {
-        key: u8,
-        count: u8,
+        key: u16,
+        count: u16,
+        stride: u16,
     },
+    /// Attaches `count` sinks, whose keys are `stride` apart. If `pooled`, they need places in the
+    /// channel that such sinks share.
     Attach {
         terms: Terms,
+        count: u16,
+        stride: u16,
         leases: [Option<usize>; 2],
-        cue: Option<Cue>,
+        pooled: bool,
     },
     Order(OrderKind),
-    EndOrders,
-    EndInput,
-    YieldOrders,
-    YieldInput,
-    WakeOrders,
-    WakeInput,
-    /// Ends a lease with this request. `None` disarms it.
-    Lease(usize, Option<Request>),
-    /// Ends a lease. Then attaches a new sink, with a lease, under the key of an attachment that
-    /// the old lease held.
-    Reconnect(usize, Option<Request>),
+    Input(Knob),
+    Orders(Knob),
+    /// Ends a lease. If `true`, then attaches a sink, with a lease, under a key of the old lease.
+    Lease(usize, Request, bool),
+    /// A cue for a sink, counted from the newest.
     Cue(usize, Cue),
-    Nothing,
+    /// Reads this number of items from the channel that pooled sinks share.
+    Receive(usize),
+    /// Sets what the tasks that wake the demux leave of the cooperative budget.
+    Leave(usize),
 }
 
 /// The call inside which a command is executed.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Place {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Place {
     Input,
     Orders,
     Hook,
     Sink(usize, Op),
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Step {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Step {
     Do(Command),
     Inside(Place, Command),
     RenewWaker,
     Poll,
+    /// Polls although the task was not woken.
     PollUnasked,
+    /// Polls until the task sleeps.
     Run,
 }
 
 /// What an operation of a sink returned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Outcome {
     Done,
     Pending,
     /// `Pending`, and the sink woke itself.
@@ -133,118 +130,89 @@ pub(super) enum Outcome {
     Failed,
 }
 
-/// The reason why an attachment ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum EndReason {
-    /// Its sink was closed for these [`reasons`]. If the model expects several, any one of them is
-    /// right.
-    Left(u8),
-    Evicted,
-    Stalled,
-    Overflowed,
-    Failed(&'static str),
-    Unknown,
-}
-
-/// Reasons to leave, as bits. An attachment can have several.
-pub(super) mod reasons {
-    pub(in super::super) const FINISHED: u8 = 1;
-    pub(in super::super) const REQUESTED: u8 = 2;
-    pub(in super::super) const REPLACED: u8 = 4;
-    pub(in super::super) const LIMITED: u8 = 8;
-    pub(in super::super) const REFUSED: u8 = 16;
-    pub(in super::super) const IDLE: u8 = 32;
+/// What is visible of a demux between two polls. The lists are sorted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Seen {
+    pub asleep: bool,
+    pub completed: bool,
+    pub totals: Totals,
+    pub len: usize,
+    pub draining: usize,
+    pub recipients: Vec<Id>,
+    pub leaving: Vec<Id>,
+    /// The keys that are attached, and how many items wait for each.
+    pub keys: Vec<(u16, usize)>,
+    pub blocked_on: Option<Id>,
+    pub terminated: bool,
+    /// The number of items that exist outside and inside the demux.
+    pub live: usize,
 }
 
 /// An entry of the tape.
-#[derive(Clone, Debug)]
-pub(super) enum Event {
-    // Steps of the script, and their effects outside the demux.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    // Steps of the script and their effects, wakers that fired, and polls.
     Step(Step),
     Do(Command),
     Born(Id, Terms),
     Sent(OrderKind),
-    /// The waker of the orders stream fired.
-    OrdersWoken,
-    /// A lease ended. These are the attachments that it held.
+    /// A lease ended that held these attachments.
     LeaseEnded(Vec<Id>, Request),
     Woken(Id),
-    /// The waker of a sink that was dropped fired.
-    Stale,
-    // Polls.
+    OrdersWoken,
     Turn,
-    Rest {
-        asleep: bool,
-        totals: Totals,
-    },
-    Completed,
-    // Streams.
-    Read(u32, u8),
+    Rest(Seen),
+    // Streams and sinks.
+    Read(u32, u16),
     InputPending,
     InputEnd,
     Order(OrderKind),
-    AskOrders,
-    OrdersPending {
-        yields: bool,
-    },
+    OrdersPending,
     OrdersEnd,
-    // Sinks.
-    Ask(Id, Op),
-    Ready(Id, Outcome),
+    Polled(Id, Op, Outcome),
     Send(Id, u32, Outcome),
-    Flush(Id, Outcome),
-    Close(Id, Outcome),
     Drop(Id),
     Clone(u32),
-    // Hooks.
+    // Hooks, with their answers.
     Admit(Id, u32, bool),
-    /// No key matched the item. This attachment is made for it, if any.
     OnDemand(u32, Option<Id>),
-    /// The hook `supersedes` was called for an item that waits for the sink and for a new item, and
-    /// returned this value.
+    /// Whether the second item supersedes the first, which waits.
     Supersedes(Id, u32, u32, bool),
-    KeyAttached(u8),
-    KeyDetached(u8),
+    KeyAttached(u16),
+    KeyDetached(u16),
     Attached(Id),
-    Detached(Id, EndReason),
+    /// An attachment ended for this reason, or because this operation failed.
+    Detached(Id, &'static str),
     Unmatched(u32),
-    Discarded(Id, u32, Discarded),
+    Discarded(Id, u32, &'static str),
     Blocked(Id),
     Unblocked(Id),
-    /// A hook named an attachment with the key of another one.
-    Misnamed(Id, u8),
 }
 
-impl Event {
-    /// Returns `true` if the outside world caused the event, and not the demux.
-    pub(super) fn is_outside(&self) -> bool {
-        use Event::{
-            Born, Completed, Do, LeaseEnded, OrdersWoken, Rest, Sent, Stale, Step, Turn, Woken,
-        };
-        matches!(
-            self,
-            Step(_)
-                | Do(_)
-                | Born(..)
-                | Sent(_)
-                | OrdersWoken
-                | LeaseEnded(..)
-                | Woken(_)
-                | Stale
-                | Turn
-                | Rest { .. }
-                | Completed
-        )
+/// The record of a run.
+#[derive(Clone, Default)]
+pub struct Tape(pub Arc<Mutex<Vec<Event>>>);
+
+impl Tape {
+    pub fn push(&self, event: Event) {
+        lock(&self.0).push(event);
+    }
+
+    pub fn len(&self) -> usize {
+        lock(&self.0).len()
+    }
+
+    /// Returns a waker that records `event` before it fires `waker`.
+    pub fn record(&self, event: Event, waker: &Waker) -> Waker {
+        Waker::from(Arc::new(Recorded(self.clone(), event, waker.clone())))
     }
 }
 
-#[derive(Clone, Default)]
-pub(super) struct Tape(pub(super) Arc<Mutex<Vec<Event>>>);
+struct Recorded(Tape, Event, Waker);
 
-impl Tape {
-    pub(super) fn push(&self, event: Event) {
-        let mut tape = lock(&self.0);
-        assert!(tape.len() < 2_000_000, "there are too many events on the tape");
-        tape.push(event);
+impl Wake for Recorded {
+    fn wake(self: Arc<Self>) {
+        self.0.push(self.1.clone());
+        self.2.wake_by_ref();
     }
 }

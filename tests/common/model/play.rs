@@ -1,258 +1,228 @@
-//! Plays a script: polls the demux, and passes the tape to the monitor.
+//! Plays a script in two worlds, that of the crate and that of the reference, and compares them.
 
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
-use super::super::{Op, SinkHandle, StreamHandle, Task, lock};
-use super::event::{Command, Cue, Event, Request, Step, Tape};
-use super::monitor::{Monitor, View};
-use super::script::{OPS, Script, Settings};
-use super::setup::{Subject, setup};
+use super::super::{SinkHandle, StreamHandle, Task, lock};
+use super::event::{Event, Seen, Step, Tape};
+use super::monitor::Monitor;
+use super::script::{Script, Settings};
+use super::subject::{HAS_ENGINE, Subject, setup};
 use super::world::World;
-use super::{GIVEN_UP, MAX_IDLE, MAX_POLLS, MAX_STEPS};
+use super::{ITEM_KEYS, MAX_POLLS, MAX_STEPS};
 
-/// One run of a script.
-pub(super) struct Run<'a> {
-    script: Script<'a>,
-    bytes: &'a [u8],
-    settings: Settings,
-    world: Arc<Mutex<World>>,
-    tape: Tape,
-    read: usize,
-    task: Option<Task<Subject>>,
-    pub(super) monitor: Monitor,
-    idle: usize,
+/// The crate or the reference, in a world of its own.
+pub struct Side {
+    name: &'static str,
+    pub world: Arc<Mutex<World>>,
+    pub tape: Tape,
+    task: Task<Subject>,
     completed: bool,
+    /// How much of the tape was compared.
+    read: usize,
+}
+
+impl Side {
+    pub fn new(settings: Settings, is_reference: bool) -> Self {
+        let (subject, world, tape) = setup(settings, is_reference.then(Arc::default));
+        let name = if is_reference { "the reference" } else { "the crate" };
+        Self { name, world, tape, task: Task::new(subject), completed: false, read: 0 }
+    }
+
+    /// Executes a step. Returns whether it has polled.
+    fn step(&mut self, step: Step) -> Result<bool, String> {
+        self.tape.push(Event::Step(step));
+        match step {
+            Step::Do(command) => lock(&self.world).exec(command),
+            Step::Inside(place, command) => lock(&self.world).plan(place, command),
+            Step::RenewWaker => self.task.renew_waker(),
+            Step::Poll | Step::Run => return self.turn(false),
+            Step::PollUnasked => return self.turn(true),
+        }
+        Ok(false)
+    }
+
+    /// Polls once, if the task was woken or `unasked` is set. Returns whether it has polled.
+    pub fn turn(&mut self, unasked: bool) -> Result<bool, String> {
+        if self.completed {
+            return Ok(false);
+        }
+        if !unasked && !self.task.woken() {
+            lock(&self.world).fire_deferred(true);
+        }
+        let (polls, place) = (self.task.polls(), self.tape.len());
+        self.tape.push(Event::Turn);
+        let answer = if unasked { self.task.poll() } else { self.task.turns(1) };
+        if self.task.polls() == polls {
+            lock(&self.tape.0).truncate(place);
+            return Ok(false);
+        }
+        self.completed = answer.is_ready();
+        let world = lock(&self.world);
+        let keys = world.terms.iter().map(|terms| terms.key + 1).max();
+        let mut seen = self.task.get_ref().look(keys.unwrap_or(0).max(ITEM_KEYS));
+        seen.recipients.sort_unstable();
+        seen.leaving.sort_unstable();
+        let asleep = answer.is_pending() && !self.task.woken();
+        let live = Arc::strong_count(&world.live) - 1;
+        if answer.is_ready() && answer != Poll::Ready(seen.totals) {
+            return Err(format!("completed with {answer:?}, not {:?}", seen.totals));
+        }
+        self.tape.push(Event::Rest(Seen { asleep, completed: self.completed, live, ..seen }));
+        drop(world);
+        lock(&self.world).fire_deferred(false);
+        Ok(true)
+    }
+
+    /// Polls the crate, which may free its tables in turns of their own, until it completes. (Q27)
+    fn complete(&mut self) -> Result<(), String> {
+        while !self.completed && self.task.woken() {
+            let rest = lock(&self.tape.0).pop();
+            let place = self.tape.len();
+            self.turn(false)?;
+            if self.tape.len() != place + 2 {
+                lock(&self.tape.0).extend(rest);
+                return Ok(());
+            }
+            lock(&self.tape.0).remove(place);
+        }
+        Ok(())
+    }
+
+    /// Drops the future, then checks what outlives it.
+    fn end(&mut self) -> Result<bool, String> {
+        let place = self.tape.len();
+        self.task.drop_future();
+        // The order is not fixed.
+        lock(&self.tape.0)[place..].sort_by_key(|event| format!("{event:?}"));
+        let mut world = lock(&self.world);
+        let left = world.input.as_ref().map_or(0, StreamHandle::left);
+        let taken: usize = world.sinks.iter().map(SinkHandle::taken).sum();
+        let live = Arc::strong_count(&world.live) - 1;
+        world.wind_up();
+        // The handle of the input keeps the waker of the task, and so does the reference.
+        world.input = None;
+        world.signals.iter().for_each(|signals| signals.look().task = None);
+        match self.task.wakers_kept() {
+            0 if live == left + taken => Ok(false),
+            kept => Err(format!("{live} items of {left} + {taken} and {kept} wakers are kept")),
+        }
+    }
+}
+
+/// One run of a script. The first side is observed, the other must do the same.
+pub struct Run<'a> {
+    bytes: &'a [u8],
+    script: Script<'a>,
+    settings: Settings,
+    sides: Vec<Side>,
+    pub monitor: Monitor,
+    /// The number of polls in a row in which nothing has happened.
+    quiet: usize,
 }
 
 impl<'a> Run<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Self {
-        let mut script = Script(bytes.iter());
-        let settings = script.settings();
-        let tape = Tape::default();
-        let (demux, world) = setup(settings, &tape);
-        Self {
-            script,
-            bytes,
-            settings,
-            world,
-            tape,
-            read: 0,
-            task: Some(Task::new(demux)),
-            monitor: Monitor::new(settings),
-            idle: 0,
-            completed: false,
-        }
+    pub fn new(bytes: &'a [u8]) -> Self {
+        let (settings, script) = Script::new(bytes);
+        let is_reference = if HAS_ENGINE { &[false, true][..] } else { &[true] };
+        let sides = is_reference.iter().map(|is| Side::new(settings, *is)).collect();
+        Self { bytes, script, settings, sides, monitor: Monitor::new(settings), quiet: 0 }
     }
 
     /// Plays the script to its end. Returns the fault, if there is one.
-    pub(super) fn guarded(&mut self) -> Option<String> {
+    pub fn guarded(&mut self) -> Option<String> {
         match catch_unwind(AssertUnwindSafe(|| self.play())) {
-            Ok(Err(complaint)) if complaint == GIVEN_UP => {
-                self.monitor.summary.count("given up");
-                None
-            }
             Ok(played) => played.err(),
             Err(payload) => Some(match payload.downcast::<String>() {
                 Ok(message) => *message,
-                Err(payload) => match payload.downcast::<&str>() {
-                    Ok(message) => (*message).to_owned(),
-                    Err(_) => "a panic without a message".to_owned(),
-                },
+                Err(payload) => (*payload.downcast::<&str>().unwrap_or_default()).to_owned(),
             }),
         }
-    }
-
-    pub(super) fn story(&self, complaint: Option<&str>) -> String {
-        let mut story = format!("script {:?}\n{:?}\n", self.bytes, self.settings);
-        for event in lock(&self.tape.0).iter() {
-            let margin = match event {
-                Event::Ask(..) | Event::AskOrders | Event::OrdersWoken | Event::Sent(_) => continue,
-                Event::Step(_) => "",
-                event if event.is_outside() => "  ",
-                _ => "    ",
-            };
-            let _ = writeln!(story, "{margin}{event:?}");
-        }
-        if let Some(complaint) = complaint {
-            let _ = writeln!(story, "WRONG: {complaint}");
-        }
-        story
     }
 
     fn play(&mut self) -> Result<(), String> {
         for _ in 0..MAX_STEPS {
             let Some(step) = self.script.step() else { break };
-            self.tape.push(Event::Step(step));
-            match step {
-                Step::Do(cmd) => lock(&self.world).exec(cmd),
-                Step::Inside(place, cmd) => lock(&self.world).plan(place, cmd),
-                Step::RenewWaker => self.task.as_mut().into_iter().for_each(Task::renew_waker),
-                Step::Poll => drop(self.turn(false)?),
-                Step::PollUnasked => drop(self.turn(true)?),
-                Step::Run => self.until_asleep()?,
+            if self.each(|side| side.step(step))? && step == Step::Run {
+                self.run()?;
             }
         }
         if !self.settings.drops {
-            self.finish()?;
+            self.each(|side| {
+                lock(&side.world).wind_up();
+                Ok(false)
+            })?;
+            self.run()?;
+            if !self.settings.drops && self.sides.iter().any(|side| !side.completed) {
+                return Err("all sinks are open, but the future does not complete".into());
+            }
         }
-        Self::read_tape(&self.tape, &mut self.read, &mut self.monitor)?;
-        self.end()
+        self.each(Side::end).map(drop)
     }
 
-    fn until_asleep(&mut self) -> Result<(), String> {
+    /// Polls until the task sleeps. If that takes too long, the script ends here.
+    fn run(&mut self) -> Result<(), String> {
         for _ in 0..MAX_POLLS {
-            if !self.turn(false)? {
+            if !self.each(|side| side.turn(false))? {
                 return Ok(());
             }
         }
-        Err(format!("still awake after {MAX_POLLS} polls"))
+        let sinks = lock(&self.sides[0].world).sinks.len();
+        (self.script, self.settings.drops) = (Script::new(&[]).1, true);
+        let spins = self.quiet > 100 + 3 * sinks;
+        if spins { Err("the task is awake, but nothing happens".into()) } else { Ok(()) }
     }
 
-    /// Polls once, if the task was woken or `unasked` is set. Returns `true` if it polled the
-    /// future, which had not completed.
-    fn turn(&mut self, unasked: bool) -> Result<bool, String> {
-        let Some(task) = self.task.as_mut().filter(|_| !self.completed) else { return Ok(false) };
-        if !unasked && !task.woken() {
-            lock(&self.world).fire_deferred(true);
+    /// Lets each side act, and compares what happened. Returns whether they have polled.
+    fn each(
+        &mut self,
+        mut act: impl FnMut(&mut Side) -> Result<bool, String>,
+    ) -> Result<bool, String> {
+        let mut polled = false;
+        for side in &mut self.sides {
+            polled |= act(side).map_err(|fault| format!("{}: {fault}", side.name))?;
         }
-        let polls = task.polls();
-        self.tape.push(Event::Turn);
-        let before = lock(&self.tape.0).len();
-        let answer = if unasked { task.poll() } else { task.turns(1) };
-        if task.polls() == polls {
-            lock(&self.tape.0).pop();
-            return Ok(false);
+        if let [side, Side { completed: true, .. }] = &mut self.sides[..] {
+            side.complete()?;
         }
-        let asleep = answer.is_pending() && !task.woken();
-        let quiet = lock(&self.tape.0).len() == before;
-        self.idle = if quiet && !asleep && !unasked { self.idle + 1 } else { 0 };
-        // To advance a sink that has nothing to do, or a slot that is vacant by now, costs one,
-        // too. A tick comes to each sink, and the share of ticks in a turn may be an eighth.
-        let sinks = self.monitor.facts.sinks.len();
-        let max_idle = MAX_IDLE + (4 + 8 * self.monitor.facts.ticks) * sinks / self.settings.budget;
-        if self.idle > max_idle {
-            return Err(format!("the task was woken {max_idle} times with nothing to do"));
-        }
-        let seen = task.get_ref().look();
-        let totals = seen.totals;
-        let world = lock(&self.world);
-        let view = View {
-            seen,
-            asleep,
-            completed: answer.is_ready(),
-            live: Arc::strong_count(&world.live) - 1,
-            input: world.input.as_ref(),
-            orders: &world.orders,
-            sinks: &world.sinks,
+        let news = |side: &mut Side| {
+            let new = lock(&side.tape.0)[side.read..].to_vec();
+            side.read += new.len();
+            new
         };
-        if let Poll::Ready(output) = answer {
-            if output != totals {
-                return Err(format!("completed with {output:?}, but totals() is {totals:?}"));
-            }
-            self.tape.push(Event::Completed);
-        } else {
-            self.tape.push(Event::Rest { asleep, totals });
+        let tapes: Vec<_> = self.sides.iter_mut().map(news).collect();
+        let is_quiet = tapes[0].len() <= 3; // a turn, and an input that is pending
+        self.quiet = if is_quiet { self.quiet + 1 } else { 0 };
+        for event in &tapes[0] {
+            self.monitor.observe(event).map_err(|fault| format!("{event:?}: {fault}"))?;
         }
-        Self::read_tape(&self.tape, &mut self.read, &mut self.monitor)?;
-        self.monitor.rest(&view)?;
-        drop(world);
-        lock(&self.world).fire_deferred(false);
-        if answer.is_ready() {
-            self.completed = true;
-            self.check_dropped(false)?;
-        }
-        Ok(true)
-    }
-
-    fn read_tape(tape: &Tape, read: &mut usize, monitor: &mut Monitor) -> Result<(), String> {
-        let tape = lock(&tape.0);
-        for event in &tape[*read..] {
-            *read += 1;
-            monitor.observe(event)?;
-        }
-        Ok(())
-    }
-
-    /// Opens all sinks, removes all limits, and polls until the future completes.
-    fn finish(&mut self) -> Result<(), String> {
-        {
-            let mut world = lock(&self.world);
-            world.over = true;
-            world.in_hook = None;
-            for sink in 0..world.sinks.len() {
-                for op in OPS {
-                    world.sinks[sink].during(op, || {});
-                    if op != Op::Send {
-                        world.sinks[sink].stutter(op, 0);
-                        world.cue(sink, Cue::Release(op));
-                    }
+        if let [tape, expected] = &tapes[..] {
+            // The moment at which a copy is made is not fixed.
+            let fixed = |event: &&Event| !matches!(event, Event::Clone(_));
+            let mut expected = expected.iter().filter(fixed);
+            for event in tape.iter().filter(fixed).map(Some).chain([None]) {
+                let expected = expected.next();
+                if event != expected {
+                    return Err(format!("{event:?}\nbut the reference has {expected:?}"));
                 }
             }
-            world.lift_budgets();
-            world.exec(Command::EndInput);
         }
-        self.until_asleep()?;
-        if self.completed {
-            Ok(())
-        } else {
-            Err("all sinks are open, but the future does not complete".into())
-        }
+        Ok(polled)
     }
 
-    /// Checks what is dropped after completion or, with `future`, after the future was dropped.
-    fn check_dropped(&self, future: bool) -> Result<(), String> {
-        let world = lock(&self.world);
-        let input = world.input.as_ref();
-        for (id, sink) in world.sinks.iter().enumerate() {
-            if self.monitor.facts.sinks[id].applied && !sink.is_dropped() {
-                return Err(format!("sink {id} was not dropped"));
+    /// Returns the events of each side: all of them, or those before a difference.
+    pub fn story(&self, fault: Option<&str>, all: bool) -> String {
+        let mut story = format!("script {:?}\n{:?}\n", self.bytes, self.settings);
+        for side in &self.sides {
+            let _ = writeln!(story, "{}:", side.name);
+            let skip = if all { 0 } else { side.tape.len().saturating_sub(60) };
+            for event in &lock(&side.tape.0)[skip..] {
+                let _ = writeln!(story, "  {:.600}", format!("{event:?}"));
             }
         }
-        if !world.orders.is_dropped() {
-            return Err("the orders stream was not dropped".into());
-        }
-        if future != input.is_none_or(StreamHandle::is_dropped) {
-            return Err("the input must be dropped with the future, not before".into());
-        }
-        let left = input.map_or(0, StreamHandle::left);
-        let taken: usize = world.sinks.iter().map(SinkHandle::taken).sum();
-        let live = Arc::strong_count(&world.live) - 1;
-        if live != left + taken {
-            return Err(format!("{live} items exist, but {left} are unread and {taken} taken"));
-        }
-        Ok(())
-    }
-
-    /// Drops the future, then uses everything that outlives it.
-    fn end(&mut self) -> Result<(), String> {
-        let Some(mut task) = self.task.take() else { return Ok(()) };
-        task.drop_future();
-        {
-            let mut world = lock(&self.world);
-            world.over = true;
-            world.lift_budgets();
-        }
-        self.check_dropped(true)?;
-        let wakes = task.total_wakes() + task.stale_wakes();
-        let mut world = lock(&self.world);
-        // The input was polled with the task's own waker, and its handle keeps it.
-        world.input = None;
-        if task.wakers_kept() > 0 {
-            return Err(format!("{} wakers of the task still exist", task.wakers_kept()));
-        }
-        for sink in &world.sinks {
-            sink.wake();
-        }
-        world.orders.wake();
-        for lease in 0..4 {
-            world.exec(Command::Lease(lease, Some(Request::Evict)));
-        }
-        if task.total_wakes() + task.stale_wakes() > wakes {
-            return Err("a waker that outlives the future wakes the task".into());
-        }
-        Ok(())
+        let _ = fault.map(|fault| writeln!(story, "WRONG: {fault}"));
+        story
     }
 }

@@ -1,272 +1,265 @@
-//! The meaning of the bytes of a script.
-//!
-//! The first three bytes are settings:
-//!
-//! | byte | bits | meaning |
-//! | --- | --- | --- |
-//! | 0 | 0-3, 4, 5-7 | budget; multicast; which items are not admitted |
-//! | 1 | 0-1, 2-4 | buffer; overflow |
-//! | 2 | 0-2, 3 | window; whether the future is dropped at the end of the script |
-//! | 2 | 4-5, 6-7 | operations of the cooperative budget, or none; what shares it, and when its wakers fire |
-//!
-//! If bit 5 of byte 1 is set, two more bytes of settings follow:
-//!
-//! | byte | bits | meaning |
-//! | --- | --- | --- |
-//! | 3 | 0-1, 2, 3 | which items supersede others; conflate; balance |
-//! | 3 | 4-5, 6-7 | what is attached on demand; linger |
-//! | 4 | 0-1, 2-3 | stall and idle time-outs |
-//!
-//! The rest are steps. Each step is a byte and its arguments. A byte below 224 is taken modulo 32.
-//!
-//! | byte | step | arguments |
-//! | --- | --- | --- |
-//! | 0-6 | items | key and count |
-//! | 7-11 | attach | key, buffer, overflow; limit and other terms; leases and a cue |
-//! | 12, 13 | detach, evict | key |
-//! | 14 | finish; ends, yields and wakes of the streams | which |
-//! | 15, 16 | end a lease | bits 0-1: which; 2-3: evict, detach or disarm; 6-7: if both are set, reconnect |
-//! | 17-22 | a cue for a sink | which sink, counted from the newest; the cue: see `cue_of` |
-//! | 23-25 | a step 0-22 or 224-255, inside the next call of a stream, a hook or a sink | place; step |
-//! | 26 | renew the waker, or poll without a wake | which |
-//! | 27, 28 | poll once | |
-//! | 29-31 | poll until the task sleeps | |
-//! | 224-239 | a tick | |
-//! | 240-255 | attach | as above; time-outs, and whether it conflates: see `attach` |
+//! The meaning of the bytes of a script: settings, the kind of the script, and steps.
 
 use stream_demux::Overflow;
 
 use super::super::Op;
-use super::event::{Command, Cue, OrderKind, Place, Request, Step, Terms};
+use super::event::{self, Command, Knob, OrderKind, Place, Request, Step, Terms};
 use super::{ITEM_KEYS, KEYS};
 
+/// What a step can be.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Items,
+    Burst,
+    Attach,
+    Crowd,
+    Detach,
+    Evict,
+    Tick,
+    Streams,
+    Lease,
+    Cue,
+    Inside,
+    Waker,
+    Poll,
+    Run,
+}
+
+use Kind::{
+    Attach, Burst, Crowd, Cue, Detach, Evict, Inside, Items, Lease, Poll, Run, Streams, Tick, Waker,
+};
+const STEPS: [Kind; 14] = [
+    Items, Burst, Attach, Crowd, Detach, Evict, Tick, Streams, Lease, Cue, Inside, Waker, Poll, Run,
+];
+
+/// How often each of these steps occurs, for each kind of script.
+const KINDS: [[usize; 14]; 7] = [
+    [6, 1, 6, 0, 1, 1, 2, 1, 2, 6, 3, 1, 2, 3], // all kinds of steps
+    [8, 0, 2, 0, 0, 0, 1, 0, 0, 8, 2, 1, 3, 4], // few sinks
+    [4, 4, 1, 1, 1, 1, 1, 1, 1, 4, 1, 1, 6, 2], // crowds
+    [1, 6, 3, 0, 1, 0, 0, 0, 0, 3, 0, 4, 2, 4], // long turns after idling
+    [6, 0, 6, 0, 2, 2, 1, 2, 5, 3, 4, 0, 3, 3], // orders and leases
+    [5, 0, 3, 0, 1, 0, 7, 0, 1, 5, 1, 0, 2, 5], // time
+    [6, 0, 3, 0, 1, 0, 1, 6, 0, 2, 4, 0, 4, 2], // streams that yield
+];
+
 /// A reader of a script. All bytes after the end of the script are zero.
-pub(super) struct Script<'a>(pub(super) std::slice::Iter<'a, u8>);
+pub struct Script<'a> {
+    bytes: &'a [u8],
+    weights: [usize; 14],
+}
 
 impl Script<'_> {
-    fn next(&mut self) -> Option<u8> {
-        self.0.next().copied()
+    /// Returns the settings of a script, and its steps.
+    pub fn new(bytes: &[u8]) -> (Settings, Script<'_>) {
+        let mut script = Script { bytes, weights: KINDS[0] };
+        let settings = script.settings();
+        script.weights = script.pick(&KINDS);
+        (settings, script)
     }
 
-    fn arg(&mut self) -> u8 {
-        self.next().unwrap_or(0)
+    fn byte(&mut self) -> u8 {
+        let (first, rest) = self.bytes.split_first().unwrap_or((&0, &[]));
+        self.bytes = rest;
+        *first
     }
 
-    pub(super) fn settings(&mut self) -> Settings {
-        const BUDGETS: [usize; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 4, 12, 16, 64, 128, 256];
-        const WINDOWS: [usize; 8] = [1, 2, 3, 5, 8, 16, 64, 16_384];
-        const OPERATIONS: [usize; 4] = [0, 3, 12, 70];
-        let [pace, buffer, flush] = [self.arg(), self.arg(), self.arg()];
-        let coop = match OPERATIONS[usize::from(flush >> 4 & 3)] {
-            0 => None,
-            operations => Some(Coop {
-                operations,
-                streams: flush >> 6 != 0,
-                wakes: [Wakes::AtOnce, Wakes::AtOnce, Wakes::AfterPoll, Wakes::WhenParked]
-                    [usize::from(flush >> 6)],
-            }),
-        };
-        let [more, ticks] = if buffer & MORE != 0 { [self.arg(), self.arg()] } else { [0; 2] };
-        let overflow = overflow(buffer >> 2 & 7).unwrap_or_default();
+    fn below(&mut self, end: usize) -> usize {
+        usize::from(self.byte()) * end / 256
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+
+    /// Returns `Some` of a choice, in one of `times` cases.
+    fn rarely<T: Copy>(&mut self, times: u8, from: &[T]) -> Option<T> {
+        let byte = self.byte();
+        (byte % times == times - 1).then(|| from[usize::from(byte / times) % from.len()])
+    }
+
+    fn settings(&mut self) -> Settings {
+        const BUDGETS: [usize; 12] = [128, 1, 2, 3, 4, 5, 6, 8, 12, 16, 64, 300];
+        let group = self.below(4);
         Settings {
-            budget: BUDGETS[usize::from(pace & 15)],
-            multicast: pace & 16 != 0 && more & 8 == 0,
-            balance: more & 8 != 0,
-            refuses: [0, 0, 0, 0, 0, 0, 3, 5][usize::from(pace >> 5)],
-            buffer: usize::from(buffer & 3),
-            overflow: if more & 4 != 0 { Overflow::Conflate } else { overflow },
-            supersedes: [1, 2, 3, 0][usize::from(more & 3)],
-            on_demand: more >> 4 & 3,
-            linger: u32::from(more >> 6),
-            stall_timeout: u32::from(ticks & 3),
-            idle_timeout: u32::from(ticks >> 2 & 3),
-            flush_every: WINDOWS[usize::from(flush & 7)],
-            drops: flush & 8 != 0,
-            coop,
+            budget: self.pick(&BUDGETS),
+            multicast: group == 2,
+            balance: group == 3,
+            refuses: self.rarely(4, &[3, 5]).unwrap_or(0),
+            buffer: self.rarely(2, &[0, 1, 2, 3, 8, 100]),
+            overflow: self.rarely(2, &POLICIES).unwrap_or_default(),
+            supersedes: self.pick(&[1, 2, 3, 0]),
+            flush_every: self.pick(&[16_384, 1, 2, 3, 5, 8, 16, 64]),
+            drops: self.byte() % 8 == 7,
+            on_demand: self.rarely(4, &[1, 2, 3]).unwrap_or(0),
+            linger: self.rarely(4, &[1, 2]).unwrap_or(0),
+            stall_timeout: self.rarely(3, &[1, 2, 3]).unwrap_or(0),
+            idle_timeout: self.rarely(3, &[1, 2, 3]).unwrap_or(0),
+            pool: self.pick(&[1, 2, 5, 20]),
+            coop: self.rarely(3, &[3, 12, 70, 128]),
+            coop_for_streams: self.byte() % 2 == 1,
+            coop_delay: self.pick(&[None, Some(0), Some(3), Some(61)]),
+            coop_left: self.below(130),
         }
     }
 
-    pub(super) fn step(&mut self) -> Option<Step> {
-        let op = self.next()?;
-        Some(match if op < TICK { op % 32 } else { op } {
-            op @ (0..=22 | TICK..) => Step::Do(self.command(op)),
-            23..=25 => {
-                let (place, op) = (self.arg(), self.arg());
-                let op = if op < TICK { op % 23 } else { op };
-                let place = match place % 8 {
+    pub fn step(&mut self) -> Option<Step> {
+        if self.bytes.is_empty() {
+            return None;
+        }
+        Some(match self.kind() {
+            Poll => Step::Poll,
+            Run => Step::Run,
+            Waker => match self.below(6) {
+                0 => Step::RenewWaker,
+                1 => Step::PollUnasked,
+                2 | 3 => Step::Do(Command::Leave(self.below(130))),
+                _ => Step::Do(Command::Receive(1 + self.below(8))),
+            },
+            Inside => {
+                let ops = [Op::Ready, Op::Ready, Op::Send, Op::Flush, Op::Close];
+                let place = match self.below(8) {
                     0 | 1 => Place::Input,
                     2 => Place::Orders,
-                    3 => Place::Hook,
-                    _ => Place::Sink(usize::from(place >> 3), OPS[usize::from(place % 4)]),
+                    3 | 4 => Place::Hook,
+                    _ => Place::Sink(self.below(8), self.pick(&ops)),
                 };
-                Step::Inside(place, self.command(op))
+                let kind = self.pick(&[Cue, Items, Attach, Detach, Evict, Tick, Streams, Lease]);
+                Step::Inside(place, self.command(kind))
             }
-            26 if self.arg() % 2 == 0 => Step::RenewWaker,
-            26 => Step::PollUnasked,
-            27 | 28 => Step::Poll,
-            _ => Step::Run,
+            kind => Step::Do(self.command(kind)),
         })
     }
 
-    fn command(&mut self, op: u8) -> Command {
-        match op {
-            0..=6 => {
-                let arg = self.arg();
-                Command::Items { key: arg % ITEM_KEYS, count: 1 + (arg / ITEM_KEYS) % 5 }
+    fn kind(&mut self) -> Kind {
+        let mut at = self.below(self.weights.iter().sum());
+        for (kind, weight) in STEPS.into_iter().zip(self.weights) {
+            if at < weight {
+                return kind;
             }
-            7..=11 => self.attach(false),
-            TICK..=239 => Command::Order(OrderKind::Tick),
-            240.. => self.attach(true),
-            12 => Command::Order(OrderKind::Detach(self.arg() % KEYS)),
-            13 => Command::Order(OrderKind::Evict(self.arg() % KEYS)),
-            14 => match self.arg() % 16 {
+            at -= weight;
+        }
+        Run
+    }
+
+    fn command(&mut self, kind: Kind) -> Command {
+        match kind {
+            Items => {
+                let key = self.key(ITEM_KEYS);
+                Command::Items { key, count: self.pick(&[1, 1, 1, 2, 3, 5]), stride: 0 }
+            }
+            Burst => {
+                let (key, stride) = (self.key(ITEM_KEYS), self.pick(&[0, 1, 1]));
+                Command::Items { key, count: self.pick(&[8, 20, 70, 150, 400]), stride }
+            }
+            Attach => self.attach(1),
+            Crowd => {
+                let count = self.rarely(32, &[300, 1_000, 2_000]);
+                let few = self.pick(&[18, 20, 40, 70]);
+                self.attach(count.unwrap_or(few))
+            }
+            Detach => Command::Order(OrderKind::Detach(self.key(KEYS))),
+            Evict => Command::Order(OrderKind::Evict(self.key(KEYS))),
+            Tick => Command::Order(OrderKind::Tick),
+            Streams => match self.below(32) {
                 0 => Command::Order(OrderKind::Finish),
-                1 => Command::EndOrders,
-                2 => Command::EndInput,
-                3..=6 => Command::YieldOrders,
-                7..=9 => Command::YieldInput,
-                10 | 11 => Command::WakeOrders,
-                12 | 13 => Command::WakeInput,
-                _ => Command::Nothing,
+                1 => Command::Order(OrderKind::Abort),
+                2 => Command::Orders(Knob::End),
+                3 => Command::Input(Knob::End),
+                4..=14 => Command::Orders(Knob::Yield),
+                15..=20 => Command::Input(Knob::Yield),
+                21..=26 => Command::Orders(Knob::Wake),
+                _ => Command::Input(Knob::Wake),
             },
-            15 | 16 => {
-                let arg = self.arg();
-                let (lease, request) = (usize::from(arg & 3), usize::from(arg >> 2 & 3));
-                let request =
-                    [Some(Request::Evict), Some(Request::Detach), None, Some(Request::Evict)]
-                        [request];
-                if arg >> 6 == 3 {
-                    Command::Reconnect(lease, request)
-                } else {
-                    Command::Lease(lease, request)
-                }
+            Lease => {
+                let requests = [Request::Evict, Request::Evict, Request::Detach, Request::Stay];
+                Command::Lease(self.below(4), self.pick(&requests), self.byte() % 4 == 3)
             }
-            _ => {
-                let (sink, cue) = (self.arg(), self.arg());
-                Command::Cue(usize::from(sink), cue_of(cue))
-            }
+            _ => Command::Cue(self.below(8), self.cue()),
         }
     }
 
-    fn attach(&mut self, more: bool) -> Command {
-        let (a, b, c) = (self.arg(), self.arg(), self.arg());
-        let more = if more { self.arg() } else { 0 };
-        let ticks = |bits: u8, none: u8| match bits & 3 {
-            0 if none == 0 => None,
-            ticks => Some(u32::from(ticks)),
-        };
-        let lease = |bits: u8| (bits & 4 != 0).then_some(usize::from(bits & 3));
+    /// Returns a key. The first ones are more frequent.
+    fn key(&mut self, end: u16) -> u16 {
+        let byte = u16::from(self.byte());
+        if byte < 192 { byte % 2 } else { byte % end }
+    }
+
+    fn attach(&mut self, count: u16) -> Command {
+        let (stall_timeout, idle_timeout) = self.rarely(6, &[(0, 2), (2, 0), (2, 2)]).unzip();
+        let lease = self.rarely(2, &[0, 1, 2, 3]);
         Command::Attach {
             terms: Terms {
-                key: a % KEYS,
-                buffer: [None, Some(0), Some(1), Some(3)][usize::from(a >> 2 & 3)],
-                overflow: if more >> 6 == 3 {
-                    Some(Overflow::Conflate)
-                } else {
-                    overflow(a >> 4 & 7)
-                },
-                limit: match b & 7 {
-                    5 => Some(1),
-                    6 => Some(2),
-                    7 => Some([0, 4][usize::from(b >> 3 & 1)]),
-                    _ => None,
-                },
-                keep_existing: b >> 3 & 7 == 7,
-                catch_all: b >> 6 == 3,
-                // 0 to 3, or the default.
-                stall_timeout: ticks(more, more & 16),
-                idle_timeout: ticks(more >> 2, more & 32),
+                key: self.key(KEYS),
+                buffer: self.rarely(2, &[0, 1, 2, 3, 100]),
+                overflow: self.rarely(2, &POLICIES),
+                limit: self.rarely(4, &[1, 2, 5, 0]),
+                keep_existing: self.byte() % 12 == 11,
+                catch_all: self.byte() % 8 == 7,
+                stall_timeout,
+                idle_timeout,
             },
-            leases: [lease(c), lease(c >> 3).filter(|_| c & 4 != 0)],
-            cue: match c >> 6 {
-                0 => None,
-                1 => Some(Cue::Park),
-                2 => Some(Cue::Allow(1)),
-                _ => Some(cue_of(a ^ b)),
-            },
+            count,
+            stride: self.pick(&[0, 1]),
+            leases: [lease, self.rarely(4, &[0, 1, 2, 3]).filter(|_| lease.is_some())],
+            pooled: self.byte() % 8 == 7,
+        }
+    }
+
+    fn cue(&mut self) -> event::Cue {
+        use event::Cue;
+        let ops = [Op::Ready, Op::Flush, Op::Close];
+        let calls = self.pick(&[1, 1, 2, 3, 20]);
+        match self.below(20) {
+            0..=3 => Cue::Park,
+            4..=6 => Cue::Open,
+            7..=9 => Cue::Allow(calls.min(3)),
+            10 => Cue::Hold(self.pick(&ops[1..])),
+            11 | 12 => Cue::Release(self.pick(&ops[1..])),
+            13 => Cue::Fail(self.pick(&OPS)),
+            14 => Cue::FailQuietly(self.pick(&OPS)),
+            15 | 16 => Cue::Yield(self.pick(&ops), calls),
+            17 | 18 => Cue::Wake,
+            _ => Cue::Budget(calls, self.byte() % 2 == 1),
         }
     }
 }
 
-/// The bit of the second byte that is set if two more bytes of settings follow.
-const MORE: u8 = 32;
-const TICK: u8 = 224;
+pub const OPS: [Op; 4] = [Op::Ready, Op::Send, Op::Flush, Op::Close];
+const POLICIES: [Overflow; 5] = [
+    Overflow::DropNewest,
+    Overflow::DropOldest,
+    Overflow::Evict,
+    Overflow::Conflate,
+    Overflow::Wait,
+];
 
-pub(super) const OPS: [Op; 4] = [Op::Ready, Op::Send, Op::Flush, Op::Close];
-
-fn overflow(bits: u8) -> Option<Overflow> {
-    match bits & 7 {
-        0..=2 => None,
-        3 | 4 => Some(Overflow::Wait),
-        5 => Some(Overflow::DropNewest),
-        6 => Some(Overflow::DropOldest),
-        _ => Some(Overflow::Evict),
-    }
-}
-
-fn cue_of(arg: u8) -> Cue {
-    let calls = 1 + usize::from(arg >> 6);
-    match arg % 32 {
-        0..=3 => Cue::Park,
-        4..=6 => Cue::Open,
-        7..=9 => Cue::Allow(calls.min(3)),
-        10 | 11 => Cue::Hold(Op::Flush),
-        12 | 13 => Cue::Hold(Op::Close),
-        14 | 15 => Cue::Release(Op::Flush),
-        16 | 17 => Cue::Release(Op::Close),
-        18 => Cue::Fail(Op::Ready),
-        19 => Cue::Fail(Op::Send),
-        20 => Cue::Fail(Op::Flush),
-        21 => Cue::Fail(Op::Close),
-        22 => Cue::FailQuietly(OPS[usize::from(arg >> 6)]),
-        23 | 24 => Cue::Yield(Op::Ready, calls),
-        25 => Cue::Yield(Op::Flush, calls),
-        26 => Cue::Yield(Op::Close, calls),
-        27 | 28 => Cue::Wake,
-        29 => Cue::Yield(Op::Ready, 8 * calls),
-        30 => Cue::Budget { operations: calls, defers: false },
-        _ => Cue::Budget { operations: calls, defers: true },
-    }
-}
-
-/// The settings, from the first three or five bytes of a script.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Settings {
-    pub(super) budget: usize,
-    pub(super) multicast: bool,
-    pub(super) balance: bool,
-    pub(super) refuses: u32,
-    pub(super) buffer: usize,
-    pub(super) overflow: Overflow,
-    /// The divisor for `supersedes`. A new item supersedes a waiting item if the divisor divides
-    /// the sum of their numbers. With 0, none does.
-    pub(super) supersedes: u32,
+/// The settings of the demux and of its world.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Settings {
+    pub budget: usize,
+    pub multicast: bool,
+    pub balance: bool,
+    /// An item is refused if this divides the sum of its number and the tag. With 0, none is.
+    pub refuses: u32,
+    pub buffer: Option<usize>,
+    pub overflow: Overflow,
+    /// An item supersedes another if this divides the sum of their numbers. With 0, none does.
+    pub supersedes: u32,
+    pub flush_every: usize,
+    /// Whether the future is dropped at the end. Otherwise it is polled until it completes.
+    pub drops: bool,
     /// What is attached for items that match no key. With 0, nothing is.
-    pub(super) on_demand: u8,
-    pub(super) linger: u32,
-    pub(super) stall_timeout: u32,
-    pub(super) idle_timeout: u32,
-    pub(super) flush_every: usize,
-    /// Whether the future is dropped at the end of the script, in any situation. Otherwise it is
-    /// polled until it completes.
-    pub(super) drops: bool,
-    /// The cooperative budget of the task.
-    pub(super) coop: Option<Coop>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Coop {
-    pub(super) operations: usize,
-    /// Whether the input and the orders share the budget, too.
-    pub(super) streams: bool,
-    pub(super) wakes: Wakes,
-}
-
-/// When the wakers of operations fire that a cooperative budget has denied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wakes {
-    AtOnce,
-    AfterPoll,
-    /// Before the first poll for which the task is not woken otherwise.
-    WhenParked,
+    pub on_demand: u8,
+    pub linger: u32,
+    pub stall_timeout: u32,
+    pub idle_timeout: u32,
+    /// The number of places of the channel that pooled sinks share.
+    pub pool: usize,
+    /// The cooperative budget of the task; whether the streams share it, too; after how many polls
+    /// denied wakes fire, or at once; what is left of it if the task is woken from outside.
+    pub coop: Option<usize>,
+    pub coop_for_streams: bool,
+    pub coop_delay: Option<usize>,
+    pub coop_left: usize,
 }

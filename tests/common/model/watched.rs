@@ -1,62 +1,131 @@
 //! Items, sinks, streams and hooks that write to the tape what the demux does with them.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use futures::{Sink, Stream};
 use stream_demux::{Attach, Detached, Discarded, Hooks, IntoOrder, Order, Recipient};
 
-use super::super::{Broken, Op, ScriptedSink, ScriptedStream, SinkHandle, lock};
-use super::event::reasons::{FINISHED, IDLE, LIMITED, REFUSED, REPLACED, REQUESTED};
-use super::event::{EndReason, Event, Id, OrderKind, Outcome, Tape};
+use super::super::{Broken, Op, ScriptedSink, ScriptedStream, lock};
+use super::event::{Event, Id, OrderKind, Outcome, Request, Tape, Terms};
+use super::script::Settings;
 use super::world::World;
 
+/// The key of an attachment. It is not `Clone`, because keys need not be.
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key(pub(super) u8);
+pub struct Key(pub u16);
 
-pub(super) struct Item {
-    pub(super) seq: u32,
-    pub(super) key: u8,
-    pub(super) tape: Tape,
+pub struct Item {
+    pub seq: u32,
+    pub key: u16,
+    pub tape: Tape,
     /// A reference that counts the items, so that none is lost silently.
-    pub(super) live: Arc<()>,
+    pub live: Arc<()>,
 }
 
 impl Clone for Item {
     fn clone(&self) -> Self {
         self.tape.push(Event::Clone(self.seq));
-        let Self { seq, key, ref tape, ref live } = *self;
-        Self { seq, key, tape: tape.clone(), live: Arc::clone(live) }
+        let (tape, live) = (self.tape.clone(), Arc::clone(&self.live));
+        Self { seq: self.seq, key: self.key, tape, live }
     }
 }
 
 impl fmt::Debug for Item {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.seq)
+        self.seq.fmt(f)
     }
 }
 
-pub(super) fn key_of(item: &Item) -> Key {
-    Key(item.key)
+/// A bounded channel that several sinks send to. As with a `PollSender`, `poll_ready` reserves a
+/// place, and a sink keeps its position in the queue for one.
+pub struct Pool {
+    free: usize,
+    reserved: Vec<Id>,
+    waiting: VecDeque<(Id, Waker)>,
 }
 
-pub(super) struct WatchedSink {
-    pub(super) id: Id,
-    pub(super) sink: ScriptedSink<Item>,
-    pub(super) handle: SinkHandle<Item>,
-    pub(super) tape: Tape,
+impl Pool {
+    pub fn new(free: usize) -> Self {
+        Self { free, reserved: Vec::new(), waiting: VecDeque::new() }
+    }
+
+    fn reserve(&mut self, id: Id, waker: &Waker) -> bool {
+        if !self.reserved.contains(&id) {
+            let place = self.waiting.iter().position(|(other, _)| *other == id);
+            let place = place.unwrap_or_else(|| {
+                self.waiting.push_back((id, waker.clone()));
+                self.waiting.len() - 1
+            });
+            self.waiting[place].1.clone_from(waker);
+            if self.free == 0 || place > 0 {
+                return false;
+            }
+            self.waiting.pop_front();
+            self.free -= 1;
+            self.reserved.push(id);
+        }
+        true
+    }
+
+    /// Frees places. Returns the wakers of those that get them.
+    #[must_use]
+    pub fn release(&mut self, places: usize) -> Vec<Waker> {
+        let first = self.waiting.drain(..places.min(self.waiting.len()));
+        let (ids, wakers): (Vec<_>, Vec<_>) = first.unzip();
+        self.free = (self.free + places - ids.len()).min(1_000_000);
+        self.reserved.extend(ids);
+        wakers
+    }
+
+    /// Forgets a sink, which used its place, or is dropped and frees it.
+    fn leave(&mut self, id: Id, frees: bool) -> Vec<Waker> {
+        let before = self.reserved.len();
+        self.reserved.retain(|other| *other != id);
+        self.waiting.retain(|(other, _)| *other != id);
+        let places = before - self.reserved.len();
+        if frees { self.release(places) } else { Vec::new() }
+    }
+}
+
+pub struct WatchedSink {
+    pub id: Id,
+    pub sink: ScriptedSink<Item>,
+    pub pool: Option<Arc<Mutex<Pool>>>,
+    pub tape: Tape,
 }
 
 impl WatchedSink {
-    pub(super) fn outcome(&self, op: Op, answer: &Poll<Result<(), Broken>>) -> Outcome {
-        match answer {
+    pub fn poll(&mut self, op: Op, cx: &Context<'_>) -> Poll<Result<(), Broken>> {
+        let (woken, start) = (Event::Woken(self.id), self.tape.len());
+        let waker = self.tape.record(woken.clone(), cx.waker());
+        let cx = &mut Context::from_waker(&waker);
+        let sink = Pin::new(&mut self.sink);
+        let mut answer = match op {
+            Op::Ready => sink.poll_ready(cx),
+            Op::Flush => sink.poll_flush(cx),
+            Op::Send | Op::Close => sink.poll_close(cx),
+        };
+        if op == Op::Ready && matches!(answer, Poll::Ready(Ok(()))) {
+            let has_place = |pool: &Arc<Mutex<Pool>>| lock(pool).reserve(self.id, &waker);
+            answer = if self.pool.iter().all(has_place) { answer } else { Poll::Pending };
+        }
+        let outcome = match answer {
             Poll::Ready(Ok(())) => Outcome::Done,
             Poll::Ready(Err(_)) => Outcome::Failed,
-            Poll::Pending if self.handle.is_waiting(op) => Outcome::Pending,
-            Poll::Pending => Outcome::Yields,
-        }
+            Poll::Pending if lock(&self.tape.0)[start..].contains(&woken) => Outcome::Yields,
+            Poll::Pending => Outcome::Pending,
+        };
+        self.tape.push(Event::Polled(self.id, op, outcome));
+        answer
+    }
+
+    fn leave_pool(&self, frees: bool) {
+        let woken = self.pool.iter().flat_map(|pool| lock(pool).leave(self.id, frees));
+        woken.for_each(Waker::wake);
     }
 }
 
@@ -64,195 +133,176 @@ impl Sink<Item> for WatchedSink {
     type Error = Broken;
 
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        self.tape.push(Event::Ask(self.id, Op::Ready));
-        let answer = Pin::new(&mut self.sink).poll_ready(cx);
-        self.tape.push(Event::Ready(self.id, self.outcome(Op::Ready, &answer)));
-        answer
+        self.poll(Op::Ready, cx)
     }
 
     fn start_send(mut self: Pin<&mut Self>, item: Item) -> Result<(), Broken> {
         let seq = item.seq;
-        self.tape.push(Event::Ask(self.id, Op::Send));
         let answer = Pin::new(&mut self.sink).start_send(item);
         let outcome = if answer.is_ok() { Outcome::Done } else { Outcome::Failed };
         self.tape.push(Event::Send(self.id, seq, outcome));
+        self.leave_pool(false);
         answer
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        self.tape.push(Event::Ask(self.id, Op::Flush));
-        let answer = Pin::new(&mut self.sink).poll_flush(cx);
-        self.tape.push(Event::Flush(self.id, self.outcome(Op::Flush, &answer)));
-        answer
+        self.poll(Op::Flush, cx)
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        self.tape.push(Event::Ask(self.id, Op::Close));
-        let answer = Pin::new(&mut self.sink).poll_close(cx);
-        self.tape.push(Event::Close(self.id, self.outcome(Op::Close, &answer)));
-        answer
+        self.poll(Op::Close, cx)
     }
 }
 
 impl Drop for WatchedSink {
     fn drop(&mut self) {
         self.tape.push(Event::Drop(self.id));
+        self.leave_pool(true);
     }
 }
 
+/// What an order attaches, as plain data.
+pub struct Made {
+    pub id: Id,
+    pub terms: Terms,
+    pub sink: WatchedSink,
+}
+
+/// What an order attaches: as the reference gets it, and as the crate does.
+pub enum Offer {
+    Plain(Made),
+    Crate(Attach<Key, WatchedSink>),
+}
+
 /// An order that was sent.
-pub(super) struct SentOrder {
-    pub(super) kind: OrderKind,
-    pub(super) order: Order<Key, WatchedSink>,
+pub struct SentOrder {
+    pub kind: OrderKind,
+    pub offer: Option<Offer>,
 }
 
 impl IntoOrder for SentOrder {
     type Key = Key;
     type Sink = WatchedSink;
     fn into_order(self) -> Order<Key, WatchedSink> {
-        self.order
+        match (self.kind, self.offer) {
+            (_, Some(Offer::Crate(attach))) => attach.into(),
+            (OrderKind::Detach(key), _) => Order::Detach(Key(key)),
+            (OrderKind::Evict(key), _) => Order::Evict(Key(key)),
+            (OrderKind::Tick, _) => Order::Tick,
+            (OrderKind::Finish, _) => Order::Finish,
+            (OrderKind::Abort, _) => super::subject::abort(),
+            (OrderKind::Attach(_), _) => unreachable!("this order is for the reference"),
+        }
     }
 }
 
-/// A function that makes an event of what a stream returned.
-pub(super) type ToEvent<T> = Box<dyn FnMut(&Poll<Option<T>>) -> Event>;
-
-pub(super) struct WatchedStream<T> {
-    pub(super) stream: ScriptedStream<T>,
-    /// The event that is recorded before the stream is polled, if any.
-    pub(super) asks: Option<Event>,
-    pub(super) event: ToEvent<T>,
-    pub(super) tape: Tape,
+pub struct WatchedStream<T> {
+    pub stream: ScriptedStream<T>,
+    /// The event that is recorded when the waker of the stream fires, if any.
+    pub wakes: Option<Event>,
+    /// Returns the event of what the stream returned.
+    pub event: fn(&Poll<Option<T>>) -> Event,
+    pub tape: Tape,
 }
 
 impl<T> Stream for WatchedStream<T> {
     type Item = T;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
-        if let Some(asks) = &self.asks {
-            self.tape.push(asks.clone());
-        }
-        let answer = Pin::new(&mut self.stream).poll_next(cx);
-        let event = (self.event)(&answer);
-        self.tape.push(event);
+        let waker = match &self.wakes {
+            Some(event) => self.tape.record(event.clone(), cx.waker()),
+            None => cx.waker().clone(),
+        };
+        let answer = Pin::new(&mut self.stream).poll_next(&mut Context::from_waker(&waker));
+        self.tape.push((self.event)(&answer));
         answer
     }
 }
 
-/// Executes the command that is planned for the next hook, if there is one.
-fn act_in_hook(world: &Weak<Mutex<World>>) {
-    let Some(world) = world.upgrade() else { return };
-    let action = lock(&world).in_hook.take();
-    if let Some(cmd) = action {
-        lock(&world).act(cmd);
-    }
-}
-
-/// Returns the closure for `or_attach_with`.
-pub(super) fn attach_on_demand(
-    world: Weak<Mutex<World>>,
-    tape: Tape,
-    variety: u8,
-) -> impl FnMut(&Item) -> Option<Attach<Key, WatchedSink>> {
-    move |&Item { seq, key, .. }| {
-        let made = lock(&*world.upgrade()?).make_on_demand(seq, key, variety);
-        act_in_hook(&world);
-        tape.push(Event::OnDemand(seq, made.as_ref().map(|(id, _)| *id)));
-        made.map(|(_, attach)| attach)
-    }
-}
-
-pub(super) struct Recorder {
-    pub(super) tape: Tape,
-    pub(super) world: Weak<Mutex<World>>,
-    /// The divisor for `admit`. An item is refused if the divisor divides the sum of its number and
-    /// the tag. With 0, none is.
-    pub(super) refuses: u32,
-    /// The divisor for `supersedes`. An item supersedes another if the divisor divides the sum of
-    /// their numbers. With 0, none does.
-    pub(super) supersedes: u32,
+/// The hooks. The crate calls them through [`Hooks`], the reference directly.
+#[derive(Default)]
+pub struct Recorder {
+    pub tape: Tape,
+    pub world: Weak<Mutex<World>>,
+    pub settings: Settings,
 }
 
 impl Recorder {
-    pub(super) fn hear(&mut self, event: Event) {
+    /// Records a call, and executes the command that is planned for the next hook, if any.
+    pub fn hear(&self, event: Event) {
         self.tape.push(event);
-        act_in_hook(&self.world);
+        let command = self.world.upgrade().and_then(|world| lock(&world).in_hook.take());
+        if let (Some(world), Some(command)) = (self.world.upgrade(), command) {
+            lock(&world).act(command);
+        }
     }
 
-    pub(super) fn name(&mut self, to: Recipient<'_, Key>) -> Id {
-        let att = usize::try_from(to.tag).unwrap_or(usize::MAX);
-        let named = self.world.upgrade().and_then(|world| lock(&world).keys.get(att).copied());
-        if named.is_some_and(|key| key != to.key.0) {
-            self.tape.push(Event::Misnamed(att, to.key.0));
-        }
-        att
+    pub fn admits(&self, id: Id, item: &Item) -> bool {
+        let sum = item.seq as usize + id;
+        let admits = sum.checked_rem(self.settings.refuses as usize) != Some(0);
+        self.hear(Event::Admit(id, item.seq, admits));
+        admits
+    }
+
+    pub fn is_superseded(&self, id: Id, waiting: &Item, new: &Item) -> bool {
+        let is = (waiting.seq + new.seq).checked_rem(self.settings.supersedes) == Some(0);
+        self.hear(Event::Supersedes(id, waiting.seq, new.seq, is));
+        is
+    }
+
+    /// Returns what the leases of an attachment have requested.
+    pub fn request_of(&self, id: Id) -> Request {
+        self.world.upgrade().map(|world| lock(&world).requests[id]).unwrap_or_default()
+    }
+
+    /// Makes what is attached for an item that matches no key.
+    pub fn make_on_demand(&self, item: &Item) -> Option<Offer> {
+        let world = self.world.upgrade()?;
+        let made = lock(&world).make_on_demand(item.seq, item.key, self.settings.on_demand);
+        let (id, offer) = made.unzip();
+        self.hear(Event::OnDemand(item.seq, id));
+        offer
+    }
+
+    /// Records a call that names an attachment.
+    fn name(&self, to: &Recipient<'_, Key>) -> Id {
+        let id = usize::try_from(to.tag).unwrap();
+        let world = self.world.upgrade();
+        assert!(world.is_none_or(|world| lock(&world).terms[id].key == to.key.0), "key of {id}");
+        id
     }
 }
 
 impl Hooks<Key, Item, Broken> for Recorder {
     fn admit(&mut self, to: Recipient<'_, Key>, item: &Item) -> bool {
-        let att = self.name(to);
-        let sum = item.seq + u32::try_from(att).unwrap_or(0);
-        let admits = self.refuses == 0 || sum % self.refuses != 0;
-        self.hear(Event::Admit(att, item.seq, admits));
-        admits
+        self.admits(self.name(&to), item)
     }
-
     fn attached(&mut self, to: Recipient<'_, Key>) {
-        let att = self.name(to);
-        self.hear(Event::Attached(att));
+        self.hear(Event::Attached(self.name(&to)));
     }
-
     fn detached(&mut self, to: Recipient<'_, Key>, why: Detached<Broken>) {
-        let att = self.name(to);
-        let why = match why {
-            Detached::Finished => EndReason::Left(FINISHED),
-            Detached::Requested => EndReason::Left(REQUESTED),
-            Detached::Replaced => EndReason::Left(REPLACED),
-            Detached::Limited => EndReason::Left(LIMITED),
-            Detached::Refused => EndReason::Left(REFUSED),
-            Detached::Idle => EndReason::Left(IDLE),
-            Detached::Evicted => EndReason::Evicted,
-            Detached::Stalled => EndReason::Stalled,
-            Detached::Overflowed => EndReason::Overflowed,
-            Detached::Failed(Broken(op)) => EndReason::Failed(op),
-            _ => EndReason::Unknown,
-        };
-        self.hear(Event::Detached(att, why));
+        let why = if let Detached::Failed(Broken(op)) = why { op } else { why.as_str() };
+        self.hear(Event::Detached(self.name(&to), why));
     }
-
     fn key_attached(&mut self, key: &Key) {
         self.hear(Event::KeyAttached(key.0));
     }
-
     fn key_detached(&mut self, key: &Key) {
         self.hear(Event::KeyDetached(key.0));
     }
-
     fn supersedes(&mut self, to: Recipient<'_, Key>, waiting: &Item, new: &Item) -> bool {
-        let att = self.name(to);
-        let sum = waiting.seq + new.seq;
-        let supersedes = self.supersedes != 0 && sum % self.supersedes == 0;
-        self.hear(Event::Supersedes(att, waiting.seq, new.seq, supersedes));
-        supersedes
+        self.is_superseded(self.name(&to), waiting, new)
     }
-
     fn unmatched(&mut self, item: Item) {
         self.hear(Event::Unmatched(item.seq));
     }
-
     fn discarded(&mut self, to: Recipient<'_, Key>, item: Item, why: Discarded) {
-        let att = self.name(to);
-        self.hear(Event::Discarded(att, item.seq, why));
+        self.hear(Event::Discarded(self.name(&to), item.seq, why.as_str()));
     }
-
     fn blocked(&mut self, on: Recipient<'_, Key>) {
-        let att = self.name(on);
-        self.hear(Event::Blocked(att));
+        self.hear(Event::Blocked(self.name(&on)));
     }
-
     fn unblocked(&mut self, on: Recipient<'_, Key>) {
-        let att = self.name(on);
-        self.hear(Event::Unblocked(att));
+        self.hear(Event::Unblocked(self.name(&on)));
     }
 }

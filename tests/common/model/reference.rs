@@ -1,0 +1,351 @@
+//! The reference: the contract as a second, naive implementation.
+//!
+//! Comments refer to the sections of the contract. There is one list of attachments, which is
+//! searched. What the contract leaves open is marked with `Q` and the number of the question.
+//!
+//! `items` has section 1, where an item waits; `groups` 2; `orders` 3, orders and the end; `sinks`
+//! what a sink takes, and how an attachment leaves (4); `flushes` 5; `time` 6.
+
+mod flushes;
+mod groups;
+mod items;
+mod orders;
+mod signals;
+mod sinks;
+mod time;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::{Index, IndexMut};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures::Stream;
+use stream_demux::{Overflow, Totals};
+
+use super::super::{Broken, Op};
+use super::event::{Event, Id, OrderKind, Request, Seen};
+use super::script::Settings;
+use super::subject::Look;
+use super::watched::{Item, Made, Offer, Recorder, SentOrder, WatchedSink, WatchedStream};
+pub use signals::Signals;
+
+/// An attachment, named by its slot id: an index of `Reference::slots`.
+#[derive(Default)]
+pub struct Slot {
+    id: Id,
+    key: u16,
+    sink: Option<WatchedSink>,
+    buffer: usize,
+    overflow: Overflow,
+    limit: Option<u64>,
+    stall_timeout: u32,
+    idle_timeout: u32,
+    /// When it joined its key or, if it leaves, began to leave.
+    since: i64,
+    /// The reason for which it leaves. Without one, it receives.
+    leaving: Option<&'static str>,
+    /// With `balance`, the queue of a key is that of its head.
+    queue: VecDeque<Item>,
+    /// How many of the last items of the queue are beyond the buffer.
+    beyond: usize,
+    /// The number of items that count towards the limit.
+    accepted: u64,
+    parked: bool,
+    /// Its policy was applied. With `balance`, that of the head.
+    full: bool,
+    /// Took an item since the last call of `poll_flush`.
+    unflushed: bool,
+    flushing: bool,
+    /// Was woken: its pending flush may be polled again.
+    flush_woken: bool,
+    closing: bool,
+    /// The turn in which it was polled because it was in doubt.
+    doubted_in: u64,
+    /// With `balance`: its place in the line, and since when it is parked; whether it was polled in
+    /// doubt, and not ready, since it was last woken.
+    place: i64,
+    parked_since: i64,
+    confirmed: bool,
+    /// The operation that is pending woke itself.
+    woke_itself: bool,
+    /// Since the last tick: an operation has completed; it took an item or completed a flush.
+    moved: bool,
+    busy: bool,
+    stalled: u32,
+    idle: u32,
+    last_tick: u64,
+}
+
+/// What is left of the allowances of this turn.
+#[derive(Clone, Copy, Default)]
+struct Allowances {
+    orders: usize,
+    sinks: usize,
+    flushes: usize,
+    ticks: usize,
+    closes: usize,
+    items: usize,
+}
+
+#[derive(Default)]
+pub struct Reference {
+    settings: Settings,
+    hooks: Recorder,
+    input: Option<WatchedStream<Item>>,
+    orders: Option<WatchedStream<SentOrder>>,
+    signals: Arc<Signals>,
+    completed: bool,
+    totals: Totals,
+    turn: u64,
+    left: Allowances,
+    /// The last number that was given to an event, to tell its time.
+    clock: i64,
+    slots: Vec<Option<Slot>>,
+    /// The ids that are free. The last is used first.
+    free: Vec<usize>,
+    catch_all: Option<usize>,
+    /// The slots that are served in this turn, and maybe in the next. The last is served first.
+    listed: Vec<usize>,
+    /// An item that was read and that orders have overtaken.
+    overtaken: Option<Item>,
+    walk: Option<groups::Walk>,
+    /// The slots that keep the gate closed, and the one that `blocked` was called for.
+    gate: Vec<usize>,
+    named: Option<(usize, Id)>,
+    /// The slots in doubt, and whether there were any after they were polled in this turn.
+    doubts: Vec<usize>,
+    doubted: bool,
+    /// In this turn: the input has returned `Pending`; the items that were read and the copies.
+    dry: bool,
+    handled: usize,
+    /// An attachment is made on demand, and pays from the allowance of the items.
+    on_demand: bool,
+    inbox: orders::Inbox,
+    /// The turn in which the orders stream last woke itself while it was polled.
+    yielded_in: u64,
+    /// An order that was read and is not completely applied.
+    order: Option<orders::Unapplied>,
+    /// The attachments whose leases have ended. The last one ends first.
+    ended: Vec<Id>,
+    /// Whether orders and ended leases were handled, so that items may be.
+    caught_up: bool,
+    /// The input has ended, `Finish` or `Abort` was applied.
+    over: bool,
+    aborted: bool,
+    /// The number of slot ids that closing has come to.
+    closed: usize,
+    /// The flush list: slots, and how many items were read before the entry was made. The first
+    /// `owed` entries are due.
+    entries: VecDeque<(usize, u64)>,
+    owed: usize,
+    patience: flushes::Patience,
+    /// The number of ticks since flushes began to linger.
+    lingering: Option<u32>,
+    timers: Vec<usize>,
+    sweep: Option<time::Sweep>,
+    kept_tick: Option<u64>,
+    /// The number of ticks that were read, and the turn of the last.
+    ticks: (u64, u64),
+    /// Whether the gate was closed since the last tick that was applied.
+    waited: bool,
+}
+
+impl Index<usize> for Reference {
+    type Output = Slot;
+    fn index(&self, n: usize) -> &Slot {
+        self.slots[n].as_ref().expect("the slot is in use")
+    }
+}
+
+impl IndexMut<usize> for Reference {
+    fn index_mut(&mut self, n: usize) -> &mut Slot {
+        self.slots[n].as_mut().expect("the slot is in use")
+    }
+}
+
+impl Reference {
+    pub fn new(
+        settings: Settings,
+        input: WatchedStream<Item>,
+        orders: WatchedStream<SentOrder>,
+        hooks: Recorder,
+        signals: Arc<Signals>,
+    ) -> Self {
+        let (input, orders) = (Some(input), Some(orders));
+        Self { settings, hooks, input, orders, signals, ..Self::default() }
+    }
+
+    fn say(&self, event: Event) {
+        self.hooks.hear(event);
+    }
+
+    fn now(&mut self) -> i64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// Returns the attachments of a key that receive, or those that leave, in order.
+    fn of_key(&self, key: u16, receive: bool) -> Vec<usize> {
+        let of_key = |slot: &Slot| slot.key == key && slot.leaving.is_none() == receive;
+        let all = 0..self.slots.len();
+        let mut found: Vec<_> =
+            all.filter(|&n| self.slots[n].as_ref().is_some_and(of_key)).collect();
+        found.sort_by_key(|&n| self[n].since);
+        found
+    }
+
+    /// 4. A turn. Returns whether the future completes.
+    fn turn(&mut self, cx: &mut Context<'_>) -> bool {
+        let all = self.settings.budget;
+        self.left = Allowances {
+            orders: all,
+            sinks: all,
+            flushes: all,
+            ticks: all,
+            closes: all,
+            items: all,
+        };
+        self.turn += 1;
+        (self.dry, self.handled) = (false, 0);
+        if self.listed.is_empty() {
+            self.listed = std::mem::take(&mut self.signals.look().listed); // 1
+        }
+        if !self.aborted {
+            self.poll_doubts(); // 2
+            self.go_on_walk(); // 3
+        }
+        self.apply_orders(true); // 4
+        if !self.aborted {
+            self.serve_listed(); // 5
+            self.flush_due(); // 6
+            self.go_on_sweep(); // 7
+        }
+        self.close_some(); // 8
+        self.read_items(cx); // 9
+        self.close_some(); // 10
+        // If closing may not begin yet, flushes are decided. (Q28)
+        if !(self.may_close() && self.closed < self.slots.len()) {
+            self.decide_flushes();
+            self.flush_due();
+            self.name_blocked();
+        }
+        if self.is_done() {
+            self.apply_orders(false); // 11
+        }
+        if !self.is_done() && self.is_work_left() {
+            cx.waker().wake_by_ref(); // 12
+        }
+        self.is_done()
+    }
+
+    /// 9. Items.
+    fn read_items(&mut self, cx: &mut Context<'_>) {
+        while self.caught_up && !self.doubted && self.may_read() {
+            let doubts_orders = self.inbox == orders::Inbox::Doubted;
+            if self.overtaken.is_some() && doubts_orders {
+                return;
+            }
+            if let Some(item) = self.overtaken.take() {
+                self.route(item);
+                continue;
+            }
+            if self.left.items == 0 || !self.flush_before_read() {
+                return;
+            }
+            let input = self.input.as_mut().expect("the input is kept");
+            match Pin::new(input).poll_next(cx) {
+                Poll::Pending => {
+                    self.dry = true;
+                    return;
+                }
+                Poll::Ready(None) => self.end_input(),
+                Poll::Ready(Some(item)) => {
+                    self.left.items -= 1;
+                    self.totals.received += 1;
+                    self.handled += 1;
+                    self.overtaken = Some(item);
+                    if self.has_signalled() {
+                        self.apply_orders(false);
+                    }
+                    if doubts_orders {
+                        return; // Q12
+                    }
+                }
+            }
+        }
+    }
+
+    fn may_read(&self) -> bool {
+        self.gate.is_empty() && self.walk.is_none() && !self.over
+    }
+
+    /// 12. Returns whether work is left that no waker announces.
+    fn is_work_left(&self) -> bool {
+        let (signals, is_flush_due) =
+            (self.signals.look(), self.owed > 0 || self.is_due(self.slack()));
+        !self.listed.is_empty()
+            || !signals.listed.is_empty()
+            || !self.doubts.is_empty()
+            || self.walk.is_some()
+            || self.order.is_some()
+            || self.inbox == orders::Inbox::Unread
+            || signals.orders && self.orders.is_some()
+            || !self.ended.is_empty()
+            || !signals.ended.is_empty()
+            || self.over && self.closed < self.slots.len()
+            || self.sweep.is_some()
+            || !self.entries.is_empty() && (is_flush_due || !self.lingers())
+            || self.may_read() && !self.dry
+    }
+
+    /// Returns whether the input is over and no slot is left.
+    fn is_done(&self) -> bool {
+        self.over && self.slots.iter().all(Option::is_none)
+    }
+
+    /// 7. Totals.
+    fn totals(&self) -> Totals {
+        let queues: usize = self.slots.iter().flatten().map(|slot| slot.queue.len()).sum();
+        let beside = usize::from(self.overtaken.is_some()) + usize::from(self.walk.is_some());
+        let mut totals = self.totals;
+        totals.queued = (queues + beside) as u64;
+        totals
+    }
+}
+
+impl Future for Reference {
+    type Output = Totals;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Totals> {
+        // A signal wakes the task between two turns only. Within a turn it is work. (Q1)
+        self.signals.look().task = None;
+        if !self.turn(cx) {
+            self.signals.look().task = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        self.completed = true;
+        self.orders = None;
+        Poll::Ready(self.totals())
+    }
+}
+
+impl Look for Reference {
+    fn look(&self, _: u16) -> Seen {
+        let mut seen = Seen { totals: self.totals(), ..Seen::default() };
+        let mut keys = BTreeMap::new();
+        for slot in self.slots.iter().flatten() {
+            if slot.leaving.is_none() {
+                seen.recipients.push(slot.id);
+                *keys.entry(slot.key).or_default() += slot.queue.len();
+            } else {
+                seen.leaving.push(slot.id);
+            }
+        }
+        (seen.len, seen.draining) = (seen.recipients.len(), seen.leaving.len());
+        seen.keys = keys.into_iter().collect();
+        seen.blocked_on = self.named.map(|(_, id)| id);
+        seen.terminated = self.completed;
+        seen
+    }
+}

@@ -1,0 +1,148 @@
+//! 5. Flushing.
+
+use super::*;
+
+/// How long flushes wait for more items when the input is dry.
+#[derive(Default)]
+pub(super) struct Patience {
+    waited: u32,
+    dry_turns: u32,
+    failures: u32,
+    skip: u32,
+}
+
+impl Patience {
+    fn fail(&mut self) {
+        self.skip = 1 << self.failures.min(6);
+        self.failures += 1;
+    }
+}
+
+impl Reference {
+    /// A sink took an item: an entry is made, unless an old or inherited one is left. (Q31)
+    pub(super) fn enter_flush_list(&mut self, n: usize) {
+        self[n].unflushed = true;
+        if self.entries.iter().all(|(other, _)| *other != n) {
+            self.entries.push_back((n, self.totals.received));
+        }
+    }
+
+    /// How many items earlier than necessary an entry may be flushed.
+    pub(super) fn slack(&self) -> u64 {
+        self.settings.budget.min(self.settings.flush_every / 4) as u64
+    }
+
+    /// Returns whether the first entry is due, or will be within the next `early` items.
+    pub(super) fn is_due(&self, early: u64) -> bool {
+        self.entries.front().is_some_and(|(_, stamp)| {
+            let further = self.totals.received - stamp;
+            self.owed > 0 || further + early >= self.settings.flush_every as u64
+        })
+    }
+
+    /// Flushes the entries that are due, as far as the allowance goes.
+    pub(super) fn flush_due(&mut self) {
+        while self.is_due(self.slack()) && self.left.flushes > 0 {
+            self.left.flushes -= 1;
+            self.owed = self.owed.saturating_sub(1);
+            let entry = self.entries.pop_front();
+            if let Some((n, _)) = entry.filter(|(n, _)| self.needs_flush(*n)) {
+                self.flush(n);
+            }
+        }
+    }
+
+    /// Flushes what is due before an item is read. Returns whether the allowance sufficed. (Q8)
+    pub(super) fn flush_before_read(&mut self) -> bool {
+        if self.is_due(0) {
+            self.flush_due();
+        }
+        !self.is_due(0)
+    }
+
+    /// Returns `false` if the entry of this slot is stale.
+    fn needs_flush(&self, n: usize) -> bool {
+        self.slots[n].as_ref().is_some_and(|slot| slot.unflushed && !slot.closing)
+    }
+
+    pub(super) fn flush(&mut self, n: usize) {
+        self[n].unflushed = false;
+        match self.poll_sink(n, Op::Flush) {
+            Poll::Pending => self[n].flushing = true,
+            Poll::Ready(Err(op)) => self.end(n, op, None),
+            Poll::Ready(Ok(())) => (self[n].flushing, self[n].busy) = (false, true),
+        }
+    }
+
+    /// Returns whether flushes wait for ticks when the input is dry.
+    pub(super) fn lingers(&self) -> bool {
+        let may_tick = self.settings.linger > 0 && self.orders.is_some();
+        may_tick && self.gate.is_empty() && !self.over
+    }
+
+    /// The decision in phase 10.
+    pub(super) fn decide_flushes(&mut self) {
+        if !self.lingers() {
+            self.lingering = None;
+            if self.is_lull() {
+                (self.patience.waited, self.patience.dry_turns) = (0, 0);
+                self.owed = self.entries.len();
+            }
+            return;
+        }
+        self.patience = Patience::default(); // Q9
+        // Ticks count from the first dry turn with an item that is not flushed. (Q26)
+        self.lingering = match self.lingering {
+            _ if !self.entries.iter().any(|(n, _)| self.needs_flush(*n)) => None,
+            Some(ticks) if ticks >= self.settings.linger => {
+                self.owed = self.entries.len();
+                None
+            }
+            None if self.dry => Some(0),
+            lingering => lingering,
+        };
+    }
+
+    /// Returns whether all entries are due because of this turn.
+    fn is_lull(&mut self) -> bool {
+        // The last member of a group gets no copy, so it is not handled. (Q23)
+        let (n, handled, walks) = (self.entries.len(), self.handled, self.walk.is_some());
+        let patience = &mut self.patience;
+        if patience.waited > 0 && handled > 0 {
+            patience.waited = 0;
+            if handled >= 16 {
+                (patience.failures, patience.skip) = (0, 0);
+            } else {
+                patience.fail();
+            }
+        }
+        if n == 0 {
+            (patience.waited, patience.dry_turns) = (0, 0);
+            return false;
+        }
+        if walks {
+            return false;
+        }
+        if !self.dry {
+            patience.waited = 0;
+            return handled == 0 || self.over || !self.gate.is_empty() && n <= 16;
+        }
+        patience.dry_turns += 1;
+        let too_long = patience.dry_turns >= 1_024;
+        if n <= 16 {
+            true
+        } else if handled > 0 {
+            too_long
+        } else if patience.skip > 0 {
+            patience.skip -= 1;
+            true
+        } else {
+            patience.waited += 1;
+            let fails = patience.waited == 64 || too_long;
+            if fails {
+                patience.fail();
+            }
+            fails
+        }
+    }
+}

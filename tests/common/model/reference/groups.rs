@@ -1,0 +1,205 @@
+//! 2. Groups.
+
+use super::*;
+
+/// An item on its way through a group, and the members that it was not offered to.
+pub(super) struct Walk(Item, Vec<usize>);
+
+// 2.1 `multicast`.
+impl Reference {
+    pub(super) fn begin_walk(&mut self, item: Item, members: Vec<usize>) {
+        self.walk = Some(Walk(item, members));
+        self.left.items += 1; // Reading the item has paid for the first.
+        self.go_on_walk();
+    }
+
+    pub(super) fn go_on_walk(&mut self) {
+        while let Some(Walk(_, members)) = &self.walk {
+            let n = members[0];
+            if self.left.items == 0 {
+                return;
+            }
+            self.left.items -= 1;
+            let copy = self.next_copy(n);
+            self.offer(n, copy);
+        }
+    }
+
+    /// Returns the copy of a member that is offered the item now. The last gets the item itself.
+    fn next_copy(&mut self, n: usize) -> Item {
+        let Walk(item, mut members) = self.walk.take().expect("an item is on its way");
+        members.retain(|other| *other != n);
+        if members.is_empty() {
+            return item;
+        }
+        self.totals.copies += 1;
+        self.handled += 1;
+        let copy = item.clone();
+        self.walk = Some(Walk(item, members));
+        copy
+    }
+
+    pub(super) fn is_on_walk(&self, n: usize) -> bool {
+        self.walk.as_ref().is_some_and(|Walk(_, members)| members.contains(&n))
+    }
+
+    /// Returns the copy of a member that leaves gracefully before it was offered the item.
+    pub(super) fn copy_for_leaver(&mut self, n: usize) -> Option<Item> {
+        let copy = self.is_on_walk(n).then(|| self.next_copy(n))?;
+        if self.admits(n, &copy) {
+            return Some(copy);
+        }
+        self.discard(n, copy, "not_admitted");
+        None
+    }
+
+    /// Forgets a member that gets no copy. Returns the item if it was for this member alone.
+    pub(super) fn forget_on_walk(&mut self, n: usize) -> Option<Item> {
+        let Walk(_, members) = self.walk.as_mut()?;
+        members.retain(|other| *other != n);
+        let Walk(item, _) = self.walk.take_if(|Walk(_, members)| members.is_empty())?;
+        Some(item)
+    }
+}
+
+// 2.2 `balance`.
+impl Reference {
+    /// Returns whether the attachment receives and shares the queue of its key.
+    pub(super) fn shares(&self, n: usize) -> bool {
+        self.settings.balance && self[n].leaving.is_none()
+    }
+
+    /// Returns the slot whose queue this one takes from: with `balance`, the head of its key.
+    pub(super) fn queue_of(&self, n: usize) -> usize {
+        if self.shares(n) { self.of_key(self[n].key, true)[0] } else { n }
+    }
+
+    /// Returns the members that are lined up, not parked, in order.
+    fn line(&self, key: u16) -> Vec<usize> {
+        let mut line = self.of_key(key, true);
+        line.retain(|&n| !self[n].parked);
+        line.sort_by_key(|&n| self[n].place);
+        line
+    }
+
+    /// Offers an item to the sinks of a key in turn or, if it was caught, to the catch-all alone.
+    /// Hooks name the head or the catch-all.
+    pub(super) fn balance(&mut self, named: usize, catch_all: Option<usize>, item: Item) {
+        if !self.admits(named, &item) {
+            return self.discard(named, item, "not_admitted");
+        }
+        let key = self[named].key;
+        let mut cost = 0;
+        while self[self.of_key(key, true)[0]].queue.is_empty() {
+            let mut line = self.line(key).into_iter();
+            let Some(n) = line.find(|n| catch_all.is_none_or(|it| it == *n)) else { break };
+            self.left.items = self.left.items.saturating_sub(cost);
+            cost = 1;
+            match self.poll_ready(n) {
+                Poll::Pending => {}
+                Poll::Ready(Ok(())) => return self.send_now(n, item),
+                // A caught item is for the catch-all alone. (Q6)
+                Poll::Ready(Err(op)) if catch_all.is_some() || self.of_key(key, true) == [n] => {
+                    return self.end(n, op, Some(item));
+                }
+                Poll::Ready(Err(op)) => self.end(n, op, None),
+            }
+        }
+        // If it was caught, others may be lined up. (Q21)
+        self.line(key).into_iter().for_each(|n| _ = self.signals.look().list(n));
+        self.enqueue(self.of_key(key, true)[0], item);
+    }
+
+    /// Returns how many items a sink may take at a time.
+    pub(super) fn share(&self, n: usize) -> usize {
+        if !self.shares(n) {
+            return usize::MAX;
+        }
+        let members = self.of_key(self[n].key, true);
+        self[members[0]].queue.len().div_ceil(members.len())
+    }
+
+    /// Polls the members of a key in doubt (1.2): first those that may be ready, in the order in
+    /// which they joined, then those in line. If none is ready, the policy acts.
+    pub(super) fn poll_doubted_key(&mut self, key: u16, polls: &mut usize) {
+        while let Some(&head) = self.of_key(key, true).first() {
+            if !self.doubts.contains(&head) {
+                return;
+            }
+            let unconfirmed = self.of_key(key, true).into_iter().find(|&n| {
+                let parked = self[n].parked && !self[n].confirmed;
+                self[n].doubted_in != self.turn && (parked || self.signals.look().fired[n])
+            });
+            let Some(n) = unconfirmed.or(self.line(key).first().copied()) else {
+                return self.overflow(head);
+            };
+            if *polls == 0 {
+                return;
+            }
+            self.poll_doubted_member(n, polls);
+        }
+    }
+
+    fn poll_doubted_member(&mut self, n: usize, polls: &mut usize) {
+        let (was_parked, since) = (self[n].parked, self[n].parked_since);
+        self.begin_doubt(n);
+        for taken in 0..self.share(n) {
+            if *polls == 0 || self[self.queue_of(n)].beyond == 0 {
+                break;
+            }
+            *polls -= 1;
+            match self.poll_ready(n) {
+                Poll::Ready(Ok(())) => self.take(n),
+                Poll::Ready(Err(op)) => self.end(n, op, None),
+                Poll::Pending => {
+                    let slot = &mut self[n];
+                    slot.confirmed = true;
+                    if was_parked && taken == 0 {
+                        slot.parked_since = since;
+                    }
+                    return;
+                }
+            }
+            if self.slots[n].is_none() || self[n].leaving.is_some() {
+                return self.close_if_drained(n);
+            }
+        }
+        self.signals.look().list(n);
+    }
+
+    /// No member is ready: the policy acts.
+    fn overflow(&mut self, head: usize) {
+        if self[head].overflow != Overflow::Evict {
+            return self.apply_policy_beyond(head);
+        }
+        let key = self[head].key;
+        let members = self.of_key(key, true).into_iter();
+        let n = members.min_by_key(|&n| self[n].parked_since).unwrap_or(head);
+        self.end(n, "overflowed", None);
+        if let Some(&head) = self.of_key(key, true).first() {
+            self[head].beyond = 0;
+        }
+        self.check_beyond();
+    }
+
+    /// The queue stays with the key when its head leaves.
+    pub(super) fn hand_over(&mut self, n: usize) {
+        let members = if self.shares(n) { self.of_key(self[n].key, true) } else { Vec::new() };
+        let [head, next, ..] = members[..] else { return };
+        if head != n {
+            return;
+        }
+        let slot = &mut self[n];
+        let (queue, beyond) = (std::mem::take(&mut slot.queue), std::mem::take(&mut slot.beyond));
+        let full = slot.full;
+        let slot = &mut self[next];
+        let waits = slot.overflow == Overflow::Wait;
+        (slot.queue, slot.beyond, slot.full) = (queue, beyond, full && !waits);
+        // The key keeps its place among those in doubt, or that keep the gate closed. (Q7)
+        let list = if waits { &mut self.gate } else { &mut self.doubts };
+        list.iter_mut().filter(|other| **other == n).for_each(|place| *place = next);
+        if beyond > 0 {
+            self.mark_beyond(next);
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! 1. Where an item waits.
+
+use super::*;
+
+impl Reference {
+    /// Routes an item that was read, after all orders that come before it.
+    pub(super) fn route(&mut self, item: Item) {
+        let mut members = self.of_key(item.key, true);
+        if members.is_empty() && self.settings.on_demand > 0 && !self.over {
+            if let Some(Offer::Plain(made)) = self.hooks.make_on_demand(&item) {
+                self.left.items = self.left.items.saturating_sub(1);
+                self.on_demand = true;
+                self.attach(made);
+                self.on_demand = false;
+                members = self.of_key(item.key, true);
+            }
+        }
+        match (members.first(), self.catch_all) {
+            (None, None) => self.unmatched(item),
+            (None, Some(n)) if self.settings.balance => self.balance(n, Some(n), item),
+            (Some(&head), _) if self.settings.balance => self.balance(head, None, item),
+            (Some(_), _) if self.settings.multicast => self.begin_walk(item, members),
+            (None, Some(n)) | (Some(&n), _) => self.offer(n, item),
+        }
+    }
+
+    pub(super) fn admits(&self, n: usize, item: &Item) -> bool {
+        self.hooks.admits(self[n].id, item)
+    }
+
+    pub(super) fn offer(&mut self, n: usize, item: Item) {
+        if !self.admits(n, &item) {
+            return self.discard(n, item, "not_admitted");
+        }
+        if self[n].queue.is_empty() && !self[n].parked {
+            match self.poll_ready(n) {
+                Poll::Ready(Ok(())) => return self.send_now(n, item), // 1
+                Poll::Ready(Err(op)) => return self.end(n, op, Some(item)),
+                Poll::Pending => {}
+            }
+        }
+        self.enqueue(n, item);
+        self.close_if_drained(n);
+    }
+
+    /// Points 2 to 4. With `balance`, `n` is the head of the key.
+    pub(super) fn enqueue(&mut self, n: usize, item: Item) {
+        let (room, full) = (self.room(n), self.is_full(n));
+        let slot = &mut self[n];
+        let conflates = slot.overflow == Overflow::Conflate && !slot.queue.is_empty();
+        // Nothing is accepted behind items that are not. (Q2)
+        if slot.beyond == 0 && slot.queue.len() < room && !conflates {
+            slot.queue.push_back(item); // 2
+            self.accept(n);
+        } else if full {
+            self.apply_policy(n, item); // 3
+        } else {
+            slot.queue.push_back(item); // 4
+            slot.beyond += 1;
+            self.mark_beyond(n);
+        }
+    }
+
+    /// Closes the gate (1.1) or comes in doubt (1.2).
+    pub(super) fn mark_beyond(&mut self, n: usize) {
+        let waits = self[n].overflow == Overflow::Wait;
+        self.waited |= waits && !self.over;
+        let list = if waits { &mut self.gate } else { &mut self.doubts };
+        if !(list.contains(&n) || waits && self.over) {
+            list.push(n);
+        }
+    }
+
+    /// The number of items that may be accepted.
+    fn room(&self, n: usize) -> usize {
+        let members = if self.shares(n) { self.of_key(self[n].key, true) } else { vec![n] };
+        members.into_iter().fold(0, |room, n| room.saturating_add(self[n].buffer))
+    }
+
+    fn is_full(&self, n: usize) -> bool {
+        let signals = self.signals.look();
+        let balance = self.settings.balance;
+        let woken = if balance { signals.is_listed.contains(&true) } else { signals.fired[n] };
+        self[n].full && !woken
+    }
+
+    /// An item joined the accepted ones. With `balance`, items count when a sink takes them.
+    fn accept(&mut self, n: usize) {
+        if !self.shares(n) {
+            self.count(n);
+        }
+    }
+
+    /// Counts an item towards the limit.
+    pub(super) fn count(&mut self, n: usize) {
+        let slot = &mut self[n];
+        slot.accepted += 1;
+        if slot.limit == Some(slot.accepted) && slot.leaving.is_none() {
+            self.leave(n, "limited", false);
+        }
+    }
+
+    /// Forgets slots that have no items beyond their buffers any longer. This may open the gate.
+    pub(super) fn check_beyond(&mut self) {
+        let is_beyond = |n: &usize| {
+            let slot = self.slots[*n].as_ref().filter(|slot| slot.leaving.is_none());
+            slot.is_some_and(|slot| slot.beyond > 0)
+        };
+        self.doubts.retain(is_beyond);
+        self.gate.retain(|n| is_beyond(n) && !self.over);
+        if let Some((_, id)) = self.named.take_if(|(n, _)| !self.gate.contains(n)) {
+            self.say(Event::Unblocked(id));
+        }
+    }
+
+    pub(super) fn name_blocked(&mut self) {
+        // With `balance`, the waker of the head alone counts. (Q25)
+        let Some(&n) = self.gate.first() else { return };
+        if self.named.is_none() && !self.signals.look().fired[n] {
+            self.named = Some((n, self[n].id));
+            self.say(Event::Blocked(self[n].id));
+        }
+    }
+
+    // 1.2 Policies that discard: in doubt, then full.
+
+    pub(super) fn poll_doubts(&mut self) {
+        let mut polls = self.settings.budget.min(32);
+        for n in self.doubts.clone() {
+            if polls == 0 {
+                break;
+            }
+            if self.shares(n) {
+                self.poll_doubted_key(self[n].key, &mut polls);
+            } else {
+                self.poll_doubted(n, &mut polls);
+            }
+        }
+        self.doubted = !self.doubts.is_empty();
+    }
+
+    fn poll_doubted(&mut self, n: usize, polls: &mut usize) {
+        self.begin_doubt(n);
+        while self.slots[n].is_some() && self[n].leaving.is_none() && !self[n].queue.is_empty() {
+            if *polls == 0 {
+                if self[n].beyond == 0 {
+                    self.signals.look().list(n);
+                }
+                return;
+            }
+            *polls -= 1;
+            match self.poll_ready(n) {
+                Poll::Ready(Ok(())) => self.take(n),
+                Poll::Ready(Err(op)) => self.end(n, op, None),
+                Poll::Pending => {
+                    self.apply_policy_beyond(n);
+                    break;
+                }
+            }
+        }
+        self.close_if_drained(n);
+    }
+
+    /// Uses up the wake of a sink that is polled because it is in doubt. A pending flush is still
+    /// polled when the slot is served. (Q20)
+    pub(super) fn begin_doubt(&mut self, n: usize) {
+        let woken = std::mem::take(&mut self.signals.look().fired[n]);
+        let (turn, head) = (self.turn, self.queue_of(n));
+        self[head].full = false;
+        let slot = &mut self[n];
+        (slot.doubted_in, slot.confirmed) = (turn, false);
+        slot.flush_woken |= woken && slot.flushing;
+    }
+
+    /// The sink was found full: its policy is applied to the items beyond the buffer.
+    pub(super) fn apply_policy_beyond(&mut self, n: usize) {
+        while self.slots[n].as_ref().is_some_and(|slot| slot.beyond > 0) {
+            let room = self.room(n);
+            let slot = &mut self[n];
+            slot.full = true;
+            let accepted = slot.queue.len() - slot.beyond;
+            slot.beyond -= 1;
+            if accepted < room && slot.overflow != Overflow::Conflate {
+                self.accept(n); // The room has grown, with `balance`. (Q2)
+            } else if let Some(item) = slot.queue.remove(accepted) {
+                self.apply_policy(n, item);
+            }
+        }
+        self.check_beyond();
+    }
+
+    /// Applies the policy of a full sink to an item, which comes before those beyond the buffer.
+    fn apply_policy(&mut self, n: usize, item: Item) {
+        let room = self.room(n);
+        let slot = &mut self[n];
+        let (id, accepted) = (slot.id, slot.queue.len() - slot.beyond);
+        match slot.overflow {
+            Overflow::DropNewest => return self.discard(n, item, "overflowed"),
+            Overflow::Evict => {
+                slot.queue.insert(accepted, item);
+                return self.end(n, "overflowed", None);
+            }
+            Overflow::Conflate => {
+                for place in 0..accepted {
+                    if self.hooks.is_superseded(id, &self[n].queue[place], &item) {
+                        let old = std::mem::replace(&mut self[n].queue[place], item);
+                        return self.discard(n, old, "conflated");
+                    }
+                }
+            }
+            _ => {}
+        }
+        if accepted >= room {
+            let oldest = self[n].queue.pop_front();
+            oldest.into_iter().for_each(|oldest| self.discard(n, oldest, "overflowed"));
+        }
+        let slot = &mut self[n];
+        slot.queue.insert(slot.queue.len() - slot.beyond, item);
+        self.accept(n);
+    }
+
+    // The fates of items.
+
+    pub(super) fn unmatched(&mut self, item: Item) {
+        self.totals.unmatched += 1;
+        self.say(Event::Unmatched(item.seq));
+    }
+
+    pub(super) fn discard(&mut self, n: usize, item: Item, why: &'static str) {
+        self.totals.discarded += 1;
+        self.say(Event::Discarded(self[n].id, item.seq, why));
+    }
+}

@@ -1,0 +1,298 @@
+//! 3. Orders and the end.
+
+use super::*;
+
+/// What is known of the orders stream.
+#[derive(Clone, Copy, Default, PartialEq)]
+pub(super) enum Inbox {
+    Quiet,
+    /// It returned an order last, or was never polled.
+    #[default]
+    Unread,
+    /// It returned `Pending` once.
+    Doubted,
+    /// It returned `Pending` again, and woke itself.
+    Yielding,
+}
+
+/// An order that was read, and the turn.
+pub(super) struct Unapplied {
+    order: SentOrder,
+    read_in: u64,
+    /// Whether a part of it was applied.
+    begun: bool,
+}
+
+impl Reference {
+    /// 4, phase 4: ends leases, then reads and applies orders, as far as the allowance goes. If the
+    /// stream is doubted and an item is overtaken, it is polled `once_more`.
+    pub(super) fn apply_orders(&mut self, mut once_more: bool) {
+        self.caught_up = false;
+        while self.end_leases() {
+            // The leases are looked at again after an order was read.
+            if let Some(order) = self.order.take() {
+                if !self.apply(order) {
+                    return;
+                }
+                continue;
+            }
+            let doubted = self.inbox == Inbox::Doubted && self.overtaken.is_some();
+            let polls = self.inbox == Inbox::Unread || self.has_signal() || once_more && doubted;
+            if !polls || self.orders.is_none() {
+                self.caught_up = true;
+                return;
+            }
+            if self.left.orders == 0 {
+                return;
+            }
+            once_more = false;
+            self.read_order();
+        }
+    }
+
+    fn read_order(&mut self) {
+        let Some(orders) = &mut self.orders else { return };
+        self.signals.look().orders = false;
+        let waker = self.signals.waker(None);
+        match Pin::new(orders).poll_next(&mut Context::from_waker(&waker)) {
+            Poll::Ready(Some(order)) => {
+                self.left.orders -= 1;
+                self.inbox = Inbox::Unread;
+                self.order = Some(Unapplied { order, read_in: self.turn, begun: false });
+            }
+            Poll::Ready(None) => (self.orders, self.inbox) = (None, Inbox::Quiet),
+            Poll::Pending => {
+                let woke_itself = self.signals.look().orders;
+                self.yielded_in = if woke_itself { self.turn } else { self.yielded_in };
+                self.inbox = match self.inbox {
+                    Inbox::Quiet | Inbox::Unread => Inbox::Doubted,
+                    _ if woke_itself => Inbox::Yielding,
+                    _ => Inbox::Quiet,
+                };
+            }
+        }
+    }
+
+    /// Returns whether the waker of the orders stream has fired, other than in the poll of this
+    /// turn in which the stream woke itself.
+    fn has_signal(&self) -> bool {
+        self.orders.is_some() && self.signals.look().orders && self.yielded_in != self.turn
+    }
+
+    /// Returns whether an order or the end of a lease has come. (Q12)
+    pub(super) fn has_signalled(&self) -> bool {
+        self.has_signal() || !self.signals.look().ended.is_empty()
+    }
+
+    /// Lets ended leases take effect. Returns `false` if the allowance is spent before.
+    fn end_leases(&mut self) -> bool {
+        loop {
+            if self.ended.is_empty() {
+                self.ended = std::mem::take(&mut self.signals.look().ended); // Q13
+            }
+            let Some(&id) = self.ended.last() else { return true };
+            let evicts = self.hooks.request_of(id) == Request::Evict;
+            let ends = |slot: &Slot| slot.id == id && (evicts || slot.leaving.is_none());
+            let found = self.slots.iter().position(|slot| slot.as_ref().is_some_and(ends));
+            // If there is nothing to end, it costs nothing. (Q14)
+            if found.is_some() && self.left.orders == 0 {
+                return false;
+            }
+            self.ended.pop();
+            if let Some(n) = found {
+                self.left.orders -= 1;
+                self.detach(n, evicts, false);
+            }
+        }
+    }
+
+    /// Evicts an attachment, or lets it leave.
+    fn detach(&mut self, n: usize, evicts: bool, takes_part: bool) {
+        if evicts {
+            self.end(n, "evicted", None);
+        } else {
+            self.leave(n, "requested", takes_part);
+            self.advance(n);
+        }
+    }
+
+    /// Applies an order. Returns `false` if the allowance is spent before.
+    fn apply(&mut self, Unapplied { order, read_in, begun }: Unapplied) -> bool {
+        let (key, evicts) = match order.kind {
+            OrderKind::Detach(key) => (key, false),
+            OrderKind::Evict(key) => (key, true),
+            OrderKind::Attach(_) => {
+                if let Some(Offer::Plain(made)) = order.offer {
+                    self.attach(made);
+                }
+                return true;
+            }
+            OrderKind::Tick => {
+                self.tick(read_in);
+                return true;
+            }
+            OrderKind::Finish => {
+                self.end_input();
+                let item = self.overtaken.take();
+                item.into_iter().for_each(|item| self.route(item)); // Q15
+                return true;
+            }
+            OrderKind::Abort => {
+                self.end_input();
+                let item = self.overtaken.take();
+                item.into_iter().for_each(|item| self.unmatched(item));
+                (self.aborted, self.closed) = (true, 0); // They end in phase 8. (Q16)
+                return true;
+            }
+        };
+        let mut members = self.of_key(key, true);
+        if evicts {
+            members.extend(self.of_key(key, false));
+        }
+        for (place, n) in members.into_iter().enumerate() {
+            // Reading the order has paid for the first.
+            let cost = usize::from(begun || place > 0);
+            if self.left.orders < cost {
+                self.order = Some(Unapplied { order, read_in, begun: true });
+                return false;
+            }
+            self.left.orders -= cost;
+            self.detach(n, evicts, true);
+        }
+        true
+    }
+
+    /// The input has ended, or `Finish` was applied: the gate opens.
+    pub(super) fn end_input(&mut self) {
+        self.over = true;
+        self.check_beyond();
+    }
+
+    /// Returns whether closing may begin or go on.
+    pub(super) fn may_close(&self) -> bool {
+        self.over && (self.aborted || self.doubts.is_empty() && self.walk.is_none())
+    }
+
+    /// 4, phase 8.
+    pub(super) fn close_some(&mut self) {
+        while self.may_close() && self.closed < self.slots.len() && self.left.closes > 0 {
+            let n = self.closed;
+            self.closed += 1;
+            self.left.closes -= 1;
+            if self.aborted && self.slots[n].is_some() {
+                self.end(n, "evicted", None);
+            } else if self.slots[n].as_ref().is_some_and(|slot| slot.leaving.is_none()) {
+                self.leave(n, "finished", true);
+                self.close_if_drained(n);
+            }
+        }
+    }
+
+    pub(super) fn attach(&mut self, Made { id, terms, sink }: Made) {
+        self.totals.attached += 1;
+        // What its leases request before it is announced takes effect at once.
+        let request = self.hooks.request_of(id);
+        if request == Request::Evict || self.aborted {
+            self.say(Event::Attached(id));
+            drop(sink);
+            self.totals.detached += 1;
+            return self.say(Event::Detached(id, "evicted")); // without a slot (Q17)
+        }
+        let settings = self.settings;
+        let overflow = terms.overflow.unwrap_or(settings.overflow);
+        let slot = Slot {
+            id,
+            key: terms.key,
+            sink: Some(sink),
+            buffer: match (terms.buffer.or(settings.buffer), overflow) {
+                (None, Overflow::Wait) => 0,
+                (None, Overflow::Conflate) => 1,
+                (None, _) => 64,
+                (Some(buffer), Overflow::Wait | Overflow::Evict) => buffer,
+                (Some(buffer), _) => buffer.max(1),
+            },
+            overflow,
+            limit: terms.limit,
+            stall_timeout: terms.stall_timeout.unwrap_or(settings.stall_timeout),
+            idle_timeout: terms.idle_timeout.unwrap_or(settings.idle_timeout),
+            since: self.now(),
+            place: self.clock,
+            leaving: Some("attached"),
+            last_tick: self.ticks.0,
+            ..Slot::default()
+        };
+        let others = self.of_key(terms.key, true);
+        let n = self.add(slot);
+        self.say(Event::Attached(id));
+        // The first that applies. (Q18)
+        self[n].leaving = if request == Request::Detach {
+            Some("requested")
+        } else if self.over {
+            Some("finished")
+        } else if terms.limit == Some(0) {
+            Some("limited")
+        } else if terms.keep_existing && !others.is_empty() {
+            Some("refused")
+        } else {
+            None
+        };
+        if self[n].leaving.is_some() {
+            return self.close(n);
+        }
+        match others.first() {
+            None => self.say(Event::KeyAttached(terms.key)),
+            Some(_) if settings.multicast => {}
+            Some(&head) if settings.balance => {
+                self[head].full = false;
+                if !self[head].queue.is_empty() {
+                    self.signals.look().list(n);
+                }
+            }
+            Some(&old) => self.replace(old, n),
+        }
+        if terms.catch_all && self.slots[n].as_ref().is_some_and(|slot| slot.leaving.is_none()) {
+            self.catch_all = Some(n);
+        }
+    }
+
+    /// Gives an attachment a slot, whose id may be that of an earlier one.
+    fn add(&mut self, slot: Slot) -> usize {
+        let n = self.free.pop().unwrap_or(self.slots.len());
+        let mut signals = self.signals.look();
+        signals.present.push(slot.id);
+        if n == self.slots.len() {
+            self.slots.push(None);
+            signals.fired.push(false);
+            signals.is_listed.push(false);
+        }
+        if slot.stall_timeout > 0 || slot.idle_timeout > 0 {
+            self.timers.push(n);
+        }
+        self.slots[n] = Some(slot);
+        n
+    }
+
+    /// A new attachment takes over key and queue of an old one (1.2).
+    fn replace(&mut self, old: usize, new: usize) {
+        let queue = std::mem::take(&mut self[old].queue);
+        self[old].beyond = 0;
+        self.unlink(old, "replaced");
+        for item in queue {
+            let slot = &mut self[new];
+            let conflates = slot.overflow == Overflow::Conflate && !slot.queue.is_empty();
+            if slot.leaving.is_some() {
+                self.unmatched(item);
+                continue;
+            }
+            slot.queue.push_back(item);
+            if conflates {
+                slot.beyond += 1;
+                self.mark_beyond(new);
+            } else {
+                self.count(new);
+            }
+        }
+        self.advance(new); // Q19
+        self.advance(old);
+    }
+}

@@ -1,0 +1,88 @@
+//! 6. Time.
+
+use super::*;
+
+/// A tick on its way through the attachments that have time-outs.
+#[derive(Clone, Copy)]
+pub(super) struct Sweep {
+    tick: u64,
+    /// The number of places that it has yet to come to.
+    left: usize,
+    /// Whether the input waited for a sink, so that no attachment is idle.
+    waited: bool,
+}
+
+impl Reference {
+    /// Applies a tick that was read in the given turn. Those of one turn count as one.
+    pub(super) fn tick(&mut self, read_in: u64) {
+        let (tick, last) = self.ticks;
+        if last == read_in {
+            return;
+        }
+        self.ticks.1 = read_in;
+        // It counts for flushes even if it is absorbed by one that is kept. (Q26)
+        self.lingering = self.lingering.map(|ticks| ticks + 1);
+        if self.kept_tick.is_none() {
+            self.ticks.0 = tick + 1;
+            if self.sweep.is_some() {
+                self.kept_tick = Some(tick + 1);
+            } else {
+                self.begin_sweep(tick + 1);
+            }
+        }
+    }
+
+    fn begin_sweep(&mut self, tick: u64) {
+        let waited = std::mem::replace(&mut self.waited, !self.gate.is_empty());
+        self.sweep = Some(Sweep { tick, left: self.timers.len(), waited });
+    }
+
+    pub(super) fn go_on_sweep(&mut self) {
+        while let Some(Sweep { tick, left, waited }) = self.sweep {
+            let left = left.min(self.timers.len());
+            if left == 0 {
+                self.sweep = None;
+                self.kept_tick.take().into_iter().for_each(|tick| self.begin_sweep(tick));
+            } else if self.left.ticks == 0 {
+                return;
+            } else {
+                self.left.ticks -= 1;
+                self.sweep = Some(Sweep { tick, left: left - 1, waited });
+                let n = self.timers[left - 1];
+                // It may have been moved here after it got the tick, or have joined later. (Q29)
+                if self[n].last_tick < tick {
+                    self[n].last_tick = tick;
+                    self.give_tick(n, waited);
+                }
+            }
+        }
+    }
+
+    fn give_tick(&mut self, n: usize, input_waited: bool) {
+        let is_queued = !self[self.queue_of(n)].queue.is_empty();
+        let is_on_walk = self.is_on_walk(n); // Q10
+        let fired = self.signals.look().fired[n];
+        let slot = &mut self[n];
+        if std::mem::take(&mut slot.moved) {
+            slot.stalled = 0;
+        }
+        if slot.parked && is_queued || slot.flushing || slot.closing {
+            slot.stalled += u32::from(!fired || slot.woke_itself);
+        } else {
+            slot.stalled = 0; // Q11
+        }
+        if slot.stall_timeout > 0 && slot.stalled >= slot.stall_timeout {
+            return self.end(n, "stalled", None);
+        }
+        let waits = is_queued || is_on_walk || slot.unflushed || slot.flushing;
+        if std::mem::take(&mut slot.busy) {
+            slot.idle = 0;
+        } else if !waits && !input_waited {
+            slot.idle += 1;
+        }
+        if slot.leaving.is_none() && slot.idle_timeout > 0 && slot.idle >= slot.idle_timeout {
+            self.leave(n, "idle", false);
+            self.close_if_drained(n);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What a script is played on: the demux of the crate or the reference, in a world of its own.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+
+use futures::future::FusedFuture;
+use stream_demux::{Demux, DemuxStreamExt, Order, Recipient, Totals};
+
+use super::super::{CoopBudget, lock, scripted_stream};
+use super::event::{Event, Id, Seen, Tape};
+use super::reference::{Reference, Signals};
+use super::script::Settings;
+use super::watched::{Item, Key, Offer, Pool, Recorder, SentOrder, WatchedSink, WatchedStream};
+use super::world::World;
+
+/// Whether scripts are played on the crate, too. If not, the monitor reads the tape of the
+/// reference.
+pub const HAS_ENGINE: bool = false; // needs the new engine
+
+type Watched<F> = Demux<WatchedStream<Item>, F, WatchedStream<SentOrder>, Recorder>;
+pub type Subject = Pin<Box<dyn Look<Output = Totals>>>;
+
+pub fn abort() -> Order<Key, WatchedSink> {
+    Order::Finish // needs the new engine: Order::Abort
+}
+
+fn leaving<F>(demux: &Watched<F>, id: impl Fn(Recipient<'_, Key>) -> Id) -> Vec<Id> {
+    let _ = (demux, id);
+    Vec::new() // needs the new engine: demux.leaving().map(id).collect()
+}
+
+fn queue_len<F>(demux: &Watched<F>, key: &Key) -> usize {
+    let _ = (demux, key);
+    0 // needs the new engine: demux.queue_len(key)
+}
+
+/// The getters, which return the same between two polls whatever is played.
+pub trait Look: Future {
+    /// Returns what is visible. Keys below `keys` are looked up.
+    fn look(&self, keys: u16) -> Seen;
+}
+
+impl<F> Look for Watched<F>
+where
+    Self: FusedFuture,
+{
+    fn look(&self, keys: u16) -> Seen {
+        let id = |to: Recipient<'_, Key>| usize::try_from(to.tag).unwrap();
+        let attached = (0..keys).filter(|&key| self.contains_key(&Key(key)));
+        Seen {
+            totals: self.totals(),
+            len: self.len(),
+            draining: self.draining(),
+            recipients: self.recipients().map(id).collect(),
+            leaving: leaving(self, id),
+            keys: attached.map(|key| (key, queue_len(self, &Key(key)))).collect(),
+            blocked_on: self.blocked_on().map(id),
+            terminated: self.is_terminated(),
+            ..Seen::default()
+        }
+    }
+}
+
+/// Creates the demux of the crate or, with `signals`, the reference, and the world around it.
+pub fn setup(
+    settings: Settings,
+    signals: Option<Arc<Signals>>,
+) -> (Subject, Arc<Mutex<World>>, Tape) {
+    let tape = Tape::default();
+    let (input, input_handle) = scripted_stream("input");
+    let (orders, orders_handle) = scripted_stream("orders");
+    let coop = settings.coop.map(|operations| {
+        let defers = settings.coop_delay.is_some();
+        let new = if defers { CoopBudget::deferred } else { CoopBudget::new };
+        let budget = new(operations);
+        budget.fire_after(settings.coop_delay.unwrap_or(0));
+        budget.leave(settings.coop_left);
+        if settings.coop_for_streams {
+            input_handle.share(&budget);
+            orders_handle.share(&budget);
+        }
+        budget
+    });
+    let world = Arc::new_cyclic(|me| {
+        Mutex::new(World {
+            tape: tape.clone(),
+            live: Arc::default(),
+            input: Some(input_handle),
+            orders: orders_handle,
+            sinks: Vec::new(),
+            terms: Vec::new(),
+            leases: Default::default(),
+            requests: Vec::new(),
+            signals: signals.clone(),
+            seq: 0,
+            input_ended: false,
+            orders_ended: false,
+            in_hook: None,
+            coop: coop.clone(),
+            budgets: coop.into_iter().collect(),
+            pool: Arc::new(Mutex::new(Pool::new(settings.pool))),
+            over: false,
+            me: me.clone(),
+        })
+    });
+    let input = WatchedStream {
+        stream: input,
+        wakes: None,
+        event: |answer| match answer {
+            Poll::Ready(Some(Item { seq, key, .. })) => Event::Read(*seq, *key),
+            Poll::Ready(None) => Event::InputEnd,
+            Poll::Pending => Event::InputPending,
+        },
+        tape: tape.clone(),
+    };
+    let orders = WatchedStream {
+        stream: orders,
+        wakes: Some(Event::OrdersWoken),
+        event: |answer| match answer {
+            Poll::Ready(Some(SentOrder { kind, .. })) => Event::Order(*kind),
+            Poll::Ready(None) => Event::OrdersEnd,
+            Poll::Pending => Event::OrdersPending,
+        },
+        tape: tape.clone(),
+    };
+    let hooks = || Recorder { tape: tape.clone(), world: Arc::downgrade(&world), settings };
+    let (maker, key) = (hooks(), (|item: &Item| Key(item.key)) as fn(&Item) -> Key);
+    let subject: Subject = if let Some(signals) = signals {
+        Box::pin(Reference::new(settings, input, orders, hooks(), signals))
+    } else if settings.on_demand == 0 {
+        Box::pin(with_settings(input.demux_by(key, orders), settings, hooks()))
+    } else {
+        let attach = move |item: &Item| match maker.make_on_demand(item)? {
+            Offer::Crate(attach) => Some(attach),
+            Offer::Plain(_) => None,
+        };
+        let demux = input.demux_by(key, orders).or_attach_with(attach);
+        Box::pin(with_settings(demux, settings, hooks()))
+    };
+    (subject, world, tape)
+}
+
+fn with_settings<F>(
+    demux: Demux<WatchedStream<Item>, F, WatchedStream<SentOrder>>,
+    settings: Settings,
+    hooks: Recorder,
+) -> Watched<F> {
+    let mut demux = demux
+        .hooks(hooks)
+        .budget(settings.budget)
+        .overflow(settings.overflow)
+        .flush_every(settings.flush_every)
+        .stall_timeout(settings.stall_timeout)
+        .idle_timeout(settings.idle_timeout)
+        .linger(settings.linger);
+    demux = settings.buffer.into_iter().fold(demux, Demux::buffer);
+    demux = if settings.multicast { demux.multicast() } else { demux };
+    if settings.balance { demux.balance() } else { demux }
+}
