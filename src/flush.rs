@@ -234,9 +234,9 @@ impl Flushes {
         self.due = self.len();
     }
 
-    /// Returns `true` if a flush is due by the time the input will have returned `by` items.
-    pub(crate) fn is_due(&self, by: u64) -> bool {
-        self.front().is_some_and(|front| self.due > 0 || self.is_over(front, by))
+    /// Returns `true` if a window is over when the input has returned `now` items.
+    pub(crate) fn is_over(&self, now: u64) -> bool {
+        self.front().is_some_and(|front| age(front, now) >= self.window)
     }
 
     /// How many items may be read before a flush is due. Called before each run of items, when the
@@ -261,7 +261,7 @@ impl Flushes {
         let front = self.front()?;
         if self.due > 0 {
             self.due -= 1;
-        } else if !self.is_over(front, by) {
+        } else if age(front, by) < self.window {
             return None;
         }
         self.next = self.next.wrapping_add(1);
@@ -270,11 +270,6 @@ impl Flushes {
 
     fn front(&self) -> Option<Entry> {
         (self.next != self.end).then(|| self.ring[self.place(self.next)])
-    }
-
-    /// Returns `true` if the window of an entry is over when the input has returned `now` items.
-    fn is_over(&self, entry: Entry, now: u64) -> bool {
-        age(entry, now) >= self.window
     }
 }
 
@@ -400,8 +395,8 @@ mod tests {
         let start = u64::from(u32::MAX) - 7;
         flushes.push::<false>(id(1), start, true);
         assert_eq!(flushes.due_in(start + 9), (1 << 31) - 9);
-        assert!(!flushes.is_due(start + (1 << 31) - 1));
-        assert!(flushes.is_due(start + (1 << 31)));
+        assert!(!flushes.is_over(start + (1 << 31) - 1));
+        assert!(flushes.is_over(start + (1 << 31)));
     }
 
     #[test]

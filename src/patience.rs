@@ -116,9 +116,4 @@ impl Patience {
             self.failures = (self.failures + 1).min(MAX_FAILURES);
         }
     }
-
-    /// Sinks are flushed for other reasons.
-    pub(crate) fn reset(&mut self) {
-        (self.waited, self.dry_turns) = (0, 0);
-    }
 }

@@ -248,8 +248,8 @@ where
         let run = usize::try_from(due).map_or(left, |due| due.min(left));
         if run == 0 {
             let limit = this.budget.limit();
-            let is_flushed = this.router.flush_due(limit, &mut this.budget.flushes);
-            return if is_flushed { Read::Some } else { Read::Enough };
+            this.router.flush_due(limit, &mut this.budget.flushes);
+            return if this.router.must_flush() { Read::Enough } else { Read::Some };
         }
         if this.router.prefers_branchless() {
             self.route::<true>(run, turn, cx)

@@ -189,6 +189,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         let Some(head) = head else { return };
         let is_beyond = queue.beyond > 0;
         self.slots.slot_mut(head).set_queue(queue);
+        self.slots.group_mut(group).line.is_full = false; // the policy may be another one
         if is_beyond {
             self.beyond.enter(head, self.slots.slot(head).overflow());
         }

@@ -165,7 +165,10 @@ where
     fn route_known(&mut self, path: SlowPath<V, S::Error>, items: &mut Allowance) {
         match path {
             SlowPath::Unknown(item) => match self.slots.catch_all() {
-                Some(id) => self.route_to(id, item),
+                Some(id) => match self.balanced_group(id) {
+                    Some(group) => self.balance(group, item, items),
+                    None => self.route_to(id, item),
+                },
                 None => self.ledger.unmatched(item),
             },
             SlowPath::Slow(id, item) => match (self.slots.group_of(id), &self.sharing) {
@@ -209,11 +212,9 @@ where
 
     /// Sends an item that was admitted to its slot, or queues it.
     pub(super) fn offer(&mut self, id: SlotId, item: V) {
-        let owner = self.queue_owner(id);
-        let is_queued = self.slots.slot(owner).is_queued();
         let mut slot = self.slots.entry(id);
-        if is_queued || slot.is_parked() {
-            return self.enqueue(owner, item);
+        if slot.is_queued() || slot.is_parked() {
+            return self.enqueue(id, item);
         }
         let answer = slot.poll_ready();
         self.settle(id, item, answer);

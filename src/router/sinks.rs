@@ -30,17 +30,9 @@ pub(super) enum Drained {
 }
 
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
-    /// Returns `true` if flushes are due. `budget` limits how many items ahead a flush counts as
-    /// due.
-    fn has_due_flushes(&self, budget: usize) -> bool {
-        self.slots.flushes().is_due(self.flush_horizon(budget))
-    }
-
-    /// Sinks are flushed now if their flush is due by the time the input will have returned this
-    /// number of items.
-    fn flush_horizon(&self, budget: usize) -> u64 {
-        let ahead = self.slots.flushes().look_ahead(budget);
-        self.ledger.count_received().saturating_add(ahead)
+    /// Returns `true` if a flush comes before the next item.
+    pub(crate) fn must_flush(&self) -> bool {
+        self.slots.flushes().is_over(self.ledger.count_received())
     }
 }
 
@@ -167,22 +159,18 @@ where
         Ok(self.slots.slot(id).is_queued())
     }
 
-    /// Flushes the sinks whose flush is due. `budget` limits how many items ahead a flush counts as
-    /// due. Returns `false` if `flushes` did not suffice.
-    pub(crate) fn flush_due(&mut self, budget: usize, flushes: &mut Allowance) -> bool {
-        !self.has_due_flushes(budget) || self.flush_next(budget, flushes)
-    }
-
-    fn flush_next(&mut self, budget: usize, flushes: &mut Allowance) -> bool {
-        let horizon = self.flush_horizon(budget);
+    /// Flushes the sinks whose flush is due by the time the input will have returned up to `budget`
+    /// further items.
+    pub(crate) fn flush_due(&mut self, budget: usize, flushes: &mut Allowance) {
+        let ahead = self.slots.flushes().look_ahead(budget);
+        let horizon = self.ledger.count_received().saturating_add(ahead);
         while !flushes.is_spent() {
-            let Some(id) = self.slots.flushes_mut().pop_due(horizon) else { return true };
+            let Some(id) = self.slots.flushes_mut().pop_due(horizon) else { return };
             flushes.spend();
             if let Some(Poll::Ready(Err(error))) = self.slots.flush_unqueued(id) {
                 self.remove(id, Detached::Failed(error));
             }
         }
-        !self.has_due_flushes(budget)
     }
 
     fn flush(&mut self, id: SlotId) {
@@ -242,7 +230,6 @@ where
     fn leave_key(&mut self, id: SlotId, reason: LeaveReason, takes_part: bool) {
         self.forget_beyond(id);
         self.offer_before_leaving(id);
-        let is_grouped = self.slots.slot(id).is_grouped();
         let frees_key = self.slots.is_only_receiver(id);
         let group = self.balanced_group(id).filter(|_| !frees_key);
         let members = group.map_or(1, |group| self.slots.group(group).len());
@@ -259,10 +246,10 @@ where
             self.ledger.hooks_mut().key_detached(self.slots.recipient(id).key);
         }
         for item in over {
-            if is_grouped && !self.balances() {
-                self.discard(id, item, Discarded::Overflowed); // others had it
-            } else {
+            if frees_key || self.balances() {
                 self.ledger.unmatched(item);
+            } else {
+                self.discard(id, item, Discarded::Overflowed); // others had it
             }
         }
     }

@@ -7,7 +7,7 @@ use futures_sink::Sink;
 use super::Router;
 use crate::budget::Allowance;
 use crate::hooks::{Detached, Hooks};
-use crate::patience::Pause;
+use crate::patience::{Patience, Pause};
 use crate::slot::{Expired, LeaveReason};
 
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
@@ -44,7 +44,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
             if is_dry {
                 self.slots.start_linger();
             }
-            self.patience.reset();
+            self.patience = Patience::default();
             return;
         }
         let flushes = self.slots.flushes_mut();

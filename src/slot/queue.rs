@@ -48,9 +48,9 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         let room = room.unwrap_or(self.slot.buffer(self.extras) as u64);
         self.slot.set(QUEUED, true);
         let Extras { queue, beyond, .. } = self.extras.get_or_default(self.slot.id);
-        let accepted = queue.len() as u64 - u64::from(*beyond);
+        let has_room = (queue.len() as u64) < room && *beyond == 0;
         queue.push_back(item);
-        if accepted < room && !may_replace {
+        if has_room && !may_replace {
             return Place::Buffer;
         }
         *beyond += 1;

@@ -16,23 +16,21 @@ use super::world::World;
 
 /// Whether scripts are played on the crate, too. If not, the monitor reads the tape of the
 /// reference.
-pub const HAS_ENGINE: bool = false; // needs the new engine
+pub const HAS_ENGINE: bool = true;
 
 type Watched<F> = Demux<WatchedStream<Item>, F, WatchedStream<SentOrder>, Recorder>;
 pub type Subject = Pin<Box<dyn Look<Output = Totals>>>;
 
 pub fn abort() -> Order<Key, WatchedSink> {
-    Order::Finish // needs the new engine: Order::Abort
+    Order::Abort
 }
 
 fn leaving<F>(demux: &Watched<F>, id: impl Fn(Recipient<'_, Key>) -> Id) -> Vec<Id> {
-    let _ = (demux, id);
-    Vec::new() // needs the new engine: demux.leaving().map(id).collect()
+    demux.leaving().map(id).collect()
 }
 
 fn queue_len<F>(demux: &Watched<F>, key: &Key) -> usize {
-    let _ = (demux, key);
-    0 // needs the new engine: demux.queue_len(key)
+    demux.queue_len(key)
 }
 
 /// The getters, which return the same between two polls whatever is played.
