@@ -6,6 +6,7 @@
 //! the cost of finding one that is ready does not depend on how many are busy.
 
 use core::hash::{BuildHasher, Hash};
+use core::mem;
 use core::task::Poll;
 
 use futures_sink::Sink;
@@ -104,9 +105,11 @@ where
         if self.slots.slot(head).is_queued() {
             return self.enqueue(head, item);
         }
-        items.refund();
+        let mut is_paid = true; // by the reading of the item
         while let Some(id) = self.slots.next_in_line(group) {
-            items.spend();
+            if !mem::take(&mut is_paid) {
+                items.spend();
+            }
             match self.slots.entry(id).poll_ready() {
                 Poll::Pending => self.park(id),
                 Poll::Ready(Err(error)) if self.slots.group(group).len() > 1 => {
@@ -129,15 +132,18 @@ where
         self.slots.group_mut(group).start();
         loop {
             let Some(head) = self.slots.group(group).head() else { return };
-            if polls.is_spent() || !self.slots.slot(head).is_beyond() {
-                return;
-            }
             // First those that are parked, then those that are in line by then.
-            let Some(id) = self.next_to_ask(group).or_else(|| self.slots.next_in_line(group))
-            else {
+            let parked = self.next_to_ask(group);
+            let Some(id) = parked.or_else(|| self.slots.next_in_line(group)) else {
                 self.slots.group_mut(group).line.is_full = true;
                 return self.apply_policy(head);
             };
+            if polls.is_spent() || !self.slots.slot(head).is_beyond() {
+                if parked.is_none() {
+                    self.slots.line_up(group, id, true);
+                }
+                return;
+            }
             let is_last = self.slots.group(group).len() == 1;
             self.ask_member(id, head, polls);
             if is_last && self.slots.get(id).is_none_or(|slot| !slot.receives()) {
@@ -166,8 +172,8 @@ where
         match self.drain(id, polls) {
             Drained::Gone => {}
             _ if !self.slots.slot(id).receives() => self.close_if_leaving(id),
-            // For what is left when the queue is not in doubt.
-            Drained::Left | Drained::Empty => self.slots.ready().list(id),
+            Drained::Left if !self.slots.slot(head).is_beyond() => self.slots.ready().list(id),
+            Drained::Left | Drained::Empty => {}
             Drained::Unready => {
                 self.slots.slot_mut(id).set_full();
                 if let Some(stamp) = parked.filter(|_| self.slots.queue_len(head).0 == len) {

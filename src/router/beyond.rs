@@ -287,7 +287,7 @@ where
             }
             self.unpark(id);
             match self.drain(id, &mut polls) {
-                Drained::Unready if self.slots.slot(id).is_beyond() => {
+                Drained::Unready => {
                     self.slots.slot_mut(id).set_full();
                     self.apply_policy(id);
                 }
@@ -339,7 +339,6 @@ where
             return self.remove(id, Detached::Overflowed);
         };
         self.set_beyond(id, 0);
-        self.slots.group_mut(group).line.is_full = false;
         if let Some(member) = self.slots.longest_parked(group) {
             self.remove(member, Detached::Overflowed);
         }

@@ -50,12 +50,12 @@ where
         while !sinks.is_spent() {
             let Some(Woken { id, by_sink }) = self.slots.ready_mut().pop() else { return };
             sinks.spend();
+            // Stale wake: the slot is vacant.
+            let Some(mut slot) = self.slots.get_mut(id) else { continue };
             if by_sink && self.beyond.was_polled(id) {
                 self.slots.ready().fire(id); // for the next turn
                 continue;
             }
-            // Stale wake: the slot is vacant.
-            let Some(mut slot) = self.slots.get_mut(id) else { continue };
             if by_sink {
                 slot.wake();
                 self.return_to_line(id);
