@@ -60,8 +60,6 @@ pub struct Slot {
     /// Was woken: its pending flush may be polled again.
     flush_woken: bool,
     closing: bool,
-    /// The turn in which it was polled because it was in doubt.
-    doubted_in: u64,
     /// With `balance`: its place in the line, and since when it is parked; whether it was polled in
     /// doubt, and not ready, since it was last woken.
     place: i64,
@@ -115,6 +113,8 @@ pub struct Reference {
     named: Option<(usize, Id)>,
     /// The slots in doubt, and whether there were any after they were polled in this turn.
     doubts: Vec<usize>,
+    /// The slot ids that were polled in this turn because they were in doubt.
+    asked: Vec<usize>,
     doubted: bool,
     /// In this turn: the input has returned `Pending`; the items that were read and the copies.
     dry: bool,
@@ -126,8 +126,8 @@ pub struct Reference {
     yielded_in: u64,
     /// An order that was read and is not completely applied.
     order: Option<orders::Unapplied>,
-    /// The attachments whose leases have ended. The last one ends first.
-    ended: Vec<Id>,
+    /// The slots whose leases have ended. The last one ends first.
+    ended: Vec<usize>,
     /// Whether orders and ended leases were handled, so that items may be.
     caught_up: bool,
     /// The input has ended, `Finish` or `Abort` was applied.
@@ -208,14 +208,16 @@ impl Reference {
         };
         self.turn += 1;
         (self.dry, self.handled) = (false, 0);
+        self.asked.clear();
         if self.listed.is_empty() {
             self.listed = std::mem::take(&mut self.signals.look().listed); // 1
         }
+        self.begin_orders();
         if !self.aborted {
             self.poll_doubts(); // 2
             self.go_on_walk(); // 3
         }
-        self.apply_orders(true); // 4
+        self.apply_orders(); // 4
         if !self.aborted {
             self.serve_listed(); // 5
             self.flush_due(); // 6
@@ -231,7 +233,7 @@ impl Reference {
             self.name_blocked();
         }
         if self.is_done() {
-            self.apply_orders(false); // 11
+            self.apply_orders(); // 11
         }
         if !self.is_done() && self.is_work_left() {
             cx.waker().wake_by_ref(); // 12
@@ -242,11 +244,12 @@ impl Reference {
     /// 9. Items.
     fn read_items(&mut self, cx: &mut Context<'_>) {
         while self.caught_up && !self.doubted && self.may_read() {
-            let doubts_orders = self.inbox == orders::Inbox::Doubted;
-            if self.overtaken.is_some() && doubts_orders {
-                return;
-            }
             if let Some(item) = self.overtaken.take() {
+                let is_known = !self.of_key(item.key, true).is_empty();
+                if !is_known && self.inbox == orders::Inbox::Doubted {
+                    self.overtaken = Some(item); // until the next turn
+                    return;
+                }
                 self.route(item);
                 continue;
             }
@@ -266,10 +269,7 @@ impl Reference {
                     self.handled += 1;
                     self.overtaken = Some(item);
                     if self.has_signalled() {
-                        self.apply_orders(false);
-                    }
-                    if doubts_orders {
-                        return; // Q12
+                        self.apply_orders();
                     }
                 }
             }

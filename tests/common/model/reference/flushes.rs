@@ -54,19 +54,25 @@ impl Reference {
 
     /// Flushes what is due before an item is read. Returns whether the allowance sufficed. (Q8)
     pub(super) fn flush_before_read(&mut self) -> bool {
-        if self.is_due(0) {
+        let is_over = |this: &Self| {
+            let now = this.totals.received;
+            let first = this.entries.front();
+            first.is_some_and(|(_, stamp)| now - stamp >= this.settings.flush_every as u64)
+        };
+        if is_over(self) {
             self.flush_due();
         }
-        !self.is_due(0)
+        !is_over(self)
     }
 
-    /// Returns `false` if the entry of this slot is stale.
+    /// Returns `false` if the entry of this slot is stale. A sink that is to be closed is not flushed.
     fn needs_flush(&self, n: usize) -> bool {
-        self.slots[n].as_ref().is_some_and(|slot| slot.unflushed && !slot.closing)
+        let closes = |slot: &Slot| slot.leaving.is_some() && slot.queue.is_empty();
+        self.slots[n].as_ref().is_some_and(|slot| slot.unflushed && !closes(slot))
     }
 
     pub(super) fn flush(&mut self, n: usize) {
-        self[n].unflushed = false;
+        (self[n].unflushed, self[n].flush_woken) = (false, false);
         match self.poll_sink(n, Op::Flush) {
             Poll::Pending => self[n].flushing = true,
             Poll::Ready(Err(op)) => self.end(n, op, None),
@@ -92,13 +98,15 @@ impl Reference {
         }
         self.patience = Patience::default(); // Q9
         // Ticks count from the first dry turn with an item that is not flushed. (Q26)
+        if !self.dry {
+            return;
+        }
+        while self.entries.front().is_some_and(|(n, _)| !self.needs_flush(*n)) {
+            self.entries.pop_front();
+        }
         self.lingering = match self.lingering {
             _ if !self.entries.iter().any(|(n, _)| self.needs_flush(*n)) => None,
-            Some(ticks) if ticks >= self.settings.linger => {
-                self.owed = self.entries.len();
-                None
-            }
-            None if self.dry => Some(0),
+            None => Some(0),
             lingering => lingering,
         };
     }

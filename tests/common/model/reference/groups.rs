@@ -82,31 +82,26 @@ impl Reference {
         line
     }
 
-    /// Offers an item to the sinks of a key in turn or, if it was caught, to the catch-all alone.
-    /// Hooks name the head or the catch-all.
-    pub(super) fn balance(&mut self, named: usize, catch_all: Option<usize>, item: Item) {
-        if !self.admits(named, &item) {
-            return self.discard(named, item, "not_admitted");
+    /// Offers an item to the sinks of a key in turn. Hooks name the head.
+    pub(super) fn balance(&mut self, head: usize, item: Item) {
+        if !self.admits(head, &item) {
+            return self.discard(head, item, "not_admitted");
         }
-        let key = self[named].key;
+        let key = self[head].key;
         let mut cost = 0;
         while self[self.of_key(key, true)[0]].queue.is_empty() {
-            let mut line = self.line(key).into_iter();
-            let Some(n) = line.find(|n| catch_all.is_none_or(|it| it == *n)) else { break };
+            let Some(&n) = self.line(key).first() else { break };
             self.left.items = self.left.items.saturating_sub(cost);
             cost = 1;
             match self.poll_ready(n) {
                 Poll::Pending => {}
                 Poll::Ready(Ok(())) => return self.send_now(n, item),
-                // A caught item is for the catch-all alone. (Q6)
-                Poll::Ready(Err(op)) if catch_all.is_some() || self.of_key(key, true) == [n] => {
+                Poll::Ready(Err(op)) if self.of_key(key, true) == [n] => {
                     return self.end(n, op, Some(item));
                 }
                 Poll::Ready(Err(op)) => self.end(n, op, None),
             }
         }
-        // If it was caught, others may be lined up. (Q21)
-        self.line(key).into_iter().for_each(|n| _ = self.signals.look().list(n));
         self.enqueue(self.of_key(key, true)[0], item);
     }
 
@@ -123,17 +118,14 @@ impl Reference {
     /// which they joined, then those in line. If none is ready, the policy acts.
     pub(super) fn poll_doubted_key(&mut self, key: u16, polls: &mut usize) {
         while let Some(&head) = self.of_key(key, true).first() {
-            if !self.doubts.contains(&head) {
-                return;
-            }
             let unconfirmed = self.of_key(key, true).into_iter().find(|&n| {
-                let parked = self[n].parked && !self[n].confirmed;
-                self[n].doubted_in != self.turn && (parked || self.signals.look().fired[n])
+                let may_be_ready = !self[n].confirmed || self.signals.look().fired[n];
+                !self.asked.contains(&n) && self[n].parked && may_be_ready
             });
             let Some(n) = unconfirmed.or(self.line(key).first().copied()) else {
                 return self.overflow(head);
             };
-            if *polls == 0 {
+            if *polls == 0 || !self.doubts.contains(&head) {
                 return;
             }
             self.poll_doubted_member(n, polls);
@@ -144,7 +136,7 @@ impl Reference {
         let (was_parked, since) = (self[n].parked, self[n].parked_since);
         self.begin_doubt(n);
         for taken in 0..self.share(n) {
-            if *polls == 0 || self[self.queue_of(n)].beyond == 0 {
+            if *polls == 0 {
                 break;
             }
             *polls -= 1;
@@ -164,12 +156,16 @@ impl Reference {
                 return self.close_if_drained(n);
             }
         }
-        self.signals.look().list(n);
+        let queue = &self[self.queue_of(n)];
+        if queue.beyond == 0 && !queue.queue.is_empty() {
+            self.signals.look().list(n);
+        }
     }
 
     /// No member is ready: the policy acts.
     fn overflow(&mut self, head: usize) {
-        if self[head].overflow != Overflow::Evict {
+        self[head].full = true;
+        if self[head].overflow != Overflow::Evict || self[head].beyond == 0 {
             return self.apply_policy_beyond(head);
         }
         let key = self[head].key;
@@ -191,13 +187,8 @@ impl Reference {
         }
         let slot = &mut self[n];
         let (queue, beyond) = (std::mem::take(&mut slot.queue), std::mem::take(&mut slot.beyond));
-        let full = slot.full;
         let slot = &mut self[next];
-        let waits = slot.overflow == Overflow::Wait;
-        (slot.queue, slot.beyond, slot.full) = (queue, beyond, full && !waits);
-        // The key keeps its place among those in doubt, or that keep the gate closed. (Q7)
-        let list = if waits { &mut self.gate } else { &mut self.doubts };
-        list.iter_mut().filter(|other| **other == n).for_each(|place| *place = next);
+        (slot.queue, slot.beyond, slot.full) = (queue, beyond, false); // Q7
         if beyond > 0 {
             self.mark_beyond(next);
         }

@@ -17,8 +17,8 @@ impl Reference {
         }
         match (members.first(), self.catch_all) {
             (None, None) => self.unmatched(item),
-            (None, Some(n)) if self.settings.balance => self.balance(n, Some(n), item),
-            (Some(&head), _) if self.settings.balance => self.balance(head, None, item),
+            (None, Some(n)) if self.settings.balance => self.balance(self.queue_of(n), item),
+            (Some(&head), _) if self.settings.balance => self.balance(head, item),
             (Some(_), _) if self.settings.multicast => self.begin_walk(item, members),
             (None, Some(n)) | (Some(&n), _) => self.offer(n, item),
         }
@@ -141,7 +141,7 @@ impl Reference {
 
     fn poll_doubted(&mut self, n: usize, polls: &mut usize) {
         self.begin_doubt(n);
-        while self.slots[n].is_some() && self[n].leaving.is_none() && !self[n].queue.is_empty() {
+        while self.slots[n].is_some() && !self[n].queue.is_empty() {
             if *polls == 0 {
                 if self[n].beyond == 0 {
                     self.signals.look().list(n);
@@ -153,6 +153,7 @@ impl Reference {
                 Poll::Ready(Ok(())) => self.take(n),
                 Poll::Ready(Err(op)) => self.end(n, op, None),
                 Poll::Pending => {
+                    self[n].full = true;
                     self.apply_policy_beyond(n);
                     break;
                 }
@@ -165,10 +166,11 @@ impl Reference {
     /// polled when the slot is served. (Q20)
     pub(super) fn begin_doubt(&mut self, n: usize) {
         let woken = std::mem::take(&mut self.signals.look().fired[n]);
-        let (turn, head) = (self.turn, self.queue_of(n));
+        self.asked.push(n);
+        let head = self.queue_of(n);
         self[head].full = false;
         let slot = &mut self[n];
-        (slot.doubted_in, slot.confirmed) = (turn, false);
+        slot.confirmed = false;
         slot.flush_woken |= woken && slot.flushing;
     }
 
@@ -177,7 +179,6 @@ impl Reference {
         while self.slots[n].as_ref().is_some_and(|slot| slot.beyond > 0) {
             let room = self.room(n);
             let slot = &mut self[n];
-            slot.full = true;
             let accepted = slot.queue.len() - slot.beyond;
             slot.beyond -= 1;
             if accepted < room && slot.overflow != Overflow::Conflate {

@@ -5,14 +5,16 @@ use super::*;
 /// What is known of the orders stream.
 #[derive(Clone, Copy, Default, PartialEq)]
 pub(super) enum Inbox {
-    Quiet,
-    /// It returned an order last, or was never polled.
+    /// It was never polled, or is polled once more: `Pending` is believed.
     #[default]
+    Unpolled,
+    /// It returned an order last.
     Unread,
-    /// It returned `Pending` once.
+    /// It returned `Pending` in this turn.
     Doubted,
-    /// It returned `Pending` again, and woke itself.
-    Yielding,
+    /// It returned `Pending`, and woke itself.
+    Yielded,
+    Quiet,
 }
 
 /// An order that was read, and the turn.
@@ -24,9 +26,8 @@ pub(super) struct Unapplied {
 }
 
 impl Reference {
-    /// 4, phase 4: ends leases, then reads and applies orders, as far as the allowance goes. If the
-    /// stream is doubted and an item is overtaken, it is polled `once_more`.
-    pub(super) fn apply_orders(&mut self, mut once_more: bool) {
+    /// 4, phase 4: ends leases, then reads and applies orders, as far as the allowance goes.
+    pub(super) fn apply_orders(&mut self) {
         self.caught_up = false;
         while self.end_leases() {
             // The leases are looked at again after an order was read.
@@ -36,22 +37,29 @@ impl Reference {
                 }
                 continue;
             }
-            let doubted = self.inbox == Inbox::Doubted && self.overtaken.is_some();
-            let polls = self.inbox == Inbox::Unread || self.has_signal() || once_more && doubted;
+            let polls = matches!(self.inbox, Inbox::Unpolled | Inbox::Unread) || self.has_signal();
             if !polls || self.orders.is_none() {
                 self.caught_up = true;
                 return;
             }
-            if self.left.orders == 0 {
+            // An orders stream that woke itself holds up items, once.
+            if self.left.orders == 0 || !self.read_order() {
                 return;
             }
-            once_more = false;
-            self.read_order();
         }
     }
 
-    fn read_order(&mut self) {
-        let Some(orders) = &mut self.orders else { return };
+    /// An item that matched no key when the stream was doubted makes it be polled once more.
+    pub(super) fn begin_orders(&mut self) {
+        if self.inbox == Inbox::Doubted {
+            let item_waits = self.overtaken.is_some();
+            self.inbox = if item_waits { Inbox::Unpolled } else { Inbox::Quiet };
+        }
+    }
+
+    /// Returns `false` if items have to wait for the next turn.
+    fn read_order(&mut self) -> bool {
+        let Some(orders) = &mut self.orders else { return true };
         self.signals.look().orders = false;
         let waker = self.signals.waker(None);
         match Pin::new(orders).poll_next(&mut Context::from_waker(&waker)) {
@@ -64,13 +72,16 @@ impl Reference {
             Poll::Pending => {
                 let woke_itself = self.signals.look().orders;
                 self.yielded_in = if woke_itself { self.turn } else { self.yielded_in };
-                self.inbox = match self.inbox {
-                    Inbox::Quiet | Inbox::Unread => Inbox::Doubted,
-                    _ if woke_itself => Inbox::Yielding,
-                    _ => Inbox::Quiet,
+                let before = self.inbox;
+                self.inbox = match before {
+                    _ if woke_itself => Inbox::Yielded,
+                    Inbox::Unpolled => Inbox::Quiet,
+                    _ => Inbox::Doubted,
                 };
+                return !woke_itself || before == Inbox::Yielded;
             }
         }
+        true
     }
 
     /// Returns whether the waker of the orders stream has fired, other than in the poll of this
@@ -90,18 +101,19 @@ impl Reference {
             if self.ended.is_empty() {
                 self.ended = std::mem::take(&mut self.signals.look().ended); // Q13
             }
-            let Some(&id) = self.ended.last() else { return true };
-            let evicts = self.hooks.request_of(id) == Request::Evict;
-            let ends = |slot: &Slot| slot.id == id && (evicts || slot.leaving.is_none());
-            let found = self.slots.iter().position(|slot| slot.as_ref().is_some_and(ends));
-            // If there is nothing to end, it costs nothing. (Q14)
-            if found.is_some() && self.left.orders == 0 {
+            let Some(&n) = self.ended.last() else { return true };
+            // It costs one even if there is nothing to end. (Q14)
+            if self.left.orders == 0 {
                 return false;
             }
             self.ended.pop();
-            if let Some(n) = found {
-                self.left.orders -= 1;
-                self.detach(n, evicts, false);
+            self.left.orders -= 1;
+            self.signals.look().is_ended[n] = false;
+            let Some(slot) = &self.slots[n] else { continue };
+            match self.hooks.request_of(slot.id) {
+                Request::Evict => self.detach(n, true, false),
+                Request::Detach if slot.leaving.is_none() => self.detach(n, false, false),
+                _ => {}
             }
         }
     }
@@ -237,8 +249,10 @@ impl Reference {
             None
         };
         if self[n].leaving.is_some() {
-            return self.close(n);
+            return self.advance(n);
         }
+        // Also if the backlog uses up its limit.
+        self.catch_all = if terms.catch_all { Some(n) } else { self.catch_all };
         match others.first() {
             None => self.say(Event::KeyAttached(terms.key)),
             Some(_) if settings.multicast => {}
@@ -250,20 +264,21 @@ impl Reference {
             }
             Some(&old) => self.replace(old, n),
         }
-        if terms.catch_all && self.slots[n].as_ref().is_some_and(|slot| slot.leaving.is_none()) {
-            self.catch_all = Some(n);
-        }
     }
 
     /// Gives an attachment a slot, whose id may be that of an earlier one.
     fn add(&mut self, slot: Slot) -> usize {
         let n = self.free.pop().unwrap_or(self.slots.len());
         let mut signals = self.signals.look();
-        signals.present.push(slot.id);
+        signals.present.push((slot.id, n));
         if n == self.slots.len() {
             self.slots.push(None);
             signals.fired.push(false);
             signals.is_listed.push(false);
+            signals.is_ended.push(false);
+        }
+        if self.hooks.request_of(slot.id) != Request::Stay {
+            signals.list_ended(n); // although that is known
         }
         if slot.stall_timeout > 0 || slot.idle_timeout > 0 {
             self.timers.push(n);
@@ -276,7 +291,8 @@ impl Reference {
     fn replace(&mut self, old: usize, new: usize) {
         let queue = std::mem::take(&mut self[old].queue);
         self[old].beyond = 0;
-        self.unlink(old, "replaced");
+        self.unlink(old, "replaced", false);
+        self.advance(old); // Q19
         for item in queue {
             let slot = &mut self[new];
             let conflates = slot.overflow == Overflow::Conflate && !slot.queue.is_empty();
@@ -292,7 +308,6 @@ impl Reference {
                 self.count(new);
             }
         }
-        self.advance(new); // Q19
-        self.advance(old);
+        self.advance(new);
     }
 }

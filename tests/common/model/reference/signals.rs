@@ -20,12 +20,21 @@ pub struct State {
     pub listed: Vec<usize>,
     /// Whether the waker of the orders stream has fired.
     pub orders: bool,
-    /// The attachments that are present, and those of them whose leases have ended.
-    pub present: Vec<Id>,
-    pub ended: Vec<Id>,
+    /// The attachments that are present, with their slot ids. The slot ids whose leases have ended
+    /// since the list was last taken, and whether each slot id is listed.
+    pub present: Vec<(Id, usize)>,
+    pub ended: Vec<usize>,
+    pub is_ended: Vec<bool>,
 }
 
 impl State {
+    /// A lease of this slot has ended. Returns whether this is new.
+    pub fn list_ended(&mut self, n: usize) -> bool {
+        let is_new = !std::mem::replace(&mut self.is_ended[n], true);
+        self.ended.extend(is_new.then_some(n));
+        is_new
+    }
+
     /// Lists a slot, at most once at a time. Returns whether this is new.
     pub fn list(&mut self, n: usize) -> bool {
         let is_new = !std::mem::replace(&mut self.is_listed[n], true);
@@ -49,9 +58,8 @@ impl Signals {
 
     pub fn lease_ended(&self, id: Id) {
         self.signal(|state| {
-            let is_new = state.present.contains(&id) && !state.ended.contains(&id);
-            state.ended.extend(is_new.then_some(id));
-            is_new
+            let found = state.present.iter().find(|(other, _)| *other == id);
+            found.copied().is_some_and(|(_, n)| state.list_ended(n))
         });
     }
 

@@ -7,12 +7,12 @@ use super::*;
 impl Reference {
     /// Polls an operation with the waker of the slot. An error is the name of the operation.
     pub(super) fn poll_sink(&mut self, n: usize, op: Op) -> Poll<Result<(), &'static str>> {
-        let had_fired = self.signals.look().fired[n];
         let waker = self.signals.waker(Some(n));
         let sink = self[n].sink.as_mut().expect("it has a sink");
         let answer = sink.poll(op, &Context::from_waker(&waker));
         if answer.is_pending() {
-            self[n].woke_itself = self.signals.look().fired[n] && !had_fired; // Q3
+            let fired = self.signals.look().fired[n];
+            self[n].woke_itself = fired; // Q3
         } else {
             self[n].moved = true;
         }
@@ -104,16 +104,16 @@ impl Reference {
     }
 
     fn serve(&mut self, n: usize) {
-        let mut woken = std::mem::take(&mut self.signals.look().fired[n]);
+        let woken = std::mem::take(&mut self.signals.look().fired[n]);
         if self.slots[n].is_none() {
             return;
         }
-        if woken && self[n].doubted_in == self.turn {
+        if woken && self.asked.contains(&n) {
             // It was polled in this turn because it was in doubt: this wake is for the next turn,
-            // and only work that is left is done now. (Q22)
+            // and so is work that is left. (Q22)
             self.signals.look().fired[n] = true;
             self.signals.look().list(n);
-            woken = false;
+            return;
         }
         let flushes = self[n].flushing && (woken || self[n].flush_woken);
         self[n].flush_woken = false;
@@ -131,6 +131,8 @@ impl Reference {
             if woken || !slot.closing {
                 self.close(n);
             }
+        } else if flushes && self.has_work(n) {
+            self[n].flush_woken = true; // first the rest of the queue
         } else if flushes {
             self.flush(n);
         }
@@ -138,6 +140,9 @@ impl Reference {
 
     /// What an order causes for a sink is done at once: it takes its queue or is closed.
     pub(super) fn advance(&mut self, n: usize) {
+        if self.slots[n].is_some() && self.signals.look().is_listed[n] {
+            return; // It is served later.
+        }
         self.drain(n, 0, usize::MAX);
         let Some(slot) = &self.slots[n] else { return };
         if slot.leaving.is_some() && slot.queue.is_empty() && !slot.closing {
@@ -171,7 +176,8 @@ impl Reference {
     pub(super) fn leave(&mut self, n: usize, why: &'static str, takes_part: bool) {
         // The first `accepted` items of its queue count towards its limit already.
         let (queue_of, shares) = (self.queue_of(n), self.shares(n));
-        let takes_part = takes_part || self.of_key(self[n].key, true) == [n];
+        let is_alone = self.of_key(self[n].key, true) == [n];
+        let takes_part = takes_part || is_alone;
         let share = if takes_part { self.share(n) } else { 0 };
         let slot = &mut self[queue_of];
         let part = if shares { share } else { slot.queue.len() };
@@ -179,13 +185,13 @@ impl Reference {
         slot.beyond = slot.beyond.saturating_sub(part);
         let mut queue: VecDeque<_> = slot.queue.drain(..part).collect();
         queue.extend(self.copy_for_leaver(n));
-        self.unlink(n, why);
+        self.unlink(n, why, false);
         for (place, item) in queue.into_iter().enumerate() {
             let slot = &mut self[n];
             if place < accepted || slot.limit != Some(slot.accepted) {
                 slot.accepted += u64::from(place >= accepted);
                 slot.queue.push_back(item);
-            } else if self.settings.multicast {
+            } else if !is_alone && !shares {
                 self.discard(n, item, "overflowed"); // Q4
             } else {
                 self.unmatched(item);
@@ -193,13 +199,17 @@ impl Reference {
         }
     }
 
-    /// Ends the receiving of an attachment: `unblocked`, then `key_detached`.
-    pub(super) fn unlink(&mut self, n: usize, why: &'static str) {
+    /// Ends the receiving of an attachment: `unblocked`, then `key_detached`. In between, the sink is
+    /// dropped if the attachment ends.
+    pub(super) fn unlink(&mut self, n: usize, why: &'static str, ends: bool) {
         self.hand_over(n);
         self[n].since = self.now();
         self[n].leaving = Some(why);
         self.catch_all.take_if(|catch_all| *catch_all == n);
         self.check_beyond();
+        if ends {
+            self[n].sink = None;
+        }
         let key = self[n].key;
         if self.of_key(key, true).is_empty() {
             self.say(Event::KeyDetached(key));
@@ -211,7 +221,7 @@ impl Reference {
     pub(super) fn end(&mut self, n: usize, why: &'static str, item: Option<Item>) {
         let item = self.forget_on_walk(n).or(item);
         if self[n].leaving.is_none() {
-            self.unlink(n, why);
+            self.unlink(n, why, true);
         }
         let discarded = match why {
             "evicted" | "stalled" => "evicted",
@@ -223,8 +233,7 @@ impl Reference {
         queue.into_iter().chain(item).for_each(|item| self.discard(n, item, discarded));
         let id = self[n].id;
         self.slots[n] = None;
-        self.signals.look().present.retain(|other| *other != id);
-        self.signals.look().ended.retain(|other| *other != id);
+        self.signals.look().present.retain(|(other, _)| *other != id);
         if let Some(place) = self.timers.iter().position(|other| *other == n) {
             self.timers.swap_remove(place);
         }

@@ -22,6 +22,10 @@ impl Reference {
         self.ticks.1 = read_in;
         // It counts for flushes even if it is absorbed by one that is kept. (Q26)
         self.lingering = self.lingering.map(|ticks| ticks + 1);
+        if self.lingering.is_some_and(|ticks| ticks >= self.settings.linger) {
+            self.lingering = None;
+            self.owed = self.entries.len();
+        }
         if self.kept_tick.is_none() {
             self.ticks.0 = tick + 1;
             if self.sweep.is_some() {
@@ -60,7 +64,6 @@ impl Reference {
 
     fn give_tick(&mut self, n: usize, input_waited: bool) {
         let is_queued = !self[self.queue_of(n)].queue.is_empty();
-        let is_on_walk = self.is_on_walk(n); // Q10
         let fired = self.signals.look().fired[n];
         let slot = &mut self[n];
         if std::mem::take(&mut slot.moved) {
@@ -74,7 +77,7 @@ impl Reference {
         if slot.stall_timeout > 0 && slot.stalled >= slot.stall_timeout {
             return self.end(n, "stalled", None);
         }
-        let waits = is_queued || is_on_walk || slot.unflushed || slot.flushing;
+        let waits = is_queued || slot.unflushed || slot.flushing;
         if std::mem::take(&mut slot.busy) {
             slot.idle = 0;
         } else if !waits && !input_waited {
