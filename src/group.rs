@@ -144,9 +144,12 @@ impl Line {
         stamp
     }
 
-    /// Takes the first entry.
-    pub(crate) fn pop(&mut self) -> Option<(SlotId, u32)> {
-        self.entries.pop_front()
+    pub(crate) fn first(&self) -> Option<(SlotId, u32)> {
+        self.entries.front().copied()
+    }
+
+    pub(crate) fn remove_first(&mut self) {
+        self.entries.pop_front();
     }
 
     /// Returns `true` if most entries cannot count, because a group of `members` has fewer.

@@ -247,6 +247,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.is_in_doubt()
             || self.walk.is_some()
             || self.slots.flushes().has_work()
+            || self.must_flush() // even while flushes wait for a tick
             || self.is_closing()
             || self.is_sweeping()
             || self.is_done() // but not freed yet

@@ -16,6 +16,7 @@ use super::{Router, Sharing};
 use crate::budget::Allowance;
 use crate::hooks::{Detached, Discarded, Hooks};
 use crate::id::SlotId;
+use crate::order::Overflow;
 use crate::slot::Queue;
 
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
@@ -106,7 +107,7 @@ where
             return self.enqueue(head, item);
         }
         let mut is_paid = true; // by the reading of the item
-        while let Some(id) = self.slots.next_in_line(group) {
+        while let Some(id) = self.slots.first_in_line(group) {
             if !mem::take(&mut is_paid) {
                 items.spend();
             }
@@ -134,18 +135,19 @@ where
             let Some(head) = self.slots.group(group).head() else { return };
             // First those that are parked, then those that are in line by then.
             let parked = self.next_to_ask(group);
-            let Some(id) = parked.or_else(|| self.slots.next_in_line(group)) else {
+            let next = parked.or_else(|| self.slots.first_in_line(group));
+            // The head may be another one, with another policy.
+            let slot = self.slots.slot(head);
+            let is_doubted = slot.is_beyond() && slot.overflow() != Overflow::Wait;
+            let Some(id) = next else {
                 self.slots.group_mut(group).line.is_full = true;
                 return self.apply_policy(head);
             };
-            if polls.is_spent() || !self.slots.slot(head).is_beyond() {
-                if parked.is_none() {
-                    self.slots.line_up(group, id, true);
-                }
+            if !is_doubted || polls.is_spent() {
                 return;
             }
             let is_last = self.slots.group(group).len() == 1;
-            self.ask_member(id, head, polls);
+            self.ask_member(id, group, polls);
             if is_last && self.slots.get(id).is_none_or(|slot| !slot.receives()) {
                 return; // so is the group
             }
@@ -165,18 +167,21 @@ where
 
     /// Lets a member take its share of a queue in doubt. If its sink takes nothing, it has been
     /// parked for as long as before.
-    fn ask_member(&mut self, id: SlotId, head: SlotId, polls: &mut Allowance) {
+    fn ask_member(&mut self, id: SlotId, group: usize, polls: &mut Allowance) {
         let parked = self.slots.slot(id).is_parked().then(|| self.slots.stamp(id));
-        let len = self.slots.queue_len(head).0;
+        let len = self.slots.queue_len(self.queue_owner(id)).0;
+        self.slots.group_mut(group).line.is_full = false;
         self.unpark(id);
         match self.drain(id, polls) {
             Drained::Gone => {}
             _ if !self.slots.slot(id).receives() => self.close_if_leaving(id),
-            Drained::Left if !self.slots.slot(head).is_beyond() => self.slots.ready().list(id),
-            Drained::Left | Drained::Empty => {}
+            Drained::Left => self.slots.ready().list(id),
+            Drained::Empty => {}
             Drained::Unready => {
                 self.slots.slot_mut(id).set_full();
-                if let Some(stamp) = parked.filter(|_| self.slots.queue_len(head).0 == len) {
+                if let Some(stamp) =
+                    parked.filter(|_| self.slots.queue_len(self.queue_owner(id)).0 == len)
+                {
                     self.slots.slot_mut(id).set_stamp(stamp);
                 }
             }

@@ -248,7 +248,8 @@ where
         let group = self.balanced_group(id).map(|group| &self.slots.group(group).line);
         let ready = self.slots.ready();
         let is_full = match group {
-            Some(line) => line.is_full && !ready.any(),
+            Some(line) if !self.slots.is_only_receiver(id) => line.is_full && !ready.any(),
+            Some(line) => line.is_full && !ready.has_fired(id),
             None => self.slots.slot(id).is_full() && !ready.has_fired(id),
         };
         let room = group.map(|line| line.room);
@@ -323,8 +324,8 @@ where
                 Overflow::DropOldest => self.drop_oldest(id),
                 Overflow::Conflate => self.conflate(id),
                 Overflow::DropNewest => self.drop_first_beyond(id, Discarded::Overflowed),
-                // Under `Wait` no sink is taken to be full.
-                Overflow::Wait | Overflow::Evict => return self.evict(id),
+                Overflow::Evict => return self.evict(id),
+                Overflow::Wait => return, // the input waits
             };
             if !goes_on {
                 self.reach_limit(id);

@@ -44,13 +44,14 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         self.slot_mut(id).set_stamp(stamp);
     }
 
-    /// Takes the next member that may be ready out of the line.
-    pub(crate) fn next_in_line(&mut self, group: usize) -> Option<SlotId> {
+    /// The next member that may be ready.
+    pub(crate) fn first_in_line(&mut self, group: usize) -> Option<SlotId> {
         loop {
-            let (id, stamp) = self.group_mut(group).line.pop()?;
+            let (id, stamp) = self.group(group).line.first()?;
             if self.is_in_line(group, id, stamp) {
                 return Some(id);
             }
+            self.group_mut(group).line.remove_first();
         }
     }
 

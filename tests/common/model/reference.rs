@@ -144,7 +144,7 @@ pub struct Reference {
     lingering: Option<u32>,
     timers: Vec<usize>,
     sweep: Option<time::Sweep>,
-    kept_tick: Option<u64>,
+    kept_tick: Option<(u64, bool)>,
     /// The number of ticks that were read, and the turn of the last.
     ticks: (u64, u64),
     /// Whether the gate was closed since the last tick that was applied.
@@ -282,8 +282,7 @@ impl Reference {
 
     /// 12. Returns whether work is left that no waker announces.
     fn is_work_left(&self) -> bool {
-        let (signals, is_flush_due) =
-            (self.signals.look(), self.owed > 0 || self.is_due(self.slack()));
+        let (signals, is_flush_due) = (self.signals.look(), self.is_due(0));
         !self.listed.is_empty()
             || !signals.listed.is_empty()
             || !self.doubts.is_empty()

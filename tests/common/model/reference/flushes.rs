@@ -103,6 +103,7 @@ impl Reference {
         }
         while self.entries.front().is_some_and(|(n, _)| !self.needs_flush(*n)) {
             self.entries.pop_front();
+            self.owed = self.owed.saturating_sub(1);
         }
         self.lingering = match self.lingering {
             _ if !self.entries.iter().any(|(n, _)| self.needs_flush(*n)) => None,

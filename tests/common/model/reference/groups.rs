@@ -118,14 +118,19 @@ impl Reference {
     /// which they joined, then those in line. If none is ready, the policy acts.
     pub(super) fn poll_doubted_key(&mut self, key: u16, polls: &mut usize) {
         while let Some(&head) = self.of_key(key, true).first() {
+            let is_doubted = self.doubts.contains(&head);
             let unconfirmed = self.of_key(key, true).into_iter().find(|&n| {
                 let may_be_ready = !self[n].confirmed || self.signals.look().fired[n];
                 !self.asked.contains(&n) && self[n].parked && may_be_ready
             });
             let Some(n) = unconfirmed.or(self.line(key).first().copied()) else {
-                return self.overflow(head);
+                self[head].full = true;
+                // The head may be another one, whose policy is another one, too.
+                return if is_doubted {
+                    self.overflow(head)
+                };
             };
-            if *polls == 0 || !self.doubts.contains(&head) {
+            if *polls == 0 || !is_doubted {
                 return;
             }
             self.poll_doubted_member(n, polls);
@@ -156,22 +161,25 @@ impl Reference {
                 return self.close_if_drained(n);
             }
         }
-        let queue = &self[self.queue_of(n)];
-        if queue.beyond == 0 && !queue.queue.is_empty() {
+        if !self[self.queue_of(n)].queue.is_empty() {
             self.signals.look().list(n);
         }
     }
 
+    /// Returns the sink to evict: of several with the same queue, the one that was parked first.
+    pub(super) fn longest_parked(&self, head: usize) -> usize {
+        let members = if self.shares(head) { self.of_key(self[head].key, true) } else { vec![] };
+        members.into_iter().min_by_key(|&n| self[n].parked_since).unwrap_or(head)
+    }
+
     /// No member is ready: the policy acts.
     fn overflow(&mut self, head: usize) {
-        self[head].full = true;
         if self[head].overflow != Overflow::Evict || self[head].beyond == 0 {
             return self.apply_policy_beyond(head);
         }
         let key = self[head].key;
-        let members = self.of_key(key, true).into_iter();
-        let n = members.min_by_key(|&n| self[n].parked_since).unwrap_or(head);
-        self.end(n, "overflowed", None);
+        let longest = self.longest_parked(head);
+        self.end(longest, "overflowed", None);
         if let Some(&head) = self.of_key(key, true).first() {
             self[head].beyond = 0;
         }
@@ -187,8 +195,9 @@ impl Reference {
         }
         let slot = &mut self[n];
         let (queue, beyond) = (std::mem::take(&mut slot.queue), std::mem::take(&mut slot.beyond));
+        let full = self[n].full && queue.is_empty();
         let slot = &mut self[next];
-        (slot.queue, slot.beyond, slot.full) = (queue, beyond, false); // Q7
+        (slot.queue, slot.beyond, slot.full) = (queue, beyond, full); // Q7
         if beyond > 0 {
             self.mark_beyond(next);
         }

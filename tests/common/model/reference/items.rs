@@ -78,9 +78,9 @@ impl Reference {
     }
 
     fn is_full(&self, n: usize) -> bool {
+        let is_shared = self.shares(n) && self.of_key(self[n].key, true).len() > 1;
         let signals = self.signals.look();
-        let balance = self.settings.balance;
-        let woken = if balance { signals.is_listed.contains(&true) } else { signals.fired[n] };
+        let woken = if is_shared { signals.is_listed.contains(&true) } else { signals.fired[n] };
         self[n].full && !woken
     }
 
@@ -199,7 +199,8 @@ impl Reference {
             Overflow::DropNewest => return self.discard(n, item, "overflowed"),
             Overflow::Evict => {
                 slot.queue.insert(accepted, item);
-                return self.end(n, "overflowed", None);
+                let longest = self.longest_parked(n);
+                return self.end(longest, "overflowed", None);
             }
             Overflow::Conflate => {
                 for place in 0..accepted {

@@ -98,10 +98,12 @@ impl Reference {
     /// Lets ended leases take effect. Returns `false` if the allowance is spent before.
     fn end_leases(&mut self) -> bool {
         loop {
-            if self.ended.is_empty() {
+            if self.ended.is_empty() && self.left.orders > 0 {
                 self.ended = std::mem::take(&mut self.signals.look().ended); // Q13
             }
-            let Some(&n) = self.ended.last() else { return true };
+            let Some(&n) = self.ended.last() else {
+                return self.signals.look().ended.is_empty();
+            };
             // It costs one even if there is nothing to end. (Q14)
             if self.left.orders == 0 {
                 return false;

@@ -236,6 +236,7 @@ impl Reference {
         self.signals.look().present.retain(|(other, _)| *other != id);
         if let Some(place) = self.timers.iter().position(|other| *other == n) {
             self.timers.swap_remove(place);
+            self.settle_sweep();
         }
         self.free.push(n);
         self.totals.detached += 1;

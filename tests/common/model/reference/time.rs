@@ -26,38 +26,53 @@ impl Reference {
             self.lingering = None;
             self.owed = self.entries.len();
         }
-        if self.kept_tick.is_none() {
+        // Whether the input waited since the tick before.
+        let waited = std::mem::replace(&mut self.waited, !self.gate.is_empty());
+        if let Some((_, kept)) = &mut self.kept_tick {
+            *kept |= waited;
+        } else {
             self.ticks.0 = tick + 1;
             if self.sweep.is_some() {
-                self.kept_tick = Some(tick + 1);
+                self.kept_tick = Some((tick + 1, waited));
             } else {
-                self.begin_sweep(tick + 1);
+                self.begin_sweep(tick + 1, waited);
             }
         }
     }
 
-    fn begin_sweep(&mut self, tick: u64) {
-        let waited = std::mem::replace(&mut self.waited, !self.gate.is_empty());
+    fn begin_sweep(&mut self, tick: u64, waited: bool) {
         self.sweep = Some(Sweep { tick, left: self.timers.len(), waited });
+        self.settle_sweep();
+    }
+
+    /// Ends the sweep if no attachment with a time-out is left for it.
+    pub(super) fn settle_sweep(&mut self) {
+        let places = self.timers.len();
+        if let Some(sweep) = &mut self.sweep {
+            sweep.left = sweep.left.min(places);
+            if sweep.left == 0 {
+                self.sweep = None;
+                if let Some((tick, waited)) = self.kept_tick.take() {
+                    self.begin_sweep(tick, waited);
+                }
+            }
+        }
     }
 
     pub(super) fn go_on_sweep(&mut self) {
         while let Some(Sweep { tick, left, waited }) = self.sweep {
-            let left = left.min(self.timers.len());
-            if left == 0 {
-                self.sweep = None;
-                self.kept_tick.take().into_iter().for_each(|tick| self.begin_sweep(tick));
-            } else if self.left.ticks == 0 {
+            if self.left.ticks == 0 {
                 return;
-            } else {
-                self.left.ticks -= 1;
-                self.sweep = Some(Sweep { tick, left: left - 1, waited });
-                let n = self.timers[left - 1];
-                // It may have been moved here after it got the tick, or have joined later. (Q29)
-                if self[n].last_tick < tick {
-                    self[n].last_tick = tick;
-                    self.give_tick(n, waited);
-                }
+            }
+            self.left.ticks -= 1;
+            let place = left - 1;
+            let n = self.timers[place];
+            self.sweep = Some(Sweep { tick, left: place, waited });
+            self.settle_sweep();
+            // It may have been moved here after it got the tick, or have joined later. (Q29)
+            if self[n].last_tick < tick {
+                self[n].last_tick = tick;
+                self.give_tick(n, waited);
             }
         }
     }
@@ -85,7 +100,7 @@ impl Reference {
         }
         if slot.leaving.is_none() && slot.idle_timeout > 0 && slot.idle >= slot.idle_timeout {
             self.leave(n, "idle", false);
-            self.close_if_drained(n);
+            self.advance(n);
         }
     }
 }
