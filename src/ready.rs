@@ -36,8 +36,7 @@
 //! The loads of `woken` and `signals` could be Relaxed: a chain is walked, and orders are
 //! polled, only after a read-modify-write, and before sleep `register` has acquired what each
 //! earlier wake wrote. They are Acquire as a precaution, and so is the Release in `bits.fetch_and`.
-//! `tests/explore_ready.rs` explores all interleavings of these steps, and shows what breaks with a
-//! weaker protocol.
+//! The fuzz target `ready` runs this file with other steps before each atomic operation.
 //!
 //! A wake that runs at the same time as `awake`, which takes the task's waker, may wake no task.
 //! The owner then sees the node when it goes to sleep, because `register` reads what that wake has

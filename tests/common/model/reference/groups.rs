@@ -127,7 +127,7 @@ impl Reference {
                 self[head].full = true;
                 // The head may be another one, whose policy is another one, too.
                 return if is_doubted {
-                    self.overflow(head)
+                    self.overflow(head);
                 };
             };
             if *polls == 0 || !is_doubted {
