@@ -17,6 +17,7 @@ use futures_sink::Sink;
 use crate::coop::Waiting;
 use crate::lock;
 pub use handle::SinkHandle;
+pub(crate) use state::note_under_way;
 use state::{State, Wake};
 
 /// Creates a sink and its handle. Panics and log lines begin with `name`.
@@ -36,7 +37,7 @@ use state::{State, Wake};
 ///
 /// Polling a pending operation again without a wake does not break the contract, because a task may
 /// be polled at any time. For code that promises not to do so, use [`SinkHandle::strict`] and
-/// [`SinkHandle::strict_unless_busy`].
+/// [`SinkHandle::strict_unless_in_doubt`].
 ///
 /// # Examples
 ///

@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Waker};
 use futures_core::Stream;
 
 use crate::coop::{Deferred, Grant, PollCount, Waiting};
+use crate::sink::note_under_way;
 use crate::{Action, CoopBudget, lock};
 pub use handle::StreamHandle;
 
@@ -119,6 +120,7 @@ impl<T> ScriptedStream<T> {
     /// Counts the poll, and panics if it is a breach.
     #[track_caller]
     fn enter(&self, cx: &Context<'_>) {
+        note_under_way();
         let lent = cx.waker().clone();
         let mut state = lock(&self.0);
         state.hear_deferred();

@@ -218,18 +218,19 @@ impl<V> SinkHandle<V> {
         self.look(|state| state.repeats = Repeats::Never);
     }
 
-    /// Like [`strict`](Self::strict), except that a caller may treat `Pending` as a request to
-    /// yield if it came late in a poll: `poll_ready` may be called again, once and in a later poll
-    /// of the [`Task`](crate::Task), if it returned `Pending` after at least 64 operations of
-    /// scripted sinks and streams in one poll.
+    /// Like [`strict`](Self::strict), except that a caller may doubt that a sink that returned
+    /// `Pending` is full: `poll_ready` may be called again, once for each `Pending` that was the
+    /// first or followed a wake, at the start of a later poll of the [`Task`](crate::Task), before
+    /// anything but such sinks is polled.
     ///
-    /// In a task of tokio, a sink whose cooperative budget is spent returns `Pending` and fires its
-    /// waker only later, so the caller cannot see the difference.
-    pub fn strict_unless_busy(&self) {
-        self.look(|state| state.repeats = Repeats::UnlessBusy);
+    /// In a task of tokio, a sink also returns `Pending` if the cooperative budget of the task is
+    /// spent, and fires its waker only later. In the next poll the budget is whole.
+    pub fn strict_unless_in_doubt(&self) {
+        self.look(|state| state.repeats = Repeats::InDoubt);
     }
 
-    /// Undoes [`strict`](Self::strict) and [`strict_unless_busy`](Self::strict_unless_busy).
+    /// Undoes [`strict`](Self::strict) and
+    /// [`strict_unless_in_doubt`](Self::strict_unless_in_doubt).
     pub fn lenient(&self) {
         self.look(|state| state.repeats = Repeats::Always);
     }

@@ -1,5 +1,6 @@
 //! The state of a scripted sink: its behaviour, and which calls are breaches.
 
+use std::cell::Cell;
 use std::fmt;
 use std::task::Waker;
 
@@ -20,9 +21,19 @@ pub(super) enum Stage {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repeats {
     Never,
-    /// `poll_ready`, in a later poll of the task, if it returned `Pending` after many operations.
-    UnlessBusy,
+    /// `poll_ready`, once, at the start of a later poll of the task.
+    InDoubt,
     Always,
+}
+
+thread_local! {
+    /// The last poll of a task in which something other than sinks in doubt was polled.
+    static UNDER_WAY: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Notes that the current poll of a task no longer is at its start.
+pub(crate) fn note_under_way() {
+    UNDER_WAY.set(PollCount::now().poll);
 }
 
 /// An operation: its behaviour, and the waker that waits for it.
@@ -51,12 +62,11 @@ pub(super) enum Wake {
 pub(super) struct Since {
     wakes: usize,
     taken: usize,
-    poll: PollCount,
+    /// The poll of the task.
+    poll: u64,
+    /// The call repeated another one that had returned `Pending`, without a wake in between.
+    is_repeat: bool,
 }
-
-/// A `Pending` after this many operations in one poll may mean that the task should yield: half of
-/// tokio's budget of 128, because other futures in the same task may have spent the rest.
-const MANY_OPERATIONS: usize = 64;
 
 pub(super) struct State<V> {
     pub(super) name: String,
@@ -78,6 +88,8 @@ pub(super) struct State<V> {
     pub(super) flush_asked: usize,
     pub(super) flushed: usize,
     pub(super) wakes: usize,
+    /// The last poll of a task in which `poll_ready` was called after it had been pending.
+    pub(super) resumed_in: u64,
     pub(super) last_waker: Option<Waker>,
     pub(super) calls: Vec<Call>,
     pub(super) breaches: Vec<String>,
@@ -103,6 +115,7 @@ impl<V> State<V> {
             flush_asked: 0,
             flushed: 0,
             wakes: 0,
+            resumed_in: 0,
             last_waker: None,
             calls: Vec::new(),
             breaches: Vec::new(),
@@ -132,21 +145,36 @@ impl<V> State<V> {
             }
             Stage::Open | Stage::Closing => {}
         }
-        let now = self.now();
         let since = self.script(op).pending_since?;
-        let busy = op == Op::Ready
-            && self.repeats == Repeats::UnlessBusy
-            && since.poll.operations >= MANY_OPERATIONS
-            && now.poll.poll > since.poll.poll;
-        let woken = now.wakes > since.wakes;
-        let more_to_flush = op == Op::Flush && now.taken > since.taken;
+        let poll = PollCount::now().poll;
+        let in_doubt = op == Op::Ready
+            && self.repeats == Repeats::InDoubt
+            && !since.is_repeat
+            && poll > since.poll
+            && UNDER_WAY.get() != poll;
+        let woken = self.wakes > since.wakes;
+        let more_to_flush = op == Op::Flush && self.taken > since.taken;
         let always = self.repeats == Repeats::Always;
-        let excused = always || woken || more_to_flush || busy;
+        let excused = always || woken || more_to_flush || in_doubt;
         (!excused).then_some("called again before its waker fired")
     }
 
-    fn now(&self) -> Since {
-        Since { wakes: self.wakes, taken: self.taken, poll: PollCount::now() }
+    /// Notes a call of `op`, for other sinks in doubt.
+    fn note_call(&mut self, op: Op, now: Since) {
+        let was_pending = self.script(op).pending_since.is_some_and(|since| since.poll < now.poll);
+        match op {
+            Op::Send => {}
+            Op::Ready if was_pending => self.resumed_in = now.poll,
+            Op::Ready if self.resumed_in == now.poll => {}
+            Op::Ready | Op::Flush | Op::Close => note_under_way(),
+        }
+    }
+
+    /// The counts at a call of `op`.
+    fn now(&mut self, op: Op) -> Since {
+        let (wakes, taken) = (self.wakes, self.taken);
+        let is_repeat = self.script(op).pending_since.is_some_and(|since| since.wakes == wakes);
+        Since { wakes, taken, poll: PollCount::now().poll, is_repeat }
     }
 
     /// Counts the wakes by a cooperative budget.
@@ -162,7 +190,8 @@ impl<V> State<V> {
 
     /// Returns the result of `op` and, for `Pending`, the source of the wake.
     pub(super) fn answer(&mut self, op: Op, waker: &Waker) -> (Answer, Option<Wake>) {
-        let now = self.now();
+        let now = self.now(op);
+        self.note_call(op, now);
         let shut = op == Op::Ready && self.permits == Some(0) && !self.promised;
         let stutters = self.script(op).stutters > 0;
         let free = op == Op::Send || (op == Op::Ready && self.promised) || stutters;
