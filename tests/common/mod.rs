@@ -7,17 +7,16 @@
 #![allow(unreachable_pub, reason = "nothing is reachable from outside a test binary")]
 
 pub mod alloc;
-pub mod crowd;
+pub mod dice;
 pub mod frugal;
-pub mod group;
 pub mod model;
 pub mod panics;
 #[cfg(test)] // the fuzzers also use the harness, but have no runtime
 pub mod real;
 pub mod rig;
 
-pub use crowd::{Crowd, Dice};
-pub use rig::{Orders, Recorder, Rig, Split, Terms, hooks};
+pub use dice::Dice;
+pub use rig::{Note, Orders, Recorder, Rig, Split, Terms, hooks, is_hook};
 pub use sink_test::{
     Answer, Broken, Call, CoopBudget, Log, Op, ScriptedSink, ScriptedStream, SinkHandle,
     StreamHandle, Task, scripted_stream,
@@ -29,7 +28,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Creates a scripted sink that panics if it is polled without a wake (guarantee 4).
 pub fn scripted_sink<V>(name: impl Display) -> (ScriptedSink<V>, SinkHandle<V>) {
     let (sink, handle) = sink_test::scripted_sink(name);
-    handle.strict_unless_in_doubt();
+    handle.strict();
     (sink, handle)
 }
 

@@ -1,9 +1,7 @@
-//! The rig that most tests of the contract use: a demux over scripted input and orders, with one
-//! log for its sinks and hooks. It checks the totals after every poll.
-//!
-//! Test modules that need more add methods in an `impl Rig`.
+//! The rig that most tests of the contract use: a demux over scripted input and scripted orders,
+//! with one log for its sinks and hooks. It checks the totals after every poll.
 
-use std::fmt::{Debug, Display};
+use std::fmt::{self, Debug, Display};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
@@ -27,9 +25,12 @@ type Rule<V> = Box<dyn FnMut(Recipient<'_, u32>, &V) -> bool + Send>;
 /// Hooks that log every call: `attached 1`, `admit 101 to 1`, `unmatched 201`, `discarded 101 of 1
 /// Evicted`, `blocked 1`, `unblocked 1`, `detached 1 Evicted`, `key 1 attached`, `key 1 detached`.
 /// A recipient is shown as its key, followed by its tag if that is not 0: `1#7` has the tag 7.
+/// `102 for 101?` is a call of `supersedes`.
 pub struct Recorder<V = u32> {
     log: Log,
     rule: Arc<Mutex<Rule<V>>>,
+    /// Returns `true` if the second item, which is new, supersedes the first, which waits.
+    pub supersedes: fn(&V, &V) -> bool,
 }
 
 impl<V> Recorder<V> {
@@ -38,7 +39,8 @@ impl<V> Recorder<V> {
         log: &Log,
         rule: impl FnMut(Recipient<'_, u32>, &V) -> bool + Send + 'static,
     ) -> Self {
-        Self { log: log.clone(), rule: Arc::new(Mutex::new(Box::new(rule))) }
+        let rule = Arc::new(Mutex::new(Box::new(rule) as Rule<V>));
+        Self { log: log.clone(), rule, supersedes: |_, _| true }
     }
 }
 
@@ -65,6 +67,10 @@ impl<V: Debug> Hooks<u32, V, Broken> for Recorder<V> {
     fn key_detached(&mut self, key: &u32) {
         self.log.push(format!("key {key} detached"));
     }
+    fn supersedes(&mut self, _: Recipient<'_, u32>, waiting: &V, new: &V) -> bool {
+        self.log.push(format!("{new:?} for {waiting:?}?"));
+        (self.supersedes)(waiting, new)
+    }
     fn blocked(&mut self, on: Recipient<'_, u32>) {
         self.log.push(format!("blocked {}", named(on)));
     }
@@ -77,25 +83,53 @@ fn named(to: Recipient<'_, u32>) -> String {
     if to.tag == 0 { to.key.to_string() } else { format!("{}#{}", to.key, to.tag) }
 }
 
+/// Returns `true` if a hook has logged this line, and not a sink.
+pub fn is_hook(line: &str) -> bool {
+    let hooks = ["attached", "detached", "unmatched", "discarded", "blocked", "unblocked"];
+    hooks.iter().any(|hook| line.starts_with(hook))
+}
+
 /// Returns the lines of hooks, without those of sinks.
 pub fn hooks(mut lines: Vec<String>) -> Vec<String> {
-    let hooks = ["attached", "detached", "unmatched", "discarded", "blocked", "unblocked"];
-    lines.retain(|line| hooks.iter().any(|hook| line.starts_with(hook)));
+    lines.retain(|line| is_hook(line));
     lines
 }
 
-/// A demux and all its handles. Its items are `V`; the test chooses keys and names of sinks.
+/// An item that differs from its clones: 101 is shown as `101`, a clone of it as `101'`.
+#[derive(PartialEq, Eq)]
+pub struct Note {
+    pub n: u32,
+    is_clone: bool,
+}
+
+impl From<u32> for Note {
+    fn from(n: u32) -> Self {
+        Self { n, is_clone: false }
+    }
+}
+
+impl Clone for Note {
+    fn clone(&self) -> Self {
+        Self { n: self.n, is_clone: true }
+    }
+}
+
+impl Debug for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.n, if self.is_clone { "'" } else { "" })
+    }
+}
+
+/// A demux and all its handles. The key of item `n` is `n / 100`, unless the test chooses another
+/// rule.
 pub struct Rig<V = u32> {
     pub task: Task<Split<V>>,
     pub input: StreamHandle<V>,
     pub orders: StreamHandle<Orders<V>>,
     pub log: Log,
-    /// Whether sinks write to the log.
-    sinks_log: bool,
     rule: Arc<Mutex<Rule<V>>>,
 }
 
-/// Items are numbers. The key of item `n` is `n / 100`.
 impl Rig {
     pub fn new() -> Self {
         Self::with(|demux| demux)
@@ -106,8 +140,15 @@ impl Rig {
     }
 }
 
-/// Constructors. By default, the rig admits every item, and logs all hooks except `admit` and those
-/// for keys.
+impl Rig<Note> {
+    /// A rig with `multicast`.
+    pub fn group(settings: impl FnOnce(Split<Note>) -> Split<Note>) -> Self {
+        Self::keyed(|note| note.n / 100, |demux| settings(demux.multicast()))
+    }
+}
+
+/// Constructors. By default, the rig admits every item, and logs all calls but those of `admit`,
+/// `supersedes` and the hooks for keys.
 impl<V: Debug + 'static> Rig<V> {
     pub fn keyed(key: fn(&V) -> u32, settings: impl FnOnce(Split<V>) -> Split<V>) -> Self {
         let (input, input_handle) = scripted_stream("input");
@@ -116,8 +157,9 @@ impl<V: Debug + 'static> Rig<V> {
         let hooks = Recorder::new(&log, |_, _| true);
         let rule = Arc::clone(&hooks.rule);
         let task = Task::new(settings(input.demux_by(key, orders).hooks(hooks)));
-        Self { task, input: input_handle, orders: orders_handle, log, sinks_log: true, rule }
-            .logging_only(|line| !line.starts_with("admit ") && !line.starts_with("key "))
+        Self { task, input: input_handle, orders: orders_handle, log, rule }.logging(|line| {
+            !line.starts_with("admit ") && !line.starts_with("key ") && !line.ends_with('?')
+        })
     }
 
     /// Admits only the items for which `rule` returns `true`.
@@ -129,38 +171,34 @@ impl<V: Debug + 'static> Rig<V> {
         self
     }
 
-    /// Sinks log nothing. For tests about hooks, or with many items.
-    pub fn with_silent_sinks(self) -> Self {
-        Self { sinks_log: false, ..self }
-    }
-
-    /// Logs only lines for which `matter` returns `true`.
-    pub fn logging_only(self, matter: fn(&str) -> bool) -> Self {
-        self.log.keep_only(matter);
+    /// Logs only the lines for which `matters` returns `true`.
+    pub fn logging(self, matters: fn(&str) -> bool) -> Self {
+        self.log.keep_only(matters);
         self
     }
 }
 
 /// Orders and items.
-impl<V: Debug + 'static> Rig<V> {
-    /// Creates a sink that writes to the log, unless sinks are silent.
-    pub fn sink(&self, name: impl Display) -> (ScriptedSink<V>, SinkHandle<V>) {
-        let (sink, handle) = scripted_sink(name);
-        if self.sinks_log {
-            handle.log_to(&self.log);
-        }
-        (sink, handle)
-    }
-
-    /// Returns the order to attach such a sink, with the settings that `terms` adds.
+impl<V: Debug + From<u32> + 'static> Rig<V> {
+    /// Returns the order to attach a sink that writes to the log, with the settings that `terms`
+    /// adds, and the handle of the sink.
+    ///
+    /// Under a policy that discards, the sink may be polled once more while it is in doubt. (An
+    /// `Attach` shows its policy only in its `Debug`.)
     pub fn attachment(
         &self,
         key: u32,
         name: impl Display,
         terms: impl FnOnce(Terms<V>) -> Terms<V>,
     ) -> (Orders<V>, SinkHandle<V>) {
-        let (sink, handle) = self.sink(name);
-        (terms(Attach::new(key, sink)).into(), handle)
+        let (sink, handle) = scripted_sink(name);
+        handle.log_to(&self.log);
+        let attach = terms(Attach::new(key, sink));
+        let shown = format!("{attach:?}");
+        if shown.contains("overflow: Some(") && !shown.contains("overflow: Some(Wait)") {
+            handle.strict_unless_in_doubt();
+        }
+        (attach.into(), handle)
     }
 
     /// Sends such an order without polling the demux.
@@ -181,7 +219,7 @@ impl<V: Debug + 'static> Rig<V> {
         self.attach_on(key, name, |attach| attach)
     }
 
-    /// Like `attach`, with the settings that `terms` adds.
+    /// Attaches a sink with the settings that `terms` adds, and clears the log.
     #[track_caller]
     pub fn attach_on(
         &mut self,
@@ -194,7 +232,7 @@ impl<V: Debug + 'static> Rig<V> {
         handle
     }
 
-    /// Attaches a sink with default settings for each key.
+    /// Attaches a sink under each key that has the name of the key, and clears the log.
     #[track_caller]
     pub fn attach_each(&mut self, keys: impl IntoIterator<Item = u32>) -> Vec<SinkHandle<V>> {
         let sinks = keys.into_iter().map(|key| self.order(key, key, |attach| attach)).collect();
@@ -209,46 +247,33 @@ impl<V: Debug + 'static> Rig<V> {
         self.lines()
     }
 
+    /// Queues items without polling the demux.
+    pub fn push(&self, items: impl IntoIterator<Item = u32>) {
+        self.input.extend(items.into_iter().map(V::from));
+    }
+
     /// Sends items. Returns the log.
     #[track_caller]
-    pub fn send(&mut self, items: impl IntoIterator<Item = V>) -> Vec<String> {
-        self.input.extend(items);
+    pub fn send(&mut self, items: impl IntoIterator<Item = u32>) -> Vec<String> {
+        self.push(items);
         self.lines()
     }
 }
 
 /// Turns. The totals must add up after each.
 impl<V: Debug + 'static> Rig<V> {
-    /// Runs one turn, which must not complete the demux.
+    /// Runs one turn, which must not complete the demux. Returns the log.
     #[track_caller]
-    pub fn poll(&mut self) {
+    pub fn turn(&mut self) -> Vec<String> {
         assert!(self.task.poll().is_pending(), "the demux completed");
-        self.balance();
-    }
-
-    /// Polls until `done` returns `true`, for at most `limit` turns, which must not complete the
-    /// demux. Returns the number of turns.
-    #[track_caller]
-    pub fn turns_until(&mut self, limit: usize, done: impl Fn(&Self) -> bool) -> usize {
-        for turns in 0..=limit {
-            if done(self) {
-                return turns;
-            }
-            self.poll();
-        }
-        panic!("the condition is not met after {limit} turns: {:?}", self.task.get_ref());
-    }
-
-    /// Runs until the task parks.
-    #[track_caller]
-    pub fn sleep(&mut self) {
-        assert!(self.run().is_pending(), "the demux completed");
+        self.check_totals();
+        self.log.take()
     }
 
     /// Runs until the task parks. Returns the log.
     #[track_caller]
     pub fn lines(&mut self) -> Vec<String> {
-        self.sleep();
+        assert!(self.run().is_pending(), "the demux completed");
         self.log.take()
     }
 
@@ -264,14 +289,10 @@ impl<V: Debug + 'static> Rig<V> {
     pub fn run(&mut self) -> Poll<Totals> {
         for _ in 0..LIMIT {
             let output = self.task.turns(1);
-            self.balance();
+            self.check_totals();
             if let Poll::Ready(totals) = output {
                 assert_eq!(totals, self.totals());
-                assert_eq!(
-                    (totals.queued, totals.attached),
-                    (0, totals.detached),
-                    "after completion"
-                );
+                assert_eq!(totals.queued, 0, "after completion");
                 return output;
             }
             if !self.task.woken() {
@@ -281,20 +302,71 @@ impl<V: Debug + 'static> Rig<V> {
         panic!("still awake after {LIMIT} polls");
     }
 
-    /// Checks that the totals add up.
+    /// Checks that every item has one fate, and that every attachment is receiving, leaving or gone.
     #[track_caller]
-    pub fn balance(&self) {
+    pub fn check_totals(&self) {
         let all = self.totals();
         let fates = all.unmatched + all.delivered + all.discarded + all.lost + all.queued;
         assert_eq!(all.received + all.copies, fates, "{all:?}");
+        let present = self.demux().len() + self.demux().draining();
+        assert_eq!(all.attached - all.detached, present as u64, "{all:?}");
+    }
+}
+
+/// Getters.
+impl<V: Debug + 'static> Rig<V> {
+    pub fn demux(&self) -> &Split<V> {
+        self.task.get_ref()
     }
 
     pub fn totals(&self) -> Totals {
-        self.task.get_ref().totals()
+        self.demux().totals()
     }
 
     /// Returns the number of attachments that receive items.
     pub fn len(&self) -> usize {
-        self.task.get_ref().len()
+        self.demux().len()
+    }
+
+    /// Returns the tag of the recipient that the input waits for.
+    pub fn blocked_on(&self) -> Option<u64> {
+        self.demux().blocked_on().map(|on| on.tag)
+    }
+}
+
+// TODO: the rest goes with the modules that use it.
+impl<V: Debug + 'static> Rig<V> {
+    pub fn with_silent_sinks(self) -> Self {
+        self.logging(is_hook)
+    }
+    pub fn logging_only(self, matter: fn(&str) -> bool) -> Self {
+        self.logging(matter)
+    }
+    pub fn sink(&self, name: impl Display) -> (ScriptedSink<V>, SinkHandle<V>) {
+        let (sink, handle) = scripted_sink(name);
+        handle.log_to(&self.log);
+        (sink, handle)
+    }
+    #[track_caller]
+    pub fn poll(&mut self) {
+        assert!(self.task.poll().is_pending(), "the demux completed");
+        self.check_totals();
+    }
+    #[track_caller]
+    pub fn turns_until(&mut self, limit: usize, done: impl Fn(&Self) -> bool) -> usize {
+        for turns in 0..=limit {
+            if done(self) {
+                return turns;
+            }
+            self.poll();
+        }
+        panic!("the condition is not met after {limit} turns: {:?}", self.task.get_ref());
+    }
+    #[track_caller]
+    pub fn sleep(&mut self) {
+        assert!(self.run().is_pending(), "the demux completed");
+    }
+    pub fn balance(&self) {
+        self.check_totals();
     }
 }

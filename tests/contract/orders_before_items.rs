@@ -6,8 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Poll;
 use std::thread;
 
-use crate::common::{Op, Orders, Rig, Task, scripted_sink, scripted_stream};
-use stream_demux::{DemuxStreamExt, Order};
+use crate::common::real::{Pipe, RUNTIMES, Receiving, assert_settled};
+use crate::common::{CoopBudget, Op, Orders, Rig, Task, scripted_sink, scripted_stream};
+use futures::channel::mpsc as futures_mpsc;
+use futures::{sink, stream};
+use stream_demux::{DemuxStreamExt, Order, Overflow, Totals};
+use tokio::{sync::mpsc, task};
 
 impl Rig {
     /// Sends an order inside the `poll_next` that returns the next queued item.
@@ -25,45 +29,13 @@ impl Rig {
 // An order that becomes ready while the item is read.
 
 #[test]
-fn orders_that_are_ready_at_the_start_come_before_the_first_item() {
-    let mut rig = Rig::new();
-    rig.input.push(101);
-    let (order, _a) = rig.attachment(1, "a", |attach| attach);
-    rig.orders.push(order);
-    assert_eq!(rig.lines(), ["attached 1", "a sent 101", "a flushed"]);
-}
-
-#[test]
 fn a_sink_that_is_attached_while_its_item_is_read_gets_it() {
     let mut rig = Rig::new();
     let (order, _a) = rig.attachment(1, "a", |attach| attach);
     rig.lines();
     rig.order_with_next_item(order);
-    rig.input.push(101);
+    rig.push([101]);
     assert_eq!(rig.lines(), ["attached 1", "a sent 101", "a flushed"]);
-}
-
-#[test]
-fn a_sink_that_is_detached_while_its_item_is_read_does_not_get_it() {
-    for order in [Order::Detach(1), Order::Evict(1)] {
-        let mut rig = Rig::new();
-        let a = rig.attach(1, "a");
-        rig.order_with_next_item(order);
-        rig.input.push(101);
-        assert_eq!(rig.lines().last().unwrap(), "unmatched 101");
-        assert!(a.is_dropped() && a.taken() == 0);
-    }
-}
-
-#[test]
-fn a_sink_that_is_replaced_while_its_item_is_read_does_not_get_it() {
-    let mut rig = Rig::new();
-    let a = rig.attach(1, "a");
-    let (order, new) = rig.attachment(1, "new", |attach| attach);
-    rig.order_with_next_item(order);
-    rig.input.push(101);
-    rig.lines();
-    assert_eq!((a.taken(), new.items()), (0, vec![101]));
 }
 
 #[test]
@@ -75,7 +47,7 @@ fn all_orders_that_came_with_an_item_are_applied_before_it() {
     for order in [first, Order::Detach(1), Order::Evict(9), second] {
         rig.order_with_next_item(order);
     }
-    rig.input.push(101);
+    rig.push([101]);
     rig.lines();
     assert_eq!((a.taken(), b.items()), (0, vec![101]));
 }
@@ -88,7 +60,7 @@ fn an_order_that_comes_while_an_item_is_sent_is_applied_before_the_next() {
         let (order, b) = rig.attachment(2, "b", |attach| attach);
         let orders = rig.orders.clone();
         a.during(op, move || orders.push(order));
-        rig.input.extend([101, 201, 202]);
+        rig.push([101, 201, 202]);
         rig.lines();
         assert_eq!((b.items(), rig.totals().unmatched), (vec![201, 202], 0), "{op:?}");
     }
@@ -100,41 +72,17 @@ fn orders_split_the_input_exactly_where_they_came() {
         let mut rig = Rig::with(|demux| demux.budget(budget));
         let (first, a) = rig.attachment(1, "a", |attach| attach);
         let (second, b) = rig.attachment(1, "b", |attach| attach);
-        rig.input.extend([101, 102]);
+        rig.push([101, 102]);
         rig.order_with_next_item(first);
-        rig.input.extend([103, 104, 105]);
+        rig.push([103, 104, 105]);
         rig.order_with_next_item(second);
-        rig.input.extend([106]);
+        rig.push([106]);
         rig.order_with_next_item(Order::Detach(1));
-        rig.input.extend([107, 108]);
+        rig.push([107, 108]);
         rig.lines();
         assert_eq!((a.items(), b.items()), (vec![103, 104, 105], vec![106]), "budget {budget}");
         assert_eq!(rig.totals().unmatched, 4);
     }
-}
-
-#[test]
-fn the_item_that_finish_overtook_is_routed_at_that_moment() {
-    let mut rig = Rig::new();
-    let (late, b) = rig.attachment(2, "b", |attach| attach);
-    let a = rig.attach(1, "a");
-    rig.order_with_next_item(Order::Finish);
-    rig.order_with_next_item(late);
-    rig.input.push(201);
-    rig.input.action(|| panic!("the input was read after Finish"));
-    let Poll::Ready(totals) = rig.run() else { panic!("the demux did not complete") };
-    assert_eq!((totals.unmatched, b.taken(), a.is_closed()), (1, 0, true));
-}
-
-#[test]
-fn the_item_that_finish_overtook_reaches_the_sink_of_that_moment() {
-    let mut rig = Rig::new();
-    let a = rig.attach(1, "a");
-    rig.order_with_next_item(Order::Finish);
-    rig.order_with_next_item(Order::Detach(1));
-    rig.input.push(101);
-    let Poll::Ready(totals) = rig.run() else { panic!("the demux did not complete") };
-    assert_eq!((a.items(), totals.unmatched), (vec![101], 0));
 }
 
 #[test]
@@ -143,7 +91,7 @@ fn the_end_of_the_orders_that_comes_with_an_item_does_not_lose_it() {
     let a = rig.attach(1, "a");
     let orders = rig.orders.clone();
     rig.input.action(move || orders.end());
-    rig.input.extend([101, 102]);
+    rig.push([101, 102]);
     rig.lines();
     assert!(rig.orders.is_ended() && rig.orders.is_dropped());
     assert_eq!(a.items(), [101, 102]);
@@ -197,61 +145,66 @@ fn orders_and_items_from_another_thread_stay_in_order() {
 // The budget ends among orders.
 
 #[test]
-fn an_overtaken_item_is_kept_and_counts_as_queued() {
-    let mut rig = Rig::with(|demux| demux.budget(4));
-    rig.lines();
-    let mut sinks = Vec::new();
-    for key in 1..=10 {
-        let (order, sink) = rig.attachment(key, "some", |attach| attach);
-        rig.order_with_next_item(order);
-        sinks.push(sink);
-    }
-    rig.input.extend([1_001, 1_002]);
-    rig.poll(); // one unit for the item
-    assert_eq!((rig.totals().attached, rig.totals().queued, rig.totals().received), (3, 1, 1));
-    rig.poll();
-    assert_eq!((rig.totals().attached, rig.totals().queued, rig.totals().received), (7, 1, 1));
-    rig.lines();
-    assert_eq!((rig.totals().attached, rig.totals().queued), (10, 0));
-    assert_eq!(sinks[9].items(), [1_001, 1_002]);
-}
-
-#[test]
-fn the_next_turn_continues_with_orders_if_the_budget_ended_among_them() {
-    for budget in [1, 2, 3, 4, 7] {
+fn overtaken_item_waits_for_all_orders_and_counts_as_queued() {
+    for budget in [1, 4, 7] {
         let mut rig = Rig::with(|demux| demux.budget(budget));
+        rig.lines();
         let mut sinks = Vec::new();
-        for key in 1..=20 {
+        for key in 1..=10 {
             let (order, sink) = rig.attachment(key, "some", |attach| attach);
-            rig.orders.push(order);
+            rig.order_with_next_item(order);
             sinks.push(sink);
         }
-        rig.input.extend((1..=20).map(|key| key * 100));
-        while rig.totals().attached < 20 {
-            assert_eq!(rig.routed(), 0);
-            rig.poll();
+        rig.push([1_001, 1_002]);
+        while rig.totals().attached < 10 {
+            assert_eq!((rig.routed(), rig.totals().received), (0, rig.totals().queued));
+            rig.turn();
         }
         rig.lines();
-        assert_eq!((rig.totals().delivered, rig.totals().unmatched), (20, 0), "budget {budget}");
-        assert!(sinks.iter().all(|sink| sink.taken() == 1));
+        assert_eq!((sinks[9].items(), rig.totals().queued), (vec![1_001, 1_002], 0));
+    }
+}
+
+// Orders that return `Pending`, and may have yielded.
+
+/// A channel of tokio answers so, too, when the cooperative budget of the task is used up.
+#[test]
+fn item_that_matches_no_key_waits_until_pending_orders_were_polled_once_more() {
+    for (item, waits) in [(101, false), (901, true)] {
+        let mut rig = Rig::new();
+        rig.attach(1, "a");
+        rig.orders.push(Order::Detach(50));
+        rig.push([item, 902]);
+        let polls = rig.orders.polls();
+        rig.turn();
+        assert_eq!(rig.orders.polls(), polls + 2, "the order, and Pending");
+        assert_eq!((rig.routed(), rig.totals().queued), (u64::from(!waits), 1));
+        rig.turn();
+        assert_eq!((rig.routed(), rig.totals().queued), (2, 0));
+        assert_eq!(rig.orders.polls(), polls + 3);
+        // From then on it is known to have none.
+        rig.push([903]);
+        rig.turn();
+        assert_eq!((rig.routed(), rig.orders.polls()), (3, polls + 3));
     }
 }
 
 #[test]
-fn endless_orders_hold_items_back_without_end() {
-    let mut rig = Rig::with(|demux| demux.budget(8));
-    let restless = rig.attach(9, "restless"); // so that orders leave a part of each turn
-    restless.stutter(Op::Close, usize::MAX);
-    rig.orders.push(Order::Detach(9));
-    rig.input.extend([101, 102]);
-    rig.orders.endless(|_| Order::Detach(50));
-    for _ in 0..100 {
-        rig.poll();
-    }
-    assert_eq!(rig.routed(), 0);
+fn order_that_is_found_then_is_applied_before_the_item() {
+    let mut rig = Rig::new();
+    rig.lines();
+    let budget = CoopBudget::deferred(1);
+    rig.orders.share(&budget);
+    rig.orders.push(Order::Detach(50));
+    let a = rig.order(1, "a", |attach| attach);
+    rig.push([101]);
+    rig.turn();
+    assert_eq!((rig.orders.left(), rig.totals().queued), (1, 1), "the stream has yielded");
+    rig.turn();
+    assert_eq!((a.items(), budget.deferred_wakers()), (vec![101], 2), "no waker has fired");
 }
 
-// Orders that return `Pending` and wake themselves.
+// Orders that wake themselves.
 
 #[test]
 fn orders_that_wake_themselves_end_the_turn_before_another_item_is_routed() {
@@ -259,10 +212,10 @@ fn orders_that_wake_themselves_end_the_turn_before_another_item_is_routed() {
     let (order, a) = rig.attachment(1, "a", |attach| attach);
     rig.orders.stutter();
     rig.orders.push(order);
-    rig.input.extend([101, 102]);
-    rig.poll();
+    rig.push([101, 102]);
+    rig.turn();
     assert_eq!((rig.routed(), rig.task.wakes()), (0, 1));
-    rig.poll();
+    rig.turn();
     assert_eq!((a.items(), rig.totals().unmatched), (vec![101, 102], 0));
 }
 
@@ -276,10 +229,10 @@ fn orders_that_wake_themselves_while_an_item_is_held_keep_it_held() {
         orders.stutter();
         orders.push(order);
     });
-    rig.input.extend([101, 102]);
-    rig.poll();
+    rig.push([101, 102]);
+    rig.turn();
     assert_eq!((rig.routed(), rig.totals().queued, rig.task.wakes()), (0, 1, 1));
-    rig.poll();
+    rig.turn();
     assert_eq!((a.items(), rig.totals().unmatched), (vec![101, 102], 0));
 }
 
@@ -290,12 +243,12 @@ fn a_second_self_wake_in_a_row_no_longer_delays_items() {
     rig.orders.stutter();
     rig.orders.stutter();
     rig.orders.push(order);
-    rig.input.extend([101, 102]);
-    rig.poll();
+    rig.push([101, 102]);
+    rig.turn();
     assert_eq!(rig.routed(), 0);
-    rig.poll();
+    rig.turn();
     assert_eq!((rig.totals().unmatched, rig.orders.polls()), (2, 2));
-    rig.input.push(103);
+    rig.push([103]);
     rig.lines();
     assert_eq!(a.items(), [103]);
 }
@@ -310,12 +263,12 @@ fn an_order_between_gives_orders_that_wake_themselves_another_turn() {
         rig.orders.push(order);
         sinks.push(sink);
     }
-    rig.input.extend([501, 101]);
+    rig.push([501, 101]);
     for turn in 0..5 {
-        rig.poll();
+        rig.turn();
         assert_eq!((rig.totals().attached, rig.routed()), (turn, 0));
     }
-    rig.poll();
+    rig.turn();
     assert_eq!((rig.totals().attached, rig.totals().delivered), (5, 2));
 }
 
@@ -324,25 +277,12 @@ fn orders_that_always_wake_themselves_do_not_delay_items() {
     let mut rig = Rig::with(|demux| demux.budget(4));
     (0..40).for_each(|_| rig.orders.stutter());
     rig.input.endless(|_| 101);
-    rig.poll();
+    rig.turn();
     assert_eq!(rig.routed(), 0);
     for turn in 1..30_usize {
-        rig.poll();
+        rig.turn();
         assert_eq!((rig.routed(), rig.orders.polls()), (turn as u64 * 4, 1 + turn));
     }
-}
-
-#[test]
-fn a_turn_in_which_orders_are_quiet_makes_the_next_self_wake_a_first_one() {
-    let mut rig = Rig::new();
-    rig.orders.stutter();
-    rig.lines();
-    rig.orders.stutter();
-    rig.input.push(101);
-    rig.poll();
-    assert_eq!(rig.routed(), 0);
-    rig.poll();
-    assert_eq!(rig.routed(), 1);
 }
 
 // An idle orders stream.
@@ -351,7 +291,7 @@ fn a_turn_in_which_orders_are_quiet_makes_the_next_self_wake_a_first_one() {
 fn an_idle_orders_stream_is_polled_once_for_all_items() {
     let mut rig = Rig::new();
     rig.orders.strict();
-    rig.input.extend(std::iter::repeat_n(101, 10_000));
+    rig.push(std::iter::repeat_n(101, 10_000));
     rig.lines();
     assert_eq!((rig.totals().received, rig.orders.polls()), (10_000, 1));
     rig.orders.push(Order::Detach(1));
@@ -365,7 +305,7 @@ fn orders_that_have_ended_are_not_polled_again() {
     rig.orders.end();
     rig.lines();
     let polls = rig.task.polls();
-    rig.input.extend([101, 102]);
+    rig.push([101, 102]);
     rig.lines();
     rig.orders.wake(); // a waker that outlived the stream
     rig.lines();
@@ -373,12 +313,71 @@ fn orders_that_have_ended_are_not_polled_again() {
     assert!(rig.task.polls() - polls <= 3);
 }
 
+// Channels of tokio, which yield when the cooperative budget of the task is used up, on every
+// runtime.
+
+/// Runs a demux that parks. It is woken when a task, after `spent` operations, has sent an order for
+/// each of `keys` and then an item for each.
+async fn woken_for_all(keys: u64, spent: usize) -> Totals {
+    let (orders, inbox) = mpsc::channel(400);
+    let (items, input) = futures_mpsc::unbounded();
+    let demux = input.demux_by(|item| *item, Receiving(inbox)).budget(1_000);
+    let demux = task::spawn(demux);
+    task::spawn(async move {
+        for _ in 0..10 {
+            task::yield_now().await;
+        }
+        for _ in 0..spent {
+            task::consume_budget().await;
+        }
+        for key in 0..keys {
+            assert!(orders.try_send((key, sink::drain())).is_ok(), "the demux was dropped");
+        }
+        (0..keys).for_each(|item| items.unbounded_send(item).expect("the demux was dropped"));
+    });
+    demux.await.expect("the demux panicked")
+}
+
+#[track_caller]
+fn check(keys: u64, spent: usize) {
+    for runtime in RUNTIMES {
+        let totals = runtime.run(woken_for_all(keys, spent));
+        assert_settled(totals);
+        assert_eq!((totals.delivered, totals.unmatched), (keys, 0), "{runtime:?}: {totals:?}");
+    }
+}
+
 #[test]
-fn an_order_wakes_a_task_that_sleeps() {
-    let mut rig = Rig::new();
-    rig.lines();
-    let (order, _a) = rig.attachment(1, "a", |attach| attach);
-    rig.orders.push(order);
-    assert_eq!(rig.task.wakes(), 1);
-    assert_eq!(rig.lines(), ["attached 1"]);
+fn tokio_orders_beyond_the_budget_of_the_task_come_before_items() {
+    check(400, 0);
+}
+
+#[test]
+fn tokio_orders_beyond_what_the_waker_left_of_its_budget_come_before_items() {
+    check(100, 100);
+}
+
+/// The items before the order use up the budget of one turn, or of two: then the sink, which is in
+/// doubt, is polled at the start of the second.
+#[test]
+fn tokio_order_that_comes_late_in_a_turn_comes_before_the_next_item() {
+    for (runtime, pipe) in RUNTIMES.into_iter().flat_map(|it| [(it, Pipe::Tokio), (it, Pipe::Pair)])
+    {
+        let totals = runtime.run(async move {
+            let (first, _of_first) = pipe.open(200).await;
+            let (second, _of_second) = pipe.open(200).await;
+            let (orders, inbox) = mpsc::channel(2);
+            assert!(orders.try_send((1, first)).is_ok());
+            let mut second = Some((2, second));
+            let input = stream::iter(0..200);
+            let demux = input.demux_by(|n| if *n < 150 { 1 } else { 2 }, Receiving(inbox));
+            let demux = demux.budget(1_000).overflow(Overflow::DropNewest).admit(move |_, n| {
+                let order = second.take_if(|_| *n == 149);
+                order.is_none_or(|order| orders.try_send(order).is_ok())
+            });
+            task::spawn(demux).await.expect("the demux panicked")
+        });
+        assert_settled(totals);
+        assert_eq!(totals.unmatched, 0, "{runtime:?}, {pipe:?}: {totals:?}");
+    }
 }

@@ -1,501 +1,434 @@
-//! `Overflow` (attachment rules): the fate of an item when the queue is full and the sink is not
-//! ready, under each of the four policies, with and without a queue (guarantees 2, 3, 7). Every
-//! count is exact. Under `DropNewest` and `DropOldest`, a queue has at least one place: `buffer(0)`
-//! means 1.
+//! `Overflow`: what happens to items for which a sink is not ready (*When a policy acts*). A table
+//! of policies, buffers and sinks tells it turn by turn, then come the details: which items
+//! `Conflate` replaces, what counts towards a limit, how many sinks are polled in a turn.
 
-use crate::common::{Op, Rig, SinkHandle, Split, scripted_sink};
-use stream_demux::{Attach, Order, Overflow};
+use crate::common::{CoopBudget, Dice, Op, Rig, SinkHandle};
+use Behaviour::*;
+use Overflow::{Conflate, DropNewest, DropOldest, Evict, Wait};
+use stream_demux::Overflow;
 
-const ALL: [Overflow; 4] =
-    [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict];
+/// What a sink does when items 101 to 104 come in one turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Behaviour {
+    /// It takes all.
+    Ready,
+    /// It is not ready.
+    Full,
+    /// The same, but before the second turn it has woken the task and is ready.
+    WokenAndReady,
+    /// The same, but it is still not ready.
+    WokenInVain,
 
-fn rig() -> Rig {
-    rig_with(|demux| demux)
+    /// `Pending` once, with a wake inside the call, as tokio's resources do.
+    YieldsOnce,
+    /// The same in every call.
+    AlwaysYields,
+    /// It takes this number of items in a turn, and its waker is deferred.
+    Deferred(usize),
 }
 
-/// Logs only hooks.
-fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
-    Rig::with(settings).with_silent_sinks()
+const ALL: &[Overflow] = &[Wait, DropNewest, DropOldest, Evict, Conflate];
+const DISCARDING: &[Overflow] = &[DropNewest, DropOldest, Evict, Conflate];
+
+/// Some sinks, the policies, the sizes of the buffer, and what happens in the first turn, in the
+/// second turn, when item 105 comes, and when the sink is ready from then on.
+type Row = (&'static [Behaviour], &'static [Overflow], &'static [usize], [&'static str; 4]);
+
+/// `2 queued` stands for the total after these turns, `3 unread` for what is left in the input.
+#[rustfmt::skip]
+const TABLE: &[Row] = &[
+    (&[Ready], ALL, &[0, 1, 2, 4],
+        ["sent 101 102 103 104", "", "sent 105", ""]),
+    (&[Full, WokenInVain], &[Wait], &[0],
+        ["blocked, 1 queued, 3 unread", "1 queued, 3 unread", "1 queued, 4 unread", "sent 101, unblocked, sent 102 103 104 105"]),
+    (&[Full, WokenInVain], &[Wait], &[2],
+        ["blocked, 3 queued, 1 unread", "3 queued, 1 unread", "3 queued, 2 unread", "sent 101, unblocked, sent 102 103 104 105"]),
+    (&[Full, WokenInVain], &[Wait], &[4],
+        ["4 queued", "4 queued", "blocked, 5 queued", "sent 101, unblocked, sent 102 103 104 105"]),
+    (&[Full, WokenInVain, AlwaysYields], &[DropNewest], &[0, 1],
+        ["4 queued", "lost 102 103 104, 1 queued", "lost 105, 1 queued", "sent 101"]),
+    (&[Full, WokenInVain, AlwaysYields], &[DropNewest], &[2],
+        ["4 queued", "lost 103 104, 2 queued", "lost 105, 2 queued", "sent 101 102"]),
+    (&[Full, WokenInVain, AlwaysYields], &[DropNewest], &[4],
+        ["4 queued", "4 queued", "lost 105, 4 queued", "sent 101 102 103 104"]),
+    (&[Full, WokenInVain, AlwaysYields], &[DropOldest], &[0, 1],
+        ["4 queued", "lost 101 102 103, 1 queued", "lost 104, 1 queued", "sent 105"]),
+    (&[Full, WokenInVain, AlwaysYields], &[DropOldest], &[2],
+        ["4 queued", "lost 101 102, 2 queued", "lost 103, 2 queued", "sent 104 105"]),
+    (&[Full, WokenInVain, AlwaysYields], &[DropOldest], &[4],
+        ["4 queued", "4 queued", "lost 101, 4 queued", "sent 102 103 104 105"]),
+    (&[Full, WokenInVain, AlwaysYields], &[Evict], &[0, 1, 2],
+        ["4 queued", "a dropped, lost 101 102 103 104, evicted", "unmatched 105", ""]),
+    (&[Full, WokenInVain, AlwaysYields], &[Evict], &[4],
+        ["4 queued", "4 queued", "a dropped, lost 101 102 103 104 105, evicted", ""]),
+    (&[Full, WokenInVain, AlwaysYields], &[Conflate], &[0, 1, 2, 4],
+        ["4 queued", "conflated 101 102 103, 1 queued", "conflated 104, 1 queued", "sent 105"]),
+    (&[WokenAndReady], &[Wait], &[0],
+        ["blocked, 1 queued, 3 unread", "sent 101, unblocked, sent 102 103 104", "sent 105", ""]),
+    (&[WokenAndReady], &[Wait], &[2],
+        ["blocked, 3 queued, 1 unread", "sent 101, unblocked, sent 102 103 104", "sent 105", ""]),
+    (&[WokenAndReady, YieldsOnce], &[Wait], &[4],
+        ["4 queued", "sent 101 102 103 104", "sent 105", ""]),
+    (&[WokenAndReady, YieldsOnce], DISCARDING, &[0, 1, 2, 4],
+        ["4 queued", "sent 101 102 103 104", "sent 105", ""]),
+    (&[YieldsOnce], &[Wait], &[0],
+        ["1 queued, 3 unread", "sent 101 102 103 104", "sent 105", ""]),
+    (&[YieldsOnce], &[Wait], &[2],
+        ["3 queued, 1 unread", "sent 101 102 103 104", "sent 105", ""]),
+    (&[AlwaysYields], &[Wait], &[0],
+        ["1 queued, 3 unread", "1 queued, 3 unread", "1 queued, 4 unread", "sent 101 102 103 104 105"]),
+    (&[AlwaysYields], &[Wait], &[2],
+        ["3 queued, 1 unread", "3 queued, 1 unread", "3 queued, 2 unread", "sent 101 102 103 104 105"]),
+    (&[AlwaysYields], &[Wait], &[4],
+        ["4 queued", "4 queued", "5 queued", "sent 101 102 103 104 105"]),
+    (&[Deferred(2)], &[Wait], &[0],
+        ["sent 101 102, blocked, 1 queued, 1 unread", "1 queued, 1 unread", "1 queued, 2 unread", "sent 103, unblocked, sent 104 105"]),
+    (&[Deferred(2)], &[Wait], &[2],
+        ["sent 101 102, 2 queued", "2 queued", "blocked, 3 queued", "sent 103, unblocked, sent 104 105"]),
+    (&[Deferred(2)], &[Wait, DropNewest, DropOldest, Evict], &[4],
+        ["sent 101 102, 2 queued", "2 queued", "3 queued", "sent 103 104 105"]),
+    (&[Deferred(2)], &[DropNewest, DropOldest, Evict], &[0, 1],
+        ["sent 101 102, 2 queued", "sent 103 104", "sent 105", ""]),
+    (&[Deferred(2)], &[Conflate], &[0, 1, 2, 4],
+        ["sent 101 102, 2 queued", "sent 103 104", "sent 105", ""]),
+    (&[Deferred(2)], &[DropNewest, DropOldest, Evict], &[2],
+        ["sent 101 102, 2 queued", "2 queued", "sent 103 104, 1 queued", "sent 105"]),
+    (&[Deferred(1)], &[Wait], &[0],
+        ["sent 101, blocked, 1 queued, 2 unread", "1 queued, 2 unread", "1 queued, 3 unread", "sent 102, unblocked, sent 103 104 105"]),
+    (&[Deferred(1)], &[Wait], &[2],
+        ["sent 101, blocked, 3 queued", "3 queued", "3 queued, 1 unread", "sent 102, unblocked, sent 103 104 105"]),
+    (&[Deferred(1)], &[Wait, DropNewest, DropOldest, Evict], &[4],
+        ["sent 101, 3 queued", "3 queued", "4 queued", "sent 102 103 104 105"]),
+    (&[Deferred(1)], &[DropNewest], &[0, 1],
+        ["sent 101, 3 queued", "sent 102, lost 104, 1 queued", "lost 105, 1 queued", "sent 103"]),
+    (&[Deferred(1)], &[DropNewest], &[2],
+        ["sent 101, 3 queued", "sent 102, 2 queued", "lost 105, 2 queued", "sent 103 104"]),
+    (&[Deferred(1)], &[DropOldest], &[2],
+        ["sent 101, 3 queued", "sent 102, 2 queued", "lost 103, 2 queued", "sent 104 105"]),
+    (&[Deferred(1)], &[Evict], &[2],
+        ["sent 101, 3 queued", "sent 102, 2 queued", "a dropped, lost 103 104 105, evicted", ""]),
+    (&[Deferred(1)], &[DropOldest], &[0, 1],
+        ["sent 101, 3 queued", "sent 102, lost 103, 1 queued", "lost 104, 1 queued", "sent 105"]),
+    (&[Deferred(1)], &[Evict], &[0, 1],
+        ["sent 101, 3 queued", "sent 102, a dropped, lost 103 104, evicted", "unmatched 105", ""]),
+    (&[Deferred(1)], &[Conflate], &[0, 1, 2, 4],
+        ["sent 101, 3 queued", "sent 102, conflated 103, 1 queued", "conflated 104, 1 queued", "sent 105"]),
+];
+
+/// Returns what happens, as in the table.
+#[track_caller]
+fn play(behaviour: Behaviour, policy: Overflow, buffer: usize) -> [String; 4] {
+    let mut rig = Rig::new();
+    let a = rig.attach_on(1, "a", |attach| attach.overflow(policy).buffer(buffer));
+    let budget = CoopBudget::deferred(if let Deferred(items) = behaviour { items } else { 0 });
+    match behaviour {
+        Ready => {}
+        YieldsOnce => a.stutter(Op::Ready, 1),
+        AlwaysYields => a.stutter(Op::Ready, usize::MAX),
+        Deferred(_) => a.share(&budget),
+        Full | WokenAndReady | WokenInVain => a.park(),
+    }
+    rig.push(101..=104);
+    let first = turns(&mut rig, 1);
+    match behaviour {
+        WokenAndReady => a.open(),
+        WokenInVain => assert!(a.wake()),
+        _ => {}
+    }
+    let second = turns(&mut rig, 1);
+    rig.push([105]);
+    let third = turns(&mut rig, 3);
+    budget.lift();
+    a.stutter(Op::Ready, 0);
+    a.open();
+    [first, second, third, turns(&mut rig, usize::MAX)]
+}
+
+/// Runs at most this number of turns, and returns what happened in them.
+#[track_caller]
+fn turns(rig: &mut Rig, limit: usize) -> String {
+    assert!(rig.task.turns(limit).is_pending());
+    rig.check_totals();
+    let mut events = rig.log.take();
+    events.retain(|line| line != "a flushed");
+    for event in &mut events {
+        let words: Vec<_> = event.split(' ').collect();
+        *event = match words[..] {
+            ["a", "sent", item] => format!("sent {item}"),
+            ["discarded", item, .., "Overflowed"] => format!("lost {item}"),
+            ["discarded", item, .., "Conflated"] => format!("conflated {item}"),
+            ["detached", .., "Overflowed"] => "evicted".to_owned(),
+            [hook @ ("blocked" | "unblocked"), _] => hook.to_owned(),
+            _ => event.clone(),
+        }
+    }
+    let counts = [(rig.totals().queued, "queued"), (rig.input.left() as u64, "unread")];
+    let counts = counts.into_iter().filter(|(count, _)| *count > 0);
+    events.extend(counts.map(|(count, what)| format!("{count} {what}")));
+    // Items with the same fate in a row: `sent 101 102`.
+    let mut all = String::new();
+    let mut last = String::new();
+    for event in events {
+        match event.split_once(' ') {
+            Some((fate, item)) if fate == last => all += &format!(" {item}"),
+            _ if all.is_empty() => all += &event,
+            _ => all += &format!(", {event}"),
+        }
+        let fate =
+            event.split(' ').next().filter(|fate| ["sent", "lost", "conflated"].contains(fate));
+        last = fate.unwrap_or_default().to_owned();
+    }
+    all
+}
+
+#[test]
+fn every_policy_and_buffer_with_every_sink() {
+    let mut faults = String::new();
+    for &(behaviours, policies, buffers, ref expected) in TABLE {
+        for &behaviour in behaviours {
+            for &policy in policies {
+                for &buffer in buffers {
+                    let events = play(behaviour, policy, buffer);
+                    if events != *expected {
+                        faults += &format!("{behaviour:?}, {policy:?}, {buffer}: {events:#?}\n");
+                    }
+                }
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{faults}");
+}
+
+// Buffers.
+
+/// Returns how many items wait for a sink that is full under this policy.
+#[track_caller]
+fn kept(policy: Overflow, buffer: Option<usize>, default: Option<usize>) -> u64 {
+    let mut rig = Rig::keyed(
+        |_: &u32| 1,
+        |demux| default.iter().fold(demux.overflow(policy), |demux, &items| demux.buffer(items)),
+    );
+    let a = rig.attach_on(1, "a", |attach| {
+        buffer.iter().fold(attach, |attach, &items| attach.buffer(items))
+    });
+    a.park();
+    a.strict_unless_in_doubt();
+    for n in 0..100 {
+        let before = rig.totals().queued;
+        rig.send([n]);
+        if rig.len() == 0 || rig.totals().discarded > 0 {
+            return before; // the policy has acted
+        }
+        if rig.blocked_on().is_some() {
+            return before;
+        }
+    }
+    panic!("nothing overflows")
+}
+
+#[test]
+fn buffer_has_the_documented_default_and_at_least_one_place_for_a_policy_that_keeps_items() {
+    for (policy, default, least) in
+        [(Wait, 0, 0), (DropNewest, 64, 1), (DropOldest, 64, 1), (Evict, 64, 0), (Conflate, 1, 1)]
+    {
+        assert_eq!(kept(policy, None, None), default, "{policy:?}");
+        assert_eq!(kept(policy, Some(0), None), least, "{policy:?}");
+        assert_eq!(kept(policy, None, Some(0)), least, "{policy:?}");
+        if policy != Conflate {
+            assert_eq!(kept(policy, None, Some(3)), 3, "{policy:?}");
+            assert_eq!(kept(policy, Some(5), Some(3)), 5, "{policy:?}");
+        }
+    }
+}
+
+/// Items beyond buffers are at most what one turn reads.
+#[test]
+fn full_sink_with_an_endless_input_takes_bounded_memory() {
+    for &policy in DISCARDING {
+        let mut rig = Rig::with(|demux| demux.budget(10));
+        rig.attach_on(1, "a", |attach| attach.overflow(policy).buffer(5)).park();
+        rig.input.endless(|_| 101);
+        for _ in 0..20 {
+            rig.turn();
+            assert!(rig.totals().queued <= 15, "{policy:?}");
+        }
+    }
+}
+
+// Sinks in doubt.
+
+#[test]
+fn full_sink_is_polled_once_more_and_then_not_before_it_is_woken() {
+    for &policy in DISCARDING {
+        let mut rig = Rig::new();
+        let a = rig.attach_on(1, "a", |attach| attach.overflow(policy).buffer(0));
+        a.park();
+        rig.send([101, 102]);
+        for _ in 0..5 {
+            rig.send([103, 104]);
+        }
+        assert_eq!(a.count(Op::Ready), 2, "{policy:?}");
+    }
+}
+
+#[test]
+fn thirty_two_sinks_in_doubt_are_polled_in_a_turn_and_the_input_waits_for_the_others() {
+    let mut rig = Rig::with(|demux| demux.overflow(DropNewest).buffer(1)).logging(|_| false);
+    let sinks = rig.attach_each(1..=40);
+    for sink in &sinks {
+        sink.park();
+        sink.strict_unless_in_doubt();
+    }
+    let polled = || sinks.iter().filter(|sink| sink.count(Op::Ready) == 2).count();
+    rig.push((1..=40).flat_map(|key| [100 * key, 100 * key + 1]));
+    rig.turn();
+    rig.push([9_900]);
+    for (polls, discarded, unread) in [(0, 0, 1), (32, 32, 1), (40, 40, 0)] {
+        assert_eq!((polled(), rig.input.left()), (polls, unread));
+        assert_eq!(rig.totals().discarded, discarded);
+        rig.turn();
+    }
+}
+
+#[test]
+fn sink_in_doubt_is_polled_before_anything_else_goes_on() {
+    let mut rig = Rig::with(|demux| demux.budget(2));
+    let b = rig.attach_on(2, "b", |attach| attach.buffer(1));
+    let a = rig.attach_on(1, "a", |attach| attach.overflow(DropOldest).buffer(1));
+    a.park();
+    b.park();
+    rig.send([201]);
+    rig.push([101, 102]);
+    rig.turn();
+    b.open();
+    rig.order(3, "c", |attach| attach);
+    let lines = ["discarded 101 of 1 Overflowed", "attached 3", "b sent 201", "b flushed"];
+    assert_eq!(rig.turn(), lines);
+}
+
+/// A sink that lags, catches up and lags again loses exactly what has no room.
+#[test]
+fn drop_oldest_lags_catches_up_and_lags_again() {
+    let mut rig = Rig::new().logging(|line| line.starts_with("discarded"));
+    let a = rig.attach_on(1, "a", |attach| attach.overflow(DropOldest).buffer(2));
+    a.park();
+    for round in 0..3 {
+        let items = [0, 1, 2, 3].map(|n| 100 + 10 * round + n);
+        let lost = rig.send(items);
+        assert_eq!(lost, [0, 1].map(|n| format!("discarded {} of 1 Overflowed", items[n])));
+        a.allow(1);
+        rig.lines();
+        a.allow(1);
+        rig.lines();
+        assert_eq!(a.take_items(), items[2..]);
+    }
+}
+
+// Conflate.
+
+/// Items that end in the same digit supersede each other.
+fn conflating() -> Rig {
+    Rig::with(|mut demux| {
+        demux.hooks_mut().supersedes = |waiting, new| waiting % 10 == new % 10;
+        demux.overflow(Conflate)
+    })
 }
 
 impl Rig {
-    /// Attaches a parked sink under key 1 with these settings.
+    /// Attaches a full sink that conflates.
     #[track_caller]
-    fn parked(&mut self, overflow: Overflow, buffer: usize) -> SinkHandle<u32> {
-        let sink = self.attach_on(1, "a", |attach| attach.overflow(overflow).buffer(buffer));
+    fn conflates(&mut self, buffer: usize) -> SinkHandle<u32> {
+        let sink = self.attach_on(1, "a", |attach| attach.overflow(Conflate).buffer(buffer));
         sink.park();
         sink
     }
 }
 
-fn dropped(items: impl IntoIterator<Item = u32>) -> Vec<String> {
-    items.into_iter().map(|n| format!("discarded {n} of {} Overflowed", n / 100)).collect()
-}
-
-// A sink that is ready.
-
 #[test]
-fn ready_sink_gets_everything_whatever_its_policy_and_queue() {
-    for overflow in ALL {
-        for buffer in [0, 1, 3] {
-            let mut rig = rig();
-            let sink = rig.attach_on(1, "a", |attach| attach.overflow(overflow).buffer(buffer));
-            assert!(rig.send(101..150).is_empty(), "{overflow:?} {buffer}");
-            assert_eq!(sink.items(), (101..150).collect::<Vec<_>>());
-            assert_eq!((rig.totals().delivered, rig.totals().queued), (49, 0));
-        }
-    }
-}
-
-#[test]
-fn item_goes_straight_to_a_ready_sink_and_is_not_queued_first() {
-    for overflow in ALL {
-        let mut rig = rig();
-        let sink = rig.attach_on(1, "a", |attach| attach.overflow(overflow).buffer(8));
-        rig.input.push(101);
-        rig.poll();
-        assert_eq!((sink.items(), rig.totals().queued), (vec![101], 0));
-    }
-}
-
-#[test]
-fn queue_takes_items_up_to_its_buffer_under_every_policy() {
-    for overflow in ALL {
-        let mut rig = rig();
-        let sink = rig.parked(overflow, 3);
-        assert!(rig.send([101, 102, 103]).is_empty(), "{overflow:?}");
-        assert_eq!((rig.totals().queued, sink.count(Op::Ready)), (3, 1));
-        sink.open();
-        assert!(rig.lines().is_empty());
-        assert_eq!(sink.items(), [101, 102, 103]);
-    }
-}
-
-// Wait.
-
-#[test]
-fn wait_without_a_queue_holds_the_first_item_and_stops_reading() {
-    let mut rig = rig();
-    let sink = rig.parked(Overflow::Wait, 0);
-    assert_eq!(rig.send([101, 102, 103]), ["blocked 1"]);
-    assert_eq!((rig.input.taken(), rig.totals().received, rig.totals().queued), (1, 1, 1));
-    assert_eq!(rig.task.get_ref().blocked_on().map(|on| *on.key), Some(1));
-    sink.open();
-    assert_eq!(rig.lines(), ["unblocked 1"]);
-    assert_eq!(sink.items(), [101, 102, 103]);
-    assert!(rig.task.get_ref().blocked_on().is_none());
-}
-
-#[test]
-fn wait_with_a_queue_holds_one_item_more_than_fits() {
-    let mut rig = rig();
-    let sink = rig.parked(Overflow::Wait, 2);
-    assert_eq!(rig.send(101..=105), ["blocked 1"]);
-    assert_eq!((rig.input.taken(), rig.totals().queued), (3, 3));
-    sink.open();
-    assert_eq!(rig.lines(), ["unblocked 1"]);
-    assert_eq!(sink.items(), [101, 102, 103, 104, 105]);
-    assert_eq!((rig.totals().delivered, rig.totals().discarded), (5, 0));
-}
-
-#[test]
-fn blocked_is_called_once_per_held_item_and_not_once_per_poll() {
-    let mut rig = rig();
-    let sink = rig.parked(Overflow::Wait, 0);
-    assert_eq!(rig.send([101, 102]), ["blocked 1"]);
-    for _ in 0..3 {
-        rig.poll();
-        sink.wake(); // polled again, still not ready
-        assert!(rig.lines().is_empty());
-    }
-    sink.allow(1);
-    assert_eq!(rig.lines(), ["unblocked 1", "blocked 1"]);
-    assert_eq!((sink.items(), rig.totals().queued), (vec![101], 1));
-}
-
-#[test]
-fn wait_lets_one_item_into_the_queue_for_each_that_leaves_it() {
-    let mut rig = rig();
-    let sink = rig.parked(Overflow::Wait, 2);
-    rig.send(101..=106);
-    for n in 1..=3 {
-        sink.allow(1);
-        assert_eq!(rig.lines(), ["unblocked 1", "blocked 1"]);
-        assert_eq!((sink.taken(), rig.input.taken(), rig.totals().queued), (n, n + 3, 3));
-    }
-    sink.allow(1);
-    assert_eq!(rig.lines(), ["unblocked 1"]);
-    assert_eq!((sink.items(), rig.totals().queued), ((101..=104).collect(), 2));
-}
-
-#[test]
-fn wait_delays_the_items_of_others_and_another_policy_does_not() {
-    for overflow in ALL {
-        let mut rig = rig();
-        rig.parked(overflow, 0);
-        let other = rig.attach(2, "b");
-        rig.send([101, 201, 102, 202]);
-        let got = if overflow == Overflow::Wait { vec![] } else { vec![201, 202] };
-        assert_eq!(other.items(), got, "{overflow:?}");
-    }
-}
-
-#[test]
-fn end_of_the_input_loses_no_waiting_item_under_any_policy() {
-    for overflow in ALL {
-        let mut rig = rig();
-        let sink = rig.parked(overflow, 2);
-        rig.send([101, 102]);
-        rig.input.end();
-        rig.sleep();
-        assert!(rig.log.take().is_empty());
-        sink.open();
-        assert!(rig.run().is_ready());
-        assert_eq!(rig.log.take(), ["detached 1 Finished"]);
-        assert_eq!(sink.items(), [101, 102]);
-    }
-}
-
-// DropNewest.
-
-#[test]
-fn drop_newest_without_a_buffer_queues_the_first_item_and_discards_the_others() {
-    let mut rig = rig();
-    let sink = rig.parked(Overflow::DropNewest, 0);
-    assert_eq!(rig.send(101..=105), dropped(102..=105));
-    assert_eq!((rig.totals().discarded, rig.totals().queued), (4, 1));
-    assert_eq!(sink.count(Op::Ready), 1);
-    sink.open();
-    assert!(rig.send([106]).is_empty());
-    assert_eq!(sink.items(), [101, 106]);
-}
-
-#[test]
-fn drop_newest_keeps_queued_items() {
-    let mut rig = rig();
-    let sink = rig.parked(Overflow::DropNewest, 2);
-    assert_eq!(rig.send(101..=105), dropped(103..=105));
-    assert_eq!((rig.totals().discarded, rig.totals().queued), (3, 2));
-    sink.open();
-    assert!(rig.send([106]).is_empty());
-    assert_eq!(sink.items(), [101, 102, 106]);
-}
-
-// DropOldest.
-
-#[test]
-fn drop_oldest_without_a_buffer_keeps_the_latest_item() {
-    let mut rig = rig();
-    let sink = rig.parked(Overflow::DropOldest, 0);
-    assert_eq!(rig.send(101..=105), dropped(101..=104));
-    assert_eq!((rig.totals().discarded, rig.totals().queued), (4, 1));
-    sink.open();
-    assert!(rig.send([106]).is_empty());
-    assert_eq!(sink.items(), [105, 106]);
-}
-
-#[test]
-fn drop_oldest_keeps_the_latest() {
-    let mut rig = rig();
-    let sink = rig.parked(Overflow::DropOldest, 2);
-    assert_eq!(rig.send(101..=105), dropped(101..=103));
-    assert_eq!((rig.totals().discarded, rig.totals().queued), (3, 2));
-    sink.open();
+fn new_item_takes_the_place_of_the_first_that_it_supersedes() {
+    let mut rig = conflating();
+    let a = rig.conflates(9);
+    rig.send([101, 102, 103]);
+    assert_eq!(rig.send([112, 122]), ["102", "112"].map(conflated));
+    a.open();
     rig.lines();
-    assert_eq!(sink.items(), [104, 105]);
+    assert_eq!(a.items(), [101, 122, 103]);
+}
+
+fn conflated(item: &str) -> String {
+    format!("discarded {item} of 1 Conflated")
 }
 
 #[test]
-fn drop_oldest_with_a_queue_of_one_keeps_the_last() {
-    let mut rig = rig();
-    let sink = rig.parked(Overflow::DropOldest, 1);
-    assert_eq!(rig.send(101..=104), dropped(101..=103));
-    sink.open();
-    rig.lines();
-    assert_eq!(sink.items(), [104]);
+fn supersedes_is_called_from_the_oldest_item_until_it_returns_true() {
+    let mut rig = conflating().logging(|line| line.ends_with('?'));
+    rig.conflates(9);
+    assert_eq!(rig.send([101, 102, 103]), ["102 for 101?", "103 for 101?", "103 for 102?"]);
+    assert_eq!(rig.send([112]), ["112 for 101?", "112 for 102?"]);
+    for policy in [DropNewest, DropOldest] {
+        rig.attach_on(2, "b", |attach| attach.overflow(policy).buffer(1)).park();
+        assert!(rig.send([201, 202, 203]).is_empty(), "{policy:?}");
+    }
 }
 
 #[test]
-fn drop_oldest_lags_catches_up_and_lags_again() {
-    let mut rig = rig();
-    let sink = rig.parked(Overflow::DropOldest, 4);
-    // Filled to capacity: no item is lost yet.
-    assert!(rig.send(101..=104).is_empty());
-    assert_eq!((rig.totals().queued, rig.totals().discarded), (4, 0));
-    // The sink lags by three items.
-    assert_eq!(rig.send(105..=107), dropped(101..=103));
-    assert_eq!((rig.totals().queued, rig.totals().discarded), (4, 3));
-    // It catches up by two, so two more fit.
-    sink.allow(2);
-    assert!(rig.lines().is_empty());
-    assert_eq!(sink.take_items(), [104, 105]);
-    assert!(rig.send([108, 109]).is_empty());
-    assert_eq!((rig.totals().queued, rig.totals().discarded), (4, 3));
-    // It lags by one and catches up entirely.
-    assert_eq!(rig.send([110]), dropped([106]));
-    sink.open();
-    assert!(rig.lines().is_empty());
-    assert_eq!(sink.take_items(), [107, 108, 109, 110]);
-    assert_eq!((rig.totals().queued, rig.totals().discarded), (0, 4));
-    assert!(rig.send([111]).is_empty());
-    assert_eq!(sink.take_items(), [111]);
-    // It lags again, by a full queue and one more.
-    sink.park();
-    assert_eq!(rig.send(112..=120), dropped(112..=116));
-    sink.open();
-    rig.lines();
-    assert_eq!(sink.take_items(), [117, 118, 119, 120]);
-    let t = rig.totals();
-    assert_eq!((t.received, t.delivered, t.discarded, t.queued), (20, 11, 9, 0));
-}
-
-// Evict.
-
-#[test]
-fn evict_without_a_queue_ends_the_attachment_with_its_first_item() {
-    let mut rig = rig();
-    let sink = rig.parked(Overflow::Evict, 0);
+fn full_queue_in_which_nothing_is_superseded_loses_its_oldest() {
+    let mut rig = conflating();
+    let a = rig.conflates(2);
+    assert_eq!(rig.send([101, 102, 103]), ["discarded 101 of 1 Overflowed"]);
     assert_eq!(
-        rig.send([101, 102]),
-        ["discarded 101 of 1 Overflowed", "detached 1 Overflowed", "unmatched 102"]
+        rig.send([113, 104]),
+        ["discarded 103 of 1 Conflated", "discarded 102 of 1 Overflowed"]
     );
-    assert!(sink.is_dropped());
-    assert_eq!((sink.count(Op::Close), sink.count(Op::Flush)), (0, 0));
+    a.open();
+    rig.lines();
+    assert_eq!(a.items(), [113, 104]);
 }
 
 #[test]
-fn evict_discards_the_queue_in_order_then_the_item_and_then_calls_detached() {
-    let mut rig = Rig::new();
-    rig.parked(Overflow::Evict, 2);
-    assert_eq!(
-        rig.send(101..=105),
-        [
-            "a dropped",
-            "discarded 101 of 1 Overflowed",
-            "discarded 102 of 1 Overflowed",
-            "discarded 103 of 1 Overflowed",
-            "detached 1 Overflowed",
-            "unmatched 104",
-            "unmatched 105"
-        ]
-    );
-    let t = rig.totals();
-    assert_eq!((t.discarded, t.unmatched, t.queued, t.detached), (3, 2, 0, 1));
-    assert_eq!(rig.len(), 0);
-    assert!(!rig.task.get_ref().contains_key(&1));
-}
-
-#[test]
-fn evict_frees_the_key_for_another_sink() {
-    let mut rig = rig();
-    rig.parked(Overflow::Evict, 0);
-    rig.send([101]);
-    let next = rig.attach_on(1, "a", Attach::keep_existing);
-    assert!(rig.send([102]).is_empty());
-    assert_eq!(next.items(), [102]);
-}
-
-// A full queue, but a ready sink.
-
-#[test]
-fn full_queue_moves_on_when_the_sink_is_ready_again_and_nothing_overflows() {
-    for overflow in ALL {
-        let mut rig = rig();
-        let sink = rig.parked(overflow, 2);
-        rig.send([101, 102]);
-        // At the same time, the sink becomes ready and the next items arrive.
-        sink.open();
-        assert!(rig.send([103, 104, 105, 106]).is_empty(), "{overflow:?}");
-        assert_eq!(sink.items(), [101, 102, 103, 104, 105, 106]);
-    }
-}
-
-#[test]
-fn queue_that_is_longer_than_its_buffer_overflows_nothing_while_the_sink_is_ready() {
-    // A backlog of 20 moves to a sink with a queue of one. Turns are too short to send all of it
-    // before the next item is read: the head is sent, and the item is queued.
-    for overflow in ALL {
-        for buffer in [0, 1] {
-            let mut rig = rig_with(|demux| demux.budget(8));
-            let old = rig.parked(Overflow::Wait, 20);
-            rig.send(101..=120);
-            rig.input.extend(121..=140);
-            let new = rig.order(1, "new", |attach| attach.overflow(overflow).buffer(buffer));
-            assert_eq!(rig.lines(), ["attached 1", "detached 1 Replaced"], "{overflow:?} {buffer}");
-            assert_eq!(new.items(), (101..=140).collect::<Vec<_>>());
-            assert!(old.items().is_empty());
-        }
-    }
-}
-
-#[test]
-fn queue_that_is_longer_than_its_buffer_stays_as_long_under_drop_oldest() {
-    let mut rig = rig();
-    rig.parked(Overflow::Wait, 4);
-    rig.send(101..=104);
-    let (sink, new) = scripted_sink("new");
+fn queue_that_a_conflating_attachment_takes_over_is_conflated() {
+    let mut rig = conflating();
+    let old = rig.attach_on(1, "old", |attach| attach.overflow(Wait).buffer(9));
+    old.park();
+    rig.send([101, 102, 111, 121]);
+    let new = rig.order(1, "new", |attach| attach.tag(2).overflow(Conflate).buffer(9));
     new.park();
-    rig.orders.push(Attach::new(1, sink).overflow(Overflow::DropOldest).buffer(2).into());
-    assert_eq!(
-        rig.send([105]),
-        ["attached 1", "detached 1 Replaced", "discarded 101 of 1 Overflowed"]
-    );
-    assert_eq!(rig.totals().queued, 4);
+    rig.log.keep_only(|line| line.starts_with("discarded"));
+    let conflated = |item| format!("discarded {item} of 1#2 Conflated");
+    assert_eq!(rig.lines(), [101, 111].map(conflated));
+    assert_eq!(rig.send([112]), [conflated(102)]);
     new.open();
     rig.lines();
-    assert_eq!(new.items(), [102, 103, 104, 105]);
+    assert_eq!(new.items(), [121, 112]);
 }
 
-// Defaults.
-
+/// Whatever the sink does, it gets the latest item of each kind, and never an older one after it.
 #[test]
-fn default_is_to_wait_without_a_queue() {
-    let mut rig = rig();
-    rig.attach(1, "a").park();
-    assert_eq!(rig.send([101, 102]), ["blocked 1"]);
-    assert_eq!(rig.totals().queued, 1);
-}
-
-#[test]
-fn default_of_the_demux_applies_to_attachments_without_settings() {
-    let mut rig = rig_with(|demux| demux.buffer(1).overflow(Overflow::DropNewest));
-    let sink = rig.attach(1, "a");
-    sink.park();
-    assert_eq!(rig.send([101, 102, 103]), dropped([102, 103]));
-    sink.open();
-    rig.lines();
-    assert_eq!(sink.items(), [101]);
-}
-
-#[test]
-fn default_queue_and_default_policy_are_overridden_separately() {
-    let mut rig = rig_with(|demux| demux.buffer(1).overflow(Overflow::DropNewest));
-    rig.attach_on(1, "a", |attach| attach.buffer(2)).park();
-    rig.attach_on(2, "b", |attach| attach.overflow(Overflow::DropOldest)).park();
-    rig.attach_on(3, "c", |attach| attach.buffer(0)).park();
-    rig.attach_on(4, "d", |attach| attach.overflow(Overflow::Evict)).park();
-    assert_eq!(rig.send([101, 102, 103]), dropped([103]));
-    assert_eq!(rig.send([201, 202, 203]), dropped([201, 202]));
-    assert_eq!(rig.send([301, 302]), dropped([302]));
-    assert!(rig.send([401]).is_empty());
-    assert_eq!(rig.send([402]).last().unwrap(), "detached 4 Overflowed");
-}
-
-#[test]
-fn attachment_may_wait_where_the_default_is_to_drop() {
-    let mut rig = rig_with(|demux| demux.overflow(Overflow::Evict));
-    rig.attach_on(1, "a", |attach| attach.overflow(Overflow::Wait)).park();
-    assert_eq!(rig.send([101]), ["blocked 1"]);
-}
-
-#[test]
-fn each_sink_has_the_policy_of_its_own_attachment() {
-    let mut rig = rig();
-    let newest = rig.attach_on(1, "a", |attach| attach.overflow(Overflow::DropNewest).buffer(2));
-    let oldest = rig.attach_on(2, "b", |attach| attach.overflow(Overflow::DropOldest).buffer(2));
-    newest.park();
-    oldest.park();
-    assert_eq!(
-        rig.send([101, 201, 102, 202, 103, 203]),
-        ["discarded 103 of 1 Overflowed", "discarded 201 of 2 Overflowed"]
-    );
-    newest.open();
-    oldest.open();
-    rig.lines();
-    assert_eq!((newest.items(), oldest.items()), (vec![101, 102], vec![202, 203]));
-}
-
-// With other rules.
-
-#[test]
-fn dropped_items_do_not_count_towards_a_limit() {
-    let mut rig = rig();
-    let sink = rig.attach_on(1, "a", |attach| attach.overflow(Overflow::DropNewest).limit(2));
-    sink.park();
-    assert_eq!(rig.send([101, 102, 103]), dropped(102..=103));
-    sink.open();
-    let mut lines = rig.send([104, 105, 106]);
-    lines.sort();
-    assert_eq!(lines, ["detached 1 Limited", "unmatched 105", "unmatched 106"]);
-    assert_eq!(sink.items(), [101, 104]);
-}
-
-#[test]
-fn held_item_does_not_count_towards_a_limit_until_it_is_taken() {
-    let mut rig = rig();
-    let sink = rig.attach_on(1, "a", |attach| attach.limit(1));
-    sink.park();
-    assert_eq!(rig.send([101, 102]), ["blocked 1"]);
-    assert_eq!(rig.len(), 1);
-    sink.open();
-    let lines = rig.lines();
-    assert_eq!(lines[0], "unblocked 1");
-    assert_eq!(sink.items(), [101]);
-    assert_eq!((rig.totals().unmatched, rig.totals().detached), (1, 1));
-}
-
-#[test]
-fn sink_that_fails_instead_of_being_full_is_failed_and_not_overflowed() {
-    for overflow in ALL {
-        let mut rig = rig();
-        let sink = rig.parked(overflow, 2);
-        rig.send([101, 102]);
-        sink.fail(Op::Ready);
-        let unmatched = "unmatched 103";
-        assert_eq!(
-            rig.send([103]),
-            [
-                "discarded 101 of 1 Failed",
-                "discarded 102 of 1 Failed",
-                "detached 1 Failed(Broken(\"poll_ready\"))",
-                unmatched
-            ],
-            "{overflow:?}"
-        );
-    }
-}
-
-#[test]
-fn sink_that_fails_for_an_item_discards_that_item_as_failed() {
-    for overflow in ALL {
-        let mut rig = rig();
-        let sink = rig.attach_on(1, "a", |attach| attach.overflow(overflow));
-        sink.fail(Op::Ready);
-        assert_eq!(
-            rig.send([101, 102]),
-            [
-                "discarded 101 of 1 Failed",
-                "detached 1 Failed(Broken(\"poll_ready\"))",
-                "unmatched 102"
-            ],
-            "{overflow:?}"
-        );
-    }
-}
-
-#[test]
-fn full_sink_that_leaves_gracefully_still_gets_its_queue() {
-    for overflow in ALL {
-        let mut rig = rig();
-        let sink = rig.parked(overflow, 2);
-        rig.send([101, 102]);
-        rig.orders.push(Order::Detach(1));
-        assert_eq!(rig.send([103]), ["unmatched 103"], "{overflow:?}");
-        sink.open();
-        assert_eq!(rig.lines(), ["detached 1 Requested"]);
-        assert_eq!(sink.items(), [101, 102]);
-    }
-}
-
-#[test]
-fn parked_sink_is_polled_once_however_many_items_it_misses() {
-    for overflow in [Overflow::DropNewest, Overflow::DropOldest] {
-        for buffer in [0, 3] {
-            let mut rig = rig();
-            let sink = rig.parked(overflow, buffer);
-            rig.send(100..200);
-            assert_eq!(sink.count(Op::Ready), 1, "{overflow:?} {buffer}");
-            assert_eq!(rig.totals().discarded, 100 - 1.max(buffer as u64));
+fn latest_item_of_each_kind_arrives_last() {
+    for seed in 1..=50 {
+        let mut dice = Dice::new(seed);
+        let mut rig = conflating();
+        let a = rig.conflates(1 + dice.below(4) as usize);
+        a.lenient();
+        let mut latest = [0; 10];
+        for n in 0..90 {
+            let item = 100 + n;
+            latest[item as usize % 10] = item;
+            rig.push([item]);
+            match dice.below(5) {
+                0 => a.allow(1),
+                1 => a.stutter(Op::Ready, 1),
+                2 => drop(rig.turn()),
+                3 => drop(rig.lines()),
+                _ => {}
+            }
         }
+        a.open();
+        rig.lines();
+        for kind in 0..10 {
+            let got: Vec<_> = a.items().into_iter().filter(|item| item % 10 == kind).collect();
+            assert!(got.is_sorted(), "seed {seed}: {got:?}");
+        }
+        assert_eq!(a.items().last(), latest.iter().max(), "seed {seed}");
     }
 }

@@ -2,9 +2,8 @@
 //! tick is a unit of time; a time-out of `n` ticks takes between `n - 1` and `n` units. Without
 //! ticks, nothing expires.
 
-use crate::common::Dice;
-use crate::common::{Op, Rig, SinkHandle, Split, Terms, group, hooks};
-use stream_demux::{Attach, Demux, Lease, Order, Overflow};
+use crate::common::{Op, Rig, SinkHandle, Split, Terms, hooks};
+use stream_demux::{Attach, Lease, Order};
 
 impl Rig {
     /// Sends a tick, and runs until the task parks. Returns the calls of hooks.
@@ -98,27 +97,6 @@ fn sink_that_is_stuck_is_evicted_at_the_nth_tick() {
 }
 
 #[test]
-fn items_of_a_stalled_sink_are_discarded_as_evicted() {
-    let mut rig = Rig::new();
-    let b = rig.attach(2, "b");
-    let a = rig.attach_on(1, "a", |attach| attach.buffer(2).stall_timeout(2));
-    a.park();
-    assert_eq!(rig.send([101, 102, 103, 201]), ["blocked 1"]);
-    rig.ticks_without_effect(1);
-    assert_eq!(
-        rig.tick(),
-        [
-            "unblocked 1",
-            "discarded 101 of 1 Evicted",
-            "discarded 102 of 1 Evicted",
-            "discarded 103 of 1 Evicted",
-            "detached 1 Stalled",
-        ]
-    );
-    assert_eq!(b.items(), [201]);
-}
-
-#[test]
 fn sink_that_completes_something_in_every_unit_does_not_stall() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.buffer(30).stall_timeout(2));
@@ -164,21 +142,6 @@ fn sink_without_waiting_items_does_not_stall() {
 }
 
 #[test]
-fn sink_whose_items_were_sent_does_not_stall() {
-    let mut rig = Rig::with(|demux| demux.multicast());
-    let a = rig.attach_on(1, "a", |attach| attach.stall_timeout(2));
-    a.park();
-    assert_eq!(rig.send([101]), ["blocked 1"]);
-    rig.ticks_without_effect(1);
-    a.open();
-    rig.sleep();
-    rig.log.take();
-    a.park();
-    rig.ticks_without_effect(5);
-    assert_eq!((a.items(), rig.len()), (vec![101], 1));
-}
-
-#[test]
 fn sink_that_only_wakes_itself_stalls() {
     for stuck in STUCK {
         for turns in [1, 2, 3, 20, 40] {
@@ -200,47 +163,6 @@ fn sink_that_only_wakes_itself_stalls() {
     }
 }
 
-#[test]
-fn member_of_a_group_that_only_wakes_itself_stalls() {
-    let mut rig = Rig::with(|demux| demux.multicast().stall_timeout(3));
-    let a = rig.attach(1, "a");
-    let b = rig.attach_on(1, "b", |attach| attach.tag(2));
-    b.stutter(Op::Ready, usize::MAX);
-    rig.input.push(101);
-    rig.poll();
-    for tick in 1..=3 {
-        assert!(!b.is_dropped(), "before tick {tick}");
-        rig.tick_and_poll();
-        (0..20).for_each(|_| rig.poll());
-    }
-    assert!(b.is_dropped());
-    rig.sleep();
-    assert_eq!(a.items(), [101]);
-}
-
-/// Under each policy, an item is held for a yielding sink for some turns.
-#[test]
-fn sink_that_only_wakes_itself_stalls_under_every_policy() {
-    use Overflow::{Conflate, DropNewest, DropOldest, Evict, Wait};
-    for overflow in [Wait, DropNewest, DropOldest, Conflate, Evict] {
-        let mut rig = Rig::new();
-        let terms = |attach: Terms| attach.buffer(1).overflow(overflow).stall_timeout(4);
-        let a = rig.attach_on(1, "a", terms);
-        a.stutter(Op::Ready, usize::MAX);
-        rig.input.push(101);
-        rig.poll();
-        for tick in 1..=4 {
-            assert!(!a.is_dropped(), "{overflow:?}, before tick {tick}");
-            rig.tick_and_poll();
-            rig.poll();
-        }
-        rig.poll();
-        assert!(a.is_dropped(), "{overflow:?}");
-        assert_eq!(rig.totals().discarded, 1, "{overflow:?}");
-        rig.sleep();
-    }
-}
-
 /// A wake without effect does not restart the count, at any point of a turn.
 #[test]
 fn wakes_without_effect_are_not_progress() {
@@ -251,22 +173,6 @@ fn wakes_without_effect_are_not_progress() {
         a.wake();
         rig.sleep();
         assert_eq!(rig.tick().last().unwrap(), "detached 1 Stalled", "{stuck:?}");
-    }
-}
-
-#[test]
-fn wakes_in_the_turn_of_the_tick_do_not_restart_the_count() {
-    for stuck in STUCK {
-        let mut rig = Rig::new();
-        let a = stuck.attach(&mut rig, |attach| attach.stall_timeout(3));
-        rig.ticks_without_effect(2);
-        a.wake();
-        let mut lines = rig.tick();
-        if lines.is_empty() {
-            lines = rig.tick(); // the tick may not count because the sink was woken
-        }
-        let last = lines.last().map(String::as_str);
-        assert_eq!(last, Some("detached 1 Stalled"), "{stuck:?}");
     }
 }
 
@@ -306,37 +212,6 @@ fn sink_that_was_woken_between_two_ticks_is_not_evicted_by_the_second() {
     }
 }
 
-/// The sink has taken an item since the last tick, and another item waits.
-#[test]
-fn sink_that_is_woken_in_the_turn_of_the_tick_does_not_stall() {
-    let mut rig = Rig::with(|demux| demux.buffer(2));
-    let a = rig.attach_on(1, "a", |attach| attach.stall_timeout(1));
-    let b = rig.attach(2, "b");
-    a.park();
-    b.park();
-    rig.send([101, 102, 201]);
-    a.allow(1);
-    rig.lines();
-    let gate = a.clone();
-    b.during(Op::Send, move || gate.open());
-    b.open();
-    assert_eq!(rig.tick(), [""; 0]);
-    assert_eq!(a.items(), [101, 102]);
-}
-
-#[test]
-fn sinks_that_share_the_held_item_stall() {
-    let mut rig = Rig::with(|demux| demux.balance().stall_timeout(2));
-    for name in ["a", "b"] {
-        rig.attach(1, name).park();
-    }
-    assert_eq!(rig.send([101]), ["blocked 1"]);
-    rig.ticks_without_effect(1);
-    let lines = rig.tick();
-    assert_eq!(lines.iter().filter(|line| *line == "detached 1 Stalled").count(), 2);
-    assert_eq!((rig.totals().discarded, rig.len()), (1, 0));
-}
-
 #[test]
 fn queue_that_moves_restarts_the_count() {
     let mut rig = Rig::with(|demux| demux.buffer(3).stall_timeout(3));
@@ -354,19 +229,6 @@ fn queue_that_moves_restarts_the_count() {
     );
 }
 
-/// A replaced sink that cannot be closed is evicted.
-#[test]
-fn predecessor_that_is_stuck_in_its_close_stalls() {
-    let mut rig = Rig::new();
-    let old = rig.attach_on(1, "old", |attach| attach.tag(1).stall_timeout(2));
-    old.hold(Op::Close);
-    let new = rig.attach_on(1, "new", |attach| attach.tag(2));
-    rig.ticks_without_effect(1);
-    assert_eq!(rig.tick(), ["detached 1#1 Stalled"]);
-    rig.send([101]);
-    assert_eq!(new.items(), [101]);
-}
-
 #[test]
 fn sink_that_is_not_ready_and_then_does_not_close_has_stalled_all_the_time() {
     let mut rig = Rig::with(|demux| demux.buffer(1));
@@ -378,22 +240,6 @@ fn sink_that_is_not_ready_and_then_does_not_close_has_stalled_all_the_time() {
     let new = rig.attach_on(1, "new", |attach| attach.tag(2));
     assert_eq!((new.items(), old.is_dropped()), (vec![101], false));
     assert_eq!(rig.tick(), ["detached 1#1 Stalled"]);
-}
-
-#[test]
-fn members_of_a_group_stall_one_by_one() {
-    let mut rig = group::Rig::with(|demux| demux.stall_timeout(2));
-    let members = rig.group(3, &[2]);
-    let lines = rig.feed([101, 102]);
-    assert_eq!(lines, ["1 sent 101'", "3 sent 101'", "blocked 1#2"]);
-    rig.orders.push(Order::Tick);
-    assert_eq!(rig.lines(), [""; 0]);
-    rig.orders.push(Order::Tick);
-    let lines = rig.lines();
-    assert!(lines.contains(&"discarded 101 of 1#2 Evicted".to_owned()), "{lines:?}");
-    assert!(lines.contains(&"detached 1#2 Stalled".to_owned()), "{lines:?}");
-    assert!(members[1].is_dropped() && rig.len() == 2);
-    assert_eq!((members[0].taken(), members[2].taken()), (2, 2), "the input continues");
 }
 
 #[test]
@@ -481,19 +327,6 @@ fn items_that_others_get_or_none_do_not_count_as_its_own() {
 }
 
 #[test]
-fn items_that_a_catch_all_catches_keep_it_busy() {
-    let mut rig = Rig::new();
-    rig.attach_on(9, "a", |attach| attach.catch_all().idle_timeout(2));
-    for _ in 0..5 {
-        rig.ticks_without_effect(1);
-        rig.send([101]);
-        rig.ticks_without_effect(1);
-    }
-    rig.ticks_without_effect(1);
-    assert_eq!(rig.tick(), ["detached 9 Idle"]);
-}
-
-#[test]
 fn attachment_with_waiting_items_is_not_idle() {
     for stuck in [Stuck::Held, Stuck::Queued, Stuck::Flush] {
         let mut rig = Rig::new();
@@ -505,22 +338,6 @@ fn attachment_with_waiting_items_is_not_idle() {
         rig.ticks_without_effect(1);
         assert_eq!(rig.tick(), ["detached 1 Idle"], "{stuck:?}");
     }
-}
-
-#[test]
-fn attachment_with_an_unflushed_item_is_not_idle() {
-    let mut rig = Rig::with(|demux| demux.linger(5));
-    let a = rig.attach_on(1, "a", |attach| attach.idle_timeout(2));
-    rig.send([101]);
-    // It is flushed at the fifth tick, which is applied to the attachment before or after the
-    // flush.
-    for _ in 0..5 {
-        rig.tick();
-    }
-    assert_eq!((a.flushed(), rig.len()), (1, 1));
-    let left: Vec<_> = (0..3).map(|_| (rig.tick(), rig.len()).1).collect();
-    assert!(left == [1, 0, 0] || left == [1, 1, 0], "{left:?}");
-    assert!(a.is_closed());
 }
 
 #[test]
@@ -607,23 +424,6 @@ fn unit_in_which_the_input_was_held_counts_for_no_attachment_of_the_sweep() {
     assert_eq!(rig.tick().len(), 50);
 }
 
-/// A member of a group that waits for its copy holds the input as well.
-#[test]
-fn nothing_is_idle_while_a_group_holds_the_input() {
-    let mut rig = Rig::with(Demux::multicast);
-    rig.attach_on(1, "a", |attach| attach.idle_timeout(1));
-    rig.attach(2, "b");
-    let c = rig.attach_on(2, "c", |attach| attach.tag(3));
-    c.park();
-    assert_eq!(hooks(rig.send([201])), ["blocked 2#3"]);
-    rig.ticks_without_effect(5);
-    c.open();
-    rig.sleep();
-    rig.log.take();
-    rig.ticks_without_effect(1);
-    assert_eq!(rig.tick(), ["detached 1 Idle"]);
-}
-
 /// The input does not wait for a sink: the budget is spent.
 #[test]
 fn others_are_idle_while_an_item_is_on_its_way_through_a_group() {
@@ -638,22 +438,6 @@ fn others_are_idle_while_an_item_is_on_its_way_through_a_group() {
 }
 
 #[test]
-fn idle_attachment_leaves_gracefully() {
-    let mut rig = Rig::new();
-    let a = rig.attach_on(1, "a", |attach| attach.idle_timeout(1));
-    a.hold(Op::Close);
-    rig.ticks_without_effect(1);
-    let demux = rig.task.get_ref();
-    assert!(a.is_closing() && !demux.contains_key(&1));
-    assert_eq!((demux.len(), demux.draining()), (0, 1));
-    let b = rig.attach_on(1, "b", |attach| attach.tag(2));
-    rig.send([101]);
-    a.release(Op::Close);
-    assert_eq!(hooks(rig.lines()), ["detached 1 Idle"]);
-    assert_eq!(b.items(), [101]);
-}
-
-#[test]
 fn idle_attachment_that_cannot_be_closed_stalls() {
     let mut rig = Rig::with(|demux| demux.idle_timeout(1).stall_timeout(2));
     let a = rig.attach(1, "a");
@@ -661,42 +445,6 @@ fn idle_attachment_that_cannot_be_closed_stalls() {
     rig.ticks_without_effect(2);
     assert!(a.is_closing());
     assert_eq!(rig.tick(), ["detached 1 Stalled"]);
-}
-
-#[test]
-fn idle_member_leaves_and_its_group_stays() {
-    let mut rig =
-        Rig::with(|demux| demux.multicast().idle_timeout(2)).admitting(|to, _| to.tag != 2);
-    let sinks: Vec<_> =
-        (1..=3).map(|tag| rig.attach_on(1, tag, |attach| attach.tag(tag))).collect();
-    for _ in 0..2 {
-        rig.send([101]);
-        rig.orders.push(Order::Tick);
-        rig.sleep();
-    }
-    assert!(hooks(rig.log.take()).contains(&"detached 1#2 Idle".to_owned()));
-    rig.send([102]);
-    assert_eq!((sinks[0].taken(), sinks[1].taken(), sinks[2].taken()), (3, 0, 3));
-    assert_eq!(rig.len(), 2);
-}
-
-/// While an item is given to a group, it waits for members that it was not yet offered to.
-#[test]
-fn members_that_an_item_has_not_reached_are_not_idle() {
-    for budget in [4, 8, 32] {
-        let mut rig =
-            Rig::with(|demux| demux.multicast().budget(budget).idle_timeout(2)).with_silent_sinks();
-        let sinks: Vec<_> = (0..400).map(|n| rig.order(1, n, |attach| attach)).collect();
-        rig.lines();
-        rig.ticks_without_effect(1);
-        rig.input.push(101);
-        rig.poll();
-        assert!(sinks[399].taken() == 0, "all members got the item in one turn");
-        rig.orders.push(Order::Tick);
-        rig.sleep();
-        assert_eq!(rig.len(), 400, "budget {budget}");
-        assert!(sinks.iter().all(|sink| sink.taken() == 1));
-    }
 }
 
 // Defaults.
@@ -777,21 +525,6 @@ fn ticks_that_are_read_in_one_turn_count_as_one() {
         }
         assert_eq!(rig.tick(), ["detached 1 Idle"]);
     }
-}
-
-/// The second is applied in the next turn only, because a lease ends as it is read, and the budget
-/// is spent.
-#[test]
-fn ticks_that_are_read_in_one_turn_count_as_one_whenever_they_are_applied() {
-    let mut rig = Rig::with(|demux| demux.budget(2));
-    let mut lease = Lease::new();
-    rig.attach_on(1, "a", |attach| attach.idle_timeout(2));
-    rig.attach_on(2, "b", |attach| attach.leased(&mut lease));
-    rig.orders.push(Order::Tick);
-    rig.orders.action(move || drop(lease));
-    rig.orders.push(Order::Tick);
-    assert_eq!(hooks(rig.lines()), ["detached 2 Evicted"]);
-    assert_eq!(rig.tick(), ["detached 1 Idle"]);
 }
 
 #[test]
@@ -914,110 +647,6 @@ fn sweep_continues_while_all_others_are_busy() {
     }
 }
 
-#[test]
-fn ten_thousand_with_time_outs_in_short_turns() {
-    let (all, rounds): (u32, u32) = (10_000, if cfg!(debug_assertions) { 4 } else { 10 });
-    let mut rig =
-        Rig::with(|demux| demux.budget(16).idle_timeout(3).stall_timeout(3)).with_silent_sinks();
-    let sinks: Vec<_> =
-        (0..all).map(|key| rig.order(key, key, |attach| attach.buffer(1))).collect();
-    let limit = 10_000;
-    assert!(rig.task.run_within(limit).is_pending());
-    // A third of the sinks gets an item in each unit, a third is stuck, a third is idle.
-    for (key, sink) in sinks.iter().enumerate().filter(|(key, _)| key % 3 == 1) {
-        sink.park();
-        rig.input.push(u32::try_from(key).unwrap() * 100);
-    }
-    assert!(rig.task.run_within(limit).is_pending());
-    for round in 0..rounds {
-        rig.input.extend((0..all).step_by(3).map(|key| key * 100));
-        rig.orders.push(Order::Tick);
-        assert!(rig.task.run_within(limit).is_pending());
-        let left = (0..all).filter(|key| round < 2 || key % 3 == 0).count();
-        assert_eq!(rig.len(), left, "round {round}");
-    }
-    rig.balance();
-    assert_eq!(rig.totals().delivered, u64::from(all.div_ceil(3) * rounds));
-}
-
-/// A simple model of a time-out.
-#[derive(Default)]
-struct Count {
-    queued: u32,
-    has_moved: bool,
-    stalled: u32,
-    idle: u32,
-}
-
-/// Sinks are parked and opened at random, in turns of any length. Each expires at the same tick as
-/// in the model.
-#[test]
-fn time_outs_agree_with_a_simple_model() {
-    for seed in 1..=if cfg!(debug_assertions) { 100 } else { 2_000 } {
-        let mut dice = Dice::new(seed);
-        let (stall, idle) = (1 + dice.below(4), 1 + dice.below(4));
-        let budget = 1 + dice.below(20) as usize;
-        let mut rig = Rig::with(|demux| {
-            demux.budget(budget).stall_timeout(stall).idle_timeout(idle).buffer(1_000)
-        })
-        .with_silent_sinks();
-        let sinks = rig.attach_each(0..10);
-        let mut counts: Vec<_> = (0..10).map(|_| Some(Count::default())).collect();
-        for _ in 0..100 {
-            let key = dice.below(10);
-            let (sink, n) = (&sinks[key as usize], dice.below(9));
-            match &mut counts[key as usize] {
-                _ if n == 0 => {
-                    let mut expired = Vec::new();
-                    for (key, place) in counts.iter_mut().enumerate() {
-                        let Some(count) = place else { continue };
-                        let waits = count.queued > 0;
-                        if std::mem::take(&mut count.has_moved) {
-                            (count.stalled, count.idle) = (0, 0);
-                        } else if !waits {
-                            count.idle += 1;
-                        }
-                        count.stalled = if waits { count.stalled + 1 } else { 0 };
-                        if count.stalled >= stall {
-                            expired.push(format!("detached {key} Stalled"));
-                            *place = None;
-                        } else if count.idle >= idle {
-                            expired.push(format!("detached {key} Idle"));
-                            *place = None;
-                        }
-                    }
-                    let mut lines = rig.tick();
-                    lines.retain(|line| line.starts_with("detached"));
-                    lines.sort();
-                    assert_eq!(lines, expired, "seed {seed}");
-                }
-                Some(count) if n < 5 => {
-                    rig.send([key * 100]);
-                    count.queued += u32::from(sink.is_parked());
-                    count.has_moved |= !sink.is_parked();
-                }
-                Some(_) if n == 5 => sink.park(),
-                Some(count) if n < 8 => {
-                    if sink.is_parked() && count.queued > 0 {
-                        sink.allow(1);
-                        rig.sleep();
-                        count.queued -= 1;
-                        count.has_moved = true;
-                    }
-                }
-                Some(count) => {
-                    sink.open();
-                    rig.sleep();
-                    count.has_moved |= std::mem::take(&mut count.queued) > 0;
-                }
-                None => {
-                    rig.send([key * 100]);
-                }
-            }
-        }
-    }
-}
-
 // Flushes that linger.
 
 fn lingering(ticks: u32) -> Rig {
@@ -1111,18 +740,6 @@ fn sinks_that_need_no_flush_any_more_do_not_start_the_count() {
 }
 
 #[test]
-fn ticks_in_one_turn_count_as_one_for_flushes_too() {
-    let mut rig = lingering(2);
-    let a = rig.attach(1, "a");
-    rig.send([101]);
-    (0..5).for_each(|_| rig.orders.push(Order::Tick));
-    rig.sleep();
-    assert_eq!(a.flush_asked(), 0);
-    rig.tick();
-    assert_eq!(a.flushed(), 1);
-}
-
-#[test]
 fn task_sleeps_while_flushes_linger() {
     let mut rig = lingering(2);
     let sinks = rig.attach_each(1..30);
@@ -1184,27 +801,6 @@ fn nothing_lingers_while_the_input_is_blocked() {
     }
 }
 
-/// Sinks that lingered when the input was blocked are flushed, too, and not at a tick of the
-/// earlier count.
-#[test]
-fn blocking_the_input_ends_the_linger_of_all() {
-    let mut rig = lingering(3);
-    let (a, b) = (rig.attach(1, "a"), rig.attach(2, "b"));
-    rig.send([101]);
-    rig.ticks_without_effect(1);
-    b.park();
-    rig.send([201]);
-    assert_eq!(a.flushed(), 1);
-    b.open();
-    rig.sleep();
-    rig.send([102]);
-    rig.tick();
-    rig.tick();
-    assert_eq!(a.flush_asked(), 1);
-    rig.tick();
-    assert_eq!(a.flushed(), 2);
-}
-
 #[test]
 fn nothing_lingers_at_the_end() {
     for finish in [false, true] {
@@ -1251,39 +847,4 @@ fn nothing_lingers_once_the_orders_have_ended() {
         rig.send((1..=sinks).map(|key| key * 100 + 1));
         assert!(all.iter().all(|sink| sink.flushed() == 2), "later items");
     }
-}
-
-#[test]
-fn queue_that_drains_lingers_too() {
-    let mut rig = Rig::with(|demux| demux.linger(2).buffer(2));
-    let a = rig.attach(1, "a");
-    a.park();
-    rig.send([101, 102]);
-    rig.ticks_without_effect(3);
-    a.open();
-    rig.sleep();
-    assert_eq!((a.taken(), a.flush_asked()), (2, 0));
-    rig.tick();
-    rig.tick();
-    assert_eq!(a.flushed(), 2);
-}
-
-#[test]
-fn detached_sink_is_closed_at_once_whatever_lingers() {
-    let mut rig = lingering(5);
-    let a = rig.attach(1, "a");
-    rig.send([101]);
-    assert_eq!(rig.apply(Order::Detach(1)), ["a closed", "a dropped", "detached 1 Requested"]);
-    assert_eq!(a.flushed(), 1);
-    rig.ticks_without_effect(6);
-}
-
-#[test]
-fn linger_0_disables_it() {
-    let mut rig = lingering(0);
-    let a = rig.attach(1, "a");
-    rig.send([101]);
-    assert_eq!(a.flushed(), 1);
-    rig.ticks_without_effect(3);
-    assert_eq!(a.count(Op::Flush), 1);
 }
