@@ -2,8 +2,8 @@
 //! uses the queue or polls the sink, and not again when it retries a held item. An item that is not
 //! admitted is discarded with `NotAdmitted`, and never waits for a sink (guarantee 3).
 
-use crate::common::{Op, Rig, Task, Terms, scripted_sink, scripted_stream};
-use stream_demux::{Attach, Demux, DemuxStreamExt, Order, Overflow, Recipient};
+use crate::common::{Op, Rig, Task, scripted_sink, scripted_stream};
+use stream_demux::{Demux, DemuxStreamExt, Overflow, Recipient};
 
 /// Logs calls of `admit`, but no flushes.
 fn rig() -> Rig {
@@ -71,16 +71,6 @@ fn refused_item_never_waits_for_a_sink_that_is_not_ready() {
 }
 
 #[test]
-fn refused_item_is_discarded_also_if_the_sink_is_known_to_be_parked() {
-    let mut rig = rig().admitting(|_, n| n % 2 == 0);
-    let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
-    a.park();
-    rig.send([102]);
-    assert_eq!(rig.send([103]), ["admit 103 to 1", "discarded 103 of 1 NotAdmitted"]);
-    assert_eq!(rig.totals().queued, 1);
-}
-
-#[test]
 fn refused_item_does_not_overflow_a_queue() {
     for overflow in [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict] {
         for buffer in [0, 2] {
@@ -136,17 +126,6 @@ fn admit_is_called_when_an_item_is_queued_and_not_when_it_is_sent() {
 }
 
 #[test]
-fn admit_is_not_called_again_for_a_held_item_that_joins_the_queue_of_a_leaving_sink() {
-    let mut rig = rig();
-    let a = rig.attach(1, "a");
-    a.park();
-    rig.send([101]);
-    assert_eq!(rig.apply(Order::Detach(1)), ["unblocked 1"]);
-    a.open();
-    assert_eq!(rig.lines(), ["a sent 101", "a closed", "a dropped", "detached 1 Requested"]);
-}
-
-#[test]
 fn admit_is_called_once_for_an_overtaken_item_and_with_its_new_recipient() {
     let mut rig = rig();
     rig.attach_on(1, "a", |attach| attach.tag(1));
@@ -160,79 +139,6 @@ fn admit_is_called_once_for_an_overtaken_item_and_with_its_new_recipient() {
 }
 
 #[test]
-fn admit_is_called_once_for_every_member_of_a_group_before_its_sink_is_polled() {
-    let mut rig = group().admitting(|to, _| to.tag != 2);
-    for (name, tag) in [("a", 1), ("b", 2), ("c", 3)] {
-        rig.attach_on(1, name, |attach| attach.tag(tag));
-    }
-    assert_eq!(
-        rig.send([101]),
-        [
-            "admit 101 to 1#1",
-            "a sent 101",
-            "admit 101 to 1#2",
-            "discarded 101 of 1#2 NotAdmitted",
-            "admit 101 to 1#3",
-            "c sent 101"
-        ]
-    );
-}
-
-#[test]
-fn admit_is_not_called_again_for_an_item_held_for_a_group() {
-    let mut rig = group();
-    let a = rig.attach_on(1, "a", |attach| attach.tag(1));
-    let b = rig.attach_on(1, "b", |attach| attach.tag(2));
-    a.park();
-    b.park();
-    assert_eq!(admit_calls(&rig.send([101])), 2);
-    a.wake();
-    assert_eq!(admit_calls(&rig.lines()), 0);
-    a.open();
-    assert_eq!(admit_calls(&rig.lines()), 0);
-    b.open();
-    assert_eq!(admit_calls(&rig.lines()), 0);
-    assert_eq!((a.items(), b.items()), (vec![101], vec![101]));
-}
-
-#[test]
-fn admit_is_not_called_for_the_held_item_and_a_new_member() {
-    let mut rig = group();
-    let a = rig.attach_on(1, "a", |attach| attach.tag(1));
-    a.park();
-    rig.send([101]);
-    let (attach, b) = rig.attachment(1, "b", |attach| attach.tag(2));
-    assert_eq!(rig.apply(attach), ["attached 1#2"]);
-    a.open();
-    assert_eq!(admit_calls(&rig.lines()), 0);
-    assert_eq!(admit_calls(&rig.send([102])), 2);
-    assert_eq!((a.items(), b.items()), (vec![101, 102], vec![102]));
-}
-
-#[test]
-fn admit_is_not_called_for_the_held_item_and_a_new_sink_of_another_key() {
-    let mut rig = group();
-    let a = rig.attach(1, "a");
-    a.park();
-    rig.send([101]);
-    let (attach, _b) = rig.attachment(2, "b", |attach| attach);
-    assert_eq!(rig.apply(attach), ["attached 2"]);
-}
-
-#[test]
-fn admit_is_not_called_for_the_held_item_and_a_sink_that_does_not_join() {
-    let mut rig = group();
-    let a = rig.attach(1, "a");
-    a.park();
-    rig.send([101]);
-    for terms in [Attach::keep_existing as fn(Terms) -> Terms, |attach| attach.limit(0)] {
-        let (attach, _b) = rig.attachment(1, "b", terms);
-        assert_eq!(admit_calls(&rig.apply(attach)), 0);
-    }
-    assert_eq!(rig.totals().queued, 1);
-}
-
-#[test]
 fn admit_is_called_for_items_of_the_catch_all() {
     let mut rig = rig().admitting(|_, n| n % 2 == 0);
     let a = rig.attach_on(1, "a", |attach| attach.tag(7).catch_all());
@@ -241,42 +147,6 @@ fn admit_is_called_for_items_of_the_catch_all() {
         ["admit 901 to 1#7", "discarded 901 of 1#7 NotAdmitted", "admit 902 to 1#7", "a sent 902"]
     );
     assert_eq!((rig.totals().unmatched, a.taken()), (0, 1));
-}
-
-#[test]
-fn admit_is_not_called_again_for_an_item_held_for_the_catch_all() {
-    let mut rig = rig();
-    let a = rig.attach_on(1, "a", Attach::catch_all);
-    a.park();
-    assert_eq!(rig.send([901]), ["admit 901 to 1", "blocked 1"]);
-    a.wake();
-    assert!(rig.lines().is_empty());
-    a.open();
-    assert_eq!(admit_calls(&rig.lines()), 0);
-    assert_eq!(a.items(), [901]);
-}
-
-#[test]
-fn admit_is_not_called_for_a_new_member_and_an_item_held_for_the_catch_all_of_its_group() {
-    let mut rig = group().admitting(|to, _| to.tag != 2);
-    let a = rig.attach_on(1, "a", |attach| attach.tag(1).catch_all());
-    a.park();
-    rig.send([901]);
-    let (attach, _b) = rig.attachment(1, "b", |attach| attach.tag(2));
-    assert_eq!(rig.apply(attach), ["attached 1#2"]);
-    assert_eq!((rig.totals().copies, rig.totals().discarded), (0, 0));
-}
-
-#[test]
-fn admit_is_not_called_again_for_the_other_members_when_one_fails() {
-    let mut rig = group();
-    let a = rig.attach_on(1, "a", |attach| attach.tag(1));
-    let b = rig.attach_on(1, "b", |attach| attach.tag(2));
-    a.park();
-    assert_eq!(admit_calls(&rig.send([101])), 2);
-    a.fail(Op::Ready);
-    assert_eq!(admit_calls(&rig.lines()), 0);
-    assert_eq!(b.items(), [101]);
 }
 
 #[test]

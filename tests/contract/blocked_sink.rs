@@ -1,10 +1,8 @@
 //! Guarantee 7: a blocked sink holds the input and nothing else. Also `blocked_on`, and the hooks
 //! `blocked` and `unblocked`, one pair for each wait.
 
-use std::task::Poll;
-
 use crate::common::{Op, Rig, SinkHandle, Terms, hooks};
-use stream_demux::{Demux, Lease, Order, Overflow};
+use stream_demux::{Demux, Order};
 
 impl Rig {
     /// Attaches sink `a` under key 1 and blocks the input on it: 101 is held, 102 and 201 wait
@@ -86,33 +84,6 @@ fn the_hooks_and_blocked_on_carry_the_tag() {
     assert_eq!((*on.key, on.tag), (1, 7));
     rig.orders.push(Order::Evict(1));
     assert_eq!(rig.lines()[0], "unblocked 1#7");
-}
-
-#[test]
-fn a_queue_with_room_does_not_block_the_input() {
-    let mut rig = Rig::new();
-    let a = rig.order(1, "a", |attach| attach.buffer(2));
-    a.park();
-    rig.input.extend([101, 102]);
-    assert_eq!(rig.lines(), ["attached 1"]);
-    assert_eq!((rig.waits_for(), rig.totals().queued), (None, 2));
-    rig.input.push(103);
-    assert_eq!(rig.lines(), ["blocked 1"]);
-    assert_eq!((rig.waits_for(), rig.totals().queued), (Some(1), 3));
-}
-
-#[test]
-fn only_wait_blocks() {
-    for overflow in [Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict] {
-        let mut rig = Rig::new();
-        let a = rig.order(1, "a", |attach| attach.buffer(1).overflow(overflow));
-        let b = rig.attach(2, "b");
-        a.park();
-        rig.input.extend([101, 102, 103, 201]);
-        let lines = rig.lines();
-        assert!(!lines.iter().any(|line| line.contains("blocked")), "{overflow:?}");
-        assert_eq!((b.items(), rig.waits_for()), (vec![201], None));
-    }
 }
 
 #[test]
@@ -200,67 +171,7 @@ fn items_of_others_in_the_same_turn_are_flushed_before_the_task_parks() {
     assert_eq!((a.flushed(), b.flushed()), (1, 1));
 }
 
-#[test]
-fn removing_others_leaves_it_blocked() {
-    let mut rig = Rig::new();
-    rig.attach(2, "b");
-    rig.attach(3, "c");
-    let a = rig.blocked();
-    rig.orders.extend([Order::Detach(2), Order::Evict(3)]);
-    let lines = rig.lines();
-    assert!(!lines.iter().any(|line| line.contains("blocked")), "{lines:?}");
-    assert_eq!((rig.waits_for(), rig.input.left(), a.count(Op::Ready)), (Some(1), 2, 1));
-}
-
 // Events that unblock the input in the same poll.
-
-#[test]
-fn detaching_the_blocked_sink_frees_the_input_in_the_same_poll() {
-    let mut rig = Rig::new();
-    let b = rig.attach(2, "b");
-    let a = rig.blocked();
-    rig.orders.push(Order::Detach(1));
-    assert_eq!(
-        rig.lines_of_one_poll(),
-        ["unblocked 1", "unmatched 102", "b sent 201", "b flushed"]
-    );
-    assert_eq!((b.items(), rig.waits_for(), rig.totals().queued), (vec![201], None, 1));
-    a.open(); // the held item is its last item
-    assert_eq!(rig.lines(), ["a sent 101", "a closed", "a dropped", "detached 1 Requested"]);
-}
-
-#[test]
-fn evicting_the_blocked_sink_frees_the_input_in_the_same_poll() {
-    let mut rig = Rig::new();
-    rig.attach(2, "b");
-    rig.blocked();
-    rig.orders.push(Order::Evict(1));
-    assert_eq!(
-        rig.lines_of_one_poll(),
-        [
-            "unblocked 1",
-            "a dropped",
-            "discarded 101 of 1 Evicted",
-            "detached 1 Evicted",
-            "unmatched 102",
-            "b sent 201",
-            "b flushed"
-        ]
-    );
-    assert_eq!((rig.waits_for(), rig.totals().queued), (None, 0));
-}
-
-#[test]
-fn replacing_the_blocked_sink_frees_the_input_in_the_same_poll() {
-    let mut rig = Rig::new();
-    rig.attach(2, "b");
-    rig.blocked();
-    let new = rig.order(1, "new", |attach| attach);
-    let lines = rig.lines_of_one_poll();
-    assert_eq!(lines[..2], ["attached 1", "unblocked 1"]);
-    assert!(lines.contains(&"detached 1 Replaced".to_owned()));
-    assert_eq!((new.items(), rig.waits_for(), rig.input.left()), (vec![101, 102], None, 0));
-}
 
 #[test]
 fn a_successor_that_is_not_ready_takes_the_held_item_and_blocks_on_the_next() {
@@ -275,79 +186,6 @@ fn a_successor_that_is_not_ready_takes_the_held_item_and_blocks_on_the_next() {
     new.open();
     rig.lines();
     assert_eq!((new.items(), rig.totals().unmatched), (vec![101, 102], 1));
-}
-
-#[test]
-fn a_dropped_lease_of_the_blocked_sink_frees_the_input_in_the_same_poll() {
-    let mut rig = Rig::new();
-    rig.attach(2, "b");
-    let mut lease = Lease::new();
-    rig.blocked_on_terms(|attach| attach.leased(&mut lease));
-    drop(lease);
-    assert_eq!(
-        rig.lines_of_one_poll(),
-        [
-            "unblocked 1",
-            "a dropped",
-            "discarded 101 of 1 Evicted",
-            "detached 1 Evicted",
-            "unmatched 102",
-            "b sent 201",
-            "b flushed"
-        ]
-    );
-}
-
-#[test]
-fn a_lease_that_detaches_the_blocked_sink_frees_the_input_in_the_same_poll() {
-    let mut rig = Rig::new();
-    rig.attach(2, "b");
-    let mut lease = Lease::new();
-    let a = rig.blocked_on_terms(|attach| attach.leased(&mut lease));
-    lease.detach();
-    assert_eq!(
-        rig.lines_of_one_poll(),
-        ["unblocked 1", "unmatched 102", "b sent 201", "b flushed"]
-    );
-    assert_eq!((a.count(Op::Ready), rig.totals().queued), (1, 1));
-}
-
-#[test]
-fn a_blocked_sink_that_fails_frees_the_input_in_the_same_poll() {
-    let mut rig = Rig::new();
-    rig.attach(2, "b");
-    let a = rig.blocked();
-    a.fail(Op::Ready);
-    assert_eq!(
-        rig.lines_of_one_poll(),
-        [
-            "a failed in poll_ready",
-            "unblocked 1",
-            "a dropped",
-            "discarded 101 of 1 Failed",
-            "detached 1 Failed(Broken(\"poll_ready\"))",
-            "unmatched 102",
-            "b sent 201",
-            "b flushed"
-        ]
-    );
-}
-
-#[test]
-fn a_blocked_sink_that_fails_to_take_the_item_frees_the_input_in_the_same_poll() {
-    let mut rig = Rig::new();
-    rig.attach(2, "b");
-    let a = rig.blocked();
-    a.fail(Op::Send);
-    a.open();
-    let lines = rig.lines_of_one_poll();
-    assert_eq!(lines[0], "a failed in start_send");
-    assert_eq!(
-        lines[1..4],
-        ["unblocked 1", "a dropped", "detached 1 Failed(Broken(\"start_send\"))"]
-    );
-    assert_eq!(lines[4..], ["unmatched 102", "b sent 201", "b flushed"]);
-    assert_eq!(rig.totals().lost, 1);
 }
 
 #[test]
@@ -393,77 +231,7 @@ fn a_blocked_sink_that_fails_in_the_final_flush_wakes_the_task() {
     assert_eq!(rig.lines(), ["b sent 201", "b flushed"]);
 }
 
-#[test]
-fn the_queue_of_the_blocked_sink_goes_before_the_held_item() {
-    for order in [Order::Detach(1), Order::Evict(1)] {
-        let mut rig = Rig::new();
-        let a = rig.order(1, "a", |attach| attach.buffer(2));
-        a.park();
-        rig.input.extend([101, 102, 103]);
-        rig.lines();
-        let evicted = matches!(order, Order::Evict(_));
-        rig.orders.push(order);
-        let lines = rig.lines();
-        if evicted {
-            let fates = [101, 102, 103].map(|item| format!("discarded {item} of 1 Evicted"));
-            assert_eq!(lines[2..5], fates);
-        } else {
-            a.open();
-            rig.lines();
-            assert_eq!(a.items(), [101, 102, 103]);
-        }
-    }
-}
-
-#[test]
-fn the_held_item_counts_towards_the_limit_of_the_successor() {
-    let mut rig = Rig::new();
-    rig.blocked();
-    let new = rig.order(1, "new", |attach| attach.limit(1));
-    rig.lines();
-    assert_eq!((new.items(), new.is_closed()), (vec![101], true));
-    assert_eq!((rig.totals().unmatched, rig.waits_for()), (2, None));
-}
-
-#[test]
-fn a_sink_attached_after_the_blocked_one_left_gets_later_items() {
-    let mut rig = Rig::new();
-    let a = rig.blocked();
-    rig.orders.push(Order::Detach(1));
-    let new = rig.order(1, "new", |attach| attach);
-    rig.lines_of_one_poll();
-    assert_eq!(new.items(), [102]);
-    a.open();
-    rig.lines();
-    assert_eq!(a.items(), [101]);
-}
-
 // Completion.
-
-#[test]
-fn finishing_while_blocked_reads_no_more_and_the_held_item_keeps_its_place() {
-    let mut rig = Rig::new();
-    let a = rig.blocked();
-    rig.input.forbid_polls();
-    rig.orders.push(Order::Finish);
-    assert_eq!(rig.lines(), ["unblocked 1"]);
-    assert_eq!((rig.waits_for(), rig.totals().queued), (None, 1));
-    a.open();
-    let Poll::Ready(totals) = rig.run() else { panic!("the demux did not complete") };
-    assert_eq!((a.items(), totals.received, totals.delivered), (vec![101], 1, 1));
-    assert_eq!(rig.log.take(), ["a sent 101", "a closed", "a dropped", "detached 1 Finished"]);
-}
-
-#[test]
-fn evicting_the_stuck_sink_after_the_end_completes() {
-    let mut rig = Rig::new();
-    let a = rig.blocked();
-    rig.orders.push(Order::Finish);
-    rig.lines();
-    rig.orders.push(Order::Evict(1));
-    let Poll::Ready(totals) = rig.run() else { panic!("the demux did not complete") };
-    assert_eq!((a.count(Op::Close), totals.discarded, totals.queued), (0, 1, 0));
-}
 
 // A key with many sinks.
 
@@ -484,32 +252,6 @@ fn a_wait_moves_from_one_member_to_the_next_with_an_unblocked() {
     let lines = rig.lines();
     assert_eq!(lines.iter().filter(|line| line.contains("blocked")).count(), 1);
     assert_eq!((a.items(), b.items(), rig.waits_for()), (vec![101], vec![101], None));
-}
-
-#[test]
-fn the_input_continues_in_the_poll_in_which_the_awaited_member_leaves() {
-    let mut rig = Rig::with(Demux::multicast);
-    let mut lease = Lease::new();
-    let a = rig.order(1, "a", |attach| attach.tag(1).leased(&mut lease));
-    let b = rig.order(1, "b", |attach| attach.tag(2));
-    a.park();
-    rig.input.extend([101, 201]);
-    assert_eq!(
-        rig.lines(),
-        ["attached 1#1", "attached 1#2", "b sent 101", "blocked 1#1", "b flushed"]
-    );
-    drop(lease);
-    assert_eq!(
-        rig.lines_of_one_poll(),
-        [
-            "unblocked 1#1",
-            "a dropped",
-            "discarded 101 of 1#1 Evicted",
-            "detached 1#1 Evicted",
-            "unmatched 201"
-        ]
-    );
-    assert_eq!(b.items(), [101]);
 }
 
 #[test]

@@ -2,9 +2,7 @@
 //! other, with its own settings. Such items count as delivered, not as unmatched (guarantee 3). The
 //! last catch-all that was attached is used; an earlier one is not used again.
 
-use std::task::Poll;
-
-use crate::common::{Op, Rig, SinkHandle, Terms};
+use crate::common::{Op, Rig, SinkHandle};
 use stream_demux::{Attach, Demux, Lease, Order, Overflow};
 
 /// Logs neither flushes nor calls of `admit`.
@@ -117,18 +115,6 @@ fn unmatched_items_are_unmatched_again_after_it_leaves_for_any_reason() {
 }
 
 #[test]
-fn catch_all_that_drains_catches_nothing() {
-    let mut rig = rig();
-    let a = rig.attach_on(1, "a", |attach| attach.catch_all().buffer(4));
-    a.park();
-    rig.send([901]);
-    rig.apply(Order::Detach(1));
-    assert_eq!(rig.send([902]), ["unmatched 902"]);
-    a.open();
-    assert_eq!(rig.lines(), ["a sent 901", "a closed", "a dropped", "detached 1 Requested"]);
-}
-
-#[test]
 fn reused_slot_of_a_catch_all_catches_nothing() {
     let mut rig = rig();
     rig.attach_on(1, "a", Attach::catch_all);
@@ -179,17 +165,6 @@ fn caught_items_overflow_according_to_the_policy() {
 }
 
 #[test]
-fn catch_all_may_be_evicted_by_a_caught_item() {
-    let mut rig = rig();
-    let a = rig.attach_on(1, "a", |attach| attach.catch_all().overflow(Overflow::Evict));
-    a.park();
-    assert_eq!(
-        rig.send([901, 902]),
-        ["a dropped", "discarded 901 of 1 Overflowed", "detached 1 Overflowed", "unmatched 902"]
-    );
-}
-
-#[test]
 fn caught_items_count_towards_the_limit() {
     let mut rig = rig();
     let a = rig.attach_on(1, "a", |attach| attach.catch_all().limit(2));
@@ -198,21 +173,6 @@ fn caught_items_count_towards_the_limit() {
     assert_eq!(lines, ["unmatched 902", "unmatched 102"]);
     assert_eq!(a.items(), [901, 101]);
     assert!(a.is_closed());
-}
-
-#[test]
-fn caught_item_is_refused_as_not_admitted() {
-    let mut rig = rig().admitting(|_, n| *n != 901);
-    rig.attach_on(1, "a", Attach::catch_all);
-    assert_eq!(rig.send([901, 902]), ["discarded 901 of 1 NotAdmitted", "a sent 902"]);
-}
-
-#[test]
-fn catch_all_that_is_flushed_like_any_other() {
-    let mut rig = rig();
-    let a = rig.attach_on(1, "a", Attach::catch_all);
-    rig.send([901, 902]);
-    assert_eq!((a.flushed(), a.count(Op::Flush)), (2, 1));
 }
 
 // Replaced.
@@ -253,26 +213,6 @@ fn earlier_catch_all_that_is_replaced_takes_nothing_from_the_last_one() {
 }
 
 #[test]
-fn surplus_of_a_limited_successor_is_unmatched_and_not_caught_again() {
-    for catches in [false, true] {
-        let mut rig = rig();
-        let a = rig.attach_on(1, "a", |attach| attach.catch_all().buffer(3));
-        a.park();
-        rig.send([901, 902, 903, 904]);
-        let (attach, b) = rig.attachment(1, "b", |attach| {
-            let attach = attach.limit(2);
-            if catches { attach.catch_all() } else { attach }
-        });
-        let mut lines = rig.apply(attach);
-        lines.retain(|line| line.starts_with("unmatched"));
-        assert_eq!(lines, ["unmatched 903", "unmatched 904"]);
-        assert_eq!(b.items(), [901, 902]);
-        assert!(b.is_closed());
-        assert_eq!(rig.send([905]), ["unmatched 905"]);
-    }
-}
-
-#[test]
 fn surplus_of_a_limited_successor_is_not_caught_by_another_catch_all_either() {
     let mut rig = rig();
     let a = rig.attach_on(1, "a", |attach| attach.catch_all().buffer(3));
@@ -289,55 +229,6 @@ fn surplus_of_a_limited_successor_is_not_caught_by_another_catch_all_either() {
 }
 
 #[test]
-fn evicted_while_a_caught_item_is_held_discards_it() {
-    let mut rig = rig();
-    let a = rig.attach_on(1, "a", Attach::catch_all);
-    a.park();
-    rig.send([901, 902]);
-    assert_eq!(
-        rig.apply(Order::Evict(1)),
-        [
-            "unblocked 1",
-            "a dropped",
-            "discarded 901 of 1 Evicted",
-            "detached 1 Evicted",
-            "unmatched 902"
-        ]
-    );
-}
-
-#[test]
-fn detached_while_a_caught_item_is_held_keeps_it() {
-    let mut rig = rig();
-    let a = rig.attach_on(1, "a", Attach::catch_all);
-    a.park();
-    rig.send([901, 902]);
-    assert_eq!(rig.apply(Order::Detach(1)), ["unblocked 1", "unmatched 902"]);
-    a.open();
-    assert_eq!(rig.lines(), ["a sent 901", "a closed", "a dropped", "detached 1 Requested"]);
-}
-
-#[test]
-fn failed_while_a_caught_item_is_held_discards_it() {
-    let mut rig = rig();
-    let a = rig.attach_on(1, "a", Attach::catch_all);
-    a.park();
-    rig.send([901, 902]);
-    a.fail(Op::Ready);
-    let mut lines = rig.lines();
-    lines.retain(|line| !line.starts_with("a "));
-    assert_eq!(
-        lines,
-        [
-            "unblocked 1",
-            "discarded 901 of 1 Failed",
-            "detached 1 Failed(Broken(\"poll_ready\"))",
-            "unmatched 902"
-        ]
-    );
-}
-
-#[test]
 fn catch_all_that_becomes_another_while_an_item_is_held_still_gets_that_item() {
     let mut rig = rig();
     let a = rig.attach_on(1, "a", Attach::catch_all);
@@ -350,40 +241,7 @@ fn catch_all_that_becomes_another_while_an_item_is_held_still_gets_that_item() {
     assert_eq!((a.items(), b.items()), (vec![901], vec![902]));
 }
 
-#[test]
-fn finish_while_a_caught_item_is_held_still_sends_it() {
-    let mut rig = rig();
-    let a = rig.attach_on(1, "a", Attach::catch_all);
-    a.park();
-    rig.send([901]);
-    rig.apply(Order::Finish);
-    a.open();
-    let Poll::Ready(totals) = rig.run() else { panic!("the demux did not complete") };
-    assert_eq!((totals.delivered, totals.unmatched, a.items()), (1, 0, vec![901]));
-}
-
 // Attachments that never receive.
-
-#[test]
-fn catch_all_that_never_receives_does_not_replace_the_present_one() {
-    type Change = fn(Terms) -> Terms;
-    let terms: [Change; 2] = [Attach::keep_existing, |attach| attach.limit(0)];
-    for term in terms {
-        let mut rig = rig();
-        rig.attach_on(1, "a", Attach::catch_all);
-        rig.attach_on(1, "b", |attach| term(attach.catch_all()));
-        assert_eq!(rig.send([901]), ["a sent 901"]);
-    }
-    for end in [drop as fn(Lease), Lease::detach] {
-        let mut rig = rig();
-        rig.attach_on(1, "a", Attach::catch_all);
-        let mut lease = Lease::new();
-        let (attach, _b) = rig.attachment(2, "b", |attach| attach.catch_all().leased(&mut lease));
-        end(lease);
-        rig.apply(attach);
-        assert_eq!(rig.send([901]), ["a sent 901"]);
-    }
-}
 
 #[test]
 fn catch_all_catches_the_item_that_its_order_overtook() {
@@ -415,40 +273,5 @@ fn caught_item_goes_to_that_attachment_alone_and_not_to_its_group() {
         assert_eq!(rig.totals().copies, 0);
         rig.send([101]);
         assert!(sinks.iter().all(|sink| sink.items().last() == Some(&101)));
-    }
-}
-
-#[test]
-fn other_members_join_and_leave_while_a_caught_item_is_held() {
-    let mut rig = group();
-    let mut lease = Lease::new();
-    let a = rig.attach_on(1, "a", |attach| attach.catch_all().tag(1));
-    let b = rig.attach_on(1, "b", |attach| attach.leased(&mut lease));
-    a.park();
-    assert_eq!(rig.send([901]), ["blocked 1#1"]);
-    let c = rig.attach(1, "c");
-    lease.detach();
-    rig.lines();
-    a.open();
-    rig.lines();
-    assert_eq!((a.items(), b.items(), c.items()), (vec![901], vec![], vec![]));
-    assert_eq!(rig.totals().copies, 0);
-}
-
-#[test]
-fn group_leaves_while_an_item_is_held_that_its_catch_all_caught() {
-    for evict in [false, true] {
-        let mut rig = group();
-        let b = rig.attach(1, "b");
-        let a = rig.attach_on(1, "a", Attach::catch_all);
-        a.park();
-        rig.send([901]);
-        rig.apply(if evict { Order::Evict(1) } else { Order::Detach(1) });
-        a.open();
-        rig.lines();
-        assert_eq!((a.taken(), b.taken()), (usize::from(!evict), 0));
-        let t = rig.totals();
-        assert_eq!((t.copies, t.discarded, t.queued), (0, u64::from(evict), 0));
-        assert_eq!(rig.send([902]), ["unmatched 902"]);
     }
 }

@@ -5,11 +5,10 @@
 
 use std::fmt::Debug;
 use std::sync::{Arc, Barrier};
-use std::task::Poll;
 use std::thread;
 
 use crate::common::{Op, Rig, SinkHandle, Terms, scripted_sink};
-use stream_demux::{Attach, Lease, Order, Overflow};
+use stream_demux::{Attach, Lease, Order};
 
 impl Rig {
     /// Attaches sink `a` under key 1 with a lease and the settings that `terms` adds.
@@ -37,56 +36,6 @@ fn dropping_a_lease_evicts_promptly_with_no_item_needed() {
 }
 
 #[test]
-fn dropping_a_lease_discards_the_queue() {
-    let mut rig = Rig::new();
-    let (lease, a) = rig.leased(|attach| attach.buffer(2));
-    a.park();
-    rig.input.extend([101, 102]);
-    rig.lines();
-    drop(lease);
-    assert_eq!(
-        rig.lines(),
-        [
-            "a dropped",
-            "discarded 101 of 1 Evicted",
-            "discarded 102 of 1 Evicted",
-            "detached 1 Evicted"
-        ]
-    );
-    assert_eq!((rig.totals().discarded, rig.totals().queued), (2, 0));
-}
-
-#[test]
-fn detaching_a_lease_closes_an_idle_sink() {
-    let mut rig = Rig::new();
-    let (lease, a) = rig.leased(|attach| attach);
-    lease.detach();
-    assert!(rig.task.woken());
-    assert_eq!(rig.lines(), ["a closed", "a dropped", "detached 1 Requested"]);
-    assert_eq!(a.count(Op::Close), 1);
-    rig.input.push(101);
-    assert_eq!(rig.lines(), ["unmatched 101"]);
-}
-
-#[test]
-fn detaching_a_lease_frees_the_key_and_still_sends_the_queue() {
-    let mut rig = Rig::new();
-    let (lease, a) = rig.leased(|attach| attach.buffer(2));
-    a.park();
-    rig.input.extend([101, 102]);
-    rig.lines();
-    lease.detach();
-    rig.input.push(103);
-    assert_eq!(rig.lines(), ["unmatched 103"]);
-    assert_eq!((rig.len(), rig.totals().detached), (0, 0));
-    a.open();
-    assert_eq!(
-        rig.lines(),
-        ["a sent 101", "a sent 102", "a closed", "a dropped", "detached 1 Requested"]
-    );
-}
-
-#[test]
 fn disarming_a_lease_does_not_wake_the_task_and_keeps_the_attachment() {
     let mut rig = Rig::new();
     let (lease, a) = rig.leased(|attach| attach);
@@ -101,71 +50,6 @@ fn disarming_a_lease_does_not_wake_the_task_and_keeps_the_attachment() {
 }
 
 // Before the order was applied.
-
-#[test]
-fn lease_dropped_before_the_order_is_applied_never_replaces() {
-    let mut rig = Rig::new();
-    let (old, old_handle) = rig.sink("old");
-    rig.apply((1, old));
-    let (sink, a) = rig.sink("a");
-    let mut lease = Lease::new();
-    rig.orders.push(Attach::new(1, sink).leased(&mut lease).into());
-    drop(lease);
-    rig.input.push(101);
-    assert_eq!(
-        rig.lines(),
-        ["attached 1", "a dropped", "detached 1 Evicted", "old sent 101", "old flushed"]
-    );
-    assert_eq!((a.calls().len(), old_handle.items()), (1, vec![101]));
-    assert_eq!((rig.totals().attached, rig.totals().detached, rig.len()), (2, 1, 1));
-}
-
-#[test]
-fn lease_detached_before_the_order_is_applied_never_replaces_and_closes() {
-    let mut rig = Rig::new();
-    let (old, old_handle) = rig.sink("old");
-    rig.apply((1, old));
-    let (sink, a) = rig.sink("a");
-    let mut lease = Lease::new();
-    rig.orders.push(Attach::new(1, sink).leased(&mut lease).into());
-    lease.detach();
-    assert!(rig.run().is_pending());
-    assert_eq!(rig.log.take(), ["attached 1", "a closed", "a dropped", "detached 1 Requested"]);
-    assert_eq!((a.count(Op::Ready), a.count(Op::Flush), a.count(Op::Close)), (0, 0, 1));
-    rig.input.push(101);
-    rig.lines();
-    assert_eq!((old_handle.items(), rig.len()), (vec![101], 1));
-    assert_eq!((rig.totals().attached, rig.totals().detached), (2, 1));
-}
-
-#[test]
-fn lease_detached_before_the_order_is_applied_takes_no_free_key() {
-    let mut rig = Rig::new();
-    let (sink, a) = rig.sink("a");
-    a.hold(Op::Close);
-    let mut lease = Lease::new();
-    rig.orders.push(Attach::new(1, sink).catch_all().buffer(9).leased(&mut lease).into());
-    lease.detach();
-    rig.input.extend([101, 901]);
-    assert_eq!(rig.lines(), ["attached 1", "unmatched 101", "unmatched 901"]);
-    assert_eq!(rig.len(), 0);
-    a.release(Op::Close);
-    assert_eq!(rig.lines(), ["a closed", "a dropped", "detached 1 Requested"]);
-}
-
-#[test]
-fn lease_dropped_before_the_order_is_applied_catches_nothing() {
-    let mut rig = Rig::new();
-    let (sink, _a) = rig.sink("a");
-    let mut lease = Lease::new();
-    rig.orders.push(Attach::new(1, sink).catch_all().leased(&mut lease).into());
-    drop(lease);
-    rig.input.extend([101, 901]);
-    assert_eq!(
-        rig.lines(),
-        ["attached 1", "a dropped", "detached 1 Evicted", "unmatched 101", "unmatched 901"]
-    );
-}
 
 #[test]
 fn lease_disarmed_before_the_order_is_applied_takes_the_key_as_if_never_leased() {
@@ -204,19 +88,6 @@ fn lease_outlives_the_dropped_future() {
         rig.task.drop_future();
         assert!(a.is_dropped());
         assert_eq!(rig.log.take(), ["a dropped"]);
-        end(lease);
-        assert!(!rig.task.woken() && rig.log.take().is_empty());
-    }
-}
-
-#[test]
-fn lease_outlives_the_completed_future() {
-    for end in [drop as fn(Lease), Lease::detach, Lease::disarm] {
-        let mut rig = Rig::new();
-        let (lease, _a) = rig.leased(|attach| attach);
-        rig.input.end();
-        assert!(rig.run().is_ready());
-        assert_eq!(rig.log.take(), ["a closed", "a dropped", "detached 1 Finished"]);
         end(lease);
         assert!(!rig.task.woken() && rig.log.take().is_empty());
     }
@@ -438,18 +309,6 @@ fn eviction_wins_over_detaching_whichever_came_first() {
 }
 
 #[test]
-fn lease_dropped_while_another_leases_detach_is_draining_evicts_promptly() {
-    let mut rig = Rig::new();
-    let (first, second, _a) = leased_twice(&mut rig);
-    first.detach();
-    assert!(rig.lines().is_empty());
-    assert_eq!(rig.len(), 0);
-    drop(second);
-    assert!(rig.task.woken(), "the end of the second lease did not wake the task");
-    assert_eq!(rig.lines(), ["a dropped", "discarded 101 of 1 Evicted", "detached 1 Evicted"]);
-}
-
-#[test]
 fn detaching_wins_over_staying() {
     let mut rig = Rig::new();
     let (first, second, a) = leased_twice(&mut rig);
@@ -458,54 +317,6 @@ fn detaching_wins_over_staying() {
     rig.lines();
     a.open();
     assert_eq!(rig.lines(), ["a sent 101", "a closed", "a dropped", "detached 1 Requested"]);
-}
-
-#[test]
-fn detaching_twice_is_detaching_once() {
-    let mut rig = Rig::new();
-    let (first, second, a) = leased_twice(&mut rig);
-    first.detach();
-    rig.lines();
-    second.detach();
-    assert!(rig.lines().is_empty());
-    a.open();
-    assert_eq!(rig.lines(), ["a sent 101", "a closed", "a dropped", "detached 1 Requested"]);
-    assert_eq!(rig.totals().detached, 1);
-}
-
-#[test]
-fn eviction_wins_also_before_the_order_is_applied() {
-    for evict_first in [false, true] {
-        let mut rig = Rig::new();
-        let (mut first, mut second) = (Lease::new(), Lease::new());
-        let (sink, a) = rig.sink("a");
-        let attach = Attach::new(1, sink).leased(&mut first).leased(&mut second);
-        if evict_first {
-            drop(first);
-            second.detach();
-        } else {
-            first.detach();
-            drop(second);
-        }
-        rig.orders.push(attach.into());
-        assert_eq!(rig.lines(), ["attached 1", "a dropped", "detached 1 Evicted"]);
-        assert_eq!(a.count(Op::Close), 0);
-    }
-}
-
-#[test]
-fn detach_before_the_order_is_applied_and_eviction_after_it() {
-    let mut rig = Rig::new();
-    let (mut first, mut second) = (Lease::new(), Lease::new());
-    let (sink, a) = rig.sink("a");
-    a.hold(Op::Close);
-    rig.orders.push(Attach::new(1, sink).leased(&mut first).leased(&mut second).into());
-    first.detach();
-    assert_eq!(rig.lines(), ["attached 1"]);
-    assert!(a.is_closing());
-    drop(second);
-    assert!(rig.task.woken());
-    assert_eq!(rig.lines(), ["a dropped", "detached 1 Evicted"]);
 }
 
 // Old consumers and their successors.
@@ -561,24 +372,6 @@ fn lease_of_a_replaced_sink_that_is_still_closing_evicts_that_sink_alone() {
 }
 
 #[test]
-fn lease_of_a_replaced_sink_does_not_affect_the_item_held_for_the_new_one() {
-    let mut rig = Rig::new();
-    let (lease, a) = rig.leased(|attach| attach);
-    a.hold(Op::Close);
-    let (sink, b) = rig.sink("b");
-    rig.apply((1, sink));
-    b.park();
-    rig.input.push(101);
-    assert_eq!(rig.lines(), ["blocked 1"]);
-    drop(lease);
-    assert_eq!(rig.lines(), ["a dropped", "detached 1 Evicted"]);
-    assert_eq!(rig.totals().queued, 1);
-    b.open();
-    rig.lines();
-    assert_eq!((b.items(), rig.totals().discarded), (vec![101], 0));
-}
-
-#[test]
 fn one_lease_of_both_the_old_and_the_new_ends_both() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
@@ -594,218 +387,6 @@ fn one_lease_of_both_the_old_and_the_new_ends_both() {
 }
 
 // Attachments in all their states.
-
-#[test]
-fn lease_dropped_while_its_sink_drains_discards_the_rest() {
-    let mut rig = Rig::new();
-    let (lease, a) = rig.leased(|attach| attach.buffer(3));
-    a.park();
-    rig.input.extend([101, 102, 103]);
-    rig.lines();
-    rig.apply(Order::Detach(1));
-    a.allow(1);
-    assert_eq!(rig.lines()[0], "a sent 101");
-    drop(lease);
-    assert_eq!(
-        rig.lines(),
-        [
-            "a dropped",
-            "discarded 102 of 1 Evicted",
-            "discarded 103 of 1 Evicted",
-            "detached 1 Evicted"
-        ]
-    );
-}
-
-#[test]
-fn lease_dropped_while_the_sink_closes_drops_it() {
-    let mut rig = Rig::new();
-    let (lease, a) = rig.leased(|attach| attach);
-    a.hold(Op::Close);
-    rig.apply(Order::Detach(1));
-    assert!(a.is_closing());
-    drop(lease);
-    assert_eq!(rig.lines(), ["a dropped", "detached 1 Evicted"]);
-    assert_eq!(a.count(Op::Close), 1);
-}
-
-#[test]
-fn lease_detached_while_the_sink_closes_neither_changes_nor_polls_it() {
-    let mut rig = Rig::new();
-    let (lease, a) = rig.leased(|attach| attach);
-    a.hold(Op::Close);
-    let (sink, _b) = rig.sink("b");
-    rig.apply((1, sink));
-    lease.detach();
-    assert!(rig.lines().is_empty());
-    assert_eq!(a.count(Op::Close), 1, "the close is pending, and its waker has not fired");
-    a.release(Op::Close);
-    assert_eq!(rig.lines(), ["a closed", "a dropped", "detached 1 Replaced"]);
-}
-
-#[test]
-fn lease_dropped_while_its_sink_blocks_frees_the_input_in_the_same_poll() {
-    let mut rig = Rig::new();
-    let (lease, a) = rig.leased(|attach| attach.buffer(1));
-    a.park();
-    let (sink, _b) = rig.sink("b");
-    rig.apply((2, sink));
-    rig.input.extend([101, 102, 201]);
-    assert_eq!(rig.lines(), ["blocked 1"]);
-    drop(lease);
-    rig.poll();
-    assert_eq!(
-        rig.log.take(),
-        [
-            "unblocked 1",
-            "a dropped",
-            "discarded 101 of 1 Evicted",
-            "discarded 102 of 1 Evicted",
-            "detached 1 Evicted",
-            "b sent 201",
-            "b flushed"
-        ]
-    );
-    assert!(rig.task.get_ref().blocked_on().is_none());
-}
-
-#[test]
-fn lease_detached_while_its_sink_blocks_frees_the_input_and_the_sink_keeps_the_held_item() {
-    let mut rig = Rig::new();
-    let (lease, a) = rig.leased(|attach| attach.buffer(1));
-    a.park();
-    let (sink, _b) = rig.sink("b");
-    rig.apply((2, sink));
-    rig.input.extend([101, 102, 201, 103]);
-    assert_eq!(rig.lines(), ["blocked 1"]);
-    lease.detach();
-    rig.poll();
-    assert_eq!(rig.log.take(), ["unblocked 1", "b sent 201", "unmatched 103", "b flushed"]);
-    assert_eq!(rig.totals().queued, 2);
-    a.open();
-    assert_eq!(
-        rig.lines(),
-        ["a sent 101", "a sent 102", "a closed", "a dropped", "detached 1 Requested"]
-    );
-}
-
-#[test]
-fn lease_of_a_refused_sink_evicts_only_that_sink() {
-    let mut rig = Rig::new();
-    let (old, old_handle) = rig.sink("old");
-    rig.apply((1, old));
-    let (lease, a) = {
-        let (sink, handle) = rig.sink("a");
-        handle.hold(Op::Close);
-        let mut lease = Lease::new();
-        rig.apply(Attach::new(1, sink).keep_existing().leased(&mut lease));
-        (lease, handle)
-    };
-    assert!(a.is_closing());
-    drop(lease);
-    assert_eq!(rig.lines(), ["a dropped", "detached 1 Evicted"]);
-    assert!(!old_handle.is_dropped());
-    assert_eq!(rig.len(), 1);
-}
-
-#[test]
-fn lease_of_a_sink_whose_limit_is_reached_evicts_it_while_it_drains() {
-    let mut rig = Rig::new();
-    let (lease, a) = rig.leased(|attach| attach.buffer(2).limit(2));
-    a.park();
-    rig.input.extend([101, 102, 103]);
-    assert_eq!(rig.lines(), ["unmatched 103"]);
-    drop(lease);
-    assert_eq!(
-        rig.lines(),
-        [
-            "a dropped",
-            "discarded 101 of 1 Evicted",
-            "discarded 102 of 1 Evicted",
-            "detached 1 Evicted"
-        ]
-    );
-}
-
-#[test]
-fn lease_evicts_a_sink_that_is_stuck_at_the_end() {
-    let mut rig = Rig::new();
-    let (lease, a) = rig.leased(|attach| attach);
-    a.hold(Op::Close);
-    rig.input.end();
-    assert!(rig.run().is_pending() && a.is_closing());
-    drop(lease);
-    let Poll::Ready(totals) = rig.run() else { panic!("the demux did not complete") };
-    assert_eq!(rig.log.take(), ["a dropped", "detached 1 Evicted"]);
-    assert_eq!((totals.attached, totals.detached), (1, 1));
-}
-
-#[test]
-fn lease_of_a_sink_that_failed_is_inert() {
-    let mut rig = Rig::new();
-    let (lease, a) = rig.leased(|attach| attach);
-    a.fail(Op::Ready);
-    rig.input.push(101);
-    rig.lines();
-    assert!(a.is_failed());
-    drop(lease);
-    assert!(!rig.task.woken());
-    assert_eq!(rig.totals().detached, 1);
-}
-
-#[test]
-fn lease_detached_while_its_sink_is_parked_does_not_poll_the_sink() {
-    let mut rig = Rig::new();
-    let (lease, a) = rig.leased(|attach| attach.buffer(1));
-    a.park();
-    rig.input.push(101);
-    rig.lines();
-    let polls = a.calls().len();
-    lease.detach();
-    assert!(rig.task.woken());
-    assert!(rig.lines().is_empty());
-    assert_eq!(a.calls().len(), polls, "the waker of the sink has not fired");
-}
-
-#[test]
-fn lease_detached_with_a_pending_flush_does_not_poll_the_flush_again() {
-    let mut rig = Rig::new();
-    let (lease, a) = rig.leased(|attach| attach);
-    a.hold(Op::Flush);
-    a.hold(Op::Close);
-    rig.input.push(101);
-    rig.lines();
-    assert_eq!(a.count(Op::Flush), 1);
-    lease.detach();
-    rig.lines();
-    assert_eq!((a.count(Op::Flush), a.is_closing()), (1, true));
-    a.release(Op::Close);
-    assert_eq!(rig.lines(), ["a closed", "a dropped", "detached 1 Requested"]);
-}
-
-#[test]
-fn lease_of_a_parked_sink_with_a_dropping_policy_acts_at_once() {
-    for end in [drop as fn(Lease), Lease::detach] {
-        let mut rig = Rig::new();
-        let (lease, a) = rig.leased(|attach| attach.overflow(Overflow::DropNewest));
-        a.park();
-        assert_eq!(rig.send([101, 102]), ["discarded 102 of 1 Overflowed"]);
-        end(lease);
-        rig.sleep();
-        assert_eq!((rig.len(), a.count(Op::Ready)), (0, 1));
-    }
-}
-
-#[test]
-fn lease_works_after_the_future_has_moved_to_another_task() {
-    let mut rig = Rig::new();
-    let (lease, _a) = rig.leased(|attach| attach);
-    rig.task.renew_waker();
-    rig.lines();
-    drop(lease);
-    assert!(rig.task.woken() && rig.task.stale_wakes() == 0);
-    assert_eq!(rig.lines(), ["a dropped", "detached 1 Evicted"]);
-}
 
 #[test]
 fn lease_is_send_sync_unpin_and_const() {

@@ -1,7 +1,7 @@
 //! `Attach::limit` (attachment rules): after `n` items were sent or queued, the key is free, and
 //! the sink drains and is closed.
 
-use crate::common::{Answer, Call, Op, Rig, SinkHandle, Terms, hooks, scripted_sink};
+use crate::common::{Op, Rig, SinkHandle, Terms, hooks, scripted_sink};
 use stream_demux::{Attach, Demux, Lease, Order, Overflow};
 
 // `limit(n)`.
@@ -51,60 +51,7 @@ fn items_of_other_keys_and_unmatched_ones_do_not_count() {
     assert!(a.is_closed());
 }
 
-#[test]
-fn a_limited_sink_whose_close_is_pending_has_freed_its_key() {
-    let mut rig = Rig::new();
-    let a = rig.attach_on(1, "a", |attach| attach.limit(1));
-    a.hold(Op::Close);
-    rig.send([101]);
-    assert!(a.is_closing() && !rig.task.get_ref().contains_key(&1));
-    let b = rig.attach_on(1, "b", |attach| attach.tag(2));
-    rig.send([102]);
-    assert_eq!((a.items(), b.items()), (vec![101], vec![102]));
-    a.release(Op::Close);
-    assert_eq!(hooks(rig.lines()), ["detached 1 Limited"]);
-}
-
 // `limit(0)`.
-
-#[test]
-fn limit_0_takes_no_key_and_is_closed_at_once() {
-    let mut rig = Rig::new();
-    let a = rig.order(1, "a", |attach| attach.limit(0));
-    assert_eq!(
-        rig.send([101]),
-        ["attached 1", "a closed", "a dropped", "detached 1 Limited", "unmatched 101"]
-    );
-    assert_eq!(a.calls(), [Call::Close(Answer::Done), Call::Drop]);
-}
-
-#[test]
-fn limit_0_neither_replaces_nor_joins_nor_catches() {
-    for multicast in [false, true] {
-        let mut rig = Rig::with(|demux| if multicast { demux.multicast() } else { demux });
-        let old = rig.attach(1, "old");
-        let none = rig.order(1, "none", |attach| attach.limit(0).catch_all().tag(1));
-        none.hold(Op::Close);
-        rig.lines();
-        assert_eq!(hooks(rig.send([101, 201])), ["unmatched 201"]);
-        assert_eq!((old.items(), none.taken(), rig.len()), (vec![101], 0, 1));
-        none.release(Op::Close);
-        assert_eq!(hooks(rig.lines()), ["detached 1#1 Limited"]);
-    }
-}
-
-#[test]
-fn limit_0_does_not_free_an_input_that_waits_for_the_key() {
-    let mut rig = Rig::new();
-    let a = rig.attach(1, "a");
-    a.park();
-    rig.send([101]);
-    rig.attach_on(1, "none", |attach| attach.limit(0).tag(1));
-    assert_eq!(rig.task.get_ref().blocked_on().map(|on| on.tag), Some(0));
-    a.open();
-    rig.lines();
-    assert_eq!(a.items(), [101]);
-}
 
 // `limit(1)`: request and response.
 
@@ -204,24 +151,6 @@ fn a_held_item_does_not_count_until_it_is_sent_or_queued() {
 }
 
 #[test]
-fn items_that_are_not_admitted_do_not_count() {
-    let mut rig = Rig::new().admitting(|_, item| item % 100 != 99);
-    let a = rig.attach_on(1, "a", |attach| attach.limit(2));
-    let lines = hooks(rig.send([199, 101, 199, 199, 102, 103]));
-    assert_eq!(
-        lines,
-        [
-            "discarded 199 of 1 NotAdmitted",
-            "discarded 199 of 1 NotAdmitted",
-            "discarded 199 of 1 NotAdmitted",
-            "detached 1 Limited",
-            "unmatched 103",
-        ]
-    );
-    assert_eq!(a.items(), [101, 102]);
-}
-
-#[test]
 fn newest_items_that_are_dropped_do_not_count() {
     let mut rig = Rig::new();
     let terms = |attach: Terms| attach.limit(2).buffer(1).overflow(Overflow::DropNewest);
@@ -254,24 +183,6 @@ fn oldest_items_that_are_dropped_were_accepted_before() {
 }
 
 #[test]
-fn an_overflow_that_evicts_comes_before_the_limit() {
-    let mut rig = Rig::new();
-    let terms = |attach: Terms| attach.limit(2).buffer(1).overflow(Overflow::Evict);
-    let a = rig.attach_on(1, "a", terms);
-    a.park();
-    assert_eq!(
-        rig.send([101, 102, 103]),
-        [
-            "a dropped",
-            "discarded 101 of 1 Overflowed",
-            "discarded 102 of 1 Overflowed",
-            "detached 1 Overflowed",
-            "unmatched 103",
-        ]
-    );
-}
-
-#[test]
 fn the_last_item_that_fails_in_start_send_is_a_failure_and_no_limit() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.limit(1));
@@ -280,88 +191,9 @@ fn the_last_item_that_fails_in_start_send_is_a_failure_and_no_limit() {
     assert_eq!((rig.totals().lost, rig.totals().detached), (1, 1));
 }
 
-#[test]
-fn a_limited_sink_that_fails_while_it_drains_has_failed() {
-    let mut rig = Rig::new();
-    let a = rig.attach_on(1, "a", |attach| attach.limit(2).buffer(2));
-    a.park();
-    rig.send([101, 102]);
-    a.fail(Op::Ready);
-    assert_eq!(
-        hooks(rig.lines()),
-        [
-            "discarded 101 of 1 Failed",
-            "discarded 102 of 1 Failed",
-            "detached 1 Failed(Broken(\"poll_ready\"))",
-        ]
-    );
-}
-
 // While it drains.
 
-#[test]
-fn a_limited_sink_that_drains_can_be_evicted() {
-    let mut rig = Rig::new();
-    let a = rig.attach_on(1, "a", |attach| attach.limit(1).buffer(1));
-    a.park();
-    rig.send([101]);
-    assert!(rig.apply(Order::Detach(1)).is_empty());
-    assert_eq!(
-        rig.apply(Order::Evict(1)),
-        ["a dropped", "discarded 101 of 1 Evicted", "detached 1 Evicted"]
-    );
-}
-
-#[test]
-fn the_last_item_is_flushed_by_the_close_only() {
-    let mut rig = Rig::new();
-    let a = rig.attach_on(1, "a", |attach| attach.limit(1));
-    rig.send([101]);
-    assert_eq!(
-        a.calls(),
-        [
-            Call::Ready(Answer::Done),
-            Call::Send(Answer::Done),
-            Call::Close(Answer::Done),
-            Call::Drop
-        ]
-    );
-}
-
-#[test]
-fn limits_on_a_budget_of_one_are_kept() {
-    let mut rig = Rig::with(|demux| demux.budget(1));
-    let a = rig.attach_on(1, "a", |attach| attach.limit(3).buffer(1));
-    let b = rig.attach_on(2, "b", |attach| attach.limit(2));
-    a.park();
-    rig.send([101, 201, 102, 103, 202, 104, 203]);
-    a.open();
-    rig.lines();
-    assert_eq!((a.items(), b.items()), (vec![101, 102, 103], vec![201, 202]));
-    assert_eq!((rig.totals().unmatched, rig.len(), rig.totals().detached), (2, 0, 2));
-}
-
 // With other attachments under the key.
-
-#[test]
-fn a_limited_member_leaves_the_group_and_the_others_stay() {
-    for place in 1..=3 {
-        let mut rig = Rig::with(Demux::multicast);
-        let sinks: Vec<_> = (1..=3_u64)
-            .map(|n| {
-                let limit = if n == place { 1 } else { 9 };
-                rig.attach_on(1, "s", |attach| attach.tag(n).limit(limit))
-            })
-            .collect();
-        let lines = hooks(rig.send([101, 102]));
-        assert_eq!(lines, [format!("detached 1#{place} Limited")]);
-        for (n, sink) in (1..).zip(&sinks) {
-            let expected = if n == place { vec![101] } else { vec![101, 102] };
-            assert_eq!((sink.items(), sink.is_closed()), (expected, n == place));
-        }
-        assert_eq!((rig.len(), rig.totals().copies), (2, 3));
-    }
-}
 
 #[test]
 fn all_members_reach_their_limit_with_the_same_item() {
@@ -371,14 +203,6 @@ fn all_members_reach_their_limit_with_the_same_item() {
     let lines = hooks(rig.send([101, 102]));
     assert_eq!((lines.len(), lines.last().unwrap().as_str()), (5, "unmatched 102"));
     assert!(sinks.iter().all(|sink| sink.items() == [101] && sink.is_closed()));
-}
-
-#[test]
-fn a_limited_catch_all_catches_up_to_its_limit() {
-    let mut rig = Rig::new();
-    let a = rig.attach_on(9, "a", |attach| attach.limit(3).catch_all());
-    assert_eq!(hooks(rig.send([101, 901, 201, 301])), ["detached 9 Limited", "unmatched 301"]);
-    assert_eq!(a.items(), [101, 901, 201]);
 }
 
 #[test]
@@ -405,17 +229,4 @@ fn a_limited_sink_that_drains_is_not_replaced_and_keeps_its_queue() {
     old.open();
     assert_eq!(hooks(rig.lines()), ["detached 1#1 Limited"]);
     assert_eq!(old.items(), [101, 102]);
-}
-
-#[test]
-fn a_limited_successor_gets_the_held_item_and_is_closed() {
-    let mut rig = Rig::new();
-    let old = rig.attach(1, "old");
-    old.park();
-    rig.send([101, 102]);
-    let new = rig.order(1, "new", |attach| attach.limit(1).tag(2));
-    let lines = hooks(rig.lines());
-    assert_eq!(lines.last().unwrap(), "unmatched 102");
-    assert!(lines.contains(&"detached 1#2 Limited".to_owned()));
-    assert_eq!((new.items(), new.is_closed()), (vec![101], true));
 }

@@ -55,22 +55,6 @@ fn each_member_of_a_group_is_a_recipient() {
 }
 
 #[test]
-fn recipients_agree_with_the_other_getters_while_many_join_and_leave() {
-    let mut rig = Rig::with(|demux| demux.budget(3)).with_silent_sinks();
-    for key in 0..200 {
-        rig.order(key, key, |attach| attach);
-        if key % 3 == 0 {
-            rig.orders.push(Order::Evict(key / 2));
-        }
-        rig.poll();
-        let all = rig.recipients();
-        let demux = rig.task.get_ref();
-        assert_eq!(all.len(), demux.len());
-        assert!(all.iter().all(|(key, _)| demux.contains_key(key)));
-    }
-}
-
-#[test]
 fn each_way_to_leave_drains_until_the_sink_is_closed() {
     let mut rig = Rig::with(|demux| demux.buffer(1));
     let replaced = rig.attach(1, "replaced");
@@ -176,20 +160,6 @@ fn lease_length_counts_attachments_that_have_not_ended() {
     a.release(Op::Close);
     rig.sleep();
     assert!(lease.is_empty());
-}
-
-#[test]
-fn lease_of_ten_thousand_that_join_and_leave_has_their_length() {
-    let mut rig = Rig::new().with_silent_sinks();
-    let mut lease = Lease::new();
-    for key in 0..2_000 {
-        rig.order(key, key, |attach| attach.leased(&mut lease));
-        if key >= 10 {
-            rig.orders.push(Order::Evict(key - 10));
-        }
-        rig.sleep();
-        assert_eq!(lease.len(), 10.min(key as usize + 1));
-    }
 }
 
 // Clones.

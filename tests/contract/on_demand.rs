@@ -1,21 +1,12 @@
 //! `Demux::or_attach_with`: a closure may attach a sink for an item that matches no key.
 
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
-use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
 
 use crate::common::{
-    Broken, Log, Op, Orders, Recorder, ScriptedStream, SinkHandle, StreamHandle, Task, Terms,
+    Log, Op, Orders, Recorder, ScriptedStream, SinkHandle, StreamHandle, Task, Terms,
     scripted_sink, scripted_stream,
 };
-use futures::{Sink, Stream};
-use stream_demux::{
-    Attach, ByValue, Demux, DemuxStreamExt, Detached, Discarded, Hooks, Lease, OrAttach, Order,
-    Recipient, Totals,
-};
+use stream_demux::{Attach, ByValue, Demux, DemuxStreamExt, Lease, OrAttach, Order, Totals};
 
 type Maker = Box<dyn FnMut(&u32) -> Option<Terms> + Send>;
 type Split = Demux<
@@ -247,30 +238,6 @@ fn limit_1_makes_a_sink_for_each_item() {
 }
 
 #[test]
-fn item_waits_for_a_sink_that_is_not_ready_under_its_policy() {
-    for buffer in [0, 1] {
-        let mut rig = Rig::making(move |item, sink| {
-            Some(sink.attach_after(item / 100, SinkHandle::park).buffer(buffer))
-        });
-        let lines = rig.send([101, 102]);
-        assert_eq!(lines, ["calls 101", "attached 1", "blocked 1"]);
-        assert_eq!(rig.input.left(), 1 - buffer);
-        rig.made(0).open();
-        rig.lines();
-        assert_eq!((rig.made(0).items(), rig.count_made()), (vec![101, 102], 1));
-    }
-}
-
-#[test]
-fn sink_that_yields_at_once_gets_the_item_too() {
-    let mut rig = Rig::making(|item, sink| {
-        Some(sink.attach_after(item / 100, |sink| sink.stutter(Op::Ready, 1)))
-    });
-    rig.send([101, 201, 102]);
-    assert_eq!((rig.made(0).items(), rig.made(1).items()), (vec![101, 102], vec![201]));
-}
-
-#[test]
 fn item_of_a_sink_that_fails_at_once_is_discarded_and_the_closure_is_called_for_the_next() {
     for op in [Op::Ready, Op::Send] {
         let mut rig = Rig::making(move |item, sink| {
@@ -319,19 +286,6 @@ fn closure_is_called_again_when_the_sink_of_a_key_has_left() {
         rig.send([102]);
         assert_eq!((rig.count_made(), rig.made(1).items()), (2, vec![102]), "way {n}");
     }
-}
-
-#[test]
-fn new_sink_receives_while_the_one_before_is_still_closing() {
-    let mut rig = Rig::making(|item, sink| Some(sink.attach(item / 100).idle_timeout(1)));
-    rig.send([101]);
-    rig.made(0).hold(Op::Close);
-    rig.apply(Order::Tick);
-    rig.apply(Order::Tick);
-    assert!(rig.made(0).is_closing());
-    rig.send([102]);
-    assert_eq!(rig.made(1).items(), [102]);
-    assert_eq!((rig.task.get_ref().len(), rig.task.get_ref().draining()), (1, 1));
 }
 
 #[test]
@@ -417,215 +371,4 @@ fn closure_may_send_orders() {
     rig.send([102, 103]);
     assert_eq!(rig.totals().delivered, 3);
     orders.lock().unwrap().take();
-}
-
-// Workers on demand, reaped when idle.
-
-/// The shared state of the long test.
-#[derive(Default)]
-struct World {
-    /// The number of remaining items, and the number of the next item.
-    items: Cell<u64>,
-    next: Cell<u64>,
-    /// How many keys there are, and after how many items the next comes up.
-    keys: u64,
-    pace: u64,
-    dice: Cell<u64>,
-    ticks: Cell<u32>,
-    orders: Cell<Option<Waker>>,
-    /// Wakers of sinks that are not ready.
-    waiting: RefCell<Vec<Waker>>,
-    /// The last worker that was made for a key, and the last item that a worker of the key got.
-    workers: RefCell<HashMap<u64, (u64, Option<u64>)>>,
-    made: Cell<u64>,
-    receiving: RefCell<HashMap<u64, u32>>,
-    left: Cell<u64>,
-}
-
-impl World {
-    fn roll(&self, bound: u64) -> u64 {
-        let mut dice = self.dice.get();
-        dice ^= dice << 13;
-        dice ^= dice >> 7;
-        dice ^= dice << 17;
-        self.dice.set(dice);
-        (dice >> 20) % bound
-    }
-
-    fn wake_sinks(&self) {
-        let waiting = self.waiting.take();
-        waiting.into_iter().for_each(Waker::wake);
-    }
-}
-
-/// Items are pairs of key and number. The keys change over time: each is busy for a while and then
-/// unused for long.
-struct Busy(Rc<World>);
-
-impl Stream for Busy {
-    type Item = (u64, u64);
-
-    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<(u64, u64)>> {
-        let world = &self.0;
-        let n = world.next.get();
-        if n == world.items.get() {
-            return Poll::Ready(None);
-        }
-        world.next.set(n + 1);
-        if world.roll(200) == 0 {
-            world.ticks.set(world.ticks.get() + 1);
-            if let Some(orders) = world.orders.take() {
-                orders.wake();
-            }
-        }
-        if world.roll(100) == 0 {
-            world.wake_sinks();
-        }
-        let ahead = if n % world.pace == 0 { 29 } else { world.roll(30) };
-        Poll::Ready(Some(((n / world.pace + ahead) % world.keys, n)))
-    }
-}
-
-struct Ticks(Rc<World>);
-
-impl Stream for Ticks {
-    type Item = Order<u64, Worker>;
-
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        match self.0.ticks.get().checked_sub(1) {
-            None => {
-                self.0.orders.set(Some(cx.waker().clone()));
-                Poll::Pending
-            }
-            Some(left) => {
-                self.0.ticks.set(left);
-                Poll::Ready(Some(Order::Tick))
-            }
-        }
-    }
-}
-
-struct Worker {
-    key: u64,
-    number: u64,
-    world: Rc<World>,
-}
-
-impl Worker {
-    /// Sometimes returns `Pending`, until the test wakes the sinks.
-    fn may_wait(&self, cx: &Context<'_>) -> Poll<Result<(), Broken>> {
-        if self.world.roll(50) == 0 {
-            self.world.waiting.borrow_mut().push(cx.waker().clone());
-            return Poll::Pending;
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl Sink<(u64, u64)> for Worker {
-    type Error = Broken;
-
-    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        self.may_wait(cx)
-    }
-    fn start_send(self: Pin<&mut Self>, (key, n): (u64, u64)) -> Result<(), Broken> {
-        let mut workers = self.world.workers.borrow_mut();
-        let (number, last) = workers.get_mut(&key).unwrap();
-        assert_eq!(
-            (self.key, self.number),
-            (key, *number),
-            "the item is for another worker than that of {key}"
-        );
-        assert!(last.is_none_or(|last| last < n), "out of order: {n} after {last:?}");
-        *last = Some(n);
-        Ok(())
-    }
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        self.may_wait(cx)
-    }
-    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        self.may_wait(cx)
-    }
-}
-
-/// Checks that each key has at most one receiving attachment.
-struct Census(Rc<World>);
-
-impl Hooks<u64, (u64, u64), Broken> for Census {
-    fn key_attached(&mut self, key: &u64) {
-        let mut receiving = self.0.receiving.borrow_mut();
-        let receivers = receiving.entry(*key).or_default();
-        *receivers += 1;
-        assert_eq!(*receivers, 1, "two attachments receive under {key}");
-    }
-    fn key_detached(&mut self, key: &u64) {
-        let mut receiving = self.0.receiving.borrow_mut();
-        let receivers = receiving.get_mut(key).unwrap();
-        assert_eq!(*receivers, 1, "two attachments left {key}");
-        *receivers -= 1;
-    }
-    fn detached(&mut self, to: Recipient<'_, u64>, why: Detached<Broken>) {
-        assert!(matches!(why, Detached::Idle | Detached::Finished), "{} {why:?}", to.key);
-        self.0.left.set(self.0.left.get() + u64::from(why == Detached::Idle));
-    }
-    fn unmatched(&mut self, item: (u64, u64)) {
-        panic!("{item:?} is unmatched");
-    }
-    fn discarded(&mut self, to: Recipient<'_, u64>, item: (u64, u64), why: Discarded) {
-        panic!("{item:?} of {} is discarded: {why}", to.key);
-    }
-}
-
-/// Runs to the end: no item is lost or unmatched, and each goes to the only worker of its key.
-fn play(items: u64, keys: u64, pace: u64, budget: usize) -> Rc<World> {
-    let world = Rc::new(World { keys, pace, ..World::default() });
-    world.items.set(items);
-    world.dice.set(88_172_645_463_325_252);
-    let make = {
-        let world = Rc::clone(&world);
-        move |&(key, _): &(u64, u64)| {
-            let number = world.made.get();
-            world.made.set(number + 1);
-            let mut workers = world.workers.borrow_mut();
-            workers.entry(key).or_insert((number, None)).0 = number;
-            let worker = Worker { key, number, world: Rc::clone(&world) };
-            Some(Attach::new(key, worker).idle_timeout(2).buffer(8))
-        }
-    };
-    let demux = Busy(Rc::clone(&world))
-        .demux_by(|&(key, _)| key, Ticks(Rc::clone(&world)))
-        .or_attach_with(make)
-        .hooks(Census(Rc::clone(&world)))
-        .budget(budget);
-    let mut task = Task::new(demux);
-    let totals = loop {
-        if let Poll::Ready(totals) = task.turns(1_000) {
-            break totals;
-        }
-        world.wake_sinks();
-    };
-    assert_eq!((totals.delivered, totals.received), (items, items));
-    assert_eq!((totals.attached, totals.detached), (world.made.get(), world.made.get()));
-    world
-}
-
-#[test]
-fn workers_that_are_made_on_demand_and_reaped_when_idle_lose_nothing() {
-    let items = if cfg!(debug_assertions) { 50_000 } else { 1_000_000 };
-    for budget in [3, 128] {
-        let world = play(items, 700, 40, budget);
-        let (left, keys) = (world.left.get(), world.workers.borrow().len() as u64);
-        assert!(left > keys.min(items / 400), "too few keys were used again: {left} of {keys}");
-    }
-}
-
-/// A million with optimisation: without, they would take too long.
-#[test]
-fn a_million_keys_come_and_go_and_some_come_back() {
-    let keys: u64 = if cfg!(debug_assertions) { 20_000 } else { 1_000_000 };
-    let world = play(2 * keys + keys / 5, keys, 2, 128);
-    let (had_worker, reaped) = (world.workers.borrow().len() as u64, world.left.get());
-    assert_eq!(had_worker, keys);
-    assert!(world.made.get() > keys + keys / 20, "few come back");
-    assert!(reaped > keys / 2, "only {reaped} were reaped before the end");
 }

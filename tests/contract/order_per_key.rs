@@ -1,8 +1,8 @@
 //! Guarantee 2: the items of one attachment reach its sink in the order of the input, whatever
 //! happens to its queue, to the held item, and to its key.
 
-use crate::common::{Dice, Op, Rig, SinkHandle, Split, Terms, scripted_sink};
-use stream_demux::{Demux, Order, Overflow};
+use crate::common::{Dice, Op, Rig, SinkHandle, Split, Terms};
+use stream_demux::{Demux, Order};
 
 /// Creates a demux in which the key of item `n` is `n / 1000`.
 fn rig() -> Rig {
@@ -114,61 +114,7 @@ fn an_item_that_orders_overtook_keeps_its_place() {
     }
 }
 
-#[test]
-fn items_that_were_dropped_leave_the_others_in_order() {
-    let mut rig = rig();
-    let newest = rig.parked_under(1, |attach| attach.buffer(2).overflow(Overflow::DropNewest));
-    let oldest = rig.parked_under(2, |attach| attach.buffer(2).overflow(Overflow::DropOldest));
-    rig.send((1..6).flat_map(|n| [1_000 + n, 2_000 + n]));
-    rig.open(&newest);
-    rig.open(&oldest);
-    rig.send([1_006, 2_006]);
-    assert_eq!(newest.items(), [1_001, 1_002, 1_006]);
-    assert_eq!(oldest.items(), [2_004, 2_005, 2_006]);
-}
-
-#[test]
-fn capacity_lag_catch_up_and_lag_again_with_drop_oldest() {
-    let mut rig = rig();
-    let sink = rig.parked_under(1, |attach| attach.buffer(3).overflow(Overflow::DropOldest));
-    rig.send(1_001..1_006); // 3, 4, 5 stay
-    sink.allow(2);
-    rig.sleep(); // 5 stays
-    rig.send(1_006..1_010); // 7, 8, 9 stay
-    rig.open(&sink);
-    assert_eq!(sink.items(), [1_003, 1_004, 1_007, 1_008, 1_009]);
-    assert_eq!(rig.totals().discarded, 4);
-}
-
 // Another sink for the key.
-
-#[test]
-fn a_replacement_splits_the_sequence_without_a_gap() {
-    for buffer in [0, 1, 5] {
-        let mut rig = rig();
-        let old = rig.attach_on(1, "old", |attach| attach.buffer(3));
-        rig.send([1_001]);
-        old.park();
-        rig.send(1_002..1_008); // three queued, one held, two unread
-        let new = rig.parked_under(1, |attach| attach.buffer(buffer));
-        new.allow(2);
-        rig.sleep();
-        rig.send([1_008]);
-        rig.open(&new);
-        assert_eq!((old.items(), new.items()), (vec![1_001], (1_002..1_009).collect()));
-    }
-}
-
-#[test]
-fn a_backlog_that_is_handed_on_twice_stays_in_order() {
-    let mut rig = rig();
-    rig.parked_under(1, |attach| attach.buffer(2));
-    rig.send(1_001..1_006);
-    rig.parked_under(1, |attach| attach.buffer(1));
-    let last = rig.parked_under(1, |attach| attach);
-    rig.open(&last);
-    assert_eq!(last.items(), (1_001..1_006).collect::<Vec<_>>());
-}
 
 #[test]
 fn an_item_that_comes_while_a_backlog_beyond_the_buffer_drains_does_not_overtake_it() {
@@ -181,64 +127,7 @@ fn an_item_that_comes_while_a_backlog_beyond_the_buffer_drains_does_not_overtake
     }
 }
 
-#[test]
-fn a_detached_sink_gets_its_queue_in_order_and_its_successor_the_rest() {
-    let mut rig = rig();
-    let old = rig.parked_under(1, |attach| attach.buffer(2));
-    rig.send(1_001..1_006); // two queued, one held, two unread
-    let (sink, new) = scripted_sink("new");
-    rig.orders.extend([Order::Detach(1), (1, sink).into()]);
-    rig.sleep();
-    assert_eq!(new.items(), [1_004, 1_005]);
-    rig.open(&old);
-    assert_eq!((old.items(), old.is_closed()), (vec![1_001, 1_002, 1_003], true));
-}
-
-#[test]
-fn a_limited_sink_gets_its_queue_in_order() {
-    let mut rig = rig();
-    let sink = rig.parked_under(1, |attach| attach.buffer(5).limit(3));
-    rig.send(1_001..1_006);
-    rig.open(&sink);
-    assert_eq!((sink.items(), sink.is_closed()), (vec![1_001, 1_002, 1_003], true));
-    assert_eq!(rig.totals().unmatched, 2);
-}
-
-#[test]
-fn the_end_sends_queue_and_held_item_in_order() {
-    for finish in [false, true] {
-        let mut rig = rig();
-        let sink = rig.parked_under(1, |attach| attach.buffer(2));
-        rig.send(1_001..1_004);
-        if finish {
-            rig.orders.push(Order::Finish);
-        } else {
-            rig.input.end();
-        }
-        rig.sleep();
-        sink.open();
-        assert!(rig.run().is_ready());
-        assert_eq!(sink.items(), [1_001, 1_002, 1_003]);
-    }
-}
-
 // Catch-all and groups.
-
-#[test]
-fn a_catch_all_gets_its_own_items_and_unmatched_ones_in_order() {
-    for buffer in 0..4 {
-        let mut rig = rig();
-        let sink = rig.parked_under(1, |attach| attach.buffer(buffer).catch_all());
-        let items = [1_001, 5_001, 7_001, 1_002, 1_003, 9_001, 1_004];
-        rig.send(items);
-        for _ in 0..3 {
-            sink.allow(1);
-            rig.sleep();
-        }
-        rig.open(&sink);
-        assert_eq!(sink.items(), items, "buffer {buffer}");
-    }
-}
 
 #[test]
 fn all_members_of_a_key_get_their_items_in_order() {
@@ -258,22 +147,6 @@ fn all_members_of_a_key_get_their_items_in_order() {
     for sink in [waits, open, queues] {
         assert_eq!(sink.items(), (1_001..1_008).collect::<Vec<_>>());
     }
-}
-
-#[test]
-fn a_leaving_member_gets_its_copy_of_the_held_item_after_its_queue() {
-    let mut rig = rig_with(Demux::multicast);
-    let stuck = rig.parked_under(1, |attach| attach);
-    let mut lease = stream_demux::Lease::new();
-    let leaving = rig.parked_under(1, |attach| attach.buffer(2).leased(&mut lease));
-    stuck.allow(2);
-    rig.send(1_001..1_004); // two queued for the leaving, the third is held for both
-    lease.detach();
-    rig.sleep();
-    rig.open(&leaving);
-    assert_eq!((leaving.items(), leaving.is_closed()), (vec![1_001, 1_002, 1_003], true));
-    rig.open(&stuck);
-    assert_eq!(stuck.items(), [1_001, 1_002, 1_003]);
 }
 
 // Random events.

@@ -3,11 +3,9 @@
 
 use crate::common::Answer::{Done, Failed, Pending};
 use crate::common::panics::panic_message;
-use crate::common::{
-    Call, Op, Orders, Rig, SinkHandle, StreamHandle, Task, scripted_sink, scripted_stream,
-};
+use crate::common::{Call, Op, Rig};
 use futures::future::FusedFuture;
-use stream_demux::{Attach, Demux, DemuxStreamExt, Discarded, Hooks, Lease, Order, Overflow};
+use stream_demux::Order;
 
 // All calls of a sink, from its first item to its drop.
 
@@ -70,45 +68,6 @@ fn each_item_of_a_queue_has_its_own_ready() {
 }
 
 #[test]
-fn a_readiness_is_used_at_once_though_another_member_waits() {
-    let mut rig = Rig::with(Demux::multicast);
-    let a = rig.attach(1, "a");
-    let b = rig.attach_on(1, "b", |attach| attach.tag(1));
-    b.park();
-    rig.send([101]);
-    let item = [Call::Ready(Done), Call::Send(Done), Call::Flush(Done)];
-    assert_eq!(a.calls(), item);
-    b.open();
-    rig.sleep();
-    rig.send([102]);
-    assert_eq!(a.calls(), [item, item].concat());
-    assert_eq!(b.calls(), [&[Call::Ready(Pending)], &item[..], &item].concat());
-}
-
-#[test]
-fn a_member_that_has_its_copy_leaves_while_another_waits() {
-    for evict in [false, true] {
-        let mut rig = Rig::with(Demux::multicast);
-        let mut lease = Lease::new();
-        let a = rig.attach_on(1, "a", |attach| attach.leased(&mut lease).keep_existing());
-        let b = rig.attach_on(1, "b", |attach| attach.tag(1));
-        b.park();
-        rig.send([101]);
-        let item = [Call::Ready(Done), Call::Send(Done), Call::Flush(Done)];
-        assert_eq!(a.take_calls(), item);
-        if evict {
-            drop(lease);
-            rig.sleep();
-            assert_eq!(a.take_calls(), [Call::Drop]);
-        } else {
-            lease.detach();
-            rig.sleep();
-            assert_eq!(a.take_calls(), [Call::Close(Done), Call::Drop]);
-        }
-    }
-}
-
-#[test]
 fn nothing_follows_a_close_that_completed() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
@@ -167,72 +126,6 @@ fn while_a_close_is_pending_only_the_close_is_polled() {
     assert_eq!(a.take_calls(), [Call::Close(Done), Call::Drop]);
 }
 
-/// Attaches a leased sink whose close is pending after a pending flush whose waker has fired.
-fn closing_after_a_pending_flush(rig: &mut Rig, lease: &mut Lease) -> SinkHandle<u32> {
-    let a = rig.attach_on(1, "a", |attach| attach.leased(lease));
-    a.hold(Op::Flush);
-    a.hold(Op::Close);
-    rig.send([101]);
-    rig.apply(Order::Detach(1));
-    assert!(a.is_waiting(Op::Flush) && a.is_waiting(Op::Close));
-    a.release(Op::Flush);
-    rig.sleep();
-    assert_eq!(a.take_calls().last(), Some(&Call::Close(Pending)));
-    a
-}
-
-#[test]
-fn a_flush_that_was_pending_when_the_close_began_is_not_polled_again() {
-    let mut rig = Rig::new();
-    let mut lease = Lease::new();
-    let a = closing_after_a_pending_flush(&mut rig, &mut lease);
-    rig.send([201]);
-    a.release(Op::Close);
-    rig.sleep();
-    assert_eq!(a.take_calls(), [Call::Close(Done), Call::Drop]);
-    lease.disarm();
-}
-
-#[test]
-fn a_lease_that_detaches_a_closing_sink_does_not_have_it_flushed() {
-    let mut rig = Rig::new();
-    let mut lease = Lease::new();
-    let a = closing_after_a_pending_flush(&mut rig, &mut lease);
-    lease.detach();
-    rig.sleep();
-    assert!(a.calls().is_empty());
-    a.release(Op::Close);
-    rig.sleep();
-    assert_eq!(a.take_calls(), [Call::Close(Done), Call::Drop]);
-}
-
-#[test]
-fn a_sink_that_closes_with_a_flush_due_in_a_busy_stream_is_not_flushed() {
-    let mut rig = Rig::with(|demux| demux.flush_every(2).budget(8));
-    let a = rig.attach(1, "a");
-    let b = rig.attach(2, "b");
-    a.hold(Op::Close);
-    let orders = rig.orders.clone();
-    rig.input.push(101);
-    rig.input.action(move || orders.push(Order::Detach(1)));
-    rig.input.extend((0..50).map(|n| 200 + n));
-    rig.sleep();
-    assert_eq!(a.calls()[2..], [Call::Close(Pending)]);
-    assert_eq!(b.flushed(), 50);
-}
-
-#[test]
-fn a_pending_flush_does_not_delay_items_or_close() {
-    let mut rig = Rig::new();
-    let a = rig.attach(1, "a");
-    a.hold(Op::Flush);
-    rig.send([101]);
-    rig.send([102]);
-    rig.apply(Order::Detach(1));
-    let item = [Call::Ready(Done), Call::Send(Done), Call::Flush(Pending)];
-    assert_eq!(a.calls(), [&item[..], &item, &[Call::Close(Done), Call::Drop]].concat());
-}
-
 // Streams.
 
 #[test]
@@ -269,21 +162,6 @@ fn the_orders_are_not_polled_after_their_end_though_their_waker_fires() {
     waker.wake();
     rig.sleep();
     assert_eq!((a.items(), rig.orders.polls()), (vec![101], polls));
-}
-
-#[test]
-fn a_waker_of_the_ended_orders_that_fires_repeatedly_delays_no_item() {
-    let mut rig = Rig::new();
-    let a = rig.attach(1, "a");
-    let waker = rig.orders.waker().unwrap();
-    rig.orders.end();
-    for n in 0..300 {
-        let waker = waker.clone();
-        rig.input.action(move || waker.wake());
-        rig.input.push(100 + n % 100);
-    }
-    rig.sleep();
-    assert_eq!(a.taken(), 300);
 }
 
 // The future.
@@ -335,160 +213,3 @@ fn totals_can_be_read_after_completion() {
 }
 
 // Random events.
-
-/// xorshift64*
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u32) -> u32 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let high = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
-        u32::try_from(high % u64::from(sides)).unwrap()
-    }
-
-    /// An index below `len`.
-    fn pick(&mut self, len: usize) -> usize {
-        self.roll(u32::try_from(len).unwrap()) as usize
-    }
-
-    fn op(&mut self) -> Op {
-        [Op::Ready, Op::Flush, Op::Close][self.pick(3)]
-    }
-}
-
-/// Admits nine of ten items.
-struct Selective;
-
-impl<E> Hooks<u32, u32, E> for Selective {
-    fn admit(&mut self, _: stream_demux::Recipient<'_, u32>, item: &u32) -> bool {
-        item % 10 != 9
-    }
-    fn discarded(&mut self, _: stream_demux::Recipient<'_, u32>, item: u32, why: Discarded) {
-        // Items that it would not admit may also be discarded before `admit` is called.
-        assert!(why != Discarded::NotAdmitted || item % 10 == 9);
-    }
-}
-
-/// Causes a random event. Sinks are lenient, because wakers of earlier sinks in the same slots are
-/// fired, too.
-fn step(
-    dice: &mut Dice,
-    input: &StreamHandle<u32>,
-    orders: &StreamHandle<Orders>,
-    sinks: &mut Vec<SinkHandle<u32>>,
-    leases: &mut Vec<Lease>,
-) {
-    let key = dice.roll(4);
-    let pick = |dice: &mut Dice, sinks: &[SinkHandle<u32>]| {
-        let recent = sinks.len().min(12);
-        (recent > 0).then(|| sinks[sinks.len() - 1 - dice.pick(recent)].clone())
-    };
-    match dice.roll(20) {
-        0..3 => {
-            let (sink, handle) = scripted_sink(sinks.len());
-            handle.lenient();
-            sinks.push(handle);
-            let overflows =
-                [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict];
-            let mut attach = Attach::new(key, sink)
-                .tag(sinks.len() as u64)
-                .buffer(dice.pick(3))
-                .overflow(overflows[dice.pick(4)]);
-            if dice.roll(4) == 0 {
-                attach = attach.limit(u64::from(dice.roll(5)));
-            }
-            if dice.roll(8) == 0 {
-                attach = attach.catch_all();
-            }
-            if dice.roll(8) == 0 {
-                attach = attach.keep_existing();
-            }
-            if dice.roll(2) == 0 {
-                if dice.roll(2) == 0 || leases.is_empty() {
-                    leases.push(Lease::new());
-                }
-                let last = leases.len() - 1;
-                attach = attach.leased(&mut leases[last]);
-            }
-            orders.push(attach.into());
-        }
-        3 => orders.push(Order::Detach(key)),
-        4 => orders.push(Order::Evict(key)),
-        5 if !leases.is_empty() => {
-            let lease = leases.swap_remove(dice.pick(leases.len()));
-            match dice.roll(3) {
-                0 => drop(lease),
-                1 => lease.detach(),
-                _ => lease.disarm(),
-            }
-        }
-        6 => orders.stutter(),
-        7..12 => {
-            let Some(sink) = pick(dice, sinks) else { return };
-            let op = dice.op();
-            match dice.roll(6) {
-                0 => sink.hold(op),
-                1 => sink.allow(1 + dice.pick(3)),
-                2 => sink.release(op),
-                3 => sink.stutter(op, 1 + dice.pick(2)),
-                4 => drop(sink.wake()),
-                _ if dice.roll(4) == 0 && op == Op::Ready => sink.fail(Op::Send),
-                _ if dice.roll(3) == 0 => sink.fail(op),
-                _ => sink.open(),
-            }
-        }
-        12 => input.stutter(),
-        _ => input.extend((0..=dice.roll(4)).map(|n| key * 100 + n * 7 % 30)),
-    }
-}
-
-#[test]
-fn random_events_breach_no_contract_and_everything_ends() {
-    for seed in 1..=300_u64 {
-        let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let (input_stream, input) = scripted_stream("input");
-        let (orders_stream, orders) = scripted_stream("orders");
-        let key: fn(&u32) -> u32 = |n| n / 100;
-        let demux = input_stream.demux_by(key, orders_stream).hooks(Selective);
-        let budget = [1, 2, 3, 5, 16, 128][dice.pick(6)];
-        let demux = demux.budget(budget).flush_every(1 + dice.pick(30));
-        let mut task = Task::new(if seed % 2 == 0 { demux.multicast() } else { demux });
-        let (mut sinks, mut leases) = (Vec::new(), Vec::new());
-        for _ in 0..250 {
-            step(&mut dice, &input, &orders, &mut sinks, &mut leases);
-            let polled = match dice.roll(3) {
-                0 => task.poll(), // possibly spurious
-                1 => task.turns(1),
-                _ => task.run(),
-            };
-            assert!(polled.is_pending());
-            let all = task.get_ref().totals();
-            let fates = all.unmatched + all.delivered + all.discarded + all.lost + all.queued;
-            assert_eq!(all.received + all.copies, fates, "seed {seed}");
-        }
-        if seed % 3 == 0 {
-            orders.push(Order::Finish);
-        } else {
-            input.end();
-        }
-        assert!(sinks.iter().all(|sink| sink.breaches().is_empty()));
-        for sink in &sinks {
-            sink.open();
-            sink.release(Op::Flush);
-            sink.release(Op::Close);
-        }
-        assert!(task.run().is_ready(), "seed {seed}: the demux did not complete");
-        let all = task.get_ref().totals();
-        assert_eq!((all.queued, all.attached), (0, all.detached), "seed {seed}");
-        for sink in &sinks {
-            let calls = sink.calls();
-            assert!(sink.is_dropped(), "seed {seed}");
-            let closed = calls.iter().filter(|call| **call == Call::Close(Done)).count();
-            assert_eq!(closed, usize::from(sink.is_closed()), "seed {seed}");
-            // All its items were flushed, unless it failed.
-            assert!(!sink.is_closed() || sink.flushed() == sink.taken(), "seed {seed}");
-        }
-    }
-}

@@ -2,8 +2,8 @@
 //! item, and the old sink is flushed and closed in the background. With `keep_existing`, the new
 //! sink is refused.
 
-use crate::common::{Answer, Call, Op, Rig, hooks, scripted_sink};
-use stream_demux::{Attach, Lease, Order, Overflow};
+use crate::common::{Op, Rig, hooks, scripted_sink};
+use stream_demux::{Attach, Order, Overflow};
 
 // Replacing.
 
@@ -34,20 +34,6 @@ fn the_sequence_is_split_exactly_where_the_order_came() {
 }
 
 #[test]
-fn the_queue_moves_to_the_new_sink_in_order() {
-    let mut rig = Rig::new();
-    let old = rig.attach_on(1, "old", |attach| attach.buffer(3));
-    old.park();
-    rig.send([101, 102, 103]);
-    let new = rig.order(1, "new", |attach| attach.buffer(3));
-    rig.lines();
-    assert_eq!((old.taken(), old.is_closed()), (0, true));
-    assert_eq!((new.items(), new.flushed()), (vec![101, 102, 103], 3));
-    let all = rig.totals();
-    assert_eq!((all.queued, all.delivered, all.discarded), (0, 3, 0));
-}
-
-#[test]
 fn the_queue_and_the_held_item_move_even_beyond_the_buffer_of_the_new_sink() {
     for buffer in 0..=2 {
         let mut rig = Rig::new();
@@ -70,7 +56,7 @@ fn the_queue_and_the_held_item_move_even_beyond_the_buffer_of_the_new_sink() {
         assert_eq!((rig.totals().queued, rig.input.left()), (4, 0), "buffer {buffer}");
         new.allow(1);
         rig.lines();
-        assert_eq!((new.items(), rig.task.get_ref().blocked_on().is_some()), (vec![101], true));
+        assert_eq!((new.items(), rig.blocked_on()), (vec![101], None));
         new.open();
         rig.lines();
         assert_eq!((new.items(), old.taken()), (vec![101, 102, 103, 104], 0));
@@ -109,43 +95,6 @@ fn the_policy_of_the_new_sink_does_not_affect_items_that_moved() {
     }
 }
 
-#[test]
-fn replacing_frees_the_input_in_the_same_poll() {
-    let mut rig = Rig::new();
-    let old = rig.attach(1, "old");
-    let other = rig.attach(2, "other");
-    old.park();
-    rig.send([101, 201]);
-    let new = rig.order(1, "new", |attach| attach);
-    rig.poll();
-    assert_eq!((new.items(), other.items()), (vec![101], vec![201]));
-    assert!(old.is_closed());
-}
-
-#[test]
-fn an_item_that_the_replacement_overtook_goes_to_the_new_sink_behind_the_moved_items() {
-    let mut rig = Rig::new();
-    let old = rig.attach_on(1, "old", |attach| attach.buffer(1));
-    old.park();
-    rig.send([101]);
-    let (sink, new) = scripted_sink("new");
-    let orders = rig.orders.clone();
-    rig.input.action(move || orders.push((1, sink).into()));
-    rig.send([102, 103]);
-    assert_eq!((old.taken(), new.items()), (0, vec![101, 102, 103]));
-}
-
-#[test]
-fn admit_is_not_called_again_for_items_that_moved() {
-    let mut rig = Rig::new().logging_only(|line| !line.starts_with("key "));
-    let old = rig.attach_on(1, "old", |attach| attach.buffer(1));
-    old.park();
-    assert_eq!(rig.send([101, 102]), ["admit 101 to 1", "admit 102 to 1", "blocked 1"]);
-    let new = rig.order(1, "new", |attach| attach);
-    assert!(rig.lines().iter().all(|line| !line.starts_with("admit")));
-    assert_eq!(new.taken(), 2);
-}
-
 // The limit of the new sink.
 
 #[test]
@@ -170,18 +119,6 @@ fn moved_items_count_towards_the_limit_and_the_surplus_is_unmatched() {
 }
 
 #[test]
-fn a_new_sink_whose_limit_is_not_reached_by_moved_items_accepts_the_rest() {
-    let mut rig = Rig::new();
-    let old = rig.attach_on(1, "old", |attach| attach.buffer(2));
-    old.park();
-    rig.send([101, 102]);
-    let new = rig.attach_on(1, "new", |attach| attach.limit(3));
-    assert_eq!((rig.len(), new.is_dropped()), (1, false));
-    assert_eq!(hooks(rig.send([103, 104])), ["detached 1 Limited", "unmatched 104"]);
-    assert_eq!(new.items(), [101, 102, 103]);
-}
-
-#[test]
 fn a_new_sink_that_reaches_its_limit_by_moved_items_drains_and_is_closed() {
     let mut rig = Rig::new();
     let old = rig.attach_on(1, "old", |attach| attach.buffer(3));
@@ -197,55 +134,7 @@ fn a_new_sink_that_reaches_its_limit_by_moved_items_drains_and_is_closed() {
     assert_eq!((new.items(), new.is_closed()), (vec![101, 102], true));
 }
 
-#[test]
-fn items_of_the_old_sink_do_not_count_for_the_new_one() {
-    let mut rig = Rig::new();
-    let old = rig.attach_on(1, "old", |attach| attach.limit(3));
-    rig.send([101, 102]);
-    let new = rig.attach_on(1, "new", |attach| attach.limit(2));
-    rig.send([103]);
-    assert_eq!((old.taken(), new.taken(), rig.len()), (2, 1, 1));
-    rig.send([104]);
-    assert_eq!((new.items(), new.is_closed(), rig.len()), (vec![103, 104], true, 0));
-}
-
-#[test]
-fn a_new_sink_of_limit_0_takes_no_key_and_nothing_moves() {
-    let mut rig = Rig::new();
-    let old = rig.attach_on(1, "old", |attach| attach.buffer(1).tag(1));
-    old.park();
-    rig.send([101, 102]);
-    rig.order(1, "new", |attach| attach.limit(0).tag(2));
-    assert_eq!(rig.lines(), ["attached 1#2", "new closed", "new dropped", "detached 1#2 Limited"]);
-    old.open();
-    rig.lines();
-    assert_eq!(old.items(), [101, 102]);
-}
-
 // `keep_existing`.
-
-#[test]
-fn a_sink_with_keep_existing_is_refused_and_closed() {
-    let mut rig = Rig::new();
-    let old = rig.attach_on(1, "old", |attach| attach.buffer(1).tag(1));
-    old.park();
-    rig.send([101, 102]);
-    let new = rig.order(1, "new", |attach| attach.keep_existing().tag(2));
-    assert_eq!(rig.lines(), ["attached 1#2", "new closed", "new dropped", "detached 1#2 Refused"]);
-    assert_eq!(new.calls(), [Call::Close(Answer::Done), Call::Drop]);
-    assert_eq!(rig.task.get_ref().blocked_on().map(|on| on.tag), Some(1));
-    old.open();
-    rig.lines();
-    assert_eq!((old.items(), rig.len()), (vec![101, 102], 1));
-}
-
-#[test]
-fn on_a_free_key_it_is_attached_like_any_other() {
-    let mut rig = Rig::new();
-    let a = rig.attach_on(1, "a", Attach::keep_existing);
-    rig.send([101]);
-    assert_eq!((a.items(), rig.len()), (vec![101], 1));
-}
 
 #[test]
 fn a_key_is_free_while_its_former_sink_still_drains_or_closes() {
@@ -266,40 +155,7 @@ fn a_key_is_free_while_its_former_sink_still_drains_or_closes() {
     assert_eq!((second.items(), third.items()), (vec![102], vec![103]));
 }
 
-#[test]
-fn a_refused_sink_whose_close_is_pending_neither_receives_nor_counts() {
-    let mut rig = Rig::new();
-    let old = rig.attach(1, "old");
-    let new = rig.order(1, "new", |attach| attach.keep_existing().tag(2));
-    new.hold(Op::Close);
-    assert_eq!(rig.lines(), ["attached 1#2"]);
-    rig.send([101]);
-    assert_eq!((old.items(), rig.len()), (vec![101], 1));
-    rig.apply(Order::Detach(1));
-    assert_eq!(hooks(rig.send([102])), ["unmatched 102"]);
-    new.release(Op::Close);
-    assert_eq!(hooks(rig.lines()), ["detached 1#2 Refused"]);
-}
-
 // The old sink in the background.
-
-#[test]
-fn a_pending_close_of_the_old_sink_delays_no_other_sink() {
-    let mut rig = Rig::new();
-    let old = rig.attach_on(1, "old", |attach| attach.tag(1));
-    old.hold(Op::Flush);
-    rig.send([101]);
-    old.hold(Op::Close);
-    let new = rig.order(1, "new", |attach| attach.tag(2));
-    assert_eq!(rig.lines(), ["attached 1#2"]);
-    rig.send([102]);
-    assert_eq!((new.items(), new.flushed(), rig.len()), (vec![102], 1, 1));
-    old.release(Op::Close);
-    assert_eq!(rig.lines(), ["old closed", "old dropped", "detached 1#1 Replaced"]);
-    assert_eq!(old.flushed(), 1);
-    rig.send([103]);
-    assert_eq!(new.items(), [102, 103]);
-}
 
 #[test]
 fn the_old_sink_fails_as_it_is_closed_and_the_new_one_keeps_key_and_queue() {
@@ -374,24 +230,6 @@ fn replaced_many_times_in_one_turn_only_the_last_receives() {
 }
 
 #[test]
-fn replaced_and_detached_and_attached_again_each_item_has_one_fate() {
-    let mut rig = Rig::new();
-    let first = rig.attach_on(1, "first", |attach| attach.buffer(1));
-    first.park();
-    rig.send([101, 102]);
-    let second = rig.order(1, "second", |attach| attach.buffer(1));
-    second.park();
-    rig.orders.push(Order::Detach(1));
-    let third = rig.order(1, "third", |attach| attach);
-    rig.input.push(103);
-    rig.lines();
-    assert_eq!(third.items(), [103]);
-    second.open();
-    rig.lines();
-    assert_eq!((first.taken(), second.items(), second.is_closed()), (0, vec![101, 102], true));
-}
-
-#[test]
 fn a_replacement_with_a_budget_of_one_loses_and_reorders_nothing() {
     let mut rig = Rig::with(|demux| demux.budget(1));
     let old = rig.attach_on(1, "old", |attach| attach.buffer(5));
@@ -402,62 +240,4 @@ fn a_replacement_with_a_budget_of_one_loses_and_reorders_nothing() {
     rig.lines();
     assert_eq!(new.items(), (101..=108).collect::<Vec<_>>());
     assert_eq!(new.flushed(), 8);
-}
-
-#[test]
-fn a_new_sink_that_fails_on_moved_items_discards_them_and_the_key_is_free() {
-    for op in [Op::Ready, Op::Send] {
-        let mut rig = Rig::new();
-        let old = rig.attach_on(1, "old", |attach| attach.buffer(2).tag(1));
-        old.park();
-        rig.send([101, 102, 103]);
-        let new = rig.order(1, "new", |attach| attach.tag(2));
-        new.fail(op);
-        let lines = hooks(rig.lines());
-        let discarded = lines.iter().filter(|line| line.ends_with("of 1#2 Failed")).count() as u64;
-        let lost = u64::from(op == Op::Send);
-        assert_eq!((discarded, rig.totals().lost), (3 - lost, lost), "{op:?}");
-        assert_eq!((rig.len(), hooks(rig.send([104]))), (0, vec!["unmatched 104".to_owned()]));
-    }
-}
-
-#[test]
-fn a_sink_whose_lease_has_ended_does_not_replace() {
-    for detach in [false, true] {
-        let mut rig = Rig::new();
-        let old = rig.attach_on(1, "old", |attach| attach.buffer(1).tag(1));
-        old.park();
-        rig.send([101, 102]);
-        let mut lease = Lease::new();
-        rig.order(1, "new", |attach| attach.tag(2).leased(&mut lease));
-        if detach {
-            lease.detach();
-        } else {
-            drop(lease);
-        }
-        let why = if detach { "Requested" } else { "Evicted" };
-        assert_eq!(hooks(rig.lines()), ["attached 1#2".to_owned(), format!("detached 1#2 {why}")]);
-        assert_eq!((rig.totals().attached, rig.totals().detached), (2, 1));
-        old.open();
-        rig.lines();
-        assert_eq!(old.items(), [101, 102]);
-    }
-}
-
-#[test]
-fn the_lease_of_the_old_sink_does_not_affect_its_successor() {
-    let mut rig = Rig::new();
-    let mut lease = Lease::new();
-    let old = rig.attach_on(1, "old", |attach| attach.buffer(2).leased(&mut lease));
-    old.park();
-    rig.send([101, 102]);
-    old.hold(Op::Close);
-    let new = rig.order(1, "new", |attach| attach.tag(2));
-    new.park();
-    rig.lines();
-    drop(lease);
-    assert_eq!(rig.lines(), ["old dropped", "detached 1 Evicted"]);
-    new.open();
-    rig.lines();
-    assert_eq!((new.items(), rig.totals().discarded), (vec![101, 102], 0));
 }
