@@ -5,19 +5,18 @@
 //! remains parked with work left, and the test fails.
 
 use std::cell::Cell;
-use std::collections::HashSet;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 use std::thread;
 
 use crate::common::panics::panic_message;
-use crate::common::{Op, Rig, SinkHandle, Task, scripted_sink, scripted_stream};
-use futures::{Sink, stream};
-use stream_demux::{Attach, DemuxStreamExt, Lease, Order, Totals};
+use crate::common::{Op, Rig, SinkHandle, Task, scripted_sink};
+use futures::stream;
+use stream_demux::{Attach, DemuxStreamExt, Lease, Order};
 
 impl Rig {
     /// Polls the demux once with another waker, as another task would. The new task parks.
@@ -83,23 +82,6 @@ fn while_it_waits_for_a_sink() {
 }
 
 #[test]
-fn while_it_is_blocked_and_does_not_poll_the_input() {
-    let mut rig = Rig::new();
-    let a = rig.attach(1, "a");
-    a.park();
-    rig.send([101]);
-    rig.move_to_another_task();
-    let stale = rig.task.stale_wakes();
-    a.open();
-    rig.sleep();
-    assert!(rig.input.is_waiting(), "the input was not polled again");
-    rig.input.push(102);
-    assert!(rig.task.woken());
-    rig.sleep();
-    assert_eq!((a.items(), rig.task.stale_wakes()), (vec![101, 102], stale));
-}
-
-#[test]
 fn while_it_waits_for_a_lease() {
     for detach in [false, true] {
         let mut rig = Rig::new();
@@ -119,21 +101,8 @@ fn while_it_waits_for_a_lease() {
 }
 
 #[test]
-fn at_the_end_while_it_waits_for_the_last_close() {
-    let mut rig = Rig::new();
-    let a = rig.attach(1, "a");
-    a.hold(Op::Close);
-    rig.input.end();
-    rig.sleep();
-    rig.move_to_another_task();
-    a.release(Op::Close);
-    assert!(rig.task.woken());
-    assert!(rig.run().is_ready());
-}
-
-#[test]
 fn between_turns_of_which_each_wakes_the_task_for_the_next() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::with(|demux| demux.budget(100));
     let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
     rig.input.extend((0..1_000).map(|n| 100 + n % 100));
     rig.input.end();
@@ -144,24 +113,8 @@ fn between_turns_of_which_each_wakes_the_task_for_the_next() {
         turns += 1;
     }
     assert_eq!((a.taken(), a.flushed()), (1_000, 1_000));
-    assert!(turns >= 1_000 / 128);
+    assert!(turns >= 10);
     assert_eq!(rig.task.stale_wakes(), 0);
-}
-
-#[test]
-fn woken_for_one_task_it_does_the_work_in_another() {
-    let mut rig = Rig::new();
-    let a = rig.attach_on(1, "a", |attach| attach.buffer(2));
-    a.park();
-    rig.send([101, 102]);
-    let (sink, b) = scripted_sink("b");
-    rig.orders.push((2, sink).into());
-    rig.input.push(201);
-    a.open();
-    rig.task.renew_waker(); // the new waker has not been woken
-    rig.sleep();
-    assert_eq!((a.items(), b.items()), (vec![101, 102], vec![201]));
-    assert_eq!((a.flushed(), b.flushed()), (2, 1));
 }
 
 // Late and spurious wakes.
@@ -232,40 +185,6 @@ fn a_waker_that_fires_during_the_call_it_was_passed_to_is_not_lost() {
         rig.sleep();
         assert_eq!((a.items(), a.is_closed()), (vec![101], true), "{op:?}");
     }
-}
-
-#[test]
-fn a_sink_that_is_woken_while_another_sink_is_polled_is_polled() {
-    let mut rig = Rig::new();
-    let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
-    let b = rig.attach_on(2, "b", |attach| attach.buffer(1));
-    for op in [Op::Ready, Op::Send, Op::Flush] {
-        a.take_items();
-        a.park();
-        rig.send([101]);
-        let handle = a.clone();
-        b.during(op, move || handle.open());
-        rig.send([201]);
-        assert_eq!(a.items(), [101], "{op:?}");
-        assert_eq!((a.taken(), b.taken()), (a.flushed(), b.flushed()), "{op:?}");
-    }
-}
-
-#[test]
-fn orders_and_leases_from_within_a_poll_of_the_input_are_not_lost() {
-    let mut rig = Rig::new();
-    let mut lease = Lease::new();
-    let a = rig.attach_on(1, "a", |attach| attach.leased(&mut lease));
-    let orders = rig.orders.clone();
-    let (sink, b) = scripted_sink("b");
-    rig.input.action(move || {
-        drop(lease);
-        orders.push((2, sink).into());
-    });
-    rig.input.extend([201]);
-    rig.sleep();
-    assert!(a.is_dropped());
-    assert_eq!((b.items(), b.flushed()), (vec![201], 1));
 }
 
 // Other threads.
@@ -510,93 +429,4 @@ fn after_a_waker_whose_clone_panics_another_poll_panics() {
         task.drop_future();
         assert_eq!((Arc::strong_count(&taken), task.wakers_kept()), (1, 0));
     }
-}
-
-// Many threads at once.
-
-/// A sink that becomes ready when a thread opens it.
-struct Gate {
-    state: Arc<GateState>,
-}
-
-#[derive(Default)]
-struct GateState {
-    open: AtomicBool,
-    taken: AtomicUsize,
-    waker: Mutex<Option<Waker>>,
-}
-
-impl GateState {
-    fn open(&self) {
-        self.open.store(true, SeqCst);
-        let waker = self.waker.lock().unwrap().take();
-        waker.expect("no item waits for this sink").wake();
-    }
-}
-
-type Done = Poll<Result<(), Infallible>>;
-
-impl Sink<usize> for Gate {
-    type Error = Infallible;
-
-    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Done {
-        *self.state.waker.lock().unwrap() = Some(cx.waker().clone());
-        if self.state.open.swap(false, SeqCst) { Poll::Ready(Ok(())) } else { Poll::Pending }
-    }
-    fn start_send(self: Pin<&mut Self>, _: usize) -> Result<(), Infallible> {
-        self.state.taken.fetch_add(1, SeqCst);
-        Ok(())
-    }
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Done {
-        Poll::Ready(Ok(()))
-    }
-    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Done {
-        Poll::Ready(Ok(()))
-    }
-}
-
-/// The threads wake sinks at the same moment, so that the compare-and-swap on the top of the list
-/// sometimes fails and is repeated.
-#[test]
-fn four_threads_wake_thousands_of_sinks_at_the_same_moment() {
-    const THREADS: usize = 4;
-    const SINKS: usize = 4_000;
-    const ROUNDS: usize = 25;
-
-    let gates = (0..SINKS).map(|_| Arc::<GateState>::default()).collect::<Arc<[_]>>();
-    let (input, items) = scripted_stream("input");
-    let orders = gates.iter().enumerate().map(|(key, state)| {
-        let gate = Gate { state: Arc::clone(state) };
-        Attach::new(key, gate).buffer(1)
-    });
-    let orders = stream::iter(orders.collect::<Vec<_>>());
-    let mut task = Task::new(input.demux_by(|&n| n, orders).budget(usize::MAX));
-    let start = Arc::new(Barrier::new(THREADS));
-    for round in 1..=ROUNDS {
-        items.extend(0..SINKS);
-        assert!(task.run().is_pending());
-        let threads = (0..THREADS).map(|thread| {
-            let (gates, start) = (Arc::clone(&gates), Arc::clone(&start));
-            thread::spawn(move || {
-                start.wait();
-                gates.iter().skip(thread).step_by(THREADS).for_each(|gate| gate.open());
-            })
-        });
-        for thread in threads.collect::<Vec<_>>() {
-            thread.join().unwrap();
-        }
-        assert!(task.woken());
-        assert!(task.run().is_pending());
-        let served = gates.iter().map(|gate| gate.taken.load(SeqCst)).collect::<HashSet<_>>();
-        assert_eq!(
-            served,
-            HashSet::from([round]),
-            "some sinks did not get their item in round {round}"
-        );
-    }
-    items.end();
-    let Poll::Ready(Totals { delivered, .. }) = task.run() else {
-        panic!("the demux did not complete")
-    };
-    assert_eq!(delivered, (SINKS * ROUNDS) as u64);
 }

@@ -15,7 +15,6 @@ use std::rc::Rc;
 use std::sync::MutexGuard;
 use std::task::{Context, Poll, Waker};
 
-use crate::common::panics::{catch, panic_message};
 use futures::channel::mpsc;
 use futures::executor::block_on;
 use futures::future::FusedFuture;
@@ -593,49 +592,6 @@ fn settings_chain_in_any_order() {
 }
 
 #[test]
-fn settings_come_before_and_after_hooks() {
-    let demux = demux().budget(3).hooks(Recorder::default()).buffer(3);
-    let demux = demux.with_hasher(RandomState::new()).flush_every(3).overflow(Overflow::Evict);
-    assert_eq!(block_on(demux).delivered, 1);
-}
-
-#[test]
-fn same_closure_given_twice_counts_the_second_time() {
-    let mut second = 0;
-    let demux = demux().on_unmatched(|_| panic!("the first")).on_unmatched(|_| second += 1);
-    assert_eq!(block_on(demux).unmatched, 1);
-    assert_eq!(second, 1);
-}
-
-#[test]
-fn demux_can_be_inspected_at_any_time() {
-    let mut demux = pin!(demux());
-    let look = |demux: &Demux<In, ByValue<Key>, Or>| -> (u64, usize, bool, bool) {
-        (demux.totals().received, demux.len(), demux.is_empty(), demux.contains_key(&1))
-    };
-    assert_eq!(look(&demux), (0, 0, true, false));
-    let blocked_on: Option<Recipient<'_, u64>> = demux.blocked_on();
-    assert!(blocked_on.is_none());
-    let seen: (usize, usize) = (demux.draining(), demux.recipients().count());
-    assert_eq!(seen, (0, 0));
-    let first: Option<Recipient<'_, u64>> = demux.recipients().next();
-    assert!(first.is_none());
-    let _: &Callbacks = demux.hooks_ref();
-    let _: &mut Callbacks = demux.as_mut().get_mut().hooks_mut();
-    let input: &In = demux.get_ref();
-    assert_eq!(input.size_hint(), (2, Some(2)));
-    let input: Pin<&mut In> = demux.as_mut().get_pin_mut();
-    assert_eq!(input.size_hint(), (2, Some(2)));
-    let input: &mut In = demux.as_mut().get_mut().get_mut();
-    *input = stream::iter(vec![message("c", 1), message("d", 1), message("e", 1)]);
-
-    let done: Totals = demux.as_mut().now_or_never().unwrap();
-    assert_eq!((done.delivered, done), (3, demux.totals()));
-    assert_eq!(look(&demux), (3, 0, true, false));
-    assert_eq!(demux.get_ref().size_hint(), (0, Some(0)));
-}
-
-#[test]
 fn contains_key_takes_a_borrowed_form_of_the_key() {
     let input = stream::pending::<Message>();
     let orders = stream::iter([("a".to_owned(), Drain(()))]).chain(stream::pending());
@@ -669,130 +625,6 @@ impl Hooks<u64, Message, ()> for Concrete {
     fn unmatched(&mut self, item: Message) {
         self.0 += u32::try_from(item.id).unwrap();
     }
-}
-
-/// Hooks with bounds.
-struct Bounded(Vec<String>);
-
-impl<K: Debug, V, E: Debug + Clone> Hooks<K, V, E> for Bounded {
-    fn detached(&mut self, to: Recipient<'_, K>, why: Detached<E>) {
-        self.0.push(format!("{:?} {:?}", to.key, why.clone()));
-    }
-}
-
-#[test]
-fn hooks_may_be_generic_bounded_or_concrete() {
-    let (mut recorder, mut concrete, mut bounded) =
-        (Recorder::default(), Concrete(0), Bounded(Vec::new()));
-    block_on(demux().hooks(&mut recorder));
-    block_on(demux().hooks(&mut concrete));
-    block_on(demux().hooks(&mut bounded));
-    assert_eq!(recorder.0, ["attached", "unmatched", "detached"]);
-    assert_eq!((concrete.0, bounded.0), (2, vec!["1 Finished".to_owned()]));
-}
-
-type Object = Box<dyn Hooks<u64, Message, ()> + Send>;
-
-#[test]
-fn hooks_are_taken_by_value_by_reference_boxed_and_as_objects() {
-    let unit: Demux<In, ByValue<Key>, Or, ()> = demux().hooks(());
-    block_on(unit);
-    block_on(demux().hooks(Concrete(0)));
-    block_on(demux().hooks(Box::new(Concrete(0))));
-    let mut concrete = Concrete(0);
-    block_on(demux().hooks(&mut &mut concrete));
-    let object: &mut dyn Hooks<u64, Message, ()> = &mut concrete;
-    block_on(demux().hooks(object));
-    assert_eq!(concrete.0, 4);
-    let boxed: Object = Box::new(concrete);
-    assert!(implements!(Object: Hooks<u64, Message, ()>));
-    let demux: Demux<In, ByValue<Key>, Or, Object> = demux().hooks(boxed);
-    block_on(demux);
-}
-
-/// References and boxes forward all ten methods.
-#[test]
-fn hooks_behind_pointers_get_every_call() {
-    #[derive(Default)]
-    struct All(Vec<&'static str>);
-    impl Hooks<u8, u8, ()> for All {
-        fn admit(&mut self, _: Recipient<'_, u8>, _: &u8) -> bool {
-            self.0.push("admit");
-            false
-        }
-        fn attached(&mut self, _: Recipient<'_, u8>) {
-            self.0.push("attached");
-        }
-        fn detached(&mut self, _: Recipient<'_, u8>, _: Detached<()>) {
-            self.0.push("detached");
-        }
-        fn unmatched(&mut self, _: u8) {
-            self.0.push("unmatched");
-        }
-        fn discarded(&mut self, _: Recipient<'_, u8>, _: u8, _: Discarded) {
-            self.0.push("discarded");
-        }
-        fn key_attached(&mut self, _: &u8) {
-            self.0.push("key_attached");
-        }
-        fn key_detached(&mut self, _: &u8) {
-            self.0.push("key_detached");
-        }
-        fn supersedes(&mut self, _: Recipient<'_, u8>, _: &u8, _: &u8) -> bool {
-            self.0.push("supersedes");
-            false
-        }
-        fn blocked(&mut self, _: Recipient<'_, u8>) {
-            self.0.push("blocked");
-        }
-        fn unblocked(&mut self, _: Recipient<'_, u8>) {
-            self.0.push("unblocked");
-        }
-    }
-    /// Calls all ten, through one more layer.
-    struct Probe<H>(H);
-    impl<H: Hooks<u8, u8, ()>> Hooks<u8, u8, ()> for Probe<H> {
-        fn admit(&mut self, to: Recipient<'_, u8>, item: &u8) -> bool {
-            self.0.attached(to);
-            self.0.key_attached(to.key);
-            assert!(!self.0.supersedes(to, item, item), "the returned value is forwarded");
-            self.0.key_detached(to.key);
-            self.0.blocked(to);
-            self.0.unblocked(to);
-            self.0.discarded(to, 0, Discarded::Failed);
-            self.0.unmatched(0);
-            self.0.detached(to, Detached::Refused);
-            self.0.admit(to, item)
-        }
-    }
-    let expected = [
-        "attached",
-        "key_attached",
-        "supersedes",
-        "key_detached",
-        "blocked",
-        "unblocked",
-        "discarded",
-        "unmatched",
-        "detached",
-        "admit",
-    ];
-    let run = |hooks: &mut dyn Hooks<u8, u8, ()>| {
-        let orders = stream::iter([(1, Drain(()))]);
-        let totals = block_on(stream::iter([1]).demux_by(|n| *n, orders).hooks(Probe(hooks)));
-        assert_eq!(totals.discarded, 1, "the returned value of `admit` is forwarded");
-    };
-    let mut all = All::default();
-    run(&mut all);
-    assert_eq!(all.0, expected);
-
-    let mut boxed = Box::new(All::default());
-    run(&mut boxed);
-    assert_eq!(boxed.0, expected);
-
-    let mut all = All::default();
-    run(&mut &mut all);
-    assert_eq!(all.0, expected);
 }
 
 #[test]
@@ -875,24 +707,6 @@ fn select_skips_a_demux_that_is_done() {
     assert_eq!(rest, "complete");
 }
 
-#[test]
-fn demux_polled_after_completion_panics_by_its_name() {
-    let mut demux = demux();
-    block_on(&mut demux);
-    let text = panic_message(|| block_on(&mut demux));
-    assert!(text.contains("Demux"), "{text}");
-}
-
-#[test]
-fn invalid_settings_panic_at_their_caller() {
-    assert_eq!(catch(|| drop(demux().budget(0))).file, file!());
-    assert_eq!(catch(|| drop(demux().flush_every(0))).file, file!());
-    let orders = stream::iter([(1, Drain(()))]).chain(stream::pending());
-    let mut attached = stream::pending::<u8>().demux_by(|n| *n, orders);
-    assert!((&mut attached).now_or_never().is_none());
-    assert_eq!(catch(|| drop(attached.with_hasher(RandomState::new()))).file, file!());
-}
-
 // Borrowing
 
 #[test]
@@ -949,14 +763,4 @@ fn sinks_that_are_made_on_demand_may_borrow() {
     });
     assert_eq!(block_on(demux).delivered, 2);
     assert_eq!(made, [1]);
-}
-
-#[test]
-fn orders_of_one_type_in_a_log() {
-    let shown = |order: Order<&str, sink::Drain<u32>>| format!("{order:?}");
-    assert!(shown(Order::from(("a", sink::drain()))).starts_with("Attach { key: \"a\""));
-    assert_eq!(shown(Order::Detach("a")), "Detach(\"a\")");
-    assert_eq!(shown(Order::Evict("a")), "Evict(\"a\")");
-    assert_eq!(shown(Order::Tick), "Tick");
-    assert_eq!(shown(Order::Finish), "Finish");
 }

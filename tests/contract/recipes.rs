@@ -537,6 +537,7 @@ fn viewer_that_falls_behind_sees_the_latest_and_delays_no_other() {
     let (input, feed) = scripted_stream("prices");
     let ((viewer, viewer_handle), (archive, archive_handle)) =
         (scripted_sink("viewer"), scripted_sink("archive"));
+    viewer_handle.strict_unless_in_doubt();
     let viewer = Attach::new(1, viewer).buffer(2).overflow(Overflow::DropOldest);
     let orders = stream::iter([viewer, Attach::new(1, archive)]);
     let mut task = Task::new(input.demux_by(tens, orders).multicast());
