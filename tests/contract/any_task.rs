@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
+use std::task::{Context, RawWaker, RawWakerVTable, Waker};
 use std::thread;
 
 use crate::common::panics::panic_message;
@@ -169,24 +169,6 @@ fn a_stale_waker_of_a_reused_slot_does_not_hide_a_wake_of_its_sink() {
     assert_eq!(b.items(), [201, 202]);
 }
 
-#[test]
-fn a_waker_that_fires_during_the_call_it_was_passed_to_is_not_lost() {
-    for op in [Op::Ready, Op::Flush, Op::Close] {
-        let mut rig = Rig::new();
-        let a = rig.attach(1, "a");
-        let handle = a.clone();
-        a.hold(op);
-        // Another operation opens the sink, so the wake comes while the sink is being polled.
-        rig.input.push(101);
-        let during = if op == Op::Ready { Op::Ready } else { Op::Send };
-        a.during(during, move || handle.release(op));
-        rig.sleep();
-        rig.orders.push(Order::Detach(1));
-        rig.sleep();
-        assert_eq!((a.items(), a.is_closed()), (vec![101], true), "{op:?}");
-    }
-}
-
 // Other threads.
 
 /// Runs `f` on another thread, and joins it.
@@ -336,38 +318,6 @@ fn racing_threads_lose_no_wake() {
         rig.input.end();
         assert!(rig.run().is_ready());
     }
-}
-
-/// Parks the thread while the task waits; a wake unparks it.
-#[test]
-fn a_parked_thread_is_woken_for_each_of_many_items_and_orders() {
-    struct Unpark(thread::Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-
-    let rig = Rig::new();
-    let (input, orders) = (rig.input.clone(), rig.orders.clone());
-    let feeder = thread::spawn(move || {
-        for n in 0..2_000 {
-            let (sink, _) = scripted_sink(n);
-            orders.push(Attach::new(n % 7, sink).limit(1).into());
-            input.push(n % 7 * 100);
-        }
-        input.end();
-    });
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut future = rig.task.into_inner();
-    let totals = loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(totals) => break totals,
-            Poll::Pending => thread::park(),
-        }
-    };
-    feeder.join().unwrap();
-    assert_eq!((totals.received, totals.attached, totals.detached), (2_000, 2_000, 2_000));
 }
 
 // A waker that panics.

@@ -231,8 +231,6 @@ fn a_blocked_sink_that_fails_in_the_final_flush_wakes_the_task() {
     assert_eq!(rig.lines(), ["b sent 201", "b flushed"]);
 }
 
-// Completion.
-
 // A key with many sinks.
 
 #[test]

@@ -3,7 +3,7 @@
 //! last catch-all that was attached is used; an earlier one is not used again.
 
 use crate::common::{Op, Rig, SinkHandle};
-use stream_demux::{Attach, Demux, Lease, Order, Overflow};
+use stream_demux::{Attach, Demux, Lease, Order};
 
 /// Logs neither flushes nor calls of `admit`.
 fn rig() -> Rig {
@@ -62,15 +62,6 @@ fn earlier_catch_all_is_not_used_again_when_the_last_one_leaves() {
         rig.apply(if evict { Order::Evict(2) } else { Order::Detach(2) });
         assert_eq!(rig.send([901, 101]), ["unmatched 901", "a sent 101"]);
     }
-}
-
-#[test]
-fn earlier_catch_all_leaves_without_effect() {
-    let mut rig = rig();
-    rig.attach_on(1, "a", Attach::catch_all);
-    rig.attach_on(2, "b", Attach::catch_all);
-    rig.apply(Order::Evict(1));
-    assert_eq!(rig.send([101, 901]), ["b sent 101", "b sent 901"]);
 }
 
 #[test]
@@ -148,20 +139,6 @@ fn caught_items_and_own_items_share_one_queue_in_order() {
     a.open();
     rig.lines();
     assert_eq!(a.items(), [101, 901, 102, 902]);
-}
-
-#[test]
-fn caught_items_overflow_according_to_the_policy() {
-    let mut rig = rig();
-    let a =
-        rig.attach_on(1, "a", |attach| attach.catch_all().buffer(1).overflow(Overflow::DropOldest));
-    a.park();
-    assert_eq!(
-        rig.send([901, 801, 701]),
-        ["discarded 901 of 1 Overflowed", "discarded 801 of 1 Overflowed"]
-    );
-    a.open();
-    assert_eq!(rig.lines(), ["a sent 701"]);
 }
 
 #[test]

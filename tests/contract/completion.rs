@@ -70,23 +70,6 @@ fn it_completes_after_the_last_close_and_not_before() {
     }
 }
 
-#[test]
-fn sinks_that_are_already_leaving_delay_completion_and_keep_their_reason() {
-    let mut rig = Rig::new();
-    let a = rig.attach(1, "a");
-    let b = rig.attach_on(2, "b", |attach| attach.limit(1).buffer(1));
-    a.hold(Op::Close);
-    b.park();
-    rig.orders.push(Order::Detach(1));
-    rig.send([201]);
-    rig.input.end();
-    assert!(rig.lines().is_empty());
-    b.open();
-    assert_eq!(rig.lines(), ["b sent 201", "b closed", "b dropped", "detached 2 Limited"]);
-    a.release(Op::Close);
-    assert_eq!(rig.last_lines().last().unwrap(), "detached 1 Requested");
-}
-
 // Queues and the item that is held.
 
 #[test]
@@ -309,29 +292,6 @@ fn endless_attachments_after_the_last_close_do_not_prevent_completion() {
     assert!(rig.totals().attached >= 30);
     assert_eq!(rig.totals().attached, rig.totals().detached);
     rig.balance();
-}
-
-#[test]
-fn orders_that_came_with_the_last_close_are_still_applied() {
-    let mut rig = Rig::new();
-    let a = rig.attach(1, "a");
-    let (sink, b) = scripted_sink("b");
-    let orders = rig.orders.clone();
-    a.during(Op::Close, move || orders.push((2, sink).into()));
-    rig.input.end();
-    rig.last_lines();
-    assert_eq!((rig.totals().attached, b.count(Op::Close)), (2, 1));
-}
-
-#[test]
-fn orders_that_only_yield_do_not_prevent_completion() {
-    let mut rig = Rig::new();
-    rig.attach(1, "a");
-    for _ in 0..1_000 {
-        rig.orders.stutter();
-    }
-    rig.input.end();
-    assert!(rig.task.run_within(5).is_ready());
 }
 
 #[test]

@@ -168,16 +168,6 @@ fn while_sinks_are_being_finished() {
 }
 
 #[test]
-fn with_orders_that_ended() {
-    let mut rig = Rig::new();
-    rig.attach(1, 0);
-    rig.orders.end();
-    rig.sleep();
-    assert!(rig.orders.is_dropped());
-    rig.dropped();
-}
-
-#[test]
 fn with_woken_slots_that_were_not_polled() {
     let mut rig = Rig::new();
     for key in 0..10 {
@@ -189,16 +179,6 @@ fn with_woken_slots_that_were_not_polled() {
         assert!(sink.wake());
     }
     assert!(rig.task.woken());
-    rig.dropped();
-}
-
-#[test]
-fn after_completion() {
-    let mut rig = Rig::new();
-    rig.attach(1, 0);
-    rig.push([1]);
-    rig.input.end();
-    assert!(rig.task.run().is_ready());
     rig.dropped();
 }
 
@@ -315,24 +295,6 @@ fn all_sinks_are_dropped_though_one_of_them_panics() {
     }
 }
 
-#[test]
-fn evicting_the_first_of_a_chain_of_leases_evicts_them_all() {
-    let mut last = Lease::new();
-    let mut orders: Vec<Order<u32, WakesOnDrop>> = Vec::new();
-    for key in 0..4 {
-        let held = std::mem::take(&mut last);
-        let sink = WakesOnDrop { waker: None, lease: Some(held), items: Vec::new() };
-        orders.push(Attach::new(key, sink).leased(&mut last).into());
-    }
-    let key: Key = |item| item.0;
-    let input = stream::pending::<Item>();
-    let mut task = Task::new(input.demux_by(key, stream::iter(orders)));
-    assert!(task.run().is_pending());
-    drop(last);
-    assert!(task.woken() && task.run().is_pending());
-    assert_eq!((task.get_ref().len(), task.get_ref().totals().detached), (0, 4));
-}
-
 // Parts that are dropped earlier.
 
 #[test]
@@ -398,18 +360,6 @@ fn former_wakers_of_the_task_are_not_kept() {
         assert_eq!(task.wakers_kept(), 1);
         task.renew_waker();
     }
-}
-
-#[test]
-fn items_that_are_unmatched_or_discarded_are_dropped_at_once_by_hooks_that_ignore_them() {
-    let mut rig = Rig::new();
-    rig.attach(1, 2).park();
-    rig.push([9, 1, 1]);
-    rig.sleep();
-    assert_eq!(rig.items_within(), 2);
-    rig.orders.push(Order::Evict(1));
-    rig.sleep();
-    assert_eq!(rig.items_within(), 0);
 }
 
 #[test]

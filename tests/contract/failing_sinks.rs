@@ -5,31 +5,7 @@
 use crate::common::{Call, Op, Rig, scripted_sink};
 use stream_demux::{Attach, Order};
 
-// Each operation in each situation.
-
 // The fates of the items, and the order of the hooks.
-
-#[test]
-fn a_failing_flush_discards_queued_and_held_items() {
-    let mut rig = Rig::new();
-    let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
-    a.allow(0);
-    a.hold(Op::Flush);
-    a.allow(1);
-    rig.send([101, 102, 103, 201]);
-    assert_eq!((a.items(), rig.totals().queued), (vec![101], 2));
-    a.fail(Op::Flush);
-    let lines = rig.lines();
-    assert_eq!(
-        lines[lines.len() - 4..],
-        [
-            "discarded 102 of 1 Failed",
-            "discarded 103 of 1 Failed",
-            "detached 1 Failed(Broken(\"poll_flush\"))",
-            "unmatched 201",
-        ]
-    );
-}
 
 #[test]
 fn a_failing_flush_in_a_busy_stream_does_not_stop_other_sinks() {
@@ -61,27 +37,6 @@ fn a_refused_sink_whose_close_fails_is_reported_as_failed_and_the_old_sink_stays
     assert_eq!(b.calls()[1..], [Call::Drop]);
     assert_eq!(rig.send([101]), ["a sent 101", "a flushed"]);
     assert!(!a.is_dropped());
-}
-
-#[test]
-fn closes_that_fail_at_the_end_do_not_keep_it_from_completing() {
-    let mut rig = Rig::new();
-    let a = rig.attach(1, "a");
-    let b = rig.attach(2, "b");
-    let c = rig.attach(3, "c");
-    a.fail(Op::Close);
-    c.hold(Op::Close);
-    rig.input.end();
-    let lines = rig.lines();
-    assert!(lines.contains(&"detached 1 Failed(Broken(\"poll_close\"))".to_owned()));
-    assert!(lines.contains(&"detached 2 Finished".to_owned()) && b.is_closed());
-    c.fail(Op::Close);
-    assert!(rig.run().is_ready());
-    assert_eq!(
-        rig.log.take(),
-        ["c failed in poll_close", "c dropped", "detached 3 Failed(Broken(\"poll_close\"))"]
-    );
-    assert_eq!(rig.totals().detached, 3);
 }
 
 #[test]
@@ -166,19 +121,4 @@ fn it_fails_while_the_input_waits_for_another_which_is_still_awaited() {
         rig.lines();
         assert_eq!((a.items(), a.flushed()), (vec![101, 102], 2));
     }
-}
-
-#[test]
-fn the_wakers_of_a_failed_sink_do_nothing() {
-    let mut rig = Rig::new();
-    let a = rig.attach(1, "a");
-    a.park();
-    rig.send([101]);
-    let waker = a.waker().unwrap();
-    a.fail(Op::Ready);
-    rig.lines();
-    let calls = a.calls().len();
-    waker.wake();
-    assert!(rig.lines().is_empty());
-    assert_eq!((a.calls().len(), rig.totals().detached), (calls, 1));
 }

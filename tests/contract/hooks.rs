@@ -3,17 +3,14 @@
 //! every call. Also the implementations of `Hooks`: `()`, `&mut H`, `Box<H>`, user-defined types,
 //! and closures in every combination.
 
-use std::hash::RandomState;
 use std::task::Poll;
 
 use crate::common::{
-    Broken, Log, Op, Recorder, Rig, ScriptedSink, ScriptedStream, Split, StreamHandle, Task,
-    scripted_sink, scripted_stream,
+    Broken, Log, Op, Recorder, Rig, ScriptedSink, ScriptedStream, Split, Task, scripted_sink,
+    scripted_stream,
 };
-use futures::{sink, stream};
 use stream_demux::{
-    Attach, ByValue, Demux, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Recipient,
-    Totals,
+    Attach, ByValue, Demux, DemuxStreamExt, Discarded, Hooks, Order, Recipient, Totals,
 };
 
 /// Logs calls of `admit`, but no flushes.
@@ -61,74 +58,6 @@ fn tag_is_0_unless_set_and_may_be_the_largest() {
     assert_eq!(rig.apply(unset), ["attached 1"]);
     let (largest, _) = rig.attachment(2, "largest", |attach| attach.tag(u64::MAX));
     assert_eq!(rig.apply(largest), [format!("attached 2#{}", u64::MAX)]);
-}
-
-#[test]
-fn tag_distinguishes_old_and_new_sink_of_a_key() {
-    let mut rig = rig();
-    let (old, _) = rig.attachment(1, "old", |attach| attach.tag(1));
-    rig.apply(old);
-    let (new, _) = rig.attachment(1, "new", |attach| attach.tag(2));
-    assert_eq!(
-        rig.apply(new),
-        ["attached 1#2", "old closed", "old dropped", "detached 1#1 Replaced"]
-    );
-}
-
-#[test]
-fn hook_may_send_an_order() {
-    /// Attaches a successor whenever an attachment ends.
-    struct Successors(StreamHandle<(u32, ScriptedSink<u32>)>, Vec<ScriptedSink<u32>>);
-    impl Hooks<u32, u32, Broken> for Successors {
-        fn detached(&mut self, to: Recipient<'_, u32>, _: Detached<Broken>) {
-            if let Some(sink) = self.1.pop() {
-                self.0.push((*to.key, sink));
-            }
-        }
-    }
-    let (input, items) = scripted_stream("input");
-    let (orders, orders_handle) = scripted_stream("orders");
-    let (a, a_handle) = scripted_sink("a");
-    let (b, b_handle) = scripted_sink("b");
-    let hooks = Successors(orders_handle.clone(), vec![b]);
-    orders_handle.push((1, a));
-    let mut task = Task::new(input.demux_by(|n: &u32| n / 100, orders).hooks(hooks));
-    a_handle.fail(Op::Ready);
-    items.push(101);
-    assert!(task.run().is_pending());
-    items.push(102);
-    assert!(task.run().is_pending());
-    assert_eq!(b_handle.items(), [102]);
-}
-
-#[test]
-fn hook_may_drop_a_lease_of_the_attachment_it_is_called_for() {
-    struct DropsLease(Option<Lease>, Log);
-    impl Hooks<u32, u32, Broken> for DropsLease {
-        fn blocked(&mut self, on: Recipient<'_, u32>) {
-            self.1.push(format!("blocked {}", on.key));
-            self.0 = None;
-        }
-        fn unblocked(&mut self, on: Recipient<'_, u32>) {
-            self.1.push(format!("unblocked {}", on.key));
-        }
-        fn detached(&mut self, to: Recipient<'_, u32>, why: Detached<Broken>) {
-            self.1.push(format!("detached {} {why:?}", to.key));
-        }
-    }
-    let (input, items) = scripted_stream("input");
-    let (orders, orders_handle) = scripted_stream("orders");
-    let (sink, a) = scripted_sink("a");
-    let mut lease = Lease::new();
-    orders_handle.push(Attach::new(1, sink).leased(&mut lease));
-    a.park();
-    let log = Log::new();
-    let hooks = DropsLease(Some(lease), log.clone());
-    let mut task = Task::new(input.demux_by(|n: &u32| n / 100, orders).hooks(hooks));
-    items.extend([101, 102]);
-    assert!(task.run().is_pending());
-    assert_eq!(log.take(), ["blocked 1", "unblocked 1", "detached 1 Evicted"]);
-    assert_eq!((task.get_ref().totals().discarded, task.get_ref().totals().unmatched), (1, 1));
 }
 
 // Types that implement `Hooks`.
@@ -319,20 +248,6 @@ fn closures_may_be_given_in_any_order() {
 }
 
 #[test]
-fn on_error_is_not_called_for_an_end_without_an_error() {
-    let log = Log::new();
-    let (input, items) = scripted_stream("input");
-    let (orders, orders_handle) = scripted_stream("orders");
-    let (sink, a) = scripted_sink("a");
-    orders_handle.push((1, sink));
-    let mut task = Task::new(input.demux_by(|n: &u32| *n, orders).on_error(errors(&log)));
-    items.push(1);
-    items.end();
-    assert!(task.run().is_ready());
-    assert!(a.is_closed() && log.take().is_empty());
-}
-
-#[test]
 fn on_error_is_called_for_every_kind_of_failure() {
     for op in [Op::Ready, Op::Send, Op::Flush, Op::Close] {
         let log = Log::new();
@@ -387,41 +302,8 @@ fn totals<F: Future<Output = Totals>>(future: F) -> Totals {
 }
 
 #[test]
-fn closures_and_the_other_settings_are_chained_in_any_order() {
-    let (log, hasher) = (Log::new(), RandomState::new());
-    let closure_first = plain().on_unmatched(unmatched(&log)).multicast().budget(2);
-    let first = totals(closure_first.with_hasher(hasher.clone()));
-    assert_eq!((first.copies, log.take()), (1, vec!["unmatched 901".to_owned()]));
-    let closure_last = plain().with_hasher(hasher).budget(2).multicast();
-    let last = totals(closure_last.on_unmatched(unmatched(&log)));
-    assert_eq!((last, log.take()), (first, vec!["unmatched 901".to_owned()]));
-}
-
-#[test]
 fn second_closure_of_a_kind_takes_the_place_of_the_first() {
     let (first, second) = (Log::new(), Log::new());
     totals(plain().on_unmatched(unmatched(&first)).on_unmatched(unmatched(&second)));
     assert_eq!((first.take().len(), second.take().len()), (0, 1));
-}
-
-/// Hooks that clone the recipient.
-struct Twice(Vec<(u32, u64)>);
-
-fn two_of<T: Clone>(one: T) -> [T; 2] {
-    [one.clone(), one]
-}
-
-impl<V, E> Hooks<u32, V, E> for Twice {
-    fn attached(&mut self, to: Recipient<'_, u32>) {
-        self.0.extend(two_of(to).map(|to| (*to.key, to.tag)));
-    }
-}
-
-#[test]
-fn recipient_is_cloned_where_only_clone_is_required() {
-    let mut hooks = Twice(Vec::new());
-    let orders = stream::iter([Attach::new(7, sink::drain()).tag(8)]);
-    let demux = stream::empty::<u32>().demux_by(|&n| n, orders).hooks(&mut hooks);
-    assert!(Task::new(demux).run().is_ready());
-    assert_eq!(hooks.0, [(7, 8), (7, 8)]);
 }

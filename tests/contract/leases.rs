@@ -142,27 +142,6 @@ fn lease_that_ends_on_another_thread_while_the_demux_runs_is_never_missed() {
     }
 }
 
-#[test]
-fn lease_dropped_inside_its_own_sinks_send_ends_it_after_that_send() {
-    let mut rig = Rig::new();
-    let (lease, a) = rig.leased(|attach| attach);
-    a.during(Op::Send, move || drop(lease));
-    rig.input.push(101);
-    rig.lines();
-    assert_eq!((a.items(), a.is_dropped(), rig.len()), (vec![101], true, 0));
-    assert_eq!((rig.totals().delivered, rig.totals().detached), (1, 1));
-}
-
-#[test]
-fn lease_dropped_inside_the_input_ends_the_attachment_without_another_wake() {
-    let mut rig = Rig::new();
-    let (lease, _a) = rig.leased(|attach| attach);
-    rig.input.action(move || drop(lease));
-    rig.input.push(901);
-    rig.lines();
-    assert_eq!((rig.len(), rig.totals().detached), (0, 1));
-}
-
 // One lease for many.
 
 #[test]
@@ -338,24 +317,6 @@ fn late_clean_up_of_an_old_consumer_never_removes_its_successor() {
 }
 
 #[test]
-fn late_clean_up_never_removes_the_next_attachment_of_the_same_slot() {
-    for end in [drop as fn(Lease), Lease::detach] {
-        let mut rig = Rig::new();
-        let (lease, _a) = rig.leased(|attach| attach);
-        rig.apply(Order::Evict(1));
-        let mut second = Lease::new();
-        let (sink, b) = rig.sink("b");
-        rig.apply(Attach::new(1, sink).leased(&mut second));
-        end(lease);
-        rig.input.push(101);
-        assert_eq!(rig.lines(), ["b sent 101", "b flushed"]);
-        drop(second);
-        assert_eq!(rig.lines(), ["b dropped", "detached 1 Evicted"]);
-        assert_eq!(b.count(Op::Close), 0);
-    }
-}
-
-#[test]
 fn lease_of_a_replaced_sink_that_is_still_closing_evicts_that_sink_alone() {
     let mut rig = Rig::new();
     let (lease, a) = rig.leased(|attach| attach);
@@ -369,21 +330,6 @@ fn lease_of_a_replaced_sink_that_is_still_closing_evicts_that_sink_alone() {
     assert!(!b.is_dropped());
     rig.input.push(101);
     assert_eq!(rig.lines(), ["b sent 101", "b flushed"]);
-}
-
-#[test]
-fn one_lease_of_both_the_old_and_the_new_ends_both() {
-    let mut rig = Rig::new();
-    let mut lease = Lease::new();
-    let (sink, a) = rig.sink("a");
-    a.hold(Op::Close);
-    rig.apply(Attach::new(1, sink).leased(&mut lease));
-    let (sink, b) = rig.sink("b");
-    rig.apply(Attach::new(1, sink).leased(&mut lease));
-    drop(lease);
-    rig.lines();
-    assert!(a.is_dropped() && b.is_dropped());
-    assert_eq!((rig.len(), rig.totals().detached), (0, 2));
 }
 
 // Attachments in all their states.

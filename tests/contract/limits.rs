@@ -1,8 +1,8 @@
 //! `Attach::limit` (attachment rules): after `n` items were sent or queued, the key is free, and
 //! the sink drains and is closed.
 
-use crate::common::{Op, Rig, SinkHandle, Terms, hooks, scripted_sink};
-use stream_demux::{Attach, Demux, Lease, Order, Overflow};
+use crate::common::{Op, Rig, Terms, hooks};
+use stream_demux::{Order, Overflow};
 
 // `limit(n)`.
 
@@ -40,19 +40,6 @@ fn a_limit_that_is_not_reached_ends_nothing() {
     assert_eq!(hooks(rig.apply(Order::Detach(2))), ["detached 2 Requested"]);
 }
 
-#[test]
-fn items_of_other_keys_and_unmatched_ones_do_not_count() {
-    let mut rig = Rig::new();
-    let a = rig.attach_on(1, "a", |attach| attach.limit(1));
-    rig.attach(2, "b");
-    rig.send([201, 301, 202]);
-    assert!(!a.is_dropped());
-    rig.send([101]);
-    assert!(a.is_closed());
-}
-
-// `limit(0)`.
-
 // `limit(1)`: request and response.
 
 #[test]
@@ -65,59 +52,7 @@ fn a_late_second_answer_is_unmatched_and_reaches_no_other_request() {
     assert_eq!((first.items(), other.items()), (vec![101], vec![201]));
 }
 
-#[test]
-fn a_request_for_the_next_answer_can_be_made_at_once() {
-    let mut rig = Rig::new();
-    let requests: Vec<_> = (1..=5_u32)
-        .map(|n| {
-            let request = rig.order(1, "request", |attach| attach.limit(1).tag(n.into()));
-            let lines = hooks(rig.send([100 + n]));
-            assert_eq!(lines, [format!("attached 1#{n}"), format!("detached 1#{n} Limited")]);
-            request
-        })
-        .collect();
-    let answers: Vec<_> = requests.iter().flat_map(SinkHandle::items).collect();
-    assert_eq!(answers, [101, 102, 103, 104, 105]);
-}
-
-#[test]
-fn a_request_that_comes_with_its_answer_gets_it() {
-    let mut rig = Rig::new();
-    for n in 0..3 {
-        let (sink, request) = scripted_sink(n);
-        let orders = rig.orders.clone();
-        rig.input.action(move || orders.push(Attach::new(1, sink).limit(1).into()));
-        rig.send([100 + n]);
-        assert_eq!((request.items(), request.is_closed()), (vec![100 + n], true));
-    }
-    assert_eq!((rig.totals().unmatched, rig.len()), (0, 0));
-}
-
-#[test]
-fn a_cancelled_request_gets_no_answer() {
-    let mut rig = Rig::new();
-    let mut lease = Lease::new();
-    let request = rig.attach_on(1, "request", |attach| attach.limit(1).leased(&mut lease));
-    drop(lease);
-    assert_eq!(rig.send([101]), ["request dropped", "detached 1 Evicted", "unmatched 101"]);
-    assert_eq!(request.taken(), 0);
-}
-
 // Items that count as accepted.
-
-#[test]
-fn queued_items_count_as_accepted() {
-    let mut rig = Rig::new();
-    let a = rig.attach_on(1, "a", |attach| attach.limit(2).buffer(5));
-    a.park();
-    assert_eq!(rig.send([101, 102, 103]), ["unmatched 103"]);
-    assert_eq!((rig.len(), rig.totals().queued), (0, 2));
-    a.open();
-    assert_eq!(
-        rig.lines(),
-        ["a sent 101", "a sent 102", "a closed", "a dropped", "detached 1 Limited"]
-    );
-}
 
 #[test]
 fn sent_and_queued_items_count_once_each() {
@@ -191,19 +126,7 @@ fn the_last_item_that_fails_in_start_send_is_a_failure_and_no_limit() {
     assert_eq!((rig.totals().lost, rig.totals().detached), (1, 1));
 }
 
-// While it drains.
-
 // With other attachments under the key.
-
-#[test]
-fn all_members_reach_their_limit_with_the_same_item() {
-    let mut rig = Rig::with(Demux::multicast);
-    let sinks: Vec<_> =
-        (0..4).map(|n| rig.attach_on(1, "s", |attach| attach.tag(n).limit(1))).collect();
-    let lines = hooks(rig.send([101, 102]));
-    assert_eq!((lines.len(), lines.last().unwrap().as_str()), (5, "unmatched 102"));
-    assert!(sinks.iter().all(|sink| sink.items() == [101] && sink.is_closed()));
-}
 
 #[test]
 fn the_limit_of_a_replaced_sink_ends_with_it() {

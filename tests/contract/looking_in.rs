@@ -1,8 +1,6 @@
 //! Getters between two polls: `draining`, `recipients`, `hooks_ref`, `hooks_mut`, the length of a
 //! lease. Also `Clone`, `Debug` and `Display` of small types.
 
-use std::collections::HashSet;
-
 use crate::common::{Broken, Op, Rig, ScriptedSink, Split, hooks, scripted_sink, scripted_stream};
 use futures::{FutureExt, StreamExt};
 use stream_demux::{
@@ -191,21 +189,6 @@ fn clone_of_an_attach_has_its_settings_and_no_lease() {
     assert_eq!(std::iter::from_fn(|| received.next().now_or_never().flatten()).count(), 2);
 }
 
-#[test]
-fn orders_are_cloned_unchanged() {
-    let (sink, _received) = futures::channel::mpsc::unbounded();
-    let orders: [Order<u32, Kept>; 5] = [
-        Order::Attach(Attach::new(1, sink)),
-        Order::Detach(2),
-        Order::Evict(3),
-        Order::Tick,
-        Order::Finish,
-    ];
-    for order in orders {
-        assert_eq!(format!("{:?}", order.clone()), format!("{order:?}"));
-    }
-}
-
 // Names.
 
 #[test]
@@ -245,12 +228,6 @@ fn reasons_are_shown_for_errors_of_any_type() {
     struct Plain;
     assert_eq!(Detached::Failed(Plain).to_string(), "failed");
     assert_eq!(Detached::<Plain>::Idle.as_str(), "idle");
-}
-
-#[test]
-fn reasons_are_counted_in_maps() {
-    let reasons = [Detached::Failed(1), Detached::Failed(2), Detached::Idle, Detached::Failed(1)];
-    assert_eq!(HashSet::from(reasons).len(), 3);
 }
 
 // A demux that was not polled yet.

@@ -45,4 +45,3 @@ mod shared_reservations;
 mod sink_and_stream;
 mod taken_key;
 mod ticks;
-mod yielding_orders;

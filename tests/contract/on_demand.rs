@@ -342,14 +342,6 @@ fn attachment_on_demand_costs_one_unit_of_the_budget() {
     }
 }
 
-/// An item that was read with the last unit of the budget still gets its sink.
-#[test]
-fn budget_of_one_makes_progress() {
-    let mut rig = Rig::with(|demux| demux.budget(1), |item, sink| Some(sink.attach(item / 100)));
-    rig.send((1..=20).map(|key| key * 100));
-    assert_eq!((rig.totals().delivered, rig.count_made()), (20, 20));
-}
-
 /// The closure may send orders, which are applied later, and drop leases.
 #[test]
 fn closure_may_send_orders() {

@@ -114,17 +114,6 @@ fn a_pending_flush_is_polled_once_if_no_item_is_taken() {
 }
 
 #[test]
-fn a_pending_flush_does_not_stop_poll_ready() {
-    let mut rig = rig();
-    let sink = rig.attach(1, "a");
-    sink.hold(Op::Flush);
-    for taken in 1..=3 {
-        rig.send([1]);
-        assert_eq!((sink.taken(), sink.flushed()), (taken, 0));
-    }
-}
-
-#[test]
 fn a_woken_flush_polls_only_the_flush() {
     let mut rig = rig();
     let sink = rig.attach(1, "a");
@@ -175,82 +164,6 @@ fn a_wake_before_the_return_causes_at_most_one_more_poll() {
     rig.bustle();
     assert!(sink.count(Op::Ready) <= 3);
 }
-
-#[test]
-fn a_wake_within_the_send_polls_a_pending_flush_at_most_once_more() {
-    let mut rig = rig();
-    let sink = rig.attach(1, "a");
-    sink.lenient(); // a wake before the return may cause one more poll
-    sink.hold(Op::Flush);
-    let handle = sink.clone();
-    sink.during(Op::Send, move || assert!(handle.wake()));
-    rig.send([1]);
-    rig.bustle();
-    assert_eq!(sink.taken(), 1);
-    assert!((1..=2).contains(&sink.count(Op::Flush)));
-}
-
-#[test]
-fn a_wake_within_the_last_send_polls_a_pending_close_at_most_once_more() {
-    let mut rig = rig();
-    let sink = rig.attach_on(1, "a", |attach| attach.buffer(1));
-    sink.lenient(); // a wake before the return may cause one more poll
-    sink.park();
-    rig.send([1]);
-    sink.hold(Op::Close);
-    rig.apply(Order::Detach(1));
-    let handle = sink.clone();
-    sink.during(Op::Send, move || assert!(handle.wake()));
-    sink.open();
-    rig.sleep();
-    rig.bustle();
-    assert_eq!(sink.taken(), 1);
-    assert!((1..=2).contains(&sink.count(Op::Close)));
-}
-
-#[test]
-fn a_wake_during_a_flush_is_not_lost() {
-    let mut rig = rig();
-    let sink = rig.attach_on(1, "a", |attach| attach.buffer(2));
-    rig.send([1]);
-    let handle = sink.clone();
-    sink.allow(1);
-    rig.input.push(1);
-    rig.input.push(1);
-    // Parked by the second item, and woken before the flush at the lull.
-    rig.input.action(move || handle.open());
-    rig.sleep();
-    assert_eq!((sink.taken(), sink.flush_asked()), (3, 3));
-}
-
-#[test]
-fn a_detach_does_not_poll_a_parked_sink_again() {
-    let mut rig = rig();
-    let sink = rig.attach_on(1, "a", |attach| attach.buffer(3));
-    sink.park();
-    rig.send([1, 1]);
-    rig.apply(Order::Detach(1));
-    rig.bustle();
-    assert_eq!(sink.calls(), [Call::Ready(Pending)]);
-    sink.open();
-    rig.sleep();
-    assert!(sink.is_closed() && sink.taken() == 2);
-}
-
-#[test]
-fn the_end_does_not_poll_a_parked_sink_again() {
-    let mut rig = rig();
-    let sink = rig.attach_on(1, "a", |attach| attach.buffer(3));
-    sink.park();
-    rig.send([1, 1]);
-    rig.input.end();
-    rig.sleep();
-    assert_eq!(sink.calls(), [Call::Ready(Pending)]);
-    sink.open();
-    assert!(rig.run().is_ready());
-}
-
-// Streams.
 
 // The cost of a wake.
 

@@ -19,7 +19,7 @@ use futures::channel::mpsc;
 use futures::future::{self, Either};
 use futures::{FutureExt, Sink, SinkExt, Stream, StreamExt, executor, sink, stream};
 use stream_demux::{
-    Attach, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Overflow, Recipient, Totals,
+    Attach, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Overflow, Recipient, Totals,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -303,40 +303,6 @@ fn keyed(stream: TcpStream) -> Pin<Box<dyn Sink<(u32, String), Error = String> +
 }
 
 #[test]
-fn tcp_client_that_reads_nothing_blocks_until_it_is_evicted() {
-    struct Watchdog(mpsc::UnboundedSender<Order<u32, Boxed<(u32, String)>>>, Log);
-    impl<E: Debug> Hooks<u32, (u32, String), E> for Watchdog {
-        fn blocked(&mut self, on: Recipient<'_, u32>) {
-            self.1.push(format!("{} blocks", on.key));
-            if *on.key == 1 {
-                self.0.unbounded_send(Order::Evict(1)).unwrap();
-            }
-        }
-        fn detached(&mut self, to: Recipient<'_, u32>, why: Detached<E>) {
-            self.1.push(format!("{} {why:?}", to.key));
-        }
-    }
-    current_thread().block_on(async {
-        let (slow, slow_client) = connection().await;
-        let (quick, quick_client) = connection().await;
-        let (orders, orders_in) = mpsc::unbounded();
-        orders.unbounded_send((1, keyed(slow)).into()).unwrap();
-        orders.unbounded_send((2, keyed(quick)).into()).unwrap();
-        let reader = tokio::spawn(read_lines(quick_client));
-        let input = long_lines(1, 500).chain(stream::iter([(2, "after".to_owned())]));
-        let log = Log::new();
-        let hooks = Watchdog(orders, log.clone());
-        let totals = input.demux_by(|item| item.0, orders_in).hooks(hooks).await;
-        assert_eq!(log.lines(), ["1 blocks", "1 Evicted", "2 Finished"]);
-        assert_eq!(reader.await.unwrap(), ["after"]);
-        assert_eq!(totals.discarded, 1, "the held item");
-        assert_eq!(totals.delivered + totals.unmatched, 500);
-        assert_settled(totals);
-        drop(slow_client);
-    });
-}
-
-#[test]
 fn tcp_client_that_reads_nothing_loses_its_own_lines_and_no_other_client_does() {
     current_thread().block_on(async {
         let (slow, slow_client) = connection().await;
@@ -415,8 +381,6 @@ fn sink_map_err_is_not_touched_after_its_first_error() {
     }
 }
 
-// tokio's cooperative budget
-
 // Kinds of sinks
 
 #[test]
@@ -476,22 +440,6 @@ fn sinks_that_are_not_send_run_on_a_local_set() {
     });
     assert_eq!(*received.borrow(), (10..20).collect::<Vec<_>>());
     assert_settled(totals);
-}
-
-#[test]
-fn block_on_with_threads_at_both_ends_needs_no_runtime() {
-    let (mut items, input) = mpsc::channel(1);
-    let (sink, received) = mpsc::channel(1);
-    let demux = input.demux_by(|_: &u32| (), stream::iter([((), sink)]));
-    let feeding = thread::spawn(move || {
-        for n in 0..1_000 {
-            executor::block_on(items.send(n)).unwrap();
-        }
-    });
-    let reading = thread::spawn(move || executor::block_on(received.collect::<Vec<_>>()));
-    assert_eq!(executor::block_on(demux).delivered, 1_000);
-    feeding.join().unwrap();
-    assert_eq!(reading.join().unwrap(), (0..1_000).collect::<Vec<_>>());
 }
 
 /// Polled in one runtime, woken and completed in another.

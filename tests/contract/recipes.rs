@@ -4,19 +4,15 @@
 //! They combine the attachment rules on `limit`, `Lease`, `catch_all`, `admit` and `blocked` with
 //! guarantees 3, 7 and 9.
 
-use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::fmt::Debug;
-use std::hash::RandomState;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use crate::common::{Op, Task, scripted_sink, scripted_stream};
 use futures::channel::{mpsc, oneshot};
 use futures::{FutureExt, SinkExt, Stream, StreamExt, executor::block_on, future, sink, stream};
-use stream_demux::{
-    Attach, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Overflow, Recipient,
-};
+use stream_demux::{Attach, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Recipient};
 
 /// Returns the next item if it is available.
 fn next<T>(stream: &mut (impl Stream<Item = T> + Unpin)) -> Option<T> {
@@ -50,15 +46,6 @@ fn fallible_input_is_cut_at_its_first_error_and_the_error_kept_aside() {
     assert_eq!((totals.received, totals.delivered, totals.detached), (2, 2, 1));
     assert_eq!(all(&mut received), [11, 12]);
     assert_eq!((feed.left(), feed.is_dropped()), (1, true), "the input was read beyond the error");
-}
-
-#[test]
-fn fallible_input_without_an_error_leaves_none_behind() {
-    let mut error = None;
-    let input = stream::iter([Ok::<u32, &str>(11), Ok(12)])
-        .scan(&mut error, |error, item| future::ready(item.map_err(|e| **error = Some(e)).ok()));
-    let totals = block_on(input.demux_by(tens, stream::iter([(1, sink::drain())])));
-    assert_eq!((totals.delivered, error), (2, None));
 }
 
 #[test]
@@ -121,57 +108,6 @@ fn composite_key_borrowed_as_a_struct_is_never_cloned() {
     assert_eq!(block_on(messages().demux_by_ref(|message| &message.route, orders)).unmatched, 1);
     assert_eq!(texts(one_out), ["for one", "for one again"]);
     assert_eq!(texts(two_out), ["for two"]);
-}
-
-/// A key with more data than is looked up: it is found by its route.
-#[derive(Debug)]
-struct Subscription {
-    route: Route,
-    name: &'static str,
-}
-
-impl Borrow<Route> for Subscription {
-    fn borrow(&self) -> &Route {
-        &self.route
-    }
-}
-
-impl std::hash::Hash for Subscription {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.route.hash(state);
-    }
-}
-
-impl PartialEq for Subscription {
-    fn eq(&self, other: &Self) -> bool {
-        self.route == other.route
-    }
-}
-
-impl Eq for Subscription {}
-
-#[test]
-fn hooks_get_the_key_of_the_order_though_items_are_matched_by_a_part_of_it() {
-    let (sink, receiver) = mpsc::unbounded();
-    drop(receiver);
-    let route = Route { tenant: 2, topic: "news".to_owned() };
-    let orders = stream::iter([(Subscription { route, name: "ann" }, sink)]);
-    let mut failed = Vec::new();
-    let demux = messages()
-        .demux_by_ref(|message| &message.route, orders)
-        .on_error(|to, _| failed.push(to.key.name));
-    assert_eq!(block_on(demux).unmatched, 3);
-    assert_eq!(failed, ["ann"]);
-}
-
-#[test]
-fn untrusted_keys_are_hashed_with_random_state() {
-    let (sink, received) = mpsc::unbounded();
-    let orders = stream::iter([(Route { tenant: 2, topic: "news".to_owned() }, sink)]);
-    let demux =
-        messages().demux_by_ref(|message| &message.route, orders).with_hasher(RandomState::new());
-    assert_eq!(block_on(demux).delivered, 1);
-    assert_eq!(texts(received), ["for two"]);
 }
 
 // Chained demuxes
@@ -319,18 +255,6 @@ fn cancelled_request_is_detached_and_its_answer_unmatched() {
 }
 
 #[test]
-fn request_cancelled_before_it_was_read_never_takes_its_id() {
-    let (input, feed) = scripted_stream("answers");
-    let (orders, orders_in) = mpsc::unbounded();
-    let mut task = Task::new(input.demux_by(|answer: &Answer| answer.id, orders_in));
-    drop(request(&orders, 1));
-    let mut retried = request(&orders, 1);
-    feed.push(Answer { id: 1, text: "one" });
-    assert!(task.run().is_pending());
-    assert_eq!(all(&mut retried.answer), [Answer { id: 1, text: "one" }]);
-}
-
-#[test]
 fn request_with_an_id_in_use_is_refused_and_takes_no_answer_of_another() {
     let (input, feed) = scripted_stream("answers");
     let (orders, orders_in) = mpsc::unbounded();
@@ -438,24 +362,6 @@ fn watchdog_evicts_a_sink_that_blocks_too_long_and_keeps_one_that_recovers() {
     assert_eq!(task.get_ref().totals().discarded, 1);
 }
 
-#[test]
-fn watchdog_around_the_demux_needs_no_hooks() {
-    let (input, feed) = scripted_stream("input");
-    let (orders, orders_in) = mpsc::unbounded();
-    let (stuck, stuck_handle) = scripted_sink(1);
-    orders.unbounded_send(Order::from(Attach::new(1, stuck).tag(7))).unwrap();
-    stuck_handle.park();
-    let mut task = Task::new(input.demux_by(tens, orders_in));
-    feed.extend([11, 21]);
-    assert!(task.run().is_pending());
-    let blocked_on = task.get_ref().blocked_on().map(|to| (*to.key, to.tag));
-    assert_eq!(blocked_on, Some((1, 7)));
-    orders.unbounded_send(Order::Evict(1)).unwrap();
-    assert!(task.run().is_pending());
-    assert!(task.get_ref().blocked_on().is_none());
-    assert_eq!((task.get_ref().totals().unmatched, feed.left()), (1, 0));
-}
-
 // Rate limits
 
 /// Like the keyed limiter of `governor`: a number of items per key until it is replenished.
@@ -530,27 +436,6 @@ fn sink_that_failed_is_attached_again_by_the_error_handler() {
     assert_eq!(connected.len(), 1);
     assert_eq!(all(&mut connected[0]), [12, 13]);
     assert_eq!(task.get_ref().totals().discarded, 1);
-}
-
-#[test]
-fn viewer_that_falls_behind_sees_the_latest_and_delays_no_other() {
-    let (input, feed) = scripted_stream("prices");
-    let ((viewer, viewer_handle), (archive, archive_handle)) =
-        (scripted_sink("viewer"), scripted_sink("archive"));
-    viewer_handle.strict_unless_in_doubt();
-    let viewer = Attach::new(1, viewer).buffer(2).overflow(Overflow::DropOldest);
-    let orders = stream::iter([viewer, Attach::new(1, archive)]);
-    let mut task = Task::new(input.demux_by(tens, orders).multicast());
-    feed.push(11);
-    assert!(task.run().is_pending());
-    viewer_handle.park();
-    feed.extend(12..=18);
-    assert!(task.run().is_pending());
-    viewer_handle.open();
-    assert!(task.run().is_pending());
-    assert_eq!(viewer_handle.items(), [11, 17, 18]);
-    assert_eq!(archive_handle.items(), (11..=18).collect::<Vec<_>>());
-    assert_eq!(task.get_ref().totals().discarded, 5);
 }
 
 /// One lease for all the topics of a client.

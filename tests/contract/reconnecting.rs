@@ -249,18 +249,6 @@ fn lease_over_10_000_attachments_ends_over_many_turns_and_orders_and_items_wait(
 }
 
 #[test]
-fn each_attachment_that_ends_costs_one() {
-    for budget in 1..=5 {
-        for end in ENDS {
-            let (mut rig, lease) = leased_by_one(10, |demux| demux.budget(budget));
-            end.of(lease);
-            let turns = rig.turns_until(40, |rig| rig.len() == 0);
-            assert!(turns >= 10_usize.div_ceil(budget), "budget {budget}: {turns} turns");
-        }
-    }
-}
-
-#[test]
 fn order_that_was_read_while_leases_end_is_kept_and_comes_before_the_next() {
     for budget in 1..=4 {
         let (mut rig, lease) = leased_by_one(10, |demux| demux.budget(budget));
@@ -289,34 +277,6 @@ fn item_that_was_read_while_leases_end_waits_for_them_and_counts_as_queued() {
         let t = rig.totals();
         assert_eq!((t.received, t.unmatched, t.delivered), (1, 1, 0), "budget {budget}");
     }
-}
-
-#[test]
-fn orders_that_come_while_a_lease_ends_find_all_of_it_ended() {
-    let (mut rig, lease) = leased_by_one(500, |demux| demux.budget(16));
-    let orders = rig.orders.clone();
-    drop(lease);
-    rig.poll();
-    assert!(rig.len() > 0);
-    let (successor, new) = rig.attachment(499, "new", Attach::keep_existing);
-    orders.push(successor);
-    rig.input.push(499);
-    rig.sleep();
-    assert_eq!((new.items(), rig.totals().detached), (vec![499], 500));
-}
-
-#[test]
-fn endless_ends_of_leases_do_not_starve_other_sinks() {
-    let (mut rig, lease) = leased_by_one(2_000, |demux| demux.budget(16));
-    let slow = rig.attach_on(5_000, "slow", |attach| attach.buffer(4));
-    slow.park();
-    rig.send([5_000, 5_000]);
-    drop(lease);
-    rig.poll();
-    slow.open();
-    rig.turns_until(200, |_| slow.taken() == 2);
-    rig.sleep();
-    assert_eq!((slow.flushed(), rig.len()), (2, 1));
 }
 
 // The orders stream.

@@ -4,7 +4,6 @@
 //! Guarantees 1, 4, 7, 9 and 11.
 
 use std::collections::VecDeque;
-use std::hash::BuildHasher;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -13,7 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use crate::common::{Broken, Log, Op, ScriptedSink, SinkHandle, Task};
 use crate::common::{scripted_sink, scripted_stream};
 use futures::channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
-use futures::{Sink, StreamExt, stream};
+use futures::{Sink, stream};
 use stream_demux::{Attach, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Recipient};
 
 /// The key of item `n` is `n / 10`.
@@ -38,7 +37,7 @@ fn orders<S>() -> (Orders<S>, UnboundedReceiver<Order<u32, S>>) {
 /// A call to a hook.
 enum Event {
     Admit(u32),
-    Detached(u32, Detached<Broken>),
+    Detached(u32),
     Unmatched(u32),
     Blocked(u32),
     Unblocked,
@@ -57,7 +56,7 @@ impl<F: FnMut(Event)> Hooks<u32, u32, Broken> for Reacting<F> {
     }
     fn detached(&mut self, to: Recipient<'_, u32>, why: Detached<Broken>) {
         self.0.push(format!("{} {why:?}", to.key));
-        (self.1)(Event::Detached(*to.key, why));
+        (self.1)(Event::Detached(*to.key));
     }
     fn unmatched(&mut self, item: u32) {
         self.0.push(format!("unmatched {item}"));
@@ -160,30 +159,6 @@ fn sink_that_drops_its_own_lease_in_start_send_is_evicted_after_it() {
     assert!(task.run().is_pending());
     assert_eq!(log.take()[..2], ["1 attached", "1 sent 11"]);
     assert!(a_handle.is_dropped() && task.get_ref().is_empty());
-}
-
-#[test]
-fn lease_dropped_during_the_look_up_of_its_key_takes_effect() {
-    struct Dropping(Mutex<Option<Lease>>);
-    impl BuildHasher for Dropping {
-        type Hasher = std::collections::hash_map::DefaultHasher;
-        fn build_hasher(&self) -> Self::Hasher {
-            drop(self.0.lock().unwrap().take());
-            Self::Hasher::default()
-        }
-    }
-
-    let log = Log::new();
-    let (a, a_handle) = sink(1, &log);
-    let mut lease = Lease::new();
-    let orders = stream::iter([Attach::new(1, a).leased(&mut lease)]);
-    let (input, _feed) = scripted_stream("input");
-    let hasher = Dropping(Mutex::new(Some(lease)));
-    let demux = input.demux_by(tens, orders).with_hasher(hasher).hooks(logging(&log));
-    let mut task = Task::new(demux);
-    assert!(task.run().is_pending());
-    assert_eq!(log.take(), ["1 attached", "1 dropped", "1 Evicted"]);
-    assert!(a_handle.is_dropped());
 }
 
 #[test]
@@ -321,33 +296,6 @@ fn drop_of_a_failed_sink_drops_the_lease_of_another() {
     );
 }
 
-#[test]
-fn orders_sent_by_sinks_as_they_are_dropped_with_the_future_have_no_effect() {
-    let log = Log::new();
-    let (send, orders) = orders();
-    let mut lease = Lease::new();
-    let mut handles = Vec::new();
-    for key in 1..4 {
-        let (sink, handle) = sink(key, &log);
-        let (again, waking) = (send.clone(), handle.clone());
-        let sink = OnDrop::new(sink, move || {
-            let _ = again.unbounded_send(Order::Evict(2));
-            waking.wake();
-        });
-        handles.push(handle);
-        send.unbounded_send(Attach::new(key, sink).leased(&mut lease).into()).unwrap();
-    }
-    let input = stream::iter([11, 21, 31]).chain(stream::pending());
-    let mut task = Task::new(input.demux_by(tens, orders));
-    assert!(task.run().is_pending());
-    let wakes = task.total_wakes();
-    task.drop_future();
-    drop(lease);
-    assert!(handles.iter().all(SinkHandle::is_dropped));
-    assert_eq!((task.total_wakes(), task.wakers_kept()), (wakes, 0));
-    assert!(send.is_closed());
-}
-
 // Hooks that call back
 
 #[test]
@@ -415,37 +363,6 @@ fn hook_that_evicts_the_blocked_sink_frees_the_input_without_another_wake() {
 }
 
 #[test]
-fn hook_that_attaches_again_when_a_sink_fails_reconnects_before_the_next_item() {
-    let log = Log::new();
-    let (a, a_handle) = sink(1, &log);
-    a_handle.fail_quietly(Op::Send);
-    let (send, orders) = orders();
-    send.unbounded_send((1, a).into()).unwrap();
-    let sinks = log.clone();
-    let reconnect = Reacting(log.clone(), move |event| {
-        if let Event::Detached(key, Detached::Failed(_)) = event {
-            send.unbounded_send((key, sink(key, &sinks).0).into()).unwrap();
-        }
-    });
-    let (input, feed) = scripted_stream("input");
-    let mut task = Task::new(input.demux_by(tens, orders).hooks(reconnect));
-    feed.extend([11, 12]);
-    assert!(task.run().is_pending());
-    assert_eq!(
-        log.lines(),
-        [
-            "1 attached",
-            "1 failed in start_send",
-            "1 dropped",
-            "1 Failed(Broken(\"start_send\"))",
-            "1 attached",
-            "1 sent 12",
-            "1 flushed"
-        ]
-    );
-}
-
-#[test]
 fn detach_sent_from_admit_lets_the_admitted_item_through() {
     let log = Log::new();
     let (a, _) = sink(1, &log);
@@ -473,7 +390,7 @@ fn hook_that_attaches_in_every_call_of_detached_ends_each_turn_at_its_budget() {
     send.unbounded_send(Attach::new(1, sink(1, &log).0).limit(0).into()).unwrap();
     let sinks = log.clone();
     let hooks = Reacting(log.clone(), move |event| {
-        if let Event::Detached(key, _) = event {
+        if let Event::Detached(key) = event {
             let again = Attach::new(key, sink(key, &sinks).0).limit(0);
             let _ = send.unbounded_send(again.into());
         }
@@ -487,29 +404,6 @@ fn hook_that_attaches_in_every_call_of_detached_ends_each_turn_at_its_budget() {
         assert!((1..=8).contains(&attached), "{attached} orders in one turn");
         assert!(task.woken());
     }
-}
-
-#[test]
-fn unblocked_that_sends_the_finish_ends_it_with_the_item_that_is_read_by_then() {
-    let log = Log::new();
-    let (a, a_handle) = sink(1, &log);
-    a_handle.park();
-    let (send, orders) = orders();
-    send.unbounded_send((1, a).into()).unwrap();
-    let hooks = Reacting(log.clone(), move |event| {
-        if let Event::Unblocked = event {
-            send.unbounded_send(Order::Finish).unwrap();
-        }
-    });
-    let (input, feed) = scripted_stream("input");
-    let mut task = Task::new(input.demux_by(tens, orders).hooks(hooks));
-    feed.extend([11, 12, 13, 14]);
-    assert!(task.run().is_pending());
-    assert_eq!((feed.taken(), a_handle.taken()), (1, 0));
-    a_handle.open();
-    let Poll::Ready(totals) = task.run() else { panic!("the demux did not complete") };
-    assert!(feed.taken() <= 2, "the order was sent before the third item");
-    assert_eq!(totals.delivered, feed.taken() as u64, "items that were read are delivered");
 }
 
 // Wakers that call back

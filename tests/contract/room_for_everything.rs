@@ -307,6 +307,16 @@ fn burst_through_a_bridge_costs_no_item() {
     check_everywhere(POLICIES.map(|overflow| Case { overflow, ..case.clone() }));
 }
 
+/// Around 128 members, the last one is polled when the budget of the task is spent.
+#[test]
+fn large_groups_lose_nothing() {
+    let sharing = Sharing::Multicast;
+    for (members, items) in [(127, 50), (128, 50), (129, 50), (2_000, 2)] {
+        let case = Case { sharing, members, items, burst: 50, ..Case::default() };
+        check_everywhere(POLICIES.map(|overflow| Case { overflow, ..case.clone() }));
+    }
+}
+
 // Their relatives.
 
 /// Every policy, sinks alone and in groups, and inputs of three kinds, on every runtime.

@@ -50,57 +50,28 @@ fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
 
 // Panics.
 
-#[test]
-fn budget_of_0_panics_at_the_caller() {
-    let (demux, _items, _orders_handle) = split();
-    let line = line!() + 1;
-    let Caught { message, file, line: at } = catch(|| demux.budget(0));
-    assert!(message.contains("budget"), "{message}");
-    assert_eq!((file.as_str(), at), (file!(), line));
+/// Asserts that the closure panics in its own line, with a message that contains this word.
+macro_rules! assert_panics_here {
+    ($word:literal, $call:expr) => {{
+        let Caught { message, file, line } = catch(|| $call);
+        assert!(message.contains($word), "{message}");
+        assert_eq!((file.as_str(), line), (file!(), line!()));
+    }};
 }
 
 #[test]
-fn flush_every_0_items_panics_at_the_caller() {
-    let (demux, _items, _orders_handle) = split();
-    let line = line!() + 1;
-    let Caught { message, file, line: at } = catch(|| demux.flush_every(0));
-    assert!(message.contains("flush"), "{message}");
-    assert_eq!((file.as_str(), at), (file!(), line));
-}
-
-#[test]
-fn changing_the_hasher_once_something_is_attached_panics_at_the_caller() {
-    let (mut demux, _items, orders_handle) = split();
-    attach(&orders_handle, 1);
-    assert!(poll_once(&mut demux).is_pending());
-    assert_eq!(demux.len(), 1);
-    let line = line!() + 1;
-    let Caught { message, file, line: at } = catch(|| demux.with_hasher(RandomState::new()));
-    assert!(message.contains("hasher"), "{message}");
-    assert_eq!((file.as_str(), at), (file!(), line));
-}
-
-#[test]
-fn multicast_once_something_is_attached_panics_at_the_caller() {
-    let (mut demux, _items, orders_handle) = split();
-    attach(&orders_handle, 1);
-    assert!(poll_once(&mut demux).is_pending());
-    let line = line!() + 1;
-    let Caught { message, file, line: at } = catch(|| demux.multicast());
-    assert!(message.contains("multicast"), "{message}");
-    assert_eq!((file.as_str(), at), (file!(), line));
-}
-
-#[test]
-fn multicast_may_be_set_after_a_poll_that_attached_nothing() {
-    let (mut demux, items, orders_handle) = split();
-    items.push(101);
-    assert!(poll_once(&mut demux).is_pending());
-    let mut task = Task::new(demux.multicast());
-    let (a, b) = (attach(&orders_handle, 1), attach(&orders_handle, 1));
-    items.push(102);
-    sleep(&mut task);
-    assert_eq!((a.items(), b.items()), (vec![102], vec![102]));
+fn invalid_settings_panic_at_the_caller() {
+    assert_panics_here!("budget", split().0.budget(0));
+    assert_panics_here!("flush", split().0.flush_every(0));
+    let attached = || {
+        let (mut demux, _items, orders_handle) = split();
+        attach(&orders_handle, 1);
+        assert!(poll_once(&mut demux).is_pending());
+        demux
+    };
+    assert_panics_here!("hasher", attached().with_hasher(RandomState::new()));
+    assert_panics_here!("multicast", attached().multicast());
+    assert_panics_here!("balance", attached().balance());
 }
 
 // Defaults, and effects of settings.
@@ -159,39 +130,6 @@ fn huge_budget_does_not_hang() {
 }
 
 #[test]
-fn every_budget_lets_a_queue_be_sent() {
-    for budget in 1..=8 {
-        let (demux, items, orders_handle) = split();
-        let (sink, a) = scripted_sink("a");
-        orders_handle.push(Attach::new(1, sink).buffer(3).into());
-        let mut task = Task::new(demux.budget(budget));
-        sleep(&mut task);
-        a.park();
-        items.extend([101, 102, 103]);
-        sleep(&mut task);
-        a.open();
-        assert!(task.turns(1_000).is_pending());
-        assert_eq!(a.items(), [101, 102, 103], "budget {budget}");
-        assert!(!task.woken(), "budget {budget}");
-    }
-}
-
-#[test]
-fn every_budget_lets_the_demux_complete() {
-    for budget in 1..=8 {
-        let (demux, items, orders_handle) = split();
-        let sinks: Vec<_> = (1..=5).map(|key| attach(&orders_handle, key)).collect();
-        items.extend([101, 201, 301, 401, 501, 601]);
-        items.end();
-        let Poll::Ready(totals) = Task::new(demux.budget(budget)).turns(1_000) else {
-            panic!("still running with a budget of {budget}");
-        };
-        assert_eq!((totals.delivered, totals.unmatched, totals.detached), (5, 1, 5));
-        assert!(sinks.iter().all(SinkHandle::is_closed));
-    }
-}
-
-#[test]
 fn flush_window_is_16_384_items_unless_set() {
     for (set, window) in [(None, 16_384), (Some(500), 500), (Some(64), 64), (Some(1), 1)] {
         let (mut demux, items, orders_handle) = split();
@@ -226,22 +164,6 @@ fn queue_is_0_items_and_overflow_waits_unless_set() {
     assert_eq!(task.get_ref().totals().queued, 1);
     assert_eq!(task.get_ref().totals().received, 1);
     assert_eq!(task.get_ref().blocked_on().map(|on| (*on.key, on.tag)), Some((1, 0)));
-}
-
-#[test]
-fn second_sink_of_a_key_replaces_unless_multicast_is_set() {
-    for multicast in [false, true] {
-        let (mut demux, items, orders_handle) = split();
-        if multicast {
-            demux = demux.multicast();
-        }
-        let (a, b) = (attach(&orders_handle, 1), attach(&orders_handle, 1));
-        items.push(101);
-        let mut task = Task::new(demux);
-        sleep(&mut task);
-        assert_eq!((a.taken(), b.taken()), (usize::from(multicast), 1));
-        assert_eq!((a.is_closed(), task.get_ref().len()), (!multicast, 1 + usize::from(multicast)));
-    }
 }
 
 #[test]
@@ -324,25 +246,6 @@ fn getters_are_empty_before_the_first_poll() {
     assert!(demux.is_empty() && !demux.contains_key(&1));
     assert_eq!(demux.len(), 0);
     assert!(demux.blocked_on().is_none() && !demux.is_terminated());
-}
-
-#[test]
-fn len_counts_receiving_and_not_leaving_attachments() {
-    let (demux, items, orders_handle) = split();
-    let mut task = Task::new(demux.buffer(1));
-    let (a, b) = (attach(&orders_handle, 1), attach(&orders_handle, 2));
-    sleep(&mut task);
-    assert_eq!((task.get_ref().len(), task.get_ref().is_empty()), (2, false));
-    a.park();
-    items.push(101);
-    sleep(&mut task);
-    b.hold(Op::Close);
-    orders_handle.extend([Order::Detach(1), Order::Detach(2)]);
-    sleep(&mut task);
-    // One sink is draining, one is closing.
-    assert_eq!((task.get_ref().len(), task.get_ref().is_empty()), (0, true));
-    assert!(!task.get_ref().contains_key(&1) && !task.get_ref().contains_key(&2));
-    assert_eq!(task.get_ref().totals().detached, 0);
 }
 
 #[test]

@@ -8,7 +8,7 @@
 
 use crate::common::real::{FLAVORS, Receiving, assert_settled, reader};
 use crate::common::{self, Task};
-use futures::{StreamExt, future, stream};
+use futures::{StreamExt, stream};
 use stream_demux::{Attach, DemuxStreamExt, Lease, Overflow, Totals};
 use tokio::sync::mpsc;
 use tokio_util::sync::PollSender;
@@ -112,32 +112,6 @@ fn two_demuxes_name_two_channels_in_opposite_order() {
         read.sort_unstable();
         let twice: Vec<_> = (10..20).flat_map(|n| [n, n]).collect();
         assert_eq!(read, twice);
-    }
-}
-
-#[test]
-fn tokio_two_demuxes_name_two_channels_in_opposite_order() {
-    const ITEMS: usize = 1_000;
-    for flavor in FLAVORS {
-        let (totals, read) = flavor.run(async {
-            let [(a, a_out), (b, b_out)] = [mpsc::channel(1), mpsc::channel(1)];
-            let readers = [reader(a_out), reader(b_out)];
-            let group = |first: &mpsc::Sender<usize>, second: &mpsc::Sender<usize>| {
-                let sinks = [first, second].map(|sender| (1, PollSender::new(sender.clone())));
-                let input = stream::iter(0..ITEMS);
-                tokio::spawn(input.demux_by(|_| 1, stream::iter(sinks)).multicast())
-            };
-            let demuxes = [group(&a, &b), group(&b, &a)];
-            drop((a, b));
-            let totals = future::join_all(demuxes).await;
-            (totals, future::join_all(readers).await)
-        });
-        for totals in totals {
-            let totals = totals.expect("the task panicked");
-            assert_settled(totals);
-            assert_eq!(totals.delivered, 2 * ITEMS as u64, "{flavor:?}");
-        }
-        assert!(read.into_iter().all(|read| read.expect("the task panicked").len() == 2 * ITEMS));
     }
 }
 
@@ -286,5 +260,3 @@ fn reader_of_a_shared_channel_feeds_the_demux_itself() {
     assert!(totals.delivered > 100, "{totals:?}");
     assert_eq!(totals.discarded, 0);
 }
-
-// Scripted sinks: if `poll_ready` is pending, an item waits; if it is ready, an item is sent.

@@ -46,28 +46,6 @@ fn a_sink_that_was_not_ready_is_polled_again_before_the_send() {
 }
 
 #[test]
-fn each_item_of_a_queue_has_its_own_ready() {
-    let mut rig = Rig::new();
-    let a = rig.attach_on(1, "a", |attach| attach.buffer(3));
-    a.park();
-    rig.send([101, 102, 103, 104]);
-    a.take_calls();
-    a.allow(2);
-    rig.sleep();
-    assert_eq!(
-        a.take_calls(),
-        [
-            Call::Ready(Done),
-            Call::Send(Done),
-            Call::Ready(Done),
-            Call::Send(Done),
-            Call::Ready(Pending),
-            Call::Flush(Done)
-        ]
-    );
-}
-
-#[test]
 fn nothing_follows_a_close_that_completed() {
     let mut rig = Rig::new();
     let a = rig.attach(1, "a");
@@ -103,27 +81,6 @@ fn nothing_but_the_drop_follows_an_error() {
         };
         assert_eq!(calls[calls.len() - 2..], [failure, Call::Drop], "{op:?}");
     }
-}
-
-// A close that is pending.
-
-#[test]
-fn while_a_close_is_pending_only_the_close_is_polled() {
-    let mut rig = Rig::new();
-    let a = rig.attach_on(1, "a", |attach| attach.buffer(2));
-    a.hold(Op::Close);
-    rig.send([101]);
-    rig.apply(Order::Detach(1));
-    a.take_calls();
-    rig.send([102, 201]);
-    rig.apply(Order::Detach(1));
-    assert!(a.calls().is_empty());
-    a.wake();
-    rig.sleep();
-    assert_eq!(a.take_calls(), [Call::Close(Pending)]);
-    a.release(Op::Close);
-    rig.sleep();
-    assert_eq!(a.take_calls(), [Call::Close(Done), Call::Drop]);
 }
 
 // Streams.
@@ -184,32 +141,3 @@ fn a_poll_after_completion_panics_and_names_the_type() {
         }
     }
 }
-
-#[test]
-fn it_is_terminated_after_completion_and_not_before() {
-    let mut rig = Rig::new();
-    assert!(!rig.task.get_ref().is_terminated());
-    let a = rig.attach(1, "a");
-    a.hold(Op::Close);
-    assert!(!rig.task.get_ref().is_terminated());
-    rig.input.end();
-    rig.sleep();
-    assert!(!rig.task.get_ref().is_terminated());
-    a.release(Op::Close);
-    assert!(rig.run().is_ready());
-    assert!(rig.task.get_ref().is_terminated());
-}
-
-#[test]
-fn totals_can_be_read_after_completion() {
-    let mut rig = Rig::new();
-    rig.attach(1, "a");
-    rig.input.extend([101, 201]);
-    rig.input.end();
-    let output = rig.run();
-    assert_eq!(output, std::task::Poll::Ready(rig.totals()));
-    assert_eq!((rig.totals().delivered, rig.totals().unmatched), (1, 1));
-    assert!(rig.task.get_ref().is_empty() && rig.task.get_ref().blocked_on().is_none());
-}
-
-// Random events.

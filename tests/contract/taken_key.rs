@@ -3,7 +3,7 @@
 //! sink is refused.
 
 use crate::common::{Op, Rig, hooks, scripted_sink};
-use stream_demux::{Attach, Order, Overflow};
+use stream_demux::{Attach, Order};
 
 // Replacing.
 
@@ -78,23 +78,6 @@ fn later_items_wait_behind_the_moved_items() {
     }
 }
 
-#[test]
-fn the_policy_of_the_new_sink_does_not_affect_items_that_moved() {
-    for overflow in [Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict] {
-        let mut rig = Rig::new();
-        let old = rig.attach_on(1, "old", |attach| attach.buffer(3));
-        old.park();
-        rig.send([101, 102, 103]);
-        let new = rig.order(1, "new", |attach| attach.buffer(1).overflow(overflow));
-        new.park();
-        assert!(!hooks(rig.lines()).iter().any(|line| line.starts_with("discarded")));
-        assert_eq!(rig.totals().queued, 3);
-        new.open();
-        rig.lines();
-        assert_eq!(new.items(), [101, 102, 103], "{overflow:?}");
-    }
-}
-
 // The limit of the new sink.
 
 #[test]
@@ -116,22 +99,6 @@ fn moved_items_count_towards_the_limit_and_the_surplus_is_unmatched() {
         assert_eq!((rig.len(), rig.totals().queued), (0, 0));
         assert_eq!(hooks(rig.send([104])), ["unmatched 104"]);
     }
-}
-
-#[test]
-fn a_new_sink_that_reaches_its_limit_by_moved_items_drains_and_is_closed() {
-    let mut rig = Rig::new();
-    let old = rig.attach_on(1, "old", |attach| attach.buffer(3));
-    old.park();
-    rig.send([101, 102, 103]);
-    let new = rig.order(1, "new", |attach| attach.limit(2));
-    new.park();
-    assert!(hooks(rig.lines()).contains(&"unmatched 103".to_owned()));
-    assert_eq!((rig.len(), rig.totals().queued), (0, 2));
-    assert_eq!(hooks(rig.send([104])), ["unmatched 104"]);
-    new.open();
-    rig.lines();
-    assert_eq!((new.items(), new.is_closed()), (vec![101, 102], true));
 }
 
 // `keep_existing`.
@@ -172,19 +139,6 @@ fn the_old_sink_fails_as_it_is_closed_and_the_new_one_keeps_key_and_queue() {
         [&failed]
     );
     assert_eq!((new.items(), rig.totals().discarded, rig.len()), (vec![101, 102], 0, 1));
-}
-
-#[test]
-fn an_old_sink_that_is_woken_later_gets_no_moved_items() {
-    let mut rig = Rig::new();
-    let old = rig.attach_on(1, "old", |attach| attach.buffer(1));
-    old.park();
-    old.hold(Op::Close);
-    rig.send([101]);
-    let new = rig.attach(1, "new");
-    old.open();
-    rig.lines();
-    assert_eq!((old.taken(), new.items()), (0, vec![101]));
 }
 
 // Repeated replacement.

@@ -201,18 +201,6 @@ fn sinks_that_wait_for_their_turn_do_not_stall() {
 }
 
 #[test]
-fn sink_that_was_woken_between_two_ticks_is_not_evicted_by_the_second() {
-    for stuck in STUCK {
-        let mut rig = Rig::new();
-        let a = stuck.attach(&mut rig, |attach| attach.stall_timeout(2));
-        rig.ticks_without_effect(1);
-        a.release(stuck.op());
-        let lines = rig.tick();
-        assert!(!lines.contains(&"detached 1 Stalled".to_owned()), "{stuck:?}: {lines:?}");
-    }
-}
-
-#[test]
 fn queue_that_moves_restarts_the_count() {
     let mut rig = Rig::with(|demux| demux.buffer(3).stall_timeout(3));
     let old = rig.attach_on(1, "old", |attach| attach.tag(1));
@@ -227,19 +215,6 @@ fn queue_that_moves_restarts_the_count() {
         rig.tick(),
         ["discarded 101 of 1#2 Evicted", "discarded 102 of 1#2 Evicted", "detached 1#2 Stalled"]
     );
-}
-
-#[test]
-fn sink_that_is_not_ready_and_then_does_not_close_has_stalled_all_the_time() {
-    let mut rig = Rig::with(|demux| demux.buffer(1));
-    let old = rig.attach_on(1, "old", |attach| attach.tag(1).stall_timeout(3));
-    old.hold(Op::Ready);
-    old.hold(Op::Close);
-    rig.send([101]);
-    rig.ticks_without_effect(2);
-    let new = rig.attach_on(1, "new", |attach| attach.tag(2));
-    assert_eq!((new.items(), old.is_dropped()), (vec![101], false));
-    assert_eq!(rig.tick(), ["detached 1#1 Stalled"]);
 }
 
 #[test]
@@ -375,20 +350,6 @@ fn unit_in_which_the_input_was_held_does_not_count_for_idleness() {
 }
 
 #[test]
-fn unit_in_which_the_input_was_held_counts_for_none_that_came_after_that() {
-    let mut rig = Rig::new();
-    let b = rig.attach(2, "b");
-    b.park();
-    rig.send([201]);
-    b.open();
-    rig.sleep();
-    rig.attach_on(1, "a", |attach| attach.idle_timeout(1));
-    rig.log.take();
-    rig.ticks_without_effect(1);
-    assert_eq!(rig.tick(), ["detached 1 Idle"]);
-}
-
-#[test]
 fn unit_in_which_a_flush_completed_does_not_count_for_idleness() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.idle_timeout(1));
@@ -422,19 +383,6 @@ fn unit_in_which_the_input_was_held_counts_for_no_attachment_of_the_sweep() {
     rig.sleep();
     assert_eq!((hooks(rig.log.take()), rig.len()), (vec![], 51));
     assert_eq!(rig.tick().len(), 50);
-}
-
-/// The input does not wait for a sink: the budget is spent.
-#[test]
-fn others_are_idle_while_an_item_is_on_its_way_through_a_group() {
-    let mut rig = Rig::with(|demux| demux.multicast().budget(4)).with_silent_sinks();
-    rig.attach_on(2, "idle", |attach| attach.idle_timeout(1));
-    let members: Vec<_> = (0..40).map(|n| rig.order(1, n, |attach| attach)).collect();
-    rig.lines();
-    rig.input.push(101);
-    rig.poll();
-    assert_eq!((members[0].taken(), members[39].taken()), (1, 0));
-    assert_eq!(rig.tick(), ["detached 2 Idle"]);
 }
 
 #[test]
@@ -600,29 +548,6 @@ fn attachments_that_join_and_leave_during_a_sweep_get_the_right_ticks() {
         first = rig.tick();
         assert_eq!((first.len(), rig.len()), (12, 0), "{leaving} leaving");
     }
-}
-
-#[test]
-fn orders_and_items_continue_during_a_sweep() {
-    let mut rig = Rig::with(|demux| demux.budget(16).idle_timeout(2)).with_silent_sinks();
-    for key in 0..2_000 {
-        rig.order(key, key, |attach| attach);
-    }
-    let busy = rig.attach_on(5_000, "busy", |attach| attach.idle_timeout(0));
-    rig.ticks_without_effect(1);
-    rig.orders.push(Order::Tick);
-    rig.poll();
-    let mut joined = Vec::new();
-    for n in 0..20 {
-        rig.input.push(500_000 + n);
-        joined.push(rig.order(6_000 + n, n, |attach| attach.idle_timeout(0)));
-        rig.input.push(600_000 + 100 * n);
-        (0..3).for_each(|_| rig.poll());
-        assert_eq!((busy.taken(), joined[n as usize].taken()), (n as usize + 1, 1));
-    }
-    assert!(rig.len() > 1_000, "the sweep has ended: {} left", rig.len());
-    rig.sleep();
-    assert_eq!(rig.len(), 21);
 }
 
 /// Neither orders nor items nor woken sinks stop a sweep.
