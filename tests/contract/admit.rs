@@ -2,18 +2,12 @@
 //! uses the queue or polls the sink, and not again when it retries a held item. An item that is not
 //! admitted is discarded with `NotAdmitted`, and never waits for a sink (guarantee 3).
 
-use crate::common::{Op, Rig, Task, scripted_sink, scripted_stream};
-use stream_demux::{Demux, DemuxStreamExt, Overflow, Recipient};
+use crate::common::{Op, Rig};
+use stream_demux::Overflow;
 
 /// Logs calls of `admit`, but no flushes.
 fn rig() -> Rig {
     Rig::new().logging_only(|line| !line.ends_with("flushed") && !line.starts_with("key "))
-}
-
-/// Like `rig`, with many sinks per key.
-fn group() -> Rig {
-    Rig::with(Demux::multicast)
-        .logging_only(|line| !line.ends_with("flushed") && !line.starts_with("key "))
 }
 
 fn admit_calls(lines: &[String]) -> usize {
@@ -116,16 +110,6 @@ fn admit_is_not_called_again_for_a_held_item() {
 }
 
 #[test]
-fn admit_is_called_when_an_item_is_queued_and_not_when_it_is_sent() {
-    let mut rig = rig();
-    let a = rig.attach_on(1, "a", |attach| attach.buffer(2));
-    a.park();
-    assert_eq!(rig.send([101, 102]), ["admit 101 to 1", "admit 102 to 1"]);
-    a.open();
-    assert_eq!(rig.lines(), ["a sent 101", "a sent 102"]);
-}
-
-#[test]
 fn admit_is_called_once_for_an_overtaken_item_and_with_its_new_recipient() {
     let mut rig = rig();
     rig.attach_on(1, "a", |attach| attach.tag(1));
@@ -147,30 +131,4 @@ fn admit_is_called_for_items_of_the_catch_all() {
         ["admit 901 to 1#7", "discarded 901 of 1#7 NotAdmitted", "admit 902 to 1#7", "a sent 902"]
     );
     assert_eq!((rig.totals().unmatched, a.taken()), (0, 1));
-}
-
-#[test]
-fn refusal_lasts_for_one_item_only() {
-    let mut rig = group().admitting(|to, n| to.tag != 1 || *n != 101);
-    let a = rig.attach_on(1, "a", |attach| attach.tag(1));
-    let b = rig.attach_on(1, "b", |attach| attach.tag(2));
-    rig.send([101, 102]);
-    assert_eq!((a.items(), b.items()), (vec![102], vec![101, 102]));
-}
-
-#[test]
-fn admit_closure_decides_by_key_and_item() {
-    let (input, items) = scripted_stream("input");
-    let (orders, orders_handle) = scripted_stream("orders");
-    let (a, a_handle) = scripted_sink::<u32>("a");
-    let (b, b_handle) = scripted_sink::<u32>("b");
-    orders_handle.extend([(1, a), (2, b)]);
-    let demux = input
-        .demux_by(|n: &u32| n / 100, orders)
-        .admit(|to: Recipient<'_, u32>, n: &u32| *to.key == 1 || n % 2 == 0);
-    let mut task = Task::new(demux);
-    items.extend([101, 102, 201, 202]);
-    assert!(task.run().is_pending());
-    assert_eq!((a_handle.items(), b_handle.items()), (vec![101, 102], vec![202]));
-    assert_eq!(task.get_ref().totals().discarded, 1);
 }

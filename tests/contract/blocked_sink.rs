@@ -74,19 +74,6 @@ fn each_item_that_waits_is_a_wait_of_its_own() {
 }
 
 #[test]
-fn the_hooks_and_blocked_on_carry_the_tag() {
-    let mut rig = Rig::new();
-    let a = rig.order(1, "a", |attach| attach.tag(7));
-    a.park();
-    rig.input.push(101);
-    assert_eq!(rig.lines(), ["attached 1#7", "blocked 1#7"]);
-    let on = rig.task.get_ref().blocked_on().unwrap();
-    assert_eq!((*on.key, on.tag), (1, 7));
-    rig.orders.push(Order::Evict(1));
-    assert_eq!(rig.lines()[0], "unblocked 1#7");
-}
-
-#[test]
 fn the_input_is_not_polled_while_it_is_blocked() {
     let mut rig = Rig::new();
     let a = rig.blocked();
@@ -97,19 +84,6 @@ fn the_input_is_not_polled_while_it_is_blocked() {
     a.open();
     rig.lines();
     assert_eq!((a.items(), rig.input.left()), (vec![101, 102], 0));
-}
-
-#[test]
-fn one_drained_item_makes_room_and_frees_the_input() {
-    let mut rig = Rig::new();
-    let a = rig.order(1, "a", |attach| attach.buffer(2));
-    a.park();
-    rig.input.extend([101, 102, 103, 201]);
-    rig.lines();
-    a.allow(1);
-    rig.lines_of_one_poll();
-    assert_eq!((a.items(), rig.waits_for()), (vec![101], None));
-    assert_eq!((rig.totals().queued, rig.totals().unmatched), (2, 1));
 }
 
 // Everything else goes on.
@@ -156,19 +130,6 @@ fn pending_flushes_and_closes_of_others_continue() {
     c.release(Op::Close);
     assert_eq!(rig.lines_of_one_poll(), ["c closed", "c dropped", "detached 3 Requested"]);
     assert_eq!(rig.waits_for(), Some(1));
-}
-
-#[test]
-fn items_of_others_in_the_same_turn_are_flushed_before_the_task_parks() {
-    let mut rig = Rig::new();
-    let (a, b) = (rig.attach(1, "a"), rig.attach(2, "b"));
-    a.allow(1);
-    a.park();
-    a.allow(1);
-    rig.input.extend([201, 101, 102]);
-    rig.lines_of_one_poll();
-    assert_eq!((a.items(), b.items(), rig.waits_for()), (vec![101], vec![201], Some(1)));
-    assert_eq!((a.flushed(), b.flushed()), (1, 1));
 }
 
 // Events that unblock the input in the same poll.
@@ -250,16 +211,4 @@ fn a_wait_moves_from_one_member_to_the_next_with_an_unblocked() {
     let lines = rig.lines();
     assert_eq!(lines.iter().filter(|line| line.contains("blocked")).count(), 1);
     assert_eq!((a.items(), b.items(), rig.waits_for()), (vec![101], vec![101], None));
-}
-
-#[test]
-fn orders_beyond_the_budget_are_applied_while_it_is_blocked() {
-    for budget in 1..=4 {
-        let mut rig = Rig::with(|demux| demux.budget(budget));
-        rig.blocked();
-        rig.orders.extend((0..20).map(|_| Order::Detach(99)));
-        rig.orders.push(Order::Evict(1));
-        rig.lines();
-        assert_eq!((rig.waits_for(), rig.orders.left(), rig.input.left()), (None, 0, 0));
-    }
 }

@@ -3,9 +3,9 @@
 
 use std::task::Poll;
 
-use crate::common::{Call, Op, Orders, Rig, SinkHandle, scripted_sink};
+use crate::common::{Call, Op, Orders, Rig, scripted_sink};
 use futures::future::FusedFuture;
-use stream_demux::{Attach, Lease, Order, Overflow};
+use stream_demux::{Attach, Lease, Order};
 
 type End = fn(&Rig);
 
@@ -90,21 +90,6 @@ fn queues_drain_before_their_sinks_are_closed() {
             rig.last_lines(),
             ["a sent 103", "a closed", "a dropped", "detached 1 Finished"]
         );
-    }
-}
-
-#[test]
-fn the_end_drops_no_item_of_a_queue_under_any_policy() {
-    for overflow in [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict] {
-        let mut rig = Rig::new();
-        let a = rig.attach_on(1, "a", |attach| attach.buffer(2).overflow(overflow));
-        a.park();
-        rig.input.extend([101, 102]);
-        rig.input.end();
-        rig.lines();
-        a.open();
-        rig.last_lines();
-        assert_eq!((a.items(), a.flushed()), (vec![101, 102], 2), "{overflow:?}");
     }
 }
 
@@ -207,42 +192,6 @@ fn a_late_sink_whose_close_is_pending_is_waited_for_and_can_be_evicted() {
 }
 
 // `len` counts down while attachments are finished.
-
-#[test]
-fn len_counts_down_while_the_end_takes_many_turns() {
-    const SINKS: usize = 50;
-    let mut rig = Rig::with(|demux| demux.budget(4));
-    let sinks: Vec<_> = (0..).take(SINKS).map(|key| rig.attach(key, "s")).collect();
-    assert_eq!(rig.len(), SINKS);
-    rig.input.end();
-    let mut turns = 0;
-    let mut len = SINKS;
-    while rig.task.poll().is_pending() {
-        assert!(rig.task.woken());
-        assert!(len >= rig.len() && len - rig.len() <= 4, "{len} to {}", rig.len());
-        len = rig.len();
-        let open = sinks.iter().filter(|sink| !sink.is_closed()).count();
-        assert_eq!(len, open);
-        turns += 1;
-    }
-    assert!(turns >= SINKS / 4 - 1, "{turns}");
-    assert!(rig.task.get_ref().is_empty());
-}
-
-#[test]
-fn busy_sinks_and_orders_do_not_delay_the_end() {
-    let mut rig = Rig::with(|demux| demux.budget(8));
-    let idle: Vec<_> = (100..140).map(|key| rig.attach(key, "s")).collect();
-    let busy: Vec<_> = (0..10).map(|key| rig.attach(key, "b")).collect();
-    for sink in &busy {
-        sink.stutter(Op::Close, usize::MAX);
-    }
-    rig.orders.push(Order::Finish); // the end of the input would never be read
-    rig.orders.endless(|_| Order::Detach(77));
-    assert!(rig.task.turns(400).is_pending());
-    assert!(idle.iter().all(SinkHandle::is_closed));
-    assert_eq!(rig.len(), 0);
-}
 
 // The orders stream and the end.
 

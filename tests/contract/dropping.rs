@@ -182,28 +182,6 @@ fn with_woken_slots_that_were_not_polled() {
     rig.dropped();
 }
 
-#[test]
-fn leases_that_outlive_it_are_inert() {
-    let mut rig = Rig::new();
-    let mut leases = [Lease::new(), Lease::new(), Lease::new()];
-    for (key, lease) in (0..3).zip(&mut leases) {
-        let (sink, handle) = scripted_sink(key);
-        rig.orders.push(Attach::new(key, sink).leased(lease).into());
-        rig.sinks.push(handle);
-    }
-    rig.sleep();
-    let wakes = rig.task.total_wakes();
-    rig.task.drop_future();
-    let [first, second, third] = leases;
-    drop(first);
-    second.detach();
-    third.disarm();
-    assert_eq!(rig.task.total_wakes(), wakes);
-    assert!(rig.sinks.iter().all(SinkHandle::is_dropped));
-    drop(rig.input);
-    assert_eq!(rig.task.wakers_kept(), 0);
-}
-
 // A sink that fires wakers and drops leases when it is dropped.
 
 struct WakesOnDrop {
@@ -360,41 +338,4 @@ fn former_wakers_of_the_task_are_not_kept() {
         assert_eq!(task.wakers_kept(), 1);
         task.renew_waker();
     }
-}
-
-#[test]
-fn a_task_that_owns_the_future_and_is_owned_by_its_waker_is_freed_with_the_future() {
-    use std::sync::Mutex;
-    use std::task::Wake;
-
-    type Inner = Demux<
-        stream::Pending<u32>,
-        ByValue<fn(&u32) -> u32>,
-        ScriptedStream<Order<u32, ScriptedSink<u32>>>,
-    >;
-
-    /// As in executors, the waker is the task, and the task owns the future.
-    struct Owning(Mutex<Option<Pin<Box<Inner>>>>);
-
-    impl Wake for Owning {
-        fn wake(self: Arc<Self>) {}
-    }
-
-    let (orders, handle) = scripted_stream("orders");
-    let (sink, a) = scripted_sink(1);
-    handle.push((1, sink).into());
-    let key: fn(&u32) -> u32 = |n| *n;
-    let demux = stream::pending().demux_by(key, orders);
-    let task = Arc::new(Owning(Mutex::new(Some(Box::pin(demux)))));
-    let waker = Waker::from(Arc::clone(&task));
-    let future = task.0.lock().unwrap().take();
-    let mut future = future.unwrap();
-    assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    *task.0.lock().unwrap() = Some(future);
-    drop(waker);
-    assert_eq!(Arc::strong_count(&task), 2, "the parked future should hold one waker");
-    let future = task.0.lock().unwrap().take();
-    drop(future);
-    assert_eq!(Arc::strong_count(&task), 1);
-    assert!(a.is_dropped());
 }

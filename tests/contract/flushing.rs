@@ -281,8 +281,8 @@ impl Watch {
 /// window early.
 #[test]
 fn busy_sink_is_flushed_once_in_a_window() {
-    for window in [1, 2, 3, 8, 64, 100, 1_000] {
-        for budget in [1, 4, 16, 128, 1_000] {
+    for window in [1, 2, 3, 64, 1_000] {
+        for budget in [1, 16, 1_000] {
             for keys in [1, 4, 30] {
                 let mut rig = rig_with(|demux| demux.budget(budget).flush_every(window));
                 let sinks = rig.attach_each(0..keys);
@@ -301,9 +301,9 @@ fn busy_sink_is_flushed_once_in_a_window() {
 #[test]
 fn many_more_keys_than_the_window_has_items_are_flushed_in_time() {
     let mut rig = rig_with(|demux| demux.flush_every(64));
-    let sinks = rig.attach_each(0..1_000);
+    let sinks = rig.attach_each(0..500);
     let watch = Watch::over(&rig.input, &sinks);
-    until(&mut rig, |rig| received(rig) >= 5_000);
+    until(&mut rig, |rig| received(rig) >= 3_000);
     assert!(watch.worst() < 64, "{}", watch.worst());
     assert!(flushes(&sinks) <= received(&rig));
 }

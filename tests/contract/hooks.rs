@@ -138,20 +138,6 @@ fn hooks_without_methods_have_the_defaults() {
     everything(Silent);
 }
 
-#[test]
-fn borrowed_hooks_can_be_read_after_the_demux_is_dropped() {
-    #[derive(Default)]
-    struct Count(u64);
-    impl<K, E> Hooks<K, u32, E> for Count {
-        fn unmatched(&mut self, item: u32) {
-            self.0 += u64::from(item);
-        }
-    }
-    let mut count = Count::default();
-    everything(&mut count);
-    assert_eq!(count.0, 901);
-}
-
 // Closures.
 
 fn errors(log: &Log) -> impl FnMut(Recipient<'_, u32>, Broken) + use<> {

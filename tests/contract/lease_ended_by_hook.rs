@@ -94,16 +94,3 @@ fn attachment_takes_over_a_queue_before_its_lease_detaches_it() {
         ["attached 2", "detached 1: replaced", "detached 2: requested", "unmatched 9"]
     );
 }
-
-#[test]
-fn attachment_is_refused_although_its_lease_ends_while_it_is_announced() {
-    let mut lease = Lease::new();
-    let (sink, _handle) = scripted_sink(2);
-    let second = Attach::new(0, sink).tag(2).keep_existing().leased(&mut lease);
-    let mut setup = with_one_sink(|| lease.detach());
-    setup.orders.unbounded_send(second).unwrap();
-    setup.input.push(7);
-    assert!(setup.task.run().is_pending());
-    assert_eq!(setup.log.take(), ["attached 2", "detached 2: refused"]);
-    assert_eq!(setup.first.items(), [7]);
-}

@@ -3,12 +3,11 @@
 //! nothing. If an attachment has several leases, eviction wins over detaching. Also guarantees 3, 4
 //! and 7 where a lease ends an attachment.
 
-use std::fmt::Debug;
 use std::sync::{Arc, Barrier};
 use std::thread;
 
-use crate::common::{Op, Rig, SinkHandle, Terms, scripted_sink};
-use stream_demux::{Attach, Lease, Order};
+use crate::common::{Rig, SinkHandle, Terms, scripted_sink};
+use stream_demux::{Attach, Lease};
 
 impl Rig {
     /// Attaches sink `a` under key 1 with a lease and the settings that `terms` adds.
@@ -21,19 +20,6 @@ impl Rig {
 }
 
 // How a lease ends.
-
-#[test]
-fn dropping_a_lease_evicts_promptly_with_no_item_needed() {
-    let mut rig = Rig::new();
-    let (lease, a) = rig.leased(|attach| attach);
-    assert!(!rig.task.woken());
-    drop(lease);
-    assert!(rig.task.woken());
-    assert_eq!(rig.lines(), ["a dropped", "detached 1 Evicted"]);
-    assert_eq!((rig.len(), a.count(Op::Close), a.count(Op::Flush)), (0, 0, 0));
-    rig.input.push(101);
-    assert_eq!(rig.lines(), ["unmatched 101"]);
-}
 
 #[test]
 fn disarming_a_lease_does_not_wake_the_task_and_keeps_the_attachment() {
@@ -50,18 +36,6 @@ fn disarming_a_lease_does_not_wake_the_task_and_keeps_the_attachment() {
 }
 
 // Before the order was applied.
-
-#[test]
-fn lease_disarmed_before_the_order_is_applied_takes_the_key_as_if_never_leased() {
-    let mut rig = Rig::new();
-    let (sink, a) = rig.sink("a");
-    let mut lease = Lease::new();
-    rig.orders.push(Attach::new(1, sink).leased(&mut lease).into());
-    lease.disarm();
-    rig.input.push(101);
-    rig.lines();
-    assert_eq!((a.items(), rig.len()), (vec![101], 1));
-}
 
 #[test]
 fn attach_that_is_never_yielded_does_not_affect_the_lease() {
@@ -91,18 +65,6 @@ fn lease_outlives_the_dropped_future() {
         end(lease);
         assert!(!rig.task.woken() && rig.log.take().is_empty());
     }
-}
-
-#[test]
-fn lease_outlives_an_attach_left_in_the_orders_of_a_dropped_future() {
-    let mut rig = Rig::new();
-    let (sink, a) = rig.sink("a");
-    let mut lease = Lease::new();
-    rig.orders.push(Attach::new(1, sink).leased(&mut lease).into());
-    rig.task.drop_future();
-    drop(lease);
-    assert!(!a.is_dropped(), "the script of the orders still holds it");
-    assert!(!rig.task.woken());
 }
 
 // Threads, and leases that end during a call.
@@ -169,32 +131,6 @@ fn one_lease_for_many_ends_them_all_and_no_other() {
 }
 
 #[test]
-fn one_lease_applies_to_applied_waiting_and_ended_attachments() {
-    let mut rig = Rig::new();
-    let mut lease = Lease::new();
-    let (gone, _) = rig.sink("gone");
-    rig.apply(Attach::new(1, gone).leased(&mut lease));
-    rig.apply(Order::Detach(1));
-    let (applied, _) = rig.sink("applied");
-    rig.apply(Attach::new(2, applied).leased(&mut lease));
-    let (waiting, _) = rig.sink("waiting");
-    rig.orders.push(Attach::new(3, waiting).leased(&mut lease).into());
-    drop(lease);
-    let mut lines = rig.lines();
-    lines.sort();
-    assert_eq!(
-        lines,
-        [
-            "applied dropped",
-            "attached 3",
-            "detached 2 Evicted",
-            "detached 3 Evicted",
-            "waiting dropped"
-        ]
-    );
-}
-
-#[test]
 fn leasing_one_attachment_twice_to_the_same_lease_ends_it_once() {
     let mut rig = Rig::new();
     let mut lease = Lease::new();
@@ -217,18 +153,6 @@ fn lease_forgets_ended_attachments_and_keeps_the_others() {
     drop(lease);
     assert_eq!(rig.lines(), ["a dropped", "detached 1 Evicted"]);
     assert!(a.is_dropped());
-}
-
-#[test]
-fn lease_shows_how_many_it_holds() {
-    let mut lease = Lease::new();
-    let one = Attach::new(1, ()).leased(&mut lease);
-    let other = Attach::new(2, ()).leased(&mut lease);
-    assert_eq!(format!("{lease:?}"), "Lease { held: 2 }");
-    drop(one);
-    assert_eq!(format!("{lease:?}"), "Lease { held: 1 }");
-    drop(other);
-    assert_eq!(format!("{lease:?}"), "Lease { held: 0 }");
 }
 
 // Two leases for one.
@@ -316,31 +240,4 @@ fn late_clean_up_of_an_old_consumer_never_removes_its_successor() {
     }
 }
 
-#[test]
-fn lease_of_a_replaced_sink_that_is_still_closing_evicts_that_sink_alone() {
-    let mut rig = Rig::new();
-    let (lease, a) = rig.leased(|attach| attach);
-    a.hold(Op::Close);
-    let (sink, b) = rig.sink("b");
-    rig.apply((1, sink));
-    assert!(a.is_closing());
-    drop(lease);
-    assert!(rig.task.woken());
-    assert_eq!(rig.lines(), ["a dropped", "detached 1 Evicted"]);
-    assert!(!b.is_dropped());
-    rig.input.push(101);
-    assert_eq!(rig.lines(), ["b sent 101", "b flushed"]);
-}
-
 // Attachments in all their states.
-
-#[test]
-fn lease_is_send_sync_unpin_and_const() {
-    const EMPTY: Lease = Lease::new();
-    fn check<T: Send + Sync + Unpin + Default + Debug + 'static>(_: &T) {}
-    let empty = EMPTY;
-    check(&empty);
-    assert!(!format!("{empty:?}").is_empty());
-    Lease::default().detach();
-    Lease::new().disarm();
-}

@@ -4,7 +4,7 @@
 use crate::common::{Broken, Op, Rig, ScriptedSink, Split, hooks, scripted_sink, scripted_stream};
 use futures::{FutureExt, StreamExt};
 use stream_demux::{
-    Attach, Demux, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Overflow, Recipient,
+    Attach, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Overflow, Recipient,
 };
 
 impl Rig {
@@ -42,17 +42,6 @@ fn recipients_are_the_receiving_attachments() {
 }
 
 #[test]
-fn each_member_of_a_group_is_a_recipient() {
-    let mut rig = Rig::with(Demux::multicast);
-    for (key, tag) in [(1, 1), (2, 1), (1, 2), (1, 3)] {
-        rig.attach_on(key, tag, |attach| attach.tag(tag));
-    }
-    assert_eq!(rig.recipients(), [(1, 1), (1, 2), (1, 3), (2, 1)]);
-    rig.apply(Order::Detach(1));
-    assert_eq!(rig.recipients(), [(2, 1)]);
-}
-
-#[test]
 fn each_way_to_leave_drains_until_the_sink_is_closed() {
     let mut rig = Rig::with(|demux| demux.buffer(1));
     let replaced = rig.attach(1, "replaced");
@@ -73,30 +62,6 @@ fn each_way_to_leave_drains_until_the_sink_is_closed() {
         rig.sleep();
         assert_eq!(rig.draining(), left);
     }
-}
-
-#[test]
-fn evicted_and_failed_sinks_do_not_drain() {
-    let mut rig = Rig::new();
-    let a = rig.attach(1, "a");
-    rig.attach(2, "b");
-    a.fail_quietly(Op::Ready);
-    rig.send([101]);
-    rig.apply(Order::Evict(2));
-    assert_eq!((rig.draining(), rig.len()), (0, 0));
-}
-
-#[test]
-fn no_attachment_receives_or_drains_after_the_end() {
-    let mut rig = Rig::new();
-    let sinks = rig.attach_each([1, 2, 3]);
-    sinks[1].hold(Op::Close);
-    rig.input.end();
-    rig.sleep();
-    assert_eq!((rig.recipients().len(), rig.draining()), (0, 1));
-    sinks[1].release(Op::Close);
-    rig.last_lines();
-    assert_eq!((rig.recipients().len(), rig.draining()), (0, 0));
 }
 
 // The hooks.

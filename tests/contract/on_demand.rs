@@ -144,15 +144,6 @@ fn item_without_a_sink_is_unmatched_and_the_closure_is_called_for_the_next() {
     assert_eq!(rig.send([101, 101]), ["calls 101", "unmatched 101", "calls 101", "unmatched 101"]);
 }
 
-#[test]
-fn closure_is_not_called_for_a_key_that_is_attached() {
-    let mut rig = Rig::new();
-    let (sink, a) = scripted_sink("a");
-    rig.apply((1, sink));
-    assert_eq!(rig.send([101, 102]), [""; 0]);
-    assert_eq!(a.items(), [101, 102]);
-}
-
 /// The order was ready before the item.
 #[test]
 fn closure_is_not_called_for_a_key_whose_order_came_with_the_item() {
@@ -227,34 +218,6 @@ fn catch_all_that_is_made_for_an_item_gets_it() {
 }
 
 #[test]
-fn limit_1_makes_a_sink_for_each_item() {
-    let mut rig = Rig::making(|item, sink| Some(sink.attach(item / 100).limit(1)));
-    rig.send([101, 102, 103]);
-    for n in 0..3 {
-        assert_eq!(rig.made(n as usize).items(), [101 + n]);
-        assert!(rig.made(n as usize).is_closed());
-    }
-    assert_eq!(rig.totals().unmatched, 0);
-}
-
-#[test]
-fn item_of_a_sink_that_fails_at_once_is_discarded_and_the_closure_is_called_for_the_next() {
-    for op in [Op::Ready, Op::Send] {
-        let mut rig = Rig::making(move |item, sink| {
-            Some(sink.attach_after(item / 100, |sink| {
-                if item == 101 {
-                    sink.fail_quietly(op);
-                }
-            }))
-        });
-        rig.send([101, 102]);
-        assert_eq!((rig.count_made(), rig.made(1).items()), (2, vec![102]), "{op:?}");
-        let totals = rig.totals();
-        assert_eq!((totals.discarded + totals.lost, totals.unmatched), (1, 0), "{op:?}");
-    }
-}
-
-#[test]
 fn sink_is_made_even_if_its_item_is_not_admitted() {
     let mut rig = Rig::new();
     assert_eq!(rig.send([199]), ["calls 199", "attached 1", "discarded 199 of 1 NotAdmitted"]);
@@ -316,29 +279,6 @@ fn closure_is_not_called_after_the_end() {
         rig.made(0).release(Op::Close);
         assert!(rig.task.run().is_ready());
         assert_eq!(rig.count_made(), 1);
-    }
-}
-
-#[test]
-fn attachment_on_demand_costs_one_unit_of_the_budget() {
-    for budget in [2, 10, 64] {
-        let mut rig = Rig::with(
-            move |demux| demux.budget(budget),
-            |item, sink| Some(sink.attach(item / 100)),
-        );
-        rig.input.extend((1..=200).map(|key| key * 100));
-        let mut turns = 0;
-        let mut before = 0;
-        while rig.input.left() > 0 {
-            assert!(rig.task.poll().is_pending());
-            let made = rig.count_made();
-            assert!(made - before <= budget / 2, "{} in a turn of {budget}", made - before);
-            before = made;
-            turns += 1;
-        }
-        assert!(turns >= 400 / budget, "{turns} turns of {budget}");
-        rig.lines();
-        assert_eq!((rig.totals().delivered, rig.totals().unmatched), (200, 0));
     }
 }
 

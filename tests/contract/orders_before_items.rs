@@ -105,7 +105,7 @@ fn the_end_of_the_orders_that_comes_with_an_item_does_not_lose_it() {
 /// wait.
 #[test]
 fn orders_and_items_from_another_thread_stay_in_order() {
-    const ROUNDS: u32 = 20_000;
+    const ROUNDS: u32 = if cfg!(debug_assertions) { 5_000 } else { 20_000 };
     let (input, items) = scripted_stream("input");
     let (orders, orders_handle) = scripted_stream("orders");
     let key: fn(&u32) -> u32 = |n| *n;

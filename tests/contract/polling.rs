@@ -114,18 +114,6 @@ fn a_pending_flush_is_polled_once_if_no_item_is_taken() {
 }
 
 #[test]
-fn a_woken_flush_polls_only_the_flush() {
-    let mut rig = rig();
-    let sink = rig.attach(1, "a");
-    sink.hold(Op::Flush);
-    rig.send([1]);
-    sink.take_calls();
-    sink.release(Op::Flush);
-    rig.sleep();
-    assert_eq!(sink.calls(), [Call::Flush(Done)]);
-}
-
-#[test]
 fn a_pending_close_is_polled_once_whatever_else_happens() {
     let mut rig = rig();
     let sink = rig.attach(1, "a");

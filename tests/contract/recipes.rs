@@ -159,27 +159,6 @@ fn unmatched_items_go_to_a_second_demux_with_backpressure() {
     assert_eq!(unmatched, [26]);
 }
 
-/// A tree: by tenant, then by topic, with a demux for each tenant.
-#[test]
-fn demux_of_demuxes_routes_by_tenant_and_then_by_topic() {
-    let (mut leaves, mut branches, mut roots) = (Vec::new(), Vec::new(), Vec::new());
-    for tenant in [1, 2] {
-        let (to_tenant, of_tenant) = mpsc::channel(0);
-        roots.push((tenant, to_tenant));
-        let (sink, received) = mpsc::unbounded();
-        leaves.push(received);
-        let orders = stream::iter([("news".to_owned(), sink)]);
-        branches.push(of_tenant.demux_by_ref(|m: &Message| m.route.topic.as_str(), orders));
-    }
-    let root = messages().demux_by(|message| message.route.tenant, stream::iter(roots));
-    let (root, branches) = block_on(future::join(root, future::join_all(branches)));
-    assert_eq!(root.delivered, 4);
-    assert_eq!(branches.iter().map(|totals| totals.delivered).collect::<Vec<_>>(), [2, 1]);
-    assert_eq!(branches.iter().map(|totals| totals.unmatched).collect::<Vec<_>>(), [1, 0]);
-    let leaves: Vec<_> = leaves.into_iter().map(texts).collect();
-    assert_eq!(leaves, [vec!["for one", "for one again"], vec!["for two"]]);
-}
-
 // Request and response
 
 #[derive(Debug, PartialEq)]
@@ -462,26 +441,4 @@ fn client_that_disconnects_detaches_all_its_topics_and_no_successor() {
     assert_eq!(all(&mut old_out), [11]);
     assert_eq!(all(&mut new_out), [21, 31, 22, 32]);
     assert_eq!((task.get_ref().len(), task.get_ref().totals().unmatched), (2, 1));
-}
-
-#[test]
-fn shutdown_by_order_drains_everything_and_leaves_the_input_unread() {
-    let (input, feed) = scripted_stream("input");
-    let (orders, orders_in) = mpsc::unbounded();
-    let (sink, mut received) = mpsc::channel(0);
-    orders.unbounded_send(Order::from(Attach::new(1, sink).buffer(8))).unwrap();
-    let mut task = Task::new(input.demux_by(tens, orders_in));
-    feed.endless(|n| if n < 3 { 11 } else { 91 });
-    assert!(task.turns(1).is_pending());
-    orders.unbounded_send(Order::Finish).unwrap();
-    let mut count = 0;
-    let totals = loop {
-        if let Poll::Ready(totals) = task.run() {
-            break totals;
-        }
-        count += all(&mut received).len();
-    };
-    count += all(&mut received).len();
-    assert_eq!((count, totals.delivered), (3, 3));
-    assert_eq!(totals.received, feed.taken() as u64);
 }

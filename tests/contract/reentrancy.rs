@@ -37,7 +37,6 @@ fn orders<S>() -> (Orders<S>, UnboundedReceiver<Order<u32, S>>) {
 /// A call to a hook.
 enum Event {
     Admit(u32),
-    Detached(u32),
     Unmatched(u32),
     Blocked(u32),
     Unblocked,
@@ -56,7 +55,6 @@ impl<F: FnMut(Event)> Hooks<u32, u32, Broken> for Reacting<F> {
     }
     fn detached(&mut self, to: Recipient<'_, u32>, why: Detached<Broken>) {
         self.0.push(format!("{} {why:?}", to.key));
-        (self.1)(Event::Detached(*to.key));
     }
     fn unmatched(&mut self, item: u32) {
         self.0.push(format!("unmatched {item}"));
@@ -269,33 +267,6 @@ fn drop_of_an_evicted_sink_attaches_its_successor() {
     );
 }
 
-#[test]
-fn drop_of_a_failed_sink_drops_the_lease_of_another() {
-    let log = Log::new();
-    let ((a, a_handle), (b, b_handle)) = (sink(1, &log), sink(2, &log));
-    let mut lease = Lease::new();
-    let b = Attach::new(2, OnDrop::new(b, || {})).leased(&mut lease);
-    let a = Attach::new(1, OnDrop::new(a, move || drop(lease)));
-    let (input, feed) = scripted_stream("input");
-    let mut task = Task::new(input.demux_by(tens, stream::iter([a, b])).hooks(logging(&log)));
-    assert!(task.run().is_pending());
-    a_handle.fail(Op::Ready);
-    feed.push(11);
-    assert!(task.run().is_pending());
-    assert!(b_handle.is_dropped());
-    assert_eq!(
-        lines_but_drops(&log),
-        [
-            "1 attached",
-            "2 attached",
-            "1 failed in poll_ready",
-            "1 discarded 11 Failed",
-            "1 Failed(Broken(\"poll_ready\"))",
-            "2 Evicted"
-        ]
-    );
-}
-
 // Hooks that call back
 
 #[test]
@@ -381,29 +352,6 @@ fn detach_sent_from_admit_lets_the_admitted_item_through() {
         log.lines(),
         ["1 attached", "1 sent 11", "1 closed", "1 dropped", "1 Requested", "unmatched 12"]
     );
-}
-
-#[test]
-fn hook_that_attaches_in_every_call_of_detached_ends_each_turn_at_its_budget() {
-    let log = Log::new();
-    let (send, orders) = orders();
-    send.unbounded_send(Attach::new(1, sink(1, &log).0).limit(0).into()).unwrap();
-    let sinks = log.clone();
-    let hooks = Reacting(log.clone(), move |event| {
-        if let Event::Detached(key) = event {
-            let again = Attach::new(key, sink(key, &sinks).0).limit(0);
-            let _ = send.unbounded_send(again.into());
-        }
-    });
-    let (input, _feed) = scripted_stream("input");
-    let mut task = Task::new(input.demux_by(tens, orders).hooks(hooks).budget(8));
-    for _ in 0..10 {
-        let before = task.get_ref().totals().attached;
-        assert!(task.poll().is_pending());
-        let attached = task.get_ref().totals().attached - before;
-        assert!((1..=8).contains(&attached), "{attached} orders in one turn");
-        assert!(task.woken());
-    }
 }
 
 // Wakers that call back

@@ -6,9 +6,9 @@
 //! on `Overflow`, and guarantee 4). Otherwise an unused reservation would block all other senders
 //! although the channel is empty.
 
-use crate::common::real::{FLAVORS, Receiving, assert_settled, reader};
+use crate::common::real::{FLAVORS, assert_settled, reader};
 use crate::common::{self, Task};
-use futures::{StreamExt, stream};
+use futures::stream;
 use stream_demux::{Attach, DemuxStreamExt, Lease, Overflow, Totals};
 use tokio::sync::mpsc;
 use tokio_util::sync::PollSender;
@@ -59,22 +59,6 @@ fn two_members_share_a_channel_of_one_place() {
     assert!(task.woken());
     assert!(task.run().is_ready());
     assert_eq!(receiver.try_recv(), Ok(11));
-}
-
-#[test]
-fn members_share_a_channel_under_every_policy_and_none_starves() {
-    for overflow in [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest] {
-        for buffer in [0, 1, 3] {
-            let (sender, receiver) = mpsc::channel(1);
-            let sinks =
-                (0..3).map(|_| Attach::new(1, PollSender::new(sender.clone()))).collect::<Vec<_>>();
-            drop(sender);
-            let demux = stream::iter([11]).demux_by(tens, stream::iter(sinks));
-            let demux = demux.multicast().overflow(overflow).buffer(buffer);
-            let read = run_all(&mut [Task::new(demux)], &mut [receiver]);
-            assert_eq!(read, [vec![11; 3]], "{overflow:?}, {buffer}");
-        }
-    }
 }
 
 #[test]
@@ -144,16 +128,6 @@ fn read_to_the_end(
     }
     read.extend(receiver.try_recv());
     read
-}
-
-#[test]
-fn key_that_drops_takes_the_first_free_place_and_key_that_waits_the_next() {
-    for dropping in DROPPING {
-        let (mut task, items, mut receiver) = full_channel_of_two_keys(dropping, Overflow::Wait);
-        items.extend([11, 21]);
-        items.end();
-        assert_eq!(read_to_the_end(&mut task, &mut receiver), [0, 11, 21], "{dropping:?}");
-    }
 }
 
 #[test]
@@ -239,24 +213,4 @@ fn sink_without_items_keeps_no_reservation() {
         assert!(task.run().is_pending());
         sender.try_send(90).expect("a sender holds a reservation");
     }
-}
-
-#[test]
-fn reader_of_a_shared_channel_feeds_the_demux_itself() {
-    // Items that are read become input again: each place is used at once by the first waiting
-    // sender.
-    let (sender, receiver) = mpsc::channel(1);
-    let orders = stream::iter([1, 2].map(|key| {
-        Attach::new(key, PollSender::new(sender.clone())).overflow(Overflow::DropOldest)
-    }));
-    sender.try_send(10).expect("the channel is not empty");
-    drop(sender);
-    let input = Receiving(receiver).map(|n| if n < 20 { n + 10 } else { n - 10 });
-    let mut task = Task::new(input.demux_by(tens, orders));
-    for _ in 0..100 {
-        assert!(task.poll().is_pending());
-    }
-    let totals = task.get_ref().totals();
-    assert!(totals.delivered > 100, "{totals:?}");
-    assert_eq!(totals.discarded, 0);
 }

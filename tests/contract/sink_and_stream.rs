@@ -2,9 +2,7 @@
 //! streams panic if they are misused; these tests create situations in which this is likely.
 
 use crate::common::Answer::{Done, Failed, Pending};
-use crate::common::panics::panic_message;
 use crate::common::{Call, Op, Rig};
-use futures::future::FusedFuture;
 use stream_demux::Order;
 
 // All calls of a sink, from its first item to its drop.
@@ -122,22 +120,3 @@ fn the_orders_are_not_polled_after_their_end_though_their_waker_fires() {
 }
 
 // The future.
-
-#[test]
-fn a_poll_after_completion_panics_and_names_the_type() {
-    for finish in [false, true] {
-        let mut rig = Rig::new();
-        rig.attach(1, "a");
-        if finish {
-            rig.orders.push(Order::Finish);
-        } else {
-            rig.input.end();
-        }
-        assert!(rig.run().is_ready());
-        for _ in 0..2 {
-            let message = panic_message(|| _ = rig.task.poll());
-            assert!(message.contains("Demux"), "{message}");
-            assert!(rig.task.get_ref().is_terminated());
-        }
-    }
-}

@@ -144,35 +144,6 @@ fn the_old_sink_fails_as_it_is_closed_and_the_new_one_keeps_key_and_queue() {
 // Repeated replacement.
 
 #[test]
-fn replaced_many_times_the_queue_is_handed_on_each_time() {
-    let mut rig = Rig::new();
-    let mut sinks = vec![rig.attach_on(1, "s0", |attach| attach.buffer(2))];
-    sinks[0].park();
-    rig.send([101, 102, 103]);
-    for n in 1..10 {
-        let (sink, handle) = scripted_sink(n);
-        handle.park();
-        handle.hold(Op::Close);
-        rig.apply(Attach::new(1, sink).tag(n));
-        sinks.push(handle);
-    }
-    assert_eq!((rig.len(), rig.totals().queued), (1, 3));
-    let last = sinks.pop().unwrap();
-    last.open();
-    rig.lines();
-    assert_eq!(last.items(), [101, 102, 103]);
-    for sink in &sinks {
-        assert_eq!((sink.taken(), sink.is_failed()), (0, false));
-        sink.release(Op::Close);
-    }
-    let lines = hooks(rig.lines());
-    let expected: Vec<_> = (1..9).map(|tag| format!("detached 1#{tag} Replaced")).collect();
-    let mut sorted = lines;
-    sorted.sort();
-    assert_eq!(sorted, expected);
-}
-
-#[test]
 fn replaced_many_times_in_one_turn_only_the_last_receives() {
     let mut rig = Rig::new();
     let sinks: Vec<_> = (0..10).map(|n| rig.order(1, "s", |attach| attach.tag(n))).collect();

@@ -362,29 +362,6 @@ fn unit_in_which_a_flush_completed_does_not_count_for_idleness() {
     assert_eq!(rig.tick(), ["detached 1 Idle"]);
 }
 
-/// A tick is applied to one attachment after the other, and the next tick may be read before the
-/// last one has been applied to all. Each unit counts according to what happened in it.
-#[test]
-fn unit_in_which_the_input_was_held_counts_for_no_attachment_of_the_sweep() {
-    let mut rig = Rig::with(|demux| demux.budget(4)).with_silent_sinks();
-    for key in 10..60 {
-        rig.order(key, key, |attach| attach.idle_timeout(2));
-    }
-    let b = rig.attach(2, "b");
-    b.park();
-    rig.send([201]);
-    b.open();
-    rig.sleep();
-    rig.log.take();
-    // The first tick does not count, because the input was held. The second counts, although it is
-    // read before the sweep of the first has ended.
-    rig.tick_and_poll();
-    rig.tick_and_poll();
-    rig.sleep();
-    assert_eq!((hooks(rig.log.take()), rig.len()), (vec![], 51));
-    assert_eq!(rig.tick().len(), 50);
-}
-
 #[test]
 fn idle_attachment_that_cannot_be_closed_stalls() {
     let mut rig = Rig::with(|demux| demux.idle_timeout(1).stall_timeout(2));
@@ -434,30 +411,6 @@ fn without_ticks_nothing_expires() {
         rig.apply(Order::Evict(50));
     }
     assert_eq!((rig.len(), rig.totals().detached), (3, 0));
-}
-
-#[test]
-fn ticks_without_time_outs_do_nothing() {
-    let mut rig = Rig::new();
-    let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
-    a.park();
-    rig.send([101]);
-    let (calls, polls) = (a.calls(), rig.task.polls());
-    for _ in 0..10 {
-        assert_eq!(rig.apply(Order::Tick), [""; 0]);
-    }
-    assert_eq!((a.calls(), rig.len()), (calls, 1));
-    assert_eq!(rig.task.polls(), polls + 10, "each tick takes one turn");
-    // Also before the first attachment and after the end.
-    let mut rig = Rig::new();
-    assert_eq!(rig.apply(Order::Tick), [""; 0]);
-    let a = rig.attach(1, "a");
-    a.hold(Op::Close);
-    rig.input.end();
-    rig.lines();
-    assert_eq!(rig.apply(Order::Tick), [""; 0]);
-    a.release(Op::Close);
-    rig.last_lines();
 }
 
 // Ticks are merged.
@@ -550,28 +503,6 @@ fn attachments_that_join_and_leave_during_a_sweep_get_the_right_ticks() {
     }
 }
 
-/// Neither orders nor items nor woken sinks stop a sweep.
-#[test]
-fn sweep_continues_while_all_others_are_busy() {
-    for budget in [1, 4, 16] {
-        let mut rig = Rig::with(|demux| demux.budget(budget)).with_silent_sinks();
-        let busy = rig.attach(1, "busy");
-        let waking = rig.attach_on(2, "waking", |attach| attach.buffer(1));
-        waking.stutter(Op::Ready, usize::MAX);
-        for key in 10..110 {
-            rig.order(key, key, |attach| attach.idle_timeout(1));
-        }
-        rig.input.push(201);
-        rig.turns_until(1_000, |rig| rig.len() == 102);
-        rig.input.endless(|_| 101);
-        rig.orders.push(Order::Tick);
-        rig.turns_until(10_000 / budget, |rig| rig.len() == 2);
-        assert!(busy.taken() > 0);
-        rig.orders.push(Order::Finish);
-        rig.poll();
-    }
-}
-
 // Flushes that linger.
 
 fn lingering(ticks: u32) -> Rig {
@@ -628,40 +559,6 @@ fn ticks_count_only_while_something_is_unflushed() {
     assert_eq!(a.flushed(), 1);
     rig.tick();
     assert_eq!(a.flushed(), 2);
-}
-
-/// A sink that was evicted, one that is closing, and one whose pending flush has taken the item
-/// along.
-#[test]
-fn sinks_that_need_no_flush_any_more_do_not_start_the_count() {
-    type Leaves = fn(&mut Rig, &SinkHandle<u32>);
-    let ways: [Leaves; 3] = [
-        |rig, _| drop(rig.apply(Order::Evict(1))),
-        |rig, a| {
-            a.hold(Op::Close);
-            rig.apply(Order::Detach(1));
-        },
-        |rig, a| {
-            a.hold(Op::Flush);
-            (0..2).for_each(|_| drop(rig.tick()));
-            rig.send([102]);
-            a.release(Op::Flush);
-            rig.sleep();
-        },
-    ];
-    for (way, leaves) in ways.into_iter().enumerate() {
-        let mut rig = lingering(2);
-        let a = rig.attach(1, "a");
-        rig.send([101]);
-        leaves(&mut rig, &a);
-        rig.tick();
-        let b = rig.attach(2, "b");
-        rig.send([201]);
-        rig.tick();
-        assert_eq!(b.flush_asked(), 0, "{way}: a tick after its item");
-        rig.tick();
-        assert_eq!(b.flushed(), 1, "{way}");
-    }
 }
 
 #[test]
@@ -723,22 +620,6 @@ fn nothing_lingers_while_the_input_is_blocked() {
         assert_eq!(all[0].flush_asked(), 1);
         (0..3).for_each(|_| drop(rig.tick()));
         assert_eq!((all[0].flushed(), last.flushed()), (2, 1));
-    }
-}
-
-#[test]
-fn nothing_lingers_at_the_end() {
-    for finish in [false, true] {
-        let mut rig = lingering(10);
-        let sinks = rig.attach_each(1..30);
-        rig.send((1..30).map(|key| key * 100));
-        if finish {
-            rig.orders.push(Order::Finish);
-        } else {
-            rig.input.end();
-        }
-        rig.last_lines();
-        assert!(sinks.iter().all(|sink| sink.is_closed() && sink.count(Op::Flush) == 0));
     }
 }
 
