@@ -171,6 +171,11 @@ impl<V: Debug + 'static> Rig<V> {
         self
     }
 
+    /// Logs only the calls of hooks that are logged by default.
+    pub fn with_silent_sinks(self) -> Self {
+        self.logging(is_hook)
+    }
+
     /// Logs only the lines for which `matters` returns `true`.
     pub fn logging(self, matters: fn(&str) -> bool) -> Self {
         self.log.keep_only(matters);
@@ -180,6 +185,13 @@ impl<V: Debug + 'static> Rig<V> {
 
 /// Orders and items.
 impl<V: Debug + From<u32> + 'static> Rig<V> {
+    /// Creates a sink that writes to the log.
+    pub fn sink(&self, name: impl Display) -> (ScriptedSink<V>, SinkHandle<V>) {
+        let (sink, handle) = scripted_sink(name);
+        handle.log_to(&self.log);
+        (sink, handle)
+    }
+
     /// Returns the order to attach a sink that writes to the log, with the settings that `terms`
     /// adds, and the handle of the sink.
     ///
@@ -191,8 +203,7 @@ impl<V: Debug + From<u32> + 'static> Rig<V> {
         name: impl Display,
         terms: impl FnOnce(Terms<V>) -> Terms<V>,
     ) -> (Orders<V>, SinkHandle<V>) {
-        let (sink, handle) = scripted_sink(name);
-        handle.log_to(&self.log);
+        let (sink, handle) = self.sink(name);
         let attach = terms(Attach::new(key, sink));
         let shown = format!("{attach:?}");
         if shown.contains("overflow: Some(") && !shown.contains("overflow: Some(Wait)") {
@@ -265,15 +276,27 @@ impl<V: Debug + 'static> Rig<V> {
     /// Runs one turn, which must not complete the demux. Returns the log.
     #[track_caller]
     pub fn turn(&mut self) -> Vec<String> {
+        self.poll();
+        self.log.take()
+    }
+
+    /// Runs one turn, which must not complete the demux.
+    #[track_caller]
+    pub fn poll(&mut self) {
         assert!(self.task.poll().is_pending(), "the demux completed");
         self.check_totals();
-        self.log.take()
+    }
+
+    /// Runs until the task parks.
+    #[track_caller]
+    pub fn sleep(&mut self) {
+        assert!(self.run().is_pending(), "the demux completed");
     }
 
     /// Runs until the task parks. Returns the log.
     #[track_caller]
     pub fn lines(&mut self) -> Vec<String> {
-        assert!(self.run().is_pending(), "the demux completed");
+        self.sleep();
         self.log.take()
     }
 
@@ -331,42 +354,5 @@ impl<V: Debug + 'static> Rig<V> {
     /// Returns the tag of the recipient that the input waits for.
     pub fn blocked_on(&self) -> Option<u64> {
         self.demux().blocked_on().map(|on| on.tag)
-    }
-}
-
-// TODO: the rest goes with the modules that use it.
-impl<V: Debug + 'static> Rig<V> {
-    pub fn with_silent_sinks(self) -> Self {
-        self.logging(is_hook)
-    }
-    pub fn logging_only(self, matter: fn(&str) -> bool) -> Self {
-        self.logging(matter)
-    }
-    pub fn sink(&self, name: impl Display) -> (ScriptedSink<V>, SinkHandle<V>) {
-        let (sink, handle) = scripted_sink(name);
-        handle.log_to(&self.log);
-        (sink, handle)
-    }
-    #[track_caller]
-    pub fn poll(&mut self) {
-        assert!(self.task.poll().is_pending(), "the demux completed");
-        self.check_totals();
-    }
-    #[track_caller]
-    pub fn turns_until(&mut self, limit: usize, done: impl Fn(&Self) -> bool) -> usize {
-        for turns in 0..=limit {
-            if done(self) {
-                return turns;
-            }
-            self.poll();
-        }
-        panic!("the condition is not met after {limit} turns: {:?}", self.task.get_ref());
-    }
-    #[track_caller]
-    pub fn sleep(&mut self) {
-        assert!(self.run().is_pending(), "the demux completed");
-    }
-    pub fn balance(&self) {
-        self.check_totals();
     }
 }

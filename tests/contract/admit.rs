@@ -1,13 +1,12 @@
-//! `Hooks::admit` (attachment rules): the demux calls it once per item and recipient, before it
-//! uses the queue or polls the sink, and not again when it retries a held item. An item that is not
-//! admitted is discarded with `NotAdmitted`, and never waits for a sink (guarantee 3).
+//! `Hooks::admit` (*Attachments*): called once per item and recipient, before the queue or the sink
+//! is used. An item that is not admitted is discarded, and never waits for a sink.
 
 use crate::common::{Op, Rig};
 use stream_demux::Overflow;
 
 /// Logs calls of `admit`, but no flushes.
 fn rig() -> Rig {
-    Rig::new().logging_only(|line| !line.ends_with("flushed") && !line.starts_with("key "))
+    Rig::new().logging(|line| !line.ends_with("flushed") && !line.starts_with("key "))
 }
 
 fn admit_calls(lines: &[String]) -> usize {
@@ -94,7 +93,7 @@ fn refused_items_do_not_count_towards_a_limit() {
 }
 
 #[test]
-fn admit_is_not_called_again_for_a_held_item() {
+fn admit_is_not_called_again_for_an_item_that_waits() {
     let mut rig = rig();
     let a = rig.attach(1, "a");
     a.park();

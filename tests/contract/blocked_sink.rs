@@ -5,7 +5,7 @@ use crate::common::{Op, Rig, SinkHandle, Terms, hooks};
 use stream_demux::{Demux, Order};
 
 impl Rig {
-    /// Attaches sink `a` under key 1 and blocks the input on it: 101 is held, 102 and 201 wait
+    /// Attaches sink `a` under key 1 and blocks the input on it: 101 is queued, 102 and 201 wait
     /// unread.
     #[track_caller]
     fn blocked(&mut self) -> SinkHandle<u32> {
@@ -135,7 +135,7 @@ fn pending_flushes_and_closes_of_others_continue() {
 // Events that unblock the input in the same poll.
 
 #[test]
-fn a_successor_that_is_not_ready_takes_the_held_item_and_blocks_on_the_next() {
+fn a_successor_that_is_not_ready_takes_the_queue_and_blocks_on_the_next_item() {
     let mut rig = Rig::new();
     rig.blocked();
     let new = rig.order(1, "new", |attach| attach.tag(5));

@@ -15,7 +15,7 @@ fn group() -> Rig {
 }
 
 fn but_flushes(rig: Rig) -> Rig {
-    rig.logging_only(|line| {
+    rig.logging(|line| {
         !["admit ", "key "].iter().any(|hook| line.starts_with(hook)) && !line.ends_with("flushed")
     })
 }
@@ -206,7 +206,7 @@ fn surplus_of_a_limited_successor_is_not_caught_by_another_catch_all_either() {
 }
 
 #[test]
-fn catch_all_that_becomes_another_while_an_item_is_held_still_gets_that_item() {
+fn catch_all_gets_the_items_that_were_caught_before_another_took_its_place() {
     let mut rig = rig();
     let a = rig.attach_on(1, "a", Attach::catch_all);
     a.park();

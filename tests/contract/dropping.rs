@@ -129,13 +129,13 @@ fn with_items_in_queues() {
 }
 
 #[test]
-fn with_an_item_that_is_held_for_a_group() {
+fn with_an_item_in_two_queues_of_a_group() {
     let mut rig = Rig::new();
     rig.attach(1, 0).park();
     rig.attach(1, 3).park();
     rig.push([1]);
     rig.sleep();
-    // The held item, and a copy in a queue.
+    // The item and its copy.
     assert_eq!(rig.items_within(), 2);
     rig.dropped();
 }

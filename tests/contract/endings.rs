@@ -335,7 +335,7 @@ fn play(situation: Situation, way: Way) -> [Vec<String>; 2] {
     }
     log.extend(at_once.clone());
     others.iter().for_each(SinkHandle::open);
-    [Op::Ready, Op::Flush, Op::Close].into_iter().for_each(|op| a.release(op));
+    release(&a);
     if !ended {
         ended = rig.run().is_ready();
     }
@@ -348,6 +348,12 @@ fn play(situation: Situation, way: Way) -> [Vec<String>; 2] {
     assert_eq!((all.delivered, all.discarded, all.unmatched), fates, "{situation:?}, {way:?}");
     assert_eq!(all.lost, u64::from(way == Fails(Op::Send)), "{situation:?}, {way:?}");
     [without_b(at_once), without_b(later)]
+}
+
+fn release(sink: &SinkHandle<u32>) {
+    for op in [Op::Ready, Op::Flush, Op::Close] {
+        sink.release(op);
+    }
 }
 
 fn without_b(mut log: Vec<String>) -> Vec<String> {
@@ -384,25 +390,26 @@ fn spelled(events: &str, (situation, way): (Situation, Way)) -> Vec<String> {
 
 #[test]
 fn every_way_to_end_in_every_situation() {
-    let mut faults = String::new();
+    let mut faults = Vec::new();
     for &(situation, rows) in TABLE {
         for &(ways, at_once, later) in rows {
             for &way in ways {
                 let expected = [at_once, later].map(|events| spelled(events, (situation, way)));
                 let log = play(situation, way);
                 if log != expected {
-                    faults += &format!("{situation:?}, {way:?}:\n{log:#?}\n{expected:#?}\n");
+                    faults.push(format!("{situation:?}, {way:?}:\n{log:#?}\n{expected:#?}"));
                 }
             }
         }
     }
-    assert!(faults.is_empty(), "{faults}");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 /// An error of a sink that leaves is reported instead of the reason why it leaves.
 #[test]
 fn close_that_fails_is_reported_for_every_reason_to_leave() {
-    let leave: [(&str, fn(&Rig)); 5] = [
+    type Leave = fn(&Rig);
+    let leave: [(&str, Leave); 5] = [
         ("Requested", |rig| rig.orders.push(Order::Detach(1))),
         ("Limited", |rig| rig.push([101])),
         ("Replaced", |rig| drop(rig.order(1, "n", |attach| attach.tag(8)))),

@@ -1,7 +1,5 @@
-//! Hooks: one `attached` and one `detached` for each attachment, however it ends; `unblocked` once
-//! for each `blocked`, and before `detached`; `detached` after the drop of the sink; key and tag in
-//! every call. Also the implementations of `Hooks`: `()`, `&mut H`, `Box<H>`, user-defined types,
-//! and closures in every combination.
+//! Types and closures that are hooks: `()`, `&mut H`, `Box<H>`, user-defined types, and closures in
+//! every combination. What each call is for is told by `endings`; key and tag are in every call.
 
 use std::task::Poll;
 
@@ -19,7 +17,7 @@ fn rig() -> Rig {
 }
 
 fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
-    Rig::with(settings).logging_only(|line| !line.ends_with("flushed") && !line.starts_with("key "))
+    Rig::with(settings).logging(|line| !line.ends_with("flushed") && !line.starts_with("key "))
 }
 
 #[test]

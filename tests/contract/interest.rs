@@ -1,5 +1,5 @@
-//! `Hooks::key_attached` and `Hooks::key_detached`: which keys have a receiving attachment. Calls
-//! alternate for each key, and agree with `Demux::contains_key` between any two polls.
+//! `Hooks::key_attached` and `Hooks::key_detached`: which keys have a receiving attachment. That the
+//! calls alternate and agree with `Demux::contains_key` is checked by `random_events`.
 
 use crate::common::{Op, Rig, Split, Terms, is_hook};
 use stream_demux::{Attach, Demux, Lease, Order, Overflow};
@@ -22,9 +22,8 @@ fn keys(lines: Vec<String>) -> Vec<String> {
 
 #[test]
 fn key_attached_is_called_after_attached_and_before_the_items_of_the_key() {
-    let mut rig = Rig::new()
-        .logging_only(|line| !line.ends_with("flushed"))
-        .admitting(|_, item| *item != 102);
+    let mut rig =
+        Rig::new().logging(|line| !line.ends_with("flushed")).admitting(|_, item| *item != 102);
     rig.order(1, "a", |attach| attach.tag(7));
     assert_eq!(
         rig.send([101, 102]),

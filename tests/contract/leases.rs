@@ -1,7 +1,6 @@
-//! `Lease` (attachment rules): it ends one attachment, independent of its key: promptly, without an
-//! item, from any thread, and before the order is applied. After the demux was dropped, it does
-//! nothing. If an attachment has several leases, eviction wins over detaching. Also guarantees 3, 4
-//! and 7 where a lease ends an attachment.
+//! `Lease` (*Attachments*): it ends its attachments from any thread, and nothing after the demux was
+//! dropped. If an attachment has several leases, eviction wins over detaching. What then happens to
+//! items and sinks is in `endings`.
 
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -239,5 +238,3 @@ fn late_clean_up_of_an_old_consumer_never_removes_its_successor() {
         assert_eq!(rig.len(), 1);
     }
 }
-
-// Attachments in all their states.

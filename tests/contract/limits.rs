@@ -1,5 +1,5 @@
-//! `Attach::limit` (attachment rules): after `n` items were sent or queued, the key is free, and
-//! the sink drains and is closed.
+//! `Attach::limit` (*Attachments*): after `n` items were sent or queued, the key is free, and the
+//! sink drains and is closed.
 
 use crate::common::{Op, Rig, Terms, hooks};
 use stream_demux::{Order, Overflow};
@@ -73,7 +73,7 @@ fn sent_and_queued_items_count_once_each() {
 }
 
 #[test]
-fn a_held_item_does_not_count_until_it_is_sent_or_queued() {
+fn an_item_beyond_the_buffer_does_not_count() {
     let mut rig = Rig::new();
     let a = rig.attach_on(1, "a", |attach| attach.limit(2).buffer(1));
     a.park();

@@ -1,5 +1,5 @@
-//! Guarantee 2: the items of one attachment reach its sink in the order of the input, whatever
-//! happens to its queue, to the held item, and to its key.
+//! Guarantee 2: the items of one attachment reach its sink in the order of the input, while its
+//! queue drains in turns of any length. `random_events` checks it whatever happens.
 
 use crate::common::{Rig, SinkHandle, Split, Terms};
 
@@ -66,7 +66,7 @@ fn an_item_that_comes_before_the_woken_sink_is_polled_does_not_overtake_its_queu
 }
 
 #[test]
-fn the_held_item_comes_after_the_queue_and_before_all_later_ones() {
+fn an_item_beyond_the_buffer_comes_after_the_queue_and_before_all_later_ones() {
     for buffer in 0..4 {
         let mut rig = rig();
         let sink = rig.parked_under(1, |attach| attach.buffer(buffer));

@@ -220,7 +220,7 @@ fn orders_that_wake_themselves_end_the_turn_before_another_item_is_routed() {
 }
 
 #[test]
-fn orders_that_wake_themselves_while_an_item_is_held_keep_it_held() {
+fn orders_that_wake_themselves_keep_an_overtaken_item_waiting() {
     let mut rig = Rig::new();
     rig.lines();
     let (order, a) = rig.attachment(1, "a", |attach| attach);

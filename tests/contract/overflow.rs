@@ -166,37 +166,37 @@ fn turns(rig: &mut Rig, limit: usize) -> String {
     let counts = counts.into_iter().filter(|(count, _)| *count > 0);
     events.extend(counts.map(|(count, what)| format!("{count} {what}")));
     // Items with the same fate in a row: `sent 101 102`.
-    let mut all = String::new();
-    let mut last = String::new();
+    let mut all: Vec<String> = Vec::new();
     for event in events {
-        match event.split_once(' ') {
-            Some((fate, item)) if fate == last => all += &format!(" {item}"),
-            _ if all.is_empty() => all += &event,
-            _ => all += &format!(", {event}"),
+        match (all.last_mut(), event.split_once(' ')) {
+            (Some(last), Some((fate @ ("sent" | "lost" | "conflated"), item)))
+                if last.starts_with(fate) =>
+            {
+                last.push(' ');
+                last.push_str(item);
+            }
+            _ => all.push(event),
         }
-        let fate =
-            event.split(' ').next().filter(|fate| ["sent", "lost", "conflated"].contains(fate));
-        last = fate.unwrap_or_default().to_owned();
     }
-    all
+    all.join(", ")
 }
 
 #[test]
 fn every_policy_and_buffer_with_every_sink() {
-    let mut faults = String::new();
+    let mut faults = Vec::new();
     for &(behaviours, policies, buffers, ref expected) in TABLE {
         for &behaviour in behaviours {
             for &policy in policies {
                 for &buffer in buffers {
                     let events = play(behaviour, policy, buffer);
                     if events != *expected {
-                        faults += &format!("{behaviour:?}, {policy:?}, {buffer}: {events:#?}\n");
+                        faults.push(format!("{behaviour:?}, {policy:?}, {buffer}: {events:#?}"));
                     }
                 }
             }
         }
     }
-    assert!(faults.is_empty(), "{faults}");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 // Buffers.

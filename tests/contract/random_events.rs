@@ -173,7 +173,9 @@ fn play(seed: u64, settings: fn(Split) -> Split) {
         crowd.rig.input.end();
     }
     for sink in &crowd.sinks {
-        [Op::Ready, Op::Flush, Op::Close].into_iter().for_each(|op| sink.release(op));
+        for op in [Op::Ready, Op::Flush, Op::Close] {
+            sink.release(op);
+        }
     }
     if seed % 7 == 0 {
         crowd.rig.orders.push(Order::Abort);

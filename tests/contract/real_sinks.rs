@@ -1,7 +1,6 @@
 //! The documented behaviour with real sinks: futures' `mpsc`, tokio's `PollSender`, flume, codecs
-//! over TCP, `sink_map_err`, tokio's cooperative budget, boxed and `!Send` sinks, executors.
-//!
-//! Guarantees 3 to 8, 10 and 13, where real sinks may behave differently from scripted ones.
+//! over TCP, `sink_map_err`, boxed and `!Send` sinks. Channels that yield are in `really_full` and
+//! `room_for_everything`.
 
 use std::cell::RefCell;
 use std::convert::Infallible;

@@ -1,8 +1,5 @@
-//! The recipes of the documentation: fallible inputs, composite keys, untrusted keys, chained
-//! demuxes, request and response, watchdogs, rate limits, reconnection.
-//!
-//! They combine the attachment rules on `limit`, `Lease`, `catch_all`, `admit` and `blocked` with
-//! guarantees 3, 7 and 9.
+//! The recipes of the documentation: fallible inputs, composite keys, chained demuxes, request and
+//! response, watchdogs, rate limits, reconnection.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -135,7 +132,7 @@ fn unmatched_items_go_to_a_second_demux_with_backpressure() {
         assert!(second.run().is_pending());
     }
     assert_eq!(known_handle.items(), [11]);
-    // One item is held by the second demux, one is in the channel, and one is held by the first
+    // One item waits in the second demux, one is in the channel, and one waits in the first
     // demux.
     assert_eq!((feed.left(), feed.taken()), (1, 4));
     assert_eq!(first.get_ref().blocked_on().map(|to| *to.key), Some(u32::MAX));

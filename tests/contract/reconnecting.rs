@@ -1,9 +1,6 @@
 //! A client reconnects: its lease ends, and the order for its successor is sent. A lease that ended
-//! before an order or an item was read takes effect first (attachment rule on `Lease`), so the
-//! result does not depend on when the demux is polled.
-//!
-//! Also guarantees 1 and 5 for ends of leases: each attachment that ends costs one unit, and orders
-//! and items wait until all have ended.
+//! before an order or an item was read takes effect first (guarantee 1), so the result does not
+//! depend on when the demux is polled.
 
 use crate::common::real::{FLAVORS, Receiving, assert_settled, tokio_channel};
 use crate::common::{Orders, Rig, Split, Terms};

@@ -1,6 +1,5 @@
-//! Settings and getters: defaults, panics at the caller's line, calls in any order, `len`,
-//! `contains_key`, `totals` and the input at any time, `Debug` and other documented traits of
-//! public types, and hashers.
+//! Settings: defaults, panics at the caller's line, hashers. Getters before the first poll, the
+//! input at any time, and `Debug`.
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::pin::Pin;

@@ -1,6 +1,5 @@
-//! An order attaches a sink to a key that has one. The new sink takes over key, queue and held
-//! item, and the old sink is flushed and closed in the background. With `keep_existing`, the new
-//! sink is refused.
+//! An order attaches a sink to a key that has one (*Attachments*). The new sink takes over key and
+//! queue, and the old sink is flushed and closed in the background.
 
 use crate::common::{Op, Rig, hooks, scripted_sink};
 use stream_demux::{Attach, Order};
@@ -34,7 +33,7 @@ fn the_sequence_is_split_exactly_where_the_order_came() {
 }
 
 #[test]
-fn the_queue_and_the_held_item_move_even_beyond_the_buffer_of_the_new_sink() {
+fn the_queue_moves_even_beyond_the_buffer_of_the_new_sink() {
     for buffer in 0..=2 {
         let mut rig = Rig::new();
         let old = rig.attach_on(1, "old", |attach| attach.buffer(2).tag(1));
@@ -52,7 +51,7 @@ fn the_queue_and_the_held_item_move_even_beyond_the_buffer_of_the_new_sink() {
         );
         let at = |line: &str| logged.iter().position(|other| other == line);
         assert!(at(expected[1]) < at(expected[2]) && at(expected[1]) < at(expected[3]));
-        // Three items have moved; the fourth found no room and is held.
+        // Three items have moved; the fourth is beyond the buffer.
         assert_eq!((rig.totals().queued, rig.input.left()), (4, 0), "buffer {buffer}");
         new.allow(1);
         rig.lines();

@@ -316,7 +316,7 @@ fn attachment_with_waiting_items_is_not_idle() {
 }
 
 #[test]
-fn nothing_is_idle_while_the_input_is_held() {
+fn nothing_is_idle_while_the_input_waits() {
     let mut rig = Rig::new();
     rig.attach_on(1, "a", |attach| attach.idle_timeout(2));
     let b = rig.attach(2, "b");
@@ -327,13 +327,13 @@ fn nothing_is_idle_while_the_input_is_held() {
     b.open();
     rig.sleep();
     rig.log.take();
-    rig.ticks_without_effect(1); // the item was held for part of this unit
+    rig.ticks_without_effect(1); // the input waited for part of this unit
     assert_eq!(rig.tick(), ["detached 1 Idle"]);
 }
 
 /// The wait began and ended between two ticks.
 #[test]
-fn unit_in_which_the_input_was_held_does_not_count_for_idleness() {
+fn unit_in_which_the_input_waited_does_not_count_for_idleness() {
     let mut rig = Rig::new();
     rig.attach_on(1, "a", |attach| attach.idle_timeout(2));
     let b = rig.attach(2, "b");
@@ -583,7 +583,7 @@ fn flushes_that_a_tick_made_due_do_not_linger_again() {
     rig.apply(Order::Tick);
     rig.tick_and_poll();
     let flushed = |rig: &mut Rig| {
-        rig.balance();
+        rig.check_totals();
         sinks[..20].iter().filter(|sink| sink.flushed() == 1).count()
     };
     assert!((1..10).contains(&flushed(&mut rig)));
