@@ -150,6 +150,15 @@ fn a_successor_that_is_not_ready_takes_the_queue_and_blocks_on_the_next_item() {
 }
 
 #[test]
+fn an_abort_frees_the_input_before_it_ends_the_attachments_one_by_one() {
+    let mut rig = Rig::with(|demux| demux.budget(1));
+    rig.attach(2, "b");
+    rig.blocked();
+    rig.orders.push(Order::Abort);
+    assert_eq!(rig.turn(), ["unblocked 1", "b dropped", "detached 2 Evicted"]);
+}
+
+#[test]
 fn a_blocked_sink_whose_pending_flush_fails_frees_the_input_in_the_same_poll() {
     let mut rig = Rig::new();
     rig.attach(2, "b");
