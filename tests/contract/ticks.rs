@@ -442,6 +442,21 @@ fn ticks_that_are_read_during_a_sweep_count_as_one() {
     assert_eq!(rig.tick().iter().filter(|line| line.ends_with("Idle")).count(), 500);
 }
 
+/// A tick that was read during a sweep waits for its end, also if attachments leave meanwhile, be it
+/// the rest of the sweep.
+#[test]
+fn tick_that_is_read_during_a_sweep_is_applied_to_all_though_some_leave() {
+    for leave in [1, 20] {
+        let mut rig = Rig::with(|demux| demux.budget(20).idle_timeout(2)).with_silent_sinks();
+        rig.attach_each(0..60);
+        rig.tick_and_poll();
+        rig.orders.extend((0..leave).map(Order::Evict));
+        rig.orders.push(Order::Tick);
+        rig.sleep();
+        assert_eq!((rig.len(), rig.log.take().len()), (0, 60), "{leave} evicted");
+    }
+}
+
 // Sweeps.
 
 #[test]
