@@ -104,7 +104,7 @@ fn run(
             Destination::Server => serve(producers, receiver).await,
             Destination::Demux => demux(producers, receiver).await,
         };
-        Run { elapsed: start.elapsed(), sent: per_producer * producers, arrived, allocations: 0 }
+        Run::new(start.elapsed(), per_producer * producers, arrived)
     })
 }
 

@@ -5,8 +5,11 @@ use std::time::Duration;
 /// The result of one run of a contender.
 #[derive(Debug, Clone, Copy)]
 pub struct Run {
-    /// The time from the first item that was read to the end of the job, without the set-up.
+    /// The time from the first item that was read to the end of the job, without the set-up. The
+    /// scenario says which: processor time, or that of the clock on the wall.
     pub elapsed: Duration,
+    /// The time by the clock on the wall, if `elapsed` is the processor time of several threads.
+    pub wall: Option<Duration>,
     /// The number of items that were sent.
     pub sent: u64,
     /// The number of items that arrived at the right place.
@@ -16,10 +19,20 @@ pub struct Run {
 }
 
 impl Run {
+    /// Creates a run that was timed with one clock.
+    #[must_use]
+    pub fn new(elapsed: Duration, sent: u64, arrived: u64) -> Self {
+        Self { elapsed, wall: None, sent, arrived, allocations: 0 }
+    }
+
     /// Returns the nanoseconds per item.
     #[must_use]
     pub fn ns(&self) -> f64 {
-        self.elapsed.as_secs_f64() * 1e9 / self.sent as f64
+        self.ns_of(self.elapsed)
+    }
+
+    fn ns_of(&self, time: Duration) -> f64 {
+        time.as_secs_f64() * 1e9 / self.sent as f64
     }
 }
 
@@ -87,6 +100,7 @@ impl Group {
                 if round > 0 {
                     let member = &mut measured.members[index];
                     member.times.push(run.ns());
+                    member.wall_times.extend(run.wall.map(|wall| run.ns_of(wall)));
                     member.sent = run.sent;
                     member.arrived = run.arrived;
                 }
@@ -112,6 +126,8 @@ pub struct Member {
     pub name: &'static str,
     /// Nanoseconds per item, by round.
     pub times: Vec<f64>,
+    /// The same by the clock on the wall, if that was read as well.
+    pub wall_times: Vec<f64>,
     /// The number of items that were sent in the last run.
     pub sent: u64,
     /// The number of those items that arrived.
@@ -120,7 +136,7 @@ pub struct Member {
 
 impl Member {
     fn new(name: &'static str) -> Self {
-        Self { name, times: Vec::new(), sent: 0, arrived: 0 }
+        Self { name, times: Vec::new(), wall_times: Vec::new(), sent: 0, arrived: 0 }
     }
 
     /// Returns the median of the nanoseconds per item.
@@ -152,16 +168,21 @@ impl Measured {
     /// round. A disturbance during a round affects both.
     #[must_use]
     pub fn ratio(&self, numerator: &str, denominator: &str) -> f64 {
-        let (numerator, denominator) =
-            (&self.member(numerator).times, &self.member(denominator).times);
-        median(
-            numerator
-                .iter()
-                .zip(denominator)
-                .map(|(numerator, denominator)| numerator / denominator)
-                .collect(),
-        )
+        ratio(&self.member(numerator).times, &self.member(denominator).times)
     }
+
+    /// Returns the same for the times by the clock on the wall.
+    #[must_use]
+    pub fn wall_ratio(&self, numerator: &str, denominator: &str) -> f64 {
+        ratio(&self.member(numerator).wall_times, &self.member(denominator).wall_times)
+    }
+}
+
+/// Returns the median of the ratios of two times in each round.
+#[must_use]
+pub fn ratio(numerators: &[f64], denominators: &[f64]) -> f64 {
+    let ratios = numerators.iter().zip(denominators);
+    median(ratios.map(|(numerator, denominator)| numerator / denominator).collect())
 }
 
 /// Returns the median; of an even number of values, the upper of the middle two.

@@ -66,7 +66,7 @@ impl Clock {
     #[must_use]
     pub fn run(&self, sent: u64, arrived: u64) -> Run {
         let (elapsed, allocations) = self.0.get().stop.expect("the input was read to its end");
-        Run { elapsed, sent, arrived, allocations }
+        Run { allocations, ..Run::new(elapsed, sent, arrived) }
     }
 }
 

@@ -226,5 +226,5 @@ async fn time(job: Job, work: impl Future<Output = Received>) -> Run {
     let elapsed = start.elapsed();
     let expected = job.expected();
     let arrived = if received.sum == expected.sum { received.count } else { 0 };
-    Run { elapsed, sent: expected.count, arrived, allocations: 0 }
+    Run::new(elapsed, expected.count, arrived)
 }

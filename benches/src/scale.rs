@@ -136,7 +136,7 @@ fn time<S>(
         sent += batch.len() as u64;
         batch.into_iter().for_each(|sink| refill(state, sink));
     }
-    Run { elapsed, sent, arrived, allocations: 0 }
+    Run::new(elapsed, sent, arrived)
 }
 
 /// Full channels.

@@ -90,12 +90,7 @@ fn one_demux(rounds: u64, items: u64) -> Run {
     let total_sum = Arc::new(AtomicU64::new(0));
     let start = Instant::now();
     route(Numbers::new(items, KEYS, &Clock::default()), rounds, &total_sum, |_| true);
-    Run {
-        elapsed: start.elapsed(),
-        sent: items,
-        arrived: arrived(&total_sum, items),
-        allocations: 0,
-    }
+    Run::new(start.elapsed(), items, arrived(&total_sum, items))
 }
 
 /// The first demux runs on this thread, and only passes items on.
@@ -119,10 +114,5 @@ fn two_shards(rounds: u64, items: u64) -> Run {
     for thread in threads {
         thread.join().expect("no shard panicked");
     }
-    Run {
-        elapsed: start.elapsed(),
-        sent: items,
-        arrived: arrived(&total_sum, items),
-        allocations: 0,
-    }
+    Run::new(start.elapsed(), items, arrived(&total_sum, items))
 }

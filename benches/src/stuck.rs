@@ -131,7 +131,7 @@ fn evict_blockers(blockers: u64, ready: u64) -> Run {
     let elapsed = start.elapsed();
     let totals = demux.totals();
     assert_eq!((totals.queued, totals.delivered), (0, ready), "the ready members receive the item");
-    Run { elapsed, sent: blockers, arrived: totals.detached, allocations: 0 }
+    Run::new(elapsed, blockers, totals.detached)
 }
 
 /// Returns a member of the group and its lease.

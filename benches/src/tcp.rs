@@ -149,7 +149,7 @@ fn run(job: Job, method: Method, lines: u64) -> Run {
         start.elapsed()
     });
     let arrived = readers.join().expect("the clients received the right lines");
-    Run { elapsed, sent: lines, arrived, allocations: 0 }
+    Run::new(elapsed, lines, arrived)
 }
 
 fn on_this_thread<F: Future>(future: F) -> F::Output {
