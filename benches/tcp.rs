@@ -3,12 +3,18 @@
 mod common;
 
 use figures::tcp::{self, Feed, Job, Keys};
+use figures::threads::Threads;
 
 fn main() {
-    let feeds = [Feed::Saturated, Feed::Channel(100), Feed::Channel(128), Feed::Channel(1_024)];
+    let feeds = [Feed::Channel(64), Feed::Channel(100), Feed::Channel(1_024), Feed::Saturated];
     let jobs = feeds.into_iter().flat_map(|feed| {
         [Keys::RoundRobin, Keys::Skewed].into_iter().flat_map(move |keys| {
-            [1, 10, 100, 1_000].into_iter().map(move |clients| Job { clients, feed, keys })
+            [1, 17, 100, 1_000].into_iter().map(move |clients| Job {
+                clients,
+                feed,
+                keys,
+                threads: Threads::One,
+            })
         })
     });
     common::bench(jobs.map(|job| tcp::group(job, 100_000)));

@@ -20,6 +20,8 @@ pub mod readers;
 pub mod route;
 pub mod scale;
 pub mod shards;
+pub mod sockets;
 pub mod stuck;
 pub mod table;
 pub mod tcp;
+pub mod threads;
