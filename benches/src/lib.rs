@@ -8,7 +8,9 @@
 pub mod alloc;
 pub mod article;
 pub mod channels;
+mod clients;
 pub mod fan_in;
+pub mod fan_out;
 pub mod gather;
 pub mod longest;
 pub mod measure;

@@ -191,7 +191,17 @@ pub fn ratio(numerators: &[f64], denominators: &[f64]) -> f64 {
 ///
 /// Panics if there are no values.
 #[must_use]
-pub fn median(mut values: Vec<f64>) -> f64 {
+pub fn median(values: Vec<f64>) -> f64 {
+    percentile(values, 50)
+}
+
+/// Returns the value that at least `percent` percent of the values do not exceed.
+///
+/// # Panics
+///
+/// Panics if there are no values.
+#[must_use]
+pub fn percentile(mut values: Vec<f64>, percent: usize) -> f64 {
     values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    values[(values.len() * percent / 100).min(values.len() - 1)]
 }

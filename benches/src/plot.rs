@@ -84,6 +84,7 @@ pub fn nanoseconds(ns: f64) -> String {
         ns if ns < 9.95 => format!("{ns:.1} ns"),
         ns if ns < 9_999.5 => format!("{ns:.0} ns"),
         ns if ns < 999_500.0 => format!("{:.0} µs", ns / 1e3),
+        ns if ns < 9.95e6 => format!("{:.1} ms", ns / 1e6),
         ns => format!("{:.0} ms", ns / 1e6),
     }
 }

@@ -22,6 +22,16 @@ pub(crate) struct Section {
 
 pub(crate) const ALL: &[Section] = &[
     Section {
+        name: "tcp",
+        about: "lines to clients over loopback: through a channel, and saturated",
+        measure: tcp::lines,
+    },
+    Section {
+        name: "fan_out",
+        about: "lines to topics with 20 clients each, in bursts",
+        measure: tcp::bursts,
+    },
+    Section {
         name: "instructions",
         about: "instructions per item, copy and wake (needs valgrind)",
         measure: items::instructions,
@@ -41,7 +51,6 @@ pub(crate) const ALL: &[Section] = &[
         about: "the cost of an idle orders channel, and of many orders",
         measure: orders::ordering,
     },
-    Section { name: "tcp", about: "lines to a hundred clients over loopback", measure: tcp::lines },
     Section {
         name: "scale",
         about: "the time of one wake, with a million sinks",

@@ -3,6 +3,8 @@
 use std::net::{TcpListener, TcpStream};
 use std::sync::LazyLock;
 
+use tokio_util::codec::{FramedWrite, LinesCodec};
+
 /// The largest number of clients or topics.
 pub const MAX_KEYS: usize = 1_000;
 
@@ -43,13 +45,13 @@ impl AsRef<str> for Line {
     }
 }
 
-/// Connects sockets. Of each pair, the first is for the program, the second for its client.
+/// Connects pairs of sockets: the first ones are for the program, the second ones for its clients.
 ///
 /// # Panics
 ///
 /// Panics if the system has no descriptors left.
 #[must_use]
-pub fn connect(pairs: usize) -> Vec<(TcpStream, TcpStream)> {
+pub fn connect(pairs: usize) -> (Vec<TcpStream>, Vec<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback is available");
     let address = listener.local_addr().expect("the listener is bound");
     let connect = |_| {
@@ -58,7 +60,7 @@ pub fn connect(pairs: usize) -> Vec<(TcpStream, TcpStream)> {
         socket.set_nodelay(true).expect("the socket is open");
         (socket, client)
     };
-    (0..pairs).map(connect).collect()
+    (0..pairs).map(connect).unzip()
 }
 
 /// Makes a socket one of the runtime that this is called on.
@@ -70,4 +72,17 @@ pub fn connect(pairs: usize) -> Vec<(TcpStream, TcpStream)> {
 pub fn on_tokio(socket: TcpStream) -> tokio::net::TcpStream {
     socket.set_nonblocking(true).expect("the socket is open");
     tokio::net::TcpStream::from_std(socket).expect("the runtime has a driver")
+}
+
+/// The sink of a client.
+pub type Client = FramedWrite<tokio::net::TcpStream, LinesCodec>;
+
+/// Makes a socket the sink of a client, on the runtime that this is called on.
+///
+/// # Panics
+///
+/// Panics if it is called outside of a runtime.
+#[must_use]
+pub fn framed(socket: TcpStream) -> Client {
+    FramedWrite::new(on_tokio(socket), LinesCodec::new())
 }

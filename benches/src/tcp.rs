@@ -3,8 +3,7 @@
 //! The time is the processor time of the threads that run the program, from the first line until the
 //! last one has arrived. The clock on the wall is read as well. Closing is not timed.
 
-mod clients;
-mod programs;
+pub(crate) mod programs;
 
 use std::time::Instant;
 
@@ -12,13 +11,12 @@ use cpu_time::ProcessTime;
 use futures::channel::oneshot;
 use futures::{FutureExt, Stream, StreamExt, stream};
 use tokio::sync::mpsc;
-use tokio_util::codec::{FramedWrite, LinesCodec};
 
-use self::clients::Clients;
 use self::programs::Program;
+use crate::clients::Clients;
 use crate::measure::{Contender, Group, Run};
 use crate::parts::{Dice, Receiving};
-use crate::sockets::{self, Line};
+use crate::sockets::{self, Client, Line};
 use crate::threads::Threads;
 
 /// Where the lines come from.
@@ -62,17 +60,16 @@ pub const RECV_MANY: &str = "recv_many";
 pub fn group(job: Job, lines: u64) -> Group {
     let contender =
         |name, lines, program| Contender::new(name, lines, move |lines| run(job, program, lines));
-    let is_saturated = job.feed == Feed::Saturated;
-    let fewer = if is_saturated { lines } else { lines / 3 };
-    let mut contenders = vec![
-        contender("demux", lines, Program::Demux),
-        contender(SEND, lines / 10, Program::Send),
-        contender(RECV_MANY, fewer, Program::ReceiveMany),
-        contender("forward, futures", fewer, Program::Forward),
-    ];
-    if is_saturated {
+    let mut contenders =
+        vec![contender("demux", lines, Program::Demux), contender(SEND, lines / 10, Program::Send)];
+    if job.feed == Feed::Saturated {
+        contenders.push(contender(RECV_MANY, lines / 10, Program::ReceiveMany));
+        contenders.push(contender("forward, futures", lines, Program::Forward));
         contenders.push(contender("bare loop", lines, Program::Bare));
     } else {
+        let fewer = lines / 3;
+        contenders.push(contender(RECV_MANY, fewer, Program::ReceiveMany));
+        contenders.push(contender("forward, futures", fewer, Program::Forward));
         contenders.push(contender("one loop", fewer, Program::OneLoop));
         contenders.push(contender("broadcast", fewer, Program::Broadcast));
     }
@@ -92,20 +89,16 @@ fn describe(job: Job) -> String {
     format!("{clients} clients{keys}, {feed}, {}", threads.name())
 }
 
-/// A client of a program.
-type Client = FramedWrite<tokio::net::TcpStream, LinesCodec>;
-
 fn run(job: Job, program: Program, lines: u64) -> Run {
-    let (sockets, clients) = sockets::connect(job.clients).into_iter().unzip::<_, _, Vec<_>, _>();
-    let mut clients = Clients::start(clients, lines);
+    let (sockets, clients) = sockets::connect(job.clients);
+    let mut clients = Clients::start(clients.into_iter().enumerate().collect(), lines, 1);
     let runtime = job.threads.runtime();
     let run = runtime.block_on(async {
-        let sockets = sockets.into_iter().map(sockets::on_tokio);
-        let sockets = sockets.map(|socket| FramedWrite::new(socket, LinesCodec::new())).collect();
+        let sockets = sockets.into_iter().map(sockets::framed).collect();
         let (end, ended) = oneshot::channel();
         let (start, start_on_wall) = (ProcessTime::now(), Instant::now());
         let writer = tokio::spawn(write_all(job, program, lines, sockets, ended));
-        let arrived = clients.all_arrived().await;
+        let arrived = clients.burst_arrived().await;
         end.send(()).expect("the input is open");
         writer.await.expect("the writer did not panic");
         let processor = arrived.process.duration_since(start).saturating_sub(arrived.clients);

@@ -1,39 +1,98 @@
 //! Lines to TCP clients.
 
+use figures::fan_out;
+use figures::measure::Measured;
+use figures::table::Bound::{AtLeast, AtMost};
+use figures::table::Row;
 use figures::tcp::{self, Feed, Job, Keys};
 use figures::threads::Threads;
 
-use super::{FEW, faster};
+use super::{FEW, faster, slower, thousands};
 use crate::report::Report;
 
+/// The number of lines that the demux writes if they come through a channel.
 const LINES: u64 = 100_000;
+
+/// The number of lines of a saturated input.
+const SATURATED_LINES: u64 = 500_000;
 
 pub(super) fn lines(report: &mut Report) {
     for threads in [Threads::One, Threads::Two] {
-        for clients in [17, 100, 1_000] {
-            for size in [64, 100, 1_024] {
-                let job =
-                    Job { clients, feed: Feed::Channel(size), keys: Keys::RoundRobin, threads };
+        for clients in [100, 17, 1_000] {
+            for (size, limit) in [(100, 12.0), (1_024, 10.0)] {
+                let feed = Feed::Channel(size);
+                let job = Job { clients, feed, keys: Keys::RoundRobin, threads };
                 let measured = report.measure(&mut tcp::group(job, LINES), FEW);
+                let what = format!(
+                    "a line to one of {} TCP clients, from a tokio channel of {}, {}",
+                    thousands(clients as u64),
+                    thousands(size as u64),
+                    threads.name()
+                );
                 for rival in
-                    ["send().await", "recv_many", "forward, futures", "one loop", "broadcast"]
+                    [tcp::SEND, tcp::RECV_MANY, "forward, futures", "one loop", "broadcast"]
                 {
-                    let wall = measured.wall_ratio(rival, "demux");
-                    let row =
-                        faster(&measured.name, &measured, rival).note(format!("wall {wall:.2}"));
-                    report.add(row);
+                    let row = with_wall(faster(&what, &measured, rival), &measured, rival);
+                    report.add(match rival {
+                        tcp::SEND if clients == 100 => {
+                            row.limit(AtLeast(limit)).goal(AtLeast(20.0))
+                        }
+                        _ => row,
+                    });
+                }
+                if clients == 100 {
+                    report.plot(measured);
                 }
             }
         }
     }
-    for (clients, keys) in [(100, Keys::RoundRobin), (100, Keys::Skewed), (1000, Keys::RoundRobin)]
+    saturated(report);
+}
+
+fn saturated(report: &mut Report) {
+    for (clients, keys) in [(100, Keys::RoundRobin), (100, Keys::Skewed), (1_000, Keys::RoundRobin)]
     {
         let job = Job { clients, feed: Feed::Saturated, keys, threads: Threads::One };
-        let measured = report.measure(&mut tcp::group(job, 5 * LINES), FEW);
-        for rival in ["send().await", "recv_many", "forward, futures", "bare loop"] {
-            let wall = measured.wall_ratio(rival, "demux");
-            let row = faster(&measured.name, &measured, rival).note(format!("wall {wall:.2}"));
-            report.add(row);
+        let measured = report.measure(&mut tcp::group(job, SATURATED_LINES), FEW);
+        let keys = match keys {
+            Keys::RoundRobin => "",
+            Keys::Skewed => ", skewed keys",
+        };
+        let clients = thousands(clients as u64);
+        let what = format!("a line to one of {clients} TCP clients, saturated input{keys}");
+        let is_main = job.clients == 100 && keys.is_empty();
+        for (rival, limit, goal) in
+            [(tcp::SEND, 50.0, 100.0), (tcp::RECV_MANY, 2.5, 4.0), ("forward, futures", 2.5, 4.0)]
+        {
+            let row = faster(&what, &measured, rival);
+            report.add(if is_main { row.limit(AtLeast(limit)).goal(AtLeast(goal)) } else { row });
+        }
+        let row = slower(&what, &measured, "bare loop");
+        report.add(if is_main { row.limit(AtMost(1.6)).goal(AtMost(1.2)) } else { row });
+        if is_main {
+            report.plot(measured);
         }
     }
+}
+
+pub(super) fn bursts(report: &mut Report) {
+    for threads in [Threads::One, Threads::Two] {
+        for (burst, bursts) in [(5_000, 4), (250, 20)] {
+            let measured = report.measure(&mut fan_out::group(threads, burst, bursts), FEW);
+            let what = format!(
+                "a copy to one of 1,000 TCP clients, 50 topics, bursts of {} lines, {}",
+                thousands(burst),
+                threads.name()
+            );
+            for rival in [fan_out::SEND, fan_out::BROADCAST, fan_out::BUFFERS] {
+                report.add(with_wall(faster(&what, &measured, rival), &measured, rival));
+            }
+            report.plot(measured);
+        }
+    }
+}
+
+/// Adds the ratio by the clock on the wall.
+fn with_wall(row: Row, measured: &Measured, rival: &str) -> Row {
+    row.note(format!("{:.2} by the clock", measured.wall_ratio(rival, "demux")))
 }

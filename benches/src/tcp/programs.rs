@@ -7,11 +7,10 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::yield_now;
 
-use super::Client;
-use crate::sockets::Line;
+use crate::sockets::{Client, Line};
 
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Program {
+pub(crate) enum Program {
     /// A demux with nothing set.
     Demux,
     /// A loop that sends each line and waits for its flush.
@@ -29,7 +28,7 @@ pub(super) enum Program {
 }
 
 impl Program {
-    pub(super) async fn run<I>(self, lines: I, clients: Vec<Client>)
+    pub(crate) async fn run<I>(self, lines: I, clients: Vec<Client>)
     where
         I: Stream<Item = Line> + Unpin + Send + 'static,
     {

@@ -1,4 +1,5 @@
-//! The clients: a thread of their own reads all sockets and checks each byte.
+//! The clients of a program that writes lines: a thread of their own reads all sockets and checks
+//! each byte.
 
 use std::cell::{Cell, RefCell};
 use std::io::ErrorKind;
@@ -9,88 +10,99 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use cpu_time::{ProcessTime, ThreadTime};
-use futures::channel::oneshot;
+use futures::StreamExt;
+use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use futures::future::join_all;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::timeout;
 
-use crate::sockets::{self, LINE_LENGTH, Line};
+use crate::sockets::{LINE_LENGTH, Line, on_tokio};
 use crate::threads::Threads;
 
 /// The longest time for all lines. A program that forgets a flush would wait forever.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-pub(super) struct Clients {
+/// The clients.
+#[derive(Debug)]
+pub(crate) struct Clients {
     thread: JoinHandle<()>,
-    arrived: oneshot::Receiver<Arrived>,
+    arrived: UnboundedReceiver<Arrived>,
 }
 
-/// The moment when the last line has arrived.
-pub(super) struct Arrived {
-    pub(super) at: Instant,
-    pub(super) process: ProcessTime,
-    /// The processor time of the clients.
-    pub(super) clients: Duration,
+/// The moment when the last line of a burst has arrived.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) at: Instant,
+    pub(crate) process: ProcessTime,
+    /// The processor time of the clients since they were started.
+    pub(crate) clients: Duration,
 }
 
 impl Clients {
-    /// Starts the clients, which expect `lines` lines together, and waits until they are ready.
-    pub(super) fn start(sockets: Vec<TcpStream>, lines: u64) -> Self {
-        let (all_arrived, arrived) = oneshot::channel();
+    /// Starts a client for each key, and waits until they are ready. They expect `bursts` bursts of
+    /// `lines` lines together.
+    pub(crate) fn start(clients: Vec<(usize, TcpStream)>, lines: u64, bursts: u64) -> Self {
+        let (sender, arrived) = unbounded();
         let (ready, is_ready) = mpsc::channel();
         let thread = thread::spawn(move || {
             LocalSet::new().block_on(&Threads::One.runtime(), async {
-                let sockets = sockets.into_iter().map(sockets::on_tokio).collect::<Vec<_>>();
+                let clients = clients.into_iter().map(|(key, socket)| (key, on_tokio(socket)));
+                let clients = clients.collect::<Vec<_>>();
                 ready.send(()).expect("the program waits for its clients");
-                let count = Rc::new(Count::new(lines, all_arrived));
-                let readers = sockets.into_iter().enumerate();
+                let count = Rc::new(Count::new(lines, bursts, sender));
+                let readers = clients.into_iter();
                 let readers =
                     readers.map(|(key, socket)| spawn_local(read(key, socket, Rc::clone(&count))));
                 for reader in timeout(TIMEOUT, join_all(readers)).await.expect("lines are missing")
                 {
                     reader.expect("each client received its lines");
                 }
-                assert_eq!(count.left.get(), 0, "some lines arrived twice");
+                assert_eq!(count.bursts.get(), 0, "lines are missing");
             });
         });
         is_ready.recv().expect("the clients start");
         Self { thread, arrived }
     }
 
-    pub(super) async fn all_arrived(&mut self) -> Arrived {
-        (&mut self.arrived).await.expect("each client received its lines")
+    /// Waits for the last line of the next burst.
+    pub(crate) async fn burst_arrived(&mut self) -> Arrived {
+        self.arrived.next().await.expect("each client received its lines")
     }
 
     /// Waits for the clients, whose sockets were closed by the program.
-    pub(super) fn join(self) {
+    pub(crate) fn join(self) {
         self.thread.join().expect("each client received its lines");
     }
 }
 
 /// Counts the bytes for all clients.
 struct Count {
+    /// The bytes of a burst that are missing.
     left: Cell<u64>,
+    /// The bursts that are missing, with this one.
+    bursts: Cell<u64>,
+    burst: u64,
     start: ThreadTime,
-    all_arrived: RefCell<Option<oneshot::Sender<Arrived>>>,
+    arrived: UnboundedSender<Arrived>,
 }
 
 impl Count {
-    fn new(lines: u64, all_arrived: oneshot::Sender<Arrived>) -> Self {
-        Self {
-            left: Cell::new(lines * LINE_LENGTH as u64),
-            start: ThreadTime::now(),
-            all_arrived: RefCell::new(Some(all_arrived)),
-        }
+    fn new(lines: u64, bursts: u64, arrived: UnboundedSender<Arrived>) -> Self {
+        let burst = lines * LINE_LENGTH as u64;
+        let (left, bursts) = (Cell::new(burst), Cell::new(bursts));
+        Self { left, bursts, burst, start: ThreadTime::now(), arrived }
     }
 
     fn add(&self, bytes: usize) {
         let left = self.left.get().checked_sub(bytes as u64).expect("some lines arrived twice");
         self.left.set(left);
-        if left == 0
-            && let Some(all_arrived) = self.all_arrived.take()
-        {
+        if left == 0 {
             let (process, clients) = (ProcessTime::now(), self.start.elapsed());
-            let _ = all_arrived.send(Arrived { at: Instant::now(), process, clients });
+            let arrived = Arrived { at: Instant::now(), process, clients };
+            let _ = self.arrived.unbounded_send(arrived);
+            let bursts = self.bursts.get() - 1;
+            self.bursts.set(bursts);
+            self.left.set(if bursts == 0 { 0 } else { self.burst });
         }
     }
 }
