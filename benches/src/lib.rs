@@ -9,6 +9,7 @@ pub mod alloc;
 pub mod article;
 pub mod channels;
 mod clients;
+pub mod delay;
 pub mod fan_in;
 pub mod fan_out;
 pub mod gather;

@@ -32,6 +32,11 @@ pub(crate) const ALL: &[Section] = &[
         measure: tcp::bursts,
     },
     Section {
+        name: "delay",
+        about: "the delay of the last line of a burst, idle and beside busy tasks",
+        measure: tcp::delays,
+    },
+    Section {
         name: "instructions",
         about: "instructions per item, copy and wake (needs valgrind)",
         measure: items::instructions,

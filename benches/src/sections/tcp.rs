@@ -1,7 +1,9 @@
 //! Lines to TCP clients.
 
+use figures::delay::{self, Load};
 use figures::fan_out;
 use figures::measure::Measured;
+use figures::plot::nanoseconds;
 use figures::table::Bound::{AtLeast, AtMost};
 use figures::table::Row;
 use figures::tcp::{self, Feed, Job, Keys};
@@ -95,4 +97,41 @@ pub(super) fn bursts(report: &mut Report) {
 /// Adds the ratio by the clock on the wall.
 fn with_wall(row: Row, measured: &Measured, rival: &str) -> Row {
     row.note(format!("{:.2} by the clock", measured.wall_ratio(rival, "demux")))
+}
+
+pub(super) fn delays(report: &mut Report) {
+    for threads in [Threads::One, Threads::Two] {
+        for load in [Load::Idle, Load::Busy] {
+            for clients in [17, 100, 1_000] {
+                let job = delay::Job { clients, load, threads };
+                let delays = delay::measure(job, 3, if clients == 1_000 { 50 } else { 100 });
+                let beside = match load {
+                    Load::Idle => "idle",
+                    Load::Busy => "beside ten busy tasks",
+                };
+                let what = format!(
+                    "delay of the last of a line to each of {} TCP clients, {beside}, {}",
+                    thousands(clients as u64),
+                    threads.name()
+                );
+                eprintln!("        {what}");
+                let show = |index: usize, percent| nanoseconds(delays[index].percentile(percent));
+                for (index, name) in delay::CONTENDERS.iter().enumerate() {
+                    eprintln!("          {name:24}{:>9} {:>9}", show(index, 50), show(index, 99));
+                }
+                for (index, rival) in delay::CONTENDERS.iter().enumerate().skip(1) {
+                    let ratio = delays[0].percentile(50) / delays[index].percentile(50);
+                    let row = Row::new(&what, show(0, 50), format!("{rival}: {}", show(index, 50)));
+                    let note = format!("99 %: {}; {rival}: {}", show(0, 99), show(index, 99));
+                    let row = row.figure(ratio, 2).note(note);
+                    let is_main = load == Load::Idle && threads == Threads::One && index == 1;
+                    report.add(if is_main && clients == 100 {
+                        row.limit(AtMost(1.15)).goal(AtMost(1.0))
+                    } else {
+                        row
+                    });
+                }
+            }
+        }
+    }
 }
