@@ -117,3 +117,177 @@ impl Patience {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::rc::Rc;
+    use alloc::vec::Vec;
+    use core::cell::Cell;
+    use core::pin::Pin;
+    use core::task::{Context, Poll, Waker};
+
+    use futures::stream;
+    use futures_sink::Sink;
+
+    use super::*;
+    use crate::DemuxStreamExt;
+
+    /// More sinks than are flushed at once.
+    const MANY: usize = FLUSHED_AT_ONCE + 1;
+
+    /// Ends turns in which the input has nothing ready. Returns how many end until all is flushed.
+    fn turns_until_flush(patience: &mut Patience) -> u32 {
+        let is_pending = |patience: &mut Patience| !patience.ends(MANY, 0, Pause::Dry);
+        let mut turns = 1;
+        while is_pending(patience) {
+            turns += 1;
+            assert!(turns <= 2 * MAX_DRY_TURNS, "the demux waits forever");
+        }
+        turns
+    }
+
+    /// A turn handles this many items and copies, and the input has nothing ready.
+    fn handle(patience: &mut Patience, handled: u64) -> bool {
+        patience.ends(MANY, handled, Pause::Dry)
+    }
+
+    #[test]
+    fn a_wait_ends_after_64_turns_in_which_nothing_is_read() {
+        let mut patience = Patience::default();
+        assert!(!handle(&mut patience, 17));
+        assert_eq!(turns_until_flush(&mut patience), 64);
+    }
+
+    #[test]
+    fn all_is_flushed_after_1024_dry_turns_whatever_is_read() {
+        for handled in [1, PAYS, 1_000] {
+            let mut patience = Patience::default();
+            let flushed = (1..=1_024).position(|_| handle(&mut patience, handled));
+            assert_eq!(flushed, Some(1_023), "{handled} in each turn");
+        }
+    }
+
+    #[test]
+    fn after_failed_waits_one_lull_of_65_is_waited_in() {
+        let mut patience = Patience::default();
+        for skipped in [1, 2, 4, 8, 16, 32, 64, 64, 64] {
+            assert_eq!(turns_until_flush(&mut patience), 64);
+            for _ in 0..skipped {
+                assert!(!handle(&mut patience, 17));
+                assert_eq!(turns_until_flush(&mut patience), 1, "{skipped} lulls are skipped");
+            }
+        }
+    }
+
+    #[test]
+    fn a_wait_pays_if_at_least_16_items_and_copies_end_it() {
+        for (handled, turns) in [(15, 1), (16, 64)] {
+            let mut patience = Patience::default();
+            assert!(!handle(&mut patience, 0));
+            assert!(!handle(&mut patience, handled));
+            assert_eq!(turns_until_flush(&mut patience), turns, "{handled} end the wait");
+        }
+    }
+
+    #[test]
+    fn a_wait_that_pays_makes_failures_forgotten() {
+        let mut patience = Patience::default();
+        assert_eq!(turns_until_flush(&mut patience), 64);
+        assert_eq!(turns_until_flush(&mut patience), 1);
+        assert_eq!((handle(&mut patience, 0), handle(&mut patience, PAYS)), (false, false));
+        assert_eq!([(); 3].map(|()| turns_until_flush(&mut patience)), [64, 1, 64]);
+    }
+
+    #[test]
+    fn up_to_16_sinks_are_flushed_without_waiting() {
+        for handled in [0, 1, 1_000] {
+            assert!(Patience::default().ends(16, handled, Pause::Dry), "{handled} were handled");
+            assert!(!Patience::default().ends(17, handled, Pause::Dry), "{handled} were handled");
+        }
+    }
+
+    #[test]
+    fn a_blocked_input_is_not_waited_for() {
+        for (listed, handled, ends) in [(17, 0, true), (17, 1, false), (16, 1, true)] {
+            let mut patience = Patience::default();
+            assert_eq!(patience.ends(listed, handled, Pause::Blocked), ends);
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_input_is_not_waited_for() {
+        for handled in [0, 1_000] {
+            assert!(Patience::default().ends(MANY, handled, Pause::Over));
+        }
+    }
+
+    #[test]
+    fn a_wait_that_the_input_is_blocked_in_is_over_and_has_not_failed() {
+        let mut patience = Patience::default();
+        (0..63).for_each(|_| assert!(!handle(&mut patience, 0)));
+        assert!(patience.ends(MANY, 0, Pause::Blocked));
+        assert_eq!(turns_until_flush(&mut patience), 64);
+    }
+
+    #[test]
+    fn neither_a_walk_nor_a_full_turn_flushes() {
+        let mut patience = Patience::default();
+        for pause in [Pause::Walk, Pause::Full] {
+            assert!(!patience.ends(MANY, 1, pause));
+        }
+        assert!(patience.ends(MANY, 0, Pause::Full), "a turn that could read and did not");
+        assert!(!patience.ends(0, 0, Pause::Over), "nothing is listed");
+    }
+
+    #[test]
+    fn an_unfinished_walk_ends_no_wait() {
+        let mut patience = Patience::default();
+        assert!(!handle(&mut patience, 0));
+        assert!(!patience.ends(MANY, 0, Pause::Walk));
+        assert_eq!(turns_until_flush(&mut patience), 63);
+    }
+
+    /// A sink that counts its flushes.
+    struct CountFlushes(Rc<Cell<usize>>);
+
+    impl Sink<()> for CountFlushes {
+        type Error = ();
+
+        fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn start_send(self: Pin<&mut Self>, (): ()) -> Result<(), ()> {
+            Ok(())
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+            self.0.set(self.0.get() + 1);
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[test]
+    fn the_copies_of_one_item_end_a_wait_that_pays() {
+        let flushes = Rc::new(Cell::new(0));
+        let sinks = (0..MANY).map(|_| ((), CountFlushes(Rc::clone(&flushes)))).collect::<Vec<_>>();
+        // An item for each member, a lull of two turns, an item that ends the wait, a lull.
+        let polls = [true, false, false, true, false];
+        let mut polls = polls.into_iter();
+        let input = stream::poll_fn(move |_| match polls.next() {
+            Some(true) => Poll::Ready(Some(())),
+            _ => Poll::Pending,
+        });
+        let mut demux = core::pin::pin!(input.demux_by(|()| (), stream::iter(sinks)).multicast());
+        let mut cx = Context::from_waker(Waker::noop());
+        for turn in 1..=67 {
+            assert!(demux.as_mut().poll(&mut cx).is_pending());
+            let expected = if turn < 67 { 0 } else { MANY };
+            assert_eq!(flushes.get(), expected, "turn {turn}");
+        }
+    }
+}
