@@ -44,7 +44,7 @@ impl Clients {
     pub(crate) fn start(clients: Vec<(usize, TcpStream)>, lines: u64, bursts: u64) -> Self {
         let (sender, arrived) = unbounded();
         let (ready, is_ready) = mpsc::channel();
-        let thread = thread::spawn(move || {
+        let thread = thread::Builder::new().name("clients".to_owned()).spawn(move || {
             LocalSet::new().block_on(&Threads::One.runtime(), async {
                 let clients = clients.into_iter().map(|(key, socket)| (key, on_tokio(socket)));
                 let clients = clients.collect::<Vec<_>>();
@@ -60,6 +60,7 @@ impl Clients {
                 assert_eq!(count.bursts.get(), 0, "lines are missing");
             });
         });
+        let thread = thread.expect("the system has a thread left");
         is_ready.recv().expect("the clients start");
         Self { thread, arrived }
     }

@@ -6,7 +6,7 @@ mod sections;
 
 use std::process::ExitCode;
 
-use figures::{alloc, multicast, route, scale};
+use figures::{alloc, multicast, route, scale, tcp};
 
 use crate::cli::{LoopName, Task};
 use crate::report::Report;
@@ -25,6 +25,7 @@ fn main() -> ExitCode {
                 LoopName::WakeBare => scale::wake_bare,
                 LoopName::Wake => scale::wake_for_held,
                 LoopName::WakeQueued => scale::wake_for_queued,
+                LoopName::Tcp => tcp::default_case,
             };
             println!("{}", run(sinks, items).arrived);
         }

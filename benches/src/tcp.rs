@@ -76,6 +76,18 @@ pub fn group(job: Job, lines: u64) -> Group {
     Group::new(format!("tcp/{}", describe(job)), contenders)
 }
 
+/// A demux with nothing set writes lines from a tokio channel of 1,024 to clients, on one thread.
+///
+/// # Panics
+///
+/// Panics if there are more than 1,000 clients.
+#[must_use]
+pub fn default_case(clients: u64, lines: u64) -> Run {
+    let (clients, feed) = (clients as usize, Feed::Channel(1_024));
+    let job = Job { clients, feed, keys: Keys::RoundRobin, threads: Threads::One };
+    run(job, Program::Demux, lines)
+}
+
 fn describe(job: Job) -> String {
     let Job { clients, feed, keys, threads } = job;
     let feed = match feed {
