@@ -4,7 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
+use cpu_time::ThreadTime;
 use futures::executor::block_on;
 use futures::{Sink, Stream, StreamExt, channel::mpsc, stream};
 use hashbrown::HashMap;
@@ -191,10 +193,26 @@ pub fn turns_until_served() -> usize {
     let cases = budgets.into_iter().flat_map(|budget| {
         [(budget, false, false), (budget, false, true), (budget, true, false), (budget, true, true)]
     });
-    cases
-        .map(|(budget, endless, by_order)| served_after(budget, endless, by_order))
-        .max()
-        .unwrap_or(0)
+    let waits = cases.flat_map(|(budget, endless, by_order)| waits(budget, endless, by_order));
+    waits.map(|wait| wait.turns).max().unwrap_or(0)
+}
+
+/// Returns how long a woken sink waits for its turn while orders come without end and nothing is
+/// set, in nanoseconds of processor time.
+#[must_use]
+pub fn delays_beside_orders() -> Vec<f64> {
+    let waits = (0..20).flat_map(|_| waits(DEFAULT_BUDGET, true, false));
+    waits.map(|wait| wait.time.as_secs_f64() * 1e9).collect()
+}
+
+/// The budget of a demux with nothing set.
+const DEFAULT_BUDGET: usize = 1_024;
+
+/// What a woken sink waits until it gets an item.
+#[derive(Debug, Clone, Copy)]
+struct Wait {
+    turns: usize,
+    time: Duration,
 }
 
 /// A sink that is ready once for each time that it is opened.
@@ -243,7 +261,7 @@ impl Sink<Item> for Gate {
     }
 }
 
-/// What the orders stream of [`served_after`] does next.
+/// What the orders stream of [`waits`] does next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OrdersMode {
     Pending,
@@ -252,9 +270,9 @@ enum OrdersMode {
     OpenGate,
 }
 
-/// Returns the most turns of many tries. The gate is opened between two turns or, with `by_order`,
-/// by an order during a turn.
-fn served_after(budget: usize, endless: bool, by_order: bool) -> usize {
+/// Returns the waits of many tries. The gate is opened between two turns or, with `by_order`, by an
+/// order during a turn.
+fn waits(budget: usize, endless: bool, by_order: bool) -> Vec<Wait> {
     let gate = Gate::default();
     let mode = Rc::new(Cell::new(OrdersMode::Pending));
     let orders_waker = Rc::new(RefCell::new(None::<Waker>));
@@ -282,7 +300,7 @@ fn served_after(budget: usize, endless: bool, by_order: bool) -> usize {
     let mut cx = Context::from_waker(Waker::noop());
     let mut turn = || assert!(demux.as_mut().poll(&mut cx).is_pending());
 
-    let mut worst = 0;
+    let mut waits = Vec::new();
     for pause in 0..50 {
         mode.set(OrdersMode::Pending);
         (0..8).for_each(|_| turn());
@@ -298,13 +316,13 @@ fn served_after(budget: usize, endless: bool, by_order: bool) -> usize {
         } else {
             gate.open();
         }
-        let mut turns = 0;
+        let (mut turns, start) = (0, ThreadTime::now());
         while gate.0.taken.get() == taken_before {
             turn();
             turns += 1;
             assert!(turns < 1_000, "with a budget of {budget}, a woken sink is not served");
         }
-        worst = worst.max(turns);
+        waits.push(Wait { turns, time: start.elapsed() });
     }
-    worst
+    waits
 }

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use figures::longest::{self, Longest};
-use figures::measure::median;
+use figures::measure::{median, percentile};
 use figures::orders;
+use figures::plot::nanoseconds;
 use figures::table::Bound::AtMost;
 use figures::table::Row;
 
@@ -14,6 +15,10 @@ pub(super) fn until_served(report: &mut Report) {
     let worst = orders::turns_until_served();
     let row = Row::new("turns a woken sink waits, with endless orders", worst.to_string(), "");
     report.add(row.figure(worst as f64, 0).limit(AtMost(4.0)).goal(AtMost(1.0)));
+    let delays = orders::delays_beside_orders();
+    let [median, most] = [50, 99].map(|percent| percentile(delays.clone(), percent));
+    let row = Row::new("µs of such a wait", nanoseconds(median), "").figure(median / 1e3, 0);
+    report.add(row.note(format!("99 %: {}", nanoseconds(most))));
 }
 
 /// The number of runs. Each takes one or two seconds and has thousands of turns.
