@@ -14,6 +14,7 @@ use stream_demux::{Attach, DemuxStreamExt, IntoOrder, Order, Overflow};
 
 use crate::measure::{Contender, Group, Run};
 use crate::parts::{Clock, Count, Item, Numbers, Receiving, Tally};
+use crate::readers::DEFAULT_BUDGET;
 
 const KEYS: u64 = 3;
 
@@ -204,9 +205,6 @@ pub fn delays_beside_orders() -> Vec<f64> {
     let waits = (0..20).flat_map(|_| waits(DEFAULT_BUDGET, true, false));
     waits.map(|wait| wait.time.as_secs_f64() * 1e9).collect()
 }
-
-/// The budget of a demux with nothing set.
-const DEFAULT_BUDGET: usize = 1_024;
 
 /// What a woken sink waits until it gets an item.
 #[derive(Debug, Clone, Copy)]
