@@ -6,7 +6,7 @@ use super::*;
 #[derive(Default)]
 pub(super) struct Patience {
     waited: u32,
-    dry_turns: u32,
+    batches: u32,
     failures: u32,
     skip: u32,
 }
@@ -91,7 +91,7 @@ impl Reference {
         if !self.lingers() {
             self.lingering = None;
             if self.is_lull() {
-                (self.patience.waited, self.patience.dry_turns) = (0, 0);
+                (self.patience.waited, self.patience.batches) = (0, 0);
                 self.owed = self.entries.len();
             }
             return;
@@ -126,7 +126,7 @@ impl Reference {
             }
         }
         if n == 0 {
-            (patience.waited, patience.dry_turns) = (0, 0);
+            (patience.waited, patience.batches) = (0, 0);
             return false;
         }
         if walks {
@@ -136,18 +136,17 @@ impl Reference {
             patience.waited = 0;
             return handled == 0 || self.over || !self.gate.is_empty() && n <= 16;
         }
-        patience.dry_turns += 1;
-        let too_long = patience.dry_turns >= 1_024;
         if n <= 16 {
             true
         } else if handled > 0 {
-            too_long
+            patience.batches += 1;
+            patience.batches == 64
         } else if patience.skip > 0 {
             patience.skip -= 1;
             true
         } else {
             patience.waited += 1;
-            let fails = patience.waited == 64 || too_long;
+            let fails = patience.waited == 64;
             if fails {
                 patience.fail();
             }
