@@ -2,7 +2,13 @@
 
 #![forbid(unsafe_code)]
 
+mod channel;
 mod inbox;
+mod oneshot;
+mod write;
 
+pub use crate::channel::MpscSink;
 pub use crate::inbox::{End, Inbox, InboxError, InboxSink, Lagged, inbox};
+pub use crate::oneshot::{OneshotClosed, OneshotSink};
+pub use crate::write::{WriteSink, write_sink};
 pub use stream_demux::Overflow;
