@@ -7,12 +7,15 @@ mod sink;
 
 use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 
 use stream_demux::Overflow;
 
 pub use reader::Inbox;
 use shared::Shared;
 pub use sink::InboxSink;
+
+use crate::life::Life;
 
 /// Creates an inbox: a sink to attach, and a stream for one reader.
 ///
@@ -65,7 +68,20 @@ pub use sink::InboxSink;
 /// assert_eq!(totals.unmatched, 1);
 /// ```
 pub fn inbox<T>(capacity: usize, full: Overflow) -> (InboxSink<T>, Inbox<T>) {
-    let shared = Shared::new(capacity, full);
+    new(capacity, full, None)
+}
+
+/// Creates an inbox that belongs to a hub.
+pub(crate) fn inbox_of_hub<T>(
+    capacity: usize,
+    full: Overflow,
+    hub: &Arc<Life>,
+) -> (InboxSink<T>, Inbox<T>) {
+    new(capacity, full, Some(Arc::clone(hub)))
+}
+
+fn new<T>(capacity: usize, full: Overflow, hub: Option<Arc<Life>>) -> (InboxSink<T>, Inbox<T>) {
+    let shared = Shared::new(capacity, full, hub);
     (InboxSink::new(&shared), Inbox::new(shared))
 }
 
@@ -98,6 +114,8 @@ pub enum End {
     /// The last sink was dropped without being closed, so items may be missing: it was evicted, or the
     /// demux was dropped, aborted or has panicked.
     Aborted,
+    /// An item waited for longer than the [time-out](crate::Terms::stall_timeout) of a subscription.
+    Stalled,
 }
 
 impl fmt::Display for End {
@@ -106,6 +124,7 @@ impl fmt::Display for End {
             Self::Closed => "closed",
             Self::Overflowed => "overflowed",
             Self::Aborted => "aborted",
+            Self::Stalled => "stalled",
         })
     }
 }
@@ -124,7 +143,7 @@ impl From<End> for InboxError {
     fn from(end: End) -> Self {
         match end {
             End::Overflowed => Self::Overflowed,
-            End::Closed | End::Aborted => Self::Closed,
+            End::Closed | End::Aborted | End::Stalled => Self::Closed,
         }
     }
 }

@@ -42,6 +42,17 @@ impl<T> Batch<T> {
         self.items.push_back(item);
     }
 
+    /// Takes these items as a whole, if there is nothing else. Otherwise returns `false`.
+    pub(super) fn fill(&mut self, items: &mut Vec<T>) -> bool {
+        let is_empty = self.is_empty();
+        if is_empty {
+            // Neither conversion copies anything.
+            let room = std::mem::take(&mut self.items);
+            self.items = std::mem::replace(items, room.into()).into();
+        }
+        is_empty
+    }
+
     /// An item that would have come next is lost.
     pub(super) fn lose_newest(&mut self) {
         let before = self.end();
@@ -79,19 +90,6 @@ impl<T> Batch<T> {
         let item = self.items.pop_front()?;
         self.first += 1;
         Some(Ok(item))
-    }
-
-    /// Appends what came later.
-    pub(super) fn append(&mut self, mut later: Self) {
-        let end = self.end();
-        for Gap { before, lost } in later.gaps {
-            let before = end + (before - later.first);
-            match self.gaps.back_mut() {
-                Some(gap) if gap.before == before => gap.lost += lost,
-                _ => self.gaps.push_back(Gap { before, lost }),
-            }
-        }
-        self.items.append(&mut later.items);
     }
 
     /// The position of the item that is pushed next.
@@ -138,22 +136,5 @@ mod tests {
         batch.push(2);
         assert_eq!(batch.lose_oldest(), Some(1));
         assert_eq!(rest(batch), [Err(3), Ok(2)]);
-    }
-
-    #[test]
-    fn gaps_move_along_when_batches_are_joined() {
-        let (mut one, mut other) = (Batch::new(), Batch::new());
-        one.push(1);
-        one.push(2);
-        assert_eq!(one.next(), Some(Ok(1)));
-        one.lose_newest();
-        other.push(9);
-        assert_eq!(other.next(), Some(Ok(9)));
-        other.lose_newest();
-        other.push(3);
-        other.lose_newest();
-        one.append(other);
-        assert_eq!(one.len(), 2);
-        assert_eq!(rest(one), [Ok(2), Err(2), Ok(3), Err(1)]);
     }
 }

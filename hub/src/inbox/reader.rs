@@ -153,20 +153,18 @@ impl<T> Inbox<T> {
 
     /// Takes everything that has come. Completes when there is something, or nothing will ever be.
     fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let coop = ready!(poll_proceed(cx));
         let mut state = self.shared.lock();
         if state.batch.is_empty() && state.end().is_none() {
-            let waker = cx.waker();
-            let is_known = state.reader.as_ref().is_some_and(|reader| reader.will_wake(waker));
-            let replaced = if is_known { None } else { state.reader.replace(waker.clone()) };
+            let replaced = self.shared.sleep(&mut state, cx.waker());
             drop(state);
             drop(replaced);
             return Poll::Pending;
         }
-        coop.made_progress();
         let writers = take(&self.shared, &mut state, &mut self.batch);
         drop(state);
         wake_all(writers);
+        // If the budget is spent, the next call returns what was taken.
+        ready!(poll_proceed(cx)).made_progress();
         Poll::Ready(())
     }
 
@@ -261,7 +259,7 @@ fn take<T>(
     batch: &mut Batch<T>,
 ) -> impl Iterator<Item = Waker> + use<T> {
     std::mem::swap(batch, &mut state.batch);
-    state.reads += 1;
+    state.reads = state.reads.wrapping_add(1);
     shared.set_load(state);
     state.writers.take()
 }

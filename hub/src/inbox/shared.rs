@@ -1,11 +1,17 @@
 //! What the sinks and the reader of an inbox share.
 //!
 //! Everything is behind one lock, which is held only to move items and wakers: items are dropped and
-//! tasks are woken after it is released. `load` is a copy of the number of items, so that a sink finds
-//! out whether there is room without the lock. It is written under the lock; a sink that reads an old
-//! value either takes the lock and sees the right one, or adds an item beyond the capacity.
+//! tasks are woken after it is released. Two atomics save the lock. They are written under it, so
+//! whoever takes the lock sees the truth.
+//!
+//! * `load` is the number of items. A sink that reads an old value either takes the lock and looks
+//!   again, or adds one item beyond the capacity.
+//! * `may_hold` is set while the reader sleeps and there is one sink. The reader sees nothing before
+//!   that sink wakes it, so the sink may hold items back until then: a burst costs one lock, and most of
+//!   its items touch nothing but the sink. A sleeping reader has taken everything, so what is held is
+//!   all there is, and at most half of the capacity.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -13,6 +19,7 @@ use stream_demux::Overflow;
 
 use super::End;
 use super::batch::Batch;
+use crate::life::Life;
 
 /// The load of an inbox that takes no more items.
 const CLOSED: usize = usize::MAX;
@@ -20,9 +27,12 @@ const CLOSED: usize = usize::MAX;
 #[derive(Debug)]
 pub(super) struct Shared<T> {
     load: AtomicUsize,
+    may_hold: AtomicBool,
     pub(super) capacity: usize,
     pub(super) full: Full,
     state: Mutex<State<T>>,
+    /// The hub that the inbox belongs to.
+    pub(super) hub: Option<Arc<Life>>,
 }
 
 /// What happens when an inbox is full.
@@ -37,7 +47,7 @@ pub(super) enum Full {
 }
 
 impl Full {
-    pub(super) fn new(overflow: Overflow) -> Self {
+    fn new(overflow: Overflow) -> Self {
         match overflow {
             Overflow::Wait => Self::Wait,
             Overflow::DropNewest => Self::DropNewest,
@@ -52,16 +62,16 @@ impl Full {
 #[derive(Debug)]
 pub(super) struct State<T> {
     pub(super) batch: Batch<T>,
-    /// The reader, if it is waiting.
-    pub(super) reader: Option<Waker>,
+    /// The reader, if it sleeps. The batch is empty then, unless a sink has yet to wake it.
+    reader: Option<Waker>,
     /// The sinks that wait for room.
     pub(super) writers: Writers,
     /// How often the reader has taken what there was.
-    pub(super) reads: u64,
+    pub(super) reads: u32,
     /// How many sinks there are.
     pub(super) sinks: usize,
     /// How many were ever made.
-    pub(super) sinks_made: u64,
+    sinks_made: u32,
     /// The sink that left last was dropped without being closed.
     pub(super) is_torn: bool,
     /// No more items are taken, for this reason.
@@ -71,7 +81,7 @@ pub(super) struct State<T> {
 }
 
 impl<T> Shared<T> {
-    pub(super) fn new(capacity: usize, overflow: Overflow) -> Arc<Self> {
+    pub(super) fn new(capacity: usize, overflow: Overflow, hub: Option<Arc<Life>>) -> Arc<Self> {
         let full = Full::new(overflow);
         let capacity = if full == Full::Conflate { 1 } else { capacity.clamp(1, CLOSED - 1) };
         let state = State {
@@ -85,13 +95,20 @@ impl<T> Shared<T> {
             refusal: None,
             lost: 0,
         };
-        Arc::new(Self { load: AtomicUsize::new(0), capacity, full, state: Mutex::new(state) })
+        let (load, may_hold) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Arc::new(Self { load, may_hold, capacity, full, state: Mutex::new(state), hub })
     }
 
     /// Returns `true` if there is room for an item, as far as is known without the lock.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
         self.load.load(Relaxed) < self.capacity
+    }
+
+    /// Returns `true` if the only sink may hold items back.
+    #[inline]
+    pub(super) fn may_hold(&self) -> bool {
+        self.may_hold.load(Relaxed)
     }
 
     /// No panic can leave the state inconsistent, so a poisoned lock is used on.
@@ -106,12 +123,77 @@ impl<T> Shared<T> {
         self.load.store(load, Relaxed);
     }
 
+    /// Counts a sink that was made, and returns its number.
+    pub(super) fn add_sink(&self) -> u32 {
+        let mut state = self.lock();
+        state.sinks += 1;
+        state.sinks_made = state.sinks_made.wrapping_add(1);
+        // Items of several sinks are put in as they come, in their order.
+        self.may_hold.store(false, Relaxed);
+        state.sinks_made
+    }
+
+    /// Returns `true` if the reader sleeps.
+    pub(super) fn is_asleep(state: &State<T>) -> bool {
+        state.reader.is_some()
+    }
+
+    /// The reader goes to sleep. Returns the waker that this one replaces.
+    #[must_use = "a waker is dropped after the lock is released"]
+    pub(super) fn sleep(&self, state: &mut State<T>, waker: &Waker) -> Option<Waker> {
+        self.may_hold.store(state.sinks == 1, Relaxed);
+        let is_known = state.reader.as_ref().is_some_and(|reader| reader.will_wake(waker));
+        if is_known { None } else { state.reader.replace(waker.clone()) }
+    }
+
+    /// Takes the reader, if it sleeps, to wake it.
+    #[must_use = "a waker that is taken must be woken"]
+    pub(super) fn rouse(&self, state: &mut State<T>) -> Option<Waker> {
+        self.may_hold.store(false, Relaxed);
+        state.reader.take()
+    }
+
+    /// Puts an item in, or applies the policy. Returns the item that is dropped.
+    #[inline]
+    pub(super) fn put(&self, state: &mut State<T>, item: T) -> Option<T> {
+        // Without room, another sink of the inbox has put an item in since this one was ready.
+        if state.batch.len() < self.capacity || matches!(self.full, Full::Wait | Full::Evict) {
+            state.batch.push(item);
+            return None;
+        }
+        state.lost += 1;
+        if let Some(hub) = &self.hub {
+            hub.lost.fetch_add(1, Relaxed);
+        }
+        if self.full == Full::DropNewest {
+            state.batch.lose_newest();
+            return Some(item);
+        }
+        let oldest = state.batch.lose_oldest();
+        state.batch.push(item);
+        oldest
+    }
+
+    /// Puts in what a sink has held back, and wakes the reader.
+    pub(super) fn put_all(&self, held: &mut Vec<T>) {
+        let mut dropped = Vec::new();
+        let mut state = self.lock();
+        if !state.batch.fill(held) {
+            dropped.extend(held.drain(..).filter_map(|item| self.put(&mut state, item)));
+        }
+        self.set_load(&state);
+        let reader = self.rouse(&mut state);
+        drop(state);
+        drop(dropped);
+        wake_all(reader);
+    }
+
     /// Refuses items from now on. Wakes the sinks that wait, and the reader.
     pub(super) fn refuse(&self, why: End) {
         let mut state = self.lock();
         state.refusal.get_or_insert(why);
         self.set_load(&state);
-        let (reader, writers) = (state.reader.take(), state.writers.take());
+        let (reader, writers) = (self.rouse(&mut state), state.writers.take());
         drop(state);
         wake_all(reader.into_iter().chain(writers));
     }
@@ -131,12 +213,12 @@ impl<T> State<T> {
 
 /// The wakers of the sinks that wait for room, at most one for each sink.
 #[derive(Debug, Default)]
-pub(super) struct Writers(Vec<(u64, Waker)>);
+pub(super) struct Writers(Vec<(u32, Waker)>);
 
 impl Writers {
     /// Sets the waker of a sink. Returns the one that it replaces.
     #[must_use = "a waker is dropped after the lock is released"]
-    pub(super) fn set(&mut self, sink: u64, waker: &Waker) -> Option<Waker> {
+    pub(super) fn set(&mut self, sink: u32, waker: &Waker) -> Option<Waker> {
         let found = self.0.iter_mut().find(|(id, _)| *id == sink);
         let Some((_, old)) = found else {
             self.0.push((sink, waker.clone()));
@@ -145,7 +227,7 @@ impl Writers {
         if old.will_wake(waker) { None } else { Some(std::mem::replace(old, waker.clone())) }
     }
 
-    pub(super) fn remove(&mut self, sink: u64) -> Option<Waker> {
+    pub(super) fn remove(&mut self, sink: u32) -> Option<Waker> {
         let index = self.0.iter().position(|(id, _)| *id == sink)?;
         Some(self.0.swap_remove(index).1)
     }

@@ -1,6 +1,7 @@
 //! [`InboxSink`]: the end of an inbox that takes items.
 
 use std::fmt;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -15,8 +16,9 @@ use super::{End, InboxError};
 /// [`inbox`](super::inbox) and [`Inbox::sink`](super::Inbox::sink) create it. A clone is another sink
 /// of the same inbox: attach one under each key that the reader wants.
 ///
-/// * Items can be read as soon as they are sent. `poll_flush` only wakes the reader, and completes at
-///   once; a sink whose inbox is half full wakes it earlier.
+/// * A reader that waits is woken by `poll_flush`, or earlier if the inbox is half full, and can read
+///   the items then. A reader that does not wait can read an item as soon as it is sent. `poll_flush`
+///   completes at once.
 /// * If the inbox is full, `poll_ready` returns `Pending` at least once for each time that the reader
 ///   takes items, so a reader that runs on the same thread gets its turn before anything is dropped.
 ///   Under [`Wait`](stream_demux::Overflow::Wait) it stays pending until there is room. Otherwise it
@@ -29,68 +31,72 @@ use super::{End, InboxError};
 /// [`close`](super::Inbox::close), or was too slow under [`Evict`](stream_demux::Overflow::Evict).
 pub struct InboxSink<T> {
     shared: Arc<Shared<T>>,
-    /// Distinguishes the sinks that wait.
-    id: u64,
+    /// Items that the reader gets when it is woken.
+    held: Vec<T>,
+    /// How many items wait before the reader is woken without a flush.
+    hold_limit: u32,
     /// The number of reads when this sink last gave the reader a turn.
-    turn_given: Option<u64>,
-    /// The reader was waiting when an item was sent, and is woken by the next flush.
+    turn_given: u32,
+    /// Distinguishes the sinks that wait.
+    id: u32,
+    /// Items are held back until the next flush, because the reader sleeps.
+    is_holding: bool,
+    /// The reader was asleep when an item was put in, and is woken by the next flush.
     owes_wake: bool,
     is_closed: bool,
 }
 
 impl<T> InboxSink<T> {
     pub(super) fn new(shared: &Arc<Shared<T>>) -> Self {
-        let mut state = shared.lock();
-        state.sinks += 1;
-        state.sinks_made += 1;
-        let id = state.sinks_made;
-        drop(state);
         Self {
             shared: Arc::clone(shared),
-            id,
-            turn_given: None,
+            held: Vec::new(),
+            hold_limit: u32::try_from(shared.capacity.div_ceil(2)).unwrap_or(u32::MAX),
+            turn_given: u32::MAX,
+            id: shared.add_sink(),
+            is_holding: false,
             owes_wake: false,
             is_closed: false,
         }
     }
 
-    /// Sends an item. Returns `true` if the inbox was full, so that an item was dropped.
-    pub(crate) fn put(&mut self, item: T) -> Result<bool, InboxError> {
+    /// Puts an item in when the reader is awake, or others do so, too.
+    #[inline(never)]
+    fn put(&mut self, item: T) -> Result<(), InboxError> {
         let shared = &*self.shared;
         let mut state = shared.lock();
         if self.is_closed || state.refusal.is_some() {
             return Err(state.refusal.map_or(InboxError::Closed, InboxError::from));
         }
-        let is_full = state.batch.len() >= shared.capacity;
-        let dropped = match shared.full {
-            Full::DropNewest if is_full => {
-                state.batch.lose_newest();
-                Some(item)
-            }
-            Full::DropOldest | Full::Conflate if is_full => {
-                let dropped = state.batch.lose_oldest();
-                state.batch.push(item);
-                dropped
-            }
-            // Another sink of the inbox may have sent an item since this one was ready.
-            _ => {
-                state.batch.push(item);
-                None
-            }
-        };
-        state.lost += u64::from(dropped.is_some());
+        let dropped = shared.put(&mut state, item);
         shared.set_load(&state);
-        let is_half_full = state.batch.len() >= shared.capacity.div_ceil(2);
-        self.owes_wake = state.reader.is_some() && !is_half_full;
-        let reader = if is_half_full { state.reader.take() } else { None };
+        let is_half_full = state.batch.len() >= self.hold_limit as usize;
+        self.owes_wake = Shared::is_asleep(&state) && !is_half_full;
+        let reader = if is_half_full { shared.rouse(&mut state) } else { None };
         drop(state);
+        drop(dropped);
         wake_all(reader);
-        Ok(dropped.is_some())
+        Ok(())
+    }
+
+    /// Holds an item back until the next flush.
+    #[inline]
+    fn hold(&mut self, item: T) {
+        self.is_holding = true;
+        self.held.push(item);
+        if self.held.len() >= self.hold_limit as usize {
+            self.release();
+        }
     }
 
     /// Refuses items of all sinks from now on, and tells the reader why.
     pub(crate) fn end(&self, why: End) {
         self.shared.refuse(why);
+    }
+
+    /// Goes, and the inbox goes on.
+    pub(crate) fn retire(mut self) {
+        self.leave(true);
     }
 
     /// There is no room, or the inbox takes no more items.
@@ -103,12 +109,12 @@ impl<T> InboxSink<T> {
         if state.batch.len() < self.shared.capacity {
             return Poll::Ready(Ok(()));
         }
-        let had_turn = self.turn_given.replace(state.reads) == Some(state.reads);
+        let had_turn = mem::replace(&mut self.turn_given, state.reads) == state.reads;
         let waits = self.shared.full == Full::Wait;
         let replaced = if waits { state.writers.set(self.id, cx.waker()) } else { None };
         drop(state);
         drop(replaced);
-        // The reader is awake: it waits only for an empty inbox, and a half full one has woken it.
+        // The reader is awake: it sleeps only if the inbox is empty, and a half full one has woken it.
         match self.shared.full {
             Full::Wait => Poll::Pending,
             Full::Conflate => Poll::Ready(Ok(())),
@@ -124,24 +130,32 @@ impl<T> InboxSink<T> {
         }
     }
 
-    /// Wakes the reader if it waits for an item of this sink.
-    fn wake_reader(&mut self) {
-        if std::mem::take(&mut self.owes_wake) {
-            let reader = self.shared.lock().reader.take();
-            wake_all(reader);
+    /// Wakes the reader if it sleeps and has something to read.
+    #[inline]
+    fn flush(&mut self) {
+        if self.is_holding || self.owes_wake {
+            self.release();
         }
+    }
+
+    /// Puts in what is held back, and wakes the reader.
+    #[inline(never)]
+    fn release(&mut self) {
+        (self.is_holding, self.owes_wake) = (false, false);
+        self.shared.put_all(&mut self.held);
     }
 
     /// This sink sends no more items.
     fn leave(&mut self, gracefully: bool) {
-        if std::mem::replace(&mut self.is_closed, true) {
+        if mem::replace(&mut self.is_closed, true) {
             return;
         }
+        self.flush();
         let mut state = self.shared.lock();
         state.sinks -= 1;
         state.is_torn = !gracefully;
         let waker = state.writers.remove(self.id);
-        let reader = if self.owes_wake || state.sinks == 0 { state.reader.take() } else { None };
+        let reader = if state.sinks == 0 { self.shared.rouse(&mut state) } else { None };
         drop(state);
         drop(waker);
         wake_all(reader);
@@ -153,7 +167,7 @@ impl<T> Sink<T> for InboxSink<T> {
 
     #[inline]
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), InboxError>> {
-        if self.shared.has_room() && !self.is_closed {
+        if self.is_holding || self.shared.has_room() && !self.is_closed {
             return Poll::Ready(Ok(()));
         }
         self.poll_full(cx)
@@ -161,12 +175,16 @@ impl<T> Sink<T> for InboxSink<T> {
 
     #[inline]
     fn start_send(mut self: Pin<&mut Self>, item: T) -> Result<(), InboxError> {
-        self.put(item).map(drop)
+        if self.is_holding || self.shared.may_hold() {
+            self.hold(item);
+            return Ok(());
+        }
+        self.put(item)
     }
 
     #[inline]
     fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), InboxError>> {
-        self.wake_reader();
+        self.flush();
         Poll::Ready(Ok(()))
     }
 
@@ -187,7 +205,13 @@ impl<T> Clone for InboxSink<T> {
 
 impl<T> Drop for InboxSink<T> {
     fn drop(&mut self) {
+        let hub = self.shared.hub.as_ref().filter(|_| !self.is_closed);
+        let end = hub.map(|hub| hub.end_of_dropped_sink());
         self.leave(false);
+        // The subscription ends, whatever other keys it has.
+        if let Some(end) = end {
+            self.shared.refuse(end);
+        }
     }
 }
 

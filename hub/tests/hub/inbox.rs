@@ -92,6 +92,12 @@ fn try_send(sink: &mut InboxSink<u64>, n: u64) -> Result<bool, InboxError> {
     Pin::new(sink).start_send(n).map(|()| true)
 }
 
+fn flush_all(sinks: &mut [InboxSink<u64>]) {
+    for sink in sinks {
+        assert_eq!(sink.flush().now_or_never(), Some(Ok(())));
+    }
+}
+
 fn entry(next: Option<Result<u64, Lagged>>) -> Option<Entry> {
     next.map(|next| next.map_err(|Lagged(lost)| lost))
 }
@@ -122,9 +128,14 @@ fn what_is_received_and_what_is_told_is_what_was_sent() {
                         model.send(n, capacity, full);
                     }
                 }
-                6 if sinks.len() < 4 => sinks.push(inbox.sink()),
+                6 if sinks.len() < 4 => {
+                    // What was sent before must not come after items of the new sink.
+                    flush_all(&mut sinks);
+                    sinks.push(inbox.sink());
+                }
                 7 if !sinks.is_empty() => drop(sinks.swap_remove(dice.below(sinks.len()))),
                 8 => {
+                    flush_all(&mut sinks);
                     // A reader that takes all there is.
                     let mut buffer = Vec::new();
                     let limit = dice.below(8);
@@ -135,12 +146,17 @@ fn what_is_received_and_what_is_told_is_what_was_sent() {
                     }
                 }
                 9 => {
+                    flush_all(&mut sinks);
                     let next = inbox.next().now_or_never().flatten();
                     assert_eq!(entry(next), model.read(), "seed {seed}, {full:?}");
                 }
-                _ => assert_eq!(entry(inbox.try_recv()), model.read(), "seed {seed}, {full:?}"),
+                _ => {
+                    flush_all(&mut sinks);
+                    assert_eq!(entry(inbox.try_recv()), model.read(), "seed {seed}, {full:?}");
+                }
             }
         }
+        flush_all(&mut sinks);
         while let Some(next) = inbox.try_recv() {
             assert_eq!(entry(Some(next)), model.read(), "seed {seed}, {full:?}");
         }
@@ -191,10 +207,43 @@ fn reader_of_a_half_full_inbox_is_woken_without_a_flush() {
 }
 
 #[test]
-fn items_can_be_read_before_they_are_flushed() {
+fn reader_that_does_not_wait_sees_items_before_they_are_flushed() {
     let (mut sink, mut inbox) = inbox(64, Overflow::Wait);
     sink.feed(1).now_or_never().unwrap().unwrap();
     assert_eq!(inbox.try_recv(), Some(Ok(1)));
+}
+
+#[test]
+fn reader_that_has_waited_sees_items_when_they_are_flushed() {
+    let (mut sink, mut inbox) = inbox(64, Overflow::Wait);
+    assert!(inbox.recv().now_or_never().is_none());
+    sink.feed(1).now_or_never().unwrap().unwrap();
+    assert_eq!(inbox.try_recv(), None);
+    sink.flush().now_or_never().unwrap().unwrap();
+    assert_eq!(inbox.try_recv(), Some(Ok(1)));
+}
+
+#[test]
+fn items_of_several_sinks_keep_their_order() {
+    let (mut one, mut inbox) = inbox(64, Overflow::Wait);
+    let mut other = one.clone();
+    assert!(inbox.recv().now_or_never().is_none());
+    for n in 0..10 {
+        let sink = if n % 3 == 0 { &mut one } else { &mut other };
+        sink.feed(n).now_or_never().unwrap().unwrap();
+    }
+    other.flush().now_or_never().unwrap().unwrap();
+    assert!(read_all(&mut inbox).into_iter().eq((0..10).map(Ok)));
+}
+
+#[test]
+fn items_that_are_held_back_arrive_when_the_sink_goes() {
+    let (mut sink, mut inbox) = inbox(64, Overflow::Wait);
+    assert!(inbox.recv().now_or_never().is_none());
+    sink.feed(1).now_or_never().unwrap().unwrap();
+    drop(sink);
+    assert_eq!(inbox.recv().now_or_never(), Some(Some(Ok(1))));
+    assert_eq!(inbox.recv().now_or_never(), Some(None));
 }
 
 #[test]

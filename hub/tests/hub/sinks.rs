@@ -127,13 +127,14 @@ impl Sink<usize> for OneForEach {
     }
 }
 
+type Reader = (Receiver<oneshot::Receiver<usize>>, Option<oneshot::Receiver<usize>>);
+
 #[test]
 fn oneshot_sink() {
     let make = || {
         let (replies, receiver) = channel();
         (OneForEach { sink: None, replies }, (receiver, None))
     };
-    type Reader = (Receiver<oneshot::Receiver<usize>>, Option<oneshot::Receiver<usize>>);
     let receive = |(replies, next): &mut Reader| {
         let mut reply = next.take().or_else(|| replies.try_recv().ok())?;
         let item = reply.try_recv().ok();

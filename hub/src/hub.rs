@@ -1,0 +1,400 @@
+//! [`Hub`]: publish and subscribe.
+
+mod builder;
+mod hooks;
+mod list;
+mod message;
+mod shared;
+mod sink;
+mod stats;
+mod streams;
+mod subscription;
+mod task;
+mod terms;
+
+use std::error::Error;
+use std::fmt;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use futures_sink::Sink;
+use stream_demux::{Attach, Lease};
+use tokio::sync::{TryAcquireError, oneshot};
+use tokio::time::timeout;
+
+pub use builder::{Builder, NoInput};
+use message::Message;
+use shared::Shared;
+pub use sink::SinkError;
+use sink::{Erased, HubSink};
+pub use stats::{Member, Report, Stats};
+pub use subscription::{Next, Subscription};
+pub use terms::Terms;
+
+use crate::life::Phase;
+use crate::oneshot::OneshotSink;
+
+/// Publish/subscribe by key, in one task.
+///
+/// A hub is a handle to a spawned task, which runs a [`Demux`](stream_demux::Demux). Clones are handles
+/// to the same task. When the last handle is dropped, the hub ends: everything that was published is
+/// delivered first, and the subscriptions end then. Subscriptions do not keep a hub alive.
+///
+/// Keys are cheap: a key exists while it has a subscriber. Items for keys without one go to
+/// [`on_unmatched`](Builder::on_unmatched).
+///
+/// If the task ends otherwise, because a `Hash`, `Eq` or `Clone` of yours, a closure or an attached sink
+/// panics, or because the runtime shuts down, the subscriptions end with
+/// [`End::Aborted`](crate::End::Aborted), and publishing fails.
+///
+/// # Examples
+///
+/// ```
+/// use stream_demux_hub::Hub;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let hub = Hub::new();
+/// let mut tea = hub.subscribe("tea");
+/// hub.publish("tea", "hello").await.unwrap();
+/// hub.publish("coffee", "is anyone there?").await.unwrap();
+/// assert_eq!(tea.recv().await, Some(Ok("hello")));
+///
+/// drop(hub);
+/// assert_eq!(tea.recv().await, None);
+/// # }
+/// ```
+pub struct Hub<K, V>(Arc<Handle<K, V>>);
+
+/// Closes the hub when the last one is dropped.
+struct Handle<K, V>(Arc<Shared<K, V>>);
+
+impl<K, V> Drop for Handle<K, V> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl<K, V> Hub<K, V> {
+    fn from_shared(shared: Arc<Shared<K, V>>) -> Self {
+        Self(Arc::new(Handle(shared)))
+    }
+
+    fn shared(&self) -> &Arc<Shared<K, V>> {
+        &self.0.0
+    }
+
+    /// Returns the default settings of a hub.
+    pub fn builder() -> Builder<K, V> {
+        Builder::new()
+    }
+}
+
+impl<K, V> Hub<K, V>
+where
+    K: Hash + Eq + Clone + Send + 'static,
+    V: Clone + Send + 'static,
+{
+    /// Starts a hub with the default settings, on the current runtime.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of a tokio runtime.
+    #[expect(clippy::new_without_default, reason = "it spawns a task")]
+    pub fn new() -> Self {
+        Self::builder().spawn()
+    }
+
+    /// Publishes an item under a key, for the subscribers that the key has when the item is routed.
+    ///
+    /// A subscription that was made before this call, in the same task or in one that has synchronised
+    /// with it, gets the item. Waits while as many items as the hub has [room](Builder::capacity) for are
+    /// not routed yet: because the hub is busy, or because a subscriber that asked for
+    /// [`Wait`](crate::Overflow::Wait) has no room. Other subscribers never make a publisher wait.
+    ///
+    /// # Errors
+    ///
+    /// Returns the item if the hub is shut down or has ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped before it completes, the item is not published.
+    pub async fn publish(&self, key: K, item: V) -> Result<(), PublishError<K, V>> {
+        let shared = self.shared();
+        match shared.room.try_acquire() {
+            Ok(permit) => permit.forget(),
+            Err(TryAcquireError::Closed) => return Err(PublishError { key, item }),
+            Err(TryAcquireError::NoPermits) => match shared.room.acquire().await {
+                Ok(permit) => permit.forget(),
+                Err(_) => return Err(PublishError { key, item }),
+            },
+        }
+        shared.items.push(Message::new(key, item)).map_err(PublishError::new)
+    }
+
+    /// Publishes an item under a key, if that is possible without waiting.
+    ///
+    /// # Errors
+    ///
+    /// Returns the item if there is no room at present, or if the hub is shut down or has ended.
+    pub fn try_publish(&self, key: K, item: V) -> Result<(), TryPublishError<K, V>> {
+        let shared = self.shared();
+        match shared.room.try_acquire() {
+            Ok(permit) => permit.forget(),
+            Err(TryAcquireError::Closed) => {
+                return Err(TryPublishError::Closed(PublishError { key, item }));
+            }
+            Err(TryAcquireError::NoPermits) => {
+                return Err(TryPublishError::Full(PublishError { key, item }));
+            }
+        }
+        let pushed = shared.items.push(Message::new(key, item));
+        pushed.map_err(|message| TryPublishError::Closed(PublishError::new(message)))
+    }
+
+    /// Subscribes to a key, on the default [`Terms`].
+    ///
+    /// What is published after this call is received. So are items that were published shortly before and
+    /// are not routed yet. If the hub has ended, so has the subscription.
+    pub fn subscribe(&self, key: K) -> Subscription<K, V> {
+        self.subscribe_with([key], Terms::new())
+    }
+
+    /// Subscribes to several keys, or to none at first, on these terms.
+    ///
+    /// All keys are subscribed at once: no item comes between.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use stream_demux_hub::{Hub, Lagged, Overflow, Terms};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let hub = Hub::new();
+    /// let terms = Terms::new().buffer(2).overflow(Overflow::DropOldest);
+    /// let mut drinks = hub.subscribe_with(["tea", "coffee"], terms);
+    /// for n in 1..=10 {
+    ///     hub.publish("tea", n).await.unwrap();
+    /// }
+    /// hub.publish("coffee", 11).await.unwrap();
+    /// drop(hub);
+    /// # while drinks.end().is_none() { tokio::task::yield_now().await; }
+    /// // Nothing was read in the meantime.
+    /// assert_eq!(drinks.recv().await, Some(Err(Lagged(9))));
+    /// assert_eq!(drinks.recv().await, Some(Ok(10)));
+    /// assert_eq!(drinks.recv().await, Some(Ok(11)));
+    /// # }
+    /// ```
+    pub fn subscribe_with(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+        terms: Terms,
+    ) -> Subscription<K, V> {
+        Subscription::new(self.shared(), keys, terms)
+    }
+
+    /// Waits for the next item of a key, for example for the reply to a request.
+    ///
+    /// The key is subscribed by this call, not when the future is polled first.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use stream_demux_hub::Hub;
+    /// use tokio::time::timeout;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let hub = Hub::new();
+    /// let reply = hub.next(7);
+    /// hub.publish(7, "done").await.unwrap();
+    /// assert_eq!(timeout(Duration::from_secs(1), reply).await, Ok(Some("done")));
+    /// # }
+    /// ```
+    pub fn next(&self, key: K) -> Next<V> {
+        let (sender, receiver) = oneshot::channel();
+        let mut lease = Lease::new();
+        let attach = Attach::new(key, HubSink::Next(OneshotSink::new(sender))).leased(&mut lease);
+        self.shared().attach(&Terms::new().limit(1), [attach]);
+        Next::new(receiver, lease)
+    }
+
+    /// Attaches a sink under a key, for example a socket behind [`write_sink`](crate::write_sink).
+    ///
+    /// The sink gets the items of the key as they are routed, without a task in between. The queue for it
+    /// has the size and the policy that the terms set; what does not fit is discarded, and the sink is not
+    /// told. Keep the lease: dropping it drops the sink. [`on_detached`](Builder::on_detached) is called
+    /// when the sink is gone, with its error if it failed.
+    ///
+    /// A sink that takes no more items, such as a socket whose peer does not read, stays attached until
+    /// something fails: set a [`stall_timeout`](Terms::stall_timeout).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::io::Write;
+    /// use stream_demux_hub::{Hub, Terms, write_sink};
+    /// use tokio::io::AsyncReadExt;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let hub = Hub::new();
+    /// let (server, mut client) = tokio::io::duplex(1024); // usually a `TcpStream`
+    /// let sink = write_sink(server, 8 * 1024, |line: &str, buffer| writeln!(buffer, "{line}"));
+    /// let lease = hub.attach("tea", sink, Terms::new());
+    /// hub.publish("tea", "hello").await.unwrap();
+    ///
+    /// let mut line = [0; 6];
+    /// client.read_exact(&mut line).await.unwrap();
+    /// assert_eq!(&line, b"hello\n");
+    /// # drop(lease);
+    /// # }
+    /// ```
+    pub fn attach<S>(&self, key: K, sink: S, terms: Terms) -> Lease
+    where
+        S: Sink<V, Error: Into<SinkError>> + Send + 'static,
+    {
+        let mut lease = Lease::new();
+        let attach = Attach::new(key, HubSink::Any(Erased::boxed(sink)))
+            .buffer(terms.buffer)
+            .overflow(terms.overflow)
+            .leased(&mut lease);
+        self.shared().attach(&terms, [attach]);
+        lease
+    }
+
+    /// Returns the counts so far. After the end of the hub, returns the last ones.
+    ///
+    /// The task of the hub answers at the end of a turn.
+    pub async fn stats(&self) -> Stats {
+        self.shared().ask().await.stats
+    }
+
+    /// Returns the members that receive no more items and have not taken what waits for them.
+    pub async fn leaving(&self) -> Vec<Member<K>> {
+        self.shared().ask().await.leaving
+    }
+
+    /// Returns the member that the publishers wait for, if there is one: it asked for
+    /// [`Wait`](crate::Overflow::Wait) and has no room.
+    pub async fn blocked_on(&self) -> Option<Member<K>> {
+        self.shared().ask().await.blocked_on
+    }
+
+    /// Shuts the hub down: accepts no more items, delivers those that were accepted, closes all sinks and
+    /// ends all subscriptions. What is not done after `patience` is given up.
+    ///
+    /// Subscribers can still read what is in their inboxes; the hub does not wait for that. It waits for
+    /// subscribers that asked for [`Wait`](crate::Overflow::Wait) and have no room, and for attached sinks.
+    /// [`Report::hung`] names them if they took too long; what waited for them is lost, and counted in
+    /// [`Report::stats`].
+    ///
+    /// Several calls, of any handle, wait for the same end, and the earliest deadline counts. After the end,
+    /// it returns at once.
+    ///
+    /// # Cancel safety
+    ///
+    /// The hub is closed by the first poll. If the future is dropped then, the hub still ends as soon as
+    /// everything is delivered, but nothing is given up. You can call `shutdown` again.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use stream_demux_hub::{Hub, Overflow, Terms};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let hub = Hub::new();
+    /// let terms = Terms::new().buffer(1).overflow(Overflow::Wait).tag(42);
+    /// let never_read = hub.subscribe_with(["tea"], terms);
+    /// for n in 1..=3 {
+    ///     hub.publish("tea", n).await.unwrap();
+    /// }
+    /// let report = hub.shutdown(Duration::from_millis(10)).await;
+    /// assert_eq!((report.hung[0].key, report.hung[0].tag), ("tea", 42));
+    /// assert_eq!(report.stats.totals.delivered, 1);
+    /// # drop(never_read);
+    /// # }
+    /// ```
+    pub async fn shutdown(&self, patience: Duration) -> Report<K> {
+        let shared = self.shared();
+        shared.close();
+        if timeout(patience, shared.ended()).await.is_err() {
+            shared.give_up().await;
+        }
+        let stats = shared.ended().await.stats;
+        Report { stats, hung: shared.hung() }
+    }
+
+    /// Returns `true` if the hub accepts no more items.
+    pub fn is_closed(&self) -> bool {
+        self.shared().life.phase() > Phase::Open
+    }
+}
+
+impl<K, V> Clone for Hub<K, V> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<K, V> fmt::Debug for Hub<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shared = self.shared();
+        f.debug_struct("Hub")
+            .field("phase", &shared.life.phase())
+            .field("waiting", &shared.items.len())
+            .field("lost", &shared.life.lost.load(Relaxed))
+            .finish_non_exhaustive()
+    }
+}
+
+/// An item that was not published, because the hub is shut down or has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PublishError<K, V> {
+    /// The key.
+    pub key: K,
+    /// The item.
+    pub item: V,
+}
+
+impl<K, V> PublishError<K, V> {
+    fn new(message: Message<K, V>) -> Self {
+        let (key, item) = message.into_parts();
+        Self { key: key.expect("an original was refused"), item }
+    }
+}
+
+impl<K, V> fmt::Display for PublishError<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the hub accepts no more items")
+    }
+}
+
+impl<K: fmt::Debug, V: fmt::Debug> Error for PublishError<K, V> {}
+
+/// Why an item was not published by [`Hub::try_publish`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TryPublishError<K, V> {
+    /// There is no room at present.
+    Full(PublishError<K, V>),
+    /// The hub is shut down or has ended.
+    Closed(PublishError<K, V>),
+}
+
+impl<K, V> fmt::Display for TryPublishError<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full(_) => f.write_str("the hub has no room at present"),
+            Self::Closed(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<K: fmt::Debug, V: fmt::Debug> Error for TryPublishError<K, V> {}

@@ -1,0 +1,208 @@
+//! [`Builder`]: the settings of a hub.
+
+use std::fmt;
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::time::Duration;
+
+use futures_core::Stream;
+use stream_demux::{DemuxStreamExt, Detached, Recipient};
+
+use super::Hub;
+use super::hooks::Events;
+use super::message::Message;
+use super::shared::Shared;
+use super::sink::SinkError;
+use super::streams::{Items, Orders};
+use super::task::Task;
+
+/// The settings of a [`Hub`]. [`Hub::builder`] creates it, and [`spawn`](Self::spawn) starts the hub.
+///
+/// # Examples
+///
+/// ```
+/// use stream_demux_hub::Hub;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let hub = Hub::builder()
+///     .capacity(256)
+///     .on_unmatched(|key: String, item: u64| println!("nobody listens to {key}: {item}"))
+///     .spawn();
+/// hub.publish("tea".to_owned(), 1).await.unwrap();
+/// # }
+/// ```
+#[must_use = "does nothing until it is spawned"]
+pub struct Builder<K, V, St = NoInput<(K, V)>, B = RandomState> {
+    capacity: usize,
+    budget: Option<usize>,
+    tick: Duration,
+    events: Events<K, V>,
+    input: Option<St>,
+    hasher: B,
+}
+
+impl<K, V> Builder<K, V> {
+    pub(super) fn new() -> Self {
+        Self {
+            capacity: 1_024,
+            budget: None,
+            tick: Duration::from_millis(100),
+            events: Events::default(),
+            input: None,
+            hasher: RandomState::new(),
+        }
+    }
+}
+
+impl<K, V, St, B> Builder<K, V, St, B> {
+    /// Sets how many items may be published and not yet be read by the hub, before publishers wait; the
+    /// default is 1,024.
+    ///
+    /// The hub reads all of them at once, so up to twice this number are kept.
+    pub fn capacity(mut self, items: usize) -> Self {
+        self.capacity = items;
+        self
+    }
+
+    /// Sets the [budget](stream_demux::Demux::budget) of the demux: how much it does before it lets other
+    /// tasks run. The default is that of the demux.
+    ///
+    /// # Panics
+    ///
+    /// [`spawn`](Self::spawn) panics if it is 0.
+    pub fn budget(mut self, items: usize) -> Self {
+        self.budget = Some(items);
+        self
+    }
+
+    /// Sets how exact time-outs are; the default is 100 ms.
+    ///
+    /// A hub without time-outs has no timer. With them, each tick looks at every attachment that has
+    /// one.
+    pub fn tick(mut self, tick: Duration) -> Self {
+        self.tick = tick;
+        self
+    }
+
+    /// Sets a closure that is called with each item that has no subscriber, and its key.
+    ///
+    /// It runs in the task of the hub and must not block.
+    pub fn on_unmatched(mut self, call: impl FnMut(K, V) + Send + 'static) -> Self {
+        self.events.unmatched = Some(Box::new(call));
+        self
+    }
+
+    /// Sets a closure that is called when a subscriber has left a key or an attached sink is gone, with
+    /// the reason.
+    ///
+    /// It runs in the task of the hub and must not block.
+    pub fn on_detached(
+        mut self,
+        call: impl FnMut(Recipient<'_, K>, Detached<SinkError>) + Send + 'static,
+    ) -> Self {
+        self.events.detached = Some(Box::new(call));
+        self
+    }
+
+    /// Sets a closure that is called with `true` when a key gets its first subscriber, and with `false`
+    /// when it has lost its last: to subscribe upstream only while needed.
+    ///
+    /// It runs in the task of the hub and must not block: send the key to a task that subscribes.
+    pub fn on_interest(mut self, call: impl FnMut(&K, bool) + Send + 'static) -> Self {
+        self.events.interest = Some(Box::new(call));
+        self
+    }
+
+    /// Publishes the items of a stream, too. When the stream ends, the hub shuts down as if the last
+    /// handle had been dropped.
+    ///
+    /// The task of the hub reads the stream itself, so an item takes no detour through another task: use
+    /// this for what comes in on a connection. Items that the stream still has when the hub is shut down
+    /// are not read.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::stream;
+    /// use stream_demux_hub::Hub;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let hub = Hub::builder().input(stream::iter([("tea", 1), ("tea", 2)])).spawn();
+    /// let mut tea = hub.subscribe("tea");
+    /// assert_eq!(tea.recv().await, Some(Ok(1)));
+    /// assert_eq!(tea.recv().await, Some(Ok(2)));
+    /// assert_eq!(tea.recv().await, None);
+    /// # }
+    /// ```
+    pub fn input<St2>(self, input: St2) -> Builder<K, V, St2, B>
+    where
+        St2: Stream<Item = (K, V)>,
+    {
+        let Self { capacity, budget, tick, events, input: _, hasher } = self;
+        Builder { capacity, budget, tick, events, input: Some(input), hasher }
+    }
+
+    /// Sets the hasher for looking up keys. The default withstands keys that were chosen to collide;
+    /// [`DefaultHashBuilder`](stream_demux::DefaultHashBuilder) does not, and is faster.
+    pub fn with_hasher<B2: BuildHasher>(self, hasher: B2) -> Builder<K, V, St, B2> {
+        let Self { capacity, budget, tick, events, input, hasher: _ } = self;
+        Builder { capacity, budget, tick, events, input, hasher }
+    }
+
+    /// Starts the hub in a task of its own, on the current runtime.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of a tokio runtime. The task panics at the first time-out if the time driver of the
+    /// runtime is not enabled.
+    pub fn spawn(self) -> Hub<K, V>
+    where
+        K: Hash + Eq + Clone + Send + 'static,
+        V: Clone + Send + 'static,
+        St: Stream<Item = (K, V)> + Send + 'static,
+        B: BuildHasher + Send + 'static,
+    {
+        let Self { capacity, budget, tick, events, input, hasher } = self;
+        let shared = Shared::new(capacity, tick);
+        let demux = Items::new(shared.clone(), input)
+            .demux_by_ref(Message::<K, V>::key, Orders::new(shared.clone()))
+            .with_hasher(hasher)
+            .multicast()
+            .hooks(events);
+        let demux = match budget {
+            Some(budget) => demux.budget(budget),
+            None => demux,
+        };
+        tokio::spawn(Task::new(demux, shared.clone()));
+        Hub::from_shared(shared)
+    }
+}
+
+impl<K, V, St, B> fmt::Debug for Builder<K, V, St, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { capacity, budget, tick, events, input, hasher: _ } = self;
+        f.debug_struct("Builder")
+            .field("capacity", capacity)
+            .field("budget", budget)
+            .field("tick", tick)
+            .field("events", events)
+            .field("has_input", &input.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The type of an input that is not there.
+#[derive(Debug)]
+pub struct NoInput<T>(std::convert::Infallible, std::marker::PhantomData<fn() -> T>);
+
+impl<T> Stream for NoInput<T> {
+    type Item = T;
+
+    fn poll_next(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<T>> {
+        match self.0 {}
+    }
+}

@@ -1,0 +1,189 @@
+//! [`Shared`]: what the handles, the subscriptions and the task of a hub share.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use stream_demux::{Attach, Order};
+use tokio::sync::{Notify, Semaphore, oneshot};
+
+use super::list::List;
+use super::message::Message;
+use super::sink::HubSink;
+
+use super::stats::{Member, Snapshot, Stats};
+use super::terms::Terms;
+use crate::inbox::InboxSink;
+use crate::life::{Life, Phase};
+
+/// What is told to the task of a hub.
+pub(super) enum Command<K, V> {
+    Order(Order<K, HubSink<V>>),
+    Ask(oneshot::Sender<Snapshot<K>>),
+}
+
+pub(super) struct Shared<K, V> {
+    pub(super) life: Arc<Life>,
+    /// What was published and is not yet read by the task.
+    pub(super) items: List<Message<K, V>>,
+    /// A permit for each item that may be appended to `items`.
+    pub(super) room: Semaphore,
+    pub(super) commands: List<Command<K, V>>,
+    /// Questions that were read. The task answers them at the end of its turn.
+    pub(super) asked: Mutex<Vec<oneshot::Sender<Snapshot<K>>>>,
+    pub(super) is_asked: AtomicBool,
+    /// The unit of time of the demux.
+    pub(super) tick: Duration,
+    /// Subscriptions without keys. Nothing else tells them that the hub has ended.
+    keyless: Mutex<HashMap<u64, InboxSink<V>>>,
+    next_keyless: AtomicU64,
+    /// Set at the end.
+    last: Mutex<Option<Snapshot<K>>>,
+    /// The members that were given up at a deadline.
+    hung: Mutex<Vec<Member<K>>>,
+    over: Notify,
+}
+
+impl<K, V> Shared<K, V> {
+    pub(super) fn new(capacity: usize, tick: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            life: Arc::new(Life::new()),
+            items: List::new(),
+            room: Semaphore::new(capacity.clamp(1, Semaphore::MAX_PERMITS)),
+            commands: List::new(),
+            asked: Mutex::new(Vec::new()),
+            is_asked: AtomicBool::new(false),
+            tick,
+            keyless: Mutex::new(HashMap::new()),
+            next_keyless: AtomicU64::new(0),
+            last: Mutex::new(None),
+            hung: Mutex::new(Vec::new()),
+            over: Notify::new(),
+        })
+    }
+
+    /// Accepts no more items. Those that were accepted are routed, then the hub ends.
+    pub(super) fn close(&self) {
+        self.life.advance(Phase::Closing);
+        self.room.close();
+        self.items.close();
+    }
+
+    /// Attaches sinks, with no other order between them. If the hub has ended, they are closed.
+    pub(super) fn attach(
+        &self,
+        terms: &Terms,
+        attaches: impl IntoIterator<Item = Attach<K, HubSink<V>>>,
+    ) {
+        if terms.stall_timeout.is_some() {
+            self.life.needs_ticks.store(true, Relaxed);
+        }
+        let orders = attaches
+            .into_iter()
+            .map(|attach| Command::Order(terms.apply(attach, self.tick).into()));
+        // The orders are dropped, and the sinks with them.
+        drop(self.commands.extend(orders));
+    }
+
+    /// Keeps the inbox of a subscription without keys open until the hub ends.
+    pub(super) fn keep_open(&self, sink: InboxSink<V>) -> u64 {
+        let id = self.next_keyless.fetch_add(1, Relaxed);
+        lock(&self.keyless).insert(id, sink);
+        // Looked at after the sink was added: the end takes all that there are.
+        if self.life.phase() >= Phase::Finished {
+            self.end_keyless();
+        }
+        id
+    }
+
+    pub(super) fn forget_keyless(&self, id: u64) {
+        let sink = lock(&self.keyless).remove(&id);
+        if let Some(sink) = sink {
+            sink.retire();
+        }
+    }
+
+    fn end_keyless(&self) {
+        let keyless = std::mem::take(&mut *lock(&self.keyless));
+        let end = self.life.end_of_dropped_sink();
+        for sink in keyless.into_values() {
+            sink.end(end);
+        }
+    }
+
+    /// Asks the task for what it knows. After the end, returns what it knew last.
+    pub(super) async fn ask(&self) -> Snapshot<K>
+    where
+        K: Clone,
+    {
+        let (question, answer) = oneshot::channel();
+        if self.commands.push(Command::Ask(question)).is_ok() {
+            if let Ok(snapshot) = answer.await {
+                return snapshot;
+            }
+        }
+        self.ended().await
+    }
+
+    /// Waits until the hub has ended. Returns what it knew last.
+    pub(super) async fn ended(&self) -> Snapshot<K>
+    where
+        K: Clone,
+    {
+        loop {
+            let over = self.over.notified();
+            let last = lock(&self.last).clone();
+            if let Some(last) = last {
+                return last;
+            }
+            over.await;
+        }
+    }
+
+    /// Discards what waits. Remembers first for whom it waits.
+    pub(super) async fn give_up(&self)
+    where
+        K: Clone,
+    {
+        let Snapshot { blocked_on, leaving, .. } = self.ask().await;
+        let mut hung = lock(&self.hung);
+        if hung.is_empty() {
+            hung.extend(leaving.into_iter().chain(blocked_on));
+        }
+        drop(hung);
+        self.life.advance(Phase::Aborting);
+        // If the hub has ended by now, there is nothing to discard.
+        let _ = self.commands.push(Command::Order(Order::Abort));
+    }
+
+    /// The members that were given up.
+    pub(super) fn hung(&self) -> Vec<Member<K>>
+    where
+        K: Clone,
+    {
+        lock(&self.hung).clone()
+    }
+
+    /// Tells everyone that the task is gone. Its demux was dropped before.
+    pub(super) fn end(&self, last: Snapshot<K>) {
+        self.close();
+        drop(self.items.end());
+        drop(self.commands.end());
+        drop(std::mem::take(&mut *lock(&self.asked)));
+        self.end_keyless();
+        *lock(&self.last) = Some(last);
+        self.over.notify_waiters();
+    }
+
+    /// Completes the counts of the demux.
+    pub(super) fn count(&self, stats: &mut Stats) {
+        stats.lost = self.life.lost.load(Relaxed);
+        stats.waiting += self.items.len() as u64;
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,113 @@
+//! [`HubSink`]: the sinks that are attached to the demux of a hub.
+
+use std::error::Error;
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures_sink::Sink;
+use pin_project_lite::pin_project;
+
+use super::message::Message;
+use crate::inbox::InboxSink;
+use crate::oneshot::OneshotSink;
+
+/// The error of any sink.
+pub type SinkError = Box<dyn Error + Send + Sync>;
+
+pub(super) type AnySink<V> = Pin<Box<dyn Sink<V, Error = SinkError> + Send>>;
+
+/// A sink of the demux. It unwraps the items.
+pub(super) enum HubSink<V> {
+    Inbox(InboxSink<V>),
+    Next(OneshotSink<V>),
+    Any(AnySink<V>),
+}
+
+impl<K, V> Sink<Message<K, V>> for HubSink<V> {
+    type Error = SinkError;
+
+    #[inline]
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), SinkError>> {
+        match &mut *self {
+            Self::Inbox(inbox) => Pin::new(inbox).poll_ready(cx).map_err(SinkError::from),
+            Self::Next(next) => Pin::new(next).poll_ready(cx).map_err(SinkError::from),
+            Self::Any(sink) => sink.as_mut().poll_ready(cx),
+        }
+    }
+
+    #[inline]
+    fn start_send(mut self: Pin<&mut Self>, message: Message<K, V>) -> Result<(), SinkError> {
+        let (_, item) = message.into_parts();
+        match &mut *self {
+            Self::Inbox(inbox) => Pin::new(inbox).start_send(item).map_err(SinkError::from),
+            Self::Next(next) => Pin::new(next).start_send(item).map_err(SinkError::from),
+            Self::Any(sink) => sink.as_mut().start_send(item),
+        }
+    }
+
+    #[inline]
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), SinkError>> {
+        match &mut *self {
+            Self::Inbox(inbox) => Pin::new(inbox).poll_flush(cx).map_err(SinkError::from),
+            Self::Next(next) => Pin::new(next).poll_flush(cx).map_err(SinkError::from),
+            Self::Any(sink) => sink.as_mut().poll_flush(cx),
+        }
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), SinkError>> {
+        match &mut *self {
+            Self::Inbox(inbox) => Pin::new(inbox).poll_close(cx).map_err(SinkError::from),
+            Self::Next(next) => Pin::new(next).poll_close(cx).map_err(SinkError::from),
+            Self::Any(sink) => sink.as_mut().poll_close(cx),
+        }
+    }
+}
+
+pin_project! {
+    /// A sink whose error is boxed.
+    pub(super) struct Erased<S> {
+        #[pin]
+        sink: S,
+    }
+}
+
+impl<S> Erased<S> {
+    pub(super) fn boxed<V>(sink: S) -> AnySink<V>
+    where
+        S: Sink<V, Error: Into<SinkError>> + Send + 'static,
+        V: 'static,
+    {
+        Box::pin(Self { sink })
+    }
+}
+
+impl<V, S: Sink<V, Error: Into<SinkError>>> Sink<V> for Erased<S> {
+    type Error = SinkError;
+
+    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), SinkError>> {
+        self.project().sink.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn start_send(self: Pin<&mut Self>, item: V) -> Result<(), SinkError> {
+        self.project().sink.start_send(item).map_err(Into::into)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), SinkError>> {
+        self.project().sink.poll_flush(cx).map_err(Into::into)
+    }
+
+    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), SinkError>> {
+        self.project().sink.poll_close(cx).map_err(Into::into)
+    }
+}
+
+impl<V> fmt::Debug for HubSink<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Inbox(_) => "Inbox",
+            Self::Next(_) => "Next",
+            Self::Any(_) => "Any",
+        })
+    }
+}

@@ -1,0 +1,65 @@
+//! [`Stats`], [`Member`] and [`Report`]: what a hub tells about itself.
+
+use stream_demux::Totals;
+
+/// Counts of what a hub has done. [`Hub::stats`](crate::Hub::stats) returns them.
+///
+/// Each item that was published waits or was received:
+///
+/// ```text
+/// published = waiting + totals.received
+/// ```
+///
+/// (with an [input](crate::Builder::input), its items are part of `received`), and each item that was
+/// received is accounted for by the [`Totals`]. An item that a subscription took counts as `delivered`
+/// there; if its inbox dropped it later because it was full, it is also `lost` here, and the subscriber
+/// is told by a [`Lagged`](crate::Lagged).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// The counts of the demux.
+    pub totals: Totals,
+    /// Items that were accepted and that the demux has not read. After the end, they are lost.
+    pub waiting: u64,
+    /// Items that full inboxes of subscribers dropped.
+    pub lost: u64,
+    /// Attachments that receive items: one for each key of each subscription, and each attached sink.
+    pub receiving: usize,
+    /// Attachments that receive no more items and are not closed yet.
+    pub leaving: usize,
+}
+
+/// A subscriber of a key, or a sink that is attached under it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Member<K> {
+    /// The key.
+    pub key: K,
+    /// The number set with [`Terms::tag`](crate::Terms::tag).
+    pub tag: u64,
+}
+
+impl<K> Member<K> {
+    pub(super) fn new(key: K, tag: u64) -> Self {
+        Self { key, tag }
+    }
+}
+
+/// How a hub has ended. [`Hub::shutdown`](crate::Hub::shutdown) returns it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Report<K> {
+    /// The counts at the end.
+    pub stats: Stats,
+    /// The members that the hub was waiting for when the time was over. If there are none, nothing was
+    /// cut off.
+    pub hung: Vec<Member<K>>,
+}
+
+/// What the task of a hub knows at the end of a turn.
+#[derive(Debug, Clone)]
+pub(super) struct Snapshot<K> {
+    pub(super) stats: Stats,
+    pub(super) blocked_on: Option<Member<K>>,
+    pub(super) leaving: Vec<Member<K>>,
+}

@@ -1,0 +1,143 @@
+//! The streams that the demux of a hub reads: [`Items`] and [`Orders`].
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll, ready};
+
+use futures_core::Stream;
+use stream_demux::Order;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+use super::message::Message;
+use super::shared::{Command, Shared, lock};
+use super::sink::HubSink;
+use crate::life::Phase;
+
+/// What was published, and the input of the hub, if it has one: an item of each in turn.
+///
+/// Ends when the hub closes and everything that was published is read, or when the input ends.
+pub(super) struct Items<K, V, St> {
+    shared: Arc<Shared<K, V>>,
+    /// Items that were taken from the list.
+    batch: VecDeque<Message<K, V>>,
+    input: Option<Pin<Box<St>>>,
+    /// The input is polled before the list.
+    input_first: bool,
+}
+
+impl<K, V, St: Stream<Item = (K, V)>> Items<K, V, St> {
+    pub(super) fn new(shared: Arc<Shared<K, V>>, input: Option<St>) -> Self {
+        Self { shared, batch: VecDeque::new(), input: input.map(Box::pin), input_first: true }
+    }
+
+    /// How many items were published and are not yet routed, apart from those in the list.
+    pub(super) fn len(&self) -> usize {
+        self.batch.len()
+    }
+
+    fn poll_published(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message<K, V>>> {
+        if let Some(message) = self.batch.pop_front() {
+            return Poll::Ready(Some(message));
+        }
+        if !ready!(self.shared.items.poll_take(&mut self.batch, cx)) {
+            return Poll::Ready(None);
+        }
+        self.shared.room.add_permits(self.batch.len());
+        Poll::Ready(self.batch.pop_front())
+    }
+
+    fn poll_input(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message<K, V>>> {
+        let Some(input) = &mut self.input else { return Poll::Pending };
+        // Looked at before each item: what the input still has is not read when the hub closes.
+        if self.shared.life.phase() == Phase::Open {
+            if let Some((key, item)) = ready!(input.as_mut().poll_next(cx)) {
+                return Poll::Ready(Some(Message::new(key, item)));
+            }
+            self.shared.close();
+        }
+        self.input = None;
+        Poll::Pending
+    }
+}
+
+impl<K, V, St: Stream<Item = (K, V)>> Stream for Items<K, V, St> {
+    type Item = Message<K, V>;
+
+    #[inline]
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Message<K, V>>> {
+        if self.input.is_none() {
+            return self.poll_published(cx);
+        }
+        self.input_first = !self.input_first;
+        if self.input_first {
+            if let Poll::Ready(message) = self.poll_input(cx) {
+                return Poll::Ready(message);
+            }
+            return self.poll_published(cx);
+        }
+        match self.poll_published(cx) {
+            Poll::Ready(Some(message)) => Poll::Ready(Some(message)),
+            Poll::Ready(None) => {
+                self.input = None;
+                Poll::Ready(None)
+            }
+            Poll::Pending => match self.poll_input(cx) {
+                // It has ended, so the list is closed.
+                Poll::Pending if self.input.is_none() => self.poll_published(cx),
+                answer => answer,
+            },
+        }
+    }
+}
+
+impl<K, V, St> Unpin for Items<K, V, St> {}
+
+/// The orders of the handles and, as soon as an attachment has a time-out, ticks. Never ends.
+pub(super) struct Orders<K, V> {
+    shared: Arc<Shared<K, V>>,
+    batch: VecDeque<Command<K, V>>,
+    ticker: Option<Interval>,
+}
+
+impl<K, V> Orders<K, V> {
+    pub(super) fn new(shared: Arc<Shared<K, V>>) -> Self {
+        Self { shared, batch: VecDeque::new(), ticker: None }
+    }
+
+    fn poll_command(&mut self, cx: &mut Context<'_>) -> Poll<Order<K, HubSink<V>>> {
+        loop {
+            match self.batch.pop_front() {
+                Some(Command::Order(order)) => return Poll::Ready(order),
+                Some(Command::Ask(question)) => {
+                    lock(&self.shared.asked).push(question);
+                    self.shared.is_asked.store(true, Relaxed);
+                }
+                None if ready!(self.shared.commands.poll_take(&mut self.batch, cx)) => {}
+                None => return Poll::Pending,
+            }
+        }
+    }
+}
+
+impl<K, V> Stream for Orders<K, V> {
+    type Item = Order<K, HubSink<V>>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if let Poll::Ready(order) = self.poll_command(cx) {
+            return Poll::Ready(Some(order));
+        }
+        if self.ticker.is_none() && self.shared.life.needs_ticks.load(Relaxed) {
+            let mut ticker = interval(self.shared.tick);
+            ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            self.ticker = Some(ticker);
+        }
+        match &mut self.ticker {
+            Some(ticker) => ticker.poll_tick(cx).map(|_| Some(Order::Tick)),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl<K, V> Unpin for Orders<K, V> {}

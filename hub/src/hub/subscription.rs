@@ -1,0 +1,209 @@
+//! [`Subscription`]: what a subscriber reads; and [`Next`], for a single item.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::poll_fn;
+use std::hash::Hash;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_core::Stream;
+use stream_demux::{Attach, Lease};
+use tokio::sync::oneshot;
+
+use super::shared::Shared;
+use super::sink::HubSink;
+use super::terms::Terms;
+use crate::inbox::{End, Inbox, Lagged, inbox_of_hub};
+
+/// A stream of the items that are published under its keys.
+///
+/// [`Hub::subscribe`](crate::Hub::subscribe) and [`Hub::subscribe_with`](crate::Hub::subscribe_with)
+/// create it. It can be read with [`recv`](Self::recv) and its relatives, or as a [`Stream`].
+///
+/// * Items of one key come in the order in which they were published, and so do items of several keys
+///   if one task published them.
+/// * All keys share one buffer, whose size and policy the [`Terms`] set. Where items are dropped, the
+///   subscriber gets a [`Lagged`] instead.
+/// * It ends when the hub has ended and everything is read, or when the hub gives the subscriber up.
+///   [`end`](Self::end) tells why. Without keys, it waits for the end of the hub.
+/// * Dropping it leaves: the keys are free at once, what was not read is dropped.
+pub struct Subscription<K, V> {
+    inbox: Inbox<V>,
+    keys: HashMap<K, Lease>,
+    terms: Terms,
+    shared: Arc<Shared<K, V>>,
+    /// Its number among the subscriptions without keys.
+    keyless: Option<u64>,
+}
+
+impl<K: Hash + Eq + Clone, V> Subscription<K, V> {
+    pub(super) fn new(
+        shared: &Arc<Shared<K, V>>,
+        keys: impl IntoIterator<Item = K>,
+        terms: Terms,
+    ) -> Self {
+        let (sink, inbox) = inbox_of_hub(terms.buffer, terms.overflow, &shared.life);
+        let shared = Arc::clone(shared);
+        let mut new = Self { inbox, keys: HashMap::new(), terms, shared, keyless: None };
+        new.attach(keys);
+        sink.retire(); // there are others by now
+        new
+    }
+
+    /// Subscribes to one more key, on the same terms. Returns `false` if it is subscribed already.
+    ///
+    /// Items that the same task publishes after this call are received.
+    pub fn add(&mut self, key: K) -> bool {
+        let count = self.keys.len();
+        self.attach([key]);
+        self.keys.len() > count
+    }
+
+    /// Leaves a key. Returns `false` if it is not subscribed.
+    ///
+    /// Items that were published before can still be received, and the loss of one is still told.
+    pub fn remove(&mut self, key: &K) -> bool {
+        let Some(lease) = self.keys.remove(key) else { return false };
+        if self.keys.is_empty() {
+            self.keyless = Some(self.shared.keep_open(self.inbox.sink()));
+        }
+        lease.detach();
+        true
+    }
+
+    /// Returns the keys, in no particular order.
+    pub fn keys(&self) -> impl Iterator<Item = &K> {
+        self.keys.keys()
+    }
+
+    fn attach(&mut self, keys: impl IntoIterator<Item = K>) {
+        let mut attaches = Vec::new();
+        for key in keys {
+            if self.keys.contains_key(&key) {
+                continue;
+            }
+            let (sink, mut lease) = (HubSink::Inbox(self.inbox.sink()), Lease::new());
+            attaches.push(Attach::new(key.clone(), sink).leased(&mut lease));
+            self.keys.insert(key, lease);
+        }
+        self.shared.attach(&self.terms, attaches);
+        if self.keys.is_empty() && self.keyless.is_none() {
+            self.keyless = Some(self.shared.keep_open(self.inbox.sink()));
+        } else if let Some(id) = self.keyless.take_if(|_| !self.keys.is_empty()) {
+            self.shared.forget_keyless(id);
+        }
+    }
+}
+
+/// Reading.
+impl<K, V> Subscription<K, V> {
+    /// Waits for the next item. Returns `None` when the subscription has [ended](Self::end).
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Lagged`] once for each place at which items were dropped, before the item that
+    /// follows. The next call returns that item.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if the future is dropped before it completes, nothing was taken.
+    pub async fn recv(&mut self) -> Option<Result<V, Lagged>> {
+        poll_fn(|cx| self.inbox.poll_recv(cx)).await
+    }
+
+    /// Waits until there is something to read, and appends up to `limit` items and losses to `buffer`.
+    ///
+    /// Returns how many were appended: 0 if the subscription has ended, or if `limit` is 0. To write a
+    /// burst with one system call, read it with this method.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if the future is dropped before it completes, nothing was taken.
+    pub async fn recv_many(&mut self, buffer: &mut Vec<Result<V, Lagged>>, limit: usize) -> usize {
+        poll_fn(|cx| self.inbox.poll_recv_many(cx, buffer, limit)).await
+    }
+
+    /// Returns the next item, or what is missing before it, if it can be read without waiting.
+    pub fn try_recv(&mut self) -> Option<Result<V, Lagged>> {
+        self.inbox.try_recv()
+    }
+
+    /// Returns why no more items will come, as soon as that is certain. There may still be some to
+    /// read.
+    pub fn end(&self) -> Option<End> {
+        self.inbox.end()
+    }
+
+    /// Returns the number of items that can be read without waiting.
+    pub fn len(&self) -> usize {
+        self.inbox.len()
+    }
+
+    /// Returns `true` if no item can be read without waiting.
+    pub fn is_empty(&self) -> bool {
+        self.inbox.is_empty()
+    }
+
+    /// Returns how many items this subscription has lost so far.
+    pub fn lost(&self) -> u64 {
+        self.inbox.lost()
+    }
+}
+
+impl<K, V> Stream for Subscription<K, V> {
+    type Item = Result<V, Lagged>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.inbox.poll_recv(cx)
+    }
+}
+
+impl<K, V> Unpin for Subscription<K, V> {}
+
+impl<K, V> Drop for Subscription<K, V> {
+    fn drop(&mut self) {
+        if let Some(id) = self.keyless {
+            self.shared.forget_keyless(id);
+        }
+    }
+}
+
+impl<K: fmt::Debug, V> fmt::Debug for Subscription<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscription")
+            .field("keys", &self.keys.keys())
+            .field("inbox", &self.inbox)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A future of the next item of a key. [`Hub::next`](crate::Hub::next) creates it.
+///
+/// Completes with `None` if the hub ends before. Dropping it leaves the key at once.
+#[must_use = "dropping it leaves the key"]
+pub struct Next<V> {
+    item: oneshot::Receiver<V>,
+    _lease: Lease,
+}
+
+impl<V> Next<V> {
+    pub(super) fn new(item: oneshot::Receiver<V>, lease: Lease) -> Self {
+        Self { item, _lease: lease }
+    }
+}
+
+impl<V> Future for Next<V> {
+    type Output = Option<V>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<V>> {
+        Pin::new(&mut self.item).poll(cx).map(Result::ok)
+    }
+}
+
+impl<V> fmt::Debug for Next<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Next").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,115 @@
+//! [`Task`]: runs the demux of a hub, answers questions about it, and tells everyone when it ends.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll, ready};
+
+use futures_core::Stream;
+use stream_demux::{Demux, Recipient, Totals};
+
+use super::shared::{Shared, lock};
+
+use super::stats::{Member, Snapshot, Stats};
+use super::streams::{Items, Orders};
+use crate::life::Phase;
+
+/// The demux of a hub, whatever its key function, hooks and hasher.
+pub(super) trait Running<K>: Future<Output = Totals> + Unpin {
+    fn stats(&self) -> Stats;
+    fn snapshot(&self) -> Snapshot<K>;
+}
+
+impl<K, V, St, F, H, B> Running<K> for Demux<Items<K, V, St>, F, Orders<K, V>, H, B>
+where
+    Self: Future<Output = Totals> + Unpin,
+    K: Clone,
+    St: Stream<Item = (K, V)>,
+{
+    fn stats(&self) -> Stats {
+        let (totals, waiting) = (self.totals(), self.get_ref().len() as u64);
+        let (receiving, leaving) = (self.len(), self.draining());
+        Stats { totals, waiting, receiving, leaving, ..Stats::default() }
+    }
+
+    fn snapshot(&self) -> Snapshot<K> {
+        Snapshot {
+            stats: self.stats(),
+            blocked_on: self.blocked_on().map(member),
+            leaving: self.leaving().map(member).collect(),
+        }
+    }
+}
+
+fn member<K: Clone>(to: Recipient<'_, K>) -> Member<K> {
+    Member::new(to.key.clone(), to.tag)
+}
+
+/// The task of a hub. When it is dropped, whatever the reason, the hub has ended.
+pub(super) struct Task<D: Running<K>, K, V> {
+    /// There until the end.
+    demux: Option<D>,
+    shared: Arc<Shared<K, V>>,
+    /// In `poll`. If `drop` finds this, the demux has panicked.
+    is_polling: bool,
+}
+
+impl<D: Running<K>, K, V> Task<D, K, V> {
+    pub(super) fn new(demux: D, shared: Arc<Shared<K, V>>) -> Self {
+        Self { demux: Some(demux), shared, is_polling: false }
+    }
+
+    /// Answers the questions that were read in this turn.
+    #[cold]
+    fn answer(&self) {
+        self.shared.is_asked.store(false, Relaxed);
+        for question in std::mem::take(&mut *lock(&self.shared.asked)) {
+            if let Some(demux) = self.demux.as_ref().filter(|_| !question.is_closed()) {
+                let mut snapshot = demux.snapshot();
+                self.shared.count(&mut snapshot.stats);
+                let _ = question.send(snapshot);
+            }
+        }
+    }
+
+    /// Drops the demux, and tells everyone.
+    fn end(&mut self, phase: Phase) {
+        let Some(demux) = self.demux.take() else { return };
+        self.shared.life.advance(phase);
+        self.shared.close();
+        // After a panic, nothing but the counts can be relied on.
+        let mut last = if self.is_polling {
+            Snapshot { stats: demux.stats(), blocked_on: None, leaving: Vec::new() }
+        } else {
+            demux.snapshot()
+        };
+        self.shared.count(&mut last.stats);
+        drop(demux);
+        self.shared.end(last);
+    }
+}
+
+impl<D: Running<K>, K, V> Future for Task<D, K, V> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.is_polling = true;
+        let Some(demux) = &mut self.demux else { return Poll::Ready(()) };
+        let answer = Pin::new(demux).poll(cx);
+        self.is_polling = false;
+        if self.shared.is_asked.load(Relaxed) {
+            self.answer();
+        }
+        ready!(answer);
+        self.end(Phase::Finished);
+        Poll::Ready(())
+    }
+}
+
+impl<D: Running<K>, K, V> Unpin for Task<D, K, V> {}
+
+impl<D: Running<K>, K, V> Drop for Task<D, K, V> {
+    fn drop(&mut self) {
+        self.end(Phase::Gone);
+    }
+}

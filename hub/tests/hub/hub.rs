@@ -1,0 +1,526 @@
+//! A hub, on one thread and a clock that stands still: each situation is made, and nothing else happens.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::{FutureExt, Sink, StreamExt, stream};
+use sink_test::{Op, scripted_sink};
+use stream_demux::Detached;
+use stream_demux_hub::{End, Hub, Lagged, Overflow, Subscription, Terms, TryPublishError};
+use tokio::sync::mpsc;
+use tokio::task::yield_now;
+use tokio::time::{Instant, timeout};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Lets all other tasks run until they wait.
+async fn settle() {
+    for _ in 0..100 {
+        yield_now().await;
+    }
+}
+
+fn read<K, V>(subscription: &mut Subscription<K, V>) -> Vec<Result<V, u64>> {
+    let all = std::iter::from_fn(|| subscription.try_recv());
+    all.map(|next| next.map_err(|Lagged(lost)| lost)).collect()
+}
+
+async fn publish<V: Clone + Send + 'static>(
+    hub: &Hub<&'static str, V>,
+    items: impl IntoIterator<Item = V>,
+) {
+    for item in items {
+        assert!(hub.publish("a", item).await.is_ok());
+    }
+}
+
+fn waiting_terms(buffer: usize) -> Terms {
+    Terms::new().buffer(buffer).overflow(Overflow::Wait)
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_subscriber_of_a_key_gets_what_is_published_after_it() {
+    let hub = Hub::new();
+    publish(&hub, [0]).await;
+    settle().await;
+    let mut one = hub.subscribe("a");
+    publish(&hub, [1]).await;
+    settle().await;
+    let mut two = hub.subscribe("a");
+    publish(&hub, [2]).await;
+    let mut other = hub.subscribe("b");
+    drop(hub);
+    settle().await;
+    assert_eq!((read(&mut one), read(&mut two)), (vec![Ok(1), Ok(2)], vec![Ok(2)]));
+    for subscription in [one, two] {
+        assert_eq!(subscription.end(), Some(End::Closed));
+    }
+    assert_eq!(other.recv().await, None);
+}
+
+/// Subscribing overtakes items that were not routed yet.
+#[tokio::test(start_paused = true)]
+async fn subscriber_may_get_what_was_published_just_before() {
+    let hub = Hub::new();
+    publish(&hub, [1]).await;
+    let mut late = hub.subscribe("a");
+    assert_eq!(late.recv().await, Some(Ok(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn last_handle_delivers_what_was_published() {
+    let hub = Hub::builder().capacity(4).spawn();
+    let mut slow = hub.subscribe_with(["a"], waiting_terms(1));
+    let clone = hub.clone();
+    drop(hub);
+    publish(&clone, 0..2).await;
+    settle().await;
+    assert!(!clone.is_closed());
+    publish(&clone, 2..6).await; // waits for room in the hub
+    drop(clone);
+    for n in 0..6 {
+        assert_eq!(slow.recv().await, Some(Ok(n)));
+    }
+    assert_eq!((slow.recv().await, slow.end()), (None, Some(End::Closed)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn subscription_does_not_keep_the_hub_alive() {
+    let hub = Hub::<_, u32>::new();
+    let mut subscription = hub.subscribe("a");
+    let mut none = hub.subscribe_with([], Terms::new());
+    let mut next = hub.next("a");
+    assert!((&mut next).now_or_never().is_none());
+    assert!(none.recv().now_or_never().is_none());
+    drop(hub);
+    assert_eq!(subscription.recv().await, None);
+    assert_eq!((none.recv().await, none.end()), (None, Some(End::Closed)));
+    assert_eq!(next.await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_come_and_go() {
+    let hub = Hub::new();
+    let mut keys = hub.subscribe_with(["a", "b", "a"], Terms::new());
+    assert_eq!(keys.keys().count(), 2);
+    assert!(keys.add("c") && !keys.add("a"));
+    hub.publish("c", 1).await.unwrap();
+    settle().await;
+    assert!(keys.remove(&"c") && !keys.remove(&"c") && keys.remove(&"a") && keys.remove(&"b"));
+    hub.publish("a", 2).await.unwrap();
+    hub.publish("c", 3).await.unwrap();
+    settle().await;
+    assert_eq!((read(&mut keys), keys.end()), (vec![Ok(1)], None));
+    assert_eq!(hub.stats().await.receiving, 0);
+
+    assert!(keys.add("a"));
+    hub.publish("a", 4).await.unwrap();
+    assert_eq!(keys.recv().await, Some(Ok(4)));
+    let stats = hub.stats().await;
+    assert_eq!((stats.totals.unmatched, stats.receiving), (2, 1));
+    drop(hub);
+    assert_eq!(keys.recv().await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn key_that_is_left_before_the_hub_knew_of_it() {
+    let hub = Hub::new();
+    let mut subscription = hub.subscribe("a");
+    subscription.remove(&"a");
+    subscription.add("b");
+    hub.publish("a", 1).await.unwrap();
+    hub.publish("b", 2).await.unwrap();
+    assert_eq!(subscription.recv().await, Some(Ok(2)));
+}
+
+/// The item is in the queue of the hub, because the inbox is full, when its key is left.
+#[tokio::test(start_paused = true)]
+async fn items_of_a_key_that_is_left_are_still_received() {
+    let hub = Hub::new();
+    let mut subscription = hub.subscribe_with(["a", "b"], waiting_terms(1));
+    publish(&hub, [1, 2]).await;
+    settle().await;
+    subscription.remove(&"a");
+    hub.publish("b", 3).await.unwrap();
+    for n in 1..=3 {
+        assert_eq!(subscription.recv().await, Some(Ok(n)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_a_subscription_leaves_its_keys() {
+    let hub = Hub::new();
+    drop(hub.subscribe_with(["a", "b"], Terms::new()));
+    drop(hub.subscribe_with([], Terms::new()));
+    drop(hub.next("a"));
+    publish(&hub, [1]).await;
+    settle().await;
+    let stats = hub.stats().await;
+    assert_eq!((stats.receiving, stats.totals.unmatched, stats.totals.delivered), (0, 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn publisher_that_is_dropped_while_it_waits_publishes_nothing() {
+    let hub = Hub::builder().capacity(1).spawn();
+    let mut slow = hub.subscribe_with(["a"], waiting_terms(1));
+    publish(&hub, [1]).await;
+    settle().await;
+    // One in the inbox, one beyond it, one that the hub has not read, one that was not accepted.
+    publish(&hub, [2, 3]).await;
+    settle().await;
+    let mut dropped = Box::pin(hub.publish("a", 4));
+    assert!((&mut dropped).now_or_never().is_none());
+    drop(dropped);
+    assert!(
+        matches!(hub.try_publish("a", 5), Err(TryPublishError::Full(error)) if error.item == 5)
+    );
+    for n in 1..=3 {
+        assert_eq!(slow.recv().await, Some(Ok(n)));
+    }
+    settle().await;
+    // The room is not lost.
+    assert_eq!(hub.try_publish("a", 6), Ok(()));
+    assert_eq!(slow.recv().await, Some(Ok(6)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn publishers_wait_for_those_who_asked_for_it_only() {
+    let hub = Hub::builder().capacity(4).spawn();
+    let mut never_reads = hub.subscribe_with(["a"], Terms::new().buffer(2));
+    for n in 0..100 {
+        publish(&hub, [n]).now_or_never().unwrap();
+        settle().await;
+    }
+    assert_eq!(hub.stats().await.lost, 98);
+    assert_eq!((hub.blocked_on().await, never_reads.lost()), (None, 98));
+
+    let waits = hub.subscribe_with(["a"], waiting_terms(2).tag(7));
+    publish(&hub, 100..103).await;
+    settle().await;
+    let on = hub.blocked_on().await.unwrap();
+    assert_eq!((on.key, on.tag), ("a", 7));
+    drop(waits);
+    settle().await;
+    assert_eq!(hub.blocked_on().await, None);
+    assert_eq!(read(&mut never_reads), [Err(101), Ok(101), Ok(102)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn subscriber_that_never_reads_is_given_up() {
+    let hub = Hub::builder().capacity(1).tick(SECOND / 10).spawn();
+    let mut other = hub.subscribe("b");
+    let mut stuck = hub.subscribe_with(["a", "c"], waiting_terms(1).stall_timeout(5 * SECOND));
+    let start = Instant::now();
+    publish(&hub, 0..5).await;
+    hub.publish("b", 5).await.unwrap();
+    assert_eq!(other.recv().await, Some(Ok(5)));
+    let waited = start.elapsed();
+    assert!((5 * SECOND..=5 * SECOND + SECOND / 5).contains(&waited), "{waited:?}");
+
+    // What was in the inbox is there, and the other key is left as soon as an item comes.
+    assert_eq!(stuck.end(), Some(End::Stalled));
+    assert_eq!((stuck.recv().await, stuck.recv().await), (Some(Ok(0)), None));
+    hub.publish("c", 6).await.unwrap();
+    let stats = hub.stats().await;
+    assert_eq!((stats.receiving, stats.totals.unmatched), (1, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn subscriber_that_is_too_slow_is_cut_off() {
+    let hub = Hub::new();
+    let terms = Terms::new().buffer(2).overflow(Overflow::Evict);
+    let mut slow = hub.subscribe_with(["a"], terms);
+    publish(&hub, 0..5).await;
+    settle().await;
+    assert_eq!(slow.end(), Some(End::Overflowed));
+    assert_eq!(read(&mut slow), [Ok(0), Ok(1)]);
+    assert_eq!(slow.recv().await, None);
+    assert_eq!(hub.stats().await.receiving, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_delivers_what_was_accepted() {
+    let hub = Hub::builder().capacity(100).spawn();
+    let mut slow = hub.subscribe_with(["a"], waiting_terms(1));
+    publish(&hub, 0..100).await;
+    let reader = tokio::spawn(async move {
+        let mut items = Vec::new();
+        while let Some(item) = slow.recv().await {
+            items.push(item.unwrap());
+            tokio::time::sleep(SECOND / 1_000).await;
+        }
+        (items, slow.end())
+    });
+    let report = hub.shutdown(SECOND).await;
+    assert_eq!(
+        (report.stats.totals.delivered, report.stats.waiting, report.hung),
+        (100, 0, vec![])
+    );
+    assert!(hub.publish("a", 100).await.is_err());
+    assert!(matches!(hub.try_publish("a", 100), Err(TryPublishError::Closed(_))));
+    assert_eq!(reader.await.unwrap(), ((0..100).collect(), Some(End::Closed)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_gives_up_at_its_deadline() {
+    let hub = Hub::builder().capacity(100).spawn();
+    let mut stuck = hub.subscribe_with(["a"], waiting_terms(1).tag(1));
+    let mut quick = hub.subscribe("b");
+    let (sink, handle) = scripted_sink("c");
+    handle.hold(Op::Close);
+    let lease = hub.attach("c", Never(sink), Terms::new().tag(2));
+    publish(&hub, 0..10).await;
+    hub.publish("b", 10).await.unwrap();
+    let start = Instant::now();
+    let report = hub.shutdown(SECOND).await;
+    assert_eq!(start.elapsed(), SECOND);
+    // The input is blocked, so the end was not read, and no sink is closed yet.
+    assert_eq!(report.hung.iter().map(|member| member.tag).collect::<Vec<_>>(), [1]);
+    let totals = report.stats.totals;
+    assert_eq!((totals.received, totals.delivered, totals.discarded), (2, 1, 1));
+    assert_eq!((report.stats.waiting, totals.queued), (9, 0));
+    assert_eq!((read(&mut stuck), stuck.end()), (vec![Ok(0)], Some(End::Aborted)));
+    assert_eq!((quick.recv().await, quick.end()), (None, Some(End::Aborted)));
+    assert!(handle.is_dropped() && lease.is_empty());
+}
+
+/// A sink for numbers that takes none.
+struct Never(sink_test::ScriptedSink<u32>);
+
+impl Sink<u32> for Never {
+    type Error = std::io::Error;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_ready(cx).map_err(std::io::Error::other)
+    }
+    fn start_send(mut self: Pin<&mut Self>, item: u32) -> std::io::Result<()> {
+        Pin::new(&mut self.0).start_send(item).map_err(std::io::Error::other)
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx).map_err(std::io::Error::other)
+    }
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_close(cx).map_err(std::io::Error::other)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_names_sinks_that_do_not_close() {
+    let hub = Hub::new();
+    let (sink, handle) = scripted_sink("a");
+    handle.hold(Op::Close);
+    let _lease = hub.attach("a", Never(sink), Terms::new().tag(3));
+    publish(&hub, [1]).await;
+    let shutdown = hub.shutdown(SECOND);
+    let look = async {
+        tokio::time::sleep(SECOND / 2).await;
+        hub.leaving().await
+    };
+    let (report, leaving) = futures::future::join(shutdown, look).await;
+    assert_eq!(leaving.iter().map(|member| member.tag).collect::<Vec<_>>(), [3]);
+    assert_eq!(report.hung, leaving);
+    assert_eq!((handle.items(), report.stats.totals.delivered), (vec![1], 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_twice_waits_for_the_same_end() {
+    let hub = Hub::new();
+    let _stuck = hub.subscribe_with(["a"], waiting_terms(1));
+    publish(&hub, 0..3).await;
+    let start = Instant::now();
+    let clone = hub.clone();
+    let (one, other) =
+        futures::future::join(hub.shutdown(2 * SECOND), clone.shutdown(SECOND)).await;
+    assert_eq!((start.elapsed(), &one), (SECOND, &other));
+    assert_eq!(one.hung.len(), 1);
+    assert_eq!(hub.shutdown(SECOND).await, one);
+    assert_eq!((start.elapsed(), hub.stats().await), (SECOND, one.stats));
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_that_is_dropped_goes_on_without_a_deadline() {
+    let hub = Hub::new();
+    let mut slow = hub.subscribe_with(["a"], waiting_terms(1));
+    publish(&hub, 0..3).await;
+    assert!(timeout(SECOND, hub.shutdown(2 * SECOND)).await.is_err());
+    assert!(hub.is_closed() && hub.publish("a", 3).await.is_err());
+    tokio::time::sleep(5 * SECOND).await;
+    for n in 0..3 {
+        assert_eq!(slow.recv().await, Some(Ok(n)));
+    }
+    assert_eq!(slow.recv().await, None);
+    assert!(hub.shutdown(SECOND).await.hung.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn publishers_that_wait_get_their_items_back_at_shutdown() {
+    let hub = Hub::builder().capacity(1).spawn();
+    let _stuck = hub.subscribe_with(["a"], waiting_terms(1));
+    publish(&hub, [1, 2]).await;
+    settle().await;
+    publish(&hub, [3]).await;
+    let publish = hub.publish("a", 4);
+    let (refused, report) = futures::future::join(publish, hub.shutdown(SECOND)).await;
+    assert_eq!(refused.unwrap_err().item, 4);
+    assert_eq!(report.stats.totals.received + report.stats.waiting, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_the_end_everything_answers_at_once() {
+    let hub = Hub::<_, u32>::new();
+    let mut earlier = hub.subscribe("a");
+    let report = hub.shutdown(SECOND).await;
+    let mut late = hub.subscribe("a");
+    assert_eq!((late.recv().await, late.end()), (None, Some(End::Closed)));
+    let mut none = hub.subscribe_with([], Terms::new());
+    assert_eq!((none.recv().await, none.end()), (None, Some(End::Closed)));
+    assert_eq!(hub.next("a").await, None);
+    assert_eq!((hub.stats().await, hub.leaving().await.len()), (report.stats, 0));
+    assert!(earlier.add("b") && earlier.remove(&"a"));
+    assert_eq!(earlier.recv().await, None);
+    let (sink, handle) = scripted_sink("a");
+    assert!(hub.attach("a", Never(sink), Terms::new()).is_empty() && handle.is_dropped());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_is_waited_for() {
+    let hub = Hub::new();
+    let (one, two, none) = (hub.next(1), hub.next(2), hub.next(3));
+    hub.publish(2, "two").await.unwrap();
+    hub.publish(1, "one").await.unwrap();
+    hub.publish(1, "one more").await.unwrap();
+    assert_eq!((one.await, two.await), (Some("one"), Some("two")));
+    assert_eq!(timeout(SECOND, none).await.ok(), None);
+    hub.publish(3, "too late").await.unwrap();
+    settle().await;
+    assert_eq!(hub.stats().await.totals.unmatched, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn attached_sinks_have_a_queue_and_a_policy() {
+    let hub = Hub::new();
+    let (sink, handle) = scripted_sink("a");
+    handle.park();
+    let terms = Terms::new().buffer(2).overflow(Overflow::DropOldest);
+    let lease = hub.attach("a", Never(sink), terms);
+    publish(&hub, 0..5).await;
+    settle().await;
+    handle.open();
+    settle().await;
+    assert_eq!(handle.items(), [3, 4]);
+    drop(lease);
+    settle().await;
+    assert!(handle.is_dropped());
+    assert_eq!(hub.stats().await.totals.discarded, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn closures_are_told_what_happens() {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let tell = |told: &Arc<Mutex<Vec<String>>>, what: String| told.lock().unwrap().push(what);
+    let (one, two, three) = (told.clone(), told.clone(), told.clone());
+    let hub = Hub::builder()
+        .on_unmatched(move |key, item| tell(&one, format!("unmatched {key} {item}")))
+        .on_interest(move |key, wanted| tell(&two, format!("{key} wanted: {wanted}")))
+        .on_detached(move |to, why| {
+            let why = match why {
+                Detached::Failed(error) => error.to_string(),
+                why => why.to_string(),
+            };
+            tell(&three, format!("{} of {}: {why}", to.tag, to.key));
+        })
+        .spawn();
+    publish(&hub, [1]).await;
+    settle().await;
+    let subscription = hub.subscribe("a");
+    let (sink, handle) = scripted_sink("a");
+    let _lease = hub.attach("a", Never(sink), Terms::new().tag(9));
+    publish(&hub, [2]).await;
+    handle.fail(Op::Ready);
+    publish(&hub, [3]).await;
+    settle().await;
+    drop(subscription);
+    settle().await;
+    assert_eq!(
+        *told.lock().unwrap(),
+        [
+            "unmatched a 1",
+            "a wanted: true",
+            "9 of a: poll_ready failed",
+            "a wanted: false",
+            "0 of a: evicted"
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn input_is_published_beside_the_handles() {
+    let (input, items) = mpsc::channel(1);
+    let items = stream::unfold(items, |mut items| async { Some((items.recv().await?, items)) });
+    let hub = Hub::builder().input(items).spawn();
+    let mut a = hub.subscribe("a");
+    input.send(("a", 1)).await.unwrap();
+    assert_eq!(a.recv().await, Some(Ok(1)));
+    publish(&hub, [2]).await;
+    assert_eq!(a.recv().await, Some(Ok(2)));
+    input.send(("a", 3)).await.unwrap();
+    publish(&hub, [4]).await;
+    drop(input);
+    settle().await;
+    assert!(hub.is_closed() && hub.publish("a", 5).await.is_err());
+    let mut rest = read(&mut a);
+    rest.sort();
+    assert_eq!(rest, [Ok(3), Ok(4)]);
+    assert_eq!(a.recv().await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn busy_input_and_busy_publishers_get_turns() {
+    let hub = Hub::builder().input(stream::repeat(("input", 0))).capacity(2).spawn();
+    let mut published = hub.subscribe("a");
+    for n in 0..100 {
+        publish(&hub, [n]).await;
+        assert_eq!(published.recv().await, Some(Ok(n)));
+    }
+    let report = hub.shutdown(SECOND).await;
+    assert!(report.stats.totals.received >= 200 && report.hung.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_the_task_ends_the_hub() {
+    let hub = Hub::builder().on_unmatched(|_, item| panic!("{item}")).spawn();
+    let mut subscription = hub.subscribe("b");
+    let mut none = hub.subscribe_with([], Terms::new());
+    let next = hub.next("b");
+    hub.publish("b", 0).await.unwrap();
+    publish(&hub, [1, 2]).await;
+    assert_eq!(next.await, Some(0));
+    assert_eq!(subscription.recv().await, Some(Ok(0)));
+    assert_eq!((subscription.recv().await, subscription.end()), (None, Some(End::Aborted)));
+    assert_eq!((none.recv().await, none.end()), (None, Some(End::Aborted)));
+    assert!(hub.publish("b", 3).await.is_err());
+    let report = hub.shutdown(SECOND).await;
+    assert_eq!((report.stats.totals.received, report.stats.waiting), (2, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn subscription_is_a_stream() {
+    let hub = Hub::new();
+    let subscription = hub.subscribe_with(["a"], Terms::new().buffer(3));
+    publish(&hub, 0..5).await;
+    drop(hub);
+    settle().await;
+    assert_eq!(subscription.collect::<Vec<_>>().await, [Err(Lagged(2)), Ok(2), Ok(3), Ok(4)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_and_debug() {
+    let hub = Hub::new();
+    let mut two = hub.subscribe_with(["a"], Terms::new().limit(2));
+    publish(&hub, 0..3).await;
+    assert_eq!((two.recv().await, two.recv().await), (Some(Ok(0)), Some(Ok(1))));
+    assert_eq!((two.recv().await, two.end()), (None, Some(End::Closed)));
+    assert!(format!("{hub:?} {two:?} {:?}", Hub::<u8, u8>::builder()).contains("Open"));
+}
