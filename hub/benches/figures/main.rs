@@ -1,0 +1,29 @@
+//! What the hub costs beside the best plain program for the same job.
+//!
+//! ```sh
+//! cargo bench -p stream-demux-hub                      # everything
+//! cargo bench -p stream-demux-hub -- fanout workers    # some of it
+//! ```
+//!
+//! Processor time of all threads, not time on the clock: the median of some rounds, and the median of the
+//! ratios in each round.
+
+#![expect(clippy::cast_precision_loss, reason = "times and counts are far below 2⁵³")]
+
+mod fanout;
+mod measure;
+
+type Section = (&'static str, fn(usize));
+
+const SECTIONS: [Section; 1] = [("fanout", fanout::measure)];
+
+fn main() {
+    let arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with('-'));
+    let chosen = arguments.collect::<Vec<_>>();
+    let rounds = std::env::var("ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(7);
+    for (name, measure) in SECTIONS {
+        if chosen.is_empty() || chosen.iter().any(|chosen| chosen == name) {
+            measure(rounds);
+        }
+    }
+}
