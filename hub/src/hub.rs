@@ -32,6 +32,7 @@ use sink::{Erased, HubSink};
 pub use stats::{Member, Report, Stats};
 pub use subscription::{Next, Subscription};
 pub use terms::Terms;
+pub(crate) use terms::ticks;
 
 use crate::life::Phase;
 use crate::oneshot::OneshotSink;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use stream_demux::Overflow;
 
+pub(crate) use reader::Bell;
 pub use reader::Inbox;
 use shared::Shared;
 pub use sink::InboxSink;

@@ -7,6 +7,7 @@ mod hub;
 mod inbox;
 mod life;
 mod oneshot;
+mod workers;
 mod write;
 
 pub use crate::channel::MpscSink;
@@ -16,5 +17,6 @@ pub use crate::hub::{
 };
 pub use crate::inbox::{End, Inbox, InboxError, InboxSink, Lagged, inbox};
 pub use crate::oneshot::{OneshotClosed, OneshotSink};
+pub use crate::workers::{ForEachByKey, Mailbox, Summary, Workers, for_each_by_key};
 pub use crate::write::{WriteSink, write_sink};
 pub use stream_demux::Overflow;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker, ready};
 
 use futures_core::Stream;
@@ -151,6 +151,19 @@ impl<T> Inbox<T> {
         Poll::Ready(buffer.len() - before)
     }
 
+    /// Waits until there is something to read. Completes with `false` if there will never be.
+    pub(crate) fn poll_filled(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        if self.batch.is_empty() {
+            ready!(self.poll_take(cx));
+        }
+        Poll::Ready(!self.batch.is_empty())
+    }
+
+    /// Returns a bell that wakes the reader although nothing has come.
+    pub(crate) fn bell(&self) -> Bell<T> {
+        Bell(Arc::downgrade(&self.shared))
+    }
+
     /// Takes everything that has come. Completes when there is something, or nothing will ever be.
     fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.shared.lock();
@@ -249,6 +262,26 @@ impl<T> Drop for Inbox<T> {
         let mut state = self.shared.lock();
         // No sink waits: `close` woke them.
         drop(take(&self.shared, &mut state, &mut self.batch));
+    }
+}
+
+/// Wakes the reader of an inbox.
+#[derive(Debug)]
+pub(crate) struct Bell<T>(Weak<Shared<T>>);
+
+impl<T> Bell<T> {
+    /// Wakes the reader if it waits for an item. It finds none.
+    pub(crate) fn ring(&self) {
+        if let Some(shared) = self.0.upgrade() {
+            let reader = shared.rouse(&mut shared.lock());
+            wake_all(reader);
+        }
+    }
+}
+
+impl<T> Clone for Bell<T> {
+    fn clone(&self) -> Self {
+        Self(Weak::clone(&self.0))
     }
 }
 

@@ -5,5 +5,7 @@ mod hub;
 mod inbox;
 mod real_hub;
 mod real_inbox;
+mod real_workers;
 mod runtimes;
 mod sinks;
+mod workers;
