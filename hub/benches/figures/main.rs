@@ -1,8 +1,8 @@
-//! What the hub costs beside the best plain program for the same job.
+//! What the hub costs beside the best plain program for the same job, and the lines of the example programs.
 //!
 //! ```sh
 //! cargo bench -p stream-demux-hub                      # everything
-//! cargo bench -p stream-demux-hub -- fanout workers    # some of it
+//! cargo bench -p stream-demux-hub -- chat workers      # some of it
 //! ```
 //!
 //! Processor time of all threads, not time on the clock: the median of some rounds, and the median of the
@@ -12,10 +12,17 @@
 
 mod fanout;
 mod measure;
+mod programs;
 
 type Section = (&'static str, fn(usize));
 
-const SECTIONS: [Section; 1] = [("fanout", fanout::measure)];
+const SECTIONS: [Section; 5] = [
+    ("chat", programs::measure_chat),
+    ("workers", programs::measure_workers),
+    ("calls", programs::measure_calls),
+    ("fanout", programs::measure_fanout),
+    ("inboxes", fanout::measure),
+];
 
 fn main() {
     let arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with('-'));

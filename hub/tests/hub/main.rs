@@ -3,6 +3,7 @@
 mod common;
 mod hub;
 mod inbox;
+mod programs;
 mod real_hub;
 mod real_inbox;
 mod real_workers;

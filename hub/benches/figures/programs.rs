@@ -1,0 +1,228 @@
+//! The example programs beside the plain ones: their lines, and the processor time of the same job.
+
+use std::future::pending;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt, stream};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::measure::{Clock, Contender, Cost, compare, threads};
+
+#[path = "../../examples/calls/hub.rs"]
+mod calls;
+#[path = "../../examples/calls/plain.rs"]
+mod calls_plain;
+#[path = "../../examples/chat/hub.rs"]
+mod chat;
+#[path = "../../examples/chat/plain.rs"]
+mod chat_plain;
+#[path = "../../examples/fanout/hub.rs"]
+mod fanout;
+#[path = "../../examples/fanout/plain.rs"]
+mod fanout_plain;
+#[path = "../../examples/workers/hub.rs"]
+mod workers;
+#[path = "../../examples/workers/plain.rs"]
+mod workers_plain;
+
+/// Prints the lines of a program that are neither blank nor comments.
+macro_rules! lines {
+    ($program:literal) => {
+        println!(
+            "{}: {} lines, plain {}",
+            $program,
+            count(include_str!(concat!("../../examples/", $program, "/hub.rs"))),
+            count(include_str!(concat!("../../examples/", $program, "/plain.rs"))),
+        )
+    };
+}
+
+fn count(program: &str) -> usize {
+    let lines = program.lines().map(str::trim);
+    lines.filter(|line| !line.is_empty() && !line.starts_with("//")).count()
+}
+
+/// Measures the two of a job on one thread and two.
+macro_rules! measure {
+    ($rounds:ident, $job:literal, $hub:expr, $plain:expr) => {
+        for threads in threads() {
+            let contenders = vec![
+                Contender::new("hub", move || threads.runtime().block_on(spawn(|| $hub))),
+                Contender::new("plain", move || threads.runtime().block_on(spawn(|| $plain))),
+            ];
+            compare(&format!("{}, {}", $job, threads.name()), $rounds, contenders);
+        }
+    };
+}
+
+async fn spawn<P: Future<Output = Cost> + Send + 'static>(
+    program: impl FnOnce() -> P + Send + 'static,
+) -> Cost {
+    tokio::spawn(async { program().await }).await.expect("the program does not panic")
+}
+
+const ROOMS: u64 = 20;
+const CLIENTS: u64 = 10;
+const ROUNDS: u64 = 20;
+const BURST: u64 = 10;
+
+async fn chat<S>(serve: impl FnOnce(TcpListener) -> S) -> Cost
+where
+    S: Future<Output = io::Result<()>> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tokio::spawn(serve(listener));
+    let all = Arc::new(Barrier::new(usize::try_from(ROOMS * CLIENTS).unwrap() + 1));
+    let mut clients = JoinSet::new();
+    for n in 0..ROOMS * CLIENTS {
+        let all = Arc::clone(&all);
+        clients.spawn(async move {
+            let (reader, mut writer) = TcpStream::connect(address).await.unwrap().into_split();
+            let mut reader = BufReader::new(reader);
+            let (hello, mut line) = (format!("hello of {n}\n"), String::new());
+            writer.write_all(format!("room {}\n{hello}", n % ROOMS).as_bytes()).await.unwrap();
+            while line != hello {
+                line.clear();
+                reader.read_line(&mut line).await.unwrap();
+            }
+            all.wait().await;
+            let text = "a line of text that somebody has written\n";
+            let burst = text.repeat(usize::try_from(BURST).unwrap());
+            for round in 1..=ROUNDS {
+                writer.write_all(burst.as_bytes()).await.unwrap();
+                let mut left = BURST * CLIENTS;
+                while left > 0 {
+                    line.clear();
+                    reader.read_line(&mut line).await.unwrap();
+                    left -= u64::from(line == text);
+                    assert!(!line.is_empty() && !line.starts_with('('), "{round}: {line:?}");
+                }
+            }
+        });
+    }
+    all.wait().await;
+    let clock = Clock::start();
+    clients.join_all().await;
+    server.abort();
+    clock.stop(ROOMS * CLIENTS * CLIENTS * BURST * ROUNDS)
+}
+
+const CUSTOMERS: u64 = 1_000;
+const ORDERS: u64 = 300_000;
+
+fn orders() -> impl Stream<Item = (u64, u64)> + Send + 'static {
+    stream::iter(0..ORDERS).map(|n| (n * 7_919 % CUSTOMERS, n))
+}
+
+async fn handle(customer: u64, order: u64) {
+    std::hint::black_box((customer, order));
+}
+
+async fn work<R: Future<Output = Vec<u64>>>(run: R) -> Cost {
+    let clock = Clock::start();
+    assert!(run.await.is_empty());
+    clock.stop(ORDERS)
+}
+
+/// Bursts of 20 items for each topic. A pause lets the readers read.
+fn items() -> impl Stream<Item = (u64, u64)> + Send + 'static {
+    stream::iter(0..BURSTS).flat_map(|_| {
+        let pause = stream::once(sleep(Duration::from_millis(10))).filter_map(|()| async { None });
+        stream::iter(0..1_000).map(|n| (n % 50, n)).chain(pause)
+    })
+}
+
+const BURSTS: u64 = 50;
+
+async fn fan_out<R: Future<Output = u64>>(run: R) -> Cost {
+    let clock = Clock::start();
+    let count = run.await;
+    assert_eq!(count, BURSTS * 20_000);
+    clock.stop(count)
+}
+
+const CALLERS: u64 = 100;
+const CALLS: u64 = 300;
+
+/// A connection to a server that answers each request with itself.
+async fn echo() -> TcpStream {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let connection = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    connection.set_nodelay(true).unwrap();
+    let (mut server, _) = listener.accept().await.unwrap();
+    tokio::spawn(async move {
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(n @ 1..) = server.read(&mut buffer).await {
+            server.write_all(&buffer[..n]).await.unwrap();
+        }
+    });
+    connection
+}
+
+async fn call<C: Send + Sync + 'static, F>(
+    client: C,
+    call: impl Fn(Arc<C>) -> F + Copy + Send + 'static,
+) -> Cost
+where
+    F: Future<Output = io::Result<String>> + Send,
+{
+    let (client, mut callers) = (Arc::new(client), JoinSet::new());
+    let clock = Clock::start();
+    for _ in 0..CALLERS {
+        let client = Arc::clone(&client);
+        callers.spawn(async move {
+            for _ in 0..CALLS {
+                assert_eq!(call(Arc::clone(&client)).await.unwrap(), "a request");
+            }
+        });
+    }
+    callers.join_all().await;
+    clock.stop(CALLERS * CALLS)
+}
+
+async fn call_hub() -> Cost {
+    let client = calls::Client::new(echo().await);
+    call(client, |client| async move { client.call("a request").await }).await
+}
+
+async fn call_plain() -> Cost {
+    let client = calls_plain::Client::new(echo().await);
+    call(client, |client| async move { client.call("a request").await }).await
+}
+
+pub(crate) fn measure_chat(rounds: usize) {
+    lines!("chat");
+    measure!(rounds, "chat: a line to a client", chat(chat::serve), chat(chat_plain::serve));
+}
+
+pub(crate) fn measure_workers(rounds: usize) {
+    lines!("workers");
+    measure!(
+        rounds,
+        "workers: an order",
+        work(workers::run(orders(), pending(), handle)),
+        work(workers_plain::run(orders(), pending(), handle))
+    );
+}
+
+pub(crate) fn measure_fanout(rounds: usize) {
+    lines!("fanout");
+    measure!(
+        rounds,
+        "fan-out: a delivery",
+        fan_out(fanout::run(items())),
+        fan_out(fanout_plain::run(items()))
+    );
+}
+
+pub(crate) fn measure_calls(rounds: usize) {
+    lines!("calls");
+    measure!(rounds, "calls: a call", call_hub(), call_plain());
+}

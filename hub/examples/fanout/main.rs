@@ -1,0 +1,19 @@
+//! 1,000 subscribers of 50 topics.
+//!
+//! ```sh
+//! cargo run --release --example fanout             # with a hub
+//! cargo run --release --example fanout -- plain    # with a `broadcast` channel for each topic
+//! ```
+
+mod hub;
+mod plain;
+
+use futures::{StreamExt, stream};
+
+#[tokio::main]
+async fn main() {
+    let items = stream::iter(0..1_000).map(|n| (n % 50, n));
+    let is_plain = std::env::args().any(|argument| argument == "plain");
+    let count = if is_plain { plain::run(items).await } else { hub::run(items).await };
+    println!("{count} items were received");
+}

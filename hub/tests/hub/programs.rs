@@ -1,0 +1,93 @@
+//! The example programs do what they say.
+
+use std::time::Duration;
+
+use futures::{StreamExt, stream};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::sleep;
+
+use crate::runtimes::{RUNTIMES, run};
+
+#[path = "../../examples/chat/hub.rs"]
+mod chat;
+#[path = "../../examples/fanout/hub.rs"]
+mod fanout;
+#[path = "../../examples/workers/hub.rs"]
+mod workers;
+
+/// A client that does not read while others talk learns how much it has missed.
+#[test]
+fn slow_client_of_the_chat_learns_what_it_lost() {
+    const LINES: u64 = 20_000; // of 1 kB: more than sockets hold
+    for threads in RUNTIMES {
+        run(threads, async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let server = tokio::spawn(chat::serve(listener));
+            let (mut slow, _writer) = join(address).await;
+            let (mut quick, mut writer) = join(address).await;
+            let talk = tokio::spawn(async move {
+                let burst = format!("{}\n", "a line".repeat(200)).repeat(100);
+                for _ in 0..LINES / 100 {
+                    writer.write_all(burst.as_bytes()).await.unwrap();
+                }
+                writer.write_all(b"over\n").await.unwrap();
+                writer
+            });
+            count_until_over(&mut quick).await;
+            let (lines, lost) = count_until_over(&mut slow).await;
+            // The hello of the other client may be among what is lost.
+            assert!(lost > 0 && [LINES, LINES + 1].contains(&(lines + lost)), "{lines} + {lost}");
+            drop(talk.await.unwrap());
+            server.abort();
+        });
+    }
+}
+
+type Client = (BufReader<tokio::net::tcp::OwnedReadHalf>, tokio::net::tcp::OwnedWriteHalf);
+
+async fn join(address: std::net::SocketAddr) -> Client {
+    let (reader, mut writer) = TcpStream::connect(address).await.unwrap().into_split();
+    let mut reader = BufReader::new(reader);
+    writer.write_all(b"room\nhello\n").await.unwrap();
+    let mut line = String::new();
+    while line != "hello\n" {
+        line.clear();
+        reader.read_line(&mut line).await.unwrap();
+    }
+    (reader, writer)
+}
+
+/// Counts the lines of the one who talks, and those that were lost, until the first "over".
+async fn count_until_over(client: &mut BufReader<tokio::net::tcp::OwnedReadHalf>) -> (u64, u64) {
+    let (mut lines, mut lost, mut line) = (0, 0, String::new());
+    while line != "over\n" {
+        line.clear();
+        client.read_line(&mut line).await.unwrap();
+        if let Some(text) = line.strip_prefix('(') {
+            lost += text.split(' ').next().unwrap().parse::<u64>().unwrap();
+        } else if line != "hello\n" && line != "over\n" {
+            lines += 1;
+        }
+    }
+    (lines, lost)
+}
+
+#[tokio::test(start_paused = true)]
+async fn customer_that_hangs_is_named() {
+    let orders = stream::iter(0..20).map(|n| (n % 5, n)).chain(stream::pending());
+    let stop = sleep(Duration::from_secs(1));
+    let hung = workers::run(orders, stop, |customer, _| async move {
+        if customer == 3 {
+            std::future::pending::<()>().await;
+        }
+    });
+    assert_eq!(hung.await, [3]);
+}
+
+#[tokio::test]
+async fn every_subscriber_receives_its_topic() {
+    let items = stream::iter(0..1_000).map(|n| (n % 50, n));
+    assert_eq!(fanout::run(items).await, 20_000);
+}
