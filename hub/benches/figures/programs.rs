@@ -26,9 +26,9 @@ mod chat_plain;
 mod fanout;
 #[path = "../../examples/fanout/plain.rs"]
 mod fanout_plain;
-#[path = "../../examples/workers/hub.rs"]
+#[path = "../../examples/customers/hub.rs"]
 mod workers;
-#[path = "../../examples/workers/plain.rs"]
+#[path = "../../examples/customers/plain.rs"]
 mod workers_plain;
 
 /// Prints the lines of a program that are neither blank nor comments.
@@ -203,7 +203,7 @@ pub(crate) fn measure_chat(rounds: usize) {
 }
 
 pub(crate) fn measure_workers(rounds: usize) {
-    lines!("workers");
+    lines!("customers");
     measure!(
         rounds,
         "workers: an order",

@@ -1,8 +1,8 @@
 //! Calls with time-outs on one connection, beside a map of `oneshot` senders.
 //!
 //! ```sh
-//! cargo run --example calls             # with a hub
-//! cargo run --example calls -- plain    # with a map
+//! cargo run -p stream-demux-hub --example calls    # with a hub
+//! cargo run -p stream-demux-hub --example calls -- plain    # with a map
 //! ```
 
 mod hub;

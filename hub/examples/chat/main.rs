@@ -1,9 +1,9 @@
 //! A chat with rooms over TCP.
 //!
 //! ```sh
-//! cargo run --example chat             # with a hub
-//! cargo run --example chat -- plain    # with a `broadcast` channel for each room
-//! nc 127.0.0.1 7000                    # a client: the first line is the room
+//! cargo run -p stream-demux-hub --example chat    # with a hub
+//! cargo run -p stream-demux-hub --example chat -- plain    # with a `broadcast` channel per room
+//! nc 127.0.0.1 7000    # a client: the first line is the room
 //! ```
 
 mod hub;

@@ -1,8 +1,8 @@
 //! Ordered workers for each customer, which end when they are idle, and a deadline that names who hangs.
 //!
 //! ```sh
-//! cargo run --example workers             # with `for_each_by_key`
-//! cargo run --example workers -- plain    # with a channel for each customer
+//! cargo run -p stream-demux-hub --example customers    # with `for_each_by_key`
+//! cargo run -p stream-demux-hub --example customers -- plain    # with a channel for each customer
 //! ```
 
 mod hub;

@@ -1,8 +1,8 @@
 //! 1,000 subscribers of 50 topics.
 //!
 //! ```sh
-//! cargo run --release --example fanout             # with a hub
-//! cargo run --release --example fanout -- plain    # with a `broadcast` channel for each topic
+//! cargo run --release -p stream-demux-hub --example fanout    # with a hub
+//! cargo run --release -p stream-demux-hub --example fanout -- plain    # with a `broadcast` channel for each topic
 //! ```
 
 mod hub;

@@ -13,7 +13,7 @@ use crate::runtimes::{RUNTIMES, run};
 mod chat;
 #[path = "../../examples/fanout/hub.rs"]
 mod fanout;
-#[path = "../../examples/workers/hub.rs"]
+#[path = "../../examples/customers/hub.rs"]
 mod workers;
 
 /// A client that does not read while others talk learns how much it has missed.
