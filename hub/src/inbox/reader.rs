@@ -262,6 +262,9 @@ impl<T> Drop for Inbox<T> {
         let mut state = self.shared.lock();
         // No sink waits: `close` woke them.
         drop(take(&self.shared, &mut state, &mut self.batch));
+        let late = std::mem::take(&mut state.late);
+        drop(state);
+        drop(late);
     }
 }
 

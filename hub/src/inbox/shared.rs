@@ -1,7 +1,7 @@
 //! What the sinks and the reader of an inbox share.
 //!
 //! Everything is behind one lock, which is held only to move items and wakers: items are dropped and
-//! tasks are woken after it is released. Two atomics save the lock. They are written under it, so
+//! tasks are woken after it is released. Three atomics save the lock. They are written under it, so
 //! whoever takes the lock sees the truth.
 //!
 //! * `load` is the number of items. A sink that reads an old value either takes the lock and looks
@@ -10,6 +10,9 @@
 //!   that sink wakes it, so the sink may hold items back until then: a burst costs one lock, and most of
 //!   its items touch nothing but the sink. A sleeping reader has taken everything, so what is held is
 //!   all there is, and at most half of the capacity.
+//! * `is_held` is set while that sink holds items back. If another sink sends an item in the meantime, that
+//!   item waits apart, because it came later, until one of the two wakes the reader; and the first sink
+//!   puts in what it holds before its next item.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,6 +31,7 @@ const CLOSED: usize = usize::MAX;
 pub(super) struct Shared<T> {
     load: AtomicUsize,
     may_hold: AtomicBool,
+    is_held: AtomicBool,
     pub(super) capacity: usize,
     pub(super) full: Full,
     state: Mutex<State<T>>,
@@ -62,6 +66,8 @@ impl Full {
 #[derive(Debug)]
 pub(super) struct State<T> {
     pub(super) batch: Batch<T>,
+    /// Items that came after those that another sink holds back.
+    pub(super) late: Vec<T>,
     /// The reader, if it sleeps. The batch is empty then, unless a sink has yet to wake it.
     reader: Option<Waker>,
     /// The sinks that wait for room.
@@ -86,6 +92,7 @@ impl<T> Shared<T> {
         let capacity = if full == Full::Conflate { 1 } else { capacity.clamp(1, CLOSED - 1) };
         let state = State {
             batch: Batch::new(),
+            late: Vec::new(),
             reader: None,
             writers: Writers::default(),
             reads: 0,
@@ -95,8 +102,9 @@ impl<T> Shared<T> {
             refusal: None,
             lost: 0,
         };
-        let (load, may_hold) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Arc::new(Self { load, may_hold, capacity, full, state: Mutex::new(state), hub })
+        let (may_hold, is_held) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (load, state) = (AtomicUsize::new(0), Mutex::new(state));
+        Arc::new(Self { load, may_hold, is_held, capacity, full, state, hub })
     }
 
     /// Returns `true` if there is room for an item, as far as is known without the lock.
@@ -109,6 +117,23 @@ impl<T> Shared<T> {
     #[inline]
     pub(super) fn may_hold(&self) -> bool {
         self.may_hold.load(Relaxed)
+    }
+
+    /// A sink begins to hold items back.
+    #[inline]
+    pub(super) fn begin_hold(&self) {
+        self.is_held.store(true, Relaxed);
+    }
+
+    /// Returns `true` if a sink holds items back, and no other has sent one since.
+    #[inline]
+    pub(super) fn is_held(&self) -> bool {
+        self.is_held.load(Relaxed)
+    }
+
+    /// The sink that holds items back must hold no more than it has.
+    pub(super) fn end_hold(&self) {
+        self.is_held.store(false, Relaxed);
     }
 
     /// No panic can leave the state inconsistent, so a poisoned lock is used on.
@@ -181,6 +206,9 @@ impl<T> Shared<T> {
         if !state.batch.fill(held) {
             dropped.extend(held.drain(..).filter_map(|item| self.put(&mut state, item)));
         }
+        self.end_hold();
+        let late = std::mem::take(&mut state.late);
+        dropped.extend(late.into_iter().filter_map(|item| self.put(&mut state, item)));
         self.set_load(&state);
         let reader = self.rouse(&mut state);
         drop(state);

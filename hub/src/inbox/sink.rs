@@ -68,6 +68,17 @@ impl<T> InboxSink<T> {
         if self.is_closed || state.refusal.is_some() {
             return Err(state.refusal.map_or(InboxError::Closed, InboxError::from));
         }
+        if shared.is_held() || !state.late.is_empty() {
+            shared.end_hold();
+            state.late.push(item);
+            self.owes_wake = true;
+            let is_enough = state.late.len() >= self.hold_limit as usize;
+            drop(state);
+            if is_enough {
+                self.release();
+            }
+            return Ok(());
+        }
         let dropped = shared.put(&mut state, item);
         shared.set_load(&state);
         let is_half_full = state.batch.len() >= self.hold_limit as usize;
@@ -82,7 +93,9 @@ impl<T> InboxSink<T> {
     /// Holds an item back until the next flush.
     #[inline]
     fn hold(&mut self, item: T) {
-        self.is_holding = true;
+        if !mem::replace(&mut self.is_holding, true) {
+            self.shared.begin_hold();
+        }
         self.held.push(item);
         if self.held.len() >= self.hold_limit as usize {
             self.release();
@@ -175,9 +188,14 @@ impl<T> Sink<T> for InboxSink<T> {
 
     #[inline]
     fn start_send(mut self: Pin<&mut Self>, item: T) -> Result<(), InboxError> {
-        if self.is_holding || self.shared.may_hold() {
+        let may_hold = if self.is_holding { self.shared.is_held() } else { self.shared.may_hold() };
+        if may_hold {
             self.hold(item);
             return Ok(());
+        }
+        // Another sink has sent an item since.
+        if self.is_holding {
+            self.release();
         }
         self.put(item)
     }

@@ -236,6 +236,42 @@ fn items_of_several_sinks_keep_their_order() {
     assert!(read_all(&mut inbox).into_iter().eq((0..10).map(Ok)));
 }
 
+/// The first sink holds its items back when the other one is made.
+#[test]
+fn sink_that_is_made_later_does_not_overtake() {
+    for flushes_first in [true, false] {
+        let (mut one, mut inbox) = inbox(64, Overflow::Wait);
+        assert!(inbox.recv().now_or_never().is_none());
+        one.feed(0).now_or_never().unwrap().unwrap();
+        one.feed(1).now_or_never().unwrap().unwrap();
+        let mut other = one.clone();
+        for n in 2..10 {
+            let sink = if n % 4 < 2 { &mut one } else { &mut other };
+            sink.feed(n).now_or_never().unwrap().unwrap();
+        }
+        let sinks = if flushes_first { [&mut one, &mut other] } else { [&mut other, &mut one] };
+        for sink in sinks {
+            sink.flush().now_or_never().unwrap().unwrap();
+        }
+        assert!(read_all(&mut inbox).into_iter().eq((0..10).map(Ok)));
+    }
+}
+
+/// They wait for the sink that holds items back, but not without bounds.
+#[test]
+fn items_of_a_later_sink_wake_the_reader_of_a_half_full_inbox() {
+    let (mut one, mut inbox) = inbox(4, Overflow::Wait);
+    assert!(inbox.recv().now_or_never().is_none());
+    one.feed(0).now_or_never().unwrap().unwrap();
+    let mut other = one.clone();
+    other.feed(1).now_or_never().unwrap().unwrap();
+    assert!(inbox.is_empty());
+    other.feed(2).now_or_never().unwrap().unwrap();
+    assert_eq!(read_all(&mut inbox).len(), 2);
+    drop(one);
+    assert_eq!(read_all(&mut inbox).len(), 1);
+}
+
 #[test]
 fn items_that_are_held_back_arrive_when_the_sink_goes() {
     let (mut sink, mut inbox) = inbox(64, Overflow::Wait);
