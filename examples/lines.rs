@@ -38,7 +38,7 @@ use tokio::io::{AsyncWriteExt, BufWriter};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::{JoinSet, unconstrained};
+use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::bytes::BytesMut;
 use tokio_util::codec::{Decoder, FramedRead, LinesCodec, LinesCodecError};
@@ -384,9 +384,7 @@ async fn run(listener: TcpListener, stall_timeout: Duration) -> io::Result<()> {
         .with_hasher(std::hash::RandomState::new()) // the keys are untrusted
         .stall_timeout(TICKS + 1) // one more, because the first tick may come at once
         .hooks(Reports(Arc::clone(&server)));
-    // The demux limits its own turns. Tokio's budget of 128 operations would end in the middle of a
-    // line that has more subscribers than that, and the others would look slow.
-    let demux = tokio::spawn(unconstrained(demux));
+    let demux = tokio::spawn(demux);
     let (mut clients, mut ctrl_c) = (JoinSet::new(), pin!(tokio::signal::ctrl_c()));
     for id in 0.. {
         tokio::select! {

@@ -175,7 +175,7 @@ pub async fn serve<S: Service>(
         .overflow(Overflow::Evict)
         .stall_timeout(TICKS + 1) // one more, because the first tick may come at once
         .hooks(Watch(Arc::clone(&peers)));
-    let demux = tokio::spawn(tokio::task::unconstrained(demux));
+    let demux = tokio::spawn(demux);
 
     let (calls, faulty) = Default::default();
     let memory = Memory::new(settings.memory_each, settings.memory);
