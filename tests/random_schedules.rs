@@ -10,9 +10,6 @@
 
 mod common;
 
-#[path = "common/model_examples.rs"]
-mod model_examples;
-
 use common::model::{self, Summary};
 
 /// `SplitMix64` (Steele, Lea, Flood, 2014).

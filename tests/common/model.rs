@@ -29,19 +29,17 @@
 #![allow(clippy::needless_for_each, reason = "on an `Option`, it takes one line instead of three")]
 #![allow(clippy::needless_pass_by_value, reason = "an item that has met its fate is dropped")]
 
-pub mod event;
+mod event;
 mod monitor;
 mod play;
 mod reference;
-pub mod script;
+mod script;
 mod subject;
 mod watched;
 mod world;
 
 pub use monitor::Summary;
 use play::Run;
-pub use play::Side;
-pub use watched::Item;
 
 /// The number of keys that attachments have. Items have keys below `ITEM_KEYS`, so some items match
 /// no attachment. Crowds and bursts have more keys.

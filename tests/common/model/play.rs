@@ -14,10 +14,10 @@ use super::world::World;
 use super::{ITEM_KEYS, MAX_POLLS, MAX_STEPS};
 
 /// The crate or the reference, in a world of its own.
-pub struct Side {
+struct Side {
     name: &'static str,
-    pub world: Arc<Mutex<World>>,
-    pub tape: Tape,
+    world: Arc<Mutex<World>>,
+    tape: Tape,
     task: Task<Subject>,
     completed: bool,
     /// How much of the tape was compared.
@@ -25,7 +25,7 @@ pub struct Side {
 }
 
 impl Side {
-    pub fn new(settings: Settings, is_reference: bool) -> Self {
+    fn new(settings: Settings, is_reference: bool) -> Self {
         let (subject, world, tape) = setup(settings, is_reference.then(Arc::default));
         let name = if is_reference { "the reference" } else { "the crate" };
         Self { name, world, tape, task: Task::new(subject), completed: false, read: 0 }
@@ -45,7 +45,7 @@ impl Side {
     }
 
     /// Polls once, if the task was woken or `unasked` is set. Returns whether it has polled.
-    pub fn turn(&mut self, unasked: bool) -> Result<bool, String> {
+    fn turn(&mut self, unasked: bool) -> Result<bool, String> {
         if self.completed {
             return Ok(false);
         }
