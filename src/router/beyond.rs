@@ -48,7 +48,7 @@ pub(super) struct Beyond {
     gate: List,
     /// The slot that `Hooks::blocked` was called for last, until `Hooks::unblocked` is.
     blocked_on: Option<SlotId>,
-    /// The gate was closed since the last tick.
+    /// The gate was closed at the end of a turn since the last tick.
     was_closed: bool,
     /// The sinks that were in doubt and were polled in this turn: a wake of them is left for the
     /// next one. At most [`POLLS`].
@@ -94,9 +94,9 @@ impl Beyond {
         self.blocked_on
     }
 
-    /// Returns `true` if the gate was closed since this was called last.
+    /// Returns `true` if a turn has ended with the gate closed since this was called last.
     pub(super) fn take_was_closed(&mut self) -> bool {
-        core::mem::replace(&mut self.was_closed, self.gate.count > 0)
+        core::mem::take(&mut self.was_closed)
     }
 
     /// Notes that a sink is polled because it is in doubt.
@@ -116,7 +116,6 @@ impl Beyond {
 
     /// A slot has its first item beyond the buffer.
     fn enter(&mut self, id: SlotId, policy: Overflow) {
-        self.was_closed |= policy == Overflow::Wait;
         let list = self.list(policy);
         list.entries.push_back(id);
         list.count += 1;
@@ -215,7 +214,11 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     where
         H: Hooks<K, V, E>,
     {
-        if self.beyond.is_open() || self.beyond.blocked_on.is_some() || self.is_finished() {
+        if self.beyond.is_open() || self.is_finished() {
+            return;
+        }
+        self.beyond.was_closed = true;
+        if self.beyond.blocked_on.is_some() {
             return;
         }
         let first = self.first(true);
@@ -292,7 +295,7 @@ where
                     self.slots.slot_mut(id).set_full();
                     self.apply_policy(id);
                 }
-                Drained::Left if !self.slots.slot(id).is_beyond() => self.slots.ready().list(id),
+                Drained::Left => self.slots.ready().list(id),
                 Drained::Gone => {}
                 _ => self.close_if_leaving(id),
             }

@@ -95,8 +95,11 @@ impl Side {
     fn end(&mut self) -> Result<bool, String> {
         let place = self.tape.len();
         self.task.drop_future();
-        // The order is not fixed.
-        lock(&self.tape.0)[place..].sort_by_key(|event| format!("{event:?}"));
+        // The order is not fixed; nor are the sinks that get the places of others that are dropped.
+        let mut rest = lock(&self.tape.0).split_off(place);
+        rest.retain(|event| !matches!(event, Event::Woken(_)));
+        rest.sort_by_key(|event| format!("{event:?}"));
+        lock(&self.tape.0).append(&mut rest);
         let mut world = lock(&self.world);
         let left = world.input.as_ref().map_or(0, StreamHandle::left);
         let taken: usize = world.sinks.iter().map(SinkHandle::taken).sum();

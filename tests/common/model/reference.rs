@@ -147,7 +147,7 @@ pub struct Reference {
     kept_tick: Option<(u64, bool)>,
     /// The number of ticks that were read, and the turn of the last.
     ticks: (u64, u64),
-    /// Whether the gate was closed since the last tick that was applied.
+    /// Whether a turn has ended with the gate closed since the last tick that was applied.
     waited: bool,
 }
 

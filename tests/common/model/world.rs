@@ -127,9 +127,9 @@ impl World {
             (lease, _) => drop(lease),
         }
         for &id in &held {
-            if request > self.requests[id] {
-                self.requests[id] = request;
-                self.signals.iter().for_each(|signals| signals.lease_ended(id));
+            if request > Request::Stay {
+                self.requests[id] = if request > self.requests[id] { request } else { self.requests[id] };
+                self.signals.iter().for_each(|signals| signals.lease_ended(id, request));
             }
         }
         held

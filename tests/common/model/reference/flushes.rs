@@ -83,7 +83,7 @@ impl Reference {
     /// Returns whether flushes wait for ticks when the input is dry.
     pub(super) fn lingers(&self) -> bool {
         let may_tick = self.settings.linger > 0 && self.orders.is_some();
-        may_tick && self.gate.is_empty() && !self.over
+        may_tick && (self.walk.is_some() || self.gate.is_empty() && !self.over)
     }
 
     /// The decision in phase 10.

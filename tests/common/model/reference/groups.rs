@@ -127,7 +127,7 @@ impl Reference {
                 self[head].full = true;
                 // The head may be another one, whose policy is another one, too.
                 return if is_doubted {
-                    self.overflow(head);
+                    self.apply_policy_beyond(head);
                 };
             };
             if *polls == 0 || !is_doubted {
@@ -170,20 +170,6 @@ impl Reference {
     pub(super) fn longest_parked(&self, head: usize) -> usize {
         let members = if self.shares(head) { self.of_key(self[head].key, true) } else { vec![] };
         members.into_iter().min_by_key(|&n| self[n].parked_since).unwrap_or(head)
-    }
-
-    /// No member is ready: the policy acts.
-    fn overflow(&mut self, head: usize) {
-        if self[head].overflow != Overflow::Evict || self[head].beyond == 0 {
-            return self.apply_policy_beyond(head);
-        }
-        let key = self[head].key;
-        let longest = self.longest_parked(head);
-        self.end(longest, "overflowed", None);
-        if let Some(&head) = self.of_key(key, true).first() {
-            self[head].beyond = 0;
-        }
-        self.check_beyond();
     }
 
     /// The queue stays with the key when its head leaves.

@@ -64,7 +64,6 @@ impl Reference {
     /// Closes the gate (1.1) or comes in doubt (1.2).
     pub(super) fn mark_beyond(&mut self, n: usize) {
         let waits = self[n].overflow == Overflow::Wait;
-        self.waited |= waits && !self.over;
         let list = if waits { &mut self.gate } else { &mut self.doubts };
         if !(list.contains(&n) || waits && self.over) {
             list.push(n);
@@ -116,6 +115,7 @@ impl Reference {
     pub(super) fn name_blocked(&mut self) {
         // With `balance`, the waker of the head alone counts. (Q25)
         let Some(&n) = self.gate.first() else { return };
+        self.waited = true;
         if self.named.is_none() && !self.signals.look().fired[n] {
             self.named = Some((n, self[n].id));
             self.say(Event::Blocked(self[n].id));
@@ -143,9 +143,7 @@ impl Reference {
         self.begin_doubt(n);
         while self.slots[n].is_some() && !self[n].queue.is_empty() {
             if *polls == 0 {
-                if self[n].beyond == 0 {
-                    self.signals.look().list(n);
-                }
+                self.signals.look().list(n);
                 return;
             }
             *polls -= 1;
@@ -198,7 +196,9 @@ impl Reference {
         match slot.overflow {
             Overflow::DropNewest => return self.discard(n, item, "overflowed"),
             Overflow::Evict => {
+                // What is beyond the room stays for the others, if there are any.
                 slot.queue.insert(accepted, item);
+                slot.beyond = 0;
                 let longest = self.longest_parked(n);
                 return self.end(longest, "overflowed", None);
             }

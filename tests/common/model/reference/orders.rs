@@ -272,7 +272,7 @@ impl Reference {
     fn add(&mut self, slot: Slot) -> usize {
         let n = self.free.pop().unwrap_or(self.slots.len());
         let mut signals = self.signals.look();
-        signals.present.push((slot.id, n));
+        signals.present.push((slot.id, n, Vec::new()));
         if n == self.slots.len() {
             self.slots.push(None);
             signals.fired.push(false);

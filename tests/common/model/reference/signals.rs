@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Wake, Waker};
 
 use super::super::super::lock;
-use super::super::event::Id;
+use super::super::event::{Id, Request};
 
 /// What wakers and leases have signalled.
 #[derive(Default)]
@@ -20,9 +20,10 @@ pub struct State {
     pub listed: Vec<usize>,
     /// Whether the waker of the orders stream has fired.
     pub orders: bool,
-    /// The attachments that are present, with their slot ids. The slot ids whose leases have ended
+    /// The attachments that are present, with their slot ids and what was requested of them since.
+    /// The slot ids whose leases have ended
     /// since the list was last taken, and whether each slot id is listed.
-    pub present: Vec<(Id, usize)>,
+    pub present: Vec<(Id, usize, Vec<Request>)>,
     pub ended: Vec<usize>,
     pub is_ended: Vec<bool>,
 }
@@ -56,10 +57,16 @@ impl Signals {
         task.into_iter().for_each(Waker::wake);
     }
 
-    pub fn lease_ended(&self, id: Id) {
+    /// A lease has ended. Each kind of request signals once.
+    pub fn lease_ended(&self, id: Id, request: Request) {
         self.signal(|state| {
-            let found = state.present.iter().find(|(other, _)| *other == id);
-            found.copied().is_some_and(|(_, n)| state.list_ended(n))
+            let found = state.present.iter_mut().find(|(other, ..)| *other == id);
+            let found = found.filter(|(.., seen)| !seen.contains(&request));
+            let n = found.map(|(_, n, seen)| {
+                seen.push(request);
+                *n
+            });
+            n.is_some_and(|n| state.list_ended(n))
         });
     }
 

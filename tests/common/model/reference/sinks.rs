@@ -208,12 +208,19 @@ impl Reference {
         self.catch_all.take_if(|catch_all| *catch_all == n);
         self.check_beyond();
         if ends {
-            self[n].sink = None;
+            self.drop_sink(n);
         }
         let key = self[n].key;
         if self.of_key(key, true).is_empty() {
             self.say(Event::KeyDetached(key));
         }
+    }
+
+    /// Drops the sink, and what leases know of it.
+    fn drop_sink(&mut self, n: usize) {
+        self[n].sink = None;
+        let id = self[n].id;
+        self.signals.look().present.retain(|(other, ..)| *other != id);
     }
 
     /// Removes an attachment. `why` is the reason, or the operation that failed. Its sink is
@@ -228,12 +235,11 @@ impl Reference {
             "overflowed" => "overflowed",
             _ => "failed",
         };
-        self[n].sink = None;
+        self.drop_sink(n);
         let queue = std::mem::take(&mut self[n].queue);
         queue.into_iter().chain(item).for_each(|item| self.discard(n, item, discarded));
         let id = self[n].id;
         self.slots[n] = None;
-        self.signals.look().present.retain(|(other, _)| *other != id);
         if let Some(place) = self.timers.iter().position(|other| *other == n) {
             self.timers.swap_remove(place);
             self.settle_sweep();

@@ -27,7 +27,7 @@ impl Reference {
             self.owed = self.entries.len();
         }
         // Whether the input waited since the tick before.
-        let waited = std::mem::replace(&mut self.waited, !self.gate.is_empty());
+        let waited = std::mem::take(&mut self.waited);
         if let Some((_, kept)) = &mut self.kept_tick {
             *kept |= waited;
         } else {
@@ -81,13 +81,17 @@ impl Reference {
         let is_queued = !self[self.queue_of(n)].queue.is_empty();
         let fired = self.signals.look().fired[n];
         let slot = &mut self[n];
+        // If its waker has fired, the demux is late, unless the sink woke itself.
+        let pending =
+            slot.parked && is_queued || slot.flushing && !slot.flush_woken || slot.closing;
         if std::mem::take(&mut slot.moved) {
             slot.stalled = 0;
+            slot.woke_itself &= pending;
         }
-        if slot.parked && is_queued || slot.flushing || slot.closing {
-            slot.stalled += u32::from(!fired || slot.woke_itself);
-        } else {
+        if !(pending || is_queued || slot.flushing) {
             slot.stalled = 0; // Q11
+        } else if slot.woke_itself || pending && !fired {
+            slot.stalled += 1;
         }
         if slot.stall_timeout > 0 && slot.stalled >= slot.stall_timeout {
             return self.end(n, "stalled", None);
