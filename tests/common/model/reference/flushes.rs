@@ -106,7 +106,7 @@ impl Reference {
             self.owed = self.owed.saturating_sub(1);
         }
         self.lingering = match self.lingering {
-            _ if !self.entries.iter().any(|(n, _)| self.needs_flush(*n)) => None,
+            _ if self.entries.len() == self.owed => None,
             None => Some(0),
             lingering => lingering,
         };

@@ -118,7 +118,7 @@ impl Reference {
     /// which they joined, then those in line. If none is ready, the policy acts.
     pub(super) fn poll_doubted_key(&mut self, key: u16, polls: &mut usize) {
         while let Some(&head) = self.of_key(key, true).first() {
-            let is_doubted = self.doubts.contains(&head);
+            let is_doubted = self.is_doubted(head);
             let unconfirmed = self.of_key(key, true).into_iter().find(|&n| {
                 let may_be_ready = !self[n].confirmed || self.signals.look().fired[n];
                 !self.asked.contains(&n) && self[n].parked && may_be_ready

@@ -105,8 +105,11 @@ impl Reference {
             let slot = self.slots[*n].as_ref().filter(|slot| slot.leaving.is_none());
             slot.is_some_and(|slot| slot.beyond > 0)
         };
-        self.doubts.retain(is_beyond);
         self.gate.retain(|n| is_beyond(n) && !self.over);
+        // One that comes in doubt again while others are keeps its place.
+        if !self.doubts.iter().any(|n| self.is_doubted(*n)) {
+            self.doubts.clear();
+        }
         if let Some((_, id)) = self.named.take_if(|(n, _)| !self.gate.contains(n)) {
             self.say(Event::Unblocked(id));
         }
@@ -124,13 +127,18 @@ impl Reference {
 
     // 1.2 Policies that discard: in doubt, then full.
 
+    pub(super) fn is_doubted(&self, n: usize) -> bool {
+        let slot = self.slots[n].as_ref().filter(|slot| slot.leaving.is_none());
+        slot.is_some_and(|slot| slot.beyond > 0 && slot.overflow != Overflow::Wait)
+    }
+
     pub(super) fn poll_doubts(&mut self) {
         let mut polls = self.settings.budget.min(32);
-        for n in self.doubts.clone() {
-            if polls == 0 {
-                break;
-            }
-            if self.shares(n) {
+        while polls > 0 && !self.doubts.is_empty() {
+            let n = self.doubts[0];
+            if !self.is_doubted(n) {
+                self.doubts.remove(0);
+            } else if self.shares(n) {
                 self.poll_doubted_key(self[n].key, &mut polls);
             } else {
                 self.poll_doubted(n, &mut polls);
