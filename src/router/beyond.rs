@@ -122,11 +122,13 @@ impl Beyond {
     }
 
     /// A slot has no items beyond the buffer any more, or no longer receives.
-    fn exit(&mut self, policy: Overflow) {
-        let list = self.list(policy);
-        list.count -= 1;
-        if list.count == 0 {
-            list.entries.clear();
+    fn exit(&mut self, id: SlotId, policy: Overflow) {
+        let List { entries, count } = self.list(policy);
+        *count -= 1;
+        if *count == 0 {
+            entries.clear();
+        } else if entries.back() == Some(&id) {
+            entries.pop_back();
         }
     }
 }
@@ -165,7 +167,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     where
         H: Hooks<K, V, E>,
     {
-        self.beyond.exit(policy);
+        self.beyond.exit(id, policy);
         if self.beyond.blocked_on == Some(id) {
             self.unblock();
         }
@@ -297,7 +299,7 @@ where
                 }
                 Drained::Left => self.slots.ready().list(id),
                 Drained::Gone => {}
-                _ => self.close_if_leaving(id),
+                Drained::Empty => self.close_if_leaving(id),
             }
         }
     }

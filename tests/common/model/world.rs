@@ -128,7 +128,8 @@ impl World {
         }
         for &id in &held {
             if request > Request::Stay {
-                self.requests[id] = if request > self.requests[id] { request } else { self.requests[id] };
+                self.requests[id] =
+                    if request > self.requests[id] { request } else { self.requests[id] };
                 self.signals.iter().for_each(|signals| signals.lease_ended(id, request));
             }
         }

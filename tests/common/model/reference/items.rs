@@ -107,8 +107,8 @@ impl Reference {
         };
         self.gate.retain(|n| is_beyond(n) && !self.over);
         // One that comes in doubt again while others are keeps its place.
-        if !self.doubts.iter().any(|n| self.is_doubted(*n)) {
-            self.doubts.clear();
+        while self.doubts.last().is_some_and(|n| !self.is_doubted(*n)) {
+            self.doubts.pop();
         }
         if let Some((_, id)) = self.named.take_if(|(n, _)| !self.gate.contains(n)) {
             self.say(Event::Unblocked(id));

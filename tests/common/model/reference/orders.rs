@@ -236,8 +236,8 @@ impl Reference {
             ..Slot::default()
         };
         let others = self.of_key(terms.key, true);
-        let n = self.add(slot);
         self.say(Event::Attached(id));
+        let n = self.add(slot);
         // The first that applies. (Q18)
         self[n].leaving = if request == Request::Detach {
             Some("requested")
