@@ -141,7 +141,9 @@ where
             let is_doubted = slot.is_beyond() && slot.overflow() != Overflow::Wait;
             let Some(id) = next else {
                 self.slots.group_mut(group).line.is_full = true;
-                return self.apply_policy(head);
+                return if is_doubted {
+                    self.apply_policy(head);
+                };
             };
             if !is_doubted || polls.is_spent() {
                 return;

@@ -185,15 +185,18 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     }
 
     /// Gives the first member of a group the queue that another one has left to it.
-    pub(super) fn hand_over(&mut self, group: usize, queue: Queue<V>) {
+    pub(super) fn hand_over(&mut self, group: usize, mut queue: Queue<V>) {
         let head = self.slots.group(group).head().filter(|_| !queue.items.is_empty());
         let Some(head) = head else { return };
-        let is_beyond = queue.beyond > 0;
-        self.slots.slot_mut(head).set_queue(queue);
         self.slots.group_mut(group).line.is_full = false; // the policy may be another one
-        if is_beyond {
+        if !self.slots.slot(head).conflates() {
+            let room = usize::try_from(self.slots.group(group).line.room).unwrap_or(usize::MAX);
+            queue.beyond = queue.beyond.min(queue.items.len().saturating_sub(room));
+        }
+        if queue.beyond > 0 {
             self.beyond.enter(head, self.slots.slot(head).overflow());
         }
+        self.slots.slot_mut(head).set_queue(queue);
     }
 
     /// The first slot in the list for `Wait`, or in the other one.

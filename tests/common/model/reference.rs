@@ -232,13 +232,14 @@ impl Reference {
             self.flush_due();
             self.name_blocked();
         }
-        if self.is_done() {
+        if self.is_vacant() {
             self.apply_orders(); // 11
         }
-        if !self.is_done() && self.is_work_left() {
+        let is_done = self.is_vacant() && self.order.is_none();
+        if !is_done && self.is_work_left() {
             cx.waker().wake_by_ref(); // 12
         }
-        self.is_done()
+        is_done
     }
 
     /// 9. Items.
@@ -253,7 +254,8 @@ impl Reference {
                 self.route(item);
                 continue;
             }
-            if self.left.items == 0 || !self.flush_before_read() {
+            // A flush that fails may close the gate, with `balance`.
+            if self.left.items == 0 || !self.flush_before_read() || !self.may_read() {
                 return;
             }
             let input = self.input.as_mut().expect("the input is kept");
@@ -299,7 +301,7 @@ impl Reference {
     }
 
     /// Returns whether the input is over and no slot is left.
-    fn is_done(&self) -> bool {
+    fn is_vacant(&self) -> bool {
         self.over && self.slots.iter().all(Option::is_none)
     }
 

@@ -182,7 +182,11 @@ impl Reference {
         let slot = &mut self[n];
         let (queue, beyond) = (std::mem::take(&mut slot.queue), std::mem::take(&mut slot.beyond));
         let full = self[n].full && queue.is_empty();
+        let room =
+            members[1..].iter().fold(0_usize, |room, n| room.saturating_add(self[*n].buffer));
         let slot = &mut self[next];
+        let conflates = slot.overflow == Overflow::Conflate;
+        let beyond = if conflates { beyond } else { beyond.min(queue.len().saturating_sub(room)) };
         (slot.queue, slot.beyond, slot.full) = (queue, beyond, full); // Q7
         if beyond > 0 {
             self.mark_beyond(next);
