@@ -24,7 +24,7 @@ use flags::{BEYOND, GROUPED, LIMITED, POLICIES, POLICY, TIMED};
 use timer::Timer;
 
 pub(crate) use extras::ExtrasList;
-pub(crate) use queue::{Place, Popped, Queue};
+pub(crate) use queue::{Popped, Queue};
 pub(crate) use stage::{LeaveReason, Stage};
 pub(crate) use timer::Expired;
 

@@ -31,7 +31,7 @@ use crate::budget::Allowance;
 use crate::hooks::{Detached, Discarded, Hooks};
 use crate::id::SlotId;
 use crate::order::Overflow;
-use crate::slot::{Place, Popped, Queue};
+use crate::slot::{Popped, Queue};
 
 /// How often sinks in doubt are polled in one turn.
 ///
@@ -219,15 +219,9 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     where
         H: Hooks<K, V, E>,
     {
-        if self.beyond.is_open() || self.is_finished() {
-            return;
-        }
+        let Some(id) = self.first(true).filter(|_| !self.is_finished()) else { return };
         self.beyond.was_closed = true;
-        if self.beyond.blocked_on.is_some() {
-            return;
-        }
-        let first = self.first(true);
-        if let Some(id) = first.filter(|&id| !self.slots.ready().has_fired(id)) {
+        if self.beyond.blocked_on.is_none() && !self.slots.ready().has_fired(id) {
             self.beyond.blocked_on = Some(id);
             self.ledger.hooks_mut().blocked(self.slots.recipient(id));
         }
@@ -263,22 +257,15 @@ where
         let room = group.map(|line| line.room);
         let mut slot = self.slots.slot_mut(id);
         let policy = slot.overflow();
-        let place = slot.enqueue(item, room);
+        let beyond = slot.enqueue(item, room);
         self.ledger.queued(1);
-        match place {
-            Place::Buffer => {
-                if !self.accept(id) {
-                    self.reach_limit(id);
-                }
-            }
-            Place::Beyond { first } => {
-                if first {
-                    self.beyond.enter(id, policy);
-                }
-                if is_full {
-                    self.apply_policy(id);
-                }
-            }
+        if beyond == 1 {
+            self.beyond.enter(id, policy);
+        }
+        if beyond == 0 && !self.accept(id) {
+            self.reach_limit(id);
+        } else if beyond > 0 && is_full {
+            self.apply_policy(id);
         }
     }
 

@@ -24,14 +24,6 @@ pub(crate) struct Queue<V> {
     pub(crate) beyond: usize,
 }
 
-/// Where in its queue an item is.
-pub(crate) enum Place {
-    /// There was room.
-    Buffer,
-    /// Beyond the buffer; `first` if it is the first such item.
-    Beyond { first: bool },
-}
-
 /// An item that was taken from a queue.
 pub(crate) struct Popped<V> {
     pub(crate) item: V,
@@ -43,19 +35,19 @@ pub(crate) struct Popped<V> {
 
 impl<K, S, V> SlotMut<'_, K, S, V> {
     /// Adds an item that was admitted. `room` is that of the queue if other sinks take from it, too.
-    pub(crate) fn enqueue(&mut self, item: V, room: Option<u64>) -> Place {
+    /// Returns how many items are beyond the buffer: 0 if there was room for this one.
+    pub(crate) fn enqueue(&mut self, item: V, room: Option<u64>) -> u32 {
         let may_replace = self.slot.is_queued() && self.slot.conflates();
         let room = room.unwrap_or(self.slot.buffer(self.extras) as u64);
         self.slot.set(QUEUED, true);
         let Extras { queue, beyond, .. } = self.extras.get_or_default(self.slot.id);
         let has_room = (queue.len() as u64) < room && *beyond == 0;
         queue.push_back(item);
-        if has_room && !may_replace {
-            return Place::Buffer;
-        }
-        *beyond += 1;
-        self.slot.set(BEYOND, true);
-        Place::Beyond { first: *beyond == 1 }
+        let is_beyond = !has_room || may_replace;
+        *beyond += u32::from(is_beyond);
+        let beyond = *beyond;
+        self.slot.set(BEYOND, is_beyond);
+        beyond
     }
 
     /// Adds an item, regardless of the buffer.
