@@ -117,12 +117,14 @@ impl Reference {
     /// Polls the members of a key in doubt (1.2): first those that may be ready, in the order in
     /// which they joined, then those in line. If none is ready, the policy acts.
     pub(super) fn poll_doubted_key(&mut self, key: u16, polls: &mut usize) {
+        let mut after = 0; // Each is asked once.
         while let Some(&head) = self.of_key(key, true).first() {
             let is_doubted = self.is_doubted(head);
             let unconfirmed = self.of_key(key, true).into_iter().find(|&n| {
                 let may_be_ready = !self[n].confirmed || self.signals.look().fired[n];
-                !self.asked.contains(&n) && self[n].parked && may_be_ready
+                self[n].since > after && self[n].parked && may_be_ready
             });
+            after = unconfirmed.map_or(i64::MAX, |n| self[n].since);
             let Some(n) = unconfirmed.or(self.line(key).first().copied()) else {
                 self[head].full = true;
                 // The head may be another one, whose policy is another one, too.
