@@ -2,7 +2,7 @@
 //! another, and that what wakes itself is polled once a turn.
 
 use crate::common::{Op, Rig, SinkHandle, Split, Task, scripted_sink, scripted_stream};
-use stream_demux::{Attach, Demux, DemuxStreamExt, Lease, Order};
+use stream_demux::{Attach, Demux, DemuxStreamExt, Lease, Order, Overflow::DropNewest};
 
 /// A key without an attachment. An order for it costs one unit and has no effect.
 const UNUSED: u32 = 99_999;
@@ -263,9 +263,9 @@ fn what_wakes_itself_is_polled_once_a_turn() {
     type Count = Box<dyn Fn(&Rig) -> usize>;
     let cases: [fn(&mut Rig) -> Count; 6] = [
         |rig| {
-            let sink = rig.attach(1, "not ready");
+            let sink = rig.attach_on(1, "in doubt", |attach| attach.overflow(DropNewest).buffer(1));
             sink.stutter(Op::Ready, 5);
-            rig.push([101]);
+            rig.push([101, 102]);
             Box::new(move |_| sink.count(Op::Ready))
         },
         |rig| {

@@ -339,21 +339,24 @@ fn sink_without_further_items_is_flushed_while_items_of_others_or_of_none_are_re
 
 #[test]
 fn next_sink_of_a_slot_is_flushed_like_any_other() {
-    let mut rig = rig_with(|demux| demux.budget(4).flush_every(50));
-    let old = rig.attach(1, "old");
-    rig.push([1]);
-    let orders = rig.orders.clone();
-    rig.input.action(move || orders.push(Order::Evict(1)));
-    rig.input.endless(|_| 99);
-    rig.turn();
-    let new = rig.order(2, "new", |attach| attach);
-    rig.turn();
-    assert_eq!((old.is_dropped(), new.count(Op::Flush)), (true, 0));
-    rig.push([2]);
-    until(&mut rig, |_| new.taken() == 1);
-    let then = received(&rig);
-    until(&mut rig, |rig| received(rig) > then + 50);
-    assert_eq!((new.flushed(), new.count(Op::Flush)), (1, 1));
+    for (items, fails) in [(0, false), (60, false), (0, true)] {
+        let mut rig = rig_with(|demux| demux.budget(4).flush_every(50));
+        let old = rig.attach(1, "old");
+        old.fail_quietly(if fails { Op::Send } else { Op::Close });
+        rig.push([1]);
+        let orders = rig.orders.clone();
+        rig.input.action(move || orders.push(Order::Evict(1)));
+        rig.input.endless(|_| 99);
+        until(&mut rig, |rig| received(rig) > items);
+        let new = rig.order(2, "new", |attach| attach);
+        rig.turn();
+        assert_eq!((old.is_dropped(), new.count(Op::Flush)), (true, 0));
+        rig.push([2]);
+        until(&mut rig, |_| new.taken() == 1);
+        let then = received(&rig);
+        until(&mut rig, |rig| received(rig) > then + 50);
+        assert_eq!((new.flushed(), new.count(Op::Flush)), (1, 1));
+    }
 }
 
 // A flush that is pending, or fails.
@@ -440,6 +443,7 @@ fn sink_that_is_closed_is_not_flushed_separately() {
             let mut rig = rig();
             let sink = rig.attach(1, "a");
             sink.hold(Op::Flush);
+            sink.stutter(Op::Close, 1);
             rig.push([1]);
             if pending {
                 rig.lines();
@@ -450,7 +454,7 @@ fn sink_that_is_closed_is_not_flushed_separately() {
             assert!(rig.run().is_ready() == (n < 2));
             let mut calls = vec![Call::Ready(Done), Call::Send(Done)];
             calls.extend(pending.then_some(Call::Flush(Pending)));
-            calls.extend([Call::Close(Done), Call::Drop]);
+            calls.extend([Call::Close(Pending), Call::Close(Done), Call::Drop]);
             assert_eq!((n, sink.calls()), (n, calls));
         }
     }

@@ -264,10 +264,17 @@ fn full_sink_is_polled_once_more_and_then_not_before_it_is_woken() {
         let a = rig.attach_on(1, "a", |attach| attach.overflow(policy).buffer(0));
         a.park();
         rig.send([101, 102]);
-        for _ in 0..5 {
-            rig.send([103, 104]);
-        }
+        (0..5).for_each(|_| drop(rig.send([103, 104])));
         assert_eq!(a.count(Op::Ready), 2, "{policy:?}");
+        // A wake ends that, before the turn of an item or in it.
+        for wakes in [[true, false], [false, true]] {
+            let sink = a.clone();
+            assert!(!wakes[0] || sink.wake());
+            rig.input.action(move || assert!(!wakes[1] || sink.wake()));
+            rig.push([105]);
+            assert!(!rig.turn().iter().any(|line| line.starts_with("discarded")), "{policy:?}");
+            rig.lines();
+        }
     }
 }
 
