@@ -30,7 +30,7 @@ use crate::board::Board;
 use crate::config::BrokerConfig;
 use crate::interest::Interest;
 use crate::message::{Delivery, Fate, Key, Message, Verdict, check_json};
-use crate::publisher::Publisher;
+use crate::publisher::{Desk, Publisher};
 use crate::rewriter::Rules;
 use crate::router::Input;
 use crate::settle::settle;
@@ -39,10 +39,12 @@ use crate::wire;
 pub const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Timeout for answers of the broker.
-const TIMEOUT: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout for closing a connection.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 const CONSUMER: &str = "gateway";
+/// What the connections for publishing are named, after the gateway.
+pub const PUBLISHING: &str = ", publishing";
 
 /// The broker and its settings.
 pub struct Broker {
@@ -70,7 +72,7 @@ impl Broker {
         let mut pause = SHORTEST_PAUSE;
         loop {
             let done = self.session(&input, &mut grace, &mut pause, &stop).await;
-            self.publisher.set(None);
+            self.publisher.close();
             self.interest.unfollow();
             let Err(error) = done else { return };
             if stop.is_cancelled() {
@@ -100,12 +102,12 @@ impl Broker {
             connected = timeout(TIMEOUT, self.connect("")) => connected.map_err(|_| timed_out())??,
             () = stop.cancelled() => return Ok(()),
         };
-        let publishing = timeout(TIMEOUT, self.connect(", publishing")).await;
-        let publishing = Arc::new(publishing.map_err(|_| timed_out())??);
+        let publishing = timeout(TIMEOUT, self.connect(PUBLISHING)).await;
+        let publishing = publishing.map_err(|_| timed_out())??;
         let (fates, incoming) = mpsc::unbounded_channel();
         let channel = connection.create_channel().await?;
         let binding = self.declare(&connection, grace).await?;
-        self.publisher.set(Some(Arc::clone(&publishing)));
+        let mut desk = Desk::open(self, publishing);
         self.board.source_up();
         let moving = async {
             tokio::try_join!(
@@ -116,19 +118,16 @@ impl Broker {
         let ended = tokio::select! {
             moved = moving => moved.map(drop),
             Err(error) = self.bind(&binding, stop) => Err(error),
-            () = self.publisher.lost.notified() => Err(gone("the publishing connection is lost")),
+            Err(error) = desk.run() => Err(error),
         };
         // Close after an error, too: an open connection keeps exclusive use of the queue.
-        let close = async |it: &Connection| {
-            let closing = it.close(200, "session ended".into());
-            timeout(CLOSE_TIMEOUT, closing).await.map_err(|_| timed_out())
-        };
-        let (closed, _) = future::join(close(&connection), close(&publishing)).await;
+        let closing = timeout(CLOSE_TIMEOUT, connection.close(200, "session ended".into()));
+        let (closed, ()) = future::join(closing, desk.close()).await;
         ended?;
-        closed?
+        closed.map_err(|_| timed_out())?
     }
 
-    async fn connect(&self, purpose: &str) -> lapin::Result<Connection> {
+    pub async fn connect(&self, purpose: &str) -> lapin::Result<Connection> {
         let name = LongString::from(format!("gateway {}{purpose}", self.config.node));
         let properties = ConnectionProperties::default().with_connection_name(name);
         let rules = Rules { key_header: self.config.key_header.clone(), max_body: self.max_body };
@@ -296,10 +295,10 @@ fn text(table: Option<&FieldTable>, name: &str) -> Option<Key> {
     }
 }
 
-fn timed_out() -> lapin::Error {
+pub fn timed_out() -> lapin::Error {
     std::io::Error::from(std::io::ErrorKind::TimedOut).into()
 }
 
-fn gone(what: &str) -> lapin::Error {
+pub fn gone(what: &str) -> lapin::Error {
     std::io::Error::other(what).into()
 }

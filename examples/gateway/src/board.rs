@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use axum::body::Bytes;
 use prometheus::core::Collector;
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
+use serde::Serialize;
 use serde_json::{Value, json};
 use stream_demux::{Detached, Discarded, Totals};
 
@@ -58,6 +59,8 @@ pub struct Board {
     pub redelivered: IntCounter,
     is_up: IntGauge,
     reconnects: IntCounter,
+    is_publishing: IntGauge,
+    pub publisher_replaced: IntCounter,
 }
 
 #[derive(Default)]
@@ -85,6 +88,18 @@ struct Source {
     kind: &'static str,
     error: Option<String>,
     is_up: bool,
+    publishing: Publishing,
+}
+
+/// Whether messages can be posted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Publishing {
+    Up,
+    /// The broker is short of memory or disk.
+    Blocked,
+    /// The broker is away.
+    Down,
 }
 
 struct Blocked {
@@ -106,7 +121,13 @@ impl Board {
         let kind = if config.amqp.is_some() { "amqp" } else { "embedded" };
         let published = by("result", "gateway_published_total", "Results of POST /publish.");
         let is_up = gauge("gateway_source_up", "1 while the source is up.");
-        is_up.set(i64::from(config.amqp.is_none()));
+        let is_publishing = gauge("gateway_publishing", "1 while messages can be posted.");
+        let source = match config.amqp {
+            None => Source { kind, error: None, is_up: true, publishing: Publishing::Up },
+            Some(_) => Source { kind, error: None, is_up: false, publishing: Publishing::Down },
+        };
+        is_up.set(i64::from(source.is_up));
+        is_publishing.set(i64::from(source.is_up));
         Self {
             settings: json!({
                 "node": config.broker.node,
@@ -119,7 +140,7 @@ impl Board {
             draining: AtomicBool::new(false),
             totals: Mutex::default(),
             keys: Mutex::default(),
-            source: Mutex::new(Source { kind, error: None, is_up: config.amqp.is_none() }),
+            source: Mutex::new(source),
             blocked: Mutex::default(),
             last: Mutex::default(),
             received: counter("gateway_received_total", "Messages received."),
@@ -160,6 +181,11 @@ impl Board {
                 "gateway_reconnects_total",
                 "Times the connection to the broker was lost.",
             ),
+            is_publishing,
+            publisher_replaced: counter(
+                "gateway_publisher_replaced_total",
+                "Times the publishing connection was replaced.",
+            ),
             registry,
         }
     }
@@ -195,6 +221,11 @@ impl Board {
         }
         (source.error, source.is_up) = (Some(error), false);
         self.is_up.set(0);
+    }
+
+    pub fn set_publishing(&self, publishing: Publishing) {
+        self.source.lock().unwrap().publishing = publishing;
+        self.is_publishing.set(i64::from(publishing == Publishing::Up));
     }
 
     pub fn received(&self, key: &str) {
@@ -259,7 +290,8 @@ impl Board {
 
     pub fn health(&self) -> Value {
         let status = if self.is_draining() { "draining" } else { "ok" };
-        json!({ "status": status, "source": self.source.lock().unwrap().state() })
+        let source = self.source.lock().unwrap();
+        json!({ "status": status, "source": source.state(), "publishing": source.publishing })
     }
 
     /// Returns the statistics as JSON, at most a second old.

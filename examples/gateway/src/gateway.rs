@@ -107,7 +107,7 @@ pub async fn run(config: Config) -> Result<(), String> {
                 config: config.broker.clone(),
                 interest,
                 board: Arc::clone(&board),
-                publisher: Publisher::new(config.broker.clone()),
+                publisher: Publisher::default(),
                 max_body: config.max_body,
             });
             let (running, input, stop) = (Arc::clone(&broker), input.clone(), stop.clone());

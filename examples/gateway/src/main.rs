@@ -8,7 +8,7 @@
 //! reader        keys that a token allows   page      the page
 //! timed_socket  write timeout              budget    bytes that may wait
 //! source        where messages go          message   and when it is settled  batch, line
-//! amqp          RabbitMQ                   rewriter  makes input safe   wire, publisher, interest, settle
+//! amqp          RabbitMQ                   rewriter  makes input safe   wire, publisher, link, interest, settle
 //! router        the demux                  hooks     of the demux       board   the counters
 //! client        one WebSocket              outlet    its writing half   subscription
 //! history       the last messages of a key
@@ -27,6 +27,7 @@ mod hooks;
 mod http;
 mod interest;
 mod line;
+mod link;
 mod message;
 mod outlet;
 mod page;

@@ -1,121 +1,369 @@
-//! Publishing to the broker, on a separate connection: while the broker is short of memory or disk,
+//! Publishing to the broker, on connections of its own: while the broker is short of memory or disk,
 //! it does not read from publishing connections, but acknowledgements must reach it.
+//!
+//! A post gets 202 if the broker has confirmed its message, and is refused if the broker has not
+//! stored it. If it may or may not have it, the answer is [`PublishError::Down`].
+//!
+//! 1. One task publishes. lapin takes the delivery tag and queues the frames under two locks, so
+//!    threads that publish on one channel at the same time get each other's confirmations.
+//! 2. A [`Lane`] carries messages of one key at a time. The broker refuses a message by closing its
+//!    channel, and with it all unconfirmed messages. What it refuses depends on the exchange; on
+//!    the size, which is checked before; and on a topic exchange, on the key. So if a message of a
+//!    lane is refused, all of them are, and no message of another lane is affected. With any other
+//!    exchange, one lane is enough.
+//! 3. No message is sent twice.
+//! 4. lapin does not reuse the number of a channel that the broker has closed. Before a
+//!    [connection](Link) has used up its numbers, another one replaces it.
 
+use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
-use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
-use lapin::{BasicProperties, Channel, Confirmation, Connection, ErrorKind};
-use tokio::sync::{Mutex as AsyncMutex, Notify};
-use tokio::time::timeout;
-use tracing::warn;
+use futures::future::{BoxFuture, OptionFuture, ready};
+use futures::stream::{BoxStream, FuturesUnordered};
+use futures::{FutureExt, StreamExt};
+use lapin::options::BasicPublishOptions;
+use lapin::protocol::AMQPSoftError;
+use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionStatus, Event};
+use lru::LruCache;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout};
+use tracing::{info, warn};
 
-use crate::amqp::table;
+use crate::amqp::{Broker, CLOSE_TIMEOUT, PUBLISHING, TIMEOUT, gone, table, timed_out};
+use crate::board::Publishing;
 use crate::config::BrokerConfig;
+use crate::link::{Link, refusal};
 use crate::source::PublishError;
 
-/// Timeout for answers of the broker.
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// Messages that may be unconfirmed: a broker that confirms nothing must not fill the memory.
+const UNCONFIRMED: usize = 16_384;
+/// How long a refused key is refused without asking the broker, which would close a channel each
+/// time. After an operator has granted the permission, posts are refused for as long.
+const REFUSED_FOR: Duration = Duration::from_secs(10);
+/// Refused keys that are remembered: at most 3 MB.
+const REFUSED: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
-/// Publishes messages and awaits their confirmations. The broker may close the channel because of
-/// one message, and then all unconfirmed ones fail. Each of them is retried alone on a second
-/// channel, so that each post gets its own result.
+/// Hands messages to the task that publishes.
+#[derive(Default)]
 pub struct Publisher {
-    config: BrokerConfig,
     /// `None` while the broker is away.
-    connection: Mutex<Option<Arc<Connection>>>,
-    shared: AsyncMutex<Option<Channel>>,
-    alone: AsyncMutex<Option<Channel>>,
-    /// Notified when the connection or the exchange is lost: a new session is needed.
-    pub lost: Notify,
+    requests: Mutex<Option<mpsc::UnboundedSender<Request>>>,
+}
+
+struct Request {
+    key: String,
+    body: Vec<u8>,
+    is_json: bool,
+    answer: oneshot::Sender<Result<(), PublishError>>,
 }
 
 impl Publisher {
-    pub fn new(config: BrokerConfig) -> Self {
-        let (shared, alone) = (AsyncMutex::default(), AsyncMutex::default());
-        Self { config, connection: Mutex::default(), shared, alone, lost: Notify::new() }
-    }
-
-    /// Sets the connection; `None` while the broker is away.
-    pub fn set(&self, connection: Option<Arc<Connection>>) {
-        *self.connection.lock().unwrap() = connection;
-    }
-
-    /// Publishes a message, and waits until the broker has stored it.
-    pub async fn publish(&self, key: &str, body: &[u8], is_json: bool) -> Result<(), PublishError> {
-        let connection = self.connection.lock().unwrap().clone().ok_or(PublishError::Down)?;
-        if connection.status().blocked() {
-            return Err(PublishError::Alarm); // it would wait in memory until the alarm ends
-        }
-        let trying = async {
-            let channel = open(&mut *self.shared.lock().await, &connection).await?;
-            self.send(&channel, key, body, is_json).await
-        };
-        let tried = timeout(TIMEOUT, trying).await.map_err(|_| PublishError::Down)?;
-        let answer = match tried {
-            Err(_) if connection.status().connected() => {
-                let again = async {
-                    // Held until the confirmation: only this message can close the channel.
-                    let mut alone = self.alone.lock().await;
-                    let channel = open(&mut alone, &connection).await?;
-                    self.send(&channel, key, body, is_json).await
-                };
-                timeout(TIMEOUT, again).await.map_err(|_| PublishError::Down)?
-            }
-            tried => tried,
-        };
-        match answer {
-            Ok(Confirmation::Ack(_)) => Ok(()),
-            Ok(_) => Err(PublishError::Rejected),
-            Err(error) => {
-                warn!(key, %error, "the broker did not take a message");
-                if !connection.status().connected() {
-                    self.lost.notify_waiters();
-                }
-                Err(self.refused(&error))
-            }
-        }
-    }
-
-    async fn send(
+    /// Publishes a message, and waits until the broker has stored or refused it. Messages of a key
+    /// are published in the order of the calls.
+    pub fn publish(
         &self,
-        on: &Channel,
         key: &str,
         body: &[u8],
         is_json: bool,
-    ) -> lapin::Result<Confirmation> {
-        let mut properties = BasicProperties::default().with_delivery_mode(2); // persistent
-        if is_json {
-            properties = properties.with_content_type("application/json".into());
+    ) -> impl Future<Output = Result<(), PublishError>> + use<> {
+        let (answer, answered) = oneshot::channel();
+        if let Some(requests) = &*self.requests.lock().unwrap() {
+            let request = Request { key: key.to_owned(), body: body.to_vec(), is_json, answer };
+            let _ = requests.send(request);
         }
-        if let Some(header) = &self.config.key_header {
-            properties = properties.with_headers(table([(header.as_str(), key)]));
+        async {
+            let answer = timeout(TIMEOUT, answered).await;
+            answer.ok().and_then(Result::ok).unwrap_or(Err(PublishError::Down))
         }
-        let (exchange, options) = (self.config.exchange.as_str(), BasicPublishOptions::default());
-        on.basic_publish(exchange.into(), key.into(), options, body, properties).await?.await
     }
 
-    fn refused(&self, error: &lapin::Error) -> PublishError {
-        let ErrorKind::ProtocolError(error) = error.kind() else { return PublishError::Down };
-        match error.kind() {
-            AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED) => PublishError::Forbidden,
-            AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED) => PublishError::TooLarge,
-            AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND) => {
-                self.lost.notify_waiters();
-                PublishError::Down
-            }
-            _ => PublishError::Down,
-        }
+    /// Accepts messages until [`close`](Self::close) is called.
+    fn open(&self) -> mpsc::UnboundedReceiver<Request> {
+        let (requests, received) = mpsc::unbounded_channel();
+        *self.requests.lock().unwrap() = Some(requests);
+        received
+    }
+
+    /// Answers all messages that are not confirmed, and all later ones, with
+    /// [`PublishError::Down`].
+    pub fn close(&self) {
+        *self.requests.lock().unwrap() = None;
     }
 }
 
-/// Returns the stored channel, or a new one if it is closed.
-async fn open(place: &mut Option<Channel>, on: &Connection) -> lapin::Result<Channel> {
-    if let Some(channel) = place.as_ref().filter(|channel| channel.status().connected()) {
-        return Ok(channel.clone());
+/// The messages of a key that are unconfirmed, or wait for a channel.
+#[derive(Default)]
+struct Lane {
+    /// The channel, and the number of its link.
+    channel: Option<(Channel, u64)>,
+    waiting: VecDeque<Request>,
+    unconfirmed: usize,
+    /// The broker has accepted a message on this channel. If it refuses a later one, the permission
+    /// was revoked, and the result of those between is unknown.
+    is_allowed: bool,
+}
+
+/// The result of a message, with its key and its lane.
+struct Sent {
+    key: String,
+    lane: String,
+    result: lapin::Result<Confirmation>,
+    answer: oneshot::Sender<Result<(), PublishError>>,
+}
+
+/// The task that publishes, for one session.
+pub struct Desk<'a> {
+    broker: &'a Broker,
+    requests: mpsc::UnboundedReceiver<Request>,
+    status: ConnectionStatus,
+    events: BoxStream<'static, Event>,
+    /// `None` until the first connection is examined.
+    link: Option<Link>,
+    /// The number of the link.
+    number: u64,
+    /// The connection that is going to replace the link.
+    next: Option<BoxFuture<'a, lapin::Result<Link>>>,
+    opening: FuturesUnordered<BoxFuture<'static, (u64, lapin::Result<Channel>)>>,
+    /// By key; on exchanges where the key does not matter, the only lane is that of the empty key.
+    lanes: HashMap<String, Lane>,
+    /// The lanes that wait for a channel.
+    queue: VecDeque<String>,
+    sent: FuturesUnordered<BoxFuture<'a, Sent>>,
+    refused: LruCache<String, Instant>,
+}
+
+impl<'a> Desk<'a> {
+    /// Starts to accept messages.
+    pub fn open(broker: &'a Broker, connection: Connection) -> Self {
+        broker.board.set_publishing(Publishing::Up);
+        Self {
+            broker,
+            requests: broker.publisher.open(),
+            status: connection.status().clone(),
+            events: connection.events_listener().boxed(),
+            link: None,
+            number: 0,
+            next: Some(Link::examine(Arc::new(connection), broker.max_body).boxed()),
+            opening: FuturesUnordered::new(),
+            lanes: HashMap::new(),
+            queue: VecDeque::new(),
+            sent: FuturesUnordered::new(),
+            refused: LruCache::new(REFUSED),
+        }
     }
-    let channel = on.create_channel().await?;
-    channel.confirm_select(ConfirmSelectOptions::default()).await?;
-    Ok(place.insert(channel).clone())
+
+    /// Publishes until the connection or the exchange is lost.
+    pub async fn run(&mut self) -> lapin::Result<Infallible> {
+        loop {
+            self.assign();
+            tokio::select! {
+                Some(request) = self.requests.recv() => self.accept(request)?,
+                Some(sent) = self.sent.next() => self.answer(sent)?,
+                Some(event) = self.events.next() => self.hear(event)?,
+                Some((number, channel)) = self.opening.next() => {
+                    if let Some(link) = self.link.as_mut().filter(|_| number == self.number) {
+                        link.opened(channel);
+                    }
+                }
+                link = OptionFuture::from(self.next.as_mut()), if self.next.is_some() => {
+                    self.replace(link.expect("there is one")?);
+                }
+            }
+        }
+    }
+
+    /// Closes the connection.
+    pub async fn close(self) {
+        self.broker.publisher.close();
+        self.broker.board.set_publishing(Publishing::Down);
+        if let Some(link) = self.link {
+            let closing = link.connection.close(200, "session ended".into());
+            let _ = timeout(CLOSE_TIMEOUT, closing).await;
+        }
+    }
+
+    fn accept(&mut self, request: Request) -> lapin::Result<()> {
+        if !self.status.connected() {
+            return Err(gone("the publishing connection is lost"));
+        }
+        let lane = if self.broker.config.topic { request.key.clone() } else { String::new() };
+        let was_refused =
+            self.refused.get(&lane).is_some_and(|since| since.elapsed() < REFUSED_FOR);
+        let refusal = if self.status.blocked() {
+            PublishError::Alarm // it would wait in memory until the alarm ends
+        } else if self.sent.len() >= UNCONFIRMED {
+            PublishError::Down
+        } else if was_refused {
+            PublishError::Forbidden
+        } else {
+            let queue = &mut self.queue;
+            let new = || {
+                queue.push_back(lane.clone());
+                Lane::default()
+            };
+            self.lanes.entry(lane.clone()).or_insert_with(new).waiting.push_back(request);
+            self.send(&lane);
+            return Ok(());
+        };
+        let _ = request.answer.send(Err(refusal));
+        Ok(())
+    }
+
+    /// Gives channels to the lanes that wait for one.
+    fn assign(&mut self) {
+        let number = self.number;
+        while let Some(link) = &mut self.link
+            && !self.queue.is_empty()
+        {
+            let Some(channel) = link.take() else {
+                for opening in link.open(self.queue.len()) {
+                    self.opening.push(opening.map(move |channel| (number, channel)).boxed());
+                }
+                break;
+            };
+            let lane = self.queue.pop_front().expect("it is not empty");
+            let waiting = self.lanes.get_mut(&lane).expect("lanes in the queue have messages");
+            waiting.channel = Some((channel, number));
+            self.send(&lane);
+        }
+        if self.next.is_none() && self.link.as_ref().is_some_and(Link::is_worn) {
+            let broker = self.broker;
+            self.next = Some(Box::pin(async {
+                let connection = timeout(TIMEOUT, broker.connect(PUBLISHING)).await;
+                let connection = connection.map_err(|_| timed_out())??;
+                Link::examine(Arc::new(connection), broker.max_body).await
+            }));
+        }
+    }
+
+    /// Sends the messages of a lane, if it has a channel.
+    fn send(&mut self, name: &str) {
+        let lane = self.lanes.get_mut(name).expect("lanes stay until their messages are confirmed");
+        let Some((channel, _)) = &lane.channel else { return };
+        let largest = self.link.as_ref().map_or(0, |link| link.largest);
+        // What comes after the broker has closed the channel waits for another one.
+        while channel.status().connected()
+            && let Some(request) = lane.waiting.pop_front()
+        {
+            if request.answer.is_closed() {
+                continue; // the post has timed out
+            }
+            if request.body.len() > largest {
+                let _ = request.answer.send(Err(PublishError::TooLarge));
+                continue;
+            }
+            lane.unconfirmed += 1;
+            let (broker, channel) = (self.broker, channel.clone());
+            let mut publishing = publish(&broker.config, channel, name.to_owned(), request).boxed();
+            // The first poll takes the tag and queues the frames.
+            self.sent.push(match (&mut publishing).now_or_never() {
+                Some(sent) => ready(sent).boxed(),
+                None => publishing,
+            });
+        }
+        if lane.unconfirmed == 0 {
+            self.release(name);
+        }
+    }
+
+    /// Answers a post.
+    fn answer(&mut self, Sent { key, lane: name, result, answer }: Sent) -> lapin::Result<()> {
+        let lane =
+            self.lanes.get_mut(&name).expect("lanes stay until their messages are confirmed");
+        lane.unconfirmed -= 1;
+        let is_over = lane.unconfirmed == 0;
+        let (mut result, mut lost) = (result, None);
+        let answered = match &mut result {
+            Ok(confirmation) => {
+                lane.is_allowed = true;
+                if confirmation.is_ack() { Ok(()) } else { Err(PublishError::Rejected) }
+            }
+            Err(error) => {
+                warn!(key, %error, "the broker did not take a message");
+                match refusal(error) {
+                    Some((AMQPSoftError::ACCESSREFUSED, _)) if !lane.is_allowed => {
+                        self.refused.put(name.clone(), Instant::now());
+                        Err(PublishError::Forbidden)
+                    }
+                    Some((AMQPSoftError::NOTFOUND, _)) => {
+                        lost = Some(error.clone());
+                        Err(PublishError::Down)
+                    }
+                    _ => Err(PublishError::Down),
+                }
+            }
+        };
+        let _ = answer.send(answered);
+        if is_over {
+            self.release(&name);
+        }
+        lost.map_or(Ok(()), Err)
+    }
+
+    /// Takes the channel of a lane without unconfirmed messages. The lane ends, or waits for
+    /// another channel.
+    fn release(&mut self, name: &str) {
+        let lane = self.lanes.get_mut(name).expect("lanes stay until they are released");
+        lane.is_allowed = false;
+        if let Some((channel, number)) = lane.channel.take()
+            && let Some(link) = self.link.as_mut().filter(|_| number == self.number)
+        {
+            link.give_back(channel);
+        }
+        if lane.waiting.is_empty() {
+            self.lanes.remove(name);
+        } else {
+            self.queue.push_back(name.to_owned());
+        }
+    }
+
+    /// Publishes on another connection from now on. The lanes of the last one keep it open until
+    /// their messages are confirmed.
+    fn replace(&mut self, link: Link) {
+        self.next = None;
+        if self.link.is_some() {
+            info!("the publishing connection is replaced, as it runs out of channels");
+            self.broker.board.publisher_replaced.inc();
+            self.number += 1;
+            (self.status, self.events) =
+                (link.connection.status().clone(), link.connection.events_listener().boxed());
+        }
+        self.link = Some(link);
+    }
+
+    fn hear(&mut self, event: Event) -> lapin::Result<()> {
+        match event {
+            Event::ConnectionBlocked(_) => {
+                self.broker.board.set_publishing(Publishing::Blocked);
+                let waiting = self.lanes.values_mut().flat_map(|lane| lane.waiting.drain(..));
+                waiting.for_each(|request| _ = request.answer.send(Err(PublishError::Alarm)));
+            }
+            Event::ConnectionUnblocked => self.broker.board.set_publishing(Publishing::Up),
+            Event::Error(error) if !self.status.connected() => return Err(error),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+async fn publish(config: &BrokerConfig, on: Channel, lane: String, request: Request) -> Sent {
+    let Request { key, body, is_json, answer } = request;
+    let mut properties = BasicProperties::default().with_delivery_mode(2); // persistent
+    if is_json {
+        properties = properties.with_content_type("application/json".into());
+    }
+    if let Some(header) = &config.key_header {
+        properties = properties.with_headers(table([(header.as_str(), key.as_str())]));
+    }
+    let (exchange, options) = (config.exchange.as_str().into(), BasicPublishOptions::default());
+    let written = on.basic_publish(exchange, key.as_str().into(), options, &body, properties).await;
+    drop(body);
+    let result = match written {
+        Ok(confirm) => confirm.await,
+        Err(error) => Err(error),
+    };
+    Sent { key, lane, result, answer }
 }

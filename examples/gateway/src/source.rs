@@ -56,8 +56,7 @@ impl Source {
                 let message = Message::of(key.into(), body, is_json, None);
                 Ok(input.offer(message, Instant::now() + TIMEOUT).await?)
             }
-            // Boxed, because it is large and the future of each request is moved.
-            Self::Amqp(broker) => Box::pin(broker.publisher.publish(key, body, is_json)).await,
+            Self::Amqp(broker) => broker.publisher.publish(key, body, is_json).await,
         }
     }
 
@@ -67,9 +66,8 @@ impl Source {
         let input = match self {
             Self::Embedded(input) => input,
             Self::Amqp(broker) => {
-                let publish = async |line: &Line<'_>| {
-                    broker.publisher.publish(&line.key, &line.body, line.is_json).await
-                };
+                let publish =
+                    |line: &Line<'_>| broker.publisher.publish(&line.key, &line.body, line.is_json);
                 return stream::iter(lines).map(publish).buffered(UNCONFIRMED).collect().await;
             }
         };

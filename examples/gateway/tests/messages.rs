@@ -240,7 +240,8 @@ async fn the_demo_makes_up_messages() {
     let reply = client.next().await;
     assert_eq!(reply["key"], "demo.tea");
     let (status, health) = gateway.ask(Method::GET, "/healthz", &[], "").await;
-    assert_eq!((status, health), (StatusCode::OK, json!({ "status": "ok", "source": "up" })));
+    let expected = json!({ "status": "ok", "source": "up", "publishing": "up" });
+    assert_eq!((status, health), (StatusCode::OK, expected));
 }
 
 #[tokio::test]

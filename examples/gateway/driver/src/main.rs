@@ -5,6 +5,7 @@
 
 mod abuse;
 mod client;
+mod confirm;
 mod flow;
 mod ledger;
 mod message;
@@ -23,6 +24,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 
 use crate::abuse::Abuse;
+use crate::confirm::Confirm;
 use crate::flow::Flow;
 use crate::operate::Operate;
 use crate::plan::Plan;
@@ -39,6 +41,8 @@ enum Command {
     /// One client that never reads; prints @held once more was posted than its buffers hold, and
     /// stays
     Hold { gateway: String },
+    /// Posts on a broker: what is stored must be what was answered 202
+    Confirm(Confirm),
     /// Operations of publishers and operators on a broker
     Operate(Operate),
     /// Misbehaving clients; prints the gateway's resources before and after
@@ -75,6 +79,7 @@ fn main() -> ExitCode {
             Command::Help(Help::Ports { count }) => {
                 ports(count).map_err(|error| vec![error.to_string()])
             }
+            Command::Confirm(confirm) => confirm.run().await,
             Command::Operate(operate) => operate.run().await.map_err(|error| vec![error]),
             Command::Abuse(abuse) => abuse.run().await.map_err(|error| vec![error]),
             Command::Help(Help::Relay { port, target }) => {

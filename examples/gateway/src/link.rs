@@ -1,0 +1,136 @@
+//! A connection for publishing, and its channels.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
+use lapin::{BasicProperties, Channel, Connection, ErrorKind};
+use tracing::warn;
+
+/// Channels that are open at a time. A persistent message is confirmed after a few milliseconds, so
+/// more would hardly be faster, and each is four processes of the broker.
+const OPEN: usize = 256;
+
+pub struct Link {
+    pub connection: Arc<Connection>,
+    /// The largest body that the broker accepts, at most `--max-body`.
+    pub largest: usize,
+    idle: Vec<Channel>,
+    /// Channels that are open, and those of them that are being opened.
+    open: usize,
+    opening: usize,
+    /// Channels that the broker has closed. lapin does not reuse their numbers.
+    closed: usize,
+    /// A channel could not be opened.
+    is_broken: bool,
+}
+
+impl Link {
+    /// Finds the largest body that the broker accepts, by publishing to no queue. If the first
+    /// message that is too large were one of a client, it would end the channel that it shares.
+    pub async fn examine(connection: Arc<Connection>, max_body: usize) -> lapin::Result<Self> {
+        let mut link = Self {
+            connection,
+            largest: max_body,
+            idle: Vec::new(),
+            open: 0,
+            opening: 0,
+            closed: 0,
+            is_broken: false,
+        };
+        loop {
+            let channel = open(Arc::clone(&link.connection)).await?;
+            link.open += 1;
+            let (body, options) = (vec![0; link.largest], BasicPublishOptions::default());
+            let properties = BasicProperties::default();
+            let published = async {
+                channel.basic_publish("".into(), "".into(), options, &body, properties).await?.await
+            };
+            let published = published.await;
+            link.give_back(channel);
+            match published.as_ref().map_err(refusal) {
+                // The broker checks the size first.
+                Ok(_) | Err(Some((AMQPSoftError::ACCESSREFUSED, _))) => break,
+                Err(Some((AMQPSoftError::PRECONDITIONFAILED, why))) if link.largest > 0 => {
+                    // "… message size 9 is larger than configured max size 7"
+                    let limit = why.rsplit(' ').next().and_then(|word| word.parse().ok());
+                    let limit = limit.filter(|limit| *limit < link.largest);
+                    link.largest = limit.unwrap_or(link.largest / 2);
+                }
+                Err(_) => return published.map(|_| link),
+            }
+        }
+        if link.largest < max_body {
+            warn!(largest = link.largest, max_body, "the broker's limit is lower than --max-body");
+        }
+        Ok(link)
+    }
+
+    /// Takes an idle channel.
+    pub fn take(&mut self) -> Option<Channel> {
+        loop {
+            let channel = self.idle.pop()?;
+            if channel.status().connected() {
+                return Some(channel);
+            }
+            self.give_back(channel);
+        }
+    }
+
+    /// Returns a channel, which is idle, or which the broker has closed.
+    pub fn give_back(&mut self, channel: Channel) {
+        if channel.status().connected() {
+            self.idle.push(channel);
+        } else {
+            self.open -= 1;
+            self.closed += 1;
+        }
+    }
+
+    /// Starts to open a channel for each of the lanes that wait for one, as far as the limits allow.
+    pub fn open(&mut self, waiting: usize) -> Vec<BoxFuture<'static, lapin::Result<Channel>>> {
+        let room = OPEN.min(self.half()).saturating_sub(self.open);
+        let count = if self.is_broken { 0 } else { waiting.saturating_sub(self.opening).min(room) };
+        (self.open, self.opening) = (self.open + count, self.opening + count);
+        (0..count).map(|_| open(Arc::clone(&self.connection)).boxed()).collect()
+    }
+
+    pub fn opened(&mut self, channel: lapin::Result<Channel>) {
+        self.opening -= 1;
+        match channel {
+            Ok(channel) => self.idle.push(channel),
+            Err(error) => {
+                warn!(%error, "no channel for publishing");
+                self.open -= 1;
+                self.is_broken = true;
+            }
+        }
+    }
+
+    /// Returns `true` if another connection should replace this one. Until it does, half of the
+    /// numbers are left.
+    pub fn is_worn(&self) -> bool {
+        self.is_broken || self.closed >= self.half()
+    }
+
+    fn half(&self) -> usize {
+        usize::from(self.connection.configuration().channel_max() / 2).max(1)
+    }
+}
+
+async fn open(on: Arc<Connection>) -> lapin::Result<Channel> {
+    let channel = on.create_channel().await?;
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    Ok(channel)
+}
+
+/// Returns why the broker has closed a channel.
+pub fn refusal(error: &lapin::Error) -> Option<(AMQPSoftError, &str)> {
+    let ErrorKind::ProtocolError(error) = error.kind() else { return None };
+    match error.kind() {
+        AMQPErrorKind::Soft(kind) => Some((kind.clone(), error.get_message().as_str())),
+        AMQPErrorKind::Hard(_) => None,
+    }
+}
