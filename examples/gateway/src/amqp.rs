@@ -5,8 +5,13 @@
 //! unacknowledged when the connection ends: at most `--prefetch` messages.
 //!
 //! A [`session`](Broker::session) has one connection to consume and one to publish. It ends with an
-//! error of either. The next session starts with only the [wanted keys](Interest).
-//! of either, and the next one begins with nothing but what is [wanted](Interest).
+//! error of either. The next session binds all [wanted keys](Interest), and then consumes.
+//!
+//! To find out whether the exchange is still that of the last session, the gateway binds it to an
+//! exchange of its own, the mark, which is deleted automatically with its only binding: when the
+//! mark is gone, the exchange was deleted, and with it the bindings of the queue, even if another
+//! exchange of that name exists now. The mark has the name of the queue, and needs no permission
+//! that the queue does not need.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -15,20 +20,22 @@ use std::time::Duration;
 use futures::{StreamExt, future};
 use lapin::message::Delivery as Delivered;
 use lapin::options::{
-    BasicCancelOptions, BasicConsumeOptions, BasicQosOptions, ExchangeDeclareOptions,
-    QueueBindOptions, QueueDeclareOptions,
+    BasicCancelOptions, BasicConsumeOptions, BasicQosOptions, ExchangeBindOptions,
+    ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions,
 };
+use lapin::protocol::AMQPSoftError;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use lapin::uri::AMQPUri;
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
-use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::board::Board;
 use crate::config::BrokerConfig;
-use crate::interest::Interest;
+use crate::interest::{BATCH, Change, Interest};
+use crate::link::refusal;
 use crate::message::{Delivery, Fate, Key, Message, Verdict, check_json};
 use crate::publisher::{Desk, Publisher};
 use crate::rewriter::Rules;
@@ -42,6 +49,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout for closing a connection.
 pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often the mark is checked, and as many as [`BATCH`] wanted keys are bound again, in case an
+/// operator has removed their bindings. That costs the broker about a thousandth of a core.
+const AGAIN: Duration = Duration::from_secs(5);
 const CONSUMER: &str = "gateway";
 /// What the connections for publishing are named, after the gateway.
 pub const PUBLISHING: &str = ", publishing";
@@ -58,7 +68,7 @@ pub struct Broker {
 
 impl Broker {
     fn queue(&self) -> ShortString {
-        format!("gateway.{}", self.config.node).into()
+        self.config.queue().into()
     }
 
     fn exchange(&self) -> ShortString {
@@ -69,7 +79,7 @@ impl Broker {
     /// settled.
     pub async fn run(&self, input: Input, stop: CancellationToken) {
         let mut grace = Some(Instant::now() + self.config.grace);
-        let mut pause = SHORTEST_PAUSE;
+        let (mut pause, mut lost) = (SHORTEST_PAUSE, Instant::now());
         loop {
             let done = self.session(&input, &mut grace, &mut pause, &stop).await;
             self.publisher.close();
@@ -80,7 +90,14 @@ impl Broker {
             }
             warn!(queue = %self.queue(), %error, "broker lost");
             if error.to_string().contains("in exclusive use") {
+                // By our last connection, until the broker notices that it is dead.
+                let heartbeat = u64::from(self.uri.query.heartbeat.unwrap_or(0));
+                if heartbeat > 0 && lost.elapsed() > Duration::from_secs(3 * heartbeat) {
+                    self.interest.interrupt_all(); // another gateway consumes the messages
+                }
                 warn!("another gateway may have the same name: each needs its own --node");
+            } else {
+                lost = Instant::now();
             }
             self.board.source_down(error.to_string());
             tokio::select! {
@@ -107,17 +124,18 @@ impl Broker {
         let (fates, incoming) = mpsc::unbounded_channel();
         let channel = connection.create_channel().await?;
         let binding = self.declare(&connection, grace).await?;
+        let (bound, all_bound) = oneshot::channel();
         let mut desk = Desk::open(self, publishing);
         self.board.source_up();
         let moving = async {
             tokio::try_join!(
-                self.consume(&channel, input, grace, fates, stop),
+                self.consume(&channel, input, grace, all_bound, fates, stop),
                 settle(&channel, &self.board, incoming, pause)
             )
         };
         let ended = tokio::select! {
             moved = moving => moved.map(drop),
-            Err(error) = self.bind(&binding, stop) => Err(error),
+            Err(error) = self.bind(&binding, bound, stop) => Err(error),
             Err(error) = desk.run() => Err(error),
         };
         // Close after an error, too: an open connection keeps exclusive use of the queue.
@@ -135,19 +153,23 @@ impl Broker {
         Connection::connect_uri_with_runtime(self.uri.clone(), properties, runtime).await
     }
 
-    /// Declares the exchange and the queue. A new queue needs no grace period.
+    /// Declares the exchange, the queue and the mark. A new queue needs no grace period.
     async fn declare(
         &self,
         on: &Connection,
         grace: &mut Option<Instant>,
     ) -> lapin::Result<Channel> {
-        if grace.is_some() {
-            // The broker closes this channel if the queue does not exist.
-            let channel = on.create_channel().await?;
-            let passive = QueueDeclareOptions { passive: true, ..Default::default() };
-            if channel.queue_declare(self.queue(), passive, FieldTable::default()).await.is_err() {
-                *grace = None;
-            }
+        // The broker closes the channel of what does not exist.
+        let (passive, none) =
+            (QueueDeclareOptions { passive: true, ..Default::default() }, FieldTable::default());
+        let channel = on.create_channel().await?;
+        let has_queue = exists(channel.queue_declare(self.queue(), passive, none).await)?;
+        let has_mark = exists(self.check_mark(&on.create_channel().await?).await)?;
+        if !has_queue {
+            *grace = None;
+        }
+        if !has_queue || !has_mark {
+            self.interest.interrupt_all();
         }
         let channel = on.create_channel().await?;
         let kind = match &self.config {
@@ -165,35 +187,69 @@ impl Broker {
             arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
         }
         channel.queue_declare(self.queue(), durable, arguments).await?;
+        let mark =
+            ExchangeDeclareOptions { durable: true, auto_delete: true, ..Default::default() };
+        channel
+            .exchange_declare(self.queue(), ExchangeKind::Fanout, mark, FieldTable::default())
+            .await?;
+        let (options, none) = (ExchangeBindOptions::default(), FieldTable::default());
+        channel.exchange_bind(self.exchange(), self.queue(), "".into(), options, none).await?;
         for key in &self.config.binding {
             self.bind_to(&channel, key).await?;
         }
         Ok(channel)
     }
 
-    /// Makes the bindings match the wanted keys, until the gateway stops. The bindings then stay,
-    /// so that the queue collects messages until the restart.
-    async fn bind(&self, channel: &Channel, stop: &CancellationToken) -> lapin::Result<Infallible> {
-        self.interest.follow();
+    /// Fails if the exchange was deleted since the mark was declared.
+    async fn check_mark(&self, channel: &Channel) -> lapin::Result<()> {
+        let passive = ExchangeDeclareOptions { passive: true, ..Default::default() };
+        let none = FieldTable::default();
+        channel.exchange_declare(self.queue(), ExchangeKind::Fanout, passive, none).await
+    }
+
+    /// Binds the wanted keys, and then makes the bindings match them, until the gateway stops. The
+    /// bindings then stay, so that the queue collects messages until the restart.
+    async fn bind(
+        &self,
+        channel: &Channel,
+        bound: oneshot::Sender<()>,
+        stop: &CancellationToken,
+    ) -> lapin::Result<Infallible> {
+        for some in self.interest.follow().chunks(BATCH) {
+            self.apply(channel, self.interest.again(some)).await?;
+        }
+        self.interest.tell().await;
+        let _ = bound.send(());
+        let (mut again, mut tick) = (Vec::new(), interval(AGAIN));
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let some = tokio::select! {
                 // Check `stop` first: during shutdown, clients are disconnected and keys lose their
                 // subscriptions.
                 biased;
                 () = stop.cancelled() => future::pending().await,
+                _ = tick.tick() => {
+                    self.check_mark(channel).await?;
+                    if again.is_empty() {
+                        again = self.interest.wanted();
+                    }
+                    self.interest.again(&again.split_off(again.len().saturating_sub(BATCH)))
+                }
                 some = self.interest.next() => some,
             };
+            self.apply(channel, some).await?;
+        }
+    }
+
+    /// Changes bindings. On an error, their state is unknown.
+    async fn apply(&self, channel: &Channel, some: Vec<Change>) -> lapin::Result<()> {
+        if self.interest.follows {
             let to_change = some.iter().filter(|(_, _, is_new)| *is_new);
             let changes = to_change.map(|(key, wanted, _)| self.change(channel, key, *wanted));
-            if self.interest.follows {
-                // On an error, the state of the bindings is unknown; the next session sets all of
-                // them.
-                future::try_join_all(changes).await?;
-            }
-            for (key, _, _) in some.iter().filter(|(_, wanted, _)| *wanted) {
-                self.interest.bound(key);
-            }
+            future::try_join_all(changes).await?;
         }
+        self.interest.changed(some);
+        Ok(())
     }
 
     async fn change(&self, channel: &Channel, key: &str, wanted: bool) -> lapin::Result<()> {
@@ -218,12 +274,14 @@ impl Broker {
     }
 
     /// Consumes until the gateway stops. It first waits the grace period, so that clients of an
-    /// earlier run can come back: messages without a subscription are acknowledged.
+    /// earlier run can come back: messages without a subscription are acknowledged. Then it waits
+    /// until all keys are bound, and clients are told if they were not.
     async fn consume(
         &self,
         channel: &Channel,
         input: &Input,
         grace: &mut Option<Instant>,
+        all_bound: oneshot::Receiver<()>,
         fates: mpsc::UnboundedSender<Fate>,
         stop: &CancellationToken,
     ) -> lapin::Result<()> {
@@ -233,6 +291,10 @@ impl Broker {
                 () = sleep_until(until) => {}
                 () = stop.cancelled() => return Ok(()),
             }
+        }
+        tokio::select! {
+            _ = all_bound => {}
+            () = stop.cancelled() => return Ok(()),
         }
         channel.basic_qos(self.config.prefetch.get(), BasicQosOptions::default()).await?;
         // Exclusive: two gateways with the same name would each get only some of the messages.
@@ -244,7 +306,10 @@ impl Broker {
         info!(queue = %self.queue(), "broker connected");
         loop {
             let delivered = tokio::select! {
-                delivered = deliveries.next() => delivered.ok_or_else(|| gone("the queue was deleted"))??,
+                delivered = deliveries.next() => delivered.ok_or_else(|| {
+                    self.interest.interrupt_all(); // even if the queue is declared again at once
+                    gone("the queue was deleted")
+                })??,
                 () = stop.cancelled() => break,
             };
             if let Some(message) = self.message(&delivered, &fates)
@@ -253,6 +318,8 @@ impl Broker {
                 break;
             }
         }
+        // The next run has another epoch, and needs no mark.
+        channel.exchange_delete(self.queue(), ExchangeDeleteOptions::default()).await?;
         // The broker redelivers the unread deliveries when the connection closes.
         channel.basic_cancel(CONSUMER.into(), BasicCancelOptions::default()).await
     }
@@ -276,6 +343,17 @@ impl Broker {
         // Invalid JSON is passed on as text: the publisher already has its confirmation.
         let is_json = from.properties.content_type().is_some() && check_json(&from.data).is_ok();
         Some(Message::of(key, &from.data, is_json, Some(delivery)))
+    }
+}
+
+/// Returns `false` if the error says that the object does not exist.
+fn exists<T>(declared: lapin::Result<T>) -> lapin::Result<bool> {
+    match declared {
+        Ok(_) => Ok(true),
+        Err(error) => match refusal(&error) {
+            Some((AMQPSoftError::NOTFOUND, _)) => Ok(false),
+            _ => Err(error),
+        },
     }
 }
 

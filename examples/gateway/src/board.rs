@@ -135,7 +135,7 @@ impl Board {
                 "buffer": config.buffer,
                 "rate": config.rate,
             }),
-            history: History::new(config.history, config.max_queued),
+            history: History::new(config.history, config.max_queued, config.amqp.is_some()),
             started: Instant::now(),
             draining: AtomicBool::new(false),
             totals: Mutex::default(),

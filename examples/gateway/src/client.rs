@@ -302,7 +302,7 @@ impl Client {
             self.notices.clone(),
             Arc::clone(&gateway.board),
         );
-        let terms = Arc::new(terms.since(&options, &self.outlet));
+        let terms = Arc::new(terms.sent_to(&self.outlet, &options));
         gateway.registry.add(&terms);
         let mut lease = Lease::new();
         let order = attach(Subscription::new(Arc::clone(&self.outlet), Arc::clone(&terms)))
@@ -338,12 +338,15 @@ impl Client {
         match notice {
             Notice::Subscribed(key, id) => {
                 if let Some(held) = self.held(&key, id) {
-                    let (rate, at) = (held.rate, held.terms.at.load(Relaxed));
+                    let (rate, terms) = (held.rate, Arc::clone(&held.terms));
                     let mut reply = json!({ "type": "subscribed", "key": &*key, "rate": rate });
-                    if let Some(history) = &self.gateway.board.history {
-                        (reply["epoch"], reply["at"]) = (history.epoch.as_str().into(), at.into());
-                    }
-                    self.send(&reply);
+                    self.outlet.queue_with(|| {
+                        if let Some(history) = &self.gateway.board.history {
+                            reply["epoch"] = history.epoch.as_str().into();
+                            reply["at"] = terms.known().into();
+                        }
+                        Frame::Text(reply.to_string().into())
+                    });
                 }
             }
             Notice::Output => {} // the flush is polled next

@@ -143,6 +143,12 @@ pub struct BrokerConfig {
     pub grace: Duration,
 }
 
+impl BrokerConfig {
+    pub fn queue(&self) -> String {
+        format!("gateway.{}", self.node)
+    }
+}
+
 impl Config {
     /// Returns `true` if messages are dropped for clients that do not read.
     pub fn drops(&self) -> bool {

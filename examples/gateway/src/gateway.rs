@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures::future;
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -80,6 +80,10 @@ impl Gateway {
 
 /// Runs until a signal arrives. Returns an error if it cannot start, or fails.
 pub async fn run(config: Config) -> Result<(), String> {
+    if config.amqp.is_some() && config.broker.exchange == config.broker.queue() {
+        // It is the name of the mark, too: see `amqp`.
+        return Err(format!("--exchange must not be {}, as the queue", config.broker.queue()));
+    }
     let mut signals =
         Signals::new().map_err(|error| format!("cannot install signal handlers: {error}"))?;
     let listener =
@@ -89,7 +93,9 @@ pub async fn run(config: Config) -> Result<(), String> {
 
     let board = Arc::new(Board::new(&config));
     let registry = Arc::new(Registry::default());
-    let interest = Arc::new(Interest::new(config.broker.binding.is_empty(), Arc::clone(&board)));
+    let (interruptions, interruptions_in) = mpsc::unbounded_channel();
+    let follows = config.broker.binding.is_empty();
+    let interest = Arc::new(Interest::new(follows, Arc::clone(&board), interruptions));
     let hooks = GatewayHooks {
         board: Arc::clone(&board),
         registry: Arc::clone(&registry),
@@ -97,7 +103,8 @@ pub async fn run(config: Config) -> Result<(), String> {
         interest: config.amqp.is_some().then(|| Arc::clone(&interest)),
     };
     let budget = Arc::new(Budget::new(config.max_queued));
-    let (input, orders, mut routing) = router::start(&config, hooks, Arc::clone(&budget));
+    let (input, orders, mut routing) =
+        router::start(&config, hooks, interruptions_in, Arc::clone(&budget));
     let stop = CancellationToken::new();
     let (source, consuming) = match &config.amqp {
         None => (Source::Embedded(input.clone()), None),

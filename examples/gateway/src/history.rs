@@ -3,8 +3,15 @@
 //! A message gets its position when it enters the demux. The missed messages of a client are
 //! collected when the order that attaches it is applied. Both happen in the demux task, so there is
 //! neither a gap nor an overlap between replayed and live messages.
+//!
+//! Without a gap, a client has heard, or is going to hear, every message that was published after
+//! its position. This is known only of keys that are covered: without a broker all of them, and
+//! with one those that the queue has been bound to without interruption ([`crate::interest`]).
+//! When a key is covered, one position is skipped, for all messages that were published before
+//! without being received. So a client with an earlier position is told of the gap, even if it
+//! returns much later.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex};
 
@@ -36,6 +43,15 @@ struct Kept {
     /// At least the highest position of any removed key. A new entry starts above it, so that
     /// positions of a key never decrease.
     floor: u64,
+    covered: Covered,
+}
+
+/// The keys of which all messages are received.
+enum Covered {
+    All,
+    /// The position since which a key is covered, or the last one of its messages, if they are
+    /// removed. It does not depend on `floor`, so that clients of other keys are told of no gap.
+    Keys(HashMap<Key, u64>),
 }
 
 struct Log {
@@ -65,9 +81,10 @@ pub struct Since {
 }
 
 impl History {
-    /// Returns `None` if no messages are to be kept.
-    pub fn new(most: u32, max_queued: usize) -> Option<Self> {
-        let kept = Kept { logs: LruCache::unbounded(), bytes: 0, floor: 0 };
+    /// Returns `None` if no messages are to be kept. With a broker, no key is covered yet.
+    pub fn new(most: u32, max_queued: usize, has_broker: bool) -> Option<Self> {
+        let covered = if has_broker { Covered::Keys(HashMap::new()) } else { Covered::All };
+        let kept = Kept { logs: LruCache::unbounded(), bytes: 0, floor: 0, covered };
         (most > 0).then(|| Self {
             epoch: format!("{:016x}", RandomState::new().hash_one(())),
             most: most as usize,
@@ -90,26 +107,69 @@ impl History {
         self.bound(&mut kept);
     }
 
-    /// Records that messages of this key may be published without reaching the gateway from now on.
-    /// Skips one position in place of all of them, so that a replay from an earlier position
-    /// reports a gap.
-    pub fn interrupt(&self, key: &str) {
-        let mut kept = self.kept.lock().unwrap();
-        kept.log(key).last += 1;
-        self.bound(&mut kept);
+    /// Records that all messages of this key are received from now on. Returns the position before
+    /// the first of them, unless this was so before.
+    pub fn cover(&self, key: &Key) -> Option<u64> {
+        let Kept { logs, floor, covered, .. } = &mut *self.kept.lock().unwrap();
+        let Covered::Keys(keys) = covered else { return None };
+        if keys.contains_key(key) {
+            return None;
+        }
+        let log = logs.peek_mut(key);
+        let at = log.as_ref().map_or(*floor, |log| log.last) + 1;
+        if let Some(log) = log {
+            log.last = at;
+        }
+        keys.insert(Key::clone(key), at);
+        Some(at)
+    }
+
+    /// Records that messages of this key may be published without being received.
+    pub fn uncover(&self, key: &Key) {
+        let Kept { logs, floor, covered, .. } = &mut *self.kept.lock().unwrap();
+        if let Covered::Keys(keys) = covered
+            && let Some(last) = keys.remove(key)
+            && !logs.contains(key)
+        {
+            *floor = last.max(*floor);
+        }
+    }
+
+    /// Records that all messages of all keys are received from now on.
+    pub fn cover_all(&self) {
+        let Kept { logs, floor, covered, .. } = &mut *self.kept.lock().unwrap();
+        if matches!(covered, Covered::Keys(_)) {
+            *covered = Covered::All;
+            *floor += 1;
+            logs.iter_mut().for_each(|(_, log)| log.last += 1);
+        }
+    }
+
+    /// Records that messages of any key may be published without being received.
+    pub fn uncover_all(&self) {
+        let Kept { floor, covered, .. } = &mut *self.kept.lock().unwrap();
+        if let Covered::Keys(keys) = covered {
+            *floor = keys.values().copied().max().unwrap_or(0).max(*floor);
+        }
+        *covered = Covered::Keys(HashMap::new());
     }
 
     /// Removes messages until the bound on bytes is met.
     fn bound(&self, kept: &mut Kept) {
-        let Kept { logs, bytes, floor } = kept;
+        let Kept { logs, bytes, floor, covered } = kept;
         // Removes one message at a time, as a key may have many. A single key may use all of the
         // space.
         while *bytes > self.most_bytes
-            && let Some((_, log)) = logs.iter_mut().next_back()
+            && let Some((key, log)) = logs.iter_mut().next_back()
         {
             if log.messages.is_empty() {
                 *bytes -= log.bytes;
-                *floor = log.last.max(*floor);
+                match covered {
+                    Covered::Keys(keys) if keys.contains_key(key) => {
+                        keys.insert(Key::clone(key), log.last);
+                    }
+                    _ => *floor = log.last.max(*floor),
+                }
                 logs.pop_lru();
             } else {
                 *bytes -= log.remove_first();
@@ -120,9 +180,8 @@ impl History {
     /// Returns the kept messages after a position: the newest that fit into the client's share.
     /// Returns all that are kept if the position is not of this run.
     pub fn since(&self, key: &str, from: &Since, share: &Share) -> Missed {
-        let Kept { logs, floor, .. } = &*self.kept.lock().unwrap();
-        let log = logs.peek(key);
-        let last = log.map_or(*floor, |log| log.last);
+        let kept = &*self.kept.lock().unwrap();
+        let (log, last) = (kept.logs.peek(key), kept.last(key));
         let is_of_this_run = from.epoch.as_ref().map_or(from.at == 0, |epoch| *epoch == self.epoch);
         let is_known = is_of_this_run && from.at <= last;
         let (at, missed) = if is_known { (from.at, last - from.at) } else { (0, u64::MAX) };
@@ -131,15 +190,18 @@ impl History {
         let wanted = newest.take_while(|message| message.at() > at && share.take_kept(message));
         let mut messages: Vec<_> = wanted.cloned().collect();
         messages.reverse();
-        let has_gap = !from.latest && (messages.len() as u64) < missed;
+        let has_all = if from.latest {
+            missed == 0 || messages.last().is_some_and(|message| message.at() == last)
+        } else {
+            messages.len() as u64 == missed
+        };
         let after = messages.first().map_or(last, |first| first.at() - 1);
-        Missed { messages, after, last, has_gap }
+        Missed { messages, after, last, has_gap: !(has_all && kept.is_covered(key)) }
     }
 
     /// Returns the position of the last message of a key.
     pub fn last(&self, key: &str) -> u64 {
-        let kept = self.kept.lock().unwrap();
-        kept.logs.peek(key).map_or(kept.floor, |log| log.last)
+        self.kept.lock().unwrap().last(key)
     }
 
     /// Returns the position of the last message of a key, and how many messages are kept.
@@ -156,11 +218,27 @@ impl History {
 }
 
 impl Kept {
+    fn is_covered(&self, key: &str) -> bool {
+        match &self.covered {
+            Covered::All => true,
+            Covered::Keys(keys) => keys.contains_key(key),
+        }
+    }
+
+    fn last(&self, key: &str) -> u64 {
+        let log = self.logs.peek(key).map(|log| log.last);
+        log.or_else(|| match &self.covered {
+            Covered::All => None,
+            Covered::Keys(keys) => keys.get(key).copied(),
+        })
+        .unwrap_or(self.floor)
+    }
+
     fn log(&mut self, key: &str) -> &mut Log {
         if !self.logs.contains(key) {
             let size = OVERHEAD + key.len();
             self.bytes += size;
-            let log = Log { messages: VecDeque::new(), bytes: size, last: self.floor };
+            let log = Log { messages: VecDeque::new(), bytes: size, last: self.last(key) };
             self.logs.put(key.into(), log);
         }
         self.logs.get_mut(key).expect("it was inserted above")
@@ -181,29 +259,103 @@ mod tests {
     use super::*;
     use crate::config::Policy;
 
-    #[test]
-    fn an_interruption_is_a_gap_for_earlier_positions_only() {
+    struct Kept {
+        history: History,
+        budget: Arc<Budget>,
+        share: Share,
+    }
+
+    fn kept(has_broker: bool, max_queued: usize) -> Kept {
         let budget = Arc::new(Budget::new(1 << 20));
         let share = Share::new(100, Arc::clone(&budget), Policy::DropOldest);
-        let history = History::new(2, 1 << 20).unwrap();
-        let keep = || history.keep(&mut Message::new("tea".into(), b"x", None), &budget);
-        let since = |at| {
-            let from = Since { at, epoch: Some(history.epoch.clone()), latest: false };
-            let Missed { messages, after, last, has_gap } = history.since("tea", &from, &share);
-            let kept: Vec<_> = messages.iter().map(Message::at).collect();
-            (kept, after, last, has_gap)
-        };
-        (0..3).for_each(|_| keep());
-        assert_eq!(since(3), (vec![], 3, 3, false));
-        assert_eq!(since(2), (vec![3], 2, 3, false));
-        assert_eq!(since(0), (vec![2, 3], 1, 3, true), "1 is removed");
-        history.interrupt("tea");
-        assert_eq!(since(3), (vec![], 4, 4, true), "no message twice");
-        assert_eq!(since(4), (vec![], 4, 4, false), "the client left after the interruption");
-        keep();
-        assert_eq!(since(3), (vec![5], 4, 5, true));
-        assert_eq!(since(4), (vec![5], 4, 5, false));
-        history.interrupt("new");
-        assert_eq!(history.last("new"), 1);
+        Kept { history: History::new(2, max_queued, has_broker).unwrap(), budget, share }
+    }
+
+    impl Kept {
+        fn keep(&self, key: &str) {
+            self.history.keep(&mut Message::new(key.into(), b"x", None), &self.budget);
+        }
+
+        /// Returns the kept messages after a position, the position before them, the last one, and
+        /// whether there is a gap.
+        fn since(&self, key: &str, at: u64, latest: bool) -> (Vec<u64>, u64, u64, bool) {
+            let from = Since { at, epoch: Some(self.history.epoch.clone()), latest };
+            let Missed { messages, after, last, has_gap } =
+                self.history.since(key, &from, &self.share);
+            (messages.iter().map(Message::at).collect(), after, last, has_gap)
+        }
+    }
+
+    #[test]
+    fn without_a_broker_only_removed_messages_are_a_gap() {
+        let kept = kept(false, 1 << 20);
+        (0..3).for_each(|_| kept.keep("tea"));
+        assert_eq!(kept.since("tea", 3, false), (vec![], 3, 3, false));
+        assert_eq!(kept.since("tea", 2, false), (vec![3], 2, 3, false));
+        assert_eq!(kept.since("tea", 0, false), (vec![2, 3], 1, 3, true), "1 is removed");
+        assert_eq!(kept.since("tea", 0, true), (vec![3], 2, 3, false));
+        assert_eq!(kept.since("new", 0, false), (vec![], 0, 0, false));
+    }
+
+    #[test]
+    fn a_key_that_is_not_covered_has_a_gap_and_so_have_positions_before_it_was_covered() {
+        let (kept, tea) = (kept(true, 1 << 20), Key::from("tea"));
+        kept.keep("tea");
+        for latest in [false, true] {
+            assert_eq!(kept.since("tea", 1, latest), (vec![], 1, 1, true));
+        }
+        assert_eq!(kept.history.cover(&tea), Some(2));
+        assert_eq!(kept.history.cover(&tea), None, "it was not interrupted");
+        assert_eq!(kept.since("tea", 1, false), (vec![], 2, 2, true));
+        assert_eq!(kept.since("tea", 1, true), (vec![], 2, 2, true));
+        assert_eq!(kept.since("tea", 2, false), (vec![], 2, 2, false));
+        kept.keep("tea");
+        assert_eq!(kept.since("tea", 1, false), (vec![3], 2, 3, true));
+        assert_eq!(kept.since("tea", 1, true), (vec![3], 2, 3, false), "the latest is known");
+        kept.history.uncover(&tea);
+        assert_eq!(kept.since("tea", 3, false), (vec![], 3, 3, true));
+        assert_eq!(kept.history.cover(&tea), Some(4));
+        assert_eq!(kept.since("tea", 3, false), (vec![], 4, 4, true));
+        assert_eq!(kept.since("tea", 4, false), (vec![], 4, 4, false));
+    }
+
+    #[test]
+    fn keys_without_messages_have_positions_too() {
+        let (kept, tea, mate) = (kept(true, 1 << 20), Key::from("tea"), Key::from("mate"));
+        assert_eq!((kept.history.cover(&tea), kept.history.cover(&mate)), (Some(1), Some(1)));
+        assert_eq!(kept.since("tea", 0, false), (vec![], 1, 1, true));
+        kept.history.uncover(&tea);
+        assert_eq!(kept.history.cover(&tea), Some(2), "position 1 is before the interruption");
+        assert_eq!(kept.since("tea", 1, false), (vec![], 2, 2, true));
+        assert_eq!(kept.since("mate", 1, false), (vec![], 1, 1, false), "another key");
+        kept.keep("tea");
+        assert_eq!(kept.since("tea", 2, false), (vec![3], 2, 3, false));
+        assert_eq!(kept.history.to_json()["keys"], 1, "only keys with messages are counted");
+    }
+
+    #[test]
+    fn removed_messages_of_a_covered_key_are_a_gap_for_its_clients_only() {
+        let (kept, tea, mate) = (kept(true, 4 * 2_000), Key::from("tea"), Key::from("mate"));
+        kept.history.cover(&tea);
+        kept.history.cover(&mate);
+        kept.keep("tea");
+        (0..4).for_each(|n| kept.keep(&format!("another {n}")));
+        assert_eq!(kept.since("tea", 1, false), (vec![], 2, 2, true));
+        assert_eq!(kept.since("tea", 2, false), (vec![], 2, 2, false));
+        assert_eq!(kept.since("mate", 1, false), (vec![], 1, 1, false));
+    }
+
+    #[test]
+    fn an_interruption_of_all_keys_is_a_gap_in_each_of_them() {
+        let kept = kept(true, 1 << 20);
+        assert_eq!(kept.since("tea", 0, false), (vec![], 0, 0, true));
+        for last in [1, 2] {
+            kept.history.cover_all();
+            kept.history.cover_all();
+            assert_eq!(kept.since("tea", last - 1, false), (vec![], last, last, true));
+            assert_eq!(kept.since("tea", last, false), (vec![], last, last, false));
+            kept.history.uncover_all();
+            assert_eq!(kept.since("tea", last, false), (vec![], last, last, true));
+        }
     }
 }

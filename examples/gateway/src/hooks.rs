@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stream_demux::{Detached, Discarded, Hooks, Recipient};
 
 use crate::board::Board;
-use crate::interest::Interest;
+use crate::interest::{Interest, Interruption};
 use crate::message::{Key, Message};
 use crate::outlet::Gone;
 use crate::subscription::{Ending, Registry, Terms};
@@ -21,6 +21,15 @@ pub struct GatewayHooks {
     pub interest: Option<Arc<Interest>>,
 }
 
+impl GatewayHooks {
+    /// Tells the clients of some keys that messages may be missing.
+    pub fn tell(&self, Interruption { keys, number, .. }: &Interruption) {
+        for terms in self.attached.values().filter(|terms| keys.contains(&terms.key)) {
+            terms.tell_gap(*number);
+        }
+    }
+}
+
 impl Hooks<Key, Message, Gone> for GatewayHooks {
     fn admit(&mut self, to: Recipient<'_, Key>, message: &Message) -> bool {
         self.attached.get(&to.tag).is_none_or(|terms| terms.admits(message))
@@ -30,20 +39,15 @@ impl Hooks<Key, Message, Gone> for GatewayHooks {
         let delivered = self.board.attached(to.key);
         if let Some(terms) = self.registry.remove(to.tag) {
             terms.count_in(delivered);
+            let number = self.interest.as_ref().map_or(0, |interest| interest.want(to.key));
             if let Some(history) = &self.board.history {
-                terms.replay(history);
+                terms.replay(history, number);
             }
             self.attached.insert(to.tag, Arc::clone(&terms));
             match &self.interest {
                 Some(interest) => interest.notify_when_bound(terms),
-                None => terms.subscribed(),
+                None => terms.subscribed(None, number),
             }
-        }
-    }
-
-    fn key_attached(&mut self, key: &Key) {
-        if let Some(interest) = &self.interest {
-            interest.want(key);
         }
     }
 
@@ -87,9 +91,9 @@ impl Hooks<Key, Message, Gone> for GatewayHooks {
             Discarded::Evicted => terms.is_some_and(|terms| terms.is_too_slow()),
             _ => false,
         };
-        let was_replayed = terms.is_some_and(|terms| terms.was_replayed(&message));
-        if was_replayed || why == Discarded::Conflated {
-            message.settle(); // already replayed, or replaced: not a loss
+        let is_older = terms.is_some_and(|terms| terms.is_older(&message));
+        if is_older || why == Discarded::Conflated {
+            message.settle(); // older than the subscription, or replaced: not a loss
         } else if is_policy {
             message.settle();
             if let Some(terms) = terms {

@@ -1,60 +1,132 @@
-//! The keys that clients subscribe to, and the bindings of the queue to them.
+//! The keys that clients subscribe to, the bindings of the queue to them, and what is known of both.
+//!
+//! A client is told of a gap before it hears a later message, unless its key is known to have been
+//! bound without interruption. So a key is bound only when the broker says so, and this remains
+//! known until
+//!
+//! 1. its binding is about to be removed, because the key has lost its last subscription;
+//! 2. the queue or the exchange was lost ([`interrupt_all`](Interest::interrupt_all)). A session
+//!    compares both with those of the last session, so a lost connection is not an interruption;
+//! 3. a message that the gateway published was not routed ([`interrupt`](Interest::interrupt)).
+//!
+//! When a key is bound again, the history skips a position: clients that return are told of the gap
+//! by their position ([`crate::history`]). Clients that rely on the key and are still there are told
+//! directly ([`Interruption`]). In the cases 2 and 3, the session ends, and the next one binds all
+//! wanted keys and tells the clients before it consumes. So nobody hears a later message first, and
+//! a client that then loads its state misses nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::{Duration, Instant};
 
 use crate::board::Board;
 use crate::message::Key;
 use crate::subscription::Terms;
 
 /// Keys whose bindings are changed at once.
-const BATCH: usize = 64;
+pub const BATCH: usize = 64;
 /// How many keys that are known to be unbound are kept.
 const UNBOUND: usize = 10_000;
+/// A message that was published before the key was bound is returned within this time.
+const CERTAIN: Duration = Duration::from_secs(5);
 
 /// Tracks wanted and bound keys. The demux reports when a key gets its first subscription and when
 /// it loses the last one. Only the current state is kept, and the bindings are changed to match it.
-/// While the broker is away, no binding is assumed.
 pub struct Interest {
     pub follows: bool,
     keys: Mutex<Keys>,
     changed: Notify,
     board: Arc<Board>,
+    interruptions: mpsc::UnboundedSender<Interruption>,
 }
 
-#[derive(Default)]
+/// Clients of some keys are to be told of a gap. Handled by the demux task.
+pub struct Interruption {
+    pub keys: Interrupted,
+    /// The number of the interruption: clients that rely on the key since then know of it.
+    pub number: u64,
+    pub told: oneshot::Sender<()>,
+}
+
+/// Keys that were not bound for a time.
+#[derive(Debug, PartialEq)]
+pub enum Interrupted {
+    All,
+    Some(HashSet<Key>),
+}
+
+impl Interrupted {
+    pub fn contains(&self, key: &Key) -> bool {
+        match self {
+            Self::All => true,
+            Self::Some(keys) => keys.contains(key),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Binding {
+    /// A change is not confirmed.
+    Unknown,
+    Bound {
+        since: Instant,
+    },
+    Unbound,
+}
+
 struct Keys {
     /// `true` while a session updates the bindings.
     is_followed: bool,
     wanted: HashSet<Key>,
     /// Subscriptions to notify once the queue is bound to their key.
     waiting: HashMap<Key, Vec<Arc<Terms>>>,
-    /// Whether the queue is bound to a key, or about to be, as far as known.
-    bound: HashMap<Key, bool>,
+    /// Of other keys, nothing is known.
+    bindings: HashMap<Key, Binding>,
     /// Keys whose bindings may not match.
     unsure: HashSet<Key>,
+    /// Keys whose clients are not told yet.
+    interrupted: Interrupted,
+    /// The number of the last interruption, counted from 1.
+    number: u64,
 }
+
+/// A key, whether it is wanted, and whether its binding must be changed.
+pub type Change = (Key, bool, bool);
 
 impl Interest {
     /// If `follows` is `false`, bindings are not changed.
-    pub fn new(follows: bool, board: Arc<Board>) -> Self {
-        Self { follows, keys: Mutex::default(), changed: Notify::new(), board }
+    pub fn new(
+        follows: bool,
+        board: Arc<Board>,
+        interruptions: mpsc::UnboundedSender<Interruption>,
+    ) -> Self {
+        let keys = Keys {
+            is_followed: false,
+            wanted: HashSet::new(),
+            waiting: HashMap::new(),
+            bindings: HashMap::new(),
+            unsure: HashSet::new(),
+            interrupted: Interrupted::All, // nothing is known of the time before
+            number: 1,
+        };
+        Self { follows, keys: Mutex::new(keys), changed: Notify::new(), board, interruptions }
     }
 
-    /// Called when a key gets its first subscription.
-    pub fn want(&self, key: &Key) {
+    /// Called when a subscription is attached, before its history is read: from now on, the binding
+    /// is not removed. Returns the number of the last interruption.
+    pub fn want(&self, key: &Key) -> u64 {
         let mut keys = self.keys.lock().unwrap();
         keys.wanted.insert(Key::clone(key));
-        self.mark_unsure(&mut keys, Key::clone(key));
+        keys.number
     }
 
     /// Called when a key loses its last subscription.
     pub fn unwant(&self, key: &Key) {
         let mut keys = self.keys.lock().unwrap();
         keys.wanted.remove(key);
-        if keys.bound.get(key) == Some(&true) {
+        if matches!(keys.bindings.get(key), Some(Binding::Bound { .. } | Binding::Unknown)) {
             self.mark_unsure(&mut keys, Key::clone(key));
         } else {
             // The key was never bound: drop its entry.
@@ -62,15 +134,12 @@ impl Interest {
         }
     }
 
-    /// Notifies a subscription when the queue is bound to its key. For the first subscription of a
-    /// key, [`want`](Self::want) is called after this.
+    /// Notifies a subscription when the queue is bound to its key.
     pub fn notify_when_bound(&self, terms: Arc<Terms>) {
         let mut keys = self.keys.lock().unwrap();
         let key = Key::clone(&terms.key);
         keys.waiting.entry(Key::clone(&key)).or_default().push(terms);
-        if keys.wanted.contains(&key) {
-            self.mark_unsure(&mut keys, key);
-        }
+        self.mark_unsure(&mut keys, key);
     }
 
     /// Removes a subscription that has ended.
@@ -88,7 +157,7 @@ impl Interest {
     /// an earlier run.
     pub fn recheck(&self, key: &str) {
         let mut keys = self.keys.lock().unwrap();
-        if self.follows && keys.bound.get(key) != Some(&false) {
+        if self.follows && keys.bindings.get(key) != Some(&Binding::Unbound) {
             self.mark_unsure(&mut keys, key.into());
         }
     }
@@ -100,58 +169,153 @@ impl Interest {
         }
     }
 
-    /// Starts a session, in which no binding is known.
-    pub fn follow(&self) {
+    /// Starts a session. Returns the keys to bind at first.
+    pub fn follow(&self) -> Vec<Key> {
         let keys = &mut *self.keys.lock().unwrap();
         keys.is_followed = true;
-        keys.unsure.extend(keys.wanted.iter().cloned());
+        keys.unsure.extend(keys.bindings.keys().filter(|key| !keys.wanted.contains(*key)).cloned());
         self.changed.notify_one();
+        keys.wanted.iter().cloned().collect()
     }
 
-    /// Ends the session.
+    /// Ends the session. Keys that are bound remain so.
     pub fn unfollow(&self) {
         let keys = &mut *self.keys.lock().unwrap();
         keys.is_followed = false;
-        (keys.bound, keys.unsure) = Default::default();
+        keys.bindings.retain(|_, binding| matches!(binding, Binding::Bound { .. }));
+        keys.unsure.clear();
     }
 
-    /// Returns some keys, whether each is wanted, and whether its binding must be changed.
-    pub async fn next(&self) -> Vec<(Key, bool, bool)> {
+    /// Records that the queue or the exchange was lost, or that another gateway has consumed.
+    pub fn interrupt_all(&self) {
+        let keys = &mut *self.keys.lock().unwrap();
+        keys.bindings.clear();
+        keys.interrupted = Interrupted::All;
+        keys.number += 1;
+        if let Some(history) = &self.board.history {
+            history.uncover_all();
+        }
+    }
+
+    /// Records that a message of this key, which the gateway has published, was not routed. Returns
+    /// `true` if the queue should have been bound to the key.
+    pub fn interrupt(&self, key: &str) -> bool {
+        let keys = &mut *self.keys.lock().unwrap();
+        let is_wrong = match keys.bindings.get_key_value(key) {
+            Some((key, Binding::Bound { since })) if since.elapsed() > CERTAIN => Some(key.clone()),
+            _ => None,
+        };
+        if let Some(key) = &is_wrong {
+            keys.bindings.remove(key);
+            keys.number += 1;
+            if let Some(history) = &self.board.history {
+                history.uncover(key);
+            }
+            if let Interrupted::Some(interrupted) = &mut keys.interrupted {
+                interrupted.insert(Key::clone(key));
+            }
+        }
+        is_wrong.is_some()
+    }
+
+    /// Returns `true` if the queue is known to be bound to this key.
+    pub fn is_bound(&self, key: &str) -> bool {
+        let keys = self.keys.lock().unwrap();
+        self.follows && matches!(keys.bindings.get(key), Some(Binding::Bound { .. }))
+    }
+
+    /// Called when the wanted keys are bound, and before messages are consumed. Tells the clients of
+    /// keys that were interrupted.
+    pub async fn tell(&self) {
+        let (told, done) = oneshot::channel();
+        {
+            let keys = &mut *self.keys.lock().unwrap();
+            let none = Interrupted::Some(HashSet::new());
+            if keys.interrupted == none {
+                return;
+            }
+            if let Some(history) = self.board.history.as_ref().filter(|_| !self.follows) {
+                history.cover_all();
+            }
+            let number = keys.number;
+            let keys = std::mem::replace(&mut keys.interrupted, none);
+            let _ = self.interruptions.send(Interruption { keys, number, told });
+        }
+        let _ = done.await; // fails only when the gateway stops
+    }
+
+    /// Returns some keys whose bindings may not match.
+    pub async fn next(&self) -> Vec<Change> {
         loop {
             let changed = self.changed.notified();
             {
-                let Keys { wanted, bound, unsure, .. } = &mut *self.keys.lock().unwrap();
-                if bound.len() > UNBOUND + wanted.len() + unsure.len() {
-                    bound.retain(|_, is_bound| *is_bound);
+                let keys = &mut *self.keys.lock().unwrap();
+                if keys.bindings.len() > UNBOUND + keys.wanted.len() + keys.unsure.len() {
+                    keys.bindings.retain(|_, binding| *binding != Binding::Unbound);
                 }
-                let some: Vec<Key> = unsure.iter().take(BATCH).cloned().collect();
+                let some: Vec<Key> = keys.unsure.iter().take(BATCH).cloned().collect();
                 if !some.is_empty() {
-                    return some
-                        .into_iter()
-                        .map(|key| {
-                            unsure.remove(&key);
-                            let is_wanted = wanted.contains(&key);
-                            let before = bound.insert(Key::clone(&key), is_wanted);
-                            // While holding the lock, so that the next subscription finds the gap.
-                            if let Some(history) = &self.board.history
-                                && (self.follows && !is_wanted && before != Some(false))
-                            {
-                                history.interrupt(&key);
-                            }
-                            (key, is_wanted, before != Some(is_wanted))
-                        })
-                        .collect();
+                    return some.into_iter().map(|key| self.change(keys, key, false)).collect();
                 }
             }
             changed.await;
         }
     }
 
-    /// Called when the queue is bound to this key.
-    pub fn bound(&self, key: &Key) {
-        // Release the lock before the subscriptions are notified.
-        let waiting = self.keys.lock().unwrap().waiting.remove(key);
-        waiting.unwrap_or_default().iter().for_each(|terms| terms.subscribed());
+    pub fn wanted(&self) -> Vec<Key> {
+        self.keys.lock().unwrap().wanted.iter().cloned().collect()
+    }
+
+    /// Returns how to bind these keys again, or for the first time in a session.
+    pub fn again(&self, some: &[Key]) -> Vec<Change> {
+        let keys = &mut *self.keys.lock().unwrap();
+        some.iter().map(|key| self.change(keys, Key::clone(key), true)).collect()
+    }
+
+    fn change(&self, keys: &mut Keys, key: Key, again: bool) -> Change {
+        keys.unsure.remove(&key);
+        let is_wanted = keys.wanted.contains(&key);
+        let is_as_wanted = match keys.bindings.get(&key) {
+            Some(Binding::Bound { .. }) => is_wanted,
+            Some(Binding::Unbound) => !is_wanted,
+            _ => false,
+        };
+        if !is_as_wanted {
+            if let Some(history) = self.board.history.as_ref().filter(|_| self.follows) {
+                history.uncover(&key);
+            }
+            keys.bindings.insert(Key::clone(&key), Binding::Unknown);
+        }
+        (key, is_wanted, !is_as_wanted || again && is_wanted)
+    }
+
+    /// Called when the broker has confirmed the changes.
+    pub fn changed(&self, changes: Vec<Change>) {
+        let (mut bound, number);
+        {
+            let keys = &mut *self.keys.lock().unwrap();
+            (bound, number) = (Vec::new(), keys.number);
+            for (key, is_wanted, _) in changes {
+                let binding = keys.bindings.entry(Key::clone(&key)).or_insert(Binding::Unknown);
+                if !is_wanted {
+                    *binding = Binding::Unbound;
+                    continue;
+                }
+                let mut at = None;
+                if *binding == Binding::Unknown {
+                    *binding = Binding::Bound { since: Instant::now() };
+                    if let Some(history) = self.board.history.as_ref().filter(|_| self.follows) {
+                        at = history.cover(&key);
+                    }
+                }
+                let waiting = keys.waiting.remove(&key).unwrap_or_default();
+                bound.extend(waiting.into_iter().map(|terms| (terms, at)));
+            }
+        }
+        // Without the lock, as this calls foreign wakers.
+        for (terms, at) in bound {
+            terms.subscribed(at, number);
+        }
     }
 }
 
@@ -159,127 +323,236 @@ impl Interest {
 mod tests {
     use clap::Parser;
     use futures::FutureExt;
-    use futures::channel::mpsc;
+    use futures::channel::mpsc as futures_mpsc;
 
     use super::*;
     use crate::budget::Budget;
     use crate::config::{Config, Policy};
+    use crate::history::Since;
     use crate::subscription::{Notice, Share, SubscribeOptions};
 
-    fn terms(id: u64, key: &str) -> (Arc<Terms>, mpsc::UnboundedReceiver<Notice>) {
+    fn terms(id: u64, key: &str) -> (Arc<Terms>, futures_mpsc::UnboundedReceiver<Notice>) {
         let board = Arc::new(Board::new(&Config::parse_from(["gateway"])));
         let share = Arc::new(Share::new(1, Arc::new(Budget::new(1)), Policy::Wait));
-        let (notices, received) = mpsc::unbounded();
+        let (notices, received) = futures_mpsc::unbounded();
         let client = ([127, 0, 0, 1], 1).into();
         let options = SubscribeOptions::default();
         (Arc::new(Terms::new(id, key.into(), client, &options, share, notices, board)), received)
     }
 
-    fn interest(options: &[&str]) -> Interest {
-        let config = Config::parse_from([&["gateway"], options].concat());
-        Interest::new(true, Arc::new(Board::new(&config)))
+    fn interest() -> (Interest, mpsc::UnboundedReceiver<Interruption>) {
+        let options = ["gateway", "--history", "9", "--amqp", "amqp://localhost"];
+        let (interruptions, received) = mpsc::unbounded_channel();
+        let board = Arc::new(Board::new(&Config::parse_from(options)));
+        (Interest::new(true, board, interruptions), received)
     }
 
-    fn next(interest: &Interest) -> Option<Vec<(Key, bool, bool)>> {
-        interest.next().now_or_never()
-    }
+    impl Interest {
+        /// Does what a session does when it starts. Returns what it changes.
+        fn start(&self) -> Vec<Change> {
+            let changes = self.again(&self.follow());
+            self.changed(changes.clone());
+            let _ = self.tell().now_or_never(); // there is no demux task to answer
+            changes
+        }
 
-    fn is_empty(interest: &Interest) -> bool {
-        let keys = interest.keys.lock().unwrap();
-        keys.wanted.is_empty() && keys.waiting.is_empty() && keys.unsure.is_empty()
+        fn next_now(&self) -> Option<Vec<Change>> {
+            self.next().now_or_never()
+        }
+
+        /// Makes one round of changes.
+        fn round(&self) -> Vec<Change> {
+            let changes = self.next_now().unwrap_or_default();
+            self.changed(changes.clone());
+            changes
+        }
+
+        fn is_empty(&self) -> bool {
+            let keys = self.keys.lock().unwrap();
+            keys.wanted.is_empty() && keys.waiting.is_empty() && keys.unsure.is_empty()
+        }
+
+        /// Returns `true` if a client that heard all messages up to now has not missed any.
+        fn has_all(&self, key: &str, at: u64) -> bool {
+            let history = self.board.history.as_ref().unwrap();
+            let epoch = Some(history.epoch.clone());
+            let share = Share::new(1, Arc::new(Budget::new(1)), Policy::Wait);
+            !history.since(key, &Since { at, epoch, latest: false }, &share).has_gap
+        }
+
+        fn last(&self, key: &str) -> u64 {
+            self.board.history.as_ref().unwrap().last(key)
+        }
     }
 
     #[test]
     fn each_subscription_is_notified_once_its_key_is_bound() {
-        let (interest, key) = (interest(&[]), Key::from("tea"));
-        interest.follow();
+        let ((interest, _interruptions), key) = (interest(), Key::from("tea"));
+        interest.start();
         let (first, mut first_notices) = terms(1, "tea");
-        interest.notify_when_bound(first);
-        assert_eq!(next(&interest), None, "the key is not attached yet");
         interest.want(&key);
-        assert_eq!(next(&interest), Some(vec![(Key::clone(&key), true, true)]));
+        interest.notify_when_bound(first);
+        let changes = interest.next_now().unwrap();
+        assert_eq!(changes, [(Key::clone(&key), true, true)]);
         assert!(first_notices.try_recv().is_err(), "the binding is not confirmed yet");
-        interest.bound(&key);
+        interest.changed(changes);
         assert!(matches!(first_notices.try_recv(), Ok(Notice::Subscribed(_, 1))));
 
-        // A second subscription, to a key that is attached already.
         let (second, mut second_notices) = terms(2, "tea");
+        interest.want(&key);
         interest.notify_when_bound(second);
-        assert_eq!(next(&interest), Some(vec![(Key::clone(&key), true, false)]));
-        interest.bound(&key);
+        assert_eq!(interest.round(), [(Key::clone(&key), true, false)], "it is bound");
         assert!(matches!(second_notices.try_recv(), Ok(Notice::Subscribed(_, 2))));
         assert!(first_notices.try_recv().is_err());
 
         interest.unwant(&key);
-        assert_eq!(next(&interest), Some(vec![(key, false, true)]));
-        assert_eq!(next(&interest), None);
+        assert_eq!(interest.round(), [(key, false, true)]);
+        assert_eq!(interest.next_now(), None);
     }
 
     #[test]
     fn nothing_is_kept_of_keys_that_come_and_go_while_the_broker_is_away_or_slow() {
-        let interest = interest(&[]);
+        let (interest, _interruptions) = interest();
         for is_followed in [false, true] {
             for id in 0..1_000 {
-                let (terms, _news) = terms(id, &id.to_string());
-                interest.notify_when_bound(Arc::clone(&terms));
+                let (terms, _notices) = terms(id, &id.to_string());
                 interest.want(&terms.key);
+                interest.notify_when_bound(Arc::clone(&terms));
                 interest.remove(&terms);
                 interest.unwant(&terms.key);
             }
-            assert!(is_empty(&interest), "followed: {is_followed}");
-            interest.follow();
+            assert!(interest.is_empty(), "followed: {is_followed}");
+            interest.start();
         }
-        // A bound key must be unbound, but not if the connection was lost.
+        // A bound key must be unbound, also by the next session.
         let key = Key::from("tea");
         interest.want(&key);
-        assert_eq!(next(&interest), Some(vec![(Key::clone(&key), true, true)]));
+        interest.start();
         interest.unwant(&key);
-        assert!(!is_empty(&interest));
         interest.unfollow();
-        assert!(is_empty(&interest));
+        interest.start();
+        assert_eq!(interest.round(), [(key, false, true)]);
+        assert!(interest.is_empty());
     }
 
     #[test]
     fn wanted_keys_are_bound_again_by_each_session() {
-        let (interest, key) = (interest(&[]), Key::from("tea"));
+        let ((interest, _interruptions), key) = (interest(), Key::from("tea"));
         interest.want(&key);
         for _ in 0..2 {
-            interest.follow();
-            assert_eq!(next(&interest), Some(vec![(Key::clone(&key), true, true)]));
+            assert_eq!(interest.start(), [(Key::clone(&key), true, true)]);
             interest.recheck("left over");
-            assert_eq!(next(&interest), Some(vec![("left over".into(), false, true)]));
+            assert_eq!(interest.round(), [("left over".into(), false, true)]);
             interest.recheck("left over");
-            assert_eq!(next(&interest), None, "the key is known to be unbound");
+            assert_eq!(interest.next_now(), None, "the key is known to be unbound");
             interest.unfollow();
         }
     }
 
     #[test]
     fn nothing_is_kept_of_a_subscription_that_never_received() {
-        let (interest, key) = (interest(&[]), Key::from("tea"));
+        let ((interest, _interruptions), key) = (interest(), Key::from("tea"));
         let (terms, mut notices) = terms(1, "tea");
+        interest.want(&key);
         interest.notify_when_bound(Arc::clone(&terms));
         interest.remove(&terms);
-        assert!(is_empty(&interest));
-        interest.bound(&key);
+        interest.unwant(&key);
+        assert!(interest.is_empty());
+        interest.changed(vec![(key, true, true)]);
         assert!(notices.try_recv().is_err());
     }
 
     #[test]
-    fn a_key_that_is_unbound_has_a_gap_in_its_history() {
-        let (interest, key) = (interest(&["--history", "9"]), Key::from("tea"));
-        let history = interest.board.history.as_ref().unwrap();
-        interest.follow();
+    fn a_key_has_no_gap_while_it_is_known_to_be_bound() {
+        let ((interest, _interruptions), key) = (interest(), Key::from("tea"));
         interest.want(&key);
-        next(&interest);
+        assert!(!interest.has_all("tea", 0), "it is not bound");
+        interest.start();
+        let at = interest.last("tea");
+        assert!(interest.has_all("tea", at) && !interest.has_all("tea", at - 1));
+        // The client leaves, and returns before the key is unbound.
         interest.unwant(&key);
         interest.want(&key);
-        next(&interest);
-        assert_eq!(history.last("tea"), 0, "the key stays bound");
+        interest.round();
+        // The connection is lost. The client leaves, and returns.
+        interest.unfollow();
         interest.unwant(&key);
-        next(&interest);
+        assert!(interest.has_all("tea", at));
+        interest.start();
         interest.want(&key);
-        next(&interest);
-        assert_eq!(history.last("tea"), 1);
+        interest.round();
+        assert!(interest.has_all("tea", at));
+        assert_eq!(interest.last("tea"), at);
+    }
+
+    #[test]
+    fn a_key_has_a_gap_from_the_decision_to_unbind_it_until_it_is_bound() {
+        let ((interest, _interruptions), key) = (interest(), Key::from("tea"));
+        interest.want(&key);
+        interest.start();
+        let at = interest.last("tea");
+        interest.unwant(&key);
+        let changes = interest.next_now().unwrap();
+        assert!(!interest.has_all("tea", at), "the change is not confirmed");
+        interest.want(&key);
+        // The connection is lost before the confirmation.
+        interest.unfollow();
+        assert!(!interest.has_all("tea", at));
+        drop(changes);
+        let changes = interest.again(&interest.follow());
+        assert!(!interest.has_all("tea", at));
+        interest.changed(changes);
+        assert!(!interest.has_all("tea", at) && interest.has_all("tea", at + 1));
+    }
+
+    #[test]
+    fn clients_are_told_of_an_interruption_when_their_keys_are_bound_again() {
+        let ((interest, mut interruptions), tea, mate) = (interest(), "tea".into(), "mate".into());
+        interest.want(&tea);
+        interest.want(&mate);
+        interest.start();
+        assert_eq!(interruptions.try_recv().unwrap().keys, Interrupted::All, "the first session");
+        let at = interest.last("tea");
+        interest.unfollow();
+        interest.start();
+        assert!(interruptions.try_recv().is_err(), "nothing was interrupted");
+
+        interest.unfollow();
+        interest.interrupt_all();
+        assert!(!interest.has_all("tea", at));
+        let changes = interest.again(&interest.follow());
+        assert!(interruptions.try_recv().is_err() && changes.len() == 2);
+        interest.changed(changes);
+        assert!(interest.tell().now_or_never().is_none(), "the demux task has to answer");
+        assert_eq!(interruptions.try_recv().unwrap().keys, Interrupted::All);
+        assert!(!interest.has_all("tea", at) && interest.has_all("tea", interest.last("tea")));
+
+        let at = interest.last("tea");
+        assert!(!interest.interrupt("tea"), "it may have been published before the key was bound");
+        let since = Instant::now().checked_sub(2 * CERTAIN).unwrap();
+        let bound = Binding::Bound { since };
+        interest.keys.lock().unwrap().bindings.insert(Key::clone(&tea), bound);
+        assert!(interest.interrupt("tea") && !interest.interrupt("other"));
+        assert!(!interest.has_all("tea", at) && interest.has_all("mate", interest.last("mate")));
+        interest.unfollow();
+        interest.start();
+        let interrupted = Interrupted::Some(HashSet::from([Key::clone(&tea)]));
+        assert_eq!(interruptions.try_recv().unwrap().keys, interrupted);
+    }
+
+    #[test]
+    fn with_permanent_bindings_all_keys_have_a_gap_when_the_queue_was_lost() {
+        let (mut interest, _interruptions) = interest();
+        interest.follows = false;
+        interest.want(&"tea".into());
+        assert!(!interest.has_all("tea", 0));
+        interest.start();
+        for at in 1..3 {
+            assert!(interest.has_all("other", at) && !interest.has_all("other", at - 1));
+            interest.unfollow();
+            interest.interrupt_all();
+            assert!(!interest.has_all("other", at));
+            interest.start();
+        }
     }
 }

@@ -149,8 +149,13 @@ impl Outlet {
 
     /// Queues a frame; [`flush`](Self::flush) sends it.
     pub fn queue(&self, frame: Frame) {
+        self.queue_with(|| frame);
+    }
+
+    /// Queues a frame that is made while no message is sent.
+    pub fn queue_with(&self, make: impl FnOnce() -> Frame) {
         let mut socket = self.lock();
-        socket.output.push_back(Output::Frame(frame));
+        socket.output.push_back(Output::Frame(make()));
         socket.has_output = true;
     }
 
@@ -291,11 +296,10 @@ impl Sink<Message> for Subscription {
         if let Some(pace) = &mut self.pace {
             pace.sent();
         }
+        let at = message.at();
         let mut socket = self.outlet.lock();
-        let sent = socket.send(message, self.terms.binary);
-        drop(socket);
-        sent.map_err(|_| Gone)?;
-        self.terms.delivered();
+        socket.send(message, self.terms.binary).map_err(|_| Gone)?;
+        self.terms.delivered(at);
         Ok(())
     }
 

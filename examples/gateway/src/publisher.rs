@@ -34,7 +34,6 @@ use tracing::{info, warn};
 
 use crate::amqp::{Broker, CLOSE_TIMEOUT, PUBLISHING, TIMEOUT, gone, table, timed_out};
 use crate::board::Publishing;
-use crate::config::BrokerConfig;
 use crate::link::{Link, refusal};
 use crate::source::PublishError;
 
@@ -256,8 +255,8 @@ impl<'a> Desk<'a> {
                 continue;
             }
             lane.unconfirmed += 1;
-            let (broker, channel) = (self.broker, channel.clone());
-            let mut publishing = publish(&broker.config, channel, name.to_owned(), request).boxed();
+            let publishing = publish(self.broker, channel.clone(), name.to_owned(), request);
+            let mut publishing = publishing.boxed();
             // The first poll takes the tag and queues the frames.
             self.sent.push(match (&mut publishing).now_or_never() {
                 Some(sent) => ready(sent).boxed(),
@@ -275,21 +274,28 @@ impl<'a> Desk<'a> {
             self.lanes.get_mut(&name).expect("lanes stay until their messages are confirmed");
         lane.unconfirmed -= 1;
         let is_over = lane.unconfirmed == 0;
-        let (mut result, mut lost) = (result, None);
-        let answered = match &mut result {
+        let mut lost = None;
+        let answered = match result {
             Ok(confirmation) => {
                 lane.is_allowed = true;
+                // lapin may attach it to the confirmation of another message.
+                if let Confirmation::Ack(Some(returned)) | Confirmation::Nack(Some(returned)) =
+                    &confirmation
+                    && self.broker.interest.interrupt(returned.delivery.routing_key.as_str())
+                {
+                    lost = Some(gone("a binding was removed"));
+                }
                 if confirmation.is_ack() { Ok(()) } else { Err(PublishError::Rejected) }
             }
             Err(error) => {
                 warn!(key, %error, "the broker did not take a message");
-                match refusal(error) {
+                match refusal(&error) {
                     Some((AMQPSoftError::ACCESSREFUSED, _)) if !lane.is_allowed => {
                         self.refused.put(name.clone(), Instant::now());
                         Err(PublishError::Forbidden)
                     }
                     Some((AMQPSoftError::NOTFOUND, _)) => {
-                        lost = Some(error.clone());
+                        lost = Some(error);
                         Err(PublishError::Down)
                     }
                     _ => Err(PublishError::Down),
@@ -349,7 +355,8 @@ impl<'a> Desk<'a> {
     }
 }
 
-async fn publish(config: &BrokerConfig, on: Channel, lane: String, request: Request) -> Sent {
+async fn publish(broker: &Broker, on: Channel, lane: String, request: Request) -> Sent {
+    let config = &broker.config;
     let Request { key, body, is_json, answer } = request;
     let mut properties = BasicProperties::default().with_delivery_mode(2); // persistent
     if is_json {
@@ -358,7 +365,10 @@ async fn publish(config: &BrokerConfig, on: Channel, lane: String, request: Requ
     if let Some(header) = &config.key_header {
         properties = properties.with_headers(table([(header.as_str(), key.as_str())]));
     }
-    let (exchange, options) = (config.exchange.as_str().into(), BasicPublishOptions::default());
+    // The broker returns the message if the binding of its key was removed by somebody else.
+    let mandatory = broker.interest.is_bound(&key);
+    let options = BasicPublishOptions { mandatory, ..Default::default() };
+    let exchange = config.exchange.as_str().into();
     let written = on.basic_publish(exchange, key.as_str().into(), options, &body, properties).await;
     drop(body);
     let result = match written {

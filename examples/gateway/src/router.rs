@@ -15,6 +15,7 @@ use crate::board::Board;
 use crate::budget::Budget;
 use crate::config::Config;
 use crate::hooks::GatewayHooks;
+use crate::interest::Interruption;
 use crate::message::{Key, Message};
 use crate::outlet::Subscription;
 
@@ -74,6 +75,7 @@ pub type Orders = mpsc::Sender<Order<Key, Subscription>>;
 pub fn start(
     config: &Config,
     hooks: GatewayHooks,
+    mut interruptions: mpsc::UnboundedReceiver<Interruption>,
     budget: Arc<Budget>,
 ) -> (Input, Orders, JoinHandle<()>) {
     let (input, events) = mpsc::channel(INBOX);
@@ -88,6 +90,10 @@ pub fn start(
         .with_hasher(RandomState::new()) // keys are chosen by untrusted clients
         .hooks(hooks);
     let routing = futures::future::poll_fn(move |cx| {
+        while let Poll::Ready(Some(interruption)) = interruptions.poll_recv(cx) {
+            demux.hooks_ref().tell(&interruption);
+            let _ = interruption.told.send(());
+        }
         let mut done = demux.poll_unpin(cx);
         if done.is_pending() {
             // Before flushing many clients, the demux yields up to 16 times so that other tasks can

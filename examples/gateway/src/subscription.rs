@@ -113,10 +113,17 @@ pub struct Terms {
     pub latest: bool,
     /// Messages are sent as binary frames.
     pub binary: bool,
-    /// Where the replay starts, and the outlet that sends it.
-    since: Option<(Since, Arc<Outlet>)>,
+    /// Where the replay starts.
+    since: Option<Since>,
+    /// The outlet of the client; `None` in unit tests.
+    outlet: Option<Arc<Outlet>>,
     /// The position of the last message before the subscription was attached.
-    pub at: AtomicU64,
+    from: AtomicU64,
+    /// The last position that the client may know.
+    known: AtomicU64,
+    /// If not 0, the client relies on every message of the key, and must be told of interruptions
+    /// after the one of this number.
+    relies: AtomicU64,
     limiter: Option<DefaultDirectRateLimiter>,
     share: Arc<Share>,
     /// `true` if the last message that was not admitted exceeded the client's share.
@@ -181,7 +188,10 @@ impl Terms {
             latest: options.latest,
             binary: options.binary,
             since: None,
-            at: AtomicU64::new(0),
+            outlet: None,
+            from: AtomicU64::new(0),
+            known: AtomicU64::new(0),
+            relies: AtomicU64::new(0),
             limiter: options
                 .rate
                 .map(|rate| DefaultDirectRateLimiter::direct(Quota::per_second(rate))),
@@ -197,39 +207,67 @@ impl Terms {
         }
     }
 
-    /// Requests a replay of missed messages.
-    pub fn since(mut self, options: &SubscribeOptions, outlet: &Arc<Outlet>) -> Self {
+    /// Sends missed messages and notices there; replays missed messages if that was requested.
+    pub fn sent_to(mut self, outlet: &Arc<Outlet>, options: &SubscribeOptions) -> Self {
         let SubscribeOptions { since, ref epoch, latest, .. } = *options;
-        let since = since.map(|at| Since { at, epoch: epoch.clone(), latest });
-        self.since = since.map(|since| (since, Arc::clone(outlet)));
+        self.since = since.map(|at| Since { at, epoch: epoch.clone(), latest });
+        self.outlet = Some(Arc::clone(outlet));
         self
     }
 
-    /// Called when it is attached: queues the kept messages before live ones.
-    pub fn replay(&self, history: &History) {
-        let Some((since, outlet)) = &self.since else {
-            return self.at.store(history.last(&self.key), Ordering::Relaxed);
+    /// Called when it is attached, after this interruption: queues the kept messages before live
+    /// ones.
+    pub fn replay(&self, history: &History, number: u64) {
+        let mut last = history.last(&self.key);
+        if let (Some(since), Some(outlet)) = (&self.since, &self.outlet) {
+            let missed = history.since(&self.key, since, &self.share);
+            let Missed { messages, after, has_gap, .. } = missed;
+            last = missed.last;
+            self.relies.store(if has_gap { 0 } else { number }, Ordering::Relaxed);
+            let reply = json!({
+                "type": "history", "key": &*self.key, "epoch": history.epoch, "at": after, "gap": has_gap,
+            });
+            outlet.queue(Frame::Text(reply.to_string().into()));
+            outlet.replay(messages, self.binary);
+            let _ = self.notices.unbounded_send(Notice::Output);
+        }
+        self.from.store(last, Ordering::Relaxed);
+        self.known.store(last, Ordering::Relaxed);
+    }
+
+    /// Returns `true` if the message is older than the subscription, and was replayed if that was
+    /// requested. The order to attach may be applied after a message was read and kept, and before
+    /// it is routed.
+    pub fn is_older(&self, message: &Message) -> bool {
+        message.at() > 0 && message.at() <= self.from.load(Ordering::Relaxed)
+    }
+
+    /// Tells a client that relies on the key of this interruption: messages may be missing.
+    pub fn tell_gap(&self, number: u64) {
+        let relied = self.relies.load(Ordering::Relaxed);
+        let Some(outlet) = self.outlet.as_ref().filter(|_| relied > 0 && relied < number) else {
+            return;
         };
-        let Missed { messages, after, last, has_gap } =
-            history.since(&self.key, since, &self.share);
-        self.at.store(last, Ordering::Relaxed);
-        let reply = json!({
-            "type": "history", "key": &*self.key, "epoch": history.epoch, "at": after, "gap": has_gap,
-        });
-        outlet.queue(Frame::Text(reply.to_string().into()));
-        outlet.replay(messages, self.binary);
+        self.relies.store(number, Ordering::Relaxed);
+        let mut notice = json!({ "type": "gap", "key": &*self.key });
+        if let Some(history) = &self.board.history {
+            let at = history.last(&self.key);
+            self.known.fetch_max(at, Ordering::Relaxed);
+            (notice["epoch"], notice["at"]) = (history.epoch.as_str().into(), at.into());
+        }
+        outlet.queue(Frame::Text(notice.to_string().into()));
         let _ = self.notices.unbounded_send(Notice::Output);
     }
 
-    /// Returns `true` if the message was replayed. The order to attach may be applied after a
-    /// message was read and kept, and before it is routed.
-    pub fn was_replayed(&self, message: &Message) -> bool {
-        self.since.is_some() && message.at() <= self.at.load(Ordering::Relaxed)
+    /// Returns the last position that the client may know. Call while the outlet is locked, so that
+    /// no message is sent before the client is told.
+    pub fn known(&self) -> u64 {
+        self.known.load(Ordering::Relaxed)
     }
 
     /// Returns `true` if there is room for another message and the rate allows it.
     pub fn admits(&self, message: &Message) -> bool {
-        if self.was_replayed(message) {
+        if self.is_older(message) {
             return false;
         }
         if self.latest {
@@ -271,7 +309,10 @@ impl Terms {
         let _ = self.delivered.set(delivered);
     }
 
-    pub fn delivered(&self) {
+    pub fn delivered(&self, at: u64) {
+        if at > 0 {
+            self.known.fetch_max(at, Ordering::Relaxed);
+        }
         self.board.delivered.inc();
         if let Some(delivered) = self.delivered.get() {
             delivered.fetch_add(1, Ordering::Relaxed);
@@ -304,7 +345,13 @@ impl Terms {
         }
     }
 
-    pub fn subscribed(&self) {
+    /// Called when its key is bound, after this interruption; since this position, if the key was
+    /// not bound before.
+    pub fn subscribed(&self, at: Option<u64>, number: u64) {
+        self.known.fetch_max(at.unwrap_or(0), Ordering::Relaxed);
+        if self.relies.load(Ordering::Relaxed) == 0 {
+            self.relies.store(number, Ordering::Relaxed);
+        }
         let _ = self.notices.unbounded_send(Notice::Subscribed(Arc::clone(&self.key), self.id));
     }
 

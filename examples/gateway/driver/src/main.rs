@@ -7,13 +7,16 @@ mod abuse;
 mod client;
 mod confirm;
 mod flow;
+mod gap;
 mod ledger;
+mod loss;
 mod message;
 mod operate;
 mod plan;
 mod publish;
 mod raw;
 mod relay;
+mod script;
 mod stalled;
 mod stats;
 
@@ -26,6 +29,8 @@ use clap::{Parser, Subcommand};
 use crate::abuse::Abuse;
 use crate::confirm::Confirm;
 use crate::flow::Flow;
+use crate::gap::Gap;
+use crate::loss::Loss;
 use crate::operate::Operate;
 use crate::plan::Plan;
 use crate::publish::{Broker, Pace};
@@ -43,6 +48,10 @@ enum Command {
     Hold { gateway: String },
     /// Posts on a broker: what is stored must be what was answered 202
     Confirm(Confirm),
+    /// Messages that a client cannot get; prints @WORDS to have processes stopped and started
+    Gap(Gap),
+    /// Random kills, while clients come and go: each missing message is reported to its clients
+    Loss(Loss),
     /// Operations of publishers and operators on a broker
     Operate(Operate),
     /// Misbehaving clients; prints the gateway's resources before and after
@@ -80,6 +89,8 @@ fn main() -> ExitCode {
                 ports(count).map_err(|error| vec![error.to_string()])
             }
             Command::Confirm(confirm) => confirm.run().await,
+            Command::Gap(gap) => gap.run().await.map_err(|error| vec![error]),
+            Command::Loss(loss) => loss.run().await,
             Command::Operate(operate) => operate.run().await.map_err(|error| vec![error]),
             Command::Abuse(abuse) => abuse.run().await.map_err(|error| vec![error]),
             Command::Help(Help::Relay { port, target }) => {

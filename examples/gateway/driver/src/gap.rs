@@ -1,0 +1,428 @@
+//! Messages that a client cannot get, and whether it is told before it hears a later one.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use futures::SinkExt;
+use lapin::options::{
+    BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, ExchangeDeleteOptions,
+    QueueDeclareOptions,
+};
+use lapin::types::FieldTable;
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_tungstenite::tungstenite::Message as Frame;
+
+use crate::client::{self, Socket};
+use crate::publish;
+use crate::script::ask;
+
+/// How long the gateway may take to notice what an operator has done, and to repair it.
+const REPAIR: Duration = Duration::from_secs(60);
+
+/// After this time, the gateway knows that a message was published after its key was bound.
+const CERTAIN: Duration = Duration::from_secs(6);
+
+#[derive(Debug, clap::Args)]
+pub struct Gap {
+    case: Case,
+    /// HOST:PORT of the gateway
+    #[arg(long)]
+    gateway: String,
+    #[arg(long, value_name = "URI")]
+    amqp: String,
+    #[arg(long)]
+    exchange: String,
+    /// The queue of the gateway
+    #[arg(long)]
+    queue: String,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Case {
+    /// Nothing is missed, and nothing is reported: clients come and go while the broker restarts
+    None,
+    /// A client returns while the broker is away, and leaves before it is subscribed
+    Hasty,
+    /// A client leaves while the broker is away, which then loses its disk
+    Disk,
+    /// The gateway is stopped for longer than its queue exists
+    Expired,
+    /// Messages were published before the first client subscribed
+    First,
+    /// An operator removes the binding of a key
+    Unbound,
+    /// An operator deletes the exchange, and declares it again
+    Redeclared,
+}
+
+/// A client of one key, and the last position that it knows.
+struct Client<'a> {
+    gap: &'a Gap,
+    key: &'static str,
+    socket: Option<Socket>,
+    epoch: Value,
+    at: Value,
+}
+
+impl Gap {
+    pub async fn run(self) -> Result<(), String> {
+        let limit = Duration::from_secs(120);
+        let done = timeout(limit, async {
+            match self.case {
+                Case::None => self.none().await,
+                Case::Hasty => self.hasty().await,
+                Case::Disk => self.disk().await,
+                Case::Expired => self.expired().await,
+                Case::First => self.first().await,
+                Case::Unbound => self.unbound().await,
+                Case::Redeclared => self.redeclared().await,
+            }
+        });
+        done.await.map_err(|_| "no end after two minutes".to_owned())?
+    }
+
+    async fn none(&self) -> Result<(), String> {
+        let (mut live, mut other) = (self.subscribed("tea").await?, self.subscribed("tea").await?);
+        self.publish("tea", 1..=5).await?;
+        live.hears(1..=5).await?;
+        other.hears(1..=5).await?;
+        other.leave();
+        self.publish("tea", 6..=8).await?;
+        live.hears(6..=8).await?;
+        other.returns(false).await?;
+        other.hears(6..=8).await?;
+        other.until("subscribed").await?;
+        ask("stop broker").await?;
+        // The key was bound when the broker was stopped, and its queue is durable.
+        other.leave();
+        ask("start broker").await?;
+        self.publish("tea", 9..=11).await?;
+        live.hears(9..=11).await?;
+        other.returns(false).await?;
+        other.hears(9..=11).await?;
+        other.until("subscribed").await?;
+        ask("kill broker").await?;
+        // One that returns before the broker does, of a key that it alone subscribes to.
+        let mut third = self.subscriber("mate").await?;
+        ask("start broker").await?;
+        third.until("subscribed").await?;
+        self.publish("tea", 12..=14).await?;
+        self.publish("mate", 1..=2).await?;
+        third.hears(1..=2).await?;
+        live.hears(12..=14).await?;
+        other.hears(12..=14).await
+    }
+
+    async fn hasty(&self) -> Result<(), String> {
+        let mut client = self.subscribed("tea").await?;
+        self.publish("tea", 1..=5).await?;
+        client.hears(1..=5).await?;
+        client.leave();
+        self.until_unbound("tea").await?;
+        ask("kill broker").await?;
+        client.returns(true).await?;
+        client.leave();
+        ask("start broker").await?;
+        self.publish("tea", 6..=7).await?;
+        client.returns(true).await?;
+        client.until("subscribed").await?;
+        self.publish("tea", 8..=8).await?;
+        client.hears(8..=8).await
+    }
+
+    async fn disk(&self) -> Result<(), String> {
+        let (mut live, mut client) =
+            (self.subscribed("tea").await?, self.subscribed("mate").await?);
+        for (key, client) in [("tea", &mut live), ("mate", &mut client)] {
+            self.publish(key, 1..=5).await?;
+            client.hears(1..=5).await?;
+        }
+        ask("kill broker").await?;
+        client.leave();
+        ask("wipe broker").await?;
+        ask("start broker").await?;
+        live.until("gap").await?;
+        for key in ["tea", "mate"] {
+            self.publish(key, 6..=7).await?;
+        }
+        live.hears(6..=7).await?;
+        client.returns(true).await?;
+        client.until("subscribed").await?;
+        self.publish("mate", 8..=8).await?;
+        client.hears(8..=8).await
+    }
+
+    async fn expired(&self) -> Result<(), String> {
+        let (mut live, mut client) =
+            (self.subscribed("tea").await?, self.subscribed("mate").await?);
+        self.publish("tea", 1..=5).await?;
+        self.publish("mate", 1..=5).await?;
+        live.hears(1..=5).await?;
+        client.hears(1..=5).await?;
+        client.leave();
+        ask("pause gateway").await?;
+        self.until_gone().await?;
+        self.publish("tea", 6..=7).await?;
+        self.publish("mate", 6..=7).await?;
+        ask("resume gateway").await?;
+        live.until("gap").await?;
+        self.publish("tea", 8..=8).await?;
+        live.hears(8..=8).await?;
+        client.returns(true).await
+    }
+
+    async fn first(&self) -> Result<(), String> {
+        self.publish("tea", 1..=3).await?;
+        let epoch = self.subscribed("mate").await?.epoch;
+        for epoch in [Value::Null, epoch] {
+            let mut client = Client { at: 0.into(), epoch, ..self.client("tea") };
+            client.returns(true).await?;
+            client.until("subscribed").await?;
+        }
+        Ok(())
+    }
+
+    async fn unbound(&self) -> Result<(), String> {
+        let mut client = self.subscribed("tea").await?;
+        // A post of the gateway's own shows that the key is not bound; nothing else does.
+        for by_post in [true, false] {
+            sleep(CERTAIN).await;
+            self.publish("tea", 1..=1).await?;
+            client.hears(1..=1).await?;
+            let channel = self.channel().await?;
+            let (queue, exchange, key) = (&self.queue, &self.exchange, "tea");
+            let unbound = channel.queue_unbind(
+                queue.as_str().into(),
+                exchange.as_str().into(),
+                key.into(),
+                FieldTable::default(),
+            );
+            unbound.await.map_err(|error| error.to_string())?;
+            let start = Instant::now();
+            if by_post {
+                let posts = reqwest::Client::new();
+                publish::post_one(&posts, &self.gateway, "tea", b"2".to_vec(), true).await?;
+                client.until("gap").await?;
+            } else {
+                self.publish("tea", 2..=2).await?;
+            }
+            for number in 3.. {
+                self.publish("tea", number..=number).await?;
+                let heard = timeout(Duration::from_millis(500), client.next()).await;
+                if heard.is_ok_and(|value| value.is_ok_and(|value| value["type"] == "message")) {
+                    break;
+                }
+                if start.elapsed() > REPAIR {
+                    return Err("the client never hears again".into());
+                }
+            }
+            let how = if by_post { "told and heard" } else { "heard" };
+            println!("  unbound: {how} again after {:.1?}", start.elapsed());
+        }
+        Ok(())
+    }
+
+    async fn redeclared(&self) -> Result<(), String> {
+        for away in [false, true] {
+            let mut client = self.subscribed("tea").await?;
+            self.publish("tea", 1..=1).await?;
+            client.hears(1..=1).await?;
+            if away {
+                ask("pause gateway").await?;
+                self.until_unused().await?;
+            }
+            let channel = self.channel().await?;
+            let exchange = self.exchange.as_str();
+            let deleted =
+                channel.exchange_delete(exchange.into(), ExchangeDeleteOptions::default());
+            deleted.await.map_err(|error| error.to_string())?;
+            let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
+            let none = FieldTable::default();
+            let declared =
+                channel.exchange_declare(exchange.into(), ExchangeKind::Direct, durable, none);
+            declared.await.map_err(|error| error.to_string())?;
+            self.publish("tea", 2..=2).await?;
+            let start = Instant::now();
+            if away {
+                ask("resume gateway").await?;
+            }
+            timeout(REPAIR, client.until("gap")).await.map_err(|_| "the client is not told")??;
+            println!("  declared again: told after {:.1?}", start.elapsed());
+            self.publish("tea", 3..=3).await?;
+            client.hears(3..=3).await?;
+        }
+        Ok(())
+    }
+
+    fn client(&self, key: &'static str) -> Client<'_> {
+        Client { gap: self, key, socket: None, epoch: Value::Null, at: Value::Null }
+    }
+
+    /// Connects and subscribes for the first time.
+    async fn subscriber(&self, key: &'static str) -> Result<Client<'_>, String> {
+        let mut client = self.client(key);
+        client.subscribe().await?;
+        Ok(client)
+    }
+
+    async fn subscribed(&self, key: &'static str) -> Result<Client<'_>, String> {
+        let mut client = self.subscriber(key).await?;
+        client.until("subscribed").await?;
+        Ok(client)
+    }
+
+    async fn channel(&self) -> Result<Channel, String> {
+        let connected = Connection::connect(&self.amqp, ConnectionProperties::default()).await;
+        let channel = connected.map_err(|error| error.to_string())?.create_channel().await;
+        channel.map_err(|error| error.to_string())
+    }
+
+    /// Publishes numbers to the broker, and waits until it has confirmed them. The gateway may not
+    /// have declared the exchange yet.
+    async fn publish(
+        &self,
+        key: &str,
+        numbers: impl IntoIterator<Item = u64>,
+    ) -> Result<(), String> {
+        for number in numbers {
+            let start = Instant::now();
+            while let Err(error) = self.try_publish(key, number).await {
+                if start.elapsed() > REPAIR {
+                    return Err(error.to_string());
+                }
+                sleep(Duration::from_millis(100)).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn try_publish(&self, key: &str, number: u64) -> lapin::Result<()> {
+        let connection = Connection::connect(&self.amqp, ConnectionProperties::default()).await?;
+        let channel = connection.create_channel().await?;
+        channel.confirm_select(ConfirmSelectOptions::default()).await?;
+        let (options, persistent) =
+            (BasicPublishOptions::default(), BasicProperties::default().with_delivery_mode(2));
+        let body = number.to_string();
+        channel
+            .basic_publish(
+                self.exchange.as_str().into(),
+                key.into(),
+                options,
+                body.as_bytes(),
+                persistent,
+            )
+            .await?
+            .await?;
+        connection.close(200, "done".into()).await
+    }
+
+    /// Waits until the gateway's queue is gone.
+    async fn until_gone(&self) -> Result<(), String> {
+        let passive = QueueDeclareOptions { passive: true, ..Default::default() };
+        loop {
+            sleep(Duration::from_secs(3)).await; // less often than the queue expires: asking is a use
+            let queue = self.queue.as_str().into();
+            let channel = self.channel().await?;
+            if channel.queue_declare(queue, passive, FieldTable::default()).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until the broker has noticed that the gateway does not consume from its queue.
+    async fn until_unused(&self) -> Result<(), String> {
+        let passive = QueueDeclareOptions { passive: true, ..Default::default() };
+        let channel = self.channel().await?;
+        loop {
+            let queue = self.queue.as_str().into();
+            let declared = channel.queue_declare(queue, passive, FieldTable::default()).await;
+            if declared.map_err(|error| error.to_string())?.consumer_count() == 0 {
+                return Ok(());
+            }
+            sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// Waits until no queue is bound for this key.
+    async fn until_unbound(&self, key: &str) -> Result<(), String> {
+        loop {
+            let channel = self.channel().await?;
+            let confirms = channel.confirm_select(ConfirmSelectOptions::default()).await;
+            confirms.map_err(|error| error.to_string())?;
+            let options = BasicPublishOptions { mandatory: true, ..Default::default() };
+            let (exchange, none) = (self.exchange.as_str().into(), BasicProperties::default());
+            let sent = channel.basic_publish(exchange, key.into(), options, b"0", none).await;
+            let confirmation = sent.map_err(|error| error.to_string())?.await;
+            if confirmation.map_err(|error| error.to_string())?.take_message().is_some() {
+                return Ok(());
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+impl Client<'_> {
+    async fn subscribe(&mut self) -> Result<(), String> {
+        let mut socket = client::connect(&self.gap.gateway, None).await?;
+        let mut request = json!({ "type": "subscribe", "key": self.key });
+        for (name, value) in [("since", &self.at), ("epoch", &self.epoch)] {
+            if !value.is_null() {
+                request[name] = value.clone();
+            }
+        }
+        socket.send(Frame::text(request.to_string())).await.map_err(|error| error.to_string())?;
+        self.socket = Some(socket);
+        Ok(())
+    }
+
+    fn leave(&mut self) {
+        self.socket = None;
+    }
+
+    /// Returns with the last position, and expects that the gateway reports a gap, or none.
+    async fn returns(&mut self, has_gap: bool) -> Result<(), String> {
+        self.subscribe().await?;
+        let since = self.at.clone();
+        let value = self.next().await?;
+        if (&value["type"], &value["gap"]) == (&json!("history"), &json!(has_gap)) {
+            return Ok(());
+        }
+        Err(format!("since {since}: expected a history with \"gap\":{has_gap}, got {value}"))
+    }
+
+    async fn next(&mut self) -> Result<Value, String> {
+        let value = client::next(self.socket.as_mut().ok_or("not connected")?).await?;
+        for (name, known) in [("at", &mut self.at), ("epoch", &mut self.epoch)] {
+            if let Some(new) = value.get(name) {
+                *known = new.clone();
+            }
+        }
+        Ok(value)
+    }
+
+    /// Reads until a message of this type, but no messages of the key.
+    async fn until(&mut self, kind: &str) -> Result<(), String> {
+        let value = self.next().await?;
+        let expected = json!({ "type": kind, "key": self.key });
+        let is = |name: &str| value[name] == expected[name];
+        if is("type") && is("key") { Ok(()) } else { Err(format!("expected {kind}, got {value}")) }
+    }
+
+    /// Reads these messages, each of which may be repeated if it is marked as redelivered.
+    async fn hears(&mut self, numbers: impl IntoIterator<Item = u64>) -> Result<(), String> {
+        for number in numbers {
+            loop {
+                let value = self.next().await?;
+                if value["body"].as_str() == Some(&number.to_string()) {
+                    break;
+                }
+                if value["redelivered"] != true {
+                    return Err(format!("expected message {number}, got {value}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
