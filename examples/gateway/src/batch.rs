@@ -11,6 +11,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use crate::access;
@@ -18,9 +19,56 @@ use crate::gateway::Gateway;
 use crate::http::{Refusal, TIMEOUT, read, refuse_if_draining, timed_out, too_large};
 use crate::line::{Line, LineError};
 
-/// Batches in memory at a time, each up to `--max-batch` bytes: a few are enough to keep the demux
-/// or the broker busy. Further requests wait.
-pub const AT_ONCE: usize = 16;
+/// Batches that are published at a time: a few are enough to keep the demux or the broker busy.
+/// Further ones wait.
+const AT_ONCE: usize = 16;
+
+/// Limits how many batches are published at a time, and the bytes of all batches, which may also be
+/// arriving or waiting. A body takes bytes only as they arrive, so connections that send nothing
+/// hold up no others.
+pub struct Batches {
+    places: Semaphore,
+    bytes: Semaphore,
+    /// Held by a body that goes on to arrive without bytes: if others have used them all, one is
+    /// still completed after the other.
+    last: Semaphore,
+}
+
+/// The bytes of one body.
+pub struct Room<'a> {
+    of: &'a Batches,
+    bytes: Option<SemaphorePermit<'a>>,
+    last: Option<SemaphorePermit<'a>>,
+}
+
+impl Batches {
+    pub fn new(max_batch: usize) -> Self {
+        let bytes = max_batch.saturating_mul(AT_ONCE).min(Semaphore::MAX_PERMITS);
+        let new = Semaphore::new;
+        Self { places: new(AT_ONCE), bytes: new(bytes), last: new(1) }
+    }
+}
+
+impl Room<'_> {
+    /// Takes bytes for the next part of the body, when there are some.
+    pub async fn take(&mut self, bytes: usize) {
+        let Self { of, bytes: taken, last } = self;
+        if last.is_some() {
+            return;
+        }
+        tokio::select! {
+            biased;
+            Ok(more) = of.bytes.acquire_many(bytes.try_into().unwrap_or(u32::MAX)) => {
+                match taken {
+                    Some(taken) => taken.merge(more),
+                    none => *none = Some(more),
+                }
+            }
+            Ok(permit) = of.last.acquire() => *last = Some(permit),
+            else => {} // the semaphores are never closed
+        }
+    }
+}
 
 /// Why a batch, or a part of it, was not taken.
 struct NotTaken {
@@ -78,11 +126,13 @@ async fn try_publish(
     access::check_origin(gateway, headers)?;
     access::check_token(gateway, headers)?;
     refuse_if_draining(gateway)?;
-    let place = timeout(TIMEOUT, gateway.batches.acquire()).await;
-    let _place = place.map_err(|_| timed_out("too many batches are in progress"))?;
     let most = gateway.config.max_batch;
+    let mut room = Room { of: &gateway.batches, bytes: None, last: None };
     let what = || format!("a batch has at most {most} bytes");
-    let body = read(body, most, what, headers.contains_key(header::EXPECT)).await?;
+    let waits = headers.contains_key(header::EXPECT);
+    let body = read(body, most, what, waits, Some(&mut room)).await?;
+    let place = timeout(TIMEOUT, gateway.batches.places.acquire()).await;
+    let _place = place.map_err(|_| timed_out("too many batches are in progress"))?;
     let (numbers, lines) = parse(gateway, &body)?;
     let done = gateway.source.publish_all(&lines).await;
     let failed = numbers.iter().zip(&done).filter(|(_, done)| done.is_err());

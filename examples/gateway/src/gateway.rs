@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 use crate::amqp::Broker;
-use crate::batch::AT_ONCE;
+use crate::batch::Batches;
 use crate::board::Board;
 use crate::budget::Budget;
 use crate::config::Config;
@@ -39,8 +39,7 @@ pub struct Gateway {
     pub budget: Arc<Budget>,
     /// One permit for each WebSocket that may be open.
     pub places: Arc<Semaphore>,
-    /// One permit for each batch that may be in memory.
-    pub batches: Semaphore,
+    pub batches: Batches,
     pub clients: TaskTracker,
     /// `true` if it listens on a loopback address.
     pub is_local: bool,
@@ -124,7 +123,7 @@ pub async fn run(config: Config) -> Result<(), String> {
     };
     let gateway = Arc::new(Gateway {
         places: Arc::new(Semaphore::new(config.max_connections as usize)),
-        batches: Semaphore::new(AT_ONCE),
+        batches: Batches::new(config.max_batch),
         clients: TaskTracker::new(),
         is_local: address.ip().is_loopback(),
         routed: CancellationToken::new(),

@@ -24,7 +24,7 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 use tower_service::Service;
 
 use crate::access;
-use crate::batch;
+use crate::batch::{self, Room};
 use crate::client;
 use crate::gateway::Gateway;
 use crate::message::{check_json, is_json_type, is_plain};
@@ -194,7 +194,7 @@ async fn try_publish(gateway: &Gateway, request: Request) -> Result<Response, Re
     refuse_if_draining(gateway)?;
     let most = gateway.config.max_body;
     let what = || format!("a message has at most {most} bytes");
-    let body = read(body, most, what, headers.contains_key(header::EXPECT)).await?;
+    let body = read(body, most, what, headers.contains_key(header::EXPECT), None).await?;
     let is_json =
         headers.get(header::CONTENT_TYPE).is_some_and(|kind| is_json_type(kind.as_bytes()));
     if is_json {
@@ -252,11 +252,13 @@ impl From<PublishError> for Refusal {
 
 /// Reads a body of at most `most` bytes. If it is larger, the rest is read and discarded within the
 /// timeout: a client that is still sending when the connection closes may never see the response.
+/// Waits until there is room for more bytes.
 pub async fn read(
     body: Body,
     most: usize,
     what: impl Fn() -> String,
     waits: bool,
+    mut room: Option<&mut Room<'_>>,
 ) -> Result<Bytes, Refusal> {
     let too_large = || too_large(&what());
     let mut is_too_large = body.size_hint().lower() > most as u64;
@@ -280,7 +282,14 @@ pub async fn read(
             Some(Ok(chunk)) if is_too_large || all.len() + chunk.len() > most => {
                 (is_too_large, all) = (true, Vec::new());
             }
-            Some(Ok(chunk)) => all.extend_from_slice(&chunk),
+            Some(Ok(chunk)) => {
+                if let Some(room) = &mut room
+                    && timeout_at(end, room.take(chunk.len())).await.is_err()
+                {
+                    return Err(timed_out("too many batches are in progress"));
+                }
+                all.extend_from_slice(&chunk);
+            }
         }
     }
 }

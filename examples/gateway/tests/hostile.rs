@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Client, Gateway, PROGRAM, soon, until};
 use futures::{SinkExt, StreamExt};
@@ -72,6 +72,32 @@ async fn stats_list_some_keys_and_the_sum_of_the_others() {
     let after = gateway.memory();
     assert!(after < before + 100, "{before} MiB before, {after} MiB after");
     drop(clients);
+}
+
+#[tokio::test]
+async fn batches_that_trickle_hold_up_no_others() {
+    let gateway = Gateway::start(&["--max-batch", "100000"]).await;
+    let mut client = gateway.subscriber("tea").await;
+    let head = "POST /publish HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n";
+    let line = json!({ "key": "tea", "body": "x" }).to_string();
+    // At first with one byte each, then with as many bytes as there may be of all batches.
+    for sent in [1, 25_000] {
+        let mut trickling = Vec::new();
+        for _ in 0..64 {
+            let mut socket = TcpStream::connect(gateway.address).await.unwrap();
+            socket.write_all(head.as_bytes()).await.unwrap();
+            socket.write_all(&vec![b' '; sent]).await.unwrap();
+            trickling.push(socket);
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await; // until they are read
+        let start = Instant::now();
+        for _ in 0..20 {
+            let (status, reply) = gateway.ask(Method::POST, "/publish", &[], line.clone()).await;
+            assert_eq!((status, &reply["taken"]), (StatusCode::ACCEPTED, &json!(1)), "{reply}");
+            assert_eq!(client.next().await["body"], "x");
+        }
+        assert!(start.elapsed() < Duration::from_secs(5), "{sent}: {:?}", start.elapsed());
+    }
 }
 
 /// Posts 40 MB of control characters on twenty keys of one client that reads nothing.
