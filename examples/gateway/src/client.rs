@@ -225,6 +225,12 @@ impl Client {
             }
             Request::Unsubscribe(Unsubscribe { key, keys }) => (one_or_many(key, keys)?, None),
         };
+        // The answers to one request are kept until the client has read them.
+        let most = self.gateway.config.max_subscriptions;
+        if keys.len() > most {
+            let what = format!("at most {most} keys in a request");
+            return Err(RequestError("too_many_subscriptions", what, None));
+        }
         for key in keys {
             let done = match &options {
                 Some(options) => self.subscribe(key, options).await,

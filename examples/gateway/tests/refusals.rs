@@ -130,8 +130,11 @@ async fn invalid_messages_get_an_error_and_the_connection_stays() {
 
 #[tokio::test]
 async fn of_several_keys_each_is_answered_as_if_it_came_alone() {
-    let gateway = Gateway::start(&["--max-subscriptions", "2"]).await;
+    let gateway = Gateway::start(&["--max-subscriptions", "5"]).await;
     let mut client = gateway.connect().await;
+    for key in ["x", "y", "z"] {
+        client.subscribe(key).await;
+    }
     let keys = json!(["a", "", "a", "b", "c"]);
     client.send(json!({ "type": "subscribe", "keys": keys, "rate": 5 })).await;
     let (mut subscribed, mut errors) = (Vec::new(), Vec::new());
@@ -152,6 +155,32 @@ async fn of_several_keys_each_is_answered_as_if_it_came_alone() {
     reply.sort_by_key(|reply| reply["key"].to_string());
     let kinds = reply.map(|reply| reply["type"].as_str().unwrap().to_owned());
     assert_eq!(kinds, ["unsubscribed", "unsubscribed", "error"]);
+}
+
+#[tokio::test]
+async fn more_keys_than_a_client_may_subscribe_to_are_refused_as_one() {
+    let gateway = Gateway::start(&[]).await;
+    let mut client = gateway.connect().await;
+    for kind in ["subscribe", "unsubscribe"] {
+        for (count, answers) in [(100, 100), (101, 1), (1016, 1)] {
+            client.send(json!({ "type": kind, "keys": vec![""; count] })).await;
+            client.send(json!({ "type": "unsubscribe", "key": "the end" })).await;
+            let mut got = Vec::new();
+            loop {
+                let reply = client.next().await;
+                if reply["key"] == "the end" {
+                    break;
+                }
+                got.push(error(&reply).to_owned());
+            }
+            let code = match kind {
+                _ if answers == 1 => "too_many_subscriptions",
+                "subscribe" => "bad_key",
+                _ => "not_subscribed",
+            };
+            assert_eq!(got, vec![code; answers], "{kind} {count}");
+        }
+    }
 }
 
 #[tokio::test]
