@@ -15,8 +15,8 @@ use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use futures::{FutureExt, SinkExt, StreamExt, future};
 use socket2::{SockRef, TcpKeepalive};
@@ -42,14 +42,40 @@ use crate::transport::{Frame, Framing, Incoming, Transport};
 /// Interval of TCP keep-alive probes. After a few unanswered probes, the connection counts as gone.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
-/// Signals that a connection gets no more answers.
-#[derive(Debug, Clone, Default)]
+/// What others know of a connection, and how they end it.
+#[derive(Debug, Clone)]
 pub(crate) struct Peer {
+    /// Cancelled when it gets no more answers.
     gone: CancellationToken,
     stalled: Arc<AtomicBool>,
+    /// Cancelled when it is to read no more requests.
+    pub(crate) stop: CancellationToken,
+    /// Since when it has been waiting for a request.
+    waiting: Arc<Mutex<Option<Instant>>>,
+    permits: Arc<Semaphore>,
+    in_flight: usize,
 }
 
 impl Peer {
+    fn new(stop: CancellationToken, in_flight: u32) -> Self {
+        let in_flight = in_flight as usize;
+        let permits = Arc::new(Semaphore::new(in_flight));
+        let (gone, stalled, waiting) = Default::default();
+        Self { gone, stalled, stop, waiting, permits, in_flight }
+    }
+
+    /// Returns since when it has been waiting for a request; `None` while calls are running.
+    pub(crate) fn idle_since(&self) -> Option<Instant> {
+        let waiting = *self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        // A connection that waits for a request holds one permit.
+        let is_free = self.permits.available_permits() + 1 == self.in_flight;
+        waiting.filter(|_| is_free && !self.stop.is_cancelled())
+    }
+
+    fn set_waiting(&self, since: Option<Instant>) {
+        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = since;
+    }
+
     /// Marks the connection as gone.
     pub(crate) fn leave(&self, stalled: bool) {
         self.stalled.fetch_or(stalled, Relaxed);
@@ -61,7 +87,6 @@ struct Connection<S> {
     server: Arc<Server<S>>,
     id: u64,
     peer: Peer,
-    permits: Arc<Semaphore>,
     calls: JoinSet<()>,
 }
 
@@ -75,12 +100,11 @@ pub(crate) async fn run<S: Service>(
     let _ = socket.set_nodelay(true); // the demux batches answers and flushes them
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
     let _ = SockRef::from(&socket).set_tcp_keepalive(&keepalive);
-    let peer = Peer::default();
+    let peer = Peer::new(server.stop.child_token(), server.settings.in_flight);
     let peers = Arc::clone(&server.peers);
     peers.lock().unwrap_or_else(PoisonError::into_inner).insert(id, peer.clone());
-    let permits = Arc::new(Semaphore::new(server.settings.in_flight as usize));
     let calls = JoinSet::new();
-    let mut connection = Connection { server: Arc::clone(&server), id, peer, permits, calls };
+    let mut connection = Connection { server: Arc::clone(&server), id, peer, calls };
     let end = connection.serve(socket).await;
     peers.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
     if let Err(reason) = end {
@@ -139,23 +163,24 @@ impl<S: Service> Connection<S> {
     /// Waits until every call is answered and every answer is written.
     async fn finish(&mut self) {
         while self.calls.join_next().await.is_some() {}
-        let _ = self.permits.acquire_many(self.server.settings.in_flight).await;
+        let _ = self.peer.permits.acquire_many(self.server.settings.in_flight).await;
     }
 
-    /// Reads requests and starts calls until the input ends, the connection is gone, or the server
-    /// stops.
+    /// Reads requests and starts calls until the input ends, the connection is gone, or it is to
+    /// stop.
     async fn requests(&mut self, mut incoming: Incoming) -> Result<(), String> {
-        let (server, gone) = (Arc::clone(&self.server), self.peer.gone.clone());
+        let (peer, gone) = (self.peer.clone(), self.peer.gone.clone());
         loop {
             let permit = tokio::select! {
-                permit = Arc::clone(&self.permits).acquire_owned() => permit.ok(),
-                () = server.stop.cancelled() => break,
+                permit = Arc::clone(&self.peer.permits).acquire_owned() => permit.ok(),
+                () = peer.stop.cancelled() => break,
                 // Calls with an answer are cancelled. One-way calls may go on and keep their
                 // permits.
                 () = gone.cancelled() => self.permit_after_reset().await,
                 Some(_) = self.calls.join_next() => continue, // frees the task
             };
             let Some(permit) = permit else { break };
+            peer.set_waiting(Some(Instant::now()));
             let frame = loop {
                 tokio::select! {
                     frame = incoming.next() => break frame,
@@ -163,10 +188,11 @@ impl<S: Service> Connection<S> {
                     () = gone.cancelled() => {
                         break unconstrained(incoming.next()).now_or_never().flatten();
                     }
-                    () = server.stop.cancelled() => break None,
+                    () = peer.stop.cancelled() => break None,
                     Some(_) = self.calls.join_next() => {}
                 }
             };
+            peer.set_waiting(None);
             match frame {
                 Some(Ok(frame)) => self.start(frame, permit)?,
                 // Closing a socket that has unread bytes resets the connection. `TZlibTransport`
@@ -188,7 +214,7 @@ impl<S: Service> Connection<S> {
         if self.peer.stalled.load(Relaxed) {
             return None;
         }
-        let permit = Arc::clone(&self.permits).acquire_owned();
+        let permit = Arc::clone(&self.peer.permits).acquire_owned();
         timeout(self.server.settings.patience, permit).await.ok()?.ok()
     }
 

@@ -49,12 +49,15 @@ struct ServeArguments {
     /// Memory limit for each connection, in MiB.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     memory_each: u32,
-    /// Number of concurrent connections; further connections wait to be accepted.
+    /// Number of concurrent connections; another one replaces the longest idle one.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     connections: u32,
     /// Seconds that a frame may take to arrive, or an answer to be read by the client.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     stall_timeout: u64,
+    /// Seconds that a connection may be without a call; 0 if all clients are known.
+    #[arg(long, default_value_t = 300)]
+    idle_timeout: u64,
 }
 
 #[derive(Args)]
@@ -133,6 +136,8 @@ fn settings(arguments: &ServeArguments) -> Settings {
         memory_each: (memory_each as usize) << 20,
         connections: connections as usize,
         stall_timeout: Duration::from_secs(stall_timeout),
+        idle_timeout: (arguments.idle_timeout > 0)
+            .then(|| Duration::from_secs(arguments.idle_timeout)),
         ..Settings::default()
     }
 }

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::channel::mpsc::{UnboundedSender, unbounded};
 use futures::{Sink, Stream, StreamExt, stream};
@@ -32,6 +32,9 @@ use crate::transport::{Frame, Framing, Transport};
 /// Capacity of the queue of answers between the calls and the demux.
 const INBOX: usize = 1024;
 
+/// How often idle connections are looked for. A time-out may take that much longer.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// Ticks per stall time-out. The time-out may take up to a quarter longer than configured.
 const TICKS: u32 = 4;
 
@@ -45,7 +48,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Limit of calls per connection that are running, or answered but not yet written.
     pub in_flight: u32,
-    /// Limit of concurrent connections. Further connections wait to be accepted.
+    /// Limit of concurrent connections. For another one, the connection that has been idle for
+    /// longest is closed. If none is idle, it waits.
     pub connections: usize,
     /// Memory limit for the calls and answers of all connections, in bytes, in addition to 64 KiB
     /// for each connection.
@@ -54,6 +58,8 @@ pub struct Settings {
     pub memory_each: usize,
     /// How long a frame may take to arrive, or an answer to be read by the client.
     pub stall_timeout: Duration,
+    /// How long a connection may be without a call; `None` if all clients are known.
+    pub idle_timeout: Option<Duration>,
     /// How long connections may take to finish their calls when the server stops.
     pub patience: Duration,
     /// Creates the stages between a socket and its calls.
@@ -65,8 +71,8 @@ pub struct Settings {
 
 impl Default for Settings {
     /// Default limits; 1,024 calls for each of 1,000 connections; 256 MiB, of which a connection
-    /// may use a quarter; 30 seconds for a frame; five seconds to stop; framing without other
-    /// stages; an `on_closed` that does nothing.
+    /// may use a quarter; 30 seconds for a frame; five minutes without a call; five seconds to stop;
+    /// framing without other stages; an `on_closed` that does nothing.
     ///
     /// A quarter of the memory is enough for the longest frame and its answer.
     fn default() -> Self {
@@ -77,6 +83,7 @@ impl Default for Settings {
             memory: 256 << 20,
             memory_each: 64 << 20,
             stall_timeout: Duration::from_secs(30),
+            idle_timeout: Some(Duration::from_secs(300)),
             patience: Duration::from_secs(5),
             wrap: Arc::new(|from, to, framing| Transport::framed(from, to, framing)),
             on_closed: Arc::new(|_, _| {}),
@@ -94,6 +101,7 @@ impl fmt::Debug for Settings {
             .field("memory", memory)
             .field("memory_each", memory_each)
             .field("stall_timeout", &self.stall_timeout)
+            .field("idle_timeout", &self.idle_timeout)
             .field("patience", &self.patience)
             .finish_non_exhaustive()
     }
@@ -191,26 +199,52 @@ pub async fn serve<S: Service>(
     Report { connections, faulty, calls, answers }
 }
 
+/// Closes the connections that have been idle for this long, or the one that has been for longest.
+fn close_idle(peers: &Peers, least: Option<Duration>) {
+    let peers = peers.lock().unwrap_or_else(PoisonError::into_inner);
+    let latest = match least {
+        Some(least) => Instant::now().checked_sub(least),
+        None => peers.values().filter_map(Peer::idle_since).min(),
+    };
+    for peer in peers.values() {
+        if peer.idle_since().is_some_and(|since| Some(since) <= latest) {
+            peer.stop.cancel();
+        }
+    }
+}
+
 /// Runs connections until the server stops and they have ended. Returns the number of connections.
 async fn accept<S: Service>(listener: &TcpListener, server: &Arc<Server<S>>) -> u64 {
-    let Settings { connections: places, patience, .. } = server.settings;
+    let Settings { connections: places, idle_timeout, patience, .. } = server.settings;
     let places = Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS)));
-    let mut connections = JoinSet::new();
-    let mut id = 0;
+    let (mut connections, mut newcomer, mut id) = (JoinSet::new(), None, 0);
+    let mut look = interval(LOOK);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            accepted = async {
-                let place = Arc::clone(&places).acquire_owned().await;
-                (listener.accept().await, place)
-            } => match accepted {
-                (Ok((socket, peer)), place) => {
+            accepted = listener.accept(), if newcomer.is_none() => match accepted {
+                Ok(accepted) => {
+                    newcomer = Some(accepted);
+                    if places.available_permits() == 0 {
+                        close_idle(&server.peers, None);
+                    }
+                }
+                // Too many open files: retry when a client may have disconnected.
+                Err(_) => sleep(Duration::from_millis(100)).await,
+            },
+            place = Arc::clone(&places).acquire_owned(), if newcomer.is_some() => {
+                if let Some((socket, peer)) = newcomer.take() {
                     let connection = connection::run(Arc::clone(server), socket, peer, id);
                     connections.spawn(async { (connection.await, drop(place)).0 });
                     id += 1;
                 }
-                // Too many open files: retry when a client may have disconnected.
-                (Err(_), _) => sleep(Duration::from_millis(100)).await,
-            },
+            }
+            _ = look.tick() => {
+                let least = idle_timeout.filter(|_| newcomer.is_none());
+                if least.is_some() || newcomer.is_some() {
+                    close_idle(&server.peers, least);
+                }
+            }
             Some(_) = connections.join_next() => {}
             () = server.stop.cancelled() => break,
         }

@@ -281,13 +281,17 @@ async fn a_connection_beyond_the_limit_waits() {
     let server = Server::start(example(), settings).await;
     let first = server.client(Protocol::Binary).await;
     let second = server.client(Protocol::Binary).await;
-    futures::try_join!(first.ping(), second.ping()).unwrap();
+    let later = futures::future::join(first.later("", 60_000), second.later("", 60_000));
+    let mut later = Box::pin(later);
+    assert!(futures::poll!(&mut later).is_pending());
+    futures::try_join!(first.ping(), second.ping()).unwrap(); // both connections are busy
     let third = server.client(Protocol::Binary).await;
     let mut waits = Box::pin(third.ping());
     for _ in 0..50 {
         first.ping().await.unwrap();
         assert!(futures::poll!(&mut waits).is_pending(), "a third connection is served");
     }
+    drop(later);
     drop(second);
     timeout(LONG, waits).await.expect("the third connection was not served").unwrap();
     drop((first, third));

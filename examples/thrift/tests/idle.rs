@@ -1,0 +1,88 @@
+//! Idle connections do not keep others out.
+
+mod common;
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use common::{Gate, LONG, Server, answer, raw};
+use thrift::protocol::TType;
+use thrift_demux::demo::Serve;
+use thrift_demux::{Protocol, Settings};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+const CONNECTIONS: usize = 20;
+
+async fn call(socket: &mut TcpStream, name: &str) {
+    let call = raw::call(Protocol::Binary, name, 1, |to| {
+        raw::string(to, 1, "x");
+        if name == "later" {
+            raw::field(to, TType::I32, 2);
+            to.write_i32(0).unwrap();
+        }
+    });
+    socket.write_all(&call).await.unwrap();
+}
+
+async fn echo(server: &Server) -> TcpStream {
+    let mut socket = TcpStream::connect(server.address).await.unwrap();
+    call(&mut socket, "echo").await;
+    assert_eq!(answer(&mut socket).await.name, "echo");
+    socket
+}
+
+/// Waits until the server closes the connection.
+async fn closed(socket: &mut TcpStream) {
+    let end = timeout(LONG, socket.read(&mut [0])).await.expect("it stays open");
+    assert_eq!(end.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn the_longest_idle_connection_makes_room_for_another() {
+    let (service, mut held) = Gate::new();
+    let settings = Settings { connections: CONNECTIONS, idle_timeout: None, ..Default::default() };
+    let server = Server::start(Serve(service), settings).await;
+    // The first is busy, and so stays; the others never make a call.
+    let mut busy = TcpStream::connect(server.address).await.unwrap();
+    call(&mut busy, "later").await;
+    let running = timeout(LONG, held.recv()).await.expect("no call arrived").unwrap();
+    let mut idle = Vec::new();
+    for _ in 1..CONNECTIONS {
+        idle.push(TcpStream::connect(server.address).await.unwrap());
+    }
+    let mut known = echo(&server).await;
+    closed(&mut idle[0]).await;
+    for socket in &idle[1..] {
+        let open = socket.try_read(&mut [0]).expect_err("more than one is closed");
+        assert_eq!(open.kind(), ErrorKind::WouldBlock);
+    }
+    // However many come, all are served.
+    for _ in 0..3 * CONNECTIONS {
+        idle.push(TcpStream::connect(server.address).await.unwrap());
+    }
+    echo(&server).await;
+    closed(&mut known).await;
+    running.release.send(()).unwrap();
+    assert_eq!(answer(&mut busy).await.name, "later");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_is_closed_when_it_makes_no_call_for_the_idle_timeout() {
+    let (service, mut held) = Gate::new();
+    let idle_timeout = Some(Duration::from_millis(300));
+    let server =
+        Server::start(Serve(service), Settings { idle_timeout, ..Default::default() }).await;
+    let mut busy = TcpStream::connect(server.address).await.unwrap();
+    call(&mut busy, "later").await;
+    let running = timeout(LONG, held.recv()).await.expect("no call arrived").unwrap();
+    for _ in 0..2 {
+        closed(&mut echo(&server).await).await;
+    }
+    running.release.send(()).unwrap();
+    assert_eq!(answer(&mut busy).await.name, "later");
+    closed(&mut busy).await;
+    assert_eq!(server.stop().await.faulty, 0);
+}
