@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 
@@ -32,8 +32,13 @@ struct Fields<'a> {
     body: Option<Cow<'a, str>>,
     #[serde(borrow)]
     base64: Option<Cow<'a, str>>,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "some")]
     json: Option<&'a RawValue>,
+}
+
+/// `null` is JSON, too.
+fn some<'a, D: Deserializer<'a>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(from).map(Some)
 }
 
 impl<'a> Line<'a> {
@@ -89,6 +94,7 @@ mod tests {
             (r#"{"key":"tea","base64":"/wA="}"#, "tea", &[0xff, 0]),
             (r#"{"key":"tea","body":""}"#, "tea", b""),
             (r#"{"key":"tea","json": {"a":[1, null]} }"#, "tea", br#"{"a":[1, null]}"#),
+            (r#"{"key":"tea","json":null}"#, "tea", b"null"),
         ] {
             let is_json = line.contains("json");
             let expected = Line { key: key.into(), body: body.into(), is_json };
@@ -112,6 +118,7 @@ mod tests {
             (b"{\"key\":\"a\"}", "bad_request", "no body"),
             (b"{\"key\":\"a\",\"json\":1e999}", "bad_json", "json: number out of range"),
             (b"{\"key\":\"a\",\"json\":1,\"body\":\"x\"}", "bad_request", "more than one of"),
+            (b"{\"key\":\"a\",\"json\":null,\"body\":\"\"}", "bad_request", "more than one of"),
             (b"{\"key\":\"a\",\"body\":\"x\",\"base64\":\"\"}", "bad_request", "more than one of"),
             (b"{\"key\":\"a\",\"base64\":\"?\"}", "bad_request", "base64: Invalid symbol"),
             (
