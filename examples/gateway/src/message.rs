@@ -16,6 +16,7 @@ use axum::extract::ws::Utf8Bytes;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
@@ -186,13 +187,17 @@ struct Out<'a> {
 /// Returns the message as JSON. Most texts need no escapes and are copied, which takes a fraction
 /// of the time of [`serialize`].
 fn to_json(key: &str, body: &[u8], is_json: bool, redelivered: bool) -> String {
+    let again = if redelivered { ",\"redelivered\":true" } else { "" };
+    let head = "{\"type\":\"message\",\"key\":";
     match str::from_utf8(body) {
-        Ok(text) if !is_json && is_plain(body) && is_plain(key.as_bytes()) => {
-            let again = if redelivered { ",\"redelivered\":true" } else { "" };
-            ["{\"type\":\"message\",\"key\":\"", key, "\",\"body\":\"", text, "\"", again, "}"]
-                .concat()
+        // With the white space around it, for clients that get binary frames.
+        Ok(text) if is_json => {
+            [head, &Value::from(key).to_string(), ",\"json\":", text, again, "}"].concat()
         }
-        _ => serialize(key, body, is_json, redelivered),
+        Ok(text) if is_plain(body) && is_plain(key.as_bytes()) => {
+            [head, "\"", key, "\",\"body\":\"", text, "\"", again, "}"].concat()
+        }
+        _ => serialize(key, body, redelivered),
     }
 }
 
@@ -206,19 +211,17 @@ pub fn is_plain(text: &[u8]) -> bool {
     escaped == 0
 }
 
-/// Returns any message as JSON. A text that would more than double in length as a JSON string,
+/// Returns a text or bytes as JSON. A text that would more than double in length as a JSON string,
 /// because of control characters, is encoded in base64, so that the output is never much larger
 /// than the input.
-fn serialize(key: &str, body: &[u8], is_json: bool, redelivered: bool) -> String {
-    let json = if is_json { serde_json::from_slice(body).ok() } else { None };
+fn serialize(key: &str, body: &[u8], redelivered: bool) -> String {
     let escaped: usize = body.iter().map(|byte| escaped_length(*byte)).sum();
-    let text = str::from_utf8(body).ok().filter(|_| escaped <= 2 * body.len() && json.is_none());
-    let is_binary = text.is_none() && json.is_none();
-    let base64 = is_binary.then(|| BASE64_STANDARD.encode(body).into());
+    let text = str::from_utf8(body).ok().filter(|_| escaped <= 2 * body.len());
+    let base64 = text.is_none().then(|| BASE64_STANDARD.encode(body).into());
     let length = base64.as_ref().map_or(escaped, |base64: &Cow<'_, str>| base64.len());
     let mut frame = Vec::with_capacity(length + key.len() + OVERHEAD);
     let (key, body) = (key.into(), text.map(Cow::from));
-    let out = Out { r#type: "message", key, body, base64, json, redelivered, at: None };
+    let out = Out { r#type: "message", key, body, base64, json: None, redelivered, at: None };
     serde_json::to_writer(&mut frame, &out).expect("strings and a flag are JSON");
     String::from_utf8(frame).expect("JSON is UTF-8")
 }
@@ -234,9 +237,22 @@ fn to_binary(frame: &str) -> Vec<u8> {
         (_, Some(base64), _) => BASE64_STANDARD
             .decode_vec(base64.as_bytes(), &mut binary)
             .expect("it was made by this program"),
-        (_, _, json) => binary.extend_from_slice(json.map_or("", RawValue::get).as_bytes()),
+        (_, _, json) => {
+            let json = json.map_or("", RawValue::get);
+            binary.extend_from_slice(with_white_space(frame, json).as_bytes());
+        }
     }
     binary
+}
+
+/// Returns this part of the frame with the white space around it: the frame has no other.
+fn with_white_space<'a>(frame: &'a str, part: &str) -> &'a str {
+    let is_white = |text: &char| matches!(text, ' ' | '\n' | '\r' | '\t');
+    let start = part.as_ptr().addr() - frame.as_ptr().addr();
+    let (before, after) = (&frame[..start], &frame[start + part.len()..]);
+    let start = start - before.chars().rev().take_while(is_white).count();
+    let end = frame.len() - after.len() + after.chars().take_while(is_white).count();
+    &frame[start..end]
 }
 
 /// Returns `true` if the content type is JSON.
@@ -326,10 +342,7 @@ mod tests {
         for body in all.into_iter().chain([vec![], long, "é".into()]) {
             for key in ["tea", "\"", "\\", "\u{e9}", ""] {
                 for again in [false, true] {
-                    assert_eq!(
-                        to_json(key, &body, false, again),
-                        serialize(key, &body, false, again)
-                    );
+                    assert_eq!(to_json(key, &body, false, again), serialize(key, &body, again));
                 }
             }
         }
@@ -339,7 +352,7 @@ mod tests {
     fn json_is_passed_on_as_it_is_unless_clients_could_not_parse_it() {
         let body = br#" {"a": [1.0, "\u00e4"]} "#;
         let message = Message::of("k".into(), body, true, None);
-        let expected = r#"{"type":"message","key":"k","json":{"a": [1.0, "\u00e4"]}}"#;
+        let expected = r#"{"type":"message","key":"k","json": {"a": [1.0, "\u00e4"]} }"#;
         assert_eq!(message.frame().as_str(), expected);
         let deep = |depth| [vec![b'['; depth], vec![b']'; depth]].concat();
         for body in [&body[..], b"0", b"\"\"", b"null", &deep(126)] {
@@ -370,7 +383,7 @@ mod tests {
     #[test]
     fn a_binary_message_is_a_json_line_and_the_published_body() {
         let long = [b'\x01'; 99];
-        let bodies = [&b"text\n\"\\"[..], b"", b"\xff\x00\n", &long, b"{\"a\": 1}"];
+        let bodies = [&b"text\n\"\\"[..], b"", b"\xff\x00\n", &long, b"{\"a\": 1}", b"\n {}\r\t "];
         for (body, is_json) in bodies.into_iter().flat_map(|body| [(body, false), (body, true)]) {
             let is_json = is_json && check_json(body).is_ok();
             let mut message = Message::of("k\"\n".into(), body, is_json, None);
