@@ -42,8 +42,13 @@ pub async fn settle(
             fates.extend(std::iter::from_fn(|| incoming.try_recv().ok()).take(BATCH));
         }
         let mut nacks = Vec::new();
-        for Fate { tag, verdict } in fates.drain(..) {
+        for Fate { tag, mut verdict } in fates.drain(..) {
             runs.close(tag);
+            // A client whose connection broke gets it from the history, and others do not get it
+            // again. When the gateway stops, the history is lost.
+            if verdict == Verdict::Repeat && board.history.is_some() && !board.is_draining() {
+                verdict = Verdict::Acknowledge;
+            }
             let requeue = verdict == Verdict::Repeat;
             if verdict == Verdict::Acknowledge {
                 runs.settled.push(tag);
