@@ -11,7 +11,7 @@
 //! without being received. So a client with an earlier position is told of the gap, even if it
 //! returns much later.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque, vec_deque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex};
 
@@ -20,7 +20,6 @@ use serde_json::{Value, json};
 
 use crate::budget::Budget;
 use crate::message::{Key, Message};
-use crate::subscription::Share;
 
 /// At most this part of `--max-queued` is kept. With `wait`, the rest is left for messages.
 const PART: usize = 4;
@@ -63,7 +62,8 @@ struct Log {
 
 /// The messages that a client missed, as far as they are kept.
 pub struct Missed {
-    pub messages: Vec<Message>,
+    /// The positions of the first and the last of them.
+    pub kept: Option<(u64, u64)>,
     /// The position before the first of them.
     pub after: u64,
     /// The last position of the key.
@@ -177,26 +177,35 @@ impl History {
         }
     }
 
-    /// Returns the kept messages after a position: the newest that fit into the client's share.
-    /// Returns all that are kept if the position is not of this run.
-    pub fn since(&self, key: &str, from: &Since, share: &Share) -> Missed {
+    /// Returns which messages are kept after a position; all that are kept if the position is not of
+    /// this run.
+    pub fn since(&self, key: &str, from: &Since) -> Missed {
         let kept = &*self.kept.lock().unwrap();
-        let (log, last) = (kept.logs.peek(key), kept.last(key));
+        let last = kept.last(key);
         let is_of_this_run = from.epoch.as_ref().map_or(from.at == 0, |epoch| *epoch == self.epoch);
         let is_known = is_of_this_run && from.at <= last;
         let (at, missed) = if is_known { (from.at, last - from.at) } else { (0, u64::MAX) };
-        let newest = log.into_iter().flat_map(|log| log.messages.iter().rev());
-        let newest = newest.take(if from.latest { 1 } else { usize::MAX });
-        let wanted = newest.take_while(|message| message.at() > at && share.take_kept(message));
-        let mut messages: Vec<_> = wanted.cloned().collect();
-        messages.reverse();
+        let all = kept.after(key, at);
+        let start = if from.latest { all.len().saturating_sub(1) } else { 0 };
+        let first = all.clone().nth(start).map(Message::at);
+        let newest = all.clone().next_back().map(Message::at);
         let has_all = if from.latest {
-            missed == 0 || messages.last().is_some_and(|message| message.at() == last)
+            missed == 0 || newest == Some(last)
         } else {
-            messages.len() as u64 == missed
+            all.len() as u64 == missed
         };
-        let after = messages.first().map_or(last, |first| first.at() - 1);
-        Missed { messages, after, last, has_gap: !(has_all && kept.is_covered(key)) }
+        Missed {
+            kept: first.zip(newest),
+            after: first.map_or(last, |first| first - 1),
+            last,
+            has_gap: !(has_all && kept.is_covered(key)),
+        }
+    }
+
+    /// Returns the first message that is kept between these positions.
+    pub fn first(&self, key: &str, (first, last): (u64, u64)) -> Option<Message> {
+        let kept = self.kept.lock().unwrap();
+        kept.after(key, first - 1).next().filter(|message| message.at() <= last).cloned()
     }
 
     /// Returns the position of the last message of a key.
@@ -234,6 +243,13 @@ impl Kept {
         .unwrap_or(self.floor)
     }
 
+    /// Returns the messages of a key after a position.
+    fn after(&self, key: &str, at: u64) -> vec_deque::Iter<'_, Message> {
+        let messages = self.logs.peek(key).map(|log| &log.messages);
+        let start = messages.map_or(0, |all| all.partition_point(|message| message.at() <= at));
+        messages.map(|all| all.range(start..)).unwrap_or_default()
+    }
+
     fn log(&mut self, key: &str) -> &mut Log {
         if !self.logs.contains(key) {
             let size = OVERHEAD + key.len();
@@ -257,18 +273,15 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Policy;
 
     struct Kept {
         history: History,
         budget: Arc<Budget>,
-        share: Share,
     }
 
     fn kept(has_broker: bool, max_queued: usize) -> Kept {
         let budget = Arc::new(Budget::new(1 << 20));
-        let share = Share::new(100, Arc::clone(&budget), Policy::DropOldest);
-        Kept { history: History::new(2, max_queued, has_broker).unwrap(), budget, share }
+        Kept { history: History::new(2, max_queued, has_broker).unwrap(), budget }
     }
 
     impl Kept {
@@ -280,9 +293,14 @@ mod tests {
         /// whether there is a gap.
         fn since(&self, key: &str, at: u64, latest: bool) -> (Vec<u64>, u64, u64, bool) {
             let from = Since { at, epoch: Some(self.history.epoch.clone()), latest };
-            let Missed { messages, after, last, has_gap } =
-                self.history.since(key, &from, &self.share);
-            (messages.iter().map(Message::at).collect(), after, last, has_gap)
+            let Missed { kept, after, last, has_gap } = self.history.since(key, &from);
+            let all = kept.into_iter().flat_map(|(first, last)| first..=last);
+            let all = all.filter(|at| self.first(key, (*at, *at)).is_some());
+            (all.collect(), after, last, has_gap)
+        }
+
+        fn first(&self, key: &str, range: (u64, u64)) -> Option<u64> {
+            self.history.first(key, range).map(|message| message.at())
         }
     }
 
@@ -295,6 +313,17 @@ mod tests {
         assert_eq!(kept.since("tea", 0, false), (vec![2, 3], 1, 3, true), "1 is removed");
         assert_eq!(kept.since("tea", 0, true), (vec![3], 2, 3, false));
         assert_eq!(kept.since("new", 0, false), (vec![], 0, 0, false));
+    }
+
+    #[test]
+    fn messages_are_read_one_by_one_until_they_are_removed() {
+        let kept = kept(false, 1 << 20);
+        (0..4).for_each(|_| kept.keep("tea"));
+        assert_eq!(kept.first("tea", (3, 4)), Some(3));
+        kept.keep("tea");
+        assert_eq!(kept.first("tea", (3, 4)), Some(4));
+        kept.keep("tea");
+        assert_eq!(kept.first("tea", (3, 4)), None);
     }
 
     #[test]

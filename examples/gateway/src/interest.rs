@@ -376,8 +376,7 @@ mod tests {
         fn has_all(&self, key: &str, at: u64) -> bool {
             let history = self.board.history.as_ref().unwrap();
             let epoch = Some(history.epoch.clone());
-            let share = Share::new(1, Arc::new(Budget::new(1)), Policy::Wait);
-            !history.since(key, &Since { at, epoch, latest: false }, &share).has_gap
+            !history.since(key, &Since { at, epoch, latest: false }).has_gap
         }
 
         fn last(&self, key: &str) -> u64 {

@@ -15,14 +15,13 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker, ready};
-use std::vec;
 
 use axum::extract::ws::{Message as Frame, WebSocket};
 use futures::{Sink, SinkExt, StreamExt, future};
 
 use crate::http::WRITE_BUFFER;
 use crate::message::Message;
-use crate::subscription::{Pace, Share, Terms};
+use crate::subscription::{Next, Pace, Replay, Share, Terms};
 
 /// Missed messages that are sent before other tasks get a turn.
 const PIECE: usize = 64;
@@ -51,8 +50,7 @@ struct Socket {
 
 enum Output {
     Frame(Frame),
-    /// Missed messages, and whether they are sent as binary frames.
-    Kept(vec::IntoIter<Message>, bool),
+    Replay(Replay),
 }
 
 /// The error of a closed connection.
@@ -160,9 +158,9 @@ impl Outlet {
     }
 
     /// Queues the messages that a client missed.
-    pub fn replay(&self, messages: Vec<Message>, binary: bool) {
+    pub fn replay(&self, replay: Replay) {
         let mut socket = self.lock();
-        socket.output.push_back(Output::Kept(messages.into_iter(), binary));
+        socket.output.push_back(Output::Replay(replay));
         socket.has_output = true;
     }
 
@@ -222,10 +220,13 @@ impl Socket {
             self.is_dirty = true;
             match output {
                 Output::Frame(frame) => self.web()?.start_send_unpin(frame)?,
-                Output::Kept(mut messages, binary) => {
-                    let Some(message) = messages.next() else { continue };
-                    self.output.push_front(Output::Kept(messages, binary));
-                    self.send(message, binary)?;
+                Output::Replay(mut replay) => {
+                    let Some(next) = replay.next() else { continue };
+                    self.output.push_front(Output::Replay(replay));
+                    match next {
+                        Next::Gap(frame) => self.web()?.start_send_unpin(frame)?,
+                        Next::Message(message, binary) => self.send(message, binary)?,
+                    }
                     room -= 1;
                     if room == 0 {
                         cx.waker().wake_by_ref();

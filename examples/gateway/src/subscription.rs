@@ -66,26 +66,17 @@ impl Share {
         self.bytes.fetch_add(size, Ordering::Relaxed);
     }
 
-    /// Reserves room for a kept message, which the broker does not wait for. Half of the room is
-    /// left for live messages.
-    pub fn take_kept(&self, message: &Message) -> bool {
-        let bytes = self.bytes.load(Ordering::Relaxed) + message.size();
-        let room = bytes <= self.budget.part() / 2;
-        if room {
-            self.bytes.fetch_add(message.size(), Ordering::Relaxed);
-        }
-        room
-    }
-
     /// Returns how many messages may be sent and not flushed. They count as waiting.
     pub fn unflushed(&self) -> usize {
         (self.most / 2).max(1)
     }
 
-    /// Releases the room of a message.
+    /// Releases the room of a message. Kept messages have none, as they do not wait.
     pub fn give_back(&self, message: &Message) {
-        self.messages.fetch_sub(usize::from(!message.is_kept()), Ordering::Relaxed);
-        self.bytes.fetch_sub(message.size(), Ordering::Relaxed);
+        if !message.is_kept() {
+            self.messages.fetch_sub(1, Ordering::Relaxed);
+            self.bytes.fetch_sub(message.size(), Ordering::Relaxed);
+        }
     }
 }
 
@@ -217,18 +208,20 @@ impl Terms {
 
     /// Called when it is attached, after this interruption: queues the kept messages before live
     /// ones.
-    pub fn replay(&self, history: &History, number: u64) {
+    pub fn replay(self: &Arc<Self>, history: &History, number: u64) {
         let mut last = history.last(&self.key);
         if let (Some(since), Some(outlet)) = (&self.since, &self.outlet) {
-            let missed = history.since(&self.key, since, &self.share);
-            let Missed { messages, after, has_gap, .. } = missed;
+            let missed = history.since(&self.key, since);
+            let Missed { kept, after, has_gap, .. } = missed;
             last = missed.last;
             self.relies.store(if has_gap { 0 } else { number }, Ordering::Relaxed);
             let reply = json!({
                 "type": "history", "key": &*self.key, "epoch": history.epoch, "at": after, "gap": has_gap,
             });
             outlet.queue(Frame::Text(reply.to_string().into()));
-            outlet.replay(messages, self.binary);
+            if let Some(range) = kept {
+                outlet.replay(Replay { terms: Arc::clone(self), range, has_gap });
+            }
             let _ = self.notices.unbounded_send(Notice::Output);
         }
         self.from.store(last, Ordering::Relaxed);
@@ -251,14 +244,19 @@ impl Terms {
         self.relies.store(number, Ordering::Relaxed);
         let mut notice = json!({ "type": "gap", "key": &*self.key });
         if let Some(history) = &self.board.history {
-            let at = history.last(&self.key);
-            self.known.fetch_max(at, Ordering::Relaxed);
             (notice["epoch"], notice["at"]) = (history.epoch.as_str().into(), at.into());
         }
-        outlet.queue(Frame::Text(notice.to_string().into()));
+        Frame::Text(notice.to_string().into())
+    }
+
+        let at = self.board.history.as_ref().map_or(0, |history| history.last(&self.key));
+        self.known.fetch_max(at, Ordering::Relaxed);
+        outlet.queue(self.gap(at));
         let _ = self.notices.unbounded_send(Notice::Output);
     }
 
+    /// Returns the notice that messages may be missing up to this position.
+    fn gap(&self, at: u64) -> Frame {
     /// Returns the last position that the client may know. Call while the outlet is locked, so that
     /// no message is sent before the client is told.
     pub fn known(&self) -> u64 {
@@ -344,6 +342,7 @@ impl Terms {
             rate: self.too_many.swap(0, Ordering::Relaxed),
         }
     }
+        of_client.fetch_add(1, Ordering::Relaxed);
 
     /// Called when its key is bound, after this interruption; since this position, if the key was
     /// not bound before.
@@ -374,6 +373,42 @@ impl Pace {
     pub fn poll_due(&mut self, terms: &Terms, cx: &mut Context<'_>) -> Poll<()> {
         while let (false, Some(limiter)) = (self.is_due, &terms.limiter) {
             ready!(self.timer.as_mut().poll(cx));
+/// The kept messages that a client has missed. There may be many, so each is read when it is sent,
+/// and may have been removed by then.
+pub struct Replay {
+    terms: Arc<Terms>,
+    /// The positions of the next and the last of them.
+    range: (u64, u64),
+    /// The client knows that messages are missing.
+    has_gap: bool,
+}
+
+/// What is sent next in a replay.
+pub enum Next {
+    /// Notice that messages were removed.
+    Gap(Frame),
+    /// A message, and whether it is sent as a binary frame.
+    Message(Message, bool),
+}
+
+impl Iterator for Replay {
+    type Item = Next;
+
+    fn next(&mut self) -> Option<Next> {
+        let Self { terms, range, has_gap } = self;
+        let (next, last) = *range;
+        let history = terms.board.history.as_ref().filter(|_| next <= last)?;
+        let message = history.first(&terms.key, *range);
+        let at = message.as_ref().map_or(last + 1, Message::at);
+        range.0 = at;
+        if at > next && !std::mem::replace(has_gap, true) {
+            return Some(Next::Gap(terms.gap(at - 1)));
+        }
+        range.0 += 1;
+        Some(Next::Message(message?, terms.binary))
+    }
+}
+
             match limiter.check() {
                 Ok(()) => self.is_due = true,
                 Err(until) => self.timer.as_mut().reset(until.earliest_possible().into()),
