@@ -170,6 +170,9 @@ const STAGES = {
     assert(await page.locator("#no-keys").isVisible(), "a hint is shown without keys");
     assert(await page.locator("#alarm").isHidden(), "no alarm");
     assert(await page.locator("#kept").isHidden(), "nothing is kept");
+    assert.match(await text(page, "what"), /^What this gateway receives and delivers/);
+    await until(page, "the chart starts with what there is", () =>
+      /^1\d s ago$/.test([...document.querySelectorAll("#chart text")][3]?.textContent));
     await page.screenshot({ path: `${folder}/empty-${look.name}.png`, fullPage: true });
 
     // Subscribes, publishes and receives by keyboard only.
@@ -179,6 +182,17 @@ const STAGES = {
     await page.keyboard.type(key);
     await page.keyboard.press("Enter");
     await subscribed(page, key);
+    // An error stays at the field until the next input.
+    for (const [wrong, why] of [["demo.*", "wildcard"], [key, "already subscribed"]]) {
+      await page.locator("#subscribe-key").fill(wrong);
+      await page.keyboard.press("Enter");
+      await until(page, `an error for ${wrong}`, (what) => document.getElementById("subscribe-error").innerText.includes(what), why);
+      await page.waitForTimeout(700);
+      assert(await page.locator("#subscribe-error").isVisible(), "the error stays");
+      await page.locator("#subscribe-key").fill("x");
+      assert(await page.locator("#subscribe-error").isHidden(), "until the next input");
+      await page.locator("#subscribe-key").fill("");
+    }
     await page.locator("#publish-key").focus();
     await page.keyboard.type(key);
     await page.keyboard.press("Tab");
@@ -191,6 +205,8 @@ const STAGES = {
     await until(page, "the key is in the table", (wanted) => [...document.querySelectorAll("#keys td:first-child")]
       .some((cell) => cell.querySelector("bdi")?.textContent === wanted), key);
     await keepsItsPlaceInFocus(page, key, `${look.name} 2`);
+    await page.reload();
+    for (const again of [key, `${look.name} 2`]) await subscribed(page, again);
   },
 
   async busy(page, look) {
@@ -222,6 +238,11 @@ const STAGES = {
       return shown > 150 && shown < 250;
     });
 
+    // The demo has a client over its rate and one that stalls, and what they lose is listed.
+    await until(page, "what two slow clients lose", () => [2, 3].every((column) =>
+      [...document.querySelectorAll(`#losers tbody td:nth-child(${column})`)].some((cell) => cell.textContent !== "0")));
+    assert.match(await text(page, "all-received"), /^[\d,]+ in all, and [\d,]+ copies$/);
+
     // Unsubscribed from both keys: no more messages arrive.
     await page.screenshot({ path: `${folder}/busy-${look.name}.png`, fullPage: true });
     await page.getByRole("button", { name: "unsubscribe from demo.tea", exact: true }).click();
@@ -238,14 +259,24 @@ const STAGES = {
     await page.locator("#subscribe-key").fill(key);
     await page.locator("#subscribe button").click();
     await subscribed(page, key);
+    const parts = () => page.locator("#chart path").first().evaluate((path) => (path.getAttribute("d").match(/M/g) ?? []).length);
     for (const [what, gap] of [["killed, and started with --history", 1], ["the same without", 1]]) {
       const cuts = await page.locator("#messages li", { hasText: "connection lost" }).count();
+      await until(page, "a line", () => /L[^M]*$/.test(document.querySelector("#chart path")?.getAttribute("d")));
+      const before = await parts();
+      const stale = until(page, "old numbers are grey, with their age", () => document.body.classList.contains("stale")
+        && /^\d+ s ago:$/.test(document.getElementById("age").innerText));
       await meeting(what);
+      await stale;
       await until(page, what, ([name, before]) => {
         const notices = [...document.querySelectorAll("#messages li")].filter((it) => it.textContent.includes("connection lost"));
         const chip = [...document.querySelectorAll("#subscriptions li")].find((it) => it.textContent.includes(name));
         return notices.length > before && chip.className !== "waits";
       }, [key, cuts]);
+      assert.equal(await page.locator("#messages li", { hasText: "connection lost" }).count(), cuts + 1, "it is said once");
+      await until(page, "a gap in the chart", (count) =>
+        (document.querySelector("#chart path").getAttribute("d").match(/M/g) ?? []).length > count, before);
+      assert(await page.locator("#age").isHidden(), "the numbers are new");
       const notices = await page.locator("#messages li", { hasText: "no longer kept" }).count();
       assert.equal(notices, gap, `${what}: ${notices} gaps`);
     }

@@ -17,12 +17,15 @@ use stream_demux::{Detached, Discarded, Totals};
 use crate::config::Config;
 use crate::history::History;
 use crate::message::Key;
+use crate::subscription::Share;
 
 /// How long keys without subscriptions are kept after their last message, and how many of them.
 const RETENTION: Duration = Duration::from_secs(60);
 const MAX_IDLE_KEYS: usize = 1_000;
 /// Keys that are listed in an answer. It has about 20 kB.
 const LISTED: usize = 100;
+/// Clients that are listed: those that have lost most.
+const LOSERS: usize = 10;
 /// The maximum age of an answer.
 const FRESH: Duration = Duration::from_secs(1);
 
@@ -49,7 +52,8 @@ pub struct Board {
     is_blocked: IntGauge,
     queued: IntGauge,
     subscriptions: IntGauge,
-    pub connections: IntGauge,
+    connections: IntGauge,
+    clients: Mutex<HashMap<SocketAddr, Arc<Share>>>,
     pub published: IntCounterVec,
     /// The counter of published messages that were taken.
     pub taken: IntCounter,
@@ -160,6 +164,7 @@ impl Board {
             is_blocked: gauge("gateway_blocked", "1 while the input is blocked by a client."),
             queued: gauge("gateway_queued", "Messages in the queues of subscriptions."),
             subscriptions: gauge("gateway_subscriptions", "Subscriptions now."),
+            clients: Mutex::default(),
             connections: gauge("gateway_connections", "WebSockets now."),
             taken: published.with_label_values(&["ok"]),
             published,
@@ -288,6 +293,34 @@ impl Board {
         *self.blocked.lock().unwrap() = on.map(|(key, client)| Blocked { key, client, since });
     }
 
+    pub fn connected(&self, client: SocketAddr, share: &Arc<Share>) {
+        self.connections.inc();
+        self.clients.lock().unwrap().insert(client, Arc::clone(share));
+    }
+
+    pub fn disconnected(&self, client: SocketAddr) {
+        self.connections.dec();
+        self.clients.lock().unwrap().remove(&client);
+    }
+
+    /// Returns the clients that have lost most.
+    fn losers(&self) -> Value {
+        let clients = self.clients.lock().unwrap();
+        let counts = clients.iter().map(|(client, share)| {
+            let (rate, overflow) =
+                (share.lost.rate.load(Relaxed), share.lost.overflow.load(Relaxed));
+            (rate + overflow, client, rate, overflow)
+        });
+        let mut losers: Vec<_> = counts.filter(|(lost, ..)| *lost > 0).collect();
+        losers.sort_unstable_by_key(|(lost, ..)| Reverse(*lost));
+        let losers = losers.into_iter().take(LOSERS);
+        losers
+            .map(|(_, client, rate, overflow)| {
+                json!({ "client": client, "rate": rate, "overflow": overflow })
+            })
+            .collect()
+    }
+
     pub fn health(&self) -> Value {
         let status = if self.is_draining() { "draining" } else { "ok" };
         let source = self.source.lock().unwrap();
@@ -334,6 +367,7 @@ impl Board {
             }
             None => Value::Null,
         };
+        stats["clients"] = self.losers();
         let (listed, other) = self.keys.lock().unwrap().list();
         stats["keys"] = listed.iter().map(|(key, counts)| counts.to_json(Some(key))).collect();
         if let (Some(history), Some(keys)) = (&self.history, stats["keys"].as_array_mut()) {

@@ -92,13 +92,13 @@ pub async fn serve(
     address: SocketAddr,
     reader: Option<Reader>,
 ) {
-    gateway.board.connections.inc();
     debug!(%address, "client connected");
     // Not tokio's channel, which allocates room for 32 notices per client.
     let (notices, mut received) = mpsc::unbounded();
     let config = &gateway.config;
     let share = Share::new(config.share(), Arc::clone(&gateway.budget), config.overflow);
     let share = Arc::new(share);
+    gateway.board.connected(address, &share);
     let outlet = Arc::new(Outlet::new(socket, Arc::clone(&share)));
     let mut client = Client {
         gateway: Arc::clone(&gateway),
@@ -119,7 +119,7 @@ pub async fn serve(
         gateway.stuck.fetch_add(1, Relaxed);
     }
     outlet.end();
-    gateway.board.connections.dec();
+    gateway.board.disconnected(address);
     debug!(%address, "client gone");
 }
 

@@ -5,6 +5,7 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
 
 use axum::http::Uri;
+use clap::builder::ArgPredicate;
 use clap::{Parser, ValueEnum};
 use lapin::uri::AMQPUri;
 use stream_demux::Overflow;
@@ -44,8 +45,9 @@ pub struct Config {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub history: u32,
 
-    /// Send buffer of each client's socket in the kernel; 0: the system's default
-    #[arg(long, value_name = "BYTES", default_value_t = 128 * 1024)]
+    /// Send buffer of each client's socket in the kernel; 0: the system's default; with --demo, 8192
+    #[arg(long, value_name = "BYTES", default_value_t = 128 * 1024,
+        default_value_if("demo", ArgPredicate::IsPresent, Some("8192")))]
     pub send_buffer: u32,
 
     /// The largest message that may be published

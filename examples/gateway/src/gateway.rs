@@ -21,13 +21,14 @@ use crate::batch::Batches;
 use crate::board::Board;
 use crate::budget::Budget;
 use crate::config::Config;
+use crate::demo;
 use crate::hooks::GatewayHooks;
 use crate::interest::Interest;
 use crate::publisher::Publisher;
 use crate::router::{self, Input, Orders};
 use crate::serve::{NEW, serve};
 use crate::shutdown::Signals;
-use crate::source::{self, Source};
+use crate::source::Source;
 use crate::subscription::Registry;
 
 pub struct Gateway {
@@ -138,13 +139,16 @@ pub async fn run(config: Config) -> Result<(), String> {
 
     let stop_serving = CancellationToken::new();
     let serving = tokio::spawn(serve(listener, Arc::clone(&gateway), stop_serving.clone()));
-    let demo = gateway.config.demo.map(|rate| source::demo(gateway.source.clone(), rate.get()));
+    let demo = gateway.config.demo.map(|rate| demo::publish(gateway.source.clone(), rate.get()));
     let mut demo = pin!(async {
         match demo {
             Some(demo) => demo.await,
             None => future::pending().await,
         }
     });
+    // A reader needs a token that this program cannot sign.
+    let has_readers = gateway.config.demo.is_some() && gateway.config.read_key.is_none();
+    let readers = has_readers.then(|| tokio::spawn(demo::readers(address)));
     writeln!(io::stdout(), "listening on {address}").map_err(|error| error.to_string())?;
     info!(%address, overflow = ?gateway.config.overflow, "started");
 
@@ -155,6 +159,9 @@ pub async fn run(config: Config) -> Result<(), String> {
     }
 
     info!("draining");
+    if let Some(readers) = readers {
+        readers.abort(); // nothing waits for the one that does not read
+    }
     gateway.board.drain();
     stop.cancel();
     let leaving = leave(&gateway, &input, routing, consuming);

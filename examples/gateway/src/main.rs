@@ -21,6 +21,7 @@ mod board;
 mod budget;
 mod client;
 mod config;
+mod demo;
 mod gateway;
 mod history;
 mod hooks;

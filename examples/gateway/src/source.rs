@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{StreamExt, future, stream};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use futures::{StreamExt, stream};
+use tokio::time::Instant;
 
 use crate::amqp::Broker;
 use crate::line::Line;
-use crate::message::{Key, Message};
+use crate::message::Message;
 use crate::router::{Input, Refused};
 
 /// How long a post waits while the input is blocked by a client.
@@ -81,51 +81,5 @@ impl Source {
             all.push(last.map_err(PublishError::from));
         }
         all
-    }
-}
-
-/// The keys of the demo, and their shares in percent.
-const MENU: [(&str, u64); 8] = [
-    ("demo.tea", 30),
-    ("demo.coffee", 25),
-    ("demo.cocoa", 15),
-    ("demo.mate", 10),
-    ("demo.cider", 8),
-    ("demo.juice", 6),
-    ("demo.milk", 4),
-    ("demo.water", 2),
-];
-
-/// Publishes made-up messages at this rate while it is polled.
-pub async fn demo(source: Source, rate: u32) {
-    let keys: Vec<Key> = MENU.iter().map(|(key, _)| Key::from(*key)).collect();
-    let mut tick = interval(Duration::from_millis(20));
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut count, mut due, mut last) = (0_u64, 0.0, Instant::now());
-    loop {
-        let now = tick.tick().await;
-        // After a pause (blocked input, broker away), at most 100 ms of messages are made up for.
-        due += f64::from(rate) * now.duration_since(last).as_secs_f64().min(0.1);
-        last = now;
-        let mut published = [const { Vec::new() }; MENU.len()];
-        while due >= 1.0 {
-            due -= 1.0;
-            count += 1;
-            // 37 is coprime to 100, so this visits all residues in a scattered order.
-            let (mut rest, mut choice) = (count.wrapping_mul(37) % 100, 0);
-            while rest >= MENU[choice].1 {
-                rest -= MENU[choice].1;
-                choice += 1;
-            }
-            let body = format!("cup {count} of {}", &keys[choice]["demo.".len()..]);
-            published[choice].push(body);
-        }
-        // Publishes the messages of a key in sequence to keep their order.
-        let publish = async |(key, bodies): (&Key, Vec<String>)| {
-            for body in bodies {
-                let _ = source.publish(key, body.as_bytes(), false).await;
-            }
-        };
-        future::join_all(keys.iter().zip(published).map(publish)).await;
     }
 }

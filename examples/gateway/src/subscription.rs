@@ -34,11 +34,21 @@ pub struct Share {
     policy: Policy,
     messages: AtomicUsize,
     bytes: AtomicUsize,
+    /// Messages that were lost since the client has connected.
+    pub lost: Lost,
+}
+
+/// Counts of lost messages, by reason.
+#[derive(Default)]
+pub struct Lost {
+    pub rate: AtomicU64,
+    pub overflow: AtomicU64,
 }
 
 impl Share {
     pub fn new(most: usize, budget: Arc<Budget>, policy: Policy) -> Self {
-        Self { most, budget, policy, messages: AtomicUsize::new(0), bytes: AtomicUsize::new(0) }
+        let (messages, bytes, lost) = Default::default();
+        Self { most, budget, policy, messages, bytes, lost }
     }
 
     /// Reserves room for a message. Returns `false` if there is none.
@@ -242,13 +252,6 @@ impl Terms {
             return;
         };
         self.relies.store(number, Ordering::Relaxed);
-        let mut notice = json!({ "type": "gap", "key": &*self.key });
-        if let Some(history) = &self.board.history {
-            (notice["epoch"], notice["at"]) = (history.epoch.as_str().into(), at.into());
-        }
-        Frame::Text(notice.to_string().into())
-    }
-
         let at = self.board.history.as_ref().map_or(0, |history| history.last(&self.key));
         self.known.fetch_max(at, Ordering::Relaxed);
         outlet.queue(self.gap(at));
@@ -257,6 +260,13 @@ impl Terms {
 
     /// Returns the notice that messages may be missing up to this position.
     fn gap(&self, at: u64) -> Frame {
+        let mut notice = json!({ "type": "gap", "key": &*self.key });
+        if let Some(history) = &self.board.history {
+            (notice["epoch"], notice["at"]) = (history.epoch.as_str().into(), at.into());
+        }
+        Frame::Text(notice.to_string().into())
+    }
+
     /// Returns the last position that the client may know. Call while the outlet is locked, so that
     /// no message is sent before the client is told.
     pub fn known(&self) -> u64 {
@@ -326,8 +336,11 @@ impl Terms {
         {
             let _ = self.notices.unbounded_send(Notice::TooSlow(Arc::clone(&self.key), self.id));
         }
-        let losses = if is_slow { &self.too_slow } else { &self.too_many };
+        let lost = &self.share.lost;
+        let (losses, of_client) =
+            if is_slow { (&self.too_slow, &lost.overflow) } else { (&self.too_many, &lost.rate) };
         losses.fetch_add(1, Ordering::Relaxed);
+        of_client.fetch_add(1, Ordering::Relaxed);
         // Pairs with the swap in `losses`: if a notice is pending, that call includes this loss.
         if !self.is_notified.swap(true, Ordering::AcqRel) {
             let _ = self.notices.unbounded_send(Notice::Lost(Arc::clone(&self.key), self.id));
@@ -342,7 +355,6 @@ impl Terms {
             rate: self.too_many.swap(0, Ordering::Relaxed),
         }
     }
-        of_client.fetch_add(1, Ordering::Relaxed);
 
     /// Called when its key is bound, after this interruption; since this position, if the key was
     /// not bound before.
@@ -359,20 +371,6 @@ impl Terms {
     }
 }
 
-/// Limits the rate of a subscription to the latest value.
-pub struct Pace {
-    timer: Pin<Box<Sleep>>,
-    is_due: bool,
-}
-
-impl Pace {
-    pub fn new() -> Self {
-        Self { timer: Box::pin(sleep(Duration::ZERO)), is_due: false }
-    }
-
-    pub fn poll_due(&mut self, terms: &Terms, cx: &mut Context<'_>) -> Poll<()> {
-        while let (false, Some(limiter)) = (self.is_due, &terms.limiter) {
-            ready!(self.timer.as_mut().poll(cx));
 /// The kept messages that a client has missed. There may be many, so each is read when it is sent,
 /// and may have been removed by then.
 pub struct Replay {
@@ -409,6 +407,20 @@ impl Iterator for Replay {
     }
 }
 
+/// Limits the rate of a subscription to the latest value.
+pub struct Pace {
+    timer: Pin<Box<Sleep>>,
+    is_due: bool,
+}
+
+impl Pace {
+    pub fn new() -> Self {
+        Self { timer: Box::pin(sleep(Duration::ZERO)), is_due: false }
+    }
+
+    pub fn poll_due(&mut self, terms: &Terms, cx: &mut Context<'_>) -> Poll<()> {
+        while let (false, Some(limiter)) = (self.is_due, &terms.limiter) {
+            ready!(self.timer.as_mut().poll(cx));
             match limiter.check() {
                 Ok(()) => self.is_due = true,
                 Err(until) => self.timer.as_mut().reset(until.earliest_possible().into()),

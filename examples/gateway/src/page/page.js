@@ -1,6 +1,8 @@
 // The page of the gateway: reads /stats once a second and is an ordinary client of /ws.
 
-const SPAN = 120; // seconds in the chart
+const SPAN = 120; // seconds in the chart, at most
+const SHORTEST = 10; // at least
+const GAP = 3500; // milliseconds without numbers that are a gap in a line
 const MESSAGES = 200; // in the list
 const ROWS = 200; // in the table of keys
 const LINES = ["received", "delivered", "unmatched", "dropped"];
@@ -14,6 +16,7 @@ const setText = (id, text) => { if ($(id).textContent !== text) $(id).textConten
 // Numbers ------------------------------------------------------------------------------------------
 
 let last = null; // the previous stats
+let shown = null; // when the numbers were last true
 const history = []; // one { at, received, … } a second
 const trends = new Map(); // key → rates, newest last
 
@@ -24,6 +27,8 @@ async function refresh() {
     show(await answer.json());
   } catch (error) {
     last = null;
+    document.body.classList.add("stale");
+    if (shown) setText("age", `${Math.round((Date.now() - shown) / 1000)} s ago:`);
     $("state").className = "down";
     setText("state", "gateway unreachable");
     alarm(`The gateway does not answer (${error.message}). Retrying.`);
@@ -47,6 +52,8 @@ const isolated = (text) => `\u2068${text}\u2069`;
 function show(stats) {
   if (stats.uptime_ms === last?.stats.uptime_ms) return; // the same answer as last time
   const { totals, source } = stats;
+  shown = Date.now();
+  document.body.classList.remove("stale");
   const dropped = Object.values(totals.discarded).reduce((sum, n) => sum + n, 0);
   const counts = { received: totals.received, delivered: totals.delivered, unmatched: totals.unmatched, dropped };
 
@@ -67,11 +74,14 @@ function show(stats) {
     setText(`now-${line}`, known ? rate(now[line]) : "–");
     setText(`all-${line}`, `${whole.format(counts[line])} in all`);
   }
+  // So that the tiles add up: received + copies = delivered + unmatched + dropped + queued.
+  setText("all-received", `${whole.format(totals.received)} in all, and ${whole.format(totals.copies)} copies`);
   setText("now-queued", whole.format(totals.queued));
   setText("terms", `buffer ${whole.format(stats.buffer)}, ${stats.overflow}`);
   setText("now-connections", whole.format(stats.connections));
   setText("all-subscriptions", `${whole.format(stats.subscriptions)} subscription${stats.subscriptions === 1 ? "" : "s"}`);
   for (const [reason, count] of Object.entries(totals.discarded)) setText(`drop-${reason}`, whole.format(count));
+  showLosers(stats.clients);
   const { blocked, history: kept } = stats;
   $("kept").hidden = !kept;
   $("keys").classList.toggle("no-history", !kept);
@@ -87,6 +97,18 @@ function show(stats) {
   }
   showKeys(stats, known ? seconds : 0);
   last = { stats, counts, keys: new Map(stats.keys.map((key) => [key.key, key])) };
+}
+
+/** Lists the clients that lost most. */
+function showLosers(clients) {
+  $("losers").hidden = clients.length === 0;
+  $("losers").tBodies[0].replaceChildren(...clients.map(({ client, rate, overflow }) => {
+    const tr = document.createElement("tr");
+    for (const text of [client, whole.format(rate), whole.format(overflow)]) {
+      tr.appendChild(document.createElement("td")).textContent = text;
+    }
+    return tr;
+  }));
 }
 
 // The table of keys --------------------------------------------------------------------------------
@@ -188,7 +210,8 @@ function draw() {
   if (!width || !history.length) return;
   const [left, bottom, over] = [44, 20, 8];
   const end = history.at(-1).at;
-  const x = (at) => left + (width - left - 4) * (1 - (end - at) / (SPAN * 1000));
+  const span = Math.min(SPAN * 1000, Math.max(SHORTEST * 1000, end - history[0].at));
+  const x = (at) => left + (width - left - 4) * (1 - (end - at) / span);
   const most = ceiling(Math.max(...history.flatMap((point) => LINES.map((name) => point[name]))));
   const y = (value) => over + (height - over - bottom) * (1 - value / most);
   const drawn = [];
@@ -198,18 +221,23 @@ function draw() {
     label.textContent = brief.format(share * most);
     drawn.push(label);
   }
-  for (const ago of [120, 90, 60, 30, 0]) {
-    const label = element("text", { x: x(end - ago * 1000), y: height - 4,
-      "text-anchor": ago === 0 ? "end" : ago === 120 ? "start" : "middle" });
-    label.textContent = ago ? `${ago} s ago` : "now";
-    if (width > 500 || ago % 60 === 0) drawn.push(label);
+  for (const share of [1, 0.75, 0.5, 0.25, 0]) {
+    const label = element("text", { x: x(end - share * span), y: height - 4,
+      "text-anchor": share === 0 ? "end" : share === 1 ? "start" : "middle" });
+    label.textContent = share ? `${Math.round((share * span) / 1000)} s ago` : "now";
+    if (width > 500 || share % 0.5 === 0) drawn.push(label);
   }
+  const stretches = [[]];
+  history.forEach((point, i) => {
+    if (i && point.at - history[i - 1].at > GAP) stretches.push([]);
+    stretches.at(-1).push(point);
+  });
   for (const name of LINES) {
-    drawn.push(element("path", { class: name, d: line(history.map((point) => [x(point.at), y(point[name])])) }));
+    drawn.push(element("path", { class: name, d: stretches.map((points) => line(points.map((point) => [x(point.at), y(point[name])]))).join("") }));
   }
   let at = history.at(-1);
   if (pointed !== null) {
-    const time = end - (1 - (pointed * width - left) / (width - left - 4)) * SPAN * 1000;
+    const time = end - (1 - (pointed * width - left) / (width - left - 4)) * span;
     at = history.reduce((best, point) => (Math.abs(point.at - time) < Math.abs(best.at - time) ? point : best));
     drawn.push(element("line", { class: "cursor", x1: x(at.at), x2: x(at.at), y1: over, y2: height - bottom }));
   }
@@ -232,11 +260,13 @@ new ResizeObserver(draw).observe($("chart"));
 const subscriptions = new Map(); // key → { rate, chip, last }; last: the position to resume from
 let socket = null;
 let pause = 250;
+let isCut = false; // the user was told that the connection is lost
 
 function connect() {
   socket = new WebSocket(new URL(`ws${location.search}`, location.href.replace(/^http/, "ws")));
   socket.onopen = () => {
     pause = 250;
+    isCut = false;
     for (const [key, { rate, last }] of subscriptions) send({ type: "subscribe", key, ...(rate && { rate }), ...last });
   };
   socket.onmessage = (event) => receive(JSON.parse(event.data));
@@ -245,8 +275,9 @@ function connect() {
     for (const { chip } of subscriptions.values()) chip.className = "waits";
     if (!subscriptions.size) return;
     // A browser does not tell a page why a connection was refused.
-    if (event.code === 1006) notice("connection lost or refused; reconnecting");
-    else notice(`closed by the gateway: ${event.reason || event.code}; reconnecting`);
+    const why = event.code === 1006 ? "connection lost or refused" : `closed by the gateway: ${event.reason || event.code}`;
+    if (!isCut) notice(`${why}; reconnecting`);
+    isCut = true;
     setTimeout(() => { if (!socket && subscriptions.size) connect(); }, pause);
     pause = Math.min(pause * 2, 10_000);
   };
@@ -257,7 +288,7 @@ function send(what) {
 }
 
 function subscribe(key, rate) {
-  if (subscriptions.has(key)) return;
+  if (subscriptions.has(key)) return wrong(`already subscribed to ${isolated(key)}`);
   const chip = $("subscriptions").appendChild(document.createElement("li"));
   chip.className = "waits";
   chip.append(bdi(key), document.createElement("span"));
@@ -267,6 +298,7 @@ function subscribe(key, rate) {
   button.setAttribute("aria-label", `unsubscribe from ${key}`);
   button.onclick = () => unsubscribe(key);
   subscriptions.set(key, { rate, chip, last: {} });
+  remember();
   if (socket) send({ type: "subscribe", key, ...(rate && { rate }) });
   else connect();
 }
@@ -274,7 +306,20 @@ function subscribe(key, rate) {
 function remove(key) {
   subscriptions.get(key)?.chip.remove();
   subscriptions.delete(key);
+  remember();
 }
+
+/** Keeps the subscriptions over a reload of this page. */
+function remember() {
+  sessionStorage.setItem("subscriptions", JSON.stringify([...subscriptions].map(([key, { rate }]) => [key, rate])));
+}
+
+/** Shows an error at the field, until the next input. */
+function wrong(text) {
+  $("subscribe-error").hidden = !text;
+  setText("subscribe-error", text);
+}
+$("subscribe").oninput = () => wrong("");
 
 function unsubscribe(key) {
   remove(key);
@@ -288,6 +333,8 @@ function receive(message) {
   if (message.type === "message") {
     const text = message.body ?? (message.base64 === undefined ? JSON.stringify(message.json) : `(base64) ${message.base64}`);
     add(message.key, message.at, text, message.redelivered ? " (again)" : "");
+  } else if (message.type === "gap") {
+    notice(`${isolated(message.key)}: messages may be missing`);
   } else if (message.type === "history") {
     if (message.gap) notice(`${isolated(message.key)}: some missed messages are no longer kept`);
   } else if (message.error === "no_history" && last) { // the gateway was restarted without --history
@@ -309,7 +356,7 @@ function receive(message) {
     notice(`${isolated(message.key)}: ended by the gateway: this page was too slow`);
   } else if (message.type === "error" && message.error !== "not_subscribed") {
     if (message.key !== undefined && message.error !== "already_subscribed") remove(message.key);
-    notice(message.message);
+    wrong(message.key ? `${isolated(message.key)}: ${message.message}` : message.message);
   }
 }
 
@@ -345,6 +392,7 @@ function place() {
 
 $("subscribe").onsubmit = (event) => {
   event.preventDefault();
+  wrong("");
   subscribe($("subscribe-key").value, Number($("subscribe-rate").value) || undefined);
   $("subscribe-key").value = "";
 };
@@ -365,4 +413,5 @@ $("publish").onsubmit = async (event) => {
   }
 };
 
+for (const [key, rate] of JSON.parse(sessionStorage.getItem("subscriptions") ?? "[]")) subscribe(key, rate ?? undefined);
 refresh();
