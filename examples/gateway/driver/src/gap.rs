@@ -24,6 +24,9 @@ const REPAIR: Duration = Duration::from_secs(60);
 /// After this time, the gateway knows that a message was published after its key was bound.
 const CERTAIN: Duration = Duration::from_secs(6);
 
+/// Messages for a client that does not read.
+const UNREAD: usize = 60;
+
 #[derive(Debug, clap::Args)]
 pub struct Gap {
     case: Case,
@@ -55,6 +58,8 @@ enum Case {
     Unbound,
     /// An operator deletes the exchange, and declares it again
     Redeclared,
+    /// The connection of one client is reset while it does not read
+    Reset,
 }
 
 /// A client of one key, and the last position that it knows.
@@ -78,6 +83,7 @@ impl Gap {
                 Case::First => self.first().await,
                 Case::Unbound => self.unbound().await,
                 Case::Redeclared => self.redeclared().await,
+                Case::Reset => self.reset().await,
             }
         });
         done.await.map_err(|_| "no end after two minutes".to_owned())?
@@ -254,6 +260,29 @@ impl Gap {
             client.hears(3..=3).await?;
         }
         Ok(())
+    }
+
+    async fn reset(&self) -> Result<(), String> {
+        let (mut client, mut other) =
+            (self.subscribed("tea").await?, self.subscribed("tea").await?);
+        let posts = reqwest::Client::new();
+        let body = "x".repeat(60_000).into_bytes(); // more than the buffers hold, in all
+        for _ in 0..UNREAD {
+            publish::post_one(&posts, &self.gateway, "tea", body.clone(), true).await?;
+            other.next().await?;
+        }
+        client.leave();
+        if let Ok(again) = timeout(Duration::from_secs(3), other.next()).await {
+            return Err(format!("the other client hears again: {:.100}", again?.to_string()));
+        }
+        client.returns(false).await?;
+        for _ in 0..UNREAD {
+            let value = client.next().await?;
+            if value["type"] != "message" {
+                return Err(format!("expected a message, got {value:.100}"));
+            }
+        }
+        client.until("subscribed").await
     }
 
     fn client(&self, key: &'static str) -> Client<'_> {
