@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release --example lines` listens on 127.0.0.1:7000; `-- --listen ADDRESS:PORT`
 //! changes that. Talk to it with `nc 127.0.0.1 7000`: `sub KEY`, `unsub KEY`, `pub KEY TEXT`,
-//! `quit`. A client receives `KEY TEXT` for each of its keys, and `err …` for invalid lines. A
-//! client that reads too slowly loses its oldest lines, and receives their number (`lost N`) before
+//! `help`, `quit`. A client receives `ok sub KEY` when it is subscribed, `KEY TEXT` for each line of
+//! its keys, and `err …` for invalid lines. A client that reads too slowly loses its oldest lines, and receives their number (`lost N`) before
 //! the next line; no other client waits for it. A client that reads no line for a minute while
 //! lines wait for it is disconnected; `--stall-timeout MILLISECONDS` changes that. `Ctrl-C`
 //! delivers what is queued, gives slow clients five seconds to read it, and prints the totals.
@@ -207,6 +207,8 @@ fn request(line: Result<Option<String>, LinesCodecError>) -> Option<Result<Strin
     line.map_err(wrong).transpose()
 }
 
+const VERBS: &str = "sub KEY, unsub KEY, pub KEY TEXT, help, quit";
+
 struct Client {
     server: Arc<Server>,
     id: u64,
@@ -224,23 +226,25 @@ impl Client {
         let codec = LinesCodec::new_with_max_length(LONGEST);
         let mut requests = FramedRead::new(from, Requests(codec));
         while let Some(request) = requests.next().await {
-            let done = match request? {
+            let answer = match request? {
                 Ok(request) if request == "quit" => break,
                 Ok(request) => self.serve(&request, &outbox).await,
                 Err(wrong) => Err(wrong),
             };
-            if let Err(wrong) = done {
-                let text = format!("err {wrong}\n").into();
-                let news = Outgoing { lost: 0, text, waits: None };
-                let _ = outbox.outgoing.send(news).await;
-            }
+            let text = match answer {
+                Ok(None) => continue,
+                Ok(Some(done)) => format!("ok {done}\n").into(),
+                Err(wrong) => format!("err {wrong}\n").into(),
+            };
+            let _ = outbox.outgoing.send(Outgoing { lost: 0, text, waits: None }).await;
         }
         self.catch_up().await;
         self.subscriptions.drain().for_each(|(_, (lease, _))| lease.detach());
         Ok(())
     }
 
-    async fn serve(&mut self, request: &str, outbox: &Outbox) -> Result<(), String> {
+    /// Returns the answer, if there is one.
+    async fn serve(&mut self, request: &str, outbox: &Outbox) -> Result<Option<String>, String> {
         let (verb, rest) = request.split_once(' ').unwrap_or((request, ""));
         let (key, text) = rest.split_once(' ').unwrap_or((rest, ""));
         let subscribed = self.subscriptions.contains_key(key);
@@ -256,12 +260,16 @@ impl Client {
             }
             "unsub" if !subscribed => return Err(format!("not subscribed {key}")),
             "pub" if text.is_empty() => return Err(format!("missing text for {key}")),
-            "sub" => self.subscribe(key, outbox.clone()).await,
+            "sub" => {
+                self.subscribe(key, outbox.clone()).await;
+                return Ok(Some(format!("sub {key}")));
+            }
             "unsub" => self.unsubscribe(key).await,
             "pub" => self.publish(key, text).await,
-            _ => return Err(format!("unknown verb \"{verb:.20}\"")),
+            "help" => return Ok(Some(VERBS.to_owned())),
+            _ => return Err(format!("unknown verb \"{verb:.20}\", not one of {VERBS}")),
         }
-        Ok(())
+        Ok(None)
     }
 
     async fn subscribe(&mut self, key: &str, outbox: Outbox) {

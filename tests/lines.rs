@@ -145,6 +145,8 @@ impl Report {
 
 // Clients
 
+const VERBS: &str = "sub KEY, unsub KEY, pub KEY TEXT, help, quit";
+
 struct Client {
     reader: BufReader<TcpStream>,
 }
@@ -162,10 +164,11 @@ impl Client {
     /// Connects and subscribes. Lines that are published after the return reach the client.
     fn subscribed(address: &str, keys: &[&str]) -> Self {
         let mut client = Self::connect(address);
+        let requests: String = keys.iter().map(|key| format!("sub {key}\n")).collect();
+        client.send(requests.as_bytes());
         for key in keys {
-            client.send_line(&format!("sub {key}"));
+            assert_eq!(client.receive(), format!("ok sub {key}"));
         }
-        client.wait_until_applied();
         client
     }
 
@@ -182,7 +185,7 @@ impl Client {
     /// are published later.
     fn wait_until_applied(&mut self) {
         self.send_line("?");
-        assert_eq!(self.receive(), "err unknown verb \"?\"");
+        assert_eq!(self.receive(), format!("err unknown verb \"?\", not one of {VERBS}"));
     }
 
     /// Returns the next line, or `None` if the server has closed the connection.
@@ -285,9 +288,10 @@ fn invalid_line_is_answered_and_the_connection_stays_open() {
         );
         assert_eq!(client.receive(), "tea is ready");
     };
-    bad(b"brew tea", "unknown verb \"brew\"");
-    bad(b"", "unknown verb \"\"");
-    bad(b"SUB tea", "unknown verb \"SUB\"");
+    for verb in ["brew", "", "SUB"] {
+        let answer = format!("unknown verb \"{verb}\", not one of {VERBS}");
+        bad(format!("{verb} tea").as_bytes(), &answer);
+    }
     bad(b"sub", "missing key");
     bad(b"unsub ", "missing key");
     bad(b"pub", "missing key");
@@ -304,6 +308,8 @@ fn invalid_line_is_answered_and_the_connection_stays_open() {
     bad(format!("{longest}x").as_bytes(), "line longer than 64 KiB");
     bad("x".repeat(300_000).as_bytes(), "line longer than 64 KiB");
 
+    client.send_line("help");
+    assert_eq!(client.receive(), format!("ok {VERBS}"));
     client.send_line(&longest);
     assert_eq!(client.receive().len(), longest.len() - "pub ".len());
     client.send_line("quit");
@@ -357,8 +363,10 @@ fn client_that_sends_everything_at_once_receives_its_lines() {
         let mut ends = Client::connect(&server.address);
         ends.send(format!("sub -{n}\npub -{n} one\npub -{n} two\n").as_bytes());
         ends.end();
-        assert_eq!(quits.rest(), [format!("{n} one"), format!("{n} two")]);
-        assert_eq!(ends.rest(), [format!("-{n} one"), format!("-{n} two")]);
+        for (client, key) in [(quits, format!("{n}")), (ends, format!("-{n}"))] {
+            let lines = [format!("ok sub {key}"), format!("{key} one"), format!("{key} two")];
+            assert_eq!(client.rest(), lines);
+        }
     }
     server.interrupt().assert_adds_up();
 }
@@ -402,6 +410,7 @@ fn client_with_a_hundred_subscriptions_cannot_add_another() {
         }
     });
     client.send(b"unsub 7\nsub seven\npub seven is in\n");
+    assert_eq!(client.receive(), "ok sub seven");
     assert_eq!(client.receive(), "seven is in");
     client.send_line("sub 7");
     assert_eq!(client.receive(), "err more than 100 subscriptions: 7");

@@ -222,7 +222,10 @@ async fn visit(report: &Report) -> Outcome {
     let talk = async {
         writer.write_all(text.as_bytes()).await?;
         writer.shutdown().await?;
-        let line = reader.line().await?.map(str::to_owned);
+        let mut line = reader.line().await?.map(str::to_owned);
+        if line == Some(format!("ok sub {key}")) {
+            line = reader.line().await?.map(str::to_owned);
+        }
         reader.end().await?;
         io::Result::Ok(line)
     };

@@ -13,6 +13,7 @@ pub struct Checker {
 
 /// A valid line.
 pub enum Seen<'a> {
+    Subscribed,
     Loss,
     /// A number, and the rest of the line.
     Number(u64, &'a str),
@@ -20,6 +21,9 @@ pub enum Seen<'a> {
 
 impl Checker {
     pub fn look<'a>(&mut self, key: &str, line: &'a str) -> Result<Seen<'a>, String> {
+        if line.strip_prefix("ok sub ") == Some(key) {
+            return Ok(Seen::Subscribed);
+        }
         if let Some(lost) = line.strip_prefix("lost ").and_then(|lost| lost.parse::<u64>().ok()) {
             self.announced += lost;
             self.lost += lost;
