@@ -16,7 +16,9 @@ const TOPICS: u64 = 50;
 fn each() -> u64 {
     std::env::var("EACH").map_or(20, |n| n.parse().unwrap())
 }
-const BURSTS: u64 = 100;
+fn bursts() -> u64 {
+    std::env::var("BURSTS").map_or(100, |n| n.parse().unwrap())
+}
 const ROOM: usize = 1_024;
 
 pub(crate) type Item = Arc<str>;
@@ -72,19 +74,19 @@ fn run<P: Future<Output = Cost> + Send + 'static>(
 /// Publishes bursts, one of them unmeasured, and waits for the readers after each.
 async fn publish<F: Future<Output = ()>>(latch: &Latch, mut publish: impl FnMut(u64) -> F) -> Cost {
     let mut clock = None;
-    for _ in 0..=BURSTS {
+    for _ in 0..=bursts() {
         for n in 0..TOPICS * each() {
             publish(n % TOPICS).await;
         }
         latch.done.notified().await;
         clock = clock.or_else(|| Some(Clock::start()));
     }
-    clock.unwrap().stop(SUBSCRIBERS * each() * BURSTS)
+    clock.unwrap().stop(SUBSCRIBERS * each() * bursts())
 }
 
 async fn finish(readers: JoinSet<Reader>) {
     let items: u64 = readers.join_all().await.into_iter().map(|reader| reader.items).sum();
-    assert_eq!(items, SUBSCRIBERS * each() * (BURSTS + 1));
+    assert_eq!(items, SUBSCRIBERS * each() * (bursts() + 1));
 }
 
 fn text() -> Item {

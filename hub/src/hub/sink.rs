@@ -24,15 +24,36 @@ pub(super) enum HubSink<V> {
     Any(AnySink<V>),
 }
 
+impl<V> HubSink<V> {
+    #[inline(never)]
+    fn poll_any_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SinkError>> {
+        match self {
+            Self::Inbox(inbox) => Pin::new(inbox).poll_ready(cx).map_err(SinkError::from),
+            Self::Next(next) => Pin::new(next).poll_ready(cx).map_err(SinkError::from),
+            Self::Any(sink) => sink.as_mut().poll_ready(cx),
+        }
+    }
+
+    #[inline(never)]
+    fn send(&mut self, item: V) -> Result<(), SinkError> {
+        match self {
+            Self::Inbox(inbox) => Pin::new(inbox).start_send(item).map_err(SinkError::from),
+            Self::Next(next) => Pin::new(next).start_send(item).map_err(SinkError::from),
+            Self::Any(sink) => sink.as_mut().start_send(item),
+        }
+    }
+}
+
+/// An inbox that holds items back is the common case in a burst. The demux inlines what it takes, and
+/// calls a function for everything else.
 impl<K, V> Sink<Message<K, V>> for HubSink<V> {
     type Error = SinkError;
 
     #[inline]
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), SinkError>> {
-        match &mut *self {
-            Self::Inbox(inbox) => Pin::new(inbox).poll_ready(cx).map_err(SinkError::from),
-            Self::Next(next) => Pin::new(next).poll_ready(cx).map_err(SinkError::from),
-            Self::Any(sink) => sink.as_mut().poll_ready(cx),
+        match &*self {
+            Self::Inbox(inbox) if inbox.is_holding() => Poll::Ready(Ok(())),
+            _ => self.poll_any_ready(cx),
         }
     }
 
@@ -40,9 +61,11 @@ impl<K, V> Sink<Message<K, V>> for HubSink<V> {
     fn start_send(mut self: Pin<&mut Self>, message: Message<K, V>) -> Result<(), SinkError> {
         let (_, item) = message.into_parts();
         match &mut *self {
-            Self::Inbox(inbox) => Pin::new(inbox).start_send(item).map_err(SinkError::from),
-            Self::Next(next) => Pin::new(next).start_send(item).map_err(SinkError::from),
-            Self::Any(sink) => sink.as_mut().start_send(item),
+            Self::Inbox(inbox) if inbox.is_holding() => {
+                inbox.hold(item);
+                Ok(())
+            }
+            other => other.send(item),
         }
     }
 

@@ -81,15 +81,27 @@ impl<T> Batch<T> {
         if is_due { self.gaps.pop_front() } else { None }
     }
 
-    /// Takes the next item, or what is missing before it.
-    #[inline]
-    pub(super) fn next(&mut self) -> Option<Result<T, Lagged>> {
-        if let Some(Gap { lost, .. }) = self.gap_up_to(self.first) {
-            return Some(Err(Lagged(lost)));
+    /// Moves everything to the reader, which has nothing.
+    pub(super) fn hand_over(&mut self, taken: &mut Taken<T>) {
+        let (first, end) = (self.first, self.end());
+        self.first = end;
+        // Neither conversion copies anything, unless the oldest items were lost.
+        let room = std::mem::take(&mut taken.items);
+        taken.items = std::mem::replace(&mut self.items, room.into()).into();
+        taken.items.reverse();
+        std::mem::swap(&mut taken.gaps, &mut self.gaps);
+        taken.first = first;
+        taken.find_gap();
+    }
+
+    /// Takes the room of the reader, which has nothing and will wait, unless there is room already.
+    ///
+    /// So two allocations go round between a sink, the batch and the reader. With three, many readers take
+    /// half as much cache again.
+    pub(super) fn take_room(&mut self, taken: &mut Taken<T>) {
+        if self.items.capacity() == 0 {
+            self.items = std::mem::take(&mut taken.items).into();
         }
-        let item = self.items.pop_front()?;
-        self.first += 1;
-        Some(Ok(item))
     }
 
     /// The position of the item that is pushed next.
@@ -98,12 +110,63 @@ impl<T> Batch<T> {
     }
 }
 
+/// What the reader has taken from a [`Batch`].
+#[derive(Debug)]
+pub(super) struct Taken<T> {
+    /// The next item comes last: no queue is as cheap to take from as the end of a `Vec`.
+    items: Vec<T>,
+    gaps: VecDeque<Gap>,
+    /// The position of the next item.
+    first: u64,
+    /// The position of the first gap, or one that no item has.
+    gap: u64,
+}
+
+impl<T> Taken<T> {
+    pub(super) const fn new() -> Self {
+        Self { items: Vec::new(), gaps: VecDeque::new(), first: 0, gap: u64::MAX }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Returns `true` if there is neither an item nor a gap.
+    pub(super) fn is_empty(&self) -> bool {
+        self.items.is_empty() && self.gaps.is_empty()
+    }
+
+    /// Takes the next item, or what is missing before it.
+    #[inline]
+    pub(super) fn next(&mut self) -> Option<Result<T, Lagged>> {
+        if self.first >= self.gap {
+            return self.next_gap().map(Err);
+        }
+        let item = self.items.pop()?;
+        self.first += 1;
+        Some(Ok(item))
+    }
+
+    #[cold]
+    fn next_gap(&mut self) -> Option<Lagged> {
+        let gap = self.gaps.pop_front()?;
+        self.find_gap();
+        Some(Lagged(gap.lost))
+    }
+
+    fn find_gap(&mut self) {
+        self.gap = self.gaps.front().map_or(u64::MAX, |gap| gap.before);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn rest(mut batch: Batch<u32>) -> Vec<Result<u32, u64>> {
-        let all = std::iter::from_fn(|| batch.next()).map(|next| next.map_err(|Lagged(lost)| lost));
+    fn rest(batch: &mut Batch<u32>) -> Vec<Result<u32, u64>> {
+        let mut taken = Taken::new();
+        batch.hand_over(&mut taken);
+        let all = std::iter::from_fn(|| taken.next()).map(|next| next.map_err(|Lagged(lost)| lost));
         all.collect()
     }
 
@@ -111,9 +174,12 @@ mod tests {
     fn oldest_are_missing_in_front() {
         let mut batch = Batch::new();
         (1..=4).for_each(|n| batch.push(n));
-        assert_eq!(batch.next(), Some(Ok(1)));
-        assert_eq!((batch.lose_oldest(), batch.lose_oldest()), (Some(2), Some(3)));
-        assert_eq!(rest(batch), [Err(2), Ok(4)]);
+        assert_eq!((batch.lose_oldest(), batch.lose_oldest()), (Some(1), Some(2)));
+        assert_eq!(rest(&mut batch), [Err(2), Ok(3), Ok(4)]);
+        assert_eq!(rest(&mut batch), []);
+        (5..=7).for_each(|n| batch.push(n));
+        assert_eq!(batch.lose_oldest(), Some(5));
+        assert_eq!(rest(&mut batch), [Err(1), Ok(6), Ok(7)]);
     }
 
     #[test]
@@ -124,7 +190,7 @@ mod tests {
         batch.lose_newest();
         batch.lose_newest();
         batch.push(2);
-        assert_eq!(rest(batch), [Err(1), Ok(1), Err(2), Ok(2)]);
+        assert_eq!(rest(&mut batch), [Err(1), Ok(1), Err(2), Ok(2)]);
     }
 
     #[test]
@@ -135,6 +201,6 @@ mod tests {
         batch.lose_newest();
         batch.push(2);
         assert_eq!(batch.lose_oldest(), Some(1));
-        assert_eq!(rest(batch), [Err(3), Ok(2)]);
+        assert_eq!(rest(&mut batch), [Err(3), Ok(2)]);
     }
 }

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker, ready};
 use futures_core::Stream;
 use tokio::task::coop::poll_proceed;
 
-use super::batch::Batch;
+use super::batch::Taken;
 use super::shared::{Shared, State, wake_all};
 use super::{End, InboxSink, Lagged};
 
@@ -25,12 +25,12 @@ use super::{End, InboxSink, Lagged};
 pub struct Inbox<T> {
     shared: Arc<Shared<T>>,
     /// What was taken from `shared` and not yet returned.
-    batch: Batch<T>,
+    batch: Taken<T>,
 }
 
 impl<T> Inbox<T> {
     pub(super) fn new(shared: Arc<Shared<T>>) -> Self {
-        Self { shared, batch: Batch::new() }
+        Self { shared, batch: Taken::new() }
     }
 
     /// Waits for the next item. Returns `None` when the inbox has ended.
@@ -169,6 +169,7 @@ impl<T> Inbox<T> {
         let mut state = self.shared.lock();
         if state.batch.is_empty() && state.end().is_none() {
             let replaced = self.shared.sleep(&mut state, cx.waker());
+            state.batch.take_room(&mut self.batch);
             drop(state);
             drop(replaced);
             return Poll::Pending;
@@ -258,13 +259,11 @@ impl<T> Unpin for Inbox<T> {}
 impl<T> Drop for Inbox<T> {
     fn drop(&mut self) {
         self.close();
-        self.batch = Batch::new();
+        self.batch = Taken::new();
         let mut state = self.shared.lock();
         // No sink waits: `close` woke them.
         drop(take(&self.shared, &mut state, &mut self.batch));
-        let late = std::mem::take(&mut state.late);
         drop(state);
-        drop(late);
     }
 }
 
@@ -288,13 +287,13 @@ impl<T> Clone for Bell<T> {
     }
 }
 
-/// Moves everything that has come into an empty batch. Returns the sinks to wake: there is room now.
+/// Moves everything that has come to a reader that has nothing. Returns the sinks to wake: there is room now.
 fn take<T>(
     shared: &Shared<T>,
     state: &mut State<T>,
-    batch: &mut Batch<T>,
+    batch: &mut Taken<T>,
 ) -> impl Iterator<Item = Waker> + use<T> {
-    std::mem::swap(batch, &mut state.batch);
+    state.batch.hand_over(batch);
     state.reads = state.reads.wrapping_add(1);
     shared.set_load(state);
     state.writers.take()

@@ -10,9 +10,8 @@
 //!   that sink wakes it, so the sink may hold items back until then: a burst costs one lock, and most of
 //!   its items touch nothing but the sink. A sleeping reader has taken everything, so what is held is
 //!   all there is, and at most half of the capacity.
-//! * `is_held` is set while that sink holds items back. If another sink sends an item in the meantime, that
-//!   item waits apart, because it came later, until one of the two wakes the reader; and the first sink
-//!   puts in what it holds before its next item.
+//! * `is_held` is set while that sink holds items back. A sink that is added in the meantime is not ready
+//!   until they are put in, because its items come later.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -66,8 +65,6 @@ impl Full {
 #[derive(Debug)]
 pub(super) struct State<T> {
     pub(super) batch: Batch<T>,
-    /// Items that came after those that another sink holds back.
-    pub(super) late: Vec<T>,
     /// The reader, if it sleeps. The batch is empty then, unless a sink has yet to wake it.
     reader: Option<Waker>,
     /// The sinks that wait for room.
@@ -92,7 +89,6 @@ impl<T> Shared<T> {
         let capacity = if full == Full::Conflate { 1 } else { capacity.clamp(1, CLOSED - 1) };
         let state = State {
             batch: Batch::new(),
-            late: Vec::new(),
             reader: None,
             writers: Writers::default(),
             reads: 0,
@@ -107,10 +103,11 @@ impl<T> Shared<T> {
         Arc::new(Self { load, may_hold, is_held, capacity, full, state, hub })
     }
 
-    /// Returns `true` if there is room for an item, as far as is known without the lock.
+    /// Returns `true` if there is room for an item and no sink holds any back, as far as is known without
+    /// the lock.
     #[inline]
-    pub(super) fn has_room(&self) -> bool {
-        self.load.load(Relaxed) < self.capacity
+    pub(super) fn is_ready(&self) -> bool {
+        self.load.load(Relaxed) < self.capacity && !self.is_held()
     }
 
     /// Returns `true` if the only sink may hold items back.
@@ -125,15 +122,10 @@ impl<T> Shared<T> {
         self.is_held.store(true, Relaxed);
     }
 
-    /// Returns `true` if a sink holds items back, and no other has sent one since.
+    /// Returns `true` if a sink holds items back.
     #[inline]
     pub(super) fn is_held(&self) -> bool {
         self.is_held.load(Relaxed)
-    }
-
-    /// The sink that holds items back must hold no more than it has.
-    pub(super) fn end_hold(&self) {
-        self.is_held.store(false, Relaxed);
     }
 
     /// No panic can leave the state inconsistent, so a poisoned lock is used on.
@@ -199,21 +191,20 @@ impl<T> Shared<T> {
         oldest
     }
 
-    /// Puts in what a sink has held back, and wakes the reader.
-    pub(super) fn put_all(&self, held: &mut Vec<T>) {
+    /// Puts in what a sink has held back, and wakes the reader. `ends_hold`: others may send items now.
+    pub(super) fn put_all(&self, held: &mut Vec<T>, ends_hold: bool) {
         let mut dropped = Vec::new();
         let mut state = self.lock();
         if !state.batch.fill(held) {
             dropped.extend(held.drain(..).filter_map(|item| self.put(&mut state, item)));
         }
-        self.end_hold();
-        let late = std::mem::take(&mut state.late);
-        dropped.extend(late.into_iter().filter_map(|item| self.put(&mut state, item)));
+        let writers = ends_hold.then(|| state.writers.take());
+        self.is_held.fetch_and(!ends_hold, Relaxed);
         self.set_load(&state);
         let reader = self.rouse(&mut state);
         drop(state);
         drop(dropped);
-        wake_all(reader);
+        wake_all(reader.into_iter().chain(writers.into_iter().flatten()));
     }
 
     /// Refuses items from now on. Wakes the sinks that wait, and the reader.

@@ -23,6 +23,9 @@ use super::{End, InboxError};
 ///   takes items, so a reader that runs on the same thread gets its turn before anything is dropped.
 ///   Under [`Wait`](stream_demux::Overflow::Wait) it stays pending until there is room. Otherwise it
 ///   wakes its task at once, and the policy is applied to what comes after that.
+/// * Items of several sinks come in the order in which they were sent. So while a sink has items that
+///   its inbox is still to get by a flush, the others are not ready. A demux flushes before it waits; if
+///   you use sinks by hand, flush one before you wait for another.
 /// * `poll_close` completes at once: items that are not read by then stay in the inbox.
 ///
 /// # Errors
@@ -68,17 +71,6 @@ impl<T> InboxSink<T> {
         if self.is_closed || state.refusal.is_some() {
             return Err(state.refusal.map_or(InboxError::Closed, InboxError::from));
         }
-        if shared.is_held() || !state.late.is_empty() {
-            shared.end_hold();
-            state.late.push(item);
-            self.owes_wake = true;
-            let is_enough = state.late.len() >= self.hold_limit as usize;
-            drop(state);
-            if is_enough {
-                self.release();
-            }
-            return Ok(());
-        }
         let dropped = shared.put(&mut state, item);
         shared.set_load(&state);
         let is_half_full = state.batch.len() >= self.hold_limit as usize;
@@ -90,12 +82,16 @@ impl<T> InboxSink<T> {
         Ok(())
     }
 
+    /// Returns `true` if this sink holds items back, and is ready for another one.
+    #[inline]
+    pub(crate) fn is_holding(&self) -> bool {
+        self.is_holding
+    }
+
     /// Holds an item back until the next flush.
     #[inline]
-    fn hold(&mut self, item: T) {
-        if !mem::replace(&mut self.is_holding, true) {
-            self.shared.begin_hold();
-        }
+    pub(crate) fn hold(&mut self, item: T) {
+        debug_assert!(self.is_holding);
         self.held.push(item);
         if self.held.len() >= self.hold_limit as usize {
             self.release();
@@ -112,12 +108,18 @@ impl<T> InboxSink<T> {
         self.leave(true);
     }
 
-    /// There is no room, or the inbox takes no more items.
+    /// There is no room, another sink holds items back, or the inbox takes no more items.
     #[cold]
-    fn poll_full(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), InboxError>> {
+    fn poll_unready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), InboxError>> {
         let mut state = self.shared.lock();
         if self.is_closed || state.refusal.is_some() {
             return Poll::Ready(Err(state.refusal.map_or(InboxError::Closed, InboxError::from)));
+        }
+        if self.shared.is_held() {
+            let replaced = state.writers.set(self.id, cx.waker());
+            drop(state);
+            drop(replaced);
+            return Poll::Pending;
         }
         if state.batch.len() < self.shared.capacity {
             return Poll::Ready(Ok(()));
@@ -154,8 +156,9 @@ impl<T> InboxSink<T> {
     /// Puts in what is held back, and wakes the reader.
     #[inline(never)]
     fn release(&mut self) {
-        (self.is_holding, self.owes_wake) = (false, false);
-        self.shared.put_all(&mut self.held);
+        self.owes_wake = false;
+        let ends_hold = mem::replace(&mut self.is_holding, false);
+        self.shared.put_all(&mut self.held, ends_hold);
     }
 
     /// This sink sends no more items.
@@ -180,24 +183,23 @@ impl<T> Sink<T> for InboxSink<T> {
 
     #[inline]
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), InboxError>> {
-        if self.is_holding || self.shared.has_room() && !self.is_closed {
+        if self.is_holding || self.shared.is_ready() && !self.is_closed {
             return Poll::Ready(Ok(()));
         }
-        self.poll_full(cx)
+        self.poll_unready(cx)
     }
 
     #[inline]
     fn start_send(mut self: Pin<&mut Self>, item: T) -> Result<(), InboxError> {
-        let may_hold = if self.is_holding { self.shared.is_held() } else { self.shared.may_hold() };
-        if may_hold {
-            self.hold(item);
-            return Ok(());
+        if !self.is_holding {
+            if !self.shared.may_hold() {
+                return self.put(item);
+            }
+            self.is_holding = true;
+            self.shared.begin_hold();
         }
-        // Another sink has sent an item since.
-        if self.is_holding {
-            self.release();
-        }
-        self.put(item)
+        self.hold(item);
+        Ok(())
     }
 
     #[inline]

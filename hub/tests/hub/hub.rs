@@ -13,6 +13,8 @@ use tokio::sync::mpsc;
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
+use crate::common::Dice;
+
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Lets all other tasks run until they wait.
@@ -67,6 +69,40 @@ async fn subscriber_may_get_what_was_published_just_before() {
     publish(&hub, [1]).await;
     let mut late = hub.subscribe("a");
     assert_eq!(late.recv().await, Some(Ok(1)));
+}
+
+/// A key is added in the middle of a burst, of which the sink of another key holds items back.
+#[tokio::test(start_paused = true)]
+async fn key_that_is_added_in_a_burst_does_not_overtake() {
+    for seed in 0..500 {
+        let test = async move {
+            let mut dice = Dice::new(seed);
+            let hub = Hub::builder().budget(1 + dice.below(4)).spawn();
+            let buffer = 4 << dice.below(3);
+            let mut both = hub.subscribe_with(["a"], waiting_terms(buffer));
+            assert!(both.recv().now_or_never().is_none()); // it sleeps
+            let before = 1 + dice.below(buffer / 2 - 1);
+            for n in 0..before {
+                hub.try_publish("a", n).unwrap();
+            }
+            // The hub gets some turns. `yield_now` would let it go on until it waits.
+            for _ in 0..=dice.below(3) {
+                tokio::spawn(async {}).await.unwrap();
+            }
+            both.add("b");
+            for n in before..60 {
+                let key = if dice.below(buffer) == 0 { "a" } else { "b" };
+                hub.try_publish(key, n).unwrap();
+            }
+            drop(hub);
+            for n in 0..60 {
+                assert_eq!(both.recv().await, Some(Ok(n)), "seed {seed}");
+            }
+            assert_eq!(both.recv().await, None);
+        };
+        // As a task, it takes turns with that of the hub.
+        tokio::spawn(test).await.unwrap();
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -236,40 +236,44 @@ fn items_of_several_sinks_keep_their_order() {
     assert!(read_all(&mut inbox).into_iter().eq((0..10).map(Ok)));
 }
 
-/// The first sink holds its items back when the other one is made.
+/// The first sink holds its items back when the other one is made: whatever puts them in lets the other go on.
 #[test]
 fn sink_that_is_made_later_does_not_overtake() {
-    for flushes_first in [true, false] {
-        let (mut one, mut inbox) = inbox(64, Overflow::Wait);
+    let ends: [fn(InboxSink<u64>) -> Option<InboxSink<u64>>; 4] = [
+        |mut one| one.flush().now_or_never().map(|flushed| flushed.unwrap()).map(|()| one),
+        |mut one| one.feed(2).now_or_never().map(|fed| fed.unwrap()).map(|()| one),
+        |mut one| one.close().now_or_never().map(|closed| closed.unwrap()).map(|()| one),
+        |one| Some(drop(one)).and(None),
+    ];
+    for (end, all) in ends.into_iter().zip([3, 4, 3, 3]) {
+        let (mut one, mut inbox) = inbox(6, Overflow::DropOldest);
         assert!(inbox.recv().now_or_never().is_none());
         one.feed(0).now_or_never().unwrap().unwrap();
         one.feed(1).now_or_never().unwrap().unwrap();
         let mut other = one.clone();
-        for n in 2..10 {
-            let sink = if n % 4 < 2 { &mut one } else { &mut other };
-            sink.feed(n).now_or_never().unwrap().unwrap();
-        }
-        let sinks = if flushes_first { [&mut one, &mut other] } else { [&mut other, &mut one] };
-        for sink in sinks {
-            sink.flush().now_or_never().unwrap().unwrap();
-        }
-        assert!(read_all(&mut inbox).into_iter().eq((0..10).map(Ok)));
+        let mut later = Task::new(async { other.feed(9).await });
+        assert!(later.run().is_pending() && inbox.is_empty());
+        let _one = end(one);
+        assert!(later.woken());
+        assert_eq!(later.run(), Poll::Ready(Ok(())));
+        drop(later);
+        drop(other);
+        let items = read_all(&mut inbox);
+        assert_eq!((items.len(), items.first(), items.last()), (all, Some(&Ok(0)), Some(&Ok(9))));
     }
 }
 
-/// They wait for the sink that holds items back, but not without bounds.
 #[test]
-fn items_of_a_later_sink_wake_the_reader_of_a_half_full_inbox() {
-    let (mut one, mut inbox) = inbox(4, Overflow::Wait);
+fn sink_that_waits_for_another_fails_when_the_reader_goes() {
+    let (mut one, mut inbox) = inbox(64, Overflow::Wait);
     assert!(inbox.recv().now_or_never().is_none());
     one.feed(0).now_or_never().unwrap().unwrap();
-    let mut other = one.clone();
-    other.feed(1).now_or_never().unwrap().unwrap();
-    assert!(inbox.is_empty());
-    other.feed(2).now_or_never().unwrap().unwrap();
-    assert_eq!(read_all(&mut inbox).len(), 2);
-    drop(one);
-    assert_eq!(read_all(&mut inbox).len(), 1);
+    let mut other = inbox.sink();
+    let mut later = Task::new(async { other.feed(1).await });
+    assert!(later.run().is_pending());
+    drop(inbox);
+    assert!(later.woken());
+    assert_eq!(later.run(), Poll::Ready(Err(InboxError::Closed)));
 }
 
 #[test]
