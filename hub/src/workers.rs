@@ -160,7 +160,8 @@ impl<K> Workers<K> {
     /// Sets how many workers there may be at a time, at least 1; the default is any number.
     ///
     /// Set it if others choose the keys. Workers that wait to end, and those that wait for their predecessor,
-    /// count. A worker that has nothing to do ends when another needs its place.
+    /// count. A worker that has nothing to do ends when another needs its place, and so do others until half
+    /// are left.
     pub fn max_workers(mut self, workers: usize) -> Self {
         self.max = workers;
         self

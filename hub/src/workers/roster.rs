@@ -24,7 +24,9 @@ pub(super) struct Roster<K, T> {
     /// An item was returned by the demux, because there is no worker for its key and none may be
     /// made.
     has_returned: AtomicBool,
-    /// The input waits until a worker ends. Idle workers are asked to.
+    /// Workers that have nothing to do are to end. Set when the input waits for one, which rings all bells,
+    /// and cleared when no more than half of the workers are left: so at most two bells are rung for each that
+    /// ends.
     is_shut: AtomicBool,
     on_panic: Option<OnPanic<K>>,
     state: Mutex<State<K, T>>,
@@ -160,7 +162,6 @@ impl<K: Hash + Eq, T> Roster<K, T> {
     pub(super) fn poll_returned(&self, cx: &Context<'_>) -> Poll<Option<T>> {
         let mut state = self.lock();
         if state.alive.len() < self.max {
-            self.is_shut.store(false, Release);
             self.has_returned.store(false, Relaxed);
             return Poll::Ready(state.returned.take());
         }
@@ -265,7 +266,10 @@ impl<K: Hash + Eq, T> Drop for Departure<K, T> {
         if state.latest.get(&worker.key).is_some_and(|&(id, _)| id == self.id) {
             state.latest.remove(&worker.key);
         }
-        let gate = if self.roster.wants_room() { state.gate.take() } else { None };
+        if state.alive.len() <= self.roster.max / 2 {
+            self.roster.is_shut.store(false, Release);
+        }
+        let gate = if self.roster.has_returned() { state.gate.take() } else { None };
         let owner = if state.alive.is_empty() { state.owner.take() } else { None };
         drop(state);
         gate.into_iter().chain(owner).for_each(Waker::wake);
