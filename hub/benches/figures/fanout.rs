@@ -63,7 +63,7 @@ impl Reader {
     }
 }
 
-fn run<P: Future<Output = Cost> + Send + 'static>(
+pub(crate) fn run<P: Future<Output = Cost> + Send + 'static>(
     threads: Threads,
     program: impl FnOnce() -> P + Send + 'static,
 ) -> Cost {
@@ -89,7 +89,7 @@ async fn finish(readers: JoinSet<Reader>) {
     assert_eq!(items, SUBSCRIBERS * each() * (bursts() + 1));
 }
 
-fn text() -> Item {
+pub(crate) fn text() -> Item {
     "a line of text that somebody has written".into()
 }
 

@@ -10,18 +10,25 @@
 
 #![expect(clippy::cast_precision_loss, reason = "times and counts are far below 2⁵³")]
 
+mod ends;
 mod fanout;
 mod measure;
 mod programs;
+mod sockets;
 
 type Section = (&'static str, fn(usize));
 
-const SECTIONS: [Section; 5] = [
+const SECTIONS: [Section; 10] = [
     ("chat", programs::measure_chat),
     ("workers", programs::measure_workers),
     ("calls", programs::measure_calls),
     ("fanout", programs::measure_fanout),
     ("inboxes", fanout::measure),
+    ("ping", ends::measure_ping),
+    ("subscribe", ends::measure_subscribe),
+    ("memory", ends::measure_memory),
+    ("channels", ends::measure_channels),
+    ("sockets", sockets::measure),
 ];
 
 fn main() {

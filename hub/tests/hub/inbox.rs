@@ -239,11 +239,15 @@ fn items_of_several_sinks_keep_their_order() {
 /// The first sink holds its items back when the other one is made: whatever puts them in lets the other go on.
 #[test]
 fn sink_that_is_made_later_does_not_overtake() {
-    let ends: [fn(InboxSink<u64>) -> Option<InboxSink<u64>>; 4] = [
+    type Act = fn(InboxSink<u64>) -> Option<InboxSink<u64>>;
+    let ends: [Act; 4] = [
         |mut one| one.flush().now_or_never().map(|flushed| flushed.unwrap()).map(|()| one),
         |mut one| one.feed(2).now_or_never().map(|fed| fed.unwrap()).map(|()| one),
         |mut one| one.close().now_or_never().map(|closed| closed.unwrap()).map(|()| one),
-        |one| Some(drop(one)).and(None),
+        |one| {
+            drop(one);
+            None
+        },
     ];
     for (end, all) in ends.into_iter().zip([3, 4, 3, 3]) {
         let (mut one, mut inbox) = inbox(6, Overflow::DropOldest);
