@@ -278,22 +278,29 @@ async fn an_answer_without_room_is_refused_and_the_next_is_sent() {
 #[tokio::test]
 async fn a_connection_beyond_the_limit_waits() {
     let settings = Settings { connections: 2, ..Settings::default() };
-    let server = Server::start(example(), settings).await;
+    let (service, mut held) = Gate::new();
+    let server = Server::start(Serve(service), settings).await;
     let first = server.client(Protocol::Binary).await;
     let second = server.client(Protocol::Binary).await;
-    let later = futures::future::join(first.later("", 60_000), second.later("", 60_000));
-    let mut later = Box::pin(later);
-    assert!(futures::poll!(&mut later).is_pending());
-    futures::try_join!(first.ping(), second.ping()).unwrap(); // both connections are busy
+    // Both connections are busy, each with a call that is held.
+    let mut one = Box::pin(first.later("", 0));
+    assert!(futures::poll!(&mut one).is_pending());
+    let first_call = timeout(LONG, held.recv()).await.expect("no call arrived").unwrap();
+    let mut two = Box::pin(second.later("", 0));
+    assert!(futures::poll!(&mut two).is_pending());
+    let second_call = timeout(LONG, held.recv()).await.expect("no call arrived").unwrap();
     let third = server.client(Protocol::Binary).await;
     let mut waits = Box::pin(third.ping());
     for _ in 0..50 {
         first.ping().await.unwrap();
         assert!(futures::poll!(&mut waits).is_pending(), "a third connection is served");
     }
-    drop(later);
+    second_call.release.send(()).unwrap();
+    two.await.unwrap();
     drop(second);
     timeout(LONG, waits).await.expect("the third connection was not served").unwrap();
+    first_call.release.send(()).unwrap();
+    one.await.unwrap();
     drop((first, third));
     assert_eq!(server.stop().await.connections, 3);
 }
