@@ -164,7 +164,8 @@ impl Client {
     /// Connects and subscribes. Lines that are published after the return reach the client.
     fn subscribed(address: &str, keys: &[&str]) -> Self {
         let mut client = Self::connect(address);
-        let requests: String = keys.iter().map(|key| format!("sub {key}\n")).collect();
+        let requests: Vec<_> = keys.iter().map(|key| format!("sub {key}\n")).collect();
+        let requests = requests.concat();
         client.send(requests.as_bytes());
         for key in keys {
             assert_eq!(client.receive(), format!("ok sub {key}"));
