@@ -250,8 +250,8 @@ pub enum Overflow {
     /// Ends the attachment: its queue and this item are discarded, and its sink is dropped.
     ///
     /// The queue has room for 64 items by default. A reader that is away for a moment, because it
-    /// runs on another thread, is not told from one that is stuck: give the sink a buffer for what
-    /// comes in that time, or use [`stall_timeout`](Attach::stall_timeout) instead.
+    /// runs on another thread, looks like one that is stuck: give the sink a buffer for what comes
+    /// in that time, or use [`stall_timeout`](Attach::stall_timeout) instead.
     Evict,
     /// Discards the oldest queued item that this one [supersedes](crate::Hooks::supersedes)
     /// ([`Discarded::Conflated`](crate::Discarded::Conflated)), and queues this one in its place.

@@ -57,7 +57,7 @@ impl Full {
             Overflow::DropOldest => Self::DropOldest,
             Overflow::Conflate => Self::Conflate,
             Overflow::Evict => Self::Evict,
-            other => unimplemented!("an inbox with the policy {other:?}"),
+            other => panic!("an inbox does not know the policy {other:?}"),
         }
     }
 }
