@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use crate::flow::Faults;
+use crate::script::Site;
 use crate::stats;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -26,13 +27,8 @@ const TOO_LARGE: usize = 200_001;
 #[derive(Debug, clap::Args)]
 pub struct Confirm {
     case: Case,
-    /// HOST:PORT of the gateway
-    #[arg(long)]
-    gateway: String,
-    #[arg(long, value_name = "URI")]
-    amqp: String,
-    #[arg(long)]
-    exchange: String,
+    #[command(flatten)]
+    site: Site,
     #[arg(long, default_value_t = 20_000)]
     messages: usize,
     /// Lines of each batch; otherwise, messages are posted one by one
@@ -176,12 +172,12 @@ impl Confirm {
 
     /// Checks that the gateway says that it publishes, and how often it replaced its connection.
     async fn healthy(&self) -> Result<(), String> {
-        let health = stats::text(&self.gateway, "healthz").await?;
+        let health = stats::text(&self.site.gateway, "healthz").await?;
         let health: Value = serde_json::from_str(&health).map_err(|error| error.to_string())?;
         if health["publishing"] != "up" {
             return Err(format!("/healthz does not say that publishing is up: {health}"));
         }
-        let metrics = stats::text(&self.gateway, "metrics").await?;
+        let metrics = stats::text(&self.site.gateway, "metrics").await?;
         let name = "gateway_publisher_replaced_total ";
         let count = metrics.lines().find_map(|line| line.strip_prefix(name));
         println!("  the publishing connection was replaced {} times", count.unwrap_or("?"));
@@ -194,7 +190,7 @@ impl Confirm {
     /// Posts a message, and expects 202 or this other status.
     async fn post(&self, key: &str, body: String, refusal: u16) -> Result<Answer, String> {
         thread_local!(static CLIENT: Client = Client::new());
-        let url = format!("http://{}/publish/{key}", self.gateway);
+        let url = format!("http://{}/publish/{key}", self.site.gateway);
         let post = CLIENT.with(|client| client.post(&url).body(body).timeout(TIMEOUT));
         let answer = post.send().await.map_err(|error| format!("POST {url}: {error}"))?;
         let status = answer.status().as_u16();
@@ -209,7 +205,7 @@ impl Confirm {
 
     /// Posts a batch of keys and numbers; returns the answer for each.
     async fn batch(&self, posts: &[(String, usize)]) -> Result<Vec<Answer>, String> {
-        let url = format!("http://{}/publish", self.gateway);
+        let url = format!("http://{}/publish", self.site.gateway);
         let line = |(key, number): &(String, usize)| {
             json!({ "key": key, "body": number.to_string() }).to_string() + "\n"
         };
@@ -240,13 +236,13 @@ impl Confirm {
     async fn collect(&self, key: &str, arguments: FieldTable) -> Result<Collector, String> {
         let declared = async {
             let connection =
-                Connection::connect(&self.amqp, ConnectionProperties::default()).await?;
+                Connection::connect(&self.site.amqp, ConnectionProperties::default()).await?;
             let channel = connection.create_channel().await?;
             let (name, options) =
-                (format!("stored.{}", self.exchange), QueueDeclareOptions::default());
+                (format!("stored.{}", self.site.exchange), QueueDeclareOptions::default());
             channel.queue_declare(name.as_str().into(), options, arguments).await?;
             let (options, none) = (QueueBindOptions::default(), FieldTable::default());
-            let exchange = self.exchange.as_str();
+            let exchange = self.site.exchange.as_str();
             channel
                 .queue_bind(name.as_str().into(), exchange.into(), key.into(), options, none)
                 .await?;

@@ -16,7 +16,7 @@ use tokio_tungstenite::tungstenite::Message as Frame;
 
 use crate::client::{self, Socket};
 use crate::publish;
-use crate::script::ask;
+use crate::script::{Site, ask};
 
 /// How long the gateway may take to notice what an operator has done, and to repair it.
 const REPAIR: Duration = Duration::from_secs(60);
@@ -30,13 +30,8 @@ const UNREAD: usize = 60;
 #[derive(Debug, clap::Args)]
 pub struct Gap {
     case: Case,
-    /// HOST:PORT of the gateway
-    #[arg(long)]
-    gateway: String,
-    #[arg(long, value_name = "URI")]
-    amqp: String,
-    #[arg(long)]
-    exchange: String,
+    #[command(flatten)]
+    site: Site,
     /// The queue of the gateway
     #[arg(long)]
     queue: String,
@@ -198,7 +193,7 @@ impl Gap {
             self.publish("tea", 1..=1).await?;
             client.hears(1..=1).await?;
             let channel = self.channel().await?;
-            let (queue, exchange, key) = (&self.queue, &self.exchange, "tea");
+            let (queue, exchange, key) = (&self.queue, &self.site.exchange, "tea");
             let unbound = channel.queue_unbind(
                 queue.as_str().into(),
                 exchange.as_str().into(),
@@ -209,7 +204,7 @@ impl Gap {
             let start = Instant::now();
             if by_post {
                 let posts = reqwest::Client::new();
-                publish::post_one(&posts, &self.gateway, "tea", b"2".to_vec(), true).await?;
+                publish::post_one(&posts, &self.site.gateway, "tea", b"2".to_vec(), true).await?;
                 client.until("gap").await?;
             } else {
                 self.publish("tea", 2..=2).await?;
@@ -240,7 +235,7 @@ impl Gap {
                 self.until_unused().await?;
             }
             let channel = self.channel().await?;
-            let exchange = self.exchange.as_str();
+            let exchange = self.site.exchange.as_str();
             let deleted =
                 channel.exchange_delete(exchange.into(), ExchangeDeleteOptions::default());
             deleted.await.map_err(|error| error.to_string())?;
@@ -268,7 +263,7 @@ impl Gap {
         let posts = reqwest::Client::new();
         let body = "x".repeat(60_000).into_bytes(); // more than the buffers hold, in all
         for _ in 0..UNREAD {
-            publish::post_one(&posts, &self.gateway, "tea", body.clone(), true).await?;
+            publish::post_one(&posts, &self.site.gateway, "tea", body.clone(), true).await?;
             other.next().await?;
         }
         client.leave();
@@ -303,7 +298,7 @@ impl Gap {
     }
 
     async fn channel(&self) -> Result<Channel, String> {
-        let connected = Connection::connect(&self.amqp, ConnectionProperties::default()).await;
+        let connected = Connection::connect(&self.site.amqp, ConnectionProperties::default()).await;
         let channel = connected.map_err(|error| error.to_string())?.create_channel().await;
         channel.map_err(|error| error.to_string())
     }
@@ -328,7 +323,8 @@ impl Gap {
     }
 
     async fn try_publish(&self, key: &str, number: u64) -> lapin::Result<()> {
-        let connection = Connection::connect(&self.amqp, ConnectionProperties::default()).await?;
+        let connection =
+            Connection::connect(&self.site.amqp, ConnectionProperties::default()).await?;
         let channel = connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
         let (options, persistent) =
@@ -336,7 +332,7 @@ impl Gap {
         let body = number.to_string();
         channel
             .basic_publish(
-                self.exchange.as_str().into(),
+                self.site.exchange.as_str().into(),
                 key.into(),
                 options,
                 body.as_bytes(),
@@ -381,7 +377,7 @@ impl Gap {
             let confirms = channel.confirm_select(ConfirmSelectOptions::default()).await;
             confirms.map_err(|error| error.to_string())?;
             let options = BasicPublishOptions { mandatory: true, ..Default::default() };
-            let (exchange, none) = (self.exchange.as_str().into(), BasicProperties::default());
+            let (exchange, none) = (self.site.exchange.as_str().into(), BasicProperties::default());
             let sent = channel.basic_publish(exchange, key.into(), options, b"0", none).await;
             let confirmation = sent.map_err(|error| error.to_string())?.await;
             if confirmation.map_err(|error| error.to_string())?.take_message().is_some() {
@@ -394,7 +390,7 @@ impl Gap {
 
 impl Client<'_> {
     async fn subscribe(&mut self) -> Result<(), String> {
-        let mut socket = client::connect(&self.gap.gateway, None).await?;
+        let mut socket = client::connect(&self.gap.site.gateway, None).await?;
         let mut request = json!({ "type": "subscribe", "key": self.key });
         for (name, value) in [("since", &self.at), ("epoch", &self.epoch)] {
             if !value.is_null() {

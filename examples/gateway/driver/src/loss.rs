@@ -23,7 +23,7 @@ use tokio_tungstenite::tungstenite::Message as Frame;
 
 use crate::client::{self, Socket};
 use crate::flow::Faults;
-use crate::script::ask;
+use crate::script::{Site, ask};
 use crate::stats;
 
 /// Keys of a publisher, each of which has at most one unconfirmed message.
@@ -43,13 +43,8 @@ const RECOVERY: Duration = Duration::from_secs(90);
 
 #[derive(Debug, clap::Args)]
 pub struct Loss {
-    /// HOST:PORT of the gateway
-    #[arg(long)]
-    gateway: String,
-    #[arg(long, value_name = "URI")]
-    amqp: String,
-    #[arg(long)]
-    exchange: String,
+    #[command(flatten)]
+    site: Site,
     #[arg(long)]
     kills: usize,
     #[arg(long, default_value_t = 1)]
@@ -192,7 +187,7 @@ impl Run {
         let start = Instant::now();
         while start.elapsed() < RECOVERY {
             let health: Value =
-                serde_json::from_str(&stats::text(&self.loss.gateway, "healthz").await?)
+                serde_json::from_str(&stats::text(&self.loss.site.gateway, "healthz").await?)
                     .map_err(|error| error.to_string())?;
             if health["source"] == "up" {
                 return Ok(());
@@ -239,7 +234,7 @@ impl Run {
             json!({ "key": key.name, "body": number.to_string() }).to_string() + "\n"
         };
         let body: String = keys.iter().map(line).collect();
-        let url = format!("http://{}/publish", self.loss.gateway);
+        let url = format!("http://{}/publish", self.loss.site.gateway);
         let Ok(answer) = http.post(url).body(body).send().await else { return Vec::new() };
         let is_taken = answer.status() == 202;
         let text = answer.text().await.unwrap_or_default();
@@ -266,7 +261,7 @@ impl Run {
             let body = (key.begun.load(Relaxed) - 1).to_string();
             let (options, persistent) =
                 (BasicPublishOptions::default(), BasicProperties::default().with_delivery_mode(2));
-            let exchange = self.loss.exchange.as_str().into();
+            let exchange = self.loss.site.exchange.as_str().into();
             let name = key.name.as_str().into();
             let confirm =
                 channel.basic_publish(exchange, name, options, body.as_bytes(), persistent).await;
@@ -282,7 +277,7 @@ impl Run {
     }
 
     async fn connect(&self) -> lapin::Result<(Connection, Channel)> {
-        let connected = Connection::connect(&self.loss.amqp, ConnectionProperties::default());
+        let connected = Connection::connect(&self.loss.site.amqp, ConnectionProperties::default());
         let connection = connected.await?;
         let channel = connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
@@ -303,7 +298,7 @@ impl Run {
             let stay = Duration::from_millis(fastrand::u64(100..8_000));
             let until = (!nth.is_multiple_of(3) && *phase.borrow() == Phase::Kill)
                 .then(|| Instant::now() + stay);
-            let socket = client::connect(&self.loss.gateway, None).await;
+            let socket = client::connect(&self.loss.site.gateway, None).await;
             if let Ok(mut socket) = socket
                 && subscribe(&mut socket, &keys, &last).await
             {

@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::client::{self, Socket, next};
 use crate::raw::{Forged, Raw, long, short};
+use crate::script::Site;
 use crate::stats;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -23,13 +24,8 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Debug, clap::Args)]
 pub struct Operate {
     case: Case,
-    /// HOST:PORT of the gateway
-    #[arg(long)]
-    gateway: String,
-    #[arg(long, value_name = "URI")]
-    amqp: String,
-    #[arg(long)]
-    exchange: String,
+    #[command(flatten)]
+    site: Site,
     /// The queue of the gateway
     #[arg(long)]
     queue: String,
@@ -66,7 +62,7 @@ impl Operate {
         self.collect(&channel, "dead", ExchangeKind::Fanout, FieldTable::default()).await?;
         let mut client = self.subscriber().await?;
         let poison = poison();
-        let (uri, exchange) = (self.amqp.clone(), self.exchange.clone());
+        let (uri, exchange) = (self.site.amqp.clone(), self.site.exchange.clone());
         let publishing = tokio::task::spawn_blocking(move || {
             let mut raw = Raw::connect(&uri)?;
             for message in poison {
@@ -88,7 +84,7 @@ impl Operate {
                 }
             }
         }
-        let metrics = stats::text(&self.gateway, "metrics").await?;
+        let metrics = stats::text(&self.site.gateway, "metrics").await?;
         for line in ["gateway_refused_total 2", "gateway_reconnects_total 0"] {
             if !metrics.lines().any(|other| other == line) {
                 return Err(format!("/metrics does not say {line}"));
@@ -171,7 +167,7 @@ impl Operate {
                     channel.queue_delete(self.queue.as_str().into(), options).await.map(drop)
                 } else {
                     let options = ExchangeDeleteOptions::default();
-                    channel.exchange_delete(self.exchange.as_str().into(), options).await
+                    channel.exchange_delete(self.site.exchange.as_str().into(), options).await
                 };
                 deleted.map_err(|error| error.to_string())
             };
@@ -241,7 +237,7 @@ impl Operate {
     }
 
     async fn channel(&self) -> Result<Channel, String> {
-        let connected = Connection::connect(&self.amqp, ConnectionProperties::default()).await;
+        let connected = Connection::connect(&self.site.amqp, ConnectionProperties::default()).await;
         let channel = connected.map_err(|error| error.to_string())?.create_channel().await;
         channel.map_err(|error| error.to_string())
     }
@@ -255,7 +251,7 @@ impl Operate {
         arguments: FieldTable,
     ) -> Result<(), String> {
         let declared = async {
-            let exchange = if kind == ExchangeKind::Fanout { name } else { &self.exchange };
+            let exchange = if kind == ExchangeKind::Fanout { name } else { &self.site.exchange };
             if kind == ExchangeKind::Fanout {
                 let (options, none) = (ExchangeDeclareOptions::default(), FieldTable::default());
                 on.exchange_declare(exchange.into(), kind.clone(), options, none).await?;
@@ -268,14 +264,14 @@ impl Operate {
     }
 
     async fn subscriber(&self) -> Result<Socket, String> {
-        let mut socket = client::subscriber(&self.gateway, None, ["tea"]).await?;
+        let mut socket = client::subscriber(&self.site.gateway, None, ["tea"]).await?;
         client::subscribed(&mut socket, 1).await?;
         Ok(socket)
     }
 
     /// Posts a message; returns the status, and the error code if there is one.
     async fn post(&self, key: &str, body: String) -> Result<String, String> {
-        let url = format!("http://{}/publish/{key}", self.gateway);
+        let url = format!("http://{}/publish/{key}", self.site.gateway);
         let kind = if body.starts_with('{') { "application/json" } else { "text/plain" };
         let post = Client::new().post(&url).header("content-type", kind).body(body);
         let answer = post.timeout(TIMEOUT).send().await;

@@ -2,6 +2,18 @@
 
 use std::io::{BufRead, stdin};
 
+/// The gateway that is tested, and its broker.
+#[derive(Debug, clap::Args)]
+pub struct Site {
+    /// HOST:PORT of the gateway
+    #[arg(long)]
+    pub gateway: String,
+    #[arg(long, value_name = "URI")]
+    pub amqp: String,
+    #[arg(long)]
+    pub exchange: String,
+}
+
 /// Prints a line for the script to act on, and waits until it has.
 pub async fn ask(what: &str) -> Result<(), String> {
     println!("@{what}");
