@@ -28,7 +28,6 @@ use futures::executor::block_on;
 use futures::{Sink, Stream, stream};
 use stream_demux::DemuxStreamExt;
 use tokio::sync::{Semaphore, mpsc};
-use tokio::task::unconstrained;
 
 // ---- the swapped buffer -------------------------------------------------------------------------
 
@@ -284,8 +283,7 @@ async fn time(
     );
 
     let start = Instant::now();
-    // The demux limits its own turns; tokio's budget would stop tokio's channels after 128 items.
-    let demux = tokio::spawn(unconstrained(demux));
+    let demux = tokio::spawn(demux);
     for producer in 0..settings.producers.get() {
         let sender = sender.clone();
         let samples = async move {

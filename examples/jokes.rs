@@ -44,7 +44,7 @@ use stream_demux::{Attach, DemuxStreamExt, Detached, Hooks, Lease, Order, Recipi
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::{JoinSet, spawn_blocking, unconstrained};
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::codec::{FramedRead, FramedWrite, LinesCodec, LinesCodecError};
 
@@ -301,7 +301,7 @@ async fn serve_by_demux(
         })
     });
     let mut tally = Tally::default();
-    let serving = tokio::spawn(unconstrained(async move {
+    let serving = tokio::spawn(async move {
         let demux = lines
             .flatten_unordered(READERS)
             .demux_by(|line| line.client, orders_in.into_stream())
@@ -318,7 +318,7 @@ async fn serve_by_demux(
         };
         future::select(demux, pin!(evict)).await;
         tally
-    }));
+    });
     serving.await.map_err(|error| error.to_string())
 }
 

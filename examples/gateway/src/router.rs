@@ -8,7 +8,7 @@ use futures::{FutureExt, Stream, stream};
 use stream_demux::{Attach, DemuxStreamExt, Order, Overflow};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::task::{JoinHandle, unconstrained};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
 use crate::board::Board;
@@ -96,7 +96,7 @@ pub fn start(
         }
         let mut done = demux.poll_unpin(cx);
         if done.is_pending() {
-            // Before flushing many clients, the demux yields up to 16 times so that other tasks can
+            // Before flushing many clients, the demux yields up to 64 times so that other tasks can
             // bring more messages. With other busy tasks that takes too long, so poll it again: if
             // no message came, it flushes.
             done = demux.poll_unpin(cx);
@@ -104,9 +104,7 @@ pub fn start(
         board.set_totals(demux.totals());
         done.map(drop)
     });
-    // The demux has its own budget. Tokio's budget of 128 operations would end in the middle of a
-    // message for more clients than that, and the remaining ones would look slow.
-    (Input(input), orders, tokio::spawn(unconstrained(routing)))
+    (Input(input), orders, tokio::spawn(routing))
 }
 
 /// Unflushed messages are unacknowledged and count as waiting for the client: allow a small part of
