@@ -100,8 +100,8 @@ pub(crate) fn help() -> String {
     let mut help = "\
 Measures stream-demux beside its alternatives and a bare loop, checks that each item arrives, and
 prints a table. Exits with 1 if a figure is beyond its limit. Without arguments, measures all
-sections in less than ten minutes, and writes benches/figures.md, benches/figures.svg and the
-table in benches/README.md.
+sections in less than ten minutes, and writes benches/figures.svg and the table in
+benches/README.md.
 
     cargo run --profile bench -p figures                   all sections
     cargo run --profile bench -p figures -- --only NAME    one section

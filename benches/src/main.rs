@@ -48,7 +48,7 @@ fn summarize(only: Option<&str>) -> ExitCode {
     }
     print!("\n{}\n{}", report.table(), report.summary());
     if only.is_some() {
-        println!("benches/figures.md and benches/figures.svg were not written: --only");
+        println!("benches/README.md and benches/figures.svg were not written: --only");
     } else if let Err(error) = report.write() {
         eprintln!("figures: {error}");
         return ExitCode::FAILURE;

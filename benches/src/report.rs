@@ -58,21 +58,16 @@ impl Report {
         !self.rows.iter().any(Row::fails)
     }
 
+    /// The rows that are beyond their limits.
     pub(crate) fn summary(&self) -> String {
-        let failed = self.rows.iter().filter(|row| row.fails()).count();
-        let verdict = match failed {
-            0 => "All limits are met.".to_owned(),
-            1 => "1 limit is not met.".to_owned(),
-            failed => format!("{failed} limits are not met."),
-        };
-        format!("{verdict} {}\n", machine())
+        let failed = self.rows.iter().filter(|row| row.fails());
+        let failed = failed.map(|row| format!("Beyond its limit: {row}.\n")).collect::<String>();
+        if failed.is_empty() { "All limits are met.\n".to_owned() } else { failed }
     }
 
-    /// Writes the table and the plot into this package, and the table into its README.
+    /// Writes the table into the README of this package, and the plot beside it.
     pub(crate) fn write(&self) -> io::Result<()> {
-        let page = format!("{}\n{}", self.table(), self.summary());
-        fs::write(format!("{FOLDER}/figures.md"), page)?;
-        let page = format!("{}\n{}\n", table::render_for_users(&self.rows), machine());
+        let page = format!("{}\n{}\n", self.table(), machine());
         embed(&format!("{FOLDER}/README.md"), &page)?;
         fs::write(format!("{FOLDER}/figures.svg"), plot::render(&self.plotted))
     }

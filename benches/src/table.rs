@@ -1,4 +1,4 @@
-//! The table of figures, with their limits and goals.
+//! The table of figures.
 
 use std::fmt::{self, Write};
 
@@ -38,7 +38,6 @@ pub struct Row {
     figure: Option<f64>,
     decimals: usize,
     limit: Option<Bound>,
-    goal: Option<Bound>,
     note: Option<String>,
 }
 
@@ -62,12 +61,6 @@ impl Row {
         Self { limit: Some(limit), ..self }
     }
 
-    /// Sets the goal.
-    #[must_use]
-    pub fn goal(self, goal: Bound) -> Self {
-        Self { goal: Some(goal), ..self }
-    }
-
     /// Adds a note.
     #[must_use]
     pub fn note(self, note: impl Into<String>) -> Self {
@@ -80,59 +73,35 @@ impl Row {
         self.limit.is_some_and(|limit| !self.figure.is_some_and(|figure| limit.holds(figure)))
     }
 
-    fn verdict(&self) -> String {
-        let holds = |bound: Option<Bound>| match (bound, self.figure) {
-            (Some(bound), Some(figure)) => Some(bound.holds(figure)),
-            _ => None,
-        };
-        let verdict = match (self.fails(), self.limit, holds(self.goal)) {
-            (true, ..) if self.figure.is_none() => "NOT MEASURED",
-            (true, ..) => "NOT MET",
-            (false, _, Some(true)) => "goal met",
-            (false, Some(_), _) => "limit met",
-            (false, None, Some(false)) => "goal not met",
-            (false, None, None) => "",
-        };
-        match &self.note {
-            None => verdict.to_owned(),
-            Some(note) if verdict.is_empty() => note.clone(),
-            Some(note) => format!("{verdict}; {note}"),
-        }
-    }
-
-    fn cells(&self) -> [String; 7] {
-        let bound = |bound: Option<Bound>| bound.map(|bound| bound.to_string()).unwrap_or_default();
+    fn cells(&self) -> [String; 5] {
         let figure = self.figure.map(|figure| format!("{figure:.*}", self.decimals));
         [
             self.what.clone(),
             self.ours.clone(),
             self.rival.clone(),
             figure.unwrap_or_default(),
-            bound(self.limit),
-            bound(self.goal),
-            self.verdict(),
+            self.note.clone().unwrap_or_default(),
         ]
     }
 }
 
-const HEADERS: [&str; 7] = ["what", "ours", "rival", "ratio", "limit", "goal", "verdict"];
-
-/// Renders the rows as an aligned Markdown table, with limits and goals.
-#[must_use]
-pub fn render(rows: &[Row]) -> String {
-    let headers = HEADERS.map(str::to_owned);
-    render_table([headers].into_iter().chain(rows.iter().map(Row::cells)).collect())
+impl fmt::Display for Row {
+    /// The figure, its rival and the limit, for a row that is beyond it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, against {}: ", self.what, self.rival)?;
+        match self.figure {
+            Some(figure) => write!(f, "{figure:.*}", self.decimals)?,
+            None => f.write_str("not measured")?,
+        }
+        self.limit.map_or(Ok(()), |limit| write!(f, ", limit {limit}"))
+    }
 }
 
-/// Renders the rows without limits and goals.
+/// Renders the rows as an aligned Markdown table.
 #[must_use]
-pub fn render_for_users(rows: &[Row]) -> String {
+pub fn render(rows: &[Row]) -> String {
     let headers = ["what", "ours", "rival", "ratio", "note"].map(str::to_owned);
-    let cells = |row: &Row| {
-        let [what, ours, rival, figure, ..] = row.cells();
-        [what, ours, rival, figure, row.note.clone().unwrap_or_default()]
-    };
-    render_table([headers].into_iter().chain(rows.iter().map(cells)).collect())
+    render_table([headers].into_iter().chain(rows.iter().map(Row::cells)).collect())
 }
 
 fn render_table<const COLUMNS: usize>(lines: Vec<[String; COLUMNS]>) -> String {

@@ -23,7 +23,7 @@ pub(super) fn wakes(report: &mut Report) {
     };
     let what = "one wake, 1,000,000 attached against 1,000";
     let blocked = row(what, few.blocked, many.blocked);
-    report.add(blocked.limit(AtMost(1.3)).goal(AtMost(1.1)));
+    report.add(blocked.limit(AtMost(1.3)));
     let what = "the same, for a queued item: buffer(1)";
     report.add(row(what, few.queued, many.queued));
     report.plot(measured);
@@ -36,7 +36,7 @@ pub(super) fn stuck_sinks(report: &mut Report) {
         let ratio = measured.ratio("none stuck", policy);
         let row = compare(&what, &measured, policy, "none stuck", ratio);
         report.add(match policy {
-            "DropNewest" => row.limit(AtLeast(0.95)).goal(AtLeast(1.0)),
+            "DropNewest" => row.limit(AtLeast(0.95)),
             _ => row,
         });
     }
@@ -65,7 +65,7 @@ pub(super) fn memory(report: &mut Report) {
     let worst = |which: fn(&(f64, f64)) -> f64| found.iter().map(which).fold(0.0, f64::max);
     let rival = "beyond key and sink; 1,000, 100,000, 1,000,000 attached";
     let row = Row::new("bytes per attachment, worst of three sizes", show(|bytes| bytes.0), rival);
-    report.add(row.figure(worst(|bytes| bytes.0), 0).limit(AtMost(120.0)).goal(AtMost(96.0)));
+    report.add(row.figure(worst(|bytes| bytes.0), 0).limit(AtMost(120.0)));
     let row = Row::new("the same, after an item for each", show(|bytes| bytes.1), "");
     report.add(row.figure(worst(|bytes| bytes.1), 0));
 
@@ -76,5 +76,5 @@ pub(super) fn memory(report: &mut Report) {
     };
     let worst = allocations(3).max(allocations(1_000));
     let row = Row::new("allocations per routed item, sinks ready", worst.to_string(), "");
-    report.add(row.figure(worst, 6).limit(AtMost(0.0)).goal(AtMost(0.0)));
+    report.add(row.figure(worst, 6).limit(AtMost(0.0)));
 }

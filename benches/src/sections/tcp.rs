@@ -41,7 +41,7 @@ fn from_channel(report: &mut Report, clients: usize, size: usize, threads: Threa
         let row = with_wall(faster(&what, &measured, rival), &measured, rival);
         report.add(if is_main && rival == tcp::SEND {
             let limit = if size == 100 { 12.0 } else { 10.0 };
-            row.limit(AtLeast(limit)).goal(AtLeast(20.0))
+            row.limit(AtLeast(limit))
         } else {
             row
         });
@@ -63,14 +63,13 @@ fn saturated(report: &mut Report) {
         let clients = thousands(clients as u64);
         let what = format!("a line to one of {clients} TCP clients, saturated input{keys}");
         let is_main = job.clients == 100 && keys.is_empty();
-        for (rival, limit, goal) in
-            [(tcp::SEND, 50.0, 100.0), (tcp::RECV_MANY, 2.5, 4.0), ("forward, futures", 2.5, 4.0)]
+        for (rival, limit) in [(tcp::SEND, 50.0), (tcp::RECV_MANY, 2.5), ("forward, futures", 2.5)]
         {
             let row = faster(&what, &measured, rival);
-            report.add(if is_main { row.limit(AtLeast(limit)).goal(AtLeast(goal)) } else { row });
+            report.add(if is_main { row.limit(AtLeast(limit)) } else { row });
         }
         let row = slower(&what, &measured, "bare loop");
-        report.add(if is_main { row.limit(AtMost(1.6)).goal(AtMost(1.2)) } else { row });
+        report.add(if is_main { row.limit(AtMost(1.6)) } else { row });
         if is_main {
             report.plot(measured);
         }
@@ -126,7 +125,7 @@ pub(super) fn delays(report: &mut Report) {
                     let row = row.figure(ratio, 2).note(note);
                     let is_main = load == Load::Idle && threads == Threads::One && index == 1;
                     report.add(if is_main && clients == 100 {
-                        row.limit(AtMost(1.15)).goal(AtMost(1.0))
+                        row.limit(AtMost(1.15))
                     } else {
                         row
                     });
