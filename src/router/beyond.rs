@@ -373,10 +373,9 @@ where
         let new = len - beyond;
         for position in 0..new {
             let mut slot = self.slots.slot_mut(id);
-            let (Some(waiting), Some(item)) = (slot.queued(position), slot.queued(new)) else {
-                break;
-            };
-            if self.ledger.hooks_mut().supersedes(slot.recipient(), waiting, item) {
+            let (hooks, to) = (self.ledger.hooks_mut(), slot.recipient());
+            let pair = slot.queued(position).zip(slot.queued(new));
+            if pair.is_some_and(|(waiting, item)| hooks.supersedes(to, waiting, item)) {
                 slot.swap_queued(position, new);
                 return self.drop_first_beyond(id, Discarded::Conflated);
             }
