@@ -290,8 +290,10 @@ mod tests {
         // An item for each member, a lull of two turns, an item that ends the wait, a lull.
         let polls = [true, false, false, true, false];
         let mut polls = polls.into_iter();
-        let input = stream::poll_fn(move |_| match polls.next() {
+        let is_over = Cell::new(false);
+        let input = stream::poll_fn(|_| match polls.next() {
             Some(true) => Poll::Ready(Some(())),
+            _ if is_over.get() => Poll::Ready(None),
             _ => Poll::Pending,
         });
         let mut demux = core::pin::pin!(input.demux_by(|()| (), stream::iter(sinks)).multicast());
@@ -301,5 +303,7 @@ mod tests {
             let expected = if turn < 67 { 0 } else { MANY };
             assert_eq!(flushes.get(), expected, "turn {turn}");
         }
+        is_over.set(true);
+        assert!(demux.as_mut().poll(&mut cx).is_ready());
     }
 }

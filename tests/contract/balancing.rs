@@ -342,3 +342,37 @@ fn caught_item_is_treated_like_an_item_of_the_key_of_the_catch_all() {
     rig.send([903]);
     assert_eq!(rig.demux().queue_len(&1), 1);
 }
+
+// Members in doubt.
+
+/// Two members with room for one item each, and three items: the last one is beyond their buffers.
+fn in_doubt() -> (Rig, Vec<SinkHandle<u32>>) {
+    let mut rig = balanced();
+    let sinks = rig.share_on(1..=2, |attach| attach.overflow(Overflow::DropNewest).buffer(1));
+    park(&sinks);
+    sinks.iter().for_each(SinkHandle::strict_unless_in_doubt);
+    rig.push([101, 102, 103]);
+    assert!(rig.turn().is_empty());
+    (rig, sinks)
+}
+
+#[test]
+fn member_in_doubt_that_takes_an_item_makes_room_for_the_one_beyond_the_buffers() {
+    let (mut rig, sinks) = in_doubt();
+    sinks[0].allow(1);
+    assert_eq!(rig.lines(), ["1 sent 101"]);
+    sinks[1].open();
+    rig.lines();
+    assert_eq!(items(&sinks), [vec![101], vec![102, 103]]);
+}
+
+#[test]
+fn member_in_doubt_that_fails_leaves_the_queue_to_the_other() {
+    let (mut rig, sinks) = in_doubt();
+    sinks[0].fail(Op::Ready);
+    let lines = rig.lines();
+    assert!(lines.contains(&"detached 1#1 Failed(Broken(\"poll_ready\"))".to_owned()), "{lines:?}");
+    sinks[1].open();
+    rig.lines();
+    assert_eq!(items(&sinks)[1], [101, 102], "{lines:?}");
+}

@@ -7,8 +7,9 @@ use crate::common::{
     Broken, Log, Op, Recorder, Rig, ScriptedSink, ScriptedStream, Split, Task, scripted_sink,
     scripted_stream,
 };
+use futures::stream;
 use stream_demux::{
-    Attach, ByValue, Demux, DemuxStreamExt, Discarded, Hooks, Order, Recipient, Totals,
+    Attach, ByValue, Demux, DemuxStreamExt, Discarded, Hooks, Order, Overflow, Recipient, Totals,
 };
 
 /// Logs calls of `admit`, but no flushes.
@@ -114,6 +115,31 @@ fn hooks_may_be_owned_borrowed_boxed_or_a_trait_object() {
     assert_everything(&log);
     everything(&mut Box::new(&mut recorder(&log)));
     assert_everything(&log);
+}
+
+#[test]
+fn borrowed_and_boxed_hooks_say_which_item_supersedes_another() {
+    /// An odd number supersedes odd numbers, an even one even ones.
+    struct Parity;
+    impl Hooks<u32, u32, Broken> for Parity {
+        fn supersedes(&mut self, _: Recipient<'_, u32>, waiting: &u32, new: &u32) -> bool {
+            waiting % 2 == new % 2
+        }
+    }
+    let (input, items) = scripted_stream("input");
+    let (sink, a) = scripted_sink("a");
+    let attach = Attach::new(1, sink).overflow(Overflow::Conflate).buffer(3);
+    let mut parity = Parity;
+    let hooks = Box::new(&mut parity) as Box<dyn Hooks<u32, u32, Broken> + '_>;
+    let mut task = Task::new(input.demux_by(|_| 1, stream::iter([attach])).hooks(hooks));
+    a.park();
+    a.strict_unless_in_doubt();
+    items.extend([1, 2, 3]);
+    assert!(task.run().is_pending());
+    a.open();
+    items.end();
+    assert!(task.run().is_ready());
+    assert_eq!(a.items(), [3, 2]);
 }
 
 #[test]

@@ -154,6 +154,39 @@ fn clone_of_an_attach_has_its_settings_and_no_lease() {
     assert_eq!(std::iter::from_fn(|| received.next().now_or_never().flatten()).count(), 2);
 }
 
+#[test]
+fn clone_of_an_order_is_the_same_order() {
+    let (sink, _received) = futures::channel::mpsc::unbounded();
+    let orders: [Order<u32, Kept>; 6] = [
+        Attach::new(1, sink).tag(7).into(),
+        Order::Detach(2),
+        Order::Evict(3),
+        Order::Tick,
+        Order::Finish,
+        Order::Abort,
+    ];
+    let clones = orders.clone().map(|order| format!("{order:?}"));
+    assert_eq!(clones, orders.map(|order| format!("{order:?}")));
+    assert!(clones[0].starts_with("Attach") && clones[0].contains("tag: 7"), "{}", clones[0]);
+    assert_eq!(clones[1..], ["Detach(2)", "Evict(3)", "Tick", "Finish", "Abort"]);
+}
+
+#[test]
+fn recipient_is_copied_whatever_its_key() {
+    let key = String::from("tea");
+    let mut seen = Vec::new();
+    let sink = futures::sink::drain();
+    let demux = futures::stream::iter([key.clone()])
+        .demux_by(String::clone, futures::stream::iter([Attach::new(key, sink).tag(7)]))
+        .admit(|to, _| {
+            let copy = Clone::clone(&to);
+            seen.push((copy.key.clone(), to.tag));
+            true
+        });
+    demux.now_or_never().unwrap();
+    assert_eq!(seen, [("tea".to_owned(), 7)]);
+}
+
 // Names.
 
 #[test]
