@@ -376,3 +376,22 @@ fn member_in_doubt_that_fails_leaves_the_queue_to_the_other() {
     rig.lines();
     assert_eq!(items(&sinks)[1], [101, 102], "{lines:?}");
 }
+
+/// A turn asks at most 32 sinks in doubt, and applies orders after that.
+#[test]
+fn member_that_joins_while_its_key_is_in_doubt_brings_room() {
+    let mut rig = balanced();
+    let attach = |attach: Terms| attach.overflow(Overflow::DropNewest).buffer(1);
+    let sinks: Vec<_> = (1..=33).map(|key| rig.attach_on(key, key, attach)).collect();
+    park(&sinks);
+    sinks.iter().for_each(SinkHandle::strict_unless_in_doubt);
+    rig.push((1..=33).flat_map(|key| [key * 100 + 1, key * 100 + 2]));
+    assert!(rig.turn().is_empty());
+    let late = rig.order(33, "late", attach);
+    late.park();
+    late.strict_unless_in_doubt();
+    assert_eq!(rig.lines().len(), 32, "each of the others discards an item");
+    sinks[32].open();
+    rig.lines();
+    assert_eq!(sinks[32].items(), [3301, 3302]);
+}
