@@ -2,7 +2,7 @@
 //! other, with its own settings. Such items count as delivered, not as unmatched (guarantee 3). The
 //! last catch-all that was attached is used; an earlier one is not used again.
 
-use crate::common::{Op, Rig, SinkHandle};
+use crate::common::{Op, Rig, SinkHandle, hooks};
 use stream_demux::{Attach, Demux, Lease, Order};
 
 /// Logs neither flushes nor calls of `admit`.
@@ -251,4 +251,13 @@ fn caught_item_goes_to_that_attachment_alone_and_not_to_its_group() {
         rig.send([101]);
         assert!(sinks.iter().all(|sink| sink.items().last() == Some(&101)));
     }
+}
+
+#[test]
+fn catch_all_that_reaches_its_limit_with_the_queue_that_it_takes_over_catches_nothing() {
+    let mut rig = Rig::with(|demux| demux.buffer(2));
+    rig.attach_on(1, "old", Attach::catch_all).park();
+    rig.send([101, 102]);
+    rig.attach_on(1, "new", |attach| attach.catch_all().limit(1));
+    assert_eq!(hooks(rig.send([501])), ["unmatched 501"]);
 }
