@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use std::time::Duration;
 
 use futures_core::Stream;
-use stream_demux::{DemuxStreamExt, Detached, Recipient};
+use stream_demux::{DemuxStreamExt, Detached, Discarded, Recipient};
 
 use super::Hub;
 use super::hooks::Events;
@@ -101,6 +101,19 @@ impl<K, V, St, B> Builder<K, V, St, B> {
         call: impl FnMut(Recipient<'_, K>, Detached<SinkError>) + Send + 'static,
     ) -> Self {
         self.events.detached = Some(Box::new(call));
+        self
+    }
+
+    /// Sets a closure that is called with each item that is discarded: it has no room at an
+    /// [attached](Hub::attach) sink, or its member leaves, fails or is given up while it waits.
+    ///
+    /// What the full inbox of a subscription drops is not passed to it: the subscriber is told of that.
+    /// It runs in the task of the hub and must not block.
+    pub fn on_discarded(
+        mut self,
+        call: impl FnMut(Recipient<'_, K>, V, Discarded) + Send + 'static,
+    ) -> Self {
+        self.events.discarded = Some(Box::new(call));
         self
     }
 

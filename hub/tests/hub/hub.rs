@@ -456,7 +456,7 @@ async fn attached_sinks_have_a_queue_and_a_policy() {
 async fn closures_are_told_what_happens() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let tell = |told: &Arc<Mutex<Vec<String>>>, what: String| told.lock().unwrap().push(what);
-    let (one, two, three) = (told.clone(), told.clone(), told.clone());
+    let (one, two, three, four) = (told.clone(), told.clone(), told.clone(), told.clone());
     let hub = Hub::builder()
         .on_unmatched(move |key, item| tell(&one, format!("unmatched {key} {item}")))
         .on_interest(move |key, wanted| tell(&two, format!("{key} wanted: {wanted}")))
@@ -466,6 +466,9 @@ async fn closures_are_told_what_happens() {
                 why => why.to_string(),
             };
             tell(&three, format!("{} of {}: {why}", to.tag, to.key));
+        })
+        .on_discarded(move |to, item, why| {
+            tell(&four, format!("{item} of {} at {}: {why}", to.key, to.tag));
         })
         .spawn();
     publish(&hub, [1]).await;
@@ -484,6 +487,7 @@ async fn closures_are_told_what_happens() {
         [
             "unmatched a 1",
             "a wanted: true",
+            "2 of a at 9: failed",
             "9 of a: poll_ready failed",
             "a wanted: false",
             "0 of a: evicted"
