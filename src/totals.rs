@@ -43,7 +43,7 @@ pub struct Totals {
     /// [`Hooks::discarded`](crate::Hooks::discarded) with the reason.
     pub discarded: u64,
     /// Items that a sink took and failed with: its `start_send` returned an error. They are dropped
-    /// with the sink.
+    /// with the sink. What a sink loses after it has taken it is not known here.
     pub lost: u64,
     /// Items that wait now: in the queue of an attachment, or read and not yet routed.
     pub queued: u64,

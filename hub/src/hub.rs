@@ -159,6 +159,9 @@ where
     ///
     /// What is published after this call is received. So are items that were published shortly before and
     /// are not routed yet. If the hub has ended, so has the subscription.
+    ///
+    /// A hub keeps no items for later subscribers. For a current value, subscribe first, and then read it
+    /// from where you keep it.
     pub fn subscribe(&self, key: K) -> Subscription<K, V> {
         self.subscribe_with([key], Terms::new())
     }
@@ -227,9 +230,10 @@ where
     /// Attaches a sink under a key, for example a socket behind [`write_sink`](crate::write_sink).
     ///
     /// The sink gets the items of the key as they are routed, without a task in between. The queue for it
-    /// has the size and the policy that the terms set; what does not fit is discarded, and the sink is not
-    /// told. Keep the lease: dropping it drops the sink. [`on_detached`](Builder::on_detached) is called
-    /// when the sink is gone, with its error if it failed.
+    /// has the size and the policy that the terms set; what does not fit is discarded: the sink is not
+    /// told, [`on_discarded`](Builder::on_discarded) is. Keep the lease: dropping it drops the sink.
+    /// [`on_detached`](Builder::on_detached) is called when the sink is gone, with its error if it
+    /// failed.
     ///
     /// A sink that takes no more items, such as a socket whose peer does not read, stays attached until
     /// something fails: set a [`stall_timeout`](Terms::stall_timeout).

@@ -89,8 +89,9 @@ fn new<T>(capacity: usize, full: Overflow, hub: Option<Arc<Life>>) -> (InboxSink
 /// This number of items is missing here: they were dropped because the reader was too slow.
 ///
 /// A reader gets it instead of the items. What it gets next came after the missing items, what it got
-/// before came before them. The number of items that were received and the numbers of all gaps add up
-/// to the number of items that were sent.
+/// before came before them. When the inbox has ended as [`Closed`](End::Closed) and everything was read,
+/// the number of items that were received and the numbers of all gaps add up to the number of items that
+/// were sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Lagged(pub u64);
 

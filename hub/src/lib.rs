@@ -1,8 +1,8 @@
 //! Publish/subscribe by key and a worker per key, for tokio.
 //!
 //! * [`Hub`]: [`publish`](Hub::publish) items under keys, [`subscribe`](Hub::subscribe) to keys. A
-//!   [`Subscription`] is a stream that tells exactly what it has lost, and where. Each subscriber sets its
-//!   own [`Terms`]: how many items may wait, and what happens then.
+//!   [`Subscription`] is a stream that tells how many items it was too slow for, and where they are
+//!   missing. Each subscriber sets its own [`Terms`]: how many items may wait, and what happens then.
 //! * [`for_each_by_key`]: a worker for each key of a stream. Items of a key are handled in order, keys side by
 //!   side. Idle workers end.
 //! * Sinks for a [demux](stream_demux): [`inbox()`], [`write_sink`], [`MpscSink`], [`OneshotSink`]. They
@@ -79,7 +79,7 @@
 //! | subscriptions come and go by the thousand | memory follows those that exist; a key without subscribers is forgotten |
 //! | a publisher is dropped while it waits | its item is not published, and its place is free |
 //! | the last handle is dropped | what was published is delivered, then the subscriptions [end](Subscription::end) with [`End::Closed`] |
-//! | [`shutdown`](Hub::shutdown) is called | the same; at the deadline the rest is discarded and counted, and the [`Report`] names whom the hub was waiting for. Before the deadline, no accepted item is lost |
+//! | [`shutdown`](Hub::shutdown) is called | the same; at the deadline the rest is discarded and counted, and the [`Report`] names whom the hub was waiting for. Before the deadline, no item is lost by the shutdown |
 //! | it is called twice | both calls wait for the same end and return the same report; the earlier deadline counts |
 //! | it is dropped | the hub is closed and ends without a deadline |
 //! | a closure or an attached sink panics | the hub has ended: publishing fails, the subscriptions end with [`End::Aborted`] after what was delivered |

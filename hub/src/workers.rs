@@ -44,8 +44,9 @@ use roster::{OnPanic, Roster};
 ///   [`shutdown`](ForEachByKey::shutdown) names it.
 ///
 /// Everything starts at once. The result is a handle and a future that completes when the input has ended
-/// and all workers have returned. Nothing that was read from the input is lost by then, unless a worker
-/// panics or returns without having taken an item; [`Summary::lost`] counts what is.
+/// and all workers have returned. Each item that was read from the input is taken by a worker by then,
+/// except for those that workers lose which panic or return before they have taken one;
+/// [`Summary::lost`] counts these.
 ///
 /// # Cancel safety
 ///
@@ -222,6 +223,10 @@ impl<K: Hash + Eq + Clone, T> ForEachByKey<K, T> {
     /// Reads no more of the input, and waits until all workers have handled what was read and have
     /// returned. Those that have not after `patience` are aborted.
     ///
+    /// Items that are still in the input are neither handled nor counted. To handle all that was accepted,
+    /// end the input first, for example by dropping the senders of its channel, await the handle with a
+    /// time-out, and call `shutdown` only when that expires.
+    ///
     /// [`Summary::hung`] names their keys, and [`Summary::lost`] counts the items that they have not
     /// taken. An item that a worker has taken counts as handled even if the worker is aborted then.
     ///
@@ -336,6 +341,9 @@ pub struct Summary<K> {
 
 impl<K> Summary<K> {
     /// Returns the number of items that no worker has taken. At the end, they are lost.
+    ///
+    /// An item in the hands of a worker that panicked or was aborted is not among them: see
+    /// [`panics`](Self::panics) and [`hung`](Self::hung).
     pub fn lost(&self) -> u64 {
         self.received.saturating_sub(self.taken)
     }

@@ -13,7 +13,9 @@ use stream_demux::Totals;
 /// (with an [input](crate::Builder::input), its items are part of `received`), and each item that was
 /// received is accounted for by the [`Totals`]. An item that a subscription took counts as `delivered`
 /// there; if its inbox dropped it later because it was full, it is also `lost` here, and the subscriber
-/// is told by a [`Lagged`](crate::Lagged).
+/// is told by a [`Lagged`](crate::Lagged). What a dropped subscription has not read counts as `delivered`,
+/// too. `totals.discarded` counts what had no room at attached sinks, and what waited for members that
+/// left or were given up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -21,7 +23,8 @@ pub struct Stats {
     pub totals: Totals,
     /// Items that were accepted and that the demux has not read. After the end, they are lost.
     pub waiting: u64,
-    /// Items that full inboxes of subscribers dropped.
+    /// Items that full inboxes of subscribers dropped. [`Totals::lost`] is something else: items that
+    /// attached sinks failed with.
     pub lost: u64,
     /// Attachments that receive items: one for each key of each subscription, and each attached sink.
     pub receiving: usize,

@@ -59,6 +59,10 @@ impl Terms {
     /// Under [`Wait`](Overflow::Wait) the hub reads no more items, of any key, until this subscriber has
     /// room: publishers wait for the slowest subscriber that asked for it. Set a
     /// [`stall_timeout`](Self::stall_timeout), too, if the subscriber may hang.
+    ///
+    /// Under [`Conflate`](Overflow::Conflate) one item waits for the whole subscription, not one for each
+    /// of its keys. For the latest item of each key, [attach](crate::Hub::attach) a
+    /// [`MpscSink`](crate::MpscSink) under each key, with clones of the sender of one short channel.
     pub const fn overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;
         self
