@@ -76,11 +76,8 @@ async fn drop_newest_keeps_the_first_ones() {
     let (gateway, mut slow, mut quick) = start("drop-newest").await;
     publish(&gateway, &mut quick).await;
     let (got, lost, _) = read(&mut slow).await;
-    // The buffer keeps the first ones. Some later ones may be kept, too: on a busy machine the kernel
-    // may say that a socket is full while it still moves bytes to the client.
-    assert!(is_sorted(&got) && lost > 0);
-    assert_eq!(got[..10], (0..10).collect::<Vec<_>>());
-    assert!(got[got.len() - 1] < COUNT - 1);
+    assert_eq!(got, (0..COUNT - lost).collect::<Vec<_>>());
+    assert!(lost > 0);
 }
 
 #[tokio::test]
