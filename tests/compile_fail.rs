@@ -121,7 +121,7 @@ impl Libraries {
 
 /// Compiles if the libraries match each other and the compiler.
 const CONTROL: &str = "
-    let _: tokio::sync::mpsc::Sender<u8> = todo!();
+    let _ = tokio::sync::mpsc::channel::<u8>(1);
     block_on(stream::iter([1]).demux_by(|n| *n, stream::iter([(1, sink::drain())])));
 ";
 

@@ -14,7 +14,8 @@ pub(super) fn keyed(report: &mut Report) {
     let what = "100 keys, bounded futures channels with live readers";
     report.add(faster(what, &measured, "feed").limit(AtLeast(0.9)));
     let (what, ours) = (format!("{what}, budget 4,096"), "demux, budget 4,096");
-    report.add(compare(&what, &measured, ours, "feed", measured.ratio("feed", ours)));
+    let row = compare(&what, &measured, ours, "feed", measured.ratio("feed", ours));
+    report.add(row.limit(AtLeast(0.95)));
     let measured = report.measure(&mut channels::tokio(100, ITEMS), ROUNDS);
     let what = "100 keys, bounded tokio channels with live readers";
     report.add(faster(what, &measured, "feed").limit(AtLeast(0.95)));
@@ -34,12 +35,13 @@ pub(super) fn grouped(report: &mut Report) {
     let what = "the same, 100 bounded futures channels with live readers";
     report.add(faster(what, &measured, "feed").limit(AtLeast(0.9)));
     let (what, ours) = (format!("{what}, budget 4,096"), "demux, budget 4,096");
-    report.add(compare(&what, &measured, ours, "feed", measured.ratio("feed", ours)));
+    let row = compare(&what, &measured, ours, "feed", measured.ratio("feed", ours));
+    report.add(row.limit(AtLeast(0.95)));
     let row = compare(&what, &measured, ours, "send().await", measured.ratio("send().await", ours));
     report.add(row);
     let measured = report.measure(&mut multicast::tokio(100, ITEMS), ROUNDS);
     let what = "the same, 100 bounded tokio channels with live readers";
-    report.add(faster(what, &measured, "feed"));
+    report.add(faster(what, &measured, "feed").limit(AtLeast(0.95)));
     report.add(faster(what, &measured, "send().await"));
     report.add(faster(what, &measured, "broadcast"));
 }

@@ -87,7 +87,7 @@ pub(super) fn routing(report: &mut Report) {
     let what = "routing a 16-byte item, 1,000,000 keys";
     let select = faster(what, &measured, "select_biased!");
     report.add(select.limit(AtLeast(2.0)));
-    report.add(slower(what, &measured, "bare loop").limit(AtMost(4.9)));
+    report.add(slower(what, &measured, "bare loop").limit(AtMost(3.3)));
     report.plot(measured);
     let measured = report.measure(&mut route::strings(1_000, 500_000), ROUNDS);
     let what = "the same, 1,000 string keys";
