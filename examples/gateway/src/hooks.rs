@@ -51,17 +51,14 @@ impl Hooks<Key, Message, Gone> for GatewayHooks {
         }
     }
 
-    fn key_detached(&mut self, key: &Key) {
-        if let Some(interest) = &self.interest {
-            interest.unwant(key);
-        }
-    }
-
     fn detached(&mut self, to: Recipient<'_, Key>, why: Detached<Gone>) {
         self.board.detached(to.key, &why);
         if let Some(terms) = self.attached.remove(&to.tag) {
             if let Some(interest) = &self.interest {
                 interest.remove(&terms);
+                // Not in `key_detached`, which is not called for a subscription that was cancelled
+                // before it was attached and has taken no key.
+                interest.unwant(to.key);
             }
             terms.ended(match why {
                 Detached::Requested => Ending::Requested,

@@ -32,8 +32,9 @@ const UNBOUND: usize = 10_000;
 /// A message that was published before the key was bound is returned within this time.
 const CERTAIN: Duration = Duration::from_secs(5);
 
-/// Tracks wanted and bound keys. The demux reports when a key gets its first subscription and when
-/// it loses the last one. Only the current state is kept, and the bindings are changed to match it.
+/// Tracks wanted and bound keys. The demux reports each subscription that is attached, and each that
+/// has ended, also if it never received. Only the current state is kept, and the bindings are
+/// changed to match it.
 pub struct Interest {
     pub follows: bool,
     keys: Mutex<Keys>,
@@ -79,7 +80,8 @@ enum Binding {
 struct Keys {
     /// `true` while a session updates the bindings.
     is_followed: bool,
-    wanted: HashSet<Key>,
+    /// The keys of subscriptions, and how many each has.
+    wanted: HashMap<Key, usize>,
     /// Subscriptions to notify once the queue is bound to their key.
     waiting: HashMap<Key, Vec<Arc<Terms>>>,
     /// Of other keys, nothing is known.
@@ -104,7 +106,7 @@ impl Interest {
     ) -> Self {
         let keys = Keys {
             is_followed: false,
-            wanted: HashSet::new(),
+            wanted: HashMap::new(),
             waiting: HashMap::new(),
             bindings: HashMap::new(),
             unsure: HashSet::new(),
@@ -118,16 +120,21 @@ impl Interest {
     /// is not removed. Returns the number of the last interruption.
     pub fn want(&self, key: &Key) -> u64 {
         let mut keys = self.keys.lock().unwrap();
-        keys.wanted.insert(Key::clone(key));
+        *keys.wanted.entry(Key::clone(key)).or_default() += 1;
         keys.number
     }
 
-    /// Called when a key loses its last subscription.
+    /// Called when a subscription has ended whose key was [wanted](Self::want).
     pub fn unwant(&self, key: &Key) {
-        let mut keys = self.keys.lock().unwrap();
+        let keys = &mut *self.keys.lock().unwrap();
+        let Some(count) = keys.wanted.get_mut(key) else { return };
+        *count -= 1;
+        if *count > 0 {
+            return;
+        }
         keys.wanted.remove(key);
         if matches!(keys.bindings.get(key), Some(Binding::Bound { .. } | Binding::Unknown)) {
-            self.mark_unsure(&mut keys, Key::clone(key));
+            self.mark_unsure(keys, Key::clone(key));
         } else {
             // The key was never bound: drop its entry.
             keys.unsure.remove(key);
@@ -173,9 +180,10 @@ impl Interest {
     pub fn follow(&self) -> Vec<Key> {
         let keys = &mut *self.keys.lock().unwrap();
         keys.is_followed = true;
-        keys.unsure.extend(keys.bindings.keys().filter(|key| !keys.wanted.contains(*key)).cloned());
+        keys.unsure
+            .extend(keys.bindings.keys().filter(|key| !keys.wanted.contains_key(*key)).cloned());
         self.changed.notify_one();
-        keys.wanted.iter().cloned().collect()
+        keys.wanted.keys().cloned().collect()
     }
 
     /// Ends the session. Keys that are bound remain so.
@@ -263,7 +271,7 @@ impl Interest {
     }
 
     pub fn wanted(&self) -> Vec<Key> {
-        self.keys.lock().unwrap().wanted.iter().cloned().collect()
+        self.keys.lock().unwrap().wanted.keys().cloned().collect()
     }
 
     /// Returns how to bind these keys again, or for the first time in a session.
@@ -274,7 +282,7 @@ impl Interest {
 
     fn change(&self, keys: &mut Keys, key: Key, again: bool) -> Change {
         keys.unsure.remove(&key);
-        let is_wanted = keys.wanted.contains(&key);
+        let is_wanted = keys.wanted.contains_key(&key);
         let is_as_wanted = match keys.bindings.get(&key) {
             Some(Binding::Bound { .. }) => is_wanted,
             Some(Binding::Unbound) => !is_wanted,
@@ -322,14 +330,18 @@ impl Interest {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use futures::FutureExt;
     use futures::channel::mpsc as futures_mpsc;
+    use futures::{FutureExt, SinkExt, sink, stream};
+    use stream_demux::{Attach, DemuxStreamExt, Lease};
 
     use super::*;
     use crate::budget::Budget;
     use crate::config::{Config, Policy};
     use crate::history::Since;
-    use crate::subscription::{Notice, Share, SubscribeOptions};
+    use crate::hooks::GatewayHooks;
+    use crate::message::Message;
+    use crate::outlet::Gone;
+    use crate::subscription::{Notice, Registry, Share, SubscribeOptions};
 
     fn terms(id: u64, key: &str) -> (Arc<Terms>, futures_mpsc::UnboundedReceiver<Notice>) {
         let board = Arc::new(Board::new(&Config::parse_from(["gateway"])));
@@ -405,6 +417,8 @@ mod tests {
         assert!(first_notices.try_recv().is_err());
 
         interest.unwant(&key);
+        assert_eq!(interest.next_now(), None, "the other subscription wants it");
+        interest.unwant(&key);
         assert_eq!(interest.round(), [(key, false, true)]);
         assert_eq!(interest.next_now(), None);
     }
@@ -432,6 +446,30 @@ mod tests {
         interest.start();
         assert_eq!(interest.round(), [(key, false, true)]);
         assert!(interest.is_empty());
+    }
+
+    /// The demux reports it as attached and detached, but its key as neither.
+    #[test]
+    fn nothing_is_kept_of_a_subscription_that_is_cancelled_before_it_is_attached() {
+        let ((interest, _interruptions), (terms, _notices)) = (interest(), terms(1, "tea"));
+        interest.start();
+        let (interest, registry) = (Arc::new(interest), Arc::new(Registry::default()));
+        registry.add(&terms);
+        let hooks = GatewayHooks {
+            board: Arc::clone(&interest.board),
+            registry,
+            attached: HashMap::new(),
+            interest: Some(Arc::clone(&interest)),
+        };
+        let mut lease = Lease::new();
+        let sink = sink::drain().sink_map_err(|_| Gone);
+        let attach = Attach::new(Key::clone(&terms.key), sink).tag(terms.id).leased(&mut lease);
+        drop(lease);
+        let input = stream::empty().demux_by_ref(Message::key, stream::iter([attach]));
+        let totals = input.hooks(hooks).now_or_never();
+        assert_eq!(totals.map(|totals| (totals.attached, totals.detached)), Some((1, 1)));
+        assert!(interest.is_empty());
+        assert_eq!(interest.next_now(), None);
     }
 
     #[test]
