@@ -135,7 +135,7 @@ impl Broker {
         };
         let ended = tokio::select! {
             moved = moving => moved.map(drop),
-            Err(error) = self.bind(&binding, bound, stop) => Err(error),
+            Err(error) = self.bind(&connection, &binding, bound, stop) => Err(error),
             Err(error) = desk.run() => Err(error),
         };
         // Close after an error, too: an open connection keeps exclusive use of the queue.
@@ -211,6 +211,7 @@ impl Broker {
     /// bindings then stay, so that the queue collects messages until the restart.
     async fn bind(
         &self,
+        on: &Connection,
         channel: &Channel,
         bound: oneshot::Sender<()>,
         stop: &CancellationToken,
@@ -221,9 +222,12 @@ impl Broker {
         self.interest.tell().await;
         let _ = bound.send(());
         let (mut again, mut tick) = (Vec::new(), interval(AGAIN));
+        // lapin keeps an entry for each call to bind in the channel, also if the key is bound
+        // already. So each round over the wanted keys has a channel of its own.
+        let mut rebinding = on.create_channel().await?;
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let some = tokio::select! {
+            let (channel, some) = tokio::select! {
                 // Check `stop` first: during shutdown, clients are disconnected and keys lose their
                 // subscriptions.
                 biased;
@@ -232,10 +236,13 @@ impl Broker {
                     self.check_mark(channel).await?;
                     if again.is_empty() {
                         again = self.interest.wanted();
+                        rebinding.close(200, "all keys are bound again".into()).await?;
+                        rebinding = on.create_channel().await?;
                     }
-                    self.interest.again(&again.split_off(again.len().saturating_sub(BATCH)))
+                    let some = again.split_off(again.len().saturating_sub(BATCH));
+                    (&rebinding, self.interest.again(&some))
                 }
-                some = self.interest.next() => some,
+                some = self.interest.next() => (channel, some),
             };
             self.apply(channel, some).await?;
         }
