@@ -5,12 +5,12 @@
 //! these bytes, and the others are random, so that rare settings occur in every kind of schedule.
 //!
 //! The seeds are fixed. If a script fails, it is shortened for as long as it still fails. The test
-//! then panics with the seed, the shortened script and its events. The shortened script can be
-//! added to the regression tests at the end of this file.
+//! then panics with the seed, the shortened script and its events. A debug build plays a tenth of
+//! the scripts: use `cargo test --release --test random_schedules` after a change of the engine.
 
 mod common;
 
-use common::model::{self, Summary};
+use common::model::{self, SITUATIONS, Situation, Summary};
 
 /// `SplitMix64` (Steele, Lea, Flood, 2014).
 struct Random(u64);
@@ -36,7 +36,7 @@ const FLUSH_EVERY: usize = 6;
 const ON_DEMAND: usize = 8;
 const LINGER: usize = 9;
 const COOP: usize = 13;
-const KIND: usize = 17;
+const KIND: usize = 18;
 
 // Their values, and the kinds of scripts.
 const MULTICAST: u8 = 128;
@@ -67,20 +67,25 @@ fn script(seed: u64, fixed: &[(usize, &[u8])]) -> Vec<u8> {
 
 /// Plays one script for each seed, and asserts that they reached each of `situations`. The seeds are
 /// the numbers below a quarter of `schedules`, or a fortieth in a debug build; or those that the
-/// environment names, as in `SCHEDULES=100000` or `SCHEDULES=100000..200000`.
+/// environment names, as in `SCHEDULES=100000` or `SCHEDULES=100000..200000`. If a script fails and
+/// the environment names a file, as in `KEEP=fuzz/corpus/model/a-situation`, the script becomes a
+/// seed of the fuzz target, which `fuzz_corpus` plays from then on.
 #[track_caller]
-fn play(schedules: u64, fixed: &[(usize, &[u8])], situations: &[[&'static str; 2]]) {
+fn play(schedules: u64, fixed: &[(usize, &[u8])], situations: &[Situation]) {
     let mut summary = Summary::default();
     for seed in seeds(schedules / if cfg!(debug_assertions) { 40 } else { 4 }) {
         let script = script(seed, fixed);
         let Ok(reached) = model::check(&script) else {
             let short = model::shrink(&script, |script| model::check(script).is_err());
+            if let Some(file) = std::env::var_os("KEEP") {
+                std::fs::write(file, &short).expect("the file cannot be written");
+            }
             panic!("seed {seed}\n{}", model::run_traced(&short));
         };
         summary.add(&reached);
     }
     for situation in situations {
-        let times = summary.0.get(situation).copied().unwrap_or(0);
+        let times = summary.times(*situation);
         let least = if cfg!(debug_assertions) { 3 } else { 20 };
         assert!(times >= least, "{situation:?}: only {times} times");
     }
@@ -97,38 +102,7 @@ fn seeds(default: u64) -> std::ops::Range<u64> {
 
 #[test]
 fn schedules_of_all_kinds() {
-    const DETACHED: [&str; 13] = [
-        "evicted",
-        "finished",
-        "idle",
-        "limited",
-        "overflowed",
-        "poll_close",
-        "poll_flush",
-        "poll_ready",
-        "refused",
-        "replaced",
-        "requested",
-        "stalled",
-        "start_send",
-    ];
-    const DISCARDED: [&str; 5] = ["conflated", "evicted", "failed", "not_admitted", "overflowed"];
-    const POLLED: [&str; 3] = ["poll_close", "poll_flush", "poll_ready"];
-    let mut situations = vec![
-        ["abort", ""],
-        ["blocked", ""],
-        ["copied", ""],
-        ["finish", ""],
-        ["lost", ""],
-        ["not superseded", ""],
-        ["on demand", "made"],
-        ["on demand", "nothing"],
-        ["unmatched", ""],
-    ];
-    situations.extend(DETACHED.map(|why| ["detached", why]));
-    situations.extend(DISCARDED.map(|why| ["discarded", why]));
-    situations.extend(POLLED.iter().flat_map(|op| [[op, "pending"], [op, "yields"]]));
-    play(20_000, &[], &situations);
+    play(20_000, &[], &SITUATIONS);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use stream_demux_fuzz::{keys, model, ready, shares, threads};
+use stream_demux_fuzz::{model, ready, threads};
 
 fn main() {
     for target in std::env::args().skip(1) {
@@ -11,8 +11,6 @@ fn main() {
             "model" => model::run,
             "ready" => ready::run,
             "threads" => threads::run,
-            "keys" => keys::run,
-            "shares" => shares::run,
             _ => panic!("there is no target `{target}`"),
         };
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(&target);

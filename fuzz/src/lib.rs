@@ -7,10 +7,8 @@ extern crate alloc;
 // `ready` compiles `src/ready.rs` against these atomics.
 extern crate interleaved as core;
 
-pub mod keys;
 pub mod model;
 pub mod ready;
-pub mod shares;
 pub mod threads;
 
 mod queue;

@@ -43,10 +43,6 @@ impl<T> Queue<T> {
         wake(state);
     }
 
-    pub(crate) fn has_ended(&self) -> bool {
-        lock(&self.0).ended
-    }
-
     /// Returns the number of values that were read.
     pub(crate) fn read_count(&self) -> usize {
         let state = lock(&self.0);

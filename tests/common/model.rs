@@ -38,7 +38,7 @@ mod subject;
 mod watched;
 mod world;
 
-pub use monitor::Summary;
+pub use monitor::{SITUATIONS, Situation, Summary};
 use play::Run;
 
 /// The number of keys that attachments have. Items have keys below `ITEM_KEYS`, so some items match

@@ -33,16 +33,6 @@ pub const COOP: usize = 128;
 
 /// Runs `program` in a separate thread.
 ///
-/// # Panics
-///
-/// Panics if it panics or does not finish within a minute.
-#[track_caller]
-pub fn within_a_minute<T: Send + 'static>(program: impl FnOnce() -> T + Send + 'static) -> T {
-    try_within_a_minute(program).unwrap_or_else(|fault| panic!("{fault}"))
-}
-
-/// Runs `program` in a separate thread.
-///
 /// # Errors
 ///
 /// Returns what happened if it panics or does not finish within a minute.

@@ -120,14 +120,3 @@ fn admit_is_called_once_for_an_overtaken_item_and_with_its_new_recipient() {
     assert!(lines.contains(&"admit 101 to 1#2".to_owned()), "{lines:?}");
     assert_eq!(b.items(), [101]);
 }
-
-#[test]
-fn admit_is_called_for_items_of_the_catch_all() {
-    let mut rig = rig().admitting(|_, n| n % 2 == 0);
-    let a = rig.attach_on(1, "a", |attach| attach.tag(7).catch_all());
-    assert_eq!(
-        rig.send([901, 902]),
-        ["admit 901 to 1#7", "discarded 901 of 1#7 NotAdmitted", "admit 902 to 1#7", "a sent 902"]
-    );
-    assert_eq!((rig.totals().unmatched, a.taken()), (0, 1));
-}

@@ -31,35 +31,6 @@ impl Rig {
 // Another waker while the demux waits.
 
 #[test]
-fn while_it_waits_for_the_input() {
-    let mut rig = Rig::new();
-    let a = rig.attach(1, "a");
-    for n in 0..3 {
-        rig.move_to_another_task();
-        rig.input.push(100 + n);
-        assert!(rig.task.woken());
-        rig.sleep();
-    }
-    assert_eq!((a.items(), a.flushed()), (vec![100, 101, 102], 3));
-    assert_eq!(rig.task.stale_wakes(), 0);
-}
-
-#[test]
-fn while_it_waits_for_orders() {
-    let mut rig = Rig::new();
-    rig.sleep();
-    for key in 0..3 {
-        rig.move_to_another_task();
-        let (sink, _) = scripted_sink(key);
-        rig.orders.push((key, sink).into());
-        assert!(rig.task.woken());
-        rig.sleep();
-        assert_eq!(rig.len(), key as usize + 1);
-    }
-    assert_eq!(rig.task.stale_wakes(), 0);
-}
-
-#[test]
 fn while_it_waits_for_a_sink() {
     for op in [Op::Ready, Op::Flush, Op::Close] {
         let mut rig = Rig::new();
@@ -79,42 +50,6 @@ fn while_it_waits_for_a_sink() {
         assert_eq!((a.items(), a.flushed(), a.is_closed()), (vec![101], 1, op == Op::Close));
         assert_eq!(rig.task.stale_wakes(), 0, "{op:?}");
     }
-}
-
-#[test]
-fn while_it_waits_for_a_lease() {
-    for detach in [false, true] {
-        let mut rig = Rig::new();
-        let mut lease = Lease::new();
-        let a = rig.attach_on(1, "a", |attach| attach.leased(&mut lease));
-        rig.move_to_another_task();
-        if detach {
-            lease.detach();
-        } else {
-            drop(lease);
-        }
-        assert!(rig.task.woken());
-        rig.sleep();
-        assert!(a.is_dropped());
-        assert_eq!((a.is_closed(), rig.task.stale_wakes()), (detach, 0));
-    }
-}
-
-#[test]
-fn between_turns_of_which_each_wakes_the_task_for_the_next() {
-    let mut rig = Rig::with(|demux| demux.budget(100));
-    let a = rig.attach_on(1, "a", |attach| attach.buffer(1));
-    rig.input.extend((0..1_000).map(|n| 100 + n % 100));
-    rig.input.end();
-    let mut turns = 0;
-    while rig.task.poll().is_pending() {
-        assert!(rig.task.woken(), "the demux woke the waker of an earlier turn");
-        rig.task.renew_waker();
-        turns += 1;
-    }
-    assert_eq!((a.taken(), a.flushed()), (1_000, 1_000));
-    assert!(turns >= 10);
-    assert_eq!(rig.task.stale_wakes(), 0);
 }
 
 // Late and spurious wakes.

@@ -53,16 +53,6 @@ fn ready_sinks_get_items_in_turn() {
 }
 
 #[test]
-fn each_key_has_its_own_turns() {
-    let mut rig = balanced();
-    let sinks = rig.share(1..=2);
-    let others = [3, 4].map(|name| rig.attach(2, name));
-    rig.send([101, 201, 102, 202]);
-    assert_eq!(items(&sinks), [vec![101], vec![102]]);
-    assert_eq!(items(&others), [vec![201], vec![202]]);
-}
-
-#[test]
 fn sink_that_is_not_ready_is_skipped_and_next_in_turn_when_it_is_woken() {
     let mut rig = balanced();
     let sinks = rig.share(1..=3);
@@ -75,47 +65,6 @@ fn sink_that_is_not_ready_is_skipped_and_next_in_turn_when_it_is_woken() {
     assert_eq!(sinks[0].count(Op::Ready), 1, "it is not polled without an item");
     rig.send([105, 106]);
     assert_eq!(items(&sinks), [vec![105], vec![101, 103, 106], vec![102, 104]]);
-}
-
-#[test]
-fn sinks_that_leave_from_any_place_do_not_disturb_the_turns() {
-    for leaves in 0..3 {
-        for sent in 0..3 {
-            let mut rig = balanced();
-            let mut leases: Vec<_> = (0..3).map(|_| Lease::new()).collect();
-            let mut next = leases.iter_mut();
-            let sinks = rig.share_on(1..=3, |attach| attach.leased(next.next().unwrap()));
-            rig.send((0..sent).map(|n| 101 + n));
-            drop(leases.remove(leaves));
-            rig.lines();
-            let before: Vec<_> = sinks.iter().map(SinkHandle::taken).collect();
-            rig.send([111, 112, 113, 114]);
-            for (n, sink) in sinks.iter().enumerate() {
-                let got = if n == leaves { 0 } else { 2 };
-                assert_eq!(sink.taken(), before[n] + got, "{leaves} leaves after {sent} items");
-            }
-        }
-    }
-}
-
-#[test]
-fn sink_that_fails_when_it_is_polled_leaves_the_item_to_the_others() {
-    let mut rig = balanced();
-    let sinks = rig.share(1..=3);
-    sinks[0].fail(Op::Ready);
-    let mut lines = rig.send([101, 102]);
-    lines.retain(|line| !line.contains("failed in") && !line.ends_with("dropped"));
-    let failed = "detached 1#1 Failed(Broken(\"poll_ready\"))";
-    assert_eq!(lines, [failed, "2 sent 101", "3 sent 102"]);
-}
-
-#[test]
-fn item_is_discarded_with_the_last_sink_if_all_fail() {
-    let mut rig = balanced();
-    rig.share(1..=2).iter().for_each(|sink| sink.fail(Op::Ready));
-    let mut lines = rig.send([101, 102]);
-    lines.retain(|line| line.contains("10"));
-    assert_eq!(lines, ["discarded 101 of 1#2 Failed", "unmatched 102"]);
 }
 
 // The queue.
@@ -177,18 +126,6 @@ fn sink_that_joins_takes_from_the_queue_at_once() {
     assert_eq!(rig.send([101, 102]), ["blocked 1#1"]);
     rig.order(1, 3, |attach| attach.tag(3));
     assert_eq!(rig.lines(), ["3 sent 101", "unblocked 1#1", "3 sent 102"]);
-}
-
-#[test]
-fn item_does_not_overtake_the_queue_while_a_sink_takes_its_share() {
-    let mut rig = balanced();
-    let sinks = rig.share_on(1..=2, |attach| attach.buffer(4));
-    park(&sinks);
-    rig.send([101, 102]);
-    sinks[0].open();
-    rig.push([103]);
-    assert_eq!(rig.turn(), ["1 sent 101"]);
-    assert_eq!(rig.lines(), ["1 sent 102", "1 sent 103"]);
 }
 
 /// All that is about the queue names the head: the sink that joined first.
@@ -276,16 +213,6 @@ fn evict_drops_the_sink_that_has_not_been_ready_for_longest_and_its_key_keeps_th
     rig.lines();
     assert!(sinks[2].items().ends_with(&[106, 107, 108, 109, 110]));
     assert_eq!(rig.totals().discarded, 0);
-}
-
-#[test]
-fn last_sink_that_overflows_discards_the_queue() {
-    let mut rig = balanced();
-    park(&rig.share_on([1], |attach| attach.overflow(Overflow::Evict).buffer(1)));
-    let discarded = [101, 102, 103].map(|n| format!("discarded {n} of 1#1 Overflowed"));
-    let lines = rig.send([101, 102, 103]);
-    assert_eq!(lines[1..4], discarded);
-    assert_eq!((lines[0].as_str(), lines[4].as_str()), ("1 dropped", "detached 1#1 Overflowed"));
 }
 
 // Members that leave.

@@ -89,33 +89,6 @@ fn the_input_is_not_polled_while_it_is_blocked() {
 // Everything else goes on.
 
 #[test]
-fn orders_are_applied_while_the_input_is_blocked() {
-    let mut rig = Rig::new();
-    rig.blocked();
-    let b = rig.order(2, "b", |attach| attach);
-    rig.orders.push(Order::Detach(2));
-    assert_eq!(
-        rig.lines_of_one_poll(),
-        ["attached 2", "b closed", "b dropped", "detached 2 Requested"]
-    );
-    assert!(b.is_closed());
-    assert_eq!((rig.waits_for(), rig.input.left()), (Some(1), 2));
-}
-
-#[test]
-fn other_queues_drain_and_are_flushed_while_the_input_is_blocked() {
-    let mut rig = Rig::new();
-    let b = rig.order(2, "b", |attach| attach.buffer(5));
-    b.park();
-    rig.input.extend([201, 202]);
-    rig.lines();
-    rig.blocked();
-    b.open();
-    assert_eq!(rig.lines_of_one_poll(), ["b sent 201", "b sent 202", "b flushed"]);
-    assert_eq!(rig.waits_for(), Some(1));
-}
-
-#[test]
 fn pending_flushes_and_closes_of_others_continue() {
     let mut rig = Rig::new();
     let (b, c) = (rig.attach(2, "b"), rig.attach(3, "c"));

@@ -2,8 +2,8 @@
 //! other, with its own settings. Such items count as delivered, not as unmatched (guarantee 3). The
 //! last catch-all that was attached is used; an earlier one is not used again.
 
-use crate::common::{Op, Rig, SinkHandle, hooks};
-use stream_demux::{Attach, Demux, Lease, Order};
+use crate::common::{Rig, hooks};
+use stream_demux::{Attach, Demux, Order};
 
 /// Logs neither flushes nor calls of `admit`.
 fn rig() -> Rig {
@@ -64,56 +64,6 @@ fn earlier_catch_all_is_not_used_again_when_the_last_one_leaves() {
     }
 }
 
-#[test]
-fn unmatched_items_are_unmatched_again_after_it_leaves_for_any_reason() {
-    type Way = fn(&mut Rig, &SinkHandle<u32>, Lease);
-    let ways: [Way; 6] = [
-        |rig, _, lease| {
-            rig.apply(Order::Detach(1));
-            lease.disarm();
-        },
-        |rig, _, lease| {
-            rig.apply(Order::Evict(1));
-            lease.disarm();
-        },
-        |rig, _, lease| {
-            drop(lease);
-            rig.lines();
-        },
-        |rig, _, lease| {
-            lease.detach();
-            rig.lines();
-        },
-        |rig, a, lease| {
-            a.fail(Op::Ready);
-            rig.send([900]);
-            lease.disarm();
-        },
-        |rig, a, lease| {
-            a.fail(Op::Send);
-            rig.send([900]);
-            lease.disarm();
-        },
-    ];
-    for (n, way) in ways.into_iter().enumerate() {
-        let mut rig = rig();
-        let mut lease = Lease::new();
-        let a = rig.attach_on(1, "a", |attach| attach.catch_all().leased(&mut lease));
-        way(&mut rig, &a, lease);
-        assert_eq!(rig.send([901]), ["unmatched 901"], "way {n}");
-        assert!(a.is_dropped());
-    }
-}
-
-#[test]
-fn reused_slot_of_a_catch_all_catches_nothing() {
-    let mut rig = rig();
-    rig.attach_on(1, "a", Attach::catch_all);
-    rig.apply(Order::Evict(1));
-    rig.attach(2, "b");
-    assert_eq!(rig.send([901]), ["unmatched 901"]);
-}
-
 // Its settings.
 
 #[test]
@@ -128,17 +78,6 @@ fn caught_items_wait_for_their_catch_all_with_backpressure() {
     let mut lines = rig.lines();
     lines.sort();
     assert_eq!(lines, ["a sent 901", "b sent 201", "unblocked 1#7"]);
-}
-
-#[test]
-fn caught_items_and_own_items_share_one_queue_in_order() {
-    let mut rig = rig();
-    let a = rig.attach_on(1, "a", |attach| attach.catch_all().buffer(3));
-    a.park();
-    assert_eq!(rig.send([101, 901, 102, 902]), ["blocked 1"]);
-    a.open();
-    rig.lines();
-    assert_eq!(a.items(), [101, 901, 102, 902]);
 }
 
 #[test]
@@ -167,45 +106,6 @@ fn replaced_by_an_ordinary_sink_its_backlog_moves_and_it_catches_no_more() {
 }
 
 #[test]
-fn replaced_by_another_catch_all_items_are_still_caught() {
-    let mut rig = rig();
-    let a = rig.attach_on(1, "a", |attach| attach.catch_all().buffer(1));
-    a.park();
-    rig.send([901, 902]);
-    let (attach, b) = rig.attachment(1, "b", |attach| attach.catch_all().tag(2));
-    let mut lines = rig.apply(attach);
-    lines.retain(|line| !line.starts_with("a "));
-    assert_eq!(lines.iter().filter(|line| *line == "unblocked 1").count(), 1);
-    assert_eq!(b.items(), [901, 902]);
-    assert_eq!(rig.send([903]), ["b sent 903"]);
-}
-
-#[test]
-fn earlier_catch_all_that_is_replaced_takes_nothing_from_the_last_one() {
-    let mut rig = rig();
-    rig.attach_on(1, "a", Attach::catch_all);
-    rig.attach_on(2, "b", Attach::catch_all);
-    rig.attach(1, "c");
-    assert_eq!(rig.send([901, 101]), ["b sent 901", "c sent 101"]);
-}
-
-#[test]
-fn surplus_of_a_limited_successor_is_not_caught_by_another_catch_all_either() {
-    let mut rig = rig();
-    let a = rig.attach_on(1, "a", |attach| attach.catch_all().buffer(3));
-    a.park();
-    rig.send([901, 902]);
-    let c = rig.attach_on(3, "c", Attach::catch_all);
-    let (attach, b) = rig.attachment(1, "b", |attach| attach.limit(1));
-    let mut lines = rig.apply(attach);
-    lines.retain(|line| line.starts_with("unmatched"));
-    assert_eq!(lines, ["unmatched 902"]);
-    assert_eq!((b.items(), c.items()), (vec![901], vec![]));
-    // The key is free again, so its items are caught.
-    assert_eq!(rig.send([101]), ["c sent 101"]);
-}
-
-#[test]
 fn catch_all_gets_the_items_that_were_caught_before_another_took_its_place() {
     let mut rig = rig();
     let a = rig.attach_on(1, "a", Attach::catch_all);
@@ -216,19 +116,6 @@ fn catch_all_gets_the_items_that_were_caught_before_another_took_its_place() {
     a.open();
     rig.lines();
     assert_eq!((a.items(), b.items()), (vec![901], vec![902]));
-}
-
-// Attachments that never receive.
-
-#[test]
-fn catch_all_catches_the_item_that_its_order_overtook() {
-    let mut rig = rig();
-    rig.lines();
-    let (attach, a) = rig.attachment(1, "a", Attach::catch_all);
-    let orders = rig.orders.clone();
-    rig.input.action(move || orders.push(attach));
-    rig.send([901]);
-    assert_eq!((a.items(), rig.totals().unmatched), (vec![901], 0));
 }
 
 // With multicast.

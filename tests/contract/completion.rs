@@ -72,27 +72,6 @@ fn it_completes_after_the_last_close_and_not_before() {
 
 // Queues.
 
-#[test]
-fn queues_drain_before_their_sinks_are_closed() {
-    for (name, end) in both_ends() {
-        let mut rig = Rig::new();
-        let a = rig.attach_on(1, "a", |attach| attach.buffer(3));
-        let b = rig.attach(2, "b");
-        a.park();
-        rig.send([101, 102, 103]);
-        end(&rig);
-        assert_eq!(rig.lines(), ["b closed", "b dropped", "detached 2 Finished"], "{name}");
-        assert!(b.is_dropped() && !a.is_closing());
-        a.allow(2);
-        assert_eq!(rig.lines(), ["a sent 101", "a sent 102", "a flushed"], "{name}");
-        a.open();
-        assert_eq!(
-            rig.last_lines(),
-            ["a sent 103", "a closed", "a dropped", "detached 1 Finished"]
-        );
-    }
-}
-
 /// Sends `orders` while the next item is being read, so that they overtake it.
 fn overtaken_by(rig: &Rig, orders: Vec<Orders>, item: u32) {
     let handle = rig.orders.clone();
@@ -133,46 +112,7 @@ fn finish_ends_an_endless_input() {
     assert_eq!((a.taken() as u64, a.flushed()), (rig.totals().received, a.taken()));
 }
 
-#[test]
-fn a_second_finish_and_an_end_of_input_after_finish_change_nothing() {
-    let mut rig = Rig::new();
-    let a = rig.attach(1, "a");
-    a.hold(Op::Close);
-    rig.orders.push(Order::Finish);
-    rig.lines();
-    rig.input.forbid_polls();
-    rig.input.extend([101]);
-    rig.input.end();
-    rig.orders.push(Order::Finish);
-    assert!(rig.lines().is_empty());
-    a.release(Op::Close);
-    assert_eq!(rig.last_lines(), ["a closed", "a dropped", "detached 1 Finished"]);
-}
-
 // Orders during completion.
-
-#[test]
-fn a_stuck_sink_is_evicted_with_its_queue_and_the_future_completes() {
-    for (name, end) in both_ends() {
-        let mut rig = Rig::new();
-        let a = rig.attach_on(1, "a", |attach| attach.buffer(2));
-        a.park();
-        rig.send([101, 102]);
-        end(&rig);
-        rig.lines();
-        rig.orders.push(Order::Evict(1));
-        assert_eq!(
-            rig.last_lines(),
-            [
-                "a dropped",
-                "discarded 101 of 1 Evicted",
-                "discarded 102 of 1 Evicted",
-                "detached 1 Evicted",
-            ],
-            "{name}"
-        );
-    }
-}
 
 #[test]
 fn a_late_sink_whose_close_is_pending_is_waited_for_and_can_be_evicted() {
@@ -190,8 +130,6 @@ fn a_late_sink_whose_close_is_pending_is_waited_for_and_can_be_evicted() {
     rig.orders.push(Order::Evict(1));
     assert_eq!(rig.last_lines(), ["detached 1#7 Evicted"]);
 }
-
-// `len` counts down while attachments are finished.
 
 // The orders stream and the end.
 

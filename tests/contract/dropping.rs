@@ -2,17 +2,16 @@
 //! future drops parts earlier if it no longer needs them. Wakers that outlive it do nothing, and do
 //! not keep the task alive.
 
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use crate::common::{
-    Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task, panics, scripted_sink,
+    Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task, scripted_sink,
     scripted_stream,
 };
-use futures::{Sink, SinkExt, StreamExt, future, sink, stream};
+use futures::{Sink, StreamExt, stream};
 use stream_demux::{Attach, ByValue, Demux, DemuxStreamExt, Hooks, Lease, Order};
 
 /// An item that counts how many items exist: key and counter.
@@ -115,73 +114,6 @@ impl Rig {
     }
 }
 
-// The future is dropped.
-
-#[test]
-fn with_items_in_queues() {
-    let mut rig = Rig::new();
-    rig.attach(1, 2).park();
-    rig.attach(2, 2).park();
-    rig.push([1, 1, 2]);
-    rig.sleep();
-    assert_eq!(rig.items_within(), 3);
-    rig.dropped();
-}
-
-#[test]
-fn with_an_item_in_two_queues_of_a_group() {
-    let mut rig = Rig::new();
-    rig.attach(1, 0).park();
-    rig.attach(1, 3).park();
-    rig.push([1]);
-    rig.sleep();
-    // The item and its copy.
-    assert_eq!(rig.items_within(), 2);
-    rig.dropped();
-}
-
-#[test]
-fn with_an_item_that_orders_have_overtaken() {
-    let mut rig = Rig::new();
-    rig.attach(1, 0);
-    rig.sleep();
-    let orders = rig.orders.clone();
-    rig.input.action(move || orders.stutter());
-    rig.push([1]);
-    assert!(rig.task.poll().is_pending());
-    assert_eq!((rig.task.get_ref().totals().queued, rig.items_within()), (1, 1));
-    rig.dropped();
-}
-
-#[test]
-fn while_sinks_are_being_finished() {
-    let mut rig = Rig::new();
-    for key in 0..2_000 {
-        rig.attach(key, 0);
-    }
-    rig.sleep();
-    rig.input.end();
-    assert!(rig.task.poll().is_pending());
-    let closed = rig.sinks.iter().filter(|sink| sink.is_closed()).count();
-    assert!(0 < closed && closed < 2_000, "the test does not reach its situation: {closed}");
-    rig.dropped();
-}
-
-#[test]
-fn with_woken_slots_that_were_not_polled() {
-    let mut rig = Rig::new();
-    for key in 0..10 {
-        rig.attach(key, 1).park();
-    }
-    rig.push([0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
-    rig.sleep();
-    for sink in &rig.sinks {
-        assert!(sink.wake());
-    }
-    assert!(rig.task.woken());
-    rig.dropped();
-}
-
 // A sink that fires wakers and drops leases when it is dropped.
 
 struct WakesOnDrop {
@@ -236,41 +168,6 @@ fn sinks_may_wake_and_drop_leases_while_they_are_dropped() {
     task.drop_future();
     assert_eq!((Arc::strong_count(&item), task.total_wakes()), (1, wakes));
     assert_eq!(task.wakers_kept(), 0);
-}
-
-/// Panics when it is dropped, if `panics` is set.
-struct Guard {
-    _alive: Arc<()>,
-    panics: bool,
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        assert!(!self.panics, "drop of a sink");
-    }
-}
-
-#[test]
-fn all_sinks_are_dropped_though_one_of_them_panics() {
-    for which in 0..3_u32 {
-        let alive = Arc::<()>::default();
-        let sinks: Vec<_> = (0..3)
-            .map(|key| {
-                let guard = Guard { _alive: Arc::clone(&alive), panics: key == which };
-                let sink = sink::drain().with(move |item: u32| {
-                    let _ = &guard;
-                    future::ok::<_, Infallible>(item)
-                });
-                (key, sink)
-            })
-            .collect();
-        let demux = stream::pending().demux_by(|item: &u32| *item, stream::iter(sinks));
-        let mut task = Task::new(demux);
-        assert!(task.run().is_pending());
-        assert_eq!(Arc::strong_count(&alive), 4);
-        let caught = panics::catch(move || drop(task));
-        assert_eq!((caught.message.as_str(), Arc::strong_count(&alive)), ("drop of a sink", 1));
-    }
 }
 
 // Parts that are dropped earlier.

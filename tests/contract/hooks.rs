@@ -50,15 +50,6 @@ fn tag_and_key_are_with_every_hook() {
     );
 }
 
-#[test]
-fn tag_is_0_unless_set_and_may_be_the_largest() {
-    let mut rig = rig();
-    let (unset, _) = rig.attachment(1, "unset", |attach| attach);
-    assert_eq!(rig.apply(unset), ["attached 1"]);
-    let (largest, _) = rig.attachment(2, "largest", |attach| attach.tag(u64::MAX));
-    assert_eq!(rig.apply(largest), [format!("attached 2#{}", u64::MAX)]);
-}
-
 // Types that implement `Hooks`.
 
 /// Causes one call of each hook.
@@ -155,13 +146,6 @@ fn unit_ignores_events_and_admits_everything() {
     assert_eq!(a.items(), [1, 2]);
 }
 
-#[test]
-fn hooks_without_methods_have_the_defaults() {
-    struct Silent;
-    impl<K, V, E> Hooks<K, V, E> for Silent {}
-    everything(Silent);
-}
-
 // Closures.
 
 fn errors(log: &Log) -> impl FnMut(Recipient<'_, u32>, Broken) + use<> {
@@ -255,42 +239,6 @@ fn closures_may_be_given_in_any_order() {
     combination!(admit(admits), on_discarded(discards), on_unmatched(unmatched), on_error(errors));
     combination!(on_discarded(discards), admit(admits), on_error(errors), on_unmatched(unmatched));
     combination!(on_unmatched(unmatched), on_error(errors), admit(admits), on_discarded(discards));
-}
-
-#[test]
-fn on_error_is_called_for_every_kind_of_failure() {
-    for op in [Op::Ready, Op::Send, Op::Flush, Op::Close] {
-        let log = Log::new();
-        let (input, items) = scripted_stream("input");
-        let (orders, orders_handle) = scripted_stream("orders");
-        let (sink, a) = scripted_sink("a");
-        a.fail(op);
-        orders_handle.push((1, sink));
-        let mut task = Task::new(input.demux_by(|n: &u32| *n, orders).on_error(errors(&log)));
-        items.push(1);
-        assert!(task.run().is_pending());
-        items.end();
-        assert!(task.run().is_ready());
-        assert_eq!(log.take(), [format!("error 1#0 {} failed", op.name())]);
-    }
-}
-
-#[test]
-fn closures_may_borrow_and_change_local_variables() {
-    let (mut unmatched_items, mut failed) = (Vec::new(), 0);
-    let (input, items) = scripted_stream("input");
-    let (orders, orders_handle) = scripted_stream("orders");
-    let (sink, a) = scripted_sink::<u32>("a");
-    a.fail(Op::Ready);
-    orders_handle.push((1, sink));
-    items.extend([1, 2]);
-    items.end();
-    let demux = input
-        .demux_by(|n: &u32| *n, orders)
-        .on_unmatched(|n| unmatched_items.push(n))
-        .on_error(|_, _| failed += 1);
-    assert!(Task::new(demux).run().is_ready());
-    assert_eq!((unmatched_items, failed), (vec![2], 1));
 }
 
 type Plain =

@@ -1,7 +1,7 @@
 //! `Hooks::key_attached` and `Hooks::key_detached`: which keys have a receiving attachment. That the
-//! calls alternate and agree with `Demux::contains_key` is checked by `random_events`.
+//! calls alternate and agree with `Demux::contains_key` is checked by `random_schedules`.
 
-use crate::common::{Op, Rig, Split, Terms, is_hook};
+use crate::common::{Rig, Split, Terms, is_hook};
 use stream_demux::{Attach, Demux, Lease, Order, Overflow};
 
 /// Logs all hooks, including those for keys.
@@ -87,17 +87,6 @@ fn only_the_last_member_frees_the_key() {
 }
 
 #[test]
-fn all_members_leave_and_the_key_is_freed_once() {
-    for order in [Order::Detach, Order::Evict] {
-        let mut rig = rig_with(Demux::multicast);
-        for tag in 1..=3 {
-            rig.attach_on(1, tag, |attach| attach.tag(tag));
-        }
-        assert_eq!(keys(rig.apply(order(1))), ["key 1 detached"]);
-    }
-}
-
-#[test]
 fn limit_overflow_and_time_outs_free_the_key() {
     let terms: [fn(Terms) -> Terms; 4] = [
         |attach| attach.limit(1),
@@ -122,23 +111,6 @@ fn limit_overflow_and_time_outs_free_the_key() {
     }
 }
 
-#[test]
-fn leaving_sink_frees_no_key_when_it_is_dropped() {
-    let mut rig = rig();
-    let a = rig.attach(1, "a");
-    a.hold(Op::Close);
-    rig.apply(Order::Detach(1));
-    rig.attach_on(1, "b", |attach| attach.tag(2));
-    assert_eq!(keys(rig.log.take()), [""; 0]);
-    a.release(Op::Close);
-    assert_eq!(rig.lines(), ["detached 1 Requested"]);
-    // `Evict` ends both sinks; the receiving one frees the key.
-    let c = rig.attach_on(2, "c", |attach| attach);
-    c.hold(Op::Close);
-    rig.apply(Order::Detach(2));
-    assert_eq!(rig.apply(Order::Evict(2)), ["detached 2 Evicted"]);
-}
-
 // Replacement.
 
 #[test]
@@ -154,24 +126,4 @@ fn successor_that_spends_its_limit_on_the_backlog_frees_the_key() {
     assert!(at("attached 1#2") < at("key 1 detached"), "{lines:?}");
     assert!(at("key 1 detached") < at("detached 1#2 Limited"), "{lines:?}");
     assert!(lines.contains(&"unmatched 103".to_owned()));
-}
-
-// The end.
-
-#[test]
-fn every_key_is_freed_at_the_end_once() {
-    for finish in [false, true] {
-        for budget in [1, 128] {
-            let mut rig = rig_with(|demux| demux.multicast().budget(budget));
-            rig.attach_each([1, 2, 3, 1, 2]);
-            if finish {
-                rig.orders.push(Order::Finish);
-            } else {
-                rig.input.end();
-            }
-            let mut lines = keys(rig.last_lines());
-            lines.sort();
-            assert_eq!(lines, ["key 1 detached", "key 2 detached", "key 3 detached"]);
-        }
-    }
 }

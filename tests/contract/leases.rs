@@ -129,31 +129,6 @@ fn one_lease_for_many_ends_them_all_and_no_other() {
     }
 }
 
-#[test]
-fn leasing_one_attachment_twice_to_the_same_lease_ends_it_once() {
-    let mut rig = Rig::new();
-    let mut lease = Lease::new();
-    let (sink, _a) = rig.sink("a");
-    rig.apply(Attach::new(1, sink).leased(&mut lease).leased(&mut lease));
-    drop(lease);
-    assert_eq!(rig.lines(), ["a dropped", "detached 1 Evicted"]);
-    assert_eq!(rig.totals().detached, 1);
-}
-
-#[test]
-fn lease_forgets_ended_attachments_and_keeps_the_others() {
-    let mut rig = Rig::new();
-    let mut lease = Lease::new();
-    let (sink, a) = rig.sink("a");
-    rig.apply(Attach::new(1, sink).leased(&mut lease));
-    for n in 0..1_000 {
-        drop(Attach::new(n, ()).leased(&mut lease));
-    }
-    drop(lease);
-    assert_eq!(rig.lines(), ["a dropped", "detached 1 Evicted"]);
-    assert!(a.is_dropped());
-}
-
 // Two leases for one.
 
 /// Attaches sink `a` under key 1 with two leases. It is parked, and item 101 is queued.
@@ -165,20 +140,6 @@ fn leased_twice(rig: &mut Rig) -> (Lease, Lease, SinkHandle<u32>) {
     rig.input.push(101);
     rig.lines();
     (first, second, a)
-}
-
-#[test]
-fn either_of_two_leases_evicts() {
-    for swap in [false, true] {
-        let mut rig = Rig::new();
-        let (first, second, _a) = leased_twice(&mut rig);
-        let (one, other) = if swap { (second, first) } else { (first, second) };
-        drop(one);
-        assert!(rig.task.woken());
-        assert_eq!(rig.lines(), ["a dropped", "discarded 101 of 1 Evicted", "detached 1 Evicted"]);
-        drop(other);
-        assert!(!rig.task.woken());
-    }
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! `Attach::limit` (*Attachments*): after `n` items were sent or queued, the key is free, and the
 //! sink drains and is closed.
 
-use crate::common::{Op, Rig, Terms, hooks};
-use stream_demux::{Order, Overflow};
+use crate::common::{Rig, Terms, hooks};
+use stream_demux::Overflow;
 
 // `limit(n)`.
 
@@ -28,28 +28,6 @@ fn the_items_behind_the_last_in_the_same_turn_are_unmatched() {
     let lines = hooks(rig.send([101, 102, 103, 104]));
     assert_eq!(lines, ["detached 1 Limited", "unmatched 103", "unmatched 104"]);
     assert_eq!(a.items(), [101, 102]);
-}
-
-#[test]
-fn a_limit_that_is_not_reached_ends_nothing() {
-    let mut rig = Rig::new();
-    let a = rig.attach_on(1, "a", |attach| attach.limit(u64::MAX));
-    let b = rig.attach_on(2, "b", |attach| attach.limit(3));
-    rig.send([101, 201, 202]);
-    assert_eq!((rig.len(), a.is_closing(), b.is_closing()), (2, false, false));
-    assert_eq!(hooks(rig.apply(Order::Detach(2))), ["detached 2 Requested"]);
-}
-
-// `limit(1)`: request and response.
-
-#[test]
-fn a_late_second_answer_is_unmatched_and_reaches_no_other_request() {
-    let mut rig = Rig::new();
-    let first = rig.attach_on(1, "first", |attach| attach.limit(1));
-    let other = rig.attach_on(2, "other", |attach| attach.limit(1));
-    assert_eq!(hooks(rig.send([101, 102])), ["detached 1 Limited", "unmatched 102"]);
-    rig.send([201]);
-    assert_eq!((first.items(), other.items()), (vec![101], vec![201]));
 }
 
 // Items that count as accepted.
@@ -102,30 +80,6 @@ fn newest_items_that_are_dropped_do_not_count() {
     assert_eq!((a.items(), rig.totals().unmatched), (vec![101, 104], 1));
 }
 
-#[test]
-fn oldest_items_that_are_dropped_were_accepted_before() {
-    let mut rig = Rig::new();
-    let terms = |attach: Terms| attach.limit(3).buffer(1).overflow(Overflow::DropOldest);
-    let a = rig.attach_on(1, "a", terms);
-    a.park();
-    assert_eq!(
-        rig.send([101, 102, 103, 104]),
-        ["discarded 101 of 1 Overflowed", "discarded 102 of 1 Overflowed", "unmatched 104"]
-    );
-    a.open();
-    rig.lines();
-    assert_eq!((a.items(), a.is_closed()), (vec![103], true));
-}
-
-#[test]
-fn the_last_item_that_fails_in_start_send_is_a_failure_and_no_limit() {
-    let mut rig = Rig::new();
-    let a = rig.attach_on(1, "a", |attach| attach.limit(1));
-    a.fail(Op::Send);
-    assert_eq!(hooks(rig.send([101])), ["detached 1 Failed(Broken(\"start_send\"))"]);
-    assert_eq!((rig.totals().lost, rig.totals().detached), (1, 1));
-}
-
 // With other attachments under the key.
 
 #[test]
@@ -138,18 +92,4 @@ fn the_limit_of_a_replaced_sink_ends_with_it() {
     rig.send([103, 104, 105]);
     assert_eq!((new.items(), rig.len()), (vec![101, 102, 103, 104, 105], 1));
     assert!(old.is_closed());
-}
-
-#[test]
-fn a_limited_sink_that_drains_is_not_replaced_and_keeps_its_queue() {
-    let mut rig = Rig::new();
-    let old = rig.attach_on(1, "old", |attach| attach.limit(2).buffer(2).tag(1));
-    old.park();
-    rig.send([101, 102]);
-    let new = rig.attach_on(1, "new", |attach| attach.tag(2));
-    rig.send([103]);
-    assert_eq!(new.items(), [103]);
-    old.open();
-    assert_eq!(hooks(rig.lines()), ["detached 1#1 Limited"]);
-    assert_eq!(old.items(), [101, 102]);
 }

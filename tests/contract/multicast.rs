@@ -2,7 +2,7 @@
 //! or its queue, in the order in which they joined, and the last one the item itself. Only the budget
 //! interrupts the way of an item through a group. How members end is in `endings`.
 
-use crate::common::{Note, Op, Rig, SinkHandle, Split, Terms};
+use crate::common::{Note, Rig, SinkHandle, Split, Terms};
 use stream_demux::{Attach, Lease, Order, Overflow};
 
 /// A rig that logs neither `attached` nor flushes. A clone of item 101 is shown as `101'`.
@@ -65,28 +65,6 @@ fn member_that_joins_later_gets_only_later_items() {
     assert_eq!(rig.send([101]), ["1 sent 101"]);
     rig.join([2]);
     assert_eq!(rig.send([102]), ["1 sent 102'", "2 sent 102"]);
-}
-
-#[test]
-fn members_leave_from_any_place_and_the_others_keep_their_order() {
-    for first in 0..4 {
-        for second in (0..4).filter(|second| *second != first) {
-            let mut rig = group();
-            let mut leases: Vec<_> = (0..4).map(|_| Some(Lease::new())).collect();
-            for (tag, lease) in (0..).zip(leases.iter_mut().flatten()) {
-                rig.join_on([tag], |attach| attach.leased(lease));
-            }
-            drop(leases[first].take());
-            rig.lines();
-            leases[second].take().into_iter().for_each(Lease::detach);
-            rig.lines();
-            rig.join([4]);
-            let stay = (0..5).filter(|place| ![first, second].contains(place));
-            let mut lines: Vec<_> = stay.map(|tag| format!("{tag} sent 101'")).collect();
-            lines.last_mut().unwrap().pop();
-            assert_eq!(rig.send([101]), lines, "{first} and {second} have left");
-        }
-    }
 }
 
 #[test]
@@ -210,38 +188,6 @@ fn slow_member_delays_the_next_item_and_not_this_one() {
         rig.lines();
         assert_eq!(taken(&members), [2; 3]);
         assert!(members.iter().all(|member| member.flushed() == 2));
-    }
-}
-
-#[test]
-fn member_that_fails_discards_or_loses_its_copy_and_the_others_go_on() {
-    for place in 1..=3 {
-        for op in [Op::Ready, Op::Send] {
-            let mut rig = group();
-            let members = rig.join(1..=3);
-            members[place - 1].fail(op);
-            let copy = if place == 3 { "101" } else { "101'" };
-            let mut lines = rig.send([101]);
-            lines.retain(|line| line.starts_with("discarded"));
-            let discarded = format!("discarded {copy} of 1#{place} Failed");
-            assert_eq!(lines, if op == Op::Ready { vec![discarded] } else { vec![] });
-            rig.send([102]);
-            let mut expected = [2; 3];
-            expected[place - 1] = 0;
-            assert_eq!((taken(&members), rig.totals().copies), (expected.to_vec(), 3));
-            assert_eq!(rig.totals().lost, u64::from(op == Op::Send));
-        }
-    }
-}
-
-#[test]
-fn all_members_fail_with_one_item_and_the_key_is_free() {
-    for op in [Op::Ready, Op::Send, Op::Flush] {
-        let mut rig = group();
-        rig.join(1..=3).iter().for_each(|member| member.fail(op));
-        rig.send([101]);
-        assert_eq!(rig.send([102]), ["unmatched 102"], "{op:?}");
-        assert_eq!((rig.len(), rig.totals().detached), (0, 3));
     }
 }
 
@@ -374,23 +320,4 @@ fn members_that_are_evicted_during_a_walk_are_not_asked_and_the_last_discards_th
     assert_eq!(lines[..2], ["admit 101 to 1#2", "admit 101 to 1#3"]);
     assert!(lines[2].starts_with("discarded 101 of 1#") && lines.len() == 3, "{lines:?}");
     assert_eq!((taken(&members), rig.totals().copies), (vec![1, 1, 1, 0, 0], 3));
-}
-
-#[test]
-fn every_budget_serves_a_group_with_slow_members() {
-    for budget in 1..=12 {
-        let mut rig = group_with(|demux| demux.budget(budget));
-        let members = rig.join(1..=7);
-        members[2].park();
-        members[4].park();
-        rig.push(101..=105);
-        for _ in 0..5 {
-            rig.lines();
-            members[4].allow(1);
-            members[2].allow(1);
-        }
-        rig.lines();
-        assert_eq!((taken(&members), rig.totals().copies), (vec![5; 7], 30), "budget {budget}");
-        assert_eq!((rig.totals().queued, rig.blocked_on()), (0, None));
-    }
 }

@@ -205,61 +205,10 @@ fn item_that_still_has_no_sink_goes_to_the_catch_all() {
 }
 
 #[test]
-fn catch_all_that_is_made_for_an_item_gets_it() {
-    let mut rig = Rig::making(|_, sink| Some(sink.attach(9).catch_all()));
-    rig.send([101]);
-    assert_eq!(rig.made(0).items(), [101]);
-    rig.send([201]);
-    assert_eq!(
-        (rig.count_made(), rig.made(1).items()),
-        (2, vec![201]),
-        "the closure is called before the catch-all gets the item"
-    );
-}
-
-#[test]
 fn sink_is_made_even_if_its_item_is_not_admitted() {
     let mut rig = Rig::new();
     assert_eq!(rig.send([199]), ["calls 199", "attached 1", "discarded 199 of 1 NotAdmitted"]);
     assert_eq!(rig.send([101]), ["0 sent 101"]);
-}
-
-#[test]
-fn closure_is_called_again_when_the_sink_of_a_key_has_left() {
-    type Leave = fn(&mut Rig);
-    let ways: [Leave; 4] = [
-        |rig| drop(rig.apply(Order::Detach(1))),
-        |rig| drop(rig.apply(Order::Evict(1))),
-        |rig| {
-            rig.made(0).fail_quietly(Op::Flush);
-            rig.send([150]);
-        },
-        |rig| drop(rig.apply(Order::Tick)),
-    ];
-    for (n, leave) in ways.into_iter().enumerate() {
-        let idle = u32::from(n == 3);
-        let mut rig =
-            Rig::making(move |item, sink| Some(sink.attach(item / 100).idle_timeout(idle)));
-        rig.send([101]);
-        if n == 3 {
-            rig.apply(Order::Tick); // this tick comes after an item
-        }
-        leave(&mut rig);
-        assert!(rig.made(0).is_dropped(), "way {n}");
-        rig.send([102]);
-        assert_eq!((rig.count_made(), rig.made(1).items()), (2, vec![102]), "way {n}");
-    }
-}
-
-#[test]
-fn closure_is_not_called_for_a_group_that_exists() {
-    let mut rig = Rig::with(Demux::multicast, |item, sink| Some(sink.attach(item / 100)));
-    rig.send([101]);
-    let (sink, joined) = scripted_sink("joined");
-    rig.apply((1, sink));
-    rig.send([102]);
-    assert_eq!((rig.made(0).items(), joined.items()), (vec![101, 102], vec![102]));
-    assert_eq!(rig.count_made(), 1);
 }
 
 #[test]
@@ -280,27 +229,4 @@ fn closure_is_not_called_after_the_end() {
         assert!(rig.task.run().is_ready());
         assert_eq!(rig.count_made(), 1);
     }
-}
-
-/// The closure may send orders, which are applied later, and drop leases.
-#[test]
-fn closure_may_send_orders() {
-    let orders: Arc<Mutex<Option<StreamHandle<Orders>>>> = Arc::default();
-    let mut rig = {
-        let orders = Arc::clone(&orders);
-        Rig::making(move |item, sink| {
-            let orders = orders.lock().unwrap();
-            orders.as_ref().unwrap().push(Order::Detach(item / 100));
-            Some(sink.attach(item / 100))
-        })
-    };
-    *orders.lock().unwrap() = Some(rig.orders.clone());
-    let lines = rig.send([101]);
-    assert_eq!(
-        lines,
-        ["calls 101", "attached 1", "0 sent 101", "0 closed", "0 dropped", "detached 1 Requested"]
-    );
-    rig.send([102, 103]);
-    assert_eq!(rig.totals().delivered, 3);
-    orders.lock().unwrap().take();
 }

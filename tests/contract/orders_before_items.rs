@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::thread;
 
 use crate::common::real::{Pipe, RUNTIMES, Receiving, assert_settled};
-use crate::common::{CoopBudget, Op, Orders, Rig, Task, scripted_sink, scripted_stream};
+use crate::common::{CoopBudget, Orders, Rig, Task, scripted_sink, scripted_stream};
 use futures::channel::mpsc as futures_mpsc;
 use futures::{sink, stream};
 use stream_demux::{DemuxStreamExt, Order, Overflow, Totals};
@@ -39,34 +39,6 @@ fn a_sink_that_is_attached_while_its_item_is_read_gets_it() {
 }
 
 #[test]
-fn all_orders_that_came_with_an_item_are_applied_before_it() {
-    let mut rig = Rig::new();
-    rig.lines();
-    let (first, a) = rig.attachment(1, "a", |attach| attach);
-    let (second, b) = rig.attachment(1, "b", |attach| attach);
-    for order in [first, Order::Detach(1), Order::Evict(9), second] {
-        rig.order_with_next_item(order);
-    }
-    rig.push([101]);
-    rig.lines();
-    assert_eq!((a.taken(), b.items()), (0, vec![101]));
-}
-
-#[test]
-fn an_order_that_comes_while_an_item_is_sent_is_applied_before_the_next() {
-    for op in [Op::Ready, Op::Send] {
-        let mut rig = Rig::new();
-        let a = rig.attach(1, "a");
-        let (order, b) = rig.attachment(2, "b", |attach| attach);
-        let orders = rig.orders.clone();
-        a.during(op, move || orders.push(order));
-        rig.push([101, 201, 202]);
-        rig.lines();
-        assert_eq!((b.items(), rig.totals().unmatched), (vec![201, 202], 0), "{op:?}");
-    }
-}
-
-#[test]
 fn orders_split_the_input_exactly_where_they_came() {
     for budget in [1, 2, 3, 5, 128] {
         let mut rig = Rig::with(|demux| demux.budget(budget));
@@ -83,18 +55,6 @@ fn orders_split_the_input_exactly_where_they_came() {
         assert_eq!((a.items(), b.items()), (vec![103, 104, 105], vec![106]), "budget {budget}");
         assert_eq!(rig.totals().unmatched, 4);
     }
-}
-
-#[test]
-fn the_end_of_the_orders_that_comes_with_an_item_does_not_lose_it() {
-    let mut rig = Rig::new();
-    let a = rig.attach(1, "a");
-    let orders = rig.orders.clone();
-    rig.input.action(move || orders.end());
-    rig.push([101, 102]);
-    rig.lines();
-    assert!(rig.orders.is_ended() && rig.orders.is_dropped());
-    assert_eq!(a.items(), [101, 102]);
 }
 
 /// Another thread sends each order right before its item, while the demux reads the previous item.
@@ -220,23 +180,6 @@ fn orders_that_wake_themselves_end_the_turn_before_another_item_is_routed() {
 }
 
 #[test]
-fn orders_that_wake_themselves_keep_an_overtaken_item_waiting() {
-    let mut rig = Rig::new();
-    rig.lines();
-    let (order, a) = rig.attachment(1, "a", |attach| attach);
-    let orders = rig.orders.clone();
-    rig.input.action(move || {
-        orders.stutter();
-        orders.push(order);
-    });
-    rig.push([101, 102]);
-    rig.turn();
-    assert_eq!((rig.routed(), rig.totals().queued, rig.task.wakes()), (0, 1, 1));
-    rig.turn();
-    assert_eq!((a.items(), rig.totals().unmatched), (vec![101, 102], 0));
-}
-
-#[test]
 fn a_second_self_wake_in_a_row_no_longer_delays_items() {
     let mut rig = Rig::new();
     let (order, a) = rig.attachment(1, "a", |attach| attach);
@@ -251,25 +194,6 @@ fn a_second_self_wake_in_a_row_no_longer_delays_items() {
     rig.push([103]);
     rig.lines();
     assert_eq!(a.items(), [103]);
-}
-
-#[test]
-fn an_order_between_gives_orders_that_wake_themselves_another_turn() {
-    let mut rig = Rig::new();
-    let mut sinks = Vec::new();
-    for key in 1..=5 {
-        let (order, sink) = rig.attachment(key, "some", |attach| attach);
-        rig.orders.stutter();
-        rig.orders.push(order);
-        sinks.push(sink);
-    }
-    rig.push([501, 101]);
-    for turn in 0..5 {
-        rig.turn();
-        assert_eq!((rig.totals().attached, rig.routed()), (turn, 0));
-    }
-    rig.turn();
-    assert_eq!((rig.totals().attached, rig.totals().delivered), (5, 2));
 }
 
 #[test]

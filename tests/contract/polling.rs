@@ -75,15 +75,6 @@ fn an_idle_sink_that_wakes_is_not_polled() {
     assert_eq!(sink.calls(), []);
 }
 
-#[test]
-fn poll_ready_is_called_once_per_item_and_never_ahead() {
-    let mut rig = rig();
-    let sink = rig.attach_on(1, "a", |attach| attach.buffer(2));
-    rig.send([1, 1, 1]);
-    let item = [Call::Ready(Done), Call::Send(Done)];
-    assert_eq!(sink.calls(), [&item[..], &item, &item, &[Call::Flush(Done)]].concat());
-}
-
 // Pending, and not woken.
 
 #[test]
@@ -130,27 +121,6 @@ fn a_pending_close_is_polled_once_whatever_else_happens() {
     sink.release(Op::Close);
     assert!(rig.run().is_ready());
     assert_eq!(sink.calls(), [Call::Close(Pending), Call::Close(Done), Call::Drop]);
-}
-
-// Events that are not a wake of the sink.
-
-#[test]
-fn a_wake_before_the_return_causes_at_most_one_more_poll() {
-    let mut rig = rig();
-    let sink = rig.attach_on(1, "a", |attach| attach.buffer(1));
-    sink.lenient(); // a wake before the return may cause one more poll
-    sink.hold(Op::Flush);
-    rig.send([1]);
-    let handle = sink.clone();
-    rig.input.action(move || {
-        handle.park();
-        handle.release(Op::Flush); // wakes for the flush, before poll_ready returns Pending
-    });
-    rig.send([1]);
-    assert_eq!((sink.taken(), sink.flushed()), (1, 1));
-    assert!((2..=3).contains(&sink.count(Op::Ready)));
-    rig.bustle();
-    assert!(sink.count(Op::Ready) <= 3);
 }
 
 // The cost of a wake.

@@ -2,25 +2,21 @@
 //! over TCP, `sink_map_err`, boxed and `!Send` sinks. Channels that yield are in `really_full` and
 //! `room_for_everything`.
 
-use std::cell::RefCell;
 use std::convert::Infallible;
 use std::fmt::{Debug, Display};
 use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
-use std::thread;
 
 use crate::common::{Log, Op, Task, scripted_sink, scripted_stream};
 use futures::channel::mpsc;
 use futures::future::{self, Either};
 use futures::{FutureExt, Sink, SinkExt, Stream, StreamExt, executor, sink, stream};
-use stream_demux::{Attach, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Recipient, Totals};
+use stream_demux::{Attach, DemuxStreamExt, Detached, Discarded, Hooks, Recipient, Totals};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc as tokio_mpsc;
-use tokio::task::LocalSet;
 use tokio_util::codec::{FramedWrite, LinesCodec};
 use tokio_util::sync::PollSender;
 
@@ -114,42 +110,7 @@ fn idle_futures_sender_with_a_dead_receiver_stays_until_its_next_item() {
     assert_eq!(task.get_ref().totals().lost, 0);
 }
 
-#[test]
-fn idle_futures_sender_with_a_dead_receiver_goes_with_its_lease() {
-    let mut lease = Lease::new();
-    let (sink, receiver) = mpsc::channel(4);
-    let (input, _feed) = scripted_stream("input");
-    let orders = stream::iter([Attach::new(1, sink).leased(&mut lease)]);
-    let log = Log::new();
-    let mut task = Task::new(input.demux_by(tens, orders).hooks(Logging(log.clone())));
-    assert!(task.run().is_pending());
-    drop(receiver);
-    assert!(!task.woken(), "an idle sender is not woken");
-    drop(lease);
-    assert!(task.woken());
-    assert!(task.run().is_pending());
-    assert_eq!(log.lines(), ["1 attached", "1 Evicted"]);
-}
-
 // tokio_util::sync::PollSender
-
-#[test]
-fn poll_sender_with_nothing_to_send_takes_no_permit_from_others() {
-    let (sender, mut receiver) = tokio_mpsc::channel(1);
-    let (input, feed) = scripted_stream("input");
-    let orders = stream::iter([(1, PollSender::new(sender.clone()))]);
-    let mut task = Task::new(input.demux_by(tens, orders));
-    assert!(task.run().is_pending());
-    sender.try_send(90).expect("a sink that never got an item holds a permit");
-    assert_eq!(receiver.try_recv(), Ok(90));
-
-    feed.push(11);
-    assert!(task.run().is_pending());
-    assert_eq!(receiver.try_recv(), Ok(11));
-    feed.push(21);
-    assert!(task.run().is_pending());
-    sender.try_send(91).expect("a sink without items holds a permit");
-}
 
 #[test]
 fn full_poll_sender_makes_the_input_wait_until_its_receiver_reads() {
@@ -218,24 +179,6 @@ fn flume_sink_finds_its_dead_receiver_in_the_flush_and_hands_the_item_back() {
     let totals = task.get_ref().totals();
     assert_eq!((totals.delivered, totals.lost, totals.discarded), (1, 0, 0));
     assert_accounted(totals);
-}
-
-#[test]
-fn flume_for_input_orders_and_sinks() {
-    let (items, input) = flume::bounded(2);
-    let (orders, orders_in) = flume::bounded(2);
-    let (sink, received) = flume::bounded(2);
-    let feeding = thread::spawn(move || {
-        orders.send((1, sink.into_sink())).unwrap();
-        drop(orders);
-        (10..30).for_each(|n| items.send(n).unwrap());
-    });
-    let reading = thread::spawn(move || received.iter().collect::<Vec<u32>>());
-    let totals = executor::block_on(input.into_stream().demux_by(tens, orders_in.into_stream()));
-    feeding.join().unwrap();
-    assert_eq!(reading.join().unwrap(), (10..20).collect::<Vec<_>>());
-    assert_eq!((totals.delivered, totals.unmatched), (10, 10));
-    assert_settled(totals);
 }
 
 // Codecs over TCP
@@ -358,30 +301,6 @@ fn sinks_of_many_kinds_share_one_demux() {
     assert_eq!(of_tokio, (20..30).collect::<Vec<_>>());
     assert_eq!(flume_out.drain().collect::<Vec<_>>(), (30..40).collect::<Vec<_>>());
     assert_eq!(*collected.lock().unwrap(), (40..50).collect::<Vec<_>>());
-    assert_settled(totals);
-}
-
-// Executors
-
-#[test]
-fn sinks_that_are_not_send_run_on_a_local_set() {
-    let received = Rc::new(RefCell::new(Vec::new()));
-    let sink = sink::unfold(Rc::clone(&received), |received, n| async move {
-        tokio::task::yield_now().await;
-        received.borrow_mut().push(n);
-        Ok::<_, Infallible>(received)
-    });
-    let (feed, input) = mpsc::channel(1);
-    let demux = input.demux_by(tens, stream::iter([(1, Box::pin(sink))]));
-    let tasks = LocalSet::new();
-    let totals = tasks.block_on(&current_thread(), async move {
-        let demux = tokio::task::spawn_local(demux);
-        let mut feed = feed;
-        feed.send_all(&mut stream::iter(10..20).map(Ok)).await.unwrap();
-        drop(feed);
-        demux.await.unwrap()
-    });
-    assert_eq!(*received.borrow(), (10..20).collect::<Vec<_>>());
     assert_settled(totals);
 }
 

@@ -219,33 +219,6 @@ fn leased_by_one(count: u32, settings: impl FnOnce(Split) -> Split) -> (Rig, Lea
 }
 
 #[test]
-fn lease_over_10_000_attachments_ends_over_many_turns_and_orders_and_items_wait() {
-    for end in ENDS {
-        let (mut rig, lease) = leased_by_one(10_000, |demux| demux.budget(128));
-        end.of(lease);
-        let late = rig.order(9_999, "late", Attach::keep_existing);
-        rig.input.extend([9_999, 0]);
-        let mut turns = 0;
-        while rig.len() > 0 && rig.totals().attached == 10_000 {
-            let before = rig.len();
-            rig.poll();
-            turns += 1;
-            let t = rig.totals();
-            // The turn that ends the last attachment may continue with waiting orders and items.
-            if t.attached == 10_000 {
-                assert!(before - rig.len() <= 128, "{end:?}");
-                assert_eq!((t.delivered, t.unmatched, late.taken()), (0, 0, 0), "{end:?}");
-            }
-        }
-        assert!(turns >= 10_000 / 128, "{turns}");
-        rig.sleep();
-        let t = rig.totals();
-        assert_eq!((t.attached, t.detached, t.delivered, t.unmatched), (10_001, 10_000, 1, 1));
-        assert_eq!((rig.len(), late.items()), (1, vec![9_999]));
-    }
-}
-
-#[test]
 fn order_that_was_read_while_leases_end_is_kept_and_comes_before_the_next() {
     for budget in 1..=4 {
         let (mut rig, lease) = leased_by_one(10, |demux| demux.budget(budget));
@@ -257,38 +230,6 @@ fn order_that_was_read_while_leases_end_is_kept_and_comes_before_the_next() {
         lines.retain(|line| line.contains('#'));
         assert_eq!(lines, ["attached 3#1", "attached 3#2", "detached 3#2 Refused"]);
         assert_eq!((first.items(), second.taken(), rig.len()), (vec![3], 0, 1), "{budget}");
-    }
-}
-
-#[test]
-fn item_that_was_read_while_leases_end_waits_for_them_and_counts_as_queued() {
-    for budget in 1..=4 {
-        let (mut rig, lease) = leased_by_one(10, |demux| demux.budget(budget));
-        rig.input.action(move || drop(lease));
-        rig.input.push(3);
-        while rig.len() > 0 {
-            assert_eq!(rig.totals().received, rig.totals().queued, "budget {budget}");
-            rig.poll();
-        }
-        rig.sleep();
-        let t = rig.totals();
-        assert_eq!((t.received, t.unmatched, t.delivered), (1, 1, 0), "budget {budget}");
-    }
-}
-
-// The orders stream.
-
-#[test]
-fn lease_ends_after_the_orders_have() {
-    for end in ENDS {
-        let mut rig = Rig::new().with_silent_sinks();
-        let mut lease = Lease::new();
-        let a = rig.attach_on(1, "a", |attach| attach.leased(&mut lease));
-        rig.orders.end();
-        rig.sleep();
-        end.of(lease);
-        rig.send([101]);
-        assert!(a.is_dropped() && a.taken() == 0, "{end:?}");
     }
 }
 

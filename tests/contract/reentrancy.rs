@@ -13,7 +13,7 @@ use crate::common::{Broken, Log, Op, ScriptedSink, SinkHandle, Task};
 use crate::common::{scripted_sink, scripted_stream};
 use futures::channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use futures::{Sink, stream};
-use stream_demux::{Attach, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Recipient};
+use stream_demux::{DemuxStreamExt, Detached, Discarded, Hooks, Order, Recipient};
 
 /// The key of item `n` is `n / 10`.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "key functions take a reference")]
@@ -34,22 +34,10 @@ fn orders<S>() -> (Orders<S>, UnboundedReceiver<Order<u32, S>>) {
     mpsc::unbounded()
 }
 
-/// A call to a hook.
-enum Event {
-    Admit(u32),
-    Unmatched(u32),
-    Blocked(u32),
-    Unblocked,
-}
-
-/// Hooks that log each call, and then react to it.
+/// Hooks that log each call, and then react to unmatched items.
 struct Reacting<F>(Log, F);
 
-impl<F: FnMut(Event)> Hooks<u32, u32, Broken> for Reacting<F> {
-    fn admit(&mut self, _: Recipient<'_, u32>, item: &u32) -> bool {
-        (self.1)(Event::Admit(*item));
-        true
-    }
+impl<F: FnMut(u32)> Hooks<u32, u32, Broken> for Reacting<F> {
     fn attached(&mut self, to: Recipient<'_, u32>) {
         self.0.push(format!("{} attached", to.key));
     }
@@ -58,18 +46,16 @@ impl<F: FnMut(Event)> Hooks<u32, u32, Broken> for Reacting<F> {
     }
     fn unmatched(&mut self, item: u32) {
         self.0.push(format!("unmatched {item}"));
-        (self.1)(Event::Unmatched(item));
+        (self.1)(item);
     }
     fn discarded(&mut self, to: Recipient<'_, u32>, item: u32, why: Discarded) {
         self.0.push(format!("{} discarded {item} {why:?}", to.key));
     }
     fn blocked(&mut self, on: Recipient<'_, u32>) {
         self.0.push(format!("{} blocks", on.key));
-        (self.1)(Event::Blocked(*on.key));
     }
     fn unblocked(&mut self, on: Recipient<'_, u32>) {
         self.0.push(format!("{} unblocks", on.key));
-        (self.1)(Event::Unblocked);
     }
 }
 
@@ -79,7 +65,7 @@ fn lines_but_drops(log: &Log) -> Vec<String> {
     log.lines().into_iter().filter(|line| !line.ends_with("dropped")).collect()
 }
 
-fn logging(log: &Log) -> Reacting<impl FnMut(Event) + use<>> {
+fn logging(log: &Log) -> Reacting<impl FnMut(u32) + use<>> {
     Reacting(log.clone(), |_| {})
 }
 
@@ -110,69 +96,6 @@ fn order_sent_from_start_send_comes_before_the_next_item() {
         sends_order_from(Op::Send, Order::Detach(1), [11, 12]),
         ["1 attached", "1 sent 11", "1 closed", "1 dropped", "1 Requested", "unmatched 12"]
     );
-}
-
-#[test]
-fn order_sent_from_poll_flush_wakes_the_task() {
-    assert_eq!(
-        sends_order_from(Op::Flush, Order::Evict(1), [11]),
-        ["1 attached", "1 sent 11", "1 flushed", "1 dropped", "1 Evicted"]
-    );
-}
-
-#[test]
-fn sink_attached_from_poll_close_at_the_end_is_closed_too() {
-    let log = Log::new();
-    let ((a, a_handle), (b, _)) = (sink(1, &log), sink(2, &log));
-    let (send, orders) = orders();
-    send.unbounded_send((1, a).into()).unwrap();
-    let mut task = Task::new(stream::empty().demux_by(tens, orders).hooks(logging(&log)));
-    a_handle.during(Op::Close, move || send.unbounded_send((2, b).into()).unwrap());
-    assert!(task.run().is_ready());
-    assert_eq!(
-        log.lines(),
-        [
-            "1 attached",
-            "1 closed",
-            "1 dropped",
-            "1 Finished",
-            "2 attached",
-            "2 closed",
-            "2 dropped",
-            "2 Finished"
-        ]
-    );
-}
-
-#[test]
-fn sink_that_drops_its_own_lease_in_start_send_is_evicted_after_it() {
-    let log = Log::new();
-    let (a, a_handle) = sink(1, &log);
-    let mut lease = Lease::new();
-    let orders = stream::iter([Attach::new(1, a).leased(&mut lease)]);
-    let (input, feed) = scripted_stream("input");
-    let mut task = Task::new(input.demux_by(tens, orders).hooks(logging(&log)));
-    a_handle.during(Op::Send, move || drop(lease));
-    feed.push(11);
-    assert!(task.run().is_pending());
-    assert_eq!(log.take()[..2], ["1 attached", "1 sent 11"]);
-    assert!(a_handle.is_dropped() && task.get_ref().is_empty());
-}
-
-#[test]
-fn sink_may_feed_the_input_in_start_send() {
-    let log = Log::new();
-    let (a, a_handle) = sink(1, &log);
-    let (send, input) = mpsc::unbounded();
-    let mut task = Task::new(input.demux_by(tens, stream::iter([(1, a)])));
-    send.unbounded_send(11).unwrap();
-    let again = send.clone();
-    a_handle.during(Op::Send, move || again.unbounded_send(12).unwrap());
-    let again = send.clone();
-    a_handle.during(Op::Flush, move || again.unbounded_send(13).unwrap());
-    assert!(task.run().is_pending());
-    assert_eq!(log.take(), ["1 sent 11", "1 sent 12", "1 flushed", "1 sent 13", "1 flushed"]);
-    assert!(task.polls() <= 3, "{} polls", task.polls());
 }
 
 #[test]
@@ -274,10 +197,8 @@ fn hook_that_attaches_the_key_of_an_unmatched_item_gets_the_next_item_delivered(
     let log = Log::new();
     let (send, orders) = orders();
     let sinks = log.clone();
-    let subscribe = Reacting(log.clone(), move |event| {
-        if let Event::Unmatched(n) = event {
-            send.unbounded_send((n / 10, sink(n / 10, &sinks).0).into()).unwrap();
-        }
+    let subscribe = Reacting(log.clone(), move |n| {
+        send.unbounded_send((n / 10, sink(n / 10, &sinks).0).into()).unwrap();
     });
     let input = stream::iter([11, 12, 21, 13, 22]);
     let mut task = Task::new(input.demux_by(tens, orders).hooks(subscribe));
@@ -298,59 +219,6 @@ fn hook_that_attaches_the_key_of_an_unmatched_item_gets_the_next_item_delivered(
             "1 sent 13",
             "2 sent 22"
         ]
-    );
-}
-
-#[test]
-fn hook_that_evicts_the_blocked_sink_frees_the_input_without_another_wake() {
-    let log = Log::new();
-    let ((a, a_handle), (b, _)) = (sink(1, &log), sink(2, &log));
-    a_handle.park();
-    let (send, orders) = orders();
-    send.unbounded_send((1, a).into()).unwrap();
-    send.unbounded_send((2, b).into()).unwrap();
-    let evict = Reacting(log.clone(), move |event| {
-        if let Event::Blocked(key) = event {
-            send.unbounded_send(Order::Evict(key)).unwrap();
-        }
-    });
-    let (input, feed) = scripted_stream("input");
-    let mut task = Task::new(input.demux_by(tens, orders).hooks(evict));
-    feed.extend([11, 21]);
-    assert!(task.run().is_pending());
-    assert_eq!(
-        lines_but_drops(&log),
-        [
-            "1 attached",
-            "2 attached",
-            "1 blocks",
-            "1 unblocks",
-            "1 discarded 11 Evicted",
-            "1 Evicted",
-            "2 sent 21",
-            "2 flushed"
-        ]
-    );
-}
-
-#[test]
-fn detach_sent_from_admit_lets_the_admitted_item_through() {
-    let log = Log::new();
-    let (a, _) = sink(1, &log);
-    let (send, orders) = orders();
-    send.unbounded_send((1, a).into()).unwrap();
-    let hooks = Reacting(log.clone(), move |event| {
-        if let Event::Admit(11) = event {
-            send.unbounded_send(Order::Detach(1)).unwrap();
-        }
-    });
-    let (input, feed) = scripted_stream("input");
-    let mut task = Task::new(input.demux_by(tens, orders).hooks(hooks));
-    feed.extend([11, 12]);
-    assert!(task.run().is_pending());
-    assert_eq!(
-        log.lines(),
-        ["1 attached", "1 sent 11", "1 closed", "1 dropped", "1 Requested", "unmatched 12"]
     );
 }
 

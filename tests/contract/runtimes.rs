@@ -177,18 +177,6 @@ fn the_local_pool_of_futures() {
 }
 
 #[test]
-fn the_block_on_of_futures_in_a_thread_for_each_task() {
-    let spawn = |task| drop(thread::spawn(|| executor::block_on(task)));
-    check(move || executor::block_on(program(spawn)));
-}
-
-#[test]
-fn a_bare_block_on_in_a_thread_for_each_task() {
-    let spawn = |task| drop(thread::spawn(|| block_on(task)));
-    check(move || block_on(program(spawn)));
-}
-
-#[test]
 fn a_bare_block_on_with_all_tasks_in_one_future() {
     check(|| {
         let (spawner, inbox) = std_mpsc::channel::<Task>();

@@ -1,9 +1,8 @@
 //! Settings: defaults, panics at the caller's line, hashers. Getters before the first poll, the
 //! input at any time, and `Debug`.
 
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll, Waker};
 
 use crate::common::panics::{Caught, catch};
@@ -12,7 +11,6 @@ use crate::common::{
     scripted_stream,
 };
 use futures::future::FusedFuture;
-use futures::{sink, stream};
 use stream_demux::{
     Attach, ByValue, Callbacks, DefaultHashBuilder, Demux, DemuxStreamExt, Detached, Discarded,
     Lease, Order, Overflow, Totals,
@@ -134,51 +132,6 @@ fn changes_of_hasher_and_hooks_keep_the_other_settings() {
     assert_eq!(task.get_ref().totals().received, 3 + 9);
 }
 
-// The hasher.
-
-/// Counts its calls, and gives every key the same hash.
-#[derive(Default)]
-struct Colliding(AtomicUsize);
-
-struct Same;
-
-impl Hasher for Same {
-    fn finish(&self) -> u64 {
-        42
-    }
-    fn write(&mut self, _: &[u8]) {}
-}
-
-impl BuildHasher for &Colliding {
-    type Hasher = Same;
-    fn build_hasher(&self) -> Same {
-        self.0.fetch_add(1, SeqCst);
-        Same
-    }
-}
-
-#[test]
-fn given_hasher_is_used_and_colliding_keys_are_distinguished() {
-    let hasher = Colliding::default();
-    let (demux, items, orders_handle) = split();
-    let mut task = Task::new(demux.with_hasher(&hasher));
-    let sinks: Vec<_> = (0..50).map(|key| attach(&orders_handle, key)).collect();
-    items.extend((0..50).map(|key| 100 * key + 7));
-    sleep(&mut task);
-    assert!(hasher.0.load(SeqCst) >= 50);
-    for (key, sink) in (0..).zip(&sinks) {
-        assert_eq!(sink.items(), [100 * key + 7]);
-        assert!(task.get_ref().contains_key(&key));
-    }
-    for key in (0..50).step_by(2) {
-        orders_handle.push(Order::Evict(key));
-    }
-    items.extend((0..50).map(|key| 100 * key + 8));
-    sleep(&mut task);
-    assert!((0..50).all(|key| task.get_ref().contains_key(&key) == (key % 2 == 1)));
-    assert_eq!(task.get_ref().totals().unmatched, 25);
-}
-
 // Getters.
 
 #[test]
@@ -272,27 +225,4 @@ fn debug_of_every_public_type_is_not_empty() {
     let hasher = DefaultHashBuilder::default();
     assert!(!format!("{hasher:?}").is_empty());
     assert!(!format!("{:?}", hasher.build_hasher()).is_empty());
-}
-
-// Keys of every type.
-
-/// Runs a demux of five items, of which the key `1` has a sink.
-#[track_caller]
-fn keys<K: Hash + Eq + From<u8>>() {
-    let orders = stream::iter([(K::from(1), sink::drain())]);
-    let demux = stream::iter([0_u8, 1, 2, 1, 0]).demux_by(|&n| K::from(n), orders);
-    let Poll::Ready(totals) = Task::new(demux).run() else { panic!("the demux did not complete") };
-    assert_eq!((totals.delivered, totals.unmatched), (2, 3));
-}
-
-#[test]
-fn keys_that_are_integers_of_any_width() {
-    keys::<u8>();
-    keys::<u16>();
-    keys::<u32>();
-    keys::<u64>();
-    keys::<u128>();
-    keys::<usize>();
-    keys::<i16>();
-    keys::<i128>();
 }

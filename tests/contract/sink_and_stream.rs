@@ -118,5 +118,3 @@ fn the_orders_are_not_polled_after_their_end_though_their_waker_fires() {
     rig.sleep();
     assert_eq!((a.items(), rig.orders.polls()), (vec![101], polls));
 }
-
-// The future.

@@ -7,18 +7,6 @@ use stream_demux::{Attach, Order};
 // Replacing.
 
 #[test]
-fn the_new_sink_gets_the_next_items_and_the_old_sink_is_closed() {
-    let mut rig = Rig::new();
-    let old = rig.attach_on(1, "old", |attach| attach.tag(1));
-    rig.send([101, 102]);
-    let new = rig.order(1, "new", |attach| attach.tag(2));
-    assert_eq!(rig.lines(), ["attached 1#2", "old closed", "old dropped", "detached 1#1 Replaced"]);
-    assert_eq!(rig.len(), 1);
-    rig.send([103]);
-    assert_eq!((old.items(), old.flushed(), new.items()), (vec![101, 102], 2, vec![103]));
-}
-
-#[test]
 fn the_sequence_is_split_exactly_where_the_order_came() {
     let mut rig = Rig::new();
     let old = rig.attach(1, "old");
@@ -59,21 +47,6 @@ fn the_queue_moves_even_beyond_the_buffer_of_the_new_sink() {
         new.open();
         rig.lines();
         assert_eq!((new.items(), old.taken()), (vec![101, 102, 103, 104], 0));
-    }
-}
-
-#[test]
-fn later_items_wait_behind_the_moved_items() {
-    for buffer in [0, 1, 8] {
-        let mut rig = Rig::new();
-        let old = rig.attach_on(1, "old", |attach| attach.buffer(2));
-        old.park();
-        rig.send([101, 102, 103]);
-        let new = rig.order(1, "new", |attach| attach.buffer(buffer));
-        new.stutter(Op::Ready, 1);
-        rig.input.extend([104, 105]);
-        rig.lines();
-        assert_eq!(new.items(), [101, 102, 103, 104, 105], "buffer {buffer}");
     }
 }
 
@@ -119,49 +92,4 @@ fn a_key_is_free_while_its_former_sink_still_drains_or_closes() {
     rig.lines();
     assert_eq!(draining.items(), [101]);
     assert_eq!((second.items(), third.items()), (vec![102], vec![103]));
-}
-
-// The old sink in the background.
-
-#[test]
-fn the_old_sink_fails_as_it_is_closed_and_the_new_one_keeps_key_and_queue() {
-    let mut rig = Rig::new();
-    let old = rig.attach_on(1, "old", |attach| attach.buffer(1).tag(1));
-    old.park();
-    rig.send([101, 102]);
-    old.fail(Op::Close);
-    let new = rig.order(1, "new", |attach| attach.tag(2));
-    let lines = hooks(rig.lines());
-    let failed = "detached 1#1 Failed(Broken(\"poll_close\"))".to_owned();
-    assert_eq!(
-        lines.iter().filter(|line| line.starts_with("detached")).collect::<Vec<_>>(),
-        [&failed]
-    );
-    assert_eq!((new.items(), rig.totals().discarded, rig.len()), (vec![101, 102], 0, 1));
-}
-
-// Repeated replacement.
-
-#[test]
-fn replaced_many_times_in_one_turn_only_the_last_receives() {
-    let mut rig = Rig::new();
-    let sinks: Vec<_> = (0..10).map(|n| rig.order(1, "s", |attach| attach.tag(n))).collect();
-    rig.send([101]);
-    for (n, sink) in sinks.iter().enumerate() {
-        assert_eq!((sink.taken(), sink.is_closed()), (usize::from(n == 9), n < 9));
-    }
-    assert_eq!((rig.totals().attached, rig.totals().detached), (10, 9));
-}
-
-#[test]
-fn a_replacement_with_a_budget_of_one_loses_and_reorders_nothing() {
-    let mut rig = Rig::with(|demux| demux.budget(1));
-    let old = rig.attach_on(1, "old", |attach| attach.buffer(5));
-    old.park();
-    rig.send([101, 102, 103, 104, 105, 106]);
-    let new = rig.order(1, "new", |attach| attach);
-    rig.input.extend([107, 108]);
-    rig.lines();
-    assert_eq!(new.items(), (101..=108).collect::<Vec<_>>());
-    assert_eq!(new.flushed(), 8);
 }

@@ -114,34 +114,6 @@ fn sink_that_completes_something_in_every_unit_does_not_stall() {
 }
 
 #[test]
-fn flush_that_completes_restarts_the_count() {
-    let mut rig = Rig::new();
-    let a = rig.attach_on(1, "a", |attach| attach.stall_timeout(3));
-    a.hold(Op::Flush);
-    rig.send([101]);
-    rig.ticks_without_effect(2);
-    a.release(Op::Flush);
-    rig.sleep();
-    rig.ticks_without_effect(5);
-    a.hold(Op::Flush);
-    rig.send([102]);
-    rig.ticks_without_effect(2);
-    assert_eq!(rig.tick(), ["detached 1 Stalled"]);
-}
-
-#[test]
-fn sink_without_waiting_items_does_not_stall() {
-    let mut rig = Rig::with(|demux| demux.stall_timeout(1));
-    let a = rig.attach(1, "a");
-    let b = rig.attach(2, "b");
-    rig.send([201]);
-    a.park();
-    b.park();
-    rig.ticks_without_effect(10);
-    assert_eq!(rig.len(), 2);
-}
-
-#[test]
 fn sink_that_only_wakes_itself_stalls() {
     for stuck in STUCK {
         for turns in [1, 2, 3, 20, 40] {
@@ -160,19 +132,6 @@ fn sink_that_only_wakes_itself_stalls() {
             let lines = hooks(rig.lines());
             assert_eq!(lines.last().unwrap(), "detached 1 Stalled", "{stuck:?}");
         }
-    }
-}
-
-/// A wake without effect does not restart the count, at any point of a turn.
-#[test]
-fn wakes_without_effect_are_not_progress() {
-    for stuck in STUCK {
-        let mut rig = Rig::new();
-        let a = stuck.attach(&mut rig, |attach| attach.stall_timeout(3));
-        rig.ticks_without_effect(2);
-        a.wake();
-        rig.sleep();
-        assert_eq!(rig.tick().last().unwrap(), "detached 1 Stalled", "{stuck:?}");
     }
 }
 
@@ -198,23 +157,6 @@ fn sinks_that_wait_for_their_turn_do_not_stall() {
         rig.sleep();
         assert_eq!((rig.len(), rig.totals().delivered), (100, 300), "budget {budget}");
     }
-}
-
-#[test]
-fn queue_that_moves_restarts_the_count() {
-    let mut rig = Rig::with(|demux| demux.buffer(3).stall_timeout(3));
-    let old = rig.attach_on(1, "old", |attach| attach.tag(1));
-    old.park();
-    rig.send([101, 102]);
-    rig.ticks_without_effect(2);
-    let new = rig.order(1, "new", |attach| attach.tag(2));
-    new.park();
-    assert_eq!(hooks(rig.lines()), ["attached 1#2", "detached 1#1 Replaced"]);
-    rig.ticks_without_effect(2);
-    assert_eq!(
-        rig.tick(),
-        ["discarded 101 of 1#2 Evicted", "discarded 102 of 1#2 Evicted", "detached 1#2 Stalled"]
-    );
 }
 
 #[test]
@@ -291,17 +233,6 @@ fn item_restarts_the_idle_count() {
 }
 
 #[test]
-fn items_that_others_get_or_none_do_not_count_as_its_own() {
-    let mut rig = Rig::new().admitting(|_, item| *item != 199);
-    rig.attach_on(1, "a", |attach| attach.idle_timeout(2));
-    rig.attach(2, "b");
-    rig.send([201, 301, 199]);
-    rig.ticks_without_effect(1);
-    rig.send([202, 302, 199]);
-    assert_eq!(rig.tick(), ["detached 1 Idle"]);
-}
-
-#[test]
 fn attachment_with_waiting_items_is_not_idle() {
     for stuck in [Stuck::Held, Stuck::Queued, Stuck::Flush] {
         let mut rig = Rig::new();
@@ -313,22 +244,6 @@ fn attachment_with_waiting_items_is_not_idle() {
         rig.ticks_without_effect(1);
         assert_eq!(rig.tick(), ["detached 1 Idle"], "{stuck:?}");
     }
-}
-
-#[test]
-fn nothing_is_idle_while_the_input_waits() {
-    let mut rig = Rig::new();
-    rig.attach_on(1, "a", |attach| attach.idle_timeout(2));
-    let b = rig.attach(2, "b");
-    rig.ticks_without_effect(1);
-    b.park();
-    assert_eq!(rig.send([201]), ["blocked 2"]);
-    rig.ticks_without_effect(10);
-    b.open();
-    rig.sleep();
-    rig.log.take();
-    rig.ticks_without_effect(1); // the input waited for part of this unit
-    assert_eq!(rig.tick(), ["detached 1 Idle"]);
 }
 
 /// The wait began and ended between two ticks.
@@ -347,29 +262,6 @@ fn unit_in_which_the_input_waited_does_not_count_for_idleness() {
     }
     rig.ticks_without_effect(1);
     assert_eq!(rig.tick(), ["detached 1 Idle"]);
-}
-
-#[test]
-fn unit_in_which_a_flush_completed_does_not_count_for_idleness() {
-    let mut rig = Rig::new();
-    let a = rig.attach_on(1, "a", |attach| attach.idle_timeout(1));
-    a.hold(Op::Flush);
-    rig.send([101]);
-    rig.ticks_without_effect(3);
-    a.release(Op::Flush);
-    rig.sleep();
-    rig.ticks_without_effect(1);
-    assert_eq!(rig.tick(), ["detached 1 Idle"]);
-}
-
-#[test]
-fn idle_attachment_that_cannot_be_closed_stalls() {
-    let mut rig = Rig::with(|demux| demux.idle_timeout(1).stall_timeout(2));
-    let a = rig.attach(1, "a");
-    a.hold(Op::Close);
-    rig.ticks_without_effect(2);
-    assert!(a.is_closing());
-    assert_eq!(rig.tick(), ["detached 1 Stalled"]);
 }
 
 // Defaults.
@@ -442,45 +334,7 @@ fn ticks_that_are_read_during_a_sweep_count_as_one() {
     assert_eq!(rig.tick().iter().filter(|line| line.ends_with("Idle")).count(), 500);
 }
 
-/// A tick that was read during a sweep waits for its end, also if attachments leave meanwhile, be it
-/// the rest of the sweep.
-#[test]
-fn tick_that_is_read_during_a_sweep_is_applied_to_all_though_some_leave() {
-    for leave in [1, 20] {
-        let mut rig = Rig::with(|demux| demux.budget(20).idle_timeout(2)).with_silent_sinks();
-        rig.attach_each(0..60);
-        rig.tick_and_poll();
-        rig.orders.extend((0..leave).map(Order::Evict));
-        rig.orders.push(Order::Tick);
-        rig.sleep();
-        assert_eq!((rig.len(), rig.log.take().len()), (0, 60), "{leave} evicted");
-    }
-}
-
 // Sweeps.
-
-#[test]
-fn tick_reaches_all_in_turns_of_any_length() {
-    for budget in [1, 2, 3, 4, 7, 64, 1_000] {
-        let mut rig = Rig::with(|demux| demux.budget(budget).stall_timeout(3).idle_timeout(2))
-            .with_silent_sinks();
-        let sinks: Vec<_> =
-            (0..100).map(|key| rig.order(key, key, |attach| attach.buffer(1))).collect();
-        rig.sleep();
-        // Every other sink is stuck, the rest are idle.
-        for sink in sinks.iter().step_by(2) {
-            sink.park();
-        }
-        rig.send((0..100).step_by(2).map(|key| key * 100));
-        rig.ticks_without_effect(1);
-        let lines = rig.tick();
-        assert!(lines.iter().all(|line| line.ends_with("Idle")), "budget {budget}: {lines:?}");
-        assert_eq!((lines.len(), rig.len()), (50, 50), "budget {budget}");
-        let lines = rig.tick();
-        assert_eq!(lines.iter().filter(|line| line.ends_with("Stalled")).count(), 50);
-        assert_eq!(rig.len(), 0);
-    }
-}
 
 /// Attachments that join during a sweep are not part of it, whichever slots they get. No attachment
 /// is skipped or counted twice because others leave.
@@ -589,36 +443,6 @@ fn task_sleeps_while_flushes_linger() {
     assert_eq!(sinks.iter().map(|sink| sink.count(Op::Flush)).sum::<usize>(), 0);
 }
 
-/// The budget ends before all sinks are flushed, and another item begins to linger.
-#[test]
-fn flushes_that_a_tick_made_due_do_not_linger_again() {
-    let mut rig = Rig::with(|demux| demux.linger(2).budget(4)).with_silent_sinks();
-    let sinks = rig.attach_each(1..=21);
-    rig.send((1..=20).map(|key| key * 100));
-    rig.apply(Order::Tick);
-    rig.tick_and_poll();
-    let flushed = |rig: &mut Rig| {
-        rig.check_totals();
-        sinks[..20].iter().filter(|sink| sink.flushed() == 1).count()
-    };
-    assert!((1..10).contains(&flushed(&mut rig)));
-    rig.input.push(2100);
-    rig.sleep();
-    assert_eq!((flushed(&mut rig), sinks[20].flushed()), (20, 0));
-}
-
-#[test]
-fn window_applies_to_flushes_that_linger() {
-    let mut rig = Rig::with(|demux| demux.linger(1_000).flush_every(10));
-    let (a, b) = (rig.attach(1, "a"), rig.attach(2, "b"));
-    rig.send([101]);
-    rig.send(200..207);
-    assert_eq!(a.flush_asked(), 0);
-    rig.send(207..212);
-    assert_eq!((a.flushed(), a.count(Op::Flush)), (1, 1));
-    assert!(b.flushed() < 12);
-}
-
 #[test]
 fn nothing_lingers_while_the_input_is_blocked() {
     for sinks in [2, 30] {
@@ -636,23 +460,6 @@ fn nothing_lingers_while_the_input_is_blocked() {
         (0..3).for_each(|_| drop(rig.tick()));
         assert_eq!((all[0].flushed(), last.flushed()), (2, 1));
     }
-}
-
-/// At the end, a sink that still drains is flushed according to the other rules: by its close.
-#[test]
-fn sinks_that_drain_at_the_end_do_not_wait_for_a_tick() {
-    let mut rig = Rig::with(|demux| demux.linger(10).buffer(2));
-    let a = rig.attach(1, "a");
-    a.park();
-    rig.send([101, 102]);
-    rig.input.end();
-    rig.sleep();
-    a.allow(1);
-    rig.sleep();
-    assert_eq!(a.flush_asked(), 1, "the task parked without flushing a sink that took an item");
-    a.open();
-    rig.last_lines();
-    assert!(a.is_closed());
 }
 
 #[test]

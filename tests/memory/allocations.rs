@@ -88,47 +88,7 @@ fn an_item_that_is_held_and_then_sent_allocates_nothing() {
     assert_eq!((allocations, sink.0.taken.get()), (0, 2_002));
 }
 
-#[test]
-fn an_item_that_orders_overtook_allocates_nothing() {
-    let (demux, feed) = demux(|_| 0);
-    let mut task = Task::new(demux);
-    let sink = Counter::default();
-    feed.order((0, sink.clone()));
-    *feed.before.borrow_mut() = Some(Box::new(|_, feed| feed.order(Order::Detach(9))));
-    feed.send(10);
-    run(&mut task);
-    feed.send(10_000);
-    assert_eq!(run(&mut task), Usage::default());
-    assert_eq!(sink.0.taken.get(), 10_010);
-}
-
-#[test]
-fn wakes_and_flushes_of_many_sinks_allocate_nothing() {
-    let (demux, feed) = demux(|n| n % 1_000);
-    let mut task = Task::new(demux.flush_every(100));
-    let sink = Counter::default();
-    for key in 0..1_000 {
-        feed.order((key, sink.clone()));
-    }
-    feed.send(5_000);
-    run(&mut task);
-    let flushed = sink.0.flushed.get();
-    feed.send(20_000);
-    assert_eq!(run(&mut task), Usage::default());
-    assert!(sink.0.flushed.get() > flushed);
-}
-
 // Queues.
-
-#[test]
-fn a_large_buffer_costs_nothing_until_it_is_used() {
-    let (demux, feed) = demux(|_| 0);
-    let mut task = Task::new(demux);
-    feed.order(Attach::new(0, Counter::default()).buffer(100_000_000));
-    assert!(run(&mut task).peak < 10_000);
-    feed.send(10);
-    assert!(run(&mut task).peak < 10_000);
-}
 
 /// Repeatedly fills a queue and lets it drain. Returns the allocations of each round.
 #[track_caller]
@@ -205,25 +165,6 @@ fn a_thousand_queues_free_their_memory_after_a_burst() {
     let ((), usage) = allocations_during(|| burst(LENGTH));
     assert!(usage.peak > 8_000_000, "{usage:?}");
     assert!(usage.live <= 1_000 * 16 * 8 + 4_096, "{usage:?}");
-}
-
-#[test]
-fn a_queue_that_moved_is_freed_when_it_is_empty() {
-    let (demux, feed) = demux(|_| 0);
-    let mut task = Task::new(demux);
-    feed.order(Attach::new(0, Counter::default()));
-    run(&mut task);
-    let ((), usage) = allocations_during(|| {
-        let (old, new) = (Counter::default(), Counter::default());
-        old.0.shut.set(true);
-        feed.order(Attach::new(0, old).buffer(1_024));
-        feed.send(1_024);
-        run(&mut task);
-        feed.order(Attach::new(0, new.clone()));
-        run(&mut task);
-        assert_eq!(new.0.taken.get(), 1_024);
-    });
-    assert!(usage.peak >= 1_024 * 8 && usage.live <= 16 * 8 + 1_024, "{usage:?}");
 }
 
 #[test]
@@ -305,54 +246,6 @@ fn the_list_of_flushes_does_not_grow_under_churn() {
     let usage = run(&mut task);
     assert!(usage.peak < 1_024, "{usage:?}");
     assert_eq!(sink.0.taken.get(), 301_000);
-}
-
-#[test]
-fn replacing_a_sink_repeatedly_takes_no_memory() {
-    let (demux, feed) = demux(|_| 0);
-    let mut task = Task::new(demux);
-    let sink = Counter::default();
-    let heir = sink.clone();
-    *feed.before.borrow_mut() = Some(Box::new(move |_, feed| feed.order((0, heir.clone()))));
-    feed.send(1_000);
-    run(&mut task);
-    feed.send(100_000);
-    let usage = run(&mut task);
-    assert!(usage.peak < 1_024, "{usage:?}");
-    assert_eq!(task.get_ref().totals().detached, 100_999);
-}
-
-#[test]
-fn limited_attachments_leave_no_memory_allocated() {
-    let (demux, feed) = demux(|n| *n);
-    let mut task = Task::new(demux);
-    let sink = Counter::default();
-    let asked = sink.clone();
-    let ask = move |n, feed: &Feed| feed.order(Attach::new(n, asked.clone()).limit(1).tag(n));
-    *feed.before.borrow_mut() = Some(Box::new(ask));
-    feed.send(1_000);
-    run(&mut task);
-    feed.send(100_000);
-    let usage = run(&mut task);
-    assert!(usage.live <= 0 && usage.peak < 1_024, "{usage:?}");
-    assert!(task.get_ref().is_empty());
-}
-
-#[test]
-fn members_that_join_and_leave_a_group_take_no_memory() {
-    let (demux, feed) = demux(|_| 0);
-    let mut task = Task::new(demux.multicast());
-    let (sink, stays) = (Counter::default(), Counter::default());
-    feed.order((0, stays.clone()));
-    let joins = sink.clone();
-    let join = move |_, feed: &Feed| feed.order(Attach::new(0, joins.clone()).limit(1));
-    *feed.before.borrow_mut() = Some(Box::new(join));
-    feed.send(1_000);
-    run(&mut task);
-    feed.send(50_000);
-    let usage = run(&mut task);
-    assert!(usage.live <= 0 && usage.peak < 1_024, "{usage:?}");
-    assert_eq!((sink.0.taken.get(), stays.0.taken.get()), (51_000, 51_000));
 }
 
 /// No item comes, so that none walks over those that have left.

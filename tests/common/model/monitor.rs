@@ -9,19 +9,69 @@ use super::super::Op;
 use super::event::{Event, Id, OrderKind, Outcome, Request, Seen};
 use super::script::Settings;
 
-/// How often each kind of event occurred, in one script or in many, such as "detached idle".
+/// How often each situation occurred, in one script or in many, such as "detached idle".
 #[derive(Clone, Debug, Default)]
-pub struct Summary(pub BTreeMap<[&'static str; 2], u64>);
+pub struct Summary(BTreeMap<Situation, u64>);
+
+pub type Situation = [&'static str; 2];
+
+/// All situations that are counted.
+pub const SITUATIONS: [Situation; 39] = [
+    ["abort", ""],
+    ["attached", ""],
+    ["blocked", ""],
+    ["copied", ""],
+    ["detached", "evicted"],
+    ["detached", "finished"],
+    ["detached", "idle"],
+    ["detached", "limited"],
+    ["detached", "overflowed"],
+    ["detached", "poll_close"],
+    ["detached", "poll_flush"],
+    ["detached", "poll_ready"],
+    ["detached", "refused"],
+    ["detached", "replaced"],
+    ["detached", "requested"],
+    ["detached", "stalled"],
+    ["detached", "start_send"],
+    ["discarded", "conflated"],
+    ["discarded", "evicted"],
+    ["discarded", "failed"],
+    ["discarded", "not_admitted"],
+    ["discarded", "overflowed"],
+    ["finish", ""],
+    ["in doubt", "full"],
+    ["in doubt", "ready"],
+    ["lost", ""],
+    ["not superseded", ""],
+    ["on demand", "made"],
+    ["on demand", "nothing"],
+    ["order", ""],
+    ["poll_close", "pending"],
+    ["poll_close", "yields"],
+    ["poll_flush", "pending"],
+    ["poll_flush", "yields"],
+    ["poll_ready", "pending"],
+    ["poll_ready", "yields"],
+    ["read", ""],
+    ["superseded", ""],
+    ["unmatched", ""],
+];
 
 impl Summary {
     pub fn add(&mut self, other: &Self) {
-        for (what, times) in &other.0 {
-            *self.0.entry(*what).or_default() += times;
+        for (situation, times) in &other.0 {
+            *self.0.entry(*situation).or_default() += times;
         }
     }
 
+    /// Returns how often a situation occurred.
+    pub fn times(&self, situation: Situation) -> u64 {
+        self.0.get(&situation).copied().unwrap_or(0)
+    }
+
     fn count(&mut self, event: &Event) {
-        let what = match *event {
+        let situation = match *event {
             Event::Polled(_, op, Outcome::Yields) => [op.name(), "yields"],
             Event::Polled(_, op, Outcome::Pending) => [op.name(), "pending"],
             Event::Send(_, _, Outcome::Failed) => ["lost", ""],
@@ -29,15 +79,23 @@ impl Summary {
             Event::Discarded(_, _, why) => ["discarded", why],
             Event::Order(OrderKind::Finish) => ["finish", ""],
             Event::Order(OrderKind::Abort) => ["abort", ""],
+            Event::Order(_) => ["order", ""],
             Event::OnDemand(_, Some(_)) => ["on demand", "made"],
             Event::OnDemand(_, None) => ["on demand", "nothing"],
+            Event::Supersedes(.., true) => ["superseded", ""],
             Event::Supersedes(.., false) => ["not superseded", ""],
+            Event::Attached(_) => ["attached", ""],
+            Event::Read(..) => ["read", ""],
             Event::Clone(_) => ["copied", ""],
             Event::Unmatched(_) => ["unmatched", ""],
             Event::Blocked(_) => ["blocked", ""],
             _ => return,
         };
-        *self.0.entry(what).or_default() += 1;
+        self.note(situation);
+    }
+
+    fn note(&mut self, situation: Situation) {
+        *self.0.entry(situation).or_default() += 1;
     }
 }
 
@@ -171,7 +229,17 @@ impl Monitor {
         let again = sink.waits[at] && !(op == Op::Flush && sink.unflushed);
         let again = again && !std::mem::take(&mut sink.spurious[at]);
         let doubts = again && op == Op::Ready && sink.may_discard && !sink.doubted;
-        if again && !doubts {
+        if doubts {
+            self.summary.note([
+                "in doubt",
+                match outcome {
+                    Outcome::Done => "ready",
+                    Outcome::Pending => "full",
+                    Outcome::Yields => "yields",
+                    Outcome::Failed => "failed",
+                },
+            ]);
+        } else if again {
             ensure(self.stale_wakes > 0, "polled again before its waker has fired")?;
             self.stale_wakes -= 1;
         }

@@ -1,5 +1,7 @@
 //! The meaning of the bytes of a script: settings, the kind of the script, and steps.
 
+use std::hash::{BuildHasher, Hasher};
+
 use stream_demux::Overflow;
 
 use super::super::Op;
@@ -100,6 +102,7 @@ impl Script<'_> {
             coop_for_streams: self.byte() % 2 == 1,
             coop_delay: self.pick(&[None, Some(0), Some(3), Some(61)]),
             coop_left: self.below(130),
+            hashing: self.pick(&[Hashing::Good, Hashing::Equal, Hashing::Low, Hashing::High]),
         }
     }
 
@@ -262,4 +265,47 @@ pub struct Settings {
     pub coop_for_streams: bool,
     pub coop_delay: Option<usize>,
     pub coop_left: usize,
+    pub hashing: Hashing,
+}
+
+/// The hashes of the first 64 keys. If they are not good, the table compares keys that differ. With
+/// more such keys, scripts would take too long.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Hashing {
+    #[default]
+    Good,
+    Equal,
+    /// They differ only in the two lowest bits.
+    Low,
+    /// They differ only in the seven highest bits, which a hash table compares before the keys.
+    High,
+}
+
+impl BuildHasher for Hashing {
+    type Hasher = KeyHasher;
+
+    fn build_hasher(&self) -> KeyHasher {
+        KeyHasher(*self, 0)
+    }
+}
+
+pub struct KeyHasher(Hashing, u64);
+
+impl Hasher for KeyHasher {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("keys are numbers of 16 bits");
+    }
+
+    fn write_u16(&mut self, key: u16) {
+        self.1 = key.into();
+    }
+
+    fn finish(&self) -> u64 {
+        match *self {
+            Self(Hashing::Equal, 0..64) => 7,
+            Self(Hashing::Low, key @ 0..64) => key & 3,
+            Self(Hashing::High, key @ 0..64) => key << 57,
+            Self(_, key) => key.wrapping_mul(0x9E37_79B9_7F4A_7C15),
+        }
+    }
 }

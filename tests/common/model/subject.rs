@@ -10,7 +10,7 @@ use stream_demux::{Demux, DemuxStreamExt, Order, Recipient, Totals};
 use super::super::{CoopBudget, lock, scripted_stream};
 use super::event::{Event, Id, Seen, Tape};
 use super::reference::{Reference, Signals};
-use super::script::Settings;
+use super::script::{Hashing, Settings};
 use super::watched::{Item, Key, Offer, Pool, Recorder, SentOrder, WatchedSink, WatchedStream};
 use super::world::World;
 
@@ -18,7 +18,7 @@ use super::world::World;
 /// reference.
 pub const HAS_ENGINE: bool = true;
 
-type Watched<F> = Demux<WatchedStream<Item>, F, WatchedStream<SentOrder>, Recorder>;
+type Watched<F> = Demux<WatchedStream<Item>, F, WatchedStream<SentOrder>, Recorder, Hashing>;
 pub type Subject = Pin<Box<dyn Look<Output = Totals>>>;
 
 pub fn abort() -> Order<Key, WatchedSink> {
@@ -146,6 +146,7 @@ fn with_settings<F>(
 ) -> Watched<F> {
     let mut demux = demux
         .hooks(hooks)
+        .with_hasher(settings.hashing)
         .budget(settings.budget)
         .overflow(settings.overflow)
         .flush_every(settings.flush_every)
