@@ -59,6 +59,10 @@ pin_project! {
     /// `select!` and poll it again later. You can also move it to another task, if it is `Unpin`
     /// or boxed.
     ///
+    /// A demux is `Unpin` if its input and its orders are. If one of them is not, such as a stream
+    /// made with an `async` block, rustc says of `&mut demux` that a type "cannot be unpinned". Pin
+    /// the demux before, with `let mut demux = std::pin::pin!(demux)`, or with `Box::pin`.
+    ///
     /// Dropping the future drops the input, the orders, the sinks and the waiting items. The sinks
     /// are neither flushed nor closed, and no hook is called. To end a demux without losing items
     /// that were read, send [`Order::Finish`](crate::Order::Finish) and let it complete;

@@ -422,7 +422,8 @@ where
     /// For a single kind of event, a closure is shorter: see [`on_error`](Self::on_error),
     /// [`on_unmatched`](Self::on_unmatched), [`on_discarded`](Self::on_discarded) and
     /// [`admit`](Self::admit). A demux has either hooks or closures: after one of them is set, the
-    /// methods that set the other do not exist.
+    /// methods that set the other do not exist, and rustc says "method not found". Implement the
+    /// method of [`Hooks`] instead of the closure.
     ///
     /// # Examples
     ///
