@@ -2,11 +2,12 @@
 //!
 //! `cargo run --release --example lines` listens on 127.0.0.1:7000; `-- --listen ADDRESS:PORT`
 //! changes that. Talk to it with `nc 127.0.0.1 7000`: `sub KEY`, `unsub KEY`, `pub KEY TEXT`,
-//! `help`, `quit`. A client receives `ok sub KEY` when it is subscribed, `KEY TEXT` for each line of
-//! its keys, and `err …` for invalid lines. A client that reads too slowly loses its oldest lines, and receives their number (`lost N`) before
-//! the next line; no other client waits for it. A client that reads no line for a minute while
-//! lines wait for it is disconnected; `--stall-timeout MILLISECONDS` changes that. `Ctrl-C`
-//! delivers what is queued, gives slow clients five seconds to read it, and prints the totals.
+//! `help`, `quit`. A client receives `ok sub KEY` when it is subscribed, `KEY TEXT` for each line
+//! of its keys, and `err …` for invalid lines. A client that reads too slowly loses its oldest
+//! lines, and receives their number (`lost N`) before the next line; no other client waits for it.
+//! A client that reads no line for a minute while lines wait for it is disconnected;
+//! `--stall-timeout MILLISECONDS` changes that. `Ctrl-C` delivers what is queued, gives slow
+//! clients five seconds to read it, and prints the totals.
 //!
 //! The memory that a client can use in the server is bounded. A client has at most 100
 //! subscriptions, to keys of at most 256 bytes. At most 32 MiB of lines wait for it, and 256 MiB

@@ -15,8 +15,8 @@
 //! ```
 //!
 //! Every reading is checked: it arrives once, in order, in one of the streams. You can copy
-//! [`subscribe`], [`Subscription`] and [`Groups`]. On tokio you need none of it: the package `stream-demux-hub`
-//! in the repository has a `Subscription`, and a worker per key.
+//! [`subscribe`], [`Subscription`] and [`Groups`]. On tokio you need none of it: the package
+//! `stream-demux-hub` in the repository has a `Subscription`, and a worker per key.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

@@ -29,9 +29,9 @@ type ErrorOf<O, V> = <SinkOf<O> as Sink<V>>::Error;
 /// store them. Tokio's authors recommend 10 to 100 µs between two points at which a task yields
 /// ([What is blocking?][blocking]). A short turn costs more than its own few hundred instructions:
 /// with a hundred readers, a turn of 128 items wakes each of them for one item. An item to one of
-/// 100 bounded channels with live readers takes 68 ns with 128, 52 ns with 512, 44 ns with 1,024 and
-/// 42 ns with 4,096, and 41 ns in a loop that feeds the channels. Sinks of tokio end a turn earlier:
-/// its cooperative budget is 128.
+/// 100 bounded channels with live readers takes 68 ns with 128, 52 ns with 512, 44 ns with 1,024
+/// and 42 ns with 4,096, and 41 ns in a loop that feeds the channels. Sinks of tokio end a turn
+/// earlier: its cooperative budget is 128.
 ///
 /// [blocking]: https://ryhl.io/blog/async-what-is-blocking/
 const BUDGET: usize = 1_024;
@@ -119,8 +119,9 @@ pin_project! {
 /// What is known of the orders stream.
 ///
 /// `Pending` does not always mean that it has no order: a channel of tokio also answers so when the
-/// cooperative budget of the task is used up, and wakes the task late. So after such an answer an item
-/// that matches no key waits until the stream was polled once more, at the start of the next turn.
+/// cooperative budget of the task is used up, and wakes the task late. So after such an answer an
+/// item that matches no key waits until the stream was polled once more, at the start of the next
+/// turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Inbox {
     /// It is to be polled. If it returns `Pending`, it has no order.
@@ -289,11 +290,11 @@ where
         self.router.recipients(true)
     }
 
-    /// Returns the attachments that no longer receive items and are not closed yet, in no particular
-    /// order. Their number is [`draining`](Self::draining).
+    /// Returns the attachments that no longer receive items and are not closed yet, in no
+    /// particular order. Their number is [`draining`](Self::draining).
     ///
-    /// If the future does not complete after the end of the input, these are the sinks that it waits
-    /// for.
+    /// If the future does not complete after the end of the input, these are the sinks that it
+    /// waits for.
     ///
     /// # Examples
     ///

@@ -146,9 +146,10 @@
 //! 3. **One fate per item.** Between two polls
 //!    `received + copies = unmatched + delivered + discarded + lost + queued`. Nothing is dropped
 //!    silently.
-//! 4. **Only woken sinks are polled**, and a wake is the same work with ten sinks as with a million.
-//! 5. **Bounded turns.** Each kind of work does at most one [`budget`](Demux::budget) in a turn, and
-//!    none can starve another.
+//! 4. **Only woken sinks are polled**, and a wake is the same work with ten sinks as with a
+//!    million.
+//! 5. **Bounded turns.** Each kind of work does at most one [`budget`](Demux::budget) in a turn,
+//!    and none can starve another.
 //! 6. **Flushing.** Sinks are flushed when the input pauses, or every
 //!    [`flush_every`](Demux::flush_every) items while it is busy. No flush is forgotten.
 //! 7. **A blocked sink holds the input and nothing else.** Detaching, evicting or replacing it
@@ -159,8 +160,8 @@
 //! 10. **The contracts of `Sink` and `Stream` are kept.**
 //! 11. **Dropping** the future drops all it holds at once. There are no leaks and no reference
 //!     cycles.
-//! 12. **Memory** follows the simultaneous attachments and the queued items, not the keys ever used.
-//!     While nothing is queued, there is no allocation per item.
+//! 12. **Memory** follows the simultaneous attachments and the queued items, not the keys ever
+//!     used. While nothing is queued, there is no allocation per item.
 //! 13. **Any task, any waker.** The future may move to another task between polls; no wake-up is
 //!     lost.
 //!

@@ -49,7 +49,8 @@ pub enum Order<K, S> {
     ///
     /// Ticks are counted by [`stall_timeout`](Attach::stall_timeout),
     /// [`idle_timeout`](Attach::idle_timeout) and [`linger`](crate::Demux::linger). The length of
-    /// the unit is up to you: merge a ticker into the orders, as under [Time](crate::guide::contract#time).
+    /// the unit is up to you: merge a ticker into the orders, as under
+    /// [Time](crate::guide::contract#time).
     ///
     /// Ticks that are read in one turn count as one. A tick is applied to the attachments that have
     /// time-outs one after the other, each for one unit of the budget; orders and items go on
@@ -67,8 +68,8 @@ pub enum Order<K, S> {
     /// ([`Discarded::Evicted`](crate::Discarded::Evicted)), all sinks are dropped without being
     /// flushed or closed ([`Detached::Evicted`](crate::Detached::Evicted)), all hooks are called,
     /// and the future completes with its totals. An item that was read and not yet routed is
-    /// unmatched. Send this after [`Finish`](Self::Finish), or after the end of the input, if a sink
-    /// does not close in time; [`Demux::leaving`](crate::Demux::leaving) tells which.
+    /// unmatched. Send this after [`Finish`](Self::Finish), or after the end of the input, if a
+    /// sink does not close in time; [`Demux::leaving`](crate::Demux::leaving) tells which.
     Abort,
 }
 

@@ -1,11 +1,11 @@
 //! [`Patience`]: whether to flush now, or to wait for the next batch of items.
 //!
-//! Many sinks take few items each from a small batch, and to flush each of them for a line or two is
-//! most of the cost. A producer on the same runtime fills a bounded channel and waits, or has used
-//! up its cooperative budget: tokio then runs it again only when its thread has nothing else to do,
-//! or after 61 polls of other tasks (`event_interval`). To let other tasks run once is not enough
-//! then. So if many sinks are to be flushed while the input has nothing ready, the demux waits, for
-//! as long as waiting has paid.
+//! Many sinks take few items each from a small batch, and to flush each of them for a line or two
+//! is most of the cost. A producer on the same runtime fills a bounded channel and waits, or has
+//! used up its cooperative budget: tokio then runs it again only when its thread has nothing else
+//! to do, or after 61 polls of other tasks (`event_interval`). To let other tasks run once is not
+//! enough then. So if many sinks are to be flushed while the input has nothing ready, the demux
+//! waits, for as long as waiting has paid.
 
 /// Up to this many sinks are flushed as soon as the input has nothing ready.
 ///
@@ -24,9 +24,9 @@ const LONGEST_WAIT: u32 = 64;
 ///
 /// An input that returns a little in each turn would otherwise delay the flush forever. tokio's
 /// budget makes batches of 128 items, so with a hundred sinks about 80 items share a flush. A batch
-/// comes after at most 64 turns that read nothing, usually after 1, or after 61 polls of tasks: beside
-/// ten tasks that run for 20 µs at a time, 64 batches take 80 ms. With 16 batches the lines to a
-/// hundred TCP clients take twice the time.
+/// comes after at most 64 turns that read nothing, usually after 1, or after 61 polls of tasks:
+/// beside ten tasks that run for 20 µs at a time, 64 batches take 80 ms. With 16 batches the lines
+/// to a hundred TCP clients take twice the time.
 const MAX_BATCHES: u32 = 64;
 
 /// How many items and copies the turn that ends a wait has to handle for the wait to have paid.

@@ -1,8 +1,8 @@
 //! One attachment: its sink, its terms, its queue.
 //!
 //! [`Slot`] is the part that every item reads, the extras are what few attachments have. `QUEUED`,
-//! `BEYOND`, `LIMITED` and `GROUPED` mirror what the extras contain, so that one test of the flags separates
-//! the common case from all others.
+//! `BEYOND`, `LIMITED` and `GROUPED` mirror what the extras contain, so that one test of the flags
+//! separates the common case from all others.
 
 mod extras;
 mod flags;

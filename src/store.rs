@@ -19,8 +19,8 @@ use crate::slot::Slot;
 pub(crate) struct Store<K, S> {
     heads: Heads<K, S>,
     others: Slab<Slot<K, S>>,
-    /// The place of each slot, by its id, in four bytes: the upper two bits are the kind, the others
-    /// the index. The ids that are free form a linked list.
+    /// The place of each slot, by its id, in four bytes: the upper two bits are the kind, the
+    /// others the index. The ids that are free form a linked list.
     places: Vec<u32>,
     /// The free id that is taken next, or `END`.
     free: u32,

@@ -1,8 +1,9 @@
 //! The whole contract, on thousands of random schedules. Each schedule is a script: a string of
 //! bytes that `common::model` plays on the crate and on the reference.
 //!
-//! A script begins with settings, of one byte each, and the kind of the script. A test fixes some of
-//! these bytes, and the others are random, so that rare settings occur in every kind of schedule.
+//! A script begins with settings, of one byte each, and the kind of the script. A test fixes some
+//! of these bytes, and the others are random, so that rare settings occur in every kind of
+//! schedule.
 //!
 //! The seeds are fixed. If a script fails, it is shortened for as long as it still fails. The test
 //! then panics with the seed, the shortened script and its events. A debug build plays a tenth of
@@ -65,11 +66,11 @@ fn script(seed: u64, fixed: &[(usize, &[u8])]) -> Vec<u8> {
     script
 }
 
-/// Plays one script for each seed, and asserts that they reached each of `situations`. The seeds are
-/// the numbers below a quarter of `schedules`, or a fortieth in a debug build; or those that the
-/// environment names, as in `SCHEDULES=100000` or `SCHEDULES=100000..200000`. If a script fails and
-/// the environment names a file, as in `KEEP=fuzz/corpus/model/a-situation`, the script becomes a
-/// seed of the fuzz target, which `fuzz_corpus` plays from then on.
+/// Plays one script for each seed, and asserts that they reached each of `situations`. The seeds
+/// are the numbers below a quarter of `schedules`, or a fortieth in a debug build; or those that
+/// the environment names, as in `SCHEDULES=100000` or `SCHEDULES=100000..200000`. If a script fails
+/// and the environment names a file, as in `KEEP=fuzz/corpus/model/a-situation`, the script becomes
+/// a seed of the fuzz target, which `fuzz_corpus` plays from then on.
 #[track_caller]
 fn play(schedules: u64, fixed: &[(usize, &[u8])], situations: &[Situation]) {
     let mut summary = Summary::default();

@@ -1,7 +1,7 @@
 //! The cost of a line to one of many TCP clients over loopback.
 //!
-//! The time is the processor time of the threads that run the program, from the first line until the
-//! last one has arrived. The clock on the wall is read as well. Closing is not timed.
+//! The time is the processor time of the threads that run the program, from the first line until
+//! the last one has arrived. The clock on the wall is read as well. Closing is not timed.
 
 pub(crate) mod programs;
 

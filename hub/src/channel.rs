@@ -13,13 +13,13 @@ use tokio::sync::mpsc::{OwnedPermit, Sender};
 /// It does what `PollSender` of `tokio-util` does, and costs less: while the channel has room, it
 /// reserves a place without a future. It allocates only when the channel is full.
 ///
-/// `poll_flush` and `poll_close` complete at once: an item has arrived when it is sent. Closing drops
-/// the sender.
+/// `poll_flush` and `poll_close` complete at once: an item has arrived when it is sent. Closing
+/// drops the sender.
 ///
 /// # Errors
 ///
-/// `poll_ready` fails when the receiver is closed or dropped; the error has no item. A receiver that
-/// is closed between `poll_ready` and `start_send` is not noticed: that item is lost.
+/// `poll_ready` fails when the receiver is closed or dropped; the error has no item. A receiver
+/// that is closed between `poll_ready` and `start_send` is not noticed: that item is lost.
 ///
 /// # Examples
 ///

@@ -39,15 +39,16 @@ use crate::oneshot::OneshotSink;
 
 /// Publish/subscribe by key, in one task.
 ///
-/// A hub is a handle to a spawned task, which runs a [`Demux`](stream_demux::Demux). Clones are handles
-/// to the same task. When the last handle is dropped, the hub ends: everything that was published is
-/// delivered first, and the subscriptions end then. Subscriptions do not keep a hub alive.
+/// A hub is a handle to a spawned task, which runs a [`Demux`](stream_demux::Demux). Clones are
+/// handles to the same task. When the last handle is dropped, the hub ends: everything that was
+/// published is delivered first, and the subscriptions end then. Subscriptions do not keep a hub
+/// alive.
 ///
 /// Keys are cheap: a key exists while it has a subscriber. Items for keys without one go to
 /// [`on_unmatched`](Builder::on_unmatched).
 ///
-/// If the task ends otherwise, because a `Hash`, `Eq` or `Clone` of yours, a closure or an attached sink
-/// panics, or because the runtime shuts down, the subscriptions end with
+/// If the task ends otherwise, because a `Hash`, `Eq` or `Clone` of yours, a closure or an attached
+/// sink panics, or because the runtime shuts down, the subscriptions end with
 /// [`End::Aborted`](crate::End::Aborted), and publishing fails.
 ///
 /// # Examples
@@ -110,10 +111,11 @@ where
 
     /// Publishes an item under a key, for the subscribers that the key has when the item is routed.
     ///
-    /// A subscription that was made before this call, in the same task or in one that has synchronised
-    /// with it, gets the item. Waits while as many items as the hub has [room](Builder::capacity) for are
-    /// not routed yet: because the hub is busy, or because a subscriber that asked for
-    /// [`Wait`](crate::Overflow::Wait) has no room. Other subscribers never make a publisher wait.
+    /// A subscription that was made before this call, in the same task or in one that has
+    /// synchronised with it, gets the item. Waits while as many items as the hub has
+    /// [room](Builder::capacity) for are not routed yet: because the hub is busy, or because a
+    /// subscriber that asked for [`Wait`](crate::Overflow::Wait) has no room. Other subscribers
+    /// never make a publisher wait.
     ///
     /// # Errors
     ///
@@ -157,11 +159,11 @@ where
 
     /// Subscribes to a key, on the default [`Terms`].
     ///
-    /// What is published after this call is received. So are items that were published shortly before and
-    /// are not routed yet. If the hub has ended, so has the subscription.
+    /// What is published after this call is received. So are items that were published shortly
+    /// before and are not routed yet. If the hub has ended, so has the subscription.
     ///
-    /// A hub keeps no items for later subscribers. For a current value, subscribe first, and then read it
-    /// from where you keep it.
+    /// A hub keeps no items for later subscribers. For a current value, subscribe first, and then
+    /// read it from where you keep it.
     pub fn subscribe(&self, key: K) -> Subscription<K, V> {
         self.subscribe_with([key], Terms::new())
     }
@@ -229,14 +231,14 @@ where
 
     /// Attaches a sink under a key, for example a socket behind [`write_sink`](crate::write_sink).
     ///
-    /// The sink gets the items of the key as they are routed, without a task in between. The queue for it
-    /// has the size and the policy that the terms set; what does not fit is discarded: the sink is not
-    /// told, [`on_discarded`](Builder::on_discarded) is. Keep the lease: dropping it drops the sink.
-    /// [`on_detached`](Builder::on_detached) is called when the sink is gone, with its error if it
-    /// failed.
+    /// The sink gets the items of the key as they are routed, without a task in between. The queue
+    /// for it has the size and the policy that the terms set; what does not fit is discarded: the
+    /// sink is not told, [`on_discarded`](Builder::on_discarded) is. Keep the lease: dropping it
+    /// drops the sink. [`on_detached`](Builder::on_detached) is called when the sink is gone, with
+    /// its error if it failed.
     ///
-    /// A sink that takes no more items, such as a socket whose peer does not read, stays attached until
-    /// something fails: set a [`stall_timeout`](Terms::stall_timeout).
+    /// A sink that takes no more items, such as a socket whose peer does not read, stays attached
+    /// until something fails: set a [`stall_timeout`](Terms::stall_timeout).
     ///
     /// # Examples
     ///
@@ -290,21 +292,21 @@ where
         self.shared().ask().await.blocked_on
     }
 
-    /// Shuts the hub down: accepts no more items, delivers those that were accepted, closes all sinks and
-    /// ends all subscriptions. What is not done after `patience` is given up.
+    /// Shuts the hub down: accepts no more items, delivers those that were accepted, closes all
+    /// sinks and ends all subscriptions. What is not done after `patience` is given up.
     ///
-    /// Subscribers can still read what is in their inboxes; the hub does not wait for that. It waits for
-    /// subscribers that asked for [`Wait`](crate::Overflow::Wait) and have no room, and for attached sinks.
-    /// [`Report::hung`] names them if they took too long; what waited for them is lost, and counted in
-    /// [`Report::stats`].
+    /// Subscribers can still read what is in their inboxes; the hub does not wait for that. It
+    /// waits for subscribers that asked for [`Wait`](crate::Overflow::Wait) and have no room, and
+    /// for attached sinks. [`Report::hung`] names them if they took too long; what waited for them
+    /// is lost, and counted in [`Report::stats`].
     ///
-    /// Several calls, of any handle, wait for the same end, and the earliest deadline counts. After the end,
-    /// it returns at once.
+    /// Several calls, of any handle, wait for the same end, and the earliest deadline counts. After
+    /// the end, it returns at once.
     ///
     /// # Cancel safety
     ///
-    /// The hub is closed by the first poll. If the future is dropped then, the hub still ends as soon as
-    /// everything is delivered, but nothing is given up. You can call `shutdown` again.
+    /// The hub is closed by the first poll. If the future is dropped then, the hub still ends as
+    /// soon as everything is delivered, but nothing is given up. You can call `shutdown` again.
     ///
     /// # Examples
     ///

@@ -20,8 +20,8 @@ use crate::life::Life;
 
 /// Creates an inbox: a sink to attach, and a stream for one reader.
 ///
-/// `capacity` is how many items may wait to be read, at least 1. `full` says what happens to an item
-/// that comes then:
+/// `capacity` is how many items may wait to be read, at least 1. `full` says what happens to an
+/// item that comes then:
 ///
 /// | `full` | |
 /// | --- | --- |
@@ -88,10 +88,10 @@ fn new<T>(capacity: usize, full: Overflow, hub: Option<Arc<Life>>) -> (InboxSink
 
 /// This number of items is missing here: they were dropped because the reader was too slow.
 ///
-/// A reader gets it instead of the items. What it gets next came after the missing items, what it got
-/// before came before them. When the inbox has ended as [`Closed`](End::Closed) and everything was read,
-/// the number of items that were received and the numbers of all gaps add up to the number of items that
-/// were sent.
+/// A reader gets it instead of the items. What it gets next came after the missing items, what it
+/// got before came before them. When the inbox has ended as [`Closed`](End::Closed) and everything
+/// was read, the number of items that were received and the numbers of all gaps add up to the
+/// number of items that were sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Lagged(pub u64);
 
@@ -108,15 +108,16 @@ impl Error for Lagged {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum End {
-    /// The last sink was closed: the input of the demux ended, the hub was shut down, or the key was
-    /// detached. Also if the reader has called [`close`](Inbox::close).
+    /// The last sink was closed: the input of the demux ended, the hub was shut down, or the key
+    /// was detached. Also if the reader has called [`close`](Inbox::close).
     Closed,
     /// The reader was too slow under [`Evict`](Overflow::Evict).
     Overflowed,
-    /// The last sink was dropped without being closed, so items may be missing: it was evicted, or the
-    /// demux was dropped, aborted or has panicked.
+    /// The last sink was dropped without being closed, so items may be missing: it was evicted, or
+    /// the demux was dropped, aborted or has panicked.
     Aborted,
-    /// An item waited for longer than the [time-out](crate::Terms::stall_timeout) of a subscription.
+    /// An item waited for longer than the [time-out](crate::Terms::stall_timeout) of a
+    /// subscription.
     Stalled,
 }
 

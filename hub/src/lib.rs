@@ -2,23 +2,25 @@
 //!
 //! * [`Hub`]: [`publish`](Hub::publish) items under keys, [`subscribe`](Hub::subscribe) to keys. A
 //!   [`Subscription`] is a stream that tells how many items it was too slow for, and where they are
-//!   missing. Each subscriber sets its own [`Terms`]: how many items may wait, and what happens then.
-//! * [`for_each_by_key`]: a worker for each key of a stream. Items of a key are handled in order, keys side by
-//!   side. Idle workers end.
-//! * Sinks for a [demux](stream_demux): [`inbox()`], [`write_sink`], [`MpscSink`], [`OneshotSink`]. They
-//!   need no hub, and an inbox needs no runtime.
+//!   missing. Each subscriber sets its own [`Terms`]: how many items may wait, and what happens
+//!   then.
+//! * [`for_each_by_key`]: a worker for each key of a stream. Items of a key are handled in order,
+//!   keys side by side. Idle workers end.
+//! * Sinks for a [demux](stream_demux): [`inbox()`], [`write_sink`], [`MpscSink`], [`OneshotSink`].
+//!   They need no hub, and an inbox needs no runtime.
 //!
 //! One spawned [`Demux`](stream_demux::Demux) does the routing in each of the first two.
 //!
 //! # When something else is better
 //!
-//! * **One channel that everybody reads**: `tokio::sync::broadcast`. On one core, a reader that takes all that is
-//!   there takes about 60 % of the processor time of a hub. On two cores they take about the same.
+//! * **One channel that everybody reads**: `tokio::sync::broadcast`. On one core, a reader that
+//!   takes all that is there takes about 60 % of the processor time of a hub. On two cores they
+//!   take about the same.
 //! * **Only the latest value**: `tokio::sync::watch`.
 //! * **A pool of equal workers**: `flume`, whose receiver can be cloned. A hub sends an item to all
 //!   subscribers of its key, not to one of them.
-//! * **Calls on one connection**: a map of `oneshot` senders takes about 15 % less processor time than
-//!   [`Hub::next`], which takes two thirds of the lines.
+//! * **Calls on one connection**: a map of `oneshot` senders takes about 15 % less processor time
+//!   than [`Hub::next`], which takes two thirds of the lines.
 //! * **No tokio**: `stream_demux`.
 //!
 //! # Publish and subscribe
@@ -91,10 +93,11 @@
 //!
 //! # Costs
 //!
-//! A hub and its subscribers are tasks of their own, so an item goes through the lock of the hub, the demux, and the
-//! lock of an inbox: about 50 ns a delivery. A burst wakes each subscriber once. A copy for a further
-//! subscriber costs a clone of the item, so publish an [`Arc`](std::sync::Arc) if it is large; keys are not
-//! cloned. `cargo bench -p stream-demux-hub` measures the example programs beside plain ones.
+//! A hub and its subscribers are tasks of their own, so an item goes through the lock of the hub,
+//! the demux, and the lock of an inbox: about 50 ns a delivery. A burst wakes each subscriber once.
+//! A copy for a further subscriber costs a clone of the item, so publish an [`Arc`](std::sync::Arc)
+//! if it is large; keys are not cloned. `cargo bench -p stream-demux-hub` measures the example
+//! programs beside plain ones.
 
 #![forbid(unsafe_code)]
 

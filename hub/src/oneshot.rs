@@ -7,15 +7,16 @@ use std::task::{Context, Poll};
 use futures_sink::Sink;
 use tokio::sync::oneshot::Sender;
 
-/// A sink for a single item: the sender of a oneshot channel of tokio, for example for the reply to a
-/// request.
+/// A sink for a single item: the sender of a oneshot channel of tokio, for example for the reply to
+/// a request.
 ///
-/// Attach it with [`limit(1)`](stream_demux::Attach::limit), so that its key is free after the item.
+/// Attach it with [`limit(1)`](stream_demux::Attach::limit), so that its key is free after the
+/// item.
 ///
 /// # Errors
 ///
-/// `poll_ready` fails when the receiver is closed or dropped, and after the item. An item that is sent
-/// while the receiver is dropped is lost.
+/// `poll_ready` fails when the receiver is closed or dropped, and after the item. An item that is
+/// sent while the receiver is dropped is lost.
 ///
 /// # Examples
 ///

@@ -27,39 +27,42 @@ use roster::{OnPanic, Roster};
 
 /// Runs a worker for each key of a stream: items of a key are handled in order, keys side by side.
 ///
-/// The first item of a key makes its worker: `worker` is called with the key and a [`Mailbox`], and what
-/// it returns runs in a task of its own. When no items have come for a while, the mailbox ends, the worker
-/// returns, and nothing is left of the key. There are never two workers of a key at a time.
+/// The first item of a key makes its worker: `worker` is called with the key and a [`Mailbox`], and
+/// what it returns runs in a task of its own. When no items have come for a while, the mailbox
+/// ends, the worker returns, and nothing is left of the key. There are never two workers of a key
+/// at a time.
 ///
-/// * A mailbox has [room](Workers::mailbox) for 64 items. When one is full, the input waits, so a worker
-///   that is slower than its items slows down all others.
+/// * A mailbox has [room](Workers::mailbox) for 64 items. When one is full, the input waits, so a
+///   worker that is slower than its items slows down all others.
 /// * At most [`max_workers`](Workers::max_workers) are alive. If one more is needed, the input
 ///   waits, and workers that have nothing to do end at once.
 /// * **A worker that panics** is reported to [`on_panic`](Workers::on_panic) and counted in
-///   [`Summary::panics`]. The item that it was working on is gone. What it has not read goes to a new worker
-///   of the key, and other keys notice nothing.
-/// * **A worker that returns early** is replaced in the same way, when there is something to read. One that
-///   panics or returns without having taken any item loses one, so that the next gets further.
+///   [`Summary::panics`]. The item that it was working on is gone. What it has not read goes to a
+///   new worker of the key, and other keys notice nothing.
+/// * **A worker that returns early** is replaced in the same way, when there is something to read.
+///   One that panics or returns without having taken any item loses one, so that the next gets
+///   further.
 /// * **A worker that hangs** stops its key, and the input when its mailbox is full.
 ///   [`shutdown`](ForEachByKey::shutdown) names it.
 ///
-/// Everything starts at once. The result is a handle and a future that completes when the input has ended
-/// and all workers have returned. Each item that was read from the input is taken by a worker by then,
-/// except for those that workers lose which panic or return before they have taken one;
+/// Everything starts at once. The result is a handle and a future that completes when the input has
+/// ended and all workers have returned. Each item that was read from the input is taken by a worker
+/// by then, except for those that workers lose which panic or return before they have taken one;
 /// [`Summary::lost`] counts these.
 ///
 /// # Cancel safety
 ///
-/// You can poll `&mut` handle in a `select!` and go on later. Dropping the handle aborts everything: the
-/// input is dropped, each worker is dropped at its next `await`, and what it has not read is lost. To end
-/// without a loss, call [`shutdown`](ForEachByKey::shutdown). To go on without the handle, give it to
-/// `tokio::spawn`.
+/// You can poll `&mut` handle in a `select!` and go on later. Dropping the handle aborts
+/// everything: the input is dropped, each worker is dropped at its next `await`, and what it has
+/// not read is lost. To end without a loss, call [`shutdown`](ForEachByKey::shutdown). To go on
+/// without the handle, give it to `tokio::spawn`.
 ///
 /// # Panics
 ///
-/// Panics outside of a tokio runtime. With an idle time-out, which is the default, the runtime needs its
-/// time driver: `enable_time` or `enable_all`. If the input or `key` panics, the handle panics with the
-/// same message when it is awaited, and the workers return after what they have got.
+/// Panics outside of a tokio runtime. With an idle time-out, which is the default, the runtime
+/// needs its time driver: `enable_time` or `enable_all`. If the input or `key` panics, the handle
+/// panics with the same message when it is awaited, and the workers return after what they have
+/// got.
 ///
 /// # Examples
 ///
@@ -137,8 +140,8 @@ pub struct Workers<K> {
 }
 
 impl<K> Workers<K> {
-    /// Creates the default settings: mailboxes of 64 items, any number of workers, which end after a minute
-    /// without an item.
+    /// Creates the default settings: mailboxes of 64 items, any number of workers, which end after
+    /// a minute without an item.
     pub fn new() -> Self {
         Self {
             mailbox: 64,
@@ -160,16 +163,16 @@ impl<K> Workers<K> {
 
     /// Sets how many workers there may be at a time, at least 1; the default is any number.
     ///
-    /// Set it if others choose the keys. Workers that wait to end, and those that wait for their predecessor,
-    /// count. A worker that has nothing to do ends when another needs its place, and so do others until half
-    /// are left.
+    /// Set it if others choose the keys. Workers that wait to end, and those that wait for their
+    /// predecessor, count. A worker that has nothing to do ends when another needs its place, and
+    /// so do others until half are left.
     pub fn max_workers(mut self, workers: usize) -> Self {
         self.max = workers;
         self
     }
 
-    /// Sets after how much time without an item a worker's mailbox ends; the default is a minute, and
-    /// `None` is never.
+    /// Sets after how much time without an item a worker's mailbox ends; the default is a minute,
+    /// and `None` is never.
     ///
     /// It takes at least this long and up to half as long again. Less than 2 ms counts as 2 ms.
     pub fn idle_timeout(mut self, time: impl Into<Option<Duration>>) -> Self {
@@ -177,8 +180,8 @@ impl<K> Workers<K> {
         self
     }
 
-    /// Sets a closure that is called when a worker has panicked, with its key and the message of the
-    /// panic.
+    /// Sets a closure that is called when a worker has panicked, with its key and the message of
+    /// the panic.
     ///
     /// It runs in the task of the worker. Panics are counted and printed by the panic hook in any
     /// case.
@@ -208,8 +211,9 @@ impl<K> fmt::Debug for Workers<K> {
 
 /// The workers of a stream. [`for_each_by_key`] creates it.
 ///
-/// It is a handle, and a future that completes when the input has ended and all workers have returned.
-/// Dropping it aborts them. After completion it can be awaited again, and completes at once.
+/// It is a handle, and a future that completes when the input has ended and all workers have
+/// returned. Dropping it aborts them. After completion it can be awaited again, and completes at
+/// once.
 #[must_use = "dropping it aborts the workers"]
 pub struct ForEachByKey<K: Hash + Eq, T> {
     /// Until it has ended.
@@ -223,9 +227,9 @@ impl<K: Hash + Eq + Clone, T> ForEachByKey<K, T> {
     /// Reads no more of the input, and waits until all workers have handled what was read and have
     /// returned. Those that have not after `patience` are aborted.
     ///
-    /// Items that are still in the input are neither handled nor counted. To handle all that was accepted,
-    /// end the input first, for example by dropping the senders of its channel, await the handle with a
-    /// time-out, and call `shutdown` only when that expires.
+    /// Items that are still in the input are neither handled nor counted. To handle all that was
+    /// accepted, end the input first, for example by dropping the senders of its channel, await the
+    /// handle with a time-out, and call `shutdown` only when that expires.
     ///
     /// [`Summary::hung`] names their keys, and [`Summary::lost`] counts the items that they have not
     /// taken. An item that a worker has taken counts as handled even if the worker is aborted then.
@@ -234,8 +238,8 @@ impl<K: Hash + Eq + Clone, T> ForEachByKey<K, T> {
     ///
     /// # Cancel safety
     ///
-    /// The first poll stops the input. If the future is dropped then, the workers handle what was read and
-    /// return, but none is aborted. You can call `shutdown` again or await the handle.
+    /// The first poll stops the input. If the future is dropped then, the workers handle what was
+    /// read and return, but none is aborted. You can call `shutdown` again or await the handle.
     ///
     /// # Examples
     ///

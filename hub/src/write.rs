@@ -11,13 +11,13 @@ use tokio::io::AsyncWrite;
 
 /// Creates a sink that encodes items into one buffer, and writes the buffer once per flush.
 ///
-/// `encode` appends an item to the buffer, for example with [`writeln!`] or `serde_json::to_writer`.
-/// If it fails, the sink fails with its error.
+/// `encode` appends an item to the buffer, for example with [`writeln!`] or
+/// `serde_json::to_writer`. If it fails, the sink fails with its error.
 ///
-/// `limit` is the number of bytes at which the sink is no longer ready: it then writes before it takes
-/// another item. The buffer holds at most `limit` bytes and one item. It is allocated with the first
-/// item; when it is empty, it keeps room for twice the limit at most. 8 KiB is a good limit for a socket
-/// that gets many small items.
+/// `limit` is the number of bytes at which the sink is no longer ready: it then writes before it
+/// takes another item. The buffer holds at most `limit` bytes and one item. It is allocated with
+/// the first item; when it is empty, it keeps room for twice the limit at most. 8 KiB is a good
+/// limit for a socket that gets many small items.
 ///
 /// A demux flushes when its input pauses, so all items of a burst share a system call. Set
 /// `TCP_NODELAY` on sockets, because the sink already does what Nagle's algorithm is for.
@@ -27,8 +27,8 @@ use tokio::io::AsyncWrite;
 ///
 /// # Errors
 ///
-/// The sink fails with the errors of the writer and of `encode`. If the writer accepts no more bytes,
-/// the error is [`WriteZero`](io::ErrorKind::WriteZero).
+/// The sink fails with the errors of the writer and of `encode`. If the writer accepts no more
+/// bytes, the error is [`WriteZero`](io::ErrorKind::WriteZero).
 ///
 /// # Examples
 ///

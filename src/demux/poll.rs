@@ -111,8 +111,8 @@ where
         }
     }
 
-    /// Goes on with what the turn before has left: polls the sinks in doubt, then offers the item on
-    /// its way through a group to the next members.
+    /// Goes on with what the turn before has left: polls the sinks in doubt, then offers the item
+    /// on its way through a group to the next members.
     fn go_on(self: Pin<&mut Self>, turn: &mut Turn) {
         let this = self.project();
         if !this.router.is_aborted() {
@@ -302,8 +302,8 @@ where
         read
     }
 
-    /// Goes on to close sinks, if the input has ended in this turn. Then flushes all sinks that took
-    /// an item if this turn is a lull, and those whose flush is due.
+    /// Goes on to close sinks, if the input has ended in this turn. Then flushes all sinks that
+    /// took an item if this turn is a lull, and those whose flush is due.
     fn flush_before_sleep(self: Pin<&mut Self>, turn: &Turn) {
         let this = self.project();
         let (router, limit) = (this.router, this.budget.limit());

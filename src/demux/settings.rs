@@ -23,8 +23,8 @@ where
     /// Sets how much work one `poll` may do before it lets other tasks run; the default is 1,024.
     ///
     /// The budget applies to each kind of work: for example, a turn reads at most this number of
-    /// items, and as many orders. [Fairness](crate::guide::contract#fairness) lists the kinds, and the work
-    /// that the budget does not bound.
+    /// items, and as many orders. [Fairness](crate::guide::contract#fairness) lists the kinds, and
+    /// the work that the budget does not bound.
     ///
     /// # Panics
     ///
@@ -100,8 +100,8 @@ where
     /// Sets how many items a busy input may return before a sink that took an item is flushed.
     ///
     /// The default is 16,384, the largest value is 2³¹. If the input has nothing ready, this
-    /// setting does not apply: sinks are flushed at once, or if there are more than 16, when waiting
-    /// for further items does not pay.
+    /// setting does not apply: sinks are flushed at once, or if there are more than 16, when
+    /// waiting for further items does not pay.
     ///
     /// A small number shortens the time that a sink's last item waits for its flush while other
     /// sinks are busy. A large number lets more items share a flush. With many more busy keys than
@@ -286,13 +286,13 @@ where
 
     /// Lets a key have many sinks that share its items: each item goes to one of them.
     ///
-    /// It goes to the next sink in turn that is ready. If none is, it is queued, and the sinks take it
-    /// from there as they are woken: they share one queue, with room for the buffers of all of them.
-    /// If one of them leaves or fails, the others go on with the queue.
+    /// It goes to the next sink in turn that is ready. If none is, it is queued, and the sinks take
+    /// it from there as they are woken: they share one queue, with room for the buffers of all of
+    /// them. If one of them leaves or fails, the others go on with the queue.
     ///
-    /// The policy is that of the sink that joined first, and [`admit`](Self::admit) is called once for
-    /// each item, for that sink. See [Groups](crate::guide::contract#groups) for the details. Do not
-    /// balance over sinks that reserve from one pool.
+    /// The policy is that of the sink that joined first, and [`admit`](Self::admit) is called once
+    /// for each item, for that sink. See [Groups](crate::guide::contract#groups) for the details.
+    /// Do not balance over sinks that reserve from one pool.
     ///
     /// Of `balance` and [`multicast`](Self::multicast), the one that is called last applies.
     ///

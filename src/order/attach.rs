@@ -165,9 +165,9 @@ impl<K, S> Attach<K, S> {
 
     /// Ends the attachment after `items` items have been accepted, that is sent or queued.
     ///
-    /// Items that wait [beyond the buffer](crate::guide::contract#when-a-policy-acts) do not count yet.
-    /// The key then becomes free, the sink is sent what is queued, and is closed. The default is
-    /// no limit. With `limit(0)` the attachment does not take the key and is closed at once.
+    /// Items that wait [beyond the buffer](crate::guide::contract#when-a-policy-acts) do not count
+    /// yet. The key then becomes free, the sink is sent what is queued, and is closed. The default
+    /// is no limit. With `limit(0)` the attachment does not take the key and is closed at once.
     ///
     /// `limit(1)` fits request and response: the response goes to the sink that waits for it, and
     /// a late second response is unmatched instead of reaching another recipient.
@@ -203,9 +203,9 @@ impl<K, S> Attach<K, S> {
     ///
     /// A tick counts while an operation of the sink is pending and its waker has not fired, or has
     /// fired only while the sink was polled. The count starts anew when an operation completes, but
-    /// not when another operation becomes pending: if a sink is not ready, then is replaced, and its
-    /// close is pending, too, all these ticks count. `n` ticks take between `n - 1` and `n` units of time, so 1 may be no time at all: use
-    /// 2 or more.
+    /// not when another operation becomes pending: if a sink is not ready, then is replaced, and
+    /// its close is pending, too, all these ticks count. `n` ticks take between `n - 1` and `n`
+    /// units of time, so 1 may be no time at all: use 2 or more.
     ///
     /// # Examples
     ///
@@ -238,10 +238,10 @@ impl<K, S> Attach<K, S> {
     /// [`Demux::idle_timeout`](crate::Demux::idle_timeout); 0 means no time-out. Nothing expires
     /// unless you send ticks, as under [Time](crate::guide::contract#time).
     ///
-    /// A tick counts if no item is queued or unflushed for this attachment, and if, since the previous
-    /// tick, its sink took no item and completed no flush, and the input did not wait for any sink.
-    /// The first tick after attaching may not count. An item or a completed flush starts the count
-    /// anew.
+    /// A tick counts if no item is queued or unflushed for this attachment, and if, since the
+    /// previous tick, its sink took no item and completed no flush, and the input did not wait for
+    /// any sink. The first tick after attaching may not count. An item or a completed flush starts
+    /// the count anew.
     ///
     /// # Examples
     ///

@@ -95,8 +95,8 @@ where
     B: BuildHasher,
 {
     /// Gives an item to the next member of its group that is ready, or queues it. Each member but
-    /// the first that is polled costs one unit, but a spent allowance stops none: a sink in line has
-    /// joined or was woken, which has cost one.
+    /// the first that is polled costs one unit, but a spent allowance stops none: a sink in line
+    /// has joined or was woken, which has cost one.
     #[cold]
     pub(super) fn balance(&mut self, group: usize, item: V, items: &mut Allowance) {
         let Some(head) = self.slots.group(group).head() else { return };
@@ -190,8 +190,8 @@ where
         }
     }
 
-    /// A member of a group, of which there were `members`, leaves together with the others: takes an
-    /// equal part of the queue for it.
+    /// A member of a group, of which there were `members`, leaves together with the others: takes
+    /// an equal part of the queue for it.
     pub(super) fn take_part(&mut self, id: SlotId, group: usize, members: usize) {
         let Some(head) = self.slots.group(group).head() else { return };
         let (len, beyond) = self.slots.queue_len(head);

@@ -4,9 +4,9 @@
 //! when the task has used up its cooperative budget, which may happen after any number of
 //! operations: a task that was woken by another one runs with what that one has left of its budget
 //! (tokio's LIFO slot). The wake that follows is late on purpose, so it tells nothing either. Only
-//! an answer on a whole budget can be believed, and a task that wakes itself while it is polled gets
-//! one in its next poll. Therefore an item that finds no room is queued all the same, *beyond the
-//! buffer*, and
+//! an answer on a whole budget can be believed, and a task that wakes itself while it is polled
+//! gets one in its next poll. Therefore an item that finds no room is queued all the same, *beyond
+//! the buffer*, and
 //!
 //! * under `Wait` the *gate* closes: the input waits until that sink takes an item;
 //! * under the other policies the slot is *in doubt*: its sink is polled once more at the start of
@@ -36,8 +36,8 @@ use crate::slot::{Popped, Queue};
 /// How often sinks in doubt are polled in one turn.
 ///
 /// Tokio's cooperative budget is 128 operations in each poll of a task. A poll of a sink takes one
-/// of it; of a sink that wraps others, one for each of them. So with up to 32 polls, `Pending` can be
-/// believed of sinks that take up to four, and something is left for the orders that come next.
+/// of it; of a sink that wraps others, one for each of them. So with up to 32 polls, `Pending` can
+/// be believed of sinks that take up to four, and something is left for the orders that come next.
 const POLLS: usize = 32;
 
 /// Which slots have items beyond their buffers, and whom the input waits for.
@@ -340,8 +340,8 @@ where
         }
     }
 
-    /// Makes room for the first item beyond the buffer. Returns `false` if that is the last one that
-    /// the slot may accept.
+    /// Makes room for the first item beyond the buffer. Returns `false` if that is the last one
+    /// that the slot may accept.
     fn drop_oldest(&mut self, id: SlotId) -> bool {
         let mut slot = self.slots.slot_mut(id);
         let policy = slot.overflow();

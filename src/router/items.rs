@@ -122,8 +122,8 @@ where
     /// Routes an item that cannot be sent on the hot path. `items` is what may be spent on the
     /// members of its group except the first. Returns `true` if further items may be routed.
     ///
-    /// Unless `orders_known`, there may be an order for a key that is not attached: an item with such
-    /// a key waits as if an order had overtaken it.
+    /// Unless `orders_known`, there may be an order for a key that is not attached: an item with
+    /// such a key waits as if an order had overtaken it.
     #[cold]
     #[inline(never)]
     pub(crate) fn route_slow<F>(

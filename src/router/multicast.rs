@@ -59,8 +59,8 @@ where
     H: Hooks<K, V, S::Error>,
     B: BuildHasher,
 {
-    /// Offers an item to the members of a group, as far as `items` goes: one for each but the first,
-    /// which the item itself has paid for.
+    /// Offers an item to the members of a group, as far as `items` goes: one for each but the
+    /// first, which the item itself has paid for.
     pub(super) fn start_walk(
         &mut self,
         group: usize,
@@ -185,8 +185,8 @@ where
         }
     }
 
-    /// A member is gone before it was offered the item that is on its way through its group. Returns
-    /// the item if that was the last one ahead.
+    /// A member is gone before it was offered the item that is on its way through its group.
+    /// Returns the item if that was the last one ahead.
     pub(super) fn skip_member(&mut self, id: SlotId) -> Option<V> {
         if !self.is_ahead(id) {
             return None;

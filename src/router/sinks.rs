@@ -83,8 +83,8 @@ where
         }
     }
 
-    /// Drains a slot, and then closes it if it is leaving, or polls a pending flush again. Each poll
-    /// of a sink for an item costs one of `polls`.
+    /// Drains a slot, and then closes it if it is leaving, or polls a pending flush again. Each
+    /// poll of a sink for an item costs one of `polls`.
     fn advance(&mut self, id: SlotId, polls: &mut Allowance) {
         match self.drain(id, polls) {
             Drained::Empty | Drained::Unready => {}

@@ -1,8 +1,8 @@
 //! The items that wait for the sink of a slot.
 //!
 //! Those at the end of the queue may be *beyond the buffer*: there was no room for them, and they
-//! are not accepted yet. They are counted, because a queue that was taken over from another slot may
-//! be longer than the buffer and still have none.
+//! are not accepted yet. They are counted, because a queue that was taken over from another slot
+//! may be longer than the buffer and still have none.
 
 use alloc::collections::VecDeque;
 use core::mem;
@@ -34,8 +34,8 @@ pub(crate) struct Popped<V> {
 }
 
 impl<K, S, V> SlotMut<'_, K, S, V> {
-    /// Adds an item that was admitted. `room` is that of the queue if other sinks take from it, too.
-    /// Returns how many items are beyond the buffer: 0 if there was room for this one.
+    /// Adds an item that was admitted. `room` is that of the queue if other sinks take from it,
+    /// too. Returns how many items are beyond the buffer: 0 if there was room for this one.
     pub(crate) fn enqueue(&mut self, item: V, room: Option<u64>) -> u32 {
         let may_replace = self.slot.is_queued() && self.slot.conflates();
         let room = room.unwrap_or(self.slot.buffer(self.extras) as u64);

@@ -6,7 +6,8 @@
 //!    at once, so none has to be remembered.
 //! 2. An operation that answered `Pending` is not repeated before the sink's waker fired: `PARKED`,
 //!    `FLUSHING` and `CLOSING` stand for the three that wait. There are two exceptions: a flush may
-//!    be repeated when the sink took another item, and `poll_ready` once while the sink is in doubt.
+//!    be repeated when the sink took another item, and `poll_ready` once while the sink is in
+//!    doubt.
 //! 3. An error is returned to the caller, who removes the slot: the sink is not touched again.
 //! 4. After `poll_close` was called there is nothing in the queue, and nothing will be.
 
@@ -62,8 +63,8 @@ impl<K, S> Slot<K, S> {
         self.has(TIMED)
     }
 
-    /// Returns `true` if its sink was not ready when a turn began with polling it, and its waker has
-    /// not fired since.
+    /// Returns `true` if its sink was not ready when a turn began with polling it, and its waker
+    /// has not fired since.
     pub(crate) fn is_full(&self) -> bool {
         self.has(FULL)
     }

@@ -3,16 +3,16 @@
 //! * A *script* is a string of bytes; any string is valid. It consists of *steps* of the outside
 //!   world: items, orders on all terms, ends of leases, what sinks and streams return, what happens
 //!   inside a call, and polls of the task.
-//! * The *reference* is a second, naive implementation of the contract. What it does in each turn is
-//!   determined by the contract alone.
+//! * The *reference* is a second, naive implementation of the contract. What it does in each turn
+//!   is determined by the contract alone.
 //! * A *world* is everything outside a demux. A script is played in two worlds, step by step: one
 //!   has the crate's `Demux`, the other the reference.
 //! * The *tape* is the log of all events of a world. The demux polls watched sinks and streams and
 //!   calls watched hooks, which write to it.
 //!
-//! After each step both tapes must be equal, event by event, and so must be what the getters return,
-//! whether the task is woken or asleep, and the number of items that exist. The moment at which an
-//! item is cloned is not compared.
+//! After each step both tapes must be equal, event by event, and so must be what the getters
+//! return, whether the task is woken or asleep, and the number of items that exist. The moment at
+//! which an item is cloned is not compared.
 //!
 //! | file | content |
 //! | --- | --- |

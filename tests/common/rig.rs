@@ -325,7 +325,8 @@ impl<V: Debug + 'static> Rig<V> {
         panic!("still awake after {LIMIT} polls");
     }
 
-    /// Checks that every item has one fate, and that every attachment is receiving, leaving or gone.
+    /// Checks that every item has one fate, and that every attachment is receiving, leaving or
+    /// gone.
     #[track_caller]
     pub fn check_totals(&self) {
         let all = self.totals();

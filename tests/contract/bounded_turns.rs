@@ -256,8 +256,8 @@ fn long_queue_is_discarded_at_once() {
 
 // What wakes itself.
 
-/// A sink or stream that wakes itself while it is polled is polled once in each turn, and the others
-/// go on.
+/// A sink or stream that wakes itself while it is polled is polled once in each turn, and the
+/// others go on.
 #[test]
 fn what_wakes_itself_is_polled_once_a_turn() {
     type Count = Box<dyn Fn(&Rig) -> usize>;

@@ -277,8 +277,8 @@ impl Watch {
     }
 }
 
-/// No sink waits longer than the window, and each flush comes at most one budget or a quarter of the
-/// window early.
+/// No sink waits longer than the window, and each flush comes at most one budget or a quarter of
+/// the window early.
 #[test]
 fn busy_sink_is_flushed_once_in_a_window() {
     for window in [1, 2, 3, 64, 1_000] {

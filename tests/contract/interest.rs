@@ -1,5 +1,5 @@
-//! `Hooks::key_attached` and `Hooks::key_detached`: which keys have a receiving attachment. That the
-//! calls alternate and agree with `Demux::contains_key` is checked by `random_schedules`.
+//! `Hooks::key_attached` and `Hooks::key_detached`: which keys have a receiving attachment. That
+//! the calls alternate and agree with `Demux::contains_key` is checked by `random_schedules`.
 
 use crate::common::{Rig, Split, Terms, is_hook};
 use stream_demux::{Attach, Demux, Lease, Order, Overflow};

@@ -1,6 +1,6 @@
-//! `Lease` (*Attachments*): it ends its attachments from any thread, and nothing after the demux was
-//! dropped. If an attachment has several leases, eviction wins over detaching. What then happens to
-//! items and sinks is in `endings`.
+//! `Lease` (*Attachments*): it ends its attachments from any thread, and nothing after the demux
+//! was dropped. If an attachment has several leases, eviction wins over detaching. What then
+//! happens to items and sinks is in `endings`.
 
 use std::sync::{Arc, Barrier};
 use std::thread;

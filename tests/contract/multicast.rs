@@ -1,6 +1,6 @@
 //! `Demux::multicast` (*Groups*): a key with many sinks. Each gets a clone of an item into its sink
-//! or its queue, in the order in which they joined, and the last one the item itself. Only the budget
-//! interrupts the way of an item through a group. How members end is in `endings`.
+//! or its queue, in the order in which they joined, and the last one the item itself. Only the
+//! budget interrupts the way of an item through a group. How members end is in `endings`.
 
 use crate::common::{Note, Rig, SinkHandle, Split, Terms};
 use stream_demux::{Attach, Lease, Order, Overflow};

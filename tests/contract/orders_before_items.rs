@@ -240,8 +240,8 @@ fn orders_that_have_ended_are_not_polled_again() {
 // Channels of tokio, which yield when the cooperative budget of the task is used up, on every
 // runtime.
 
-/// Runs a demux that parks. It is woken when a task, after `spent` operations, has sent an order for
-/// each of `keys` and then an item for each.
+/// Runs a demux that parks. It is woken when a task, after `spent` operations, has sent an order
+/// for each of `keys` and then an item for each.
 async fn woken_for_all(keys: u64, spent: usize) -> Totals {
     let (orders, inbox) = mpsc::channel(400);
     let (items, input) = futures_mpsc::unbounded();

@@ -414,8 +414,8 @@ impl Case {
 /// Random cases beside those of the grid.
 const SEEDS: u64 = 300;
 
-/// With `STREAM_DEMUX_RUNS`, all cases are run, that many times each; with `STREAM_DEMUX_CASE`, only
-/// the case of this number; otherwise each seventh case, once.
+/// With `STREAM_DEMUX_RUNS`, all cases are run, that many times each; with `STREAM_DEMUX_CASE`,
+/// only the case of this number; otherwise each seventh case, once.
 #[test]
 fn combinations_lose_nothing() {
     let cases = grid().into_iter().chain((0..SEEDS).map(Case::random)).enumerate();

@@ -45,7 +45,8 @@ pub struct Config {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub history: u32,
 
-    /// Send buffer of each client's socket in the kernel; 0: the system's default; with --demo, 8192
+    /// Send buffer of each client's socket in the kernel; 0: the system's default; with --demo,
+    /// 8192
     #[arg(long, value_name = "BYTES", default_value_t = 128 * 1024,
         default_value_if("demo", ArgPredicate::IsPresent, Some("8192")))]
     pub send_buffer: u32,

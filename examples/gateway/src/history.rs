@@ -177,8 +177,8 @@ impl History {
         }
     }
 
-    /// Returns which messages are kept after a position; all that are kept if the position is not of
-    /// this run.
+    /// Returns which messages are kept after a position; all that are kept if the position is not
+    /// of this run.
     pub fn since(&self, key: &str, from: &Since) -> Missed {
         let kept = &*self.kept.lock().unwrap();
         let last = kept.last(key);

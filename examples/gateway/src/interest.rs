@@ -1,4 +1,5 @@
-//! The keys that clients subscribe to, the bindings of the queue to them, and what is known of both.
+//! The keys that clients subscribe to, the bindings of the queue to them, and what is known of
+//! both.
 //!
 //! A client is told of a gap before it hears a later message, unless its key is known to have been
 //! bound without interruption. So a key is bound only when the broker says so, and this remains
@@ -10,10 +11,10 @@
 //! 3. a message that the gateway published was not routed ([`interrupt`](Interest::interrupt)).
 //!
 //! When a key is bound again, the history skips a position: clients that return are told of the gap
-//! by their position ([`crate::history`]). Clients that rely on the key and are still there are told
-//! directly ([`Interruption`]). In the cases 2 and 3, the session ends, and the next one binds all
-//! wanted keys and tells the clients before it consumes. So nobody hears a later message first, and
-//! a client that then loads its state misses nothing.
+//! by their position ([`crate::history`]). Clients that rely on the key and are still there are
+//! told directly ([`Interruption`]). In the cases 2 and 3, the session ends, and the next one binds
+//! all wanted keys and tells the clients before it consumes. So nobody hears a later message first,
+//! and a client that then loads its state misses nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -32,8 +33,8 @@ const UNBOUND: usize = 10_000;
 /// A message that was published before the key was bound is returned within this time.
 const CERTAIN: Duration = Duration::from_secs(5);
 
-/// Tracks wanted and bound keys. The demux reports each subscription that is attached, and each that
-/// has ended, also if it never received. Only the current state is kept, and the bindings are
+/// Tracks wanted and bound keys. The demux reports each subscription that is attached, and each
+/// that has ended, also if it never received. Only the current state is kept, and the bindings are
 /// changed to match it.
 pub struct Interest {
     pub follows: bool,
@@ -232,8 +233,8 @@ impl Interest {
         self.follows && matches!(keys.bindings.get(key), Some(Binding::Bound { .. }))
     }
 
-    /// Called when the wanted keys are bound, and before messages are consumed. Tells the clients of
-    /// keys that were interrupted.
+    /// Called when the wanted keys are bound, and before messages are consumed. Tells the clients
+    /// of keys that were interrupted.
     pub async fn tell(&self) {
         let (told, done) = oneshot::channel();
         {

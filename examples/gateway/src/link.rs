@@ -89,7 +89,8 @@ impl Link {
         }
     }
 
-    /// Starts to open a channel for each of the lanes that wait for one, as far as the limits allow.
+    /// Starts to open a channel for each of the lanes that wait for one, as far as the limits
+    /// allow.
     pub fn open(&mut self, waiting: usize) -> Vec<BoxFuture<'static, lapin::Result<Channel>>> {
         let room = OPEN.min(self.half()).saturating_sub(self.open);
         let count = if self.is_broken { 0 } else { waiting.saturating_sub(self.opening).min(room) };

@@ -1,5 +1,5 @@
-//! Publishing to the broker, on connections of its own: while the broker is short of memory or disk,
-//! it does not read from publishing connections, but acknowledgements must reach it.
+//! Publishing to the broker, on connections of its own: while the broker is short of memory or
+//! disk, it does not read from publishing connections, but acknowledgements must reach it.
 //!
 //! A post gets 202 if the broker has confirmed its message, and is refused if the broker has not
 //! stored it. If it may or may not have it, the answer is [`PublishError::Down`].

@@ -96,9 +96,9 @@ pub fn start(
         }
         let mut done = demux.poll_unpin(cx);
         if done.is_pending() {
-            // Before flushing many clients, the demux may yield up to 64 times so that other tasks can
-            // bring more messages. Polled twice, it needs half as many turns of the runtime, which
-            // take long beside other busy tasks.
+            // Before flushing many clients, the demux may yield up to 64 times so that other tasks
+            // can bring more messages. Polled twice, it needs half as many turns of the runtime,
+            // which take long beside other busy tasks.
             done = demux.poll_unpin(cx);
         }
         board.set_totals(demux.totals());

@@ -71,8 +71,8 @@ pub struct Settings {
 
 impl Default for Settings {
     /// Default limits; 1,024 calls for each of 1,000 connections; 256 MiB, of which a connection
-    /// may use a quarter; 30 seconds for a frame; five minutes without a call; five seconds to stop;
-    /// framing without other stages; an `on_closed` that does nothing.
+    /// may use a quarter; 30 seconds for a frame; five minutes without a call; five seconds to
+    /// stop; framing without other stages; an `on_closed` that does nothing.
     ///
     /// A quarter of the memory is enough for the longest frame and its answer.
     fn default() -> Self {

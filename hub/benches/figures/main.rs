@@ -1,12 +1,13 @@
-//! What the hub costs beside the best plain program for the same job, and the lines of the example programs.
+//! What the hub costs beside the best plain program for the same job, and the lines of the example
+//! programs.
 //!
 //! ```sh
 //! cargo bench -p stream-demux-hub                      # everything
 //! cargo bench -p stream-demux-hub -- chat workers      # some of it
 //! ```
 //!
-//! Processor time of all threads, not time on the clock: the median of some rounds, and the median of the
-//! ratios in each round.
+//! Processor time of all threads, not time on the clock: the median of some rounds, and the median
+//! of the ratios in each round.
 
 #![expect(clippy::cast_precision_loss, reason = "times and counts are far below 2⁵³")]
 

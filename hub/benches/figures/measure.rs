@@ -39,10 +39,11 @@ impl Contender {
     }
 }
 
-/// Runs the contenders in turn, once unmeasured, and prints their medians and the median of the ratios of
-/// the first to each other one in the same round.
+/// Runs the contenders in turn, once unmeasured, and prints their medians and the median of the
+/// ratios of the first to each other one in the same round.
 ///
-/// With `ONLY` set in the environment, runs only the contenders whose names begin with it: for a profiler.
+/// With `ONLY` set in the environment, runs only the contenders whose names begin with it: for a
+/// profiler.
 pub(crate) fn compare(title: &str, rounds: usize, mut contenders: Vec<Contender>) {
     let only = std::env::var("ONLY").unwrap_or_default();
     contenders.retain(|contender| contender.name.starts_with(&only));

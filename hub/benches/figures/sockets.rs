@@ -1,4 +1,5 @@
-//! 1,000 TCP clients of 50 topics, in bursts of 5,000 lines. The time does not include that of the clients.
+//! 1,000 TCP clients of 50 topics, in bursts of 5,000 lines. The time does not include that of the
+//! clients.
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read};
@@ -22,7 +23,8 @@ const BURST: u64 = 5_000;
 const BURSTS: u64 = 5;
 const COPIES: u64 = BURST * CLIENTS / TOPICS;
 
-/// Clients in a thread of their own. After each burst it sends the processor time that it took so far.
+/// Clients in a thread of their own. After each burst it sends the processor time that it took so
+/// far.
 fn connect() -> (Vec<tokio::net::TcpStream>, Receiver<Duration>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (mut servers, mut clients) = (Vec::new(), Vec::new());
@@ -79,8 +81,8 @@ async fn publish<F: Future<Output = ()>>(
 
 async fn hub() -> Cost {
     let (sockets, arrived) = connect();
-    // Room for a burst, as the channels of the rival have: otherwise the hub writes each time that the publisher
-    // has to wait.
+    // Room for a burst, as the channels of the rival have: otherwise the hub writes each time that
+    // the publisher has to wait.
     let hub = Hub::builder().capacity(8 * 1_024).spawn();
     let terms = Terms::new().buffer(1_024).overflow(Overflow::Wait);
     let attach = |(n, socket)| {

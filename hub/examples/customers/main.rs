@@ -1,4 +1,5 @@
-//! Ordered workers for each customer, which end when they are idle, and a deadline that names who hangs.
+//! Ordered workers for each customer, which end when they are idle, and a deadline that names who
+//! hangs.
 //!
 //! ```sh
 //! cargo run -p stream-demux-hub --example customers    # with `for_each_by_key`

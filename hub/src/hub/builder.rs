@@ -15,7 +15,8 @@ use super::sink::SinkError;
 use super::streams::{Items, Orders};
 use super::task::Task;
 
-/// The settings of a [`Hub`]. [`Hub::builder`] creates it, and [`spawn`](Self::spawn) starts the hub.
+/// The settings of a [`Hub`]. [`Hub::builder`] creates it, and [`spawn`](Self::spawn) starts the
+/// hub.
 ///
 /// # Examples
 ///
@@ -55,8 +56,8 @@ impl<K, V> Builder<K, V> {
 }
 
 impl<K, V, St, B> Builder<K, V, St, B> {
-    /// Sets how many items may be published and not yet be read by the hub, before publishers wait; the
-    /// default is 1,024.
+    /// Sets how many items may be published and not yet be read by the hub, before publishers wait;
+    /// the default is 1,024.
     ///
     /// The hub reads all of them at once, so up to twice this number are kept.
     pub fn capacity(mut self, items: usize) -> Self {
@@ -64,8 +65,8 @@ impl<K, V, St, B> Builder<K, V, St, B> {
         self
     }
 
-    /// Sets the [budget](stream_demux::Demux::budget) of the demux: how much it does before it lets other
-    /// tasks run. The default is that of the demux.
+    /// Sets the [budget](stream_demux::Demux::budget) of the demux: how much it does before it lets
+    /// other tasks run. The default is that of the demux.
     ///
     /// # Panics
     ///
@@ -77,8 +78,8 @@ impl<K, V, St, B> Builder<K, V, St, B> {
 
     /// Sets how exact time-outs are; the default is 100 ms.
     ///
-    /// A hub without time-outs has no timer. With them, each tick looks at every attachment that has
-    /// one.
+    /// A hub without time-outs has no timer. With them, each tick looks at every attachment that
+    /// has one.
     pub fn tick(mut self, tick: Duration) -> Self {
         self.tick = tick;
         self
@@ -92,8 +93,8 @@ impl<K, V, St, B> Builder<K, V, St, B> {
         self
     }
 
-    /// Sets a closure that is called when a subscriber has left a key or an attached sink is gone, with
-    /// the reason.
+    /// Sets a closure that is called when a subscriber has left a key or an attached sink is gone,
+    /// with the reason.
     ///
     /// It runs in the task of the hub and must not block.
     pub fn on_detached(
@@ -107,8 +108,8 @@ impl<K, V, St, B> Builder<K, V, St, B> {
     /// Sets a closure that is called with each item that is discarded: it has no room at an
     /// [attached](Hub::attach) sink, or its member leaves, fails or is given up while it waits.
     ///
-    /// What the full inbox of a subscription drops is not passed to it: the subscriber is told of that.
-    /// It runs in the task of the hub and must not block.
+    /// What the full inbox of a subscription drops is not passed to it: the subscriber is told of
+    /// that. It runs in the task of the hub and must not block.
     pub fn on_discarded(
         mut self,
         call: impl FnMut(Recipient<'_, K>, V, Discarded) + Send + 'static,
@@ -117,8 +118,8 @@ impl<K, V, St, B> Builder<K, V, St, B> {
         self
     }
 
-    /// Sets a closure that is called with `true` when a key gets its first subscriber, and with `false`
-    /// when it has lost its last: to subscribe upstream only while needed.
+    /// Sets a closure that is called with `true` when a key gets its first subscriber, and with
+    /// `false` when it has lost its last: to subscribe upstream only while needed.
     ///
     /// It runs in the task of the hub and must not block: send the key to a task that subscribes.
     pub fn on_interest(mut self, call: impl FnMut(&K, bool) + Send + 'static) -> Self {
@@ -126,12 +127,12 @@ impl<K, V, St, B> Builder<K, V, St, B> {
         self
     }
 
-    /// Publishes the items of a stream, too. When the stream ends, the hub shuts down as if the last
-    /// handle had been dropped.
+    /// Publishes the items of a stream, too. When the stream ends, the hub shuts down as if the
+    /// last handle had been dropped.
     ///
-    /// The task of the hub reads the stream itself, so an item takes no detour through another task: use
-    /// this for what comes in on a connection. Items that the stream still has when the hub is shut down
-    /// are not read.
+    /// The task of the hub reads the stream itself, so an item takes no detour through another
+    /// task: use this for what comes in on a connection. Items that the stream still has when the
+    /// hub is shut down are not read.
     ///
     /// # Examples
     ///
@@ -156,8 +157,8 @@ impl<K, V, St, B> Builder<K, V, St, B> {
         Builder { capacity, budget, tick, events, input: Some(input), hasher }
     }
 
-    /// Sets the hasher for looking up keys. The default withstands keys that were chosen to collide;
-    /// [`DefaultHashBuilder`](stream_demux::DefaultHashBuilder) does not, and is faster.
+    /// Sets the hasher for looking up keys. The default withstands keys that were chosen to
+    /// collide; [`DefaultHashBuilder`](stream_demux::DefaultHashBuilder) does not, and is faster.
     pub fn with_hasher<B2: BuildHasher>(self, hasher: B2) -> Builder<K, V, St, B2> {
         let Self { capacity, budget, tick, events, input, hasher: _ } = self;
         Builder { capacity, budget, tick, events, input, hasher }
@@ -167,8 +168,8 @@ impl<K, V, St, B> Builder<K, V, St, B> {
     ///
     /// # Panics
     ///
-    /// Panics outside of a tokio runtime. The task panics at the first time-out if the time driver of the
-    /// runtime is not enabled.
+    /// Panics outside of a tokio runtime. The task panics at the first time-out if the time driver
+    /// of the runtime is not enabled.
     pub fn spawn(self) -> Hub<K, V>
     where
         K: Hash + Eq + Clone + Send + 'static,

@@ -2,8 +2,8 @@
 
 /// An item with the key that it was published under.
 ///
-/// Only the original has the key: the demux looks it up once, and the copies for further subscribers do
-/// without, so a copy costs no clone of the key.
+/// Only the original has the key: the demux looks it up once, and the copies for further
+/// subscribers do without, so a copy costs no clone of the key.
 #[derive(Debug)]
 pub(super) struct Message<K, V> {
     key: Option<K>,

@@ -44,8 +44,8 @@ impl<V> HubSink<V> {
     }
 }
 
-/// An inbox that holds items back is the common case in a burst. The demux inlines what it takes, and
-/// calls a function for everything else.
+/// An inbox that holds items back is the common case in a burst. The demux inlines what it takes,
+/// and calls a function for everything else.
 impl<K, V> Sink<Message<K, V>> for HubSink<V> {
     type Error = SinkError;
 

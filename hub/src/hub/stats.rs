@@ -10,12 +10,12 @@ use stream_demux::Totals;
 /// published = waiting + totals.received
 /// ```
 ///
-/// (with an [input](crate::Builder::input), its items are part of `received`), and each item that was
-/// received is accounted for by the [`Totals`]. An item that a subscription took counts as `delivered`
-/// there; if its inbox dropped it later because it was full, it is also `lost` here, and the subscriber
-/// is told by a [`Lagged`](crate::Lagged). What a dropped subscription has not read counts as `delivered`,
-/// too. `totals.discarded` counts what had no room at attached sinks, and what waited for members that
-/// left or were given up.
+/// (with an [input](crate::Builder::input), its items are part of `received`), and each item that
+/// was received is accounted for by the [`Totals`]. An item that a subscription took counts as
+/// `delivered` there; if its inbox dropped it later because it was full, it is also `lost` here,
+/// and the subscriber is told by a [`Lagged`](crate::Lagged). What a dropped subscription has not
+/// read counts as `delivered`, too. `totals.discarded` counts what had no room at attached sinks,
+/// and what waited for members that left or were given up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -23,10 +23,11 @@ pub struct Stats {
     pub totals: Totals,
     /// Items that were accepted and that the demux has not read. After the end, they are lost.
     pub waiting: u64,
-    /// Items that full inboxes of subscribers dropped. [`Totals::lost`] is something else: items that
-    /// attached sinks failed with.
+    /// Items that full inboxes of subscribers dropped. [`Totals::lost`] is something else: items
+    /// that attached sinks failed with.
     pub lost: u64,
-    /// Attachments that receive items: one for each key of each subscription, and each attached sink.
+    /// Attachments that receive items: one for each key of each subscription, and each attached
+    /// sink.
     pub receiving: usize,
     /// Attachments that receive no more items and are not closed yet.
     pub leaving: usize,
@@ -54,8 +55,8 @@ impl<K> Member<K> {
 pub struct Report<K> {
     /// The counts at the end.
     pub stats: Stats,
-    /// The members that the hub was waiting for when the time was over. If there are none, nothing was
-    /// cut off.
+    /// The members that the hub was waiting for when the time was over. If there are none, nothing
+    /// was cut off.
     pub hung: Vec<Member<K>>,
 }
 

@@ -22,12 +22,12 @@ use crate::inbox::{End, Inbox, Lagged, inbox_of_hub};
 /// [`Hub::subscribe`](crate::Hub::subscribe) and [`Hub::subscribe_with`](crate::Hub::subscribe_with)
 /// create it. It can be read with [`recv`](Self::recv) and its relatives, or as a [`Stream`].
 ///
-/// * Items of one key come in the order in which they were published, and so do items of several keys
-///   if one task published them.
-/// * All keys share one buffer, whose size and policy the [`Terms`] set. Where items are dropped, the
-///   subscriber gets a [`Lagged`] instead.
-/// * It ends when the hub has ended and everything is read, or when the hub gives the subscriber up.
-///   [`end`](Self::end) tells why. Without keys, it waits for the end of the hub.
+/// * Items of one key come in the order in which they were published, and so do items of several
+///   keys if one task published them.
+/// * All keys share one buffer, whose size and policy the [`Terms`] set. Where items are dropped,
+///   the subscriber gets a [`Lagged`] instead.
+/// * It ends when the hub has ended and everything is read, or when the hub gives the subscriber
+///   up. [`end`](Self::end) tells why. Without keys, it waits for the end of the hub.
 /// * Dropping it leaves: the keys are free at once, what was not read is dropped.
 pub struct Subscription<K, V> {
     inbox: Inbox<V>,
@@ -113,10 +113,11 @@ impl<K, V> Subscription<K, V> {
         poll_fn(|cx| self.inbox.poll_recv(cx)).await
     }
 
-    /// Waits until there is something to read, and appends up to `limit` items and losses to `buffer`.
+    /// Waits until there is something to read, and appends up to `limit` items and losses to
+    /// `buffer`.
     ///
-    /// Returns how many were appended: 0 if the subscription has ended, or if `limit` is 0. To write a
-    /// burst with one system call, read it with this method.
+    /// Returns how many were appended: 0 if the subscription has ended, or if `limit` is 0. To
+    /// write a burst with one system call, read it with this method.
     ///
     /// # Cancel safety
     ///

@@ -6,8 +6,8 @@ use stream_demux::{Attach, Overflow};
 
 /// The terms of a subscription or an attached sink.
 ///
-/// By default up to 1,024 items may wait, and then the oldest is dropped: a slow subscriber loses items
-/// and holds up nobody.
+/// By default up to 1,024 items may wait, and then the oldest is dropped: a slow subscriber loses
+/// items and holds up nobody.
 ///
 /// # Examples
 ///
@@ -44,10 +44,11 @@ impl Terms {
         }
     }
 
-    /// Sets how many items may wait; the default is 1,024. Memory is allocated only for items that do.
+    /// Sets how many items may wait; the default is 1,024. Memory is allocated only for items that
+    /// do.
     ///
-    /// A reader that takes what has come works on it while as much can come again, so up to twice this
-    /// number of items are kept for a subscription.
+    /// A reader that takes what has come works on it while as much can come again, so up to twice
+    /// this number of items are kept for a subscription.
     pub const fn buffer(mut self, items: usize) -> Self {
         self.buffer = items;
         self
@@ -56,23 +57,24 @@ impl Terms {
     /// Sets what happens to an item for which there is no room; the default is
     /// [`DropOldest`](Overflow::DropOldest).
     ///
-    /// Under [`Wait`](Overflow::Wait) the hub reads no more items, of any key, until this subscriber has
-    /// room: publishers wait for the slowest subscriber that asked for it. Set a
+    /// Under [`Wait`](Overflow::Wait) the hub reads no more items, of any key, until this
+    /// subscriber has room: publishers wait for the slowest subscriber that asked for it. Set a
     /// [`stall_timeout`](Self::stall_timeout), too, if the subscriber may hang.
     ///
-    /// Under [`Conflate`](Overflow::Conflate) one item waits for the whole subscription, not one for each
-    /// of its keys. For the latest item of each key, [attach](crate::Hub::attach) a
-    /// [`MpscSink`](crate::MpscSink) under each key, with clones of the sender of one short channel.
+    /// Under [`Conflate`](Overflow::Conflate) one item waits for the whole subscription, not one
+    /// for each of its keys. For the latest item of each key, [attach](crate::Hub::attach) a
+    /// [`MpscSink`](crate::MpscSink) under each key, with clones of the sender of one short
+    /// channel.
     pub const fn overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;
         self
     }
 
-    /// Ends the subscription if an item has waited for it for so long without progress; the default is
-    /// no time-out.
+    /// Ends the subscription if an item has waited for it for so long without progress; the default
+    /// is no time-out.
     ///
-    /// This applies under [`Wait`](Overflow::Wait), and to attached sinks, also while they leave. It
-    /// takes at least this long, and up to two [ticks](crate::Builder::tick) longer.
+    /// This applies under [`Wait`](Overflow::Wait), and to attached sinks, also while they leave.
+    /// It takes at least this long, and up to two [ticks](crate::Builder::tick) longer.
     pub const fn stall_timeout(mut self, time: Duration) -> Self {
         self.stall_timeout = Some(time);
         self
@@ -84,8 +86,8 @@ impl Terms {
         self
     }
 
-    /// Sets a number that tells subscribers of a key apart in [`Member::tag`](crate::Member::tag); the
-    /// default is 0.
+    /// Sets a number that tells subscribers of a key apart in [`Member::tag`](crate::Member::tag);
+    /// the default is 0.
     pub const fn tag(mut self, tag: u64) -> Self {
         self.tag = tag;
         self

@@ -6,9 +6,9 @@ use super::Lagged;
 
 /// A queue of items that remembers at which positions items are missing.
 ///
-/// Positions count from the first item that was ever pushed, so they stay valid when items are taken.
-/// Losses at one position are one gap. At most one gap lies between two items, so there is at most one
-/// gap more than there are items.
+/// Positions count from the first item that was ever pushed, so they stay valid when items are
+/// taken. Losses at one position are one gap. At most one gap lies between two items, so there is
+/// at most one gap more than there are items.
 #[derive(Debug)]
 pub(super) struct Batch<T> {
     items: VecDeque<T>,
@@ -96,8 +96,8 @@ impl<T> Batch<T> {
 
     /// Takes the room of the reader, which has nothing and will wait, unless there is room already.
     ///
-    /// So two allocations go round between a sink, the batch and the reader. With three, many readers take
-    /// half as much cache again.
+    /// So two allocations go round between a sink, the batch and the reader. With three, many
+    /// readers take half as much cache again.
     pub(super) fn take_room(&mut self, taken: &mut Taken<T>) {
         if self.items.capacity() == 0 {
             self.items = std::mem::take(&mut taken.items).into();

@@ -66,7 +66,8 @@ impl<T> Inbox<T> {
         poll_fn(|cx| self.poll_recv(cx)).await
     }
 
-    /// Waits until there is something to read, and appends up to `limit` items and losses to `buffer`.
+    /// Waits until there is something to read, and appends up to `limit` items and losses to
+    /// `buffer`.
     ///
     /// Returns how many were appended: 0 if the inbox has ended, or if `limit` is 0.
     ///
@@ -238,8 +239,8 @@ impl<T> Inbox<T> {
         self.len() == 0
     }
 
-    /// Returns how many items were dropped because the inbox was full. [`Lagged`] tells it where they
-    /// are missing.
+    /// Returns how many items were dropped because the inbox was full. [`Lagged`] tells it where
+    /// they are missing.
     pub fn lost(&self) -> u64 {
         self.shared.lock().lost
     }
@@ -287,7 +288,8 @@ impl<T> Clone for Bell<T> {
     }
 }
 
-/// Moves everything that has come to a reader that has nothing. Returns the sinks to wake: there is room now.
+/// Moves everything that has come to a reader that has nothing. Returns the sinks to wake: there is
+/// room now.
 fn take<T>(
     shared: &Shared<T>,
     state: &mut State<T>,

@@ -1,17 +1,17 @@
 //! What the sinks and the reader of an inbox share.
 //!
-//! Everything is behind one lock, which is held only to move items and wakers: items are dropped and
-//! tasks are woken after it is released. Three atomics save the lock. They are written under it, so
-//! whoever takes the lock sees the truth.
+//! Everything is behind one lock, which is held only to move items and wakers: items are dropped
+//! and tasks are woken after it is released. Three atomics save the lock. They are written under
+//! it, so whoever takes the lock sees the truth.
 //!
 //! * `load` is the number of items. A sink that reads an old value either takes the lock and looks
 //!   again, or adds one item beyond the capacity.
-//! * `may_hold` is set while the reader sleeps and there is one sink. The reader sees nothing before
-//!   that sink wakes it, so the sink may hold items back until then: a burst costs one lock, and most of
-//!   its items touch nothing but the sink. A sleeping reader has taken everything, so what is held is
-//!   all there is, and at most half of the capacity.
-//! * `is_held` is set while that sink holds items back. A sink that is added in the meantime is not ready
-//!   until they are put in, because its items come later.
+//! * `may_hold` is set while the reader sleeps and there is one sink. The reader sees nothing
+//!   before that sink wakes it, so the sink may hold items back until then: a burst costs one lock,
+//!   and most of its items touch nothing but the sink. A sleeping reader has taken everything, so
+//!   what is held is all there is, and at most half of the capacity.
+//! * `is_held` is set while that sink holds items back. A sink that is added in the meantime is not
+//!   ready until they are put in, because its items come later.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -103,8 +103,8 @@ impl<T> Shared<T> {
         Arc::new(Self { load, may_hold, is_held, capacity, full, state, hub })
     }
 
-    /// Returns `true` if there is room for an item and no sink holds any back, as far as is known without
-    /// the lock.
+    /// Returns `true` if there is room for an item and no sink holds any back, as far as is known
+    /// without the lock.
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
         self.load.load(Relaxed) < self.capacity && !self.is_held()
@@ -191,7 +191,8 @@ impl<T> Shared<T> {
         oldest
     }
 
-    /// Puts in what a sink has held back, and wakes the reader. `ends_hold`: others may send items now.
+    /// Puts in what a sink has held back, and wakes the reader. `ends_hold`: others may send items
+    /// now.
     pub(super) fn put_all(&self, held: &mut Vec<T>, ends_hold: bool) {
         let mut dropped = Vec::new();
         let mut state = self.lock();

@@ -16,16 +16,16 @@ use super::{End, InboxError};
 /// [`inbox`](super::inbox) and [`Inbox::sink`](super::Inbox::sink) create it. A clone is another sink
 /// of the same inbox: attach one under each key that the reader wants.
 ///
-/// * A reader that waits is woken by `poll_flush`, or earlier if the inbox is half full, and can read
-///   the items then. A reader that does not wait can read an item as soon as it is sent. `poll_flush`
-///   completes at once.
-/// * If the inbox is full, `poll_ready` returns `Pending` at least once for each time that the reader
-///   takes items, so a reader that runs on the same thread gets its turn before anything is dropped.
-///   Under [`Wait`](stream_demux::Overflow::Wait) it stays pending until there is room. Otherwise it
-///   wakes its task at once, and the policy is applied to what comes after that.
-/// * Items of several sinks come in the order in which they were sent. So while a sink has items that
-///   its inbox is still to get by a flush, the others are not ready. A demux flushes before it waits; if
-///   you use sinks by hand, flush one before you wait for another.
+/// * A reader that waits is woken by `poll_flush`, or earlier if the inbox is half full, and can
+///   read the items then. A reader that does not wait can read an item as soon as it is sent.
+///   `poll_flush` completes at once.
+/// * If the inbox is full, `poll_ready` returns `Pending` at least once for each time that the
+///   reader takes items, so a reader that runs on the same thread gets its turn before anything is
+///   dropped. Under [`Wait`](stream_demux::Overflow::Wait) it stays pending until there is room.
+///   Otherwise it wakes its task at once, and the policy is applied to what comes after that.
+/// * Items of several sinks come in the order in which they were sent. So while a sink has items
+///   that its inbox is still to get by a flush, the others are not ready. A demux flushes before it
+///   waits; if you use sinks by hand, flush one before you wait for another.
 /// * `poll_close` completes at once: items that are not read by then stay in the inbox.
 ///
 /// # Errors
@@ -129,7 +129,8 @@ impl<T> InboxSink<T> {
         let replaced = if waits { state.writers.set(self.id, cx.waker()) } else { None };
         drop(state);
         drop(replaced);
-        // The reader is awake: it sleeps only if the inbox is empty, and a half full one has woken it.
+        // The reader is awake: it sleeps only if the inbox is empty, and a half full one has woken
+        // it.
         match self.shared.full {
             Full::Wait => Poll::Pending,
             Full::Conflate => Poll::Ready(Ok(())),

@@ -16,8 +16,8 @@ use crate::inbox::InboxSink;
 
 /// The input, until it ends or is not to be read any more.
 ///
-/// An item that would need one worker too many comes back, as unmatched, and is given out again when a
-/// worker has ended. The input is not read in the meantime.
+/// An item that would need one worker too many comes back, as unmatched, and is given out again
+/// when a worker has ended. The input is not read in the meantime.
 pub(super) struct Gate<K, St: Stream> {
     input: Option<Pin<Box<St>>>,
     roster: Arc<Roster<K, St::Item>>,

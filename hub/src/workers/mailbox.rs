@@ -19,13 +19,13 @@ use crate::inbox::Inbox;
 /// The items of a key, for its worker.
 ///
 /// [`for_each_by_key`](super::for_each_by_key) hands it to the worker. It ends when no more items will
-/// come: because none came for the [idle time](super::Workers::idle_timeout), because the worker is to
-/// make room for another, or because the input has ended. A worker should return then; if an item of
-/// the key comes later, a new worker is made, which begins when this one has returned.
+/// come: because none came for the [idle time](super::Workers::idle_timeout), because the worker is
+/// to make room for another, or because the input has ended. A worker should return then; if an
+/// item of the key comes later, a new worker is made, which begins when this one has returned.
 ///
-/// A worker may also return earlier. What it has not read is kept for a new worker of the key, which is
-/// made as soon as there is something to read and the mailbox of the old one is dropped. So nothing is lost if a
-/// worker returns while an item arrives, or after an error.
+/// A worker may also return earlier. What it has not read is kept for a new worker of the key,
+/// which is made as soon as there is something to read and the mailbox of the old one is dropped.
+/// So nothing is lost if a worker returns while an item arrives, or after an error.
 pub struct Mailbox<K: Hash + Eq, T> {
     post: Option<Post<K, T>>,
     back: Option<oneshot::Sender<Post<K, T>>>,
@@ -49,9 +49,9 @@ impl<K: Hash + Eq, T> Mailbox<K, T> {
 
     /// Waits until there is something to read, and appends up to `limit` items to `buffer`.
     ///
-    /// Returns how many were appended: 0 if the worker should return, or if `limit` is 0. The input waits
-    /// while there is no room in the mailbox, so read what can be handled together, for example in
-    /// one transaction.
+    /// Returns how many were appended: 0 if the worker should return, or if `limit` is 0. The input
+    /// waits while there is no room in the mailbox, so read what can be handled together, for
+    /// example in one transaction.
     ///
     /// # Cancel safety
     ///
@@ -130,8 +130,8 @@ impl<K: Hash + Eq, T> Post<K, T> {
     /// Waits until there is something to read. Completes with `false` if there will never be.
     pub(super) fn poll_filled(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         let answer = self.inbox.poll_filled(cx);
-        // Looked at after the reader is registered, so that either this or a bell is noticed. What comes
-        // before the key is left still arrives.
+        // Looked at after the reader is registered, so that either this or a bell is noticed. What
+        // comes before the key is left still arrives.
         if answer.is_pending() && self.roster.wants_room() {
             self.lease.take().into_iter().for_each(Lease::detach);
         }

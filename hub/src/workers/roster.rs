@@ -24,9 +24,9 @@ pub(super) struct Roster<K, T> {
     /// An item was returned by the demux, because there is no worker for its key and none may be
     /// made.
     has_returned: AtomicBool,
-    /// Workers that have nothing to do are to end. Set when the input waits for one, which rings all bells,
-    /// and cleared when no more than half of the workers are left: so at most two bells are rung for each that
-    /// ends.
+    /// Workers that have nothing to do are to end. Set when the input waits for one, which rings
+    /// all bells, and cleared when no more than half of the workers are left: so at most two bells
+    /// are rung for each that ends.
     is_shut: AtomicBool,
     on_panic: Option<OnPanic<K>>,
     state: Mutex<State<K, T>>,

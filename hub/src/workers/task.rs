@@ -44,7 +44,8 @@ pub(super) async fn run<K, T, W, Fut>(
         let Ok(back) = returned.await else { return };
         post = back;
         if post.taken.load(Relaxed) == before {
-            // Otherwise a worker that fails at once would be made for this item over and over again.
+            // Otherwise a worker that fails at once would be made for this item over and over
+            // again.
             drop(post.inbox.try_recv());
         }
     }

@@ -1,4 +1,5 @@
-//! A hub, on one thread and a clock that stands still: each situation is made, and nothing else happens.
+//! A hub, on one thread and a clock that stands still: each situation is made, and nothing else
+//! happens.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};

@@ -236,7 +236,8 @@ fn items_of_several_sinks_keep_their_order() {
     assert!(read_all(&mut inbox).into_iter().eq((0..10).map(Ok)));
 }
 
-/// The first sink holds its items back when the other one is made: whatever puts them in lets the other go on.
+/// The first sink holds its items back when the other one is made: whatever puts them in lets the
+/// other go on.
 #[test]
 fn sink_that_is_made_later_does_not_overtake() {
     type Act = fn(InboxSink<u64>) -> Option<InboxSink<u64>>;

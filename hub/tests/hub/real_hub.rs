@@ -48,7 +48,8 @@ fn thousands_of_subscriptions_come_and_go() {
                         let keys = [client % 3, 100 + n % 7, 200 + client];
                         let mut subscription = hub.subscribe_with(keys, Terms::new().buffer(8));
                         hub.publish(200 + client, n).await.unwrap();
-                        // Only this client uses the key, so its item comes first of those with this number.
+                        // Only this client uses the key, so its item comes first of those with this
+                        // number.
                         let got = loop {
                             match subscription.recv().await.expect("the hub runs") {
                                 Ok(got) if got == n => break got,

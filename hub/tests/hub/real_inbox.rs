@@ -1,5 +1,5 @@
-//! Inboxes behind a demux, on tokio's runtimes: what a reader gets, and what it is told to be missing,
-//! is exactly what was published for it.
+//! Inboxes behind a demux, on tokio's runtimes: what a reader gets, and what it is told to be
+//! missing, is exactly what was published for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -155,8 +155,8 @@ fn readers_that_stop_and_leave_and_return_know_what_they_have_missed() {
     }
 }
 
-/// The publisher waits until each burst is read, as a server waits for answers. The inbox has room for
-/// a burst, so no reader may be cut off, however the runtime schedules it.
+/// The publisher waits until each burst is read, as a server waits for answers. The inbox has room
+/// for a burst, so no reader may be cut off, however the runtime schedules it.
 #[test]
 fn healthy_readers_with_room_for_a_burst_are_never_evicted() {
     const ROOM: usize = 32;

@@ -11,8 +11,8 @@ use tokio::task::yield_now;
 use crate::common::Dice;
 use crate::runtimes::{RUNTIMES, run, runtime, within_a_minute};
 
-/// Workers that end early, panics, few workers at a time, small mailboxes: each item is taken once, in
-/// order, and no key has two workers at a time.
+/// Workers that end early, panics, few workers at a time, small mailboxes: each item is taken once,
+/// in order, and no key has two workers at a time.
 #[test]
 fn every_item_is_taken_once_and_in_order() {
     for workers in RUNTIMES {

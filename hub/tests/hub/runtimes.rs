@@ -1,5 +1,5 @@
-//! Tokio's runtimes, for tests that need real threads. Nothing sleeps; a program that does not finish
-//! within a minute fails.
+//! Tokio's runtimes, for tests that need real threads. Nothing sleeps; a program that does not
+//! finish within a minute fails.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;

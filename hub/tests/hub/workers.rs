@@ -103,7 +103,8 @@ async fn input_waits_while_a_mailbox_is_full() {
     while timeout(SECOND, input.send(sent)).await.is_ok() {
         sent += 1;
     }
-    // Two that the task of the key has taken, two in the mailbox, one beyond it, and those in the channel.
+    // Two that the task of the key has taken, two in the mailbox, one beyond it, and those in the
+    // channel.
     assert!((3..=7).contains(&run.summary().received), "{:?}", run.summary());
     opened.add_permits(1);
     drop(input);

@@ -6,9 +6,9 @@
 //! SOAK_SECONDS=3600 cargo test --release -p stream-demux-hub --test soak -- --nocapture
 //! ```
 //!
-//! The items of a key are numbered. What a subscriber receives and what it is told to have lost must follow
-//! each other without a gap, up to the last item if the subscriber stays until the end. At the end memory must
-//! be where it was in the beginning.
+//! The items of a key are numbered. What a subscriber receives and what it is told to have lost
+//! must follow each other without a gap, up to the last item if the subscriber stays until the end.
+//! At the end memory must be where it was in the beginning.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -66,8 +66,8 @@ fn main() {
     }
 }
 
-/// Runs a hub from its beginning to its end. Returns how many items were received and lost, by how many
-/// subscriptions.
+/// Runs a hub from its beginning to its end. Returns how many items were received and lost, by how
+/// many subscriptions.
 async fn round(seed: u64) -> [u64; 3] {
     let mut dice = Dice::new(seed);
     let hub = Hub::builder().capacity(1 << dice.below(11)).tick(Duration::from_millis(5)).spawn();

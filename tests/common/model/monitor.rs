@@ -109,8 +109,9 @@ struct Known {
     attached: bool,
     gone: bool,
     closing: bool,
-    /// Whether `poll_ready`, `poll_flush` and `poll_close` returned `Pending`; whether the waker has
-    /// not fired since; and whether it has fired before they returned, which may cause one poll.
+    /// Whether `poll_ready`, `poll_flush` and `poll_close` returned `Pending`; whether the waker
+    /// has not fired since; and whether it has fired before they returned, which may cause one
+    /// poll.
     pending: [bool; 3],
     waits: [bool; 3],
     spurious: [bool; 3],

@@ -1,10 +1,10 @@
 //! Kills the gateway and the broker at random, while clients come and go, and accounts for every
 //! message: a client must be told of a gap before it hears a later message.
 //!
-//! A publisher sends a message of a key when the last one of that key is confirmed. So when a client
-//! hears a message, all messages of the key before it are owed to the client, except for those
-//! before it has loaded its state. It loads its state, which has all messages that may have been
-//! published, when it is subscribed for the first time or after a gap.
+//! A publisher sends a message of a key when the last one of that key is confirmed. So when a
+//! client hears a message, all messages of the key before it are owed to the client, except for
+//! those before it has loaded its state. It loads its state, which has all messages that may have
+//! been published, when it is subscribed for the first time or after a gap.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

@@ -140,8 +140,8 @@ impl Operate {
         if is_right { Ok(()) } else { Err("all but the first should get 503 rejected".into()) }
     }
 
-    /// The messages in the queue are lost, and the client is told. Messages posted after it is bound
-    /// again arrive, in order.
+    /// The messages in the queue are lost, and the client is told. Messages posted after it is
+    /// bound again arrive, in order.
     async fn deleted(&self) -> Result<(), String> {
         let mut client = self.subscriber().await?;
         let channel = self.channel().await?;

@@ -65,7 +65,8 @@ impl Reference {
         !is_over(self)
     }
 
-    /// Returns `false` if the entry of this slot is stale. A sink that is to be closed is not flushed.
+    /// Returns `false` if the entry of this slot is stale. A sink that is to be closed is not
+    /// flushed.
     fn needs_flush(&self, n: usize) -> bool {
         let closes = |slot: &Slot| slot.leaving.is_some() && slot.queue.is_empty();
         self.slots[n].as_ref().is_some_and(|slot| slot.unflushed && !closes(slot))

@@ -199,8 +199,8 @@ impl Reference {
         }
     }
 
-    /// Ends the receiving of an attachment: `unblocked`, then `key_detached`. In between, the sink is
-    /// dropped if the attachment ends.
+    /// Ends the receiving of an attachment: `unblocked`, then `key_detached`. In between, the sink
+    /// is dropped if the attachment ends.
     pub(super) fn unlink(&mut self, n: usize, why: &'static str, ends: bool) {
         self.hand_over(n);
         self[n].since = self.now();
