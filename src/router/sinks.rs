@@ -10,7 +10,7 @@ use core::task::Poll;
 
 use futures_sink::Sink;
 
-use super::{Ending, Router};
+use super::{Ending, Router, Sharing};
 use crate::budget::Allowance;
 use crate::hooks::{Detached, Discarded, Hooks, Recipient};
 use crate::id::SlotId;
@@ -246,10 +246,10 @@ where
             self.ledger.hooks_mut().key_detached(self.slots.recipient(id).key);
         }
         for item in over {
-            if frees_key || self.balances() {
-                self.ledger.unmatched(item);
+            if matches!(self.sharing, Sharing::Multicast(_)) {
+                self.discard(id, item, Discarded::Overflowed); // others may have had it
             } else {
-                self.discard(id, item, Discarded::Overflowed); // others had it
+                self.ledger.unmatched(item);
             }
         }
     }

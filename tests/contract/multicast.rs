@@ -137,6 +137,20 @@ fn members_that_reach_their_limits_leave_the_others() {
     );
 }
 
+/// Another member has received it.
+#[test]
+fn copy_over_the_limit_of_the_last_member_is_discarded_and_not_unmatched() {
+    let mut rig = group();
+    let limited = |attach: Terms<Note>| attach.limit(2).buffer(1).overflow(Overflow::DropNewest);
+    let members = [rig.join_on([1], |attach| attach.limit(3)), rig.join_on([2], limited)].concat();
+    members[1].park();
+    rig.push([101, 102, 103]);
+    rig.turn();
+    members[1].open();
+    assert!(rig.lines().contains(&"discarded 103 of 1#2 Overflowed".to_owned()));
+    assert_eq!((taken(&members), rig.totals().unmatched), (vec![3, 2], 0));
+}
+
 // Members that are not ready, or fail.
 
 /// Each member has its own policy. The second of three is not ready.

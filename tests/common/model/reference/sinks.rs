@@ -191,7 +191,7 @@ impl Reference {
             if place < accepted || slot.limit != Some(slot.accepted) {
                 slot.accepted += u64::from(place >= accepted);
                 slot.queue.push_back(item);
-            } else if !is_alone && !shares {
+            } else if self.settings.multicast {
                 self.discard(n, item, "overflowed"); // Q4
             } else {
                 self.unmatched(item);
