@@ -68,7 +68,9 @@ pub enum Order<K, S> {
     /// ([`Discarded::Evicted`](crate::Discarded::Evicted)), all sinks are dropped without being
     /// flushed or closed ([`Detached::Evicted`](crate::Detached::Evicted)), all hooks are called,
     /// and the future completes with its totals. An item that was read and not yet routed is
-    /// unmatched. Send this after [`Finish`](Self::Finish), or after the end of the input, if a
+    /// unmatched; of one on its way through a group, the members that it has not reached get no
+    /// copy. Orders and leases that come later close nothing: what they attach or detach is
+    /// evicted. Send this after [`Finish`](Self::Finish), or after the end of the input, if a
     /// sink does not close in time; [`Demux::leaving`](crate::Demux::leaving) tells which.
     Abort,
 }

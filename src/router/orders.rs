@@ -40,6 +40,8 @@ where
         let mut is_paid = fresh;
         match order {
             Order::Attach(attach) => self.attach(attach, sinks),
+            // All are evicted.
+            Order::Detach(_) if self.is_aborted() => {}
             Order::Detach(key) => {
                 while let Some(id) = self.slots.find(&key) {
                     if !mem::take(&mut is_paid) && !orders.spend() {
@@ -76,7 +78,9 @@ where
             // Stale wake: the slot is vacant, or another attachment has it.
             match self.slots.lease_request(id) {
                 Some(LeaseRequest::Evict) => self.remove(id, Detached::Evicted),
-                Some(LeaseRequest::Detach) if self.slots.slot(id).receives() => {
+                Some(LeaseRequest::Detach)
+                    if self.slots.slot(id).receives() && !self.is_aborted() =>
+                {
                     self.leave(id, LeaveReason::Requested);
                     self.advance_unless_listed(id, sinks);
                 }

@@ -70,12 +70,13 @@ where
     /// Applies a tick to the next slots with a time-out. Each costs one of `ticks`; `sinks` is what
     /// may be spent on draining.
     pub(crate) fn sweep(&mut self, ticks: &mut Allowance, sinks: &mut Allowance) {
+        let is_aborted = self.is_aborted();
         while self.is_sweeping() && ticks.spend() {
             let Some((id, sweep)) = self.slots.timers_mut().next() else { return };
             let has_queue = self.slots.slot(self.queue_owner(id)).is_queued();
             let mut slot = self.slots.entry(id);
             let has_fired = slot.has_fired();
-            match slot.tick(sweep, has_fired, has_queue) {
+            match slot.tick(sweep, has_fired, has_queue).filter(|_| !is_aborted) {
                 Some(Expired::Stalled) => self.remove(id, Detached::Stalled),
                 Some(Expired::Idle) => {
                     self.leave(id, LeaveReason::Idle);

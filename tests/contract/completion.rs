@@ -131,6 +131,33 @@ fn a_late_sink_whose_close_is_pending_is_waited_for_and_can_be_evicted() {
     assert_eq!(rig.last_lines(), ["detached 1#7 Evicted"]);
 }
 
+/// They would be closed gracefully without the abort.
+#[test]
+fn nothing_is_closed_after_an_abort() {
+    let ways: [fn(&Rig, Lease); 3] = [
+        |rig, lease| {
+            rig.orders.push(Order::Detach(1));
+            lease.disarm();
+        },
+        |_, lease| lease.detach(),
+        |rig, lease| {
+            rig.orders.push(Order::Tick); // it is idle
+            lease.disarm();
+        },
+    ];
+    for way in ways {
+        let mut rig = Rig::with(|demux| demux.budget(1));
+        let mut lease = Lease::new();
+        rig.attach(9, "first");
+        let a = rig.attach_on(1, "a", |attach| attach.idle_timeout(1).leased(&mut lease));
+        rig.orders.push(Order::Abort);
+        assert_eq!(rig.turn(), ["first dropped", "detached 9 Evicted"]);
+        way(&rig, lease);
+        assert_eq!(rig.last_lines(), ["a dropped", "detached 1 Evicted"]);
+        assert_eq!(a.calls(), [Call::Drop]);
+    }
+}
+
 // The orders stream and the end.
 
 #[test]

@@ -114,7 +114,9 @@ impl Reference {
             let Some(slot) = &self.slots[n] else { continue };
             match self.hooks.request_of(slot.id) {
                 Request::Evict => self.detach(n, true, false),
-                Request::Detach if slot.leaving.is_none() => self.detach(n, false, false),
+                Request::Detach if slot.leaving.is_none() && !self.aborted => {
+                    self.detach(n, false, false);
+                }
                 _ => {}
             }
         }
@@ -133,6 +135,7 @@ impl Reference {
     /// Applies an order. Returns `false` if the allowance is spent before.
     fn apply(&mut self, Unapplied { order, read_in, begun }: Unapplied) -> bool {
         let (key, evicts) = match order.kind {
+            OrderKind::Detach(_) if self.aborted => return true,
             OrderKind::Detach(key) => (key, false),
             OrderKind::Evict(key) => (key, true),
             OrderKind::Attach(_) => {

@@ -93,6 +93,10 @@ impl Reference {
         } else if slot.woke_itself || pending && !fired {
             slot.stalled += 1;
         }
+        if self.aborted {
+            return;
+        }
+        let slot = &mut self[n];
         if slot.stall_timeout > 0 && slot.stalled >= slot.stall_timeout {
             return self.end(n, "stalled", None);
         }
