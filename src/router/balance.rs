@@ -51,13 +51,17 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
 
     /// A slot was attached. If it shares its key with `head`, it stands in line; so does `head`, if
     /// it was alone.
-    pub(super) fn join_line(&mut self, id: SlotId, head: SlotId) {
+    pub(super) fn join_line<E>(&mut self, id: SlotId, head: SlotId)
+    where
+        H: Hooks<K, V, E>,
+    {
         let Some(group) = self.balanced_group(id) else { return };
         if self.slots.group(group).len() == 2 && !self.slots.slot(head).is_parked() {
             self.slots.line_up(group, head, false);
         }
         self.slots.line_up(group, id, false);
         self.slots.group_mut(group).line.is_full = false;
+        self.use_more_room(group, head);
         if self.slots.slot(head).is_queued() {
             self.slots.ready().list(id);
         }

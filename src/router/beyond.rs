@@ -143,6 +143,22 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         }
     }
 
+    /// The room of the queue that the members of a group share.
+    fn room_of(&self, group: usize) -> usize {
+        usize::try_from(self.slots.group(group).line.room).unwrap_or(usize::MAX)
+    }
+
+    /// The queue of a group has got more room: under `Wait`, what fits is not beyond it any more.
+    pub(super) fn use_more_room<E>(&mut self, group: usize, head: SlotId)
+    where
+        H: Hooks<K, V, E>,
+    {
+        if self.slots.slot(head).overflow() == Overflow::Wait {
+            let (len, beyond) = self.slots.queue_len(head);
+            self.set_beyond(head, beyond.min(len.saturating_sub(self.room_of(group))));
+        }
+    }
+
     /// Sets how many items of a receiving slot are beyond its buffer.
     pub(super) fn set_beyond<E>(&mut self, id: SlotId, items: usize)
     where
@@ -189,10 +205,11 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         let head = self.slots.group(group).head().filter(|_| !queue.items.is_empty());
         let Some(head) = head else { return };
         self.slots.group_mut(group).line.is_full = false; // the policy may be another one
-        if !self.slots.slot(head).conflates() {
-            let room = usize::try_from(self.slots.group(group).line.room).unwrap_or(usize::MAX);
-            queue.beyond = queue.beyond.min(queue.items.len().saturating_sub(room));
-        }
+        queue.beyond = if self.slots.slot(head).conflates() {
+            queue.items.len() - 1 // each is compared with those before it
+        } else {
+            queue.beyond.min(queue.items.len().saturating_sub(self.room_of(group)))
+        };
         if queue.beyond > 0 {
             self.beyond.enter(head, self.slots.slot(head).overflow());
         }

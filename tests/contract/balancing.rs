@@ -83,8 +83,19 @@ fn queue_has_room_for_the_buffers_of_all() {
     fourth.park();
     sinks.push(fourth);
     sinks[1].allow(1);
-    assert_eq!(rig.lines(), ["2 sent 101", "unblocked 1#1", "blocked 1#1"]);
+    assert_eq!(rig.lines(), ["unblocked 1#1", "2 sent 101", "blocked 1#1"]);
     assert_eq!((rig.demux().queue_len(&1), rig.input.left()), (5, 0));
+}
+
+#[test]
+fn sink_that_joins_brings_room_at_once_though_none_takes_an_item() {
+    let mut rig = balanced();
+    park(&rig.share([1]));
+    assert_eq!(rig.send([101]), ["blocked 1#1"]);
+    rig.order(1, 2, |attach| attach.tag(2).buffer(2)).park();
+    assert_eq!(rig.lines(), ["unblocked 1#1"]);
+    assert_eq!(rig.send([102, 103, 104]), ["blocked 1#1"]);
+    assert_eq!((rig.demux().queue_len(&1), rig.input.left()), (3, 1));
 }
 
 #[test]
@@ -178,6 +189,24 @@ fn policy_of_the_head_applies_to_the_queue_of_all() {
         rig.lines();
         assert_eq!(sinks[1].items(), kept, "{policy:?}");
     }
+}
+
+#[test]
+fn next_head_that_conflates_conflates_the_queue() {
+    let mut rig = balanced();
+    let mut lease = Lease::new();
+    park(&rig.share_on([1], |attach| attach.buffer(3).leased(&mut lease)));
+    rig.send([101, 102, 103]);
+    let second = rig.order(1, 2, |attach| attach.tag(2).overflow(Overflow::Conflate));
+    second.park();
+    second.strict_unless_in_doubt();
+    rig.lines();
+    drop(lease);
+    let conflated = [101, 102].map(|n| format!("discarded {n} of 1#2 Conflated"));
+    assert_eq!(rig.lines()[2..], conflated);
+    second.open();
+    rig.lines();
+    assert_eq!(second.items(), [103]);
 }
 
 #[test]

@@ -266,7 +266,7 @@ fn full_sink_is_polled_once_more_and_then_not_before_it_is_woken() {
         rig.send([101, 102]);
         (0..5).for_each(|_| drop(rig.send([103, 104])));
         assert_eq!(a.count(Op::Ready), 2, "{policy:?}");
-        if policy == Overflow::Evict {
+        if policy == Evict {
             assert!(a.is_dropped());
             continue;
         }

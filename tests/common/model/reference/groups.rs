@@ -188,7 +188,11 @@ impl Reference {
             members[1..].iter().fold(0_usize, |room, n| room.saturating_add(self[*n].buffer));
         let slot = &mut self[next];
         let conflates = slot.overflow == Overflow::Conflate;
-        let beyond = if conflates { beyond } else { beyond.min(queue.len().saturating_sub(room)) };
+        let beyond = if conflates {
+            queue.len().saturating_sub(1)
+        } else {
+            beyond.min(queue.len().saturating_sub(room))
+        };
         (slot.queue, slot.beyond, slot.full) = (queue, beyond, full); // Q7
         if beyond > 0 {
             self.mark_beyond(next);

@@ -71,7 +71,7 @@ impl Reference {
     }
 
     /// The number of items that may be accepted.
-    fn room(&self, n: usize) -> usize {
+    pub(super) fn room(&self, n: usize) -> usize {
         let members = if self.shares(n) { self.of_key(self[n].key, true) } else { vec![n] };
         members.into_iter().fold(0, |room, n| room.saturating_add(self[n].buffer))
     }

@@ -263,6 +263,12 @@ impl Reference {
             Some(_) if settings.multicast => {}
             Some(&head) if settings.balance => {
                 self[head].full = false;
+                // Under `Wait`, what fits into the larger room is not beyond it any more.
+                if self[head].overflow == Overflow::Wait {
+                    let beyond = self[head].queue.len().saturating_sub(self.room(head));
+                    self[head].beyond = beyond.min(self[head].beyond);
+                    self.check_beyond();
+                }
                 if !self[head].queue.is_empty() {
                     self.signals.look().list(n);
                 }
