@@ -49,7 +49,7 @@ struct ServeArguments {
     /// Memory limit for each connection, in MiB.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     memory_each: u32,
-    /// Number of concurrent connections; another one replaces the longest idle one.
+    /// Concurrent connections; another one replaces the one that has been idle for longest.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     connections: u32,
     /// Seconds that a frame may take to arrive, or an answer to be read by the client.

@@ -49,7 +49,7 @@ pub struct Settings {
     /// Limit of calls per connection that are running, or answered but not yet written.
     pub in_flight: u32,
     /// Limit of concurrent connections. For another one, the connection that has been idle for
-    /// longest is closed. If none is idle, it waits.
+    /// longest is closed. If none has been idle for 100 ms, it waits.
     pub connections: usize,
     /// Memory limit for the calls and answers of all connections, in bytes, in addition to 64 KiB
     /// for each connection.
@@ -199,13 +199,14 @@ pub async fn serve<S: Service>(
     Report { connections, faulty, calls, answers }
 }
 
-/// Closes the connections that have been idle for this long, or the one that has been for longest.
+/// Closes the connections that have been idle for this long, or the one that has been for longest:
+/// at least for `LOOK`, because a client that waits less between two calls is not idle.
 fn close_idle(peers: &Peers, least: Option<Duration>) {
     let peers = peers.lock().unwrap_or_else(PoisonError::into_inner);
-    let latest = match least {
-        Some(least) => Instant::now().checked_sub(least),
-        None => peers.values().filter_map(Peer::idle_since).min(),
-    };
+    let mut latest = Instant::now().checked_sub(least.unwrap_or(LOOK));
+    if least.is_none() {
+        latest = latest.min(peers.values().filter_map(Peer::idle_since).min());
+    }
     for peer in peers.values() {
         if peer.idle_since().is_some_and(|since| Some(since) <= latest) {
             peer.stop.cancel();
