@@ -52,17 +52,10 @@ struct Turn {
     /// The signals that hold back the next item. Orders that woke themselves are not polled again
     /// in this turn.
     signals: u8,
-    input: Input,
+    /// The input has nothing ready.
+    is_dry: bool,
     /// How many items and copies had been handled when it began.
     handled: u64,
-}
-
-/// What the input answered in this turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Input {
-    /// It was not polled, or had items.
-    Flowing,
-    Pending,
 }
 
 /// How reading the input ended.
@@ -106,7 +99,7 @@ where
             is_settled: false,
             orders_read: false,
             signals: ORDERS | LEASES,
-            input: Input::Flowing,
+            is_dry: false,
             handled: this.router.count_handled(),
         }
     }
@@ -216,13 +209,10 @@ where
                 Read::Overtaken => self.as_mut().poll_orders(turn),
                 Read::Enough => return,
                 Read::Pending => {
-                    turn.input = Input::Pending;
+                    turn.is_dry = true;
                     return;
                 }
-                Read::Ended => {
-                    self.project().router.finish();
-                    return;
-                }
+                Read::Ended => return self.project().router.finish(),
             }
         }
     }
@@ -313,7 +303,7 @@ where
             return; // closing flushes
         }
         let handled = router.count_handled() - turn.handled;
-        router.end_turn(handled, turn.input == Input::Pending, this.orders.is_some());
+        router.end_turn(handled, turn.is_dry, this.orders.is_some());
         router.flush_due(limit, flushes);
         router.name_blocked(); // a failed flush may have ended the wait for another sink
     }
@@ -346,7 +336,7 @@ where
         if this.orders.is_some() && has_orders
             || this.order.is_some()
             || router.has_work()
-            || router.is_open() && turn.input != Input::Pending
+            || router.is_open() && !turn.is_dry
         {
             cx.waker().wake_by_ref();
         } else {

@@ -41,6 +41,7 @@ use crate::slot::{Popped, Queue};
 const POLLS: usize = 32;
 
 /// Which slots have items beyond their buffers, and whom the input waits for.
+#[derive(Default)]
 pub(super) struct Beyond {
     /// Under a policy that discards.
     doubts: List,
@@ -66,16 +67,6 @@ struct List {
 }
 
 impl Beyond {
-    pub(super) fn new() -> Self {
-        Self {
-            doubts: List::default(),
-            gate: List::default(),
-            blocked_on: None,
-            was_closed: false,
-            polled: Vec::new(),
-        }
-    }
-
     pub(super) fn begin_turn(&mut self) {
         self.polled.clear();
     }
