@@ -264,8 +264,6 @@ fn unit_in_which_the_input_waited_does_not_count_for_idleness() {
     assert_eq!(rig.tick(), ["detached 1 Idle"]);
 }
 
-// Defaults.
-
 #[test]
 fn default_stall_timeout_applies_without_a_setting_and_0_disables_it() {
     let mut rig = Rig::with(|demux| demux.stall_timeout(2).buffer(1));
