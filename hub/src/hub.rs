@@ -170,7 +170,9 @@ where
 
     /// Subscribes to several keys, or to none at first, on these terms.
     ///
-    /// All keys are subscribed at once: no item comes between.
+    /// All keys are subscribed at once: no item comes between. They share one buffer, and a loss is
+    /// told for all of them together. An item does not tell its key: publish it with the item if
+    /// the reader has to know.
     ///
     /// # Examples
     ///

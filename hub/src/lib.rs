@@ -87,7 +87,7 @@
 //! | a closure or an attached sink panics | the hub has ended: publishing fails, the subscriptions end with [`End::Aborted`] after what was delivered |
 //! | the runtime shuts down | the same |
 //! | a worker panics | the item in its hands is gone; the next worker of its key gets the rest, and other keys notice nothing |
-//! | a worker returns early | the same, and no item is lost, unless it has not taken one |
+//! | a worker returns early | the same; an item is lost only if it returns without having taken any |
 //! | a worker hangs | its key stops, and the input as soon as its mailbox is full; [`shutdown`](ForEachByKey::shutdown) names it |
 //! | the handle of the workers is dropped | everything is aborted, and what was not taken is lost |
 //!

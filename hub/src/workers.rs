@@ -227,12 +227,14 @@ impl<K: Hash + Eq + Clone, T> ForEachByKey<K, T> {
     /// Reads no more of the input, and waits until all workers have handled what was read and have
     /// returned. Those that have not after `patience` are aborted.
     ///
-    /// Items that are still in the input are neither handled nor counted. To handle all that was
-    /// accepted, end the input first, for example by dropping the senders of its channel, await the
-    /// handle with a time-out, and call `shutdown` only when that expires.
+    /// Items that are still in the input are neither handled nor counted, and a key that has all
+    /// its items there is not named. To handle all that was accepted, end the input first, for
+    /// example by dropping the senders of its channel, await the handle with a time-out, and call
+    /// `shutdown` only when that expires.
     ///
-    /// [`Summary::hung`] names their keys, and [`Summary::lost`] counts the items that they have not
-    /// taken. An item that a worker has taken counts as handled even if the worker is aborted then.
+    /// [`Summary::hung`] names the keys of the workers that were aborted, and [`Summary::lost`]
+    /// counts the items that they have not taken. An item that a worker has taken counts as handled
+    /// even if the worker is aborted then.
     ///
     /// A worker that never reaches an `await` cannot be aborted; `shutdown` does not wait for it.
     ///

@@ -1,5 +1,6 @@
 //! [`Subscription`]: what a subscriber reads; and [`Next`], for a single item.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::fmt;
 use std::future::poll_fn;
@@ -63,8 +64,14 @@ impl<K: Hash + Eq + Clone, V> Subscription<K, V> {
 
     /// Leaves a key. Returns `false` if it is not subscribed.
     ///
-    /// Items that were published before can still be received, and the loss of one is still told.
-    pub fn remove(&mut self, key: &K) -> bool {
+    /// Items that were routed before can still be received, and the loss of one is still told. An
+    /// item that was published just before this call may not be routed yet, and is not received
+    /// then: leave when you have read what you wait for.
+    pub fn remove<Q>(&mut self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
         let Some(lease) = self.keys.remove(key) else { return false };
         if self.keys.is_empty() {
             self.keyless = Some(self.shared.keep_open(self.inbox.sink()));
