@@ -1,5 +1,6 @@
 //! Sends messages to many clients, and checks that all of them arrive.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -8,7 +9,7 @@ use tokio::time::Instant;
 use crate::client::{ClientConfig, Clients, Outcome};
 use crate::ledger::Tally;
 use crate::plan::Plan;
-use crate::publish::{self, Broker, Pace, Published};
+use crate::publish::{self, Broker, Follow, Pace, Published};
 use crate::stats;
 
 #[derive(Debug, clap::Args)]
@@ -40,6 +41,9 @@ pub struct Flow {
     /// Messages a second; 0: unlimited
     #[arg(long, default_value_t = 0)]
     rate: u32,
+    /// The publisher waits for clients that are far behind
+    #[arg(long)]
+    follows: bool,
     /// What is going to be interrupted half-way; duplicates are then allowed
     #[arg(long)]
     cut: Option<Cut>,
@@ -137,11 +141,16 @@ impl Flow {
         let clients = Clients::start((0..self.clients).map(|client| self.config(plan, client)));
         clients.subscribed(limit).await?;
         let copies: u64 = (0..self.gateway.len()).map(|own| self.copies(plan, own)).sum();
-        let (start, pace) = (Instant::now(), Pace::new(self.rate));
+        let follow = self.follows.then(|| Follow {
+            clients: Arc::clone(&clients.progress),
+            copies,
+            messages: self.messages as u64,
+        });
+        let (start, pace) = (Instant::now(), Pace::new(self.rate).follow(follow));
         let publish = async {
             let published = match self.broker() {
-                Some(mut broker) if !self.post => broker.publish(plan, pace).await,
-                _ => publish::post(&self.gateway, plan, pace, self.cut.is_some()).await,
+                Some(mut broker) if !self.post => broker.publish(plan, &pace).await,
+                _ => publish::post(&self.gateway, plan, &pace, self.cut.is_some()).await,
             };
             published.map(|published| (published, start.elapsed()))
         };

@@ -132,7 +132,7 @@ async fn hold(gateway: &str) -> Result<(), String> {
     let plan = Plan::new(8, 400, 60_000, 5); // 24 MB
     let stuck = Stuck::subscribe(gateway, &plan).await?;
     let gateways = [gateway.to_owned()];
-    publish::post(&gateways, &plan, Pace::new(0), false).await?;
+    publish::post(&gateways, &plan, &Pace::new(0), false).await?;
     let socket = stuck.into_socket();
     println!("@held");
     tokio::time::sleep(Duration::from_secs(600)).await; // the script ends it
