@@ -1,5 +1,8 @@
 //! Split one [`Stream`] into many [`Sink`]s by key, while sinks come and go.
 //!
+//! For publish/subscribe and workers per key on tokio, see the package `stream-demux-hub` in `hub/`
+//! of the repository, which is built on this crate.
+//!
 //! ```text
 //! input ──▶ key(&item) ──▶ slot of that key ──▶ sink
 //!                               ▲
@@ -144,8 +147,8 @@
 //!    before that item is routed.
 //! 2. **Order per key.** The items of an attachment reach its sink in the order of the input.
 //! 3. **One fate per item.** Between two polls
-//!    `received + copies = unmatched + delivered + discarded + lost + queued`. Nothing is dropped
-//!    silently.
+//!    `received + copies = unmatched + delivered + discarded + lost + queued`. Delivered is what a
+//!    sink has taken; what becomes of it there is not seen.
 //! 4. **Only woken sinks are polled**, and a wake is the same work with ten sinks as with a
 //!    million.
 //! 5. **Bounded turns.** Each kind of work does at most one [`budget`](Demux::budget) in a turn,

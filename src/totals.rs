@@ -33,8 +33,8 @@ pub struct Totals {
     pub received: u64,
     /// Clones made for further sinks of a key; 0 without [`multicast`](crate::Demux::multicast).
     pub copies: u64,
-    /// Items whose key was not attached; each was passed to
-    /// [`Hooks::unmatched`](crate::Hooks::unmatched).
+    /// Items whose key was not attached, or no longer because its [`limit`](crate::Attach::limit)
+    /// was reached; each was passed to [`Hooks::unmatched`](crate::Hooks::unmatched).
     pub unmatched: u64,
     /// Items that a sink took: its `start_send` returned `Ok`. What a receiver leaves unread in its
     /// channel counts here, too: the demux does not see it.

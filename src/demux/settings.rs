@@ -90,7 +90,9 @@ where
     ///     stream::iter(1..=5).demux_by(|_| "a", orders).buffer(1).overflow(Overflow::DropOldest);
     ///
     /// let (_, received) = block_on(future::join(demux, received.collect::<Vec<_>>()));
-    /// assert_eq!(received, [1, 2, 5]); // 1 is read before the sink is found to be full
+    /// // 1 is in the channel, 2 in the buffer. The receiver takes 1, so 2 follows, and 3 and 4 are
+    /// // dropped for 5.
+    /// assert_eq!(received, [1, 2, 5]);
     /// ```
     pub fn overflow(mut self, overflow: Overflow) -> Self {
         self.router.defaults_mut().overflow = Some(overflow);
@@ -292,7 +294,8 @@ where
     ///
     /// The policy is that of the sink that joined first, and [`admit`](Self::admit) is called once
     /// for each item, for that sink. See [Groups](crate::guide::contract#groups) for the details.
-    /// Do not balance over sinks that reserve from one pool.
+    /// Do not balance over sinks that reserve from one pool. If the sinks are equal, local and never
+    /// replaced, a channel with many receivers, such as `flume`, is simpler.
     ///
     /// Of `balance` and [`multicast`](Self::multicast), the one that is called last applies.
     ///
@@ -418,6 +421,9 @@ where
     O::Order: IntoOrder,
 {
     /// Sets the [`Hooks`] to call, by value or as `&mut hooks`.
+    ///
+    /// They are dropped with the demux. What a spawned demux is to tell at the end, keep in an
+    /// `Arc`, or log it in [`Hooks::detached`].
     ///
     /// For a single kind of event, a closure is shorter: see [`on_error`](Self::on_error),
     /// [`on_unmatched`](Self::on_unmatched), [`on_discarded`](Self::on_discarded) and

@@ -132,7 +132,8 @@ impl<K, S> Attach<K, S> {
     /// let demux = stream::iter(1..=5).demux_by(|_| "a", stream::iter([attach]));
     ///
     /// let (totals, received) = block_on(future::join(demux, received.collect::<Vec<_>>()));
-    /// assert_eq!(received, [1, 2, 3, 4]); // 1 is read before the sink is found to be full
+    /// // 1 is in the channel, 2 and 3 in the buffer. The receiver takes 1, so there is room for 4.
+    /// assert_eq!(received, [1, 2, 3, 4]);
     /// assert_eq!(totals.discarded, 1);
     /// ```
     pub fn buffer(mut self, items: usize) -> Self {
