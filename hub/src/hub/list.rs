@@ -8,7 +8,11 @@ use std::task::{Context, Poll, Waker};
 ///
 /// An item costs a lock, and a wake only if the task waits.
 #[derive(Debug)]
-pub(super) struct List<T>(Mutex<State<T>>);
+pub(super) struct List<T> {
+    state: Mutex<State<T>>,
+    /// The reader is woken before the lock is released.
+    wakes_locked: bool,
+}
 
 #[derive(Debug)]
 struct State<T> {
@@ -20,11 +24,30 @@ struct State<T> {
 
 impl<T> List<T> {
     pub(super) fn new() -> Self {
-        Self(Mutex::new(State { items: VecDeque::new(), reader: None, is_closed: false }))
+        let state = State { items: VecDeque::new(), reader: None, is_closed: false };
+        Self { state: Mutex::new(state), wakes_locked: false }
+    }
+
+    /// Creates a list for orders. When an append returns, the waker of the reader has fired.
+    ///
+    /// A demux applies an order before an item that comes later only if the waker of the orders
+    /// fires before the item comes. Without the lock, a thread may be preempted between taking the
+    /// waker and firing it. A second thread then finds no waker, and the item that it publishes
+    /// after its order is routed before the order is read.
+    pub(super) fn of_orders() -> Self {
+        Self { wakes_locked: true, ..Self::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the task if it waits.
+    fn wake(&self, mut state: MutexGuard<'_, State<T>>) {
+        let reader = state.reader.take();
+        let locked = Some(state).filter(|_| self.wakes_locked);
+        reader.into_iter().for_each(Waker::wake);
+        drop(locked);
     }
 
     /// Appends items, with none of others between them. Returns them if the list is closed.
@@ -34,9 +57,7 @@ impl<T> List<T> {
             return Err(items);
         }
         state.items.extend(items);
-        let reader = state.reader.take();
-        drop(state);
-        reader.into_iter().for_each(Waker::wake);
+        self.wake(state);
         Ok(())
     }
 
@@ -47,9 +68,7 @@ impl<T> List<T> {
             return Err(item);
         }
         state.items.push_back(item);
-        let reader = state.reader.take();
-        drop(state);
-        reader.into_iter().for_each(Waker::wake);
+        self.wake(state);
         Ok(())
     }
 
@@ -57,9 +76,7 @@ impl<T> List<T> {
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
-        let reader = state.reader.take();
-        drop(state);
-        reader.into_iter().for_each(Waker::wake);
+        self.wake(state);
     }
 
     pub(super) fn len(&self) -> usize {
@@ -88,5 +105,53 @@ impl<T> List<T> {
         let mut state = self.lock();
         state.is_closed = true;
         std::mem::take(&mut state.items)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    use std::task::Wake;
+    use std::thread::{self, JoinHandle};
+
+    use super::*;
+
+    /// When it is woken, another thread appends to the list, and returns whether this waker had
+    /// fired by then.
+    struct Slow {
+        list: Arc<List<u32>>,
+        has_fired: AtomicBool,
+        other: Mutex<Option<JoinHandle<bool>>>,
+    }
+
+    impl Wake for Slow {
+        fn wake(self: Arc<Self>) {
+            let this = Arc::clone(&self);
+            let other =
+                thread::spawn(move || this.list.push(2).is_ok() && this.has_fired.load(SeqCst));
+            for _ in 0..10_000 {
+                if other.is_finished() {
+                    break;
+                }
+                thread::yield_now();
+            }
+            self.has_fired.store(true, SeqCst);
+            *self.other.lock().unwrap() = Some(other);
+        }
+    }
+
+    #[test]
+    fn order_that_another_thread_announces_is_announced_when_its_append_returns() {
+        let list = Arc::new(List::of_orders());
+        let (has_fired, other) = (AtomicBool::new(false), Mutex::new(None));
+        let slow = Arc::new(Slow { list: Arc::clone(&list), has_fired, other });
+        let waker = Waker::from(Arc::clone(&slow));
+        let mut taken = VecDeque::new();
+        assert!(list.poll_take(&mut taken, &mut Context::from_waker(&waker)).is_pending());
+        assert_eq!(list.push(1), Ok(()));
+        let other = slow.other.lock().unwrap().take().expect("the waker has fired");
+        assert!(other.join().expect("the list is not poisoned"), "it returned too early");
+        assert_eq!(list.len(), 2);
     }
 }

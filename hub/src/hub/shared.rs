@@ -52,7 +52,7 @@ impl<K, V> Shared<K, V> {
             life: Arc::new(Life::new()),
             items: List::new(),
             room: Semaphore::new(capacity.clamp(1, Semaphore::MAX_PERMITS)),
-            commands: List::new(),
+            commands: List::of_orders(),
             asked: Mutex::new(Vec::new()),
             is_asked: AtomicBool::new(false),
             tick,
