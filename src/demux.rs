@@ -118,10 +118,10 @@ pin_project! {
 
 /// What is known of the orders stream.
 ///
-/// `Pending` does not always mean that it has no order: a channel of tokio also answers so when the
-/// cooperative budget of the task is used up, and wakes the task late. So after such an answer an
-/// item that matches no key waits until the stream was polled once more, at the start of the next
-/// turn.
+/// `Pending` does not always mean that no order was sent. A channel with many senders may fire its
+/// waker late, so the stream is polled once more before an item that matches no key is given up. A
+/// channel of tokio also returns `Pending` when the cooperative budget of the task is used up, and
+/// wakes the task late: such an item then waits for the next turn, which polls the stream first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Inbox {
     /// It is to be polled. If it returns `Pending`, it has no order.
@@ -132,8 +132,17 @@ enum Inbox {
     Doubted,
     /// It woke itself and returned `Pending` in the last turn. It may have an order.
     Yielded,
-    /// It has nothing until its waker fires.
+    /// It had nothing when it was polled last, and its waker has not fired since.
     Quiet,
+}
+
+impl Inbox {
+    /// An item that may match no key was read since the stream was polled last.
+    fn suspect(&mut self) {
+        if *self == Self::Quiet {
+            *self = Self::Unpolled;
+        }
+    }
 }
 
 /// An order that waits for the budget of another turn.

@@ -11,26 +11,27 @@
 //!
 //! # Quick start
 //!
-//! On tokio, with `tokio-stream` and `tokio-util` for the channels:
+//! On tokio, with `futures`, `tokio-stream` and `tokio-util` for the channels:
 //!
 //! ```
+//! use futures::channel::mpsc::unbounded;
 //! use stream_demux::DemuxStreamExt;
 //! use tokio::sync::mpsc;
-//! use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
+//! use tokio_stream::wrappers::ReceiverStream;
 //! use tokio_util::sync::PollSender;
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() {
 //! let (items, input) = mpsc::channel(100);
-//! let (orders, orders_in) = mpsc::unbounded_channel();
+//! let (orders, orders_in) = unbounded();
 //! let demux = ReceiverStream::new(input)
-//!     .demux_by(|item: &(u32, &str)| item.0, UnboundedReceiverStream::new(orders_in))
+//!     .demux_by(|item: &(u32, &str)| item.0, orders_in)
 //!     .on_unmatched(|item| println!("no sink for {item:?}"));
 //! let demux = tokio::spawn(demux);
 //!
 //! // At any time, from any task: attach a sink for a key.
 //! let (sink, mut received) = mpsc::channel(16);
-//! orders.send((7, PollSender::new(sink))).unwrap();
+//! orders.unbounded_send((7, PollSender::new(sink))).unwrap();
 //!
 //! items.send((7, "hello")).await.unwrap();
 //! items.send((8, "to no sink")).await.unwrap();

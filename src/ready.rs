@@ -250,7 +250,9 @@ impl Ready {
 
     /// Lowers `ORDERS`; the orders must be polled after this, not before.
     pub(crate) fn lower_orders(&self) {
-        self.shared.signals.fetch_and(!ORDERS, Acquire);
+        if self.signals() & ORDERS != 0 {
+            self.shared.signals.fetch_and(!ORDERS, Acquire);
+        }
     }
 
     /// Returns `true` if [`pop_ended`](Self::pop_ended) will return a slot.

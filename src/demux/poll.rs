@@ -14,7 +14,7 @@ use crate::budget::Budget;
 use crate::hooks::Hooks;
 use crate::key::sealed::{AttachOnDemand, FindByKey};
 use crate::order::{Attachable, IntoOrder, Order, Orders};
-use crate::ready::{LEASES, ORDERS};
+use crate::ready::ORDERS;
 use crate::totals::Totals;
 
 impl<St, F, O, H, B> Future for Demux<St, F, O, H, B>
@@ -49,13 +49,20 @@ struct Turn {
     is_settled: bool,
     /// No order or ended lease that is known comes before the next item.
     orders_read: bool,
-    /// The signals that hold back the next item. Orders that woke themselves are not polled again
-    /// in this turn.
-    signals: u8,
     /// The input has nothing ready.
     is_dry: bool,
     /// How many items and copies had been handled when it began.
     handled: u64,
+}
+
+/// What may be read next.
+enum Next {
+    /// An order, if there is one.
+    Order,
+    /// An item: no order is left that may have been ready before it.
+    Item,
+    /// Nothing before the next turn.
+    Turn,
 }
 
 /// How reading the input ended.
@@ -98,7 +105,6 @@ where
         Turn {
             is_settled: false,
             orders_read: false,
-            signals: ORDERS | LEASES,
             is_dry: false,
             handled: this.router.count_handled(),
         }
@@ -124,37 +130,38 @@ where
         turn.orders_read = false;
         loop {
             let this = self.as_mut().project();
-            let goes_on = if this.router.ready().has_ended() {
-                this.router.end_leases(this.budget)
+            let next = if this.router.ready().has_ended() {
+                if this.router.end_leases(this.budget) { Next::Order } else { Next::Turn }
             } else if let Some(Unapplied { order, fresh }) = this.order.take() {
                 let rest = this.router.apply(this.key, order, fresh, this.budget);
                 *this.order = rest.map(|order| Unapplied { order, fresh: false });
-                this.order.is_none()
+                if this.order.is_none() { Next::Order } else { Next::Turn }
             } else if matches!(this.inbox, Inbox::Unpolled | Inbox::Unread)
-                || this.router.ready().signals() & turn.signals & ORDERS != 0
+                || this.router.ready().signals() & ORDERS != 0
             {
-                self.as_mut().read_order(turn)
+                self.as_mut().read_order()
             } else {
-                break;
+                Next::Item
             };
-            if !goes_on {
-                return;
+            match next {
+                Next::Order => {}
+                Next::Item => return turn.orders_read = true,
+                Next::Turn => return,
             }
         }
-        turn.orders_read = true;
     }
 
-    /// Reads an order, if there is one. Returns `false` if orders have to wait for the next turn,
-    /// and items with them.
-    fn read_order(self: Pin<&mut Self>, turn: &mut Turn) -> bool {
+    /// Reads an order, if there is one.
+    fn read_order(self: Pin<&mut Self>) -> Next {
         let mut this = self.project();
         let Some(orders) = this.orders.as_mut().as_pin_mut() else {
-            // A waker that outlived the stream fired.
+            // A waker that outlived the stream fired, or an item came.
             this.router.ready().lower_orders();
-            return true;
+            *this.inbox = Inbox::Quiet;
+            return Next::Order;
         };
         if this.budget.orders.is_spent() {
-            return false;
+            return Next::Turn;
         }
         let ready = this.router.ready();
         ready.lower_orders();
@@ -175,15 +182,16 @@ where
                 let is_certain = *this.inbox == Inbox::Unpolled;
                 *this.inbox = if is_certain { Inbox::Quiet } else { Inbox::Doubted };
             }
-            // The stream woke itself. It may have yielded although it has an order, so items wait
-            // for a turn. If it does the same in that turn, they wait no longer.
+            // The stream woke itself, or another thread has just sent an order. It may have yielded
+            // although it has one, so items wait for a turn. If it does the same in that turn, they
+            // wait no longer. The signal stays up: the next item is read, then the stream polled
+            // once more, and an order that was sent before the item is found.
             Poll::Pending => {
-                turn.signals = LEASES;
                 let before = core::mem::replace(this.inbox, Inbox::Yielded);
-                return before == Inbox::Yielded;
+                return if before == Inbox::Yielded { Next::Item } else { Next::Turn };
             }
         }
-        true
+        Next::Order
     }
 
     /// Advances the sinks that were woken, flushes those whose flush is due, applies a tick to the
@@ -204,7 +212,7 @@ where
     /// allowance is spent.
     fn poll_input(mut self: Pin<&mut Self>, turn: &mut Turn, cx: &mut Context<'_>) {
         while turn.is_settled && self.as_mut().may_read(turn) {
-            match self.as_mut().read(turn, cx) {
+            match self.as_mut().read(cx) {
                 Read::Some => {}
                 Read::Overtaken => self.as_mut().poll_orders(turn),
                 Read::Enough => return,
@@ -232,7 +240,7 @@ where
     }
 
     /// Reads and routes as many items as may be read before a flush is due.
-    fn read(mut self: Pin<&mut Self>, turn: &Turn, cx: &mut Context<'_>) -> Read {
+    fn read(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Read {
         let this = self.as_mut().project();
         let (left, due) = (this.budget.items.left(), this.router.items_before_flush());
         let run = usize::try_from(due).map_or(left, |due| due.min(left));
@@ -242,9 +250,9 @@ where
             return if this.router.must_flush() { Read::Enough } else { Read::Some };
         }
         if this.router.prefers_branchless() {
-            self.route::<true>(run, turn, cx)
+            self.route::<true>(run, cx)
         } else {
-            self.route::<false>(run, turn, cx)
+            self.route::<false>(run, cx)
         }
     }
 
@@ -252,13 +260,12 @@ where
     /// that the compiler keeps its variables in registers.
     #[inline(never)]
     fn route<const BRANCHLESS: bool>(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         mut run: usize,
-        turn: &Turn,
         cx: &mut Context<'_>,
     ) -> Read {
-        let mut this = self.project();
-        let (signals, mut count) = (turn.signals, 0);
+        let mut this = self.as_mut().project();
+        let mut count = 0;
         let read = loop {
             if count == run {
                 break Read::Some;
@@ -271,8 +278,12 @@ where
             count += 1;
             this.router.received();
             // After the read, not before: an order may have come with the item.
-            if this.router.ready().signals() & signals != 0 {
+            let signals = this.router.ready().signals();
+            if signals != 0 {
                 this.router.overtake(item);
+                if signals & ORDERS == 0 {
+                    this.inbox.suspect();
+                }
                 break Read::Overtaken;
             }
             if let Err(path) = this.router.route::<BRANCHLESS, _>(this.key, item) {
@@ -281,15 +292,42 @@ where
                 run -= count;
                 count = 0;
                 let left = items.left();
-                let orders_known = *this.inbox != Inbox::Doubted;
-                let is_open = this.router.route_slow(this.key, path, orders_known, items);
-                if !is_open || items.left() != left {
+                this.router.route_slow(this.key, path, this.orders.is_none(), items);
+                if this.router.has_overtaken() {
+                    if let Some(read) = self.as_mut().route_unknown() {
+                        break read;
+                    }
+                    this = self.as_mut().project();
+                }
+                if !this.router.is_open() || this.budget.items.left() != left {
                     break Read::Some;
                 }
             }
         };
-        this.budget.items.spend_up_to(count);
+        self.project().budget.items.spend_up_to(count);
         read
+    }
+
+    /// Polls the orders stream, and routes the item that matches no key if there is no order.
+    ///
+    /// The waker of a channel with many senders may fire later than the item comes. Of two threads
+    /// that send at once, one takes the waker; if it is preempted before it fires it, the other one
+    /// has sent its order and fires none.
+    #[cold]
+    #[inline(never)]
+    fn route_unknown(mut self: Pin<&mut Self>) -> Option<Read> {
+        self.as_mut().project().inbox.suspect();
+        if self.inbox == Inbox::Unpolled {
+            if let Next::Turn = self.as_mut().read_order() {
+                return Some(Read::Enough);
+            }
+        }
+        let this = self.project();
+        if *this.inbox != Inbox::Quiet || this.router.ready().signals() != 0 {
+            return Some(Read::Overtaken);
+        }
+        this.router.route_overtaken(this.key, true, &mut this.budget.items);
+        None
     }
 
     /// Goes on to close sinks, if the input has ended in this turn. Then flushes all sinks that

@@ -120,7 +120,7 @@ where
     }
 
     /// Routes an item that cannot be sent on the hot path. `items` is what may be spent on the
-    /// members of its group except the first. Returns `true` if further items may be routed.
+    /// members of its group except the first.
     ///
     /// Unless `orders_known`, there may be an order for a key that is not attached: an item with
     /// such a key waits as if an order had overtaken it.
@@ -132,15 +132,11 @@ where
         path: SlowPath<V, S::Error>,
         orders_known: bool,
         items: &mut Allowance,
-    ) -> bool
-    where
+    ) where
         F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
         match path {
-            SlowPath::Unknown(item) if !orders_known => {
-                self.overtake(item);
-                return false;
-            }
+            SlowPath::Unknown(item) if !orders_known => self.overtake(item),
             SlowPath::Unknown(item) => {
                 let attach = if self.is_finished() { None } else { key.attach_for(&item) };
                 let path = match attach {
@@ -158,7 +154,6 @@ where
             }
             path => self.route_known(path, items),
         }
-        self.is_open()
     }
 
     /// The same, but attaches no sink if no slot has the key of the item.

@@ -304,13 +304,15 @@ fn what_wakes_itself_is_polled_once_a_turn() {
         other.hold(Op::Close);
         let polls = case(&mut rig);
         for turn in 1..=5 {
-            rig.push([901]);
+            if n < 5 {
+                rig.push([901]); // after an item, orders that wake themselves are polled again
+            }
             rig.turn();
             assert_eq!((n, polls(&rig)), (n, turn));
             assert!(rig.task.woken());
         }
         assert!(rig.run().is_pending());
-        assert_eq!(other.taken(), if n == 4 { 0 } else { 5 });
+        assert_eq!(other.taken(), if n < 4 { 5 } else { 0 });
     }
 }
 

@@ -28,6 +28,7 @@ use super::event::{Event, Id, OrderKind, Request, Seen};
 use super::script::Settings;
 use super::subject::Look;
 use super::watched::{Item, Made, Offer, Recorder, SentOrder, WatchedSink, WatchedStream};
+use orders::Inbox;
 pub use signals::Signals;
 
 /// An attachment, named by its slot id: an index of `Reference::slots`.
@@ -121,9 +122,9 @@ pub struct Reference {
     handled: usize,
     /// An attachment is made on demand, and pays from the allowance of the items.
     on_demand: bool,
-    inbox: orders::Inbox,
-    /// The turn in which the orders stream last woke itself while it was polled.
-    yielded_in: u64,
+    inbox: Inbox,
+    /// The orders stream was polled after the last item was read.
+    is_asked: bool,
     /// An order that was read and is not completely applied.
     order: Option<orders::Unapplied>,
     /// The slots whose leases have ended. The last one ends first.
@@ -247,11 +248,16 @@ impl Reference {
         while self.caught_up && !self.doubted && self.may_read() {
             if let Some(item) = self.overtaken.take() {
                 let is_known = !self.of_key(item.key, true).is_empty();
-                if !is_known && self.inbox == orders::Inbox::Doubted {
-                    self.overtaken = Some(item); // until the next turn
-                    return;
+                let is_certain = self.is_asked && self.inbox != Inbox::Doubted;
+                if is_known || is_certain || self.orders.is_none() {
+                    self.route(item);
+                    continue;
                 }
-                self.route(item);
+                self.overtaken = Some(item);
+                if self.inbox == Inbox::Doubted {
+                    return; // until the next turn
+                }
+                self.ask();
                 continue;
             }
             // A flush that fails may close the gate, with `balance`.
@@ -270,8 +276,9 @@ impl Reference {
                     self.totals.received += 1;
                     self.handled += 1;
                     self.overtaken = Some(item);
+                    self.is_asked = false;
                     if self.has_signalled() {
-                        self.apply_orders();
+                        self.ask();
                     }
                 }
             }
@@ -290,7 +297,7 @@ impl Reference {
             || !self.doubts.is_empty()
             || self.walk.is_some()
             || self.order.is_some()
-            || self.inbox == orders::Inbox::Unread
+            || self.inbox == Inbox::Unread
             || signals.orders && self.orders.is_some()
             || !self.ended.is_empty()
             || !signals.ended.is_empty()

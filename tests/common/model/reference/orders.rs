@@ -14,6 +14,7 @@ pub(super) enum Inbox {
     Doubted,
     /// It returned `Pending`, and woke itself.
     Yielded,
+    /// It had nothing when it was polled last.
     Quiet,
 }
 
@@ -42,8 +43,14 @@ impl Reference {
                 self.caught_up = true;
                 return;
             }
+            if self.left.orders == 0 {
+                return;
+            }
             // An orders stream that woke itself holds up items, once.
-            if self.left.orders == 0 || !self.read_order() {
+            let before = self.inbox;
+            self.read_order();
+            if self.inbox == Inbox::Yielded {
+                self.caught_up = before == Inbox::Yielded;
                 return;
             }
         }
@@ -57,9 +64,19 @@ impl Reference {
         }
     }
 
-    /// Returns `false` if items have to wait for the next turn.
-    fn read_order(&mut self) -> bool {
-        let Some(orders) = &mut self.orders else { return true };
+    /// An item was read that may match no key: an order may have been sent before it although the
+    /// stream has not woken the task.
+    pub(super) fn ask(&mut self) {
+        if self.inbox == Inbox::Quiet && !self.has_signal() {
+            self.inbox = Inbox::Unpolled;
+        }
+        self.apply_orders();
+    }
+
+    /// Reads an order, if there is one.
+    fn read_order(&mut self) {
+        let Some(orders) = &mut self.orders else { return };
+        self.is_asked = true;
         self.signals.look().orders = false;
         let waker = self.signals.waker(None);
         match Pin::new(orders).poll_next(&mut Context::from_waker(&waker)) {
@@ -70,24 +87,18 @@ impl Reference {
             }
             Poll::Ready(None) => (self.orders, self.inbox) = (None, Inbox::Quiet),
             Poll::Pending => {
-                let woke_itself = self.signals.look().orders;
-                self.yielded_in = if woke_itself { self.turn } else { self.yielded_in };
-                let before = self.inbox;
-                self.inbox = match before {
-                    _ if woke_itself => Inbox::Yielded,
+                self.inbox = match self.inbox {
+                    _ if self.signals.look().orders => Inbox::Yielded,
                     Inbox::Unpolled => Inbox::Quiet,
                     _ => Inbox::Doubted,
                 };
-                return !woke_itself || before == Inbox::Yielded;
             }
         }
-        true
     }
 
-    /// Returns whether the waker of the orders stream has fired, other than in the poll of this
-    /// turn in which the stream woke itself.
+    /// Returns whether the waker of the orders stream has fired.
     fn has_signal(&self) -> bool {
-        self.orders.is_some() && self.signals.look().orders && self.yielded_in != self.turn
+        self.orders.is_some() && self.signals.look().orders
     }
 
     /// Returns whether an order or the end of a lease has come. (Q12)
