@@ -33,9 +33,9 @@
 //! * A wake's `task.wake` with the owner's `task.register` (AR inside): either the wake finds the
 //!   waker, or the owner finds the list or the signal (4).
 //!
-//! The loads of `woken` and `signals` could be Relaxed: a chain is walked, and orders are
-//! polled, only after a read-modify-write, and before sleep `register` has acquired what each
-//! earlier wake wrote. They are Acquire as a precaution, and so is the Release in `bits.fetch_and`.
+//! The loads of `woken` and `signals` could be Relaxed: a chain is walked, and a signal is acted
+//! upon, only after a read-modify-write, and before sleep `register` has acquired what each earlier
+//! wake wrote. They are Acquire as a precaution, and so is the Release in `bits.fetch_and`.
 //! The fuzz target `ready` runs this file with other steps before each atomic operation.
 //!
 //! A wake that runs at the same time as `awake`, which takes the task's waker, may wake no task.

@@ -7,7 +7,6 @@ use std::future::{Future, poll_fn};
 use std::ops::Range;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, mpsc as std_mpsc};
-use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -182,7 +181,7 @@ fn a_bare_block_on_with_all_tasks_in_one_future() {
         let (spawner, inbox) = std_mpsc::channel::<Task>();
         let mut program = pin!(program(move |task| spawner.send(task).expect("cannot spawn")));
         let mut tasks = Vec::new();
-        block_on(poll_fn(|cx| {
+        executor::block_on(poll_fn(|cx| {
             // One waker for all futures: each wake polls all.
             let outcome = program.as_mut().poll(cx);
             tasks.extend(inbox.try_iter());
@@ -190,24 +189,4 @@ fn a_bare_block_on_with_all_tasks_in_one_future() {
             outcome
         }))
     });
-}
-
-/// A minimal executor.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    struct Unpark(thread::Thread);
-
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
-    }
 }

@@ -1,5 +1,4 @@
-//! Settings: defaults, panics at the caller's line, hashers. Getters before the first poll, the
-//! input at any time, and `Debug`.
+//! Settings: defaults, panics at the caller's line, hashers. The input at any time, and `Debug`.
 
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
@@ -10,7 +9,6 @@ use crate::common::{
     Op, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task, scripted_sink,
     scripted_stream,
 };
-use futures::future::FusedFuture;
 use stream_demux::{
     Attach, ByValue, Callbacks, DefaultHashBuilder, Demux, DemuxStreamExt, Detached, Discarded,
     Lease, Order, Overflow, Totals,
@@ -132,19 +130,6 @@ fn changes_of_hasher_and_hooks_keep_the_other_settings() {
     assert_eq!(task.get_ref().totals().received, 3 + 9);
 }
 
-// Getters.
-
-#[test]
-fn getters_are_empty_before_the_first_poll() {
-    let (demux, items, orders_handle) = split();
-    items.push(101);
-    attach(&orders_handle, 1);
-    assert_eq!(demux.totals(), Totals::default());
-    assert!(demux.is_empty() && !demux.contains_key(&1));
-    assert_eq!(demux.len(), 0);
-    assert!(demux.blocked_on().is_none() && !demux.is_terminated());
-}
-
 #[test]
 fn input_can_be_reached_before_during_and_after() {
     let (mut demux, items, _orders_handle) = split();
@@ -159,17 +144,6 @@ fn input_can_be_reached_before_during_and_after() {
     assert_eq!(format!("{:?}", task.get_ref().get_ref()), "ScriptedStream(input)");
     task.drop_future();
     assert!(items.is_dropped());
-}
-
-#[test]
-fn item_taken_from_the_input_by_hand_is_not_counted() {
-    let (mut demux, items, _orders_handle) = split();
-    items.extend([901, 902]);
-    let mut cx = Context::from_waker(Waker::noop());
-    let input = Pin::new(&mut demux).get_pin_mut();
-    assert_eq!(futures::Stream::poll_next(input, &mut cx), Poll::Ready(Some(901)));
-    sleep(&mut Task::new(&mut demux));
-    assert_eq!(demux.totals().received, 1);
 }
 
 // Debug and documented traits.
