@@ -12,13 +12,14 @@
 //!    are dropped;
 //! 3. each item and copy has one fate; a sink receives items in the order of the input;
 //! 4. the contract of `Sink`; each attachment begins once and ends once;
-//! 5. the demux completes once all sinks are open, and leaves nothing behind.
+//! 5. an item does not overtake an order that its thread has sent before it;
+//! 6. the demux completes once all sinks are open, and leaves nothing behind.
 //!
 //! Interleavings differ from run to run: a script that failed may have to be played many times.
 
 use alloc::sync::Arc;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
@@ -136,6 +137,8 @@ enum Step {
         detached: bool,
         spins: usize,
     },
+    /// `s`: attaches a sink under a key of its own, and sends it an item.
+    AttachAndSend,
     /// `d`, `e`: detaches or evicts a key.
     Detach(u8),
     Evict(u8),
@@ -156,7 +159,7 @@ enum Step {
 
 impl Step {
     fn read(script: &mut Script<'_>) -> Self {
-        let letter = script.letter(b"iixxalabdeqmcowhfyoc").unwrap_or(b'y');
+        let letter = script.letter(b"iixxalabdeqmcowhfyos").unwrap_or(b'y');
         let arg = script.below(64);
         let key = u8::try_from(arg).unwrap_or(0) % KEYS;
         match letter {
@@ -165,6 +168,7 @@ impl Step {
             b'a' => Self::Attach { key, settings: script.below(32), leased: false },
             b'l' => Self::Attach { key, settings: script.below(32), leased: true },
             b'b' => Self::AttachBriefly { key, detached: arg & 32 != 0, spins: script.below(256) },
+            b's' => Self::AttachAndSend,
             b'd' => Self::Detach(key),
             b'e' => Self::Evict(key),
             b'q' => Self::DropLease,
@@ -200,6 +204,11 @@ impl Step {
                     (state.lease_dropped, state.lease_detached) = (!detached, detached);
                 }
             }
+            Self::AttachAndSend => {
+                let key = KEYS + world.own_keys.fetch_add(1, SeqCst) % 128; // more than sinks
+                let sink = world.attach(key, 0, None);
+                world.items.push_with(|seq| Item { seq, key, sink });
+            }
             Self::Detach(key) => world.orders.push(Order::Detach(key)),
             Self::Evict(key) => world.orders.push(Order::Evict(key)),
             Self::DropLease => drop(lease.take()),
@@ -230,11 +239,14 @@ fn spin(spins: usize) {
 struct Item {
     seq: usize,
     key: u8,
+    /// Attached under this key by the thread that sent the item, and by no other.
+    sink: Option<Arc<SinkHandle>>,
 }
 
 /// The state of a sink, shared with the threads that control it.
 struct SinkHandle(Mutex<SinkState>);
 
+#[derive(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "the flags are independent")]
 struct SinkState {
     open: bool,
@@ -259,23 +271,7 @@ struct SinkState {
 
 impl SinkHandle {
     fn new(open: bool) -> Self {
-        Self(Mutex::new(SinkState {
-            open,
-            flush_is_held: false,
-            fails: false,
-            lease_dropped: false,
-            lease_detached: false,
-            ready_returned: false,
-            unflushed: false,
-            closing: false,
-            ended: false,
-            dropped: false,
-            last_seq: None,
-            received: 0,
-            ready_waker: None,
-            flush_waker: None,
-            last_waker: None,
-        }))
+        Self(Mutex::new(SinkState { open, ..SinkState::default() }))
     }
 
     /// Makes the sink ready, and completes a pending flush or close.
@@ -385,6 +381,8 @@ impl Drop for TestSink {
 
 #[derive(Default)]
 struct World {
+    /// How many keys of `AttachAndSend` are in use.
+    own_keys: AtomicU8,
     items: Arc<Queue<Item>>,
     orders: Arc<Queue<Order<u8, TestSink>>>,
     sinks: Mutex<Vec<Arc<SinkHandle>>>,
@@ -399,7 +397,7 @@ struct World {
 
 impl World {
     fn send(&self, key: u8) {
-        self.items.push_with(|seq| Item { seq, key });
+        self.items.push_with(|seq| Item { seq, key, sink: None });
     }
 
     fn attach(
@@ -517,6 +515,8 @@ impl Hooks<u8, Item, &'static str> for CountingHooks {
     }
 
     fn unmatched(&mut self, item: Item) {
+        let is_attached = item.sink.is_some_and(|sink| !lock(&sink.0).fails);
+        assert!(!is_attached, "an item overtook the order that was sent before it");
         self.0.unmatched.fetch_add(1, SeqCst);
         self.0.record_fate(item.seq);
     }
