@@ -24,7 +24,8 @@ pub trait DemuxStreamExt: Stream {
     ///
     /// To use a receiver of tokio as `orders`, wrap it, for example in
     /// `tokio_stream::wrappers::UnboundedReceiverStream`. For a receiver of flume, call
-    /// `into_stream`. See [Channels](crate::guide::channels).
+    /// `into_stream`. If several threads send orders, another channel than tokio's is better for
+    /// them. See [Channels](crate::guide::channels).
     ///
     /// If others choose the keys, add [`with_hasher`](Demux::with_hasher)`(RandomState::new())`.
     ///
