@@ -32,6 +32,7 @@ use crate::hooks::{Detached, Discarded, Hooks};
 use crate::id::SlotId;
 use crate::order::Overflow;
 use crate::slot::{Popped, Queue};
+use crate::slots::Slots;
 
 /// How often sinks in doubt are polled in one turn.
 ///
@@ -59,7 +60,8 @@ pub(super) struct Beyond {
 /// Slots with items beyond their buffers, in the order in which they got them.
 ///
 /// An entry counts if its slot receives and has items beyond its buffer, under a policy of this
-/// list. What does not count is skipped when it comes to the front. The count is exact.
+/// list. What does not count is skipped when it comes to the front, and dropped when it comes to
+/// the back: a slot that enters again while others wait keeps its place. The count is exact.
 #[derive(Default)]
 struct List {
     entries: VecDeque<SlotId>,
@@ -113,15 +115,23 @@ impl Beyond {
     }
 
     /// A slot has no items beyond the buffer any more, or no longer receives.
-    fn exit(&mut self, id: SlotId, policy: Overflow) {
+    fn exit<K, S, V, B>(&mut self, id: SlotId, policy: Overflow, slots: &Slots<K, S, V, B>) {
         let List { entries, count } = self.list(policy);
         *count -= 1;
         if *count == 0 {
             entries.clear();
-        } else if entries.back() == Some(&id) {
+        }
+        let waits = policy == Overflow::Wait;
+        while entries.back().is_some_and(|&back| back == id || !counts(slots, back, waits)) {
             entries.pop_back();
         }
     }
+}
+
+/// Returns `true` if the entry of a slot counts in the list for `Wait`, or in the other one.
+fn counts<K, S, V, B>(slots: &Slots<K, S, V, B>, id: SlotId, waits: bool) -> bool {
+    let slot = slots.get(id).filter(|slot| slot.receives() && slot.is_beyond());
+    slot.is_some_and(|slot| (slot.overflow() == Overflow::Wait) == waits)
 }
 
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
@@ -174,7 +184,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     where
         H: Hooks<K, V, E>,
     {
-        self.beyond.exit(id, policy);
+        self.beyond.exit(id, policy, &self.slots);
         if self.beyond.blocked_on == Some(id) {
             self.unblock();
         }
@@ -212,8 +222,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         let Self { beyond, slots, .. } = self;
         let List { entries, .. } = if waits { &mut beyond.gate } else { &mut beyond.doubts };
         while let Some(&id) = entries.front() {
-            let slot = slots.get(id).filter(|slot| slot.receives() && slot.is_beyond());
-            if slot.is_some_and(|slot| (slot.overflow() == Overflow::Wait) == waits) {
+            if counts(slots, id, waits) {
                 return Some(id);
             }
             entries.pop_front();
