@@ -264,8 +264,7 @@ where
         mut run: usize,
         cx: &mut Context<'_>,
     ) -> Read {
-        let mut this = self.as_mut().project();
-        let mut count = 0;
+        let (mut this, mut count) = (self.as_mut().project(), 0);
         let read = loop {
             if count == run {
                 break Read::Some;
@@ -289,8 +288,7 @@ where
             if let Err(path) = this.router.route::<BRANCHLESS, _>(this.key, item) {
                 let items = &mut this.budget.items;
                 items.spend_up_to(count);
-                run -= count;
-                count = 0;
+                run -= core::mem::take(&mut count);
                 let left = items.left();
                 this.router.route_slow(this.key, path, this.orders.is_none(), items);
                 if this.router.has_overtaken() {
