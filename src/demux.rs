@@ -76,7 +76,8 @@ pin_project! {
     /// * if a panic in a key function, a hook, a sink or a stream has unwound through an earlier
     ///   poll: the future can then only be dropped.
     ///
-    /// It may also panic if the `Hash` or `Eq` of a key is inconsistent.
+    /// If the `Hash` or `Eq` of a key is inconsistent, items may not find their sink, but nothing
+    /// panics or is leaked.
     ///
     /// # Examples
     ///

@@ -68,7 +68,7 @@ pub(crate) mod sealed {
         where
             Self: 'a;
 
-        /// The slot that receives items with this key.
+        /// A slot with this key.
         fn find<Q>(&mut self, key: &Q) -> Option<Self::Slot<'_>>
         where
             K: Borrow<Q>,

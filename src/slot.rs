@@ -1,35 +1,33 @@
 //! One attachment: its sink, its terms, its queue.
 //!
-//! [`Slot`] is the part that every item reads, the extras are what few attachments have. `QUEUED`,
-//! `BEYOND`, `LIMITED` and `GROUPED` mirror what the extras contain, so that one test of the flags
-//! separates the common case from all others.
+//! [`Slot`] is the part that every item reads, the extras are what few attachments have. The flags
+//! `QUEUED`, `BEYOND`, `LIMITED`, `GROUPED` and `TIMED` mirror what the extras contain.
 
 mod extras;
-mod flags;
 mod queue;
 mod sink;
 mod stage;
 mod timer;
+mod word;
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::ops::{Deref, DerefMut};
 
+use crate::flush::Flushes;
 use crate::hooks::Recipient;
 use crate::id::SlotId;
 use crate::lease::{Claim, LeaseRequest};
 use crate::order::{Overflow, Terms};
+use crate::ready::Ready;
 
-use flags::{BEYOND, GROUPED, LIMITED, POLICIES, POLICY, TIMED};
 use timer::Timer;
+use word::{BEYOND, GROUPED, HEAD, LIMITED, TIMED, Word};
 
 pub(crate) use extras::ExtrasList;
 pub(crate) use queue::{Popped, Queue};
 pub(crate) use stage::{LeaveReason, Stage};
 pub(crate) use timer::Expired;
-
-/// The buffer is too large for a byte: the extras have it.
-const LARGE: u8 = u8::MAX;
 
 /// The part of an attachment that every item reads: 24 bytes with a key and a sink of 8 bytes each.
 /// With many keys, fetching it from memory is most of the cost of an item.
@@ -37,9 +35,7 @@ pub(crate) struct Slot<K, S> {
     key: K,
     sink: S,
     id: SlotId,
-    flags: u16,
-    stage: Stage,
-    buffer: u8,
+    word: Word,
 }
 
 /// The part of an attachment that only unusual items or terms need.
@@ -79,10 +75,12 @@ impl<V> Default for Extras<V> {
     }
 }
 
-/// A slot and its extras.
+/// A slot, with its extras and everything that its sink is polled with.
 pub(crate) struct SlotMut<'a, K, S, V> {
-    slot: &'a mut Slot<K, S>,
-    extras: &'a mut ExtrasList<V>,
+    pub(crate) slot: &'a mut Slot<K, S>,
+    pub(crate) extras: &'a mut ExtrasList<V>,
+    pub(crate) ready: &'a Ready,
+    pub(crate) flushes: &'a mut Flushes,
 }
 
 /// The rest of an attachment whose sink was dropped.
@@ -108,9 +106,8 @@ impl<K, S> Slot<K, S> {
         let buffer = terms
             .buffer
             .map_or(overflow.default_buffer(), |buffer| buffer.max(overflow.least_buffer()));
-        let mut flags = (overflow as u16) << POLICY;
-        let small = u8::try_from(buffer).ok().filter(|&buffer| buffer < LARGE);
-        if small.is_none() {
+        let mut word = Word::new(stage, overflow, buffer);
+        if word.small_buffer().is_none() {
             extras.get_or_default(id).buffer = u32::try_from(buffer).unwrap_or(u32::MAX);
         }
         if terms.tag != 0 {
@@ -118,16 +115,16 @@ impl<K, S> Slot<K, S> {
         }
         if let Some(limit) = terms.limit {
             extras.get_or_default(id).limit = limit;
-            flags |= LIMITED;
+            word.set(LIMITED, true);
         }
         if let Some(timer) = Timer::new(terms) {
             extras.get_or_default(id).timer = Some(timer);
-            flags |= TIMED;
+            word.set(TIMED, true);
         }
         if claim.is_some() {
             extras.get_or_default(id).claim = claim;
         }
-        Self { key, sink, id, flags, stage, buffer: small.unwrap_or(LARGE) }
+        Self { key, sink, id, word }
     }
 
     #[inline]
@@ -142,25 +139,34 @@ impl<K, S> Slot<K, S> {
 
     #[inline]
     pub(crate) fn receives(&self) -> bool {
-        self.stage == Stage::Receiving
+        self.word.receives()
     }
 
     pub(crate) fn stage(&self) -> Stage {
-        self.stage
+        self.word.stage()
     }
 
     pub(crate) fn set_leaving(&mut self, reason: LeaveReason) {
-        self.stage = Stage::Leaving(reason);
+        self.word.set_leaving(reason);
+    }
+
+    /// Returns `true` if it is found by its key.
+    pub(crate) fn is_head(&self) -> bool {
+        self.has(HEAD)
+    }
+
+    pub(crate) fn set_head(&mut self, is_head: bool) {
+        self.set(HEAD, is_head);
     }
 
     pub(crate) fn overflow(&self) -> Overflow {
-        POLICIES[usize::from(self.flags >> POLICY)]
+        self.word.policy()
     }
 
     /// Returns `true` if an item may replace one that waits.
     #[inline]
     pub(crate) fn conflates(&self) -> bool {
-        self.flags >> POLICY == Overflow::Conflate as u16
+        self.overflow() == Overflow::Conflate
     }
 
     #[inline]
@@ -170,12 +176,22 @@ impl<K, S> Slot<K, S> {
 
     /// The group and the position there, if it shares its key.
     pub(crate) fn group<V>(&self, extras: &ExtrasList<V>) -> Option<(usize, usize)> {
-        let extras = extras.get(self.id).filter(|_| self.is_grouped())?;
+        let extras = extras.get(self.id).filter(|_| self.has(GROUPED))?;
         Some((extras.group as usize, extras.position as usize))
     }
 
-    pub(crate) fn is_grouped(&self) -> bool {
-        self.has(GROUPED)
+    pub(crate) fn set_group<V>(&mut self, group: u32, position: u32, extras: &mut ExtrasList<V>) {
+        self.set(GROUPED, true);
+        let extras = extras.get_or_default(self.id);
+        (extras.group, extras.position) = (group, position);
+    }
+
+    pub(crate) fn leave_group(&mut self) {
+        self.set(GROUPED, false);
+    }
+
+    pub(crate) fn claim<'a, V>(&self, extras: &'a ExtrasList<V>) -> Option<&'a Claim> {
+        extras.get(self.id)?.claim.as_deref()
     }
 
     /// When it was put in the line of its group, or parked.
@@ -185,10 +201,8 @@ impl<K, S> Slot<K, S> {
 
     /// How many items may be queued.
     pub(crate) fn buffer<V>(&self, extras: &ExtrasList<V>) -> usize {
-        match (self.buffer, extras.get(self.id)) {
-            (LARGE, Some(extras)) => extras.buffer as usize,
-            (small, _) => usize::from(small),
-        }
+        let large = || extras.get(self.id).map_or(0, |extras| extras.buffer as usize);
+        self.word.small_buffer().unwrap_or_else(large)
     }
 
     /// How many items are in the queue.
@@ -214,47 +228,26 @@ impl<K, S> Slot<K, S> {
     }
 
     #[inline]
-    fn has(&self, flags: u16) -> bool {
-        self.flags & flags != 0
+    fn has(&self, flags: u32) -> bool {
+        self.word.has(flags)
     }
 
     #[inline]
-    fn set(&mut self, flags: u16, on: bool) {
-        if on {
-            self.flags |= flags;
-        } else {
-            self.flags &= !flags;
-        }
+    fn set(&mut self, flags: u32, on: bool) {
+        self.word.set(flags, on);
     }
 }
 
-/// The rest of its terms, and its group.
-impl<'a, K, S, V> SlotMut<'a, K, S, V> {
-    #[inline]
-    pub(crate) fn new(slot: &'a mut Slot<K, S>, extras: &'a mut ExtrasList<V>) -> Self {
-        Self { slot, extras }
-    }
-
+/// The rest of its terms.
+impl<K, S, V> SlotMut<'_, K, S, V> {
     #[inline]
     pub(crate) fn recipient(&self) -> Recipient<'_, K> {
         self.slot.recipient(self.extras)
     }
 
-    pub(crate) fn claim(&self) -> Option<&Claim> {
-        self.extras.get(self.slot.id)?.claim.as_deref()
-    }
-
     /// What its leases request.
     pub(crate) fn lease_request(&self) -> LeaseRequest {
-        self.claim().map_or(LeaseRequest::Stay, Claim::request)
-    }
-
-    pub(crate) fn set_group(&mut self, group: Option<(u32, u32)>) {
-        self.slot.set(GROUPED, group.is_some());
-        if let Some((group, position)) = group {
-            let extras = self.extras_mut();
-            (extras.group, extras.position) = (group, position);
-        }
+        self.slot.claim(self.extras).map_or(LeaseRequest::Stay, Claim::request)
     }
 
     /// Notes when it was put in the line of its group, or parked.
@@ -315,18 +308,6 @@ mod tests {
     fn a_slot_adds_8_bytes_to_its_key_and_sink() {
         assert_eq!(size_of::<Slot<u32, u32>>(), 16);
         assert_eq!(size_of::<Slot<u64, u64>>(), 24);
-    }
-
-    #[test]
-    fn a_policy_is_found_where_it_was_packed() {
-        for overflow in POLICIES {
-            let terms = Terms { overflow: Some(overflow), limit: Some(1), ..Terms::default() };
-            let mut extras = ExtrasList::<u8>::new();
-            let (id, stage) = (SlotId::from_raw(0), Stage::Receiving);
-            let mut slot = Slot::new((), (), id, &terms, None, stage, &mut extras);
-            slot.flags |= (1 << POLICY) - 1;
-            assert_eq!(slot.overflow(), overflow);
-        }
     }
 
     #[test]

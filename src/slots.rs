@@ -1,14 +1,10 @@
 //! [`Slots`]: the attachments, found by key for an item, and by id otherwise; and what is kept
 //! consistent with them: their wakers, the flush list and the list of time-outs.
 //!
-//! A slot that is found by its key lies in the hash table itself, so that an item causes one cache
-//! miss and not two. Its place there changes when the table grows, so wakers and lists refer to it
-//! by its id.
-//!
-//! 1. Of the slots that receive under a key, the first one, the *head*, lies in the hash table. All
-//!    others, and those that are leaving, lie beside it; see [`Store`].
+//! 1. Of the slots that receive under a key, the first one, the *head*, is found by the key. So is
+//!    the first one of those that are leaving.
 //! 2. Receiving slots that share a key are a group, which the head stands for. So are leaving slots
-//!    that share a key; `leaving` names the first. A group exists until its last member is gone.
+//!    that share a key. A group exists until its last member is gone.
 //! 3. `catch_all` names a slot that receives.
 //! 4. Every slot has a waker, registered under its id.
 //! 5. A slot whose sink took an item since its last flush is in the flush list, unless its sink is
@@ -18,7 +14,6 @@
 //!
 //! A key is stored once, in its slot, and never cloned.
 
-mod entry;
 mod groups;
 mod keys;
 
@@ -26,7 +21,6 @@ use alloc::sync::Arc;
 use core::task::Poll;
 
 use futures_sink::Sink;
-use hashbrown::HashTable;
 use slab::Slab;
 
 use crate::flush::Flushes;
@@ -40,15 +34,12 @@ use crate::slot::{ExtrasList, Slot, SlotMut, Stage};
 use crate::store::Store;
 use crate::timers::Timers;
 
-pub(crate) use entry::{GroupWalk, SlotEntry};
-
 pub(crate) struct Slots<K, S, V, B> {
     /// Dropped before the sinks, so that a sink that fires its waker when it is dropped wakes no
     /// task.
     ready: Ready,
     store: Store<K, S>,
     extras: ExtrasList<V>,
-    leaving: HashTable<SlotId>,
     groups: Slab<Group>,
     hasher: B,
     /// How many slots receive.
@@ -73,7 +64,6 @@ impl<K, S, V, B> Slots<K, S, V, B> {
             ready: Ready::new(),
             store: Store::new(),
             extras: ExtrasList::new(),
-            leaving: HashTable::new(),
             groups: Slab::new(),
             hasher,
             len: 0,
@@ -86,9 +76,9 @@ impl<K, S, V, B> Slots<K, S, V, B> {
     /// The same slots with another hasher; there must be none. The room that was made stays.
     pub(crate) fn with_hasher<B2>(self, hasher: B2) -> Slots<K, S, V, B2> {
         debug_assert!(self.is_vacant());
-        let Self { ready, store, extras, leaving, groups, hasher: _, .. } = self;
-        let Self { len, catch_all, flushes, timers, .. } = self;
-        Slots { ready, store, extras, leaving, groups, hasher, len, catch_all, flushes, timers }
+        let Self { ready, store, extras, groups, len, catch_all, flushes, timers, hasher: _ } =
+            self;
+        Slots { ready, store, extras, groups, hasher, len, catch_all, flushes, timers }
     }
 
     /// How many slots receive.
@@ -148,7 +138,8 @@ impl<K, S, V, B> Slots<K, S, V, B> {
     }
 
     pub(crate) fn get_mut(&mut self, id: SlotId) -> Option<SlotMut<'_, K, S, V>> {
-        Some(SlotMut::new(self.store.get_mut(id)?, &mut self.extras))
+        let Self { store, extras, ready, flushes, .. } = self;
+        Some(SlotMut { slot: store.get_mut(id)?, extras, ready, flushes })
     }
 
     /// # Panics
@@ -159,12 +150,8 @@ impl<K, S, V, B> Slots<K, S, V, B> {
     }
 
     pub(crate) fn slot_mut(&mut self, id: SlotId) -> SlotMut<'_, K, S, V> {
-        SlotMut::new(self.store.slot_mut(id), &mut self.extras)
-    }
-
-    pub(crate) fn entry(&mut self, id: SlotId) -> SlotEntry<'_, K, S, V> {
         let Self { store, extras, ready, flushes, .. } = self;
-        SlotEntry::new(SlotMut::new(store.slot_mut(id), extras), ready, flushes)
+        SlotMut { slot: store.slot_mut(id), extras, ready, flushes }
     }
 
     /// The recipients whose slots are in this stage: those that receive, or those that leave.
@@ -218,7 +205,6 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         let all = self.ready.free_wakers(wakers);
         if all {
             self.store = Store::new();
-            self.leaving = HashTable::new();
             self.extras = ExtrasList::new();
             self.groups = Slab::new();
             self.flushes = Flushes::new();
@@ -236,12 +222,10 @@ where
     /// be flushed: it is gone, or its sink is closing.
     #[inline]
     pub(crate) fn flush_unqueued(&mut self, id: SlotId) -> Option<Poll<Result<(), S::Error>>> {
-        let Self { store, extras, ready, flushes, .. } = self;
-        let Some(slot) = store.get_mut(id) else {
-            flushes.adopt(id);
+        let Some(mut slot) = self.get_mut(id) else {
+            self.flushes.adopt(id);
             return None;
         };
-        let mut slot = SlotMut::new(slot, extras);
-        slot.unqueue_flush().then(|| SlotEntry::new(slot, ready, flushes).poll_flush())
+        slot.unqueue_flush().then(|| slot.poll_flush())
     }
 }

@@ -1,60 +1,54 @@
 //! [`Store`]: the slots themselves, by their ids.
 //!
-//! A slot that is found by its key lies in a hash table, `heads`, and moves when the table grows;
-//! all others lie in a slab, `others`. `places` has the place of each slot, by its id. Only
-//! [`make_room`](Store::make_room) and [`reserve`](Store::reserve) let `heads` grow, and both bring
-//! `places` up to date afterwards.
+//! All slots lie in one hash table. A *head* lies under the hash of its key, so an item finds its
+//! slot with one cache miss and not two. All others lie under a hash of their ids. Slots move when
+//! the table grows, so wakers and lists refer to a slot by its id, and `places` has the bucket of
+//! each. Only [`insert`](Store::insert) and [`reserve`](Store::reserve) let the table grow, and
+//! both bring `places` up to date afterwards.
 
 use alloc::vec::Vec;
+use core::borrow::Borrow;
 use core::hash::{BuildHasher, Hash};
 use core::mem;
 use core::ops::{Deref, DerefMut};
 
 use hashbrown::HashTable;
-use slab::Slab;
 
 use crate::id::SlotId;
 use crate::slot::Slot;
 
 pub(crate) struct Store<K, S> {
-    heads: Heads<K, S>,
-    others: Slab<Slot<K, S>>,
-    /// The place of each slot, by its id, in four bytes: the upper two bits are the kind, the
-    /// others the index. The ids that are free form a linked list.
+    table: Table<K, S>,
+    /// The bucket of each slot, by its id. The ids that are free form a linked list.
     places: Vec<u32>,
     /// The free id that is taken next, or `END`.
     free: u32,
 }
 
-const KIND: u32 = 3 << 30;
-/// In this bucket of `heads`.
-const HEAD: u32 = 0;
-/// At this index of `others`.
-const OTHER: u32 = 1 << 30;
-const FREE: u32 = 2 << 30;
+/// The id has no slot. The other bits are the next free id, or `END`.
+const FREE: u32 = 1 << 31;
 /// The end of the list of free ids; no id is as large.
-const END: u32 = !KIND;
+const END: u32 = !FREE;
 
 /// `hashbrown` fills at most 7/8 of its buckets, whose number is a power of two. So this many slots
-/// need 2³⁰ buckets, whose indices fit in 30 bits.
+/// need 2³⁰ buckets, whose indices fit in 31 bits.
 const MAX_SLOTS: usize = 1 << 29;
 
-/// The largest room for slots in the hash table whose buckets have indices of 30 bits.
+/// The largest room for slots in a table whose buckets have indices of 30 bits.
 const MAX_ROOM: usize = (1 << 30) / 8 * 7;
 
 const NO_SLOT: &str = "the slot is there until it is removed";
 
-/// The slots that an item can be for.
-struct Heads<K, S>(HashTable<Slot<K, S>>);
+struct Table<K, S>(HashTable<Slot<K, S>>);
 
-impl<K, S> Drop for Heads<K, S> {
+impl<K, S> Drop for Table<K, S> {
     fn drop(&mut self) {
         // If a sink panics as it is dropped, `HashTable` leaks the others; `drain` drops them.
         self.0.drain().for_each(drop);
     }
 }
 
-impl<K, S> Deref for Heads<K, S> {
+impl<K, S> Deref for Table<K, S> {
     type Target = HashTable<Slot<K, S>>;
 
     #[inline]
@@ -63,7 +57,7 @@ impl<K, S> Deref for Heads<K, S> {
     }
 }
 
-impl<K, S> DerefMut for Heads<K, S> {
+impl<K, S> DerefMut for Table<K, S> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut self.0
@@ -72,11 +66,11 @@ impl<K, S> DerefMut for Heads<K, S> {
 
 impl<K, S> Store<K, S> {
     pub(crate) fn new() -> Self {
-        Self { heads: Heads(HashTable::new()), others: Slab::new(), places: Vec::new(), free: END }
+        Self { table: Table(HashTable::new()), places: Vec::new(), free: END }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.heads.len() + self.others.len()
+        self.table.len()
     }
 
     /// The ids that were ever in use are below this.
@@ -88,12 +82,11 @@ impl<K, S> Store<K, S> {
     pub(crate) fn take_id(&mut self) -> SlotId {
         if self.free == END {
             assert!(self.places.len() < MAX_SLOTS, "more than {MAX_SLOTS} sinks attached at once");
-            self.places.push(FREE | END);
+            self.places.push(FREE);
             return SlotId::from_index(self.places.len() - 1);
         }
         let id = SlotId::from_raw(self.free);
-        self.free = self.places[id.index()] & !KIND;
-        self.places[id.index()] = FREE | END;
+        self.free = self.places[id.index()] & !FREE;
         id
     }
 
@@ -102,26 +95,18 @@ impl<K, S> Store<K, S> {
         self.free = id.raw();
     }
 
-    /// The kind and the index of a place.
-    fn place(&self, id: SlotId) -> Option<(u32, usize)> {
+    fn bucket(&self, id: SlotId) -> Option<usize> {
         let place = *self.places.get(id.index())?;
-        Some((place & KIND, (place & !KIND) as usize))
+        (place & FREE == 0).then_some(place as usize)
     }
 
     pub(crate) fn get(&self, id: SlotId) -> Option<&Slot<K, S>> {
-        match self.place(id)? {
-            (HEAD, bucket) => self.heads.get_bucket(bucket),
-            (OTHER, index) => self.others.get(index),
-            _ => None,
-        }
+        self.table.get_bucket(self.bucket(id)?)
     }
 
     pub(crate) fn get_mut(&mut self, id: SlotId) -> Option<&mut Slot<K, S>> {
-        match self.place(id)? {
-            (HEAD, bucket) => self.heads.get_bucket_mut(bucket),
-            (OTHER, index) => self.others.get_mut(index),
-            _ => None,
-        }
+        let bucket = self.bucket(id)?;
+        self.table.get_bucket_mut(bucket)
     }
 
     /// # Panics
@@ -139,42 +124,50 @@ impl<K, S> Store<K, S> {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Slot<K, S>> {
-        self.heads.iter().chain(self.others.iter().map(|(_, slot)| slot))
+        self.table.iter()
     }
 
-    /// The head with this hash whose key is the one that is meant.
+    /// A slot with this key: if only one receives and none is leaving, that one.
     #[inline]
-    pub(crate) fn find(&self, hash: u64, is_meant: impl Fn(&K) -> bool) -> Option<&Slot<K, S>> {
-        self.heads.find(hash, |slot| is_meant(slot.key()))
-    }
-
-    #[inline]
-    pub(crate) fn find_mut(
+    pub(crate) fn find_any<Q>(
         &mut self,
-        hash: u64,
-        is_meant: impl Fn(&K) -> bool,
-    ) -> Option<&mut Slot<K, S>> {
-        self.heads.find_mut(hash, |slot| is_meant(slot.key()))
+        key: &Q,
+        hasher: &impl BuildHasher,
+    ) -> Option<&mut Slot<K, S>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.table.find_mut(hasher.hash_one(key), |slot| slot.key().borrow() == key)
     }
 
-    /// Adds a slot that is not found by its key.
-    pub(crate) fn insert_other(&mut self, slot: Slot<K, S>) {
-        let id = slot.id();
-        self.places[id.index()] = OTHER | narrow(self.others.insert(slot));
+    /// The head of the slots with this key that receive, or of those that are leaving.
+    pub(crate) fn find_head<Q>(
+        &self,
+        key: &Q,
+        receives: bool,
+        hasher: &impl BuildHasher,
+    ) -> Option<SlotId>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let is_meant = |slot: &Slot<K, S>| {
+            slot.is_head() && slot.receives() == receives && slot.key().borrow() == key
+        };
+        Some(self.table.find(hasher.hash_one(key), is_meant)?.id())
     }
 
     /// Removes the slot with an id. If it is a head, `heir` takes its place, whose key is the same.
     pub(crate) fn take(&mut self, id: SlotId, heir: Option<SlotId>) -> Slot<K, S> {
-        let bucket = match self.place(id).expect(NO_SLOT) {
-            (HEAD, bucket) => bucket,
-            (_, index) => return self.others.remove(index),
-        };
-        if let Some(heir) = heir {
-            let new = self.take(heir, None);
-            self.places[heir.index()] = HEAD | narrow(bucket);
-            return mem::replace(self.heads.get_bucket_mut(bucket).expect(NO_SLOT), new);
+        let bucket = self.bucket(id).expect(NO_SLOT);
+        if let Some(heir) = heir.filter(|_| self.slot(id).is_head()) {
+            let mut new = self.take(heir, None);
+            new.set_head(true);
+            self.places[heir.index()] = narrow(bucket);
+            return mem::replace(self.table.get_bucket_mut(bucket).expect(NO_SLOT), new);
         }
-        let entry = self.heads.get_bucket_entry(bucket).ok().expect(NO_SLOT);
+        let entry = self.table.get_bucket_entry(bucket).ok().expect(NO_SLOT);
         entry.remove().0
     }
 }
@@ -183,42 +176,47 @@ impl<K, S> Store<K, S>
 where
     K: Hash,
 {
-    /// Adds a slot that is found by its key, of which this is the hash. No head has this key.
-    pub(crate) fn insert_head(&mut self, hash: u64, slot: Slot<K, S>, hasher: &impl BuildHasher) {
-        self.make_room(hasher);
-        let id = slot.id();
-        let entry = self.heads.insert_unique(hash, slot, |slot| hasher.hash_one(slot.key()));
-        self.places[id.index()] = HEAD | narrow(entry.bucket_index());
-    }
-
-    /// Makes room for `slots` slots, and in `heads` for `heads`: nothing moves before there are
-    /// more.
-    pub(crate) fn reserve(&mut self, slots: usize, heads: usize, hasher: &impl BuildHasher) {
-        self.others.reserve(slots.saturating_sub(self.others.len()));
-        self.places.reserve(slots.saturating_sub(self.places.len()));
-        let more = heads.min(MAX_ROOM).saturating_sub(self.heads.len());
-        self.heads.reserve(more, |slot| hasher.hash_one(slot.key()));
-        self.find_places();
-    }
-
-    /// Lets `heads` grow if the next slot would not fit.
-    fn make_room(&mut self, hasher: &impl BuildHasher) {
+    /// Adds a slot. If it is a head, no other one has its key and its stage.
+    pub(crate) fn insert(&mut self, slot: Slot<K, S>, hasher: &impl BuildHasher) {
         // `capacity` counts what is there and what fits without moving any of it.
-        if self.heads.len() == self.heads.capacity() {
-            self.heads.reserve(1, |slot| hasher.hash_one(slot.key()));
-            self.find_places();
+        if self.table.len() == self.table.capacity() {
+            self.grow(1, hasher);
         }
+        let id = slot.id();
+        let entry = self.table.insert_unique(hash(&slot, hasher), slot, |slot| hash(slot, hasher));
+        self.places[id.index()] = narrow(entry.bucket_index());
     }
 
-    /// Brings `places` up to date after `heads` may have moved its slots.
-    fn find_places(&mut self) {
-        let Self { heads, places, .. } = self;
-        for bucket in heads.iter_buckets() {
-            if let Some(slot) = heads.get_bucket(bucket) {
-                places[slot.id().index()] = HEAD | narrow(bucket);
+    /// Makes room for `slots` slots, and in the table for `room`: nothing moves before there are
+    /// more.
+    pub(crate) fn reserve(&mut self, slots: usize, room: usize, hasher: &impl BuildHasher) {
+        self.places.reserve(slots.saturating_sub(self.places.len()));
+        self.grow(room.min(MAX_ROOM).saturating_sub(self.table.len()), hasher);
+    }
+
+    fn grow(&mut self, more: usize, hasher: &impl BuildHasher) {
+        let Self { table, places, .. } = self;
+        table.reserve(more, |slot| hash(slot, hasher));
+        for bucket in table.iter_buckets() {
+            if let Some(slot) = table.get_bucket(bucket) {
+                places[slot.id().index()] = narrow(bucket);
             }
         }
     }
+}
+
+/// The hash that a slot lies under.
+fn hash<K: Hash, S>(slot: &Slot<K, S>, hasher: &impl BuildHasher) -> u64 {
+    /// 2⁶⁴ divided by the golden ratio (Knuth, The Art of Computer Programming 3, 6.4).
+    const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+    /// Slots with ids of one run are neighbours, so that the walk through a group causes fewer
+    /// cache misses. Longer runs would be obstacles for the heads between them.
+    const RUN: u64 = 8;
+    if slot.is_head() {
+        return hasher.hash_one(slot.key());
+    }
+    let id = u64::from(slot.id().raw());
+    (id / RUN).wrapping_mul(GOLDEN).wrapping_mul(RUN) + id % RUN
 }
 
 /// An index of at most 30 bits, as [`MAX_SLOTS`] has it.
@@ -243,7 +241,7 @@ mod tests {
         let mut store = Store::<(), ()>::new();
         let ids: Vec<SlotId> = (0..4).map(|_| store.take_id()).collect();
         assert_eq!(store.ids(), 4);
-        assert!(ids.iter().all(|&id| store.place(id) == Some((FREE, END as usize))));
+        assert!(ids.iter().all(|&id| store.get(id).is_none()));
         store.free_id(ids[1]);
         store.free_id(ids[0]);
         assert!(store.get(ids[0]).is_none() && store.get(ids[1]).is_none());

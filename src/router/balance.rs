@@ -84,7 +84,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
 
     /// A sink has answered `Pending` when it was polled for an item.
     pub(super) fn park(&mut self, id: SlotId) {
-        self.slots.entry(id).park();
+        self.slots.slot_mut(id).park();
         if let Some(group) = self.balanced_group(id) {
             self.slots.leave_line(group, id);
         }
@@ -115,7 +115,7 @@ where
             if !mem::take(&mut is_paid) {
                 items.spend();
             }
-            match self.slots.entry(id).poll_ready() {
+            match self.slots.slot_mut(id).poll_ready() {
                 Poll::Pending => self.park(id),
                 Poll::Ready(Err(error)) if self.slots.group(group).len() > 1 => {
                     self.remove(id, Detached::Failed(error));

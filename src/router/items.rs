@@ -135,7 +135,7 @@ where
     ) where
         F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
-        match path {
+        match self.resolve(path) {
             SlowPath::Unknown(item) if !orders_known => self.overtake(item),
             SlowPath::Unknown(item) => {
                 let attach = if self.is_finished() { None } else { key.attach_for(&item) };
@@ -149,14 +149,27 @@ where
                     }
                 };
                 if let Some(path) = path {
-                    self.route_known(path, items);
+                    self.route_known(self.resolve(path), items);
                 }
             }
             path => self.route_known(path, items),
         }
     }
 
-    /// The same, but attaches no sink if no slot has the key of the item.
+    /// The slot that was found for an item may be leaving, or another member of a group: looks for
+    /// the one that receives.
+    fn resolve(&self, path: SlowPath<V, S::Error>) -> SlowPath<V, S::Error> {
+        match path {
+            SlowPath::Slow(id, item) => match self.slots.head_for(id) {
+                Some(head) => SlowPath::Slow(head, item),
+                None => SlowPath::Unknown(item),
+            },
+            path => path,
+        }
+    }
+
+    /// The same as [`route_slow`](Self::route_slow), but attaches no sink if no slot has the key of
+    /// the item.
     fn route_known(&mut self, path: SlowPath<V, S::Error>, items: &mut Allowance) {
         match path {
             SlowPath::Unknown(item) => match self.slots.catch_all() {
@@ -207,7 +220,7 @@ where
 
     /// Sends an item that was admitted to its slot, or queues it.
     pub(super) fn offer(&mut self, id: SlotId, item: V) {
-        let mut slot = self.slots.entry(id);
+        let mut slot = self.slots.slot_mut(id);
         if slot.is_queued() || slot.is_parked() {
             return self.enqueue(id, item);
         }
@@ -230,7 +243,7 @@ where
     /// Sends an item to a sink that is ready.
     fn send(&mut self, id: SlotId, item: V) {
         let received = self.ledger.count_received();
-        let mut slot = self.slots.entry(id);
+        let mut slot = self.slots.slot_mut(id);
         match slot.send::<false>(item, received) {
             Ok(()) => {
                 let is_open = slot.accept();

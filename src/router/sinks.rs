@@ -104,7 +104,7 @@ where
         let (owner, mut share) = self.queue_of(id);
         let mut is_queued = self.slots.slot(owner).is_queued();
         while is_queued {
-            let mut slot = self.slots.entry(id);
+            let mut slot = self.slots.slot_mut(id);
             if slot.is_parked() {
                 return Drained::Unready;
             }
@@ -142,7 +142,7 @@ where
         let Some(Popped { item, moves_up, is_settled }) = slot.pop() else { return Ok(false) };
         let left = slot.is_queued();
         self.ledger.unqueued(1);
-        let mut slot = self.slots.entry(id);
+        let mut slot = self.slots.slot_mut(id);
         let sent = slot.send::<false>(item, received);
         let is_open = sent.is_err() || !(moves_up || balances) || slot.accept();
         if is_settled {
@@ -174,7 +174,7 @@ where
     }
 
     fn flush(&mut self, id: SlotId) {
-        if let Poll::Ready(Err(error)) = self.slots.entry(id).poll_flush() {
+        if let Poll::Ready(Err(error)) = self.slots.slot_mut(id).poll_flush() {
             self.remove(id, Detached::Failed(error));
         }
     }
@@ -182,7 +182,7 @@ where
     #[cold]
     fn close(&mut self, id: SlotId) {
         let Stage::Leaving(reason) = self.slots.slot(id).stage() else { return };
-        match self.slots.entry(id).poll_close() {
+        match self.slots.slot_mut(id).poll_close() {
             Poll::Pending => {}
             Poll::Ready(Ok(())) => self.remove(id, reason.into()),
             Poll::Ready(Err(error)) => self.remove(id, Detached::Failed(error)),

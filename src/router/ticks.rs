@@ -74,7 +74,7 @@ where
         while self.is_sweeping() && ticks.spend() {
             let Some((id, sweep)) = self.slots.timers_mut().next() else { return };
             let has_queue = self.slots.slot(self.queue_owner(id)).is_queued();
-            let mut slot = self.slots.entry(id);
+            let mut slot = self.slots.slot_mut(id);
             let has_fired = slot.has_fired();
             match slot.tick(sweep, has_fired, has_queue).filter(|_| !is_aborted) {
                 Some(Expired::Stalled) => self.remove(id, Detached::Stalled),

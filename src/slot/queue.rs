@@ -7,7 +7,7 @@
 use alloc::collections::VecDeque;
 use core::mem;
 
-use super::flags::{BEYOND, QUEUED};
+use super::word::{BEYOND, QUEUED};
 use super::{Extras, SlotMut};
 
 /// The room, in items, that a queue may keep when it has emptied. A queue with more room frees it.

@@ -16,11 +16,11 @@ use core::task::{Context, Poll};
 
 use futures_sink::Sink;
 
-use super::flags::{
+use super::word::{
     BEYOND, CLOSING, FLUSH_AGAIN, FLUSH_QUEUED, FLUSHING, FULL, MOVED, PARKED, QUEUED, SLOW,
     SLOW_IN_GROUP, TIMED, UNFLUSHED,
 };
-use super::{Slot, Stage};
+use super::{Slot, SlotMut};
 
 /// What the sink is waiting for, and what is due to it.
 impl<K, S> Slot<K, S> {
@@ -51,10 +51,6 @@ impl<K, S> Slot<K, S> {
     /// since.
     pub(crate) fn is_parked(&self) -> bool {
         self.has(PARKED)
-    }
-
-    pub(crate) fn park(&mut self) {
-        self.set(PARKED, true);
     }
 
     /// Returns `true` if it has a time-out.
@@ -89,7 +85,7 @@ impl<K, S> Slot<K, S> {
 
     /// Returns `true` if it is being closed: its sink is polled for nothing else.
     fn is_past_sending(&self) -> bool {
-        self.stage != Stage::Receiving && !self.has(QUEUED)
+        !self.receives() && !self.has(QUEUED)
     }
 
     /// Returns `true` if `poll_close` is to be called.
@@ -126,45 +122,71 @@ impl<K, S> Slot<K, S> {
     }
 }
 
-/// Polling.
-impl<K, S> Slot<K, S> {
+/// Polling, with the slot's own waker.
+impl<K, S, V> SlotMut<'_, K, S, V>
+where
+    S: Sink<V> + Unpin,
+{
     #[inline]
-    pub(crate) fn poll_ready<V>(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>>
-    where
-        S: Sink<V> + Unpin,
-    {
-        Pin::new(&mut self.sink).poll_ready(cx)
+    pub(crate) fn poll_ready(&mut self) -> Poll<Result<(), S::Error>> {
+        let waker = self.ready.waker(self.id);
+        Pin::new(&mut self.slot.sink).poll_ready(&mut Context::from_waker(waker))
     }
 
-    /// Sends an item to a sink that is ready. Returns `true` if the slot has to join the flush
-    /// list.
+    /// Sends an item to a sink that is ready, when the input has returned `now` items. See
+    /// [`Flushes::push`](crate::flush::Flushes::push) for `BRANCHLESS`.
     #[inline]
-    pub(crate) fn start_send<V>(&mut self, item: V) -> Result<bool, S::Error>
-    where
-        S: Sink<V> + Unpin,
-    {
-        Pin::new(&mut self.sink).start_send(item)?;
-        let was_queued = self.is_flush_queued();
-        self.flags |= UNFLUSHED | FLUSH_QUEUED | MOVED;
-        Ok(!was_queued)
+    pub(crate) fn send<const BRANCHLESS: bool>(
+        &mut self,
+        item: V,
+        now: u64,
+    ) -> Result<(), S::Error> {
+        Pin::new(&mut self.slot.sink).start_send(item)?;
+        let is_new = !self.is_flush_queued();
+        self.set(UNFLUSHED | FLUSH_QUEUED | MOVED, true);
+        self.flushes.push::<BRANCHLESS>(self.slot.id, now, is_new);
+        Ok(())
     }
 
-    pub(crate) fn poll_flush<V>(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>>
-    where
-        S: Sink<V> + Unpin,
-    {
+    pub(crate) fn poll_flush(&mut self) -> Poll<Result<(), S::Error>> {
         self.set(UNFLUSHED | FLUSHING | FLUSH_AGAIN, false);
-        let flushed = Pin::new(&mut self.sink).poll_flush(cx);
+        let waker = self.ready.waker(self.id);
+        let flushed = Pin::new(&mut self.slot.sink).poll_flush(&mut Context::from_waker(waker));
         self.set(if flushed.is_pending() { FLUSHING } else { MOVED }, true);
+        if flushed.is_pending() {
+            self.note_pending();
+        }
         flushed
     }
 
-    pub(crate) fn poll_close<V>(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>>
-    where
-        S: Sink<V> + Unpin,
-    {
-        let closed = Pin::new(&mut self.sink).poll_close(cx);
+    pub(crate) fn poll_close(&mut self) -> Poll<Result<(), S::Error>> {
+        let waker = self.ready.waker(self.id);
+        let closed = Pin::new(&mut self.slot.sink).poll_close(&mut Context::from_waker(waker));
         self.set(CLOSING, closed.is_pending());
+        if closed.is_pending() {
+            self.note_pending();
+        }
         closed
+    }
+}
+
+impl<K, S, V> SlotMut<'_, K, S, V> {
+    /// Returns `true` if the sink's waker has fired and the slot was not advanced since.
+    pub(crate) fn has_fired(&self) -> bool {
+        self.ready.has_fired(self.id)
+    }
+
+    /// The sink has answered `Pending` when it was polled for an item.
+    pub(crate) fn park(&mut self) {
+        self.set(PARKED, true);
+        self.note_pending();
+    }
+
+    #[inline]
+    fn note_pending(&mut self) {
+        if self.is_timed() {
+            let has_fired = self.has_fired();
+            self.set_self_woken(has_fired);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The time-outs of an attachment, and how a tick changes them.
 
 use super::SlotMut;
-use super::flags::{CLOSING, FLUSH_AGAIN, FLUSHING, MOVED, PARKED, UNFLUSHED};
+use super::word::{CLOSING, FLUSH_AGAIN, FLUSHING, MOVED, PARKED, UNFLUSHED};
 use crate::order::Terms;
 use crate::timers::Sweep;
 
@@ -66,8 +66,9 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         }
     }
 
-    /// Sets the number of the last sweep that it does not take part in.
-    pub(crate) fn set_last_sweep(&mut self, sweep: u32) {
+    /// It joins the list of the timers. `sweep` is the last one that it does not take part in.
+    pub(crate) fn join_timers(&mut self, index: usize, sweep: u32) {
+        self.set_timer_index(index);
         if let Some(timer) = self.timer_mut() {
             timer.sweep = sweep;
         }
@@ -82,7 +83,7 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         has_fired: bool,
         has_queue: bool,
     ) -> Option<Expired> {
-        let Self { slot, extras } = self;
+        let Self { slot, extras, .. } = self;
         let timer = extras.get_mut(slot.id)?.timer.as_mut()?;
         // The numbers wrap around.
         if timer.sweep.wrapping_sub(sweep.number) <= 1 {

@@ -1,8 +1,12 @@
 //! Slots that share a key: the walk through a group, and the line of those that may be ready.
 
-use super::{GroupWalk, Slots};
+use super::Slots;
+use crate::flush::Flushes;
 use crate::group::Group;
 use crate::id::SlotId;
+use crate::ready::Ready;
+use crate::slot::{ExtrasList, SlotMut};
+use crate::store::Store;
 
 impl<K, S, V, B> Slots<K, S, V, B> {
     pub(crate) fn group(&self, group: usize) -> &Group {
@@ -22,6 +26,23 @@ impl<K, S, V, B> Slots<K, S, V, B> {
     pub(crate) fn walk(&mut self, group: usize) -> GroupWalk<'_, K, S, V> {
         let Self { groups, store, extras, ready, flushes, .. } = self;
         GroupWalk { group: &mut groups[group], store, extras, ready, flushes }
+    }
+}
+
+/// The members of a group that are still to be offered an item, one by one.
+pub(crate) struct GroupWalk<'a, K, S, V> {
+    group: &'a mut Group,
+    store: &'a mut Store<K, S>,
+    extras: &'a mut ExtrasList<V>,
+    ready: &'a Ready,
+    flushes: &'a mut Flushes,
+}
+
+impl<K, S, V> GroupWalk<'_, K, S, V> {
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<SlotMut<'_, K, S, V>> {
+        let Self { group, store, extras, ready, flushes } = self;
+        Some(SlotMut { slot: store.get_mut(group.next()?)?, extras, ready, flushes })
     }
 }
 

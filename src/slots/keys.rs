@@ -3,14 +3,12 @@
 use core::borrow::Borrow;
 use core::hash::{BuildHasher, Hash};
 
-use hashbrown::hash_table::Entry;
-
-use super::{NewSlot, SlotEntry, Slots};
+use super::{NewSlot, Slots};
 use crate::group::Group;
 use crate::id::SlotId;
 use crate::key::sealed::{Directory, FindByKey};
 use crate::lease::LeaseRequest;
-use crate::slot::{LeaveReason, Remains, Slot, SlotMut, Stage};
+use crate::slot::{LeaveReason, Remains, Slot, SlotMut};
 use crate::store::narrow;
 
 /// The slots of one key.
@@ -36,8 +34,7 @@ impl<K, S, V, B> Slots<K, S, V, B> {
     fn push_member(&mut self, group: usize, id: SlotId) {
         let Self { store, extras, groups, .. } = self;
         let mut place = |id: SlotId, position: usize| {
-            let mut slot = SlotMut::new(store.slot_mut(id), extras);
-            slot.set_group(Some((narrow(group), narrow(position))));
+            store.slot_mut(id).set_group(narrow(group), narrow(position), extras);
         };
         let position = groups[group].push(id, &mut place);
         place(id, position);
@@ -47,7 +44,7 @@ impl<K, S, V, B> Slots<K, S, V, B> {
     /// Removes a slot from its group, if it is in one. Returns the first member that is left.
     fn leave_group(&mut self, id: SlotId) -> Option<SlotId> {
         let (index, position) = self.group_of(id)?;
-        self.slot_mut(id).set_group(None);
+        self.store.slot_mut(id).leave_group();
         let buffer = self.slot(id).buffer(&self.extras) as u64;
         let group = &mut self.groups[index];
         group.line.room -= buffer;
@@ -70,17 +67,42 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let hash = self.hasher.hash_one(key);
-        Some(self.store.find(hash, |known| known.borrow() == key)?.id())
+        self.find_head(key, true)
     }
 
-    /// The slot for an item.
+    /// The first slot that is leaving under this key.
+    pub(crate) fn find_leaving(&self, key: &K) -> Option<SlotId>
+    where
+        K: Hash + Eq,
+    {
+        self.find_head(key, false)
+    }
+
+    fn find_head<Q>(&self, key: &Q, receives: bool) -> Option<SlotId>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.store.find_head(key, receives, &self.hasher)
+    }
+
+    /// A slot with the key of an item. If it is [fast](Slot::is_fast), it alone receives such items.
+    /// Otherwise see [`head_for`](Self::head_for).
     #[inline]
-    pub(crate) fn find_for<F>(&mut self, key: &mut F, item: &V) -> Option<SlotEntry<'_, K, S, V>>
+    pub(crate) fn find_for<F>(&mut self, key: &mut F, item: &V) -> Option<SlotMut<'_, K, S, V>>
     where
         F: FindByKey<V, K>,
     {
         key.find_in(self, item)
+    }
+
+    /// The slot that receives items with the key of another slot; the head, if there are several.
+    pub(crate) fn head_for(&self, id: SlotId) -> Option<SlotId>
+    where
+        K: Hash + Eq,
+    {
+        let slot = self.slot(id);
+        if slot.is_head() && slot.receives() { Some(id) } else { self.find(slot.key()) }
     }
 }
 
@@ -89,19 +111,18 @@ where
     B: BuildHasher,
 {
     type Slot<'a>
-        = SlotEntry<'a, K, S, V>
+        = SlotMut<'a, K, S, V>
     where
         Self: 'a;
 
     #[inline]
-    fn find<Q>(&mut self, key: &Q) -> Option<SlotEntry<'_, K, S, V>>
+    fn find<Q>(&mut self, key: &Q) -> Option<SlotMut<'_, K, S, V>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let Self { store, extras, ready, flushes, hasher, .. } = self;
-        let slot = store.find_mut(hasher.hash_one(key), |known| known.borrow() == key)?;
-        Some(SlotEntry::new(SlotMut::new(slot, extras), ready, flushes))
+        Some(SlotMut { slot: store.find_any(key, hasher)?, extras, ready, flushes })
     }
 }
 
@@ -111,24 +132,14 @@ where
     K: Hash + Eq,
     B: BuildHasher,
 {
-    /// The first slot that is leaving under this key.
-    pub(crate) fn find_leaving(&self, key: &K) -> Option<SlotId> {
-        let same = |&id: &SlotId| self.slot(id).key() == key;
-        self.leaving.find(self.hasher.hash_one(key), same).copied()
-    }
-
     /// Makes room for `slots` slots: nothing here moves before there are more.
     ///
-    /// The hash tables get twice the room. When a table of `hashbrown` is nearly full, most removed
+    /// The hash table gets twice the room. When a table of `hashbrown` is nearly full, most removed
     /// entries are marked as deleted instead of empty, and the whole table is rehashed when no
     /// empty entries are left.
     pub(crate) fn reserve(&mut self, slots: usize) {
-        let Self { store, leaving, extras, hasher, .. } = self;
-        let room = slots.saturating_mul(2);
-        store.reserve(slots, room, hasher);
-        extras.reserve(slots);
-        let hash = |&id: &SlotId| hasher.hash_one(store.slot(id).key());
-        leaving.reserve(room.saturating_sub(leaving.len()), hash);
+        self.store.reserve(slots, slots.saturating_mul(2), &self.hasher);
+        self.extras.reserve(slots);
         self.ready.reserve(slots);
         self.flushes.reserve(slots);
     }
@@ -142,17 +153,12 @@ where
         if self.flushes.adopt(id) {
             slot.set_flush_queued();
         }
-        match stage {
-            Stage::Receiving => self.insert_receiving(slot),
-            Stage::Leaving(_) => self.insert_leaving(slot),
-        }
-        let mut slot = SlotMut::new(self.store.slot_mut(id), &mut self.extras);
-        if slot.is_timed() {
+        self.place(slot);
+        if self.slot(id).is_timed() {
             let (index, sweep) = self.timers.insert(id);
-            slot.set_timer_index(index);
-            slot.set_last_sweep(sweep);
+            self.slot_mut(id).join_timers(index, sweep);
         }
-        if let Some(claim) = slot.claim() {
+        if let Some(claim) = self.slot(id).claim(&self.extras) {
             let waker = self.ready.lease_waker(id);
             claim.register(&waker);
             if claim.request() != LeaseRequest::Stay {
@@ -162,38 +168,23 @@ where
         id
     }
 
-    fn insert_receiving(&mut self, slot: Slot<K, S>) {
-        let (id, hash) = (slot.id(), self.hasher.hash_one(slot.key()));
-        match self.store.find(hash, |key| key == slot.key()).map(Slot::id) {
-            None => self.store.insert_head(hash, slot, &self.hasher),
-            Some(head) => {
-                self.store.insert_other(slot);
-                self.join(head, id);
-            }
+    /// Puts a slot in place: it joins those that are there under its key, in its stage.
+    fn place(&mut self, mut slot: Slot<K, S>) {
+        let (id, receives) = (slot.id(), slot.receives());
+        let head = self.find_head(slot.key(), receives);
+        slot.set_head(head.is_none());
+        self.store.insert(slot, &self.hasher);
+        if let Some(head) = head {
+            self.join(head, id);
         }
-        self.len += 1;
-    }
-
-    fn insert_leaving(&mut self, slot: Slot<K, S>) {
-        let (id, hash) = (slot.id(), self.hasher.hash_one(slot.key()));
-        self.store.insert_other(slot);
-        let Self { store, leaving, hasher, .. } = self;
-        let key_of = |id: SlotId| store.slot(id).key();
-        let same = |&other: &SlotId| key_of(other) == key_of(id);
-        match leaving.entry(hash, same, |&other| hasher.hash_one(key_of(other))) {
-            Entry::Vacant(entry) => drop(entry.insert(id)),
-            Entry::Occupied(entry) => {
-                let first = *entry.get();
-                self.join(first, id);
-            }
-        }
+        self.len += usize::from(receives);
     }
 
     /// Lets the slot leave: it receives no new items.
     pub(crate) fn leave(&mut self, id: SlotId, reason: LeaveReason) {
-        let mut slot = self.take_receiving(id);
+        let mut slot = self.take(id);
         slot.set_leaving(reason);
-        self.insert_leaving(slot);
+        self.place(slot);
     }
 
     /// Removes the slot and drops its sink.
@@ -203,8 +194,7 @@ where
                 self.slot_mut(moved).set_timer_index(index);
             }
         }
-        let receives = self.slot(id).receives();
-        let slot = if receives { self.take_receiving(id) } else { self.take_leaving(id) };
+        let slot = self.take(id);
         self.store.free_id(id);
         if slot.is_flush_queued() {
             self.flushes.orphan(id);
@@ -212,29 +202,11 @@ where
         slot.into_remains(&mut self.extras)
     }
 
-    /// Removes a slot that receives from the store and from its group.
-    fn take_receiving(&mut self, id: SlotId) -> Slot<K, S> {
-        self.len -= 1;
+    /// Takes a slot out of its place and out of its group.
+    fn take(&mut self, id: SlotId) -> Slot<K, S> {
+        self.len -= usize::from(self.slot(id).receives());
         self.catch_all.take_if(|catch_all| *catch_all == id);
         let heir = self.leave_group(id);
         self.store.take(id, heir)
-    }
-
-    /// The same for a slot that is leaving.
-    fn take_leaving(&mut self, id: SlotId) -> Slot<K, S> {
-        let group = self.group_of(id).map(|(group, _)| group);
-        let was_first = group.is_none_or(|group| self.group(group).head() == Some(id));
-        let heir = self.leave_group(id);
-        if was_first {
-            let hash = self.hasher.hash_one(self.slot(id).key());
-            let Ok(mut entry) = self.leaving.find_entry(hash, |&first| first == id) else {
-                panic!("a key that is leaving is not found: its `Hash` or `Eq` is inconsistent");
-            };
-            match heir {
-                Some(heir) => *entry.get_mut() = heir,
-                None => drop(entry.remove()),
-            }
-        }
-        self.store.take(id, None)
     }
 }

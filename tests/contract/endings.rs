@@ -394,8 +394,12 @@ fn every_way_to_end_in_every_situation() {
     for &(situation, rows) in TABLE {
         for &(ways, at_once, later) in rows {
             for &way in ways {
-                let expected = [at_once, later].map(|events| spelled(events, (situation, way)));
-                let log = play(situation, way);
+                let mut expected = [at_once, later].map(|events| spelled(events, (situation, way)));
+                let mut log = play(situation, way);
+                if way == DemuxDropped {
+                    // The order in which it drops sinks is not promised.
+                    log.iter_mut().chain(&mut expected).for_each(|lines| lines.sort());
+                }
                 if log != expected {
                     faults.push(format!("{situation:?}, {way:?}:\n{log:#?}\n{expected:#?}"));
                 }

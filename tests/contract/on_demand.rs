@@ -138,6 +138,19 @@ fn sink_is_attached_as_by_an_order_and_gets_the_item_it_was_made_for() {
     assert!(rig.task.get_ref().contains_key(&1));
 }
 
+/// The look-up by key may find the one that is leaving first.
+#[test]
+fn sink_that_is_still_closing_gets_no_item_of_its_successor() {
+    let mut rig = Rig::new();
+    rig.send([101]);
+    rig.made(0).hold(Op::Close);
+    rig.apply(Order::Detach(1));
+    rig.send([102, 103]);
+    rig.send([104]);
+    assert_eq!((rig.made(0).items(), rig.made(1).items()), (vec![101], vec![102, 103, 104]));
+    assert_eq!(rig.count_made(), 2);
+}
+
 #[test]
 fn item_without_a_sink_is_unmatched_and_the_closure_is_called_for_the_next() {
     let mut rig = Rig::making(|_, _| None);
