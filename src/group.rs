@@ -8,12 +8,20 @@
 //! progress is kept here as positions, because closing gaps moves them: the members in `next..end`
 //! were attached when the item was read, and were not offered it yet.
 //!
-//! With `balance` the members that may be ready stand in a line; see [`Line`].
+//! With `balance` the members that may be ready stand in a line, in the order in which they are to
+//! be polled. The others are parked, in the order in which they were.
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::id::SlotId;
+use crate::list::Lists;
+
+/// The lists of the members of a group that share its items: those that may be ready, ...
+pub(crate) const LINE: u32 = 0;
+/// ... and those that are parked.
+pub(crate) const PARKED: u32 = 1;
+/// The [chain](Lists) of these lists.
+const CHAIN: usize = 1;
 
 /// A gap.
 const VACANT: u32 = u32::MAX;
@@ -28,17 +36,8 @@ pub(crate) struct Group {
     head: usize,
     next: usize,
     end: usize,
-    pub(crate) line: Line,
-}
-
-/// The members of a group that share its items, in the order in which they are to be polled.
-///
-/// An entry counts if its stamp is the one that its slot has. A member that is parked gets a stamp
-/// without an entry, so that stamps also tell which member has been parked longest.
-#[derive(Default)]
-pub(crate) struct Line {
-    entries: VecDeque<(SlotId, u32)>,
-    clock: u32,
+    /// `LINE` and `PARKED`.
+    pub(crate) lists: Lists,
     /// How many items may be queued for the members together.
     pub(crate) room: u64,
     /// The policy acts on each further item: no member was ready at the start of a turn.
@@ -47,7 +46,16 @@ pub(crate) struct Line {
 
 impl Group {
     pub(crate) fn new() -> Self {
-        Self { members: Vec::new(), len: 0, head: 0, next: 0, end: 0, line: Line::default() }
+        Self {
+            members: Vec::new(),
+            len: 0,
+            head: 0,
+            next: 0,
+            end: 0,
+            lists: Lists::new(CHAIN),
+            room: 0,
+            is_full: false,
+        }
     }
 
     /// How many members there are.
@@ -118,48 +126,6 @@ impl Group {
     /// Returns `true` if [`next`](Self::next) has yet to come to the member at `position`.
     pub(crate) fn is_ahead(&self, position: usize) -> bool {
         (self.next..self.end).contains(&position)
-    }
-}
-
-impl Line {
-    /// Returns a stamp that is later than all others.
-    pub(crate) fn stamp(&mut self) -> u32 {
-        self.clock = self.clock.wrapping_add(1);
-        self.clock
-    }
-
-    /// For how long a stamp has been given.
-    pub(crate) fn age(&self, stamp: u32) -> u32 {
-        self.clock.wrapping_sub(stamp)
-    }
-
-    /// Puts a member at the end of the line, or at its front. Returns its stamp.
-    pub(crate) fn push(&mut self, id: SlotId, at_front: bool) -> u32 {
-        let stamp = self.stamp();
-        if at_front {
-            self.entries.push_front((id, stamp));
-        } else {
-            self.entries.push_back((id, stamp));
-        }
-        stamp
-    }
-
-    pub(crate) fn first(&self) -> Option<(SlotId, u32)> {
-        self.entries.front().copied()
-    }
-
-    pub(crate) fn remove_first(&mut self) {
-        self.entries.pop_front();
-    }
-
-    /// Returns `true` if most entries cannot count, because a group of `members` has fewer.
-    pub(crate) fn is_sparse(&self, members: usize) -> bool {
-        self.entries.len() > SHORT + 2 * members
-    }
-
-    /// Removes the entries that do not count.
-    pub(crate) fn retain(&mut self, mut counts: impl FnMut(SlotId, u32) -> bool) {
-        self.entries.retain(|&(id, stamp)| counts(id, stamp));
     }
 }
 

@@ -202,6 +202,7 @@ mod id;
 mod key;
 mod lease;
 mod ledger;
+mod list;
 mod order;
 mod patience;
 mod ready;

@@ -73,7 +73,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     pub(crate) fn new(hooks: H, hasher: B) -> Self {
         Self {
             slots: Slots::new(hasher),
-            beyond: Beyond::default(),
+            beyond: Beyond::new(),
             overtaken: None,
             walk: None,
             ledger: Ledger::new(hooks),

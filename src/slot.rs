@@ -18,6 +18,7 @@ use crate::flush::Flushes;
 use crate::hooks::Recipient;
 use crate::id::SlotId;
 use crate::lease::{Claim, LeaseRequest};
+use crate::list::Link;
 use crate::order::{Overflow, Terms};
 use crate::ready::Ready;
 
@@ -53,15 +54,14 @@ pub(crate) struct Extras<V> {
     group: u32,
     position: u32,
     timer: Option<Timer>,
-    /// When it was put in the line of its group, or parked, by the clock of the group.
-    stamp: u32,
+    /// Where it is in the lists of the [chains](crate::list::Lists).
+    links: [Link; 2],
 }
 
 impl<V> Default for Extras<V> {
     fn default() -> Self {
-        let queue = VecDeque::new();
         Self {
-            queue,
+            queue: VecDeque::new(),
             beyond: 0,
             tag: 0,
             limit: 0,
@@ -70,7 +70,7 @@ impl<V> Default for Extras<V> {
             group: 0,
             position: 0,
             timer: None,
-            stamp: 0,
+            links: <[Link; 2]>::default(),
         }
     }
 }
@@ -194,11 +194,6 @@ impl<K, S> Slot<K, S> {
         extras.get(self.id)?.claim.as_deref()
     }
 
-    /// When it was put in the line of its group, or parked.
-    pub(crate) fn stamp<V>(&self, extras: &ExtrasList<V>) -> u32 {
-        extras.get(self.id).map_or(0, |extras| extras.stamp)
-    }
-
     /// How many items may be queued.
     pub(crate) fn buffer<V>(&self, extras: &ExtrasList<V>) -> usize {
         let large = || extras.get(self.id).map_or(0, |extras| extras.buffer as usize);
@@ -248,11 +243,6 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
     /// What its leases request.
     pub(crate) fn lease_request(&self) -> LeaseRequest {
         self.slot.claim(self.extras).map_or(LeaseRequest::Stay, Claim::request)
-    }
-
-    /// Notes when it was put in the line of its group, or parked.
-    pub(crate) fn set_stamp(&mut self, stamp: u32) {
-        self.extras_mut().stamp = stamp;
     }
 
     /// Counts an item towards the limit. Returns `false` if that was the last one.

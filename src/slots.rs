@@ -10,7 +10,6 @@
 //! 5. A slot whose sink took an item since its last flush is in the flush list, unless its sink is
 //!    being closed. An entry whose slot was removed belongs to the next slot with that id.
 //! 6. A slot that has a time-out is in the list of timers, and knows its index there.
-//! 7. An entry in the line of a group counts if its stamp is the one that its slot has.
 //!
 //! A key is stored once, in its slot, and never cloned.
 
@@ -131,6 +130,10 @@ impl<K, S, V, B> Slots<K, S, V, B> {
 
     pub(crate) fn timers_mut(&mut self) -> &mut Timers {
         &mut self.timers
+    }
+
+    pub(crate) fn extras_mut(&mut self) -> &mut ExtrasList<V> {
+        &mut self.extras
     }
 
     pub(crate) fn get(&self, id: SlotId) -> Option<&Slot<K, S>> {

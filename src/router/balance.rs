@@ -1,9 +1,10 @@
 //! An item for one of several sinks: it goes to the next member of its group that is ready.
 //!
 //! The members share one queue, which is that of the *head*, the member that joined first. The
-//! members that may be ready stand in a line. A member that answers `Pending` leaves the line, and
-//! returns to its front when its waker has fired. A member that takes an item goes to the end. So
-//! the cost of finding one that is ready does not depend on how many are busy.
+//! members that may be ready stand in a line. A member that answers `Pending` leaves the line and is
+//! parked. When its waker has fired, it returns to the front of the line. A member that takes an
+//! item goes to the end. So the cost of finding one that is ready, or the one that has been parked
+//! longest, does not depend on how many there are.
 
 use core::hash::{BuildHasher, Hash};
 use core::mem;
@@ -14,8 +15,10 @@ use futures_sink::Sink;
 use super::sinks::Drained;
 use super::{Router, Sharing};
 use crate::budget::Allowance;
+use crate::group::LINE;
 use crate::hooks::{Detached, Discarded, Hooks};
 use crate::id::SlotId;
+use crate::list::{BACK, FRONT};
 use crate::order::Overflow;
 use crate::slot::Queue;
 
@@ -56,11 +59,15 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         H: Hooks<K, V, E>,
     {
         let Some(group) = self.balanced_group(id) else { return };
-        if self.slots.group(group).len() == 2 && !self.slots.slot(head).is_parked() {
-            self.slots.line_up(group, head, false);
+        if self.slots.group(group).len() == 2 {
+            if self.slots.slot(head).is_parked() {
+                self.slots.park(group, head);
+            } else {
+                self.slots.line_up(group, head, BACK);
+            }
         }
-        self.slots.line_up(group, id, false);
-        self.slots.group_mut(group).line.is_full = false;
+        self.slots.line_up(group, id, BACK);
+        self.slots.group_mut(group).is_full = false;
         self.use_more_room(group, head);
         if self.slots.slot(head).is_queued() {
             self.slots.ready().list(id);
@@ -70,15 +77,15 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     /// The waker of a sink has fired: it is next in turn, if it shares its key.
     pub(super) fn return_to_line(&mut self, id: SlotId) {
         if let Some(group) = self.balanced_group(id) {
-            self.slots.line_up(group, id, true);
-            self.slots.group_mut(group).line.is_full = false;
+            self.slots.line_up(group, id, FRONT);
+            self.slots.group_mut(group).is_full = false;
         }
     }
 
     /// A sink has taken an item.
     pub(super) fn go_to_end_of_line(&mut self, id: SlotId) {
         if let Some(group) = self.balanced_group(id) {
-            self.slots.line_up(group, id, false);
+            self.slots.line_up(group, id, BACK);
         }
     }
 
@@ -86,7 +93,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     pub(super) fn park(&mut self, id: SlotId) {
         self.slots.slot_mut(id).park();
         if let Some(group) = self.balanced_group(id) {
-            self.slots.leave_line(group, id);
+            self.slots.park(group, id);
         }
     }
 }
@@ -111,7 +118,7 @@ where
             return self.enqueue(head, item);
         }
         let mut is_paid = true; // by the reading of the item
-        while let Some(id) = self.slots.first_in_line(group) {
+        while let Some(id) = self.slots.group(group).lists.first(LINE) {
             if !mem::take(&mut is_paid) {
                 items.spend();
             }
@@ -139,12 +146,12 @@ where
             let Some(head) = self.slots.group(group).head() else { return };
             // First those that are parked, then those that are in line by then.
             let parked = self.next_to_ask(group);
-            let next = parked.or_else(|| self.slots.first_in_line(group));
+            let next = parked.or_else(|| self.slots.group(group).lists.first(LINE));
             // The head may be another one, with another policy.
             let slot = self.slots.slot(head);
             let is_doubted = slot.is_beyond() && slot.overflow() != Overflow::Wait;
             let Some(id) = next else {
-                self.slots.group_mut(group).line.is_full = true;
+                self.slots.group_mut(group).is_full = true;
                 return if is_doubted {
                     self.apply_policy(head);
                 };
@@ -174,23 +181,14 @@ where
     /// Lets a member take its share of a queue in doubt. If its sink takes nothing, it has been
     /// parked for as long as before.
     fn ask_member(&mut self, id: SlotId, group: usize, polls: &mut Allowance) {
-        let parked = self.slots.slot(id).is_parked().then(|| self.slots.stamp(id));
-        let len = self.slots.queue_len(self.queue_owner(id)).0;
-        self.slots.group_mut(group).line.is_full = false;
+        self.slots.group_mut(group).is_full = false;
         self.unpark(id);
         match self.drain(id, polls) {
             Drained::Gone => {}
             _ if !self.slots.slot(id).receives() => self.close_if_leaving(id),
             Drained::Left => self.slots.ready().list(id),
             Drained::Empty => {}
-            Drained::Unready => {
-                self.slots.slot_mut(id).set_full();
-                if let Some(stamp) =
-                    parked.filter(|_| self.slots.queue_len(self.queue_owner(id)).0 == len)
-                {
-                    self.slots.slot_mut(id).set_stamp(stamp);
-                }
-            }
+            Drained::Unready => self.slots.slot_mut(id).set_full(),
         }
     }
 

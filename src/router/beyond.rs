@@ -15,11 +15,7 @@
 //!
 //! All items beyond buffers together are at most what one turn reads, and their copies.
 //!
-//! `gate` and `doubts` are in the order in which the slots got there. An entry counts if its slot
-//! receives and has items beyond its buffer; what does not count is skipped when it comes to the
-//! front. The two counts are exact.
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::hash::{BuildHasher, Hash};
 
@@ -28,11 +24,12 @@ use futures_sink::Sink;
 use super::Router;
 use super::sinks::Drained;
 use crate::budget::Allowance;
+use crate::group::PARKED;
 use crate::hooks::{Detached, Discarded, Hooks};
 use crate::id::SlotId;
+use crate::list::{BACK, Lists};
 use crate::order::Overflow;
 use crate::slot::{Popped, Queue};
-use crate::slots::Slots;
 
 /// How often sinks in doubt are polled in one turn.
 ///
@@ -41,13 +38,18 @@ use crate::slots::Slots;
 /// be believed of sinks that take up to four, and something is left for the orders that come next.
 const POLLS: usize = 32;
 
+/// The slots that receive and have items beyond their buffers, in the order in which they got them:
+/// under a policy that discards, ...
+const DOUBTS: u32 = 0;
+/// ... and under `Wait`.
+const GATE: u32 = 1;
+/// The [chain](Lists) of these lists.
+const CHAIN: usize = 0;
+
 /// Which slots have items beyond their buffers, and whom the input waits for.
-#[derive(Default)]
 pub(super) struct Beyond {
-    /// Under a policy that discards.
-    doubts: List,
-    /// Under `Wait`.
-    gate: List,
+    /// `DOUBTS` and `GATE`.
+    lists: Lists,
     /// The slot that `Hooks::blocked` was called for last, until `Hooks::unblocked` is.
     blocked_on: Option<SlotId>,
     /// The gate was closed at the end of a turn since the last tick.
@@ -57,18 +59,12 @@ pub(super) struct Beyond {
     polled: Vec<SlotId>,
 }
 
-/// Slots with items beyond their buffers, in the order in which they got them.
-///
-/// An entry counts if its slot receives and has items beyond its buffer, under a policy of this
-/// list. What does not count is skipped when it comes to the front, and dropped when it comes to
-/// the back: a slot that enters again while others wait keeps its place. The count is exact.
-#[derive(Default)]
-struct List {
-    entries: VecDeque<SlotId>,
-    count: usize,
-}
-
 impl Beyond {
+    pub(super) fn new() -> Self {
+        let lists = Lists::new(CHAIN);
+        Self { lists, blocked_on: None, was_closed: false, polled: Vec::new() }
+    }
+
     pub(super) fn begin_turn(&mut self) {
         self.polled.clear();
     }
@@ -76,11 +72,11 @@ impl Beyond {
     /// Returns `true` if the gate is open.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
-        self.gate.count == 0
+        self.lists.is_empty(GATE)
     }
 
     pub(super) fn is_in_doubt(&self) -> bool {
-        self.doubts.count > 0
+        !self.lists.is_empty(DOUBTS)
     }
 
     pub(super) fn blocked_on(&self) -> Option<SlotId> {
@@ -92,46 +88,11 @@ impl Beyond {
         core::mem::take(&mut self.was_closed)
     }
 
-    /// Notes that a sink is polled because it is in doubt.
-    pub(super) fn note_poll(&mut self, id: SlotId) {
-        self.polled.push(id);
-    }
-
     /// Returns `true` if a sink was in doubt, and was polled in this turn.
     #[inline]
     pub(super) fn was_polled(&self, id: SlotId) -> bool {
         self.polled.contains(&id)
     }
-
-    fn list(&mut self, policy: Overflow) -> &mut List {
-        if policy == Overflow::Wait { &mut self.gate } else { &mut self.doubts }
-    }
-
-    /// A slot has its first item beyond the buffer.
-    fn enter(&mut self, id: SlotId, policy: Overflow) {
-        let list = self.list(policy);
-        list.entries.push_back(id);
-        list.count += 1;
-    }
-
-    /// A slot has no items beyond the buffer any more, or no longer receives.
-    fn exit<K, S, V, B>(&mut self, id: SlotId, policy: Overflow, slots: &Slots<K, S, V, B>) {
-        let List { entries, count } = self.list(policy);
-        *count -= 1;
-        if *count == 0 {
-            entries.clear();
-        }
-        let waits = policy == Overflow::Wait;
-        while entries.back().is_some_and(|&back| back == id || !counts(slots, back, waits)) {
-            entries.pop_back();
-        }
-    }
-}
-
-/// Returns `true` if the entry of a slot counts in the list for `Wait`, or in the other one.
-fn counts<K, S, V, B>(slots: &Slots<K, S, V, B>, id: SlotId, waits: bool) -> bool {
-    let slot = slots.get(id).filter(|slot| slot.receives() && slot.is_beyond());
-    slot.is_some_and(|slot| (slot.overflow() == Overflow::Wait) == waits)
 }
 
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
@@ -139,14 +100,14 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     pub(super) fn has_room(&self, id: SlotId) -> bool {
         let (len, beyond) = self.slots.queue_len(id);
         match self.balanced_group(id) {
-            Some(group) => ((len - beyond) as u64) < self.slots.group(group).line.room,
+            Some(group) => ((len - beyond) as u64) < self.slots.group(group).room,
             None => len - beyond < self.slots.buffer(id),
         }
     }
 
     /// The room of the queue that the members of a group share.
     fn room_of(&self, group: usize) -> usize {
-        usize::try_from(self.slots.group(group).line.room).unwrap_or(usize::MAX)
+        usize::try_from(self.slots.group(group).room).unwrap_or(usize::MAX)
     }
 
     /// The queue of a group has got more room: under `Wait`, what fits is not beyond it any more.
@@ -166,25 +127,29 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         H: Hooks<K, V, E>,
     {
         let mut slot = self.slots.slot_mut(id);
-        let (was_beyond, policy) = (slot.is_beyond(), slot.overflow());
-        if items == slot.beyond_len() {
-            return;
-        }
+        let was_beyond = slot.is_beyond();
         slot.set_beyond(items);
-        if !was_beyond {
-            self.beyond.enter(id, policy);
-        } else if items == 0 {
-            self.leave_beyond(id, policy);
+        if !was_beyond && items > 0 {
+            self.enter_beyond(id);
+        } else if was_beyond && items == 0 {
+            self.leave_beyond(id);
         }
+    }
+
+    /// A slot has its first item beyond the buffer.
+    fn enter_beyond(&mut self, id: SlotId) {
+        let waits = self.slots.slot(id).overflow() == Overflow::Wait;
+        let list = if waits { GATE } else { DOUBTS };
+        self.beyond.lists.push(list, BACK, id, self.slots.extras_mut());
     }
 
     /// A slot has no items beyond the buffer any more, or no longer receives: it is in doubt no
     /// longer, and the input does not wait for it.
-    pub(super) fn leave_beyond<E>(&mut self, id: SlotId, policy: Overflow)
+    pub(super) fn leave_beyond<E>(&mut self, id: SlotId)
     where
         H: Hooks<K, V, E>,
     {
-        self.beyond.exit(id, policy, &self.slots);
+        self.beyond.lists.remove(id, self.slots.extras_mut());
         if self.beyond.blocked_on == Some(id) {
             self.unblock();
         }
@@ -197,7 +162,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     {
         let slot = self.slots.slot(id);
         if slot.is_beyond() && slot.receives() {
-            self.leave_beyond(id, slot.overflow());
+            self.leave_beyond(id);
         }
     }
 
@@ -205,29 +170,17 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     pub(super) fn hand_over(&mut self, group: usize, mut queue: Queue<V>) {
         let head = self.slots.group(group).head().filter(|_| !queue.items.is_empty());
         let Some(head) = head else { return };
-        self.slots.group_mut(group).line.is_full = false; // the policy may be another one
+        self.slots.group_mut(group).is_full = false; // the policy may be another one
         queue.beyond = if self.slots.slot(head).conflates() {
             queue.items.len() - 1 // each is compared with those before it
         } else {
             queue.beyond.min(queue.items.len().saturating_sub(self.room_of(group)))
         };
-        if queue.beyond > 0 {
-            self.beyond.enter(head, self.slots.slot(head).overflow());
-        }
+        let is_beyond = queue.beyond > 0;
         self.slots.slot_mut(head).set_queue(queue);
-    }
-
-    /// The first slot in the list for `Wait`, or in the other one.
-    fn first(&mut self, waits: bool) -> Option<SlotId> {
-        let Self { beyond, slots, .. } = self;
-        let List { entries, .. } = if waits { &mut beyond.gate } else { &mut beyond.doubts };
-        while let Some(&id) = entries.front() {
-            if counts(slots, id, waits) {
-                return Some(id);
-            }
-            entries.pop_front();
+        if is_beyond {
+            self.enter_beyond(head);
         }
-        None
     }
 
     /// Names the first sink that the input waits for, if none is named. One whose waker has fired
@@ -236,7 +189,9 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     where
         H: Hooks<K, V, E>,
     {
-        let Some(id) = self.first(true).filter(|_| !self.is_finished()) else { return };
+        let Some(id) = self.beyond.lists.first(GATE).filter(|_| !self.is_finished()) else {
+            return;
+        };
         self.beyond.was_closed = true;
         if self.beyond.blocked_on.is_none() && !self.slots.ready().has_fired(id) {
             self.beyond.blocked_on = Some(id);
@@ -264,20 +219,18 @@ where
 {
     /// Queues an item that was admitted and that no sink has taken.
     pub(super) fn enqueue(&mut self, id: SlotId, item: V) {
-        let group = self.balanced_group(id).map(|group| &self.slots.group(group).line);
+        let group = self.balanced_group(id).map(|group| self.slots.group(group));
         let ready = self.slots.ready();
         let is_full = match group {
-            Some(line) if !self.slots.is_only_receiver(id) => line.is_full && !ready.any(),
-            Some(line) => line.is_full && !ready.has_fired(id),
+            Some(group) if group.len() > 1 => group.is_full && !ready.any(),
+            Some(group) => group.is_full && !ready.has_fired(id),
             None => self.slots.slot(id).is_full() && !ready.has_fired(id),
         };
-        let room = group.map(|line| line.room);
-        let mut slot = self.slots.slot_mut(id);
-        let policy = slot.overflow();
-        let beyond = slot.enqueue(item, room);
+        let room = group.map(|group| group.room);
+        let beyond = self.slots.slot_mut(id).enqueue(item, room);
         self.ledger.queued(1);
         if beyond == 1 {
-            self.beyond.enter(id, policy);
+            self.enter_beyond(id);
         }
         if beyond == 0 && !self.accept(id) {
             self.reach_limit(id);
@@ -293,7 +246,7 @@ where
         }
         let mut polls = Allowance::new(limit.min(POLLS));
         while !polls.is_spent() {
-            let Some(id) = self.first(false) else { break };
+            let Some(id) = self.beyond.lists.first(DOUBTS) else { break };
             if let Some(group) = self.balanced_group(id) {
                 self.ask_group(group, &mut polls);
                 continue;
@@ -313,7 +266,7 @@ where
 
     /// Allows one more poll of a sink in doubt. That uses up a wake that has come meanwhile.
     pub(super) fn unpark(&mut self, id: SlotId) {
-        self.beyond.note_poll(id);
+        self.beyond.polled.push(id);
         let has_fired = self.slots.ready().take_fired(id);
         let mut slot = self.slots.slot_mut(id);
         if has_fired {
@@ -352,7 +305,7 @@ where
             return self.remove(id, Detached::Overflowed);
         };
         self.set_beyond(id, 0);
-        if let Some(member) = self.slots.longest_parked(group) {
+        if let Some(member) = self.slots.group(group).lists.first(PARKED) {
             self.remove(member, Detached::Overflowed);
         }
     }
@@ -360,12 +313,12 @@ where
     /// Makes room for the first item beyond the buffer. Returns `false` if that is the last one
     /// that the slot may accept.
     fn drop_oldest(&mut self, id: SlotId) -> bool {
-        let mut slot = self.slots.slot_mut(id);
-        let policy = slot.overflow();
-        let Some(Popped { item, is_settled, .. }) = slot.pop() else { return true };
+        let Some(Popped { item, is_settled, .. }) = self.slots.slot_mut(id).pop() else {
+            return true;
+        };
         self.ledger.unqueued(1);
         if is_settled {
-            self.leave_beyond(id, policy);
+            self.leave_beyond(id);
         }
         self.discard(id, item, Discarded::Overflowed);
         self.accept(id)

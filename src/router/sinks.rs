@@ -138,7 +138,6 @@ where
     fn send_queued(&mut self, id: SlotId, owner: SlotId) -> Result<bool, S::Error> {
         let (received, balances) = (self.ledger.count_received(), self.balances());
         let mut slot = self.slots.slot_mut(owner);
-        let policy = slot.overflow();
         let Some(Popped { item, moves_up, is_settled }) = slot.pop() else { return Ok(false) };
         let left = slot.is_queued();
         self.ledger.unqueued(1);
@@ -146,7 +145,7 @@ where
         let sent = slot.send::<false>(item, received);
         let is_open = sent.is_err() || !(moves_up || balances) || slot.accept();
         if is_settled {
-            self.leave_beyond(owner, policy);
+            self.leave_beyond(owner);
         }
         sent?;
         self.ledger.delivered();

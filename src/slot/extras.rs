@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use super::Extras;
 use crate::id::SlotId;
+use crate::list::Link;
 
 /// The extras of all slots, by their ids.
 pub(crate) struct ExtrasList<V>(Vec<Option<Box<Extras<V>>>>);
@@ -31,6 +32,12 @@ impl<V> ExtrasList<V> {
             self.0.resize_with(id.index() + 1, || None);
         }
         self.0[id.index()].get_or_insert_default()
+    }
+
+    /// Where a slot is in the lists of a chain. Only slots with extras are in lists.
+    #[inline]
+    pub(crate) fn link(&mut self, id: SlotId, chain: usize) -> &mut Link {
+        &mut self.get_mut(id).expect("a slot in a list has extras").links[chain]
     }
 
     pub(super) fn take(&mut self, id: SlotId) -> Option<Box<Extras<V>>> {

@@ -2,8 +2,9 @@
 
 use super::Slots;
 use crate::flush::Flushes;
-use crate::group::Group;
+use crate::group::{Group, LINE, PARKED};
 use crate::id::SlotId;
+use crate::list::BACK;
 use crate::ready::Ready;
 use crate::slot::{ExtrasList, SlotMut};
 use crate::store::Store;
@@ -48,50 +49,21 @@ impl<K, S, V> GroupWalk<'_, K, S, V> {
 
 /// Groups of which one member gets an item.
 impl<K, S, V, B> Slots<K, S, V, B> {
-    /// Puts a member in the line of its group, in place of an entry that it has there.
-    pub(crate) fn line_up(&mut self, group: usize, id: SlotId, at_front: bool) {
-        if self.group(group).line.is_sparse(self.group(group).len()) {
-            let mut line = core::mem::take(&mut self.group_mut(group).line);
-            line.retain(|id, stamp| self.is_in_line(group, id, stamp));
-            self.group_mut(group).line = line;
+    /// Puts a member at an end of the line of its group.
+    pub(crate) fn line_up(&mut self, group: usize, id: SlotId, end: usize) {
+        let Self { groups, extras, .. } = self;
+        let lists = &mut groups[group].lists;
+        lists.remove(id, extras);
+        lists.push(LINE, end, id, extras);
+    }
+
+    /// Puts a member behind those that are parked, unless it is one of them.
+    pub(crate) fn park(&mut self, group: usize, id: SlotId) {
+        let Self { groups, extras, .. } = self;
+        let lists = &mut groups[group].lists;
+        if !lists.has(PARKED, id, extras) {
+            lists.remove(id, extras);
+            lists.push(PARKED, BACK, id, extras);
         }
-        let stamp = self.group_mut(group).line.push(id, at_front);
-        self.slot_mut(id).set_stamp(stamp);
-    }
-
-    /// Takes a member that is parked out of the line.
-    pub(crate) fn leave_line(&mut self, group: usize, id: SlotId) {
-        let stamp = self.group_mut(group).line.stamp();
-        self.slot_mut(id).set_stamp(stamp);
-    }
-
-    /// The next member that may be ready.
-    pub(crate) fn first_in_line(&mut self, group: usize) -> Option<SlotId> {
-        loop {
-            let (id, stamp) = self.group(group).line.first()?;
-            if self.is_in_line(group, id, stamp) {
-                return Some(id);
-            }
-            self.group_mut(group).line.remove_first();
-        }
-    }
-
-    /// Returns `true` if an entry of the line counts. If not, its member may be gone, and its id
-    /// be that of another slot.
-    fn is_in_line(&self, group: usize, id: SlotId, stamp: u32) -> bool {
-        let is_member = || self.group_of(id).is_some_and(|(of, _)| of == group);
-        self.get(id).is_some_and(|slot| slot.stamp(&self.extras) == stamp) && is_member()
-    }
-
-    /// When a member was put in the line of its group, or parked.
-    pub(crate) fn stamp(&self, id: SlotId) -> u32 {
-        self.slot(id).stamp(&self.extras)
-    }
-
-    /// The member of a group that has been parked longest, if all are parked.
-    pub(crate) fn longest_parked(&self, group: usize) -> Option<SlotId> {
-        let line = &self.group(group).line;
-        let age = |id: &SlotId| line.age(self.stamp(*id));
-        self.group(group).members().max_by_key(age)
     }
 }

@@ -106,10 +106,7 @@ impl Reference {
             slot.is_some_and(|slot| slot.beyond > 0)
         };
         self.gate.retain(|n| is_beyond(n) && !self.over);
-        // One that comes in doubt again while others are keeps its place.
-        while self.doubts.last().is_some_and(|n| !self.is_doubted(*n)) {
-            self.doubts.pop();
-        }
+        self.doubts.retain(is_beyond);
         if let Some((_, id)) = self.named.take_if(|(n, _)| !self.gate.contains(n)) {
             self.say(Event::Unblocked(id));
         }
