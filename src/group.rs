@@ -38,8 +38,8 @@ pub(crate) struct Group {
     end: usize,
     /// `LINE` and `PARKED`.
     pub(crate) lists: Lists,
-    /// How many items may be queued for the members together.
-    pub(crate) room: u64,
+    /// How many items may be queued for the members together. The sum may exceed a `usize`.
+    pub(crate) buffers: u64,
     /// The policy acts on each further item: no member was ready at the start of a turn.
     pub(crate) is_full: bool,
 }
@@ -53,7 +53,7 @@ impl Group {
             next: 0,
             end: 0,
             lists: Lists::new(CHAIN),
-            room: 0,
+            buffers: 0,
             is_full: false,
         }
     }
@@ -61,6 +61,11 @@ impl Group {
     /// How many members there are.
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// How many items may be queued for the members together.
+    pub(crate) fn room(&self) -> usize {
+        usize::try_from(self.buffers).unwrap_or(usize::MAX)
     }
 
     /// The member that joined first.

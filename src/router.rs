@@ -109,11 +109,11 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     }
 
     pub(crate) fn set_linger(&mut self, ticks: u32) {
-        self.slots.flushes_mut().set_linger(ticks);
+        self.slots.flushes.set_linger(ticks);
     }
 
     pub(crate) fn set_flush_window(&mut self, items: usize) {
-        self.slots.flushes_mut().set_window(items);
+        self.slots.flushes.set_window(items);
     }
 
     pub(crate) fn set_multicast(&mut self, clone_item: fn(&V) -> V) {
@@ -197,17 +197,17 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     }
 
     pub(crate) fn ready(&self) -> &Ready {
-        self.slots.ready()
+        &self.slots.ready
     }
 }
 
 /// Pending work.
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
     pub(crate) fn begin_turn(&mut self) {
-        let ready = self.slots.ready_mut();
+        let ready = &mut self.slots.ready;
         ready.awake();
         ready.take();
-        self.slots.timers_mut().begin_turn();
+        self.slots.timers.begin_turn();
         self.beyond.begin_turn();
     }
 
@@ -246,7 +246,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     pub(crate) fn has_work(&self) -> bool {
         self.is_in_doubt()
             || self.walk.is_some()
-            || self.slots.flushes().has_work()
+            || self.slots.flushes.has_work()
             || self.must_flush() // even while flushes wait for a tick
             || self.is_closing()
             || self.is_sweeping()

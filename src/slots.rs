@@ -26,7 +26,7 @@ use crate::flush::Flushes;
 use crate::group::Group;
 use crate::hooks::Recipient;
 use crate::id::SlotId;
-use crate::lease::{Claim, LeaseRequest};
+use crate::lease::Claim;
 use crate::order::Terms;
 use crate::ready::Ready;
 use crate::slot::{ExtrasList, Slot, SlotMut, Stage};
@@ -36,16 +36,16 @@ use crate::timers::Timers;
 pub(crate) struct Slots<K, S, V, B> {
     /// Dropped before the sinks, so that a sink that fires its waker when it is dropped wakes no
     /// task.
-    ready: Ready,
+    pub(crate) ready: Ready,
     store: Store<K, S>,
-    extras: ExtrasList<V>,
+    pub(crate) extras: ExtrasList<V>,
     groups: Slab<Group>,
     hasher: B,
     /// How many slots receive.
     len: usize,
-    catch_all: Option<SlotId>,
-    flushes: Flushes,
-    timers: Timers,
+    pub(crate) catch_all: Option<SlotId>,
+    pub(crate) flushes: Flushes,
+    pub(crate) timers: Timers,
 }
 
 /// An attachment that is to get a slot.
@@ -100,42 +100,6 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         self.store.ids()
     }
 
-    pub(crate) fn catch_all(&self) -> Option<SlotId> {
-        self.catch_all
-    }
-
-    pub(crate) fn set_catch_all(&mut self, id: SlotId) {
-        self.catch_all = Some(id);
-    }
-
-    pub(crate) fn ready(&self) -> &Ready {
-        &self.ready
-    }
-
-    pub(crate) fn ready_mut(&mut self) -> &mut Ready {
-        &mut self.ready
-    }
-
-    pub(crate) fn flushes(&self) -> &Flushes {
-        &self.flushes
-    }
-
-    pub(crate) fn flushes_mut(&mut self) -> &mut Flushes {
-        &mut self.flushes
-    }
-
-    pub(crate) fn timers(&self) -> &Timers {
-        &self.timers
-    }
-
-    pub(crate) fn timers_mut(&mut self) -> &mut Timers {
-        &mut self.timers
-    }
-
-    pub(crate) fn extras_mut(&mut self) -> &mut ExtrasList<V> {
-        &mut self.extras
-    }
-
     pub(crate) fn get(&self, id: SlotId) -> Option<&Slot<K, S>> {
         self.store.get(id)
     }
@@ -167,20 +131,10 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         self.slot(id).recipient(&self.extras)
     }
 
-    /// How many items may be queued for a slot.
-    pub(crate) fn buffer(&self, id: SlotId) -> usize {
-        self.slot(id).buffer(&self.extras)
-    }
-
     /// How many items are queued for a slot, and how many of these are beyond its buffer.
     pub(crate) fn queue_len(&self, id: SlotId) -> (usize, usize) {
         let slot = self.slot(id);
         (slot.queue_len(&self.extras), slot.beyond_len(&self.extras))
-    }
-
-    /// What the leases of a slot request, if there is such a slot.
-    pub(crate) fn lease_request(&mut self, id: SlotId) -> Option<LeaseRequest> {
-        Some(self.get_mut(id)?.lease_request())
     }
 
     /// The input has nothing ready: starts to count the ticks until lingering flushes are due. An

@@ -10,7 +10,6 @@ use alloc::vec::Vec;
 use core::borrow::Borrow;
 use core::hash::{BuildHasher, Hash};
 use core::mem;
-use core::ops::{Deref, DerefMut};
 
 use hashbrown::HashTable;
 
@@ -18,7 +17,7 @@ use crate::id::SlotId;
 use crate::slot::Slot;
 
 pub(crate) struct Store<K, S> {
-    table: Table<K, S>,
+    table: HashTable<Slot<K, S>>,
     /// The bucket of each slot, by its id. The ids that are free form a linked list.
     places: Vec<u32>,
     /// The free id that is taken next, or `END`.
@@ -39,34 +38,16 @@ const MAX_ROOM: usize = (1 << 30) / 8 * 7;
 
 const NO_SLOT: &str = "the slot is there until it is removed";
 
-struct Table<K, S>(HashTable<Slot<K, S>>);
-
-impl<K, S> Drop for Table<K, S> {
+impl<K, S> Drop for Store<K, S> {
     fn drop(&mut self) {
         // If a sink panics as it is dropped, `HashTable` leaks the others; `drain` drops them.
-        self.0.drain().for_each(drop);
-    }
-}
-
-impl<K, S> Deref for Table<K, S> {
-    type Target = HashTable<Slot<K, S>>;
-
-    #[inline]
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
-
-impl<K, S> DerefMut for Table<K, S> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.0
+        self.table.drain().for_each(drop);
     }
 }
 
 impl<K, S> Store<K, S> {
     pub(crate) fn new() -> Self {
-        Self { table: Table(HashTable::new()), places: Vec::new(), free: END }
+        Self { table: HashTable::new(), places: Vec::new(), free: END }
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -20,7 +20,6 @@ use crate::hooks::{Detached, Discarded, Hooks};
 use crate::id::SlotId;
 use crate::list::{BACK, FRONT};
 use crate::order::Overflow;
-use crate::slot::Queue;
 
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
     pub(super) fn balances(&self) -> bool {
@@ -50,28 +49,6 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         let Some(group) = self.balanced_group(id) else { return (id, usize::MAX) };
         let (owner, members) = (self.queue_owner(id), self.slots.group(group).len());
         (owner, self.slots.queue_len(owner).0.div_ceil(members))
-    }
-
-    /// A slot was attached. If it shares its key with `head`, it stands in line; so does `head`, if
-    /// it was alone.
-    pub(super) fn join_line<E>(&mut self, id: SlotId, head: SlotId)
-    where
-        H: Hooks<K, V, E>,
-    {
-        let Some(group) = self.balanced_group(id) else { return };
-        if self.slots.group(group).len() == 2 {
-            if self.slots.slot(head).is_parked() {
-                self.slots.park(group, head);
-            } else {
-                self.slots.line_up(group, head, BACK);
-            }
-        }
-        self.slots.line_up(group, id, BACK);
-        self.slots.group_mut(group).is_full = false;
-        self.use_more_room(group, head);
-        if self.slots.slot(head).is_queued() {
-            self.slots.ready().list(id);
-        }
     }
 
     /// The waker of a sink has fired: it is next in turn, if it shares its key.
@@ -105,6 +82,25 @@ where
     H: Hooks<K, V, S::Error>,
     B: BuildHasher,
 {
+    /// A slot was attached. If it shares its key with `head`, it stands in line; so does `head`, if
+    /// it was alone.
+    pub(super) fn join_line(&mut self, id: SlotId, head: SlotId) {
+        let Some(group) = self.balanced_group(id) else { return };
+        if self.slots.group(group).len() == 2 {
+            if self.slots.slot(head).is_parked() {
+                self.slots.park(group, head);
+            } else {
+                self.slots.line_up(group, head, BACK);
+            }
+        }
+        self.slots.line_up(group, id, BACK);
+        self.slots.group_mut(group).is_full = false;
+        self.use_more_room(head);
+        if self.slots.slot(head).is_queued() {
+            self.slots.ready.list(id);
+        }
+    }
+
     /// Gives an item to the next member of its group that is ready, or queues it. Each member but
     /// the first that is polled costs one unit, but a spent allowance stops none: a sink in line
     /// has joined or was woken, which has cost one.
@@ -171,7 +167,7 @@ where
     fn next_to_ask(&mut self, group: usize) -> Option<SlotId> {
         while let Some(id) = self.slots.group_mut(group).next() {
             let slot = self.slots.slot(id);
-            if slot.is_parked() && (!slot.is_full() || self.slots.ready().has_fired(id)) {
+            if slot.is_parked() && (!slot.is_full() || self.slots.ready.has_fired(id)) {
                 return Some(id);
             }
         }
@@ -186,7 +182,7 @@ where
         match self.drain(id, polls) {
             Drained::Gone => {}
             _ if !self.slots.slot(id).receives() => self.close_if_leaving(id),
-            Drained::Left => self.slots.ready().list(id),
+            Drained::Left => self.slots.ready.list(id),
             Drained::Empty => {}
             Drained::Unready => self.slots.slot_mut(id).set_full(),
         }
@@ -200,6 +196,6 @@ where
         let part = len.div_ceil(members);
         let items = self.slots.slot_mut(head).take_front(part);
         self.set_beyond(head, beyond.saturating_sub(part));
-        self.slots.slot_mut(id).set_queue(Queue { items, beyond: 0 });
+        self.slots.slot_mut(id).set_queue(items);
     }
 }

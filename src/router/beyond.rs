@@ -96,117 +96,25 @@ impl Beyond {
 }
 
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
-    /// Returns `true` if the queue of a slot has room for one more item.
-    pub(super) fn has_room(&self, id: SlotId) -> bool {
-        let (len, beyond) = self.slots.queue_len(id);
+    /// How many items the queue of a slot has room for.
+    fn room(&self, id: SlotId) -> usize {
         match self.balanced_group(id) {
-            Some(group) => ((len - beyond) as u64) < self.slots.group(group).room,
-            None => len - beyond < self.slots.buffer(id),
+            Some(group) => self.slots.group(group).room(),
+            None => self.slots.slot(id).buffer(&self.slots.extras),
         }
     }
 
-    /// The room of the queue that the members of a group share.
-    fn room_of(&self, group: usize) -> usize {
-        usize::try_from(self.slots.group(group).room).unwrap_or(usize::MAX)
-    }
-
-    /// The queue of a group has got more room: under `Wait`, what fits is not beyond it any more.
-    pub(super) fn use_more_room<E>(&mut self, group: usize, head: SlotId)
-    where
-        H: Hooks<K, V, E>,
-    {
-        if self.slots.slot(head).overflow() == Overflow::Wait {
-            let (len, beyond) = self.slots.queue_len(head);
-            self.set_beyond(head, beyond.min(len.saturating_sub(self.room_of(group))));
-        }
-    }
-
-    /// Sets how many items of a receiving slot are beyond its buffer.
-    pub(super) fn set_beyond<E>(&mut self, id: SlotId, items: usize)
-    where
-        H: Hooks<K, V, E>,
-    {
-        let mut slot = self.slots.slot_mut(id);
-        let was_beyond = slot.is_beyond();
-        slot.set_beyond(items);
-        if !was_beyond && items > 0 {
-            self.enter_beyond(id);
-        } else if was_beyond && items == 0 {
-            self.leave_beyond(id);
-        }
+    /// Returns `true` if the queue of a slot has room for one more item.
+    fn has_room(&self, id: SlotId) -> bool {
+        let (len, beyond) = self.slots.queue_len(id);
+        len - beyond < self.room(id)
     }
 
     /// A slot has its first item beyond the buffer.
     fn enter_beyond(&mut self, id: SlotId) {
         let waits = self.slots.slot(id).overflow() == Overflow::Wait;
         let list = if waits { GATE } else { DOUBTS };
-        self.beyond.lists.push(list, BACK, id, self.slots.extras_mut());
-    }
-
-    /// A slot has no items beyond the buffer any more, or no longer receives: it is in doubt no
-    /// longer, and the input does not wait for it.
-    pub(super) fn leave_beyond<E>(&mut self, id: SlotId)
-    where
-        H: Hooks<K, V, E>,
-    {
-        self.beyond.lists.remove(id, self.slots.extras_mut());
-        if self.beyond.blocked_on == Some(id) {
-            self.unblock();
-        }
-    }
-
-    /// Call this before a slot with items beyond its buffer stops receiving, or loses its queue.
-    pub(super) fn forget_beyond<E>(&mut self, id: SlotId)
-    where
-        H: Hooks<K, V, E>,
-    {
-        let slot = self.slots.slot(id);
-        if slot.is_beyond() && slot.receives() {
-            self.leave_beyond(id);
-        }
-    }
-
-    /// Gives the first member of a group the queue that another one has left to it.
-    pub(super) fn hand_over(&mut self, group: usize, mut queue: Queue<V>) {
-        let head = self.slots.group(group).head().filter(|_| !queue.items.is_empty());
-        let Some(head) = head else { return };
-        self.slots.group_mut(group).is_full = false; // the policy may be another one
-        queue.beyond = if self.slots.slot(head).conflates() {
-            queue.items.len() - 1 // each is compared with those before it
-        } else {
-            queue.beyond.min(queue.items.len().saturating_sub(self.room_of(group)))
-        };
-        let is_beyond = queue.beyond > 0;
-        self.slots.slot_mut(head).set_queue(queue);
-        if is_beyond {
-            self.enter_beyond(head);
-        }
-    }
-
-    /// Names the first sink that the input waits for, if none is named. One whose waker has fired
-    /// will take an item in the next turn.
-    pub(crate) fn name_blocked<E>(&mut self)
-    where
-        H: Hooks<K, V, E>,
-    {
-        let Some(id) = self.beyond.lists.first(GATE).filter(|_| !self.is_finished()) else {
-            return;
-        };
-        self.beyond.was_closed = true;
-        if self.beyond.blocked_on.is_none() && !self.slots.ready().has_fired(id) {
-            self.beyond.blocked_on = Some(id);
-            self.ledger.hooks_mut().blocked(self.slots.recipient(id));
-        }
-    }
-
-    /// The input no longer waits for the sink that it waited for.
-    pub(super) fn unblock<E>(&mut self)
-    where
-        H: Hooks<K, V, E>,
-    {
-        if let Some(id) = self.beyond.blocked_on.take() {
-            self.ledger.hooks_mut().unblocked(self.slots.recipient(id));
-        }
+        self.beyond.lists.push(list, BACK, id, &mut self.slots.extras);
     }
 }
 
@@ -217,16 +125,89 @@ where
     H: Hooks<K, V, S::Error>,
     B: BuildHasher,
 {
+    /// The queue of a group has got more room: under `Wait`, what fits is not beyond it any more.
+    pub(super) fn use_more_room(&mut self, head: SlotId) {
+        if self.slots.slot(head).overflow() == Overflow::Wait {
+            let (len, beyond) = self.slots.queue_len(head);
+            self.set_beyond(head, beyond.min(len.saturating_sub(self.room(head))));
+        }
+    }
+
+    /// Sets how many items of a receiving slot are beyond its buffer.
+    pub(super) fn set_beyond(&mut self, id: SlotId, items: usize) {
+        let mut slot = self.slots.slot_mut(id);
+        let was_beyond = slot.is_beyond();
+        slot.set_beyond(items);
+        if !was_beyond && items > 0 {
+            self.enter_beyond(id);
+        } else if was_beyond && items == 0 {
+            self.leave_beyond(id);
+        }
+    }
+
+    /// A slot has no items beyond the buffer any more, or no longer receives: it is in doubt no
+    /// longer, and the input does not wait for it.
+    pub(super) fn leave_beyond(&mut self, id: SlotId) {
+        self.beyond.lists.remove(id, &mut self.slots.extras);
+        if self.beyond.blocked_on == Some(id) {
+            self.unblock();
+        }
+    }
+
+    /// Call this before a slot with items beyond its buffer stops receiving, or loses its queue.
+    pub(super) fn forget_beyond(&mut self, id: SlotId) {
+        let slot = self.slots.slot(id);
+        if slot.is_beyond() && slot.receives() {
+            self.leave_beyond(id);
+        }
+    }
+
+    /// Names the first sink that the input waits for, if none is named. One whose waker has fired
+    /// will take an item in the next turn.
+    pub(crate) fn name_blocked(&mut self) {
+        let Some(id) = self.beyond.lists.first(GATE).filter(|_| !self.is_finished()) else {
+            return;
+        };
+        self.beyond.was_closed = true;
+        if self.beyond.blocked_on.is_none() && !self.slots.ready.has_fired(id) {
+            self.beyond.blocked_on = Some(id);
+            self.ledger.hooks_mut().blocked(self.slots.recipient(id));
+        }
+    }
+
+    /// The input no longer waits for the sink that it waited for.
+    pub(super) fn unblock(&mut self) {
+        if let Some(id) = self.beyond.blocked_on.take() {
+            self.ledger.hooks_mut().unblocked(self.slots.recipient(id));
+        }
+    }
+
+    /// Gives the first member of a group the queue that another one has left to it.
+    pub(super) fn hand_over(&mut self, group: usize, Queue { items, beyond }: Queue<V>) {
+        let len = items.len();
+        let Some(head) = self.slots.group(group).head().filter(|_| len > 0) else { return };
+        self.slots.group_mut(group).is_full = false; // the policy may be another one
+        self.slots.slot_mut(head).set_queue(items);
+        self.set_beyond(
+            head,
+            if self.slots.slot(head).conflates() {
+                len - 1 // each is compared with those before it
+            } else {
+                beyond.min(len.saturating_sub(self.room(head)))
+            },
+        );
+    }
+
     /// Queues an item that was admitted and that no sink has taken.
     pub(super) fn enqueue(&mut self, id: SlotId, item: V) {
         let group = self.balanced_group(id).map(|group| self.slots.group(group));
-        let ready = self.slots.ready();
+        let ready = &self.slots.ready;
         let is_full = match group {
             Some(group) if group.len() > 1 => group.is_full && !ready.any(),
             Some(group) => group.is_full && !ready.has_fired(id),
             None => self.slots.slot(id).is_full() && !ready.has_fired(id),
         };
-        let room = group.map(|group| group.room);
+        let room = self.room(id);
         let beyond = self.slots.slot_mut(id).enqueue(item, room);
         self.ledger.queued(1);
         if beyond == 1 {
@@ -257,7 +238,7 @@ where
                     self.slots.slot_mut(id).set_full();
                     self.apply_policy(id);
                 }
-                Drained::Left => self.slots.ready().list(id),
+                Drained::Left => self.slots.ready.list(id),
                 Drained::Gone => {}
                 Drained::Empty => self.close_if_leaving(id),
             }
@@ -267,7 +248,7 @@ where
     /// Allows one more poll of a sink in doubt. That uses up a wake that has come meanwhile.
     pub(super) fn unpark(&mut self, id: SlotId) {
         self.beyond.polled.push(id);
-        let has_fired = self.slots.ready().take_fired(id);
+        let has_fired = self.slots.ready.take_fired(id);
         let mut slot = self.slots.slot_mut(id);
         if has_fired {
             slot.wake();

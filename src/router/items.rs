@@ -51,13 +51,13 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     /// How many items may be read before sinks are to be flushed.
     pub(crate) fn items_before_flush(&mut self) -> u64 {
         let received = self.ledger.count_received();
-        self.slots.flushes_mut().due_in(received)
+        self.slots.flushes.due_in(received)
     }
 
     /// Returns `true` if [`route`](Self::route) is better done without branches: see
     /// [`Flushes::push`](crate::flush::Flushes::push).
     pub(crate) fn prefers_branchless(&self) -> bool {
-        self.slots.flushes().lists_many()
+        self.slots.flushes.lists_many()
     }
 
     /// Puts an item at the end of a queue, regardless of its buffer.
@@ -70,13 +70,6 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     /// last one that the slot may accept. A queue that sinks share belongs to none of them.
     pub(super) fn accept(&mut self, id: SlotId) -> bool {
         self.balances() || self.slots.slot_mut(id).accept()
-    }
-
-    pub(super) fn discard<E>(&mut self, id: SlotId, item: V, why: Discarded)
-    where
-        H: Hooks<K, V, E>,
-    {
-        self.ledger.discarded(self.slots.recipient(id), item, why);
     }
 }
 
@@ -172,7 +165,7 @@ where
     /// the item.
     fn route_known(&mut self, path: SlowPath<V, S::Error>, items: &mut Allowance) {
         match path {
-            SlowPath::Unknown(item) => match self.slots.catch_all() {
+            SlowPath::Unknown(item) => match self.slots.catch_all {
                 Some(id) => match self.balanced_group(id) {
                     Some(group) => self.balance(group, item, items),
                     None => self.route_to(id, item),
@@ -261,5 +254,9 @@ where
     pub(super) fn lose(&mut self, id: SlotId, error: S::Error) {
         self.ledger.lost();
         self.remove(id, Detached::Failed(error));
+    }
+
+    pub(super) fn discard(&mut self, id: SlotId, item: V, why: Discarded) {
+        self.ledger.discarded(self.slots.recipient(id), item, why);
     }
 }

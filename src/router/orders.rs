@@ -1,5 +1,6 @@
 //! What an order does, and what the end of a lease does.
 
+use alloc::collections::VecDeque;
 use core::hash::{BuildHasher, Hash};
 use core::mem;
 
@@ -12,7 +13,7 @@ use crate::id::SlotId;
 use crate::key::sealed::{AttachOnDemand, FindByKey};
 use crate::lease::LeaseRequest;
 use crate::order::{Attach, Order, Terms};
-use crate::slot::{LeaveReason, Queue, Stage};
+use crate::slot::{LeaveReason, Stage};
 use crate::slots::NewSlot;
 
 impl<K, S, V, H, B> Router<K, S, V, H, B>
@@ -47,12 +48,13 @@ where
                     if !mem::take(&mut is_paid) && !orders.spend() {
                         return Some(Order::Detach(key));
                     }
-                    self.leave_with_others(id, LeaveReason::Requested);
+                    self.leave_key(id, LeaveReason::Requested, true);
                     self.advance_unless_listed(id, sinks);
                 }
             }
             Order::Evict(key) => {
-                while let Some(id) = self.find_any(&key) {
+                while let Some(id) = self.slots.find(&key).or_else(|| self.slots.find_leaving(&key))
+                {
                     if !mem::take(&mut is_paid) && !orders.spend() {
                         return Some(Order::Evict(key));
                     }
@@ -73,10 +75,10 @@ where
     /// `orders` is spent.
     pub(crate) fn end_leases(&mut self, Budget { orders, sinks, .. }: &mut Budget) -> bool {
         while !orders.is_spent() {
-            let Some(id) = self.slots.ready_mut().pop_ended() else { return true };
+            let Some(id) = self.slots.ready.pop_ended() else { return true };
             orders.spend();
             // Stale wake: the slot is vacant, or another attachment has it.
-            match self.slots.lease_request(id) {
+            match self.slots.get_mut(id).map(|slot| slot.lease_request()) {
                 Some(LeaseRequest::Evict) => self.remove(id, Detached::Evicted),
                 Some(LeaseRequest::Detach)
                     if self.slots.slot(id).receives() && !self.is_aborted() =>
@@ -87,12 +89,7 @@ where
                 _ => {}
             }
         }
-        !self.slots.ready().has_ended()
-    }
-
-    /// A slot that receives or is leaving under a key, in this order.
-    fn find_any(&self, key: &K) -> Option<SlotId> {
-        self.slots.find(key).or_else(|| self.slots.find_leaving(key))
+        !self.slots.ready.has_ended()
     }
 
     /// Attaches a sink, on its terms. `sinks` is what may be spent on draining.
@@ -119,7 +116,7 @@ where
         if receives && terms.catch_all {
             // Before the backlog is moved to it, which may use up its limit: then there is no
             // catch-all, and the old one does not return.
-            self.slots.set_catch_all(id);
+            self.slots.catch_all = Some(id);
         }
         match taken {
             None if receives => self.ledger.hooks_mut().key_attached(self.slots.recipient(id).key),
@@ -156,24 +153,24 @@ where
     }
 
     /// Lets `old` leave because another sink takes its key. Returns the items that wait for it.
-    fn replace(&mut self, old: SlotId) -> Queue<V> {
+    fn replace(&mut self, old: SlotId) -> VecDeque<V> {
         self.forget_beyond(old);
-        let backlog = self.slots.slot_mut(old).take_queue();
-        self.ledger.unqueued(backlog.items.len());
+        let backlog = self.slots.slot_mut(old).take_queue().items;
+        self.ledger.unqueued(backlog.len());
         self.slots.leave(old, LeaveReason::Replaced);
         backlog
     }
 
     /// Queues the items that waited for the predecessor of `id`, up to the limit of `id`. If `id`
     /// conflates, all but the first are compared with others before they are accepted.
-    fn take_over(&mut self, id: SlotId, backlog: Queue<V>) {
+    fn take_over(&mut self, id: SlotId, backlog: VecDeque<V>) {
         let mut slot = self.slots.slot_mut(id);
         let conflates = slot.conflates();
         if !conflates && !slot.is_limited() {
-            self.ledger.queued(backlog.items.len());
-            return slot.set_queue(Queue { beyond: 0, ..backlog });
+            self.ledger.queued(backlog.len());
+            return slot.set_queue(backlog);
         }
-        let mut items = backlog.items.into_iter();
+        let mut items = backlog.into_iter();
         for item in items.by_ref() {
             self.push(id, item);
             if !self.accept(id) || conflates {

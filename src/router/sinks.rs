@@ -32,7 +32,7 @@ pub(super) enum Drained {
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
     /// Returns `true` if a flush comes before the next item.
     pub(crate) fn must_flush(&self) -> bool {
-        self.slots.flushes().is_over(self.ledger.count_received())
+        self.slots.flushes.is_over(self.ledger.count_received())
     }
 }
 
@@ -48,12 +48,12 @@ where
     /// While others are in the list, none takes more than an eighth of the budget.
     pub(crate) fn poll_woken(&mut self, budget: usize, sinks: &mut Allowance) {
         while !sinks.is_spent() {
-            let Some(Woken { id, by_sink }) = self.slots.ready_mut().pop() else { return };
+            let Some(Woken { id, by_sink }) = self.slots.ready.pop() else { return };
             sinks.spend();
             // Stale wake: the slot is vacant.
             let Some(mut slot) = self.slots.get_mut(id) else { continue };
             if by_sink && self.beyond.was_polled(id) {
-                self.slots.ready().fire(id); // for the next turn
+                self.slots.ready.fire(id); // for the next turn
                 continue;
             }
             if by_sink {
@@ -61,7 +61,7 @@ where
                 self.return_to_line(id);
             }
             // The first poll of the sink is paid.
-            let is_last = self.slots.ready().is_last();
+            let is_last = self.slots.ready.is_last();
             let more = if is_last { sinks.left() } else { sinks.left().min(budget / 8) };
             let mut polls = Allowance::new(more + 1);
             self.advance(id, &mut polls);
@@ -71,7 +71,7 @@ where
 
     /// Advances a slot that has work which no waker announced, unless it is in the ready list.
     pub(super) fn advance_unless_listed(&mut self, id: SlotId, polls: &mut Allowance) {
-        if !self.slots.ready().is_listed(id) {
+        if !self.slots.ready.is_listed(id) {
             self.advance(id, polls);
         }
     }
@@ -89,7 +89,7 @@ where
         match self.drain(id, polls) {
             Drained::Empty | Drained::Unready => {}
             Drained::Gone => return,
-            Drained::Left => return self.slots.ready().list(id),
+            Drained::Left => return self.slots.ready.list(id),
         }
         let slot = self.slots.slot(id);
         if slot.is_closable() {
@@ -161,10 +161,10 @@ where
     /// Flushes the sinks whose flush is due by the time the input will have returned up to `budget`
     /// further items.
     pub(crate) fn flush_due(&mut self, budget: usize, flushes: &mut Allowance) {
-        let ahead = self.slots.flushes().look_ahead(budget);
+        let ahead = self.slots.flushes.look_ahead(budget);
         let horizon = self.ledger.count_received().saturating_add(ahead);
         while !flushes.is_spent() {
-            let Some(id) = self.slots.flushes_mut().pop_due(horizon) else { return };
+            let Some(id) = self.slots.flushes.pop_due(horizon) else { return };
             flushes.spend();
             if let Some(Poll::Ready(Err(error))) = self.slots.flush_unqueued(id) {
                 self.remove(id, Detached::Failed(error));
@@ -210,7 +210,7 @@ where
         if aborts && self.slots.get(id).is_some() {
             self.remove(id, Detached::Evicted);
         } else if self.slots.get(id).is_some_and(Slot::receives) {
-            self.leave_with_others(id, LeaveReason::Finished);
+            self.leave_key(id, LeaveReason::Finished, true);
             self.advance_unless_listed(id, sinks);
         }
     }
@@ -221,12 +221,8 @@ where
         self.leave_key(id, reason, false);
     }
 
-    /// The same when all sinks of its key leave: if they share a queue, it takes a part of that.
-    pub(super) fn leave_with_others(&mut self, id: SlotId, reason: LeaveReason) {
-        self.leave_key(id, reason, true);
-    }
-
-    fn leave_key(&mut self, id: SlotId, reason: LeaveReason, takes_part: bool) {
+    /// The same. If the slot shares its queue with others, which leave too, it takes a part of it.
+    pub(super) fn leave_key(&mut self, id: SlotId, reason: LeaveReason, takes_part: bool) {
         self.forget_beyond(id);
         self.offer_before_leaving(id);
         let frees_key = self.slots.is_only_receiver(id);
@@ -258,11 +254,7 @@ where
     fn split_over_limit(&mut self, id: SlotId) -> VecDeque<V> {
         let balances = self.balances();
         let mut slot = self.slots.slot_mut(id);
-        let is_beyond = slot.is_beyond();
-        if is_beyond && !slot.is_limited() {
-            slot.set_beyond(0);
-        }
-        if !slot.is_limited() || !balances && !is_beyond {
+        if !slot.is_queued() {
             return VecDeque::new();
         }
         let mut over = if balances { slot.take_queue().items } else { slot.split_beyond() };

@@ -13,13 +13,13 @@ use crate::slot::{Expired, LeaveReason};
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
     /// A tick was read. Returns `true` if it is to be applied: it is the first of this turn.
     pub(crate) fn tick_read(&mut self) -> bool {
-        self.slots.timers_mut().tick_read()
+        self.slots.timers.tick_read()
     }
 
     /// One unit of time has passed.
     pub(super) fn tick(&mut self) {
-        self.slots.timers_mut().tick(self.beyond.take_was_closed());
-        self.slots.flushes_mut().tick();
+        self.slots.timers.tick(self.beyond.take_was_closed());
+        self.slots.flushes.tick();
     }
 
     /// How many items were read, and how many copies were made.
@@ -40,14 +40,14 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
             () => Pause::Full,
         };
         let is_held_up = matches!(pause, Pause::Blocked | Pause::Over);
-        if self.slots.flushes().can_linger() && has_orders && !is_held_up {
+        if self.slots.flushes.can_linger() && has_orders && !is_held_up {
             if is_dry {
                 self.slots.start_linger();
             }
             self.patience = Patience::default();
             return;
         }
-        let flushes = self.slots.flushes_mut();
+        let flushes = &mut self.slots.flushes;
         flushes.stop_linger();
         if self.patience.ends(flushes.len(), handled, pause) {
             flushes.mark_all_due();
@@ -56,7 +56,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
 
     /// Returns `true` if a tick is not applied to all slots with a time-out yet.
     pub(crate) fn is_sweeping(&self) -> bool {
-        self.slots.timers().is_sweeping()
+        self.slots.timers.is_sweeping()
     }
 }
 
@@ -72,7 +72,7 @@ where
     pub(crate) fn sweep(&mut self, ticks: &mut Allowance, sinks: &mut Allowance) {
         let is_aborted = self.is_aborted();
         while self.is_sweeping() && ticks.spend() {
-            let Some((id, sweep)) = self.slots.timers_mut().next() else { return };
+            let Some((id, sweep)) = self.slots.timers.next() else { return };
             let has_queue = self.slots.slot(self.queue_owner(id)).is_queued();
             let mut slot = self.slots.slot_mut(id);
             let has_fired = slot.has_fired();

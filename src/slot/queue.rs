@@ -34,14 +34,13 @@ pub(crate) struct Popped<V> {
 }
 
 impl<K, S, V> SlotMut<'_, K, S, V> {
-    /// Adds an item that was admitted. `room` is that of the queue if other sinks take from it,
-    /// too. Returns how many items are beyond the buffer: 0 if there was room for this one.
-    pub(crate) fn enqueue(&mut self, item: V, room: Option<u64>) -> u32 {
+    /// Adds an item that was admitted. Returns how many items are beyond the buffer: 0 if there was
+    /// room for this one.
+    pub(crate) fn enqueue(&mut self, item: V, room: usize) -> u32 {
         let may_replace = self.slot.is_queued() && self.slot.conflates();
-        let room = room.unwrap_or(self.slot.buffer(self.extras) as u64);
         self.slot.set(QUEUED, true);
         let Extras { queue, beyond, .. } = self.extras.get_or_default(self.slot.id);
-        let has_room = (queue.len() as u64) < room && *beyond == 0;
+        let has_room = queue.len() < room && *beyond == 0;
         queue.push_back(item);
         let is_beyond = !has_room || may_replace;
         *beyond += u32::from(is_beyond);
@@ -130,12 +129,11 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
     }
 
     /// Takes over the queue of another slot. It may be longer than the buffer.
-    pub(crate) fn set_queue(&mut self, Queue { items, beyond }: Queue<V>) {
+    pub(crate) fn set_queue(&mut self, items: VecDeque<V>) {
         debug_assert!(!self.slot.is_queued());
         if !items.is_empty() {
             self.extras_mut().queue = items;
             self.slot.set(QUEUED, true);
-            self.set_beyond(beyond);
         }
     }
 }

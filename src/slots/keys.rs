@@ -38,7 +38,7 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         };
         let position = groups[group].push(id, &mut place);
         place(id, position);
-        groups[group].room += store.slot(id).buffer(extras) as u64;
+        groups[group].buffers += store.slot(id).buffer(extras) as u64;
     }
 
     /// Removes a slot from its group, if it is in one. Returns the first member that is left.
@@ -47,7 +47,7 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         self.store.slot_mut(id).leave_group();
         let buffer = self.slot(id).buffer(&self.extras) as u64;
         let group = &mut self.groups[index];
-        group.room -= buffer;
+        group.buffers -= buffer;
         group.lists.remove(id, &mut self.extras);
         group.remove(position);
         let heir = group.head();
