@@ -193,15 +193,16 @@ impl Flushes {
         }
     }
 
+    /// Moves the list to the start of a larger ring.
     fn grow(&mut self, len: usize) {
-        // Rotate the list to the start of the ring, so that it does not wrap in the larger one.
-        let start = self.next;
-        let next = self.place(start);
-        self.ring.rotate_left(next);
+        let (start, listed) = (self.next, self.len());
+        let mut ring = Vec::with_capacity(len);
+        ring.extend((0..listed).map(|entry| self.ring[self.place(start.wrapping_add(entry))]));
+        ring.resize(len, Entry::default());
+        self.ring = ring;
         for end in [&mut self.next, &mut self.end, &mut self.last_look.1] {
             *end = end.wrapping_sub(start);
         }
-        self.ring.resize(len, Entry::default());
     }
 
     /// Where in the ring a position is.

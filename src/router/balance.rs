@@ -149,7 +149,7 @@ where
             let Some(id) = next else {
                 self.slots.group_mut(group).is_full = true;
                 return if is_doubted {
-                    self.apply_policy(head);
+                    self.apply_policy_beyond(head);
                 };
             };
             if !is_doubted || polls.is_spent() {

@@ -18,6 +18,7 @@
 
 use alloc::vec::Vec;
 use core::hash::{BuildHasher, Hash};
+use core::iter;
 
 use futures_sink::Sink;
 
@@ -200,13 +201,9 @@ where
 
     /// Queues an item that was admitted and that no sink has taken.
     pub(super) fn enqueue(&mut self, id: SlotId, item: V) {
-        let group = self.balanced_group(id).map(|group| self.slots.group(group));
-        let ready = &self.slots.ready;
-        let is_full = match group {
-            Some(group) if group.len() > 1 => group.is_full && !ready.any(),
-            Some(group) => group.is_full && !ready.has_fired(id),
-            None => self.slots.slot(id).is_full() && !ready.has_fired(id),
-        };
+        if self.slots.slot(id).overflow() != Overflow::Wait && self.is_known_full(id) {
+            return self.apply_policy(id, &mut iter::once(item));
+        }
         let room = self.room(id);
         let beyond = self.slots.slot_mut(id).enqueue(item, room);
         self.ledger.queued(1);
@@ -215,8 +212,17 @@ where
         }
         if beyond == 0 && !self.accept(id) {
             self.reach_limit(id);
-        } else if beyond > 0 && is_full {
-            self.apply_policy(id);
+        }
+    }
+
+    /// Returns `true` if the sink of a slot, or each that shares its queue, was not ready when a
+    /// turn began with polling it, and was not woken since.
+    fn is_known_full(&self, id: SlotId) -> bool {
+        let ready = &self.slots.ready;
+        match self.balanced_group(id).map(|group| self.slots.group(group)) {
+            Some(group) if group.len() > 1 => group.is_full && !ready.any(),
+            Some(group) => group.is_full && !ready.has_fired(id),
+            None => self.slots.slot(id).is_full() && !ready.has_fired(id),
         }
     }
 
@@ -236,7 +242,7 @@ where
             match self.drain(id, &mut polls) {
                 Drained::Unready => {
                     self.slots.slot_mut(id).set_full();
-                    self.apply_policy(id);
+                    self.apply_policy_beyond(id);
                 }
                 Drained::Left => self.slots.ready.list(id),
                 Drained::Gone => {}
@@ -257,88 +263,71 @@ where
         }
     }
 
-    /// The sink of a slot is full: its policy acts on the items beyond the buffer.
-    pub(super) fn apply_policy(&mut self, id: SlotId) {
-        // It may reach its limit meanwhile, and even be gone.
-        while let Some(slot) = self.slots.get(id).filter(|slot| slot.receives() && slot.is_beyond())
-        {
-            let goes_on = match slot.overflow() {
-                // A queue that sinks share may have got more room.
-                policy if policy != Overflow::Conflate && self.has_room(id) => {
-                    self.accept_first(id)
+    /// The sink of a slot is full: its policy acts on the items beyond the buffer, as if they came
+    /// now.
+    pub(super) fn apply_policy_beyond(&mut self, id: SlotId) {
+        let mut slot = self.slots.slot_mut(id);
+        if slot.receives() && slot.is_beyond() {
+            let items = slot.split_beyond();
+            self.ledger.unqueued(items.len());
+            self.leave_beyond(id);
+            self.apply_policy(id, &mut items.into_iter());
+        }
+    }
+
+    /// The policy of a slot acts on items that come while its sink is full.
+    fn apply_policy(&mut self, id: SlotId, items: &mut dyn Iterator<Item = V>) {
+        while let Some(mut item) = items.next() {
+            let (policy, has_room) = (self.slots.slot(id).overflow(), self.has_room(id));
+            match policy {
+                Overflow::Conflate => match self.conflate(id, item) {
+                    Some(unlike) => item = unlike,
+                    None => continue,
+                },
+                Overflow::DropNewest if !has_room => {
+                    self.discard(id, item, Discarded::Overflowed);
+                    continue;
                 }
-                Overflow::DropOldest => self.drop_oldest(id),
-                Overflow::Conflate => self.conflate(id),
-                Overflow::DropNewest => self.drop_first_beyond(id, Discarded::Overflowed),
-                Overflow::Evict => return self.evict(id),
-                Overflow::Wait => return, // the input waits
-            };
-            if !goes_on {
-                self.reach_limit(id);
+                Overflow::Evict if !has_room => {
+                    iter::once(item).chain(items).for_each(|item| self.push(id, item));
+                    return self.evict(id);
+                }
+                _ => {}
             }
+            if !has_room {
+                self.drop_oldest(id);
+            }
+            self.push(id, item);
+            if !self.accept(id) {
+                let beyond = items.map(|item| self.push(id, item)).count();
+                self.slots.slot_mut(id).set_beyond(beyond);
+                return self.reach_limit(id);
+            }
+        }
+    }
+
+    /// Puts an item in the place of the oldest one that it supersedes. Returns it if there is none.
+    fn conflate(&mut self, id: SlotId, item: V) -> Option<V> {
+        let slot = self.slots.slot_mut(id);
+        let (hooks, to) = (self.ledger.hooks_mut(), slot.recipient());
+        let position = slot.queue().position(|waiting| hooks.supersedes(to, waiting, &item));
+        let Some(position) = position else { return Some(item) };
+        let old = self.slots.slot_mut(id).replace_queued(position, item);
+        self.discard(id, old, Discarded::Conflated);
+        None
+    }
+
+    fn drop_oldest(&mut self, id: SlotId) {
+        if let Some(Popped { item, .. }) = self.slots.slot_mut(id).pop() {
+            self.ledger.unqueued(1);
+            self.discard(id, item, Discarded::Overflowed);
         }
     }
 
     /// The sink of a slot, or all that share its queue, are full, and the policy is to evict: that
     /// is the one that has been parked longest. What is beyond the room is accepted then.
     fn evict(&mut self, id: SlotId) {
-        let Some(group) = self.balanced_group(id) else {
-            return self.remove(id, Detached::Overflowed);
-        };
-        self.set_beyond(id, 0);
-        if let Some(member) = self.slots.group(group).lists.first(PARKED) {
-            self.remove(member, Detached::Overflowed);
-        }
-    }
-
-    /// Makes room for the first item beyond the buffer. Returns `false` if that is the last one
-    /// that the slot may accept.
-    fn drop_oldest(&mut self, id: SlotId) -> bool {
-        let Some(Popped { item, is_settled, .. }) = self.slots.slot_mut(id).pop() else {
-            return true;
-        };
-        self.ledger.unqueued(1);
-        if is_settled {
-            self.leave_beyond(id);
-        }
-        self.discard(id, item, Discarded::Overflowed);
-        self.accept(id)
-    }
-
-    /// Discards the first item beyond the buffer.
-    fn drop_first_beyond(&mut self, id: SlotId, why: Discarded) -> bool {
-        let (len, beyond) = self.slots.queue_len(id);
-        let item = self.slots.slot_mut(id).remove_queued(len - beyond);
-        self.ledger.unqueued(1);
-        self.set_beyond(id, beyond - 1);
-        if let Some(item) = item {
-            self.discard(id, item, why);
-        }
-        true
-    }
-
-    /// Puts the first item beyond the buffer in the place of the oldest one that it supersedes. If
-    /// there is none, accepts it. Returns `false` if that is the last one that the slot may accept.
-    fn conflate(&mut self, id: SlotId) -> bool {
-        let (len, beyond) = self.slots.queue_len(id);
-        let new = len - beyond;
-        for position in 0..new {
-            let mut slot = self.slots.slot_mut(id);
-            let (hooks, to) = (self.ledger.hooks_mut(), slot.recipient());
-            let pair = slot.queued(position).zip(slot.queued(new));
-            if pair.is_some_and(|(waiting, item)| hooks.supersedes(to, waiting, item)) {
-                slot.swap_queued(position, new);
-                return self.drop_first_beyond(id, Discarded::Conflated);
-            }
-        }
-        if self.has_room(id) { self.accept_first(id) } else { self.drop_oldest(id) }
-    }
-
-    /// Accepts the first item beyond the buffer. Returns `false` if that is the last one that the
-    /// slot may accept.
-    fn accept_first(&mut self, id: SlotId) -> bool {
-        let (_, beyond) = self.slots.queue_len(id);
-        self.set_beyond(id, beyond - 1);
-        self.accept(id)
+        let parked = |group| self.slots.group(group).lists.first(PARKED).unwrap_or(id);
+        self.remove(self.balanced_group(id).map_or(id, parked), Detached::Overflowed);
     }
 }

@@ -73,18 +73,14 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         Some(Popped { item, moves_up, is_settled })
     }
 
-    /// The item at a position of the queue.
-    pub(crate) fn queued(&self, position: usize) -> Option<&V> {
-        self.extras.get(self.slot.id)?.queue.get(position)
+    /// The items of the queue.
+    pub(crate) fn queue(&self) -> impl Iterator<Item = &V> {
+        self.extras.get(self.slot.id).into_iter().flat_map(|extras| &extras.queue)
     }
 
-    pub(crate) fn swap_queued(&mut self, one: usize, other: usize) {
-        self.extras_mut().queue.swap(one, other);
-    }
-
-    /// Removes the item at a position of the queue, which is not the only one.
-    pub(crate) fn remove_queued(&mut self, position: usize) -> Option<V> {
-        self.extras_mut().queue.remove(position)
+    /// Puts an item into the queue in place of another one.
+    pub(crate) fn replace_queued(&mut self, position: usize, item: V) -> V {
+        mem::replace(&mut self.extras_mut().queue[position], item)
     }
 
     /// Sets how many items are beyond the buffer.
@@ -107,8 +103,9 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
     /// Takes this number of items from the front of the queue.
     pub(crate) fn take_front(&mut self, items: usize) -> VecDeque<V> {
         let queue = &mut self.extras_mut().queue;
-        let front = queue.drain(..items).collect();
-        let left = !queue.is_empty();
+        let rest = queue.split_off(items);
+        let left = !rest.is_empty();
+        let front = mem::replace(queue, rest);
         self.slot.set(QUEUED, left);
         front
     }
