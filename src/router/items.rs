@@ -128,24 +128,30 @@ where
     ) where
         F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
-        match self.resolve(path) {
-            SlowPath::Unknown(item) if !orders_known => self.overtake(item),
-            SlowPath::Unknown(item) => {
-                let attach = if self.is_finished() { None } else { key.attach_for(&item) };
-                let path = match attach {
-                    None => Some(SlowPath::Unknown(item)),
-                    Some(attach) => {
-                        // An item that was read with the last of the allowance is served, too.
-                        items.spend();
-                        self.attach(attach, items);
-                        self.route::<false, _>(key, item).err()
-                    }
-                };
-                if let Some(path) = path {
-                    self.route_known(self.resolve(path), items);
+        let path = match self.resolve(path) {
+            SlowPath::Unknown(item) if !orders_known => return self.overtake(item),
+            SlowPath::Unknown(item) if !self.is_finished() => match key.attach_for(&item) {
+                None => SlowPath::Unknown(item),
+                Some(attach) => {
+                    // An item that was read with the last of the allowance is served, too.
+                    items.spend();
+                    self.attach(attach, items);
+                    self.look_up(key, item)
                 }
-            }
-            path => self.route_known(path, items),
+            },
+            path => path,
+        };
+        self.route_known(path, items);
+    }
+
+    /// Looks for the slot of an item, away from the hot path.
+    fn look_up<F>(&mut self, key: &mut F, item: V) -> SlowPath<V, S::Error>
+    where
+        F: FindByKey<V, K>,
+    {
+        match self.slots.find_for(key, &item).map(|slot| slot.id()) {
+            Some(id) => self.resolve(SlowPath::Slow(id, item)),
+            None => SlowPath::Unknown(item),
         }
     }
 
@@ -161,8 +167,7 @@ where
         }
     }
 
-    /// The same as [`route_slow`](Self::route_slow), but attaches no sink if no slot has the key of
-    /// the item.
+    /// Routes an item away from the hot path. Attaches no sink if no slot has its key.
     fn route_known(&mut self, path: SlowPath<V, S::Error>, items: &mut Allowance) {
         match path {
             SlowPath::Unknown(item) => match self.slots.catch_all {
@@ -196,9 +201,8 @@ where
     {
         if let Some(item) = self.overtaken.take() {
             self.ledger.unqueued(1);
-            if let Err(path) = self.route::<false, _>(key, item) {
-                self.route_slow(key, path, orders_known, items);
-            }
+            let path = self.look_up(key, item);
+            self.route_slow(key, path, orders_known, items);
         }
     }
 
