@@ -113,7 +113,7 @@ mod tests {
     fn extras(slots: u32) -> ExtrasList<()> {
         let (mut extras, terms) = (ExtrasList::new(), Terms { tag: 1, ..Terms::default() });
         for slot in (0..slots).map(id) {
-            drop(Slot::new((), (), slot, &terms, None, Stage::Receiving, &mut extras));
+            let _ = Slot::new((), (), slot, &terms, None, Stage::Receiving, &mut extras);
         }
         extras
     }

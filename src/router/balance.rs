@@ -27,7 +27,6 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     }
 
     /// The group of a slot that shares its queue with others.
-    #[inline]
     pub(super) fn balanced_group(&self, id: SlotId) -> Option<usize> {
         if self.balances() { self.group_of_receiver(id) } else { None }
     }
