@@ -33,6 +33,8 @@ use crate::totals::Totals;
 use beyond::Beyond;
 use multicast::Walk;
 
+pub(crate) use items::SlowPath;
+
 pub(crate) struct Router<K, S, V, H, B> {
     slots: Slots<K, S, V, B>,
     beyond: Beyond,

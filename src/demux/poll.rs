@@ -15,6 +15,7 @@ use crate::hooks::Hooks;
 use crate::key::sealed::{AttachOnDemand, FindByKey};
 use crate::order::{Attachable, IntoOrder, Order, Orders};
 use crate::ready::ORDERS;
+use crate::router::SlowPath;
 use crate::totals::Totals;
 
 impl<St, F, O, H, B> Future for Demux<St, F, O, H, B>
@@ -35,8 +36,8 @@ where
         self.as_mut().poll_sinks();
         self.as_mut().poll_input(&mut turn, cx);
         self.as_mut().flush_before_sleep(&turn);
-        if self.as_mut().finish(&mut turn) {
-            return Poll::Ready(self.complete());
+        if let Some(totals) = self.as_mut().finish(&mut turn) {
+            return Poll::Ready(totals);
         }
         self.sleep(&turn, cx);
         Poll::Pending
@@ -286,24 +287,36 @@ where
                 break Read::Overtaken;
             }
             if let Err(path) = this.router.route::<BRANCHLESS, _>(this.key, item) {
-                let items = &mut this.budget.items;
-                items.spend_up_to(count);
+                this.budget.items.spend_up_to(count);
                 run -= core::mem::take(&mut count);
-                let left = items.left();
-                this.router.route_slow(this.key, path, this.orders.is_none(), items);
-                if this.router.has_overtaken() {
-                    if let Some(read) = self.as_mut().route_unknown() {
-                        break read;
-                    }
-                    this = self.as_mut().project();
+                if let Some(read) = self.as_mut().route_slow(path) {
+                    break read;
                 }
-                if !this.router.is_open() || this.budget.items.left() != left {
-                    break Read::Some;
-                }
+                this = self.as_mut().project();
             }
         };
         self.project().budget.items.spend_up_to(count);
         read
+    }
+
+    /// Routes an item that the hot loop could not. Returns how the loop ends, if it does.
+    #[cold]
+    #[inline(never)]
+    fn route_slow(
+        mut self: Pin<&mut Self>,
+        path: SlowPath<St::Item, ErrorOf<O, St::Item>>,
+    ) -> Option<Read> {
+        let this = self.as_mut().project();
+        let items = &mut this.budget.items;
+        let left = items.left();
+        this.router.route_slow(this.key, path, this.orders.is_none(), items);
+        if this.router.has_overtaken() {
+            if let Some(read) = self.as_mut().route_unknown() {
+                return Some(read);
+            }
+        }
+        let is_interrupted = !self.router.is_open() || self.budget.items.left() != left;
+        is_interrupted.then_some(Read::Some)
     }
 
     /// Polls the orders stream, and routes the item that matches no key if there is no order.
@@ -311,8 +324,6 @@ where
     /// The waker of a channel with many senders may fire later than the item comes. Of two threads
     /// that send at once, one takes the waker; if it is preempted before it fires it, the other one
     /// has sent its order and fires none.
-    #[cold]
-    #[inline(never)]
     fn route_unknown(mut self: Pin<&mut Self>) -> Option<Read> {
         self.as_mut().project().inbox.suspect();
         if self.inbox == Inbox::Unpolled {
@@ -344,24 +355,21 @@ where
         router.name_blocked(); // a failed flush may have ended the wait for another sink
     }
 
-    /// Returns `true` if everything is done. Orders that arrived with the last close are applied
-    /// within what is left of the budget; any further ones are dropped unread.
-    fn finish(mut self: Pin<&mut Self>, turn: &mut Turn) -> bool {
+    /// Completes if everything is done. Orders that arrived with the last close are applied within
+    /// what is left of the budget; any further ones are dropped unread.
+    fn finish(mut self: Pin<&mut Self>, turn: &mut Turn) -> Option<Totals> {
         if self.router.is_done() {
             self.as_mut().poll_orders(turn);
         }
         if !self.router.is_done() || self.order.is_some() {
-            return false;
+            return None;
         }
         let mut this = self.project();
         this.orders.set(None);
-        this.router.free()
-    }
-
-    fn complete(self: Pin<&mut Self>) -> Totals {
-        let this = self.project();
-        *this.state = State::Completed;
-        this.router.totals()
+        this.router.free().then(|| {
+            *this.state = State::Completed;
+            this.router.totals()
+        })
     }
 
     /// Registers the waker of the task, or wakes the task at once if there is more to do.
