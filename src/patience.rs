@@ -7,6 +7,8 @@
 //! enough then. So if many sinks are to be flushed while the input has nothing ready, the demux
 //! waits, for as long as waiting has paid.
 
+use core::mem;
+
 /// Up to this many sinks are flushed as soon as the input has nothing ready.
 ///
 /// Over TCP a flush takes about 2 µs, and a further turn a tenth of that. Up to 16 flushes cost no
@@ -19,20 +21,29 @@ const FLUSHED_AT_ONCE: usize = 16;
 /// budget. On an otherwise idle runtime so many turns take some microseconds.
 const LONGEST_WAIT: u32 = 64;
 
-/// After how many batches all sinks are flushed, although more might come. A batch is what a turn
-/// reads before the input has nothing ready.
+/// How many turns a wait may take for each item and copy of the turn that ends it, to have paid.
 ///
-/// An input that returns a little in each turn would otherwise delay the flush forever. tokio's
-/// budget makes batches of 128 items, so with a hundred sinks about 80 items share a flush. A batch
-/// comes after at most 64 turns that read nothing, usually after 1, or after 61 polls of tasks:
-/// beside ten tasks that run for 20 µs at a time, 64 batches take 80 ms. With 16 batches the lines
-/// to a hundred TCP clients take twice the time.
-const MAX_BATCHES: u32 = 64;
+/// Over TCP a flush costs as much as some ten turns, and an item that comes before its sink is
+/// flushed saves one. A wait for the longest time has to bring 16 items, as many as the flushes that
+/// would not be worth it.
+const TURNS_PER_ITEM: u64 = 4;
 
-/// How many items and copies the turn that ends a wait has to handle for the wait to have paid.
+/// After how many batches all sinks are flushed, although more might come. A batch is what a turn
+/// reads before the input has nothing ready. A batch that was waited for counts as
+/// [several](WAITED_FOR).
 ///
-/// As many as the flushes that would not be worth a wait.
-const PAYS: u64 = 16;
+/// An input that returns a little in each turn would otherwise delay the flush forever. Beside ten
+/// tasks that run for 20 µs at a time, 256 turns take 60 ms. On an idle runtime, a producer that is
+/// not throttled fills a channel of 100 again in each turn, so that the window of the flush list is
+/// over before. With 64 batches, lines to a hundred TCP clients take half as much time again.
+const MAX_BATCHES: u32 = 256;
+
+/// How many batches a batch counts for that came after a wait: 64 of them are flushed.
+///
+/// tokio's budget makes batches of 128 items then, so with a hundred sinks about 80 items share a
+/// flush. Such a batch comes after 61 polls of tasks: beside ten busy tasks, 64 take 80 ms. With 16,
+/// the lines to a hundred TCP clients take twice the time.
+const WAITED_FOR: u32 = 4;
 
 /// After a wait that failed, how many lulls are flushed without waiting, as a power of two: 1, and
 /// twice as many each time, up to 64. So if waiting never pays, it is tried in one lull of 65.
@@ -57,7 +68,7 @@ pub(crate) enum Pause {
 pub(crate) struct Patience {
     /// For how many turns in a row the demux has waited for an item.
     waited: u32,
-    /// How many batches were read since all sinks were flushed.
+    /// How many batches were read since all sinks were flushed, with those that count for several.
     batches: u32,
     /// How many waits in a row have failed, up to `MAX_FAILURES`.
     failures: u32,
@@ -69,13 +80,16 @@ impl Patience {
     /// A turn ends that has handled this number of items and copies, and `listed` sinks are to be
     /// flushed. Returns `true` if they are to be flushed now.
     pub(crate) fn ends(&mut self, listed: usize, handled: u64, pause: Pause) -> bool {
-        if handled > 0 && self.waited > 0 {
-            self.end_wait(handled >= PAYS);
+        let waited = if handled > 0 { mem::take(&mut self.waited) } else { 0 };
+        if waited > 0 {
+            self.judge(waited, handled);
         }
         let ends = listed > 0
             && match pause {
                 Pause::Walk => return false,
-                Pause::Dry => self.ends_when_dry(listed, handled),
+                Pause::Dry if listed <= FLUSHED_AT_ONCE => true,
+                Pause::Dry if handled > 0 => self.ends_with_batch(waited > 0),
+                Pause::Dry => self.ends_wait(),
                 Pause::Full => handled == 0,
                 Pause::Blocked => handled == 0 || listed <= FLUSHED_AT_ONCE,
                 Pause::Over => true,
@@ -89,14 +103,14 @@ impl Patience {
         ends
     }
 
-    fn ends_when_dry(&mut self, listed: usize, handled: u64) -> bool {
-        if listed <= FLUSHED_AT_ONCE {
-            return true;
-        }
-        if handled > 0 {
-            self.batches += 1;
-            return self.batches == MAX_BATCHES;
-        }
+    /// A turn has read a batch. Returns `true` if it was the last one for now.
+    fn ends_with_batch(&mut self, was_waited_for: bool) -> bool {
+        self.batches += if was_waited_for { WAITED_FOR } else { 1 };
+        self.batches >= MAX_BATCHES
+    }
+
+    /// A turn has read nothing. Returns `true` if the demux waits no longer.
+    fn ends_wait(&mut self) -> bool {
         if self.skipped > 0 {
             self.skipped -= 1;
             return true;
@@ -104,14 +118,14 @@ impl Patience {
         self.waited += 1;
         let fails = self.waited == LONGEST_WAIT;
         if fails {
-            self.end_wait(false);
+            self.judge(LONGEST_WAIT, 0);
         }
         fails
     }
 
-    fn end_wait(&mut self, paid: bool) {
-        self.waited = 0;
-        if paid {
+    /// A wait has ended with this number of items and copies.
+    fn judge(&mut self, waited: u32, handled: u64) {
+        if handled * TURNS_PER_ITEM >= u64::from(waited) {
             (self.failures, self.skipped) = (0, 0);
         } else {
             self.skipped = 1 << self.failures;
@@ -161,22 +175,24 @@ mod tests {
     }
 
     #[test]
-    fn all_is_flushed_after_64_batches() {
-        for handled in [1, PAYS, 1_000] {
+    fn all_is_flushed_after_256_batches() {
+        for handled in [1, 16, 1_000] {
             let mut patience = Patience::default();
-            let flushed = (1..=64).position(|_| handle(&mut patience, handled));
-            assert_eq!(flushed, Some(63), "{handled} in each turn");
+            let flushed = (1..=256).position(|_| handle(&mut patience, handled));
+            assert_eq!(flushed, Some(255), "{handled} in each turn");
         }
     }
 
     #[test]
-    fn turns_that_wait_are_no_batches_and_the_last_batch_is_no_failure() {
-        let mut patience = Patience::default();
-        for batch in 1..=64 {
-            (1..64).for_each(|_| assert!(!handle(&mut patience, 0)));
-            assert_eq!(handle(&mut patience, PAYS), batch == 64);
+    fn a_batch_that_was_waited_for_counts_for_four_and_the_last_one_is_no_failure() {
+        for turns in [1, 63] {
+            let mut patience = Patience::default();
+            for batch in 1..=64 {
+                (0..turns).for_each(|_| assert!(!handle(&mut patience, 0)));
+                assert_eq!(handle(&mut patience, 16), batch == 64);
+            }
+            assert_eq!(turns_until_flush(&mut patience), 64);
         }
-        assert_eq!(turns_until_flush(&mut patience), 64);
     }
 
     #[test]
@@ -192,10 +208,12 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_pays_if_at_least_16_items_and_copies_end_it() {
-        for (handled, turns) in [(15, 1), (16, 64)] {
+    fn a_wait_pays_if_it_takes_at_most_four_turns_for_each_item_and_copy_that_ends_it() {
+        for (waited, handled, turns) in
+            [(4, 1, 64), (5, 1, 1), (60, 15, 64), (61, 15, 1), (63, 16, 64)]
+        {
             let mut patience = Patience::default();
-            assert!(!handle(&mut patience, 0));
+            (0..waited).for_each(|_| assert!(!handle(&mut patience, 0)));
             assert!(!handle(&mut patience, handled));
             assert_eq!(turns_until_flush(&mut patience), turns, "{handled} end the wait");
         }
@@ -206,7 +224,7 @@ mod tests {
         let mut patience = Patience::default();
         assert_eq!(turns_until_flush(&mut patience), 64);
         assert_eq!(turns_until_flush(&mut patience), 1);
-        assert_eq!((handle(&mut patience, 0), handle(&mut patience, PAYS)), (false, false));
+        assert_eq!((handle(&mut patience, 0), handle(&mut patience, 1)), (false, false));
         assert_eq!([(); 3].map(|()| turns_until_flush(&mut patience)), [64, 1, 64]);
     }
 

@@ -84,19 +84,22 @@ fn up_to_sixteen_sinks_are_flushed_at_once_and_more_after_64_turns_that_read_not
 }
 
 #[test]
-fn wait_that_ends_with_sixteen_items_has_paid_and_is_tried_again() {
-    let mut rig = rig();
-    let sinks = rig.attach_each(0..17);
-    rig.push(0..17);
-    for _ in 0..10 {
-        for _ in 0..63 {
+fn wait_of_four_turns_for_each_item_that_ends_it_has_paid_and_is_tried_again() {
+    for items in [1, 5, 15] {
+        let mut rig = rig();
+        let sinks = rig.attach_each(0..17);
+        rig.push(0..17);
+        rig.turn();
+        for _ in 0..10 {
+            for _ in 0..4 * items {
+                rig.turn();
+            }
+            assert_eq!(flushes(&sinks), 0);
+            rig.push(0..items);
             rig.turn();
         }
-        assert_eq!(flushes(&sinks), 0);
-        rig.push(0..16);
-        rig.turn();
+        assert_eq!(dry(&mut rig, &sinks), 64, "{items} items");
     }
-    assert_eq!(dry(&mut rig, &sinks), 64);
 }
 
 /// After a wait that has not paid, the next lull is flushed in the first turn that reads nothing;
@@ -114,9 +117,10 @@ fn waits_that_do_not_pay_become_rare() {
         }
         // A wait that pays makes up for all that did not.
         rig.push(0..17);
-        rig.turn();
-        rig.turn();
-        rig.push(0..if pays { 16 } else { 15 });
+        for _ in 0..=if pays { 4 } else { 5 } {
+            rig.turn();
+        }
+        rig.push([0]);
         rig.turn();
         assert_eq!(dry(&mut rig, &sinks), if pays { 64 } else { 1 });
         assert_eq!(wait(&mut rig, &sinks), 1);
@@ -131,7 +135,9 @@ fn copies_count_when_a_wait_pays() {
     rig.push([1]);
     rig.turn();
     for _ in 0..10 {
-        rig.turn();
+        for _ in 0..63 {
+            rig.turn();
+        }
         rig.push([1]); // and 19 copies
         rig.turn();
     }
@@ -139,16 +145,34 @@ fn copies_count_when_a_wait_pays() {
 }
 
 #[test]
-fn all_are_flushed_after_64_batches() {
+fn all_are_flushed_after_256_batches() {
     for count in [17, 40] {
         let mut rig = rig_with(|demux| demux.flush_every(1 << 20));
         let sinks = rig.attach_each(0..count);
-        for turn in 1..=128 {
+        for turn in 1..=512 {
             rig.push(0..count);
             rig.turn();
-            let all = if turn % 64 == 0 { sinks.len() } else { 0 };
-            assert_eq!(flushes(&sinks), turn / 64 * sinks.len(), "turn {turn}");
+            let all = if turn % 256 == 0 { sinks.len() } else { 0 };
+            assert_eq!(flushes(&sinks), turn / 256 * sinks.len(), "turn {turn}");
             assert_eq!(rig.task.woken(), all == 0, "turn {turn}");
+        }
+    }
+}
+
+#[test]
+fn turn_that_ends_a_wait_counts_as_four_batches() {
+    for waited in [1, 40] {
+        let mut rig = rig_with(|demux| demux.flush_every(1 << 20));
+        let sinks = rig.attach_each(0..17);
+        for turn in 1..=128 {
+            for _ in 0..waited {
+                rig.turn();
+            }
+            rig.push(0..17);
+            rig.turn();
+            // The first batch was not waited for.
+            let all = if turn < 65 { 0 } else { sinks.len() };
+            assert_eq!(flushes(&sinks), all, "turn {turn}, after {waited} turns");
         }
     }
 }

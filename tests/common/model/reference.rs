@@ -15,6 +15,7 @@ mod sinks;
 mod time;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::mem;
 use std::ops::{Index, IndexMut};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -211,7 +212,7 @@ impl Reference {
         (self.dry, self.handled) = (false, 0);
         self.asked.clear();
         if self.listed.is_empty() {
-            self.listed = std::mem::take(&mut self.signals.look().listed); // 1
+            self.listed = mem::take(&mut self.signals.look().listed); // 1
         }
         self.begin_orders();
         if !self.aborted {

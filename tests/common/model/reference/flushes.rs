@@ -5,7 +5,7 @@ use super::*;
 /// How long flushes wait for more items when the input is dry.
 #[derive(Default)]
 pub(super) struct Patience {
-    waited: u32,
+    waited: usize,
     batches: u32,
     failures: u32,
     skip: u32,
@@ -118,9 +118,9 @@ impl Reference {
         // The last member of a group gets no copy, so it is not handled. (Q23)
         let (n, handled, walks) = (self.entries.len(), self.handled, self.walk.is_some());
         let patience = &mut self.patience;
-        if patience.waited > 0 && handled > 0 {
-            patience.waited = 0;
-            if handled >= 16 {
+        let waited = if handled > 0 { mem::take(&mut patience.waited) } else { 0 };
+        if waited > 0 {
+            if handled * 4 >= waited {
                 (patience.failures, patience.skip) = (0, 0);
             } else {
                 patience.fail();
@@ -140,8 +140,8 @@ impl Reference {
         if n <= 16 {
             true
         } else if handled > 0 {
-            patience.batches += 1;
-            patience.batches == 64
+            patience.batches += if waited > 0 { 4 } else { 1 };
+            patience.batches >= 256
         } else if patience.skip > 0 {
             patience.skip -= 1;
             true

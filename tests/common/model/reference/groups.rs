@@ -182,7 +182,7 @@ impl Reference {
             return;
         }
         let slot = &mut self[n];
-        let (queue, beyond) = (std::mem::take(&mut slot.queue), std::mem::take(&mut slot.beyond));
+        let (queue, beyond) = (mem::take(&mut slot.queue), mem::take(&mut slot.beyond));
         let full = self[n].full && queue.is_empty();
         let room =
             members[1..].iter().fold(0_usize, |room, n| room.saturating_add(self[*n].buffer));

@@ -168,7 +168,7 @@ impl Reference {
     /// Uses up the wake of a sink that is polled because it is in doubt. A pending flush is still
     /// polled when the slot is served. (Q20)
     pub(super) fn begin_doubt(&mut self, n: usize) {
-        let woken = std::mem::take(&mut self.signals.look().fired[n]);
+        let woken = mem::take(&mut self.signals.look().fired[n]);
         self.asked.push(n);
         let head = self.queue_of(n);
         self[head].full = false;
@@ -210,7 +210,7 @@ impl Reference {
             Overflow::Conflate => {
                 for place in 0..accepted {
                     if self.hooks.is_superseded(id, &self[n].queue[place], &item) {
-                        let old = std::mem::replace(&mut self[n].queue[place], item);
+                        let old = mem::replace(&mut self[n].queue[place], item);
                         return self.discard(n, old, "conflated");
                     }
                 }

@@ -110,7 +110,7 @@ impl Reference {
     fn end_leases(&mut self) -> bool {
         loop {
             if self.ended.is_empty() && self.left.orders > 0 {
-                self.ended = std::mem::take(&mut self.signals.look().ended); // Q13
+                self.ended = mem::take(&mut self.signals.look().ended); // Q13
             }
             let Some(&n) = self.ended.last() else {
                 return self.signals.look().ended.is_empty();
@@ -311,7 +311,7 @@ impl Reference {
 
     /// A new attachment takes over key and queue of an old one (1.2).
     fn replace(&mut self, old: usize, new: usize) {
-        let queue = std::mem::take(&mut self[old].queue);
+        let queue = mem::take(&mut self[old].queue);
         self[old].beyond = 0;
         self.unlink(old, "replaced", false);
         self.advance(old); // Q19

@@ -1,5 +1,6 @@
 //! The wakers that the reference lends to sinks and to the orders stream, and the ends of leases.
 
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Wake, Waker};
 
@@ -31,14 +32,14 @@ pub struct State {
 impl State {
     /// A lease of this slot has ended. Returns whether this is new.
     pub fn list_ended(&mut self, n: usize) -> bool {
-        let is_new = !std::mem::replace(&mut self.is_ended[n], true);
+        let is_new = !mem::replace(&mut self.is_ended[n], true);
         self.ended.extend(is_new.then_some(n));
         is_new
     }
 
     /// Lists a slot, at most once at a time. Returns whether this is new.
     pub fn list(&mut self, n: usize) -> bool {
-        let is_new = !std::mem::replace(&mut self.is_listed[n], true);
+        let is_new = !mem::replace(&mut self.is_listed[n], true);
         self.listed.extend(is_new.then_some(n));
         is_new
     }
@@ -81,7 +82,7 @@ struct SignalWaker(Arc<Signals>, Option<usize>);
 impl Wake for SignalWaker {
     fn wake(self: Arc<Self>) {
         self.0.signal(|state| match self.1 {
-            None => !std::mem::replace(&mut state.orders, true),
+            None => !mem::replace(&mut state.orders, true),
             Some(n) => {
                 state.fired[n] = true;
                 state.list(n)

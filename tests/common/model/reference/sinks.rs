@@ -104,7 +104,7 @@ impl Reference {
     }
 
     fn serve(&mut self, n: usize) {
-        let woken = std::mem::take(&mut self.signals.look().fired[n]);
+        let woken = mem::take(&mut self.signals.look().fired[n]);
         if self.slots[n].is_none() {
             return;
         }
@@ -236,7 +236,7 @@ impl Reference {
             _ => "failed",
         };
         self.drop_sink(n);
-        let queue = std::mem::take(&mut self[n].queue);
+        let queue = mem::take(&mut self[n].queue);
         queue.into_iter().chain(item).for_each(|item| self.discard(n, item, discarded));
         let id = self[n].id;
         self.slots[n] = None;

@@ -27,7 +27,7 @@ impl Reference {
             self.owed = self.entries.len();
         }
         // Whether the input waited since the tick before.
-        let waited = std::mem::take(&mut self.waited);
+        let waited = mem::take(&mut self.waited);
         if let Some((_, kept)) = &mut self.kept_tick {
             *kept |= waited;
         } else {
@@ -84,7 +84,7 @@ impl Reference {
         // If its waker has fired, the demux is late, unless the sink woke itself.
         let pending =
             slot.parked && is_queued || slot.flushing && !slot.flush_woken || slot.closing;
-        if std::mem::take(&mut slot.moved) {
+        if mem::take(&mut slot.moved) {
             slot.stalled = 0;
             slot.woke_itself &= pending;
         }
@@ -101,7 +101,7 @@ impl Reference {
             return self.end(n, "stalled", None);
         }
         let waits = is_queued || slot.unflushed || slot.flushing;
-        if std::mem::take(&mut slot.busy) {
+        if mem::take(&mut slot.busy) {
             slot.idle = 0;
         } else if !waits && !input_waited {
             slot.idle += 1;
