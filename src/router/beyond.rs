@@ -189,14 +189,12 @@ where
         let Some(head) = self.slots.group(group).head().filter(|_| len > 0) else { return };
         self.slots.group_mut(group).is_full = false; // the policy may be another one
         self.slots.slot_mut(head).set_queue(items);
-        self.set_beyond(
-            head,
-            if self.slots.slot(head).conflates() {
-                len - 1 // each is compared with those before it
-            } else {
-                beyond.min(len.saturating_sub(self.room(head)))
-            },
-        );
+        let beyond = if self.slots.slot(head).conflates() {
+            len - 1 // each is compared with those before it
+        } else {
+            beyond.min(len.saturating_sub(self.room(head)))
+        };
+        self.set_beyond(head, beyond);
     }
 
     /// Queues an item that was admitted and that no sink has taken.
