@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use crate::common::{Log, Op, Task, scripted_sink, scripted_stream};
+use crate::common::{Log, Task, scripted_stream};
 use futures::channel::mpsc;
 use futures::future::{self, Either};
 use futures::{FutureExt, Sink, SinkExt, Stream, StreamExt, executor, sink, stream};
@@ -111,25 +111,6 @@ fn idle_futures_sender_with_a_dead_receiver_stays_until_its_next_item() {
 }
 
 // tokio_util::sync::PollSender
-
-#[test]
-fn full_poll_sender_makes_the_input_wait_until_its_receiver_reads() {
-    let (sender, mut receiver) = tokio_mpsc::channel(1);
-    let (input, feed) = scripted_stream("input");
-    let log = Log::new();
-    let orders = stream::iter([(1, PollSender::new(sender))]);
-    let mut task = Task::new(input.demux_by(tens, orders).hooks(Logging(log.clone())));
-    feed.extend([11, 12, 13]);
-    feed.end();
-    for n in 11..=13 {
-        assert!(task.run().is_pending() || n == 13);
-        assert_eq!(receiver.try_recv(), Ok(n));
-    }
-    assert_eq!(
-        log.lines(),
-        ["1 attached", "1 blocks", "1 unblocks", "1 blocks", "1 unblocks", "1 Finished"]
-    );
-}
 
 #[test]
 fn poll_sender_whose_receiver_dies_while_it_waits_fails_and_frees_its_key() {
@@ -242,29 +223,6 @@ async fn reset(mut ours: TcpStream, client: TcpStream) -> TcpStream {
     client.readable().await.unwrap();
     drop(client);
     ours
-}
-
-// `sink_map_err`, which panics when it is polled after an error
-
-#[test]
-fn sink_map_err_is_not_touched_after_its_first_error() {
-    for op in [Op::Ready, Op::Send, Op::Flush, Op::Close] {
-        let (sink, handle) = scripted_sink("a");
-        handle.fail_quietly(op);
-        let mut errors = Vec::new();
-        let orders = stream::iter([(1, sink.sink_map_err(|error| error.0))]);
-        let (input, feed) = scripted_stream("input");
-        let mut task =
-            Task::new(input.demux_by(tens, orders).on_error(|to, e| errors.push((*to.key, e))));
-        feed.extend([11, 12]);
-        assert!(task.run().is_pending());
-        feed.push(13);
-        feed.end();
-        let Poll::Ready(totals) = task.run() else { panic!("the demux did not complete") };
-        drop(task);
-        assert_eq!(errors, [(1, op.name())]);
-        assert_settled(totals);
-    }
 }
 
 // Kinds of sinks

@@ -9,7 +9,7 @@
 use crate::common::real::{FLAVORS, assert_settled, reader};
 use crate::common::{self, Task};
 use futures::stream;
-use stream_demux::{Attach, DemuxStreamExt, Lease, Overflow, Totals};
+use stream_demux::{Attach, DemuxStreamExt, Overflow, Totals};
 use tokio::sync::mpsc;
 use tokio_util::sync::PollSender;
 
@@ -180,22 +180,6 @@ fn tokio_channel_of_one_place_serves_keys_of_every_policy() {
 }
 
 // A reservation ends with its item.
-
-#[test]
-fn evicted_sink_releases_its_reservation() {
-    let (sender, mut receiver) = mpsc::channel(1);
-    sender.try_send(0).expect("the channel is not empty");
-    let mut lease = Lease::new();
-    let (input, items) = common::scripted_stream("input");
-    let attach = Attach::new(1, PollSender::new(sender.clone())).overflow(Overflow::DropNewest);
-    let mut task = Task::new(input.demux_by(tens, stream::iter([attach.leased(&mut lease)])));
-    items.push(11);
-    assert!(task.run().is_pending());
-    drop(lease);
-    assert!(task.run().is_pending());
-    assert_eq!((receiver.try_recv(), task.get_ref().totals().discarded), (Ok(0), 1));
-    sender.try_send(90).expect("a sender holds a reservation");
-}
 
 #[test]
 fn sink_without_items_keeps_no_reservation() {
