@@ -51,7 +51,7 @@ pub(super) fn stuck_sinks(report: &mut Report) {
         let ours = nanoseconds(4_000.0 * measured.ns(many));
         let row =
             Row::new(what, ours, format!("{few}: {}", nanoseconds(1_000.0 * measured.ns(few))));
-        report.add(row.figure(ratio, 2).limit(AtMost(5.0)));
+        report.add(row.figure(ratio, 2).limit(AtMost(5.5)));
     }
 }
 
