@@ -6,7 +6,6 @@ use std::convert::Infallible;
 use std::fmt::{Debug, Display};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 
 use crate::common::{Log, Task, scripted_stream};
 use futures::channel::mpsc;
