@@ -101,6 +101,8 @@ const TABLE: &[(Situation, &[Row])] = &[
         (&[InputEnds, Finish], "sent 101, sent 102, freed, closed, dropped, detached", ""),
         (EVICTED, "dropped, freed, discarded 101, discarded 102, detached", ""),
         (&[Replaced], "n attached, n sent 101, n sent 102, closed, dropped, detached, n flushed", ""),
+        (&[Fails(Op::Ready)], "failed, dropped, freed, discarded 101, discarded 102, detached", ""),
+        (&[Fails(Op::Send)], "failed, dropped, freed, discarded 102, detached", ""),
         (&[DemuxDropped], "dropped", ""),
     ]),
     (Blocking, &[
@@ -165,6 +167,7 @@ const TABLE: &[(Situation, &[Row])] = &[
     ]),
     (Draining, &[
         (GRACEFUL, "", "sent 101, sent 102, closed, dropped, detached"),
+        (&[Replaced], "n attached", "sent 101, sent 102, closed, dropped, detached"),
         (GONE, "dropped, discarded 101, discarded 102, detached", ""),
         (&[Fails(Op::Ready)], "failed, dropped, discarded 101, discarded 102, detached", ""),
         (&[Fails(Op::Send)], "failed, dropped, discarded 102, detached", ""),
@@ -172,6 +175,7 @@ const TABLE: &[(Situation, &[Row])] = &[
     ]),
     (Closing, &[
         (GRACEFUL, "", "closed, dropped, detached"),
+        (&[Replaced], "n attached", "closed, dropped, detached"),
         (GONE, "dropped, detached", ""),
         (&[Fails(Op::Close)], "failed, dropped, detached", ""),
         (&[DemuxDropped], "dropped", ""),

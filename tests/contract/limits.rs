@@ -64,6 +64,26 @@ fn an_item_beyond_the_buffer_does_not_count() {
 }
 
 #[test]
+fn the_key_is_free_when_the_item_beyond_the_buffer_moves_up() {
+    let mut rig = Rig::new();
+    let a = rig.attach_on(1, "a", |attach| attach.limit(3).buffer(2));
+    a.park();
+    assert_eq!(rig.send([101, 102, 103, 104, 105]), ["blocked 1"]);
+    assert_eq!((rig.len(), rig.totals().queued, rig.input.left()), (1, 3, 2));
+    a.allow(1);
+    assert_eq!(
+        rig.lines(),
+        ["a sent 101", "unblocked 1", "unmatched 104", "unmatched 105", "a flushed"]
+    );
+    assert_eq!((rig.len(), rig.totals().queued), (0, 2));
+    a.open();
+    assert_eq!(
+        rig.lines(),
+        ["a sent 102", "a sent 103", "a closed", "a dropped", "detached 1 Limited"]
+    );
+}
+
+#[test]
 fn newest_items_that_are_dropped_do_not_count() {
     let mut rig = Rig::new();
     let terms = |attach: Terms| attach.limit(2).buffer(1).overflow(Overflow::DropNewest);

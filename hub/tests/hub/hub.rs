@@ -436,6 +436,19 @@ async fn a_reply_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_reply_is_not_taken_from_a_subscriber_of_its_key() {
+    let hub = Hub::new();
+    let mut subscription = hub.subscribe("a");
+    let reply = hub.next("a");
+    publish(&hub, [1, 2]).await;
+    assert_eq!(reply.await, Some(1));
+    settle().await;
+    assert_eq!(read(&mut subscription), [Ok(1), Ok(2)]);
+    let stats = hub.stats().await;
+    assert_eq!((stats.receiving, stats.totals.copies, stats.totals.unmatched), (1, 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn attached_sinks_have_a_queue_and_a_policy() {
     let hub = Hub::new();
     let (sink, handle) = scripted_sink("a");
