@@ -108,9 +108,13 @@ await_line() {
 
 # --- RabbitMQ --------------------------------------------------------------------------------------------
 
-# free_ports COUNT: sets PORTS and the ports of the broker.
+# free_ports COUNT: sets PORTS and the ports of the broker. Takes those in $GATEWAY_PORTS, if there are any.
 free_ports() {
-    mapfile -t PORTS < <("$BIN/gateway-driver" ports $(($1 + 3)))
+    if [[ -n ${GATEWAY_PORTS:-} ]]; then
+        read -ra PORTS <<<"$GATEWAY_PORTS"
+    else
+        mapfile -t PORTS < <("$BIN/gateway-driver" ports $(($1 + 3)))
+    fi
     [[ ${#PORTS[@]} == $(($1 + 3)) ]] || die "no free ports on 127.0.0.1"
     AMQP_PORT=${PORTS[-1]} DIST_PORT=${PORTS[-2]} EPMD_PORT=${PORTS[-3]}
     AMQP=amqp://guest:guest@127.0.0.1:$AMQP_PORT/%2f
