@@ -31,25 +31,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Tokio's cooperative budget of a task for one poll.
 pub const COOP: usize = 128;
 
-/// Runs `program` in a separate thread.
-///
-/// # Errors
-///
-/// Returns what happened if it panics or does not finish within a minute.
-pub fn try_within_a_minute<T: Send + 'static>(
-    program: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, &'static str> {
-    let (done, output) = std_mpsc::channel();
-    let runner = thread::spawn(move || drop(done.send(program())));
-    output.recv_timeout(PATIENCE).map_err(|error| match error {
-        RecvTimeoutError::Disconnected => {
-            drop(runner.join());
-            "the program panicked"
-        }
-        RecvTimeoutError::Timeout => "the program did not finish",
-    })
-}
-
 /// The runtimes of tokio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavor {
@@ -91,7 +72,15 @@ impl Flavor {
     where
         F: Future<Output: Send> + Send + 'static,
     {
-        try_within_a_minute(move || self.runtime().block_on(program))
+        let (done, output) = std_mpsc::channel();
+        let runner = thread::spawn(move || drop(done.send(self.runtime().block_on(program))));
+        output.recv_timeout(PATIENCE).map_err(|error| match error {
+            RecvTimeoutError::Disconnected => {
+                drop(runner.join());
+                "the program panicked"
+            }
+            RecvTimeoutError::Timeout => "the program did not finish",
+        })
     }
 }
 
