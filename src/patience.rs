@@ -95,10 +95,7 @@ impl Patience {
                 Pause::Over => true,
             };
         if ends || listed == 0 {
-            self.batches = 0;
-        }
-        if ends || listed == 0 || pause != Pause::Dry {
-            self.waited = 0;
+            (self.batches, self.waited) = (0, 0);
         }
         ends
     }
