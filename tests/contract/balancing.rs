@@ -53,6 +53,17 @@ fn ready_sinks_get_items_in_turn() {
 }
 
 #[test]
+fn item_goes_to_the_next_sink_if_one_fails_and_is_discarded_with_the_last() {
+    let mut rig = balanced();
+    let sinks = rig.share(1..=2);
+    sinks[0].fail(Op::Ready);
+    assert_eq!(rig.send([101]).last().unwrap(), "2 sent 101");
+    sinks[1].fail(Op::Ready);
+    assert!(rig.send([102]).contains(&"discarded 102 of 1#2 Failed".to_owned()));
+    assert!(rig.demux().is_empty());
+}
+
+#[test]
 fn sink_that_is_not_ready_is_skipped_and_next_in_turn_when_it_is_woken() {
     let mut rig = balanced();
     let sinks = rig.share(1..=3);
@@ -308,6 +319,31 @@ fn in_doubt() -> (Rig, Vec<SinkHandle<u32>>) {
     rig.push([101, 102, 103]);
     assert!(rig.turn().is_empty());
     (rig, sinks)
+}
+
+#[test]
+fn policy_does_not_act_again_in_the_turn_in_which_a_member_wakes() {
+    let (mut rig, sinks) = in_doubt();
+    let second = sinks[1].clone();
+    rig.input.action(move || second.open());
+    rig.push([104]);
+    assert_eq!(rig.lines()[0], "discarded 103 of 1#1 Overflowed");
+    assert_eq!(sinks[1].items(), [101, 102, 104]);
+}
+
+#[test]
+fn last_member_is_full_until_its_own_waker_fires() {
+    let (mut rig, sinks) = in_doubt();
+    sinks[0].fail(Op::Ready);
+    let other = rig.order(2, "other", |attach| attach.buffer(1));
+    other.park();
+    rig.push([201]);
+    rig.lines();
+    let polls = sinks[1].count(Op::Ready);
+    rig.input.action(move || other.open());
+    rig.push([104]);
+    assert_eq!(rig.turn(), ["discarded 104 of 1#2 Overflowed"]);
+    assert_eq!(sinks[1].count(Op::Ready), polls);
 }
 
 #[test]

@@ -29,30 +29,6 @@ fn with_nothing_attached_it_completes_at_once_though_the_orders_are_open() {
 }
 
 #[test]
-fn each_sink_is_closed_once_and_not_flushed_separately() {
-    for (name, end) in both_ends() {
-        let mut rig = Rig::new();
-        let sinks: Vec<_> = (1..=5).map(|key| rig.attach(key, "s")).collect();
-        rig.input.extend([101, 201, 301]);
-        if name == "Finish" {
-            // After the items, so that they are read.
-            rig.lines();
-        }
-        for sink in &sinks {
-            sink.take_calls();
-        }
-        end(&rig);
-        rig.last_lines();
-        for sink in &sinks {
-            assert!(sink.is_closed() && sink.is_dropped(), "{name}");
-            assert_eq!((sink.count(Op::Close), sink.flushed()), (1, sink.taken()), "{name}");
-            let polls = sink.calls();
-            assert!(!polls.iter().any(|call| matches!(call, Call::Flush(_))), "{name}: {polls:?}");
-        }
-    }
-}
-
-#[test]
 fn it_completes_after_the_last_close_and_not_before() {
     for (name, end) in both_ends() {
         let mut rig = Rig::new();
@@ -132,6 +108,16 @@ fn a_late_sink_whose_close_is_pending_is_waited_for_and_can_be_evicted() {
 }
 
 /// They would be closed gracefully without the abort.
+#[test]
+fn orders_beyond_the_budget_are_applied_during_the_last_close() {
+    let mut rig = Rig::with(|demux| demux.budget(1));
+    rig.attach(1, "a").hold(Op::Close);
+    rig.input.end();
+    rig.lines();
+    rig.orders.extend([Order::Tick, Order::Tick, Order::Evict(1)]);
+    assert_eq!(rig.last_lines(), ["a dropped", "detached 1 Evicted"]);
+}
+
 #[test]
 fn nothing_is_closed_after_an_abort() {
     let ways: [fn(&Rig, Lease); 3] = [

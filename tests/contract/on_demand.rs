@@ -231,8 +231,9 @@ fn closure_is_not_called_after_the_end() {
         rig.send([101]);
         rig.made(0).hold(Op::Close);
         if finish {
-            rig.apply(Order::Finish);
-            rig.input.extend([201, 301]);
+            let orders = rig.orders.clone();
+            rig.input.action(move || orders.push(Order::Finish));
+            rig.input.extend([201, 301]); // `Finish` overtakes the first
         } else {
             rig.input.end();
         }

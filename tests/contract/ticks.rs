@@ -416,9 +416,9 @@ fn ticks_count_only_while_something_is_unflushed() {
     let a = rig.attach(1, "a");
     for flushes in 0..2 {
         rig.ticks_without_effect(5);
-        rig.attach(2, "b");
+        rig.attach(2, "b").hold(Op::Close);
         rig.send([201]);
-        rig.apply(Order::Evict(2));
+        rig.apply([Order::Evict(2), Order::Detach(2)].into_iter().nth(flushes).unwrap());
         rig.tick();
         rig.send([101]);
         rig.tick();
