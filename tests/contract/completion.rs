@@ -107,7 +107,6 @@ fn a_late_sink_whose_close_is_pending_is_waited_for_and_can_be_evicted() {
     assert_eq!(rig.last_lines(), ["detached 1#7 Evicted"]);
 }
 
-/// They would be closed gracefully without the abort.
 #[test]
 fn orders_beyond_the_budget_are_applied_during_the_last_close() {
     let mut rig = Rig::with(|demux| demux.budget(1));
@@ -118,6 +117,7 @@ fn orders_beyond_the_budget_are_applied_during_the_last_close() {
     assert_eq!(rig.last_lines(), ["a dropped", "detached 1 Evicted"]);
 }
 
+/// They would be closed gracefully without the abort.
 #[test]
 fn nothing_is_closed_after_an_abort() {
     let ways: [fn(&Rig, Lease); 3] = [
