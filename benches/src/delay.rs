@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use crate::clients::Clients;
 use crate::measure::percentile;
-use crate::parts::Receiving;
+use crate::receiving::Receiving;
 use crate::sockets::{self, Line};
 use crate::tcp::programs::Program;
 use crate::threads::Threads;

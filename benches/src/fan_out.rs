@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use crate::clients::Clients;
 use crate::measure::{Contender, Group, Run};
-use crate::parts::Receiving;
+use crate::receiving::Receiving;
 use crate::sockets::{self, Client, Line};
 use crate::threads::Threads;
 

@@ -5,7 +5,8 @@
 //! its alternatives, and a bare loop as the lower bound. Each contender checks that every item
 //! arrives.
 
-pub mod alloc;
+pub use loops::{alloc, measure, parts, scale};
+
 pub mod article;
 pub mod channels;
 mod clients;
@@ -14,14 +15,12 @@ pub mod fan_in;
 pub mod fan_out;
 pub mod gather;
 pub mod longest;
-pub mod measure;
 pub mod multicast;
 pub mod orders;
-pub mod parts;
 pub mod plot;
 pub mod readers;
+mod receiving;
 pub mod route;
-pub mod scale;
 pub mod shards;
 pub mod sockets;
 pub mod stuck;

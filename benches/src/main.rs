@@ -6,9 +6,9 @@ mod sections;
 
 use std::process::ExitCode;
 
-use figures::{alloc, multicast, route, scale, tcp};
+use figures::{alloc, tcp};
 
-use crate::cli::{LoopName, Task};
+use crate::cli::Task;
 use crate::report::Report;
 
 #[global_allocator]
@@ -17,17 +17,8 @@ static ALLOCATOR: alloc::Counting = alloc::Counting;
 fn main() -> ExitCode {
     match cli::parse(std::env::args().skip(1)) {
         Ok(Task::Help) => print!("{}", cli::help()),
-        Ok(Task::Loop { name, sinks, items }) => {
-            let run = match name {
-                LoopName::Bare => route::bare,
-                LoopName::Demux => route::demux,
-                LoopName::Copy => multicast::copy,
-                LoopName::WakeBare => scale::wake_bare,
-                LoopName::Wake => scale::wake_for_held,
-                LoopName::WakeQueued => scale::wake_for_queued,
-                LoopName::Tcp => tcp::default_case,
-            };
-            println!("{}", run(sinks, items).arrived);
+        Ok(Task::Tcp { clients, lines }) => {
+            println!("{}", tcp::default_case(clients, lines).arrived);
         }
         Ok(Task::Summary { only }) => return summarize(only.as_deref()),
         Err(error) => {

@@ -5,19 +5,18 @@
 
 use std::iter;
 
-use futures::executor::block_on;
 use futures::{Sink, SinkExt, stream};
 use stream_demux::DemuxStreamExt;
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::yield_now;
 
-use crate::measure::{Contender, Group, Run};
-use crate::parts::{Clock, Item, Numbers, Tally};
+use crate::measure::{Contender, Group};
+use crate::parts::Item;
 use crate::readers::{
     CAPACITY, DEFAULT_BUDGET, Delivery, Job, LARGE_BUDGET, Received, futures_channel,
     on_local_pool, on_tokio, tokio_channel, tokio_sink,
 };
-use crate::route::{self, attached};
+use crate::route::{self, copy};
 
 /// Copies to counting sinks, and items to one of 1,000 keys.
 #[must_use]
@@ -30,24 +29,6 @@ pub fn counting(copies: u64) -> Group {
             Contender::new("10,000 members", copies, |copies| copy(10_000, copies)),
         ],
     )
-}
-
-/// Sends items to a group of counting sinks until they have received `copies` copies.
-///
-/// # Panics
-///
-/// Panics if `copies` is not a multiple of `members`.
-#[must_use]
-pub fn copy(members: u64, copies: u64) -> Run {
-    assert!(copies.is_multiple_of(members), "`copies` is not a multiple of `members`");
-    let (items, clock, tally) = (copies / members, Clock::default(), Tally::default());
-    let (order, orders) = attached((0..members).map(|_| 0), &tally);
-    let input = Numbers::new(items, 1, &clock);
-    let demux = input.demux_by(|item| item.key, orders.into_stream()).multicast();
-    let totals = block_on(demux);
-    drop(order);
-    assert_eq!((totals.received, totals.delivered), (items, copies));
-    clock.run(copies, tally.copies_arrived(items, members))
 }
 
 /// Copies to channels of tokio.

@@ -13,8 +13,9 @@ use hashbrown::HashMap;
 use stream_demux::{Attach, DemuxStreamExt, IntoOrder, Order, Overflow};
 
 use crate::measure::{Contender, Group, Run};
-use crate::parts::{Clock, Count, Item, Numbers, Receiving, Tally};
+use crate::parts::{Clock, Count, Item, Numbers, Tally};
 use crate::readers::DEFAULT_BUDGET;
+use crate::receiving::Receiving;
 
 const KEYS: u64 = 3;
 

@@ -16,7 +16,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::PollSender;
 
 use crate::measure::{Contender, Run};
-use crate::parts::{Dice, Item, Receiving};
+use crate::parts::{Dice, Item};
+use crate::receiving::Receiving;
 
 /// The capacity of each channel.
 ///

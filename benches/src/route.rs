@@ -1,7 +1,6 @@
 //! The cost of routing an item, by the number and kind of keys.
 //!
-//! A 16-byte `Copy` item, sinks that are always ready and only add up, and an orders channel that
-//! is idle after the sinks are attached.
+//! Sinks are always ready and only add up.
 
 use std::hash::Hash;
 use std::pin::Pin;
@@ -10,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use futures::executor::block_on;
 use futures::{Sink, SinkExt, Stream, StreamExt, future, select_biased};
 use hashbrown::HashMap;
+pub use loops::route::*;
 use stream_demux::DemuxStreamExt;
 use stream_partition::StreamPartitionExt;
 use stream_router::StreamRouter;
@@ -55,46 +55,6 @@ pub fn strings(keys: u64, items: u64) -> Group {
         Contender::new("select_biased!", items, move |items| biased_strings(&topics, items)),
     ];
     Group::new(format!("route/{keys} string keys"), contenders)
-}
-
-/// The lower bound: a look-up and the calls to the sink.
-#[must_use]
-pub fn bare(keys: u64, items: u64) -> Run {
-    let (clock, tally) = (Clock::default(), Tally::default());
-    let mut sinks = (0..keys).map(|key| (key, Count(tally.clone()))).collect::<HashMap<_, _>>();
-    let mut input = Numbers::new(items, keys, &clock);
-    let mut cx = Context::from_waker(Waker::noop());
-    while let Poll::Ready(Some(item)) = Pin::new(&mut input).poll_next(&mut cx) {
-        if let Some(sink) = sinks.get_mut(&item.key) {
-            deliver(sink, item, &mut cx);
-        }
-    }
-    clock.run(items, tally.arrived(items))
-}
-
-#[inline]
-fn deliver<T, S: Sink<T> + Unpin>(sink: &mut S, item: T, cx: &mut Context<'_>) {
-    if let Poll::Ready(Ok(())) = Pin::new(&mut *sink).poll_ready(cx) {
-        let _ = Pin::new(sink).start_send(item);
-    }
-}
-
-/// A demux with the default settings.
-#[must_use]
-pub fn demux(keys: u64, items: u64) -> Run {
-    demux_flushing_every(16_384, keys, items)
-}
-
-/// A demux with another flush window. If there are many more keys than items in a window, nearly
-/// each item causes a flush.
-fn demux_flushing_every(window: usize, keys: u64, items: u64) -> Run {
-    let (clock, tally) = (Clock::default(), Tally::default());
-    let (sender, orders) = attached(0..keys, &tally);
-    let demux = Numbers::new(items, keys, &clock).demux_by(|item| item.key, orders.into_stream());
-    let totals = block_on(demux.flush_every(window));
-    drop(sender);
-    assert_eq!((totals.received, totals.delivered), (items, items));
-    clock.run(items, tally.arrived(items))
 }
 
 /// The usual loop: it polls both streams for each item, and flushes each item.
@@ -156,17 +116,6 @@ fn partition(keys: u64, items: u64) -> Run {
     let done = block_on(future::join_all((0..keys).map(forward)));
     assert!(done.iter().all(Result::is_ok));
     clock.run(items, tally.arrived(items))
-}
-
-type Orders<K> = (flume::Sender<(K, Count)>, flume::Receiver<(K, Count)>);
-
-/// Returns an orders channel that contains an order for each key.
-pub(crate) fn attached<K>(keys: impl IntoIterator<Item = K>, tally: &Tally) -> Orders<K> {
-    let (sender, orders) = flume::unbounded();
-    for key in keys {
-        sender.send((key, Count(tally.clone()))).expect("the receiver is open");
-    }
-    (sender, orders)
 }
 
 /// An item whose key is a borrowed string.

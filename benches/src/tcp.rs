@@ -15,7 +15,8 @@ use tokio::sync::mpsc;
 use self::programs::Program;
 use crate::clients::Clients;
 use crate::measure::{Contender, Group, Run};
-use crate::parts::{Dice, Receiving};
+use crate::parts::Dice;
+use crate::receiving::Receiving;
 use crate::sockets::{self, Client, Line};
 use crate::threads::Threads;
 

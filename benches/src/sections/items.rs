@@ -12,13 +12,13 @@ use crate::report::Report;
 /// Runs the script `instructions`, which prints lines of a name, a number of sinks and a count.
 pub(super) fn instructions(report: &mut Report) {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/instructions");
-    let counted = std::env::current_exe()
-        .and_then(|this| Command::new(script).arg("--count").arg(this).output())
-        .map_err(|error| error.to_string())
-        .and_then(|output| match output.status.success() {
-            true => String::from_utf8(output.stdout).map_err(|error| error.to_string()),
-            false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
-        });
+    let counted =
+        Command::new(script).arg("--count").output().map_err(|error| error.to_string()).and_then(
+            |output| match output.status.success() {
+                true => String::from_utf8(output.stdout).map_err(|error| error.to_string()),
+                false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+            },
+        );
     let counted = counted.unwrap_or_else(|error| {
         eprintln!("        {error}");
         String::new()

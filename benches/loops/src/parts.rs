@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use cpu_time::ThreadTime;
 use futures::{Sink, Stream};
-use tokio::sync::mpsc;
 
 use crate::alloc;
 use crate::measure::Run;
@@ -196,17 +195,5 @@ impl Sink<Item> for Count {
     #[inline]
     fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
         Poll::Ready(Ok(()))
-    }
-}
-
-/// A receiver of a tokio channel as a stream.
-#[derive(Debug)]
-pub struct Receiving<T>(pub mpsc::Receiver<T>);
-
-impl<T> Stream for Receiving<T> {
-    type Item = T;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
-        self.0.poll_recv(cx)
     }
 }
