@@ -14,7 +14,6 @@
 //!   and from then until its waker fires on each further item at once.
 //!
 //! All items beyond buffers together are at most what one turn reads, and their copies.
-//!
 
 use alloc::vec::Vec;
 use core::hash::{BuildHasher, Hash};
@@ -103,12 +102,6 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
             Some(group) => self.slots.group(group).room(),
             None => self.slots.slot(id).buffer(&self.slots.extras),
         }
-    }
-
-    /// Returns `true` if the queue of a slot has room for one more item.
-    fn has_room(&self, id: SlotId) -> bool {
-        let (len, beyond) = self.slots.queue_len(id);
-        len - beyond < self.room(id)
     }
 
     /// A slot has its first item beyond the buffer.
@@ -265,7 +258,8 @@ where
     /// now.
     pub(super) fn apply_policy_beyond(&mut self, id: SlotId) {
         let mut slot = self.slots.slot_mut(id);
-        if slot.receives() && slot.is_beyond() {
+        if slot.is_beyond() {
+            debug_assert!(slot.receives());
             let items = slot.split_beyond();
             self.ledger.unqueued(items.len());
             self.leave_beyond(id);
@@ -276,8 +270,9 @@ where
     /// The policy of a slot acts on items that come while its sink is full.
     fn apply_policy(&mut self, id: SlotId, items: &mut dyn Iterator<Item = V>) {
         while let Some(mut item) = items.next() {
-            let (policy, has_room) = (self.slots.slot(id).overflow(), self.has_room(id));
-            match policy {
+            // Nothing in the queue is beyond the buffer now.
+            let has_room = self.slots.queue_len(id).0 < self.room(id);
+            match self.slots.slot(id).overflow() {
                 Overflow::Conflate => match self.conflate(id, item) {
                     Some(unlike) => item = unlike,
                     None => continue,
