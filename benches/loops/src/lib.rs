@@ -1,4 +1,4 @@
-//! The loops whose instructions are counted, and the parts that they share with the other benchmarks.
+//! The loops whose instructions are counted, and the parts that other benchmarks use as well.
 //!
 //! They are a package of their own, with few dependencies, so that `benches/instructions` builds
 //! quickly.
