@@ -486,8 +486,7 @@ fn interrupt_drops_a_stuck_client_and_counts_it() {
 /// The environment variable with the address of the server, for the second process.
 const DRIVE: &str = "LINES_TEST_DRIVE";
 const CLIENTS: usize = 1_000;
-// Each round takes two seconds without optimisation.
-const ROUNDS: usize = if cfg!(debug_assertions) { 1 } else { 5 };
+const ROUNDS: usize = 2;
 
 #[test]
 fn thousand_clients_get_their_lines_and_one_that_never_reads_delays_no_other() {
@@ -504,11 +503,7 @@ fn thousand_clients_get_their_lines_and_one_that_never_reads_delays_no_other() {
         .expect("`sh` is there");
     let text = String::from_utf8_lossy(&driver.stdout);
     let complaints = String::from_utf8_lossy(&driver.stderr);
-    assert!(
-        driver.status.success(),
-        "the clients exited with {}\n{text}{complaints}",
-        driver.status
-    );
+    assert!(driver.status.success(), "{}\n{text}{complaints}", driver.status);
 
     let clients = Report(text.into_owned());
     let report = server.interrupt();
