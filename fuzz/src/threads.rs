@@ -118,7 +118,7 @@ pub fn run(script: &[u8]) {
 
 // ---- the script ---------------------------------------------------------------------------------
 
-/// A step of a thread.
+/// A step of a thread: a letter and a number of one byte, even if it is not used, as in `q0`.
 #[derive(Clone, Copy)]
 enum Step {
     /// `i`: sends an item with a key.
