@@ -30,7 +30,7 @@ impl Random {
     }
 }
 
-/// The places of settings.
+/// The places of settings: the order in which `Script::settings` reads them.
 const GROUP: usize = 0;
 const BUDGET: usize = 1;
 const OVERFLOW: usize = 4;
@@ -40,7 +40,7 @@ const LINGER: usize = 9;
 const COOP: usize = 13;
 const KIND: usize = 18;
 
-// Their values, and the kinds of scripts.
+// Their values, of which `below(n)` makes `value * n / 256`, and the kinds of scripts.
 const MULTICAST: u8 = 128;
 const BALANCE: u8 = 192;
 const BUDGETS_TO_8: [u8; 6] = [22, 43, 64, 86, 107, 128];

@@ -64,7 +64,7 @@ const GRACEFUL: &[Way] = &[Detach, LeaseDetached, InputEnds, Finish];
 const EVICTED: &[Way] = &[Evict, LeaseDropped, Abort];
 const GONE: &[Way] = &[Evict, LeaseDropped, Abort, Ticks];
 
-/// Some ways, what follows at once, and what follows when no sink has a reason to wait any more.
+/// Some ways, what follows at once, and what follows after all sinks are opened and released.
 type Row = (&'static [Way], &'static str, &'static str);
 
 /// The events are those of sink `a` and of its attachment, or begin with the name of another sink.

@@ -15,7 +15,7 @@ pub struct Summary(BTreeMap<Situation, u64>);
 
 pub type Situation = [&'static str; 2];
 
-/// All situations that are counted.
+/// The situations that each full run reaches. A new one needs a seed too: see `fuzz_corpus`.
 pub const SITUATIONS: [Situation; 39] = [
     ["abort", ""],
     ["attached", ""],
