@@ -486,7 +486,7 @@ fn interrupt_drops_a_stuck_client_and_counts_it() {
 /// The environment variable with the address of the server, for the second process.
 const DRIVE: &str = "LINES_TEST_DRIVE";
 const CLIENTS: usize = 1_000;
-const ROUNDS: usize = 2;
+const ROUNDS: usize = 5;
 
 #[test]
 fn thousand_clients_get_their_lines_and_one_that_never_reads_delays_no_other() {
