@@ -21,11 +21,13 @@ const FLUSHED_AT_ONCE: usize = 16;
 /// budget. On an otherwise idle runtime so many turns take some microseconds.
 const LONGEST_WAIT: u32 = 64;
 
-/// How many turns a wait may take for each item and copy of the turn that ends it, to have paid.
+/// How many turns a wait may take for each item and copy that comes before a turn reads nothing
+/// again, to have paid.
 ///
 /// Over TCP a flush costs as much as some ten turns, and an item that comes before its sink is
 /// flushed saves one. A wait for the longest time has to bring 16 items, as many as the flushes that
-/// would not be worth it.
+/// would not be worth it. A producer on another thread is still sending when the wait ends, so the
+/// turn that ends it may have read only the first few.
 const TURNS_PER_ITEM: u64 = 4;
 
 /// After how many batches all sinks are flushed, although more might come. A batch is what a turn
@@ -33,17 +35,19 @@ const TURNS_PER_ITEM: u64 = 4;
 /// [several](WAITED_FOR).
 ///
 /// An input that returns a little in each turn would otherwise delay the flush forever. Beside ten
-/// tasks that run for 20 µs at a time, 256 turns take 60 ms. On an idle runtime, a producer that is
-/// not throttled fills a channel of 100 again in each turn, so that the window of the flush list is
-/// over before. With 64 batches, lines to a hundred TCP clients take half as much time again.
-const MAX_BATCHES: u32 = 256;
+/// tasks that always have 20 µs of work, 512 turns take 105 ms. On an idle runtime, a producer on
+/// the same thread fills a channel of 100 again in each turn, so that the window of the flush list
+/// is over before. From another thread, a few lines come in each turn, and 512 turns take 2 ms: with
+/// 256, lines to a hundred TCP clients take a tenth more time.
+const MAX_BATCHES: u32 = 512;
 
-/// How many batches a batch counts for that came after a wait: 64 of them are flushed.
+/// How many batches a batch counts for that came after a wait: 86 of them are flushed.
 ///
-/// tokio's budget makes batches of 128 items then, so with a hundred sinks about 80 items share a
-/// flush. Such a batch comes after 61 polls of tasks: beside ten busy tasks, 64 take 80 ms. With 16,
-/// the lines to a hundred TCP clients take twice the time.
-const WAITED_FOR: u32 = 4;
+/// tokio's budget makes batches of 128 items then, so with a hundred sinks about 110 items share a
+/// flush. Such a batch comes after 61 polls of tasks, which are six turns beside ten busy tasks: 86
+/// take as long there as 512 of the others. With 16, the lines to a hundred TCP clients take twice
+/// the time.
+const WAITED_FOR: u32 = 6;
 
 /// After a wait that failed, how many lulls are flushed without waiting, as a power of two: 1, and
 /// twice as many each time, up to 64. So if waiting never pays, it is tried in one lull of 65.
@@ -70,6 +74,8 @@ pub(crate) struct Patience {
     waited: u32,
     /// How many batches were read since all sinks were flushed, with those that count for several.
     batches: u32,
+    /// How many more items and copies the last wait has to bring, to have paid.
+    owed: u64,
     /// How many waits in a row have failed, up to `MAX_FAILURES`.
     failures: u32,
     /// How many lulls are to be flushed without waiting.
@@ -82,8 +88,9 @@ impl Patience {
     pub(crate) fn ends(&mut self, listed: usize, handled: u64, pause: Pause) -> bool {
         let waited = if handled > 0 { mem::take(&mut self.waited) } else { 0 };
         if waited > 0 {
-            self.judge(waited, handled);
+            self.owed = u64::from(waited).div_ceil(TURNS_PER_ITEM);
         }
+        self.judge(handled, pause);
         let ends = listed > 0
             && match pause {
                 Pause::Walk => return false,
@@ -113,21 +120,27 @@ impl Patience {
             return true;
         }
         self.waited += 1;
-        let fails = self.waited == LONGEST_WAIT;
-        if fails {
-            self.judge(LONGEST_WAIT, 0);
+        if self.waited == LONGEST_WAIT {
+            self.fail();
         }
-        fails
+        self.waited == LONGEST_WAIT
     }
 
-    /// A wait has ended with this number of items and copies.
-    fn judge(&mut self, waited: u32, handled: u64) {
-        if handled * TURNS_PER_ITEM >= u64::from(waited) {
+    /// A turn ends that has handled this number of items and copies: has the last wait paid?
+    fn judge(&mut self, handled: u64, pause: Pause) {
+        let owed = mem::take(&mut self.owed);
+        if owed > 0 && handled >= owed {
             (self.failures, self.skipped) = (0, 0);
+        } else if owed > 0 && handled == 0 && pause != Pause::Walk {
+            self.fail();
         } else {
-            self.skipped = 1 << self.failures;
-            self.failures = (self.failures + 1).min(MAX_FAILURES);
+            self.owed = owed.saturating_sub(handled);
         }
+    }
+
+    fn fail(&mut self) {
+        self.skipped = 1 << self.failures;
+        self.failures = (self.failures + 1).min(MAX_FAILURES);
     }
 }
 
@@ -172,21 +185,21 @@ mod tests {
     }
 
     #[test]
-    fn all_is_flushed_after_256_batches() {
+    fn all_is_flushed_after_512_batches() {
         for handled in [1, 16, 1_000] {
             let mut patience = Patience::default();
-            let flushed = (1..=256).position(|_| handle(&mut patience, handled));
-            assert_eq!(flushed, Some(255), "{handled} in each turn");
+            let flushed = (1..=512).position(|_| handle(&mut patience, handled));
+            assert_eq!(flushed, Some(511), "{handled} in each turn");
         }
     }
 
     #[test]
-    fn a_batch_that_was_waited_for_counts_for_four_and_the_last_one_is_no_failure() {
+    fn a_batch_that_was_waited_for_counts_for_six_and_the_last_one_is_no_failure() {
         for turns in [1, 63] {
             let mut patience = Patience::default();
-            for batch in 1..=64 {
+            for batch in 1..=86 {
                 (0..turns).for_each(|_| assert!(!handle(&mut patience, 0)));
-                assert_eq!(handle(&mut patience, 16), batch == 64);
+                assert_eq!(handle(&mut patience, 16), batch == 86);
             }
             assert_eq!(turns_until_flush(&mut patience), 64);
         }
@@ -205,15 +218,28 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_pays_if_it_takes_at_most_four_turns_for_each_item_and_copy_that_ends_it() {
+    fn a_wait_pays_if_it_takes_at_most_four_turns_for_each_item_and_copy_until_nothing_is_read() {
         for (waited, handled, turns) in
             [(4, 1, 64), (5, 1, 1), (60, 15, 64), (61, 15, 1), (63, 16, 64)]
         {
-            let mut patience = Patience::default();
-            (0..waited).for_each(|_| assert!(!handle(&mut patience, 0)));
-            assert!(!handle(&mut patience, handled));
-            assert_eq!(turns_until_flush(&mut patience), turns, "{handled} end the wait");
+            for batches in [[handled, 0], [1, handled - 1]] {
+                let mut patience = Patience::default();
+                (0..waited).for_each(|_| assert!(!handle(&mut patience, 0)));
+                for handled in batches.into_iter().filter(|handled| *handled > 0) {
+                    assert!(!handle(&mut patience, handled));
+                }
+                assert_eq!(turns_until_flush(&mut patience), turns, "{batches:?} end the wait");
+            }
         }
+    }
+
+    #[test]
+    fn a_wait_that_did_not_pay_has_failed_although_all_was_flushed_before() {
+        let mut patience = Patience::default();
+        (0..5).for_each(|_| assert!(!handle(&mut patience, 0)));
+        assert!(patience.ends(MANY, 1, Pause::Over));
+        assert!(patience.ends(1, 0, Pause::Dry));
+        assert_eq!(turns_until_flush(&mut patience), 1);
     }
 
     #[test]
@@ -267,11 +293,18 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_walk_ends_no_wait() {
+    fn an_unfinished_walk_ends_no_wait_and_makes_none_fail() {
         let mut patience = Patience::default();
         assert!(!handle(&mut patience, 0));
         assert!(!patience.ends(MANY, 0, Pause::Walk));
         assert_eq!(turns_until_flush(&mut patience), 63);
+
+        let mut patience = Patience::default();
+        (0..5).for_each(|_| assert!(!handle(&mut patience, 0)));
+        for handled in [1, 0, 1] {
+            assert!(!patience.ends(MANY, handled, Pause::Walk));
+        }
+        assert_eq!(turns_until_flush(&mut patience), 64);
     }
 
     /// A sink that counts its flushes.

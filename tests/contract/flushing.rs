@@ -84,8 +84,8 @@ fn up_to_sixteen_sinks_are_flushed_at_once_and_more_after_64_turns_that_read_not
 }
 
 #[test]
-fn wait_of_four_turns_for_each_item_that_ends_it_has_paid_and_is_tried_again() {
-    for items in [1, 5, 15] {
+fn wait_of_four_turns_for_each_item_until_a_turn_reads_nothing_has_paid_and_is_tried_again() {
+    for (items, in_each_turn) in [(1, 1), (15, 15), (15, 5), (15, 1)] {
         let mut rig = rig();
         let sinks = rig.attach_each(0..17);
         rig.push(0..17);
@@ -95,10 +95,12 @@ fn wait_of_four_turns_for_each_item_that_ends_it_has_paid_and_is_tried_again() {
                 rig.turn();
             }
             assert_eq!(flushes(&sinks), 0);
-            rig.push(0..items);
-            rig.turn();
+            for _ in 0..items / in_each_turn {
+                rig.push(0..in_each_turn);
+                rig.turn();
+            }
         }
-        assert_eq!(dry(&mut rig, &sinks), 64, "{items} items");
+        assert_eq!(dry(&mut rig, &sinks), 64, "{items} items, {in_each_turn} in each turn");
     }
 }
 
@@ -145,33 +147,33 @@ fn copies_count_when_a_wait_pays() {
 }
 
 #[test]
-fn all_are_flushed_after_256_batches() {
+fn all_are_flushed_after_512_batches() {
     for count in [17, 40] {
         let mut rig = rig_with(|demux| demux.flush_every(1 << 20));
         let sinks = rig.attach_each(0..count);
-        for turn in 1..=512 {
+        for turn in 1..=1_024 {
             rig.push(0..count);
             rig.turn();
-            let all = if turn % 256 == 0 { sinks.len() } else { 0 };
-            assert_eq!(flushes(&sinks), turn / 256 * sinks.len(), "turn {turn}");
+            let all = if turn % 512 == 0 { sinks.len() } else { 0 };
+            assert_eq!(flushes(&sinks), turn / 512 * sinks.len(), "turn {turn}");
             assert_eq!(rig.task.woken(), all == 0, "turn {turn}");
         }
     }
 }
 
 #[test]
-fn turn_that_ends_a_wait_counts_as_four_batches() {
+fn turn_that_ends_a_wait_counts_as_six_batches() {
     for waited in [1, 40] {
         let mut rig = rig_with(|demux| demux.flush_every(1 << 20));
         let sinks = rig.attach_each(0..17);
-        for turn in 1..=128 {
+        for turn in 1..=172 {
             for _ in 0..waited {
                 rig.turn();
             }
             rig.push(0..17);
             rig.turn();
             // The first batch was not waited for.
-            let all = if turn < 65 { 0 } else { sinks.len() };
+            let all = if turn < 87 { 0 } else { sinks.len() };
             assert_eq!(flushes(&sinks), all, "turn {turn}, after {waited} turns");
         }
     }
@@ -307,7 +309,7 @@ impl Watch {
 fn busy_sink_is_flushed_once_in_a_window() {
     for window in [1, 2, 3, 64, 1_000] {
         for budget in [1, 16, 1_000] {
-            for keys in [1, 4, 30] {
+            for keys in [1, 4, if window == 64 { 500 } else { 30 }] {
                 let mut rig = rig_with(|demux| demux.budget(budget).flush_every(window));
                 let sinks = rig.attach_each(0..keys);
                 let watch = Watch::over(&rig.input, &sinks);
@@ -320,16 +322,6 @@ fn busy_sink_is_flushed_once_in_a_window() {
             }
         }
     }
-}
-
-#[test]
-fn many_more_keys_than_the_window_has_items_are_flushed_in_time() {
-    let mut rig = rig_with(|demux| demux.flush_every(64));
-    let sinks = rig.attach_each(0..500);
-    let watch = Watch::over(&rig.input, &sinks);
-    until(&mut rig, |rig| received(rig) >= 3_000);
-    assert!(watch.worst() < 64, "{}", watch.worst());
-    assert!(flushes(&sinks) <= received(&rig));
 }
 
 #[test]

@@ -6,6 +6,8 @@ use super::*;
 #[derive(Default)]
 pub(super) struct Patience {
     waited: usize,
+    /// The length of the last wait, and what came after it.
+    judged: Option<(usize, usize)>,
     batches: u32,
     failures: u32,
     skip: u32,
@@ -120,9 +122,14 @@ impl Reference {
         let patience = &mut self.patience;
         let waited = if handled > 0 { mem::take(&mut patience.waited) } else { 0 };
         if waited > 0 {
-            if handled * 4 >= waited {
-                (patience.failures, patience.skip) = (0, 0);
-            } else {
+            patience.judged = Some((waited, 0));
+        }
+        if let Some((waited, came)) = &mut patience.judged {
+            *came += handled;
+            if *came * 4 >= *waited {
+                (patience.failures, patience.skip, patience.judged) = (0, 0, None);
+            } else if handled == 0 && !walks {
+                patience.judged = None;
                 patience.fail();
             }
         }
@@ -140,8 +147,8 @@ impl Reference {
         if n <= 16 {
             true
         } else if handled > 0 {
-            patience.batches += if waited > 0 { 4 } else { 1 };
-            patience.batches >= 256
+            patience.batches += if waited > 0 { 6 } else { 1 };
+            patience.batches >= 512
         } else if patience.skip > 0 {
             patience.skip -= 1;
             true
