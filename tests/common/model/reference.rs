@@ -340,19 +340,20 @@ impl Future for Reference {
 }
 
 impl Look for Reference {
-    fn look(&self, _: u16) -> Seen {
+    fn look(&self, keys: u16) -> Seen {
         let mut seen = Seen { totals: self.totals(), ..Seen::default() };
-        let mut keys = BTreeMap::new();
+        let mut waiting = BTreeMap::new();
         for slot in self.slots.iter().flatten() {
-            if slot.leaving.is_none() {
+            let receives = slot.leaving.is_none();
+            *if receives { &mut seen.len } else { &mut seen.draining } += 1;
+            if keys > 0 && receives {
                 seen.recipients.push(slot.id);
-                *keys.entry(slot.key).or_default() += slot.queue.len();
-            } else {
+                *waiting.entry(slot.key).or_default() += slot.queue.len();
+            } else if keys > 0 {
                 seen.leaving.push(slot.id);
             }
         }
-        (seen.len, seen.draining) = (seen.recipients.len(), seen.leaving.len());
-        seen.keys = keys.into_iter().collect();
+        seen.keys = waiting.into_iter().collect();
         seen.blocked_on = self.named.map(|(_, id)| id);
         seen.terminated = self.completed;
         seen

@@ -25,17 +25,9 @@ pub fn abort() -> Order<Key, WatchedSink> {
     Order::Abort
 }
 
-fn leaving<F>(demux: &Watched<F>, id: impl Fn(Recipient<'_, Key>) -> Id) -> Vec<Id> {
-    demux.leaving().map(id).collect()
-}
-
-fn queue_len<F>(demux: &Watched<F>, key: &Key) -> usize {
-    demux.queue_len(key)
-}
-
 /// The getters, which return the same between two polls whatever is played.
 pub trait Look: Future {
-    /// Returns what is visible. Keys below `keys` are looked up.
+    /// Returns what is visible. Keys below `keys` are looked up. If it is 0, the lists are empty.
     fn look(&self, keys: u16) -> Seen;
 }
 
@@ -46,13 +38,14 @@ where
     fn look(&self, keys: u16) -> Seen {
         let id = |to: Recipient<'_, Key>| usize::try_from(to.tag).unwrap();
         let attached = (0..keys).filter(|&key| self.contains_key(&Key(key)));
+        let all = if keys > 0 { usize::MAX } else { 0 };
         Seen {
             totals: self.totals(),
             len: self.len(),
             draining: self.draining(),
-            recipients: self.recipients().map(id).collect(),
-            leaving: leaving(self, id),
-            keys: attached.map(|key| (key, queue_len(self, &Key(key)))).collect(),
+            recipients: self.recipients().take(all).map(id).collect(),
+            leaving: self.leaving().take(all).map(id).collect(),
+            keys: attached.map(|key| (key, self.queue_len(&Key(key)))).collect(),
             blocked_on: self.blocked_on().map(id),
             terminated: self.is_terminated(),
             ..Seen::default()
