@@ -11,8 +11,8 @@
 
 mod common;
 
+use common::THOROUGH;
 use common::model::{self, SITUATIONS, Situation, Summary};
-use common::thorough;
 
 /// `SplitMix64` (Steele, Lea, Flood, 2014).
 struct Random(u64);
@@ -68,14 +68,14 @@ fn script(seed: u64, fixed: &[(usize, &[u8])]) -> Vec<u8> {
 }
 
 /// Plays one script for each seed, and asserts that they reached each of `situations`. The seeds
-/// are the numbers below a quarter of `schedules`, or a fortieth unless `thorough`; or those that
+/// are the numbers below a quarter of `schedules`, or a fortieth unless `THOROUGH`; or those that
 /// the environment names, as in `SCHEDULES=100000` or `SCHEDULES=100000..200000`. If a script fails
 /// and the environment names a file, as in `KEEP=fuzz/corpus/model/a-situation`, the script becomes
 /// a seed of the fuzz target, which `fuzz_corpus` plays from then on.
 #[track_caller]
 fn play(schedules: u64, fixed: &[(usize, &[u8])], situations: &[Situation]) {
     let mut summary = Summary::default();
-    for seed in seeds(schedules / if thorough() { 4 } else { 40 }) {
+    for seed in seeds(schedules / if THOROUGH { 4 } else { 40 }) {
         let script = script(seed, fixed);
         let Ok(reached) = model::check(&script) else {
             let short = model::shrink(&script, |script| model::check(script).is_err());
@@ -88,7 +88,7 @@ fn play(schedules: u64, fixed: &[(usize, &[u8])], situations: &[Situation]) {
     }
     for situation in situations {
         let times = summary.times(*situation);
-        let least = if thorough() { 20 } else { 3 };
+        let least = if THOROUGH { 20 } else { 3 };
         assert!(times >= least, "{situation:?}: only {times} times");
     }
 }

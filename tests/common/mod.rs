@@ -32,10 +32,8 @@ pub fn scripted_sink<V>(name: impl Display) -> (ScriptedSink<V>, SinkHandle<V>) 
     (sink, handle)
 }
 
-/// Whether tests repeat as often as `.ci/run` wants: with optimisation, or if `THOROUGH` is set.
-pub fn thorough() -> bool {
-    !cfg!(debug_assertions) || std::env::var_os("THOROUGH").is_some()
-}
+/// Whether tests repeat many times: with optimisation.
+pub const THOROUGH: bool = !cfg!(debug_assertions);
 
 /// Ignores poisoning, because scripted sinks panic on purpose and tests inspect the state
 /// afterwards.

@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::thread;
 
 use crate::common::real::{Pipe, RUNTIMES, Receiving, assert_settled};
-use crate::common::{CoopBudget, Orders, Rig, Task, scripted_stream, thorough};
+use crate::common::{CoopBudget, Orders, Rig, THOROUGH, Task, scripted_stream};
 use futures::channel::mpsc as futures_mpsc;
 use futures::{sink, stream};
 use stream_demux::{Attach, DemuxStreamExt, Lease, Order, Overflow, Totals};
@@ -53,13 +53,13 @@ fn orders_split_the_input_exactly_where_they_came() {
 /// itself.
 #[test]
 fn orders_and_items_from_another_thread_stay_in_order() {
-    let rounds: u32 = if thorough() { 300_000 } else { 20_000 };
+    const ROUNDS: u32 = if THOROUGH { 300_000 } else { 20_000 };
     let (input, items) = scripted_stream("input");
     let (orders, orders_handle) = scripted_stream("orders");
     let key: fn(&u32) -> u32 = |n| *n;
     let mut task = Task::new(input.demux_by(key, orders));
     let sender = thread::spawn(move || {
-        for round in 0..rounds {
+        for round in 0..ROUNDS {
             orders_handle.push((round, sink::drain()));
             items.push(round);
         }
@@ -77,7 +77,7 @@ fn orders_and_items_from_another_thread_stay_in_order() {
         thread::yield_now();
     };
     sender.join().unwrap();
-    assert_eq!((totals.delivered, totals.unmatched), (u64::from(rounds), 0));
+    assert_eq!((totals.delivered, totals.unmatched), (u64::from(ROUNDS), 0));
 }
 
 // The budget ends among orders.

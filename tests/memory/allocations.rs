@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use crate::common::alloc::{Usage, allocations_during, usage};
 use crate::common::frugal::{Before, Counter, Feed, demux, run};
-use crate::common::{Task, thorough};
+use crate::common::{THOROUGH, Task};
 use futures::channel::mpsc;
 use futures::{FutureExt, sink, stream};
 use stream_demux::{Attach, DemuxStreamExt, Lease, Order, Overflow};
@@ -218,17 +218,17 @@ fn churn(width: u64, sink: &Counter) -> Before {
 #[test]
 fn a_million_distinct_keys_take_no_more_memory_than_those_attached_at_once() {
     const WIDTH: u64 = 100;
-    let keys = if thorough() { 1_000_000 } else { 200_000 };
+    const KEYS: u64 = if THOROUGH { 1_000_000 } else { 200_000 };
     let (demux, feed) = demux(|n| *n);
     let mut task = Task::new(demux);
     let sink = Counter::default();
     *feed.before.borrow_mut() = Some(churn(WIDTH, &sink));
     feed.send(10 * WIDTH);
     let before = run(&mut task);
-    feed.send(keys);
+    feed.send(KEYS);
     let usage = run(&mut task);
     assert_eq!(task.get_ref().len() as u64, WIDTH);
-    assert_eq!(task.get_ref().totals().delivered, keys + 10 * WIDTH);
+    assert_eq!(task.get_ref().totals().delivered, KEYS + 10 * WIDTH);
     assert!(usage.peak <= before.live, "{usage:?} after {before:?}");
 }
 
