@@ -5,6 +5,9 @@
 
 pub(crate) mod programs;
 
+use std::future::poll_fn;
+use std::hint::black_box;
+use std::task::Poll;
 use std::time::Instant;
 
 use cpu_time::ProcessTime;
@@ -55,6 +58,8 @@ pub struct Job {
 pub const SEND: &str = "send().await";
 /// The contender with a task per client that takes all lines there are.
 pub const RECV_MANY: &str = "recv_many";
+/// The contender that reads the channel and writes nothing.
+pub const READING: &str = "reading alone";
 
 /// Returns the contenders. The demux sends `lines` lines, the slower ones fewer.
 #[must_use]
@@ -63,16 +68,21 @@ pub fn group(job: Job, lines: u64) -> Group {
         |name, lines, program| Contender::new(name, lines, move |lines| run(job, program, lines));
     let mut contenders =
         vec![contender("demux", lines, Program::Demux), contender(SEND, lines / 10, Program::Send)];
-    if job.feed == Feed::Saturated {
-        contenders.push(contender(RECV_MANY, lines / 10, Program::ReceiveMany));
-        contenders.push(contender("forward, futures", lines, Program::Forward));
-        contenders.push(contender("bare loop", lines, Program::Bare));
-    } else {
-        let fewer = lines / 3;
-        contenders.push(contender(RECV_MANY, fewer, Program::ReceiveMany));
-        contenders.push(contender("forward, futures", fewer, Program::Forward));
-        contenders.push(contender("one loop", fewer, Program::OneLoop));
-        contenders.push(contender("broadcast", fewer, Program::Broadcast));
+    match job.feed {
+        Feed::Saturated => {
+            contenders.push(contender(RECV_MANY, lines / 10, Program::ReceiveMany));
+            contenders.push(contender("forward, futures", lines, Program::Forward));
+            contenders.push(contender("bare loop", lines, Program::Bare));
+        }
+        Feed::Channel(size) => {
+            let fewer = lines / 3;
+            contenders.push(contender(RECV_MANY, fewer, Program::ReceiveMany));
+            contenders.push(contender("forward, futures", fewer, Program::Forward));
+            contenders.push(contender("one loop", fewer, Program::OneLoop));
+            contenders.push(contender("broadcast", fewer, Program::Broadcast));
+            let read = move |lines| read_alone(job, size, lines);
+            contenders.push(Contender::new(READING, lines, read));
+        }
     }
     Group::new(format!("tcp/{}", describe(job)), contenders)
 }
@@ -141,6 +151,34 @@ async fn write_all(
             program.run(Receiving(receiver), clients).await;
         }
     }
+}
+
+/// Reads the channel as the demux does while it waits for more lines: until nothing is ready, and
+/// again when other tasks have run. It writes nothing, so its time is that of the channel and the
+/// runtime.
+fn read_alone(job: Job, size: usize, lines: u64) -> Run {
+    job.threads.runtime().block_on(async {
+        let (end, ended) = oneshot::channel();
+        let (sender, mut receiver) = mpsc::channel(size);
+        let (start, start_on_wall) = (ProcessTime::now(), Instant::now());
+        tokio::spawn(produce(stream::iter(make_lines(job, lines)), sender, ended));
+        let mut left = lines;
+        let reader = poll_fn(move |cx| {
+            while left > 0 {
+                let Poll::Ready(line) = receiver.poll_recv(cx) else {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                };
+                black_box(line.expect("the input is open").bytes());
+                left -= 1;
+            }
+            Poll::Ready(())
+        });
+        tokio::spawn(reader).await.expect("the reader did not panic");
+        let (processor, wall) = (start.elapsed(), Some(start_on_wall.elapsed()));
+        end.send(()).expect("the input is open");
+        Run { wall, ..Run::new(processor, lines, lines) }
+    })
 }
 
 fn nothing_until<T>(mut ended: oneshot::Receiver<()>) -> impl Stream<Item = T> {

@@ -46,6 +46,9 @@ fn from_channel(report: &mut Report, clients: usize, size: usize, threads: Threa
             row
         });
     }
+    let ratio = measured.wall_ratio("demux", tcp::READING);
+    let row = slower(&what, &measured, tcp::READING);
+    report.add(row.note(format!("{ratio:.2} by the clock")));
     if is_main {
         report.plot(measured);
     }
