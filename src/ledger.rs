@@ -5,22 +5,25 @@
 //! holds because every item that enters, by [`received`](Ledger::received) or
 //! [`copied`](Ledger::copied), is either counted as waiting or leaves by one of the other methods.
 
+use crate::flush::Handled;
 use crate::hooks::{Detached, Discarded, Hooks, Recipient};
 use crate::totals::Totals;
 
 pub(crate) struct Ledger<H> {
-    totals: Totals,
+    handled: Handled,
+    /// The other counts.
+    counts: Totals,
     hooks: H,
 }
 
 impl<H> Ledger<H> {
     pub(crate) fn new(hooks: H) -> Self {
-        Self { totals: Totals::default(), hooks }
+        Self { handled: Handled::default(), counts: Totals::default(), hooks }
     }
 
     /// The same with other hooks.
     pub(crate) fn map_hooks<H2>(self, map: impl FnOnce(H) -> H2) -> Ledger<H2> {
-        Ledger { totals: self.totals, hooks: map(self.hooks) }
+        Ledger { handled: self.handled, counts: self.counts, hooks: map(self.hooks) }
     }
 
     pub(crate) fn hooks(&self) -> &H {
@@ -34,46 +37,47 @@ impl<H> Ledger<H> {
 
     #[inline]
     pub(crate) fn totals(&self) -> Totals {
-        self.totals
+        let Handled { items, copies } = self.handled;
+        Totals { received: items, copies, ..self.counts }
     }
 
-    /// How many items the input has returned.
+    /// How many items the input has returned, and how many copies were made.
     #[inline]
-    pub(crate) fn count_received(&self) -> u64 {
-        self.totals.received
+    pub(crate) fn handled(&self) -> &Handled {
+        &self.handled
     }
 
     /// An item was read.
     #[inline]
     pub(crate) fn received(&mut self) {
-        self.totals.received += 1;
+        self.handled.items += 1;
     }
 
     /// An item was cloned.
     #[inline]
     pub(crate) fn copied(&mut self) {
-        self.totals.copies += 1;
+        self.handled.copies += 1;
     }
 
     /// A sink took an item.
     #[inline]
     pub(crate) fn delivered(&mut self) {
-        self.totals.delivered += 1;
+        self.counts.delivered += 1;
     }
 
     /// A sink failed while it took an item.
     pub(crate) fn lost(&mut self) {
-        self.totals.lost += 1;
+        self.counts.lost += 1;
     }
 
     /// `items` wait now, in a queue or beside the input.
     pub(crate) fn queued(&mut self, items: usize) {
-        self.totals.queued += items as u64;
+        self.counts.queued += items as u64;
     }
 
     /// `items` no longer wait.
     pub(crate) fn unqueued(&mut self, items: usize) {
-        self.totals.queued -= items as u64;
+        self.counts.queued -= items as u64;
     }
 
     #[cold]
@@ -81,7 +85,7 @@ impl<H> Ledger<H> {
     where
         H: Hooks<K, V, E>,
     {
-        self.totals.unmatched += 1;
+        self.counts.unmatched += 1;
         self.hooks.unmatched(item);
     }
 
@@ -90,7 +94,7 @@ impl<H> Ledger<H> {
     where
         H: Hooks<K, V, E>,
     {
-        self.totals.discarded += 1;
+        self.counts.discarded += 1;
         self.hooks.discarded(to, item, why);
     }
 
@@ -98,7 +102,7 @@ impl<H> Ledger<H> {
     where
         H: Hooks<K, V, E>,
     {
-        self.totals.attached += 1;
+        self.counts.attached += 1;
         self.hooks.attached(to);
     }
 
@@ -106,7 +110,7 @@ impl<H> Ledger<H> {
     where
         H: Hooks<K, V, E>,
     {
-        self.totals.detached += 1;
+        self.counts.detached += 1;
         self.hooks.detached(to, why);
     }
 }

@@ -154,8 +154,9 @@
 //!    million.
 //! 5. **Bounded turns.** Each kind of work does at most one [`budget`](Demux::budget) in a turn,
 //!    and none can starve another.
-//! 6. **Flushing.** Sinks are flushed when the input pauses, or every
-//!    [`flush_every`](Demux::flush_every) items while it is busy. No flush is forgotten.
+//! 6. **Flushing.** No flush is forgotten. Sinks are flushed when the input pauses and, while it is
+//!    busy, when enough items share the flushes, after at most
+//!    [`flush_every`](Demux::flush_every) items.
 //! 7. **A blocked sink holds the input and nothing else.** Detaching, evicting or replacing it
 //!    releases the input at once.
 //! 8. **Errors stay where they are.** A sink that fails is dropped, and everything else goes on.
@@ -204,7 +205,6 @@ mod lease;
 mod ledger;
 mod list;
 mod order;
-mod patience;
 mod ready;
 mod router;
 mod slot;

@@ -21,11 +21,11 @@ mod ticks;
 use core::borrow::Borrow;
 use core::hash::{BuildHasher, Hash};
 
+use crate::flush::Patience;
 use crate::hooks::Recipient;
 use crate::id::SlotId;
 use crate::ledger::Ledger;
 use crate::order::Terms;
-use crate::patience::Patience;
 use crate::ready::Ready;
 use crate::slots::Slots;
 use crate::totals::Totals;
@@ -114,8 +114,8 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.slots.flushes.set_linger(ticks);
     }
 
-    pub(crate) fn set_flush_window(&mut self, items: usize) {
-        self.slots.flushes.set_window(items);
+    pub(crate) fn set_flush_every(&mut self, items: usize) {
+        self.slots.flushes.set_flush_every(items);
     }
 
     pub(crate) fn set_multicast(&mut self, clone_item: fn(&V) -> V) {

@@ -99,15 +99,19 @@ where
         self
     }
 
-    /// Sets how many items a busy input may return before a sink that took an item is flushed.
+    /// Sets after how many further items a sink that took an item is flushed at the latest, while the
+    /// input is busy.
     ///
-    /// The default is 16,384, the largest value is 2³¹. If the input has nothing ready, this
-    /// setting does not apply: sinks are flushed at once, or if there are more than 16, when
-    /// waiting for further items does not pay.
+    /// The default is 16,384, the largest value is 2³¹. This is an upper bound: a sink is flushed
+    /// earlier when enough items and copies were handled to pay for the flushes of all sinks that
+    /// wait for one. If few sinks wait, a quiet key therefore waits only for a few hundred items of
+    /// others. If the input has nothing ready, this setting does not apply: few sinks are flushed at
+    /// once, and many when waiting for further items does not pay.
     ///
-    /// A small number shortens the time that a sink's last item waits for its flush while other
-    /// sinks are busy. A large number lets more items share a flush. With many more busy keys than
-    /// this number, nearly every item has a flush of its own; a smaller number then costs nothing.
+    /// A small number shortens the time that a sink's last item waits for its flush while many other
+    /// sinks are busy. A large number lets more items share a flush, if there are thousands of busy
+    /// keys. With many more busy keys than this number, nearly every item has a flush of its own; a
+    /// smaller number then costs nothing.
     ///
     /// # Panics
     ///
@@ -126,7 +130,7 @@ where
     #[track_caller]
     pub fn flush_every(mut self, items: usize) -> Self {
         assert!(items > 0, "`flush_every` must be at least 1 item");
-        self.router.set_flush_window(items);
+        self.router.set_flush_every(items);
         self
     }
 

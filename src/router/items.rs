@@ -50,8 +50,8 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
 
     /// How many items may be read before sinks are to be flushed.
     pub(crate) fn items_before_flush(&mut self) -> u64 {
-        let received = self.ledger.count_received();
-        self.slots.flushes.due_in(received)
+        let now = *self.ledger.handled();
+        self.slots.flushes.due_in(now)
     }
 
     /// Returns `true` if [`route`](Self::route) is better done without branches: see
@@ -105,7 +105,7 @@ where
         if !matches!(answer, Poll::Ready(Ok(()))) {
             return Err(SlowPath::Unready(slot.id(), item, answer));
         }
-        if let Err(error) = slot.send::<BRANCHLESS>(item, ledger.count_received()) {
+        if let Err(error) = slot.send::<BRANCHLESS>(item, ledger.handled()) {
             return Err(SlowPath::Failed(slot.id(), error));
         }
         ledger.delivered();
@@ -239,9 +239,9 @@ where
 
     /// Sends an item to a sink that is ready.
     fn send(&mut self, id: SlotId, item: V) {
-        let received = self.ledger.count_received();
+        let now = *self.ledger.handled();
         let mut slot = self.slots.slot_mut(id);
-        match slot.send::<false>(item, received) {
+        match slot.send::<false>(item, &now) {
             Ok(()) => {
                 let is_open = slot.accept();
                 self.ledger.delivered();

@@ -141,7 +141,7 @@ where
                 return Stop::Unready(slot.id(), answer);
             }
             let Some(copy) = walk.take_copy(ledger) else { break };
-            if let Err(error) = slot.send::<false>(copy, ledger.count_received()) {
+            if let Err(error) = slot.send::<false>(copy, ledger.handled()) {
                 return Stop::Failed(slot.id(), error);
             }
             ledger.delivered();

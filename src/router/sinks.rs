@@ -32,7 +32,7 @@ pub(super) enum Drained {
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
     /// Returns `true` if a flush comes before the next item.
     pub(crate) fn must_flush(&self) -> bool {
-        self.slots.flushes.is_over(self.ledger.count_received())
+        self.slots.flushes.is_any_due(*self.ledger.handled())
     }
 }
 
@@ -138,13 +138,14 @@ where
 
     /// Sends the first item of a queue to a sink that is ready. Returns `true` if it may take more.
     fn send_queued(&mut self, id: SlotId, owner: SlotId) -> Result<bool, S::Error> {
-        let (received, balances) = (self.ledger.count_received(), self.balances());
+        let now = *self.ledger.handled();
+        let balances = self.balances();
         let mut slot = self.slots.slot_mut(owner);
         let Some(Popped { item, moves_up, is_settled }) = slot.pop() else { return Ok(false) };
         let left = slot.is_queued();
         self.ledger.unqueued(1);
         let mut slot = self.slots.slot_mut(id);
-        let sent = slot.send::<false>(item, received);
+        let sent = slot.send::<false>(item, &now);
         let is_open = sent.is_err() || !(moves_up || balances) || slot.accept();
         if is_settled {
             self.leave_beyond(owner);
@@ -163,8 +164,7 @@ where
     /// Flushes the sinks whose flush is due by the time the input will have returned up to `budget`
     /// further items.
     pub(crate) fn flush_due(&mut self, budget: usize, flushes: &mut Allowance) {
-        let ahead = self.slots.flushes.look_ahead(budget);
-        let horizon = self.ledger.count_received().saturating_add(ahead);
+        let horizon = self.slots.flushes.look_ahead(*self.ledger.handled(), budget);
         while !flushes.is_spent() {
             let Some(id) = self.slots.flushes.pop_due(horizon) else { return };
             flushes.spend();

@@ -6,8 +6,8 @@ use futures_sink::Sink;
 
 use super::Router;
 use crate::budget::Allowance;
+use crate::flush::{Patience, Pause};
 use crate::hooks::{Detached, Hooks};
-use crate::patience::{Patience, Pause};
 use crate::slot::{Expired, LeaveReason};
 
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
@@ -24,8 +24,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
 
     /// How many items were read, and how many copies were made.
     pub(crate) fn count_handled(&self) -> u64 {
-        let totals = self.totals();
-        totals.received + totals.copies
+        self.ledger.handled().work()
     }
 
     /// A turn ends that has handled this number of items and copies; `is_dry` if the input was

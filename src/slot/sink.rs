@@ -21,6 +21,7 @@ use super::word::{
     SLOW_IN_GROUP, TIMED, UNFLUSHED,
 };
 use super::{Slot, SlotMut};
+use crate::flush::Handled;
 
 /// What the sink is waiting for, and what is due to it.
 impl<K, S> Slot<K, S> {
@@ -133,13 +134,13 @@ where
         Pin::new(&mut self.slot.sink).poll_ready(&mut Context::from_waker(waker))
     }
 
-    /// Sends an item to a sink that is ready, when the input has returned `now` items. See
+    /// Sends an item to a sink that is ready. `now` is what has been handled by now. See
     /// [`Flushes::push`](crate::flush::Flushes::push) for `BRANCHLESS`.
     #[inline]
     pub(crate) fn send<const BRANCHLESS: bool>(
         &mut self,
         item: V,
-        now: u64,
+        now: &Handled,
     ) -> Result<(), S::Error> {
         Pin::new(&mut self.slot.sink).start_send(item)?;
         let is_new = !self.is_flush_queued();

@@ -151,6 +151,7 @@ where
         let id = self.store.take_id();
         let mut slot = Slot::new(key, sink, id, &terms, claim, stage, &mut self.extras);
         self.ready.register(id);
+        self.flushes.reserve(self.store.ids());
         if self.flushes.adopt(id) {
             slot.set_flush_queued();
         }

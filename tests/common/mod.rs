@@ -14,6 +14,10 @@ pub mod panics;
 #[cfg(test)] // the fuzzers also use the harness, but have no runtime
 pub mod real;
 pub mod rig;
+/// The numbers that decide when sinks are flushed. They are not promised, and tests that depend on
+/// them take them from here.
+#[path = "../../src/flush/tuning.rs"]
+pub mod tuning;
 
 pub use dice::Dice;
 pub use rig::{Note, Orders, Recorder, Rig, Split, Terms, hooks, is_hook};

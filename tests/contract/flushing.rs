@@ -3,11 +3,21 @@
 
 use std::sync::{Arc, Mutex};
 
+use crate::common::tuning::{
+    FLUSH_EVERY, FLUSHED_AT_ONCE, LEAST, LONGEST_WAIT, MAX_BATCHES, MAX_FAILURES, PER_SINK,
+    TURNS_PER_ITEM, WAITED_FOR,
+};
 use crate::common::{
     Answer::{Done, Pending},
     Call, Op, Rig, SinkHandle, Split, StreamHandle,
 };
 use stream_demux::{Demux, Order};
+
+/// The smallest number of sinks for whose flushes the demux waits.
+#[expect(clippy::cast_possible_truncation, reason = "it is small")]
+const MANY: u32 = FLUSHED_AT_ONCE as u32 + 1;
+/// The number of turns in a row for which it waits.
+const WAIT: usize = LONGEST_WAIT as usize;
 
 /// A demux whose items are their own keys, and whose sinks do not log.
 fn rig() -> Rig {
@@ -74,8 +84,8 @@ fn dry(rig: &mut Rig, sinks: &[SinkHandle<u32>]) -> usize {
 }
 
 #[test]
-fn up_to_sixteen_sinks_are_flushed_at_once_and_more_after_64_turns_that_read_nothing() {
-    for (sinks, turns) in [(1, 0), (16, 0), (17, 64), (100, 64)] {
+fn few_sinks_are_flushed_at_once_and_many_after_a_wait_that_brings_nothing() {
+    for (sinks, turns) in [(1, 0), (MANY - 1, 0), (MANY, WAIT), (100, WAIT)] {
         let mut rig = rig();
         let sinks = rig.attach_each(0..sinks);
         assert_eq!(wait(&mut rig, &sinks), turns, "{} sinks", sinks.len());
@@ -84,49 +94,51 @@ fn up_to_sixteen_sinks_are_flushed_at_once_and_more_after_64_turns_that_read_not
 }
 
 #[test]
-fn wait_of_four_turns_for_each_item_until_a_turn_reads_nothing_has_paid_and_is_tried_again() {
+fn wait_has_paid_and_is_tried_again_if_it_is_short_for_the_items_that_come_before_a_turn_reads_nothing()
+ {
     for (items, in_each_turn) in [(1, 1), (15, 15), (15, 5), (15, 1)] {
         let mut rig = rig();
-        let sinks = rig.attach_each(0..17);
-        rig.push(0..17);
+        let sinks = rig.attach_each(0..MANY);
+        rig.push(0..MANY);
         rig.turn();
         for _ in 0..10 {
-            for _ in 0..4 * items {
+            for _ in 0..TURNS_PER_ITEM * items {
                 rig.turn();
             }
             assert_eq!(flushes(&sinks), 0);
             for _ in 0..items / in_each_turn {
-                rig.push(0..in_each_turn);
+                rig.push(0..u32::try_from(in_each_turn).unwrap());
                 rig.turn();
             }
         }
-        assert_eq!(dry(&mut rig, &sinks), 64, "{items} items, {in_each_turn} in each turn");
+        assert_eq!(dry(&mut rig, &sinks), WAIT, "{items} items, {in_each_turn} in each turn");
     }
 }
 
 /// After a wait that has not paid, the next lull is flushed in the first turn that reads nothing;
-/// after each further one, the next 2, 4, 8, … 64 lulls.
+/// after each further one, twice as many lulls as before, up to a bound.
 #[test]
 fn waits_that_do_not_pay_become_rare() {
     for pays in [false, true] {
         let mut rig = rig();
-        let sinks = rig.attach_each(0..17);
-        for at_once in [1, 2, 4, 8, 16, 32, 64, 64, 64] {
-            assert_eq!(wait(&mut rig, &sinks), 64);
+        let sinks = rig.attach_each(0..MANY);
+        for failures in 0..MAX_FAILURES + 3 {
+            let at_once = 1 << failures.min(MAX_FAILURES);
+            assert_eq!(wait(&mut rig, &sinks), WAIT);
             for lull in 1..=at_once {
                 assert_eq!(wait(&mut rig, &sinks), 1, "lull {lull} of {at_once}");
             }
         }
         // A wait that pays makes up for all that did not.
-        rig.push(0..17);
-        for _ in 0..=if pays { 4 } else { 5 } {
+        rig.push(0..MANY);
+        for _ in 0..=if pays { TURNS_PER_ITEM } else { TURNS_PER_ITEM + 1 } {
             rig.turn();
         }
         rig.push([0]);
         rig.turn();
-        assert_eq!(dry(&mut rig, &sinks), if pays { 64 } else { 1 });
+        assert_eq!(dry(&mut rig, &sinks), if pays { WAIT } else { 1 });
         assert_eq!(wait(&mut rig, &sinks), 1);
-        assert_eq!(wait(&mut rig, &sinks), if pays { 64 } else { 1 });
+        assert_eq!(wait(&mut rig, &sinks), if pays { WAIT } else { 1 });
     }
 }
 
@@ -137,43 +149,45 @@ fn copies_count_when_a_wait_pays() {
     rig.push([1]);
     rig.turn();
     for _ in 0..10 {
-        for _ in 0..63 {
+        for _ in 1..WAIT {
             rig.turn();
         }
         rig.push([1]); // and 19 copies
         rig.turn();
     }
-    assert_eq!((flushes(&members), dry(&mut rig, &members)), (0, 64));
+    assert_eq!((flushes(&members), dry(&mut rig, &members)), (0, WAIT));
 }
 
 #[test]
-fn all_are_flushed_after_512_batches() {
-    for count in [17, 40] {
-        let mut rig = rig_with(|demux| demux.flush_every(1 << 20));
+fn all_are_flushed_although_a_little_comes_in_each_turn() {
+    let most = MAX_BATCHES as usize;
+    for count in [MANY, 40] {
+        let mut rig = rig();
         let sinks = rig.attach_each(0..count);
-        for turn in 1..=1_024 {
-            rig.push(0..count);
+        for turn in 1..=2 * most {
+            // A batch of one is too small for the window to end before.
+            rig.push(if turn % most == 1 { 0..count } else { 0..1 });
             rig.turn();
-            let all = if turn % 512 == 0 { sinks.len() } else { 0 };
-            assert_eq!(flushes(&sinks), turn / 512 * sinks.len(), "turn {turn}");
-            assert_eq!(rig.task.woken(), all == 0, "turn {turn}");
+            let is_last = turn % most == 0;
+            assert_eq!(flushes(&sinks), turn / most * sinks.len(), "turn {turn}");
+            assert_eq!(rig.task.woken(), !is_last, "turn {turn}");
         }
     }
 }
 
 #[test]
-fn turn_that_ends_a_wait_counts_as_six_batches() {
+fn fewer_batches_are_awaited_if_each_takes_a_wait() {
+    let most = MAX_BATCHES.div_ceil(WAITED_FOR) + 1; // the first one was not waited for
     for waited in [1, 40] {
-        let mut rig = rig_with(|demux| demux.flush_every(1 << 20));
-        let sinks = rig.attach_each(0..17);
-        for turn in 1..=172 {
+        let mut rig = rig();
+        let sinks = rig.attach_each(0..MANY);
+        for turn in 1..2 * most {
             for _ in 0..waited {
                 rig.turn();
             }
-            rig.push(0..17);
+            rig.push(0..MANY);
             rig.turn();
-            // The first batch was not waited for.
-            let all = if turn < 87 { 0 } else { sinks.len() };
+            let all = if turn < most { 0 } else { sinks.len() };
             assert_eq!(flushes(&sinks), all, "turn {turn}, after {waited} turns");
         }
     }
@@ -211,8 +225,8 @@ fn flushes_that_a_turn_does_not_cover_are_made_in_the_next_ones() {
 // The input has to wait, or a turn reads nothing for another reason.
 
 #[test]
-fn blocked_input_flushes_up_to_sixteen_sinks_at_once_and_more_in_the_next_turn() {
-    for (count, turns) in [(16, 0), (17, 1), (40, 1)] {
+fn blocked_input_flushes_few_sinks_at_once_and_many_in_the_next_turn() {
+    for (count, turns) in [(MANY - 1, 0), (MANY, 1), (40, 1)] {
         let mut rig = rig();
         let sinks = rig.attach_each(0..count);
         rig.attach(99, "stuck").park();
@@ -303,11 +317,11 @@ impl Watch {
     }
 }
 
-/// No sink waits longer than the window, and each flush comes at most one budget or a quarter of
-/// the window early.
+/// With a bound that is shorter than any window: no sink waits longer, and each flush comes at most
+/// one budget or a quarter of the window early.
 #[test]
 fn busy_sink_is_flushed_once_in_a_window() {
-    for window in [1, 2, 3, 64, 1_000] {
+    for window in [1, 2, 3, 64, 400] {
         for budget in [1, 16, 1_000] {
             for keys in [1, 4, if window == 64 { 500 } else { 30 }] {
                 let mut rig = rig_with(|demux| demux.budget(budget).flush_every(window));
@@ -324,14 +338,79 @@ fn busy_sink_is_flushed_once_in_a_window() {
     }
 }
 
+/// The demux may look ahead, but by no more than a quarter.
+#[track_caller]
+fn assert_paid_by(work: u64, price: u64) {
+    assert!((price - price / 4..=price).contains(&work), "{work} paid, not {price}");
+}
+
+/// Whatever the item of another key costs, a quiet key waits for a fixed number of them.
 #[test]
-fn by_default_the_window_is_16_384_items() {
+fn item_of_a_quiet_key_is_flushed_early_if_few_sinks_share_the_work() {
+    for busy in [1, 2, 10, 50, 500] {
+        let mut rig = rig();
+        let sinks = rig.attach_each(0..=busy);
+        let (quiet, busy_key) = (sinks[0].clone(), move |read: u64| 1 + (read % u64::from(busy)));
+        let flushed_after = Arc::new(Mutex::new(None));
+        let after = Arc::clone(&flushed_after);
+        rig.input.endless(move |read| {
+            if quiet.flushed() > 0 {
+                after.lock().unwrap().get_or_insert(read - 1 - 100_000);
+            }
+            if read == 100_000 { 0 } else { u32::try_from(busy_key(read)).unwrap() }
+        });
+        until(&mut rig, |_| flushed_after.lock().unwrap().is_some());
+        let price = (u64::from(busy + 1) * PER_SINK).clamp(LEAST, FLUSH_EVERY);
+        let after = flushed_after.lock().unwrap().unwrap();
+        assert!(after <= price, "beside {busy}: after {after} of {price}");
+    }
+}
+
+/// Copies pay as items do, but `flush_every` counts items.
+#[test]
+fn item_of_a_quiet_key_is_flushed_after_a_number_of_items_and_copies() {
+    for (members, flush_every) in [(2, 16_384), (20, 16_384), (500, 16_384), (500, 10)] {
+        let mut rig = rig_with(|demux| demux.multicast().flush_every(flush_every));
+        let group: Vec<_> = (0..members).map(|name| rig.attach(1, name)).collect();
+        let quiet = rig.attach(0, "quiet");
+        let flushed_after = Arc::new(Mutex::new(None));
+        let after = Arc::clone(&flushed_after);
+        rig.input.endless(move |read| {
+            if quiet.flushed() > 0 {
+                after.lock().unwrap().get_or_insert(read - 1 - 10_000);
+            }
+            u32::from(read != 10_000)
+        });
+        until(&mut rig, |_| flushed_after.lock().unwrap().is_some());
+        let items = flushed_after.lock().unwrap().unwrap();
+        let price = ((members + 1) * PER_SINK).max(LEAST);
+        let most = price.div_ceil(members).min(flush_every as u64);
+        let turn = 1_024_u64.div_ceil(members); // it may look ahead, and goes on to its end
+        assert!(items <= most + turn, "{members} members: after {items} of {most}");
+        assert!(group.iter().all(|member| member.flushed() > 0));
+    }
+}
+
+/// A flush is shared by as many items on average, whatever the number of sinks.
+#[test]
+fn busy_sinks_share_no_flush_among_fewer_items_than_pay_for_it() {
+    for sinks in [4, 30, 100] {
+        let mut rig = rig();
+        let sinks = rig.attach_each(0..sinks);
+        let count = sinks.len() as u64;
+        rig.input.endless(move |read| u32::try_from(read % count).unwrap());
+        until(&mut rig, |rig| received(rig) >= 100_000);
+        assert_paid_by(received(&rig) as u64 / flushes(&sinks) as u64, PER_SINK);
+    }
+}
+
+#[test]
+fn one_busy_sink_is_flushed_once_in_the_shortest_window() {
     let mut rig = rig();
     let sink = rig.attach(1, "a");
-    rig.push(std::iter::repeat_n(1, 4 * 16_384 + 100));
-    rig.lines();
-    // Four that fell due, and one at the lull.
-    assert_eq!((sink.flushed(), sink.count(Op::Flush)), (sink.taken(), 5));
+    rig.input.endless(|_| 1);
+    until(&mut rig, |rig| received(rig) >= 100_000);
+    assert_paid_by(received(&rig) as u64 / sink.count(Op::Flush) as u64, LEAST);
 }
 
 #[test]

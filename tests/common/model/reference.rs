@@ -137,9 +137,9 @@ pub struct Reference {
     aborted: bool,
     /// The number of slot ids that closing has come to.
     closed: usize,
-    /// The flush list: slots, and how many items were read before the entry was made. The first
-    /// `owed` entries are due.
-    entries: VecDeque<(usize, u64)>,
+    /// The flush list: slots, and how many items were read, and items and copies handled, before the
+    /// entry was made. The first `owed` entries are due.
+    entries: VecDeque<(usize, u64, u64)>,
     owed: usize,
     patience: flushes::Patience,
     /// The number of ticks since flushes began to linger.

@@ -1,13 +1,17 @@
 //! 5. Flushing.
 
+use super::super::super::tuning::{
+    FLUSHED_AT_ONCE, LEAST, LONGEST_WAIT, MAX_BATCHES, MAX_FAILURES, PER_SINK, TURNS_PER_ITEM,
+    WAITED_FOR,
+};
 use super::*;
 
 /// How long flushes wait for more items when the input is dry.
 #[derive(Default)]
 pub(super) struct Patience {
-    waited: usize,
+    waited: u32,
     /// The length of the last wait, and what came after it.
-    judged: Option<(usize, usize)>,
+    judged: Option<(u32, usize)>,
     batches: u32,
     failures: u32,
     skip: u32,
@@ -15,7 +19,7 @@ pub(super) struct Patience {
 
 impl Patience {
     fn fail(&mut self) {
-        self.skip = 1 << self.failures.min(6);
+        self.skip = 1 << self.failures.min(MAX_FAILURES);
         self.failures += 1;
     }
 }
@@ -24,31 +28,43 @@ impl Reference {
     /// A sink took an item: an entry is made, unless an old or inherited one is left. (Q31)
     pub(super) fn enter_flush_list(&mut self, n: usize) {
         self[n].unflushed = true;
-        if self.entries.iter().all(|(other, _)| *other != n) {
-            self.entries.push_back((n, self.totals.received));
+        if self.entries.iter().all(|(other, ..)| *other != n) {
+            self.entries.push_back((n, self.totals.received, self.work()));
         }
     }
 
-    /// How many items earlier than necessary an entry may be flushed.
-    pub(super) fn slack(&self) -> u64 {
-        self.settings.budget.min(self.settings.flush_every / 4) as u64
+    /// What pays for flushes: the items that were read, and their copies.
+    fn work(&self) -> u64 {
+        self.totals.received + self.totals.copies
+    }
+
+    /// How much work pays for the flushes of all entries.
+    fn price(&self) -> u64 {
+        LEAST.max(PER_SINK * self.entries.len() as u64)
     }
 
     /// Returns whether the first entry is due, or will be within the next `early` items.
     pub(super) fn is_due(&self, early: u64) -> bool {
-        self.entries.front().is_some_and(|(_, stamp)| {
-            let further = self.totals.received - stamp;
-            self.owed > 0 || further + early >= self.settings.flush_every as u64
+        !self.entries.is_empty() && self.owed > 0 || self.is_over(early)
+    }
+
+    fn is_over(&self, early: u64) -> bool {
+        self.entries.front().is_some_and(|(_, received, work)| {
+            self.work() - work + early >= self.price()
+                || self.totals.received - received + early >= self.settings.flush_every as u64
         })
     }
 
     /// Flushes the entries that are due, as far as the allowance goes.
     pub(super) fn flush_due(&mut self) {
-        while self.is_due(self.slack()) && self.left.flushes > 0 {
+        // How many items earlier than necessary an entry may be flushed.
+        let wait = self.price().min(self.settings.flush_every as u64);
+        let early = (self.settings.budget as u64).min(wait / 4);
+        while self.is_due(early) && self.left.flushes > 0 {
             self.left.flushes -= 1;
             self.owed = self.owed.saturating_sub(1);
             let entry = self.entries.pop_front();
-            if let Some((n, _)) = entry.filter(|(n, _)| self.needs_flush(*n)) {
+            if let Some((n, ..)) = entry.filter(|(n, ..)| self.needs_flush(*n)) {
                 self.flush(n);
             }
         }
@@ -56,15 +72,10 @@ impl Reference {
 
     /// Flushes what is due before an item is read. Returns whether the allowance sufficed. (Q8)
     pub(super) fn flush_before_read(&mut self) -> bool {
-        let is_over = |this: &Self| {
-            let now = this.totals.received;
-            let first = this.entries.front();
-            first.is_some_and(|(_, stamp)| now - stamp >= this.settings.flush_every as u64)
-        };
-        if is_over(self) {
+        if self.is_over(0) {
             self.flush_due();
         }
-        !is_over(self)
+        !self.is_over(0)
     }
 
     /// Returns `false` if the entry of this slot is stale. A sink that is to be closed is not
@@ -104,7 +115,7 @@ impl Reference {
         if !self.dry {
             return;
         }
-        while self.entries.front().is_some_and(|(n, _)| !self.needs_flush(*n)) {
+        while self.entries.front().is_some_and(|(n, ..)| !self.needs_flush(*n)) {
             self.entries.pop_front();
             self.owed = self.owed.saturating_sub(1);
         }
@@ -126,7 +137,7 @@ impl Reference {
         }
         if let Some((waited, came)) = &mut patience.judged {
             *came += handled;
-            if *came * 4 >= *waited {
+            if *came as u64 * TURNS_PER_ITEM >= u64::from(*waited) {
                 (patience.failures, patience.skip, patience.judged) = (0, 0, None);
             } else if handled == 0 && !walks {
                 patience.judged = None;
@@ -142,19 +153,19 @@ impl Reference {
         }
         if !self.dry {
             patience.waited = 0;
-            return handled == 0 || self.over || !self.gate.is_empty() && n <= 16;
+            return handled == 0 || self.over || !self.gate.is_empty() && n <= FLUSHED_AT_ONCE;
         }
-        if n <= 16 {
+        if n <= FLUSHED_AT_ONCE {
             true
         } else if handled > 0 {
-            patience.batches += if waited > 0 { 6 } else { 1 };
-            patience.batches >= 512
+            patience.batches += if waited > 0 { WAITED_FOR } else { 1 };
+            patience.batches >= MAX_BATCHES
         } else if patience.skip > 0 {
             patience.skip -= 1;
             true
         } else {
             patience.waited += 1;
-            let fails = patience.waited == 64;
+            let fails = patience.waited == LONGEST_WAIT;
             if fails {
                 patience.fail();
             }

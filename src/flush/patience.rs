@@ -9,49 +9,9 @@
 
 use core::mem;
 
-/// Up to this many sinks are flushed as soon as the input has nothing ready.
-///
-/// Over TCP a flush takes about 2 µs, and a further turn a tenth of that. Up to 16 flushes cost no
-/// more than a turn of a busy runtime, and are not worth the delay.
-const FLUSHED_AT_ONCE: usize = 16;
-
-/// For how many turns in a row the demux waits for an item.
-///
-/// More than the 61 polls after which tokio runs a task again that has used up its cooperative
-/// budget. On an otherwise idle runtime so many turns take some microseconds.
-const LONGEST_WAIT: u32 = 64;
-
-/// How many turns a wait may take for each item and copy that comes before a turn reads nothing
-/// again, to have paid.
-///
-/// Over TCP a flush costs as much as some ten turns, and an item that comes before its sink is
-/// flushed saves one. A wait for the longest time has to bring 16 items, as many as the flushes that
-/// would not be worth it. A producer on another thread is still sending when the wait ends, so the
-/// turn that ends it may have read only the first few.
-const TURNS_PER_ITEM: u64 = 4;
-
-/// After how many batches all sinks are flushed, although more might come. A batch is what a turn
-/// reads before the input has nothing ready. A batch that was waited for counts as
-/// [several](WAITED_FOR).
-///
-/// An input that returns a little in each turn would otherwise delay the flush forever. Beside ten
-/// tasks that always have 20 µs of work, 512 turns take 105 ms. On an idle runtime, a producer on
-/// the same thread fills a channel of 100 again in each turn, so that the window of the flush list
-/// is over before. From another thread, a few lines come in each turn, and 512 turns take 2 ms: with
-/// 256, lines to a hundred TCP clients take a tenth more time.
-const MAX_BATCHES: u32 = 512;
-
-/// How many batches a batch counts for that came after a wait: 86 of them are flushed.
-///
-/// tokio's budget makes batches of 128 items then, so with a hundred sinks about 110 items share a
-/// flush. Such a batch comes after 61 polls of tasks, which are six turns beside ten busy tasks: 86
-/// take as long there as 512 of the others. With 16, the lines to a hundred TCP clients take twice
-/// the time.
-const WAITED_FOR: u32 = 6;
-
-/// After a wait that failed, how many lulls are flushed without waiting, as a power of two: 1, and
-/// twice as many each time, up to 64. So if waiting never pays, it is tried in one lull of 65.
-const MAX_FAILURES: u32 = 6;
+use super::tuning::{
+    FLUSHED_AT_ONCE, LONGEST_WAIT, MAX_BATCHES, MAX_FAILURES, TURNS_PER_ITEM, WAITED_FOR,
+};
 
 /// Why no item is read at the end of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,492 @@
+//! [`Flushes`]: which sinks are to be flushed, and when.
+//!
+//! A sink enters the list with the first item that it takes after a flush. Its entry is stamped
+//! with the number of items and copies that the demux had handled by then. The sink is flushed when
+//! enough further ones have paid for the flushes of all sinks in the list, at the latest after
+//! [`flush_every`](crate::Demux::flush_every) further items, or when the input has nothing ready.
+//!
+//! Copies pay because they are as much work as items: if only items counted, one for a group of 500
+//! would delay the flush of a quiet key as long as 500 items for a single sink.
+//!
+//! 1. Stamps never decrease from front to back.
+//! 2. An id is in the list at most once, so the list cannot outgrow the slots, however fast they
+//!    are attached and detached. A slot knows whether its id is in the list. If a slot is removed
+//!    while it is, the id is marked as an orphan, and the next slot with that id adopts the entry.
+
+use alloc::vec::Vec;
+
+use super::tuning::{FLUSH_EVERY, LEAST, PER_SINK};
+use crate::id::SlotId;
+
+/// After how many further items, or items and copies, each entry is due at the latest. Only the
+/// lower 32 bits of stamps are compared, which must distinguish an entry that becomes due from one
+/// that has been due for a while.
+const MAX_AGE: u64 = 1 << 31;
+
+/// If at least one item in this many lists a sink, [`push_branchless`](Flushes::push_branchless)
+/// pays. If fewer do, the branch is predicted well and costs less.
+const LISTS_MANY: u64 = 32;
+
+/// The flush list.
+#[derive(Debug)]
+pub(crate) struct Flushes {
+    /// A ring: the list is what lies between `next` and `end`, which only count up and are wrapped
+    /// when they are used. Its length is a power of two.
+    ring: Vec<Entry>,
+    next: usize,
+    end: usize,
+    /// How many entries, from the front, are due regardless of their stamps.
+    due: usize,
+    /// After how many further items an entry is due at the latest.
+    flush_every: u64,
+    /// How many items the input had returned, and where the list ended, in the last call of
+    /// [`due_in`](Self::due_in).
+    last_look: (u64, usize),
+    lists_many: bool,
+    /// After how many ticks all that is listed is due, when the input has nothing ready; 0 for at
+    /// once.
+    linger: u32,
+    /// How many of these ticks are left, while they are counted.
+    ticks_left: u32,
+    /// A bit for each id that is in the list and has no slot.
+    orphans: Vec<u64>,
+}
+
+/// How much the demux has handled.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Handled {
+    /// The items that the input has returned.
+    pub(crate) items: u64,
+    pub(crate) copies: u64,
+}
+
+impl Handled {
+    /// The number of items and copies.
+    pub(crate) fn work(self) -> u64 {
+        self.items + self.copies
+    }
+}
+
+// In this order: the compiler would otherwise load both counts at once, and wait for the one that was
+// just written.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+struct Entry {
+    /// The lower half of the number of items that the input had returned. An entry is due and removed
+    /// long before the upper half matters.
+    items: u32,
+    id: u32,
+    /// The same of the copies.
+    copies: u32,
+}
+
+impl Entry {
+    /// How many items the input has returned since the entry was made.
+    #[inline]
+    fn further_items(&self, now: &Handled) -> u64 {
+        u64::from(low(now.items).wrapping_sub(self.items))
+    }
+
+    /// How many items and copies were handled since the entry was made.
+    fn further_work(&self, now: &Handled) -> u64 {
+        self.further_items(now) + u64::from(low(now.copies).wrapping_sub(self.copies))
+    }
+}
+
+impl Flushes {
+    pub(crate) fn new() -> Self {
+        Self {
+            ring: Vec::new(),
+            next: 0,
+            end: 0,
+            due: 0,
+            flush_every: FLUSH_EVERY,
+            last_look: (0, 0),
+            lists_many: false,
+            linger: 0,
+            ticks_left: 0,
+            orphans: Vec::new(),
+        }
+    }
+
+    /// After how many further items a sink is flushed at the latest, while the input is busy.
+    pub(crate) fn set_flush_every(&mut self, items: usize) {
+        self.flush_every = (items as u64).min(MAX_AGE);
+    }
+
+    /// After how many ticks sinks are flushed when the input has nothing ready.
+    pub(crate) fn set_linger(&mut self, ticks: u32) {
+        self.linger = ticks;
+    }
+
+    pub(crate) fn can_linger(&self) -> bool {
+        self.linger > 0
+    }
+
+    /// The first entry of the list.
+    pub(crate) fn first(&self) -> Option<SlotId> {
+        self.front().map(|front| SlotId::from_raw(front.id))
+    }
+
+    /// Removes the first entry of the list.
+    pub(crate) fn remove_first(&mut self) {
+        self.due = self.due.saturating_sub(1);
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// The input has nothing ready: ticks are counted from now on, unless they are already. They
+    /// are not while nothing is listed.
+    pub(crate) fn start_linger(&mut self) {
+        if self.len() == self.due {
+            self.ticks_left = 0;
+        } else if self.ticks_left == 0 {
+            self.ticks_left = self.linger;
+        }
+    }
+
+    pub(crate) fn stop_linger(&mut self) {
+        self.ticks_left = 0;
+    }
+
+    /// One unit of time has passed.
+    pub(crate) fn tick(&mut self) {
+        if self.ticks_left > 0 {
+            self.ticks_left -= 1;
+            if self.ticks_left == 0 {
+                self.mark_all_due();
+            }
+        }
+    }
+
+    /// Returns `true` if there is something to flush that does not wait for a tick.
+    pub(crate) fn has_work(&self) -> bool {
+        self.due > 0 || self.len() > 0 && self.ticks_left == 0
+    }
+
+    /// Makes room for `slots` slots. Their ids are below that number.
+    pub(crate) fn reserve(&mut self, slots: usize) {
+        // One more, because `push` may write behind the end of the list.
+        if slots >= self.ring.len() {
+            self.grow((slots + 1).next_power_of_two());
+            self.orphans.reserve(slots.div_ceil(64).saturating_sub(self.orphans.len()));
+        }
+    }
+
+    /// How far a turn with this budget looks ahead: a sink whose flush falls due by then is flushed
+    /// together with those that are due. Otherwise each of many sinks would interrupt the reading at
+    /// its own time. If it looked ahead more than a quarter of what is left to wait for, too few
+    /// items would share a flush.
+    pub(crate) fn look_ahead(&self, now: Handled, budget: usize) -> Handled {
+        let wait = self.price().min(self.flush_every);
+        Handled { items: now.items.saturating_add((budget as u64).min(wait / 4)), ..now }
+    }
+
+    /// How many further items and copies pay for the flushes of all sinks that are listed.
+    ///
+    /// When the first of many sinks that were listed together is flushed, the price falls, so that
+    /// the others are due, too.
+    fn price(&self) -> u64 {
+        (self.len() as u64 * PER_SINK).clamp(LEAST, MAX_AGE)
+    }
+
+    #[inline]
+    fn is_due(&self, entry: &Entry, now: &Handled) -> bool {
+        entry.further_items(now) >= self.flush_every || entry.further_work(now) >= self.price()
+    }
+
+    /// How many sinks are listed.
+    pub(crate) fn len(&self) -> usize {
+        self.end.wrapping_sub(self.next)
+    }
+
+    /// A sink took an item when as much as `now` had been handled. If it is `new` in the list, it
+    /// joins the list.
+    ///
+    /// With many keys it is hard to predict which sink is new, and a wrong prediction is noticed
+    /// only when the slot has arrived from memory. `BRANCHLESS` avoids the branch by writing behind
+    /// the end of the list in either case. With 100,000 keys an item then costs a fifth less; with
+    /// 3 keys it would cost a fifth more. [`lists_many`](Self::lists_many) says which is better.
+    #[inline]
+    pub(crate) fn push<const BRANCHLESS: bool>(&mut self, id: SlotId, now: &Handled, new: bool) {
+        if BRANCHLESS {
+            self.push_branchless(id, now, new);
+        } else if new {
+            self.push_new(id, now);
+        }
+    }
+
+    #[inline]
+    fn push_branchless(&mut self, id: SlotId, now: &Handled, new: bool) {
+        // There is room: no id is listed twice, and there is a place more than ids.
+        let end = self.place(self.end);
+        let (items, copies) = (low(now.items), low(now.copies));
+        self.ring[end] = Entry { id: id.raw(), items, copies };
+        self.end = self.end.wrapping_add(usize::from(new));
+    }
+
+    // Not inlined: the loop around it needs the registers.
+    #[inline(never)]
+    fn push_new(&mut self, id: SlotId, now: &Handled) {
+        self.push_branchless(id, now, true);
+    }
+
+    /// Moves the list to the start of a larger ring.
+    #[cold]
+    fn grow(&mut self, len: usize) {
+        let (start, listed) = (self.next, self.len());
+        let mut ring = Vec::with_capacity(len);
+        ring.extend((0..listed).map(|entry| self.ring[self.place(start.wrapping_add(entry))]));
+        ring.resize(len, Entry::default());
+        self.ring = ring;
+        for end in [&mut self.next, &mut self.end, &mut self.last_look.1] {
+            *end = end.wrapping_sub(start);
+        }
+    }
+
+    /// Where in the ring a position is.
+    fn place(&self, position: usize) -> usize {
+        position & self.ring.len().wrapping_sub(1)
+    }
+
+    /// The slot with this id was removed while it was listed.
+    #[cold]
+    pub(crate) fn orphan(&mut self, id: SlotId) {
+        let (word, bit) = bit(id);
+        if word >= self.orphans.len() {
+            self.orphans.resize(word + 1, 0);
+        }
+        self.orphans[word] |= bit;
+    }
+
+    /// Returns `true` if a removed slot left an entry under this id, which now belongs to the
+    /// caller.
+    pub(crate) fn adopt(&mut self, id: SlotId) -> bool {
+        let (word, bit) = bit(id);
+        let Some(word) = self.orphans.get_mut(word) else { return false };
+        let orphaned = *word & bit != 0;
+        *word &= !bit;
+        orphaned
+    }
+
+    /// All that is listed now is due.
+    pub(crate) fn mark_all_due(&mut self) {
+        self.due = self.len();
+    }
+
+    /// Returns `true` if a flush is due when as much as `now` has been handled, even if flushes wait
+    /// for ticks.
+    pub(crate) fn is_any_due(&self, now: Handled) -> bool {
+        self.front().is_some_and(|front| self.is_due(front, &now))
+    }
+
+    /// How many items may be read before a flush is due. Called before each run of items.
+    pub(crate) fn due_in(&mut self, now: Handled) -> u64 {
+        let (then, end) = self.last_look;
+        self.lists_many = self.end.wrapping_sub(end) as u64 * LISTS_MANY > now.items - then;
+        self.last_look = (now.items, self.end);
+        // Without an entry: if the item that is read next makes one.
+        let (items, work) = self
+            .front()
+            .map_or((0, 0), |front| (front.further_items(&now), front.further_work(&now)));
+        self.flush_every.saturating_sub(items).min(self.price().saturating_sub(work))
+    }
+
+    /// Returns `true` if many of the items that were read last have listed their sinks.
+    pub(crate) fn lists_many(&self) -> bool {
+        self.lists_many
+    }
+
+    /// Removes and returns the next sink that is due by the time as much as `by` will have been
+    /// handled.
+    #[inline]
+    pub(crate) fn pop_due(&mut self, by: Handled) -> Option<SlotId> {
+        let front = self.front()?;
+        let id = SlotId::from_raw(front.id);
+        if self.due > 0 {
+            self.due -= 1;
+        } else if !self.is_due(front, &by) {
+            return None;
+        }
+        self.next = self.next.wrapping_add(1);
+        Some(id)
+    }
+
+    fn front(&self) -> Option<&Entry> {
+        (self.next != self.end).then(|| &self.ring[self.place(self.next)])
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the lower half is wanted")]
+fn low(number: u64) -> u32 {
+    number as u32
+}
+
+/// The word for a slot, and the bit in that word.
+fn bit(id: SlotId) -> (usize, u64) {
+    (id.index() / 64, 1 << (id.index() % 64))
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::collections::VecDeque;
+
+    use super::*;
+
+    /// With room for 100 slots.
+    fn flushing_every(items: usize) -> Flushes {
+        let mut flushes = Flushes::new();
+        flushes.reserve(100);
+        flushes.set_flush_every(items);
+        flushes
+    }
+
+    fn id(raw: u32) -> SlotId {
+        SlotId::from_raw(raw)
+    }
+
+    /// So many items, and no copies.
+    fn items(items: u64) -> Handled {
+        Handled { items, copies: 7 }
+    }
+
+    /// Beside the obvious list.
+    #[test]
+    fn whatever_is_listed_and_whenever_it_is_looked_at_each_is_flushed_once_and_in_time() {
+        let (mut flushes, mut list) = (Flushes::new(), VecDeque::new());
+        flushes.set_flush_every(40);
+        let (mut now, mut by, mut slot, mut dice) = (u64::from(u32::MAX) - 5_000, 0, 0_u32, 1_u64);
+        for _ in 0..10_000 {
+            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let run = flushes.due_in(items(now)).min(dice >> 60);
+            for item in 0..run {
+                now += 1;
+                let new = dice >> (item + 8) & 1 == 0;
+                flushes.reserve(slot as usize + 1);
+                if item % 2 == 0 {
+                    flushes.push::<true>(id(slot), &items(now), new);
+                } else {
+                    flushes.push::<false>(id(slot), &items(now), new);
+                }
+                if new {
+                    list.push_back((slot, now));
+                    slot += 1;
+                }
+            }
+            // What was due by then is due, though this time we look less far ahead.
+            by = by.max(now + (dice >> 30) % 8);
+            for _ in 0..(dice >> 40) % 20 {
+                let due = list.front().is_some_and(|(_, stamp)| stamp + 40 <= by);
+                let expected = due.then(|| id(list.pop_front().unwrap().0));
+                assert_eq!(flushes.pop_due(items(by)), expected);
+            }
+            assert_eq!(flushes.len(), list.len());
+        }
+        assert!(slot > 1_000);
+    }
+
+    #[test]
+    fn more_than_one_in_thirty_two_that_are_the_first_for_their_sink_are_many() {
+        let mut flushes = flushing_every(1_000);
+        let mut read = |count: u64, new: u64| {
+            let start = flushes.last_look.0;
+            for item in 0..count {
+                flushes.push::<false>(id(0), &items(start + item), item < new);
+            }
+            flushes.due_in(items(start + count));
+            flushes.lists_many()
+        };
+        assert!(!read(64, 0) && !read(64, 2) && read(64, 3) && read(64, 64) && !read(64, 1));
+        assert!(!read(0, 0) && read(31, 1) && !read(32, 1) && !read(33, 1));
+    }
+
+    #[test]
+    fn a_slot_is_due_so_many_items_after_the_first_it_took() {
+        let mut flushes = flushing_every(10);
+        flushes.push::<false>(id(3), &items(1), true);
+        flushes.push::<true>(id(4), &items(2), true);
+        flushes.push::<true>(id(4), &items(3), false);
+        assert_eq!(flushes.due_in(items(5)), 6);
+        assert_eq!(flushes.pop_due(items(10)), None);
+        assert_eq!(flushes.pop_due(items(11)), Some(id(3)));
+        assert_eq!(flushes.pop_due(items(11)), None);
+        assert_eq!(flushes.due_in(items(12)), 0);
+        assert_eq!(flushes.pop_due(items(12)), Some(id(4)));
+        assert_eq!(flushes.len(), 0);
+    }
+
+    #[test]
+    fn what_is_marked_is_due_at_once_and_what_comes_after_is_not() {
+        let mut flushes = flushing_every(100);
+        flushes.push::<true>(id(0), &items(1), true);
+        flushes.mark_all_due();
+        flushes.push::<false>(id(1), &items(1), true);
+        assert_eq!(flushes.pop_due(items(1)), Some(id(0)));
+        assert_eq!(flushes.pop_due(items(1)), None);
+    }
+
+    #[test]
+    fn an_entry_that_was_left_behind_is_adopted_once_and_by_its_own_id() {
+        let mut flushes = flushing_every(10);
+        flushes.push::<false>(id(70), &items(1), true);
+        flushes.orphan(id(70));
+        assert_eq!(flushes.orphans.len(), 2, "a bit for each");
+        assert!(!flushes.adopt(id(6)) && !flushes.adopt(id(700)));
+        assert!(flushes.adopt(id(70)));
+        assert!(!flushes.adopt(id(70)));
+        assert_eq!(flushes.pop_due(items(11)), Some(id(70)));
+    }
+
+    #[test]
+    fn the_price_grows_with_the_number_of_sinks_and_is_paid_by_items_and_copies() {
+        let mut flushes = flushing_every(16_384);
+        let start = Handled { items: u64::from(u32::MAX) - 7, copies: u64::from(u32::MAX) - 9 };
+        let after =
+            |items, copies| Handled { items: start.items + items, copies: start.copies + copies };
+        assert_eq!(flushes.due_in(start), LEAST);
+        for sink in 0..10 {
+            flushes.push::<false>(id(sink), &start, true);
+            let price = (u64::from(sink + 1) * PER_SINK).max(LEAST);
+            for copies in [0, 1, price - 10] {
+                assert_eq!(flushes.due_in(after(9, copies)), price - copies - 9);
+                assert!(!flushes.is_any_due(after(price - copies - 1, copies)));
+                assert!(flushes.is_any_due(after(price - copies, copies)));
+            }
+        }
+    }
+
+    #[test]
+    fn copies_do_not_shorten_the_longest_wait() {
+        let mut flushes = flushing_every(1_000);
+        flushes.reserve(10_000);
+        for sink in 0..10_000 {
+            flushes.push::<false>(id(sink), &Handled { items: 1, copies: sink.into() }, true);
+        }
+        assert!(!flushes.is_any_due(Handled { items: 1_000, copies: 900_000 }));
+        assert!(flushes.is_any_due(Handled { items: 1_001, copies: 900_000 }));
+        assert_eq!(flushing_every(usize::MAX).flush_every, 1 << 31, "never");
+    }
+
+    /// Those that come much later are not.
+    #[test]
+    fn sinks_that_were_listed_together_are_due_together() {
+        let mut flushes = flushing_every(20_000);
+        let price = 100 * PER_SINK;
+        for sink in 0..100 {
+            let now = if sink < 80 { u64::from(sink) } else { price - LEAST + 1 };
+            flushes.push::<true>(id(sink), &items(now), true);
+        }
+        assert_eq!(flushes.pop_due(items(price - 1)), None);
+        let due = core::iter::from_fn(|| flushes.pop_due(items(price))).count();
+        assert_eq!((due, flushes.len()), (80, 20));
+    }
+
+    #[test]
+    fn a_turn_looks_ahead_as_far_as_its_budget_but_not_over_a_quarter_of_the_wait() {
+        for (every, budget, ahead) in
+            [(100, 16, 16), (100, 128, 25), (3, 128, 0), (7, 1, 1), (1 << 20, 1 << 20, LEAST / 4)]
+        {
+            let horizon = flushing_every(every).look_ahead(items(5), budget);
+            assert_eq!((horizon.items, horizon.copies), (5 + ahead, 7));
+        }
+    }
+}
