@@ -50,9 +50,9 @@ pub(crate) struct Extras<V> {
     claim: Option<Arc<Claim>>,
     /// If the slot has no room for it.
     buffer: u32,
-    /// The group and the position there, if `GROUPED`.
+    /// The group and the number there, if `GROUPED`.
     group: u32,
-    position: u32,
+    number: u64,
     timer: Option<Timer>,
     /// Where it is in the lists of the [chains](crate::list::Lists).
     links: [Link; 2],
@@ -68,7 +68,7 @@ impl<V> Default for Extras<V> {
             claim: None,
             buffer: 0,
             group: 0,
-            position: 0,
+            number: 0,
             timer: None,
             links: <[Link; 2]>::default(),
         }
@@ -174,16 +174,16 @@ impl<K, S> Slot<K, S> {
         Recipient { key: &self.key, tag: extras.get(self.id).map_or(0, |extras| extras.tag) }
     }
 
-    /// The group and the position there, if it shares its key.
-    pub(crate) fn group<V>(&self, extras: &ExtrasList<V>) -> Option<(usize, usize)> {
+    /// The group and the number there, if it shares its key.
+    pub(crate) fn group<V>(&self, extras: &ExtrasList<V>) -> Option<(usize, u64)> {
         let extras = extras.get(self.id).filter(|_| self.has(GROUPED))?;
-        Some((extras.group as usize, extras.position as usize))
+        Some((extras.group as usize, extras.number))
     }
 
-    pub(crate) fn set_group<V>(&mut self, group: u32, position: u32, extras: &mut ExtrasList<V>) {
+    pub(crate) fn set_group<V>(&mut self, group: u32, number: u64, extras: &mut ExtrasList<V>) {
         self.set(GROUPED, true);
         let extras = extras.get_or_default(self.id);
-        (extras.group, extras.position) = (group, position);
+        (extras.group, extras.number) = (group, number);
     }
 
     pub(crate) fn leave_group(&mut self) {

@@ -178,6 +178,11 @@ where
                 None => self.ledger.unmatched(item),
             },
             SlowPath::Slow(id, item) => match (self.slots.group_of(id), &self.sharing) {
+                // Those that have left cost the last one nothing.
+                (Some((group, _)), Sharing::Multicast(_)) if self.slots.group(group).len() == 1 => {
+                    self.slots.end_group(group);
+                    self.route_to(id, item);
+                }
                 (Some((group, _)), &Sharing::Multicast(clone)) => {
                     self.start_walk(group, item, clone, items);
                 }

@@ -160,8 +160,8 @@ where
     /// Returns `true` if a slot is to be offered the item that is on its way through its group.
     fn is_ahead(&self, id: SlotId) -> bool {
         let walk = self.walk.as_ref().map(|walk| walk.group);
-        let position = self.slots.group_of(id).filter(|(group, _)| walk == Some(*group));
-        position.is_some_and(|(group, position)| self.slots.group(group).is_ahead(position))
+        let member = self.slots.group_of(id).filter(|(group, _)| walk == Some(*group));
+        member.is_some_and(|(group, number)| self.slots.group(group).is_ahead(number))
     }
 
     /// Offers a member that leaves the item that is on its way through its group, if it was not

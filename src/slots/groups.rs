@@ -18,9 +18,18 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         &mut self.groups[group]
     }
 
-    /// The group of a slot that shares its key, and the position there.
-    pub(crate) fn group_of(&self, id: SlotId) -> Option<(usize, usize)> {
+    /// The group of a slot that shares its key, and its number there.
+    pub(crate) fn group_of(&self, id: SlotId) -> Option<(usize, u64)> {
         self.slot(id).group(&self.extras)
+    }
+
+    /// Ends the group of a slot that is left alone in it: the slot is found and served like one that
+    /// never shared its key.
+    pub(crate) fn end_group(&mut self, group: usize) {
+        debug_assert_eq!(self.group(group).len(), 1);
+        if let Some(id) = self.groups.remove(group).head() {
+            self.slot_mut(id).leave_group();
+        }
     }
 
     /// The members that the walk through a group has yet to come to.

@@ -33,23 +33,20 @@ impl<K, S, V, B> Slots<K, S, V, B> {
 
     fn push_member(&mut self, group: usize, id: SlotId) {
         let Self { store, extras, groups, .. } = self;
-        let mut place = |id: SlotId, position: usize| {
-            store.slot_mut(id).set_group(narrow(group), narrow(position), extras);
-        };
-        let position = groups[group].push(id, &mut place);
-        place(id, position);
+        let number = groups[group].push(id);
+        store.slot_mut(id).set_group(narrow(group), number, extras);
         groups[group].buffers += store.slot(id).buffer(extras) as u64;
     }
 
     /// Removes a slot from its group, if it is in one. Returns the first member that is left.
     fn leave_group(&mut self, id: SlotId) -> Option<SlotId> {
-        let (index, position) = self.group_of(id)?;
+        let (index, number) = self.group_of(id)?;
         self.store.slot_mut(id).leave_group();
         let buffer = self.slot(id).buffer(&self.extras) as u64;
         let group = &mut self.groups[index];
         group.buffers -= buffer;
         group.lists.remove(id, &mut self.extras);
-        group.remove(position);
+        group.remove(number);
         let heir = group.head();
         if heir.is_none() {
             self.groups.remove(index);
