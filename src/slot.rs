@@ -256,6 +256,17 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         *limit > 0
     }
 
+    /// Counts items towards the limit: as many of these as it may accept. Returns their number.
+    pub(crate) fn accept_up_to(&mut self, items: usize) -> usize {
+        if !self.is_limited() {
+            return items;
+        }
+        let limit = &mut self.extras_mut().limit;
+        let accepted = usize::try_from(*limit).unwrap_or(usize::MAX).min(items);
+        *limit -= accepted as u64;
+        accepted
+    }
+
     /// Returns `true` if it accepts a limited number of items.
     pub(crate) fn is_limited(&self) -> bool {
         self.slot.has(LIMITED)

@@ -97,7 +97,7 @@ impl Beyond {
 
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
     /// How many items the queue of a slot has room for.
-    fn room(&self, id: SlotId) -> usize {
+    pub(super) fn room(&self, id: SlotId) -> usize {
         match self.balanced_group(id) {
             Some(group) => self.slots.group(group).room(),
             None => self.slots.slot(id).buffer(&self.slots.extras),

@@ -161,27 +161,22 @@ where
         backlog
     }
 
-    /// Queues the items that waited for the predecessor of `id`, up to the limit of `id`. If `id`
-    /// conflates, all but the first are compared with others before they are accepted.
+    /// Queues the items that waited for the predecessor of `id`. Those that fit are accepted, up to
+    /// the limit of `id`. The others are beyond the buffer as if they came now: otherwise each
+    /// replacement of a sink that does not read would let in further items. If `id` conflates, all
+    /// but the first are compared with others before they are accepted.
     fn take_over(&mut self, id: SlotId, backlog: VecDeque<V>) {
+        let len = backlog.len();
+        if len == 0 {
+            return;
+        }
+        let room = if self.slots.slot(id).conflates() { 1 } else { self.room(id) };
+        self.ledger.queued(len);
         let mut slot = self.slots.slot_mut(id);
-        let conflates = slot.conflates();
-        if !conflates && !slot.is_limited() {
-            self.ledger.queued(backlog.len());
-            return slot.set_queue(backlog);
-        }
-        let mut items = backlog.into_iter();
-        for item in items.by_ref() {
-            self.push(id, item);
-            if !self.accept(id) || conflates {
-                break;
-            }
-        }
-        let beyond = items.len();
-        for item in items {
-            self.push(id, item);
-        }
-        self.set_beyond(id, beyond);
+        slot.set_queue(backlog);
+        let fits = len.min(room);
+        let accepted = slot.accept_up_to(fits);
+        self.set_beyond(id, len - accepted);
         if !self.slots.slot_mut(id).may_accept() {
             self.leave(id, LeaveReason::Limited);
         }

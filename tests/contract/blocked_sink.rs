@@ -108,7 +108,7 @@ fn pending_flushes_and_closes_of_others_continue() {
 // Events that unblock the input in the same poll.
 
 #[test]
-fn a_successor_that_is_not_ready_takes_the_queue_and_blocks_on_the_next_item() {
+fn a_successor_that_is_not_ready_and_has_no_room_for_the_queue_blocks_in_its_place() {
     let mut rig = Rig::new();
     rig.blocked();
     let new = rig.order(1, "new", |attach| attach.tag(5));
@@ -116,7 +116,7 @@ fn a_successor_that_is_not_ready_takes_the_queue_and_blocks_on_the_next_item() {
     let lines = rig.lines();
     let hooks: Vec<_> = lines.iter().filter(|line| line.contains("blocked")).collect();
     assert_eq!(hooks, ["unblocked 1", "blocked 1#5"]);
-    assert_eq!((rig.totals().queued, rig.input.left()), (2, 1));
+    assert_eq!((rig.totals().queued, rig.input.left()), (1, 2), "nothing was read");
     new.open();
     rig.lines();
     assert_eq!((new.items(), rig.totals().unmatched), (vec![101, 102], 1));

@@ -322,8 +322,9 @@ impl Reference {
                 self.unmatched(item);
                 continue;
             }
+            let fits = slot.queue.len() < slot.buffer;
             slot.queue.push_back(item);
-            if conflates {
+            if conflates || !fits {
                 slot.beyond += 1;
                 self.mark_beyond(new);
             } else {
