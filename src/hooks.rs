@@ -204,6 +204,11 @@ pub trait Hooks<K, V, E> {
     /// ([`Discarded::Conflated`]), and `new` takes its place. By default every item supersedes
     /// every other, so that only the latest one waits.
     ///
+    /// The time for an item grows with the number of items that wait, which the
+    /// [`buffer`](crate::Attach::buffer) bounds. Comparisons count towards the
+    /// [`budget`](crate::Demux::budget), so that turns stay short, but the input is read more slowly
+    /// in the meantime: keep the buffers of attachments that conflate short.
+    ///
     /// # Examples
     ///
     /// A client that follows many prices on one connection gets the latest of each:

@@ -116,7 +116,7 @@ where
     fn go_on(self: Pin<&mut Self>, turn: &mut Turn) {
         let this = self.project();
         if !this.router.is_aborted() {
-            this.router.settle_doubts(this.budget.limit());
+            this.router.settle_doubts(this.budget.limit(), &mut this.budget.items);
             turn.is_settled = !this.router.is_in_doubt();
             this.router.continue_walk(&mut this.budget.items);
         }

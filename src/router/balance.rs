@@ -134,8 +134,8 @@ where
     }
 
     /// Polls the members of a group whose queue is in doubt, as far as `polls` goes. If none is
-    /// ready then, the policy acts.
-    pub(super) fn ask_group(&mut self, group: usize, polls: &mut Allowance) {
+    /// ready then, the policy acts, and `items` pays for its comparisons.
+    pub(super) fn ask_group(&mut self, group: usize, polls: &mut Allowance, items: &mut Allowance) {
         self.slots.group_mut(group).start();
         loop {
             let Some(head) = self.slots.group(group).head() else { return };
@@ -148,7 +148,7 @@ where
             let Some(id) = next else {
                 self.slots.group_mut(group).is_full = true;
                 return if is_doubted {
-                    self.apply_policy_beyond(head);
+                    self.apply_policy_beyond(head, items);
                 };
             };
             if !is_doubted || polls.is_spent() {

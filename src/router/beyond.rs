@@ -38,6 +38,13 @@ use crate::slot::{Popped, Queue};
 /// be believed of sinks that take up to four, and something is left for the orders that come next.
 const POLLS: usize = 32;
 
+/// How many comparisons of an item with those that wait cost as much as an item.
+///
+/// A comparison takes one or two nanoseconds, an item some tens. With a budget of 1,024 a turn makes
+/// up to 65,536 comparisons, which take about a tenth of a millisecond, and then those of one more
+/// item.
+const COMPARISONS: usize = 64;
+
 /// The slots that receive and have items beyond their buffers, in the order in which they got them:
 /// under a policy that discards, ...
 const DOUBTS: u32 = 0;
@@ -57,12 +64,14 @@ pub(super) struct Beyond {
     /// The sinks that were in doubt and were polled in this turn: a wake of them is left for the
     /// next one. At most [`POLLS`].
     polled: Vec<SlotId>,
+    /// How many comparisons were made that no allowance has paid for.
+    comparisons: usize,
 }
 
 impl Beyond {
     pub(super) fn new() -> Self {
         let lists = Lists::new(CHAIN);
-        Self { lists, blocked_on: None, was_closed: false, polled: Vec::new() }
+        Self { lists, blocked_on: None, was_closed: false, polled: Vec::new(), comparisons: 0 }
     }
 
     pub(super) fn begin_turn(&mut self) {
@@ -193,7 +202,7 @@ where
     /// Queues an item that was admitted and that no sink has taken.
     pub(super) fn enqueue(&mut self, id: SlotId, item: V) {
         if self.slots.slot(id).overflow() != Overflow::Wait && self.is_known_full(id) {
-            return self.apply_policy(id, &mut iter::once(item));
+            return self.apply_policy(id, &mut iter::once(item), usize::MAX);
         }
         let room = self.room(id);
         let beyond = self.slots.slot_mut(id).enqueue(item, room);
@@ -218,22 +227,28 @@ where
     }
 
     /// Polls the sinks in doubt once more, now that the cooperative budget of the task is fresh.
-    pub(crate) fn settle_doubts(&mut self, limit: usize) {
+    /// `items` pays for the comparisons of policies.
+    pub(crate) fn settle_doubts(&mut self, limit: usize, items: &mut Allowance) {
         if !self.is_in_doubt() {
             return;
         }
         let mut polls = Allowance::new(limit.min(POLLS));
-        while !polls.is_spent() {
+        while !polls.is_spent() && !items.is_spent() {
             let Some(id) = self.beyond.lists.first(DOUBTS) else { break };
             if let Some(group) = self.balanced_group(id) {
-                self.ask_group(group, &mut polls);
+                self.ask_group(group, &mut polls, items);
+                continue;
+            }
+            if self.is_known_full(id) {
+                // `items` did not suffice for its policy in the turn before.
+                self.apply_policy_beyond(id, items);
                 continue;
             }
             self.unpark(id);
             match self.drain(id, &mut polls) {
                 Drained::Unready => {
                     self.slots.slot_mut(id).set_full();
-                    self.apply_policy_beyond(id);
+                    self.apply_policy_beyond(id, items);
                 }
                 Drained::Left => self.slots.ready.list(id),
                 Drained::Gone => {}
@@ -255,21 +270,41 @@ where
     }
 
     /// The sink of a slot is full: its policy acts on the items beyond the buffer, as if they came
-    /// now.
-    pub(super) fn apply_policy_beyond(&mut self, id: SlotId) {
+    /// now. `items` pays for the comparisons. If it does not suffice, the rest stays beyond the
+    /// buffer, and the slot in doubt, behind the others.
+    pub(super) fn apply_policy_beyond(&mut self, id: SlotId, items: &mut Allowance) {
         let mut slot = self.slots.slot_mut(id);
-        if slot.is_beyond() {
-            debug_assert!(slot.receives());
-            let items = slot.split_beyond();
-            self.ledger.unqueued(items.len());
-            self.leave_beyond(id);
-            self.apply_policy(id, &mut items.into_iter());
+        if !slot.is_beyond() {
+            return;
+        }
+        debug_assert!(slot.receives());
+        let beyond = slot.split_beyond();
+        self.ledger.unqueued(beyond.len());
+        self.leave_beyond(id);
+        let mut beyond = beyond.into_iter();
+        self.apply_policy(id, &mut beyond, items.left().saturating_mul(COMPARISONS));
+        self.pay_comparisons(items);
+        let left = beyond.len();
+        if left > 0 {
+            beyond.for_each(|item| self.push(id, item));
+            self.set_beyond(id, left);
         }
     }
 
-    /// The policy of a slot acts on items that come while its sink is full.
-    fn apply_policy(&mut self, id: SlotId, items: &mut dyn Iterator<Item = V>) {
-        while let Some(mut item) = items.next() {
+    /// Spends what the comparisons cost that were made since this was called last.
+    pub(super) fn pay_comparisons(&mut self, items: &mut Allowance) {
+        let units = self.beyond.comparisons / COMPARISONS;
+        if units > 0 {
+            self.beyond.comparisons %= COMPARISONS;
+            items.spend_up_to(units);
+        }
+    }
+
+    /// The policy of a slot acts on items that come while its sink is full, until `most` comparisons
+    /// are to be paid for.
+    fn apply_policy(&mut self, id: SlotId, items: &mut dyn Iterator<Item = V>, most: usize) {
+        while self.beyond.comparisons < most {
+            let Some(mut item) = items.next() else { return };
             // Nothing in the queue is beyond the buffer now.
             let has_room = self.slots.queue_len(id).0 < self.room(id);
             match self.slots.slot(id).overflow() {
@@ -303,7 +338,11 @@ where
     fn conflate(&mut self, id: SlotId, item: V) -> Option<V> {
         let slot = self.slots.slot_mut(id);
         let (hooks, to) = (self.ledger.hooks_mut(), slot.recipient());
-        let position = slot.queue().position(|waiting| hooks.supersedes(to, waiting, &item));
+        let comparisons = &mut self.beyond.comparisons;
+        let position = slot.queue().position(|waiting| {
+            *comparisons += 1;
+            hooks.supersedes(to, waiting, &item)
+        });
         let Some(position) = position else { return Some(item) };
         let old = self.slots.slot_mut(id).replace_queued(position, item);
         self.discard(id, old, Discarded::Conflated);

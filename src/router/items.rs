@@ -142,6 +142,7 @@ where
             path => path,
         };
         self.route_known(path, items);
+        self.pay_comparisons(items);
     }
 
     /// Looks for the slot of an item, away from the hot path.

@@ -109,6 +109,7 @@ where
                 Some(answer) => self.settle(id, copy, answer),
                 None => self.offer(id, copy),
             }
+            self.pay_comparisons(items);
         }
         if walk.ahead > 0 {
             self.ledger.queued(1);

@@ -2,7 +2,10 @@
 //! another, and that what wakes itself is polled once a turn.
 
 use crate::common::{Op, Rig, SinkHandle, Split, Task, scripted_sink, scripted_stream};
-use stream_demux::{Attach, Demux, DemuxStreamExt, Lease, Order, Overflow::DropNewest};
+use stream_demux::{
+    Attach, Demux, DemuxStreamExt, Lease, Order,
+    Overflow::{Conflate, DropNewest, Wait},
+};
 
 /// A key without an attachment. An order for it costs one unit and has no effect.
 const UNUSED: u32 = 99_999;
@@ -332,4 +335,89 @@ fn task_is_woken_if_work_is_left_and_not_otherwise() {
     let polls = rig.task.polls();
     rig.lines();
     assert_eq!(rig.task.polls() - polls, 1);
+}
+
+// Comparisons under `Conflate`: 64 cost as much as an item.
+
+/// A rig that logs comparisons, in which no item supersedes another.
+fn comparing(settings: impl FnOnce(Split) -> Split) -> Rig {
+    let unlike = |mut demux: Split| {
+        demux.hooks_mut().supersedes = |_, _| false;
+        settings(demux)
+    };
+    Rig::keyed(|n| n / 10_000, unlike).logging(|line| line.ends_with('?'))
+}
+
+#[test]
+fn turn_that_compares_with_a_long_queue_reads_fewer_items() {
+    for (budget, waiting) in [(1, 500), (10, 500), (10, 70), (1_000, 500)] {
+        let mut rig = comparing(|demux| demux.budget(budget));
+        let a = rig.attach_on(1, "a", |attach| attach.overflow(Conflate).buffer(1_000));
+        let b = rig.attach_on(2, "b", |attach| attach.buffer(1_000));
+        [&a, &b].into_iter().for_each(SinkHandle::park);
+        rig.send([20_000; 20]);
+        rig.send((0..waiting).map(|n| 10_000 + n));
+        b.open();
+        rig.push((0..100).map(|n| 11_000 + n));
+        let mut comparisons = 0;
+        while rig.input.left() > 0 {
+            let before = rig.totals().received;
+            let compared = rig.turn().len();
+            let read = usize::try_from(rig.totals().received - before).unwrap();
+            // The comparisons of the last item are made to the end.
+            let most = 64 * budget + waiting as usize + 100;
+            assert!(compared <= most, "{compared} of {most}");
+            assert!(read > 0 && (read == 1 || 64 * budget > waiting as usize), "{read}");
+            comparisons += compared;
+        }
+        assert_eq!(comparisons as u64, (0..100).map(|n| u64::from(waiting) + n).sum());
+        assert!(b.taken() > 0, "queues drain in the meantime");
+    }
+}
+
+/// The queue that is taken over has to be compared with itself, which takes many turns.
+#[test]
+fn sink_in_doubt_that_compares_for_many_turns_holds_up_no_order_and_no_other_sink() {
+    let mut rig = comparing(|demux| demux.budget(4));
+    let old = rig.attach_on(1, "old", |attach| attach.overflow(Wait).buffer(500));
+    let other = rig.attach_on(2, "other", |attach| attach.overflow(DropNewest).buffer(1));
+    [&old, &other].into_iter().for_each(SinkHandle::park);
+    rig.send((0..300).map(|n| 10_000 + n));
+    let new = rig.order(1, "new", |attach| attach.overflow(Conflate).buffer(500));
+    new.park();
+    rig.turn();
+    assert_eq!(old.items(), []);
+    rig.push([20_000, 20_001]);
+    let (mut turns, mut comparisons) = (0, 0);
+    while rig.input.left() > 0 {
+        rig.orders.push(Order::Detach(UNUSED));
+        let compared = rig.turn().len();
+        assert!(compared <= 4 * 64 + 300 && rig.orders.left() == 0);
+        (turns, comparisons) = (turns + 1, comparisons + compared);
+        assert!(turns < 1_000);
+    }
+    assert_eq!(comparisons, 300 * 299 / 2);
+    assert!(turns >= comparisons / (4 * 64 + 300), "{turns}");
+    rig.lines();
+    assert_eq!(new.count(Op::Ready), 2, "once as it was attached, and once in doubt");
+    new.open();
+    rig.lines();
+    assert_eq!(new.items(), (10_000..10_300).collect::<Vec<_>>());
+}
+
+#[test]
+fn sinks_in_doubt_do_not_wait_for_one_that_compares() {
+    let mut rig = comparing(|demux| demux.budget(2));
+    let old = rig.attach_on(1, "old", |attach| attach.overflow(Wait).buffer(500));
+    let other = rig.attach_on(2, "other", |attach| attach.overflow(DropNewest).buffer(1));
+    [&old, &other].into_iter().for_each(SinkHandle::park);
+    rig.send((0..300).map(|n| 10_000 + n));
+    let new = rig.order(1, "new", |attach| attach.overflow(Conflate).buffer(500));
+    new.park();
+    rig.push([20_000, 20_001]);
+    rig.turn(); // both are in doubt
+    assert!(!rig.turn().is_empty(), "the first one compares");
+    assert_eq!(rig.totals().discarded, 0);
+    rig.turn();
+    assert_eq!((rig.totals().discarded, rig.totals().queued), (1, 301), "the other one is full");
 }

@@ -118,6 +118,8 @@ pub struct Reference {
     /// The slot ids that were polled in this turn because they were in doubt.
     asked: Vec<usize>,
     doubted: bool,
+    /// How often an item was compared with one that waits.
+    comparisons: u64,
     /// In this turn: the input has returned `Pending`; the items that were read and the copies.
     dry: bool,
     handled: usize,

@@ -131,7 +131,7 @@ impl Reference {
 
     pub(super) fn poll_doubts(&mut self) {
         let mut polls = self.settings.budget.min(32);
-        while polls > 0 && !self.doubts.is_empty() {
+        while polls > 0 && self.left.items > 0 && !self.doubts.is_empty() {
             let n = self.doubts[0];
             if !self.is_doubted(n) {
                 self.doubts.remove(0);
@@ -145,6 +145,9 @@ impl Reference {
     }
 
     fn poll_doubted(&mut self, n: usize, polls: &mut usize) {
+        if self.is_full(n) {
+            return self.apply_policy_beyond(n); // goes on with it
+        }
         self.begin_doubt(n);
         while self.slots[n].is_some() && !self[n].queue.is_empty() {
             if *polls == 0 {
@@ -180,6 +183,12 @@ impl Reference {
     /// The sink was found full: its policy is applied to the items beyond the buffer.
     pub(super) fn apply_policy_beyond(&mut self, n: usize) {
         while self.slots[n].as_ref().is_some_and(|slot| slot.beyond > 0) {
+            if self.left.items == 0 {
+                // The rest is for the next turn, after the other sinks in doubt.
+                self.doubts.retain(|other| *other != n);
+                self.doubts.push(n);
+                break;
+            }
             let room = self.room(n);
             let slot = &mut self[n];
             let accepted = slot.queue.len() - slot.beyond;
@@ -209,6 +218,7 @@ impl Reference {
             }
             Overflow::Conflate => {
                 for place in 0..accepted {
+                    self.compare();
                     if self.hooks.is_superseded(id, &self[n].queue[place], &item) {
                         let old = mem::replace(&mut self[n].queue[place], item);
                         return self.discard(n, old, "conflated");
@@ -224,6 +234,14 @@ impl Reference {
         let slot = &mut self[n];
         slot.queue.insert(slot.queue.len() - slot.beyond, item);
         self.accept(n);
+    }
+
+    /// A number of comparisons cost as much as an item.
+    fn compare(&mut self) {
+        self.comparisons += 1;
+        if self.comparisons % 64 == 0 {
+            self.left.items = self.left.items.saturating_sub(1);
+        }
     }
 
     // The fates of items.
