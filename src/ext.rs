@@ -13,7 +13,7 @@ use crate::order::{Attachable, IntoOrder, Orders};
 pub trait DemuxStreamExt: Stream {
     /// Splits this stream into many sinks by a key that is computed from each item.
     ///
-    /// `key` returns the key of an item. `orders` is a stream of [orders](crate::Order) that
+    /// `key` returns the key of an item, and is called once for each. `orders` is a stream of [orders](crate::Order) that
     /// attach and detach sinks at any time; its items are `(key, sink)`, [`Attach`](crate::Attach)
     /// or [`Order`](crate::Order).
     ///
@@ -56,8 +56,11 @@ pub trait DemuxStreamExt: Stream {
     ///
     /// The key of an item is neither cloned nor allocated. As with the methods of `HashMap`, the
     /// key type of the orders may be any type that implements [`Borrow`] for the type of the
-    /// borrowed key, such as `String` for `str`. Apart from that, this method is the same as
-    /// [`demux_by`](Self::demux_by).
+    /// borrowed key, such as `String` for `str`.
+    ///
+    /// `key` is called again for an item whose key is not attached, if orders are applied before its
+    /// fate is decided: the demux cannot keep the key, because it is a part of the item. Apart from
+    /// that, this method is the same as [`demux_by`](Self::demux_by).
     ///
     /// # Examples
     ///

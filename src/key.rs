@@ -77,7 +77,13 @@ pub(crate) mod sealed {
 
     /// Finds the slot for an item.
     pub trait FindByKey<V, K> {
-        fn find_in<'a, D>(&mut self, directory: &'a mut D, item: &V) -> Option<D::Slot<'a>>
+        /// Returns the slot with the key of an item, and the key unless it is a part of the item:
+        /// if the slot is looked up again, the key function is not called a second time.
+        fn find_in<'a, D>(
+            &mut self,
+            directory: &'a mut D,
+            item: &V,
+        ) -> (Option<D::Slot<'a>>, Option<K>)
         where
             D: Directory<K>;
     }
@@ -118,7 +124,7 @@ where
     F: FindByKey<V, K>,
 {
     #[inline]
-    fn find_in<'a, D>(&mut self, directory: &'a mut D, item: &V) -> Option<D::Slot<'a>>
+    fn find_in<'a, D>(&mut self, directory: &'a mut D, item: &V) -> (Option<D::Slot<'a>>, Option<K>)
     where
         D: Directory<K>,
     {
@@ -132,11 +138,12 @@ where
     K: Hash + Eq,
 {
     #[inline]
-    fn find_in<'a, D>(&mut self, directory: &'a mut D, item: &V) -> Option<D::Slot<'a>>
+    fn find_in<'a, D>(&mut self, directory: &'a mut D, item: &V) -> (Option<D::Slot<'a>>, Option<K>)
     where
         D: Directory<K>,
     {
-        directory.find(&(self.0)(item))
+        let key = (self.0)(item);
+        (directory.find(&key), Some(key))
     }
 }
 
@@ -147,11 +154,11 @@ where
     Q: Hash + Eq + ?Sized,
 {
     #[inline]
-    fn find_in<'a, D>(&mut self, directory: &'a mut D, item: &V) -> Option<D::Slot<'a>>
+    fn find_in<'a, D>(&mut self, directory: &'a mut D, item: &V) -> (Option<D::Slot<'a>>, Option<K>)
     where
         D: Directory<K>,
     {
-        directory.find((self.0)(item))
+        (directory.find((self.0)(item)), None)
     }
 }
 

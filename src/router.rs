@@ -33,14 +33,14 @@ use crate::totals::Totals;
 use beyond::Beyond;
 use multicast::Walk;
 
-pub(crate) use items::SlowPath;
+pub(crate) use items::{SlowPath, Unrouted};
 
 pub(crate) struct Router<K, S, V, H, B> {
     slots: Slots<K, S, V, B>,
     beyond: Beyond,
-    /// An item that orders have overtaken: they are applied before its key is looked up. While
+    /// An item that orders have overtaken: they are applied before its slot is looked up. While
     /// there is one, the input is not read.
-    overtaken: Option<V>,
+    overtaken: Option<Unrouted<K, V>>,
     /// An item on its way through a group. While there is one, the input is not read.
     walk: Option<Walk<V>>,
     ledger: Ledger<H>,

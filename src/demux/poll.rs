@@ -15,7 +15,7 @@ use crate::hooks::Hooks;
 use crate::key::sealed::{AttachOnDemand, FindByKey};
 use crate::order::{Attachable, IntoOrder, Order, Orders};
 use crate::ready::ORDERS;
-use crate::router::SlowPath;
+use crate::router::{SlowPath, Unrouted};
 use crate::totals::Totals;
 
 impl<St, F, O, H, B> Future for Demux<St, F, O, H, B>
@@ -280,7 +280,7 @@ where
             // After the read, not before: an order may have come with the item.
             let signals = this.router.ready().signals();
             if signals != 0 {
-                this.router.overtake(item);
+                this.router.overtake(Unrouted { item, key: None });
                 if signals & ORDERS == 0 {
                     this.inbox.suspect();
                 }
@@ -304,7 +304,7 @@ where
     #[inline(never)]
     fn route_slow(
         mut self: Pin<&mut Self>,
-        path: SlowPath<St::Item, ErrorOf<O, St::Item>>,
+        path: SlowPath<KeyOf<O>, St::Item, ErrorOf<O, St::Item>>,
     ) -> Option<Read> {
         let this = self.as_mut().project();
         let items = &mut this.budget.items;

@@ -14,12 +14,19 @@ use crate::hooks::{Detached, Discarded, Hooks};
 use crate::id::SlotId;
 use crate::key::sealed::{AttachOnDemand, FindByKey};
 
+/// An item whose slot is to be looked up, again or for the first time.
+pub(crate) struct Unrouted<K, V> {
+    pub(crate) item: V,
+    /// Its key, if the key function has returned that and it is not a part of the item.
+    pub(crate) key: Option<K>,
+}
+
 /// Why an item cannot be sent on the hot path.
-pub(crate) enum SlowPath<V, E> {
+pub(crate) enum SlowPath<K, V, E> {
     /// No slot has its key.
-    Unknown(V),
-    /// Its slot is known to be busy, or limited, or one of several.
-    Slow(SlotId, V),
+    Unknown(Unrouted<K, V>),
+    /// Its slot is known to be busy, or limited, or one of several, or it is leaving.
+    Slow(SlotId, Unrouted<K, V>),
     /// The hooks did not admit it.
     NotAdmitted(SlotId, V),
     /// Its sink has just answered that it is not ready, or failed.
@@ -37,7 +44,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
 
     /// Keeps an item that orders have overtaken.
     #[cold]
-    pub(crate) fn overtake(&mut self, item: V) {
+    pub(crate) fn overtake(&mut self, item: Unrouted<K, V>) {
         self.ledger.queued(1);
         self.overtaken = Some(item);
     }
@@ -87,17 +94,19 @@ where
         &mut self,
         key: &mut F,
         item: V,
-    ) -> Result<(), SlowPath<V, S::Error>>
+    ) -> Result<(), SlowPath<K, V, S::Error>>
     where
         F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
         let Self { slots, ledger, .. } = self;
-        let Some(mut slot) = slots.find_for(key, &item) else {
-            return Err(SlowPath::Unknown(item));
+        let (slot, key) = slots.find_for(key, &item);
+        let Some(mut slot) = slot else {
+            return Err(SlowPath::Unknown(Unrouted { item, key }));
         };
         if !slot.is_fast() {
-            return Err(SlowPath::Slow(slot.id(), item));
+            return Err(SlowPath::Slow(slot.id(), Unrouted { item, key }));
         }
+        drop(key);
         if !ledger.hooks_mut().admit(slot.recipient(), &item) {
             return Err(SlowPath::NotAdmitted(slot.id(), item));
         }
@@ -122,23 +131,25 @@ where
     pub(crate) fn route_slow<F>(
         &mut self,
         key: &mut F,
-        path: SlowPath<V, S::Error>,
+        path: SlowPath<K, V, S::Error>,
         orders_known: bool,
         items: &mut Allowance,
     ) where
         F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
         let path = match self.resolve(path) {
-            SlowPath::Unknown(item) if !orders_known => return self.overtake(item),
-            SlowPath::Unknown(item) if !self.is_finished() => match key.attach_for(&item) {
-                None => SlowPath::Unknown(item),
-                Some(attach) => {
-                    // An item that was read with the last of the allowance is served, too.
-                    items.spend();
-                    self.attach(attach, items);
-                    self.look_up(key, item)
+            SlowPath::Unknown(unrouted) if !orders_known => return self.overtake(unrouted),
+            SlowPath::Unknown(unrouted) if !self.is_finished() => {
+                match key.attach_for(&unrouted.item) {
+                    None => SlowPath::Unknown(unrouted),
+                    Some(attach) => {
+                        // An item that was read with the last of the allowance is served, too.
+                        items.spend();
+                        self.attach(attach, items);
+                        self.look_up(key, unrouted)
+                    }
                 }
-            },
+            }
             path => path,
         };
         self.route_known(path, items);
@@ -146,19 +157,30 @@ where
     }
 
     /// Looks for the slot of an item, away from the hot path.
-    fn look_up<F>(&mut self, key: &mut F, item: V) -> SlowPath<V, S::Error>
+    fn look_up<F>(
+        &mut self,
+        key: &mut F,
+        Unrouted { item, key: known }: Unrouted<K, V>,
+    ) -> SlowPath<K, V, S::Error>
     where
         F: FindByKey<V, K>,
     {
-        match self.slots.find_for(key, &item).map(|slot| slot.id()) {
-            Some(id) => self.resolve(SlowPath::Slow(id, item)),
-            None => SlowPath::Unknown(item),
+        let (id, key) = if let Some(known) = known {
+            (self.slots.find(&known), Some(known))
+        } else {
+            let (slot, key) = self.slots.find_for(key, &item);
+            (slot.map(|slot| slot.id()), key)
+        };
+        let unrouted = Unrouted { item, key };
+        match id {
+            Some(id) => self.resolve(SlowPath::Slow(id, unrouted)),
+            None => SlowPath::Unknown(unrouted),
         }
     }
 
     /// The slot that was found for an item may be leaving, or another member of a group: looks for
     /// the one that receives.
-    fn resolve(&self, path: SlowPath<V, S::Error>) -> SlowPath<V, S::Error> {
+    fn resolve(&self, path: SlowPath<K, V, S::Error>) -> SlowPath<K, V, S::Error> {
         match path {
             SlowPath::Slow(id, item) => match self.slots.head_for(id) {
                 Some(head) => SlowPath::Slow(head, item),
@@ -169,27 +191,31 @@ where
     }
 
     /// Routes an item away from the hot path. Attaches no sink if no slot has its key.
-    fn route_known(&mut self, path: SlowPath<V, S::Error>, items: &mut Allowance) {
+    fn route_known(&mut self, path: SlowPath<K, V, S::Error>, items: &mut Allowance) {
         match path {
-            SlowPath::Unknown(item) => match self.slots.catch_all {
+            SlowPath::Unknown(Unrouted { item, .. }) => match self.slots.catch_all {
                 Some(id) => match self.balanced_group(id) {
                     Some(group) => self.balance(group, item, items),
                     None => self.route_to(id, item),
                 },
                 None => self.ledger.unmatched(item),
             },
-            SlowPath::Slow(id, item) => match (self.slots.group_of(id), &self.sharing) {
-                // Those that have left cost the last one nothing.
-                (Some((group, _)), Sharing::Multicast(_)) if self.slots.group(group).len() == 1 => {
-                    self.slots.end_group(group);
-                    self.route_to(id, item);
+            SlowPath::Slow(id, Unrouted { item, .. }) => {
+                match (self.slots.group_of(id), &self.sharing) {
+                    // Those that have left cost the last one nothing.
+                    (Some((group, _)), Sharing::Multicast(_))
+                        if self.slots.group(group).len() == 1 =>
+                    {
+                        self.slots.end_group(group);
+                        self.route_to(id, item);
+                    }
+                    (Some((group, _)), &Sharing::Multicast(clone)) => {
+                        self.start_walk(group, item, clone, items);
+                    }
+                    (Some((group, _)), Sharing::Balance) => self.balance(group, item, items),
+                    _ => self.route_to(id, item),
                 }
-                (Some((group, _)), &Sharing::Multicast(clone)) => {
-                    self.start_walk(group, item, clone, items);
-                }
-                (Some((group, _)), Sharing::Balance) => self.balance(group, item, items),
-                _ => self.route_to(id, item),
-            },
+            }
             SlowPath::Unready(id, item, answer) => self.settle(id, item, answer),
             SlowPath::NotAdmitted(id, item) => self.discard(id, item, Discarded::NotAdmitted),
             SlowPath::Failed(id, error) => self.lose(id, error),
@@ -205,9 +231,9 @@ where
     ) where
         F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
-        if let Some(item) = self.overtaken.take() {
+        if let Some(unrouted) = self.overtaken.take() {
             self.ledger.unqueued(1);
-            let path = self.look_up(key, item);
+            let path = self.look_up(key, unrouted);
             self.route_slow(key, path, orders_known, items);
         }
     }

@@ -6,7 +6,7 @@ use core::mem;
 
 use futures_sink::Sink;
 
-use super::{Ending, Router, Sharing};
+use super::{Ending, Router, Sharing, Unrouted};
 use crate::budget::{Allowance, Budget};
 use crate::hooks::{Detached, Hooks, Recipient};
 use crate::id::SlotId;
@@ -186,7 +186,7 @@ where
     fn abort(&mut self) {
         self.finish();
         self.ending = Some(Ending { cursor: 0, aborts: true });
-        if let Some(item) = self.overtaken.take() {
+        if let Some(Unrouted { item, .. }) = self.overtaken.take() {
             self.ledger.unqueued(1);
             self.ledger.unmatched(item);
         }

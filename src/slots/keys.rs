@@ -85,9 +85,14 @@ where
     }
 
     /// A slot with the key of an item. If it is [fast](Slot::is_fast), it alone receives such items.
-    /// Otherwise see [`head_for`](Self::head_for).
+    /// Otherwise see [`head_for`](Self::head_for). Also returns the key, unless it is a part of the
+    /// item.
     #[inline]
-    pub(crate) fn find_for<F>(&mut self, key: &mut F, item: &V) -> Option<SlotMut<'_, K, S, V>>
+    pub(crate) fn find_for<F>(
+        &mut self,
+        key: &mut F,
+        item: &V,
+    ) -> (Option<SlotMut<'_, K, S, V>>, Option<K>)
     where
         F: FindByKey<V, K>,
     {

@@ -7,9 +7,9 @@ use std::task::Poll;
 use std::thread;
 
 use crate::common::real::{Pipe, RUNTIMES, Receiving, assert_settled};
-use crate::common::{CoopBudget, Orders, Rig, THOROUGH, Task, scripted_stream};
+use crate::common::{CoopBudget, Op, Orders, Rig, THOROUGH, Task, scripted_sink, scripted_stream};
 use futures::channel::mpsc as futures_mpsc;
-use futures::{sink, stream};
+use futures::{StreamExt, sink, stream};
 use stream_demux::{Attach, DemuxStreamExt, Lease, Order, Overflow, Totals};
 use tokio::{sync::mpsc, task};
 
@@ -329,4 +329,67 @@ fn tokio_order_that_comes_late_in_a_turn_comes_before_the_next_item() {
         assert_settled(totals);
         assert_eq!(totals.unmatched, 0, "{runtime:?}, {pipe:?}: {totals:?}");
     }
+}
+
+// The key function.
+
+/// Orders that come while an item is read or waits, and slots that are leaving, make the demux look
+/// for its slot more than once.
+#[test]
+fn key_function_is_called_once_for_each_item_whatever_its_fate() {
+    for (on_demand, budget) in [(false, 1), (false, 100), (true, 1), (true, 100)] {
+        let calls = Arc::new(Mutex::new(0_u64));
+        let (input, items) = scripted_stream("input");
+        let (orders_in, orders) = scripted_stream("orders");
+        let count = Arc::clone(&calls);
+        let key = move |n: &u32| {
+            *count.lock().unwrap() += 1;
+            n % 10
+        };
+        let made = |n: &u32| (on_demand && n % 10 == 9).then(|| Attach::new(9, scripted_sink(9).0));
+        let mut task =
+            Task::new(input.demux_by(key, orders_in).or_attach_with(made).budget(budget));
+        let send = |key: u32, name: &str| {
+            let (sink, handle) = scripted_sink(name);
+            orders.push(Order::from(Attach::new(key, sink).buffer(3)));
+            handle
+        };
+        let leaving = send(1, "leaving");
+        assert!(task.turns(9).is_pending());
+        leaving.park();
+        leaving.hold(Op::Close);
+        items.extend([1, 11, 21]); // the first of them is parked
+        assert!(task.turns(9).is_pending());
+        orders.push(Order::Detach(1));
+        assert!(task.turns(9).is_pending());
+        items.extend([31, 2, 9, 19, 3]); // for the leaving sink, for none, on demand
+        assert!(task.turns(9).is_pending());
+        let late = orders.clone();
+        let (sink, _taken) = scripted_sink("late");
+        items.action(move || late.push(Order::from(Attach::new(1, sink)))); // overtakes the item
+        items.extend([41, 2]);
+        orders.stutter();
+        items.extend([51, 2]);
+        assert!(task.turns(30).is_pending());
+        let totals = task.get_ref().totals();
+        assert_eq!((totals.received, *calls.lock().unwrap()), (12, 12), "budget {budget}");
+        assert_eq!(totals.unmatched, if on_demand { 5 } else { 7 });
+    }
+}
+
+/// It borrows the key from the item, so the demux cannot keep it.
+#[test]
+fn key_function_that_borrows_is_called_again_only_if_orders_are_looked_for() {
+    let calls = std::cell::Cell::new(0);
+    let orders = stream::iter([("a".to_owned(), sink::drain())]).chain(stream::pending());
+    let input = stream::iter(["ab", "ac", "ad"].map(str::to_owned));
+    let demux = input.demux_by_ref(
+        |text| {
+            calls.set(calls.get() + 1);
+            &text[..1]
+        },
+        orders,
+    );
+    let totals = futures::executor::block_on(demux);
+    assert_eq!((totals.delivered, calls.get()), (3, 3));
 }
