@@ -113,7 +113,7 @@
 //! | … and not ready, [`Overflow::DropNewest`] | discarded | [`discarded`] |
 //! | … and not ready, [`Overflow::DropOldest`] | kept; the oldest is discarded | `discarded` |
 //! | … and not ready, [`Overflow::Conflate`] | kept in place of an older one | `discarded` |
-//! | … and not ready, [`Overflow::Evict`] | discarded; the sink is dropped | `discarded` |
+//! | … and not ready, [`Overflow::Evict`] | discarded with all that is queued; the sink is dropped | `discarded` |
 //! | [`admit`] returns `false` | discarded | `discarded` |
 //! | its key has many sinks ([`multicast`]) | cloned for all but one | [`copies`], each as here |
 //! | its sink shares the key with others ([`balance`]) | given to one of them | as here |

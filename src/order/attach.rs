@@ -208,6 +208,9 @@ impl<K, S> Attach<K, S> {
     /// its close is pending, too, all these ticks count. `n` ticks take between `n - 1` and `n`
     /// units of time, so 1 may be no time at all: use 2 or more.
     ///
+    /// Under [`Overflow::Wait`], the time-outs of several stuck sinks add up: while the input waits
+    /// for the first one, no item for the others is read, so nothing is pending at them.
+    ///
     /// # Examples
     ///
     /// ```
