@@ -53,6 +53,8 @@ const BURSTS: u8 = 110;
 const LEASES: u8 = 147;
 const TIME: u8 = 183;
 const STREAMS: u8 = 220;
+const DEPARTURES: u8 = 254;
+const RECONNECTS: u8 = 255;
 /// The first step of a script of crowds that attaches one.
 const CROWD: (usize, &[u8]) = (KIND + 1, &[87]);
 
@@ -137,6 +139,21 @@ fn schedules_of_crowds_that_are_groups() {
     let groups: &[u8] = &[MULTICAST, BALANCE];
     let fixed = [(KIND, &[CROWDS][..]), CROWD, (GROUP, groups), (BUDGET, &BUDGETS_TO_8)];
     play(3_000, &fixed, &[["copied", ""], ["blocked", ""]]);
+}
+
+/// Groups and other crowds of up to thousands, most of which leave at once.
+#[test]
+fn schedules_of_crowds_that_leave_together() {
+    let groups: &[u8] = &[0, MULTICAST, MULTICAST, BALANCE];
+    let crowd: (usize, &[u8]) = (KIND + 1, &[65]);
+    let fixed = [(KIND, &[DEPARTURES][..]), crowd, (GROUP, groups)];
+    play(1_000, &fixed, &[["copied", ""], ["detached", "evicted"], ["detached", "requested"]]);
+}
+
+#[test]
+fn schedules_of_clients_that_reconnect_and_do_not_read() {
+    let fixed = [(KIND, &[RECONNECTS][..]), (GROUP, &[0])];
+    play(20_000, &fixed, &[["detached", "replaced"], ["blocked", ""], ["discarded", "overflowed"]]);
 }
 
 #[test]

@@ -45,18 +45,33 @@ const KINDS: [[usize; 14]; 7] = [
     [6, 0, 3, 0, 1, 0, 1, 6, 0, 2, 4, 0, 4, 2], // streams that yield
 ];
 
+/// Two more kinds, for the last values of the byte that chooses the kind.
+const DEPARTURES: u8 = 254; // crowds that leave together
+const RECONNECTS: u8 = 255; // sinks that replace others and are not ready
+const DEPARTURE: [usize; 14] = [5, 2, 1, 3, 1, 1, 1, 0, 6, 2, 2, 0, 4, 3];
+const RECONNECT: [usize; 14] = [6, 0, 8, 0, 1, 1, 1, 0, 1, 2, 2, 0, 6, 2];
+
 /// A reader of a script. All bytes after the end of the script are zero.
 pub struct Script<'a> {
     bytes: &'a [u8],
     weights: [usize; 14],
+    /// Each crowd has a lease.
+    departs: bool,
 }
 
 impl Script<'_> {
     /// Returns the settings of a script, and its steps.
     pub fn new(bytes: &[u8]) -> (Settings, Script<'_>) {
-        let mut script = Script { bytes, weights: KINDS[0] };
-        let settings = script.settings();
-        script.weights = script.pick(&KINDS);
+        let mut script = Script { bytes, weights: KINDS[0], departs: false };
+        let mut settings = script.settings();
+        let kind = script.byte();
+        script.weights = match kind {
+            DEPARTURES => DEPARTURE,
+            RECONNECTS => RECONNECT,
+            _ => KINDS[usize::from(kind) * KINDS.len() / 256],
+        };
+        script.departs = kind == DEPARTURES;
+        settings.parks = kind == RECONNECTS;
         (settings, script)
     }
 
@@ -103,6 +118,7 @@ impl Script<'_> {
             coop_delay: self.pick(&[None, Some(0), Some(3), Some(61)]),
             coop_left: self.below(130),
             hashing: self.pick(&[Hashing::Good, Hashing::Equal, Hashing::Low, Hashing::High]),
+            parks: false,
         }
     }
 
@@ -157,7 +173,7 @@ impl Script<'_> {
             }
             Attach => self.attach(1),
             Crowd => {
-                let count = self.rarely(32, &[300, 1_000, 2_000]);
+                let count = self.rarely(if self.departs { 4 } else { 32 }, &[300, 1_000, 2_000]);
                 let few = self.pick(&[18, 20, 40, 70]);
                 self.attach(count.unwrap_or(few))
             }
@@ -190,7 +206,8 @@ impl Script<'_> {
 
     fn attach(&mut self, count: u16) -> Command {
         let (stall_timeout, idle_timeout) = self.rarely(6, &[(0, 2), (2, 0), (2, 2)]).unzip();
-        let lease = self.rarely(2, &[0, 1, 2, 3]);
+        let is_leased = self.departs && count > 1;
+        let lease = if is_leased { Some(self.below(4)) } else { self.rarely(2, &[0, 1, 2, 3]) };
         Command::Attach {
             terms: Terms {
                 key: self.key(KEYS),
@@ -266,6 +283,8 @@ pub struct Settings {
     pub coop_delay: Option<usize>,
     pub coop_left: usize,
     pub hashing: Hashing,
+    /// Sinks are not ready until a step makes them so.
+    pub parks: bool,
 }
 
 /// The hashes of the first 64 keys. If they are not good, the table compares keys that differ. With

@@ -88,6 +88,7 @@ pub fn setup(
             input_ended: false,
             orders_ended: false,
             in_hook: None,
+            parks: settings.parks,
             coop: coop.clone(),
             budgets: coop.into_iter().collect(),
             pool: Arc::new(Mutex::new(Pool::new(settings.pool))),

@@ -29,6 +29,8 @@ pub struct World {
     pub input_ended: bool,
     pub orders_ended: bool,
     pub in_hook: Option<Command>,
+    /// New sinks are not ready.
+    pub parks: bool,
     /// The cooperative budget of the task. Then all budgets: also those of single sinks.
     pub coop: Option<CoopBudget>,
     pub budgets: Vec<CoopBudget>,
@@ -155,6 +157,9 @@ impl World {
         let id = self.sinks.len();
         let (sink, handle) = scripted_sink(id);
         handle.lenient(); // the monitor knows better when it may be polled again
+        if self.parks {
+            handle.park();
+        }
         self.coop.iter().for_each(|budget| handle.share(budget));
         self.sinks.push(handle);
         self.terms.push(terms);
@@ -215,7 +220,7 @@ impl World {
 
     /// Ends the script: opens all sinks, lifts all budgets, and forgets what was planned.
     pub fn wind_up(&mut self) {
-        (self.over, self.in_hook) = (true, None);
+        (self.over, self.in_hook, self.parks) = (true, None, false);
         for sink in &self.sinks {
             OPS.into_iter().for_each(|op| sink.during(op, || {}));
             for op in [Op::Ready, Op::Flush, Op::Close] {
