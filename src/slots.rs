@@ -100,6 +100,11 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         self.store.ids()
     }
 
+    /// The first id, from this index on, that has a slot.
+    pub(crate) fn next_id(&self, index: usize) -> Option<SlotId> {
+        self.store.next_id(index)
+    }
+
     pub(crate) fn get(&self, id: SlotId) -> Option<&Slot<K, S>> {
         self.store.get(id)
     }

@@ -76,6 +76,12 @@ impl<K, S> Store<K, S> {
         self.free = id.raw();
     }
 
+    /// The first id, from this index on, that has a slot.
+    pub(crate) fn next_id(&self, index: usize) -> Option<SlotId> {
+        let free = self.places.get(index..)?.iter().position(|place| place & FREE == 0)?;
+        Some(SlotId::from_index(index + free))
+    }
+
     fn bucket(&self, id: SlotId) -> Option<usize> {
         let place = *self.places.get(id.index())?;
         (place & FREE == 0).then_some(place as usize)

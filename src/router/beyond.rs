@@ -278,15 +278,16 @@ where
             return;
         }
         debug_assert!(slot.receives());
-        let beyond = slot.split_beyond();
+        let mut beyond = slot.split_beyond();
         self.ledger.unqueued(beyond.len());
         self.leave_beyond(id);
-        let mut beyond = beyond.into_iter();
-        self.apply_policy(id, &mut beyond, items.left().saturating_mul(COMPARISONS));
+        let most = items.left().saturating_mul(COMPARISONS);
+        self.apply_policy(id, &mut iter::from_fn(|| beyond.pop_front()), most);
         self.pay_comparisons(items);
         let left = beyond.len();
         if left > 0 {
-            beyond.for_each(|item| self.push(id, item));
+            self.ledger.queued(left);
+            self.slots.slot_mut(id).restore_beyond(beyond);
             self.set_beyond(id, left);
         }
     }

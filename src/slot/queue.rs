@@ -103,11 +103,17 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
     /// Takes this number of items from the front of the queue.
     pub(crate) fn take_front(&mut self, items: usize) -> VecDeque<V> {
         let queue = &mut self.extras_mut().queue;
-        let rest = queue.split_off(items);
-        let left = !rest.is_empty();
-        let front = mem::replace(queue, rest);
+        // Not `split_off`: that moves all that stay, and each of many members takes a part.
+        let front = queue.drain(..items).collect();
+        let left = !queue.is_empty();
         self.slot.set(QUEUED, left);
         front
+    }
+
+    /// Puts items that were beyond the buffer back to the end of the queue.
+    pub(crate) fn restore_beyond(&mut self, mut items: VecDeque<V>) {
+        self.extras_mut().queue.append(&mut items);
+        self.slot.set(QUEUED, true);
     }
 
     /// How many items are beyond the buffer.

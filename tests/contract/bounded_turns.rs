@@ -421,3 +421,52 @@ fn sinks_in_doubt_do_not_wait_for_one_that_compares() {
     rig.turn();
     assert_eq!((rig.totals().discarded, rig.totals().queued), (1, 301), "the other one is full");
 }
+
+// What is gone.
+
+/// The ids of those that have left are passed at no cost.
+#[test]
+fn crowd_that_has_left_does_not_delay_the_end_of_the_others() {
+    for order in [None, Some(Order::Abort), Some(Order::Finish)] {
+        let mut rig = rig(|demux| demux.budget(16));
+        let mut lease = Lease::new();
+        for key in 2..2_000 {
+            rig.order(key, key, |attach| attach.leased(&mut lease));
+        }
+        let last = rig.order(1, "last", |attach| attach);
+        rig.lines();
+        drop(lease);
+        rig.lines();
+        assert_eq!(rig.len(), 1);
+        rig.orders.extend(order);
+        rig.input.end();
+        assert!(rig.task.turns(3).is_ready(), "in three turns");
+        assert!(last.is_dropped());
+    }
+}
+
+/// They get their items in one turn, as if the others had never been there.
+#[test]
+fn group_that_a_crowd_has_left_gets_as_many_items_in_a_turn_as_before() {
+    for stays in [1, 2, 7] {
+        let mut rig = rig(|demux| demux.budget(16).multicast());
+        let mut lease = Lease::new();
+        let mut members = Vec::new();
+        for n in 0..2_000 {
+            let is_last = n >= 2_000 - stays;
+            let member =
+                rig.order(1, n, |attach| if is_last { attach } else { attach.leased(&mut lease) });
+            members.extend(is_last.then_some(member));
+        }
+        rig.lines();
+        drop(lease);
+        rig.lines();
+        assert_eq!(rig.len(), stays);
+        rig.push([101; 100]);
+        rig.turn();
+        // One that is begun is offered to the next members in the next turn.
+        assert_eq!(sum(&members, SinkHandle::taken), 16);
+        rig.lines();
+        assert_eq!(sum(&members, SinkHandle::taken), 100 * stays);
+    }
+}

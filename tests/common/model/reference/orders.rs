@@ -206,10 +206,13 @@ impl Reference {
         while self.may_close() && self.closed < self.slots.len() && self.left.closes > 0 {
             let n = self.closed;
             self.closed += 1;
+            if self.slots[n].is_none() {
+                continue; // Only attachments cost something.
+            }
             self.left.closes -= 1;
-            if self.aborted && self.slots[n].is_some() {
+            if self.aborted {
                 self.end(n, "evicted", None);
-            } else if self.slots[n].as_ref().is_some_and(|slot| slot.leaving.is_none()) {
+            } else if self[n].leaving.is_none() {
                 self.leave(n, "finished", true);
                 self.close_if_drained(n);
             }
