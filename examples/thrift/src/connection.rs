@@ -16,10 +16,9 @@ use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures::{FutureExt, SinkExt, StreamExt, future};
-use socket2::{SockRef, TcpKeepalive};
 use stream_demux::{Attach, Lease};
 use thrift::protocol::TMessageType;
 use thrift::{ApplicationError, ApplicationErrorKind};
@@ -36,11 +35,8 @@ use crate::memory::Held;
 use crate::message::Message;
 use crate::server::{Answer, Outbox, Server};
 use crate::service::{Request, Service};
-use crate::socket::{Reading, Writing};
+use crate::socket::{self, Reading, Writing};
 use crate::transport::{Frame, Framing, Incoming, Transport};
-
-/// Interval of TCP keep-alive probes. After a few unanswered probes, the connection counts as gone.
-const KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// What others know of a connection, and how they end it.
 #[derive(Debug, Clone)]
@@ -98,8 +94,7 @@ pub(crate) async fn run<S: Service>(
     id: u64,
 ) {
     let _ = socket.set_nodelay(true); // the demux batches answers and flushes them
-    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
-    let _ = SockRef::from(&socket).set_tcp_keepalive(&keepalive);
+    socket::keep_alive(&socket);
     let peer = Peer::new(server.stop.child_token(), server.settings.in_flight);
     let peers = Arc::clone(&server.peers);
     peers.lock().unwrap_or_else(PoisonError::into_inner).insert(id, peer.clone());

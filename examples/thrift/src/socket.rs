@@ -1,17 +1,27 @@
-//! The two halves of an accepted connection.
+//! The options of a socket, and the two halves of an accepted connection.
 //!
-//! Like tokio's `OwnedReadHalf` and `OwnedWriteHalf`, but of an `Arc`: the server keeps a reference
-//! to the socket to detect a reset while it does not read.
+//! The halves are like tokio's `OwnedReadHalf` and `OwnedWriteHalf`, but of an `Arc`: the server
+//! keeps a reference to the socket to detect a reset while it does not read.
 
 use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use socket2::SockRef;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+
+/// Interval of TCP keep-alive probes. After a few unanswered probes, the connection counts as gone.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+
+/// Has the system probe whether the peer is still there while nothing is sent.
+pub(crate) fn keep_alive(socket: &TcpStream) {
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
+    let _ = SockRef::from(socket).set_tcp_keepalive(&keepalive);
+}
 
 /// The half that is read.
 #[derive(Debug)]

@@ -4,14 +4,16 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use thrift::protocol::TMessageType;
 use thrift_demux::demo::{Demo, Example, OneOfEach, Serve};
 use thrift_demux::{
     Client, Error, Limits, Message, Options, Protocol, Report, Service, Settings, serve,
 };
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -183,5 +185,63 @@ impl Demo for Gate {
     }
     async fn notes(&self) -> Result<i64, Error> {
         self.example.notes().await
+    }
+}
+
+pub fn within(deadline: Duration) -> Options {
+    Options { deadline, ..Options::default() }
+}
+
+pub const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// Reads the next request.
+pub async fn request(socket: &mut TcpStream) -> Option<Message> {
+    let length = socket.read_u32().await.ok()?;
+    let mut frame = vec![0; length as usize];
+    socket.read_exact(&mut frame).await.ok()?;
+    Some(Message::open(&frame.into(), &Limits::default()).unwrap())
+}
+
+/// The answer to a request, with the result "an answer".
+pub fn reply(to: &Message, id: i32) -> Vec<u8> {
+    raw::frame(&raw::message(to.protocol, &to.name, TMessageType::Reply, id, |to| {
+        raw::string(to, 0, "an answer");
+        to.write_field_stop().unwrap();
+    }))
+}
+
+/// Runs `script` for each connection, with its number. Returns the address and the number of
+/// connections so far.
+pub async fn scripted<F>(
+    script: impl Fn(TcpStream, usize) -> F + Send + 'static,
+) -> (SocketAddr, Arc<AtomicUsize>)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&connections);
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            tokio::spawn(script(socket, counter.fetch_add(1, SeqCst)));
+        }
+    });
+    (address, connections)
+}
+
+/// Reads requests and answers none.
+pub async fn reads_only(mut socket: TcpStream, _: usize) {
+    while request(&mut socket).await.is_some() {}
+}
+
+/// Answers all requests.
+pub async fn answers(mut socket: TcpStream, _: usize) {
+    while let Some(call) = request(&mut socket).await {
+        if socket.write_all(&reply(&call, call.id)).await.is_err() {
+            break;
+        }
     }
 }
