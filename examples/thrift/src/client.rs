@@ -167,6 +167,28 @@ impl Connection {
     pub(crate) async fn ended(&self) {
         self.ended.cancelled().await;
     }
+
+    /// Returns why the connection was closed, if it failed: calls were waiting, or none was ever
+    /// answered. A server may close an idle connection.
+    pub(crate) fn failure(&self) -> Option<Arc<str>> {
+        let has_failed = self.lost.load(Relaxed) > 0 || !self.has_answered();
+        self.closed.get().filter(|_| has_failed).cloned()
+    }
+
+    /// Returns `true` if a call was answered.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.answers.load(Relaxed) > 0
+    }
+
+    /// Returns `true` if calls were answered, and no more were lost when the connection was closed.
+    pub(crate) fn was_useful(&self) -> bool {
+        self.has_answered() && self.answers.load(Relaxed) >= self.lost.load(Relaxed)
+    }
+
+    /// Returns `true` if calls have been waiting for a deadline and nothing was read.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet.load(Relaxed)
+    }
 }
 
 /// Hooks that count attachments and late answers.
@@ -254,6 +276,11 @@ impl Client {
         Self { shared: Arc::new(shared), time_left: options.deadline }
     }
 
+    /// Returns a handle whose calls have only this time.
+    pub(crate) fn within(self, time_left: Duration) -> Self {
+        Self { time_left, ..self }
+    }
+
     /// Calls a method. `A` and `R` are the structs that the Thrift compiler generates for the
     /// method's arguments and result.
     ///
@@ -306,6 +333,21 @@ impl Client {
     #[must_use]
     pub fn closed(&self) -> Option<Arc<str>> {
         self.shared.connection.closed.get().cloned()
+    }
+
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.shared.connection
+    }
+
+    /// Returns `true` if both are handles to the same connection.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    /// Returns `true` if further calls can be made.
+    pub(crate) fn is_open(&self) -> bool {
+        let connection = &self.shared.connection;
+        connection.closed.get().is_none() && connection.used_ids.load(Relaxed) < LAST_ID
     }
 
     fn request<A: Wire>(

@@ -27,6 +27,7 @@ mod service;
 mod socket;
 mod transport;
 mod turns;
+mod upstream;
 
 pub use crate::client::{Client, Counts, Options};
 pub use crate::error::Error;

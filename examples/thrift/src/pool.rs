@@ -1,21 +1,36 @@
 //! A pool of servers with the same service, for redundancy, load balancing, or comparing answers.
+//!
+//! `upstream` has the connection to each server, `turns` shares out calls.
 
+use std::collections::VecDeque;
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Instant;
 
 use futures::future;
-use tokio::sync::Mutex;
+use tokio::time::timeout;
 
 use crate::client::{Client, Options};
 use crate::error::Error;
 use crate::turns::Turns;
+use crate::upstream::{News, Place, Resting, Unusable, Upstream};
 
 /// Several servers. Connects to each when it is first needed, and again after its connection was
-/// lost.
+/// lost. All calls that need a server wait for the same attempt to connect, at most for
+/// [`Options::deadline`].
+///
+/// A server is left alone for a while after an attempt failed, or after a connection that answered
+/// nothing or lost calls: for 100 milliseconds, and twice as long after each further failure, up to
+/// five seconds or half a deadline. Then its next connection gets one call of
+/// [`round_robin`](Self::round_robin) at a time until anything arrives on it.
+///
+/// Connections are closed when the pool is dropped and their calls have ended.
 #[derive(Debug)]
 pub struct Pool {
-    servers: Vec<Server>,
+    servers: Vec<Arc<Upstream>>,
     options: Options,
+    news: Arc<News>,
     /// The server that answered last, with which `fail_over` begins.
     preferred: AtomicUsize,
     /// Chooses the next server for `round_robin`.
@@ -27,11 +42,8 @@ pub struct Pool {
 /// while others may be idle.
 const PLACES: usize = 1024;
 
-#[derive(Debug)]
-struct Server {
-    address: String,
-    client: Mutex<Option<Client>>,
-}
+/// How many servers an error of the whole pool names.
+const NAMED: usize = 4;
 
 /// The answer of each server, in the order of the pool.
 #[derive(Debug)]
@@ -67,11 +79,12 @@ impl Pool {
     ///
     /// Panics if it is called outside of a Tokio runtime, as it spawns a task.
     pub fn new(addresses: impl IntoIterator<Item = impl ToString>, options: Options) -> Self {
-        let server = |address: String| Server { address, client: Mutex::new(None) };
+        let news = Arc::<News>::default();
+        let server = |address: String| Upstream::new(address, options, Arc::clone(&news));
         let servers: Vec<_> =
-            addresses.into_iter().map(|address| server(address.to_string())).collect();
-        let turns = Turns::new(servers.len(), PLACES);
-        Self { servers, options, preferred: AtomicUsize::new(0), turns }
+            addresses.into_iter().map(|address| Arc::new(server(address.to_string()))).collect();
+        let turns = Turns::new(&servers, PLACES);
+        Self { servers, options, news, preferred: AtomicUsize::new(0), turns }
     }
 
     /// Limits the concurrent calls of [`round_robin`](Self::round_robin) per server. The default is
@@ -82,7 +95,10 @@ impl Pool {
     /// Panics if it is called outside of a Tokio runtime, as it spawns a task.
     #[must_use]
     pub fn places(mut self, places: usize) -> Self {
-        self.turns = Turns::new(self.servers.len(), places.max(1));
+        self.turns = Turns::new(&self.servers, places.max(1));
+        for server in &self.servers {
+            server.set_retired(false);
+        }
         self
     }
 
@@ -92,26 +108,49 @@ impl Pool {
         for (index, server) in self.servers.iter().enumerate() {
             if server.address == address {
                 self.turns.retire(index);
+                server.set_retired(true);
             }
         }
     }
 
-    /// Calls the server that answered last and, if that fails, the others in turn. Use it for
-    /// idempotent calls only: a call that ended with a broken connection or a time-out may have
-    /// been executed.
+    /// Calls the server that answered last and, if that fails, the others in turn; at last those
+    /// that are being left alone, when that is over. Use it for idempotent calls only: a call that
+    /// ended with a broken connection or a time-out may have been executed.
+    ///
+    /// Each server takes at most one deadline to connect to and, if it is called, one to answer.
+    ///
+    /// # Errors
+    ///
+    /// That of the last server that was tried, if no server answered. It names the server if there
+    /// is no connection to it.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call may have been executed. Attempts to connect go on for
+    /// other calls.
     pub async fn fail_over<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
         let first = self.preferred.load(Relaxed);
+        let count = self.servers.len();
+        let in_turn = (0..count).map(|step| ((first + step) % count, Resting::Fails));
+        let mut candidates = in_turn.collect::<VecDeque<_>>();
         let mut failure = empty_pool();
-        for step in 0..self.servers.len() {
-            let index = (first + step) % self.servers.len();
-            let done = match self.client(&self.servers[index]).await {
-                Ok(client) => call(client).await,
-                Err(error) => Err(error),
+        while let Some((index, resting)) = candidates.pop_front() {
+            let client = match self.servers[index].client(resting).await {
+                Ok(client) => client,
+                Err(Unusable::Resting(error)) => {
+                    candidates.push_back((index, Resting::Waits));
+                    failure = error;
+                    continue;
+                }
+                Err(Unusable::Failed(error)) => {
+                    failure = error;
+                    continue;
+                }
             };
-            match done {
+            match call(client).await {
                 Err(error) if error.is_connection_error() => failure = error,
                 done => {
                     self.preferred.store(index, Relaxed);
@@ -122,52 +161,133 @@ impl Pool {
         Err(failure)
     }
 
-    /// Calls the next server in turn that has a free place and can be connected to. A slow server
-    /// delays only its own calls. A request that was sent is not sent again: if its server fails,
-    /// the call fails.
+    /// Calls the next server in turn that is connected and has a free place. A slow server delays
+    /// only its own calls, and a server that cannot be connected to delays none. A request that was
+    /// sent is not sent again: if its server fails, the call fails.
+    ///
+    /// Until it is sent, a call waits for a place at any server. This time counts towards its
+    /// deadline: the client that `call` gets has what is left of it.
+    ///
+    /// # Errors
+    ///
+    /// Those of `call`, and before it was sent:
+    ///
+    /// * [`Error::Closed`], with the reasons, when every server has been tried since the call began
+    ///   and none could be connected to, or none at the deadline; also if there is no server.
+    /// * [`Error::Deadline`], if no place was free within it.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped while it waits for a place, nothing is sent and no place is taken.
     pub async fn round_robin<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let mut failure = empty_pool();
-        for _ in &self.servers {
-            let Some(place) = self.turns.next().await else { break };
-            match self.client(&self.servers[place.server]).await {
-                Ok(client) => return call(client).await, // `place` is released after the call
-                Err(error) => failure = error,
+        let deadline = self.options.deadline;
+        let began = Instant::now();
+        let place = match timeout(deadline, self.place()).await {
+            Ok(place) => place?,
+            Err(_) if self.in_turn().any(|server| server.is_open()) => {
+                return Err(Error::Deadline(deadline));
             }
-        }
-        Err(failure)
+            Err(_) => return Err(self.unreachable()),
+        };
+        let client = place.client.clone();
+        // `place` is released after the call.
+        call(client.within(deadline.saturating_sub(began.elapsed()))).await
     }
 
-    /// Calls all servers concurrently, so that their answers can be compared.
+    /// Calls all servers concurrently, so that their answers can be compared. The answer of a
+    /// server that is being left alone is the reason, at once.
     pub async fn ask_all<T, F>(&self, call: impl Fn(Client) -> F) -> Answers<T>
     where
         F: Future<Output = Result<T, Error>>,
     {
         let answers = self.servers.iter().map(async |server| {
-            let answer = match self.client(server).await {
+            let answer = match server.client(Resting::Fails).await {
                 Ok(client) => call(client).await,
-                Err(error) => Err(error),
+                Err(unusable) => Err(unusable.into()),
             };
             (server.address.clone(), answer)
         });
         Answers(future::join_all(answers).await)
     }
 
-    /// Returns the connection to a server; connects if there is none or it is closed.
-    async fn client(&self, server: &Server) -> Result<Client, Error> {
-        let mut client = server.client.lock().await;
-        match &*client {
-            Some(client) if client.closed().is_none() => Ok(client.clone()),
-            _ => {
-                let fresh = Client::connect(&server.address, self.options).await?;
-                Ok(client.insert(fresh).clone())
+    /// Waits for a place at a server, or until all have failed.
+    async fn place(&self) -> Result<Place, Error> {
+        let since = self.news.failures();
+        let all_failed = self.news.wait_for(|| {
+            let has_none = self.in_turn().all(|server| server.has_failed(since));
+            (has_none && self.in_turn().next().is_some()).then_some(())
+        });
+        let place = async {
+            loop {
+                match self.turns.next().await {
+                    // Nothing was sent, so the call can go to another server.
+                    Some(place) if !place.client.is_open() => {}
+                    place => return place,
+                }
             }
+        };
+        tokio::select! {
+            biased;
+            place = place => place.ok_or_else(empty_pool),
+            () = all_failed => Err(self.unreachable()),
+        }
+    }
+
+    /// The servers that have not retired.
+    fn in_turn(&self) -> impl Iterator<Item = &Arc<Upstream>> {
+        self.servers.iter().filter(|server| !server.is_retired())
+    }
+
+    fn unreachable(&self) -> Error {
+        let mut reasons = self.in_turn().map(|server| server.reason());
+        let named = reasons.by_ref().take(NAMED).collect::<Vec<_>>().join("; ");
+        let more = match reasons.count() {
+            0 => String::new(),
+            more => format!("; and {more} more"),
+        };
+        Error::Closed(format!("no server of the pool can be used: {named}{more}").into())
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        for server in &self.servers {
+            server.end();
         }
     }
 }
 
 fn empty_pool() -> Error {
     Error::Closed("there is no server in the pool".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::demo::{Example, Serve};
+    use crate::server::{Settings, serve};
+
+    #[tokio::test]
+    async fn a_connection_without_ids_is_replaced_and_no_call_fails() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (service, stop) = (Serve(Arc::new(Example::default())), CancellationToken::new());
+        tokio::spawn(serve(listener, service, Settings::default(), stop));
+        let pool = Pool::new([address], Options::default());
+        for _ in 0..3 {
+            pool.servers[0].client(Resting::Fails).await.unwrap().use_up_ids();
+            for n in 0..3 {
+                let sum = pool.round_robin(async |client| client.add(n, 1).await).await;
+                assert_eq!(sum.unwrap(), n + 1);
+                let sum = pool.fail_over(async |client| client.add(n, 1).await).await;
+                assert_eq!(sum.unwrap(), n + 1);
+            }
+        }
+    }
 }

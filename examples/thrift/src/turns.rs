@@ -5,10 +5,10 @@
 //!                                      ─▶ places of the second …
 //! ```
 //!
-//! Each server is a sink that accepts a caller for each of its places; it is not ready while all
-//! places are taken. `balance` gives a caller to the next ready server in turn. If no server is
-//! ready, callers wait in the input and are not bound to a server: the next one goes to the first
-//! server with a free place.
+//! Each server is a sink that accepts a caller for each of its places. It is not ready while all
+//! places are taken, or while there is no connection; being asked makes it connect. `balance` gives
+//! a caller to the next ready server in turn. If no server is ready, callers wait in the input and
+//! are not bound to a server: the next one goes to the first server with a free place.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -17,39 +17,38 @@ use std::task::{Context, Poll, ready};
 
 use futures::{Sink, stream};
 use stream_demux::{Attach, DemuxStreamExt, Lease};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
-use tokio_util::sync::PollSemaphore;
+use tokio::sync::{mpsc, oneshot};
 
-/// A place for a call at a server. Dropping it frees the place.
-#[derive(Debug)]
-pub(crate) struct Place {
-    pub(crate) server: usize,
-    _permit: OwnedSemaphorePermit,
-}
+use crate::client::Client;
+use crate::upstream::{Place, Upstream};
+
+/// Callers beyond this number wait in the channel's own list, which they leave when they are
+/// dropped. So while no server is ready, the memory of callers that have given up is bounded, by
+/// about 100 KiB. A shorter line would wake callers twice.
+const LINE: usize = 1024;
 
 type Caller = oneshot::Sender<Place>;
 
 /// The places of a server.
 struct Places {
-    server: usize,
-    free: PollSemaphore,
-    /// Acquired for the next caller.
-    next: Option<OwnedSemaphorePermit>,
+    server: Arc<Upstream>,
+    count: usize,
+    /// The connection for the next caller.
+    next: Option<Client>,
 }
 
 impl Sink<Caller> for Places {
     type Error = Infallible;
 
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        if self.next.is_none() {
-            self.next = ready!(self.free.poll_acquire(cx));
-        }
+        self.next = None; // it may have been closed since
+        self.next = Some(ready!(self.server.poll_place(self.count, cx)));
         Poll::Ready(Ok(()))
     }
     fn start_send(mut self: Pin<&mut Self>, caller: Caller) -> Result<(), Infallible> {
-        if let Some(permit) = self.next.take() {
+        if let Some(client) = self.next.take() {
             // If the caller was dropped, so is the place, which is free again.
-            let _ = caller.send(Place { server: self.server, _permit: permit });
+            let _ = caller.send(self.server.take_place(client));
         }
         Ok(())
     }
@@ -64,20 +63,20 @@ impl Sink<Caller> for Places {
 /// Gives each caller a place at one of the servers.
 #[derive(Debug)]
 pub(crate) struct Turns {
-    callers: mpsc::UnboundedSender<Caller>,
+    callers: mpsc::Sender<Caller>,
     leases: Mutex<Vec<Lease>>,
 }
 
 impl Turns {
-    /// Spawns a task that shares out `servers` servers with `places` places each. The task ends
-    /// when this value is dropped.
-    pub(crate) fn new(servers: usize, places: usize) -> Self {
-        let (callers, mut input) = mpsc::unbounded_channel();
+    /// Spawns a task that shares out the servers, with `places` places each. The task ends when
+    /// this value is dropped.
+    pub(crate) fn new(servers: &[Arc<Upstream>], places: usize) -> Self {
+        let (callers, mut input) = mpsc::channel(LINE);
         let mut leases = Vec::new();
-        let places = (0..servers).map(|server| {
-            let free = PollSemaphore::new(Arc::new(Semaphore::new(places)));
+        let places = servers.iter().map(|server| {
             let mut lease = Lease::new();
-            let attach = Attach::new((), Places { server, free, next: None }).leased(&mut lease);
+            let places = Places { server: Arc::clone(server), count: places, next: None };
+            let attach = Attach::new((), places).leased(&mut lease);
             leases.push(lease);
             attach
         });
@@ -88,9 +87,11 @@ impl Turns {
     }
 
     /// Waits for a place. Returns `None` if every server has retired.
+    ///
+    /// Cancel safe: a caller that is dropped takes no place.
     pub(crate) async fn next(&self) -> Option<Place> {
         let (caller, place) = oneshot::channel();
-        self.callers.send(caller).ok()?;
+        self.callers.send(caller).await.ok()?;
         place.await.ok()
     }
 

@@ -1,0 +1,383 @@
+//! A server as a pool sees it: its connection, its places, and when it is left alone.
+//!
+//! ```text
+//!             a call needs it            connected
+//!     Idle ───────────────────▶ Connecting ──────▶ Open
+//!      ▲                             │ failed        │
+//!      │       the rest is over      ▼               │ failed
+//!      ├────────────────────────── Resting ◀─────────┤
+//!      └─────────────────────────────────────────────┘ closed, and no call was lost
+//! ```
+//!
+//! 1. One task runs a connection, from the attempt to the rest that follows it. All calls that need
+//!    the server wait for the same attempt, which goes on if they are cancelled.
+//! 2. The lock guards the state only. It is never held over an await, and wakers and handles are
+//!    woken and dropped after it is released.
+//! 3. A change of the state wakes the callers (`News`) and the sink of the server (`turns`).
+
+use std::fmt;
+use std::mem;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+
+use crate::client::{Client, Options};
+use crate::error::Error;
+
+/// How long a server is left alone after its first failure. Each further failure in a row doubles
+/// it. It is longer than a reconnection takes, and short enough for a call to wait for it.
+const FIRST_REST: Duration = Duration::from_millis(100);
+
+/// How long a server is left alone at most. A server that fails each time costs one call per rest,
+/// and one that is up again is used after that time.
+const LONGEST_REST: Duration = Duration::from_secs(5);
+
+/// What all servers of a pool tell its callers.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    /// Counts failures, so that a caller can tell those that happened since it began.
+    failures: AtomicU64,
+    changed: Notify,
+}
+
+impl News {
+    /// Returns the number of the last failure.
+    pub(crate) fn failures(&self) -> u64 {
+        self.failures.load(Relaxed)
+    }
+
+    /// Waits until `look` returns a value. Looks again after each change.
+    pub(crate) async fn wait_for<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable(); // register first, look second
+            if let Some(found) = look() {
+                return found;
+            }
+            changed.await;
+        }
+    }
+}
+
+/// The connection to a server.
+#[derive(Debug)]
+enum Link {
+    /// There is none, and the next call that needs one connects.
+    Idle,
+    Connecting,
+    /// The client, and how many places calls hold on this connection.
+    Open(Client, usize),
+    /// The server is left alone, because it failed.
+    Resting,
+    /// The pool was dropped.
+    Gone,
+}
+
+#[derive(Debug)]
+struct State {
+    link: Link,
+    /// Runs the connection.
+    task: Option<AbortHandle>,
+    /// Failures in a row, of attempts and of connections. One that answered more calls than it lost
+    /// begins a new row: it is worth to be used again soon.
+    failures: u32,
+    /// Why it failed last.
+    reason: Arc<str>,
+    /// How many places are taken by calls, also on earlier connections.
+    taken: usize,
+    /// The sink of the server, which waits for a free place.
+    sink: Option<Waker>,
+}
+
+/// What a caller does if the server is left alone.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Resting {
+    /// It returns the reason.
+    Fails,
+    /// It waits for the next attempt.
+    Waits,
+}
+
+/// Why a caller gets no connection.
+#[derive(Debug)]
+pub(crate) enum Unusable {
+    /// The server is left alone, and the caller does not wait.
+    Resting(Error),
+    /// It was tried, and failed.
+    Failed(Error),
+}
+
+impl From<Unusable> for Error {
+    fn from(why: Unusable) -> Self {
+        match why {
+            Unusable::Resting(error) | Unusable::Failed(error) => error,
+        }
+    }
+}
+
+/// A server of a pool.
+pub(crate) struct Upstream {
+    pub(crate) address: String,
+    options: Options,
+    news: Arc<News>,
+    /// The number of the last failure to get any answer from the server. Changed with the state,
+    /// and read without it, because each call asks.
+    failed: AtomicU64,
+    /// It gets no more calls from `turns`.
+    is_retired: AtomicBool,
+    state: Mutex<State>,
+}
+
+impl Upstream {
+    pub(crate) fn new(address: String, options: Options, news: Arc<News>) -> Self {
+        let state = State {
+            link: Link::Idle,
+            task: None,
+            failures: 0,
+            reason: "not connected yet".into(),
+            taken: 0,
+            sink: None,
+        };
+        let state = Mutex::new(state);
+        let (failed, is_retired) = Default::default();
+        Self { address, options, news, failed, is_retired, state }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state and wakes all that wait for a change.
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.lock();
+        change(&mut state);
+        let sink = state.sink.take();
+        drop(state);
+        if let Some(sink) = sink {
+            sink.wake();
+        }
+        self.news.changed.notify_waiters();
+    }
+
+    /// Sets the link, unless the pool was dropped. The previous client is dropped after the lock is
+    /// released, because that may close its connection.
+    fn set(&self, link: Link, also: impl FnOnce(&mut State)) {
+        let mut previous = link;
+        self.change(|state| {
+            also(state);
+            if !matches!(state.link, Link::Gone) {
+                mem::swap(&mut state.link, &mut previous);
+            }
+        });
+    }
+
+    /// Starts an attempt to connect.
+    fn connect(self: &Arc<Self>, state: &mut State) {
+        state.task = Some(tokio::spawn(run(Arc::clone(self))).abort_handle());
+        state.link = Link::Connecting;
+    }
+
+    /// Returns the connection. Connects if there is none: all callers wait for the same attempt, at
+    /// most for one deadline.
+    ///
+    /// Cancel safe: the attempt goes on for other callers.
+    pub(crate) async fn client(self: &Arc<Self>, resting: Resting) -> Result<Client, Unusable> {
+        let since = self.news.failures();
+        if let Some(found) = self.look(since, resting) {
+            return found;
+        }
+        let found = self.news.wait_for(|| self.look(since, resting));
+        let deadline = self.options.deadline;
+        let late = Unusable::Failed(Error::Deadline(deadline));
+        timeout(deadline, found).await.unwrap_or(Err(late))
+    }
+
+    fn look(self: &Arc<Self>, since: u64, resting: Resting) -> Option<Result<Client, Unusable>> {
+        let mut state = self.lock();
+        match &state.link {
+            Link::Open(client, _) => client.is_open().then(|| Ok(client.clone())),
+            _ if self.failed.load(Relaxed) > since => {
+                Some(Err(Unusable::Failed(self.error(&state))))
+            }
+            Link::Resting if resting == Resting::Fails => {
+                Some(Err(Unusable::Resting(self.error(&state))))
+            }
+            // After the end of the pool, no call is left to ask.
+            Link::Connecting | Link::Resting | Link::Gone => None,
+            Link::Idle => {
+                self.connect(&mut state);
+                None
+            }
+        }
+    }
+
+    fn error(&self, state: &State) -> Error {
+        Error::Closed(format!("{}: {}", self.address, state.reason).into())
+    }
+
+    /// Returns a connection with a free place. Connects if there is none. If there is no place, the
+    /// waker is woken when there may be one.
+    ///
+    /// A server that has failed, or is quiet, gets one call at a time until something arrives from
+    /// it: it might be free all the time because it answers no call.
+    pub(crate) fn poll_place(
+        self: &Arc<Self>,
+        places: usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<Client> {
+        let mut state = self.lock();
+        match &state.link {
+            Link::Open(client, on_this) if client.is_open() => {
+                let connection = client.connection();
+                let is_proven = state.failures == 0 || connection.has_answered();
+                let is_on_trial = !is_proven || connection.is_quiet();
+                if state.taken < places && (!is_on_trial || *on_this == 0) {
+                    return Poll::Ready(client.clone());
+                }
+            }
+            Link::Idle => self.connect(&mut state),
+            // The task of the connection is about to change the state.
+            Link::Open(..) | Link::Connecting | Link::Resting | Link::Gone => {}
+        }
+        let previous = state.sink.replace(cx.waker().clone());
+        drop(state);
+        drop(previous);
+        Poll::Pending
+    }
+
+    /// Takes a place on a connection.
+    pub(crate) fn take_place(self: &Arc<Self>, client: Client) -> Place {
+        let mut state = self.lock();
+        state.taken += 1;
+        if let Link::Open(open, on_this) = &mut state.link {
+            *on_this += usize::from(open.is_same(&client));
+        }
+        drop(state);
+        Place { client, server: Arc::clone(self) }
+    }
+
+    /// Returns `true` if the server has been tried since the failure number `since`, and it did not
+    /// answer.
+    pub(crate) fn has_failed(&self, since: u64) -> bool {
+        self.failed.load(Relaxed) > since && !self.is_open()
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.lock().link, Link::Open(..))
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        self.is_retired.load(Relaxed)
+    }
+
+    /// Returns the address, and why the last attempt or connection failed.
+    pub(crate) fn reason(&self) -> String {
+        let state = self.lock();
+        let now = if matches!(state.link, Link::Connecting) { "connecting; before: " } else { "" };
+        format!("{}: {now}{}", self.address, state.reason)
+    }
+
+    pub(crate) fn set_retired(&self, is_retired: bool) {
+        self.change(|_| self.is_retired.store(is_retired, Relaxed));
+    }
+
+    /// Closes the connection when its calls have ended. There is no further one.
+    pub(crate) fn end(&self) {
+        let mut task = None;
+        self.set(Link::Gone, |state| task = state.task.take());
+        if let Some(task) = task {
+            task.abort();
+        }
+    }
+}
+
+impl fmt::Debug for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.lock();
+        f.debug_struct("Upstream")
+            .field("address", &self.address)
+            .field("link", &state.link)
+            .field("taken", &state.taken)
+            .field("failures", &state.failures)
+            .field("reason", &state.reason)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Makes a server idle when its task ends, also if the task is aborted.
+struct End(Arc<Upstream>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.set(Link::Idle, |_| {});
+    }
+}
+
+/// Connects to a server, waits until the connection ends, and lets the server rest if it failed.
+async fn run(server: Arc<Upstream>) {
+    let end = End(server);
+    let server = &end.0;
+    let connected = Client::connect(&server.address, server.options).await;
+    let (reason, is_answering) = match connected {
+        Ok(client) => {
+            let connection = Arc::clone(client.connection());
+            server.set(Link::Open(client, 0), |_| {});
+            connection.ended().await;
+            let Some(reason) = connection.failure() else { return };
+            if connection.was_useful() {
+                server.lock().failures = 0;
+            }
+            (reason, connection.has_answered())
+        }
+        Err(Error::Closed(reason)) => (reason, false),
+        Err(Error::Deadline(after)) => (format!("not connected within {after:?}").into(), false),
+        Err(error) => (error.to_string().into(), false),
+    };
+    let mut rest = Duration::ZERO;
+    server.set(Link::Resting, |state| {
+        rest = server.rest(state.failures);
+        state.failures += 1;
+        state.reason = reason;
+        if !is_answering {
+            let number = server.news.failures.fetch_add(1, Relaxed) + 1;
+            server.failed.store(number, Relaxed);
+        }
+    });
+    sleep(rest).await;
+}
+
+impl Upstream {
+    /// How long the server is left alone after so many failures in a row. A call that has no other
+    /// server shall see an attempt and have time left: at most half a deadline.
+    fn rest(&self, failures: u32) -> Duration {
+        let growing = FIRST_REST.saturating_mul(2_u32.saturating_pow(failures));
+        growing.min(LONGEST_REST).min(self.options.deadline / 2)
+    }
+}
+
+/// A place for a call at a server, on this connection. Dropping it frees the place.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) client: Client,
+    server: Arc<Upstream>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = self.server.lock();
+        state.taken -= 1;
+        if let Link::Open(open, on_this) = &mut state.link {
+            *on_this -= usize::from(open.is_same(&self.client));
+        }
+        let sink = state.sink.take();
+        drop(state);
+        if let Some(sink) = sink {
+            sink.wake();
+        }
+    }
+}
