@@ -44,8 +44,9 @@ const QUEUE: usize = 1024;
 const SILENT_DEADLINES: u32 = 3;
 
 /// How often per deadline a connection is checked for silence. It is closed up to one check early,
-/// because a call may begin to wait just before a check.
-const CHECKS: u32 = 4;
+/// because a call may begin to wait just before a check. It is quiet one check before the deadline,
+/// so that calls which reach their deadline are not followed by as many others.
+const CHECKS: u32 = 8;
 
 /// The largest sequence id. Ids are positive, because all implementations read positive ids alike.
 const LAST_ID: u64 = i32::MAX as u64;
@@ -119,7 +120,7 @@ pub(crate) struct Connection {
     late: AtomicU64,
     /// How often something was read.
     reads: AtomicU64,
-    /// Calls have been waiting for a deadline, and nothing was read.
+    /// Calls have been waiting for nearly a deadline, and nothing was read.
     quiet: AtomicBool,
 }
 
@@ -185,7 +186,7 @@ impl Connection {
         self.has_answered() && self.answers.load(Relaxed) >= self.lost.load(Relaxed)
     }
 
-    /// Returns `true` if calls have been waiting for a deadline and nothing was read.
+    /// Returns `true` if calls have been waiting for nearly a deadline and nothing was read.
     pub(crate) fn is_quiet(&self) -> bool {
         self.quiet.load(Relaxed)
     }
@@ -511,7 +512,7 @@ async fn silence(connection: &Connection, deadline: Duration) {
         } else if has_waited {
             quiet += 1;
         }
-        connection.quiet.store(quiet >= CHECKS, Relaxed);
+        connection.quiet.store(quiet + 1 >= CHECKS, Relaxed);
     }
 }
 

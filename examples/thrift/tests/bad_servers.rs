@@ -194,7 +194,7 @@ async fn a_server_that_accepts_and_closes_costs_few_calls() {
     assert!(connections <= 10, "{connections} connections to the bad server");
 }
 
-/// A server that hangs gets one call at a time, after its calls have waited for a deadline.
+/// A server that hangs gets one call at a time, once its calls have waited for nearly a deadline.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_hangs_costs_few_calls() {
     const PLACES: usize = 16;
@@ -212,7 +212,8 @@ async fn a_server_that_hangs_costs_few_calls() {
     });
     timeout(LONG, join_all(callers)).await.expect("a call did not complete");
     let lost = lost.into_inner();
-    assert!(lost < 3 * PLACES, "{lost} of {} calls", 2 * PLACES * 40);
+    // At first one for each place, then one for each deadline.
+    assert!(lost < 8 * PLACES, "{lost} of {} calls", 2 * PLACES * 40);
 }
 
 #[tokio::test]
@@ -393,10 +394,10 @@ async fn a_pool_that_is_dropped_lets_its_calls_finish_and_closes() {
     assert_eq!(server.stop().await.faulty, 0);
 }
 
-/// All connections are reset at random, and the pool has calls in all states.
+/// All connections are closed or reset at random, and calls are dropped in all states.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_that_flap_cost_only_calls_that_were_sent() {
-    const CALLERS: usize = 100;
+    const CALLERS: usize = 1000;
     let flaps = |seed: u64| {
         scripted(move |mut socket: TcpStream, number| async move {
             let mut random = fastrand::Rng::with_seed(seed + number as u64);
@@ -410,7 +411,9 @@ async fn servers_that_flap_cost_only_calls_that_were_sent() {
             }
         })
     };
-    let servers = [flaps(1).await.0, flaps(1000).await.0, flaps(2000).await.0];
+    let hole = BlackHole::new().await;
+    let flapping = [flaps(1).await.0, flaps(1000).await.0, flaps(2000).await.0];
+    let servers = [hole.address, refusing().await].into_iter().chain(flapping);
     let pool = Arc::new(Pool::new(servers, Options::default()).places(4));
     let sent = Arc::new(AtomicUsize::new(0));
     let callers = (0..CALLERS).map(|caller| {
@@ -418,7 +421,7 @@ async fn servers_that_flap_cost_only_calls_that_were_sent() {
         tokio::spawn(async move {
             let mut random = fastrand::Rng::with_seed(caller as u64);
             let mut unsent = 0;
-            for _ in 0..50 {
+            for _ in 0..10 {
                 let is_sent = AtomicUsize::new(0);
                 let call = pool.round_robin(async |client| {
                     is_sent.store(1, SeqCst);
@@ -440,4 +443,6 @@ async fn servers_that_flap_cost_only_calls_that_were_sent() {
     let unsent = done.into_iter().map(Result::unwrap).sum::<usize>();
     assert!(sent.load(SeqCst) > CALLERS);
     assert_eq!(unsent, 0, "calls failed that were not sent");
+    let state = format!("{pool:?}");
+    assert_eq!(state.matches("taken: 0").count(), 5, "places are left taken: {state}");
 }
