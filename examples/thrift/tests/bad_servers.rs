@@ -4,8 +4,8 @@ mod common;
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use allocation_counter::measure;
@@ -15,6 +15,7 @@ use thrift_demux::demo::{Example, Serve};
 use thrift_demux::{Client, Error, Options, Pool, Settings};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -323,25 +324,30 @@ async fn all_servers_refuse_and_calls_fail_before_their_deadline() {
 
 #[tokio::test]
 async fn a_call_waits_for_a_place_until_its_deadline() {
-    let (gate, mut held) = Gate::new();
-    let server = Server::start(Serve(gate), Settings::default()).await;
+    let server = Server::example().await;
     let pool = Arc::new(Pool::new([server.address], within(millis(500))).places(1));
-    // Two handles, so that the place is kept beyond the deadline of the call.
+    let (is_taken, taken) = oneshot::channel();
+    let (release, released) = oneshot::channel();
+    let ends = Mutex::new(Some((is_taken, released)));
     let running = tokio::spawn({
         let pool = Arc::clone(&pool);
         async move {
+            // The place is kept until the test releases it.
             let call = async |client: Client| {
-                let client = [client.later("one", 0).await, client.later("two", 0).await];
-                client.into_iter().collect::<Result<Vec<_>, _>>()
+                let (is_taken, released) = ends.lock().unwrap().take().unwrap();
+                is_taken.send(()).unwrap();
+                released.await.unwrap();
+                client.echo("released").await
             };
             pool.round_robin(call).await
         }
     });
-    timeout(LONG, held.recv()).await.expect("no call arrived").unwrap();
+    timeout(LONG, taken).await.expect("the first call gets no place").unwrap();
     let waiting = pool.round_robin(async |client| client.ping().await);
     let error = timeout(LONG, waiting).await.expect("the call waits").unwrap_err();
     assert!(matches!(error, Error::Deadline(after) if after == millis(500)), "{error}");
-    assert!(matches!(timeout(LONG, running).await.unwrap().unwrap(), Err(Error::Deadline(_))));
+    release.send(()).unwrap();
+    assert_eq!(timeout(LONG, running).await.unwrap().unwrap().unwrap(), "released");
 }
 
 /// While no place is free, calls are made and dropped.
