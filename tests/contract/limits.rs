@@ -102,6 +102,23 @@ fn sink_in_doubt_is_closed_after_its_last_item_although_no_waker_has_fired() {
     assert_eq!((a.is_closed(), spent.deferred_wakers()), (true, 1));
 }
 
+/// It was offered to that attachment, so no other one gets it.
+#[test]
+fn rest_beyond_a_limit_that_is_reached_in_doubt_is_unmatched_although_there_is_a_catch_all() {
+    let mut rig = Rig::new();
+    let all = rig.attach_on(9, "all", Terms::catch_all);
+    let terms = |attach: Terms| attach.limit(2).buffer(1).overflow(Overflow::DropNewest);
+    let a = rig.attach_on(1, "a", terms);
+    a.park();
+    rig.push([101, 102, 103, 104]);
+    rig.turn(); // three are beyond the buffer
+    a.allow(2);
+    rig.sleep();
+    assert_eq!((a.items(), rig.totals().unmatched, all.taken()), (vec![101, 102], 2, 0));
+    rig.send([105]);
+    assert_eq!((all.items(), rig.totals().unmatched), (vec![105], 2), "the key is free now");
+}
+
 // With other attachments under the key.
 
 #[test]

@@ -335,3 +335,14 @@ fn members_that_are_evicted_during_a_walk_are_not_asked_and_the_last_discards_th
     assert!(lines[2].starts_with("discarded 101 of 1#") && lines.len() == 3, "{lines:?}");
     assert_eq!((taken(&members), rig.totals().copies), (vec![1, 1, 1, 0, 0], 3));
 }
+
+#[test]
+fn abort_during_a_walk_discards_the_item_with_the_last_member_that_was_not_offered_it() {
+    let (mut rig, members, _leases) = walking(1..=4);
+    rig.log.keep_only(|line| line.starts_with("discarded") || line.starts_with("admit"));
+    rig.orders.push(Order::Abort);
+    let lines = rig.last_lines();
+    // The turn goes on with the walk before it reads the order.
+    assert_eq!(lines, ["admit 101 to 1#2", "discarded 101 of 1#4 Evicted"]);
+    assert_eq!((taken(&members), rig.totals().copies), (vec![1, 1, 0, 0], 2));
+}

@@ -5,7 +5,7 @@
 use crate::common::{CoopBudget, Dice, Op, Rig, SinkHandle};
 use Behaviour::*;
 use Overflow::{Conflate, DropNewest, DropOldest, Evict, Wait};
-use stream_demux::Overflow;
+use stream_demux::{Order, Overflow};
 
 /// What a sink does when items 101 to 104 come in one turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -332,6 +332,25 @@ fn drop_oldest_lags_catches_up_and_lags_again() {
         a.allow(1);
         rig.lines();
         assert_eq!(a.take_items(), items[2..]);
+    }
+}
+
+/// The policy acts before the end. An attachment that leaves alone keeps what waits for it.
+#[test]
+fn finish_waits_for_a_sink_in_doubt_and_detach_does_not() {
+    for (order, discarded) in [(Order::Finish, 1), (Order::Detach(1), 0)] {
+        let mut rig = Rig::new();
+        let a = rig.attach_on(1, "a", |attach| attach.overflow(DropOldest).buffer(1));
+        a.park();
+        let orders = rig.orders.clone();
+        rig.push([101, 102]);
+        rig.input.action(move || orders.push(order));
+        rig.push([201]); // in the same turn
+        let _ = rig.run();
+        assert_eq!(rig.totals().discarded, discarded);
+        a.open();
+        let _ = rig.run();
+        assert_eq!((a.taken(), a.is_closed()), (2 - usize::try_from(discarded).unwrap(), true));
     }
 }
 

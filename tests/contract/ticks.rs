@@ -264,6 +264,37 @@ fn unit_in_which_the_input_waited_does_not_count_for_idleness() {
     assert_eq!(rig.tick(), ["detached 1 Idle"]);
 }
 
+/// Only the one that the input waits for has something pending.
+#[test]
+fn time_outs_of_stuck_sinks_under_wait_add_up() {
+    let mut rig = Rig::with(|demux| demux.stall_timeout(3)).with_silent_sinks();
+    let sinks: Vec<_> = (1..=4).map(|key| rig.attach(key, key)).collect();
+    sinks.iter().for_each(SinkHandle::park);
+    rig.send([101, 201, 301, 401]);
+    for key in 1..=4 {
+        for tick in 1..=3 {
+            let lines = rig.tick();
+            let evicted = lines.contains(&format!("detached {key} Stalled"));
+            assert_eq!(evicted, tick == 3, "{key}, tick {tick}: {lines:?}");
+        }
+    }
+    assert_eq!(rig.len(), 0);
+}
+
+/// The sink under key 1 is evicted by the third tick, after which nothing waits.
+#[test]
+fn tick_that_ends_a_wait_does_not_count_for_idleness() {
+    let mut rig = Rig::new().with_silent_sinks();
+    rig.attach_on(1, "stuck", |attach| attach.stall_timeout(3)).park();
+    rig.attach_on(2, "idle", |attach| attach.idle_timeout(2));
+    rig.send([101]);
+    for tick in 1..=5 {
+        let lines = rig.tick();
+        assert_eq!(lines.contains(&"detached 1 Stalled".to_owned()), tick == 3, "{lines:?}");
+        assert_eq!(lines.contains(&"detached 2 Idle".to_owned()), tick == 5, "{lines:?}");
+    }
+}
+
 #[test]
 fn default_stall_timeout_applies_without_a_setting_and_0_disables_it() {
     let mut rig = Rig::with(|demux| demux.stall_timeout(2).buffer(1));
