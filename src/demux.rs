@@ -1,7 +1,10 @@
 //! [`Demux`]: its parts, and the methods that inspect it. `settings` prepares one, `poll` runs it.
 
+mod ext;
 mod poll;
 mod settings;
+
+pub use ext::DemuxStreamExt;
 
 use core::borrow::Borrow;
 use core::fmt;
@@ -12,11 +15,11 @@ use futures_core::{FusedFuture, Stream};
 use futures_sink::Sink;
 use pin_project_lite::pin_project;
 
-use crate::budget::Budget;
 use crate::hooks::{Callbacks, Recipient};
 use crate::key::DefaultHashBuilder;
 use crate::order::{IntoOrder, Order, Orders};
 use crate::router::Router;
+use crate::router::budget::Budget;
 use crate::totals::Totals;
 
 type KeyOf<O> = <<O as Orders>::Order as IntoOrder>::Key;
@@ -161,7 +164,7 @@ enum State {
     Completed,
 }
 
-/// [`DemuxStreamExt`](crate::DemuxStreamExt) creates a demux.
+/// [`DemuxStreamExt`] creates a demux.
 impl<St, F, O> Demux<St, F, O>
 where
     St: Stream,

@@ -191,30 +191,18 @@
 
 extern crate alloc;
 
-mod budget;
 mod demux;
-mod ext;
-mod flush;
-mod group;
 #[cfg(any(doc, doctest))]
 pub mod guide;
 mod hooks;
-mod id;
 mod key;
 mod lease;
-mod ledger;
-mod list;
 mod order;
-mod ready;
 mod router;
-mod slot;
 mod slots;
-mod store;
-mod timers;
 mod totals;
 
-pub use crate::demux::Demux;
-pub use crate::ext::DemuxStreamExt;
+pub use crate::demux::{Demux, DemuxStreamExt};
 pub use crate::hooks::{Callbacks, Detached, Discarded, Hooks, Recipient};
 pub use crate::key::{ByRef, ByValue, DefaultHashBuilder, DefaultHasher, OrAttach};
 pub use crate::lease::Lease;

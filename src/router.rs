@@ -12,7 +12,9 @@
 
 mod balance;
 mod beyond;
+pub(crate) mod budget;
 mod items;
+mod ledger;
 mod multicast;
 mod orders;
 mod sinks;
@@ -21,13 +23,13 @@ mod ticks;
 use core::borrow::Borrow;
 use core::hash::{BuildHasher, Hash};
 
-use crate::flush::Patience;
+use self::ledger::Ledger;
 use crate::hooks::Recipient;
-use crate::id::SlotId;
-use crate::ledger::Ledger;
 use crate::order::Terms;
-use crate::ready::Ready;
 use crate::slots::Slots;
+use crate::slots::flush::Patience;
+use crate::slots::id::SlotId;
+use crate::slots::ready::Ready;
 use crate::totals::Totals;
 
 use beyond::Beyond;

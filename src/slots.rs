@@ -13,8 +13,16 @@
 //!
 //! A key is stored once, in its slot, and never cloned.
 
+pub(crate) mod flush;
+pub(crate) mod group;
 mod groups;
+pub(crate) mod id;
 mod keys;
+pub(crate) mod list;
+pub(crate) mod ready;
+pub(crate) mod slot;
+mod store;
+mod timers;
 
 use alloc::sync::Arc;
 use core::task::Poll;
@@ -22,16 +30,16 @@ use core::task::Poll;
 use futures_sink::Sink;
 use slab::Slab;
 
-use crate::flush::Flushes;
-use crate::group::Group;
+use self::flush::Flushes;
+use self::group::Group;
+use self::id::SlotId;
+use self::ready::Ready;
+use self::slot::{ExtrasList, Slot, SlotMut, Stage};
+use self::store::Store;
+use self::timers::Timers;
 use crate::hooks::Recipient;
-use crate::id::SlotId;
 use crate::lease::Claim;
 use crate::order::Terms;
-use crate::ready::Ready;
-use crate::slot::{ExtrasList, Slot, SlotMut, Stage};
-use crate::store::Store;
-use crate::timers::Timers;
 
 pub(crate) struct Slots<K, S, V, B> {
     /// Dropped before the sinks, so that a sink that fires its waker when it is dropped wakes no

@@ -19,8 +19,8 @@ mod script;
 #[path = "../fuzz/src/threads.rs"]
 mod threads;
 
-// Also for `src/ready.rs`.
-#[path = "../src/id.rs"]
+// Also for `src/slots/ready.rs`.
+#[path = "../src/slots/id.rs"]
 mod id;
 
 use common::model::{SITUATIONS, Summary, check};

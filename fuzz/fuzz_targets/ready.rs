@@ -1,4 +1,4 @@
-//! The target `ready`: see `src/ready.rs`.
+//! The target `ready`: see `src/slots/ready.rs`.
 
 #![no_main]
 

@@ -4,7 +4,7 @@
 //! that the tests of the crate use.
 
 extern crate alloc;
-// `ready` compiles `src/ready.rs` against these atomics.
+// `ready` compiles `src/slots/ready.rs` against these atomics.
 extern crate interleaved as core;
 
 pub mod model;
@@ -23,8 +23,8 @@ pub fn story(script: &[u8]) -> String {
     common::model::run_traced(script)
 }
 
-// `src/ready.rs` uses it.
-#[path = "../../src/id.rs"]
+// `src/slots/ready.rs` uses it.
+#[path = "../../src/slots/id.rs"]
 mod id;
 
 /// Runs a call between two steps of another.

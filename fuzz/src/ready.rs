@@ -1,6 +1,6 @@
 //! Target `ready`: the list of woken slots by itself.
 //!
-//! A script makes the calls to `src/ready.rs` that the demux and the wakers of sinks, leases and
+//! A script makes the calls to `src/slots/ready.rs` that the demux and the wakers of sinks, leases and
 //! orders make. One call may interrupt another between any two of its atomic operations. The model
 //! counts time and records when each call began and ended. It asserts:
 //!
@@ -24,11 +24,11 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::task::{Wake, Waker};
 
-use crate::id::SlotId;
+use crate::id::{self, SlotId}; // `list` finds it here
 use crate::interleave::during;
 use crate::script::Script;
 
-#[path = "../../src/ready.rs"]
+#[path = "../../src/slots/ready.rs"]
 mod list;
 
 use list::{ORDERS, Ready};

@@ -10,12 +10,12 @@ use core::task::{Context, Poll};
 use futures_core::Stream;
 
 use super::{Demux, ErrorOf, Inbox, KeyOf, SinkOf, State, Unapplied};
-use crate::budget::Budget;
 use crate::hooks::Hooks;
 use crate::key::sealed::{AttachOnDemand, FindByKey};
 use crate::order::{Attachable, IntoOrder, Order, Orders};
-use crate::ready::ORDERS;
+use crate::router::budget::Budget;
 use crate::router::{SlowPath, Unrouted};
+use crate::slots::ready::ORDERS;
 use crate::totals::Totals;
 
 impl<St, F, O, H, B> Future for Demux<St, F, O, H, B>

@@ -5,10 +5,10 @@ use core::hash::{BuildHasher, Hash};
 use futures_core::Stream;
 
 use super::{Demux, ErrorOf, KeyOf, SinkOf};
-use crate::budget::Budget;
 use crate::hooks::{Callbacks, Discarded, Hooks, Recipient};
 use crate::key::OrAttach;
 use crate::order::{Attach, Attachable, IntoOrder, Orders, Overflow};
+use crate::router::budget::Budget;
 use crate::slots::Slots;
 
 type SlotsOf<St, O, B> = Slots<KeyOf<O>, SinkOf<O>, <St as Stream>::Item, B>;

@@ -12,14 +12,14 @@ use core::task::Poll;
 
 use futures_sink::Sink;
 
+use super::budget::Allowance;
 use super::sinks::Drained;
 use super::{Router, Sharing};
-use crate::budget::Allowance;
-use crate::group::LINE;
 use crate::hooks::{Detached, Discarded, Hooks};
-use crate::id::SlotId;
-use crate::list::{BACK, FRONT};
 use crate::order::Overflow;
+use crate::slots::group::LINE;
+use crate::slots::id::SlotId;
+use crate::slots::list::{BACK, FRONT};
 
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
     pub(super) fn balances(&self) -> bool {

@@ -22,14 +22,14 @@ use core::iter;
 use futures_sink::Sink;
 
 use super::Router;
+use super::budget::Allowance;
 use super::sinks::Drained;
-use crate::budget::Allowance;
-use crate::group::PARKED;
 use crate::hooks::{Detached, Discarded, Hooks};
-use crate::id::SlotId;
-use crate::list::{BACK, Lists};
 use crate::order::Overflow;
-use crate::slot::{Popped, Queue};
+use crate::slots::group::PARKED;
+use crate::slots::id::SlotId;
+use crate::slots::list::{BACK, Lists};
+use crate::slots::slot::{Popped, Queue};
 
 /// How often sinks in doubt are polled in one turn.
 ///

@@ -8,11 +8,11 @@ use core::task::Poll;
 
 use futures_sink::Sink;
 
+use super::budget::Allowance;
 use super::{Router, Sharing};
-use crate::budget::Allowance;
 use crate::hooks::{Detached, Discarded, Hooks};
-use crate::id::SlotId;
 use crate::key::sealed::{AttachOnDemand, FindByKey};
+use crate::slots::id::SlotId;
 
 /// An item whose slot is to be looked up, again or for the first time.
 pub(crate) struct Unrouted<K, V> {
@@ -62,7 +62,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     }
 
     /// Returns `true` if [`route`](Self::route) is better done without branches: see
-    /// [`Flushes::push`](crate::flush::Flushes::push).
+    /// [`Flushes::push`](crate::slots::flush::Flushes::push).
     pub(crate) fn prefers_branchless(&self) -> bool {
         self.slots.flushes.lists_many()
     }

@@ -6,12 +6,12 @@ use core::task::Poll;
 use futures_sink::Sink;
 
 use super::Router;
-use crate::budget::Allowance;
+use super::budget::Allowance;
+use super::ledger::Ledger;
 use crate::hooks::{Discarded, Hooks};
-use crate::id::SlotId;
-use crate::ledger::Ledger;
+use crate::slots::id::SlotId;
 
-/// An item on its way through a group. The [`Group`](crate::group::Group) keeps the progress.
+/// An item on its way through a group. The [`Group`](crate::slots::group::Group) keeps the progress.
 pub(super) struct Walk<V> {
     /// There until the last member takes it.
     item: Option<V>,

@@ -6,15 +6,15 @@ use core::mem;
 
 use futures_sink::Sink;
 
+use super::budget::{Allowance, Budget};
 use super::{Ending, Router, Sharing, Unrouted};
-use crate::budget::{Allowance, Budget};
 use crate::hooks::{Detached, Hooks, Recipient};
-use crate::id::SlotId;
 use crate::key::sealed::{AttachOnDemand, FindByKey};
 use crate::lease::LeaseRequest;
 use crate::order::{Attach, Order, Terms};
-use crate::slot::{LeaveReason, Stage};
 use crate::slots::NewSlot;
+use crate::slots::id::SlotId;
+use crate::slots::slot::{LeaveReason, Stage};
 
 impl<K, S, V, H, B> Router<K, S, V, H, B>
 where

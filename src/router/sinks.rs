@@ -10,12 +10,12 @@ use core::task::Poll;
 
 use futures_sink::Sink;
 
+use super::budget::Allowance;
 use super::{Ending, Router, Sharing};
-use crate::budget::Allowance;
 use crate::hooks::{Detached, Discarded, Hooks, Recipient};
-use crate::id::SlotId;
-use crate::ready::Woken;
-use crate::slot::{LeaveReason, Popped, Remains, Stage};
+use crate::slots::id::SlotId;
+use crate::slots::ready::Woken;
+use crate::slots::slot::{LeaveReason, Popped, Remains, Stage};
 
 /// Why a sink takes no more items from a queue.
 pub(super) enum Drained {

@@ -5,10 +5,10 @@ use core::hash::{BuildHasher, Hash};
 use futures_sink::Sink;
 
 use super::Router;
-use crate::budget::Allowance;
-use crate::flush::{Patience, Pause};
+use super::budget::Allowance;
 use crate::hooks::{Detached, Hooks};
-use crate::slot::{Expired, LeaveReason};
+use crate::slots::flush::{Patience, Pause};
+use crate::slots::slot::{Expired, LeaveReason};
 
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
     /// A tick was read. Returns `true` if it is to be applied: it is the first of this turn.

@@ -1,13 +1,13 @@
 //! Slots that share a key: the walk through a group, and the line of those that may be ready.
 
 use super::Slots;
-use crate::flush::Flushes;
-use crate::group::{Group, LINE, PARKED};
-use crate::id::SlotId;
-use crate::list::BACK;
-use crate::ready::Ready;
-use crate::slot::{ExtrasList, SlotMut};
-use crate::store::Store;
+use super::flush::Flushes;
+use super::group::{Group, LINE, PARKED};
+use super::id::SlotId;
+use super::list::BACK;
+use super::ready::Ready;
+use super::slot::{ExtrasList, SlotMut};
+use super::store::Store;
 
 impl<K, S, V, B> Slots<K, S, V, B> {
     pub(crate) fn group(&self, group: usize) -> &Group {

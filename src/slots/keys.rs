@@ -3,13 +3,13 @@
 use core::borrow::Borrow;
 use core::hash::{BuildHasher, Hash};
 
+use super::group::Group;
+use super::id::SlotId;
+use super::slot::{LeaveReason, Remains, Slot, SlotMut};
+use super::store::narrow;
 use super::{NewSlot, Slots};
-use crate::group::Group;
-use crate::id::SlotId;
 use crate::key::sealed::{Directory, FindByKey};
 use crate::lease::LeaseRequest;
-use crate::slot::{LeaveReason, Remains, Slot, SlotMut};
-use crate::store::narrow;
 
 /// The slots of one key.
 impl<K, S, V, B> Slots<K, S, V, B> {

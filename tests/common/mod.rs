@@ -16,7 +16,7 @@ pub mod real;
 pub mod rig;
 /// The numbers that decide when sinks are flushed. They are not promised, and tests that depend on
 /// them take them from here.
-#[path = "../../src/flush/tuning.rs"]
+#[path = "../../src/slots/flush/tuning.rs"]
 pub mod tuning;
 
 pub use dice::Dice;

@@ -1,6 +1,6 @@
 //! `core` with other atomics: a closure can run before each of their operations.
 //!
-//! `stream-demux-fuzz` imports this crate as `core`, so that `src/ready.rs`, which it compiles
+//! `stream-demux-fuzz` imports this crate as `core`, so that `src/slots/ready.rs`, which it compiles
 //! unchanged, uses these atomics. The closure stands for another thread. It runs in the same thread
 //! before a chosen operation, that is, between two steps of the call that it interrupts. This gives
 //! every interleaving of two calls in which one of them is not interrupted, reproducibly.
@@ -48,7 +48,7 @@ fn step() {
 pub mod sync {
     pub use ::core::sync::*;
 
-    /// The part of `core::sync::atomic` that `src/ready.rs` uses.
+    /// The part of `core::sync::atomic` that `src/slots/ready.rs` uses.
     pub mod atomic {
         pub use ::core::sync::atomic::Ordering;
 

@@ -16,8 +16,8 @@
 
 use alloc::vec::Vec;
 
-use crate::id::SlotId;
-use crate::list::Lists;
+use super::id::SlotId;
+use super::list::Lists;
 
 /// The lists of the members of a group that share its items: those that may be ready, ...
 pub(crate) const LINE: u32 = 0;

@@ -13,8 +13,8 @@ use core::mem;
 
 use hashbrown::HashTable;
 
-use crate::id::SlotId;
-use crate::slot::Slot;
+use super::id::SlotId;
+use super::slot::Slot;
 
 pub(crate) struct Store<K, S> {
     table: HashTable<Slot<K, S>>,

@@ -16,7 +16,7 @@
 use alloc::vec::Vec;
 
 use super::tuning::{FLUSH_EVERY, LEAST, PER_SINK};
-use crate::id::SlotId;
+use crate::slots::id::SlotId;
 
 /// After how many further items, or items and copies, each entry is due at the latest. Only the
 /// lower 32 bits of stamps are compared, which must distinguish an entry that becomes due from one

@@ -6,11 +6,8 @@
 
 use core::mem;
 
-use crate::id::SlotId;
-use crate::slot::ExtrasList;
-
-/// No slot has this id, and no list this number.
-const NONE: u32 = u32::MAX;
+use super::id::SlotId;
+use super::slot::{ExtrasList, Link, NONE};
 
 /// The sides of a slot, and the ends of a list.
 pub(crate) const FRONT: usize = 0;
@@ -23,20 +20,6 @@ pub(crate) struct Lists {
     chain: usize,
     /// The slots at the ends of each.
     ends: [[u32; 2]; 2],
-}
-
-/// Where a slot is in the lists of one chain.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Link {
-    list: u32,
-    /// The slots on both sides.
-    sides: [u32; 2],
-}
-
-impl Default for Link {
-    fn default() -> Self {
-        Self { list: NONE, sides: [NONE; 2] }
-    }
 }
 
 impl Lists {
@@ -107,7 +90,7 @@ mod tests {
 
     use super::*;
     use crate::order::Terms;
-    use crate::slot::{Slot, Stage};
+    use crate::slots::slot::{Slot, Stage};
 
     /// The extras of this number of slots.
     fn extras(slots: u32) -> ExtrasList<()> {

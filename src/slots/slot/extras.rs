@@ -4,8 +4,24 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::Extras;
-use crate::id::SlotId;
-use crate::list::Link;
+use crate::slots::id::SlotId;
+
+/// No slot has this id, and no [list](crate::slots::list) this number.
+pub(in crate::slots) const NONE: u32 = u32::MAX;
+
+/// Where a slot is in the [lists](crate::slots::list::Lists) of one chain.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Link {
+    pub(in crate::slots) list: u32,
+    /// The slots on both sides.
+    pub(in crate::slots) sides: [u32; 2],
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Self { list: NONE, sides: [NONE; 2] }
+    }
+}
 
 /// The extras of all slots, by their ids.
 pub(crate) struct ExtrasList<V>(Vec<Option<Box<Extras<V>>>>);

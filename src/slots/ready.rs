@@ -57,7 +57,7 @@ use core::task::Waker;
 
 use atomic_waker::AtomicWaker;
 
-use crate::id::SlotId;
+use super::id::SlotId;
 
 /// The end of a chain; no slot has this id.
 const END: u32 = u32::MAX;

@@ -5,8 +5,8 @@
 //! holds because every item that enters, by [`received`](Ledger::received) or
 //! [`copied`](Ledger::copied), is either counted as waiting or leaves by one of the other methods.
 
-use crate::flush::Handled;
 use crate::hooks::{Detached, Discarded, Hooks, Recipient};
+use crate::slots::flush::Handled;
 use crate::totals::Totals;
 
 pub(crate) struct Ledger<H> {

@@ -21,7 +21,7 @@ use super::word::{
     SLOW_IN_GROUP, TIMED, UNFLUSHED,
 };
 use super::{Slot, SlotMut};
-use crate::flush::Handled;
+use crate::slots::flush::Handled;
 
 /// What the sink is waiting for, and what is due to it.
 impl<K, S> Slot<K, S> {
@@ -135,7 +135,7 @@ where
     }
 
     /// Sends an item to a sink that is ready. `now` is what has been handled by now. See
-    /// [`Flushes::push`](crate::flush::Flushes::push) for `BRANCHLESS`.
+    /// [`Flushes::push`](crate::slots::flush::Flushes::push) for `BRANCHLESS`.
     #[inline]
     pub(crate) fn send<const BRANCHLESS: bool>(
         &mut self,

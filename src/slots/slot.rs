@@ -14,18 +14,18 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::ops::{Deref, DerefMut};
 
-use crate::flush::Flushes;
+use super::flush::Flushes;
+use super::id::SlotId;
+use super::ready::Ready;
 use crate::hooks::Recipient;
-use crate::id::SlotId;
 use crate::lease::{Claim, LeaseRequest};
-use crate::list::Link;
 use crate::order::{Overflow, Terms};
-use crate::ready::Ready;
 
 use timer::Timer;
 use word::{BEYOND, GROUPED, HEAD, LIMITED, TIMED, Word};
 
-pub(crate) use extras::ExtrasList;
+pub(super) use extras::NONE;
+pub(crate) use extras::{ExtrasList, Link};
 pub(crate) use queue::{Popped, Queue};
 pub(crate) use stage::{LeaveReason, Stage};
 pub(crate) use timer::Expired;
@@ -54,7 +54,7 @@ pub(crate) struct Extras<V> {
     group: u32,
     number: u64,
     timer: Option<Timer>,
-    /// Where it is in the lists of the [chains](crate::list::Lists).
+    /// Where it is in the lists of the [chains](crate::slots::list::Lists).
     links: [Link; 2],
 }
 

@@ -3,7 +3,7 @@
 use super::SlotMut;
 use super::word::{CLOSING, FLUSH_AGAIN, FLUSHING, MOVED, PARKED, UNFLUSHED};
 use crate::order::Terms;
-use crate::timers::Sweep;
+use crate::slots::timers::Sweep;
 
 /// The time-outs of an attachment, in ticks; 0 for none.
 pub(super) struct Timer {

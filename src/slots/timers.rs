@@ -9,7 +9,7 @@
 
 use alloc::vec::Vec;
 
-use crate::id::SlotId;
+use super::id::SlotId;
 
 #[derive(Debug)]
 pub(crate) struct Timers {
