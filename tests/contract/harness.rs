@@ -1,4 +1,4 @@
-//! Tests of the common parts. The test kit is tested in `tests/kit/tests`.
+//! Tests of the common parts. The test kit is tested in `sink-test/tests`.
 
 use std::task::Poll;
 
