@@ -121,8 +121,8 @@ impl Drop for Scratch {
 
 // ---- all of them --------------------------------------------------------------------------------
 
-const ALL: [&str; 8] =
-    ["fan_in", "jokes", "lines", "metrics", "shards", "static_routes", "streams_out", "workers"];
+const ALL: [&str; 7] =
+    ["fan_in", "jokes", "lines", "shards", "static_routes", "streams_out", "workers"];
 
 #[test]
 fn help_is_printed_and_no_error() {
@@ -136,7 +136,7 @@ fn help_is_printed_and_no_error() {
 fn unknown_options_and_invalid_values_are_named_with_the_usage() {
     let number = "invalid digit found in string";
     let zero = "number would be zero for non-zero type";
-    let bad: [(&str, &[&str], &str); 22] = [
+    let bad: [(&str, &[&str], &str); 20] = [
         ("article", &["--bogus"], "unknown option `--bogus`"),
         ("article", &["--variant", "best"], "unknown variant `best`"),
         ("article", &["--messages"], "`--messages` needs a value"),
@@ -151,8 +151,6 @@ fn unknown_options_and_invalid_values_are_named_with_the_usage() {
         ("lines", &["--listen"], "missing argument for option '--listen'"),
         ("lines", &["7000"], "unexpected argument \"7000\""),
         ("lines", &["--stall-timeout", "0"], &format!("cannot parse argument \"0\": {zero}")),
-        ("metrics", &["--patience", "-1"], &format!("cannot parse argument \"-1\": {number}")),
-        ("metrics", &["--messages"], "missing argument for option '--messages'"),
         ("shards", &["--work", "1,,2"], "--work 1,,2: cannot parse integer from empty string"),
         ("shards", &["--batch", "4097"], "--batch 4097: at most 4096"),
         ("static_routes", &["one", "two"], "unexpected argument \"two\""),
@@ -174,9 +172,8 @@ fn unknown_options_and_invalid_values_are_named_with_the_usage() {
 /// Standard output is closed, as `head` does when it has read enough.
 #[test]
 fn examples_do_not_panic_when_their_output_is_closed() {
-    let short: [(&str, &[&str]); 6] = [
+    let short: [(&str, &[&str]); 5] = [
         ("fan_in", &["--samples", "1000", "--rounds", "1"]),
-        ("metrics", &["--messages", "100"]),
         ("shards", &["--items", "1000", "--rounds", "1"]),
         ("static_routes", &[]),
         ("streams_out", &["--readings", "1000"]),
@@ -302,33 +299,4 @@ fn static_routes_stops_at_the_first_invalid_line_and_names_it() {
     }
     let nowhere = complaint("static_routes", &["/nowhere/at/all"]);
     assert!(nowhere.starts_with("cannot open /nowhere/at/all: "), "{nowhere}");
-}
-
-// ---- metrics ------------------------------------------------------------------------------------
-
-#[test]
-fn metrics_watchdog_evicts_the_hanging_and_not_the_pausing_consumer() {
-    // Long patience, so that a busy machine does not make a thinker look as if it hung.
-    let output = run("metrics", &["--messages", "20000", "--patience", "1500"]);
-    let (exposition, log) = (text(&output.stdout), text(&output.stderr));
-    assert_eq!(output.status.code(), Some(0), "{log}");
-    let has = |line: &str| assert!(exposition.lines().any(|l| l == line), "{line}: {exposition}");
-    has("demux_received_total 20000");
-    has("demux_detached_total{reason=\"evicted\"} 1");
-    has("demux_detached_total{reason=\"finished\"} 3");
-    has("demux_attachments 0");
-    has("demux_queued 0");
-    has("demux_discarded_total{key=\"audit\",reason=\"evicted\"} 1");
-    let value = |name: &str| {
-        let line = exposition.lines().find_map(|line| line.strip_prefix(name));
-        let value = line.unwrap_or_else(|| panic!("no {name}: {exposition}"));
-        value.trim().parse::<f64>().expect("a number")
-    };
-    assert!(value("demux_blocked_seconds_total{key=\"audit\"}") >= 1.5, "{exposition}");
-    assert!(value("demux_blocked_total{key=\"search\"}") >= 1.0, "{exposition}");
-    assert!(value("demux_discarded_total{key=\"prices\",reason=\"overflowed\"}") >= 1.0);
-    assert!(exposition.ends_with("# EOF\n"), "{exposition}");
-    assert_eq!(log.matches("evicted, because the input waited").count(), 1, "{log}");
-    assert!(log.contains("detached key=\"audit\" tag=4 reason=\"evicted\""), "{log}");
-    assert_eq!(log.lines().count(), 4 + 1 + 4, "nothing is logged for each message: {log}");
 }

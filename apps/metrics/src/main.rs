@@ -2,8 +2,8 @@
 //! a task with a timer that evicts a sink that blocks the input for too long.
 //!
 //! ```sh
-//! cargo run --release --example metrics               # log on standard error, then the metrics
-//! cargo run --release --example metrics -- --patience 20
+//! cargo run --release -p metrics               # log on standard error, then the metrics
+//! cargo run --release -p metrics -- --patience 20
 //! ```
 //!
 //! ```text
