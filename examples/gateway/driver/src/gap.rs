@@ -122,6 +122,7 @@ impl Gap {
         client.hears(1..=5).await?;
         client.leave();
         self.until_unbound("tea").await?;
+        self.until_logged().await?;
         ask("kill broker").await?;
         client.returns(true).await?;
         client.leave();
@@ -370,6 +371,18 @@ impl Gap {
         }
     }
 
+    /// Waits until the broker has written to its disk what it has changed so far. It shows the removal
+    /// of a binding before its log is written: if it is killed in between, the queue is bound again. The
+    /// log is written in order, and a durable exchange is confirmed when it is in the log.
+    async fn until_logged(&self) -> Result<(), String> {
+        let channel = self.channel().await?;
+        let name = format!("{}.logged.{:x}", self.site.exchange, fastrand::u64(..));
+        let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
+        let none = FieldTable::default();
+        let declared = channel.exchange_declare(name.into(), ExchangeKind::Direct, durable, none);
+        declared.await.map_err(|error| error.to_string())
+    }
+
     /// Waits until no queue is bound for this key.
     async fn until_unbound(&self, key: &str) -> Result<(), String> {
         loop {
@@ -427,12 +440,20 @@ impl Client<'_> {
         Ok(value)
     }
 
-    /// Reads until a message of this type, but no messages of the key.
+    /// Reads until a message of this type. Messages of the key may come before only if they are marked
+    /// as redelivered.
     async fn until(&mut self, kind: &str) -> Result<(), String> {
-        let value = self.next().await?;
         let expected = json!({ "type": kind, "key": self.key });
-        let is = |name: &str| value[name] == expected[name];
-        if is("type") && is("key") { Ok(()) } else { Err(format!("expected {kind}, got {value}")) }
+        loop {
+            let value = self.next().await?;
+            let is = |name: &str| value[name] == expected[name];
+            if is("type") && is("key") {
+                return Ok(());
+            }
+            if value["type"] != "message" || value["redelivered"] != true {
+                return Err(format!("expected {kind}, got {value}"));
+            }
+        }
     }
 
     /// Reads these messages, each of which may be repeated if it is marked as redelivered.

@@ -113,19 +113,29 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Returns ports below the ephemeral range, so that no outgoing connection takes one by chance.
+/// Prints ports below the range from which the kernel takes those of outgoing connections. A server
+/// that is restarted on a port of that range may find it taken by a client.
 fn ports(count: usize) -> std::io::Result<()> {
     let mut listeners = Vec::new();
+    let range = 12_000..first_source_port().min(32_000);
     for _ in 0..1_000 {
-        if listeners.len() == count {
+        if listeners.len() == count || range.is_empty() {
             break;
         }
-        listeners.extend(TcpListener::bind(("127.0.0.1", fastrand::u16(12_000..32_000))).ok());
+        listeners.extend(TcpListener::bind(("127.0.0.1", fastrand::u16(range.clone()))).ok());
     }
     for listener in listeners {
         println!("{}", listener.local_addr()?.port()); // all held at once, so that they differ
     }
     Ok(())
+}
+
+/// Returns the first port that the kernel takes for an outgoing connection; Linux's default if it
+/// cannot be read.
+fn first_source_port() -> u16 {
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+    let first = range.ok().and_then(|range| range.split_whitespace().next()?.parse().ok());
+    first.unwrap_or(32_768)
 }
 
 async fn hold(gateway: &str) -> Result<(), String> {
