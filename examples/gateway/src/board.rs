@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
@@ -16,6 +16,7 @@ use stream_demux::{Detached, Discarded, Totals};
 
 use crate::config::Config;
 use crate::history::History;
+use crate::lock::Lock;
 use crate::message::Key;
 use crate::subscription::Share;
 
@@ -35,12 +36,12 @@ pub struct Board {
     pub history: Option<History>,
     started: Instant,
     draining: AtomicBool,
-    totals: Mutex<Totals>,
-    keys: Mutex<Keys>,
-    source: Mutex<Source>,
-    blocked: Mutex<Option<Blocked>>,
+    totals: Lock<Totals>,
+    keys: Lock<Keys>,
+    source: Lock<Source>,
+    blocked: Lock<Option<Blocked>>,
     /// The last answer, shared by all requests until it is too old.
-    last: Mutex<Option<(Instant, Bytes)>>,
+    last: Lock<Option<(Instant, Bytes)>>,
     registry: Registry,
     received: IntCounter,
     pub delivered: IntCounter,
@@ -53,7 +54,7 @@ pub struct Board {
     queued: IntGauge,
     subscriptions: IntGauge,
     connections: IntGauge,
-    clients: Mutex<HashMap<SocketAddr, Arc<Share>>>,
+    clients: Lock<HashMap<SocketAddr, Arc<Share>>>,
     pub published: IntCounterVec,
     /// The counter of published messages that were taken.
     pub taken: IntCounter,
@@ -142,11 +143,11 @@ impl Board {
             history: History::new(config.history, config.max_queued, config.amqp.is_some()),
             started: Instant::now(),
             draining: AtomicBool::new(false),
-            totals: Mutex::default(),
-            keys: Mutex::default(),
-            source: Mutex::new(source),
-            blocked: Mutex::default(),
-            last: Mutex::default(),
+            totals: Lock::default(),
+            keys: Lock::default(),
+            source: Lock::new(source),
+            blocked: Lock::default(),
+            last: Lock::default(),
             received: counter("gateway_received_total", "Messages received."),
             delivered: counter(
                 "gateway_delivered_total",
@@ -164,7 +165,7 @@ impl Board {
             is_blocked: gauge("gateway_blocked", "1 while the input is blocked by a client."),
             queued: gauge("gateway_queued", "Messages in the queues of subscriptions."),
             subscriptions: gauge("gateway_subscriptions", "Subscriptions now."),
-            clients: Mutex::default(),
+            clients: Lock::default(),
             connections: gauge("gateway_connections", "WebSockets now."),
             taken: published.with_label_values(&["ok"]),
             published,
@@ -204,23 +205,23 @@ impl Board {
     }
 
     pub fn set_totals(&self, totals: Totals) {
-        *self.totals.lock().unwrap() = totals;
+        *self.totals.lock() = totals;
         self.queued.set(totals.queued.try_into().unwrap_or(i64::MAX));
     }
 
     pub fn totals(&self) -> Totals {
-        *self.totals.lock().unwrap()
+        *self.totals.lock()
     }
 
     pub fn source_up(&self) {
-        let mut source = self.source.lock().unwrap();
+        let mut source = self.source.lock();
         (source.error, source.is_up) = (None, true);
         self.is_up.set(1);
     }
 
     /// Records that the broker is away, and why.
     pub fn source_down(&self, error: String) {
-        let mut source = self.source.lock().unwrap();
+        let mut source = self.source.lock();
         if source.is_up {
             self.reconnects.inc();
         }
@@ -229,13 +230,13 @@ impl Board {
     }
 
     pub fn set_publishing(&self, publishing: Publishing) {
-        self.source.lock().unwrap().publishing = publishing;
+        self.source.lock().publishing = publishing;
         self.is_publishing.set(i64::from(publishing == Publishing::Up));
     }
 
     pub fn received(&self, key: &str) {
         self.received.inc();
-        let mut keys = self.keys.lock().unwrap();
+        let mut keys = self.keys.lock();
         let has_room = keys.known.len() < MAX_IDLE_KEYS;
         match keys.known.get_mut(key) {
             Some(counts) => {
@@ -255,14 +256,14 @@ impl Board {
 
     pub fn discarded(&self, key: &Key, why: Discarded) {
         self.discarded.with_label_values(&[why.as_str()]).inc();
-        self.keys.lock().unwrap().counts(key).dropped += 1;
+        self.keys.lock().counts(key).dropped += 1;
     }
 
     /// Returns the counter of deliveries for this key.
     pub fn attached(&self, key: &Key) -> Arc<AtomicU64> {
         self.attached.inc();
         self.subscriptions.inc();
-        let mut keys = self.keys.lock().unwrap();
+        let mut keys = self.keys.lock();
         let counts = keys.counts(key);
         counts.subscribers += 1;
         Arc::clone(&counts.delivered)
@@ -271,7 +272,7 @@ impl Board {
     pub fn detached<E>(&self, key: &Key, why: &Detached<E>) {
         self.detached.with_label_values(&[why.as_str()]).inc();
         self.subscriptions.dec();
-        let mut keys = self.keys.lock().unwrap();
+        let mut keys = self.keys.lock();
         let counts = keys.counts(key);
         counts.subscribers = counts.subscribers.saturating_sub(1);
         counts.seen = Instant::now();
@@ -290,22 +291,22 @@ impl Board {
             self.blocks.inc();
         }
         let since = Instant::now();
-        *self.blocked.lock().unwrap() = on.map(|(key, client)| Blocked { key, client, since });
+        *self.blocked.lock() = on.map(|(key, client)| Blocked { key, client, since });
     }
 
     pub fn connected(&self, client: SocketAddr, share: &Arc<Share>) {
         self.connections.inc();
-        self.clients.lock().unwrap().insert(client, Arc::clone(share));
+        self.clients.lock().insert(client, Arc::clone(share));
     }
 
     pub fn disconnected(&self, client: SocketAddr) {
         self.connections.dec();
-        self.clients.lock().unwrap().remove(&client);
+        self.clients.lock().remove(&client);
     }
 
     /// Returns the clients that have lost most.
     fn losers(&self) -> Value {
-        let clients = self.clients.lock().unwrap();
+        let clients = self.clients.lock();
         let counts = clients.iter().map(|(client, share)| {
             let (rate, overflow) =
                 (share.lost.rate.load(Relaxed), share.lost.overflow.load(Relaxed));
@@ -323,13 +324,13 @@ impl Board {
 
     pub fn health(&self) -> Value {
         let status = if self.is_draining() { "draining" } else { "ok" };
-        let source = self.source.lock().unwrap();
+        let source = self.source.lock();
         json!({ "status": status, "source": source.state(), "publishing": source.publishing })
     }
 
     /// Returns the statistics as JSON, at most a second old.
     pub fn stats(&self) -> Bytes {
-        let mut last = self.last.lock().unwrap();
+        let mut last = self.last.lock();
         match &*last {
             Some((made, answer)) if made.elapsed() < FRESH => answer.clone(),
             _ => last.insert((Instant::now(), self.to_json().to_string().into())).1.clone(),
@@ -341,7 +342,7 @@ impl Board {
         let by_reason = |reason: &str| self.discarded.with_label_values(&[reason]).get();
         let totals = self.totals();
         {
-            let source = self.source.lock().unwrap();
+            let source = self.source.lock();
             stats["source"] = json!({
                 "kind": source.kind, "state": source.state(), "error": source.error,
                 "reconnects": self.reconnects.get(),
@@ -361,14 +362,14 @@ impl Board {
                 "conflated": by_reason("conflated"),
             },
         });
-        stats["blocked"] = match &*self.blocked.lock().unwrap() {
+        stats["blocked"] = match &*self.blocked.lock() {
             Some(Blocked { key, client, since }) => {
                 json!({ "key": key.as_deref(), "client": client, "for_ms": millis(*since) })
             }
             None => Value::Null,
         };
         stats["clients"] = self.losers();
-        let (listed, other) = self.keys.lock().unwrap().list();
+        let (listed, other) = self.keys.lock().list();
         stats["keys"] = listed.iter().map(|(key, counts)| counts.to_json(Some(key))).collect();
         if let (Some(history), Some(keys)) = (&self.history, stats["keys"].as_array_mut()) {
             for (key, (name, _)) in keys.iter_mut().zip(&listed) {

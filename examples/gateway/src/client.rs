@@ -85,6 +85,34 @@ enum End {
     Closed(CloseFrame),
 }
 
+/// A client that is connected. Dropping it gives its place back, also when the client's task panics,
+/// or when the drop of something that the task owns does.
+struct Connected {
+    gateway: Arc<Gateway>,
+    address: SocketAddr,
+    outlet: Arc<Outlet>,
+}
+
+impl Connected {
+    fn new(
+        gateway: &Arc<Gateway>,
+        address: SocketAddr,
+        outlet: &Arc<Outlet>,
+        share: &Arc<Share>,
+    ) -> Self {
+        gateway.board.connected(address, share);
+        Self { gateway: Arc::clone(gateway), address, outlet: Arc::clone(outlet) }
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.outlet.end();
+        self.gateway.board.disconnected(self.address);
+        debug!(address = %self.address, "client gone");
+    }
+}
+
 /// Serves a client until its connection is closed.
 pub async fn serve(
     socket: WebSocket,
@@ -98,8 +126,8 @@ pub async fn serve(
     let config = &gateway.config;
     let share = Share::new(config.share(), Arc::clone(&gateway.budget), config.overflow);
     let share = Arc::new(share);
-    gateway.board.connected(address, &share);
     let outlet = Arc::new(Outlet::new(socket, Arc::clone(&share)));
+    let connected = Connected::new(&gateway, address, &outlet, &share);
     let mut client = Client {
         gateway: Arc::clone(&gateway),
         address,
@@ -118,9 +146,7 @@ pub async fn serve(
     {
         gateway.stuck.fetch_add(1, Relaxed);
     }
-    outlet.end();
-    gateway.board.disconnected(address);
-    debug!(%address, "client gone");
+    drop(connected); // before the leases, so that nothing more is sent
 }
 
 /// Sends the close frame and waits for the client's.
@@ -267,6 +293,8 @@ impl Client {
         key: String,
         options: &SubscribeOptions,
     ) -> Result<(), RequestError> {
+        #[cfg(test)]
+        assert_ne!(key, "a panic", "planted");
         if let Err(what) = Gateway::check_key(&key) {
             return Err(RequestError("bad_key", what.to_owned(), Some(key)));
         }
@@ -450,6 +478,178 @@ fn end_of(error: axum::Error) -> End {
         _ => {
             debug!(error = &*error as &dyn Error, "a connection is broken");
             End::Gone
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::extract::{ConnectInfo, State, WebSocketUpgrade};
+    use axum::routing::get;
+    use clap::Parser;
+    use futures::SinkExt;
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::sync::{Semaphore, mpsc};
+    use tokio::time::sleep;
+    use tokio_tungstenite::WebSocketStream;
+    use tokio_tungstenite::tungstenite::Message as Received;
+    use tokio_util::sync::CancellationToken;
+    use tokio_util::task::TaskTracker;
+
+    use super::*;
+    use crate::batch::Batches;
+    use crate::board::Board;
+    use crate::budget::Budget;
+    use crate::config::Config;
+    use crate::hooks::GatewayHooks;
+    use crate::message::{Message, PLANTED};
+    use crate::router::{self, Input};
+    use crate::source::Source;
+    use crate::subscription::Registry;
+
+    type Socket = WebSocketStream<TcpStream>;
+
+    /// A gateway without HTTP beside `/ws`.
+    struct Site {
+        gateway: Arc<Gateway>,
+        input: Input,
+        address: SocketAddr,
+    }
+
+    impl Site {
+        async fn start() -> Self {
+            let config = Config::parse_from(["gateway", "--history", "9"]);
+            let board = Arc::new(Board::new(&config));
+            let registry = Arc::new(Registry::default());
+            let hooks = GatewayHooks {
+                board: Arc::clone(&board),
+                registry: Arc::clone(&registry),
+                attached: HashMap::new(),
+                interest: None,
+            };
+            let budget = Arc::new(Budget::new(config.max_queued));
+            let (_, interruptions) = mpsc::unbounded_channel();
+            let (input, orders, _routing) =
+                router::start(&config, hooks, interruptions, Arc::clone(&budget));
+            let gateway = Arc::new(Gateway {
+                places: Arc::new(Semaphore::new(1)),
+                batches: Batches::new(1),
+                clients: TaskTracker::new(),
+                is_local: true,
+                routed: CancellationToken::new(),
+                stuck: AtomicU64::new(0),
+                config,
+                board,
+                registry,
+                orders,
+                source: Source::Embedded(input.clone()),
+                budget,
+            });
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let app = axum::Router::new()
+                .route("/ws", get(upgrade))
+                .with_state(Arc::clone(&gateway))
+                .into_make_service_with_connect_info::<SocketAddr>();
+            tokio::spawn(async move { axum::serve(listener, app).await });
+            Self { gateway, input, address }
+        }
+
+        async fn subscriber(&self, request: Value) -> Socket {
+            let socket = TcpStream::connect(self.address).await.unwrap();
+            let url = format!("ws://{}/ws", self.address);
+            let (mut socket, _) = tokio_tungstenite::client_async(url, socket).await.unwrap();
+            socket.send(Received::text(request.to_string())).await.unwrap();
+            socket
+        }
+
+        async fn publish(&self, key: &str) {
+            let message = Message::of(key.into(), b"x", false, None);
+            assert_eq!(self.input.send(message).await, Ok(()));
+        }
+
+        async fn until_connected(&self, count: u64) {
+            let counted = async {
+                while !self
+                    .gateway
+                    .board
+                    .metrics()
+                    .unwrap()
+                    .lines()
+                    .any(|line| line == format!("gateway_connections {count}"))
+                {
+                    sleep(Duration::from_millis(5)).await;
+                }
+            };
+            timeout(Duration::from_secs(60), counted).await.expect("all others have left");
+        }
+    }
+
+    async fn upgrade(
+        State(gateway): State<Arc<Gateway>>,
+        ConnectInfo(address): ConnectInfo<SocketAddr>,
+        upgrade: WebSocketUpgrade,
+    ) -> axum::response::Response {
+        upgrade.on_upgrade(move |socket| serve(socket, gateway, address, None))
+    }
+
+    /// Reads until a message of this type.
+    async fn until(socket: &mut Socket, kind: &str) {
+        let reading = async {
+            loop {
+                let frame = socket.next().await.expect("it stays connected").unwrap();
+                if let Received::Text(text) = frame
+                    && serde_json::from_str::<Value>(&text).unwrap()["type"] == kind
+                {
+                    return;
+                }
+            }
+        };
+        timeout(Duration::from_secs(60), reading).await.expect(kind);
+    }
+
+    async fn until_gone(mut socket: Socket) {
+        let reading = async { while let Some(Ok(_)) = socket.next().await {} };
+        timeout(Duration::from_secs(60), reading).await.expect("it is disconnected");
+    }
+
+    #[tokio::test]
+    async fn a_panic_while_a_message_is_sent_ends_its_client_and_no_other() {
+        let site = Site::start().await;
+        let mut other = site.subscriber(json!({ "type": "subscribe", "key": "tea" })).await;
+        until(&mut other, "subscribed").await;
+        // In the task of the demux, and then from the history.
+        let (live, since) = (json!(null), json!(0));
+        for since in [live, since] {
+            let request = match &since {
+                Value::Null => json!({ "type": "subscribe", "key": PLANTED }),
+                since => json!({ "type": "subscribe", "key": PLANTED, "since": since }),
+            };
+            let mut client = site.subscriber(request).await;
+            if since.is_null() {
+                until(&mut client, "subscribed").await;
+                site.publish(PLANTED).await;
+            }
+            until_gone(client).await;
+            site.until_connected(1).await;
+            site.publish("tea").await;
+            until(&mut other, "message").await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_panic_in_the_task_of_a_client_gives_its_place_back() {
+        let site = Site::start().await;
+        let mut other = site.subscriber(json!({ "type": "subscribe", "key": "tea" })).await;
+        until(&mut other, "subscribed").await;
+        let keys = ["tea", "a panic"];
+        until_gone(site.subscriber(json!({ "type": "subscribe", "keys": keys })).await).await;
+        site.until_connected(1).await;
+        site.publish("tea").await;
+        until(&mut other, "message").await;
+        let totals = || site.gateway.board.totals();
+        while totals().detached < totals().attached - 1 {
+            sleep(Duration::from_millis(5)).await; // its subscriptions end, too
         }
     }
 }

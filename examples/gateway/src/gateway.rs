@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use futures::future;
+use futures::future::{self, OptionFuture};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
@@ -106,7 +106,7 @@ pub async fn run(config: Config) -> Result<(), String> {
     let (input, orders, mut routing) =
         router::start(&config, hooks, interruptions_in, Arc::clone(&budget));
     let stop = CancellationToken::new();
-    let (source, consuming) = match &config.amqp {
+    let (source, mut consuming) = match &config.amqp {
         None => (Source::Embedded(input.clone()), None),
         Some(uri) => {
             let broker = Arc::new(Broker {
@@ -138,7 +138,7 @@ pub async fn run(config: Config) -> Result<(), String> {
     });
 
     let stop_serving = CancellationToken::new();
-    let serving = tokio::spawn(serve(listener, Arc::clone(&gateway), stop_serving.clone()));
+    let mut serving = tokio::spawn(serve(listener, Arc::clone(&gateway), stop_serving.clone()));
     let demo = gateway.config.demo.map(|rate| demo::publish(gateway.source.clone(), rate.get()));
     let mut demo = pin!(async {
         match demo {
@@ -155,7 +155,13 @@ pub async fn run(config: Config) -> Result<(), String> {
     tokio::select! {
         () = signals.next() => {}
         () = &mut demo => {}
+        // None of them ends by itself, except by a panic. A gateway that goes on without one would look
+        // healthy and do nothing.
         died = &mut routing => return Err(format!("routing has ended: {died:?}")),
+        died = &mut serving => return Err(format!("serving has ended: {died:?}")),
+        Some(died) = OptionFuture::from(consuming.as_mut()) => {
+            return Err(format!("consuming has ended: {died:?}"));
+        }
     }
 
     info!("draining");
@@ -174,6 +180,11 @@ pub async fn run(config: Config) -> Result<(), String> {
         () = leaving => {}
         () = signals.next() => return Err("stopped at once, by a second signal".to_owned()),
     }
+    log_totals(&gateway);
+    Ok(())
+}
+
+fn log_totals(gateway: &Gateway) {
     let totals = gateway.board.totals();
     info!(
         received = totals.received,
@@ -183,7 +194,6 @@ pub async fn run(config: Config) -> Result<(), String> {
         stuck = gateway.stuck.load(Relaxed),
         "stopped"
     );
-    Ok(())
 }
 
 /// Ends the input, waits until the demux has delivered what is queued, and then disconnects all

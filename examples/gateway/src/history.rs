@@ -13,12 +13,13 @@
 
 use std::collections::{HashMap, VecDeque, vec_deque};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use lru::LruCache;
 use serde_json::{Value, json};
 
 use crate::budget::Budget;
+use crate::lock::Lock;
 use crate::message::{Key, Message};
 
 /// At most this part of `--max-queued` is kept. With `wait`, the rest is left for messages.
@@ -32,7 +33,7 @@ pub struct History {
     /// The maximum number of messages of a key.
     most: usize,
     most_bytes: usize,
-    kept: Mutex<Kept>,
+    kept: Lock<Kept>,
 }
 
 struct Kept {
@@ -89,13 +90,13 @@ impl History {
             epoch: format!("{:016x}", RandomState::new().hash_one(())),
             most: most as usize,
             most_bytes: max_queued / PART,
-            kept: Mutex::new(kept),
+            kept: Lock::new(kept),
         })
     }
 
     /// Assigns a message its position, and keeps it.
     pub fn keep(&self, message: &mut Message, budget: &Arc<Budget>) {
-        let mut kept = self.kept.lock().unwrap();
+        let mut kept = self.kept.lock();
         let log = kept.log(message.key());
         log.last += 1;
         message.stamp(log.last);
@@ -110,7 +111,7 @@ impl History {
     /// Records that all messages of this key are received from now on. Returns the position before
     /// the first of them, unless this was so before.
     pub fn cover(&self, key: &Key) -> Option<u64> {
-        let Kept { logs, floor, covered, .. } = &mut *self.kept.lock().unwrap();
+        let Kept { logs, floor, covered, .. } = &mut *self.kept.lock();
         let Covered::Keys(keys) = covered else { return None };
         if keys.contains_key(key) {
             return None;
@@ -126,7 +127,7 @@ impl History {
 
     /// Records that messages of this key may be published without being received.
     pub fn uncover(&self, key: &Key) {
-        let Kept { logs, floor, covered, .. } = &mut *self.kept.lock().unwrap();
+        let Kept { logs, floor, covered, .. } = &mut *self.kept.lock();
         if let Covered::Keys(keys) = covered
             && let Some(last) = keys.remove(key)
             && !logs.contains(key)
@@ -137,7 +138,7 @@ impl History {
 
     /// Records that all messages of all keys are received from now on.
     pub fn cover_all(&self) {
-        let Kept { logs, floor, covered, .. } = &mut *self.kept.lock().unwrap();
+        let Kept { logs, floor, covered, .. } = &mut *self.kept.lock();
         if matches!(covered, Covered::Keys(_)) {
             *covered = Covered::All;
             *floor += 1;
@@ -147,7 +148,7 @@ impl History {
 
     /// Records that messages of any key may be published without being received.
     pub fn uncover_all(&self) {
-        let Kept { floor, covered, .. } = &mut *self.kept.lock().unwrap();
+        let Kept { floor, covered, .. } = &mut *self.kept.lock();
         if let Covered::Keys(keys) = covered {
             *floor = keys.values().copied().max().unwrap_or(0).max(*floor);
         }
@@ -180,7 +181,7 @@ impl History {
     /// Returns which messages are kept after a position; all that are kept if the position is not
     /// of this run.
     pub fn since(&self, key: &str, from: &Since) -> Missed {
-        let kept = &*self.kept.lock().unwrap();
+        let kept = &*self.kept.lock();
         let last = kept.last(key);
         let is_of_this_run = from.epoch.as_ref().map_or(from.at == 0, |epoch| *epoch == self.epoch);
         let is_known = is_of_this_run && from.at <= last;
@@ -204,24 +205,24 @@ impl History {
 
     /// Returns the first message that is kept between these positions.
     pub fn first(&self, key: &str, (first, last): (u64, u64)) -> Option<Message> {
-        let kept = self.kept.lock().unwrap();
+        let kept = self.kept.lock();
         kept.after(key, first - 1).next().filter(|message| message.at() <= last).cloned()
     }
 
     /// Returns the position of the last message of a key.
     pub fn last(&self, key: &str) -> u64 {
-        self.kept.lock().unwrap().last(key)
+        self.kept.lock().last(key)
     }
 
     /// Returns the position of the last message of a key, and how many messages are kept.
     pub fn summary(&self, key: &str) -> (Value, Value) {
-        let kept = self.kept.lock().unwrap();
+        let kept = self.kept.lock();
         let log = kept.logs.peek(key);
         log.map_or((0.into(), 0.into()), |log| (log.last.into(), log.messages.len().into()))
     }
 
     pub fn to_json(&self) -> Value {
-        let kept = self.kept.lock().unwrap();
+        let kept = self.kept.lock();
         json!({ "epoch": self.epoch, "most": self.most, "keys": kept.logs.len(), "bytes": kept.bytes })
     }
 }

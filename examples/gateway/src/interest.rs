@@ -17,12 +17,13 @@
 //! and a client that then loads its state misses nothing.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Duration, Instant};
 
 use crate::board::Board;
+use crate::lock::Lock;
 use crate::message::Key;
 use crate::subscription::Terms;
 
@@ -38,7 +39,7 @@ const CERTAIN: Duration = Duration::from_secs(5);
 /// changed to match it.
 pub struct Interest {
     pub follows: bool,
-    keys: Mutex<Keys>,
+    keys: Lock<Keys>,
     changed: Notify,
     board: Arc<Board>,
     interruptions: mpsc::UnboundedSender<Interruption>,
@@ -114,20 +115,20 @@ impl Interest {
             interrupted: Interrupted::All, // nothing is known of the time before
             number: 1,
         };
-        Self { follows, keys: Mutex::new(keys), changed: Notify::new(), board, interruptions }
+        Self { follows, keys: Lock::new(keys), changed: Notify::new(), board, interruptions }
     }
 
     /// Called when a subscription is attached, before its history is read: from now on, the binding
     /// is not removed. Returns the number of the last interruption.
     pub fn want(&self, key: &Key) -> u64 {
-        let mut keys = self.keys.lock().unwrap();
+        let mut keys = self.keys.lock();
         *keys.wanted.entry(Key::clone(key)).or_default() += 1;
         keys.number
     }
 
     /// Called when a subscription has ended whose key was [wanted](Self::want).
     pub fn unwant(&self, key: &Key) {
-        let keys = &mut *self.keys.lock().unwrap();
+        let keys = &mut *self.keys.lock();
         let Some(count) = keys.wanted.get_mut(key) else { return };
         *count -= 1;
         if *count > 0 {
@@ -144,7 +145,7 @@ impl Interest {
 
     /// Notifies a subscription when the queue is bound to its key.
     pub fn notify_when_bound(&self, terms: Arc<Terms>) {
-        let mut keys = self.keys.lock().unwrap();
+        let mut keys = self.keys.lock();
         let key = Key::clone(&terms.key);
         keys.waiting.entry(Key::clone(&key)).or_default().push(terms);
         self.mark_unsure(&mut keys, key);
@@ -152,7 +153,7 @@ impl Interest {
 
     /// Removes a subscription that has ended.
     pub fn remove(&self, terms: &Terms) {
-        let mut keys = self.keys.lock().unwrap();
+        let mut keys = self.keys.lock();
         if let Some(waiting) = keys.waiting.get_mut(&terms.key) {
             waiting.retain(|other| other.id != terms.id);
             if waiting.is_empty() {
@@ -164,7 +165,7 @@ impl Interest {
     /// Called for a message without a subscription: the queue may still be bound to its key since
     /// an earlier run.
     pub fn recheck(&self, key: &str) {
-        let mut keys = self.keys.lock().unwrap();
+        let mut keys = self.keys.lock();
         if self.follows && keys.bindings.get(key) != Some(&Binding::Unbound) {
             self.mark_unsure(&mut keys, key.into());
         }
@@ -179,7 +180,7 @@ impl Interest {
 
     /// Starts a session. Returns the keys to bind at first.
     pub fn follow(&self) -> Vec<Key> {
-        let keys = &mut *self.keys.lock().unwrap();
+        let keys = &mut *self.keys.lock();
         keys.is_followed = true;
         keys.unsure
             .extend(keys.bindings.keys().filter(|key| !keys.wanted.contains_key(*key)).cloned());
@@ -189,7 +190,7 @@ impl Interest {
 
     /// Ends the session. Keys that are bound remain so.
     pub fn unfollow(&self) {
-        let keys = &mut *self.keys.lock().unwrap();
+        let keys = &mut *self.keys.lock();
         keys.is_followed = false;
         keys.bindings.retain(|_, binding| matches!(binding, Binding::Bound { .. }));
         keys.unsure.clear();
@@ -197,7 +198,7 @@ impl Interest {
 
     /// Records that the queue or the exchange was lost, or that another gateway has consumed.
     pub fn interrupt_all(&self) {
-        let keys = &mut *self.keys.lock().unwrap();
+        let keys = &mut *self.keys.lock();
         keys.bindings.clear();
         keys.interrupted = Interrupted::All;
         keys.number += 1;
@@ -209,7 +210,7 @@ impl Interest {
     /// Records that a message of this key, which the gateway has published, was not routed. Returns
     /// `true` if the queue should have been bound to the key.
     pub fn interrupt(&self, key: &str) -> bool {
-        let keys = &mut *self.keys.lock().unwrap();
+        let keys = &mut *self.keys.lock();
         let is_wrong = match keys.bindings.get_key_value(key) {
             Some((key, Binding::Bound { since })) if since.elapsed() > CERTAIN => Some(key.clone()),
             _ => None,
@@ -229,7 +230,7 @@ impl Interest {
 
     /// Returns `true` if the queue is known to be bound to this key.
     pub fn is_bound(&self, key: &str) -> bool {
-        let keys = self.keys.lock().unwrap();
+        let keys = self.keys.lock();
         self.follows && matches!(keys.bindings.get(key), Some(Binding::Bound { .. }))
     }
 
@@ -238,7 +239,7 @@ impl Interest {
     pub async fn tell(&self) {
         let (told, done) = oneshot::channel();
         {
-            let keys = &mut *self.keys.lock().unwrap();
+            let keys = &mut *self.keys.lock();
             let none = Interrupted::Some(HashSet::new());
             if keys.interrupted == none {
                 return;
@@ -258,7 +259,7 @@ impl Interest {
         loop {
             let changed = self.changed.notified();
             {
-                let keys = &mut *self.keys.lock().unwrap();
+                let keys = &mut *self.keys.lock();
                 if keys.bindings.len() > UNBOUND + keys.wanted.len() + keys.unsure.len() {
                     keys.bindings.retain(|_, binding| *binding != Binding::Unbound);
                 }
@@ -272,12 +273,12 @@ impl Interest {
     }
 
     pub fn wanted(&self) -> Vec<Key> {
-        self.keys.lock().unwrap().wanted.keys().cloned().collect()
+        self.keys.lock().wanted.keys().cloned().collect()
     }
 
     /// Returns how to bind these keys again, or for the first time in a session.
     pub fn again(&self, some: &[Key]) -> Vec<Change> {
-        let keys = &mut *self.keys.lock().unwrap();
+        let keys = &mut *self.keys.lock();
         some.iter().map(|key| self.change(keys, Key::clone(key), true)).collect()
     }
 
@@ -302,7 +303,7 @@ impl Interest {
     pub fn changed(&self, changes: Vec<Change>) {
         let (mut bound, number);
         {
-            let keys = &mut *self.keys.lock().unwrap();
+            let keys = &mut *self.keys.lock();
             (bound, number) = (Vec::new(), keys.number);
             for (key, is_wanted, _) in changes {
                 let binding = keys.bindings.entry(Key::clone(&key)).or_insert(Binding::Unknown);
@@ -381,7 +382,7 @@ mod tests {
         }
 
         fn is_empty(&self) -> bool {
-            let keys = self.keys.lock().unwrap();
+            let keys = self.keys.lock();
             keys.wanted.is_empty() && keys.waiting.is_empty() && keys.unsure.is_empty()
         }
 
@@ -569,7 +570,7 @@ mod tests {
         assert!(!interest.interrupt("tea"), "it may have been published before the key was bound");
         let since = Instant::now().checked_sub(2 * CERTAIN).unwrap();
         let bound = Binding::Bound { since };
-        interest.keys.lock().unwrap().bindings.insert(Key::clone(&tea), bound);
+        interest.keys.lock().bindings.insert(Key::clone(&tea), bound);
         assert!(interest.interrupt("tea") && !interest.interrupt("other"));
         assert!(!interest.has_all("tea", at) && interest.has_all("mate", interest.last("mate")));
         interest.unfollow();

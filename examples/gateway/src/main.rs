@@ -8,6 +8,7 @@
 //! reader        keys that a token allows   page      the page
 //! timed_socket  write timeout              budget    bytes that may wait
 //! source        where messages go          message   and when it is settled  batch, line
+//! lock          a mutex without poison
 //! amqp          RabbitMQ                   rewriter  makes input safe   wire, publisher, link, interest, settle
 //! router        the demux                  hooks     of the demux       board   the counters
 //! client        one WebSocket              outlet    its writing half   subscription
@@ -29,6 +30,7 @@ mod http;
 mod interest;
 mod line;
 mod link;
+mod lock;
 mod message;
 mod outlet;
 mod page;

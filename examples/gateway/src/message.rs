@@ -8,6 +8,7 @@
 
 use std::borrow::Cow;
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
@@ -15,8 +16,6 @@ use axum::body::Bytes;
 use axum::extract::ws::Utf8Bytes;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
@@ -26,6 +25,10 @@ use crate::budget::{Budget, Charge};
 const OVERHEAD: usize = 256;
 
 pub type Key = Arc<str>;
+
+/// In tests, sending a message of a key that begins so panics.
+#[cfg(test)]
+pub const PLANTED: &str = "planted";
 
 /// One copy of a message. Copies share the contents.
 pub struct Message {
@@ -38,6 +41,7 @@ struct Shared {
     /// The JSON for clients, built once for all of them by the task that receives the message, to
     /// keep this work out of the demux task.
     frame: Utf8Bytes,
+    body: Body,
     /// The binary form, built when the first client needs it.
     binary: OnceLock<Bytes>,
     delivery: Option<Delivery>,
@@ -46,6 +50,29 @@ struct Shared {
     is_kept: bool,
     /// The position, from 1; 0 if there is none.
     at: u64,
+}
+
+/// Where the body is in the frame.
+///
+/// It is noted when the frame is made. To find it by parsing the frame would need a distinction of
+/// `null` from a missing body, and white space around JSON, which a parser does not report.
+#[derive(Debug, Clone, PartialEq)]
+struct Body {
+    form: Form,
+    /// The bytes of the field with its name and the comma before it: `,"json":1`.
+    field: Range<usize>,
+    /// The bytes of its value.
+    value: Range<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Form {
+    /// A JSON string.
+    Text,
+    /// A JSON string with bytes in base64.
+    Base64,
+    /// Any JSON, with the white space around it.
+    Json,
 }
 
 /// A delivery that the broker waits to be settled.
@@ -80,9 +107,17 @@ impl Message {
     /// Creates a message. JSON bodies must be [checked](check_json).
     pub fn of(key: Key, body: &[u8], is_json: bool, delivery: Option<Delivery>) -> Self {
         let is_again = delivery.as_ref().is_some_and(|delivery| delivery.redelivered);
-        let frame = to_json(&key, body, is_json, is_again).into();
-        let (binary, charge) = (OnceLock::new(), None);
-        Self::from(Shared { key, frame, binary, delivery, charge, is_kept: false, at: 0 })
+        let (frame, body) = to_json(&key, body, is_json, is_again);
+        Self::from(Shared {
+            key,
+            frame: frame.into(),
+            body,
+            binary: OnceLock::new(),
+            delivery,
+            charge: None,
+            is_kept: false,
+            at: 0,
+        })
     }
 
     fn from(shared: Shared) -> Self {
@@ -91,19 +126,27 @@ impl Message {
 
     /// Sets the position. Has an effect only before the message is cloned.
     pub fn stamp(&mut self, at: u64) {
-        if let Some(shared) = Arc::get_mut(&mut self.shared) {
-            let json = shared.frame.as_str();
-            shared.frame = format!("{},\"at\":{at}}}", &json[..json.len() - 1]).into();
+        if let Some(shared) = Arc::get_mut(&mut self.shared)
+            && let Some(json) = shared.frame.as_str().strip_suffix('}')
+        {
+            // At the end, so that the body stays where it is.
+            shared.frame = format!("{json},\"at\":{at}}}").into();
             shared.at = at;
         }
     }
 
     /// Returns a copy for the history, which does not delay the acknowledgement.
     pub fn to_keep(&self, budget: &Arc<Budget>) -> Self {
-        let (key, frame) = (Key::clone(&self.shared.key), self.frame());
-        let charge = Some(budget.charge(self.size()));
-        let (binary, delivery, at) = (OnceLock::new(), None, self.at());
-        Self::from(Shared { key, frame, binary, delivery, charge, is_kept: true, at })
+        Self::from(Shared {
+            key: Key::clone(&self.shared.key),
+            frame: self.shared.frame.clone(),
+            body: self.shared.body.clone(),
+            binary: OnceLock::new(),
+            delivery: None,
+            charge: Some(budget.charge(self.size())),
+            is_kept: true,
+            at: self.at(),
+        })
     }
 
     pub fn at(&self) -> u64 {
@@ -138,14 +181,22 @@ impl Message {
 
     /// Returns the message as JSON.
     pub fn frame(&self) -> Utf8Bytes {
+        #[cfg(test)]
+        assert!(!self.key().starts_with(PLANTED), "planted");
         self.shared.frame.clone()
     }
 
-    /// Returns a line of JSON, followed by the body as it was published.
-    pub fn binary(&self) -> Bytes {
-        let make = || to_binary(&self.shared.frame).into();
+    /// Returns a line of JSON, followed by the body as it was published. Returns `None` if the
+    /// message is malformed, which would be a fault of this program: it costs a client its
+    /// connection, and the others nothing.
+    pub fn binary(&self) -> Option<Bytes> {
+        let shared = &*self.shared;
+        if let Some(made) = shared.binary.get() {
+            return Some(made.clone());
+        }
+        let made = Bytes::from(to_binary(&shared.frame, &shared.body)?);
         // Do not cache it for kept messages: it would double their memory.
-        if self.is_kept() { make() } else { self.shared.binary.get_or_init(make).clone() }
+        if self.is_kept() { Some(made) } else { Some(shared.binary.get_or_init(|| made).clone()) }
     }
 }
 
@@ -166,39 +217,40 @@ impl Drop for Message {
     }
 }
 
-/// A message in JSON.
-#[derive(Serialize, Deserialize)]
-struct Out<'a> {
-    r#type: &'a str,
-    #[serde(borrow)]
-    key: Cow<'a, str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    body: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    base64: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    json: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
-    redelivered: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    at: Option<u64>,
-}
+/// The beginning of each message, up to its key, and up to a key that needs no escapes.
+const HEAD: &str = r#"{"type":"message","key":"#;
+const HEAD_TEXT: &str = r#"{"type":"message","key":""#;
 
-/// Returns the message as JSON. Most texts need no escapes and are copied, which takes a fraction
-/// of the time of [`serialize`].
-fn to_json(key: &str, body: &[u8], is_json: bool, redelivered: bool) -> String {
-    let again = if redelivered { ",\"redelivered\":true" } else { "" };
-    let head = "{\"type\":\"message\",\"key\":";
+/// Returns the message as JSON, and where the body is in it. Most texts need no escapes and are
+/// copied, which takes a fraction of the time of [`serialize`].
+fn to_json(key: &str, body: &[u8], is_json: bool, redelivered: bool) -> (String, Body) {
     match str::from_utf8(body) {
         // With the white space around it, for clients that get binary frames.
         Ok(text) if is_json => {
-            [head, &Value::from(key).to_string(), ",\"json\":", text, again, "}"].concat()
+            let key = json_string(key);
+            assemble([HEAD, &key, ""], Form::Json, [text, "", ""], redelivered)
         }
         Ok(text) if is_plain(body) && is_plain(key.as_bytes()) => {
-            [head, "\"", key, "\",\"body\":\"", text, "\"", again, "}"].concat()
+            assemble([HEAD_TEXT, key, "\""], Form::Text, ["\"", text, "\""], redelivered)
         }
         _ => serialize(key, body, redelivered),
     }
+}
+
+/// Joins the pieces before the body, and those of the body.
+fn assemble(head: [&str; 3], form: Form, body: [&str; 3], redelivered: bool) -> (String, Body) {
+    let name = match form {
+        Form::Text => ",\"body\":",
+        Form::Base64 => ",\"base64\":",
+        Form::Json => ",\"json\":",
+    };
+    let again = if redelivered { ",\"redelivered\":true" } else { "" };
+    let length = |pieces: [&str; 3]| pieces.into_iter().map(str::len).sum::<usize>();
+    let field = length(head);
+    let value = field + name.len();
+    let end = value + length(body);
+    let frame = [head[0], head[1], head[2], name, body[0], body[1], body[2], again, "}"].concat();
+    (frame, Body { form, field: field..end, value: value..end })
 }
 
 /// Returns `true` if the text is ASCII and needs no escapes in a JSON string.
@@ -214,45 +266,42 @@ pub fn is_plain(text: &[u8]) -> bool {
 /// Returns a text or bytes as JSON. A text that would more than double in length as a JSON string,
 /// because of control characters, is encoded in base64, so that the output is never much larger
 /// than the input.
-fn serialize(key: &str, body: &[u8], redelivered: bool) -> String {
+fn serialize(key: &str, body: &[u8], redelivered: bool) -> (String, Body) {
+    let key = json_string(key);
+    let head = [HEAD, &key, ""];
     let escaped: usize = body.iter().map(|byte| escaped_length(*byte)).sum();
-    let text = str::from_utf8(body).ok().filter(|_| escaped <= 2 * body.len());
-    let base64 = text.is_none().then(|| BASE64_STANDARD.encode(body).into());
-    let length = base64.as_ref().map_or(escaped, |base64: &Cow<'_, str>| base64.len());
-    let mut frame = Vec::with_capacity(length + key.len() + OVERHEAD);
-    let (key, body) = (key.into(), text.map(Cow::from));
-    let out = Out { r#type: "message", key, body, base64, json: None, redelivered, at: None };
-    serde_json::to_writer(&mut frame, &out).expect("strings and a flag are JSON");
-    String::from_utf8(frame).expect("JSON is UTF-8")
+    if escaped <= 2 * body.len()
+        && let Ok(text) = str::from_utf8(body)
+    {
+        let text = json_string(text);
+        return assemble(head, Form::Text, [&text, "", ""], redelivered);
+    }
+    let base64 = BASE64_STANDARD.encode(body);
+    assemble(head, Form::Base64, ["\"", &base64, "\""], redelivered)
+}
+
+fn json_string(text: &str) -> String {
+    serde_json::to_string(text).expect("a text is JSON")
 }
 
 /// Built from the JSON, so that messages without binary clients need no other copy.
-fn to_binary(frame: &str) -> Vec<u8> {
-    let mut out: Out<'_> = serde_json::from_str(frame).expect("it was made by this program");
-    let (body, base64, json) = (out.body.take(), out.base64.take(), out.json.take());
-    let mut binary = serde_json::to_vec(&out).expect("strings and numbers are JSON");
-    binary.push(b'\n');
-    match (body, base64, json) {
-        (Some(text), _, _) => binary.extend_from_slice(text.as_bytes()),
-        (_, Some(base64), _) => BASE64_STANDARD
-            .decode_vec(base64.as_bytes(), &mut binary)
-            .expect("it was made by this program"),
-        (_, _, json) => {
-            let json = json.map_or("", RawValue::get);
-            binary.extend_from_slice(with_white_space(frame, json).as_bytes());
+fn to_binary(frame: &str, Body { form, field, value }: &Body) -> Option<Vec<u8>> {
+    let (before, after) = (frame.get(..field.start)?, frame.get(field.end..)?);
+    let value = frame.get(value.clone())?;
+    let body: Cow<'_, [u8]> = match form {
+        Form::Json => Cow::Borrowed(value.as_bytes()),
+        Form::Text => match value.strip_prefix('"')?.strip_suffix('"')? {
+            text if text.contains('\\') => {
+                Cow::Owned(serde_json::from_str::<String>(value).ok()?.into_bytes())
+            }
+            text => Cow::Borrowed(text.as_bytes()),
+        },
+        Form::Base64 => {
+            let base64 = value.strip_prefix('"')?.strip_suffix('"')?;
+            Cow::Owned(BASE64_STANDARD.decode(base64).ok()?)
         }
-    }
-    binary
-}
-
-/// Returns this part of the frame with the white space around it: the frame has no other.
-fn with_white_space<'a>(frame: &'a str, part: &str) -> &'a str {
-    let is_white = |text: &char| matches!(text, ' ' | '\n' | '\r' | '\t');
-    let start = part.as_ptr().addr() - frame.as_ptr().addr();
-    let (before, after) = (&frame[..start], &frame[start + part.len()..]);
-    let start = start - before.chars().rev().take_while(is_white).count();
-    let end = frame.len() - after.len() + after.chars().take_while(is_white).count();
-    &frame[start..end]
+    };
+    Some([before.as_bytes(), after.as_bytes(), b"\n", &body].concat())
 }
 
 /// Returns `true` if the content type is JSON.
@@ -389,7 +438,7 @@ mod tests {
             let mut message = Message::of("k\"\n".into(), body, is_json, None);
             let (line, at) = (&br#"{"type":"message","key":"k\"\n""#[..], &br#","at":7"#[..]);
             message.stamp(7);
-            assert_eq!(message.binary(), [line, at, b"}\n", body].concat());
+            assert_eq!(message.binary().unwrap(), [line, at, b"}\n", body].concat());
         }
     }
 }

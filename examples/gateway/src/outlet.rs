@@ -5,21 +5,26 @@
 //! overflow policies of the demux are the only ones. The socket keeps a copy of each sent message
 //! until a flush succeeds, and settles it then, whichever task has flushed.
 //!
+//! The task of the demux writes to the sockets of all clients. A panic in what it does for one of them
+//! ends that client only ([`contain`]).
+//!
 //! Several tasks poll one socket, which remembers one waker. [`Waiting`] is that waker and wakes
 //! all registered tasks.
 
 use std::collections::VecDeque;
 use std::error::Error;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker, ready};
 
 use axum::extract::ws::{Message as Frame, WebSocket};
 use futures::{Sink, SinkExt, StreamExt, future};
 
 use crate::http::WRITE_BUFFER;
+use crate::lock::Lock;
 use crate::message::Message;
 use crate::subscription::{Next, Pace, Replay, Share, Terms};
 
@@ -28,7 +33,7 @@ const PIECE: usize = 64;
 
 /// The WebSocket of a client.
 pub struct Outlet {
-    socket: Mutex<Socket>,
+    socket: Lock<Socket>,
     waiting: Arc<Waiting>,
 }
 
@@ -65,10 +70,29 @@ impl fmt::Display for Gone {
 
 impl Error for Gone {}
 
+/// The error of a message that cannot be sent, which is a fault of this program.
+#[derive(Debug)]
+struct Malformed;
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a message cannot be sent")
+    }
+}
+
+impl Error for Malformed {}
+
+/// Does something for a client. A panic becomes an error, which closes its connection: the task of
+/// the demux, which serves all clients, goes on. The panic is logged where all are.
+fn contain<T>(act: impl FnOnce() -> Result<T, axum::Error>) -> Result<T, axum::Error> {
+    // Nothing of what was being changed is used again but to close the connection.
+    catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|_| Err(axum::Error::new(Malformed)))
+}
+
 /// The tasks that wait for the socket.
 #[derive(Default)]
 struct Waiting {
-    wakers: Mutex<Vec<Waker>>,
+    wakers: Lock<Vec<Waker>>,
     was_woken: AtomicBool,
 }
 
@@ -82,12 +106,12 @@ impl Wake for Waiting {
 impl Waiting {
     fn wake_all(&self) {
         // Wake outside of the lock: a waker is foreign code.
-        let wakers = std::mem::take(&mut *self.wakers.lock().unwrap());
+        let wakers = std::mem::take(&mut *self.wakers.lock());
         wakers.into_iter().for_each(Waker::wake);
     }
 
     fn register(&self, waker: &Waker) {
-        let mut wakers = self.wakers.lock().unwrap();
+        let mut wakers = self.wakers.lock();
         if !wakers.last().is_some_and(|last| last.will_wake(waker)) {
             wakers.push(waker.clone());
         }
@@ -105,11 +129,11 @@ impl Outlet {
             bytes: 0,
             share,
         };
-        Self { socket: Mutex::new(socket), waiting: Arc::default() }
+        Self { socket: Lock::new(socket), waiting: Arc::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Socket> {
-        self.socket.lock().unwrap()
+        self.socket.lock()
     }
 
     /// Polls the socket. If it is pending, the task is woken when the socket makes progress.
@@ -121,19 +145,31 @@ impl Outlet {
         let waker = Waker::from(Arc::clone(&self.waiting));
         let mut shared = Context::from_waker(&waker);
         let mut socket = self.lock();
-        let mut answer = ask(&mut socket, &mut shared);
-        if answer.is_pending() {
-            // Register before the second poll, as a wake may have come in between.
-            self.waiting.register(cx.waker());
-            answer = ask(&mut socket, &mut shared);
+        let answer = contain(|| {
+            let mut answer = ask(&mut socket, &mut shared);
+            if answer.is_pending() {
+                // Register before the second poll, as a wake may have come in between.
+                self.waiting.register(cx.waker());
+                answer = ask(&mut socket, &mut shared);
+            }
+            match answer {
+                Poll::Ready(done) => done.map(Poll::Ready),
+                Poll::Pending => Ok(Poll::Pending),
+            }
+        });
+        match answer {
+            Ok(answer) => answer.map(Ok),
+            Err(error) => Poll::Ready(Err(self.broken(socket, &error))),
         }
-        answer.map_err(|error| {
-            tracing::debug!(%error, "a connection is broken");
-            socket.end();
-            drop(socket);
-            self.waiting.wake_all();
-            Gone
-        })
+    }
+
+    /// Ends the connection after an error.
+    fn broken(&self, mut socket: MutexGuard<'_, Socket>, error: &axum::Error) -> Gone {
+        tracing::debug!(%error, "a connection is broken");
+        socket.end();
+        drop(socket);
+        self.waiting.wake_all();
+        Gone
     }
 
     /// Returns the next frame from the client; `None` when it has left.
@@ -240,8 +276,12 @@ impl Socket {
     }
 
     fn send(&mut self, message: Message, binary: bool) -> Result<(), axum::Error> {
-        let frame =
-            if binary { Frame::Binary(message.binary()) } else { Frame::Text(message.frame()) };
+        let frame = if binary {
+            let binary = message.binary();
+            Frame::Binary(binary.ok_or_else(|| axum::Error::new(Malformed))?)
+        } else {
+            Frame::Text(message.frame())
+        };
         self.bytes += message.size();
         self.web()?.start_send_unpin(frame)?;
         self.unflushed.push(message);
@@ -299,9 +339,13 @@ impl Sink<Message> for Subscription {
         }
         let at = message.at();
         let mut socket = self.outlet.lock();
-        socket.send(message, self.terms.binary).map_err(|_| Gone)?;
-        self.terms.delivered(at);
-        Ok(())
+        match contain(|| socket.send(message, self.terms.binary)) {
+            Ok(()) => {
+                self.terms.delivered(at);
+                Ok(())
+            }
+            Err(error) => Err(self.outlet.broken(socket, &error)),
+        }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Gone>> {

@@ -18,7 +18,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, OptionFuture, ready};
@@ -35,6 +35,7 @@ use tracing::{info, warn};
 use crate::amqp::{Broker, CLOSE_TIMEOUT, PUBLISHING, TIMEOUT, gone, table, timed_out};
 use crate::board::Publishing;
 use crate::link::{Link, refusal};
+use crate::lock::Lock;
 use crate::source::PublishError;
 
 /// Messages that may be unconfirmed: a broker that confirms nothing must not fill the memory.
@@ -49,7 +50,7 @@ const REFUSED: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 #[derive(Default)]
 pub struct Publisher {
     /// `None` while the broker is away.
-    requests: Mutex<Option<mpsc::UnboundedSender<Request>>>,
+    requests: Lock<Option<mpsc::UnboundedSender<Request>>>,
 }
 
 struct Request {
@@ -69,7 +70,7 @@ impl Publisher {
         is_json: bool,
     ) -> impl Future<Output = Result<(), PublishError>> + use<> {
         let (answer, answered) = oneshot::channel();
-        if let Some(requests) = &*self.requests.lock().unwrap() {
+        if let Some(requests) = &*self.requests.lock() {
             let request = Request { key: key.to_owned(), body: body.to_vec(), is_json, answer };
             let _ = requests.send(request);
         }
@@ -82,14 +83,14 @@ impl Publisher {
     /// Accepts messages until [`close`](Self::close) is called.
     fn open(&self) -> mpsc::UnboundedReceiver<Request> {
         let (requests, received) = mpsc::unbounded_channel();
-        *self.requests.lock().unwrap() = Some(requests);
+        *self.requests.lock() = Some(requests);
         received
     }
 
     /// Answers all messages that are not confirmed, and all later ones, with
     /// [`PublishError::Down`].
     pub fn close(&self) {
-        *self.requests.lock().unwrap() = None;
+        *self.requests.lock() = None;
     }
 }
 

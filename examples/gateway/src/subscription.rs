@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use crate::board::Board;
 use crate::budget::Budget;
 use crate::config::Policy;
 use crate::history::{History, Missed, Since};
+use crate::lock::Lock;
 use crate::message::{Key, Message};
 use crate::outlet::Outlet;
 
@@ -436,15 +437,15 @@ impl Pace {
 
 /// Subscriptions that the demux has yet to attach, by tag.
 #[derive(Default)]
-pub struct Registry(Mutex<HashMap<u64, Arc<Terms>>>);
+pub struct Registry(Lock<HashMap<u64, Arc<Terms>>>);
 
 impl Registry {
     pub fn add(&self, terms: &Arc<Terms>) {
-        self.0.lock().unwrap().insert(terms.id, Arc::clone(terms));
+        self.0.lock().insert(terms.id, Arc::clone(terms));
     }
 
     pub fn remove(&self, tag: u64) -> Option<Arc<Terms>> {
-        self.0.lock().unwrap().remove(&tag)
+        self.0.lock().remove(&tag)
     }
 }
 

@@ -10,13 +10,15 @@ use std::error::Error;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures::{FutureExt, future};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
+
+use crate::lock::Lock;
 
 /// Timeout for the client to read each [`PIECE`] of a response. It bounds how long a client that
 /// reads a byte now and then keeps its connection; a phone on a bad network is still faster.
@@ -30,7 +32,7 @@ type BoxError = Box<dyn Error + Send + Sync>;
 
 /// A socket on which a write fails if the client does not read in time. A WebSocket has its own
 /// timeout.
-pub struct TimedSocket<S>(Arc<Mutex<Writer<S>>>);
+pub struct TimedSocket<S>(Arc<Lock<Writer<S>>>);
 
 struct Writer<S> {
     socket: S,
@@ -45,7 +47,7 @@ struct Writer<S> {
 impl<S: AsyncWrite + Unpin> TimedSocket<S> {
     pub fn new(socket: S, is_upgraded: Arc<AtomicBool>) -> Self {
         let (held, deadline) = (Vec::new(), None);
-        Self(Arc::new(Mutex::new(Writer { socket, is_upgraded, held, deadline, written: 0 })))
+        Self(Arc::new(Lock::new(Writer { socket, is_upgraded, held, deadline, written: 0 })))
     }
 
     /// Returns another handle to the same socket.
@@ -54,7 +56,7 @@ impl<S: AsyncWrite + Unpin> TimedSocket<S> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Writer<S>> {
-        self.0.lock().unwrap()
+        self.0.lock()
     }
 
     /// Runs a connection on this socket, and writes what it has flushed after each poll. Completes
@@ -189,7 +191,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedSocket<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0.lock().unwrap().socket).poll_read(cx, buffer)
+        Pin::new(&mut self.0.lock().socket).poll_read(cx, buffer)
     }
 }
 

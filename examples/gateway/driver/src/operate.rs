@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use futures::future::join_all;
+use futures::{SinkExt, StreamExt};
 use lapin::options::{
     ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions,
     QueueDeleteOptions,
@@ -11,8 +12,9 @@ use lapin::options::{
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
 use reqwest::Client;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
+use tokio_tungstenite::tungstenite::Message as Frame;
 
 use crate::client::{self, Socket, next};
 use crate::raw::{Forged, Raw, long, short};
@@ -61,11 +63,20 @@ impl Operate {
         let channel = self.channel().await?;
         self.collect(&channel, "dead", ExchangeKind::Fanout, FieldTable::default()).await?;
         let mut client = self.subscriber().await?;
+        // One that gets bytes must survive the same messages.
+        let mut binary = client::connect(&self.site.gateway, None).await?;
+        let request = json!({ "type": "subscribe", "key": "tea", "binary": true });
+        binary.send(Frame::text(request.to_string())).await.map_err(|error| error.to_string())?;
+        client::subscribed(&mut binary, 1).await?;
         let poison = poison();
+        let usable: Vec<_> = poison
+            .iter()
+            .map(|(message, is_usable)| is_usable.then(|| message.body.clone()))
+            .collect();
         let (uri, exchange) = (self.site.amqp.clone(), self.site.exchange.clone());
         let publishing = tokio::task::spawn_blocking(move || {
             let mut raw = Raw::connect(&uri)?;
-            for message in poison {
+            for (message, _) in poison {
                 let good = |body: &str| Forged {
                     body: body.as_bytes().to_vec(),
                     ..forged(b"tea", 0, vec![])
@@ -77,15 +88,17 @@ impl Operate {
             Ok::<_, String>(())
         });
         publishing.await.map_err(|error| error.to_string())??;
-        for usable in [true, true, true, true, true, true, true, false, false] {
-            for expected in ["before", "forged", "behind"] {
-                if usable || expected != "forged" {
-                    expect(&mut client, expected).await?;
-                }
+        let mut arrived = 0;
+        for usable in &usable {
+            let (before, behind) = (Some(&b"before"[..]), Some(&b"behind"[..]));
+            for expected in [before, usable.as_deref(), behind].into_iter().flatten() {
+                expect_bytes(&mut client, &mut binary, expected).await?;
+                arrived += 1;
             }
         }
+        let refused = usable.iter().filter(|usable| usable.is_none()).count();
         let metrics = stats::text(&self.site.gateway, "metrics").await?;
-        for line in ["gateway_refused_total 2", "gateway_reconnects_total 0"] {
+        for line in [&*format!("gateway_refused_total {refused}"), "gateway_reconnects_total 0"] {
             if !metrics.lines().any(|other| other == line) {
                 return Err(format!("/metrics does not say {line}"));
             }
@@ -95,9 +108,14 @@ impl Operate {
         let dead = channel.queue_declare("dead".into(), passive, FieldTable::default()).await;
         let dead = dead.map_err(|error| error.to_string())?.message_count();
         println!(
-            "  25 messages arrived, each once; 2 cannot be used, of which {dead} are dead-lettered"
+            "  {arrived} messages arrived, each once, as text and as bytes; {refused} cannot be used, of which \
+             {dead} are dead-lettered"
         );
-        if dead == 2 { Ok(()) } else { Err("not all of them are dead-lettered".into()) }
+        if dead as usize == refused {
+            Ok(())
+        } else {
+            Err("not all of them are dead-lettered".into())
+        }
     }
 
     async fn refused(&self) -> Result<(), String> {
@@ -288,25 +306,41 @@ fn forged(key: &[u8], flags: u16, properties: Vec<u8>) -> Forged {
     Forged { key: key.to_vec(), flags, properties, body: b"forged".to_vec() }
 }
 
-/// Seven that can be used, and two that cannot.
-fn poison() -> [Forged; 9] {
+/// Messages that are made to cause harm, and whether they can be used.
+fn poison() -> Vec<(Forged, bool)> {
     const HEADERS: u16 = 1 << 13;
+    const CONTENT_TYPE: u16 = 1 << 15;
     let headers =
         |name: &[u8], kind: u8, value: Vec<u8>| long(&[&short(name)[..], &[kind], &value].concat());
     // Five and seven bytes per level, in a frame of 131,072 bytes.
     let arrays = headers(b"deep", b'A', nested(26_200, b"A"));
     let tables = headers(b"deep", b'F', nested(18_700, b"\x01nF"));
-    [
+    let json = |body: &[u8]| Forged {
+        body: body.to_vec(),
+        ..forged(b"tea", CONTENT_TYPE, short(b"application/json"))
+    };
+    let large = |key: &[u8]| Forged { body: vec![b'x'; 100_000], ..forged(key, 0, vec![]) };
+    let usable = vec![
         forged(b"tea", HEADERS, arrays),
         forged(b"tea", HEADERS, tables),
         forged(b"tea", HEADERS, headers(b"\xff", b'S', long(b"x"))),
-        forged(b"tea", 1 << 15, vec![1, 0xff]), // content_type
-        forged(b"tea", 1 << 15, short(b"application/json")), // which it is not
-        forged(b"tea", 1 << 7, vec![1, 0xff]),  // message_id
-        forged(b"tea", 1 << 3, vec![1, 0xff]),  // app_id
+        forged(b"tea", CONTENT_TYPE, vec![1, 0xff]),
+        json(b"forged"), // which is not JSON
+        json(b"null"),
+        json(b"\r\n null\t"),
+        json(b" {\"json\":null} "),
+        forged(b"tea", 1 << 7, vec![1, 0xff]), // message_id
+        forged(b"tea", 1 << 3, vec![1, 0xff]), // app_id
+    ];
+    // The keys of those that cannot be used are logged: the script looks for forged lines.
+    let unusable = vec![
         forged(b"\xff", 0, vec![]),
-        Forged { body: vec![b'x'; 100_000], ..forged(b"tea", 0, vec![]) },
-    ]
+        large(b"tea"),
+        large(b"tea\nFORGED\r\x1b[2JFORGED\xc2\x9b\xe2\x80\xa8FORGED"),
+        large(b"tea why=FORGED \"FORGED"),
+    ];
+    let unusable = unusable.into_iter().map(|message| (message, false));
+    unusable.chain(usable.into_iter().map(|message| (message, true))).collect()
 }
 
 fn nested(depth: usize, level: &[u8]) -> Vec<u8> {
@@ -322,6 +356,40 @@ async fn body(socket: &mut Socket) -> Result<String, String> {
     match value["body"].as_str() {
         Some(body) => Ok(body.to_owned()),
         None => Err(format!("unexpected: {value}")),
+    }
+}
+
+/// Reads the same body in a message as text and in one as bytes.
+async fn expect_bytes(
+    text: &mut Socket,
+    binary: &mut Socket,
+    expected: &[u8],
+) -> Result<(), String> {
+    let value = next(text).await?;
+    let is_same = match value.get("json") {
+        Some(json) => {
+            serde_json::from_slice(expected).is_ok_and(|expected: Value| expected == *json)
+        }
+        None => client::body_of(&value).is_some_and(|body| body == expected),
+    };
+    if !is_same || value["type"] != "message" || !value["redelivered"].is_null() {
+        return Err(format!("expected {}, got {value:.200}", expected.escape_ascii()));
+    }
+    loop {
+        let frame = timeout(TIMEOUT, binary.next()).await;
+        match frame.map_err(|_| "no message as bytes within a minute".to_owned())? {
+            Some(Ok(Frame::Binary(frame))) => {
+                let end = frame.iter().position(|byte| *byte == b'\n').ok_or("no line")?;
+                return if frame[end + 1..] == *expected {
+                    Ok(())
+                } else {
+                    let (expected, got) = (expected.escape_ascii(), frame.escape_ascii());
+                    Err(format!("expected the bytes {expected}, got {got}"))
+                };
+            }
+            Some(Ok(Frame::Ping(_) | Frame::Pong(_))) => {}
+            other => return Err(format!("expected bytes, got {other:?}")),
+        }
     }
 }
 
