@@ -8,7 +8,7 @@
 //! reader        keys that a token allows   page      the page
 //! timed_socket  write timeout              budget    bytes that may wait
 //! source        where messages go          message   and when it is settled  batch, line
-//! lock          a mutex without poison
+//! lock          a mutex without poison     log       lines that no text can forge
 //! amqp          RabbitMQ                   rewriter  makes input safe   wire, publisher, link, interest, settle
 //! router        the demux                  hooks     of the demux       board   the counters
 //! client        one WebSocket              outlet    its writing half   subscription
@@ -31,6 +31,7 @@ mod interest;
 mod line;
 mod link;
 mod lock;
+mod log;
 mod message;
 mod outlet;
 mod page;
@@ -46,13 +47,9 @@ mod subscription;
 mod timed_socket;
 mod wire;
 
-use std::io;
 use std::process::ExitCode;
 
 use clap::Parser;
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Layer, fmt};
 
 use crate::config::Config;
 
@@ -64,9 +61,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[tokio::main]
 async fn main() -> ExitCode {
     let config = Config::parse();
-    let lines = fmt::layer().with_writer(io::stderr).with_target(false);
-    let layer = if config.log_json { lines.json().boxed() } else { lines.with_ansi(false).boxed() };
-    tracing_subscriber::registry().with(layer.with_filter(config.log.clone())).init();
+    log::start(config.log.clone(), config.log_json);
     match gateway::run(config).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
