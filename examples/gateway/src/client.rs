@@ -10,16 +10,17 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use axum::extract::ws::{CloseFrame, Message as Frame, WebSocket, close_code};
-use futures::StreamExt;
 use futures::channel::mpsc;
 use futures::future::OptionFuture;
+use futures::{FutureExt, StreamExt};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use stream_demux::Lease;
-use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, sleep_until, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 use tracing::debug;
 
 use crate::gateway::Gateway;
+use crate::liveness::{Liveness, Next};
 use crate::message::Key;
 use crate::outlet::{Gone, Outlet, Subscription};
 use crate::reader::Reader;
@@ -159,16 +160,9 @@ async fn close(outlet: &Outlet, why: CloseFrame) {
 
 impl Client {
     async fn run(&mut self, notices: &mut mpsc::UnboundedReceiver<Notice>) -> End {
-        let period = self.gateway.config.ping;
-        let (mut ping, mut report) =
-            (interval_at(Instant::now() + period, period), interval(LOSS_INTERVAL));
-        ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut liveness = Liveness::new(self.gateway.config.ping);
+        let mut report = interval(LOSS_INTERVAL);
         report.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let silence_limit = 3 * period;
-        let mut heard = Instant::now();
-        // The earliest time at which the client can be overdue; rechecked when it fires, as `heard`
-        // advances.
-        let mut silence = pin!(sleep_until(heard + silence_limit));
         let until = self.reader.as_ref().map(|reader| reader.until);
         let mut expiry = pin!(OptionFuture::from(until.map(sleep_until)));
         let outlet = Arc::clone(&self.outlet);
@@ -181,13 +175,9 @@ impl Client {
             let has_output = outlet.has_output();
             let done = tokio::select! {
                 request = outlet.next(), if !has_output => {
-                    heard = Instant::now();
+                    liveness.heard();
                     outlet.was_woken(); // caused by this frame, which is counted already
-                    match request {
-                        Some(Ok(frame)) => Box::pin(self.handle_frame(frame)).await,
-                        Some(Err(error)) => Err(end_of(error)),
-                        None => Err(End::Gone),
-                    }
+                    Box::pin(self.handle_next(request)).await
                 }
                 flushed = outlet.flush(), if has_output => flushed.map_err(|Gone| End::Gone),
                 Some(notice) = notices.next() => Box::pin(self.handle_notice(notice)).await,
@@ -195,22 +185,31 @@ impl Client {
                     self.report_losses();
                     Ok(())
                 }
-                _ = ping.tick() => {
-                    if !has_output {
-                        outlet.queue(Frame::Ping(axum::body::Bytes::new()));
+                next = liveness.next() => {
+                    // A client that takes output is alive, even if it takes long to get to the pings.
+                    let was_woken = outlet.was_woken();
+                    if was_woken {
+                        liveness.heard();
                     }
-                    Ok(())
-                }
-                () = &mut silence => {
-                    if outlet.was_woken() {
-                        heard = Instant::now();
-                    }
-                    silence.as_mut().reset(heard + silence_limit);
-                    if heard.elapsed() < silence_limit {
-                        Ok(())
-                    } else {
-                        debug!(address = %self.address, "client vanished");
-                        Err(End::Gone)
+                    match next {
+                        Next::Ping => {
+                            if !has_output {
+                                outlet.queue(Frame::Ping(axum::body::Bytes::new()));
+                            }
+                            liveness.pinged();
+                            Ok(())
+                        }
+                        Next::Judge if was_woken => Ok(()),
+                        Next::Judge => {
+                            // Read first: this branch may be the first after a pause.
+                            if !has_output && let Some(request) = outlet.next().now_or_never() {
+                                liveness.heard();
+                                Box::pin(self.handle_next(request)).await
+                            } else {
+                                debug!(address = %self.address, "client vanished");
+                                Err(End::Gone)
+                            }
+                        }
                     }
                 }
                 Some(()) = &mut expiry => Err(closed(EXPIRED, "the token has expired")),
@@ -219,6 +218,15 @@ impl Client {
             if let Err(end) = done {
                 return end;
             }
+        }
+    }
+
+    /// Handles what was read from the client.
+    async fn handle_next(&mut self, next: Option<Result<Frame, axum::Error>>) -> Result<(), End> {
+        match next {
+            Some(Ok(frame)) => self.handle_frame(frame).await,
+            Some(Err(error)) => Err(end_of(error)),
+            None => Err(End::Gone),
         }
     }
 

@@ -81,7 +81,7 @@ pub struct Config {
     #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     pub allow_origin: Vec<String>,
 
-    /// Ping interval. A client that sends nothing for three intervals is disconnected
+    /// Ping interval. A client that leaves three pings in a row unanswered is disconnected
     #[arg(long, value_name = "SECONDS", default_value = "15", value_parser = some_seconds)]
     pub ping: Duration,
 

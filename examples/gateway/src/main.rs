@@ -12,7 +12,7 @@
 //! amqp          RabbitMQ                   rewriter  makes input safe   wire, publisher, link, interest, settle
 //! router        the demux                  hooks     of the demux       board   the counters
 //! client        one WebSocket              outlet    its writing half   subscription
-//! history       the last messages of a key
+//! history       the last messages of a key                liveness  of a client
 //! ```
 
 mod access;
@@ -30,6 +30,7 @@ mod http;
 mod interest;
 mod line;
 mod link;
+mod liveness;
 mod lock;
 mod log;
 mod message;

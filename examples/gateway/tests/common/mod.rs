@@ -68,15 +68,16 @@ impl Gateway {
         Self { address, process }
     }
 
-    fn signal(&self) {
+    /// Sends a signal.
+    pub fn kill(&self, signal: &str) {
         let id = self.process.id().expect("the gateway runs").to_string();
-        let killed = std::process::Command::new("kill").args(["-TERM", &id]).status();
+        let killed = std::process::Command::new("kill").args([signal, &id]).status();
         assert!(killed.unwrap().success());
     }
 
     /// Sends SIGTERM.
     pub fn terminate(&self) {
-        self.signal();
+        self.kill("-TERM");
     }
 
     /// Returns its exit status and its log.
