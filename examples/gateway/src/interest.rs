@@ -10,6 +10,10 @@
 //!    compares both with those of the last session, so a lost connection is not an interruption;
 //! 3. a message that the gateway published was not routed ([`interrupt`](Interest::interrupt)).
 //!
+//! The other way round, a binding that no client wants is not forgotten: while it is not known to be
+//! removed, each session removes it again. That includes changes that were not confirmed when a
+//! session ended, and removals that the broker may not have logged when it was killed ([`LOGGED`]).
+//!
 //! When a key is bound again, the history skips a position: clients that return are told of the gap
 //! by their position ([`crate::history`]). Clients that rely on the key and are still there are
 //! told directly ([`Interruption`]). In the cases 2 and 3, the session ends, and the next one binds
@@ -33,6 +37,11 @@ pub const BATCH: usize = 64;
 const UNBOUND: usize = 10_000;
 /// A message that was published before the key was bound is returned within this time.
 const CERTAIN: Duration = Duration::from_secs(5);
+
+/// A removal that was confirmed for less than this before a session ended is repeated by the next
+/// one. RabbitMQ confirms it before its log is on the disk, and if it is killed in between, the queue
+/// is bound again. Milliseconds were seen; a removal that is repeated in vain costs little.
+const LOGGED: Duration = Duration::from_secs(10);
 
 /// Tracks wanted and bound keys. The demux reports each subscription that is attached, and each
 /// that has ended, also if it never received. Only the current state is kept, and the bindings are
@@ -76,7 +85,9 @@ enum Binding {
     Bound {
         since: Instant,
     },
-    Unbound,
+    Unbound {
+        since: Instant,
+    },
 }
 
 struct Keys {
@@ -166,7 +177,8 @@ impl Interest {
     /// an earlier run.
     pub fn recheck(&self, key: &str) {
         let mut keys = self.keys.lock();
-        if self.follows && keys.bindings.get(key) != Some(&Binding::Unbound) {
+        let is_unbound = matches!(keys.bindings.get(key), Some(Binding::Unbound { .. }));
+        if self.follows && !is_unbound {
             self.mark_unsure(&mut keys, key.into());
         }
     }
@@ -188,18 +200,28 @@ impl Interest {
         keys.wanted.keys().cloned().collect()
     }
 
-    /// Ends the session. Keys that are bound remain so.
+    /// Ends the session. Keys that are bound remain so. Those that may be bound are remembered, so
+    /// that the next session can remove their bindings.
     pub fn unfollow(&self) {
         let keys = &mut *self.keys.lock();
         keys.is_followed = false;
-        keys.bindings.retain(|_, binding| matches!(binding, Binding::Bound { .. }));
+        keys.bindings.retain(|_, binding| match binding {
+            Binding::Bound { .. } | Binding::Unknown => true,
+            Binding::Unbound { since } => {
+                let is_logged = since.elapsed() > LOGGED;
+                *binding = Binding::Unknown;
+                !is_logged
+            }
+        });
         keys.unsure.clear();
     }
 
     /// Records that the queue or the exchange was lost, or that another gateway has consumed.
     pub fn interrupt_all(&self) {
         let keys = &mut *self.keys.lock();
-        keys.bindings.clear();
+        // If another gateway has consumed, the bindings are still there.
+        keys.bindings.retain(|_, binding| !matches!(binding, Binding::Unbound { .. }));
+        keys.bindings.values_mut().for_each(|binding| *binding = Binding::Unknown);
         keys.interrupted = Interrupted::All;
         keys.number += 1;
         if let Some(history) = &self.board.history {
@@ -216,7 +238,7 @@ impl Interest {
             _ => None,
         };
         if let Some(key) = &is_wrong {
-            keys.bindings.remove(key);
+            keys.bindings.insert(Key::clone(key), Binding::Unknown);
             keys.number += 1;
             if let Some(history) = &self.board.history {
                 history.uncover(key);
@@ -261,7 +283,7 @@ impl Interest {
             {
                 let keys = &mut *self.keys.lock();
                 if keys.bindings.len() > UNBOUND + keys.wanted.len() + keys.unsure.len() {
-                    keys.bindings.retain(|_, binding| *binding != Binding::Unbound);
+                    keys.bindings.retain(|_, binding| !matches!(binding, Binding::Unbound { .. }));
                 }
                 let some: Vec<Key> = keys.unsure.iter().take(BATCH).cloned().collect();
                 if !some.is_empty() {
@@ -287,7 +309,7 @@ impl Interest {
         let is_wanted = keys.wanted.contains_key(&key);
         let is_as_wanted = match keys.bindings.get(&key) {
             Some(Binding::Bound { .. }) => is_wanted,
-            Some(Binding::Unbound) => !is_wanted,
+            Some(Binding::Unbound { .. }) => !is_wanted,
             _ => false,
         };
         if !is_as_wanted {
@@ -308,7 +330,7 @@ impl Interest {
             for (key, is_wanted, _) in changes {
                 let binding = keys.bindings.entry(Key::clone(&key)).or_insert(Binding::Unknown);
                 if !is_wanted {
-                    *binding = Binding::Unbound;
+                    *binding = Binding::Unbound { since: Instant::now() };
                     continue;
                 }
                 let mut at = None;
@@ -486,6 +508,48 @@ mod tests {
             assert_eq!(interest.next_now(), None, "the key is known to be unbound");
             interest.unfollow();
         }
+    }
+
+    /// The connection was lost while the binding was being removed, or while it was being made for a
+    /// client that has left since then.
+    #[test]
+    fn a_binding_that_is_not_known_to_be_removed_is_removed_by_the_next_session() {
+        let ((interest, _interruptions), key) = (interest(), Key::from("tea"));
+        interest.start();
+        interest.want(&key);
+        interest.mark_unsure(&mut interest.keys.lock(), Key::clone(&key));
+        for is_wanted in [true, false, false] {
+            assert_eq!(interest.next_now(), Some(vec![(Key::clone(&key), is_wanted, true)]));
+            if is_wanted {
+                interest.unwant(&key);
+            }
+            interest.unfollow();
+            assert_eq!(interest.start(), [], "it is not wanted");
+        }
+        assert_eq!(interest.round(), [(Key::clone(&key), false, true)]);
+        interest.unfollow();
+        interest.start();
+        // It was confirmed, but the broker may have been killed before it has logged it.
+        assert_eq!(interest.round(), [(Key::clone(&key), false, true)]);
+        let logged = Instant::now().checked_sub(2 * LOGGED).unwrap();
+        let unbound = Binding::Unbound { since: logged };
+        interest.keys.lock().bindings.insert(Key::clone(&key), unbound);
+        interest.unfollow();
+        interest.start();
+        assert_eq!(interest.next_now(), None);
+        assert!(interest.keys.lock().bindings.is_empty());
+    }
+
+    #[test]
+    fn bindings_are_removed_although_another_gateway_has_consumed() {
+        let ((interest, _interruptions), key) = (interest(), Key::from("tea"));
+        interest.want(&key);
+        interest.start();
+        interest.unfollow();
+        interest.unwant(&key);
+        interest.interrupt_all();
+        interest.start();
+        assert_eq!(interest.round(), [(key, false, true)]);
     }
 
     #[test]

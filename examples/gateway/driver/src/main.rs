@@ -4,6 +4,7 @@
 //! begin with `@` are read by that script.
 
 mod abuse;
+mod churn;
 mod client;
 mod confirm;
 mod flow;
@@ -27,6 +28,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 
 use crate::abuse::Abuse;
+use crate::churn::Churn;
 use crate::confirm::Confirm;
 use crate::flow::Flow;
 use crate::gap::Gap;
@@ -52,6 +54,8 @@ enum Command {
     Gap(Gap),
     /// Random kills, while clients come and go: each missing message is reported to its clients
     Loss(Loss),
+    /// Clients that come and go while connections are closed; the bindings match in the end
+    Churn(Churn),
     /// Operations of publishers and operators on a broker
     Operate(Operate),
     /// Misbehaving clients; prints the gateway's resources before and after
@@ -91,6 +95,7 @@ fn main() -> ExitCode {
             Command::Confirm(confirm) => confirm.run().await,
             Command::Gap(gap) => gap.run().await.map_err(|error| vec![error]),
             Command::Loss(loss) => loss.run().await,
+            Command::Churn(churn) => churn.run().await.map_err(|error| vec![error]),
             Command::Operate(operate) => operate.run().await.map_err(|error| vec![error]),
             Command::Abuse(abuse) => abuse.run().await.map_err(|error| vec![error]),
             Command::Help(Help::Relay { port, target }) => {
