@@ -1,48 +1,36 @@
 //! The keys that a client may read, and for how long: tokens signed with `--read-key`.
+//!
+//! Tokens are JWTs (RFC 7519), and HS256 is the only algorithm. They are verified here and not by the
+//! crate `jsonwebtoken`, which also parses claims and fields of the header that nothing depends on: a
+//! token was refused for `"sub":[]`.
 
 use std::time::{Duration, SystemTime};
 
 use axum::http::{HeaderMap, StatusCode, Uri};
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use hmac::{Hmac, Mac};
-use jsonwebtoken::crypto::{CryptoProvider, JwkUtils, JwtVerifier};
-use jsonwebtoken::errors::ErrorKind;
-use jsonwebtoken::signature::{self, Verifier};
-use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use sha2::Sha256;
 use tokio::time::Instant;
 
 use crate::access::{bearer, unauthorized};
 use crate::http::Refusal;
 
-/// Only HS256 is compiled in: a token that names another algorithm is invalid.
-static HS256: CryptoProvider = CryptoProvider {
-    signer_factory: |_, _| Err(ErrorKind::InvalidAlgorithm.into()),
-    verifier_factory: |_, key| {
-        let mac = Hmac::new_from_slice(key.try_get_hmac_secret()?);
-        Ok(Box::new(Hs256(mac.map_err(|_| ErrorKind::InvalidKeyFormat)?)))
-    },
-    jwk_utils: JwkUtils::new_unimplemented(),
-};
-
-struct Hs256(Hmac<Sha256>);
-
-impl Verifier<Vec<u8>> for Hs256 {
-    fn verify(&self, message: &[u8], tag: &Vec<u8>) -> Result<(), signature::Error> {
-        let mac = self.0.clone().chain_update(message);
-        mac.verify_slice(tag).map_err(signature::Error::from_source) // in constant time
-    }
+/// The fields of the header that matter; others are ignored.
+#[derive(Deserialize)]
+struct Header {
+    alg: String,
+    /// Extensions that a recipient must understand (RFC 7515, 4.1.11): none is known here.
+    crit: Option<IgnoredAny>,
 }
 
-impl JwtVerifier for Hs256 {
-    fn algorithm(&self) -> Algorithm {
-        Algorithm::HS256
-    }
-}
-
+/// The claims that matter; others are ignored.
 #[derive(Deserialize)]
 struct Claims {
     exp: f64,
+    nbf: Option<f64>,
     keys: Vec<String>,
 }
 
@@ -62,25 +50,20 @@ impl Reader {
             let what = "a reader must send Authorization: Bearer TOKEN, or ?token=TOKEN";
             return Err(unauthorized(what));
         };
-        let _ = HS256.install_default(); // later calls fail, harmlessly
-        let mut rules = Validation::new(Algorithm::HS256); // requires `exp`
-        (rules.leeway, rules.validate_nbf, rules.validate_aud) = (0, true, false);
-        let key = DecodingKey::from_secret(key.as_bytes());
-        let expired =
-            || Refusal::new(StatusCode::UNAUTHORIZED, "token_expired", "the token has expired");
-        let token = decode::<Claims>(token, &key, &rules).map_err(|error| match error.kind() {
-            ErrorKind::ExpiredSignature => expired(),
-            _ => unauthorized(format!("the token is not valid: {error}")),
-        })?;
+        let Claims { exp, nbf, keys } = verify(token, key)
+            .map_err(|what| unauthorized(format!("the token is not valid: {what}")))?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        if nbf.is_some_and(|nbf| nbf > now.as_secs_f64()) {
+            return Err(unauthorized("the token is not valid yet"));
+        }
         // Caps `exp`, so that the addition does not overflow.
         let never = Duration::from_secs(30 * 365 * 86_400);
-        let exp = Duration::try_from_secs_f64(token.claims.exp).unwrap_or(Duration::MAX);
+        let exp = Duration::try_from_secs_f64(exp.max(0.0)).unwrap_or(Duration::MAX);
         let left = exp.saturating_sub(now).min(never);
         if left.is_zero() {
-            return Err(expired()); // it expires within this second
+            let what = "the token has expired";
+            return Err(Refusal::new(StatusCode::UNAUTHORIZED, "token_expired", what));
         }
-        let keys = token.claims.keys;
         Ok(Self { keys, until: Instant::now() + left })
     }
 
@@ -91,4 +74,28 @@ impl Reader {
             None => key == allowed,
         })
     }
+}
+
+/// Returns the claims of a token that is signed with this key, or what is wrong with it. The claims
+/// are read after the signature is verified.
+fn verify(token: &[u8], key: &str) -> Result<Claims, String> {
+    const PARTS: &str = "it is not three parts in base64url, separated by dots";
+    let token = str::from_utf8(token).map_err(|_| PARTS)?;
+    let (signed, signature) = token.rsplit_once('.').ok_or(PARTS)?;
+    let (header, claims) = signed.split_once('.').ok_or(PARTS)?;
+    let decode = |part: &str| BASE64_URL_SAFE_NO_PAD.decode(part).map_err(|_| PARTS);
+    let (header, claims, signature) = (decode(header)?, decode(claims)?, decode(signature)?);
+    let header: Header =
+        serde_json::from_slice(&header).map_err(|error| format!("its header: {error}"))?;
+    if header.alg != "HS256" {
+        return Err("its algorithm is not HS256".to_owned());
+    }
+    if header.crit.is_some() {
+        return Err("its header has critical extensions".to_owned());
+    }
+    let mac = Hmac::<Sha256>::new_from_slice(key.as_bytes());
+    let mac = mac.map_err(|error| error.to_string())?.chain_update(signed);
+    // In constant time.
+    mac.verify_slice(&signature).map_err(|_| "its signature is wrong")?;
+    serde_json::from_slice(&claims).map_err(|error| format!("its claims: {error}"))
 }

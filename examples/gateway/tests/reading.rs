@@ -76,6 +76,24 @@ async fn a_token_is_for_the_keys_and_prefixes_that_it_lists() {
 }
 
 #[tokio::test]
+async fn other_claims_and_headers_are_ignored_whatever_they_are() {
+    let gateway = start().await;
+    let deep: Value = serde_json::from_str(&["[".repeat(100), "]".repeat(100)].concat()).unwrap();
+    for other in [json!([]), json!({}), json!(null), json!(7), json!([{ "a": [1] }]), deep] {
+        let mut claims = json!({ "exp": now() + 60, "keys": ["tea"] });
+        let mut header = json!({ "alg": "HS256" });
+        for name in ["sub", "iss", "aud", "iat", "jti", "roles"] {
+            claims[name] = other.clone();
+        }
+        for name in ["typ", "kid", "cty", "x"] {
+            header[name] = other.clone();
+        }
+        let mut client = connect(&gateway, &sign(&header, &claims, KEY), true).await;
+        client.subscribe("tea").await;
+    }
+}
+
+#[tokio::test]
 async fn a_token_that_is_missing_expired_or_forged_is_refused() {
     let gateway = start().await;
     let good = json!({ "exp": now() + 60, "keys": ["tea"] });
@@ -106,6 +124,13 @@ async fn a_token_that_is_missing_expired_or_forged_is_refused() {
         (claims(json!({ "exp": now() + 60, "nbf": "soon", "keys": ["tea"] })), "unauthorized"),
         (claims(json!({ "keys": ["tea"] })), "unauthorized"),
         (claims(json!({ "exp": "never", "keys": ["tea"] })), "unauthorized"),
+        (claims(json!({ "exp": -1, "keys": ["tea"] })), "token_expired"),
+        (claims(json!({ "exp": null, "keys": ["tea"] })), "unauthorized"),
+        (claims(json!(["exp", "keys"])), "unauthorized"),
+        (sign(&json!({ "alg": "HS256", "crit": ["b64"] }), &good, KEY), "unauthorized"),
+        (sign(&json!({ "typ": "JWT" }), &good, KEY), "unauthorized"),
+        (format!("{signed}="), "unauthorized"),
+        (format!("{signed}.x"), "unauthorized"),
         (claims(json!({ "exp": now() + 60 })), "unauthorized"),
         (claims(json!({ "exp": now() + 60, "keys": "*" })), "unauthorized"),
     ] {
