@@ -13,8 +13,11 @@
 //! exchange of that name exists now. The mark has the name of the queue, and needs no permission
 //! that the queue does not need.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures::{StreamExt, future};
@@ -36,15 +39,18 @@ use crate::board::Board;
 use crate::config::BrokerConfig;
 use crate::interest::{BATCH, Change, Interest};
 use crate::link::refusal;
+use crate::lock::Lock;
 use crate::message::{Delivery, Fate, Key, Message, Verdict, check_json};
 use crate::publisher::{Desk, Publisher};
 use crate::rewriter::Rules;
 use crate::router::Input;
-use crate::settle::settle;
+use crate::settle::{Deadline, settle};
 use crate::wire;
 
 pub const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The lowest time-out that is learned from the broker.
+const SHORTEST_LIMIT: Duration = Duration::from_millis(100);
 /// Timeout for answers of the broker.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout for closing a connection.
@@ -64,6 +70,48 @@ pub struct Broker {
     pub board: Arc<Board>,
     pub publisher: Publisher,
     pub max_body: usize,
+    /// What is done with a message that waits for too long.
+    pub overdue: Overdue,
+}
+
+/// When a message waits for too long: after `--ack-timeout`, or sooner if the broker turns out to be
+/// less patient.
+pub struct Overdue {
+    limit: Lock<Duration>,
+    acknowledges: bool,
+}
+
+impl Overdue {
+    pub fn new(limit: Duration, acknowledges: bool) -> Self {
+        Self { limit: Lock::new(limit), acknowledges }
+    }
+
+    fn deadline(&self) -> Deadline {
+        Deadline { limit: *self.limit.lock(), acknowledges: self.acknowledges }
+    }
+
+    /// Learns the broker's limit from the error with which it has closed the channel.
+    fn learn(&self, error: &lapin::Error) {
+        let Some((AMQPSoftError::PRECONDITIONFAILED, why)) = refusal(error) else { return };
+        let Some(theirs) = consumer_timeout(why) else { return };
+        let mut limit = self.limit.lock();
+        if *limit >= theirs {
+            *limit = (theirs / 2).max(SHORTEST_LIMIT);
+            let (ack_timeout, consumer_timeout) = (*limit, theirs);
+            warn!(
+                ?ack_timeout,
+                ?consumer_timeout,
+                "the broker's consumer_timeout is lower than --ack-timeout"
+            );
+        }
+    }
+}
+
+/// "… delivery acknowledgement on channel 1 timed out. Timeout value used: 6000 ms. …"
+fn consumer_timeout(why: &str) -> Option<Duration> {
+    let (_, rest) = why.split_once("Timeout value used: ")?;
+    let (number, _) = rest.split_once(" ms")?;
+    number.parse().ok().map(Duration::from_millis)
 }
 
 impl Broker {
@@ -89,6 +137,7 @@ impl Broker {
                 return;
             }
             warn!(queue = %self.queue(), %error, "broker lost");
+            self.overdue.learn(&error);
             if error.to_string().contains("in exclusive use") {
                 // By our last connection, until the broker notices that it is dead.
                 let heartbeat = u64::from(self.uri.query.heartbeat.unwrap_or(0));
@@ -122,6 +171,9 @@ impl Broker {
         let publishing = timeout(TIMEOUT, self.connect(PUBLISHING)).await;
         let publishing = publishing.map_err(|_| timed_out())??;
         let (fates, incoming) = mpsc::unbounded_channel();
+        // The last delivery tag that has arrived.
+        let arrived = AtomicU64::new(0);
+        let deadline = self.overdue.deadline();
         let channel = connection.create_channel().await?;
         let binding = self.declare(&connection, grace).await?;
         let (bound, all_bound) = oneshot::channel();
@@ -129,8 +181,8 @@ impl Broker {
         self.board.source_up();
         let moving = async {
             tokio::try_join!(
-                self.consume(&channel, input, grace, all_bound, fates, stop),
-                settle(&channel, &self.board, incoming, pause)
+                self.consume(&channel, input, grace, all_bound, (fates, &arrived), stop),
+                settle(&channel, &self.board, incoming, &arrived, &deadline, pause)
             )
         };
         let ended = tokio::select! {
@@ -289,7 +341,7 @@ impl Broker {
         input: &Input,
         grace: &mut Option<Instant>,
         all_bound: oneshot::Receiver<()>,
-        fates: mpsc::UnboundedSender<Fate>,
+        (fates, arrived): (mpsc::UnboundedSender<Fate>, &AtomicU64),
         stop: &CancellationToken,
     ) -> lapin::Result<()> {
         if let Some(until) = *grace {
@@ -311,18 +363,37 @@ impl Broker {
             channel.basic_consume(self.queue(), CONSUMER.into(), exclusive, arguments).await?;
         *grace = None;
         info!(queue = %self.queue(), "broker connected");
-        loop {
-            let delivered = tokio::select! {
-                delivered = deliveries.next() => delivered.ok_or_else(|| {
-                    self.interest.interrupt_all(); // even if the queue is declared again at once
-                    gone("the queue was deleted")
-                })??,
-                () = stop.cancelled() => break,
+        let mut next = async || {
+            let delivered = deliveries.next().await.ok_or_else(|| {
+                self.interest.interrupt_all(); // even if the queue is declared again at once
+                gone("the queue was deleted")
+            })??;
+            arrived.store(delivered.delivery_tag, Relaxed);
+            Ok::<_, lapin::Error>(delivered)
+        };
+        // Deliveries that have arrived while the input is blocked: at most the prefetch. They are
+        // taken from lapin, as the broker counts their age.
+        let mut early = VecDeque::new();
+        'consuming: loop {
+            let delivered = if let Some(delivered) = early.pop_front() {
+                delivered
+            } else {
+                tokio::select! {
+                    delivered = next() => delivered?,
+                    () = stop.cancelled() => break,
+                }
             };
-            if let Some(message) = self.message(&delivered, &fates)
-                && input.send(message).await.is_err()
-            {
-                break;
+            let Some(message) = self.message(&delivered, &fates) else { continue };
+            let mut sending = pin!(input.send(message));
+            loop {
+                tokio::select! {
+                    biased;
+                    sent = &mut sending => match sent {
+                        Ok(()) => break,
+                        Err(_) => break 'consuming,
+                    },
+                    delivered = next() => early.push_back(delivered?),
+                }
             }
         }
         // The next run has another epoch, and needs no mark.

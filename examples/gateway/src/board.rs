@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::history::History;
 use crate::lock::Lock;
 use crate::message::Key;
-use crate::subscription::Share;
+use crate::subscription::{Notice, Share};
 
 /// How long keys without subscriptions are kept after their last message, and how many of them.
 const RETENTION: Duration = Duration::from_secs(60);
@@ -54,7 +54,7 @@ pub struct Board {
     queued: IntGauge,
     subscriptions: IntGauge,
     connections: IntGauge,
-    clients: Lock<HashMap<SocketAddr, Arc<Share>>>,
+    clients: Lock<HashMap<SocketAddr, Present>>,
     pub published: IntCounterVec,
     /// The counter of published messages that were taken.
     pub taken: IntCounter,
@@ -94,6 +94,12 @@ struct Source {
     error: Option<String>,
     is_up: bool,
     publishing: Publishing,
+}
+
+/// A client that is connected.
+struct Present {
+    share: Arc<Share>,
+    notices: futures::channel::mpsc::UnboundedSender<Notice>,
 }
 
 /// Whether messages can be posted.
@@ -290,13 +296,45 @@ impl Board {
         if on.is_some() {
             self.blocks.inc();
         }
-        let since = Instant::now();
-        *self.blocked.lock() = on.map(|(key, client)| Blocked { key, client, since });
+        let now = Instant::now();
+        let next = on.map(|(key, client)| Blocked { key, client, since: now });
+        let last = std::mem::replace(&mut *self.blocked.lock(), next);
+        // Adds up for how long each client has held up the others.
+        if let Some(Blocked { client: Some(client), since, .. }) = last
+            && let Some(present) = self.clients.lock().get(&client)
+        {
+            present.share.held_up(now.duration_since(since));
+        }
     }
 
-    pub fn connected(&self, client: SocketAddr, share: &Arc<Share>) {
+    pub fn connected(
+        &self,
+        client: SocketAddr,
+        share: &Arc<Share>,
+        notices: futures::channel::mpsc::UnboundedSender<Notice>,
+    ) {
         self.connections.inc();
-        self.clients.lock().insert(client, Arc::clone(share));
+        let present = Present { share: Arc::clone(share), notices };
+        self.clients.lock().insert(client, present);
+    }
+
+    /// Disconnects the client that has held up the others most since the last call; if none has, the
+    /// one that most bytes wait for. Returns its address, unless nothing waits for any client.
+    pub fn give_up_slowest(&self) -> Option<SocketAddr> {
+        if let Some(Blocked { client: Some(client), since, .. }) = &mut *self.blocked.lock() {
+            let held_up = std::mem::replace(since, Instant::now()).elapsed();
+            if let Some(present) = self.clients.lock().get(client) {
+                present.share.held_up(held_up);
+            }
+        }
+        let clients = self.clients.lock();
+        let weights = clients.iter().map(|(client, present)| (present.share.weight(), client));
+        let ((_, bytes), client) = weights.max()?;
+        if bytes == 0 {
+            return None;
+        }
+        let _ = clients.get(client)?.notices.unbounded_send(Notice::GivenUp);
+        Some(*client)
     }
 
     pub fn disconnected(&self, client: SocketAddr) {
@@ -307,7 +345,7 @@ impl Board {
     /// Returns the clients that have lost most.
     fn losers(&self) -> Value {
         let clients = self.clients.lock();
-        let counts = clients.iter().map(|(client, share)| {
+        let counts = clients.iter().map(|(client, Present { share, .. })| {
             let (rate, overflow) =
                 (share.lost.rate.load(Relaxed), share.lost.overflow.load(Relaxed));
             (rate + overflow, client, rate, overflow)

@@ -31,6 +31,8 @@ use crate::subscription::{Ending, Notice, Share, SubscribeOptions, Terms};
 pub const LONGEST: usize = 4 * 1024;
 /// The close code for an expired token.
 const EXPIRED: u16 = 4401;
+/// The close code for a client that holds up the others.
+const TOO_SLOW: u16 = 4408;
 /// How often lost messages are reported to a client.
 const LOSS_INTERVAL: Duration = Duration::from_millis(250);
 /// Timeout for the closing handshake.
@@ -100,8 +102,9 @@ impl Connected {
         address: SocketAddr,
         outlet: &Arc<Outlet>,
         share: &Arc<Share>,
+        notices: mpsc::UnboundedSender<Notice>,
     ) -> Self {
-        gateway.board.connected(address, share);
+        gateway.board.connected(address, share, notices);
         Self { gateway: Arc::clone(gateway), address, outlet: Arc::clone(outlet) }
     }
 }
@@ -128,7 +131,7 @@ pub async fn serve(
     let share = Share::new(config.share(), Arc::clone(&gateway.budget), config.overflow);
     let share = Arc::new(share);
     let outlet = Arc::new(Outlet::new(socket, Arc::clone(&share)));
-    let connected = Connected::new(&gateway, address, &outlet, &share);
+    let connected = Connected::new(&gateway, address, &outlet, &share, notices.clone());
     let mut client = Client {
         gateway: Arc::clone(&gateway),
         address,
@@ -392,6 +395,7 @@ impl Client {
                 }
             }
             Notice::Output => {} // the flush is polled next
+            Notice::GivenUp => return Err(closed(TOO_SLOW, "too slow: others had to wait")),
             Notice::Lost(key, id) => self.lossy.push((key, id)),
             // Dropping the lease evicts the subscription. If it is ending already, there is no
             // lease.

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
-use crate::amqp::Broker;
+use crate::amqp::{Broker, Overdue};
 use crate::batch::Batches;
 use crate::board::Board;
 use crate::budget::Budget;
@@ -116,6 +116,7 @@ pub async fn run(config: Config) -> Result<(), String> {
                 board: Arc::clone(&board),
                 publisher: Publisher::default(),
                 max_body: config.max_body,
+                overdue: Overdue::new(config.broker.ack_timeout, config.drops()),
             });
             let (running, input, stop) = (Arc::clone(&broker), input.clone(), stop.clone());
             let consuming = tokio::spawn(async move { running.run(input, stop).await });

@@ -5,15 +5,26 @@
 //! no more of the prefetch than the messages that wait for it. Most of these gaps are short,
 //! because messages are flushed client by client. So an acknowledgement behind a gap is deferred
 //! once, until the next batch.
+//!
+//! RabbitMQ closes a channel with a message that was unacknowledged for longer than its
+//! `consumer_timeout` (30 minutes), and redelivers all others of the channel with it. So a message is
+//! [overdue](Ages) before that, after `--ack-timeout`. If the policy drops messages for slow clients,
+//! an overdue one is acknowledged although clients still wait for it. They still get it; what they
+//! lose is that it is redelivered if the gateway or their connection ends first. With `wait` no message
+//! may be lost, and the client that holds up the others most is disconnected instead.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::future::{join, try_join_all};
 use lapin::Channel;
 use lapin::options::{BasicAckOptions, BasicNackOptions};
 use tokio::sync::mpsc;
 use tokio::task::yield_now;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+use tracing::{info, warn};
 
 use crate::amqp::SHORTEST_PAUSE;
 use crate::board::Board;
@@ -21,6 +32,15 @@ use crate::message::{Fate, Verdict};
 
 /// Maximum number of fates handled together: those that arrive while acknowledgements are written.
 const BATCH: usize = 1024;
+/// How often in the time-out the ages are checked: an overdue message is seven to eight parts old.
+const PARTS: u32 = 8;
+
+/// When a message is overdue, and what happens then.
+pub struct Deadline {
+    pub limit: Duration,
+    /// It is acknowledged. Otherwise a client is disconnected.
+    pub acknowledges: bool,
+}
 
 /// Runs until all messages are dropped and no more can come. Once a message is settled, the delay
 /// before the next reconnect is reset; before that, a message in the queue may be what ends each
@@ -29,20 +49,35 @@ pub async fn settle(
     channel: &Channel,
     board: &Board,
     mut incoming: mpsc::UnboundedReceiver<Fate>,
+    arrived: &AtomicU64,
+    deadline: &Deadline,
     pause: &mut Duration,
 ) -> lapin::Result<()> {
     let (mut fates, mut runs) = (Vec::with_capacity(BATCH), Runs::default());
+    let mut ages = Ages::new(deadline.limit);
     loop {
+        let mut overdue = None;
         if runs.put_off.is_empty() {
-            if incoming.recv_many(&mut fates, BATCH).await == 0 {
-                return Ok(());
+            tokio::select! {
+                count = incoming.recv_many(&mut fates, BATCH) => {
+                    if count == 0 {
+                        return Ok(());
+                    }
+                }
+                old = ages.next(arrived) => overdue = old,
             }
         } else {
             yield_now().await;
+            overdue = ages.next(arrived).now_or_never().flatten();
+        }
+        if fates.is_empty() {
             fates.extend(std::iter::from_fn(|| incoming.try_recv().ok()).take(BATCH));
         }
         let mut nacks = Vec::new();
         for Fate { tag, mut verdict } in fates.drain(..) {
+            if runs.given_up.remove(&tag) {
+                continue; // acknowledged before
+            }
             runs.close(tag);
             // A client whose connection broke gets it from the history, and others do not get it
             // again. When the gateway stops, the history is lost.
@@ -58,6 +93,16 @@ pub async fn settle(
                 nacks.push(channel.basic_nack(tag, BasicNackOptions { requeue, multiple: false }));
             }
         }
+        if let Some(tag) = overdue
+            && runs.has_open(tag)
+        {
+            if deadline.acknowledges {
+                let count = runs.give_up(tag);
+                info!(count, "messages wait for clients for too long, and are acknowledged");
+            } else if let Some(client) = board.give_up_slowest() {
+                warn!(%client, "a client holds up the others for too long, and is disconnected");
+            }
+        }
         try_join_all(nacks).await?; // before an acknowledgement that covers the same tags
         let Acks { up_to, single, count } = runs.acknowledge();
         let ack = |multiple| move |tag| channel.basic_ack(tag, BasicAckOptions { multiple });
@@ -66,6 +111,29 @@ pub async fn settle(
         first.and(rest)?;
         board.acknowledged.inc_by(count);
         *pause = SHORTEST_PAUSE;
+    }
+}
+
+/// Tells which messages are old, from the tags that had arrived at each tick. It counts ticks and not
+/// time: after a pause of the process, what has been settled in the meantime is heard first.
+struct Ages {
+    tick: Interval,
+    /// The last tags at the last ticks.
+    tags: VecDeque<u64>,
+}
+
+impl Ages {
+    fn new(limit: Duration) -> Self {
+        let mut tick = interval(limit / PARTS);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { tick, tags: VecDeque::new() }
+    }
+
+    /// Waits for the next tick. Returns the last tag that is overdue.
+    async fn next(&mut self, arrived: &AtomicU64) -> Option<u64> {
+        self.tick.tick().await;
+        self.tags.push_back(arrived.load(Relaxed));
+        if self.tags.len() < PARTS as usize { None } else { self.tags.pop_front() }
     }
 }
 
@@ -80,6 +148,8 @@ struct Runs {
     settled: Vec<u64>,
     /// Settled, and deferred once because of a gap.
     put_off: Vec<u64>,
+    /// Acknowledged, although they are not settled: as many as wait for clients, which is bounded.
+    given_up: HashSet<u64>,
 }
 
 #[derive(Debug, Default, PartialEq)]
@@ -92,7 +162,13 @@ struct Acks {
 
 impl Default for Runs {
     fn default() -> Self {
-        Self { next: 1, open: BTreeSet::new(), settled: Vec::new(), put_off: Vec::new() }
+        Self {
+            next: 1,
+            open: BTreeSet::new(),
+            settled: Vec::new(),
+            put_off: Vec::new(),
+            given_up: HashSet::new(),
+        }
     }
 }
 
@@ -105,6 +181,24 @@ impl Runs {
         } else {
             self.open.remove(&tag);
         }
+    }
+
+    /// Returns `true` if a message up to this tag is not settled.
+    fn has_open(&self, up_to: u64) -> bool {
+        self.next <= up_to || self.open.first().is_some_and(|first| *first <= up_to)
+    }
+
+    /// Acknowledges all messages up to this tag that are not settled. Returns their number.
+    fn give_up(&mut self, up_to: u64) -> usize {
+        if self.next <= up_to {
+            self.open.extend(self.next..=up_to);
+            self.next = up_to + 1;
+        }
+        let rest = self.open.split_off(&(up_to + 1));
+        let old = std::mem::replace(&mut self.open, rest);
+        self.settled.extend(&old);
+        self.given_up.extend(&old);
+        old.len()
     }
 
     /// Returns the acknowledgements to send now.
@@ -180,6 +274,30 @@ mod tests {
         assert_eq!(settled(&mut runs, &[1]), acks(1, &[], 1));
         runs.close(3);
         assert_eq!(settled(&mut runs, &[4]), acks(4, &[], 1));
+    }
+
+    #[test]
+    fn overdue_messages_are_acknowledged_once() {
+        let mut runs = Runs::default();
+        assert_eq!(settled(&mut runs, &[1, 3]), acks(1, &[], 1));
+        assert!(!runs.has_open(1) && runs.has_open(2) && runs.has_open(9));
+        assert_eq!(runs.give_up(5), 3, "2, 4 and 5");
+        assert_eq!(runs.acknowledge(), acks(5, &[], 4));
+        assert_eq!((runs.given_up.len(), runs.open.len(), runs.next), (3, 0, 6));
+        assert_eq!(settled(&mut runs, &[7]), acks(None, &[], 0));
+        assert_eq!(runs.give_up(5), 0);
+        assert_eq!(settled(&mut runs, &[6]), acks(7, &[], 2));
+    }
+
+    #[tokio::test]
+    async fn a_message_is_overdue_after_seven_to_eight_parts_of_the_limit() {
+        tokio::time::pause();
+        let (mut ages, arrived) = (Ages::new(Duration::from_secs(8)), AtomicU64::new(0));
+        let start = tokio::time::Instant::now();
+        assert_eq!(ages.next(&arrived).await, None);
+        arrived.store(7, Relaxed);
+        while ages.next(&arrived).await != Some(7) {}
+        assert_eq!(start.elapsed().as_secs(), 8);
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub struct Share {
     policy: Policy,
     messages: AtomicUsize,
     bytes: AtomicUsize,
+    /// For how many nanoseconds the input was blocked by this client, since this was last asked.
+    held_up: AtomicU64,
     /// Messages that were lost since the client has connected.
     pub lost: Lost,
 }
@@ -48,8 +50,20 @@ pub struct Lost {
 
 impl Share {
     pub fn new(most: usize, budget: Arc<Budget>, policy: Policy) -> Self {
-        let (messages, bytes, lost) = Default::default();
-        Self { most, budget, policy, messages, bytes, lost }
+        let (messages, bytes, held_up, lost) = Default::default();
+        Self { most, budget, policy, messages, bytes, held_up, lost }
+    }
+
+    /// Counts a time in which the input was blocked by this client.
+    pub fn held_up(&self, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.held_up.fetch_add(nanos, Ordering::Relaxed);
+    }
+
+    /// Returns for how long it has held up the others since the last call, and the bytes that wait
+    /// for it.
+    pub fn weight(&self) -> (u64, usize) {
+        (self.held_up.swap(0, Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
 
     /// Reserves room for a message. Returns `false` if there is none.
@@ -156,6 +170,8 @@ pub enum Notice {
     TooSlow(Key, u64),
     /// The subscription has ended, and no more messages follow.
     Ended(Key, u64, Ending),
+    /// The client holds up the others, and is to be disconnected.
+    GivenUp,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

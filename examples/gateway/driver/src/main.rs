@@ -13,6 +13,7 @@ mod ledger;
 mod loss;
 mod message;
 mod operate;
+mod patience;
 mod plan;
 mod publish;
 mod raw;
@@ -34,6 +35,7 @@ use crate::flow::Flow;
 use crate::gap::Gap;
 use crate::loss::Loss;
 use crate::operate::Operate;
+use crate::patience::Patience;
 use crate::plan::Plan;
 use crate::publish::{Broker, Pace};
 use crate::stalled::{Stalled, Stuck};
@@ -58,6 +60,8 @@ enum Command {
     Churn(Churn),
     /// Operations of publishers and operators on a broker
     Operate(Operate),
+    /// A client that reads slowly, on a broker that waits only a short time for acknowledgements
+    Patience(Patience),
     /// Misbehaving clients; prints the gateway's resources before and after
     Abuse(Abuse),
     #[command(flatten)]
@@ -97,6 +101,7 @@ fn main() -> ExitCode {
             Command::Loss(loss) => loss.run().await,
             Command::Churn(churn) => churn.run().await.map_err(|error| vec![error]),
             Command::Operate(operate) => operate.run().await.map_err(|error| vec![error]),
+            Command::Patience(patience) => patience.run().await.map_err(|error| vec![error]),
             Command::Abuse(abuse) => abuse.run().await.map_err(|error| vec![error]),
             Command::Help(Help::Relay { port, target }) => {
                 relay::run(port, target).await.map_err(|error| vec![error])
