@@ -47,10 +47,14 @@ const PROGRAMS: [Program; 3] = [Program::Demux, Program::Send, Program::OneLoop]
 pub struct Delays(Vec<f64>);
 
 impl Delays {
-    /// Returns the delay in nanoseconds that `percent` percent of the bursts do not exceed.
+    /// Returns the delay in nanoseconds that `percent` percent of them do not exceed.
     #[must_use]
     pub fn percentile(&self, percent: usize) -> f64 {
         percentile(self.0.clone(), percent)
+    }
+
+    pub(crate) fn extend(&mut self, delays: impl IntoIterator<Item = Duration>) {
+        self.0.extend(delays.into_iter().map(|delay| delay.as_secs_f64() * 1e9));
     }
 }
 
@@ -61,8 +65,7 @@ pub fn measure(job: Job, rounds: usize, bursts: u64) -> [Delays; 3] {
     for round in 0..rounds {
         for turn in 0..PROGRAMS.len() {
             let index = (round + turn) % PROGRAMS.len();
-            let found = run(job, PROGRAMS[index], bursts);
-            delays[index].0.extend(found.iter().map(|delay| delay.as_secs_f64() * 1e9));
+            delays[index].extend(run(job, PROGRAMS[index], bursts));
         }
     }
     delays

@@ -16,6 +16,7 @@ pub mod fan_out;
 pub mod gather;
 pub mod longest;
 pub mod multicast;
+pub mod neighbour;
 pub mod orders;
 pub mod plot;
 pub mod readers;

@@ -2,12 +2,14 @@
 
 mod channels;
 mod items;
+mod neighbour;
 mod orders;
 mod sinks;
 mod tasks;
 mod tcp;
 mod turns;
 
+use figures::delay::Delays;
 use figures::measure::Measured;
 use figures::plot::nanoseconds;
 use figures::table::Row;
@@ -35,6 +37,11 @@ pub(crate) const ALL: &[Section] = &[
         name: "delay",
         about: "the delay of the last line of a burst, idle and beside busy tasks",
         measure: tcp::delays,
+    },
+    Section {
+        name: "neighbour",
+        about: "the delay of an item for a quiet key, beside a neighbour that never pauses",
+        measure: neighbour::delays,
     },
     Section {
         name: "instructions",
@@ -118,6 +125,22 @@ fn slower(what: &str, measured: &Measured, bound: &str) -> Row {
 fn compare(what: &str, measured: &Measured, ours: &str, other: &str, ratio: f64) -> Row {
     let show = |name| nanoseconds(measured.ns(name));
     Row::new(what, show(ours), format!("{other}: {}", show(other))).figure(ratio, 2)
+}
+
+/// Prints the delays of contenders, and compares the first one, the demux, with each other one: the
+/// ratio is its median divided by that of the other.
+fn compare_delays(what: &str, contenders: &[(&str, Delays)]) -> Vec<Row> {
+    eprintln!("        {what}");
+    let show = |index: usize, percent| nanoseconds(contenders[index].1.percentile(percent));
+    for (index, (name, _)) in contenders.iter().enumerate() {
+        eprintln!("          {name:24}{:>9} {:>9}", show(index, 50), show(index, 99));
+    }
+    let rows = contenders.iter().enumerate().skip(1).map(|(index, (rival, delays))| {
+        let ratio = contenders[0].1.percentile(50) / delays.percentile(50);
+        let row = Row::new(what, show(0, 50), format!("{rival}: {}", show(index, 50)));
+        row.figure(ratio, 2).note(format!("99 %: {}; {rival}: {}", show(0, 99), show(index, 99)))
+    });
+    rows.collect()
 }
 
 fn thousands(number: u64) -> String {

@@ -3,13 +3,12 @@
 use figures::delay::{self, Load};
 use figures::fan_out;
 use figures::measure::Measured;
-use figures::plot::nanoseconds;
 use figures::table::Bound::{AtLeast, AtMost};
 use figures::table::Row;
 use figures::tcp::{self, Feed, Job, Keys};
 use figures::threads::Threads;
 
-use super::{FEW, faster, slower, thousands};
+use super::{FEW, compare_delays, faster, slower, thousands};
 use crate::report::Report;
 
 /// The number of lines that the demux writes if they come through a channel.
@@ -116,17 +115,9 @@ pub(super) fn delays(report: &mut Report) {
                     thousands(clients as u64),
                     threads.name()
                 );
-                eprintln!("        {what}");
-                let show = |index: usize, percent| nanoseconds(delays[index].percentile(percent));
-                for (index, name) in delay::CONTENDERS.iter().enumerate() {
-                    eprintln!("          {name:24}{:>9} {:>9}", show(index, 50), show(index, 99));
-                }
-                for (index, rival) in delay::CONTENDERS.iter().enumerate().skip(1) {
-                    let ratio = delays[0].percentile(50) / delays[index].percentile(50);
-                    let row = Row::new(&what, show(0, 50), format!("{rival}: {}", show(index, 50)));
-                    let note = format!("99 %: {}; {rival}: {}", show(0, 99), show(index, 99));
-                    let row = row.figure(ratio, 2).note(note);
-                    let is_main = load == Load::Idle && threads == Threads::One && index == 1;
+                let contenders = delay::CONTENDERS.into_iter().zip(delays).collect::<Vec<_>>();
+                for (index, row) in compare_delays(&what, &contenders).into_iter().enumerate() {
+                    let is_main = load == Load::Idle && threads == Threads::One && index == 0;
                     report.add(if is_main && clients == 100 {
                         row.limit(AtMost(1.15))
                     } else {
