@@ -63,10 +63,10 @@ impl Reader {
     }
 }
 
-pub(crate) fn run<P: Future<Output = Cost> + Send + 'static>(
-    threads: Threads,
-    program: impl FnOnce() -> P + Send + 'static,
-) -> Cost {
+pub(crate) fn run<P>(threads: Threads, program: impl FnOnce() -> P + Send + 'static) -> P::Output
+where
+    P: Future<Output: Send> + Send + 'static,
+{
     let runtime = threads.runtime();
     runtime.block_on(async { tokio::spawn(async { program().await }).await.unwrap() })
 }

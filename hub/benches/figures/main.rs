@@ -7,19 +7,20 @@
 //! ```
 //!
 //! Processor time of all threads, not time on the clock: the median of some rounds, and the median
-//! of the ratios in each round.
+//! of the ratios in each round. `neighbour` measures delays, by the clock.
 
 #![expect(clippy::cast_precision_loss, reason = "times and counts are far below 2⁵³")]
 
 mod ends;
 mod fanout;
 mod measure;
+mod neighbour;
 mod programs;
 mod sockets;
 
 type Section = (&'static str, fn(usize));
 
-const SECTIONS: [Section; 10] = [
+const SECTIONS: [Section; 11] = [
     ("chat", programs::measure_chat),
     ("workers", programs::measure_workers),
     ("calls", programs::measure_calls),
@@ -29,6 +30,7 @@ const SECTIONS: [Section; 10] = [
     ("subscribe", ends::measure_subscribe),
     ("memory", ends::measure_memory),
     ("channels", ends::measure_channels),
+    ("neighbour", neighbour::measure),
     ("sockets", sockets::measure),
 ];
 

@@ -69,9 +69,14 @@ pub(crate) fn compare(title: &str, rounds: usize, mut contenders: Vec<Contender>
     }
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+fn median(values: Vec<f64>) -> f64 {
+    percentile(values, 50)
+}
+
+/// Returns the value that at least `percent` percent of the values do not exceed.
+pub(crate) fn percentile(mut values: Vec<f64>, percent: usize) -> f64 {
     values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    values[(values.len() * percent / 100).min(values.len() - 1)]
 }
 
 /// A runtime on this thread, or with two worker threads.
