@@ -70,8 +70,10 @@ impl<K, V, St, B> Builder<K, V, St, B> {
     ///
     /// # Panics
     ///
-    /// [`spawn`](Self::spawn) panics if it is 0.
+    /// Panics if it is 0.
+    #[track_caller]
     pub fn budget(mut self, items: usize) -> Self {
+        assert!(items > 0, "`budget` must be at least 1 item");
         self.budget = Some(items);
         self
     }
@@ -80,7 +82,13 @@ impl<K, V, St, B> Builder<K, V, St, B> {
     ///
     /// A hub without time-outs has no timer. With them, each tick looks at every attachment that
     /// has one.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it is zero.
+    #[track_caller]
     pub fn tick(mut self, tick: Duration) -> Self {
+        assert!(!tick.is_zero(), "`tick` must be longer than zero");
         self.tick = tick;
         self
     }

@@ -578,3 +578,15 @@ async fn limits_and_debug() {
     assert_eq!((two.recv().await, two.end()), (None, Some(End::Closed)));
     assert!(format!("{hub:?} {two:?} {:?}", Hub::<u8, u8>::builder()).contains("Open"));
 }
+
+#[test]
+#[should_panic(expected = "`tick` must be longer than zero")]
+fn tick_of_zero_is_refused_where_it_is_set() {
+    drop(Hub::<u32, u32>::builder().tick(Duration::ZERO));
+}
+
+#[test]
+#[should_panic(expected = "`budget` must be at least 1 item")]
+fn budget_of_nothing_is_refused_where_it_is_set() {
+    drop(Hub::<u32, u32>::builder().budget(0));
+}
