@@ -18,6 +18,9 @@ use super::terms::Terms;
 use crate::inbox::InboxSink;
 use crate::life::{Life, Phase};
 
+/// A table of subscriptions without keys has room for at least this many without shrinking.
+const KEYLESS_KEPT: usize = 64;
+
 /// What is told to the task of a hub.
 pub(super) enum Command<K, V> {
     Order(Order<K, HubSink<V>>),
@@ -99,7 +102,14 @@ impl<K, V> Shared<K, V> {
     }
 
     pub(super) fn forget_keyless(&self, id: u64) {
-        let sink = lock(&self.keyless).remove(&id);
+        let mut keyless = lock(&self.keyless);
+        let sink = keyless.remove(&id);
+        // Twice the room that is needed, so that shrinking costs little for each that goes.
+        if keyless.capacity() / 8 > keyless.len().max(KEYLESS_KEPT) {
+            let room = keyless.len() * 2;
+            keyless.shrink_to(room);
+        }
+        drop(keyless);
         if let Some(sink) = sink {
             sink.retire();
         }

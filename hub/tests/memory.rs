@@ -1,0 +1,47 @@
+//! Memory that a hub gives back, with a counting allocator.
+//!
+//! The task of the hub does not run while a test makes orders, so that all of them wait at once.
+
+#[path = "../../tests/common/alloc.rs"]
+#[allow(dead_code, unreachable_pub, reason = "other tests use the rest")]
+mod alloc;
+
+use std::time::Duration;
+
+use alloc::{CountingAllocator, usage};
+use stream_demux_hub::{Hub, Terms};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+const MANY: u32 = 100_000;
+
+/// What a hub with nothing in it may have allocated: lists with room for a thousand orders, for
+/// which the default capacity is made. With room for `MANY` it is 20 times as much.
+const IDLE: i64 = 500_000;
+
+#[tokio::test]
+async fn burst_of_subscriptions_leaves_no_memory_behind() {
+    let hub = Hub::<u32, u32>::new();
+    let before = usage().live;
+    for key in 0..MANY {
+        drop(hub.subscribe(key));
+    }
+    assert!(usage().live - before > 10 * IDLE, "they wait");
+    assert_eq!(hub.stats().await.receiving, 0);
+    let grown = usage().live - before;
+    assert!(grown < IDLE, "{grown} bytes more");
+}
+
+#[tokio::test]
+async fn subscriptions_without_keys_leave_no_memory_behind() {
+    let hub = Hub::<u32, u32>::new();
+    let before = usage().live;
+    let mut all = (0..MANY).map(|_| hub.subscribe_with([], Terms::new())).collect::<Vec<_>>();
+    all.truncate(10);
+    all.shrink_to_fit();
+    let grown = usage().live - before;
+    assert!(grown < IDLE, "{grown} bytes more");
+    hub.shutdown(Duration::ZERO).await;
+    assert!(all.iter().all(|subscription| subscription.end().is_some()));
+}
