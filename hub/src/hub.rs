@@ -4,6 +4,7 @@ mod builder;
 mod hooks;
 mod list;
 mod message;
+mod panics;
 mod shared;
 mod sink;
 mod stats;

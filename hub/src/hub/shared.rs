@@ -11,8 +11,8 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 
 use super::list::List;
 use super::message::Message;
+use super::panics::Panics;
 use super::sink::HubSink;
-
 use super::stats::{Member, Snapshot, Stats};
 use super::terms::Terms;
 use crate::inbox::InboxSink;
@@ -118,9 +118,11 @@ impl<K, V> Shared<K, V> {
     fn end_keyless(&self) {
         let keyless = std::mem::take(&mut *lock(&self.keyless));
         let end = self.life.end_of_dropped_sink();
+        let mut panics = Panics::default();
         for sink in keyless.into_values() {
-            sink.end(end);
+            panics.catch(|| sink.end(end));
         }
+        panics.resume();
     }
 
     /// Asks the task for what it knows. After the end, returns what it knew last.
@@ -177,12 +179,18 @@ impl<K, V> Shared<K, V> {
     }
 
     /// Tells everyone that the task is gone. Its demux was dropped before.
-    pub(super) fn end(&self, last: Snapshot<K>) {
+    pub(super) fn end(&self, last: Snapshot<K>, panics: &mut Panics) {
         self.close();
-        drop(self.items.end());
-        drop(self.commands.end());
-        drop(std::mem::take(&mut *lock(&self.asked)));
-        self.end_keyless();
+        // One by one: a second panic in one drop would abort the process.
+        for item in self.items.end() {
+            panics.catch(|| drop(item));
+        }
+        for command in self.commands.end() {
+            panics.catch(|| drop(command));
+        }
+        let asked = std::mem::take(&mut *lock(&self.asked));
+        panics.catch(|| drop(asked));
+        panics.catch(|| self.end_keyless());
         *lock(&self.last) = Some(last);
         self.over.notify_waiters();
     }

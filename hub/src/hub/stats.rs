@@ -67,3 +67,10 @@ pub(super) struct Snapshot<K> {
     pub(super) blocked_on: Option<Member<K>>,
     pub(super) leaving: Vec<Member<K>>,
 }
+
+impl<K> Snapshot<K> {
+    /// The counts are known, and nothing else.
+    pub(super) fn of(stats: Stats) -> Self {
+        Self { stats, blocked_on: None, leaving: Vec::new() }
+    }
+}

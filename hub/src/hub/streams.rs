@@ -11,6 +11,7 @@ use stream_demux::Order;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::message::Message;
+use super::panics::Panics;
 use super::shared::{Command, Shared, lock};
 use super::sink::HubSink;
 use crate::life::Phase;
@@ -94,6 +95,17 @@ impl<K, V, St: Stream<Item = (K, V)>> Stream for Items<K, V, St> {
 
 impl<K, V, St> Unpin for Items<K, V, St> {}
 
+/// Drops the items one by one: a second panic in one drop would abort the process.
+impl<K, V, St> Drop for Items<K, V, St> {
+    fn drop(&mut self) {
+        let mut panics = Panics::default();
+        for message in self.batch.drain(..) {
+            panics.catch(|| drop(message));
+        }
+        panics.resume();
+    }
+}
+
 /// The orders of the handles and, as soon as an attachment has a time-out, ticks. Never ends.
 pub(super) struct Orders<K, V> {
     shared: Arc<Shared<K, V>>,
@@ -141,3 +153,14 @@ impl<K, V> Stream for Orders<K, V> {
 }
 
 impl<K, V> Unpin for Orders<K, V> {}
+
+/// Drops the sinks one by one, as the items are.
+impl<K, V> Drop for Orders<K, V> {
+    fn drop(&mut self) {
+        let mut panics = Panics::default();
+        for command in self.batch.drain(..) {
+            panics.catch(|| drop(command));
+        }
+        panics.resume();
+    }
+}

@@ -8,8 +8,8 @@ use std::task::{Context, Poll, ready};
 use futures_core::Stream;
 use stream_demux::{Demux, Recipient, Totals};
 
+use super::panics::Panics;
 use super::shared::{Shared, lock};
-
 use super::stats::{Member, Snapshot, Stats};
 use super::streams::{Items, Orders};
 use crate::life::Phase;
@@ -50,13 +50,13 @@ pub(super) struct Task<D: Running<K>, K, V> {
     /// There until the end.
     demux: Option<D>,
     shared: Arc<Shared<K, V>>,
-    /// In `poll`. If `drop` finds this, the demux has panicked.
-    is_polling: bool,
+    /// In `poll`. If `drop` finds this, the demux has panicked, or something of its user.
+    is_busy: bool,
 }
 
 impl<D: Running<K>, K, V> Task<D, K, V> {
     pub(super) fn new(demux: D, shared: Arc<Shared<K, V>>) -> Self {
-        Self { demux: Some(demux), shared, is_polling: false }
+        Self { demux: Some(demux), shared, is_busy: false }
     }
 
     /// Answers the questions that were read in this turn.
@@ -73,19 +73,22 @@ impl<D: Running<K>, K, V> Task<D, K, V> {
     }
 
     /// Drops the demux, and tells everyone.
+    ///
+    /// What is dropped here belongs to users: items, sinks, hooks and keys. A panic in one of these
+    /// must not leave anyone waiting for the end, so it goes on when all have been told.
     fn end(&mut self, phase: Phase) {
         let Some(demux) = self.demux.take() else { return };
         self.shared.life.advance(phase);
         self.shared.close();
         // After a panic, nothing but the counts can be relied on.
-        let mut last = if self.is_polling {
-            Snapshot { stats: demux.stats(), blocked_on: None, leaving: Vec::new() }
-        } else {
-            demux.snapshot()
-        };
+        let is_sound = !std::mem::replace(&mut self.is_busy, true);
+        let mut panics = Panics::default();
+        let full = panics.catch(|| is_sound.then(|| demux.snapshot())).flatten();
+        let mut last = full.unwrap_or_else(|| Snapshot::of(demux.stats()));
         self.shared.count(&mut last.stats);
-        drop(demux);
-        self.shared.end(last);
+        panics.catch(|| drop(demux));
+        self.shared.end(last, &mut panics);
+        panics.resume();
     }
 }
 
@@ -93,13 +96,13 @@ impl<D: Running<K>, K, V> Future for Task<D, K, V> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.is_polling = true;
+        self.is_busy = true;
         let Some(demux) = &mut self.demux else { return Poll::Ready(()) };
         let answer = Pin::new(demux).poll(cx);
-        self.is_polling = false;
         if self.shared.is_asked.load(Relaxed) {
             self.answer();
         }
+        self.is_busy = false;
         ready!(answer);
         self.end(Phase::Finished);
         Poll::Ready(())

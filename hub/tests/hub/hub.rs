@@ -590,3 +590,77 @@ fn tick_of_zero_is_refused_where_it_is_set() {
 fn budget_of_nothing_is_refused_where_it_is_set() {
     drop(Hub::<u32, u32>::builder().budget(0));
 }
+
+/// Panics when it is dropped, if it is the original and not a copy.
+struct Bomb(bool);
+
+impl Clone for Bomb {
+    fn clone(&self) -> Self {
+        Self(false)
+    }
+}
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        assert!(!self.0, "the bomb goes off");
+    }
+}
+
+/// A sink that takes nothing, and panics when it is dropped.
+struct BombSink;
+
+impl Sink<Bomb> for BombSink {
+    type Error = std::io::Error;
+
+    fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Pending
+    }
+    fn start_send(self: Pin<&mut Self>, _: Bomb) -> std::io::Result<()> {
+        unreachable!("it is not ready")
+    }
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// The runtime shuts down, and then something that the hub drops panics: an item that waits for
+/// room in an inbox or is not routed yet, or a sink that is attached or waits to be.
+#[test]
+fn hub_whose_runtime_shuts_down_ends_even_if_a_drop_panics() {
+    for (what, is_routed) in
+        [("item", true), ("item", false), ("sink", true), ("sink", false), ("both", false)]
+    {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (hub, mut keyless, mut subscription, leases) = runtime.block_on(async {
+            let hub = Hub::<_, Bomb>::new();
+            let keyless = hub.subscribe_with([], Terms::new());
+            let subscription = hub.subscribe_with(["a"], waiting_terms(1));
+            settle().await;
+            let mut leases = Vec::new();
+            if what != "item" {
+                leases.push(hub.attach("b", BombSink, Terms::new()));
+            }
+            if what != "sink" {
+                publish(&hub, [Bomb(false), Bomb(true), Bomb(true), Bomb(true)]).await;
+            }
+            if is_routed {
+                settle().await;
+            }
+            (hub, keyless, subscription, leases)
+        });
+        drop(runtime);
+        assert!(hub.is_closed() && hub.try_publish("a", Bomb(false)).is_err(), "{what}");
+        assert_eq!(keyless.end(), Some(End::Aborted), "{what}");
+        assert!(keyless.recv().now_or_never().unwrap().is_none());
+        while subscription.try_recv().is_some() {}
+        assert_eq!(subscription.end(), Some(End::Aborted), "{what}");
+        let stats = hub.stats().now_or_never().expect("the hub has ended");
+        let other = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let report = other.block_on(async { hub.shutdown(SECOND).now_or_never() });
+        assert_eq!(report.expect("the hub has ended").stats, stats, "{what}");
+        assert!(leases.iter().all(stream_demux::Lease::is_empty));
+    }
+}
