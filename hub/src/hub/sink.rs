@@ -61,10 +61,7 @@ impl<K, V> Sink<Message<K, V>> for HubSink<V> {
     fn start_send(mut self: Pin<&mut Self>, message: Message<K, V>) -> Result<(), SinkError> {
         let (_, item) = message.into_parts();
         match &mut *self {
-            Self::Inbox(inbox) if inbox.is_holding() => {
-                inbox.hold(item);
-                Ok(())
-            }
+            Self::Inbox(inbox) if inbox.is_holding() => inbox.hold(item).map_err(SinkError::from),
             other => other.send(item),
         }
     }

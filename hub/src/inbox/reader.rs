@@ -206,6 +206,9 @@ impl<T> Inbox<T> {
 
     /// Takes no more items: the sinks fail from now on. What was sent before can still be read.
     ///
+    /// A sink that holds items back for its next flush puts them in when it is flushed, closed or
+    /// dropped. The inbox ends after these.
+    ///
     /// # Examples
     ///
     /// ```
@@ -259,10 +262,10 @@ impl<T> Unpin for Inbox<T> {}
 /// The sinks fail from now on, and the items that were not read are dropped.
 impl<T> Drop for Inbox<T> {
     fn drop(&mut self) {
-        self.close();
+        self.shared.desert();
         self.batch = Taken::new();
         let mut state = self.shared.lock();
-        // No sink waits: `close` woke them.
+        // No sink waits: all were woken.
         drop(take(&self.shared, &mut state, &mut self.batch));
         drop(state);
     }

@@ -11,7 +11,9 @@
 //!   and most of its items touch nothing but the sink. A sleeping reader has taken everything, so
 //!   what is held is all there is, and at most half of the capacity.
 //! * `is_held` is set while that sink holds items back. A sink that is added in the meantime is not
-//!   ready until they are put in, because its items come later.
+//!   ready until they are put in, because its items come later. Nor does the inbox end before: what
+//!   is held when it is closed can still be read. A hold that begins while it is closed may be seen
+//!   too late. The inbox has ended then, and what is held is refused.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,8 +21,8 @@ use std::task::Waker;
 
 use stream_demux::Overflow;
 
-use super::End;
 use super::batch::Batch;
+use super::{End, InboxError};
 use crate::life::Life;
 
 /// The load of an inbox that takes no more items.
@@ -79,6 +81,8 @@ pub(super) struct State<T> {
     pub(super) is_torn: bool,
     /// No more items are taken, for this reason.
     pub(super) refusal: Option<End>,
+    /// A sink held items back when the refusal came. They are the last.
+    awaits_held: bool,
     /// How many items were dropped because the inbox was full.
     pub(super) lost: u64,
 }
@@ -96,6 +100,7 @@ impl<T> Shared<T> {
             sinks_made: 0,
             is_torn: false,
             refusal: None,
+            awaits_held: false,
             lost: 0,
         };
         let (may_hold, is_held) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -114,6 +119,12 @@ impl<T> Shared<T> {
     #[inline]
     pub(super) fn may_hold(&self) -> bool {
         self.may_hold.load(Relaxed)
+    }
+
+    /// Returns `true` if no more items are taken, as far as is known without the lock.
+    #[inline]
+    pub(super) fn is_closed(&self) -> bool {
+        self.load.load(Relaxed) == CLOSED
     }
 
     /// A sink begins to hold items back.
@@ -158,7 +169,7 @@ impl<T> Shared<T> {
     /// The reader goes to sleep. Returns the waker that this one replaces.
     #[must_use = "a waker is dropped after the lock is released"]
     pub(super) fn sleep(&self, state: &mut State<T>, waker: &Waker) -> Option<Waker> {
-        self.may_hold.store(state.sinks == 1, Relaxed);
+        self.may_hold.store(state.sinks == 1 && state.refusal.is_none(), Relaxed);
         let is_known = state.reader.as_ref().is_some_and(|reader| reader.will_wake(waker));
         if is_known { None } else { state.reader.replace(waker.clone()) }
     }
@@ -193,25 +204,52 @@ impl<T> Shared<T> {
 
     /// Puts in what a sink has held back, and wakes the reader. `ends_hold`: others may send items
     /// now.
-    pub(super) fn put_all(&self, held: &mut Vec<T>, ends_hold: bool) {
+    ///
+    /// Fails if the inbox had ended before the hold was noticed. The items are dropped then.
+    pub(super) fn put_all(&self, held: &mut Vec<T>, ends_hold: bool) -> Result<(), InboxError> {
         let mut dropped = Vec::new();
         let mut state = self.lock();
-        if !state.batch.fill(held) {
-            dropped.extend(held.drain(..).filter_map(|item| self.put(&mut state, item)));
+        let refusal = state.refusal.filter(|_| !state.awaits_held && !held.is_empty());
+        if refusal.is_some() {
+            std::mem::swap(&mut dropped, held);
+        } else if !state.batch.fill(held) {
+            for item in held.drain(..) {
+                dropped.extend(self.put(&mut state, item));
+            }
+        }
+        if ends_hold {
+            state.awaits_held = false;
+            self.is_held.store(false, Relaxed);
         }
         let writers = ends_hold.then(|| state.writers.take());
-        self.is_held.fetch_and(!ends_hold, Relaxed);
         self.set_load(&state);
         let reader = self.rouse(&mut state);
         drop(state);
-        drop(dropped);
+        // First, because a drop may panic.
         wake_all(reader.into_iter().chain(writers.into_iter().flatten()));
+        drop(dropped);
+        refusal.map_or(Ok(()), |why| Err(why.into()))
     }
 
     /// Refuses items from now on. Wakes the sinks that wait, and the reader.
     pub(super) fn refuse(&self, why: End) {
         let mut state = self.lock();
-        state.refusal.get_or_insert(why);
+        if state.refusal.is_none() {
+            state.refusal = Some(why);
+            state.awaits_held = self.is_held();
+        }
+        self.wake_to_refusal(state);
+    }
+
+    /// Refuses items from now on, also those that a sink holds back: the reader is gone.
+    pub(super) fn desert(&self) {
+        let mut state = self.lock();
+        state.refusal.get_or_insert(End::Closed);
+        state.awaits_held = false;
+        self.wake_to_refusal(state);
+    }
+
+    fn wake_to_refusal(&self, mut state: MutexGuard<'_, State<T>>) {
         self.set_load(&state);
         let (reader, writers) = (self.rouse(&mut state), state.writers.take());
         drop(state);
@@ -223,6 +261,7 @@ impl<T> State<T> {
     /// Why no more items will come, if that is known.
     pub(super) fn end(&self) -> Option<End> {
         match self.refusal {
+            Some(_) if self.awaits_held => None,
             None if self.sinks > 0 => None,
             None if self.is_torn => Some(End::Aborted),
             None => Some(End::Closed),

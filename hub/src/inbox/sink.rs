@@ -32,6 +32,8 @@ use super::{End, InboxError};
 ///
 /// A sink returns an [`InboxError`] when the reader is gone, has called
 /// [`close`](super::Inbox::close), or was too slow under [`Evict`](stream_demux::Overflow::Evict).
+/// A flush or a close fails only if items that this sink held back were refused: the reader is gone,
+/// or it closed the inbox at the same time in another thread.
 pub struct InboxSink<T> {
     shared: Arc<Shared<T>>,
     /// Items that the reader gets when it is woken.
@@ -77,25 +79,23 @@ impl<T> InboxSink<T> {
         self.owes_wake = Shared::is_asleep(&state) && !is_half_full;
         let reader = if is_half_full { shared.rouse(&mut state) } else { None };
         drop(state);
-        drop(dropped);
         wake_all(reader);
+        drop(dropped);
         Ok(())
     }
 
     /// Returns `true` if this sink holds items back, and is ready for another one.
     #[inline]
     pub(crate) fn is_holding(&self) -> bool {
-        self.is_holding
+        self.is_holding && !self.shared.is_closed()
     }
 
     /// Holds an item back until the next flush.
     #[inline]
-    pub(crate) fn hold(&mut self, item: T) {
+    pub(crate) fn hold(&mut self, item: T) -> Result<(), InboxError> {
         debug_assert!(self.is_holding);
         self.held.push(item);
-        if self.held.len() >= self.hold_limit as usize {
-            self.release();
-        }
+        if self.held.len() >= self.hold_limit as usize { self.release() } else { Ok(()) }
     }
 
     /// Refuses items of all sinks from now on, and tells the reader why.
@@ -105,7 +105,8 @@ impl<T> InboxSink<T> {
 
     /// Goes, and the inbox goes on.
     pub(crate) fn retire(mut self) {
-        self.leave(true);
+        // Its inbox belongs to a hub: an end that came first is known to the reader.
+        let _ = self.leave(true);
     }
 
     /// There is no room, another sink holds items back, or the inbox takes no more items.
@@ -148,26 +149,24 @@ impl<T> InboxSink<T> {
 
     /// Wakes the reader if it sleeps and has something to read.
     #[inline]
-    fn flush(&mut self) {
-        if self.is_holding || self.owes_wake {
-            self.release();
-        }
+    fn flush(&mut self) -> Result<(), InboxError> {
+        if self.is_holding || self.owes_wake { self.release() } else { Ok(()) }
     }
 
     /// Puts in what is held back, and wakes the reader.
     #[inline(never)]
-    fn release(&mut self) {
+    fn release(&mut self) -> Result<(), InboxError> {
         self.owes_wake = false;
         let ends_hold = mem::replace(&mut self.is_holding, false);
-        self.shared.put_all(&mut self.held, ends_hold);
+        self.shared.put_all(&mut self.held, ends_hold)
     }
 
-    /// This sink sends no more items.
-    fn leave(&mut self, gracefully: bool) {
+    /// This sink sends no more items. Fails if the last ones were refused.
+    fn leave(&mut self, gracefully: bool) -> Result<(), InboxError> {
         if mem::replace(&mut self.is_closed, true) {
-            return;
+            return Ok(());
         }
-        self.flush();
+        let flushed = self.flush();
         let mut state = self.shared.lock();
         state.sinks -= 1;
         state.is_torn = !gracefully;
@@ -176,6 +175,7 @@ impl<T> InboxSink<T> {
         drop(state);
         drop(waker);
         wake_all(reader);
+        flushed
     }
 }
 
@@ -184,7 +184,7 @@ impl<T> Sink<T> for InboxSink<T> {
 
     #[inline]
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), InboxError>> {
-        if self.is_holding || self.shared.is_ready() && !self.is_closed {
+        if self.is_holding() || self.shared.is_ready() && !self.is_closed {
             return Poll::Ready(Ok(()));
         }
         self.poll_unready(cx)
@@ -192,26 +192,24 @@ impl<T> Sink<T> for InboxSink<T> {
 
     #[inline]
     fn start_send(mut self: Pin<&mut Self>, item: T) -> Result<(), InboxError> {
-        if !self.is_holding {
+        if !self.is_holding() {
+            // A closed inbox never lets a sink begin to hold, so this one is refused.
             if !self.shared.may_hold() {
                 return self.put(item);
             }
             self.is_holding = true;
             self.shared.begin_hold();
         }
-        self.hold(item);
-        Ok(())
+        self.hold(item)
     }
 
     #[inline]
     fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), InboxError>> {
-        self.flush();
-        Poll::Ready(Ok(()))
+        Poll::Ready(self.flush())
     }
 
     fn poll_close(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), InboxError>> {
-        self.leave(true);
-        Poll::Ready(Ok(()))
+        Poll::Ready(self.leave(true))
     }
 }
 
@@ -228,7 +226,8 @@ impl<T> Drop for InboxSink<T> {
     fn drop(&mut self) {
         let hub = self.shared.hub.as_ref().filter(|_| !self.is_closed);
         let end = hub.map(|hub| hub.end_of_dropped_sink());
-        self.leave(false);
+        // Items that are refused are dropped with the sink.
+        let _ = self.leave(false);
         // The subscription ends, whatever other keys it has.
         if let Some(end) = end {
             self.shared.refuse(end);

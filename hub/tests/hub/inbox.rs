@@ -474,3 +474,60 @@ fn a_reader_that_never_waits_lets_other_tasks_run() {
         }
     });
 }
+
+/// What was sent before can be read, and nothing comes after the end.
+#[test]
+fn inbox_that_is_closed_while_its_sink_holds_items_back() {
+    type Act = fn(&mut Option<InboxSink<u64>>);
+    let ends: [Act; 3] = [
+        |sink| assert!(sink.as_mut().unwrap().flush().now_or_never().is_some()),
+        |sink| assert!(sink.as_mut().unwrap().close().now_or_never().is_some()),
+        |sink| drop(sink.take()),
+    ];
+    for end in ends {
+        let (sink, mut inbox) = inbox(8, Overflow::Wait);
+        let mut sink = Some(sink);
+        assert_eq!(inbox.recv().now_or_never(), None);
+        assert_eq!(sink.as_mut().unwrap().feed(1).now_or_never(), Some(Ok(())));
+        inbox.close();
+        let refused = sink.as_mut().unwrap().feed(2).now_or_never();
+        assert_eq!(refused, Some(Err(InboxError::Closed)));
+        let started = sink.as_mut().unwrap().start_send_unpin(3);
+        assert_eq!(started, Err(InboxError::Closed));
+
+        let mut reader = Task::new(async {
+            let first = inbox.recv().await;
+            (first, inbox.recv().await, inbox.end())
+        });
+        assert!(reader.run().is_pending());
+        end(&mut sink);
+        assert!(reader.woken());
+        assert_eq!(reader.run(), Poll::Ready((Some(Ok(1)), None, Some(End::Closed))));
+    }
+}
+
+#[test]
+fn inbox_that_is_closed_while_one_of_two_sinks_holds_items_back() {
+    let (mut one, mut inbox) = inbox(8, Overflow::Evict);
+    assert_eq!(inbox.recv().now_or_never(), None);
+    assert_eq!(one.feed(1).now_or_never(), Some(Ok(())));
+    let other = inbox.sink();
+    drop(other);
+    inbox.close();
+    assert_eq!((inbox.try_recv(), inbox.end()), (None, None));
+    assert_eq!(one.flush().now_or_never(), Some(Ok(())));
+    assert_eq!((inbox.try_recv(), inbox.end()), (Some(Ok(1)), Some(End::Closed)));
+}
+
+#[test]
+fn items_that_are_held_back_for_a_reader_that_is_gone_are_dropped() {
+    let (mut sink, mut inbox) = inbox(8, Overflow::Wait);
+    let item = Arc::new(());
+    assert_eq!(inbox.recv().now_or_never(), None);
+    assert_eq!(sink.feed(Arc::clone(&item)).now_or_never(), Some(Ok(())));
+    let _other = inbox.sink();
+    drop(inbox);
+    assert_eq!(sink.flush().now_or_never(), Some(Err(InboxError::Closed)));
+    assert_eq!(Arc::strong_count(&item), 1);
+    assert_eq!(sink.feed(item).now_or_never(), Some(Err(InboxError::Closed)));
+}
