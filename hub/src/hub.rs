@@ -12,6 +12,7 @@ mod streams;
 mod subscription;
 mod task;
 mod terms;
+mod watch;
 
 use std::error::Error;
 use std::fmt;
@@ -269,7 +270,8 @@ where
         S: Sink<V, Error: Into<SinkError>> + Send + 'static,
     {
         let mut lease = Lease::new();
-        let attach = Attach::new(key, HubSink::Any(Erased::boxed(sink)))
+        let watch = self.shared().watch(key.clone(), &terms, None);
+        let attach = Attach::new(key, HubSink::Any(Erased::boxed(sink), watch))
             .buffer(terms.buffer)
             .overflow(terms.overflow)
             .leased(&mut lease);
@@ -300,8 +302,9 @@ where
     ///
     /// Subscribers can still read what is in their inboxes; the hub does not wait for that. It
     /// waits for subscribers that asked for [`Wait`](crate::Overflow::Wait) and have no room, and
-    /// for attached sinks. [`Report::hung`] names them if they took too long; what waited for them
-    /// is lost, and counted in [`Report::stats`].
+    /// for attached sinks. [`Report::hung`] names all that it would still have to wait for, also
+    /// those that others kept it from coming to; what waited for them is lost, and counted in
+    /// [`Report::stats`].
     ///
     /// Several calls, of any handle, wait for the same end, and the earliest deadline counts. After
     /// the end, it returns at once.

@@ -9,7 +9,7 @@ mod alloc;
 use std::time::Duration;
 
 use alloc::{CountingAllocator, usage};
-use stream_demux_hub::{Hub, Terms};
+use stream_demux_hub::{Hub, Overflow, Terms};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -44,4 +44,20 @@ async fn subscriptions_without_keys_leave_no_memory_behind() {
     assert!(grown < IDLE, "{grown} bytes more");
     hub.shutdown(Duration::ZERO).await;
     assert!(all.iter().all(|subscription| subscription.end().is_some()));
+}
+
+/// A client that asks again and again on one subscription, with a new key for each reply.
+#[tokio::test]
+async fn keys_that_reached_their_limits_leave_no_memory_behind() {
+    let hub = Hub::new();
+    let terms = Terms::new().limit(1).overflow(Overflow::Wait);
+    let mut replies = hub.subscribe_with([], terms);
+    let before = usage().live;
+    for n in 0..MANY / 4 {
+        assert!(replies.add(n));
+        hub.publish(n, n).await.unwrap();
+        assert_eq!(replies.recv().await, Some(Ok(n)));
+    }
+    let grown = usage().live - before;
+    assert!(grown < IDLE, "{grown} bytes more");
 }

@@ -117,6 +117,11 @@ impl<T> List<T> {
         Poll::Pending
     }
 
+    /// Takes all items that there are, behind others.
+    pub(super) fn take(&self, behind: &mut VecDeque<T>) {
+        behind.append(&mut self.lock().items);
+    }
+
     /// Takes all items, and no more from now on.
     pub(super) fn end(&self) -> VecDeque<T> {
         let mut state = self.lock();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use stream_demux::{Attach, Order};
+use stream_demux::{Attach, Order, Overflow};
 use tokio::sync::{Notify, Semaphore, oneshot};
 
 use super::list::List;
@@ -15,7 +15,8 @@ use super::panics::Panics;
 use super::sink::HubSink;
 use super::stats::{Member, Snapshot, Stats};
 use super::terms::Terms;
-use crate::inbox::InboxSink;
+use super::watch::{Watch, Watched, Watchlist};
+use crate::inbox::{Bell, InboxSink};
 use crate::life::{Life, Phase};
 
 /// A table of subscriptions without keys has room for at least this many without shrinking.
@@ -24,7 +25,14 @@ const KEYLESS_KEPT: usize = 64;
 /// What is told to the task of a hub.
 pub(super) enum Command<K, V> {
     Order(Order<K, HubSink<V>>),
-    Ask(oneshot::Sender<Snapshot<K>>),
+    Ask(Question<K>),
+}
+
+/// A question to the task of a hub.
+pub(super) struct Question<K> {
+    pub(super) answer: oneshot::Sender<Snapshot<K>>,
+    /// [`Snapshot::hung`] is wanted, too. The hub is closed.
+    pub(super) asks_who_hangs: bool,
 }
 
 pub(super) struct Shared<K, V> {
@@ -35,10 +43,11 @@ pub(super) struct Shared<K, V> {
     pub(super) room: Semaphore,
     pub(super) commands: List<Command<K, V>>,
     /// Questions that were read. The task answers them at the end of its turn.
-    pub(super) asked: Mutex<Vec<oneshot::Sender<Snapshot<K>>>>,
+    pub(super) asked: Mutex<Vec<Question<K>>>,
     pub(super) is_asked: AtomicBool,
     /// The unit of time of the demux.
     pub(super) tick: Duration,
+    pub(super) watchlist: Watchlist<K, V>,
     /// Subscriptions without keys. Nothing else tells them that the hub has ended.
     keyless: Mutex<HashMap<u64, InboxSink<V>>>,
     next_keyless: AtomicU64,
@@ -59,6 +68,7 @@ impl<K, V> Shared<K, V> {
             asked: Mutex::new(Vec::new()),
             is_asked: AtomicBool::new(false),
             tick,
+            watchlist: Watchlist::new(),
             keyless: Mutex::new(HashMap::new()),
             next_keyless: AtomicU64::new(0),
             last: Mutex::new(None),
@@ -125,12 +135,31 @@ impl<K, V> Shared<K, V> {
         panics.resume();
     }
 
+    /// Creates the watch of a new sink. `inbox` is the inbox that it fills, if it is one.
+    pub(super) fn watch(&self, key: K, terms: &Terms, inbox: Option<Bell<V>>) -> Arc<Watch> {
+        let watch = Watch::new(terms.limit);
+        // The hub waits for sinks, and for inboxes under one of the policies.
+        if inbox.is_none() || terms.overflow == Overflow::Wait {
+            let member = Member::new(key, terms.tag);
+            self.watchlist.push(Watched { member, watch: Arc::downgrade(&watch), inbox });
+        }
+        watch
+    }
+
     /// Asks the task for what it knows. After the end, returns what it knew last.
     pub(super) async fn ask(&self) -> Snapshot<K>
     where
         K: Clone,
     {
-        let (question, answer) = oneshot::channel();
+        self.ask_for(false).await
+    }
+
+    async fn ask_for(&self, asks_who_hangs: bool) -> Snapshot<K>
+    where
+        K: Clone,
+    {
+        let (sender, answer) = oneshot::channel();
+        let question = Question { answer: sender, asks_who_hangs };
         if self.commands.push(Command::Ask(question)).is_ok() {
             if let Ok(snapshot) = answer.await {
                 return snapshot;
@@ -159,10 +188,10 @@ impl<K, V> Shared<K, V> {
     where
         K: Clone,
     {
-        let Snapshot { blocked_on, leaving, .. } = self.ask().await;
+        let now_hung = self.ask_for(true).await.hung;
         let mut hung = lock(&self.hung);
         if hung.is_empty() {
-            hung.extend(leaving.into_iter().chain(blocked_on));
+            *hung = now_hung;
         }
         drop(hung);
         self.life.advance(Phase::Aborting);

@@ -3,12 +3,14 @@
 use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_sink::Sink;
 use pin_project_lite::pin_project;
 
 use super::message::Message;
+use super::watch::{Operation, Watch};
 use crate::inbox::InboxSink;
 use crate::oneshot::OneshotSink;
 
@@ -20,8 +22,10 @@ pub(super) type AnySink<V> = Pin<Box<dyn Sink<V, Error = SinkError> + Send>>;
 /// A sink of the demux. It unwraps the items.
 pub(super) enum HubSink<V> {
     Inbox(InboxSink<V>),
+    /// An inbox that has a limit or is waited for.
+    Watched(InboxSink<V>, Arc<Watch>),
     Next(OneshotSink<V>),
-    Any(AnySink<V>),
+    Any(AnySink<V>, Arc<Watch>),
 }
 
 impl<V> HubSink<V> {
@@ -29,8 +33,12 @@ impl<V> HubSink<V> {
     fn poll_any_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SinkError>> {
         match self {
             Self::Inbox(inbox) => Pin::new(inbox).poll_ready(cx).map_err(SinkError::from),
+            Self::Watched(inbox, watch) => {
+                let answer = Pin::new(inbox).poll_ready(cx).map_err(SinkError::from);
+                watch.note(Operation::Ready, answer)
+            }
             Self::Next(next) => Pin::new(next).poll_ready(cx).map_err(SinkError::from),
-            Self::Any(sink) => sink.as_mut().poll_ready(cx),
+            Self::Any(sink, watch) => watch.note(Operation::Ready, sink.as_mut().poll_ready(cx)),
         }
     }
 
@@ -38,8 +46,12 @@ impl<V> HubSink<V> {
     fn send(&mut self, item: V) -> Result<(), SinkError> {
         match self {
             Self::Inbox(inbox) => Pin::new(inbox).start_send(item).map_err(SinkError::from),
+            Self::Watched(inbox, watch) => {
+                watch.count_item();
+                Pin::new(inbox).start_send(item).map_err(SinkError::from)
+            }
             Self::Next(next) => Pin::new(next).start_send(item).map_err(SinkError::from),
-            Self::Any(sink) => sink.as_mut().start_send(item),
+            Self::Any(sink, _) => sink.as_mut().start_send(item),
         }
     }
 }
@@ -69,17 +81,21 @@ impl<K, V> Sink<Message<K, V>> for HubSink<V> {
     #[inline]
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), SinkError>> {
         match &mut *self {
-            Self::Inbox(inbox) => Pin::new(inbox).poll_flush(cx).map_err(SinkError::from),
+            Self::Inbox(inbox) | Self::Watched(inbox, _) => {
+                Pin::new(inbox).poll_flush(cx).map_err(SinkError::from)
+            }
             Self::Next(next) => Pin::new(next).poll_flush(cx).map_err(SinkError::from),
-            Self::Any(sink) => sink.as_mut().poll_flush(cx),
+            Self::Any(sink, watch) => watch.note(Operation::Flush, sink.as_mut().poll_flush(cx)),
         }
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), SinkError>> {
         match &mut *self {
-            Self::Inbox(inbox) => Pin::new(inbox).poll_close(cx).map_err(SinkError::from),
+            Self::Inbox(inbox) | Self::Watched(inbox, _) => {
+                Pin::new(inbox).poll_close(cx).map_err(SinkError::from)
+            }
             Self::Next(next) => Pin::new(next).poll_close(cx).map_err(SinkError::from),
-            Self::Any(sink) => sink.as_mut().poll_close(cx),
+            Self::Any(sink, watch) => watch.note(Operation::Flush, sink.as_mut().poll_close(cx)),
         }
     }
 }
@@ -126,8 +142,9 @@ impl<V> fmt::Debug for HubSink<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Inbox(_) => "Inbox",
+            Self::Watched(..) => "Watched",
             Self::Next(_) => "Next",
-            Self::Any(_) => "Any",
+            Self::Any(..) => "Any",
         })
     }
 }

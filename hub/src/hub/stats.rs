@@ -55,8 +55,9 @@ impl<K> Member<K> {
 pub struct Report<K> {
     /// The counts at the end.
     pub stats: Stats,
-    /// The members that the hub was waiting for when the time was over. If there are none, nothing
-    /// was cut off.
+    /// The members that had not taken what there was for them when the time was over: those that the
+    /// hub was waiting for, sinks that were not ready or not flushed, and subscribers without room
+    /// whose next item was not routed yet. If there are none, nothing was cut off.
     pub hung: Vec<Member<K>>,
 }
 
@@ -66,11 +67,13 @@ pub(super) struct Snapshot<K> {
     pub(super) stats: Stats,
     pub(super) blocked_on: Option<Member<K>>,
     pub(super) leaving: Vec<Member<K>>,
+    /// All that the hub would have to wait for, if that was asked.
+    pub(super) hung: Vec<Member<K>>,
 }
 
 impl<K> Snapshot<K> {
     /// The counts are known, and nothing else.
     pub(super) fn of(stats: Stats) -> Self {
-        Self { stats, blocked_on: None, leaving: Vec::new() }
+        Self { stats, blocked_on: None, leaving: Vec::new(), hung: Vec::new() }
     }
 }

@@ -38,6 +38,16 @@ impl<K, V, St: Stream<Item = (K, V)>> Items<K, V, St> {
         self.batch.len()
     }
 
+    /// Reads everything that was published to a hub that is closed. No publisher waits for room.
+    pub(super) fn take_published(&mut self) {
+        self.shared.items.take(&mut self.batch);
+    }
+
+    /// The keys of the items that were read and are not routed.
+    pub(super) fn unread_keys(&self) -> impl Iterator<Item = &K> {
+        self.batch.iter().map(Message::key)
+    }
+
     fn poll_published(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message<K, V>>> {
         if let Some(message) = self.batch.pop_front() {
             return Poll::Ready(Some(message));

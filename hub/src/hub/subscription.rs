@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_core::Stream;
-use stream_demux::{Attach, Lease};
+use stream_demux::{Attach, Lease, Overflow};
 use tokio::sync::oneshot;
 
 use super::shared::Shared;
 use super::sink::HubSink;
 use super::terms::Terms;
+use super::watch::Watch;
 use crate::inbox::{End, Inbox, Lagged, inbox_of_hub};
 
 /// A stream of the items that are published under its keys.
@@ -32,12 +33,35 @@ use crate::inbox::{End, Inbox, Lagged, inbox_of_hub};
 /// * Dropping it leaves: the keys are free at once, what was not read is dropped.
 pub struct Subscription<K, V> {
     inbox: Inbox<V>,
-    keys: HashMap<K, Lease>,
+    keys: HashMap<K, Hold>,
     terms: Terms,
     shared: Arc<Shared<K, V>>,
     /// Its number among the subscriptions without keys.
     keyless: Option<u64>,
 }
+
+/// A key of a subscription.
+struct Hold {
+    lease: Lease,
+    /// If the terms ask for one.
+    watch: Option<Arc<Watch>>,
+}
+
+impl Hold {
+    /// Returns `true` if the limit of the key is not reached.
+    fn is_live(&self) -> bool {
+        self.watch.as_ref().is_none_or(|watch| !watch.is_used_up())
+    }
+
+    /// Lets a key go that has reached its limit: its sink is about to be closed, and is not torn off
+    /// before.
+    fn let_go(&mut self) {
+        std::mem::take(&mut self.lease).disarm();
+    }
+}
+
+/// The table of keys keeps room for this many.
+const KEYS_KEPT: usize = 16;
 
 impl<K: Hash + Eq + Clone, V> Subscription<K, V> {
     pub(super) fn new(
@@ -55,11 +79,14 @@ impl<K: Hash + Eq + Clone, V> Subscription<K, V> {
 
     /// Subscribes to one more key, on the same terms. Returns `false` if it is subscribed already.
     ///
-    /// Items that the same task publishes after this call are received.
+    /// Items that the same task publishes after this call are received. A key that has reached its
+    /// [limit](Terms::limit) is not subscribed any more, and its limit begins anew.
     pub fn add(&mut self, key: K) -> bool {
-        let count = self.keys.len();
+        if self.keys.get(&key).is_some_and(Hold::is_live) {
+            return false;
+        }
         self.attach([key]);
-        self.keys.len() > count
+        true
     }
 
     /// Leaves a key. Returns `false` if it is not subscribed.
@@ -72,28 +99,40 @@ impl<K: Hash + Eq + Clone, V> Subscription<K, V> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let Some(lease) = self.keys.remove(key) else { return false };
-        if self.keys.is_empty() {
+        let Some(mut hold) = self.keys.remove(key) else { return false };
+        if !hold.is_live() {
+            hold.let_go();
+            return false;
+        }
+        if self.keys().next().is_none() {
             self.keyless = Some(self.shared.keep_open(self.inbox.sink()));
         }
-        lease.detach();
+        hold.lease.detach();
+        if self.keys.capacity() / 8 > self.keys.len().max(KEYS_KEPT) {
+            self.keys.shrink_to(self.keys.len() * 2);
+        }
         true
     }
 
-    /// Returns the keys, in no particular order.
+    /// Returns the keys, in no particular order. Those that have reached their
+    /// [limit](Terms::limit) are not among them.
     pub fn keys(&self) -> impl Iterator<Item = &K> {
-        self.keys.keys()
+        self.keys.iter().filter(|(_, hold)| hold.is_live()).map(|(key, _)| key)
     }
 
     fn attach(&mut self, keys: impl IntoIterator<Item = K>) {
         let mut attaches = Vec::new();
         for key in keys {
-            if self.keys.contains_key(&key) {
+            if self.keys.get(&key).is_some_and(Hold::is_live) {
                 continue;
             }
-            let (sink, mut lease) = (HubSink::Inbox(self.inbox.sink()), Lease::new());
+            self.forget_used_up();
+            let (sink, watch) = self.make_sink(&key);
+            let mut lease = Lease::new();
             attaches.push(Attach::new(key.clone(), sink).leased(&mut lease));
-            self.keys.insert(key, lease);
+            if let Some(mut old) = self.keys.insert(key, Hold { lease, watch }) {
+                old.let_go();
+            }
         }
         self.shared.attach(&self.terms, attaches);
         if self.keys.is_empty() && self.keyless.is_none() {
@@ -101,6 +140,33 @@ impl<K: Hash + Eq + Clone, V> Subscription<K, V> {
         } else if let Some(id) = self.keyless.take_if(|_| !self.keys.is_empty()) {
             self.shared.forget_keyless(id);
         }
+    }
+
+    /// Makes the sink of a key, with a watch if the terms ask for one.
+    fn make_sink(&self, key: &K) -> (HubSink<V>, Option<Arc<Watch>>) {
+        let sink = self.inbox.sink();
+        if self.terms.limit.is_none() && self.terms.overflow != Overflow::Wait {
+            return (HubSink::Inbox(sink), None);
+        }
+        let watch = self.shared.watch(key.clone(), &self.terms, Some(self.inbox.bell()));
+        (HubSink::Watched(sink, Arc::clone(&watch)), Some(watch))
+    }
+
+    /// Forgets the keys that have reached their limits, if the table is full. As much room again is
+    /// left then, so that looking through the table costs little for each key that is added.
+    fn forget_used_up(&mut self) {
+        if self.terms.limit.is_none() || self.keys.len() < self.keys.capacity() {
+            return;
+        }
+        self.keys.retain(|_, hold| {
+            let is_live = hold.is_live();
+            if !is_live {
+                hold.let_go();
+            }
+            is_live
+        });
+        self.keys.reserve(self.keys.len().max(KEYS_KEPT));
+        self.keys.shrink_to(4 * self.keys.len().max(KEYS_KEPT));
     }
 }
 
@@ -181,9 +247,19 @@ impl<K, V> Drop for Subscription<K, V> {
 impl<K: fmt::Debug, V> fmt::Debug for Subscription<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Subscription")
-            .field("keys", &self.keys.keys())
+            .field("keys", &Keys(&self.keys))
             .field("inbox", &self.inbox)
             .finish_non_exhaustive()
+    }
+}
+
+/// Prints the keys that are subscribed.
+struct Keys<'a, K>(&'a HashMap<K, Hold>);
+
+impl<K: fmt::Debug> fmt::Debug for Keys<'_, K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let live = self.0.iter().filter(|(_, hold)| hold.is_live());
+        f.debug_list().entries(live.map(|(key, _)| key)).finish()
     }
 }
 

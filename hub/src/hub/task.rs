@@ -1,5 +1,6 @@
 //! [`Task`]: runs the demux of a hub, answers questions about it, and tells everyone when it ends.
 
+use std::hash::Hash;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,21 +10,24 @@ use futures_core::Stream;
 use stream_demux::{Demux, Recipient, Totals};
 
 use super::panics::Panics;
-use super::shared::{Shared, lock};
+use super::shared::{Question, Shared, lock};
 use super::stats::{Member, Snapshot, Stats};
 use super::streams::{Items, Orders};
+use super::watch::Watchlist;
 use crate::life::Phase;
 
 /// The demux of a hub, whatever its key function, hooks and hasher.
-pub(super) trait Running<K>: Future<Output = Totals> + Unpin {
+pub(super) trait Running<K, V>: Future<Output = Totals> + Unpin {
     fn stats(&self) -> Stats;
     fn snapshot(&self) -> Snapshot<K>;
+    /// All members that the hub would have to wait for. Reads what was published.
+    fn hung(&mut self, watchlist: &Watchlist<K, V>) -> Vec<Member<K>>;
 }
 
-impl<K, V, St, F, H, B> Running<K> for Demux<Items<K, V, St>, F, Orders<K, V>, H, B>
+impl<K, V, St, F, H, B> Running<K, V> for Demux<Items<K, V, St>, F, Orders<K, V>, H, B>
 where
     Self: Future<Output = Totals> + Unpin,
-    K: Clone,
+    K: Hash + Eq + Clone,
     St: Stream<Item = (K, V)>,
 {
     fn stats(&self) -> Stats {
@@ -37,7 +41,14 @@ where
             stats: self.stats(),
             blocked_on: self.blocked_on().map(member),
             leaving: self.leaving().map(member).collect(),
+            hung: Vec::new(),
         }
+    }
+
+    fn hung(&mut self, watchlist: &Watchlist<K, V>) -> Vec<Member<K>> {
+        self.get_mut().take_published();
+        let known = self.leaving().chain(self.blocked_on()).map(member).collect();
+        watchlist.hung(known, &self.get_ref().unread_keys().collect())
     }
 }
 
@@ -46,7 +57,7 @@ fn member<K: Clone>(to: Recipient<'_, K>) -> Member<K> {
 }
 
 /// The task of a hub. When it is dropped, whatever the reason, the hub has ended.
-pub(super) struct Task<D: Running<K>, K, V> {
+pub(super) struct Task<D: Running<K, V>, K, V> {
     /// There until the end.
     demux: Option<D>,
     shared: Arc<Shared<K, V>>,
@@ -54,21 +65,28 @@ pub(super) struct Task<D: Running<K>, K, V> {
     is_busy: bool,
 }
 
-impl<D: Running<K>, K, V> Task<D, K, V> {
+impl<D: Running<K, V>, K, V> Task<D, K, V> {
     pub(super) fn new(demux: D, shared: Arc<Shared<K, V>>) -> Self {
         Self { demux: Some(demux), shared, is_busy: false }
     }
 
     /// Answers the questions that were read in this turn.
     #[cold]
-    fn answer(&self) {
+    fn answer(&mut self) {
+        let Some(demux) = &mut self.demux else { return };
         self.shared.is_asked.store(false, Relaxed);
-        for question in std::mem::take(&mut *lock(&self.shared.asked)) {
-            if let Some(demux) = self.demux.as_ref().filter(|_| !question.is_closed()) {
-                let mut snapshot = demux.snapshot();
-                self.shared.count(&mut snapshot.stats);
-                let _ = question.send(snapshot);
+        let asked = std::mem::take(&mut *lock(&self.shared.asked));
+        for Question { answer, asks_who_hangs } in asked {
+            if answer.is_closed() {
+                continue;
             }
+            let mut snapshot = demux.snapshot();
+            self.shared.count(&mut snapshot.stats);
+            if asks_who_hangs {
+                snapshot.hung = demux.hung(&self.shared.watchlist);
+            }
+            // The one who asked may have gone in the meantime.
+            let _ = answer.send(snapshot);
         }
     }
 
@@ -92,7 +110,7 @@ impl<D: Running<K>, K, V> Task<D, K, V> {
     }
 }
 
-impl<D: Running<K>, K, V> Future for Task<D, K, V> {
+impl<D: Running<K, V>, K, V> Future for Task<D, K, V> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -109,9 +127,9 @@ impl<D: Running<K>, K, V> Future for Task<D, K, V> {
     }
 }
 
-impl<D: Running<K>, K, V> Unpin for Task<D, K, V> {}
+impl<D: Running<K, V>, K, V> Unpin for Task<D, K, V> {}
 
-impl<D: Running<K>, K, V> Drop for Task<D, K, V> {
+impl<D: Running<K, V>, K, V> Drop for Task<D, K, V> {
     fn drop(&mut self) {
         self.end(Phase::Gone);
     }

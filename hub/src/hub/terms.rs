@@ -28,8 +28,8 @@ pub struct Terms {
     pub(super) buffer: usize,
     pub(super) overflow: Overflow,
     pub(super) stall_timeout: Option<Duration>,
-    limit: Option<u64>,
-    tag: u64,
+    pub(super) limit: Option<u64>,
+    pub(super) tag: u64,
 }
 
 impl Terms {
@@ -81,6 +81,9 @@ impl Terms {
     }
 
     /// Ends the subscription to a key after this number of items; the default is no limit.
+    ///
+    /// The key can be [added](crate::Subscription::add) again then. A subscription ends when all of
+    /// its keys have reached the limit, and goes on when a key is added.
     pub const fn limit(mut self, items: u64) -> Self {
         self.limit = Some(items);
         self

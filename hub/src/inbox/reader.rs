@@ -271,7 +271,7 @@ impl<T> Drop for Inbox<T> {
     }
 }
 
-/// Wakes the reader of an inbox.
+/// Refers to an inbox, and wakes its reader.
 #[derive(Debug)]
 pub(crate) struct Bell<T>(Weak<Shared<T>>);
 
@@ -282,6 +282,11 @@ impl<T> Bell<T> {
             let reader = shared.rouse(&mut shared.lock());
             wake_all(reader);
         }
+    }
+
+    /// Returns `true` if there is no room for another item.
+    pub(crate) fn is_full(&self) -> bool {
+        self.0.upgrade().is_some_and(|shared| shared.is_full())
     }
 }
 

@@ -127,6 +127,12 @@ impl<T> Shared<T> {
         self.load.load(Relaxed) == CLOSED
     }
 
+    /// Returns `true` if there is no room, and the reader can still make some.
+    pub(super) fn is_full(&self) -> bool {
+        let state = self.lock();
+        state.refusal.is_none() && state.batch.len() >= self.capacity
+    }
+
     /// A sink begins to hold items back.
     #[inline]
     pub(super) fn begin_hold(&self) {

@@ -664,3 +664,75 @@ fn hub_whose_runtime_shuts_down_ends_even_if_a_drop_panics() {
         assert!(leases.iter().all(stream_demux::Lease::is_empty));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn key_that_reached_its_limit_is_not_subscribed_any_more() {
+    let hub = Hub::new();
+    for overflow in [Overflow::DropOldest, Overflow::Wait] {
+        let terms = Terms::new().limit(2).overflow(overflow);
+        let mut two = hub.subscribe_with(["a", "b"], terms);
+        assert!(!two.add("a"));
+        publish(&hub, 0..3).await;
+        assert_eq!((two.recv().await, two.recv().await), (Some(Ok(0)), Some(Ok(1))));
+        assert_eq!(two.keys().collect::<Vec<_>>(), [&"b"]);
+        assert!(!two.remove(&"a"));
+
+        // It begins anew.
+        assert!(two.add("a") && !two.add("a"));
+        publish(&hub, 3..6).await;
+        assert_eq!((two.recv().await, two.recv().await), (Some(Ok(3)), Some(Ok(4))));
+        settle().await;
+        assert_eq!((read(&mut two), two.end()), (vec![], None));
+        assert!(two.remove(&"b") && two.keys().next().is_none());
+        settle().await;
+        assert_eq!(two.end(), None, "without keys it waits for the end of the hub");
+    }
+    assert_eq!(hub.stats().await.receiving, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn key_with_a_limit_of_nothing_is_never_subscribed() {
+    let hub = Hub::<_, u32>::new();
+    let mut none = hub.subscribe_with(["a"], Terms::new().limit(0));
+    assert_eq!((none.keys().count(), none.remove(&"a")), (0, false));
+    assert_eq!((none.recv().await, none.end()), (None, Some(End::Closed)));
+}
+
+/// A client that asks again and again on one subscription, with a new key for each reply.
+#[tokio::test(start_paused = true)]
+async fn keys_that_reached_their_limits_take_no_room() {
+    let hub = Hub::new();
+    let mut replies = hub.subscribe_with([], Terms::new().limit(1));
+    for n in 0..1_000 {
+        assert!(replies.add(n));
+        hub.publish(n, n).await.unwrap();
+        assert_eq!(replies.recv().await, Some(Ok(n)));
+        assert_eq!(replies.keys().count(), 0);
+    }
+    let debug = format!("{replies:?}");
+    assert!(debug.contains("keys: []"), "{debug}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_names_all_that_hang() {
+    let hub = Hub::new();
+    let wait = |key, tag| hub.subscribe_with([key], waiting_terms(1).tag(tag));
+    let stuck = [wait("a", 1), wait("a", 2), wait("b", 3)];
+    let (sink, handle) = scripted_sink("c");
+    handle.park();
+    let terms = waiting_terms(8).tag(4);
+    let _lease = hub.attach("c", Never(sink), terms);
+    // These do not hang: the first has room for more, and the second gets no more.
+    let with_room = hub.subscribe_with(["b"], waiting_terms(9).tag(5));
+    let full = hub.subscribe_with(["d"], waiting_terms(1).tag(6));
+    let never_waited_for = hub.subscribe_with(["b"], Terms::new().buffer(1).tag(7));
+    for (key, item) in [("d", 0), ("c", 0), ("b", 0), ("a", 0), ("a", 1), ("b", 1)] {
+        hub.publish(key, item).await.unwrap();
+    }
+    let report = hub.shutdown(SECOND).await;
+    let mut hung = report.hung.iter().map(|member| (member.key, member.tag)).collect::<Vec<_>>();
+    hung.sort_unstable();
+    assert_eq!(hung, [("a", 1), ("a", 2), ("b", 3), ("c", 4)]);
+    assert_eq!(hub.shutdown(SECOND).await, report);
+    drop((stuck, with_room, full, never_waited_for));
+}
