@@ -286,6 +286,36 @@ where
         self.shared().ask().await.stats
     }
 
+    /// Returns how many subscribers a key has: subscriptions, futures of [`next`](Self::next) and
+    /// attached sinks. After the end of the hub, returns 0.
+    ///
+    /// What this task has subscribed before this call counts, what it has dropped does not. The task
+    /// of the hub answers at the end of a turn. It looks at all attachments for that, unless the key
+    /// has none: to follow keys as they come and go, use
+    /// [`on_interest`](Builder::on_interest).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use stream_demux_hub::Hub;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let hub = Hub::<_, String>::new();
+    /// let ann = hub.subscribe("tea");
+    /// let ben = hub.subscribe("tea");
+    /// assert_eq!(hub.subscribers(&"tea").await, 2);
+    /// assert_eq!(hub.subscribers(&"coffee").await, 0);
+    ///
+    /// drop(ann);
+    /// assert_eq!(hub.subscribers(&"tea").await, 1);
+    /// # drop(ben);
+    /// # }
+    /// ```
+    pub async fn subscribers(&self, key: &K) -> usize {
+        self.shared().subscribers(key.clone()).await
+    }
+
     /// Returns the members that receive no more items and have not taken what waits for them.
     pub async fn leaving(&self) -> Vec<Member<K>> {
         self.shared().ask().await.leaving

@@ -36,6 +36,7 @@ use super::task::Task;
 pub struct Builder<K, V, St = NoInput<(K, V)>, B = RandomState> {
     capacity: usize,
     budget: Option<usize>,
+    flush_every: Option<usize>,
     tick: Duration,
     events: Events<K, V>,
     input: Option<St>,
@@ -47,6 +48,7 @@ impl<K, V> Builder<K, V> {
         Self {
             capacity: 1_024,
             budget: None,
+            flush_every: None,
             tick: Duration::from_millis(100),
             events: Events::default(),
             input: None,
@@ -75,6 +77,24 @@ impl<K, V, St, B> Builder<K, V, St, B> {
     pub fn budget(mut self, items: usize) -> Self {
         assert!(items > 0, "`budget` must be at least 1 item");
         self.budget = Some(items);
+        self
+    }
+
+    /// Sets after how many further items and copies a subscriber is woken and an attached sink is
+    /// flushed at the latest, while the hub is busy; the default is that of the demux, 16,384.
+    ///
+    /// This is the upper bound of [`Demux::flush_every`](stream_demux::Demux::flush_every). The hub
+    /// flushes earlier when enough was delivered to pay for it, and at once when it has nothing to
+    /// do. A small number shortens the time that a quiet key waits beside many busy ones, and wakes
+    /// more often.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it is 0.
+    #[track_caller]
+    pub fn flush_every(mut self, items: usize) -> Self {
+        assert!(items > 0, "`flush_every` must be at least 1 item");
+        self.flush_every = Some(items);
         self
     }
 
@@ -161,15 +181,15 @@ impl<K, V, St, B> Builder<K, V, St, B> {
     where
         St2: Stream<Item = (K, V)>,
     {
-        let Self { capacity, budget, tick, events, input: _, hasher } = self;
-        Builder { capacity, budget, tick, events, input: Some(input), hasher }
+        let Self { capacity, budget, flush_every, tick, events, input: _, hasher } = self;
+        Builder { capacity, budget, flush_every, tick, events, input: Some(input), hasher }
     }
 
     /// Sets the hasher for looking up keys. The default withstands keys that were chosen to
     /// collide; [`DefaultHashBuilder`](stream_demux::DefaultHashBuilder) does not, and is faster.
     pub fn with_hasher<B2: BuildHasher>(self, hasher: B2) -> Builder<K, V, St, B2> {
-        let Self { capacity, budget, tick, events, input, hasher: _ } = self;
-        Builder { capacity, budget, tick, events, input, hasher }
+        let Self { capacity, budget, flush_every, tick, events, input, hasher: _ } = self;
+        Builder { capacity, budget, flush_every, tick, events, input, hasher }
     }
 
     /// Starts the hub in a task of its own, on the current runtime.
@@ -185,7 +205,7 @@ impl<K, V, St, B> Builder<K, V, St, B> {
         St: Stream<Item = (K, V)> + Send + 'static,
         B: BuildHasher + Send + 'static,
     {
-        let Self { capacity, budget, tick, events, input, hasher } = self;
+        let Self { capacity, budget, flush_every, tick, events, input, hasher } = self;
         let shared = Shared::new(capacity, tick);
         let demux = Items::new(shared.clone(), input)
             .demux_by_ref(Message::<K, V>::key, Orders::new(shared.clone()))
@@ -196,6 +216,10 @@ impl<K, V, St, B> Builder<K, V, St, B> {
             Some(budget) => demux.budget(budget),
             None => demux,
         };
+        let demux = match flush_every {
+            Some(items) => demux.flush_every(items),
+            None => demux,
+        };
         tokio::spawn(Task::new(demux, shared.clone()));
         Hub::from_shared(shared)
     }
@@ -203,10 +227,11 @@ impl<K, V, St, B> Builder<K, V, St, B> {
 
 impl<K, V, St, B> fmt::Debug for Builder<K, V, St, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { capacity, budget, tick, events, input, hasher: _ } = self;
+        let Self { capacity, budget, flush_every, tick, events, input, hasher: _ } = self;
         f.debug_struct("Builder")
             .field("capacity", capacity)
             .field("budget", budget)
+            .field("flush_every", flush_every)
             .field("tick", tick)
             .field("events", events)
             .field("has_input", &input.is_some())

@@ -29,10 +29,13 @@ pub(super) enum Command<K, V> {
 }
 
 /// A question to the task of a hub.
-pub(super) struct Question<K> {
-    pub(super) answer: oneshot::Sender<Snapshot<K>>,
-    /// [`Snapshot::hung`] is wanted, too. The hub is closed.
-    pub(super) asks_who_hangs: bool,
+pub(super) enum Question<K> {
+    /// What the task knows.
+    Snapshot(oneshot::Sender<Snapshot<K>>),
+    /// The same, and all that the hub would have to wait for. The hub is closed.
+    WhoHangs(oneshot::Sender<Snapshot<K>>),
+    /// How many attachments receive the items of a key.
+    Subscribers(K, oneshot::Sender<usize>),
 }
 
 pub(super) struct Shared<K, V> {
@@ -151,21 +154,26 @@ impl<K, V> Shared<K, V> {
     where
         K: Clone,
     {
-        self.ask_for(false).await
+        match self.answer(Question::Snapshot).await {
+            Some(snapshot) => snapshot,
+            None => self.ended().await,
+        }
     }
 
-    async fn ask_for(&self, asks_who_hangs: bool) -> Snapshot<K>
-    where
-        K: Clone,
-    {
+    /// Asks the task how many attachments receive the items of a key. After the end, none do.
+    pub(super) async fn subscribers(&self, key: K) -> usize {
+        let subscribers = self.answer(|answer| Question::Subscribers(key, answer)).await;
+        subscribers.unwrap_or(0)
+    }
+
+    /// Asks the task. Returns `None` if it has ended.
+    async fn answer<T>(
+        &self,
+        question: impl FnOnce(oneshot::Sender<T>) -> Question<K>,
+    ) -> Option<T> {
         let (sender, answer) = oneshot::channel();
-        let question = Question { answer: sender, asks_who_hangs };
-        if self.commands.push(Command::Ask(question)).is_ok() {
-            if let Ok(snapshot) = answer.await {
-                return snapshot;
-            }
-        }
-        self.ended().await
+        self.commands.push(Command::Ask(question(sender))).ok()?;
+        answer.await.ok()
     }
 
     /// Waits until the hub has ended. Returns what it knew last.
@@ -188,12 +196,12 @@ impl<K, V> Shared<K, V> {
     where
         K: Clone,
     {
-        let now_hung = self.ask_for(true).await.hung;
-        let mut hung = lock(&self.hung);
-        if hung.is_empty() {
-            *hung = now_hung;
+        if let Some(snapshot) = self.answer(Question::WhoHangs).await {
+            let mut hung = lock(&self.hung);
+            if hung.is_empty() {
+                *hung = snapshot.hung;
+            }
         }
-        drop(hung);
         self.life.advance(Phase::Aborting);
         // If the hub has ended by now, there is nothing to discard.
         let _ = self.commands.push(Command::Order(Order::Abort));

@@ -1,6 +1,6 @@
 //! [`Task`]: runs the demux of a hub, answers questions about it, and tells everyone when it ends.
 
-use std::hash::Hash;
+use std::hash::{BuildHasher, Hash};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,6 +20,8 @@ use crate::life::Phase;
 pub(super) trait Running<K, V>: Future<Output = Totals> + Unpin {
     fn stats(&self) -> Stats;
     fn snapshot(&self) -> Snapshot<K>;
+    /// How many attachments receive the items of a key.
+    fn subscribers(&self, key: &K) -> usize;
     /// All members that the hub would have to wait for. Reads what was published.
     fn hung(&mut self, watchlist: &Watchlist<K, V>) -> Vec<Member<K>>;
 }
@@ -29,6 +31,7 @@ where
     Self: Future<Output = Totals> + Unpin,
     K: Hash + Eq + Clone,
     St: Stream<Item = (K, V)>,
+    B: BuildHasher,
 {
     fn stats(&self) -> Stats {
         let (totals, waiting) = (self.totals(), self.get_ref().len() as u64);
@@ -42,6 +45,15 @@ where
             blocked_on: self.blocked_on().map(member),
             leaving: self.leaving().map(member).collect(),
             hung: Vec::new(),
+        }
+    }
+
+    fn subscribers(&self, key: &K) -> usize {
+        // Most keys that are asked for may have none.
+        if self.contains_key(key) {
+            self.recipients().filter(|to| to.key == key).count()
+        } else {
+            0
         }
     }
 
@@ -76,17 +88,24 @@ impl<D: Running<K, V>, K, V> Task<D, K, V> {
         let Some(demux) = &mut self.demux else { return };
         self.shared.is_asked.store(false, Relaxed);
         let asked = std::mem::take(&mut *lock(&self.shared.asked));
-        for Question { answer, asks_who_hangs } in asked {
-            if answer.is_closed() {
-                continue;
+        for question in asked {
+            // If the one who asked has gone, the answer is dropped.
+            match question {
+                Question::Subscribers(key, answer) => {
+                    let _ = answer.send(demux.subscribers(&key));
+                }
+                Question::Snapshot(answer) => {
+                    let mut snapshot = demux.snapshot();
+                    self.shared.count(&mut snapshot.stats);
+                    let _ = answer.send(snapshot);
+                }
+                Question::WhoHangs(answer) => {
+                    let mut snapshot = demux.snapshot();
+                    self.shared.count(&mut snapshot.stats);
+                    snapshot.hung = demux.hung(&self.shared.watchlist);
+                    let _ = answer.send(snapshot);
+                }
             }
-            let mut snapshot = demux.snapshot();
-            self.shared.count(&mut snapshot.stats);
-            if asks_who_hangs {
-                snapshot.hung = demux.hung(&self.shared.watchlist);
-            }
-            // The one who asked may have gone in the meantime.
-            let _ = answer.send(snapshot);
         }
     }
 

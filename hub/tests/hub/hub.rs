@@ -2,6 +2,7 @@
 //! happens.
 
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -735,4 +736,69 @@ async fn shutdown_names_all_that_hang() {
     assert_eq!(hung, [("a", 1), ("a", 2), ("b", 3), ("c", 4)]);
     assert_eq!(hub.shutdown(SECOND).await, report);
     drop((stuck, with_room, full, never_waited_for));
+}
+
+#[tokio::test(start_paused = true)]
+async fn subscribers_of_a_key_are_counted() {
+    let hub = Hub::new();
+    let mut one = hub.subscribe("a");
+    let mut two = hub.subscribe_with(["a", "b"], Terms::new().limit(1));
+    let next = hub.next("a");
+    let (sink, _handle) = scripted_sink("a");
+    let lease = hub.attach("a", Never(sink), Terms::new());
+    assert_eq!((hub.subscribers(&"a").await, hub.subscribers(&"b").await), (4, 1));
+    assert_eq!(hub.subscribers(&"c").await, 0);
+
+    drop(lease);
+    assert_eq!(hub.subscribers(&"a").await, 3);
+    publish(&hub, [1]).await; // which is all that two of them want
+    assert_eq!(next.await, Some(1));
+    assert_eq!((hub.subscribers(&"a").await, hub.subscribers(&"b").await), (1, 1));
+    assert!(two.add("a") && one.remove(&"a"));
+    assert_eq!(hub.subscribers(&"a").await, 1);
+    drop(two);
+    assert_eq!((hub.subscribers(&"a").await, hub.subscribers(&"b").await), (0, 0));
+
+    assert!(one.add("a"));
+    hub.shutdown(SECOND).await;
+    assert_eq!(hub.subscribers(&"a").await, 0);
+}
+
+/// Counted in items, without a clock: how much a hub that is never idle publishes between an item
+/// of a quiet key and the wake of its subscriber.
+#[tokio::test]
+async fn quiet_subscriber_is_woken_after_a_number_of_items() {
+    async fn items_before_the_wake(flush_every: Option<usize>) -> u64 {
+        let read = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&read);
+        // An input that always has an item. The others wait for a flush, too, so that it is not
+        // paid for at once.
+        let busy = stream::iter(1_u64..).map(move |n| {
+            count.store(n, SeqCst);
+            (n % 1_000 + 1, n)
+        });
+        let builder = Hub::builder().budget(16).input(busy);
+        let hub = match flush_every {
+            Some(items) => builder.flush_every(items).spawn(),
+            None => builder.spawn(),
+        };
+        let _busy = (1..=1_000).map(|key| hub.subscribe(key)).collect::<Vec<_>>();
+        let mut quiet = hub.subscribe(0);
+        assert!(quiet.recv().now_or_never().is_none());
+        // The others are asleep, and hold back what they get.
+        settle().await;
+        let before = read.load(SeqCst);
+        hub.publish(0, 0).await.unwrap();
+        assert_eq!(quiet.recv().await, Some(Ok(0)));
+        read.load(SeqCst) - before
+    }
+    let by_default = items_before_the_wake(None).await;
+    let often = items_before_the_wake(Some(64)).await;
+    assert!(often < 1_000 && often < by_default, "{often}, {by_default} by default");
+}
+
+#[test]
+#[should_panic(expected = "`flush_every` must be at least 1 item")]
+fn flush_after_no_items_is_refused_where_it_is_set() {
+    drop(Hub::<u32, u32>::builder().flush_every(0));
 }
