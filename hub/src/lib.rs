@@ -6,8 +6,9 @@
 //!   then.
 //! * [`for_each_by_key`]: a worker for each key of a stream. Items of a key are handled in order,
 //!   keys side by side. Idle workers end.
-//! * Sinks for a [demux](stream_demux): [`inbox()`], [`write_sink`], [`MpscSink`], [`OneshotSink`].
-//!   They need no hub, and an inbox needs no runtime.
+//! * Sinks for a [demux](stream_demux): [`inbox()`] for one reader of many keys, [`topic()`] for many
+//!   readers of one, [`write_sink`], [`MpscSink`], [`OneshotSink`]. They need no hub, and an inbox
+//!   or a topic needs no runtime.
 //!
 //! One spawned [`Demux`](stream_demux::Demux) does the routing in each of the first two.
 //!
@@ -106,6 +107,7 @@ mod hub;
 mod inbox;
 mod life;
 mod oneshot;
+mod topic;
 mod workers;
 mod write;
 
@@ -116,6 +118,7 @@ pub use crate::hub::{
 };
 pub use crate::inbox::{End, Inbox, InboxError, InboxSink, Lagged, inbox};
 pub use crate::oneshot::{OneshotClosed, OneshotSink};
+pub use crate::topic::{TopicClosed, TopicReader, TopicSink, topic};
 pub use crate::workers::{ForEachByKey, Mailbox, Summary, Workers, for_each_by_key};
 pub use crate::write::{WriteSink, write_sink};
 pub use stream_demux::Overflow;
