@@ -101,15 +101,16 @@ fn the_capacity_survives_other_settings() {
 
 /// The list of the members of a key is not preallocated, because their number is unknown.
 #[test]
-fn members_of_a_group_take_four_bytes_more() {
+fn members_of_a_group_take_twelve_bytes_more() {
     let (demux, feed) = demux(|_| 0);
     let mut task = Task::new(demux.multicast().with_capacity(capacity()));
     let sink = Counter::default();
     let joins = (0..MANY).map(|tag| Attach::new(0, sink.clone()).tag(tag).into());
     let longest = in_turns(&mut task, &feed, joins);
     assert_eq!(task.get_ref().len() as u64, MANY);
-    let list = i64::try_from((MANY * 4).next_power_of_two()).expect("the value fits");
-    let most = list + SMALL;
+    // A slot, and the number of its membership.
+    let lists = 12 * i64::try_from(MANY.next_power_of_two()).expect("the value fits");
+    let most = lists + SMALL;
     assert!(longest <= most, "{longest} bytes in one turn");
 }
 
