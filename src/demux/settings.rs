@@ -269,7 +269,7 @@ where
     /// takes milliseconds longer.
     ///
     /// With [`multicast`](Self::multicast), the list of the members of a key still grows as
-    /// needed, by four bytes per member.
+    /// needed, by twelve bytes per member.
     ///
     /// # Examples
     ///
