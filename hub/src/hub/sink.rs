@@ -22,20 +22,30 @@ pub(super) type AnySink<V> = Pin<Box<dyn Sink<V, Error = SinkError> + Send>>;
 /// A sink of the demux. It unwraps the items.
 pub(super) enum HubSink<V> {
     Inbox(InboxSink<V>),
-    /// An inbox that has a limit or is waited for.
-    Watched(InboxSink<V>, Arc<Watch>),
+    /// An inbox that has a limit or is waited for. Boxed, so that the inbox above is the only large
+    /// variant and has room for the tag.
+    Watched(Box<WatchedInbox<V>>),
     Next(OneshotSink<V>),
     Any(AnySink<V>, Arc<Watch>),
 }
 
+pub(super) struct WatchedInbox<V> {
+    sink: InboxSink<V>,
+    watch: Arc<Watch>,
+}
+
 impl<V> HubSink<V> {
+    pub(super) fn watched(sink: InboxSink<V>, watch: Arc<Watch>) -> Self {
+        Self::Watched(Box::new(WatchedInbox { sink, watch }))
+    }
+
     #[inline(never)]
     fn poll_any_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SinkError>> {
         match self {
             Self::Inbox(inbox) => Pin::new(inbox).poll_ready(cx).map_err(SinkError::from),
-            Self::Watched(inbox, watch) => {
-                let answer = Pin::new(inbox).poll_ready(cx).map_err(SinkError::from);
-                watch.note(Operation::Ready, answer)
+            Self::Watched(inbox) => {
+                let answer = Pin::new(&mut inbox.sink).poll_ready(cx).map_err(SinkError::from);
+                inbox.watch.note(Operation::Ready, answer)
             }
             Self::Next(next) => Pin::new(next).poll_ready(cx).map_err(SinkError::from),
             Self::Any(sink, watch) => watch.note(Operation::Ready, sink.as_mut().poll_ready(cx)),
@@ -46,9 +56,9 @@ impl<V> HubSink<V> {
     fn send(&mut self, item: V) -> Result<(), SinkError> {
         match self {
             Self::Inbox(inbox) => Pin::new(inbox).start_send(item).map_err(SinkError::from),
-            Self::Watched(inbox, watch) => {
-                watch.count_item();
-                Pin::new(inbox).start_send(item).map_err(SinkError::from)
+            Self::Watched(inbox) => {
+                inbox.watch.count_item();
+                Pin::new(&mut inbox.sink).start_send(item).map_err(SinkError::from)
             }
             Self::Next(next) => Pin::new(next).start_send(item).map_err(SinkError::from),
             Self::Any(sink, _) => sink.as_mut().start_send(item),
@@ -64,7 +74,7 @@ impl<K, V> Sink<Message<K, V>> for HubSink<V> {
     #[inline]
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), SinkError>> {
         match &*self {
-            Self::Inbox(inbox) if inbox.is_holding() => Poll::Ready(Ok(())),
+            Self::Inbox(inbox) if inbox.is_ready_to_hold() => Poll::Ready(Ok(())),
             _ => self.poll_any_ready(cx),
         }
     }
@@ -73,7 +83,10 @@ impl<K, V> Sink<Message<K, V>> for HubSink<V> {
     fn start_send(mut self: Pin<&mut Self>, message: Message<K, V>) -> Result<(), SinkError> {
         let (_, item) = message.into_parts();
         match &mut *self {
-            Self::Inbox(inbox) if inbox.is_holding() => inbox.hold(item).map_err(SinkError::from),
+            Self::Inbox(inbox) if inbox.is_holding() => {
+                inbox.hold(item);
+                Ok(())
+            }
             other => other.send(item),
         }
     }
@@ -81,8 +94,9 @@ impl<K, V> Sink<Message<K, V>> for HubSink<V> {
     #[inline]
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), SinkError>> {
         match &mut *self {
-            Self::Inbox(inbox) | Self::Watched(inbox, _) => {
-                Pin::new(inbox).poll_flush(cx).map_err(SinkError::from)
+            Self::Inbox(inbox) => Pin::new(inbox).poll_flush(cx).map_err(SinkError::from),
+            Self::Watched(inbox) => {
+                Pin::new(&mut inbox.sink).poll_flush(cx).map_err(SinkError::from)
             }
             Self::Next(next) => Pin::new(next).poll_flush(cx).map_err(SinkError::from),
             Self::Any(sink, watch) => watch.note(Operation::Flush, sink.as_mut().poll_flush(cx)),
@@ -91,8 +105,9 @@ impl<K, V> Sink<Message<K, V>> for HubSink<V> {
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), SinkError>> {
         match &mut *self {
-            Self::Inbox(inbox) | Self::Watched(inbox, _) => {
-                Pin::new(inbox).poll_close(cx).map_err(SinkError::from)
+            Self::Inbox(inbox) => Pin::new(inbox).poll_close(cx).map_err(SinkError::from),
+            Self::Watched(inbox) => {
+                Pin::new(&mut inbox.sink).poll_close(cx).map_err(SinkError::from)
             }
             Self::Next(next) => Pin::new(next).poll_close(cx).map_err(SinkError::from),
             Self::Any(sink, watch) => watch.note(Operation::Flush, sink.as_mut().poll_close(cx)),

@@ -149,7 +149,7 @@ impl<K: Hash + Eq + Clone, V> Subscription<K, V> {
             return (HubSink::Inbox(sink), None);
         }
         let watch = self.shared.watch(key.clone(), &self.terms, Some(self.inbox.bell()));
-        (HubSink::Watched(sink, Arc::clone(&watch)), Some(watch))
+        (HubSink::watched(sink, Arc::clone(&watch)), Some(watch))
     }
 
     /// Forgets the keys that have reached their limits, if the table is full. As much room again is

@@ -43,6 +43,7 @@ impl<T> Batch<T> {
     }
 
     /// Takes these items as a whole, if there is nothing else. Otherwise returns `false`.
+    #[inline]
     pub(super) fn fill(&mut self, items: &mut Vec<T>) -> bool {
         let is_empty = self.is_empty();
         if is_empty {

@@ -84,18 +84,27 @@ impl<T> InboxSink<T> {
         Ok(())
     }
 
-    /// Returns `true` if this sink holds items back, and is ready for another one.
+    /// Returns `true` if this sink holds items back.
     #[inline]
     pub(crate) fn is_holding(&self) -> bool {
+        self.is_holding
+    }
+
+    /// Returns `true` if this sink holds items back, and is ready for another one.
+    #[inline]
+    pub(crate) fn is_ready_to_hold(&self) -> bool {
         self.is_holding && !self.shared.is_closed()
     }
 
     /// Holds an item back until the next flush.
     #[inline]
-    pub(crate) fn hold(&mut self, item: T) -> Result<(), InboxError> {
+    pub(crate) fn hold(&mut self, item: T) {
         debug_assert!(self.is_holding);
         self.held.push(item);
-        if self.held.len() >= self.hold_limit as usize { self.release() } else { Ok(()) }
+        if self.held.len() >= self.hold_limit as usize {
+            // If the inbox is closed by now, the next call fails.
+            let _ = self.release();
+        }
     }
 
     /// Refuses items of all sinks from now on, and tells the reader why.
@@ -184,7 +193,7 @@ impl<T> Sink<T> for InboxSink<T> {
 
     #[inline]
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), InboxError>> {
-        if self.is_holding() || self.shared.is_ready() && !self.is_closed {
+        if self.is_ready_to_hold() || self.shared.is_ready() && !self.is_closed {
             return Poll::Ready(Ok(()));
         }
         self.poll_unready(cx)
@@ -192,15 +201,15 @@ impl<T> Sink<T> for InboxSink<T> {
 
     #[inline]
     fn start_send(mut self: Pin<&mut Self>, item: T) -> Result<(), InboxError> {
-        if !self.is_holding() {
-            // A closed inbox never lets a sink begin to hold, so this one is refused.
+        if !self.is_holding {
             if !self.shared.may_hold() {
                 return self.put(item);
             }
             self.is_holding = true;
             self.shared.begin_hold();
         }
-        self.hold(item)
+        self.hold(item);
+        Ok(())
     }
 
     #[inline]
