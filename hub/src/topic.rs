@@ -27,6 +27,10 @@ pub use sink::TopicSink;
 /// fewer if all readers have taken them. A reader takes all that has come at once, and what it took
 /// and has not returned is kept for it beside that.
 ///
+/// [`Hub::attach`](crate::Hub::attach) attaches a topic to a key of a hub. A
+/// [`Subscription`](crate::Subscription) is more flexible: each has its own terms, and several keys.
+/// A topic is cheaper if its readers agree on these.
+///
 /// A topic needs no runtime. Its sink and its readers may be in different threads; the items must
 /// be [`Sync`] for that, because several readers look at the same one.
 ///

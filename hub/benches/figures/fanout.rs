@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::AcqRel};
 
-use stream_demux_hub::{Hub, Terms};
+use stream_demux_hub::{Hub, Terms, topic};
 use tokio::sync::{Notify, broadcast};
 use tokio::task::JoinSet;
 
@@ -117,6 +117,38 @@ async fn hub() -> Cost {
     cost
 }
 
+/// A topic at each key of a hub, and its readers.
+async fn topics() -> Cost {
+    let (hub, latch) = (Hub::new(), Latch::new());
+    let (mut readers, mut leases, mut first) = (JoinSet::new(), Vec::new(), Vec::new());
+    for key in 0..TOPICS {
+        let (sink, reader) = topic(ROOM);
+        leases.push(hub.attach(key, sink, Terms::new().buffer(ROOM)));
+        first.push(reader);
+    }
+    for n in 0..SUBSCRIBERS {
+        let mut items = first[usize::try_from(n % TOPICS).unwrap()].subscribe();
+        let latch = latch.clone();
+        readers.spawn(async move {
+            let mut reader = Reader { left: each(), each: each(), items: 0, bytes: 0 };
+            while let Some(item) = items.recv().await {
+                reader.take(&item.unwrap(), &latch);
+            }
+            reader
+        });
+    }
+    drop(first);
+    let publish = publish(&latch, |topic| {
+        let hub = &hub;
+        async move { hub.publish(topic, text()).await.unwrap() }
+    });
+    let cost = publish.await;
+    drop(hub);
+    finish(readers).await;
+    drop(leases);
+    cost
+}
+
 /// `all`: the reader takes all that is there before it waits again.
 async fn broadcast(all: bool) -> Cost {
     let latch = Latch::new();
@@ -160,6 +192,7 @@ pub(crate) fn measure(rounds: usize) {
             rounds,
             vec![
                 Contender::new("hub, recv", move || run(threads, hub)),
+                Contender::new("topics at a hub, recv", move || run(threads, topics)),
                 Contender::new("broadcast per topic, recv", move || {
                     run(threads, || broadcast(false))
                 }),

@@ -10,7 +10,7 @@ use std::task::Poll;
 use futures::future::poll_fn;
 use futures::{FutureExt, Sink, SinkExt, StreamExt};
 use sink_test::{Rule, SinkCheck, Task};
-use stream_demux_hub::{End, Lagged, TopicClosed, TopicReader, TopicSink, topic};
+use stream_demux_hub::{End, Hub, Lagged, Terms, TopicClosed, TopicReader, TopicSink, topic};
 
 use crate::common::Dice;
 
@@ -515,4 +515,32 @@ fn panic_of_a_drop_concerns_no_other() {
     assert!(catch_unwind(AssertUnwindSafe(|| drop(slow))).is_err());
     assert_eq!((sink.readers(), send(&mut sink, bomb(12))), (1, Ok(0)));
     assert_eq!(numbers(&mut other), [Ok(12)]);
+}
+
+/// The items of a key of a hub are stored once for all readers of a topic.
+#[tokio::test]
+async fn topic_at_a_key_of_a_hub() {
+    let hub = Hub::new();
+    let (sink, mut one) = topic(16);
+    let lease = hub.attach("a", sink, Terms::new());
+    let mut two = one.subscribe();
+    for n in 0..10 {
+        hub.publish("a", n).await.unwrap();
+    }
+    for n in 0..10 {
+        assert_eq!((one.recv().await, two.recv().await), (Some(Ok(n)), Some(Ok(n))));
+    }
+    let stats = hub.stats().await;
+    assert_eq!((stats.totals.delivered, stats.totals.copies, stats.receiving), (10, 0, 1));
+    // The last reader has gone: the key is free with the next item.
+    drop((one, two));
+    hub.publish("a", 10).await.unwrap();
+    assert_eq!(hub.subscribers(&"a").await, 0);
+    assert!(lease.is_empty());
+
+    let (sink, mut reader) = topic(16);
+    let _lease = hub.attach("a", sink, Terms::new());
+    hub.publish("a", 11).await.unwrap();
+    hub.shutdown(std::time::Duration::from_secs(1)).await;
+    assert_eq!((read_all(&mut reader), reader.end()), (vec![Ok(11)], Some(End::Closed)));
 }
