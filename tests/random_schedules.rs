@@ -147,7 +147,7 @@ fn schedules_of_crowds_that_leave_together() {
     let groups: &[u8] = &[0, MULTICAST, MULTICAST, BALANCE];
     let crowd: (usize, &[u8]) = (KIND + 1, &[65]);
     let fixed = [(KIND, &[DEPARTURES][..]), crowd, (GROUP, groups)];
-    play(1_000, &fixed, &[["copied", ""], ["detached", "evicted"], ["detached", "requested"]]);
+    play(500, &fixed, &[["copied", ""], ["detached", "evicted"], ["detached", "requested"]]);
 }
 
 #[test]
