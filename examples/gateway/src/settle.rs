@@ -73,6 +73,7 @@ pub async fn settle(
         if fates.is_empty() {
             fates.extend(std::iter::from_fn(|| incoming.try_recv().ok()).take(BATCH));
         }
+        let is_settled = !fates.is_empty(); // not at a tick alone
         let mut nacks = Vec::new();
         for Fate { tag, mut verdict } in fates.drain(..) {
             if runs.given_up.remove(&tag) {
@@ -110,7 +111,9 @@ pub async fn settle(
         let (first, rest) = join(try_join_all(up_to.map(ack(true))), singly).await;
         first.and(rest)?;
         board.acknowledged.inc_by(count);
-        *pause = SHORTEST_PAUSE;
+        if is_settled {
+            *pause = SHORTEST_PAUSE;
+        }
     }
 }
 

@@ -60,7 +60,12 @@ impl Patience {
                 value["body"].as_str().and_then(|body| body.split(' ').next()?.parse().ok());
             match number {
                 Some(number) if number == heard => heard += 1,
-                Some(number) if number < heard && value["redelivered"] == true => again += 1,
+                // Without the mark, it was posted again after a 503, while the broker was lost.
+                Some(number)
+                    if number < heard && (value["redelivered"] == true || self.reconnects > 0) =>
+                {
+                    again += 1;
+                }
                 _ => return Err(format!("expected message {heard}, got {value:.100}")),
             }
         }
