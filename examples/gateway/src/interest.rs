@@ -10,9 +10,8 @@
 //!    compares both with those of the last session, so a lost connection is not an interruption;
 //! 3. a message that the gateway published was not routed ([`interrupt`](Interest::interrupt)).
 //!
-//! The other way round, a binding that no client wants is not forgotten: while it is not known to be
-//! removed, each session removes it again. That includes changes that were not confirmed when a
-//! session ended, and removals that the broker may not have logged when it was killed ([`LOGGED`]).
+//! The other way round, a binding that no client wants is not forgotten: a change that was not
+//! confirmed when a session ended is remembered, and the next session removes the binding.
 //!
 //! When a key is bound again, the history skips a position: clients that return are told of the gap
 //! by their position ([`crate::history`]). Clients that rely on the key and are still there are
@@ -37,11 +36,6 @@ pub const BATCH: usize = 64;
 const UNBOUND: usize = 10_000;
 /// A message that was published before the key was bound is returned within this time.
 const CERTAIN: Duration = Duration::from_secs(5);
-
-/// A removal that was confirmed for less than this before a session ended is repeated by the next
-/// one. RabbitMQ confirms it before its log is on the disk, and if it is killed in between, the queue
-/// is bound again. Milliseconds were seen; a removal that is repeated in vain costs little.
-const LOGGED: Duration = Duration::from_secs(10);
 
 /// Tracks wanted and bound keys. The demux reports each subscription that is attached, and each
 /// that has ended, also if it never received. Only the current state is kept, and the bindings are
@@ -85,9 +79,7 @@ enum Binding {
     Bound {
         since: Instant,
     },
-    Unbound {
-        since: Instant,
-    },
+    Unbound,
 }
 
 struct Keys {
@@ -177,8 +169,7 @@ impl Interest {
     /// an earlier run.
     pub fn recheck(&self, key: &str) {
         let mut keys = self.keys.lock();
-        let is_unbound = matches!(keys.bindings.get(key), Some(Binding::Unbound { .. }));
-        if self.follows && !is_unbound {
+        if self.follows && keys.bindings.get(key) != Some(&Binding::Unbound) {
             self.mark_unsure(&mut keys, key.into());
         }
     }
@@ -205,14 +196,7 @@ impl Interest {
     pub fn unfollow(&self) {
         let keys = &mut *self.keys.lock();
         keys.is_followed = false;
-        keys.bindings.retain(|_, binding| match binding {
-            Binding::Bound { .. } | Binding::Unknown => true,
-            Binding::Unbound { since } => {
-                let is_logged = since.elapsed() > LOGGED;
-                *binding = Binding::Unknown;
-                !is_logged
-            }
-        });
+        keys.bindings.retain(|_, binding| *binding != Binding::Unbound);
         keys.unsure.clear();
     }
 
@@ -220,7 +204,7 @@ impl Interest {
     pub fn interrupt_all(&self) {
         let keys = &mut *self.keys.lock();
         // If another gateway has consumed, the bindings are still there.
-        keys.bindings.retain(|_, binding| !matches!(binding, Binding::Unbound { .. }));
+        keys.bindings.retain(|_, binding| *binding != Binding::Unbound);
         keys.bindings.values_mut().for_each(|binding| *binding = Binding::Unknown);
         keys.interrupted = Interrupted::All;
         keys.number += 1;
@@ -283,7 +267,7 @@ impl Interest {
             {
                 let keys = &mut *self.keys.lock();
                 if keys.bindings.len() > UNBOUND + keys.wanted.len() + keys.unsure.len() {
-                    keys.bindings.retain(|_, binding| !matches!(binding, Binding::Unbound { .. }));
+                    keys.bindings.retain(|_, binding| *binding != Binding::Unbound);
                 }
                 let some: Vec<Key> = keys.unsure.iter().take(BATCH).cloned().collect();
                 if !some.is_empty() {
@@ -309,7 +293,7 @@ impl Interest {
         let is_wanted = keys.wanted.contains_key(&key);
         let is_as_wanted = match keys.bindings.get(&key) {
             Some(Binding::Bound { .. }) => is_wanted,
-            Some(Binding::Unbound { .. }) => !is_wanted,
+            Some(Binding::Unbound) => !is_wanted,
             _ => false,
         };
         if !is_as_wanted {
@@ -330,7 +314,7 @@ impl Interest {
             for (key, is_wanted, _) in changes {
                 let binding = keys.bindings.entry(Key::clone(&key)).or_insert(Binding::Unknown);
                 if !is_wanted {
-                    *binding = Binding::Unbound { since: Instant::now() };
+                    *binding = Binding::Unbound;
                     continue;
                 }
                 let mut at = None;
@@ -529,14 +513,7 @@ mod tests {
         assert_eq!(interest.round(), [(Key::clone(&key), false, true)]);
         interest.unfollow();
         interest.start();
-        // It was confirmed, but the broker may have been killed before it has logged it.
-        assert_eq!(interest.round(), [(Key::clone(&key), false, true)]);
-        let logged = Instant::now().checked_sub(2 * LOGGED).unwrap();
-        let unbound = Binding::Unbound { since: logged };
-        interest.keys.lock().bindings.insert(Key::clone(&key), unbound);
-        interest.unfollow();
-        interest.start();
-        assert_eq!(interest.next_now(), None);
+        assert_eq!(interest.next_now(), None, "it was confirmed");
         assert!(interest.keys.lock().bindings.is_empty());
     }
 
