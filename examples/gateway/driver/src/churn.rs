@@ -31,6 +31,8 @@ impl Churn {
         let gateway: Arc<str> = self.site.gateway.as_str().into();
         let mut kept = client::subscriber(&gateway, None, [KEPT]).await?;
         client::subscribed(&mut kept, 1).await?;
+        // It has to be read: a client that does not answer pings is disconnected.
+        let kept = tokio::spawn(async move { while client::read(&mut kept).await {} });
         let is_over = Arc::new(AtomicBool::new(false));
         let clients: Vec<_> = (0..CLIENTS)
             .map(|_| tokio::spawn(come_and_go(Arc::clone(&gateway), Arc::clone(&is_over))))
@@ -43,7 +45,12 @@ impl Churn {
         for client in join_all(clients).await {
             client.map_err(|error| error.to_string())??;
         }
-        ask(&format!("await bindings {KEPT}")).await
+        if kept.is_finished() {
+            return Err(format!("the client of {KEPT} was disconnected"));
+        }
+        let matched = ask(&format!("await bindings {KEPT}")).await;
+        kept.abort();
+        matched
     }
 }
 
