@@ -13,7 +13,8 @@ use crate::order::{Attachable, IntoOrder, Orders};
 pub trait DemuxStreamExt: Stream {
     /// Splits this stream into many sinks by a key that is computed from each item.
     ///
-    /// `key` returns the key of an item, and is called once for each. `orders` is a stream of [orders](crate::Order) that
+    /// `key` returns the key of an item, and is called once for each. `orders` is a stream of
+    /// [orders](crate::Order) that
     /// attach and detach sinks at any time; its items are `(key, sink)`, [`Attach`](crate::Attach)
     /// or [`Order`](crate::Order).
     ///
