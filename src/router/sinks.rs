@@ -13,6 +13,7 @@ use futures_sink::Sink;
 use super::budget::Allowance;
 use super::{Ending, Router, Sharing};
 use crate::hooks::{Detached, Discarded, Hooks, Recipient};
+use crate::slots::flush::Handled;
 use crate::slots::id::SlotId;
 use crate::slots::ready::Woken;
 use crate::slots::slot::{LeaveReason, Popped, Remains, Stage};
@@ -163,8 +164,18 @@ where
 
     /// Flushes the sinks whose flush is due by the time the input will have returned up to `budget`
     /// further items.
+    #[inline]
     pub(crate) fn flush_due(&mut self, budget: usize, flushes: &mut Allowance) {
-        let horizon = self.slots.flushes.look_ahead(*self.ledger.handled(), budget);
+        let now = *self.ledger.handled();
+        if self.slots.flushes.is_any_due_within(now, budget) {
+            self.flush_each(self.slots.flushes.look_ahead(now, budget), flushes);
+        }
+    }
+
+    /// Flushes the sinks whose flush is due by `horizon`.
+    // Not inlined: most turns call `flush_due` with nothing to flush.
+    #[inline(never)]
+    fn flush_each(&mut self, horizon: Handled, flushes: &mut Allowance) {
         while !flushes.is_spent() {
             let Some(id) = self.slots.flushes.pop_due(horizon) else { return };
             flushes.spend();

@@ -279,6 +279,14 @@ impl Flushes {
         self.front().is_some_and(|front| self.is_due(front, &now))
     }
 
+    /// Returns `true` if a sink is to be flushed in a turn with this budget, in which as much as
+    /// `now` has been handled.
+    #[inline]
+    pub(crate) fn is_any_due_within(&self, now: Handled, budget: usize) -> bool {
+        self.due > 0
+            || self.front().is_some_and(|front| self.is_due(front, &self.look_ahead(now, budget)))
+    }
+
     /// How many items may be read before a flush is due. Called before each run of items.
     pub(crate) fn due_in(&mut self, now: Handled) -> u64 {
         let (then, end) = self.last_look;
