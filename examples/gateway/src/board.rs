@@ -27,8 +27,9 @@ const MAX_IDLE_KEYS: usize = 1_000;
 const LISTED: usize = 100;
 /// Clients that are listed: those that have lost most.
 const LOSERS: usize = 10;
-/// The maximum age of an answer.
-const FRESH: Duration = Duration::from_secs(1);
+/// The maximum age of an answer. The page needs two answers for its first rates, and shows them within
+/// a second after it was opened.
+const FRESH: Duration = Duration::from_millis(500);
 
 pub struct Board {
     /// The part of the answer that does not change.

@@ -33,7 +33,8 @@ async function refresh() {
     setText("state", "gateway unreachable");
     alarm(`The gateway does not answer (${error.message}). Retrying.`);
   }
-  setTimeout(refresh, 1000);
+  // Two answers make a rate. They are at least half a second apart, so soon after the page was opened.
+  setTimeout(refresh, history.length ? 1000 : 250);
 }
 
 function alarm(text) {
@@ -207,7 +208,14 @@ const legend = new Map(LINES.map((name) => {
 function draw() {
   const svg = $("chart");
   const { width, height } = svg.getBoundingClientRect();
-  if (!width || !history.length) return;
+  if (!width) return;
+  if (history.length < 2) { // a line needs two points
+    const label = element("text", { x: width / 2, y: height / 2, "text-anchor": "middle" });
+    label.textContent = "collecting";
+    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    svg.replaceChildren(label);
+    return;
+  }
   const [left, bottom, over] = [44, 20, 8];
   const end = history.at(-1).at;
   const span = Math.min(SPAN * 1000, Math.max(SHORTEST * 1000, end - history[0].at));
