@@ -159,10 +159,13 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         const STALE: usize = 1_024;
         for _ in 0..STALE {
             let Some(id) = self.flushes.first() else { break };
-            match self.get_mut(id) {
-                Some(slot) if slot.needs_flush() => break,
-                Some(mut slot) => _ = slot.unqueue_flush(),
-                None => _ = self.flushes.adopt(id),
+            if let Some(mut slot) = self.get_mut(id) {
+                if slot.needs_flush() {
+                    break;
+                }
+                slot.set_flush_queued(false);
+            } else {
+                self.flushes.adopt(id);
             }
             self.flushes.remove_first();
         }

@@ -199,7 +199,8 @@ where
     /// next time-outs and, after the end of the input, starts to close the next sinks.
     fn poll_sinks(self: Pin<&mut Self>) {
         let this = self.project();
-        let (router, limit) = (this.router, this.budget.limit());
+        let router = this.router;
+        let limit = this.budget.limit();
         let Budget { sinks, flushes, ticks, closes, .. } = this.budget;
         if !router.is_aborted() {
             router.poll_woken(limit, sinks);
@@ -243,8 +244,9 @@ where
     /// Reads and routes as many items as may be read before a flush is due.
     fn read(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Read {
         let this = self.as_mut().project();
-        let (left, due) = (this.budget.items.left(), this.router.items_before_flush());
-        let run = usize::try_from(due).map_or(left, |due| due.min(left));
+        let left = this.budget.items.left();
+        let run =
+            usize::try_from(this.router.items_before_flush()).map_or(left, |due| due.min(left));
         if run == 0 {
             let limit = this.budget.limit();
             this.router.flush_due(limit, &mut this.budget.flushes);
@@ -265,7 +267,8 @@ where
         mut run: usize,
         cx: &mut Context<'_>,
     ) -> Read {
-        let (mut this, mut count) = (self.as_mut().project(), 0);
+        let mut this = self.as_mut().project();
+        let mut count = 0;
         let read = loop {
             if count == run {
                 break Read::Some;
@@ -343,7 +346,8 @@ where
     /// took an item if this turn is a lull, and those whose flush is due.
     fn flush_before_sleep(self: Pin<&mut Self>, turn: &Turn) {
         let this = self.project();
-        let (router, limit) = (this.router, this.budget.limit());
+        let router = this.router;
+        let limit = this.budget.limit();
         let Budget { sinks, flushes, closes, .. } = this.budget;
         router.close_some(closes, sinks);
         if router.is_closing() {
@@ -366,18 +370,19 @@ where
         }
         let mut this = self.project();
         this.orders.set(None);
-        this.router.free().then(|| {
-            *this.state = State::Completed;
-            this.router.totals()
-        })
+        if !this.router.free() {
+            return None;
+        }
+        *this.state = State::Completed;
+        Some(this.router.totals())
     }
 
     /// Registers the waker of the task, or wakes the task at once if there is more to do.
     fn sleep(self: Pin<&mut Self>, turn: &Turn, cx: &Context<'_>) {
         let this = self.project();
-        let (router, is_unread) = (this.router, *this.inbox == Inbox::Unread);
-        let has_orders = is_unread || router.ready().signals() & ORDERS != 0;
-        if this.orders.is_some() && has_orders
+        let router = this.router;
+        let may_have_order = *this.inbox == Inbox::Unread || router.ready().signals() & ORDERS != 0;
+        if this.orders.is_some() && may_have_order
             || this.order.is_some()
             || router.has_work()
             || router.is_open() && !turn.is_dry

@@ -168,9 +168,10 @@ where
     /// Names the first sink that the input waits for, if none is named. One whose waker has fired
     /// will take an item in the next turn.
     pub(crate) fn name_blocked(&mut self) {
-        let Some(id) = self.beyond.lists.first(GATE).filter(|_| !self.is_finished()) else {
+        if self.is_finished() {
             return;
-        };
+        }
+        let Some(id) = self.beyond.lists.first(GATE) else { return };
         self.beyond.was_closed = true;
         if self.beyond.blocked_on.is_none() && !self.slots.ready.has_fired(id) {
             self.beyond.blocked_on = Some(id);
@@ -188,7 +189,10 @@ where
     /// Gives the first member of a group the queue that another one has left to it.
     pub(super) fn hand_over(&mut self, group: usize, Queue { items, beyond }: Queue<V>) {
         let len = items.len();
-        let Some(head) = self.slots.group(group).head().filter(|_| len > 0) else { return };
+        if len == 0 {
+            return;
+        }
+        let Some(head) = self.slots.group(group).head() else { return };
         self.slots.group_mut(group).is_full = false; // the policy may be another one
         self.slots.slot_mut(head).set_queue(items);
         let beyond = if self.slots.slot(head).conflates() {
@@ -338,7 +342,8 @@ where
     /// Puts an item in the place of the oldest one that it supersedes. Returns it if there is none.
     fn conflate(&mut self, id: SlotId, item: V) -> Option<V> {
         let slot = self.slots.slot_mut(id);
-        let (hooks, to) = (self.ledger.hooks_mut(), slot.recipient());
+        let hooks = self.ledger.hooks_mut();
+        let to = slot.recipient();
         let comparisons = &mut self.beyond.comparisons;
         let position = slot.queue().position(|waiting| {
             *comparisons += 1;

@@ -160,9 +160,9 @@ where
 
     /// Returns `true` if a slot is to be offered the item that is on its way through its group.
     fn is_ahead(&self, id: SlotId) -> bool {
-        let walk = self.walk.as_ref().map(|walk| walk.group);
-        let member = self.slots.group_of(id).filter(|(group, _)| walk == Some(*group));
-        member.is_some_and(|(group, number)| self.slots.group(group).is_ahead(number))
+        let Some(walk) = &self.walk else { return false };
+        let Some((group, number)) = self.slots.group_of(id) else { return false };
+        group == walk.group && self.slots.group(group).is_ahead(number)
     }
 
     /// Offers a member that leaves the item that is on its way through its group, if it was not
@@ -194,9 +194,10 @@ where
         }
         let walk = self.walk.as_mut()?;
         walk.ahead -= 1;
-        let is_over = walk.ahead == 0;
-        let walk = self.walk.take_if(|_| is_over)?;
+        if walk.ahead > 0 {
+            return None;
+        }
         self.ledger.unqueued(1);
-        walk.item
+        self.walk.take()?.item
     }
 }

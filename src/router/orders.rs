@@ -110,7 +110,8 @@ where
             None => Stage::Receiving,
         };
         let receives = stage == Stage::Receiving;
-        let old = taken.filter(|_| receives && matches!(self.sharing, Sharing::None));
+        let replaces = receives && matches!(self.sharing, Sharing::None);
+        let old = if replaces { taken } else { None };
         let backlog = old.map(|old| self.replace(old));
         let id = self.slots.insert(NewSlot { key, sink, terms, claim, stage });
         if receives && terms.catch_all {

@@ -31,12 +31,16 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     /// polled and had no more. If it is a lull, all sinks that took an item are to be flushed, or
     /// the ticks until then are counted. `has_orders` is whether ticks may come.
     pub(crate) fn end_turn(&mut self, handled: u64, is_dry: bool, has_orders: bool) {
-        let pause = match () {
-            () if self.walk.is_some() => Pause::Walk,
-            () if self.is_finished() => Pause::Over,
-            () if !self.beyond.is_open() => Pause::Blocked,
-            () if is_dry => Pause::Dry,
-            () => Pause::Full,
+        let pause = if self.walk.is_some() {
+            Pause::Walk
+        } else if self.is_finished() {
+            Pause::Over
+        } else if !self.beyond.is_open() {
+            Pause::Blocked
+        } else if is_dry {
+            Pause::Dry
+        } else {
+            Pause::Enough
         };
         let is_held_up = matches!(pause, Pause::Blocked | Pause::Over);
         if self.slots.flushes.can_linger() && has_orders && !is_held_up {
@@ -69,13 +73,16 @@ where
     /// Applies a tick to the next slots with a time-out. Each costs one of `ticks`; `sinks` is what
     /// may be spent on draining.
     pub(crate) fn sweep(&mut self, ticks: &mut Allowance, sinks: &mut Allowance) {
-        let is_aborted = self.is_aborted();
         while self.is_sweeping() && ticks.spend() {
             let Some((id, sweep)) = self.slots.timers.next() else { return };
             let has_queue = self.slots.slot(self.queue_owner(id)).is_queued();
             let mut slot = self.slots.slot_mut(id);
             let has_fired = slot.has_fired();
-            match slot.tick(sweep, has_fired, has_queue).filter(|_| !is_aborted) {
+            let expired = slot.tick(sweep, has_fired, has_queue);
+            if self.is_aborted() {
+                continue; // all are evicted
+            }
+            match expired {
                 Some(Expired::Stalled) => self.remove(id, Detached::Stalled),
                 Some(Expired::Idle) => {
                     self.leave(id, LeaveReason::Idle);

@@ -155,7 +155,7 @@ where
         self.ready.register(id);
         self.flushes.reserve(self.store.ids());
         if self.flushes.adopt(id) {
-            slot.set_flush_queued();
+            slot.set_flush_queued(true);
         }
         self.place(slot);
         if self.slot(id).is_timed() {
@@ -174,7 +174,8 @@ where
 
     /// Puts a slot in place: it joins those that are there under its key, in its stage.
     fn place(&mut self, mut slot: Slot<K, S>) {
-        let (id, receives) = (slot.id(), slot.receives());
+        let id = slot.id();
+        let receives = slot.receives();
         let head = self.find_head(slot.key(), receives);
         slot.set_head(head.is_none());
         self.store.insert(slot, &self.hasher);

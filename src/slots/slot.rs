@@ -176,14 +176,18 @@ impl<K, S> Slot<K, S> {
 
     /// The group and the number there, if it shares its key.
     pub(crate) fn group<V>(&self, extras: &ExtrasList<V>) -> Option<(usize, u64)> {
-        let extras = extras.get(self.id).filter(|_| self.has(GROUPED))?;
+        if !self.has(GROUPED) {
+            return None;
+        }
+        let extras = extras.get(self.id)?;
         Some((extras.group as usize, extras.number))
     }
 
     pub(crate) fn set_group<V>(&mut self, group: u32, number: u64, extras: &mut ExtrasList<V>) {
         self.set(GROUPED, true);
         let extras = extras.get_or_default(self.id);
-        (extras.group, extras.number) = (group, number);
+        extras.group = group;
+        extras.number = number;
     }
 
     pub(crate) fn leave_group(&mut self) {

@@ -148,14 +148,18 @@ impl<K, S> Store<K, S> {
     /// Removes the slot with an id. If it is a head, `heir` takes its place, whose key is the same.
     pub(crate) fn take(&mut self, id: SlotId, heir: Option<SlotId>) -> Slot<K, S> {
         let bucket = self.bucket(id).expect(NO_SLOT);
-        if let Some(heir) = heir.filter(|_| self.slot(id).is_head()) {
-            let mut new = self.take(heir, None);
-            new.set_head(true);
-            self.places[heir.index()] = narrow(bucket);
-            return mem::replace(self.table.get_bucket_mut(bucket).expect(NO_SLOT), new);
+        match heir {
+            Some(heir) if self.slot(id).is_head() => {
+                let mut new = self.take(heir, None);
+                new.set_head(true);
+                self.places[heir.index()] = narrow(bucket);
+                mem::replace(self.table.get_bucket_mut(bucket).expect(NO_SLOT), new)
+            }
+            _ => {
+                let entry = self.table.get_bucket_entry(bucket).ok().expect(NO_SLOT);
+                entry.remove().0
+            }
         }
-        let entry = self.table.get_bucket_entry(bucket).ok().expect(NO_SLOT);
-        entry.remove().0
     }
 }
 

@@ -75,11 +75,12 @@ impl Timers {
     /// The next slot of the sweep.
     pub(crate) fn next(&mut self) -> Option<(SlotId, Sweep)> {
         self.cursor = self.cursor.checked_sub(1)?;
-        let (id, number, was_closed) = (self.slots[self.cursor], self.sweep, self.was_closed);
+        let id = self.slots[self.cursor];
+        let sweep = Sweep { number: self.sweep, was_closed: self.was_closed };
         if self.cursor == 0 {
             self.end_sweep();
         }
-        Some((id, Sweep { number, was_closed }))
+        Some((id, sweep))
     }
 
     /// Adds a slot. Returns its index, and the number of the last sweep whose tick was read before.

@@ -219,8 +219,7 @@ impl Flushes {
     fn push_branchless(&mut self, id: SlotId, now: &Handled, new: bool) {
         // There is room: no id is listed twice, and there is a place more than ids.
         let end = self.place(self.end);
-        let (items, copies) = (low(now.items), low(now.copies));
-        self.ring[end] = Entry { id: id.raw(), items, copies };
+        self.ring[end] = Entry { items: low(now.items), id: id.raw(), copies: low(now.copies) };
         self.end = self.end.wrapping_add(usize::from(new));
     }
 
@@ -233,7 +232,8 @@ impl Flushes {
     /// Moves the list to the start of a larger ring.
     #[cold]
     fn grow(&mut self, len: usize) {
-        let (start, listed) = (self.next, self.len());
+        let start = self.next;
+        let listed = self.len();
         let mut ring = Vec::with_capacity(len);
         ring.extend((0..listed).map(|entry| self.ring[self.place(start.wrapping_add(entry))]));
         ring.resize(len, Entry::default());
@@ -292,11 +292,13 @@ impl Flushes {
         let (then, end) = self.last_look;
         self.lists_many = self.end.wrapping_sub(end) as u64 * LISTS_MANY > now.items - then;
         self.last_look = (now.items, self.end);
-        // Without an entry: if the item that is read next makes one.
-        let (items, work) = self
-            .front()
-            .map_or((0, 0), |front| (front.further_items(&now), front.further_work(&now)));
-        self.flush_every.saturating_sub(items).min(self.price().saturating_sub(work))
+        let Some(front) = self.front() else {
+            // The item that is read next may list a sink.
+            return self.flush_every.min(self.price());
+        };
+        let items_left = self.flush_every.saturating_sub(front.further_items(&now));
+        let work_left = self.price().saturating_sub(front.further_work(&now));
+        items_left.min(work_left)
     }
 
     /// Returns `true` if many of the items that were read last have listed their sinks.

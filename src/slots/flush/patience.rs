@@ -17,7 +17,7 @@ use super::tuning::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pause {
     /// The turn has done enough: there may be more.
-    Full,
+    Enough,
     /// An item is on its way through a group.
     Walk,
     /// The input has nothing ready.
@@ -57,12 +57,13 @@ impl Patience {
                 Pause::Dry if listed <= FLUSHED_AT_ONCE => true,
                 Pause::Dry if handled > 0 => self.ends_with_batch(waited > 0),
                 Pause::Dry => self.ends_wait(),
-                Pause::Full => handled == 0,
+                Pause::Enough => handled == 0,
                 Pause::Blocked => handled == 0 || listed <= FLUSHED_AT_ONCE,
                 Pause::Over => true,
             };
         if ends || listed == 0 {
-            (self.batches, self.waited) = (0, 0);
+            self.batches = 0;
+            self.waited = 0;
         }
         ends
     }
@@ -90,7 +91,8 @@ impl Patience {
     fn judge(&mut self, handled: u64, pause: Pause) {
         let owed = mem::take(&mut self.owed);
         if owed > 0 && handled >= owed {
-            (self.failures, self.skipped) = (0, 0);
+            self.failures = 0;
+            self.skipped = 0;
         } else if owed > 0 && handled == 0 && pause != Pause::Walk {
             self.fail();
         } else {
@@ -245,10 +247,10 @@ mod tests {
     #[test]
     fn neither_a_walk_nor_a_full_turn_flushes() {
         let mut patience = Patience::default();
-        for pause in [Pause::Walk, Pause::Full] {
+        for pause in [Pause::Walk, Pause::Enough] {
             assert!(!patience.ends(MANY, 1, pause));
         }
-        assert!(patience.ends(MANY, 0, Pause::Full), "a turn that could read and did not");
+        assert!(patience.ends(MANY, 0, Pause::Enough), "a turn that could read and did not");
         assert!(!patience.ends(0, 0, Pause::Over), "nothing is listed");
     }
 

@@ -104,8 +104,8 @@ impl<K, S> Slot<K, S> {
         self.has(FLUSH_QUEUED)
     }
 
-    pub(crate) fn set_flush_queued(&mut self) {
-        self.set(FLUSH_QUEUED, true);
+    pub(crate) fn set_flush_queued(&mut self, is_queued: bool) {
+        self.set(FLUSH_QUEUED, is_queued);
     }
 
     /// The slot was taken from the flush list. Returns `true` if its sink is to be flushed. A sink

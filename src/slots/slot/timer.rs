@@ -96,7 +96,8 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         let is_flushing = slot.has(FLUSHING | FLUSH_AGAIN);
         let is_pending = slot.has(FLUSHING | CLOSING) || slot.has(PARKED) && waits_for_item;
         if has_moved {
-            (timer.stalled, timer.idle) = (0, 0);
+            timer.stalled = 0;
+            timer.idle = 0;
             timer.is_self_woken &= is_pending;
         }
         // If the waker has fired, progress is possible and only the demux is late. A sink that woke
