@@ -115,7 +115,7 @@ pin_project! {
         order: Option<Unapplied<KeyOf<O>, SinkOf<O>>>,
         key: F,
         budget: Budget,
-        inbox: Inbox,
+        orders_state: OrdersState,
         state: State,
     }
 }
@@ -127,7 +127,7 @@ pin_project! {
 /// channel of tokio also returns `Pending` when the cooperative budget of the task is used up, and
 /// wakes the task late: such an item then waits for the next turn, which polls the stream first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Inbox {
+enum OrdersState {
     /// It is to be polled. If it returns `Pending`, it has no order.
     Unpolled,
     /// It returned an order when it was polled last, and may have more.
@@ -140,7 +140,7 @@ enum Inbox {
     Quiet,
 }
 
-impl Inbox {
+impl OrdersState {
     /// An item that may match no key was read since the stream was polled last.
     fn suspect(&mut self) {
         if *self == Self::Quiet {
@@ -179,7 +179,7 @@ where
             order: None,
             key,
             budget: Budget::new(BUDGET),
-            inbox: Inbox::Unpolled,
+            orders_state: OrdersState::Unpolled,
             state: State::Waiting,
         }
     }
@@ -516,11 +516,11 @@ where
     O::Order: IntoOrder,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { router, input: _, orders, order: _, key: _, budget, inbox, state } = self;
+        let Self { router, input: _, orders, order: _, key: _, budget, orders_state, state } = self;
         f.debug_struct("Demux")
             .field("state", state)
             .field("input_is_over", &router.is_finished())
-            .field("orders", &orders.as_ref().map(|_| inbox))
+            .field("orders", &orders.as_ref().map(|_| orders_state))
             .field("receiving", &router.len())
             .field("leaving", &router.leaving())
             .field("is_blocked", &router.blocked_on().is_some())

@@ -165,7 +165,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         Q: Hash + Eq + ?Sized,
         B: BuildHasher,
     {
-        self.slots.find(key).is_some()
+        self.slots.receiver(key).is_some()
     }
 
     /// How many items are queued for the attachments that receive under a key.
@@ -175,7 +175,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         Q: Hash + Eq + ?Sized,
         B: BuildHasher,
     {
-        let Some(head) = self.slots.find(key) else { return 0 };
+        let Some(head) = self.slots.receiver(key) else { return 0 };
         let len = |id: SlotId| self.slots.queue_len(id).0;
         match self.slots.group_of(head) {
             None => len(head),

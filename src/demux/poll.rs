@@ -9,7 +9,7 @@ use core::task::{Context, Poll};
 
 use futures_core::Stream;
 
-use super::{Demux, ErrorOf, Inbox, KeyOf, SinkOf, State, Unapplied};
+use super::{Demux, ErrorOf, KeyOf, OrdersState, SinkOf, State, Unapplied};
 use crate::hooks::Hooks;
 use crate::key::sealed::{AttachOnDemand, FindByKey};
 use crate::order::{Attachable, IntoOrder, Order, Orders};
@@ -47,7 +47,7 @@ where
 /// The state of one call of `poll`.
 struct Turn {
     /// Sinks were polled that are in doubt, and all of them are settled.
-    is_settled: bool,
+    doubts_settled: bool,
     /// No order or ended lease that is known comes before the next item.
     orders_read: bool,
     /// The input has nothing ready.
@@ -97,14 +97,15 @@ where
             }
             State::Completed => panic!("`Demux` polled after completion"),
         }
-        if *this.inbox == Inbox::Doubted {
+        if *this.orders_state == OrdersState::Doubted {
             let item_waits = this.router.has_overtaken();
-            *this.inbox = if item_waits { Inbox::Unpolled } else { Inbox::Quiet };
+            *this.orders_state =
+                if item_waits { OrdersState::Unpolled } else { OrdersState::Quiet };
         }
         this.router.begin_turn();
         this.budget.begin_turn();
         Turn {
-            is_settled: false,
+            doubts_settled: false,
             orders_read: false,
             is_dry: false,
             handled: this.router.count_handled(),
@@ -117,7 +118,7 @@ where
         let this = self.project();
         if !this.router.is_aborted() {
             this.router.settle_doubts(this.budget.limit(), &mut this.budget.items);
-            turn.is_settled = !this.router.is_in_doubt();
+            turn.doubts_settled = !this.router.is_in_doubt();
             this.router.continue_walk(&mut this.budget.items);
         }
     }
@@ -137,7 +138,7 @@ where
                 let rest = this.router.apply(this.key, order, fresh, this.budget);
                 *this.order = rest.map(|order| Unapplied { order, fresh: false });
                 if this.order.is_none() { Next::Order } else { Next::Turn }
-            } else if matches!(this.inbox, Inbox::Unpolled | Inbox::Unread)
+            } else if matches!(this.orders_state, OrdersState::Unpolled | OrdersState::Unread)
                 || this.router.ready().signals() & ORDERS != 0
             {
                 self.as_mut().read_order()
@@ -158,7 +159,7 @@ where
         let Some(orders) = this.orders.as_mut().as_pin_mut() else {
             // A waker that outlived the stream fired, or an item came.
             this.router.ready().lower_orders();
-            *this.inbox = Inbox::Quiet;
+            *this.orders_state = OrdersState::Quiet;
             return Next::Order;
         };
         if this.budget.orders.is_spent() {
@@ -168,28 +169,29 @@ where
         ready.lower_orders();
         match orders.poll_next(&mut Context::from_waker(ready.orders_waker())) {
             Poll::Ready(Some(order)) => {
-                *this.inbox = Inbox::Unread;
+                *this.orders_state = OrdersState::Unread;
                 this.budget.orders.spend();
                 let order = order.into_order();
-                if !matches!(order, Order::Tick) || this.router.tick_read() {
+                if !matches!(order, Order::Tick) || this.router.is_first_tick() {
                     *this.order = Some(Unapplied { order, fresh: true });
                 }
             }
             Poll::Ready(None) => {
                 this.orders.set(None);
-                *this.inbox = Inbox::Quiet;
+                *this.orders_state = OrdersState::Quiet;
             }
             Poll::Pending if ready.signals() & ORDERS == 0 => {
-                let is_certain = *this.inbox == Inbox::Unpolled;
-                *this.inbox = if is_certain { Inbox::Quiet } else { Inbox::Doubted };
+                let is_certain = *this.orders_state == OrdersState::Unpolled;
+                *this.orders_state =
+                    if is_certain { OrdersState::Quiet } else { OrdersState::Doubted };
             }
             // The stream woke itself, or another thread has just sent an order. It may have yielded
             // although it has one, so items wait for a turn. If it does the same in that turn, they
             // wait no longer. The signal stays up: the next item is read, then the stream polled
             // once more, and an order that was sent before the item is found.
             Poll::Pending => {
-                let before = core::mem::replace(this.inbox, Inbox::Yielded);
-                return if before == Inbox::Yielded { Next::Item } else { Next::Turn };
+                let before = core::mem::replace(this.orders_state, OrdersState::Yielded);
+                return if before == OrdersState::Yielded { Next::Item } else { Next::Turn };
             }
         }
         Next::Order
@@ -213,7 +215,7 @@ where
     /// Reads the input and routes its items until the input has none, an item has to wait, or the
     /// allowance is spent.
     fn poll_input(mut self: Pin<&mut Self>, turn: &mut Turn, cx: &mut Context<'_>) {
-        while turn.is_settled && self.as_mut().may_read(turn) {
+        while turn.doubts_settled && self.as_mut().may_read(turn) {
             match self.as_mut().read(cx) {
                 Read::Some => {}
                 Read::Overtaken => self.as_mut().poll_orders(turn),
@@ -235,7 +237,7 @@ where
             return false;
         }
         if this.router.has_overtaken() {
-            let orders_known = *this.inbox != Inbox::Doubted;
+            let orders_known = *this.orders_state != OrdersState::Doubted;
             this.router.route_overtaken(this.key, orders_known, &mut this.budget.items);
         }
         this.router.is_open() && !this.router.has_overtaken() && !this.budget.items.is_spent()
@@ -285,7 +287,7 @@ where
             if signals != 0 {
                 this.router.overtake(Unrouted { item, key: None });
                 if signals & ORDERS == 0 {
-                    this.inbox.suspect();
+                    this.orders_state.suspect();
                 }
                 break Read::Overtaken;
             }
@@ -328,14 +330,14 @@ where
     /// that send at once, one takes the waker; if it is preempted before it fires it, the other one
     /// has sent its order and fires none.
     fn route_unknown(mut self: Pin<&mut Self>) -> Option<Read> {
-        self.as_mut().project().inbox.suspect();
-        if self.inbox == Inbox::Unpolled {
+        self.as_mut().project().orders_state.suspect();
+        if self.orders_state == OrdersState::Unpolled {
             if let Next::Turn = self.as_mut().read_order() {
                 return Some(Read::Enough);
             }
         }
         let this = self.project();
-        if *this.inbox != Inbox::Quiet || this.router.ready().signals() != 0 {
+        if *this.orders_state != OrdersState::Quiet || this.router.ready().signals() != 0 {
             return Some(Read::Overtaken);
         }
         this.router.route_overtaken(this.key, true, &mut this.budget.items);
@@ -381,7 +383,8 @@ where
     fn sleep(self: Pin<&mut Self>, turn: &Turn, cx: &Context<'_>) {
         let this = self.project();
         let router = this.router;
-        let may_have_order = *this.inbox == Inbox::Unread || router.ready().signals() & ORDERS != 0;
+        let may_have_order =
+            *this.orders_state == OrdersState::Unread || router.ready().signals() & ORDERS != 0;
         if this.orders.is_some() && may_have_order
             || this.order.is_some()
             || router.has_work()

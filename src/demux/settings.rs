@@ -371,9 +371,9 @@ where
     where
         C: FnMut(&St::Item) -> Option<Attach<KeyOf<O>, SinkOf<O>>>,
     {
-        let Self { router, input, orders, order, key, budget, inbox, state } = self;
+        let Self { router, input, orders, order, key, budget, orders_state, state } = self;
         let key = OrAttach::new(key, attach);
-        Demux { router, input, orders, order, key, budget, inbox, state }
+        Demux { router, input, orders, order, key, budget, orders_state, state }
     }
 
     /// Sets the hasher for looking up keys.
@@ -411,9 +411,9 @@ where
         hooks: impl FnOnce(H) -> H2,
         slots: impl FnOnce(SlotsOf<St, O, B>) -> SlotsOf<St, O, B2>,
     ) -> Demux<St, F, O, H2, B2> {
-        let Self { router, input, orders, order, key, budget, inbox, state } = self;
+        let Self { router, input, orders, order, key, budget, orders_state, state } = self;
         let router = router.map_parts(hooks, slots);
-        Demux { router, input, orders, order, key, budget, inbox, state }
+        Demux { router, input, orders, order, key, budget, orders_state, state }
     }
 }
 

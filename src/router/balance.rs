@@ -124,7 +124,7 @@ where
                 }
                 answer @ Poll::Ready(_) => {
                     self.go_to_end_of_line(id);
-                    return self.settle(id, item, answer);
+                    return self.send_or_queue(id, item, answer);
                 }
             }
         }

@@ -99,7 +99,7 @@ where
         F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
         let Self { slots, ledger, .. } = self;
-        let (slot, key) = slots.find_for(key, &item);
+        let (slot, key) = key.find_in(slots, &item);
         let Some(mut slot) = slot else {
             return Err(SlowPath::Unknown(Unrouted { item, key }));
         };
@@ -166,9 +166,9 @@ where
         F: FindByKey<V, K>,
     {
         let (id, key) = if let Some(known) = known {
-            (self.slots.find(&known), Some(known))
+            (self.slots.receiver(&known), Some(known))
         } else {
-            let (slot, key) = self.slots.find_for(key, &item);
+            let (slot, key) = key.find_in(&mut self.slots, &item);
             (slot.map(|slot| slot.id()), key)
         };
         let unrouted = Unrouted { item, key };
@@ -182,7 +182,7 @@ where
     /// the one that receives.
     fn resolve(&self, path: SlowPath<K, V, S::Error>) -> SlowPath<K, V, S::Error> {
         match path {
-            SlowPath::Slow(id, item) => match self.slots.head_for(id) {
+            SlowPath::Slow(id, item) => match self.slots.receiver_beside(id) {
                 Some(head) => SlowPath::Slow(head, item),
                 None => SlowPath::Unknown(item),
             },
@@ -216,7 +216,7 @@ where
                     _ => self.route_to(id, item),
                 }
             }
-            SlowPath::Unready(id, item, answer) => self.settle(id, item, answer),
+            SlowPath::Unready(id, item, answer) => self.send_or_queue(id, item, answer),
             SlowPath::NotAdmitted(id, item) => self.discard(id, item, Discarded::NotAdmitted),
             SlowPath::Failed(id, error) => self.lose(id, error),
         }
@@ -254,11 +254,17 @@ where
             return self.enqueue(id, item);
         }
         let answer = slot.poll_ready();
-        self.settle(id, item, answer);
+        self.send_or_queue(id, item, answer);
     }
 
-    /// The same when the sink has just been polled.
-    pub(super) fn settle(&mut self, id: SlotId, item: V, answer: Poll<Result<(), S::Error>>) {
+    /// Sends an item to a sink that has just answered that it is ready; or queues it, or removes the
+    /// slot, as the answer says.
+    pub(super) fn send_or_queue(
+        &mut self,
+        id: SlotId,
+        item: V,
+        answer: Poll<Result<(), S::Error>>,
+    ) {
         match answer {
             Poll::Ready(Ok(())) => self.send(id, item),
             Poll::Ready(Err(error)) => self.remove_with(id, Detached::Failed(error), Some(item)),

@@ -106,7 +106,7 @@ where
             };
             let Some(copy) = walk.take_copy(&mut self.ledger) else { break };
             match answer {
-                Some(answer) => self.settle(id, copy, answer),
+                Some(answer) => self.send_or_queue(id, copy, answer),
                 None => self.offer(id, copy),
             }
             self.pay_comparisons(items);

@@ -44,7 +44,7 @@ where
             // All are evicted.
             Order::Detach(_) if self.is_aborted() => {}
             Order::Detach(key) => {
-                while let Some(id) = self.slots.find(&key) {
+                while let Some(id) = self.slots.receiver(&key) {
                     if !mem::take(&mut is_paid) && !orders.spend() {
                         return Some(Order::Detach(key));
                     }
@@ -53,8 +53,7 @@ where
                 }
             }
             Order::Evict(key) => {
-                while let Some(id) = self.slots.find(&key).or_else(|| self.slots.find_leaving(&key))
-                {
+                while let Some(id) = self.slots.receiver(&key).or_else(|| self.slots.leaver(&key)) {
                     if !mem::take(&mut is_paid) && !orders.spend() {
                         return Some(Order::Evict(key));
                     }
@@ -104,7 +103,7 @@ where
             drop(sink);
             return self.ledger.detached(to, Detached::Evicted);
         }
-        let taken = self.slots.find(&key);
+        let taken = self.slots.receiver(&key);
         let stage = match self.rejection(&terms, request, taken.is_some()) {
             Some(reason) => Stage::Leaving(reason),
             None => Stage::Receiving,

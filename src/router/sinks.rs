@@ -142,13 +142,13 @@ where
         let now = *self.ledger.handled();
         let balances = self.balances();
         let mut slot = self.slots.slot_mut(owner);
-        let Some(Popped { item, moves_up, is_settled }) = slot.pop() else { return Ok(false) };
+        let Some(Popped { item, moves_up, was_last_beyond }) = slot.pop() else { return Ok(false) };
         let left = slot.is_queued();
         self.ledger.unqueued(1);
         let mut slot = self.slots.slot_mut(id);
         let sent = slot.send::<false>(item, &now);
         let is_open = sent.is_err() || !(moves_up || balances) || slot.accept();
-        if is_settled {
+        if was_last_beyond {
             self.leave_beyond(owner);
         }
         sent?;

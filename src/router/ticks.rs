@@ -12,14 +12,14 @@ use crate::slots::slot::{Expired, LeaveReason};
 
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
     /// A tick was read. Returns `true` if it is to be applied: it is the first of this turn.
-    pub(crate) fn tick_read(&mut self) -> bool {
-        self.slots.timers.tick_read()
+    pub(crate) fn is_first_tick(&mut self) -> bool {
+        self.slots.timers.is_first_tick()
     }
 
     /// One unit of time has passed.
     pub(super) fn tick(&mut self) {
-        self.slots.timers.tick(self.beyond.take_was_closed());
-        self.slots.flushes.tick();
+        self.slots.timers.request_sweep(self.beyond.take_was_closed());
+        self.slots.flushes.count_linger();
     }
 
     /// How many items were read, and how many copies were made.
@@ -78,7 +78,7 @@ where
             let has_queue = self.slots.slot(self.queue_owner(id)).is_queued();
             let mut slot = self.slots.slot_mut(id);
             let has_fired = slot.has_fired();
-            let expired = slot.tick(sweep, has_fired, has_queue);
+            let expired = slot.check_timeouts(sweep, has_fired, has_queue);
             if self.is_aborted() {
                 continue; // all are evicted
             }

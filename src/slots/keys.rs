@@ -8,7 +8,7 @@ use super::id::SlotId;
 use super::slot::{LeaveReason, Remains, Slot, SlotMut};
 use super::store::narrow;
 use super::{NewSlot, Slots};
-use crate::key::sealed::{Directory, FindByKey};
+use crate::key::sealed::Directory;
 use crate::lease::LeaseRequest;
 
 /// The slots of one key.
@@ -60,55 +60,34 @@ where
     B: BuildHasher,
 {
     /// The slot that receives items with this key; the head, if there are several.
-    pub(crate) fn find<Q>(&self, key: &Q) -> Option<SlotId>
+    pub(crate) fn receiver<Q>(&self, key: &Q) -> Option<SlotId>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.find_head(key, true)
+        self.store.head(key, true, &self.hasher)
     }
 
     /// The first slot that is leaving under this key.
-    pub(crate) fn find_leaving(&self, key: &K) -> Option<SlotId>
+    pub(crate) fn leaver(&self, key: &K) -> Option<SlotId>
     where
         K: Hash + Eq,
     {
-        self.find_head(key, false)
-    }
-
-    fn find_head<Q>(&self, key: &Q, receives: bool) -> Option<SlotId>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        self.store.find_head(key, receives, &self.hasher)
-    }
-
-    /// A slot with the key of an item. If it is [fast](Slot::is_fast), it alone receives such items.
-    /// Otherwise see [`head_for`](Self::head_for). Also returns the key, unless it is a part of the
-    /// item.
-    #[inline]
-    pub(crate) fn find_for<F>(
-        &mut self,
-        key: &mut F,
-        item: &V,
-    ) -> (Option<SlotMut<'_, K, S, V>>, Option<K>)
-    where
-        F: FindByKey<V, K>,
-    {
-        key.find_in(self, item)
+        self.store.head(key, false, &self.hasher)
     }
 
     /// The slot that receives items with the key of another slot; the head, if there are several.
-    pub(crate) fn head_for(&self, id: SlotId) -> Option<SlotId>
+    pub(crate) fn receiver_beside(&self, id: SlotId) -> Option<SlotId>
     where
         K: Hash + Eq,
     {
         let slot = self.slot(id);
-        if slot.is_head() && slot.receives() { Some(id) } else { self.find(slot.key()) }
+        if slot.is_head() && slot.receives() { Some(id) } else { self.receiver(slot.key()) }
     }
 }
 
+/// For an item: finds a slot with its key. If that is [fast](Slot::is_fast), it alone receives such
+/// items. Otherwise see [`receiver_beside`](Slots::receiver_beside).
 impl<K, S, V, B> Directory<K> for Slots<K, S, V, B>
 where
     B: BuildHasher,
@@ -176,7 +155,7 @@ where
     fn place(&mut self, mut slot: Slot<K, S>) {
         let id = slot.id();
         let receives = slot.receives();
-        let head = self.find_head(slot.key(), receives);
+        let head = self.store.head(slot.key(), receives, &self.hasher);
         slot.set_head(head.is_none());
         self.store.insert(slot, &self.hasher);
         if let Some(head) = head {

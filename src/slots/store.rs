@@ -129,7 +129,7 @@ impl<K, S> Store<K, S> {
     }
 
     /// The head of the slots with this key that receive, or of those that are leaving.
-    pub(crate) fn find_head<Q>(
+    pub(crate) fn head<Q>(
         &self,
         key: &Q,
         receives: bool,

@@ -53,13 +53,13 @@ impl Timers {
     }
 
     /// A tick was read. Returns `true` if it is the first of this turn: others do not count.
-    pub(crate) fn tick_read(&mut self) -> bool {
+    pub(crate) fn is_first_tick(&mut self) -> bool {
         !core::mem::replace(&mut self.has_ticked, true)
     }
 
-    /// A tick is applied. `was_closed` is whether the input had to wait for a sink since the last
-    /// one.
-    pub(crate) fn tick(&mut self, was_closed: bool) {
+    /// Starts a sweep for a tick, or has one follow that is under way. `was_closed` is whether the
+    /// input had to wait for a sink since the last tick.
+    pub(crate) fn request_sweep(&mut self, was_closed: bool) {
         if self.cursor > 0 {
             self.pending = Some(was_closed || self.pending == Some(true));
         } else {
@@ -122,9 +122,9 @@ mod tests {
     }
 
     fn tick(timers: &mut Timers) -> bool {
-        let counts = timers.tick_read();
+        let counts = timers.is_first_tick();
         if counts {
-            timers.tick(false);
+            timers.request_sweep(false);
         }
         counts
     }
@@ -232,14 +232,14 @@ mod tests {
         let mut timers = timers(2);
         for was_closed in [true, false, true, false] {
             timers.begin_turn();
-            timers.tick(was_closed);
+            timers.request_sweep(was_closed);
         }
         let held: Vec<_> =
             core::iter::from_fn(|| timers.next()).map(|(_, sweep)| sweep.was_closed).collect();
         assert_eq!(held, [true, true, true, true], "the last three are one");
         for was_closed in [true, false] {
             timers.begin_turn();
-            timers.tick(was_closed);
+            timers.request_sweep(was_closed);
         }
         let held: Vec<_> =
             core::iter::from_fn(|| timers.next()).map(|(_, sweep)| sweep.was_closed).collect();

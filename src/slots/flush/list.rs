@@ -148,8 +148,8 @@ impl Flushes {
         self.ticks_left = 0;
     }
 
-    /// One unit of time has passed.
-    pub(crate) fn tick(&mut self) {
+    /// A tick was applied.
+    pub(crate) fn count_linger(&mut self) {
         if self.ticks_left > 0 {
             self.ticks_left -= 1;
             if self.ticks_left == 0 {

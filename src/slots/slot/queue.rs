@@ -30,7 +30,7 @@ pub(crate) struct Popped<V> {
     /// Another item is no longer beyond the buffer, and to be accepted.
     pub(crate) moves_up: bool,
     /// That was the last item beyond the buffer.
-    pub(crate) is_settled: bool,
+    pub(crate) was_last_beyond: bool,
 }
 
 impl<K, S, V> SlotMut<'_, K, S, V> {
@@ -66,11 +66,11 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         self.slot.set(QUEUED, left);
         let moves_up = *beyond > 0;
         *beyond -= u32::from(moves_up);
-        let is_settled = moves_up && *beyond == 0;
-        if is_settled {
+        let was_last_beyond = moves_up && *beyond == 0;
+        if was_last_beyond {
             self.slot.set(BEYOND, false);
         }
-        Some(Popped { item, moves_up, is_settled })
+        Some(Popped { item, moves_up, was_last_beyond })
     }
 
     /// The items of the queue.
