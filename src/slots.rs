@@ -33,6 +33,7 @@ use slab::Slab;
 use self::flush::Flushes;
 use self::group::Group;
 use self::id::SlotId;
+use self::list::{BACK, List};
 use self::ready::Ready;
 use self::slot::{ExtrasList, Slot, SlotMut, Stage};
 use self::store::Store;
@@ -148,6 +149,16 @@ impl<K, S, V, B> Slots<K, S, V, B> {
     pub(crate) fn queue_len(&self, id: SlotId) -> (usize, usize) {
         let slot = self.slot(id);
         (slot.queue_len(&self.extras), slot.beyond_len(&self.extras))
+    }
+
+    /// Adds a slot at the end of a list. It is in no other one with the same link.
+    pub(crate) fn append_to(&mut self, list: &mut List, id: SlotId) {
+        list.push(BACK, id, &mut self.extras);
+    }
+
+    /// Takes a slot out of a list, if it is there.
+    pub(crate) fn remove_from(&mut self, list: &mut List, id: SlotId) {
+        list.remove(id, &mut self.extras);
     }
 
     /// The input has nothing ready: starts to count the ticks until lingering flushes are due. An

@@ -17,9 +17,7 @@ use super::sinks::Drained;
 use super::{Router, Sharing};
 use crate::hooks::{Detached, Discarded, Hooks};
 use crate::order::Overflow;
-use crate::slots::group::LINE;
 use crate::slots::id::SlotId;
-use crate::slots::list::{BACK, FRONT};
 
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
     pub(super) fn balances(&self) -> bool {
@@ -53,15 +51,15 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     /// The waker of a sink has fired: it is next in turn, if it shares its key.
     pub(super) fn return_to_line(&mut self, id: SlotId) {
         if let Some(group) = self.balanced_group(id) {
-            self.slots.line_up(group, id, FRONT);
-            self.slots.group_mut(group).is_full = false;
+            self.slots.to_front_of_line(group, id);
+            self.slots.group_mut(group).set_full(false);
         }
     }
 
     /// A sink has taken an item.
     pub(super) fn go_to_end_of_line(&mut self, id: SlotId) {
         if let Some(group) = self.balanced_group(id) {
-            self.slots.line_up(group, id, BACK);
+            self.slots.to_end_of_line(group, id);
         }
     }
 
@@ -69,7 +67,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     pub(super) fn park(&mut self, id: SlotId) {
         self.slots.slot_mut(id).park();
         if let Some(group) = self.balanced_group(id) {
-            self.slots.park(group, id);
+            self.slots.step_aside(group, id);
         }
     }
 }
@@ -87,13 +85,13 @@ where
         let Some(group) = self.balanced_group(id) else { return };
         if self.slots.group(group).len() == 2 {
             if self.slots.slot(head).is_parked() {
-                self.slots.park(group, head);
+                self.slots.step_aside(group, head);
             } else {
-                self.slots.line_up(group, head, BACK);
+                self.slots.to_end_of_line(group, head);
             }
         }
-        self.slots.line_up(group, id, BACK);
-        self.slots.group_mut(group).is_full = false;
+        self.slots.to_end_of_line(group, id);
+        self.slots.group_mut(group).set_full(false);
         self.use_more_room(head);
         if self.slots.slot(head).is_queued() {
             self.slots.ready.list(id);
@@ -113,7 +111,7 @@ where
             return self.enqueue(head, item);
         }
         let mut is_paid = true; // by the reading of the item
-        while let Some(id) = self.slots.group(group).lists.first(LINE) {
+        while let Some(id) = self.slots.group(group).first_in_line() {
             if !mem::take(&mut is_paid) {
                 items.spend();
             }
@@ -141,12 +139,12 @@ where
             let Some(head) = self.slots.group(group).head() else { return };
             // First those that are parked, then those that are in line by then.
             let parked = self.next_to_ask(group);
-            let next = parked.or_else(|| self.slots.group(group).lists.first(LINE));
+            let next = parked.or_else(|| self.slots.group(group).first_in_line());
             // The head may be another one, with another policy.
             let slot = self.slots.slot(head);
             let is_doubted = slot.is_beyond() && slot.overflow() != Overflow::Wait;
             let Some(id) = next else {
-                self.slots.group_mut(group).is_full = true;
+                self.slots.group_mut(group).set_full(true);
                 return if is_doubted {
                     self.apply_policy_beyond(head, items);
                 };
@@ -176,7 +174,7 @@ where
     /// Lets a member take its share of a queue in doubt. If its sink takes nothing, it has been
     /// parked for as long as before.
     fn ask_member(&mut self, id: SlotId, group: usize, polls: &mut Allowance) {
-        self.slots.group_mut(group).is_full = false;
+        self.slots.group_mut(group).set_full(false);
         self.unpark(id);
         match self.drain(id, polls) {
             Drained::Gone => {}

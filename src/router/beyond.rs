@@ -26,10 +26,9 @@ use super::budget::Allowance;
 use super::sinks::Drained;
 use crate::hooks::{Detached, Discarded, Hooks};
 use crate::order::Overflow;
-use crate::slots::group::PARKED;
 use crate::slots::id::SlotId;
-use crate::slots::list::{BACK, Lists};
-use crate::slots::slot::{Popped, Queue};
+use crate::slots::list::List;
+use crate::slots::slot::{Popped, Purpose, Queue};
 
 /// How often sinks in doubt are polled in one turn.
 ///
@@ -45,18 +44,13 @@ const POLLS: usize = 32;
 /// item.
 const COMPARISONS: usize = 64;
 
-/// The slots that receive and have items beyond their buffers, in the order in which they got them:
-/// under a policy that discards, ...
-const DOUBTS: u32 = 0;
-/// ... and under `Wait`.
-const GATE: u32 = 1;
-/// The [chain](Lists) of these lists.
-const CHAIN: usize = 0;
-
 /// Which slots have items beyond their buffers, and whom the input waits for.
 pub(super) struct Beyond {
-    /// `DOUBTS` and `GATE`.
-    lists: Lists,
+    /// The slots that receive and have items beyond their buffers, in the order in which they got
+    /// them: under `Wait`, ...
+    gate: List,
+    /// ... and under the policies that discard.
+    doubts: List,
     /// The slot that `Hooks::blocked` was called for last, until `Hooks::unblocked` is.
     blocked_on: Option<SlotId>,
     /// The gate was closed at the end of a turn since the last tick.
@@ -70,8 +64,14 @@ pub(super) struct Beyond {
 
 impl Beyond {
     pub(super) fn new() -> Self {
-        let lists = Lists::new(CHAIN);
-        Self { lists, blocked_on: None, was_closed: false, polled: Vec::new(), comparisons: 0 }
+        Self {
+            gate: List::new(Purpose::Gate),
+            doubts: List::new(Purpose::Doubts),
+            blocked_on: None,
+            was_closed: false,
+            polled: Vec::new(),
+            comparisons: 0,
+        }
     }
 
     pub(super) fn begin_turn(&mut self) {
@@ -81,11 +81,16 @@ impl Beyond {
     /// Returns `true` if the gate is open.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
-        self.lists.is_empty(GATE)
+        self.gate.is_empty()
     }
 
     pub(super) fn is_in_doubt(&self) -> bool {
-        !self.lists.is_empty(DOUBTS)
+        !self.doubts.is_empty()
+    }
+
+    /// The list of the slots that have items beyond their buffers under a policy.
+    fn list(&mut self, policy: Overflow) -> &mut List {
+        if policy == Overflow::Wait { &mut self.gate } else { &mut self.doubts }
     }
 
     pub(super) fn blocked_on(&self) -> Option<SlotId> {
@@ -115,9 +120,8 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
 
     /// A slot has its first item beyond the buffer.
     fn enter_beyond(&mut self, id: SlotId) {
-        let waits = self.slots.slot(id).overflow() == Overflow::Wait;
-        let list = if waits { GATE } else { DOUBTS };
-        self.beyond.lists.push(list, BACK, id, &mut self.slots.extras);
+        let list = self.beyond.list(self.slots.slot(id).overflow());
+        self.slots.append_to(list, id);
     }
 }
 
@@ -151,7 +155,8 @@ where
     /// A slot has no items beyond the buffer any more, or no longer receives: it is in doubt no
     /// longer, and the input does not wait for it.
     pub(super) fn leave_beyond(&mut self, id: SlotId) {
-        self.beyond.lists.remove(id, &mut self.slots.extras);
+        let list = self.beyond.list(self.slots.slot(id).overflow());
+        self.slots.remove_from(list, id);
         if self.beyond.blocked_on == Some(id) {
             self.unblock();
         }
@@ -171,7 +176,7 @@ where
         if self.is_finished() {
             return;
         }
-        let Some(id) = self.beyond.lists.first(GATE) else { return };
+        let Some(id) = self.beyond.gate.first() else { return };
         self.beyond.was_closed = true;
         if self.beyond.blocked_on.is_none() && !self.slots.ready.has_fired(id) {
             self.beyond.blocked_on = Some(id);
@@ -193,7 +198,7 @@ where
             return;
         }
         let Some(head) = self.slots.group(group).head() else { return };
-        self.slots.group_mut(group).is_full = false; // the policy may be another one
+        self.slots.group_mut(group).set_full(false); // the policy may be another one
         self.slots.slot_mut(head).set_queue(items);
         let beyond = if self.slots.slot(head).conflates() {
             len - 1 // each is compared with those before it
@@ -224,8 +229,8 @@ where
     fn is_known_full(&self, id: SlotId) -> bool {
         let ready = &self.slots.ready;
         match self.balanced_group(id).map(|group| self.slots.group(group)) {
-            Some(group) if group.len() > 1 => group.is_full && !ready.any(),
-            Some(group) => group.is_full && !ready.has_fired(id),
+            Some(group) if group.len() > 1 => group.is_full() && !ready.any(),
+            Some(group) => group.is_full() && !ready.has_fired(id),
             None => self.slots.slot(id).is_full() && !ready.has_fired(id),
         }
     }
@@ -238,7 +243,7 @@ where
         }
         let mut polls = Allowance::new(limit.min(POLLS));
         while !polls.is_spent() && !items.is_spent() {
-            let Some(id) = self.beyond.lists.first(DOUBTS) else { break };
+            let Some(id) = self.beyond.doubts.first() else { break };
             if let Some(group) = self.balanced_group(id) {
                 self.ask_group(group, &mut polls, items);
                 continue;
@@ -365,7 +370,7 @@ where
     /// The sink of a slot, or all that share its queue, are full, and the policy is to evict: that
     /// is the one that has been parked longest. What is beyond the room is accepted then.
     fn evict(&mut self, id: SlotId) {
-        let parked = |group| self.slots.group(group).lists.first(PARKED).unwrap_or(id);
+        let parked = |group| self.slots.group(group).longest_unready().unwrap_or(id);
         self.remove(self.balanced_group(id).map_or(id, parked), Detached::Overflowed);
     }
 }

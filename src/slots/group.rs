@@ -12,19 +12,13 @@
 //! read, and were not offered it yet.
 //!
 //! With `balance` the members that may be ready stand in a line, in the order in which they are to
-//! be polled. The others are parked, in the order in which they were.
+//! be polled. The others are unready, in the order in which they were parked.
 
 use alloc::vec::Vec;
 
 use super::id::SlotId;
-use super::list::Lists;
-
-/// The lists of the members of a group that share its items: those that may be ready, ...
-pub(crate) const LINE: u32 = 0;
-/// ... and those that are parked.
-pub(crate) const PARKED: u32 = 1;
-/// The [chain](Lists) of these lists.
-const CHAIN: usize = 1;
+use super::list::{BACK, FRONT, List};
+use super::slot::{ExtrasList, Purpose};
 
 /// A gap.
 const VACANT: u32 = u32::MAX;
@@ -45,12 +39,14 @@ pub(crate) struct Group {
     head: usize,
     next: usize,
     end: usize,
-    /// `LINE` and `PARKED`.
-    pub(crate) lists: Lists,
+    /// The members that may be ready.
+    line: List,
+    /// Those that are not.
+    unready: List,
     /// How many items may be queued for the members together. The sum may exceed a `usize`.
-    pub(crate) buffers: u64,
-    /// The policy acts on each further item: no member was ready at the start of a turn.
-    pub(crate) is_full: bool,
+    buffers: u64,
+    /// No member was ready when a turn began with polling them.
+    is_full: bool,
 }
 
 impl Group {
@@ -63,7 +59,8 @@ impl Group {
             head: 0,
             next: 0,
             end: 0,
-            lists: Lists::new(CHAIN),
+            line: List::new(Purpose::Line),
+            unready: List::new(Purpose::Unready),
             buffers: 0,
             is_full: false,
         }
@@ -84,18 +81,20 @@ impl Group {
         self.members.get(self.head).copied().map(SlotId::from_raw)
     }
 
-    /// Adds a member, and returns its number.
-    pub(crate) fn push(&mut self, id: SlotId) -> u64 {
+    /// Adds a member with this buffer, and returns its number.
+    pub(super) fn join(&mut self, id: SlotId, buffer: usize) -> u64 {
         let number = self.next_number;
         self.next_number += 1;
         self.members.push(id.raw());
         self.numbers.push(number);
         self.len += 1;
+        self.buffers += buffer as u64;
         number
     }
 
-    /// Removes the member with a number.
-    pub(crate) fn remove(&mut self, number: u64) {
+    /// Removes the member with a number and with this buffer.
+    pub(super) fn leave(&mut self, number: u64, buffer: usize) {
+        self.buffers -= buffer as u64;
         let Ok(position) = self.numbers.binary_search(&number) else { return };
         self.members[position] = VACANT;
         self.len -= 1;
@@ -153,6 +152,55 @@ impl Group {
     }
 }
 
+/// With `balance`.
+impl Group {
+    /// The member that is polled next.
+    pub(crate) fn first_in_line(&self) -> Option<SlotId> {
+        self.line.first()
+    }
+
+    /// The member that has been unready for the longest time.
+    pub(crate) fn longest_unready(&self) -> Option<SlotId> {
+        self.unready.first()
+    }
+
+    /// The sink of a member may be ready: it is polled next.
+    pub(super) fn to_front<V>(&mut self, id: SlotId, extras: &mut ExtrasList<V>) {
+        self.leave_lists(id, extras);
+        self.line.push(FRONT, id, extras);
+    }
+
+    /// A member has had its turn, or has joined: it is polled after all others.
+    pub(super) fn to_back<V>(&mut self, id: SlotId, extras: &mut ExtrasList<V>) {
+        self.leave_lists(id, extras);
+        self.line.push(BACK, id, extras);
+    }
+
+    /// The sink of a member is not ready. If it has not been since it was last in line, it stays
+    /// where it is among the unready.
+    pub(super) fn step_aside<V>(&mut self, id: SlotId, extras: &mut ExtrasList<V>) {
+        if !self.unready.has(id, extras) {
+            self.line.remove(id, extras);
+            self.unready.push(BACK, id, extras);
+        }
+    }
+
+    pub(super) fn leave_lists<V>(&mut self, id: SlotId, extras: &mut ExtrasList<V>) {
+        self.line.remove(id, extras);
+        self.unready.remove(id, extras);
+    }
+
+    /// Returns `true` if the policy acts on each further item: no member was ready when a turn began
+    /// with polling them.
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    pub(crate) fn set_full(&mut self, is_full: bool) {
+        self.is_full = is_full;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use alloc::collections::BTreeMap;
@@ -174,13 +222,13 @@ mod tests {
         }
 
         fn join(&mut self, slot: u32) {
-            let number = self.0.push(id(slot));
+            let number = self.0.join(id(slot), 1);
             self.1.insert(slot, number);
         }
 
         fn leave(&mut self, slot: u32) {
             let number = self.1.remove(&slot).unwrap();
-            self.0.remove(number);
+            self.0.leave(number, 1);
         }
 
         fn rest(&mut self) -> Vec<u32> {

@@ -2,9 +2,8 @@
 
 use super::Slots;
 use super::flush::Flushes;
-use super::group::{Group, LINE, PARKED};
+use super::group::Group;
 use super::id::SlotId;
-use super::list::BACK;
 use super::ready::Ready;
 use super::slot::{ExtrasList, SlotMut};
 use super::store::Store;
@@ -58,21 +57,18 @@ impl<K, S, V> GroupWalk<'_, K, S, V> {
 
 /// Groups of which one member gets an item.
 impl<K, S, V, B> Slots<K, S, V, B> {
-    /// Puts a member at an end of the line of its group.
-    pub(crate) fn line_up(&mut self, group: usize, id: SlotId, end: usize) {
-        let Self { groups, extras, .. } = self;
-        let lists = &mut groups[group].lists;
-        lists.remove(id, extras);
-        lists.push(LINE, end, id, extras);
+    /// Puts a member in front of the line of its group.
+    pub(crate) fn to_front_of_line(&mut self, group: usize, id: SlotId) {
+        self.groups[group].to_front(id, &mut self.extras);
     }
 
-    /// Puts a member behind those that are parked, unless it is one of them.
-    pub(crate) fn park(&mut self, group: usize, id: SlotId) {
-        let Self { groups, extras, .. } = self;
-        let lists = &mut groups[group].lists;
-        if !lists.has(PARKED, id, extras) {
-            lists.remove(id, extras);
-            lists.push(PARKED, BACK, id, extras);
-        }
+    /// Puts a member at the end of the line of its group.
+    pub(crate) fn to_end_of_line(&mut self, group: usize, id: SlotId) {
+        self.groups[group].to_back(id, &mut self.extras);
+    }
+
+    /// Takes a member out of the line of its group, until its sink may be ready.
+    pub(crate) fn step_aside(&mut self, group: usize, id: SlotId) {
+        self.groups[group].step_aside(id, &mut self.extras);
     }
 }

@@ -33,20 +33,19 @@ impl<K, S, V, B> Slots<K, S, V, B> {
 
     fn push_member(&mut self, group: usize, id: SlotId) {
         let Self { store, extras, groups, .. } = self;
-        let number = groups[group].push(id);
-        store.slot_mut(id).set_group(narrow(group), number, extras);
-        groups[group].buffers += store.slot(id).buffer(extras) as u64;
+        let slot = store.slot_mut(id);
+        let number = groups[group].join(id, slot.buffer(extras));
+        slot.set_group(narrow(group), number, extras);
     }
 
     /// Removes a slot from its group, if it is in one. Returns the first member that is left.
     fn leave_group(&mut self, id: SlotId) -> Option<SlotId> {
         let (index, number) = self.group_of(id)?;
         self.store.slot_mut(id).leave_group();
-        let buffer = self.slot(id).buffer(&self.extras) as u64;
+        let buffer = self.slot(id).buffer(&self.extras);
         let group = &mut self.groups[index];
-        group.buffers -= buffer;
-        group.lists.remove(id, &mut self.extras);
-        group.remove(number);
+        group.leave_lists(id, &mut self.extras);
+        group.leave(number, buffer);
         let heir = group.head();
         if heir.is_none() {
             self.groups.remove(index);

@@ -1,85 +1,81 @@
-//! [`Lists`]: slots in an order, such as those that are ready and those that are parked.
+//! [`List`]: slots in an order, such as those in doubt, or those that stand in line.
 //!
 //! A list is linked in both directions through the extras of its slots, so that a slot leaves it at
-//! the same cost at any position. A slot is in at most one list of a [`Lists`], and has to leave it
-//! before the slot is removed.
+//! the same cost at any position. A slot has to leave its lists before it is removed.
 
 use core::mem;
 
 use super::id::SlotId;
-use super::slot::{ExtrasList, Link, NONE};
+use super::slot::{ExtrasList, Link, NONE, Purpose};
 
 /// The sides of a slot, and the ends of a list.
 pub(crate) const FRONT: usize = 0;
 pub(crate) const BACK: usize = 1;
 
-/// Two lists, by their numbers.
 #[derive(Debug)]
-pub(crate) struct Lists {
-    /// Which of the links of its slots it uses.
-    chain: usize,
-    /// The slots at the ends of each.
-    ends: [[u32; 2]; 2],
+pub(crate) struct List {
+    purpose: Purpose,
+    /// The slots at both ends.
+    ends: [u32; 2],
 }
 
-impl Lists {
-    pub(crate) const fn new(chain: usize) -> Self {
-        Self { chain, ends: [[NONE; 2]; 2] }
+impl List {
+    pub(crate) const fn new(purpose: Purpose) -> Self {
+        Self { purpose, ends: [NONE; 2] }
     }
 
     #[inline]
-    pub(crate) fn is_empty(&self, list: u32) -> bool {
-        self.ends[list as usize][FRONT] == NONE
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ends[FRONT] == NONE
     }
 
-    /// The slot at the front of a list.
-    pub(crate) fn first(&self, list: u32) -> Option<SlotId> {
-        Some(self.ends[list as usize][FRONT]).filter(|&id| id != NONE).map(SlotId::from_raw)
+    /// The slot at the front.
+    pub(crate) fn first(&self) -> Option<SlotId> {
+        if self.is_empty() { None } else { Some(SlotId::from_raw(self.ends[FRONT])) }
     }
 
     /// Returns `true` if a slot is in this list.
-    pub(crate) fn has<V>(&self, list: u32, id: SlotId, extras: &mut ExtrasList<V>) -> bool {
-        extras.link(id, self.chain).list == list
+    pub(super) fn has<V>(&self, id: SlotId, extras: &mut ExtrasList<V>) -> bool {
+        self.link(id, extras).purpose == Some(self.purpose)
     }
 
-    /// Adds a slot that is in no list at an end of this one.
-    pub(crate) fn push<V>(
-        &mut self,
-        list: u32,
-        end: usize,
-        id: SlotId,
-        extras: &mut ExtrasList<V>,
-    ) {
-        let neighbour = mem::replace(&mut self.ends[list as usize][end], id.raw());
-        let link = extras.link(id, self.chain);
-        debug_assert_eq!(link.list, NONE);
-        link.list = list;
+    /// Adds a slot at an end. It is in no list with the same link.
+    pub(super) fn push<V>(&mut self, end: usize, id: SlotId, extras: &mut ExtrasList<V>) {
+        let neighbour = mem::replace(&mut self.ends[end], id.raw());
+        let link = self.link(id, extras);
+        debug_assert_eq!(link.purpose, None);
+        link.purpose = Some(self.purpose);
         link.sides[1 - end] = neighbour;
-        *self.side(list, neighbour, end, extras) = id.raw();
+        *self.side(neighbour, end, extras) = id.raw();
     }
 
-    /// Takes a slot out of the list that it is in.
-    pub(crate) fn remove<V>(&mut self, id: SlotId, extras: &mut ExtrasList<V>) {
-        let Link { list, sides } = mem::take(extras.link(id, self.chain));
-        if list != NONE {
-            for side in [FRONT, BACK] {
-                *self.side(list, sides[side], 1 - side, extras) = sides[1 - side];
-            }
+    /// Takes a slot out, if it is in this list.
+    pub(super) fn remove<V>(&mut self, id: SlotId, extras: &mut ExtrasList<V>) {
+        if !self.has(id, extras) {
+            return;
         }
+        let Link { sides, .. } = mem::take(self.link(id, extras));
+        for side in [FRONT, BACK] {
+            *self.side(sides[side], 1 - side, extras) = sides[1 - side];
+        }
+    }
+
+    /// Where a slot is in this list, or in another one with the same link.
+    fn link<'a, V>(&self, id: SlotId, extras: &'a mut ExtrasList<V>) -> &'a mut Link {
+        extras.link(id, self.purpose.link())
     }
 
     /// What a slot has on a side; without a slot, what the list has at the other end.
     fn side<'a, V>(
         &'a mut self,
-        list: u32,
         raw: u32,
         side: usize,
         extras: &'a mut ExtrasList<V>,
     ) -> &'a mut u32 {
         if raw == NONE {
-            &mut self.ends[list as usize][1 - side]
+            &mut self.ends[1 - side]
         } else {
-            &mut extras.link(SlotId::from_raw(raw), self.chain).sides[side]
+            &mut self.link(SlotId::from_raw(raw), extras).sides[side]
         }
     }
 }
@@ -94,9 +90,10 @@ mod tests {
 
     /// The extras of this number of slots.
     fn extras(slots: u32) -> ExtrasList<()> {
-        let (mut extras, terms) = (ExtrasList::new(), Terms { tag: 1, ..Terms::default() });
+        let mut extras = ExtrasList::new();
+        let terms = Terms { tag: 1, ..Terms::default() };
         for slot in (0..slots).map(id) {
-            let _ = Slot::new((), (), slot, &terms, None, Stage::Receiving, &mut extras);
+            drop(Slot::new((), (), slot, &terms, None, Stage::Receiving, &mut extras));
         }
         extras
     }
@@ -106,52 +103,59 @@ mod tests {
     }
 
     /// Checks the links in both directions.
-    fn ids(lists: &Lists, list: u32, extras: &mut ExtrasList<()>) -> Vec<u32> {
+    fn ids(list: &List, extras: &mut ExtrasList<()>) -> Vec<u32> {
         let mut walk = |end: usize| {
-            let (mut found, mut next) = (Vec::new(), lists.ends[list as usize][end]);
+            let mut found = Vec::new();
+            let mut next = list.ends[end];
             while next != NONE {
                 found.push(next);
-                next = extras.link(id(next), lists.chain).sides[1 - end];
+                next = list.link(id(next), extras).sides[1 - end];
             }
             found
         };
-        let (found, mut reverse) = (walk(FRONT), walk(BACK));
+        let found = walk(FRONT);
+        let mut reverse = walk(BACK);
         reverse.reverse();
         assert_eq!(found, reverse);
-        assert_eq!(lists.first(list), found.first().map(|&first| id(first)));
-        assert_eq!(lists.is_empty(list), found.is_empty());
+        assert_eq!(list.first(), found.first().map(|&first| id(first)));
+        assert_eq!(list.is_empty(), found.is_empty());
         found
     }
 
     #[test]
     fn slots_join_at_both_ends_and_leave_from_anywhere() {
-        let (mut lists, mut extras) = (Lists::new(1), extras(8));
-        for (list, end, slot) in [(0, BACK, 1), (0, BACK, 2), (0, FRONT, 3), (1, FRONT, 4)] {
-            lists.push(list, end, id(slot), &mut extras);
+        let mut line = List::new(Purpose::Line);
+        let mut unready = List::new(Purpose::Unready);
+        let mut extras = extras(8);
+        for (end, slot) in [(BACK, 1), (BACK, 2), (FRONT, 3), (BACK, 7)] {
+            line.push(end, id(slot), &mut extras);
         }
-        lists.push(0, BACK, id(7), &mut extras);
-        assert_eq!(ids(&lists, 0, &mut extras), [3, 1, 2, 7]);
-        assert_eq!(ids(&lists, 1, &mut extras), [4]);
-        assert!(lists.has(1, id(4), &mut extras) && !lists.has(0, id(4), &mut extras));
+        unready.push(FRONT, id(4), &mut extras);
+        assert_eq!(ids(&line, &mut extras), [3, 1, 2, 7]);
+        assert_eq!(ids(&unready, &mut extras), [4]);
+        assert!(unready.has(id(4), &mut extras) && !line.has(id(4), &mut extras));
         for (slot, left) in [(1, &[3, 2, 7][..]), (3, &[2, 7]), (7, &[2]), (4, &[2]), (2, &[])] {
-            lists.remove(id(slot), &mut extras);
-            assert_eq!(ids(&lists, 0, &mut extras), left);
-            lists.remove(id(slot), &mut extras); // does nothing
-            assert!(!lists.has(0, id(slot), &mut extras));
+            line.remove(id(slot), &mut extras);
+            assert_eq!(ids(&line, &mut extras), left);
+            line.remove(id(slot), &mut extras); // does nothing
+            assert!(!line.has(id(slot), &mut extras));
         }
-        assert!(lists.is_empty(0) && lists.is_empty(1));
+        assert_eq!(ids(&unready, &mut extras), [4]);
+        unready.remove(id(4), &mut extras);
+        assert!(line.is_empty() && unready.is_empty());
     }
 
     #[test]
-    fn lists_of_different_chains_do_not_meet() {
-        let (mut doubts, mut line) = (Lists::new(0), Lists::new(1));
+    fn lists_of_different_links_do_not_meet() {
+        let mut doubts = List::new(Purpose::Doubts);
+        let mut line = List::new(Purpose::Line);
         let mut extras = extras(3);
         for slot in 0..3 {
-            doubts.push(0, BACK, id(slot), &mut extras);
-            line.push(0, FRONT, id(slot), &mut extras);
+            doubts.push(BACK, id(slot), &mut extras);
+            line.push(FRONT, id(slot), &mut extras);
         }
         line.remove(id(1), &mut extras);
-        assert_eq!(ids(&doubts, 0, &mut extras), [0, 1, 2]);
-        assert_eq!(ids(&line, 0, &mut extras), [2, 0]);
+        assert_eq!(ids(&doubts, &mut extras), [0, 1, 2]);
+        assert_eq!(ids(&line, &mut extras), [2, 0]);
     }
 }

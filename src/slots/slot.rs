@@ -25,7 +25,7 @@ use timer::Timer;
 use word::{BEYOND, GROUPED, HEAD, LIMITED, TIMED, Word};
 
 pub(super) use extras::NONE;
-pub(crate) use extras::{ExtrasList, Link};
+pub(crate) use extras::{ExtrasList, Link, Purpose};
 pub(crate) use queue::{Popped, Queue};
 pub(crate) use stage::{LeaveReason, Stage};
 pub(crate) use timer::Expired;
@@ -54,7 +54,8 @@ pub(crate) struct Extras<V> {
     group: u32,
     number: u64,
     timer: Option<Timer>,
-    /// Where it is in the lists of the [chains](crate::slots::list::Lists).
+    /// Where it is in a [`List`](crate::slots::list::List): of slots beyond their buffers, and of a
+    /// group.
     links: [Link; 2],
 }
 

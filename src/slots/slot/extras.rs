@@ -6,20 +6,44 @@ use alloc::vec::Vec;
 use super::Extras;
 use crate::slots::id::SlotId;
 
-/// No slot has this id, and no [list](crate::slots::list) this number.
+/// No slot has this id.
 pub(in crate::slots) const NONE: u32 = u32::MAX;
 
-/// Where a slot is in the [lists](crate::slots::list::Lists) of one chain.
+/// What a [`List`](crate::slots::list::List) of slots is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Under a policy that discards, they have items beyond their buffers.
+    Doubts,
+    /// Under `Wait`, they have items beyond their buffers.
+    Gate,
+    /// The members of a group that may be ready.
+    Line,
+    /// The members of a group that are not.
+    Unready,
+}
+
+impl Purpose {
+    /// Which of its links a slot uses for such a list: it is in at most one list with the same link.
+    pub(in crate::slots) fn link(self) -> usize {
+        match self {
+            Self::Doubts | Self::Gate => 0,
+            Self::Line | Self::Unready => 1,
+        }
+    }
+}
+
+/// Where a slot is in a [`List`](crate::slots::list::List), if it is in one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Link {
-    pub(in crate::slots) list: u32,
+    /// What the list is for.
+    pub(in crate::slots) purpose: Option<Purpose>,
     /// The slots on both sides.
     pub(in crate::slots) sides: [u32; 2],
 }
 
 impl Default for Link {
     fn default() -> Self {
-        Self { list: NONE, sides: [NONE; 2] }
+        Self { purpose: None, sides: [NONE; 2] }
     }
 }
 
@@ -50,10 +74,10 @@ impl<V> ExtrasList<V> {
         self.0[id.index()].get_or_insert_default()
     }
 
-    /// Where a slot is in the lists of a chain. Only slots with extras are in lists.
+    /// One of the links of a slot. Only slots with extras are in lists.
     #[inline]
-    pub(crate) fn link(&mut self, id: SlotId, chain: usize) -> &mut Link {
-        &mut self.get_mut(id).expect("a slot in a list has extras").links[chain]
+    pub(crate) fn link(&mut self, id: SlotId, link: usize) -> &mut Link {
+        &mut self.get_mut(id).expect("a slot in a list has extras").links[link]
     }
 
     pub(super) fn take(&mut self, id: SlotId) -> Option<Box<Extras<V>>> {
