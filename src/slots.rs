@@ -64,6 +64,8 @@ pub(crate) struct NewSlot<K, S> {
     pub(crate) terms: Terms,
     pub(crate) claim: Option<Arc<Claim>>,
     pub(crate) stage: Stage,
+    /// Those that receive with its key share one queue.
+    pub(crate) shares_queue: bool,
 }
 
 impl<K, S, V, B> Slots<K, S, V, B> {
@@ -149,6 +151,11 @@ impl<K, S, V, B> Slots<K, S, V, B> {
     pub(crate) fn queue_len(&self, id: SlotId) -> (usize, usize) {
         let slot = self.slot(id);
         (slot.queue_len(&self.extras), slot.beyond_len(&self.extras))
+    }
+
+    /// How many items may be queued for a slot.
+    pub(crate) fn buffer(&self, id: SlotId) -> usize {
+        self.slot(id).buffer(&self.extras)
     }
 
     /// Adds a slot at the end of a list. It is in no other one with the same link.

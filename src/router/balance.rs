@@ -7,70 +7,20 @@
 //! longest, does not depend on how many there are.
 
 use core::hash::{BuildHasher, Hash};
+use core::iter;
 use core::mem;
 use core::task::Poll;
 
 use futures_sink::Sink;
 
+use super::Router;
+use super::beyond::FullQueue;
 use super::budget::Allowance;
 use super::sinks::Drained;
-use super::{Router, Sharing};
 use crate::hooks::{Detached, Discarded, Hooks};
 use crate::order::Overflow;
 use crate::slots::id::SlotId;
-
-impl<K, S, V, H, B> Router<K, S, V, H, B> {
-    pub(super) fn balances(&self) -> bool {
-        matches!(self.sharing, Sharing::Balance)
-    }
-
-    /// The group of a slot that shares its queue with others.
-    pub(super) fn balanced_group(&self, id: SlotId) -> Option<usize> {
-        if self.balances() { self.group_of_receiver(id) } else { None }
-    }
-
-    #[cold]
-    fn group_of_receiver(&self, id: SlotId) -> Option<usize> {
-        let (group, _) = self.slots.group_of(id)?;
-        self.slots.slot(id).receives().then_some(group)
-    }
-
-    /// The slot whose queue a sink takes items from.
-    pub(super) fn queue_owner(&self, id: SlotId) -> SlotId {
-        let Some(group) = self.balanced_group(id) else { return id };
-        self.slots.group(group).head().unwrap_or(id)
-    }
-
-    /// The slot whose queue a sink takes items from, and how many it may take in a row.
-    pub(super) fn queue_of(&self, id: SlotId) -> (SlotId, usize) {
-        let Some(group) = self.balanced_group(id) else { return (id, usize::MAX) };
-        let (owner, members) = (self.queue_owner(id), self.slots.group(group).len());
-        (owner, self.slots.queue_len(owner).0.div_ceil(members))
-    }
-
-    /// The waker of a sink has fired: it is next in turn, if it shares its key.
-    pub(super) fn return_to_line(&mut self, id: SlotId) {
-        if let Some(group) = self.balanced_group(id) {
-            self.slots.to_front_of_line(group, id);
-            self.slots.group_mut(group).set_full(false);
-        }
-    }
-
-    /// A sink has taken an item.
-    pub(super) fn go_to_end_of_line(&mut self, id: SlotId) {
-        if let Some(group) = self.balanced_group(id) {
-            self.slots.to_end_of_line(group, id);
-        }
-    }
-
-    /// A sink has answered `Pending` when it was polled for an item.
-    pub(super) fn park(&mut self, id: SlotId) {
-        self.slots.slot_mut(id).park();
-        if let Some(group) = self.balanced_group(id) {
-            self.slots.step_aside(group, id);
-        }
-    }
-}
+use crate::slots::slot::Queue;
 
 impl<K, S, V, H, B> Router<K, S, V, H, B>
 where
@@ -79,10 +29,8 @@ where
     H: Hooks<K, V, S::Error>,
     B: BuildHasher,
 {
-    /// A slot was attached. If it shares its key with `head`, it stands in line; so does `head`, if
-    /// it was alone.
-    pub(super) fn join_line(&mut self, id: SlotId, head: SlotId) {
-        let Some(group) = self.balanced_group(id) else { return };
+    /// A slot has joined the group of `head`: it stands in line. So does `head`, if it was alone.
+    pub(super) fn join_line(&mut self, group: usize, id: SlotId, head: SlotId) {
         if self.slots.group(group).len() == 2 {
             if self.slots.slot(head).is_parked() {
                 self.slots.step_aside(group, head);
@@ -91,8 +39,14 @@ where
             }
         }
         self.slots.to_end_of_line(group, id);
-        self.slots.group_mut(group).set_full(false);
-        self.use_more_room(head);
+        let members = self.slots.group_mut(group);
+        members.set_full(false);
+        let room = members.room();
+        if self.slots.slot(head).overflow() == Overflow::Wait {
+            // What fits now is not beyond the buffer any more.
+            let (len, beyond) = self.slots.queue_len(head);
+            self.set_beyond(head, beyond.min(len.saturating_sub(room)));
+        }
         if self.slots.slot(head).is_queued() {
             self.slots.ready.list(id);
         }
@@ -108,7 +62,7 @@ where
             return self.discard(head, item, Discarded::NotAdmitted);
         }
         if self.slots.slot(head).is_queued() {
-            return self.enqueue(head, item);
+            return self.enqueue_shared(group, head, item);
         }
         let mut is_paid = true; // by the reading of the item
         while let Some(id) = self.slots.group(group).first_in_line() {
@@ -116,19 +70,74 @@ where
                 items.spend();
             }
             match self.slots.slot_mut(id).poll_ready() {
-                Poll::Pending => self.park(id),
+                Poll::Pending => {
+                    self.slots.slot_mut(id).park();
+                    self.slots.step_aside(group, id);
+                }
                 Poll::Ready(Err(error)) if self.slots.group(group).len() > 1 => {
                     self.remove(id, Detached::Failed(error));
                 }
                 answer @ Poll::Ready(_) => {
-                    self.go_to_end_of_line(id);
+                    self.slots.to_end_of_line(group, id);
                     return self.send_or_queue(id, item, answer);
                 }
             }
         }
         if let Some(head) = self.slots.group(group).head() {
-            self.enqueue(head, item);
+            self.enqueue_shared(group, head, item);
         }
+    }
+
+    /// Queues an item that was admitted and that no member has taken.
+    fn enqueue_shared(&mut self, group: usize, head: SlotId, item: V) {
+        if self.slots.slot(head).overflow() != Overflow::Wait && self.is_group_full(group, head) {
+            self.apply_policy(self.shared_queue(group, head), &mut iter::once(item), usize::MAX);
+        } else {
+            self.enqueue_within(head, item, self.slots.group(group).room());
+        }
+    }
+
+    /// Returns `true` if no member was ready when a turn began with polling them, and none was woken
+    /// since.
+    fn is_group_full(&self, group: usize, head: SlotId) -> bool {
+        let members = self.slots.group(group);
+        let is_woken = if members.len() > 1 {
+            self.slots.ready.any()
+        } else {
+            self.slots.ready.has_fired(head)
+        };
+        members.is_full() && !is_woken
+    }
+
+    /// The queue of a group. The policy `Evict` ends the member that has been parked longest.
+    fn shared_queue(&self, group: usize, head: SlotId) -> FullQueue {
+        let members = self.slots.group(group);
+        let victim = members.longest_unready().unwrap_or(head);
+        FullQueue { owner: head, room: members.room(), victim }
+    }
+
+    /// Lets a member take its share of the queue of its group.
+    pub(super) fn drain_member(
+        &mut self,
+        id: SlotId,
+        group: usize,
+        polls: &mut Allowance,
+    ) -> Drained {
+        let members = self.slots.group(group);
+        let owner = members.head().unwrap_or(id);
+        let share = self.slots.queue_len(owner).0.div_ceil(members.len());
+        let mut left = share;
+        let drained = self.drain_queue(id, owner, &mut left, polls);
+        if matches!(drained, Drained::Gone) || self.slots.shared_group(id).is_none() {
+            return drained; // it has left the group
+        }
+        if left < share {
+            self.slots.to_end_of_line(group, id);
+        }
+        if matches!(drained, Drained::Unready) {
+            self.slots.step_aside(group, id);
+        }
+        drained
     }
 
     /// Polls the members of a group whose queue is in doubt, as far as `polls` goes. If none is
@@ -145,9 +154,10 @@ where
             let is_doubted = slot.is_beyond() && slot.overflow() != Overflow::Wait;
             let Some(id) = next else {
                 self.slots.group_mut(group).set_full(true);
-                return if is_doubted {
-                    self.apply_policy_beyond(head, items);
-                };
+                if is_doubted {
+                    self.apply_policy_beyond(self.shared_queue(group, head), items);
+                }
+                return;
             };
             if !is_doubted || polls.is_spent() {
                 return;
@@ -176,7 +186,7 @@ where
     fn ask_member(&mut self, id: SlotId, group: usize, polls: &mut Allowance) {
         self.slots.group_mut(group).set_full(false);
         self.unpark(id);
-        match self.drain(id, polls) {
+        match self.drain_member(id, group, polls) {
             Drained::Gone => {}
             _ if !self.slots.slot(id).receives() => self.close_if_leaving(id),
             Drained::Left => self.slots.ready.list(id),
@@ -185,12 +195,39 @@ where
         }
     }
 
-    /// A member of a group, of which there were `members`, leaves together with the others: takes
-    /// an equal part of the queue for it.
-    pub(super) fn take_part(&mut self, id: SlotId, group: usize, members: usize) {
+    /// A member has left its group, but others stay: they keep the queue. If the others are to leave
+    /// as well, it `takes_part` of the queue.
+    pub(super) fn leave_queue(&mut self, id: SlotId, group: usize, takes_part: bool) {
+        let queue = self.slots.slot_mut(id).take_queue();
+        self.hand_over(group, queue);
+        if takes_part {
+            self.take_part(id, group);
+        }
+    }
+
+    /// Gives the first member of a group the queue that another one has left to it.
+    pub(super) fn hand_over(&mut self, group: usize, Queue { items, beyond }: Queue<V>) {
+        let len = items.len();
+        if len == 0 {
+            return;
+        }
         let Some(head) = self.slots.group(group).head() else { return };
+        self.slots.group_mut(group).set_full(false); // the policy may be another one
+        self.slots.slot_mut(head).set_queue(items);
+        let beyond = if self.slots.slot(head).conflates() {
+            len - 1 // each is compared with those before it
+        } else {
+            beyond.min(len.saturating_sub(self.slots.group(group).room()))
+        };
+        self.set_beyond(head, beyond);
+    }
+
+    /// Gives a slot that has just left a group an equal part of the queue.
+    fn take_part(&mut self, id: SlotId, group: usize) {
+        let members = self.slots.group(group);
+        let Some(head) = members.head() else { return };
         let (len, beyond) = self.slots.queue_len(head);
-        let part = len.div_ceil(members);
+        let part = len.div_ceil(members.len() + 1);
         let items = self.slots.slot_mut(head).take_front(part);
         self.set_beyond(head, beyond.saturating_sub(part));
         self.slots.slot_mut(id).set_queue(items);

@@ -28,7 +28,7 @@ use crate::hooks::{Detached, Discarded, Hooks};
 use crate::order::Overflow;
 use crate::slots::id::SlotId;
 use crate::slots::list::List;
-use crate::slots::slot::{Popped, Purpose, Queue};
+use crate::slots::slot::{Popped, Purpose};
 
 /// How often sinks in doubt are polled in one turn.
 ///
@@ -43,6 +43,17 @@ const POLLS: usize = 32;
 /// up to 65,536 comparisons, which take about a tenth of a millisecond, and then those of one more
 /// item.
 const COMPARISONS: usize = 64;
+
+/// A queue whose sinks are full.
+#[derive(Clone, Copy)]
+pub(super) struct FullQueue {
+    /// The slot that it belongs to.
+    pub(super) owner: SlotId,
+    /// How many items it has room for.
+    pub(super) room: usize,
+    /// The slot that leaves under [`Overflow::Evict`].
+    pub(super) victim: SlotId,
+}
 
 /// Which slots have items beyond their buffers, and whom the input waits for.
 pub(super) struct Beyond {
@@ -110,14 +121,6 @@ impl Beyond {
 }
 
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
-    /// How many items the queue of a slot has room for.
-    pub(super) fn room(&self, id: SlotId) -> usize {
-        match self.balanced_group(id) {
-            Some(group) => self.slots.group(group).room(),
-            None => self.slots.slot(id).buffer(&self.slots.extras),
-        }
-    }
-
     /// A slot has its first item beyond the buffer.
     fn enter_beyond(&mut self, id: SlotId) {
         let list = self.beyond.list(self.slots.slot(id).overflow());
@@ -132,14 +135,6 @@ where
     H: Hooks<K, V, S::Error>,
     B: BuildHasher,
 {
-    /// The queue of a group has got more room: under `Wait`, what fits is not beyond it any more.
-    pub(super) fn use_more_room(&mut self, head: SlotId) {
-        if self.slots.slot(head).overflow() == Overflow::Wait {
-            let (len, beyond) = self.slots.queue_len(head);
-            self.set_beyond(head, beyond.min(len.saturating_sub(self.room(head))));
-        }
-    }
-
     /// Sets how many items of a receiving slot are beyond its buffer.
     pub(super) fn set_beyond(&mut self, id: SlotId, items: usize) {
         let mut slot = self.slots.slot_mut(id);
@@ -191,48 +186,36 @@ where
         }
     }
 
-    /// Gives the first member of a group the queue that another one has left to it.
-    pub(super) fn hand_over(&mut self, group: usize, Queue { items, beyond }: Queue<V>) {
-        let len = items.len();
-        if len == 0 {
-            return;
-        }
-        let Some(head) = self.slots.group(group).head() else { return };
-        self.slots.group_mut(group).set_full(false); // the policy may be another one
-        self.slots.slot_mut(head).set_queue(items);
-        let beyond = if self.slots.slot(head).conflates() {
-            len - 1 // each is compared with those before it
-        } else {
-            beyond.min(len.saturating_sub(self.room(head)))
-        };
-        self.set_beyond(head, beyond);
-    }
-
-    /// Queues an item that was admitted and that no sink has taken.
+    /// Queues an item that was admitted and that the sink has not taken.
     pub(super) fn enqueue(&mut self, id: SlotId, item: V) {
         if self.slots.slot(id).overflow() != Overflow::Wait && self.is_known_full(id) {
-            return self.apply_policy(id, &mut iter::once(item), usize::MAX);
+            self.apply_policy(self.own_queue(id), &mut iter::once(item), usize::MAX);
+        } else {
+            self.enqueue_within(id, item, self.slots.buffer(id));
         }
-        let room = self.room(id);
+    }
+
+    /// Queues an item. If the queue has no room for it, it is beyond the buffer.
+    pub(super) fn enqueue_within(&mut self, id: SlotId, item: V, room: usize) {
         let beyond = self.slots.slot_mut(id).enqueue(item, room);
         self.ledger.queued(1);
         if beyond == 1 {
             self.enter_beyond(id);
         }
-        if beyond == 0 && !self.accept(id) {
+        if beyond == 0 && !self.slots.slot_mut(id).accept_queued() {
             self.reach_limit(id);
         }
     }
 
-    /// Returns `true` if the sink of a slot, or each that shares its queue, was not ready when a
-    /// turn began with polling it, and was not woken since.
+    /// Returns `true` if the sink of a slot was not ready when a turn began with polling it, and was
+    /// not woken since.
     fn is_known_full(&self, id: SlotId) -> bool {
-        let ready = &self.slots.ready;
-        match self.balanced_group(id).map(|group| self.slots.group(group)) {
-            Some(group) if group.len() > 1 => group.is_full() && !ready.any(),
-            Some(group) => group.is_full() && !ready.has_fired(id),
-            None => self.slots.slot(id).is_full() && !ready.has_fired(id),
-        }
+        self.slots.slot(id).is_full() && !self.slots.ready.has_fired(id)
+    }
+
+    /// The queue of a slot that shares it with no other.
+    fn own_queue(&self, id: SlotId) -> FullQueue {
+        FullQueue { owner: id, room: self.slots.buffer(id), victim: id }
     }
 
     /// Polls the sinks in doubt once more, now that the cooperative budget of the task is fresh.
@@ -244,20 +227,20 @@ where
         let mut polls = Allowance::new(limit.min(POLLS));
         while !polls.is_spent() && !items.is_spent() {
             let Some(id) = self.beyond.doubts.first() else { break };
-            if let Some(group) = self.balanced_group(id) {
+            if let Some(group) = self.slots.shared_group(id) {
                 self.ask_group(group, &mut polls, items);
                 continue;
             }
             if self.is_known_full(id) {
                 // `items` did not suffice for its policy in the turn before.
-                self.apply_policy_beyond(id, items);
+                self.apply_policy_beyond(self.own_queue(id), items);
                 continue;
             }
             self.unpark(id);
-            match self.drain(id, &mut polls) {
+            match self.drain_own(id, &mut polls) {
                 Drained::Unready => {
                     self.slots.slot_mut(id).set_full();
-                    self.apply_policy_beyond(id, items);
+                    self.apply_policy_beyond(self.own_queue(id), items);
                 }
                 Drained::Left => self.slots.ready.list(id),
                 Drained::Gone => {}
@@ -278,10 +261,11 @@ where
         }
     }
 
-    /// The sink of a slot is full: its policy acts on the items beyond the buffer, as if they came
+    /// The sinks of a queue are full: the policy acts on the items beyond the buffer, as if they came
     /// now. `items` pays for the comparisons. If it does not suffice, the rest stays beyond the
     /// buffer, and the slot in doubt, behind the others.
-    pub(super) fn apply_policy_beyond(&mut self, id: SlotId, items: &mut Allowance) {
+    pub(super) fn apply_policy_beyond(&mut self, queue: FullQueue, items: &mut Allowance) {
+        let id = queue.owner;
         let mut slot = self.slots.slot_mut(id);
         if !slot.is_beyond() {
             return;
@@ -291,7 +275,7 @@ where
         self.ledger.unqueued(beyond.len());
         self.leave_beyond(id);
         let most = items.left().saturating_mul(COMPARISONS);
-        self.apply_policy(id, &mut iter::from_fn(|| beyond.pop_front()), most);
+        self.apply_policy(queue, &mut iter::from_fn(|| beyond.pop_front()), most);
         self.pay_comparisons(items);
         let left = beyond.len();
         if left > 0 {
@@ -310,13 +294,19 @@ where
         }
     }
 
-    /// The policy of a slot acts on items that come while its sink is full, until `most` comparisons
-    /// are to be paid for.
-    fn apply_policy(&mut self, id: SlotId, items: &mut dyn Iterator<Item = V>, most: usize) {
+    /// The policy acts on items that come while the sinks of a queue are full, until `most`
+    /// comparisons are to be paid for.
+    pub(super) fn apply_policy(
+        &mut self,
+        queue: FullQueue,
+        items: &mut dyn Iterator<Item = V>,
+        most: usize,
+    ) {
+        let FullQueue { owner: id, room, victim } = queue;
         while self.beyond.comparisons < most {
             let Some(mut item) = items.next() else { return };
             // Nothing in the queue is beyond the buffer now.
-            let has_room = self.slots.queue_len(id).0 < self.room(id);
+            let has_room = self.slots.queue_len(id).0 < room;
             match self.slots.slot(id).overflow() {
                 Overflow::Conflate => match self.conflate(id, item) {
                     Some(unlike) => item = unlike,
@@ -328,7 +318,8 @@ where
                 }
                 Overflow::Evict if !has_room => {
                     iter::once(item).chain(items).for_each(|item| self.push(id, item));
-                    return self.evict(id);
+                    // What is beyond the room is accepted then.
+                    return self.remove(victim, Detached::Overflowed);
                 }
                 _ => {}
             }
@@ -336,7 +327,7 @@ where
                 self.drop_oldest(id);
             }
             self.push(id, item);
-            if !self.accept(id) {
+            if !self.slots.slot_mut(id).accept_queued() {
                 let beyond = items.map(|item| self.push(id, item)).count();
                 self.slots.slot_mut(id).set_beyond(beyond);
                 return self.reach_limit(id);
@@ -365,12 +356,5 @@ where
             self.ledger.unqueued(1);
             self.discard(id, item, Discarded::Overflowed);
         }
-    }
-
-    /// The sink of a slot, or all that share its queue, are full, and the policy is to evict: that
-    /// is the one that has been parked longest. What is beyond the room is accepted then.
-    fn evict(&mut self, id: SlotId) {
-        let parked = |group| self.slots.group(group).longest_unready().unwrap_or(id);
-        self.remove(self.balanced_group(id).map_or(id, parked), Detached::Overflowed);
     }
 }

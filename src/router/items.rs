@@ -72,12 +72,6 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.ledger.queued(1);
         self.slots.slot_mut(id).push(item);
     }
-
-    /// Counts an item that was queued towards the limit of a slot. Returns `false` if it was the
-    /// last one that the slot may accept. A queue that sinks share belongs to none of them.
-    pub(super) fn accept(&mut self, id: SlotId) -> bool {
-        self.balances() || self.slots.slot_mut(id).accept()
-    }
 }
 
 impl<K, S, V, H, B> Router<K, S, V, H, B>
@@ -194,28 +188,13 @@ where
     fn route_known(&mut self, path: SlowPath<K, V, S::Error>, items: &mut Allowance) {
         match path {
             SlowPath::Unknown(Unrouted { item, .. }) => match self.slots.catch_all {
-                Some(id) => match self.balanced_group(id) {
-                    Some(group) => self.balance(group, item, items),
-                    None => self.route_to(id, item),
-                },
+                Some(id) => self.route_to_one(id, item, items),
                 None => self.ledger.unmatched(item),
             },
-            SlowPath::Slow(id, Unrouted { item, .. }) => {
-                match (self.slots.group_of(id), &self.sharing) {
-                    // Those that have left cost the last one nothing.
-                    (Some((group, _)), Sharing::Multicast(_))
-                        if self.slots.group(group).len() == 1 =>
-                    {
-                        self.slots.end_group(group);
-                        self.route_to(id, item);
-                    }
-                    (Some((group, _)), &Sharing::Multicast(clone)) => {
-                        self.start_walk(group, item, clone, items);
-                    }
-                    (Some((group, _)), Sharing::Balance) => self.balance(group, item, items),
-                    _ => self.route_to(id, item),
-                }
-            }
+            SlowPath::Slow(id, Unrouted { item, .. }) => match self.sharing {
+                Sharing::Multicast(clone) => self.route_to_all(id, item, clone, items),
+                Sharing::None | Sharing::Balance => self.route_to_one(id, item, items),
+            },
             SlowPath::Unready(id, item, answer) => self.send_or_queue(id, item, answer),
             SlowPath::NotAdmitted(id, item) => self.discard(id, item, Discarded::NotAdmitted),
             SlowPath::Failed(id, error) => self.lose(id, error),
@@ -238,8 +217,17 @@ where
         }
     }
 
+    /// Routes an item to a slot, or to one of those that share its queue. This is where that is
+    /// decided: what follows is for a slot with a queue of its own.
+    fn route_to_one(&mut self, id: SlotId, item: V, items: &mut Allowance) {
+        match self.slots.shared_group(id) {
+            Some(group) => self.balance(group, item, items),
+            None => self.route_to(id, item),
+        }
+    }
+
     /// Routes an item to the one slot that it is for.
-    fn route_to(&mut self, id: SlotId, item: V) {
+    pub(super) fn route_to(&mut self, id: SlotId, item: V) {
         if self.ledger.hooks_mut().admit(self.slots.recipient(id), &item) {
             self.offer(id, item);
         } else {
@@ -269,8 +257,8 @@ where
             Poll::Ready(Ok(())) => self.send(id, item),
             Poll::Ready(Err(error)) => self.remove_with(id, Detached::Failed(error), Some(item)),
             Poll::Pending => {
-                self.park(id);
-                self.enqueue(self.queue_owner(id), item);
+                self.slots.slot_mut(id).park();
+                self.enqueue(id, item);
             }
         }
     }

@@ -59,15 +59,23 @@ where
     H: Hooks<K, V, S::Error>,
     B: BuildHasher,
 {
-    /// Offers an item to the members of a group, as far as `items` goes: one for each but the
-    /// first, which the item itself has paid for.
-    pub(super) fn start_walk(
+    /// Routes an item to all slots that share the key of this one, as far as `items` goes: one for
+    /// each but the first, which the item itself has paid for.
+    pub(super) fn route_to_all(
         &mut self,
-        group: usize,
+        id: SlotId,
         item: V,
         clone: fn(&V) -> V,
         items: &mut Allowance,
     ) {
+        let Some((group, _)) = self.slots.group_of(id) else {
+            return self.route_to(id, item);
+        };
+        if self.slots.group(group).len() == 1 {
+            // Those that have left cost the last one nothing.
+            self.slots.end_group(group);
+            return self.route_to(id, item);
+        }
         let members = self.slots.group_mut(group);
         members.start();
         let ahead = members.len();

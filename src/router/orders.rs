@@ -112,7 +112,8 @@ where
         let replaces = receives && matches!(self.sharing, Sharing::None);
         let old = if replaces { taken } else { None };
         let backlog = old.map(|old| self.replace(old));
-        let id = self.slots.insert(NewSlot { key, sink, terms, claim, stage });
+        let shares_queue = matches!(self.sharing, Sharing::Balance);
+        let id = self.slots.insert(NewSlot { key, sink, terms, claim, stage, shares_queue });
         if receives && terms.catch_all {
             // Before the backlog is moved to it, which may use up its limit: then there is no
             // catch-all, and the old one does not return.
@@ -120,8 +121,12 @@ where
         }
         match taken {
             None if receives => self.ledger.hooks_mut().key_attached(self.slots.recipient(id).key),
-            Some(head) if receives => self.join_line(id, head),
-            _ => {}
+            Some(head) => {
+                if let Some(group) = self.slots.shared_group(id) {
+                    self.join_line(group, id, head);
+                }
+            }
+            None => {}
         }
         if let (Some(old), Some(backlog)) = (old, backlog) {
             self.advance_unless_listed(old, sinks);
@@ -170,7 +175,7 @@ where
         if len == 0 {
             return;
         }
-        let room = if self.slots.slot(id).conflates() { 1 } else { self.room(id) };
+        let room = if self.slots.slot(id).conflates() { 1 } else { self.slots.buffer(id) };
         self.ledger.queued(len);
         let mut slot = self.slots.slot_mut(id);
         slot.set_queue(backlog);

@@ -59,7 +59,9 @@ where
             }
             if by_sink {
                 slot.wake();
-                self.return_to_line(id);
+                if slot.shares_queue() {
+                    self.slots.return_to_line(id);
+                }
             }
             // The first poll of the sink is paid.
             let is_last = self.slots.ready.is_last();
@@ -103,22 +105,40 @@ where
     }
 
     /// Lets a sink take items from its queue, or from the one that it shares.
-    pub(super) fn drain(&mut self, id: SlotId, polls: &mut Allowance) -> Drained {
-        let (owner, mut share) = self.queue_of(id);
+    fn drain(&mut self, id: SlotId, polls: &mut Allowance) -> Drained {
+        match self.slots.shared_group(id) {
+            Some(group) => self.drain_member(id, group, polls),
+            None => self.drain_own(id, polls),
+        }
+    }
+
+    /// Lets a sink take items from its own queue.
+    pub(super) fn drain_own(&mut self, id: SlotId, polls: &mut Allowance) -> Drained {
+        let mut share = usize::MAX;
+        self.drain_queue(id, id, &mut share, polls)
+    }
+
+    /// Lets a sink take items from the queue of `owner`, at most `share`, which counts down.
+    pub(super) fn drain_queue(
+        &mut self,
+        id: SlotId,
+        owner: SlotId,
+        share: &mut usize,
+        polls: &mut Allowance,
+    ) -> Drained {
         let mut is_queued = self.slots.slot(owner).is_queued();
         while is_queued {
             let mut slot = self.slots.slot_mut(id);
             if slot.is_parked() {
                 return Drained::Unready;
             }
-            if share == 0 || !polls.spend() {
+            if *share == 0 || !polls.spend() {
                 return Drained::Left;
             }
-            share -= 1;
             match slot.poll_ready() {
                 Poll::Ready(Ok(())) => {}
                 Poll::Pending => {
-                    self.park(id);
+                    slot.park();
                     return Drained::Unready;
                 }
                 Poll::Ready(Err(error)) => {
@@ -127,7 +147,10 @@ where
                 }
             }
             match self.send_queued(id, owner) {
-                Ok(left) => is_queued = left,
+                Ok(left) => {
+                    *share -= 1;
+                    is_queued = left;
+                }
                 Err(error) => {
                     self.lose(id, error);
                     return Drained::Gone;
@@ -140,20 +163,18 @@ where
     /// Sends the first item of a queue to a sink that is ready. Returns `true` if it may take more.
     fn send_queued(&mut self, id: SlotId, owner: SlotId) -> Result<bool, S::Error> {
         let now = *self.ledger.handled();
-        let balances = self.balances();
         let mut slot = self.slots.slot_mut(owner);
-        let Some(Popped { item, moves_up, was_last_beyond }) = slot.pop() else { return Ok(false) };
+        let Some(Popped { item, accepts, was_last_beyond }) = slot.pop() else { return Ok(false) };
         let left = slot.is_queued();
         self.ledger.unqueued(1);
         let mut slot = self.slots.slot_mut(id);
         let sent = slot.send::<false>(item, &now);
-        let is_open = sent.is_err() || !(moves_up || balances) || slot.accept();
+        let is_open = sent.is_err() || !accepts || slot.accept();
         if was_last_beyond {
             self.leave_beyond(owner);
         }
         sent?;
         self.ledger.delivered();
-        self.go_to_end_of_line(id);
         if is_open || !self.slots.slot(id).receives() {
             return Ok(left);
         }
@@ -244,15 +265,10 @@ where
         self.forget_beyond(id);
         self.offer_before_leaving(id);
         let frees_key = self.slots.is_only_receiver(id);
-        let group = self.balanced_group(id).filter(|_| !frees_key);
-        let members = group.map_or(1, |group| self.slots.group(group).len());
+        let shared = if frees_key { None } else { self.slots.shared_group(id) };
         self.slots.leave(id, reason);
-        if let Some(group) = group {
-            let queue = self.slots.slot_mut(id).take_queue();
-            self.hand_over(group, queue);
-            if takes_part {
-                self.take_part(id, group, members);
-            }
+        if let Some(group) = shared {
+            self.leave_queue(id, group, takes_part);
         }
         let over = self.split_over_limit(id);
         if frees_key {
@@ -270,12 +286,11 @@ where
     /// Accepts the queued items that a slot which leaves has not accepted yet. Returns those that
     /// exceed its limit.
     fn split_over_limit(&mut self, id: SlotId) -> VecDeque<V> {
-        let balances = self.balances();
         let mut slot = self.slots.slot_mut(id);
         if !slot.is_queued() {
             return VecDeque::new();
         }
-        let mut over = if balances { slot.take_queue().items } else { slot.split_beyond() };
+        let mut over = slot.split_unaccepted();
         while slot.may_accept() {
             let Some(item) = over.pop_front() else { break };
             slot.push(item);
@@ -307,7 +322,7 @@ where
         };
         let skipped = self.skip_member(id);
         let frees_key = self.slots.is_only_receiver(id);
-        let group = self.balanced_group(id).filter(|_| !frees_key);
+        let group = if frees_key { None } else { self.slots.shared_group(id) };
         self.forget_beyond(id);
         let shared = group.map(|group| (group, self.slots.slot_mut(id).take_queue()));
         let Remains { key, tag, queue } = self.slots.remove(id);

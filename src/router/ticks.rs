@@ -75,7 +75,7 @@ where
     pub(crate) fn sweep(&mut self, ticks: &mut Allowance, sinks: &mut Allowance) {
         while self.is_sweeping() && ticks.spend() {
             let Some((id, sweep)) = self.slots.timers.next() else { return };
-            let has_queue = self.slots.slot(self.queue_owner(id)).is_queued();
+            let has_queue = self.slots.has_items_for(id);
             let mut slot = self.slots.slot_mut(id);
             let has_fired = slot.has_fired();
             let expired = slot.check_timeouts(sweep, has_fired, has_queue);

@@ -1,4 +1,5 @@
-//! Slots that share a key: the walk through a group, and the line of those that may be ready.
+//! Slots that share a key: the walk through a group; the queue that its members share, and the line
+//! of those that may be ready.
 
 use super::Slots;
 use super::flush::Flushes;
@@ -55,11 +56,27 @@ impl<K, S, V> GroupWalk<'_, K, S, V> {
     }
 }
 
-/// Groups of which one member gets an item.
+/// Groups of which one member gets an item, and whose members share the queue of the head.
 impl<K, S, V, B> Slots<K, S, V, B> {
-    /// Puts a member in front of the line of its group.
-    pub(crate) fn to_front_of_line(&mut self, group: usize, id: SlotId) {
-        self.groups[group].to_front(id, &mut self.extras);
+    /// The group that a slot shares its queue with.
+    pub(crate) fn shared_group(&self, id: SlotId) -> Option<usize> {
+        let slot = self.slot(id);
+        if slot.shares_queue() && slot.receives() { Some(self.group_of(id)?.0) } else { None }
+    }
+
+    /// Returns `true` if items are queued that the sink of a slot may take.
+    pub(crate) fn has_items_for(&self, id: SlotId) -> bool {
+        let head = self.shared_group(id).and_then(|group| self.group(group).head());
+        self.slot(head.unwrap_or(id)).is_queued()
+    }
+
+    /// The waker of a sink has fired: it is next in line, if it shares its queue.
+    pub(crate) fn return_to_line(&mut self, id: SlotId) {
+        if let Some(group) = self.shared_group(id) {
+            let group = &mut self.groups[group];
+            group.to_front(id, &mut self.extras);
+            group.set_full(false);
+        }
     }
 
     /// Puts a member at the end of the line of its group.

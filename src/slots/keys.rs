@@ -127,9 +127,10 @@ where
 
     /// Gives an attachment a slot: it joins those that are there under its key, in its stage.
     pub(crate) fn insert(&mut self, new: NewSlot<K, S>) -> SlotId {
-        let NewSlot { key, sink, terms, claim, stage } = new;
+        let NewSlot { key, sink, terms, claim, stage, shares_queue } = new;
         let id = self.store.take_id();
         let mut slot = Slot::new(key, sink, id, &terms, claim, stage, &mut self.extras);
+        slot.set_shares_queue(shares_queue);
         self.ready.register(id);
         self.flushes.reserve(self.store.ids());
         if self.flushes.adopt(id) {

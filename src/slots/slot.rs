@@ -22,7 +22,7 @@ use crate::lease::{Claim, LeaseRequest};
 use crate::order::{Overflow, Terms};
 
 use timer::Timer;
-use word::{BEYOND, GROUPED, HEAD, LIMITED, TIMED, Word};
+use word::{BEYOND, GROUPED, HEAD, LIMITED, SHARES, TIMED, Word};
 
 pub(super) use extras::NONE;
 pub(crate) use extras::{ExtrasList, Link, Purpose};
@@ -184,6 +184,15 @@ impl<K, S> Slot<K, S> {
         Some((extras.group as usize, extras.number))
     }
 
+    /// Returns `true` if those that receive with its key share one queue.
+    pub(crate) fn shares_queue(&self) -> bool {
+        self.has(SHARES)
+    }
+
+    pub(crate) fn set_shares_queue(&mut self, shares: bool) {
+        self.set(SHARES, shares);
+    }
+
     pub(crate) fn set_group<V>(&mut self, group: u32, number: u64, extras: &mut ExtrasList<V>) {
         self.set(GROUPED, true);
         let extras = extras.get_or_default(self.id);
@@ -259,6 +268,12 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         let limit = &mut self.extras_mut().limit;
         *limit = limit.saturating_sub(1);
         *limit > 0
+    }
+
+    /// Counts an item that was queued towards the limit. Returns `false` if that was the last one. A
+    /// queue that sinks share belongs to none of them: an item counts when one of them takes it.
+    pub(crate) fn accept_queued(&mut self) -> bool {
+        self.slot.has(SHARES) || self.accept()
     }
 
     /// Counts items towards the limit: as many of these as it may accept. Returns their number.

@@ -7,7 +7,7 @@
 use alloc::collections::VecDeque;
 use core::mem;
 
-use super::word::{BEYOND, QUEUED};
+use super::word::{BEYOND, QUEUED, SHARES};
 use super::{Extras, SlotMut};
 
 /// The room, in items, that a queue may keep when it has emptied. A queue with more room frees it.
@@ -27,8 +27,9 @@ pub(crate) struct Queue<V> {
 /// An item that was taken from a queue.
 pub(crate) struct Popped<V> {
     pub(crate) item: V,
-    /// Another item is no longer beyond the buffer, and to be accepted.
-    pub(crate) moves_up: bool,
+    /// An item is to be accepted: one that is no longer beyond the buffer or, if sinks share the
+    /// queue, this one.
+    pub(crate) accepts: bool,
     /// That was the last item beyond the buffer.
     pub(crate) was_last_beyond: bool,
 }
@@ -70,7 +71,7 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         if was_last_beyond {
             self.slot.set(BEYOND, false);
         }
-        Some(Popped { item, moves_up, was_last_beyond })
+        Some(Popped { item, accepts: moves_up || self.slot.has(SHARES), was_last_beyond })
     }
 
     /// The items of the queue.
@@ -98,6 +99,12 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         let left = !queue.is_empty();
         self.slot.set(QUEUED, left);
         items
+    }
+
+    /// Takes the items out of the queue that are not accepted: those beyond the buffer or, if sinks
+    /// share the queue, all.
+    pub(crate) fn split_unaccepted(&mut self) -> VecDeque<V> {
+        if self.slot.has(SHARES) { self.take_queue().items } else { self.split_beyond() }
     }
 
     /// Takes this number of items from the front of the queue.

@@ -37,6 +37,8 @@ pub(super) const MOVED: u32 = 1 << 11;
 pub(super) const TIMED: u32 = 1 << 12;
 /// It is the first with its key in its stage, and found by its key.
 pub(super) const HEAD: u32 = 1 << 13;
+/// Those that receive with its key share one queue (`balance`).
+pub(super) const SHARES: u32 = 1 << 14;
 
 /// Where the stage begins: 0 if it receives, otherwise one more than the place of the reason.
 const STAGE: u32 = 16;
@@ -132,13 +134,13 @@ mod tests {
         for (policy, buffer) in POLICIES.into_iter().zip([0, 1, 254, 255, usize::MAX]) {
             for reason in REASONS {
                 let mut word = Word::new(Stage::Receiving, policy, buffer);
-                word.set((HEAD << 1) - 1, true);
+                word.set((SHARES << 1) - 1, true);
                 assert!(word.receives() && word.stage() == Stage::Receiving);
                 word.set_leaving(reason);
                 assert!(!word.receives() && word.stage() == Stage::Leaving(reason));
                 assert_eq!(word.policy(), policy);
                 assert_eq!(word.small_buffer(), Some(buffer).filter(|&buffer| buffer < 255));
-                word.set((HEAD << 1) - 1, false);
+                word.set((SHARES << 1) - 1, false);
                 assert_eq!(word.0, Word::new(Stage::Leaving(reason), policy, buffer).0);
             }
         }
