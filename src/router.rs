@@ -3,8 +3,8 @@
 //! An item comes in through `items`, and goes to its sink or into the queue of its slot: nowhere
 //! else. If the queue is full, `beyond` decides. If its key has several sinks, the item goes to all
 //! of them through `multicast`, or to one of them through `balance`. Orders go through `orders`,
-//! ticks through `ticks`, and sinks that were woken, are to be flushed or closed through `sinks`.
-//! All of them use the slots and the ledger. Between two calls
+//! ticks through `ticks`, sinks that were woken or are to be closed through `sinks`, and those that
+//! are to be flushed through `flushes`. All of them use the slots and the ledger. Between two calls
 //!
 //! 1. the counts of the [`Ledger`] add up;
 //! 2. a slot with something in its queue is parked, in doubt or in the ready list;
@@ -13,6 +13,7 @@
 mod balance;
 mod beyond;
 pub(crate) mod budget;
+mod flushes;
 mod items;
 mod ledger;
 mod multicast;
@@ -113,11 +114,11 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     }
 
     pub(crate) fn set_linger(&mut self, ticks: u32) {
-        self.slots.flushes.set_linger(ticks);
+        self.slots.flushes_mut().set_linger(ticks);
     }
 
     pub(crate) fn set_flush_every(&mut self, items: usize) {
-        self.slots.flushes.set_flush_every(items);
+        self.slots.flushes_mut().set_flush_every(items);
     }
 
     pub(crate) fn set_multicast(&mut self, clone_item: fn(&V) -> V) {
@@ -201,17 +202,14 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     }
 
     pub(crate) fn ready(&self) -> &Ready {
-        &self.slots.ready
+        self.slots.ready()
     }
 }
 
 /// Pending work.
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
     pub(crate) fn begin_turn(&mut self) {
-        let ready = &mut self.slots.ready;
-        ready.awake();
-        ready.take();
-        self.slots.timers.begin_turn();
+        self.slots.begin_turn();
         self.beyond.begin_turn();
     }
 
@@ -250,10 +248,10 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     pub(crate) fn has_work(&self) -> bool {
         self.is_in_doubt()
             || self.walk.is_some()
-            || self.slots.flushes.has_work()
+            || self.slots.flushes().has_work()
             || self.must_flush() // even while flushes wait for a tick
             || self.is_closing()
-            || self.is_sweeping()
+            || self.slots.is_sweeping()
             || self.is_done() // but not freed yet
             || self.overtaken.is_some() && self.is_open()
     }

@@ -30,31 +30,34 @@ use core::task::Poll;
 use futures_sink::Sink;
 use slab::Slab;
 
-use self::flush::Flushes;
+use self::flush::{Flushes, Handled};
 use self::group::Group;
 use self::id::SlotId;
 use self::list::{BACK, List};
-use self::ready::Ready;
-use self::slot::{ExtrasList, Slot, SlotMut, Stage};
+use self::ready::{Ready, Woken};
+use self::slot::{Expired, ExtrasList, Slot, SlotMut, Stage};
 use self::store::Store;
 use self::timers::Timers;
 use crate::hooks::Recipient;
 use crate::lease::Claim;
 use crate::order::Terms;
 
+/// A slot, and what its sink has answered to a flush.
+type Flushed<E> = (SlotId, Poll<Result<(), E>>);
+
 pub(crate) struct Slots<K, S, V, B> {
     /// Dropped before the sinks, so that a sink that fires its waker when it is dropped wakes no
     /// task.
-    pub(crate) ready: Ready,
+    ready: Ready,
     store: Store<K, S>,
-    pub(crate) extras: ExtrasList<V>,
+    extras: ExtrasList<V>,
     groups: Slab<Group>,
     hasher: B,
     /// How many slots receive.
     len: usize,
-    pub(crate) catch_all: Option<SlotId>,
-    pub(crate) flushes: Flushes,
-    pub(crate) timers: Timers,
+    catch_all: Option<SlotId>,
+    flushes: Flushes,
+    timers: Timers,
 }
 
 /// An attachment that is to get a slot.
@@ -89,6 +92,47 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         let Self { ready, store, extras, groups, len, catch_all, flushes, timers, hasher: _ } =
             self;
         Slots { ready, store, extras, groups, hasher, len, catch_all, flushes, timers }
+    }
+
+    /// A turn begins: the task runs, and the slots that were woken by now are its work.
+    pub(crate) fn begin_turn(&mut self) {
+        self.ready.awake();
+        self.ready.take();
+    }
+
+    /// The wakers, and which of them have fired.
+    pub(crate) fn ready(&self) -> &Ready {
+        &self.ready
+    }
+
+    /// The next slot of those that were woken when the turn began, or a stale wake.
+    pub(crate) fn pop_woken(&mut self) -> Option<Woken> {
+        self.ready.pop()
+    }
+
+    /// The next slot whose lease has ended, or a stale wake.
+    pub(crate) fn pop_ended(&mut self) -> Option<SlotId> {
+        self.ready.pop_ended()
+    }
+
+    /// The flush list. What would break its invariants is only visible here.
+    pub(crate) fn flushes(&self) -> &Flushes {
+        &self.flushes
+    }
+
+    pub(crate) fn flushes_mut(&mut self) -> &mut Flushes {
+        &mut self.flushes
+    }
+
+    /// The slot that items go to whose keys are not attached.
+    pub(crate) fn catch_all(&self) -> Option<SlotId> {
+        self.catch_all
+    }
+
+    /// Makes a slot that receives the catch-all.
+    pub(crate) fn set_catch_all(&mut self, id: SlotId) {
+        debug_assert!(self.slot(id).receives());
+        self.catch_all = Some(id);
     }
 
     /// How many slots receive.
@@ -190,6 +234,27 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         self.flushes.start_linger();
     }
 
+    /// One unit of time has passed. `was_closed` is whether the input had to wait for a sink in it.
+    pub(crate) fn tick(&mut self, was_closed: bool) {
+        self.timers.request_sweep(was_closed);
+        self.flushes.count_linger();
+    }
+
+    /// Returns `true` if a tick is not applied to all slots with a time-out yet.
+    pub(crate) fn is_sweeping(&self) -> bool {
+        self.timers.is_sweeping()
+    }
+
+    /// Applies a tick to the next slot with a time-out. Returns the slot, and its time-out if that
+    /// has expired.
+    pub(crate) fn sweep_next(&mut self) -> Option<(SlotId, Option<Expired>)> {
+        let (id, sweep) = self.timers.next()?;
+        let has_items = self.has_items_for(id);
+        let mut slot = self.slot_mut(id);
+        let has_fired = slot.has_fired();
+        Some((id, slot.check_timeouts(sweep, has_fired, has_items)))
+    }
+
     /// Frees the memory of slots that are gone, at most this number of wakers at a time. Returns
     /// `true` when all is freed.
     pub(crate) fn free(&mut self, wakers: usize) -> bool {
@@ -209,14 +274,17 @@ impl<K, S, V, B> Slots<K, S, V, B>
 where
     S: Sink<V> + Unpin,
 {
-    /// Flushes the slot whose entry was taken from the flush list. Returns `None` if it is not to
-    /// be flushed: it is gone, or its sink is closing.
+    /// Flushes the next sink whose flush is due by the time as much as `by` will have been handled.
+    /// An entry of the flush list whose sink needs no flush any more counts as flushed.
     #[inline]
-    pub(crate) fn flush_unqueued(&mut self, id: SlotId) -> Option<Poll<Result<(), S::Error>>> {
+    pub(crate) fn flush_next(&mut self, by: Handled) -> Option<Flushed<S::Error>> {
+        let id = self.flushes.pop_due(by)?;
         let Some(mut slot) = self.get_mut(id) else {
             self.flushes.adopt(id);
-            return None;
+            return Some((id, Poll::Ready(Ok(()))));
         };
-        slot.unqueue_flush().then(|| slot.poll_flush())
+        slot.set_flush_queued(false);
+        let answer = if slot.needs_flush() { slot.poll_flush() } else { Poll::Ready(Ok(())) };
+        Some((id, answer))
     }
 }

@@ -172,7 +172,7 @@ where
                 *this.orders_state = OrdersState::Unread;
                 this.budget.orders.spend();
                 let order = order.into_order();
-                if !matches!(order, Order::Tick) || this.router.is_first_tick() {
+                if !matches!(order, Order::Tick) || this.budget.tick_orders.spend() {
                     *this.order = Some(Unapplied { order, fresh: true });
                 }
             }

@@ -48,7 +48,7 @@ where
             self.set_beyond(head, beyond.min(len.saturating_sub(room)));
         }
         if self.slots.slot(head).is_queued() {
-            self.slots.ready.list(id);
+            self.slots.ready().list(id);
         }
     }
 
@@ -102,9 +102,9 @@ where
     fn is_group_full(&self, group: usize, head: SlotId) -> bool {
         let members = self.slots.group(group);
         let is_woken = if members.len() > 1 {
-            self.slots.ready.any()
+            self.slots.ready().any()
         } else {
-            self.slots.ready.has_fired(head)
+            self.slots.ready().has_fired(head)
         };
         members.is_full() && !is_woken
     }
@@ -174,7 +174,7 @@ where
     fn next_to_ask(&mut self, group: usize) -> Option<SlotId> {
         while let Some(id) = self.slots.group_mut(group).next() {
             let slot = self.slots.slot(id);
-            if slot.is_parked() && (!slot.is_full() || self.slots.ready.has_fired(id)) {
+            if slot.is_parked() && (!slot.is_full() || self.slots.ready().has_fired(id)) {
                 return Some(id);
             }
         }
@@ -189,7 +189,7 @@ where
         match self.drain_member(id, group, polls) {
             Drained::Gone => {}
             _ if !self.slots.slot(id).receives() => self.close_if_leaving(id),
-            Drained::Left => self.slots.ready.list(id),
+            Drained::Left => self.slots.ready().list(id),
             Drained::Empty => {}
             Drained::Unready => self.slots.slot_mut(id).set_full(),
         }

@@ -173,7 +173,7 @@ where
         }
         let Some(id) = self.beyond.gate.first() else { return };
         self.beyond.was_closed = true;
-        if self.beyond.blocked_on.is_none() && !self.slots.ready.has_fired(id) {
+        if self.beyond.blocked_on.is_none() && !self.slots.ready().has_fired(id) {
             self.beyond.blocked_on = Some(id);
             self.ledger.hooks_mut().blocked(self.slots.recipient(id));
         }
@@ -210,7 +210,7 @@ where
     /// Returns `true` if the sink of a slot was not ready when a turn began with polling it, and was
     /// not woken since.
     fn is_known_full(&self, id: SlotId) -> bool {
-        self.slots.slot(id).is_full() && !self.slots.ready.has_fired(id)
+        self.slots.slot(id).is_full() && !self.slots.ready().has_fired(id)
     }
 
     /// The queue of a slot that shares it with no other.
@@ -242,7 +242,7 @@ where
                     self.slots.slot_mut(id).set_full();
                     self.apply_policy_beyond(self.own_queue(id), items);
                 }
-                Drained::Left => self.slots.ready.list(id),
+                Drained::Left => self.slots.ready().list(id),
                 Drained::Gone => {}
                 Drained::Empty => self.close_if_leaving(id),
             }
@@ -252,7 +252,7 @@ where
     /// Allows one more poll of a sink in doubt. That uses up a wake that has come meanwhile.
     pub(super) fn unpark(&mut self, id: SlotId) {
         self.beyond.polled.push(id);
-        let has_fired = self.slots.ready.take_fired(id);
+        let has_fired = self.slots.ready().take_fired(id);
         let mut slot = self.slots.slot_mut(id);
         if has_fired {
             slot.wake();

@@ -12,6 +12,8 @@ pub(crate) struct Budget {
     /// Woken sinks, and the items that they take from queues.
     pub(crate) sinks: Allowance,
     pub(crate) flushes: Allowance,
+    /// Orders to tick that count: one in a turn.
+    pub(crate) tick_orders: Allowance,
     /// Attachments that a tick is applied to.
     pub(crate) ticks: Allowance,
     /// Attachments that end because the input is over.
@@ -26,8 +28,17 @@ pub(crate) struct Allowance(usize);
 
 impl Budget {
     pub(crate) fn new(limit: usize) -> Self {
-        let [orders, sinks, flushes, ticks, closes, items] = [Allowance(limit); 6];
-        Self { limit, orders, sinks, flushes, ticks, closes, items }
+        let full = Allowance(limit);
+        Self {
+            limit,
+            orders: full,
+            tick_orders: Allowance(1),
+            sinks: full,
+            flushes: full,
+            ticks: full,
+            closes: full,
+            items: full,
+        }
     }
 
     pub(crate) fn limit(&self) -> usize {

@@ -55,18 +55,6 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         self.overtaken.is_some()
     }
 
-    /// How many items may be read before sinks are to be flushed.
-    pub(crate) fn items_before_flush(&mut self) -> u64 {
-        let now = *self.ledger.handled();
-        self.slots.flushes.due_in(now)
-    }
-
-    /// Returns `true` if [`route`](Self::route) is better done without branches: see
-    /// [`Flushes::push`](crate::slots::flush::Flushes::push).
-    pub(crate) fn prefers_branchless(&self) -> bool {
-        self.slots.flushes.lists_many()
-    }
-
     /// Puts an item at the end of a queue, regardless of its buffer.
     pub(super) fn push(&mut self, id: SlotId, item: V) {
         self.ledger.queued(1);
@@ -187,7 +175,7 @@ where
     /// Routes an item away from the hot path. Attaches no sink if no slot has its key.
     fn route_known(&mut self, path: SlowPath<K, V, S::Error>, items: &mut Allowance) {
         match path {
-            SlowPath::Unknown(Unrouted { item, .. }) => match self.slots.catch_all {
+            SlowPath::Unknown(Unrouted { item, .. }) => match self.slots.catch_all() {
                 Some(id) => self.route_to_one(id, item, items),
                 None => self.ledger.unmatched(item),
             },

@@ -74,7 +74,7 @@ where
     /// `orders` is spent.
     pub(crate) fn end_leases(&mut self, Budget { orders, sinks, .. }: &mut Budget) -> bool {
         while !orders.is_spent() {
-            let Some(id) = self.slots.ready.pop_ended() else { return true };
+            let Some(id) = self.slots.pop_ended() else { return true };
             orders.spend();
             // Stale wake: the slot is vacant, or another attachment has it.
             match self.slots.get_mut(id).map(|slot| slot.lease_request()) {
@@ -88,7 +88,7 @@ where
                 _ => {}
             }
         }
-        !self.slots.ready.has_ended()
+        !self.slots.ready().has_ended()
     }
 
     /// Attaches a sink, on its terms. `sinks` is what may be spent on draining.
@@ -117,7 +117,7 @@ where
         if receives && terms.catch_all {
             // Before the backlog is moved to it, which may use up its limit: then there is no
             // catch-all, and the old one does not return.
-            self.slots.catch_all = Some(id);
+            self.slots.set_catch_all(id);
         }
         match taken {
             None if receives => self.ledger.hooks_mut().key_attached(self.slots.recipient(id).key),

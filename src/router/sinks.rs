@@ -13,7 +13,6 @@ use futures_sink::Sink;
 use super::budget::Allowance;
 use super::{Ending, Router, Sharing};
 use crate::hooks::{Detached, Discarded, Hooks, Recipient};
-use crate::slots::flush::Handled;
 use crate::slots::id::SlotId;
 use crate::slots::ready::Woken;
 use crate::slots::slot::{LeaveReason, Popped, Remains, Stage};
@@ -30,13 +29,6 @@ pub(super) enum Drained {
     Gone,
 }
 
-impl<K, S, V, H, B> Router<K, S, V, H, B> {
-    /// Returns `true` if a flush comes before the next item.
-    pub(crate) fn must_flush(&self) -> bool {
-        self.slots.flushes.is_any_due(*self.ledger.handled())
-    }
-}
-
 impl<K, S, V, H, B> Router<K, S, V, H, B>
 where
     K: Hash + Eq,
@@ -49,12 +41,12 @@ where
     /// While others are in the list, none takes more than an eighth of the budget.
     pub(crate) fn poll_woken(&mut self, budget: usize, sinks: &mut Allowance) {
         while !sinks.is_spent() {
-            let Some(Woken { id, by_sink }) = self.slots.ready.pop() else { return };
+            let Some(Woken { id, by_sink }) = self.slots.pop_woken() else { return };
             sinks.spend();
             // Stale wake: the slot is vacant.
             let Some(mut slot) = self.slots.get_mut(id) else { continue };
             if by_sink && self.beyond.was_polled(id) {
-                self.slots.ready.fire(id); // for the next turn
+                self.slots.ready().fire(id); // for the next turn
                 continue;
             }
             if by_sink {
@@ -64,7 +56,7 @@ where
                 }
             }
             // The first poll of the sink is paid.
-            let is_last = self.slots.ready.is_last();
+            let is_last = self.slots.ready().is_last();
             let more = if is_last { sinks.left() } else { sinks.left().min(budget / 8) };
             let mut polls = Allowance::new(more + 1);
             self.advance(id, &mut polls);
@@ -76,7 +68,7 @@ where
     /// called from many places, and one copy of it is enough.
     #[inline(never)]
     pub(super) fn advance_unless_listed(&mut self, id: SlotId, polls: &mut Allowance) {
-        if !self.slots.ready.is_listed(id) {
+        if !self.slots.ready().is_listed(id) {
             self.advance(id, polls);
         }
     }
@@ -94,7 +86,7 @@ where
         match self.drain(id, polls) {
             Drained::Empty | Drained::Unready => {}
             Drained::Gone => return,
-            Drained::Left => return self.slots.ready.list(id),
+            Drained::Left => return self.slots.ready().list(id),
         }
         let slot = self.slots.slot(id);
         if slot.is_closable() {
@@ -181,29 +173,6 @@ where
         self.leave(id, LeaveReason::Limited);
         // A queue that others share is theirs.
         Ok(self.slots.slot(id).is_queued())
-    }
-
-    /// Flushes the sinks whose flush is due by the time the input will have returned up to `budget`
-    /// further items.
-    #[inline]
-    pub(crate) fn flush_due(&mut self, budget: usize, flushes: &mut Allowance) {
-        let now = *self.ledger.handled();
-        if self.slots.flushes.is_any_due_within(now, budget) {
-            self.flush_each(self.slots.flushes.look_ahead(now, budget), flushes);
-        }
-    }
-
-    /// Flushes the sinks whose flush is due by `horizon`.
-    // Not inlined: most turns call `flush_due` with nothing to flush.
-    #[inline(never)]
-    fn flush_each(&mut self, horizon: Handled, flushes: &mut Allowance) {
-        while !flushes.is_spent() {
-            let Some(id) = self.slots.flushes.pop_due(horizon) else { return };
-            flushes.spend();
-            if let Some(Poll::Ready(Err(error))) = self.slots.flush_unqueued(id) {
-                self.remove(id, Detached::Failed(error));
-            }
-        }
     }
 
     fn flush(&mut self, id: SlotId) {

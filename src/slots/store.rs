@@ -16,7 +16,7 @@ use hashbrown::HashTable;
 use super::id::SlotId;
 use super::slot::Slot;
 
-pub(crate) struct Store<K, S> {
+pub(super) struct Store<K, S> {
     table: HashTable<Slot<K, S>>,
     /// The bucket of each slot, by its id. The ids that are free form a linked list.
     places: Vec<u32>,
@@ -46,21 +46,21 @@ impl<K, S> Drop for Store<K, S> {
 }
 
 impl<K, S> Store<K, S> {
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { table: HashTable::new(), places: Vec::new(), free: END }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.table.len()
     }
 
     /// The ids that were ever in use are below this.
-    pub(crate) fn ids(&self) -> usize {
+    pub(super) fn ids(&self) -> usize {
         self.places.len()
     }
 
     /// Takes an id that is not in use: the one that was freed last, or a new one.
-    pub(crate) fn take_id(&mut self) -> SlotId {
+    pub(super) fn take_id(&mut self) -> SlotId {
         if self.free == END {
             assert!(self.places.len() < MAX_SLOTS, "more than {MAX_SLOTS} sinks attached at once");
             self.places.push(FREE);
@@ -71,13 +71,13 @@ impl<K, S> Store<K, S> {
         id
     }
 
-    pub(crate) fn free_id(&mut self, id: SlotId) {
+    pub(super) fn free_id(&mut self, id: SlotId) {
         self.places[id.index()] = FREE | self.free;
         self.free = id.raw();
     }
 
     /// The first id, from this index on, that has a slot.
-    pub(crate) fn next_id(&self, index: usize) -> Option<SlotId> {
+    pub(super) fn next_id(&self, index: usize) -> Option<SlotId> {
         let free = self.places.get(index..)?.iter().position(|place| place & FREE == 0)?;
         Some(SlotId::from_index(index + free))
     }
@@ -87,11 +87,11 @@ impl<K, S> Store<K, S> {
         (place & FREE == 0).then_some(place as usize)
     }
 
-    pub(crate) fn get(&self, id: SlotId) -> Option<&Slot<K, S>> {
+    pub(super) fn get(&self, id: SlotId) -> Option<&Slot<K, S>> {
         self.table.get_bucket(self.bucket(id)?)
     }
 
-    pub(crate) fn get_mut(&mut self, id: SlotId) -> Option<&mut Slot<K, S>> {
+    pub(super) fn get_mut(&mut self, id: SlotId) -> Option<&mut Slot<K, S>> {
         let bucket = self.bucket(id)?;
         self.table.get_bucket_mut(bucket)
     }
@@ -99,24 +99,24 @@ impl<K, S> Store<K, S> {
     /// # Panics
     ///
     /// If there is no such slot.
-    pub(crate) fn slot(&self, id: SlotId) -> &Slot<K, S> {
+    pub(super) fn slot(&self, id: SlotId) -> &Slot<K, S> {
         self.get(id).expect(NO_SLOT)
     }
 
     /// # Panics
     ///
     /// If there is no such slot.
-    pub(crate) fn slot_mut(&mut self, id: SlotId) -> &mut Slot<K, S> {
+    pub(super) fn slot_mut(&mut self, id: SlotId) -> &mut Slot<K, S> {
         self.get_mut(id).expect(NO_SLOT)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Slot<K, S>> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Slot<K, S>> {
         self.table.iter()
     }
 
     /// A slot with this key: if only one receives and none is leaving, that one.
     #[inline]
-    pub(crate) fn find_any<Q>(
+    pub(super) fn find_any<Q>(
         &mut self,
         key: &Q,
         hasher: &impl BuildHasher,
@@ -129,7 +129,7 @@ impl<K, S> Store<K, S> {
     }
 
     /// The head of the slots with this key that receive, or of those that are leaving.
-    pub(crate) fn head<Q>(
+    pub(super) fn head<Q>(
         &self,
         key: &Q,
         receives: bool,
@@ -146,7 +146,7 @@ impl<K, S> Store<K, S> {
     }
 
     /// Removes the slot with an id. If it is a head, `heir` takes its place, whose key is the same.
-    pub(crate) fn take(&mut self, id: SlotId, heir: Option<SlotId>) -> Slot<K, S> {
+    pub(super) fn take(&mut self, id: SlotId, heir: Option<SlotId>) -> Slot<K, S> {
         let bucket = self.bucket(id).expect(NO_SLOT);
         match heir {
             Some(heir) if self.slot(id).is_head() => {
@@ -168,7 +168,7 @@ where
     K: Hash,
 {
     /// Adds a slot. If it is a head, no other one has its key and its stage.
-    pub(crate) fn insert(&mut self, slot: Slot<K, S>, hasher: &impl BuildHasher) {
+    pub(super) fn insert(&mut self, slot: Slot<K, S>, hasher: &impl BuildHasher) {
         // `capacity` counts what is there and what fits without moving any of it.
         if self.table.len() == self.table.capacity() {
             self.grow(1, hasher);
@@ -180,7 +180,7 @@ where
 
     /// Makes room for `slots` slots, and in the table for `room`: nothing moves before there are
     /// more.
-    pub(crate) fn reserve(&mut self, slots: usize, room: usize, hasher: &impl BuildHasher) {
+    pub(super) fn reserve(&mut self, slots: usize, room: usize, hasher: &impl BuildHasher) {
         self.places.reserve(slots.saturating_sub(self.places.len()));
         self.grow(room.min(MAX_ROOM).saturating_sub(self.table.len()), hasher);
     }
@@ -212,7 +212,7 @@ fn hash<K: Hash, S>(slot: &Slot<K, S>, hasher: &impl BuildHasher) -> u64 {
 
 /// An index of at most 30 bits, as [`MAX_SLOTS`] has it.
 #[expect(clippy::cast_possible_truncation, reason = "there are at most `MAX_SLOTS` slots")]
-pub(crate) fn narrow(index: usize) -> u32 {
+pub(super) fn narrow(index: usize) -> u32 {
     index as u32
 }
 

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use super::id::SlotId;
 
 #[derive(Debug)]
-pub(crate) struct Timers {
+pub(super) struct Timers {
     /// The slots that have a time-out.
     slots: Vec<SlotId>,
     /// The sweep still has to come to the slots before this one.
@@ -24,42 +24,24 @@ pub(crate) struct Timers {
     /// A tick was read while a sweep was under way: another one follows. Whether the input had to
     /// wait for a sink in the unit of time that it is for.
     pending: Option<bool>,
-    /// A tick was read in this turn.
-    has_ticked: bool,
 }
 
 /// What a sweep means for each slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sweep {
-    pub(crate) number: u32,
+pub(super) struct Sweep {
+    pub(super) number: u32,
     /// The input had to wait for a sink in the unit of time that has passed.
-    pub(crate) was_closed: bool,
+    pub(super) was_closed: bool,
 }
 
 impl Timers {
-    pub(crate) fn new() -> Self {
-        Self {
-            slots: Vec::new(),
-            cursor: 0,
-            sweep: 0,
-            was_closed: false,
-            pending: None,
-            has_ticked: false,
-        }
-    }
-
-    pub(crate) fn begin_turn(&mut self) {
-        self.has_ticked = false;
-    }
-
-    /// A tick was read. Returns `true` if it is the first of this turn: others do not count.
-    pub(crate) fn is_first_tick(&mut self) -> bool {
-        !core::mem::replace(&mut self.has_ticked, true)
+    pub(super) fn new() -> Self {
+        Self { slots: Vec::new(), cursor: 0, sweep: 0, was_closed: false, pending: None }
     }
 
     /// Starts a sweep for a tick, or has one follow that is under way. `was_closed` is whether the
     /// input had to wait for a sink since the last tick.
-    pub(crate) fn request_sweep(&mut self, was_closed: bool) {
+    pub(super) fn request_sweep(&mut self, was_closed: bool) {
         if self.cursor > 0 {
             self.pending = Some(was_closed || self.pending == Some(true));
         } else {
@@ -68,12 +50,12 @@ impl Timers {
     }
 
     /// Returns `true` if a sweep is under way.
-    pub(crate) fn is_sweeping(&self) -> bool {
+    pub(super) fn is_sweeping(&self) -> bool {
         self.cursor > 0
     }
 
     /// The next slot of the sweep.
-    pub(crate) fn next(&mut self) -> Option<(SlotId, Sweep)> {
+    pub(super) fn next(&mut self) -> Option<(SlotId, Sweep)> {
         self.cursor = self.cursor.checked_sub(1)?;
         let id = self.slots[self.cursor];
         let sweep = Sweep { number: self.sweep, was_closed: self.was_closed };
@@ -84,14 +66,14 @@ impl Timers {
     }
 
     /// Adds a slot. Returns its index, and the number of the last sweep whose tick was read before.
-    pub(crate) fn insert(&mut self, id: SlotId) -> (usize, u32) {
+    pub(super) fn insert(&mut self, id: SlotId) -> (usize, u32) {
         self.slots.push(id);
         let pending = u32::from(self.pending.is_some());
         (self.slots.len() - 1, self.sweep.wrapping_add(pending))
     }
 
     /// Removes the slot at an index. Returns the slot that has this index now, if there is one.
-    pub(crate) fn remove(&mut self, index: usize) -> Option<SlotId> {
+    pub(super) fn remove(&mut self, index: usize) -> Option<SlotId> {
         self.slots.swap_remove(index);
         self.cursor = self.cursor.min(self.slots.len());
         if self.cursor == 0 {
@@ -121,12 +103,8 @@ mod tests {
         SlotId::from_raw(raw)
     }
 
-    fn tick(timers: &mut Timers) -> bool {
-        let counts = timers.is_first_tick();
-        if counts {
-            timers.request_sweep(false);
-        }
-        counts
+    fn tick(timers: &mut Timers) {
+        timers.request_sweep(false);
     }
 
     fn next(timers: &mut Timers) -> Option<(u32, u32)> {
@@ -149,7 +127,8 @@ mod tests {
     fn a_sweep_comes_to_each_slot_that_was_there_when_it_began() {
         let mut timers = timers(3);
         assert!(!timers.is_sweeping());
-        assert!(tick(&mut timers) && timers.is_sweeping());
+        tick(&mut timers);
+        assert!(timers.is_sweeping());
         assert_eq!(next(&mut timers), Some((2, 1)));
         assert_eq!(timers.insert(id(3)), (3, 1));
         assert_eq!(swept(&mut timers), [1, 0]);
@@ -157,14 +136,12 @@ mod tests {
     }
 
     #[test]
-    fn two_ticks_in_a_turn_are_one_and_one_during_a_sweep_starts_the_next() {
+    fn ticks_during_a_sweep_are_one_and_start_the_next() {
         let mut timers = timers(2);
-        assert!(tick(&mut timers) && !tick(&mut timers));
+        tick(&mut timers);
         assert_eq!(next(&mut timers), Some((1, 1)));
-        timers.begin_turn();
-        assert!(tick(&mut timers));
-        timers.begin_turn();
-        assert!(tick(&mut timers), "merged with the one before");
+        tick(&mut timers);
+        tick(&mut timers);
         assert_eq!(next(&mut timers), Some((0, 1)));
         assert_eq!(next(&mut timers), Some((1, 2)));
         assert_eq!(next(&mut timers), Some((0, 2)));
@@ -178,7 +155,6 @@ mod tests {
         assert_eq!(next(&mut timers), Some((4, 1)));
         assert_eq!(timers.remove(1), Some(id(4)), "which the sweep has come to already");
         assert_eq!(swept(&mut timers), [3, 2, 4, 0]);
-        timers.begin_turn();
         tick(&mut timers);
         assert_eq!(timers.remove(3), None);
         assert_eq!(swept(&mut timers), [2, 4, 0]);
@@ -196,7 +172,6 @@ mod tests {
     fn a_sweep_goes_on_when_a_slot_is_removed_that_it_has_not_come_to() {
         let mut timers = timers(2);
         tick(&mut timers);
-        timers.begin_turn();
         tick(&mut timers);
         assert_eq!(timers.remove(1), None);
         assert_eq!(next(&mut timers), Some((0, 1)));
@@ -207,11 +182,9 @@ mod tests {
     fn a_tick_during_the_sweep_of_the_last_slot_is_over_when_that_is_removed() {
         let mut timers = timers(1);
         tick(&mut timers);
-        timers.begin_turn();
         tick(&mut timers);
         timers.remove(0);
         assert_eq!(timers.insert(id(0)), (0, 2));
-        timers.begin_turn();
         tick(&mut timers);
         assert_eq!(next(&mut timers), Some((0, 3)), "the next tick applies to the new slot");
     }
@@ -222,7 +195,6 @@ mod tests {
         assert_eq!(timers.insert(id(2)), (2, 0));
         tick(&mut timers);
         assert_eq!(timers.insert(id(3)), (3, 1));
-        timers.begin_turn();
         tick(&mut timers);
         assert_eq!(timers.insert(id(4)), (4, 2));
     }
@@ -231,14 +203,12 @@ mod tests {
     fn each_sweep_is_for_its_own_unit_of_time() {
         let mut timers = timers(2);
         for was_closed in [true, false, true, false] {
-            timers.begin_turn();
             timers.request_sweep(was_closed);
         }
         let held: Vec<_> =
             core::iter::from_fn(|| timers.next()).map(|(_, sweep)| sweep.was_closed).collect();
         assert_eq!(held, [true, true, true, true], "the last three are one");
         for was_closed in [true, false] {
-            timers.begin_turn();
             timers.request_sweep(was_closed);
         }
         let held: Vec<_> =

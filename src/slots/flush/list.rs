@@ -94,7 +94,7 @@ impl Entry {
 }
 
 impl Flushes {
-    pub(crate) fn new() -> Self {
+    pub(in crate::slots) fn new() -> Self {
         Self {
             ring: Vec::new(),
             next: 0,
@@ -124,19 +124,19 @@ impl Flushes {
     }
 
     /// The first entry of the list.
-    pub(crate) fn first(&self) -> Option<SlotId> {
+    pub(in crate::slots) fn first(&self) -> Option<SlotId> {
         self.front().map(|front| SlotId::from_raw(front.id))
     }
 
     /// Removes the first entry of the list.
-    pub(crate) fn remove_first(&mut self) {
+    pub(in crate::slots) fn remove_first(&mut self) {
         self.due = self.due.saturating_sub(1);
         self.next = self.next.wrapping_add(1);
     }
 
     /// The input has nothing ready: ticks are counted from now on, unless they are already. They
     /// are not while nothing is listed.
-    pub(crate) fn start_linger(&mut self) {
+    pub(in crate::slots) fn start_linger(&mut self) {
         if self.len() == self.due {
             self.ticks_left = 0;
         } else if self.ticks_left == 0 {
@@ -149,7 +149,7 @@ impl Flushes {
     }
 
     /// A tick was applied.
-    pub(crate) fn count_linger(&mut self) {
+    pub(in crate::slots) fn count_linger(&mut self) {
         if self.ticks_left > 0 {
             self.ticks_left -= 1;
             if self.ticks_left == 0 {
@@ -164,7 +164,7 @@ impl Flushes {
     }
 
     /// Makes room for `slots` slots. Their ids are below that number.
-    pub(crate) fn reserve(&mut self, slots: usize) {
+    pub(in crate::slots) fn reserve(&mut self, slots: usize) {
         // One more, because `push` may write behind the end of the list.
         if slots >= self.ring.len() {
             self.grow((slots + 1).next_power_of_two());
@@ -207,7 +207,12 @@ impl Flushes {
     /// the end of the list in either case. With 100,000 keys an item then costs a fifth less; with
     /// 3 keys it would cost a fifth more. [`lists_many`](Self::lists_many) says which is better.
     #[inline]
-    pub(crate) fn push<const BRANCHLESS: bool>(&mut self, id: SlotId, now: &Handled, new: bool) {
+    pub(in crate::slots) fn push<const BRANCHLESS: bool>(
+        &mut self,
+        id: SlotId,
+        now: &Handled,
+        new: bool,
+    ) {
         if BRANCHLESS {
             self.push_branchless(id, now, new);
         } else if new {
@@ -250,7 +255,7 @@ impl Flushes {
 
     /// The slot with this id was removed while it was listed.
     #[cold]
-    pub(crate) fn orphan(&mut self, id: SlotId) {
+    pub(in crate::slots) fn orphan(&mut self, id: SlotId) {
         let (word, bit) = bit(id);
         if word >= self.orphans.len() {
             self.orphans.resize(word + 1, 0);
@@ -260,7 +265,7 @@ impl Flushes {
 
     /// Returns `true` if a removed slot left an entry under this id, which now belongs to the
     /// caller.
-    pub(crate) fn adopt(&mut self, id: SlotId) -> bool {
+    pub(in crate::slots) fn adopt(&mut self, id: SlotId) -> bool {
         let (word, bit) = bit(id);
         let Some(word) = self.orphans.get_mut(word) else { return false };
         let orphaned = *word & bit != 0;
@@ -309,7 +314,7 @@ impl Flushes {
     /// Removes and returns the next sink that is due by the time as much as `by` will have been
     /// handled.
     #[inline]
-    pub(crate) fn pop_due(&mut self, by: Handled) -> Option<SlotId> {
+    pub(in crate::slots) fn pop_due(&mut self, by: Handled) -> Option<SlotId> {
         let front = self.front()?;
         let id = SlotId::from_raw(front.id);
         if self.due > 0 {

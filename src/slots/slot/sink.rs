@@ -108,15 +108,8 @@ impl<K, S> Slot<K, S> {
         self.set(FLUSH_QUEUED, is_queued);
     }
 
-    /// The slot was taken from the flush list. Returns `true` if its sink is to be flushed. A sink
-    /// that is being closed is not, because closing flushes.
-    #[inline]
-    pub(crate) fn unqueue_flush(&mut self) -> bool {
-        self.set(FLUSH_QUEUED, false);
-        self.needs_flush()
-    }
-
-    /// Returns `true` if its sink is to be flushed when its turn in the flush list comes.
+    /// Returns `true` if its sink is to be flushed when its turn in the flush list comes. A sink that
+    /// is being closed is not, because closing flushes.
     #[inline]
     pub(crate) fn needs_flush(&self) -> bool {
         self.has(UNFLUSHED) && !self.is_past_sending()
