@@ -209,7 +209,7 @@ where
     /// assert_eq!((demux.totals().delivered, demux.totals().unmatched), (1, 1));
     /// ```
     pub fn totals(&self) -> Totals {
-        self.router.totals()
+        self.router.ledger().totals()
     }
 
     /// Returns the number of attachments that are receiving.
@@ -231,7 +231,7 @@ where
     /// assert_eq!(demux.len(), 2);
     /// ```
     pub fn len(&self) -> usize {
-        self.router.len()
+        self.router.slots().len()
     }
 
     /// Returns `true` if no attachment is receiving.
@@ -280,7 +280,7 @@ where
     /// # drop(received);
     /// ```
     pub fn draining(&self) -> usize {
-        self.router.leaving()
+        self.router.slots().leaving()
     }
 
     /// Returns the attachments that receive items now, in no particular order.
@@ -300,7 +300,7 @@ where
     /// assert_eq!(recipients, [(7, 42)]);
     /// ```
     pub fn recipients(&self) -> impl Iterator<Item = Recipient<'_, KeyOf<O>>> {
-        self.router.recipients(true)
+        self.router.slots().recipients(true)
     }
 
     /// Returns the attachments that no longer receive items and are not closed yet, in no
@@ -323,7 +323,7 @@ where
     /// assert_eq!(hangs, [1]);
     /// ```
     pub fn leaving(&self) -> impl Iterator<Item = Recipient<'_, KeyOf<O>>> {
-        self.router.recipients(false)
+        self.router.slots().recipients(false)
     }
 
     /// Returns the number of items that are queued for the receiving attachments of a key.
@@ -349,12 +349,12 @@ where
         Q: Hash + Eq + ?Sized,
         B: BuildHasher,
     {
-        self.router.queue_len(key)
+        self.router.slots().queued_under(key)
     }
 
     /// Returns a reference to the hooks. See [`hooks_mut`](Self::hooks_mut) for an example.
     pub fn hooks_ref(&self) -> &H {
-        self.router.hooks()
+        self.router.ledger().hooks()
     }
 
     /// Returns a mutable reference to the hooks.
@@ -409,7 +409,7 @@ where
         Q: Hash + Eq + ?Sized,
         B: BuildHasher,
     {
-        self.router.contains_key(key)
+        self.router.slots().receiver(key).is_some()
     }
 
     /// Returns the recipient that the input waits for, if it is blocked.
@@ -521,11 +521,11 @@ where
             .field("state", state)
             .field("input_is_over", &router.is_finished())
             .field("orders", &orders.as_ref().map(|_| orders_state))
-            .field("receiving", &router.len())
-            .field("leaving", &router.leaving())
+            .field("receiving", &router.slots().len())
+            .field("leaving", &router.slots().leaving())
             .field("is_blocked", &router.blocked_on().is_some())
             .field("budget", &budget.limit())
-            .field("totals", &router.totals())
+            .field("totals", &router.ledger().totals())
             .finish_non_exhaustive()
     }
 }

@@ -21,17 +21,15 @@ mod orders;
 mod sinks;
 mod ticks;
 
-use core::borrow::Borrow;
 use core::hash::{BuildHasher, Hash};
 
 use self::ledger::Ledger;
 use crate::hooks::Recipient;
 use crate::order::Terms;
 use crate::slots::Slots;
-use crate::slots::flush::Patience;
+use crate::slots::flush::{Flushes, Patience};
 use crate::slots::id::SlotId;
 use crate::slots::ready::Ready;
-use crate::totals::Totals;
 
 use beyond::Beyond;
 use multicast::Walk;
@@ -55,7 +53,7 @@ pub(crate) struct Router<K, S, V, H, B> {
 }
 
 /// What a further attachment under a key does.
-enum Sharing<V> {
+pub(crate) enum Sharing<V> {
     /// It replaces the one before.
     None,
     /// It joins, and each gets a clone of an item.
@@ -89,7 +87,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         }
     }
 
-    /// The same with other hooks, or other slots.
+    /// Changes the type of the hooks, or of the slots.
     pub(crate) fn map_parts<H2, B2>(
         self,
         hooks: impl FnOnce(H) -> H2,
@@ -113,20 +111,13 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         &mut self.defaults
     }
 
-    pub(crate) fn set_linger(&mut self, ticks: u32) {
-        self.slots.flushes_mut().set_linger(ticks);
+    /// The flush list, for its settings.
+    pub(crate) fn flushes_mut(&mut self) -> &mut Flushes {
+        self.slots.flushes_mut()
     }
 
-    pub(crate) fn set_flush_every(&mut self, items: usize) {
-        self.slots.flushes_mut().set_flush_every(items);
-    }
-
-    pub(crate) fn set_multicast(&mut self, clone_item: fn(&V) -> V) {
-        self.sharing = Sharing::Multicast(clone_item);
-    }
-
-    pub(crate) fn set_balance(&mut self) {
-        self.sharing = Sharing::Balance;
+    pub(crate) fn set_sharing(&mut self, sharing: Sharing<V>) {
+        self.sharing = sharing;
     }
 
     pub(crate) fn reserve(&mut self, attachments: usize)
@@ -140,61 +131,14 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
 
 /// Queries.
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
-    #[inline]
-    pub(crate) fn totals(&self) -> Totals {
-        self.ledger.totals()
+    /// The attachments. They change only through the router.
+    pub(crate) fn slots(&self) -> &Slots<K, S, V, B> {
+        &self.slots
     }
 
-    /// How many attachments receive.
-    pub(crate) fn len(&self) -> usize {
-        self.slots.len()
-    }
-
-    /// How many attachments are leaving.
-    pub(crate) fn leaving(&self) -> usize {
-        self.slots.leaving()
-    }
-
-    /// Returns `true` if there is no attachment, not even one that is leaving.
-    pub(crate) fn is_vacant(&self) -> bool {
-        self.slots.is_vacant()
-    }
-
-    pub(crate) fn contains_key<Q>(&self, key: &Q) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-        B: BuildHasher,
-    {
-        self.slots.receiver(key).is_some()
-    }
-
-    /// How many items are queued for the attachments that receive under a key.
-    pub(crate) fn queue_len<Q>(&self, key: &Q) -> usize
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-        B: BuildHasher,
-    {
-        let Some(head) = self.slots.receiver(key) else { return 0 };
-        let len = |id: SlotId| self.slots.queue_len(id).0;
-        match self.slots.group_of(head) {
-            None => len(head),
-            Some((group, _)) => self.slots.group(group).members().map(len).sum(),
-        }
-    }
-
-    pub(crate) fn blocked_on(&self) -> Option<Recipient<'_, K>> {
-        Some(self.slots.recipient(self.beyond.blocked_on()?))
-    }
-
-    /// The attachments that receive, or those that are leaving.
-    pub(crate) fn recipients(&self, receive: bool) -> impl Iterator<Item = Recipient<'_, K>> {
-        self.slots.recipients(receive)
-    }
-
-    pub(crate) fn hooks(&self) -> &H {
-        self.ledger.hooks()
+    /// The counts and the hooks.
+    pub(crate) fn ledger(&self) -> &Ledger<H> {
+        &self.ledger
     }
 
     pub(crate) fn hooks_mut(&mut self) -> &mut H {
@@ -203,6 +147,10 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
 
     pub(crate) fn ready(&self) -> &Ready {
         self.slots.ready()
+    }
+
+    pub(crate) fn blocked_on(&self) -> Option<Recipient<'_, K>> {
+        Some(self.slots.recipient(self.beyond.blocked_on()?))
     }
 }
 

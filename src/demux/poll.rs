@@ -376,7 +376,7 @@ where
             return None;
         }
         *this.state = State::Completed;
-        Some(this.router.totals())
+        Some(this.router.ledger().totals())
     }
 
     /// Registers the waker of the task, or wakes the task at once if there is more to do.

@@ -9,9 +9,9 @@ use crate::hooks::{Callbacks, Discarded, Hooks, Recipient};
 use crate::key::OrAttach;
 use crate::order::{Attach, Attachable, IntoOrder, Orders, Overflow};
 use crate::router::budget::Budget;
-use crate::slots::Slots;
+use crate::router::{Router, Sharing};
 
-type SlotsOf<St, O, B> = Slots<KeyOf<O>, SinkOf<O>, <St as Stream>::Item, B>;
+type RouterOf<St, O, H, B> = Router<KeyOf<O>, SinkOf<O>, <St as Stream>::Item, H, B>;
 
 /// Settings. Make them before the first poll; later settings apply to what happens afterwards.
 impl<St, F, O, H, B> Demux<St, F, O, H, B>
@@ -130,7 +130,7 @@ where
     #[track_caller]
     pub fn flush_every(mut self, items: usize) -> Self {
         assert!(items > 0, "`flush_every` must be at least 1 item");
-        self.router.set_flush_every(items);
+        self.router.flushes_mut().set_flush_every(items);
         self
     }
 
@@ -223,7 +223,7 @@ where
     /// assert_eq!(received.next().now_or_never(), Some(Some(1)));
     /// ```
     pub fn linger(mut self, ticks: u32) -> Self {
-        self.router.set_linger(ticks);
+        self.router.flushes_mut().set_linger(ticks);
         self
     }
 
@@ -256,8 +256,11 @@ where
     where
         St::Item: Clone,
     {
-        assert!(self.router.is_vacant(), "`multicast` cannot be set once something is attached");
-        self.router.set_multicast(St::Item::clone);
+        assert!(
+            self.router.slots().is_vacant(),
+            "`multicast` cannot be set once something is attached"
+        );
+        self.router.set_sharing(Sharing::Multicast(St::Item::clone));
         self
     }
 
@@ -323,8 +326,11 @@ where
     /// ```
     #[track_caller]
     pub fn balance(mut self) -> Self {
-        assert!(self.router.is_vacant(), "`balance` cannot be set once something is attached");
-        self.router.set_balance();
+        assert!(
+            self.router.slots().is_vacant(),
+            "`balance` cannot be set once something is attached"
+        );
+        self.router.set_sharing(Sharing::Balance);
         self
     }
 
@@ -401,18 +407,24 @@ where
     /// ```
     #[track_caller]
     pub fn with_hasher<B2: BuildHasher>(self, hasher: B2) -> Demux<St, F, O, H, B2> {
-        assert!(self.router.is_vacant(), "the hasher cannot be changed once something is attached");
-        self.map_parts(|hooks| hooks, |slots| slots.with_hasher(hasher))
+        assert!(
+            self.router.slots().is_vacant(),
+            "the hasher cannot be changed once something is attached"
+        );
+        self.map_router(|router| router.map_parts(|hooks| hooks, |slots| slots.with_hasher(hasher)))
     }
 
-    /// The same with other hooks, or other slots.
-    fn map_parts<H2, B2>(
+    pub(super) fn map_hooks<H2>(self, map: impl FnOnce(H) -> H2) -> Demux<St, F, O, H2, B> {
+        self.map_router(|router| router.map_parts(map, |slots| slots))
+    }
+
+    /// Changes the type of the router.
+    fn map_router<H2, B2>(
         self,
-        hooks: impl FnOnce(H) -> H2,
-        slots: impl FnOnce(SlotsOf<St, O, B>) -> SlotsOf<St, O, B2>,
+        map: impl FnOnce(RouterOf<St, O, H, B>) -> RouterOf<St, O, H2, B2>,
     ) -> Demux<St, F, O, H2, B2> {
         let Self { router, input, orders, order, key, budget, orders_state, state } = self;
-        let router = router.map_parts(hooks, slots);
+        let router = map(router);
         Demux { router, input, orders, order, key, budget, orders_state, state }
     }
 }
@@ -459,7 +471,7 @@ where
         SinkOf<O>: Attachable<St::Item>,
         H: Hooks<KeyOf<O>, St::Item, ErrorOf<O, St::Item>>,
     {
-        self.map_parts(|_| hooks, |slots| slots)
+        self.map_hooks(|_| hooks)
     }
 }
 
@@ -496,7 +508,7 @@ where
         SinkOf<O>: Attachable<St::Item>,
         C: FnMut(Recipient<'_, KeyOf<O>>, ErrorOf<O, St::Item>),
     {
-        self.map_parts(|hooks| hooks.with_on_error(on_error), |slots| slots)
+        self.map_hooks(|hooks| hooks.with_on_error(on_error))
     }
 
     /// Sets a closure that is called with each item whose key is not attached.
@@ -517,7 +529,7 @@ where
     where
         C: FnMut(St::Item),
     {
-        self.map_parts(|hooks| hooks.with_on_unmatched(on_unmatched), |slots| slots)
+        self.map_hooks(|hooks| hooks.with_on_unmatched(on_unmatched))
     }
 
     /// Sets a closure that is called with each item that is not sent to its recipient, and the
@@ -546,7 +558,7 @@ where
     where
         C: FnMut(Recipient<'_, KeyOf<O>>, St::Item, Discarded),
     {
-        self.map_parts(|hooks| hooks.with_on_discarded(on_discarded), |slots| slots)
+        self.map_hooks(|hooks| hooks.with_on_discarded(on_discarded))
     }
 
     /// Sets a closure that decides whether a recipient gets an item.
@@ -577,6 +589,6 @@ where
     where
         C: FnMut(Recipient<'_, KeyOf<O>>, &St::Item) -> bool,
     {
-        self.map_parts(|hooks| hooks.with_admit(admit), |slots| slots)
+        self.map_hooks(|hooks| hooks.with_admit(admit))
     }
 }

@@ -67,6 +67,20 @@ where
         self.store.head(key, true, &self.hasher)
     }
 
+    /// How many items are queued for the slots that receive items with this key.
+    pub(crate) fn queued_under<Q>(&self, key: &Q) -> usize
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let Some(head) = self.receiver(key) else { return 0 };
+        let len = |id: SlotId| self.queue_len(id).0;
+        match self.group_of(head) {
+            None => len(head),
+            Some((group, _)) => self.group(group).members().map(len).sum(),
+        }
+    }
+
     /// The first slot that is leaving under this key.
     pub(crate) fn leaver(&self, key: &K) -> Option<SlotId>
     where
