@@ -43,8 +43,8 @@ pin_project! {
     ///
     /// [`demux_by`](crate::DemuxStreamExt::demux_by) and
     /// [`demux_by_ref`](crate::DemuxStreamExt::demux_by_ref) create it; [the crate page](crate)
-    /// describes what it does. It completes with the [`Totals`](crate::Totals) when every sink is closed after
-    /// the input has ended or [`Order::Finish`](crate::Order::Finish) was applied.
+    /// describes what it does. It completes with the [`Totals`](crate::Totals) when every sink is
+    /// closed after the input has ended or [`Order::Finish`](crate::Order::Finish) was applied.
     ///
     /// # Tasks
     ///

@@ -21,9 +21,13 @@
 //! that does not pay is given up. How long they are is decided by the numbers in [`tuning`], which
 //! stand nowhere else.
 
+mod entry;
+mod linger;
 mod list;
+mod orphans;
 mod patience;
 mod tuning;
 
-pub(crate) use list::{Flushes, Handled};
+pub(crate) use entry::Handled;
+pub(crate) use list::Flushes;
 pub(crate) use patience::{Patience, Pause};

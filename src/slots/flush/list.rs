@@ -15,6 +15,9 @@
 
 use alloc::vec::Vec;
 
+use super::entry::{Entry, Handled};
+use super::linger::Linger;
+use super::orphans::Orphans;
 use super::tuning::{FLUSH_EVERY, LEAST, PER_SINK};
 use crate::slots::id::SlotId;
 
@@ -43,54 +46,8 @@ pub(crate) struct Flushes {
     /// [`due_in`](Self::due_in).
     last_look: (u64, usize),
     lists_many: bool,
-    /// After how many ticks all that is listed is due, when the input has nothing ready; 0 for at
-    /// once.
-    linger: u32,
-    /// How many of these ticks are left, while they are counted.
-    ticks_left: u32,
-    /// A bit for each id that is in the list and has no slot.
-    orphans: Vec<u64>,
-}
-
-/// How much the demux has handled.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Handled {
-    /// The items that the input has returned.
-    pub(crate) items: u64,
-    pub(crate) copies: u64,
-}
-
-impl Handled {
-    /// The number of items and copies.
-    pub(crate) fn work(self) -> u64 {
-        self.items + self.copies
-    }
-}
-
-// In this order: the compiler would otherwise load both counts at once, and wait for the one that was
-// just written.
-#[derive(Debug, Clone, Copy, Default)]
-#[repr(C)]
-struct Entry {
-    /// The lower half of the number of items that the input had returned. An entry is due and removed
-    /// long before the upper half matters.
-    items: u32,
-    id: u32,
-    /// The same of the copies.
-    copies: u32,
-}
-
-impl Entry {
-    /// How many items the input has returned since the entry was made.
-    #[inline]
-    fn further_items(&self, now: &Handled) -> u64 {
-        u64::from(low(now.items).wrapping_sub(self.items))
-    }
-
-    /// How many items and copies were handled since the entry was made.
-    fn further_work(&self, now: &Handled) -> u64 {
-        self.further_items(now) + u64::from(low(now.copies).wrapping_sub(self.copies))
-    }
+    linger: Linger,
+    orphans: Orphans,
 }
 
 impl Flushes {
@@ -103,9 +60,8 @@ impl Flushes {
             flush_every: FLUSH_EVERY,
             last_look: (0, 0),
             lists_many: false,
-            linger: 0,
-            ticks_left: 0,
-            orphans: Vec::new(),
+            linger: Linger::default(),
+            orphans: Orphans::default(),
         }
     }
 
@@ -116,16 +72,16 @@ impl Flushes {
 
     /// After how many ticks sinks are flushed when the input has nothing ready.
     pub(crate) fn set_linger(&mut self, ticks: u32) {
-        self.linger = ticks;
+        self.linger.set(ticks);
     }
 
     pub(crate) fn can_linger(&self) -> bool {
-        self.linger > 0
+        self.linger.is_set()
     }
 
     /// The first entry of the list.
     pub(in crate::slots) fn first(&self) -> Option<SlotId> {
-        self.front().map(|front| SlotId::from_raw(front.id))
+        self.front().map(Entry::id)
     }
 
     /// Removes the first entry of the list.
@@ -138,29 +94,26 @@ impl Flushes {
     /// are not while nothing is listed.
     pub(in crate::slots) fn start_linger(&mut self) {
         if self.len() == self.due {
-            self.ticks_left = 0;
-        } else if self.ticks_left == 0 {
-            self.ticks_left = self.linger;
+            self.linger.stop();
+        } else {
+            self.linger.start();
         }
     }
 
     pub(crate) fn stop_linger(&mut self) {
-        self.ticks_left = 0;
+        self.linger.stop();
     }
 
     /// A tick was applied.
     pub(in crate::slots) fn count_linger(&mut self) {
-        if self.ticks_left > 0 {
-            self.ticks_left -= 1;
-            if self.ticks_left == 0 {
-                self.mark_all_due();
-            }
+        if self.linger.count() {
+            self.mark_all_due();
         }
     }
 
     /// Returns `true` if there is something to flush that does not wait for a tick.
     pub(crate) fn has_work(&self) -> bool {
-        self.due > 0 || self.len() > 0 && self.ticks_left == 0
+        self.due > 0 || self.len() > 0 && !self.linger.is_counting()
     }
 
     /// Makes room for `slots` slots. Their ids are below that number.
@@ -168,7 +121,7 @@ impl Flushes {
         // One more, because `push` may write behind the end of the list.
         if slots >= self.ring.len() {
             self.grow((slots + 1).next_power_of_two());
-            self.orphans.reserve(slots.div_ceil(64).saturating_sub(self.orphans.len()));
+            self.orphans.reserve(slots);
         }
     }
 
@@ -224,7 +177,7 @@ impl Flushes {
     fn push_branchless(&mut self, id: SlotId, now: &Handled, new: bool) {
         // There is room: no id is listed twice, and there is a place more than ids.
         let end = self.place(self.end);
-        self.ring[end] = Entry { items: low(now.items), id: id.raw(), copies: low(now.copies) };
+        self.ring[end] = Entry::new(id, now);
         self.end = self.end.wrapping_add(usize::from(new));
     }
 
@@ -254,23 +207,14 @@ impl Flushes {
     }
 
     /// The slot with this id was removed while it was listed.
-    #[cold]
     pub(in crate::slots) fn orphan(&mut self, id: SlotId) {
-        let (word, bit) = bit(id);
-        if word >= self.orphans.len() {
-            self.orphans.resize(word + 1, 0);
-        }
-        self.orphans[word] |= bit;
+        self.orphans.insert(id);
     }
 
     /// Returns `true` if a removed slot left an entry under this id, which now belongs to the
     /// caller.
     pub(in crate::slots) fn adopt(&mut self, id: SlotId) -> bool {
-        let (word, bit) = bit(id);
-        let Some(word) = self.orphans.get_mut(word) else { return false };
-        let orphaned = *word & bit != 0;
-        *word &= !bit;
-        orphaned
+        self.orphans.remove(id)
     }
 
     /// All that is listed now is due.
@@ -316,7 +260,7 @@ impl Flushes {
     #[inline]
     pub(in crate::slots) fn pop_due(&mut self, by: Handled) -> Option<SlotId> {
         let front = self.front()?;
-        let id = SlotId::from_raw(front.id);
+        let id = front.id();
         if self.due > 0 {
             self.due -= 1;
         } else if !self.is_due(front, &by) {
@@ -329,16 +273,6 @@ impl Flushes {
     fn front(&self) -> Option<&Entry> {
         (self.next != self.end).then(|| &self.ring[self.place(self.next)])
     }
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "the lower half is wanted")]
-fn low(number: u64) -> u32 {
-    number as u32
-}
-
-/// The word for a slot, and the bit in that word.
-fn bit(id: SlotId) -> (usize, u64) {
-    (id.index() / 64, 1 << (id.index() % 64))
 }
 
 #[cfg(test)]
@@ -444,8 +378,7 @@ mod tests {
         let mut flushes = flushing_every(10);
         flushes.push::<false>(id(70), &items(1), true);
         flushes.orphan(id(70));
-        assert_eq!(flushes.orphans.len(), 2, "a bit for each");
-        assert!(!flushes.adopt(id(6)) && !flushes.adopt(id(700)));
+        assert!(!flushes.adopt(id(6)));
         assert!(flushes.adopt(id(70)));
         assert!(!flushes.adopt(id(70)));
         assert_eq!(flushes.pop_due(items(11)), Some(id(70)));
