@@ -1,7 +1,7 @@
 //! [`Ready`]: one waker per slot, the list of woken slots, and the list of slots whose lease has
 //! ended.
 //!
-//! The only atomics of the crate are here and in `lease.rs`. What must hold:
+//! The only atomics of the crate are here, in `node` and in `lease.rs`. What must hold:
 //!
 //! 1. A node is in a list at most once, and only if its flag for that list is set (`LISTED` in
 //!    `bits`, `ended`): only the wake that sets the flag links the node, and only the owner clears
@@ -36,7 +36,7 @@
 //! The loads of `woken` and `signals` could be Relaxed: a chain is walked, and a signal is acted
 //! upon, only after a read-modify-write, and before sleep `register` has acquired what each earlier
 //! wake wrote. They are Acquire as a precaution, and so is the Release in `bits.fetch_and`.
-//! The fuzz target `ready` runs this file with other steps before each atomic operation.
+//! The fuzz target `ready` runs these files with other steps before each atomic operation.
 //!
 //! A wake that runs at the same time as `awake`, which takes the task's waker, may wake no task.
 //! The owner then sees the node when it goes to sleep, because `register` reads what that wake has
@@ -47,118 +47,18 @@
 //! problem; nodes are chained by id, not by pointer, which leaves no `unsafe`.
 
 use alloc::sync::Arc;
-use alloc::task::Wake;
 use alloc::vec::Vec;
-use core::sync::atomic::{
-    AtomicBool, AtomicU8, AtomicU32,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
-};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::task::Waker;
 
-use atomic_waker::AtomicWaker;
-
 use super::id::SlotId;
+use node::{BY_SINK, END, LEASES, LISTED, LeaseWaker, Node, Wakes};
 
-/// The end of a chain; no slot has this id.
-const END: u32 = u32::MAX;
+// By its path, because the fuzz target `ready` compiles this file by its path.
+#[path = "ready/node.rs"]
+mod node;
 
-/// The node is in the list of woken slots, or about to be.
-const LISTED: u8 = 1;
-/// The sink's own waker fired, as opposed to the demux having left something undone for the slot.
-const BY_SINK: u8 = 2;
-
-/// The orders stream asked to be polled.
-pub(crate) const ORDERS: u8 = 1;
-/// A lease has ended.
-pub(crate) const LEASES: u8 = 2;
-
-/// The state that wakers and the owner share. It is also the waker of the orders stream.
-struct Shared {
-    /// The top of the stack of woken nodes.
-    woken: AtomicU32,
-    /// The top of the stack of nodes whose lease has ended.
-    ended: AtomicU32,
-    /// `ORDERS` and `LEASES`: both are dealt with before the next item.
-    signals: AtomicU8,
-    /// The sleeping task; empty while it runs.
-    task: AtomicWaker,
-}
-
-impl Wake for Shared {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.signals.fetch_or(ORDERS, Release);
-        self.task.wake();
-    }
-}
-
-/// One slot id, for all attachments that have it in turn. It is also the waker of their sinks. A
-/// stale waker, kept from an earlier attachment, causes a spurious poll of the present one.
-struct Node {
-    shared: Arc<Shared>,
-    id: u32,
-    /// The links of the two lists.
-    next: AtomicU32,
-    next_ended: AtomicU32,
-    bits: AtomicU8,
-    /// The node is in the list of ended leases, or about to be.
-    ended: AtomicBool,
-}
-
-impl Node {
-    /// Lists the node unless it is listed. Does not wake the task.
-    fn list(&self, why: u8) {
-        if self.bits.fetch_or(LISTED | why, AcqRel) & LISTED == 0 {
-            push(&self.shared.woken, self.id, &self.next);
-        }
-    }
-}
-
-/// Pushes a node onto a stack.
-fn push(head: &AtomicU32, id: u32, next: &AtomicU32) {
-    let mut top = head.load(Relaxed);
-    loop {
-        next.store(top, Relaxed);
-        match head.compare_exchange_weak(top, id, Release, Relaxed) {
-            Ok(_) => return,
-            Err(now) => top = now,
-        }
-    }
-}
-
-impl Wake for Node {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.list(BY_SINK);
-        self.shared.task.wake();
-    }
-}
-
-/// The waker that a lease fires when it ends. It does not count as the sink's own waker, so the
-/// sink is not polled.
-struct LeaseWaker(Arc<Node>);
-
-impl Wake for LeaseWaker {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        let Self(node) = &**self;
-        if !node.ended.swap(true, AcqRel) {
-            push(&node.shared.ended, node.id, &node.next_ended);
-        }
-        // Also if the node was listed already: the signal must be raised when this returns (6).
-        node.shared.signals.fetch_or(LEASES, Release);
-        node.shared.task.wake();
-    }
-}
+pub(crate) use node::ORDERS;
 
 /// A slot that was woken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,7 +77,7 @@ struct Registered {
 
 /// The owner's side: it belongs to the demux and is never shared.
 pub(crate) struct Ready {
-    shared: Arc<Shared>,
+    wakes: Arc<Wakes>,
     /// For the orders stream.
     orders: Waker,
     /// By slot id.
@@ -190,15 +90,9 @@ pub(crate) struct Ready {
 
 impl Ready {
     pub(crate) fn new() -> Self {
-        let shared = Arc::new(Shared {
-            woken: AtomicU32::new(END),
-            ended: AtomicU32::new(END),
-            // The first poll of the demux polls the orders stream without a wake.
-            signals: AtomicU8::new(ORDERS),
-            task: AtomicWaker::new(),
-        });
-        let orders = Waker::from(Arc::clone(&shared));
-        Self { orders, shared, slots: Vec::new(), woken: END, ended: END }
+        let wakes = Arc::new(Wakes::new());
+        let orders = Waker::from(Arc::clone(&wakes));
+        Self { orders, wakes, slots: Vec::new(), woken: END, ended: END }
     }
 
     /// Makes room for `slots` slots.
@@ -213,14 +107,7 @@ impl Ready {
             return;
         }
         debug_assert_eq!(id.index(), self.slots.len());
-        let node = Arc::new(Node {
-            shared: Arc::clone(&self.shared),
-            id: id.raw(),
-            next: AtomicU32::new(END),
-            next_ended: AtomicU32::new(END),
-            bits: AtomicU8::new(0),
-            ended: AtomicBool::new(false),
-        });
+        let node = Arc::new(Node::new(id.raw(), Arc::clone(&self.wakes)));
         self.slots.push(Registered { waker: Waker::from(Arc::clone(&node)), node });
     }
 
@@ -245,13 +132,13 @@ impl Ready {
     /// The signals that are raised. This is the one atomic load for each item.
     #[inline]
     pub(crate) fn signals(&self) -> u8 {
-        self.shared.signals.load(Acquire)
+        self.wakes.signals.load(Acquire)
     }
 
     /// Lowers `ORDERS`; the orders must be polled after this, not before.
     pub(crate) fn lower_orders(&self) {
         if self.signals() & ORDERS != 0 {
-            self.shared.signals.fetch_and(!ORDERS, Acquire);
+            self.wakes.signals.fetch_and(!ORDERS, Acquire);
         }
     }
 
@@ -263,8 +150,8 @@ impl Ready {
     /// The next slot whose lease has ended.
     pub(crate) fn pop_ended(&mut self) -> Option<SlotId> {
         if self.ended == END && self.signals() & LEASES != 0 {
-            self.shared.signals.fetch_and(!LEASES, Acquire);
-            self.ended = self.shared.ended.swap(END, Acquire);
+            self.wakes.signals.fetch_and(!LEASES, Acquire);
+            self.ended = self.wakes.ended.swap(END, Acquire);
         }
         let id = SlotId::from_raw(self.ended);
         let Some(Registered { node, .. }) = self.slots.get(id.index()) else {
@@ -307,14 +194,14 @@ impl Ready {
 
     /// Returns `true` if a slot is listed.
     pub(crate) fn any(&self) -> bool {
-        self.woken != END || self.shared.woken.load(Acquire) != END
+        self.woken != END || self.wakes.woken.load(Acquire) != END
     }
 
     /// Takes the list, unless an earlier one is not finished. Then that one comes first, and slots
     /// listed meanwhile wait for the next turn.
     pub(crate) fn take(&mut self) {
         if self.woken == END {
-            self.woken = self.shared.woken.swap(END, Acquire);
+            self.woken = self.wakes.woken.swap(END, Acquire);
         }
     }
 
@@ -337,15 +224,15 @@ impl Ready {
 
     /// The task is running: it need not be woken until it sleeps.
     pub(crate) fn awake(&self) {
-        drop(self.shared.task.take());
+        drop(self.wakes.task.take());
     }
 
     /// The task is about to sleep. Wakes it, once, if something was listed or signalled before its
     /// waker was in place.
     pub(crate) fn sleep(&self, task: &Waker) {
-        self.shared.task.register(task);
+        self.wakes.task.register(task);
         if self.any() || self.ended != END || self.signals() != 0 {
-            self.shared.task.wake();
+            self.wakes.task.wake();
         }
     }
 
@@ -373,6 +260,7 @@ impl Drop for Ready {
 mod tests {
     extern crate std;
 
+    use alloc::task::Wake;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     use std::thread;
 
@@ -498,8 +386,9 @@ mod tests {
     fn wakers_that_outlive_the_owner_keep_no_task() {
         let ready = registered(1);
         let (count, waker) = task();
-        let (sink, lease, orders) =
-            (ready.waker(id(0)).clone(), ready.lease_waker(id(0)), ready.orders_waker().clone());
+        let sink = ready.waker(id(0)).clone();
+        let lease = ready.lease_waker(id(0));
+        let orders = ready.orders_waker().clone();
         ready.sleep(&waker);
         drop(ready);
         sink.wake();
@@ -530,7 +419,8 @@ mod tests {
         let counters: Arc<[AtomicUsize; SLOTS as usize]> = Arc::default();
         let wakers = (0..SLOTS).map(|slot| ready.waker(id(slot)).clone()).collect::<Vec<_>>();
         let threads = (0..THREADS).map(|thread| {
-            let (counters, wakers) = (Arc::clone(&counters), wakers.clone());
+            let counters = Arc::clone(&counters);
+            let wakers = wakers.clone();
             thread::spawn(move || {
                 for wake in 0..WAKES {
                     let slot = (wake * (thread + 1)) % SLOTS as usize;

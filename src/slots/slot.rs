@@ -336,8 +336,8 @@ mod tests {
         for buffer in [0, 1, 253, 254, 255, 256, 1_000, usize::MAX] {
             let terms = Terms { buffer: Some(buffer), ..Terms::default() };
             let mut extras = ExtrasList::<u8>::new();
-            let (id, stage) = (SlotId::from_raw(3), Stage::Receiving);
-            let slot = Slot::new((), (), id, &terms, None, stage, &mut extras);
+            let id = SlotId::from_raw(3);
+            let slot = Slot::new((), (), id, &terms, None, Stage::Receiving, &mut extras);
             assert_eq!(slot.buffer(&extras), buffer.min(u32::MAX as usize), "{buffer}");
         }
     }

@@ -301,9 +301,13 @@ mod tests {
     /// Beside the obvious list.
     #[test]
     fn whatever_is_listed_and_whenever_it_is_looked_at_each_is_flushed_once_and_in_time() {
-        let (mut flushes, mut list) = (Flushes::new(), VecDeque::new());
+        let mut flushes = Flushes::new();
+        let mut list = VecDeque::new();
         flushes.set_flush_every(40);
-        let (mut now, mut by, mut slot, mut dice) = (u64::from(u32::MAX) - 5_000, 0, 0_u32, 1_u64);
+        let mut now = u64::from(u32::MAX) - 5_000;
+        let mut by = 0;
+        let mut slot = 0_u32;
+        let mut dice = 1_u64;
         for _ in 0..10_000 {
             dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let run = flushes.due_in(items(now)).min(dice >> 60);
