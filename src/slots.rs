@@ -86,7 +86,7 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         }
     }
 
-    /// The same slots with another hasher; there must be none. The room that was made stays.
+    /// Changes the hasher; there must be no slots. The room that was made stays.
     pub(crate) fn with_hasher<B2>(self, hasher: B2) -> Slots<K, S, V, B2> {
         debug_assert!(self.is_vacant());
         let Self { ready, store, extras, groups, len, catch_all, flushes, timers, hasher: _ } =

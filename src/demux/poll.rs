@@ -147,7 +147,10 @@ where
             };
             match next {
                 Next::Order => {}
-                Next::Item => return turn.orders_read = true,
+                Next::Item => {
+                    turn.orders_read = true;
+                    return;
+                }
                 Next::Turn => return,
             }
         }
@@ -224,7 +227,10 @@ where
                     turn.is_dry = true;
                     return;
                 }
-                Read::Ended => return self.project().router.finish(),
+                Read::Ended => {
+                    self.project().router.finish();
+                    return;
+                }
             }
         }
     }
@@ -321,7 +327,7 @@ where
             }
         }
         let is_interrupted = !self.router.is_open() || self.budget.items.left() != left;
-        is_interrupted.then_some(Read::Some)
+        if is_interrupted { Some(Read::Some) } else { None }
     }
 
     /// Polls the orders stream, and routes the item that matches no key if there is no order.

@@ -21,7 +21,7 @@ impl<H> Ledger<H> {
         Self { handled: Handled::default(), counts: Totals::default(), hooks }
     }
 
-    /// The same with other hooks.
+    /// Changes the type of the hooks.
     pub(crate) fn map_hooks<H2>(self, map: impl FnOnce(H) -> H2) -> Ledger<H2> {
         Ledger { handled: self.handled, counts: self.counts, hooks: map(self.hooks) }
     }

@@ -229,7 +229,8 @@ where
         self.leave_key(id, reason, false);
     }
 
-    /// The same. If the slot shares its queue with others, which leave too, it takes a part of it.
+    /// Lets a slot [`leave`](Self::leave). It `takes_part` of the queue that it shares with others, if
+    /// these leave for the same reason.
     pub(super) fn leave_key(&mut self, id: SlotId, reason: LeaveReason, takes_part: bool) {
         self.forget_beyond(id);
         self.offer_before_leaving(id);
@@ -281,7 +282,7 @@ where
         self.remove_with(id, why, None);
     }
 
-    /// The same, also with an item that was to be sent to it.
+    /// Ends an attachment, and discards also an item that was to be sent to it.
     #[cold]
     pub(super) fn remove_with(&mut self, id: SlotId, why: Detached<S::Error>, item: Option<V>) {
         let discarded = match why {

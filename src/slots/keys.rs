@@ -15,8 +15,13 @@ use crate::lease::LeaseRequest;
 impl<K, S, V, B> Slots<K, S, V, B> {
     /// Returns `true` if a slot receives, and no other slot receives under its key.
     pub(crate) fn is_only_receiver(&self, id: SlotId) -> bool {
-        let is_alone = || self.group_of(id).is_none_or(|(group, _)| self.group(group).len() == 1);
-        self.slot(id).receives() && is_alone()
+        if !self.slot(id).receives() {
+            return false;
+        }
+        match self.group_of(id) {
+            Some((group, _)) => self.group(group).len() == 1,
+            None => true,
+        }
     }
 
     /// Adds `id` to the group of `first`, and creates the group if there is none.

@@ -78,13 +78,13 @@ impl<K, S> Store<K, S> {
 
     /// The first id, from this index on, that has a slot.
     pub(super) fn next_id(&self, index: usize) -> Option<SlotId> {
-        let free = self.places.get(index..)?.iter().position(|place| place & FREE == 0)?;
-        Some(SlotId::from_index(index + free))
+        let steps = self.places.get(index..)?.iter().position(|place| place & FREE == 0)?;
+        Some(SlotId::from_index(index + steps))
     }
 
     fn bucket(&self, id: SlotId) -> Option<usize> {
         let place = *self.places.get(id.index())?;
-        (place & FREE == 0).then_some(place as usize)
+        if place & FREE == 0 { Some(place as usize) } else { None }
     }
 
     pub(super) fn get(&self, id: SlotId) -> Option<&Slot<K, S>> {

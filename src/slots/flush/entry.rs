@@ -27,7 +27,7 @@ pub(super) struct Entry {
     /// long before the upper half matters.
     items: u32,
     id: u32,
-    /// The same of the copies.
+    /// The lower half of the number of copies.
     copies: u32,
 }
 

@@ -196,9 +196,9 @@ impl Flushes {
         ring.extend((0..listed).map(|entry| self.ring[self.place(start.wrapping_add(entry))]));
         ring.resize(len, Entry::default());
         self.ring = ring;
-        for end in [&mut self.next, &mut self.end, &mut self.last_look.1] {
-            *end = end.wrapping_sub(start);
-        }
+        self.next = 0;
+        self.end = listed;
+        self.last_look.1 = self.last_look.1.wrapping_sub(start);
     }
 
     /// Where in the ring a position is.
@@ -271,7 +271,7 @@ impl Flushes {
     }
 
     fn front(&self) -> Option<&Entry> {
-        (self.next != self.end).then(|| &self.ring[self.place(self.next)])
+        if self.next == self.end { None } else { Some(&self.ring[self.place(self.next)]) }
     }
 }
 

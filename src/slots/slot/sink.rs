@@ -31,7 +31,7 @@ impl<K, S> Slot<K, S> {
         !self.has(SLOW)
     }
 
-    /// The same for an item that is for its group.
+    /// Returns `true` if an item for its group can be sent once `poll_ready` succeeds.
     #[inline]
     pub(crate) fn is_fast_in_group(&self) -> bool {
         !self.has(SLOW_IN_GROUP)
@@ -146,9 +146,11 @@ where
         self.set(UNFLUSHED | FLUSHING | FLUSH_AGAIN, false);
         let waker = self.ready.waker(self.id);
         let flushed = Pin::new(&mut self.slot.sink).poll_flush(&mut Context::from_waker(waker));
-        self.set(if flushed.is_pending() { FLUSHING } else { MOVED }, true);
         if flushed.is_pending() {
+            self.set(FLUSHING, true);
             self.note_pending();
+        } else {
+            self.set(MOVED, true);
         }
         flushed
     }

@@ -115,8 +115,10 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         let is_idle = timer.idle_timeout > 0 && timer.idle >= timer.idle_timeout;
         if has_stalled {
             Some(Expired::Stalled)
+        } else if is_idle && slot.receives() {
+            Some(Expired::Idle)
         } else {
-            (is_idle && slot.receives()).then_some(Expired::Idle)
+            None
         }
     }
 

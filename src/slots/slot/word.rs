@@ -70,7 +70,7 @@ const LARGE: u32 = u8::MAX as u32;
 
 /// An item for this slot alone cannot go straight to the sink.
 pub(super) const SLOW: u32 = PARKED | QUEUED | LIMITED | GROUPED | LEAVING;
-/// The same for an item that is for its group.
+/// An item for its group cannot go straight to the sink.
 pub(super) const SLOW_IN_GROUP: u32 = PARKED | QUEUED | LIMITED;
 
 impl Word {
