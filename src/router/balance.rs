@@ -59,7 +59,8 @@ where
     pub(super) fn balance(&mut self, group: usize, item: V, items: &mut Allowance) {
         let Some(head) = self.slots.group(group).head() else { return };
         if !self.ledger.hooks_mut().admit(self.slots.recipient(head), &item) {
-            return self.discard(head, item, Discarded::NotAdmitted);
+            self.ledger.discarded(self.slots.recipient(head), item, Discarded::NotAdmitted);
+            return;
         }
         if self.slots.slot(head).is_queued() {
             return self.enqueue_shared(group, head, item);

@@ -121,6 +121,12 @@ impl Beyond {
 }
 
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
+    /// Puts an item at the end of a queue, regardless of its buffer.
+    pub(super) fn append(&mut self, id: SlotId, item: V) {
+        self.ledger.queued(1);
+        self.slots.slot_mut(id).push(item);
+    }
+
     /// A slot has its first item beyond the buffer.
     fn enter_beyond(&mut self, id: SlotId) {
         let list = self.beyond.list(self.slots.slot(id).overflow());
@@ -313,11 +319,14 @@ where
                     None => continue,
                 },
                 Overflow::DropNewest if !has_room => {
-                    self.discard(id, item, Discarded::Overflowed);
+                    self.ledger.discarded(self.slots.recipient(id), item, Discarded::Overflowed);
                     continue;
                 }
                 Overflow::Evict if !has_room => {
-                    iter::once(item).chain(items).for_each(|item| self.push(id, item));
+                    self.append(id, item);
+                    for item in items {
+                        self.append(id, item);
+                    }
                     // What is beyond the room is accepted then.
                     return self.remove(victim, Detached::Overflowed);
                 }
@@ -326,9 +335,13 @@ where
             if !has_room {
                 self.drop_oldest(id);
             }
-            self.push(id, item);
+            self.append(id, item);
             if !self.slots.slot_mut(id).accept_queued() {
-                let beyond = items.map(|item| self.push(id, item)).count();
+                let mut beyond = 0;
+                for item in items {
+                    self.append(id, item);
+                    beyond += 1;
+                }
                 self.slots.slot_mut(id).set_beyond(beyond);
                 return self.reach_limit(id);
             }
@@ -347,14 +360,14 @@ where
         });
         let Some(position) = position else { return Some(item) };
         let old = self.slots.slot_mut(id).replace_queued(position, item);
-        self.discard(id, old, Discarded::Conflated);
+        self.ledger.discarded(self.slots.recipient(id), old, Discarded::Conflated);
         None
     }
 
     fn drop_oldest(&mut self, id: SlotId) {
         if let Some(Popped { item, .. }) = self.slots.slot_mut(id).pop() {
             self.ledger.unqueued(1);
-            self.discard(id, item, Discarded::Overflowed);
+            self.ledger.discarded(self.slots.recipient(id), item, Discarded::Overflowed);
         }
     }
 }

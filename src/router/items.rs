@@ -54,12 +54,6 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     pub(crate) fn has_overtaken(&self) -> bool {
         self.overtaken.is_some()
     }
-
-    /// Puts an item at the end of a queue, regardless of its buffer.
-    pub(super) fn push(&mut self, id: SlotId, item: V) {
-        self.ledger.queued(1);
-        self.slots.slot_mut(id).push(item);
-    }
 }
 
 impl<K, S, V, H, B> Router<K, S, V, H, B>
@@ -184,7 +178,9 @@ where
                 Sharing::None | Sharing::Balance => self.route_to_one(id, item, items),
             },
             SlowPath::Unready(id, item, answer) => self.send_or_queue(id, item, answer),
-            SlowPath::NotAdmitted(id, item) => self.discard(id, item, Discarded::NotAdmitted),
+            SlowPath::NotAdmitted(id, item) => {
+                self.ledger.discarded(self.slots.recipient(id), item, Discarded::NotAdmitted);
+            }
             SlowPath::Failed(id, error) => self.lose(id, error),
         }
     }
@@ -219,7 +215,7 @@ where
         if self.ledger.hooks_mut().admit(self.slots.recipient(id), &item) {
             self.offer(id, item);
         } else {
-            self.discard(id, item, Discarded::NotAdmitted);
+            self.ledger.discarded(self.slots.recipient(id), item, Discarded::NotAdmitted);
         }
     }
 
@@ -265,16 +261,5 @@ where
             }
             Err(error) => self.lose(id, error),
         }
-    }
-
-    /// A sink failed while it took an item.
-    #[cold]
-    pub(super) fn lose(&mut self, id: SlotId, error: S::Error) {
-        self.ledger.lost();
-        self.remove(id, Detached::Failed(error));
-    }
-
-    pub(super) fn discard(&mut self, id: SlotId, item: V, why: Discarded) {
-        self.ledger.discarded(self.slots.recipient(id), item, why);
     }
 }

@@ -162,7 +162,7 @@ where
     #[cold]
     fn refuse(&mut self, id: SlotId, walk: &mut Walk<V>) {
         if let Some(copy) = walk.take_copy(&mut self.ledger) {
-            self.discard(id, copy, Discarded::NotAdmitted);
+            self.ledger.discarded(self.slots.recipient(id), copy, Discarded::NotAdmitted);
         }
     }
 
@@ -183,7 +183,7 @@ where
         if !self.ledger.hooks_mut().admit(self.slots.recipient(id), walk.item()) {
             self.refuse(id, &mut walk);
         } else if let Some(copy) = walk.take_copy(&mut self.ledger) {
-            self.push(id, copy);
+            self.append(id, copy);
             let (_, beyond) = self.slots.queue_len(id);
             self.slots.slot_mut(id).set_beyond(beyond + 1); // it is accepted as the others are
         }

@@ -233,7 +233,9 @@ where
     /// these leave for the same reason.
     pub(super) fn leave_key(&mut self, id: SlotId, reason: LeaveReason, takes_part: bool) {
         self.forget_beyond(id);
-        self.offer_before_leaving(id);
+        if self.walk.is_some() {
+            self.offer_before_leaving(id);
+        }
         let frees_key = self.slots.is_only_receiver(id);
         let shared = if frees_key { None } else { self.slots.shared_group(id) };
         self.slots.leave(id, reason);
@@ -246,7 +248,8 @@ where
         }
         for item in over {
             if matches!(self.sharing, Sharing::Multicast(_)) {
-                self.discard(id, item, Discarded::Overflowed); // others may have had it
+                // Others may have had it.
+                self.ledger.discarded(self.slots.recipient(id), item, Discarded::Overflowed);
             } else {
                 self.ledger.unmatched(item);
             }
@@ -277,6 +280,13 @@ where
         self.advance_unless_listed(id, &mut Allowance::new(0));
     }
 
+    /// A sink failed while it took an item.
+    #[cold]
+    pub(super) fn lose(&mut self, id: SlotId, error: S::Error) {
+        self.ledger.lost();
+        self.remove(id, Detached::Failed(error));
+    }
+
     /// Ends an attachment: drops the sink, then discards all items that waited for it.
     pub(super) fn remove(&mut self, id: SlotId, why: Detached<S::Error>) {
         self.remove_with(id, why, None);
@@ -290,7 +300,7 @@ where
             Detached::Overflowed => Discarded::Overflowed,
             _ => Discarded::Evicted,
         };
-        let skipped = self.skip_member(id);
+        let skipped = if self.walk.is_some() { self.skip_member(id) } else { None };
         let frees_key = self.slots.is_only_receiver(id);
         let group = if frees_key { None } else { self.slots.shared_group(id) };
         self.forget_beyond(id);
