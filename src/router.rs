@@ -28,7 +28,6 @@ use crate::hooks::Recipient;
 use crate::order::Terms;
 use crate::slots::Slots;
 use crate::slots::flush::{Flushes, Patience};
-use crate::slots::id::SlotId;
 use crate::slots::ready::Ready;
 
 use beyond::Beyond;

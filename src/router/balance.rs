@@ -35,10 +35,10 @@ where
             if self.slots.slot(head).is_parked() {
                 self.slots.step_aside(group, head);
             } else {
-                self.slots.to_end_of_line(group, head);
+                self.slots.line_up_last(group, head);
             }
         }
-        self.slots.to_end_of_line(group, id);
+        self.slots.line_up_last(group, id);
         let members = self.slots.group_mut(group);
         members.set_full(false);
         let room = members.room();
@@ -79,7 +79,7 @@ where
                     self.remove(id, Detached::Failed(error));
                 }
                 answer @ Poll::Ready(_) => {
-                    self.slots.to_end_of_line(group, id);
+                    self.slots.line_up_last(group, id);
                     return self.send_or_queue(id, item, answer);
                 }
             }
@@ -133,7 +133,7 @@ where
             return drained; // it has left the group
         }
         if left < share {
-            self.slots.to_end_of_line(group, id);
+            self.slots.line_up_last(group, id);
         }
         if matches!(drained, Drained::Unready) {
             self.slots.step_aside(group, id);

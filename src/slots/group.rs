@@ -165,13 +165,13 @@ impl Group {
     }
 
     /// The sink of a member may be ready: it is polled next.
-    pub(super) fn to_front<V>(&mut self, id: SlotId, extras: &mut ExtrasList<V>) {
+    pub(super) fn line_up_first<V>(&mut self, id: SlotId, extras: &mut ExtrasList<V>) {
         self.leave_lists(id, extras);
         self.line.push(FRONT, id, extras);
     }
 
     /// A member has had its turn, or has joined: it is polled after all others.
-    pub(super) fn to_back<V>(&mut self, id: SlotId, extras: &mut ExtrasList<V>) {
+    pub(super) fn line_up_last<V>(&mut self, id: SlotId, extras: &mut ExtrasList<V>) {
         self.leave_lists(id, extras);
         self.line.push(BACK, id, extras);
     }

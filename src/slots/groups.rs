@@ -74,14 +74,14 @@ impl<K, S, V, B> Slots<K, S, V, B> {
     pub(crate) fn return_to_line(&mut self, id: SlotId) {
         if let Some(group) = self.shared_group(id) {
             let group = &mut self.groups[group];
-            group.to_front(id, &mut self.extras);
+            group.line_up_first(id, &mut self.extras);
             group.set_full(false);
         }
     }
 
     /// Puts a member at the end of the line of its group.
-    pub(crate) fn to_end_of_line(&mut self, group: usize, id: SlotId) {
-        self.groups[group].to_back(id, &mut self.extras);
+    pub(crate) fn line_up_last(&mut self, group: usize, id: SlotId) {
+        self.groups[group].line_up_last(id, &mut self.extras);
     }
 
     /// Takes a member out of the line of its group, until its sink may be ready.

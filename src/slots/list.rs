@@ -93,7 +93,8 @@ mod tests {
         let mut extras = ExtrasList::new();
         let terms = Terms { tag: 1, ..Terms::default() };
         for slot in (0..slots).map(id) {
-            drop(Slot::new((), (), slot, &terms, None, Stage::Receiving, &mut extras));
+            let slot = Slot::new((), (), slot, &terms, None, Stage::Receiving, &mut extras);
+            assert!(slot.receives());
         }
         extras
     }

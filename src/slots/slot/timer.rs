@@ -77,7 +77,7 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
     /// Applies a tick. Returns the time-out that has expired, if one has. `has_fired` is whether
     /// the sink's waker has fired since it was polled last, `has_queue` whether items are queued
     /// that it may take.
-    pub(crate) fn check_timeouts(
+    pub(in crate::slots) fn check_timeouts(
         &mut self,
         sweep: Sweep,
         has_fired: bool,
