@@ -29,8 +29,9 @@ const AWAY: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub struct Progress {
     pub subscribed: AtomicU64,
-    /// First deliveries.
+    /// First deliveries, and those of each client.
     pub delivered: AtomicU64,
+    pub of: Vec<AtomicU64>,
     pub changed: Notify,
 }
 
@@ -82,15 +83,16 @@ pub struct Clients {
 }
 
 impl Clients {
-    pub fn start(config: impl IntoIterator<Item = ClientConfig>) -> Self {
+    pub fn start(config: impl ExactSizeIterator<Item = ClientConfig>) -> Self {
         let (phase, receiver) = watch::channel(Phase::Receive);
-        let progress = Arc::<Progress>::default();
+        let of = (0..config.len()).map(|_| AtomicU64::new(0)).collect();
+        let progress = Arc::new(Progress { of, ..Progress::default() });
         let mut subscriptions = 0;
-        let start = |config: ClientConfig| {
+        let start = |(own, config): (usize, ClientConfig)| {
             subscriptions += config.keys.len() as u64;
-            tokio::spawn(run_client(config, receiver.clone(), Arc::clone(&progress)))
+            tokio::spawn(run_client(own, config, receiver.clone(), Arc::clone(&progress)))
         };
-        let tasks = config.into_iter().map(start).collect();
+        let tasks = config.enumerate().map(start).collect();
         Self { tasks, phase, progress, subscriptions }
     }
 
@@ -145,6 +147,7 @@ impl Clients {
 
 /// Runs one client over all its connections.
 async fn run_client(
+    own: usize,
     config: ClientConfig,
     mut phase: watch::Receiver<Phase>,
     progress: Arc<Progress>,
@@ -159,7 +162,8 @@ async fn run_client(
             Ok(socket) => {
                 away_since = None;
                 pause = Duration::from_millis(50);
-                session(socket, &config, &mut outcome, &mut known, &mut phase, &progress).await
+                let own = (own, &*progress);
+                session(socket, &config, &mut outcome, &mut known, &mut phase, own).await
             }
             Err(error) if config.reconnects => {
                 // Connection refused: not a cut, but a gateway that is still down.
@@ -208,7 +212,7 @@ async fn session(
     outcome: &mut Outcome,
     known: &mut HashSet<Key>,
     phase: &mut watch::Receiver<Phase>,
-    progress: &Progress,
+    (own, progress): (usize, &Progress),
 ) -> Result<Ended, String> {
     for (key, _) in &config.keys {
         let mut request = json!({ "type": "subscribe", "key": &**key });
@@ -269,7 +273,10 @@ async fn session(
             Some("message") if ended.contains(key) => outcome.ledger.misplaced(),
             Some("message") => {
                 outcome.resumed += u64::from(resuming.contains(key));
-                receive(outcome, key, &value, progress);
+                if receive(outcome, key, &value) {
+                    progress.of[own].fetch_add(1, Relaxed);
+                    progress.count(&progress.delivered);
+                }
             }
             Some("history") => drop(resuming.insert(key.to_owned())),
             Some("subscribed") => {
@@ -297,16 +304,18 @@ async fn session(
     }
 }
 
-fn receive(outcome: &mut Outcome, key: &str, value: &Value, progress: &Progress) {
+/// Enters a message into the ledger. Returns `true` if it arrived for the first time.
+fn receive(outcome: &mut Outcome, key: &str, value: &Value) -> bool {
     let Some(head) = body_of(value).and_then(|body| message::check(key, &body)) else {
         outcome.ledger.damaged();
-        return;
+        return false;
     };
     let redelivered = value["redelivered"] == true;
-    if outcome.ledger.receive(key, head.number, redelivered) == Receipt::First {
+    let is_first = outcome.ledger.receive(key, head.number, redelivered) == Receipt::First;
+    if is_first {
         outcome.latencies.push(message::now().saturating_sub(head.sent));
-        progress.count(&progress.delivered);
     }
+    is_first
 }
 
 /// Returns the body of a message, in whichever field it is.

@@ -127,6 +127,10 @@ impl Flow {
         Ok(faults)
     }
 
+    pub fn has_broker(&self) -> bool {
+        self.amqp.is_some()
+    }
+
     pub fn plan(&self) -> Plan {
         Plan::new(self.keys, self.messages, self.size, self.seed)
     }
@@ -141,10 +145,9 @@ impl Flow {
         let clients = Clients::start((0..self.clients).map(|client| self.config(plan, client)));
         clients.subscribed(limit).await?;
         let copies: u64 = (0..self.gateway.len()).map(|own| self.copies(plan, own)).sum();
-        let follow = self.follows.then(|| Follow {
-            clients: Arc::clone(&clients.progress),
-            copies,
-            messages: self.messages as u64,
+        let follow = self.follows.then(|| {
+            let keys = |client| plan.wanted_by(client, self.gateway.len(), self.per_client);
+            Follow::new(Arc::clone(&clients.progress), plan, (0..self.clients).map(keys))
         });
         let (start, pace) = (Instant::now(), Pace::new(self.rate).follow(follow));
         let publish = async {

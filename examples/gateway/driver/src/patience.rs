@@ -70,7 +70,7 @@ impl Patience {
             }
         }
         publishing.await.map_err(|error| error.to_string())??;
-        let reconnects = counter(&self.gateway, "gateway_reconnects_total").await?;
+        let reconnects = stats::counter(&self.gateway, "gateway_reconnects_total").await?;
         println!(
             "  the client that reads hears {heard} messages, and {again} of them again; the broker closed \
              {reconnects} times"
@@ -100,11 +100,4 @@ async fn read_slowly(mut socket: Socket) {
     while socket.get_mut().read(&mut bytes).await.is_ok_and(|count| count > 0) {
         sleep(Duration::from_millis(100)).await;
     }
-}
-
-/// Returns a counter of the gateway.
-async fn counter(gateway: &str, name: &str) -> Result<u64, String> {
-    let metrics = stats::text(gateway, "metrics").await?;
-    let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
-    value.ok_or_else(|| format!("/metrics has no {name}"))
 }

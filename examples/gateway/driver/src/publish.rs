@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use lapin::message::BasicReturnMessage;
@@ -34,14 +34,11 @@ pub struct Published {
     pub unroutable: u64,
 }
 
-/// How many messages may be on their way to the clients of a [`Follow`].
-///
-/// More than a machine that keeps up ever has: a quarter of a second at 4,000 a second. Less than
-/// the gateway and the sockets hold before a policy discards.
-const AHEAD: u64 = 1_000;
+/// How many messages may be on their way to each client of a [`Follow`]: half of its share, which is
+/// a 64th of the gateway's prefetch of 8,192. So none is discarded, however late the client reads.
+const AHEAD: u64 = 64;
 
 /// A number of messages a second, or unlimited.
-#[derive(Clone)]
 pub struct Pace {
     start: Instant,
     each: Option<Duration>,
@@ -49,12 +46,52 @@ pub struct Pace {
 }
 
 /// Clients that the publisher waits for, so that a busy machine is slow and loses nothing.
-#[derive(Clone)]
 pub struct Follow {
-    pub clients: Arc<Progress>,
-    /// How many copies of how many messages they are to get.
-    pub copies: u64,
-    pub messages: u64,
+    clients: Arc<Progress>,
+    /// The clients that get each message, and how many they get before it.
+    before: Vec<Vec<(usize, u64)>>,
+    /// A client makes no progress, which is found elsewhere.
+    has_given_up: AtomicBool,
+}
+
+impl Follow {
+    /// Follows clients that are subscribed to these keys of the plan.
+    pub fn new(
+        clients: Arc<Progress>,
+        plan: &Plan,
+        subscribed: impl Iterator<Item = Vec<usize>>,
+    ) -> Self {
+        let mut readers = vec![Vec::new(); plan.keys.len()];
+        let mut sent = Vec::new();
+        for (client, keys) in subscribed.enumerate() {
+            sent.push(0);
+            keys.into_iter().for_each(|key| readers[key].push(client));
+        }
+        let before = plan.messages.iter().map(|(key, _)| {
+            let count = |client: &usize| {
+                sent[*client] += 1;
+                (*client, sent[*client] - 1)
+            };
+            readers[*key].iter().map(count).collect()
+        });
+        let before = before.collect();
+        Self { clients, before, has_given_up: AtomicBool::new(false) }
+    }
+
+    /// Waits until each client that gets message `nth` has most of those before it.
+    async fn wait(&self, nth: usize) {
+        for (client, before) in &self.before[nth] {
+            let since = Instant::now();
+            while self.clients.of[*client].load(Relaxed) + AHEAD < *before
+                && !self.has_given_up.load(Relaxed)
+            {
+                if since.elapsed() > AWAY {
+                    self.has_given_up.store(true, Relaxed);
+                }
+                sleep(Duration::from_millis(1)).await;
+            }
+        }
+    }
 }
 
 impl Pace {
@@ -68,8 +105,7 @@ impl Pace {
         self
     }
 
-    /// Waits until message `nth` is due, and the clients have most of those before it. If they do
-    /// not get them in a minute, that is found elsewhere.
+    /// Waits until message `nth` is due, and the clients have most of those before it.
     async fn wait(&self, nth: usize) {
         if let Some(each) = self.each {
             let due = self.start + each * u32::try_from(nth).unwrap_or(u32::MAX);
@@ -78,10 +114,8 @@ impl Pace {
                 sleep_until(due).await;
             }
         }
-        let Some(Follow { clients, copies, messages }) = &self.follow else { return };
-        let wanted = (nth as u64).saturating_sub(AHEAD) * copies / messages;
-        while clients.delivered.load(Relaxed) < wanted && self.start.elapsed() < AWAY {
-            sleep(Duration::from_millis(1)).await;
+        if let Some(follow) = &self.follow {
+            follow.wait(nth).await;
         }
     }
 }

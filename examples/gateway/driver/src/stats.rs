@@ -32,6 +32,13 @@ pub async fn text(gateway: &str, path: &str) -> Result<String, String> {
     fetched.await.map_err(|error| format!("GET {url}: {error}"))
 }
 
+/// Returns a counter of `/metrics`.
+pub async fn counter(gateway: &str, name: &str) -> Result<u64, String> {
+    let metrics = text(gateway, "metrics").await?;
+    let of_line = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
+    metrics.lines().find_map(of_line).ok_or_else(|| format!("/metrics has no {name}"))
+}
+
 /// Waits until the gateway has neither connections nor subscriptions.
 pub async fn await_idle(gateway: &str) -> Result<(), String> {
     let start = Instant::now();
