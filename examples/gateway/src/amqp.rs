@@ -50,6 +50,7 @@ use crate::wire;
 pub const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// The lowest time-out that is learned from the broker.
+use crate::log::REFUSED;
 const SHORTEST_LIMIT: Duration = Duration::from_millis(100);
 /// Timeout for answers of the broker.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
@@ -406,7 +407,9 @@ impl Broker {
     fn message(&self, from: &Delivered, fates: &mpsc::UnboundedSender<Fate>) -> Option<Message> {
         if let Some(why) = from.properties.kind() {
             let key = &from.routing_key;
-            warn!(queue = %self.queue(), %key, %why, "a message is refused, and dead-lettered");
+            if REFUSED.allows() {
+                warn!(queue = %self.queue(), %key, %why, "a message is refused, and dead-lettered");
+            }
             let _ = fates.send(Fate { tag: from.delivery_tag, verdict: Verdict::Refuse });
             return None;
         }

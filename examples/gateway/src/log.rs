@@ -4,13 +4,18 @@
 //! the escaping is done here, for all fields, and not where something is logged: a value of letters,
 //! digits and punctuation is written as it is (`key=tea`), and any other in quotes, as a string
 //! literal (`key="a b\n"`). Then no text can end a line, begin a field or control a terminal.
+//!
+//! Nor can others fill the disk: a line that they can cause at will has a [`Limit`].
 
 use std::fmt::{self, Debug, Write as _};
 use std::io::{self, Write};
 use std::panic::PanicHookInfo;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
-use tracing::error;
+use tokio::time::{Instant, interval_at};
 use tracing::field::{Field, Visit};
+use tracing::{error, warn};
 use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::FormatFields;
@@ -18,6 +23,64 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt as lines};
+
+/// How many lines of a kind are written in an [`INTERVAL`].
+///
+/// A line has up to 2 KB, if all 255 bytes of a key are escaped. So a kind writes at most 30 MB a day,
+/// and ten lines tell as much about the cause as ten thousand.
+const LINES: u64 = 10;
+/// In which the lines are counted.
+const INTERVAL: Duration = Duration::from_secs(60);
+
+/// Limits how often a line is written. The lines that are left out are counted, and their number is
+/// written at the end of the interval.
+pub struct Limit {
+    /// What the lines say.
+    line: &'static str,
+    /// Lines since the beginning of the interval, also those that are left out.
+    count: AtomicU64,
+}
+
+pub static REFUSED: Limit = Limit::new("a message is refused, and dead-lettered");
+pub static NOT_TAKEN: Limit = Limit::new("the broker did not take a message");
+pub static NOT_ACCEPTED: Limit = Limit::new("cannot accept a client");
+static PANICKED: Limit = Limit::new("a fault of the gateway: a task has panicked");
+const LIMITS: [&Limit; 4] = [&REFUSED, &NOT_TAKEN, &NOT_ACCEPTED, &PANICKED];
+
+impl Limit {
+    const fn new(line: &'static str) -> Self {
+        Self { line, count: AtomicU64::new(0) }
+    }
+
+    /// Returns `true` if the line is to be written.
+    pub fn allows(&self) -> bool {
+        self.count.fetch_add(1, Relaxed) < LINES
+    }
+
+    /// Ends the interval. Returns how many lines were left out.
+    fn renew(&self) -> u64 {
+        self.count.swap(0, Relaxed).saturating_sub(LINES)
+    }
+}
+
+/// Ends an interval of all limits, and writes what was left out.
+pub fn renew_limits() {
+    for limit in LIMITS {
+        let count = limit.renew();
+        if count > 0 {
+            warn!(line = limit.line, count, "lines were left out");
+        }
+    }
+}
+
+/// Ends the intervals of the limits when they are over.
+pub async fn keep_limits() {
+    let mut tick = interval_at(Instant::now() + INTERVAL, INTERVAL);
+    loop {
+        tick.tick().await;
+        renew_limits();
+    }
+}
 
 /// Starts the log, also for panics.
 pub fn start(filter: Targets, as_json: bool) {
@@ -38,6 +101,9 @@ fn log_panic(info: &PanicHookInfo<'_>) {
     let text = payload.downcast_ref::<&str>().copied();
     let why = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     let why = why.unwrap_or_default();
+    if !PANICKED.allows() {
+        return;
+    }
     error!(at, why, "a fault of the gateway: a task has panicked");
 }
 
@@ -186,6 +252,15 @@ mod tests {
             );
             assert_eq!(lines.text(), expected);
         }
+    }
+
+    #[test]
+    fn ten_lines_of_a_kind_are_written_and_the_rest_is_counted() {
+        let limit = Limit::new("it");
+        assert_eq!((0..1_000).filter(|_| limit.allows()).count(), 10);
+        assert_eq!(limit.renew(), 990);
+        assert!(limit.allows(), "another interval has begun");
+        assert_eq!(limit.renew(), 0);
     }
 
     #[test]

@@ -63,7 +63,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 async fn main() -> ExitCode {
     let config = Config::parse();
     log::start(config.log.clone(), config.log_json);
-    match gateway::run(config).await {
+    tokio::spawn(log::keep_limits());
+    let ended = gateway::run(config).await;
+    log::renew_limits();
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("gateway: {error}");

@@ -36,6 +36,7 @@ use crate::amqp::{Broker, CLOSE_TIMEOUT, PUBLISHING, TIMEOUT, gone, table, timed
 use crate::board::Publishing;
 use crate::link::{Link, refusal};
 use crate::lock::Lock;
+use crate::log::NOT_TAKEN;
 use crate::source::PublishError;
 
 /// Messages that may be unconfirmed: a broker that confirms nothing must not fill the memory.
@@ -289,7 +290,9 @@ impl<'a> Desk<'a> {
                 if confirmation.is_ack() { Ok(()) } else { Err(PublishError::Rejected) }
             }
             Err(error) => {
-                warn!(key, %error, "the broker did not take a message");
+                if NOT_TAKEN.allows() {
+                    warn!(key, %error, "the broker did not take a message");
+                }
                 match refusal(&error) {
                     Some((AMQPSoftError::ACCESSREFUSED, _)) if !lane.is_allowed => {
                         self.refused.put(name.clone(), Instant::now());

@@ -25,6 +25,7 @@ use tracing::{debug, warn};
 use crate::access;
 use crate::gateway::Gateway;
 use crate::http::{Refusal, answer, router};
+use crate::log::NOT_ACCEPTED;
 use crate::timed_socket::TimedSocket;
 
 /// Connections that have not sent a request yet. Further ones wait to be accepted.
@@ -60,7 +61,9 @@ pub async fn serve(listener: TcpListener, gateway: Arc<Gateway>, stop: Cancellat
                 connections.spawn(own.answer(socket, stop.clone()));
             }
             Err(error) => {
-                warn!(%error, "cannot accept a client");
+                if NOT_ACCEPTED.allows() {
+                    warn!(%error, "cannot accept a client");
+                }
                 sleep(Duration::from_millis(100)).await; // a connection may have closed by then
             }
         }

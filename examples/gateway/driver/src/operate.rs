@@ -6,11 +6,11 @@ use clap::ValueEnum;
 use futures::future::join_all;
 use futures::{SinkExt, StreamExt};
 use lapin::options::{
-    ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions,
-    QueueDeleteOptions,
+    BasicPublishOptions, ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions,
+    QueueDeclareOptions, QueueDeleteOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
 use reqwest::Client;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
@@ -22,6 +22,8 @@ use crate::script::Site;
 use crate::stats;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// Messages that are too large. The script counts the lines of the log about them.
+const FLOOD: u64 = 1_000;
 
 #[derive(Debug, clap::Args)]
 pub struct Operate {
@@ -37,6 +39,8 @@ pub struct Operate {
 enum Case {
     /// Messages that client libraries cannot parse
     Poison,
+    /// Many messages that the gateway refuses
+    Flood,
     /// Publishes that the broker refuses
     Refused,
     /// A queue that rejects publishes, bound beside that of the gateway
@@ -52,6 +56,7 @@ impl Operate {
     pub async fn run(self) -> Result<(), String> {
         match self.case {
             Case::Poison => self.poison().await,
+            Case::Flood => self.flood().await,
             Case::Refused => self.refused().await,
             Case::Rejected => self.rejected().await,
             Case::Deleted => self.deleted().await,
@@ -116,6 +121,25 @@ impl Operate {
         } else {
             Err("not all of them are dead-lettered".into())
         }
+    }
+
+    async fn flood(&self) -> Result<(), String> {
+        let mut client = self.subscriber().await?;
+        let channel = self.channel().await?;
+        let publish = async |body: &[u8]| {
+            let exchange = self.site.exchange.as_str().into();
+            let (options, none) = (BasicPublishOptions::default(), BasicProperties::default());
+            let sent = channel.basic_publish(exchange, "tea".into(), options, body, none).await;
+            sent.map(drop).map_err(|error| error.to_string())
+        };
+        for _ in 0..FLOOD {
+            publish(&[b'x'; 1_000]).await?;
+        }
+        publish(b"behind").await?;
+        expect(&mut client, "behind").await?;
+        let refused = stats::counter(&self.site.gateway, "gateway_refused_total").await?;
+        println!("  {refused} messages are refused");
+        if refused == FLOOD { Ok(()) } else { Err(format!("not {FLOOD}")) }
     }
 
     async fn refused(&self) -> Result<(), String> {
