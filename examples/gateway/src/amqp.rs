@@ -102,7 +102,8 @@ impl Overdue {
             warn!(
                 ?ack_timeout,
                 ?consumer_timeout,
-                "the broker's consumer_timeout is lower than --ack-timeout"
+                "the broker's consumer_timeout is lower than --ack-timeout: set --ack-timeout to \
+                 ack_timeout, or it closes a channel after each start of the gateway"
             );
         }
     }
