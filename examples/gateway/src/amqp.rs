@@ -5,7 +5,16 @@
 //! unacknowledged when the connection ends: at most `--prefetch` messages.
 //!
 //! A [`session`](Broker::session) has one connection to consume and one to publish. It ends with an
-//! error of either. The next session binds all [wanted keys](Interest), and then consumes.
+//! error of either. The next session takes the lock, binds all [wanted keys](Interest), and then
+//! consumes.
+//!
+//! The lock keeps an earlier session from removing a binding that this one has made. A gateway that
+//! is killed, or whose connection is lost, may have sent unbinds that the broker has not read yet.
+//! RabbitMQ orders the methods of a channel, and nothing between channels, so the unbinds may be
+//! executed after the binds of the successor, whose clients were told that they are subscribed. So
+//! the channel that changes bindings is the exclusive consumer of a queue of its own, to which
+//! nothing is published. The broker accepts another exclusive consumer only when the channel of the
+//! last one has ended, and a channel that has ended executes no more methods.
 //!
 //! To find out whether the exchange is still that of the last session, the gateway binds it to an
 //! exchange of its own, the mark, which is deleted automatically with its only binding: when the
@@ -20,6 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use futures::future::OptionFuture;
 use futures::{StreamExt, future};
 use lapin::message::Delivery as Delivered;
 use lapin::options::{
@@ -29,7 +39,7 @@ use lapin::options::{
 use lapin::protocol::AMQPSoftError;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use lapin::uri::AMQPUri;
-use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
+use lapin::{Channel, Connection, ConnectionProperties, Consumer, ExchangeKind};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -40,6 +50,7 @@ use crate::config::BrokerConfig;
 use crate::interest::{BATCH, Change, Interest};
 use crate::link::refusal;
 use crate::lock::Lock;
+use crate::log::REFUSED;
 use crate::message::{Delivery, Fate, Key, Message, Verdict, check_json};
 use crate::publisher::{Desk, Publisher};
 use crate::rewriter::Rules;
@@ -50,7 +61,6 @@ use crate::wire;
 pub const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// The lowest time-out that is learned from the broker.
-use crate::log::REFUSED;
 const SHORTEST_LIMIT: Duration = Duration::from_millis(100);
 /// Timeout for answers of the broker.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
@@ -170,6 +180,28 @@ impl Broker {
             connected = timeout(TIMEOUT, self.connect("")) => connected.map_err(|_| timed_out())??,
             () = stop.cancelled() => return Ok(()),
         };
+        let mut desk = None;
+        let ended = self.run_on(&connection, &mut desk, input, grace, pause, stop).await;
+        // Close after an error, too: an open connection keeps the lock.
+        let closing = timeout(CLOSE_TIMEOUT, connection.close(200, "session ended".into()));
+        let leaving = OptionFuture::from(desk.map(Desk::close));
+        let (closed, _) = future::join(closing, leaving).await;
+        ended?;
+        closed.map_err(|_| timed_out())?
+    }
+
+    /// Runs one session on an open connection.
+    async fn run_on<'a>(
+        &'a self,
+        connection: &Connection,
+        desk: &mut Option<Desk<'a>>,
+        input: &Input,
+        grace: &mut Option<Instant>,
+        pause: &mut Duration,
+        stop: &CancellationToken,
+    ) -> lapin::Result<()> {
+        let binding = connection.create_channel().await?;
+        let mut lock = self.lock(&binding).await?;
         let publishing = timeout(TIMEOUT, self.connect(PUBLISHING)).await;
         let publishing = publishing.map_err(|_| timed_out())??;
         let (fates, incoming) = mpsc::unbounded_channel();
@@ -177,9 +209,9 @@ impl Broker {
         let arrived = AtomicU64::new(0);
         let deadline = self.overdue.deadline();
         let channel = connection.create_channel().await?;
-        let binding = self.declare(&connection, grace).await?;
+        self.declare(connection, &binding, grace).await?;
         let (bound, all_bound) = oneshot::channel();
-        let mut desk = Desk::open(self, publishing);
+        let desk = desk.insert(Desk::open(self, publishing));
         self.board.source_up();
         let moving = async {
             tokio::try_join!(
@@ -187,16 +219,12 @@ impl Broker {
                 settle(&channel, &self.board, incoming, &arrived, &deadline, pause)
             )
         };
-        let ended = tokio::select! {
+        tokio::select! {
             moved = moving => moved.map(drop),
-            Err(error) = self.bind(&connection, &binding, bound, stop) => Err(error),
+            Err(error) = self.bind(connection, &binding, bound, stop) => Err(error),
             Err(error) = desk.run() => Err(error),
-        };
-        // Close after an error, too: an open connection keeps exclusive use of the queue.
-        let closing = timeout(CLOSE_TIMEOUT, connection.close(200, "session ended".into()));
-        let (closed, ()) = future::join(closing, desk.close()).await;
-        ended?;
-        closed.map_err(|_| timed_out())?
+            error = lost(&mut lock) => Err(error),
+        }
     }
 
     pub async fn connect(&self, purpose: &str) -> lapin::Result<Connection> {
@@ -207,17 +235,36 @@ impl Broker {
         Connection::connect_uri_with_runtime(self.uri.clone(), properties, runtime).await
     }
 
+    /// Takes the lock for the channel that changes bindings. Fails while another channel has it.
+    async fn lock(&self, binding: &Channel) -> lapin::Result<Consumer> {
+        let name: ShortString = self.config.lock().into();
+        let durable = QueueDeclareOptions { durable: true, ..Default::default() };
+        // A quorum queue, which may be the default of the virtual host, takes any number of
+        // exclusive consumers.
+        let mut arguments = table([("x-queue-type", "classic")]);
+        arguments.insert("x-expires".into(), AMQPValue::LongInt(self.expires()));
+        binding.queue_declare(name.clone(), durable, arguments).await?;
+        let exclusive = BasicConsumeOptions { exclusive: true, no_ack: true, ..Default::default() };
+        binding.basic_consume(name, CONSUMER.into(), exclusive, FieldTable::default()).await
+    }
+
+    /// How long queues exist without a consumer, in milliseconds.
+    fn expires(&self) -> i32 {
+        i32::try_from(self.config.expires.as_millis()).unwrap_or(i32::MAX)
+    }
+
     /// Declares the exchange, the queue and the mark. A new queue needs no grace period.
     async fn declare(
         &self,
         on: &Connection,
+        channel: &Channel,
         grace: &mut Option<Instant>,
-    ) -> lapin::Result<Channel> {
+    ) -> lapin::Result<()> {
         // The broker closes the channel of what does not exist.
         let (passive, none) =
             (QueueDeclareOptions { passive: true, ..Default::default() }, FieldTable::default());
-        let channel = on.create_channel().await?;
-        let has_queue = exists(channel.queue_declare(self.queue(), passive, none).await)?;
+        let checking = on.create_channel().await?;
+        let has_queue = exists(checking.queue_declare(self.queue(), passive, none).await)?;
         let has_mark = exists(self.check_mark(&on.create_channel().await?).await)?;
         if !has_queue {
             *grace = None;
@@ -225,7 +272,6 @@ impl Broker {
         if !has_queue || !has_mark {
             self.interest.interrupt_all();
         }
-        let channel = on.create_channel().await?;
         let kind = match &self.config {
             BrokerConfig { key_header: Some(_), .. } => ExchangeKind::Headers,
             BrokerConfig { topic: true, .. } => ExchangeKind::Topic,
@@ -234,9 +280,8 @@ impl Broker {
         let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
         channel.exchange_declare(self.exchange(), kind, durable, FieldTable::default()).await?;
         let durable = QueueDeclareOptions { durable: true, ..Default::default() };
-        let expires = i32::try_from(self.config.expires.as_millis()).unwrap_or(i32::MAX);
         let mut arguments = FieldTable::default();
-        arguments.insert("x-expires".into(), AMQPValue::LongInt(expires));
+        arguments.insert("x-expires".into(), AMQPValue::LongInt(self.expires()));
         if self.config.quorum {
             arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
         }
@@ -249,9 +294,9 @@ impl Broker {
         let (options, none) = (ExchangeBindOptions::default(), FieldTable::default());
         channel.exchange_bind(self.exchange(), self.queue(), "".into(), options, none).await?;
         for key in &self.config.binding {
-            self.bind_to(&channel, key).await?;
+            self.bind_to(channel, key).await?;
         }
-        Ok(channel)
+        Ok(())
     }
 
     /// Fails if the exchange was deleted since the mark was declared.
@@ -426,6 +471,17 @@ impl Broker {
         let is_json = from.properties.content_type().is_some() && check_json(&from.data).is_ok();
         Some(Message::of(key, &from.data, is_json, Some(delivery)))
     }
+}
+
+/// Waits until the lock is lost.
+async fn lost(lock: &mut Consumer) -> lapin::Error {
+    while let Some(delivered) = lock.next().await {
+        // A message that somebody has published to it is dropped.
+        if let Err(error) = delivered {
+            return error;
+        }
+    }
+    gone("the queue that is the lock was deleted")
 }
 
 /// Returns `false` if the error says that the object does not exist.

@@ -157,6 +157,11 @@ impl BrokerConfig {
     pub fn queue(&self) -> String {
         format!("gateway.{}", self.node)
     }
+
+    /// The queue that is the lock. No queue of a gateway has this name, whatever the `--node`.
+    pub fn lock(&self) -> String {
+        format!("gateway-lock.{}", self.node)
+    }
 }
 
 impl Config {

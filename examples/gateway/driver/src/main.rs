@@ -72,7 +72,8 @@ enum Command {
 enum Help {
     /// Prints numbers of free ports
     Ports { count: usize },
-    /// Forwards connections to HOST:PORT; SIGUSR1 makes the open ones silent
+    /// Forwards connections to HOST:PORT; SIGUSR1 makes the open ones silent, SIGUSR2 keeps back
+    /// what is sent to it, or sends that
     Relay { port: u16, target: String },
     /// Waits until a broker answers, for at most this number of seconds
     Await { uri: String, seconds: u64 },
