@@ -10,8 +10,11 @@
 //!    compares both with those of the last session, so a lost connection is not an interruption;
 //! 3. a message that the gateway published was not routed ([`interrupt`](Interest::interrupt)).
 //!
+//! No earlier session changes a binding later: see the lock of [`crate::amqp`].
+//!
 //! The other way round, a binding that no client wants is not forgotten: a change that was not
-//! confirmed when a session ended is remembered, and the next session removes the binding.
+//! confirmed when a session ended is remembered, and the next session removes the binding. If there
+//! is one nevertheless, it is removed when a message comes for which there is no subscription.
 //!
 //! When a key is bound again, the history skips a position: clients that return are told of the gap
 //! by their position ([`crate::history`]). Clients that rely on the key and are still there are
@@ -34,7 +37,8 @@ use crate::subscription::Terms;
 pub const BATCH: usize = 64;
 /// How many keys that are known to be unbound are kept.
 const UNBOUND: usize = 10_000;
-/// A message that was published before the key was bound is returned within this time.
+/// A message that was published before a binding has changed arrives, or is returned, within this
+/// time.
 const CERTAIN: Duration = Duration::from_secs(5);
 
 /// Tracks wanted and bound keys. The demux reports each subscription that is attached, and each
@@ -79,7 +83,9 @@ enum Binding {
     Bound {
         since: Instant,
     },
-    Unbound,
+    Unbound {
+        since: Instant,
+    },
 }
 
 struct Keys {
@@ -166,12 +172,18 @@ impl Interest {
     }
 
     /// Called for a message without a subscription: the queue may still be bound to its key since
-    /// an earlier run.
+    /// an earlier run, or again.
     pub fn recheck(&self, key: &str) {
-        let mut keys = self.keys.lock();
-        if self.follows && keys.bindings.get(key) != Some(&Binding::Unbound) {
-            self.mark_unsure(&mut keys, key.into());
+        let keys = &mut *self.keys.lock();
+        if !self.follows {
+            return;
         }
+        match keys.bindings.get_mut(key) {
+            Some(Binding::Unbound { since }) if since.elapsed() <= CERTAIN => return,
+            Some(binding @ Binding::Unbound { .. }) => *binding = Binding::Unknown,
+            _ => {}
+        }
+        self.mark_unsure(keys, key.into());
     }
 
     fn mark_unsure(&self, keys: &mut Keys, key: Key) {
@@ -196,7 +208,7 @@ impl Interest {
     pub fn unfollow(&self) {
         let keys = &mut *self.keys.lock();
         keys.is_followed = false;
-        keys.bindings.retain(|_, binding| *binding != Binding::Unbound);
+        keys.bindings.retain(|_, binding| !matches!(binding, Binding::Unbound { .. }));
         keys.unsure.clear();
     }
 
@@ -204,7 +216,7 @@ impl Interest {
     pub fn interrupt_all(&self) {
         let keys = &mut *self.keys.lock();
         // If another gateway has consumed, the bindings are still there.
-        keys.bindings.retain(|_, binding| *binding != Binding::Unbound);
+        keys.bindings.retain(|_, binding| !matches!(binding, Binding::Unbound { .. }));
         keys.bindings.values_mut().for_each(|binding| *binding = Binding::Unknown);
         keys.interrupted = Interrupted::All;
         keys.number += 1;
@@ -267,7 +279,7 @@ impl Interest {
             {
                 let keys = &mut *self.keys.lock();
                 if keys.bindings.len() > UNBOUND + keys.wanted.len() + keys.unsure.len() {
-                    keys.bindings.retain(|_, binding| *binding != Binding::Unbound);
+                    keys.bindings.retain(|_, binding| !matches!(binding, Binding::Unbound { .. }));
                 }
                 let some: Vec<Key> = keys.unsure.iter().take(BATCH).cloned().collect();
                 if !some.is_empty() {
@@ -293,7 +305,7 @@ impl Interest {
         let is_wanted = keys.wanted.contains_key(&key);
         let is_as_wanted = match keys.bindings.get(&key) {
             Some(Binding::Bound { .. }) => is_wanted,
-            Some(Binding::Unbound) => !is_wanted,
+            Some(Binding::Unbound { .. }) => !is_wanted,
             _ => false,
         };
         if !is_as_wanted {
@@ -314,7 +326,7 @@ impl Interest {
             for (key, is_wanted, _) in changes {
                 let binding = keys.bindings.entry(Key::clone(&key)).or_insert(Binding::Unknown);
                 if !is_wanted {
-                    *binding = Binding::Unbound;
+                    *binding = Binding::Unbound { since: Instant::now() };
                     continue;
                 }
                 let mut at = None;
@@ -492,6 +504,23 @@ mod tests {
             assert_eq!(interest.next_now(), None, "the key is known to be unbound");
             interest.unfollow();
         }
+    }
+
+    #[test]
+    fn a_binding_that_was_removed_and_is_there_again_is_removed_again() {
+        let ((interest, _interruptions), key) = (interest(), Key::from("tea"));
+        interest.want(&key);
+        interest.start();
+        interest.unwant(&key);
+        assert_eq!(interest.round(), [(Key::clone(&key), false, true)]);
+        interest.recheck("tea");
+        assert_eq!(interest.next_now(), None, "the message was published before");
+        let since = Instant::now().checked_sub(2 * CERTAIN).unwrap();
+        interest.keys.lock().bindings.insert(Key::clone(&key), Binding::Unbound { since });
+        interest.recheck("tea");
+        assert_eq!(interest.round(), [(key, false, true)]);
+        interest.recheck("tea");
+        assert_eq!(interest.next_now(), None);
     }
 
     /// The connection was lost while the binding was being removed, or while it was being made for a
