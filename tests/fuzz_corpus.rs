@@ -4,40 +4,7 @@
 //! In `fuzz/corpus`, files with a dash in their names are seeds. Other files were written by a
 //! fuzzer.
 
-#![allow(unreachable_pub, reason = "the targets are modules of a library in `fuzz/`")]
-
-extern crate alloc;
-
-mod common;
-
-#[path = "../fuzz/src/queue.rs"]
-mod queue;
-#[path = "../fuzz/src/ready.rs"]
-mod ready;
-#[path = "../fuzz/src/script.rs"]
-mod script;
-#[path = "../fuzz/src/threads.rs"]
-mod threads;
-
-// Also for `src/slots/ready.rs`.
-#[path = "../src/slots/id.rs"]
-mod id;
-
-use common::model::{SITUATIONS, Summary, check};
-
-/// The fuzz target can run another call between two steps of an atomic. Here, that call runs
-/// afterwards.
-mod interleave {
-    pub(crate) fn during<R>(
-        _steps: usize,
-        other: impl FnOnce() + 'static,
-        call: impl FnOnce() -> R,
-    ) -> R {
-        let result = call();
-        other();
-        result
-    }
-}
+use model::{SITUATIONS, Summary, check, ready, threads};
 
 /// Returns the seeds of a target. Prints the name of each before it is run, so the last name
 /// printed is the failed seed.

@@ -1,5 +1,5 @@
 //! The whole contract, on thousands of random schedules. Each schedule is a script: a string of
-//! bytes that `common::model` plays on the crate and on the reference.
+//! bytes that the crate `model` plays on the crate and on the reference.
 //!
 //! A script begins with settings, of one byte each, and the kind of the script. A test fixes some
 //! of these bytes, and the others are random, so that rare settings occur in every kind of
@@ -9,10 +9,7 @@
 //! then panics with the seed, the shortened script and its events. A debug build plays a tenth of
 //! the scripts: use `cargo test --release --test random_schedules` after a change of the engine.
 
-mod common;
-
-use common::THOROUGH;
-use common::model::{self, SITUATIONS, Situation, Summary};
+use model::{SITUATIONS, Situation, Summary, THOROUGH};
 
 /// `SplitMix64` (Steele, Lea, Flood, 2014).
 struct Random(u64);

@@ -7,7 +7,7 @@ fn main() -> ExitCode {
     let mut status = ExitCode::SUCCESS;
     for path in std::env::args().skip(1) {
         match std::fs::read(&path) {
-            Ok(script) => println!("{path}\n{}", stream_demux_fuzz::story(&script)),
+            Ok(script) => println!("{path}\n{}", model::run_traced(&script)),
             Err(error) => {
                 eprintln!("{path}: {error}");
                 status = ExitCode::FAILURE;

@@ -1,5 +1,5 @@
-//! The target `model`: see `src/model.rs`.
+//! The target `model`: see `model/src/lib.rs`.
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|script: &[u8]| stream_demux_fuzz::model::run(script));
+libfuzzer_sys::fuzz_target!(|script: &[u8]| model::run(script));

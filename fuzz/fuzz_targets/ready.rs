@@ -1,5 +1,5 @@
-//! The target `ready`: see `src/slots/ready.rs`.
+//! The target `ready`: see `model/src/ready.rs`.
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|script: &[u8]| stream_demux_fuzz::ready::run(script));
+libfuzzer_sys::fuzz_target!(|script: &[u8]| model::ready::run(script));

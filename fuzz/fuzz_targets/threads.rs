@@ -1,5 +1,5 @@
-//! The target `threads`: see `src/threads.rs`.
+//! The target `threads`: see `model/src/threads.rs`.
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|script: &[u8]| stream_demux_fuzz::threads::run(script));
+libfuzzer_sys::fuzz_target!(|script: &[u8]| model::threads::run(script));

@@ -2,13 +2,9 @@
 //!
 //! The task of the hub does not run while a test makes orders, so that all of them wait at once.
 
-#[path = "../../tests/common/alloc.rs"]
-#[allow(dead_code, unreachable_pub, reason = "other tests use the rest")]
-mod alloc;
-
 use std::time::Duration;
 
-use alloc::{CountingAllocator, usage};
+use model::counting::{CountingAllocator, usage};
 use stream_demux_hub::{Hub, Overflow, Terms};
 
 #[global_allocator]

@@ -3,7 +3,6 @@
 //! They form one binary, so that the crate and the harness are compiled and linked once. Tests that
 //! need a separate process are separate binaries.
 
-#[path = "../common/mod.rs"]
 mod common;
 
 mod admit;

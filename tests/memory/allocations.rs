@@ -8,11 +8,12 @@ use std::cell::RefCell;
 use std::hint::black_box;
 use std::rc::Rc;
 
-use crate::common::alloc::{Usage, allocations_during, usage};
-use crate::common::frugal::{Before, Counter, Feed, demux, run};
-use crate::common::{THOROUGH, Task};
+use crate::frugal::{Before, Counter, Feed, demux, run};
 use futures::channel::mpsc;
 use futures::{FutureExt, sink, stream};
+use model::THOROUGH;
+use model::counting::{Usage, allocations_during, usage};
+use sink_test::Task;
 use stream_demux::{Attach, DemuxStreamExt, Lease, Order, Overflow};
 
 // Items.

@@ -8,9 +8,9 @@
 use std::hash::RandomState;
 use std::ops::Range;
 
-use crate::common::Task;
-use crate::common::alloc::allocations_during;
-use crate::common::frugal::{Counter, Feed, demux};
+use crate::frugal::{Counter, Feed, demux};
+use model::counting::allocations_during;
+use sink_test::Task;
 use stream_demux::{Attach, Demux, Order, Overflow, Totals};
 
 /// The capacity, in attachments. Tables of this size take a megabyte.

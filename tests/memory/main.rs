@@ -1,12 +1,10 @@
 //! Tests of allocations, with a counting allocator.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod allocations;
 mod capacity;
+mod frugal;
 
-use common::alloc::CountingAllocator;
+use model::counting::CountingAllocator;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;

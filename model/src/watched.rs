@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Waker};
 
 use futures::{Sink, Stream};
+use sink_test::{Broken, Op, ScriptedSink, ScriptedStream};
 use stream_demux::{Attach, Detached, Discarded, Hooks, IntoOrder, Order, Recipient};
 
-use super::super::{Broken, Op, ScriptedSink, ScriptedStream, lock};
-use super::event::{Event, Id, OrderKind, Outcome, Request, Tape, Terms};
-use super::script::Settings;
-use super::world::World;
+use crate::event::{Event, Id, OrderKind, Outcome, Request, Tape, Terms};
+use crate::lock;
+use crate::script::Settings;
+use crate::world::World;
 
 /// The key of an attachment. It is not `Clone`, because keys need not be.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -190,7 +191,7 @@ impl IntoOrder for SentOrder {
             (OrderKind::Evict(key), _) => Order::Evict(Key(key)),
             (OrderKind::Tick, _) => Order::Tick,
             (OrderKind::Finish, _) => Order::Finish,
-            (OrderKind::Abort, _) => super::subject::abort(),
+            (OrderKind::Abort, _) => crate::subject::abort(),
             (OrderKind::Attach(_), _) => unreachable!("this order is for the reference"),
         }
     }

@@ -3,14 +3,14 @@
 use std::sync::{Arc, Mutex, Weak};
 use std::task::Waker;
 
+use sink_test::{CoopBudget, Op, SinkHandle, StreamHandle};
 use stream_demux::{Attach, Lease};
 
-use super::super::{CoopBudget, Op, SinkHandle, StreamHandle, lock, scripted_sink};
-use super::event::{Command, Cue, Event, Id, Knob, OrderKind, Place, Request, Tape, Terms};
-use super::reference::Signals;
-use super::script::OPS;
-use super::watched::{Item, Key, Made, Offer, Pool, SentOrder, WatchedSink};
-use super::{ITEM_KEYS, KEYS, MAX_CROWD, MAX_ITEMS, MAX_SINKS};
+use crate::event::{Command, Cue, Event, Id, Knob, OrderKind, Place, Request, Tape, Terms};
+use crate::reference::Signals;
+use crate::script::OPS;
+use crate::watched::{Item, Key, Made, Offer, Pool, SentOrder, WatchedSink};
+use crate::{ITEM_KEYS, KEYS, MAX_CROWD, MAX_ITEMS, MAX_SINKS, lock, scripted_sink};
 
 pub struct World {
     pub tape: Tape,

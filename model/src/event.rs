@@ -5,7 +5,9 @@ use std::task::{Wake, Waker};
 
 use stream_demux::{Overflow, Totals};
 
-use super::super::{Op, lock};
+use sink_test::Op;
+
+use crate::lock;
 
 /// An attachment, identified by the number of its sink, which is also its tag.
 pub type Id = usize;

@@ -4,8 +4,8 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Wake, Waker};
 
-use super::super::super::lock;
-use super::super::event::{Id, Request};
+use crate::event::{Id, Request};
+use crate::lock;
 
 /// What wakers and leases have signalled.
 #[derive(Default)]

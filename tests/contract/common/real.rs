@@ -28,9 +28,6 @@ use tokio_util::sync::PollSender;
 /// Time limit of a program.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Tokio's cooperative budget of a task for one poll.
-pub const COOP: usize = 128;
-
 /// The runtimes of tokio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavor {
@@ -196,11 +193,11 @@ pub struct Fates(Arc<Mutex<BTreeMap<(&'static str, &'static str), usize>>>);
 
 impl Fates {
     fn count(&self, what: &'static str, why: &'static str) {
-        *super::lock(&self.0).entry((what, why)).or_default() += 1;
+        *model::lock(&self.0).entry((what, why)).or_default() += 1;
     }
 
     pub fn counts(&self) -> BTreeMap<(&'static str, &'static str), usize> {
-        super::lock(&self.0).clone()
+        model::lock(&self.0).clone()
     }
 }
 

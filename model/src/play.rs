@@ -5,13 +5,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
-use super::super::{SinkHandle, StreamHandle, Task, lock};
-use super::event::{Event, Seen, Step, Tape};
-use super::monitor::Monitor;
-use super::script::{Script, Settings};
-use super::subject::{HAS_ENGINE, Subject, setup};
-use super::world::World;
-use super::{ITEM_KEYS, MAX_POLLS, MAX_STEPS};
+use sink_test::{SinkHandle, StreamHandle, Task};
+
+use crate::event::{Event, Seen, Step, Tape};
+use crate::monitor::Monitor;
+use crate::script::{Script, Settings};
+use crate::subject::{HAS_ENGINE, Subject, setup};
+use crate::world::World;
+use crate::{ITEM_KEYS, MAX_POLLS, MAX_STEPS, lock};
 
 /// The crate or the reference, in a world of its own.
 struct Side {

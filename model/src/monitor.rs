@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use sink_test::Op;
 use stream_demux::{Overflow, Totals};
 
-use super::super::Op;
-use super::event::{Event, Id, OrderKind, Outcome, Request, Seen};
-use super::script::Settings;
+use crate::event::{Event, Id, OrderKind, Outcome, Request, Seen};
+use crate::script::Settings;
 
 /// How often each situation occurred, in one script or in many, such as "detached idle".
 #[derive(Clone, Debug, Default)]

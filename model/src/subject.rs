@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use futures::future::FusedFuture;
+use sink_test::{CoopBudget, scripted_stream};
 use stream_demux::{Demux, DemuxStreamExt, Order, Recipient, Totals};
 
-use super::super::{CoopBudget, lock, scripted_stream};
-use super::event::{Event, Id, Seen, Tape};
-use super::reference::{Reference, Signals};
-use super::script::{Hashing, Settings};
-use super::watched::{Item, Key, Offer, Pool, Recorder, SentOrder, WatchedSink, WatchedStream};
-use super::world::World;
+use crate::event::{Event, Seen, Tape};
+use crate::reference::{Reference, Signals};
+use crate::script::{Hashing, Settings};
+use crate::watched::{Item, Key, Offer, Pool, Recorder, SentOrder, WatchedSink, WatchedStream};
+use crate::world::World;
 
 /// Whether scripts are played on the crate, too. If not, the monitor reads the tape of the
 /// reference.

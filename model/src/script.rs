@@ -2,11 +2,11 @@
 
 use std::hash::{BuildHasher, Hasher};
 
+use sink_test::Op;
 use stream_demux::Overflow;
 
-use super::super::Op;
-use super::event::{self, Command, Knob, OrderKind, Place, Request, Step, Terms};
-use super::{ITEM_KEYS, KEYS};
+use crate::event::{self, Command, Knob, OrderKind, Place, Request, Step, Terms};
+use crate::{ITEM_KEYS, KEYS};
 
 /// What a step can be.
 #[derive(Clone, Copy, PartialEq)]

@@ -1,6 +1,8 @@
 //! Sinks that only count, and streams that compute their items. They do not allocate, so every
 //! allocation is one of the crate.
 
+#![allow(unreachable_pub, reason = "nothing is reachable from outside a test binary")]
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -10,8 +12,8 @@ use std::task::{Context, Poll, Waker};
 use futures::{Sink, Stream};
 use stream_demux::{Demux, DemuxStreamExt, Order};
 
-use super::Task;
-use super::alloc::{Usage, allocations_during};
+use model::counting::{Usage, allocations_during};
+use sink_test::Task;
 
 /// A sink that counts its items. Sinks that share a gate can be blocked together.
 #[derive(Clone, Default)]

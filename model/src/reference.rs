@@ -22,13 +22,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures::Stream;
+use sink_test::{Broken, Op};
 use stream_demux::{Overflow, Totals};
 
-use super::super::{Broken, Op};
-use super::event::{Event, Id, OrderKind, Request, Seen};
-use super::script::Settings;
-use super::subject::Look;
-use super::watched::{Item, Made, Offer, Recorder, SentOrder, WatchedSink, WatchedStream};
+use crate::event::{Event, Id, OrderKind, Request, Seen};
+use crate::script::Settings;
+use crate::subject::Look;
+use crate::watched::{Item, Made, Offer, Recorder, SentOrder, WatchedSink, WatchedStream};
 use orders::Inbox;
 pub use signals::Signals;
 

@@ -30,8 +30,8 @@ use stream_demux::{
     Totals,
 };
 
+use crate::letters::Script;
 use crate::queue::{Queue, Source, lock};
-use crate::script::Script;
 
 const THREADS: usize = 3;
 const KEYS: u8 = 4;

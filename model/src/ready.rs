@@ -24,9 +24,10 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::task::{Wake, Waker};
 
+use core::during;
+
 use crate::id::{self, SlotId}; // `list` finds it here
-use crate::interleave::during;
-use crate::script::Script;
+use crate::letters::Script;
 
 #[path = "../../src/slots/ready.rs"]
 mod list;

@@ -1,4 +1,5 @@
-//! A reference model of the whole contract, and the scripts that compare the crate with it.
+//! A reference model of the whole contract, the scripts that compare the crate with it, and the other
+//! targets of the fuzzers.
 //!
 //! * A *script* is a string of bytes; any string is valid. It consists of *steps* of the outside
 //!   world: items, orders on all terms, ends of leases, what sinks and streams return, what happens
@@ -24,22 +25,64 @@
 //! | `reference.rs`, `reference/` | the reference |
 //! | `monitor.rs` | checks that need no reference |
 //! | `play.rs` | plays a script and compares the worlds |
+//! | `ready.rs`, `threads.rs` | the other fuzz targets, with `letters.rs` and `queue.rs` |
+//! | `counting.rs` | a counting allocator |
+//! | `tuning.rs` | numbers of the crate |
+//!
+//! The test kit `sink-test` checks the contracts of `Sink`, `Stream` and `Future` in all tests, and
+//! panics if they are violated. Nothing here sleeps, reads clocks or depends on a runtime.
 
 #![allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #![allow(clippy::needless_for_each, reason = "on an `Option`, it takes one line instead of three")]
+#![allow(clippy::wildcard_imports, reason = "the parts of the reference are one module")]
 #![allow(clippy::needless_pass_by_value, reason = "an item that has met its fate is dropped")]
 
+extern crate alloc;
+// `ready` compiles `src/slots/ready.rs` with these atomics.
+extern crate interleaved as core;
+
+pub mod counting;
+pub mod ready;
+pub mod threads;
+pub mod tuning;
+
 mod event;
+mod letters;
 mod monitor;
 mod play;
+mod queue;
 mod reference;
 mod script;
 mod subject;
 mod watched;
 mod world;
 
+// `src/slots/ready.rs` finds it here.
+#[path = "../../src/slots/id.rs"]
+mod id;
+
 pub use monitor::{SITUATIONS, Situation, Summary};
+use std::fmt::Display;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use play::Run;
+use sink_test::{ScriptedSink, SinkHandle};
+
+/// Whether tests repeat many times: with optimisation.
+pub const THOROUGH: bool = !cfg!(debug_assertions);
+
+/// Creates a scripted sink that panics if it is polled without a wake (guarantee 4).
+pub fn scripted_sink<V>(name: impl Display) -> (ScriptedSink<V>, SinkHandle<V>) {
+    let (sink, handle) = sink_test::scripted_sink(name);
+    handle.strict();
+    (sink, handle)
+}
+
+/// Ignores poisoning, because scripted sinks panic on purpose and tests inspect the state
+/// afterwards.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The number of keys that attachments have. Items have keys below `ITEM_KEYS`, so some items match
 /// no attachment. Crowds and bursts have more keys.

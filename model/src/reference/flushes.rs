@@ -1,10 +1,10 @@
 //! 5. Flushing.
 
-use super::super::super::tuning::{
+use super::*;
+use crate::tuning::{
     FLUSHED_AT_ONCE, LEAST, LONGEST_WAIT, MAX_BATCHES, MAX_FAILURES, PER_SINK, TURNS_PER_ITEM,
     WAITED_FOR,
 };
-use super::*;
 
 /// How long flushes wait for more items when the input is dry.
 #[derive(Default)]
