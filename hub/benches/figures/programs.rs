@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt, stream};
+use hub_programs::{calls, chat, customers, fanout};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Barrier;
@@ -14,31 +15,14 @@ use tokio::time::sleep;
 
 use crate::measure::{Clock, Contender, Cost, compare, threads};
 
-#[path = "../../examples/calls/hub.rs"]
-mod calls;
-#[path = "../../examples/calls/plain.rs"]
-mod calls_plain;
-#[path = "../../examples/chat/hub.rs"]
-mod chat;
-#[path = "../../examples/chat/plain.rs"]
-mod chat_plain;
-#[path = "../../examples/fanout/hub.rs"]
-mod fanout;
-#[path = "../../examples/fanout/plain.rs"]
-mod fanout_plain;
-#[path = "../../examples/customers/hub.rs"]
-mod workers;
-#[path = "../../examples/customers/plain.rs"]
-mod workers_plain;
-
 /// Prints the lines of a program that are neither blank nor comments.
 macro_rules! lines {
     ($program:literal) => {
         println!(
             "{}: {} lines, plain {}",
             $program,
-            count(include_str!(concat!("../../examples/", $program, "/hub.rs"))),
-            count(include_str!(concat!("../../examples/", $program, "/plain.rs"))),
+            count(include_str!(concat!("../../programs/src/", $program, "/hub.rs"))),
+            count(include_str!(concat!("../../programs/src/", $program, "/plain.rs"))),
         )
     };
 }
@@ -188,18 +172,18 @@ where
 }
 
 async fn call_hub() -> Cost {
-    let client = calls::Client::new(echo().await);
+    let client = calls::hub::Client::new(echo().await);
     call(client, |client| async move { client.call("a request").await }).await
 }
 
 async fn call_plain() -> Cost {
-    let client = calls_plain::Client::new(echo().await);
+    let client = calls::plain::Client::new(echo().await);
     call(client, |client| async move { client.call("a request").await }).await
 }
 
 pub(crate) fn measure_chat(rounds: usize) {
     lines!("chat");
-    measure!(rounds, "chat: a line to a client", chat(chat::serve), chat(chat_plain::serve));
+    measure!(rounds, "chat: a line to a client", chat(chat::hub::serve), chat(chat::plain::serve));
 }
 
 pub(crate) fn measure_workers(rounds: usize) {
@@ -207,8 +191,8 @@ pub(crate) fn measure_workers(rounds: usize) {
     measure!(
         rounds,
         "workers: an order",
-        work(workers::run(orders(), pending(), handle)),
-        work(workers_plain::run(orders(), pending(), handle))
+        work(customers::hub::run(orders(), pending(), handle)),
+        work(customers::plain::run(orders(), pending(), handle))
     );
 }
 
@@ -217,8 +201,8 @@ pub(crate) fn measure_fanout(rounds: usize) {
     measure!(
         rounds,
         "fan-out: a delivery",
-        fan_out(fanout::run(items())),
-        fan_out(fanout_plain::run(items()))
+        fan_out(fanout::hub::run(items())),
+        fan_out(fanout::plain::run(items()))
     );
 }
 

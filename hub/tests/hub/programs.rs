@@ -3,18 +3,14 @@
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
+use hub_programs::chat::hub as chat;
+use hub_programs::customers::hub as workers;
+use hub_programs::fanout::hub as fanout;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
 use crate::runtimes::{RUNTIMES, run};
-
-#[path = "../../examples/chat/hub.rs"]
-mod chat;
-#[path = "../../examples/fanout/hub.rs"]
-mod fanout;
-#[path = "../../examples/customers/hub.rs"]
-mod workers;
 
 /// A client that does not read while others talk learns how much it has missed.
 #[test]

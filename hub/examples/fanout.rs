@@ -5,10 +5,8 @@
 //! cargo run --release -p stream-demux-hub --example fanout -- plain    # with a `broadcast` channel for each topic
 //! ```
 
-mod hub;
-mod plain;
-
 use futures::{StreamExt, stream};
+use hub_programs::fanout::{hub, plain};
 
 #[tokio::main]
 async fn main() {

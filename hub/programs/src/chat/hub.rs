@@ -8,7 +8,7 @@ use stream_demux_hub::{Hub, Lagged};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-pub(crate) async fn serve(listener: TcpListener) -> io::Result<()> {
+pub async fn serve(listener: TcpListener) -> io::Result<()> {
     let rooms = Hub::new();
     loop {
         let (client, _) = listener.accept().await?;

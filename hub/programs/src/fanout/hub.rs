@@ -5,7 +5,7 @@ use stream_demux_hub::{Hub, Lagged};
 use tokio::task::JoinSet;
 
 /// Returns how many items were received, by all.
-pub(crate) async fn run(items: impl Stream<Item = (u64, u64)> + Send + 'static) -> u64 {
+pub async fn run(items: impl Stream<Item = (u64, u64)> + Send + 'static) -> u64 {
     let (hub, mut readers) = (Hub::new(), JoinSet::new());
     for n in 0..1_000 {
         let mut items = hub.subscribe(n % 50);

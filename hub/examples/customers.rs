@@ -6,12 +6,10 @@
 //! cargo run -p stream-demux-hub --example customers -- plain    # with a channel for each customer
 //! ```
 
-mod hub;
-mod plain;
-
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
+use hub_programs::customers::{hub, plain};
 use tokio::time::sleep;
 
 async fn handle(customer: u64, order: u64) {

@@ -5,9 +5,7 @@
 //! cargo run -p stream-demux-hub --example calls -- plain    # with a map
 //! ```
 
-mod hub;
-mod plain;
-
+use hub_programs::calls::{hub, plain};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 

@@ -12,7 +12,7 @@ use tokio::sync::broadcast::{Receiver, Sender, channel};
 
 type Rooms = Arc<Mutex<HashMap<Arc<str>, Sender<Arc<str>>>>>;
 
-pub(crate) async fn serve(listener: TcpListener) -> io::Result<()> {
+pub async fn serve(listener: TcpListener) -> io::Result<()> {
     let rooms = Rooms::default();
     loop {
         let (client, _) = listener.accept().await?;

@@ -13,14 +13,14 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 use tokio_util::codec::{FramedRead, FramedWrite, LinesCodec};
 
-pub(crate) struct Client {
+pub struct Client {
     replies: Hub<u64, String>,
     requests: Mutex<FramedWrite<OwnedWriteHalf, LinesCodec>>,
     next: AtomicU64,
 }
 
 impl Client {
-    pub(crate) fn new(connection: TcpStream) -> Self {
+    pub fn new(connection: TcpStream) -> Self {
         let (reader, writer) = connection.into_split();
         let lines = FramedRead::new(reader, LinesCodec::new());
         let replies = lines.scan((), |(), line| ready(line.ok().and_then(|line| parse(&line))));
@@ -29,7 +29,7 @@ impl Client {
         Self { replies, requests, next: AtomicU64::new(0) }
     }
 
-    pub(crate) async fn call(&self, request: &str) -> Result<String> {
+    pub async fn call(&self, request: &str) -> Result<String> {
         let id = self.next.fetch_add(1, Relaxed);
         let reply = self.replies.next(id);
         let sent = self.requests.lock().await.send(format!("{id} {request}")).await;

@@ -7,7 +7,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::task::JoinSet;
 
 /// Returns how many items were received, by all.
-pub(crate) async fn run(items: impl Stream<Item = (u64, u64)> + Send + 'static) -> u64 {
+pub async fn run(items: impl Stream<Item = (u64, u64)> + Send + 'static) -> u64 {
     let (mut topics, mut readers) = (HashMap::new(), JoinSet::new());
     for n in 0..1_000 {
         let topic = topics.entry(n % 50).or_insert_with(|| broadcast::channel(1_024).0);

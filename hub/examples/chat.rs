@@ -6,9 +6,7 @@
 //! nc 127.0.0.1 7000    # a client: the first line is the room
 //! ```
 
-mod hub;
-mod plain;
-
+use hub_programs::chat::{hub, plain};
 use tokio::net::TcpListener;
 
 #[tokio::main]

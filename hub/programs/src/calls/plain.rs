@@ -16,14 +16,14 @@ use tokio_util::codec::{FramedRead, FramedWrite, LinesCodec};
 /// `None` when the connection is closed.
 type Waiting = Arc<Sync<Option<HashMap<u64, oneshot::Sender<String>>>>>;
 
-pub(crate) struct Client {
+pub struct Client {
     waiting: Waiting,
     requests: Mutex<FramedWrite<OwnedWriteHalf, LinesCodec>>,
     next: AtomicU64,
 }
 
 impl Client {
-    pub(crate) fn new(connection: TcpStream) -> Self {
+    pub fn new(connection: TcpStream) -> Self {
         let (reader, writer) = connection.into_split();
         let mut lines = FramedRead::new(reader, LinesCodec::new());
         let waiting = Waiting::new(Sync::new(Some(HashMap::new())));
@@ -42,7 +42,7 @@ impl Client {
         Self { waiting, requests, next: AtomicU64::new(0) }
     }
 
-    pub(crate) async fn call(&self, request: &str) -> Result<String> {
+    pub async fn call(&self, request: &str) -> Result<String> {
         let id = self.next.fetch_add(1, Relaxed);
         let (sender, reply) = oneshot::channel();
         let Some(()) =

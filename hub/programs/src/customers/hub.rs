@@ -6,7 +6,7 @@ use futures::Stream;
 use stream_demux_hub::{Workers, for_each_by_key};
 
 /// Returns the customers whose orders took too long after `stop`.
-pub(crate) async fn run<H, Fut>(
+pub async fn run<H, Fut>(
     orders: impl Stream<Item = (u64, u64)> + Send + 'static,
     stop: impl Future<Output = ()>,
     handle: H,
