@@ -207,9 +207,9 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         list.push(BACK, id, &mut self.extras);
     }
 
-    /// Takes a slot out of a list, if it is there.
-    pub(crate) fn remove_from(&mut self, list: &mut List, id: SlotId) {
-        list.remove(id, &mut self.extras);
+    /// Takes a slot out of a list. Returns `false` if it is not there.
+    pub(crate) fn remove_from(&mut self, list: &mut List, id: SlotId) -> bool {
+        list.remove(id, &mut self.extras)
     }
 
     /// The input has nothing ready: starts to count the ticks until lingering flushes are due. An

@@ -99,11 +99,6 @@ impl Beyond {
         !self.doubts.is_empty()
     }
 
-    /// The list of the slots that have items beyond their buffers under a policy.
-    fn list(&mut self, policy: Overflow) -> &mut List {
-        if policy == Overflow::Wait { &mut self.gate } else { &mut self.doubts }
-    }
-
     pub(super) fn blocked_on(&self) -> Option<SlotId> {
         self.blocked_on
     }
@@ -128,8 +123,10 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     }
 
     /// A slot has its first item beyond the buffer.
+    #[inline]
     fn enter_beyond(&mut self, id: SlotId) {
-        let list = self.beyond.list(self.slots.slot(id).overflow());
+        let waits = self.slots.slot(id).overflow() == Overflow::Wait;
+        let list = if waits { &mut self.beyond.gate } else { &mut self.beyond.doubts };
         self.slots.append_to(list, id);
     }
 }
@@ -156,8 +153,9 @@ where
     /// A slot has no items beyond the buffer any more, or no longer receives: it is in doubt no
     /// longer, and the input does not wait for it.
     pub(super) fn leave_beyond(&mut self, id: SlotId) {
-        let list = self.beyond.list(self.slots.slot(id).overflow());
-        self.slots.remove_from(list, id);
+        if !self.slots.remove_from(&mut self.beyond.gate, id) {
+            self.slots.remove_from(&mut self.beyond.doubts, id);
+        }
         if self.beyond.blocked_on == Some(id) {
             self.unblock();
         }
@@ -194,14 +192,17 @@ where
 
     /// Queues an item that was admitted and that the sink has not taken.
     pub(super) fn enqueue(&mut self, id: SlotId, item: V) {
-        if self.slots.slot(id).overflow() != Overflow::Wait && self.is_known_full(id) {
+        let slot = self.slots.slot_mut(id);
+        let room = slot.room();
+        if slot.overflow() != Overflow::Wait && slot.is_known_full() {
             self.apply_policy(self.own_queue(id), &mut iter::once(item), usize::MAX);
         } else {
-            self.enqueue_within(id, item, self.slots.buffer(id));
+            self.enqueue_within(id, item, room);
         }
     }
 
     /// Queues an item. If the queue has no room for it, it is beyond the buffer.
+    #[inline]
     pub(super) fn enqueue_within(&mut self, id: SlotId, item: V, room: usize) {
         let beyond = self.slots.slot_mut(id).enqueue(item, room);
         self.ledger.queued(1);
@@ -211,12 +212,6 @@ where
         if beyond == 0 && !self.slots.slot_mut(id).accept_queued() {
             self.reach_limit(id);
         }
-    }
-
-    /// Returns `true` if the sink of a slot was not ready when a turn began with polling it, and was
-    /// not woken since.
-    fn is_known_full(&self, id: SlotId) -> bool {
-        self.slots.slot(id).is_full() && !self.slots.ready().has_fired(id)
     }
 
     /// The queue of a slot that shares it with no other.
@@ -237,7 +232,7 @@ where
                 self.ask_group(group, &mut polls, items);
                 continue;
             }
-            if self.is_known_full(id) {
+            if self.slots.slot_mut(id).is_known_full() {
                 // `items` did not suffice for its policy in the turn before.
                 self.apply_policy_beyond(self.own_queue(id), items);
                 continue;

@@ -180,14 +180,15 @@ impl Group {
     /// where it is among the unready.
     pub(super) fn step_aside<V>(&mut self, id: SlotId, extras: &mut ExtrasList<V>) {
         if !self.unready.has(id, extras) {
-            self.line.remove(id, extras);
+            self.leave_lists(id, extras);
             self.unready.push(BACK, id, extras);
         }
     }
 
     pub(super) fn leave_lists<V>(&mut self, id: SlotId, extras: &mut ExtrasList<V>) {
-        self.line.remove(id, extras);
-        self.unready.remove(id, extras);
+        if !self.line.remove(id, extras) {
+            self.unready.remove(id, extras);
+        }
     }
 
     /// Returns `true` if the policy acts on each further item: no member was ready when a turn began

@@ -49,15 +49,17 @@ impl List {
         *self.side(neighbour, end, extras) = id.raw();
     }
 
-    /// Takes a slot out, if it is in this list.
-    pub(super) fn remove<V>(&mut self, id: SlotId, extras: &mut ExtrasList<V>) {
-        if !self.has(id, extras) {
-            return;
+    /// Takes a slot out. Returns `false` if it is not in this list.
+    pub(super) fn remove<V>(&mut self, id: SlotId, extras: &mut ExtrasList<V>) -> bool {
+        let link = self.link(id, extras);
+        if link.purpose != Some(self.purpose) {
+            return false;
         }
-        let Link { sides, .. } = mem::take(self.link(id, extras));
+        let Link { sides, .. } = mem::take(link);
         for side in [FRONT, BACK] {
             *self.side(sides[side], 1 - side, extras) = sides[1 - side];
         }
+        true
     }
 
     /// Where a slot is in this list, or in another one with the same link.
@@ -136,13 +138,13 @@ mod tests {
         assert_eq!(ids(&unready, &mut extras), [4]);
         assert!(unready.has(id(4), &mut extras) && !line.has(id(4), &mut extras));
         for (slot, left) in [(1, &[3, 2, 7][..]), (3, &[2, 7]), (7, &[2]), (4, &[2]), (2, &[])] {
-            line.remove(id(slot), &mut extras);
+            assert_eq!(line.remove(id(slot), &mut extras), slot != 4);
             assert_eq!(ids(&line, &mut extras), left);
-            line.remove(id(slot), &mut extras); // does nothing
+            assert!(!line.remove(id(slot), &mut extras));
             assert!(!line.has(id(slot), &mut extras));
         }
         assert_eq!(ids(&unready, &mut extras), [4]);
-        unready.remove(id(4), &mut extras);
+        assert!(unready.remove(id(4), &mut extras));
         assert!(line.is_empty() && unready.is_empty());
     }
 
@@ -155,7 +157,7 @@ mod tests {
             doubts.push(BACK, id(slot), &mut extras);
             line.push(FRONT, id(slot), &mut extras);
         }
-        line.remove(id(1), &mut extras);
+        assert!(line.remove(id(1), &mut extras));
         assert_eq!(ids(&doubts, &mut extras), [0, 1, 2]);
         assert_eq!(ids(&line, &mut extras), [2, 0]);
     }

@@ -254,6 +254,11 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         self.slot.recipient(self.extras)
     }
 
+    /// How many items its own queue has room for.
+    pub(crate) fn room(&self) -> usize {
+        self.slot.buffer(self.extras)
+    }
+
     /// What its leases request.
     pub(crate) fn lease_request(&self) -> LeaseRequest {
         self.slot.claim(self.extras).map_or(LeaseRequest::Stay, Claim::request)

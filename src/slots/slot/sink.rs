@@ -167,6 +167,12 @@ where
 }
 
 impl<K, S, V> SlotMut<'_, K, S, V> {
+    /// Returns `true` if its sink was not ready when a turn began with polling it, and was not woken
+    /// since.
+    pub(crate) fn is_known_full(&self) -> bool {
+        self.is_full() && !self.has_fired()
+    }
+
     /// Returns `true` if the sink's waker has fired and the slot was not advanced since.
     pub(crate) fn has_fired(&self) -> bool {
         self.ready.has_fired(self.id)
