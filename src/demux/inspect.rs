@@ -238,6 +238,32 @@ where
         self.router.slots().receiver(key).is_some()
     }
 
+    /// Returns the number of attachments with this key that are receiving: 0 or 1, or more with
+    /// [`multicast`](Self::multicast) or [`balance`](Self::balance).
+    ///
+    /// Takes as long as looking up the key, however many there are.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{FutureExt, sink, stream};
+    /// use stream_demux::DemuxStreamExt;
+    ///
+    /// let orders = stream::iter([("a", sink::drain()), ("a", sink::drain())]);
+    /// let mut demux = stream::pending::<&str>().demux_by(|&key| key, orders).multicast();
+    ///
+    /// assert!((&mut demux).now_or_never().is_none());
+    /// assert_eq!((demux.receivers("a"), demux.receivers("b")), (2, 0));
+    /// ```
+    pub fn receivers<Q>(&self, key: &Q) -> usize
+    where
+        KeyOf<O>: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+        B: BuildHasher,
+    {
+        self.router.slots().receivers(key)
+    }
+
     /// Returns the recipient that the input waits for, if it is blocked.
     ///
     /// This is the attachment that was last passed to [`Hooks::blocked`](crate::Hooks::blocked),

@@ -72,6 +72,16 @@ where
         self.store.head(key, true, &self.hasher)
     }
 
+    /// How many slots receive under a key.
+    pub(crate) fn receivers<Q>(&self, key: &Q) -> usize
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let Some(head) = self.receiver(key) else { return 0 };
+        self.group_of(head).map_or(1, |(group, _)| self.group(group).len())
+    }
+
     /// How many items are queued for the slots that receive items with this key.
     pub(crate) fn queued_under<Q>(&self, key: &Q) -> usize
     where
