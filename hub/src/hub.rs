@@ -1,17 +1,22 @@
 //! [`Hub`]: publish and subscribe.
 
 mod builder;
+mod history;
 mod hooks;
+mod keys;
 mod list;
 mod message;
 mod panics;
 mod shared;
 mod sink;
+mod source;
+mod split;
 mod stats;
 mod streams;
 mod subscription;
 mod task;
 mod terms;
+mod topics;
 mod watch;
 
 use std::error::Error;
@@ -31,6 +36,7 @@ use message::Message;
 use shared::Shared;
 pub use sink::SinkError;
 use sink::{Erased, HubSink};
+pub use split::{SubscriptionKeys, SubscriptionReader};
 pub use stats::{Member, Report, Stats};
 pub use subscription::{Next, Subscription};
 pub use terms::Terms;
@@ -49,8 +55,8 @@ use crate::oneshot::OneshotSink;
 /// Keys are cheap: a key exists while it has a subscriber. Items for keys without one go to
 /// [`on_unmatched`](Builder::on_unmatched).
 ///
-/// If the task ends otherwise, because a `Hash`, `Eq` or `Clone` of yours, a closure or an attached
-/// sink panics, or because the runtime shuts down, the subscriptions end with
+/// If the task ends otherwise, because a `Hash`, `Eq`, `Clone` or `Drop` of yours, a closure or an
+/// attached sink panics in it, or because the runtime shuts down, the subscriptions end with
 /// [`End::Aborted`](crate::End::Aborted), and publishing fails.
 ///
 /// # Examples
@@ -164,8 +170,9 @@ where
     /// What is published after this call is received. So are items that were published shortly
     /// before and are not routed yet. If the hub has ended, so has the subscription.
     ///
-    /// A hub keeps no items for later subscribers. For a current value, subscribe first, and then
-    /// read it from where you keep it.
+    /// All subscriptions of this kind to a key share one [topic](crate::topic()): the hub stores an item
+    /// once for all of them. To begin with items that were published before, set
+    /// [`Terms::replay`].
     pub fn subscribe(&self, key: K) -> Subscription<K, V> {
         self.subscribe_with([key], Terms::new())
     }
@@ -290,9 +297,8 @@ where
     /// attached sinks. After the end of the hub, returns 0.
     ///
     /// What this task has subscribed before this call counts, what it has dropped does not. The task
-    /// of the hub answers at the end of a turn. It looks at all attachments for that, unless the key
-    /// has none: to follow keys as they come and go, use
-    /// [`on_interest`](Builder::on_interest).
+    /// of the hub answers at the end of a turn, in constant time. To follow keys as they come and
+    /// go, use [`on_interest`](Builder::on_interest).
     ///
     /// # Examples
     ///
@@ -392,7 +398,7 @@ impl<K, V> fmt::Debug for Hub<K, V> {
         f.debug_struct("Hub")
             .field("phase", &shared.life.phase())
             .field("waiting", &shared.items.len())
-            .field("lost", &shared.life.lost.load(Relaxed))
+            .field("lost", &shared.life.counts.lost.load(Relaxed))
             .finish_non_exhaustive()
     }
 }

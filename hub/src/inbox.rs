@@ -17,6 +17,7 @@ use shared::Shared;
 pub use sink::InboxSink;
 
 use crate::life::Life;
+use crate::read::End;
 
 /// Creates an inbox: a sink to attach, and a stream for one reader.
 ///
@@ -32,7 +33,7 @@ use crate::life::Life;
 /// | [`Evict`](Overflow::Evict) | the sink fails, and the inbox ends after the items that are in it |
 ///
 /// The inbox, not the queue of the demux, decides this, so the reader is told of a loss
-/// [where](Lagged) it happened. Attach the sink without a buffer and without another policy.
+/// [where](crate::Lagged) it happened. Attach the sink without a buffer and without another policy.
 ///
 /// A reader takes everything at once, so up to `capacity` items can come while it works on as many
 /// others: an inbox holds at most twice its capacity, and one more for each of its sinks. It
@@ -84,52 +85,6 @@ pub(crate) fn inbox_of_hub<T>(
 fn new<T>(capacity: usize, full: Overflow, hub: Option<Arc<Life>>) -> (InboxSink<T>, Inbox<T>) {
     let shared = Shared::new(capacity, full, hub);
     (InboxSink::new(&shared), Inbox::new(shared))
-}
-
-/// This number of items is missing here: they were dropped because the reader was too slow.
-///
-/// A reader gets it instead of the items. What it gets next came after the missing items, what it
-/// got before came before them. When the inbox has ended as [`Closed`](End::Closed) and everything
-/// was read, the number of items that were received and the numbers of all gaps add up to the
-/// number of items that were sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Lagged(pub u64);
-
-impl fmt::Display for Lagged {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(lost) = self;
-        write!(f, "{lost} items were dropped because the reader was too slow")
-    }
-}
-
-impl Error for Lagged {}
-
-/// Why an inbox or a subscription has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum End {
-    /// The last sink was closed: the input of the demux ended, the hub was shut down, or the key
-    /// was detached. Also if the reader has called [`close`](Inbox::close).
-    Closed,
-    /// The reader was too slow under [`Evict`](Overflow::Evict).
-    Overflowed,
-    /// The last sink was dropped without being closed, so items may be missing: it was evicted, or
-    /// the demux was dropped, aborted or has panicked.
-    Aborted,
-    /// An item waited for longer than the [time-out](crate::Terms::stall_timeout) of a
-    /// subscription.
-    Stalled,
-}
-
-impl fmt::Display for End {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Closed => "closed",
-            Self::Overflowed => "overflowed",
-            Self::Aborted => "aborted",
-            Self::Stalled => "stalled",
-        })
-    }
 }
 
 /// Why an [`InboxSink`] takes no more items.

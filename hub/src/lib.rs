@@ -78,14 +78,16 @@
 //! | | |
 //! | --- | --- |
 //! | a subscriber never reads | by default its oldest items are dropped, and it is told how many; under [`Wait`](Overflow::Wait) publishers wait for it, until its [`stall_timeout`](Terms::stall_timeout) ends the subscription |
-//! | a subscription is dropped | its keys are free at once, what it has not read is dropped, and publishers that waited for it go on |
+//! | a subscription is dropped | its keys are free at once, what only it has not read is dropped, and publishers that waited for it go on |
 //! | subscriptions come and go by the thousand | memory follows those that exist; a key without subscribers is forgotten |
 //! | a publisher is dropped while it waits | its item is not published, and its place is free |
 //! | the last handle is dropped | what was published is delivered, then the subscriptions [end](Subscription::end) with [`End::Closed`] |
 //! | [`shutdown`](Hub::shutdown) is called | the same; at the deadline the rest is discarded and counted, and the [`Report`] names whom the hub was waiting for. Before the deadline, no item is lost by the shutdown |
 //! | it is called twice | both calls wait for the same end and return the same report; the earlier deadline counts |
 //! | it is dropped | the hub is closed and ends without a deadline |
-//! | a closure or an attached sink panics | the hub has ended: publishing fails, the subscriptions end with [`End::Aborted`] after what was delivered |
+//! | a closure or an attached sink panics, or the drop of an item that was lost | the hub has ended: publishing fails, the subscriptions end with [`End::Aborted`] after what was delivered |
+//! | the clone of an item panics | in a subscription on the default terms: only its reader notices, and the item is the next one still; otherwise, the hub has ended |
+//! | the clone of an item takes long | in a subscription on the default terms: readers that come to the same items meanwhile wait for up to eight such clones, and nothing else does; otherwise, the hub waits for it |
 //! | the runtime shuts down | the same |
 //! | a worker panics | the item in its hands is gone; the next worker of its key gets the rest, and other keys notice nothing |
 //! | a worker returns early | the same; an item is lost only if it returns without having taken any |
@@ -95,9 +97,12 @@
 //! # Costs
 //!
 //! A hub and its subscribers are tasks of their own, so an item goes through the lock of the hub,
-//! the demux, and the lock of an inbox: about 50 ns a delivery. A burst wakes each subscriber once.
-//! A copy for a further subscriber costs a clone of the item, so publish an [`Arc`](std::sync::Arc)
-//! if it is large; keys are not cloned. `cargo bench -p stream-demux-hub` measures the example
+//! the demux, and the lock of a topic or an inbox. A burst wakes each subscriber once.
+//!
+//! Subscriptions to one key on the default terms share a topic: the hub stores an item once for all
+//! of them, whether there are ten or ten thousand, and each clones what it reads. For a subscription
+//! with other terms or several keys, the hub clones the item and puts it into an inbox: about 50 ns.
+//! Publish an [`Arc`](std::sync::Arc) if items are large; keys are not cloned. `cargo bench -p stream-demux-hub` measures the example
 //! programs beside plain ones.
 
 #![forbid(unsafe_code)]
@@ -107,6 +112,7 @@ mod hub;
 mod inbox;
 mod life;
 mod oneshot;
+mod read;
 mod topic;
 mod workers;
 mod write;
@@ -114,10 +120,11 @@ mod write;
 pub use crate::channel::MpscSink;
 pub use crate::hub::{
     Builder, Hub, Member, Next, NoInput, PublishError, Report, SinkError, Stats, Subscription,
-    Terms, TryPublishError,
+    SubscriptionKeys, SubscriptionReader, Terms, TryPublishError,
 };
-pub use crate::inbox::{End, Inbox, InboxError, InboxSink, Lagged, inbox};
+pub use crate::inbox::{Inbox, InboxError, InboxSink, inbox};
 pub use crate::oneshot::{OneshotClosed, OneshotSink};
+pub use crate::read::{End, Lagged};
 pub use crate::topic::{TopicClosed, TopicReader, TopicSink, topic};
 pub use crate::workers::{ForEachByKey, Mailbox, Summary, Workers, for_each_by_key};
 pub use crate::write::{WriteSink, write_sink};

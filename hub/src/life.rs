@@ -1,11 +1,10 @@
 //! [`Life`]: how far the life of a hub has come, for all that belong to it.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
-use std::sync::atomic::Ordering::{AcqRel, Acquire};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 
-use crate::inbox::End;
+use crate::read::End;
 
 /// Phases only ever advance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,8 +27,11 @@ const PHASES: [Phase; 5] =
 #[derive(Debug)]
 pub(crate) struct Life {
     phase: AtomicU8,
-    /// How many items the inboxes of subscribers dropped because they were full.
-    pub(crate) lost: Arc<AtomicU64>,
+    pub(crate) counts: Counts,
+    /// The number of the item that the task has read last, counted from 1. No other item is read
+    /// before each sink of a subscription has taken this one, so a sink that takes an item knows
+    /// its number. Written by the task only.
+    pub(crate) item: AtomicU64,
     /// An attachment has a time-out, so the demux needs ticks.
     pub(crate) needs_ticks: AtomicBool,
 }
@@ -38,7 +40,8 @@ impl Life {
     pub(crate) fn new() -> Self {
         Self {
             phase: AtomicU8::new(Phase::Open as u8),
-            lost: Arc::default(),
+            counts: Counts::default(),
+            item: AtomicU64::new(0),
             needs_ticks: AtomicBool::new(false),
         }
     }
@@ -59,5 +62,37 @@ impl Life {
             Phase::Aborting | Phase::Gone => End::Aborted,
             Phase::Finished => End::Closed,
         }
+    }
+}
+
+/// What the sinks of subscriptions count beside the demux, for which a topic is a single attachment
+/// that gets an item once.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// How many items subscribers have lost because they were too slow.
+    pub(crate) lost: AtomicU64,
+    /// How many readers have got an item of a topic, apart from one for each item. Modulo 2^64, as
+    /// there may be fewer.
+    pub(crate) copies: AtomicU64,
+    /// How many subscribers have joined topics that were there already.
+    pub(crate) joined: AtomicU64,
+    /// How many subscribers topics have, apart from one for each topic.
+    pub(crate) members: AtomicI64,
+}
+
+impl Counts {
+    /// An item was appended to a topic with so many readers, some of which have lost one by that.
+    pub(crate) fn deliver(&self, readers: usize, losing: usize) {
+        if readers > 1 {
+            self.copies.fetch_add(readers as u64 - 1, Relaxed);
+        }
+        if losing > 0 {
+            self.lost.fetch_add(losing as u64, Relaxed);
+        }
+    }
+
+    /// A subscriber was sent an item that it has got from a topic.
+    pub(crate) fn take_back_copy(&self) {
+        self.copies.fetch_sub(1, Relaxed);
     }
 }

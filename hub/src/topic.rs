@@ -1,7 +1,10 @@
 //! [`topic`]: a sink, and any number of readers that all get what it is sent.
 
+mod cursor;
 mod log;
+mod of_hub;
 mod reader;
+mod segment;
 mod shared;
 mod sink;
 mod sleepers;
@@ -10,7 +13,10 @@ mod taken;
 use std::error::Error;
 use std::fmt;
 
+pub(crate) use cursor::Cursor;
+pub(crate) use of_hub::{Handover, Reading, Topic};
 pub use reader::TopicReader;
+pub(crate) use segment::{CloneSome, clone_some};
 use shared::Shared;
 pub use sink::TopicSink;
 
@@ -27,12 +33,13 @@ pub use sink::TopicSink;
 /// fewer if all readers have taken them. A reader takes all that has come at once, and what it took
 /// and has not returned is kept for it beside that.
 ///
-/// [`Hub::attach`](crate::Hub::attach) attaches a topic to a key of a hub. A
-/// [`Subscription`](crate::Subscription) is more flexible: each has its own terms, and several keys.
-/// A topic is cheaper if its readers agree on these.
+/// A [`Hub`](crate::Hub) has such a topic for each key with subscriptions on the default terms.
+/// [`Hub::attach`](crate::Hub::attach) attaches one with another capacity.
 ///
-/// A topic needs no runtime. Its sink and its readers may be in different threads; the items must
-/// be [`Sync`] for that, because several readers look at the same one.
+/// A topic needs no runtime. Its sink and its readers may be in different threads. A reader that
+/// comes to the same items as another, which is just cloning up to eight of them, waits for that.
+/// Neither the sink nor readers of other items do. A panic of a clone concerns the reader for which
+/// the item is cloned, and only when the item is its next one.
 ///
 /// # Examples
 ///
@@ -55,8 +62,8 @@ pub use sink::TopicSink;
 /// assert_eq!((totals.delivered, totals.copies), (2, 0));
 /// ```
 pub fn topic<T>(capacity: usize) -> (TopicSink<T>, TopicReader<T>) {
-    let shared = Shared::new(capacity);
-    let reader = TopicReader::new(&shared);
+    let shared = Shared::new(capacity, None);
+    let reader = TopicReader::new(Cursor::new(&shared));
     (TopicSink::new(shared), reader)
 }
 

@@ -8,6 +8,7 @@ use futures_core::Stream;
 use stream_demux::{DemuxStreamExt, Detached, Discarded, Recipient};
 
 use super::Hub;
+use super::history::History;
 use super::hooks::Events;
 use super::message::Message;
 use super::shared::Shared;
@@ -38,6 +39,8 @@ pub struct Builder<K, V, St = NoInput<(K, V)>, B = RandomState> {
     budget: Option<usize>,
     flush_every: Option<usize>,
     tick: Duration,
+    replay: usize,
+    replay_keys: usize,
     events: Events<K, V>,
     input: Option<St>,
     hasher: B,
@@ -50,6 +53,8 @@ impl<K, V> Builder<K, V> {
             budget: None,
             flush_every: None,
             tick: Duration::from_millis(100),
+            replay: 0,
+            replay_keys: 1_024,
             events: Events::default(),
             input: None,
             hasher: RandomState::new(),
@@ -61,7 +66,7 @@ impl<K, V, St, B> Builder<K, V, St, B> {
     /// Sets how many items may be published and not yet be read by the hub, before publishers wait;
     /// the default is 1,024.
     ///
-    /// The hub reads all of them at once, so up to twice this number are kept.
+    /// An item gives its place back when the hub routes it.
     pub fn capacity(mut self, items: usize) -> Self {
         self.capacity = items;
         self
@@ -113,6 +118,48 @@ impl<K, V, St, B> Builder<K, V, St, B> {
         self
     }
 
+    /// Keeps the last items of each key, at most this number, for subscriptions that ask for a
+    /// [replay](crate::Terms::replay); the default is 0.
+    ///
+    /// The items are kept while the hub runs, whether the key has subscribers or not, of at most as
+    /// many keys as [`replay_keys`](Self::replay_keys) says. [`Stats`](crate::Stats) tell how much there is. An item costs one more clone.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use stream_demux_hub::{Hub, Terms};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let hub = Hub::builder().replay(1).spawn();
+    /// for n in 1..=3 {
+    ///     hub.publish("tea", n).await.unwrap();
+    /// }
+    /// # hub.stats().await;
+    /// let mut late = hub.subscribe_with(["tea"], Terms::new().replay(1));
+    /// hub.publish("tea", 4).await.unwrap();
+    /// assert_eq!(late.recv().await, Some(Ok(3)));
+    /// assert_eq!(late.recv().await, Some(Ok(4)));
+    /// # }
+    /// ```
+    pub fn replay(mut self, items: usize) -> Self {
+        self.replay = items;
+        self
+    }
+
+    /// Sets of how many keys the hub keeps items, if it [keeps](Self::replay) any; the default is
+    /// 1,024. When there are more, it forgets the key that got no item for longest.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it is 0.
+    #[track_caller]
+    pub fn replay_keys(mut self, keys: usize) -> Self {
+        assert!(keys > 0, "`replay_keys` must be at least 1 key");
+        self.replay_keys = keys;
+        self
+    }
+
     /// Sets a closure that is called with each item that has no subscriber, and its key.
     ///
     /// It runs in the task of the hub and must not block.
@@ -123,6 +170,9 @@ impl<K, V, St, B> Builder<K, V, St, B> {
 
     /// Sets a closure that is called when a subscriber has left a key or an attached sink is gone,
     /// with the reason.
+    ///
+    /// So that each departure is told, subscriptions on the default terms do not share their items
+    /// in this hub: an item is copied for each of them, and a delivery costs about twice as much.
     ///
     /// It runs in the task of the hub and must not block.
     pub fn on_detached(
@@ -181,15 +231,17 @@ impl<K, V, St, B> Builder<K, V, St, B> {
     where
         St2: Stream<Item = (K, V)>,
     {
-        let Self { capacity, budget, flush_every, tick, events, input: _, hasher } = self;
-        Builder { capacity, budget, flush_every, tick, events, input: Some(input), hasher }
+        let Self { capacity, budget, flush_every, tick, replay, replay_keys, events, .. } = self;
+        let (input, hasher) = (Some(input), self.hasher);
+        Builder { capacity, budget, flush_every, tick, replay, replay_keys, events, input, hasher }
     }
 
     /// Sets the hasher for looking up keys. The default withstands keys that were chosen to
     /// collide; [`DefaultHashBuilder`](stream_demux::DefaultHashBuilder) does not, and is faster.
     pub fn with_hasher<B2: BuildHasher>(self, hasher: B2) -> Builder<K, V, St, B2> {
-        let Self { capacity, budget, flush_every, tick, events, input, hasher: _ } = self;
-        Builder { capacity, budget, flush_every, tick, events, input, hasher }
+        let Self { capacity, budget, flush_every, tick, replay, replay_keys, events, .. } = self;
+        let input = self.input;
+        Builder { capacity, budget, flush_every, tick, replay, replay_keys, events, input, hasher }
     }
 
     /// Starts the hub in a task of its own, on the current runtime.
@@ -205,8 +257,9 @@ impl<K, V, St, B> Builder<K, V, St, B> {
         St: Stream<Item = (K, V)> + Send + 'static,
         B: BuildHasher + Send + 'static,
     {
-        let Self { capacity, budget, flush_every, tick, events, input, hasher } = self;
-        let shared = Shared::new(capacity, tick);
+        let Self { capacity, budget, flush_every, tick, events, input, hasher, .. } = self;
+        let history = (self.replay > 0).then(|| History::new(self.replay, self.replay_keys));
+        let shared = Shared::new(capacity, tick, events.detached.is_none(), history);
         let demux = Items::new(shared.clone(), input)
             .demux_by_ref(Message::<K, V>::key, Orders::new(shared.clone()))
             .with_hasher(hasher)
@@ -227,14 +280,16 @@ impl<K, V, St, B> Builder<K, V, St, B> {
 
 impl<K, V, St, B> fmt::Debug for Builder<K, V, St, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { capacity, budget, flush_every, tick, events, input, hasher: _ } = self;
+        let Self { capacity, budget, flush_every, tick, replay, replay_keys, events, .. } = self;
         f.debug_struct("Builder")
             .field("capacity", capacity)
             .field("budget", budget)
             .field("flush_every", flush_every)
             .field("tick", tick)
+            .field("replay", replay)
+            .field("replay_keys", replay_keys)
             .field("events", events)
-            .field("has_input", &input.is_some())
+            .field("has_input", &self.input.is_some())
             .finish_non_exhaustive()
     }
 }

@@ -1,6 +1,7 @@
 //! [`Shared`]: what the handles, the subscriptions and the task of a hub share.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,12 +10,14 @@ use std::time::Duration;
 use stream_demux::{Attach, Order, Overflow};
 use tokio::sync::{Notify, Semaphore, oneshot};
 
+use super::history::History;
 use super::list::List;
 use super::message::Message;
 use super::panics::Panics;
 use super::sink::HubSink;
 use super::stats::{Member, Snapshot, Stats};
 use super::terms::Terms;
+use super::topics::Topics;
 use super::watch::{Watch, Watched, Watchlist};
 use crate::inbox::{Bell, InboxSink};
 use crate::life::{Life, Phase};
@@ -25,7 +28,35 @@ const KEYLESS_KEPT: usize = 64;
 /// What is told to the task of a hub.
 pub(super) enum Command<K, V> {
     Order(Order<K, HubSink<V>>),
+    /// Attaches a sink that begins behind what its reader gets from elsewhere.
+    Start(Start<K, V>, Order<K, HubSink<V>>),
     Ask(Question<K>),
+}
+
+/// What the reader of a sink that is to be attached gets from elsewhere.
+pub(super) struct Start<K, V> {
+    /// The task sets this to the number of the last item that it has read.
+    pub(super) through: Arc<AtomicU64>,
+    pub(super) replay: Option<Replay<K, V>>,
+}
+
+/// The last items of a key are to be put into an inbox.
+pub(super) struct Replay<K, V> {
+    pub(super) key: K,
+    pub(super) items: usize,
+    pub(super) inbox: Bell<V>,
+}
+
+/// A sink that is to be attached.
+pub(super) struct Attachment<K, V> {
+    pub(super) attach: Attach<K, HubSink<V>>,
+    pub(super) start: Option<Start<K, V>>,
+}
+
+impl<K, V> From<Attach<K, HubSink<V>>> for Attachment<K, V> {
+    fn from(attach: Attach<K, HubSink<V>>) -> Self {
+        Self { attach, start: None }
+    }
 }
 
 /// A question to the task of a hub.
@@ -51,6 +82,11 @@ pub(super) struct Shared<K, V> {
     /// The unit of time of the demux.
     pub(super) tick: Duration,
     pub(super) watchlist: Watchlist<K, V>,
+    pub(super) topics: Topics<K, V>,
+    /// Subscriptions on the default terms share topics.
+    pub(super) shares_topics: bool,
+    /// The last items of keys, if they are kept.
+    pub(super) history: Option<History<K, V>>,
     /// Subscriptions without keys. Nothing else tells them that the hub has ended.
     keyless: Mutex<HashMap<u64, InboxSink<V>>>,
     next_keyless: AtomicU64,
@@ -61,8 +97,13 @@ pub(super) struct Shared<K, V> {
     over: Notify,
 }
 
-impl<K, V> Shared<K, V> {
-    pub(super) fn new(capacity: usize, tick: Duration) -> Arc<Self> {
+impl<K: Hash + Eq, V> Shared<K, V> {
+    pub(super) fn new(
+        capacity: usize,
+        tick: Duration,
+        shares_topics: bool,
+        history: Option<History<K, V>>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             life: Arc::new(Life::new()),
             items: List::new(),
@@ -72,6 +113,9 @@ impl<K, V> Shared<K, V> {
             is_asked: AtomicBool::new(false),
             tick,
             watchlist: Watchlist::new(),
+            topics: Topics::new(),
+            shares_topics,
+            history,
             keyless: Mutex::new(HashMap::new()),
             next_keyless: AtomicU64::new(0),
             last: Mutex::new(None),
@@ -79,7 +123,9 @@ impl<K, V> Shared<K, V> {
             over: Notify::new(),
         })
     }
+}
 
+impl<K, V> Shared<K, V> {
     /// Accepts no more items. Those that were accepted are routed, then the hub ends.
     pub(super) fn close(&self) {
         self.life.advance(Phase::Closing);
@@ -91,14 +137,19 @@ impl<K, V> Shared<K, V> {
     pub(super) fn attach(
         &self,
         terms: &Terms,
-        attaches: impl IntoIterator<Item = Attach<K, HubSink<V>>>,
+        attaches: impl IntoIterator<Item = impl Into<Attachment<K, V>>>,
     ) {
         if terms.stall_timeout.is_some() {
             self.life.needs_ticks.store(true, Relaxed);
         }
-        let orders = attaches
-            .into_iter()
-            .map(|attach| Command::Order(terms.apply(attach, self.tick).into()));
+        let orders = attaches.into_iter().map(|attachment| {
+            let Attachment { attach, start } = attachment.into();
+            let order = terms.apply(attach, self.tick).into();
+            match start {
+                Some(start) => Command::Start(start, order),
+                None => Command::Order(order),
+            }
+        });
         // The orders are dropped, and the sinks with them.
         drop(self.commands.extend(orders));
     }
@@ -225,6 +276,9 @@ impl<K, V> Shared<K, V> {
         for command in self.commands.end() {
             panics.catch(|| drop(command));
         }
+        for item in self.history.iter().flat_map(History::clear) {
+            panics.catch(|| drop(item));
+        }
         let asked = std::mem::take(&mut *lock(&self.asked));
         panics.catch(|| drop(asked));
         panics.catch(|| self.end_keyless());
@@ -234,8 +288,22 @@ impl<K, V> Shared<K, V> {
 
     /// Completes the counts of the demux.
     pub(super) fn count(&self, stats: &mut Stats) {
-        stats.lost = self.life.lost.load(Relaxed);
+        let counts = &self.life.counts;
+        stats.lost = counts.lost.load(Relaxed);
         stats.waiting += self.items.len() as u64;
+        if let Some(history) = &self.history {
+            (stats.replay_items, stats.replay_keys) = history.len();
+        }
+        // For the demux, a topic is one attachment.
+        let copies = counts.copies.load(Relaxed);
+        let (joined, members) = (counts.joined.load(Relaxed), counts.members.load(Relaxed));
+        let totals = &mut stats.totals;
+        totals.copies = totals.copies.wrapping_add(copies);
+        totals.delivered = totals.delivered.wrapping_add(copies);
+        totals.attached += joined;
+        totals.detached = (totals.detached + joined).saturating_add_signed(-members);
+        let members = isize::try_from(members).unwrap_or(isize::MAX);
+        stats.receiving = stats.receiving.saturating_add_signed(members);
     }
 }
 

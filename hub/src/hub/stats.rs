@@ -11,9 +11,10 @@ use stream_demux::Totals;
 /// ```
 ///
 /// (with an [input](crate::Builder::input), its items are part of `received`), and each item that
-/// was received is accounted for by the [`Totals`]. An item that a subscription took counts as
-/// `delivered` there; if its inbox dropped it later because it was full, it is also `lost` here,
-/// and the subscriber is told by a [`Lagged`](crate::Lagged). What a dropped subscription has not
+/// was received is accounted for by the [`Totals`]. An item counts as `delivered` there once for each
+/// subscription that it came to, and as a copy for each but the first, whether it is stored once or
+/// several times; if a subscription was too slow for it, it is also `lost` here, and the subscriber
+/// is told by a [`Lagged`](crate::Lagged). What a dropped subscription has not
 /// read counts as `delivered`, too. `totals.discarded` counts what had no room at attached sinks,
 /// and what waited for members that left or were given up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -23,7 +24,7 @@ pub struct Stats {
     pub totals: Totals,
     /// Items that were accepted and that the demux has not read. After the end, they are lost.
     pub waiting: u64,
-    /// Items that full inboxes of subscribers dropped. [`Totals::lost`] is something else: items
+    /// Items that subscribers were too slow for, counted for each of them. [`Totals::lost`] is something else: items
     /// that attached sinks failed with.
     pub lost: u64,
     /// Attachments that receive items: one for each key of each subscription, and each attached
@@ -31,6 +32,10 @@ pub struct Stats {
     pub receiving: usize,
     /// Attachments that receive no more items and are not closed yet.
     pub leaving: usize,
+    /// Items that are kept for a [replay](crate::Builder::replay).
+    pub replay_items: usize,
+    /// Keys of which items are kept.
+    pub replay_keys: usize,
 }
 
 /// A subscriber of a key, or a sink that is attached under it.

@@ -1,6 +1,7 @@
 //! The streams that the demux of a hub reads: [`Items`] and [`Orders`].
 
 use std::collections::VecDeque;
+use std::hash::Hash;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,7 +13,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::message::Message;
 use super::panics::Panics;
-use super::shared::{Command, Shared, lock};
+use super::shared::{Command, Shared, Start, lock};
 use super::sink::HubSink;
 use crate::life::Phase;
 
@@ -48,15 +49,18 @@ impl<K, V, St: Stream<Item = (K, V)>> Items<K, V, St> {
         self.batch.iter().map(Message::key)
     }
 
+    /// An item gives its room back when it leaves the batch, not when the batch is taken: an item
+    /// that is published then waits for as many others as there is room for, and not for twice as
+    /// many.
     fn poll_published(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message<K, V>>> {
-        if let Some(message) = self.batch.pop_front() {
-            return Poll::Ready(Some(message));
-        }
-        if !ready!(self.shared.items.poll_take(&mut self.batch, cx)) {
+        if self.batch.is_empty() && !ready!(self.shared.items.poll_take(&mut self.batch, cx)) {
             return Poll::Ready(None);
         }
-        self.shared.room.add_permits(self.batch.len());
-        Poll::Ready(self.batch.pop_front())
+        let message = self.batch.pop_front();
+        if message.is_some() {
+            self.shared.room.add_permits(1);
+        }
+        Poll::Ready(message)
     }
 
     fn poll_input(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message<K, V>>> {
@@ -73,11 +77,31 @@ impl<K, V, St: Stream<Item = (K, V)>> Items<K, V, St> {
     }
 }
 
-impl<K, V, St: Stream<Item = (K, V)>> Stream for Items<K, V, St> {
+impl<K, V, St> Stream for Items<K, V, St>
+where
+    K: Hash + Eq + Clone,
+    V: Clone,
+    St: Stream<Item = (K, V)>,
+{
     type Item = Message<K, V>;
 
     #[inline]
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Message<K, V>>> {
+        let answer = self.poll_message(cx);
+        if let Poll::Ready(Some(message)) = &answer {
+            let number = &self.shared.life.item;
+            number.store(number.load(Relaxed) + 1, Relaxed);
+            if let Some(history) = &self.shared.history {
+                history.push(message.key(), message.item.clone());
+            }
+        }
+        answer
+    }
+}
+
+impl<K, V, St: Stream<Item = (K, V)>> Items<K, V, St> {
+    #[inline]
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message<K, V>>> {
         if self.input.is_none() {
             return self.poll_published(cx);
         }
@@ -128,10 +152,31 @@ impl<K, V> Orders<K, V> {
         Self { shared, batch: VecDeque::new(), ticker: None }
     }
 
-    fn poll_command(&mut self, cx: &mut Context<'_>) -> Poll<Order<K, HubSink<V>>> {
+    /// A sink is about to be attached: what its reader gets from elsewhere ends with the last item
+    /// that was read.
+    fn start(&self, start: &Start<K, V>)
+    where
+        K: Hash + Eq + Clone,
+        V: Clone,
+    {
+        if let (Some(replay), Some(history)) = (&start.replay, &self.shared.history) {
+            replay.inbox.put_all(history.last(&replay.key, replay.items));
+        }
+        start.through.store(self.shared.life.item.load(Relaxed), Relaxed);
+    }
+
+    fn poll_command(&mut self, cx: &mut Context<'_>) -> Poll<Order<K, HubSink<V>>>
+    where
+        K: Hash + Eq + Clone,
+        V: Clone,
+    {
         loop {
             match self.batch.pop_front() {
                 Some(Command::Order(order)) => return Poll::Ready(order),
+                Some(Command::Start(start, order)) => {
+                    self.start(&start);
+                    return Poll::Ready(order);
+                }
                 Some(Command::Ask(question)) => {
                     lock(&self.shared.asked).push(question);
                     self.shared.is_asked.store(true, Relaxed);
@@ -143,7 +188,7 @@ impl<K, V> Orders<K, V> {
     }
 }
 
-impl<K, V> Stream for Orders<K, V> {
+impl<K: Hash + Eq + Clone, V: Clone> Stream for Orders<K, V> {
     type Item = Order<K, HubSink<V>>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {

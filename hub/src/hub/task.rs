@@ -13,6 +13,7 @@ use super::panics::Panics;
 use super::shared::{Question, Shared, lock};
 use super::stats::{Member, Snapshot, Stats};
 use super::streams::{Items, Orders};
+use super::topics::Topics;
 use super::watch::Watchlist;
 use crate::life::Phase;
 
@@ -20,8 +21,8 @@ use crate::life::Phase;
 pub(super) trait Running<K, V>: Future<Output = Totals> + Unpin {
     fn stats(&self) -> Stats;
     fn snapshot(&self) -> Snapshot<K>;
-    /// How many attachments receive the items of a key.
-    fn subscribers(&self, key: &K) -> usize;
+    /// How many subscribers and attached sinks receive the items of a key.
+    fn subscribers(&self, key: &K, topics: &Topics<K, V>) -> usize;
     /// All members that the hub would have to wait for. Reads what was published.
     fn hung(&mut self, watchlist: &Watchlist<K, V>) -> Vec<Member<K>>;
 }
@@ -30,6 +31,7 @@ impl<K, V, St, F, H, B> Running<K, V> for Demux<Items<K, V, St>, F, Orders<K, V>
 where
     Self: Future<Output = Totals> + Unpin,
     K: Hash + Eq + Clone,
+    V: Clone,
     St: Stream<Item = (K, V)>,
     B: BuildHasher,
 {
@@ -48,13 +50,8 @@ where
         }
     }
 
-    fn subscribers(&self, key: &K) -> usize {
-        // Most keys that are asked for may have none.
-        if self.contains_key(key) {
-            self.recipients().filter(|to| to.key == key).count()
-        } else {
-            0
-        }
+    fn subscribers(&self, key: &K, topics: &Topics<K, V>) -> usize {
+        self.receivers(key).saturating_add_signed(topics.further_subscribers(key))
     }
 
     fn hung(&mut self, watchlist: &Watchlist<K, V>) -> Vec<Member<K>> {
@@ -92,7 +89,7 @@ impl<D: Running<K, V>, K, V> Task<D, K, V> {
             // If the one who asked has gone, the answer is dropped.
             match question {
                 Question::Subscribers(key, answer) => {
-                    let _ = answer.send(demux.subscribers(&key));
+                    let _ = answer.send(demux.subscribers(&key, &self.shared.topics));
                 }
                 Question::Snapshot(answer) => {
                     let mut snapshot = demux.snapshot();

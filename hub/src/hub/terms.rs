@@ -29,6 +29,7 @@ pub struct Terms {
     pub(super) overflow: Overflow,
     pub(super) stall_timeout: Option<Duration>,
     pub(super) limit: Option<u64>,
+    pub(super) replay: usize,
     pub(super) tag: u64,
 }
 
@@ -40,6 +41,7 @@ impl Terms {
             overflow: Overflow::DropOldest,
             stall_timeout: None,
             limit: None,
+            replay: 0,
             tag: 0,
         }
     }
@@ -86,6 +88,20 @@ impl Terms {
     /// its keys have reached the limit, and goes on when a key is added.
     pub const fn limit(mut self, items: u64) -> Self {
         self.limit = Some(items);
+        self
+    }
+
+    /// Begins the subscription to a key with the last items that the hub has routed, at most this
+    /// number; the default is 0. What is published afterwards follows without a gap and without a
+    /// repeat.
+    ///
+    /// The hub must [keep](crate::Builder::replay) items for that. There are at most as many as it
+    /// keeps and as the [buffer](Self::buffer) holds, and one under
+    /// [`Conflate`](Overflow::Conflate). They do not count towards the [limit](Self::limit), nor in
+    /// [`Stats`](crate::Stats) as delivered. The hub clones each of them in one go. Attached sinks get
+    /// none.
+    pub const fn replay(mut self, items: usize) -> Self {
+        self.replay = items;
         self
     }
 

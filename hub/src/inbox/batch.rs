@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::Lagged;
+use crate::read::Lagged;
 
 /// A queue of items that remembers at which positions items are missing.
 ///

@@ -7,11 +7,11 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker, ready};
 
 use futures_core::Stream;
-use tokio::task::coop::poll_proceed;
 
+use super::InboxSink;
 use super::batch::Taken;
 use super::shared::{Shared, State, wake_all};
-use super::{End, InboxSink, Lagged};
+use crate::read::{End, Lagged, Receive};
 
 /// The reader of an inbox: a [`Stream`] of items, and of how many are missing where.
 ///
@@ -115,24 +115,14 @@ impl<T> Inbox<T> {
     /// assert_eq!((inbox.try_recv(), inbox.end()), (None, Some(End::Closed)));
     /// ```
     pub fn try_recv(&mut self) -> Option<Result<T, Lagged>> {
-        if self.batch.is_empty() {
-            let mut state = self.shared.lock();
-            let writers = take(&self.shared, &mut state, &mut self.batch);
-            drop(state);
-            wake_all(writers);
-        }
-        self.batch.next()
+        Receive::try_recv(self)
     }
 
     /// The same as [`recv`](Self::recv), for a future that is written by hand.
     ///
     /// If it returns `Pending`, the waker of the last call is woken.
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<T, Lagged>>> {
-        if let Some(next) = self.batch.next() {
-            return Poll::Ready(Some(next));
-        }
-        ready!(self.poll_take(cx));
-        Poll::Ready(self.batch.next())
+        Receive::poll_recv(self, cx)
     }
 
     /// The same as [`recv_many`](Self::recv_many), for a future that is written by hand.
@@ -144,18 +134,13 @@ impl<T> Inbox<T> {
         buffer: &mut Vec<Result<T, Lagged>>,
         limit: usize,
     ) -> Poll<usize> {
-        if self.batch.is_empty() && limit > 0 {
-            ready!(self.poll_take(cx));
-        }
-        let before = buffer.len();
-        buffer.extend(std::iter::from_fn(|| self.batch.next()).take(limit));
-        Poll::Ready(buffer.len() - before)
+        Receive::poll_recv_many(self, cx, buffer, limit)
     }
 
     /// Waits until there is something to read. Completes with `false` if there will never be.
     pub(crate) fn poll_filled(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         if self.batch.is_empty() {
-            ready!(self.poll_take(cx));
+            ready!(self.poll_take_coop(cx));
         }
         Poll::Ready(!self.batch.is_empty())
     }
@@ -163,24 +148,6 @@ impl<T> Inbox<T> {
     /// Returns a bell that wakes the reader although nothing has come.
     pub(crate) fn bell(&self) -> Bell<T> {
         Bell(Arc::downgrade(&self.shared))
-    }
-
-    /// Takes everything that has come. Completes when there is something, or nothing will ever be.
-    fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.shared.lock();
-        if state.batch.is_empty() && state.end().is_none() {
-            let replaced = self.shared.sleep(&mut state, cx.waker());
-            state.batch.take_room(&mut self.batch);
-            drop(state);
-            drop(replaced);
-            return Poll::Pending;
-        }
-        let writers = take(&self.shared, &mut state, &mut self.batch);
-        drop(state);
-        wake_all(writers);
-        // If the budget is spent, the next call returns what was taken.
-        ready!(poll_proceed(cx)).made_progress();
-        Poll::Ready(())
     }
 
     /// Returns another sink of this inbox.
@@ -249,11 +216,46 @@ impl<T> Inbox<T> {
     }
 }
 
+impl<T> Receive for Inbox<T> {
+    type Item = T;
+
+    fn has_taken(&self) -> bool {
+        !self.batch.is_empty()
+    }
+
+    #[inline]
+    fn next_taken(&mut self) -> Option<Result<T, Lagged>> {
+        self.batch.next()
+    }
+
+    fn take(&mut self) {
+        let mut state = self.shared.lock();
+        let writers = take(&self.shared, &mut state, &mut self.batch);
+        drop(state);
+        wake_all(writers);
+    }
+
+    fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.shared.lock();
+        if state.batch.is_empty() && state.end().is_none() {
+            let replaced = self.shared.sleep(&mut state, cx.waker());
+            state.batch.take_room(&mut self.batch);
+            drop(state);
+            drop(replaced);
+            return Poll::Pending;
+        }
+        let writers = take(&self.shared, &mut state, &mut self.batch);
+        drop(state);
+        wake_all(writers);
+        Poll::Ready(())
+    }
+}
+
 impl<T> Stream for Inbox<T> {
     type Item = Result<T, Lagged>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.get_mut().poll_recv(cx)
+        Receive::poll_recv(self.get_mut(), cx)
     }
 }
 
@@ -282,6 +284,18 @@ impl<T> Bell<T> {
             let reader = shared.rouse(&mut shared.lock());
             wake_all(reader);
         }
+    }
+
+    /// Puts items in, beside the sinks, and wakes the reader.
+    pub(crate) fn put_all(&self, items: Vec<T>) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.put_some(items);
+        }
+    }
+
+    /// Returns another sink of the inbox, unless nothing of it is left.
+    pub(crate) fn sink(&self) -> Option<InboxSink<T>> {
+        Some(InboxSink::new(&self.0.upgrade()?))
     }
 
     /// Returns `true` if there is no room for another item.

@@ -21,9 +21,10 @@ use std::task::Waker;
 
 use stream_demux::Overflow;
 
+use super::InboxError;
 use super::batch::Batch;
-use super::{End, InboxError};
 use crate::life::Life;
+use crate::read::End;
 
 /// The load of an inbox that takes no more items.
 const CLOSED: usize = usize::MAX;
@@ -197,7 +198,7 @@ impl<T> Shared<T> {
         }
         state.lost += 1;
         if let Some(hub) = &self.hub {
-            hub.lost.fetch_add(1, Relaxed);
+            hub.counts.lost.fetch_add(1, Relaxed);
         }
         if self.full == Full::DropNewest {
             state.batch.lose_newest();
@@ -235,6 +236,25 @@ impl<T> Shared<T> {
         wake_all(reader.into_iter().chain(writers.into_iter().flatten()));
         drop(dropped);
         refusal.map_or(Ok(()), |why| Err(why.into()))
+    }
+
+    /// Puts items in that come from no sink, and wakes the reader.
+    pub(super) fn put_some(&self, items: Vec<T>) {
+        // Dropped after the lock is released.
+        let mut dropped = Vec::new();
+        let mut state = self.lock();
+        for item in items {
+            if state.refusal.is_some() {
+                dropped.push(item);
+            } else {
+                dropped.extend(self.put(&mut state, item));
+            }
+        }
+        self.set_load(&state);
+        let reader = self.rouse(&mut state);
+        drop(state);
+        wake_all(reader);
+        drop(dropped);
     }
 
     /// Refuses items from now on. Wakes the sinks that wait, and the reader.

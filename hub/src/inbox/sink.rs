@@ -8,8 +8,9 @@ use std::task::{Context, Poll};
 
 use futures_sink::Sink;
 
+use super::InboxError;
 use super::shared::{Full, Shared, wake_all};
-use super::{End, InboxError};
+use crate::read::End;
 
 /// A sink that puts items into an [`Inbox`](super::Inbox).
 ///

@@ -26,11 +26,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The items of a segment.
-pub(super) type Items<T> = Arc<Vec<T>>;
+use super::segment::Segment;
 
 /// Items that no reader needs from the log.
-pub(super) type Garbage<T> = Vec<Items<T>>;
+pub(super) type Garbage<T> = Vec<Arc<Segment<T>>>;
 
 /// A segment has at most this many items. A segment costs two allocations, which so many items
 /// share. More would keep more items for readers that need only the last ones.
@@ -41,7 +40,7 @@ pub(super) struct Log<T> {
     capacity: u64,
     /// The length at which `open` is sealed.
     segment: usize,
-    sealed: VecDeque<Segment<T>>,
+    sealed: VecDeque<Sealed<T>>,
     open: Vec<T>,
     open_start: u64,
     /// The number of cursors at the start of `open`.
@@ -57,16 +56,16 @@ pub(super) struct Log<T> {
 }
 
 #[derive(Debug)]
-struct Segment<T> {
-    items: Items<T>,
+struct Sealed<T> {
+    segment: Arc<Segment<T>>,
     start: u64,
     /// The number of cursors at its start.
     here: usize,
 }
 
-impl<T> Segment<T> {
+impl<T> Sealed<T> {
     fn end(&self) -> u64 {
-        self.start + self.items.len() as u64
+        self.start + self.segment.len() as u64
     }
 }
 
@@ -128,9 +127,9 @@ impl<T> Log<T> {
         }
     }
 
-    /// Appends an item. The slowest reader loses one if there is no room. Without readers, returns
-    /// the item.
-    pub(super) fn append(&mut self, item: T, garbage: &mut Garbage<T>) -> Result<(), T> {
+    /// Appends an item. Returns the number of readers that lose one by that: the slowest do if there
+    /// is no room. Without readers, returns the item.
+    pub(super) fn append(&mut self, item: T, garbage: &mut Garbage<T>) -> Result<usize, T> {
         if self.readers == 0 {
             return Err(item);
         }
@@ -143,7 +142,14 @@ impl<T> Log<T> {
             self.seal();
         }
         self.remove_lost(garbage);
-        Ok(())
+        Ok(self.losing())
+    }
+
+    /// How many readers have lost the item that is `capacity` items before the last one.
+    fn losing(&self) -> usize {
+        let end = self.end();
+        let first = self.sealed.front().filter(|first| end - first.start > self.capacity);
+        self.drowned + first.map_or(0, |first| first.here)
     }
 
     /// Adds a reader. Returns its cursor.
@@ -169,7 +175,7 @@ impl<T> Log<T> {
     pub(super) fn take(
         &mut self,
         cursor: &mut u64,
-        into: &mut VecDeque<Items<T>>,
+        into: &mut VecDeque<Arc<Segment<T>>>,
         garbage: &mut Garbage<T>,
     ) -> Taking {
         let lost = self.lost_from(*cursor);
@@ -185,7 +191,7 @@ impl<T> Log<T> {
             first -= 1;
         }
         let skip = self.sealed.get(first).map_or(0, |segment| from.saturating_sub(segment.start));
-        into.extend(self.sealed.range(first..).map(|segment| Arc::clone(&segment.items)));
+        into.extend(self.sealed.range(first..).map(|sealed| Arc::clone(&sealed.segment)));
         self.remove_unneeded(garbage);
         Taking { lost, skip: usize::try_from(skip).expect("a segment is shorter than that") }
     }
@@ -209,9 +215,9 @@ impl<T> Log<T> {
         let end = self.end();
         // The next segment is likely to be as long.
         let room = Vec::with_capacity(self.open.len());
-        let items = Arc::new(std::mem::replace(&mut self.open, room));
+        let segment = Segment::new(std::mem::replace(&mut self.open, room));
         let here = std::mem::take(&mut self.open_here);
-        self.sealed.push_back(Segment { items, start: self.open_start, here });
+        self.sealed.push_back(Sealed { segment, start: self.open_start, here });
         self.open_start = end;
     }
 
@@ -235,7 +241,7 @@ impl<T> Log<T> {
     }
 
     fn remove_first(&mut self, garbage: &mut Garbage<T>) {
-        garbage.extend(self.sealed.pop_front().map(|first| first.items));
+        garbage.extend(self.sealed.pop_front().map(|first| first.segment));
         self.removed += 1;
     }
 }
@@ -276,7 +282,7 @@ impl<T> Log<T> {
 
     /// How many items are kept.
     pub(super) fn kept(&self) -> usize {
-        self.open.len() + self.sealed.iter().map(|segment| segment.items.len()).sum::<usize>()
+        self.open.len() + self.sealed.iter().map(|sealed| sealed.segment.len()).sum::<usize>()
     }
 }
 
@@ -307,9 +313,9 @@ mod tests {
         let (mut segments, mut garbage) = (VecDeque::new(), Vec::new());
         let taking = log.take(cursor, &mut segments, &mut garbage);
         assert_eq!((taking.lost, *cursor), (lost, end));
-        let items = segments.iter().flat_map(|items| items.iter().copied()).skip(taking.skip);
+        let items = segments.iter().flat_map(|segment| segment.to_items()).skip(taking.skip);
         assert!(items.eq(before + lost..end));
-        assert!(segments.front().is_none_or(|items| taking.skip < items.len()));
+        assert!(segments.front().is_none_or(|first| taking.skip < first.len()));
     }
 
     #[test]
@@ -346,7 +352,9 @@ mod tests {
                     _ => {
                         let end = log.end();
                         let appended = log.append(end, &mut garbage);
-                        assert_eq!(appended.is_err(), cursors.is_empty(), "seed {seed}");
+                        let losing = cursors.iter().filter(|&&c| end + 1 - c > capacity).count();
+                        let expected = if cursors.is_empty() { Err(end) } else { Ok(losing) };
+                        assert_eq!(appended, expected, "seed {seed}");
                     }
                 }
                 garbage.clear();
@@ -372,7 +380,7 @@ mod tests {
         let mut cursors = VecDeque::new();
         for n in 0..100_000_u64 {
             cursors.push_back(log.join());
-            assert_eq!(log.append(n, &mut garbage), Ok(()));
+            assert_eq!(log.append(n, &mut garbage), Ok(0));
             if cursors.len() == 999 {
                 // The slowest leaves.
                 log.leave(cursors.pop_front().expect("there are 999"), &mut garbage);

@@ -3,16 +3,14 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll};
 
 use futures_core::Stream;
-use tokio::task::coop::poll_proceed;
 
-use super::shared::{Shared, State};
-use super::sleepers::Place;
+use super::cursor::{Cursor, Left};
+use super::segment::clone_some;
 use super::taken::Taken;
-use crate::inbox::{End, Lagged};
+use crate::read::{End, Lagged, Receive};
 
 /// A reader of a topic: a [`Stream`] of all items from its beginning on, and of how many are missing
 /// where.
@@ -29,25 +27,13 @@ use crate::inbox::{End, Lagged};
 /// On tokio, taking what has come counts as one operation of the cooperative budget, so a loop over
 /// a topic that is never silent lets other tasks run.
 pub struct TopicReader<T> {
-    shared: Arc<Shared<T>>,
-    /// The position of the first item that was not taken.
-    cursor: u64,
+    cursor: Cursor<T>,
     taken: Taken<T>,
-    /// Where it slept last.
-    place: Option<Place>,
-    /// How many items were missing in all that was taken.
-    lost: u64,
 }
 
 impl<T> TopicReader<T> {
-    pub(super) fn new(shared: &Arc<Shared<T>>) -> Self {
-        Self {
-            shared: Arc::clone(shared),
-            cursor: shared.lock().log.join(),
-            taken: Taken::new(),
-            place: None,
-            lost: 0,
-        }
+    pub(super) fn new(cursor: Cursor<T>) -> Self {
+        Self { cursor, taken: Taken::new() }
     }
 
     /// Adds a reader, which begins with the next item that is sent.
@@ -66,24 +52,18 @@ impl<T> TopicReader<T> {
     /// assert_eq!((late.try_recv(), late.try_recv()), (Some(Ok(2)), None));
     /// ```
     pub fn subscribe(&self) -> Self {
-        Self::new(&self.shared)
+        Self::new(Cursor::new(&self.cursor.shared))
     }
 
     /// Returns why no more items will come, as soon as that is certain. There may still be some to
     /// read.
     pub fn end(&self) -> Option<End> {
-        self.shared.lock().end
+        self.cursor.end()
     }
 
     /// Returns the number of items that can be read without waiting.
     pub fn len(&self) -> usize {
-        let state = self.shared.lock();
-        let come = if self.is_asleep(&state) {
-            0
-        } else {
-            state.log.end() - self.cursor - state.log.lost_from(self.cursor)
-        };
-        self.taken.len() + usize::try_from(come).unwrap_or(usize::MAX)
+        self.taken.len() + self.cursor.len()
     }
 
     /// Returns `true` if no item can be read without waiting.
@@ -94,49 +74,7 @@ impl<T> TopicReader<T> {
     /// Returns how many items this reader has lost so far. [`Lagged`] tells it where they are
     /// missing.
     pub fn lost(&self) -> u64 {
-        self.lost + self.shared.lock().log.lost_from(self.cursor)
-    }
-
-    /// Returns `true` if this reader waits for a flush.
-    fn is_asleep(&self, state: &State<T>) -> bool {
-        self.place.is_some_and(|place| state.sleepers.holds(place))
-    }
-
-    /// Takes everything that has come. Completes when there is something, or nothing will ever be.
-    /// With a waker, the reader sleeps otherwise.
-    fn take(&mut self, waker: Option<&Waker>) -> Poll<()> {
-        self.taken.release();
-        // Dropped after the lock is released.
-        let mut garbage = Vec::new();
-        let mut replaced = None;
-        let mut state = self.shared.lock();
-        let is_asleep = self.is_asleep(&state);
-        if !is_asleep && state.log.end() > self.cursor {
-            let taking = state.log.take(&mut self.cursor, self.taken.segments(), &mut garbage);
-            drop(state);
-            self.lost += taking.lost;
-            self.taken.set(taking);
-            return Poll::Ready(());
-        }
-        if state.end.is_some() {
-            return Poll::Ready(());
-        }
-        if let Some(waker) = waker {
-            match self.place.filter(|_| is_asleep) {
-                Some(place) => replaced = state.sleepers.renew(place, waker),
-                None => self.place = Some(state.sleepers.add(waker.clone())),
-            }
-        }
-        drop(state);
-        drop(replaced);
-        Poll::Pending
-    }
-
-    fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        ready!(self.take(Some(cx.waker())));
-        // If the budget is spent, the next call returns what was taken.
-        ready!(poll_proceed(cx)).made_progress();
-        Poll::Ready(())
+        self.cursor.lost()
     }
 }
 
@@ -228,20 +166,14 @@ impl<T: Clone> TopicReader<T> {
     /// assert_eq!((reader.try_recv(), reader.end()), (None, Some(End::Closed)));
     /// ```
     pub fn try_recv(&mut self) -> Option<Result<T, Lagged>> {
-        if self.taken.is_empty() {
-            let _ = self.take(None);
-        }
-        self.taken.next()
+        Receive::try_recv(self)
     }
 
     /// The same as [`recv`](Self::recv), for a future that is written by hand.
     ///
     /// If it returns `Pending`, the waker of the last call is woken.
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<T, Lagged>>> {
-        if self.taken.is_empty() {
-            ready!(self.poll_take(cx));
-        }
-        Poll::Ready(self.taken.next())
+        Receive::poll_recv(self, cx)
     }
 
     /// The same as [`recv_many`](Self::recv_many), for a future that is written by hand.
@@ -253,12 +185,31 @@ impl<T: Clone> TopicReader<T> {
         buffer: &mut Vec<Result<T, Lagged>>,
         limit: usize,
     ) -> Poll<usize> {
-        if self.taken.is_empty() && limit > 0 {
-            ready!(self.poll_take(cx));
-        }
-        let before = buffer.len();
-        buffer.extend(std::iter::from_fn(|| self.taken.next()).take(limit));
-        Poll::Ready(buffer.len() - before)
+        Receive::poll_recv_many(self, cx, buffer, limit)
+    }
+}
+
+impl<T: Clone> Receive for TopicReader<T> {
+    type Item = T;
+
+    fn has_taken(&self) -> bool {
+        !self.taken.is_empty()
+    }
+
+    #[inline]
+    fn next_taken(&mut self) -> Option<Result<T, Lagged>> {
+        self.taken.next(clone_some)
+    }
+
+    fn take(&mut self) {
+        self.taken.release();
+        // If there is nothing, the caller notices.
+        let _ = self.cursor.take(&mut self.taken, None, false, &mut Left::nothing());
+    }
+
+    fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.taken.release();
+        self.cursor.take(&mut self.taken, Some(cx.waker()), false, &mut Left::nothing())
     }
 }
 
@@ -266,30 +217,17 @@ impl<T: Clone> Stream for TopicReader<T> {
     type Item = Result<T, Lagged>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.get_mut().poll_recv(cx)
+        Receive::poll_recv(self.get_mut(), cx)
     }
 }
 
 impl<T> Unpin for TopicReader<T> {}
 
-/// The reader leaves. What only it has not read is dropped.
-impl<T> Drop for TopicReader<T> {
-    fn drop(&mut self) {
-        let mut garbage = Vec::new();
-        let mut state = self.shared.lock();
-        state.log.leave(self.cursor, &mut garbage);
-        let waker = self.place.and_then(|place| state.sleepers.remove(place));
-        drop(state);
-        drop(waker);
-        drop(garbage);
-    }
-}
-
 impl<T> fmt::Debug for TopicReader<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TopicReader")
             .field("len", &self.len())
-            .field("capacity", &self.shared.capacity)
+            .field("capacity", &self.cursor.shared.capacity)
             .field("lost", &self.lost())
             .field("end", &self.end())
             .finish_non_exhaustive()

@@ -3,14 +3,17 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
 
 use futures_sink::Sink;
 
+use super::cursor::Cursor;
 use super::log::Garbage;
+use super::of_hub::cut_before;
 use super::shared::{Shared, State};
 use super::{TopicClosed, TopicReader};
-use crate::inbox::End;
+use crate::read::End;
 
 /// How often the sink returns `Pending` for the slowest readers before they lose items.
 ///
@@ -86,7 +89,7 @@ impl<T> TopicSink<T> {
     /// assert_eq!(reader.try_recv(), Some(Ok(2)));
     /// ```
     pub fn subscribe(&self) -> TopicReader<T> {
-        TopicReader::new(&self.shared)
+        TopicReader::new(Cursor::new(&self.shared))
     }
 
     /// Returns the number of readers.
@@ -94,11 +97,17 @@ impl<T> TopicSink<T> {
         self.shared.lock().log.readers()
     }
 
+    /// Returns `true` if an item can be sent at once, as far as is known without the lock.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.room > 0
+    }
+
     /// The room that was known is used up.
     #[cold]
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TopicClosed>> {
         let mut state = self.shared.lock();
-        if self.is_closed || state.log.readers() == 0 {
+        if self.is_closed || self.shared.hub.is_none() && state.log.readers() == 0 {
             return Poll::Ready(Err(TopicClosed));
         }
         let (room, slowest) = state.log.room();
@@ -150,6 +159,7 @@ impl<T> TopicSink<T> {
         self.room = 0;
         let mut state = self.shared.lock();
         state.end = Some(why);
+        self.shared.count(&mut state);
         rouse(&mut state, &mut self.woken);
         drop(state);
         self.wake();
@@ -166,18 +176,32 @@ impl<T> Sink<T> for TopicSink<T> {
 
     #[inline]
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), TopicClosed>> {
-        if self.room > 0 { Poll::Ready(Ok(())) } else { self.poll_room(cx) }
+        if self.has_room() { Poll::Ready(Ok(())) } else { self.poll_room(cx) }
     }
 
     fn start_send(mut self: Pin<&mut Self>, item: T) -> Result<(), TopicClosed> {
         let this = &mut *self;
         let mut state = this.shared.lock();
-        let refused =
-            if this.is_closed { Err(item) } else { state.log.append(item, &mut this.garbage) };
-        if refused.is_err() {
+        if let Some(hub) = this.shared.hub.as_ref().filter(|_| !state.handovers.is_empty()) {
             drop(state);
-            this.room = 0;
-            return Err(TopicClosed);
+            cut_before(&this.shared, hub.item.load(Relaxed));
+            state = this.shared.lock();
+        }
+        let appended =
+            if this.is_closed { Err(item) } else { state.log.append(item, &mut this.garbage) };
+        let losing = match appended {
+            Ok(losing) => losing,
+            Err(item) => {
+                drop(state);
+                this.room = 0;
+                drop(item);
+                // The last reader has left, and the hub is about to drop this sink.
+                let is_left = this.shared.hub.is_some() && !this.is_closed;
+                return if is_left { Ok(()) } else { Err(TopicClosed) };
+            }
+        };
+        if let Some(hub) = &this.shared.hub {
+            hub.counts.deliver(state.log.readers(), losing);
         }
         this.room = this.room.saturating_sub(1);
         if !state.sleepers.is_empty() {
@@ -210,7 +234,8 @@ impl<T> Unpin for TopicSink<T> {}
 
 impl<T> Drop for TopicSink<T> {
     fn drop(&mut self) {
-        self.end(End::Aborted);
+        let hub = self.shared.hub.as_ref();
+        self.end(hub.map_or(End::Aborted, |hub| hub.end_of_dropped_sink()));
     }
 }
 

@@ -17,21 +17,21 @@ use tokio::time::{Instant, timeout};
 
 use crate::common::Dice;
 
-const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
 /// Lets all other tasks run until they wait.
-async fn settle() {
+pub(crate) async fn settle() {
     for _ in 0..100 {
         yield_now().await;
     }
 }
 
-fn read<K, V>(subscription: &mut Subscription<K, V>) -> Vec<Result<V, u64>> {
+pub(crate) fn read<K, V>(subscription: &mut Subscription<K, V>) -> Vec<Result<V, u64>> {
     let all = std::iter::from_fn(|| subscription.try_recv());
     all.map(|next| next.map_err(|Lagged(lost)| lost)).collect()
 }
 
-async fn publish<V: Clone + Send + 'static>(
+pub(crate) async fn publish<V: Clone + Send + 'static>(
     hub: &Hub<&'static str, V>,
     items: impl IntoIterator<Item = V>,
 ) {
@@ -40,7 +40,7 @@ async fn publish<V: Clone + Send + 'static>(
     }
 }
 
-fn waiting_terms(buffer: usize) -> Terms {
+pub(crate) fn waiting_terms(buffer: usize) -> Terms {
     Terms::new().buffer(buffer).overflow(Overflow::Wait)
 }
 

@@ -9,6 +9,7 @@ mod real_inbox;
 mod real_topic;
 mod real_workers;
 mod runtimes;
+mod shared_topics;
 mod sinks;
 mod topic;
 mod workers;

@@ -1,0 +1,285 @@
+//! [`Keys`]: what a subscription is subscribed to.
+
+use std::borrow::Borrow;
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use stream_demux::{Attach, Lease, Overflow};
+
+use super::shared::{Attachment, Replay, Shared, Start};
+use super::sink::{Begin, HubSink};
+use super::source::Source;
+use super::terms::Terms;
+use super::watch::Watch;
+use crate::inbox::{Bell, Inbox, InboxSink, inbox_of_hub};
+use crate::topic::{CloneSome, Handover};
+
+/// The table of keys keeps room for this many.
+const KEYS_KEPT: usize = 16;
+
+/// The keys of a subscription that reads a topic, or an inbox.
+pub(super) struct Keys<K, V> {
+    shared: Arc<Shared<K, V>>,
+    terms: Terms,
+    /// The only key, if the subscription reads a topic.
+    topic: Option<K>,
+    /// The keys of an inbox.
+    table: HashMap<K, Hold<V>>,
+    inbox: Option<Bell<V>>,
+    /// The key of the topic that the subscription has read before its inbox.
+    former_topic: Option<K>,
+    /// Its number among the subscriptions without keys.
+    keyless: Option<u64>,
+    is_over: bool,
+}
+
+/// A key of an inbox.
+struct Hold<V> {
+    lease: Lease,
+    /// If the terms ask for one.
+    watch: Option<Arc<Watch>>,
+    /// The reader comes from the topic of the key.
+    handover: Option<Arc<Handover<V>>>,
+}
+
+impl<V> Hold<V> {
+    /// Returns `true` if the limit of the key is not reached.
+    fn is_live(&self) -> bool {
+        self.watch.as_ref().is_none_or(|watch| !watch.is_used_up())
+    }
+
+    /// Lets a key go that has reached its limit: its sink is about to be closed, and is not torn off
+    /// before.
+    fn let_go(&mut self) {
+        std::mem::take(&mut self.lease).disarm();
+    }
+}
+
+impl<K: Hash + Eq + Clone, V> Keys<K, V> {
+    /// Subscribes to keys. Returns what comes from them, too.
+    pub(super) fn new(
+        shared: &Arc<Shared<K, V>>,
+        keys: impl IntoIterator<Item = K>,
+        terms: Terms,
+        clone: CloneSome<V>,
+    ) -> (Self, Source<V>) {
+        let mut new = Self {
+            shared: Arc::clone(shared),
+            terms,
+            topic: None,
+            table: HashMap::new(),
+            inbox: None,
+            former_topic: None,
+            keyless: None,
+            is_over: false,
+        };
+        let mut keys = keys.into_iter();
+        if shared.shares(&terms) {
+            if let Some(first) = keys.next() {
+                let Some(other) = keys.find(|key| *key != first) else {
+                    let cursor = shared.join_topic(&first);
+                    new.topic = Some(first);
+                    return (new, Source::of_topic(cursor, clone));
+                };
+                let source = new.open_inbox([first, other].into_iter().chain(keys));
+                return (new, source);
+            }
+        }
+        let source = new.open_inbox(keys);
+        (new, source)
+    }
+
+    fn open_inbox(&mut self, keys: impl IntoIterator<Item = K>) -> Source<V> {
+        let (sink, inbox) = self.make_inbox();
+        self.attach(keys);
+        sink.retire(); // there are others by now
+        Source::of_inbox(inbox)
+    }
+
+    fn make_inbox(&mut self) -> (InboxSink<V>, Inbox<V>) {
+        let Terms { buffer, overflow, .. } = self.terms;
+        let (sink, inbox) = inbox_of_hub(buffer, overflow, &self.shared.life);
+        self.inbox = Some(inbox.bell());
+        (sink, inbox)
+    }
+
+    /// Leaves the topic for an inbox, if this is a subscription to a topic.
+    pub(super) fn move_to_inbox(&mut self, source: &mut Source<V>) {
+        let Some(key) = self.topic.take() else { return };
+        let (sink, inbox) = self.make_inbox();
+        let handover = source.move_to(inbox);
+        self.former_topic = Some(key.clone());
+        self.attach_after(key, handover);
+        sink.retire();
+    }
+
+    /// Subscribes to one more key. Returns `false` if it is subscribed already.
+    pub(super) fn add(&mut self, key: K) -> bool {
+        if self.is_over || self.table.get(&key).is_some_and(Hold::is_live) {
+            return false;
+        }
+        self.attach([key]);
+        true
+    }
+
+    /// Leaves a key. Returns `false` if it is not subscribed.
+    pub(super) fn remove<Q>(&mut self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let Some(mut hold) = self.table.remove(key) else { return false };
+        if !hold.is_live() {
+            hold.let_go();
+            return false;
+        }
+        if let Some(handover) = &hold.handover {
+            handover.cut();
+            self.forget_former_topic();
+        }
+        if self.keys().next().is_none() {
+            self.stay_open();
+        }
+        hold.lease.detach();
+        if self.table.capacity() / 8 > self.table.len().max(KEYS_KEPT) {
+            self.table.shrink_to(self.table.len() * 2);
+        }
+        true
+    }
+
+    fn attach(&mut self, keys: impl IntoIterator<Item = K>) {
+        let mut attaches = Vec::new();
+        for key in keys {
+            if !self.table.get(&key).is_some_and(Hold::is_live) {
+                attaches.extend(self.hold(key, None));
+            }
+        }
+        self.shared.attach(&self.terms, attaches);
+        if self.table.is_empty() {
+            self.stay_open();
+        } else if let Some(id) = self.keyless.take() {
+            self.shared.forget_keyless(id);
+        }
+    }
+
+    /// Attaches the inbox under the key of the topic that its reader comes from.
+    fn attach_after(&mut self, key: K, handover: Option<Arc<Handover<V>>>) {
+        let attach = self.hold(key, handover);
+        self.shared.attach(&self.terms, attach);
+    }
+
+    /// Enters a key, and makes its sink: with a watch, if the terms ask for one.
+    fn hold(&mut self, key: K, handover: Option<Arc<Handover<V>>>) -> Option<Attachment<K, V>> {
+        self.forget_used_up();
+        let inbox = self.inbox.as_ref()?;
+        let sink = inbox.sink()?;
+        let needs_watch = self.terms.limit.is_some() || self.terms.overflow == Overflow::Wait;
+        let watch = needs_watch
+            .then(|| self.shared.watch(key.clone(), &self.terms, Some(Bell::clone(inbox))));
+        let mut sink = match &watch {
+            Some(watch) => HubSink::watched(sink, Arc::clone(watch)),
+            None => HubSink::Inbox(sink),
+        };
+        let start = match &handover {
+            Some(handover) => Some(Start { through: handover.through(), replay: None }),
+            None => self.replay(&key),
+        };
+        if let Some(start) = &start {
+            let (through, from_topic) = (Arc::clone(&start.through), handover.is_some());
+            sink = HubSink::starting(sink, Begin { through, from_topic }, &self.shared.life);
+        }
+        let mut lease = Lease::new();
+        let attach = Attach::new(key.clone(), sink).leased(&mut lease);
+        let attachment = Attachment { attach, start };
+        if let Some(mut old) = self.table.insert(key, Hold { lease, watch, handover }) {
+            old.let_go();
+        }
+        Some(attachment)
+    }
+
+    /// What the subscription to a key begins with, if the terms ask for something.
+    fn replay(&self, key: &K) -> Option<Start<K, V>> {
+        self.shared.history.as_ref()?;
+        let most = if self.terms.overflow == Overflow::Conflate { 1 } else { self.terms.buffer };
+        let items = self.terms.replay.min(most);
+        let inbox = self.inbox.clone().filter(|_| items > 0)?;
+        let replay = Some(Replay { key: key.clone(), items, inbox });
+        Some(Start { through: Arc::default(), replay })
+    }
+
+    /// Without keys, the inbox stays open until the hub ends.
+    fn stay_open(&mut self) {
+        if self.keyless.is_none() {
+            let sink = self.inbox.as_ref().and_then(Bell::sink);
+            self.keyless = sink.map(|sink| self.shared.keep_open(sink));
+        }
+    }
+
+    /// Forgets the keys that have reached their limits, if the table is full. As much room again is
+    /// left then, so that looking through the table costs little for each key that is added.
+    fn forget_used_up(&mut self) {
+        if self.terms.limit.is_none() || self.table.len() < self.table.capacity() {
+            return;
+        }
+        self.table.retain(|_, hold| {
+            let is_live = hold.is_live();
+            if !is_live {
+                hold.let_go();
+            }
+            is_live
+        });
+        self.table.reserve(self.table.len().max(KEYS_KEPT));
+        self.table.shrink_to(4 * self.table.len().max(KEYS_KEPT));
+    }
+}
+
+impl<K, V> Keys<K, V> {
+    /// The only key, if the subscription reads a topic.
+    pub(super) fn topic(&self) -> Option<&K> {
+        self.topic.as_ref()
+    }
+
+    /// The keys that are subscribed, in no particular order.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &K> {
+        let live = self.table.iter().filter(|(_, hold)| hold.is_live());
+        self.topic.iter().chain(live.map(|(key, _)| key))
+    }
+
+    /// The reader has left its topic.
+    fn forget_former_topic(&mut self) {
+        if let Some(key) = self.former_topic.take() {
+            self.shared.topics.forget(&key);
+        }
+    }
+
+    /// The reader is gone, and has left its topic: leaves all keys, which are to be dropped after
+    /// locks are released.
+    pub(super) fn end(&mut self) -> impl Sized + use<K, V> {
+        self.is_over = true;
+        if let Some(id) = self.keyless.take() {
+            self.shared.forget_keyless(id);
+        }
+        self.forget_former_topic();
+        let topic = self.topic.take();
+        if let Some(key) = &topic {
+            self.shared.topics.forget(key);
+        }
+        (topic, std::mem::take(&mut self.table))
+    }
+}
+
+/// Dropped after the [`Source`] that belongs to it.
+impl<K, V> Drop for Keys<K, V> {
+    fn drop(&mut self) {
+        drop(self.end());
+    }
+}
+
+/// Prints the keys that are subscribed.
+impl<K: fmt::Debug, V> fmt::Debug for Keys<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.keys()).finish()
+    }
+}
