@@ -27,7 +27,7 @@ use self::ledger::Ledger;
 use crate::hooks::Recipient;
 use crate::order::Terms;
 use crate::slots::Slots;
-use crate::slots::flush::{Flushes, Patience};
+use crate::slots::flush::Flushes;
 use crate::slots::ready::Ready;
 
 use beyond::Beyond;
@@ -48,7 +48,6 @@ pub(crate) struct Router<K, S, V, H, B> {
     sharing: Sharing<V>,
     /// Set when the input is over.
     ending: Option<Ending>,
-    patience: Patience,
 }
 
 /// What a further attachment under a key does.
@@ -82,7 +81,6 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
             defaults: Terms::default(),
             sharing: Sharing::None,
             ending: None,
-            patience: Patience::default(),
         }
     }
 
@@ -101,7 +99,6 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
             defaults: self.defaults,
             sharing: self.sharing,
             ending: self.ending,
-            patience: self.patience,
         }
     }
 

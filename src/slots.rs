@@ -25,12 +25,9 @@ mod store;
 mod timers;
 
 use alloc::sync::Arc;
-use core::task::Poll;
-
-use futures_sink::Sink;
 use slab::Slab;
 
-use self::flush::{Flushes, Handled};
+use self::flush::Flushes;
 use self::group::Group;
 use self::id::SlotId;
 use self::list::{BACK, List};
@@ -41,9 +38,6 @@ use self::timers::Timers;
 use crate::hooks::Recipient;
 use crate::lease::Claim;
 use crate::order::Terms;
-
-/// A slot, and what its sink has answered to a flush.
-type Flushed<E> = (SlotId, Poll<Result<(), E>>);
 
 pub(crate) struct Slots<K, S, V, B> {
     /// Dropped before the sinks, so that a sink that fires its waker when it is dropped wakes no
@@ -212,28 +206,6 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         list.remove(id, &mut self.extras)
     }
 
-    /// The input has nothing ready: starts to count the ticks until lingering flushes are due. An
-    /// entry of the flush list whose sink needs no flush any more does not start the count.
-    pub(crate) fn start_linger(&mut self) {
-        /// How many such entries are removed in a turn, which takes some microseconds. They do not
-        /// count towards the budget, because with a small one a tick would overtake their removal.
-        /// If more sinks than this have left since their last item, a flush may come early.
-        const STALE: usize = 1_024;
-        for _ in 0..STALE {
-            let Some(id) = self.flushes.first() else { break };
-            if let Some(mut slot) = self.get_mut(id) {
-                if slot.needs_flush() {
-                    break;
-                }
-                slot.set_flush_queued(false);
-            } else {
-                self.flushes.adopt(id);
-            }
-            self.flushes.remove_first();
-        }
-        self.flushes.start_linger();
-    }
-
     /// One unit of time has passed. `was_closed` is whether the input had to wait for a sink in it.
     pub(crate) fn tick(&mut self, was_closed: bool) {
         self.timers.request_sweep(was_closed);
@@ -267,24 +239,5 @@ impl<K, S, V, B> Slots<K, S, V, B> {
             self.timers = Timers::new();
         }
         all
-    }
-}
-
-impl<K, S, V, B> Slots<K, S, V, B>
-where
-    S: Sink<V> + Unpin,
-{
-    /// Flushes the next sink whose flush is due by the time as much as `by` will have been handled.
-    /// An entry of the flush list whose sink needs no flush any more counts as flushed.
-    #[inline]
-    pub(crate) fn flush_next(&mut self, by: Handled) -> Option<Flushed<S::Error>> {
-        let id = self.flushes.pop_due(by)?;
-        let Some(mut slot) = self.get_mut(id) else {
-            self.flushes.adopt(id);
-            return Some((id, Poll::Ready(Ok(()))));
-        };
-        slot.set_flush_queued(false);
-        let answer = if slot.needs_flush() { slot.poll_flush() } else { Poll::Ready(Ok(())) };
-        Some((id, answer))
     }
 }

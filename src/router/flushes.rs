@@ -1,5 +1,5 @@
-//! When sinks are flushed: while the input is busy, in a lull, and before the task sleeps. The flush
-//! list and the [`Patience`] decide that; what they decide by comes from here.
+//! What the router tells [`flush`](crate::slots::flush), which decides when sinks are flushed: how
+//! much was handled, and why a turn reads no more.
 
 use core::hash::{BuildHasher, Hash};
 use core::task::Poll;
@@ -9,7 +9,7 @@ use futures_sink::Sink;
 use super::Router;
 use super::budget::Allowance;
 use crate::hooks::{Detached, Hooks};
-use crate::slots::flush::{Handled, Patience, Pause};
+use crate::slots::flush::{Handled, Pause};
 
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
     /// How many items were read, and how many copies were made.
@@ -49,19 +49,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         } else {
             Pause::Enough
         };
-        let is_held_up = matches!(pause, Pause::Blocked | Pause::Over);
-        if self.slots.flushes().can_linger() && has_orders && !is_held_up {
-            if is_dry {
-                self.slots.start_linger();
-            }
-            self.patience = Patience::default();
-            return;
-        }
-        let flushes = self.slots.flushes_mut();
-        flushes.stop_linger();
-        if self.patience.ends(flushes.len(), handled, pause) {
-            flushes.mark_all_due();
-        }
+        self.slots.end_turn(handled, pause, has_orders);
     }
 }
 

@@ -18,6 +18,7 @@ use alloc::vec::Vec;
 use super::entry::{Entry, Handled};
 use super::linger::Linger;
 use super::orphans::Orphans;
+use super::patience::{Patience, Pause};
 use super::tuning::{FLUSH_EVERY, LEAST, PER_SINK};
 use crate::slots::id::SlotId;
 
@@ -47,6 +48,7 @@ pub(crate) struct Flushes {
     last_look: (u64, usize),
     lists_many: bool,
     linger: Linger,
+    patience: Patience,
     orphans: Orphans,
 }
 
@@ -61,6 +63,7 @@ impl Flushes {
             last_look: (0, 0),
             lists_many: false,
             linger: Linger::default(),
+            patience: Patience::default(),
             orphans: Orphans::default(),
         }
     }
@@ -75,33 +78,38 @@ impl Flushes {
         self.linger.set(ticks);
     }
 
-    pub(crate) fn can_linger(&self) -> bool {
+    pub(super) fn can_linger(&self) -> bool {
         self.linger.is_set()
     }
 
     /// The first entry of the list.
-    pub(in crate::slots) fn first(&self) -> Option<SlotId> {
+    pub(super) fn first(&self) -> Option<SlotId> {
         self.front().map(Entry::id)
     }
 
     /// Removes the first entry of the list.
-    pub(in crate::slots) fn remove_first(&mut self) {
+    pub(super) fn remove_first(&mut self) {
         self.due = self.due.saturating_sub(1);
         self.next = self.next.wrapping_add(1);
     }
 
-    /// The input has nothing ready: ticks are counted from now on, unless they are already. They
-    /// are not while nothing is listed.
-    pub(in crate::slots) fn start_linger(&mut self) {
-        if self.len() == self.due {
+    /// A turn ends in which flushes wait for ticks. If the input `is_dry`, these are counted from now
+    /// on, unless they are already. They are not while nothing is listed.
+    pub(super) fn linger(&mut self, is_dry: bool) {
+        self.patience = Patience::default();
+        if is_dry && self.len() == self.due {
             self.linger.stop();
-        } else {
+        } else if is_dry {
             self.linger.start();
         }
     }
 
-    pub(crate) fn stop_linger(&mut self) {
+    /// A turn ends in which no flush waits for a tick. If it is a lull, all that is listed is due.
+    pub(super) fn end_turn(&mut self, handled: u64, pause: Pause) {
         self.linger.stop();
+        if self.patience.ends(self.len(), handled, pause) {
+            self.mark_all_due();
+        }
     }
 
     /// A tick was applied.
@@ -148,7 +156,7 @@ impl Flushes {
     }
 
     /// How many sinks are listed.
-    pub(crate) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.end.wrapping_sub(self.next)
     }
 
@@ -218,7 +226,7 @@ impl Flushes {
     }
 
     /// All that is listed now is due.
-    pub(crate) fn mark_all_due(&mut self) {
+    fn mark_all_due(&mut self) {
         self.due = self.len();
     }
 
@@ -258,7 +266,7 @@ impl Flushes {
     /// Removes and returns the next sink that is due by the time as much as `by` will have been
     /// handled.
     #[inline]
-    pub(in crate::slots) fn pop_due(&mut self, by: Handled) -> Option<SlotId> {
+    pub(super) fn pop_due(&mut self, by: Handled) -> Option<SlotId> {
         let front = self.front()?;
         let id = front.id();
         if self.due > 0 {
