@@ -291,7 +291,7 @@ where
             // After the read, not before: an order may have come with the item.
             let signals = this.router.ready().signals();
             if signals != 0 {
-                this.router.overtake(Unrouted { item, key: None });
+                this.router.overtake(Unrouted::new(item));
                 if signals & ORDERS == 0 {
                     this.orders_state.suspect();
                 }

@@ -51,7 +51,7 @@ impl Budget {
 }
 
 impl Allowance {
-    pub(crate) fn new(units: usize) -> Self {
+    pub(super) fn new(units: usize) -> Self {
         Self(units)
     }
 
@@ -72,7 +72,7 @@ impl Allowance {
     }
 
     /// Adds a unit for work that was paid for in another way.
-    pub(crate) fn refund(&mut self) {
+    pub(super) fn refund(&mut self) {
         self.0 += 1;
     }
 

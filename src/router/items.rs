@@ -16,9 +16,16 @@ use crate::slots::id::SlotId;
 
 /// An item whose slot is to be looked up, again or for the first time.
 pub(crate) struct Unrouted<K, V> {
-    pub(crate) item: V,
+    pub(super) item: V,
     /// Its key, if the key function has returned that and it is not a part of the item.
-    pub(crate) key: Option<K>,
+    key: Option<K>,
+}
+
+impl<K, V> Unrouted<K, V> {
+    /// An item whose key was not computed.
+    pub(crate) fn new(item: V) -> Self {
+        Self { item, key: None }
+    }
 }
 
 /// Why an item cannot be sent on the hot path.

@@ -17,12 +17,12 @@ pub(crate) struct Ledger<H> {
 }
 
 impl<H> Ledger<H> {
-    pub(crate) fn new(hooks: H) -> Self {
+    pub(super) fn new(hooks: H) -> Self {
         Self { handled: Handled::default(), counts: Totals::default(), hooks }
     }
 
     /// Changes the type of the hooks.
-    pub(crate) fn map_hooks<H2>(self, map: impl FnOnce(H) -> H2) -> Ledger<H2> {
+    pub(super) fn map_hooks<H2>(self, map: impl FnOnce(H) -> H2) -> Ledger<H2> {
         Ledger { handled: self.handled, counts: self.counts, hooks: map(self.hooks) }
     }
 
@@ -31,7 +31,7 @@ impl<H> Ledger<H> {
     }
 
     #[inline]
-    pub(crate) fn hooks_mut(&mut self) -> &mut H {
+    pub(super) fn hooks_mut(&mut self) -> &mut H {
         &mut self.hooks
     }
 
@@ -43,45 +43,45 @@ impl<H> Ledger<H> {
 
     /// How many items the input has returned, and how many copies were made.
     #[inline]
-    pub(crate) fn handled(&self) -> &Handled {
+    pub(super) fn handled(&self) -> &Handled {
         &self.handled
     }
 
     /// An item was read.
     #[inline]
-    pub(crate) fn received(&mut self) {
+    pub(super) fn received(&mut self) {
         self.handled.items += 1;
     }
 
     /// An item was cloned.
     #[inline]
-    pub(crate) fn copied(&mut self) {
+    pub(super) fn copied(&mut self) {
         self.handled.copies += 1;
     }
 
     /// A sink took an item.
     #[inline]
-    pub(crate) fn delivered(&mut self) {
+    pub(super) fn delivered(&mut self) {
         self.counts.delivered += 1;
     }
 
     /// A sink failed while it took an item.
-    pub(crate) fn lost(&mut self) {
+    pub(super) fn lost(&mut self) {
         self.counts.lost += 1;
     }
 
     /// `items` wait now, in a queue or beside the input.
-    pub(crate) fn queued(&mut self, items: usize) {
+    pub(super) fn queued(&mut self, items: usize) {
         self.counts.queued += items as u64;
     }
 
     /// `items` no longer wait.
-    pub(crate) fn unqueued(&mut self, items: usize) {
+    pub(super) fn unqueued(&mut self, items: usize) {
         self.counts.queued -= items as u64;
     }
 
     #[cold]
-    pub(crate) fn unmatched<K, V, E>(&mut self, item: V)
+    pub(super) fn unmatched<K, V, E>(&mut self, item: V)
     where
         H: Hooks<K, V, E>,
     {
@@ -90,7 +90,7 @@ impl<H> Ledger<H> {
     }
 
     #[cold]
-    pub(crate) fn discarded<K, V, E>(&mut self, to: Recipient<'_, K>, item: V, why: Discarded)
+    pub(super) fn discarded<K, V, E>(&mut self, to: Recipient<'_, K>, item: V, why: Discarded)
     where
         H: Hooks<K, V, E>,
     {
@@ -98,7 +98,7 @@ impl<H> Ledger<H> {
         self.hooks.discarded(to, item, why);
     }
 
-    pub(crate) fn attached<K, V, E>(&mut self, to: Recipient<'_, K>)
+    pub(super) fn attached<K, V, E>(&mut self, to: Recipient<'_, K>)
     where
         H: Hooks<K, V, E>,
     {
@@ -106,7 +106,7 @@ impl<H> Ledger<H> {
         self.hooks.attached(to);
     }
 
-    pub(crate) fn detached<K, V, E>(&mut self, to: Recipient<'_, K>, why: Detached<E>)
+    pub(super) fn detached<K, V, E>(&mut self, to: Recipient<'_, K>, why: Detached<E>)
     where
         H: Hooks<K, V, E>,
     {

@@ -50,7 +50,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             members: Vec::new(),
             numbers: Vec::new(),
@@ -118,7 +118,7 @@ impl Group {
     }
 
     /// The members, in the order in which they joined.
-    pub(crate) fn members(&self) -> impl Iterator<Item = SlotId> {
+    pub(super) fn members(&self) -> impl Iterator<Item = SlotId> {
         let members = self.members[self.head..].iter();
         members.filter(|&&member| member != VACANT).map(|&member| SlotId::from_raw(member))
     }

@@ -65,7 +65,7 @@ impl<K, S, V, B> Slots<K, S, V, B> {
     }
 
     /// Returns `true` if items are queued that the sink of a slot may take.
-    pub(crate) fn has_items_for(&self, id: SlotId) -> bool {
+    pub(super) fn has_items_for(&self, id: SlotId) -> bool {
         let head = self.shared_group(id).and_then(|group| self.group(group).head());
         self.slot(head.unwrap_or(id)).is_queued()
     }

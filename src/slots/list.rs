@@ -9,8 +9,8 @@ use super::id::SlotId;
 use super::slot::{ExtrasList, Link, NONE, Purpose};
 
 /// The sides of a slot, and the ends of a list.
-pub(crate) const FRONT: usize = 0;
-pub(crate) const BACK: usize = 1;
+pub(super) const FRONT: usize = 0;
+pub(super) const BACK: usize = 1;
 
 #[derive(Debug)]
 pub(crate) struct List {

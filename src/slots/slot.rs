@@ -40,7 +40,7 @@ pub(crate) struct Slot<K, S> {
 }
 
 /// The part of an attachment that only unusual items or terms need.
-pub(crate) struct Extras<V> {
+pub(super) struct Extras<V> {
     queue: VecDeque<V>,
     /// How many items of the queue, at its end, are beyond the buffer.
     beyond: u32,
@@ -78,10 +78,10 @@ impl<V> Default for Extras<V> {
 
 /// A slot, with its extras and everything that its sink is polled with.
 pub(crate) struct SlotMut<'a, K, S, V> {
-    pub(crate) slot: &'a mut Slot<K, S>,
-    pub(crate) extras: &'a mut ExtrasList<V>,
-    pub(crate) ready: &'a Ready,
-    pub(crate) flushes: &'a mut Flushes,
+    pub(super) slot: &'a mut Slot<K, S>,
+    pub(super) extras: &'a mut ExtrasList<V>,
+    pub(super) ready: &'a Ready,
+    pub(super) flushes: &'a mut Flushes,
 }
 
 /// The rest of an attachment whose sink was dropped.
@@ -94,7 +94,7 @@ pub(crate) struct Remains<K, V> {
 /// Its terms and its stage.
 impl<K, S> Slot<K, S> {
     /// A slot on these terms. The defaults of the demux are already filled in.
-    pub(crate) fn new<V>(
+    pub(super) fn new<V>(
         key: K,
         sink: S,
         id: SlotId,
@@ -134,7 +134,7 @@ impl<K, S> Slot<K, S> {
     }
 
     #[inline]
-    pub(crate) fn key(&self) -> &K {
+    pub(super) fn key(&self) -> &K {
         &self.key
     }
 
@@ -147,16 +147,16 @@ impl<K, S> Slot<K, S> {
         self.word.stage()
     }
 
-    pub(crate) fn set_leaving(&mut self, reason: LeaveReason) {
+    pub(super) fn set_leaving(&mut self, reason: LeaveReason) {
         self.word.set_leaving(reason);
     }
 
     /// Returns `true` if it is found by its key.
-    pub(crate) fn is_head(&self) -> bool {
+    pub(super) fn is_head(&self) -> bool {
         self.has(HEAD)
     }
 
-    pub(crate) fn set_head(&mut self, is_head: bool) {
+    pub(super) fn set_head(&mut self, is_head: bool) {
         self.set(HEAD, is_head);
     }
 
@@ -171,12 +171,12 @@ impl<K, S> Slot<K, S> {
     }
 
     #[inline]
-    pub(crate) fn recipient<'a, V>(&'a self, extras: &ExtrasList<V>) -> Recipient<'a, K> {
+    pub(super) fn recipient<'a, V>(&'a self, extras: &ExtrasList<V>) -> Recipient<'a, K> {
         Recipient { key: &self.key, tag: extras.get(self.id).map_or(0, |extras| extras.tag) }
     }
 
     /// The group and the number there, if it shares its key.
-    pub(crate) fn group<V>(&self, extras: &ExtrasList<V>) -> Option<(usize, u64)> {
+    pub(super) fn group<V>(&self, extras: &ExtrasList<V>) -> Option<(usize, u64)> {
         if !self.has(GROUPED) {
             return None;
         }
@@ -189,38 +189,38 @@ impl<K, S> Slot<K, S> {
         self.has(SHARES)
     }
 
-    pub(crate) fn set_shares_queue(&mut self, shares: bool) {
+    pub(super) fn set_shares_queue(&mut self, shares: bool) {
         self.set(SHARES, shares);
     }
 
-    pub(crate) fn set_group<V>(&mut self, group: u32, number: u64, extras: &mut ExtrasList<V>) {
+    pub(super) fn set_group<V>(&mut self, group: u32, number: u64, extras: &mut ExtrasList<V>) {
         self.set(GROUPED, true);
         let extras = extras.get_or_default(self.id);
         extras.group = group;
         extras.number = number;
     }
 
-    pub(crate) fn leave_group(&mut self) {
+    pub(super) fn leave_group(&mut self) {
         self.set(GROUPED, false);
     }
 
-    pub(crate) fn claim<'a, V>(&self, extras: &'a ExtrasList<V>) -> Option<&'a Claim> {
+    pub(super) fn claim<'a, V>(&self, extras: &'a ExtrasList<V>) -> Option<&'a Claim> {
         extras.get(self.id)?.claim.as_deref()
     }
 
     /// How many items may be queued.
-    pub(crate) fn buffer<V>(&self, extras: &ExtrasList<V>) -> usize {
+    pub(super) fn buffer<V>(&self, extras: &ExtrasList<V>) -> usize {
         let large = || extras.get(self.id).map_or(0, |extras| extras.buffer as usize);
         self.word.small_buffer().unwrap_or_else(large)
     }
 
     /// How many items are in the queue.
-    pub(crate) fn queue_len<V>(&self, extras: &ExtrasList<V>) -> usize {
+    pub(super) fn queue_len<V>(&self, extras: &ExtrasList<V>) -> usize {
         extras.get(self.id).map_or(0, |extras| extras.queue.len())
     }
 
     /// How many items are in the queue beyond the buffer.
-    pub(crate) fn beyond_len<V>(&self, extras: &ExtrasList<V>) -> usize {
+    pub(super) fn beyond_len<V>(&self, extras: &ExtrasList<V>) -> usize {
         if self.has(BEYOND) {
             extras.get(self.id).map_or(0, |extras| extras.beyond as usize)
         } else {
@@ -229,7 +229,7 @@ impl<K, S> Slot<K, S> {
     }
 
     /// Drops the sink.
-    pub(crate) fn into_remains<V>(self, extras: &mut ExtrasList<V>) -> Remains<K, V> {
+    pub(super) fn into_remains<V>(self, extras: &mut ExtrasList<V>) -> Remains<K, V> {
         let Self { key, sink, id, .. } = self;
         drop(sink);
         let extras = extras.take(id).map(|extras| *extras).unwrap_or_default();
@@ -293,7 +293,7 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
     }
 
     /// Returns `true` if it accepts a limited number of items.
-    pub(crate) fn is_limited(&self) -> bool {
+    pub(super) fn is_limited(&self) -> bool {
         self.slot.has(LIMITED)
     }
 

@@ -51,11 +51,11 @@ impl Default for Link {
 pub(crate) struct ExtrasList<V>(Vec<Option<Box<Extras<V>>>>);
 
 impl<V> ExtrasList<V> {
-    pub(crate) fn new() -> Self {
+    pub(in crate::slots) fn new() -> Self {
         Self(Vec::new())
     }
 
-    pub(crate) fn reserve(&mut self, slots: usize) {
+    pub(in crate::slots) fn reserve(&mut self, slots: usize) {
         self.0.reserve(slots.saturating_sub(self.0.len()));
     }
 
@@ -76,7 +76,7 @@ impl<V> ExtrasList<V> {
 
     /// One of the links of a slot. Only slots with extras are in lists.
     #[inline]
-    pub(crate) fn link(&mut self, id: SlotId, link: usize) -> &mut Link {
+    pub(in crate::slots) fn link(&mut self, id: SlotId, link: usize) -> &mut Link {
         &mut self.get_mut(id).expect("a slot in a list has extras").links[link]
     }
 

@@ -124,7 +124,7 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
     }
 
     /// How many items are beyond the buffer.
-    pub(crate) fn beyond_len(&self) -> usize {
+    pub(super) fn beyond_len(&self) -> usize {
         self.slot.beyond_len(self.extras)
     }
 

@@ -56,7 +56,7 @@ impl<K, S> Slot<K, S> {
 
     /// Returns `true` if it has a time-out.
     #[inline]
-    pub(crate) fn is_timed(&self) -> bool {
+    pub(in crate::slots) fn is_timed(&self) -> bool {
         self.has(TIMED)
     }
 
@@ -100,18 +100,18 @@ impl<K, S> Slot<K, S> {
     }
 
     #[inline]
-    pub(crate) fn is_flush_queued(&self) -> bool {
+    pub(in crate::slots) fn is_flush_queued(&self) -> bool {
         self.has(FLUSH_QUEUED)
     }
 
-    pub(crate) fn set_flush_queued(&mut self, is_queued: bool) {
+    pub(in crate::slots) fn set_flush_queued(&mut self, is_queued: bool) {
         self.set(FLUSH_QUEUED, is_queued);
     }
 
     /// Returns `true` if its sink is to be flushed when its turn in the flush list comes. A sink that
     /// is being closed is not, because closing flushes.
     #[inline]
-    pub(crate) fn needs_flush(&self) -> bool {
+    pub(in crate::slots) fn needs_flush(&self) -> bool {
         self.has(UNFLUSHED) && !self.is_past_sending()
     }
 }
@@ -174,7 +174,7 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
     }
 
     /// Returns `true` if the sink's waker has fired and the slot was not advanced since.
-    pub(crate) fn has_fired(&self) -> bool {
+    pub(in crate::slots) fn has_fired(&self) -> bool {
         self.ready.has_fired(self.id)
     }
 

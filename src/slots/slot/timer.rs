@@ -48,26 +48,26 @@ pub(crate) enum Expired {
 
 impl<K, S, V> SlotMut<'_, K, S, V> {
     /// Where it is in the list of the timers, if it has a time-out.
-    pub(crate) fn timer_index(&self) -> Option<usize> {
+    pub(in crate::slots) fn timer_index(&self) -> Option<usize> {
         Some(self.extras.get(self.slot.id)?.timer.as_ref()?.index as usize)
     }
 
     /// Notes whether the waker of a sink that has just answered `Pending` has fired.
-    pub(crate) fn set_self_woken(&mut self, woken: bool) {
+    pub(super) fn set_self_woken(&mut self, woken: bool) {
         if let Some(timer) = self.timer_mut() {
             timer.is_self_woken = woken;
         }
     }
 
     /// Sets where it is in the list of the timers.
-    pub(crate) fn set_timer_index(&mut self, index: usize) {
+    pub(in crate::slots) fn set_timer_index(&mut self, index: usize) {
         if let (Some(timer), Ok(index)) = (self.timer_mut(), u32::try_from(index)) {
             timer.index = index;
         }
     }
 
     /// It joins the list of the timers. `sweep` is the last one that it does not take part in.
-    pub(crate) fn join_timers(&mut self, index: usize, sweep: u32) {
+    pub(in crate::slots) fn join_timers(&mut self, index: usize, sweep: u32) {
         self.set_timer_index(index);
         if let Some(timer) = self.timer_mut() {
             timer.sweep = sweep;
