@@ -25,6 +25,7 @@ mod store;
 mod timers;
 
 use alloc::sync::Arc;
+
 use slab::Slab;
 
 use self::flush::Flushes;
