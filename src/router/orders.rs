@@ -166,23 +166,19 @@ where
         backlog
     }
 
-    /// Queues the items that waited for the predecessor of `id`. Those that fit are accepted, up to
-    /// the limit of `id`. The others are beyond the buffer as if they came now: otherwise each
-    /// replacement of a sink that does not read would let in further items. If `id` conflates, all
-    /// but the first are compared with others before they are accepted.
+    /// Queues the items that waited for the predecessor of `id`. Those that it does not accept are
+    /// beyond the buffer as if they came now: otherwise each replacement of a sink that does not
+    /// read would let in further items.
     fn take_over(&mut self, id: SlotId, backlog: VecDeque<V>) {
-        let len = backlog.len();
-        if len == 0 {
+        if backlog.is_empty() {
             return;
         }
-        let room = if self.slots.slot(id).conflates() { 1 } else { self.slots.buffer(id) };
-        self.ledger.queued(len);
+        self.ledger.queued(backlog.len());
         let mut slot = self.slots.slot_mut(id);
-        slot.set_queue(backlog);
-        let fits = len.min(room);
-        let accepted = slot.accept_up_to(fits);
-        self.set_beyond(id, len - accepted);
-        if !self.slots.slot_mut(id).may_accept() {
+        let beyond = slot.take_over(backlog);
+        let has_limit_left = slot.may_accept();
+        self.set_beyond(id, beyond);
+        if !has_limit_left {
             self.leave(id, LeaveReason::Limited);
         }
     }

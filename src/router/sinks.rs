@@ -98,10 +98,12 @@ where
 
     /// Lets a sink take items from its queue, or from the one that it shares.
     fn drain(&mut self, id: SlotId, polls: &mut Allowance) -> Drained {
-        match self.slots.shared_group(id) {
-            Some(group) => self.drain_member(id, group, polls),
-            None => self.drain_own(id, polls),
+        if self.slots.slot(id).shares_queue() {
+            if let Some(group) = self.slots.shared_group(id) {
+                return self.drain_member(id, group, polls);
+            }
         }
+        self.drain_own(id, polls)
     }
 
     /// Lets a sink take items from its own queue.
@@ -301,10 +303,14 @@ where
             _ => Discarded::Evicted,
         };
         let skipped = if self.walk.is_some() { self.skip_member(id) } else { None };
-        let frees_key = self.slots.is_only_receiver(id);
-        let group = if frees_key { None } else { self.slots.shared_group(id) };
-        self.forget_beyond(id);
-        let shared = group.map(|group| (group, self.slots.slot_mut(id).take_queue()));
+        let mut frees_key = false;
+        let mut shared = None;
+        if self.slots.slot(id).receives() {
+            frees_key = self.slots.is_only_receiver(id);
+            let group = if frees_key { None } else { self.slots.shared_group(id) };
+            self.forget_beyond(id);
+            shared = group.map(|group| (group, self.slots.slot_mut(id).take_queue()));
+        }
         let Remains { key, tag, queue } = self.slots.remove(id);
         if let Some((group, queue)) = shared {
             self.hand_over(group, queue);

@@ -138,7 +138,17 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         Queue { items: mem::take(&mut extras.queue), beyond }
     }
 
-    /// Takes over the queue of another slot. It may be longer than the buffer.
+    /// Takes over the items that waited for the predecessor, and accepts those that fit, as far as
+    /// the limit goes. Returns how many are left. If it conflates, all but the first are compared
+    /// with others before they are accepted.
+    pub(crate) fn take_over(&mut self, items: VecDeque<V>) -> usize {
+        let len = items.len();
+        let room = if self.slot.conflates() { 1 } else { self.room() };
+        self.set_queue(items);
+        len - self.accept_up_to(len.min(room))
+    }
+
+    /// Sets the queue to that of another slot. It may be longer than the buffer.
     pub(crate) fn set_queue(&mut self, items: VecDeque<V>) {
         debug_assert!(!self.slot.is_queued());
         if !items.is_empty() {
