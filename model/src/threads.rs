@@ -18,13 +18,14 @@
 //! Interleavings differ from run to run: a script that failed may have to be played many times.
 
 use alloc::sync::Arc;
+use std::fmt;
 use std::pin::Pin;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use futures::Sink;
+use sink_test::{Broken, Op, ScriptedSink, SinkHandle, scripted_sink};
 use stream_demux::{
     Attach, Demux, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Overflow, Recipient,
     Totals,
@@ -93,7 +94,7 @@ pub fn run(script: &[u8]) {
     let [first, ..] = &mut leases;
     let lease = first.take();
     let actions: [Box<dyn FnOnce() + Send>; THREADS] = [
-        Box::new(|| lock(&world.sinks).clone().iter().for_each(|handle| handle.release())),
+        Box::new(|| lock(&world.sinks).clone().iter().for_each(|sink| sink.release())),
         Box::new(|| drop(lease)),
         Box::new(|| world.items.end()),
     ];
@@ -107,9 +108,10 @@ pub fn run(script: &[u8]) {
     // Late orders were not read, and the input stored the task's waker.
     world.orders.clear();
     world.items.clear();
-    for handle in lock(&world.sinks).iter() {
-        handle.wake();
-        assert!(lock(&handle.0).dropped, "a sink outlives the demux");
+    for sink in lock(&world.sinks).iter() {
+        sink.wake();
+        assert!(sink.handle.is_dropped(), "a sink outlives the demux");
+        drop(sink.handle.take_items()); // which may hold the handle
     }
     assert!(!runner.task_waker.0.load(SeqCst), "the task was woken after the demux was dropped");
     runner.end();
@@ -192,34 +194,38 @@ impl Step {
             }
             Self::AttachBriefly { key, detached, spins } => {
                 let mut lease = Lease::new();
-                let handle = world.attach(key, 0, Some(&mut lease));
+                let sink = world.attach(key, 0, Some(&mut lease));
                 spin(spins);
                 if detached {
                     lease.detach();
                 } else {
                     drop(lease);
                 }
-                if let Some(handle) = handle {
-                    let mut state = lock(&handle.0);
-                    (state.lease_dropped, state.lease_detached) = (!detached, detached);
+                if let Some(sink) = sink {
+                    let end = if detached { &sink.lease_detached } else { &sink.lease_dropped };
+                    end.store(true, SeqCst);
                 }
             }
             Self::AttachAndSend => {
                 let key = KEYS + world.own_keys.fetch_add(1, SeqCst) % 128; // more than sinks
-                let sink = world.attach(key, 0, None);
+                let sink = world.attach(key, 0, None).map(|sink| sink.handle.clone());
                 world.items.push_with(|seq| Item { seq, key, sink });
             }
             Self::Detach(key) => world.orders.push(Order::Detach(key)),
             Self::Evict(key) => world.orders.push(Order::Evict(key)),
             Self::DropLease => drop(lease.take()),
             Self::DetachLease => drop(lease.take().map(Lease::detach)),
-            Self::Close(nth) => world.pick(nth, |handle| lock(&handle.0).open = false),
-            Self::Open(nth) => world.pick(nth, SinkHandle::release),
-            Self::Hold(nth) => world.pick(nth, |handle| lock(&handle.0).flush_is_held = true),
-            Self::Wake(nth) => world.pick(nth, SinkHandle::wake),
-            Self::Fail(nth) => world.pick(nth, |handle| {
-                lock(&handle.0).fails = true;
-                handle.wake();
+            Self::Close(nth) => world.pick(nth, |sink| sink.handle.park()),
+            Self::Open(nth) => world.pick(nth, Attached::release),
+            Self::Hold(nth) => world.pick(nth, |sink| {
+                [Op::Flush, Op::Close].into_iter().for_each(|op| sink.handle.hold(op));
+                sink.is_held.store(true, SeqCst);
+            }),
+            Self::Wake(nth) => world.pick(nth, Attached::wake),
+            Self::Fail(nth) => world.pick(nth, |sink| {
+                let all = [Op::Ready, Op::Send, Op::Flush, Op::Close];
+                all.into_iter().for_each(|op| sink.handle.fail_quietly(op));
+                sink.wake();
             }),
             Self::Spin(spins) => spin(spins * 4),
         }
@@ -240,142 +246,39 @@ struct Item {
     seq: usize,
     key: u8,
     /// Attached under this key by the thread that sent the item, and by no other.
-    sink: Option<Arc<SinkHandle>>,
+    sink: Option<SinkHandle<Item>>,
 }
 
-/// The state of a sink, shared with the threads that control it.
-struct SinkHandle(Mutex<SinkState>);
-
-#[derive(Default)]
-#[expect(clippy::struct_excessive_bools, reason = "the flags are independent")]
-struct SinkState {
-    open: bool,
-    flush_is_held: bool,
-    fails: bool,
-    /// Its only lease was dropped.
-    lease_dropped: bool,
-    /// It was detached.
-    lease_detached: bool,
-    ready_returned: bool,
-    unflushed: bool,
-    closing: bool,
-    ended: bool,
-    dropped: bool,
-    last_seq: Option<usize>,
-    received: u64,
-    ready_waker: Option<Waker>,
-    /// The waker of a pending flush or close.
-    flush_waker: Option<Waker>,
-    last_waker: Option<Waker>,
-}
-
-impl SinkHandle {
-    fn new(open: bool) -> Self {
-        Self(Mutex::new(SinkState { open, ..SinkState::default() }))
+impl fmt::Debug for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.seq.fmt(f)
     }
+}
 
+/// A sink, and what the threads did with it.
+struct Attached {
+    handle: SinkHandle<Item>,
+    /// Its flush and its close are pending.
+    is_held: AtomicBool,
+    /// The end of its only lease.
+    lease_dropped: AtomicBool,
+    lease_detached: AtomicBool,
+}
+
+impl Attached {
     /// Makes the sink ready, and completes a pending flush or close.
     fn release(&self) {
-        let mut state = lock(&self.0);
-        (state.open, state.flush_is_held) = (true, false);
-        let wakers = (state.ready_waker.take(), state.flush_waker.take());
-        drop(state);
-        wakers.0.into_iter().chain(wakers.1).for_each(Waker::wake);
+        self.is_held.store(false, SeqCst);
+        [Op::Ready, Op::Flush, Op::Close].into_iter().for_each(|op| self.handle.release(op));
     }
 
     /// Fires the waker that the sink was polled with last.
     fn wake(&self) {
-        let waker = lock(&self.0).last_waker.clone();
-        waker.into_iter().for_each(Waker::wake);
-    }
-}
-
-struct TestSink {
-    handle: Arc<SinkHandle>,
-    world: Arc<World>,
-}
-
-impl TestSink {
-    fn enter(&self, call_name: &str) -> MutexGuard<'_, SinkState> {
-        let state = lock(&self.handle.0);
-        assert!(!state.ended, "{call_name} after the sink has failed or was closed");
-        state
+        self.handle.wake();
     }
 
-    fn poll_settled(
-        mut state: MutexGuard<'_, SinkState>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), &'static str>> {
-        state.last_waker = Some(cx.waker().clone());
-        if state.fails {
-            state.ended = true;
-            return Poll::Ready(Err("broken"));
-        }
-        if state.flush_is_held {
-            state.flush_waker = Some(cx.waker().clone());
-            return Poll::Pending;
-        }
-        state.ended = state.closing;
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl Sink<Item> for TestSink {
-    type Error = &'static str;
-
-    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        let mut state = self.enter("poll_ready");
-        assert!(!state.closing, "poll_ready after poll_close");
-        state.last_waker = Some(cx.waker().clone());
-        if state.fails {
-            state.ended = true;
-            return Poll::Ready(Err("broken"));
-        }
-        state.ready_returned = state.open;
-        if state.open {
-            return Poll::Ready(Ok(()));
-        }
-        state.ready_waker = Some(cx.waker().clone());
-        Poll::Pending
-    }
-
-    fn start_send(self: Pin<&mut Self>, item: Item) -> Result<(), Self::Error> {
-        let mut state = self.enter("start_send");
-        assert!(std::mem::take(&mut state.ready_returned), "start_send without poll_ready");
-        if state.fails {
-            state.ended = true;
-            self.world.record_fate(item.seq);
-            return Err("broken");
-        }
-        assert!(
-            state.last_seq < Some(item.seq),
-            "{:?} was sent after {:?}",
-            item.seq,
-            state.last_seq
-        );
-        (state.last_seq, state.unflushed) = (Some(item.seq), true);
-        state.received += 1;
-        self.world.record_fate(item.seq);
-        Ok(())
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        let mut state = self.enter("poll_flush");
-        assert!(!state.closing, "poll_flush after poll_close");
-        state.unflushed = false;
-        Self::poll_settled(state, cx)
-    }
-
-    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        let mut state = self.enter("poll_close");
-        state.closing = true;
-        Self::poll_settled(state, cx)
-    }
-}
-
-impl Drop for TestSink {
-    fn drop(&mut self) {
-        lock(&self.handle.0).dropped = true;
+    fn is_open(&self) -> bool {
+        !self.handle.is_parked()
     }
 }
 
@@ -384,10 +287,10 @@ struct World {
     /// How many keys of `AttachAndSend` are in use.
     own_keys: AtomicU8,
     items: Arc<Queue<Item>>,
-    orders: Arc<Queue<Order<u8, TestSink>>>,
-    sinks: Mutex<Vec<Arc<SinkHandle>>>,
-    /// The number of fates of each item.
-    fates: Mutex<Vec<u32>>,
+    orders: Arc<Queue<Order<u8, ScriptedSink<Item>>>>,
+    sinks: Mutex<Vec<Arc<Attached>>>,
+    /// The items that hooks were given.
+    dropped: Mutex<Vec<usize>>,
     attached: AtomicUsize,
     detached: AtomicUsize,
     unmatched: AtomicUsize,
@@ -400,21 +303,24 @@ impl World {
         self.items.push_with(|seq| Item { seq, key, sink: None });
     }
 
-    fn attach(
-        self: &Arc<Self>,
-        key: u8,
-        settings: usize,
-        lease: Option<&mut Lease>,
-    ) -> Option<Arc<SinkHandle>> {
+    fn attach(&self, key: u8, settings: usize, lease: Option<&mut Lease>) -> Option<Arc<Attached>> {
         let mut sinks = lock(&self.sinks);
         if sinks.len() == MAX_SINKS {
             return None;
         }
-        let handle = Arc::new(SinkHandle::new(settings & 16 == 0));
-        sinks.push(Arc::clone(&handle));
+        let (sink, handle) = scripted_sink(sinks.len());
+        if settings & 16 != 0 {
+            handle.park();
+        }
+        let attached = Arc::new(Attached {
+            handle,
+            is_held: AtomicBool::new(false),
+            lease_dropped: AtomicBool::new(false),
+            lease_detached: AtomicBool::new(false),
+        });
+        sinks.push(Arc::clone(&attached));
         drop(sinks);
-        let mut attach =
-            Attach::new(key, TestSink { handle: Arc::clone(&handle), world: Arc::clone(self) });
+        let mut attach = Attach::new(key, sink);
         attach = match settings & 7 {
             1 => attach.buffer(2),
             2 => attach.buffer(3).overflow(Overflow::DropOldest),
@@ -429,40 +335,40 @@ impl World {
             attach = attach.leased(lease);
         }
         self.orders.push(attach.into());
-        Some(handle)
+        Some(attached)
     }
 
-    fn pick(&self, nth: usize, action: impl FnOnce(&SinkHandle)) {
+    fn pick(&self, nth: usize, action: impl FnOnce(&Attached)) {
         let sinks = lock(&self.sinks);
         if let Some(last) = sinks.len().checked_sub(1) {
-            let handle = Arc::clone(&sinks[last - nth % sinks.len()]);
+            let sink = Arc::clone(&sinks[last - nth % sinks.len()]);
             drop(sinks);
-            action(&handle);
+            action(&sink);
         }
     }
 
-    fn record_fate(&self, seq: usize) {
-        let mut fates = lock(&self.fates);
-        if fates.len() <= seq {
-            fates.resize(seq + 1, 0);
-        }
-        fates[seq] += 1;
-    }
-
-    /// Checks the totals against the items and attachments that were counted here.
-    fn check(&self, totals: Totals) {
+    /// Checks the totals against the items and attachments that were counted here. Returns the
+    /// number of items that have no fate.
+    fn check(&self, totals: Totals) -> u64 {
         add_up(totals);
-        let Totals { received, copies, unmatched, delivered, discarded, queued, .. } = totals;
+        let Totals { received, copies, unmatched, delivered, discarded, .. } = totals;
         let seen = [&self.unmatched, &self.discarded, &self.attached, &self.detached]
             .map(|count| count.load(SeqCst) as u64);
         assert_eq!(seen, [unmatched, discarded, totals.attached, totals.detached]);
-        let fates: u64 = lock(&self.fates).iter().map(|&fates| u64::from(fates)).sum();
-        assert_eq!(fates + queued, received + copies, "each item has one fate");
-        let received: u64 = lock(&self.sinks).iter().map(|handle| lock(&handle.0).received).sum();
-        assert_eq!(received, delivered, "items that sinks received");
-        if copies == 0 {
-            assert!(lock(&self.fates).iter().all(|&fates| fates <= 1), "an item has two fates");
+        let mut all = lock(&self.dropped).clone();
+        let mut sent = 0;
+        for sink in lock(&self.sinks).iter() {
+            let items: Vec<_> = sink.handle.items().iter().map(|item| item.seq).collect();
+            assert!(items.is_sorted_by(|a, b| a < b), "the items are not in order: {items:?}");
+            sent += items.len() as u64;
+            all.extend(items);
         }
+        assert_eq!(sent, delivered, "items that sinks received");
+        let fates = all.len();
+        all.sort_unstable();
+        all.dedup();
+        assert!(copies > 0 || all.len() == fates, "an item has two fates");
+        received - all.len() as u64
     }
 
     /// Checks what must hold when the task is parked and no thread is active.
@@ -470,8 +376,8 @@ impl World {
         self.check(totals);
         assert!(self.orders.unread_count() == 0, "the task is parked although orders are unread");
         let sinks = lock(&self.sinks);
-        let present = || sinks.iter().map(|handle| lock(&handle.0)).filter(|state| !state.dropped);
-        let is_any_closed = present().any(|state| !state.open || state.flush_is_held);
+        let present = || sinks.iter().filter(|sink| !sink.handle.is_dropped());
+        let is_any_closed = present().any(|sink| !sink.is_open() || sink.is_held.load(SeqCst));
         let unread_items = self.items.unread_count();
         if self.blocked.load(SeqCst) == 0 {
             assert_eq!(unread_items, 0, "the task is parked although items are unread");
@@ -480,21 +386,24 @@ impl World {
             assert_eq!(self.blocked.load(SeqCst), 0, "all sinks are open");
             assert_eq!(totals.queued, 0, "all sinks are open");
         }
-        for state in present() {
-            assert!(!state.lease_dropped, "a sink was not dropped with its lease");
-            let not_detached = state.lease_detached && state.open && !state.closing;
+        for sink in present() {
+            let (handle, closing) = (&sink.handle, sink.handle.is_closing());
+            assert!(!sink.lease_dropped.load(SeqCst), "a sink was not dropped with its lease");
+            let not_detached = sink.lease_detached.load(SeqCst) && sink.is_open() && !closing;
             assert!(!not_detached, "a sink receives although its lease was detached");
-            assert!(!state.unflushed || state.closing, "a sink was not flushed");
+            let is_flushed = handle.flush_asked() == handle.taken();
+            assert!(is_flushed || closing, "a sink was not flushed");
             // Opening a sink takes its waker.
-            assert!(state.ready_waker.is_none() || !state.open, "an open sink was not polled");
+            let is_forgotten = handle.is_waiting(Op::Ready) && sink.is_open();
+            assert!(!is_forgotten, "an open sink was not polled");
         }
     }
 
     fn check_end(&self, totals: Totals) {
-        self.check(totals);
+        let without_fate = self.check(totals);
         assert_eq!((totals.queued, totals.attached), (0, totals.detached));
         assert_eq!(self.blocked.load(SeqCst), 0);
-        assert!(lock(&self.fates).iter().all(|&fates| fates > 0), "an item has no fate");
+        assert!(without_fate <= totals.lost, "an item has no fate");
     }
 }
 
@@ -505,25 +414,25 @@ fn add_up(totals: Totals) {
 
 struct CountingHooks(Arc<World>);
 
-impl Hooks<u8, Item, &'static str> for CountingHooks {
+impl Hooks<u8, Item, Broken> for CountingHooks {
     fn attached(&mut self, _: Recipient<'_, u8>) {
         self.0.attached.fetch_add(1, SeqCst);
     }
 
-    fn detached(&mut self, _: Recipient<'_, u8>, _: Detached<&'static str>) {
+    fn detached(&mut self, _: Recipient<'_, u8>, _: Detached<Broken>) {
         self.0.detached.fetch_add(1, SeqCst);
     }
 
     fn unmatched(&mut self, item: Item) {
-        let is_attached = item.sink.is_some_and(|sink| !lock(&sink.0).fails);
+        let is_attached = item.sink.is_some_and(|sink| !sink.is_failed());
         assert!(!is_attached, "an item overtook the order that was sent before it");
         self.0.unmatched.fetch_add(1, SeqCst);
-        self.0.record_fate(item.seq);
+        lock(&self.0.dropped).push(item.seq);
     }
 
     fn discarded(&mut self, _: Recipient<'_, u8>, item: Item, _: Discarded) {
         self.0.discarded.fetch_add(1, SeqCst);
-        self.0.record_fate(item.seq);
+        lock(&self.0.dropped).push(item.seq);
     }
 
     fn blocked(&mut self, _: Recipient<'_, u8>) {
