@@ -10,7 +10,7 @@ use sink_test::{SinkHandle, StreamHandle, Task};
 use crate::event::{Event, Seen, Step, Tape};
 use crate::monitor::Monitor;
 use crate::script::{Script, Settings};
-use crate::subject::{HAS_ENGINE, Subject, setup};
+use crate::subject::{Subject, setup};
 use crate::world::World;
 use crate::{ITEM_KEYS, MAX_POLLS, MAX_STEPS, lock};
 
@@ -123,7 +123,7 @@ pub struct Run<'a> {
     bytes: &'a [u8],
     script: Script<'a>,
     settings: Settings,
-    sides: Vec<Side>,
+    sides: [Side; 2],
     pub monitor: Monitor,
     /// The number of polls in a row in which nothing has happened.
     quiet: usize,
@@ -132,8 +132,7 @@ pub struct Run<'a> {
 impl<'a> Run<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
         let (settings, script) = Script::new(bytes);
-        let is_reference = if HAS_ENGINE { &[false, true][..] } else { &[true] };
-        let sides = is_reference.iter().map(|is| Side::new(settings, *is)).collect();
+        let sides = [false, true].map(|is_reference| Side::new(settings, is_reference));
         Self { bytes, script, settings, sides, monitor: Monitor::new(settings), quiet: 0 }
     }
 
@@ -190,29 +189,27 @@ impl<'a> Run<'a> {
         for side in &mut self.sides {
             polled |= act(side).map_err(|fault| format!("{}: {fault}", side.name))?;
         }
-        if let [side, Side { completed: true, .. }] = &mut self.sides[..] {
-            side.complete()?;
+        if self.sides[1].completed {
+            self.sides[0].complete()?;
         }
         let news = |side: &mut Side| {
             let new = lock(&side.tape.0)[side.read..].to_vec();
             side.read += new.len();
             new
         };
-        let tapes: Vec<_> = self.sides.iter_mut().map(news).collect();
-        let is_quiet = tapes[0].len() <= 3; // a turn, and an input that is pending
+        let [tape, expected] = self.sides.each_mut().map(news);
+        let is_quiet = tape.len() <= 3; // a turn, and an input that is pending
         self.quiet = if is_quiet { self.quiet + 1 } else { 0 };
-        for event in &tapes[0] {
+        for event in &tape {
             self.monitor.observe(event).map_err(|fault| format!("{event:?}: {fault}"))?;
         }
-        if let [tape, expected] = &tapes[..] {
-            // The moment at which a copy is made is not fixed.
-            let fixed = |event: &&Event| !matches!(event, Event::Clone(_));
-            let mut expected = expected.iter().filter(fixed);
-            for event in tape.iter().filter(fixed).map(Some).chain([None]) {
-                let expected = expected.next();
-                if event != expected {
-                    return Err(format!("{event:?}\nbut the reference has {expected:?}"));
-                }
+        // The moment at which a copy is made is not fixed.
+        let fixed = |event: &&Event| !matches!(event, Event::Clone(_));
+        let mut expected = expected.iter().filter(fixed);
+        for event in tape.iter().filter(fixed).map(Some).chain([None]) {
+            let expected = expected.next();
+            if event != expected {
+                return Err(format!("{event:?}\nbut the reference has {expected:?}"));
             }
         }
         Ok(polled)

@@ -14,10 +14,6 @@ use crate::script::{Hashing, Settings};
 use crate::watched::{Item, Key, Offer, Pool, Recorder, SentOrder, WatchedSink, WatchedStream};
 use crate::world::World;
 
-/// Whether scripts are played on the crate, too. If not, the monitor reads the tape of the
-/// reference.
-pub const HAS_ENGINE: bool = true;
-
 type Watched<F> = Demux<WatchedStream<Item>, F, WatchedStream<SentOrder>, Recorder, Hashing>;
 pub type Subject = Pin<Box<dyn Look<Output = Totals>>>;
 

@@ -33,13 +33,6 @@ fn admitted_items_are_sent_and_the_others_discarded() {
 }
 
 #[test]
-fn admit_is_not_called_for_unmatched_items() {
-    let mut rig = rig().admitting(|_, _| false);
-    rig.attach(1, "a");
-    assert_eq!(rig.send([201]), ["unmatched 201"]);
-}
-
-#[test]
 fn sink_is_not_polled_for_an_item_that_is_refused() {
     let mut rig = rig().admitting(|_, _| false);
     let a = rig.attach(1, "a");
@@ -47,20 +40,6 @@ fn sink_is_not_polled_for_an_item_that_is_refused() {
     rig.send([101, 102]);
     assert!(a.calls().is_empty());
     assert_eq!((rig.totals().discarded, rig.totals().detached), (2, 0));
-}
-
-#[test]
-fn refused_item_never_waits_for_a_sink_that_is_not_ready() {
-    let mut rig = rig().admitting(|_, n| n % 2 == 0);
-    let a = rig.attach(1, "a");
-    let b = rig.attach(2, "b");
-    a.park();
-    assert_eq!(
-        rig.send([101, 202]),
-        ["admit 101 to 1", "discarded 101 of 1 NotAdmitted", "admit 202 to 2", "b sent 202"]
-    );
-    assert!(rig.task.get_ref().blocked_on().is_none());
-    assert_eq!((a.count(Op::Ready), b.taken()), (0, 1));
 }
 
 #[test]
@@ -80,16 +59,6 @@ fn refused_item_does_not_overflow_a_queue() {
             assert_eq!(a.items(), fill);
         }
     }
-}
-
-#[test]
-fn refused_items_do_not_count_towards_a_limit() {
-    let mut rig = rig().admitting(|_, n| n % 2 == 0);
-    let a = rig.attach_on(1, "a", |attach| attach.limit(2));
-    rig.send([101, 102, 103, 104]);
-    assert_eq!(a.items(), [102, 104]);
-    assert!(a.is_closed());
-    assert_eq!(rig.send([105]), ["unmatched 105"]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Guarantee 13, any task and any waker: the future may move to another task, or be polled with
-//! another waker, between two polls, and may be woken from any thread. No wake-up is lost.
+//! another waker, between two polls. No wake-up is lost. The fuzz target `threads` wakes it from
+//! other threads.
 //!
 //! A `Task` polls only when the waker of its last poll has fired. After a lost wake-up, the task
 //! remains parked with work left, and the test fails.
@@ -11,12 +12,11 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, RawWaker, RawWakerVTable, Waker};
-use std::thread;
 
 use crate::common::panics::panic_message;
-use crate::common::{Op, Rig, SinkHandle, Task, scripted_sink};
+use crate::common::{Op, Rig, Task};
 use futures::stream;
-use stream_demux::{Attach, DemuxStreamExt, Lease, Order};
+use stream_demux::{DemuxStreamExt, Order};
 
 impl Rig {
     /// Polls the demux once with another waker, as another task would. The new task parks.
@@ -102,92 +102,6 @@ fn a_stale_waker_of_a_reused_slot_does_not_hide_a_wake_of_its_sink() {
     rig.input.push(202);
     rig.sleep();
     assert_eq!(b.items(), [201, 202]);
-}
-
-// Other threads.
-
-/// Other threads send, block, wake and evict while this thread polls when it is woken. When they
-/// have ended, no work may be left without a wake.
-#[test]
-fn racing_threads_lose_no_wake() {
-    const ITEMS: u32 = 3_000;
-    for round in 0..4 {
-        let mut rig = Rig::new();
-        let sinks: Vec<_> =
-            (0..4).map(|key| rig.attach_on(key, key, |attach| attach.buffer(2))).collect();
-        // A sink may open just before it is polled again.
-        sinks.iter().for_each(SinkHandle::lenient);
-        let done = Arc::new(AtomicUsize::new(0));
-        let finish = |done: &Arc<AtomicUsize>| {
-            let done = Arc::clone(done);
-            move || _ = done.fetch_add(1, SeqCst)
-        };
-        let mut threads = Vec::new();
-
-        let (input, end) = (rig.input.clone(), finish(&done));
-        threads.push(thread::spawn(move || {
-            (0..ITEMS).for_each(|n| input.push(n % 5 * 100));
-            end();
-        }));
-        for sink in &sinks[..2] {
-            let (sink, end) = (sink.clone(), finish(&done));
-            threads.push(thread::spawn(move || {
-                for _ in 0..ITEMS / 3 {
-                    sink.park();
-                    sink.allow(1);
-                    sink.wake();
-                }
-                sink.open();
-                end();
-            }));
-        }
-        let (orders, end) = (rig.orders.clone(), finish(&done));
-        let gone = thread::spawn(move || {
-            let mut gone = Vec::new();
-            for n in 0..ITEMS / 10 {
-                let mut lease = Lease::new();
-                let (sink, handle) = scripted_sink(n);
-                handle.lenient();
-                orders.push(Attach::new(4, sink).leased(&mut lease).into());
-                match (n + round) % 3 {
-                    0 => drop(lease),
-                    1 => lease.detach(),
-                    _ => {
-                        lease.disarm();
-                        orders.push(Order::Evict(4));
-                    }
-                }
-                gone.push(handle);
-            }
-            end();
-            gone
-        });
-
-        while done.load(SeqCst) < 4 {
-            assert!(rig.task.turns(50).is_pending());
-            if round % 2 == 1 {
-                rig.task.renew_waker();
-            }
-            thread::yield_now();
-        }
-        for thread in threads {
-            thread.join().unwrap();
-        }
-        let gone = gone.join().unwrap();
-        rig.sleep();
-        assert!(gone.iter().all(SinkHandle::is_dropped), "an attachment was not removed");
-        for sink in &sinks {
-            assert_eq!(
-                (sink.taken(), sink.flushed()),
-                (600, 600),
-                "an item was not delivered and flushed"
-            );
-        }
-        let totals = rig.totals();
-        assert_eq!((totals.received, totals.queued), (u64::from(ITEMS), 0));
-        rig.input.end();
-        assert!(rig.run().is_ready());
-    }
 }
 
 // A waker that panics.

@@ -99,17 +99,6 @@ fn queue_has_room_for_the_buffers_of_all() {
 }
 
 #[test]
-fn sink_that_joins_brings_room_at_once_though_none_takes_an_item() {
-    let mut rig = balanced();
-    park(&rig.share([1]));
-    assert_eq!(rig.send([101]), ["blocked 1#1"]);
-    rig.order(1, 2, |attach| attach.tag(2).buffer(2)).park();
-    assert_eq!(rig.lines(), ["unblocked 1#1"]);
-    assert_eq!(rig.send([102, 103, 104]), ["blocked 1#1"]);
-    assert_eq!((rig.demux().queue_len(&1), rig.input.left()), (3, 1));
-}
-
-#[test]
 fn woken_sink_takes_its_share_of_the_queue_in_order() {
     // The length of the queue divided by the number of sinks, rounded up.
     for (queued, share) in [(1, 1), (3, 1), (4, 2), (7, 3), (9, 3)] {
@@ -123,31 +112,6 @@ fn woken_sink_takes_its_share_of_the_queue_in_order() {
         rig.lines();
         assert_eq!(sinks[1].taken(), queued as usize, "it goes on in the next turns");
     }
-}
-
-#[test]
-fn sinks_that_are_woken_together_share_the_queue() {
-    let mut rig = balanced();
-    let sinks = rig.share_on(1..=3, |attach| attach.buffer(2));
-    park(&sinks);
-    rig.send(101..=106);
-    sinks.iter().for_each(SinkHandle::open);
-    rig.lines();
-    assert!(sinks.iter().all(|sink| sink.taken() >= 1), "{:?}", items(&sinks));
-    let mut all = items(&sinks).concat();
-    all.sort_unstable();
-    assert_eq!(all, (101..=106).collect::<Vec<_>>());
-    assert!(items(&sinks).iter().all(|items| items.is_sorted()));
-}
-
-#[test]
-fn sink_that_joins_takes_from_the_queue_at_once() {
-    let mut rig = balanced();
-    let sinks = rig.share(1..=2);
-    park(&sinks);
-    assert_eq!(rig.send([101, 102]), ["blocked 1#1"]);
-    rig.order(1, 3, |attach| attach.tag(3));
-    assert_eq!(rig.lines(), ["3 sent 101", "unblocked 1#1", "3 sent 102"]);
 }
 
 /// All that is about the queue names the head: the sink that joined first.
@@ -200,24 +164,6 @@ fn policy_of_the_head_applies_to_the_queue_of_all() {
         rig.lines();
         assert_eq!(sinks[1].items(), kept, "{policy:?}");
     }
-}
-
-#[test]
-fn next_head_that_conflates_conflates_the_queue() {
-    let mut rig = balanced();
-    let mut lease = Lease::new();
-    park(&rig.share_on([1], |attach| attach.buffer(3).leased(&mut lease)));
-    rig.send([101, 102, 103]);
-    let second = rig.order(1, 2, |attach| attach.tag(2).overflow(Overflow::Conflate));
-    second.park();
-    second.strict_unless_in_doubt();
-    rig.lines();
-    drop(lease);
-    let conflated = [101, 102].map(|n| format!("discarded {n} of 1#2 Conflated"));
-    assert_eq!(rig.lines()[2..], conflated);
-    second.open();
-    rig.lines();
-    assert_eq!(second.items(), [103]);
 }
 
 #[test]
@@ -294,101 +240,4 @@ fn limit_counts_what_a_sink_takes() {
     assert_eq!(lines[..2], ["1 sent 102", "1 sent 103"]);
     assert!(last.iter().all(|line| lines.iter().any(|other| other == line)), "{lines:?}");
     assert!(lines.contains(&"unmatched 104".to_owned()), "{lines:?}");
-}
-
-// The catch-all.
-
-#[test]
-fn caught_item_is_treated_like_an_item_of_the_key_of_the_catch_all() {
-    let mut rig = balanced();
-    let mut sinks = rig.share_on([1], |attach| attach.catch_all().buffer(4));
-    sinks.extend(rig.share([2]));
-    rig.send([901, 902]);
-    assert_eq!(items(&sinks), [vec![901], vec![902]]);
-    park(&sinks);
-    rig.send([903]);
-    assert_eq!(rig.demux().queue_len(&1), 1);
-}
-
-/// Two members with room for one item each, and three items: the last one is beyond their buffers.
-fn in_doubt() -> (Rig, Vec<SinkHandle<u32>>) {
-    let mut rig = balanced();
-    let sinks = rig.share_on(1..=2, |attach| attach.overflow(Overflow::DropNewest).buffer(1));
-    park(&sinks);
-    sinks.iter().for_each(SinkHandle::strict_unless_in_doubt);
-    rig.push([101, 102, 103]);
-    assert!(rig.turn().is_empty());
-    (rig, sinks)
-}
-
-#[test]
-fn policy_does_not_act_again_in_the_turn_in_which_a_member_wakes() {
-    let (mut rig, sinks) = in_doubt();
-    let second = sinks[1].clone();
-    rig.input.action(move || second.open());
-    rig.push([104]);
-    assert_eq!(rig.lines()[0], "discarded 103 of 1#1 Overflowed");
-    assert_eq!(sinks[1].items(), [101, 102, 104]);
-}
-
-#[test]
-fn last_member_is_full_until_its_own_waker_fires() {
-    let (mut rig, sinks) = in_doubt();
-    sinks[0].fail(Op::Ready);
-    let other = rig.order(2, "other", |attach| attach.buffer(1));
-    other.park();
-    rig.push([201]);
-    rig.lines();
-    let polls = sinks[1].count(Op::Ready);
-    rig.input.action(move || other.open());
-    rig.push([104]);
-    assert_eq!(rig.turn(), ["discarded 104 of 1#2 Overflowed"]);
-    assert_eq!(sinks[1].count(Op::Ready), polls);
-}
-
-#[test]
-fn member_in_doubt_that_takes_an_item_makes_room_for_the_one_beyond_the_buffers() {
-    let (mut rig, sinks) = in_doubt();
-    sinks[0].allow(1);
-    assert_eq!(rig.lines(), ["1 sent 101"]);
-    sinks[1].open();
-    rig.lines();
-    assert_eq!(items(&sinks), [vec![101], vec![102, 103]]);
-}
-
-#[test]
-fn members_in_doubt_that_fail_leave_the_queue_to_the_other_or_to_nobody() {
-    for failing in [1, 2] {
-        let (mut rig, sinks) = in_doubt();
-        sinks[..failing].iter().for_each(|sink| sink.fail(Op::Ready));
-        let lines = rig.lines();
-        let count = |what| lines.iter().filter(|line| line.starts_with(what)).count();
-        assert_eq!(
-            (count("detached"), count("discarded")),
-            (failing, 2 * failing - 1),
-            "{lines:?}"
-        );
-        sinks[1].open();
-        rig.lines();
-        assert_eq!(items(&sinks)[1], [101, 102][..4 - 2 * failing], "{lines:?}");
-    }
-}
-
-/// A turn asks at most 32 sinks in doubt, and applies orders after that.
-#[test]
-fn member_that_joins_while_its_key_is_in_doubt_brings_room() {
-    let mut rig = balanced();
-    let attach = |attach: Terms| attach.overflow(Overflow::DropNewest).buffer(1);
-    let sinks: Vec<_> = (1..=33).map(|key| rig.attach_on(key, key, attach)).collect();
-    park(&sinks);
-    sinks.iter().for_each(SinkHandle::strict_unless_in_doubt);
-    rig.push((1..=33).flat_map(|key| [key * 100 + 1, key * 100 + 2]));
-    assert!(rig.turn().is_empty());
-    let late = rig.order(33, "late", attach);
-    late.park();
-    late.strict_unless_in_doubt();
-    assert_eq!(rig.lines().len(), 32, "each of the others discards an item");
-    sinks[32].open();
-    rig.lines();
-    assert_eq!(sinks[32].items(), [3301, 3302]);
 }

@@ -59,21 +59,6 @@ fn blocked_and_unblocked_are_called_once_per_wait() {
 }
 
 #[test]
-fn each_item_that_waits_is_a_wait_of_its_own() {
-    let mut rig = Rig::new();
-    let a = rig.blocked();
-    a.allow(1);
-    let hooks = |line: &String| !line.starts_with('a');
-    let lines: Vec<_> = rig.lines().into_iter().filter(hooks).collect();
-    assert_eq!(lines, ["unblocked 1", "blocked 1"]);
-    assert_eq!((a.items(), rig.waits_for()), (vec![101], Some(1)));
-    a.open();
-    let lines: Vec<_> = rig.lines().into_iter().filter(hooks).collect();
-    assert_eq!(lines, ["unblocked 1", "unmatched 201"]);
-    assert_eq!((a.items(), rig.waits_for()), (vec![101, 102], None));
-}
-
-#[test]
 fn the_input_is_not_polled_while_it_is_blocked() {
     let mut rig = Rig::new();
     let a = rig.blocked();
@@ -129,33 +114,6 @@ fn an_abort_frees_the_input_before_it_ends_the_attachments_one_by_one() {
     rig.blocked();
     rig.orders.push(Order::Abort);
     assert_eq!(rig.turn(), ["unblocked 1", "b dropped", "detached 2 Evicted"]);
-}
-
-#[test]
-fn a_blocked_sink_whose_pending_flush_fails_frees_the_input_in_the_same_poll() {
-    let mut rig = Rig::new();
-    rig.attach(2, "b");
-    let a = rig.attach(1, "a");
-    a.hold(Op::Flush);
-    a.park();
-    a.allow(1);
-    rig.input.extend([101, 102, 103, 201]);
-    rig.lines();
-    assert_eq!((rig.waits_for(), a.count(Op::Flush)), (Some(1), 1));
-    a.fail(Op::Flush);
-    assert_eq!(
-        rig.lines_of_one_poll(),
-        [
-            "a failed in poll_flush",
-            "unblocked 1",
-            "a dropped",
-            "discarded 102 of 1 Failed",
-            "detached 1 Failed(Broken(\"poll_flush\"))",
-            "unmatched 103",
-            "b sent 201",
-            "b flushed"
-        ]
-    );
 }
 
 #[test]

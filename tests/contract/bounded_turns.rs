@@ -1,9 +1,9 @@
 //! Guarantee 5, bounded turns, and *Fairness*: what each kind of work costs, that none takes from
 //! another, and that what wakes itself is polled once a turn.
 
-use crate::common::{Op, Rig, SinkHandle, Split, Task, scripted_sink, scripted_stream};
+use crate::common::{Op, Rig, SinkHandle, Split};
 use stream_demux::{
-    Attach, Demux, DemuxStreamExt, Lease, Order,
+    Lease, Order,
     Overflow::{Conflate, DropNewest, Wait},
 };
 
@@ -140,34 +140,6 @@ fn each_member_of_a_group_costs_one() {
     }
 }
 
-#[test]
-fn attachment_on_demand_costs_one() {
-    let (input, items) = scripted_stream("input");
-    let (orders, _orders) = scripted_stream::<Order<u32, _>>("orders");
-    let demux = input.demux_by(|n: &u32| *n, orders).budget(6);
-    let demux = demux.or_attach_with(|&key| Some(Attach::new(key, scripted_sink(key).0)));
-    let mut task = Task::new(demux);
-    items.extend(0..9);
-    for done in [3, 6, 9] {
-        assert!(task.poll().is_pending());
-        assert_eq!(task.get_ref().totals().received, done, "an item and its sink are two units");
-    }
-}
-
-/// With `balance`, an item is offered to all sinks that may be ready in one turn.
-#[test]
-fn each_sink_that_a_shared_item_is_offered_to_costs_one_even_if_none_is_left() {
-    let mut rig = rig(|demux| demux.balance().budget(8));
-    let sinks: Vec<_> = (0..20).map(|name| rig.attach(1, name)).collect();
-    sinks[..19].iter().for_each(SinkHandle::park);
-    rig.push((0..10).map(|n| 100 + n));
-    rig.turn();
-    assert_eq!(sum(&sinks, |sink| sink.count(Op::Ready)), 20);
-    assert_eq!((rig.totals().received, rig.input.left()), (1, 9));
-    rig.turn();
-    assert_eq!((rig.totals().received, sinks[19].taken()), (9, 9), "the others are not polled");
-}
-
 /// No kind of work takes from another, and none waits for another: not even with a budget of one.
 #[test]
 fn all_kinds_of_work_go_on_in_every_turn() {
@@ -232,31 +204,6 @@ fn long_queue_gets_an_eighth_of_the_budget_while_others_wait() {
     assert_eq!(sinks[0].taken(), 60);
 }
 
-#[test]
-fn every_budget_drains_queues_and_reaches_the_end() {
-    for budget in 1..=12 {
-        for sharing in [|demux: Split| demux, Demux::multicast, Demux::balance] {
-            let mut rig = rig(|demux| sharing(demux).budget(budget).flush_every(3));
-            let sinks = queued(&mut rig, 1..11);
-            rig.push((0..50).map(|n| 100 * (1 + n % 10)));
-            rig.input.end();
-            sinks.iter().for_each(SinkHandle::open);
-            assert!(rig.run().is_ready(), "budget {budget}");
-            assert_eq!((sum(&sinks, SinkHandle::flushed), rig.totals().delivered), (60, 60));
-        }
-    }
-}
-
-#[test]
-fn long_queue_is_discarded_at_once() {
-    let mut rig = rig(|demux| demux.budget(4));
-    queued(&mut rig, 1..2);
-    rig.send((1..99).map(|_| 101));
-    rig.orders.push(Order::Evict(1));
-    rig.turn();
-    assert_eq!((rig.totals().discarded, rig.totals().queued), (99, 0));
-}
-
 // What wakes itself.
 
 /// A sink or stream that wakes itself while it is polled is polled once in each turn, and the
@@ -317,24 +264,6 @@ fn what_wakes_itself_is_polled_once_a_turn() {
         assert!(rig.run().is_pending());
         assert_eq!(other.taken(), if n < 4 { 5 } else { 0 });
     }
-}
-
-#[test]
-fn task_is_woken_if_work_is_left_and_not_otherwise() {
-    let mut rig = rig(|demux| demux.budget(10));
-    rig.attach(1, "a");
-    for (items, left) in [(9, false), (10, true), (25, true)] {
-        rig.push((0..items).map(|_| 101));
-        rig.turn();
-        assert_eq!(rig.task.woken(), left, "{items} items");
-        rig.lines();
-    }
-    // A wake of several is one poll.
-    let sinks = queued(&mut rig, 2..8);
-    sinks.iter().for_each(SinkHandle::open);
-    let polls = rig.task.polls();
-    rig.lines();
-    assert_eq!(rig.task.polls() - polls, 1);
 }
 
 // Comparisons under `Conflate`: 64 cost as much as an item.
@@ -403,23 +332,6 @@ fn sink_in_doubt_that_compares_for_many_turns_holds_up_no_order_and_no_other_sin
     new.open();
     rig.lines();
     assert_eq!(new.items(), (10_000..10_300).collect::<Vec<_>>());
-}
-
-#[test]
-fn sinks_in_doubt_do_not_wait_for_one_that_compares() {
-    let mut rig = comparing(|demux| demux.budget(2));
-    let old = rig.attach_on(1, "old", |attach| attach.overflow(Wait).buffer(500));
-    let other = rig.attach_on(2, "other", |attach| attach.overflow(DropNewest).buffer(1));
-    [&old, &other].into_iter().for_each(SinkHandle::park);
-    rig.send((0..300).map(|n| 10_000 + n));
-    let new = rig.order(1, "new", |attach| attach.overflow(Conflate).buffer(500));
-    new.park();
-    rig.push([20_000, 20_001]);
-    rig.turn(); // both are in doubt
-    assert!(!rig.turn().is_empty(), "the first one compares");
-    assert_eq!(rig.totals().discarded, 0);
-    rig.turn();
-    assert_eq!((rig.totals().discarded, rig.totals().queued), (1, 301), "the other one is full");
 }
 
 // What is gone.

@@ -45,15 +45,6 @@ fn key_attached_later_is_no_longer_caught_and_a_freed_one_is() {
 }
 
 #[test]
-fn last_one_attached_counts() {
-    let mut rig = rig();
-    rig.attach_on(1, "a", Attach::catch_all);
-    rig.attach_on(2, "b", Attach::catch_all);
-    rig.attach(3, "c");
-    assert_eq!(rig.send([901, 101, 201]), ["b sent 901", "a sent 101", "b sent 201"]);
-}
-
-#[test]
 fn earlier_catch_all_is_not_used_again_when_the_last_one_leaves() {
     for evict in [false, true] {
         let mut rig = rig();
@@ -62,33 +53,6 @@ fn earlier_catch_all_is_not_used_again_when_the_last_one_leaves() {
         rig.apply(if evict { Order::Evict(2) } else { Order::Detach(2) });
         assert_eq!(rig.send([901, 101]), ["unmatched 901", "a sent 101"]);
     }
-}
-
-// Its settings.
-
-#[test]
-fn caught_items_wait_for_their_catch_all_with_backpressure() {
-    let mut rig = rig();
-    let a = rig.attach_on(1, "a", |attach| attach.catch_all().tag(7));
-    let b = rig.attach(2, "b");
-    a.park();
-    assert_eq!(rig.send([901, 201]), ["blocked 1#7"]);
-    assert_eq!((rig.totals().queued, b.taken()), (1, 0));
-    a.open();
-    let mut lines = rig.lines();
-    lines.sort();
-    assert_eq!(lines, ["a sent 901", "b sent 201", "unblocked 1#7"]);
-}
-
-#[test]
-fn caught_items_count_towards_the_limit() {
-    let mut rig = rig();
-    let a = rig.attach_on(1, "a", |attach| attach.catch_all().limit(2));
-    let mut lines = rig.send([901, 101, 902, 102]);
-    lines.retain(|line| line.starts_with("unmatched"));
-    assert_eq!(lines, ["unmatched 902", "unmatched 102"]);
-    assert_eq!(a.items(), [901, 101]);
-    assert!(a.is_closed());
 }
 
 // Replaced.
@@ -103,19 +67,6 @@ fn replaced_by_an_ordinary_sink_its_backlog_moves_and_it_catches_no_more() {
     assert_eq!(b.items(), [901, 101, 902]);
     assert!(a.items().is_empty());
     assert_eq!(rig.send([903, 102]), ["unmatched 903", "b sent 102"]);
-}
-
-#[test]
-fn catch_all_gets_the_items_that_were_caught_before_another_took_its_place() {
-    let mut rig = rig();
-    let a = rig.attach_on(1, "a", Attach::catch_all);
-    a.park();
-    rig.send([901, 902]);
-    let b = rig.attach_on(2, "b", Attach::catch_all);
-    assert!(b.items().is_empty());
-    a.open();
-    rig.lines();
-    assert_eq!((a.items(), b.items()), (vec![901], vec![902]));
 }
 
 // With multicast.

@@ -5,12 +5,10 @@
 
 #![allow(unreachable_pub, reason = "nothing is reachable from outside a test binary")]
 
-pub mod dice;
 pub mod panics;
 pub mod real;
 pub mod rig;
 
-pub use dice::Dice;
 pub use model::{THOROUGH, lock, scripted_sink, tuning};
 pub use rig::{Note, Orders, Recorder, Rig, Split, Terms, hooks, is_hook};
 pub use sink_test::{

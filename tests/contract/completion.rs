@@ -90,33 +90,6 @@ fn finish_ends_an_endless_input() {
 
 // Orders during completion.
 
-#[test]
-fn a_late_sink_whose_close_is_pending_is_waited_for_and_can_be_evicted() {
-    let mut rig = Rig::new();
-    let stuck = rig.attach(1, "stuck");
-    stuck.hold(Op::Close);
-    rig.input.end();
-    rig.lines();
-    let (sink, late) = scripted_sink("late");
-    late.hold(Op::Close);
-    rig.orders.push(Attach::new(1, sink).tag(7).into());
-    rig.lines();
-    stuck.release(Op::Close);
-    assert!(rig.lines().contains(&"detached 1 Finished".to_owned()));
-    rig.orders.push(Order::Evict(1));
-    assert_eq!(rig.last_lines(), ["detached 1#7 Evicted"]);
-}
-
-#[test]
-fn orders_beyond_the_budget_are_applied_during_the_last_close() {
-    let mut rig = Rig::with(|demux| demux.budget(1));
-    rig.attach(1, "a").hold(Op::Close);
-    rig.input.end();
-    rig.lines();
-    rig.orders.extend([Order::Tick, Order::Tick, Order::Evict(1)]);
-    assert_eq!(rig.last_lines(), ["a dropped", "detached 1 Evicted"]);
-}
-
 /// They would be closed gracefully without the abort.
 #[test]
 fn nothing_is_closed_after_an_abort() {

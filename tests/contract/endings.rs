@@ -443,31 +443,6 @@ fn close_that_fails_is_reported_for_every_reason_to_leave() {
     }
 }
 
-#[test]
-fn sinks_that_fail_in_one_turn_do_not_affect_the_others() {
-    let mut rig = Rig::new().logging(|line| line.starts_with("detached"));
-    let sinks = rig.attach_each(1..=8);
-    for (sink, op) in sinks.iter().zip([Op::Ready, Op::Send, Op::Flush, Op::Close]) {
-        sink.fail(op);
-    }
-    rig.orders.push(Order::Detach(4));
-    let mut ends = rig.send((1..=8).chain(1..=8).map(|key| 100 * key));
-    ends.sort();
-    let ends: Vec<_> = ends.iter().map(|end| &end["detached ".len()..]).collect();
-    assert_eq!(
-        ends,
-        [
-            "1 Failed(Broken(\"poll_ready\"))",
-            "2 Failed(Broken(\"start_send\"))",
-            "3 Failed(Broken(\"poll_flush\"))",
-            "4 Failed(Broken(\"poll_close\"))",
-        ]
-    );
-    assert!(sinks[4..].iter().all(|sink| sink.flushed() == 2 && !sink.is_dropped()));
-    let all = rig.totals();
-    assert_eq!((all.discarded, all.lost, all.delivered, all.unmatched), (1, 1, 10, 4));
-}
-
 // Which attachments an order applies to.
 
 #[test]
@@ -511,80 +486,4 @@ fn orders_for_a_key_without_attachments_do_nothing() {
         assert!(rig.apply(order).is_empty());
     }
     assert_eq!((rig.totals(), rig.blocked_on()), (before, Some(0)));
-}
-
-// Attachments that never receive.
-
-/// Why an attachment never receives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Newcomer {
-    KeepExisting,
-    Limit0,
-    LeaseDropped,
-    LeaseDetached,
-    AfterTheEnd,
-    AfterTheAbort,
-}
-
-/// They take no key, replace nothing, join nothing and catch nothing, whether the key is taken by a
-/// sink that the input waits for, by a group, or free.
-#[test]
-fn newcomer_that_never_receives_changes_nothing() {
-    use Newcomer::{AfterTheAbort, AfterTheEnd, KeepExisting, Limit0};
-    for (newcomer, sink, why) in [
-        (KeepExisting, "closed", "Refused"),
-        (Limit0, "closed", "Limited"),
-        (Newcomer::LeaseDropped, "", "Evicted"),
-        (Newcomer::LeaseDetached, "closed", "Requested"),
-        (AfterTheEnd, "closed", "Finished"),
-        (AfterTheAbort, "", "Evicted"),
-    ] {
-        let free = [None, Some(Overflow::Wait)];
-        for (taken, group) in free.into_iter().flat_map(|taken| [(taken, false), (taken, true)]) {
-            if newcomer == KeepExisting && taken.is_none() {
-                continue;
-            }
-            let mut rig = Rig::with(|demux| if group { demux.multicast() } else { demux });
-            let stuck = rig.attach(5, "stuck");
-            stuck.hold(Op::Close);
-            let old = taken.map(|_| rig.attach_on(1, "old", |attach| attach.buffer(1)));
-            old.iter().for_each(SinkHandle::park);
-            rig.send([101, 102]);
-            match newcomer {
-                AfterTheEnd => drop(rig.apply(Order::Finish)),
-                AfterTheAbort => rig.orders.push(Order::Abort),
-                _ => {}
-            }
-            let mut lease = Lease::new();
-            rig.order(1, "n", |attach| {
-                let attach = attach.tag(7).catch_all().leased(&mut lease);
-                match newcomer {
-                    KeepExisting => attach.keep_existing(),
-                    Limit0 => attach.limit(0),
-                    _ => attach,
-                }
-            });
-            match newcomer {
-                Newcomer::LeaseDropped => drop(lease),
-                Newcomer::LeaseDetached => lease.detach(),
-                _ => lease.disarm(),
-            }
-            rig.log.keep_only(|line| line.starts_with("n ") || line.contains("1#7"));
-            let ended = rig.run().is_ready();
-            let case = format!("{newcomer:?}, taken {}, group {group}", taken.is_some());
-            let mut expected = vec!["attached 1#7".to_owned()];
-            expected.extend((!sink.is_empty()).then(|| format!("n {sink}")));
-            expected.extend(["n dropped".to_owned(), format!("detached 1#7 {why}")]);
-            assert_eq!(rig.log.take(), expected, "{case}");
-            assert_eq!(ended, newcomer == AfterTheAbort, "{case}");
-            if let Some(old) = old.filter(|_| newcomer != AfterTheAbort) {
-                rig.push([901]);
-                old.open();
-                rig.lines();
-                assert_eq!(old.items(), [101, 102], "{case}");
-                let over = newcomer == AfterTheEnd;
-                assert_eq!((rig.totals().unmatched, old.is_closed()), (u64::from(!over), over));
-            }
-        }
-    }
 }

@@ -3,15 +3,12 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::common::tuning::{
-    FLUSH_EVERY, FLUSHED_AT_ONCE, LEAST, LONGEST_WAIT, MAX_BATCHES, MAX_FAILURES, PER_SINK,
-    TURNS_PER_ITEM, WAITED_FOR,
-};
+use crate::common::tuning::{FLUSH_EVERY, FLUSHED_AT_ONCE, LEAST, LONGEST_WAIT, PER_SINK};
 use crate::common::{
     Answer::{Done, Pending},
     Call, Op, Rig, SinkHandle, Split, StreamHandle,
 };
-use stream_demux::{Demux, Order};
+use stream_demux::Order;
 
 /// The smallest number of sinks for whose flushes the demux waits.
 #[expect(clippy::cast_possible_truncation, reason = "it is small")]
@@ -94,120 +91,6 @@ fn few_sinks_are_flushed_at_once_and_many_after_a_wait_that_brings_nothing() {
 }
 
 #[test]
-fn wait_has_paid_and_is_tried_again_if_it_is_short_for_the_items_that_come_before_a_turn_reads_nothing()
- {
-    for (items, in_each_turn) in [(1, 1), (15, 15), (15, 5), (15, 1)] {
-        let mut rig = rig();
-        let sinks = rig.attach_each(0..MANY);
-        rig.push(0..MANY);
-        rig.turn();
-        for _ in 0..10 {
-            for _ in 0..TURNS_PER_ITEM * items {
-                rig.turn();
-            }
-            assert_eq!(flushes(&sinks), 0);
-            for _ in 0..items / in_each_turn {
-                rig.push(0..u32::try_from(in_each_turn).unwrap());
-                rig.turn();
-            }
-        }
-        assert_eq!(dry(&mut rig, &sinks), WAIT, "{items} items, {in_each_turn} in each turn");
-    }
-}
-
-/// After a wait that has not paid, the next lull is flushed in the first turn that reads nothing;
-/// after each further one, twice as many lulls as before, up to a bound.
-#[test]
-fn waits_that_do_not_pay_become_rare() {
-    for pays in [false, true] {
-        let mut rig = rig();
-        let sinks = rig.attach_each(0..MANY);
-        for failures in 0..MAX_FAILURES + 3 {
-            let at_once = 1 << failures.min(MAX_FAILURES);
-            assert_eq!(wait(&mut rig, &sinks), WAIT);
-            for lull in 1..=at_once {
-                assert_eq!(wait(&mut rig, &sinks), 1, "lull {lull} of {at_once}");
-            }
-        }
-        // A wait that pays makes up for all that did not.
-        rig.push(0..MANY);
-        for _ in 0..=if pays { TURNS_PER_ITEM } else { TURNS_PER_ITEM + 1 } {
-            rig.turn();
-        }
-        rig.push([0]);
-        rig.turn();
-        assert_eq!(dry(&mut rig, &sinks), if pays { WAIT } else { 1 });
-        assert_eq!(wait(&mut rig, &sinks), 1);
-        assert_eq!(wait(&mut rig, &sinks), if pays { WAIT } else { 1 });
-    }
-}
-
-#[test]
-fn copies_count_when_a_wait_pays() {
-    let mut rig = rig_with(Demux::multicast);
-    let members: Vec<_> = (0..20).map(|name| rig.attach(1, name)).collect();
-    rig.push([1]);
-    rig.turn();
-    for _ in 0..10 {
-        for _ in 1..WAIT {
-            rig.turn();
-        }
-        rig.push([1]); // and 19 copies
-        rig.turn();
-    }
-    assert_eq!((flushes(&members), dry(&mut rig, &members)), (0, WAIT));
-}
-
-#[test]
-fn all_are_flushed_although_a_little_comes_in_each_turn() {
-    let most = MAX_BATCHES as usize;
-    for count in [MANY, 40] {
-        let mut rig = rig();
-        let sinks = rig.attach_each(0..count);
-        for turn in 1..=2 * most {
-            // A batch of one is too small for the window to end before.
-            rig.push(if turn % most == 1 { 0..count } else { 0..1 });
-            rig.turn();
-            let is_last = turn % most == 0;
-            assert_eq!(flushes(&sinks), turn / most * sinks.len(), "turn {turn}");
-            assert_eq!(rig.task.woken(), !is_last, "turn {turn}");
-        }
-    }
-}
-
-#[test]
-fn fewer_batches_are_awaited_if_each_takes_a_wait() {
-    // The first one was not waited for.
-    let most = (MAX_BATCHES - 1).div_ceil(WAITED_FOR) + 1;
-    let again = most + MAX_BATCHES.div_ceil(WAITED_FOR);
-    for waited in [1, 40] {
-        let mut rig = rig();
-        let sinks = rig.attach_each(0..4 * MANY);
-        for turn in 1..again {
-            for _ in 0..waited {
-                rig.turn();
-            }
-            // All are listed, and the batches are too small for the window to end before.
-            rig.push(if turn % most == 1 { 0..4 * MANY } else { 0..MANY });
-            rig.turn();
-            let all = if turn < most { 0 } else { sinks.len() };
-            assert_eq!(flushes(&sinks), all, "turn {turn}, after {waited} turns");
-        }
-    }
-}
-
-#[test]
-fn wait_does_not_outlast_the_window() {
-    let mut rig = rig_with(|demux| demux.flush_every(100));
-    let sinks = rig.attach_each(0..20);
-    for _ in 0..10 {
-        rig.push(0..20);
-        rig.turn();
-    }
-    assert!(flushes(&sinks) >= 20, "{}", flushes(&sinks));
-}
-
-#[test]
 fn flushes_that_a_turn_does_not_cover_are_made_in_the_next_ones() {
     for budget in [1, 2, 3, 7] {
         for resumes in [false, true] {
@@ -226,19 +109,6 @@ fn flushes_that_a_turn_does_not_cover_are_made_in_the_next_ones() {
 }
 
 // The input has to wait, or a turn reads nothing for another reason.
-
-#[test]
-fn blocked_input_flushes_few_sinks_at_once_and_many_in_the_next_turn() {
-    for (count, turns) in [(MANY - 1, 0), (MANY, 1), (40, 1)] {
-        let mut rig = rig();
-        let sinks = rig.attach_each(0..count);
-        rig.attach(99, "stuck").park();
-        rig.push((0..count).chain([99, 0]));
-        rig.turn();
-        assert_eq!(dry(&mut rig, &sinks), turns, "{count} sinks");
-        assert_eq!((rig.blocked_on(), rig.input.left()), (Some(0), 1));
-    }
-}
 
 #[test]
 fn turn_that_only_reads_orders_flushes() {
@@ -341,12 +211,6 @@ fn busy_sink_is_flushed_once_in_a_window() {
     }
 }
 
-/// The demux may look ahead, but by no more than a quarter.
-#[track_caller]
-fn assert_paid_by(work: u64, price: u64) {
-    assert!((price - price / 4..=price).contains(&work), "{work} paid, not {price}");
-}
-
 /// Whatever the item of another key costs, a quiet key waits for a fixed number of them.
 #[test]
 fn item_of_a_quiet_key_is_flushed_early_if_few_sinks_share_the_work() {
@@ -392,29 +256,6 @@ fn item_of_a_quiet_key_is_flushed_after_a_number_of_items_and_copies() {
         assert!(items <= most + turn, "{members} members: after {items} of {most}");
         assert!(group.iter().all(|member| member.flushed() > 0));
     }
-}
-
-/// A flush is shared by as many items on average, whatever the number of sinks.
-#[test]
-fn busy_sinks_share_no_flush_among_fewer_items_than_pay_for_it() {
-    for sinks in [4, 30, 100] {
-        let mut rig = rig();
-        let sinks = rig.attach_each(0..sinks);
-        let count = sinks.len() as u64;
-        rig.input.endless(move |read| u32::try_from(read % count).unwrap());
-        until(&mut rig, |rig| received(rig) >= 100_000);
-        let price = PER_SINK.max(LEAST / count);
-        assert_paid_by(received(&rig) as u64 / flushes(&sinks) as u64, price);
-    }
-}
-
-#[test]
-fn one_busy_sink_is_flushed_once_in_the_shortest_window() {
-    let mut rig = rig();
-    let sink = rig.attach(1, "a");
-    rig.input.endless(|_| 1);
-    until(&mut rig, |rig| received(rig) >= 100_000);
-    assert_paid_by(received(&rig) as u64 / sink.count(Op::Flush) as u64, LEAST);
 }
 
 #[test]

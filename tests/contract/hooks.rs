@@ -22,13 +22,6 @@ fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
 }
 
 #[test]
-fn attached_is_called_before_the_sink_is_polled() {
-    let mut rig = rig();
-    rig.order(1, "a", |attach| attach.tag(7));
-    assert_eq!(rig.send([101]), ["attached 1#7", "admit 101 to 1#7", "a sent 101"]);
-}
-
-#[test]
 fn tag_and_key_are_with_every_hook() {
     let mut rig = rig().admitting(|_, n| *n != 103);
     rig.order(1, "a", |attach| attach.tag(7)).park();
@@ -98,11 +91,7 @@ fn hooks_may_be_owned_borrowed_boxed_or_a_trait_object() {
     assert_everything(&log);
     everything(&mut recorder(&log));
     assert_everything(&log);
-    everything(Box::new(recorder(&log)));
-    assert_everything(&log);
     everything(Box::new(recorder(&log)) as Box<dyn Hooks<u32, u32, Broken>>);
-    assert_everything(&log);
-    everything(&mut recorder(&log) as &mut dyn Hooks<u32, u32, Broken>);
     assert_everything(&log);
     everything(&mut Box::new(&mut recorder(&log)));
     assert_everything(&log);
@@ -215,30 +204,14 @@ macro_rules! combination {
 }
 
 #[test]
-fn closures_may_be_given_in_every_combination() {
+fn closures_may_be_given_alone_and_together_in_any_order() {
     combination!();
     combination!(on_error(errors));
     combination!(on_unmatched(unmatched));
     combination!(on_discarded(discards));
     combination!(admit(admits));
-    combination!(on_error(errors), on_unmatched(unmatched));
-    combination!(on_error(errors), on_discarded(discards));
-    combination!(on_error(errors), admit(admits));
-    combination!(on_unmatched(unmatched), on_discarded(discards));
-    combination!(on_unmatched(unmatched), admit(admits));
-    combination!(on_discarded(discards), admit(admits));
-    combination!(on_error(errors), on_unmatched(unmatched), on_discarded(discards));
-    combination!(on_error(errors), on_unmatched(unmatched), admit(admits));
-    combination!(on_error(errors), on_discarded(discards), admit(admits));
-    combination!(on_unmatched(unmatched), on_discarded(discards), admit(admits));
     combination!(on_error(errors), on_unmatched(unmatched), on_discarded(discards), admit(admits));
-}
-
-#[test]
-fn closures_may_be_given_in_any_order() {
     combination!(admit(admits), on_discarded(discards), on_unmatched(unmatched), on_error(errors));
-    combination!(on_discarded(discards), admit(admits), on_error(errors), on_unmatched(unmatched));
-    combination!(on_unmatched(unmatched), on_error(errors), admit(admits), on_discarded(discards));
 }
 
 type Plain =

@@ -1,8 +1,8 @@
 //! `Hooks::key_attached` and `Hooks::key_detached`: which keys have a receiving attachment. That
 //! the calls alternate and agree with `Demux::contains_key` is checked by `random_schedules`.
 
-use crate::common::{Rig, Split, Terms, is_hook};
-use stream_demux::{Attach, Demux, Lease, Order, Overflow};
+use crate::common::{Rig, Split, is_hook};
+use stream_demux::{Attach, Demux, Lease, Order};
 
 /// Logs all hooks, including those for keys.
 fn rig() -> Rig {
@@ -84,46 +84,4 @@ fn only_the_last_member_frees_the_key() {
     }
     drop(leases);
     assert_eq!(rig.lines(), ["key 1 detached", "detached 1#1 Evicted"]);
-}
-
-#[test]
-fn limit_overflow_and_time_outs_free_the_key() {
-    let terms: [fn(Terms) -> Terms; 4] = [
-        |attach| attach.limit(1),
-        |attach| attach.overflow(Overflow::Evict).buffer(0),
-        |attach| attach.stall_timeout(1).buffer(1),
-        |attach| attach.idle_timeout(1),
-    ];
-    for (n, terms) in terms.into_iter().enumerate() {
-        let mut rig = rig();
-        let a = rig.attach_on(1, "a", terms);
-        let mut lines = Vec::new();
-        if n < 3 {
-            if n > 0 {
-                a.park();
-            }
-            lines.extend(rig.send([101]));
-        }
-        lines.extend(rig.apply(Order::Tick));
-        assert_eq!(keys(lines.clone()), ["key 1 detached"], "{lines:?}");
-        assert!(lines.last().unwrap().starts_with("detached 1 "), "{lines:?}");
-        assert_eq!(rig.send([102]), ["unmatched 102"]);
-    }
-}
-
-// Replacement.
-
-#[test]
-fn successor_that_spends_its_limit_on_the_backlog_frees_the_key() {
-    let mut rig = rig();
-    let old = rig.attach_on(1, "old", |attach| attach.buffer(3));
-    old.park();
-    rig.send([101, 102, 103]);
-    rig.order(1, "new", |attach| attach.limit(2).tag(2));
-    let lines = rig.lines();
-    assert_eq!(keys(lines.clone()), ["key 1 detached"]);
-    let at = |what: &str| lines.iter().position(|line| line == what).unwrap();
-    assert!(at("attached 1#2") < at("key 1 detached"), "{lines:?}");
-    assert!(at("key 1 detached") < at("detached 1#2 Limited"), "{lines:?}");
-    assert!(lines.contains(&"unmatched 103".to_owned()));
 }

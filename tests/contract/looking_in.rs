@@ -1,7 +1,7 @@
 //! Getters between two polls: `draining`, `recipients`, `hooks_ref`, `hooks_mut`, the length of a
 //! lease. Also `Clone`, `Debug` and `Display` of small types.
 
-use crate::common::{Broken, Op, Rig, ScriptedSink, Split, hooks, scripted_sink, scripted_stream};
+use crate::common::{Broken, Op, Rig, ScriptedSink, scripted_sink, scripted_stream};
 use futures::{FutureExt, StreamExt};
 use stream_demux::{
     Attach, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Overflow, Recipient,
@@ -218,22 +218,4 @@ fn reasons_have_names_for_labels() {
         assert_eq!((reason.as_str(), reason.to_string().as_str()), (name, name));
         assert_eq!(format!("{reason:>14}"), format!("{name:>14}"));
     }
-}
-
-/// `Display` and `as_str` require no traits of the error.
-#[test]
-fn reasons_are_shown_for_errors_of_any_type() {
-    struct Plain;
-    assert_eq!(Detached::Failed(Plain).to_string(), "failed");
-    assert_eq!(Detached::<Plain>::Idle.as_str(), "idle");
-}
-
-// A demux that was not polled yet.
-
-#[test]
-fn getters_do_not_show_orders_that_were_not_read() {
-    let rig = Rig::with(|demux: Split| demux.with_capacity(100));
-    rig.order(1, "a", |attach| attach);
-    assert_eq!((rig.recipients().len(), rig.draining(), rig.len()), (0, 0, 0));
-    assert_eq!(hooks(rig.log.take()), [""; 0]);
 }

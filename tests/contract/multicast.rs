@@ -59,15 +59,6 @@ fn each_member_gets_a_clone_and_the_last_the_item_itself() {
 }
 
 #[test]
-fn member_that_joins_later_gets_only_later_items() {
-    let mut rig = group();
-    rig.join([1]);
-    assert_eq!(rig.send([101]), ["1 sent 101"]);
-    rig.join([2]);
-    assert_eq!(rig.send([102]), ["1 sent 102'", "2 sent 102"]);
-}
-
-#[test]
 fn thousand_members_get_their_copies_and_every_other_leaves() {
     let mut rig = group_with(|demux| demux.budget(128));
     let mut leases: Vec<_> = (0..1_000).map(|_| Lease::new()).collect();
@@ -135,20 +126,6 @@ fn members_that_reach_their_limits_leave_the_others() {
             "2 sent 103"
         ]
     );
-}
-
-/// Another member has received it.
-#[test]
-fn copy_over_the_limit_of_the_last_member_is_discarded_and_not_unmatched() {
-    let mut rig = group();
-    let limited = |attach: Terms<Note>| attach.limit(2).buffer(1).overflow(Overflow::DropNewest);
-    let members = [rig.join_on([1], |attach| attach.limit(3)), rig.join_on([2], limited)].concat();
-    members[1].park();
-    rig.push([101, 102, 103]);
-    rig.turn();
-    members[1].open();
-    assert!(rig.lines().contains(&"discarded 103 of 1#2 Overflowed".to_owned()));
-    assert_eq!((taken(&members), rig.totals().unmatched), (vec![3, 2], 0));
 }
 
 // Members that are not ready, or fail.
@@ -229,33 +206,7 @@ fn admit_is_called_for_each_member_when_it_is_offered_the_item() {
     }
 }
 
-#[test]
-fn admit_is_called_before_the_queue_and_the_sink_are_looked_at_and_not_again() {
-    let mut rig = group();
-    let members = rig.join(1..=2);
-    members[0].park();
-    rig.log.keep_only(|line| line.starts_with("admit"));
-    assert_eq!(rig.send([101]), ["admit 101 to 1#1", "admit 101 to 1#2"]);
-    members[0].open();
-    assert!(rig.lines().is_empty());
-}
-
 // The budget interrupts the way of an item through a group.
-
-#[test]
-fn each_member_costs_one_and_the_next_turn_goes_on() {
-    let mut rig = group_with(|demux| demux.budget(7));
-    let members = rig.join(1..=3);
-    rig.push(101..=121);
-    for turn in 1..=9_u64 {
-        rig.turn();
-        assert!(rig.task.woken());
-        let all = rig.totals();
-        assert_eq!((all.delivered, all.received), (7 * turn, (7 * turn).div_ceil(3)));
-        assert_eq!(all.queued, u64::from(turn % 3 != 0), "an item on its way counts once");
-    }
-    assert_eq!(taken(&members), [21; 3]);
-}
 
 /// Sends 101 to members with these tags, with a budget of one: only the first one is offered it.
 fn walking(tags: std::ops::RangeInclusive<u64>) -> (Rig<Note>, Vec<SinkHandle<Note>>, Vec<Lease>) {
@@ -323,26 +274,4 @@ fn member_that_leaves_during_a_walk_is_offered_the_item_at_that_moment() {
         rig.lines();
         assert_eq!(members[3].taken(), usize::from(!refuse));
     }
-}
-
-#[test]
-fn members_that_are_evicted_during_a_walk_are_not_asked_and_the_last_discards_the_item_itself() {
-    let (mut rig, members, mut leases) = walking(1..=5);
-    leases.drain(3..).for_each(drop);
-    let mut lines = rig.lines();
-    lines.retain(|line| line.starts_with("admit") || line.starts_with("discarded"));
-    assert_eq!(lines[..2], ["admit 101 to 1#2", "admit 101 to 1#3"]);
-    assert!(lines[2].starts_with("discarded 101 of 1#") && lines.len() == 3, "{lines:?}");
-    assert_eq!((taken(&members), rig.totals().copies), (vec![1, 1, 1, 0, 0], 3));
-}
-
-#[test]
-fn abort_during_a_walk_discards_the_item_with_the_last_member_that_was_not_offered_it() {
-    let (mut rig, members, _leases) = walking(1..=4);
-    rig.log.keep_only(|line| line.starts_with("discarded") || line.starts_with("admit"));
-    rig.orders.push(Order::Abort);
-    let lines = rig.last_lines();
-    // The turn goes on with the walk before it reads the order.
-    assert_eq!(lines, ["admit 101 to 1#2", "discarded 101 of 1#4 Evicted"]);
-    assert_eq!((taken(&members), rig.totals().copies), (vec![1, 1, 0, 0], 2));
 }

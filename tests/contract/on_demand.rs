@@ -208,23 +208,6 @@ fn attachment_that_takes_no_key_leaves_the_item_unmatched() {
 }
 
 #[test]
-fn item_that_still_has_no_sink_goes_to_the_catch_all() {
-    let mut rig = Rig::making(|item, sink| (item < 200).then(|| sink.attach(7)));
-    let (sink, caught) = scripted_sink("catch-all");
-    rig.apply(Attach::new(9, sink).catch_all());
-    rig.send([101, 201, 701]);
-    assert_eq!((caught.items(), rig.made(0).items()), (vec![101, 201], vec![701]));
-    assert_eq!(rig.totals().unmatched, 0);
-}
-
-#[test]
-fn sink_is_made_even_if_its_item_is_not_admitted() {
-    let mut rig = Rig::new();
-    assert_eq!(rig.send([199]), ["calls 199", "attached 1", "discarded 199 of 1 NotAdmitted"]);
-    assert_eq!(rig.send([101]), ["0 sent 101"]);
-}
-
-#[test]
 fn closure_is_not_called_after_the_end() {
     for finish in [false, true] {
         let mut rig = Rig::new();

@@ -80,29 +80,6 @@ fn orders_and_items_from_another_thread_stay_in_order() {
     assert_eq!((totals.delivered, totals.unmatched), (u64::from(ROUNDS), 0));
 }
 
-// The budget ends among orders.
-
-#[test]
-fn overtaken_item_waits_for_all_orders_and_counts_as_queued() {
-    for budget in [1, 4, 7] {
-        let mut rig = Rig::with(|demux| demux.budget(budget));
-        rig.lines();
-        let mut sinks = Vec::new();
-        for key in 1..=10 {
-            let (order, sink) = rig.attachment(key, "some", |attach| attach);
-            rig.order_with_next_item(order);
-            sinks.push(sink);
-        }
-        rig.push([1_001, 1_002]);
-        while rig.totals().attached < 10 {
-            assert_eq!((rig.routed(), rig.totals().received), (0, rig.totals().queued));
-            rig.turn();
-        }
-        rig.lines();
-        assert_eq!((sinks[9].items(), rig.totals().queued), (vec![1_001, 1_002], 0));
-    }
-}
-
 // Orders that return `Pending`, and may have yielded.
 
 /// A channel of tokio answers so, too, when the cooperative budget of the task is used up.
@@ -191,20 +168,6 @@ fn orders_that_wake_themselves_end_the_turn_before_another_item_is_routed() {
     assert_eq!((a.items(), rig.totals().unmatched), (vec![101, 102], 0));
 }
 
-#[test]
-fn a_second_self_wake_in_a_row_no_longer_delays_items() {
-    let mut rig = Rig::new();
-    let (order, a) = rig.attachment(1, "a", |attach| attach);
-    (0..4).for_each(|_| rig.orders.stutter());
-    rig.orders.push(order);
-    rig.push([101, 102, 103]);
-    rig.turn();
-    assert_eq!((rig.routed(), rig.orders.polls()), (0, 1));
-    rig.turn();
-    assert_eq!((rig.totals().unmatched, rig.orders.polls()), (2, 6), "once more after each item");
-    assert_eq!(a.items(), [103]);
-}
-
 /// A wake that comes from another thread while the stream is polled looks like a self-wake.
 #[test]
 fn order_after_two_self_wakes_is_applied_before_the_item_that_follows_it() {
@@ -246,20 +209,6 @@ fn an_idle_orders_stream_is_polled_once_for_all_items() {
     rig.orders.push(Order::Detach(1));
     rig.lines();
     assert_eq!(rig.orders.polls(), polls + 2, "the order, and Pending");
-}
-
-#[test]
-fn orders_that_have_ended_are_not_polled_again() {
-    let mut rig = Rig::new();
-    rig.orders.end();
-    rig.lines();
-    let polls = rig.task.polls();
-    rig.push([101, 102]);
-    rig.lines();
-    rig.orders.wake(); // a waker that outlived the stream
-    rig.lines();
-    assert_eq!((rig.orders.polls(), rig.totals().unmatched), (1, 2));
-    assert!(rig.task.polls() - polls <= 3);
 }
 
 // Channels of tokio, which yield when the cooperative budget of the task is used up, on every

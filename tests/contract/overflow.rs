@@ -2,7 +2,7 @@
 //! of policies, buffers and sinks tells it turn by turn, then come the details: which items
 //! `Conflate` replaces, what counts towards a limit, how many sinks are polled in a turn.
 
-use crate::common::{CoopBudget, Dice, Op, Rig, SinkHandle};
+use crate::common::{CoopBudget, Op, Rig, SinkHandle};
 use Behaviour::*;
 use Overflow::{Conflate, DropNewest, DropOldest, Evict, Wait};
 use stream_demux::{Order, Overflow};
@@ -241,20 +241,6 @@ fn buffer_has_the_documented_default_and_at_least_one_place_for_a_policy_that_ke
     }
 }
 
-/// Items beyond buffers are at most what one turn reads.
-#[test]
-fn full_sink_with_an_endless_input_takes_bounded_memory() {
-    for &policy in DISCARDING {
-        let mut rig = Rig::with(|demux| demux.budget(10));
-        rig.attach_on(1, "a", |attach| attach.overflow(policy).buffer(5)).park();
-        rig.input.endless(|_| 101);
-        for _ in 0..20 {
-            rig.turn();
-            assert!(rig.totals().queued <= 15, "{policy:?}");
-        }
-    }
-}
-
 // Sinks in doubt.
 
 #[test]
@@ -299,22 +285,6 @@ fn thirty_two_sinks_in_doubt_are_polled_in_a_turn_and_the_input_waits_for_the_ot
         assert_eq!(rig.totals().discarded, discarded);
         rig.turn();
     }
-}
-
-#[test]
-fn sink_in_doubt_is_polled_before_anything_else_goes_on() {
-    let mut rig = Rig::with(|demux| demux.budget(2));
-    let b = rig.attach_on(2, "b", |attach| attach.buffer(1));
-    let a = rig.attach_on(1, "a", |attach| attach.overflow(DropOldest).buffer(1));
-    a.park();
-    b.park();
-    rig.send([201]);
-    rig.push([101, 102]);
-    rig.turn();
-    b.open();
-    rig.order(3, "c", |attach| attach);
-    let lines = ["discarded 101 of 1 Overflowed", "attached 3", "b sent 201", "b flushed"];
-    assert_eq!(rig.turn(), lines);
 }
 
 /// A sink that lags, catches up and lags again loses exactly what has no room.
@@ -413,52 +383,4 @@ fn full_queue_in_which_nothing_is_superseded_loses_its_oldest() {
     a.open();
     rig.lines();
     assert_eq!(a.items(), [113, 104]);
-}
-
-#[test]
-fn queue_that_a_conflating_attachment_takes_over_is_conflated() {
-    let mut rig = conflating();
-    let old = rig.attach_on(1, "old", |attach| attach.overflow(Wait).buffer(9));
-    old.park();
-    rig.send([101, 102, 111, 121]);
-    let new = rig.order(1, "new", |attach| attach.tag(2).overflow(Conflate).buffer(9));
-    new.park();
-    rig.log.keep_only(|line| line.starts_with("discarded"));
-    let conflated = |item| format!("discarded {item} of 1#2 Conflated");
-    assert_eq!(rig.lines(), [101, 111].map(conflated));
-    assert_eq!(rig.send([112]), [conflated(102)]);
-    new.open();
-    rig.lines();
-    assert_eq!(new.items(), [121, 112]);
-}
-
-/// Whatever the sink does, it gets the latest item of each kind, and never an older one after it.
-#[test]
-fn latest_item_of_each_kind_arrives_last() {
-    for seed in 1..=50 {
-        let mut dice = Dice::new(seed);
-        let mut rig = conflating();
-        let a = rig.conflates(1 + dice.below(4) as usize);
-        a.lenient();
-        let mut latest = [0; 10];
-        for n in 0..90 {
-            let item = 100 + n;
-            latest[item as usize % 10] = item;
-            rig.push([item]);
-            match dice.below(5) {
-                0 => a.allow(1),
-                1 => a.stutter(Op::Ready, 1),
-                2 => drop(rig.turn()),
-                3 => drop(rig.lines()),
-                _ => {}
-            }
-        }
-        a.open();
-        rig.lines();
-        for kind in 0..10 {
-            let got: Vec<_> = a.items().into_iter().filter(|item| item % 10 == kind).collect();
-            assert!(got.is_sorted(), "seed {seed}: {got:?}");
-        }
-        assert_eq!(a.items().last(), latest.iter().max(), "seed {seed}");
-    }
 }

@@ -4,7 +4,6 @@
 //! Of the guarantees, only those visible in types: 10 (`FusedFuture`) and 12 (`K` need not be
 //! `Clone`).
 
-use std::borrow::Borrow;
 use std::cell::Cell;
 use std::fmt::{Debug, Display};
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -163,15 +162,6 @@ fn key_and_sink_are_inferred_from_pairs() {
     assert_eq!(block_on(demux).delivered, 1);
 }
 
-#[test]
-fn key_and_sink_are_inferred_from_orders() {
-    let (sink, received) = mpsc::unbounded();
-    let orders = stream::iter([Order::from((7, sink)), Order::Detach(8), Order::Evict(8)]);
-    let demux = stream::iter(0..10).demux_by(|n| *n, orders);
-    assert_eq!(block_on(demux).delivered, 1);
-    assert_eq!(block_on(received.collect::<Vec<_>>()), [7]);
-}
-
 struct Message {
     topic: String,
     id: u64,
@@ -298,28 +288,6 @@ fn types_can_be_named_with_and_without_their_defaults() {
     assert!(totals.iter().all(|totals| (totals.delivered, totals.unmatched) == (1, 1)));
 }
 
-/// A generic function that takes a demux, with the bounds that `Future` needs.
-#[expect(clippy::type_complexity, reason = "the type is the test")]
-fn drive<St, K, S, H>(demux: Demux<St, ByValue<KeyOf<St, K>>, Pairs<K, S>, H>) -> Totals
-where
-    St: Stream,
-    K: Hash + Eq,
-    S: Attachable<St::Item>,
-    H: Hooks<K, St::Item, S::Error>,
-{
-    block_on(demux)
-}
-
-type KeyOf<St, K> = fn(&<St as Stream>::Item) -> K;
-type Pairs<K, S> = stream::Iter<std::vec::IntoIter<(K, S)>>;
-
-#[test]
-fn generic_code_can_take_and_run_a_demux() {
-    let orders = stream::iter(vec![(1_u64, Drain(()))]);
-    let by: fn(&u64) -> u64 = |n| *n;
-    assert_eq!(drive(stream::iter([1_u64, 2]).demux_by(by, orders)).delivered, 1);
-}
-
 /// A generic function that creates a demux for any type of order.
 fn split<St, O>(input: St, orders: O) -> impl Future<Output = Totals>
 where
@@ -363,27 +331,6 @@ fn contains_key_takes_a_borrowed_form_of_the_key() {
     assert!(!demux.contains_key("b") && demux.len() == 1 && !demux.is_empty());
 }
 
-// Hooks
-
-/// Hooks for one key, item and error.
-struct Concrete(u32);
-
-impl Hooks<u64, Message, ()> for Concrete {
-    fn unmatched(&mut self, item: Message) {
-        self.0 += u32::try_from(item.id).unwrap();
-    }
-}
-
-#[test]
-fn callbacks_are_hooks_themselves() {
-    assert!(implements!(Callbacks: Hooks<u8, u8, ()>));
-    assert!(implements!((): Hooks<u8, u8, ()>));
-    assert!(implements!(&mut Concrete: Hooks<u64, Message, ()>));
-    assert!(!implements!(Concrete: Hooks<u8, Message, ()>));
-    let mut callbacks: Callbacks = Callbacks::default();
-    block_on(demux().hooks(&mut callbacks));
-}
-
 // Attachable
 
 #[test]
@@ -424,24 +371,6 @@ fn everything_may_borrow_from_its_surroundings() {
     let demux = input.demux_by(|text| text.as_str(), orders).on_unmatched(|_| unmatched += 1);
     block_on(demux);
     assert_eq!((got, unmatched), (vec![&texts[0]], 1));
-}
-
-/// A key that can be looked up by a part of it.
-#[derive(PartialEq, Eq, Hash)]
-struct Wide(u64);
-
-impl Borrow<u64> for Wide {
-    fn borrow(&self) -> &u64 {
-        &self.0
-    }
-}
-
-#[test]
-fn by_ref_takes_any_borrowed_form_of_the_key() {
-    let (input, _) = parts();
-    let orders = stream::iter([(Wide(1), Drain(()))]);
-    let demux: Demux<In, ByRef<_, u64>, _> = input.demux_by_ref(|m| &m.id, orders);
-    assert_eq!(block_on(demux).delivered, 1);
 }
 
 /// A nameable type for the closure of `or_attach_with`.

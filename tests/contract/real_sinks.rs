@@ -1,16 +1,14 @@
-//! The documented behaviour with real sinks: futures' `mpsc`, tokio's `PollSender`, flume, codecs
-//! over TCP, `sink_map_err`, boxed and `!Send` sinks. Channels that yield are in `really_full` and
+//! The documented behaviour with real sinks whose receivers are gone: futures' `mpsc`, tokio's
+//! `PollSender`, flume, a codec over TCP. Channels that yield are in `really_full` and
 //! `room_for_everything`.
 
-use std::convert::Infallible;
 use std::fmt::{Debug, Display};
 use std::pin::Pin;
-use std::sync::Arc;
 
 use crate::common::{Log, Task, scripted_stream};
 use futures::channel::mpsc;
 use futures::future::{self, Either};
-use futures::{FutureExt, Sink, SinkExt, Stream, StreamExt, executor, sink, stream};
+use futures::{FutureExt, Sink, SinkExt, Stream, StreamExt, executor, stream};
 use stream_demux::{Attach, DemuxStreamExt, Detached, Discarded, Hooks, Recipient, Totals};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -222,43 +220,6 @@ async fn reset(mut ours: TcpStream, client: TcpStream) -> TcpStream {
     client.readable().await.unwrap();
     drop(client);
     ours
-}
-
-// Kinds of sinks
-
-#[test]
-fn sinks_of_many_kinds_share_one_demux() {
-    let (futures_sink, futures_out) = mpsc::channel(10);
-    let (unbounded, unbounded_out) = mpsc::unbounded();
-    let (tokio_sink, mut tokio_out) = tokio_mpsc::channel(10);
-    let (flume_sink, flume_out) = flume::unbounded();
-    let collected = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let unfold = sink::unfold(Arc::clone(&collected), |all, n| async move {
-        all.lock().unwrap().push(n);
-        Ok::<_, Infallible>(all)
-    });
-    let orders = stream::iter([
-        (0, boxed(futures_sink)),
-        (1, boxed(unbounded)),
-        (2, boxed(PollSender::new(tokio_sink))),
-        (3, boxed(flume_sink.into_sink())),
-        (4, boxed(unfold)),
-        (5, boxed(sink::drain())),
-        (6, boxed(Vec::new())),
-        (7, boxed(sink::unfold((), |(), _| future::err::<(), _>("broken")))),
-    ]);
-    let mut errors = Vec::new();
-    let demux =
-        stream::iter(0..80).demux_by(tens, orders).on_error(|to, e| errors.push((*to.key, e)));
-    let totals = executor::block_on(demux);
-    assert_eq!(errors, [(7, "\"broken\"".to_owned())]);
-    assert_eq!(executor::block_on(futures_out.collect::<Vec<_>>()), (0..10).collect::<Vec<_>>());
-    assert_eq!(executor::block_on(unbounded_out.collect::<Vec<_>>()), (10..20).collect::<Vec<_>>());
-    let of_tokio: Vec<_> = std::iter::from_fn(|| tokio_out.try_recv().ok()).collect();
-    assert_eq!(of_tokio, (20..30).collect::<Vec<_>>());
-    assert_eq!(flume_out.drain().collect::<Vec<_>>(), (30..40).collect::<Vec<_>>());
-    assert_eq!(*collected.lock().unwrap(), (40..50).collect::<Vec<_>>());
-    assert_settled(totals);
 }
 
 // Cancel safety

@@ -189,19 +189,10 @@ fn check_everywhere(sharing: Sharing, overflow: Overflow, buffer: usize, read: u
 }
 
 #[test]
-fn sink_that_is_not_read_loses_exactly_what_has_no_room() {
+fn sink_that_is_not_read_or_no_longer_loses_exactly_what_has_no_room() {
     for overflow in POLICIES {
-        for buffer in [0, 2, 64] {
-            check_everywhere(Sharing::Alone, overflow, buffer, 0);
-        }
-    }
-}
-
-#[test]
-fn sink_whose_reader_stops_loses_exactly_what_has_no_room() {
-    for overflow in POLICIES {
-        for buffer in [0, 2] {
-            check_everywhere(Sharing::Alone, overflow, buffer, 10);
+        for (buffer, read) in [(0, 0), (2, 0), (64, 0), (0, 10), (2, 10)] {
+            check_everywhere(Sharing::Alone, overflow, buffer, read);
         }
     }
 }
@@ -218,8 +209,7 @@ fn member_whose_reader_stops_loses_items_and_the_others_lose_none() {
 #[test]
 fn sinks_that_share_items_and_are_not_read_lose_exactly_what_has_no_room() {
     // Under `Evict`, how many of the sinks are evicted depends on when the items are read.
-    let policies = [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest, Overflow::Conflate];
-    for overflow in policies {
+    for overflow in POLICIES.into_iter().filter(|overflow| *overflow != Overflow::Evict) {
         check_everywhere(Sharing::Balance, overflow, 2, 0);
     }
 }

@@ -2,11 +2,9 @@
 //! before an order or an item was read takes effect first (guarantee 1), so the result does not
 //! depend on when the demux is polled.
 
-use crate::common::real::{FLAVORS, Receiving, assert_settled, tokio_channel};
 use crate::common::{Orders, Rig, Split, Terms};
-use futures::channel::mpsc;
 
-use stream_demux::{Attach, DemuxStreamExt, Lease, Order};
+use stream_demux::{Attach, Lease, Order};
 
 /// Returns an order without effect.
 fn idle_order() -> Orders {
@@ -170,22 +168,6 @@ fn every_budget_has_the_same_result() {
     }
 }
 
-#[test]
-fn old_lease_that_is_kept_until_the_successor_is_attached_lets_it_inherit_the_queue() {
-    for end in ENDS {
-        let mut rig = Rig::new().with_silent_sinks();
-        let mut lease = Lease::new();
-        let old = rig.attach_on(1, "old", |attach| attach.buffer(4).leased(&mut lease));
-        old.park();
-        rig.send([101, 102]);
-        let new = rig.attach(1, "new");
-        end.of(lease);
-        rig.send([103]);
-        assert_eq!((old.taken(), new.items()), (0, vec![101, 102, 103]), "{end:?}");
-        assert_eq!(rig.totals().discarded, 0);
-    }
-}
-
 // Items.
 
 #[test]
@@ -232,43 +214,3 @@ fn order_that_was_read_while_leases_end_is_kept_and_comes_before_the_next() {
         assert_eq!((first.items(), second.taken(), rig.len()), (vec![3], 0, 1), "{budget}");
     }
 }
-
-// Clients in separate tasks.
-
-/// A client connects, gets one item, disconnects and reconnects. It is never refused, and gets each
-/// item once.
-#[test]
-fn tokio_client_reconnects_a_thousand_times() {
-    for flavor in FLAVORS {
-        for (name, terms) in CLIENT_TERMS {
-            for end in ENDS {
-                let totals = flavor.run(async move {
-                    let (items, input) = tokio::sync::mpsc::channel(4);
-                    let (orders, inbox) = mpsc::unbounded();
-                    let demux = tokio::spawn(Receiving(input).demux_by(|_: &u32| 1, inbox));
-                    let client = tokio::spawn(async move {
-                        for n in 0..1_000 {
-                            let mut lease = Lease::new();
-                            let (sink, mut received) = tokio_channel(4);
-                            let attach = terms(Attach::new(1, sink)).leased(&mut lease);
-                            orders.unbounded_send(attach).expect("the demux was dropped");
-                            items.send(n).await.expect("the demux was dropped");
-                            assert_eq!(received.recv().await, Some(n), "{name}");
-                            end.of(lease);
-                        }
-                    });
-                    client.await.expect("the client panicked");
-                    demux.await.expect("the demux panicked")
-                });
-                assert_settled(totals);
-                assert_eq!((totals.delivered, totals.unmatched), (1_000, 0), "{flavor:?}");
-            }
-        }
-    }
-}
-
-/// Sinks of tokio with the settings of `TERMS`.
-type Client = Attach<u32, tokio_util::sync::PollSender<u32>>;
-
-const CLIENT_TERMS: [Named<Client>; 2] =
-    [("replace", |attach| attach), ("keep_existing", Attach::keep_existing)];

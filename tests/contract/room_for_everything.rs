@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::{env, mem};
 
-use crate::common::Dice;
 use crate::common::real::{Fates, Flavor, POLICIES, Pipe, RUNTIMES, Receipt, Sending, Sharing};
 use futures::future::{self, BoxFuture};
 use futures::{FutureExt, SinkExt, StreamExt, stream};
@@ -274,22 +273,6 @@ fn single_sink_that_evicts_is_kept() {
     check_everywhere([None, Some(0)].map(|buffer| Case { buffer, ..case.clone() }));
 }
 
-#[test]
-fn ten_members_that_evict_are_kept() {
-    let sharing = Sharing::Multicast;
-    let case = Case { sharing, members: 10, items: 1_000, idle: 10, ..Case::default() };
-    check_everywhere([None, Some(0)].map(|buffer| Case { buffer, ..case.clone() }));
-}
-
-/// When the demux is woken, it has 28 of 128 operations left.
-#[test]
-fn waker_that_did_100_operations_costs_no_item() {
-    let input = (Pipe::Futures, 100);
-    let case = Case { items: 100, input, idle: 10, spent: 100, ..Case::default() };
-    let rows = POLICIES.iter().flat_map(|policy| [(*policy, None), (*policy, Some(64))]);
-    check_everywhere(rows.map(|(overflow, buffer)| Case { overflow, buffer, ..case.clone() }));
-}
-
 /// The bridge uses up 100 operations before the demux runs.
 #[test]
 fn burst_through_a_bridge_costs_no_item() {
@@ -319,35 +302,25 @@ fn large_groups_lose_nothing() {
 
 // Their relatives.
 
-/// Every policy, sinks alone and in groups, and inputs of three kinds, on every runtime.
-fn grid() -> Vec<Case> {
-    let inputs = [
-        Case::default(),
-        Case { input: (Pipe::Futures, 100), spent: 100, ..Case::default() },
-        Case {
-            bridges: vec![(Bridge::Task, Pipe::Futures)],
-            unconstrained: true,
-            ..Case::default()
-        },
-    ];
-    let groups = [
-        (Sharing::Alone, 1, 1_000),
-        (Sharing::Multicast, 10, 200),
-        (Sharing::Multicast, 400, 10),
-        (Sharing::Balance, 2, 1_000),
-        (Sharing::Balance, 65, 1_000),
-    ];
-    let mut cases = Vec::new();
-    for overflow in POLICIES {
-        for (sharing, members, items) in groups {
-            for input in &inputs {
-                let input = Case { burst: 100, idle: 10, buffer: Some(0), ..input.clone() };
-                let case = Case { sharing, members, overflow, items, ..input };
-                cases.extend(RUNTIMES.map(|runtime| Case { runtime, ..case.clone() }));
-            }
-        }
+/// Reproducible pseudo-random numbers: xorshift64 (Marsaglia, 2003).
+struct Dice(u64);
+
+impl Dice {
+    fn new(seed: u64) -> Self {
+        Self(seed * 0x9E37_79B9)
     }
-    cases
+
+    fn below(&mut self, bound: u32) -> u32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        u32::try_from(self.0 % u64::from(bound)).unwrap()
+    }
+
+    /// Returns a random element of `all`.
+    fn pick<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(u32::try_from(all.len()).unwrap()) as usize]
+    }
 }
 
 /// Numbers of keys, and of sinks for each.
@@ -411,14 +384,13 @@ impl Case {
     }
 }
 
-/// Random cases beside those of the grid.
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 600;
 
 /// With `STREAM_DEMUX_RUNS`, all cases are run, that many times each; with `STREAM_DEMUX_CASE`,
 /// only the case of this number; otherwise each seventh case, once.
 #[test]
 fn combinations_lose_nothing() {
-    let cases = grid().into_iter().chain((0..SEEDS).map(Case::random)).enumerate();
+    let cases = (0..SEEDS).map(Case::random).enumerate();
     let only = number("STREAM_DEMUX_CASE");
     let all = only.is_some() || number("STREAM_DEMUX_RUNS").is_some();
     let step = if all { 1 } else { 7 };

@@ -1,8 +1,8 @@
 //! An order attaches a sink to a key that has one (*Attachments*). The new sink takes over key and
 //! queue, and the old sink is flushed and closed in the background.
 
-use crate::common::{Op, Rig, hooks, scripted_sink};
-use stream_demux::{Attach, Order, Overflow};
+use crate::common::{Rig, hooks, scripted_sink};
+use stream_demux::Overflow;
 
 // Replacing.
 
@@ -133,22 +133,3 @@ fn moved_items_count_towards_the_limit_and_the_surplus_is_unmatched() {
 }
 
 // `keep_existing`.
-
-#[test]
-fn a_key_is_free_while_its_former_sink_still_drains_or_closes() {
-    let mut rig = Rig::new();
-    let draining = rig.attach_on(1, "draining", |attach| attach.buffer(1));
-    draining.park();
-    rig.send([101]);
-    rig.apply(Order::Detach(1));
-    let second = rig.attach_on(1, "second", Attach::keep_existing);
-    second.hold(Op::Close);
-    rig.send([102]);
-    rig.apply(Order::Detach(1));
-    let third = rig.attach_on(1, "third", Attach::keep_existing);
-    rig.send([103]);
-    draining.open();
-    rig.lines();
-    assert_eq!(draining.items(), [101]);
-    assert_eq!((second.items(), third.items()), (vec![102], vec![103]));
-}

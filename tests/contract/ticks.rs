@@ -281,20 +281,6 @@ fn time_outs_of_stuck_sinks_under_wait_add_up() {
     assert_eq!(rig.len(), 0);
 }
 
-/// The sink under key 1 is evicted by the third tick, after which nothing waits.
-#[test]
-fn tick_that_ends_a_wait_does_not_count_for_idleness() {
-    let mut rig = Rig::new().with_silent_sinks();
-    rig.attach_on(1, "stuck", |attach| attach.stall_timeout(3)).park();
-    rig.attach_on(2, "idle", |attach| attach.idle_timeout(2));
-    rig.send([101]);
-    for tick in 1..=5 {
-        let lines = rig.tick();
-        assert_eq!(lines.contains(&"detached 1 Stalled".to_owned()), tick == 3, "{lines:?}");
-        assert_eq!(lines.contains(&"detached 2 Idle".to_owned()), tick == 5, "{lines:?}");
-    }
-}
-
 #[test]
 fn default_stall_timeout_applies_without_a_setting_and_0_disables_it() {
     let mut rig = Rig::with(|demux| demux.stall_timeout(2).buffer(1));
@@ -306,16 +292,6 @@ fn default_stall_timeout_applies_without_a_setting_and_0_disables_it() {
     let gone: Vec<_> =
         (0..8).map(|_| rig.tick().pop().unwrap_or_default().replace("detached ", "")).collect();
     assert_eq!(gone, ["4 Stalled", "1 Stalled", "", "3 Stalled", "", "", "", ""]);
-}
-
-#[test]
-fn default_idle_timeout_applies_without_a_setting_and_0_disables_it() {
-    let mut rig = Rig::with(|demux| demux.idle_timeout(2));
-    rig.attach(1, "a");
-    rig.attach_on(2, "b", |attach| attach.idle_timeout(0));
-    rig.attach_on(3, "c", |attach| attach.idle_timeout(3));
-    let gone: Vec<_> = (0..6).map(|_| rig.tick().join(", ")).collect();
-    assert_eq!(gone, ["", "detached 1 Idle", "detached 3 Idle", "", "", ""]);
 }
 
 #[test]
@@ -361,44 +337,6 @@ fn ticks_that_are_read_during_a_sweep_count_as_one() {
     rig.sleep();
     assert_eq!(rig.len(), 500, "two sweeps were made");
     assert_eq!(rig.tick().iter().filter(|line| line.ends_with("Idle")).count(), 500);
-}
-
-// Sweeps.
-
-/// Attachments that join during a sweep are not part of it, whichever slots they get. No attachment
-/// is skipped or counted twice because others leave.
-#[test]
-fn attachments_that_join_and_leave_during_a_sweep_get_the_right_ticks() {
-    for leaving in [0_u32, 1, 3, 10, 37, 50] {
-        let mut rig = Rig::with(|demux| demux.budget(8).idle_timeout(2)).with_silent_sinks();
-        for key in 0..60 {
-            rig.order(key, key, |attach| attach);
-        }
-        rig.sleep();
-        rig.log.take();
-        rig.orders.push(Order::Tick);
-        // In each of the next turns, some leave and some join.
-        let mut gone = 0;
-        for turn in 0..12_u32 {
-            rig.poll();
-            for _ in 0..leaving.div_ceil(12) {
-                // From all parts of the table, and each once.
-                let key = gone * 37 % 60;
-                rig.orders.push(Order::Evict(key));
-                gone += 1;
-            }
-            rig.order(100 + turn, turn, |attach| attach);
-        }
-        rig.sleep();
-        let left = 60 - gone.min(60) as usize;
-        assert_eq!(rig.len(), left + 12, "{leaving} leaving");
-        rig.log.take();
-        let mut first = rig.tick();
-        assert!(first.iter().all(|line| line.len() < "detached 100 Idle".len()), "{first:?}");
-        assert_eq!((first.len(), rig.len()), (left, 12), "{leaving} leaving");
-        first = rig.tick();
-        assert_eq!((first.len(), rig.len()), (12, 0), "{leaving} leaving");
-    }
 }
 
 // Flushes that linger.
@@ -457,16 +395,6 @@ fn ticks_count_only_while_something_is_unflushed() {
         rig.tick();
         assert_eq!(a.flushed(), flushes + 1);
     }
-}
-
-#[test]
-fn due_flushes_do_not_wait_while_a_later_one_lingers() {
-    let mut rig = Rig::with(|demux: Split| demux.linger(1).budget(1));
-    let sinks = rig.attach_each(1..=5);
-    rig.send((1..=5).map(|key| key * 100));
-    rig.tick_and_poll();
-    rig.send([101]);
-    assert!(sinks.iter().all(|sink| sink.flushed() == 1));
 }
 
 #[test]

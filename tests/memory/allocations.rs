@@ -70,25 +70,6 @@ fn copies_for_a_group_allocate_nothing() {
     assert_eq!(sink.0.taken.get(), 60_009);
 }
 
-#[test]
-fn an_item_that_is_held_and_then_sent_allocates_nothing() {
-    let (demux, feed) = demux(|_| 0);
-    let mut task = Task::new(demux);
-    let sink = Counter::default();
-    feed.order((0, sink.clone()));
-    let hold_one = |task: &mut Task<_>| {
-        sink.0.shut.set(true);
-        feed.send(2);
-        let mut usage = run(task).allocations;
-        sink.0.open();
-        usage += run(task).allocations;
-        usage
-    };
-    hold_one(&mut task);
-    let allocations: u64 = (0..1_000).map(|_| hold_one(&mut task)).sum();
-    assert_eq!((allocations, sink.0.taken.get()), (0, 2_002));
-}
-
 // Queues.
 
 /// Repeatedly fills a queue and lets it drain. Returns the allocations of each round.
@@ -184,25 +165,6 @@ fn a_full_queue_that_drops_does_not_grow() {
     }
 }
 
-#[test]
-fn a_queue_is_freed_with_its_attachment() {
-    let (demux, feed) = demux(|_| 0);
-    let mut task = Task::new(demux);
-    for _ in 0..2 {
-        let sink = Counter::default();
-        sink.0.shut.set(true);
-        feed.order(Attach::new(0, sink.clone()).buffer(100_000));
-        feed.send(10);
-        run(&mut task);
-        feed.send(99_990);
-        let filled = run(&mut task);
-        assert!(filled.live > 700_000, "{filled:?}");
-        feed.order(Order::Evict(0));
-        let evicted = run(&mut task);
-        assert!(evicted.live <= -filled.live, "{evicted:?} after {filled:?}");
-    }
-}
-
 // Attachments.
 
 /// With each item, its key is attached, and the key of `width` items before is detached.
@@ -274,22 +236,6 @@ fn members_that_come_and_go_beside_one_that_stays_take_no_memory() {
         live.push(usage().live);
     }
     assert!(live[1] - live[0] < 1_000, "{live:?}");
-}
-
-#[test]
-fn completion_frees_the_memory_of_attachments() {
-    let (demux, feed) = demux(|n| *n);
-    let mut task = Task::new(demux);
-    let sink = Counter::default();
-    feed.orders.borrow_mut().reserve(20_000);
-    let ((), usage) = allocations_during(|| {
-        (0..10_000).for_each(|key| feed.order((key, sink.clone())));
-        feed.send(10_000);
-        run(&mut task);
-        feed.order(Order::Finish);
-        assert!(task.run().is_ready());
-    });
-    assert!(usage.peak > 500_000 && usage.live < 1_024, "{usage:?}");
 }
 
 #[test]

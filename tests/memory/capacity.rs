@@ -166,16 +166,3 @@ fn attachments_that_join_and_leave_within_the_capacity_move_no_table() {
     assert_eq!(task.get_ref().len() as u64, first);
     assert!(longest < SMALL, "{longest} bytes in one turn");
 }
-
-#[test]
-fn more_than_the_capacity_can_be_attached() {
-    for capacity in [0, 1, 7] {
-        let (demux, feed) = demux(|n| *n);
-        let mut task = Task::new(demux.with_capacity(capacity));
-        let sink = Counter::default();
-        in_turns(&mut task, &feed, attach(&sink, 0..100));
-        feed.send(100);
-        assert!(task.run().is_pending());
-        assert_eq!((task.get_ref().len(), sink.0.taken.get()), (100, 100));
-    }
-}

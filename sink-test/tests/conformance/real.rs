@@ -1,10 +1,7 @@
 //! Real channels and codecs.
 
-use std::collections::VecDeque;
-
 use futures::channel::mpsc;
-use futures::future::ready;
-use futures::{FutureExt, SinkExt, StreamExt};
+use futures::{FutureExt, StreamExt};
 use sink_test::{SinkCheck, check_sink};
 use tokio::io::duplex;
 use tokio_util::codec::{FramedRead, FramedWrite, LinesCodec};
@@ -26,50 +23,6 @@ fn channels_of_futures() {
     let check = SinkCheck::new(mpsc::unbounded, |n| n, receive).unbounded();
     let report = check.disconnect(mpsc::UnboundedReceiver::close).run();
     assert_eq!(report.gaps(), ["a full sink: it is `unbounded`"]);
-}
-
-#[test]
-fn buffer_before_a_channel() {
-    let make = || {
-        let (sender, receiver) = mpsc::channel(1);
-        (sender.buffer(3), receiver)
-    };
-    SinkCheck::new(make, |n| n, next).capacity(5).disconnect(mpsc::Receiver::close).run();
-}
-
-#[test]
-fn channel_behind_a_mapping() {
-    let make = || {
-        let (sender, receiver) = mpsc::channel(1);
-        (sender.with(|n: usize| ready(Ok::<_, mpsc::SendError>(n.to_string()))), receiver)
-    };
-    let receive = |receiver: &mut _| next::<String>(receiver)?.parse().ok();
-    SinkCheck::new(make, |n| n, receive).capacity(2).disconnect(mpsc::Receiver::close).run();
-}
-
-#[test]
-fn fanout_to_two_channels() {
-    type Two = [(mpsc::Receiver<usize>, VecDeque<usize>); 2];
-    let make = || {
-        let ((a, from_a), (b, from_b)) = (mpsc::channel(1), mpsc::channel(3));
-        (a.fanout(b), [(from_a, VecDeque::new()), (from_b, VecDeque::new())])
-    };
-    // An item has arrived when both receivers have it.
-    let receive = |two: &mut Two| {
-        for (receiver, items) in two.iter_mut() {
-            items.extend(next(receiver));
-        }
-        let [(_, a), (_, b)] = two;
-        if a.is_empty() || b.is_empty() {
-            return None;
-        }
-        assert_eq!(a.front(), b.front());
-        a.pop_front().and(b.pop_front())
-    };
-    SinkCheck::new(make, |n| n, receive)
-        .capacity(4)
-        .disconnect(|two| two.iter_mut().for_each(|(receiver, _)| receiver.close()))
-        .run();
 }
 
 #[test]

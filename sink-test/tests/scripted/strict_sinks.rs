@@ -141,32 +141,3 @@ fn deferred_pending_is_not_called_again_before_the_budget_fires_it() {
             .ends_with("called again before its waker fired")
     );
 }
-
-#[test]
-fn deferred_waker_fires_also_when_the_operation_was_called_again_since() {
-    let budget = CoopBudget::deferred(0);
-    let (mut sink, handle) = strict_sink();
-    handle.share(&budget);
-    assert!(ask(&mut sink, Op::Flush).is_pending() && handle.wake());
-    handle.share(&CoopBudget::new(9));
-    handle.hold(Op::Flush);
-    assert!(ask(&mut sink, Op::Flush).is_pending());
-    budget.fire_deferred();
-    assert!(handle.is_waiting(Op::Flush), "the fired waker was an earlier one");
-    assert!(ask(&mut sink, Op::Flush).is_pending(), "the wake should allow a call");
-    assert!(
-        panic_message(|| ask(&mut sink, Op::Flush))
-            .ends_with("called again before its waker fired")
-    );
-}
-
-#[test]
-fn released_operation_is_called_again() {
-    for op in [Op::Ready, Op::Flush, Op::Close] {
-        let (mut sink, handle) = strict_sink();
-        handle.hold(op);
-        assert!(ask(&mut sink, op).is_pending());
-        handle.release(op);
-        assert_eq!(ask(&mut sink, op), OK);
-    }
-}
