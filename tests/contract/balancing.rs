@@ -241,3 +241,32 @@ fn limit_counts_what_a_sink_takes() {
     assert!(last.iter().all(|line| lines.iter().any(|other| other == line)), "{lines:?}");
     assert!(lines.contains(&"unmatched 104".to_owned()), "{lines:?}");
 }
+
+/// Two members with room for one item each, and three items: the last one is beyond their buffers.
+fn in_doubt() -> (Rig, Vec<SinkHandle<u32>>) {
+    let mut rig = balanced();
+    let sinks = rig.share_on(1..=2, |attach| attach.overflow(Overflow::DropNewest).buffer(1));
+    park(&sinks);
+    sinks.iter().for_each(SinkHandle::strict_unless_in_doubt);
+    rig.push([101, 102, 103]);
+    assert!(rig.turn().is_empty());
+    (rig, sinks)
+}
+
+#[test]
+fn members_in_doubt_that_fail_leave_the_queue_to_the_other_or_to_nobody() {
+    for failing in [1, 2] {
+        let (mut rig, sinks) = in_doubt();
+        sinks[..failing].iter().for_each(|sink| sink.fail(Op::Ready));
+        let lines = rig.lines();
+        let count = |what| lines.iter().filter(|line| line.starts_with(what)).count();
+        assert_eq!(
+            (count("detached"), count("discarded")),
+            (failing, 2 * failing - 1),
+            "{lines:?}"
+        );
+        sinks[1].open();
+        rig.lines();
+        assert_eq!(items(&sinks)[1], [101, 102][..4 - 2 * failing], "{lines:?}");
+    }
+}

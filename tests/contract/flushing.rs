@@ -8,7 +8,7 @@ use crate::common::{
     Answer::{Done, Pending},
     Call, Op, Rig, SinkHandle, Split, StreamHandle,
 };
-use stream_demux::Order;
+use stream_demux::{Demux, Order};
 
 /// The smallest number of sinks for whose flushes the demux waits.
 #[expect(clippy::cast_possible_truncation, reason = "it is small")]
@@ -88,6 +88,22 @@ fn few_sinks_are_flushed_at_once_and_many_after_a_wait_that_brings_nothing() {
         assert_eq!(wait(&mut rig, &sinks), turns, "{} sinks", sinks.len());
         assert_eq!(flushes(&sinks), sinks.len());
     }
+}
+
+#[test]
+fn copies_count_when_a_wait_pays() {
+    let mut rig = rig_with(Demux::multicast);
+    let members: Vec<_> = (0..20).map(|name| rig.attach(1, name)).collect();
+    rig.push([1]);
+    rig.turn();
+    for _ in 0..10 {
+        for _ in 1..WAIT {
+            rig.turn();
+        }
+        rig.push([1]); // and 19 copies
+        rig.turn();
+    }
+    assert_eq!((flushes(&members), dry(&mut rig, &members)), (0, WAIT));
 }
 
 #[test]

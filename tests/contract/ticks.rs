@@ -398,6 +398,16 @@ fn ticks_count_only_while_something_is_unflushed() {
 }
 
 #[test]
+fn due_flushes_do_not_wait_while_a_later_one_lingers() {
+    let mut rig = Rig::with(|demux: Split| demux.linger(1).budget(1));
+    let sinks = rig.attach_each(1..=5);
+    rig.send((1..=5).map(|key| key * 100));
+    rig.tick_and_poll();
+    rig.send([101]);
+    assert!(sinks.iter().all(|sink| sink.flushed() == 1));
+}
+
+#[test]
 fn task_sleeps_while_flushes_linger() {
     let mut rig = lingering(2);
     let sinks = rig.attach_each(1..30);
