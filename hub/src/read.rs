@@ -60,6 +60,10 @@ pub(crate) trait Receive {
     /// Returns `true` if something was taken and not returned.
     fn has_taken(&self) -> bool;
 
+    /// Returns the next item that was taken, if nothing is to be done for it. Inlined into the loop
+    /// of a reader.
+    fn pop_ready(&mut self) -> Option<Self::Item>;
+
     /// Returns the next of what was taken: an item, or what is missing before it.
     fn next_taken(&mut self) -> Option<Result<Self::Item, Lagged>>;
 
@@ -87,10 +91,20 @@ pub(crate) trait Receive {
 
     #[inline]
     fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Self::Item, Lagged>>> {
-        if let Some(next) = self.next_taken() {
-            return Poll::Ready(Some(next));
+        match self.pop_ready() {
+            Some(item) => Poll::Ready(Some(Ok(item))),
+            None => self.poll_next_taken(cx),
         }
-        ready!(self.poll_take_coop(cx));
+    }
+
+    #[inline(never)]
+    fn poll_next_taken(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Self::Item, Lagged>>> {
+        if !self.has_taken() {
+            ready!(self.poll_take_coop(cx));
+        }
         Poll::Ready(self.next_taken())
     }
 

@@ -37,7 +37,7 @@ pub use sink::TopicSink;
 /// [`Hub::attach`](crate::Hub::attach) attaches one with another capacity.
 ///
 /// A topic needs no runtime. Its sink and its readers may be in different threads. A reader that
-/// comes to the same items as another, which is just cloning up to eight of them, waits for that.
+/// comes to the same items as another, which is just cloning up to 16 of them, waits for that.
 /// Neither the sink nor readers of other items do. A panic of a clone concerns the reader for which
 /// the item is cloned, and only when the item is its next one.
 ///

@@ -67,9 +67,20 @@ impl<V> Receive for Source<V> {
     }
 
     #[inline]
+    fn pop_ready(&mut self) -> Option<V> {
+        match &mut self.topic {
+            Some(topic) => topic.pop_ready(),
+            None => self.inbox.as_mut()?.pop_ready(),
+        }
+    }
+
     fn next_taken(&mut self) -> Option<Result<V, Lagged>> {
-        let from_topic = self.topic.as_mut().and_then(Reading::next_taken);
-        from_topic.or_else(|| self.inbox.as_mut().and_then(Inbox::next_taken))
+        if let Some(topic) = &mut self.topic {
+            if let Some(next) = topic.next_taken() {
+                return Some(next);
+            }
+        }
+        self.inbox.as_mut()?.next_taken()
     }
 
     fn take(&mut self) {

@@ -137,15 +137,23 @@ impl<T> Taken<T> {
         self.items.is_empty() && self.gaps.is_empty()
     }
 
-    /// Takes the next item, or what is missing before it.
+    /// Takes the next item, if nothing is missing before it.
     #[inline]
+    pub(super) fn pop(&mut self) -> Option<T> {
+        if self.first >= self.gap {
+            return None;
+        }
+        let item = self.items.pop()?;
+        self.first += 1;
+        Some(item)
+    }
+
+    /// Takes the next item, or what is missing before it.
     pub(super) fn next(&mut self) -> Option<Result<T, Lagged>> {
         if self.first >= self.gap {
             return self.next_gap().map(Err);
         }
-        let item = self.items.pop()?;
-        self.first += 1;
-        Some(Ok(item))
+        self.pop().map(Ok)
     }
 
     #[cold]

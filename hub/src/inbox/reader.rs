@@ -224,6 +224,10 @@ impl<T> Receive for Inbox<T> {
     }
 
     #[inline]
+    fn pop_ready(&mut self) -> Option<T> {
+        self.batch.pop()
+    }
+
     fn next_taken(&mut self) -> Option<Result<T, Lagged>> {
         self.batch.next()
     }

@@ -11,6 +11,9 @@ use super::sleepers::Place;
 use super::taken::Taken;
 use crate::read::End;
 
+/// A topic keeps room for this many readers that read at the same time. More of them allocate.
+const ROOMS: usize = 4;
+
 #[derive(Debug)]
 pub(crate) struct Cursor<T> {
     pub(super) shared: Arc<Shared<T>>,
@@ -25,7 +28,17 @@ pub(crate) struct Cursor<T> {
     has_left: bool,
 }
 
-/// What a reader leaves behind: to be dropped after locks are released.
+/// What a reader that takes something has no use for: to be dropped after locks are released.
+pub(crate) struct Unused<T>(Garbage<T>, Option<Waker>);
+
+impl<T> Unused<T> {
+    pub(crate) fn nothing() -> Self {
+        Self(Vec::new(), None)
+    }
+}
+
+/// What a reader leaves behind: to be dropped after locks are released. The lease first, because the
+/// drop of an item may panic.
 pub(crate) struct Left<T> {
     lease: Option<Lease>,
     waker: Option<Waker>,
@@ -35,15 +48,6 @@ pub(crate) struct Left<T> {
 impl<T> Left<T> {
     pub(crate) fn nothing() -> Self {
         Self { lease: None, waker: None, garbage: Vec::new() }
-    }
-}
-
-/// The lease first, because the drop of an item may panic.
-impl<T> Drop for Left<T> {
-    fn drop(&mut self) {
-        drop(self.lease.take());
-        drop(self.waker.take());
-        self.garbage.clear();
     }
 }
 
@@ -117,12 +121,15 @@ impl<T> Cursor<T> {
         taken: &mut Taken<T>,
         waker: Option<&Waker>,
         looks_again: bool,
-        left: &mut Left<T>,
+        unused: &mut Unused<T>,
     ) -> Poll<()> {
         let mut state = self.shared.lock();
         let is_asleep = self.is_asleep(&state);
         if (!is_asleep || looks_again) && state.log.end() > self.position {
-            let taking = state.log.take(&mut self.position, taken.segments(), &mut left.garbage);
+            if let Some(room) = state.rooms.pop() {
+                taken.set_room(room);
+            }
+            let taking = state.log.take(&mut self.position, taken.segments(), &mut unused.0);
             drop(state);
             self.lost += taking.lost;
             taken.set(taking);
@@ -132,8 +139,12 @@ impl<T> Cursor<T> {
             return Poll::Ready(());
         }
         if let Some(waker) = waker {
+            let room = taken.take_room();
+            if room.is_useful() && state.rooms.len() < ROOMS {
+                state.rooms.push(room);
+            }
             match self.place.filter(|_| is_asleep) {
-                Some(place) => left.waker = state.sleepers.renew(place, waker),
+                Some(place) => unused.1 = state.sleepers.renew(place, waker),
                 None => self.place = Some(state.sleepers.add(waker.clone())),
             }
         }

@@ -191,7 +191,12 @@ impl<T> Log<T> {
             first -= 1;
         }
         let skip = self.sealed.get(first).map_or(0, |segment| from.saturating_sub(segment.start));
-        into.extend(self.sealed.range(first..).map(|sealed| Arc::clone(&sealed.segment)));
+        match self.sealed.back() {
+            Some(newest) if first + 1 == self.sealed.len() => {
+                into.push_back(Arc::clone(&newest.segment));
+            }
+            _ => into.extend(self.sealed.range(first..).map(|sealed| Arc::clone(&sealed.segment))),
+        }
         self.remove_unneeded(garbage);
         Taking { lost, skip: usize::try_from(skip).expect("a segment is shorter than that") }
     }
@@ -201,7 +206,12 @@ impl<T> Log<T> {
         if cursor >= self.open_start {
             return &mut self.open_here;
         }
-        let index = self.sealed.partition_point(|segment| segment.start < cursor);
+        // Most cursors are at the last segment.
+        let last = self.sealed.len().saturating_sub(1);
+        let index = match self.sealed.get(last) {
+            Some(segment) if segment.start <= cursor => last,
+            _ => self.sealed.partition_point(|segment| segment.start < cursor),
+        };
         match self.sealed.get_mut(index) {
             Some(segment) if segment.start == cursor => &mut segment.here,
             _ => &mut self.drowned,

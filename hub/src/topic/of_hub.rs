@@ -15,7 +15,7 @@ use std::task::{Poll, Waker};
 use stream_demux::Lease;
 
 use super::TopicSink;
-use super::cursor::{Cursor, Left};
+use super::cursor::{Cursor, Left, Unused};
 use super::segment::CloneSome;
 use super::shared::Shared;
 use super::taken::Taken;
@@ -84,6 +84,10 @@ impl<T> Reading<T> {
     }
 
     #[inline]
+    pub(crate) fn pop_ready(&mut self) -> Option<T> {
+        self.taken.pop_ready()
+    }
+
     pub(crate) fn next_taken(&mut self) -> Option<Result<T, Lagged>> {
         self.taken.next(self.clone)
     }
@@ -91,11 +95,10 @@ impl<T> Reading<T> {
     /// Takes what has come. Completes when there is something, or nothing will ever be. With a
     /// waker, the reader sleeps otherwise.
     pub(crate) fn take(&mut self, waker: Option<&Waker>) -> Poll<()> {
-        self.taken.release();
-        let mut left = Left::nothing();
+        let mut unused = Unused::nothing();
         match &mut self.tail {
-            Tail::Topic(cursor) => cursor.take(&mut self.taken, waker, false, &mut left),
-            Tail::Moving(handover) => handover.take(&mut self.taken, waker, &mut left),
+            Tail::Topic(cursor) => cursor.take(&mut self.taken, waker, false, &mut unused),
+            Tail::Moving(handover) => handover.take(&mut self.taken, waker, &mut unused),
         }
     }
 
@@ -236,11 +239,16 @@ impl<T> Handover<T> {
         }
     }
 
-    fn take(&self, taken: &mut Taken<T>, waker: Option<&Waker>, left: &mut Left<T>) -> Poll<()> {
+    fn take(
+        &self,
+        taken: &mut Taken<T>,
+        waker: Option<&Waker>,
+        unused: &mut Unused<T>,
+    ) -> Poll<()> {
         let rest = match &mut *self.lock() {
             // The reader may have been woken for its inbox. What came to the topic before that is to
             // be read before it, although it was not flushed.
-            Part::Open(cursor) => return cursor.take(taken, waker, true, left),
+            Part::Open(cursor) => return cursor.take(taken, waker, true, unused),
             Part::Cut { rest, .. } => rest.take(),
         };
         if let Some(rest) = rest {

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 
-use super::cursor::{Cursor, Left};
+use super::cursor::{Cursor, Unused};
 use super::segment::clone_some;
 use super::taken::Taken;
 use crate::read::{End, Lagged, Receive};
@@ -197,19 +197,21 @@ impl<T: Clone> Receive for TopicReader<T> {
     }
 
     #[inline]
+    fn pop_ready(&mut self) -> Option<T> {
+        self.taken.pop_ready()
+    }
+
     fn next_taken(&mut self) -> Option<Result<T, Lagged>> {
         self.taken.next(clone_some)
     }
 
     fn take(&mut self) {
-        self.taken.release();
         // If there is nothing, the caller notices.
-        let _ = self.cursor.take(&mut self.taken, None, false, &mut Left::nothing());
+        let _ = self.cursor.take(&mut self.taken, None, false, &mut Unused::nothing());
     }
 
     fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.taken.release();
-        self.cursor.take(&mut self.taken, Some(cx.waker()), false, &mut Left::nothing())
+        self.cursor.take(&mut self.taken, Some(cx.waker()), false, &mut Unused::nothing())
     }
 }
 

@@ -5,26 +5,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// A reader clones up to this many items at once.
 ///
-/// That many share the cost of a lock, about 10 ns. A reader that comes to the same items in
-/// another thread waits for as many clones, and a reader keeps as many clones that it has not
-/// returned. With 16, a delivery takes 3 % less time.
-const CLONES: usize = 8;
+/// They share the cost of a lock and of a call. On the other hand, a reader that comes to the same
+/// items in another thread waits for as many clones, and a reader keeps as many clones that it has
+/// not returned.
+const CLONES: usize = 16;
 
-/// Appends clones of the first items to a vector: of one at least, if there is one.
+/// Puts clones of the first items into an empty vector, in reverse: of one at least, if there is
+/// one.
 pub(crate) type CloneSome<T> = fn(&[T], &mut Vec<T>);
 
 /// The [`CloneSome`] of a type that can be cloned.
 ///
-/// A panic of the first clone is the caller's. That of a later one comes again when its item is the
-/// first.
+/// A panic is the caller's if it comes with the first item. If it comes with a later one, that is
+/// left for its turn.
 pub(crate) fn clone_some<T: Clone>(items: &[T], into: &mut Vec<T>) {
-    let mut items = items.iter().take(CLONES);
-    let Some(first) = items.next() else { return };
-    into.push(first.clone());
-    let others = catch_unwind(AssertUnwindSafe(|| items.for_each(|item| into.push(item.clone()))));
-    if let Err(panic) = others {
+    debug_assert!(into.is_empty());
+    let items = &items[..items.len().min(CLONES)];
+    let reversed = items.iter().rev().cloned();
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| into.extend(reversed))) {
         // Dropping the message of a panic may panic, too.
         std::mem::forget(panic);
+        into.clear();
+        into.push(items[0].clone());
     }
 }
 
@@ -49,7 +51,8 @@ impl<T> Segment<T> {
         self.len
     }
 
-    /// Appends clones of the items from an index on, of at least one if there is one.
+    /// Puts clones of the items from an index on into an empty vector, in reverse: of one at least,
+    /// if there is one.
     pub(super) fn clone_some(&self, index: usize, clone: CloneSome<T>, into: &mut Vec<T>) {
         // A `clone` that panics changes nothing.
         let items = self.items.lock().unwrap_or_else(PoisonError::into_inner);

@@ -15,6 +15,7 @@ use stream_demux::Lease;
 use super::log::Log;
 use super::of_hub::Handover;
 use super::sleepers::Sleepers;
+use super::taken::Room;
 use crate::life::Life;
 use crate::read::End;
 
@@ -35,6 +36,8 @@ pub(super) struct State<T> {
     pub(super) unflushed: usize,
     /// Why no more items will come, if the sink is gone.
     pub(super) end: Option<End>,
+    /// Room that no reader uses.
+    pub(super) rooms: Vec<Room<T>>,
     /// The attachment of the sink to a hub, until the last reader leaves.
     pub(super) lease: Option<Lease>,
     /// How many readers are about to leave, because an inbox gets what comes next.
@@ -53,6 +56,7 @@ impl<T> Shared<T> {
             sleepers: Sleepers::default(),
             unflushed: 0,
             end: None,
+            rooms: Vec::new(),
             lease: None,
             moving: 0,
             handovers: Vec::new(),

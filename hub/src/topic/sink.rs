@@ -213,7 +213,9 @@ impl<T> Sink<T> for TopicSink<T> {
             }
         }
         drop(state);
-        this.wake();
+        if !this.woken.is_empty() {
+            this.wake();
+        }
         // Last, because the drop of an item may panic.
         this.garbage.clear();
         Ok(())

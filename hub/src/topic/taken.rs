@@ -2,34 +2,53 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::vec;
 
 use super::log::Taking;
 use super::segment::{CloneSome, Segment};
 use crate::read::Lagged;
 
-/// A queue of segments keeps room for this many. A reader that keeps up takes one or two.
+/// Room is kept for at most this many segments and items. A reader that keeps up takes one or two
+/// segments, and clones 16 items at most.
 const SEGMENTS_KEPT: usize = 8;
+const READY_KEPT: usize = 32;
+
+/// The room of a reader that has nothing. It goes round among the readers of a topic: one that is
+/// used again is in the cache, and readers that sleep need none.
+#[derive(Debug)]
+pub(super) struct Room<T> {
+    ready: Vec<T>,
+    segments: VecDeque<Arc<Segment<T>>>,
+}
+
+impl<T> Room<T> {
+    /// Returns `true` if it is worth keeping.
+    pub(super) fn is_useful(&self) -> bool {
+        (1..=READY_KEPT).contains(&self.ready.capacity())
+            && self.segments.capacity() <= SEGMENTS_KEPT
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Taken<T> {
+    /// Items that are the reader's: clones, or items of which no other reader needs one. The next
+    /// item comes last.
+    ready: Vec<T>,
     /// How many items are missing before the others.
     lost: u64,
-    /// Clones of items of the current segment. The next item comes last.
-    clones: Vec<T>,
     current: Current<T>,
     segments: VecDeque<Arc<Segment<T>>>,
     /// How many items of the next segment were lost.
     skip: usize,
-    /// How many items are left.
+    /// How many items are left, apart from those that are ready.
     len: usize,
 }
 
 #[derive(Debug)]
 enum Current<T> {
     Nothing,
-    /// No other reader can still get these, so they are not cloned.
-    Owned(vec::IntoIter<T>),
+    /// No other reader can still get these, so they are not cloned. The next item comes last. Only
+    /// while those that were lost are dropped.
+    Owned(Vec<T>),
     /// Other readers may, from this index on.
     Shared(Arc<Segment<T>>, usize),
 }
@@ -37,8 +56,8 @@ enum Current<T> {
 impl<T> Taken<T> {
     pub(super) fn new() -> Self {
         Self {
+            ready: Vec::new(),
             lost: 0,
-            clones: Vec::new(),
             current: Current::Nothing,
             segments: VecDeque::new(),
             skip: 0,
@@ -48,12 +67,13 @@ impl<T> Taken<T> {
 
     /// How many items are left.
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.ready.len() + self.len
     }
 
     /// Returns `true` if there is neither an item nor a loss to tell.
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.len == 0 && self.lost == 0
+        self.len() == 0 && self.lost == 0
     }
 
     /// Where the log puts the segments that are taken, if there is nothing else.
@@ -70,68 +90,80 @@ impl<T> Taken<T> {
         self.len = all - taking.skip;
     }
 
-    /// Lets go of what was returned: other readers may own it then.
-    pub(super) fn release(&mut self) {
-        debug_assert!(self.is_empty());
-        self.current = Current::Nothing;
-        if self.segments.capacity() > SEGMENTS_KEPT {
-            self.segments = VecDeque::new();
+    /// Uses this room, if it has none.
+    #[inline]
+    pub(super) fn set_room(&mut self, room: Room<T>) {
+        if self.ready.capacity() == 0 {
+            self.ready = room.ready;
+        }
+        if self.segments.capacity() == 0 {
+            self.segments = room.segments;
         }
     }
 
-    /// Returns the next item, or what is missing before it.
+    /// Gives its room away.
     #[inline]
-    pub(crate) fn next(&mut self, clone: CloneSome<T>) -> Option<Result<T, Lagged>> {
-        let Some(item) = self.clones.pop() else { return self.next_uncloned(clone) };
-        self.len -= 1;
-        Some(Ok(item))
+    pub(super) fn take_room(&mut self) -> Room<T> {
+        debug_assert!(self.is_empty());
+        let (ready, segments) = (&mut self.ready, &mut self.segments);
+        Room { ready: std::mem::take(ready), segments: std::mem::take(segments) }
     }
 
-    /// The same if no clone is left.
-    #[inline(never)]
-    fn next_uncloned(&mut self, clone: CloneSome<T>) -> Option<Result<T, Lagged>> {
+    /// Returns the next item, if it is ready.
+    #[inline]
+    pub(crate) fn pop_ready(&mut self) -> Option<T> {
+        self.ready.pop()
+    }
+
+    /// Returns the next item, or what is missing before it.
+    pub(crate) fn next(&mut self, clone: CloneSome<T>) -> Option<Result<T, Lagged>> {
+        if let Some(item) = self.ready.pop() {
+            return Some(Ok(item));
+        }
         if self.lost > 0 {
             return Some(Err(Lagged(std::mem::take(&mut self.lost))));
         }
         loop {
-            self.drop_lost();
-            let item = match &mut self.current {
-                Current::Nothing => None,
-                Current::Owned(items) => items.next(),
+            match &mut self.current {
+                Current::Nothing => {}
+                Current::Owned(items) => {
+                    // If a drop panics, the next call goes on behind that item.
+                    while self.skip > 0 {
+                        self.skip -= 1;
+                        drop(items.pop());
+                    }
+                    self.len -= items.len();
+                    self.ready = std::mem::take(items);
+                    self.current = Current::Nothing;
+                }
                 Current::Shared(segment, index) => {
                     // If `clone` panics, the item is the next one still.
-                    segment.clone_some(*index, clone, &mut self.clones);
-                    *index += self.clones.len();
-                    self.clones.reverse();
-                    self.clones.pop()
+                    segment.clone_some(*index, clone, &mut self.ready);
+                    *index += self.ready.len();
+                    self.len -= self.ready.len();
+                    if *index == segment.len() {
+                        // Another reader may own the items now.
+                        self.current = Current::Nothing;
+                    }
                 }
-            };
-            if let Some(item) = item {
-                self.len -= 1;
+            }
+            if let Some(item) = self.ready.pop() {
                 return Some(Ok(item));
             }
-            let next = self.segments.pop_front()?;
-            self.begin_segment(next);
+            let segment = self.segments.pop_front()?;
+            self.begin_segment(segment);
         }
     }
 
     /// Goes on to a segment, behind the items that were lost.
     fn begin_segment(&mut self, segment: Arc<Segment<T>>) {
-        match Arc::try_unwrap(segment) {
-            Ok(segment) => self.current = Current::Owned(segment.into_items().into_iter()),
-            Err(segment) => {
-                self.current = Current::Shared(segment, std::mem::take(&mut self.skip));
+        self.current = match Arc::try_unwrap(segment) {
+            Ok(segment) => {
+                let mut items = segment.into_items();
+                items.reverse();
+                Current::Owned(items)
             }
-        }
-    }
-
-    /// Drops the items of the current segment that were lost. If a drop panics, the next call goes
-    /// on behind that item.
-    fn drop_lost(&mut self) {
-        while self.skip > 0 {
-            let Current::Owned(items) = &mut self.current else { return };
-            self.skip -= 1;
-            drop(items.next());
-        }
+            Err(segment) => Current::Shared(segment, std::mem::take(&mut self.skip)),
+        };
     }
 }
