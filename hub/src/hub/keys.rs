@@ -175,6 +175,7 @@ impl<K: Hash + Eq + Clone, V> Keys<K, V> {
         self.forget_used_up();
         let inbox = self.inbox.as_ref()?;
         let sink = inbox.sink()?;
+        let id = sink.id();
         let needs_watch = self.terms.limit.is_some() || self.terms.overflow == Overflow::Wait;
         let watch = needs_watch
             .then(|| self.shared.watch(key.clone(), &self.terms, Some(Bell::clone(inbox))));
@@ -184,7 +185,7 @@ impl<K: Hash + Eq + Clone, V> Keys<K, V> {
         };
         let start = match &handover {
             Some(handover) => Some(Start { through: handover.through(), replay: None }),
-            None => self.replay(&key),
+            None => self.replay(&key, id),
         };
         if let Some(start) = &start {
             let (through, from_topic) = (Arc::clone(&start.through), handover.is_some());
@@ -200,12 +201,12 @@ impl<K: Hash + Eq + Clone, V> Keys<K, V> {
     }
 
     /// What the subscription to a key begins with, if the terms ask for something.
-    fn replay(&self, key: &K) -> Option<Start<K, V>> {
+    fn replay(&self, key: &K, sink: u32) -> Option<Start<K, V>> {
         self.shared.history.as_ref()?;
         let most = if self.terms.overflow == Overflow::Conflate { 1 } else { self.terms.buffer };
         let items = self.terms.replay.min(most);
         let inbox = self.inbox.clone().filter(|_| items > 0)?;
-        let replay = Some(Replay { key: key.clone(), items, inbox });
+        let replay = Some(Replay { key: key.clone(), items, inbox, sink });
         Some(Start { through: Arc::default(), replay })
     }
 

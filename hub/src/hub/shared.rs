@@ -45,6 +45,8 @@ pub(super) struct Replay<K, V> {
     pub(super) key: K,
     pub(super) items: usize,
     pub(super) inbox: Bell<V>,
+    /// The number of the sink in its inbox.
+    pub(super) sink: u32,
 }
 
 /// A sink that is to be attached.

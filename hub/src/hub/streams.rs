@@ -160,7 +160,8 @@ impl<K, V> Orders<K, V> {
         V: Clone,
     {
         if let (Some(replay), Some(history)) = (&start.replay, &self.shared.history) {
-            replay.inbox.put_all(history.last(&replay.key, replay.items));
+            let items = history.last(&replay.key, replay.items);
+            replay.inbox.put_all(items, replay.sink);
         }
         start.through.store(self.shared.life.item.load(Relaxed), Relaxed);
     }

@@ -63,10 +63,10 @@ impl Terms {
     /// subscriber has room: publishers wait for the slowest subscriber that asked for it. Set a
     /// [`stall_timeout`](Self::stall_timeout), too, if the subscriber may hang.
     ///
-    /// Under [`Conflate`](Overflow::Conflate) one item waits for the whole subscription, not one
-    /// for each of its keys. For the latest item of each key, [attach](crate::Hub::attach) a
-    /// [`MpscSink`](crate::MpscSink) under each key, with clones of the sender of one short
-    /// channel.
+    /// Under [`Conflate`](Overflow::Conflate) the latest item of each key waits: an item takes the
+    /// place of the one of its key that waits, and the subscriber is told there how many it has
+    /// missed. Keys come in the order in which they changed first since they were read. If more keys
+    /// have changed than the [buffer](Self::buffer) holds, the oldest is dropped.
     pub const fn overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;
         self

@@ -42,6 +42,32 @@ impl<T> Batch<T> {
         self.items.push_back(item);
     }
 
+    /// Appends an item that [`replace`](Self::replace) may replace. Returns its position. Either all
+    /// items of a batch are appended so, or none.
+    pub(super) fn push_replaceable(&mut self, item: T) -> u64 {
+        let position = self.end();
+        // A gap for each item, so that there is one to add to.
+        if self.gaps.back().is_none_or(|gap| gap.before < position) {
+            self.gaps.push_back(Gap { before: position, lost: 0 });
+        }
+        self.items.push_back(item);
+        position
+    }
+
+    /// Puts an item in the place of the one at a position, which is lost and returned. If that was
+    /// taken or lost, returns the item itself.
+    pub(super) fn replace(&mut self, position: Option<u64>, item: T) -> Result<T, T> {
+        let index = position.and_then(|position| position.checked_sub(self.first));
+        let index = index.and_then(|index| usize::try_from(index).ok());
+        match index.and_then(|index| self.items.get_mut(index).zip(self.gaps.get_mut(index))) {
+            Some((old, gap)) => {
+                gap.lost += 1;
+                Ok(std::mem::replace(old, item))
+            }
+            None => Err(item),
+        }
+    }
+
     /// Takes these items as a whole, if there is nothing else. Otherwise returns `false`.
     #[inline]
     pub(super) fn fill(&mut self, items: &mut Vec<T>) -> bool {
@@ -150,8 +176,12 @@ impl<T> Taken<T> {
 
     /// Takes the next item, or what is missing before it.
     pub(super) fn next(&mut self) -> Option<Result<T, Lagged>> {
-        if self.first >= self.gap {
-            return self.next_gap().map(Err);
+        while self.first >= self.gap {
+            let lagged = self.next_gap()?;
+            // A gap may have been made for losses that never came.
+            if lagged.0 > 0 {
+                return Some(Err(lagged));
+            }
         }
         self.pop().map(Ok)
     }
@@ -171,6 +201,24 @@ impl<T> Taken<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn items_that_are_replaced_are_missing_in_their_places() {
+        let mut batch = Batch::new();
+        let positions = [1, 2, 3].map(|n| batch.push_replaceable(n));
+        assert_eq!(batch.replace(Some(positions[1]), 4), Ok(2));
+        assert_eq!(batch.replace(Some(positions[1]), 5), Ok(4));
+        assert_eq!(batch.replace(None, 6), Err(6));
+        assert_eq!(batch.lose_oldest(), Some(1));
+        assert_eq!(batch.replace(Some(positions[0]), 7), Err(7));
+        assert_eq!(batch.replace(Some(positions[2]), 8), Ok(3));
+        assert_eq!(rest(&mut batch), [Err(3), Ok(5), Err(1), Ok(8)]);
+        assert_eq!(batch.replace(Some(positions[2]), 9), Err(9));
+        let position = batch.push_replaceable(9);
+        assert_eq!((batch.lose_oldest(), batch.push_replaceable(10)), (Some(9), position + 1));
+        assert_eq!(batch.replace(Some(position + 1), 11), Ok(10));
+        assert_eq!(rest(&mut batch), [Err(2), Ok(11)]);
+    }
 
     fn rest(batch: &mut Batch<u32>) -> Vec<Result<u32, u64>> {
         let mut taken = Taken::new();

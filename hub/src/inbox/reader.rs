@@ -290,10 +290,10 @@ impl<T> Bell<T> {
         }
     }
 
-    /// Puts items in, beside the sinks, and wakes the reader.
-    pub(crate) fn put_all(&self, items: Vec<T>) {
+    /// Puts items in before a sink sends its first, and wakes the reader.
+    pub(crate) fn put_all(&self, items: Vec<T>, sink: u32) {
         if let Some(shared) = self.0.upgrade() {
-            shared.put_some(items);
+            shared.put_some(items, sink);
         }
     }
 

@@ -15,6 +15,7 @@
 //!   is held when it is closed can still be read. A hold that begins while it is closed may be seen
 //!   too late. The inbox has ended then, and what is held is refused.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -25,6 +26,9 @@ use super::InboxError;
 use super::batch::Batch;
 use crate::life::Life;
 use crate::read::End;
+
+/// The table of the last items keeps room for this many sinks.
+const LATEST_KEPT: usize = 16;
 
 /// The load of an inbox that takes no more items.
 const CLOSED: usize = usize::MAX;
@@ -49,10 +53,21 @@ pub(super) enum Full {
     DropOldest,
     /// Room for one item, which newer ones replace. The reader is not waited for.
     Conflate,
+    /// The same for each sink, in the order in which their items came first. If there are more sinks
+    /// than the capacity, the oldest item is dropped.
+    ConflateEach,
     Evict,
 }
 
 impl Full {
+    /// In an inbox of a hub, each key has a sink.
+    fn of_hub(overflow: Overflow) -> Self {
+        match Self::new(overflow) {
+            Self::Conflate => Self::ConflateEach,
+            other => other,
+        }
+    }
+
     fn new(overflow: Overflow) -> Self {
         match overflow {
             Overflow::Wait => Self::Wait,
@@ -86,11 +101,13 @@ pub(super) struct State<T> {
     awaits_held: bool,
     /// How many items were dropped because the inbox was full.
     pub(super) lost: u64,
+    /// The position in `batch` of the last item of each sink, under `ConflateEach`.
+    latest: HashMap<u32, u64>,
 }
 
 impl<T> Shared<T> {
     pub(super) fn new(capacity: usize, overflow: Overflow, hub: Option<Arc<Life>>) -> Arc<Self> {
-        let full = Full::new(overflow);
+        let full = if hub.is_some() { Full::of_hub(overflow) } else { Full::new(overflow) };
         let capacity = if full == Full::Conflate { 1 } else { capacity.clamp(1, CLOSED - 1) };
         let state = State {
             batch: Batch::new(),
@@ -103,6 +120,7 @@ impl<T> Shared<T> {
             refusal: None,
             awaits_held: false,
             lost: 0,
+            latest: HashMap::new(),
         };
         let (may_hold, is_held) = (AtomicBool::new(false), AtomicBool::new(false));
         let (load, state) = (AtomicUsize::new(0), Mutex::new(state));
@@ -176,7 +194,9 @@ impl<T> Shared<T> {
     /// The reader goes to sleep. Returns the waker that this one replaces.
     #[must_use = "a waker is dropped after the lock is released"]
     pub(super) fn sleep(&self, state: &mut State<T>, waker: &Waker) -> Option<Waker> {
-        self.may_hold.store(state.sinks == 1 && state.refusal.is_none(), Relaxed);
+        // What is held back is put in as it is, and not conflated.
+        let may_hold = state.sinks == 1 && state.refusal.is_none() && !self.conflates_each();
+        self.may_hold.store(may_hold, Relaxed);
         let is_known = state.reader.as_ref().is_some_and(|reader| reader.will_wake(waker));
         if is_known { None } else { state.reader.replace(waker.clone()) }
     }
@@ -188,18 +208,22 @@ impl<T> Shared<T> {
         state.reader.take()
     }
 
-    /// Puts an item in, or applies the policy. Returns the item that is dropped.
+    fn conflates_each(&self) -> bool {
+        self.full == Full::ConflateEach
+    }
+
+    /// Puts an item of a sink in, or applies the policy. Returns the item that is dropped.
     #[inline]
-    pub(super) fn put(&self, state: &mut State<T>, item: T) -> Option<T> {
+    pub(super) fn put(&self, state: &mut State<T>, item: T, sink: u32) -> Option<T> {
+        if self.conflates_each() {
+            return self.put_latest(state, item, sink);
+        }
         // Without room, another sink of the inbox has put an item in since this one was ready.
         if state.batch.len() < self.capacity || matches!(self.full, Full::Wait | Full::Evict) {
             state.batch.push(item);
             return None;
         }
-        state.lost += 1;
-        if let Some(hub) = &self.hub {
-            hub.counts.lost.fetch_add(1, Relaxed);
-        }
+        self.count_lost(state);
         if self.full == Full::DropNewest {
             state.batch.lose_newest();
             return Some(item);
@@ -209,11 +233,43 @@ impl<T> Shared<T> {
         oldest
     }
 
+    /// Puts an item in the place of the one that waits of the same sink, or behind all others.
+    fn put_latest(&self, state: &mut State<T>, item: T, sink: u32) -> Option<T> {
+        let position = state.latest.get(&sink).copied();
+        let item = match state.batch.replace(position, item) {
+            Ok(old) => {
+                self.count_lost(state);
+                return Some(old);
+            }
+            Err(item) => item,
+        };
+        let mut oldest = None;
+        if state.batch.len() >= self.capacity {
+            self.count_lost(state);
+            oldest = state.batch.lose_oldest();
+        }
+        let position = state.batch.push_replaceable(item);
+        state.latest.insert(sink, position);
+        oldest
+    }
+
+    fn count_lost(&self, state: &mut State<T>) {
+        state.lost += 1;
+        if let Some(hub) = &self.hub {
+            hub.counts.lost.fetch_add(1, Relaxed);
+        }
+    }
+
     /// Puts in what a sink has held back, and wakes the reader. `ends_hold`: others may send items
     /// now.
     ///
     /// Fails if the inbox had ended before the hold was noticed. The items are dropped then.
-    pub(super) fn put_all(&self, held: &mut Vec<T>, ends_hold: bool) -> Result<(), InboxError> {
+    pub(super) fn put_all(
+        &self,
+        held: &mut Vec<T>,
+        sink: u32,
+        ends_hold: bool,
+    ) -> Result<(), InboxError> {
         let mut dropped = Vec::new();
         let mut state = self.lock();
         let refusal = state.refusal.filter(|_| !state.awaits_held && !held.is_empty());
@@ -221,7 +277,7 @@ impl<T> Shared<T> {
             std::mem::swap(&mut dropped, held);
         } else if !state.batch.fill(held) {
             for item in held.drain(..) {
-                dropped.extend(self.put(&mut state, item));
+                dropped.extend(self.put(&mut state, item, sink));
             }
         }
         if ends_hold {
@@ -238,8 +294,8 @@ impl<T> Shared<T> {
         refusal.map_or(Ok(()), |why| Err(why.into()))
     }
 
-    /// Puts items in that come from no sink, and wakes the reader.
-    pub(super) fn put_some(&self, items: Vec<T>) {
+    /// Puts items in before a sink sends its first, and wakes the reader.
+    pub(super) fn put_some(&self, items: Vec<T>, sink: u32) {
         // Dropped after the lock is released.
         let mut dropped = Vec::new();
         let mut state = self.lock();
@@ -247,7 +303,7 @@ impl<T> Shared<T> {
             if state.refusal.is_some() {
                 dropped.push(item);
             } else {
-                dropped.extend(self.put(&mut state, item));
+                dropped.extend(self.put(&mut state, item, sink));
             }
         }
         self.set_load(&state);
@@ -284,6 +340,15 @@ impl<T> Shared<T> {
 }
 
 impl<T> State<T> {
+    /// A sink sends no more items.
+    pub(super) fn forget(&mut self, sink: u32) {
+        self.latest.remove(&sink);
+        // Twice the room that is needed, so that shrinking costs little for each that goes.
+        if self.latest.capacity() / 8 > self.latest.len().max(LATEST_KEPT) {
+            self.latest.shrink_to(self.latest.len() * 2);
+        }
+    }
+
     /// Why no more items will come, if that is known.
     pub(super) fn end(&self) -> Option<End> {
         match self.refusal {

@@ -43,7 +43,7 @@ pub struct InboxSink<T> {
     hold_limit: u32,
     /// The number of reads when this sink last gave the reader a turn.
     turn_given: u32,
-    /// Distinguishes the sinks that wait.
+    /// Distinguishes the sinks of the inbox.
     id: u32,
     /// Items are held back until the next flush, because the reader sleeps.
     is_holding: bool,
@@ -74,7 +74,7 @@ impl<T> InboxSink<T> {
         if self.is_closed || state.refusal.is_some() {
             return Err(state.refusal.map_or(InboxError::Closed, InboxError::from));
         }
-        let dropped = shared.put(&mut state, item);
+        let dropped = shared.put(&mut state, item, self.id);
         shared.set_load(&state);
         let is_half_full = state.batch.len() >= self.hold_limit as usize;
         self.owes_wake = Shared::is_asleep(&state) && !is_half_full;
@@ -83,6 +83,11 @@ impl<T> InboxSink<T> {
         wake_all(reader);
         drop(dropped);
         Ok(())
+    }
+
+    /// Distinguishes the sinks of an inbox.
+    pub(crate) fn id(&self) -> u32 {
+        self.id
     }
 
     /// Returns `true` if this sink holds items back.
@@ -144,7 +149,7 @@ impl<T> InboxSink<T> {
         // it.
         match self.shared.full {
             Full::Wait => Poll::Pending,
-            Full::Conflate => Poll::Ready(Ok(())),
+            Full::Conflate | Full::ConflateEach => Poll::Ready(Ok(())),
             _ if !had_turn => {
                 cx.waker().wake_by_ref();
                 Poll::Pending
@@ -168,7 +173,7 @@ impl<T> InboxSink<T> {
     fn release(&mut self) -> Result<(), InboxError> {
         self.owes_wake = false;
         let ends_hold = mem::replace(&mut self.is_holding, false);
-        self.shared.put_all(&mut self.held, ends_hold)
+        self.shared.put_all(&mut self.held, self.id, ends_hold)
     }
 
     /// This sink sends no more items. Fails if the last ones were refused.
@@ -181,6 +186,7 @@ impl<T> InboxSink<T> {
         state.sinks -= 1;
         state.is_torn = !gracefully;
         let waker = state.writers.remove(self.id);
+        state.forget(self.id);
         let reader = if state.sinks == 0 { self.shared.rouse(&mut state) } else { None };
         drop(state);
         drop(waker);

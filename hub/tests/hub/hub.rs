@@ -802,3 +802,75 @@ async fn quiet_subscriber_is_woken_after_a_number_of_items() {
 fn flush_after_no_items_is_refused_where_it_is_set() {
     drop(Hub::<u32, u32>::builder().flush_every(0));
 }
+
+#[tokio::test(start_paused = true)]
+async fn latest_item_of_each_key_waits_in_the_order_of_their_first_change() {
+    let hub = Hub::new();
+    let terms = Terms::new().overflow(Overflow::Conflate);
+    let mut prices = hub.subscribe_with(["tea", "coffee", "juice"], terms);
+    let changes = [("tea", 1), ("coffee", 2), ("tea", 3), ("juice", 4), ("tea", 5), ("juice", 6)];
+    for (key, price) in changes {
+        hub.publish(key, price).await.unwrap();
+    }
+    settle().await;
+    assert_eq!((prices.len(), prices.lost(), hub.stats().await.lost), (3, 3, 3));
+    assert_eq!(read(&mut prices), [Err(2), Ok(5), Ok(2), Err(1), Ok(6)]);
+
+    // What was read is not replaced.
+    hub.publish("coffee", 7).await.unwrap();
+    settle().await;
+    assert_eq!(prices.recv().await, Some(Ok(7)));
+    assert!(prices.recv().now_or_never().is_none());
+    for price in 8..20 {
+        hub.publish("coffee", price).await.unwrap();
+    }
+    assert_eq!(prices.recv().await, Some(Err(Lagged(11))));
+    assert_eq!(prices.recv().await, Some(Ok(19)));
+
+    // There are no more than the buffer holds.
+    let mut two = hub.subscribe_with(["a", "b", "c"], terms.buffer(2));
+    for (key, price) in [("a", 1), ("b", 2), ("b", 3), ("c", 4), ("b", 5), ("a", 6)] {
+        hub.publish(key, price).await.unwrap();
+    }
+    settle().await;
+    assert_eq!(read(&mut two), [Err(4), Ok(4), Ok(6)]);
+    assert_eq!(two.lost(), 4);
+}
+
+/// Against a model: many keys, of which some come and go.
+#[tokio::test(start_paused = true)]
+async fn latest_items_agree_with_a_model() {
+    for seed in 0..200 {
+        let mut dice = Dice::new(seed);
+        let hub = Hub::builder().budget(1 + dice.below(8)).spawn();
+        let terms = Terms::new().overflow(Overflow::Conflate);
+        let mut subscription = hub.subscribe_with(0..8, terms);
+        // What waits: a key, its item, and how many are missing before it.
+        let mut model = Vec::<(usize, usize, u64)>::new();
+        for n in 0..200 {
+            if dice.below(10) == 0 {
+                settle().await;
+                let mut expected = Vec::new();
+                for (_, item, lost) in model.drain(..) {
+                    expected.extend((lost > 0).then_some(Err(lost)));
+                    expected.push(Ok(item));
+                }
+                assert_eq!(read(&mut subscription), expected, "seed {seed}");
+                if dice.below(2) == 0 {
+                    assert!(subscription.recv().now_or_never().is_none());
+                }
+                let key = dice.below(8);
+                assert!(subscription.remove(&key) && subscription.add(key));
+            }
+            let key = dice.below(8);
+            hub.publish(key, n).await.unwrap();
+            match model.iter_mut().find(|(known, _, _)| *known == key) {
+                Some((_, item, lost)) => {
+                    *item = n;
+                    *lost += 1;
+                }
+                None => model.push((key, n, 0)),
+            }
+        }
+    }
+}

@@ -91,6 +91,21 @@ async fn key_that_is_added_is_replayed_behind_what_came_before() {
     assert_eq!(read(&mut subscription), [Ok(0), Ok(2), Ok(1), Ok(3), Ok(4)]);
 }
 
+/// What is published after a replay takes the place of what was replayed and waits.
+#[tokio::test(start_paused = true)]
+async fn replay_of_the_latest_item_is_the_latest_item() {
+    let hub = Hub::builder().replay(3).spawn();
+    for (key, item) in [("a", 1), ("a", 2), ("b", 3)] {
+        hub.publish(key, item).await.unwrap();
+    }
+    settle().await;
+    let terms = Terms::new().overflow(Overflow::Conflate).replay(3);
+    let mut both = hub.subscribe_with(["b", "a"], terms);
+    hub.publish("b", 4).await.unwrap();
+    settle().await;
+    assert_eq!(read(&mut both), [Err(1), Ok(4), Ok(2)]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn replayed_items_do_not_count_towards_the_limit() {
     let hub = Hub::builder().replay(2).spawn();
