@@ -113,6 +113,7 @@ mod inbox;
 mod life;
 mod oneshot;
 mod read;
+mod progress;
 mod topic;
 mod workers;
 mod write;
@@ -125,6 +126,7 @@ pub use crate::hub::{
 pub use crate::inbox::{Inbox, InboxError, InboxSink, inbox};
 pub use crate::oneshot::{OneshotClosed, OneshotSink};
 pub use crate::read::{End, Lagged};
+pub use crate::progress::{Progress, Ticket, Track};
 pub use crate::topic::{TopicClosed, TopicReader, TopicSink, topic};
 pub use crate::workers::{ForEachByKey, Mailbox, Summary, Workers, for_each_by_key};
 pub use crate::write::{WriteSink, write_sink};

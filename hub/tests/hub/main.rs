@@ -4,6 +4,7 @@ mod common;
 mod hub;
 mod inbox;
 mod programs;
+mod progress;
 mod real_hub;
 mod real_inbox;
 mod real_topic;
