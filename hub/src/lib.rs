@@ -5,7 +5,9 @@
 //!   missing. Each subscriber sets its own [`Terms`]: how many items may wait, and what happens
 //!   then.
 //! * [`for_each_by_key`]: a worker for each key of a stream. Items of a key are handled in order,
-//!   keys side by side. Idle workers end.
+//!   keys side by side, [a number of them at a time](Workers::concurrency). A hot key does not hold
+//!   the others, a key can be [revoked](WorkersHandle::revoke), and idle workers end.
+//! * [`Progress`]: up to which position of a partitioned log everything is done, for a commit.
 //! * Sinks for a [demux](stream_demux): [`inbox()`] for one reader of many keys, [`topic()`] for many
 //!   readers of one, [`write_sink`], [`MpscSink`], [`OneshotSink`]. They need no hub, and an inbox
 //!   or a topic needs no runtime.
@@ -63,7 +65,7 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() {
 //! let orders = stream::iter([("ann", "tea"), ("ben", "juice"), ("ann", "cake")]);
-//! let settings = Workers::new().idle_timeout(Duration::from_secs(60)).max_workers(10_000);
+//! let settings = Workers::new().concurrency(100).idle_timeout(Duration::from_secs(60));
 //! let run = for_each_by_key(orders, |order| order.0, settings, |customer, mut orders| async move {
 //!     while let Some((_, order)) = orders.recv().await {
 //!         println!("{customer}: {order}"); // tea before cake
@@ -89,10 +91,15 @@
 //! | the clone of an item panics | in a subscription on the default terms: only its reader notices, and the item is the next one still; otherwise, the hub has ended |
 //! | the clone of an item takes long | in a subscription on the default terms: readers that come to the same items meanwhile wait for up to 16 such clones, and nothing else does; otherwise, the hub waits for it |
 //! | the runtime shuts down | the same |
-//! | a worker panics | the item in its hands is gone; the next worker of its key gets the rest, and other keys notice nothing |
-//! | a worker returns early | the same; an item is lost only if it returns without having taken any |
-//! | a worker hangs | its key stops, and the input as soon as its mailbox is full; [`shutdown`](ForEachByKey::shutdown) names it |
+//! | a worker panics, also in its drop | the item in its hands is gone; the next worker of its key gets the rest, and other keys notice nothing |
+//! | a worker returns early, or an error | the same; an item is lost only if it returns without having taken any |
+//! | a key gets more than its worker can do | the others go on until the [backlog](Workers::backlog) is full; then the input waits |
+//! | more keys are busy than there are [workers](Workers::max_workers) | a worker ends for another only when it has been idle for a moment; items wait in the backlog until then |
+//! | a key is [revoked](WorkersHandle::revoke) | what waits for it is dropped and counted, its worker is dropped at its next `await`, and its next item gets a new one after that |
+//! | a worker hangs | its key stops, and the input as soon as the backlog is full; [`shutdown`](ForEachByKey::shutdown) names it |
+//! | the workers are shut down | they handle what was read; those that have not at the deadline are aborted and named, and `shutdown` returns when they are gone |
 //! | the handle of the workers is dropped | everything is aborted, and what was not taken is lost |
+//! | a worker revokes its own key, or waits for the end of its own run | it ends at that `await`; it hangs, and is named |
 //!
 //! # Costs
 //!
@@ -128,7 +135,10 @@ pub use crate::oneshot::{OneshotClosed, OneshotSink};
 pub use crate::read::{End, Lagged};
 pub use crate::progress::{Progress, Ticket, Track};
 pub use crate::topic::{TopicClosed, TopicReader, TopicSink, topic};
-pub use crate::workers::{ForEachByKey, Mailbox, Summary, Workers, for_each_by_key};
+pub use crate::workers::{
+    ForEachByKey, Mailbox, Summary, WorkerError, WorkerOutput, Workers, WorkersHandle,
+    for_each_by_key,
+};
 pub use crate::write::{WriteSink, write_sink};
 pub use stream_demux::Overflow;
 

@@ -1,13 +1,14 @@
 //! [`Progress`]: up to which position of a partitioned log everything is done.
 //!
-//! Only what is open is stored: its offset, and how often it is open. What is done leaves nothing,
-//! so that one item that hangs costs the memory of one, however many are done after it. A tree
-//! finds the least open offset at any time, in whatever order items are begun and done.
+//! The offsets of a partition are in a queue, in their order: what is begun goes to its end, and
+//! what is done leaves from its front. What is done behind an item that hangs is removed as soon as
+//! it is more than half of the queue. So memory follows what is open, however many items are done
+//! after it, and an item costs a push and a binary search.
 //!
 //! A ticket holds the state of its partition, not the name. So one of a partition that was forgotten
 //! changes a state that nothing reads any more.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::Hash;
 use std::pin::Pin;
@@ -55,16 +56,72 @@ struct Partition(Mutex<Positions>);
 
 #[derive(Debug, Default)]
 struct Positions {
-    /// How often each offset is open.
-    open: BTreeMap<u64, u32>,
+    /// Sorted by their offsets. The first one is open.
+    begun: VecDeque<Begun>,
+    /// How many of them are open.
+    open: usize,
     /// The position after the highest offset that was begun.
     next: u64,
 }
 
+#[derive(Debug)]
+struct Begun {
+    offset: u64,
+    /// How often it is open.
+    times: u32,
+}
+
+/// A queue is not searched for what is done until it has as many offsets as this: then it fits in a
+/// page, and each search is paid for by as many that were done.
+const FEW: usize = 128;
+
 impl Positions {
+    fn begin(&mut self, offset: u64) {
+        // Nearly always the end.
+        let is_last = self.begun.back().is_none_or(|last| last.offset < offset);
+        let place = if is_last { Err(self.begun.len()) } else { self.find(offset) };
+        match place {
+            Ok(index) => {
+                let begun = &mut self.begun[index];
+                self.open += usize::from(begun.times == 0);
+                begun.times += 1;
+            }
+            Err(index) => {
+                self.begun.insert(index, Begun { offset, times: 1 });
+                self.open += 1;
+            }
+        }
+        self.next = self.next.max(offset.saturating_add(1));
+    }
+
+    fn end(&mut self, offset: u64) {
+        // An open offset is always found.
+        let Ok(index) = self.find(offset) else { return };
+        self.begun[index].times -= 1;
+        if self.begun[index].times > 0 {
+            return;
+        }
+        self.open -= 1;
+        while self.begun.front().is_some_and(|first| first.times == 0) {
+            self.begun.pop_front();
+        }
+        if self.begun.len() > FEW.max(2 * self.open) {
+            self.begun.retain(|begun| begun.times > 0);
+            self.begun.shrink_to(FEW.max(4 * self.open));
+        }
+    }
+
+    fn find(&self, offset: u64) -> Result<usize, usize> {
+        self.begun.binary_search_by_key(&offset, |begun| begun.offset)
+    }
+
+    fn open(&self) -> impl Iterator<Item = u64> {
+        self.begun.iter().filter(|begun| begun.times > 0).map(|begun| begun.offset)
+    }
+
     /// The position before which everything is done.
     fn committable(&self) -> u64 {
-        self.open.first_key_value().map_or(self.next, |(&offset, _)| offset)
+        self.begun.front().map_or(self.next, |first| first.offset)
     }
 }
 
@@ -92,7 +149,8 @@ impl<P: Hash + Eq + Clone> Progress<P> {
     /// offsets. An offset that is begun again, for example because the log was read again from an
     /// earlier position, is open until both are done, and the position to commit goes back to it.
     /// An item that is begun too late, after a later one was done and committed, does the same; what
-    /// was committed in the meantime is not taken back.
+    /// was committed in the meantime is not taken back. If many items are open, each that is begun
+    /// out of order costs as much as moving them.
     ///
     /// # Examples
     ///
@@ -112,8 +170,7 @@ impl<P: Hash + Eq + Clone> Progress<P> {
         // Both locks, so that a partition that is forgotten meanwhile gets nothing.
         let mut positions = partition.lock();
         drop(partitions);
-        *positions.open.entry(offset).or_default() += 1;
-        positions.next = positions.next.max(offset.saturating_add(1));
+        positions.begin(offset);
         drop(positions);
         Ticket { partition, offset }
     }
@@ -188,7 +245,7 @@ impl<P: Hash + Eq + Clone> Progress<P> {
         let mut open = Vec::new();
         for (partition, positions) in &*self.lock() {
             let positions = positions.lock();
-            open.extend(positions.open.keys().map(|&offset| (partition.clone(), offset)));
+            open.extend(positions.open().map(|offset| (partition.clone(), offset)));
         }
         open
     }
@@ -238,7 +295,7 @@ impl<P: fmt::Debug> fmt::Debug for Progress<P> {
         let mut map = f.debug_map();
         for (partition, positions) in &*self.lock() {
             let positions = positions.lock();
-            map.entry(partition, &(positions.committable(), positions.open.len()));
+            map.entry(partition, &(positions.committable(), positions.open));
         }
         map.finish()
     }
@@ -297,13 +354,7 @@ pub struct Ticket {
 impl Ticket {
     /// Tells that the item was handled.
     pub fn done(self) {
-        let mut positions = self.partition.lock();
-        if let Some(times) = positions.open.get_mut(&self.offset) {
-            *times -= 1;
-            if *times == 0 {
-                positions.open.remove(&self.offset);
-            }
-        }
+        self.partition.lock().end(self.offset);
     }
 
     /// Returns the offset of the item.

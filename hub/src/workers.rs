@@ -1,29 +1,71 @@
 //! [`for_each_by_key`]: a worker per key, each item of a key after the other, keys side by side.
+//!
+//! ```text
+//! workers         the function, and the handle that is a future
+//! ├── settings      the settings
+//! ├── summary       the counts
+//! ├── handle        a clonable handle that revokes keys
+//! ├── outcome       what a worker may return
+//! ├── router        the task of the demux; spawns workers, and ends idle ones for others
+//! ├── gate          the input, which waits while the backlog is full; the ticks
+//! ├── roster        which keys have a worker, wait for one, or are to lose it
+//! ├── task          the task of a key: one worker after the other, and their panics
+//! ├── mailbox       what a worker reads
+//! ├── mail          the items of a key, from the sink to the mailbox
+//! ├── backlog       how many items wait beyond the mailboxes of all keys
+//! ├── turns         how many workers may handle an item at a time
+//! └── guard         foreign code that may panic
+//! ```
 
+mod backlog;
 mod gate;
+mod guard;
+mod handle;
+mod mail;
 mod mailbox;
+mod outcome;
 mod roster;
+mod router;
+mod settings;
+mod summary;
 mod task;
+mod turns;
 
 use std::fmt;
 use std::hash::Hash;
 use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_core::Stream;
-use stream_demux::{Attach, DemuxStreamExt, Lease, Overflow, Totals};
+use stream_demux::DemuxStreamExt;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::hub::ticks;
-use crate::inbox::inbox;
+use backlog::Backlog;
 use gate::{Gate, Ticks};
+pub use handle::WorkersHandle;
+use mail::Office;
 pub use mailbox::Mailbox;
 use mailbox::Post;
-use roster::{OnPanic, Roster};
+pub use outcome::{WorkerError, WorkerOutput};
+use roster::{Roster, Start, Unfinished};
+use router::Router;
+pub use settings::Workers;
+pub use summary::Summary;
+use turns::{Turn, Turns};
+
+/// The items after which a worker is woken at the latest, while the input has more.
+///
+/// Each wake hands a worker what has come for it, so more items make fewer wakes: of 1,000 keys, each
+/// gets four here. With four times as many items, what waits did not fit into the cache any more,
+/// and an item took 10 to 30 % more processor time; with a quarter, it took 30 to 80 % more for the
+/// wakes.
+const FLUSH_EVERY: usize = 4_096;
 
 /// Runs a worker for each key of a stream: items of a key are handled in order, keys side by side.
 ///
@@ -32,23 +74,32 @@ use roster::{OnPanic, Roster};
 /// ends, the worker returns, and nothing is left of the key. There are never two workers of a key
 /// at a time.
 ///
-/// * A mailbox has [room](Workers::mailbox) for 64 items. When one is full, the input waits, so a
-///   worker that is slower than its items slows down all others.
-/// * At most [`max_workers`](Workers::max_workers) are alive. If one more is needed, the input
-///   waits, and workers that have nothing to do end at once.
+/// * A mailbox has [room](Workers::mailbox) for 64 items. What comes when it is full waits in a
+///   [backlog](Workers::backlog) of 16,384 items that all keys share. Only when that is full does the
+///   input wait, so a worker that is slower than its items does not slow down the others until then.
+/// * At most [`concurrency`](Workers::concurrency) workers handle an item at a time, in turn.
+/// * At most [`max_workers`](Workers::max_workers) are in memory. If one more is needed, the worker
+///   that has been idle longest ends.
 /// * **A worker that panics** is reported to [`on_panic`](Workers::on_panic) and counted in
 ///   [`Summary::panics`]. The item that it was working on is gone. What it has not read goes to a
 ///   new worker of the key, and other keys notice nothing.
 /// * **A worker that returns early** is replaced in the same way, when there is something to read.
 ///   One that panics or returns without having taken any item loses one, so that the next gets
 ///   further.
-/// * **A worker that hangs** stops its key, and the input when its mailbox is full.
+/// * **A worker may return a `Result`.** An error is counted in [`Summary::errors`] and reported to
+///   [`on_error`](Workers::on_error), the first one is kept with its key in
+///   [`Summary::first_error`], and then the worker has returned early, as above.
+/// * **A worker that hangs** stops its key, and the input when the backlog is full.
 ///   [`shutdown`](ForEachByKey::shutdown) names it.
+/// * **A key may be revoked**: [`WorkersHandle::revoke`] ends its worker, waits until that is gone,
+///   and drops what waits for it.
+///
+/// `key` is called once for each item.
 ///
 /// Everything starts at once. The result is a handle and a future that completes when the input has
 /// ended and all workers have returned. Each item that was read from the input is taken by a worker
-/// by then, except for those that workers lose which panic or return before they have taken one;
-/// [`Summary::lost`] counts these.
+/// by then, except for those that workers lose which panic or return before they have taken one
+/// ([`Summary::lost`] counts these), and for those of keys that were revoked.
 ///
 /// # Cancel safety
 ///
@@ -59,10 +110,11 @@ use roster::{OnPanic, Roster};
 ///
 /// # Panics
 ///
-/// Panics outside of a tokio runtime. With an idle time-out, which is the default, the runtime
-/// needs its time driver: `enable_time` or `enable_all`. If the input or `key` panics, the handle
-/// panics with the same message when it is awaited, and the workers return after what they have
-/// got.
+/// Panics outside of a tokio runtime. With an idle time-out, which is the default, or a limit of
+/// workers, the runtime needs its time driver: `enable_time` or `enable_all`. If the input or `key`
+/// panics, the handle panics with the same message when it is awaited, and the workers return after
+/// what they have got, unless the handle is dropped by that. A panic in a worker, in its drop or in
+/// the drop of an item ends at most that worker.
 ///
 /// # Examples
 ///
@@ -95,33 +147,37 @@ where
     F: Fn(&St::Item) -> K + Send + Sync + 'static,
     K: Hash + Eq + Clone + Send + Sync + 'static,
     W: Fn(K, Mailbox<K, St::Item>) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = ()> + Send + 'static,
+    Fut: Future<Output: WorkerOutput> + Send + 'static,
 {
-    let Workers { mailbox: room, max, idle_timeout, on_panic } = settings;
-    let roster = Roster::new(max, on_panic);
+    let Workers { mailbox, backlog, max, concurrency, idle_timeout, on_panic, on_error } = settings;
+    let office = Arc::new(Office {
+        room: mailbox.max(1),
+        backlog: Backlog::new(backlog),
+        revoked: AtomicU64::new(0),
+        idle_clock: (max < usize::MAX).then(Instant::now),
+    });
+    let roster = Roster::new(max, office, on_panic, on_error);
     let tick = idle_timeout.map(tick_of);
     // The tick that follows an item does not count, so one less than for another time-out.
     let idle_ticks = idle_timeout.map_or(0, |idle| (ticks(idle, tick_of(idle)) - 1).max(1));
-    let (key, worker) = (Arc::new(key), Arc::new(worker));
-    let (of, entered, returned) = (Arc::clone(&key), Arc::clone(&roster), Arc::clone(&roster));
-    let demux = Gate::new(input, Arc::clone(&roster))
-        .demux_by(move |item| key(item), Ticks::new(tick))
+    let entered = Arc::clone(&roster);
+    let demux = Gate::new(input, key, Arc::clone(&roster))
+        .demux_by_ref(|(key, _)| key, Ticks::new(tick))
         .idle_timeout(idle_ticks)
-        .on_unmatched(move |item| returned.take_back(item))
-        .or_attach_with(move |item| {
-            let (key, roster) = (of(item), Arc::clone(&entered));
-            let (sink, inbox) = inbox(room, Overflow::Wait);
-            let entry = roster.enter(&key, inbox.bell())?;
-            let mut lease = Lease::new();
-            let attach = Attach::new(key.clone(), sink).leased(&mut lease);
-            let (id, lease) = (entry.departure.id, Some(lease));
-            let post = Post { inbox, lease, taken: entry.taken, roster: Arc::clone(&roster) };
-            let worker = Arc::clone(&worker);
-            let run = task::run(entry.departure, key, post, entry.predecessor, worker);
-            roster.set_task(id, tokio::spawn(run).abort_handle());
-            Some(attach)
-        });
-    ForEachByKey { demux: Some(tokio::spawn(demux)), roster, hung: Vec::new() }
+        .flush_every(FLUSH_EVERY)
+        .or_attach_with(move |(key, _)| entered.enter(key));
+    let (worker, turns) = (Arc::new(worker), concurrency.map(Turns::new));
+    let spawn = move |start: Start<K, St::Item>| {
+        let post = Post::new(start.mail, turns.as_ref().map(Turn::new));
+        let run = task::run(start.departure, start.key, post, Arc::clone(&worker));
+        tokio::spawn(run).abort_handle()
+    };
+    ForEachByKey {
+        router: Some(tokio::spawn(Router::new(demux, Arc::clone(&roster), spawn))),
+        roster,
+        unfinished: Unfinished::none(),
+        is_aborted: false,
+    }
 }
 
 /// The unit of time for an idle time-out: half of it, so that it takes at most half longer.
@@ -129,98 +185,20 @@ fn tick_of(idle: Duration) -> Duration {
     (idle / 2).clamp(Duration::from_millis(1), Duration::from_secs(86_400))
 }
 
-/// The settings of [`for_each_by_key`].
-#[derive(Clone)]
-#[must_use = "settings do nothing by themselves"]
-pub struct Workers<K> {
-    mailbox: usize,
-    max: usize,
-    idle_timeout: Option<Duration>,
-    on_panic: Option<OnPanic<K>>,
-}
-
-impl<K> Workers<K> {
-    /// Creates the default settings: mailboxes of 64 items, any number of workers, which end after
-    /// a minute without an item.
-    pub fn new() -> Self {
-        Self {
-            mailbox: 64,
-            max: usize::MAX,
-            idle_timeout: Some(Duration::from_secs(60)),
-            on_panic: None,
-        }
-    }
-
-    /// Sets how many items may wait for a worker before the input waits, at least 1; the default is
-    /// 64.
-    ///
-    /// A worker takes what has come and reads it while as much can come again, so up to twice this
-    /// number of items are kept for a key.
-    pub fn mailbox(mut self, items: usize) -> Self {
-        self.mailbox = items;
-        self
-    }
-
-    /// Sets how many workers there may be at a time, at least 1; the default is any number.
-    ///
-    /// Set it if others choose the keys. Workers that wait to end, and those that wait for their
-    /// predecessor, count. A worker that has nothing to do ends when another needs its place, and
-    /// so do others until half are left.
-    pub fn max_workers(mut self, workers: usize) -> Self {
-        self.max = workers;
-        self
-    }
-
-    /// Sets after how much time without an item a worker's mailbox ends; the default is a minute,
-    /// and `None` is never.
-    ///
-    /// It takes at least this long and up to half as long again. Less than 2 ms counts as 2 ms.
-    pub fn idle_timeout(mut self, time: impl Into<Option<Duration>>) -> Self {
-        self.idle_timeout = time.into();
-        self
-    }
-
-    /// Sets a closure that is called when a worker has panicked, with its key and the message of
-    /// the panic.
-    ///
-    /// It runs in the task of the worker. Panics are counted and printed by the panic hook in any
-    /// case.
-    pub fn on_panic(mut self, call: impl Fn(&K, &str) + Send + Sync + 'static) -> Self {
-        self.on_panic = Some(Arc::new(call));
-        self
-    }
-}
-
-impl<K> Default for Workers<K> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<K> fmt::Debug for Workers<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { mailbox, max, idle_timeout, on_panic } = self;
-        f.debug_struct("Workers")
-            .field("mailbox", mailbox)
-            .field("max_workers", max)
-            .field("idle_timeout", idle_timeout)
-            .field("on_panic", &on_panic.is_some())
-            .finish()
-    }
-}
-
 /// The workers of a stream. [`for_each_by_key`] creates it.
 ///
 /// It is a handle, and a future that completes when the input has ended and all workers have
-/// returned. Dropping it aborts them. After completion it can be awaited again, and completes at
-/// once.
+/// returned. Dropping it aborts them, and does not wait until they are gone. After completion it can
+/// be awaited again, and completes at once. A worker that awaits the handle of its own run waits
+/// for itself.
 #[must_use = "dropping it aborts the workers"]
 pub struct ForEachByKey<K: Hash + Eq, T> {
     /// Until it has ended.
-    demux: Option<JoinHandle<Totals>>,
+    router: Option<JoinHandle<()>>,
     roster: Arc<Roster<K, T>>,
     /// The keys that were given up.
-    hung: Vec<K>,
+    unfinished: Unfinished<K>,
+    is_aborted: bool,
 }
 
 impl<K: Hash + Eq + Clone, T> ForEachByKey<K, T> {
@@ -232,16 +210,27 @@ impl<K: Hash + Eq + Clone, T> ForEachByKey<K, T> {
     /// example by dropping the senders of its channel, await the handle with a time-out, and call
     /// `shutdown` only when that expires.
     ///
-    /// [`Summary::hung`] names the keys of the workers that were aborted, and [`Summary::lost`]
-    /// counts the items that they have not taken. An item that a worker has taken counts as handled
-    /// even if the worker is aborted then.
+    /// It returns when the workers that were aborted are gone, so nothing that they own is in use any
+    /// more, and the counts are final. [`Summary::hung`] names the keys whose workers were busy,
+    /// [`Summary::waiting`] those whose items had to wait for a worker or for its turn, and
+    /// [`Summary::lost`] counts the items that no worker has taken. An item that a worker has taken
+    /// counts as handled even if the worker is aborted then; [`Progress`](crate::Progress) tells
+    /// which ones were not done.
     ///
-    /// A worker that never reaches an `await` cannot be aborted; `shutdown` does not wait for it.
+    /// A worker is dropped at its next `await`. One that is in a long step without an `await` is
+    /// waited for beyond `patience`, because that step could otherwise run beside the next start of
+    /// the program; one that never reaches an `await` is waited for for ever. Put a time-out around
+    /// `shutdown` if that can happen. Tasks that a worker has spawned are not a part of it.
+    ///
+    /// A worker that calls it for its own run, and waits for it, is one of those that hang.
     ///
     /// # Cancel safety
     ///
-    /// The first poll stops the input. If the future is dropped then, the workers handle what was
-    /// read and return, but none is aborted. You can call `shutdown` again or await the handle.
+    /// The first poll stops the input. If the future is dropped before `patience` is over, the
+    /// workers handle what was read and return, but none is aborted; if it is dropped later, they
+    /// are aborted, and not waited for. You can call `shutdown` again, which begins a new `patience`
+    /// or goes on to wait for those that were aborted, or await the handle. When everything has
+    /// ended, it returns the same counts again.
     ///
     /// # Examples
     ///
@@ -268,32 +257,38 @@ impl<K: Hash + Eq + Clone, T> ForEachByKey<K, T> {
     /// ```
     pub async fn shutdown(&mut self, patience: Duration) -> Summary<K> {
         self.roster.stop();
-        if let Ok(summary) = timeout(patience, &mut *self).await {
-            return summary;
+        if !self.is_aborted {
+            if let Ok(summary) = timeout(patience, &mut *self).await {
+                return summary;
+            }
+            self.unfinished = self.roster.unfinished();
+            self.is_aborted = true;
+            self.abort();
         }
-        if self.hung.is_empty() {
-            self.hung = self.roster.keys();
-        }
-        let summary = self.summary();
-        self.abort();
-        summary
+        self.await
     }
 
-    /// Returns the counts so far.
+    /// Returns the counts so far. It may be called at any time.
     pub fn summary(&self) -> Summary<K> {
-        self.roster.summary(self.hung.clone())
+        self.roster.summary(&self.unfinished)
+    }
+
+    /// Returns a handle that can be cloned: it revokes keys, and returns the counts.
+    pub fn handle(&self) -> WorkersHandle<K, T> {
+        WorkersHandle::new(&self.roster)
     }
 }
 
 impl<K: Hash + Eq, T> ForEachByKey<K, T> {
-    /// Returns the number of workers that are alive.
+    /// Returns the number of workers that are alive, or wait until the one before them has
+    /// returned. Keys that wait for a place do not count. It may be called at any time.
     pub fn workers(&self) -> usize {
         self.roster.len()
     }
 
-    /// Ends the demux and all workers at their next `await`.
+    /// Ends the router, and all workers at their next `await`.
     fn abort(&self) {
-        self.demux.iter().for_each(JoinHandle::abort);
+        self.router.iter().for_each(JoinHandle::abort);
         self.roster.abort();
     }
 }
@@ -302,9 +297,12 @@ impl<K: Hash + Eq + Clone, T> Future for ForEachByKey<K, T> {
     type Output = Summary<K>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Summary<K>> {
-        if let Some(demux) = &mut self.demux {
-            let end = ready!(Pin::new(demux).poll(cx));
-            self.demux = None;
+        if let Some(panic) = self.roster.take_failure(cx) {
+            resume_unwind(panic);
+        }
+        if let Some(router) = &mut self.router {
+            let end = ready!(Pin::new(router).poll(cx));
+            self.router = None;
             // It fails otherwise only if the runtime has shut down, or after an abort.
             if let Some(panic) = end.err().and_then(|error| error.try_into_panic().ok()) {
                 resume_unwind(panic);
@@ -326,31 +324,5 @@ impl<K: Hash + Eq, T> Drop for ForEachByKey<K, T> {
 impl<K: Hash + Eq, T> fmt::Debug for ForEachByKey<K, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ForEachByKey").field("roster", &self.roster).finish_non_exhaustive()
-    }
-}
-
-/// What [`for_each_by_key`] has done.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Summary<K> {
-    /// Items that were read from the input.
-    pub received: u64,
-    /// Items that workers have taken from their mailboxes.
-    pub taken: u64,
-    /// How often a key has got a mailbox.
-    pub workers: u64,
-    /// Workers that have panicked.
-    pub panics: u64,
-    /// The keys whose workers were aborted at the deadline, in no particular order.
-    pub hung: Vec<K>,
-}
-
-impl<K> Summary<K> {
-    /// Returns the number of items that no worker has taken. At the end, they are lost.
-    ///
-    /// An item in the hands of a worker that panicked or was aborted is not among them: see
-    /// [`panics`](Self::panics) and [`hung`](Self::hung).
-    pub fn lost(&self) -> u64 {
-        self.received.saturating_sub(self.taken)
     }
 }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use model::counting::{CountingAllocator, usage};
-use stream_demux_hub::{Hub, Overflow, Terms};
+use stream_demux_hub::{Hub, Overflow, Progress, Terms};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -56,4 +56,18 @@ async fn keys_that_reached_their_limits_leave_no_memory_behind() {
     }
     let grown = usage().live - before;
     assert!(grown < IDLE, "{grown} bytes more");
+}
+
+/// One item hangs. Those behind it are done.
+#[test]
+fn positions_that_are_done_leave_no_memory_behind() {
+    let progress = Progress::new();
+    let _hangs = progress.begin(0, 0);
+    let before = usage().live;
+    for offset in 1..u64::from(MANY) {
+        progress.begin(0, offset).done();
+    }
+    let grown = usage().live - before;
+    assert!(grown < 10_000, "{grown} bytes more");
+    assert_eq!(progress.committable()[&0], 0);
 }

@@ -277,7 +277,7 @@ impl<T> Drop for Inbox<T> {
     }
 }
 
-/// Refers to an inbox, and wakes its reader.
+/// Refers to an inbox, and tells whether it is full.
 #[derive(Debug)]
 pub(crate) struct Bell<T>(Weak<Shared<T>>);
 

@@ -1,52 +1,59 @@
 //! The streams that the demux of the workers reads: [`Gate`] and [`Ticks`].
 
-use std::hash::Hash;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_core::Stream;
 use stream_demux::Order;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
+use super::mail::MailSink;
 use super::roster::Roster;
-use crate::inbox::InboxSink;
 
-/// The input, until it ends or is not to be read any more.
+/// The input, each item with its key, until it ends or is not to be read any more.
 ///
-/// An item that would need one worker too many comes back, as unmatched, and is given out again
-/// when a worker has ended. The input is not read in the meantime.
-pub(super) struct Gate<K, St: Stream> {
+/// It is not read while the backlog is full.
+pub(super) struct Gate<K, St: Stream, F> {
     input: Option<Pin<Box<St>>>,
+    /// Called once for each item.
+    key: F,
     roster: Arc<Roster<K, St::Item>>,
 }
 
-impl<K, St: Stream> Gate<K, St> {
-    pub(super) fn new(input: St, roster: Arc<Roster<K, St::Item>>) -> Self {
-        Self { input: Some(Box::pin(input)), roster }
+impl<K, St: Stream, F> Gate<K, St, F> {
+    pub(super) fn new(input: St, key: F, roster: Arc<Roster<K, St::Item>>) -> Self {
+        Self { input: Some(Box::pin(input)), key, roster }
     }
 }
 
-impl<K: Hash + Eq, St: Stream> Stream for Gate<K, St> {
-    type Item = St::Item;
+impl<K, St: Stream, F: Fn(&St::Item) -> K> Stream for Gate<K, St, F> {
+    type Item = (K, St::Item);
 
     #[inline]
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<St::Item>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<(K, St::Item)>> {
         let this = &mut *self;
-        if this.roster.has_returned() {
-            return this.roster.poll_returned(cx);
-        }
         let Some(input) = &mut this.input else { return Poll::Ready(None) };
         if !this.roster.is_stopping() {
-            match input.as_mut().poll_next(cx) {
-                Poll::Ready(Some(item)) => {
-                    this.roster.count_received();
-                    return Poll::Ready(Some(item));
+            // While the backlog is full, a stop is noticed as well.
+            if this.roster.office.backlog.poll_room(cx).is_ready() {
+                match input.as_mut().poll_next(cx) {
+                    Poll::Ready(Some(item)) => {
+                        this.roster.count_received();
+                        return Poll::Ready(Some(((this.key)(&item), item)));
+                    }
+                    Poll::Ready(None) => {
+                        this.input = None;
+                        return Poll::Ready(None);
+                    }
+                    Poll::Pending => {}
                 }
-                Poll::Pending if this.roster.wait_for_input(cx) => return Poll::Pending,
-                Poll::Pending | Poll::Ready(None) => {}
+            }
+            // The router has registered for a stop before it polled the demux.
+            if !this.roster.is_stopping() {
+                return Poll::Pending;
             }
         }
         this.input = None;
@@ -54,7 +61,7 @@ impl<K: Hash + Eq, St: Stream> Stream for Gate<K, St> {
     }
 }
 
-impl<K, St: Stream> Unpin for Gate<K, St> {}
+impl<K, St: Stream, F> Unpin for Gate<K, St, F> {}
 
 /// The orders: a tick now and then, if idle workers are to end.
 pub(super) struct Ticks<K, T> {
@@ -71,7 +78,7 @@ impl<K, T> Ticks<K, T> {
 }
 
 impl<K, T> Stream for Ticks<K, T> {
-    type Item = Order<K, InboxSink<T>>;
+    type Item = Order<K, MailSink<T>>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let Some(period) = self.period else { return Poll::Ready(None) };
@@ -80,6 +87,7 @@ impl<K, T> Stream for Ticks<K, T> {
             ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
             ticker
         });
-        ticker.poll_tick(cx).map(|_| Some(Order::Tick))
+        ready!(ticker.poll_tick(cx));
+        Poll::Ready(Some(Order::Tick))
     }
 }

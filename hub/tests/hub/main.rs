@@ -1,8 +1,10 @@
 //! Tests of the hub. The names are situations.
 
+mod backlog;
 mod common;
 mod hub;
 mod inbox;
+mod places;
 mod programs;
 mod progress;
 mod real_hub;
@@ -10,9 +12,12 @@ mod real_inbox;
 mod real_topic;
 mod real_workers;
 mod replay;
+mod revoke;
 mod runtimes;
 mod shared_topics;
 mod sinks;
 mod split;
 mod topic;
+mod turns;
+mod worker_ends;
 mod workers;

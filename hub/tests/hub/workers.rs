@@ -90,7 +90,7 @@ async fn input_waits_while_a_mailbox_is_full() {
     let run = for_each_by_key(
         items,
         |_| (),
-        Workers::new().mailbox(2),
+        Workers::new().mailbox(2).backlog(0),
         move |(), mut items: Mailbox<_, u32>| {
             let gate = Arc::clone(&gate);
             async move {
@@ -369,50 +369,8 @@ async fn shutdown_that_is_dropped_aborts_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn input_waits_while_there_are_too_many_workers() {
-    let (mut input, items) = mpsc::unbounded();
-    let release = Arc::new(Semaphore::new(0));
-    let released = Arc::clone(&release);
-    let settings = Workers::new().max_workers(2).idle_timeout(None);
-    let run = for_each_by_key(
-        items,
-        |&n| n,
-        settings,
-        move |_, mut items| {
-            let released = Arc::clone(&released);
-            async move {
-                while items.recv().await.is_some() {
-                    released.acquire().await.unwrap().forget();
-                }
-            }
-        },
-    );
-    for n in [1, 2, 3, 1, 4] {
-        input.send(n).await.unwrap();
-    }
-    settle().await;
-    // The third waits for a worker, and those after it in the input.
-    assert_eq!((run.workers(), run.summary().received), (2, 3));
-    // A worker that has nothing to do makes room.
-    for (received, permits) in [(4, 1), (5, 1)] {
-        release.add_permits(permits);
-        settle().await;
-        assert_eq!((run.workers(), run.summary().received), (2, received));
-    }
-    release.add_permits(10);
-    settle().await;
-    assert_eq!(run.summary().taken, 5);
-    // Those that wait for items make room as well.
-    input.send(5).await.unwrap();
-    settle().await;
-    assert_eq!(run.summary().taken, 6);
-    drop(input);
-    assert_eq!(run.await.lost(), 0);
-}
-
-#[tokio::test(start_paused = true)]
 async fn item_without_a_worker_is_handled_at_shutdown() {
-    let settings = Workers::new().max_workers(1);
+    let settings = Workers::new().max_workers(1).backlog(0);
     let mut run = for_each_by_key(
         stream::iter([1, 2, 3]).chain(stream::pending()),
         |&n| n,
