@@ -119,8 +119,8 @@ mod hub;
 mod inbox;
 mod life;
 mod oneshot;
-mod read;
 mod progress;
+mod read;
 mod topic;
 mod workers;
 mod write;
@@ -132,8 +132,8 @@ pub use crate::hub::{
 };
 pub use crate::inbox::{Inbox, InboxError, InboxSink, inbox};
 pub use crate::oneshot::{OneshotClosed, OneshotSink};
-pub use crate::read::{End, Lagged};
 pub use crate::progress::{Progress, Ticket, Track};
+pub use crate::read::{End, Lagged};
 pub use crate::topic::{TopicClosed, TopicReader, TopicSink, topic};
 pub use crate::workers::{
     ForEachByKey, Mailbox, Summary, WorkerError, WorkerOutput, Workers, WorkersHandle,

@@ -20,9 +20,10 @@ mod sockets;
 
 type Section = (&'static str, fn(usize));
 
-const SECTIONS: [Section; 11] = [
+const SECTIONS: [Section; 12] = [
     ("chat", programs::measure_chat),
     ("workers", programs::measure_workers),
+    ("partitions", programs::measure_partitions),
     ("calls", programs::measure_calls),
     ("fanout", programs::measure_fanout),
     ("inboxes", fanout::measure),

@@ -5,8 +5,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{Stream, StreamExt, stream};
-use hub_programs::{calls, chat, customers, fanout};
+use futures::future::BoxFuture;
+use futures::{FutureExt, Stream, StreamExt, stream};
+use hub_programs::{calls, chat, customers, fanout, partitions};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Barrier;
@@ -109,7 +110,19 @@ async fn handle(customer: u64, order: u64) {
     std::hint::black_box((customer, order));
 }
 
-async fn work<R: Future<Output = Vec<u64>>>(run: R) -> Cost {
+fn boxed(customer: u64, order: u64) -> BoxFuture<'static, ()> {
+    handle(customer, order).boxed()
+}
+
+fn log() -> impl Stream<Item = (u32, u64, u64)> + Send + 'static {
+    orders().map(|(customer, n)| (u32::try_from(n % 8).unwrap(), n / 8, customer))
+}
+
+fn commit(position: (u32, u64)) {
+    std::hint::black_box(position);
+}
+
+async fn work<T, R: Future<Output = Vec<T>>>(run: R) -> Cost {
     let clock = Clock::start();
     assert!(run.await.is_empty());
     clock.stop(ORDERS)
@@ -193,6 +206,16 @@ pub(crate) fn measure_workers(rounds: usize) {
         "workers: an order",
         work(customers::hub::run(orders(), pending(), handle)),
         work(customers::plain::run(orders(), pending(), handle))
+    );
+}
+
+pub(crate) fn measure_partitions(rounds: usize) {
+    lines!("partitions");
+    measure!(
+        rounds,
+        "a partitioned log, 200 customers at a time: an order",
+        work(partitions::hub::run(log(), pending(), boxed, commit)),
+        work(partitions::plain::run(log(), pending(), boxed, commit))
     );
 }
 

@@ -1,4 +1,4 @@
-//! Four programs with a hub, each beside a plain one that does the same without.
+//! Five programs with a hub, each beside a plain one that does the same without.
 //!
 //! `hub/examples/` runs them, `hub/tests/hub/programs.rs` tests them, and
 //! `hub/benches/figures/programs.rs` counts their lines and measures them.
@@ -18,4 +18,16 @@ pub mod customers {
 pub mod fanout {
     pub mod hub;
     pub mod plain;
+}
+pub mod partitions {
+    use futures::future::BoxFuture;
+
+    pub mod hub;
+    pub mod plain;
+
+    /// Handles an order: takes its customer and its offset.
+    pub type Handle = fn(u64, u64) -> BoxFuture<'static, ()>;
+
+    /// Takes a partition, and the position up to which everything in it is done.
+    pub type Commit = fn((u32, u64));
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Waker};
 
 use futures_core::Stream;
 
@@ -137,15 +137,7 @@ impl<T> Inbox<T> {
         Receive::poll_recv_many(self, cx, buffer, limit)
     }
 
-    /// Waits until there is something to read. Completes with `false` if there will never be.
-    pub(crate) fn poll_filled(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
-        if self.batch.is_empty() {
-            ready!(self.poll_take_coop(cx));
-        }
-        Poll::Ready(!self.batch.is_empty())
-    }
-
-    /// Returns a bell that wakes the reader although nothing has come.
+    /// Returns what tells whether this inbox is full.
     pub(crate) fn bell(&self) -> Bell<T> {
         Bell(Arc::downgrade(&self.shared))
     }
@@ -282,14 +274,6 @@ impl<T> Drop for Inbox<T> {
 pub(crate) struct Bell<T>(Weak<Shared<T>>);
 
 impl<T> Bell<T> {
-    /// Wakes the reader if it waits for an item. It finds none.
-    pub(crate) fn ring(&self) {
-        if let Some(shared) = self.0.upgrade() {
-            let reader = shared.rouse(&mut shared.lock());
-            wake_all(reader);
-        }
-    }
-
     /// Puts items in before a sink sends its first, and wakes the reader.
     pub(crate) fn put_all(&self, items: Vec<T>, sink: u32) {
         if let Some(shared) = self.0.upgrade() {

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use futures::{StreamExt, stream};
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, stream};
 use hub_programs::chat::hub as chat;
 use hub_programs::customers::hub as workers;
 use hub_programs::fanout::hub as fanout;
+use hub_programs::partitions;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
@@ -80,6 +82,35 @@ async fn customer_that_hangs_is_named() {
         }
     });
     assert_eq!(hung.await, [3]);
+}
+
+/// Handles an order of `partitions`. One customer hangs.
+fn handle(customer: u64, offset: u64) -> BoxFuture<'static, ()> {
+    let handled = async move {
+        sleep(Duration::from_millis(1 + offset % 7)).await;
+        if customer == 3 {
+            std::future::pending::<()>().await;
+        }
+    };
+    handled.boxed()
+}
+
+fn commit((partition, position): (u32, u64)) {
+    // The first order of the customer that hangs is the fourth of partition 3.
+    assert!(partition < 4 && (partition != 3 || position <= 3), "{partition} at {position}");
+}
+
+/// Both name the orders of the customer that hangs, in the partition that has them.
+#[tokio::test(start_paused = true)]
+async fn orders_that_are_not_done_are_named() {
+    let log = || {
+        let orders = stream::iter((0..4_000).map(|n| ((n % 4) as u32, n / 4, n % 1_000)));
+        orders.chain(stream::pending())
+    };
+    let stop = || Box::pin(sleep(Duration::from_secs(60)));
+    let expected = (0..4).map(|round| (3, round * 250)).collect::<Vec<_>>();
+    assert_eq!(partitions::hub::run(log(), stop(), handle, commit).await, expected);
+    assert_eq!(partitions::plain::run(log(), stop(), handle, commit).await, expected);
 }
 
 #[tokio::test]
