@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 
 use crate::common::scripted_sink;
-use crate::common::{Broken, Log, ScriptedSink, SinkHandle, Task};
+use crate::common::{Log, Recorder, ScriptedSink, SinkHandle, Task};
 use futures::channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
-use stream_demux::{DemuxStreamExt, Detached, Discarded, Hooks, Order, Recipient};
+use stream_demux::{DemuxStreamExt, Order};
 
 /// The key of item `n` is `n / 10`.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "key functions take a reference")]
@@ -31,32 +31,6 @@ type Orders<S = ScriptedSink<u32>> = UnboundedSender<Order<u32, S>>;
 fn orders<S>() -> (Orders<S>, UnboundedReceiver<Order<u32, S>>) {
     mpsc::unbounded()
 }
-
-/// Hooks that log each call.
-struct Logging(Log);
-
-impl Hooks<u32, u32, Broken> for Logging {
-    fn attached(&mut self, to: Recipient<'_, u32>) {
-        self.0.push(format!("{} attached", to.key));
-    }
-    fn detached(&mut self, to: Recipient<'_, u32>, why: Detached<Broken>) {
-        self.0.push(format!("{} {why:?}", to.key));
-    }
-    fn unmatched(&mut self, item: u32) {
-        self.0.push(format!("unmatched {item}"));
-    }
-    fn discarded(&mut self, to: Recipient<'_, u32>, item: u32, why: Discarded) {
-        self.0.push(format!("{} discarded {item} {why:?}", to.key));
-    }
-    fn blocked(&mut self, on: Recipient<'_, u32>) {
-        self.0.push(format!("{} blocks", on.key));
-    }
-    fn unblocked(&mut self, on: Recipient<'_, u32>) {
-        self.0.push(format!("{} unblocks", on.key));
-    }
-}
-
-// Sinks that call back
 
 /// Calls a closure when it is dropped.
 struct Callback(Option<Box<dyn FnOnce() + Send>>);
@@ -136,11 +110,11 @@ fn waker_may_send_orders_and_items_while_it_fires() {
             more_items.unbounded_send(21).unwrap();
         }
     });
-    let mut demux = pin!(input.demux_by(tens, orders).hooks(Logging(log.clone())));
+    let mut demux = pin!(input.demux_by(tens, orders).hooks(Recorder::of_events(&log)));
     let waker = Waker::from(Arc::clone(&calling));
     let cx = &mut Context::from_waker(&waker);
     assert!(demux.as_mut().poll(cx).is_pending());
-    assert_eq!(log.take(), ["1 attached"]);
+    assert_eq!(log.take(), ["attached 1"]);
 
     items.unbounded_send(11).unwrap();
     let mut seen = 0;
@@ -150,7 +124,7 @@ fn waker_may_send_orders_and_items_while_it_fires() {
         assert!(demux.as_mut().poll(cx).is_pending());
     }
     let lines: Vec<_> = log.take().into_iter().filter(|line| !line.contains("flush")).collect();
-    let first = ["1 closed", "1 dropped", "1 Requested", "2 attached"];
+    let first = ["1 closed", "1 dropped", "detached 1 Requested", "attached 2"];
     assert_eq!(lines, [&first[..], &["unmatched 11", "2 sent 21", "2 sent 21"]].concat());
     assert!(calling.deepest.load(SeqCst) <= 2);
     calling.clear();
@@ -164,7 +138,7 @@ fn waker_whose_drop_sends_into_the_channels_does_not_deadlock() {
     let (a, a_handle) = sink(1, &log);
     a_handle.park();
     send.unbounded_send((1, a).into()).unwrap();
-    let mut demux = Box::pin(input.demux_by(tens, orders).hooks(Logging(log.clone())));
+    let mut demux = Box::pin(input.demux_by(tens, orders).hooks(Recorder::of_events(&log)));
     for n in 0..3 {
         let (items, send, sink) = (items.clone(), send.clone(), a_handle.clone());
         let waker = mortal(move || {

@@ -9,7 +9,7 @@ use stream_demux::{
     Attach, ByValue, Demux, DemuxStreamExt, Detached, Discarded, Hooks, Order, Recipient, Totals,
 };
 
-use super::{Broken, Log, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task};
+use super::{Log, ScriptedSink, ScriptedStream, SinkHandle, StreamHandle, Task};
 use super::{lock, scripted_sink, scripted_stream};
 
 /// Maximal number of polls of `run`.
@@ -42,9 +42,20 @@ impl<V> Recorder<V> {
         let rule = Arc::new(Mutex::new(Box::new(rule) as Rule<V>));
         Self { log: log.clone(), rule, supersedes: |_, _| true }
     }
+
+    /// Creates hooks that admit all items. The log keeps what it keeps of a rig by default.
+    pub fn of_events(log: &Log) -> Self {
+        log.keep_only(is_kept);
+        Self::new(log, |_, _| true)
+    }
 }
 
-impl<V: Debug> Hooks<u32, V, Broken> for Recorder<V> {
+/// Returns `false` for calls of `admit`, `supersedes` and the hooks for keys.
+fn is_kept(line: &str) -> bool {
+    !line.starts_with("admit ") && !line.starts_with("key ") && !line.ends_with('?')
+}
+
+impl<V: Debug, E: Debug> Hooks<u32, V, E> for Recorder<V> {
     fn admit(&mut self, to: Recipient<'_, u32>, item: &V) -> bool {
         self.log.push(format!("admit {item:?} to {}", named(to)));
         lock(&self.rule)(to, item)
@@ -52,7 +63,7 @@ impl<V: Debug> Hooks<u32, V, Broken> for Recorder<V> {
     fn attached(&mut self, to: Recipient<'_, u32>) {
         self.log.push(format!("attached {}", named(to)));
     }
-    fn detached(&mut self, to: Recipient<'_, u32>, why: Detached<Broken>) {
+    fn detached(&mut self, to: Recipient<'_, u32>, why: Detached<E>) {
         self.log.push(format!("detached {} {why:?}", named(to)));
     }
     fn unmatched(&mut self, item: V) {
@@ -157,9 +168,7 @@ impl<V: Debug + 'static> Rig<V> {
         let hooks = Recorder::new(&log, |_, _| true);
         let rule = Arc::clone(&hooks.rule);
         let task = Task::new(settings(input.demux_by(key, orders).hooks(hooks)));
-        Self { task, input: input_handle, orders: orders_handle, log, rule }.logging(|line| {
-            !line.starts_with("admit ") && !line.starts_with("key ") && !line.ends_with('?')
-        })
+        Self { task, input: input_handle, orders: orders_handle, log, rule }.logging(is_kept)
     }
 
     /// Admits only the items for which `rule` returns `true`.
