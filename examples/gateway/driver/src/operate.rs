@@ -102,16 +102,22 @@ impl Operate {
             }
         }
         let refused = usable.iter().filter(|usable| usable.is_none()).count();
-        let metrics = stats::text(&self.site.gateway, "metrics").await?;
-        for line in [&*format!("gateway_refused_total {refused}"), "gateway_reconnects_total 0"] {
-            if !metrics.lines().any(|other| other == line) {
-                return Err(format!("/metrics does not say {line}"));
-            }
+        self.await_refused(refused as u64).await?;
+        let reconnects = stats::counter(&self.site.gateway, "gateway_reconnects_total").await?;
+        if reconnects > 0 {
+            return Err(format!("the broker was lost {reconnects} times"));
         }
         // Only counted: lapin cannot parse the messages.
         let passive = QueueDeclareOptions { passive: true, ..Default::default() };
-        let dead = channel.queue_declare("dead".into(), passive, FieldTable::default()).await;
-        let dead = dead.map_err(|error| error.to_string())?.message_count();
+        let start = Instant::now();
+        let dead = loop {
+            let dead = channel.queue_declare("dead".into(), passive, FieldTable::default()).await;
+            let dead = dead.map_err(|error| error.to_string())?.message_count();
+            if dead as usize >= refused || start.elapsed() > TIMEOUT {
+                break dead;
+            }
+            sleep(Duration::from_millis(50)).await;
+        };
         println!(
             "  {arrived} messages arrived, each once, as text and as bytes; {refused} cannot be used, of which \
              {dead} are dead-lettered"
@@ -137,9 +143,25 @@ impl Operate {
         }
         publish(b"behind").await?;
         expect(&mut client, "behind").await?;
-        let refused = stats::counter(&self.site.gateway, "gateway_refused_total").await?;
-        println!("  {refused} messages are refused");
-        if refused == FLOOD { Ok(()) } else { Err(format!("not {FLOOD}")) }
+        self.await_refused(FLOOD).await?;
+        println!("  {FLOOD} messages are refused");
+        Ok(())
+    }
+
+    /// Waits until this number of messages was refused. They are counted when they are answered, and
+    /// later messages may arrive before that.
+    async fn await_refused(&self, count: u64) -> Result<(), String> {
+        let start = Instant::now();
+        loop {
+            let refused = stats::counter(&self.site.gateway, "gateway_refused_total").await?;
+            if refused == count {
+                return Ok(());
+            }
+            if refused > count || start.elapsed() > TIMEOUT {
+                return Err(format!("{refused} messages are refused, instead of {count}"));
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
     }
 
     async fn refused(&self) -> Result<(), String> {

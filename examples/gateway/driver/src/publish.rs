@@ -65,7 +65,9 @@ impl Follow {
         let mut sent = Vec::new();
         for (client, keys) in subscribed.enumerate() {
             sent.push(0);
-            keys.into_iter().for_each(|key| readers[key].push(client));
+            for key in keys {
+                readers[key].push(client);
+            }
         }
         let before = plan.messages.iter().map(|(key, _)| {
             let count = |client: &usize| {

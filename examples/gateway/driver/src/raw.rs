@@ -12,6 +12,10 @@ const BODY: u8 = 3;
 /// The broker's default.
 const LARGEST_FRAME: usize = 128 * 1024;
 
+/// For an answer of the broker. For headers that are nested thousands of times it needs 13 s to more
+/// than 20 s on two cores with much other work (load 20).
+const TIMEOUT: Duration = Duration::from_secs(300);
+
 pub struct Raw {
     socket: TcpStream,
     published: u64,
@@ -31,8 +35,7 @@ impl Raw {
         let authority = uri.authority;
         let socket = TcpStream::connect((authority.host.as_str(), authority.port));
         let socket = socket.map_err(|error| error.to_string())?;
-        let limit = Some(Duration::from_secs(20));
-        socket.set_read_timeout(limit).map_err(|error| error.to_string())?;
+        socket.set_read_timeout(Some(TIMEOUT)).map_err(|error| error.to_string())?;
         let mut raw = Self { socket, published: 0 };
         raw.send(b"AMQP\0\0\x09\x01")?;
         raw.expect(10, 10)?;

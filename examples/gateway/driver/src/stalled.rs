@@ -1,7 +1,7 @@
 //! A client that never reads, and its effect on other clients.
 //!
 //! The others get everything while it has not read, the gateway never waits for it, and no more
-//! messages are unacknowledged for it than its share: RabbitMQ searches all of them for each
+//! messages are unacknowledged for it than its share: the broker searches all of them for each
 //! acknowledgement of another message. Delays are printed, and not judged, as they depend on what
 //! else the machine does.
 
