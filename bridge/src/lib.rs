@@ -1,0 +1,67 @@
+//! A [hub](stream_demux_hub) over several processes, by Redis.
+//!
+//! * [`Bridge::publish`] hands an item to the engine, and completes when the engine has accepted it.
+//! * [`Bridge::subscribe`] completes when the engine has confirmed the subscription: what is
+//!   published after that, by any process, is received, or the subscription is told that items are
+//!   missing, and where ([`Received`]).
+//! * All subscribers of a key in a process share one subscription of the engine, which exists while
+//!   there is one of them.
+//! * [`Bridge::local`] is the same without an engine, for one process.
+//!
+//! Redis pub/sub keeps nothing: a server that is away for a moment loses what is published
+//! meanwhile, and so does one that a client is too slow for. A bridge cannot bring these items back.
+//! It tells who has missed something, and from when on nothing is missing. For items that must not
+//! be lost, use Redis Streams or another log.
+//!
+//! # What happens when
+//!
+//! | | |
+//! | --- | --- |
+//! | the engine ends or the network breaks | the bridge connects again, after 100 ms at first and 5 s at last. Then each subscription gets a [`Gap`](Received::Gap) for each of its keys: after the last item of the old connection, and before the first of the new one |
+//! | the engine is silent | the same after four [heartbeats](Builder::heartbeat). If it goes on before, nothing is lost |
+//! | an item is published meanwhile | it waits for the connection until the [time-out](Builder::publish_timeout); the error says whether it may have been published |
+//! | a key is subscribed meanwhile | it waits for the connection, and is joined then, without a gap |
+//! | the last subscriber of a key leaves meanwhile | the key is not subscribed again |
+//! | a subscriber is too slow | it gets a [`Lagged`](Received::Lagged); the others notice nothing, unless it asked for [`Wait`](stream_demux_hub::Overflow::Wait) |
+//! | the hub is too slow, or waits | the bridge stops reading. If that is too much for the engine, it closes the connection, which is told as above |
+//! | the engine refuses a key | [`subscribe`](Bridge::subscribe) fails, a subscription gets [`Refused`](Received::Refused); each new connection tries again |
+//! | the task of a connection panics | the connection is broken, as above |
+//! | the hub has ended | subscriptions end, publishing and subscribing fail |
+//! | the last handle is dropped | subscriptions end after what has come by then |
+//!
+//! # Memory
+//!
+//! What comes from the engine waits in a queue of 256 KiB ([`Builder::arrivals`]) and then in the
+//! buffers of the subscribers; one item may be as large as the engine allows. What goes to the
+//! engine waits with its publishers: 1,024 items are on their way at most
+//! ([`Builder::publish_window`]). A key takes memory while it has a subscriber.
+
+mod arrivals;
+mod backoff;
+mod bridge;
+mod engine;
+mod event;
+#[cfg(test)]
+mod fake;
+mod link;
+mod lock;
+mod publisher;
+mod redis;
+mod settings;
+mod shared;
+mod status;
+mod subscription;
+mod table;
+
+pub use crate::bridge::{Bridge, Builder, PublishError, SubscribeError};
+pub use crate::event::Key;
+pub use crate::redis::UrlError;
+pub use crate::status::{LineStatus, Status};
+pub use crate::subscription::{Keys, Received, Subscription};
+pub use bytes::Bytes;
+pub use stream_demux_hub::{End, Overflow, Terms};
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,38 @@
+//! [`Settings`]: the times and bounds of a bridge.
+
+use std::time::Duration;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) publish_timeout: Duration,
+    /// How many items may be on their way to the engine at once.
+    pub(crate) window: usize,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) heartbeat: Duration,
+    pub(crate) shortest_delay: Duration,
+    pub(crate) longest_delay: Duration,
+    /// How many bytes of arrivals may wait for the hub.
+    pub(crate) arrivals: usize,
+}
+
+/// * `publish_timeout`: long enough for a restart of the engine (Redis: a second or two) and the
+///   reconnection after it, short enough for a person who waits for it.
+/// * `window`: more than any engine needs to be busy (a round trip of 10 ms and 100,000 items a
+///   second), and little memory if the items are small.
+/// * `heartbeat`: a silent connection is replaced after four of them, so a pause of the engine of
+///   less than six seconds breaks nothing, and a cut is noticed within eight.
+/// * `connect_timeout`: two packets may be lost and sent again (1 s, 3 s).
+/// * `arrivals`: what a connection brings in a few milliseconds.
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            publish_timeout: Duration::from_secs(5),
+            window: 1_024,
+            connect_timeout: Duration::from_secs(5),
+            heartbeat: Duration::from_secs(2),
+            shortest_delay: Duration::from_millis(100),
+            longest_delay: Duration::from_secs(5),
+            arrivals: 256 * 1_024,
+        }
+    }
+}

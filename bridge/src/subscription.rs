@@ -1,0 +1,454 @@
+//! [`Subscription`]: what a subscriber reads; and [`Keys`], by which its keys change meanwhile.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, Weak};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use futures_core::Stream;
+use stream_demux_hub::{End, Hub, Lagged, Terms};
+use tokio::runtime::Handle;
+
+use crate::bridge::SubscribeError;
+use crate::event::{Event, Key, What};
+use crate::lock::lock;
+use crate::shared::Shared;
+use crate::table::{Joiner, Outcome};
+
+/// What a [`Subscription`] gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Received {
+    /// An item.
+    Item {
+        /// The key that it was published under.
+        key: Key,
+        /// The bytes that were published.
+        item: Bytes,
+    },
+    /// The engine has confirmed the subscription to a key that was [added](Keys::add): what is
+    /// published from now on is received, or missing items are told.
+    Joined(Key),
+    /// This number of items of any of the keys is missing here: this subscription was too slow. A
+    /// [`Gap`](Self::Gap) that was dropped is counted, too, and is told before the next item of its
+    /// key.
+    Lagged(u64),
+    /// An unknown number of items of this key may be missing here: the connection to the engine was
+    /// broken, and the key is subscribed again. Nothing is missing from now on, so this is when to
+    /// read the current state from where you keep it.
+    Gap(Key),
+    /// The engine refuses to subscribe to this key. Each new connection tries again; when one
+    /// succeeds, the subscription gets a [`Joined`](Self::Joined) or a [`Gap`](Self::Gap).
+    Refused {
+        /// The key.
+        key: Key,
+        /// What the engine has answered.
+        reason: Arc<str>,
+    },
+}
+
+/// A stream of what is published under some keys.
+///
+/// [`Bridge::subscribe`](crate::Bridge::subscribe) and
+/// [`Bridge::subscription`](crate::Bridge::subscription) create it.
+///
+/// * Items of one key come in the order in which the engine has accepted them.
+/// * All keys share one buffer, whose size and policy the [`Terms`] set.
+/// * It ends when the bridge has ended and everything is read, or when the hub gives the subscriber
+///   up. [`end`](Self::end) tells why.
+/// * Dropping it leaves: keys without another subscriber in this process are unsubscribed.
+pub struct Subscription {
+    inner: Arc<Inner>,
+}
+
+/// Adds keys to a [`Subscription`] and removes them, while another task reads it.
+///
+/// A clone is for the same subscription. When the subscription is dropped, nothing can be added.
+#[derive(Clone)]
+pub struct Keys {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    id: u64,
+    shared: Arc<Shared>,
+    runtime: Handle,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// There until the subscription is dropped.
+    open: Option<Open>,
+    keys: HashMap<Key, Seen>,
+    /// Keys whose `news` the reader does not know.
+    news: BTreeSet<Key>,
+    /// An item whose gap is told first.
+    next: Option<Received>,
+    reader: Option<Waker>,
+    joins: u64,
+}
+
+/// Gone with the subscription, so that handles of keys do not keep the hub open.
+struct Open {
+    items: stream_demux_hub::Subscription<Key, Event>,
+    hub: WeakHub,
+}
+
+/// Subscriptions do not keep a bridge alive.
+pub(crate) type WeakHub = Weak<Hub<Key, Event>>;
+
+/// What a subscription knows of one of its keys.
+struct Seen {
+    /// Distinguishes this addition of the key from earlier ones.
+    join: u64,
+    is_joined: bool,
+    /// The newest connection of which the reader knows what is missing before it.
+    epoch: u64,
+    news: Option<Outcome>,
+}
+
+impl Subscription {
+    pub(crate) fn new(hub: &Arc<Hub<Key, Event>>, shared: Arc<Shared>, terms: Terms) -> Self {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        let open = Open { items: hub.subscribe_with([], terms), hub: Arc::downgrade(hub) };
+        let state = State {
+            open: Some(open),
+            keys: HashMap::new(),
+            news: BTreeSet::new(),
+            next: None,
+            reader: None,
+            joins: 0,
+        };
+        let id = NEXT_ID.fetch_add(1, Relaxed);
+        let inner = Inner { id, shared, runtime: Handle::current(), state: Mutex::new(state) };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Returns a handle that adds and removes keys.
+    pub fn keys(&self) -> Keys {
+        Keys { inner: Arc::clone(&self.inner) }
+    }
+
+    /// Waits for what comes next. Returns `None` when the subscription has [ended](Self::end).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if the future is dropped before it completes, nothing was taken.
+    pub async fn recv(&mut self) -> Option<Received> {
+        poll_fn(|cx| self.inner.poll_recv(cx)).await
+    }
+
+    /// Waits until there is something to read, and appends up to `limit` of it to `buffer`.
+    ///
+    /// Returns how many were appended: 0 if the subscription has ended, or if `limit` is 0.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if the future is dropped before it completes, nothing was taken.
+    pub async fn recv_many(&mut self, buffer: &mut Vec<Received>, limit: usize) -> usize {
+        if limit == 0 {
+            return 0;
+        }
+        let before = buffer.len();
+        poll_fn(|cx| {
+            while buffer.len() - before < limit {
+                match self.inner.poll_recv(cx) {
+                    Poll::Ready(Some(received)) => buffer.push(received),
+                    Poll::Ready(None) => break,
+                    Poll::Pending if buffer.len() > before => break,
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+            Poll::Ready(buffer.len() - before)
+        })
+        .await
+    }
+
+    /// Returns why no more items will come, as soon as that is certain. There may still be some to
+    /// read.
+    pub fn end(&self) -> Option<End> {
+        lock(&self.inner.state).open.as_ref().and_then(|open| open.items.end())
+    }
+
+    /// Returns how many items this subscription has lost so far because it was too slow.
+    pub fn lost(&self) -> u64 {
+        lock(&self.inner.state).open.as_ref().map_or(0, |open| open.items.lost())
+    }
+
+    /// Adds keys and waits until the engine has confirmed all of them.
+    pub(crate) async fn join(&mut self, keys: Vec<Key>) -> Result<(), SubscribeError> {
+        let mut pending = self.inner.add(keys);
+        poll_fn(|cx| {
+            while pending > 0 {
+                match self.inner.poll_news(cx) {
+                    Poll::Ready((_, Outcome::Joined(_))) => pending -= 1,
+                    Poll::Ready((key, Outcome::Refused(reason))) => {
+                        return Poll::Ready(Err(SubscribeError::Refused { key, reason }));
+                    }
+                    Poll::Ready((_, Outcome::Closed)) => {
+                        return Poll::Ready(Err(SubscribeError::Closed));
+                    }
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+            Poll::Ready(Ok(()))
+        })
+        .await
+    }
+}
+
+impl Stream for Subscription {
+    type Item = Received;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Received>> {
+        self.inner.poll_recv(cx)
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        let mut state = lock(&self.inner.state);
+        let open = state.open.take();
+        let keys = std::mem::take(&mut state.keys);
+        state.news.clear();
+        let next = state.next.take();
+        drop(state);
+        drop((open, next));
+        for (key, seen) in keys {
+            if !seen.is_joined {
+                self.inner.shared.table.forget(&key, self.inner.id);
+            }
+        }
+    }
+}
+
+impl Keys {
+    /// Adds a key, on the terms of the subscription. Returns `false` if the subscription has it, or
+    /// is gone.
+    ///
+    /// The subscription gets a [`Joined`](Received::Joined) when the engine has confirmed the key.
+    /// Items may come before that. While the engine is away, the key waits for it.
+    pub fn add(&self, key: impl Into<Key>) -> bool {
+        self.inner.add(vec![key.into()]) > 0
+    }
+
+    /// Removes a key. Returns `false` if the subscription does not have it.
+    ///
+    /// No more items of it are received, not even those that wait in the buffer.
+    pub fn remove(&self, key: &str) -> bool {
+        self.inner.remove(key)
+    }
+
+    /// Returns the number of keys.
+    pub fn len(&self) -> usize {
+        lock(&self.inner.state).keys.len()
+    }
+
+    /// Returns `true` if the subscription has no keys.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns `true` if the subscription has this key.
+    pub fn contains(&self, key: &str) -> bool {
+        lock(&self.inner.state).keys.contains_key(key)
+    }
+}
+
+impl Inner {
+    /// Adds those keys that are new. Returns how many.
+    fn add(self: &Arc<Self>, keys: Vec<Key>) -> usize {
+        let mut state = lock(&self.state);
+        let State { open: Some(open), keys: known, joins, reader, .. } = &mut *state else {
+            return 0;
+        };
+        let Some(hub) = open.hub.upgrade() else { return 0 };
+        let mut added = Vec::new();
+        for key in keys {
+            if known.contains_key(&key) {
+                continue;
+            }
+            *joins += 1;
+            let seen = Seen { join: *joins, is_joined: false, epoch: 0, news: None };
+            known.insert(Arc::clone(&key), seen);
+            // A key that reached its limit may still be known to the hub's subscription.
+            open.items.add(Arc::clone(&key));
+            added.push((key, *joins));
+        }
+        let reader = reader.take();
+        drop(state);
+        wake(reader);
+        let count = added.len();
+        if count > 0 {
+            self.join_when_attached(Hub::clone(&hub), added);
+        }
+        count
+    }
+
+    /// The hub attaches in a later turn of its task. Until it has done so, the key may look live
+    /// because of a subscriber that is about to leave.
+    fn join_when_attached(self: &Arc<Self>, hub: Hub<Key, Event>, added: Vec<(Key, u64)>) {
+        let this = Arc::downgrade(self);
+        self.runtime.spawn(async move {
+            // Answered at the end of a turn, after the orders before it.
+            hub.stats().await;
+            let Some(this) = this.upgrade() else { return };
+            for (key, join) in added {
+                let joiner: Arc<dyn Joiner> = Arc::clone(&this) as _;
+                this.shared.table.join(&key, this.id, join, Arc::downgrade(&joiner));
+            }
+        });
+    }
+
+    fn remove(&self, key: &str) -> bool {
+        let mut state = lock(&self.state);
+        let State { open: Some(open), keys, news, reader, .. } = &mut *state else { return false };
+        let Some((key, seen)) = keys.remove_entry(key) else { return false };
+        news.remove(&key);
+        open.items.remove(&key);
+        if keys.capacity() / 8 > keys.len().max(KEYS_KEPT) {
+            keys.shrink_to(keys.len() * 2);
+        }
+        let reader = reader.take();
+        drop(state);
+        wake(reader);
+        if !seen.is_joined {
+            self.shared.table.forget(&key, self.id);
+        }
+        true
+    }
+
+    fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Option<Received>> {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some((key, outcome)) = state.take_news() {
+                match outcome {
+                    Outcome::Joined(_) => return Poll::Ready(Some(Received::Joined(key))),
+                    Outcome::Refused(reason) => {
+                        return Poll::Ready(Some(Received::Refused { key, reason }));
+                    }
+                    // The items end, too.
+                    Outcome::Closed => continue,
+                }
+            }
+            if let Some(next) = state.next.take() {
+                return Poll::Ready(Some(next));
+            }
+            let Some(open) = &mut state.open else { return Poll::Ready(None) };
+            match Pin::new(&mut open.items).poll_next(cx) {
+                Poll::Ready(Some(Ok(event))) => {
+                    if let Some(received) = state.receive(event) {
+                        return Poll::Ready(Some(received));
+                    }
+                }
+                Poll::Ready(Some(Err(Lagged(lost)))) => {
+                    return Poll::Ready(Some(Received::Lagged(lost)));
+                }
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Pending => {
+                    // Also woken by news, and when the keys change.
+                    state.reader = Some(cx.waker().clone());
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    fn poll_news(&self, cx: &mut Context<'_>) -> Poll<(Key, Outcome)> {
+        let mut state = lock(&self.state);
+        if let Some(news) = state.take_news() {
+            return Poll::Ready(news);
+        }
+        state.reader = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// Tables of keys keep room for this many.
+const KEYS_KEPT: usize = 16;
+
+impl State {
+    fn take_news(&mut self) -> Option<(Key, Outcome)> {
+        let key = self.news.pop_first()?;
+        let news = self.keys.get_mut(&key)?.news.take()?;
+        Some((key, news))
+    }
+
+    /// Returns what the reader gets for an event of the hub.
+    ///
+    /// A gap of which the reader knows is not told again, and neither is one before the key was
+    /// joined. If the event of a gap was dropped because the reader was slow, the next item has the
+    /// number of a later connection.
+    fn receive(&mut self, event: Event) -> Option<Received> {
+        let Event { key, epoch, what } = event;
+        // The key was removed, and this was on its way.
+        let seen = self.keys.get_mut(&key)?;
+        let is_later = epoch > seen.epoch;
+        seen.epoch = seen.epoch.max(epoch);
+        let has_gap = seen.is_joined && is_later;
+        match what {
+            What::Item(item) if has_gap => {
+                self.next = Some(Received::Item { key: Arc::clone(&key), item });
+                Some(Received::Gap(key))
+            }
+            What::Item(item) => Some(Received::Item { key, item }),
+            What::Gap => has_gap.then_some(Received::Gap(key)),
+            // Those that have not joined are told as the others that wait.
+            What::Refused(reason) => seen.is_joined.then_some(Received::Refused { key, reason }),
+        }
+    }
+}
+
+impl Joiner for Inner {
+    fn waits_for(&self, key: &Key, join: u64) -> bool {
+        let state = lock(&self.state);
+        state.keys.get(key).is_some_and(|seen| seen.join == join && !seen.is_joined)
+    }
+
+    fn settle(&self, key: &Key, join: u64, outcome: Outcome) {
+        let mut state = lock(&self.state);
+        let Some(seen) = state.keys.get_mut(key).filter(|seen| seen.join == join) else { return };
+        if let Outcome::Joined(epoch) = outcome {
+            seen.is_joined = true;
+            // The connection may have broken and come back in the meantime.
+            seen.epoch = seen.epoch.max(epoch);
+        }
+        seen.news = Some(outcome);
+        state.news.insert(Arc::clone(key));
+        let reader = state.reader.take();
+        drop(state);
+        wake(reader);
+    }
+}
+
+fn wake(reader: Option<Waker>) {
+    if let Some(reader) = reader {
+        reader.wake();
+    }
+}
+
+impl fmt::Debug for Subscription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = lock(&self.inner.state);
+        f.debug_struct("Subscription").field("keys", &Names(&state.keys)).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = lock(&self.inner.state);
+        f.debug_tuple("Keys").field(&Names(&state.keys)).finish()
+    }
+}
+
+struct Names<'a>(&'a HashMap<Key, Seen>);
+
+impl fmt::Debug for Names<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.keys()).finish()
+    }
+}
