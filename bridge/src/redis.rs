@@ -31,12 +31,12 @@ pub(crate) struct Redis {
 
 impl Redis {
     pub(crate) fn new(url: &str) -> Result<Self, UrlError> {
-        let info = url.into_connection_info().map_err(|error| UrlError(error.to_string()))?;
-        let address = info.addr().clone();
-        if let ConnectionAddr::TcpTls { .. } = address {
-            let reason = "TLS is not supported: use redis:// or unix://, for example by a tunnel";
+        if url.starts_with("rediss:") || url.starts_with("valkeys:") {
+            let reason = "TLS is not supported; use redis:// or unix://, for example by a tunnel";
             return Err(UrlError(reason.to_owned()));
         }
+        let info = url.into_connection_info().map_err(|error| UrlError(error.to_string()))?;
+        let address = info.addr().clone();
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         Ok(Self { address, settings })
     }

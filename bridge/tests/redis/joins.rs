@@ -5,7 +5,8 @@ use std::time::Duration;
 use stream_demux_bridge::{Bridge, Received, SubscribeError, Terms};
 use tokio::time::timeout;
 
-use crate::common::{Server, WATCHDOG, connected, eventually, item, next, patient, quick};
+use crate::common::{WATCHDOG, connected, eventually, item, next, patient, quick};
+use crate::server::Server;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_another_process_publishes_after_a_subscription_is_received() {

@@ -4,3 +4,4 @@ mod common;
 mod joins;
 mod outages;
 mod random;
+mod server;

@@ -6,8 +6,9 @@ use stream_demux_bridge::{Bridge, Key, Overflow, PublishError, Received, Subscri
 use tokio::time::timeout;
 
 use crate::common::{
-    Proxy, Server, WATCHDOG, connected, eventually, item, next, patient, quick, reconnected,
+    Proxy, WATCHDOG, connected, eventually, item, next, patient, quick, reconnected,
 };
+use crate::server::Server;
 
 fn gap(key: &str) -> Received {
     Received::Gap(key.into())

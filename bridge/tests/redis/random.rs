@@ -6,7 +6,8 @@ use std::time::Duration;
 use stream_demux_bridge::{Bridge, PublishError, Received, Subscription, Terms};
 use tokio::time::{sleep, timeout};
 
-use crate::common::{Proxy, Server, WATCHDOG, patient};
+use crate::common::{Proxy, WATCHDOG, patient};
+use crate::server::Server;
 
 /// What the publisher knows of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
