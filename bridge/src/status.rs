@@ -18,7 +18,7 @@ pub struct Status {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LineStatus {
-    /// Returns `true` if it is connected, as far as the bridge knows.
+    /// It is connected, as far as the bridge knows.
     pub is_connected: bool,
     /// How many connections have broken so far.
     pub breaks: u64,

@@ -57,7 +57,10 @@ pub enum Received {
 /// [`Bridge::subscription`](crate::Bridge::subscription) create it.
 ///
 /// * Items of one key come in the order in which the engine has accepted them.
-/// * All keys share one buffer, whose size and policy the [`Terms`] set.
+/// * All keys share one buffer, whose size and policy the [`Terms`] set. To them, a
+///   [`Gap`](Received::Gap) is an item: it counts towards a [limit](Terms::limit), and takes the
+///   place of the item that waits under [`Conflate`](stream_demux_hub::Overflow::Conflate), which
+///   may be obsolete then.
 /// * It ends when the bridge has ended and everything is read, or when the hub gives the subscriber
 ///   up. [`end`](Self::end) tells why.
 /// * Dropping it leaves: keys without another subscriber in this process are unsubscribed.
@@ -450,5 +453,81 @@ struct Names<'a>(&'a HashMap<Key, Seen>);
 impl fmt::Debug for Names<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.0.keys()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Test(State);
+
+    impl Test {
+        /// A subscription to "tea" that has not joined.
+        fn new() -> Self {
+            let seen = Seen { join: 1, is_joined: false, epoch: 0, news: None };
+            Self(State {
+                open: None,
+                keys: HashMap::from([(Key::from("tea"), seen)]),
+                news: BTreeSet::new(),
+                next: None,
+                reader: None,
+                joins: 1,
+            })
+        }
+
+        fn join(&mut self, epoch: u64) {
+            let seen = self.0.keys.get_mut("tea").unwrap();
+            seen.is_joined = true;
+            seen.epoch = seen.epoch.max(epoch);
+        }
+
+        /// What the reader gets, in one word each.
+        fn receive(&mut self, epoch: u64, what: What) -> Vec<&'static str> {
+            let first = self.0.receive(Event { key: "tea".into(), epoch, what });
+            let name = |received: Received| match received {
+                Received::Item { .. } => "item",
+                Received::Gap(_) => "gap",
+                Received::Refused { .. } => "refused",
+                _ => "other",
+            };
+            first.into_iter().chain(self.0.next.take()).map(name).collect()
+        }
+
+        fn item(&mut self, epoch: u64) -> Vec<&'static str> {
+            self.receive(epoch, What::Item(Bytes::new()))
+        }
+    }
+
+    #[test]
+    fn what_comes_before_the_join_is_true_is_not_taken_for_a_gap() {
+        let mut test = Test::new();
+        assert_eq!(test.item(1), ["item"]);
+        assert_eq!(test.receive(2, What::Gap), [""; 0]);
+        assert_eq!(test.receive(2, What::Refused("no".into())), [""; 0]);
+        // The connection broke while the join was on its way, and the reader was faster.
+        test.join(1);
+        assert_eq!(test.item(2), ["item"]);
+        assert_eq!(test.receive(3, What::Gap), ["gap"]);
+        assert_eq!(test.item(3), ["item"]);
+    }
+
+    #[test]
+    fn gap_is_told_once_for_each_connection_even_if_its_event_was_dropped() {
+        let mut test = Test::new();
+        test.join(1);
+        assert_eq!(test.item(1), ["item"]);
+        assert_eq!(test.item(3), ["gap", "item"]);
+        assert_eq!(test.receive(3, What::Gap), [""; 0]);
+        assert_eq!(test.receive(4, What::Gap), ["gap"]);
+        assert_eq!(test.receive(4, What::Refused("no".into())), ["refused"]);
+    }
+
+    #[test]
+    fn nothing_is_received_of_a_key_that_was_removed() {
+        let mut test = Test::new();
+        test.join(1);
+        test.0.keys.clear();
+        assert_eq!(test.item(1), [""; 0]);
     }
 }

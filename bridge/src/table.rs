@@ -550,6 +550,28 @@ mod tests {
     }
 
     #[test]
+    fn key_that_is_being_left_when_the_connection_breaks_is_forgotten() {
+        let test = Test::new();
+        test.table.connected(1);
+        for key in ["tea", "coffee"] {
+            test.interest(key, true);
+            test.commands();
+            test.arrive(1, key, Arrival::Subscribed);
+        }
+        test.interest("tea", false);
+        assert_eq!(test.commands(), [unsubscribe("tea")]);
+        test.interest("coffee", false);
+        assert_eq!(test.table.sizes(), (2, 1, 0));
+        test.table.disconnected();
+        assert_eq!(test.table.sizes(), (0, 0, 0));
+        // A subscriber that comes now has missed nothing.
+        test.interest("tea", true);
+        test.table.connected(2);
+        assert_eq!(test.commands(), [subscribe("tea")]);
+        assert!(test.arrive(2, "tea", Arrival::Subscribed).is_none());
+    }
+
+    #[test]
     fn join_of_a_key_that_the_hub_has_left_again_does_not_wait() {
         let test = Test::new();
         test.join("tea", 7);

@@ -114,7 +114,7 @@ async fn copy(
 /// A bridge that notices a silent engine soon, and connects again soon.
 pub(crate) fn quick() -> Builder {
     patient()
-        .heartbeat(Duration::from_millis(150))
+        .heartbeat(Duration::from_millis(500))
         .connect_timeout(Duration::from_secs(1))
         .publish_timeout(Duration::from_millis(500))
 }
@@ -144,17 +144,6 @@ pub(crate) async fn connected(bridge: &Bridge, wanted: bool) {
         status.receiving.is_connected == wanted && status.publishing.is_connected == wanted
     });
     timeout(WATCHDOG, done).await.expect("the status changes").unwrap();
-}
-
-/// Waits until the connection by which items come has broken this many times and is there again.
-pub(crate) async fn reconnected(bridge: &Bridge, breaks: u64) {
-    let mut status = bridge.status();
-    let done = status.wait_for(|status| {
-        status.receiving.is_connected
-            && status.publishing.is_connected
-            && status.receiving.breaks >= breaks
-    });
-    timeout(WATCHDOG, done).await.expect("it connects again").unwrap();
 }
 
 pub(crate) async fn next(subscription: &mut Subscription) -> Received {

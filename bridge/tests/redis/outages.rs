@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 use stream_demux_bridge::{Bridge, Key, Overflow, PublishError, Received, Subscription, Terms};
 use tokio::time::timeout;
 
-use crate::common::{
-    Proxy, WATCHDOG, connected, eventually, item, next, patient, quick, reconnected,
-};
+use crate::common::{Proxy, WATCHDOG, connected, eventually, item, next, patient, quick};
 use crate::server::Server;
 
 fn gap(key: &str) -> Received {
@@ -133,7 +131,7 @@ async fn engine_is_paused_for_long() {
     assert!(error.is_in_doubt(), "{error}");
     connected(&here, false).await;
     let reason = here.status().borrow().receiving.error.clone().unwrap();
-    assert!(reason.contains("has said nothing for 600ms"), "{reason}");
+    assert!(reason.contains("has said nothing for 2s"), "{reason}");
     server.resume();
     // The engine may have sent what it was in doubt about, by the old connection or the new one.
     let mut before = until_gap(&mut tea).await;
@@ -254,8 +252,8 @@ async fn hub_that_waits_for_a_subscriber_is_not_mistaken_for_a_silent_engine() {
         there.publish("tea", format!("{n} {}", "x".repeat(1_000))).await.unwrap();
     }
     let breaks = here.status().borrow().receiving.breaks;
-    // Several times the patience for an engine.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    // Twice the patience for an engine.
+    tokio::time::sleep(Duration::from_secs(4)).await;
     assert_eq!(here.status().borrow().receiving.breaks, breaks);
     for n in 0..100 {
         let Received::Item { item, .. } = next(&mut slow).await else { panic!("item {n}") };
@@ -308,7 +306,9 @@ async fn gap_that_a_slow_subscriber_dropped_is_told_before_the_next_item() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn crowd_of_publishers_to_a_paused_engine_gets_its_answers_in_time() {
     let server = Server::start(&[]);
-    let here = quick().publish_window(16).redis(&server.url()).unwrap();
+    // The heartbeat does not notice it: the time-out of each publisher has to.
+    let settings = patient().publish_timeout(Duration::from_millis(500)).publish_window(16);
+    let here = settings.redis(&server.url()).unwrap();
     connected(&here, true).await;
     server.pause();
     let mut crowd = tokio::task::JoinSet::new();
@@ -327,6 +327,5 @@ async fn crowd_of_publishers_to_a_paused_engine_gets_its_answers_in_time() {
     assert_eq!(unsent + in_doubt, 1_000);
     assert!(unsent > 0, "no more than the window is sent at once: {in_doubt} in doubt");
     server.resume();
-    reconnected(&here, 0).await;
     publish(&here, "tea", "hello").await;
 }
