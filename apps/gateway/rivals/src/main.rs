@@ -1,6 +1,6 @@
 //! Measures servers that route messages to WebSockets by key, and prints tables.
 //!
-//! `examples/gateway/compare` starts the servers and runs this.
+//! `apps/gateway/compare` starts the servers and runs this.
 
 mod measure;
 mod publisher;
@@ -20,7 +20,7 @@ use crate::measure::Measure;
 use crate::table::Table;
 
 #[derive(Parser)]
-#[command(about = "The measuring program of examples/gateway/compare.")]
+#[command(about = "The measuring program of apps/gateway/compare.")]
 enum Command {
     /// Measures one server, and appends a line of JSON to a file
     Measure(Measure),

@@ -1,6 +1,6 @@
 //! Publishers and clients for testing the gateway, with an account of every message.
 //!
-//! `examples/gateway/check` starts gateways and a broker, and runs this against them. Lines that
+//! `apps/gateway/check` starts gateways and a broker, and runs this against them. Lines that
 //! begin with `@` are read by that script.
 
 mod abuse;
