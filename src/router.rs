@@ -3,8 +3,9 @@
 //! An item comes in through `items`, and goes to its sink or into the queue of its slot: nowhere
 //! else. If the queue is full, `beyond` decides. If its key has several sinks, the item goes to all
 //! of them through `multicast`, or to one of them through `balance`. Orders go through `orders`,
-//! ticks through `ticks`, sinks that were woken or are to be closed through `sinks`, and those that
-//! are to be flushed through `flushes`. All of them use the slots and the ledger. Between two calls
+//! ticks through `ticks`, sinks that were woken through `sinks`, and those that are to be flushed
+//! through `flushes`. An attachment ends in `endings`. All of them use the slots and the ledger.
+//! Between two calls
 //!
 //! 1. the counts of the [`Ledger`] add up;
 //! 2. a slot with something in its queue is parked, in doubt or in the ready list;
@@ -13,6 +14,7 @@
 mod balance;
 mod beyond;
 pub(crate) mod budget;
+mod endings;
 mod flushes;
 mod items;
 mod ledger;
