@@ -105,11 +105,13 @@ async fn worker_that_comes_back_has_kept_its_place() {
         items,
         |&(key, _)| key,
         Workers::new().concurrency(1),
-        move |_, mut items| {
+        move |key, mut items| {
             let log = to.clone();
             async move {
+                // Key 2 gives up each second, and comes back at once. The others wait.
+                let patience = if key == 2 { SECOND } else { 100 * SECOND };
                 loop {
-                    let Ok(next) = timeout(SECOND, items.recv()).await else { continue };
+                    let Ok(next) = timeout(patience, items.recv()).await else { continue };
                     let Some((key, seconds)) = next else { break };
                     log.say(format!("{key} at {}", start.elapsed().as_secs()));
                     sleep(seconds * SECOND).await;
