@@ -2,10 +2,14 @@
 //!
 //! The task of the hub does not run while a test makes orders, so that all of them wait at once.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures::{SinkExt, channel::mpsc};
 use model::counting::{CountingAllocator, usage};
-use stream_demux_hub::{Hub, Overflow, Progress, Terms};
+use stream_demux_hub::{Hub, Overflow, Progress, Terms, Workers, for_each_by_key};
+use tokio::sync::Mutex;
+use tokio::task::yield_now;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -70,4 +74,47 @@ fn positions_that_are_done_leave_no_memory_behind() {
     let grown = usage().live - before;
     assert!(grown < 10_000, "{grown} bytes more");
     assert_eq!(progress.committable()[&0], 0);
+}
+
+/// Each key is behind by ten thousand items once, and its worker stays.
+#[tokio::test]
+async fn keys_that_were_behind_leave_no_memory_behind() {
+    const ITEMS: u64 = 10_000;
+    let (mut input, items) = mpsc::channel(100);
+    let gate = Arc::new(Mutex::new(()));
+    let of_workers = Arc::clone(&gate);
+    let settings = Workers::new().idle_timeout(None);
+    let run = for_each_by_key(
+        items,
+        |&(key, _)| key,
+        settings,
+        move |_, mut items| {
+            let gate = Arc::clone(&of_workers);
+            async move {
+                while items.recv().await.is_some() {
+                    drop(gate.lock().await);
+                }
+            }
+        },
+    );
+    let mut before = 0;
+    for key in 0..50_u32 {
+        let closed = gate.lock().await;
+        for n in 0..ITEMS {
+            input.feed((key, n)).await.unwrap();
+        }
+        while run.summary().received < ITEMS * u64::from(key + 1) {
+            yield_now().await;
+        }
+        drop(closed);
+        while run.summary().lost() > 0 {
+            yield_now().await;
+        }
+        if key == 0 {
+            before = usage().live;
+        }
+    }
+    let grown = usage().live - before;
+    assert!(run.summary().most_backlog > 5_000, "{:?}", run.summary());
+    assert!(grown < IDLE, "{grown} bytes more");
 }

@@ -190,10 +190,17 @@ impl<T> Mail<T> {
         state: &mut State<T>,
         to: &mut VecDeque<T>,
     ) -> (Option<Waker>, Option<Waker>) {
-        if state.items.len() <= self.office.room {
+        let room = self.office.room;
+        if state.items.len() <= room {
             std::mem::swap(&mut state.items, to);
         } else {
-            to.extend(state.items.drain(..self.office.room));
+            to.extend(state.items.drain(..room));
+        }
+        // A key that was behind gives the memory back: any key may be behind once.
+        for queue in [&mut state.items, to] {
+            if queue.capacity() / 4 > queue.len().max(room) {
+                queue.shrink_to(2 * queue.len().max(room));
+            }
         }
         self.idle_since.store(0, Relaxed);
         let input = self.settle(state);
