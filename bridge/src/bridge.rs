@@ -24,8 +24,8 @@ use crate::subscription::Subscription;
 /// Publish/subscribe by key over several processes.
 ///
 /// A bridge is a handle: clones are for the same connections and the same [`Hub`]. When the last
-/// handle is dropped, the subscriptions end after what has come by then. Subscriptions do not keep
-/// a bridge alive.
+/// handle is dropped, the subscriptions end after what the hub has read by then. Subscriptions do
+/// not keep a bridge alive.
 ///
 /// Items are bytes, and keys are the channels of the engine. A key is subscribed there while it has
 /// a subscriber in this process, once for all of them.
@@ -177,8 +177,9 @@ impl Bridge {
         self.0.hub.stats().await
     }
 
-    /// Ends the bridge: delivers what has come, ends the subscriptions, and gives up what is not
-    /// done after `patience`. See [`Hub::shutdown`].
+    /// Ends the bridge: delivers what the hub has read, ends the subscriptions, and gives up what is
+    /// not done after `patience`. What still comes from the engine is not read. See
+    /// [`Hub::shutdown`].
     pub async fn shutdown(&self, patience: Duration) -> Report<Key> {
         self.0.hub.shutdown(patience).await
     }

@@ -27,7 +27,7 @@
 //! | the engine refuses a key | [`subscribe`](Bridge::subscribe) fails, a subscription gets [`Refused`](Received::Refused); each new connection tries again |
 //! | the task of a connection panics | the connection is broken, as above |
 //! | the hub has ended | subscriptions end, publishing and subscribing fail |
-//! | the last handle is dropped | subscriptions end after what has come by then |
+//! | the last handle is dropped | subscriptions end after what the hub has read by then |
 //!
 //! # Memory
 //!

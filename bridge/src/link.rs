@@ -148,7 +148,8 @@ async fn run<L: Line>(
             () = &mut driver => return "the engine has closed the connection".into(),
             Some((asked, answer)) = answers.next(), if !answers.is_empty() => {
                 match (asked, answer) {
-                    (Asked::Ping, Ok(())) => pulse.is_asked = false,
+                    // Any answer is one, also that pings are not allowed.
+                    (Asked::Ping, Ok(()) | Err(Failure::Refused(_))) => pulse.is_asked = false,
                     (_, Ok(())) => {}
                     (Asked::About(key, Command::Subscribe), Err(Failure::Refused(reason))) => {
                         if let Some(Subscriber { arrivals, epoch }) = &subscriber {
@@ -219,5 +220,28 @@ impl Pulse {
 
     fn patience(&self) -> Duration {
         self.ticker.period() * SILENT_BEATS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn process_that_was_paused_reads_before_it_gives_the_engine_up() {
+        let time = Duration::from_secs(2);
+        let mut pulse = Pulse::new(time, Arc::default());
+        tokio::time::advance(time * 100).await;
+        pulse.ticker.tick().await;
+        assert!(!pulse.beat(true));
+        // The beats that were missed are not made up for, so there is time to read.
+        assert!(pulse.ticker.tick().now_or_never().is_none());
+        pulse.reads.fetch_add(1, Relaxed);
+        for n in 0..=SILENT_BEATS {
+            pulse.ticker.tick().await;
+            assert_eq!(pulse.beat(true), n == SILENT_BEATS);
+        }
     }
 }

@@ -140,6 +140,19 @@ async fn engine_is_paused_for_long() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn engine_that_allows_no_pings_is_alive_all_the_same() {
+    let server = Server::start(&[]);
+    let () = server.command(&["ACL", "SETUSER", "default", "-ping"]);
+    let here = patient().heartbeat(Duration::from_millis(300)).redis(&server.url()).unwrap();
+    let mut tea = here.subscribe("tea").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    publish(&here, "tea", "hello").await;
+    assert_eq!(next(&mut tea).await, item("tea", "hello"));
+    let status = here.status().borrow().clone();
+    assert_eq!((status.receiving.breaks, status.publishing.breaks), (0, 0), "{status:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn network_is_cut() {
     let server = Server::start(&[]);
     let proxy = Proxy::start(server.port).await;
