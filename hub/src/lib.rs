@@ -89,7 +89,7 @@
 //! | it is dropped | the hub is closed and ends without a deadline |
 //! | a closure or an attached sink panics, or the drop of an item that was lost | the hub has ended: publishing fails, the subscriptions end with [`End::Aborted`] after what was delivered |
 //! | the clone of an item panics | in a subscription on the default terms: only its reader notices, and the item is the next one still; otherwise, the hub has ended |
-//! | the clone of an item takes long | in a subscription on the default terms: readers that come to the same items meanwhile wait for up to 16 such clones, and nothing else does; otherwise, the hub waits for it |
+//! | the clone of an item takes long | in a subscription on the default terms: readers that come to the same items in another thread wait for it, and nothing else does; otherwise, the hub waits for it |
 //! | the runtime shuts down | the same |
 //! | a worker panics, also in its drop | the item in its hands is gone; the next worker of its key gets the rest, and other keys notice nothing |
 //! | a worker returns early, or an error | the same; an item is lost only if it returns without having taken any |

@@ -36,10 +36,10 @@ pub use sink::TopicSink;
 /// A [`Hub`](crate::Hub) has such a topic for each key with subscriptions on the default terms.
 /// [`Hub::attach`](crate::Hub::attach) attaches one with another capacity.
 ///
-/// A topic needs no runtime. Its sink and its readers may be in different threads. A reader that
-/// comes to the same items as another, which is just cloning up to 16 of them, waits for that.
-/// Neither the sink nor readers of other items do. A panic of a clone concerns the reader for which
-/// the item is cloned, and only when the item is its next one.
+/// A topic needs no runtime. Its sink and its readers may be in different threads. Items need not be
+/// [`Sync`]: readers that come to the same items clone them one after another, up to 32 at once.
+/// Neither the sink nor readers of other items wait for that. A panic of a clone concerns the reader
+/// for which the item is cloned, and only when the item is its next one.
 ///
 /// # Examples
 ///

@@ -8,9 +8,9 @@ use super::segment::{CloneSome, Segment};
 use crate::read::Lagged;
 
 /// Room is kept for at most this many segments and items. A reader that keeps up takes one or two
-/// segments, and clones 16 items at most.
+/// segments, and clones 32 items at most.
 const SEGMENTS_KEPT: usize = 8;
-const READY_KEPT: usize = 32;
+const READY_KEPT: usize = 64;
 
 /// The room of a reader that has nothing. It goes round among the readers of a topic: one that is
 /// used again is in the cache, and readers that sleep need none.
