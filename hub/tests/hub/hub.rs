@@ -874,3 +874,21 @@ async fn latest_items_agree_with_a_model() {
         }
     }
 }
+
+/// An item gives its room back when it is routed, not when the hub takes all that were published.
+#[tokio::test(start_paused = true)]
+async fn no_more_items_wait_than_there_is_room_for() {
+    let hub = Hub::builder().capacity(8).spawn();
+    let mut slow = hub.subscribe_with(["a"], waiting_terms(1));
+    publish(&hub, 0..8).await;
+    settle().await;
+    // The first is in the inbox, and the second waits for room there. Six are not routed.
+    assert_eq!(hub.stats().await.waiting, 6);
+    let more = (8..20).take_while(|&n| hub.try_publish("a", n).is_ok()).count();
+    assert_eq!((more, hub.stats().await.waiting), (2, 8));
+    for n in 0..10 {
+        assert_eq!(slow.recv().await, Some(Ok(n)));
+    }
+    settle().await;
+    assert_eq!((0..20).take_while(|&n| hub.try_publish("b", n).is_ok()).count(), 8);
+}
