@@ -16,9 +16,8 @@
 //!
 //! # When something else is better
 //!
-//! * **One channel that everybody reads**: `tokio::sync::broadcast`. On one core, a reader that
-//!   takes all that is there takes about 60 % of the processor time of a hub. On two cores they
-//!   take about the same.
+//! * **One channel that everybody reads, without a task between publisher and readers**:
+//!   `tokio::sync::broadcast`.
 //! * **Only the latest value**: `tokio::sync::watch`.
 //! * **A pool of equal workers**: `flume`, whose receiver can be cloned. A hub sends an item to all
 //!   subscribers of its key, not to one of them.
