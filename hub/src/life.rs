@@ -29,8 +29,8 @@ pub(crate) struct Life {
     phase: AtomicU8,
     pub(crate) counts: Counts,
     /// The number of the item that the task has read last, counted from 1. No other item is read
-    /// before each sink of a subscription has taken this one, so a sink that takes an item knows
-    /// its number. Written by the task only.
+    /// before each topic has taken this one, so a topic that takes an item knows its number. Written
+    /// by the task only.
     pub(crate) item: AtomicU64,
     /// An attachment has a time-out, so the demux needs ticks.
     pub(crate) needs_ticks: AtomicBool,

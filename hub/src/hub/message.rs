@@ -8,11 +8,13 @@
 pub(super) struct Message<K, V> {
     key: Option<K>,
     pub(super) item: V,
+    /// Set when the task of the hub reads it. They increase.
+    pub(super) number: u64,
 }
 
 impl<K, V> Message<K, V> {
     pub(super) fn new(key: K, item: V) -> Self {
-        Self { key: Some(key), item }
+        Self { key: Some(key), item, number: 0 }
     }
 
     /// The key of an original.
@@ -28,6 +30,6 @@ impl<K, V> Message<K, V> {
 
 impl<K, V: Clone> Clone for Message<K, V> {
     fn clone(&self) -> Self {
-        Self { key: None, item: self.item.clone() }
+        Self { key: None, item: self.item.clone(), number: self.number }
     }
 }

@@ -57,9 +57,9 @@ pub(super) struct Begin {
 }
 
 impl<V> Starting<V> {
-    /// Returns `true` if the reader has the present item already.
-    fn has_item(&self) -> bool {
-        if self.hub.item.load(Relaxed) > self.begin.through.load(Relaxed) {
+    /// Returns `true` if the reader has the item with this number already.
+    fn has_item(&self, number: u64) -> bool {
+        if number > self.begin.through.load(Relaxed) {
             return false;
         }
         if self.begin.from_topic {
@@ -101,7 +101,7 @@ impl<V> HubSink<V> {
     }
 
     #[inline(never)]
-    fn send(&mut self, item: V) -> Result<(), SinkError> {
+    fn send(&mut self, item: V, number: u64) -> Result<(), SinkError> {
         match self {
             Self::Topic(topic) => Pin::new(&mut **topic).start_send(item).map_err(SinkError::from),
             Self::Inbox(inbox) => Pin::new(inbox).start_send(item).map_err(SinkError::from),
@@ -110,13 +110,13 @@ impl<V> HubSink<V> {
                 Pin::new(&mut inbox.sink).start_send(item).map_err(SinkError::from)
             }
             Self::Starting(starting) => {
-                if starting.has_item() {
+                if starting.has_item(number) {
                     return Ok(());
                 }
                 match starting.sink.take() {
                     Some(sink) => {
                         *self = sink;
-                        self.send(item)
+                        self.send(item, number)
                     }
                     None => Ok(()),
                 }
@@ -174,13 +174,14 @@ impl<K, V> Sink<Message<K, V>> for HubSink<V> {
 
     #[inline]
     fn start_send(mut self: Pin<&mut Self>, message: Message<K, V>) -> Result<(), SinkError> {
+        let number = message.number;
         let (_, item) = message.into_parts();
         match &mut *self {
             Self::Inbox(inbox) if inbox.is_holding() => {
                 inbox.hold(item);
                 Ok(())
             }
-            other => other.send(item),
+            other => other.send(item, number),
         }
     }
 

@@ -87,10 +87,10 @@ where
 
     #[inline]
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Message<K, V>>> {
-        let answer = self.poll_message(cx);
-        if let Poll::Ready(Some(message)) = &answer {
-            let number = &self.shared.life.item;
-            number.store(number.load(Relaxed) + 1, Relaxed);
+        let mut answer = self.poll_message(cx);
+        if let Poll::Ready(Some(message)) = &mut answer {
+            message.number = self.shared.life.item.load(Relaxed) + 1;
+            self.shared.life.item.store(message.number, Relaxed);
             if let Some(history) = &self.shared.history {
                 history.push(message.key(), message.item.clone());
             }
