@@ -19,15 +19,18 @@ mod terms;
 mod topics;
 mod watch;
 
+use std::any::TypeId;
 use std::error::Error;
 use std::fmt;
 use std::hash::Hash;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use futures_sink::Sink;
-use stream_demux::{Attach, Lease};
+use stream_demux::{Attach, Lease, Overflow};
+use tokio::io::AsyncWrite;
 use tokio::sync::{TryAcquireError, oneshot};
 use tokio::time::timeout;
 
@@ -44,6 +47,7 @@ pub(crate) use terms::ticks;
 
 use crate::life::Phase;
 use crate::oneshot::OneshotSink;
+use crate::writers::{Groups, Kind, Limits, MAX_BYTES, Writer, writers_of_hub};
 
 /// Publish/subscribe by key, in one task.
 ///
@@ -79,21 +83,25 @@ use crate::oneshot::OneshotSink;
 pub struct Hub<K, V>(Arc<Handle<K, V>>);
 
 /// Closes the hub when the last one is dropped.
-struct Handle<K, V>(Arc<Shared<K, V>>);
+struct Handle<K, V> {
+    shared: Arc<Shared<K, V>>,
+    /// What [`Hub::attach_writer`] has attached.
+    writers: Groups<K>,
+}
 
 impl<K, V> Drop for Handle<K, V> {
     fn drop(&mut self) {
-        self.0.close();
+        self.shared.close();
     }
 }
 
 impl<K, V> Hub<K, V> {
     fn from_shared(shared: Arc<Shared<K, V>>) -> Self {
-        Self(Arc::new(Handle(shared)))
+        Self(Arc::new(Handle { shared, writers: Groups::new() }))
     }
 
     fn shared(&self) -> &Arc<Shared<K, V>> {
-        &self.0.0
+        &self.0.shared
     }
 
     /// Returns the default settings of a hub.
@@ -240,7 +248,8 @@ where
         Next::new(receiver, lease)
     }
 
-    /// Attaches a sink under a key, for example a socket behind [`write_sink`](crate::write_sink).
+    /// Attaches a sink under a key, for example a file behind [`write_sink`](crate::write_sink). For
+    /// sockets, [`attach_writer`](Self::attach_writer) takes less time.
     ///
     /// The sink gets the items of the key as they are routed, without a task in between. The queue
     /// for it has the size and the policy that the terms set; what does not fit is discarded: the
@@ -284,6 +293,75 @@ where
             .leased(&mut lease);
         self.shared().attach(&terms, [attach]);
         lease
+    }
+
+    /// Attaches a socket or file under a key, for writing. All of a key share one sink: an item is
+    /// encoded once, and its bytes are stored once.
+    ///
+    /// Returns a future that writes while it is polled, and leaves if it is dropped: spawn it, or poll
+    /// it together with what reads from the same socket. What is published after this call is written.
+    /// It completes when the hub has ended and everything is written, or when the socket fails.
+    ///
+    /// `encode` appends an item to a buffer. Writers of a key share a sink if their encoders have the
+    /// same type and their terms the same [buffer](Terms::buffer) and [policy](Terms::overflow). The
+    /// encoder of the first of them is used for all of them then, so it must not depend on the client.
+    /// If it fails or panics, these writers end as
+    /// [`Unencoded`](crate::WriterEnd::Unencoded), and the hub goes on.
+    ///
+    /// The terms apply to each writer: a socket that takes no more bytes may leave as many items
+    /// unwritten as the buffer has room for, or 1 MiB, before it loses the oldest ones, and
+    /// [`Stats::lost`] counts these. The tag is that of the sink, so the first writer sets it.
+    /// [`Writer::on_lost`] writes a notice in the place of lost items. For another limit of bytes,
+    /// [`attach`](Self::attach) what [`writers`](crate::writers()) creates.
+    ///
+    /// Under [`Wait`](Overflow::Wait) the hub waits for the slowest writer. Set a
+    /// [`stall_timeout`](Terms::stall_timeout), too, which ends that writer and not the others.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the policy is [`DropNewest`](Overflow::DropNewest): writers that share items cannot
+    /// refuse one of them.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::io::Write;
+    /// use stream_demux_hub::{Hub, Terms};
+    /// use tokio::io::AsyncReadExt;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let hub = Hub::new();
+    /// let (server, mut client) = tokio::io::duplex(1024); // usually a `TcpStream`
+    /// let encode = |line: &str, bytes: &mut Vec<u8>| writeln!(bytes, "{line}");
+    /// let writer = hub.attach_writer("tea", server, encode, Terms::new());
+    /// let writer = tokio::spawn(writer.on_lost(|lost, bytes| {
+    ///     bytes.extend_from_slice(format!("({lost} lines are missing)\n").as_bytes());
+    /// }));
+    /// hub.publish("tea", "hello").await.unwrap();
+    /// drop(hub);
+    ///
+    /// let mut received = String::new();
+    /// client.read_to_string(&mut received).await.unwrap();
+    /// assert_eq!(received, "hello\n");
+    /// assert_eq!(writer.await.unwrap().items, 1);
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn attach_writer<W, E>(&self, key: K, io: W, encode: E, terms: Terms) -> Writer<W>
+    where
+        W: AsyncWrite,
+        E: FnMut(V, &mut Vec<u8>) -> io::Result<()> + Send + 'static,
+    {
+        let limits = Limits::new(terms.buffer, MAX_BYTES, terms.overflow);
+        let kind = Kind { encoder: TypeId::of::<E>(), limits };
+        let writer = self.0.writers.join(key, kind, io, |key| {
+            let (sink, writers) = writers_of_hub(limits, encode, &self.shared().life);
+            // Nothing waits before the sink: what a writer may leave is in the log.
+            let before = Terms::new().buffer(0).overflow(Overflow::Wait).tag(terms.tag);
+            (writers, self.attach(key, sink, before))
+        });
+        writer.on_terms(terms.stall_timeout, terms.limit)
     }
 
     /// Returns the counts so far. After the end of the hub, returns the last ones.

@@ -8,9 +8,11 @@
 //!   keys side by side, [a number of them at a time](Workers::concurrency). A hot key does not hold
 //!   the others, a key can be [revoked](WorkersHandle::revoke), and idle workers end.
 //! * [`Progress`]: up to which position of a partitioned log everything is done, for a commit.
+//! * [`Hub::attach_writer`]: a socket gets the items of a key. An item is encoded once for all sockets,
+//!   and a slow socket loses whole items and costs the others nothing.
 //! * Sinks for a [demux](stream_demux): [`inbox()`] for one reader of many keys, [`topic()`] for many
-//!   readers of one, [`write_sink`], [`MpscSink`], [`OneshotSink`]. They need no hub, and an inbox
-//!   or a topic needs no runtime.
+//!   readers of one, [`writers()`] for many sockets of one, [`write_sink`], [`MpscSink`],
+//!   [`OneshotSink`]. They need no hub, and an inbox or a topic needs no runtime.
 //!
 //! One spawned [`Demux`](stream_demux::Demux) does the routing in each of the first two.
 //!
@@ -89,6 +91,8 @@
 //! | a closure or an attached sink panics, or the drop of an item that was lost | the hub has ended: publishing fails, the subscriptions end with [`End::Aborted`] after what was delivered |
 //! | the clone of an item panics | in a subscription on the default terms: only its reader notices, and the item is the next one still; otherwise, the hub has ended |
 //! | the clone of an item takes long | in a subscription on the default terms: readers that come to the same items in another thread wait for it, and nothing else does; otherwise, the hub waits for it |
+//! | the socket of a [`Writer`] takes no more bytes | the writer loses whole items, counts them, and may write a notice; the others notice nothing |
+//! | an item cannot be encoded for a [`Writer`], or its encoder panics | the writers with this encoder write what came before, and end; the hub goes on |
 //! | the runtime shuts down | the same |
 //! | a worker panics, also in its drop | the item in its hands is gone; the next worker of its key gets the rest, and other keys notice nothing |
 //! | a worker returns early, or an error | the same; an item is lost only if it returns without having taken any |
@@ -123,6 +127,7 @@ mod read;
 mod topic;
 mod workers;
 mod write;
+mod writers;
 
 pub use crate::channel::MpscSink;
 pub use crate::hub::{
@@ -139,6 +144,7 @@ pub use crate::workers::{
     for_each_by_key,
 };
 pub use crate::write::{WriteSink, write_sink};
+pub use crate::writers::{Writer, WriterEnd, Writers, WritersError, WritersSink, Written, writers};
 pub use stream_demux::Overflow;
 
 /// Compiles and runs the examples of the README.

@@ -2,12 +2,18 @@
 //!
 //! The task of the hub does not run while a test makes orders, so that all of them wait at once.
 
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures::{SinkExt, channel::mpsc};
+use futures::{FutureExt, SinkExt, channel::mpsc};
 use model::counting::{CountingAllocator, usage};
-use stream_demux_hub::{Hub, Overflow, Progress, Terms, Workers, for_each_by_key};
+use stream_demux_hub::{
+    Hub, Overflow, Progress, Terms, Workers, for_each_by_key, writers,
+};
+use tokio::io::AsyncWrite;
 use tokio::sync::Mutex;
 use tokio::task::yield_now;
 
@@ -116,5 +122,71 @@ async fn keys_that_were_behind_leave_no_memory_behind() {
     }
     let grown = usage().live - before;
     assert!(run.summary().most_backlog > 5_000, "{:?}", run.summary());
+    assert!(grown < IDLE, "{grown} bytes more");
+}
+
+/// A socket that takes some bytes, and then nothing.
+struct Stuck(usize);
+
+impl AsyncWrite for Stuck {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let taken = bytes.len().min(self.0);
+        self.0 -= taken;
+        if taken == 0 { Poll::Pending } else { Poll::Ready(Ok(taken)) }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Each has seen other items, and is in the middle of one of them.
+#[test]
+fn writers_that_are_stuck_keep_a_piece_of_the_log_each() {
+    const WRITERS: i64 = 100;
+    const PIECE: i64 = 20 * 1024;
+    const LOG: i64 = 1024 * 1024 * 5 / 4;
+    let before = usage().live;
+    let (mut sink, handle) = writers(1_024, |size: usize, bytes: &mut Vec<u8>| {
+        bytes.resize(size, b'x');
+        Ok(())
+    });
+    let mut stuck = Vec::new();
+    for _ in 0..WRITERS {
+        let mut writer = Box::pin(handle.join(Stuck(500)));
+        for _ in 0..200 {
+            assert!(matches!(sink.feed(1_000).now_or_never(), Some(Ok(()))));
+        }
+        assert!(matches!(SinkExt::<usize>::flush(&mut sink).now_or_never(), Some(Ok(()))));
+        assert!((&mut writer).now_or_never().is_none());
+        stuck.push(writer);
+    }
+    let grown = usage().live - before;
+    assert!(grown < LOG + WRITERS * PIECE, "{grown} bytes for {WRITERS} writers");
+    drop(stuck);
+    let grown = usage().live - before;
+    assert!(grown < IDLE, "{grown} bytes more");
+}
+
+#[tokio::test]
+async fn keys_of_writers_that_left_leave_no_memory_behind() {
+    let hub = Hub::<u32, u32>::new();
+    let before = usage().live;
+    let encode = |_: u32, _: &mut Vec<u8>| Ok(());
+    for key in 0..MANY / 4 {
+        drop(hub.attach_writer(key, Stuck(0), encode, Terms::new()));
+        if key % 100 == 0 {
+            assert_eq!(hub.stats().await.receiving, 0);
+        }
+    }
+    let grown = usage().live - before;
     assert!(grown < IDLE, "{grown} bytes more");
 }
