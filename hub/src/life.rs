@@ -1,5 +1,6 @@
 //! [`Life`]: how far the life of a hub has come, for all that belong to it.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
@@ -70,7 +71,7 @@ impl Life {
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     /// How many items subscribers have lost because they were too slow.
-    pub(crate) lost: AtomicU64,
+    pub(crate) lost: Arc<AtomicU64>,
     /// How many readers have got an item of a topic, apart from one for each item. Modulo 2^64, as
     /// there may be fewer.
     pub(crate) copies: AtomicU64,

@@ -90,7 +90,7 @@ pub(crate) fn writers_of_hub<E>(
     encode: E,
     hub: &Arc<Life>,
 ) -> (WritersSink<E>, Writers) {
-    new(limits, encode, Arc::clone(&hub.lost), Some(Arc::clone(hub)))
+    new(limits, encode, Arc::clone(&hub.counts.lost), Some(Arc::clone(hub)))
 }
 
 fn new<E>(

@@ -10,9 +10,7 @@ use std::time::Duration;
 
 use futures::{FutureExt, SinkExt, channel::mpsc};
 use model::counting::{CountingAllocator, usage};
-use stream_demux_hub::{
-    Hub, Overflow, Progress, Terms, Workers, for_each_by_key, writers,
-};
+use stream_demux_hub::{Hub, Overflow, Progress, Terms, Workers, for_each_by_key, writers};
 use tokio::io::AsyncWrite;
 use tokio::sync::Mutex;
 use tokio::task::yield_now;
