@@ -63,7 +63,10 @@ async fn serve(options: Options) -> io::Result<()> {
 }
 
 async fn upgrade(socket: WebSocketUpgrade, State(chat): State<Bridge>) -> axum::response::Response {
-    socket.max_message_size(client::LONGEST_MESSAGE).on_upgrade(|socket| client::talk(socket, chat))
+    socket
+        .max_message_size(client::LONGEST_MESSAGE)
+        .max_frame_size(client::LONGEST_MESSAGE)
+        .on_upgrade(|socket| client::talk(socket, chat))
 }
 
 /// Prints when the connection to Redis breaks, with the reason, and when it is there again.

@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use futures::{SinkExt, StreamExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use tokio_tungstenite::tungstenite::Message;
@@ -209,6 +210,18 @@ async fn nonsense_is_answered_and_does_not_end_the_chat() {
     assert_eq!(ann.read().await, None, "it is too long");
     let mut ben = chat.client().await;
     ben.join("tea").await;
+}
+
+#[tokio::test]
+async fn long_frame_that_is_only_announced_is_refused_at_once() {
+    let chat = Chat::start(&[]);
+    let mut ann = chat.client().await;
+    ann.join("tea").await;
+    let mut frame = vec![0x81, 0xff];
+    frame.extend(10_000_000_u64.to_be_bytes());
+    frame.extend([0; 4]); // the mask, and none of the bytes
+    ann.0.get_mut().write_all(&frame).await.unwrap();
+    assert_eq!(ann.read().await, None);
 }
 
 #[test]
