@@ -96,7 +96,7 @@ trap 'exit 143' TERM
 
 # await_line FILE PATTERN PID [SECONDS]: waits for a line, while the process that writes the file runs.
 await_line() {
-    local file=$1 text=$2 pid=$3 deadline=$((SECONDS + ${4:-30}))
+    local file=$1 text=$2 pid=$3 deadline=$((SECONDS + ${4:-60}))
     until grep -q -- "$text" "$file" 2>/dev/null; do
         if is_gone "$pid" || ((SECONDS > deadline)); then
             tail -n 5 "${file%.*}".* >&2 || true
@@ -147,7 +147,7 @@ start_rabbitmq() {
         RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS='-kernel inet_dist_use_interface {127,0,0,1}' \
         setsid "$RABBITMQ" >>"$WORK/rabbitmq.log" 2>&1 &
     PIDS[rabbitmq]=$!
-    local pid=$! deadline=$((SECONDS + 90))
+    local pid=$! deadline=$((SECONDS + 180))
     until "$BIN/gateway-driver" await "$AMQP" 1 2>/dev/null; do
         if is_gone "$pid" || ((SECONDS > deadline)); then
             cat "$WORK/rabbitmq.log" >&2

@@ -23,7 +23,7 @@ use crate::message::{self, Key};
 pub type Socket = tokio_tungstenite::WebSocketStream<TcpStream>;
 
 /// How long a gateway may be unreachable.
-const AWAY: Duration = Duration::from_secs(60);
+const AWAY: Duration = Duration::from_secs(180);
 
 /// Counters that the clients share.
 #[derive(Default)]
@@ -233,7 +233,7 @@ async fn session(
             frame = socket.next() => frame,
             _ = phase.changed(), if !is_leaving => {
                 is_leaving = true;
-                until = Some(Instant::now() + Duration::from_secs(30));
+                until = Some(Instant::now() + Duration::from_secs(180));
                 for (key, _) in &config.keys {
                     say(&mut socket, "unsubscribe", key).await.map_err(|error| error.to_string())?;
                 }
@@ -241,7 +241,7 @@ async fn session(
             }
             () = tokio::time::sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {
                 let left = config.keys.len() - ended.len();
-                return Err(format!("{left} subscriptions did not end within 30 s"));
+                return Err(format!("{left} subscriptions did not end within 180 s"));
             }
         };
         let frame = match frame {
@@ -347,8 +347,8 @@ pub async fn connect(gateway: &str, buffer: Option<u32>) -> Result<Socket, Strin
             client_async_with_config(format!("ws://{gateway}/ws"), stream, Some(small)).await;
         opened.map(|(socket, _)| socket).map_err(|error| error.to_string())
     };
-    let connected = timeout(Duration::from_secs(20), connecting).await;
-    let connected = connected.unwrap_or_else(|_| Err("no answer within 20 s".to_owned()));
+    let connected = timeout(Duration::from_secs(60), connecting).await;
+    let connected = connected.unwrap_or_else(|_| Err("no answer within 60 s".to_owned()));
     connected.map_err(|error| format!("no WebSocket to {gateway}: {error}"))
 }
 
@@ -387,11 +387,11 @@ pub async fn read(socket: &mut Socket) -> bool {
     matches!(socket.next().await, Some(Ok(_)))
 }
 
-/// Returns the next message, which must arrive within a minute.
+/// Returns the next message, which must arrive within three minutes.
 pub async fn next(socket: &mut Socket) -> Result<Value, String> {
     loop {
-        let frame = timeout(Duration::from_secs(60), socket.next()).await;
-        match frame.map_err(|_| "no message within a minute".to_owned())? {
+        let frame = timeout(Duration::from_secs(180), socket.next()).await;
+        match frame.map_err(|_| "no message within three minutes".to_owned())? {
             Some(Ok(Frame::Text(text))) => {
                 return serde_json::from_str(&text)
                     .map_err(|error| format!("not JSON: {error}: {text:.200}"));

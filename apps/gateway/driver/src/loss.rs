@@ -39,7 +39,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// How long messages are published after the last kill. The gateway reconnects within 5 s.
 const CALM: Duration = Duration::from_secs(15);
 /// How long the gateway and the broker may take to recover in the end.
-const RECOVERY: Duration = Duration::from_secs(90);
+const RECOVERY: Duration = Duration::from_secs(180);
 
 #[derive(Debug, clap::Args)]
 pub struct Loss {

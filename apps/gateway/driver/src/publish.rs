@@ -19,10 +19,10 @@ use crate::plan::Plan;
 /// The maximum number of unconfirmed messages.
 const WINDOW: usize = 1_000;
 /// How long the broker or a gateway may be unreachable.
-const AWAY: Duration = Duration::from_secs(60);
+const AWAY: Duration = Duration::from_secs(180);
 const PAUSE: Duration = Duration::from_millis(100);
 /// Timeout for a response.
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Published {

@@ -205,7 +205,7 @@ impl Stuck {
             let quiet = Duration::from_secs(if policy == Policy::Evict { 5 } else { 30 });
             loop {
                 let is_over = policy != Policy::Evict && self.ledger.is_accounted();
-                if is_over || start.elapsed() > Duration::from_secs(60) {
+                if is_over || start.elapsed() > Duration::from_secs(300) {
                     return Ok(self);
                 }
                 let value = match timeout(quiet, client::next(&mut self.socket)).await {

@@ -26,7 +26,7 @@ async fn any_stats(gateway: &str) -> Result<Value, String> {
 pub async fn text(gateway: &str, path: &str) -> Result<String, String> {
     let url = format!("http://{gateway}/{path}");
     let fetched = async {
-        let answer = Client::new().get(&url).timeout(Duration::from_secs(20)).send().await?;
+        let answer = Client::new().get(&url).timeout(Duration::from_secs(60)).send().await?;
         answer.error_for_status()?.text().await
     };
     fetched.await.map_err(|error| format!("GET {url}: {error}"))
@@ -48,9 +48,9 @@ pub async fn await_idle(gateway: &str) -> Result<(), String> {
         if (connections, subscriptions) == (&Value::from(0), &Value::from(0)) {
             return Ok(());
         }
-        if start.elapsed() > Duration::from_secs(30) {
+        if start.elapsed() > Duration::from_secs(180) {
             return Err(format!(
-                "{gateway}: all clients left 30 s ago, /stats shows {connections} connections, \
+                "{gateway}: all clients left 180 s ago, /stats shows {connections} connections, \
                  {subscriptions} subscriptions"
             ));
         }
