@@ -166,7 +166,8 @@ where
         .idle_timeout(idle_ticks)
         .flush_every(FLUSH_EVERY)
         .or_attach_with(move |(key, _)| entered.enter(key));
-    let (worker, turns) = (Arc::new(worker), concurrency.map(Turns::new));
+    let worker = Arc::new(worker);
+    let turns = concurrency.map(Turns::new);
     let spawn = move |start: Start<K, St::Item>| {
         let post = Post::new(start.mail, turns.as_ref().map(Turn::new));
         let run = task::run(start.departure, start.key, post, Arc::clone(&worker));

@@ -555,7 +555,8 @@ impl<K: Hash + Eq, T> Roster<K, T> {
         K: Clone,
     {
         let state = self.lock();
-        let (mut hung, mut waiting) = (Vec::new(), Vec::new());
+        let mut hung = Vec::new();
+        let mut waiting = Vec::new();
         for (key, chain) in &state.keys {
             let is_busy = state
                 .entries
@@ -575,7 +576,8 @@ impl<K: Hash + Eq, T> Roster<K, T> {
         let state = self.lock();
         let mut queues = Vec::new();
         for (key, chain) in &state.keys {
-            let (mut items, mut id) = (0, Some(chain.first));
+            let mut items = 0;
+            let mut id = Some(chain.first);
             while let Some(entry) = id.and_then(|id| state.entries.get(&id)) {
                 items += entry.mail.len();
                 id = entry.next;
