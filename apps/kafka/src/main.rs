@@ -104,7 +104,10 @@ async fn consume_all(brokers: &str, handled: &Arc<AtomicU32>) -> KafkaResult<Out
             Ok::<(), String>(())
         }
     };
-    consume(config(brokers, "workers"), "orders", Settings::default(), stop, handle).await
+    let mut config = config(brokers, "workers");
+    // So that the demonstration does not wait for long: a rebalance begins with a heartbeat.
+    config.set("session.timeout.ms", "6000").set("heartbeat.interval.ms", "500");
+    consume(config, "orders", Settings::default(), stop, handle).await
 }
 
 fn print(name: &str, outcome: &Outcome) {
