@@ -63,7 +63,7 @@ use turns::{Turn, Turns};
 ///
 /// Each wake hands a worker what has come for it, so more items make fewer wakes: of 1,000 keys, each
 /// gets four here. With four times as many items, what waits did not fit into the cache any more,
-/// and an item took 10 to 30 % more processor time; with a quarter, it took 30 to 80 % more for the
+/// and an item took 10 to 30 % more processor time; with a quarter, it took 20 to 80 % more for the
 /// wakes.
 const FLUSH_EVERY: usize = 4_096;
 

@@ -10,10 +10,10 @@ use super::roster::{OnError, OnPanic};
 /// The items that may wait beyond the mailboxes by default.
 ///
 /// It is what a hot key may be behind before the others notice, and what is handled at a time when
-/// there are more busy keys than places: with a quarter of it, four times as many workers were made
-/// for a million items of 1,000 keys with 200 places. It is as much as 256 full mailboxes hold, so
-/// it seldom decides about the memory. More would delay the end of a run that is behind, and let a
-/// shutdown lose more.
+/// there are more busy keys than places: with a quarter of it, nearly four times as many workers
+/// were made for a million items of 1,000 keys with 200 places. It is as much as 256 full mailboxes
+/// hold, so it seldom decides about the memory. More would delay the end of a run that is behind,
+/// and let a shutdown lose more.
 const BACKLOG: usize = 16_384;
 
 /// The settings of [`for_each_by_key`](super::for_each_by_key).
