@@ -1,5 +1,5 @@
-//! [`Demux`]: its parts. `settings` and `closures` prepare one, `poll` runs it, and `inspect` looks at
-//! it.
+//! [`Demux`]: its parts. `settings` and `closures` prepare one, `poll` runs it, and `inspect` looks
+//! at it.
 
 mod closures;
 mod ext;

@@ -206,8 +206,8 @@ pub trait Hooks<K, V, E> {
     ///
     /// The time for an item grows with the number of items that wait, which the
     /// [`buffer`](crate::Attach::buffer) bounds. Comparisons count towards the
-    /// [`budget`](crate::Demux::budget), so that turns stay short, but the input is read more slowly
-    /// in the meantime: keep the buffers of attachments that conflate short.
+    /// [`budget`](crate::Demux::budget), so that turns stay short, but the input is read more
+    /// slowly in the meantime: keep the buffers of attachments that conflate short.
     ///
     /// # Examples
     ///

@@ -1,4 +1,5 @@
-//! What a [`Demux`] calls when something happens: [`Hooks`], or closures for the most common events.
+//! What a [`Demux`] calls when something happens: [`Hooks`], or closures for the most common
+//! events.
 
 use futures_core::Stream;
 

@@ -59,9 +59,9 @@ pub trait DemuxStreamExt: Stream {
     /// key type of the orders may be any type that implements [`Borrow`] for the type of the
     /// borrowed key, such as `String` for `str`.
     ///
-    /// `key` is called again for an item whose key is not attached, if orders are applied before its
-    /// fate is decided: the demux cannot keep the key, because it is a part of the item. Apart from
-    /// that, this method is the same as [`demux_by`](Self::demux_by).
+    /// `key` is called again for an item whose key is not attached, if orders are applied before
+    /// its fate is decided: the demux cannot keep the key, because it is a part of the item. Apart
+    /// from that, this method is the same as [`demux_by`](Self::demux_by).
     ///
     /// # Examples
     ///

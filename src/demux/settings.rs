@@ -98,19 +98,19 @@ where
         self
     }
 
-    /// Sets after how many further items a sink that took an item is flushed at the latest, while the
-    /// input is busy.
+    /// Sets after how many further items a sink that took an item is flushed at the latest, while
+    /// the input is busy.
     ///
     /// The default is 16,384, the largest value is 2³¹. This is an upper bound: a sink is flushed
     /// earlier when enough items and copies were handled to pay for the flushes of all sinks that
     /// wait for one. If few sinks wait, a quiet key therefore waits only for a few hundred items of
-    /// others. If the input has nothing ready, this setting does not apply: few sinks are flushed at
-    /// once, and many when waiting for further items does not pay.
+    /// others. If the input has nothing ready, this setting does not apply: few sinks are flushed
+    /// at once, and many when waiting for further items does not pay.
     ///
-    /// A small number shortens the time that a sink's last item waits for its flush while many other
-    /// sinks are busy. A large number lets more items share a flush, if there are thousands of busy
-    /// keys. With many more busy keys than this number, nearly every item has a flush of its own; a
-    /// smaller number then costs nothing.
+    /// A small number shortens the time that a sink's last item waits for its flush while many
+    /// other sinks are busy. A large number lets more items share a flush, if there are thousands
+    /// of busy keys. With many more busy keys than this number, nearly every item has a flush of
+    /// its own; a smaller number then costs nothing.
     ///
     /// # Panics
     ///
@@ -300,8 +300,8 @@ where
     ///
     /// The policy is that of the sink that joined first, and [`admit`](Self::admit) is called once
     /// for each item, for that sink. See [Groups](crate::guide::contract#groups) for the details.
-    /// Do not balance over sinks that reserve from one pool. If the sinks are equal, local and never
-    /// replaced, a channel with many receivers, such as `flume`, is simpler.
+    /// Do not balance over sinks that reserve from one pool. If the sinks are equal, local and
+    /// never replaced, a channel with many receivers, such as `flume`, is simpler.
     ///
     /// Of `balance` and [`multicast`](Self::multicast), the one that is called last applies.
     ///

@@ -1,8 +1,8 @@
 //! An item for one of several sinks: it goes to the next member of its group that is ready.
 //!
 //! The members share one queue, which is that of the *head*, the member that joined first. The
-//! members that may be ready stand in a line. A member that answers `Pending` leaves the line and is
-//! parked. When its waker has fired, it returns to the front of the line. A member that takes an
+//! members that may be ready stand in a line. A member that answers `Pending` leaves the line and
+//! is parked. When its waker has fired, it returns to the front of the line. A member that takes an
 //! item goes to the end. So the cost of finding one that is ready, or the one that has been parked
 //! longest, does not depend on how many there are.
 
@@ -98,8 +98,8 @@ where
         }
     }
 
-    /// Returns `true` if no member was ready when a turn began with polling them, and none was woken
-    /// since.
+    /// Returns `true` if no member was ready when a turn began with polling them, and none was
+    /// woken since.
     fn is_group_full(&self, group: usize, head: SlotId) -> bool {
         let members = self.slots.group(group);
         let is_woken = if members.len() > 1 {
@@ -196,8 +196,8 @@ where
         }
     }
 
-    /// A member has left its group, but others stay: they keep the queue. If the others are to leave
-    /// as well, it `takes_part` of the queue.
+    /// A member has left its group, but others stay: they keep the queue. If the others are to
+    /// leave as well, it `takes_part` of the queue.
     pub(super) fn leave_queue(&mut self, id: SlotId, group: usize, takes_part: bool) {
         let queue = self.slots.slot_mut(id).take_queue();
         self.hand_over(group, queue);

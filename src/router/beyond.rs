@@ -39,9 +39,9 @@ const POLLS: usize = 32;
 
 /// How many comparisons of an item with those that wait cost as much as an item.
 ///
-/// A comparison takes one or two nanoseconds, an item some tens. With a budget of 1,024 a turn makes
-/// up to 65,536 comparisons, which take about a tenth of a millisecond, and then those of one more
-/// item.
+/// A comparison takes one or two nanoseconds, an item some tens. With a budget of 1,024 a turn
+/// makes up to 65,536 comparisons, which take about a tenth of a millisecond, and then those of one
+/// more item.
 const COMPARISONS: usize = 64;
 
 /// A queue whose sinks are full.
@@ -262,9 +262,9 @@ where
         }
     }
 
-    /// The sinks of a queue are full: the policy acts on the items beyond the buffer, as if they came
-    /// now. `items` pays for the comparisons. If it does not suffice, the rest stays beyond the
-    /// buffer, and the slot in doubt, behind the others.
+    /// The sinks of a queue are full: the policy acts on the items beyond the buffer, as if they
+    /// came now. `items` pays for the comparisons. If it does not suffice, the rest stays beyond
+    /// the buffer, and the slot in doubt, behind the others.
     pub(super) fn apply_policy_beyond(&mut self, queue: FullQueue, items: &mut Allowance) {
         let id = queue.owner;
         let mut slot = self.slots.slot_mut(id);

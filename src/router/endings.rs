@@ -1,5 +1,6 @@
-//! How attachments end: gracefully, by [`leave`](Router::leave) and a close, or at once. Each ends in
-//! [`remove`](Router::remove). After the end of the input all of them leave, one after the other.
+//! How attachments end: gracefully, by [`leave`](Router::leave) and a close, or at once. Each ends
+//! in [`remove`](Router::remove). After the end of the input all of them leave, one after the
+//! other.
 
 use alloc::collections::VecDeque;
 use core::hash::{BuildHasher, Hash};
@@ -57,8 +58,8 @@ where
         self.leave_key(id, reason, false);
     }
 
-    /// Lets a slot [`leave`](Self::leave). It `takes_part` of the queue that it shares with others, if
-    /// these leave for the same reason.
+    /// Lets a slot [`leave`](Self::leave). It `takes_part` of the queue that it shares with others,
+    /// if these leave for the same reason.
     pub(super) fn leave_key(&mut self, id: SlotId, reason: LeaveReason, takes_part: bool) {
         self.forget_beyond(id);
         if self.walk.is_some() {

@@ -236,8 +236,8 @@ where
         self.send_or_queue(id, item, answer);
     }
 
-    /// Sends an item to a sink that has just answered that it is ready; or queues it, or removes the
-    /// slot, as the answer says.
+    /// Sends an item to a sink that has just answered that it is ready; or queues it, or removes
+    /// the slot, as the answer says.
     pub(super) fn send_or_queue(
         &mut self,
         id: SlotId,

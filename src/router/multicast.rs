@@ -11,7 +11,8 @@ use super::ledger::Ledger;
 use crate::hooks::{Discarded, Hooks};
 use crate::slots::id::SlotId;
 
-/// An item on its way through a group. The [`Group`](crate::slots::group::Group) keeps the progress.
+/// An item on its way through a group. The [`Group`](crate::slots::group::Group) keeps the
+/// progress.
 pub(super) struct Walk<V> {
     /// There until the last member takes it.
     item: Option<V>,

@@ -63,8 +63,8 @@ where
         }
     }
 
-    /// Advances a slot that has work which no waker announced, unless it is in the ready list. It is
-    /// called from many places, and one copy of it is enough.
+    /// Advances a slot that has work which no waker announced, unless it is in the ready list. It
+    /// is called from many places, and one copy of it is enough.
     #[inline(never)]
     pub(super) fn advance_unless_listed(&mut self, id: SlotId, polls: &mut Allowance) {
         if !self.slots.ready().is_listed(id) {

@@ -12,9 +12,9 @@
 //!   proportion to the time that the flushes themselves take. If there are so many keys that the
 //!   flushes are never paid for, [`flush_every`](crate::Demux::flush_every) bounds the delay.
 //!   [`Flushes`] keeps the list, and decides this.
-//! * *By a wait that ends.* When the input has nothing ready, few flushes are made at once. If there
-//!   are many, the demux lets other tasks run and waits for the items that would share them. The
-//!   wait is bounded, and if waiting does not bring enough items, the demux stops doing it.
+//! * *By a wait that ends.* When the input has nothing ready, few flushes are made at once. If
+//!   there are many, the demux lets other tasks run and waits for the items that would share them.
+//!   The wait is bounded, and if waiting does not bring enough items, the demux stops doing it.
 //!   [`Patience`](patience::Patience) decides this.
 //!
 //! The contract promises that no flush is forgotten, that both delays are bounded, and that a wait
@@ -59,8 +59,8 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         }
     }
 
-    /// Removes the entries at the front of the flush list whose sinks need no flush any more: they do
-    /// not start the count of ticks.
+    /// Removes the entries at the front of the flush list whose sinks need no flush any more: they
+    /// do not start the count of ticks.
     fn drop_stale_flushes(&mut self) {
         /// How many such entries are removed in a turn, which takes some microseconds. They do not
         /// count towards the budget, because with a small one a tick would overtake their removal.

@@ -191,8 +191,8 @@ impl Group {
         }
     }
 
-    /// Returns `true` if the policy acts on each further item: no member was ready when a turn began
-    /// with polling them.
+    /// Returns `true` if the policy acts on each further item: no member was ready when a turn
+    /// began with polling them.
     pub(crate) fn is_full(&self) -> bool {
         self.is_full
     }

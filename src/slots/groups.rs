@@ -23,8 +23,8 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         self.slot(id).group(&self.extras)
     }
 
-    /// Ends the group of a slot that is left alone in it: the slot is found and served like one that
-    /// never shared its key.
+    /// Ends the group of a slot that is left alone in it: the slot is found and served like one
+    /// that never shared its key.
     pub(crate) fn end_group(&mut self, group: usize) {
         debug_assert_eq!(self.group(group).len(), 1);
         if let Some(id) = self.groups.remove(group).head() {

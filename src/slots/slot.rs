@@ -275,8 +275,8 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         *limit > 0
     }
 
-    /// Counts an item that was queued towards the limit. Returns `false` if that was the last one. A
-    /// queue that sinks share belongs to none of them: an item counts when one of them takes it.
+    /// Counts an item that was queued towards the limit. Returns `false` if that was the last one.
+    /// A queue that sinks share belongs to none of them: an item counts when one of them takes it.
     pub(crate) fn accept_queued(&mut self) -> bool {
         self.slot.has(SHARES) || self.accept()
     }

@@ -18,13 +18,13 @@ impl Handled {
 }
 
 /// A sink in the flush list, stamped with what had been handled when it was listed.
-// In this order: the compiler would otherwise load both counts at once, and wait for the one that was
-// just written.
+// In this order: the compiler would otherwise load both counts at once, and wait for the one that
+// was just written.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(super) struct Entry {
-    /// The lower half of the number of items that the input had returned. An entry is due and removed
-    /// long before the upper half matters.
+    /// The lower half of the number of items that the input had returned. An entry is due and
+    /// removed long before the upper half matters.
     items: u32,
     id: u32,
     /// The lower half of the number of copies.

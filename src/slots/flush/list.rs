@@ -93,8 +93,8 @@ impl Flushes {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// A turn ends in which flushes wait for ticks. If the input `is_dry`, these are counted from now
-    /// on, unless they are already. They are not while nothing is listed.
+    /// A turn ends in which flushes wait for ticks. If the input `is_dry`, these are counted from
+    /// now on, unless they are already. They are not while nothing is listed.
     pub(super) fn linger(&mut self, is_dry: bool) {
         self.patience = Patience::default();
         if is_dry && self.len() == self.due {
@@ -134,8 +134,8 @@ impl Flushes {
     }
 
     /// How far a turn with this budget looks ahead: a sink whose flush falls due by then is flushed
-    /// together with those that are due. Otherwise each of many sinks would interrupt the reading at
-    /// its own time. If it looked ahead more than a quarter of what is left to wait for, too few
+    /// together with those that are due. Otherwise each of many sinks would interrupt the reading
+    /// at its own time. If it looked ahead more than a quarter of what is left to wait for, too few
     /// items would share a flush.
     pub(crate) fn look_ahead(&self, now: Handled, budget: usize) -> Handled {
         let wait = self.price().min(self.flush_every);
@@ -230,8 +230,8 @@ impl Flushes {
         self.due = self.len();
     }
 
-    /// Returns `true` if a flush is due when as much as `now` has been handled, even if flushes wait
-    /// for ticks.
+    /// Returns `true` if a flush is due when as much as `now` has been handled, even if flushes
+    /// wait for ticks.
     pub(crate) fn is_any_due(&self, now: Handled) -> bool {
         self.front().is_some_and(|front| self.is_due(front, &now))
     }

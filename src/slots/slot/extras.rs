@@ -23,7 +23,8 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    /// Which of its links a slot uses for such a list: it is in at most one list with the same link.
+    /// Which of its links a slot uses for such a list: it is in at most one list with the same
+    /// link.
     pub(in crate::slots) fn link(self) -> usize {
         match self {
             Self::Doubts | Self::Gate => 0,

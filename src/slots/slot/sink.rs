@@ -108,8 +108,8 @@ impl<K, S> Slot<K, S> {
         self.set(FLUSH_QUEUED, is_queued);
     }
 
-    /// Returns `true` if its sink is to be flushed when its turn in the flush list comes. A sink that
-    /// is being closed is not, because closing flushes.
+    /// Returns `true` if its sink is to be flushed when its turn in the flush list comes. A sink
+    /// that is being closed is not, because closing flushes.
     #[inline]
     pub(in crate::slots) fn needs_flush(&self) -> bool {
         self.has(UNFLUSHED) && !self.is_past_sending()
@@ -167,8 +167,8 @@ where
 }
 
 impl<K, S, V> SlotMut<'_, K, S, V> {
-    /// Returns `true` if its sink was not ready when a turn began with polling it, and was not woken
-    /// since.
+    /// Returns `true` if its sink was not ready when a turn began with polling it, and was not
+    /// woken since.
     pub(crate) fn is_known_full(&self) -> bool {
         self.is_full() && !self.has_fired()
     }
