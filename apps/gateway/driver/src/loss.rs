@@ -134,8 +134,9 @@ impl Run {
         let confirmed: usize = self.keys.iter().map(|key| key.confirmed.load(Relaxed)).sum();
         println!("  {kills}; {confirmed} messages confirmed");
         println!(
-            "  {} heard, {} of them again; {} returns, {} told of a gap; {} told while subscribed",
-            sum.heard, sum.again, sum.returns, sum.gaps, sum.told
+            "  {} heard, {} of them again; {} returns, {} told of a gap, {} before they had loaded their state; \
+             {} told while subscribed",
+            sum.heard, sum.again, sum.returns, sum.gaps, sum.unloaded, sum.told
         );
         println!("  {missing} missing, of which the client was not told");
         if sum.gaps == 0 || sum.gaps == sum.returns || sum.told == 0 {
@@ -375,10 +376,11 @@ impl Session<'_> {
                 account.returns += 1;
                 if value["gap"] == true {
                     account.gaps += 1;
-                    (account.owed, account.since) = (None, key.begun.load(Relaxed));
-                } else {
-                    // There is no gap since the position that it had with the last gap.
-                    account.owed.get_or_insert(account.since);
+                    account.owed = None;
+                } else if account.owed.is_none() {
+                    // Its last connection ended between a gap and `subscribed`, and it may have
+                    // heard later messages by then: it still has to load its state.
+                    account.unloaded += 1;
                 }
             }
             // The key is bound: what is not in the state now will be heard.
@@ -411,14 +413,14 @@ struct Account {
     seen: Vec<bool>,
     /// All messages from this one on are owed; `None` while the client must load its state.
     owed: Option<usize>,
-    /// What may have been published when the client was last told of a gap.
-    since: usize,
     /// Owed messages that were not heard before a later one.
     missing: BTreeSet<usize>,
     heard: usize,
     again: usize,
     returns: usize,
     gaps: usize,
+    /// Returns without a gap before it had loaded its state.
+    unloaded: usize,
     told: usize,
 }
 
@@ -443,6 +445,7 @@ impl Account {
         self.again += other.again;
         self.returns += other.returns;
         self.gaps += other.gaps;
+        self.unloaded += other.unloaded;
         self.told += other.told;
     }
 }
