@@ -24,8 +24,9 @@ pub struct Stats {
     pub totals: Totals,
     /// Items that were accepted and that the demux has not read. After the end, they are lost.
     pub waiting: u64,
-    /// Items that subscribers were too slow for, counted for each of them. [`Totals::lost`] is something else: items
-    /// that attached sinks failed with.
+    /// Items that subscribers were too slow for, counted for each of them, and items that
+    /// [writers](crate::Hub::attach_writer) passed over, as far as these have noticed it.
+    /// [`Totals::lost`] is something else: items that attached sinks failed with.
     pub lost: u64,
     /// Attachments that receive items: one for each key of each subscription, and each attached
     /// sink.
