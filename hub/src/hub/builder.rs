@@ -49,7 +49,10 @@ pub struct Builder<K, V, St = NoInput<(K, V)>, B = RandomState> {
 impl<K, V> Builder<K, V> {
     pub(super) fn new() -> Self {
         Self {
-            capacity: 1_024,
+            // An item for a quiet key waits for those before it. Beside a topic with 500 readers that
+            // is published in a tight loop, that took 9 ms with 1,024, and 0.7 ms with 512, while a
+            // delivery took the same. `neighbour` in the benchmarks measures such delays.
+            capacity: 512,
             budget: None,
             flush_every: None,
             tick: Duration::from_millis(100),
@@ -64,7 +67,7 @@ impl<K, V> Builder<K, V> {
 
 impl<K, V, St, B> Builder<K, V, St, B> {
     /// Sets how many items may be published and not yet be read by the hub, before publishers wait;
-    /// the default is 1,024.
+    /// the default is 512.
     ///
     /// An item gives its place back when the hub routes it.
     pub fn capacity(mut self, items: usize) -> Self {
