@@ -1,4 +1,4 @@
-//! Random publishing, subscribing, leaving, stalling and shutting down, on four workers.
+//! Random publishing, subscribing, writing, leaving, stalling and shutting down, on four workers.
 //!
 //! Takes two seconds, or as many as the environment says:
 //!
@@ -6,9 +6,12 @@
 //! SOAK_SECONDS=3600 cargo test --release -p stream-demux-hub --test soak -- --nocapture
 //! ```
 //!
-//! The items of a key are numbered. What a subscriber receives and what it is told to have lost
-//! must follow each other without a gap, up to the last item if the subscriber stays until the end.
-//! At the end memory must be where it was in the beginning.
+//! The items of a key are numbered. What a subscriber or the client of a writer receives and what
+//! it is told to have lost must follow each other without a gap, up to the last item if it stays
+//! until the end. At the end memory must be where it was in the beginning.
+
+mod clients;
+mod several;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -20,17 +23,27 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
 const KEYS: u64 = 32;
-const SUBSCRIBERS: u64 = 200;
+const SUBSCRIBERS: u64 = 150;
+/// Those that subscribe to several keys at once.
+const SUBSCRIBERS_TO_SEVERAL: u64 = 30;
+/// Those that get the items of a key as lines, from a writer.
+const CLIENTS: u64 = 60;
 const ROUND: Duration = Duration::from_millis(500);
 
+/// Its key, and its number among the items of the key.
+type Item = (u64, u64);
+
 struct World {
-    hub: Hub<u64, u64>,
+    hub: Hub<u64, Item>,
     /// The number of items of each key that the hub has accepted.
     accepted: Vec<AtomicU64>,
     end: Instant,
     received: AtomicU64,
     lost: AtomicU64,
     subscriptions: AtomicU64,
+    /// The lines that clients have read, and those that they were told are missing.
+    lines: AtomicU64,
+    lost_lines: AtomicU64,
 }
 
 impl World {
@@ -44,7 +57,7 @@ fn main() {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(4).enable_all().build().expect("a runtime starts");
     let end = Instant::now() + Duration::from_secs(seconds);
-    let (mut rounds, mut memory, mut sums) = (0_u64, Vec::new(), [0; 3]);
+    let (mut rounds, mut memory, mut sums) = (0_u64, Vec::new(), [0; 5]);
     while Instant::now() < end {
         let counts = runtime.block_on(async move { tokio::spawn(round(rounds)).await });
         let counts = counts.expect("nothing panics");
@@ -55,9 +68,10 @@ fn main() {
             println!("{rounds} rounds, {} MB", resident() >> 20);
         }
     }
-    let [received, lost, subscriptions] = sums;
+    let [received, lost, lines, lost_lines, subscriptions] = sums;
     println!(
-        "{rounds} rounds, {subscriptions} subscriptions: {received} received, {lost} lost and told"
+        "{rounds} rounds, {subscriptions} subscriptions and writers: {received} items received and \
+         {lost} told to be lost, {lines} lines received and {lost_lines} told to be lost"
     );
     // The first rounds fill the allocator's pools.
     if let (Some(first), Some(last)) = (memory.get(20), memory.last()) {
@@ -66,11 +80,18 @@ fn main() {
     }
 }
 
-/// Runs a hub from its beginning to its end. Returns how many items were received and lost, by how
-/// many subscriptions.
-async fn round(seed: u64) -> [u64; 3] {
+/// Runs a hub from its beginning to its end. Returns how many items and lines were received, and how
+/// many were lost, by how many subscriptions and writers.
+async fn round(seed: u64) -> [u64; 5] {
     let mut dice = Dice::new(seed);
-    let hub = Hub::builder().capacity(1 << dice.below(11)).tick(Duration::from_millis(5)).spawn();
+    let builder = Hub::builder().capacity(1 << dice.below(11)).tick(Duration::from_millis(5));
+    // Half of the hubs keep items, and half of these forget those of some keys.
+    let builder = match dice.below(4) {
+        0 => builder.replay(16),
+        1 => builder.replay(100).replay_keys(5),
+        _ => builder,
+    };
+    let hub = builder.spawn();
     let world = Arc::new(World {
         hub,
         accepted: (0..KEYS).map(|_| AtomicU64::new(0)).collect(),
@@ -78,10 +99,18 @@ async fn round(seed: u64) -> [u64; 3] {
         received: AtomicU64::new(0),
         lost: AtomicU64::new(0),
         subscriptions: AtomicU64::new(0),
+        lines: AtomicU64::new(0),
+        lost_lines: AtomicU64::new(0),
     });
     let (mut publishers, mut subscribers) = (JoinSet::new(), JoinSet::new());
     for n in 0..SUBSCRIBERS {
         subscribers.spawn(subscriber(Arc::clone(&world), Dice::new(seed ^ (n + 1) << 32)));
+    }
+    for n in 0..SUBSCRIBERS_TO_SEVERAL {
+        subscribers.spawn(several::subscriber(Arc::clone(&world), Dice::new(seed ^ (n + 1) << 24)));
+    }
+    for n in 0..CLIENTS {
+        subscribers.spawn(clients::client(Arc::clone(&world), Dice::new(seed ^ (n + 1) << 40)));
     }
     for key in 0..KEYS {
         publishers.spawn(publisher(Arc::clone(&world), key, Dice::new(seed ^ (key + 1) << 48)));
@@ -100,7 +129,8 @@ async fn round(seed: u64) -> [u64; 3] {
     publishers.join_all().await;
     subscribers.join_all().await;
     check(&world, &report, is_hasty);
-    [&world.received, &world.lost, &world.subscriptions].map(|count| count.load(Relaxed))
+    let World { received, lost, lines, lost_lines, subscriptions, .. } = &*world;
+    [received, lost, lines, lost_lines, subscriptions].map(|count| count.load(Relaxed))
 }
 
 /// Every item that was accepted is accounted for.
@@ -111,6 +141,8 @@ fn check(world: &World, report: &Report<u64>, is_hasty: bool) {
     let fates = totals.unmatched + totals.delivered + totals.discarded + totals.lost;
     assert_eq!(totals.received + totals.copies, fates + totals.queued, "{report:?}");
     assert_eq!(totals.queued, 0, "{report:?}");
+    // Writers may have noticed their losses later.
+    assert!(world.lost.load(Relaxed) <= stats.lost, "{report:?}");
     if !is_hasty {
         assert_eq!((stats.waiting, report.hung.len()), (0, 0), "{report:?}");
     }
@@ -125,7 +157,7 @@ async fn publisher(world: Arc<World>, key: u64, mut dice: Dice) {
             0 => sleep(Duration::from_millis(1)).await,
             1..8 => yield_now().await,
             // If it is dropped before it completes, nothing is published.
-            8 => match timeout(Duration::ZERO, world.hub.publish(key, item)).await {
+            8 => match timeout(Duration::ZERO, world.hub.publish(key, (key, item))).await {
                 Ok(Ok(())) => {
                     world.accepted(key).store(item + 1, Relaxed);
                     continue;
@@ -135,7 +167,7 @@ async fn publisher(world: Arc<World>, key: u64, mut dice: Dice) {
             },
             _ => {}
         }
-        if world.hub.publish(key, item).await.is_err() {
+        if world.hub.publish(key, (key, item)).await.is_err() {
             return;
         }
         world.accepted(key).store(item + 1, Relaxed);
@@ -150,6 +182,7 @@ async fn subscriber(world: Arc<World>, mut dice: Dice) {
             [Overflow::DropOldest, Overflow::DropNewest, Overflow::Evict, Overflow::Wait];
         let policy = policies[usize::try_from(dice.below(4)).expect("it is small")];
         let terms = Terms::new().buffer(1 << dice.below(8)).overflow(policy);
+        let terms = if dice.below(2) == 0 { terms.replay(1 << dice.below(8)) } else { terms };
         let is_impatient = dice.below(4) == 0;
         let terms =
             if is_impatient { terms.stall_timeout(Duration::from_millis(5)) } else { terms };
@@ -178,7 +211,7 @@ async fn subscriber(world: Arc<World>, mut dice: Dice) {
 /// Reads until the subscription ends, or until it is time to leave. Returns `true` if it has ended.
 async fn read(
     world: &World,
-    subscription: &mut Subscription<u64, u64>,
+    subscription: &mut Subscription<u64, Item>,
     key: u64,
     dice: &mut Dice,
 ) -> bool {
@@ -187,7 +220,8 @@ async fn read(
     let has_ended = loop {
         match subscription.recv().await {
             None => break true,
-            Some(Ok(item)) => {
+            Some(Ok((of, item))) => {
+                assert_eq!(of, key);
                 assert!(next.is_none_or(|next| next == item), "{item} instead of {next:?}");
                 next = Some(item + 1);
                 received += 1;
