@@ -37,6 +37,24 @@ async fn burst_of_subscriptions_leaves_no_memory_behind() {
     assert!(grown < IDLE, "{grown} bytes more");
 }
 
+/// The hub keeps a list of the subscriptions that it may have to wait for. What its demux keeps
+/// follows the largest crowd, so there was one before.
+#[tokio::test]
+async fn crowd_that_could_be_waited_for_leaves_no_memory_behind() {
+    let hub = Hub::<u32, u32>::new();
+    let mut before = 0;
+    for policy in [Overflow::DropNewest, Overflow::Wait] {
+        before = usage().live;
+        let terms = Terms::new().overflow(policy);
+        let all = (0..MANY).map(|key| hub.subscribe_with([key], terms)).collect::<Vec<_>>();
+        assert_eq!(hub.stats().await.receiving, MANY as usize);
+        drop(all);
+        assert_eq!(hub.stats().await.receiving, 0);
+    }
+    let grown = usage().live - before;
+    assert!(grown < IDLE / 5, "{grown} bytes more");
+}
+
 #[tokio::test]
 async fn subscriptions_without_keys_leave_no_memory_behind() {
     let hub = Hub::<u32, u32>::new();

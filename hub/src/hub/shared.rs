@@ -18,7 +18,7 @@ use super::sink::HubSink;
 use super::stats::{Member, Snapshot, Stats};
 use super::terms::Terms;
 use super::topics::Topics;
-use super::watch::{Watch, Watched, Watchlist};
+use super::watch::{Watch, Watchlist};
 use crate::inbox::{Bell, InboxSink};
 use crate::life::{Life, Phase};
 
@@ -196,10 +196,10 @@ impl<K, V> Shared<K, V> {
         let watch = Watch::new(terms.limit);
         // The hub waits for sinks, and for inboxes under one of the policies.
         if inbox.is_none() || terms.overflow == Overflow::Wait {
-            let member = Member::new(key, terms.tag);
-            self.watchlist.push(Watched { member, watch: Arc::downgrade(&watch), inbox });
+            self.watchlist.add(Member::new(key, terms.tag), inbox, watch)
+        } else {
+            Arc::new(watch)
         }
-        watch
     }
 
     /// Asks the task for what it knows. After the end, returns what it knew last.

@@ -136,6 +136,7 @@ impl<D: Running<K, V>, K, V> Future for Task<D, K, V> {
         if self.shared.is_asked.load(Relaxed) {
             self.answer();
         }
+        self.shared.watchlist.sweep_if_due();
         self.is_busy = false;
         ready!(answer);
         self.end(Phase::Finished);

@@ -6,13 +6,16 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::Poll;
 
 use super::shared::lock;
 use super::stats::Member;
 use crate::inbox::Bell;
+
+/// When so many watches are gone, it is worth to look for them: the list is locked for it.
+const WORTH_SWEEPING: usize = 64;
 
 /// Written by the sink only, so plain loads and stores suffice.
 #[derive(Debug)]
@@ -21,6 +24,8 @@ pub(super) struct Watch {
     left: AtomicU64,
     /// The operations that were pending when they were polled last.
     pending: AtomicU8,
+    /// Counts it when it is gone, if a list refers to it.
+    gone: Option<Arc<AtomicUsize>>,
 }
 
 /// An operation of a sink, as a bit of [`Watch::pending`].
@@ -32,9 +37,10 @@ pub(super) enum Operation {
 }
 
 impl Watch {
-    pub(super) fn new(limit: Option<u64>) -> Arc<Self> {
+    /// Creates a watch that no list refers to.
+    pub(super) fn new(limit: Option<u64>) -> Self {
         let left = AtomicU64::new(limit.unwrap_or(u64::MAX));
-        Arc::new(Self { left, pending: AtomicU8::new(0) })
+        Self { left, pending: AtomicU8::new(0), gone: None }
     }
 
     /// An item is about to be sent. Called before the reader can see it: a reader that has the last
@@ -67,45 +73,82 @@ impl Watch {
     }
 }
 
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(gone) = &self.gone {
+            // It is only a count: what is gone is found by the references to it.
+            gone.fetch_add(1, Relaxed);
+        }
+    }
+}
+
 /// The sinks that a hub may have to wait for.
 #[derive(Debug)]
-pub(super) struct Watchlist<K, V>(Mutex<Vec<Watched<K, V>>>);
+pub(super) struct Watchlist<K, V> {
+    list: Mutex<Vec<Watched<K, V>>>,
+    /// How many that were in the list are gone, since the beginning.
+    gone: Arc<AtomicUsize>,
+    /// At how many the task looks for them.
+    sweep_at: AtomicUsize,
+}
 
 #[derive(Debug)]
-pub(super) struct Watched<K, V> {
-    pub(super) member: Member<K>,
+struct Watched<K, V> {
+    member: Member<K>,
     /// Gone with the sink.
-    pub(super) watch: Weak<Watch>,
+    watch: Weak<Watch>,
     /// The inbox that the sink fills, if it is one that is waited for.
-    pub(super) inbox: Option<Bell<V>>,
+    inbox: Option<Bell<V>>,
 }
 
 impl<K, V> Watchlist<K, V> {
     pub(super) fn new() -> Self {
-        Self(Mutex::new(Vec::new()))
+        let (list, gone) = (Mutex::new(Vec::new()), Arc::new(AtomicUsize::new(0)));
+        Self { list, gone, sweep_at: AtomicUsize::new(WORTH_SWEEPING) }
     }
 
-    pub(super) fn push(&self, new: Watched<K, V>) {
-        // Keys of sinks that are gone are dropped after the lock is released.
-        let mut gone = Vec::new();
-        let mut list = lock(&self.0);
-        if list.len() == list.capacity() {
-            let mut index = 0;
-            while let Some(old) = list.get(index) {
-                if old.watch.strong_count() == 0 {
-                    gone.push(list.swap_remove(index));
-                } else {
-                    index += 1;
-                }
-            }
-            // As much room again, so that looking through the list costs little for each addition.
-            let room = list.len().max(4);
-            list.reserve(room);
-            list.shrink_to(4 * room);
+    /// Adds a sink to the list, which its watch is for.
+    pub(super) fn add(
+        &self,
+        member: Member<K>,
+        inbox: Option<Bell<V>>,
+        mut watch: Watch,
+    ) -> Arc<Watch> {
+        watch.gone = Some(Arc::clone(&self.gone));
+        let watch = Arc::new(watch);
+        let new = Watched { member, watch: Arc::downgrade(&watch), inbox };
+        lock(&self.list).push(new);
+        watch
+    }
+
+    /// Forgets sinks that are gone, if there are so many that it costs little for each of them. The
+    /// task calls it in each turn.
+    pub(super) fn sweep_if_due(&self) {
+        if self.gone.load(Relaxed) >= self.sweep_at.load(Relaxed) {
+            self.sweep();
         }
-        list.push(new);
+    }
+
+    #[cold]
+    fn sweep(&self) {
+        let gone_before = self.gone.load(Relaxed);
+        let mut list = lock(&self.list);
+        // Keys are dropped after the lock is released.
+        let mut swept = Vec::new();
+        let mut index = 0;
+        while let Some(watched) = list.get(index) {
+            if watched.watch.strong_count() == 0 {
+                swept.push(list.swap_remove(index));
+            } else {
+                index += 1;
+            }
+        }
+        let left = list.len();
+        list.shrink_to(2 * left);
         drop(list);
-        drop(gone);
+        // Next when half of these are gone: each of them then pays for looking at two.
+        self.sweep_at.store(gone_before + WORTH_SWEEPING.max(left / 2), Relaxed);
+        drop(swept);
     }
 }
 
@@ -119,7 +162,7 @@ impl<K: Hash + Eq + Clone, V> Watchlist<K, V> {
             *counts.entry(member.clone()).or_default() += 1;
         }
         let mut hung = known;
-        let list = std::mem::take(&mut *lock(&self.0));
+        let list = std::mem::take(&mut *lock(&self.list));
         for watched in &list {
             let Some(watch) = watched.watch.upgrade() else { continue };
             let gets_more = unread.contains(&watched.member.key);
@@ -134,10 +177,10 @@ impl<K: Hash + Eq + Clone, V> Watchlist<K, V> {
             }
         }
         // Sinks that were attached in the meantime come behind.
-        let newer = std::mem::replace(&mut *lock(&self.0), list);
-        for watched in newer {
-            self.push(watched);
-        }
+        let mut all = lock(&self.list);
+        let newer = std::mem::replace(&mut *all, list);
+        all.extend(newer);
+        drop(all);
         hung
     }
 }
